@@ -1,0 +1,83 @@
+//! What an acquisition with its release costs within one process.
+
+use std::hint::black_box;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use criterion::measurement::WallTime;
+use criterion::{BenchmarkGroup, Criterion, criterion_group, criterion_main};
+use distlock_api::LockKey;
+use distlock_bench::{Bare, Contender, Fluent, Keyed, Lockable, Plain};
+use tokio::runtime::Builder;
+
+fn key(name: &str) -> LockKey {
+    LockKey::new(format!("orders/{name}")).expect("a valid key")
+}
+
+/// One thread, one key.
+fn uncontended<C: Contender>(group: &mut BenchmarkGroup<'_, WallTime>) {
+    let runtime = Builder::new_current_thread().build().expect("a runtime");
+    let (locks, key) = (C::default(), key("4711"));
+    group.bench_function(C::NAME, |bencher| {
+        bencher.iter_custom(|iterations| {
+            runtime.block_on(async {
+                let start = Instant::now();
+                for _ in 0..iterations {
+                    locks.locked(&key, || black_box(())).await;
+                }
+                start.elapsed()
+            })
+        });
+    });
+}
+
+/// Two threads, each with a runtime of its own, that use their keys as fast as they can; the time is per acquisition of both together.
+fn two_threads<C: Contender>(group: &mut BenchmarkGroup<'_, WallTime>, keys: [&str; 2]) {
+    let locks = C::default();
+    group.bench_function(C::NAME, |bencher| {
+        bencher.iter_custom(|iterations| {
+            let start = Instant::now();
+            thread::scope(|scope| {
+                for name in keys {
+                    let (locks, key) = (&locks, key(name));
+                    scope.spawn(move || {
+                        let runtime = Builder::new_current_thread().build().expect("a runtime");
+                        runtime.block_on(async {
+                            for _ in 0..iterations.div_ceil(2) {
+                                locks.locked(&key, || black_box(())).await;
+                            }
+                        });
+                    });
+                }
+            });
+            start.elapsed()
+        });
+    });
+}
+
+fn memory(criterion: &mut Criterion) {
+    let mut group = criterion.benchmark_group("one thread");
+    uncontended::<Bare>(&mut group);
+    uncontended::<Keyed>(&mut group);
+    uncontended::<Lockable>(&mut group);
+    uncontended::<Plain>(&mut group);
+    uncontended::<Fluent>(&mut group);
+    group.finish();
+
+    for (name, keys) in [("two threads, two keys", ["1", "2"]), ("two threads, one key", ["1", "1"])] {
+        let mut group = criterion.benchmark_group(name);
+        two_threads::<Bare>(&mut group, keys);
+        two_threads::<Keyed>(&mut group, keys);
+        two_threads::<Lockable>(&mut group, keys);
+        two_threads::<Plain>(&mut group, keys);
+        two_threads::<Fluent>(&mut group, keys);
+        group.finish();
+    }
+}
+
+criterion_group! {
+    name = benches;
+    config = Criterion::default().warm_up_time(Duration::from_secs(1)).measurement_time(Duration::from_secs(3));
+    targets = memory
+}
+criterion_main!(benches);

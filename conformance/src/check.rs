@@ -1,0 +1,140 @@
+//! One check.
+
+use std::fmt;
+
+use futures_util::future::LocalBoxFuture;
+
+use crate::clause::Clause;
+use crate::context::Context;
+use crate::failure::Verdict;
+
+type Run = fn(Context) -> LocalBoxFuture<'static, Verdict>;
+
+/// One check of the suite: a name, what it holds a backend to, and what it needs.
+#[derive(Clone, Copy)]
+pub struct Check {
+    clause: Clause,
+    word: &'static str,
+    promise: &'static str,
+    needs: &'static [Need],
+    run: Run,
+}
+
+/// What a check needs of a backend or its fixture.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Need {
+    /// Leases expire.
+    Expiry,
+    /// Leases do **not** expire: the check asserts that.
+    NoExpiry,
+    /// The minimum hold.
+    MinimumHold,
+    /// **No** minimum hold: the check asserts the refusal.
+    NoMinimumHold,
+    /// Administration.
+    Admin,
+    /// Lists of locks, releases by owner, a history of forced releases.
+    Owners,
+    /// **None** of these: the check asserts the refusal.
+    NoOwners,
+    /// A stream of what happens to locks.
+    LockEvents,
+    /// **No** such stream: the check asserts the refusal.
+    NoLockEvents,
+    /// Clients in other processes.
+    Processes,
+    /// Faults on demand.
+    Faults,
+    /// Purging of records on demand.
+    Purge,
+    /// Clients that are providers of their own.
+    SeparateClients,
+}
+
+impl Need {
+    pub(crate) fn is_refusal(self) -> bool {
+        matches!(self, Self::NoExpiry | Self::NoMinimumHold | Self::NoOwners | Self::NoLockEvents)
+    }
+
+    /// What to say when it is not there.
+    pub(crate) fn missing(self) -> &'static str {
+        match self {
+            Self::Expiry => "leases of this backend do not expire",
+            Self::NoExpiry => "leases of this backend expire",
+            Self::MinimumHold => "this backend has no minimum hold",
+            Self::NoMinimumHold => "this backend has a minimum hold",
+            Self::Admin => "this backend offers no administration",
+            Self::Owners => "this backend lists no locks",
+            Self::NoOwners => "this backend lists locks",
+            Self::LockEvents => "this backend does not tell what happens to locks",
+            Self::NoLockEvents => "this backend tells what happens to locks",
+            Self::Processes => "the state of this backend lives in one process",
+            Self::Faults => "the fixture injects no faults",
+            Self::Purge => "the fixture cannot purge records",
+            Self::SeparateClients => "all clients of this backend are one provider",
+        }
+    }
+}
+
+impl Check {
+    pub(crate) const fn new(
+        clause: Clause,
+        word: &'static str,
+        promise: &'static str,
+        needs: &'static [Need],
+        run: Run,
+    ) -> Self {
+        Self { clause, word, promise, needs, run }
+    }
+
+    /// The clause that the check is about.
+    #[must_use]
+    pub fn clause(&self) -> Clause {
+        self.clause
+    }
+
+    /// The name without the fixture: `C5_fencing::across_release`.
+    #[must_use]
+    pub fn name(&self) -> String {
+        format!("{}::{}", self.clause, self.word)
+    }
+
+    /// What is promised, in a sentence.
+    #[must_use]
+    pub fn promise(&self) -> &'static str {
+        self.promise
+    }
+
+    /// What it needs.
+    #[must_use]
+    pub fn needs(&self) -> &'static [Need] {
+        self.needs
+    }
+
+    pub(crate) fn start(&self, context: Context) -> LocalBoxFuture<'static, Verdict> {
+        (self.run)(context)
+    }
+}
+
+impl fmt::Debug for Check {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Check").field("name", &self.name()).field("needs", &self.needs).finish_non_exhaustive()
+    }
+}
+
+/// A list of checks out of `clause function [needs] "promise"` lines; the function's name is the check's.
+macro_rules! checks {
+    ($($clause:ident $function:ident [$($need:ident),*] $promise:literal;)+) => {
+        pub(super) const CHECKS: &[$crate::check::Check] = &[$(
+            $crate::check::Check::new(
+                $crate::clause::Clause::$clause,
+                stringify!($function),
+                $promise,
+                &[$($crate::check::Need::$need),*],
+                |context| Box::pin($function(context)),
+            ),
+        )+];
+    };
+}
+pub(crate) use checks;

@@ -1,0 +1,214 @@
+//! Administration: what it lists, what it takes away by owner, and what it remembers (C22).
+
+use std::time::Duration;
+
+use distlock_api::{ErrorKind, ListOptions, LockAdmin, LockFilter, LockInfo, LockKey, Loss};
+use futures_util::TryStreamExt;
+
+use crate::check::checks;
+use crate::context::{Context, LONG, SOON, eventually, random_key, renewed, renewed_every, unrenewed, within};
+use crate::failure::{Failure, Verdict, ensure};
+
+checks! {
+    C22 history_tells_who_and_why [Admin, Owners] "a key's history tells of each release by force who lost the lock, with which token, and why, the oldest first";
+    Admin list_shows_what_is_held [Admin, Owners] "a list shows the held locks of a prefix in the order of their keys, page by page, and no others";
+    Admin list_by_owner [Admin, Owners] "a list by owner shows exactly that owner's locks";
+    Admin list_forgets_the_expired [Admin, Owners, Expiry] "a lease that has expired is not listed, although nobody has taken it over";
+    Admin release_owner [Admin, Owners] "releasing an owner's locks takes all of them from all clients, tells how many, records why, and leaves others alone";
+    Admin release_by_prefix [Admin, Owners] "releasing what matches a prefix leaves other keys alone";
+    Admin release_of_everything_is_refused [Admin, Owners] "a filter that matches every lock releases none";
+    Admin owners_are_refused [Admin, NoOwners] "a backend that lists no locks says so";
+}
+
+/// Keys with a random prefix of their own.
+fn keys<const N: usize>(names: [&str; N]) -> (String, [LockKey; N]) {
+    let prefix = format!("{}/", random_key());
+    let keys = names.map(|name| LockKey::new(format!("{prefix}{name}")).expect("a valid key"));
+    (prefix, keys)
+}
+
+async fn listed(admin: &dyn LockAdmin, options: ListOptions) -> Result<Vec<LockInfo>, Failure> {
+    Ok(within(SOON, "a list to end", admin.list(options).try_collect()).await??)
+}
+
+fn names(list: &[LockInfo]) -> Vec<&LockKey> {
+    list.iter().map(|info| &info.key).collect()
+}
+
+async fn history_tells_who_and_why(cx: Context) -> Verdict {
+    let [a, b] = cx.clients().await?;
+    let (key, admin) = (random_key(), cx.admin(&b)?);
+    let none = admin.history(&key).await?;
+    ensure!(none.is_empty(), "a lock that was never held has the history {none:?}");
+    let mut expected = Vec::new();
+    for (owner, reason) in [("one", "$first"), ("two", "second \u{0}")] {
+        let guard = a.take(&key, renewed(LONG).with_owner(owner)).await?;
+        let victim = admin.force_release(&key, reason).await?;
+        let id = victim.and_then(|victim| victim.id);
+        expected.push((id, Some(owner.to_owned()), guard.fencing_token(), reason.to_owned()));
+    }
+    let outcome = a.take(&key, renewed(LONG)).await?.release().await?;
+    ensure!(outcome.is_released(), "the release of a held lock said {outcome:?}");
+    let history = admin.history(&key).await?;
+    let seen: Vec<_> = history
+        .iter()
+        .map(|entry| (entry.id.clone(), entry.owner.clone(), entry.token, entry.reason.clone()))
+        .collect();
+    ensure!(seen == expected, "the history is {seen:?} instead of {expected:?}");
+    ensure!(history[0].at <= history[1].at, "the history goes back in time: {history:?}");
+    let other = admin.history(&random_key()).await?;
+    ensure!(other.is_empty(), "another key has the history {other:?}");
+    Ok(())
+}
+
+async fn list_shows_what_is_held(cx: Context) -> Verdict {
+    let [a, b] = cx.clients().await?;
+    let admin = cx.admin(&b)?;
+    // The last is no child of the prefix, however it is compared.
+    let (prefix, keys) = keys(["b", "a", "c/\u{10ffff}", "$d"]);
+    let outside = LockKey::new(format!("{}0", &prefix[..prefix.len() - 1])).expect("a valid key");
+    let nothing = listed(admin, ListOptions::new().prefix(&prefix)).await?;
+    ensure!(nothing.is_empty(), "of locks that were never held are listed: {nothing:?}");
+    let _outside = a.take(&outside, renewed(LONG)).await?;
+    let mut guards = Vec::new();
+    for (client, key) in [&a, &b, &a, &b].into_iter().zip(&keys) {
+        guards.push(client.take(key, renewed(LONG).with_owner("me")).await?);
+    }
+    let mut sorted = keys.clone();
+    sorted.sort();
+    // Pages that end with the list, within it, and beyond it.
+    for size in [1, 2, 3, 4, 100] {
+        let list = listed(admin, ListOptions::new().prefix(&prefix).page_size(size)).await?;
+        ensure!(names(&list) == sorted.each_ref(), "in pages of {size}: {:?} instead of {sorted:?}", names(&list));
+        for (info, guard) in list.iter().filter_map(|info| Some((info, guards.iter().find(|g| *g.key() == info.key)?)))
+        {
+            ensure!(info.id.is_some() && info.owner.as_deref() == Some("me"), "a held lock is listed as {info:?}");
+            ensure!(info.token >= guard.fencing_token(), "{info:?} has the token {}", guard.fencing_token());
+        }
+    }
+    let all = listed(admin, ListOptions::new().page_size(1000)).await?;
+    ensure!(names(&all).contains(&&outside) && names(&all).contains(&&keys[0]), "the list of all locks lacks some");
+    for guard in guards.drain(..2) {
+        let outcome = guard.release().await?;
+        ensure!(outcome.is_released(), "the release of a held lock said {outcome:?}");
+    }
+    let list = listed(admin, ListOptions::new().prefix(&prefix)).await?;
+    ensure!(names(&list) == [&keys[3], &keys[2]], "after two releases are listed: {:?}", names(&list));
+    Ok(())
+}
+
+async fn list_by_owner(cx: Context) -> Verdict {
+    let [a, b] = cx.clients().await?;
+    let admin = cx.admin(&b)?;
+    let (prefix, [one, two, three]) = keys(["1", "2", "3"]);
+    let (owner, longer) = (format!("$owner-{prefix}"), format!("$owner-{prefix}x"));
+    let guard = a.take(&one, renewed(LONG).with_owner(&*owner)).await?;
+    let _longer = a.take(&two, renewed(LONG).with_owner(longer)).await?;
+    let _third = b.take(&three, renewed(LONG).with_owner(&*owner)).await?;
+    let list = listed(admin, ListOptions::new().owner(&*owner).page_size(1)).await?;
+    ensure!(names(&list) == [&one, &three], "of the owner are listed: {list:?}");
+    let list = listed(admin, ListOptions::new().owner(&*owner).prefix(three.as_str())).await?;
+    ensure!(names(&list) == [&three], "of the owner and a prefix are listed: {list:?}");
+    let outcome = guard.release().await?;
+    ensure!(outcome.is_released(), "the release of a held lock said {outcome:?}");
+    let _other = a.take(&one, renewed(LONG).with_owner("somebody else")).await?;
+    let list = listed(admin, ListOptions::new().owner(&*owner)).await?;
+    ensure!(names(&list) == [&three], "a lock that went to another owner is listed: {list:?}");
+    let list = listed(admin, ListOptions::new().owner(prefix)).await?;
+    ensure!(list.is_empty(), "of an owner that does not exist are listed: {list:?}");
+    Ok(())
+}
+
+async fn list_forgets_the_expired(cx: Context) -> Verdict {
+    let [a, b] = cx.clients().await?;
+    let admin = cx.admin(&b)?;
+    let (prefix, [expiring, held]) = keys(["1", "2"]);
+    let _expiring = a.take(&expiring, unrenewed(cx.short())).await?;
+    let _held = a.take(&held, renewed(LONG)).await?;
+    eventually(cx.short() + SOON, "an expired lease to leave the list", async || {
+        let list = listed(admin, ListOptions::new().prefix(&prefix)).await?;
+        Ok(names(&list) == [&held])
+    })
+    .await
+}
+
+async fn release_owner(cx: Context) -> Verdict {
+    let [a, b, c] = cx.clients().await?;
+    let admin = cx.admin(&c)?;
+    let (prefix, [one, two, three, four]) = keys(["1", "2", "3", "4"]);
+    let owner = format!("session-{prefix}");
+    let mut victims = Vec::new();
+    for (client, key) in [(&a, &one), (&a, &two), (&b, &three)] {
+        let options = renewed_every(LONG, Duration::from_millis(250)).with_owner(&*owner);
+        victims.push(client.take(key, options).await?);
+    }
+    let bystander = a.take(&four, renewed(LONG).with_owner("somebody else")).await?;
+    let released = admin.release_owner(&owner, "$session ended").await?;
+    ensure!(released == 3, "{released} locks were released instead of 3");
+    let again = admin.release_owner(&owner, "twice").await?;
+    ensure!(again == 0, "{again} locks were released twice");
+    for victim in &victims {
+        let next = c.attempt(victim.key(), renewed(LONG)).await?;
+        let next = next.ok_or_else(|| Failure::new("a released lock is busy"))?;
+        ensure!(next.fencing_token() > victim.fencing_token(), "the token did not advance");
+        let history = admin.history(victim.key()).await?;
+        ensure!(history.len() == 1, "the history of a lock that was released once is {history:?}");
+        let entry = &history[0];
+        ensure!(
+            entry.owner.as_deref() == Some(&*owner) && entry.reason == "$session ended" && entry.id.is_some(),
+            "the history is {history:?}"
+        );
+        drop(next);
+    }
+    ensure!(!bystander.is_lost(), "somebody else's lock was lost, too: {:?}", bystander.loss());
+    let outcome = bystander.release().await?;
+    ensure!(outcome.is_released(), "the release of somebody else's lock said {outcome:?}");
+    for victim in victims {
+        let loss = within(SOON, "a victim's lost()", victim.lost()).await?;
+        ensure!(loss != Loss::Expired, "a lock that was taken away was lost by {loss:?}");
+        let outcome = victim.release().await?;
+        ensure!(!outcome.is_released(), "the release of a lock that was taken away said {outcome:?}");
+    }
+    Ok(())
+}
+
+async fn release_by_prefix(cx: Context) -> Verdict {
+    let [a, b] = cx.clients().await?;
+    let admin = cx.admin(&b)?;
+    let (prefix, [one, two]) = keys(["a/1", "b/1"]);
+    let _victim = a.take(&one, renewed(LONG)).await?;
+    let bystander = a.take(&two, renewed(LONG)).await?;
+    let released = admin.release_matching(&LockFilter::new().prefix(format!("{prefix}a/")), "conformance").await?;
+    ensure!(released == 1, "{released} locks were released instead of 1");
+    let list = listed(admin, ListOptions::new().prefix(prefix)).await?;
+    ensure!(names(&list) == [&two], "are listed afterwards: {list:?}");
+    ensure!(!bystander.is_lost(), "a lock outside of the prefix was lost: {:?}", bystander.loss());
+    Ok(())
+}
+
+async fn release_of_everything_is_refused(cx: Context) -> Verdict {
+    let [a, b] = cx.clients().await?;
+    let guard = a.take(&random_key(), renewed(LONG)).await?;
+    match cx.admin(&b)?.release_matching(&LockFilter::new(), "conformance").await {
+        Err(error) => ensure!(error.kind() == ErrorKind::InvalidOptions, "the refusal is {error:?}"),
+        Ok(released) => return Err(Failure::new(format!("{released} locks were released"))),
+    }
+    let outcome = guard.release().await?;
+    ensure!(outcome.is_released(), "the release of a held lock said {outcome:?}");
+    Ok(())
+}
+
+async fn owners_are_refused(cx: Context) -> Verdict {
+    let [client] = cx.clients().await?;
+    let admin = cx.admin(&client)?;
+    let refusals = [
+        admin.list(ListOptions::new()).try_next().await.err(),
+        admin.release_owner("nobody", "conformance").await.err(),
+        admin.history(&random_key()).await.err(),
+    ];
+    for refusal in refusals {
+        let refusal = refusal.ok_or_else(|| Failure::new("what is not promised was answered"))?;
+        ensure!(refusal.kind() == ErrorKind::Unsupported, "the refusal is {refusal:?}");
+    }
+    Ok(())
+}

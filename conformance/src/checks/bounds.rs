@@ -1,0 +1,163 @@
+//! C18: calls are bounded, and nonsense is refused before anything happens.
+
+use std::collections::HashSet;
+use std::time::Duration;
+
+use distlock_api::{AcquireOptions, ErrorKind, LeaseOptions, LockKey, LockProviderExt, Phase, RenewalPolicy, Wait};
+use futures_util::future::{join_all, try_join_all};
+use tokio::time::Instant;
+
+use crate::check::checks;
+use crate::context::{Context, GRAIN, LONG, SOON, random_key, renewed, within};
+use crate::failure::{Verdict, ensure};
+
+checks! {
+    C18 wait_is_bounded [] "acquire with a timeout waits that long and returns soon after, with the phase in which the time ran out";
+    C18 attempt_is_prompt [] "a single attempt on a held lock answers at once, and so does a wait of zero";
+    C18 timed_out_waiters_leave [] "a waiter whose time ran out is not granted the lock later";
+    C18 short_waits_leave_nothing [] "a wait that is over before the store has answered leaves no lease behind";
+    C18 invalid_options [] "durations that make no sense are refused with a message of their own, and nothing is counted";
+    C18 invalid_keys [] "empty and too long keys are refused, and nothing is counted";
+}
+
+async fn wait_is_bounded(cx: Context) -> Verdict {
+    let [a, b] = cx.clients().await?;
+    let key = random_key();
+    let _held = a.take(&key, renewed(LONG)).await?;
+    for wait in [Duration::from_millis(300), Duration::from_millis(900)] {
+        for client in [&a, &b] {
+            let start = Instant::now();
+            let result = within(wait + SOON, "acquire to time out", client.acquire(&key).timeout(wait)).await?;
+            let took = start.elapsed();
+            let error = result.err().map(|error| (error.kind(), error.phase()));
+            let expected = Some((ErrorKind::Timeout, Some(Phase::Wait)));
+            ensure!(error == expected, "acquire on a held lock ended with {error:?} instead of {expected:?}");
+            ensure!(took + GRAIN >= wait, "acquire with a timeout of {wait:?} gave up after {took:?}");
+
+            let start = Instant::now();
+            let answer =
+                within(wait + SOON, "try_acquire to time out", client.try_acquire(&key).within(wait)).await??;
+            let took = start.elapsed();
+            ensure!(answer.is_none(), "a held lock was granted");
+            ensure!(took + GRAIN >= wait, "try_acquire within {wait:?} gave up after {took:?}");
+        }
+    }
+    Ok(())
+}
+
+async fn attempt_is_prompt(cx: Context) -> Verdict {
+    let [a, b] = cx.clients().await?;
+    let key = random_key();
+    let _held = a.take(&key, renewed(LONG)).await?;
+    for client in [&a, &b] {
+        for wait in [Wait::Try, Wait::UpTo(Duration::ZERO)] {
+            let attempt = client.acquire_with(key.clone(), renewed(LONG).with_wait(wait));
+            let answer = within(SOON, "a single attempt to answer", attempt).await??;
+            ensure!(answer.held().is_none(), "a held lock was granted");
+        }
+        let waiting = client.accounting().waiting;
+        ensure!(waiting == 0, "after single attempts {waiting} callers wait");
+    }
+    Ok(())
+}
+
+async fn timed_out_waiters_leave(cx: Context) -> Verdict {
+    let [a, b, c] = cx.clients().await?;
+    let key = random_key();
+    let held = a.take(&key, renewed(LONG)).await?;
+    let wait = Duration::from_millis(400);
+    let waits = (0..3).map(|_| async { b.try_acquire(&key).within(wait).await });
+    for answer in within(wait + SOON, "waiters to time out", try_join_all(waits)).await?? {
+        ensure!(answer.is_none(), "a held lock was granted");
+    }
+    let outcome = held.release().await?;
+    ensure!(outcome.is_released(), "the release of a held lock said {outcome:?}");
+    let next = c.take_within(SOON, &key, renewed(LONG)).await?;
+    drop(next);
+    b.until_idle().await
+}
+
+/// The timeouts are about as long as a request takes, so that some end before it is sent, some while it is under way and some after it.
+async fn short_waits_leave_nothing(cx: Context) -> Verdict {
+    const KEYS: u64 = 60;
+    let [a, b] = cx.clients().await?;
+    let warm = Instant::now();
+    drop(a.take(&random_key(), renewed(LONG)).await?);
+    let call = Instant::now();
+    drop(a.take(&random_key(), renewed(LONG)).await?);
+    let usual = call.elapsed().max(Duration::from_micros(50)).min(warm.elapsed());
+    let leaving = (0..KEYS).map(async |turn| {
+        let key = random_key();
+        let wait = usual * u32::try_from(turn).unwrap_or_default() / 30;
+        let answer = a.acquire_with(key.clone(), renewed(LONG).with_wait(Wait::UpTo(wait))).await;
+        drop(answer);
+        let next = b.take_within(SOON, &key, renewed(LONG)).await;
+        next.map(drop).map_err(|failure| format!("after a wait of {wait:?} had ended: {}", failure.message()))
+    });
+    let left: Vec<String> = join_all(leaving).await.into_iter().filter_map(Result::err).collect();
+    ensure!(left.is_empty(), "{} of {KEYS} keys are still taken, the first {}", left.len(), left[0]);
+    a.until_idle().await?;
+    b.until_idle().await
+}
+
+async fn invalid_options(cx: Context) -> Verdict {
+    let [a, b] = cx.clients().await?;
+    let key = random_key();
+    let _held = a.take(&key, renewed(LONG)).await?;
+    let (ms, base) = (Duration::from_millis, LeaseOptions::new().ttl(Duration::from_millis(100)));
+    let every = |interval| base.renewal(RenewalPolicy::Every(interval));
+    let leases = [
+        ("a ttl of zero", base.ttl(Duration::ZERO)),
+        ("a ttl below a millisecond", base.ttl(Duration::from_micros(999))),
+        ("a ttl without end", base.ttl(Duration::MAX)),
+        ("a margin as long as the ttl", base.safety_margin(ms(100))),
+        ("renewal without pause", every(Duration::ZERO)),
+        ("renewal after the ttl", every(ms(100))),
+        ("renewal within the margin", every(ms(95))),
+    ];
+    let mut nonsense: Vec<(&str, AcquireOptions)> =
+        leases.map(|(what, lease)| (what, AcquireOptions::new().with_lease(lease))).into();
+    nonsense.push(("a long owner", AcquireOptions::new().with_owner("o".repeat(257))));
+    nonsense.push(("long metadata", AcquireOptions::new().with_metadata("name", "v".repeat(4096))));
+
+    let before = b.accounting();
+    let mut messages = HashSet::new();
+    for (what, options) in nonsense {
+        for (key, state) in [(&key, "held"), (&random_key(), "free")] {
+            for wait in [Wait::Try, Wait::UpTo(ms(500))] {
+                let answer = b.acquire_with(key.clone(), options.clone().with_wait(wait)).await;
+                let kind = answer.as_ref().err().map(|error| error.kind());
+                ensure!(kind == Some(ErrorKind::InvalidOptions), "{what}, on a {state} lock: {answer:?}");
+                messages.extend(answer.err().filter(|_| state == "held").map(|error| (what, bare(&error))));
+            }
+        }
+    }
+    let distinct: HashSet<_> = messages.iter().map(|(_, message)| message).collect();
+    ensure!(distinct.len() == 9, "nine mistakes have these messages: {messages:#?}");
+    // A shared accounting counts the holder, too; it does not change, either.
+    let after = b.accounting();
+    ensure!(before == after, "refused acquisitions were counted: {before:?} became {after:?}");
+    Ok(())
+}
+
+/// An error's message without the key it is about.
+fn bare(error: &distlock_api::LockError) -> String {
+    let message = error.to_string();
+    message.split(" [lock ").next().unwrap_or_default().to_owned()
+}
+
+async fn invalid_keys(cx: Context) -> Verdict {
+    let [client] = cx.clients().await?;
+    let before = client.accounting();
+    for (what, key) in [("an empty key", String::new()), ("a long key", "k".repeat(LockKey::MAX_LEN + 1))] {
+        let acquired = client.acquire(&key).await;
+        let tried = client.try_acquire(&key).await;
+        let all = client.acquire_all([&key, "good"]).await;
+        let kinds = [acquired.err(), tried.err(), all.err()].map(|error| error.map(|error| error.kind()));
+        let expected = [Some(ErrorKind::InvalidKey); 3];
+        ensure!(kinds == expected, "{what} was answered with {kinds:?}");
+    }
+    let after = client.accounting();
+    ensure!(before == after, "refused keys were counted: {before:?} became {after:?}");
+    Ok(())
+}

@@ -1,0 +1,76 @@
+//! C3: a guard's deadline is earlier than the store's.
+
+use std::time::Duration;
+
+use distlock_api::{LeaseOptions, Loss, RenewalPolicy};
+use tokio::time::Instant;
+
+use crate::check::checks;
+use crate::context::{Context, LONG, random_key, renewed, unrenewed};
+use crate::failure::{Failure, Verdict, ensure};
+
+checks! {
+    C3 margin_is_kept [Expiry] "a guard is valid for its ttl less the margin at the most";
+    C3 counted_from_before_the_request [Expiry] "the time that the request took is not added to the lease";
+    C3 lost_before_taken_over [Expiry] "when somebody else is granted the lock its last holder's guard is lost already";
+}
+
+async fn margin_is_kept(cx: Context) -> Verdict {
+    let [client] = cx.clients().await?;
+    let ttl = cx.short();
+    for margin in [Duration::ZERO, ttl / 10, ttl / 2, ttl * 9 / 10] {
+        let lease = LeaseOptions::new().ttl(ttl).renewal(RenewalPolicy::Never).safety_margin(margin);
+        let guard = client.take(&random_key(), unrenewed(ttl).with_lease(lease)).await?;
+        let remaining =
+            guard.remaining().ok_or_else(|| Failure::new("a guard of an expiring lease has no deadline"))?;
+        ensure!(remaining <= ttl - margin, "{remaining:?} remain of a ttl of {ttl:?} with a margin of {margin:?}");
+    }
+    Ok(())
+}
+
+/// The guard's deadline would move by the whole duration of the call if it were counted from the reply. The best of many calls is
+/// compared, because the instant before the request is not ours: what the client does before it sends is not the lease's.
+async fn counted_from_before_the_request(cx: Context) -> Verdict {
+    const CALLS: usize = 20;
+    let [client] = cx.clients().await?;
+    let (ttl, margin) = (LONG, LONG / 10);
+    let mut seen = Vec::new();
+    for _ in 0..CALLS {
+        let before = Instant::now();
+        let guard = client.take(&random_key(), unrenewed(ttl)).await?;
+        let call = before.elapsed();
+        let remaining =
+            guard.remaining().ok_or_else(|| Failure::new("a guard of an expiring lease has no deadline"))?;
+        let excess = (before.elapsed() + remaining).saturating_sub(ttl - margin);
+        if excess <= Duration::from_millis(1).max(call / 2) {
+            return Ok(());
+        }
+        seen.push((call, excess));
+    }
+    seen.truncate(3);
+    Err(Failure::new(format!("{CALLS} deadlines were too late; (duration of the call, too late by): {seen:?}, …")))
+}
+
+async fn lost_before_taken_over(cx: Context) -> Verdict {
+    const KEYS: usize = 8;
+    let [a, b] = cx.clients().await?;
+    let ttl = cx.short();
+    let takeovers = (0..KEYS).map(async |_| {
+        let key = random_key();
+        let first = a.take(&key, unrenewed(ttl)).await?;
+        let lost = first.lost();
+        let waiter = b.spawn_take(&key, renewed(LONG));
+        let second = waiter.guard().await?;
+        ensure!(
+            first.is_lost(),
+            "{key:?} was granted, token {}, while the guard before it was not lost",
+            second.0.fencing_token()
+        );
+        ensure!(first.loss() == Some(Loss::Expired), "a lease that was not renewed was lost by {:?}", first.loss());
+        ensure!(first.remaining() == Some(Duration::ZERO), "a lost guard has {:?} remaining", first.remaining());
+        let signalled = tokio::time::timeout(crate::context::SOON, lost).await;
+        ensure!(signalled.is_ok(), "lost() of a lost guard did not complete");
+        Ok(())
+    });
+    futures_util::future::try_join_all(takeovers).await.map(|_: Vec<()>| ())
+}

@@ -1,0 +1,90 @@
+//! C25: the minimum hold.
+
+use std::time::Duration;
+
+use distlock_api::{AcquireOptions, ErrorKind, LockKey, Wait};
+use tokio::time::Instant;
+
+use crate::check::checks;
+use crate::context::{Context, GRAIN, LONG, SOON, random_key, renewed};
+use crate::failure::{Verdict, ensure};
+use crate::fixture::Client;
+
+checks! {
+    C25 early_release_keeps_it_closed [MinimumHold] "a lock that is released early stays closed until the minimum hold has passed, counted from the grant, and not much longer";
+    C25 early_drop_keeps_it_closed [MinimumHold] "a lock whose guard is dropped early stays closed until the minimum hold has passed";
+    C25 late_release_frees_it [MinimumHold] "a lock that is held longer than the minimum is free with its release";
+    C25 refused_without_the_capability [NoMinimumHold] "a backend without the capability refuses a minimum hold, and counts nothing";
+}
+
+const HOLD: Duration = Duration::from_millis(1500);
+
+fn held_at_least(duration: Duration) -> AcquireOptions {
+    let options = renewed(LONG);
+    let lease = options.lease().hold_at_least(duration);
+    options.with_lease(lease)
+}
+
+/// Waits for the key in two ways, and compares with the minimum hold.
+async fn ensure_opens(waiter: &Client, key: &LockKey, asked: Instant, granted: Instant) -> Verdict {
+    let (_guard, at) = waiter.spawn_take(key, renewed(LONG)).guard().await?;
+    let after = at - asked;
+    ensure!(after + GRAIN >= HOLD, "with a minimum hold of {HOLD:?} the lock was granted again after {after:?}");
+    let after = at - granted;
+    ensure!(after < HOLD + SOON, "with a minimum hold of {HOLD:?} the lock was closed for {after:?}");
+    Ok(())
+}
+
+async fn early_release_keeps_it_closed(cx: Context) -> Verdict {
+    let [a, b] = cx.clients().await?;
+    let (key, mine) = (random_key(), random_key());
+    let asked = Instant::now();
+    let guards = [a.take(&key, held_at_least(HOLD)).await?, a.take(&mine, held_at_least(HOLD)).await?];
+    let granted = Instant::now();
+    for guard in guards {
+        let outcome = guard.release().await?;
+        ensure!(outcome.is_released(), "the release of a held lock said {outcome:?}");
+    }
+    let early = b.attempt(&key, renewed(LONG)).await?;
+    ensure!(early.is_none() || asked.elapsed() + GRAIN >= HOLD, "the lock was granted at once after an early release");
+    drop(early);
+    // To another client and to its last holder alike.
+    let (other, own) = tokio::join!(ensure_opens(&b, &key, asked, granted), ensure_opens(&a, &mine, asked, granted));
+    other.and(own)
+}
+
+async fn early_drop_keeps_it_closed(cx: Context) -> Verdict {
+    let [a, b] = cx.clients().await?;
+    let key = random_key();
+    let asked = Instant::now();
+    let guard = a.take(&key, held_at_least(HOLD)).await?;
+    let granted = Instant::now();
+    drop(guard);
+    ensure_opens(&b, &key, asked, granted).await
+}
+
+async fn late_release_frees_it(cx: Context) -> Verdict {
+    let [a, b] = cx.clients().await?;
+    let key = random_key();
+    let guard = a.take(&key, held_at_least(HOLD / 5)).await?;
+    tokio::time::sleep(HOLD / 5 + GRAIN).await;
+    b.ensure_busy(&key, "it is held longer than the minimum").await?;
+    let outcome = guard.release().await?;
+    ensure!(outcome.is_released(), "the release of a held lock said {outcome:?}");
+    let next = b.attempt(&key, renewed(LONG)).await?;
+    ensure!(next.is_some(), "a lock is busy after its release, its minimum hold having passed");
+    Ok(())
+}
+
+async fn refused_without_the_capability(cx: Context) -> Verdict {
+    let [client] = cx.clients().await?;
+    let before = client.accounting();
+    for wait in [Wait::Try, Wait::UpTo(SOON)] {
+        let answer = client.acquire_with(random_key(), held_at_least(HOLD).with_wait(wait)).await;
+        let kind = answer.err().map(|error| error.kind());
+        ensure!(kind == Some(ErrorKind::Unsupported), "a minimum hold was answered with {kind:?}");
+    }
+    let after = client.accounting();
+    ensure!(before == after, "refused acquisitions were counted: {before:?} became {after:?}");
+    Ok(())
+}

@@ -1,0 +1,69 @@
+//! The checks, a module for each clause or two.
+
+mod accounting;
+mod admin;
+mod bounds;
+mod cancel;
+mod clock;
+mod crash;
+mod deadline;
+mod events;
+mod exclusion;
+mod force;
+mod hold;
+mod keys;
+mod loss;
+mod multi;
+mod owner;
+mod renewal;
+mod shutdown;
+mod stale;
+mod tokens;
+
+use crate::check::Check;
+
+/// All checks, in the order of their clauses.
+#[must_use]
+pub fn all() -> Vec<Check> {
+    let mut all = [
+        exclusion::CHECKS,
+        clock::CHECKS,
+        deadline::CHECKS,
+        loss::CHECKS,
+        tokens::CHECKS,
+        owner::CHECKS,
+        stale::CHECKS,
+        cancel::CHECKS,
+        renewal::CHECKS,
+        bounds::CHECKS,
+        crash::CHECKS,
+        keys::CHECKS,
+        multi::CHECKS,
+        force::CHECKS,
+        accounting::CHECKS,
+        shutdown::CHECKS,
+        hold::CHECKS,
+        admin::CHECKS,
+        events::CHECKS,
+    ]
+    .concat();
+    all.sort_by_key(Check::clause);
+    all
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashSet;
+
+    use super::*;
+
+    #[test]
+    fn every_check_has_a_name_of_its_own_and_says_what_is_promised() {
+        let checks = all();
+        let names: HashSet<String> = checks.iter().map(Check::name).collect();
+        assert_eq!(names.len(), checks.len());
+        for check in checks {
+            assert!(check.promise().len() > 20, "{check:?}");
+        }
+    }
+}

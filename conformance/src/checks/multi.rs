@@ -1,0 +1,95 @@
+//! C21: several locks at once.
+
+use std::time::Duration;
+
+use distlock_api::{LockKey, LockProviderExt};
+use tokio::task::JoinSet;
+
+use crate::check::checks;
+use crate::context::{Context, LIVENESS, LONG, SOON, all_passed, random_key, renewed, within};
+use crate::failure::{Failure, Verdict, ensure};
+use crate::fixture::Client;
+
+checks! {
+    C21 opposite_orders [] "callers that name the same keys in opposite orders do not deadlock";
+    C21 duplicates_count_once [] "a key named twice is taken once, and the guards are in the order of their keys";
+    C21 all_or_nothing [] "if one key is busy none is taken, and those that were free are free again";
+    C21 nothing_asked_nothing_held [] "no keys give an empty guard, and nothing is counted";
+}
+
+async fn opposite_orders(cx: Context) -> Verdict {
+    const ROUNDS: usize = 15;
+    let clients: [Client; 2] = cx.clients().await?;
+    let keys: Vec<LockKey> = (0..3).map(|_| random_key()).collect();
+    let mut tasks = JoinSet::new();
+    for task in 0..4 {
+        let (client, mut keys) = (clients[task % 2].clone(), keys.clone());
+        if task >= 2 {
+            keys.reverse();
+        }
+        tasks.spawn(async move {
+            for _ in 0..ROUNDS {
+                let all = client.acquire_all(&keys).ttl(LONG).timeout(LIVENESS).into_future();
+                let Some(all) = within(LIVENESS + SOON, "acquire_all to return", all).await?? else {
+                    return Err(Failure::new(format!("three keys were not to be had within {LIVENESS:?}")));
+                };
+                ensure!(all.guards().len() == 3 && !all.is_lost(), "three keys gave {:?}", all.guards());
+                let outcome = all.release().await?;
+                ensure!(outcome.is_released(), "the release of three held locks said {outcome:?}");
+            }
+            Ok(())
+        });
+    }
+    all_passed(tasks).await
+}
+
+async fn duplicates_count_once(cx: Context) -> Verdict {
+    let [client] = cx.clients().await?;
+    let mut keys = vec![random_key(), random_key(), random_key()];
+    let named = [&keys[2], &keys[0], &keys[2], &keys[1], &keys[0]];
+    let all = within(SOON, "acquire_all to return", client.acquire_all(named).ttl(LONG)).await??;
+    let Some(all) = all else { return Err(Failure::new("free keys are busy")) };
+    keys.sort();
+    let got: Vec<&LockKey> = all.guards().iter().map(|guard| guard.key()).collect();
+    ensure!(got.iter().copied().eq(&keys), "the guards are of {got:?} instead of {keys:?}");
+    let outcome = all.release().await?;
+    ensure!(outcome.is_released(), "the release of held locks said {outcome:?}");
+    for key in &keys {
+        let free = client.attempt(key, renewed(LONG)).await?;
+        ensure!(free.is_some(), "{key:?} is busy after its release");
+    }
+    Ok(())
+}
+
+async fn all_or_nothing(cx: Context) -> Verdict {
+    let [a, b, c] = cx.clients().await?;
+    let mut keys = [random_key(), random_key(), random_key()];
+    keys.sort();
+    for busy in 0..keys.len() {
+        let held = a.take(&keys[busy], renewed(LONG)).await?;
+        let all = b.acquire_all(&keys).ttl(LONG).timeout(Duration::from_millis(400));
+        let all = within(SOON, "acquire_all to time out", all).await??;
+        ensure!(all.is_none(), "{all:?} was granted though {:?} is held", keys[busy]);
+        ensure!(!held.is_lost(), "the lock of the holder was lost: {:?}", held.loss());
+        for free in (0..keys.len()).filter(|at| *at != busy) {
+            let guard = c.take_within(SOON, &keys[free], renewed(LONG)).await?;
+            let outcome = guard.release().await?;
+            ensure!(outcome.is_released(), "the release of a held lock said {outcome:?}");
+        }
+        let outcome = held.release().await?;
+        ensure!(outcome.is_released(), "the release of a held lock said {outcome:?}");
+    }
+    b.until_idle().await
+}
+
+async fn nothing_asked_nothing_held(cx: Context) -> Verdict {
+    let [client] = cx.clients().await?;
+    let all = within(SOON, "acquire_all to return", client.acquire_all(Vec::<LockKey>::new())).await??;
+    let Some(all) = all else { return Err(Failure::new("no keys are busy")) };
+    ensure!(all.guards().is_empty() && !all.is_lost(), "no keys gave {all:?}");
+    let acquired = client.accounting().acquired;
+    ensure!(acquired == 0, "no keys were counted as {acquired} acquisitions");
+    let outcome = all.release().await?;
+    ensure!(outcome.is_released(), "the release of nothing said {outcome:?}");
+    Ok(())
+}

@@ -1,0 +1,69 @@
+//! C7: every acquisition is an owner of its own.
+
+use std::sync::Arc;
+
+use distlock_api::{DistributedLock, DistributedLockExt, LockProviderExt};
+
+use crate::check::checks;
+use crate::context::{Context, LONG, random_key, renewed};
+use crate::failure::{Failure, Verdict, ensure};
+
+checks! {
+    C7 not_re_entrant [] "a lock is closed to the task, the provider and the lock object that hold it";
+    C7 second_waiter_waits_for_the_release [] "an acquisition by the holding client waits until the lock is released";
+    C7 an_id_per_acquisition [Admin] "no two acquisitions of a client have the same id";
+}
+
+async fn not_re_entrant(cx: Context) -> Verdict {
+    let [client] = cx.clients().await?;
+    let key = random_key();
+    let lock: Arc<dyn DistributedLock> = Arc::new(client.provider().lock(&key)?);
+    let held = lock.acquire().ttl(LONG).await?;
+    ensure!(lock.try_acquire().await?.is_none(), "the lock object that holds the lock was granted it again");
+    client.ensure_busy(&key, "the same task holds it").await?;
+    let other = client.clone();
+    let elsewhere = tokio::spawn({
+        let key = key.clone();
+        async move { other.ensure_busy(&key, "another task of the same client holds it").await }
+    });
+    elsewhere.await.map_err(|error| Failure::new(format!("a task of the check ended: {error}")))??;
+    let outcome = held.release().await?;
+    ensure!(outcome.is_released(), "the release of a held lock said {outcome:?}");
+    Ok(())
+}
+
+async fn second_waiter_waits_for_the_release(cx: Context) -> Verdict {
+    let [client] = cx.clients().await?;
+    let key = random_key();
+    let held = client.take(&key, renewed(LONG)).await?;
+    let waiter = client.spawn_take(&key, renewed(LONG));
+    client.until_waiting(1).await?;
+    for _ in 0..20 {
+        tokio::task::yield_now().await;
+        client.ensure_busy(&key, "it is held and waited for").await?;
+    }
+    ensure!(!waiter.is_finished(), "the second acquisition of a held lock did not wait");
+    let outcome = held.release().await?;
+    ensure!(outcome.is_released(), "the release of a held lock said {outcome:?}");
+    waiter.guard().await.map(|_| ())
+}
+
+async fn an_id_per_acquisition(cx: Context) -> Verdict {
+    let [client] = cx.clients().await?;
+    let (key, other) = (random_key(), random_key());
+    let mut seen = Vec::new();
+    let _other = client.take(&other, renewed(LONG)).await?;
+    let info = cx.admin(&client)?.inspect(&other).await?;
+    seen.extend(info.and_then(|info| info.id));
+    for _ in 0..3 {
+        let guard = client.take(&key, renewed(LONG)).await?;
+        let info = cx.admin(&client)?.inspect(&key).await?;
+        let id = info.and_then(|info| info.id).ok_or_else(|| Failure::new("a held lock has no id"))?;
+        ensure!(!seen.contains(&id), "two acquisitions have the id {id}");
+        seen.push(id);
+        let outcome = guard.release().await?;
+        ensure!(outcome.is_released(), "the release of a held lock said {outcome:?}");
+    }
+    ensure!(seen.len() == 4, "a held lock has no id");
+    Ok(())
+}

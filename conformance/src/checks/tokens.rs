@@ -1,0 +1,154 @@
+//! C5: tokens grow. C6: a guard's token does not.
+
+use std::time::Duration;
+
+use distlock_api::{FencedRegister, FencedWrite, LockGuard};
+use tokio::time::Instant;
+
+use crate::check::checks;
+use crate::context::{Context, LIVENESS, LONG, random_key, renewed, renewed_every, throughout, unrenewed, within};
+use crate::failure::{Failure, Verdict, ensure};
+use crate::fixture::Client;
+
+checks! {
+    C5 across_release [] "each grant of a key has a greater token, whichever client gets it";
+    C5 across_takeover [Expiry] "a take-over of an expired lease has a greater token";
+    C5 across_silence [Expiry] "a grant long after an expiry that nobody noticed has a greater token";
+    C5 across_force_release [Admin] "a grant after a force-release has a greater token";
+    C5 across_purge [Purge] "a grant after the store has forgotten the key has a greater token";
+    C5 handed_over [] "waiters of one and of several clients are granted growing tokens";
+    C5 keeps_late_writers_out [Expiry] "a resource that remembers the greatest token refuses a holder whose lease has expired once the next one has written";
+    C5 keeps_victims_out [Admin] "a resource that remembers the greatest token refuses the victim of a force-release once the next holder has written";
+    C6 through_renewals_and_contention [] "a guard's token is the same for its whole life";
+}
+
+fn grown(before: u64, guard: &LockGuard) -> Result<u64, Failure> {
+    let token = guard.fencing_token().get();
+    ensure!(token > before, "token {token} follows token {before} of the same key");
+    Ok(token)
+}
+
+async fn across_release(cx: Context) -> Verdict {
+    let clients: [Client; 2] = cx.clients().await?;
+    let (key, mut last) = (random_key(), 0);
+    for turn in 0..20 {
+        // Two grants in a row to each, so that both orders of clients are seen.
+        let guard = clients[turn / 2 % 2].take(&key, renewed(LONG)).await?;
+        last = grown(last, &guard)?;
+        let outcome = guard.release().await?;
+        ensure!(outcome.is_released(), "the release of a held lock said {outcome:?}");
+    }
+    Ok(())
+}
+
+async fn across_takeover(cx: Context) -> Verdict {
+    let [a, b] = cx.clients().await?;
+    let (key, ttl) = (random_key(), cx.short());
+    let first = a.take(&key, unrenewed(ttl)).await?;
+    let second = b.take(&key, unrenewed(ttl)).await?;
+    let third = a.take(&key, unrenewed(ttl)).await?;
+    let mut last = 0;
+    for guard in [&first, &second, &third] {
+        last = grown(last, guard)?;
+    }
+    Ok(())
+}
+
+async fn across_silence(cx: Context) -> Verdict {
+    let [a, b] = cx.clients().await?;
+    let (key, ttl) = (random_key(), cx.short() / 3);
+    let first = a.take(&key, unrenewed(ttl)).await?;
+    tokio::time::sleep(ttl * 3).await;
+    grown(first.fencing_token().get(), &b.take(&key, renewed(LONG)).await?).map(|_| ())
+}
+
+async fn across_force_release(cx: Context) -> Verdict {
+    let [a, b] = cx.clients().await?;
+    let (key, mut last) = (random_key(), 0);
+    for client in [&a, &b, &a] {
+        let guard = client.take(&key, renewed(LONG)).await?;
+        last = grown(last, &guard)?;
+        cx.admin(&b)?.force_release(&key, "conformance").await?;
+    }
+    let next = b.take(&key, renewed(LONG)).await?;
+    grown(last, &next).map(|_| ())
+}
+
+async fn across_purge(cx: Context) -> Verdict {
+    let [a, b] = cx.clients().await?;
+    let (key, mut last) = (random_key(), 0);
+    for client in [&a, &b, &a, &a] {
+        let guard = client.take(&key, renewed(LONG)).await?;
+        last = grown(last, &guard)?;
+        let outcome = guard.release().await?;
+        ensure!(outcome.is_released(), "the release of a held lock said {outcome:?}");
+        client.controls().ok_or_else(|| Failure::new("the fixture has no controls"))?.purge(&key).await?;
+    }
+    Ok(())
+}
+
+async fn handed_over(cx: Context) -> Verdict {
+    let [a, b] = cx.clients().await?;
+    let key = random_key();
+    let first = a.take(&key, renewed(LONG)).await?;
+    let mut last = first.fencing_token().get();
+    let waiters = [&a, &b, &a, &b].map(|client| client.spawn_take(&key, renewed(LONG)));
+    let outcome = first.release().await?;
+    ensure!(outcome.is_released(), "the release of a held lock said {outcome:?}");
+    let mut waiters: Vec<_> = waiters.into_iter().map(|waiter| Box::pin(waiter.guard())).collect();
+    while !waiters.is_empty() {
+        // Whose turn it is is not this check's matter.
+        let next = futures_util::future::select_all(waiters);
+        let (granted, _, rest) = within(LIVENESS * 2, "the next waiter", next).await?;
+        waiters = rest;
+        let (guard, _) = granted?;
+        last = grown(last, &guard)?;
+        let outcome = guard.release().await?;
+        ensure!(outcome.is_released(), "the release of a held lock said {outcome:?}");
+    }
+    Ok(())
+}
+
+async fn keeps_late_writers_out(cx: Context) -> Verdict {
+    let [a, b] = cx.clients().await?;
+    let key = random_key();
+    let late = a.take(&key, unrenewed(cx.short())).await?;
+    let next = b.take(&key, renewed(LONG)).await?;
+    fenced_off(&late, &next)
+}
+
+async fn keeps_victims_out(cx: Context) -> Verdict {
+    let [a, b] = cx.clients().await?;
+    let key = random_key();
+    let victim = a.take(&key, renewed(LONG)).await?;
+    cx.admin(&b)?.force_release(&key, "conformance").await?;
+    let next = b.take(&key, renewed(LONG)).await?;
+    fenced_off(&victim, &next)
+}
+
+/// Both write, and then the first again.
+fn fenced_off(late: &LockGuard, next: &LockGuard) -> Verdict {
+    let (register, late, next) = (FencedRegister::new("nobody"), late.fencing_token(), next.fencing_token());
+    ensure!(register.write(late, "late").is_accepted(), "the first write was refused");
+    ensure!(register.write(next, "next").is_accepted(), "token {next} was refused after token {late}");
+    let again = register.write(late, "late");
+    ensure!(again == FencedWrite::FencedOff { newest: next }, "token {late} after token {next}: {again:?}");
+    ensure!(register.get() == "next", "the resource was overwritten");
+    Ok(())
+}
+
+async fn through_renewals_and_contention(cx: Context) -> Verdict {
+    let [a, b] = cx.clients().await?;
+    let (key, ttl) = (random_key(), cx.short());
+    let guard = a.take(&key, renewed_every(ttl, ttl / 15)).await?;
+    let token = guard.fencing_token();
+    let _waiter = b.spawn_take(&key, renewed(LONG));
+    throughout(Instant::now() + ttl * 2, async || {
+        b.ensure_busy(&key, "its holder renews").await?;
+        tokio::time::sleep(Duration::from_millis(20)).await;
+        let now = guard.fencing_token();
+        ensure!(now == token, "a guard's token was {token}, and is {now}");
+        Ok(())
+    })
+    .await
+}

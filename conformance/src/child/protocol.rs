@@ -1,0 +1,49 @@
+//! What parent and child say to each other: one JSON value per line.
+
+use serde::{Deserialize, Serialize};
+
+/// The job in the environment variable.
+#[derive(Debug, Serialize, Deserialize)]
+pub(super) struct Job {
+    pub(super) fixture: String,
+    pub(super) address: String,
+}
+
+/// What the parent asks. The child answers each before it reads the next.
+#[derive(Debug, Serialize, Deserialize)]
+pub(super) enum Order {
+    /// Acquire, wait at most so long (0: one attempt), and keep the guard.
+    Acquire { key: String, ttl_ms: u64, renew: bool, wait_ms: u64 },
+    /// How is the guard doing?
+    Look,
+    /// Release the guard.
+    Release,
+    /// What time is it?
+    Clock,
+}
+
+/// What the child answers.
+#[derive(Debug, Serialize, Deserialize)]
+pub(super) enum Answer {
+    /// The first line: connected.
+    Ready,
+    Granted {
+        token: u64,
+        remaining_ms: u64,
+    },
+    Busy,
+    Standing {
+        lost: bool,
+        remaining_ms: u64,
+    },
+    Released {
+        in_time: bool,
+    },
+    /// Milliseconds since 1970 by the child's wall clock.
+    Clock {
+        unix_ms: u64,
+    },
+    Failed {
+        error: String,
+    },
+}

@@ -1,0 +1,103 @@
+//! The child's side.
+
+use std::io::{BufRead, Write};
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use distlock_api::{
+    AcquireOptions, Acquired, LeaseOptions, LockGuard, LockKey, LockProvider, ReleaseOutcome, RenewalPolicy, Wait,
+};
+
+use super::protocol::{Answer, Job, Order};
+use crate::failure::chain;
+use crate::fixture::Fixture;
+
+/// How long a child that was told to release and got no answer keeps its parent waiting.
+const RELEASING: Duration = Duration::from_secs(20);
+
+/// Does a child's job. Returns only when the job is nonsense or the parent is gone.
+pub(crate) fn serve(job: &str, fixtures: Vec<Box<dyn Fixture>>) -> ExitCode {
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build();
+    let Ok(runtime) = runtime else { return fail("there is no runtime") };
+    let job: Job = match serde_json::from_str(job) {
+        Ok(job) => job,
+        Err(error) => return fail(&format!("the job is not understood: {error}")),
+    };
+    let Some(fixture) = fixtures.into_iter().find(|fixture| fixture.name() == job.fixture) else {
+        return fail(&format!("there is no fixture {:?}", job.fixture));
+    };
+    let provider = match runtime.block_on(fixture.connect(&job.address)) {
+        Ok(provider) => provider,
+        Err(error) => return fail(&chain(&*error)),
+    };
+    say(&Answer::Ready);
+
+    let mut guard = None;
+    for line in std::io::stdin().lock().lines() {
+        let order = line.map_err(|error| error.to_string()).and_then(|line| {
+            serde_json::from_str(&line).map_err(|error| format!("the order {line:?} is not understood: {error}"))
+        });
+        let answer = order.and_then(|order| runtime.block_on(obey(order, &provider, &mut guard)));
+        say(&answer.unwrap_or_else(|error| Answer::Failed { error }));
+    }
+    // The parent is gone. No farewell: a child ends like a process that was killed.
+    std::process::exit(0)
+}
+
+async fn obey(order: Order, provider: &Arc<dyn LockProvider>, guard: &mut Option<LockGuard>) -> Result<Answer, String> {
+    match order {
+        Order::Acquire { key, ttl_ms, renew, wait_ms } => {
+            let renewal = if renew { RenewalPolicy::Auto } else { RenewalPolicy::Never };
+            let lease = LeaseOptions::new().ttl(Duration::from_millis(ttl_ms)).renewal(renewal);
+            let wait = if wait_ms == 0 { Wait::Try } else { Wait::UpTo(Duration::from_millis(wait_ms)) };
+            let key = LockKey::new(key).map_err(|error| chain(&error))?;
+            let options = AcquireOptions::new().with_lease(lease).with_wait(wait);
+            match provider.acquire_with(key.clone(), options).await.map_err(|error| chain(&error))? {
+                Acquired::Busy(_) => Ok(Answer::Busy),
+                Acquired::Held(held) => {
+                    let answer = Answer::Granted { token: held.fencing_token().get(), remaining_ms: remaining(&held) };
+                    *guard = Some(held);
+                    Ok(answer)
+                }
+            }
+        }
+        Order::Look => {
+            let held = guard.as_ref().ok_or("nothing is held")?;
+            Ok(Answer::Standing { lost: held.is_lost(), remaining_ms: remaining(held) })
+        }
+        Order::Release => {
+            let releasing = guard.take().ok_or("nothing is held")?.release();
+            match tokio::time::timeout(RELEASING, releasing).await {
+                Ok(Ok(outcome)) => Ok(Answer::Released { in_time: outcome == ReleaseOutcome::Released }),
+                Ok(Err(error)) => Err(chain(&error)),
+                Err(_) => Err(format!("a release did not return within {RELEASING:?}")),
+            }
+        }
+        Order::Clock => {
+            let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+            Ok(Answer::Clock { unix_ms: millis(now) })
+        }
+    }
+}
+
+fn remaining(guard: &LockGuard) -> u64 {
+    guard.remaining().map_or(u64::MAX, millis)
+}
+
+fn millis(duration: Duration) -> u64 {
+    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
+}
+
+fn say(answer: &Answer) {
+    let line = serde_json::to_string(answer).expect("answers are plain data");
+    let mut out = std::io::stdout().lock();
+    if writeln!(out, "{line}").and_then(|()| out.flush()).is_err() {
+        std::process::exit(0);
+    }
+}
+
+fn fail(error: &str) -> ExitCode {
+    say(&Answer::Failed { error: error.to_owned() });
+    ExitCode::FAILURE
+}

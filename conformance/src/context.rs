@@ -1,0 +1,260 @@
+//! What a check works with.
+
+use std::fmt;
+use std::future::Future;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use distlock_api::{AcquireOptions, Acquired, LeaseOptions, LockAdmin, LockGuard, LockKey, RenewalPolicy, Wait};
+use tokio::task::JoinSet;
+use tokio::time::Instant;
+
+use crate::check::Need;
+use crate::child::{Child, Clock};
+use crate::failure::{Failure, Verdict, ensure};
+use crate::fixture::Client;
+use crate::profile::Profile;
+use crate::stage::Stage;
+
+/// How long anything that must happen may take before the check gives up on it.
+pub(crate) const LIVENESS: Duration = Duration::from_secs(30);
+/// How long anything may take that must happen soon: far below the ttl of the leases in such checks, far above what a busy machine needs.
+pub(crate) const SOON: Duration = Duration::from_secs(8);
+/// A ttl that no check outlives.
+pub(crate) const LONG: Duration = Duration::from_secs(120);
+/// The resolution that lower bounds allow for: stores and options count whole milliseconds, on another clock than ours.
+pub(crate) const GRAIN: Duration = Duration::from_millis(2);
+/// How long clients may take to close after a check.
+const CLOSING: Duration = Duration::from_secs(10);
+
+/// What a check works with: fresh clients, random keys, child processes.
+#[derive(Clone)]
+pub(crate) struct Context {
+    stage: Arc<Stage>,
+    clients: Arc<Mutex<Vec<Client>>>,
+}
+
+impl fmt::Debug for Context {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Context").field("fixture", &self.stage.name()).finish_non_exhaustive()
+    }
+}
+
+impl Context {
+    pub(crate) fn new(stage: Arc<Stage>) -> Self {
+        Self { stage, clients: Arc::default() }
+    }
+
+    pub(crate) fn profile(&self) -> &Profile {
+        self.stage.profile()
+    }
+
+    /// Fresh clients of one shared state; closed after the check.
+    pub(crate) async fn clients<const N: usize>(&self) -> Result<[Client; N], Failure> {
+        let clients = self.stage.fixture().clients(N).await?;
+        self.clients.lock().expect("not poisoned").extend(clients.iter().cloned());
+        let made = clients.len();
+        clients.try_into().map_err(|_| Failure::new(format!("the fixture made {made} clients instead of {N}")))
+    }
+
+    /// A child process that is a client.
+    pub(crate) async fn child(&self, clock: Clock) -> Result<Child, Failure> {
+        let Some(address) = self.stage.fixture().address() else {
+            return Err(Failure::new("the profile declares processes, but the fixture has no address"));
+        };
+        Child::start(self.stage.name(), &address, clock).await
+    }
+
+    /// Closes the clients, in bounded time and whatever they answer.
+    pub(crate) async fn finish(&self) {
+        let clients = std::mem::take(&mut *self.clients.lock().expect("not poisoned"));
+        let closing = clients.iter().map(|client| client.close());
+        let _ = tokio::time::timeout(CLOSING, futures_util::future::join_all(closing)).await;
+    }
+
+    /// The administration that the profile promises.
+    pub(crate) fn admin<'a>(&self, client: &'a Client) -> Result<&'a dyn LockAdmin, Failure> {
+        client.admin().ok_or_else(|| Failure::new(Need::Admin.missing()))
+    }
+
+    /// A ttl that the check will outlive.
+    pub(crate) fn short(&self) -> Duration {
+        self.profile().short_ttl()
+    }
+}
+
+/// A random key.
+pub(crate) fn random_key() -> LockKey {
+    LockKey::new(format!("check-{:016x}", fastrand::u64(..))).expect("a valid key")
+}
+
+/// A lease of this ttl that is renewed as usual.
+pub(crate) fn renewed(ttl: Duration) -> AcquireOptions {
+    AcquireOptions::new().with_lease(LeaseOptions::new().ttl(ttl))
+}
+
+/// A lease of this ttl that is renewed once per interval.
+pub(crate) fn renewed_every(ttl: Duration, interval: Duration) -> AcquireOptions {
+    let lease = LeaseOptions::new().ttl(ttl).renewal(RenewalPolicy::Every(interval));
+    AcquireOptions::new().with_lease(lease)
+}
+
+/// A lease of this ttl that is never renewed.
+pub(crate) fn unrenewed(ttl: Duration) -> AcquireOptions {
+    AcquireOptions::new().with_lease(LeaseOptions::new().ttl(ttl).renewal(RenewalPolicy::Never))
+}
+
+/// How long such a guard is valid: its holder may, and does, give an unrenewed lease back when the margin begins.
+pub(crate) fn validity(ttl: Duration) -> Duration {
+    ttl - ttl / 10
+}
+
+impl Client {
+    /// Acquires within the liveness bound.
+    pub(crate) async fn take(&self, key: &LockKey, options: AcquireOptions) -> Result<LockGuard, Failure> {
+        self.take_within(LIVENESS, key, options).await
+    }
+
+    /// Acquires within a bound.
+    pub(crate) async fn take_within(
+        &self,
+        bound: Duration,
+        key: &LockKey,
+        options: AcquireOptions,
+    ) -> Result<LockGuard, Failure> {
+        let acquiring = self.acquire_with(key.clone(), options.with_wait(Wait::UpTo(bound)));
+        match within(bound + SOON, "an acquisition to return", acquiring).await?? {
+            Acquired::Held(guard) => Ok(guard),
+            Acquired::Busy(busy) => {
+                Err(Failure::new(format!("{key:?} was not granted within {bound:?}, the store says {busy:?}")))
+            }
+        }
+    }
+
+    /// One attempt.
+    pub(crate) async fn attempt(&self, key: &LockKey, options: AcquireOptions) -> Result<Option<LockGuard>, Failure> {
+        let acquiring = self.acquire_with(key.clone(), options.with_wait(Wait::Try));
+        Ok(within(LIVENESS, "a single attempt to return", acquiring).await??.held())
+    }
+
+    /// Somebody else holds the key.
+    pub(crate) async fn ensure_busy(&self, key: &LockKey, why: &str) -> Verdict {
+        match self.attempt(key, renewed(LONG)).await? {
+            None => Ok(()),
+            Some(guard) => Err(Failure::new(format!("{key:?} was granted, token {}: {why}", guard.fencing_token()))),
+        }
+    }
+
+    /// An acquisition in a task of its own.
+    pub(crate) fn spawn_take(&self, key: &LockKey, options: AcquireOptions) -> Waiter {
+        let (client, key) = (self.clone(), key.clone());
+        Waiter(tokio::spawn(async move {
+            let guard = client.take(&key, options).await?;
+            Ok((guard, Instant::now()))
+        }))
+    }
+
+    /// Polls until so many callers wait.
+    pub(crate) async fn until_waiting(&self, count: u64) -> Verdict {
+        let what = format!("accounting().waiting to be {count}");
+        eventually(SOON, &what, async || Ok(self.accounting().waiting == count)).await
+    }
+
+    /// Polls until the accounting says that nothing is held and nobody waits, and that it balances.
+    pub(crate) async fn until_idle(&self) -> Verdict {
+        let idle = eventually(SOON, "the accounting to be idle", async || {
+            let now = self.accounting();
+            Ok(now.held == 0 && now.waiting == 0 && now.balances())
+        });
+        idle.await.map_err(|failure| Failure::new(format!("{}: {:?}", failure.message(), self.accounting())))
+    }
+}
+
+/// An acquisition in a task of its own; aborted when dropped.
+pub(crate) struct Waiter(tokio::task::JoinHandle<Result<(LockGuard, Instant), Failure>>);
+
+impl Waiter {
+    /// The guard, and the moment at which it was there.
+    pub(crate) async fn guard(mut self) -> Result<(LockGuard, Instant), Failure> {
+        match (&mut self.0).await {
+            Ok(result) => result,
+            Err(error) => Err(Failure::new(format!("a waiter ended: {error}"))),
+        }
+    }
+
+    pub(crate) fn is_finished(&self) -> bool {
+        self.0.is_finished()
+    }
+}
+
+impl Drop for Waiter {
+    fn drop(&mut self) {
+        self.0.abort();
+    }
+}
+
+/// Awaits something that must happen, for a bounded time.
+#[track_caller]
+pub(crate) fn within<F: IntoFuture>(
+    bound: Duration,
+    what: &str,
+    future: F,
+) -> impl Future<Output = Result<F::Output, Failure>> {
+    let failure = Failure::new(format!("waited {bound:?} in vain for {what}"));
+    let future = future.into_future();
+    async move { tokio::time::timeout(bound, future).await.map_err(|_| failure) }
+}
+
+/// Polls a state that must come, for a bounded time.
+#[track_caller]
+pub(crate) fn eventually<'a>(
+    bound: Duration,
+    what: &'a str,
+    mut state: impl AsyncFnMut() -> Result<bool, Failure> + 'a,
+) -> impl Future<Output = Verdict> + 'a {
+    let failure = Failure::new(format!("waited {bound:?} in vain for {what}"));
+    async move {
+        let deadline = Instant::now() + bound;
+        while !state().await? {
+            if Instant::now() >= deadline {
+                return Err(failure);
+            }
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+        Ok(())
+    }
+}
+
+/// Watches a state that must last, until a moment.
+pub(crate) async fn throughout(until: Instant, mut state: impl AsyncFnMut() -> Verdict) -> Verdict {
+    while Instant::now() < until {
+        state().await?;
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    Ok(())
+}
+
+/// Looks at a lease that nobody renews: it must not last longer than it did when it was granted.
+///
+/// Its holder cannot show this by being lost, because it gives the lease back when it is.
+pub(crate) async fn ensure_not_prolonged(admin: &dyn LockAdmin, key: &LockKey, latest: Instant) -> Verdict {
+    throughout(latest, async || {
+        let asked = Instant::now();
+        let Some(info) = admin.inspect(key).await? else { return Ok(()) };
+        let (seen, left) = (info.remaining, latest.saturating_duration_since(asked));
+        ensure!(
+            seen <= left + GRAIN,
+            "{seen:?} remain of a lease that nobody renews, and that has {left:?} left: {info:?}"
+        );
+        Ok(())
+    })
+    .await
+}
+
+/// Waits for all tasks; the first failure counts.
+pub(crate) async fn all_passed(mut tasks: JoinSet<Verdict>) -> Verdict {
+    while let Some(ended) = tasks.join_next().await {
+        ended.map_err(|error| Failure::new(format!("a task of the check ended: {error}")))??;
+    }
+    Ok(())
+}

@@ -1,0 +1,63 @@
+//! Conformance suite for distlock backends.
+//!
+//! A backend author writes a [`Fixture`] – how to get clients of the backend, and what it promises – and a test binary of
+//! one line:
+//!
+//! ```no_run
+//! # use std::process::ExitCode;
+//! # use distlock_conformance::{Client, Fixture, FixtureError, Profile, async_trait};
+//! # struct MyFixture;
+//! # #[async_trait]
+//! # impl Fixture for MyFixture {
+//! #     fn name(&self) -> &str { "mine" }
+//! #     fn profile(&self) -> Profile { Profile::new(Default::default()) }
+//! #     async fn clients(&self, _: usize) -> Result<Vec<Client>, FixtureError> { Ok(Vec::new()) }
+//! # }
+//! // tests/conformance.rs, with `harness = false` in Cargo.toml
+//! fn main() -> ExitCode {
+//!     distlock_conformance::run_one(MyFixture)
+//! }
+//! ```
+//!
+//! Every check is named after the clause of the contract that it holds the backend to, such as
+//! `my-backend::C5_fencing::across_release`, so that a failure says which promise is broken. The binary takes the usual arguments of a
+//! Rust test binary, and works under `cargo nextest`.
+//!
+//! # What a check relies on
+//! Keys are random, fresh clients are made for each check, and checks run in parallel. Lower bounds are strict (to the millisecond
+//! that stores count in); upper bounds are generous, because a busy machine is not a broken backend. A check that waits
+//! for something says what it waited for.
+//!
+//! # Features
+//! * `mongodb`: real MongoDB servers for fixtures and the faults that such a server injects itself.
+
+mod check;
+mod checks;
+mod child;
+mod clause;
+mod context;
+mod controls;
+#[cfg(feature = "mongodb")]
+mod fail_command;
+mod failure;
+mod fixture;
+pub mod history;
+mod profile;
+mod runner;
+#[cfg(feature = "mongodb")]
+pub mod server;
+mod stage;
+
+pub use check::{Check, Need};
+pub use checks::all as checks;
+pub use clause::Clause;
+pub use controls::{Controls, Operation};
+#[cfg(feature = "mongodb")]
+pub use fail_command::FailCommand;
+pub use failure::Failure;
+pub use fixture::{Client, Fixture, FixtureError};
+pub use profile::Profile;
+pub use runner::{Outcome, Report, examine, run, run_one};
+
+/// For implementing [`Fixture`] and [`Controls`].
+pub use distlock_api::async_trait;

@@ -1,0 +1,176 @@
+//! What a backend promises, as far as the suite must know.
+
+use std::time::Duration;
+
+use distlock_api::{Capabilities, LockKey};
+
+use crate::check::{Check, Need};
+
+/// What a backend promises.
+///
+/// It is two-sided. What is promised must work; of what is not promised the refusal is checked where it can be, and else the check is *refused by
+/// design*: shown with its reason, and counted. The number must be the declared one, so that no check falls silent unnoticed.
+#[derive(Clone, Debug)]
+#[must_use]
+pub struct Profile {
+    capabilities: Capabilities,
+    admin: bool,
+    owners: bool,
+    lock_events: bool,
+    processes: bool,
+    faults: bool,
+    purge: bool,
+    one_provider: bool,
+    ttl: Duration,
+    longest_key: usize,
+    refused: Vec<(&'static str, &'static str)>,
+    expected_refusals: usize,
+}
+
+impl Profile {
+    /// A profile of a backend with exactly these capabilities and nothing else.
+    pub fn new(capabilities: Capabilities) -> Self {
+        Self {
+            capabilities,
+            admin: false,
+            owners: false,
+            lock_events: false,
+            processes: false,
+            faults: false,
+            purge: false,
+            one_provider: false,
+            ttl: Duration::from_millis(1500),
+            longest_key: LockKey::MAX_LEN,
+            refused: Vec::new(),
+            expected_refusals: 0,
+        }
+    }
+
+    /// [`LockProvider::admin`](distlock_api::LockProvider::admin) is there.
+    pub fn admin(mut self) -> Self {
+        self.admin = true;
+        self
+    }
+
+    /// Administration lists locks, releases those of an owner, and remembers forced releases.
+    pub fn owners(mut self) -> Self {
+        self.owners = true;
+        self
+    }
+
+    /// Administration tells what happens to locks: [`LockAdmin::watch`](distlock_api::LockAdmin::watch) works.
+    pub fn lock_events(mut self) -> Self {
+        self.lock_events = true;
+        self
+    }
+
+    /// Other processes can be clients: [`Fixture::address`](crate::Fixture::address) and
+    /// [`Fixture::connect`](crate::Fixture::connect) work.
+    pub fn processes(mut self) -> Self {
+        self.processes = true;
+        self
+    }
+
+    /// [`Controls::fail_next`](crate::Controls::fail_next) works.
+    pub fn faults(mut self) -> Self {
+        self.faults = true;
+        self
+    }
+
+    /// [`Controls::purge`](crate::Controls::purge) works.
+    pub fn purge(mut self) -> Self {
+        self.purge = true;
+        self
+    }
+
+    /// All clients of one call of [`Fixture::clients`](crate::Fixture::clients) are the same provider: they close together.
+    pub fn one_provider(mut self) -> Self {
+        self.one_provider = true;
+        self
+    }
+
+    /// The ttl of leases that are to expire in a check. Choose it many times as long as an operation takes. Defaults to 1.5 s.
+    pub fn ttl(mut self, ttl: Duration) -> Self {
+        self.ttl = ttl;
+        self
+    }
+
+    /// The longest key, in bytes, if a wrapper leaves less than [`LockKey::MAX_LEN`].
+    pub fn longest_key(mut self, bytes: usize) -> Self {
+        self.longest_key = bytes;
+        self
+    }
+
+    /// This check (`C5_fencing::across_purge`) does not hold for the backend, by design.
+    pub fn refuses(mut self, check: &'static str, reason: &'static str) -> Self {
+        self.refused.push((check, reason));
+        self
+    }
+
+    /// How many checks are refused by design: those named by [`refuses`](Self::refuses), and those that need what is not promised. Defaults to none.
+    pub fn expected_refusals(mut self, count: usize) -> Self {
+        self.expected_refusals = count;
+        self
+    }
+
+    /// Why a check is refused by design, if it is.
+    pub(crate) fn refusal(&self, check: &Check) -> Option<String> {
+        let name = check.name();
+        if let Some((_, reason)) = self.refused.iter().find(|(refused, _)| *refused == name) {
+            return Some((*reason).to_owned());
+        }
+        check.needs().iter().find(|need| !self.has(**need)).map(|need| need.missing().to_owned())
+    }
+
+    /// Whether a check concerns the backend at all: one that asserts the refusal of a capability concerns only backends without it.
+    pub(crate) fn concerns(&self, check: &Check) -> bool {
+        check.needs().iter().all(|need| !need.is_refusal() || self.has(*need))
+    }
+
+    fn has(&self, need: Need) -> bool {
+        match need {
+            Need::Expiry => self.capabilities.expiry,
+            Need::NoExpiry => !self.capabilities.expiry,
+            Need::MinimumHold => self.capabilities.minimum_hold,
+            Need::NoMinimumHold => !self.capabilities.minimum_hold,
+            Need::Admin => self.admin,
+            Need::Owners => self.owners,
+            // Without administration there is nobody who could refuse.
+            Need::NoOwners => self.admin && !self.owners,
+            Need::LockEvents => self.lock_events,
+            Need::NoLockEvents => self.admin && !self.lock_events,
+            Need::Processes => self.processes,
+            Need::Faults => self.faults,
+            Need::Purge => self.purge,
+            Need::SeparateClients => !self.one_provider,
+        }
+    }
+}
+
+// What checks ask.
+impl Profile {
+    pub(crate) fn capabilities(&self) -> Capabilities {
+        self.capabilities
+    }
+
+    pub(crate) fn has_admin(&self) -> bool {
+        self.admin
+    }
+
+    pub(crate) fn short_ttl(&self) -> Duration {
+        self.ttl
+    }
+
+    pub(crate) fn key_limit(&self) -> usize {
+        self.longest_key
+    }
+
+    pub(crate) fn unknown_refusals<'a>(&'a self, checks: &'a [Check]) -> impl Iterator<Item = &'static str> + 'a {
+        let known = |name: &str| checks.iter().any(|check| check.name() == name);
+        self.refused.iter().map(|(name, _)| *name).filter(move |name| !known(name))
+    }
+
+    pub(crate) fn declared_refusals(&self) -> usize {
+        self.expected_refusals
+    }
+}

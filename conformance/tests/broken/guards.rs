@@ -1,0 +1,156 @@
+//! Guards that break a rule of [`HeldLock`].
+
+use std::fmt;
+use std::mem::ManuallyDrop;
+use std::time::Duration;
+
+use distlock_api::{
+    Accounting, AcquireOptions, Acquired, Capabilities, HeldLock, LeaseProvider, LockAdmin, LockKey, LockProvider,
+    Loss, LostSignal, ReleaseFuture, Result, async_trait,
+};
+use tokio::time::Instant;
+
+use crate::stores::SLOW;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Guards {
+    /// The guard never says that it is lost, by no means.
+    NeverLost,
+    /// `is_lost` is right, but nobody is told.
+    NoSignal,
+    /// The deadline is later by what the request took, which is the time that [`Store::Slow`](crate::stores::Store::Slow) takes.
+    CountsFromTheReply,
+    /// The guard is valid as long as the store's lease.
+    NoMargin,
+    /// A drop does not release.
+    NoDrop,
+    /// A release stops when its future is dropped.
+    ReleaseStops,
+}
+
+impl Guards {
+    pub(crate) fn around(self, engine: LeaseProvider) -> BrokenGuards {
+        BrokenGuards { engine, broken: self }
+    }
+}
+
+#[derive(Debug)]
+pub(crate) struct BrokenGuards {
+    engine: LeaseProvider,
+    broken: Guards,
+}
+
+struct Held {
+    inner: ManuallyDrop<Box<dyn HeldLock>>,
+    broken: Guards,
+    margin: Duration,
+}
+
+impl HeldLock for Held {
+    fn valid_until(&self) -> Option<Instant> {
+        let until = self.inner.valid_until()?;
+        Some(match self.broken {
+            Guards::CountsFromTheReply => until + SLOW,
+            Guards::NoMargin => until + self.margin,
+            Guards::NeverLost => until + Duration::from_secs(3600),
+            _ => until,
+        })
+    }
+
+    fn loss(&self) -> Option<Loss> {
+        if self.broken == Guards::NeverLost { None } else { self.inner.loss() }
+    }
+
+    fn lost(&self) -> LostSignal {
+        match self.broken {
+            Guards::NeverLost | Guards::NoSignal => LostSignal::never(),
+            _ => self.inner.lost(),
+        }
+    }
+
+    fn release(mut self: Box<Self>) -> ReleaseFuture {
+        let stops = self.broken == Guards::ReleaseStops;
+        // The box is not dropped by us after this: `taken` says so.
+        let inner = self.take();
+        if stops {
+            // Nothing happens before the first poll, and the lease is forgotten with the future.
+            let inner = ManuallyDrop::new(inner);
+            return ReleaseFuture::running(async move {
+                tokio::task::yield_now().await;
+                ManuallyDrop::into_inner(inner).release().await
+            });
+        }
+        inner.release()
+    }
+}
+
+impl Held {
+    fn take(&mut self) -> Box<dyn HeldLock> {
+        std::mem::replace(&mut *self.inner, Box::new(Nothing))
+    }
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        if self.broken != Guards::NoDrop {
+            drop(self.take());
+        }
+    }
+}
+
+/// What is left when the lock was taken out.
+struct Nothing;
+
+impl HeldLock for Nothing {
+    fn valid_until(&self) -> Option<Instant> {
+        None
+    }
+
+    fn loss(&self) -> Option<Loss> {
+        None
+    }
+
+    fn lost(&self) -> LostSignal {
+        LostSignal::never()
+    }
+
+    fn release(self: Box<Self>) -> ReleaseFuture {
+        ReleaseFuture::done(Ok(distlock_api::ReleaseOutcome::AlreadyLost))
+    }
+}
+
+impl fmt::Display for BrokenGuards {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:?}({})", self.broken, self.engine)
+    }
+}
+
+#[async_trait]
+impl LockProvider for BrokenGuards {
+    async fn acquire_with(&self, key: LockKey, options: AcquireOptions) -> Result<Acquired> {
+        let margin = options.lease().terms().map(|terms| terms.margin).unwrap_or_default();
+        let broken = self.broken;
+        Ok(match self.engine.acquire_with(key, options).await? {
+            Acquired::Held(guard) => Acquired::Held(
+                guard.map_held(|inner| Box::new(Held { inner: ManuallyDrop::new(inner), broken, margin })),
+            ),
+            busy => busy,
+        })
+    }
+
+    fn capabilities(&self) -> Capabilities {
+        self.engine.capabilities()
+    }
+
+    fn accounting(&self) -> Accounting {
+        self.engine.accounting()
+    }
+
+    fn admin(&self) -> Option<&dyn LockAdmin> {
+        self.engine.admin()
+    }
+
+    async fn close(&self) -> Result<()> {
+        self.engine.close().await
+    }
+}

@@ -1,0 +1,257 @@
+//! What is going on, as the proxy and the warehouse see it: both are in this process, and each request has a number.
+
+use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use crate::tally::{OK, Waits, lost_updates};
+
+/// Spans that are kept for pages that are opened later.
+const SPANS: usize = 2000;
+
+/// A counter, and who works on it.
+#[derive(Debug)]
+pub(crate) struct Item {
+    pub(crate) name: String,
+    /// The racy resource.
+    pub(crate) sold: u64,
+    pub(crate) writes: u64,
+    pub(crate) holds: Vec<Hold>,
+    pub(crate) most_at_once: usize,
+    /// Requests that have not been answered.
+    pub(crate) pending: usize,
+    newest_token: u64,
+    pub(crate) tokens_back: u64,
+    /// Since when somebody waits for something to happen here.
+    stuck_since: Option<Instant>,
+    pub(crate) longest_pause: Duration,
+    pub(crate) served_since_kill: bool,
+}
+
+/// A request that has read and not yet written.
+#[derive(Debug)]
+pub(crate) struct Hold {
+    request: u64,
+    pub(crate) replica: String,
+    pub(crate) token: u64,
+    pub(crate) since: Instant,
+    /// Its replica was killed: it will not write.
+    pub(crate) dead: bool,
+}
+
+/// A hold that is over.
+#[derive(Clone, Debug)]
+pub(crate) struct Span {
+    pub(crate) number: u64,
+    pub(crate) item: usize,
+    pub(crate) replica: String,
+    pub(crate) from: Instant,
+    pub(crate) to: Instant,
+    pub(crate) dead: bool,
+}
+
+#[derive(Debug)]
+pub(crate) struct Replica {
+    pub(crate) name: String,
+    pub(crate) killed: Option<Instant>,
+    pub(crate) served: u64,
+}
+
+/// Answers and waits within a time.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Answers {
+    pub(crate) ok: u64,
+    pub(crate) refused: BTreeMap<String, u64>,
+    pub(crate) waits: Waits,
+    /// By item and replica.
+    pub(crate) grants: BTreeMap<(usize, String), u64>,
+}
+
+#[derive(Debug)]
+pub(crate) struct State {
+    pub(crate) start: Instant,
+    pub(crate) locked: bool,
+    pub(crate) items: Vec<Item>,
+    pub(crate) replicas: Vec<Replica>,
+    pub(crate) total: Answers,
+    pub(crate) this_second: Answers,
+    pub(crate) spans: VecDeque<Span>,
+    /// The last word, and whether it is a good one.
+    pub(crate) finished: Option<(bool, String)>,
+    requests: u64,
+    pending: HashMap<u64, (usize, Instant)>,
+}
+
+/// The state, shared.
+#[derive(Clone)]
+pub(crate) struct Board(Arc<Mutex<State>>);
+
+impl Board {
+    pub(crate) fn new(replicas: &[&str], items: &[&str], locked: bool) -> Self {
+        Self(Arc::new(Mutex::new(State::new(replicas, items, locked, Instant::now()))))
+    }
+
+    pub(crate) fn change<T>(&self, change: impl FnOnce(&mut State, Instant) -> T) -> T {
+        change(&mut self.0.lock().expect("no code in here panics"), Instant::now())
+    }
+}
+
+impl State {
+    pub(crate) fn new(replicas: &[&str], items: &[&str], locked: bool, start: Instant) -> Self {
+        let item = |name: &&str| Item {
+            name: (*name).to_owned(),
+            sold: 0,
+            writes: 0,
+            holds: Vec::new(),
+            most_at_once: 0,
+            pending: 0,
+            newest_token: 0,
+            tokens_back: 0,
+            stuck_since: None,
+            longest_pause: Duration::ZERO,
+            served_since_kill: false,
+        };
+        let replica = |name: &&str| Replica { name: (*name).to_owned(), killed: None, served: 0 };
+        Self {
+            start,
+            locked,
+            items: items.iter().map(item).collect(),
+            replicas: replicas.iter().map(replica).collect(),
+            total: Answers::default(),
+            this_second: Answers::default(),
+            spans: VecDeque::new(),
+            finished: None,
+            requests: 0,
+            pending: HashMap::new(),
+        }
+    }
+
+    fn find(&self, item: &str) -> Option<usize> {
+        self.items.iter().position(|candidate| candidate.name == item)
+    }
+
+    /// A request has come to the proxy; its number.
+    pub(crate) fn arrived(&mut self, item: &str, now: Instant) -> Option<u64> {
+        let index = self.find(item)?;
+        self.requests += 1;
+        self.pending.insert(self.requests, (index, now));
+        let item = &mut self.items[index];
+        item.pending += 1;
+        item.stuck_since.get_or_insert(now);
+        Some(self.requests)
+    }
+
+    /// A replica reads the counter for a request: it holds the lock, if there is one.
+    pub(crate) fn read(&mut self, item: &str, request: u64, replica: &str, token: u64, now: Instant) -> Option<u64> {
+        let index = self.find(item)?;
+        if let Some((_, arrived)) = self.pending.get(&request) {
+            let wait = now.saturating_duration_since(*arrived);
+            self.total.waits.add(wait);
+            self.this_second.waits.add(wait);
+        }
+        *self.this_second.grants.entry((index, replica.to_owned())).or_default() += 1;
+        // Whoever is here now got the lock that a dead one left behind.
+        while let Some(hold) = self.items[index].holds.iter().position(|hold| hold.dead) {
+            self.end(index, hold, now);
+        }
+        let item = &mut self.items[index];
+        if token != 0 {
+            item.tokens_back += u64::from(token <= item.newest_token);
+            item.newest_token = item.newest_token.max(token);
+        }
+        item.holds.push(Hold { request, replica: replica.to_owned(), token, since: now, dead: false });
+        item.most_at_once = item.most_at_once.max(item.holds.len());
+        Some(item.sold)
+    }
+
+    /// A replica writes the counter back.
+    pub(crate) fn write(&mut self, item: &str, request: u64, sold: u64, now: Instant) -> Option<()> {
+        let index = self.find(item)?;
+        let item = &mut self.items[index];
+        item.sold = sold;
+        item.writes += 1;
+        item.served_since_kill = true;
+        item.longest_pause = item.longest_pause.max(item.pause(now));
+        item.stuck_since = Some(now);
+        let hold = item.holds.iter().position(|hold| hold.request == request);
+        let replica = hold.map(|hold| self.end(index, hold, now));
+        if let Some(replica) = self.replicas.iter_mut().find(|candidate| replica.as_ref() == Some(&candidate.name)) {
+            replica.served += 1;
+        }
+        Some(())
+    }
+
+    fn end(&mut self, item: usize, hold: usize, now: Instant) -> String {
+        let hold = self.items[item].holds.remove(hold);
+        let number = self.spans.back().map_or(1, |last| last.number + 1);
+        let replica = hold.replica.clone();
+        self.spans.push_back(Span { number, item, replica, from: hold.since, to: now, dead: hold.dead });
+        if self.spans.len() > SPANS {
+            self.spans.pop_front();
+        }
+        hold.replica
+    }
+
+    /// A request is over for the proxy.
+    pub(crate) fn answered(&mut self, request: u64, label: &str, now: Instant) {
+        let Some((index, _)) = self.pending.remove(&request) else { return };
+        let item = &mut self.items[index];
+        item.pending -= 1;
+        if item.pending == 0 {
+            item.longest_pause = item.longest_pause.max(item.pause(now));
+            item.stuck_since = None;
+        }
+        for answers in [&mut self.total, &mut self.this_second] {
+            if label == OK {
+                answers.ok += 1;
+            } else {
+                *answers.refused.entry(label.to_owned()).or_default() += 1;
+            }
+        }
+        let left = self.items[index].holds.iter().position(|hold| hold.request == request && !hold.dead);
+        if let Some(hold) = left {
+            self.end(index, hold, now);
+        }
+    }
+
+    /// Whether a replica has read a counter within this time and not yet written it.
+    pub(crate) fn has_begun(&self, replica: &str, now: Instant, within: Duration) -> bool {
+        let mut holds = self.items.iter().flat_map(|item| &item.holds);
+        holds.any(|hold| hold.replica == replica && now.saturating_duration_since(hold.since) < within)
+    }
+
+    pub(crate) fn killed(&mut self, replica: &str, now: Instant) {
+        self.replicas.iter_mut().filter(|candidate| candidate.name == replica).for_each(|it| it.killed = Some(now));
+        for item in &mut self.items {
+            item.served_since_kill = false;
+            item.holds.iter_mut().filter(|hold| hold.replica == replica).for_each(|hold| hold.dead = true);
+        }
+    }
+
+    pub(crate) fn lost(&self) -> u64 {
+        self.items.iter().map(Item::lost).sum()
+    }
+
+    pub(crate) fn queued(&self) -> usize {
+        self.items.iter().map(Item::queued).sum()
+    }
+}
+
+impl Item {
+    pub(crate) fn lost(&self) -> u64 {
+        lost_updates(self.writes, self.sold)
+    }
+
+    /// Requests that nobody works on yet.
+    pub(crate) fn queued(&self) -> usize {
+        self.pending.saturating_sub(self.holds.iter().filter(|hold| !hold.dead).count())
+    }
+
+    /// For how long nothing has been written although somebody waited for it.
+    pub(crate) fn pause(&self, now: Instant) -> Duration {
+        self.stuck_since.map_or(Duration::ZERO, |since| now.saturating_duration_since(since))
+    }
+}
+
+#[cfg(test)]
+mod tests;

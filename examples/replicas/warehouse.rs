@@ -1,0 +1,71 @@
+//! Where all replicas see the counters: read one, write one, and nothing that would make the two a step. Both ends of it are here.
+
+use axum::Router;
+use axum::extract::{Path, Query, State};
+use axum::http::{Method, StatusCode};
+use axum::routing::get;
+use serde::Deserialize;
+
+use crate::board::Board;
+use crate::client::Client;
+
+/// Who reads or writes. Only the display cares.
+#[derive(Deserialize)]
+struct Caller {
+    request: u64,
+    replica: String,
+    token: u64,
+}
+
+pub(crate) fn router(board: Board) -> Router {
+    Router::new().route("/sold/{item}", get(read).put(write)).with_state(board)
+}
+
+async fn read(
+    State(board): State<Board>,
+    Path(item): Path<String>,
+    Query(caller): Query<Caller>,
+) -> Result<String, StatusCode> {
+    let sold = board.change(|state, now| state.read(&item, caller.request, &caller.replica, caller.token, now));
+    sold.map(|sold| sold.to_string()).ok_or(StatusCode::NOT_FOUND)
+}
+
+async fn write(
+    State(board): State<Board>,
+    Path(item): Path<String>,
+    Query(caller): Query<Caller>,
+    sold: String,
+) -> StatusCode {
+    let Ok(sold) = sold.parse() else { return StatusCode::BAD_REQUEST };
+    match board.change(|state, now| state.write(&item, caller.request, sold, now)) {
+        Some(()) => StatusCode::NO_CONTENT,
+        None => StatusCode::NOT_FOUND,
+    }
+}
+
+/// A counter, for the one request of one replica.
+pub(crate) struct Counter<'a> {
+    client: &'a Client,
+    uri: String,
+}
+
+impl<'a> Counter<'a> {
+    pub(crate) fn new(
+        client: &'a Client,
+        (warehouse, item): (&str, &str),
+        (request, replica, token): (&str, &str, u64),
+    ) -> Self {
+        Self { client, uri: format!("{warehouse}/sold/{item}?request={request}&replica={replica}&token={token}") }
+    }
+
+    /// None if there is no such counter, or no warehouse.
+    pub(crate) async fn read(&self) -> Option<u64> {
+        let reply = self.client.call(Method::GET, &self.uri, String::new()).await.ok()?;
+        String::from_utf8_lossy(reply.body()).parse().ok()
+    }
+
+    pub(crate) async fn write(&self, sold: u64) -> Option<()> {
+        let reply = self.client.call(Method::PUT, &self.uri, sold.to_string()).await.ok()?;
+        reply.status().is_success().then_some(())
+    }
+}

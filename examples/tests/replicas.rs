@@ -1,0 +1,38 @@
+//! The program `replicas`, as it is built: with the layer nothing is lost, without it something is – so the check can fail.
+
+use std::process::{Command, Output};
+
+/// Runs it on the in-memory backend for two seconds; what it said of lost updates, too.
+fn replicas(arguments: &[&str]) -> (Output, String, u64) {
+    let output = Command::new(env!("CARGO_BIN_EXE_replicas"))
+        .args(["--seconds", "2"])
+        .args(arguments)
+        .output()
+        .expect("the program starts");
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    let lost = text.lines().find_map(|line| line.trim().strip_prefix("lost updates "));
+    let lost = lost.and_then(|lost| lost.trim().parse().ok()).unwrap_or_else(|| panic!("no summary: {output:?}"));
+    (output, text, lost)
+}
+
+#[test]
+fn with_the_layer_no_update_is_lost() {
+    let (output, text, lost) = replicas(&[]);
+    assert_eq!((output.status.code(), lost), (Some(0), 0), "{text}");
+    assert!(text.ends_with("\nas promised\n"), "{text}");
+}
+
+#[test]
+fn without_the_layer_the_lost_updates_are_counted() {
+    let (output, text, lost) = replicas(&["--no-lock"]);
+    assert!(lost > 0 && output.status.code() == Some(1), "{text}");
+    assert!(text.contains("NOT as promised: "), "{text}");
+}
+
+#[test]
+fn mistakes_on_the_command_line_are_refused() {
+    for mistake in [["--seconds", "0"], ["--rate", "1"], ["--colour", "red"]] {
+        let output = Command::new(env!("CARGO_BIN_EXE_replicas")).args(mistake).output().expect("the program starts");
+        assert!(!output.status.success() && output.stdout.is_empty(), "{mistake:?}: {output:?}");
+    }
+}

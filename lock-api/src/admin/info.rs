@@ -1,0 +1,78 @@
+//! What a store knows about a lock.
+
+use std::collections::BTreeMap;
+use std::time::{Duration, SystemTime};
+
+use crate::key::LockKey;
+use crate::store::AcquisitionId;
+use crate::token::FencingToken;
+
+/// What a store knows about a held lock.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct LockInfo {
+    /// Which lock.
+    pub key: LockKey,
+    /// Which acquisition holds it; none while only a minimum hold keeps it closed.
+    pub id: Option<AcquisitionId>,
+    /// The last token granted.
+    pub token: FencingToken,
+    /// Time until it opens if nobody renews, by the store's clock.
+    pub remaining: Duration,
+    /// Who holds it, in the holder's words.
+    pub owner: Option<String>,
+    /// Anything else the holder said.
+    pub metadata: BTreeMap<String, String>,
+}
+
+impl LockInfo {
+    /// What is known about a key at the least.
+    #[must_use]
+    pub fn new(key: LockKey, id: Option<AcquisitionId>, token: FencingToken, remaining: Duration) -> Self {
+        Self { key, id, token, remaining, owner: None, metadata: BTreeMap::new() }
+    }
+
+    /// With the holder's own words.
+    #[must_use]
+    pub fn with_holder(mut self, owner: Option<String>, metadata: BTreeMap<String, String>) -> Self {
+        self.owner = owner;
+        self.metadata = metadata;
+        self
+    }
+}
+
+/// One time that a lock was taken away by force. See [`LockAdmin::history`](crate::LockAdmin::history).
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct ForcedRelease {
+    /// Which acquisition lost it; none if only a minimum hold kept it closed.
+    pub id: Option<AcquisitionId>,
+    /// Who lost it, in the holder's words.
+    pub owner: Option<String>,
+    /// The last token granted until then.
+    pub token: FencingToken,
+    /// When, by the store's clock: for people.
+    pub at: SystemTime,
+    /// Why, in the words of whoever took it away; a store may cut long ones.
+    pub reason: String,
+}
+
+impl ForcedRelease {
+    /// An entry, as it follows from what the victim was.
+    #[must_use]
+    pub fn of(victim: &LockInfo, at: SystemTime, reason: impl Into<String>) -> Self {
+        Self::new(victim.id.clone(), victim.owner.clone(), victim.token, at, reason)
+    }
+
+    /// An entry.
+    #[must_use]
+    pub fn new(
+        id: Option<AcquisitionId>,
+        owner: Option<String>,
+        token: FencingToken,
+        at: SystemTime,
+        reason: impl Into<String>,
+    ) -> Self {
+        Self { id, owner, token, at, reason: reason.into() }
+    }
+}

@@ -1,0 +1,121 @@
+//! The one task per runtime that renews leases and notices missed deadlines.
+
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::{Arc, Weak};
+
+use futures_util::StreamExt;
+use futures_util::stream::FuturesUnordered;
+use tokio::runtime;
+use tokio::sync::Notify;
+use tokio::time::{Instant, sleep_until, timeout};
+
+use crate::error::{ErrorKind, LockError, Phase, Result};
+use crate::store::Standing;
+
+use super::lease::{Lease, Renewed};
+use super::registry::{Batch, patience};
+use super::{Engine, guarded};
+
+/// How many calls may be under way while one is made again.
+const CALLS_AGAIN: usize = 256;
+
+struct Answer {
+    sent: Instant,
+    leases: Vec<Arc<Lease>>,
+    standings: Vec<Result<Standing>>,
+}
+
+type Call = Pin<Box<dyn Future<Output = Answer> + Send>>;
+
+/// Says so when a keeper ends, be it with its runtime, so that the next lease there gets another one.
+struct Kept {
+    engine: Weak<Engine>,
+    home: runtime::Id,
+}
+
+impl Drop for Kept {
+    fn drop(&mut self) {
+        if let Some(engine) = self.engine.upgrade() {
+            engine.registry().unkept(self.home);
+        }
+    }
+}
+
+impl Engine {
+    /// Starts the keeper of a lease's runtime.
+    pub(super) fn keep(self: &Arc<Self>, lease: &Lease, wake: Arc<Notify>) {
+        let kept = Kept { engine: Arc::downgrade(self), home: lease.home().id() };
+        drop(lease.home().spawn(keep(kept, wake)));
+    }
+
+    fn note(self: &Arc<Self>, Answer { sent, leases, standings }: Answer) {
+        let missing = || Err(LockError::new(ErrorKind::Corrupt, "no answer in the batch"));
+        let standings = standings.into_iter().chain(std::iter::repeat_with(missing));
+        for (lease, standing) in leases.iter().zip(standings) {
+            match standing {
+                Ok(standing) => match lease.renewed(sent, standing) {
+                    Renewed::Extended => self.registry().settled(lease, sent),
+                    Renewed::Lost(loss) => self.bury(lease, loss),
+                    Renewed::TooLate => {}
+                },
+                // C13: an error is not a loss.
+                Err(error) => {
+                    tracing::warn!(lock.key = %lease.key(), lock.token = %lease.token(), %error, "renewal failed");
+                    self.registry().failed(lease, Instant::now());
+                }
+            }
+        }
+    }
+}
+
+/// Runs as long as the engine does, or its runtime. It owns nothing of the engine: a keeper never keeps a provider alive.
+async fn keep(kept: Kept, wake: Arc<Notify>) {
+    let mut calls = FuturesUnordered::<Call>::new();
+    let Some(gone) = kept.engine.upgrade().map(|engine| engine.gone.clone()) else { return };
+    loop {
+        let next = {
+            let Some(engine) = kept.engine.upgrade() else { return };
+            let batch = engine.store.capabilities().renew_batch.get();
+            let room = CALLS_AGAIN.saturating_sub(calls.len());
+            let due = engine.registry().take_due(kept.home, Instant::now(), batch, room);
+            for lease in due.over {
+                engine.look(&lease);
+                lease.pass_turn();
+            }
+            calls.extend(due.batches.into_iter().map(|batch| renew(&engine, batch)));
+            engine.registry().plan(kept.home)
+        };
+        tokio::select! {
+            () = gone.cancelled() => return,
+            () = wake.notified() => {}
+            Some(answer) = calls.next() => {
+                let Some(engine) = kept.engine.upgrade() else { return };
+                engine.note(answer);
+            }
+            () = async { sleep_until(next.expect("guarded")).await }, if next.is_some() => {}
+        }
+    }
+}
+
+/// One call. Its answer counts however late it comes: a lease that is still held then is extended from when the call was sent.
+fn renew(engine: &Engine, Batch { leases, again }: Batch) -> Call {
+    let (store, bound) = (engine.store.clone(), engine.config.request_timeout);
+    Box::pin(async move {
+        let sent = Instant::now();
+        // C12: not those that were released since the beat was planned.
+        let leases: Vec<_> = leases.into_iter().filter(|lease| lease.held_until().is_some()).collect();
+        let patience = leases.iter().map(|lease| patience(lease, sent)).min().unwrap_or(bound);
+        // One that has failed before makes room for others soon; not at once, because a call that is cut off costs a connection.
+        let bound = if again { bound.min(patience.max(bound / 4)) } else { bound };
+        let renewals: Vec<_> = leases.iter().map(|lease| lease.renewal(bound)).collect();
+        let call =
+            guarded(async { if renewals.is_empty() { Ok(Vec::new()) } else { Ok(store.renew_many(&renewals).await) } });
+        let failed = |error: LockError| leases.iter().map(|_| Err(error.clone())).collect();
+        let standings = match timeout(bound + bound / 2, call).await {
+            Ok(answer) => answer.unwrap_or_else(failed),
+            Err(_) => failed(LockError::timeout(Phase::Request, "no answer to a renewal")),
+        };
+        Answer { sent, leases, standings }
+    })
+}

@@ -1,0 +1,374 @@
+//! The life of one lease.
+
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::Duration;
+
+use tokio::runtime::Handle;
+use tokio::sync::Notify;
+use tokio::time::{Instant, sleep_until};
+
+use crate::guard::{HeldLock, Loss, LostSignal, ReleaseFuture, ReleaseOutcome};
+use crate::key::LockKey;
+use crate::options::LeaseTerms;
+use crate::store::{Claim, Grant, Renewal, Standing};
+use crate::token::FencingToken;
+
+use super::Engine;
+use super::release::ReleaseJob;
+use super::turns::Turn;
+
+/// A granted lease, from the grant until nothing of it is left.
+pub(super) struct Lease {
+    claim: Claim,
+    token: FencingToken,
+    last_token: FencingToken,
+    terms: LeaseTerms,
+    /// The runtime that acquired it: there it is renewed, and released in the background.
+    home: Handle,
+    state: Mutex<State>,
+    /// Wakes whoever awaits the loss, when the lease is lost or is not held any more.
+    changed: Notify,
+}
+
+struct State {
+    phase: Phase,
+    deadline: Instant,
+    turn: Option<Turn>,
+}
+
+/// `Held → Releasing → Ended`, or `Held → Lost`. There is no way back (C4, C12).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Phase {
+    Held,
+    Releasing,
+    Ended,
+    Lost(Loss),
+}
+
+/// What a release finds.
+pub(super) enum Begun {
+    Releasing,
+    Lost,
+}
+
+/// What a renewal's answer changed.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Renewed {
+    /// Held until the new deadline.
+    Extended,
+    /// Lost just now.
+    Lost(Loss),
+    /// The answer came after the end and changes nothing.
+    TooLate,
+}
+
+impl Lease {
+    /// A lease as granted, unless its deadline has passed already (C3, R1, R10).
+    pub(super) fn granted(
+        claim: Claim,
+        grant: &Grant,
+        terms: LeaseTerms,
+        sent: Instant,
+        now: Instant,
+        turn: Option<Turn>,
+    ) -> Result<Arc<Self>, Option<Turn>> {
+        let deadline = deadline(sent, grant.remaining, &terms);
+        if now >= deadline {
+            return Err(turn);
+        }
+        if let Some(turn) = &turn {
+            turn.hold();
+        }
+        Ok(Arc::new(Self {
+            claim,
+            token: grant.token,
+            last_token: FencingToken::new(grant.token.get().saturating_add(u64::from(grant.tokens.get()) - 1)),
+            terms,
+            home: Handle::current(),
+            state: Mutex::new(State { phase: Phase::Held, deadline, turn }),
+            changed: Notify::new(),
+        }))
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().expect("no code in here panics")
+    }
+
+    pub(super) fn key(&self) -> &LockKey {
+        self.claim.key()
+    }
+
+    pub(super) fn claim(&self) -> &Claim {
+        &self.claim
+    }
+
+    pub(super) fn token(&self) -> FencingToken {
+        self.token
+    }
+
+    pub(super) fn terms(&self) -> &LeaseTerms {
+        &self.terms
+    }
+
+    pub(super) fn renewal(&self, timeout: Duration) -> Renewal {
+        Renewal::lease(self.claim.clone(), self.last_token, self.terms.ttl).with_timeout(timeout)
+    }
+
+    pub(super) fn home(&self) -> &Handle {
+        &self.home
+    }
+
+    pub(super) fn deadline(&self) -> Instant {
+        self.state().deadline
+    }
+
+    /// When the store frees the lease if nobody renews it any more.
+    pub(super) fn expiry(&self) -> Instant {
+        self.deadline() + self.terms.margin
+    }
+
+    /// The deadline, while the lease is held.
+    pub(super) fn held_until(&self) -> Option<Instant> {
+        let state = self.state();
+        (state.phase == Phase::Held).then_some(state.deadline)
+    }
+
+    /// How the lease was lost, and whether that was noticed only now: then the caller buries it.
+    pub(super) fn look(&self, now: Instant) -> (Option<Loss>, bool) {
+        let state = self.state();
+        match state.phase {
+            Phase::Held if now >= state.deadline => {
+                self.turn_to(state, Phase::Lost(Loss::Expired));
+                (Some(Loss::Expired), true)
+            }
+            Phase::Lost(loss) => (Some(loss), false),
+            Phase::Held | Phase::Releasing | Phase::Ended => (None, false),
+        }
+    }
+
+    /// Takes note that the lease is gone; false if it was not held any more. On true the caller buries it.
+    pub(super) fn lose(&self, loss: Loss) -> bool {
+        let state = self.state();
+        let fresh = state.phase == Phase::Held;
+        if fresh {
+            self.turn_to(state, Phase::Lost(loss));
+        }
+        fresh
+    }
+
+    /// Takes note of a renewal's answer. The deadline is checked under the same lock and by a clock read inside it, so a
+    /// lease that anybody has seen lost is not revived (C4).
+    pub(super) fn renewed(&self, sent: Instant, standing: Standing) -> Renewed {
+        let mut state = self.state();
+        if state.phase != Phase::Held {
+            return Renewed::TooLate;
+        }
+        let loss = match standing {
+            _ if Instant::now() >= state.deadline => Loss::Expired,
+            Standing::Held { remaining } => {
+                state.deadline = state.deadline.max(deadline(sent, remaining, &self.terms));
+                return Renewed::Extended;
+            }
+            Standing::Gone(loss) => loss,
+            Standing::Waiting { .. } => Loss::Gone,
+        };
+        self.turn_to(state, Phase::Lost(loss));
+        Renewed::Lost(loss)
+    }
+
+    /// Ends the time of renewals (C12). Nothing may extend or hand on the lease from here.
+    pub(super) fn begin_release(&self) -> Begun {
+        let state = self.state();
+        match state.phase {
+            Phase::Held => {
+                self.turn_to(state, Phase::Releasing);
+                Begun::Releasing
+            }
+            Phase::Lost(_) => Begun::Lost,
+            Phase::Releasing | Phase::Ended => unreachable!("a guard is released once"),
+        }
+    }
+
+    /// The release has an answer, or is given up.
+    pub(super) fn end(&self) {
+        let state = self.state();
+        if state.phase == Phase::Releasing {
+            self.turn_to(state, Phase::Ended);
+        }
+    }
+
+    /// Lets the next caller of this process ask for the key.
+    pub(super) fn pass_turn(&self) {
+        drop(self.take_turn());
+    }
+
+    pub(super) fn take_turn(&self) -> Option<Turn> {
+        self.state().turn.take()
+    }
+
+    /// Ends a phase; wakes outside of the lock, because a waker is somebody else's code.
+    fn turn_to(&self, mut state: MutexGuard<'_, State>, phase: Phase) {
+        state.phase = phase;
+        drop(state);
+        self.changed.notify_waiters();
+    }
+}
+
+/// The instant until which a lease is surely held (C3, R1): counted from before the request was sent, by a difference of
+/// two readings of the store's clock, less the margin. A store that promises more than the ttl is not believed.
+fn deadline(sent: Instant, remaining: Duration, terms: &LeaseTerms) -> Instant {
+    sent + remaining.min(terms.ttl).saturating_sub(terms.margin)
+}
+
+/// What the engine keeps behind a guard.
+pub(super) struct HeldLease {
+    engine: Arc<Engine>,
+    lease: Arc<Lease>,
+    released: bool,
+}
+
+impl HeldLease {
+    pub(super) fn new(engine: Arc<Engine>, lease: Arc<Lease>) -> Self {
+        Self { engine, lease, released: false }
+    }
+
+    /// The release that is now due; none if the lease was lost before.
+    fn begin_release(&mut self, hold: Option<Duration>) -> Option<ReleaseJob> {
+        self.released = true;
+        if self.engine.look(&self.lease).is_some() {
+            return None;
+        }
+        match self.lease.begin_release() {
+            Begun::Releasing => {
+                self.engine.registry().releasing(&self.lease);
+                Some(ReleaseJob::new(self.engine.clone(), self.lease.clone(), hold))
+            }
+            Begun::Lost => None,
+        }
+    }
+}
+
+impl HeldLease {
+    fn release_holding(&mut self, hold: Option<Duration>) -> ReleaseFuture {
+        match self.begin_release(hold) {
+            Some(job) => ReleaseFuture::running(job.run()),
+            None => ReleaseFuture::done(Ok(ReleaseOutcome::AlreadyLost)),
+        }
+    }
+}
+
+impl HeldLock for HeldLease {
+    fn valid_until(&self) -> Option<Instant> {
+        Some(self.lease.deadline())
+    }
+
+    fn loss(&self) -> Option<Loss> {
+        self.engine.look(&self.lease)
+    }
+
+    fn lost(&self) -> LostSignal {
+        LostSignal::new(lost(Arc::downgrade(&self.engine), self.lease.clone()))
+    }
+
+    fn release(mut self: Box<Self>) -> ReleaseFuture {
+        let hold = self.lease.terms().hold_at_least;
+        self.release_holding(hold)
+    }
+
+    fn discard(mut self: Box<Self>) -> ReleaseFuture {
+        self.release_holding(None)
+    }
+}
+
+impl Drop for HeldLease {
+    fn drop(&mut self) {
+        if !self.released
+            && let Some(job) = self.begin_release(self.lease.terms().hold_at_least)
+        {
+            job.run_in_background();
+        }
+    }
+}
+
+/// Resolves at the loss: by its own timer at the deadline, so that neither a hung renewal nor a dead keeper delays it (C4).
+async fn lost(engine: std::sync::Weak<Engine>, lease: Arc<Lease>) -> Loss {
+    loop {
+        let mut changed = std::pin::pin!(lease.changed.notified());
+        changed.as_mut().enable();
+        let (loss, fresh) = lease.look(Instant::now());
+        if let Some(loss) = loss {
+            if let (true, Some(engine)) = (fresh, engine.upgrade()) {
+                engine.bury(&lease, loss);
+            }
+            return loss;
+        }
+        let Some(deadline) = lease.held_until() else { break };
+        tokio::select! {
+            () = sleep_until(deadline) => {}
+            () = changed => {}
+        }
+    }
+    drop((engine, lease));
+    std::future::pending().await
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::store::{AcquisitionId, ProviderId};
+
+    const fn ms(millis: u64) -> Duration {
+        Duration::from_millis(millis)
+    }
+
+    fn lease(remaining: Duration, sent: Instant, now: Instant) -> Option<Arc<Lease>> {
+        let claim = Claim::new(LockKey::new("k").unwrap(), AcquisitionId::random(ProviderId::random()));
+        let terms = crate::LeaseOptions::new().ttl(ms(1000)).safety_margin(ms(100)).terms().unwrap();
+        Lease::granted(claim, &Grant::new(FencingToken::new(7), remaining), terms, sent, now, None).ok()
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn c3_the_deadline_counts_from_the_sending_and_ends_before_the_margin() {
+        let sent = Instant::now();
+        let lease = lease(ms(1000), sent, sent + ms(300)).expect("in time");
+        assert_eq!(lease.deadline(), sent + ms(900));
+        assert_eq!(lease.look(sent + ms(899)), (None, false));
+        assert_eq!(lease.look(sent + ms(900)), (Some(Loss::Expired), true));
+        assert_eq!(lease.look(sent), (Some(Loss::Expired), false), "final, and noticed once");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn r10_a_grant_that_arrives_after_its_deadline_is_no_lease() {
+        let sent = Instant::now();
+        assert!(lease(ms(1000), sent, sent + ms(900)).is_none());
+        assert!(lease(ms(50), sent, sent).is_none());
+        assert!(lease(Duration::MAX, sent, sent).is_some());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn c4_no_answer_revives_a_lease_whose_deadline_has_passed() {
+        let sent = Instant::now();
+        let lease = lease(ms(1000), sent, sent).unwrap();
+        tokio::time::advance(ms(900)).await;
+        assert_eq!(lease.renewed(sent + ms(800), Standing::Held { remaining: ms(1000) }), Renewed::Lost(Loss::Expired));
+        assert_eq!(lease.renewed(sent + ms(800), Standing::Held { remaining: ms(1000) }), Renewed::TooLate);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_renewal_never_shortens() {
+        let sent = Instant::now();
+        let lease = lease(ms(1000), sent, sent).unwrap();
+        assert_eq!(lease.renewed(sent, Standing::Held { remaining: ms(200) }), Renewed::Extended);
+        assert_eq!(lease.deadline(), sent + ms(900));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn c12_a_releasing_lease_is_neither_renewed_nor_lost() {
+        let sent = Instant::now();
+        let lease = lease(ms(1000), sent, sent).unwrap();
+        assert!(matches!(lease.begin_release(), Begun::Releasing));
+        assert_eq!(lease.renewed(sent, Standing::Gone(Loss::Gone)), Renewed::TooLate);
+        assert!(!lease.lose(Loss::Gone));
+        assert_eq!(lease.look(sent + ms(5000)), (None, false));
+    }
+}

@@ -1,0 +1,169 @@
+//! The public face of the engine.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+
+use crate::admin::LockAdmin;
+use crate::error::{LockError, Result};
+use crate::holder::Holder;
+use crate::key::LockKey;
+use crate::options::{AcquireOptions, LeaseOptions};
+use crate::provider::{Accounting, Acquired, Capabilities, LockProvider};
+use crate::store::LeaseStore;
+
+use super::{Config, Engine, pace};
+
+/// A [`LockProvider`] over any [`LeaseStore`]: waiting, renewal, loss detection and clean-up.
+///
+/// Clones share everything; two providers over one store are strangers to each other, like two processes. Needs a tokio
+/// runtime with time enabled: one task renews all leases of the provider, another one listens to the store if it pushes.
+///
+/// When the last clone and the last guard are dropped the tasks end. [`close`](LockProvider::close) ends them in order.
+#[derive(Clone)]
+pub struct LeaseProvider {
+    engine: Arc<Engine>,
+}
+
+impl LeaseProvider {
+    /// A provider with the defaults of [`builder`](Self::builder).
+    pub fn new(store: Arc<dyn LeaseStore>) -> Self {
+        let LeaseProviderBuilder { store, config } = Self::builder(store);
+        Self { engine: Engine::new(store, config) }
+    }
+
+    /// A provider to be configured.
+    pub fn builder(store: Arc<dyn LeaseStore>) -> LeaseProviderBuilder {
+        LeaseProviderBuilder {
+            store,
+            config: Config {
+                defaults: LeaseOptions::new(),
+                holder: Holder::of_this_process(),
+                request_timeout: Duration::from_secs(5),
+                poll: pace::Poll { first: Duration::from_millis(10), longest: Duration::from_millis(250) },
+            },
+        }
+    }
+
+    /// The store.
+    #[must_use]
+    pub fn store(&self) -> &Arc<dyn LeaseStore> {
+        &self.engine.store
+    }
+}
+
+/// Describes a [`LeaseProvider`]. Made by [`LeaseProvider::builder`].
+#[must_use = "nothing is made until `build` is called"]
+pub struct LeaseProviderBuilder {
+    store: Arc<dyn LeaseStore>,
+    config: Config,
+}
+
+impl LeaseProviderBuilder {
+    /// The lease terms for acquisitions that set none of their own. Defaults to those of [`LeaseOptions`].
+    pub fn lease(mut self, defaults: LeaseOptions) -> Self {
+        self.config.defaults = defaults;
+        self
+    }
+
+    /// Who holds this provider's locks, for people. Defaults to host name and process id.
+    pub fn owner(mut self, owner: impl Into<Arc<str>>) -> Self {
+        self.config.holder.owner = Some(owner.into());
+        self
+    }
+
+    /// One named remark about all locks of this provider, for people, such as the program's version. Added to those of
+    /// [`Holder::of_this_process`]; an acquisition adds [its own](AcquireOptions::with_metadata).
+    pub fn metadata(mut self, name: impl Into<String>, value: impl Into<String>) -> Self {
+        self.config.holder = self.config.holder.with_metadata(name, value);
+        self
+    }
+
+    /// Who holds this provider's locks and everything else about them, for people. Replaces what was said before and the defaults.
+    pub fn holder(mut self, holder: Holder) -> Self {
+        self.config.holder = holder;
+        self
+    }
+
+    /// How long one request to the store may take: the bound of [`Wait::Try`](crate::Wait::Try), of a release, and of everything in the background. Defaults to 5 s.
+    /// An acquisition is bounded by its ttl less the safety margin, too: a later answer would be of no use.
+    pub fn request_timeout(mut self, timeout: Duration) -> Self {
+        self.config.request_timeout = timeout;
+        self
+    }
+
+    /// How often a waiter asks a store that does not tell it more: first after `first`, then doubling up to `longest`, with jitter. Defaults to 10 ms and 250 ms.
+    pub fn poll_interval(mut self, first: Duration, longest: Duration) -> Self {
+        self.config.poll = pace::Poll { first, longest };
+        self
+    }
+
+    /// The provider.
+    ///
+    /// # Errors
+    /// [`ErrorKind::InvalidOptions`](crate::ErrorKind::InvalidOptions) for lease terms, an owner or metadata that no acquisition could use, a request timeout below
+    /// one millisecond or above a day, and a poll interval that is below one millisecond, above a day, or shrinks.
+    pub fn build(self) -> Result<LeaseProvider> {
+        let Self { store, config } = self;
+        config.defaults.terms()?;
+        config.holder.validate()?;
+        let millisecond = Duration::from_millis(1);
+        if config.request_timeout < millisecond || config.request_timeout > Duration::from_secs(86_400) {
+            return Err(LockError::invalid_options(format!(
+                "a request timeout of {:?} is not between 1 ms and a day",
+                config.request_timeout
+            )));
+        }
+        let pace::Poll { first, longest } = config.poll;
+        if first < millisecond || longest < first || longest > Duration::from_secs(86_400) {
+            return Err(LockError::invalid_options(format!(
+                "a poll interval from {first:?} to {longest:?} is below 1 ms, above a day, or shrinks"
+            )));
+        }
+        Ok(LeaseProvider { engine: Engine::new(store, config) })
+    }
+}
+
+impl fmt::Debug for LeaseProviderBuilder {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("LeaseProviderBuilder").field("store", &self.store.name()).finish_non_exhaustive()
+    }
+}
+
+impl fmt::Debug for LeaseProvider {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Debug::fmt(&self.engine, f)
+    }
+}
+
+impl fmt::Display for LeaseProvider {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.engine.store.name())
+    }
+}
+
+#[async_trait]
+impl LockProvider for LeaseProvider {
+    async fn acquire_with(&self, key: LockKey, options: AcquireOptions) -> Result<Acquired> {
+        self.engine.acquire(&key, options.under(&self.engine.config.holder)).await
+    }
+
+    fn capabilities(&self) -> Capabilities {
+        let store = self.engine.store.capabilities();
+        Capabilities { expiry: true, minimum_hold: store.minimum_hold, fair: store.queue, push: store.push }
+    }
+
+    fn accounting(&self) -> Accounting {
+        self.engine.accounting()
+    }
+
+    fn admin(&self) -> Option<&dyn LockAdmin> {
+        self.engine.store.admin()
+    }
+
+    async fn close(&self) -> Result<()> {
+        self.engine.close().await
+    }
+}

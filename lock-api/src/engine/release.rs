@@ -1,0 +1,216 @@
+//! Giving a lease back.
+
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::runtime::Handle;
+use tokio::time::{Instant, sleep, timeout_at};
+use tokio_util::task::task_tracker::TaskTrackerToken;
+
+use crate::error::{LockError, Phase, Result};
+use crate::guard::{Loss, ReleaseOutcome};
+use crate::store::Release;
+
+use super::lease::Lease;
+use super::registry::End;
+use super::{Engine, guarded, pace};
+
+type Call = Pin<Box<dyn Future<Output = Result<ReleaseOutcome>> + Send>>;
+
+/// A release that has begun and must come to an end: dropped in the foreground it goes on in the background of the runtime that acquired the
+/// lease, dropped there on the one that is current, and dropped there – with all runtimes gone – the lease is left to its ttl and counted as abandoned (C11, C23).
+pub(super) struct ReleaseJob(Option<Job>);
+
+struct Job {
+    engine: Arc<Engine>,
+    lease: Arc<Lease>,
+    hold: Option<Duration>,
+    /// The call in flight. It is finished, not repeated beside itself (R11).
+    call: Option<Call>,
+    place: Place,
+    /// Keeps `close` waiting.
+    _open: TaskTrackerToken,
+}
+
+#[derive(Clone, Copy)]
+enum Place {
+    Foreground,
+    Home,
+    Elsewhere,
+}
+
+impl ReleaseJob {
+    /// The release of a lease that has been told to [`begin_release`](Lease::begin_release).
+    pub(super) fn new(engine: Arc<Engine>, lease: Arc<Lease>, hold: Option<Duration>) -> Self {
+        let _open = engine.tasks.token();
+        Self(Some(Job { engine, lease, hold, call: None, place: Place::Foreground, _open }))
+    }
+
+    /// The release of a lease that is taken from its guard because the provider is closed; none if it is being released anyway, or lost.
+    pub(super) fn of_closed(engine: &Arc<Engine>, lease: &Arc<Lease>) -> Option<Self> {
+        if engine.look(lease).is_some() || !lease.lose(Loss::Closed) {
+            return None;
+        }
+        engine.registry().releasing(lease);
+        Some(Self::new(engine.clone(), lease.clone(), lease.terms().hold_at_least))
+    }
+
+    /// In the foreground: for one request timeout, errors retried; then the caller hears that the outcome is unknown (C9), and it goes on in the background.
+    pub(super) async fn run(mut self) -> Result<ReleaseOutcome> {
+        let until = Instant::now() + self.job().engine.config.request_timeout;
+        match self.job().release_until(until).await {
+            Ok(outcome) => {
+                self.settle(outcome);
+                Ok(outcome)
+            }
+            Err(error) => Err(error.outcome_unknown().with_key(self.job().lease.key().clone())),
+        }
+    }
+
+    /// While shutting down: until then, errors retried; whether the store has answered.
+    pub(super) async fn run_until(mut self, until: Instant) -> bool {
+        match self.job().release_until(until).await {
+            Ok(outcome) => {
+                self.settle(outcome);
+                true
+            }
+            Err(error) => {
+                tracing::warn!(lock.key = %self.job().lease.key(), %error, "lease not released while shutting down");
+                self.end(End::Abandoned);
+                false
+            }
+        }
+    }
+
+    pub(super) fn run_in_background(mut self) {
+        if let Some(job) = self.0.take() {
+            job.go_on();
+        }
+    }
+
+    fn job(&mut self) -> &mut Job {
+        self.0.as_mut().expect("taken only at the end")
+    }
+
+    fn settle(&mut self, outcome: ReleaseOutcome) {
+        self.end(match outcome {
+            ReleaseOutcome::Released => End::Released,
+            ReleaseOutcome::AlreadyLost => End::Lost,
+        });
+    }
+
+    fn end(&mut self, end: End) {
+        if let Some(job) = self.0.take() {
+            job.end(end);
+        }
+    }
+
+    /// Until the store has answered, or the lease has expired by itself.
+    async fn background(mut self) {
+        let (clean_ups, request_timeout) = {
+            let engine = &self.job().engine;
+            (engine.clean_ups.clone(), engine.config.request_timeout)
+        };
+        let expiry = self.job().lease.expiry();
+        let mut failed = 0;
+        loop {
+            // The first attempt waits for nobody; what is made again is bounded in number, and by the expiry in time.
+            let permit = if failed == 0 { None } else { timeout_at(expiry, clean_ups.acquire()).await.ok() };
+            let answer = self.job().attempt(Instant::now() + request_timeout).await;
+            drop(permit);
+            self.job().lease.pass_turn();
+            let error = match answer {
+                Ok(outcome) => return self.settle(outcome),
+                Err(error) => error,
+            };
+            tracing::debug!(lock.key = %self.job().lease.key(), %error, "release not confirmed yet");
+            if Instant::now() >= expiry {
+                return self.end(End::Abandoned);
+            }
+            // A store that does not end its call is asked again under the same id.
+            self.job().call = None;
+            sleep(pace::after_error(failed, fastrand::f64())).await;
+            failed += 1;
+        }
+    }
+}
+
+impl Drop for ReleaseJob {
+    fn drop(&mut self) {
+        if let Some(job) = self.0.take() {
+            job.go_on();
+        }
+    }
+}
+
+impl Job {
+    async fn release_until(&mut self, until: Instant) -> Result<ReleaseOutcome> {
+        let mut failed = 0;
+        loop {
+            let error = match self.attempt(until).await {
+                Ok(outcome) => return Ok(outcome),
+                Err(error) => error,
+            };
+            let pause = pace::after_error(failed, fastrand::f64());
+            let again = error.is_retryable() || error.is_outcome_unknown();
+            if !again || self.call.is_some() || Instant::now() + pause >= until {
+                return Err(error);
+            }
+            sleep(pause).await;
+            failed += 1;
+        }
+    }
+
+    /// One call, or what is left of the one in flight.
+    async fn attempt(&mut self, until: Instant) -> Result<ReleaseOutcome> {
+        let call = self.call.get_or_insert_with(|| {
+            let bound = self.engine.config.store_timeout();
+            let mut release = Release::new(self.lease.claim().clone()).with_timeout(bound);
+            release.hold_at_least = self.hold;
+            let store = self.engine.store.clone();
+            Box::pin(guarded(async move { store.release(&release).await }))
+        });
+        match timeout_at(until, call).await {
+            Ok(answer) => {
+                self.call = None;
+                answer
+            }
+            Err(_) => Err(LockError::timeout(Phase::Release, "the store has not answered")),
+        }
+    }
+
+    /// Goes on in the next place.
+    fn go_on(mut self) {
+        let home = self.lease.home();
+        let runtime = match self.place {
+            Place::Foreground => Some((Place::Home, home.clone())),
+            Place::Home => {
+                let current = Handle::try_current().ok().filter(|current| current.id() != home.id());
+                current.map(|current| (Place::Elsewhere, current))
+            }
+            Place::Elsewhere => None,
+        };
+        match runtime {
+            Some((place, runtime)) => {
+                self.place = place;
+                // A runtime that has ended drops the work at once: then it goes on from there.
+                drop(runtime.spawn(ReleaseJob(Some(self)).background()));
+            }
+            None => self.end(End::Abandoned),
+        }
+    }
+
+    fn end(self, end: End) {
+        let Self { engine, lease, call, .. } = self;
+        drop(call);
+        if end == End::Abandoned {
+            tracing::warn!(lock.key = %lease.key(), lock.token = %lease.token(), "lease left to its ttl");
+        }
+        lease.end();
+        engine.registry().end(&lease, end);
+        lease.pass_turn();
+        engine.turns.nudge(lease.key());
+    }
+}

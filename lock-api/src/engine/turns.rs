@@ -1,0 +1,248 @@
+//! Who of this process may ask the store for a key: one at a time, first come, first served.
+//!
+//! Callers that want the same key would only compete with each other at the store. So one of them has the *turn*; it
+//! travels with the guard while the lock is held, and on to the next caller afterwards. A turn is a value: wherever it is
+//! dropped – in a cancelled future, in a channel nobody reads any more, in a failed clean-up – it passes itself on (C11).
+
+use std::collections::{HashMap, VecDeque};
+use std::fmt;
+use std::hash::{BuildHasher, RandomState};
+use std::sync::{Arc, Mutex, MutexGuard};
+
+use tokio::sync::{Notify, oneshot};
+
+use crate::key::LockKey;
+
+const SHARDS: usize = 16;
+
+/// All turns of one engine. A key that nobody wants takes no memory.
+pub(super) struct Turns {
+    hasher: RandomState,
+    shards: [Mutex<HashMap<LockKey, Entry>>; SHARDS],
+}
+
+#[derive(Default)]
+struct Entry {
+    /// Whether the turn is with a guard, rather than with somebody who still asks.
+    held: bool,
+    waiters: VecDeque<(u64, oneshot::Sender<Turn>)>,
+    last_ticket: u64,
+    /// Wakes the one who asks; made when it first sleeps.
+    nudge: Option<Arc<Notify>>,
+}
+
+impl Default for Turns {
+    fn default() -> Self {
+        Self { hasher: RandomState::new(), shards: Default::default() }
+    }
+}
+
+/// What a caller that does not wait finds.
+pub(super) enum Found {
+    /// Nobody here wants the key.
+    Turn(Turn),
+    /// A guard of this process holds it.
+    Held,
+    /// Somebody of this process asks for it.
+    Asking,
+}
+
+impl Turns {
+    fn shard(&self, key: &LockKey) -> MutexGuard<'_, HashMap<LockKey, Entry>> {
+        let index = usize::try_from(self.hasher.hash_one(key) % SHARDS as u64).expect("below 16");
+        self.shards[index].lock().expect("no code in here panics")
+    }
+
+    /// The turn, if nobody has it.
+    pub(super) fn try_take(self: &Arc<Self>, key: &LockKey) -> Found {
+        let mut shard = self.shard(key);
+        match shard.get(key) {
+            Some(entry) if entry.held => Found::Held,
+            Some(_) => Found::Asking,
+            None => {
+                shard.insert(key.clone(), Entry::default());
+                Found::Turn(Turn::new(self, key))
+            }
+        }
+    }
+
+    /// The turn, now or when all who came before have had it.
+    pub(super) async fn take(self: &Arc<Self>, key: &LockKey) -> Turn {
+        let (sender, receiver) = oneshot::channel();
+        let ticket = {
+            let mut shard = self.shard(key);
+            match shard.get_mut(key) {
+                None => {
+                    shard.insert(key.clone(), Entry::default());
+                    return Turn::new(self, key);
+                }
+                Some(entry) => {
+                    entry.last_ticket += 1;
+                    entry.waiters.push_back((entry.last_ticket, sender));
+                    entry.last_ticket
+                }
+            }
+        };
+        let mut place = Place { turns: self, key, ticket, receiver };
+        (&mut place.receiver).await.expect("an entry with waiters is never removed")
+    }
+
+    /// Wakes the caller of this process that asks for the key, if it sleeps between two questions.
+    pub(super) fn nudge(&self, key: &LockKey) {
+        // Outside the lock: a waker is somebody else's code.
+        let nudge = self.shard(key).get(key).and_then(|entry| entry.nudge.clone());
+        if let Some(nudge) = nudge {
+            nudge.notify_one();
+        }
+    }
+
+    /// Wakes all callers that sleep between two questions.
+    pub(super) fn nudge_all(&self) {
+        for shard in &self.shards {
+            let shard = shard.lock().expect("no code in here panics");
+            let nudges: Vec<_> = shard.values().filter_map(|entry| entry.nudge.clone()).collect();
+            drop(shard);
+            nudges.iter().for_each(|nudge| nudge.notify_one());
+        }
+    }
+
+    #[cfg(test)]
+    fn keys(&self) -> usize {
+        self.shards.iter().map(|shard| shard.lock().unwrap().len()).sum()
+    }
+}
+
+/// A place in the line. Dropping it leaves the line; a turn that was already on its way passes itself on.
+struct Place<'a> {
+    turns: &'a Turns,
+    key: &'a LockKey,
+    ticket: u64,
+    receiver: oneshot::Receiver<Turn>,
+}
+
+impl Drop for Place<'_> {
+    fn drop(&mut self) {
+        if let Some(entry) = self.turns.shard(self.key).get_mut(self.key) {
+            entry.waiters.retain(|(ticket, _)| *ticket != self.ticket);
+        }
+    }
+}
+
+/// The right to ask the store for a key, and then to hold it.
+pub(super) struct Turn(Option<(Arc<Turns>, LockKey)>);
+
+impl Turn {
+    fn new(turns: &Arc<Turns>, key: &LockKey) -> Self {
+        Self(Some((turns.clone(), key.clone())))
+    }
+
+    /// From now on the turn is with a guard.
+    pub(super) fn hold(&self) {
+        if let Some((turns, key)) = &self.0 {
+            turns.shard(key).entry(key.clone()).or_default().held = true;
+        }
+    }
+
+    /// Resolves when somebody nudges the key: at once if that has happened since this was last awaited.
+    pub(super) fn nudged(&self) -> Arc<Notify> {
+        match &self.0 {
+            Some((turns, key)) => {
+                turns.shard(key).entry(key.clone()).or_default().nudge.get_or_insert_default().clone()
+            }
+            None => Arc::default(),
+        }
+    }
+}
+
+impl Drop for Turn {
+    fn drop(&mut self) {
+        let Some((turns, key)) = self.0.take() else { return };
+        loop {
+            let next = {
+                let mut shard = turns.shard(&key);
+                let Some(entry) = shard.get_mut(&key) else { return };
+                entry.held = false;
+                let Some((_, next)) = entry.waiters.pop_front() else {
+                    shard.remove(&key);
+                    return;
+                };
+                next
+            };
+            // Outside the lock: a waiter that left gives the turn back here, one that leaves later drops it there.
+            match next.send(Turn::new(&turns, &key)) {
+                Ok(()) => return,
+                Err(mut refused) => refused.0 = None,
+            }
+        }
+    }
+}
+
+impl fmt::Debug for Turn {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Turn").field(&self.0.as_ref().map(|(_, key)| key)).finish()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::future::Future;
+    use std::pin::pin;
+    use std::task::{Context, Poll, Waker};
+
+    use super::*;
+
+    fn poll<F: Future>(future: std::pin::Pin<&mut F>) -> Poll<F::Output> {
+        future.poll(&mut Context::from_waker(Waker::noop()))
+    }
+
+    fn turns() -> (Arc<Turns>, LockKey) {
+        (Arc::default(), LockKey::new("k").unwrap())
+    }
+
+    #[test]
+    fn first_come_first_served_and_nothing_left_behind() {
+        let (turns, key) = turns();
+        let Found::Turn(first) = turns.try_take(&key) else { panic!("nobody wants it yet") };
+        let (mut a, mut b) = (pin!(turns.take(&key)), pin!(turns.take(&key)));
+        assert!(poll(a.as_mut()).is_pending() && poll(b.as_mut()).is_pending());
+        assert!(matches!(turns.try_take(&key), Found::Asking));
+        first.hold();
+        assert!(matches!(turns.try_take(&key), Found::Held));
+        drop(first);
+        assert!(poll(b.as_mut()).is_pending(), "b came second");
+        let Poll::Ready(turn) = poll(a.as_mut()) else { panic!("a is next") };
+        assert!(matches!(turns.try_take(&key), Found::Asking), "a new turn does not count as held");
+        drop(turn);
+        assert!(poll(b.as_mut()).is_ready());
+        assert_eq!(turns.keys(), 0);
+    }
+
+    #[test]
+    fn whoever_leaves_is_passed_over_before_and_after_the_turn_was_sent() {
+        let (turns, key) = turns();
+        let Found::Turn(first) = turns.try_take(&key) else { panic!("nobody wants it yet") };
+        let mut last = pin!(async {
+            let mut leaves_early = Box::pin(turns.take(&key));
+            let mut leaves_late = Box::pin(turns.take(&key));
+            assert!(poll(leaves_early.as_mut()).is_pending() && poll(leaves_late.as_mut()).is_pending());
+            let mut stays = Box::pin(turns.take(&key));
+            assert!(poll(stays.as_mut()).is_pending());
+            drop(leaves_early);
+            drop(first); // now on its way to `leaves_late`
+            drop(leaves_late);
+            stays.await
+        });
+        assert!(poll(last.as_mut()).is_ready());
+        assert_eq!(turns.keys(), 0);
+    }
+
+    #[test]
+    fn a_nudge_is_kept_until_somebody_sleeps() {
+        let (turns, key) = turns();
+        let Found::Turn(turn) = turns.try_take(&key) else { panic!("nobody wants it yet") };
+        let nudged = turn.nudged();
+        turns.nudge(&key);
+        assert!(poll(pin!(nudged.notified())).is_ready());
+        assert!(poll(pin!(nudged.notified())).is_pending());
+    }
+}

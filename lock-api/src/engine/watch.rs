@@ -1,0 +1,120 @@
+//! The store's hints: wake who waits, and hear of losses at once. Never more than hints (R20).
+
+use std::sync::{Arc, Weak};
+
+use futures_util::StreamExt;
+use tokio::task::JoinHandle;
+use tokio::time::{Instant, sleep};
+use tokio_util::sync::CancellationToken;
+
+use crate::store::{EventStream, LeaseStore, StoreEvent, Watch};
+use crate::{ErrorKind, LockError};
+
+use super::{Engine, pace};
+
+/// Whether somebody listens to the store.
+#[derive(Debug, Default)]
+pub(super) enum Listening {
+    #[default]
+    NotYet,
+    Listens(JoinHandle<()>),
+    /// The deployment has no push.
+    Never,
+}
+
+impl Engine {
+    /// Opens the provider's one stream of hints, with the first waiter or guard, and again if its runtime has died.
+    pub(super) fn watch(self: &Arc<Self>) {
+        if !self.store.capabilities().push || self.gone.is_cancelled() {
+            return;
+        }
+        let mut listening = self.listening.lock().expect("no code in here panics");
+        let needed = match &*listening {
+            Listening::NotYet => true,
+            Listening::Listens(task) => task.is_finished(),
+            Listening::Never => false,
+        };
+        if needed {
+            let request = Watch::provider(self.id);
+            let work = listen(Arc::downgrade(self), self.store.clone(), request, self.gone.clone());
+            *listening = Listening::Listens(tokio::spawn(work));
+        }
+    }
+
+    fn hear(self: &Arc<Self>, event: StoreEvent) {
+        match event {
+            StoreEvent::Freed { key } | StoreEvent::Granted { key, .. } => self.turns.nudge(&key),
+            StoreEvent::Gone { key, id, loss } => {
+                let lease = self.registry().gone(&id, loss);
+                if let Some(lease) = lease
+                    && lease.lose(loss)
+                {
+                    self.bury(&lease, loss);
+                }
+                self.turns.nudge(&key);
+            }
+            StoreEvent::Gap => self.ask_everything(),
+        }
+    }
+
+    /// What was missed is asked for: waiters ask, and holders renew.
+    fn ask_everything(self: &Arc<Self>) {
+        self.turns.nudge_all();
+        self.registry().all_due(Instant::now());
+    }
+}
+
+/// Listens as long as the engine lives, and opens the stream again when it breaks.
+async fn listen(engine: Weak<Engine>, store: Arc<dyn LeaseStore>, request: Watch, gone: CancellationToken) {
+    let mut failed = 0;
+    let mut first = true;
+    loop {
+        let opened = tokio::select! {
+            opened = store.watch(&request) => opened,
+            () = gone.cancelled() => return,
+        };
+        let Some(listening) = engine.upgrade() else { return };
+        let broken = match opened {
+            Ok(mut events) => {
+                // What was missed while there was no stream.
+                if !std::mem::take(&mut first) {
+                    listening.ask_everything();
+                }
+                drop(listening);
+                tokio::select! {
+                    error = follow(&engine, &mut events, &mut failed) => error,
+                    () = gone.cancelled() => return,
+                }
+            }
+            Err(error) if error.kind() == ErrorKind::Unsupported => {
+                tracing::debug!(%error, "no push; waiters poll");
+                *listening.listening.lock().expect("no code in here panics") = Listening::Never;
+                return;
+            }
+            Err(error) => Some(error),
+        };
+        if let Some(error) = broken {
+            tracing::warn!(%error, "the stream of hints broke; waiters poll until it is open again");
+        }
+        tokio::select! {
+            () = sleep(pace::after_error(failed, fastrand::f64())) => {}
+            () = gone.cancelled() => return,
+        }
+        failed += 1;
+    }
+}
+
+/// Hears events until the stream ends, by itself or with an error.
+async fn follow(engine: &Weak<Engine>, events: &mut EventStream, failed: &mut u32) -> Option<LockError> {
+    while let Some(event) = events.next().await {
+        let engine = engine.upgrade()?;
+        match event {
+            Ok(event) => {
+                *failed = 0;
+                engine.hear(event);
+            }
+            Err(error) => return Some(error),
+        }
+    }
+    None
+}

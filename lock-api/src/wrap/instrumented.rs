@@ -1,0 +1,267 @@
+//! Tracing and metrics around a provider.
+
+use std::fmt;
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use tokio::time::Instant;
+use tracing::Instrument;
+
+use crate::admin::LockAdmin;
+use crate::error::Result;
+use crate::guard::{HeldLock, Loss, LostSignal, ReleaseFuture, ReleaseOutcome};
+use crate::key::LockKey;
+use crate::options::AcquireOptions;
+use crate::provider::{Accounting, Acquired, Capabilities, LockProvider};
+use crate::token::FencingToken;
+
+/// A provider that reports what happens to its locks.
+///
+/// # Tracing
+/// Each acquisition is a span `distlock.acquire` at level `INFO`; its end and the end of each hold are events at level `DEBUG`.
+///
+/// | field | where | meaning |
+/// |---|---|---|
+/// | `lock.provider` | all | the inner provider's `Display` |
+/// | `lock.key` | all | the key |
+/// | `lock.outcome` | all | acquisition: `held`, `busy`, or an error kind; hold: `released`, `already_lost`, `dropped`, `lost` or an error kind |
+/// | `lock.wait_ms` | acquisition | milliseconds from the call to the answer |
+/// | `lock.token` | held | the fencing token |
+/// | `lock.hold_ms` | hold | milliseconds from the grant to the end |
+///
+/// # Metrics
+/// With the feature `metrics`, through the `metrics` facade, labelled `provider` and where it applies `outcome` (as above; keys are never labels):
+/// counters `distlock_acquisitions_total` and `distlock_holds_total`, histograms `distlock_wait_seconds` and `distlock_hold_seconds`, gauge `distlock_held`.
+///
+/// # Order of wrappers
+/// Put it outside of [`Namespaced`](crate::Namespaced) to see the keys as the application names them, inside to see those of the store.
+#[derive(Clone, Debug)]
+pub struct Instrumented<P> {
+    inner: P,
+    name: Arc<str>,
+}
+
+impl<P: LockProvider> Instrumented<P> {
+    /// Reports about a provider under its `Display` name.
+    pub fn new(inner: P) -> Self {
+        let name = inner.to_string().into();
+        Self { inner, name }
+    }
+
+    /// Reports under another name.
+    #[must_use]
+    pub fn named(mut self, name: impl Into<Arc<str>>) -> Self {
+        self.name = name.into();
+        self
+    }
+
+    /// The provider inside.
+    pub fn get_ref(&self) -> &P {
+        &self.inner
+    }
+
+    /// The provider inside.
+    pub fn into_inner(self) -> P {
+        self.inner
+    }
+}
+
+impl<P: fmt::Display> fmt::Display for Instrumented<P> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Instrumented({})", self.inner)
+    }
+}
+
+#[async_trait]
+#[deny(clippy::missing_trait_methods)]
+impl<P: LockProvider> LockProvider for Instrumented<P> {
+    async fn acquire_with(&self, key: LockKey, options: AcquireOptions) -> Result<Acquired> {
+        let span = tracing::info_span!(
+            "distlock.acquire",
+            lock.provider = %self.name,
+            lock.key = %key,
+            lock.outcome = tracing::field::Empty,
+            lock.wait_ms = tracing::field::Empty,
+            lock.token = tracing::field::Empty,
+        );
+        let started = Instant::now();
+        let mut result = self.inner.acquire_with(key.clone(), options).instrument(span.clone()).await;
+        let wait = started.elapsed();
+        let outcome = match &result {
+            Ok(Acquired::Held(guard)) => {
+                span.record("lock.token", guard.fencing_token().get());
+                "held"
+            }
+            Ok(Acquired::Busy(_)) => "busy",
+            Err(error) => error.kind().as_str(),
+        };
+        span.record("lock.outcome", outcome);
+        span.record("lock.wait_ms", millis(wait));
+        {
+            let _entered = span.enter();
+            tracing::debug!(lock.outcome = outcome, lock.wait_ms = millis(wait), "lock acquisition ended");
+        }
+        record::acquisition(&self.name, outcome, wait);
+        if let Ok(Acquired::Held(guard)) = result {
+            let hold = Hold::start(self.name.clone(), key, guard.fencing_token());
+            result =
+                Ok(Acquired::Held(guard.map_held(|held| Box::new(Observed { held: Some(held), hold: Some(hold) }))));
+        }
+        result
+    }
+
+    fn capabilities(&self) -> Capabilities {
+        self.inner.capabilities()
+    }
+
+    fn accounting(&self) -> Accounting {
+        self.inner.accounting()
+    }
+
+    fn admin(&self) -> Option<&dyn LockAdmin> {
+        self.inner.admin()
+    }
+
+    async fn close(&self) -> Result<()> {
+        self.inner.close().await
+    }
+}
+
+fn millis(duration: Duration) -> u64 {
+    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
+}
+
+/// A hold, reported once when it ends; as `dropped` if nobody says how.
+struct Hold {
+    provider: Arc<str>,
+    key: LockKey,
+    token: FencingToken,
+    since: Instant,
+    outcome: &'static str,
+}
+
+impl Hold {
+    fn start(provider: Arc<str>, key: LockKey, token: FencingToken) -> Self {
+        record::held(&provider, 1.0);
+        Self { provider, key, token, since: Instant::now(), outcome: "dropped" }
+    }
+}
+
+impl Drop for Hold {
+    fn drop(&mut self) {
+        let hold = self.since.elapsed();
+        tracing::debug!(
+            lock.provider = %self.provider,
+            lock.key = %self.key,
+            lock.token = self.token.get(),
+            lock.outcome = self.outcome,
+            lock.hold_ms = millis(hold),
+            "lock hold ended"
+        );
+        record::held(&self.provider, -1.0);
+        record::hold(&self.provider, self.outcome, hold);
+    }
+}
+
+struct Observed {
+    held: Option<Box<dyn HeldLock>>,
+    hold: Option<Hold>,
+}
+
+impl Observed {
+    fn held(&self) -> &dyn HeldLock {
+        self.held.as_deref().expect("taken only at the end")
+    }
+
+    fn end(mut self, end: impl FnOnce(Box<dyn HeldLock>) -> ReleaseFuture) -> ReleaseFuture {
+        let held = self.held.take().expect("taken only here");
+        let hold = self.hold.take().expect("taken only here");
+        ReleaseFuture::running(ObservedRelease { release: end(held), hold })
+    }
+}
+
+impl HeldLock for Observed {
+    fn valid_until(&self) -> Option<Instant> {
+        self.held().valid_until()
+    }
+
+    fn loss(&self) -> Option<Loss> {
+        self.held().loss()
+    }
+
+    fn lost(&self) -> LostSignal {
+        self.held().lost()
+    }
+
+    fn release(self: Box<Self>) -> ReleaseFuture {
+        self.end(HeldLock::release)
+    }
+
+    fn discard(self: Box<Self>) -> ReleaseFuture {
+        self.end(HeldLock::discard)
+    }
+}
+
+impl Drop for Observed {
+    fn drop(&mut self) {
+        if let (Some(held), Some(hold)) = (&self.held, &mut self.hold)
+            && held.loss().is_some()
+        {
+            hold.outcome = "lost";
+        }
+    }
+}
+
+struct ObservedRelease {
+    release: ReleaseFuture,
+    hold: Hold,
+}
+
+impl Future for ObservedRelease {
+    type Output = Result<ReleaseOutcome>;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        let result = std::task::ready!(Pin::new(&mut self.release).poll(cx));
+        self.hold.outcome = match &result {
+            Ok(ReleaseOutcome::Released) => "released",
+            Ok(ReleaseOutcome::AlreadyLost) => "already_lost",
+            Err(error) => error.kind().as_str(),
+        };
+        Poll::Ready(result)
+    }
+}
+
+#[cfg(feature = "metrics")]
+mod record {
+    use std::sync::Arc;
+    use std::time::Duration;
+
+    pub(super) fn acquisition(provider: &Arc<str>, outcome: &'static str, wait: Duration) {
+        metrics::counter!("distlock_acquisitions_total", "provider" => provider.clone(), "outcome" => outcome)
+            .increment(1);
+        metrics::histogram!("distlock_wait_seconds", "provider" => provider.clone(), "outcome" => outcome).record(wait);
+    }
+
+    pub(super) fn held(provider: &Arc<str>, change: f64) {
+        metrics::gauge!("distlock_held", "provider" => provider.clone()).increment(change);
+    }
+
+    pub(super) fn hold(provider: &Arc<str>, outcome: &'static str, hold: Duration) {
+        metrics::counter!("distlock_holds_total", "provider" => provider.clone(), "outcome" => outcome).increment(1);
+        metrics::histogram!("distlock_hold_seconds", "provider" => provider.clone()).record(hold);
+    }
+}
+
+#[cfg(not(feature = "metrics"))]
+mod record {
+    use std::sync::Arc;
+    use std::time::Duration;
+
+    pub(super) fn acquisition(_: &Arc<str>, _: &'static str, _: Duration) {}
+    pub(super) fn held(_: &Arc<str>, _: f64) {}
+    pub(super) fn hold(_: &Arc<str>, _: &'static str, _: Duration) {}
+}

@@ -1,0 +1,7 @@
+//! Providers around providers.
+
+mod instrumented;
+mod namespaced;
+
+pub use instrumented::Instrumented;
+pub use namespaced::Namespaced;

@@ -1,0 +1,179 @@
+//! A part of the key space as a provider of its own.
+
+use std::fmt;
+use std::future::ready;
+use std::num::NonZeroUsize;
+
+use async_trait::async_trait;
+use futures_util::stream::{self, TryStreamExt};
+
+use crate::admin::{ForcedRelease, ListOptions, LockAdmin, LockEvents, LockFilter, LockInfo, LockList};
+use crate::error::{LockError, Result};
+use crate::key::LockKey;
+use crate::options::AcquireOptions;
+use crate::provider::{Accounting, Acquired, Capabilities, LockProvider};
+
+/// A provider whose keys live under a prefix of another provider's: key `7` of namespace `orders` is key `orders/7` inside.
+///
+/// A namespace does not contain `/`, so two namespaces of one provider never share a key (C20): the first `/` ends the namespace. Namespaces nest. Code that uses
+/// the inner provider directly sees, and can use, every namespace.
+///
+/// Guards, errors and [`LockInfo`] show the key without the prefix, as the caller named it.
+///
+/// ```
+/// use distlock_api::{LockProvider, Namespaced, LockError};
+///
+/// fn of_tenant<P: LockProvider>(locks: P) -> Result<Namespaced<P>, LockError> {
+///     Namespaced::new(locks, "tenant-1")
+/// }
+/// ```
+#[derive(Clone, Debug)]
+pub struct Namespaced<P> {
+    inner: P,
+    prefix: String,
+}
+
+impl<P: LockProvider> Namespaced<P> {
+    /// A namespace of a provider.
+    ///
+    /// # Errors
+    /// [`ErrorKind::InvalidKey`](crate::ErrorKind::InvalidKey) when the namespace is empty, contains `/`, or leaves no room for a key.
+    pub fn new(inner: P, namespace: &str) -> Result<Self> {
+        if namespace.is_empty() || namespace.contains('/') {
+            return Err(LockError::invalid_key(format!(
+                "a namespace must not be empty and must not contain '/': {namespace:?}"
+            )));
+        }
+        if namespace.len() + 2 > LockKey::MAX_LEN {
+            return Err(LockError::invalid_key("the namespace leaves no room for a key"));
+        }
+        Ok(Self { inner, prefix: format!("{namespace}/") })
+    }
+
+    /// The provider inside.
+    pub fn get_ref(&self) -> &P {
+        &self.inner
+    }
+
+    /// The provider inside.
+    pub fn into_inner(self) -> P {
+        self.inner
+    }
+
+    fn full_key(&self, key: &LockKey) -> Result<LockKey> {
+        LockKey::new(format!("{}{key}", self.prefix)).map_err(|error| error.with_key(key.clone()))
+    }
+}
+
+impl<P: fmt::Display> fmt::Display for Namespaced<P> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Namespaced({}, {:?})", self.inner, &self.prefix[..self.prefix.len() - 1])
+    }
+}
+
+#[async_trait]
+#[deny(clippy::missing_trait_methods)]
+impl<P: LockProvider> LockProvider for Namespaced<P> {
+    async fn acquire_with(&self, key: LockKey, options: AcquireOptions) -> Result<Acquired> {
+        let full = self.full_key(&key)?;
+        match self.inner.acquire_with(full, options).await {
+            Ok(Acquired::Held(guard)) => Ok(Acquired::Held(guard.with_key(key))),
+            Ok(busy) => Ok(busy),
+            Err(error) => Err(error.with_key(key)),
+        }
+    }
+
+    fn capabilities(&self) -> Capabilities {
+        self.inner.capabilities()
+    }
+
+    fn accounting(&self) -> Accounting {
+        self.inner.accounting()
+    }
+
+    fn admin(&self) -> Option<&dyn LockAdmin> {
+        self.inner.admin().is_some().then_some(self)
+    }
+
+    async fn close(&self) -> Result<()> {
+        self.inner.close().await
+    }
+}
+
+/// What is outside of the namespace is neither shown nor touched.
+#[async_trait]
+#[deny(clippy::missing_trait_methods)]
+impl<P: LockProvider> LockAdmin for Namespaced<P> {
+    async fn inspect(&self, key: &LockKey) -> Result<Option<LockInfo>> {
+        let info = self.inner_admin()?.inspect(&self.full_key(key)?).await?;
+        Ok(info.map(|info| LockInfo { key: key.clone(), ..info }))
+    }
+
+    async fn force_release(&self, key: &LockKey, reason: &str) -> Result<Option<LockInfo>> {
+        let info = self.inner_admin()?.force_release(&self.full_key(key)?, reason).await?;
+        Ok(info.map(|info| LockInfo { key: key.clone(), ..info }))
+    }
+
+    fn list(&self, options: ListOptions) -> LockList<'_> {
+        let admin = match self.inner_admin() {
+            Ok(admin) => admin,
+            Err(error) => return Box::pin(stream::once(ready(Err(error)))),
+        };
+        let inner = admin.list(options.map_filter(|filter| self.full_filter(filter)));
+        Box::pin(inner.try_filter_map(|info| ready(Ok(self.own_key(&info.key).map(|key| LockInfo { key, ..info })))))
+    }
+
+    async fn page(&self, filter: &LockFilter, after: Option<&LockKey>, limit: NonZeroUsize) -> Result<Vec<LockInfo>> {
+        // The first key beyond the bare prefix, which is no key of this namespace.
+        let after = after.map_or_else(|| LockKey::new(self.prefix.as_str()), |key| self.full_key(key))?;
+        let page = self.inner_admin()?.page(&self.full_filter(filter.clone()), Some(&after), limit).await?;
+        Ok(page.into_iter().filter_map(|info| self.own_key(&info.key).map(|key| LockInfo { key, ..info })).collect())
+    }
+
+    async fn watch(&self) -> Result<LockEvents> {
+        let inner = self.inner_admin()?.watch().await?;
+        let prefix = self.prefix.clone();
+        Ok(Box::pin(inner.try_filter_map(move |event| {
+            ready(Ok(match event.key() {
+                None => Some(event),
+                Some(full) => without_prefix(full, &prefix).map(|key| event.with_key(key)),
+            }))
+        })))
+    }
+
+    async fn release_owner(&self, owner: &str, reason: &str) -> Result<u64> {
+        self.release_matching(&LockFilter::new().owner(owner), reason).await
+    }
+
+    async fn release_matching(&self, filter: &LockFilter, reason: &str) -> Result<u64> {
+        // Before the prefix makes it something less than everything.
+        filter.ensure_not_everything()?;
+        self.inner_admin()?.release_matching(&self.full_filter(filter.clone()), reason).await
+    }
+
+    async fn history(&self, key: &LockKey) -> Result<Vec<ForcedRelease>> {
+        self.inner_admin()?.history(&self.full_key(key)?).await
+    }
+}
+
+impl<P: LockProvider> Namespaced<P> {
+    fn inner_admin(&self) -> Result<&dyn LockAdmin> {
+        self.inner
+            .admin()
+            .ok_or_else(|| LockError::new(crate::ErrorKind::Unsupported, "this backend offers no administration"))
+    }
+
+    fn full_filter(&self, filter: LockFilter) -> LockFilter {
+        let prefix = format!("{}{}", self.prefix, filter.prefix);
+        filter.prefix(prefix)
+    }
+
+    /// A key of this namespace as the caller names it; none for one of others, and for the inner key that is the bare prefix.
+    fn own_key(&self, full: &LockKey) -> Option<LockKey> {
+        without_prefix(full, &self.prefix)
+    }
+}
+
+fn without_prefix(full: &LockKey, prefix: &str) -> Option<LockKey> {
+    LockKey::new(full.as_str().strip_prefix(prefix)?).ok()
+}

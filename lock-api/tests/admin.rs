@@ -1,0 +1,86 @@
+//! Administration by somebody who implements only what is required.
+
+use std::sync::Mutex;
+use std::time::Duration;
+
+use distlock_api::{
+    ErrorKind, FencingToken, ListOptions, LockAdmin, LockFilter, LockInfo, LockKey, Result, async_trait,
+};
+use futures_util::{StreamExt, TryStreamExt};
+
+struct Least;
+
+#[async_trait]
+impl LockAdmin for Least {
+    async fn inspect(&self, _: &LockKey) -> Result<Option<LockInfo>> {
+        Ok(None)
+    }
+
+    async fn force_release(&self, _: &LockKey, _: &str) -> Result<Option<LockInfo>> {
+        Ok(None)
+    }
+}
+
+#[tokio::test]
+async fn the_rest_is_refused_as_unsupported() {
+    let admin: Box<dyn LockAdmin> = Box::new(Least);
+    let errors = [
+        admin.list(ListOptions::new()).try_next().await.unwrap_err(),
+        admin.watch().await.err().unwrap(),
+        admin.release_owner("me", "test").await.unwrap_err(),
+        admin.release_matching(&LockFilter::new().owner("me"), "test").await.unwrap_err(),
+        admin.history(&LockKey::new("k").unwrap()).await.unwrap_err(),
+    ];
+    for error in errors {
+        assert_eq!(error.kind(), ErrorKind::Unsupported, "{error}");
+        assert!(!error.is_retryable());
+    }
+}
+
+/// Answers with so many keys, and notes what was asked.
+struct Pages {
+    keys: usize,
+    asked: Mutex<Vec<Option<String>>>,
+}
+
+#[async_trait]
+impl LockAdmin for Pages {
+    async fn inspect(&self, _: &LockKey) -> Result<Option<LockInfo>> {
+        Ok(None)
+    }
+
+    async fn force_release(&self, _: &LockKey, _: &str) -> Result<Option<LockInfo>> {
+        Ok(None)
+    }
+
+    async fn page(
+        &self,
+        _: &LockFilter,
+        after: Option<&LockKey>,
+        limit: std::num::NonZeroUsize,
+    ) -> Result<Vec<LockInfo>> {
+        self.asked.lock().unwrap().push(after.map(ToString::to_string));
+        let keys = (0..self.keys).map(|n| LockKey::new(format!("{n:03}")).unwrap());
+        let beyond = keys.filter(|key| after.is_none_or(|after| key > after)).take(limit.get());
+        Ok(beyond.map(|key| LockInfo::new(key, None, FencingToken::new(1), Duration::ZERO)).collect())
+    }
+}
+
+#[tokio::test]
+async fn a_list_reads_as_many_pages_as_are_asked_for() {
+    let asked = |keys, page_size, taken| async move {
+        let admin = Pages { keys, asked: Mutex::default() };
+        let list = admin.list(ListOptions::new().page_size(page_size)).take(taken);
+        let list: Vec<_> = list.map(|info| info.unwrap().key.to_string()).collect().await;
+        assert_eq!(list.len(), keys.min(taken));
+        assert!(list.is_sorted());
+        admin.asked.into_inner().unwrap().len()
+    };
+    assert_eq!(asked(0, 3, 100).await, 1);
+    assert_eq!(asked(2, 3, 100).await, 1);
+    // A full page may be the last: only the next one tells.
+    assert_eq!(asked(3, 3, 100).await, 2);
+    assert_eq!(asked(7, 3, 100).await, 3);
+    assert_eq!(asked(7, 3, 3).await, 1, "nothing is read ahead");
+    assert_eq!(asked(7, 1000, 100).await, 1);
+}

@@ -1,0 +1,102 @@
+//! What dashboards are built on: names of spans, fields and metrics, and when they appear.
+
+#![cfg(feature = "metrics")]
+
+use std::io;
+use std::sync::{Arc, Mutex};
+
+use distlock_api::{Instrumented, LockProviderExt, ReleaseOutcome};
+use distlock_memory::MemoryStore;
+use metrics_util::debugging::{DebugValue, DebuggingRecorder, Snapshotter};
+
+#[derive(Clone, Default)]
+struct Log(Arc<Mutex<Vec<u8>>>);
+
+impl io::Write for Log {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.0.lock().unwrap().extend_from_slice(bytes);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+impl Log {
+    fn lines(&self, wanted: &str) -> Vec<String> {
+        let text = String::from_utf8(self.0.lock().unwrap().clone()).unwrap();
+        text.lines().filter(|line| line.contains(wanted)).map(str::to_owned).collect()
+    }
+}
+
+/// The counters, gauges and numbers of histogram samples, as `name{label=value,…} = number`.
+fn measured(snapshotter: &Snapshotter) -> Vec<String> {
+    let mut lines: Vec<_> = snapshotter
+        .snapshot()
+        .into_vec()
+        .into_iter()
+        .map(|(key, _, _, value)| {
+            let labels: Vec<_> = key.key().labels().map(|l| format!("{}={}", l.key(), l.value())).collect();
+            let value = match value {
+                DebugValue::Counter(count) => count as f64,
+                DebugValue::Gauge(gauge) => gauge.into_inner(),
+                DebugValue::Histogram(samples) => samples.len() as f64,
+            };
+            format!("{}{{{}}} = {value}", key.key().name(), labels.join(","))
+        })
+        .collect();
+    lines.sort();
+    lines
+}
+
+#[test]
+fn every_acquisition_and_every_hold_is_reported_once() {
+    let log = Log::default();
+    let writer = log.clone();
+    let subscriber = tracing_subscriber::fmt()
+        .with_max_level(tracing::Level::DEBUG)
+        .with_ansi(false)
+        .with_writer(move || writer.clone())
+        .finish();
+    let recorder = DebuggingRecorder::new();
+    let snapshotter = recorder.snapshotter();
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().start_paused(true).build().unwrap();
+    tracing::subscriber::with_default(subscriber, || {
+        metrics::with_local_recorder(&recorder, || {
+            runtime.block_on(async {
+                let store = MemoryStore::new();
+                let locks = Instrumented::new(store.provider()).named("orders");
+                let guard = locks.acquire("k").await.unwrap();
+                assert!(locks.try_acquire("k").await.unwrap().is_none());
+                assert_eq!(guard.release().await.unwrap(), ReleaseOutcome::Released);
+                drop(locks.acquire("k").await.unwrap());
+                let lost = locks.acquire("k").await.unwrap();
+                store.force_release("k");
+                lost.lost().await;
+                assert_eq!(lost.release().await.unwrap(), ReleaseOutcome::AlreadyLost);
+            });
+        });
+    });
+    assert_eq!(
+        measured(&snapshotter),
+        [
+            "distlock_acquisitions_total{provider=orders,outcome=busy} = 1",
+            "distlock_acquisitions_total{provider=orders,outcome=held} = 3",
+            "distlock_held{provider=orders} = 0",
+            "distlock_hold_seconds{provider=orders} = 3",
+            "distlock_holds_total{provider=orders,outcome=already_lost} = 1",
+            "distlock_holds_total{provider=orders,outcome=dropped} = 1",
+            "distlock_holds_total{provider=orders,outcome=released} = 1",
+            "distlock_wait_seconds{provider=orders,outcome=busy} = 1",
+            "distlock_wait_seconds{provider=orders,outcome=held} = 3",
+        ]
+    );
+    let ended = log.lines("lock acquisition ended");
+    assert_eq!(ended.len(), 4, "{ended:#?}");
+    assert!(ended[0].contains("distlock.acquire{lock.provider=orders lock.key=k"), "{}", ended[0]);
+    assert!(ended[0].contains("lock.outcome=\"held\"") && ended[0].contains("lock.token="), "{}", ended[0]);
+    let holds = log.lines("lock hold ended");
+    assert_eq!(holds.len(), 3, "{holds:#?}");
+    assert!(holds[0].contains("lock.outcome=\"released\"") && holds[0].contains("lock.hold_ms=0"), "{}", holds[0]);
+}

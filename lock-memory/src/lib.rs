@@ -1,0 +1,57 @@
+//! Locks in memory, for [`distlock-api`](distlock_api): two backends with one thing in common, that they need no server.
+//!
+//! # Which one?
+//! * [`MemoryProvider`] is a **backend for production** within one process: fair, fast, never expires, leaves nothing behind for idle keys. It is a
+//!   [`LockProvider`](distlock_api::LockProvider) of its own, without leases and without the engine. It also serves tests in which nothing goes wrong.
+//! * [`MemoryStore`] is a **test double for a database**: a [`LeaseStore`](distlock_api::LeaseStore) under the same engine that runs on the real one, with a clock that a
+//!   test can move and with faults that a test can plan. Choose it to test what an application does when a lease is lost, a release is not confirmed or the store is down.
+//!
+//! # Testing an application
+//! Code that takes an `Arc<dyn LockProvider>` or a `&dyn LockProvider` is given a provider of the store. Each [`MemoryStore::provider`] is one more process; the test keeps
+//! the store itself and pulls the strings. Under tokio's paused time nothing is waited for.
+//!
+//! ```
+//! use std::time::Duration;
+//!
+//! use distlock_api::{ErrorKind, LockError, LockProvider, LockProviderExt};
+//! use distlock_memory::{MemoryStore, Operation};
+//!
+//! /// What is tested: it must stop when the lock is lost.
+//! async fn nightly_report(locks: &dyn LockProvider) -> Result<(), LockError> {
+//!     let guard = locks.acquire("reports/nightly").await?;
+//!     guard.run(tokio::time::sleep(Duration::from_secs(3600))).await?;
+//!     guard.release().await?;
+//!     Ok(())
+//! }
+//!
+//! # #[tokio::main(flavor = "current_thread", start_paused = true)]
+//! # async fn main() {
+//! let store = MemoryStore::new();
+//! let (here, elsewhere) = (store.provider(), store.provider());
+//!
+//! // Renewed all the while, the work is done.
+//! nightly_report(&here).await.unwrap();
+//! assert!(store.calls(Operation::RenewMany) > 100);
+//!
+//! // The store is down for longer than the lease lasts: the work stops.
+//! store.fail_always(Operation::RenewMany, ErrorKind::Unavailable);
+//! let lost = nightly_report(&here).await.unwrap_err();
+//! assert_eq!(lost.kind(), ErrorKind::Lost);
+//!
+//! // Somebody else may go on, and has a greater fencing token.
+//! store.clear_faults();
+//! let guard = elsewhere.acquire("reports/nightly").await.unwrap();
+//! assert!(guard.fencing_token().get() > 2);
+//!
+//! // An operator takes the lock away.
+//! assert!(store.force_release("reports/nightly").is_some());
+//! guard.lost().await;
+//! assert!(!guard.release().await.unwrap().is_released());
+//! # }
+//! ```
+
+mod provider;
+mod store;
+
+pub use provider::{MemoryProvider, MemoryProviderBuilder};
+pub use store::{Calls, HangHandle, MemoryStore, Operation};

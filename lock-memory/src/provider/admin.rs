@@ -1,0 +1,134 @@
+//! Looking at locks, and taking them away.
+
+use std::collections::VecDeque;
+use std::num::NonZeroUsize;
+use std::sync::{Arc, PoisonError};
+use std::time::{Duration, SystemTime};
+
+use async_trait::async_trait;
+use distlock_api::{
+    FencingToken, ForcedRelease, Holder, LockAdmin, LockEvents, LockFilter, LockInfo, LockKey, Loss, Result,
+};
+
+use super::MemoryProvider;
+use super::entry::Entry;
+use super::shard::{Shard, Taken};
+use super::turn::follow;
+use super::watched::{Watched, acquisition};
+use crate::store::events;
+
+/// How many releases by force of one key are told.
+const OF_A_KEY: usize = 5;
+/// How many of all keys are remembered: idle keys take no memory, so this is not kept with them.
+const OF_ALL_KEYS: usize = 256;
+
+/// The last releases by force, whatever their keys.
+pub(super) type History = VecDeque<(LockKey, ForcedRelease)>;
+
+#[async_trait]
+impl LockAdmin for MemoryProvider {
+    async fn inspect(&self, key: &LockKey) -> Result<Option<LockInfo>> {
+        let (hash, shard) = self.shard(key);
+        Ok(shard.lock().find(hash, key).map(|entry| self.describe(entry)))
+    }
+
+    async fn force_release(&self, key: &LockKey, reason: &str) -> Result<Option<LockInfo>> {
+        let (hash, shard) = self.shard(key);
+        Ok(self.take_away(shard, hash, key, reason, |_| true))
+    }
+
+    async fn page(&self, filter: &LockFilter, after: Option<&LockKey>, limit: NonZeroUsize) -> Result<Vec<LockInfo>> {
+        let mut found = self.matching(filter, after);
+        found.sort_by(|a, b| a.key.cmp(&b.key));
+        found.truncate(limit.get());
+        Ok(found)
+    }
+
+    async fn watch(&self) -> Result<LockEvents> {
+        let events = self.shared.events.get_or_init(|| {
+            let events = events::channel();
+            let watched =
+                Watched { provider: self.shared.id, defaults: self.shared.defaults.clone(), events: events.clone() };
+            for shard in &self.shared.shards {
+                shard.lock().watch(watched.clone());
+            }
+            events
+        });
+        Ok(events::lock_events(events.subscribe()))
+    }
+
+    async fn release_matching(&self, filter: &LockFilter, reason: &str) -> Result<u64> {
+        filter.ensure_not_everything()?;
+        let mut taken = 0;
+        for LockInfo { key, .. } in self.matching(filter, None) {
+            let (hash, shard) = self.shard(&key);
+            let still = |info: &LockInfo| info.id.is_some() && filter.matches(&info.key, info.owner.as_deref());
+            taken += u64::from(self.take_away(shard, hash, &key, reason, still).is_some());
+        }
+        Ok(taken)
+    }
+
+    /// The last five of the key among the last 256 of all keys.
+    async fn history(&self, key: &LockKey) -> Result<Vec<ForcedRelease>> {
+        let history = self.shared.history.lock().unwrap_or_else(PoisonError::into_inner);
+        let of_key: Vec<_> =
+            history.iter().rev().filter(|(of, _)| of == key).take(OF_A_KEY).map(|(_, entry)| entry.clone()).collect();
+        Ok(of_key.into_iter().rev().collect())
+    }
+}
+
+impl MemoryProvider {
+    /// Takes the key away if whoever keeps it closed is meant.
+    fn take_away(
+        &self,
+        shard: &Arc<Shard>,
+        hash: u64,
+        key: &LockKey,
+        reason: &str,
+        meant: impl FnOnce(&LockInfo) -> bool,
+    ) -> Option<LockInfo> {
+        let (victim, taken) = {
+            let mut state = shard.lock();
+            let victim = state.find(hash, key).map(|entry| self.describe(entry)).filter(meant)?;
+            (victim, state.force_release(hash, key)?)
+        };
+        self.remember(key.clone(), ForcedRelease::of(&victim, SystemTime::now(), reason));
+        let Taken { token, after } = taken;
+        if let Some(signal) = after.signal {
+            signal.send_replace(Some(Loss::ForceReleased));
+        }
+        follow(shard.clone(), hash, token, after.next);
+        Some(victim)
+    }
+
+    fn remember(&self, key: LockKey, entry: ForcedRelease) {
+        let mut history = self.shared.history.lock().unwrap_or_else(PoisonError::into_inner);
+        if history.len() == OF_ALL_KEYS {
+            history.pop_front();
+        }
+        history.push_back((key, entry));
+    }
+
+    fn matching(&self, filter: &LockFilter, after: Option<&LockKey>) -> Vec<LockInfo> {
+        let of_shard = |shard: &Arc<Shard>| {
+            let state = shard.lock();
+            let beyond = state.entries().filter(|entry| after.is_none_or(|after| entry.key > *after));
+            let infos = beyond.filter(|entry| entry.key.as_str().starts_with(&filter.prefix));
+            let infos = infos.map(|entry| self.describe(entry));
+            infos.filter(|info| filter.matches(&info.key, info.owner.as_deref())).collect::<Vec<_>>()
+        };
+        self.shared.shards.iter().flat_map(of_shard).collect()
+    }
+
+    fn describe(&self, entry: &Entry) -> LockInfo {
+        let Entry { key, token, .. } = entry;
+        let last = FencingToken::new(*token);
+        if let Some(remaining) = entry.resting() {
+            return LockInfo::new(key.clone(), None, last, remaining);
+        }
+        let Holder { owner, metadata, .. } = entry.holder().cloned().unwrap_or_default().or(&self.shared.defaults);
+        let id = acquisition(self.shared.id, *token, key);
+        LockInfo::new(key.clone(), Some(id), last, Duration::MAX)
+            .with_holder(owner.as_deref().map(str::to_owned), metadata.as_deref().cloned().unwrap_or_default())
+    }
+}

@@ -1,0 +1,41 @@
+//! What can be said of a provider beforehand.
+
+use std::sync::Arc;
+
+use distlock_api::{Holder, Result};
+
+use super::MemoryProvider;
+
+/// Makes a [`MemoryProvider`] that says something else of its holders than the defaults. Made by [`MemoryProvider::builder`].
+#[derive(Clone, Debug)]
+#[must_use = "nothing is made until `build` is called"]
+pub struct MemoryProviderBuilder {
+    holder: Holder,
+}
+
+impl MemoryProviderBuilder {
+    pub(super) fn new() -> Self {
+        Self { holder: Holder::of_this_process() }
+    }
+
+    /// Who holds this provider's locks, for people. Defaults to host name and process id.
+    pub fn owner(mut self, owner: impl Into<Arc<str>>) -> Self {
+        self.holder = self.holder.with_owner(owner);
+        self
+    }
+
+    /// One named remark about all locks of this provider, for people. Added to those of [`Holder::of_this_process`].
+    pub fn metadata(mut self, name: impl Into<String>, value: impl Into<String>) -> Self {
+        self.holder = self.holder.with_metadata(name, value);
+        self
+    }
+
+    /// The provider.
+    ///
+    /// # Errors
+    /// [`InvalidOptions`](distlock_api::ErrorKind::InvalidOptions) for an owner or metadata that is too long.
+    pub fn build(self) -> Result<MemoryProvider> {
+        self.holder.validate()?;
+        Ok(MemoryProvider::with_defaults(self.holder))
+    }
+}

@@ -1,0 +1,156 @@
+//! What a test can do to the store: put the clock forward, take leases away, plan faults, count calls.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use distlock_api::store::StoreEvent;
+use distlock_api::{ErrorKind, IntoLockKey, LeaseProvider, LeaseProviderBuilder, LockError, LockEvent, LockInfo};
+
+use super::faults::{Fault, Gate, reply_lost};
+use super::{Calls, HangHandle, MemoryStore, events, valid};
+
+/// Providers.
+impl MemoryStore {
+    /// A provider on this store with the engine's defaults: one more process.
+    ///
+    /// # Panics
+    /// Never: the defaults are valid.
+    #[must_use]
+    pub fn provider(&self) -> LeaseProvider {
+        self.builder().build().expect("the defaults are valid")
+    }
+
+    /// A provider on this store, still to be configured.
+    pub fn builder(&self) -> LeaseProviderBuilder {
+        LeaseProvider::builder(Arc::new(self.clone()))
+    }
+}
+
+/// Time and leases. The methods that name a key panic if the text is not a valid one.
+impl MemoryStore {
+    /// Puts the store's clock forward. With tokio's clock this is a step that the engine's clock does not make.
+    pub fn advance(&self, by: Duration) {
+        self.step(|state, _| state.clock.advance(by));
+    }
+
+    /// The store's clock: the time since the store was made.
+    #[must_use]
+    pub fn now(&self) -> Duration {
+        self.step(|_, now| now)
+    }
+
+    /// Ends the key's lease and its minimum hold as if their time had passed: nobody is told, as with a database. Whether the key was closed.
+    pub fn expire(&self, key: impl IntoLockKey) -> bool {
+        let key = valid(key);
+        self.step(|state, now| {
+            let Some(record) = state.records.get_mut(&key) else { return false };
+            let closed = record.describe(now, &key).is_some();
+            record.expire(now);
+            closed
+        })
+    }
+
+    /// Takes the lock away, as [`LockAdmin::force_release`](distlock_api::LockAdmin::force_release) does, but at once, uncounted and untouched by faults.
+    pub fn force_release(&self, key: impl IntoLockKey) -> Option<LockInfo> {
+        self.step(|state, now| state.force_release(now, &valid(key), "a test"))
+    }
+
+    /// Removes the key's record, held or not, as a database's clean-up would. Later tokens are still greater than all before (C5). Whether there was one.
+    pub fn purge(&self, key: impl IntoLockKey) -> bool {
+        let key = valid(key);
+        self.step(|state, _| {
+            let Some(record) = state.records.remove(&key) else { return false };
+            state.purged_token = state.purged_token.max(record.token());
+            if let Some(id) = record.lease_of().cloned() {
+                state.tell(LockEvent::Expired { key: key.clone(), id });
+            }
+            state.publish(StoreEvent::Freed { key });
+            true
+        })
+    }
+
+    /// Who holds the key or keeps it closed, uncounted and untouched by faults.
+    #[must_use]
+    pub fn peek(&self, key: impl IntoLockKey) -> Option<LockInfo> {
+        let key = valid(key);
+        self.step(|state, now| state.records.get(&key)?.describe(now, &key))
+    }
+}
+
+/// Push.
+impl MemoryStore {
+    /// Ends every stream of events, those of operators included; the engine opens new ones.
+    pub fn cut_watchers(&self) {
+        self.step(|state, _| {
+            state.events = events::channel();
+            state.lock_events = events::channel();
+        });
+    }
+
+    /// From now on no event reaches anybody although the streams stay open; `false` ends that.
+    pub fn lose_events(&self, lose: bool) {
+        self.step(|state, _| state.events_lost = lose);
+    }
+}
+
+/// Faults.
+impl MemoryStore {
+    /// The next such call is not applied and fails with an error of this kind and its usual disposition.
+    pub fn fail_next(&self, calls: impl Into<Calls>, kind: ErrorKind) {
+        self.fail_next_with(calls, move || planned(kind));
+    }
+
+    /// The next such call is not applied and fails with this error.
+    pub fn fail_next_with(&self, calls: impl Into<Calls>, error: impl Fn() -> LockError + Send + Sync + 'static) {
+        self.shared.faults.plan(calls.into(), Fault::Fail(Arc::new(error)));
+    }
+
+    /// Every such call is not applied and fails, until [`clear_faults`](Self::clear_faults): an outage.
+    pub fn fail_always(&self, calls: impl Into<Calls>, kind: ErrorKind) {
+        self.shared.faults.plan(calls.into(), Fault::Outage(Arc::new(move || planned(kind))));
+    }
+
+    /// The next such call hangs and is not applied, until the handle lets it [proceed](HangHandle::proceed). A batch hangs as a whole. If the
+    /// handle is dropped the call fails without being applied; if the caller gives the call up it never will be.
+    pub fn hang_next(&self, calls: impl Into<Calls>) -> HangHandle {
+        let (gate, handle) = Gate::new();
+        self.shared.faults.plan(calls.into(), Fault::Hang(gate));
+        handle
+    }
+
+    /// The next such call is applied, but its answer is lost: an error of unknown outcome.
+    pub fn drop_reply_next(&self, calls: impl Into<Calls>) {
+        self.shared.faults.plan(calls.into(), Fault::DropReply(reply_lost()));
+    }
+
+    /// The next such call is applied, but its answer hangs until the handle lets it [proceed](HangHandle::proceed): it comes late. If the handle is
+    /// dropped the answer is lost.
+    pub fn hang_reply_next(&self, calls: impl Into<Calls>) -> HangHandle {
+        let (gate, handle) = Gate::new();
+        self.shared.faults.plan(calls.into(), Fault::HangReply(gate));
+        handle
+    }
+
+    /// Forgets what was planned; calls that hang already go on hanging.
+    pub fn clear_faults(&self) {
+        self.shared.faults.clear();
+    }
+}
+
+/// Counters.
+impl MemoryStore {
+    /// How many such calls have come to the store, whatever became of them.
+    #[must_use]
+    pub fn calls(&self, calls: impl Into<Calls>) -> u64 {
+        self.shared.faults.count(&calls.into())
+    }
+
+    /// Waits until at least so many such calls have come since the store was made.
+    pub async fn called(&self, calls: impl Into<Calls>, at_least: u64) {
+        self.shared.faults.counted(&calls.into(), at_least).await;
+    }
+}
+
+fn planned(kind: ErrorKind) -> LockError {
+    LockError::new(kind, "a planned fault")
+}

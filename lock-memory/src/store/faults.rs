@@ -1,0 +1,242 @@
+//! What goes wrong with which call, and how many calls there were.
+
+use std::collections::HashMap;
+use std::pin::pin;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use distlock_api::{ErrorKind, IntoLockKey, LockError, LockKey};
+use tokio::sync::oneshot::error::RecvError;
+use tokio::sync::{Notify, oneshot};
+
+/// A call of [`LeaseStore`](distlock_api::LeaseStore) or [`LockAdmin`](distlock_api::LockAdmin).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Operation {
+    /// [`try_acquire`](distlock_api::LeaseStore::try_acquire)
+    TryAcquire,
+    /// [`renew`](distlock_api::LeaseStore::renew) of a single lease
+    Renew,
+    /// [`renew_many`](distlock_api::LeaseStore::renew_many): one call, however many leases are in it
+    RenewMany,
+    /// [`release`](distlock_api::LeaseStore::release)
+    Release,
+    /// [`withdraw`](distlock_api::LeaseStore::withdraw)
+    Withdraw,
+    /// [`watch`](distlock_api::LeaseStore::watch)
+    Watch,
+    /// [`close`](distlock_api::LeaseStore::close)
+    Close,
+    /// [`inspect`](distlock_api::LockAdmin::inspect)
+    Inspect,
+    /// [`force_release`](distlock_api::LockAdmin::force_release)
+    ForceRelease,
+    /// [`page`](distlock_api::LockAdmin::page): each page of a list is one call
+    List,
+    /// [`watch`](distlock_api::LockAdmin::watch) of an operator
+    WatchLocks,
+    /// [`release_matching`](distlock_api::LockAdmin::release_matching), [`release_owner`](distlock_api::LockAdmin::release_owner) included
+    ReleaseMatching,
+    /// [`history`](distlock_api::LockAdmin::history)
+    History,
+}
+
+impl Operation {
+    /// Only the calls that are about this key. In a batch a failure then concerns this key's lease alone.
+    ///
+    /// # Panics
+    /// If the text is not a valid key.
+    pub fn of(self, key: impl IntoLockKey) -> Calls {
+        Calls { operation: self, key: Some(super::valid(key)) }
+    }
+}
+
+/// Which calls are meant: an [`Operation`], or [`Operation::of`] one key.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+#[must_use]
+pub struct Calls {
+    operation: Operation,
+    key: Option<LockKey>,
+}
+
+impl From<Operation> for Calls {
+    fn from(operation: Operation) -> Self {
+        Self { operation, key: None }
+    }
+}
+
+impl Calls {
+    fn mean(&self, key: &LockKey) -> bool {
+        self.key.as_ref().is_none_or(|only| only == key)
+    }
+}
+
+/// Makes the error of a failed call; a batch needs one for each lease in it.
+pub(super) type MakeError = Arc<dyn Fn() -> LockError + Send + Sync>;
+
+/// What happens to a call.
+pub(super) enum Fault {
+    /// It is not applied and fails.
+    Fail(MakeError),
+    /// The same, and the plan stays for the calls after it.
+    Outage(MakeError),
+    /// It stands before the store until told to go on.
+    Hang(Gate),
+    /// It is applied and its answer is lost.
+    DropReply(MakeError),
+    /// It is applied and its answer stands still until told to go on.
+    HangReply(Gate),
+}
+
+/// The call's end of a [`HangHandle`].
+pub(super) struct Gate {
+    reached: Option<oneshot::Sender<()>>,
+    opened: oneshot::Receiver<()>,
+}
+
+impl Gate {
+    pub(super) fn new() -> (Self, HangHandle) {
+        let (reached, is_reached) = oneshot::channel();
+        let (open, opened) = oneshot::channel();
+        (Self { reached: Some(reached), opened }, HangHandle { reached: is_reached, open })
+    }
+
+    async fn pass(&mut self) -> Result<(), RecvError> {
+        if let Some(reached) = self.reached.take() {
+            // Nobody needs to be interested.
+            let _ = reached.send(());
+        }
+        (&mut self.opened).await
+    }
+}
+
+/// A call that hangs. Dropping the handle ends the call with an error; to let it hang for ever, keep the handle.
+#[derive(Debug)]
+#[must_use = "dropping the handle ends the call with an error"]
+pub struct HangHandle {
+    reached: oneshot::Receiver<()>,
+    open: oneshot::Sender<()>,
+}
+
+impl HangHandle {
+    /// Waits until a call hangs here. Returns at once if one does already, or if the fault was
+    /// [cleared](crate::MemoryStore::clear_faults) before any came.
+    pub async fn reached(&mut self) {
+        if !self.reached.is_terminated() {
+            let _ = (&mut self.reached).await;
+        }
+    }
+
+    /// Lets the call go on, if its caller has not given it up.
+    pub fn proceed(self) {
+        let _ = self.open.send(());
+    }
+}
+
+/// Something planned for calls to come.
+struct Plan {
+    calls: Calls,
+    fault: Fault,
+}
+
+/// One call, with what was planned for it.
+pub(super) struct Arrival {
+    fault: Option<(Calls, Fault)>,
+}
+
+impl Arrival {
+    /// The way to the store.
+    pub(super) async fn before(&mut self) -> Result<(), MakeError> {
+        match &mut self.fault {
+            Some((_, Fault::Fail(error) | Fault::Outage(error))) => Err(error.clone()),
+            Some((_, Fault::Hang(gate))) => gate.pass().await.map_err(|_| unavailable("the hanging call was ended")),
+            _ => Ok(()),
+        }
+    }
+
+    /// The way back.
+    pub(super) async fn after(&mut self) -> Result<(), MakeError> {
+        match &mut self.fault {
+            Some((_, Fault::DropReply(error))) => Err(error.clone()),
+            Some((_, Fault::HangReply(gate))) => gate.pass().await.map_err(|_| reply_lost()),
+            _ => Ok(()),
+        }
+    }
+
+    /// Whether the fault concerns this key; within a batch it may be another's.
+    pub(super) fn concerns(&self, key: &LockKey) -> bool {
+        self.fault.as_ref().is_some_and(|(calls, _)| calls.mean(key))
+    }
+}
+
+/// An error of something that did not happen.
+pub(super) fn unavailable(message: &'static str) -> MakeError {
+    Arc::new(move || LockError::new(ErrorKind::Unavailable, message))
+}
+
+/// The error of a call whose answer was lost.
+pub(super) fn reply_lost() -> MakeError {
+    Arc::new(|| LockError::new(ErrorKind::Unavailable, "the store's answer was lost").outcome_unknown())
+}
+
+/// Plans and counters of one store.
+#[derive(Default)]
+pub(super) struct Faults {
+    book: Mutex<Book>,
+    counted: Notify,
+}
+
+#[derive(Default)]
+struct Book {
+    plans: Vec<Plan>,
+    counts: HashMap<Calls, u64>,
+}
+
+impl Faults {
+    /// Counts a call and takes what was planned for it. Plans are used in the order they were made.
+    pub(super) fn arrive<'a>(&self, operation: Operation, keys: impl Iterator<Item = &'a LockKey> + Clone) -> Arrival {
+        let fault = self.with(|book| {
+            *book.counts.entry(operation.into()).or_default() += 1;
+            for key in keys.clone() {
+                *book.counts.entry(operation.of(key)).or_default() += 1;
+            }
+            let meant = |calls: &Calls| {
+                calls.operation == operation && (calls.key.is_none() || keys.clone().any(|key| calls.mean(key)))
+            };
+            let index = book.plans.iter().position(|plan| meant(&plan.calls))?;
+            if let Plan { calls, fault: Fault::Outage(error) } = &book.plans[index] {
+                return Some((calls.clone(), Fault::Outage(error.clone())));
+            }
+            let Plan { calls, fault } = book.plans.remove(index);
+            Some((calls, fault))
+        });
+        self.counted.notify_waiters();
+        Arrival { fault }
+    }
+
+    pub(super) fn plan(&self, calls: Calls, fault: Fault) {
+        self.with(|book| book.plans.push(Plan { calls, fault }));
+    }
+
+    pub(super) fn clear(&self) {
+        self.with(|book| book.plans.clear());
+    }
+
+    pub(super) fn count(&self, calls: &Calls) -> u64 {
+        self.with(|book| book.counts.get(calls).copied().unwrap_or_default())
+    }
+
+    pub(super) async fn counted(&self, calls: &Calls, at_least: u64) {
+        loop {
+            let mut counted = pin!(self.counted.notified());
+            counted.as_mut().enable();
+            if self.count(calls) >= at_least {
+                return;
+            }
+            counted.await;
+        }
+    }
+
+    fn with<T>(&self, change: impl FnOnce(&mut Book) -> T) -> T {
+        change(&mut self.book.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+}

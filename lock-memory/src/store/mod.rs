@@ -1,0 +1,302 @@
+//! The lease store of tests.
+
+mod admin;
+mod clock;
+mod controls;
+pub(crate) mod events;
+mod faults;
+mod record;
+
+use std::collections::HashMap;
+use std::fmt;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use distlock_api::store::{
+    Attempt, Claim, EventStream, Release, Renewal, Reply, Standing, StoreCapabilities, StoreEvent, Watch,
+};
+use distlock_api::{
+    ErrorKind, FencingToken, IntoLockKey, LeaseStore, LockAdmin, LockError, LockEvent, LockKey, ReleaseOutcome, Result,
+};
+use tokio::sync::broadcast;
+
+pub use self::faults::{Calls, HangHandle, Operation};
+
+use self::clock::Clock;
+use self::faults::Faults;
+use self::record::Record;
+
+/// A [`LeaseStore`] in memory: what stands in for the database when an application's use of locks is tested.
+///
+/// Under it runs the same engine as under a real backend, so waiting, renewal, loss and clean-up behave as in production. Clones share one
+/// state: a provider made of each clone is another process at the same store.
+///
+/// # Time
+/// Leases expire by tokio's clock, so `tokio::time::pause` and `advance` work; [`with_manual_clock`](Self::with_manual_clock) makes a clock that stands
+/// still. [`advance`](Self::advance) puts either forward, which to the engine is a step of the store's clock.
+///
+/// # Faults
+/// A fault is planned for the next call of an [`Operation`], or of an operation on one key with [`Operation::of`]. Plans are used in the order they were made,
+/// each once. [`calls`](Self::calls) counts and [`called`](Self::called) waits, so that tests need not sleep.
+///
+/// # Records
+/// A key's record stays until it is [purged](Self::purge), as in a database. For locks that leave nothing behind use [`MemoryProvider`](crate::MemoryProvider).
+#[derive(Clone)]
+pub struct MemoryStore {
+    shared: Arc<Shared>,
+    capabilities: StoreCapabilities,
+}
+
+struct Shared {
+    state: Mutex<State>,
+    faults: Faults,
+}
+
+struct State {
+    clock: Clock,
+    records: HashMap<LockKey, Record>,
+    /// The highest token of any record that was removed.
+    purged_token: u64,
+    events: broadcast::Sender<StoreEvent>,
+    lock_events: broadcast::Sender<LockEvent>,
+    events_lost: bool,
+}
+
+impl MemoryStore {
+    /// An empty store on tokio's clock.
+    #[must_use]
+    pub fn new() -> Self {
+        Self::on(Clock::tokio())
+    }
+
+    /// An empty store whose clock stands still until [`advance`](Self::advance) moves it.
+    #[must_use]
+    pub fn with_manual_clock() -> Self {
+        Self::on(Clock::manual())
+    }
+
+    /// The same store, declared with other capabilities: what this handle and its clones tell the engine. For tests of the engine with a poorer
+    /// store, or with token blocks, which are off by default. There is no queue, whatever is declared.
+    #[must_use]
+    pub fn with_capabilities(mut self, capabilities: StoreCapabilities) -> Self {
+        self.capabilities = capabilities;
+        self.capabilities.queue = false;
+        self
+    }
+
+    fn on(clock: Clock) -> Self {
+        let mut capabilities = StoreCapabilities::default();
+        capabilities.push = true;
+        capabilities.minimum_hold = true;
+        capabilities.ordered_claims = true;
+        let state = State {
+            clock,
+            records: HashMap::new(),
+            purged_token: 0,
+            events: events::channel(),
+            lock_events: events::channel(),
+            events_lost: false,
+        };
+        Self { shared: Arc::new(Shared { state: Mutex::new(state), faults: Faults::default() }), capabilities }
+    }
+
+    /// One atomic step at the store.
+    fn step<T>(&self, step: impl FnOnce(&mut State, Duration) -> T) -> T {
+        let mut state = self.shared.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let now = state.clock.now();
+        step(&mut state, now)
+    }
+
+    /// One call: the way to the store, the step, the way back. Dropped before the step, it has no effect and never will.
+    async fn call<T>(
+        &self,
+        operation: Operation,
+        key: Option<&LockKey>,
+        step: impl FnOnce(&mut State, Duration) -> Result<T>,
+    ) -> Result<T> {
+        let mut arrival = self.shared.faults.arrive(operation, key.into_iter());
+        arrival.before().await.map_err(|error| error())?;
+        let reply = self.step(step)?;
+        arrival.after().await.map_err(|error| error())?;
+        Ok(reply)
+    }
+}
+
+impl Default for MemoryStore {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl fmt::Debug for MemoryStore {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (keys, now) = self.step(|state, now| (state.records.len(), now));
+        f.debug_struct("MemoryStore").field("keys", &keys).field("now", &now).finish_non_exhaustive()
+    }
+}
+
+/// The key a test names.
+fn valid(key: impl IntoLockKey) -> LockKey {
+    key.into_lock_key().expect("a test names valid keys")
+}
+
+impl State {
+    fn record(&mut self, key: &LockKey) -> &mut Record {
+        let floor = self.purged_token;
+        self.records.entry(key.clone()).or_insert_with(|| Record::new(floor))
+    }
+
+    fn try_acquire(&mut self, now: Duration, attempt: &Attempt) -> Reply {
+        let (key, id) = (attempt.claim.key(), attempt.claim.id());
+        let record = self.record(key);
+        let (last, before) = (record.token(), record.lease_of().cloned());
+        let reply = record.try_acquire(now, attempt);
+        let token = record.token();
+        if token != last {
+            if let Some(id) = before {
+                self.tell(LockEvent::Expired { key: key.clone(), id });
+            }
+            let owner = attempt.holder.owner.as_deref().map(str::to_owned);
+            let token = FencingToken::new(token);
+            self.tell(LockEvent::Granted { key: key.clone(), id: id.clone(), token, owner });
+        }
+        reply
+    }
+
+    fn release(&mut self, now: Duration, release: &Release) -> ReleaseOutcome {
+        let (key, id) = (release.claim.key(), release.claim.id());
+        let record = self.record(key);
+        let held = record.lease_of() == Some(id);
+        let outcome = record.release(now, release);
+        if held && outcome.is_released() {
+            self.tell(LockEvent::Released { key: key.clone(), id: id.clone() });
+        }
+        if outcome.is_released() {
+            self.publish(StoreEvent::Freed { key: key.clone() });
+        }
+        outcome
+    }
+
+    fn publish(&self, event: StoreEvent) {
+        if !self.events_lost {
+            // Nobody needs to listen.
+            let _ = self.events.send(event);
+        }
+    }
+
+    /// Tells operators.
+    fn tell(&self, event: LockEvent) {
+        if !self.events_lost {
+            let _ = self.lock_events.send(event);
+        }
+    }
+}
+
+/// The order of one claim's calls, kept with the claim itself: a call is refused once a later one has been applied. Renewals are exempt,
+/// they neither grant nor free.
+#[derive(Default)]
+struct CallOrder {
+    begun: AtomicU64,
+    applied: AtomicU64,
+}
+
+impl CallOrder {
+    fn begin(claim: &Claim) -> u64 {
+        claim.state(Self::default).begun.fetch_add(1, Ordering::Relaxed) + 1
+    }
+
+    /// To be called within the step, whose lock orders the accesses.
+    fn apply(claim: &Claim, number: u64) -> Result<()> {
+        if claim.state(Self::default).applied.fetch_max(number, Ordering::Relaxed) > number {
+            let error = LockError::new(ErrorKind::Other, "a later call of the same claim came first");
+            return Err(error.with_key(claim.key().clone()));
+        }
+        Ok(())
+    }
+}
+
+#[async_trait]
+impl LeaseStore for MemoryStore {
+    fn capabilities(&self) -> StoreCapabilities {
+        self.capabilities
+    }
+
+    fn name(&self) -> &str {
+        "memory"
+    }
+
+    async fn try_acquire(&self, attempt: &Attempt) -> Result<Reply> {
+        let claim = &attempt.claim;
+        let number = CallOrder::begin(claim);
+        self.call(Operation::TryAcquire, Some(claim.key()), |state, now| {
+            CallOrder::apply(claim, number)?;
+            Ok(state.try_acquire(now, attempt))
+        })
+        .await
+    }
+
+    async fn renew(&self, renewal: &Renewal) -> Result<Standing> {
+        let key = renewal.claim.key();
+        self.call(Operation::Renew, Some(key), |state, now| Ok(state.record(key).renew(now, renewal))).await
+    }
+
+    async fn release(&self, release: &Release) -> Result<ReleaseOutcome> {
+        let claim = &release.claim;
+        let number = CallOrder::begin(claim);
+        self.call(Operation::Release, Some(claim.key()), |state, now| {
+            CallOrder::apply(claim, number)?;
+            Ok(state.release(now, release))
+        })
+        .await
+    }
+
+    async fn renew_many(&self, renewals: &[Renewal]) -> Vec<Result<Standing>> {
+        let keys = renewals.iter().map(|renewal| renewal.claim.key());
+        let mut arrival = self.shared.faults.arrive(Operation::RenewMany, keys);
+        let refused = arrival.before().await.err();
+        let mut answers: Vec<Result<Standing>> = self.step(|state, now| {
+            let answer = |renewal: &Renewal| match &refused {
+                Some(error) if arrival.concerns(renewal.claim.key()) => Err(error()),
+                _ => Ok(state.record(renewal.claim.key()).renew(now, renewal)),
+            };
+            renewals.iter().map(answer).collect()
+        });
+        if let Err(error) = arrival.after().await {
+            for (answer, renewal) in answers.iter_mut().zip(renewals) {
+                if arrival.concerns(renewal.claim.key()) {
+                    *answer = Err(error());
+                }
+            }
+        }
+        answers
+    }
+
+    async fn withdraw(&self, claim: &Claim, timeout: Duration) -> Result<()> {
+        let release = Release::new(claim.clone()).with_timeout(timeout);
+        let number = CallOrder::begin(claim);
+        self.call(Operation::Withdraw, Some(claim.key()), |state, now| {
+            CallOrder::apply(claim, number)?;
+            let _ = state.release(now, &release);
+            Ok(())
+        })
+        .await
+    }
+
+    async fn watch(&self, watch: &Watch) -> Result<EventStream> {
+        if !self.capabilities.push {
+            return Err(LockError::new(ErrorKind::Unsupported, "this store was declared without push"));
+        }
+        let received = self.call(Operation::Watch, None, |state, _| Ok(state.events.subscribe())).await?;
+        Ok(events::stream(received, watch.provider))
+    }
+
+    fn admin(&self) -> Option<&dyn LockAdmin> {
+        Some(self)
+    }
+
+    async fn close(&self) -> Result<()> {
+        self.call(Operation::Close, None, |_, _| Ok(())).await
+    }
+}

@@ -1,0 +1,168 @@
+use distlock_api::store::ProviderId;
+
+use super::*;
+
+const SEC: fn(u64) -> Duration = Duration::from_secs;
+const TTL: Duration = Duration::from_secs(10);
+
+fn key() -> LockKey {
+    LockKey::new("k").unwrap()
+}
+
+fn claim() -> Claim {
+    Claim::new(key(), AcquisitionId::random(ProviderId::random()))
+}
+
+fn acquire(record: &mut Record, now: Duration, claim: &Claim) -> Reply {
+    record.try_acquire(now, &Attempt::new(claim.clone(), TTL))
+}
+
+fn granted(record: &mut Record, now: Duration, claim: &Claim) -> FencingToken {
+    match acquire(record, now, claim) {
+        Reply::Granted(grant) => grant.token,
+        busy => panic!("expected a grant, got {busy:?}"),
+    }
+}
+
+fn renew(record: &mut Record, now: Duration, claim: &Claim, token: FencingToken) -> Standing {
+    record.renew(now, &Renewal::lease(claim.clone(), token, TTL))
+}
+
+fn release(record: &mut Record, now: Duration, claim: &Claim) -> ReleaseOutcome {
+    record.release(now, &Release::new(claim.clone()))
+}
+
+#[test]
+fn c1_held_until_the_expiry_and_free_from_it_on() {
+    let (mut record, first, second) = (Record::new(0), claim(), claim());
+    let token = granted(&mut record, SEC(1), &first);
+    let just_before = SEC(11) - Duration::from_nanos(1);
+    let Reply::Busy(busy) = acquire(&mut record, just_before, &second) else { panic!("still held") };
+    assert_eq!(busy.holder_remaining, Some(Duration::from_nanos(1)));
+    assert_eq!((busy.now, busy.token), (Some(StoreTime::since_origin(just_before)), Some(token)));
+    assert!(granted(&mut record, SEC(11), &second) > token);
+}
+
+#[test]
+fn c10_a_repeated_attempt_has_the_same_token_and_never_shortens() {
+    let (mut record, claim) = (Record::new(0), claim());
+    let token = granted(&mut record, SEC(0), &claim);
+    let shorter = Attempt::new(claim.clone(), SEC(1));
+    assert_eq!(record.try_acquire(SEC(2), &shorter), Reply::Granted(Grant::new(token, SEC(8))));
+    assert_eq!(acquire(&mut record, SEC(3), &claim), Reply::Granted(Grant::new(token, SEC(10))));
+    // Once expired it is a new grant, even for the same claim.
+    assert!(granted(&mut record, SEC(13), &claim) > token);
+}
+
+#[test]
+fn c10_a_block_of_tokens_is_repeated_as_it_was() {
+    let (mut record, claim) = (Record::new(0), claim());
+    let block = NonZeroU32::new(5).unwrap();
+    let attempt = Attempt::new(claim.clone(), TTL).with_tokens(block);
+    let grant = Grant::new(FencingToken::new(1), TTL).with_tokens(block);
+    assert_eq!(record.try_acquire(SEC(0), &attempt), Reply::Granted(grant.clone()));
+    assert_eq!(acquire(&mut record, SEC(0), &claim), Reply::Granted(grant));
+    assert_eq!(renew(&mut record, SEC(0), &claim, FencingToken::new(1)), Standing::Gone(Loss::Gone));
+    assert_eq!(renew(&mut record, SEC(0), &claim, FencingToken::new(5)), Standing::Held { remaining: TTL });
+    assert_eq!(record.token(), 5);
+}
+
+#[test]
+fn c12_a_renewal_extends_but_never_revives() {
+    let (mut record, claim) = (Record::new(0), claim());
+    let token = granted(&mut record, SEC(0), &claim);
+    assert_eq!(renew(&mut record, SEC(4), &claim, token), Standing::Held { remaining: TTL });
+    let shorter = Renewal::lease(claim.clone(), token, SEC(1));
+    assert_eq!(record.renew(SEC(5), &shorter), Standing::Held { remaining: SEC(9) });
+    assert_eq!(renew(&mut record, SEC(5), &claim, FencingToken::new(99)), Standing::Gone(Loss::Gone));
+    assert_eq!(
+        renew(&mut record, SEC(14), &claim, token),
+        Standing::Gone(Loss::Gone),
+        "expired, though nobody took it"
+    );
+    assert_eq!(record.describe(SEC(14), &key()), None);
+}
+
+#[test]
+fn c8_a_past_holder_changes_nothing() {
+    let (mut record, past, present) = (Record::new(0), claim(), claim());
+    let token = granted(&mut record, SEC(0), &past);
+    let _ = granted(&mut record, SEC(10), &present);
+    let before = record.describe(SEC(11), &key());
+    assert_eq!(release(&mut record, SEC(11), &past), ReleaseOutcome::AlreadyLost);
+    assert_eq!(renew(&mut record, SEC(11), &past, token), Standing::Gone(Loss::Gone));
+    assert_eq!(record.describe(SEC(11), &key()), before);
+}
+
+#[test]
+fn c9_c10_a_repeated_release_hears_what_the_first_did() {
+    let (mut record, claim) = (Record::new(0), claim());
+    assert_eq!(release(&mut record, SEC(0), &claim), ReleaseOutcome::AlreadyLost, "never granted");
+    let _ = granted(&mut record, SEC(0), &claim);
+    assert_eq!(release(&mut record, SEC(1), &claim), ReleaseOutcome::Released);
+    // Others hold and release the key in between, as many as the record remembers less one.
+    for _ in 1..REMEMBERED {
+        let other = self::claim();
+        let _ = granted(&mut record, SEC(2), &other);
+        assert_eq!(release(&mut record, SEC(1), &claim), ReleaseOutcome::Released);
+        assert_eq!(release(&mut record, SEC(2), &other), ReleaseOutcome::Released);
+    }
+    let last = self::claim();
+    let _ = granted(&mut record, SEC(2), &last);
+    let _ = release(&mut record, SEC(2), &last);
+    assert_eq!(record.ended.len(), REMEMBERED, "the memory is bounded");
+}
+
+#[test]
+fn c22_a_force_release_skips_a_token_and_tells_the_victim() {
+    let (mut record, victim, next) = (Record::new(0), claim(), claim());
+    let token = granted(&mut record, SEC(0), &victim);
+    record.force_release(SEC(1), entry());
+    assert_eq!(renew(&mut record, SEC(1), &victim, token), Standing::Gone(Loss::ForceReleased));
+    assert_eq!(release(&mut record, SEC(1), &victim), ReleaseOutcome::AlreadyLost);
+    assert_eq!(granted(&mut record, SEC(1), &next).get(), token.get() + 2);
+    // Nobody's key: nothing to take, no token to skip.
+    let mut free = Record::new(7);
+    free.force_release(SEC(0), entry());
+    assert_eq!(free.token(), 7);
+}
+
+#[test]
+fn c25_a_minimum_hold_counts_from_the_grant_and_keeps_everybody_out() {
+    let (mut record, claim) = (Record::new(0), claim());
+    let _ = granted(&mut record, SEC(5), &claim);
+    let hold = Release::new(claim.clone()).with_hold_at_least(SEC(20));
+    assert_eq!(record.release(SEC(6), &hold), ReleaseOutcome::Released);
+    let closed = record.describe(SEC(6), &key()).unwrap();
+    assert_eq!((closed.id, closed.remaining), (None, SEC(19)));
+    assert!(matches!(acquire(&mut record, SEC(24), &claim), Reply::Busy(_)), "its own claim included");
+    assert!(matches!(acquire(&mut record, SEC(25), &claim), Reply::Granted(_)));
+}
+
+#[test]
+fn c5_tokens_go_on_above_the_floor() {
+    let (mut record, claim) = (Record::new(41), claim());
+    assert_eq!(granted(&mut record, SEC(0), &claim), FencingToken::new(42));
+}
+
+#[test]
+fn expiry_by_hand_opens_the_key_at_once() {
+    let (mut record, claim) = (Record::new(0), claim());
+    let token = granted(&mut record, SEC(0), &claim);
+    record.expire(SEC(1));
+    assert_eq!(renew(&mut record, SEC(1), &claim, token), Standing::Gone(Loss::Gone));
+    assert!(granted(&mut record, SEC(1), &self::claim()) > token);
+}
+
+#[test]
+fn nothing_overflows() {
+    let (mut record, claim) = (Record::new(0), claim());
+    let attempt = Attempt::new(claim.clone(), Duration::MAX);
+    assert!(matches!(record.try_acquire(SEC(1), &attempt), Reply::Granted(_)));
+    let hold = Release::new(claim).with_hold_at_least(Duration::MAX);
+    assert_eq!(record.release(SEC(2), &hold), ReleaseOutcome::Released);
+}
+
+fn entry() -> ForcedRelease {
+    ForcedRelease::new(None, None, FencingToken::new(1), std::time::SystemTime::UNIX_EPOCH, "test")
+}

@@ -1,0 +1,201 @@
+//! Administration of both faces, and through a namespace.
+
+use std::num::NonZeroUsize;
+use std::time::Duration;
+
+use distlock_api::store::{AcquisitionId, Attempt, Claim, LeaseStore, ProviderId, Release, Reply};
+use distlock_api::{
+    ErrorKind, ListOptions, LockAdmin, LockEvent, LockEvents, LockFilter, LockKey, LockProvider, LockProviderExt, Loss,
+    Namespaced,
+};
+use distlock_memory::{MemoryProvider, MemoryStore, Operation};
+use futures_util::{FutureExt, StreamExt, TryStreamExt};
+
+fn key(text: &str) -> LockKey {
+    LockKey::new(text).unwrap()
+}
+
+fn claim(text: &str) -> Claim {
+    Claim::new(key(text), AcquisitionId::random(ProviderId::random()))
+}
+
+/// What is there to be heard at this moment.
+fn heard(events: &mut LockEvents) -> Vec<(String, &'static str)> {
+    let mut heard = Vec::new();
+    while let Some(Some(event)) = events.next().now_or_never() {
+        let event = event.unwrap();
+        heard.push((event.key().map(ToString::to_string).unwrap_or_default(), event.as_str()));
+    }
+    heard
+}
+
+fn told<const N: usize>(events: [(&str, &'static str); N]) -> Vec<(String, &'static str)> {
+    events.map(|(key, event)| (key.to_owned(), event)).to_vec()
+}
+
+async fn names(admin: &dyn LockAdmin, options: ListOptions) -> Vec<String> {
+    admin.list(options).map_ok(|info| info.key.to_string()).try_collect().await.unwrap()
+}
+
+async fn granted(store: &MemoryStore, claim: &Claim) {
+    let attempt = Attempt::new(claim.clone(), Duration::from_secs(1));
+    assert!(matches!(store.try_acquire(&attempt).await.unwrap(), Reply::Granted(_)));
+}
+
+#[tokio::test]
+async fn a_store_tells_of_an_expiry_when_the_lock_is_taken_over() {
+    let store = MemoryStore::with_manual_clock();
+    let mut events = LockAdmin::watch(&store).await.unwrap();
+    let (a, b) = (claim("k"), claim("k"));
+    granted(&store, &a).await;
+    granted(&store, &a).await;
+    store.advance(Duration::from_secs(1));
+    assert_eq!(heard(&mut events), told([("k", "granted")]), "nothing happens at the store when a lease expires");
+    granted(&store, &b).await;
+    let release = Release::new(b.clone());
+    for _ in 0..2 {
+        assert!(store.release(&release).await.unwrap().is_released());
+    }
+    assert_eq!(heard(&mut events), told([("k", "expired"), ("k", "granted"), ("k", "released")]));
+    granted(&store, &a).await;
+    store.purge("k");
+    assert_eq!(heard(&mut events), told([("k", "granted"), ("k", "expired")]));
+    // The same acquisition anew, after its own lease has expired, is a new grant.
+    granted(&store, &a).await;
+    store.advance(Duration::from_secs(1));
+    granted(&store, &a).await;
+    assert_eq!(heard(&mut events), told([("k", "granted"), ("k", "expired"), ("k", "granted")]));
+}
+
+#[tokio::test]
+async fn a_watcher_that_is_late_hears_of_a_gap() {
+    let store = MemoryStore::with_manual_clock();
+    let mut events = LockAdmin::watch(&store).await.unwrap();
+    for n in 0..400 {
+        granted(&store, &claim(&n.to_string())).await;
+    }
+    assert_eq!(events.next().await.unwrap().unwrap(), LockEvent::Gap);
+    let last = LockKey::new("399").unwrap();
+    while events.next().await.unwrap().unwrap().key() != Some(&last) {}
+    store.cut_watchers();
+    assert!(events.next().await.is_none());
+}
+
+#[tokio::test]
+async fn c22_a_record_remembers_the_last_five() {
+    let store = MemoryStore::with_manual_clock();
+    for n in 0..7 {
+        let a = claim("k");
+        granted(&store, &a).await;
+        store.advance(Duration::from_millis(1));
+        LockAdmin::force_release(&store, a.key(), &n.to_string()).await.unwrap().unwrap();
+    }
+    let history = store.history(&key("k")).await.unwrap();
+    assert_eq!(history.iter().map(|entry| &*entry.reason).collect::<Vec<_>>(), ["2", "3", "4", "5", "6"]);
+    assert!(history.windows(2).all(|pair| pair[0].at < pair[1].at && pair[0].token < pair[1].token));
+}
+
+#[tokio::test]
+async fn administration_can_be_made_to_fail() {
+    let store = MemoryStore::new();
+    store.fail_next(Operation::List, ErrorKind::Unavailable);
+    let list: Vec<_> = store.list(ListOptions::new()).collect().await;
+    assert_eq!(list.len(), 1, "the stream ends with its error");
+    assert_eq!(list[0].as_ref().unwrap_err().kind(), ErrorKind::Unavailable);
+    store.drop_reply_next(Operation::ReleaseMatching);
+    granted(&store, &claim("k")).await;
+    assert!(store.release_matching(&LockFilter::new().prefix("k"), "test").await.unwrap_err().is_outcome_unknown());
+    assert_eq!(store.release_matching(&LockFilter::new().prefix("k"), "test").await.unwrap(), 0);
+}
+
+#[tokio::test]
+async fn a_minimum_hold_is_listed_and_not_released_by_owner() {
+    let locks = MemoryProvider::new();
+    let guard = locks.acquire("k").owner("me").hold_at_least(Duration::from_secs(60)).await.unwrap();
+    assert!(guard.release().await.unwrap().is_released());
+    assert_eq!(names(&locks, ListOptions::new()).await, ["k"]);
+    assert!(names(&locks, ListOptions::new().owner("me")).await.is_empty());
+    assert_eq!(locks.release_matching(&LockFilter::new().prefix("k"), "test").await.unwrap(), 0);
+}
+
+#[tokio::test]
+async fn what_a_provider_says_of_its_holders() {
+    let locks = MemoryProvider::builder().owner("me").metadata("version", "1").build().unwrap();
+    let plain = locks.acquire("plain").await.unwrap();
+    let own = locks.acquire("own").owner("else").metadata("version", "2").await.unwrap();
+    let info = locks.inspect(plain.key()).await.unwrap().unwrap();
+    assert_eq!((info.owner.as_deref(), &*info.metadata["version"]), (Some("me"), "1"));
+    let info = locks.inspect(own.key()).await.unwrap().unwrap();
+    assert_eq!((info.owner.as_deref(), &*info.metadata["version"]), (Some("else"), "2"));
+    assert_eq!(locks.release_owner("me", "test").await.unwrap(), 1);
+    assert_eq!((plain.loss(), own.loss()), (Some(Loss::ForceReleased), None));
+    let refused = MemoryProvider::builder().owner("o".repeat(300)).build().unwrap_err();
+    assert_eq!(refused.kind(), ErrorKind::InvalidOptions);
+    let unsaid = MemoryProvider::new();
+    let guard = unsaid.acquire("k").await.unwrap();
+    let info = unsaid.inspect(guard.key()).await.unwrap().unwrap();
+    assert!(info.owner.unwrap().ends_with(&std::process::id().to_string()));
+    assert_eq!(unsaid.keys_in_use(), 1);
+}
+
+#[tokio::test]
+async fn a_provider_tells_of_hand_overs_and_of_its_end() {
+    let locks = MemoryProvider::new();
+    let before = locks.acquire("before").await.unwrap();
+    let mut events = locks.watch().await.unwrap();
+    let first = locks.acquire("k").await.unwrap();
+    let mut waiting = Box::pin(locks.acquire("k").into_future());
+    assert!((&mut waiting).now_or_never().is_none());
+    drop(first);
+    let second = waiting.await.unwrap();
+    assert_eq!(heard(&mut events), told([("k", "granted"), ("k", "released"), ("k", "granted")]));
+    drop(before);
+    locks.close().await.unwrap();
+    assert_eq!(heard(&mut events), told([("before", "released"), ("k", "released")]));
+    drop((second, locks));
+    assert!(events.next().await.is_none());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_namespace_neither_shows_nor_touches_others() {
+    let store = MemoryStore::new();
+    let inner = store.provider();
+    let [one, two] = ["one", "on"].map(|name| Namespaced::new(store.provider(), name).unwrap());
+    let (one_admin, two_admin) = (one.admin().unwrap(), two.admin().unwrap());
+    let mut events = one_admin.watch().await.unwrap();
+    let mut guards = Vec::new();
+    for text in ["b", "a", "c"] {
+        guards.push(one.acquire(text).owner("me").await.unwrap());
+    }
+    let other = two.acquire("a").owner("me").await.unwrap();
+    // Keys of the inner provider that look like the namespace.
+    let _bare = [inner.acquire("one").await.unwrap(), inner.acquire("one/").await.unwrap()];
+
+    for size in [1, 2, 100] {
+        assert_eq!(names(one_admin, ListOptions::new().page_size(size)).await, ["a", "b", "c"]);
+    }
+    assert_eq!(names(one_admin, ListOptions::new().prefix("b").owner("me")).await, ["b"]);
+    assert_eq!(names(two_admin, ListOptions::new()).await, ["a"]);
+    let page = |after: &'static str| async move {
+        let after = Some(key(after)).filter(|after| after.as_str() != "-");
+        let limit = NonZeroUsize::new(2).unwrap();
+        let page = one_admin.page(&LockFilter::new(), after.as_ref(), limit).await.unwrap();
+        page.into_iter().map(|info| info.key.to_string()).collect::<Vec<_>>()
+    };
+    assert_eq!((page("-").await, page("a").await), (vec!["a".into(), "b".into()], vec!["b".into(), "c".into()]));
+
+    let everything = one_admin.release_matching(&LockFilter::new(), "test").await.unwrap_err();
+    assert_eq!(everything.kind(), ErrorKind::InvalidOptions, "a namespace is not a prefix that somebody named");
+    assert_eq!(one_admin.release_owner("me", "ended").await.unwrap(), 3);
+    for guard in &guards {
+        assert_eq!(guard.lost().await, Loss::ForceReleased);
+    }
+    assert_eq!(other.loss(), None);
+    assert_eq!(one_admin.history(&key("a")).await.unwrap()[0].reason, "ended");
+    assert!(two_admin.history(&key("a")).await.unwrap().is_empty());
+    let mut heard = heard(&mut events);
+    heard[3..].sort();
+    let granted = [("b", "granted"), ("a", "granted"), ("c", "granted")];
+    let forced = ["a", "b", "c"].map(|key| (key, "force_released"));
+    assert_eq!((&heard[..3], &heard[3..]), (&*told(granted), &*told(forced)));
+}

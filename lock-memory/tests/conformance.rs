@@ -1,0 +1,91 @@
+//! Both faces of this crate keep the contract, and one of them does so behind a wrapper.
+
+use std::process::ExitCode;
+use std::sync::Arc;
+
+use distlock_api::{Capabilities, LockProvider, Namespaced};
+use distlock_conformance::{Client, Fixture, FixtureError, Profile, async_trait, run};
+use distlock_memory::{MemoryProvider, MemoryStore};
+
+mod controls;
+
+fn main() -> ExitCode {
+    run([Box::new(Direct) as Box<dyn Fixture>, Box::new(Engine), Box::new(Wrapped)])
+}
+
+/// [`MemoryProvider`]: locks of tasks and threads, without leases.
+struct Direct;
+
+fn direct() -> Profile {
+    let mut promised = Capabilities::default();
+    promised.minimum_hold = true;
+    promised.fair = true;
+    promised.push = true;
+    // Refused: what needs expiry, other processes, separate clients, faults or purging.
+    Profile::new(promised).admin().owners().lock_events().one_provider().expected_refusals(36)
+}
+
+fn clones<P: LockProvider + Clone>(provider: P, count: usize) -> Vec<Client> {
+    (0..count).map(|_| Client::new(Arc::new(provider.clone()))).collect()
+}
+
+#[async_trait]
+impl Fixture for Direct {
+    fn name(&self) -> &str {
+        "memory-direct"
+    }
+
+    fn profile(&self) -> Profile {
+        direct()
+    }
+
+    async fn clients(&self, count: usize) -> Result<Vec<Client>, FixtureError> {
+        Ok(clones(MemoryProvider::new(), count))
+    }
+}
+
+/// The lease engine over a [`MemoryStore`]; each client is an engine of its own.
+struct Engine;
+
+#[async_trait]
+impl Fixture for Engine {
+    fn name(&self) -> &str {
+        "memory-engine"
+    }
+
+    fn profile(&self) -> Profile {
+        let mut promised = Capabilities::default();
+        promised.expiry = true;
+        promised.minimum_hold = true;
+        promised.push = true;
+        // Refused: what needs other processes.
+        Profile::new(promised).admin().owners().lock_events().faults().purge().expected_refusals(7)
+    }
+
+    async fn clients(&self, count: usize) -> Result<Vec<Client>, FixtureError> {
+        let store = MemoryStore::new();
+        let client = || Client::new(Arc::new(store.provider())).with_controls(controls::OfStore::new(store.clone()));
+        Ok((0..count).map(|_| client()).collect())
+    }
+}
+
+/// A provider behind pointers and a wrapper, as applications have it.
+struct Wrapped;
+
+const NAMESPACE: &str = "tenant-1";
+
+#[async_trait]
+impl Fixture for Wrapped {
+    fn name(&self) -> &str {
+        "memory-dyn"
+    }
+
+    fn profile(&self) -> Profile {
+        direct().longest_key(distlock_api::LockKey::MAX_LEN - NAMESPACE.len() - 1)
+    }
+
+    async fn clients(&self, count: usize) -> Result<Vec<Client>, FixtureError> {
+        let provider: Arc<dyn LockProvider> = Arc::new(MemoryProvider::new());
+        Ok(clones(Namespaced::new(provider, NAMESPACE)?, count))
+    }
+}

@@ -1,0 +1,342 @@
+//! `MemoryProvider`: order, cancellation, loss, accounting, and what it leaves behind.
+
+use std::future::Future;
+use std::pin::{Pin, pin};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::task::{Context, Poll, Waker};
+use std::time::Duration;
+
+use distlock_api::{
+    AcquireOptions, Acquired, ErrorKind, LeaseOptions, LockError, LockGuard, LockKey, LockProvider, LockProviderExt,
+    Loss, ReleaseOutcome, Wait,
+};
+use distlock_memory::MemoryProvider;
+use tokio::time::Instant;
+
+const MS: fn(u64) -> Duration = Duration::from_millis;
+
+fn poll<F: Future + ?Sized>(future: &mut Pin<Box<F>>) -> Poll<F::Output> {
+    future.as_mut().poll(&mut Context::from_waker(Waker::noop()))
+}
+
+type Waiting<'a> = Pin<Box<dyn Future<Output = Result<LockGuard, LockError>> + Send + 'a>>;
+
+/// A waiter that has been polled once, and so stands in the queue.
+fn waiter<'a>(locks: &'a MemoryProvider, key: &'a str) -> Waiting<'a> {
+    let mut waiting: Waiting<'a> = Box::pin(locks.acquire(key).into_future());
+    assert!(poll(&mut waiting).is_pending());
+    waiting
+}
+
+fn ready(waiting: &mut Waiting<'_>) -> LockGuard {
+    match poll(waiting) {
+        Poll::Ready(guard) => guard.unwrap(),
+        Poll::Pending => panic!("the turn should have come"),
+    }
+}
+
+/// Nothing is held or waited for, and every acquisition is accounted for.
+fn assert_idle(locks: &MemoryProvider) {
+    let accounting = locks.accounting();
+    assert!(accounting.balances() && accounting.held == 0 && accounting.waiting == 0, "{accounting:?}");
+    assert_eq!(locks.keys_in_use(), 0);
+}
+
+/// On no runtime at all.
+fn block_on<T>(future: impl Future<Output = T>) -> T {
+    match pin!(future).poll(&mut Context::from_waker(Waker::noop())) {
+        Poll::Ready(output) => output,
+        Poll::Pending => panic!("nothing to wait for"),
+    }
+}
+
+#[test]
+fn c15_waiters_are_served_in_the_order_of_their_calls() {
+    let locks = MemoryProvider::new();
+    let mut guard = block_on(locks.acquire("k").into_future()).unwrap();
+    let mut waiting: Vec<_> = (0..5).map(|_| waiter(&locks, "k")).collect();
+    assert_eq!(locks.accounting().waiting, 5);
+    for mut next in waiting.drain(..) {
+        let token = guard.fencing_token();
+        assert!(block_on(guard.release()).unwrap().is_released());
+        // Handed over already: nobody barges in, not even before the waiter has looked.
+        assert!(block_on(locks.try_acquire("k").into_future()).unwrap().is_none());
+        guard = ready(&mut next);
+        assert!(guard.fencing_token() > token);
+    }
+    drop(guard);
+    assert_idle(&locks);
+}
+
+#[test]
+fn c11_a_waiter_may_go_at_any_stage() {
+    let locks = MemoryProvider::new();
+    let held = || block_on(locks.acquire("k").into_future()).unwrap();
+
+    // Before it was polled.
+    drop(locks.acquire("k").into_future());
+    assert_idle(&locks);
+
+    // In the queue, first and in the middle.
+    let guard = held();
+    let (first, mut second, third, mut fourth) =
+        (waiter(&locks, "k"), waiter(&locks, "k"), waiter(&locks, "k"), waiter(&locks, "k"));
+    drop(first);
+    drop(third);
+    assert_eq!(locks.accounting().waiting, 2);
+    let key = LockKey::new("k").unwrap();
+    let Acquired::Busy(busy) = block_on(locks.acquire_with(key.clone(), AcquireOptions::try_once())).unwrap() else {
+        panic!("held")
+    };
+    assert_eq!(busy.ahead, Some(2), "those who went are not in the queue");
+    drop(guard);
+    drop(ready(&mut second));
+
+    // Granted, but it has not looked: the lock goes on to the next.
+    let guard = ready(&mut fourth);
+    let (granted, mut next) = (waiter(&locks, "k"), waiter(&locks, "k"));
+    drop(guard);
+    drop(granted);
+    drop(ready(&mut next));
+
+    // Granted, and nobody is next: the key is free.
+    let guard = held();
+    let granted = waiter(&locks, "k");
+    drop(guard);
+    drop(granted);
+    assert_idle(&locks);
+    assert_eq!(locks.accounting().acquired, 5, "grants that nobody got are not acquisitions");
+    assert_eq!(locks.accounting().released, 5);
+}
+
+#[test]
+fn c11_many_that_go_at_once_do_not_overflow_the_stack() {
+    let locks = MemoryProvider::new();
+    let guard = block_on(locks.acquire("k").into_future()).unwrap();
+    let waiting: Vec<_> = (0..100_000).map(|_| waiter(&locks, "k")).collect();
+    drop(guard);
+    drop(waiting);
+    assert_idle(&locks);
+}
+
+#[test]
+fn c5_tokens_grow_although_nothing_is_left_of_the_key() {
+    let locks = MemoryProvider::new();
+    let mut last = None;
+    for _ in 0..3 {
+        let guard = block_on(locks.acquire("k").into_future()).unwrap();
+        assert!(last < Some(guard.fencing_token()));
+        last = Some(guard.fencing_token());
+        drop(guard);
+        assert_idle(&locks);
+    }
+}
+
+#[test]
+fn c20_keys_do_not_interfere() {
+    let locks = MemoryProvider::new();
+    let guards: Vec<_> =
+        ["a", "A", "a\0", "a ", "é", "e\u{301}"].map(|key| block_on(locks.try_acquire(key).into_future())).into();
+    assert!(guards.iter().all(|guard| guard.as_ref().unwrap().is_some()));
+    assert_eq!(locks.keys_in_use(), 6);
+}
+
+#[test]
+fn options_are_checked_before_anything_is_done() {
+    let locks = MemoryProvider::new();
+    let key = LockKey::new("k").unwrap();
+    let refusal = |options| block_on(locks.acquire_with(key.clone(), options)).unwrap_err().kind();
+    let lease = |lease| AcquireOptions::new().with_lease(lease);
+    assert_eq!(refusal(lease(LeaseOptions::new().ttl(Duration::ZERO))), ErrorKind::InvalidOptions);
+    assert_eq!(refusal(AcquireOptions::new().with_owner("o".repeat(300))), ErrorKind::InvalidOptions);
+    // Without a runtime there is no timer.
+    assert_eq!(refusal(lease(LeaseOptions::new().hold_at_least(MS(1)))), ErrorKind::Unsupported);
+    assert_idle(&locks);
+    let bounded = AcquireOptions::new().with_wait(Wait::UpTo(MS(1)));
+    let guard = block_on(locks.acquire_with(key.clone(), bounded.clone())).unwrap();
+    assert_eq!(refusal(bounded), ErrorKind::Unsupported);
+    drop(guard);
+    assert_idle(&locks);
+}
+
+#[tokio::test(start_paused = true)]
+async fn c18_a_bounded_wait_ends_on_time() {
+    let locks = MemoryProvider::new();
+    let key = LockKey::new("k").unwrap();
+    let guard = locks.acquire(&key).await.unwrap();
+    for (wait, expected) in [(Wait::Try, MS(0)), (Wait::UpTo(MS(0)), MS(0)), (Wait::UpTo(MS(70)), MS(70))] {
+        let start = Instant::now();
+        let answer = locks.acquire_with(key.clone(), AcquireOptions::new().with_wait(wait)).await.unwrap();
+        assert!(matches!(answer, Acquired::Busy(_)));
+        let waited = start.elapsed();
+        assert!(waited >= expected && waited <= expected + MS(2), "{wait:?} took {waited:?}");
+    }
+    let for_ever = locks.acquire(&key).timeout(Duration::MAX).into_future();
+    let release = async {
+        tokio::time::sleep(MS(500)).await;
+        drop(guard);
+    };
+    let (acquired, ()) = tokio::join!(for_ever, release);
+    drop(acquired.unwrap());
+    assert_idle(&locks);
+}
+
+#[tokio::test]
+async fn c24_close_refuses_wakes_and_takes_away() {
+    let locks = MemoryProvider::new();
+    let guard = locks.acquire("k").await.unwrap();
+    let (mut asked_before, unasked) = (Box::pin(guard.lost()), guard.lost());
+    assert!(poll(&mut asked_before).is_pending());
+    let mut waiting = waiter(&locks, "k");
+    // One more, whose turn is on its way.
+    let other = locks.acquire("other").await.unwrap();
+    let mut on_its_way = waiter(&locks, "other");
+    drop(other);
+
+    locks.close().await.unwrap();
+    assert_eq!(guard.loss(), Some(Loss::Closed));
+    assert_eq!((asked_before.await, unasked.await, guard.lost().await), (Loss::Closed, Loss::Closed, Loss::Closed));
+    for waiting in [&mut waiting, &mut on_its_way] {
+        let Poll::Ready(Err(error)) = poll(waiting) else { panic!("waiters are told") };
+        assert_eq!((error.kind(), error.key().is_some()), (ErrorKind::Closed, true));
+    }
+    drop((waiting, on_its_way));
+    assert_eq!(locks.clone().try_acquire("new").await.unwrap_err().kind(), ErrorKind::Closed);
+    assert_eq!(guard.release().await.unwrap(), ReleaseOutcome::AlreadyLost);
+    let accounting = locks.accounting();
+    assert_eq!((accounting.acquired, accounting.released, accounting.lost), (2, 2, 0));
+    assert_idle(&locks);
+    locks.close().await.unwrap();
+}
+
+#[tokio::test]
+async fn c22_a_force_release_is_heard_at_once_and_hands_over() {
+    let locks = MemoryProvider::new();
+    let key = LockKey::new("k").unwrap();
+    let admin = locks.admin().unwrap();
+    assert_eq!(admin.inspect(&key).await.unwrap(), None);
+    assert_eq!(admin.force_release(&key, "nobody").await.unwrap(), None);
+
+    let victim = locks.acquire(&key).owner("o").metadata("why", "test").await.unwrap();
+    let mut next = waiter(&locks, "k");
+    let seen = admin.inspect(&key).await.unwrap().unwrap();
+    assert_eq!((seen.owner.as_deref(), seen.token), (Some("o"), victim.fencing_token()));
+    assert_eq!((seen.metadata["why"].as_str(), seen.remaining), ("test", Duration::MAX));
+
+    let mut lost = Box::pin(victim.lost());
+    assert!(poll(&mut lost).is_pending());
+    assert_eq!(admin.force_release(&key, "test").await.unwrap(), Some(seen.clone()));
+    assert_eq!(lost.await, Loss::ForceReleased);
+    let guard = ready(&mut next);
+    assert!(guard.fencing_token() > victim.fencing_token());
+    assert_ne!(admin.inspect(&key).await.unwrap().unwrap().id, seen.id);
+    // C8: the victim's late release changes nothing.
+    assert_eq!(victim.release().await.unwrap(), ReleaseOutcome::AlreadyLost);
+    assert!(!guard.is_lost());
+    drop(guard);
+    assert_idle(&locks);
+}
+
+#[tokio::test]
+async fn a_turn_that_is_taken_away_under_way_makes_a_lost_guard() {
+    let locks = MemoryProvider::new();
+    let key = LockKey::new("k").unwrap();
+    let guard = locks.acquire(&key).await.unwrap();
+    let mut waiting = waiter(&locks, "k");
+    drop(guard);
+    assert!(locks.admin().unwrap().force_release(&key, "test").await.unwrap().is_some());
+    let late = ready(&mut waiting);
+    assert_eq!(late.loss(), Some(Loss::ForceReleased));
+    drop((late, waiting));
+    assert_idle(&locks);
+}
+
+#[tokio::test]
+async fn a_loss_is_never_signalled_after_a_release() {
+    let locks = MemoryProvider::new();
+    let guard = locks.acquire("k").await.unwrap();
+    let (mut asked, mut unasked) = (Box::pin(guard.lost()), Box::pin(guard.lost()));
+    assert!(poll(&mut asked).is_pending());
+    assert!(guard.release().await.unwrap().is_released());
+    let _again = locks.acquire("k").await.unwrap();
+    locks.close().await.unwrap();
+    assert!(poll(&mut asked).is_pending() && poll(&mut unasked).is_pending());
+}
+
+#[tokio::test(start_paused = true)]
+async fn c25_a_minimum_hold_outlasts_the_guard() {
+    let locks = MemoryProvider::new();
+    let key = LockKey::new("k").unwrap();
+    let start = Instant::now();
+    let guard = locks.acquire(&key).hold_at_least(MS(1000)).await.unwrap();
+    tokio::time::advance(MS(400)).await;
+    assert!(guard.release().await.unwrap().is_released());
+    assert_eq!(locks.accounting().held, 0);
+    let Acquired::Busy(busy) = locks.acquire_with(key.clone(), AcquireOptions::try_once()).await.unwrap() else {
+        panic!("kept closed")
+    };
+    assert_eq!(busy.retry_after, Some(MS(600)));
+    assert_eq!(locks.admin().unwrap().inspect(&key).await.unwrap().unwrap().id, None);
+    let guard = locks.acquire(&key).await.unwrap();
+    let waited = start.elapsed();
+    assert!(waited >= MS(1000) && waited <= MS(1002), "{waited:?}");
+    drop(guard);
+
+    // A guard that outlives its minimum hold leaves nothing to wait for; a force-release opens at once.
+    let guard = locks.acquire(&key).hold_at_least(MS(1000)).await.unwrap();
+    tokio::time::advance(MS(1000)).await;
+    drop(guard);
+    assert_idle(&locks);
+    drop(locks.acquire(&key).hold_at_least(MS(1000)).await.unwrap());
+    assert!(locks.admin().unwrap().force_release(&key, "test").await.unwrap().is_some());
+    assert_idle(&locks);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn c1_c23_two_threads_never_meet_and_every_acquisition_is_accounted_for() {
+    const TASKS: u64 = 8;
+    const ROUNDS: u64 = 2_000;
+    let locks = MemoryProvider::new();
+    // Read, then written: without the lock updates get lost.
+    let counters = Arc::new([AtomicU64::new(0), AtomicU64::new(0)]);
+    let tasks: Vec<_> = (0..TASKS)
+        .map(|task| {
+            let (locks, counters) = (locks.clone(), counters.clone());
+            tokio::spawn(async move {
+                let (mut done, mut last) = ([0, 0], [0, 0]);
+                for round in 0..ROUNDS {
+                    let which = ((task + round) % 2) as usize;
+                    let waiting = locks.acquire(["a", "b"][which]).into_future();
+                    let guard = match (task * 7 + round) % 5 {
+                        // Sometimes it goes away after one poll, granted or not.
+                        0 => {
+                            let mut waiting: Waiting<'_> = Box::pin(waiting);
+                            let _ = poll(&mut waiting);
+                            continue;
+                        }
+                        _ => waiting.await.unwrap(),
+                    };
+                    assert!(guard.fencing_token().get() > last[which]);
+                    last[which] = guard.fencing_token().get();
+                    let seen = counters[which].load(Ordering::Relaxed);
+                    if round % 3 == 0 {
+                        tokio::task::yield_now().await;
+                    }
+                    counters[which].store(seen + 1, Ordering::Relaxed);
+                    done[which] += 1;
+                    assert!(locks.accounting().balances());
+                    assert!(guard.release().await.unwrap().is_released());
+                }
+                done
+            })
+        })
+        .collect();
+    let mut expected = [0, 0];
+    for task in tasks {
+        let done = task.await.unwrap();
+        expected = [expected[0] + done[0], expected[1] + done[1]];
+    }
+    assert_eq!([0, 1].map(|which| counters[which].load(Ordering::Relaxed)), expected);
+    assert_idle(&locks);
+}

@@ -1,0 +1,231 @@
+//! `MemoryStore` through its store interface: clock, faults, order of calls, push, counters.
+
+use std::future::Future;
+use std::pin::pin;
+use std::task::{Context, Poll, Waker};
+use std::time::Duration;
+
+use distlock_api::store::{
+    AcquisitionId, Attempt, Claim, Grant, ProviderId, Release, Renewal, Reply, Standing, StoreCapabilities, StoreEvent,
+    Watch,
+};
+use distlock_api::{ErrorKind, FencingToken, LeaseStore, LockAdmin, LockError, LockKey, Loss, ReleaseOutcome};
+use distlock_memory::{MemoryStore, Operation};
+use futures_util::StreamExt;
+
+const TTL: Duration = Duration::from_secs(10);
+
+fn claim(key: &str) -> Claim {
+    claim_of(ProviderId::random(), key)
+}
+
+fn claim_of(provider: ProviderId, key: &str) -> Claim {
+    Claim::new(LockKey::new(key).unwrap(), AcquisitionId::random(provider))
+}
+
+fn attempt(claim: &Claim) -> Attempt {
+    Attempt::new(claim.clone(), TTL)
+}
+
+async fn acquire(store: &MemoryStore, claim: &Claim) -> Grant {
+    match store.try_acquire(&attempt(claim)).await.unwrap() {
+        Reply::Granted(grant) => grant,
+        reply => panic!("expected a grant, got {reply:?}"),
+    }
+}
+
+fn poll_once<F: Future>(future: std::pin::Pin<&mut F>) -> Poll<F::Output> {
+    future.poll(&mut Context::from_waker(Waker::noop()))
+}
+
+#[tokio::test(start_paused = true)]
+async fn leases_expire_by_tokios_clock() {
+    let store = MemoryStore::new();
+    let (first, second) = (claim("k"), claim("k"));
+    let grant = acquire(&store, &first).await;
+    tokio::time::advance(TTL - Duration::from_millis(1)).await;
+    assert!(matches!(store.clone().try_acquire(&attempt(&second)).await.unwrap(), Reply::Busy(_)));
+    tokio::time::advance(Duration::from_millis(1)).await;
+    assert!(acquire(&store, &second).await.token > grant.token);
+}
+
+#[tokio::test]
+async fn a_manual_clock_stands_still() {
+    let store = MemoryStore::with_manual_clock();
+    let holder = claim("k");
+    let grant = acquire(&store, &holder).await;
+    assert_eq!((store.now(), grant.remaining), (Duration::ZERO, TTL));
+    store.advance(TTL);
+    assert_eq!(store.now(), TTL);
+    let renewal = Renewal::lease(holder, grant.token, TTL);
+    assert_eq!(store.renew(&renewal).await.unwrap(), Standing::Gone(Loss::Gone));
+}
+
+#[tokio::test]
+async fn c5_a_purged_record_does_not_reset_tokens() {
+    let store = MemoryStore::new();
+    for key in ["a", "a", "b"] {
+        let claim = claim(key);
+        let _ = acquire(&store, &claim).await;
+        let _ = store.release(&Release::new(claim)).await.unwrap();
+    }
+    assert!(store.purge("a") && !store.purge("a"));
+    assert_eq!(acquire(&store, &claim("a")).await.token, FencingToken::new(3));
+    assert_eq!(acquire(&store, &claim("b")).await.token, FencingToken::new(2), "an existing record counts for itself");
+}
+
+#[tokio::test]
+async fn a_failed_call_is_not_applied_and_a_lost_reply_is() {
+    let store = MemoryStore::new();
+    let holder = claim("k");
+    store.fail_next(Operation::TryAcquire, ErrorKind::Unavailable);
+    store.drop_reply_next(Operation::TryAcquire);
+    let failed = store.try_acquire(&attempt(&holder)).await.unwrap_err();
+    assert!(failed.is_retryable() && store.peek("k").is_none());
+    let lost = store.try_acquire(&attempt(&holder)).await.unwrap_err();
+    assert!(lost.is_outcome_unknown());
+    assert_eq!(store.peek("k").unwrap().id.as_ref(), Some(holder.id()));
+    assert_eq!(acquire(&store, &holder).await.token, FencingToken::new(1), "C10: the same grant");
+    assert_eq!(store.calls(Operation::TryAcquire), 3);
+}
+
+#[tokio::test]
+async fn an_outage_lasts_until_it_is_cleared() {
+    let store = MemoryStore::new();
+    store.fail_always(Operation::Release, ErrorKind::Unavailable);
+    let release = Release::new(claim("k"));
+    for _ in 0..3 {
+        assert_eq!(store.release(&release).await.unwrap_err().kind(), ErrorKind::Unavailable);
+    }
+    store.clear_faults();
+    assert_eq!(store.release(&release).await.unwrap(), ReleaseOutcome::AlreadyLost);
+}
+
+#[tokio::test]
+async fn a_fault_may_concern_one_key_alone() {
+    let store = MemoryStore::new();
+    let (a, b) = (claim("a"), claim("b"));
+    let renewals: Vec<_> = [&a, &b].map(|claim| Renewal::lease(claim.clone(), FencingToken::new(1), TTL)).into();
+    let (_, _) = (acquire(&store, &a).await, acquire(&store, &b).await);
+    store.fail_next_with(Operation::RenewMany.of("b"), || LockError::new(ErrorKind::PermissionDenied, "no"));
+    let answers = store.renew_many(&renewals).await;
+    assert_eq!(answers[0].as_ref().unwrap(), &Standing::Held { remaining: TTL });
+    assert_eq!(answers[1].as_ref().unwrap_err().kind(), ErrorKind::PermissionDenied);
+    store.drop_reply_next(Operation::RenewMany);
+    assert!(store.renew_many(&renewals).await.iter().all(|answer| answer.as_ref().unwrap_err().is_outcome_unknown()));
+    assert_eq!((store.calls(Operation::RenewMany), store.calls(Operation::RenewMany.of("a"))), (2, 2));
+    assert_eq!(store.calls(Operation::Renew), 0);
+}
+
+#[tokio::test]
+async fn a_hanging_call_goes_on_fails_or_is_forgotten() {
+    let store = MemoryStore::new();
+    let holder = claim("k");
+
+    let mut handle = store.hang_next(Operation::TryAcquire);
+    let task = tokio::spawn({
+        let (store, attempt) = (store.clone(), attempt(&holder));
+        async move { store.try_acquire(&attempt).await }
+    });
+    store.called(Operation::TryAcquire, 1).await;
+    handle.reached().await;
+    handle.reached().await;
+    assert!(store.peek("k").is_none() && !task.is_finished());
+    handle.proceed();
+    assert!(matches!(task.await.unwrap().unwrap(), Reply::Granted(_)));
+
+    drop(store.hang_next(Operation::Release.of("k")));
+    assert!(store.release(&Release::new(holder.clone())).await.unwrap_err().is_retryable());
+
+    let handle = store.hang_next(Operation::Release);
+    {
+        let release = Release::new(holder.clone());
+        let mut given_up = pin!(store.release(&release));
+        assert!(poll_once(given_up.as_mut()).is_pending());
+    }
+    handle.proceed();
+    assert!(store.peek("k").is_some(), "a dropped call takes no effect later");
+}
+
+#[tokio::test]
+async fn a_late_answer_is_of_a_call_that_was_applied() {
+    let store = MemoryStore::new();
+    let holder = claim("k");
+    let request = attempt(&holder);
+    let handle = store.hang_reply_next(Operation::TryAcquire);
+    let mut call = pin!(store.try_acquire(&request));
+    assert!(poll_once(call.as_mut()).is_pending());
+    assert!(store.peek("k").is_some());
+    handle.proceed();
+    assert!(matches!(call.await.unwrap(), Reply::Granted(_)));
+    drop(store.hang_reply_next(Operation::Release));
+    assert!(store.release(&Release::new(holder)).await.unwrap_err().is_outcome_unknown());
+    assert!(store.peek("k").is_none());
+}
+
+#[tokio::test]
+async fn ordered_claims_refuse_a_straggler() {
+    let store = MemoryStore::new();
+    let holder = claim("k");
+    let request = attempt(&holder);
+    let handle = store.hang_next(Operation::TryAcquire);
+    let mut straggler = pin!(store.try_acquire(&request));
+    assert!(poll_once(straggler.as_mut()).is_pending());
+    store.withdraw(&holder, TTL).await.unwrap();
+    handle.proceed();
+    let refused = straggler.await.unwrap_err();
+    assert!(!refused.is_outcome_unknown() && store.peek("k").is_none());
+    let _ = acquire(&store, &holder).await;
+}
+
+#[tokio::test]
+async fn watchers_hear_of_free_keys_and_of_their_own_losses() {
+    let store = MemoryStore::new();
+    let (mine, other) = (ProviderId::random(), ProviderId::random());
+    let mut events = LeaseStore::watch(&store, &Watch::provider(mine)).await.unwrap();
+    let (victim, stranger) = (claim_of(mine, "a"), claim_of(other, "b"));
+    let _ = (acquire(&store, &victim).await, acquire(&store, &stranger).await);
+    let info = LockAdmin::force_release(&store, stranger.key(), "test").await.unwrap().unwrap();
+    assert_eq!(info.id.as_ref(), Some(stranger.id()));
+    assert!(store.force_release("a").is_some() && store.force_release("a").is_none());
+    let mut next = async || events.next().await.unwrap().unwrap();
+    assert_eq!(next().await, StoreEvent::Freed { key: stranger.key().clone() });
+    let (key, id) = (victim.key().clone(), victim.id().clone());
+    assert_eq!(next().await, StoreEvent::Gone { key: key.clone(), id, loss: Loss::ForceReleased });
+    assert_eq!(next().await, StoreEvent::Freed { key });
+}
+
+#[tokio::test]
+async fn events_can_be_missed_lost_and_cut() {
+    let store = MemoryStore::new();
+    let watch = Watch::provider(ProviderId::random());
+    let mut events = LeaseStore::watch(&store, &watch).await.unwrap();
+    let free = async |key: &str| {
+        let claim = claim(key);
+        let _ = acquire(&store, &claim).await;
+        let _ = store.release(&Release::new(claim)).await.unwrap();
+    };
+    for _ in 0..1000 {
+        free("many").await;
+    }
+    assert_eq!(events.next().await.unwrap().unwrap(), StoreEvent::Gap);
+    store.cut_watchers();
+    while let Some(event) = events.next().await {
+        assert!(matches!(event, Ok(StoreEvent::Freed { .. })));
+    }
+    let mut events = LeaseStore::watch(&store, &watch).await.unwrap();
+    store.lose_events(true);
+    free("lost").await;
+    store.lose_events(false);
+    free("heard").await;
+    let heard = StoreEvent::Freed { key: LockKey::new("heard").unwrap() };
+    assert_eq!(events.next().await.unwrap().unwrap(), heard);
+}
+
+#[tokio::test]
+async fn a_handle_can_declare_less() {
+    let store = MemoryStore::new().with_capabilities(StoreCapabilities::default());
+    let refused = LeaseStore::watch(&store, &Watch::provider(ProviderId::random())).await.err().unwrap();
+    assert_eq!(refused.kind(), ErrorKind::Unsupported);
+    assert!(MemoryStore::new().capabilities().push);
+}

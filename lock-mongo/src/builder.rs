@@ -1,0 +1,240 @@
+//! Building a provider, without I/O.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use distlock_api::{ErrorKind, Holder, LeaseOptions, LeaseProvider, LockError, Result};
+use mongodb::Client;
+use mongodb::options::{
+    CollectionOptions, DatabaseOptions, ReadConcern, ReadPreference, SelectionCriteria, WriteConcern,
+};
+
+use crate::index::Indexes;
+use crate::lease::Layout;
+use crate::provider::MongoProvider;
+use crate::store::MongoStore;
+use crate::topology::Topology;
+
+const DEFAULT_DATABASE: &str = "distlock";
+const DEFAULT_COLLECTION: &str = "locks";
+const DEFAULT_REQUEST_TIMEOUT: Duration = Duration::from_secs(5);
+/// Before that, tokens of a purged record could come back, and a queue be lost (R6).
+const MIN_PURGE_AFTER: Duration = Duration::from_secs(60 * 60);
+/// `expireAfterSeconds` is a 32-bit number.
+const MAX_PURGE_AFTER: Duration = Duration::from_secs(i32::MAX as u64);
+
+/// Makes a [`MongoProvider`]. Nothing is sent before the first lock is acquired, or [`MongoProvider::connect`].
+#[derive(Clone)]
+#[must_use]
+pub struct MongoProviderBuilder {
+    client: Client,
+    database: String,
+    collection: String,
+    purge_after: Duration,
+    request_timeout: Duration,
+    retryable_writes: bool,
+    lease: LeaseOptions,
+    holder: Holder,
+    owner_index: bool,
+    poll_interval: Option<(Duration, Duration)>,
+}
+
+impl MongoProviderBuilder {
+    pub(crate) fn new(client: Client, database: Option<&str>) -> Self {
+        Self {
+            client,
+            database: database.unwrap_or(DEFAULT_DATABASE).to_owned(),
+            collection: DEFAULT_COLLECTION.to_owned(),
+            purge_after: MIN_PURGE_AFTER,
+            request_timeout: DEFAULT_REQUEST_TIMEOUT,
+            retryable_writes: true,
+            lease: LeaseOptions::new(),
+            holder: Holder::of_this_process(),
+            owner_index: true,
+            poll_interval: None,
+        }
+    }
+
+    /// The database. Defaults to the one that the builder was made with, or `distlock`.
+    pub fn database(mut self, name: impl Into<String>) -> Self {
+        self.database = name.into();
+        self
+    }
+
+    /// The lock collection; all who share locks name the same. Defaults to `locks`.
+    pub fn collection(mut self, name: impl Into<String>) -> Self {
+        self.collection = name.into();
+        self
+    }
+
+    /// The terms of leases whose acquisition does not set them. Defaults to those of [`LeaseOptions`].
+    pub fn lease(mut self, defaults: LeaseOptions) -> Self {
+        self.lease = defaults;
+        self
+    }
+
+    /// Who holds the locks of this provider, for people. Defaults to host name and process id.
+    pub fn owner(mut self, owner: impl Into<Arc<str>>) -> Self {
+        self.holder = self.holder.with_owner(owner);
+        self
+    }
+
+    /// One named remark about all locks of this provider, for people, such as the program's version. Added to those of
+    /// [`Holder::of_this_process`]; an acquisition adds [its own](distlock_api::AcquireOptions::with_metadata).
+    pub fn metadata(mut self, name: impl Into<String>, value: impl Into<String>) -> Self {
+        self.holder = self.holder.with_metadata(name, value);
+        self
+    }
+
+    /// Creates no index of the owners. It makes [listing and releasing](distlock_api::LockAdmin::release_owner) by owner quick, and costs
+    /// each acquisition and release a little on the server. Defaults to creating it.
+    pub fn without_owner_index(mut self) -> Self {
+        self.owner_index = false;
+        self
+    }
+
+    /// How long one request to MongoDB may take, the driver's choice of a server included. Defaults to 5 s. Each request also carries it to the server.
+    pub fn request_timeout(mut self, limit: Duration) -> Self {
+        self.request_timeout = limit;
+        self
+    }
+
+    /// How often a waiter asks when it hears nothing: between `min` and `max`. Defaults to the engine's.
+    pub fn poll_interval(mut self, min: Duration, max: Duration) -> Self {
+        self.poll_interval = Some((min, max));
+        self
+    }
+
+    /// How long after its expiry a record is removed by the server, in whole seconds. Defaults to 1 h, which is also the shortest.
+    ///
+    /// The first to create the collection's TTL index decides; a provider that wants another time logs a warning and goes on.
+    pub fn purge_after(mut self, grace: Duration) -> Self {
+        self.purge_after = grace;
+        self
+    }
+
+    /// Says that the client's options turn retryable writes off (`retryWrites=false`), which the driver does not tell. Then the server cannot refuse a call that
+    /// arrives late, and the engine gives up an acquisition's id after a call of unknown outcome, as on a standalone. Defaults to on.
+    pub fn without_retryable_writes(mut self) -> Self {
+        self.retryable_writes = false;
+        self
+    }
+
+    /// The provider.
+    ///
+    /// # Errors
+    /// [`InvalidOptions`](ErrorKind::InvalidOptions): a name that is not one, a purge time below 1 h, a request timeout of zero, or what the lease engine refuses.
+    pub fn build(self) -> Result<MongoProvider> {
+        let (lease, holder, poll_interval, request_timeout) =
+            (self.lease, self.holder.clone(), self.poll_interval, self.request_timeout);
+        let store = Arc::new(self.build_store()?);
+        let mut engine = LeaseProvider::builder(Arc::<MongoStore>::clone(&store))
+            .lease(lease)
+            .holder(holder)
+            .request_timeout(request_timeout);
+        if let Some((min, max)) = poll_interval {
+            engine = engine.poll_interval(min, max);
+        }
+        Ok(MongoProvider::new(store, engine.build()?))
+    }
+
+    /// The store alone, for an engine of one's own; lease terms, owner and poll interval are not its business.
+    ///
+    /// # Errors
+    /// As [`build`](Self::build), except for what concerns the engine.
+    pub fn build_store(self) -> Result<MongoStore> {
+        check_database(&self.database)?;
+        check_collection(&self.collection)?;
+        if self.purge_after < MIN_PURGE_AFTER {
+            return refuse(format!(
+                "records must not be purged before {MIN_PURGE_AFTER:?} after their expiry, not {:?}: tokens could repeat",
+                self.purge_after
+            ));
+        }
+        if self.purge_after > MAX_PURGE_AFTER {
+            return refuse(format!("a purge time of {:?} is above the longest, {MAX_PURGE_AFTER:?}", self.purge_after));
+        }
+        if self.request_timeout.is_zero() {
+            return refuse("the request timeout must not be zero".into());
+        }
+        // Whatever the client's own defaults are (R17).
+        let primary = || SelectionCriteria::ReadPreference(ReadPreference::Primary);
+        let database = self.client.database_with_options(
+            &self.database,
+            DatabaseOptions::builder()
+                .selection_criteria(primary())
+                .read_concern(ReadConcern::local())
+                .write_concern(WriteConcern::majority())
+                .build(),
+        );
+        let records = database.collection_with_options(
+            &self.collection,
+            CollectionOptions::builder()
+                .selection_criteria(primary())
+                .read_concern(ReadConcern::local())
+                .write_concern(WriteConcern::majority())
+                .build(),
+        );
+        Ok(MongoStore {
+            database,
+            records,
+            layout: Layout::new(""),
+            topology: Topology::default(),
+            indexes: Indexes::new(Duration::from_secs(self.purge_after.as_secs()), self.owner_index),
+            request_timeout: self.request_timeout,
+            retryable_writes: self.retryable_writes,
+            calls: crate::calls::Calls::default(),
+        })
+    }
+}
+
+impl std::fmt::Debug for MongoProviderBuilder {
+    /// Without the client, whose options hold credentials.
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("MongoProviderBuilder")
+            .field("database", &self.database)
+            .field("collection", &self.collection)
+            .field("purge_after", &self.purge_after)
+            .field("request_timeout", &self.request_timeout)
+            .field("retryable_writes", &self.retryable_writes)
+            .field("lease", &self.lease)
+            .field("holder", &self.holder)
+            .field("owner_index", &self.owner_index)
+            .field("poll_interval", &self.poll_interval)
+            .finish_non_exhaustive()
+    }
+}
+
+fn check_database(name: &str) -> Result<()> {
+    if name.is_empty() || name.len() > 63 || name.contains(['/', '\\', '.', ' ', '"', '$', '\0']) {
+        return refuse(format!("{name:?} is not a name of a MongoDB database"));
+    }
+    Ok(())
+}
+
+fn check_collection(name: &str) -> Result<()> {
+    if name.is_empty() || name.contains(['$', '\0']) || name.starts_with("system.") {
+        return refuse(format!("{name:?} is not a name of a MongoDB collection"));
+    }
+    Ok(())
+}
+
+fn refuse<T>(message: String) -> Result<T> {
+    Err(LockError::new(ErrorKind::InvalidOptions, message))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_checked() {
+        for name in ["", "a$b", "a\0", "system.locks"] {
+            assert_eq!(check_collection(name).unwrap_err().kind(), ErrorKind::InvalidOptions, "{name:?}");
+        }
+        for name in ["locks", "app.locks", "Schlösser", "systematic"] {
+            check_collection(name).unwrap();
+        }
+        assert!(check_database("").is_err() && check_database("a.b").is_err() && check_database("distlock").is_ok());
+    }
+}

@@ -1,0 +1,198 @@
+//! What the driver's errors mean for a lock.
+
+use std::fmt;
+
+use distlock_api::{Disposition, ErrorKind, LockError, Phase};
+use mongodb::error::{Error, ErrorKind as DriverKind, NO_WRITES_PERFORMED, WriteFailure};
+
+/// What the failed operation may have changed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Effect {
+    /// Nothing, ever: it reads, or the same again does no harm and nobody believes it was done.
+    None,
+    /// A record.
+    Write,
+}
+
+/// The cause of an error, without what the driver's own one shows: the raw answer of the server, in which the refused command may be quoted.
+#[derive(Debug)]
+struct Cause(String);
+
+impl fmt::Display for Cause {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl std::error::Error for Cause {}
+
+/// Kind and disposition of a driver's error. In doubt the outcome of a write is unknown.
+pub(crate) fn translate(error: &Error, effect: Effect) -> LockError {
+    let verdict = Verdict::of(error);
+    let disposition = match (verdict.disposition, effect) {
+        (Disposition::OutcomeUnknown, Effect::None) => Disposition::Retryable,
+        (disposition, _) => disposition,
+    };
+    let locked = match verdict.kind {
+        ErrorKind::Timeout => LockError::timeout(Phase::Request, verdict.message),
+        kind => LockError::new(kind, verdict.message),
+    };
+    let locked = locked.with_disposition(disposition).with_source(Cause(verdict.cause));
+    match &*error.kind {
+        DriverKind::ServerSelection { .. } | DriverKind::DnsResolve { .. } => locked.with_phase(Phase::Connect),
+        _ => locked,
+    }
+}
+
+/// The client's own limit ran out while an operation was under way.
+pub(crate) fn unanswered(limit: std::time::Duration, effect: Effect) -> LockError {
+    let error = LockError::timeout(Phase::Request, format!("MongoDB did not answer within {limit:?}"));
+    match effect {
+        Effect::None => error,
+        Effect::Write => error.outcome_unknown(),
+    }
+}
+
+/// The server answered without the marker (R9).
+pub(crate) fn unmarked() -> LockError {
+    let message = "the server repeated an earlier answer in a form that does not tell what it was";
+    LockError::new(ErrorKind::Unavailable, message).outcome_unknown()
+}
+
+/// Whether an upsert lost a race for a fresh record.
+pub(crate) fn is_lost_race(error: &Error) -> bool {
+    let DriverKind::Command(command) = &*error.kind else { return false };
+    let on_id = || {
+        let pattern = error.server_response()?.get_document("keyPattern").ok()?;
+        let mut fields = pattern.iter();
+        let (name, _) = fields.next()?.ok()?;
+        (fields.next().is_none() && AsRef::<str>::as_ref(name) == "_id").then_some(())
+    };
+    command.code == 11000 && on_id().is_some()
+}
+
+/// Whether an index exists already, with other options or under another name.
+pub(crate) fn is_index_conflict(error: &Error) -> bool {
+    matches!(&*error.kind, DriverKind::Command(command) if matches!(command.code, 85 | 86))
+}
+
+struct Verdict {
+    kind: ErrorKind,
+    disposition: Disposition,
+    message: &'static str,
+    cause: String,
+}
+
+impl Verdict {
+    fn of(error: &Error) -> Self {
+        use Disposition::{OutcomeUnknown, Permanent, Retryable};
+
+        let verdict = |kind, disposition, message| Self { kind, disposition, message, cause: error.kind.to_string() };
+        match &*error.kind {
+            // The driver answers so only if no earlier try of the same operation reached a server.
+            DriverKind::ServerSelection { .. } | DriverKind::DnsResolve { .. } => {
+                verdict(ErrorKind::Unavailable, Retryable, "no MongoDB server can be reached")
+            }
+            DriverKind::Authentication { .. } => {
+                verdict(ErrorKind::PermissionDenied, Permanent, "MongoDB refused the credentials")
+            }
+            DriverKind::IncompatibleServer { .. } | DriverKind::SessionsNotSupported => {
+                verdict(ErrorKind::Unsupported, Permanent, "this MongoDB server is not supported")
+            }
+            DriverKind::Shutdown => verdict(ErrorKind::Unavailable, Permanent, "the MongoDB client has been shut down"),
+            DriverKind::InvalidArgument { .. } | DriverKind::InvalidTlsConfig { .. } => {
+                verdict(ErrorKind::Other, Permanent, "the MongoDB driver refused the operation")
+            }
+            DriverKind::Io(_) | DriverKind::ConnectionPoolCleared { .. } => {
+                verdict(ErrorKind::Unavailable, OutcomeUnknown, "the connection to MongoDB failed")
+            }
+            DriverKind::BsonDeserialization(_) | DriverKind::InvalidResponse { .. } => {
+                verdict(ErrorKind::Corrupt, OutcomeUnknown, "MongoDB's answer cannot be read")
+            }
+            DriverKind::Command(failed) => {
+                Self::of_code(failed.code, &failed.code_name, &failed.message).unless_nothing_written(error)
+            }
+            DriverKind::Write(WriteFailure::WriteError(failed)) => {
+                let name = failed.code_name.as_deref().unwrap_or_default();
+                Self::of_code(failed.code, name, &failed.message).unless_nothing_written(error)
+            }
+            // It was applied by the primary; whether it lasts is open.
+            DriverKind::Write(WriteFailure::WriteConcernError(failed)) => {
+                let kind = if matches!(failed.code, 50 | 64) { ErrorKind::Timeout } else { ErrorKind::Unavailable };
+                let cause = named(failed.code, &failed.code_name, &failed.message);
+                Self { kind, disposition: OutcomeUnknown, message: "no majority acknowledged the write", cause }
+            }
+            _ => verdict(ErrorKind::Other, OutcomeUnknown, "MongoDB failed"),
+        }
+    }
+
+    /// What a server means by an error code. One that stands in no group says nothing about what was done.
+    fn of_code(code: i32, name: &str, message: &str) -> Self {
+        use Disposition::{OutcomeUnknown, Permanent, Retryable};
+
+        let (kind, disposition, summary) = match code {
+            // The text of these quotes the command, with keys and owners.
+            13 => {
+                let summary = "the MongoDB user may not do what locks need on this collection";
+                return Self {
+                    kind: ErrorKind::PermissionDenied,
+                    disposition: Permanent,
+                    message: summary,
+                    cause: named(code, name, "needed: find, insert, update and createIndex; to watch, changeStream"),
+                };
+            }
+            18 | 8000 => (ErrorKind::PermissionDenied, Permanent, "MongoDB refused the credentials"),
+            50 => (ErrorKind::Timeout, OutcomeUnknown, "MongoDB gave up at the time limit"),
+            112 | 225 => (ErrorKind::Unavailable, Retryable, "MongoDB gave way to another write"),
+            // Stepping down, shutting down, recovering, not primary; and, between the members of a cluster, a host that cannot be reached.
+            6 | 7 | 89 | 91 | 134 | 189 | 262 | 9001 | 10058 | 10107 | 11600 | 11602 | 13435 | 13436 => {
+                (ErrorKind::Unavailable, OutcomeUnknown, "MongoDB cannot serve now")
+            }
+            20 | 51144 => (ErrorKind::Unsupported, Permanent, "this MongoDB deployment cannot do what was asked"),
+            14 | 15 | 241 | 16554 => (ErrorKind::Corrupt, Permanent, "a lock record is not what the protocol allows"),
+            2 | 9 | 26 | 59 | 66 | 72 | 73 | 115 | 121 | 166 | 303 | 323 | 10334 | 11000 | 17280 => {
+                (ErrorKind::Other, Permanent, "MongoDB refused the operation")
+            }
+            _ => (ErrorKind::Other, OutcomeUnknown, "MongoDB failed"),
+        };
+        Self { kind, disposition, message: summary, cause: named(code, name, message) }
+    }
+
+    /// The server says so itself for some errors of a state change.
+    fn unless_nothing_written(mut self, error: &Error) -> Self {
+        if self.disposition == Disposition::OutcomeUnknown && error.contains_label(NO_WRITES_PERFORMED) {
+            self.disposition = Disposition::Retryable;
+        }
+        self
+    }
+}
+
+fn named(code: i32, name: &str, message: &str) -> String {
+    format!("error {code} {name}: {message}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_unknown_code_leaves_the_outcome_open() {
+        for code in [0, 1, 8, 24, 11601, 99999] {
+            assert_eq!(Verdict::of_code(code, "", "").disposition, Disposition::OutcomeUnknown, "{code}");
+        }
+    }
+
+    #[test]
+    fn a_refusal_does_not_quote_the_command() {
+        let verdict = Verdict::of_code(13, "Unauthorized", "not authorized to execute { owner: \"secret\" }");
+        assert!(!verdict.cause.contains("secret"));
+        assert_eq!(verdict.kind, ErrorKind::PermissionDenied);
+    }
+
+    #[test]
+    fn reading_changes_nothing() {
+        let error = Error::from(std::io::Error::from(std::io::ErrorKind::ConnectionReset));
+        assert!(translate(&error, Effect::Write).is_outcome_unknown());
+        assert!(translate(&error, Effect::None).is_retryable());
+    }
+}

@@ -1,0 +1,43 @@
+//! What a fenced write says.
+
+use distlock_api::FencingToken;
+
+/// The answer to a write through a [`Fence`](super::Fence).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[must_use = "`FencedOff` and `NoDocument` mean that nothing was written"]
+pub enum Fenced<T> {
+    /// It was written.
+    Accepted(T),
+    /// A later holder of the lock has written to the document: nothing was changed. Whoever hears this has lost the lock, whatever its guard says.
+    FencedOff {
+        /// The token in the document.
+        newest: FencingToken,
+    },
+    /// No document matches.
+    NoDocument,
+}
+
+impl<T> Fenced<T> {
+    /// Whether it was written.
+    #[must_use]
+    pub const fn is_accepted(&self) -> bool {
+        matches!(self, Self::Accepted(_))
+    }
+
+    /// What was written, if it was.
+    #[must_use]
+    pub fn accepted(self) -> Option<T> {
+        match self {
+            Self::Accepted(value) => Some(value),
+            Self::FencedOff { .. } | Self::NoDocument => None,
+        }
+    }
+
+    pub(super) fn map<U>(self, change: impl FnOnce(T) -> U) -> Fenced<U> {
+        match self {
+            Self::Accepted(value) => Fenced::Accepted(change(value)),
+            Self::FencedOff { newest } => Fenced::FencedOff { newest },
+            Self::NoDocument => Fenced::NoDocument,
+        }
+    }
+}

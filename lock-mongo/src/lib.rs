@@ -1,0 +1,87 @@
+//! Distributed locks in MongoDB, for fleets that already run it.
+//!
+//! [`MongoProvider`] is a [`LockProvider`](distlock_api::LockProvider): one record per key in a lock collection, and the record *is* the lock. What a lock promises is
+//! said there and at [`LockGuard`](distlock_api::LockGuard); this page says what MongoDB adds.
+//!
+//! ```no_run
+//! use distlock_api::LockProviderExt;
+//! use distlock_mongo::MongoProvider;
+//! use distlock_mongo::mongodb::Client;
+//!
+//! # async fn nightly_report() {}
+//! # async fn example() -> Result<(), Box<dyn std::error::Error>> {
+//! let client = Client::with_uri_str("mongodb://db1,db2,db3/?replicaSet=rs0").await?;
+//! let locks = MongoProvider::builder(client.database("app")).owner("report-server-3").build()?;
+//! locks.connect().await?; // optional: a wrong address or a missing privilege is known now
+//!
+//! let guard = locks.acquire("reports/nightly").await?;
+//! guard.run(nightly_report()).await?; // dropped at once if the lock is lost
+//! let _ = guard.release().await?;
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! # When which
+//! * A lock around work whose data is **elsewhere**, or everywhere: this provider. Let the resource check the
+//!   [fencing token](distlock_api::LockGuard::fencing_token) where it can.
+//! * A change of **one MongoDB document**: a conditional update of that document needs no lock at all.
+//! * Tests and single processes: the in-memory backend of `distlock-memory`.
+//!
+//! # What it needs
+//! **MongoDB 6.0 or later.** Older servers are refused with [`Unsupported`](distlock_api::ErrorKind::Unsupported).
+//!
+//! | deployment | |
+//! |---|---|
+//! | replica set | supported; also of one member |
+//! | standalone | works. Fencing tokens come from the server's wall clock instead of the logical one. An acquisition that was cancelled or timed out, and reaches the server after its own withdrawal, can leave a lease that nobody owns until its ttl ends |
+//! | sharded | expected to work with the collection unsharded or sharded by `_id`; not tested. `$$NOW` and `$$CLUSTER_TIME` come from the router there, so the skew of the routers' clocks belongs into the safety margin |
+//!
+//! **Privileges** on the lock collection: `find`, `insert`, `update` and `createIndex`; without the last one records are never removed, and a warning is logged. Operators who
+//! [watch](distlock_api::LockAdmin::watch) need `changeStream` and `find`.
+//!
+//! **The client's defaults play no part**: locks are written with `w: "majority"` and read from the primary, whatever the connection string says. Retryable
+//! writes must be on, which is the driver's default; else say [`without_retryable_writes`](MongoProviderBuilder::without_retryable_writes).
+//! The collection must have no default collation other than `simple`: keys that a collation calls equal would be one lock.
+//!
+//! **A session for each held lock**: [`Client::shutdown`](mongodb::Client::shutdown) waits for all sessions, so close the provider first.
+//!
+//! # Whose clock
+//! Only the server's (contract clause C2): `$$NOW` inside the one command that decides. The client measures durations with its monotonic clock. What must hold (rule R4): steps of the
+//! server's clock, and the skew between members that succeed each other as primary, stay below the [safety margin](distlock_api::LeaseOptions::safety_margin), a
+//! tenth of the ttl by default. Keep NTP running on the servers.
+//!
+//! # Tokens
+//! `max(last token + 1, clock)`. The first half makes them strictly increasing, the second carries them over the removal of a record (rule R5). The clock is the replica set's
+//! logical one, seconds × 2³⁰ + the number within the second; on a standalone the server's wall clock in the same magnitude, seconds × 2³⁰ + milliseconds × 2²⁰, so that a standalone
+//! that becomes a replica set goes on upwards.
+//!
+//! # The collection
+//! Records are removed by a TTL index, [an hour](MongoProviderBuilder::purge_after) after their last use at the earliest, so the collection grows with the number of keys used per hour. Another index finds the locks of an owner
+//! ([unless left out](MongoProviderBuilder::without_owner_index)). Both are made once, in the background; if that fails a warning is logged. **Deleting records by hand** frees locks that are
+//! held, and within that hour also puts the order of tokens at risk (C5): use [`force_release`](distlock_api::LockAdmin::force_release) instead.
+//!
+//! # Documents of your own
+//! [`Fence`] keeps a late holder out of the documents that a lock protects: an update carries the guard's token as a condition and as a stamp.
+//!
+//! # Costs
+//! One command for an acquisition, one for a release, one for the renewal of up to 200 leases; each waits for a majority of the replica set. Waiters poll.
+
+mod admin;
+mod builder;
+mod calls;
+mod error;
+mod fenced;
+mod index;
+mod lease;
+#[doc = include_str!("../PROTOCOL.md")]
+pub mod protocol {}
+mod provider;
+mod renewal;
+mod store;
+mod topology;
+
+pub use builder::MongoProviderBuilder;
+pub use fenced::{Fence, Fenced};
+pub use mongodb;
+pub use provider::MongoProvider;
+pub use store::MongoStore;

@@ -1,0 +1,91 @@
+//! The store under the lease engine.
+
+use std::fmt;
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use distlock_api::{
+    Accounting, AcquireOptions, Acquired, Capabilities, LeaseProvider, LockAdmin, LockKey, LockProvider, Result,
+};
+use mongodb::{Client, Database};
+
+use crate::builder::MongoProviderBuilder;
+use crate::store::MongoStore;
+
+/// Distributed locks in a MongoDB collection. Clones are the same provider.
+///
+/// See the [crate's documentation](crate) for what it needs and what it promises.
+#[derive(Clone)]
+pub struct MongoProvider {
+    store: Arc<MongoStore>,
+    engine: LeaseProvider,
+}
+
+impl MongoProvider {
+    /// A provider in a database. Its client's read and write concerns are not used: locks need their own.
+    pub fn builder(database: Database) -> MongoProviderBuilder {
+        MongoProviderBuilder::new(database.client().clone(), Some(database.name()))
+    }
+
+    /// A provider in the database `distlock` of a client, unless [another](MongoProviderBuilder::database) is named.
+    pub fn builder_from_client(client: &Client) -> MongoProviderBuilder {
+        MongoProviderBuilder::new(client.clone(), None)
+    }
+
+    pub(crate) fn new(store: Arc<MongoStore>, engine: LeaseProvider) -> Self {
+        Self { store, engine }
+    }
+
+    /// Checks the connection, the deployment and the privileges, and creates the index, before the first lock is needed. Optional.
+    ///
+    /// # Errors
+    /// As [`MongoStore::connect`].
+    ///
+    /// # Cancel safety
+    /// Cancel safe: what was found out is kept, the index may be made nevertheless.
+    pub async fn connect(&self) -> Result<()> {
+        self.store.connect().await
+    }
+
+    /// The store.
+    #[must_use]
+    pub fn store(&self) -> &Arc<MongoStore> {
+        &self.store
+    }
+}
+
+impl fmt::Display for MongoProvider {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "MongoDB({})", self.store.records.namespace())
+    }
+}
+
+impl fmt::Debug for MongoProvider {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("MongoProvider").field("store", &self.store).finish_non_exhaustive()
+    }
+}
+
+#[async_trait]
+#[deny(clippy::missing_trait_methods)]
+impl LockProvider for MongoProvider {
+    async fn acquire_with(&self, key: LockKey, options: AcquireOptions) -> Result<Acquired> {
+        self.engine.acquire_with(key, options).await
+    }
+
+    fn capabilities(&self) -> Capabilities {
+        self.engine.capabilities()
+    }
+
+    fn accounting(&self) -> Accounting {
+        self.engine.accounting()
+    }
+
+    fn admin(&self) -> Option<&dyn LockAdmin> {
+        self.engine.admin()
+    }
+
+    async fn close(&self) -> Result<()> {
+        self.engine.close().await
+    }
+}

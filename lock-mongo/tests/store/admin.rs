@@ -1,0 +1,260 @@
+//! Administration beyond the forced release of one key: owners, lists, indexes, events.
+
+use std::time::Duration;
+
+use distlock_api::store::{Attempt, Claim, LeaseStore, Reply, Standing};
+use distlock_api::{
+    AcquireOptions, ErrorKind, ListOptions, LockAdmin, LockEvent, LockEvents, LockFilter, LockProvider,
+    LockProviderExt, Loss,
+};
+use distlock_mongo::mongodb::IndexModel;
+use distlock_mongo::mongodb::bson::{Document, doc};
+use distlock_mongo::mongodb::options::{Hint, IndexOptions};
+use distlock_mongo::{MongoProvider, MongoStore};
+use futures_util::{StreamExt, TryStreamExt};
+
+use super::Checks;
+use super::world::{LONG, SHORT, World, admin, claim, granted, key, opened, random_name, release, renew};
+
+pub(super) fn add(checks: &mut Checks<'_>) {
+    checks.add("release_owner_counts_the_held", release_owner);
+    checks.add("owner_index_is_used", owner_index);
+    checks.add("owner_index_can_be_left_out", no_owner_index);
+    checks.add("owner_index_conflict_is_not_fatal", owner_index_conflict);
+    checks.add("defaults_describe_the_process", defaults);
+    checks.add("list_skips_foreign_documents", foreign);
+    if checks.is_replica_set() {
+        checks.add("events_of_any_shape", events);
+        checks.add("events_of_an_expiry", expiry);
+        checks.add("events_of_many_locks_at_once", many);
+        checks.add("events_end_with_the_collection", dropped);
+        checks.add("events_are_not_renewals", no_renewals);
+    } else {
+        checks.add("events_are_unsupported", unsupported);
+    }
+}
+
+async fn granted_to(store: &MongoStore, claim: &Claim, owner: &str, ttl: Duration) -> distlock_api::store::Grant {
+    let said = AcquireOptions::new().with_owner(owner);
+    match store.try_acquire(&Attempt::new(claim.clone(), ttl).with_holder(said.holder().clone())).await.unwrap() {
+        Reply::Granted(grant) => grant,
+        other => panic!("not granted: {other:?}"),
+    }
+}
+
+async fn release_owner(world: World) {
+    let store = world.store();
+    let [held, expired, freed, other] = [(); 4].map(|()| claim(&key()));
+    let grant = granted_to(&store, &held, "$me", LONG).await;
+    granted_to(&store, &expired, "$me", SHORT).await;
+    granted_to(&store, &freed, "$me", LONG).await;
+    assert!(release(&store, &freed).await.is_released());
+    let others = granted_to(&store, &other, "$mee", LONG).await;
+    opened(&store, expired.key()).await;
+
+    assert_eq!(
+        admin(&store).release_owner("$me", "$why").await.unwrap(),
+        1,
+        "the expired and the released do not count"
+    );
+    assert_eq!(renew(&store, &held, grant.token, LONG).await, Standing::Gone(Loss::ForceReleased));
+    assert_eq!(renew(&store, &other, others.token, LONG).await, Standing::Held { remaining: LONG });
+    let history = admin(&store).history(held.key()).await.unwrap();
+    let [entry] = &*history else { panic!("{history:?}") };
+    assert_eq!((entry.id.as_ref(), entry.owner.as_deref()), (Some(held.id()), Some("$me")));
+    assert_eq!((entry.token, &*entry.reason), (grant.token, "$why"));
+    assert!(entry.at.elapsed().unwrap_or_default() < Duration::from_secs(3600), "{entry:?}");
+    for free in [&expired, &freed] {
+        assert!(admin(&store).history(free.key()).await.unwrap().is_empty());
+    }
+    let next = granted(&store, &claim(held.key()), LONG).await;
+    assert!(next.token.get() > grant.token.get() + 1, "the token advances by the force-release itself");
+}
+
+/// The stages of the plan that the server chose.
+fn plan(explained: &Document) -> String {
+    explained.get_document("queryPlanner").unwrap().get_document("winningPlan").unwrap().to_string()
+}
+
+async fn owner_index(world: World) {
+    let name = random_name("locks");
+    let store = world.store_on(&world.client, &name);
+    store.connect().await.unwrap();
+    let a = claim(&key());
+    granted_to(&store, &a, "me", LONG).await;
+    let database = world.client.database("distlock_test");
+    let find = doc! { "find": &name, "filter": { "owner": { "$eq": "me" } }, "sort": { "_id": 1 } };
+    let plan = plan(&database.run_command(doc! { "explain": find }).await.unwrap());
+    assert!(plan.contains("distlock_owner") && !plan.contains("\"SORT\""), "{plan}");
+    // Only records that name an owner are in it.
+    assert!(release(&store, &a).await.is_released());
+    let records = world.raw(&name);
+    let named = records.find(doc! { "owner": { "$exists": true } }).hint(Hint::Name("distlock_owner".into()));
+    assert_eq!(named.await.unwrap().count().await, 0);
+}
+
+async fn no_owner_index(world: World) {
+    let name = random_name("locks");
+    let builder = MongoProvider::builder(world.client.database("distlock_test")).collection(&*name);
+    let store = builder.without_owner_index().build_store().unwrap();
+    store.connect().await.unwrap();
+    let names = world.raw(&name).list_index_names().await.unwrap();
+    assert_eq!(names, ["_id_", "distlock_purge"]);
+    granted_to(&store, &claim(&key()), "me", LONG).await;
+    assert_eq!(admin(&store).release_owner("me", "test").await.unwrap(), 1);
+}
+
+async fn owner_index_conflict(world: World) {
+    let name = random_name("locks");
+    let options = IndexOptions::builder().name("distlock_owner".to_owned()).build();
+    let other = IndexModel::builder().keys(doc! { "somethingElse": 1 }).options(options).build();
+    world.raw(&name).create_index(other).await.unwrap();
+    let store = world.store_on(&world.client, &name);
+    store.connect().await.unwrap();
+    assert_eq!(world.raw(&name).list_index_names().await.unwrap(), ["_id_", "distlock_owner", "distlock_purge"]);
+    granted_to(&store, &claim(&key()), "me", LONG).await;
+    assert_eq!(admin(&store).release_owner("me", "test").await.unwrap(), 1);
+}
+
+async fn defaults(world: World) {
+    let builder = || MongoProvider::builder(world.client.database("distlock_test")).collection(random_name("locks"));
+    let locks = builder().metadata("version", "$1").build().unwrap();
+    let guard = locks.acquire(key()).metadata("job", "nightly").await.unwrap();
+    let info = locks.admin().unwrap().inspect(guard.key()).await.unwrap().unwrap();
+    assert!(info.owner.unwrap().ends_with(&format!("pid {}", std::process::id())));
+    assert_eq!((&*info.metadata["version"], &*info.metadata["job"]), ("$1", "nightly"));
+    assert!(info.metadata["program"].starts_with("store"));
+    let error = builder().metadata("n", "v".repeat(5000)).build().unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::InvalidOptions);
+}
+
+async fn foreign(world: World) {
+    let name = random_name("locks");
+    let store = world.store_on(&world.client, &name);
+    let own = claim(&key());
+    granted_to(&store, &own, "me", LONG).await;
+    world.raw(&name).insert_many([doc! { "_id": 7 }, doc! { "_id": "free" }, doc! { "a": 1 }]).await.unwrap();
+    let list: Vec<_> = admin(&store).list(ListOptions::new()).try_collect().await.unwrap();
+    assert_eq!(list.iter().map(|info| &info.key).collect::<Vec<_>>(), [own.key()]);
+    assert_eq!(admin(&store).release_matching(&LockFilter::new().prefix("key"), "test").await.unwrap(), 1);
+}
+
+async fn next(events: &mut LockEvents) -> LockEvent {
+    let event = tokio::time::timeout(Duration::from_secs(20), events.try_next()).await.expect("an event");
+    event.unwrap().expect("the stream goes on")
+}
+
+/// Small records are replaced, big ones updated: both tell the same.
+async fn events(world: World) {
+    for meta in [0, 40] {
+        let store = world.store();
+        let mut events = LockAdmin::watch(&store).await.unwrap();
+        let key = key();
+        for round in 0..6 {
+            let a = claim(&key);
+            let mut said = AcquireOptions::new().with_owner("$me");
+            for n in 0..meta {
+                said = said.with_metadata(format!("{n}"), "something that makes the record big");
+            }
+            let attempt = Attempt::new(a.clone(), LONG).with_holder(said.holder().clone());
+            let Reply::Granted(grant) = store.try_acquire(&attempt).await.unwrap() else { panic!("busy") };
+            // Asked twice, as after a lost reply: one grant.
+            store.try_acquire(&attempt).await.unwrap();
+            let (id, token, owner) = (a.id().clone(), grant.token, Some("$me".to_owned()));
+            let expected = LockEvent::Granted { key: key.clone(), id: id.clone(), token, owner };
+            assert_eq!(next(&mut events).await, expected, "round {round}, {meta} remarks");
+            let expected = if round % 3 == 1 {
+                admin(&store).force_release(&key, "$why").await.unwrap().unwrap();
+                LockEvent::ForceReleased { key: key.clone(), id }
+            } else {
+                assert!(release(&store, &a).await.is_released());
+                LockEvent::Released { key: key.clone(), id }
+            };
+            assert!(!matches!(release(&store, &claim(&key)).await, distlock_api::ReleaseOutcome::Released));
+            assert_eq!(next(&mut events).await, expected, "round {round}, {meta} remarks");
+        }
+    }
+}
+
+async fn expiry(world: World) {
+    let name = random_name("locks");
+    let store = world.store_on(&world.client, &name);
+    let key = key();
+    let unseen = claim(&key);
+    granted_to(&store, &unseen, "one", SHORT).await;
+    let mut events = LockAdmin::watch(&store).await.unwrap();
+    opened(&store, &key).await;
+    let mut before = unseen;
+    for _ in 0..2 {
+        let a = claim(&key);
+        let token = granted_to(&store, &a, "same owner", SHORT).await.token;
+        let expected = LockEvent::Expired { key: key.clone(), id: before.id().clone() };
+        assert_eq!(next(&mut events).await, expected);
+        let owner = Some("same owner".to_owned());
+        let expected = LockEvent::Granted { key: key.clone(), id: a.id().clone(), token, owner };
+        assert_eq!(next(&mut events).await, expected);
+        opened(&store, &key).await;
+        before = a;
+    }
+    // As the TTL index does.
+    world.raw(&name).delete_one(doc! { "_id": key.as_str() }).await.unwrap();
+    assert_eq!(next(&mut events).await, LockEvent::Expired { key: key.clone(), id: before.id().clone() });
+    // A grant after a release is no take-over.
+    let [a, b] = [(); 2].map(|()| claim(&key));
+    granted(&store, &a, LONG).await;
+    assert!(release(&store, &a).await.is_released());
+    granted(&store, &b, LONG).await;
+    for expected in ["granted", "released", "granted"] {
+        assert_eq!(next(&mut events).await.as_str(), expected);
+    }
+}
+
+async fn many(world: World) {
+    let store = world.store();
+    let claims = [(); 20].map(|()| claim(&key()));
+    for claim in &claims {
+        granted_to(&store, claim, "session", LONG).await;
+    }
+    let mut events = LockAdmin::watch(&store).await.unwrap();
+    assert_eq!(admin(&store).release_owner("session", "ended").await.unwrap(), 20);
+    let mut told = Vec::new();
+    for _ in &claims {
+        match next(&mut events).await {
+            LockEvent::ForceReleased { id, .. } => told.push(id),
+            other => panic!("{other:?}"),
+        }
+    }
+    let mut expected: Vec<_> = claims.iter().map(|claim| claim.id().clone()).collect();
+    expected.sort();
+    told.sort();
+    assert_eq!(told, expected);
+}
+
+async fn dropped(world: World) {
+    let name = random_name("locks");
+    let store = world.store_on(&world.client, &name);
+    granted(&store, &claim(&key()), LONG).await;
+    let events = LockAdmin::watch(&store).await.unwrap();
+    world.raw(&name).drop().await.unwrap();
+    let told: Vec<LockEvent> =
+        tokio::time::timeout(Duration::from_secs(20), events.try_collect()).await.expect("an end").unwrap();
+    assert!(!told.is_empty() && told.iter().all(|event| *event == LockEvent::Gap), "{told:?}");
+}
+
+async fn no_renewals(world: World) {
+    let store = world.store();
+    let a = claim(&key());
+    let token = granted(&store, &a, LONG).await.token;
+    let mut events = LockAdmin::watch(&store).await.unwrap();
+    for extra in 1..4 {
+        renew(&store, &a, token, LONG * extra).await;
+    }
+    assert!(release(&store, &a).await.is_released());
+    assert_eq!(next(&mut events).await.as_str(), "released");
+}
+
+async fn unsupported(world: World) {
+    let error = LockAdmin::watch(&world.store()).await.err().unwrap();
+    assert_eq!(error.kind(), ErrorKind::Unsupported);
+    assert!(error.to_string().contains("standalone"), "{error}");
+}

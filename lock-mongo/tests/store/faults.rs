@@ -1,0 +1,250 @@
+//! Servers that are away, refuse, hang, or lose their answers.
+
+use std::error::Error;
+use std::future::IntoFuture;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use distlock_api::store::{Attempt, LeaseStore, Release, Renewal};
+use distlock_api::{Disposition, ErrorKind, LeaseProvider, LockError, LockProvider, LockProviderExt};
+use distlock_mongo::MongoProvider;
+use distlock_mongo::mongodb::Client;
+use distlock_mongo::mongodb::bson::doc;
+use distlock_mongo::mongodb::options::{ClientOptions, Credential, ServerAddress};
+
+use super::Checks;
+use super::world::{LONG, World, admin, claim, granted, key, random_name, release};
+
+pub(super) fn add(checks: &mut Checks<'_>) {
+    checks.add_alone("C18_hung_server_is_bounded", hung);
+    checks.add_alone("C10_write_concern_error_leaves_the_outcome_open", write_concern_error);
+    checks.add("wrong_credentials", wrong_credentials);
+    checks.add("C18_unreachable_server_is_bounded", unreachable);
+    checks.add("corrupt_record", corrupt_record);
+    checks.add_alone("C13_a_hung_server_is_usable_as_soon_as_it_is_back", back);
+    checks.add_alone("not_allowed_to_create_the_index", no_index);
+    checks.add_alone("not_allowed_to_write", no_write);
+    if checks.is_replica_set() {
+        checks.add_alone("C10_replayed_write", replayed);
+        checks.add_alone("R11_straggler_is_refused", straggler);
+        checks.add_alone("stepped_down", stepped_down);
+    }
+}
+
+/// Everything that an error shows, to people and to programs.
+fn shown(error: &LockError) -> String {
+    let mut text = format!("{error} {error:?} {error:#?}");
+    let mut source = error.source();
+    while let Some(cause) = source {
+        text += &format!(" {cause} {cause:?}");
+        source = cause.source();
+    }
+    text
+}
+
+async fn unreachable(_: World) {
+    // Nobody listens on a port that was just given back.
+    let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    let hosts = vec![ServerAddress::Tcp { host: "127.0.0.1".into(), port: Some(port) }];
+    let options = ClientOptions::builder().hosts(hosts).build();
+    let client = Client::with_options(options).unwrap();
+    let store = MongoProvider::builder_from_client(&client).build_store().unwrap();
+    let limit = Duration::from_millis(300);
+    let a = claim(&key());
+    for _ in 0..2 {
+        let started = Instant::now();
+        let error = store.try_acquire(&Attempt::new(a.clone(), LONG).with_timeout(limit)).await.unwrap_err();
+        assert!(started.elapsed() < Duration::from_secs(5), "{:?}", started.elapsed());
+        assert_eq!((error.kind(), error.disposition()), (ErrorKind::Unavailable, Disposition::Retryable), "{error:?}");
+        assert_eq!(error.key(), Some(a.key()));
+    }
+    let error = store.release(&Release::new(a.clone()).with_timeout(limit)).await.unwrap_err();
+    assert!(error.is_retryable(), "{error:?}");
+    let batch = [Renewal::lease(a.clone(), distlock_api::FencingToken::new(1), LONG).with_timeout(limit)];
+    let started = Instant::now();
+    assert!(store.renew_many(&batch).await.remove(0).is_err());
+    assert!(started.elapsed() < Duration::from_secs(5), "{:?}", started.elapsed());
+
+    // The driver's own limit comes first: it says that no server was found.
+    let mut options =
+        ClientOptions::builder().hosts(vec![ServerAddress::Tcp { host: "127.0.0.1".into(), port: Some(port) }]).build();
+    options.server_selection_timeout = Some(Duration::from_millis(50));
+    let client = Client::with_options(options).unwrap();
+    let store = MongoProvider::builder_from_client(&client).build_store().unwrap();
+    let error = store.try_acquire(&Attempt::new(a, LONG)).await.unwrap_err();
+    assert_eq!((error.kind(), error.disposition()), (ErrorKind::Unavailable, Disposition::Retryable), "{error:?}");
+}
+
+async fn wrong_credentials(world: World) {
+    let secret = "correct horse battery staple";
+    let credential = Credential::builder().username("alice".to_owned()).password(secret.to_owned()).build();
+    let (client, _) = world.connect(|options| options.credential = Some(credential)).await;
+    // The driver gives a server that refused it a pause of seconds, in which it only says that there is none.
+    let limit = Duration::from_millis(500);
+    let provider = MongoProvider::builder_from_client(&client).request_timeout(limit).build().unwrap();
+    let builder = MongoProvider::builder(client.database("app"));
+    let shown_things = format!("{provider} {provider:?} {:?} {builder:?}", provider.store());
+    assert!(!shown_things.contains("horse") && !shown_things.contains("alice"), "{shown_things}");
+    let error = provider.store().try_acquire(&Attempt::new(claim(&key()), LONG)).await.unwrap_err();
+    assert_eq!((error.kind(), error.disposition()), (ErrorKind::PermissionDenied, Disposition::Permanent), "{error:?}");
+    let text = shown(&error) + &shown(&provider.connect().await.unwrap_err());
+    assert!(!text.contains("horse") && !text.contains("mongodb://"), "{text}");
+}
+
+async fn hung(world: World) {
+    let name = random_name("locks");
+    let (store, app) = world.store_of_app(&name).await;
+    granted(&store, &claim(&key()), LONG).await;
+    let limit = Duration::from_millis(200);
+    let block = doc! { "blockConnection": true, "blockTimeMS": 1500 };
+
+    let a = claim(&key());
+    world.fail(&app, "findAndModify", block.clone()).await;
+    let started = Instant::now();
+    let error = store.try_acquire(&Attempt::new(a.clone(), LONG).with_timeout(limit)).await.unwrap_err();
+    assert!(started.elapsed() < Duration::from_secs(1), "{:?}", started.elapsed());
+    assert_eq!((error.kind(), error.disposition()), (ErrorKind::Timeout, Disposition::OutcomeUnknown), "{error:?}");
+    assert_eq!(error.phase(), Some(distlock_api::Phase::Request));
+
+    let b = claim(&key());
+    let token = granted(&store, &b, LONG).await.token;
+    world.fail(&app, "update", block.clone()).await;
+    let started = Instant::now();
+    let renewal = Renewal::lease(b.clone(), token, LONG).with_timeout(limit);
+    assert_eq!(store.renew(&renewal).await.unwrap_err().kind(), ErrorKind::Timeout);
+    assert!(started.elapsed() < Duration::from_secs(1), "{:?}", started.elapsed());
+    world.fail(&app, "findAndModify", block).await;
+    let started = Instant::now();
+    let error = store.release(&Release::new(b.clone()).with_timeout(limit)).await.unwrap_err();
+    assert!(error.is_outcome_unknown(), "{error:?}");
+    assert!(started.elapsed() < Duration::from_secs(1), "{:?}", started.elapsed());
+    assert!(release(&store, &b).await.is_released(), "repeated");
+}
+
+/// Many callers give up while the server hangs. Their calls must not stand in the way of those that come when it is back.
+async fn back(world: World) {
+    let (store, app) = world.store_of_app(&random_name("locks")).await;
+    granted(&store, &claim(&key()), LONG).await;
+    let block =
+        doc! { "failCommands": ["findAndModify"], "appName": app, "blockConnection": true, "blockTimeMS": 1000 };
+    world.admin(doc! { "configureFailPoint": "failCommand", "mode": { "times": 10 }, "data": block }).await;
+    let limit = Duration::from_millis(300);
+    let hung = (0..300).map(async |_| {
+        store.try_acquire(&Attempt::new(claim(&key()), LONG).with_timeout(limit)).await.map(|_| ()).unwrap_err()
+    });
+    for error in futures_util::future::join_all(hung).await {
+        assert_eq!(error.kind(), ErrorKind::Timeout, "{error:?}");
+    }
+    let started = Instant::now();
+    let attempt = Attempt::new(claim(&key()), LONG).with_timeout(Duration::from_secs(20));
+    assert!(store.try_acquire(&attempt).await.is_ok());
+    assert!(started.elapsed() < Duration::from_secs(6), "{:?}", started.elapsed());
+}
+
+async fn write_concern_error(world: World) {
+    let name = random_name("locks");
+    let (store, app) = world.store_of_app(&name).await;
+    granted(&store, &claim(&key()), LONG).await;
+    let failure = doc! { "writeConcernError": { "code": 64, "errmsg": "waiting for replication timed out" } };
+    let a = claim(&key());
+    world.fail(&app, "findAndModify", failure.clone()).await;
+    let error = store.try_acquire(&Attempt::new(a.clone(), LONG)).await.unwrap_err();
+    assert!(error.is_outcome_unknown(), "{error:?}");
+    let info = admin(&store).inspect(a.key()).await.unwrap().expect("it was applied");
+    assert_eq!(granted(&store, &a, LONG).await.token, info.token);
+    world.fail(&app, "findAndModify", failure).await;
+    assert!(store.release(&Release::new(a.clone())).await.unwrap_err().is_outcome_unknown());
+    assert!(release(&store, &a).await.is_released(), "repeated");
+}
+
+const UNAUTHORIZED: i32 = 13;
+
+async fn no_index(world: World) {
+    let (store, app) = world.store_of_app(&random_name("locks")).await;
+    // `connect` says so, and so would the log.
+    world.fail(&app, "createIndexes", doc! { "errorCode": UNAUTHORIZED }).await;
+    let error = store.connect().await.unwrap_err();
+    assert_eq!((error.kind(), error.disposition()), (ErrorKind::PermissionDenied, Disposition::Permanent), "{error:?}");
+    world.fail(&app, "createIndexes", doc! { "errorCode": UNAUTHORIZED }).await;
+    let a = claim(&key());
+    granted(&store, &a, LONG).await;
+    assert!(release(&store, &a).await.is_released(), "locks work without the index");
+}
+
+async fn no_write(world: World) {
+    let name = random_name("locks");
+    let (store, app) = world.store_of_app(&name).await;
+    let locks = LeaseProvider::new(Arc::new(store));
+    let key = key();
+    world.fail(&app, "findAndModify", doc! { "errorCode": UNAUTHORIZED }).await;
+    // For ever, says the caller; but nothing will change, so the error comes at once.
+    let error = tokio::time::timeout(Duration::from_secs(10), locks.acquire(&key).into_future()).await;
+    let error = error.expect("at once").unwrap_err();
+    assert_eq!((error.kind(), error.disposition()), (ErrorKind::PermissionDenied, Disposition::Permanent), "{error:?}");
+    assert_eq!(locks.accounting().acquired, 0);
+    assert_eq!(world.raw(&name).count_documents(doc! {}).await.unwrap(), 0, "nothing left behind");
+}
+
+async fn corrupt_record(world: World) {
+    let name = random_name("locks");
+    let store = world.store_on(&world.client, &name);
+    let key = key();
+    world.raw(&name).insert_one(doc! { "_id": key.as_str(), "fencingToken": "seven" }).await.unwrap();
+    let error = store.try_acquire(&Attempt::new(claim(&key), LONG)).await.unwrap_err();
+    assert_eq!((error.kind(), error.disposition()), (ErrorKind::Corrupt, Disposition::Permanent), "{error:?}");
+}
+
+/// The server applies the write and closes the connection; the driver sends it again, and the server repeats what it stored – without
+/// the projection (R9).
+async fn replayed(world: World) {
+    let store = world.store();
+    granted(&store, &claim(&key()), LONG).await;
+    let lose_reply =
+        || world.admin(doc! { "configureFailPoint": "onPrimaryTransactionalWrite", "mode": { "times": 1 } });
+
+    let a = claim(&key());
+    lose_reply().await;
+    let error = store.try_acquire(&Attempt::new(a.clone(), LONG)).await.unwrap_err();
+    assert!(error.is_outcome_unknown(), "{error:?}");
+    let info = admin(&store).inspect(a.key()).await.unwrap().expect("it was applied");
+    assert_eq!(info.id.as_ref(), Some(a.id()));
+    assert_eq!(granted(&store, &a, LONG).await.token, info.token, "asked again");
+
+    lose_reply().await;
+    let error = store.release(&Release::new(a.clone())).await.unwrap_err();
+    assert!(error.is_outcome_unknown(), "{error:?}");
+    assert!(release(&store, &a).await.is_released(), "repeated");
+}
+
+/// An acquisition that the server carries out after its own withdrawal would make a lease that nobody owns.
+async fn straggler(world: World) {
+    let name = random_name("locks");
+    let (store, app) = world.store_of_app(&name).await;
+    granted(&store, &claim(&key()), LONG).await;
+    let a = claim(&key());
+    let pause = Duration::from_millis(700);
+    let blocked = i64::try_from(pause.as_millis()).unwrap();
+    world.fail(&app, "findAndModify", doc! { "blockConnection": true, "blockTimeMS": blocked }).await;
+    // Dropped, not timed out: the server's own bound would end it first.
+    let attempt = Attempt::new(a.clone(), LONG).with_timeout(LONG);
+    let given_up = tokio::time::timeout(Duration::from_millis(100), store.try_acquire(&attempt)).await;
+    assert!(given_up.is_err(), "{given_up:?}");
+    store.withdraw(&a, LONG).await.unwrap();
+    tokio::time::sleep(pause * 2).await;
+    assert_eq!(admin(&store).inspect(a.key()).await.unwrap(), None, "the straggler took the lease");
+    granted(&store, &claim(a.key()), LONG).await;
+}
+
+async fn stepped_down(world: World) {
+    let name = random_name("locks");
+    let (store, app) = world.store_of_app(&name).await;
+    granted(&store, &claim(&key()), LONG).await;
+    // Both tries of the driver.
+    let data = doc! { "failCommands": ["findAndModify"], "appName": &app, "errorCode": 10107, "errorLabels": ["RetryableWriteError"] };
+    world.admin(doc! { "configureFailPoint": "failCommand", "mode": { "times": 2 }, "data": data }).await;
+    let a = claim(&key());
+    let error = store.try_acquire(&Attempt::new(a.clone(), LONG)).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Unavailable, "{error:?}");
+    assert_ne!(error.disposition(), Disposition::Permanent);
+    granted(&store, &a, LONG).await;
+}

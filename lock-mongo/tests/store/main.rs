@@ -1,0 +1,117 @@
+//! The store against real servers: a replica set and a standalone, both owned by this binary.
+//!
+//! Every check has a collection of its own. Those that break a whole server run alone.
+
+mod admin;
+mod faults;
+mod fenced;
+mod force;
+mod lease;
+mod options;
+mod provider;
+mod renewal;
+mod tokens;
+mod values;
+mod wire;
+mod world;
+
+use std::future::Future;
+use std::process::ExitCode;
+use std::sync::Arc;
+
+use distlock_conformance::server::{MongoServer, Topology};
+use libtest_mimic::{Arguments, Failed, Trial};
+use tokio::runtime::{Builder, Runtime};
+use tokio::sync::RwLock;
+
+use world::World;
+
+fn main() -> ExitCode {
+    let arguments = Arguments::from_args();
+    let runtime = Arc::new(Builder::new_multi_thread().enable_all().build().expect("a runtime"));
+    if arguments.list {
+        return libtest_mimic::run(&arguments, trials(&runtime, &[])).exit_code();
+    }
+    let servers = runtime.block_on(async {
+        let mut servers = Vec::new();
+        for topology in [Topology::ReplicaSet, Topology::Standalone] {
+            servers.push(MongoServer::start(topology).await.expect("a server"));
+        }
+        servers
+    });
+    let conclusion = libtest_mimic::run(&arguments, trials(&runtime, &servers));
+    runtime.block_on(async {
+        for server in servers {
+            server.stop().await;
+        }
+    });
+    conclusion.exit_code()
+}
+
+/// Collects the checks of one server.
+struct Checks<'a> {
+    runtime: &'a Arc<Runtime>,
+    world: World,
+    alone: Arc<RwLock<()>>,
+    trials: Vec<Trial>,
+}
+
+impl Checks<'_> {
+    fn is_replica_set(&self) -> bool {
+        self.world.topology == Topology::ReplicaSet
+    }
+
+    fn add<F: Future<Output = ()> + Send + 'static>(&mut self, name: &str, check: fn(World) -> F) {
+        self.push(name, check, false);
+    }
+
+    /// A check that breaks the server for others.
+    fn add_alone<F: Future<Output = ()> + Send + 'static>(&mut self, name: &str, check: fn(World) -> F) {
+        self.push(name, check, true);
+    }
+
+    fn push<F: Future<Output = ()> + Send + 'static>(&mut self, name: &str, check: fn(World) -> F, alone: bool) {
+        let (runtime, world, lock) = (Arc::clone(self.runtime), self.world.clone(), Arc::clone(&self.alone));
+        let place = if self.is_replica_set() { "replica_set" } else { "standalone" };
+        self.trials.push(Trial::test(format!("{place}::{name}"), move || {
+            runtime.block_on(async {
+                let _alone = if alone { Some(lock.write().await) } else { None };
+                let _shared = if alone { None } else { Some(lock.read().await) };
+                let (client, options) = world.connect(|_| ()).await;
+                let world = World { client, options, ..world };
+                tokio::spawn(check(world)).await.map_err(|error| Failed::from(panic_text(error)))
+            })
+        }));
+    }
+}
+
+fn trials(runtime: &Arc<Runtime>, servers: &[MongoServer]) -> Vec<Trial> {
+    let mut trials = Vec::new();
+    for topology in [Topology::ReplicaSet, Topology::Standalone] {
+        let uri = servers
+            .iter()
+            .find(|server| server.topology() == topology)
+            .map_or("mongodb://127.0.0.1:1", MongoServer::uri);
+        let world = runtime.block_on(World::new(uri, topology));
+        let mut checks = Checks { runtime, world, alone: Arc::default(), trials };
+        lease::add(&mut checks);
+        renewal::add(&mut checks);
+        tokens::add(&mut checks);
+        values::add(&mut checks);
+        force::add(&mut checks);
+        wire::add(&mut checks);
+        faults::add(&mut checks);
+        options::add(&mut checks);
+        provider::add(&mut checks);
+        admin::add(&mut checks);
+        fenced::add(&mut checks);
+        trials = checks.trials;
+    }
+    trials
+}
+
+fn panic_text(error: tokio::task::JoinError) -> String {
+    let panic = error.into_panic();
+    let text = panic.downcast_ref::<String>().cloned();
+    text.or_else(|| panic.downcast_ref::<&str>().map(ToString::to_string)).unwrap_or_else(|| "panic".into())
+}

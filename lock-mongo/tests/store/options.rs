@@ -1,0 +1,82 @@
+//! Building, connecting, and the purge index.
+
+use std::time::Duration;
+
+use distlock_api::ErrorKind;
+use distlock_mongo::mongodb::IndexModel;
+use distlock_mongo::mongodb::bson::{Document, doc};
+use distlock_mongo::{MongoProvider, MongoProviderBuilder};
+
+use super::Checks;
+use super::world::{LONG, World, claim, granted, key, random_name, release};
+
+pub(super) fn add(checks: &mut Checks<'_>) {
+    checks.add("mistakes_are_told_before_any_request", mistakes);
+    checks.add("R6_purge_index_is_made_in_the_background", index_in_background);
+    checks.add("purge_index_with_other_options", index_conflict);
+    checks.add("names", names);
+}
+
+async fn mistakes(world: World) {
+    let hour = Duration::from_secs(3600);
+    let wrong: [fn(MongoProviderBuilder) -> MongoProviderBuilder; 8] = [
+        |builder| builder.purge_after(Duration::ZERO),
+        |builder| builder.purge_after(Duration::from_secs(3599)),
+        |builder| builder.purge_after(Duration::MAX),
+        |builder| builder.collection(""),
+        |builder| builder.collection("a$b"),
+        |builder| builder.collection("system.locks"),
+        |builder| builder.database("a.b"),
+        |builder| builder.request_timeout(Duration::ZERO),
+    ];
+    for change in wrong {
+        let error = change(MongoProvider::builder_from_client(&world.client)).build().unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::InvalidOptions, "{error}");
+    }
+    MongoProvider::builder(world.client.database("app")).purge_after(hour).build().unwrap();
+}
+
+async fn indexes(world: &World, name: &str) -> Vec<Document> {
+    let database = world.client.database("distlock_test");
+    let reply = database.run_command(doc! { "listIndexes": name }).await.unwrap();
+    let batch = reply.get_document("cursor").unwrap().get_array("firstBatch").unwrap();
+    batch.iter().map(|index| index.as_document().unwrap().clone()).collect()
+}
+
+async fn index_in_background(world: World) {
+    let name = random_name("locks");
+    let store = world.store_on(&world.client, &name);
+    granted(&store, &claim(&key()), LONG).await;
+    let index = loop {
+        let found = indexes(&world, &name)
+            .await
+            .into_iter()
+            .find(|index| index.get_document("key").unwrap().contains_key("expiresAt"));
+        if let Some(index) = found {
+            break index;
+        }
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    };
+    assert_eq!(index.get("expireAfterSeconds").unwrap().as_i32().map(i64::from), Some(3600));
+    store.connect().await.unwrap();
+    assert_eq!(indexes(&world, &name).await.len(), 3);
+}
+
+async fn index_conflict(world: World) {
+    let name = random_name("locks");
+    let index = IndexModel::builder().keys(doc! { "expiresAt": 1 }).build();
+    world.raw(&name).create_index(index).await.unwrap();
+    let store = world.store_on(&world.client, &name);
+    let a = claim(&key());
+    granted(&store, &a, LONG).await;
+    assert!(release(&store, &a).await.is_released());
+    let error = store.connect().await.unwrap_err();
+    assert!(error.to_string().contains("other options"), "{error}");
+}
+
+async fn names(world: World) {
+    let provider = MongoProvider::builder_from_client(&world.client).build().unwrap();
+    assert_eq!(provider.to_string(), "MongoDB(distlock.locks)");
+    let provider = MongoProvider::builder(world.client.database("app")).collection("my.locks").build().unwrap();
+    assert_eq!(provider.to_string(), "MongoDB(app.my.locks)");
+}

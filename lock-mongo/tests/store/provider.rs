@@ -1,0 +1,52 @@
+//! The provider as an application sees it: the store under the engine.
+
+use std::time::Duration;
+
+use distlock_api::{LeaseOptions, LockProvider, LockProviderExt, Loss};
+use distlock_mongo::MongoProvider;
+
+use super::Checks;
+use super::world::{World, key, random_name};
+
+pub(super) fn add(checks: &mut Checks<'_>) {
+    checks.add("provider_locks_and_unlocks", round_trip);
+    checks.add("provider_renews_and_hears_of_losses", renewal_and_loss);
+}
+
+fn provider(world: &World, collection: &str, lease: LeaseOptions) -> MongoProvider {
+    let builder = MongoProvider::builder(world.client.database("distlock_test")).collection(collection);
+    builder.lease(lease).owner("test").build().expect("valid options")
+}
+
+async fn round_trip(world: World) {
+    let name = random_name("locks");
+    let [a, b] = [(); 2].map(|()| provider(&world, &name, LeaseOptions::new()));
+    a.connect().await.unwrap();
+    let key = key();
+    let guard = a.acquire(&key).await.unwrap();
+    assert!(b.try_acquire(&key).await.unwrap().is_none());
+    let info = b.admin().unwrap().inspect(&key).await.unwrap().unwrap();
+    assert_eq!((info.token, info.owner.as_deref()), (guard.fencing_token(), Some("test")));
+    assert!(guard.release().await.unwrap().is_released());
+    let next = b.try_acquire(&key).await.unwrap().expect("free");
+    drop(next);
+    let waited = a.acquire(&key).timeout(Duration::from_secs(10)).await.unwrap();
+    assert!(waited.release().await.unwrap().is_released());
+    for provider in [a, b] {
+        provider.close().await.unwrap();
+        assert!(provider.accounting().balances());
+    }
+}
+
+async fn renewal_and_loss(world: World) {
+    let lease = LeaseOptions::new().ttl(Duration::from_millis(900));
+    let locks = provider(&world, &random_name("locks"), lease);
+    let guard = locks.acquire(key()).await.unwrap();
+    tokio::time::sleep(Duration::from_millis(2000)).await;
+    assert_eq!(guard.loss(), None, "not renewed");
+    locks.admin().unwrap().force_release(guard.key(), "test").await.unwrap().unwrap();
+    tokio::time::timeout(Duration::from_secs(5), guard.lost()).await.expect("the victim hears of it");
+    assert_eq!(guard.loss(), Some(Loss::ForceReleased));
+    drop(guard);
+    locks.close().await.unwrap();
+}

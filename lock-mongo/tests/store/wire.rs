@@ -1,0 +1,146 @@
+//! What is sent: how many commands, with which concerns, in which session.
+
+use distlock_api::store::{LeaseStore, Renewal};
+use distlock_mongo::MongoStore;
+use distlock_mongo::mongodb::bson::{Document, doc};
+use distlock_mongo::mongodb::options::{
+    Acknowledgment, ClientOptions, ReadConcern, ReadPreference, SelectionCriteria, WriteConcern,
+};
+
+use super::Checks;
+use super::world::{LONG, Sent, World, admin, claim, granted, key, random_name, release, renew};
+
+pub(super) fn add(checks: &mut Checks<'_>) {
+    checks.add("R17_majority_whatever_the_client_says", majority);
+    checks.add("one_command_per_operation", one_command);
+    checks.add("R11_one_session_per_claim", one_session);
+    checks.add("renewal_scans_no_collection", no_scan);
+}
+
+async fn store_with(world: &World, change: impl FnOnce(&mut ClientOptions)) -> (MongoStore, Sent, String) {
+    let sent = Sent::default();
+    let (client, _) = world
+        .connect(|options| {
+            options.command_event_handler = Some(sent.handler());
+            change(options);
+        })
+        .await;
+    let name = random_name("locks");
+    (world.store_on(&client, &name), sent, name)
+}
+
+async fn majority(world: World) {
+    let settings: [fn(&mut ClientOptions); 4] = [
+        |options| options.write_concern = Some(WriteConcern::from(Acknowledgment::Nodes(0))),
+        |options| {
+            options.write_concern = Some(WriteConcern::builder().w(Acknowledgment::Nodes(1)).journal(false).build());
+        },
+        |options| {
+            let secondary = ReadPreference::Secondary { options: None };
+            options.selection_criteria = Some(SelectionCriteria::ReadPreference(secondary));
+        },
+        |options| options.read_concern = Some(ReadConcern::linearizable()),
+    ];
+    for change in settings {
+        let (store, sent, _) = store_with(&world, change).await;
+        let a = claim(&key());
+        let token = granted(&store, &a, LONG).await.token;
+        renew(&store, &a, token, LONG).await;
+        renew(&store, &claim(a.key()), token, LONG).await;
+        admin(&store).inspect(a.key()).await.unwrap().unwrap();
+        admin(&store).force_release(a.key(), "test").await.unwrap().unwrap();
+        assert!(!release(&store, &a).await.is_released());
+        for command in sent.take() {
+            if command.contains_key("findAndModify") || command.contains_key("update") {
+                assert_eq!(command.get_document("writeConcern").unwrap(), &doc! { "w": "majority" }, "{command}");
+            } else if command.contains_key("find") {
+                assert_eq!(command.get_document("readConcern").unwrap(), &doc! { "level": "local" }, "{command}");
+                let mode =
+                    command.get_document("$readPreference").ok().and_then(|preference| preference.get_str("mode").ok());
+                assert!(matches!(mode, None | Some("primary" | "primaryPreferred")), "{command}");
+            } else {
+                assert!(command.contains_key("hello"), "{command}");
+            }
+        }
+        store.connect().await.unwrap();
+    }
+}
+
+async fn one_command(world: World) {
+    let (store, sent, _) = store_with(&world, |_| ()).await;
+    let a = claim(&key());
+    granted(&store, &a, LONG).await;
+    sent.take();
+    let a = claim(&key());
+    let token = granted(&store, &a, LONG).await.token;
+    let only = |what: &str| {
+        let commands = sent.take();
+        assert_eq!(commands.len(), 1, "{what}: {commands:?}");
+        commands.into_iter().next().unwrap()
+    };
+    let acquire = only("acquire");
+    assert!(acquire.contains_key("findAndModify"));
+    let bound = acquire.get("maxTimeMS").and_then(|bound| bound.as_i64().or(bound.as_i32().map(i64::from))).unwrap();
+    assert!((1..=5000).contains(&bound), "{bound}");
+    super::world::busy(&store, &claim(a.key())).await;
+    only("busy");
+    renew(&store, &a, token, LONG).await;
+    assert!(only("renewal").contains_key("update"));
+    let batch = [Renewal::lease(a.clone(), token, LONG), Renewal::lease(a.clone(), token, LONG * 2)];
+    assert!(store.renew_many(&batch).await.iter().all(Result::is_ok));
+    only("batch");
+    assert!(release(&store, &a).await.is_released());
+    assert!(only("release").contains_key("findAndModify"));
+}
+
+async fn one_session(world: World) {
+    let (store, sent, _) = store_with(&world, |_| ()).await;
+    let (a, b) = (claim(&key()), claim(&key()));
+    for claim in [&a, &b, &a] {
+        granted(&store, claim, LONG).await;
+    }
+    assert!(release(&store, &a).await.is_released());
+    assert!(release(&store, &b).await.is_released());
+    let commands: Vec<Document> =
+        sent.take().into_iter().filter(|command| command.contains_key("findAndModify")).collect();
+    let session = |at: usize| commands[at].get_document("lsid").unwrap();
+    let number = |at: usize| commands[at].get_i64("txnNumber");
+    assert_eq!(
+        store.capabilities().ordered_claims,
+        world.topology == distlock_conformance::server::Topology::ReplicaSet
+    );
+    if store.capabilities().ordered_claims {
+        assert_eq!((session(0), session(0)), (session(2), session(3)));
+        assert_eq!(session(1), session(4));
+        assert_ne!(session(0), session(1));
+        assert!(number(0).unwrap() < number(2).unwrap() && number(2).unwrap() < number(3).unwrap());
+        assert!(commands[0].get_document("readConcern").is_err(), "{:?}", commands[0]);
+    } else {
+        assert!((0..commands.len()).all(|at| number(at).is_err()));
+    }
+}
+
+async fn no_scan(world: World) {
+    let (store, sent, name) = store_with(&world, |_| ()).await;
+    let mut batch = Vec::new();
+    for _ in 0..20 {
+        let a = claim(&key());
+        let token = granted(&store, &a, LONG).await.token;
+        batch.push(Renewal::lease(a, token, LONG));
+    }
+    store.connect().await.unwrap();
+    sent.take();
+    assert!(store.renew_many(&batch[..3]).await.iter().all(Result::is_ok));
+    let update = sent.take().into_iter().next().unwrap();
+    assert_eq!(update.get_array("updates").unwrap().len(), 1);
+    let update = doc! { "update": name, "updates": update.get_array("updates").unwrap().clone() };
+    let database = world.client.database("distlock_test");
+    let plan = database.run_command(doc! { "explain": update, "verbosity": "executionStats" }).await.unwrap();
+    let rejected = plan.get_document("queryPlanner").unwrap().get_array("rejectedPlans").unwrap();
+    assert!(rejected.is_empty(), "{rejected:?}");
+    let text = plan.get_document("queryPlanner").unwrap().get_document("winningPlan").unwrap().to_string();
+    assert!(text.contains("IXSCAN") && !text.contains("COLLSCAN"), "{text}");
+    let examined = plan.get_document("executionStats").unwrap().get("totalDocsExamined").cloned().unwrap();
+    let examined = examined.as_i32().map(i64::from).or(examined.as_i64()).unwrap();
+    assert!(examined <= 3, "{examined} documents examined, {text}");
+}

@@ -1,0 +1,156 @@
+//! What the checks share.
+
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use distlock_api::store::{
+    AcquisitionId, Attempt, BusyReply, Claim, Grant, LeaseStore, ProviderId, Release, Renewal, Reply, Standing,
+};
+use distlock_api::{FencingToken, LockAdmin, LockKey, ReleaseOutcome};
+use distlock_conformance::server::Topology;
+use distlock_mongo::mongodb::bson::{Document, doc};
+use distlock_mongo::mongodb::event::EventHandler;
+use distlock_mongo::mongodb::event::command::CommandEvent;
+use distlock_mongo::mongodb::options::ClientOptions;
+use distlock_mongo::mongodb::{Client, Collection};
+use distlock_mongo::{MongoProvider, MongoStore};
+
+pub(crate) const LONG: Duration = Duration::from_secs(60);
+pub(crate) const SHORT: Duration = Duration::from_millis(120);
+
+/// One server, and a client of it.
+#[derive(Clone)]
+pub(crate) struct World {
+    pub(crate) topology: Topology,
+    pub(crate) options: ClientOptions,
+    pub(crate) client: Client,
+}
+
+impl World {
+    pub(crate) async fn new(uri: &str, topology: Topology) -> Self {
+        let options = ClientOptions::parse(uri).await.expect("a connection string");
+        let client = Client::with_options(options.clone()).expect("a client");
+        Self { topology, options, client }
+    }
+
+    /// Another client of the same server.
+    pub(crate) async fn connect(&self, change: impl FnOnce(&mut ClientOptions)) -> (Client, ClientOptions) {
+        let mut options = self.options.clone();
+        change(&mut options);
+        (Client::with_options(options.clone()).expect("a client"), options)
+    }
+
+    /// A store over a collection of its own.
+    pub(crate) fn store(&self) -> MongoStore {
+        self.store_on(&self.client, &random_name("locks"))
+    }
+
+    pub(crate) fn store_on(&self, client: &Client, collection: &str) -> MongoStore {
+        let builder = MongoProvider::builder_from_client(client).database("distlock_test").collection(collection);
+        builder.build_store().expect("valid options")
+    }
+
+    /// The same collection as a plain one.
+    pub(crate) fn raw(&self, collection: &str) -> Collection<Document> {
+        self.client.database("distlock_test").collection(collection)
+    }
+
+    pub(crate) async fn admin(&self, command: Document) -> Document {
+        self.client.database("admin").run_command(command).await.expect("an admin command")
+    }
+
+    /// A store whose client alone is hit by [`fail`](Self::fail) with the returned name.
+    pub(crate) async fn store_of_app(&self, collection: &str) -> (MongoStore, String) {
+        let app = random_name("app");
+        let (client, _) = self.connect(|options| options.app_name = Some(app.clone())).await;
+        (self.store_on(&client, collection), app)
+    }
+
+    /// Lets the next command of an application fail. A server has one such fail point: the check must be alone.
+    pub(crate) async fn fail(&self, app: &str, command: &str, how: Document) {
+        let mut data = doc! { "failCommands": [command], "appName": app };
+        data.extend(how);
+        self.admin(doc! { "configureFailPoint": "failCommand", "mode": { "times": 1 }, "data": data }).await;
+    }
+}
+
+pub(crate) fn random_name(prefix: &str) -> String {
+    format!("{prefix}_{:016x}", fastrand::u64(..))
+}
+
+pub(crate) fn key() -> LockKey {
+    LockKey::new(random_name("key")).expect("a key")
+}
+
+pub(crate) fn id() -> AcquisitionId {
+    AcquisitionId::random(ProviderId::random())
+}
+
+/// A new acquisition of a key.
+pub(crate) fn claim(key: &LockKey) -> Claim {
+    Claim::new(key.clone(), id())
+}
+
+/// The same acquisition, as if asked from another process.
+pub(crate) fn twin(claim: &Claim) -> Claim {
+    Claim::new(claim.key().clone(), claim.id().clone())
+}
+
+pub(crate) async fn ask(store: &MongoStore, claim: &Claim, ttl: Duration) -> Reply {
+    store.try_acquire(&Attempt::new(claim.clone(), ttl)).await.expect("an answer")
+}
+
+pub(crate) async fn granted(store: &MongoStore, claim: &Claim, ttl: Duration) -> Grant {
+    match ask(store, claim, ttl).await {
+        Reply::Granted(grant) => grant,
+        other => panic!("not granted: {other:?}"),
+    }
+}
+
+pub(crate) async fn busy(store: &MongoStore, claim: &Claim) -> BusyReply {
+    match ask(store, claim, LONG).await {
+        Reply::Busy(busy) => busy,
+        other => panic!("not busy: {other:?}"),
+    }
+}
+
+pub(crate) async fn release(store: &MongoStore, claim: &Claim) -> ReleaseOutcome {
+    store.release(&Release::new(claim.clone())).await.expect("an answer")
+}
+
+pub(crate) async fn renew(store: &MongoStore, claim: &Claim, token: FencingToken, ttl: Duration) -> Standing {
+    store.renew(&Renewal::lease(claim.clone(), token, ttl)).await.expect("an answer")
+}
+
+pub(crate) fn admin(store: &MongoStore) -> &dyn LockAdmin {
+    store.admin().expect("administration")
+}
+
+/// Waits until the key is open, by the server's own account.
+pub(crate) async fn opened(store: &MongoStore, key: &LockKey) {
+    while let Some(info) = admin(store).inspect(key).await.expect("an answer") {
+        tokio::time::sleep(info.remaining.min(Duration::from_millis(20)).max(Duration::from_millis(1))).await;
+    }
+}
+
+/// What a client sent, by command name.
+#[derive(Clone, Default)]
+pub(crate) struct Sent(Arc<Mutex<Vec<Document>>>);
+
+impl Sent {
+    pub(crate) fn handler(&self) -> EventHandler<CommandEvent> {
+        let sent = self.clone();
+        EventHandler::callback(move |event: CommandEvent| {
+            if let CommandEvent::Started(event) = event {
+                sent.0.lock().expect("not poisoned").push(event.command);
+            }
+        })
+    }
+
+    /// Everything since the last call, without what the background sends.
+    pub(crate) fn take(&self) -> Vec<Document> {
+        let mut sent = std::mem::take(&mut *self.0.lock().expect("not poisoned"));
+        sent.retain(|command| !command.contains_key("createIndexes"));
+        sent
+    }
+}

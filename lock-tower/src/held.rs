@@ -1,0 +1,121 @@
+//! What a handler knows of the lock it runs under.
+
+use std::sync::Arc;
+
+use distlock_api::{FencingToken, LockKey, Loss, LostSignal};
+
+use crate::gate::Slot;
+
+/// The lock under which a request is served: its key, its fencing token, and whether it is lost.
+///
+/// [`LockLayer`](crate::LockLayer) puts it into the extensions of each request that it serves under a lock; with the feature `axum` it is an extractor, too
+/// (`Option<HeldLock>` for routes where requests may pass without). It is a view: keeping it does not prolong the hold.
+///
+/// Write the [`fencing_token`](Self::fencing_token) with the data, and have the resource refuse smaller ones: this alone protects against a process that was
+/// paused for longer than its lease.
+#[derive(Clone, Debug)]
+pub struct HeldLock {
+    slot: Arc<Slot>,
+}
+
+impl HeldLock {
+    pub(crate) fn new(slot: Arc<Slot>) -> Self {
+        Self { slot }
+    }
+
+    /// The key. Of several, the first.
+    #[must_use]
+    pub fn key(&self) -> &LockKey {
+        &self.grants()[0].0
+    }
+
+    /// The fencing token of the [`key`](Self::key).
+    #[must_use]
+    pub fn fencing_token(&self) -> FencingToken {
+        self.grants()[0].1
+    }
+
+    /// All keys with their fencing tokens, in the order of the keys. There is at least one.
+    #[must_use]
+    pub fn grants(&self) -> &[(LockKey, FencingToken)] {
+        self.slot.grants().as_slice()
+    }
+
+    /// The fencing token of one of the keys.
+    #[must_use]
+    pub fn token_of(&self, key: &LockKey) -> Option<FencingToken> {
+        self.grants().iter().find(|(granted, _)| granted == key).map(|(_, token)| *token)
+    }
+
+    /// Whether the lock was lost while the request was served. Looks at the monotonic clock, never at the network.
+    #[must_use]
+    pub fn is_lost(&self) -> bool {
+        self.loss().is_some()
+    }
+
+    /// How the lock was lost, if it was.
+    #[must_use]
+    pub fn loss(&self) -> Option<Loss> {
+        self.slot.loss()
+    }
+
+    /// Resolves when the lock is lost; never once it was released.
+    ///
+    /// # Cancel safety
+    /// Dropping it has no effect; ask for as many as you like.
+    pub fn lost(&self) -> LostSignal {
+        self.slot.lost()
+    }
+}
+
+#[cfg(feature = "axum")]
+mod extract {
+    use std::convert::Infallible;
+    use std::fmt;
+
+    use axum::extract::{FromRequestParts, OptionalFromRequestParts};
+    use axum::response::{IntoResponse, Response};
+    use http::StatusCode;
+    use http::request::Parts;
+
+    use super::HeldLock;
+
+    /// A handler asked for the [`HeldLock`] of a request that no layer had locked: a mistake in the set-up, answered with 500.
+    #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+    #[non_exhaustive]
+    pub struct NotLocked;
+
+    impl fmt::Display for NotLocked {
+        fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+            f.write_str("the handler wants a `HeldLock`, but the request was not locked by a `LockLayer`")
+        }
+    }
+
+    impl std::error::Error for NotLocked {}
+
+    impl IntoResponse for NotLocked {
+        fn into_response(self) -> Response {
+            tracing::error!("{self}");
+            StatusCode::INTERNAL_SERVER_ERROR.into_response()
+        }
+    }
+
+    impl<S: Sync> FromRequestParts<S> for HeldLock {
+        type Rejection = NotLocked;
+
+        async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, NotLocked> {
+            parts.extensions.get::<Self>().cloned().ok_or(NotLocked)
+        }
+    }
+
+    impl<S: Sync> OptionalFromRequestParts<S> for HeldLock {
+        type Rejection = Infallible;
+
+        async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Option<Self>, Infallible> {
+            Ok(parts.extensions.get::<Self>().cloned())
+        }
+    }
+}
+
+#[cfg(feature = "axum")]
+pub use extract::NotLocked;

@@ -1,0 +1,152 @@
+//! What refused callers are told.
+
+use std::fmt;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use http::header::{CONTENT_TYPE, RETRY_AFTER};
+use http::{HeaderValue, Response, StatusCode};
+
+use crate::refusal::{Reason, Refusal};
+
+type Replace = dyn Fn(&Refusal) -> Response<Bytes> + Send + Sync;
+
+/// How refusals are answered.
+#[derive(Clone)]
+pub(super) struct Answers {
+    statuses: [StatusCode; Reason::ALL.len()],
+    replace: Option<Arc<Replace>>,
+}
+
+impl Answers {
+    pub(super) fn set_status(&mut self, reason: Reason, status: StatusCode) {
+        self.statuses[reason.index()] = status;
+    }
+
+    pub(super) fn replace(&mut self, replace: impl Fn(&Refusal) -> Response<Bytes> + Send + Sync + 'static) {
+        self.replace = Some(Arc::new(replace));
+    }
+
+    pub(super) fn answer(&self, refusal: &Refusal) -> Response<Bytes> {
+        match &self.replace {
+            Some(replace) => replace(refusal),
+            None => problem(refusal, self.statuses[refusal.reason().index()]),
+        }
+    }
+}
+
+impl Default for Answers {
+    fn default() -> Self {
+        Self { statuses: Reason::ALL.map(usual_status), replace: None }
+    }
+}
+
+impl fmt::Debug for Answers {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Answers").field("statuses", &self.statuses).finish_non_exhaustive()
+    }
+}
+
+fn usual_status(reason: Reason) -> StatusCode {
+    match reason {
+        Reason::Busy => StatusCode::CONFLICT,
+        Reason::Timeout | Reason::Full | Reason::Unavailable | Reason::Lost | Reason::HeldTooLong => {
+            StatusCode::SERVICE_UNAVAILABLE
+        }
+        Reason::BadKey => StatusCode::BAD_REQUEST,
+        Reason::Misconfigured => StatusCode::INTERNAL_SERVER_ERROR,
+    }
+}
+
+impl Refusal {
+    /// What the problem document calls this refusal: `urn:distlock:problem:` and [`Reason::as_str`]. It never changes.
+    #[must_use]
+    pub fn problem_type(&self) -> String {
+        format!("urn:distlock:problem:{}", self.reason().as_str())
+    }
+
+    /// The default answer with its default status, for handlers that only add to it: a problem document (RFC 9457) and `Retry-After` where another try is worth it.
+    #[must_use]
+    pub fn to_response(&self) -> Response<Bytes> {
+        problem(self, usual_status(self.reason()))
+    }
+
+    /// The answer for gRPC callers: a response of trailers only, with `grpc-status` and `grpc-message`.
+    ///
+    /// Busy and lost are `ABORTED`, a wait that is over is `DEADLINE_EXCEEDED`, a full queue and a hold that was too long are `RESOURCE_EXHAUSTED`, an outage is `UNAVAILABLE`, a bad key is
+    /// `INVALID_ARGUMENT`, and a misconfigured layer is `INTERNAL`.
+    #[must_use]
+    pub fn to_grpc_response(&self) -> Response<Bytes> {
+        let code = match self.reason() {
+            Reason::BadKey => "3",
+            Reason::Timeout => "4",
+            Reason::Full | Reason::HeldTooLong => "8",
+            Reason::Busy | Reason::Lost => "10",
+            Reason::Misconfigured => "13",
+            Reason::Unavailable => "14",
+        };
+        let mut response = Response::new(Bytes::new());
+        let headers = response.headers_mut();
+        headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/grpc"));
+        headers.insert("grpc-status", HeaderValue::from_static(code));
+        headers.insert("grpc-message", HeaderValue::from_static(title(self.reason())));
+        response
+    }
+}
+
+/// All texts are fixed: neither key nor owner nor any error is disclosed, and nothing needs escaping.
+fn problem(refusal: &Refusal, status: StatusCode) -> Response<Bytes> {
+    let reason = refusal.reason();
+    let text = format!(
+        r#"{{"type":"{}","title":"{}","status":{},"detail":"{reason}"}}"#,
+        refusal.problem_type(),
+        title(reason),
+        status.as_u16(),
+    );
+    let mut response = Response::new(Bytes::from(text));
+    *response.status_mut() = status;
+    response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("application/problem+json"));
+    if let Some(seconds) = refusal.retry_after_secs() {
+        response.headers_mut().insert(RETRY_AFTER, seconds.into());
+    }
+    response
+}
+
+const fn title(reason: Reason) -> &'static str {
+    match reason {
+        Reason::Busy => "Resource is locked",
+        Reason::Timeout => "Resource stayed locked",
+        Reason::Full => "Too many requests for a resource",
+        Reason::Unavailable => "Lock service not available",
+        Reason::Lost => "Lock lost",
+        Reason::HeldTooLong => "Lock held too long",
+        Reason::BadKey => "Invalid lock key",
+        Reason::Misconfigured => "Lock layer misconfigured",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_refusal_has_a_problem_type_of_its_own_and_valid_json() {
+        let mut types = std::collections::BTreeSet::new();
+        for reason in Reason::ALL {
+            let refusal = Refusal::new(reason);
+            let response = refusal.to_response();
+            let problem: serde_json::Value = serde_json::from_slice(response.body()).unwrap();
+            assert_eq!(problem["type"], refusal.problem_type());
+            assert!(types.insert(refusal.problem_type()));
+            let grpc = refusal.to_grpc_response();
+            assert!(grpc.status() == 200 && grpc.body().is_empty() && grpc.headers()["grpc-status"] != "0");
+        }
+    }
+
+    #[test]
+    fn nothing_of_the_cause_is_disclosed() {
+        let cause = distlock_api::LockError::new(distlock_api::ErrorKind::Unavailable, "secret-host refused");
+        let response = Refusal::from(cause).to_response();
+        assert!(!std::str::from_utf8(response.body()).unwrap().contains("secret"));
+    }
+}

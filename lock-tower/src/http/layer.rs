@@ -1,0 +1,200 @@
+//! The layer.
+
+use std::fmt;
+use std::marker::PhantomData;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use distlock_api::LockProvider;
+use http::request::Parts;
+use http::{HeaderName, Method, Response, StatusCode};
+use tower_layer::Layer;
+
+use super::answer::Answers;
+use super::deadline::DeadlineUnit;
+use super::run::{Attached, Detached};
+use super::service::LockService;
+use crate::gate::{Config, Gate, Tally, common_setters};
+use crate::key::ExtractKey;
+use crate::refusal::{Reason, Refusal};
+
+/// Until when a request holds its lock.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub enum HoldUntil {
+    /// Until the head of the response is there. What the body still does, it does without the lock.
+    Head,
+    /// Until the body of the response has ended, failed or been dropped. The default.
+    #[default]
+    Body,
+}
+
+type Applies = dyn Fn(&Parts) -> bool + Send + Sync;
+
+/// What all services of one `layer` call share.
+pub(super) struct Shared {
+    pub(super) gate: Arc<Gate>,
+    pub(super) hold_until: HoldUntil,
+    pub(super) answers: Answers,
+    pub(super) deadlines: Arc<[(HeaderName, DeadlineUnit)]>,
+    applies: Option<Arc<Applies>>,
+}
+
+impl Shared {
+    pub(super) fn applies(&self, parts: &Parts) -> bool {
+        match &self.applies {
+            Some(applies) => applies(parts),
+            // `Method::is_safe` of RFC 9110, 9.2.1: these four.
+            None => !matches!(parts.method, Method::GET | Method::HEAD | Method::OPTIONS | Method::TRACE),
+        }
+    }
+}
+
+impl fmt::Debug for Shared {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Shared").field("gate", &self.gate).finish_non_exhaustive()
+    }
+}
+
+/// Puts a [`LockService`] around HTTP services. See the [crate](crate) and the [module](crate::http).
+///
+/// All services that one layer and its clones make share their bounds, averages and counters.
+pub struct LockLayer<K, M = Attached> {
+    provider: Arc<dyn LockProvider>,
+    key: Arc<K>,
+    class: Arc<str>,
+    config: Config,
+    tally: Arc<Tally>,
+    hold_until: HoldUntil,
+    answers: Answers,
+    deadlines: Vec<(HeaderName, DeadlineUnit)>,
+    applies: Option<Arc<Applies>>,
+    mode: PhantomData<fn() -> M>,
+}
+
+impl<K: ExtractKey> LockLayer<K> {
+    /// Locks of this provider, with keys from this extractor: a closure, or one of [`key`](crate::key).
+    pub fn new(provider: impl LockProvider, key: K) -> Self {
+        Self {
+            provider: Arc::new(provider),
+            class: key.class().into(),
+            key: Arc::new(key),
+            config: Config::default(),
+            tally: Arc::default(),
+            hold_until: HoldUntil::default(),
+            answers: Answers::default(),
+            deadlines: Vec::new(),
+            applies: None,
+            mode: PhantomData,
+        }
+    }
+}
+
+impl<K> LockLayer<K, Attached> {
+    /// A handler that has begun runs to its end under the lock although its client has disconnected. Defaults to dropping the handler and then releasing.
+    ///
+    /// The handler runs in a task of its own, so it must be `Send + 'static`, and it needs a tokio runtime. A client that disconnects while it *waits* still leaves. When the handler has answered and the
+    /// client is gone the response is dropped, and the lock is released. A graceful shutdown of the server does not wait for detached handlers:
+    /// [`Monitor::idle`](crate::Monitor::idle) does.
+    #[must_use]
+    pub fn detach(self) -> LockLayer<K, Detached> {
+        self.with_mode()
+    }
+}
+
+impl<K, M> LockLayer<K, M> {
+    common_setters!();
+
+    /// Until when a request holds its lock. Defaults to [`HoldUntil::Body`].
+    #[must_use]
+    pub fn hold_until(mut self, until: HoldUntil) -> Self {
+        self.hold_until = until;
+        self
+    }
+
+    /// Which requests need the lock; the others pass. Defaults to unsafe methods: all but GET, HEAD, OPTIONS and TRACE.
+    #[must_use]
+    pub fn only_if(mut self, applies: impl Fn(&Parts) -> bool + Send + Sync + 'static) -> Self {
+        self.applies = Some(Arc::new(applies));
+        self
+    }
+
+    /// Also read the caller's deadline from this header; the nearest one shortens the wait. `grpc-timeout` is always read. Defaults to no other.
+    #[must_use]
+    pub fn deadline_header(mut self, name: HeaderName, unit: DeadlineUnit) -> Self {
+        self.deadlines.push((name, unit));
+        self
+    }
+
+    /// Answer refusals of this reason with this status. Defaults to 409 for [`Busy`](Reason::Busy), for which 423 is the other usual one,
+    /// 400 for [`BadKey`](Reason::BadKey), 500 for [`Misconfigured`](Reason::Misconfigured), and 503 for all others.
+    #[must_use]
+    pub fn status(mut self, reason: Reason, status: StatusCode) -> Self {
+        self.answers.set_status(reason, status);
+        self
+    }
+
+    /// Answer refusals with what this function makes of them. Defaults to [`Refusal::to_response`], with the statuses of [`status`](Self::status).
+    #[must_use]
+    pub fn refuse_with(mut self, answer: impl Fn(&Refusal) -> Response<Bytes> + Send + Sync + 'static) -> Self {
+        self.answers.replace(answer);
+        self
+    }
+
+    fn with_mode<N>(self) -> LockLayer<K, N> {
+        LockLayer {
+            provider: self.provider,
+            key: self.key,
+            class: self.class,
+            config: self.config,
+            tally: self.tally,
+            hold_until: self.hold_until,
+            answers: self.answers,
+            deadlines: self.deadlines,
+            applies: self.applies,
+            mode: PhantomData,
+        }
+    }
+}
+
+impl<S, K, M> Layer<S> for LockLayer<K, M> {
+    type Service = LockService<S, K, M>;
+
+    fn layer(&self, inner: S) -> Self::Service {
+        let gate = Gate::new(self.provider.clone(), self.config.clone(), &self.class, self.tally.clone());
+        let shared = Shared {
+            gate: Arc::new(gate),
+            hold_until: self.hold_until,
+            answers: self.answers.clone(),
+            deadlines: self.deadlines.clone().into(),
+            applies: self.applies.clone(),
+        };
+        LockService::new(inner, self.key.clone(), Arc::new(shared))
+    }
+}
+
+impl<K, M> Clone for LockLayer<K, M> {
+    fn clone(&self) -> Self {
+        Self {
+            provider: self.provider.clone(),
+            key: self.key.clone(),
+            class: self.class.clone(),
+            config: self.config.clone(),
+            tally: self.tally.clone(),
+            hold_until: self.hold_until,
+            answers: self.answers.clone(),
+            deadlines: self.deadlines.clone(),
+            applies: self.applies.clone(),
+            mode: PhantomData,
+        }
+    }
+}
+
+impl<K, M> fmt::Debug for LockLayer<K, M> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("LockLayer")
+            .field("provider", &self.provider)
+            .field("config", &self.config)
+            .field("hold_until", &self.hold_until)
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,120 @@
+//! The inner call under the lock: in the request's own future, or in a task.
+
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, ready};
+
+use http::Response;
+use http_body::Body;
+use pin_project_lite::pin_project;
+use tokio::task::JoinHandle;
+use tracing::Instrument;
+
+use super::body::LockBody;
+use super::layer::{HoldUntil, Shared};
+use crate::gate::{Guarded, Hold};
+use crate::refusal::Refusal;
+
+/// The handler belongs to its request: a client that disconnects ends it. The default of [`LockLayer`](crate::LockLayer).
+#[derive(Clone, Copy, Debug, Default)]
+#[non_exhaustive]
+pub struct Attached;
+
+/// The handler runs to its end under the lock, whatever the client does. Made by [`LockLayer::detach`](crate::LockLayer::detach).
+#[derive(Clone, Copy, Debug, Default)]
+#[non_exhaustive]
+pub struct Detached;
+
+/// How the inner call is started once the lock is held.
+pub(super) trait Start<F> {
+    fn start(future: F, hold: Hold, shared: Arc<Shared>) -> Self;
+}
+
+pin_project! {
+    /// The inner call in the request's own future.
+    #[derive(Debug)]
+    #[must_use = "futures do nothing unless polled"]
+    pub struct AttachedCall<F> {
+        #[pin]
+        guarded: Guarded<F>,
+        shared: Arc<Shared>,
+    }
+}
+
+impl<F> Start<F> for AttachedCall<F> {
+    fn start(future: F, hold: Hold, shared: Arc<Shared>) -> Self {
+        Self { guarded: Guarded::new(future, hold), shared }
+    }
+}
+
+impl<F, B, E> Future for AttachedCall<F>
+where
+    F: Future<Output = Result<Response<B>, E>>,
+    B: Body,
+{
+    type Output = Result<Response<LockBody<B>>, E>;
+
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        let this = self.project();
+        Poll::Ready(match ready!(this.guarded.poll(cx)) {
+            Ok((Ok(response), hold)) => Ok(with_hold(response, hold, this.shared.hold_until)),
+            Ok((Err(error), hold)) => {
+                hold.release();
+                Err(error)
+            }
+            Err(ending) => Ok(this.shared.refuse(&this.shared.gate.aborted(ending))),
+        })
+    }
+}
+
+/// Hands the lock on to the body, if there is anything left to hold it for.
+fn with_hold<B: Body>(response: Response<B>, mut hold: Hold, until: HoldUntil) -> Response<LockBody<B>> {
+    if until == HoldUntil::Head || response.body().is_end_stream() {
+        hold.release();
+        return response.map(|body| LockBody::new(body, None));
+    }
+    hold.keep_deadline_unpolled();
+    response.map(|body| LockBody::new(body, Some(hold)))
+}
+
+/// The inner call in a task of its own.
+#[derive(Debug)]
+#[must_use = "futures do nothing unless polled"]
+pub struct DetachedCall<B, E> {
+    task: JoinHandle<Result<Response<LockBody<B>>, E>>,
+    shared: Arc<Shared>,
+}
+
+impl<F, B, E> Start<F> for DetachedCall<B, E>
+where
+    F: Future<Output = Result<Response<B>, E>> + Send + 'static,
+    B: Body + Send + 'static,
+    E: Send + 'static,
+{
+    fn start(future: F, hold: Hold, shared: Arc<Shared>) -> Self {
+        let call = AttachedCall::start(future, hold, shared.clone());
+        Self { task: tokio::spawn(call.in_current_span()), shared }
+    }
+}
+
+impl<B, E> Future for DetachedCall<B, E> {
+    type Output = Result<Response<LockBody<B>>, E>;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        Poll::Ready(match ready!(Pin::new(&mut self.task).poll(cx)) {
+            Ok(result) => result,
+            // As if the handler had run here.
+            Err(stopped) => match stopped.try_into_panic() {
+                Ok(panic) => std::panic::resume_unwind(panic),
+                Err(_) => Ok(self.shared.refuse(&self.shared.gate.stopped())),
+            },
+        })
+    }
+}
+
+impl Shared {
+    pub(super) fn refuse<B>(&self, refusal: &Refusal) -> Response<LockBody<B>> {
+        self.answers.answer(refusal).map(LockBody::refused)
+    }
+}

@@ -1,0 +1,126 @@
+//! The service.
+
+use std::fmt;
+use std::marker::PhantomData;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+
+use http::{Request, Response};
+use http_body::Body;
+use tower_service::Service;
+
+use super::body::LockBody;
+use super::deadline::deadline;
+use super::future::LockFuture;
+use super::layer::Shared;
+use super::run::{Attached, AttachedCall, Detached, DetachedCall};
+use crate::key::ExtractKey;
+
+/// Serves each request while its locks are held. Made by [`LockLayer`](crate::LockLayer).
+///
+/// # Readiness
+/// `poll_ready` is that of the inner service: a layer cannot know the key of a request that has not come, so readiness says nothing about locks. The
+/// request is served by the very service that was ready; a clone takes its place for the next one.
+pub struct LockService<S, K, M = Attached> {
+    inner: S,
+    key: Arc<K>,
+    shared: Arc<Shared>,
+    mode: PhantomData<fn() -> M>,
+}
+
+impl<S, K, M> LockService<S, K, M> {
+    pub(super) fn new(inner: S, key: Arc<K>, shared: Arc<Shared>) -> Self {
+        Self { inner, key, shared, mode: PhantomData }
+    }
+
+    /// The service inside.
+    pub fn get_ref(&self) -> &S {
+        &self.inner
+    }
+
+    /// The service inside.
+    pub fn get_mut(&mut self) -> &mut S {
+        &mut self.inner
+    }
+
+    /// The service inside.
+    pub fn into_inner(self) -> S {
+        self.inner
+    }
+
+    fn begin<B, R>(&mut self, request: Request<B>) -> LockFuture<S, B, S::Future, R>
+    where
+        S: Service<Request<B>> + Clone,
+        K: ExtractKey,
+    {
+        let shared = self.shared.clone();
+        let (mut parts, body) = request.into_parts();
+        if !shared.applies(&parts) {
+            return LockFuture::passing(self.inner.call(Request::from_parts(parts, body)), shared);
+        }
+        let keys = self.key.extract(&mut parts);
+        let deadline = deadline(&parts.headers, &shared.deadlines);
+        let request = Request::from_parts(parts, body);
+        match keys {
+            Ok(Some(keys)) if !keys.is_empty() => {
+                let next = self.inner.clone();
+                let ready = std::mem::replace(&mut self.inner, next);
+                LockFuture::admitting(shared.gate.admit(keys, deadline), ready, request, shared)
+            }
+            Ok(_) => LockFuture::passing(self.inner.call(request), shared),
+            Err(rejection) => LockFuture::refused(shared.gate.rejected(rejection), shared),
+        }
+    }
+}
+
+impl<S, K, B, RB> Service<Request<B>> for LockService<S, K, Attached>
+where
+    S: Service<Request<B>, Response = Response<RB>> + Clone,
+    K: ExtractKey,
+    RB: Body,
+{
+    type Response = Response<LockBody<RB>>;
+    type Error = S::Error;
+    type Future = LockFuture<S, B, S::Future, AttachedCall<S::Future>>;
+
+    fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), S::Error>> {
+        self.inner.poll_ready(cx)
+    }
+
+    fn call(&mut self, request: Request<B>) -> Self::Future {
+        self.begin(request)
+    }
+}
+
+impl<S, K, B, RB> Service<Request<B>> for LockService<S, K, Detached>
+where
+    S: Service<Request<B>, Response = Response<RB>> + Clone,
+    S::Future: Send + 'static,
+    S::Error: Send + 'static,
+    K: ExtractKey,
+    RB: Body + Send + 'static,
+{
+    type Response = Response<LockBody<RB>>;
+    type Error = S::Error;
+    type Future = LockFuture<S, B, S::Future, DetachedCall<RB, S::Error>>;
+
+    fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), S::Error>> {
+        self.inner.poll_ready(cx)
+    }
+
+    fn call(&mut self, request: Request<B>) -> Self::Future {
+        self.begin(request)
+    }
+}
+
+impl<S: Clone, K, M> Clone for LockService<S, K, M> {
+    fn clone(&self) -> Self {
+        Self::new(self.inner.clone(), self.key.clone(), self.shared.clone())
+    }
+}
+
+impl<S: fmt::Debug, K, M> fmt::Debug for LockService<S, K, M> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("LockService").field("inner", &self.inner).field("shared", &self.shared).finish_non_exhaustive()
+    }
+}

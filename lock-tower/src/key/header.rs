@@ -1,0 +1,99 @@
+//! A key out of a header.
+
+use distlock_api::LockKey;
+use http::HeaderName;
+use http::request::Parts;
+
+use super::names::{namespace, push_escaped};
+use super::{ExtractKey, InvalidExtractor};
+use crate::keys::KeySet;
+use crate::refusal::KeyRejection;
+
+/// The value of a header, within a namespace: value `acme` in namespace `tenant` is the key `tenant/acme`.
+///
+/// Requests without the header pass, unless it is [`required`](Self::required). An empty value, one that is not UTF-8, and several values are bad keys.
+///
+/// ```
+/// use distlock_tower::key::HeaderKey;
+/// use http::HeaderName;
+///
+/// let by_tenant = HeaderKey::new("tenant", HeaderName::from_static("x-tenant"))?.required();
+/// # Ok::<(), distlock_tower::key::InvalidExtractor>(())
+/// ```
+#[derive(Clone, Debug)]
+pub struct HeaderKey {
+    namespace: String,
+    name: HeaderName,
+    required: bool,
+}
+
+impl HeaderKey {
+    /// The value of this header, in a namespace.
+    ///
+    /// # Errors
+    /// When the namespace is empty or contains `/`, `%` or control characters.
+    pub fn new(in_namespace: &str, name: HeaderName) -> Result<Self, InvalidExtractor> {
+        Ok(Self { namespace: namespace(in_namespace)?, name, required: false })
+    }
+
+    /// A request without the header is a bad request. Defaults to letting it pass without a lock.
+    #[must_use]
+    pub fn required(mut self) -> Self {
+        self.required = true;
+        self
+    }
+}
+
+impl ExtractKey for HeaderKey {
+    fn extract(&self, parts: &mut Parts) -> Result<Option<KeySet>, KeyRejection> {
+        let mut values = parts.headers.get_all(&self.name).iter();
+        let value = match (values.next(), values.next()) {
+            (Some(value), None) => value,
+            (None, _) if self.required => {
+                return Err(KeyRejection::bad_key(format!("header {} is missing", self.name)));
+            }
+            (None, _) => return Ok(None),
+            (Some(_), Some(_)) => return Err(KeyRejection::bad_key(format!("header {} is repeated", self.name))),
+        };
+        let value = std::str::from_utf8(value.as_bytes()).unwrap_or_default();
+        if value.is_empty() {
+            return Err(KeyRejection::bad_key(format!("header {} is empty or not UTF-8", self.name)));
+        }
+        let mut key = format!("{}/", self.namespace);
+        push_escaped(&mut key, value);
+        Ok(Some(LockKey::new(key)?.into()))
+    }
+
+    /// The namespace.
+    fn class(&self) -> &str {
+        &self.namespace
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn extract(key: &HeaderKey, values: &[&[u8]]) -> Result<Option<String>, bool> {
+        let mut request = http::Request::post("/");
+        for value in values {
+            request = request.header("x-tenant", *value);
+        }
+        let (mut parts, ()) = request.body(()).unwrap().into_parts();
+        let keys = key.extract(&mut parts).map_err(|rejection| rejection.is_misconfigured())?;
+        Ok(keys.map(|keys| keys.as_slice()[0].to_string()))
+    }
+
+    #[test]
+    fn one_value_or_none() {
+        let key = HeaderKey::new("tenant", HeaderName::from_static("x-tenant")).unwrap();
+        assert_eq!(extract(&key, &[b"acme"]), Ok(Some("tenant/acme".into())));
+        assert_eq!(extract(&key, &[b"a/b"]), Ok(Some("tenant/a%2Fb".into())));
+        assert_eq!(extract(&key, &[]), Ok(None));
+        for bad in [&[b"a" as &[u8], b"b"] as &[&[u8]], &[b""], &[b"\xff"], &[&[b'x'; 1100]]] {
+            assert_eq!(extract(&key, bad), Err(false), "{bad:?}");
+        }
+        assert_eq!(extract(&key.required(), &[]), Err(false));
+        assert!(HeaderKey::new("a/b", HeaderName::from_static("x-tenant")).is_err());
+    }
+}

@@ -1,0 +1,106 @@
+//! From a request to its keys.
+//!
+//! | extractor | two requests exclude each other when |
+//! |---|---|
+//! | a closure | it names the same key for both |
+//! | [`FixedKey`] | always |
+//! | [`HeaderKey`] | they have the same value in a header |
+//! | `ParamKey` (feature `axum`) | they have the same values for named path parameters, whatever their routes |
+//! | `RouteKey` (feature `axum`) | they match the same route, by choice with the same method, with the same values for all path parameters |
+//!
+//! The ready extractors put their keys into a namespace of their own, so that order `1` and user `1` are different locks. What comes from the request is
+//! escaped: no value, however crafted, makes the key of another namespace or of another combination of values.
+//!
+//! [`and`](ExtractKey::and) puts two extractors together: the request takes the keys of both.
+
+mod and;
+mod fixed;
+mod header;
+mod names;
+#[cfg(feature = "axum")]
+mod param;
+#[cfg(feature = "axum")]
+mod route;
+
+use std::fmt;
+
+use http::request::Parts;
+
+pub use and::And;
+pub use fixed::FixedKey;
+pub use header::HeaderKey;
+#[cfg(feature = "axum")]
+pub use param::ParamKey;
+#[cfg(feature = "axum")]
+pub use route::RouteKey;
+
+use crate::keys::KeySet;
+use crate::refusal::KeyRejection;
+
+/// Names the locks of an HTTP request, from its head.
+///
+/// Implemented by every closure `Fn(&mut Parts) -> Result<Option<K>, E>` whose `K` is a [`LockKey`](distlock_api::LockKey), several of them, or a [`KeySet`], and
+/// whose `E` is a [`KeyRejection`] or a [`LockError`](distlock_api::LockError).
+///
+/// ```
+/// use distlock_api::{LockError, LockKey};
+/// use distlock_tower::key::ExtractKey;
+/// use http::request::Parts;
+///
+/// let by_path = |parts: &mut Parts| Ok::<_, LockError>(Some(LockKey::new(parts.uri.path())?));
+///
+/// let (mut parts, ()) = http::Request::post("/orders/7").body(()).unwrap().into_parts();
+/// let keys = by_path.extract(&mut parts).unwrap().unwrap();
+/// assert_eq!(keys.as_slice()[0].as_str(), "/orders/7");
+/// ```
+pub trait ExtractKey {
+    /// The keys of a request; none, or an empty set, lets it pass without a lock.
+    ///
+    /// The head is mutable because axum's extractors want it so; leave it as it is.
+    ///
+    /// # Errors
+    /// When the request does not name a valid key (the caller is answered 400), or when the extractor cannot work where it was put (500).
+    fn extract(&self, parts: &mut Parts) -> Result<Option<KeySet>, KeyRejection>;
+
+    /// What these keys are called in spans and metrics: a name for all of them, never one of them. Defaults to `custom`.
+    fn class(&self) -> &str {
+        "custom"
+    }
+
+    /// The keys of this extractor and of that one, taken together.
+    fn and<O>(self, other: O) -> And<Self, O>
+    where
+        Self: Sized,
+    {
+        And::new(self, other)
+    }
+}
+
+impl<F, K, E> ExtractKey for F
+where
+    F: Fn(&mut Parts) -> Result<Option<K>, E>,
+    K: Into<KeySet>,
+    E: Into<KeyRejection>,
+{
+    fn extract(&self, parts: &mut Parts) -> Result<Option<KeySet>, KeyRejection> {
+        Ok(self(parts).map_err(Into::into)?.map(Into::into))
+    }
+}
+
+/// A ready extractor was described in a way that cannot work. Found when it is made, not when the first request comes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct InvalidExtractor(String);
+
+impl InvalidExtractor {
+    pub(crate) fn new(message: impl Into<String>) -> Self {
+        Self(message.into())
+    }
+}
+
+impl fmt::Display for InvalidExtractor {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl std::error::Error for InvalidExtractor {}

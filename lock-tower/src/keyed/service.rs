@@ -1,0 +1,83 @@
+//! The service.
+
+use std::fmt;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+
+use tower_service::Service;
+
+use super::error::KeyedLockError;
+use super::future::KeyedFuture;
+use super::layer::KeyOf;
+use crate::gate::Gate;
+
+/// Serves each request while its locks are held. Made by [`KeyedLockLayer`](crate::KeyedLockLayer).
+///
+/// # Readiness
+/// `poll_ready` is that of the inner service: a layer cannot know the key of a request that has not come, so readiness says nothing about locks. The
+/// request is served by the very service that was ready; a clone takes its place for the next one.
+pub struct KeyedLock<S, K> {
+    inner: S,
+    key: Arc<K>,
+    gate: Arc<Gate>,
+}
+
+impl<S, K> KeyedLock<S, K> {
+    pub(super) fn new(inner: S, key: Arc<K>, gate: Arc<Gate>) -> Self {
+        Self { inner, key, gate }
+    }
+
+    /// The service inside.
+    pub fn get_ref(&self) -> &S {
+        &self.inner
+    }
+
+    /// The service inside.
+    pub fn get_mut(&mut self) -> &mut S {
+        &mut self.inner
+    }
+
+    /// The service inside.
+    pub fn into_inner(self) -> S {
+        self.inner
+    }
+}
+
+impl<S, K, Req> Service<Req> for KeyedLock<S, K>
+where
+    S: Service<Req> + Clone,
+    K: KeyOf<Req>,
+{
+    type Response = S::Response;
+    type Error = KeyedLockError<S::Error>;
+    type Future = KeyedFuture<S, K, Req, S::Future>;
+
+    fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Self::Error>> {
+        self.inner.poll_ready(cx).map_err(KeyedLockError::Inner)
+    }
+
+    fn call(&mut self, request: Req) -> Self::Future {
+        let keys = match self.key.keys(&request) {
+            Ok(Some(keys)) if !keys.is_empty() => keys,
+            Ok(_) => return KeyedFuture::passing(self.inner.call(request)),
+            Err(rejection) => return KeyedFuture::refused(self.gate.rejected(rejection)),
+        };
+        let deadline = self.key.deadline(&request);
+        let next = self.inner.clone();
+        let ready = std::mem::replace(&mut self.inner, next);
+        let admitting = self.gate.admit(keys, deadline);
+        KeyedFuture::admitting(admitting, ready, request, self.key.clone(), self.gate.clone())
+    }
+}
+
+impl<S: Clone, K> Clone for KeyedLock<S, K> {
+    fn clone(&self) -> Self {
+        Self { inner: self.inner.clone(), key: self.key.clone(), gate: self.gate.clone() }
+    }
+}
+
+impl<S: fmt::Debug, K> fmt::Debug for KeyedLock<S, K> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("KeyedLock").field("inner", &self.inner).field("gate", &self.gate).finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,239 @@
+//! Why a request was not served under its lock.
+
+use std::borrow::Cow;
+use std::error::Error as StdError;
+use std::fmt;
+use std::time::Duration;
+
+use distlock_api::{ErrorKind, LockError};
+
+type Source = Box<dyn StdError + Send + Sync + 'static>;
+
+/// Why a request was refused, as far as a program can react to it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Reason {
+    /// Somebody else holds the lock, and the layer does not wait.
+    Busy,
+    /// Somebody else held the lock until the wait, or the caller's own deadline, was over.
+    Timeout,
+    /// Too many requests wait already, in this layer or in the store.
+    Full,
+    /// The lock service could not be reached, or is shutting down.
+    Unavailable,
+    /// The lock was lost while the request was served, and the layer aborts then.
+    Lost,
+    /// The request was served for longer than the maximum hold.
+    HeldTooLong,
+    /// The request does not name a valid key.
+    BadKey,
+    /// The layer cannot work as it was set up: its operator's mistake, not the caller's.
+    Misconfigured,
+}
+
+impl Reason {
+    pub(crate) const ALL: [Self; 8] = [
+        Self::Busy,
+        Self::Timeout,
+        Self::Full,
+        Self::Unavailable,
+        Self::Lost,
+        Self::HeldTooLong,
+        Self::BadKey,
+        Self::Misconfigured,
+    ];
+
+    /// The reason as a short lower-case word, for logs and metric labels.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Busy => "busy",
+            Self::Timeout => "timeout",
+            Self::Full => "full",
+            Self::Unavailable => "unavailable",
+            Self::Lost => "lost",
+            Self::HeldTooLong => "held-too-long",
+            Self::BadKey => "bad-key",
+            Self::Misconfigured => "misconfigured",
+        }
+    }
+
+    pub(crate) const fn index(self) -> usize {
+        self as usize
+    }
+}
+
+impl fmt::Display for Reason {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Busy => "the lock is held by somebody else",
+            Self::Timeout => "the lock did not become free in time",
+            Self::Full => "too many requests wait for the lock",
+            Self::Unavailable => "the lock service is not available",
+            Self::Lost => "the lock was lost while the request was served",
+            Self::HeldTooLong => "the request held the lock for too long",
+            Self::BadKey => "the request does not name a valid lock key",
+            Self::Misconfigured => "the lock layer is misconfigured",
+        })
+    }
+}
+
+/// A refused request: the [reason](Self::reason), when it is worth another try, and the cause as its [`source`](StdError::source).
+///
+/// The cause is for logs. It may name keys, which callers must not learn.
+#[derive(Debug)]
+pub struct Refusal {
+    reason: Reason,
+    retry_after: Option<Duration>,
+    source: Option<Source>,
+}
+
+impl Refusal {
+    pub(crate) fn new(reason: Reason) -> Self {
+        Self { reason, retry_after: None, source: None }
+    }
+
+    pub(crate) fn with_source(mut self, source: impl Into<Source>) -> Self {
+        self.source = Some(source.into());
+        self
+    }
+
+    pub(crate) fn with_retry_after(mut self, retry_after: Option<Duration>) -> Self {
+        self.retry_after = retry_after;
+        self
+    }
+
+    /// Why.
+    #[must_use]
+    pub fn reason(&self) -> Reason {
+        self.reason
+    }
+
+    /// How long to wait before another try: the observed hold time of this layer times the queue, or what else is known. None where another try is pointless.
+    #[must_use]
+    pub fn retry_after(&self) -> Option<Duration> {
+        self.retry_after
+    }
+
+    /// The same in whole seconds, rounded up and at least one: what a `Retry-After` field says.
+    #[must_use]
+    pub fn retry_after_secs(&self) -> Option<u64> {
+        let duration = self.retry_after?;
+        Some((duration.as_secs() + u64::from(duration.subsec_nanos() > 0)).max(1))
+    }
+
+    /// The lock error behind it, if there is one.
+    #[must_use]
+    pub fn lock_error(&self) -> Option<&LockError> {
+        self.source.as_deref()?.downcast_ref()
+    }
+}
+
+impl fmt::Display for Refusal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(&self.reason, f)
+    }
+}
+
+impl StdError for Refusal {
+    fn source(&self) -> Option<&(dyn StdError + 'static)> {
+        self.source.as_deref().map(|source| source as &(dyn StdError + 'static))
+    }
+}
+
+impl From<LockError> for Refusal {
+    fn from(error: LockError) -> Self {
+        let reason = match error.kind() {
+            ErrorKind::InvalidKey => Reason::BadKey,
+            ErrorKind::InvalidOptions | ErrorKind::Unsupported | ErrorKind::PermissionDenied => Reason::Misconfigured,
+            ErrorKind::QueueFull => Reason::Full,
+            ErrorKind::Lost => Reason::Lost,
+            _ => Reason::Unavailable,
+        };
+        Self::new(reason).with_source(error)
+    }
+}
+
+/// Why no key could be made of a request. Its text goes to the log, never to the caller.
+#[derive(Debug)]
+pub struct KeyRejection {
+    misconfigured: bool,
+    message: Cow<'static, str>,
+    source: Option<LockError>,
+}
+
+impl KeyRejection {
+    /// The caller's mistake: the request does not name a valid key.
+    pub fn bad_key(message: impl Into<Cow<'static, str>>) -> Self {
+        Self { misconfigured: false, message: message.into(), source: None }
+    }
+
+    /// The operator's mistake: the extractor cannot work where it was put.
+    pub fn misconfigured(message: impl Into<Cow<'static, str>>) -> Self {
+        Self { misconfigured: true, message: message.into(), source: None }
+    }
+
+    /// Whether it is the operator's mistake.
+    #[must_use]
+    pub fn is_misconfigured(&self) -> bool {
+        self.misconfigured
+    }
+}
+
+/// An invalid key is the caller's mistake, every other error the operator's.
+impl From<LockError> for KeyRejection {
+    fn from(error: LockError) -> Self {
+        let misconfigured = error.kind() != ErrorKind::InvalidKey;
+        Self { misconfigured, message: error.to_string().into(), source: Some(error) }
+    }
+}
+
+impl From<KeyRejection> for Refusal {
+    fn from(rejection: KeyRejection) -> Self {
+        let reason = if rejection.misconfigured { Reason::Misconfigured } else { Reason::BadKey };
+        Self::new(reason).with_source(rejection)
+    }
+}
+
+impl fmt::Display for KeyRejection {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.message)
+    }
+}
+
+impl StdError for KeyRejection {
+    fn source(&self) -> Option<&(dyn StdError + 'static)> {
+        self.source.as_ref().map(|error| error as &(dyn StdError + 'static))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn retry_after_is_rounded_up_and_never_zero() {
+        let secs = |d| Refusal::new(Reason::Busy).with_retry_after(Some(d)).retry_after_secs();
+        assert_eq!(secs(Duration::ZERO), Some(1));
+        assert_eq!(secs(Duration::from_millis(1000)), Some(1));
+        assert_eq!(secs(Duration::from_millis(1001)), Some(2));
+        assert_eq!(Refusal::new(Reason::BadKey).retry_after_secs(), None);
+    }
+
+    #[test]
+    fn reasons_are_indexed_in_their_order() {
+        for (index, reason) in Reason::ALL.into_iter().enumerate() {
+            assert_eq!(reason.index(), index);
+        }
+    }
+
+    #[test]
+    fn every_lock_error_has_a_reason() {
+        let reason = |kind| Refusal::from(LockError::new(kind, "")).reason();
+        assert_eq!(reason(ErrorKind::InvalidKey), Reason::BadKey);
+        assert_eq!(reason(ErrorKind::Unsupported), Reason::Misconfigured);
+        assert_eq!(reason(ErrorKind::QueueFull), Reason::Full);
+        assert_eq!(reason(ErrorKind::Timeout), Reason::Unavailable);
+        assert_eq!(reason(ErrorKind::Closed), Reason::Unavailable);
+    }
+}

@@ -1,0 +1,228 @@
+//! A real server, a real client, and a stage on which handlers do what the test says.
+#![allow(dead_code, unreachable_pub, unused_imports)] // each test file uses its part
+
+pub mod play;
+mod stage;
+pub mod timed;
+
+use std::future::Future;
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::Router;
+use bytes::Bytes;
+use http_body_util::{BodyExt, Full};
+use hyper::body::Incoming;
+use hyper::client::conn;
+use hyper::{Method, Request, Response, StatusCode};
+use hyper_util::rt::{TokioExecutor, TokioIo};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::{Mutex, oneshot};
+use tokio::task::JoinHandle;
+
+pub use stage::{Event, Events, Stage, Visit};
+
+/// Longer than anything takes here; only a failing test waits for it.
+pub const LONG: Duration = Duration::from_secs(20);
+
+/// Awaits what must happen.
+pub async fn soon<F: Future>(what: &str, future: F) -> F::Output {
+    match tokio::time::timeout(LONG, future).await {
+        Ok(output) => output,
+        Err(_) => panic!("this did not happen: {what}"),
+    }
+}
+
+/// Polls the state until it is as it must become.
+pub async fn until(what: &str, mut condition: impl FnMut() -> bool) {
+    soon(what, async {
+        while !condition() {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+    })
+    .await;
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Protocol {
+    Http1,
+    Http2,
+}
+
+/// Makes a test of each async function, once for HTTP/1.1 and once for HTTP/2.
+#[macro_export]
+macro_rules! over_both {
+    ($($name:ident),* $(,)?) => {$(
+        mod $name {
+            #[tokio::test]
+            async fn over_http1() {
+                super::common::soon("the end of the test", super::$name(super::common::Protocol::Http1)).await;
+            }
+
+            #[tokio::test]
+            async fn over_http2() {
+                super::common::soon("the end of the test", super::$name(super::common::Protocol::Http2)).await;
+            }
+        }
+    )*};
+}
+
+pub struct Server {
+    address: std::net::SocketAddr,
+    stop: Option<oneshot::Sender<()>>,
+    task: JoinHandle<()>,
+}
+
+impl Server {
+    pub async fn start(app: Router) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let (stop, stopped) = oneshot::channel::<()>();
+        let serving = axum::serve(listener, app).with_graceful_shutdown(async {
+            let _ = stopped.await;
+        });
+        let task = tokio::spawn(async { serving.await.unwrap() });
+        Self { address, stop: Some(stop), task }
+    }
+
+    pub fn address(&self) -> std::net::SocketAddr {
+        self.address
+    }
+
+    pub async fn client(&self, protocol: Protocol) -> Client {
+        Client::connect(self.address, protocol).await
+    }
+
+    pub fn begin_shutdown(&mut self) {
+        let _ = self.stop.take().expect("only once").send(());
+    }
+
+    pub async fn stopped(&mut self) {
+        soon("the server stops", &mut self.task).await.unwrap();
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        self.task.abort();
+    }
+}
+
+#[derive(Clone)]
+enum Sender {
+    Http1(Arc<Mutex<conn::http1::SendRequest<Full<Bytes>>>>),
+    Http2(conn::http2::SendRequest<Full<Bytes>>),
+}
+
+/// One connection. Dropped, it is closed.
+pub struct Client {
+    sender: Sender,
+    connection: JoinHandle<()>,
+    socket: std::net::TcpStream,
+}
+
+impl Client {
+    pub async fn connect(address: std::net::SocketAddr, protocol: Protocol) -> Self {
+        let socket = TcpStream::connect(address).await.unwrap().into_std().unwrap();
+        let io = TokioIo::new(TcpStream::from_std(socket.try_clone().unwrap()).unwrap());
+        let (sender, connection) = match protocol {
+            Protocol::Http1 => {
+                let (sender, connection) = conn::http1::handshake(io).await.unwrap();
+                let driving = tokio::spawn(async {
+                    let _ = connection.with_upgrades().await;
+                });
+                (Sender::Http1(Arc::new(Mutex::new(sender))), driving)
+            }
+            Protocol::Http2 => {
+                let (sender, connection) = conn::http2::handshake(TokioExecutor::new(), io).await.unwrap();
+                let driving = tokio::spawn(async {
+                    let _ = connection.await;
+                });
+                (Sender::Http2(sender), driving)
+            }
+        };
+        Self { sender, connection, socket }
+    }
+
+    /// Sends now; the answer comes in a task, as a browser's other tabs would have it.
+    pub fn spawn(&self, request: Request<Full<Bytes>>) -> JoinHandle<hyper::Result<Response<Incoming>>> {
+        let sender = self.sender.clone();
+        tokio::spawn(async move {
+            match sender {
+                Sender::Http1(sender) => {
+                    let sending = sender.lock().await.send_request(request);
+                    sending.await
+                }
+                Sender::Http2(mut sender) => sender.send_request(request).await,
+            }
+        })
+    }
+
+    pub async fn send(&self, request: Request<Full<Bytes>>) -> hyper::Result<Response<Incoming>> {
+        soon("a response", self.spawn(request)).await.unwrap()
+    }
+
+    pub async fn post(&self, path: &str) -> Answer {
+        Answer::read(self.send(request(Method::POST, path)).await.unwrap()).await
+    }
+
+    pub fn spawn_post(&self, path: &str) -> JoinHandle<hyper::Result<Response<Incoming>>> {
+        self.spawn(request(Method::POST, path))
+    }
+
+    /// Goes away, whatever is under way.
+    pub fn disconnect(self) {}
+}
+
+impl Drop for Client {
+    fn drop(&mut self) {
+        // Tasks of the client's own may outlive its connection's future.
+        let _ = self.socket.shutdown(std::net::Shutdown::Both);
+        self.connection.abort();
+    }
+}
+
+pub fn request(method: Method, path: &str) -> Request<Full<Bytes>> {
+    Request::builder().method(method).uri(format!("http://localhost{path}")).body(Full::default()).unwrap()
+}
+
+/// A response that was read to its end.
+#[derive(Debug)]
+pub struct Answer {
+    pub status: StatusCode,
+    pub headers: hyper::HeaderMap,
+    pub body: Bytes,
+}
+
+impl Answer {
+    pub async fn read(response: Response<Incoming>) -> Self {
+        let (parts, body) = response.into_parts();
+        let body = soon("the end of a body", body.collect()).await.unwrap().to_bytes();
+        Self { status: parts.status, headers: parts.headers, body }
+    }
+
+    pub fn text(&self) -> &str {
+        std::str::from_utf8(&self.body).unwrap()
+    }
+
+    pub fn header(&self, name: &str) -> Option<&str> {
+        self.headers.get(name).map(|value| value.to_str().unwrap())
+    }
+
+    /// That this is the problem document it must be, and tells nothing else.
+    pub fn assert_problem(&self, status: u16, reason: &str, retry: bool) {
+        assert_eq!(self.status.as_u16(), status, "{self:?}");
+        assert_eq!(self.header("content-type"), Some("application/problem+json"));
+        let problem: serde_json::Value = serde_json::from_slice(&self.body).unwrap();
+        assert_eq!(problem["type"], format!("urn:distlock:problem:{reason}"));
+        assert_eq!(problem["status"], status);
+        let names: Vec<_> = problem.as_object().unwrap().keys().map(String::as_str).collect();
+        assert_eq!(names.len(), 4, "{names:?}");
+        assert!(!problem["title"].as_str().unwrap().is_empty() && !problem["detail"].as_str().unwrap().is_empty());
+        assert!(!self.text().contains("4711"), "the key is disclosed: {}", self.text());
+        match self.header("retry-after") {
+            Some(seconds) => assert!(retry && seconds.parse::<u64>().unwrap() >= 1, "{self:?}"),
+            None => assert!(!retry, "{self:?}"),
+        }
+    }
+}

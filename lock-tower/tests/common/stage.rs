@@ -1,0 +1,95 @@
+//! Handlers that do what the test says.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use tokio::sync::{Semaphore, mpsc};
+
+use super::soon;
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Event {
+    Entered(String),
+    Finished(String),
+    Dropped(String),
+}
+
+/// Handlers enter, wait to be let go, and finish – or are dropped before. Two in the same room at once is what a lock must prevent.
+#[derive(Clone)]
+pub struct Stage {
+    inside: Arc<AtomicUsize>,
+    go: Arc<Semaphore>,
+    events: mpsc::UnboundedSender<Event>,
+}
+
+pub struct Events(mpsc::UnboundedReceiver<Event>);
+
+impl Events {
+    pub async fn next(&mut self) -> Event {
+        soon("an event", self.0.recv()).await.unwrap()
+    }
+
+    pub async fn entered(&mut self, name: &str) {
+        assert_eq!(self.next().await, Event::Entered(name.into()));
+    }
+
+    pub async fn finished(&mut self, name: &str) {
+        assert_eq!(self.next().await, Event::Finished(name.into()));
+    }
+
+    pub async fn dropped(&mut self, name: &str) {
+        assert_eq!(self.next().await, Event::Dropped(name.into()));
+    }
+
+    pub fn nothing(&mut self) {
+        assert!(self.0.try_recv().is_err(), "something happened that must not");
+    }
+}
+
+impl Stage {
+    pub fn new() -> (Self, Events) {
+        let (events, receiver) = mpsc::unbounded_channel();
+        let stage = Self { inside: Arc::default(), go: Arc::new(Semaphore::new(0)), events };
+        (stage, Events(receiver))
+    }
+
+    /// Lets so many handlers finish, now or later.
+    pub fn let_go(&self, handlers: usize) {
+        self.go.add_permits(handlers);
+    }
+
+    pub fn inside(&self) -> usize {
+        self.inside.load(Ordering::SeqCst)
+    }
+
+    pub fn enter(&self, name: impl Into<String>) -> Visit {
+        let visit = Visit { stage: self.clone(), name: name.into(), finished: false };
+        self.inside.fetch_add(1, Ordering::SeqCst);
+        self.tell(Event::Entered(visit.name.clone()));
+        visit
+    }
+
+    pub async fn visit(&self, name: impl Into<String>) {
+        let mut visit = self.enter(name);
+        self.go.acquire().await.unwrap().forget();
+        visit.finished = true;
+    }
+
+    fn tell(&self, event: Event) {
+        let _ = self.events.send(event);
+    }
+}
+
+pub struct Visit {
+    stage: Stage,
+    name: String,
+    pub finished: bool,
+}
+
+impl Drop for Visit {
+    fn drop(&mut self) {
+        self.stage.inside.fetch_sub(1, Ordering::SeqCst);
+        let name = std::mem::take(&mut self.name);
+        self.stage.tell(if self.finished { Event::Finished(name) } else { Event::Dropped(name) });
+    }
+}

@@ -1,0 +1,168 @@
+//! Over real TCP: who waits for whom, and in which order.
+#![cfg(feature = "axum")]
+
+mod common;
+
+use axum::Router;
+use axum::extract::Path;
+use axum::routing::{get, post};
+use distlock_memory::MemoryProvider;
+use distlock_tower::key::{ParamKey, RouteKey};
+use distlock_tower::{HeldLock, LockLayer, Monitor};
+use http_body_util::Full;
+use hyper::Method;
+
+use common::{Answer, Events, Protocol, Server, Stage, request, until};
+
+/// Every handler tells the stage the name in its path and waits there.
+async fn orders(layer: LockLayer<RouteKey>) -> (Server, Monitor, Stage, Events) {
+    let (stage, events) = Stage::new();
+    let monitor = layer.monitor();
+    let visit = {
+        let stage = stage.clone();
+        move |Path((kind, id)): Path<(String, String)>| async move {
+            stage.visit(format!("{kind}{id}")).await;
+            "done"
+        }
+    };
+    let app = Router::new().route("/{kind}/{id}", post(visit.clone()).get(visit)).route_layer(layer);
+    (Server::start(app).await, monitor, stage, events)
+}
+
+over_both!(
+    requests_of_one_key_are_served_one_at_a_time_in_their_order,
+    keys_are_independent,
+    safe_methods_pass,
+    other_methods_too_when_told,
+    methods_of_one_resource_exclude_each_other_by_choice,
+    routes_share_the_lock_of_a_resource,
+    the_handler_knows_its_lock,
+);
+
+async fn requests_of_one_key_are_served_one_at_a_time_in_their_order(protocol: Protocol) {
+    let (server, monitor, stage, mut events) =
+        orders(LockLayer::new(MemoryProvider::new(), RouteKey::any_method())).await;
+    // Each on a connection of its own: axum clones the services for each.
+    let mut clients = Vec::new();
+    let mut answers = Vec::new();
+    for waiting in 0..5 {
+        let client = server.client(protocol).await;
+        answers.push(client.spawn_post("/order/4711"));
+        clients.push(client);
+        if waiting == 0 {
+            events.entered("order4711").await;
+        }
+        until("it waits", || monitor.waiting() == waiting).await;
+    }
+    for answer in answers {
+        assert_eq!((stage.inside(), monitor.held()), (1, 1));
+        events.nothing();
+        stage.let_go(1);
+        let answer = Answer::read(answer.await.unwrap().unwrap()).await;
+        assert_eq!(answer.text(), "done");
+        events.finished("order4711").await;
+        if monitor.granted() < 5 || monitor.held() > 0 {
+            events.entered("order4711").await;
+        }
+    }
+    monitor.idle().await;
+    assert_eq!((monitor.granted(), monitor.held(), monitor.waiting()), (5, 0, 0));
+}
+
+async fn keys_are_independent(protocol: Protocol) {
+    let (server, _, stage, mut events) = orders(LockLayer::new(MemoryProvider::new(), RouteKey::any_method())).await;
+    let clients = [server.client(protocol).await, server.client(protocol).await, server.client(protocol).await];
+    let _first = clients[0].spawn_post("/order/1");
+    events.entered("order1").await;
+    let _second = clients[1].spawn_post("/order/2");
+    events.entered("order2").await;
+    let _third = clients[2].spawn_post("/user/1");
+    events.entered("user1").await;
+    assert_eq!(stage.inside(), 3);
+}
+
+async fn safe_methods_pass(protocol: Protocol) {
+    let (server, monitor, stage, mut events) =
+        orders(LockLayer::new(MemoryProvider::new(), RouteKey::any_method())).await;
+    let clients = [server.client(protocol).await, server.client(protocol).await];
+    let _posting = clients[0].spawn_post("/order/1");
+    events.entered("order1").await;
+    let _getting = clients[1].spawn(request(Method::GET, "/order/1"));
+    events.entered("order1").await;
+    assert_eq!((stage.inside(), monitor.held()), (2, 1));
+}
+
+async fn other_methods_too_when_told(protocol: Protocol) {
+    let layer = LockLayer::new(MemoryProvider::new(), RouteKey::any_method()).only_if(|parts| parts.method == "GET");
+    let (server, monitor, stage, mut events) = orders(layer).await;
+    let clients = [server.client(protocol).await, server.client(protocol).await, server.client(protocol).await];
+    let _getting = clients[0].spawn(request(Method::GET, "/order/1"));
+    events.entered("order1").await;
+    let _waiting = clients[1].spawn(request(Method::GET, "/order/1"));
+    until("it waits", || monitor.waiting() == 1).await;
+    let _posting = clients[2].spawn_post("/order/1");
+    events.entered("order1").await;
+    assert_eq!(stage.inside(), 2);
+}
+
+async fn methods_of_one_resource_exclude_each_other_by_choice(protocol: Protocol) {
+    for (key, excludes) in [(RouteKey::any_method(), true), (RouteKey::per_method(), false)] {
+        let layer = LockLayer::new(MemoryProvider::new(), key).only_if(|_| true);
+        let (server, monitor, _, mut events) = orders(layer).await;
+        let clients = [server.client(protocol).await, server.client(protocol).await];
+        let _posting = clients[0].spawn_post("/order/1");
+        events.entered("order1").await;
+        let _getting = clients[1].spawn(request(Method::GET, "/order/1"));
+        if excludes {
+            until("it waits", || monitor.waiting() == 1).await;
+        } else {
+            events.entered("order1").await;
+        }
+    }
+}
+
+async fn routes_share_the_lock_of_a_resource(protocol: Protocol) {
+    let (stage, mut events) = Stage::new();
+    let layer = LockLayer::new(MemoryProvider::new(), ParamKey::new("order", ["id"]).unwrap());
+    let monitor = layer.monitor();
+    let visit = |name: &'static str| {
+        let stage = stage.clone();
+        move || async move { stage.visit(name).await }
+    };
+    // One layer, put on each route on its own.
+    let app = Router::new()
+        .route("/orders/{id}", post(visit("change")).layer(layer.clone()))
+        .route("/orders/{id}/ship", post(visit("ship")).layer(layer));
+    let server = Server::start(app).await;
+    let clients = [server.client(protocol).await, server.client(protocol).await];
+    let changing = clients[0].spawn_post("/orders/4711");
+    events.entered("change").await;
+    let shipping = clients[1].spawn_post("/orders/%34711/ship");
+    until("it waits", || monitor.waiting() == 1).await;
+    stage.let_go(2);
+    changing.await.unwrap().unwrap();
+    events.finished("change").await;
+    events.entered("ship").await;
+    shipping.await.unwrap().unwrap();
+}
+
+async fn the_handler_knows_its_lock(protocol: Protocol) {
+    let describe = |held: Option<HeldLock>| async move {
+        held.map_or("no lock".to_owned(), |held| {
+            assert!(!held.is_lost());
+            assert_eq!(held.token_of(held.key()), Some(held.fencing_token()));
+            format!("{} {}", held.key(), held.grants().len())
+        })
+    };
+    let app = Router::new()
+        .route("/orders/{id}", post(describe).get(describe))
+        .route_layer(LockLayer::new(MemoryProvider::new(), ParamKey::new("order", ["id"]).unwrap()))
+        .route("/unlocked", get(|held: HeldLock| async move { held.key().to_string() }));
+    let client = Server::start(app).await;
+    let client = client.client(protocol).await;
+    assert_eq!(client.post("/orders/a%2Fb").await.text(), "order/a%2Fb 1");
+    let passed = Answer::read(client.send(request(Method::GET, "/orders/7")).await.unwrap()).await;
+    assert_eq!(passed.text(), "no lock");
+    let unlocked = client.send(request(Method::GET, "/unlocked").map(|_| Full::default())).await.unwrap();
+    assert_eq!(unlocked.status(), 500, "a handler that must have a lock does not run without");
+}

@@ -1,0 +1,197 @@
+//! Logs, spans and metrics: what they tell, and what they keep to themselves.
+
+use std::convert::Infallible;
+use std::io;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use distlock_api::{ErrorKind, LockError, LockKey, LockProviderExt};
+use distlock_memory::{MemoryProvider, MemoryStore, Operation};
+use distlock_tower::LockLayer;
+use http::request::Parts;
+use http::{Request, Response};
+use http_body_util::Full;
+use tokio::sync::Mutex;
+use tokio::time::sleep;
+use tower::{Layer, ServiceExt, service_fn};
+use tracing_subscriber::fmt::MakeWriter;
+use tracing_subscriber::fmt::format::FmtSpan;
+
+/// One test at a time: while there is a single subscriber, a span that is first met on a thread without it stays disabled everywhere.
+static ALONE: Mutex<()> = Mutex::const_new(());
+
+/// What was logged.
+#[derive(Clone, Default)]
+struct Log(Arc<std::sync::Mutex<Vec<u8>>>);
+
+impl Log {
+    fn subscribe(&self, most: tracing::Level) -> tracing::subscriber::DefaultGuard {
+        let subscriber = tracing_subscriber::fmt()
+            .with_max_level(most)
+            .with_ansi(false)
+            .with_span_events(FmtSpan::CLOSE)
+            .with_writer(self.clone())
+            .finish();
+        tracing::subscriber::set_default(subscriber)
+    }
+
+    fn lines(&self, containing: &str) -> Vec<String> {
+        let text = String::from_utf8(self.0.lock().unwrap().clone()).unwrap();
+        text.lines().filter(|line| line.contains(containing)).map(str::to_owned).collect()
+    }
+}
+
+impl io::Write for Log {
+    fn write(&mut self, text: &[u8]) -> io::Result<usize> {
+        self.0.lock().unwrap().write(text)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+impl MakeWriter<'_> for Log {
+    type Writer = Self;
+
+    fn make_writer(&self) -> Self {
+        self.clone()
+    }
+}
+
+fn by_path(parts: &mut Parts) -> Result<Option<LockKey>, LockError> {
+    LockKey::new(parts.uri.path()).map(Some)
+}
+
+fn post() -> Request<()> {
+    Request::post("/orders/4711").body(()).unwrap()
+}
+
+async fn handler(_: Request<()>) -> Result<Response<Full<Bytes>>, Infallible> {
+    sleep(Duration::from_millis(30)).await;
+    Ok(Response::default())
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_span_tells_class_wait_hold_and_outcome_but_not_the_key() {
+    let _alone = ALONE.lock().await;
+    let log = Log::default();
+    let _subscribed = log.subscribe(tracing::Level::INFO);
+    let locks = MemoryProvider::new();
+    let service = LockLayer::new(locks.clone(), by_path).class("orders").layer(service_fn(handler));
+    let held = locks.acquire("/orders/4711").await.unwrap();
+    let first = tokio::spawn(service.clone().oneshot(post()));
+    sleep(Duration::from_millis(20)).await;
+    drop(held);
+    first.await.unwrap().unwrap();
+    let spans = log.lines("distlock.request");
+    let [span] = &*spans else { panic!("{spans:?}") };
+    for field in ["lock.class=orders", "lock.wait_ms=20", "lock.hold_ms=30", "lock.outcome=\"released\""] {
+        assert!(span.contains(field), "{field} is missing: {span}");
+    }
+    assert!(log.lines("4711").is_empty());
+
+    let _held = locks.acquire("/orders/4711").await.unwrap();
+    service.oneshot(post()).await.unwrap();
+    assert!(log.lines("lock.outcome=\"timeout\"").len() == 1 && log.lines("4711").is_empty());
+}
+
+#[tokio::test(start_paused = true)]
+async fn holds_that_end_otherwise_say_how() {
+    let _alone = ALONE.lock().await;
+    let log = Log::default();
+    let _subscribed = log.subscribe(tracing::Level::INFO);
+    let layer = LockLayer::new(MemoryProvider::new(), by_path).max_hold(Duration::from_millis(50));
+    let panicking = layer.layer(service_fn(|_: Request<()>| async {
+        if true {
+            panic!("as planned");
+        }
+        Ok::<_, Infallible>(Response::<Full<Bytes>>::default())
+    }));
+    assert!(tokio::spawn(panicking.oneshot(post())).await.unwrap_err().is_panic());
+    let cancelled = tokio::time::timeout(Duration::from_millis(10), layer.layer(service_fn(handler)).oneshot(post()));
+    assert!(cancelled.await.is_err());
+    let endless =
+        layer.layer(service_fn(|_: Request<()>| std::future::pending::<Result<Response<Full<Bytes>>, Infallible>>()));
+    assert_eq!(endless.oneshot(post()).await.unwrap().status(), 503);
+    let outcomes = log.lines("distlock.request");
+    assert_eq!(outcomes.len(), 3, "{outcomes:?}");
+    for (line, outcome) in outcomes.iter().zip(["panicked", "cancelled", "held-too-long"]) {
+        assert!(line.contains(&format!("lock.outcome=\"{outcome}\"")), "{line}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn every_use_of_fail_open_is_a_warning() {
+    let _alone = ALONE.lock().await;
+    let log = Log::default();
+    let _subscribed = log.subscribe(tracing::Level::WARN);
+    let store = MemoryStore::new();
+    store.fail_always(Operation::TryAcquire, ErrorKind::Unavailable);
+    let layer = LockLayer::new(store.provider(), by_path).fail_fast().fail_open();
+    let service = layer.layer(service_fn(handler));
+    for used in 1..=3 {
+        assert_eq!(service.clone().oneshot(post()).await.unwrap().status(), 200);
+        assert_eq!(log.lines("WITHOUT a lock").len(), used);
+    }
+    assert!(log.lines("WITHOUT a lock")[0].contains("WARN"));
+}
+
+#[tokio::test]
+async fn a_misconfigured_layer_is_an_error_in_the_log() {
+    let _alone = ALONE.lock().await;
+    let log = Log::default();
+    let _subscribed = log.subscribe(tracing::Level::WARN);
+    let nowhere =
+        |_: &mut Parts| Err::<Option<LockKey>, _>(distlock_tower::KeyRejection::misconfigured("no such header"));
+    let service = LockLayer::new(MemoryProvider::new(), nowhere).layer(service_fn(handler));
+    assert_eq!(service.oneshot(post()).await.unwrap().status(), 500);
+    assert!(log.lines("ERROR").len() == 1 && log.lines("no such header").len() == 1);
+}
+
+#[cfg(feature = "metrics")]
+#[test]
+fn metrics_count_waits_holds_refusals_and_the_queue() {
+    let _alone = ALONE.blocking_lock();
+    use std::collections::BTreeMap;
+
+    use metrics_util::debugging::{DebugValue, DebuggingRecorder};
+
+    let recorder = DebuggingRecorder::new();
+    let snapshotter = recorder.snapshotter();
+    let mut amid = Vec::new();
+    metrics::with_local_recorder(&recorder, || {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build().unwrap();
+        runtime.block_on(async {
+            let layer = LockLayer::new(MemoryProvider::new(), by_path).class("orders").max_waiters(1);
+            let service = layer.layer(service_fn(handler));
+            let calls = [(); 3].map(|()| tokio::spawn(service.clone().oneshot(post())));
+            sleep(Duration::from_millis(1)).await;
+            amid = snapshotter.snapshot().into_vec();
+            for call in calls {
+                call.await.unwrap().unwrap();
+            }
+        });
+    });
+    // A snapshot takes away what it shows, so the second one has only what came after the first.
+    let mut samples = BTreeMap::<String, usize>::new();
+    let mut name = |key: &metrics_util::CompositeKey, value: &DebugValue| {
+        let labels: Vec<_> = key.key().labels().map(|label| label.value().to_owned()).collect();
+        assert!(!labels.iter().any(|label| label.contains("4711")), "a key is no label");
+        let name = format!("{} {}", key.key().name(), labels.join(" "));
+        if let DebugValue::Histogram(values) = value {
+            *samples.entry(name.clone()).or_default() += values.len();
+        }
+        name
+    };
+    let amid: BTreeMap<_, _> = amid.into_iter().map(|(key, _, _, value)| (name(&key, &value), value)).collect();
+    let seen = snapshotter.snapshot().into_vec().into_iter();
+    let seen: BTreeMap<_, _> = seen.map(|(key, _, _, value)| (name(&key, &value), value)).collect();
+    assert_eq!(amid["distlock_tower_queue_depth orders"], DebugValue::Gauge(1.0.into()));
+    assert_eq!(samples["distlock_tower_wait_seconds orders held"], 2);
+    assert_eq!(samples["distlock_tower_wait_seconds orders full"], 1);
+    assert_eq!(samples["distlock_tower_hold_seconds orders released"], 2);
+    assert_eq!(amid["distlock_tower_refusals_total orders full"], DebugValue::Counter(1));
+    assert_eq!(seen["distlock_tower_queue_depth orders"], DebugValue::Gauge((-1.0).into()));
+}

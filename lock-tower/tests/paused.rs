@@ -1,0 +1,172 @@
+//! On paused time: waits, deadlines, holds, and what `Retry-After` says.
+
+mod common;
+
+use std::convert::Infallible;
+
+use bytes::Bytes;
+use distlock_api::{ErrorKind, LockProvider, LockProviderExt};
+use distlock_memory::{MemoryProvider, MemoryStore, Operation};
+use distlock_tower::http::DeadlineUnit;
+use distlock_tower::key::{ExtractKey, HeaderKey};
+use distlock_tower::{HeldLock, LockLayer, OnLoss};
+use futures_util::FutureExt;
+use http::{HeaderName, Request, Response};
+use http_body_util::{BodyExt, Full};
+use tokio::time::{Instant, sleep};
+use tower::{Layer, ServiceExt, service_fn};
+
+use common::timed::{key, ms, post, secs, status, working};
+
+#[tokio::test(start_paused = true)]
+async fn the_default_wait_is_five_seconds() {
+    let locks = MemoryProvider::new();
+    let held = locks.acquire("key").await.unwrap();
+    let service = LockLayer::new(locks.clone(), key()).layer(working(ms(1)));
+    let started = Instant::now();
+    assert_eq!(status(service.clone().oneshot(post())).await.0, 503);
+    assert_eq!(started.elapsed().as_secs(), 5);
+    drop(held);
+    assert_eq!(status(service.oneshot(post())).await.0, 200);
+}
+
+#[tokio::test(start_paused = true)]
+async fn deadlines_of_callers_shorten_the_wait_and_never_lengthen_it() {
+    let locks = MemoryProvider::new();
+    let _held = locks.acquire("key").await.unwrap();
+    let timeout = HeaderName::from_static("x-timeout");
+    let layer = LockLayer::new(locks, key()).wait_up_to(secs(5)).deadline_header(timeout, DeadlineUnit::Seconds);
+    let service = layer.layer(working(ms(1)));
+    for (name, value, expected) in [
+        ("grpc-timeout", "300m", 300),
+        ("x-timeout", "0.2", 200),
+        ("grpc-timeout", "1H", 5000),
+        ("x-timeout", "?", 5000),
+    ] {
+        let mut request = post();
+        request.headers_mut().insert(name, value.parse().unwrap());
+        let started = Instant::now();
+        assert_eq!(status(service.clone().oneshot(request)).await.0, 503, "{value}");
+        let took = started.elapsed();
+        assert!(took >= ms(expected) && took < ms(expected + 50), "{value}: {took:?}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn retry_after_is_the_hold_time_times_the_queue_rounded_up() {
+    let layer = LockLayer::new(MemoryProvider::new(), key()).max_waiters(2);
+    let monitor = layer.monitor();
+    let service = layer.layer(working(ms(1600)));
+    let send = || tokio::spawn(status(service.clone().oneshot(post())));
+    assert_eq!(send().await.unwrap().0, 200, "the first hold, which takes 1.6 s");
+    assert_eq!(monitor.average_hold().unwrap().as_millis() / 100, 16);
+    let served = [send(), send(), send()];
+    tokio::task::yield_now().await;
+    assert_eq!((monitor.held(), monitor.waiting()), (1, 2));
+    // One holds and two wait: 3 × 1.6 s = 4.8 s.
+    assert_eq!(status(service.clone().oneshot(post())).await, (503, Some(5)));
+    for served in served {
+        assert_eq!(served.await.unwrap().0, 200);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn retry_after_without_experience_is_what_the_store_says() {
+    let store = MemoryStore::new();
+    let (here, elsewhere) = (store.provider(), store.provider());
+    let _held = elsewhere.acquire("key").ttl(secs(20)).await.unwrap();
+    let service = LockLayer::new(here, key()).fail_fast().layer(working(ms(1)));
+    assert_eq!(status(service.oneshot(post())).await, (409, Some(20)));
+
+    let down = MemoryStore::new();
+    down.fail_always(Operation::TryAcquire, ErrorKind::Unavailable);
+    let service = LockLayer::new(down.provider(), key()).fail_fast().layer(working(ms(1)));
+    assert_eq!(status(service.oneshot(post())).await, (503, Some(5)));
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_outage_that_ends_within_the_wait_is_not_noticed() {
+    let store = MemoryStore::new();
+    store.fail_always(Operation::TryAcquire, ErrorKind::Unavailable);
+    let service = LockLayer::new(store.provider(), key()).layer(working(ms(1)));
+    let answer = tokio::spawn(status(service.oneshot(post())));
+    sleep(secs(1)).await;
+    store.clear_faults();
+    assert_eq!(answer.await.unwrap().0, 200);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_wait_is_bounded_although_the_store_is_silent() {
+    let store = MemoryStore::new();
+    let _silent = store.hang_next(Operation::TryAcquire);
+    let service = LockLayer::new(store.provider(), key()).wait_up_to(secs(2)).layer(working(ms(1)));
+    let started = Instant::now();
+    assert_eq!(status(service.oneshot(post())).await.0, 503);
+    assert!(started.elapsed() < secs(3));
+}
+
+#[tokio::test(start_paused = true)]
+async fn several_keys_are_taken_together_and_released_together() {
+    let locks = MemoryProvider::new();
+    let from = HeaderKey::new("account", HeaderName::from_static("x-from")).unwrap();
+    let to = HeaderKey::new("account", HeaderName::from_static("x-to")).unwrap();
+    let service = service_fn(|request: Request<()>| async move {
+        let held = request.extensions().get::<HeldLock>().unwrap();
+        let keys: Vec<_> = held.grants().iter().map(|(key, _)| key.as_str()).collect();
+        let keys = keys.join(" ");
+        sleep(secs(1)).await;
+        Ok::<_, Infallible>(Response::new(Full::<Bytes>::from(keys)))
+    });
+    let service = LockLayer::new(locks.clone(), from.and(to)).on_loss(OnLoss::Continue).layer(service);
+    let transfer = |from: &str, to: &str| {
+        let request = Request::post("/").header("x-from", from).header("x-to", to).body(()).unwrap();
+        let response = service.clone().oneshot(request);
+        tokio::spawn(async move { response.await.unwrap().into_body().collect().await.unwrap().to_bytes() })
+    };
+    let started = Instant::now();
+    let (there, back) = (transfer("7", "3"), transfer("3", "7"));
+    assert_eq!(there.await.unwrap(), "account/3 account/7");
+    assert_eq!(back.await.unwrap(), "account/3 account/7");
+    assert_eq!(started.elapsed().as_secs(), 2, "one after the other, and no deadlock");
+    assert_eq!(transfer("7", "7").await.unwrap(), "account/7");
+    assert_eq!(locks.keys_in_use(), 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn no_keys_no_lock() {
+    let none = |_: &mut http::request::Parts| Ok::<_, distlock_api::LockError>(Some(Vec::new()));
+    let layer = LockLayer::new(MemoryProvider::new(), none);
+    let monitor = layer.monitor();
+    assert_eq!(status(layer.layer(working(ms(1))).oneshot(post())).await.0, 200);
+    assert_eq!(monitor.granted(), 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn dropped_at_any_time_nothing_is_left() {
+    let locks = MemoryProvider::new();
+    let layer = LockLayer::new(locks.clone(), key());
+    let monitor = layer.monitor();
+    let service = layer.layer(working(secs(1)));
+    let held = locks.acquire("key").await.unwrap();
+
+    drop(service.clone().oneshot(post()));
+    let mut waiting = Box::pin(service.clone().oneshot(post()));
+    assert!((&mut waiting).now_or_never().is_none());
+    assert_eq!((monitor.waiting(), locks.accounting().waiting), (1, 1));
+    drop(waiting);
+    assert_eq!((monitor.waiting(), locks.accounting().waiting), (0, 0));
+
+    // Granted, but dropped before it could be polled.
+    let mut waiting = Box::pin(service.clone().oneshot(post()));
+    assert!((&mut waiting).now_or_never().is_none());
+    drop(held);
+    drop(waiting);
+    assert_eq!(locks.keys_in_use(), 0);
+
+    let mut running = Box::pin(service.oneshot(post()));
+    assert!((&mut running).now_or_never().is_none());
+    assert_eq!((monitor.held(), locks.keys_in_use()), (1, 1));
+    drop(running);
+    assert_eq!((monitor.held(), locks.keys_in_use()), (0, 0));
+    monitor.idle().await;
+}

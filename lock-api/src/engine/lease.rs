@@ -45,6 +45,19 @@ enum Phase {
     Lost(Loss),
 }
 
+/// What somebody who looks at a lease sees.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Seen {
+    HeldUntil(Instant),
+    /// Lost; `fresh` if that was noticed only now: then the caller buries it.
+    Lost {
+        loss: Loss,
+        fresh: bool,
+    },
+    /// In a release, or past it.
+    Over,
+}
+
 /// What a release finds.
 pub(super) enum Begun {
     Releasing,
@@ -133,16 +146,17 @@ impl Lease {
         (state.phase == Phase::Held).then_some(state.deadline)
     }
 
-    /// How the lease was lost, and whether that was noticed only now: then the caller buries it.
-    pub(super) fn look(&self, now: Instant) -> (Option<Loss>, bool) {
+    /// How the lease stands, in one reading: asked in two, a loss between them would be seen by neither (C4).
+    pub(super) fn look(&self, now: Instant) -> Seen {
         let state = self.state();
         match state.phase {
             Phase::Held if now >= state.deadline => {
                 self.turn_to(state, Phase::Lost(Loss::Expired));
-                (Some(Loss::Expired), true)
+                Seen::Lost { loss: Loss::Expired, fresh: true }
             }
-            Phase::Lost(loss) => (Some(loss), false),
-            Phase::Held | Phase::Releasing | Phase::Ended => (None, false),
+            Phase::Held => Seen::HeldUntil(state.deadline),
+            Phase::Lost(loss) => Seen::Lost { loss, fresh: false },
+            Phase::Releasing | Phase::Ended => Seen::Over,
         }
     }
 
@@ -295,17 +309,18 @@ async fn lost(engine: std::sync::Weak<Engine>, lease: Arc<Lease>) -> Loss {
     loop {
         let mut changed = std::pin::pin!(lease.changed.notified());
         changed.as_mut().enable();
-        let (loss, fresh) = lease.look(Instant::now());
-        if let Some(loss) = loss {
-            if let (true, Some(engine)) = (fresh, engine.upgrade()) {
-                engine.bury(&lease, loss);
+        match lease.look(Instant::now()) {
+            Seen::Lost { loss, fresh } => {
+                if let (true, Some(engine)) = (fresh, engine.upgrade()) {
+                    engine.bury(&lease, loss);
+                }
+                return loss;
             }
-            return loss;
-        }
-        let Some(deadline) = lease.held_until() else { break };
-        tokio::select! {
-            () = sleep_until(deadline) => {}
-            () = changed => {}
+            Seen::HeldUntil(deadline) => tokio::select! {
+                () = sleep_until(deadline) => {}
+                () = changed => {}
+            },
+            Seen::Over => break,
         }
     }
     drop((engine, lease));
@@ -332,9 +347,9 @@ mod tests {
         let sent = Instant::now();
         let lease = lease(ms(1000), sent, sent + ms(300)).expect("in time");
         assert_eq!(lease.deadline(), sent + ms(900));
-        assert_eq!(lease.look(sent + ms(899)), (None, false));
-        assert_eq!(lease.look(sent + ms(900)), (Some(Loss::Expired), true));
-        assert_eq!(lease.look(sent), (Some(Loss::Expired), false), "final, and noticed once");
+        assert_eq!(lease.look(sent + ms(899)), Seen::HeldUntil(sent + ms(900)));
+        assert_eq!(lease.look(sent + ms(900)), Seen::Lost { loss: Loss::Expired, fresh: true });
+        assert_eq!(lease.look(sent), Seen::Lost { loss: Loss::Expired, fresh: false }, "final, and noticed once");
     }
 
     #[tokio::test(start_paused = true)]
@@ -369,6 +384,42 @@ mod tests {
         assert!(matches!(lease.begin_release(), Begun::Releasing));
         assert_eq!(lease.renewed(sent, Standing::Gone(Loss::Gone)), Renewed::TooLate);
         assert!(!lease.lose(Loss::Gone));
-        assert_eq!(lease.look(sent + ms(5000)), (None, false));
+        assert_eq!(lease.look(sent + ms(5000)), Seen::Over);
+    }
+
+    #[test]
+    fn c4_a_loss_is_heard_whenever_it_comes() {
+        use std::future::Future;
+        use std::sync::Barrier;
+        use std::task::{Context, Waker};
+
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
+        let _inside = runtime.enter();
+        let (lost, here, there) = (Mutex::new(None), Barrier::new(2), Barrier::new(2));
+        let take_away = || {
+            for _ in 0..20_000 {
+                here.wait();
+                let lease: Arc<Lease> = lost.lock().unwrap().take().unwrap();
+                assert!(lease.lose(Loss::ForceReleased));
+                drop(lease);
+                there.wait();
+            }
+        };
+        std::thread::scope(|scope| {
+            scope.spawn(take_away);
+            for _ in 0..20_000 {
+                let lease = lease(ms(60_000), Instant::now(), Instant::now()).unwrap();
+                *lost.lock().unwrap() = Some(lease.clone());
+                let mut signal = Box::pin(super::lost(std::sync::Weak::new(), lease));
+                let mut cx = Context::from_waker(Waker::noop());
+                here.wait();
+                let heard = signal.as_mut().poll(&mut cx).is_ready();
+                there.wait();
+                if !heard && signal.as_mut().poll(&mut cx).is_pending() {
+                    eprintln!("a loss was not heard");
+                    std::process::abort(); // the other thread waits at a barrier
+                }
+            }
+        });
     }
 }

@@ -48,7 +48,7 @@ use crate::options::{Holder, LeaseOptions};
 use crate::provider::Accounting;
 use crate::store::{LeaseStore, ProviderId};
 
-use self::lease::Lease;
+use self::lease::{Lease, Seen};
 use self::registry::{End, Registry};
 use self::release::ReleaseJob;
 use self::turns::Turns;
@@ -144,11 +144,11 @@ impl Engine {
 
     /// Looks at the clock on behalf of a lease, and says how it was lost if it was.
     fn look(self: &Arc<Self>, lease: &Arc<Lease>) -> Option<Loss> {
-        let (loss, fresh) = lease.look(Instant::now());
-        if let (Some(loss), true) = (loss, fresh) {
+        let Seen::Lost { loss, fresh } = lease.look(Instant::now()) else { return None };
+        if fresh {
             self.bury(lease, loss);
         }
-        loss
+        Some(loss)
     }
 
     async fn close(self: &Arc<Self>) -> Result<()> {

@@ -9,6 +9,7 @@
 
 mod admin;
 mod all;
+mod contention;
 mod engine;
 mod error;
 mod ext;
@@ -24,6 +25,7 @@ mod wrap;
 
 pub use admin::{ForcedRelease, ListOptions, LockAdmin, LockEvent, LockEvents, LockFilter, LockInfo, LockList};
 pub use all::{AcquireAll, AllGuard};
+pub use contention::{HandOff, QueueOptions, WhenFull};
 pub use engine::{LeaseProvider, LeaseProviderBuilder};
 pub use error::{Disposition, ErrorKind, LockError, Phase, Result};
 pub use ext::{

@@ -184,7 +184,7 @@ impl Lease {
                 return Renewed::Extended;
             }
             Standing::Gone(loss) => loss,
-            Standing::Waiting { .. } => Loss::Gone,
+            Standing::Waiting(_) => Loss::Gone,
         };
         self.turn_to(state, Phase::Lost(loss));
         Renewed::Lost(loss)

@@ -1,0 +1,35 @@
+//! What a store can do.
+
+use std::num::NonZeroUsize;
+
+/// What a store can do beyond the required methods.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct StoreCapabilities {
+    /// Keeps tickets, and grants in their order (C15).
+    pub queue: bool,
+    /// Supports [`LeaseStore::watch`](super::LeaseStore::watch).
+    pub push: bool,
+    /// Grants blocks of more than one token for in-process hand-off.
+    pub token_blocks: bool,
+    /// Supports [`Release::hold_at_least`](super::Release::hold_at_least) (C25).
+    pub minimum_hold: bool,
+    /// A call of a claim that was given up cannot take effect after a later call of the same claim has been answered, be it only with "busy".
+    /// Without it the engine never uses a claim again after a call of unknown outcome: it cleans it up and starts afresh with a new id.
+    pub ordered_claims: bool,
+    /// How many renewals one [`LeaseStore::renew_many`](super::LeaseStore::renew_many) may carry. Defaults to 100.
+    pub renew_batch: NonZeroUsize,
+}
+
+impl Default for StoreCapabilities {
+    fn default() -> Self {
+        Self {
+            queue: false,
+            push: false,
+            token_blocks: false,
+            minimum_hold: false,
+            ordered_claims: false,
+            renew_batch: NonZeroUsize::new(100).expect("not zero"),
+        }
+    }
+}

@@ -1,0 +1,108 @@
+//! Who asks.
+
+use std::any::Any;
+use std::fmt;
+use std::sync::{Arc, OnceLock};
+
+use uuid::Uuid;
+
+use crate::key::LockKey;
+
+/// One provider instance: the first half of all its acquisition ids.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct ProviderId(u64);
+
+impl ProviderId {
+    /// A new random one.
+    #[must_use]
+    pub fn random() -> Self {
+        Self(Uuid::new_v4().as_u64_pair().1)
+    }
+}
+
+impl fmt::Display for ProviderId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:016x}", self.0)
+    }
+}
+
+/// The identity of one acquisition: text of 49 bytes, [`ProviderId`] first, so that a store can filter its events by prefix.
+#[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct AcquisitionId(Arc<str>);
+
+impl AcquisitionId {
+    /// A new one. Random for every acquisition, so that not even a cloned virtual machine uses one twice (C7).
+    #[must_use]
+    pub fn random(provider: ProviderId) -> Self {
+        let mut buffer = Uuid::encode_buffer();
+        let acquisition = Uuid::new_v4();
+        let acquisition = acquisition.simple().encode_lower(&mut buffer);
+        Self(format!("{provider}-{acquisition}").into())
+    }
+
+    /// One that came back from a store.
+    pub fn new(text: impl Into<Arc<str>>) -> Self {
+        Self(text.into())
+    }
+
+    /// The id as text.
+    #[must_use]
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl fmt::Display for AcquisitionId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl fmt::Debug for AcquisitionId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+/// One acquisition of one key, from its first attempt until it is settled. Clones are the same claim.
+#[derive(Clone)]
+pub struct Claim {
+    key: LockKey,
+    id: AcquisitionId,
+    state: Arc<OnceLock<Box<dyn Any + Send + Sync>>>,
+}
+
+impl Claim {
+    /// A claim. The engine makes them; a store's own tests do too.
+    #[must_use]
+    pub fn new(key: LockKey, id: AcquisitionId) -> Self {
+        Self { key, id, state: Arc::default() }
+    }
+
+    /// The key it is about.
+    #[must_use]
+    pub fn key(&self) -> &LockKey {
+        &self.key
+    }
+
+    /// Its identity.
+    #[must_use]
+    pub fn id(&self) -> &AcquisitionId {
+        &self.id
+    }
+
+    /// Something the store keeps for the claim's life, such as a database session: made on first use, dropped when the
+    /// engine has settled the claim and the guard is gone – on whatever thread that happens, with a runtime or without.
+    ///
+    /// # Panics
+    /// If the same claim is asked for two different types.
+    pub fn state<T: Any + Send + Sync>(&self, make: impl FnOnce() -> T) -> &T {
+        self.state.get_or_init(|| Box::new(make())).downcast_ref().expect("a store keeps one type of state per claim")
+    }
+}
+
+impl fmt::Debug for Claim {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Claim").field("key", &self.key).field("id", &self.id).finish_non_exhaustive()
+    }
+}

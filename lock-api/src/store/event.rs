@@ -1,0 +1,62 @@
+//! What a store pushes.
+
+use std::pin::Pin;
+
+use futures_core::Stream;
+
+use super::{AcquisitionId, Grant, ProviderId, StoreTime};
+use crate::error::Result;
+use crate::guard::Loss;
+use crate::key::LockKey;
+
+/// The changes that a store pushes. See [`LeaseStore::watch`](super::LeaseStore::watch).
+pub type EventStream = Pin<Box<dyn Stream<Item = Result<StoreEvent>> + Send + 'static>>;
+
+/// What a watcher wants to hear about. See [`LeaseStore::watch`](super::LeaseStore::watch).
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct Watch {
+    /// Whose grants and losses: claims whose id starts with this provider's.
+    pub provider: ProviderId,
+}
+
+impl Watch {
+    /// What concerns one provider.
+    #[must_use]
+    pub const fn provider(provider: ProviderId) -> Self {
+        Self { provider }
+    }
+}
+
+/// A change at the store.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum StoreEvent {
+    /// A key may be free: whoever waits for it shall ask.
+    Freed {
+        /// Which.
+        key: LockKey,
+    },
+    /// A releaser granted the key to a waiter.
+    Granted {
+        /// Which key.
+        key: LockKey,
+        /// To whom.
+        id: AcquisitionId,
+        /// What; `remaining` is meaningless here, `expires_at` counts.
+        grant: Grant,
+        /// The store's clock at the lease's expiry.
+        expires_at: StoreTime,
+    },
+    /// A claim has lost its lease.
+    Gone {
+        /// Which key.
+        key: LockKey,
+        /// Whose.
+        id: AcquisitionId,
+        /// How.
+        loss: Loss,
+    },
+    /// Something may have been missed: everybody shall ask.
+    Gap,
+}

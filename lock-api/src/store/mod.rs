@@ -1,0 +1,174 @@
+//! The interface between the lease engine and a backend.
+
+mod answer;
+mod capabilities;
+mod claim;
+mod event;
+mod request;
+
+use std::fmt;
+use std::time::Duration;
+
+use async_trait::async_trait;
+
+use crate::admin::LockAdmin;
+use crate::error::{ErrorKind, LockError, Result};
+use crate::guard::ReleaseOutcome;
+
+pub use self::answer::{BusyReply, Grant, QueueStanding, Reply, Standing, StoreTime};
+pub use self::capabilities::StoreCapabilities;
+pub use self::claim::{AcquisitionId, Claim, ProviderId};
+pub use self::event::{EventStream, StoreEvent, Watch};
+pub use self::request::{Attempt, Release, Renewal, RenewalSubject, Ticket};
+
+/// What a backend author writes: single operations on one lease record per key. The
+/// [`LeaseProvider`](crate::LeaseProvider) turns any store into a full [`LockProvider`](crate::LockProvider).
+///
+/// # Contract
+/// Three methods are required. A store has **no loops, no timers, no tasks**: waiting, renewal, loss detection, retries and
+/// clean-up are the engine's. Every method is one atomic step at the store, and between the steps of one key there is a single order.
+///
+/// ## Time
+/// * Only the store's own clock decides whether a lease has expired (C2). No method receives a client's wall-clock time, and none may look at it.
+/// * Durations that a store returns are differences of two readings of **its** clock in the same step ("expires at" minus "now").
+///   The engine adds them to a monotonic instant that it took before it called.
+/// * A lease is held while `now < expires_at`, and free from `expires_at` on.
+///
+/// ## Identity
+/// * A [`Claim`] is one acquisition: its [id](Claim::id) is never used for another (C7). Who holds a key is decided by that id alone.
+/// * All calls are idempotent per claim: the engine repeats a call whose reply was lost.
+/// * Calls of one claim never overlap, except renewals with anything else. A call that the engine gave up on may still take
+///   effect later. If the store can see to it that such a straggler is refused once a later call of the same claim has been
+///   answered, it declares [`ordered_claims`](StoreCapabilities::ordered_claims).
+///
+/// ## Tokens
+/// * Each *new* grant of a key gets a fencing token greater than any token granted for that key before: across release, expiry, force-release, restart and
+///   removal of the record (C5). A repeated `try_acquire` of a claim that holds the lease returns the token of the first grant (C6, C10).
+///
+/// ## Errors
+/// * Contention is an answer, not an error.
+/// * An error whose operation **certainly did not** happen is [retryable](crate::Disposition::Retryable) or
+///   [permanent](crate::Disposition::Permanent); if it may have happened the disposition is
+///   [outcome unknown](crate::Disposition::OutcomeUnknown). When in doubt: unknown. A wrong "did not happen" makes leases nobody owns.
+/// * Errors never contain a connection string.
+///
+/// ## Bounds and cancellation
+/// * Every request carries a `timeout`. A store ends its call soon after that, with a retryable or unknown-outcome error, and
+///   passes the bound on to the server where it can. The engine protects itself from a store that does not.
+/// * A caller that leaves earlier does not end the call: the engine lets it finish in the background.
+/// * The engine may drop the future of a call at any await. The effect may then come or not; nothing else may break.
+///
+/// # Testing
+/// Run the conformance suite (`distlock-conformance`): it names the clause that a store breaks.
+#[async_trait]
+pub trait LeaseStore: fmt::Debug + Send + Sync + 'static {
+    /// What the store can do beyond the required. Asked afresh with each use: it may grow when the store has met its server, and never shrinks.
+    /// Defaults to nothing.
+    fn capabilities(&self) -> StoreCapabilities {
+        StoreCapabilities::default()
+    }
+
+    /// A name for logs and metrics, such as `mongodb`. Contains no secret.
+    fn name(&self) -> &str;
+
+    /// Tries once to take the lease `attempt.claim.key()` for the claim.
+    ///
+    /// In one step:
+    /// 1. the claim holds the lease already, unexpired: its expiry becomes the later of what it is and now + ttl; answer
+    ///    [`Granted`](Reply::Granted) with the **same** token;
+    /// 2. otherwise the lease is free (nobody's, released, or expired – and no minimum hold is running) and it is the claim's turn, see
+    ///    below: it is granted for `ttl` with a new token, and the claim's ticket is removed;
+    /// 3. otherwise nothing changes, except that a store with [`queue`](StoreCapabilities::queue) adds the claim's ticket at the end, or
+    ///    refreshes it where it is, when `attempt.ticket` asks for it and there is room; answer [`Busy`](Reply::Busy).
+    ///
+    /// Without a queue it is everybody's turn. With one, tickets that have not been refreshed for their own ttl are dropped first. The claim's *place* is the number of
+    /// tickets before its own, or of all if it has none; it is its turn `place` × [`turn_window`](Attempt::turn_window) after the lease became free. So nobody overtakes
+    /// the queue, and one dead waiter at its head costs the others one window, not a ttl (C15, R8).
+    ///
+    /// Two claims that race for a free lease: one is granted, the other is told busy – never an error.
+    ///
+    /// # Errors
+    /// See the trait's *Errors*.
+    async fn try_acquire(&self, attempt: &Attempt) -> Result<Reply>;
+
+    /// Extends a held lease, or refreshes a ticket; grants nothing, ever.
+    ///
+    /// A lease is extended only if it is held by exactly this claim **with this token** and has not expired by the store's clock: its expiry
+    /// becomes the later of what it is and now + ttl. Otherwise nothing changes and the answer is [`Standing::Gone`]: a renewal never revives
+    /// an expired lease, not even one that nobody has taken since (C12).
+    ///
+    /// A ticket is refreshed only if it is there, and never added again (R15): then the answer is [`Standing::Waiting`]. If it is not, the answer is
+    /// [`Standing::Gone`], or [`Standing::Held`] if the claim has been granted meanwhile; after either the engine asks by [`try_acquire`](Self::try_acquire).
+    ///
+    /// # Errors
+    /// See the trait's *Errors*. An error is not a loss: the engine tries again until the deadline (C13).
+    async fn renew(&self, renewal: &Renewal) -> Result<Standing>;
+
+    /// Gives up whatever the claim has: its lease, if it still holds it unexpired, and its ticket.
+    ///
+    /// * [`Released`](ReleaseOutcome::Released): this call, or an earlier one of the same claim, ended a lease that the claim held.
+    /// * [`AlreadyLost`](ReleaseOutcome::AlreadyLost): the claim holds nothing (expired, taken over, force-released, never granted); nobody else is affected (C8).
+    ///
+    /// A store with a [`queue`](StoreCapabilities::queue) removes the claim's own ticket, then – if the claim held the lease – grants it to the first live ticket **in the same
+    /// step** (R12): a new token, as many as [that ticket asked for](Attempt::tokens), for [`claim_ttl`](Ticket::claim_ttl) from now; the ticket is removed. Nobody waits: the lease is free.
+    /// So a hand-over is one write, and nobody can come between.
+    ///
+    /// With `hold_at_least` the key stays closed to everybody until the lease's start + that duration by the store's clock (C25), if the store declares
+    /// [`minimum_hold`](StoreCapabilities::minimum_hold); otherwise the engine never asks for it. While that lasts nobody is granted anything (R13); afterwards the
+    /// waiters go on by asking.
+    ///
+    /// # Errors
+    /// See the trait's *Errors*.
+    async fn release(&self, release: &Release) -> Result<ReleaseOutcome>;
+
+    /// Renews many leases and tickets: answers in the same order, one for each. Each one's failure is its own.
+    ///
+    /// The engine sends at most [`renew_batch`](StoreCapabilities::renew_batch) at once, all with one `timeout`; an answer that is missing counts as an error. Defaults to [`renew`](Self::renew) for each, concurrently.
+    async fn renew_many(&self, renewals: &[Renewal]) -> Vec<Result<Standing>> {
+        futures_util::future::join_all(renewals.iter().map(|renewal| self.renew(renewal))).await
+    }
+
+    /// Leaves nothing of the claim behind: neither a lease nor a ticket. For attempts that were cancelled or whose outcome is unknown.
+    /// Defaults to [`release`](Self::release) without a minimum hold.
+    ///
+    /// # Errors
+    /// See the trait's *Errors*.
+    async fn withdraw(&self, claim: &Claim, timeout: Duration) -> Result<()> {
+        self.release(&Release::new(claim.clone()).with_timeout(timeout)).await.map(|_| ())
+    }
+
+    /// How many live tickets wait for the claim's key. A holder asks while it hands its lease on within its process, so that it does so
+    /// without end only as long as no other process waits. Defaults to an error; then the engine takes it that somebody does.
+    ///
+    /// # Errors
+    /// See the trait's *Errors*.
+    async fn waiters(&self, claim: &Claim, timeout: Duration) -> Result<u32> {
+        let _ = (claim, timeout);
+        Err(LockError::new(ErrorKind::Unsupported, format!("{} cannot tell who waits", self.name())))
+    }
+
+    /// Hints about what changes at the store, so that waiters need not poll and losses are heard at once.
+    ///
+    /// A hint may come late, twice, or never: the engine asks the store before it believes one, except for a loss that concerns an own claim and a
+    /// [`Granted`](StoreEvent::Granted) whose times it can check. After a break the stream says [`StoreEvent::Gap`] or ends; the engine then wakes all its waiters once and opens it again.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Unsupported`] by default, and whenever the deployment has no push.
+    async fn watch(&self, watch: &Watch) -> Result<EventStream> {
+        let _ = watch;
+        Err(LockError::new(ErrorKind::Unsupported, format!("{} has no push", self.name())))
+    }
+
+    /// Administration of the leases in this store. Defaults to none.
+    fn admin(&self) -> Option<&dyn LockAdmin> {
+        None
+    }
+
+    /// Called once when the provider has been shut down and every lease is settled: close what the store opened. Defaults to nothing.
+    ///
+    /// # Errors
+    /// Whatever could not be closed; the provider reports it.
+    async fn close(&self) -> Result<()> {
+        Ok(())
+    }
+}

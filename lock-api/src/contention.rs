@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use crate::error::{LockError, Result};
+use crate::options::LeaseTerms;
 use crate::store::{Attempt, Ticket};
 
 /// The queue in which the waiters of all processes stand, one place per process and key, first come, first served (C15).
@@ -98,9 +99,9 @@ impl QueueOptions {
         Ok(())
     }
 
-    /// The ticket of an acquisition whose lease has this margin.
-    pub(crate) fn ticket(&self, margin: Duration) -> Ticket {
-        Ticket::new(self.ticket_ttl, self.claim.saturating_add(margin), self.capacity)
+    /// The ticket of an acquisition with these terms.
+    pub(crate) fn ticket(&self, terms: &LeaseTerms) -> Ticket {
+        Ticket::new(self.ticket_ttl, self.claim.saturating_add(terms.margin).min(terms.ttl), self.capacity)
     }
 }
 

@@ -148,7 +148,7 @@ macro_rules! common_setters {
             self.lease(|lease| lease.renewal(renewal))
         }
 
-        /// How much earlier than the store the guard considers itself lost. Defaults to a tenth of the ttl.
+        /// How much earlier than the store the guard considers itself lost. Defaults to a tenth of the ttl, 1 s at most.
         pub fn safety_margin(self, margin: Duration) -> Self {
             self.lease(|lease| lease.safety_margin(margin))
         }

@@ -50,6 +50,9 @@ impl LeaseOptions {
     /// The longest ttl and minimum hold: `i32::MAX` ms, almost 25 days.
     pub const MAX_TTL: Duration = Duration::from_millis(i32::MAX as u64);
 
+    /// What a margin is for does not grow with the ttl.
+    const MAX_DEFAULT_MARGIN: Duration = Duration::from_secs(1);
+
     /// Nothing set.
     #[must_use]
     pub const fn new() -> Self {
@@ -74,7 +77,7 @@ impl LeaseOptions {
         self
     }
 
-    /// How much earlier than the store the guard considers itself lost (contract clause C3). Defaults to a tenth of the ttl.
+    /// How much earlier than the store the guard considers itself lost (contract clause C3). Defaults to a tenth of the ttl, 1 s at most.
     ///
     /// It must cover steps of the store's clock and the skew between replica-set members that follow each other as
     /// primary. Client clocks play no part.
@@ -125,7 +128,7 @@ impl LeaseOptions {
             return refuse(format!("a ttl of {ttl:?} is above the longest one, {:?}", Self::MAX_TTL));
         }
         let ttl = whole_millis(ttl);
-        let margin = self.safety_margin.unwrap_or(ttl / 10);
+        let margin = self.safety_margin.unwrap_or((ttl / 10).min(Self::MAX_DEFAULT_MARGIN));
         if margin >= ttl {
             return refuse(format!("the safety margin ({margin:?}) must be shorter than the ttl ({ttl:?})"));
         }
@@ -261,7 +264,7 @@ mod tests {
     #[test]
     fn defaults_leave_room_for_two_failed_renewals() {
         let terms = LeaseOptions::new().terms().unwrap();
-        assert_eq!((terms.ttl, terms.margin), (Duration::from_secs(30), Duration::from_secs(3)));
+        assert_eq!((terms.ttl, terms.margin), (Duration::from_secs(30), Duration::from_secs(1)));
         assert_eq!(terms.renew_every, Some(Duration::from_secs(10)));
     }
 

@@ -1,20 +1,25 @@
 //! One acquisition, from the call to the guard.
 
+use std::num::NonZeroU32;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+use tokio::runtime::Handle;
 use tokio::time::{Instant, sleep_until};
 
+use crate::contention::WhenFull;
 use crate::error::{Disposition, ErrorKind, LockError, Phase, Result};
 use crate::guard::LockGuard;
 use crate::key::LockKey;
 use crate::options::{AcquireOptions, Holder, LeaseTerms, Wait};
 use crate::provider::{Acquired, Busy};
-use crate::store::{Attempt, BusyReply, Grant, QueueStanding, Reply};
+use crate::store::{Attempt, BusyReply, Claim, Grant, QueueStanding, Reply, Standing, Ticket};
+use crate::token::FencingToken;
 
-use super::lease::{HeldLease, Lease};
+use super::lease::{self, HeldLease, Lease};
 use super::pace;
+use super::places::{Anchor, News, Seat, Told};
 use super::settle::Attempting;
 use super::turns::{Found, Turn};
 use super::{Engine, registry};
@@ -107,15 +112,76 @@ impl Engine {
         if limit.has_passed() {
             return Ok(Acquired::Busy(Busy::new()));
         }
-        self.ask_until_granted(key, limit, terms, holder, turn).await
+        let turn = match self.receive(turn, limit, &terms, &holder).await {
+            Ok(guard) => return Ok(Acquired::Held(guard)),
+            Err(turn) => turn,
+        };
+        if limit.has_passed() {
+            return Ok(Acquired::Busy(Busy::new()));
+        }
+        self.ask_until_granted(key, limit, (terms, holder), turn).await
+    }
+
+    /// Takes the lease that the guard before has handed on (R21), or else comes back with the turn alone.
+    async fn receive(
+        self: &Arc<Self>,
+        mut turn: Option<Turn>,
+        limit: Limit,
+        terms: &LeaseTerms,
+        holder: &Holder,
+    ) -> std::result::Result<LockGuard, Option<Turn>> {
+        let (baton, turn) = match turn.as_mut().and_then(Turn::take_baton) {
+            Some(baton) => (baton, turn.expect("it had a lease with it")),
+            None => return Err(turn),
+        };
+        let lease = baton.lease();
+        if lease.suits(terms, holder) {
+            return match lease.receive(turn, Instant::now()) {
+                Ok(token) => {
+                    self.registry().handed_on();
+                    Ok(self.guard(lease, token))
+                }
+                Err(turn) => Err(Some(turn)),
+            };
+        }
+        // Once its release has been sent, it is nobody's. A caller that leaves meanwhile leaves it to the background.
+        if let Some(job) = baton.release() {
+            tokio::select! {
+                _ = job.run() => {}
+                () = limit.passed() => {}
+                () = self.closed.cancelled() => {}
+            }
+        }
+        Err(Some(turn))
+    }
+
+    fn guard(self: &Arc<Self>, lease: &Arc<Lease>, token: FencingToken) -> LockGuard {
+        LockGuard::new(lease.key().clone(), token, Box::new(HeldLease::new(self.clone(), lease.clone(), token)))
+    }
+
+    /// The request for a lease, with a ticket if the caller waits and the store keeps a queue.
+    fn attempt(&self, claim: &Claim, limit: Limit, terms: &LeaseTerms, holder: &Holder) -> Attempt {
+        let can = self.store.capabilities();
+        // The caller leaves at its bound, the call does not: one that is cut off costs a store its connection, and
+        // leaves an outcome that nobody knows.
+        let mut attempt = Attempt::new(claim.clone(), terms.ttl)
+            .with_holder(holder.clone())
+            .with_timeout(self.config.store_timeout());
+        if let Some(queue) = self.config.queue.filter(|_| can.queue) {
+            attempt = attempt.with_turn_window(queue.turn_window);
+            attempt.ticket = (!matches!(limit, Limit::Once)).then(|| queue.ticket(terms));
+        }
+        if self.config.hand_off.is_some() && can.token_blocks && terms.hold_at_least.is_none() {
+            attempt = attempt.with_tokens(TOKEN_BLOCK);
+        }
+        attempt
     }
 
     async fn ask_until_granted(
         self: &Arc<Self>,
         key: &LockKey,
         limit: Limit,
-        terms: LeaseTerms,
-        holder: Holder,
+        (terms, holder): (LeaseTerms, Holder),
         mut turn: Option<Turn>,
     ) -> Result<Acquired> {
         let mut attempting = Attempting::new(self, key, terms.ttl);
@@ -129,15 +195,14 @@ impl Engine {
         loop {
             let now = Instant::now();
             let bound = if matches!(limit, Limit::Once) { once } else { limit.cap(now + patience) };
-            // The caller leaves at its bound, the call does not: one that is cut off costs a store its connection, and
-            // leaves an outcome that nobody knows.
-            let attempt = Attempt::new(attempting.claim().clone(), terms.ttl)
-                .with_holder(holder.clone())
-                .with_timeout(self.config.store_timeout());
+            let attempt = self.attempt(attempting.claim(), limit, &terms, &holder);
+            let ticket = attempt.ticket;
             let answer = attempting.ask(attempt, bound).await;
-            let (pause, so_far) = match answer {
+            let mut place = None;
+            let (pause, mut so_far) = match answer {
                 Ok((sent, Reply::Granted(grant))) => {
-                    match self.enter(&attempting, &grant, terms, sent, turn) {
+                    let deadline = lease::deadline(sent, grant.remaining, &terms);
+                    match self.enter(&attempting, &grant, (terms, holder.clone()), (sent, deadline), turn) {
                         Entered::Held(guard) => {
                             attempting.keep();
                             return Ok(Acquired::Held(guard));
@@ -152,10 +217,15 @@ impl Engine {
                         .with_disposition(Disposition::Retryable);
                     (pace::after_error(failed, fastrand::f64()), Err(error))
                 }
-                Ok((_, Reply::Busy(reply))) => {
+                Ok((sent, Reply::Busy(reply))) => {
                     failed = 0;
                     asked += 1;
-                    let pause = self.config.poll.pause(asked - 1, reply.holder_remaining, fastrand::f64());
+                    if reply.standing == QueueStanding::Full && self.refuses_when_full() {
+                        let message = "as many others wait as the queue has room for";
+                        return Err(LockError::new(ErrorKind::QueueFull, message));
+                    }
+                    place = ticket.and_then(|ticket| self.sit(&attempting, ticket, sent, &reply));
+                    let pause = self.rest(asked, &reply);
                     (pause, Ok(Acquired::Busy(*busy.insert(told(&reply)))))
                 }
                 Err(error) if error.disposition() == Disposition::Permanent => return Err(error),
@@ -189,16 +259,93 @@ impl Engine {
             }
             waiting.get_or_insert_with(|| Waiting::new(&self.waiting));
             self.watch();
-            let wake = limit.cap(Instant::now() + pause);
+            let mut wake = Instant::now() + pause;
             let nudge = turn.as_ref().map(Turn::nudged).unwrap_or_default();
-            tokio::select! {
-                () = nudge.notified() => {}
-                () = sleep_until(wake) => {}
-                () = self.closed.cancelled() => return Err(LockError::closed()),
+            let news = attempting.news();
+            loop {
+                tokio::select! {
+                    () = news.notified() => {}
+                    () = nudge.notified() => break,
+                    () = sleep_until(limit.cap(wake)) => break,
+                    () = self.closed.cancelled() => return Err(LockError::closed()),
+                }
+                let News { lost, pushed, told: refreshed } = self.registry().news(attempting.claim().id());
+                if lost {
+                    // It was granted and taken away before anybody heard of it.
+                    attempting.start_afresh();
+                    break;
+                }
+                // Without an answer there is nothing to compare it with; the next question brings one (R19).
+                let Some(Place { anchor, ticket }) = &mut place else { break };
+                let is_waiting = match refreshed {
+                    Some(Told { sent, standing: Standing::Waiting(reply) }) => {
+                        *anchor = Anchor::new(sent, &reply);
+                        wake = Instant::now() + self.rest(asked, &reply);
+                        so_far = Ok(Acquired::Busy(*busy.insert(told(&reply))));
+                        true
+                    }
+                    Some(Told { .. }) => false,
+                    None => pushed.is_none(),
+                };
+                let now = Instant::now();
+                // R18, R19: it starts at once, on its short claim; the keeper renews that to the full ttl.
+                let granted = pushed.as_ref().zip(anchor.as_ref()).and_then(|(pushed, anchor)| anchor.end_of(pushed));
+                if let (Some(end), Some(pushed)) = (granted, pushed) {
+                    let deadline = end.min(now + ticket.claim_ttl).checked_sub(terms.margin).unwrap_or(now);
+                    match self.enter(&attempting, &pushed.grant, (terms, holder.clone()), (now, deadline), turn) {
+                        Entered::Held(guard) => {
+                            attempting.keep();
+                            return Ok(Acquired::Held(guard));
+                        }
+                        Entered::Closed => return Err(LockError::closed()),
+                        Entered::Late(given_back) => turn = given_back,
+                    }
+                    break;
+                }
+                if !is_waiting {
+                    break;
+                }
             }
             if limit.has_passed() {
                 return so_far;
             }
+        }
+    }
+
+    fn refuses_when_full(&self) -> bool {
+        self.config.queue.is_some_and(|queue| queue.when_full == WhenFull::Refuse)
+    }
+
+    /// Takes note of a place in the store's queue, if the claim has one.
+    fn sit(
+        self: &Arc<Self>,
+        attempting: &Attempting<'_>,
+        ticket: Ticket,
+        sent: Instant,
+        reply: &BusyReply,
+    ) -> Option<Place> {
+        let QueueStanding::Queued { ahead } = reply.standing else {
+            self.registry().leave(attempting.claim().id());
+            return None;
+        };
+        let home = Handle::current();
+        let seat = Seat { claim: attempting.claim().clone(), ticket, home: home.id() };
+        let entered = self.registry().waits(&seat, sent, ahead);
+        if let registry::Entered::Unkept(wake) = entered {
+            self.keep(&home, wake);
+        }
+        Some(Place { anchor: Anchor::new(sent, reply), ticket })
+    }
+
+    /// How long to wait for news before asking again: who has a place, and is told when it is granted, asks when its turn has come by itself, because
+    /// nobody has handed the lease over. Others poll.
+    fn rest(&self, asked: u32, reply: &BusyReply) -> Duration {
+        let queued = matches!(reply.standing, QueueStanding::Queued { .. });
+        match reply.holder_remaining {
+            Some(remaining) if queued && self.hears.load(Ordering::Relaxed) && remaining > self.config.poll.first => {
+                remaining + self.config.poll.first.mul_f64(0.1 + fastrand::f64() / 2.0)
+            }
+            remaining => self.config.poll.pause(asked - 1, remaining, fastrand::f64()),
         }
     }
 
@@ -207,27 +354,35 @@ impl Engine {
         self: &Arc<Self>,
         attempting: &Attempting<'_>,
         grant: &Grant,
-        terms: LeaseTerms,
-        sent: Instant,
+        terms: (LeaseTerms, Holder),
+        (sent, deadline): (Instant, Instant),
         turn: Option<Turn>,
     ) -> Entered {
         let claim = attempting.claim().clone();
-        let lease = match Lease::granted(claim, grant, terms, sent, Instant::now(), turn) {
+        let lease = match Lease::granted(claim, grant, terms, deadline, Instant::now(), turn) {
             Ok(lease) => lease,
             Err(turn) => return Entered::Late(turn),
         };
         let entered = self.registry().enter(&lease, sent);
         match entered {
             registry::Entered::Kept => {}
-            registry::Entered::Unkept(wake) => self.keep(&lease, wake),
+            registry::Entered::Unkept(wake) => self.keep(lease.home(), wake),
             registry::Entered::Refused if self.closed.is_cancelled() => return Entered::Closed,
             registry::Entered::Refused => return Entered::Late(lease.take_turn()),
         }
         self.watch();
-        let held = HeldLease::new(self.clone(), lease.clone());
-        Entered::Held(LockGuard::new(lease.key().clone(), lease.token(), Box::new(held)))
+        Entered::Held(self.guard(&lease, grant.token))
     }
 }
+
+/// A place in the store's queue.
+struct Place {
+    anchor: Option<Anchor>,
+    ticket: Ticket,
+}
+
+/// How many tokens a grant brings that may be handed on: so many guards in a row need no round trip.
+const TOKEN_BLOCK: NonZeroU32 = NonZeroU32::new(1 << 16).expect("not zero");
 
 enum Entered {
     Held(LockGuard),

@@ -1,4 +1,4 @@
-//! The one task per runtime that renews leases and notices missed deadlines.
+//! The one task per runtime that renews leases, refreshes tickets, and notices missed deadlines.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -6,15 +6,16 @@ use std::sync::{Arc, Weak};
 
 use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
-use tokio::runtime;
+use tokio::runtime::{self, Handle};
 use tokio::sync::Notify;
 use tokio::time::{Instant, sleep_until, timeout};
 
 use crate::error::{ErrorKind, LockError, Phase, Result};
 use crate::store::Standing;
 
-use super::lease::{Lease, Renewed};
-use super::registry::{Batch, patience};
+use super::lease::Renewed;
+use super::places::Told;
+use super::registry::{Batch, Item};
 use super::{Engine, guarded};
 
 /// How many calls may be under way while one is made again.
@@ -22,7 +23,7 @@ const CALLS_AGAIN: usize = 256;
 
 struct Answer {
     sent: Instant,
-    leases: Vec<Arc<Lease>>,
+    items: Vec<Item>,
     standings: Vec<Result<Standing>>,
 }
 
@@ -43,26 +44,31 @@ impl Drop for Kept {
 }
 
 impl Engine {
-    /// Starts the keeper of a lease's runtime.
-    pub(super) fn keep(self: &Arc<Self>, lease: &Lease, wake: Arc<Notify>) {
-        let kept = Kept { engine: Arc::downgrade(self), home: lease.home().id() };
-        drop(lease.home().spawn(keep(kept, wake)));
+    /// Starts the keeper of a runtime.
+    pub(super) fn keep(self: &Arc<Self>, home: &Handle, wake: Arc<Notify>) {
+        let kept = Kept { engine: Arc::downgrade(self), home: home.id() };
+        drop(home.spawn(keep(kept, wake)));
     }
 
-    fn note(self: &Arc<Self>, Answer { sent, leases, standings }: Answer) {
+    fn note(self: &Arc<Self>, Answer { sent, items, standings }: Answer) {
         let missing = || Err(LockError::new(ErrorKind::Corrupt, "no answer in the batch"));
         let standings = standings.into_iter().chain(std::iter::repeat_with(missing));
-        for (lease, standing) in leases.iter().zip(standings) {
-            match standing {
-                Ok(standing) => match lease.renewed(sent, standing) {
+        for (item, standing) in items.iter().zip(standings) {
+            match (item, standing) {
+                (Item::Lease(lease), Ok(standing)) => match lease.renewed(sent, standing) {
                     Renewed::Extended => self.registry().settled(lease, sent),
                     Renewed::Lost(loss) => self.bury(lease, loss),
                     Renewed::TooLate => {}
                 },
                 // C13: an error is not a loss.
-                Err(error) => {
+                (Item::Lease(lease), Err(error)) => {
                     tracing::warn!(lock.key = %lease.key(), lock.token = %lease.token(), %error, "renewal failed");
                     self.registry().failed(lease, Instant::now());
+                }
+                (Item::Ticket(seat), Ok(standing)) => self.registry().told(seat, Told { sent, standing }),
+                (Item::Ticket(seat), Err(error)) => {
+                    tracing::debug!(lock.key = %item.key(), %error, "ticket not refreshed");
+                    self.registry().not_told(seat, Instant::now());
                 }
             }
         }
@@ -99,23 +105,23 @@ async fn keep(kept: Kept, wake: Arc<Notify>) {
 }
 
 /// One call. Its answer counts however late it comes: a lease that is still held then is extended from when the call was sent.
-fn renew(engine: &Engine, Batch { leases, again }: Batch) -> Call {
+fn renew(engine: &Engine, Batch { mut items, again }: Batch) -> Call {
     let (store, bound) = (engine.store.clone(), engine.config.request_timeout);
     Box::pin(async move {
         let sent = Instant::now();
         // C12: not those that were released since the beat was planned.
-        let leases: Vec<_> = leases.into_iter().filter(|lease| lease.held_until().is_some()).collect();
-        let patience = leases.iter().map(|lease| patience(lease, sent)).min().unwrap_or(bound);
+        items.retain(|item| !matches!(item, Item::Lease(lease) if lease.held_until().is_none()));
+        let patience = items.iter().map(|item| item.patience(sent)).min().unwrap_or(bound);
         // One that has failed before makes room for others soon; not at once, because a call that is cut off costs a connection.
         let bound = if again { bound.min(patience.max(bound / 4)) } else { bound };
-        let renewals: Vec<_> = leases.iter().map(|lease| lease.renewal(bound)).collect();
+        let renewals: Vec<_> = items.iter().map(|item| item.renewal(bound)).collect();
         let call =
             guarded(async { if renewals.is_empty() { Ok(Vec::new()) } else { Ok(store.renew_many(&renewals).await) } });
-        let failed = |error: LockError| leases.iter().map(|_| Err(error.clone())).collect();
+        let failed = |error: LockError| items.iter().map(|_| Err(error.clone())).collect();
         let standings = match timeout(bound + bound / 2, call).await {
             Ok(answer) => answer.unwrap_or_else(failed),
             Err(_) => failed(LockError::timeout(Phase::Request, "no answer to a renewal")),
         };
-        Answer { sent, leases, standings }
+        Answer { sent, items, standings }
     })
 }

@@ -5,24 +5,28 @@ use std::time::Duration;
 
 use tokio::runtime::Handle;
 use tokio::sync::Notify;
-use tokio::time::{Instant, sleep_until};
+use tokio::time::{Instant, sleep_until, timeout};
 
+use crate::contention::HandOff;
 use crate::guard::{HeldLock, Loss, LostSignal, ReleaseFuture, ReleaseOutcome};
+use crate::holder::Holder;
 use crate::key::LockKey;
 use crate::options::LeaseTerms;
 use crate::store::{Claim, Grant, Renewal, Standing};
 use crate::token::FencingToken;
 
-use super::Engine;
+use super::pace::Relay;
 use super::release::ReleaseJob;
 use super::turns::Turn;
+use super::{Engine, guarded};
 
-/// A granted lease, from the grant until nothing of it is left.
+/// A granted lease, from the grant until nothing of it is left. It may be held by several guards of this process in turn, each with a token
+/// of its own (R21).
 pub(super) struct Lease {
     claim: Claim,
-    token: FencingToken,
     last_token: FencingToken,
     terms: LeaseTerms,
+    holder: Holder,
     /// The runtime that acquired it: there it is renewed, and released in the background.
     home: Handle,
     state: Mutex<State>,
@@ -34,6 +38,11 @@ struct State {
     phase: Phase,
     deadline: Instant,
     turn: Option<Turn>,
+    /// The token of the present guard, or of the last one while the lease is on its way to the next.
+    token: FencingToken,
+    /// Whether a guard has it; a guard with another token, or one that has handed it on, has nothing to do with it any more.
+    in_hand: bool,
+    relay: Relay,
 }
 
 /// `Held → Releasing → Ended`, or `Held → Lost`. There is no way back (C4, C12).
@@ -80,25 +89,25 @@ impl Lease {
     pub(super) fn granted(
         claim: Claim,
         grant: &Grant,
-        terms: LeaseTerms,
-        sent: Instant,
+        (terms, holder): (LeaseTerms, Holder),
+        deadline: Instant,
         now: Instant,
         turn: Option<Turn>,
     ) -> Result<Arc<Self>, Option<Turn>> {
-        let deadline = deadline(sent, grant.remaining, &terms);
         if now >= deadline {
             return Err(turn);
         }
         if let Some(turn) = &turn {
             turn.hold();
         }
+        let (token, relay) = (grant.token, Relay::new(now));
         Ok(Arc::new(Self {
             claim,
-            token: grant.token,
-            last_token: FencingToken::new(grant.token.get().saturating_add(u64::from(grant.tokens.get()) - 1)),
+            last_token: FencingToken::new(token.get().saturating_add(u64::from(grant.tokens.get()) - 1)),
             terms,
+            holder,
             home: Handle::current(),
-            state: Mutex::new(State { phase: Phase::Held, deadline, turn }),
+            state: Mutex::new(State { phase: Phase::Held, deadline, turn, token, in_hand: true, relay }),
             changed: Notify::new(),
         }))
     }
@@ -116,7 +125,7 @@ impl Lease {
     }
 
     pub(super) fn token(&self) -> FencingToken {
-        self.token
+        self.state().token
     }
 
     pub(super) fn terms(&self) -> &LeaseTerms {
@@ -148,7 +157,16 @@ impl Lease {
 
     /// How the lease stands, in one reading: asked in two, a loss between them would be seen by neither (C4).
     pub(super) fn look(&self, now: Instant) -> Seen {
+        self.see(self.state(), now)
+    }
+
+    /// How the lease stands for the guard with this token.
+    fn look_for(&self, token: FencingToken, now: Instant) -> Seen {
         let state = self.state();
+        if state.token == token && state.in_hand { self.see(state, now) } else { Seen::Over }
+    }
+
+    fn see(&self, state: MutexGuard<'_, State>, now: Instant) -> Seen {
         match state.phase {
             Phase::Held if now >= state.deadline => {
                 self.turn_to(state, Phase::Lost(Loss::Expired));
@@ -211,6 +229,58 @@ impl Lease {
         }
     }
 
+    /// Takes the lease out of its guard's hand, with its turn, to go to the next caller of this process; none if it must be released: it is not held
+    /// any more, has no token left, or others shall have it now (R21).
+    fn hand_on(&self, now: Instant, limits: &HandOff) -> Option<Turn> {
+        let mut state = self.state();
+        let may = self.terms.hold_at_least.is_none()
+            && state.phase == Phase::Held
+            && now < state.deadline
+            && state.token < self.last_token
+            && state.relay.may_go_on(now, limits);
+        let turn = state.turn.take_if(|_| may)?;
+        state.in_hand = false;
+        drop(state);
+        self.changed.notify_waiters();
+        Some(turn)
+    }
+
+    /// Nobody wanted it.
+    fn take_back(&self, turn: Turn) {
+        let mut state = self.state();
+        state.in_hand = true;
+        state.turn = Some(turn);
+    }
+
+    /// Whether a guard with these terms can have the lease as it is.
+    pub(super) fn suits(&self, terms: &LeaseTerms, holder: &Holder) -> bool {
+        self.terms == *terms && self.holder == *holder
+    }
+
+    /// Takes the lease that was handed on, with its next token; the turn comes back if it has been lost on the way.
+    pub(super) fn receive(&self, turn: Turn, now: Instant) -> Result<FencingToken, Turn> {
+        let mut state = self.state();
+        if state.phase != Phase::Held || now >= state.deadline {
+            return Err(turn);
+        }
+        turn.hold();
+        state.token = FencingToken::new(state.token.get() + 1);
+        state.in_hand = true;
+        state.turn = Some(turn);
+        state.relay.went_on();
+        Ok(state.token)
+    }
+
+    /// Whether the store is to be asked now who else waits.
+    fn asks_who_waits(&self, now: Instant, limits: &HandOff) -> bool {
+        self.state().relay.asks(now, limits)
+    }
+
+    /// Who else waits, as a question that was sent then was answered.
+    fn others(&self, sent: Instant, others: bool) {
+        self.state().relay.told(sent, others);
+    }
+
     /// Lets the next caller of this process ask for the key.
     pub(super) fn pass_turn(&self) {
         drop(self.take_turn());
@@ -230,7 +300,7 @@ impl Lease {
 
 /// The instant until which a lease is surely held (C3, R1): counted from before the request was sent, by a difference of
 /// two readings of the store's clock, less the margin. A store that promises more than the ttl is not believed.
-fn deadline(sent: Instant, remaining: Duration, terms: &LeaseTerms) -> Instant {
+pub(super) fn deadline(sent: Instant, remaining: Duration, terms: &LeaseTerms) -> Instant {
     sent + remaining.min(terms.ttl).saturating_sub(terms.margin)
 }
 
@@ -238,37 +308,76 @@ fn deadline(sent: Instant, remaining: Duration, terms: &LeaseTerms) -> Instant {
 pub(super) struct HeldLease {
     engine: Arc<Engine>,
     lease: Arc<Lease>,
+    token: FencingToken,
     released: bool,
 }
 
 impl HeldLease {
-    pub(super) fn new(engine: Arc<Engine>, lease: Arc<Lease>) -> Self {
-        Self { engine, lease, released: false }
+    pub(super) fn new(engine: Arc<Engine>, lease: Arc<Lease>, token: FencingToken) -> Self {
+        Self { engine, lease, token, released: false }
     }
 
-    /// The release that is now due; none if the lease was lost before.
-    fn begin_release(&mut self, hold: Option<Duration>) -> Option<ReleaseJob> {
+    fn loss_seen(&self) -> Option<Loss> {
+        let Seen::Lost { loss, fresh } = self.lease.look_for(self.token, Instant::now()) else { return None };
+        if fresh {
+            self.engine.bury(&self.lease, loss);
+        }
+        Some(loss)
+    }
+
+    /// Gives the lease up: to the next caller of this process, or to the store by the job that comes back.
+    fn give_up(&mut self, hold: Option<Duration>) -> GivenUp {
         self.released = true;
-        if self.engine.look(&self.lease).is_some() {
-            return None;
+        if self.loss_seen().is_some() {
+            return GivenUp::Lost;
+        }
+        if self.hand_on() {
+            return GivenUp::HandedOn;
         }
         match self.lease.begin_release() {
             Begun::Releasing => {
                 self.engine.registry().releasing(&self.lease);
-                Some(ReleaseJob::new(self.engine.clone(), self.lease.clone(), hold))
+                GivenUp::Releasing(ReleaseJob::new(self.engine.clone(), self.lease.clone(), hold))
             }
-            Begun::Lost => None,
+            Begun::Lost => GivenUp::Lost,
+        }
+    }
+
+    fn hand_on(&self) -> bool {
+        let Some(limits) = &self.engine.config.hand_off else { return false };
+        if self.engine.closed.is_cancelled() {
+            return false;
+        }
+        let now = Instant::now();
+        let Some(turn) = self.lease.hand_on(now, limits) else { return false };
+        match turn.hand_on(Baton::new(&self.engine, &self.lease)) {
+            Ok(()) => {
+                if self.lease.asks_who_waits(now, limits) {
+                    self.engine.ask_who_waits(&self.lease);
+                }
+                true
+            }
+            Err(turn) => {
+                self.lease.take_back(turn);
+                false
+            }
+        }
+    }
+
+    fn release_holding(&mut self, hold: Option<Duration>) -> ReleaseFuture {
+        match self.give_up(hold) {
+            GivenUp::Releasing(job) => ReleaseFuture::running(job.run()),
+            GivenUp::HandedOn => ReleaseFuture::done(Ok(ReleaseOutcome::Released)),
+            GivenUp::Lost => ReleaseFuture::done(Ok(ReleaseOutcome::AlreadyLost)),
         }
     }
 }
 
-impl HeldLease {
-    fn release_holding(&mut self, hold: Option<Duration>) -> ReleaseFuture {
-        match self.begin_release(hold) {
-            Some(job) => ReleaseFuture::running(job.run()),
-            None => ReleaseFuture::done(Ok(ReleaseOutcome::AlreadyLost)),
-        }
-    }
+/// What became of a lease whose guard let it go.
+enum GivenUp {
+    Releasing(ReleaseJob),
+    HandedOn,
+    Lost,
 }
 
 impl HeldLock for HeldLease {
@@ -277,11 +386,11 @@ impl HeldLock for HeldLease {
     }
 
     fn loss(&self) -> Option<Loss> {
-        self.engine.look(&self.lease)
+        self.loss_seen()
     }
 
     fn lost(&self) -> LostSignal {
-        LostSignal::new(lost(Arc::downgrade(&self.engine), self.lease.clone()))
+        LostSignal::new(lost(Arc::downgrade(&self.engine), self.lease.clone(), self.token))
     }
 
     fn release(mut self: Box<Self>) -> ReleaseFuture {
@@ -297,19 +406,74 @@ impl HeldLock for HeldLease {
 impl Drop for HeldLease {
     fn drop(&mut self) {
         if !self.released
-            && let Some(job) = self.begin_release(self.lease.terms().hold_at_least)
+            && let GivenUp::Releasing(job) = self.give_up(self.lease.terms().hold_at_least)
         {
             job.run_in_background();
         }
     }
 }
 
+/// A lease on its way from one guard of this process to the next. Dropped on the way it is released.
+#[derive(Clone)]
+pub(super) struct Baton {
+    engine: Arc<Engine>,
+    lease: Arc<Lease>,
+}
+
+impl Baton {
+    fn new(engine: &Arc<Engine>, lease: &Arc<Lease>) -> Self {
+        Self { engine: engine.clone(), lease: lease.clone() }
+    }
+
+    pub(super) fn lease(&self) -> &Arc<Lease> {
+        &self.lease
+    }
+
+    /// Nobody takes it: it goes back to the store, and its turn to whoever comes meanwhile.
+    pub(super) fn lay_down(self, turn: Turn) {
+        self.lease.take_back(turn);
+        match self.release() {
+            Some(job) => job.run_in_background(),
+            None => self.lease.pass_turn(),
+        }
+    }
+
+    /// The release that is now due; none if the lease was lost on the way.
+    pub(super) fn release(&self) -> Option<ReleaseJob> {
+        if self.engine.look(&self.lease).is_some() {
+            return None;
+        }
+        match self.lease.begin_release() {
+            Begun::Releasing => {
+                self.engine.registry().releasing(&self.lease);
+                Some(ReleaseJob::new(self.engine.clone(), self.lease.clone(), None))
+            }
+            Begun::Lost => None,
+        }
+    }
+}
+
+impl Engine {
+    /// Asks in the background whether other processes wait for a lease that is being handed on.
+    fn ask_who_waits(self: &Arc<Self>, lease: &Arc<Lease>) {
+        let (engine, lease) = (self.clone(), lease.clone());
+        let home = lease.home().clone();
+        self.spawn(&home, async move {
+            let (sent, bound) = (Instant::now(), engine.config.request_timeout);
+            let answer =
+                timeout(bound, guarded(engine.store.waiters(lease.claim(), engine.config.store_timeout()))).await;
+            // Who cannot be asked is taken to be there.
+            lease.others(sent, !matches!(answer, Ok(Ok(0))));
+        });
+    }
+}
+
 /// Resolves at the loss: by its own timer at the deadline, so that neither a hung renewal nor a dead keeper delays it (C4).
-async fn lost(engine: std::sync::Weak<Engine>, lease: Arc<Lease>) -> Loss {
+async fn lost(engine: std::sync::Weak<Engine>, lease: Arc<Lease>, token: FencingToken) -> Loss {
     loop {
         let mut changed = std::pin::pin!(lease.changed.notified());
         changed.as_mut().enable();
-        match lease.look(Instant::now()) {
+        match lease.look_for(token, Instant::now()) {
             Seen::Lost { loss, fresh } => {
                 if let (true, Some(engine)) = (fresh, engine.upgrade()) {
                     engine.bury(&lease, loss);
@@ -339,7 +503,9 @@ mod tests {
     fn lease(remaining: Duration, sent: Instant, now: Instant) -> Option<Arc<Lease>> {
         let claim = Claim::new(LockKey::new("k").unwrap(), AcquisitionId::random(ProviderId::random()));
         let terms = crate::LeaseOptions::new().ttl(ms(1000)).safety_margin(ms(100)).terms().unwrap();
-        Lease::granted(claim, &Grant::new(FencingToken::new(7), remaining), terms, sent, now, None).ok()
+        let deadline = deadline(sent, remaining, &terms);
+        Lease::granted(claim, &Grant::new(FencingToken::new(7), remaining), (terms, Holder::new()), deadline, now, None)
+            .ok()
     }
 
     #[tokio::test(start_paused = true)]
@@ -410,7 +576,7 @@ mod tests {
             for _ in 0..20_000 {
                 let lease = lease(ms(60_000), Instant::now(), Instant::now()).unwrap();
                 *lost.lock().unwrap() = Some(lease.clone());
-                let mut signal = Box::pin(super::lost(std::sync::Weak::new(), lease));
+                let mut signal = Box::pin(super::lost(std::sync::Weak::new(), lease, FencingToken::new(7)));
                 let mut cx = Context::from_waker(Waker::noop());
                 here.wait();
                 let heard = signal.as_mut().poll(&mut cx).is_ready();

@@ -4,14 +4,15 @@
 //! |---|---|
 //! | `provider` | the public face: configuration, defaults, validation |
 //! | `acquire` | one acquisition from the call to the guard: turn, attempts, waiting |
-//! | `turns` | who of this process may ask the store for a key, first come, first served |
+//! | `turns` | who of this process may ask the store for a key, first come, first served, and who gets a lease that is handed on |
+//! | `places` | what is known of a claim that asks or waits in the store's queue |
 //! | `lease` | the life of one lease: held, releasing, ended, lost – and its deadline |
 //! | `registry` | which leases are alive, when each is due, and the accounting |
-//! | `keeper` | the one task that renews all leases in batches and notices missed deadlines |
+//! | `keeper` | the one task that renews all leases and refreshes all tickets in batches, and notices missed deadlines |
 //! | `release` | giving a lease back, in the foreground and behind a dropped guard |
 //! | `settle` | finishing and withdrawing attempts that were cancelled or whose outcome is unknown |
 //! | `watch` | the store's hints |
-//! | `pace` | how long to wait before asking again (pure functions) |
+//! | `pace` | how long to wait before asking again, and how long to hand a lease on (pure) |
 //!
 //! A lease is in exactly one phase, changed under its own lock, and leaves the registry exactly once: that is all
 //! of the accounting (C23). Everything that must not be forgotten is owned by a value whose `Drop` sees to it: a
@@ -21,6 +22,7 @@ mod acquire;
 mod keeper;
 mod lease;
 mod pace;
+mod places;
 mod provider;
 mod registry;
 mod release;
@@ -31,7 +33,7 @@ mod watch;
 use std::fmt;
 use std::future::Future;
 use std::panic::AssertUnwindSafe;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -42,6 +44,7 @@ use tokio::time::{Instant, timeout_at};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
+use crate::contention::{HandOff, QueueOptions};
 use crate::error::{ErrorKind, LockError, Phase, Result};
 use crate::guard::Loss;
 use crate::options::{Holder, LeaseOptions};
@@ -65,6 +68,8 @@ struct Config {
     holder: Holder,
     request_timeout: Duration,
     poll: pace::Poll,
+    queue: Option<QueueOptions>,
+    hand_off: Option<HandOff>,
 }
 
 impl Config {
@@ -94,6 +99,8 @@ struct Engine {
     /// What the first shutdown found.
     closing: tokio::sync::Mutex<Option<Result<()>>>,
     listening: Mutex<Listening>,
+    /// Whether the stream of hints is open.
+    hears: AtomicBool,
     waiting: AtomicU64,
 }
 
@@ -112,6 +119,7 @@ impl Engine {
             gone: CancellationToken::new(),
             closing: tokio::sync::Mutex::default(),
             listening: Mutex::default(),
+            hears: AtomicBool::new(false),
             waiting: AtomicU64::new(0),
         })
     }

@@ -1,6 +1,10 @@
-//! How long to wait before asking again. Pure functions; the random part comes in as a number.
+//! How long to wait before asking again, and how long to hand a lease on. Pure; the random part comes in as a number.
 
 use std::time::Duration;
+
+use tokio::time::Instant;
+
+use crate::contention::HandOff;
 
 /// How a waiter polls a store that does not tell it more.
 #[derive(Clone, Copy, Debug)]
@@ -49,6 +53,60 @@ pub(super) fn chunk(level: u32, batch: usize) -> usize {
     (batch >> (2 * level).min(usize::BITS - 1)).max(1)
 }
 
+/// How long a lease has been handed on within the process, and what is known of those who wait elsewhere (R21).
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Relay {
+    since: Instant,
+    count: u32,
+    others: Others,
+    /// When the question was sent that is under way.
+    asked: bool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Others {
+    Unknown,
+    /// Nobody, as of `since`.
+    None,
+    Wait,
+}
+
+impl Relay {
+    pub(super) fn new(now: Instant) -> Self {
+        Self { since: now, count: 0, others: Others::Unknown, asked: false }
+    }
+
+    /// Whether it may be handed on once more. Whoever may be waiting elsewhere waits no longer than the time allows, whatever is known of them.
+    pub(super) fn may_go_on(&self, now: Instant, limits: &HandOff) -> bool {
+        let in_time = now.saturating_duration_since(self.since) < limits.max_time;
+        in_time && (self.others != Others::Wait || self.count < limits.max_count)
+    }
+
+    pub(super) fn went_on(&mut self) {
+        self.count = self.count.saturating_add(1);
+    }
+
+    /// Whether to ask now who waits elsewhere; true once per question.
+    pub(super) fn asks(&mut self, now: Instant, limits: &HandOff) -> bool {
+        let due = match self.others {
+            Others::Unknown => true,
+            Others::None => now.saturating_duration_since(self.since) >= limits.max_time / 2,
+            Others::Wait => false,
+        };
+        due && !std::mem::replace(&mut self.asked, true)
+    }
+
+    /// The answer to a question that was sent then.
+    pub(super) fn told(&mut self, sent: Instant, others: bool) {
+        self.asked = false;
+        if others {
+            self.others = Others::Wait;
+        } else {
+            *self = Self { others: Others::None, ..Self::new(sent) };
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -87,5 +145,24 @@ mod tests {
     fn a_poisoned_key_is_alone_in_the_fourth_round() {
         assert_eq!([0, 1, 2, 3, 40].map(|level| chunk(level, 100)), [100, 25, 6, 1, 1]);
         assert_eq!(chunk(0, 1), 1);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn r21_handing_on_is_bounded_while_others_wait_and_only_then() {
+        let limits = HandOff::new().max_count(3).max_time(ms(100));
+        let start = Instant::now();
+        let mut relay = Relay::new(start);
+        assert!(relay.asks(start, &limits) && !relay.asks(start, &limits), "one question at a time");
+        (0..50).for_each(|_| relay.went_on());
+        assert!(relay.may_go_on(start + ms(99), &limits), "nobody is known to wait");
+        assert!(!relay.may_go_on(start + ms(100), &limits), "but somebody may");
+        relay.told(start + ms(90), false);
+        assert!(relay.may_go_on(start + ms(189), &limits) && !relay.may_go_on(start + ms(190), &limits));
+        assert!(!relay.asks(start + ms(139), &limits) && relay.asks(start + ms(140), &limits));
+        relay.told(start + ms(140), true);
+        assert!(relay.may_go_on(start + ms(141), &limits));
+        (0..3).for_each(|_| relay.went_on());
+        assert!(!relay.may_go_on(start + ms(141), &limits), "by count");
+        assert!(!relay.asks(start + ms(185), &limits), "it is known that somebody waits");
     }
 }

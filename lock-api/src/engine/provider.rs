@@ -7,6 +7,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 
 use crate::admin::LockAdmin;
+use crate::contention::{HandOff, QueueOptions};
 use crate::error::{LockError, Result};
 use crate::holder::Holder;
 use crate::key::LockKey;
@@ -43,6 +44,8 @@ impl LeaseProvider {
                 holder: Holder::of_this_process(),
                 request_timeout: Duration::from_secs(5),
                 poll: pace::Poll { first: Duration::from_millis(10), longest: Duration::from_millis(250) },
+                queue: Some(QueueOptions::new()),
+                hand_off: Some(HandOff::new()),
             },
         }
     }
@@ -100,15 +103,40 @@ impl LeaseProviderBuilder {
         self
     }
 
+    /// How waiters queue up with the waiters of other processes. Defaults to [`QueueOptions::new`].
+    pub fn queue(mut self, options: QueueOptions) -> Self {
+        self.config.queue = Some(options);
+        self
+    }
+
+    /// No place in the store's queue: waiters poll, and stand back behind those who have one. Defaults to queueing.
+    pub fn without_queue(mut self) -> Self {
+        self.config.queue = None;
+        self
+    }
+
+    /// How long a lease is handed on within the process while others wait for it. Defaults to [`HandOff::new`].
+    pub fn hand_off(mut self, limits: HandOff) -> Self {
+        self.config.hand_off = Some(limits);
+        self
+    }
+
+    /// No handing on: every guard has a lease of its own, and every release goes to the store. Defaults to handing on.
+    pub fn without_hand_off(mut self) -> Self {
+        self.config.hand_off = None;
+        self
+    }
+
     /// The provider.
     ///
     /// # Errors
-    /// [`ErrorKind::InvalidOptions`](crate::ErrorKind::InvalidOptions) for lease terms, an owner or metadata that no acquisition could use, a request timeout below
+    /// [`ErrorKind::InvalidOptions`](crate::ErrorKind::InvalidOptions) for a queue that cannot work, lease terms, an owner or metadata that no acquisition could use, a request timeout below
     /// one millisecond or above a day, and a poll interval that is below one millisecond, above a day, or shrinks.
     pub fn build(self) -> Result<LeaseProvider> {
         let Self { store, config } = self;
         config.defaults.terms()?;
         config.holder.validate()?;
+        config.queue.as_ref().map_or(Ok(()), QueueOptions::validate)?;
         let millisecond = Duration::from_millis(1);
         if config.request_timeout < millisecond || config.request_timeout > Duration::from_secs(86_400) {
             return Err(LockError::invalid_options(format!(
@@ -152,7 +180,12 @@ impl LockProvider for LeaseProvider {
 
     fn capabilities(&self) -> Capabilities {
         let store = self.engine.store.capabilities();
-        Capabilities { expiry: true, minimum_hold: store.minimum_hold, fair: store.queue, push: store.push }
+        Capabilities {
+            expiry: true,
+            minimum_hold: store.minimum_hold,
+            fair: store.queue && self.engine.config.queue.is_some(),
+            push: store.push,
+        }
     }
 
     fn accounting(&self) -> Accounting {

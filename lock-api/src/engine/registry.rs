@@ -1,4 +1,4 @@
-//! Which leases are alive, when each is due, and what became of the others.
+//! Which leases are alive and which tickets wait, when each is due, and what became of the others.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
@@ -9,11 +9,13 @@ use tokio::sync::Notify;
 use tokio::time::Instant;
 
 use crate::guard::Loss;
+use crate::key::LockKey;
 use crate::provider::Accounting;
-use crate::store::AcquisitionId;
+use crate::store::{AcquisitionId, Renewal};
 
 use super::lease::Lease;
 use super::pace;
+use super::places::{Asking, News, Pushed, Seat, Told};
 
 /// The books of one engine, under one lock: a lease is entered once and leaves once (C23).
 #[derive(Default)]
@@ -23,11 +25,11 @@ pub(super) struct Registry {
     /// What the keeper of each runtime has to do.
     homes: HashMap<runtime::Id, Home>,
     counts: Accounting,
-    /// Claims that ask, and how they were lost if the store has pushed that before its answer. Kept only for stores that push.
-    asking: HashMap<AcquisitionId, Option<Loss>>,
+    /// Claims that ask, and what the store has said about them unasked.
+    asking: HashMap<AcquisitionId, Asking>,
 }
 
-/// One runtime's leases, by when they are due; each once, if at all.
+/// One runtime's leases and tickets, by when they are due; each once, if at all.
 #[derive(Default)]
 struct Home {
     schedule: BTreeSet<(Instant, AcquisitionId)>,
@@ -40,11 +42,27 @@ struct Home {
 
 struct Entry {
     lease: Arc<Lease>,
+    beat: Beat,
+}
+
+/// When something is to be renewed.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Beat {
     due: Option<Instant>,
-    /// When the lease may be renewed, if others are renewed then anyway.
+    /// When it may be renewed, if others are renewed then anyway.
     early: Instant,
     /// Renewals that failed or were not answered in time, in a row.
     failures: u32,
+}
+
+impl Beat {
+    pub(super) fn new(now: Instant) -> Self {
+        Self { due: None, early: now, failures: 0 }
+    }
+
+    fn is_ready(&self, due: Instant, now: Instant) -> bool {
+        due <= now || self.early <= now
+    }
 }
 
 /// How a lease leaves the books.
@@ -55,7 +73,7 @@ pub(super) enum End {
     Abandoned,
 }
 
-/// What a new lease needs.
+/// What a new lease or ticket needs.
 pub(super) enum Entered {
     /// The keeper knows when to look.
     Kept,
@@ -65,9 +83,39 @@ pub(super) enum Entered {
     Refused,
 }
 
-/// Leases to be renewed in one call.
+/// What is renewed: leases in calls of their own, so that tickets never delay them.
+pub(super) enum Item {
+    Lease(Arc<Lease>),
+    Ticket(Seat),
+}
+
+impl Item {
+    pub(super) fn key(&self) -> &LockKey {
+        match self {
+            Self::Lease(lease) => lease.key(),
+            Self::Ticket(seat) => seat.claim.key(),
+        }
+    }
+
+    pub(super) fn renewal(&self, timeout: Duration) -> Renewal {
+        match self {
+            Self::Lease(lease) => lease.renewal(timeout),
+            Self::Ticket(seat) => Renewal::ticket(seat.claim.clone(), seat.ticket).with_timeout(timeout),
+        }
+    }
+
+    /// How long an answer is waited for before it is put into another call.
+    pub(super) fn patience(&self, now: Instant) -> Duration {
+        match self {
+            Self::Lease(lease) => patience(lease, now),
+            Self::Ticket(seat) => seat.patience(),
+        }
+    }
+}
+
+/// What is to be renewed in one call.
 pub(super) struct Batch {
-    pub(super) leases: Vec<Arc<Lease>>,
+    pub(super) items: Vec<Item>,
     /// Whether they have failed before: then an answer is not waited for longer than there is time for more attempts.
     pub(super) again: bool,
 }
@@ -87,14 +135,18 @@ impl Registry {
     /// Enters a new lease.
     pub(super) fn enter(&mut self, lease: &Arc<Lease>, sent: Instant) -> Entered {
         let id = lease.claim().id();
-        if self.closed || self.asking.get(id).is_some_and(Option::is_some) {
+        if self.closed || self.asking.get(id).is_some_and(Asking::is_lost) {
             return Entered::Refused;
         }
+        self.leave(id);
         self.counts.acquired += 1;
-        let entry = Entry { lease: lease.clone(), due: None, early: sent, failures: 0 };
-        self.leases.insert(id.clone(), entry);
+        self.leases.insert(id.clone(), Entry { lease: lease.clone(), beat: Beat::new(sent) });
         self.settled(lease, sent);
-        let home = self.homes.entry(lease.home().id()).or_default();
+        self.kept(lease.home().id())
+    }
+
+    fn kept(&mut self, home: runtime::Id) -> Entered {
+        let home = self.homes.entry(home).or_default();
         if !std::mem::replace(&mut home.kept, true) {
             return Entered::Unkept(home.wake.clone());
         }
@@ -102,9 +154,15 @@ impl Registry {
         Entered::Kept
     }
 
+    /// Takes note that the lease goes on under another guard, with another token (R21).
+    pub(super) fn handed_on(&mut self) {
+        self.counts.released += 1;
+        self.counts.acquired += 1;
+    }
+
     /// Takes a lease out; does nothing if it is out already.
     pub(super) fn end(&mut self, lease: &Lease, end: End) {
-        self.schedule_at(lease, None);
+        self.schedule_at(lease.claim().id(), None);
         if self.leases.remove(lease.claim().id()).is_none() {
             return;
         }
@@ -119,8 +177,8 @@ impl Registry {
     pub(super) fn releasing(&mut self, lease: &Lease) {
         let expiry = lease.expiry();
         if let Some(entry) = self.leases.get_mut(lease.claim().id()) {
-            entry.early = expiry;
-            self.schedule_at(lease, Some(expiry));
+            entry.beat.early = expiry;
+            self.schedule_at(lease.claim().id(), Some(expiry));
         }
     }
 
@@ -136,20 +194,79 @@ impl Registry {
         Accounting { held: self.leases.len() as u64, ..self.counts }
     }
 
-    /// A claim begins to ask a store that pushes.
-    pub(super) fn begins(&mut self, id: AcquisitionId) {
-        self.asking.insert(id, None);
+    /// A claim begins to ask. Wakes its caller when there is news of it.
+    pub(super) fn begins(&mut self, id: AcquisitionId) -> Arc<Notify> {
+        self.asking.entry(id).or_default().wake()
     }
 
     /// A claim does not ask any more.
     pub(super) fn ends(&mut self, id: &AcquisitionId) {
+        self.leave(id);
         self.asking.remove(id);
+    }
+
+    /// A claim waits in the store's queue, as it was told by a request that was sent then: from now on its ticket is refreshed.
+    pub(super) fn waits(&mut self, seat: &Seat, sent: Instant, ahead: u32) -> Entered {
+        let id = seat.claim.id();
+        let Some(asking) = self.asking.get_mut(id) else { return Entered::Refused };
+        asking.sit(seat.clone(), sent);
+        self.refreshed(id, sent, ahead);
+        self.kept(seat.home)
+    }
+
+    /// A claim has no ticket to be refreshed any more.
+    pub(super) fn leave(&mut self, id: &AcquisitionId) {
+        if self.asking.get(id).is_some_and(Asking::is_seated) {
+            self.schedule_at(id, None);
+            self.asking.get_mut(id).into_iter().for_each(Asking::leave);
+        }
+    }
+
+    /// What has been said about a claim since the last look.
+    pub(super) fn news(&mut self, id: &AcquisitionId) -> News {
+        self.asking.get_mut(id).map(Asking::news).unwrap_or_default()
+    }
+
+    /// A releaser has granted the lease to a claim, says the store (R19: perhaps before it has answered).
+    pub(super) fn pushed(&mut self, id: &AcquisitionId, pushed: Pushed) {
+        if let Some(asking) = self.asking.get_mut(id) {
+            asking.push(pushed);
+        }
+    }
+
+    /// A refreshed ticket has been answered.
+    pub(super) fn told(&mut self, seat: &Seat, told: Told) {
+        let id = seat.claim.id();
+        match told.ahead() {
+            Some(ahead) => self.refreshed(id, told.sent, ahead),
+            None => self.leave(id),
+        }
+        if let Some(asking) = self.asking.get_mut(id) {
+            asking.tell(told);
+        }
+    }
+
+    fn refreshed(&mut self, id: &AcquisitionId, sent: Instant, ahead: u32) {
+        let Some((seat, beat)) = self.asking.get_mut(id).and_then(Asking::seat) else { return };
+        let cadence = seat.cadence(ahead);
+        *beat = Beat { due: beat.due, early: sent + cadence / 2, failures: 0 };
+        self.schedule_at(id, Some(sent + cadence));
+    }
+
+    /// A ticket could not be refreshed: try again soon.
+    pub(super) fn not_told(&mut self, seat: &Seat, now: Instant) {
+        let id = seat.claim.id();
+        let Some((_, beat)) = self.asking.get_mut(id).and_then(Asking::seat) else { return };
+        let again = now + seat.patience();
+        beat.early = again;
+        let due = beat.due.map_or(again, |due| due.min(again));
+        self.schedule_at(id, Some(due));
     }
 
     /// A claim was lost, says the store: the lease, if it is one by now.
     pub(super) fn gone(&mut self, id: &AcquisitionId, loss: Loss) -> Option<Arc<Lease>> {
-        if let Some(early) = self.asking.get_mut(id) {
-            *early = Some(loss);
+        if let Some(asking) = self.asking.get_mut(id) {
+            asking.lose(loss);
         }
         self.leases.get(id).map(|entry| entry.lease.clone())
     }
@@ -170,8 +287,13 @@ impl Registry {
     pub(super) fn all_due(&mut self, now: Instant) {
         for lease in self.leases() {
             if lease.held_until().is_some() && lease.terms().renew_every.is_some() {
-                self.schedule_at(&lease, Some(now));
+                self.schedule_at(lease.claim().id(), Some(now));
             }
+        }
+        let waiting: Vec<_> =
+            self.asking.iter().filter(|(_, asking)| asking.is_seated()).map(|(id, _)| id.clone()).collect();
+        for id in waiting {
+            self.schedule_at(&id, Some(now));
         }
         self.homes.values().for_each(Home::remind);
     }
@@ -181,34 +303,45 @@ impl Registry {
         let Some(entry) = self.leases.get_mut(lease.claim().id()) else { return };
         // A released lease is in the books, but its time of renewals is over.
         let Some(deadline) = lease.held_until() else { return };
-        entry.failures = 0;
-        let due = match lease.terms().renew_every {
-            // A store may grant less than the ttl, such as a short claim.
-            Some(cadence) if sent + cadence >= deadline => sent + deadline.saturating_duration_since(sent) / 2,
-            Some(cadence) => sent + cadence,
-            None => deadline,
+        let left = deadline.saturating_duration_since(sent);
+        // Such as the short claim of a waiter to whom the lease was handed over: it is renewed to its full ttl soon, once also if never again.
+        let is_short = left < lease.terms().ttl.saturating_sub(lease.terms().margin);
+        let cadence = match lease.terms().renew_every {
+            Some(cadence) if is_short => Some(cadence.min(left / 2)),
+            None if is_short => Some(left / 2),
+            cadence => cadence,
         };
-        entry.early = match lease.terms().renew_every {
-            Some(_) => due - due.saturating_duration_since(sent) / 4,
-            None => deadline,
+        let (due, early) = match cadence {
+            Some(cadence) => (sent + cadence, sent + cadence * 3 / 4),
+            None => (deadline, deadline),
         };
-        self.schedule_at(lease, Some(due));
+        entry.beat.failures = 0;
+        entry.beat.early = early;
+        self.schedule_at(lease.claim().id(), Some(due));
     }
 
     /// A renewal has failed: try again soon. Sending it has already put it into smaller company.
     pub(super) fn failed(&mut self, lease: &Lease, now: Instant) {
         let Some(entry) = self.leases.get_mut(lease.claim().id()) else { return };
-        let (Some(due), Some(_)) = (entry.due, lease.held_until()) else { return };
+        let (Some(due), Some(_)) = (entry.beat.due, lease.held_until()) else { return };
         let patience = patience(lease, now);
-        entry.early = now + patience;
-        self.schedule_at(lease, Some(due.min(now + patience)));
+        entry.beat.early = now + patience;
+        self.schedule_at(lease.claim().id(), Some(due.min(now + patience)));
     }
 
-    fn schedule_at(&mut self, lease: &Lease, due: Option<Instant>) {
-        let id = lease.claim().id();
-        let Some(entry) = self.leases.get_mut(id) else { return };
-        let home = self.homes.entry(lease.home().id()).or_default();
-        if let Some(old) = std::mem::replace(&mut entry.due, due) {
+    /// When a lease or a ticket is due; at no time if none.
+    fn schedule_at(&mut self, id: &AcquisitionId, due: Option<Instant>) {
+        let (home, beat) = match (self.leases.get_mut(id), self.asking.get_mut(id)) {
+            (Some(entry), _) => (entry.lease.home().id(), &mut entry.beat),
+            (None, Some(asking)) => match asking.seat() {
+                Some((seat, beat)) => (seat.home, beat),
+                None => return,
+            },
+            (None, None) => return,
+        };
+        let old = std::mem::replace(&mut beat.due, due);
+        let home = self.homes.entry(home).or_default();
+        if let Some(old) = old {
             home.schedule.remove(&(old, id.clone()));
         }
         if let Some(due) = due {
@@ -227,43 +360,63 @@ impl Registry {
         let Some(schedule) = self.homes.get(&home).filter(|home| home.next_due().is_some_and(|due| due <= now)) else {
             return result;
         };
-        let taken: Vec<Arc<Lease>> = schedule
-            .schedule
-            .iter()
-            .filter_map(|(due, id)| self.leases.get(id).filter(|entry| *due <= now || entry.early <= now))
-            .map(|entry| entry.lease.clone())
-            .collect();
-        let mut levels = BTreeMap::<u32, Vec<Arc<Lease>>>::new();
-        for lease in taken {
+        let (mut leases, mut seats) = (Vec::new(), Vec::new());
+        for (due, id) in &schedule.schedule {
+            if let Some(Entry { lease, beat }) = self.leases.get(id) {
+                if beat.is_ready(*due, now) {
+                    leases.push((lease.clone(), beat.failures));
+                }
+            } else if let Some((seat, beat)) = self.asking.get(id).and_then(Asking::seated)
+                && beat.is_ready(*due, now)
+            {
+                seats.push((seat.clone(), beat.failures));
+            }
+        }
+        let mut levels = BTreeMap::<(bool, u32), Vec<Item>>::new();
+        for (lease, failures) in leases {
             if lease.held_until().is_some_and(|deadline| deadline > now) {
-                let level = self.leases.get(lease.claim().id()).map_or(0, |entry| entry.failures);
-                levels.entry(level).or_default().push(lease);
+                levels.entry((false, failures)).or_default().push(Item::Lease(lease));
             } else {
-                self.schedule_at(&lease, None);
+                self.schedule_at(lease.claim().id(), None);
                 result.over.push(lease);
             }
         }
-        for (level, group) in levels {
-            for leases in group.chunks(pace::chunk(level, batch)) {
+        for (seat, failures) in seats {
+            levels.entry((true, failures)).or_default().push(Item::Ticket(seat));
+        }
+        for ((_, level), mut group) in levels {
+            while !group.is_empty() {
+                let rest = group.split_off(pace::chunk(level, batch).min(group.len()));
+                let items = std::mem::replace(&mut group, rest);
                 let again = level > 0;
                 let sent = !again || room > 0;
                 room -= usize::from(again && sent);
-                leases.iter().for_each(|lease| self.sent(lease, now, sent));
+                items.iter().for_each(|item| self.sent(item, now, sent));
                 if sent {
-                    result.batches.push(Batch { leases: leases.to_vec(), again });
+                    result.batches.push(Batch { items, again });
                 }
             }
         }
         result
     }
 
-    /// When a lease is due again that goes into a call now, or has found no room in one.
-    fn sent(&mut self, lease: &Lease, now: Instant, sent: bool) {
-        let Some(entry) = self.leases.get_mut(lease.claim().id()) else { return };
-        entry.failures += u32::from(sent); // until the answer says otherwise
-        let again = now + if sent { patience(lease, now) } else { NO_ROOM };
-        entry.early = again;
-        self.schedule_at(lease, Some(again.min(lease.deadline())));
+    /// When something is due again that goes into a call now, or has found no room in one.
+    fn sent(&mut self, item: &Item, now: Instant, sent: bool) {
+        let again = now + if sent { item.patience(now) } else { NO_ROOM };
+        let (id, beat, again) = match item {
+            Item::Lease(lease) => {
+                let id = lease.claim().id();
+                (id, self.leases.get_mut(id).map(|entry| &mut entry.beat), again.min(lease.deadline()))
+            }
+            Item::Ticket(seat) => {
+                let id = seat.claim.id();
+                (id, self.asking.get_mut(id).and_then(Asking::seat).map(|(_, beat)| beat), again)
+            }
+        };
+        let Some(beat) = beat else { return };
+        beat.failures += u32::from(sent); // until the answer says otherwise
+        beat.early = again;
+        self.schedule_at(id, Some(again));
     }
 }
 
@@ -301,14 +454,15 @@ mod tests {
     }
 
     fn sizes(due: &Due) -> Vec<usize> {
-        due.batches.iter().map(|batch| batch.leases.len()).collect()
+        due.batches.iter().map(|batch| batch.items.len()).collect()
     }
 
     fn lease(name: &str, ttl: u64, renewal: RenewalPolicy, now: Instant) -> Arc<Lease> {
         let claim = Claim::new(LockKey::new(name).unwrap(), AcquisitionId::random(ProviderId::random()));
         let terms = LeaseOptions::new().ttl(ms(ttl)).renewal(renewal).terms().unwrap();
-        Lease::granted(claim, &Grant::new(FencingToken::new(1), ms(ttl)), terms, now, now, None)
-            .unwrap_or_else(|_| panic!())
+        let deadline = crate::engine::lease::deadline(now, ms(ttl), &terms);
+        let grant = Grant::new(FencingToken::new(1), ms(ttl));
+        Lease::granted(claim, &grant, (terms, crate::Holder::new()), deadline, now, None).unwrap_or_else(|_| panic!())
     }
 
     #[tokio::test(start_paused = true)]

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::runtime::Handle;
+use tokio::sync::Notify;
 use tokio::time::{Instant, sleep, timeout, timeout_at};
 use tokio_util::task::task_tracker::TaskTrackerToken;
 
@@ -25,8 +26,12 @@ pub(super) struct Attempting<'a> {
     home: Handle,
     claim: Claim,
     ttl: Duration,
+    /// Wakes the caller when the store says something of the claim unasked.
+    news: Arc<Notify>,
     /// The store may have granted this claim something.
     dirty: bool,
+    /// The claim has a ticket in the queue.
+    queued: bool,
     call: Option<Call>,
     /// Keeps `close` waiting as long as there is something to clean up.
     open: Option<TaskTrackerToken>,
@@ -35,7 +40,12 @@ pub(super) struct Attempting<'a> {
 impl<'a> Attempting<'a> {
     pub(super) fn new(engine: &'a Arc<Engine>, key: &LockKey, ttl: Duration) -> Self {
         let home = Handle::current();
-        Self { engine, home, claim: engine.begin_claim(key), ttl, dirty: false, call: None, open: None }
+        let (claim, news) = engine.begin_claim(key);
+        Self { engine, home, claim, ttl, news, dirty: false, queued: false, call: None, open: None }
+    }
+
+    pub(super) fn news(&self) -> Arc<Notify> {
+        self.news.clone()
     }
 
     pub(super) fn claim(&self) -> &Claim {
@@ -67,10 +77,13 @@ impl<'a> Attempting<'a> {
         match &answer {
             Ok(Reply::Granted(_)) => self.dirty = true,
             // Asked again under the same id, the store has said what became of the earlier attempts.
-            Ok(Reply::Busy(busy)) => self.dirty = matches!(busy.standing, QueueStanding::Queued { .. }),
+            Ok(Reply::Busy(busy)) => {
+                self.dirty = false;
+                self.queued = matches!(busy.standing, QueueStanding::Queued { .. });
+            }
             Err(error) => self.dirty |= error.is_outcome_unknown(),
         }
-        if !self.dirty {
+        if !self.dirty && !self.queued {
             self.open = None;
         }
         answer.map(|reply| (sent, reply))
@@ -89,18 +102,19 @@ impl<'a> Attempting<'a> {
     /// Gives the claim up, clean-up included; what follows is another acquisition.
     pub(super) fn start_afresh(&mut self) {
         self.give_up();
-        self.claim = self.engine.begin_claim(self.claim.key());
+        (self.claim, self.news) = self.engine.begin_claim(self.claim.key());
     }
 
     /// The lease is somebody's: there is nothing to clean up.
     pub(super) fn keep(mut self) {
         self.dirty = false;
+        self.queued = false;
     }
 
     fn give_up(&mut self) {
         self.engine.end_claim(&self.claim);
         let (call, open) = (self.call.take(), self.open.take());
-        let dirty = std::mem::take(&mut self.dirty);
+        let dirty = std::mem::take(&mut self.dirty) | std::mem::take(&mut self.queued);
         if dirty || call.is_some() {
             let work = settle(self.engine.clone(), self.claim.clone(), call, dirty, self.ttl);
             // Without its runtime, what is left ends by its ttl.
@@ -119,18 +133,15 @@ impl Drop for Attempting<'_> {
 }
 
 impl Engine {
-    fn begin_claim(&self, key: &LockKey) -> Claim {
+    fn begin_claim(&self, key: &LockKey) -> (Claim, Arc<Notify>) {
         let claim = Claim::new(key.clone(), AcquisitionId::random(self.id));
-        if self.store.capabilities().push {
-            self.registry().begins(claim.id().clone());
-        }
-        claim
+        let can = self.store.capabilities();
+        let news = if can.push || can.queue { self.registry().begins(claim.id().clone()) } else { Arc::default() };
+        (claim, news)
     }
 
     fn end_claim(&self, claim: &Claim) {
-        if self.store.capabilities().push {
-            self.registry().ends(claim.id());
-        }
+        self.registry().ends(claim.id());
     }
 
     /// Best effort for a lease that has been lost: one withdrawal, if not too many are under way (R16).

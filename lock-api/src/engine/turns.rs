@@ -2,7 +2,8 @@
 //!
 //! Callers that want the same key would only compete with each other at the store. So one of them has the *turn*; it
 //! travels with the guard while the lock is held, and on to the next caller afterwards. A turn is a value: wherever it is
-//! dropped – in a cancelled future, in a channel nobody reads any more, in a failed clean-up – it passes itself on (C11).
+//! dropped – in a cancelled future, in a channel nobody reads any more, in a failed clean-up – it passes itself on (C11). The lease itself may
+//! travel with it, from one guard to the next (R21).
 
 use std::collections::{HashMap, VecDeque};
 use std::fmt;
@@ -12,6 +13,8 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use tokio::sync::{Notify, oneshot};
 
 use crate::key::LockKey;
+
+use super::lease::Baton;
 
 const SHARDS: usize = 16;
 
@@ -128,17 +131,23 @@ impl Drop for Place<'_> {
     }
 }
 
-/// The right to ask the store for a key, and then to hold it.
-pub(super) struct Turn(Option<(Arc<Turns>, LockKey)>);
+/// The right to ask the store for a key, and then to hold it – and perhaps the lease itself, handed on by the guard before.
+pub(super) struct Turn(Option<Right>);
+
+struct Right {
+    turns: Arc<Turns>,
+    key: LockKey,
+    baton: Option<Baton>,
+}
 
 impl Turn {
     fn new(turns: &Arc<Turns>, key: &LockKey) -> Self {
-        Self(Some((turns.clone(), key.clone())))
+        Self(Some(Right { turns: turns.clone(), key: key.clone(), baton: None }))
     }
 
     /// From now on the turn is with a guard.
     pub(super) fn hold(&self) {
-        if let Some((turns, key)) = &self.0 {
+        if let Some(Right { turns, key, .. }) = &self.0 {
             turns.shard(key).entry(key.clone()).or_default().held = true;
         }
     }
@@ -146,40 +155,76 @@ impl Turn {
     /// Resolves when somebody nudges the key: at once if that has happened since this was last awaited.
     pub(super) fn nudged(&self) -> Arc<Notify> {
         match &self.0 {
-            Some((turns, key)) => {
+            Some(Right { turns, key, .. }) => {
                 turns.shard(key).entry(key.clone()).or_default().nudge.get_or_insert_default().clone()
             }
             None => Arc::default(),
+        }
+    }
+
+    /// Passes the turn on together with the lease; comes back if nobody waits for it.
+    pub(super) fn hand_on(mut self, baton: Baton) -> Result<(), Self> {
+        let Some(mut right) = self.0.take() else { return Err(self) };
+        right.baton = Some(baton);
+        match right.pass_on() {
+            Ok(()) => Ok(()),
+            Err(right) => Err(Self(Some(Right { baton: None, ..right }))),
+        }
+    }
+
+    /// The lease that came with the turn.
+    pub(super) fn take_baton(&mut self) -> Option<Baton> {
+        self.0.as_mut().and_then(|right| right.baton.take())
+    }
+}
+
+impl Right {
+    /// To the next one who waits; back if there is none, and then the key is still taken.
+    fn pass_on(self) -> Result<(), Self> {
+        let mut right = self;
+        loop {
+            let next = {
+                let mut shard = right.turns.shard(&right.key);
+                match shard.get_mut(&right.key).map(|entry| (entry.waiters.pop_front(), entry)) {
+                    Some((Some((_, next)), entry)) => {
+                        // A lease that goes on from hand to hand is held.
+                        entry.held = right.baton.is_some();
+                        Some(next)
+                    }
+                    Some((None, _)) if right.baton.is_none() => {
+                        shard.remove(&right.key);
+                        None
+                    }
+                    Some((None, _)) | None => None,
+                }
+            };
+            let Some(next) = next else { return Err(right) };
+            // Outside the lock: a waiter that left gives the turn back here, one that leaves later drops it there.
+            match next.send(Turn(Some(right))) {
+                Ok(()) => return Ok(()),
+                Err(mut refused) => match refused.0.take() {
+                    Some(again) => right = again,
+                    None => unreachable!("it was sent with its right"),
+                },
+            }
         }
     }
 }
 
 impl Drop for Turn {
     fn drop(&mut self) {
-        let Some((turns, key)) = self.0.take() else { return };
-        loop {
-            let next = {
-                let mut shard = turns.shard(&key);
-                let Some(entry) = shard.get_mut(&key) else { return };
-                entry.held = false;
-                let Some((_, next)) = entry.waiters.pop_front() else {
-                    shard.remove(&key);
-                    return;
-                };
-                next
-            };
-            // Outside the lock: a waiter that left gives the turn back here, one that leaves later drops it there.
-            match next.send(Turn::new(&turns, &key)) {
-                Ok(()) => return,
-                Err(mut refused) => refused.0 = None,
-            }
+        let Some(right) = self.0.take() else { return };
+        if let Err(mut right) = right.pass_on()
+            && let Some(baton) = right.baton.take()
+        {
+            baton.lay_down(Self(Some(right)));
         }
     }
 }
 
 impl fmt::Debug for Turn {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("Turn").field(&self.0.as_ref().map(|(_, key)| key)).finish()
+        f.debug_tuple("Turn").field(&self.0.as_ref().map(|right| &right.key)).finish()
     }
 }
 

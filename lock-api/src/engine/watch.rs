@@ -1,5 +1,6 @@
 //! The store's hints: wake who waits, and hear of losses at once. Never more than hints (R20).
 
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
 
 use futures_util::StreamExt;
@@ -10,6 +11,7 @@ use tokio_util::sync::CancellationToken;
 use crate::store::{EventStream, LeaseStore, StoreEvent, Watch};
 use crate::{ErrorKind, LockError};
 
+use super::places::Pushed;
 use super::{Engine, pace};
 
 /// Whether somebody listens to the store.
@@ -43,7 +45,10 @@ impl Engine {
 
     fn hear(self: &Arc<Self>, event: StoreEvent) {
         match event {
-            StoreEvent::Freed { key } | StoreEvent::Granted { key, .. } => self.turns.nudge(&key),
+            StoreEvent::Freed { key } => self.turns.nudge(&key),
+            StoreEvent::Granted { id, grant, expires_at, .. } => {
+                self.registry().pushed(&id, Pushed { grant, expires_at });
+            }
             StoreEvent::Gone { key, id, loss } => {
                 let lease = self.registry().gone(&id, loss);
                 if let Some(lease) = lease
@@ -76,8 +81,11 @@ async fn listen(engine: Weak<Engine>, store: Arc<dyn LeaseStore>, request: Watch
         let Some(listening) = engine.upgrade() else { return };
         let broken = match opened {
             Ok(mut events) => {
+                listening.hears.store(true, Ordering::Relaxed);
                 // What was missed while there was no stream.
-                if !std::mem::take(&mut first) {
+                if std::mem::take(&mut first) {
+                    listening.turns.nudge_all();
+                } else {
                     listening.ask_everything();
                 }
                 drop(listening);
@@ -93,6 +101,11 @@ async fn listen(engine: Weak<Engine>, store: Arc<dyn LeaseStore>, request: Watch
             }
             Err(error) => Some(error),
         };
+        if let Some(engine) = engine.upgrade()
+            && engine.hears.swap(false, Ordering::Relaxed)
+        {
+            engine.turns.nudge_all();
+        }
         if let Some(error) = broken {
             tracing::warn!(%error, "the stream of hints broke; waiters poll until it is open again");
         }

@@ -1,0 +1,198 @@
+//! What is known of a claim that asks, and of its place in the store's queue. Pure.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::runtime;
+use tokio::sync::Notify;
+use tokio::time::Instant;
+
+use crate::guard::Loss;
+use crate::store::{BusyReply, Claim, Grant, QueueStanding, Standing, StoreTime, Ticket};
+use crate::token::FencingToken;
+
+use super::registry::Beat;
+
+/// A claim that asks, or waits in the queue: its mailbox, and its ticket.
+#[derive(Default)]
+pub(super) struct Asking {
+    /// How it was lost, if the store has pushed that before its answer.
+    lost: Option<Loss>,
+    pushed: Option<Pushed>,
+    told: Option<Told>,
+    wake: Arc<Notify>,
+    seat: Option<(Seat, Beat)>,
+}
+
+/// A ticket that is refreshed as long as its claim waits.
+#[derive(Clone, Debug)]
+pub(super) struct Seat {
+    pub(super) claim: Claim,
+    pub(super) ticket: Ticket,
+    /// The runtime whose keeper refreshes it.
+    pub(super) home: runtime::Id,
+}
+
+/// A grant that the store has pushed.
+#[derive(Clone, Debug)]
+pub(super) struct Pushed {
+    pub(super) grant: Grant,
+    pub(super) expires_at: StoreTime,
+}
+
+/// What a refreshed ticket was told.
+#[derive(Debug)]
+pub(super) struct Told {
+    pub(super) sent: Instant,
+    pub(super) standing: Standing,
+}
+
+/// What has been said about a claim since its caller looked last.
+#[derive(Debug, Default)]
+pub(super) struct News {
+    pub(super) lost: bool,
+    pub(super) pushed: Option<Pushed>,
+    pub(super) told: Option<Told>,
+}
+
+/// An answer of "not yet", from which the deadline of a later grant can be counted (R18). It does not age.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Anchor {
+    sent: Instant,
+    now: StoreTime,
+    token: FencingToken,
+}
+
+/// Waiters with at most so many before them look after themselves in time for the next claim window.
+const NEAR_THE_HEAD: u32 = 8;
+
+impl Seat {
+    /// How often the ticket is refreshed, and with that the waiter's knowledge: for the first in the queue that the holder is alive; for those
+    /// right behind, that a waiter before them has been granted the lease – it may be dead, and then its claim is short.
+    pub(super) fn cadence(&self, ahead: u32) -> Duration {
+        let rarely = self.ticket.ttl / 3;
+        if (1..=NEAR_THE_HEAD).contains(&ahead) { rarely.min(self.ticket.claim_ttl) } else { rarely }
+    }
+
+    /// How long a refresh is waited for before it is sent again.
+    pub(super) fn patience(&self) -> Duration {
+        (self.ticket.ttl / 9).max(Duration::from_millis(10))
+    }
+}
+
+impl Told {
+    /// The tickets ahead; none if there is no ticket any more.
+    pub(super) fn ahead(&self) -> Option<u32> {
+        match &self.standing {
+            Standing::Waiting(busy) => Some(ahead(busy)),
+            Standing::Held { .. } | Standing::Gone(_) => None,
+        }
+    }
+}
+
+pub(super) fn ahead(busy: &BusyReply) -> u32 {
+    match busy.standing {
+        QueueStanding::Queued { ahead } => ahead,
+        QueueStanding::NotQueued | QueueStanding::Full => 0,
+    }
+}
+
+impl Anchor {
+    pub(super) fn new(sent: Instant, busy: &BusyReply) -> Option<Self> {
+        Some(Self { sent, now: busy.now?, token: busy.token? })
+    }
+
+    /// Until when a lease that was handed over is held, the margin not yet taken off; none if it is an older grant than the answer.
+    pub(super) fn end_of(&self, pushed: &Pushed) -> Option<Instant> {
+        (pushed.grant.token > self.token).then(|| self.sent + pushed.expires_at.saturating_since(self.now))
+    }
+}
+
+impl Asking {
+    pub(super) fn wake(&self) -> Arc<Notify> {
+        self.wake.clone()
+    }
+
+    pub(super) fn is_lost(&self) -> bool {
+        self.lost.is_some()
+    }
+
+    pub(super) fn lose(&mut self, loss: Loss) {
+        self.lost = Some(loss);
+        self.wake.notify_one();
+    }
+
+    pub(super) fn push(&mut self, pushed: Pushed) {
+        // Events of one claim come in order; a repeated one changes nothing.
+        self.pushed = Some(pushed);
+        self.wake.notify_one();
+    }
+
+    pub(super) fn tell(&mut self, told: Told) {
+        self.told = Some(told);
+        self.wake.notify_one();
+    }
+
+    pub(super) fn news(&mut self) -> News {
+        News { lost: self.is_lost(), pushed: self.pushed.take(), told: self.told.take() }
+    }
+
+    pub(super) fn sit(&mut self, seat: Seat, now: Instant) {
+        let beat = self.seat.take().map_or_else(|| Beat::new(now), |(_, beat)| beat);
+        self.seat = Some((seat, beat));
+    }
+
+    /// To be called when the ticket is not in a schedule any more.
+    pub(super) fn leave(&mut self) {
+        self.seat = None;
+    }
+
+    pub(super) fn is_seated(&self) -> bool {
+        self.seat.is_some()
+    }
+
+    pub(super) fn seat(&mut self) -> Option<(&Seat, &mut Beat)> {
+        self.seat.as_mut().map(|(seat, beat)| (&*seat, beat))
+    }
+
+    pub(super) fn seated(&self) -> Option<(&Seat, &Beat)> {
+        self.seat.as_ref().map(|(seat, beat)| (seat, beat))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::LockKey;
+    use crate::store::{AcquisitionId, ProviderId};
+
+    const fn ms(millis: u64) -> Duration {
+        Duration::from_millis(millis)
+    }
+
+    fn at(millis: u64) -> StoreTime {
+        StoreTime::since_origin(ms(millis))
+    }
+
+    fn pushed(token: u64, expires_at: u64) -> Pushed {
+        Pushed { grant: Grant::new(FencingToken::new(token), ms(0)), expires_at: at(expires_at) }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn r18_the_deadline_counts_from_the_sending_of_an_answer_older_than_the_grant() {
+        let sent = Instant::now();
+        let busy = BusyReply::new().with_anchor(at(5000), FencingToken::new(7));
+        let anchor = Anchor::new(sent, &busy).unwrap();
+        assert_eq!(anchor.end_of(&pushed(8, 65_000)), Some(sent + ms(60_000)), "an anchor does not age");
+        assert_eq!(anchor.end_of(&pushed(7, 65_000)), None, "an older grant of the same id");
+        assert_eq!(anchor.end_of(&pushed(8, 4000)), Some(sent), "a release that stalled carries an older clock");
+        assert!(Anchor::new(sent, &BusyReply::new()).is_none());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn c15_those_behind_the_head_look_once_per_claim_window() {
+        let claim = Claim::new(LockKey::new("k").unwrap(), AcquisitionId::random(ProviderId::random()));
+        let seat = Seat { claim, ticket: Ticket::new(ms(15_000), ms(1100), 64), home: runtime::Handle::current().id() };
+        assert_eq!([0, 1, 8, 9].map(|ahead| seat.cadence(ahead)), [ms(5000), ms(1100), ms(1100), ms(5000)]);
+    }
+}

@@ -252,9 +252,9 @@ impl Lease {
         state.turn = Some(turn);
     }
 
-    /// Whether a guard with these terms can have the lease as it is.
+    /// Whether a guard with these terms, on the current runtime, can have the lease as it is.
     pub(super) fn suits(&self, terms: &LeaseTerms, holder: &Holder) -> bool {
-        self.terms == *terms && self.holder == *holder
+        self.terms == *terms && self.holder == *holder && self.home.id() == Handle::current().id()
     }
 
     /// Takes the lease that was handed on, with its next token; the turn comes back if it has been lost on the way.

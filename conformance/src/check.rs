@@ -46,8 +46,18 @@ pub enum Need {
     Processes,
     /// Faults on demand.
     Faults,
+    /// Replies that get lost on demand.
+    LostReplies,
+    /// Disturbed pushes on demand.
+    PushFaults,
+    /// Keys that stall on demand.
+    Stalls,
+    /// Counted requests.
+    Requests,
     /// Purging of records on demand.
     Purge,
+    /// Grants in the order of the queue.
+    Fair,
     /// Clients that are providers of their own.
     SeparateClients,
 }
@@ -71,7 +81,12 @@ impl Need {
             Self::NoLockEvents => "this backend tells what happens to locks",
             Self::Processes => "the state of this backend lives in one process",
             Self::Faults => "the fixture injects no faults",
+            Self::LostReplies => "the fixture loses no replies",
+            Self::PushFaults => "the fixture cannot disturb pushes",
+            Self::Stalls => "the fixture cannot stall a key",
+            Self::Requests => "the fixture counts no requests",
             Self::Purge => "the fixture cannot purge records",
+            Self::Fair => "this backend grants in no order",
             Self::SeparateClients => "all clients of this backend are one provider",
         }
     }

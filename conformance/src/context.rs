@@ -11,6 +11,7 @@ use tokio::time::Instant;
 
 use crate::check::Need;
 use crate::child::{Child, Clock};
+use crate::controls::Controls;
 use crate::failure::{Failure, Verdict, ensure};
 use crate::fixture::Client;
 use crate::profile::Profile;
@@ -106,7 +107,8 @@ pub(crate) fn unrenewed(ttl: Duration) -> AcquireOptions {
 
 /// How long such a guard is valid: its holder may, and does, give an unrenewed lease back when the margin begins.
 pub(crate) fn validity(ttl: Duration) -> Duration {
-    ttl - ttl / 10
+    let terms = LeaseOptions::new().ttl(ttl).terms().expect("a valid ttl");
+    terms.ttl - terms.margin
 }
 
 impl Client {
@@ -143,6 +145,11 @@ impl Client {
             None => Ok(()),
             Some(guard) => Err(Failure::new(format!("{key:?} was granted, token {}: {why}", guard.fencing_token()))),
         }
+    }
+
+    /// The hand behind the stage that the profile promises.
+    pub(crate) fn disturbed(&self) -> Result<&dyn Controls, Failure> {
+        self.controls().ok_or_else(|| Failure::new("the profile declares faults, but the client has no controls"))
     }
 
     /// An acquisition in a task of its own.

@@ -1,5 +1,7 @@
 //! What a fixture can do to a client's store behind its back.
 
+use std::time::Duration;
+
 use async_trait::async_trait;
 use distlock_api::LockKey;
 
@@ -13,8 +15,22 @@ pub enum Operation {
     Acquire,
     /// The renewal of a lease.
     Renew,
-    /// The release of a lease.
+    /// The release of a lease, or the withdrawal of an attempt.
     Release,
+    /// The question who waits.
+    Waiters,
+}
+
+/// What becomes of what a store pushes to one client.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Pushes {
+    /// The stream ends, and none can be opened.
+    Refused,
+    /// The stream ends once; the next one works.
+    Broken,
+    /// Everything arrives so much later.
+    Delayed(Duration),
 }
 
 /// Means to disturb one client. Which of them work is declared by the [`Profile`](crate::Profile).
@@ -29,7 +45,43 @@ pub trait Controls: Send + Sync + 'static {
         Err(format!("this fixture cannot make {operation:?} fail {times} times").into())
     }
 
-    /// Ends all arranged faults and tells how many operations were hit.
+    /// Lets the next `times` operations of this kind happen, and their replies get lost: the client hears of an error whose outcome it does not know. Others must not be
+    /// hit. Declared by [`Profile::lost_replies`](crate::Profile::lost_replies).
+    ///
+    /// # Errors
+    /// When it could not be arranged. By default always.
+    async fn lose_replies(&self, operation: Operation, times: u32) -> Result<(), FixtureError> {
+        Err(format!("this fixture cannot lose {times} replies to {operation:?}").into())
+    }
+
+    /// Disturbs the pushes to this client, whether it listens already or not, until the faults are [ended](Self::end_faults). Others must not be hit. Declared by
+    /// [`Profile::push_faults`](crate::Profile::push_faults).
+    ///
+    /// # Errors
+    /// When it could not be arranged. By default always.
+    async fn disturb_pushes(&self, pushes: Pushes) -> Result<(), FixtureError> {
+        Err(format!("this fixture cannot have pushes {pushes:?}").into())
+    }
+
+    /// Makes every operation on the record of this key stall, whoever sends it, until the faults are [ended](Self::end_faults). Declared by
+    /// [`Profile::stalls`](crate::Profile::stalls).
+    ///
+    /// # Errors
+    /// When it could not be arranged. By default always.
+    async fn stall(&self, key: &LockKey) -> Result<(), FixtureError> {
+        Err(format!("this fixture cannot stall {key:?}").into())
+    }
+
+    /// How many requests this client has sent to its store so far, without those by which it listens to pushes. Declared by
+    /// [`Profile::counts_requests`](crate::Profile::counts_requests).
+    ///
+    /// # Errors
+    /// When that is not known. By default always.
+    async fn requests(&self) -> Result<u64, FixtureError> {
+        Err("this fixture does not count requests".into())
+    }
+
+    /// Ends all arranged faults and tells how many operations were hit; stalls and disturbed pushes need not be counted.
     ///
     /// # Errors
     /// When that is not known. By default always.

@@ -37,6 +37,7 @@ mod child;
 mod clause;
 mod context;
 mod controls;
+mod disturbed;
 #[cfg(feature = "mongodb")]
 mod fail_command;
 mod failure;
@@ -51,7 +52,8 @@ mod stage;
 pub use check::{Check, Need};
 pub use checks::all as checks;
 pub use clause::Clause;
-pub use controls::{Controls, Operation};
+pub use controls::{Controls, Operation, Pushes};
+pub use disturbed::DisturbedStore;
 #[cfg(feature = "mongodb")]
 pub use fail_command::FailCommand;
 pub use failure::Failure;

@@ -19,6 +19,10 @@ pub struct Profile {
     lock_events: bool,
     processes: bool,
     faults: bool,
+    lost_replies: bool,
+    push_faults: bool,
+    stalls: bool,
+    counts_requests: bool,
     purge: bool,
     one_provider: bool,
     ttl: Duration,
@@ -37,6 +41,10 @@ impl Profile {
             lock_events: false,
             processes: false,
             faults: false,
+            lost_replies: false,
+            push_faults: false,
+            stalls: false,
+            counts_requests: false,
             purge: false,
             one_provider: false,
             ttl: Duration::from_millis(1500),
@@ -74,6 +82,30 @@ impl Profile {
     /// [`Controls::fail_next`](crate::Controls::fail_next) works.
     pub fn faults(mut self) -> Self {
         self.faults = true;
+        self
+    }
+
+    /// [`Controls::lose_replies`](crate::Controls::lose_replies) works.
+    pub fn lost_replies(mut self) -> Self {
+        self.lost_replies = true;
+        self
+    }
+
+    /// [`Controls::disturb_pushes`](crate::Controls::disturb_pushes) works.
+    pub fn push_faults(mut self) -> Self {
+        self.push_faults = true;
+        self
+    }
+
+    /// [`Controls::stall`](crate::Controls::stall) works.
+    pub fn stalls(mut self) -> Self {
+        self.stalls = true;
+        self
+    }
+
+    /// [`Controls::requests`](crate::Controls::requests) works.
+    pub fn counts_requests(mut self) -> Self {
+        self.counts_requests = true;
         self
     }
 
@@ -141,7 +173,12 @@ impl Profile {
             Need::NoLockEvents => self.admin && !self.lock_events,
             Need::Processes => self.processes,
             Need::Faults => self.faults,
+            Need::LostReplies => self.lost_replies,
+            Need::PushFaults => self.push_faults,
+            Need::Stalls => self.stalls,
+            Need::Requests => self.counts_requests,
             Need::Purge => self.purge,
+            Need::Fair => self.capabilities.fair,
             Need::SeparateClients => !self.one_provider,
         }
     }
@@ -155,6 +192,10 @@ impl Profile {
 
     pub(crate) fn has_admin(&self) -> bool {
         self.admin
+    }
+
+    pub(crate) fn is_one_provider(&self) -> bool {
+        self.one_provider
     }
 
     pub(crate) fn short_ttl(&self) -> Duration {

@@ -3,8 +3,8 @@
 use std::process::ExitCode;
 use std::sync::Arc;
 
-use distlock_api::{Capabilities, LockProvider, Namespaced};
-use distlock_conformance::{Client, Fixture, FixtureError, Profile, async_trait, run};
+use distlock_api::{Capabilities, LeaseProvider, LockProvider, Namespaced};
+use distlock_conformance::{Client, DisturbedStore, Fixture, FixtureError, Profile, async_trait, run};
 use distlock_memory::{MemoryProvider, MemoryStore};
 
 mod controls;
@@ -22,7 +22,7 @@ fn direct() -> Profile {
     promised.fair = true;
     promised.push = true;
     // Refused: what needs expiry, other processes, separate clients, faults or purging.
-    Profile::new(promised).admin().owners().lock_events().one_provider().expected_refusals(36)
+    Profile::new(promised).admin().owners().lock_events().one_provider().expected_refusals(51)
 }
 
 fn clones<P: LockProvider + Clone>(provider: P, count: usize) -> Vec<Client> {
@@ -57,14 +57,20 @@ impl Fixture for Engine {
         let mut promised = Capabilities::default();
         promised.expiry = true;
         promised.minimum_hold = true;
+        promised.fair = true;
         promised.push = true;
         // Refused: what needs other processes.
-        Profile::new(promised).admin().owners().lock_events().faults().purge().expected_refusals(7)
+        let profile = Profile::new(promised).admin().owners().lock_events().purge().expected_refusals(9);
+        profile.faults().lost_replies().push_faults().stalls().counts_requests()
     }
 
     async fn clients(&self, count: usize) -> Result<Vec<Client>, FixtureError> {
         let store = MemoryStore::new();
-        let client = || Client::new(Arc::new(store.provider())).with_controls(controls::OfStore::new(store.clone()));
+        let client = || {
+            let disturbed = DisturbedStore::new(Arc::new(store.clone()));
+            let provider = LeaseProvider::new(Arc::new(disturbed.clone()));
+            Client::new(Arc::new(provider)).with_controls(controls::OfClient { disturbed, store: store.clone() })
+        };
         Ok((0..count).map(|_| client()).collect())
     }
 }

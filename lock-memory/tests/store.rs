@@ -1,13 +1,14 @@
 //! `MemoryStore` through its store interface: clock, faults, order of calls, push, counters.
 
 use std::future::Future;
+use std::num::NonZeroU32;
 use std::pin::pin;
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use distlock_api::store::{
-    AcquisitionId, Attempt, Claim, Grant, ProviderId, Release, Renewal, Reply, Standing, StoreCapabilities, StoreEvent,
-    Watch,
+    AcquisitionId, Attempt, Claim, Grant, ProviderId, QueueStanding, Release, Renewal, Reply, Standing,
+    StoreCapabilities, StoreEvent, Ticket, Watch,
 };
 use distlock_api::{ErrorKind, FencingToken, LeaseStore, LockAdmin, LockError, LockKey, Loss, ReleaseOutcome};
 use distlock_memory::{MemoryStore, Operation};
@@ -222,10 +223,104 @@ async fn events_can_be_missed_lost_and_cut() {
     assert_eq!(events.next().await.unwrap().unwrap(), heard);
 }
 
+#[tokio::test(start_paused = true)]
+async fn a_stream_can_be_refused_and_can_break() {
+    let store = MemoryStore::new();
+    let watch = Watch::provider(ProviderId::random());
+    store.fail_next(Operation::Watch, ErrorKind::PermissionDenied);
+    store.fail_next(Operation::WatchLocks, ErrorKind::Unavailable);
+    let refused = LeaseStore::watch(&store, &watch).await.err().unwrap();
+    assert_eq!((refused.kind(), store.calls(Operation::Watch)), (ErrorKind::PermissionDenied, 1));
+    assert_eq!(LockAdmin::watch(&store).await.err().unwrap().kind(), ErrorKind::Unavailable);
+
+    let mut events = LeaseStore::watch(&store, &watch).await.unwrap();
+    let mut told = LockAdmin::watch(&store).await.unwrap();
+    store.push(StoreEvent::Gap);
+    store.break_watchers(ErrorKind::Unavailable);
+    store.push(StoreEvent::Gap);
+    assert_eq!(events.next().await.unwrap().unwrap_err().kind(), ErrorKind::Unavailable, "nothing else is heard");
+    assert_eq!(told.next().await.unwrap().unwrap_err().kind(), ErrorKind::Unavailable);
+    assert!(events.next().await.is_none() && told.next().await.is_none());
+
+    // One that somebody listens to, and whose events take long.
+    let mut events = LeaseStore::watch(&store, &watch).await.unwrap();
+    store.delay_events(Duration::from_secs(3600));
+    store.push(StoreEvent::Gap);
+    let mut next = pin!(events.next());
+    assert!(poll_once(next.as_mut()).is_pending());
+    store.cut_watchers();
+    let Poll::Ready(None) = poll_once(next.as_mut()) else { panic!("it ends at once, in silence") };
+    drop(LeaseStore::watch(&store, &watch).await.unwrap());
+}
+
+#[tokio::test(start_paused = true)]
+async fn events_can_come_late() {
+    let store = MemoryStore::new();
+    let provider = ProviderId::random();
+    let mut events = LeaseStore::watch(&store, &Watch::provider(provider)).await.unwrap();
+    let freed = |key: &str| StoreEvent::Freed { key: LockKey::new(key).unwrap() };
+    let started = tokio::time::Instant::now();
+    store.push(freed("at once"));
+    store.delay_events(Duration::from_secs(3));
+    store.push(freed("late"));
+    tokio::time::advance(Duration::from_secs(1)).await;
+    store.push(freed("later"));
+    store.delay_events(Duration::ZERO);
+    store.push(freed("in order"));
+    let mut heard = Vec::new();
+    for _ in 0..4 {
+        heard.push((events.next().await.unwrap().unwrap(), started.elapsed().as_secs()));
+    }
+    assert_eq!(heard, [(freed("at once"), 1), (freed("late"), 3), (freed("later"), 4), (freed("in order"), 4)]);
+}
+
 #[tokio::test]
 async fn a_handle_can_declare_less() {
-    let store = MemoryStore::new().with_capabilities(StoreCapabilities::default());
-    let refused = LeaseStore::watch(&store, &Watch::provider(ProviderId::random())).await.err().unwrap();
+    let store = MemoryStore::with_manual_clock();
+    let poor = store.clone().with_capabilities(StoreCapabilities::default());
+    let all = store.capabilities();
+    assert!(all.queue && all.push && all.token_blocks && all.minimum_hold && all.ordered_claims);
+    let refused = LeaseStore::watch(&poor, &Watch::provider(ProviderId::random())).await.err().unwrap();
     assert_eq!(refused.kind(), ErrorKind::Unsupported);
-    assert!(MemoryStore::new().capabilities().push);
+    let (old, waiter) = (claim("k"), claim("k"));
+    assert_eq!(poor.waiters(&old, TTL).await.unwrap_err().kind(), ErrorKind::Unsupported);
+
+    let ticket = Ticket::new(TTL, TTL, 10);
+    let wants = |claim: &Claim| attempt(claim).with_ticket(ticket).with_tokens(NonZeroU32::new(7).unwrap());
+    let Reply::Granted(grant) = poor.try_acquire(&wants(&old)).await.unwrap() else { panic!("free") };
+    assert_eq!(grant.tokens, NonZeroU32::MIN);
+    let Reply::Busy(busy) = poor.try_acquire(&wants(&waiter)).await.unwrap() else { panic!("held") };
+    assert_eq!((busy.standing, store.waiting("k")), (QueueStanding::NotQueued, vec![]));
+    let refreshed = poor.renew(&Renewal::ticket(waiter.clone(), ticket)).await.unwrap();
+    assert_eq!(refreshed, Standing::Gone(Loss::Gone));
+
+    // Together with processes that have more: it neither passes on nor waits for its turn.
+    let _ = store.try_acquire(&wants(&waiter)).await.unwrap();
+    let release = Release::new(old).with_hold_at_least(TTL);
+    assert_eq!(poor.release(&release).await.unwrap(), ReleaseOutcome::Released);
+    assert!(store.peek("k").is_none(), "neither granted nor closed");
+    let Reply::Busy(_) = store.try_acquire(&attempt(&claim("k"))).await.unwrap() else { panic!("it is not its turn") };
+    let rude = claim("k");
+    assert_eq!(acquire(&poor, &rude).await.tokens, NonZeroU32::MIN);
+    assert_eq!(store.waiting("k"), [waiter.id().clone()]);
+    poor.withdraw(&rude, TTL).await.unwrap();
+    let Reply::Granted(grant) = store.try_acquire(&wants(&waiter)).await.unwrap() else { panic!("its turn") };
+    assert_eq!(grant.tokens.get(), 7);
+}
+
+#[tokio::test]
+async fn without_ordered_claims_a_straggler_takes_effect() {
+    let store = MemoryStore::new();
+    let mut capabilities = store.capabilities();
+    capabilities.ordered_claims = false;
+    let store = store.with_capabilities(capabilities);
+    let holder = claim("k");
+    let request = attempt(&holder);
+    let handle = store.hang_next(Operation::TryAcquire);
+    let mut straggler = pin!(store.try_acquire(&request));
+    assert!(poll_once(straggler.as_mut()).is_pending());
+    store.withdraw(&holder, TTL).await.unwrap();
+    handle.proceed();
+    assert!(matches!(straggler.await.unwrap(), Reply::Granted(_)));
+    assert!(store.peek("k").is_some());
 }

@@ -6,7 +6,7 @@ use distlock_api::{LeaseOptions, Loss, RenewalPolicy};
 use tokio::time::Instant;
 
 use crate::check::checks;
-use crate::context::{Context, LONG, random_key, renewed, unrenewed};
+use crate::context::{Context, LONG, random_key, renewed, unrenewed, validity};
 use crate::failure::{Failure, Verdict, ensure};
 
 checks! {
@@ -33,7 +33,7 @@ async fn margin_is_kept(cx: Context) -> Verdict {
 async fn counted_from_before_the_request(cx: Context) -> Verdict {
     const CALLS: usize = 20;
     let [client] = cx.clients().await?;
-    let (ttl, margin) = (LONG, LONG / 10);
+    let (ttl, margin) = (LONG, LONG - validity(LONG));
     let mut seen = Vec::new();
     for _ in 0..CALLS {
         let before = Instant::now();

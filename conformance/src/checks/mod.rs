@@ -9,16 +9,20 @@ mod crash;
 mod deadline;
 mod events;
 mod exclusion;
+mod fairness;
 mod force;
 mod hold;
+mod isolation;
 mod keys;
 mod loss;
+mod lost_replies;
 mod multi;
 mod owner;
 mod renewal;
 mod shutdown;
 mod stale;
 mod tokens;
+mod wake_ups;
 
 use crate::check::Check;
 
@@ -33,8 +37,12 @@ pub fn all() -> Vec<Check> {
         tokens::CHECKS,
         owner::CHECKS,
         stale::CHECKS,
+        lost_replies::CHECKS,
         cancel::CHECKS,
         renewal::CHECKS,
+        isolation::CHECKS,
+        fairness::CHECKS,
+        wake_ups::CHECKS,
         bounds::CHECKS,
         crash::CHECKS,
         keys::CHECKS,

@@ -10,9 +10,8 @@ use crate::context::{
     Context, LIVENESS, LONG, SOON, ensure_not_prolonged, eventually, random_key, renewed, renewed_every, throughout,
     unrenewed, within,
 };
-use crate::controls::{Controls, Operation};
+use crate::controls::Operation;
 use crate::failure::{Failure, Verdict, ensure};
-use crate::fixture::Client;
 
 checks! {
     C12 none_after_release [Admin, Expiry] "the renewals of a released lease do not prolong the next one";
@@ -70,16 +69,12 @@ async fn none_after_loss(cx: Context) -> Verdict {
     Ok(())
 }
 
-fn controls(client: &Client) -> Result<&dyn Controls, Failure> {
-    client.controls().ok_or_else(|| Failure::new("the profile declares faults, but the client has no controls"))
-}
-
 /// The lease is long enough for a client that looks for its server anew after each error.
 async fn renewal_survives(cx: Context) -> Verdict {
     let [a, b] = cx.clients().await?;
     let (key, ttl) = (random_key(), cx.short() * 2);
     let guard = a.take(&key, renewed_every(ttl, ttl / 20)).await?;
-    let controls = controls(&a)?;
+    let controls = a.disturbed()?;
     controls.fail_next(Operation::Renew, 2).await?;
     throughout(Instant::now() + ttl * 3 / 2, async || {
         b.ensure_busy(&key, "two of its holder's renewals failed").await?;
@@ -99,7 +94,7 @@ async fn waiting_survives(cx: Context) -> Verdict {
     let [a, b] = cx.clients().await?;
     let key = random_key();
     let guard = a.take(&key, renewed(LONG)).await?;
-    let controls = controls(&b)?;
+    let controls = b.disturbed()?;
     controls.fail_next(Operation::Acquire, 2).await?;
     let waiter = b.spawn_take(&key, renewed(LONG));
     let waits = async || Ok(waiter.is_finished() || b.accounting().waiting == 1);
@@ -120,7 +115,7 @@ async fn waiting_survives(cx: Context) -> Verdict {
 async fn a_single_attempt_reports(cx: Context) -> Verdict {
     let [a, b] = cx.clients().await?;
     let key = random_key();
-    let controls = controls(&a)?;
+    let controls = a.disturbed()?;
     // More than a driver retries by itself.
     controls.fail_next(Operation::Acquire, 100).await?;
     let attempt = a.acquire_with(key.clone(), renewed(LONG).with_wait(distlock_api::Wait::Try));

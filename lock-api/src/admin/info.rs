@@ -19,6 +19,8 @@ pub struct LockInfo {
     pub token: FencingToken,
     /// Time until it opens if nobody renews, by the store's clock.
     pub remaining: Duration,
+    /// How many wait for it in the store's queue, one per process; none if the backend keeps no queue.
+    pub waiting: Option<u32>,
     /// Who holds it, in the holder's words.
     pub owner: Option<String>,
     /// Anything else the holder said.
@@ -29,7 +31,14 @@ impl LockInfo {
     /// What is known about a key at the least.
     #[must_use]
     pub fn new(key: LockKey, id: Option<AcquisitionId>, token: FencingToken, remaining: Duration) -> Self {
-        Self { key, id, token, remaining, owner: None, metadata: BTreeMap::new() }
+        Self { key, id, token, remaining, waiting: None, owner: None, metadata: BTreeMap::new() }
+    }
+
+    /// With the number of those who wait.
+    #[must_use]
+    pub fn with_waiting(mut self, waiting: u32) -> Self {
+        self.waiting = Some(waiting);
+        self
     }
 
     /// With the holder's own words.

@@ -62,8 +62,7 @@ impl LockAdmin for MemoryStore {
     }
 
     async fn watch(&self) -> Result<LockEvents> {
-        let received = self.call(Operation::WatchLocks, None, |state, _| Ok(state.lock_events.subscribe())).await?;
-        Ok(events::lock_events(received))
+        self.call(Operation::WatchLocks, None, |state, _| Ok(events::operator_stream(&state.lock_events))).await
     }
 
     /// All of them in one step.

@@ -3,11 +3,11 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use distlock_api::store::StoreEvent;
+use distlock_api::store::{AcquisitionId, StoreEvent};
 use distlock_api::{ErrorKind, IntoLockKey, LeaseProvider, LeaseProviderBuilder, LockError, LockEvent, LockInfo};
 
-use super::faults::{Fault, Gate, reply_lost};
-use super::{Calls, HangHandle, MemoryStore, events, valid};
+use super::faults::{Fault, Gate, MakeError, reply_lost};
+use super::{Calls, HangHandle, MemoryStore, valid};
 
 /// Providers.
 impl MemoryStore {
@@ -39,7 +39,7 @@ impl MemoryStore {
         self.step(|_, now| now)
     }
 
-    /// Ends the key's lease and its minimum hold as if their time had passed: nobody is told, as with a database. Whether the key was closed.
+    /// Ends the key's lease and its minimum hold as if their time had passed: nobody is told, as with a database, and who waits keeps their tickets. Whether the key was closed.
     pub fn expire(&self, key: impl IntoLockKey) -> bool {
         let key = valid(key);
         self.step(|state, now| {
@@ -55,7 +55,7 @@ impl MemoryStore {
         self.step(|state, now| state.force_release(now, &valid(key), "a test"))
     }
 
-    /// Removes the key's record, held or not, as a database's clean-up would. Later tokens are still greater than all before (C5). Whether there was one.
+    /// Removes the key's record, held or not and with all tickets, as a database's clean-up would. Later tokens are still greater than all before (C5). Whether there was one.
     pub fn purge(&self, key: impl IntoLockKey) -> bool {
         let key = valid(key);
         self.step(|state, _| {
@@ -77,19 +77,61 @@ impl MemoryStore {
     }
 }
 
-/// Push.
+/// The queue.
 impl MemoryStore {
-    /// Ends every stream of events, those of operators included; the engine opens new ones.
+    /// Whose tickets wait for the key, the head first, without those that were not refreshed in time; uncounted and untouched by faults.
+    #[must_use]
+    pub fn waiting(&self, key: impl IntoLockKey) -> Vec<AcquisitionId> {
+        let key = valid(key);
+        self.step(|state, now| {
+            state.records.get(&key).map(|record| record.waiting(now).cloned().collect()).unwrap_or_default()
+        })
+    }
+
+    /// Drops the tickets of all who wait for the key, as if they had not been refreshed in time: nobody is told. Whose they were.
+    pub fn drop_tickets(&self, key: impl IntoLockKey) -> Vec<AcquisitionId> {
+        let key = valid(key);
+        self.step(|state, now| {
+            let Some(record) = state.records.get_mut(&key) else { return Vec::new() };
+            let dropped = record.waiting(now).cloned().collect();
+            record.drop_tickets();
+            dropped
+        })
+    }
+}
+
+/// Push. What is said of streams holds for those of operators, too. A stream is refused by a fault of [`Operation::Watch`](crate::Operation::Watch).
+impl MemoryStore {
+    /// Ends every open stream of events in silence; the engine opens new ones. What had not been heard by then is lost.
     pub fn cut_watchers(&self) {
-        self.step(|state, _| {
-            state.events = events::channel();
-            state.lock_events = events::channel();
-        });
+        self.end_streams(None);
+    }
+
+    /// Ends every open stream of events with an error of this kind. What had not been heard by then is lost.
+    pub fn break_watchers(&self, kind: ErrorKind) {
+        self.end_streams(Some(Arc::new(move || planned(kind))));
     }
 
     /// From now on no event reaches anybody although the streams stay open; `false` ends that.
     pub fn lose_events(&self, lose: bool) {
         self.step(|state, _| state.events_lost = lose);
+    }
+
+    /// What happens from now on is heard that much later by tokio's clock, in the order in which it happened; zero ends that.
+    pub fn delay_events(&self, by: Duration) {
+        self.step(|state, _| state.events_delayed = by);
+    }
+
+    /// Pushes this to the providers that it concerns, whether it has happened or not: an event twice, one of long ago, a gap.
+    pub fn push(&self, event: StoreEvent) {
+        self.step(|state, _| state.publish(event));
+    }
+
+    fn end_streams(&self, error: Option<MakeError>) {
+        self.step(|state, _| {
+            state.events.end(error.clone());
+            state.lock_events.end(error);
+        });
     }
 }
 

@@ -1,12 +1,17 @@
 //! What the store pushes.
 
 use std::future::ready;
+use std::time::Duration;
 
 use distlock_api::store::{EventStream, ProviderId, StoreEvent};
-use distlock_api::{LockEvent, LockEvents};
-use futures_util::{Stream, StreamExt, stream};
+use distlock_api::{LockEvent, LockEvents, Result};
+use futures_util::{FutureExt, Stream, StreamExt, stream};
 use tokio::sync::broadcast::error::RecvError;
 use tokio::sync::broadcast::{Receiver, Sender, channel as broadcast};
+use tokio::sync::watch;
+use tokio::time::{Instant, sleep_until};
+
+use super::faults::MakeError;
 
 /// How many events a watcher may be behind before it hears of a gap.
 const KEPT: usize = 256;
@@ -15,20 +20,74 @@ pub(crate) fn channel<T: Clone>() -> Sender<T> {
     broadcast(KEPT).0
 }
 
-/// What one provider hears: every key that may be free, its own losses, and gaps.
-pub(super) fn stream(events: Receiver<StoreEvent>, provider: ProviderId) -> EventStream {
-    let own = format!("{provider}-");
-    let received = received(events, StoreEvent::Gap);
-    let heard = received.filter(move |event| {
-        ready(match event {
-            StoreEvent::Gone { id, .. } | StoreEvent::Granted { id, .. } => id.as_str().starts_with(&own),
-            _ => true,
-        })
-    });
-    Box::pin(heard.map(Ok))
+/// All streams of one kind of event.
+pub(super) struct Pushes<T> {
+    events: Sender<Push<T>>,
+    /// How the streams break.
+    broken: watch::Sender<Option<MakeError>>,
 }
 
-/// What an operator hears.
+/// An event on its way.
+#[derive(Clone)]
+struct Push<T> {
+    event: T,
+    /// When it arrives, if not at once.
+    due: Option<Instant>,
+}
+
+impl<T: Clone + Send + 'static> Pushes<T> {
+    pub(super) fn new() -> Self {
+        Self { events: channel(), broken: watch::channel(None).0 }
+    }
+
+    pub(super) fn send(&self, event: T, delay: Duration) {
+        let due = Some(delay).filter(|delay| !delay.is_zero()).map(|delay| Instant::now() + delay);
+        // Nobody needs to listen.
+        let _ = self.events.send(Push { event, due });
+    }
+
+    /// Ends the streams that are open, with an error if there is one. What has not been heard by then never is.
+    pub(super) fn end(&mut self, error: Option<MakeError>) {
+        self.broken.send_replace(error);
+        *self = Self::new();
+    }
+
+    fn stream(&self, gap: T) -> impl Stream<Item = Result<T>> + Send + use<T> {
+        let arrived = received(self.events.subscribe(), Push { event: gap, due: None }).then(|push| async move {
+            if let Some(due) = push.due {
+                sleep_until(due).await;
+            }
+            Ok(push.event)
+        });
+        let error =
+            stream::once(broken(self.broken.subscribe())).filter_map(|error| ready(error.map(|make| Err(make()))));
+        arrived.take_until(broken(self.broken.subscribe()).map(drop)).chain(error)
+    }
+}
+
+/// Waits for the end of a stream.
+async fn broken(mut broken: watch::Receiver<Option<MakeError>>) -> Option<MakeError> {
+    // Without a sender it ended in silence.
+    broken.wait_for(Option::is_some).await.ok().and_then(|error| error.clone())
+}
+
+/// What one provider hears: every key that may be free, its own grants and losses, and gaps.
+pub(super) fn stream(events: &Pushes<StoreEvent>, provider: ProviderId) -> EventStream {
+    let own = format!("{provider}-");
+    Box::pin(events.stream(StoreEvent::Gap).filter(move |event| {
+        ready(match event {
+            Ok(StoreEvent::Gone { id, .. } | StoreEvent::Granted { id, .. }) => id.as_str().starts_with(&own),
+            _ => true,
+        })
+    }))
+}
+
+/// What an operator of the store hears.
+pub(super) fn operator_stream(events: &Pushes<LockEvent>) -> LockEvents {
+    Box::pin(events.stream(LockEvent::Gap))
+}
+
+/// What an operator of a provider hears.
 pub(crate) fn lock_events(events: Receiver<LockEvent>) -> LockEvents {
     Box::pin(received(events, LockEvent::Gap).map(Ok))
 }

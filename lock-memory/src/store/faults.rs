@@ -14,15 +14,18 @@ use tokio::sync::{Notify, oneshot};
 pub enum Operation {
     /// [`try_acquire`](distlock_api::LeaseStore::try_acquire)
     TryAcquire,
-    /// [`renew`](distlock_api::LeaseStore::renew) of a single lease
+    /// [`renew`](distlock_api::LeaseStore::renew) of a single lease or ticket
     Renew,
-    /// [`renew_many`](distlock_api::LeaseStore::renew_many): one call, however many leases are in it
+    /// [`renew_many`](distlock_api::LeaseStore::renew_many): one call, however many leases and tickets are in it
     RenewMany,
     /// [`release`](distlock_api::LeaseStore::release)
     Release,
     /// [`withdraw`](distlock_api::LeaseStore::withdraw)
     Withdraw,
-    /// [`watch`](distlock_api::LeaseStore::watch)
+    /// [`waiters`](distlock_api::LeaseStore::waiters)
+    Waiters,
+    /// [`watch`](distlock_api::LeaseStore::watch): the opening of the stream. What becomes of it then is another matter:
+    /// [`cut_watchers`](crate::MemoryStore::cut_watchers) and its neighbours.
     Watch,
     /// [`close`](distlock_api::LeaseStore::close)
     Close,
@@ -41,7 +44,7 @@ pub enum Operation {
 }
 
 impl Operation {
-    /// Only the calls that are about this key. In a batch a failure then concerns this key's lease alone.
+    /// Only the calls that are about this key. In a batch a failure then concerns this key alone.
     ///
     /// # Panics
     /// If the text is not a valid key.
@@ -70,7 +73,7 @@ impl Calls {
     }
 }
 
-/// Makes the error of a failed call; a batch needs one for each lease in it.
+/// Makes the error of a failed call; a batch needs one for each answer in it.
 pub(super) type MakeError = Arc<dyn Fn() -> LockError + Send + Sync>;
 
 /// What happens to a call.

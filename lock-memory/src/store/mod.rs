@@ -9,24 +9,24 @@ mod record;
 
 use std::collections::HashMap;
 use std::fmt;
+use std::num::NonZeroU32;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+pub use self::faults::{Calls, HangHandle, Operation};
 use async_trait::async_trait;
 use distlock_api::store::{
-    Attempt, Claim, EventStream, Release, Renewal, Reply, Standing, StoreCapabilities, StoreEvent, Watch,
+    Attempt, Claim, EventStream, Release, Renewal, Reply, Standing, StoreCapabilities, StoreEvent, StoreTime, Watch,
 };
 use distlock_api::{
     ErrorKind, FencingToken, IntoLockKey, LeaseStore, LockAdmin, LockError, LockEvent, LockKey, ReleaseOutcome, Result,
 };
-use tokio::sync::broadcast;
-
-pub use self::faults::{Calls, HangHandle, Operation};
 
 use self::clock::Clock;
+use self::events::Pushes;
 use self::faults::Faults;
-use self::record::Record;
+use self::record::{GivenUp, Heir, Record};
 
 /// A [`LeaseStore`] in memory: what stands in for the database when an application's use of locks is tested.
 ///
@@ -36,6 +36,14 @@ use self::record::Record;
 /// # Time
 /// Leases expire by tokio's clock, so `tokio::time::pause` and `advance` work; [`with_manual_clock`](Self::with_manual_clock) makes a clock that stands
 /// still. [`advance`](Self::advance) puts either forward, which to the engine is a step of the store's clock.
+///
+/// # Queue
+/// Who waits has a ticket, and a release grants the lease to the head of the queue in the same step, as in MongoDB. [`waiting`](Self::waiting) shows the
+/// queue of a key. A waiter that died is a [`Claim`] with a ticket that nobody refreshes.
+///
+/// # Push
+/// Providers hear at once what happens. The streams can be [cut](Self::cut_watchers), [broken](Self::break_watchers), [delayed](Self::delay_events) and
+/// [silenced](Self::lose_events), and a test can [push](Self::push) what it likes.
 ///
 /// # Faults
 /// A fault is planned for the next call of an [`Operation`], or of an operation on one key with [`Operation::of`]. Plans are used in the order they were made,
@@ -59,9 +67,10 @@ struct State {
     records: HashMap<LockKey, Record>,
     /// The highest token of any record that was removed.
     purged_token: u64,
-    events: broadcast::Sender<StoreEvent>,
-    lock_events: broadcast::Sender<LockEvent>,
+    events: Pushes<StoreEvent>,
+    lock_events: Pushes<LockEvent>,
     events_lost: bool,
+    events_delayed: Duration,
 }
 
 impl MemoryStore {
@@ -77,29 +86,55 @@ impl MemoryStore {
         Self::on(Clock::manual())
     }
 
-    /// The same store, declared with other capabilities: what this handle and its clones tell the engine. For tests of the engine with a poorer
-    /// store, or with token blocks, which are off by default. There is no queue, whatever is declared.
+    /// The same store, declared with other capabilities: what this handle and its clones tell the engine, and what they do. By default everything
+    /// is on. For tests of the engine with a poorer store, or of processes that differ at the same one.
+    ///
+    /// * Without `queue` no ticket is taken, it is everybody's turn, and a release grants to nobody; tickets of other handles stay.
+    /// * Without `push` there is no stream.
+    /// * Without `token_blocks` a grant has one token.
+    /// * Without `minimum_hold` a release opens the key at once.
+    /// * Without `ordered_claims` a call that was given up takes effect however late it comes.
     #[must_use]
     pub fn with_capabilities(mut self, capabilities: StoreCapabilities) -> Self {
         self.capabilities = capabilities;
-        self.capabilities.queue = false;
         self
     }
 
     fn on(clock: Clock) -> Self {
         let mut capabilities = StoreCapabilities::default();
+        capabilities.queue = true;
         capabilities.push = true;
+        capabilities.token_blocks = true;
         capabilities.minimum_hold = true;
         capabilities.ordered_claims = true;
         let state = State {
             clock,
             records: HashMap::new(),
             purged_token: 0,
-            events: events::channel(),
-            lock_events: events::channel(),
+            events: Pushes::new(),
+            lock_events: Pushes::new(),
             events_lost: false,
+            events_delayed: Duration::ZERO,
         };
         Self { shared: Arc::new(Shared { state: Mutex::new(state), faults: Faults::default() }), capabilities }
+    }
+
+    /// The request of a handle that may have declared less.
+    fn attempt(&self, attempt: &Attempt) -> Attempt {
+        let mut attempt = attempt.clone();
+        if !self.capabilities.queue {
+            attempt.ticket = None;
+            attempt.turn_window = Duration::ZERO;
+        }
+        if !self.capabilities.token_blocks {
+            attempt.tokens = NonZeroU32::MIN;
+        }
+        attempt
+    }
+
+    /// Refuses a straggler, if that has been declared. To be called within the step.
+    fn in_order(&self, claim: &Claim, number: u64) -> Result<()> {
+        if self.capabilities.ordered_claims { CallOrder::apply(claim, number) } else { Ok(()) }
     }
 
     /// One atomic step at the store.
@@ -165,31 +200,41 @@ impl State {
         reply
     }
 
-    fn release(&mut self, now: Duration, release: &Release) -> ReleaseOutcome {
+    fn release(&mut self, now: Duration, release: &Release, can: StoreCapabilities) -> ReleaseOutcome {
         let (key, id) = (release.claim.key(), release.claim.id());
-        let record = self.record(key);
-        let held = record.lease_of() == Some(id);
-        let outcome = record.release(now, release);
-        if held && outcome.is_released() {
-            self.tell(LockEvent::Released { key: key.clone(), id: id.clone() });
+        let mut release = release.clone();
+        release.hold_at_least = release.hold_at_least.filter(|_| can.minimum_hold);
+        let heir = match self.record(key).release(now, &release, can.queue) {
+            GivenUp::Nothing(outcome) => return outcome,
+            GivenUp::Freed => None,
+            GivenUp::PassedOn(heir) => Some(heir),
+        };
+        self.tell(LockEvent::Released { key: key.clone(), id: id.clone() });
+        match heir {
+            Some(heir) => self.passed_on(key, heir),
+            None => self.publish(StoreEvent::Freed { key: key.clone() }),
         }
-        if outcome.is_released() {
-            self.publish(StoreEvent::Freed { key: key.clone() });
-        }
-        outcome
+        ReleaseOutcome::Released
+    }
+
+    fn passed_on(&mut self, key: &LockKey, Heir { id, holder, grant, expires_at }: Heir) {
+        let token = FencingToken::new(self.record(key).token());
+        let owner = holder.owner.as_deref().map(str::to_owned);
+        self.tell(LockEvent::Granted { key: key.clone(), id: id.clone(), token, owner });
+        let expires_at = StoreTime::since_origin(expires_at);
+        self.publish(StoreEvent::Granted { key: key.clone(), id, grant, expires_at });
     }
 
     fn publish(&self, event: StoreEvent) {
         if !self.events_lost {
-            // Nobody needs to listen.
-            let _ = self.events.send(event);
+            self.events.send(event, self.events_delayed);
         }
     }
 
     /// Tells operators.
     fn tell(&self, event: LockEvent) {
         if !self.events_lost {
-            let _ = self.lock_events.send(event);
+            self.lock_events.send(event, self.events_delayed);
         }
     }
 }
@@ -229,10 +274,11 @@ impl LeaseStore for MemoryStore {
 
     async fn try_acquire(&self, attempt: &Attempt) -> Result<Reply> {
         let claim = &attempt.claim;
+        let attempt = self.attempt(attempt);
         let number = CallOrder::begin(claim);
         self.call(Operation::TryAcquire, Some(claim.key()), |state, now| {
-            CallOrder::apply(claim, number)?;
-            Ok(state.try_acquire(now, attempt))
+            self.in_order(claim, number)?;
+            Ok(state.try_acquire(now, &attempt))
         })
         .await
     }
@@ -246,8 +292,8 @@ impl LeaseStore for MemoryStore {
         let claim = &release.claim;
         let number = CallOrder::begin(claim);
         self.call(Operation::Release, Some(claim.key()), |state, now| {
-            CallOrder::apply(claim, number)?;
-            Ok(state.release(now, release))
+            self.in_order(claim, number)?;
+            Ok(state.release(now, release, self.capabilities))
         })
         .await
     }
@@ -277,9 +323,20 @@ impl LeaseStore for MemoryStore {
         let release = Release::new(claim.clone()).with_timeout(timeout);
         let number = CallOrder::begin(claim);
         self.call(Operation::Withdraw, Some(claim.key()), |state, now| {
-            CallOrder::apply(claim, number)?;
-            let _ = state.release(now, &release);
+            self.in_order(claim, number)?;
+            let _ = state.release(now, &release, self.capabilities);
             Ok(())
+        })
+        .await
+    }
+
+    async fn waiters(&self, claim: &Claim, _timeout: Duration) -> Result<u32> {
+        if !self.capabilities.queue {
+            return Err(LockError::new(ErrorKind::Unsupported, "this store was declared without a queue"));
+        }
+        let waiting = |record: &Record, now| record.waiting(now).count().try_into().unwrap_or(u32::MAX);
+        self.call(Operation::Waiters, Some(claim.key()), |state, now| {
+            Ok(state.records.get(claim.key()).map_or(0, |record| waiting(record, now)))
         })
         .await
     }
@@ -288,8 +345,7 @@ impl LeaseStore for MemoryStore {
         if !self.capabilities.push {
             return Err(LockError::new(ErrorKind::Unsupported, "this store was declared without push"));
         }
-        let received = self.call(Operation::Watch, None, |state, _| Ok(state.events.subscribe())).await?;
-        Ok(events::stream(received, watch.provider))
+        self.call(Operation::Watch, None, |state, _| Ok(events::stream(&state.events, watch.provider))).await
     }
 
     fn admin(&self) -> Option<&dyn LockAdmin> {

@@ -1,13 +1,18 @@
 //! The lease record of one key and its transitions: no clock, no lock, no I/O.
 
+mod queue;
+
 use std::collections::VecDeque;
 use std::num::NonZeroU32;
 use std::time::Duration;
 
 use distlock_api::store::{
-    AcquisitionId, Attempt, BusyReply, Claim, Grant, Release, Renewal, RenewalSubject, Reply, Standing, StoreTime,
+    AcquisitionId, Attempt, BusyReply, Claim, Grant, QueueStanding, Release, Renewal, RenewalSubject, Reply, Standing,
+    StoreTime, Ticket,
 };
 use distlock_api::{FencingToken, ForcedRelease, Holder, LockInfo, LockKey, Loss, ReleaseOutcome};
+
+use self::queue::{Queue, Waiter};
 
 /// How many ended leases a record remembers, so that a repeated release hears what the first one did (C10).
 const REMEMBERED: usize = 64;
@@ -20,8 +25,9 @@ pub(crate) struct Record {
     /// The last token granted, or skipped by a force-release.
     token: u64,
     lease: Option<Lease>,
-    /// The end of a minimum hold (C25).
+    /// The end of a minimum hold (C25), or when the last lease was given up or taken away: since then the key is free, if no lease stands here.
     closed_until: Duration,
+    queue: Queue,
     ended: VecDeque<(AcquisitionId, Ending)>,
     history: VecDeque<ForcedRelease>,
 }
@@ -34,6 +40,26 @@ struct Lease {
     granted_at: Duration,
     expires_at: Duration,
     holder: Holder,
+}
+
+/// What a release has done.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum GivenUp {
+    /// There was no lease to end, or none any more.
+    Nothing(ReleaseOutcome),
+    /// The key is free, or will be after a minimum hold.
+    Freed,
+    /// The head of the queue has the lease now.
+    PassedOn(Heir),
+}
+
+/// A waiter that was granted the lease by its predecessor.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Heir {
+    pub(crate) id: AcquisitionId,
+    pub(crate) holder: Holder,
+    pub(crate) grant: Grant,
+    pub(crate) expires_at: Duration,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -59,6 +85,7 @@ impl Record {
             token: floor,
             lease: None,
             closed_until: Duration::ZERO,
+            queue: Queue::default(),
             ended: VecDeque::new(),
             history: VecDeque::new(),
         }
@@ -77,57 +104,98 @@ impl Record {
         self.history.iter().cloned().collect()
     }
 
+    /// Who waits, the head first.
+    pub(crate) fn waiting(&self, now: Duration) -> impl Iterator<Item = &AcquisitionId> {
+        self.queue.live(now)
+    }
+
+    pub(crate) fn drop_tickets(&mut self) {
+        self.queue.drop_all();
+    }
+
+    /// R8: everybody at their place, newcomers behind those who wait.
     pub(crate) fn try_acquire(&mut self, now: Duration, attempt: &Attempt) -> Reply {
-        let expires_at = now.saturating_add(attempt.ttl);
         if let Some(lease) = self.held_by(now, &attempt.claim) {
-            lease.expires_at = lease.expires_at.max(expires_at);
+            lease.expires_at = lease.expires_at.max(now.saturating_add(attempt.ttl));
             return Reply::Granted(lease.grant(now));
         }
-        let opens_at = self.opens_at();
-        if now < opens_at {
-            let busy = BusyReply::new()
-                .with_holder_remaining(opens_at - now)
-                .with_anchor(StoreTime::since_origin(now), FencingToken::new(self.token));
-            return Reply::Busy(busy);
+        self.queue.drop_dead(now);
+        let id = attempt.claim.id();
+        let turn = self.turn(queue::windows(self.queue.place(id), attempt.turn_window));
+        if now < turn {
+            let standing = self.queue.stand(now, attempt);
+            return Reply::Busy(self.not_yet(now, turn, standing));
         }
-        let lease = Lease {
-            id: attempt.claim.id().clone(),
-            first_token: self.token + 1,
-            tokens: attempt.tokens,
-            granted_at: now,
-            expires_at,
-            holder: attempt.holder.clone(),
-        };
-        self.token = lease.last_token();
-        let grant = lease.grant(now);
-        self.lease = Some(lease);
-        Reply::Granted(grant)
+        self.queue.remove(id);
+        Reply::Granted(self.start(now, attempt.ttl, id.clone(), attempt.tokens, attempt.holder.clone()).grant(now))
     }
 
     /// Extends, never revives (C12): an expired lease stays expired even while nobody has taken the key.
     pub(crate) fn renew(&mut self, now: Duration, renewal: &Renewal) -> Standing {
-        let RenewalSubject::Lease { token, ttl } = renewal.subject else { return Standing::Gone(Loss::Gone) };
-        match self.held_by(now, &renewal.claim) {
-            Some(lease) if lease.last_token() == token.get() => {
-                lease.expires_at = lease.expires_at.max(now.saturating_add(ttl));
-                Standing::Held { remaining: lease.expires_at - now }
-            }
-            _ => Standing::Gone(self.how_lost(renewal.claim.id())),
+        match renewal.subject {
+            RenewalSubject::Lease { token, ttl } => match self.held_by(now, &renewal.claim) {
+                Some(lease) if lease.last_token() == token.get() => {
+                    lease.expires_at = lease.expires_at.max(now.saturating_add(ttl));
+                    Standing::Held { remaining: lease.expires_at - now }
+                }
+                _ => Standing::Gone(self.how_lost(renewal.claim.id())),
+            },
+            RenewalSubject::Ticket(ticket) => self.refresh(now, &renewal.claim, ticket),
+            _ => Standing::Gone(Loss::Gone),
         }
     }
 
-    pub(crate) fn release(&mut self, now: Duration, release: &Release) -> ReleaseOutcome {
+    /// A ticket that is not there is not added again (R15): its claim may have been granted the lease and lost it.
+    fn refresh(&mut self, now: Duration, claim: &Claim, ticket: Ticket) -> Standing {
+        if let Some(lease) = self.held_by(now, claim) {
+            return Standing::Held { remaining: lease.expires_at - now };
+        }
+        self.queue.drop_dead(now);
+        match self.queue.refresh(now, claim.id(), ticket) {
+            Some((standing, later)) => Standing::Waiting(self.not_yet(now, self.turn(later), standing)),
+            None => Standing::Gone(self.how_lost(claim.id())),
+        }
+    }
+
+    /// R12: the claim's own ticket first, so that nobody passes a lease on to themselves. Without `passes_on` the key is left to who comes first.
+    pub(crate) fn release(&mut self, now: Duration, release: &Release, passes_on: bool) -> GivenUp {
+        self.queue.remove(release.claim.id());
         let Some(lease) = self.held_by(now, &release.claim) else {
-            return match self.ending(release.claim.id()) {
+            return GivenUp::Nothing(match self.ending(release.claim.id()) {
                 Some(Ending::Released) => ReleaseOutcome::Released,
                 _ => ReleaseOutcome::AlreadyLost,
-            };
+            });
         };
-        if let Some(hold) = release.hold_at_least {
-            self.closed_until = lease.granted_at.saturating_add(hold);
-        }
+        let hold = release.hold_at_least.map_or(now, |hold| lease.granted_at.saturating_add(hold));
+        self.closed_until = hold.max(now);
         self.end(Ending::Released);
-        ReleaseOutcome::Released
+        // R13: nobody before the end of a minimum hold.
+        if !passes_on || now < self.closed_until {
+            return GivenUp::Freed;
+        }
+        self.queue.drop_dead(now);
+        self.queue.take_head().map_or(GivenUp::Freed, |head| GivenUp::PassedOn(self.pass_on(now, head)))
+    }
+
+    fn pass_on(&mut self, now: Duration, head: Waiter) -> Heir {
+        let Waiter { id, ticket, tokens, holder, .. } = head;
+        let lease = self.start(now, ticket.claim_ttl, id, tokens, holder);
+        let Lease { id, holder, expires_at, .. } = lease.clone();
+        Heir { id, holder, grant: lease.grant(now), expires_at }
+    }
+
+    fn start(&mut self, now: Duration, ttl: Duration, id: AcquisitionId, tokens: NonZeroU32, holder: Holder) -> &Lease {
+        let (first_token, expires_at) = (self.token + 1, now.saturating_add(ttl));
+        let lease = Lease { id, first_token, tokens, granted_at: now, expires_at, holder };
+        self.token = lease.last_token();
+        self.lease.insert(lease)
+    }
+
+    fn not_yet(&self, now: Duration, turn: Duration, standing: QueueStanding) -> BusyReply {
+        BusyReply::new()
+            .with_holder_remaining(turn.saturating_sub(now))
+            .with_standing(standing)
+            .with_anchor(StoreTime::since_origin(now), FencingToken::new(self.token))
     }
 
     /// Opens the key whoever holds it, a minimum hold included, and skips a token (C22).
@@ -156,7 +224,8 @@ impl Record {
         let remaining = self.opens_at().checked_sub(now).filter(|remaining| !remaining.is_zero())?;
         let lease = self.lease.as_ref().filter(|lease| now < lease.expires_at);
         let info =
-            LockInfo::new(key.clone(), lease.map(|lease| lease.id.clone()), FencingToken::new(self.token), remaining);
+            LockInfo::new(key.clone(), lease.map(|lease| lease.id.clone()), FencingToken::new(self.token), remaining)
+                .with_waiting(u32::try_from(self.waiting(now).count()).unwrap_or(u32::MAX));
         Some(match lease {
             Some(Lease { holder, .. }) => info.with_holder(
                 holder.owner.as_deref().map(str::to_owned),
@@ -169,6 +238,11 @@ impl Record {
     /// Held while `now < expires_at`, free from `expires_at` on.
     fn opens_at(&self) -> Duration {
         self.lease.as_ref().map_or(self.closed_until, |lease| lease.expires_at.max(self.closed_until))
+    }
+
+    /// When somebody may take the lease who has to let so much time pass after it has become free.
+    fn turn(&self, later: Duration) -> Duration {
+        self.opens_at().saturating_add(later)
     }
 
     fn held_by(&mut self, now: Duration, claim: &Claim) -> Option<&mut Lease> {

@@ -1,45 +1,39 @@
 //! What the suite may do to a [`MemoryStore`] behind its clients' back.
 
-use std::sync::Mutex;
+use distlock_api::LockKey;
+use distlock_conformance::{Controls, DisturbedStore, FixtureError, Operation, Pushes, async_trait};
+use distlock_memory::MemoryStore;
 
-use distlock_api::{ErrorKind, LockKey};
-use distlock_conformance::{Controls, FixtureError, Operation, async_trait};
-use distlock_memory::{MemoryStore, Operation as Call};
-
-/// The controls of a store: its faults hit all clients of the check.
-pub(crate) struct OfStore {
-    store: MemoryStore,
-    /// Calls that were to fail: which, how many there had been before, and how many of them.
-    planned: Mutex<Vec<(Call, u64, u32)>>,
-}
-
-impl OfStore {
-    pub(crate) fn new(store: MemoryStore) -> Self {
-        Self { store, planned: Mutex::default() }
-    }
+/// The controls of one client.
+pub(crate) struct OfClient {
+    pub(crate) disturbed: DisturbedStore,
+    pub(crate) store: MemoryStore,
 }
 
 #[async_trait]
-impl Controls for OfStore {
+impl Controls for OfClient {
     async fn fail_next(&self, operation: Operation, times: u32) -> Result<(), FixtureError> {
-        let calls: &[Call] = match operation {
-            Operation::Acquire => &[Call::TryAcquire],
-            Operation::Renew => &[Call::Renew, Call::RenewMany],
-            Operation::Release => &[Call::Release],
-            other => return Err(format!("{other:?} is not known here").into()),
-        };
-        for call in calls {
-            self.planned.lock().unwrap().push((*call, self.store.calls(*call), times));
-            (0..times).for_each(|_| self.store.fail_next(*call, ErrorKind::Unavailable));
-        }
-        Ok(())
+        self.disturbed.fail_next(operation, times).await
+    }
+
+    async fn lose_replies(&self, operation: Operation, times: u32) -> Result<(), FixtureError> {
+        self.disturbed.lose_replies(operation, times).await
+    }
+
+    async fn disturb_pushes(&self, pushes: Pushes) -> Result<(), FixtureError> {
+        self.disturbed.disturb_pushes(pushes).await
+    }
+
+    async fn stall(&self, key: &LockKey) -> Result<(), FixtureError> {
+        self.disturbed.stall(key).await
+    }
+
+    async fn requests(&self) -> Result<u64, FixtureError> {
+        self.disturbed.requests().await
     }
 
     async fn end_faults(&self) -> Result<u64, FixtureError> {
-        self.store.clear_faults();
-        let planned = self.planned.lock().unwrap().drain(..).collect::<Vec<_>>();
-        let hit = |(call, before, times): (Call, u64, u32)| (self.store.calls(call) - before).min(times.into());
-        Ok(planned.into_iter().map(hit).sum())
+        self.disturbed.end_faults().await
     }
 
     async fn purge(&self, key: &LockKey) -> Result<(), FixtureError> {

@@ -2,6 +2,8 @@ use distlock_api::store::ProviderId;
 
 use super::*;
 
+mod queue;
+
 const SEC: fn(u64) -> Duration = Duration::from_secs;
 const TTL: Duration = Duration::from_secs(10);
 
@@ -29,7 +31,14 @@ fn renew(record: &mut Record, now: Duration, claim: &Claim, token: FencingToken)
 }
 
 fn release(record: &mut Record, now: Duration, claim: &Claim) -> ReleaseOutcome {
-    record.release(now, &Release::new(claim.clone()))
+    given_up(record, now, &Release::new(claim.clone()))
+}
+
+fn given_up(record: &mut Record, now: Duration, release: &Release) -> ReleaseOutcome {
+    match record.release(now, release, true) {
+        GivenUp::Nothing(outcome) => outcome,
+        GivenUp::Freed | GivenUp::PassedOn(_) => ReleaseOutcome::Released,
+    }
 }
 
 #[test]
@@ -132,7 +141,7 @@ fn c25_a_minimum_hold_counts_from_the_grant_and_keeps_everybody_out() {
     let (mut record, claim) = (Record::new(0), claim());
     let _ = granted(&mut record, SEC(5), &claim);
     let hold = Release::new(claim.clone()).with_hold_at_least(SEC(20));
-    assert_eq!(record.release(SEC(6), &hold), ReleaseOutcome::Released);
+    assert_eq!(given_up(&mut record, SEC(6), &hold), ReleaseOutcome::Released);
     let closed = record.describe(SEC(6), &key()).unwrap();
     assert_eq!((closed.id, closed.remaining), (None, SEC(19)));
     assert!(matches!(acquire(&mut record, SEC(24), &claim), Reply::Busy(_)), "its own claim included");
@@ -160,7 +169,7 @@ fn nothing_overflows() {
     let attempt = Attempt::new(claim.clone(), Duration::MAX);
     assert!(matches!(record.try_acquire(SEC(1), &attempt), Reply::Granted(_)));
     let hold = Release::new(claim).with_hold_at_least(Duration::MAX);
-    assert_eq!(record.release(SEC(2), &hold), ReleaseOutcome::Released);
+    assert_eq!(given_up(&mut record, SEC(2), &hold), ReleaseOutcome::Released);
 }
 
 fn entry() -> ForcedRelease {

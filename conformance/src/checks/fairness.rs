@@ -1,0 +1,191 @@
+//! C15: who waits is served in the order of the queue.
+
+use std::time::Duration;
+
+use distlock_api::{LockGuard, LockKey, Wait};
+use tokio::task::JoinSet;
+use tokio::time::Instant;
+
+use crate::check::checks;
+use crate::child::Clock;
+use crate::context::{Context, LIVENESS, LONG, SOON, Waiter, all_passed, eventually, random_key, renewed};
+use crate::controls::Pushes;
+use crate::failure::{Failure, Verdict, ensure};
+use crate::fixture::Client;
+
+checks! {
+    C15 order_of_arrival [Fair, Admin] "waiters of different clients are granted the lock in the order in which they came";
+    C15 order_without_pushes [Fair, Admin, PushFaults] "so they are if nothing can be pushed to them";
+    C15 order_across_a_break [Fair, Admin, PushFaults] "so they are if what is pushed breaks while they wait";
+    C15 leaving_keeps_the_order [Fair, Admin] "a waiter that gives up makes room, and changes nobody else's place";
+    C15 nobody_barges [Fair, Admin] "single attempts get nothing while others wait, be the lock handed over a hundred times";
+    C15 even_turns [Fair, SeparateClients] "clients that want the lock again and again have it equally often";
+    C15 dead_waiter [Fair, Admin, Processes] "a killed waiter costs those behind it a moment, not a ttl";
+    C15 dead_waiter_without_pushes [Fair, Admin, Processes, PushFaults] "so it does if nothing can be pushed to them";
+}
+
+/// Until so many wait in the store's queue: one per client, or all callers of the one provider.
+pub(super) async fn until_queued(cx: &Context, client: &Client, key: &LockKey, waiting: u32) -> Verdict {
+    if cx.profile().is_one_provider() {
+        return client.until_waiting(u64::from(waiting)).await;
+    }
+    let admin = cx.admin(client)?;
+    let what = format!("{waiting} waiters in the queue");
+    eventually(SOON, &what, async || Ok(admin.inspect(key).await?.and_then(|info| info.waiting) == Some(waiting))).await
+}
+
+/// The clients wait for the key, one after the other.
+async fn queue_up(cx: &Context, clients: &[Client], key: &LockKey) -> Result<Vec<Waiter>, Failure> {
+    let mut waiters = Vec::new();
+    for (client, place) in clients.iter().zip(1..) {
+        waiters.push(client.spawn_take(key, renewed(LONG)));
+        until_queued(cx, client, key, place).await?;
+    }
+    Ok(waiters)
+}
+
+/// Gives the lock back; it must go to each of the waiters in turn.
+async fn ensure_order(held: LockGuard, waiters: Vec<Waiter>) -> Verdict {
+    let (mut held, mut waiters) = (held, waiters);
+    let mut place = 0;
+    while !waiters.is_empty() {
+        place += 1;
+        let outcome = held.release().await?;
+        ensure!(outcome.is_released(), "the release of a held lock said {outcome:?}");
+        let others = waiters.split_off(1);
+        let next = waiters.pop().expect("there is one");
+        let (guard, _) = next.guard().await?;
+        let early = others.iter().position(Waiter::is_finished);
+        ensure!(
+            early.is_none(),
+            "waiter {} behind number {place} has been granted the lock, too",
+            early.unwrap_or(0) + 1
+        );
+        (held, waiters) = (guard, others);
+    }
+    Ok(())
+}
+
+async fn order_of_arrival(cx: Context) -> Verdict {
+    let [a, others @ ..] = cx.clients::<5>().await?;
+    let key = random_key();
+    let held = a.take(&key, renewed(LONG)).await?;
+    let waiters = queue_up(&cx, &others, &key).await?;
+    ensure_order(held, waiters).await
+}
+
+async fn order_without_pushes(cx: Context) -> Verdict {
+    let [a, others @ ..] = cx.clients::<4>().await?;
+    let key = random_key();
+    for client in &others {
+        client.disturbed()?.disturb_pushes(Pushes::Refused).await?;
+    }
+    let held = a.take(&key, renewed(LONG)).await?;
+    let waiters = queue_up(&cx, &others, &key).await?;
+    ensure_order(held, waiters).await
+}
+
+async fn order_across_a_break(cx: Context) -> Verdict {
+    let [a, others @ ..] = cx.clients::<4>().await?;
+    let key = random_key();
+    let held = a.take(&key, renewed(LONG)).await?;
+    let waiters = queue_up(&cx, &others, &key).await?;
+    for client in &others {
+        client.disturbed()?.disturb_pushes(Pushes::Broken).await?;
+    }
+    ensure_order(held, waiters).await
+}
+
+async fn leaving_keeps_the_order(cx: Context) -> Verdict {
+    let [a, others @ ..] = cx.clients::<4>().await?;
+    let key = random_key();
+    let held = a.take(&key, renewed(LONG)).await?;
+    let mut waiters = queue_up(&cx, &others, &key).await?;
+    drop(waiters.remove(1));
+    until_queued(&cx, &a, &key, 2).await?;
+    ensure_order(held, waiters).await
+}
+
+/// With one waiter the lock is free for whoever comes first if the release does not grant it.
+async fn nobody_barges(cx: Context) -> Verdict {
+    let [a, b, c] = cx.clients().await?;
+    let key = random_key();
+    let mut barged = 0;
+    let mut held = a.take(&key, renewed(LONG)).await?;
+    for round in 0..25 {
+        let next = if round % 2 == 0 { &b } else { &a };
+        let waiter = next.spawn_take(&key, renewed(LONG));
+        until_queued(&cx, next, &key, 1).await?;
+        let (released, attempt) = tokio::join!(held.release(), c.attempt(&key, renewed(LONG)));
+        ensure!(released?.is_released(), "the release of a held lock did not say `Released`");
+        barged += u32::from(attempt?.is_some());
+        held = waiter.guard().await?.0;
+    }
+    ensure!(barged == 0, "{barged} of 25 attempts overtook a waiter");
+    Ok(())
+}
+
+/// Each has one waiter at a time, so that within a round nobody can have two turns.
+async fn even_turns(cx: Context) -> Verdict {
+    let clients = cx.clients::<4>().await?;
+    let key = random_key();
+    let turns = std::sync::Arc::new(std::sync::Mutex::new([0_u32; 4]));
+    let ends = Instant::now() + Duration::from_secs(3);
+    let mut tasks = JoinSet::new();
+    for (n, client) in clients.into_iter().enumerate() {
+        let (key, turns) = (key.clone(), turns.clone());
+        tasks.spawn(async move {
+            while Instant::now() < ends {
+                let guard = client.take(&key, renewed(LONG)).await?;
+                turns.lock().expect("not poisoned")[n] += 1;
+                tokio::time::sleep(Duration::from_millis(5)).await;
+                let outcome = guard.release().await?;
+                ensure!(outcome.is_released(), "the release of a held lock said {outcome:?}");
+            }
+            Ok(())
+        });
+    }
+    all_passed(tasks).await?;
+    let turns = *turns.lock().expect("not poisoned");
+    let (fewest, most) = (turns.iter().min().copied().unwrap_or(0), turns.iter().max().copied().unwrap_or(0));
+    ensure!(fewest >= 5, "too few turns to judge by: {turns:?}");
+    ensure!(fewest * 3 >= most * 2, "the turns are uneven: {turns:?}");
+    Ok(())
+}
+
+async fn dead_waiter(cx: Context) -> Verdict {
+    let [a, b] = cx.clients().await?;
+    behind_a_dead_waiter(cx, a, b).await
+}
+
+async fn dead_waiter_without_pushes(cx: Context) -> Verdict {
+    let [a, b] = cx.clients().await?;
+    b.disturbed()?.disturb_pushes(Pushes::Refused).await?;
+    behind_a_dead_waiter(cx, a, b).await
+}
+
+async fn behind_a_dead_waiter(cx: Context, a: Client, b: Client) -> Verdict {
+    let key = random_key();
+    let held = a.take(&key, renewed(LONG)).await?;
+    let mut child = cx.child(Clock::True).await?;
+    let in_line = async {
+        until_queued(&cx, &a, &key, 1).await?;
+        Ok::<_, Failure>(())
+    };
+    tokio::select! {
+        answer = child.acquire(&key, LONG, true, LIVENESS) => {
+            return Err(Failure::new(format!("a child process that waits for a held lock was answered: {answer:?}")));
+        }
+        queued = in_line => queued?,
+    }
+    let next = b.spawn_take(&key, renewed(LONG).with_wait(Wait::Forever));
+    until_queued(&cx, &b, &key, 2).await?;
+    child.kill().await?;
+    let outcome = held.release().await?;
+    let released = Instant::now();
+    ensure!(outcome.is_released(), "the release of a held lock said {outcome:?}");
+    let (_guard, at) = next.guard().await?;
+    let after = at.saturating_duration_since(released);
+    ensure!(after < SOON, "a killed waiter kept the lock from the next one for {after:?}");
+    Ok(())
+}

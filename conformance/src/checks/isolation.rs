@@ -1,0 +1,41 @@
+//! C14: one slow key is nobody else's problem.
+
+use tokio::time::Instant;
+
+use crate::check::checks;
+use crate::context::{Context, random_key, renewed, throughout};
+use crate::failure::{Failure, Verdict, ensure};
+
+checks! {
+    C14 a_stalled_key_delays_no_other [Stalls, Expiry] "while every operation on one key stalls, the client's other locks are renewed in time, and new ones are granted";
+}
+
+async fn a_stalled_key_delays_no_other(cx: Context) -> Verdict {
+    let [a, b] = cx.clients().await?;
+    let ttl = cx.short();
+    let keys: Vec<_> = (0..20).map(|_| random_key()).collect();
+    let mut guards = Vec::new();
+    for key in &keys {
+        guards.push(a.take(key, renewed(ttl)).await?);
+    }
+    let stalled = random_key();
+    let victim = a.take(&stalled, renewed(ttl)).await?;
+    let controls = a.disturbed()?;
+    controls.stall(&stalled).await?;
+    throughout(Instant::now() + ttl * 3, async || {
+        for guard in &guards {
+            ensure!(!guard.is_lost(), "{} was lost, while another key stalled: {:?}", guard.key(), guard.loss());
+        }
+        let fresh = b.attempt(&random_key(), renewed(ttl)).await?;
+        ensure!(fresh.is_some(), "a free lock was busy");
+        Ok(())
+    })
+    .await?;
+    ensure!(victim.is_lost(), "the stalled key was renewed: the check proves nothing");
+    controls.end_faults().await?;
+    for guard in guards {
+        let outcome = guard.release().await.map_err(|error| Failure::new(format!("a release failed: {error}")))?;
+        ensure!(outcome.is_released(), "the release of a held lock said {outcome:?}");
+    }
+    Ok(())
+}

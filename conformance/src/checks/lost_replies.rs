@@ -1,0 +1,110 @@
+//! C10: what was done counts, also if nobody heard of it.
+
+use distlock_api::Wait;
+use tokio::time::Instant;
+
+use crate::check::checks;
+use crate::context::{Context, LIVENESS, LONG, SOON, random_key, renewed, renewed_every, throughout, within};
+use crate::controls::Operation;
+use crate::failure::{Verdict, ensure};
+
+checks! {
+    C10 acquisition [LostReplies] "a grant whose reply was lost is found again: the caller gets the lock soon, and does not wait for itself";
+    C10 single_attempt [LostReplies] "a single attempt whose reply was lost leaves no lease behind, whatever it says";
+    C10 release [LostReplies] "a release whose reply was lost has released once: the next holder keeps the lock";
+    C10 hand_over [LostReplies] "so it has if somebody waits";
+    C10 renewal [LostReplies, Expiry] "renewals whose replies were lost are no loss";
+}
+
+async fn acquisition(cx: Context) -> Verdict {
+    let [a, b] = cx.clients().await?;
+    let key = random_key();
+    let controls = a.disturbed()?;
+    controls.lose_replies(Operation::Acquire, 2).await?;
+    let started = Instant::now();
+    let guard = a.take(&key, renewed(LONG)).await?;
+    let took = started.elapsed();
+    ensure!(controls.end_faults().await? > 0, "no reply was lost: the check proves nothing");
+    ensure!(took < SOON, "after a lost reply a free lock was granted after {took:?}");
+    b.ensure_busy(&key, "it is held by an acquisition that was asked for twice").await?;
+    let outcome = guard.release().await?;
+    ensure!(outcome.is_released(), "the release of a held lock said {outcome:?}");
+    drop(b.take_within(SOON, &key, renewed(LONG)).await?);
+    a.until_idle().await
+}
+
+async fn single_attempt(cx: Context) -> Verdict {
+    let [a, b] = cx.clients().await?;
+    let key = random_key();
+    let controls = a.disturbed()?;
+    controls.lose_replies(Operation::Acquire, 100).await?;
+    let attempt = a.acquire_with(key.clone(), renewed(LONG).with_wait(Wait::Try));
+    let attempt = within(LIVENESS, "a single attempt to return", attempt).await?;
+    ensure!(controls.end_faults().await? > 0, "no reply was lost: the check proves nothing");
+    match attempt {
+        Ok(acquired) => drop(acquired.held()),
+        Err(error) => ensure!(error.is_outcome_unknown(), "an attempt whose reply was lost says {error:?}"),
+    }
+    drop(b.take_within(SOON, &key, renewed(LONG)).await?);
+    a.until_idle().await
+}
+
+async fn release(cx: Context) -> Verdict {
+    let [a, b, c] = cx.clients().await?;
+    let key = random_key();
+    let guard = a.take(&key, renewed(LONG)).await?;
+    let controls = a.disturbed()?;
+    controls.lose_replies(Operation::Release, 2).await?;
+    let outcome = guard.release().await;
+    ensure!(controls.end_faults().await? > 0, "no reply was lost: the check proves nothing");
+    match outcome {
+        Ok(outcome) => ensure!(outcome.is_released(), "a release that happened said {outcome:?}"),
+        Err(error) => ensure!(error.is_outcome_unknown(), "a release that happened said {error:?}"),
+    }
+    let next = b.take_within(SOON, &key, renewed(LONG)).await?;
+    a.until_idle().await?;
+    c.ensure_busy(&key, "its last holder's release was repeated").await?;
+    ensure!(!next.is_lost(), "the next holder lost the lock to a repeated release: {:?}", next.loss());
+    Ok(())
+}
+
+async fn hand_over(cx: Context) -> Verdict {
+    let [a, b, c] = cx.clients().await?;
+    let key = random_key();
+    let guard = a.take(&key, renewed(LONG)).await?;
+    let waiter = b.spawn_take(&key, renewed(LONG));
+    b.until_waiting(1).await?;
+    let controls = a.disturbed()?;
+    controls.lose_replies(Operation::Release, 2).await?;
+    let outcome = guard.release().await;
+    ensure!(controls.end_faults().await? > 0, "no reply was lost: the check proves nothing");
+    match outcome {
+        Ok(outcome) => ensure!(outcome.is_released(), "a release that happened said {outcome:?}"),
+        Err(error) => ensure!(error.is_outcome_unknown(), "a release that happened said {error:?}"),
+    }
+    let (next, _) = waiter.guard().await?;
+    a.until_idle().await?;
+    c.ensure_busy(&key, "its last holder's release was repeated").await?;
+    ensure!(!next.is_lost(), "the next holder lost the lock to a repeated release: {:?}", next.loss());
+    Ok(())
+}
+
+/// The lease is long enough for a client that looks for its server anew after each error.
+async fn renewal(cx: Context) -> Verdict {
+    let [a, b] = cx.clients().await?;
+    let (key, ttl) = (random_key(), cx.short() * 2);
+    let guard = a.take(&key, renewed_every(ttl, ttl / 20)).await?;
+    let controls = a.disturbed()?;
+    controls.lose_replies(Operation::Renew, 2).await?;
+    throughout(Instant::now() + ttl * 3 / 2, async || {
+        b.ensure_busy(&key, "the replies to two of its holder's renewals were lost").await?;
+        ensure!(!guard.is_lost(), "two lost replies lost the lease: {:?}", guard.loss());
+        tokio::time::sleep(ttl / 20).await;
+        Ok(())
+    })
+    .await?;
+    ensure!(controls.end_faults().await? > 0, "no reply was lost: the check proves nothing");
+    let outcome = guard.release().await?;
+    ensure!(outcome.is_released(), "the release of a lock whose renewals were not heard of said {outcome:?}");
+    Ok(())
+}

@@ -1,0 +1,257 @@
+//! Faults for any backend that is a store: between the engine and it.
+
+use std::collections::{HashMap, HashSet};
+use std::fmt;
+use std::future::Future;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use distlock_api::store::{
+    Attempt, Claim, EventStream, Release, Renewal, Reply, Standing, StoreCapabilities, StoreEvent, Watch,
+};
+use distlock_api::{ErrorKind, LeaseStore, LockAdmin, LockError, LockKey, Phase, ReleaseOutcome, Result};
+use futures_util::StreamExt;
+use tokio::sync::{mpsc, watch};
+use tokio::time::{Instant, sleep, sleep_until};
+
+use crate::controls::{Controls, Operation, Pushes};
+use crate::fixture::FixtureError;
+
+/// A [`LeaseStore`] between the engine and the one under test: it passes everything on, and makes the faults that
+/// [`Controls`] describes – all of them but [`purge`](Controls::purge). One for each client.
+///
+/// ```
+/// use std::sync::Arc;
+/// use distlock_api::LeaseProvider;
+/// use distlock_conformance::{Client, DisturbedStore};
+///
+/// # let my_store = Arc::new(distlock_memory::MemoryStore::new());
+/// let store = DisturbedStore::new(my_store);
+/// let client = Client::new(Arc::new(LeaseProvider::new(Arc::new(store.clone())))).with_controls(store);
+/// # drop(client);
+/// ```
+#[derive(Clone)]
+pub struct DisturbedStore {
+    shared: Arc<Shared>,
+}
+
+struct Shared {
+    store: Arc<dyn LeaseStore>,
+    requests: AtomicU64,
+    faults: Mutex<Faults>,
+    pushes: watch::Sender<Option<Pushes>>,
+}
+
+#[derive(Default)]
+struct Faults {
+    failing: HashMap<Operation, u32>,
+    losing: HashMap<Operation, u32>,
+    stalled: HashSet<LockKey>,
+    hit: u64,
+}
+
+impl Faults {
+    /// Whether a fault of this kind is planned for the operation; it is used up then.
+    fn strikes(planned: &mut HashMap<Operation, u32>, operation: Operation) -> bool {
+        let Some(left) = planned.get_mut(&operation).filter(|left| **left > 0) else { return false };
+        *left -= 1;
+        true
+    }
+}
+
+impl DisturbedStore {
+    /// Before a store.
+    #[must_use]
+    pub fn new(store: Arc<dyn LeaseStore>) -> Self {
+        let pushes = watch::channel(None).0;
+        Self { shared: Arc::new(Shared { store, requests: AtomicU64::new(0), faults: Mutex::default(), pushes }) }
+    }
+
+    fn faults(&self) -> MutexGuard<'_, Faults> {
+        self.shared.faults.lock().expect("no code in here panics")
+    }
+
+    /// One request on its way there and back.
+    async fn pass<T>(
+        &self,
+        operation: Operation,
+        keys: impl IntoIterator<Item = &LockKey>,
+        timeout: Duration,
+        call: impl Future<Output = T>,
+        lost: impl Fn(LockError) -> T,
+    ) -> T {
+        self.shared.requests.fetch_add(1, Ordering::Relaxed);
+        let (stalls, fails) = {
+            let mut faults = self.faults();
+            let stalls = keys.into_iter().any(|key| faults.stalled.contains(key));
+            let fails = !stalls && Faults::strikes(&mut faults.failing, operation);
+            faults.hit += u64::from(stalls || fails);
+            (stalls, fails)
+        };
+        if stalls {
+            sleep(timeout).await;
+            return lost(LockError::timeout(Phase::Request, "the request was made to stall").outcome_unknown());
+        }
+        if fails {
+            return lost(LockError::new(ErrorKind::Unavailable, "the request was made to fail"));
+        }
+        let reply = call.await;
+        let loses = {
+            let mut faults = self.faults();
+            let loses = Faults::strikes(&mut faults.losing, operation);
+            faults.hit += u64::from(loses);
+            loses
+        };
+        if loses {
+            return lost(LockError::new(ErrorKind::Unavailable, "the reply was made to get lost").outcome_unknown());
+        }
+        reply
+    }
+}
+
+impl fmt::Debug for DisturbedStore {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("DisturbedStore").field(&self.shared.store).finish()
+    }
+}
+
+#[async_trait]
+impl LeaseStore for DisturbedStore {
+    fn capabilities(&self) -> StoreCapabilities {
+        self.shared.store.capabilities()
+    }
+
+    fn name(&self) -> &str {
+        self.shared.store.name()
+    }
+
+    async fn try_acquire(&self, attempt: &Attempt) -> Result<Reply> {
+        let call = self.shared.store.try_acquire(attempt);
+        self.pass(Operation::Acquire, [attempt.claim.key()], attempt.timeout, call, Err).await
+    }
+
+    async fn renew(&self, renewal: &Renewal) -> Result<Standing> {
+        let call = self.shared.store.renew(renewal);
+        self.pass(Operation::Renew, [renewal.claim.key()], renewal.timeout, call, Err).await
+    }
+
+    async fn release(&self, release: &Release) -> Result<ReleaseOutcome> {
+        let call = self.shared.store.release(release);
+        self.pass(Operation::Release, [release.claim.key()], release.timeout, call, Err).await
+    }
+
+    async fn renew_many(&self, renewals: &[Renewal]) -> Vec<Result<Standing>> {
+        let keys = renewals.iter().map(|renewal| renewal.claim.key());
+        let timeout = renewals.iter().map(|renewal| renewal.timeout).min().unwrap_or_default();
+        let call = self.shared.store.renew_many(renewals);
+        let lost = |error: LockError| renewals.iter().map(|_| Err(error.clone())).collect();
+        self.pass(Operation::Renew, keys, timeout, call, lost).await
+    }
+
+    async fn withdraw(&self, claim: &Claim, timeout: Duration) -> Result<()> {
+        let call = self.shared.store.withdraw(claim, timeout);
+        self.pass(Operation::Release, [claim.key()], timeout, call, Err).await
+    }
+
+    async fn waiters(&self, claim: &Claim, timeout: Duration) -> Result<u32> {
+        let call = self.shared.store.waiters(claim, timeout);
+        self.pass(Operation::Waiters, [claim.key()], timeout, call, Err).await
+    }
+
+    async fn watch(&self, watch: &Watch) -> Result<EventStream> {
+        let mut pushes = self.shared.pushes.subscribe();
+        if *pushes.borrow_and_update() == Some(Pushes::Refused) {
+            return Err(refused());
+        }
+        let events = self.shared.store.watch(watch).await?;
+        let (sender, receiver) = mpsc::unbounded_channel();
+        tokio::spawn(forward(events, pushes, sender));
+        let arrived = futures_util::stream::unfold(receiver, |mut receiver| async {
+            let (event, due) = receiver.recv().await?;
+            if let Some(due) = due {
+                sleep_until(due).await;
+            }
+            Some((event, receiver))
+        });
+        Ok(Box::pin(arrived))
+    }
+
+    fn admin(&self) -> Option<&dyn LockAdmin> {
+        self.shared.store.admin()
+    }
+
+    async fn close(&self) -> Result<()> {
+        self.shared.store.close().await
+    }
+}
+
+type Arrival = (Result<StoreEvent>, Option<Instant>);
+
+/// Passes events on, each with the time at which it may be heard, until the stream ends or is broken, or nobody listens.
+async fn forward(
+    mut events: EventStream,
+    mut pushes: watch::Receiver<Option<Pushes>>,
+    sender: mpsc::UnboundedSender<Arrival>,
+) {
+    loop {
+        let event = tokio::select! {
+            event = events.next() => event,
+            () = sender.closed() => return,
+            changed = pushes.changed() => match changed.map(|()| *pushes.borrow_and_update()) {
+                Ok(Some(Pushes::Refused)) => Some(Err(refused())),
+                Ok(Some(Pushes::Broken)) => {
+                    Some(Err(LockError::new(ErrorKind::Unavailable, "the stream was made to break")))
+                }
+                Ok(_) => continue,
+                Err(_) => return,
+            },
+        };
+        let Some(event) = event else { return };
+        let due = match *pushes.borrow() {
+            Some(Pushes::Delayed(by)) => Some(Instant::now() + by),
+            _ => None,
+        };
+        let ends = event.is_err();
+        if sender.send((event, due)).is_err() || ends {
+            return;
+        }
+    }
+}
+
+fn refused() -> LockError {
+    LockError::new(ErrorKind::Unsupported, "pushes were made to be refused")
+}
+
+#[async_trait]
+impl Controls for DisturbedStore {
+    async fn fail_next(&self, operation: Operation, times: u32) -> Result<(), FixtureError> {
+        self.faults().failing.insert(operation, times);
+        Ok(())
+    }
+
+    async fn lose_replies(&self, operation: Operation, times: u32) -> Result<(), FixtureError> {
+        self.faults().losing.insert(operation, times);
+        Ok(())
+    }
+
+    async fn disturb_pushes(&self, pushes: Pushes) -> Result<(), FixtureError> {
+        self.shared.pushes.send_replace(Some(pushes));
+        Ok(())
+    }
+
+    async fn stall(&self, key: &LockKey) -> Result<(), FixtureError> {
+        self.faults().stalled.insert(key.clone());
+        Ok(())
+    }
+
+    async fn requests(&self) -> Result<u64, FixtureError> {
+        Ok(self.shared.requests.load(Ordering::Relaxed))
+    }
+
+    async fn end_faults(&self) -> Result<u64, FixtureError> {
+        self.shared.pushes.send_replace(None);
+        Ok(std::mem::take(&mut *self.faults()).hit)
+    }
+}

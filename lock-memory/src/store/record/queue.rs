@@ -1,0 +1,105 @@
+//! The tickets of those who wait for one key, in their order. Pure.
+
+use std::num::NonZeroU32;
+use std::time::Duration;
+
+use distlock_api::Holder;
+use distlock_api::store::{AcquisitionId, Attempt, QueueStanding, Ticket};
+
+#[derive(Clone, Debug, Default)]
+pub(super) struct Queue {
+    /// The head first. Those that are not live any more are dropped by the next step that looks at their order.
+    waiters: Vec<Waiter>,
+}
+
+/// A claim that waits, with what it wants to have if it is granted the lease.
+#[derive(Clone, Debug)]
+pub(super) struct Waiter {
+    pub(super) id: AcquisitionId,
+    /// When the ticket was last refreshed.
+    seen: Duration,
+    pub(super) ticket: Ticket,
+    pub(super) turn_window: Duration,
+    pub(super) tokens: NonZeroU32,
+    pub(super) holder: Holder,
+}
+
+impl Waiter {
+    fn new(now: Duration, attempt: &Attempt, ticket: Ticket) -> Self {
+        Self {
+            id: attempt.claim.id().clone(),
+            seen: now,
+            ticket,
+            turn_window: attempt.turn_window,
+            tokens: attempt.tokens,
+            holder: attempt.holder.clone(),
+        }
+    }
+
+    fn is_live(&self, now: Duration) -> bool {
+        now < self.seen.saturating_add(self.ticket.ttl)
+    }
+}
+
+impl Queue {
+    pub(super) fn live(&self, now: Duration) -> impl Iterator<Item = &AcquisitionId> {
+        self.waiters.iter().filter(move |waiter| waiter.is_live(now)).map(|waiter| &waiter.id)
+    }
+
+    pub(super) fn drop_dead(&mut self, now: Duration) {
+        self.waiters.retain(|waiter| waiter.is_live(now));
+    }
+
+    pub(super) fn drop_all(&mut self) {
+        self.waiters.clear();
+    }
+
+    pub(super) fn remove(&mut self, id: &AcquisitionId) {
+        self.waiters.retain(|waiter| waiter.id != *id);
+    }
+
+    pub(super) fn take_head(&mut self) -> Option<Waiter> {
+        (!self.waiters.is_empty()).then(|| self.waiters.remove(0))
+    }
+
+    /// How many stand before the claim; before one without a ticket, all.
+    pub(super) fn place(&self, id: &AcquisitionId) -> usize {
+        self.waiters.iter().position(|waiter| waiter.id == *id).unwrap_or(self.waiters.len())
+    }
+
+    /// Adds the ticket that a refused attempt asks for, or refreshes it where it is.
+    pub(super) fn stand(&mut self, now: Duration, attempt: &Attempt) -> QueueStanding {
+        let place = self.place(attempt.claim.id());
+        let is_queued = place < self.waiters.len();
+        match attempt.ticket {
+            Some(ticket) if is_queued => self.waiters[place] = Waiter::new(now, attempt, ticket),
+            Some(ticket) if place >= ticket.capacity as usize => return QueueStanding::Full,
+            Some(ticket) => self.waiters.push(Waiter::new(now, attempt, ticket)),
+            None if is_queued => {}
+            None => return QueueStanding::NotQueued,
+        }
+        queued(place)
+    }
+
+    /// Refreshes a ticket that is there: its place, and how much later than the head it may take a free lease (R15).
+    pub(super) fn refresh(
+        &mut self,
+        now: Duration,
+        id: &AcquisitionId,
+        ticket: Ticket,
+    ) -> Option<(QueueStanding, Duration)> {
+        let place = self.place(id);
+        let waiter = self.waiters.get_mut(place)?;
+        (waiter.seen, waiter.ticket) = (now, ticket);
+        Some((queued(place), windows(place, waiter.turn_window)))
+    }
+}
+
+fn queued(place: usize) -> QueueStanding {
+    QueueStanding::Queued { ahead: place.try_into().unwrap_or(u32::MAX) }
+}
+
+/// How much later than the head somebody at this place may take a free lease.
+pub(super) fn windows(place: usize, window: Duration) -> Duration {
+    window.saturating_mul(place.try_into().unwrap_or(u32::MAX))
+}

@@ -1,0 +1,291 @@
+//! The queue, and releases that grant to its head.
+
+use super::*;
+
+const WINDOW: Duration = Duration::from_millis(200);
+const CLAIM_TTL: Duration = Duration::from_secs(1);
+/// Expires after 15 s without a refresh; there is room for three.
+const TICKET: Ticket = Ticket::new(Duration::from_secs(15), CLAIM_TTL, 3);
+
+/// An attempt that waits.
+fn wants(claim: &Claim) -> Attempt {
+    Attempt::new(claim.clone(), TTL).with_ticket(TICKET).with_turn_window(WINDOW)
+}
+
+fn busy(reply: Reply) -> BusyReply {
+    match reply {
+        Reply::Busy(busy) => busy,
+        granted => panic!("expected to wait, got {granted:?}"),
+    }
+}
+
+fn queue_up(record: &mut Record, now: Duration, claim: &Claim) -> QueueStanding {
+    busy(record.try_acquire(now, &wants(claim))).standing
+}
+
+const fn ahead(ahead: u32) -> QueueStanding {
+    QueueStanding::Queued { ahead }
+}
+
+fn refresh(record: &mut Record, now: Duration, claim: &Claim) -> Standing {
+    record.renew(now, &Renewal::ticket(claim.clone(), TICKET))
+}
+
+fn leave(record: &mut Record, now: Duration, claim: &Claim) -> GivenUp {
+    record.release(now, &Release::new(claim.clone()), true)
+}
+
+fn heir(given_up: GivenUp) -> Heir {
+    match given_up {
+        GivenUp::PassedOn(heir) => heir,
+        other => panic!("expected an heir, got {other:?}"),
+    }
+}
+
+fn waiting(record: &Record, now: Duration) -> Vec<&AcquisitionId> {
+    record.waiting(now).collect()
+}
+
+/// A record that the first claim holds since the beginning, while the others wait.
+fn held<const N: usize>() -> (Record, Claim, [Claim; N]) {
+    let (mut record, holder, waiters) = (Record::new(0), claim(), std::array::from_fn(|_| claim()));
+    let _ = granted(&mut record, SEC(0), &holder);
+    for (place, waiter) in (0..).zip(&waiters) {
+        assert_eq!(queue_up(&mut record, SEC(0), waiter), ahead(place));
+    }
+    (record, holder, waiters)
+}
+
+#[test]
+fn c15_a_release_grants_to_the_head_what_its_ticket_says() {
+    let (mut record, holder, []) = held();
+    let (first, second) = (claim(), claim());
+    let block = NonZeroU32::new(4).unwrap();
+    let about = Holder::new().with_owner("first");
+    let attempt = wants(&first).with_tokens(block).with_holder(about.clone());
+    assert_eq!(busy(record.try_acquire(SEC(1), &attempt)).standing, ahead(0));
+    assert_eq!(queue_up(&mut record, SEC(1), &second), ahead(1));
+
+    let grant = Grant::new(FencingToken::new(2), CLAIM_TTL).with_tokens(block);
+    let expected = Heir { id: first.id().clone(), holder: about, grant: grant.clone(), expires_at: SEC(3) };
+    assert_eq!(leave(&mut record, SEC(2), &holder), GivenUp::PassedOn(expected));
+    assert_eq!(record.token(), 5, "the whole block");
+    let info = record.describe(SEC(2), &key()).unwrap();
+    assert_eq!((info.owner.as_deref(), info.remaining), (Some("first"), CLAIM_TTL));
+    assert_eq!(waiting(&record, SEC(2)), [second.id()]);
+    // It has the lease like anybody else.
+    assert_eq!(refresh(&mut record, SEC(2), &first), Standing::Held { remaining: CLAIM_TTL });
+    assert_eq!(renew(&mut record, SEC(2), &first, FencingToken::new(5)), Standing::Held { remaining: TTL });
+    assert_eq!(
+        record.try_acquire(SEC(2), &attempt),
+        Reply::Granted(Grant::new(grant.token, TTL).with_tokens(block)),
+        "C10: the same grant"
+    );
+    assert_eq!(leave(&mut record, SEC(2), &holder), GivenUp::Nothing(ReleaseOutcome::Released), "C10: said once more");
+    assert_eq!(heir(leave(&mut record, SEC(3), &first)).id, *second.id());
+    assert_eq!(leave(&mut record, SEC(3), &second), GivenUp::Freed);
+    assert_eq!(record.describe(SEC(3), &key()), None);
+}
+
+#[test]
+fn c15_nobody_overtakes_when_a_lease_expires() {
+    let (mut record, _, [first, second]) = held();
+    let newcomer = claim();
+    let turns = [(&newcomer, SEC(10) + 2 * WINDOW), (&second, SEC(10) + WINDOW), (&first, SEC(10))];
+    for (waiter, turn) in turns {
+        let without_ticket = Attempt::new(waiter.clone(), TTL).with_turn_window(WINDOW);
+        let just_before = turn - Duration::from_nanos(1);
+        let at = |now| record.clone().try_acquire(now, &without_ticket);
+        let told = busy(at(just_before));
+        assert_eq!(told.holder_remaining, Some(Duration::from_nanos(1)));
+        assert_eq!((told.now, told.token), (Some(StoreTime::since_origin(just_before)), Some(FencingToken::new(1))));
+        assert_eq!(busy(at(SEC(3))).holder_remaining, Some(turn - SEC(3)), "while the lease is held, too");
+        assert!(matches!(at(turn), Reply::Granted(_)));
+    }
+    let _ = granted(&mut record, SEC(10), &first);
+    assert_eq!(waiting(&record, SEC(10)), [second.id()], "whoever is granted the lease waits no longer");
+}
+
+#[test]
+fn c15_the_windows_count_from_when_the_lease_became_free() {
+    let patient = [claim(), claim()];
+    let opened: [(&str, fn(&mut Record, &Claim), Duration); 4] = [
+        (
+            "by a release that passes nothing on",
+            |record, holder| {
+                assert_eq!(record.release(SEC(4), &Release::new(holder.clone()), false), GivenUp::Freed);
+            },
+            SEC(4),
+        ),
+        (
+            "by the end of a minimum hold",
+            |record, holder| {
+                let hold = Release::new(holder.clone()).with_hold_at_least(SEC(7));
+                assert_eq!(record.release(SEC(4), &hold, true), GivenUp::Freed, "R13: nobody is granted anything");
+            },
+            SEC(7),
+        ),
+        ("by force", |record, _| record.force_release(SEC(4), entry()), SEC(4)),
+        ("by expiry", |_, _| {}, SEC(10)),
+    ];
+    for (how, open, since) in opened {
+        let (mut record, holder, []) = held();
+        let places = patient.each_ref().map(|claim| queue_up(&mut record, SEC(1), claim));
+        assert_eq!(places, [ahead(0), ahead(1)]);
+        open(&mut record, &holder);
+        for (place, waiter) in (0..).zip(&patient) {
+            let turn = since + place * WINDOW;
+            let mut early = record.clone();
+            let told = busy(early.try_acquire(turn - Duration::from_nanos(1), &wants(waiter)));
+            assert_eq!(told.standing, ahead(place), "{how}");
+            assert!(matches!(record.clone().try_acquire(turn, &wants(waiter)), Reply::Granted(_)), "{how}");
+        }
+    }
+}
+
+#[test]
+fn c15_a_dead_head_costs_one_window_and_then_its_place() {
+    let (mut record, holder, [dead, second, third]) = held();
+    // Until its ticket has expired it is granted what it is due, and the others wait for the end of its short claim.
+    let mut early = record.clone();
+    assert_eq!(heir(leave(&mut early, SEC(1), &holder)).id, *dead.id());
+    let told = busy(early.try_acquire(SEC(1), &wants(&second)));
+    assert_eq!((told.standing, told.holder_remaining), (ahead(0), Some(CLAIM_TTL)));
+    // Or the lease expires, and the second takes it one window later.
+    let turn = SEC(10) + WINDOW;
+    assert!(matches!(record.clone().try_acquire(turn, &wants(&second)), Reply::Granted(_)));
+
+    for alive in [&second, &third] {
+        assert!(matches!(refresh(&mut record, SEC(9), alive), Standing::Waiting(_)));
+    }
+    let extended = Attempt::new(holder.clone(), SEC(60));
+    assert!(matches!(record.try_acquire(SEC(9), &extended), Reply::Granted(_)));
+    let last = SEC(15) - Duration::from_nanos(1);
+    assert_eq!(waiting(&record, last), [dead.id(), second.id(), third.id()]);
+    assert_eq!(waiting(&record, SEC(15)), [second.id(), third.id()]);
+    assert_eq!(queue_up(&mut record.clone(), last, &third), ahead(2));
+    assert_eq!(queue_up(&mut record.clone(), SEC(15), &third), ahead(1));
+    let Standing::Waiting(told) = refresh(&mut record.clone(), SEC(15), &third) else { panic!("it waits") };
+    assert_eq!(told.standing, ahead(1));
+    assert_eq!(heir(leave(&mut record.clone(), SEC(15), &holder)).id, *second.id());
+    // A dead one that comes back stands at the end.
+    assert_eq!(queue_up(&mut record, SEC(15), &dead), ahead(2));
+}
+
+#[test]
+fn a_bounded_queue_refuses_one_more_and_makes_room_again() {
+    let (mut record, _, waiters) = held::<3>();
+    let newcomer = claim();
+    assert_eq!(queue_up(&mut record, SEC(1), &newcomer), QueueStanding::Full);
+    assert_eq!(refresh(&mut record, SEC(1), &newcomer), Standing::Gone(Loss::Gone));
+    assert_eq!(queue_up(&mut record, SEC(1), &waiters[2]), ahead(2), "who is in, is in");
+    assert_eq!(leave(&mut record, SEC(1), &waiters[1]), GivenUp::Nothing(ReleaseOutcome::AlreadyLost));
+    assert_eq!(queue_up(&mut record, SEC(1), &newcomer), ahead(2));
+    assert_eq!(waiting(&record, SEC(1)), [&waiters[0], &waiters[2], &newcomer].map(Claim::id));
+    // The dead take no room.
+    assert_eq!(queue_up(&mut record, SEC(5), &newcomer), ahead(2));
+    let _ = granted(&mut record, SEC(16), &newcomer);
+    assert_eq!(queue_up(&mut record, SEC(16), &claim()), ahead(0));
+}
+
+#[test]
+fn an_attempt_refreshes_its_ticket_where_it_is() {
+    let (mut record, holder, [first, second]) = held();
+    assert_eq!(queue_up(&mut record, SEC(9), &first), ahead(0));
+    let block = NonZeroU32::new(9).unwrap();
+    assert_eq!(busy(record.try_acquire(SEC(9), &wants(&second).with_tokens(block))).standing, ahead(1));
+    // Without a ticket nothing changes, for one that waits and for one that does not.
+    assert_eq!(busy(acquire(&mut record, SEC(9), &first)).standing, ahead(0));
+    assert_eq!(busy(acquire(&mut record, SEC(9), &claim())).standing, QueueStanding::NotQueued);
+    assert!(matches!(
+        record.renew(SEC(9), &Renewal::lease(holder.clone(), FencingToken::new(1), SEC(60))),
+        Standing::Held { .. }
+    ));
+    assert_eq!(waiting(&record, SEC(23)), [first.id(), second.id()]);
+    assert_eq!(leave(&mut record, SEC(23), &first), GivenUp::Nothing(ReleaseOutcome::AlreadyLost));
+    assert_eq!(heir(leave(&mut record, SEC(23), &holder)).grant.tokens, block, "as it asked last");
+}
+
+#[test]
+fn r15_a_refresh_never_adds_a_ticket_and_never_grants() {
+    let (mut record, holder, [first, second]) = held();
+    let Standing::Waiting(told) = refresh(&mut record, SEC(2), &second) else { panic!("it waits") };
+    assert_eq!((told.standing, told.holder_remaining), (ahead(1), Some(SEC(8) + WINDOW)));
+    assert_eq!((told.now, told.token), (Some(StoreTime::since_origin(SEC(2))), Some(FencingToken::new(1))));
+    assert_eq!(refresh(&mut record, SEC(2), &holder), Standing::Held { remaining: SEC(8) });
+    let stranger = claim();
+    assert_eq!(refresh(&mut record, SEC(2), &stranger), Standing::Gone(Loss::Gone));
+    assert_eq!(waiting(&record, SEC(2)), [first.id(), second.id()]);
+    // It may take the lease, and has to ask for it.
+    let Standing::Waiting(told) = refresh(&mut record, SEC(12), &first) else { panic!("it waits") };
+    assert_eq!((told.standing, told.holder_remaining), (ahead(0), Some(Duration::ZERO)));
+    assert_eq!(record.describe(SEC(12), &key()), None);
+    // Not even one that has only just expired.
+    assert_eq!(refresh(&mut record, SEC(17), &second), Standing::Gone(Loss::Gone));
+    assert_eq!(waiting(&record, SEC(17)), [first.id()]);
+    // Granted, and taken away before it was heard of.
+    let _ = granted(&mut record, SEC(17), &first);
+    record.force_release(SEC(17), entry());
+    assert_eq!(refresh(&mut record, SEC(17), &first), Standing::Gone(Loss::ForceReleased));
+}
+
+#[test]
+fn c11_leaving_with_a_grant_that_crossed_passes_it_on() {
+    let (mut record, holder, [first, second]) = held();
+    assert_eq!(heir(leave(&mut record, SEC(1), &holder)).id, *first.id());
+    // The first has not heard of it, and gives up.
+    let inherited = heir(leave(&mut record, SEC(1), &first));
+    assert_eq!((inherited.id, inherited.grant.token), (second.id().clone(), FencingToken::new(3)));
+    // A grant that has expired by then is nobody's to pass on.
+    assert_eq!(queue_up(&mut record, SEC(1), &holder), ahead(0));
+    assert_eq!(leave(&mut record, SEC(2), &second), GivenUp::Nothing(ReleaseOutcome::AlreadyLost));
+    assert_eq!(waiting(&record, SEC(2)), [holder.id()]);
+}
+
+#[test]
+fn r12_nobody_passes_a_lease_on_to_themselves() {
+    let (mut record, claim) = (Record::new(0), claim());
+    let _ = granted(&mut record, SEC(0), &claim);
+    // A ticket of the holder, which no attempt leaves behind.
+    let _ = record.queue.stand(SEC(0), &wants(&claim));
+    assert_eq!(leave(&mut record, SEC(0), &claim), GivenUp::Freed);
+    assert!(waiting(&record, SEC(0)).is_empty());
+}
+
+#[test]
+fn c25_a_minimum_hold_that_is_over_keeps_nobody_out() {
+    let (mut record, holder, [first, second]) = held();
+    let hold = Release::new(holder).with_hold_at_least(SEC(3));
+    assert_eq!(heir(record.release(SEC(3), &hold, true)).id, *first.id());
+    // One that is not over closes the key to all, and the waiters go on by asking.
+    let hold = Release::new(first).with_hold_at_least(SEC(3));
+    assert_eq!(record.release(SEC(4) - WINDOW, &hold, true), GivenUp::Freed);
+    let told = busy(record.try_acquire(SEC(5), &wants(&second)));
+    assert_eq!((told.standing, told.holder_remaining), (ahead(0), Some(SEC(1))));
+    assert!(matches!(record.try_acquire(SEC(6), &wants(&second)), Reply::Granted(_)));
+}
+
+#[test]
+fn a_process_that_knows_of_no_queue_neither_queues_nor_passes_on() {
+    let (mut record, _, [first]) = held();
+    let old = Attempt::new(claim(), TTL).with_turn_window(Duration::ZERO);
+    assert!(matches!(record.try_acquire(SEC(9), &old), Reply::Busy(_)));
+    assert!(matches!(record.try_acquire(SEC(10), &old), Reply::Granted(_)));
+    assert_eq!(queue_up(&mut record, SEC(10), &first), ahead(0));
+    assert_eq!(record.release(SEC(11), &Release::new(old.claim.clone()), false), GivenUp::Freed);
+    assert!(matches!(record.try_acquire(SEC(11), &wants(&first)), Reply::Granted(_)));
+}
+
+#[test]
+fn nothing_in_the_queue_overflows() {
+    let (mut record, holder, []) = held();
+    let endless = Ticket::new(Duration::MAX, Duration::MAX, u32::MAX);
+    let waiters = [claim(), claim(), claim()];
+    for (place, waiter) in (0..).zip(&waiters) {
+        let attempt = wants(waiter).with_ticket(endless).with_turn_window(Duration::MAX);
+        let told = busy(record.try_acquire(SEC(1), &attempt));
+        assert_eq!(told.standing, ahead(place));
+        assert!(matches!(record.renew(SEC(1), &Renewal::ticket(waiter.clone(), endless)), Standing::Waiting(_)));
+    }
+    assert_eq!(heir(leave(&mut record, SEC(2), &holder)).expires_at, Duration::MAX);
+}

@@ -7,6 +7,9 @@ const CLAIM_TTL: Duration = Duration::from_secs(1);
 /// Expires after 15 s without a refresh; there is room for three.
 const TICKET: Ticket = Ticket::new(Duration::from_secs(15), CLAIM_TTL, 3);
 
+/// What opens the key.
+type Opens = fn(&mut Record, &Claim);
+
 /// An attempt that waits.
 fn wants(claim: &Claim) -> Attempt {
     Attempt::new(claim.clone(), TTL).with_ticket(TICKET).with_turn_window(WINDOW)
@@ -109,24 +112,19 @@ fn c15_nobody_overtakes_when_a_lease_expires() {
 #[test]
 fn c15_the_windows_count_from_when_the_lease_became_free() {
     let patient = [claim(), claim()];
-    let opened: [(&str, fn(&mut Record, &Claim), Duration); 4] = [
-        (
-            "by a release that passes nothing on",
-            |record, holder| {
-                assert_eq!(record.release(SEC(4), &Release::new(holder.clone()), false), GivenUp::Freed);
-            },
-            SEC(4),
-        ),
-        (
-            "by the end of a minimum hold",
-            |record, holder| {
-                let hold = Release::new(holder.clone()).with_hold_at_least(SEC(7));
-                assert_eq!(record.release(SEC(4), &hold, true), GivenUp::Freed, "R13: nobody is granted anything");
-            },
-            SEC(7),
-        ),
-        ("by force", |record, _| record.force_release(SEC(4), entry()), SEC(4)),
-        ("by expiry", |_, _| {}, SEC(10)),
+    let without_passing_on = |record: &mut Record, holder: &Claim| {
+        assert_eq!(record.release(SEC(4), &Release::new(holder.clone()), false), GivenUp::Freed);
+    };
+    let with_a_minimum_hold = |record: &mut Record, holder: &Claim| {
+        let hold = Release::new(holder.clone()).with_hold_at_least(SEC(7));
+        assert_eq!(record.release(SEC(4), &hold, true), GivenUp::Freed, "R13: nobody is granted anything");
+    };
+    let by_force = |record: &mut Record, _: &Claim| record.force_release(SEC(4), entry());
+    let opened: [(_, Opens, _); 4] = [
+        ("a release that passes nothing on", without_passing_on, SEC(4)),
+        ("the end of a minimum hold", with_a_minimum_hold, SEC(7)),
+        ("force", by_force, SEC(4)),
+        ("expiry", |_, _| {}, SEC(10)),
     ];
     for (how, open, since) in opened {
         let (mut record, holder, []) = held();

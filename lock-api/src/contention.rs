@@ -107,7 +107,10 @@ impl QueueOptions {
 
 /// Handing a lease on within one process, without asking the store: the next waiter gets the next token of a block (R21).
 ///
-/// As long as nobody else waits that goes on without end; otherwise until the first of the two limits. For providers whose store grants tokens in blocks.
+/// As long as nobody else has a place in the queue that goes on without end; otherwise until the first of the two limits. Who polls without a place – a provider
+/// [without queue](crate::LeaseProviderBuilder::without_queue), or one for whom the queue has no room – is not seen, and can wait long while a process hands on
+/// a lease without end. For providers whose store grants tokens in blocks. Nothing is handed on to a caller with other lease terms, another owner or
+/// metadata, or on another runtime, nor with a minimum hold or without renewal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use]
 pub struct HandOff {

@@ -1049,6 +1049,23 @@ async fn c18_contention_at_a_slow_store_is_an_answer_and_no_error() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn c18_who_stood_in_line_until_it_was_too_late_to_ask_hears_that_the_lock_is_busy() {
+    let store = Arc::new(Hostile::new(|op, _, _| if op == Op::TryAcquire { Fate::After(ms(50)) } else { Fate::Serve }));
+    let (provider, other) = (provider(&store), provider(&store));
+    let _held = other.acquire("k").await.unwrap();
+    let waits = [0, 10].map(|later| {
+        let provider = provider.clone();
+        tokio::spawn(async move {
+            sleep(ms(later)).await;
+            provider.try_acquire("k").within(secs(1)).await.map(|guard| guard.is_some())
+        })
+    });
+    for wait in waits {
+        assert!(matches!(wait.await.unwrap(), Ok(false)));
+    }
+}
+
+#[tokio::test(start_paused = true)]
 async fn c18_acquire_all_does_not_begin_with_another_key_when_its_time_is_up() {
     let store = Hostile::new(|op, _, _| if op == Op::TryAcquire { Fate::After(secs(1)) } else { Fate::Serve });
     let provider = provider(&Arc::new(store));

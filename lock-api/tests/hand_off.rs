@@ -1,6 +1,6 @@
 //! Handing a lease on within one process (R21), with the store's clock and faults in the test's hands.
 
-use std::future::IntoFuture;
+use std::future::{Future, IntoFuture};
 use std::time::Duration;
 
 use distlock_api::{
@@ -110,19 +110,21 @@ async fn a_store_that_cannot_tell_who_waits_gets_the_lease_back_after_the_count(
 
 #[tokio::test(start_paused = true)]
 async fn while_nobody_else_waits_it_goes_on_without_end_and_is_renewed() {
-    let store = store();
-    let provider = provider(&store);
-    let mut guard = provider.acquire("k").await.unwrap();
-    for _ in 0..400 {
-        let next = waiter(&provider);
-        waiting(&provider, 1).await;
-        sleep(ms(20)).await;
-        drop(guard);
-        guard = next.await.unwrap();
-        assert!(!guard.is_lost());
+    for (section, sections) in [(1, 4000), (20, 400), (500, 40)] {
+        let store = store();
+        let provider = provider(&store);
+        let mut guard = provider.acquire("k").await.unwrap();
+        for _ in 0..sections {
+            let next = waiter(&provider);
+            waiting(&provider, 1).await;
+            sleep(ms(section)).await;
+            drop(guard);
+            guard = next.await.unwrap();
+            assert!(!guard.is_lost());
+        }
+        assert_eq!(requests(&store), (1, 0), "many seconds on one lease of one second");
+        assert!(store.calls(Operation::RenewMany) >= 8);
     }
-    assert_eq!(requests(&store), (1, 0), "8 s on one lease of 1 s");
-    assert!(store.calls(Operation::RenewMany) >= 20);
 }
 
 #[tokio::test(start_paused = true)]
@@ -272,4 +274,33 @@ async fn wild_hand_overs_keep_order_and_books() {
     let books = provider.accounting();
     assert!(books.balances() && (books.held, books.waiting, books.lost, books.abandoned) == (0, 0, 0, 0), "{books:?}");
     assert!(store.peek("k").is_none_or(|info| info.remaining.is_zero()), "nothing is left behind");
+}
+
+/// Between a guard's hand and the next there is time for a loss: here it is made long by a waker that takes its time.
+#[test]
+fn c16_a_lease_that_is_lost_while_nobody_takes_it_on_does_not_keep_its_turn() {
+    struct Stalls(std::thread::ThreadId);
+    impl std::task::Wake for Stalls {
+        fn wake(self: std::sync::Arc<Self>) {
+            if std::thread::current().id() == self.0 {
+                std::thread::sleep(Duration::from_secs(1));
+            }
+        }
+    }
+    let store = MemoryStore::new();
+    let mut capabilities = store.capabilities();
+    capabilities.token_blocks = true;
+    let provider = LeaseProvider::new(std::sync::Arc::new(store.with_capabilities(capabilities)));
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
+    runtime.block_on(async {
+        let acquiring = provider.acquire("k").ttl(Duration::from_millis(200)).renewal(RenewalPolicy::Never);
+        let guard = acquiring.await.unwrap();
+        let mut lost = Box::pin(guard.lost());
+        let waker = std::sync::Arc::new(Stalls(std::thread::current().id())).into();
+        assert!(lost.as_mut().poll(&mut std::task::Context::from_waker(&waker)).is_pending());
+        let _ = guard.release().await.unwrap();
+        let next = provider.acquire("k").timeout(Duration::from_secs(10)).await;
+        assert!(next.is_ok(), "the lease is long over: {next:?}");
+        drop(lost);
+    });
 }

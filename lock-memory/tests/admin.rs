@@ -1,12 +1,14 @@
 //! Administration of both faces, and through a namespace.
 
 use std::num::NonZeroUsize;
+use std::sync::{Arc, Mutex};
+use std::task::{Context, Wake};
 use std::time::Duration;
 
 use distlock_api::store::{AcquisitionId, Attempt, Claim, LeaseStore, ProviderId, Release, Reply};
 use distlock_api::{
-    ErrorKind, ListOptions, LockAdmin, LockEvent, LockEvents, LockFilter, LockKey, LockProvider, LockProviderExt, Loss,
-    Namespaced,
+    ErrorKind, FencingToken, ListOptions, LockAdmin, LockEvent, LockEvents, LockFilter, LockKey, LockProvider,
+    LockProviderExt, Loss, Namespaced,
 };
 use distlock_memory::{MemoryProvider, MemoryStore, Operation};
 use futures_util::{FutureExt, StreamExt, TryStreamExt};
@@ -136,6 +138,27 @@ async fn what_a_provider_says_of_its_holders() {
     let info = unsaid.inspect(guard.key()).await.unwrap().unwrap();
     assert!(info.owner.unwrap().ends_with(&std::process::id().to_string()));
     assert_eq!(unsaid.keys_in_use(), 1);
+}
+
+#[tokio::test]
+async fn c22_a_forced_release_is_in_the_history_before_anybody_hears_of_it() {
+    /// Looks as soon as it is woken, on the thread that wakes it.
+    struct Looks(MemoryProvider, Mutex<Vec<FencingToken>>);
+    impl Wake for Looks {
+        fn wake(self: Arc<Self>) {
+            let history = self.0.history(&key("k")).now_or_never().unwrap().unwrap();
+            self.1.lock().unwrap().extend(history.iter().map(|entry| entry.token));
+        }
+    }
+    let locks = MemoryProvider::new();
+    let mut events = locks.watch().await.unwrap();
+    let guard = locks.acquire("k").await.unwrap();
+    assert_eq!(heard(&mut events), told([("k", "granted")]));
+    let looks = Arc::new(Looks(locks.clone(), Mutex::default()));
+    let waker = looks.clone().into();
+    assert!(events.poll_next_unpin(&mut Context::from_waker(&waker)).is_pending());
+    locks.force_release(guard.key(), "test").await.unwrap();
+    assert_eq!(*looks.1.lock().unwrap(), [guard.fencing_token()]);
 }
 
 #[tokio::test]

@@ -126,7 +126,8 @@ async fn a_slow_reader_holds_the_lock(protocol: Protocol) {
 
 async fn a_slow_reader_is_bounded_by_the_maximum_hold(protocol: Protocol) {
     let mut play = play(|provider, app| {
-        let layer = one_key(provider).max_hold(Duration::from_millis(100));
+        // Long enough that both handlers surely answer: it is the second one's, too.
+        let layer = one_key(provider).max_hold(Duration::from_secs(2));
         let monitor = layer.monitor();
         (app.route_layer(layer), monitor)
     })

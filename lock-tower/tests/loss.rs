@@ -139,7 +139,8 @@ async fn a_body_continues_by_choice(protocol: Protocol) {
 
 async fn the_maximum_hold_aborts_the_handler(protocol: Protocol) {
     let provider = MemoryProvider::new();
-    let layer = layer(&provider).max_hold(Duration::from_millis(20));
+    // Long enough that the handler surely begins.
+    let layer = layer(&provider).max_hold(Duration::from_secs(1));
     let (server, _, mut events) = serve(layer).await;
     server.client(protocol).await.post("/visit").await.assert_problem(503, "held-too-long", true);
     events.entered("handler").await;

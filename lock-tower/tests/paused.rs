@@ -5,7 +5,7 @@ mod common;
 use std::convert::Infallible;
 
 use bytes::Bytes;
-use distlock_api::{ErrorKind, LockProvider, LockProviderExt};
+use distlock_api::{ErrorKind, LockProvider, LockProviderExt, Loss};
 use distlock_memory::{MemoryProvider, MemoryStore, Operation};
 use distlock_tower::http::DeadlineUnit;
 use distlock_tower::key::{ExtractKey, HeaderKey};
@@ -130,6 +130,36 @@ async fn several_keys_are_taken_together_and_released_together() {
     assert_eq!(started.elapsed().as_secs(), 2, "one after the other, and no deadlock");
     assert_eq!(transfer("7", "7").await.unwrap(), "account/7");
     assert_eq!(locks.keys_in_use(), 0);
+}
+
+/// A handler may keep its view of the lock longer than the request lasts.
+#[tokio::test(start_paused = true)]
+async fn c4_a_loss_is_final_whatever_ends_the_hold() {
+    for max_hold in [secs(60), secs(1)] {
+        for lost in [Some(Loss::ForceReleased), None] {
+            let locks = MemoryProvider::new();
+            let layer = LockLayer::new(locks.clone(), key()).on_loss(OnLoss::Continue).max_hold(max_hold);
+            let service = layer.layer(service_fn(move |request: Request<()>| {
+                let locks = locks.clone();
+                async move {
+                    let held = request.extensions().get::<HeldLock>().unwrap().clone();
+                    if lost.is_some() {
+                        locks.admin().unwrap().force_release(held.key(), "a test").await.unwrap();
+                    }
+                    assert_eq!(held.loss(), lost);
+                    let mut response = Response::new(Full::<Bytes>::from("done"));
+                    response.extensions_mut().insert(held);
+                    Ok::<_, Infallible>(response)
+                }
+            }));
+            let response = service.oneshot(post()).await.unwrap();
+            let held = response.extensions().get::<HeldLock>().unwrap().clone();
+            // Either the body ends, or nobody polls it until it has been held too long.
+            sleep(secs(2)).await;
+            drop(response);
+            assert_eq!((held.loss(), held.lost().now_or_never()), (lost, lost), "{max_hold:?}");
+        }
+    }
 }
 
 #[tokio::test(start_paused = true)]

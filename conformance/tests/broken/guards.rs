@@ -10,15 +10,13 @@ use distlock_api::{
 };
 use tokio::time::Instant;
 
-use crate::stores::SLOW;
-
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Guards {
     /// The guard never says that it is lost, by no means.
     NeverLost,
     /// `is_lost` is right, but nobody is told.
     NoSignal,
-    /// The deadline is later by what the request took, which is the time that [`Store::Slow`](crate::stores::Store::Slow) takes.
+    /// The deadline is later by what the request took.
     CountsFromTheReply,
     /// The guard is valid as long as the store's lease.
     NoMargin,
@@ -44,13 +42,15 @@ struct Held {
     inner: ManuallyDrop<Box<dyn HeldLock>>,
     broken: Guards,
     margin: Duration,
+    /// How long the acquisition took.
+    took: Duration,
 }
 
 impl HeldLock for Held {
     fn valid_until(&self) -> Option<Instant> {
         let until = self.inner.valid_until()?;
         Some(match self.broken {
-            Guards::CountsFromTheReply => until + SLOW,
+            Guards::CountsFromTheReply => until + self.took,
             Guards::NoMargin => until + self.margin,
             Guards::NeverLost => until + Duration::from_secs(3600),
             _ => until,
@@ -129,11 +129,13 @@ impl fmt::Display for BrokenGuards {
 impl LockProvider for BrokenGuards {
     async fn acquire_with(&self, key: LockKey, options: AcquireOptions) -> Result<Acquired> {
         let margin = options.lease().terms().map(|terms| terms.margin).unwrap_or_default();
-        let broken = self.broken;
+        let (broken, asked) = (self.broken, Instant::now());
         Ok(match self.engine.acquire_with(key, options).await? {
-            Acquired::Held(guard) => Acquired::Held(
-                guard.map_held(|inner| Box::new(Held { inner: ManuallyDrop::new(inner), broken, margin })),
-            ),
+            Acquired::Held(guard) => {
+                let took = asked.elapsed();
+                let held = |inner| Held { inner: ManuallyDrop::new(inner), broken, margin, took };
+                Acquired::Held(guard.map_held(|inner| Box::new(held(inner))))
+            }
             busy => busy,
         })
     }

@@ -42,7 +42,7 @@ pub(crate) enum Store {
 }
 
 /// How long a request takes for [`Store::Slow`].
-pub(crate) const SLOW: Duration = Duration::from_millis(40);
+const SLOW: Duration = Duration::from_millis(40);
 
 impl Store {
     pub(crate) fn around(self, inner: MemoryStore) -> BrokenStore {

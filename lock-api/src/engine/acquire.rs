@@ -12,7 +12,7 @@ use crate::contention::WhenFull;
 use crate::error::{Disposition, ErrorKind, LockError, Phase, Result};
 use crate::guard::LockGuard;
 use crate::key::LockKey;
-use crate::options::{AcquireOptions, Holder, LeaseTerms, Wait};
+use crate::options::{AcquireOptions, Holder, LeaseOptions, LeaseTerms, Wait};
 use crate::provider::{Acquired, Busy};
 use crate::store::{Attempt, BusyReply, Claim, Grant, QueueStanding, Reply, Standing, Ticket};
 use crate::token::FencingToken;
@@ -92,6 +92,8 @@ impl Engine {
         if self.closed.is_cancelled() {
             return Err(LockError::closed());
         }
+        // Who stood in line knows that the lock is busy, even if there is no time left to ask.
+        let mut busy = None;
         let turn = match limit {
             Limit::Once => match self.turns.try_take(key) {
                 Found::Turn(turn) => Some(turn),
@@ -99,15 +101,19 @@ impl Engine {
                 // Somebody here waits for a holder elsewhere, who may have left by now: only the store knows.
                 Found::Asking => None,
             },
-            Limit::Until(_) | Limit::Never => {
-                let _waiting = Waiting::new(&self.waiting);
-                tokio::select! {
-                    biased;
-                    () = self.closed.cancelled() => return Err(LockError::closed()),
-                    turn = self.turns.take(key) => Some(turn),
-                    () = limit.passed() => return Ok(Acquired::Busy(Busy::new())),
+            Limit::Until(_) | Limit::Never => match self.turns.try_take(key) {
+                Found::Turn(turn) => Some(turn),
+                Found::Held | Found::Asking => {
+                    busy = Some(Busy::new());
+                    let _waiting = Waiting::new(&self.waiting);
+                    tokio::select! {
+                        biased;
+                        () = self.closed.cancelled() => return Err(LockError::closed()),
+                        turn = self.turns.take(key) => Some(turn),
+                        () = limit.passed() => return Ok(Acquired::Busy(Busy::new())),
+                    }
                 }
-            }
+            },
         };
         if limit.has_passed() {
             return Ok(Acquired::Busy(Busy::new()));
@@ -119,7 +125,7 @@ impl Engine {
         if limit.has_passed() {
             return Ok(Acquired::Busy(Busy::new()));
         }
-        self.ask_until_granted(key, limit, (terms, holder), turn).await
+        self.ask_until_granted(key, limit, (terms, holder), (turn, busy)).await
     }
 
     /// Takes the lease that the guard before has handed on (R21), or else comes back with the turn alone.
@@ -182,13 +188,15 @@ impl Engine {
         key: &LockKey,
         limit: Limit,
         (terms, holder): (LeaseTerms, Holder),
-        mut turn: Option<Turn>,
+        (mut turn, mut busy): (Option<Turn>, Option<Busy>),
     ) -> Result<Acquired> {
         let mut attempting = Attempting::new(self, key, terms.ttl);
         let mut waiting = None;
         let (mut asked, mut failed) = (0, 0);
-        let mut busy = None;
         let mut last_error = None;
+        // Whether the stream is believed: not any more once a place was lost, because the grant that it went with has not been heard.
+        let mut listens = true;
+        let mut before = None;
         // An answer after ttl - margin could only bring a lease that is lost already (C3).
         let patience = self.config.request_timeout.min(terms.ttl - terms.margin);
         let once = Instant::now() + patience;
@@ -225,7 +233,10 @@ impl Engine {
                         return Err(LockError::new(ErrorKind::QueueFull, message));
                     }
                     place = ticket.and_then(|ticket| self.sit(&attempting, ticket, sent, &reply));
-                    let pause = self.rest(asked, &reply);
+                    let ahead = place_in(&reply);
+                    listens &= ahead.zip(before).is_none_or(|(ahead, before)| ahead <= before);
+                    before = ahead;
+                    let pause = self.rest(asked, &reply, listens);
                     (pause, Ok(Acquired::Busy(*busy.insert(told(&reply)))))
                 }
                 Err(error) if error.disposition() == Disposition::Permanent => return Err(error),
@@ -269,7 +280,7 @@ impl Engine {
                     () = sleep_until(limit.cap(wake)) => break,
                     () = self.closed.cancelled() => return Err(LockError::closed()),
                 }
-                let News { lost, pushed, told: refreshed } = self.registry().news(attempting.claim().id());
+                let News { lost, missed, pushed, told: refreshed } = self.registry().news(attempting.claim().id());
                 if lost {
                     // It was granted and taken away before anybody heard of it.
                     attempting.start_afresh();
@@ -277,14 +288,21 @@ impl Engine {
                 }
                 // Without an answer there is nothing to compare it with; the next question brings one (R19).
                 let Some(Place { anchor, ticket }) = &mut place else { break };
+                if missed {
+                    break;
+                }
                 let is_waiting = match refreshed {
                     Some(Told { sent, standing: Standing::Waiting(reply) }) => {
                         *anchor = Anchor::new(sent, &reply);
-                        wake = Instant::now() + self.rest(asked, &reply);
+                        before = place_in(&reply);
+                        wake = Instant::now() + self.rest(asked, &reply, listens);
                         so_far = Ok(Acquired::Busy(*busy.insert(told(&reply))));
-                        true
+                        pushed.is_none() || anchor.is_some()
                     }
-                    Some(Told { .. }) => false,
+                    Some(Told { .. }) => {
+                        listens &= pushed.is_some();
+                        false
+                    }
                     None => pushed.is_none(),
                 };
                 let now = Instant::now();
@@ -292,6 +310,11 @@ impl Engine {
                 let granted = pushed.as_ref().zip(anchor.as_ref()).and_then(|(pushed, anchor)| anchor.end_of(pushed));
                 if let (Some(end), Some(pushed)) = (granted, pushed) {
                     let deadline = end.min(now + ticket.claim_ttl).checked_sub(terms.margin).unwrap_or(now);
+                    // Too late to be renewed in time: asked for, it comes with its full ttl.
+                    let left = deadline.saturating_duration_since(now);
+                    if left < ticket.claim_ttl.saturating_sub(terms.margin) / 2 {
+                        break;
+                    }
                     match self.enter(&attempting, &pushed.grant, (terms, holder.clone()), (now, deadline), turn) {
                         Entered::Held(guard) => {
                             attempting.keep();
@@ -339,11 +362,12 @@ impl Engine {
 
     /// How long to wait for news before asking again: who has a place, and is told when it is granted, asks when its turn has come by itself, because
     /// nobody has handed the lease over. Others poll.
-    fn rest(&self, asked: u32, reply: &BusyReply) -> Duration {
+    fn rest(&self, asked: u32, reply: &BusyReply, listens: bool) -> Duration {
         let queued = matches!(reply.standing, QueueStanding::Queued { .. });
+        let hears = listens && self.hears.load(Ordering::Relaxed);
         match reply.holder_remaining {
-            Some(remaining) if queued && self.hears.load(Ordering::Relaxed) && remaining > self.config.poll.first => {
-                remaining + self.config.poll.first.mul_f64(0.1 + fastrand::f64() / 2.0)
+            Some(remaining) if queued && hears && remaining > self.config.poll.first => {
+                remaining.min(LeaseOptions::MAX_TTL) + self.config.poll.first.mul_f64(0.1 + fastrand::f64() / 2.0)
             }
             remaining => self.config.poll.pause(asked - 1, remaining, fastrand::f64()),
         }
@@ -367,7 +391,7 @@ impl Engine {
         match entered {
             registry::Entered::Kept => {}
             registry::Entered::Unkept(wake) => self.keep(lease.home(), wake),
-            registry::Entered::Refused if self.closed.is_cancelled() => return Entered::Closed,
+            registry::Entered::Closed => return Entered::Closed,
             registry::Entered::Refused => return Entered::Late(lease.take_turn()),
         }
         self.watch();
@@ -391,11 +415,15 @@ enum Entered {
 }
 
 fn told(busy: &BusyReply) -> Busy {
-    let ahead = match busy.standing {
+    Busy::new().with_retry_after(busy.holder_remaining).with_ahead(place_in(busy))
+}
+
+/// The tickets ahead, if there is a place.
+fn place_in(busy: &BusyReply) -> Option<u32> {
+    match busy.standing {
         QueueStanding::Queued { ahead } => Some(ahead),
         QueueStanding::NotQueued | QueueStanding::Full => None,
-    };
-    Busy::new().with_retry_after(busy.holder_remaining).with_ahead(ahead)
+    }
 }
 
 /// Counts a caller that waits, as long as it exists.

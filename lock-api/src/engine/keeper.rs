@@ -65,7 +65,10 @@ impl Engine {
                     tracing::warn!(lock.key = %lease.key(), lock.token = %lease.token(), %error, "renewal failed");
                     self.registry().failed(lease, Instant::now());
                 }
-                (Item::Ticket(seat), Ok(standing)) => self.registry().told(seat, Told { sent, standing }),
+                (Item::Ticket(seat), Ok(standing)) => {
+                    let wake = self.registry().told(seat, Told { sent, standing });
+                    wake.iter().for_each(|wake| wake.notify_one());
+                }
                 (Item::Ticket(seat), Err(error)) => {
                     tracing::debug!(lock.key = %item.key(), %error, "ticket not refreshed");
                     self.registry().not_told(seat, Instant::now());
@@ -109,8 +112,9 @@ fn renew(engine: &Engine, Batch { mut items, again }: Batch) -> Call {
     let (store, bound) = (engine.store.clone(), engine.config.request_timeout);
     Box::pin(async move {
         let sent = Instant::now();
-        // C12: not those that were released since the beat was planned.
-        items.retain(|item| !matches!(item, Item::Lease(lease) if lease.held_until().is_none()));
+        // C12: not those that were released since the beat was planned. Nor those on their way to the next guard: a lease that never arrives is
+        // not kept from others for ever.
+        items.retain(|item| !matches!(item, Item::Lease(lease) if !lease.is_in_hand()));
         let patience = items.iter().map(|item| item.patience(sent)).min().unwrap_or(bound);
         // One that has failed before makes room for others soon; not at once, because a call that is cut off costs a connection.
         let bound = if again { bound.min(patience.max(bound / 4)) } else { bound };

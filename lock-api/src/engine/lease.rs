@@ -233,7 +233,9 @@ impl Lease {
     /// any more, has no token left, or others shall have it now (R21).
     fn hand_on(&self, now: Instant, limits: &HandOff) -> Option<Turn> {
         let mut state = self.state();
+        // What is never renewed lasts one ttl, and whoever comes next has asked for a whole one.
         let may = self.terms.hold_at_least.is_none()
+            && self.terms.renew_every.is_some()
             && state.phase == Phase::Held
             && now < state.deadline
             && state.token < self.last_token
@@ -245,11 +247,27 @@ impl Lease {
         Some(turn)
     }
 
-    /// Nobody wanted it.
+    /// Nobody wanted it: the guard that let it go releases it.
     fn take_back(&self, turn: Turn) {
         let mut state = self.state();
         state.in_hand = true;
         state.turn = Some(turn);
+    }
+
+    /// Nobody took it: it is released, and no guard has to do with that.
+    fn lay_down(&self, turn: Turn) {
+        self.state().turn = Some(turn);
+    }
+
+    /// Whether the last guard has handed it on, and the next has not got it yet.
+    pub(super) fn is_on_its_way(&self) -> bool {
+        !self.state().in_hand
+    }
+
+    /// Whether a guard has the lease, and it is held.
+    pub(super) fn is_in_hand(&self) -> bool {
+        let state = self.state();
+        state.phase == Phase::Held && state.in_hand
     }
 
     /// Whether a guard with these terms, on the current runtime, can have the lease as it is.
@@ -339,7 +357,11 @@ impl HeldLease {
                 self.engine.registry().releasing(&self.lease);
                 GivenUp::Releasing(ReleaseJob::new(self.engine.clone(), self.lease.clone(), hold))
             }
-            Begun::Lost => GivenUp::Lost,
+            Begun::Lost => {
+                // It may have been lost while nobody was found to hand it to: then its turn was not with it.
+                self.lease.pass_turn();
+                GivenUp::Lost
+            }
         }
     }
 
@@ -431,7 +453,7 @@ impl Baton {
 
     /// Nobody takes it: it goes back to the store, and its turn to whoever comes meanwhile.
     pub(super) fn lay_down(self, turn: Turn) {
-        self.lease.take_back(turn);
+        self.lease.lay_down(turn);
         match self.release() {
             Some(job) => job.run_in_background(),
             None => self.lease.pass_turn(),

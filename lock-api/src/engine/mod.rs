@@ -135,9 +135,9 @@ impl Engine {
     }
 
     fn accounting(&self) -> Accounting {
-        let mut accounting = self.registry().accounting();
-        accounting.waiting = self.waiting.load(Ordering::Relaxed);
-        accounting
+        // Whoever is granted in between is counted twice, rather than not at all.
+        let waiting = self.waiting.load(Ordering::Relaxed);
+        Accounting { waiting, ..self.registry().accounting() }
     }
 
     /// Takes a lease that has just been lost out of the books, wakes whoever asked, and lets the next local caller try.
@@ -146,8 +146,11 @@ impl Engine {
         self.registry().end(lease, End::Lost);
         // R16: the loser sends a release by id, best effort; it helps if only our margin has passed, and harms nobody (C8).
         self.withdraw_lost(lease);
-        lease.pass_turn();
+        if lease.is_on_its_way() {
+            self.turns.unhold(lease.key());
+        }
         self.turns.nudge(lease.key());
+        lease.pass_turn();
     }
 
     /// Looks at the clock on behalf of a lease, and says how it was lost if it was.
@@ -160,12 +163,13 @@ impl Engine {
     }
 
     async fn close(self: &Arc<Self>) -> Result<()> {
-        let leases = {
+        let (leases, waiting) = {
             let mut registry = self.registry();
             registry.close();
-            registry.leases()
+            (registry.leases(), registry.take_seats())
         };
         self.closed.cancel();
+        self.withdraw_closed(waiting);
         let jobs: Vec<_> = leases.iter().filter_map(|lease| ReleaseJob::of_closed(self, lease)).collect();
         drop(leases);
         let mut outcome = self.closing.lock().await;

@@ -56,11 +56,15 @@ pub(super) fn chunk(level: u32, batch: usize) -> usize {
 /// How long a lease has been handed on within the process, and what is known of those who wait elsewhere (R21).
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Relay {
+    /// The grant, or the last time at which nobody waited elsewhere.
     since: Instant,
+    /// How often it has been handed on since then.
     count: u32,
     others: Others,
-    /// When the question was sent that is under way.
+    /// Whether a question is under way.
     asked: bool,
+    /// Whether the last answer is younger than the last guard.
+    fresh: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -73,17 +77,23 @@ enum Others {
 
 impl Relay {
     pub(super) fn new(now: Instant) -> Self {
-        Self { since: now, count: 0, others: Others::Unknown, asked: false }
+        Self { since: now, count: 0, others: Others::Unknown, asked: false, fresh: false }
     }
 
-    /// Whether it may be handed on once more. Whoever may be waiting elsewhere waits no longer than the time allows, whatever is known of them.
+    /// Whether it may be handed on once more: while somebody waits elsewhere, within both limits. Until that is known within the time, and whatever the
+    /// first guard's work has taken; where nobody waited when the present guard worked, in any case.
     pub(super) fn may_go_on(&self, now: Instant, limits: &HandOff) -> bool {
         let in_time = now.saturating_duration_since(self.since) < limits.max_time;
-        in_time && (self.others != Others::Wait || self.count < limits.max_count)
+        match self.others {
+            Others::Wait => in_time && self.count < limits.max_count,
+            Others::Unknown => in_time || self.count == 0,
+            Others::None => in_time || self.fresh,
+        }
     }
 
     pub(super) fn went_on(&mut self) {
         self.count = self.count.saturating_add(1);
+        self.fresh = false;
     }
 
     /// Whether to ask now who waits elsewhere; true once per question.
@@ -98,11 +108,10 @@ impl Relay {
 
     /// The answer to a question that was sent then.
     pub(super) fn told(&mut self, sent: Instant, others: bool) {
-        self.asked = false;
         if others {
-            self.others = Others::Wait;
+            (self.others, self.asked) = (Others::Wait, false);
         } else {
-            *self = Self { others: Others::None, ..Self::new(sent) };
+            *self = Self { others: Others::None, fresh: true, ..Self::new(sent) };
         }
     }
 }
@@ -152,11 +161,14 @@ mod tests {
         let limits = HandOff::new().max_count(3).max_time(ms(100));
         let start = Instant::now();
         let mut relay = Relay::new(start);
+        assert!(relay.may_go_on(start + ms(5000), &limits), "the first guard's own work does not count");
         assert!(relay.asks(start, &limits) && !relay.asks(start, &limits), "one question at a time");
         (0..50).for_each(|_| relay.went_on());
         assert!(relay.may_go_on(start + ms(99), &limits), "nobody is known to wait");
         assert!(!relay.may_go_on(start + ms(100), &limits), "but somebody may");
         relay.told(start + ms(90), false);
+        assert!(relay.may_go_on(start + ms(900), &limits), "nobody did when this guard worked");
+        relay.went_on();
         assert!(relay.may_go_on(start + ms(189), &limits) && !relay.may_go_on(start + ms(190), &limits));
         assert!(!relay.asks(start + ms(139), &limits) && relay.asks(start + ms(140), &limits));
         relay.told(start + ms(140), true);

@@ -20,6 +20,8 @@ pub(super) struct Asking {
     lost: Option<Loss>,
     pushed: Option<Pushed>,
     told: Option<Told>,
+    /// Something may have been missed: an answer that is on its way is too old.
+    missed: bool,
     wake: Arc<Notify>,
     seat: Option<(Seat, Beat)>,
 }
@@ -51,6 +53,7 @@ pub(super) struct Told {
 #[derive(Debug, Default)]
 pub(super) struct News {
     pub(super) lost: bool,
+    pub(super) missed: bool,
     pub(super) pushed: Option<Pushed>,
     pub(super) told: Option<Told>,
 }
@@ -104,10 +107,12 @@ impl Anchor {
 
     /// Until when a lease that was handed over is held, the margin not yet taken off; none if it is an older grant than the answer.
     pub(super) fn end_of(&self, pushed: &Pushed) -> Option<Instant> {
-        (pushed.grant.token > self.token).then(|| self.sent + pushed.expires_at.saturating_since(self.now))
+        let left = pushed.expires_at.saturating_since(self.now);
+        self.sent.checked_add(left).filter(|_| pushed.grant.token > self.token)
     }
 }
 
+/// Whoever changes one of these wakes its caller afterwards, outside of all locks.
 impl Asking {
     pub(super) fn wake(&self) -> Arc<Notify> {
         self.wake.clone()
@@ -119,22 +124,24 @@ impl Asking {
 
     pub(super) fn lose(&mut self, loss: Loss) {
         self.lost = Some(loss);
-        self.wake.notify_one();
     }
 
     pub(super) fn push(&mut self, pushed: Pushed) {
         // Events of one claim come in order; a repeated one changes nothing.
         self.pushed = Some(pushed);
-        self.wake.notify_one();
     }
 
     pub(super) fn tell(&mut self, told: Told) {
         self.told = Some(told);
-        self.wake.notify_one();
+    }
+
+    pub(super) fn miss(&mut self) {
+        self.missed = true;
     }
 
     pub(super) fn news(&mut self) -> News {
-        News { lost: self.is_lost(), pushed: self.pushed.take(), told: self.told.take() }
+        let missed = std::mem::take(&mut self.missed);
+        News { lost: self.is_lost(), missed, pushed: self.pushed.take(), told: self.told.take() }
     }
 
     pub(super) fn sit(&mut self, seat: Seat, now: Instant) {
@@ -149,6 +156,11 @@ impl Asking {
 
     pub(super) fn is_seated(&self) -> bool {
         self.seat.is_some()
+    }
+
+    /// Whether the claim has a seat with the keeper of another runtime than this.
+    pub(super) fn sits_elsewhere(&self, home: runtime::Id) -> bool {
+        self.seat.as_ref().is_some_and(|(seat, _)| seat.home != home)
     }
 
     pub(super) fn seat(&mut self) -> Option<(&Seat, &mut Beat)> {

@@ -11,7 +11,7 @@ use tokio::time::Instant;
 use crate::guard::Loss;
 use crate::key::LockKey;
 use crate::provider::Accounting;
-use crate::store::{AcquisitionId, Renewal};
+use crate::store::{AcquisitionId, Claim, Renewal};
 
 use super::lease::Lease;
 use super::pace;
@@ -43,6 +43,8 @@ struct Home {
 struct Entry {
     lease: Arc<Lease>,
     beat: Beat,
+    /// Whether nothing has been heard of it since it was granted.
+    is_new: bool,
 }
 
 /// When something is to be renewed.
@@ -79,7 +81,9 @@ pub(super) enum Entered {
     Kept,
     /// There must be a keeper; it waits for this.
     Unkept(Arc<Notify>),
-    /// The provider is closed, or the lease has been lost already.
+    /// The provider is closed.
+    Closed,
+    /// The lease has been lost already, or the claim is not known any more.
     Refused,
 }
 
@@ -135,12 +139,15 @@ impl Registry {
     /// Enters a new lease.
     pub(super) fn enter(&mut self, lease: &Arc<Lease>, sent: Instant) -> Entered {
         let id = lease.claim().id();
-        if self.closed || self.asking.get(id).is_some_and(Asking::is_lost) {
+        if self.closed {
+            return Entered::Closed;
+        }
+        if self.asking.get(id).is_some_and(Asking::is_lost) {
             return Entered::Refused;
         }
         self.leave(id);
         self.counts.acquired += 1;
-        self.leases.insert(id.clone(), Entry { lease: lease.clone(), beat: Beat::new(sent) });
+        self.leases.insert(id.clone(), Entry { lease: lease.clone(), beat: Beat::new(sent), is_new: true });
         self.settled(lease, sent);
         self.kept(lease.home().id())
     }
@@ -186,6 +193,14 @@ impl Registry {
         self.closed = true;
     }
 
+    /// The claims whose tickets are refreshed; from now on they are not.
+    pub(super) fn take_seats(&mut self) -> Vec<Claim> {
+        let seated = self.asking.values().filter_map(|asking| Some(asking.seated()?.0.claim.clone()));
+        let claims: Vec<_> = seated.collect();
+        claims.iter().for_each(|claim| self.leave(claim.id()));
+        claims
+    }
+
     pub(super) fn leases(&self) -> Vec<Arc<Lease>> {
         self.leases.values().map(|entry| entry.lease.clone()).collect()
     }
@@ -208,6 +223,9 @@ impl Registry {
     /// A claim waits in the store's queue, as it was told by a request that was sent then: from now on its ticket is refreshed.
     pub(super) fn waits(&mut self, seat: &Seat, sent: Instant, ahead: u32) -> Entered {
         let id = seat.claim.id();
+        if self.asking.get(id).is_some_and(|asking| asking.sits_elsewhere(seat.home)) {
+            self.leave(id);
+        }
         let Some(asking) = self.asking.get_mut(id) else { return Entered::Refused };
         asking.sit(seat.clone(), sent);
         self.refreshed(id, sent, ahead);
@@ -227,23 +245,29 @@ impl Registry {
         self.asking.get_mut(id).map(Asking::news).unwrap_or_default()
     }
 
-    /// A releaser has granted the lease to a claim, says the store (R19: perhaps before it has answered).
-    pub(super) fn pushed(&mut self, id: &AcquisitionId, pushed: Pushed) {
-        if let Some(asking) = self.asking.get_mut(id) {
-            asking.push(pushed);
-        }
+    /// A releaser has granted the lease to a claim, says the store (R19: perhaps before it has answered). Whoever is to be woken comes back.
+    pub(super) fn pushed(&mut self, id: &AcquisitionId, pushed: Pushed) -> Option<Arc<Notify>> {
+        let asking = self.asking.get_mut(id)?;
+        asking.push(pushed);
+        Some(asking.wake())
     }
 
-    /// A refreshed ticket has been answered.
-    pub(super) fn told(&mut self, seat: &Seat, told: Told) {
+    /// A refreshed ticket has been answered. Whoever is to be woken comes back.
+    pub(super) fn told(&mut self, seat: &Seat, told: Told) -> Option<Arc<Notify>> {
         let id = seat.claim.id();
         match told.ahead() {
             Some(ahead) => self.refreshed(id, told.sent, ahead),
             None => self.leave(id),
         }
-        if let Some(asking) = self.asking.get_mut(id) {
-            asking.tell(told);
-        }
+        let asking = self.asking.get_mut(id)?;
+        asking.tell(told);
+        Some(asking.wake())
+    }
+
+    /// Every claim that asks, or sleeps between two questions, shall ask again. Whoever is to be woken comes back.
+    pub(super) fn ask_again(&mut self) -> Vec<Arc<Notify>> {
+        self.asking.values_mut().for_each(Asking::miss);
+        self.asking.values().map(Asking::wake).collect()
     }
 
     fn refreshed(&mut self, id: &AcquisitionId, sent: Instant, ahead: u32) {
@@ -263,12 +287,13 @@ impl Registry {
         self.schedule_at(id, Some(due));
     }
 
-    /// A claim was lost, says the store: the lease, if it is one by now.
-    pub(super) fn gone(&mut self, id: &AcquisitionId, loss: Loss) -> Option<Arc<Lease>> {
-        if let Some(asking) = self.asking.get_mut(id) {
+    /// A claim was lost, says the store: the lease, if it is one by now, and whoever is to be woken.
+    pub(super) fn gone(&mut self, id: &AcquisitionId, loss: Loss) -> (Option<Arc<Lease>>, Option<Arc<Notify>>) {
+        let wake = self.asking.get_mut(id).map(|asking| {
             asking.lose(loss);
-        }
-        self.leases.get(id).map(|entry| entry.lease.clone())
+            asking.wake()
+        });
+        (self.leases.get(id).map(|entry| entry.lease.clone()), wake)
     }
 
     /// When the keeper has something to do next, as it is told before it goes to sleep.
@@ -304,11 +329,12 @@ impl Registry {
         // A released lease is in the books, but its time of renewals is over.
         let Some(deadline) = lease.held_until() else { return };
         let left = deadline.saturating_duration_since(sent);
+        let is_new = std::mem::take(&mut entry.is_new);
         // Such as the short claim of a waiter to whom the lease was handed over: it is renewed to its full ttl soon, once also if never again.
         let is_short = left < lease.terms().ttl.saturating_sub(lease.terms().margin);
         let cadence = match lease.terms().renew_every {
             Some(cadence) if is_short => Some(cadence.min(left / 2)),
-            None if is_short => Some(left / 2),
+            None if is_short && is_new => Some(left / 2),
             cadence => cadence,
         };
         let (due, early) = match cadence {
@@ -362,7 +388,7 @@ impl Registry {
         };
         let (mut leases, mut seats) = (Vec::new(), Vec::new());
         for (due, id) in &schedule.schedule {
-            if let Some(Entry { lease, beat }) = self.leases.get(id) {
+            if let Some(Entry { lease, beat, .. }) = self.leases.get(id) {
                 if beat.is_ready(*due, now) {
                     leases.push((lease.clone(), beat.failures));
                 }
@@ -442,7 +468,7 @@ pub(super) fn patience(lease: &Lease, now: Instant) -> Duration {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::store::{Claim, Grant, ProviderId};
+    use crate::store::{Grant, ProviderId};
     use crate::{FencingToken, LeaseOptions, LockKey, RenewalPolicy};
 
     const fn ms(millis: u64) -> Duration {
@@ -517,6 +543,6 @@ mod tests {
         assert_eq!((books.acquired, books.lost, books.released, books.held), (1, 1, 0, 0));
         assert!(books.balances() && registry.plan(home()).is_none());
         registry.close();
-        assert!(matches!(registry.enter(&lease, start), Entered::Refused));
+        assert!(matches!(registry.enter(&lease, start), Entered::Closed));
     }
 }

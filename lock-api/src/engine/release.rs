@@ -210,7 +210,8 @@ impl Job {
         }
         lease.end();
         engine.registry().end(&lease, end);
-        lease.pass_turn();
+        // Whoever has got the turn meanwhile; the next one will ask anyway.
         engine.turns.nudge(lease.key());
+        lease.pass_turn();
     }
 }

@@ -83,7 +83,8 @@ impl<'a> Attempting<'a> {
             }
             Err(error) => self.dirty |= error.is_outcome_unknown(),
         }
-        if !self.dirty && !self.queued {
+        // A ticket keeps nobody waiting: `close` withdraws it, whether its caller is polled or not.
+        if !self.dirty {
             self.open = None;
         }
         answer.map(|reply| (sent, reply))
@@ -135,8 +136,8 @@ impl Drop for Attempting<'_> {
 impl Engine {
     fn begin_claim(&self, key: &LockKey) -> (Claim, Arc<Notify>) {
         let claim = Claim::new(key.clone(), AcquisitionId::random(self.id));
-        let can = self.store.capabilities();
-        let news = if can.push || can.queue { self.registry().begins(claim.id().clone()) } else { Arc::default() };
+        // Always: what the store can do it may know only after its first answer.
+        let news = self.registry().begins(claim.id().clone());
         (claim, news)
     }
 
@@ -153,6 +154,18 @@ impl Engine {
             let _ = engine.withdraw(&claim).await;
             drop(permit);
         });
+    }
+
+    /// Withdraws what waits in the store's queue, because the provider is closed.
+    pub(super) fn withdraw_closed(self: &Arc<Self>, claims: Vec<Claim>) {
+        for claim in claims {
+            let engine = self.clone();
+            self.spawn(&Handle::current(), async move {
+                if let Err(error) = engine.withdraw(&claim).await {
+                    tracing::debug!(lock.key = %claim.key(), %error, "ticket not withdrawn while shutting down");
+                }
+            });
+        }
     }
 
     async fn withdraw(&self, claim: &Claim) -> Result<()> {

@@ -32,6 +32,16 @@ struct Entry {
     last_ticket: u64,
     /// Wakes the one who asks; made when it first sleeps.
     nudge: Option<Arc<Notify>>,
+    /// It was nudged before that.
+    nudged: bool,
+}
+
+impl Entry {
+    /// Whom to wake; nobody yet if the one who asks has not slept so far, and then it will not sleep.
+    fn nudge(&mut self) -> Option<Arc<Notify>> {
+        self.nudged |= self.nudge.is_none() && !self.held;
+        self.nudge.clone()
+    }
 }
 
 impl Default for Turns {
@@ -93,19 +103,16 @@ impl Turns {
     /// Wakes the caller of this process that asks for the key, if it sleeps between two questions.
     pub(super) fn nudge(&self, key: &LockKey) {
         // Outside the lock: a waker is somebody else's code.
-        let nudge = self.shard(key).get(key).and_then(|entry| entry.nudge.clone());
+        let nudge = self.shard(key).get_mut(key).and_then(Entry::nudge);
         if let Some(nudge) = nudge {
             nudge.notify_one();
         }
     }
 
-    /// Wakes all callers that sleep between two questions.
-    pub(super) fn nudge_all(&self) {
-        for shard in &self.shards {
-            let shard = shard.lock().expect("no code in here panics");
-            let nudges: Vec<_> = shard.values().filter_map(|entry| entry.nudge.clone()).collect();
-            drop(shard);
-            nudges.iter().for_each(|nudge| nudge.notify_one());
+    /// The lease that is on its way with the turn is lost: whoever gets the turn has to ask.
+    pub(super) fn unhold(&self, key: &LockKey) {
+        if let Some(entry) = self.shard(key).get_mut(key) {
+            entry.held = false;
         }
     }
 
@@ -125,9 +132,14 @@ struct Place<'a> {
 
 impl Drop for Place<'_> {
     fn drop(&mut self) {
-        if let Some(entry) = self.turns.shard(self.key).get_mut(self.key) {
-            entry.waiters.retain(|(ticket, _)| *ticket != self.ticket);
-        }
+        let mut shard = self.turns.shard(self.key);
+        let left = shard.get_mut(self.key).and_then(|entry| {
+            let place = entry.waiters.iter().position(|(ticket, _)| *ticket == self.ticket)?;
+            entry.waiters.remove(place)
+        });
+        drop(shard);
+        // Outside the lock: dropping it wakes the receiver, and a waker is somebody else's code.
+        drop(left);
     }
 }
 
@@ -156,7 +168,13 @@ impl Turn {
     pub(super) fn nudged(&self) -> Arc<Notify> {
         match &self.0 {
             Some(Right { turns, key, .. }) => {
-                turns.shard(key).entry(key.clone()).or_default().nudge.get_or_insert_default().clone()
+                let mut shard = turns.shard(key);
+                let entry = shard.entry(key.clone()).or_default();
+                let nudge = entry.nudge.get_or_insert_default().clone();
+                if std::mem::take(&mut entry.nudged) {
+                    nudge.notify_one();
+                }
+                nudge
             }
             None => Arc::default(),
         }
@@ -174,7 +192,10 @@ impl Turn {
 
     /// The lease that came with the turn.
     pub(super) fn take_baton(&mut self) -> Option<Baton> {
-        self.0.as_mut().and_then(|right| right.baton.take())
+        let right = self.0.as_mut()?;
+        let baton = right.baton.take()?;
+        right.turns.unhold(&right.key);
+        Some(baton)
     }
 }
 
@@ -285,7 +306,10 @@ mod tests {
     fn a_nudge_is_kept_until_somebody_sleeps() {
         let (turns, key) = turns();
         let Found::Turn(turn) = turns.try_take(&key) else { panic!("nobody wants it yet") };
+        // Between the store's answer and the first sleep.
+        turns.nudge(&key);
         let nudged = turn.nudged();
+        assert!(poll(pin!(nudged.notified())).is_ready());
         turns.nudge(&key);
         assert!(poll(pin!(nudged.notified())).is_ready());
         assert!(poll(pin!(nudged.notified())).is_pending());

@@ -31,14 +31,15 @@ impl Engine {
             return;
         }
         let mut listening = self.listening.lock().expect("no code in here panics");
-        let needed = match &*listening {
-            Listening::NotYet => true,
-            Listening::Listens(task) => task.is_finished(),
-            Listening::Never => false,
+        let (needed, first) = match &*listening {
+            Listening::NotYet => (true, true),
+            Listening::Listens(task) => (task.is_finished(), false),
+            Listening::Never => (false, false),
         };
         if needed {
             let request = Watch::provider(self.id);
-            let work = listen(Arc::downgrade(self), self.store.clone(), request, self.gone.clone());
+            let hearing = Hearing(Arc::downgrade(self));
+            let work = listen(hearing, self.store.clone(), request, first, self.gone.clone());
             *listening = Listening::Listens(tokio::spawn(work));
         }
     }
@@ -47,10 +48,12 @@ impl Engine {
         match event {
             StoreEvent::Freed { key } => self.turns.nudge(&key),
             StoreEvent::Granted { id, grant, expires_at, .. } => {
-                self.registry().pushed(&id, Pushed { grant, expires_at });
+                let wake = self.registry().pushed(&id, Pushed { grant, expires_at });
+                wake.iter().for_each(|wake| wake.notify_one());
             }
             StoreEvent::Gone { key, id, loss } => {
-                let lease = self.registry().gone(&id, loss);
+                let (lease, wake) = self.registry().gone(&id, loss);
+                wake.iter().for_each(|wake| wake.notify_one());
                 if let Some(lease) = lease
                     && lease.lose(loss)
                 {
@@ -64,15 +67,45 @@ impl Engine {
 
     /// What was missed is asked for: waiters ask, and holders renew.
     fn ask_everything(self: &Arc<Self>) {
-        self.turns.nudge_all();
+        self.waiters_ask();
         self.registry().all_due(Instant::now());
+    }
+
+    fn waiters_ask(&self) {
+        let wakes = self.registry().ask_again();
+        wakes.iter().for_each(|wake| wake.notify_one());
+    }
+}
+
+/// Whoever listens. Its end is that of the stream, be it by the end of its runtime: who waits on another one polls from then on, and opens the next.
+struct Hearing(Weak<Engine>);
+
+impl Hearing {
+    fn ends(&self) {
+        if let Some(engine) = self.0.upgrade()
+            && engine.hears.swap(false, Ordering::Relaxed)
+        {
+            engine.waiters_ask();
+        }
+    }
+}
+
+impl Drop for Hearing {
+    fn drop(&mut self) {
+        self.ends();
     }
 }
 
 /// Listens as long as the engine lives, and opens the stream again when it breaks.
-async fn listen(engine: Weak<Engine>, store: Arc<dyn LeaseStore>, request: Watch, gone: CancellationToken) {
+async fn listen(
+    hearing: Hearing,
+    store: Arc<dyn LeaseStore>,
+    request: Watch,
+    mut first: bool,
+    gone: CancellationToken,
+) {
+    let engine = hearing.0.clone();
     let mut failed = 0;
-    let mut first = true;
     loop {
         let opened = tokio::select! {
             opened = store.watch(&request) => opened,
@@ -84,7 +117,7 @@ async fn listen(engine: Weak<Engine>, store: Arc<dyn LeaseStore>, request: Watch
                 listening.hears.store(true, Ordering::Relaxed);
                 // What was missed while there was no stream.
                 if std::mem::take(&mut first) {
-                    listening.turns.nudge_all();
+                    listening.waiters_ask();
                 } else {
                     listening.ask_everything();
                 }
@@ -101,11 +134,7 @@ async fn listen(engine: Weak<Engine>, store: Arc<dyn LeaseStore>, request: Watch
             }
             Err(error) => Some(error),
         };
-        if let Some(engine) = engine.upgrade()
-            && engine.hears.swap(false, Ordering::Relaxed)
-        {
-            engine.turns.nudge_all();
-        }
+        hearing.ends();
         if let Some(error) = broken {
             tracing::warn!(%error, "the stream of hints broke; waiters poll until it is open again");
         }

@@ -90,9 +90,10 @@ impl MemoryProvider {
         let (victim, taken) = {
             let mut state = shard.lock();
             let victim = state.find(hash, key).map(|entry| self.describe(entry)).filter(meant)?;
+            // First, and under the same lock: whoever hears of the release finds it in the history, which has the order of the releases (C22).
+            self.remember(key.clone(), ForcedRelease::of(&victim, SystemTime::now(), reason));
             (victim, state.force_release(hash, key)?)
         };
-        self.remember(key.clone(), ForcedRelease::of(&victim, SystemTime::now(), reason));
         let Taken { token, after } = taken;
         if let Some(signal) = after.signal {
             signal.send_replace(Some(Loss::ForceReleased));

@@ -90,8 +90,15 @@ pub(crate) struct Slot {
 }
 
 enum State {
-    Held { guards: Guards, _active: ActiveHold },
-    Ended(Option<Ending>),
+    Held {
+        guards: Guards,
+        _active: ActiveHold,
+    },
+    /// `loss` is how the locks had been lost by then, whatever ended the hold: a loss is final (C4).
+    Ended {
+        ending: Option<Ending>,
+        loss: Option<Loss>,
+    },
 }
 
 impl Slot {
@@ -117,16 +124,15 @@ impl Slot {
     pub(crate) fn loss(&self) -> Option<Loss> {
         match &*self.lock() {
             State::Held { guards, .. } => guards.loss(),
-            State::Ended(Some(Ending::Lost(loss))) => Some(*loss),
-            State::Ended(_) => None,
+            State::Ended { loss, .. } => *loss,
         }
     }
 
     pub(crate) fn lost(&self) -> LostSignal {
         match &*self.lock() {
             State::Held { guards, .. } => guards.lost(),
-            State::Ended(Some(Ending::Lost(loss))) => LostSignal::new(std::future::ready(*loss)),
-            State::Ended(_) => LostSignal::never(),
+            State::Ended { loss: Some(loss), .. } => LostSignal::new(std::future::ready(*loss)),
+            State::Ended { loss: None, .. } => LostSignal::never(),
         }
     }
 
@@ -135,20 +141,25 @@ impl Slot {
         match &*self.lock() {
             State::Held { guards, .. } if abort_on_loss => guards.loss().map(Ending::Lost),
             State::Held { .. } => None,
-            State::Ended(ending) => *ending,
+            State::Ended { ending, .. } => *ending,
         }
     }
 
     /// Ends the hold, if nobody has: the locks are released, in the background where that takes time.
     pub(crate) fn end(&self, outcome: &'static str, ending: Option<Ending>) {
         let mut state = self.lock();
-        if matches!(*state, State::Ended(_)) {
+        let loss = match (&*state, ending) {
+            (State::Ended { .. }, _) => return,
+            (State::Held { .. }, Some(Ending::Lost(loss))) => Some(loss),
+            // Looked at under the lock: what anybody has seen lost until now stays lost.
+            (State::Held { guards, .. }, _) => guards.loss(),
+        };
+        let State::Held { guards, _active } = std::mem::replace(&mut *state, State::Ended { ending, loss }) else {
             return;
-        }
-        let State::Held { guards, _active } = std::mem::replace(&mut *state, State::Ended(ending)) else { return };
+        };
         drop(state);
         let hold = self.since.elapsed();
-        let outcome = if guards.loss().is_some() { "lost" } else { outcome };
+        let outcome = if loss.is_some() { "lost" } else { outcome };
         drop(guards);
         let class = &self.gate.class;
         self.gate.tally.pace.record(hold);

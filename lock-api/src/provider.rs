@@ -48,7 +48,8 @@ pub trait LockProvider: fmt::Debug + fmt::Display + Send + Sync + 'static {
     /// polling, such as the loser of a `select!`; drop it.
     async fn acquire_with(&self, key: LockKey, options: AcquireOptions) -> Result<Acquired>;
 
-    /// What this provider promises beyond the required.
+    /// What this provider promises beyond the required. It may grow when the provider has met its server: a MongoDB provider knows after its first
+    /// answer whether there are pushes.
     fn capabilities(&self) -> Capabilities;
 
     /// How many acquisitions there were and what became of them (C23).
@@ -144,7 +145,7 @@ pub struct Capabilities {
     pub expiry: bool,
     /// The minimum hold (C25).
     pub minimum_hold: bool,
-    /// Grants follow the order of the calls, across all clients of the store (C15).
+    /// Grants follow the order of the queue (C15): of the calls within a process, and of the places of the processes across them.
     pub fair: bool,
     /// Waiters and holders hear of changes without asking (C16, C17).
     pub push: bool,

@@ -1,5 +1,6 @@
 //! C15: who waits is served in the order of the queue.
 
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use distlock_api::{LockGuard, LockKey, Wait};
@@ -127,15 +128,16 @@ async fn nobody_barges(cx: Context) -> Verdict {
 
 /// Each has one waiter at a time, so that within a round nobody can have two turns.
 async fn even_turns(cx: Context) -> Verdict {
+    const TURNS: u32 = 40;
     let clients = cx.clients::<4>().await?;
     let key = random_key();
-    let turns = std::sync::Arc::new(std::sync::Mutex::new([0_u32; 4]));
-    let ends = Instant::now() + Duration::from_secs(3);
+    let turns = Arc::new(Mutex::new([0_u32; 4]));
+    let ends = Instant::now() + LIVENESS;
     let mut tasks = JoinSet::new();
     for (n, client) in clients.into_iter().enumerate() {
         let (key, turns) = (key.clone(), turns.clone());
         tasks.spawn(async move {
-            while Instant::now() < ends {
+            while turns.lock().expect("not poisoned").iter().sum::<u32>() < TURNS && Instant::now() < ends {
                 let guard = client.take(&key, renewed(LONG)).await?;
                 turns.lock().expect("not poisoned")[n] += 1;
                 tokio::time::sleep(Duration::from_millis(5)).await;
@@ -148,7 +150,7 @@ async fn even_turns(cx: Context) -> Verdict {
     all_passed(tasks).await?;
     let turns = *turns.lock().expect("not poisoned");
     let (fewest, most) = (turns.iter().min().copied().unwrap_or(0), turns.iter().max().copied().unwrap_or(0));
-    ensure!(fewest >= 5, "too few turns to judge by: {turns:?}");
+    ensure!(turns.iter().sum::<u32>() >= TURNS, "too few turns within {LIVENESS:?} to judge by: {turns:?}");
     ensure!(fewest * 3 >= most * 2, "the turns are uneven: {turns:?}");
     Ok(())
 }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use super::Outcome;
 use crate::checks;
-use crate::context::Context;
+use crate::context::{Context, LONG, random_key, renewed};
 use crate::failure::{Verdict, ensure};
 use crate::stage::Stage;
 
@@ -32,6 +32,8 @@ async fn capabilities(stage: &Arc<Stage>) -> Verdict {
     stage.ready().await?;
     let context = Context::new(Arc::clone(stage));
     let [client] = context.clients().await?;
+    // Some providers know what they can do only after they have met their server.
+    drop(client.take(&random_key(), renewed(LONG)).await?);
     let (declared, seen) = (stage.profile().capabilities(), client.capabilities());
     let (admin, has_admin) = (stage.profile().has_admin(), client.admin().is_some());
     context.finish().await;

@@ -13,8 +13,17 @@ pub trait Contender: Default + Send + Sync + 'static {
     /// As it is called in the tables.
     const NAME: &'static str;
 
+    /// Acquires the lock of a key, waits for `work` under it and releases.
+    fn locked_during<W: Future<Output: Send> + Send>(
+        &self,
+        key: &LockKey,
+        work: W,
+    ) -> impl Future<Output = W::Output> + Send;
+
     /// Acquires the lock of a key, runs `work` under it and releases.
-    fn locked<T: Send>(&self, key: &LockKey, work: impl FnOnce() -> T + Send) -> impl Future<Output = T> + Send;
+    fn locked<T: Send>(&self, key: &LockKey, work: impl FnOnce() -> T + Send) -> impl Future<Output = T> + Send {
+        self.locked_during(key, async { work() })
+    }
 }
 
 /// One tokio mutex, whatever the key: what there is to pay without keys.
@@ -24,9 +33,9 @@ pub struct Bare(tokio::sync::Mutex<()>);
 impl Contender for Bare {
     const NAME: &'static str = "tokio Mutex, no key";
 
-    async fn locked<T: Send>(&self, _key: &LockKey, work: impl FnOnce() -> T + Send) -> T {
+    async fn locked_during<W: Future<Output: Send> + Send>(&self, _key: &LockKey, work: W) -> W::Output {
         let guard = self.0.lock().await;
-        let done = work();
+        let done = work.await;
         drop(guard);
         done
     }
@@ -44,9 +53,9 @@ impl Default for Keyed {
 impl Contender for Keyed {
     const NAME: &'static str = "keyed-lock";
 
-    async fn locked<T: Send>(&self, key: &LockKey, work: impl FnOnce() -> T + Send) -> T {
+    async fn locked_during<W: Future<Output: Send> + Send>(&self, key: &LockKey, work: W) -> W::Output {
         let guard = self.0.lock(key.clone()).await;
-        let done = work();
+        let done = work.await;
         drop(guard);
         done
     }
@@ -64,9 +73,9 @@ impl Default for Lockable {
 impl Contender for Lockable {
     const NAME: &'static str = "lockable";
 
-    async fn locked<T: Send>(&self, key: &LockKey, work: impl FnOnce() -> T + Send) -> T {
+    async fn locked_during<W: Future<Output: Send> + Send>(&self, key: &LockKey, work: W) -> W::Output {
         let guard = self.0.async_lock(key.clone()).await;
-        let done = work();
+        let done = work.await;
         drop(guard);
         done
     }
@@ -84,10 +93,10 @@ impl Default for Plain {
 impl Contender for Plain {
     const NAME: &'static str = "distlock acquire_with";
 
-    async fn locked<T: Send>(&self, key: &LockKey, work: impl FnOnce() -> T + Send) -> T {
+    async fn locked_during<W: Future<Output: Send> + Send>(&self, key: &LockKey, work: W) -> W::Output {
         let acquired = self.0.acquire_with(key.clone(), AcquireOptions::new()).await;
         let guard = acquired.ok().and_then(|acquired| acquired.held()).expect("a wait without end ends with a guard");
-        let done = work();
+        let done = work.await;
         assert!(guard.release().await.is_ok_and(|outcome| outcome.is_released()));
         done
     }
@@ -105,9 +114,9 @@ impl Default for Fluent {
 impl Contender for Fluent {
     const NAME: &'static str = "distlock acquire(key)";
 
-    async fn locked<T: Send>(&self, key: &LockKey, work: impl FnOnce() -> T + Send) -> T {
+    async fn locked_during<W: Future<Output: Send> + Send>(&self, key: &LockKey, work: W) -> W::Output {
         let guard = self.0.acquire(key).await.expect("a wait without end ends with a guard");
-        let done = work();
+        let done = work.await;
         assert!(guard.release().await.is_ok_and(|outcome| outcome.is_released()));
         done
     }

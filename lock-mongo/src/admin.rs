@@ -117,6 +117,7 @@ impl LockAdmin for MongoStore {
 fn info(key: &LockKey, state: State) -> Result<LockInfo> {
     let last = FencingToken::new(token(state.token.unwrap_or(0))?);
     let holder = state.holder.as_deref().map(AcquisitionId::new);
-    let (remaining, owner) = (millis(state.remaining), state.owner.clone());
-    Ok(LockInfo::new(key.clone(), holder, last, remaining).with_holder(owner, state.into_metadata()))
+    let (remaining, owner, waiting) = (millis(state.remaining), state.owner.clone(), state.waiting);
+    let info = LockInfo::new(key.clone(), holder, last, remaining).with_waiting(waiting);
+    Ok(info.with_holder(owner, state.into_metadata()))
 }

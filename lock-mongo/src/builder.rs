@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use distlock_api::{ErrorKind, Holder, LeaseOptions, LeaseProvider, LockError, Result};
+use distlock_api::{ErrorKind, HandOff, Holder, LeaseOptions, LeaseProvider, LockError, QueueOptions, Result};
 use mongodb::Client;
 use mongodb::options::{
     CollectionOptions, DatabaseOptions, ReadConcern, ReadPreference, SelectionCriteria, WriteConcern,
@@ -37,6 +37,8 @@ pub struct MongoProviderBuilder {
     holder: Holder,
     owner_index: bool,
     poll_interval: Option<(Duration, Duration)>,
+    queue: Option<QueueOptions>,
+    hand_off: Option<HandOff>,
 }
 
 impl MongoProviderBuilder {
@@ -52,6 +54,8 @@ impl MongoProviderBuilder {
             holder: Holder::of_this_process(),
             owner_index: true,
             poll_interval: None,
+            queue: Some(QueueOptions::new()),
+            hand_off: Some(HandOff::new()),
         }
     }
 
@@ -105,6 +109,30 @@ impl MongoProviderBuilder {
         self
     }
 
+    /// How waiters queue up with those of other processes, in the lock's record. Defaults to [`QueueOptions::new`].
+    pub fn queue(mut self, options: QueueOptions) -> Self {
+        self.queue = Some(options);
+        self
+    }
+
+    /// No place in the queue: waiters poll, and stand back behind those who have one. Defaults to queueing.
+    pub fn without_queue(mut self) -> Self {
+        self.queue = None;
+        self
+    }
+
+    /// How long a lease is handed on within the process while others wait for it. Defaults to [`HandOff::new`].
+    pub fn hand_off(mut self, limits: HandOff) -> Self {
+        self.hand_off = Some(limits);
+        self
+    }
+
+    /// No handing on: every guard has a lease of its own, and every release goes to the server. Defaults to handing on.
+    pub fn without_hand_off(mut self) -> Self {
+        self.hand_off = None;
+        self
+    }
+
     /// How long after its expiry a record is removed by the server, in whole seconds. Defaults to 1 h, which is also the shortest.
     ///
     /// The first to create the collection's TTL index decides; a provider that wants another time logs a warning and goes on.
@@ -127,6 +155,7 @@ impl MongoProviderBuilder {
     pub fn build(self) -> Result<MongoProvider> {
         let (lease, holder, poll_interval, request_timeout) =
             (self.lease, self.holder.clone(), self.poll_interval, self.request_timeout);
+        let (queue, hand_off) = (self.queue, self.hand_off);
         let store = Arc::new(self.build_store()?);
         let mut engine = LeaseProvider::builder(Arc::<MongoStore>::clone(&store))
             .lease(lease)
@@ -135,6 +164,14 @@ impl MongoProviderBuilder {
         if let Some((min, max)) = poll_interval {
             engine = engine.poll_interval(min, max);
         }
+        engine = match queue {
+            Some(queue) => engine.queue(queue),
+            None => engine.without_queue(),
+        };
+        engine = match hand_off {
+            Some(limits) => engine.hand_off(limits),
+            None => engine.without_hand_off(),
+        };
         Ok(MongoProvider::new(store, engine.build()?))
     }
 
@@ -198,6 +235,8 @@ impl std::fmt::Debug for MongoProviderBuilder {
             .field("request_timeout", &self.request_timeout)
             .field("retryable_writes", &self.retryable_writes)
             .field("lease", &self.lease)
+            .field("queue", &self.queue)
+            .field("hand_off", &self.hand_off)
             .field("holder", &self.holder)
             .field("owner_index", &self.owner_index)
             .field("poll_interval", &self.poll_interval)

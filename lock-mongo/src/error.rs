@@ -148,7 +148,9 @@ impl Verdict {
             6 | 7 | 89 | 91 | 134 | 189 | 262 | 9001 | 10058 | 10107 | 11600 | 11602 | 13435 | 13436 => {
                 (ErrorKind::Unavailable, OutcomeUnknown, "MongoDB cannot serve now")
             }
-            20 | 51144 => (ErrorKind::Unsupported, Permanent, "this MongoDB deployment cannot do what was asked"),
+            20 | 40573 | 51144 => {
+                (ErrorKind::Unsupported, Permanent, "this MongoDB deployment cannot do what was asked")
+            }
             14 | 15 | 241 | 16554 => (ErrorKind::Corrupt, Permanent, "a lock record is not what the protocol allows"),
             2 | 9 | 26 | 59 | 66 | 72 | 73 | 115 | 121 | 166 | 303 | 323 | 10334 | 11000 | 17280 => {
                 (ErrorKind::Other, Permanent, "MongoDB refused the operation")

@@ -12,14 +12,22 @@ use distlock_api::Holder;
 use distlock_api::store::AcquisitionId;
 use mongodb::bson::{Bson, Document, doc};
 
+mod acquire;
 mod admin;
 mod answer;
 mod events;
+mod hints;
+mod queue;
+mod release;
+mod renew;
 #[cfg(test)]
 mod tests;
 
-pub(crate) use answer::{Acquisition, Forced, ForcedEntry, Keyed, Marked, Released, State};
+pub(crate) use answer::{Acquisition, Forced, ForcedEntry, Keyed, Marked, Queued, Released, Seated, State, Waiters};
 pub(crate) use events::Watcher;
+pub(crate) use hints::{Hints, Told};
+pub(crate) use queue::{Seat, seats_by_key};
+pub(crate) use renew::Extension;
 
 /// The document's identity. In a lock collection this is the lock's key.
 const ID: &str = "_id";
@@ -34,6 +42,11 @@ const ACQUIRED_AT: &str = "acquiredAt";
 const EXPIRES_AT: &str = "expiresAt";
 /// Milliseconds; for people.
 const TTL: &str = "ttl";
+/// Who waits, in the order of their coming; absent when nobody does. See `queue.rs`.
+const QUEUE: &str = "queue";
+/// The first token of the present block, if a releaser granted it; absent if the holder took the lease itself. Unlike everything else that a grant says it
+/// differs from what was there before, so that a change stream always tells it, and with it the length of the block.
+const PASSED: &str = "passed";
 /// A minimum hold that goes on after a release.
 const CLOSED_UNTIL: &str = "closedUntil";
 /// The last acquisition that released.
@@ -50,8 +63,10 @@ const OWNER: &str = "owner";
 const META: &str = "meta";
 /// `[{lockId, owner, token, at, why}]`, the last [`AUDIT_LEN`] releases by force.
 const AUDIT: &str = "audit";
-/// What an operation has decided; set by its first stage, read by the second, removed by the third.
+/// What an operation has found out and decided; set by its first stages, read by the next, removed by the last.
 const STEP: &str = "step";
+/// The decision.
+const DO: &str = "step.do";
 
 const AUDIT_LEN: i32 = 5;
 /// Bytes of a reason that are kept.
@@ -63,6 +78,10 @@ const ANSWER: &str = "distlock";
 
 const TAKE: &str = "take";
 const EXTEND: &str = "extend";
+const WAIT: &str = "wait";
+const PASS: &str = "pass";
+const FREE: &str = "free";
+const DROP: &str = "drop";
 const LEAVE: &str = "leave";
 
 /// Where the fields of a lease are.
@@ -78,22 +97,6 @@ pub(crate) enum Clock {
     ClusterTime,
     /// A standalone has none. The server's clock in the same magnitude: seconds × 2³⁰ + milliseconds × 2²⁰.
     WallTime,
-}
-
-/// One lease that is to be renewed.
-#[derive(Clone, Debug)]
-pub(crate) struct Extension {
-    pub(crate) key: String,
-    pub(crate) id: AcquisitionId,
-    pub(crate) token: i64,
-    pub(crate) ttl: Duration,
-}
-
-impl Extension {
-    /// Whether both are about the same lease.
-    pub(crate) fn is_of(&self, other: &Self) -> bool {
-        (&self.key, &self.id, self.token) == (&other.key, &other.id, other.token)
-    }
 }
 
 /// The document of a key.
@@ -127,132 +130,6 @@ impl Layout {
         format!("${}{field}", self.prefix)
     }
 
-    /// One attempt to acquire (R8). An upsert: without a document the lease is free.
-    pub(crate) fn acquire(
-        &self,
-        id: &AcquisitionId,
-        ttl: Duration,
-        tokens: i32,
-        holder: &Holder,
-        clock: Clock,
-    ) -> Vec<Document> {
-        let last_token = doc! { "$ifNull": [self.value(TOKEN), 0_i64] };
-        let first = doc! { "$max": [{ "$add": [last_token, 1_i64] }, clock.reading()] };
-        let end = later_by(ttl);
-        let owner = holder.owner.as_deref().map_or_else(removed, literal);
-        let remarks = holder.metadata.as_deref().map_or_else(removed, |remarks| {
-            let remarks = remarks.iter().map(|(k, v)| Bson::from(doc! { "k": k, "v": v }));
-            literal(remarks.collect::<Vec<_>>())
-        });
-        let steps =
-            [(TAKE, doc! { "$and": [{ "$not": [self.held_by(id)] }, self.is_free()] }), (EXTEND, self.held_by(id))];
-        let mut change = doc! {};
-        for (field, new) in [
-            (LOCK_ID, literal(id.as_str())),
-            // Beyond the last token there is an error, and nothing is written; without the conversion there would be a floating-point number.
-            (TOKEN, doc! { "$toLong": { "$add": [first, i64::from(tokens) - 1] } }.into()),
-            (TOKENS, tokens.into()),
-            (ACQUIRED_AT, "$$NOW".into()),
-            (CLOSED_UNTIL, removed()),
-            // A grant that finds a holder finds an expired one.
-            (EXPIRED, doc! { "$ifNull": [self.value(LOCK_ID), "$$REMOVE"] }.into()),
-            (OWNER, owner),
-            (META, remarks),
-        ] {
-            change.insert(self.path(field), self.when(&[(TAKE, new)], field));
-        }
-        let ttl = millis(ttl);
-        change.insert(self.path(TTL), self.when(&[(TAKE, ttl.into()), (EXTEND, ttl.into())], TTL));
-        // R3: an extension never shortens.
-        let extended = doc! { "$max": [self.value(EXPIRES_AT), end.clone()] };
-        let end = self.when(&[(TAKE, end), (EXTEND, extended.into())], EXPIRES_AT);
-        change.insert(self.path(EXPIRES_AT), end);
-        self.in_steps(steps, change)
-    }
-
-    /// The [`Acquisition`] of the document after [`acquire`](Self::acquire).
-    pub(crate) fn acquisition(&self, id: &AcquisitionId) -> Document {
-        answer(doc! {
-            "granted": self.held_by(id),
-            "token": self.value(TOKEN),
-            "tokens": { "$ifNull": [self.value(TOKENS), 1] },
-            "remaining": self.remaining(),
-            "now": { "$toLong": "$$NOW" },
-        })
-    }
-
-    /// One release (R12 without a queue, R13). Changes nothing unless the acquisition holds the lease, unexpired.
-    pub(crate) fn release(&self, id: &AcquisitionId, hold_at_least: Option<Duration>) -> Vec<Document> {
-        let closed = hold_at_least.map_or_else(removed, |hold| {
-            let until = doc! { "$add": [self.value(ACQUIRED_AT), millis(hold)] };
-            doc! { "$cond": [{ "$gt": [until.clone(), "$$NOW"] }, until, "$$REMOVE"] }.into()
-        });
-        // The later one, so that the TTL index does not remove a record that keeps its key closed.
-        let end = doc! { "$max": ["$$NOW", closed.clone()] };
-        let mut change = doc! {};
-        for (field, new) in [
-            (CLOSED_UNTIL, closed),
-            (EXPIRES_AT, end.into()),
-            (LAST_RELEASED, literal(id.as_str())),
-            (RELEASED, self.released_too(id)),
-            (LOCK_ID, removed()),
-            (OWNER, removed()),
-            (META, removed()),
-        ] {
-            change.insert(self.path(field), self.when(&[(TAKE, new)], field));
-        }
-        self.in_steps([(TAKE, self.held_by(id))], change)
-    }
-
-    /// The [`Released`] of the document after [`release`](Self::release): true also for a repeated one.
-    pub(crate) fn released(&self, id: &AcquisitionId) -> Document {
-        answer(doc! { "released": { "$in": [literal(id.as_str()), self.released_before()] } })
-    }
-
-    /// Who has released lately, the last one first.
-    fn released_before(&self) -> Document {
-        doc! { "$cond": [{ "$isArray": self.value(RELEASED) }, self.value(RELEASED), []] }
-    }
-
-    fn released_too(&self, id: &AcquisitionId) -> Bson {
-        let all = doc! { "$concatArrays": [[literal(id.as_str())], self.released_before()] };
-        doc! { "$slice": [all, RELEASED_LEN] }.into()
-    }
-
-    /// The leases of a batch that may be extended (R14): by key alone it would revive others', without the token one that was taken
-    /// away by force, without the expiry test one that nobody holds any more.
-    ///
-    /// The identities stand in one constant list, not in a branch of `$or` each: that leaves the planner one plan, and 200 leases take a third of the time.
-    pub(crate) fn renewable(&self, batch: &[Extension]) -> Document {
-        let one = doc! { "key": format!("${ID}"), "id": self.value(LOCK_ID), "token": self.value(TOKEN) };
-        let each = batch
-            .iter()
-            .map(|lease| doc! { "key": &lease.key, "id": lease.id.as_str(), "token": lease.token }.into())
-            .collect::<Vec<Bson>>();
-        let mut filter = by_keys(batch.iter().map(|lease| lease.key.as_str()));
-        let test = doc! { "$and": [
-            { "$gt": [self.value(EXPIRES_AT), "$$NOW"] },
-            { "$in": [one, literal(each)] },
-        ] };
-        filter.insert("$expr", test);
-        filter
-    }
-
-    /// Extends what [`renewable`](Self::renewable) has found.
-    pub(crate) fn renew(&self, batch: &[Extension]) -> Vec<Document> {
-        let ttl: Bson = match batch {
-            [first, rest @ ..] if rest.iter().all(|lease| lease.ttl == first.ttl) => millis(first.ttl).into(),
-            _ => {
-                let ids: Vec<Bson> = batch.iter().map(|lease| lease.id.as_str().into()).collect();
-                let ttls: Vec<Bson> = batch.iter().map(|lease| millis(lease.ttl).into()).collect();
-                let place = doc! { "$indexOfArray": [literal(ids), self.value(LOCK_ID)] };
-                doc! { "$arrayElemAt": [literal(ttls), place] }.into()
-            }
-        };
-        let end = doc! { "$max": [self.value(EXPIRES_AT), { "$add": ["$$NOW", ttl.clone()] }] };
-        vec![doc! { "$set": { self.path(EXPIRES_AT): end, self.path(TTL): ttl } }]
-    }
-
     /// The [`State`] of a document.
     pub(crate) fn state(&self) -> Document {
         answer(doc! {
@@ -262,6 +139,7 @@ impl Layout {
             "revoked": self.value(REVOKED),
             "owner": self.value(OWNER),
             "meta": self.value(META),
+            "waiting": { "$size": self.live_tickets() },
         })
     }
 
@@ -311,24 +189,37 @@ impl Layout {
         doc! { "$subtract": [{ "$max": [lease, self.value(CLOSED_UNTIL), "$$NOW"] }, "$$NOW"] }
     }
 
+    /// When a free lease became free, null if nobody knows. The end of a hold is later than the expiry, or there is none.
+    fn opened(&self) -> Document {
+        doc! { "$max": [self.value(EXPIRES_AT), self.value(CLOSED_UNTIL)] }
+    }
+
     /// The field's new value in each of some steps, and in the others what it is.
     fn when(&self, changes: &[(&str, Bson)], field: &str) -> Bson {
-        let step = self.value(STEP);
+        let step = self.value(DO);
         changes.iter().fold(self.value(field).into(), |otherwise: Bson, (name, new)| {
             doc! { "$cond": [{ "$eq": [&step, *name] }, new, otherwise] }.into()
         })
     }
 
-    /// Decides once, on the document as it was, and then changes it.
-    fn in_steps<const N: usize>(&self, steps: [(&str, Document); N], change: Document) -> Vec<Document> {
+    /// Finds out one thing after the other, decides once, on the record as it was, for the first step whose condition holds, and then changes it.
+    fn in_steps(
+        &self,
+        findings: impl IntoIterator<Item = (&'static str, Document)>,
+        steps: impl IntoIterator<Item = (&'static str, Document)>,
+        change: Document,
+    ) -> Vec<Document> {
         let branches: Vec<Document> =
             steps.into_iter().map(|(name, case)| doc! { "case": case, "then": name }).collect();
         let decision = doc! { "$switch": { "branches": branches, "default": LEAVE } };
-        vec![
-            doc! { "$set": { self.path(STEP): decision } },
+        let mut stages: Vec<Document> =
+            findings.into_iter().map(|(field, found)| doc! { "$set": { self.path(field): found } }).collect();
+        stages.extend([
+            doc! { "$set": { self.path(DO): decision } },
             doc! { "$set": change },
             doc! { "$unset": self.path(STEP) },
-        ]
+        ]);
+        stages
     }
 }
 
@@ -366,6 +257,24 @@ fn removed() -> Bson {
 
 fn later_by(duration: Duration) -> Bson {
     doc! { "$add": ["$$NOW", millis(duration)] }.into()
+}
+
+/// The next token of a record, the first one of a new block (R5).
+fn first_token(last: &str, clock: Clock) -> Document {
+    doc! { "$max": [{ "$add": [{ "$ifNull": [last, 0_i64] }, 1_i64] }, clock.reading()] }
+}
+
+/// The last token of the block. Beyond the last one there is an error, and nothing is written; without the conversion there would be a floating-point number.
+fn last_token(first: impl Into<Bson>, tokens: impl Into<Bson>) -> Bson {
+    doc! { "$toLong": { "$subtract": [{ "$add": [first.into(), tokens.into()] }, 1_i64] } }.into()
+}
+
+/// Remarks as they stand in a record.
+fn remarks(holder: &Holder) -> Option<Bson> {
+    holder.metadata.as_deref().map(|remarks| {
+        let remarks = remarks.iter().map(|(k, v)| Bson::from(doc! { "k": k, "v": v }));
+        literal(remarks.collect::<Vec<_>>())
+    })
 }
 
 fn millis(duration: Duration) -> i64 {

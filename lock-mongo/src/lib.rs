@@ -36,8 +36,10 @@
 //! | standalone | works. Fencing tokens come from the server's wall clock instead of the logical one. An acquisition that was cancelled or timed out, and reaches the server after its own withdrawal, can leave a lease that nobody owns until its ttl ends |
 //! | sharded | expected to work with the collection unsharded or sharded by `_id`; not tested. `$$NOW` and `$$CLUSTER_TIME` come from the router there, so the skew of the routers' clocks belongs into the safety margin |
 //!
-//! **Privileges** on the lock collection: `find`, `insert`, `update` and `createIndex`; without the last one records are never removed, and a warning is logged. Operators who
-//! [watch](distlock_api::LockAdmin::watch) need `changeStream` and `find`.
+//! **Privileges** on the lock collection: `find`, `insert`, `update`, `createIndex` and `changeStream`; without `createIndex` records are never removed, and a warning is logged; without
+//! `changeStream` waiters poll, and operators cannot [watch](distlock_api::LockAdmin::watch).
+//!
+//! **One connection** of the client's pool is taken by the change stream as long as the provider listens: the driver's pools have ten unless told otherwise.
 //!
 //! **The client's defaults play no part**: locks are written with `w: "majority"` and read from the primary, whatever the connection string says. Retryable
 //! writes must be on, which is the driver's default; else say [`without_retryable_writes`](MongoProviderBuilder::without_retryable_writes).
@@ -64,7 +66,18 @@
 //! [`Fence`] keeps a late holder out of the documents that a lock protects: an update carries the guard's token as a condition and as a stamp.
 //!
 //! # Costs
-//! One command for an acquisition, one for a release, one for the renewal of up to 200 leases; each waits for a majority of the replica set. Waiters poll.
+//! Each row is one operation of the [store](MongoStore); writes wait for a majority of the replica set. Commands that change nothing write nothing, not even to the oplog.
+//!
+//! | operation | commands | |
+//! |---|---|---|
+//! | acquire, queue up, ask again | `findAndModify` | |
+//! | release, hand over, leave | `findAndModify` | the hand-over is the release: it grants to the first waiter |
+//! | renew up to 250 leases | `update` | and a `find` if not all could be renewed |
+//! | refresh up to 250 tickets | `update`, `find` | |
+//! | count the waiters | `find` | |
+//! | listen | `aggregate` once, then `getMore` every 5 s when nothing happens | one change stream per provider, filtered by the server; none on a standalone |
+//!
+//! Listening costs each server that is listened to a look at every write of the whole deployment.
 
 mod admin;
 mod builder;
@@ -78,7 +91,9 @@ pub mod protocol {}
 mod provider;
 mod renewal;
 mod store;
+mod tickets;
 mod topology;
+mod watch;
 
 pub use builder::MongoProviderBuilder;
 pub use fenced::{Fence, Fenced};

@@ -1,6 +1,6 @@
-//! Renewing many leases by one update (R14).
+//! Renewing many leases by one update (R14), and tickets along with them.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 use distlock_api::store::{Renewal, RenewalSubject, Standing};
 use distlock_api::{ErrorKind, LockError, Loss, Result};
@@ -9,38 +9,68 @@ use mongodb::options::Hint;
 
 use crate::calls::Budget;
 use crate::error::Effect;
-use crate::lease::{Extension, Keyed, State, by_keys, identity_index};
+use crate::lease::{Extension, Keyed, Seat, State, by_keys, identity_index};
 use crate::store::MongoStore;
+use crate::tickets::{Standings, refresh};
 
-/// Answers each renewal: one update extends what may be extended, and only if that is not all, one query tells who is missing.
+/// Answers each renewal. Leases: one update extends what may be extended, and only if that is not all, one query tells who is missing. Tickets:
+/// one update refreshes those that are there, and one query tells what became of each.
 pub(crate) async fn renew_many(store: &MongoStore, renewals: &[Renewal]) -> Vec<Result<Standing>> {
-    let leases: Vec<Option<Extension>> = renewals.iter().map(extension).collect();
-    let mut batch: Vec<Extension> = Vec::with_capacity(leases.len());
-    for lease in leases.iter().flatten() {
-        match batch.iter_mut().find(|known| known.is_of(lease)) {
-            Some(known) => known.ttl = known.ttl.max(lease.ttl),
-            None => batch.push(lease.clone()),
+    let subjects: Vec<Option<Subject>> = renewals.iter().map(Subject::of).collect();
+    let mut leases: Vec<Extension> = Vec::new();
+    let mut seats: Vec<Seat> = Vec::new();
+    let mut known = HashSet::new();
+    for subject in subjects.iter().flatten() {
+        match subject {
+            Subject::Lease(lease) => match leases.iter_mut().find(|known| known.is_of(lease)) {
+                Some(known) => known.ttl = known.ttl.max(lease.ttl),
+                None => leases.push(lease.clone()),
+            },
+            Subject::Ticket(seat) => {
+                if known.insert((&seat.key, &seat.id)) {
+                    seats.push(seat.clone());
+                }
+            }
         }
     }
-    let limit = renewals.iter().map(|renewal| renewal.timeout).min().unwrap_or_default();
-    let verdicts =
-        if batch.is_empty() { Ok(Verdicts::AllHeld) } else { extend(store, &batch, Budget::new(limit)).await };
-    let answers = leases.iter().zip(renewals).map(|(lease, renewal)| {
-        let answer = match (lease, &verdicts) {
-            (None, _) => Err(LockError::new(ErrorKind::Unsupported, "this store keeps no tickets")),
-            (Some(_), Err(error)) => Err(error.clone()),
-            (Some(lease), Ok(verdicts)) => verdicts.about(lease),
+    let budget = Budget::new(renewals.iter().map(|renewal| renewal.timeout).min().unwrap_or_default());
+    let extended =
+        async { if leases.is_empty() { Ok(Verdicts::AllHeld) } else { extend(store, &leases, budget).await } };
+    let refreshed =
+        async { if seats.is_empty() { Ok(Standings::default()) } else { refresh(store, &seats, budget).await } };
+    let (verdicts, standings) = futures_util::future::join(extended, refreshed).await;
+    let answers = subjects.iter().zip(renewals).map(|(subject, renewal)| {
+        let answer = match subject {
+            None => Err(LockError::new(ErrorKind::Unsupported, "this store keeps leases and tickets")),
+            Some(Subject::Lease(lease)) => verdicts.as_ref().map_err(LockError::clone).and_then(|all| all.about(lease)),
+            Some(Subject::Ticket(seat)) => standings.as_ref().map_err(LockError::clone).and_then(|all| {
+                all.get(&seat.id).cloned().unwrap_or_else(|| Err(LockError::new(ErrorKind::Other, "no answer")))
+            }),
         };
         answer.map_err(|error| error.with_key(renewal.claim.key().clone()))
     });
     answers.collect()
 }
 
-fn extension(renewal: &Renewal) -> Option<Extension> {
-    let RenewalSubject::Lease { token, ttl } = renewal.subject else { return None };
-    // A token that no grant can have had names no lease.
-    let token = i64::try_from(token.get()).unwrap_or(-1);
-    Some(Extension { key: renewal.claim.key().as_str().to_owned(), id: renewal.claim.id().clone(), token, ttl })
+/// What is to be renewed.
+enum Subject {
+    Lease(Extension),
+    Ticket(Seat),
+}
+
+impl Subject {
+    fn of(renewal: &Renewal) -> Option<Self> {
+        let (key, id) = (renewal.claim.key().as_str().to_owned(), renewal.claim.id().clone());
+        match renewal.subject {
+            RenewalSubject::Lease { token, ttl } => {
+                // A token that no grant can have had names no lease.
+                let token = i64::try_from(token.get()).unwrap_or(-1);
+                Some(Self::Lease(Extension { key, id, token, ttl }))
+            }
+            RenewalSubject::Ticket(_) => Some(Self::Ticket(Seat { key, id })),
+            _ => None,
+        }
+    }
 }
 
 async fn extend(store: &MongoStore, batch: &[Extension], budget: Budget) -> Result<Verdicts> {

@@ -7,7 +7,8 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use distlock_api::store::{
-    Attempt, BusyReply, Claim, Grant, LeaseStore, Release, Renewal, Reply, Standing, StoreCapabilities, StoreTime,
+    Attempt, BusyReply, Claim, EventStream, Grant, LeaseStore, QueueStanding, Release, Renewal, Reply, Standing,
+    StoreCapabilities, StoreTime, Watch,
 };
 use distlock_api::{ErrorKind, FencingToken, LockAdmin, LockError, ReleaseOutcome, Result};
 use mongodb::bson::Document;
@@ -19,12 +20,12 @@ use tokio::sync::Mutex;
 use crate::calls::{Budget, Calls};
 use crate::error::{Effect, is_lost_race, translate, unmarked};
 use crate::index::Indexes;
-use crate::lease::{Acquisition, Layout, Marked, Released, by_key};
+use crate::lease::{Acquisition, Layout, Marked, Released, Waiters, by_key};
 use crate::renewal;
 use crate::topology::{Deployment, Topology};
 
-/// How many leases one update renews: bigger ones hold up everybody else's writes.
-const RENEW_BATCH: NonZeroUsize = NonZeroUsize::new(200).expect("not zero");
+/// How many leases or tickets one update renews: bigger ones hold up everybody else's writes (R14).
+const RENEW_BATCH: NonZeroUsize = NonZeroUsize::new(250).expect("not zero");
 
 /// Leases in a lock collection, one record per key. Under an engine it is a [`MongoProvider`](crate::MongoProvider); by itself it is for those who compose
 /// their own. Made by [`MongoProviderBuilder::build_store`](crate::MongoProviderBuilder::build_store).
@@ -134,7 +135,11 @@ impl From<Failure> for LockError {
 impl LeaseStore for MongoStore {
     fn capabilities(&self) -> StoreCapabilities {
         let mut capabilities = StoreCapabilities::default();
+        capabilities.queue = true;
+        capabilities.token_blocks = true;
         capabilities.minimum_hold = true;
+        // Known with the first answer, and nobody waits before that.
+        capabilities.push = self.topology.known().is_some_and(|known| known != Deployment::Standalone);
         capabilities.renew_batch = RENEW_BATCH;
         capabilities.ordered_claims = self.topology.known().is_some_and(|known| self.orders_sessions(known));
         capabilities
@@ -145,11 +150,10 @@ impl LeaseStore for MongoStore {
     }
 
     async fn try_acquire(&self, attempt: &Attempt) -> Result<Reply> {
-        let Attempt { claim, ttl, tokens, holder, timeout, .. } = attempt;
-        let budget = Budget::new(*timeout);
+        let claim = &attempt.claim;
+        let budget = Budget::new(attempt.timeout);
         let deployment = self.deployment(claim, &budget).await?;
-        let tokens = i32::try_from(tokens.get()).unwrap_or(i32::MAX);
-        let pipeline = self.layout.acquire(claim.id(), *ttl, tokens, holder, deployment.clock());
+        let pipeline = self.layout.acquire(attempt, deployment.clock());
         let how = Change {
             upsert: true,
             returning: ReturnDocument::After,
@@ -157,10 +161,13 @@ impl LeaseStore for MongoStore {
             session: Some(claim.state(Session::default)),
             budget,
         };
-        match self.change(claim.key().as_str(), pipeline, self.layout.acquisition(claim.id()), how).await {
-            Ok(Some(answer)) => reply(&answer).map_err(|error| error.with_key(claim.key().clone())),
+        match self.change(claim.key().as_str(), pipeline, self.layout.acquisition(attempt), how).await {
+            Ok(Some(answer)) => reply(attempt, &answer).map_err(|error| error.with_key(claim.key().clone())),
             Ok(None) => Err(unmarked().with_key(claim.key().clone())),
-            Err(Failure::Driver(error)) if is_lost_race(&error) => Ok(Reply::Busy(BusyReply::new())),
+            // Nothing was done, not even a ticket left, and nothing is known of the winner: worth asking again at once.
+            Err(Failure::Driver(error)) if is_lost_race(&error) => {
+                Ok(Reply::Busy(BusyReply::new().with_holder_remaining(Duration::ZERO)))
+            }
             Err(failure) => Err(LockError::from(failure).with_key(claim.key().clone())),
         }
     }
@@ -174,7 +181,7 @@ impl LeaseStore for MongoStore {
         let Release { claim, hold_at_least, timeout, .. } = release;
         let budget = Budget::new(*timeout);
         let deployment = self.deployment(claim, &budget).await?;
-        let pipeline = self.layout.release(claim.id(), *hold_at_least);
+        let pipeline = self.layout.release(claim.id(), *hold_at_least, deployment.clock());
         let how = Change {
             upsert: false,
             returning: ReturnDocument::After,
@@ -191,6 +198,20 @@ impl LeaseStore for MongoStore {
 
     async fn renew_many(&self, renewals: &[Renewal]) -> Vec<Result<Standing>> {
         renewal::renew_many(self, renewals).await
+    }
+
+    async fn waiters(&self, claim: &Claim, timeout: Duration) -> Result<u32> {
+        let budget = Budget::new(timeout);
+        let records = self.records.clone_with_type::<Marked<Waiters>>();
+        let (filter, projection) = (by_key(claim.key().as_str()), self.layout.waiters());
+        let find = async move { records.find_one(filter).projection(projection).max_time(budget.on_server()).await };
+        let found = self.calls.run(budget, Effect::None, find).await;
+        let found = found.map_err(|error| error.with_key(claim.key().clone()))?;
+        Ok(found.and_then(|found| found.answer).map_or(0, |Waiters { waiters }| waiters))
+    }
+
+    async fn watch(&self, watch: &Watch) -> Result<EventStream> {
+        crate::watch::watch(self, watch.provider).await
     }
 
     fn admin(&self) -> Option<&dyn LockAdmin> {
@@ -210,13 +231,17 @@ impl MongoStore {
     }
 }
 
-fn reply(answer: &Acquisition) -> Result<Reply> {
+fn reply(attempt: &Attempt, answer: &Acquisition) -> Result<Reply> {
     let remaining = millis(answer.remaining);
     if !answer.granted {
         let now = StoreTime::since_origin(millis(answer.now));
-        return Ok(Reply::Busy(
-            BusyReply::new().with_holder_remaining(remaining).with_anchor(now, FencingToken::new(token(answer.token)?)),
-        ));
+        let standing = match (u32::try_from(answer.at), attempt.ticket) {
+            (Ok(ahead), _) => QueueStanding::Queued { ahead },
+            (Err(_), Some(_)) => QueueStanding::Full,
+            (Err(_), None) => QueueStanding::NotQueued,
+        };
+        let busy = BusyReply::new().with_holder_remaining(remaining).with_standing(standing);
+        return Ok(Reply::Busy(busy.with_anchor(now, FencingToken::new(token(answer.token)?))));
     }
     let tokens = u32::try_from(answer.tokens).ok().and_then(NonZeroU32::new).ok_or_else(corrupt)?;
     let first = answer.token.checked_sub(i64::from(answer.tokens) - 1).ok_or_else(corrupt)?;

@@ -2,14 +2,15 @@
 
 use std::process::ExitCode;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use distlock_api::{Capabilities, LockKey, LockProvider};
+use distlock_api::{Capabilities, LeaseProvider, LockKey, LockProvider};
 use distlock_conformance::server::{MongoServer, Topology};
 use distlock_conformance::{
-    Client, Controls, FailCommand, Fixture, FixtureError, Operation, Profile, async_trait, run,
+    Client, Controls, DisturbedStore, FailCommand, Fixture, FixtureError, Operation, Profile, Pushes, async_trait, run,
 };
-use distlock_mongo::MongoProvider;
+use distlock_mongo::{MongoProvider, MongoProviderBuilder};
 use mongodb::bson::{Document, doc};
 use mongodb::options::ClientOptions;
 use tokio::sync::{Mutex, OnceCell};
@@ -45,11 +46,11 @@ impl Upsert {
 }
 
 /// A connection of its own, as another process has it.
-async fn connected(uri: &str, app: &str, database: &str) -> Result<MongoProvider, FixtureError> {
+async fn builder(uri: &str, app: &str, database: &str) -> Result<MongoProviderBuilder, FixtureError> {
     let mut options = ClientOptions::parse(uri).await?;
     options.app_name = Some(app.to_owned());
     let client = mongodb::Client::with_options(options)?;
-    Ok(MongoProvider::builder(client.database(database)).build()?)
+    Ok(MongoProvider::builder(client.database(database)))
 }
 
 #[async_trait]
@@ -68,7 +69,10 @@ impl Fixture for Upsert {
         // Many times what an operation takes, also with three servers on two busy cores: their disks stall for a second at times, and
         // a lease that is renewed too late is lost, as it must be.
         let ttl = Duration::from_secs(3);
+        promised.fair = true;
+        promised.push = self.topology == Topology::ReplicaSet;
         let profile = Profile::new(promised).ttl(ttl).admin().owners().processes().faults().purge();
+        let profile = profile.lost_replies().push_faults().stalls().counts_requests();
         match self.topology {
             Topology::ReplicaSet => profile.lock_events(),
             // Refused: what needs a change stream.
@@ -90,9 +94,12 @@ impl Fixture for Upsert {
         let mut clients = Vec::new();
         for _ in 0..count {
             let app = format!("client-{:016x}", fastrand::u64(..));
-            let provider = connected(uri, &app, &self.database).await?;
+            let store = builder(uri, &app, &self.database).await?.build_store()?;
+            let disturbed = DisturbedStore::new(Arc::new(store));
+            let provider = LeaseProvider::new(Arc::new(disturbed.clone()));
             let records = admin.database(&self.database).collection("locks");
-            clients.push(Client::new(Arc::new(provider)).with_controls(OfClient { fail: fail.of(app), records }));
+            let controls = OfClient { disturbed, fail: fail.of(app), fails: AtomicBool::new(false), records };
+            clients.push(Client::new(Arc::new(provider)).with_controls(controls));
         }
         Ok(clients)
     }
@@ -103,7 +110,7 @@ impl Fixture for Upsert {
 
     async fn connect(&self, address: &str) -> Result<Arc<dyn LockProvider>, FixtureError> {
         let (database, uri) = address.split_once(' ').ok_or("no database in the address")?;
-        Ok(Arc::new(connected(uri, "child", database).await?))
+        Ok(Arc::new(builder(uri, "child", database).await?.build()?))
     }
 
     async fn stop(&self) {
@@ -119,7 +126,10 @@ impl Fixture for Upsert {
 
 /// What the suite may do to one client.
 struct OfClient {
+    disturbed: DisturbedStore,
+    /// What fails fails at the server.
     fail: FailCommand,
+    fails: AtomicBool,
     records: mongodb::Collection<Document>,
 }
 
@@ -131,11 +141,29 @@ impl Controls for OfClient {
             Operation::Renew => "update",
             other => return Err(format!("{other:?} is not known here").into()),
         };
+        self.fails.store(true, Ordering::Relaxed);
         self.fail.fail_next(&[command], times).await
     }
 
+    async fn lose_replies(&self, operation: Operation, times: u32) -> Result<(), FixtureError> {
+        self.disturbed.lose_replies(operation, times).await
+    }
+
+    async fn disturb_pushes(&self, pushes: Pushes) -> Result<(), FixtureError> {
+        self.disturbed.disturb_pushes(pushes).await
+    }
+
+    async fn stall(&self, key: &LockKey) -> Result<(), FixtureError> {
+        self.disturbed.stall(key).await
+    }
+
+    async fn requests(&self) -> Result<u64, FixtureError> {
+        self.disturbed.requests().await
+    }
+
     async fn end_faults(&self) -> Result<u64, FixtureError> {
-        self.fail.end().await
+        let hit = self.disturbed.end_faults().await?;
+        if self.fails.swap(false, Ordering::Relaxed) { Ok(hit + self.fail.end().await?) } else { Ok(hit) }
     }
 
     /// The TTL index removes a record an hour after its expiry. By then the server's clock, from which tokens come, has moved on.

@@ -8,6 +8,7 @@ use std::time::Duration;
 use distlock_api::Wait;
 use futures_util::future::try_join_all;
 
+use super::fairness::until_queued;
 use crate::check::checks;
 use crate::context::{Context, LONG, SOON, random_key, renewed};
 use crate::failure::{Failure, Verdict, ensure};
@@ -66,6 +67,9 @@ async fn dropped_waiter(cx: Context) -> Verdict {
         let waiting = b.acquire_with(key.clone(), renewed(LONG).with_wait(Wait::Forever));
         let granted = dropped_after(polls, waiting).await;
         ensure!(granted.is_none(), "a waiter for a held lock was answered after {polls} polls: {granted:?}");
+        if cx.profile().capabilities().fair && cx.profile().has_admin() {
+            until_queued(&cx, &a, &key, 0).await.map_err(|failure| dropped(polls, &failure))?;
+        }
         let outcome = held.release().await?;
         ensure!(outcome.is_released(), "the release of a held lock said {outcome:?}");
         let guard = c.take_within(SOON, &key, renewed(LONG)).await;

@@ -34,7 +34,7 @@ impl Layout {
         ] {
             change.insert(self.path(field), self.when(&[(TAKE, new)], field));
         }
-        self.in_steps([(TAKE, self.is_held())], change)
+        self.in_steps([], [(TAKE, self.is_held())], change)
     }
 
     /// The [`Forced`](super::Forced) releases that a record remembers.

@@ -19,8 +19,10 @@ pub(crate) struct Acquisition {
     /// The last token of the last grant.
     pub(crate) token: i64,
     pub(crate) tokens: i32,
-    /// Milliseconds until the key opens.
+    /// Milliseconds until the lease ends, if granted, else until it is this acquisition's turn to take it.
     pub(crate) remaining: i64,
+    /// The live tickets before its own; -1 if it has none.
+    pub(crate) at: i64,
     /// Milliseconds since the epoch, by the server.
     pub(crate) now: i64,
 }
@@ -45,6 +47,8 @@ pub(crate) struct State {
     pub(crate) revoked: Option<String>,
     #[serde(default)]
     pub(crate) owner: Option<String>,
+    /// The live tickets.
+    pub(crate) waiting: u32,
     #[serde(default)]
     meta: Option<Vec<Remark>>,
 }
@@ -68,6 +72,40 @@ impl State {
     pub(crate) fn into_metadata(self) -> BTreeMap<String, String> {
         self.meta.unwrap_or_default().into_iter().map(|Remark { k, v }| (k, v)).collect()
     }
+}
+
+/// Who waits for one of several keys.
+#[derive(Debug, Deserialize)]
+pub(crate) struct Seated {
+    #[serde(rename = "_id")]
+    pub(crate) key: String,
+    #[serde(rename = "distlock")]
+    pub(crate) queued: Queued,
+}
+
+/// What has become of some tickets of one record.
+#[derive(Debug, Deserialize)]
+pub(crate) struct Queued {
+    /// For each the live tickets before it; -1 if it is not there.
+    pub(crate) places: Vec<i64>,
+    /// Who has the lease, unexpired.
+    #[serde(default)]
+    pub(crate) holder: Option<String>,
+    pub(crate) token: i64,
+    /// Milliseconds until the first may take the lease; less than zero if that was before.
+    pub(crate) opens: i64,
+    /// Milliseconds until the lease ends.
+    pub(crate) remaining: i64,
+    #[serde(default)]
+    pub(crate) revoked: Option<String>,
+    /// Milliseconds since the epoch, by the server.
+    pub(crate) now: i64,
+}
+
+/// How many wait.
+#[derive(Debug, Deserialize)]
+pub(crate) struct Waiters {
+    pub(crate) waiters: u32,
 }
 
 /// The releases by force that a record remembers, the oldest first.

@@ -7,7 +7,7 @@ use distlock_api::{FencingToken, LockEvent, LockKey};
 use mongodb::bson::{Bson, Document, doc};
 use mongodb::change_stream::event::{ChangeStreamEvent, OperationType};
 
-use super::{AUDIT, EXPIRED, ID, LAST_RELEASED, LOCK_ID, Layout, OWNER, REVOKED, TOKEN};
+use super::{AUDIT, EXPIRED, ID, LAST_RELEASED, LOCK_ID, Layout, OWNER, PASSED, REVOKED, TOKEN};
 
 impl Layout {
     /// The changes that may concern who holds a lease. Renewals are not among them.
@@ -28,7 +28,7 @@ impl Layout {
     }
 
     /// The sub-document that holds all fields, if they are in one.
-    fn whole(&self) -> Option<&str> {
+    pub(super) fn whole(&self) -> Option<&str> {
         self.prefix.strip_suffix('.')
     }
 
@@ -127,7 +127,12 @@ impl Watcher {
                     LockEvent::Gap
                 });
             }
-            (None, Some(_)) => events.extend(traces.expired.map(|id| expired(&key, id))),
+            (None, Some(_)) => {
+                events.extend(traces.expired.map(|id| expired(&key, id)));
+                // A releaser granted it, and that was its release.
+                let passed = layout.get(document, PASSED).and(traces.released);
+                events.extend(passed.map(|id| released(&key, id)));
+            }
             // Only a release by force moves the token without a grant.
             (None, None) => {
                 let last_forced = layout.get(document, AUDIT).and_then(Bson::as_array).and_then(|audit| {

@@ -1,21 +1,39 @@
 //! The shape of what is sent; what it does is tested on servers.
 
+use std::num::NonZeroU32;
+
+use distlock_api::LockKey;
+use distlock_api::store::{Attempt, Claim, ProviderId, Ticket};
+
 use super::*;
 
 const HOUR: Duration = Duration::from_secs(3600);
+
+fn attempt(text: &str) -> Attempt {
+    let holder = Holder::default().with_owner(text).with_metadata(text, text);
+    let claim = Claim::new(LockKey::new("k").unwrap(), AcquisitionId::new(text));
+    Attempt::new(claim, HOUR).with_holder(holder).with_tokens(NonZeroU32::new(7).unwrap())
+}
+
+fn queueing(text: &str) -> Attempt {
+    attempt(text).with_ticket(Ticket::new(HOUR, HOUR, 8))
+}
 
 fn everything(layout: &Layout, clock: Clock) -> String {
     let id = AcquisitionId::new("$id");
     let lease = Extension { key: "$key".into(), id: id.clone(), token: 7, ttl: HOUR };
     let short = Extension { ttl: HOUR / 2, ..lease.clone() };
+    let seats = [Seat { key: "$key".into(), id: id.clone() }];
     let pipelines = [
-        layout.acquire(&id, HOUR, 1, &Holder::default(), clock),
-        layout.release(&id, Some(HOUR)),
+        layout.acquire(&attempt("$id"), clock),
+        layout.acquire(&queueing("$id"), clock),
+        layout.release(&id, Some(HOUR), clock),
         layout.renew(std::slice::from_ref(&lease)),
         layout.renew(&[lease.clone(), short]),
         layout.force_release("$why"),
-        vec![layout.acquisition(&id), layout.released(&id), layout.state(), layout.keyed_state()],
-        vec![layout.renewable(&[lease]), layout.purge_index()],
+        vec![layout.acquisition(&queueing("$id")), layout.released(&id), layout.state(), layout.keyed_state()],
+        vec![layout.renewable(&[lease]), layout.purge_index(), layout.waiters()],
+        vec![layout.refreshable(&seats), layout.refresh(), layout.seated(&seats)],
     ];
     pipelines.concat().iter().map(ToString::to_string).collect()
 }
@@ -29,9 +47,23 @@ fn mentions(text: &str, field: &str) -> bool {
 fn a_prefix_moves_every_field() {
     let (top, within) = (Layout::new(""), Layout::new("lock."));
     let (top, within) = (everything(&top, Clock::ClusterTime), everything(&within, Clock::ClusterTime));
-    for field in
-        [TOKEN, TOKENS, ACQUIRED_AT, EXPIRES_AT, TTL, CLOSED_UNTIL, LAST_RELEASED, RELEASED, REVOKED, AUDIT, STEP]
-    {
+    let fields = [
+        TOKEN,
+        TOKENS,
+        ACQUIRED_AT,
+        EXPIRES_AT,
+        TTL,
+        QUEUE,
+        PASSED,
+        CLOSED_UNTIL,
+        LAST_RELEASED,
+        RELEASED,
+        REVOKED,
+        AUDIT,
+        STEP,
+        DO,
+    ];
+    for field in fields {
         assert!(mentions(&top, field), "{field} is not used");
         assert!(mentions(&within, &format!("lock.{field}")), "{field} did not move");
         assert!(!within.contains(&format!("\"${field}\"")), "{field} is read from the top");
@@ -50,8 +82,8 @@ fn nothing_replaces_a_whole_record() {
     let layout = Layout::new("");
     let id = AcquisitionId::new("id");
     let pipelines = [
-        layout.acquire(&id, HOUR, 1, &Holder::default(), Clock::ClusterTime),
-        layout.release(&id, None),
+        layout.acquire(&queueing("id"), Clock::ClusterTime),
+        layout.release(&id, None, Clock::ClusterTime),
         layout.force_release("why"),
     ];
     for stage in pipelines.concat() {
@@ -62,12 +94,37 @@ fn nothing_replaces_a_whole_record() {
 
 #[test]
 fn what_a_caller_says_is_literal() {
-    let said = Holder::default();
-    let text = Layout::new("").acquire(&AcquisitionId::new("$$ROOT"), HOUR, 1, &said, Clock::ClusterTime);
-    for stage in text {
+    let layout = Layout::new("");
+    let id = AcquisitionId::new("$$ROOT");
+    let mut stages = layout.acquire(&queueing("$$ROOT"), Clock::ClusterTime);
+    stages.extend(layout.release(&id, Some(HOUR), Clock::ClusterTime));
+    stages.extend([layout.acquisition(&queueing("$$ROOT")), layout.released(&id)]);
+    for stage in stages {
         let text = stage.to_string();
+        // Remarks stand in one literal for all.
+        let remarks = "{ \"$literal\": [{ \"k\": \"$$ROOT\", \"v\": \"$$ROOT\" }] }";
+        let text = text.replace(remarks, "");
         assert_eq!(text.matches("$$ROOT").count(), text.matches("{ \"$literal\": \"$$ROOT\" }").count(), "{text}");
     }
+}
+
+#[test]
+fn nobody_can_write_a_ticket_that_others_cannot_calculate_with() {
+    let endless = Ticket::new(Duration::MAX, Duration::MAX, u32::MAX);
+    let attempt = attempt("id").with_ticket(endless).with_turn_window(Duration::MAX);
+    let text = format!("{:?}", Layout::new("").acquire(&attempt, Clock::ClusterTime));
+    assert!(!text.contains(&i64::MAX.to_string()), "{text}");
+}
+
+#[test]
+fn hints_read_every_field_where_it_is() {
+    let provider = ProviderId::random();
+    let text: String = Layout::new("lock.").hints(provider).iter().map(ToString::to_string).collect();
+    for field in [LOCK_ID, TOKEN, PASSED, EXPIRES_AT, LAST_RELEASED, REVOKED, EXPIRED, CLOSED_UNTIL, AUDIT] {
+        assert!(text.contains(&format!("\"lock.{field}\"")), "{field} by its path");
+        assert!(text.contains(&format!("\"$fullDocument.lock.{field}\"")), "{field} of a whole document");
+    }
+    assert!(text.contains(&format!("^{provider}-")));
 }
 
 #[test]

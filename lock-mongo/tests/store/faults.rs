@@ -5,7 +5,7 @@ use std::future::IntoFuture;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use distlock_api::store::{Attempt, LeaseStore, Release, Renewal};
+use distlock_api::store::{Attempt, LeaseStore, QueueStanding, Release, Renewal};
 use distlock_api::{Disposition, ErrorKind, LeaseProvider, LockError, LockProvider, LockProviderExt};
 use distlock_mongo::MongoProvider;
 use distlock_mongo::mongodb::Client;
@@ -13,7 +13,7 @@ use distlock_mongo::mongodb::bson::doc;
 use distlock_mongo::mongodb::options::{ClientOptions, Credential, ServerAddress};
 
 use super::Checks;
-use super::world::{LONG, World, admin, claim, granted, key, random_name, release};
+use super::world::{LONG, World, admin, claim, granted, key, queued, random_name, release, ticket};
 
 pub(super) fn add(checks: &mut Checks<'_>) {
     checks.add_alone("C18_hung_server_is_bounded", hung);
@@ -43,8 +43,10 @@ fn shown(error: &LockError) -> String {
 }
 
 async fn unreachable(_: World) {
-    // Nobody listens on a port that was just given back.
-    let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    // Taken, so that it is nobody else's; but nobody listens there.
+    let taken = tokio::net::TcpSocket::new_v4().unwrap();
+    taken.bind("127.0.0.1:0".parse().unwrap()).unwrap();
+    let port = taken.local_addr().unwrap().port();
     let hosts = vec![ServerAddress::Tcp { host: "127.0.0.1".into(), port: Some(port) }];
     let options = ClientOptions::builder().hosts(hosts).build();
     let client = Client::with_options(options).unwrap();
@@ -127,7 +129,7 @@ async fn back(world: World) {
     granted(&store, &claim(&key()), LONG).await;
     let block =
         doc! { "failCommands": ["findAndModify"], "appName": app, "blockConnection": true, "blockTimeMS": 1000 };
-    world.admin(doc! { "configureFailPoint": "failCommand", "mode": { "times": 10 }, "data": block }).await;
+    world.admin(doc! { "configureFailPoint": "failCommand", "mode": "alwaysOn", "data": block }).await;
     let limit = Duration::from_millis(300);
     let hung = (0..300).map(async |_| {
         store.try_acquire(&Attempt::new(claim(&key()), LONG).with_timeout(limit)).await.map(|_| ()).unwrap_err()
@@ -135,6 +137,7 @@ async fn back(world: World) {
     for error in futures_util::future::join_all(hung).await {
         assert_eq!(error.kind(), ErrorKind::Timeout, "{error:?}");
     }
+    world.admin(doc! { "configureFailPoint": "failCommand", "mode": "off" }).await;
     let started = Instant::now();
     let attempt = Attempt::new(claim(&key()), LONG).with_timeout(Duration::from_secs(20));
     assert!(store.try_acquire(&attempt).await.is_ok());
@@ -214,6 +217,20 @@ async fn replayed(world: World) {
     let error = store.release(&Release::new(a.clone())).await.unwrap_err();
     assert!(error.is_outcome_unknown(), "{error:?}");
     assert!(release(&store, &a).await.is_released(), "repeated");
+
+    // What was passed on once is not passed on again.
+    let [a, b, c] = [(); 3].map(|()| claim(a.key()));
+    granted(&store, &a, LONG).await;
+    queued(&store, &b).await;
+    lose_reply().await;
+    let attempt = Attempt::new(c.clone(), LONG).with_ticket(ticket());
+    assert!(store.try_acquire(&attempt).await.unwrap_err().is_outcome_unknown());
+    assert_eq!(queued(&store, &c).await.standing, QueueStanding::Queued { ahead: 1 }, "queued once");
+    lose_reply().await;
+    assert!(store.release(&Release::new(a.clone())).await.unwrap_err().is_outcome_unknown());
+    assert!(release(&store, &a).await.is_released(), "repeated");
+    let info = admin(&store).inspect(a.key()).await.unwrap().expect("passed on");
+    assert_eq!((info.id.as_ref(), store.waiters(&a, LONG).await.unwrap()), (Some(b.id()), 1));
 }
 
 /// An acquisition that the server carries out after its own withdrawal would make a lease that nobody owns.

@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use distlock_api::store::{Grant, LeaseStore, Renewal, Standing, Ticket};
-use distlock_api::{ErrorKind, FencingToken, Loss};
+use distlock_api::store::{Grant, LeaseStore, Renewal, Standing};
+use distlock_api::{FencingToken, Loss};
 
 use super::Checks;
 use super::world::{LONG, SHORT, World, admin, busy, claim, granted, key, opened, release, renew};
@@ -16,7 +16,6 @@ pub(super) fn add(checks: &mut Checks<'_>) {
     checks.add("C12_renewal_needs_id_and_token", needs_id_and_token);
     checks.add("C14_mixed_batch", mixed_batch);
     checks.add("full_batch", full_batch);
-    checks.add("tickets_are_refused", tickets);
 }
 
 async fn extends(world: World) {
@@ -111,15 +110,4 @@ async fn full_batch(world: World) {
     assert_eq!(answers.len(), size);
     assert!(answers.into_iter().all(|answer| answer.unwrap() == Standing::Held { remaining: LONG }));
     assert!(store.renew_many(&[]).await.is_empty());
-}
-
-async fn tickets(world: World) {
-    let store = world.store();
-    let ticket = Ticket::new(LONG, SHORT, 8);
-    let a = claim(&key());
-    let token = granted(&store, &a, LONG).await.token;
-    let batch = [Renewal::ticket(claim(&key()), ticket), Renewal::lease(a, token, LONG)];
-    let answers = store.renew_many(&batch).await;
-    assert_eq!(answers[0].as_ref().unwrap_err().kind(), ErrorKind::Unsupported);
-    assert_eq!(*answers[1].as_ref().unwrap(), Standing::Held { remaining: LONG });
 }

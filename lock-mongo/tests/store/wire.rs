@@ -1,6 +1,7 @@
 //! What is sent: how many commands, with which concerns, in which session.
 
-use distlock_api::store::{LeaseStore, Renewal};
+use distlock_api::LockKey;
+use distlock_api::store::{Attempt, LeaseStore, Renewal, Reply, Ticket};
 use distlock_mongo::MongoStore;
 use distlock_mongo::mongodb::bson::{Document, doc};
 use distlock_mongo::mongodb::options::{
@@ -8,13 +9,18 @@ use distlock_mongo::mongodb::options::{
 };
 
 use super::Checks;
-use super::world::{LONG, Sent, World, admin, claim, granted, key, random_name, release, renew};
+use super::world::{LONG, Sent, World, admin, busy, claim, granted, key, queued, random_name, release, renew, ticket};
 
 pub(super) fn add(checks: &mut Checks<'_>) {
     checks.add("R17_majority_whatever_the_client_says", majority);
     checks.add("one_command_per_operation", one_command);
     checks.add("R11_one_session_per_claim", one_session);
     checks.add("renewal_scans_no_collection", no_scan);
+    checks.add("commands_of_the_queue", queue);
+    checks.add("refreshing_scans_no_collection", refresh_no_scan);
+    if checks.is_replica_set() {
+        checks.add("what_changes_nothing_is_not_written", not_written);
+    }
 }
 
 async fn store_with(world: &World, change: impl FnOnce(&mut ClientOptions)) -> (MongoStore, Sent, String) {
@@ -82,7 +88,7 @@ async fn one_command(world: World) {
     assert!(acquire.contains_key("findAndModify"));
     let bound = acquire.get("maxTimeMS").and_then(|bound| bound.as_i64().or(bound.as_i32().map(i64::from))).unwrap();
     assert!((1..=5000).contains(&bound), "{bound}");
-    super::world::busy(&store, &claim(a.key())).await;
+    busy(&store, &claim(a.key())).await;
     only("busy");
     renew(&store, &a, token, LONG).await;
     assert!(only("renewal").contains_key("update"));
@@ -143,4 +149,86 @@ async fn no_scan(world: World) {
     let examined = plan.get_document("executionStats").unwrap().get("totalDocsExamined").cloned().unwrap();
     let examined = examined.as_i32().map(i64::from).or(examined.as_i64()).unwrap();
     assert!(examined <= 3, "{examined} documents examined, {text}");
+}
+
+async fn queue(world: World) {
+    let (store, sent, _) = store_with(&world, |_| ()).await;
+    let key = key();
+    let [a, b, c] = [(); 3].map(|()| claim(&key));
+    granted(&store, &a, LONG).await;
+    sent.take();
+    let names = |expected: &[&str], what: &str| {
+        let commands = sent.take();
+        let names: Vec<_> = commands.iter().map(|command| command.keys().next().unwrap().as_str()).collect();
+        assert_eq!(names, expected, "{what}");
+    };
+    queued(&store, &b).await;
+    names(&["findAndModify"], "queueing up");
+    queued(&store, &c).await;
+    sent.take();
+    assert_eq!(store.waiters(&a, LONG).await.unwrap(), 2);
+    names(&["find"], "counting the waiters");
+    let tickets = [Renewal::ticket(b.clone(), ticket()), Renewal::ticket(c.clone(), ticket())];
+    assert!(store.renew_many(&tickets).await.iter().all(Result::is_ok));
+    names(&["update", "find"], "refreshing tickets");
+    assert!(release(&store, &a).await.is_released());
+    names(&["findAndModify"], "handing over");
+    store.withdraw(&c, LONG).await.unwrap();
+    names(&["findAndModify"], "leaving");
+    store.withdraw(&b, LONG).await.unwrap();
+    names(&["findAndModify"], "leaving with a grant");
+}
+
+async fn refresh_no_scan(world: World) {
+    let (store, sent, name) = store_with(&world, |_| ()).await;
+    let mut batch = Vec::new();
+    for _ in 0..20 {
+        let a = claim(&key());
+        granted(&store, &claim(a.key()), LONG).await;
+        queued(&store, &a).await;
+        batch.push(Renewal::ticket(a, ticket()));
+    }
+    store.connect().await.unwrap();
+    sent.take();
+    assert!(store.renew_many(&batch[..3]).await.iter().all(Result::is_ok));
+    let update = sent.take().into_iter().next().unwrap();
+    let update = doc! { "update": name, "updates": update.get_array("updates").unwrap().clone() };
+    let database = world.client.database("distlock_test");
+    let plan = database.run_command(doc! { "explain": update, "verbosity": "executionStats" }).await.unwrap();
+    let examined = plan.get_document("executionStats").unwrap().get("totalDocsExamined").cloned().unwrap();
+    let examined = examined.as_i32().map(i64::from).or(examined.as_i64()).unwrap();
+    assert!(examined <= 3, "{examined} documents examined, {plan}");
+}
+
+/// The entries of the oplog about a collection.
+async fn written(world: &World, name: &str) -> u64 {
+    let oplog = world.client.database("local").collection::<Document>("oplog.rs");
+    oplog.count_documents(doc! { "ns": format!("distlock_test.{name}") }).await.unwrap()
+}
+
+async fn not_written(world: World) {
+    let name = random_name("locks");
+    let store = world.store_on(&world.client, &name);
+    let key = key();
+    let [a, b] = [(); 2].map(|()| claim(&key));
+    let grant = granted(&store, &a, LONG).await;
+    queued(&store, &b).await;
+    let before = written(&world, &name).await;
+    assert_eq!(before, 2);
+    for _ in 0..3 {
+        busy(&store, &claim(&key)).await;
+        busy(&store, &b).await;
+        let full = Attempt::new(claim(&key), LONG).with_ticket(Ticket::new(LONG, LONG, 1));
+        assert!(matches!(store.try_acquire(&full).await.unwrap(), Reply::Busy(_)));
+        assert!(!release(&store, &claim(&key)).await.is_released());
+        store.renew(&Renewal::ticket(claim(&key), ticket())).await.unwrap();
+        renew(&store, &claim(&key), grant.token, LONG).await;
+        admin(&store).force_release(&LockKey::new("other").unwrap(), "test").await.unwrap();
+        store.waiters(&a, LONG).await.unwrap();
+    }
+    assert_eq!(written(&world, &name).await, before);
+    // As ever, a hand-over is one write.
+    assert!(release(&store, &a).await.is_released());
+    assert!(release(&store, &a).await.is_released(), "repeated");
+    assert_eq!(written(&world, &name).await, before + 1);
 }

@@ -4,7 +4,8 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use distlock_api::store::{
-    AcquisitionId, Attempt, BusyReply, Claim, Grant, LeaseStore, ProviderId, Release, Renewal, Reply, Standing,
+    AcquisitionId, Attempt, BusyReply, Claim, Grant, LeaseStore, ProviderId, QueueStanding, Release, Renewal, Reply,
+    Standing, Ticket,
 };
 use distlock_api::{FencingToken, LockAdmin, LockKey, ReleaseOutcome};
 use distlock_conformance::server::Topology;
@@ -112,6 +113,23 @@ pub(crate) async fn busy(store: &MongoStore, claim: &Claim) -> BusyReply {
         Reply::Busy(busy) => busy,
         other => panic!("not busy: {other:?}"),
     }
+}
+
+/// A ticket that outlives its check; a releaser grants for long.
+pub(crate) fn ticket() -> Ticket {
+    Ticket::new(LONG, LONG, 64)
+}
+
+/// The answer to an attempt that gets a place in the queue.
+pub(crate) async fn queue_up(store: &MongoStore, attempt: &Attempt) -> BusyReply {
+    match store.try_acquire(attempt).await.expect("an answer") {
+        Reply::Busy(busy) if matches!(busy.standing, QueueStanding::Queued { .. }) => busy,
+        other => panic!("not queued: {other:?}"),
+    }
+}
+
+pub(crate) async fn queued(store: &MongoStore, claim: &Claim) -> BusyReply {
+    queue_up(store, &Attempt::new(claim.clone(), LONG).with_ticket(ticket())).await
 }
 
 pub(crate) async fn release(store: &MongoStore, claim: &Claim) -> ReleaseOutcome {

@@ -52,7 +52,12 @@ fn a_release_that_hands_the_lock_on_is_both() {
     assert_eq!(heard.update(handed.clone(), &[]), ["released a", "granted b 8 None"]);
     let mut heard = Heard::new("");
     assert_eq!(heard.update(doc! { "lockId": "a", "fencingToken": 7_i64 }, &[]).len(), 1);
-    assert_eq!(heard.replace(handed), ["released a", "granted b 8 None"]);
+    assert_eq!(heard.replace(handed.clone()), ["released a", "granted b 8 None"]);
+    // Not seen before: `passed` tells a grant by a releaser from one after a release.
+    assert_eq!(Heard::new("").replace(handed.clone()), ["granted b 8 None"]);
+    let mut passed = handed;
+    passed.insert("passed", 8_i64);
+    assert_eq!(Heard::new("").replace(passed), ["released a", "granted b 8 None"]);
 }
 
 #[test]

@@ -1,0 +1,200 @@
+//! B2, B3, B4: one key that goes from process to process.
+
+use std::time::Duration;
+
+use super::{Bench, best_peer, note_errors, rotated};
+use crate::Outcome;
+use crate::clock::{Nanos, millis};
+use crate::commands::{self, Counts};
+use crate::fleet;
+use crate::locks::{Contender, Settings};
+use crate::report::{Bound, Figure};
+use crate::stats::{evenness, quantile};
+use crate::worker::protocol::{Contend, Relay, Report, Spec, Task, Turn};
+
+const PROCESSES: usize = 4;
+const WAITERS: usize = 4;
+const RAW_TWO: &str = "raw driver, two writes";
+const RAW_ONE: &str = "raw driver, one write";
+
+pub(super) async fn run(bench: &Bench<'_>) -> Outcome<Vec<Figure>> {
+    let mut time = bench.figure(2, "hand-over between processes");
+    let mut cost = bench.figure(3, "commands per acquisition in B2, without getMore");
+    let mut fair = bench.figure(4, "fairness in B2: fewest / most turns of a waiter");
+    let rounds = bench.choose(2, 5);
+    for hold_ms in [0, 20] {
+        // Long enough for each of 16 waiters to have many turns.
+        let length = Duration::from_secs(match hold_ms {
+            0 => bench.choose(3, 4),
+            _ => bench.choose(6, 10),
+        });
+        let (mut pooled, mut pooled_raw) = (Contender::LOCKS.map(|who| (who, Vec::new())), [Vec::new(), Vec::new()]);
+        for round in 0..rounds {
+            bench.progress(format_args!("hold {hold_ms} ms, round {} of {rounds}", round + 1));
+            for (place, name) in [RAW_TWO, RAW_ONE].into_iter().enumerate() {
+                let values = relay(bench, hold_ms, name == RAW_TWO, round, length / 2).await?;
+                push(&mut time, name, hold_ms, &values);
+                pooled_raw[place].extend(values);
+            }
+            for place in rotated(&[0, 1, 2, 3], round) {
+                let (who, pooled) = &mut pooled[place];
+                let key = format!("hand-over-{hold_ms}-{round}");
+                let task = Contend { key, waiters: WAITERS, hold_ms, every_turn: true, log: false };
+                let specs = bench.contenders(*who, Settings::new(false), PROCESSES, &task);
+                let (_, reports) = fleet::run(&specs, length).await?;
+                let seen = hand_overs(turns(&reports));
+                if seen.overlaps > 0 {
+                    time.push(*who, format!("hold {hold_ms} ms: holders at the same time"), "", seen.overlaps as f64);
+                }
+                push(&mut time, *who, hold_ms, &seen.times);
+                pooled.extend(seen.times);
+                note_errors(&mut time, *who, &reports);
+                count(&mut cost, *who, hold_ms, &reports);
+                let turns: Vec<_> = waiters(&reports).collect();
+                fair.push(*who, format!("evenness, hold {hold_ms} ms"), "", evenness(&turns));
+            }
+        }
+        for (who, values) in &pooled {
+            time.curve(who, format!("hold {hold_ms} ms"), "ms", values);
+        }
+        for (name, values) in [RAW_TWO, RAW_ONE].iter().zip(&pooled_raw) {
+            time.curve(name, format!("hold {hold_ms} ms"), "ms", values);
+        }
+        judge(&mut time, &mut cost, &mut fair, hold_ms);
+    }
+    time.note(format!(
+        "raw driver: four clients that write in turn, each when the change stream brings it the number of the one before; from the majority update being sent to the \
+         event at the next client. *Two writes* has the pace of B2, where each holder also queues up again: every writer makes a second write to the record after its own. \
+         The target counts against it; *one write* shows what that costs. Peers poll every {} ms.",
+        crate::locks::PEERS_POLL.as_millis()
+    ));
+    cost.note("Counted by the drivers' command monitoring in all processes, within the window. Heartbeats are not commands in this sense.");
+    fair.note("Turns of 16 waiters within one window, per round.");
+    Ok(vec![time, cost, fair])
+}
+
+fn judge(time: &mut Figure, cost: &mut Figure, fair: &mut Figure, hold_ms: u64) {
+    let p50 = p50(hold_ms);
+    let ours = time.median(Contender::Ours, &p50);
+    let raw = (RAW_TWO.to_owned(), time.median(RAW_TWO, &p50));
+    time.judge_ratio(format!("hand-over, {p50}"), ours, "ms", raw, Bound::Most(1.3));
+    let peer = best_peer(time, &p50, false);
+    if peer.1.is_finite() {
+        time.note(format!(
+            "hold {hold_ms} ms: the best peer is {} with {:.1} ms, {:.2} × ours.",
+            peer.0,
+            peer.1,
+            peer.1 / ours
+        ));
+    }
+    let what = format!("all, hold {hold_ms} ms");
+    cost.judge(
+        format!("commands per acquisition, hold {hold_ms} ms"),
+        cost.median(Contender::Ours, &what),
+        "",
+        Bound::Most(2.2),
+    );
+    let what = format!("evenness, hold {hold_ms} ms");
+    fair.judge(
+        format!("fewest / most turns, hold {hold_ms} ms"),
+        fair.median(Contender::Ours, &what),
+        "",
+        Bound::Least(0.9),
+    );
+}
+
+fn p50(hold_ms: u64) -> String {
+    format!("hold {hold_ms} ms, p50")
+}
+
+fn push(figure: &mut Figure, who: impl ToString, hold_ms: u64, values: &[f64]) {
+    let who = who.to_string();
+    figure.push(&who, p50(hold_ms), "ms", quantile(values, 0.5));
+    figure.push(&who, format!("hold {hold_ms} ms, p99"), "ms", quantile(values, 0.99));
+    figure.push(&who, format!("hold {hold_ms} ms, hand-overs"), "", values.len() as f64);
+}
+
+fn count(figure: &mut Figure, who: Contender, hold_ms: u64, reports: &[Report]) {
+    let mut sent = Counts::new();
+    reports.iter().for_each(|report| commands::add(&mut sent, &report.commands));
+    let acquired = waiters(reports).sum::<u64>() as f64;
+    figure.push(who, format!("all, hold {hold_ms} ms"), "", commands::without_get_more(&sent) as f64 / acquired);
+    for (name, count) in sent {
+        figure.push(who, format!("{name}, hold {hold_ms} ms"), "", count as f64 / acquired);
+    }
+}
+
+fn waiters(reports: &[Report]) -> impl Iterator<Item = u64> {
+    reports.iter().flat_map(|report| &report.waiters).map(|waiter| waiter.acquired)
+}
+
+fn turns(reports: &[Report]) -> Vec<Turn> {
+    reports.iter().flat_map(|report| &report.waiters).flat_map(|waiter| waiter.turns.iter().copied()).collect()
+}
+
+/// What can be told from all turns of all processes.
+struct Seen {
+    /// From the call to release to the return of the next acquisition, in ms, of those who had been waiting by then.
+    times: Vec<f64>,
+    /// Grants before the release of the one before: exclusion was broken.
+    overlaps: u64,
+}
+
+/// Who comes next is told by the clock: processes of one machine share it, and under exclusion the order of grants is that of the tokens.
+fn hand_overs(mut turns: Vec<Turn>) -> Seen {
+    turns.sort_unstable_by_key(|turn| turn.acquired);
+    let mut seen = Seen { times: Vec::new(), overlaps: 0 };
+    for pair in turns.windows(2) {
+        let [one, next] = pair else { continue };
+        if next.acquired < one.release {
+            seen.overlaps += 1;
+        } else if next.asked <= one.release {
+            seen.times.push(millis(next.acquired - one.release));
+        }
+    }
+    seen
+}
+
+/// The chain of writes by hand; times from sending to hearing, in ms.
+async fn relay(
+    bench: &Bench<'_>,
+    hold_ms: u64,
+    second_write: bool,
+    round: usize,
+    length: Duration,
+) -> Outcome<Vec<f64>> {
+    let of = PROCESSES as u64;
+    let key = format!("relay-{hold_ms}-{second_write}-{round}");
+    let task = |place| Task::Relay(Relay { place, of, hold_ms, second_write, key: key.clone() });
+    let specs: Vec<Spec> = (0..of).map(|place| bench.spec(Contender::Raw, Settings::new(false), task(place))).collect();
+    let (_, reports) = fleet::run(&specs, length).await?;
+    let hops = || reports.iter().flat_map(|report| &report.hops);
+    let sent: std::collections::HashMap<u64, Nanos> = hops().filter_map(|hop| Some((hop.number, hop.sent?))).collect();
+    let heard = hops().filter_map(|hop| Some((hop.number, hop.heard?)));
+    let times: Vec<f64> =
+        heard.filter_map(|(number, heard)| Some(millis(heard.saturating_sub(*sent.get(&number)?)))).collect();
+    if times.len() < 10 { Err("the chain of raw writes broke off".into()) } else { Ok(times) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const fn turn(asked: u64, acquired: u64, release: u64) -> Turn {
+        Turn { asked: asked * 1_000_000, acquired: acquired * 1_000_000, release: release * 1_000_000, token: None }
+    }
+
+    #[test]
+    fn only_those_who_waited_are_handed_over_to() {
+        // The last asked only after the release.
+        let seen = hand_overs(vec![turn(1, 30, 40), turn(0, 10, 20), turn(42, 45, 50)]);
+        assert_eq!(seen.times, [10.0]);
+        assert_eq!(seen.overlaps, 0);
+    }
+
+    #[test]
+    fn holders_at_the_same_time_are_noticed() {
+        let seen = hand_overs(vec![turn(0, 10, 20), turn(1, 15, 30)]);
+        assert_eq!((seen.times.len(), seen.overlaps), (0, 1));
+    }
+}

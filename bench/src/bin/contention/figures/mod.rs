@@ -1,0 +1,180 @@
+//! The figures of the benchmark, one per file.
+
+mod failover;
+mod hand_over;
+mod held;
+mod keys_once;
+mod killed;
+mod memory;
+mod queues;
+mod uncontended;
+mod waiting;
+
+use std::fmt;
+use std::str::FromStr;
+use std::time::Duration;
+
+use tokio::time::timeout;
+
+use crate::Outcome;
+use crate::deployment::Deployment;
+use crate::locks::{Contender, Settings};
+use crate::report::Figure;
+use crate::worker::protocol::{Contend, Report, Spec, Task};
+
+/// A figure's number.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Id(pub u8);
+
+impl Id {
+    /// All that there are.
+    pub const ALL: [Self; 13] = {
+        let mut all = [Self(0); 13];
+        let mut place = 0;
+        while place < 13 {
+            all[place] = Self(place as u8 + 1);
+            place += 1;
+        }
+        all
+    };
+}
+
+impl fmt::Display for Id {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "B{}", self.0)
+    }
+}
+
+impl FromStr for Id {
+    type Err = Box<dyn std::error::Error + Send + Sync>;
+
+    fn from_str(name: &str) -> Outcome<Self> {
+        let number = name.strip_prefix(['B', 'b']).and_then(|number| number.parse().ok()).map(Self);
+        number.filter(|id| Self::ALL.contains(id)).ok_or_else(|| format!("there is no figure {name}").into())
+    }
+}
+
+/// What a figure needs.
+pub struct Bench<'a> {
+    /// The replica set.
+    pub deployment: &'a Deployment,
+    /// Fewer and shorter rounds.
+    pub quick: bool,
+}
+
+impl Bench<'_> {
+    /// One of two values.
+    fn choose<T>(&self, quick: T, full: T) -> T {
+        if self.quick { quick } else { full }
+    }
+
+    fn figure(&self, id: u8, title: &'static str) -> Figure {
+        Figure::new(Id(id), title, self.quick)
+    }
+
+    fn spec(&self, who: Contender, settings: Settings, task: Task) -> Spec {
+        Spec { who, uri: self.deployment.uri().to_owned(), settings, task }
+    }
+
+    /// As many equal children that contend for one key.
+    fn contenders(&self, who: Contender, settings: Settings, processes: usize, task: &Contend) -> Vec<Spec> {
+        vec![self.spec(who, settings, Task::Contend(task.clone())); processes]
+    }
+
+    /// Says what is being done.
+    fn progress(&self, what: impl fmt::Display) {
+        eprintln!("    {what}");
+    }
+}
+
+/// Longer than any figure takes as a rule; what hangs must not keep the others from being measured.
+const LIMIT: Duration = Duration::from_secs(420);
+
+/// Makes the figures asked for, in order. One that fails says why, and the others go on.
+pub async fn run(bench: &Bench<'_>, wanted: &[Id]) -> Vec<Figure> {
+    let mut made: Vec<Figure> = Vec::new();
+    for &id in wanted {
+        // B2, B3 and B4 are seen in the same run.
+        if made.iter().any(|figure| figure.id == id.to_string()) {
+            continue;
+        }
+        eprintln!("{id}");
+        let figures = timeout(LIMIT, one(bench, id)).await;
+        let figures = match figures.unwrap_or_else(|_| Err(format!("no end after {} s", LIMIT.as_secs()).into())) {
+            Ok(figures) => figures,
+            Err(error) => {
+                vec![Figure { failure: Some(error.to_string()), ..Figure::new(id, "not measured", bench.quick) }]
+            }
+        };
+        for figure in figures {
+            summarize(&figure);
+            // Those nobody asked for are made all the same, and not shown.
+            if wanted.iter().any(|id| id.to_string() == figure.id) {
+                made.push(figure);
+            }
+        }
+    }
+    made
+}
+
+async fn one(bench: &Bench<'_>, id: Id) -> Outcome<Vec<Figure>> {
+    Ok(match id.0 {
+        1 => vec![uncontended::run(bench).await?],
+        2..=4 => hand_over::run(bench).await?,
+        5 => vec![queues::one_process(bench).await?],
+        6 => vec![queues::four_processes(bench).await?],
+        7 => vec![held::run(bench).await?],
+        8 => vec![waiting::run(bench).await?],
+        9 => vec![killed::run(bench).await?],
+        10 => vec![failover::run(bench).await?],
+        11 => vec![memory::uncontended(bench).await?],
+        12 => vec![memory::contended(bench).await?],
+        13 => vec![keys_once::run(bench).await?],
+        _ => return Err(format!("there is no figure {id}").into()),
+    })
+}
+
+fn summarize(figure: &Figure) {
+    if let Some(failure) = &figure.failure {
+        eprintln!("  {}: not measured: {failure}", figure.id);
+    }
+    for verdict in &figure.verdicts {
+        let reached = if verdict.reached { "reached" } else { "missed" };
+        let ratio = verdict.ratio.map_or_else(String::new, |ratio| format!(", ratio {ratio:.2}"));
+        eprintln!(
+            "  {}: {}: {:.3} {}{ratio} ({}: {reached})",
+            figure.id, verdict.what, verdict.ours, verdict.unit, verdict.target
+        );
+    }
+}
+
+/// The contenders in another order each round, so that none always comes after the same one.
+fn rotated<T: Copy>(contenders: &[T], round: usize) -> Vec<T> {
+    let mut order = contenders.to_vec();
+    order.rotate_left(round % contenders.len());
+    order
+}
+
+/// Tells of acquisitions that ended with an error, which their callers would have to deal with.
+fn note_errors(figure: &mut Figure, who: Contender, reports: &[Report]) {
+    let waiters = || reports.iter().flat_map(|report| &report.waiters);
+    let errors: u64 = waiters().map(|waiter| waiter.errors).sum();
+    if errors > 0 {
+        let first = waiters().find_map(|waiter| waiter.first_error.as_deref()).unwrap_or_default();
+        let first: String = first.chars().take(160).collect();
+        figure.push(who, "acquisitions that failed", "", errors as f64);
+        let told = format!("{who} gave errors to those who waited, such as: ");
+        if !figure.notes.iter().any(|note| note.starts_with(&told)) {
+            figure.note(format!("{told}{first}"));
+        }
+    }
+}
+
+/// The peer with the greatest, or the least, of the medians of a quantity; those without one do not count.
+fn best_peer(figure: &Figure, what: &str, greatest: bool) -> (String, f64) {
+    let medians = Contender::PEERS.map(|who| (who.to_string(), figure.median(who, what)));
+    let finite = medians.into_iter().filter(|(_, value)| value.is_finite());
+    let order = |a: &(String, f64), b: &(String, f64)| a.1.total_cmp(&b.1);
+    let best = if greatest { finite.max_by(order) } else { finite.min_by(order) };
+    best.unwrap_or_else(|| ("no peer".to_owned(), f64::NAN))
+}

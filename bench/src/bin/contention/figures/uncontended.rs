@@ -1,0 +1,54 @@
+//! B1: a lock that nobody else wants.
+
+use std::sync::Arc;
+
+use super::{Bench, rotated};
+use crate::Outcome;
+use crate::clock::{self, millis};
+use crate::commands::{self, Monitor};
+use crate::locks::{self, Contender, Locks, Settings};
+use crate::report::{Bound, Figure};
+use crate::stats::quantile;
+
+const WHAT: &str = "acquire + release, p50";
+
+pub(super) async fn run(bench: &Bench<'_>) -> Outcome<Figure> {
+    let mut figure = bench.figure(1, "uncontended acquire + release");
+    let all =
+        [Contender::Raw, Contender::Ours, Contender::DistributedLock, Contender::MongodbLock, Contender::MongoLock];
+    let mut ready = Vec::new();
+    for who in all {
+        let monitor = Arc::new(Monitor::default());
+        let locks = locks::connect(who, bench.deployment.uri(), Settings::new(true), &monitor).await?;
+        cycle(&*locks, 5).await?;
+        ready.push((who, locks, monitor));
+    }
+    let (rounds, cycles) = bench.choose((3, 40), (9, 100));
+    let order: Vec<usize> = (0..ready.len()).collect();
+    for round in 0..rounds {
+        bench.progress(format_args!("round {} of {rounds}", round + 1));
+        for place in rotated(&order, round) {
+            let (who, locks, monitor) = &ready[place];
+            let before = monitor.counts();
+            let times = cycle(&**locks, cycles).await?;
+            let sent = commands::difference(&before, &monitor.counts());
+            figure.push(who, WHAT, "ms", quantile(&times, 0.5));
+            figure.push(who, "acquire + release, p99", "ms", quantile(&times, 0.99));
+            figure.push(who, "commands per acquisition", "", commands::without_get_more(&sent) as f64 / cycles as f64);
+        }
+    }
+    let raw = (Contender::Raw.to_string(), figure.median(Contender::Raw, WHAT));
+    figure.judge_ratio(WHAT, figure.median(Contender::Ours, WHAT), "ms", raw, Bound::Most(1.10));
+    figure.note("raw driver: `findOneAndUpdate` and `updateOne` of one record, both with w: majority.");
+    Ok(figure)
+}
+
+async fn cycle(locks: &dyn Locks, cycles: usize) -> Outcome<Vec<f64>> {
+    let mut times = Vec::new();
+    for _ in 0..cycles {
+        let start = clock::now();
+        locks.acquire("uncontended").await?.release().await?;
+        times.push(millis(clock::now() - start));
+    }
+    Ok(times)
+}

@@ -1,0 +1,150 @@
+//! The contenders on MongoDB behind one shape.
+
+mod distributed_lock;
+mod mongo_lock;
+mod mongodb_lock;
+mod ours;
+pub mod raw;
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use mongodb::Client;
+use mongodb::options::ClientOptions;
+use serde::{Deserialize, Serialize};
+
+use crate::Outcome;
+use crate::commands::Monitor;
+
+/// How often peers ask for a lock that is taken, where they let their callers choose: the default of `distributed-lock-mongo`, the quickest among
+/// the peers' defaults. `mongodb-lock` would ask every 500 ms, `mongo-lock` has no default.
+pub const PEERS_POLL: Duration = Duration::from_millis(10);
+
+/// Longer than any figure.
+const PATIENCE: Duration = Duration::from_secs(600);
+
+/// Whose locks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub enum Contender {
+    /// This project's.
+    Ours,
+    /// Crate `distributed-lock-mongo`.
+    DistributedLock,
+    /// Crate `mongodb-lock`.
+    MongodbLock,
+    /// Crate `mongo-lock`.
+    MongoLock,
+    /// Two writes by hand, that nobody may contend for.
+    Raw,
+}
+
+impl Contender {
+    /// All that can be waited for.
+    pub const LOCKS: [Self; 4] = [Self::Ours, Self::DistributedLock, Self::MongodbLock, Self::MongoLock];
+    /// The other crates.
+    pub const PEERS: [Self; 3] = [Self::DistributedLock, Self::MongodbLock, Self::MongoLock];
+
+    /// As it is called in the tables.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Ours => "distlock",
+            Self::DistributedLock => "distributed-lock-mongo",
+            Self::MongodbLock => "mongodb-lock",
+            Self::MongoLock => "mongo-lock",
+            Self::Raw => "raw driver",
+        }
+    }
+
+    /// A database of its own.
+    pub const fn database(self) -> &'static str {
+        match self {
+            Self::Ours => "bench_distlock",
+            Self::DistributedLock => "bench_distributed_lock",
+            Self::MongodbLock => "bench_mongodb_lock",
+            Self::MongoLock => "bench_mongo_lock",
+            Self::Raw => "bench_raw",
+        }
+    }
+
+    /// The collection whose documents have the key as `_id` and their expiry as `expiresAt`; none if its locks never expire.
+    pub const fn expiring_records(self) -> Option<&'static str> {
+        match self {
+            Self::Ours | Self::MongoLock => Some("locks"),
+            Self::DistributedLock => Some("DistributedLocks"),
+            Self::MongodbLock | Self::Raw => None,
+        }
+    }
+}
+
+impl fmt::Display for Contender {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.name())
+    }
+}
+
+/// What an application would configure.
+#[derive(Debug, Clone, Copy, Serialize, Deserialize)]
+pub struct Settings {
+    /// How long a lease lasts without renewal, for those that have leases.
+    pub ttl_ms: u64,
+    /// Whether a lease may go from one task to the next within a process. Only ours can.
+    pub hand_off: bool,
+}
+
+impl Settings {
+    /// Leases of 30 s, handed on within a process or not.
+    pub const fn new(hand_off: bool) -> Self {
+        Self { ttl_ms: 30_000, hand_off }
+    }
+
+    fn ttl(self) -> Duration {
+        Duration::from_millis(self.ttl_ms)
+    }
+}
+
+/// Named locks.
+#[async_trait]
+pub trait Locks: Send + Sync {
+    /// Waits for a lock, for as long as it takes.
+    async fn acquire(&self, key: &str) -> Outcome<Box<dyn Held>>;
+}
+
+/// A lock that is held.
+#[async_trait]
+pub trait Held: Send {
+    /// Its fencing token, if there are any.
+    fn token(&self) -> Option<u64> {
+        None
+    }
+
+    /// Whether its holder has been told that it is lost.
+    fn is_lost(&self) -> bool {
+        false
+    }
+
+    /// Gives it back, and waits until the server has confirmed that.
+    async fn release(self: Box<Self>) -> Outcome<()>;
+}
+
+/// The locks of a contender, with a client of its own that `monitor` listens to.
+pub async fn connect(who: Contender, uri: &str, settings: Settings, monitor: &Arc<Monitor>) -> Outcome<Arc<dyn Locks>> {
+    let database = who.database();
+    Ok(match who {
+        Contender::Ours => ours::connect(&client(uri, monitor).await?, database, settings).await?,
+        Contender::DistributedLock => distributed_lock::new(&client(uri, monitor).await?, database, settings),
+        Contender::MongodbLock => {
+            mongodb_lock::connect(&client(uri, monitor).await?, database, Arc::clone(monitor)).await?
+        }
+        Contender::MongoLock => mongo_lock::connect(uri, database, settings, Arc::clone(monitor)).await?,
+        Contender::Raw => raw::new(&client(uri, monitor).await?, database),
+    })
+}
+
+/// A client of driver 3 with its defaults.
+pub async fn client(uri: &str, monitor: &Arc<Monitor>) -> Outcome<Client> {
+    let mut options = ClientOptions::parse(uri).await?;
+    options.command_event_handler = Some(monitor.handler());
+    Ok(Client::with_options(options)?)
+}

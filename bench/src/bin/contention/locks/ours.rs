@@ -1,0 +1,51 @@
+//! `distlock-mongo` as applications hold it.
+
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use distlock_api::{LeaseOptions, LockGuard, LockProvider, LockProviderExt};
+use distlock_mongo::MongoProvider;
+use mongodb::Client;
+
+use super::{Held, Locks, Settings};
+use crate::Outcome;
+
+struct Ours(Arc<dyn LockProvider>);
+
+pub(super) async fn connect(client: &Client, database: &str, settings: Settings) -> Outcome<Arc<dyn Locks>> {
+    let provider = provider(client, database, settings)?;
+    provider.connect().await?;
+    Ok(Arc::new(Ours(Arc::new(provider))))
+}
+
+/// The only place that configures ours.
+fn provider(client: &Client, database: &str, settings: Settings) -> Outcome<MongoProvider> {
+    let Settings { hand_off: _, .. } = settings;
+    let lease = LeaseOptions::new().ttl(settings.ttl());
+    Ok(MongoProvider::builder_from_client(client).database(database).lease(lease).build()?)
+}
+
+#[async_trait]
+impl Locks for Ours {
+    async fn acquire(&self, key: &str) -> Outcome<Box<dyn Held>> {
+        Ok(Box::new(Guard(self.0.acquire(key).await?)))
+    }
+}
+
+struct Guard(LockGuard);
+
+#[async_trait]
+impl Held for Guard {
+    fn token(&self) -> Option<u64> {
+        Some(self.0.fencing_token().get())
+    }
+
+    fn is_lost(&self) -> bool {
+        self.0.is_lost()
+    }
+
+    async fn release(self: Box<Self>) -> Outcome<()> {
+        let outcome = self.0.release().await?;
+        if outcome.is_released() { Ok(()) } else { Err("the lease was lost before it was released".into()) }
+    }
+}

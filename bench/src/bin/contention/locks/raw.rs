@@ -1,0 +1,49 @@
+//! The least that a lock in MongoDB can do: one majority write to take it, one to give it back. Nobody waits for it.
+
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use mongodb::bson::oid::ObjectId;
+use mongodb::bson::{DateTime, Document, doc};
+use mongodb::options::{CollectionOptions, WriteConcern};
+use mongodb::{Client, Collection};
+
+use super::{Held, Locks};
+use crate::Outcome;
+
+struct Raw(Collection<Document>);
+
+pub(super) fn new(client: &Client, database: &str) -> Arc<dyn Locks> {
+    Arc::new(Raw(majority(client, database, "locks")))
+}
+
+/// A collection that is written with `w: majority`.
+pub fn majority(client: &Client, database: &str, collection: &str) -> Collection<Document> {
+    let options = CollectionOptions::builder().write_concern(WriteConcern::majority()).build();
+    client.database(database).collection_with_options(collection, options)
+}
+
+#[async_trait]
+impl Locks for Raw {
+    async fn acquire(&self, key: &str) -> Outcome<Box<dyn Held>> {
+        let id = ObjectId::new();
+        let set = doc! { "$set": { "lockId": id, "acquiredAt": DateTime::now() } };
+        self.0.find_one_and_update(doc! { "_id": key, "lockId": null }, set).upsert(true).await?;
+        Ok(Box::new(Taken { records: self.0.clone(), key: key.to_owned(), id }))
+    }
+}
+
+struct Taken {
+    records: Collection<Document>,
+    key: String,
+    id: ObjectId,
+}
+
+#[async_trait]
+impl Held for Taken {
+    async fn release(self: Box<Self>) -> Outcome<()> {
+        let filter = doc! { "_id": self.key, "lockId": self.id };
+        let updated = self.records.update_one(filter, doc! { "$unset": { "lockId": 1 } }).await?;
+        if updated.matched_count == 1 { Ok(()) } else { Err("somebody else's".into()) }
+    }
+}

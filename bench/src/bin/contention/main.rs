@@ -1,0 +1,111 @@
+//! Locks under contention, beside other crates, on a real replica set: the figures B1 to B13.
+//!
+//! Run with `cargo run --release --bin contention`; `-- --help` lists the options, `README.md` says what each figure is.
+
+mod clock;
+mod commands;
+mod deployment;
+mod figures;
+mod fleet;
+mod locks;
+mod options;
+mod report;
+mod stats;
+mod trace;
+mod worker;
+
+use std::os::unix::process::CommandExt;
+use std::path::Path;
+use std::process::{Command, ExitCode};
+
+use tokio::runtime::{Builder, Runtime};
+
+use crate::deployment::Deployment;
+use crate::figures::Bench;
+use crate::options::Options;
+use crate::report::machine::Machine;
+use crate::report::{Results, markdown, plot};
+
+/// Nobody here tells errors apart.
+type Outcome<T> = Result<T, Box<dyn std::error::Error + Send + Sync>>;
+
+/// A thread for each of B8's waiters on `mongo-lock`, which blocks, and some to spare.
+const BLOCKING_THREADS: usize = 1_200;
+
+fn main() -> ExitCode {
+    let mut arguments = std::env::args().skip(1).peekable();
+    let done = if arguments.next_if(|argument| argument == fleet::WORKER).is_some() {
+        // From inside the runtime: its end would wait for the thread that reads standard input, and for somebody's blocking waits.
+        runtime().map(|runtime| runtime.block_on(async { std::process::exit(i32::from(worker::run().await.is_err())) }))
+    } else {
+        Options::parse(arguments).and_then(parent)
+    };
+    match done {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("{error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn runtime() -> Outcome<Runtime> {
+    Ok(Builder::new_multi_thread().enable_all().max_blocking_threads(BLOCKING_THREADS).build()?)
+}
+
+fn parent(options: Options) -> Outcome<()> {
+    if options.help {
+        print!("{}", options::HELP);
+        return Ok(());
+    }
+    let environment = deployment::ENVIRONMENT;
+    if environment.iter().any(|(name, value)| std::env::var(name).as_deref() != Ok(value)) {
+        // A process may not change its environment once it has threads, and dependencies start some: begin anew.
+        let mut again = Command::new(std::env::current_exe()?);
+        return Err(again.args(std::env::args_os().skip(1)).envs(environment).exec().into());
+    }
+    runtime()?.block_on(measure(options))
+}
+
+async fn measure(options: Options) -> Outcome<()> {
+    let deployment = match &options.uri {
+        Some(uri) => Deployment::given(uri.clone()),
+        None => Deployment::start().await?,
+    };
+    // Servers of our own end in order, whether or not all went well, and on Ctrl-C.
+    let done = tokio::select! {
+        done = write_all(&options, &deployment) => done,
+        _ = tokio::signal::ctrl_c() => Err("interrupted".into()),
+    };
+    deployment.stop().await;
+    done
+}
+
+async fn write_all(options: &Options, deployment: &Deployment) -> Outcome<()> {
+    let out = &options.out;
+    std::fs::create_dir_all(out)?;
+    if options.trace {
+        let trace = trace::run(deployment).await?;
+        print!("{trace}");
+        return written(&out.join("trace.txt"), trace.as_bytes());
+    }
+    let (version, members) = deployment.describe().await?;
+    let bench = Bench { deployment, quick: options.quick };
+    let figures = figures::run(&bench, &options.figures).await;
+    let results = Results { machine: Machine::look(version, members), quick: options.quick, figures };
+
+    let table = markdown::page(&results);
+    print!("{table}");
+    written(&out.join("results.json"), &serde_json::to_vec_pretty(&results)?)?;
+    written(&out.join("results.md"), table.as_bytes())?;
+    for file in plot::draw(&results, out)? {
+        eprintln!("wrote {file}");
+    }
+    Ok(())
+}
+
+fn written(file: &Path, content: &[u8]) -> Outcome<()> {
+    std::fs::write(file, content)?;
+    eprintln!("wrote {}", file.file_name().unwrap_or_default().to_string_lossy());
+    Ok(())
+}

@@ -1,0 +1,92 @@
+//! The command line.
+
+use std::path::PathBuf;
+
+use crate::Outcome;
+use crate::figures::Id;
+
+/// What `--help` prints.
+pub const HELP: &str = "\
+Measures distlock and its peers, interleaved, on a replica set of three members that it starts by itself.
+
+  contention [OPTIONS]
+
+  --figures B1,B5   only these (B1 to B13; default all)
+  --quick           fewer and shorter rounds, to see whether everything works
+  --out DIR         where table, JSON and plots go (default: results, beside this program's sources)
+  --uri URI         a replica set of yours instead; B10, which kills primaries, starts its own in any case
+  --trace           no figures, but a trace of a hand-over chain through four processes
+";
+
+/// What to do.
+#[derive(Debug, PartialEq)]
+pub struct Options {
+    /// The figures to make.
+    pub figures: Vec<Id>,
+    /// Fewer and shorter rounds.
+    pub quick: bool,
+    /// Where results go.
+    pub out: PathBuf,
+    /// Somebody's replica set.
+    pub uri: Option<String>,
+    /// A trace instead of figures.
+    pub trace: bool,
+    /// Only the help.
+    pub help: bool,
+}
+
+impl Options {
+    /// Reads the arguments that follow the program's name.
+    pub fn parse(arguments: impl IntoIterator<Item = String>) -> Outcome<Self> {
+        let mut options = Self {
+            figures: Id::ALL.to_vec(),
+            quick: false,
+            out: PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/results")),
+            uri: None,
+            trace: false,
+            help: false,
+        };
+        let mut arguments = arguments.into_iter();
+        while let Some(argument) = arguments.next() {
+            let mut value = || arguments.next().ok_or(format!("{argument} needs a value"));
+            match argument.as_str() {
+                "--quick" => options.quick = true,
+                "--trace" => options.trace = true,
+                "--help" | "-h" => options.help = true,
+                "--out" => options.out = value()?.into(),
+                "--uri" => options.uri = Some(value()?),
+                "--figures" => {
+                    options.figures = value()?.split(',').map(|name| name.trim().parse()).collect::<Outcome<_>>()?;
+                    options.figures.sort_unstable();
+                    options.figures.dedup();
+                }
+                _ => return Err(format!("unknown argument {argument}; --help lists those that there are").into()),
+            }
+        }
+        Ok(options)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parse(arguments: &[&str]) -> Outcome<Options> {
+        Options::parse(arguments.iter().map(|argument| (*argument).to_owned()))
+    }
+
+    #[test]
+    fn all_figures_unless_some_are_named() {
+        assert_eq!(parse(&[]).unwrap().figures, Id::ALL);
+        let options = parse(&["--quick", "--figures", "b5, B1,B5"]).unwrap();
+        assert_eq!(options.figures, [Id(1), Id(5)]);
+        assert!(options.quick && !options.trace);
+    }
+
+    #[test]
+    fn nonsense_is_refused() {
+        for arguments in [&["--figures"][..], &["--figures", "B14"], &["--figures", "5"], &["--fast"], &["--uri"]] {
+            assert!(parse(arguments).is_err(), "{arguments:?}");
+        }
+    }
+}

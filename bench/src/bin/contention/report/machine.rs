@@ -1,0 +1,129 @@
+//! Where and with what was measured. Nothing that names the machine or its folders.
+
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use serde::Serialize;
+
+/// The lock file decides what is compiled, so it also knows the versions.
+const LOCK_FILE: &str = include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/Cargo.lock"));
+const CRATES: [&str; 9] = [
+    "distlock-mongo",
+    "distlock-memory",
+    "distributed-lock-mongo",
+    "mongodb-lock",
+    "mongo-lock",
+    "keyed-lock",
+    "lockable",
+    "mongodb",
+    "tokio",
+];
+
+/// A machine and what ran on it.
+#[derive(Debug, Serialize)]
+pub struct Machine {
+    /// Day of the run, UTC.
+    pub date: String,
+    /// Model of the processor.
+    pub processor: String,
+    /// Processors that this program may use.
+    pub cores: usize,
+    /// In GiB.
+    pub memory_gib: f64,
+    /// Operating system.
+    pub system: String,
+    /// Compiler.
+    pub rustc: String,
+    /// Server.
+    pub mongodb: String,
+    /// Members of the replica set, all on this machine.
+    pub members: usize,
+    /// Versions of those compared.
+    pub crates: Vec<String>,
+}
+
+impl Machine {
+    /// This one.
+    pub fn look(mongodb: String, members: usize) -> Self {
+        let read = |path: &str| std::fs::read_to_string(path).unwrap_or_default();
+        let seconds = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
+        let system = rustix::system::uname();
+        Self {
+            date: date((seconds / 86_400) as i64),
+            processor: field(&read("/proc/cpuinfo"), "model name").unwrap_or("unknown").to_owned(),
+            cores: std::thread::available_parallelism().map_or(0, usize::from),
+            memory_gib: memory(&read("/proc/meminfo")),
+            system: format!("{} {}", system.sysname().to_string_lossy(), system.release().to_string_lossy()),
+            rustc: rustc(),
+            mongodb,
+            members,
+            crates: versions(LOCK_FILE, &CRATES),
+        }
+    }
+}
+
+fn field<'a>(text: &'a str, name: &str) -> Option<&'a str> {
+    let line = text.lines().find(|line| line.starts_with(name))?;
+    Some(line.split_once(':')?.1.trim())
+}
+
+fn memory(meminfo: &str) -> f64 {
+    let kib = field(meminfo, "MemTotal").and_then(|value| value.trim_end_matches("kB").trim().parse::<f64>().ok());
+    kib.map_or(f64::NAN, |kib| (kib / 1024.0 / 1024.0 * 10.0).round() / 10.0)
+}
+
+fn rustc() -> String {
+    let output = std::process::Command::new("rustc").arg("--version").output();
+    let version = output.ok().filter(|output| output.status.success()).map(|output| output.stdout);
+    version.map_or_else(|| "unknown".to_owned(), |text| String::from_utf8_lossy(&text).trim().to_owned())
+}
+
+/// `name version` of each crate, several times if several versions are linked.
+fn versions(lock_file: &str, names: &[&str]) -> Vec<String> {
+    let packages = lock_file.split("[[package]]").filter_map(|package| {
+        let value = |name: &str| package.lines().find_map(|line| line.strip_prefix(name)?.strip_suffix('"'));
+        Some((value("name = \"")?, value("version = \"")?))
+    });
+    let packages: Vec<_> = packages.collect();
+    let of = |name: &str| packages.iter().filter(move |package| package.0 == name).collect::<Vec<_>>();
+    names.iter().flat_map(|name| of(name)).map(|(name, version)| format!("{name} {version}")).collect()
+}
+
+/// The civil date of a day since 1970-01-01, in the Gregorian calendar, by counting in cycles of 400 years that begin in March.
+fn date(days: i64) -> String {
+    let shifted = days + 719_468;
+    let (cycle, day) = (shifted.div_euclid(146_097), shifted.rem_euclid(146_097));
+    let year_of_cycle = (day - day / 1_460 + day / 36_524 - day / 146_096) / 365;
+    let day_of_year = day - (365 * year_of_cycle + year_of_cycle / 4 - year_of_cycle / 100);
+    let month_from_march = (5 * day_of_year + 2) / 153;
+    let day_of_month = day_of_year - (153 * month_from_march + 2) / 5 + 1;
+    let month = if month_from_march < 10 { month_from_march + 3 } else { month_from_march - 9 };
+    let year = cycle * 400 + year_of_cycle + i64::from(month <= 2);
+    format!("{year:04}-{month:02}-{day_of_month:02}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn dates() {
+        assert_eq!(date(0), "1970-01-01");
+        assert_eq!(date(11_016), "2000-02-29");
+        assert_eq!(date(11_017), "2000-03-01");
+        assert_eq!(date(20_453), "2025-12-31");
+        assert_eq!(date(20_454), "2026-01-01");
+    }
+
+    #[test]
+    fn versions_are_found() {
+        let lock = "version = 4\n\n[[package]]\nname = \"a\"\nversion = \"1.2.3\"\n\n[[package]]\nname = \"b\"\nversion = \"0.1.0\"\n\
+                    \n[[package]]\nname = \"a\"\nversion = \"2.0.0\"\n";
+        assert_eq!(versions(lock, &["b", "a", "c"]), ["b 0.1.0", "a 1.2.3", "a 2.0.0"]);
+        assert!(versions(LOCK_FILE, &CRATES).len() >= CRATES.len());
+    }
+
+    #[test]
+    fn memory_is_read() {
+        assert_eq!(memory("MemFree: 1 kB\nMemTotal:       16777216 kB\n"), 16.0);
+    }
+}

@@ -1,0 +1,181 @@
+//! What parent and children say to each other.
+
+use serde::{Deserialize, Serialize};
+
+use crate::clock::Nanos;
+use crate::commands::Counts;
+use crate::locks::{Contender, Settings};
+
+/// The first line that a child gets.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct Spec {
+    /// Whose locks, if the task takes locks.
+    pub who: Contender,
+    /// The replica set.
+    pub uri: String,
+    /// How those locks are set up.
+    pub settings: Settings,
+    /// What to do.
+    pub task: Task,
+}
+
+/// What a child does.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub enum Task {
+    /// Take turns on one key.
+    Contend(Contend),
+    /// Acquire `keys` locks and hold them.
+    Hold {
+        /// Their keys are this and a number.
+        prefix: String,
+        /// How many.
+        keys: usize,
+    },
+    /// Wait for `keys` locks that somebody else holds.
+    Wait {
+        /// Their keys are this and a number.
+        prefix: String,
+        /// How many.
+        keys: usize,
+    },
+    /// Keep as many records alive with an update each, without any lock.
+    RenewEach {
+        /// How many.
+        leases: usize,
+        /// How often each.
+        cadence_ms: u64,
+    },
+    /// Be one of several clients that write in turn, as soon as they hear of the other's write.
+    Relay(Relay),
+    /// A million keys, each used once, in memory.
+    KeysOnce {
+        /// Name of the contender.
+        who: String,
+    },
+}
+
+/// Turns on one key.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct Contend {
+    /// The key.
+    pub key: String,
+    /// Tasks in this process.
+    pub waiters: usize,
+    /// How long each holds the lock.
+    pub hold_ms: u64,
+    /// Whether every turn is reported, or their number and a sample of the waits.
+    pub every_turn: bool,
+    /// Whether the commands are reported one by one.
+    pub log: bool,
+}
+
+/// Writing in turn.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct Relay {
+    /// Which of them this is.
+    pub place: u64,
+    /// How many there are.
+    pub of: u64,
+    /// Time between hearing and writing.
+    pub hold_ms: u64,
+    /// Whether each also makes a second write to the same record after its own, as a holder does that queues up again.
+    pub second_write: bool,
+    /// The record.
+    pub key: String,
+}
+
+/// When to begin and when to end.
+#[derive(Debug, Clone, Copy, Serialize, Deserialize)]
+pub struct Window {
+    /// Nothing happens before.
+    pub start: Nanos,
+    /// What is under way then is cut off.
+    pub stop: Nanos,
+}
+
+impl Window {
+    /// In seconds.
+    pub fn seconds(self) -> f64 {
+        (self.stop - self.start) as f64 / 1e9
+    }
+}
+
+/// One line of a child.
+#[derive(Debug, Serialize, Deserialize)]
+pub enum Message {
+    /// It waits for its window.
+    Ready,
+    /// Its last words.
+    Report(Box<Report>),
+    /// Its last words if something went wrong.
+    Failed(String),
+}
+
+/// What was measured.
+#[derive(Debug, Default, Serialize, Deserialize)]
+pub struct Report {
+    /// Sent in the window.
+    pub commands: Counts,
+    /// Processor time used in the window.
+    pub cpu_ns: u64,
+    /// One entry per waiter.
+    pub waiters: Vec<Waiter>,
+    /// Leases lost while they were held.
+    pub lost: u64,
+    /// A relay's hops.
+    pub hops: Vec<Hop>,
+    /// Commands, one by one.
+    pub log: Vec<(Nanos, String)>,
+    /// What a million keys left behind and took.
+    pub keys_once: Option<KeysOnce>,
+}
+
+/// One task that takes turns.
+#[derive(Debug, Default, Clone, Serialize, Deserialize)]
+pub struct Waiter {
+    /// Locks acquired in the window.
+    pub acquired: u64,
+    /// Every turn, if that was asked for.
+    pub turns: Vec<Turn>,
+    /// A sample of the waits, the one that was cut off included.
+    pub waits_ns: Vec<u64>,
+    /// Acquisitions that ended with an error.
+    pub errors: u64,
+    /// The first of these errors.
+    pub first_error: Option<String>,
+    /// Releases that ended with an error.
+    pub release_errors: u64,
+}
+
+/// One turn of a waiter.
+#[derive(Debug, Clone, Copy, Serialize, Deserialize)]
+pub struct Turn {
+    /// The call to acquire.
+    pub asked: Nanos,
+    /// Its return.
+    pub acquired: Nanos,
+    /// The call to release.
+    pub release: Nanos,
+    /// The fencing token, if there are any.
+    pub token: Option<u64>,
+}
+
+/// A relay's write or the hearing of one.
+#[derive(Debug, Clone, Copy, Serialize, Deserialize)]
+pub struct Hop {
+    /// The number written.
+    pub number: u64,
+    /// When it was heard of by whom it is meant for.
+    pub heard: Option<Nanos>,
+    /// When it was sent.
+    pub sent: Option<Nanos>,
+}
+
+/// A million keys.
+#[derive(Debug, Clone, Copy, Serialize, Deserialize)]
+pub struct KeysOnce {
+    /// Resident memory after less that before.
+    pub left_bytes: i64,
+    /// Per key.
+    pub ns: f64,
+}

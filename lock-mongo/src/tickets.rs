@@ -1,0 +1,62 @@
+//! Refreshing many tickets by one update, and telling by one query what became of each (R15).
+
+use std::collections::HashMap;
+use std::time::Duration;
+
+use distlock_api::store::{AcquisitionId, Attempt, BusyReply, QueueStanding, Standing, StoreTime};
+use distlock_api::{FencingToken, Loss, Result};
+use futures_util::TryStreamExt;
+use mongodb::options::Hint;
+
+use crate::calls::Budget;
+use crate::error::Effect;
+use crate::lease::{Queued, Seat, Seated, by_keys, identity_index, seats_by_key};
+use crate::store::{MongoStore, millis, token};
+
+/// What became of the tickets of a batch.
+pub(crate) type Standings = HashMap<AcquisitionId, Result<Standing>>;
+
+/// Refreshes the tickets that are there. Those that are not get nothing, and their standing says so.
+pub(crate) async fn refresh(store: &MongoStore, batch: &[Seat], budget: Budget) -> Result<Standings> {
+    let MongoStore { layout, records, .. } = store;
+    let (tickets, filter, change) = (records.clone(), layout.refreshable(batch), layout.refresh());
+    let mine = crate::lease::Layout::mine(batch);
+    let update = async move {
+        tickets.update_many(filter, change).array_filters(vec![mine]).hint(Hint::Keys(identity_index())).await
+    };
+    store.calls.run(budget, Effect::Write, update).await?;
+
+    let records = records.clone_with_type::<Seated>();
+    let (filter, projection) = (by_keys(batch.iter().map(|seat| seat.key.as_str())), layout.seated(batch));
+    let find = async move {
+        records.find(filter).projection(projection).max_time(budget.on_server()).await?.try_collect().await
+    };
+    let found: Vec<Seated> = store.calls.run(budget, Effect::None, find).await?;
+    let found: HashMap<String, Queued> = found.into_iter().map(|Seated { key, queued }| (key, queued)).collect();
+    let standings = seats_by_key(batch).into_iter().flat_map(|(key, seats)| {
+        let queued = found.get(key);
+        let each = seats.into_iter().enumerate();
+        each.map(move |(at, seat)| (seat.id.clone(), queued.map_or(Ok(GONE), |queued| standing(queued, at, &seat.id))))
+    });
+    Ok(standings.collect())
+}
+
+const GONE: Standing = Standing::Gone(Loss::Gone);
+
+fn standing(queued: &Queued, at: usize, id: &AcquisitionId) -> Result<Standing> {
+    let is_own = |other: &Option<String>| other.as_deref() == Some(id.as_str());
+    if let Some(ahead) = queued.places.get(at).and_then(|place| u32::try_from(*place).ok()) {
+        let windows = i64::try_from(Attempt::TURN_WINDOW.as_millis()).unwrap_or(i64::MAX).saturating_mul(ahead.into());
+        let turn: Duration = millis(queued.opens.saturating_add(windows));
+        let anchor = (StoreTime::since_origin(millis(queued.now)), FencingToken::new(token(queued.token)?));
+        let busy = BusyReply::new().with_holder_remaining(turn).with_anchor(anchor.0, anchor.1);
+        return Ok(Standing::Waiting(busy.with_standing(QueueStanding::Queued { ahead })));
+    }
+    Ok(if is_own(&queued.holder) {
+        Standing::Held { remaining: millis(queued.remaining) }
+    } else if is_own(&queued.revoked) {
+        Standing::Gone(Loss::ForceReleased)
+    } else {
+        GONE
+    })
+}

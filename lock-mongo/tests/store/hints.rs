@@ -1,0 +1,287 @@
+//! What a provider hears of (R18, R20).
+
+use std::num::NonZeroU32;
+use std::time::Duration;
+
+use distlock_api::ReleaseOutcome::Released;
+use distlock_api::store::{
+    AcquisitionId, Attempt, Claim, EventStream, LeaseStore, ProviderId, Release, Renewal, StoreEvent, Watch,
+};
+use distlock_api::{AcquireOptions, ErrorKind, LockKey, Loss};
+use distlock_mongo::mongodb::bson::{Document, doc};
+use distlock_mongo::{MongoProvider, MongoStore};
+use futures_util::{StreamExt, TryStreamExt};
+
+use super::Checks;
+use super::world::{
+    LONG, SHORT, World, admin, claim, granted, key, opened, queue_up, queued, random_name, release, renew, ticket, twin,
+};
+
+pub(super) fn add(checks: &mut Checks<'_>) {
+    if checks.is_replica_set() {
+        checks.add("R18_grants_by_releasers_are_told", grants);
+        checks.add("hints_of_losses", losses);
+        checks.add("hints_are_about_nothing_else", silence);
+        checks.add("hints_of_what_waiters_cannot_foresee", opened_otherwise);
+        checks.add("R20_hints_end_with_the_collection", dropped);
+        checks.add("hints_end_with_their_cursor", closed);
+        checks.add_alone("hints_without_the_privilege", unprivileged);
+        checks.add_alone("R20_silent_connection_ends_the_hints", silent_connection);
+    } else {
+        checks.add("hints_are_unsupported", unsupported);
+    }
+}
+
+async fn listen(store: &MongoStore, provider: ProviderId) -> EventStream {
+    LeaseStore::watch(store, &Watch::provider(provider)).await.expect("a stream")
+}
+
+async fn next(events: &mut EventStream) -> StoreEvent {
+    let event = tokio::time::timeout(Duration::from_secs(20), events.try_next()).await.expect("an event");
+    event.unwrap().expect("the stream goes on")
+}
+
+/// An acquisition of the provider.
+fn own(key: &LockKey, provider: ProviderId) -> Claim {
+    Claim::new(key.clone(), AcquisitionId::random(provider))
+}
+
+/// The holders of small records and of big ones: the server tells their changes in different forms.
+const REMARKS: [usize; 2] = [0, 40];
+
+fn attempt(claim: &Claim, remarks: usize) -> Attempt {
+    let mut said = AcquireOptions::new().with_owner("$me");
+    for n in 0..remarks {
+        said = said.with_metadata(format!("{n}"), "something that makes the record big");
+    }
+    Attempt::new(claim.clone(), LONG).with_holder(said.holder().clone())
+}
+
+/// The lease goes through a chain of waiters, foreign and own; each own grant is told with all that its deadline needs.
+async fn grants(world: World) {
+    for remarks in REMARKS {
+        let name = random_name("locks");
+        let (other, _) = world.connect(|_| ()).await;
+        let (store, releaser) = (world.store_on(&world.client, &name), world.store_on(&other, &name));
+        let (me, key) = (ProviderId::random(), key());
+        let mut events = listen(&store, me).await;
+        let mut holder = claim(&key);
+        granted(&releaser, &holder, LONG).await;
+        for round in 0..6_u32 {
+            // Blocks of the same length, too: what stays as it was is not told.
+            let tokens = NonZeroU32::new(1 + round / 3 * 7).unwrap();
+            let foreign = claim(&key);
+            if round % 2 == 0 {
+                queue_up(&releaser, &attempt(&foreign, remarks).with_ticket(ticket())).await;
+            }
+            let waiter = own(&key, me);
+            let attempt = attempt(&waiter, remarks).with_ticket(ticket()).with_tokens(tokens);
+            let busy = queue_up(&store, &attempt).await;
+            assert_eq!(release(&releaser, &twin(&holder)).await, Released);
+            if round % 2 == 0 {
+                assert_eq!(release(&releaser, &foreign).await, Released);
+            }
+            let StoreEvent::Granted { key: told, id, grant, expires_at } = next(&mut events).await else {
+                panic!("no grant in round {round}, {remarks} remarks")
+            };
+            assert_eq!((&told, &id), (&key, waiter.id()));
+            assert!(grant.token > busy.token.unwrap());
+            // R18: a difference of two readings of the server's clock.
+            let span = expires_at.saturating_since(busy.now.unwrap());
+            assert!(span >= LONG && span < LONG + Duration::from_secs(20), "{span:?}");
+            let asked = granted(&store, &waiter, Duration::from_secs(1)).await;
+            assert_eq!((asked.token, asked.tokens), (grant.token, tokens));
+            assert_eq!(grant.tokens, tokens);
+            holder = waiter;
+        }
+    }
+}
+
+async fn losses(world: World) {
+    for remarks in REMARKS {
+        let store = world.store();
+        let (me, key) = (ProviderId::random(), key());
+        let mut events = listen(&store, me).await;
+        let [a, b] = [(); 2].map(|()| own(&key, me));
+        store.try_acquire(&attempt(&a, remarks)).await.unwrap();
+        admin(&store).force_release(&key, "test").await.unwrap().unwrap();
+        let gone = |claim: &Claim, loss| StoreEvent::Gone { key: key.clone(), id: claim.id().clone(), loss };
+        assert_eq!(next(&mut events).await, gone(&a, Loss::ForceReleased));
+        assert_eq!(next(&mut events).await, StoreEvent::Freed { key: key.clone() });
+        // Somebody else's: the key is free, that is all.
+        store.try_acquire(&attempt(&claim(&key), remarks)).await.unwrap();
+        admin(&store).force_release(&key, "test").await.unwrap().unwrap();
+        assert_eq!(next(&mut events).await, StoreEvent::Freed { key: key.clone() });
+        // Expired, and taken over.
+        let mut brief = attempt(&b, remarks);
+        brief.ttl = SHORT;
+        store.try_acquire(&brief).await.unwrap();
+        opened(&store, &key).await;
+        let thief = claim(&key);
+        store.try_acquire(&attempt(&thief, remarks)).await.unwrap();
+        assert_eq!(next(&mut events).await, gone(&b, Loss::Gone));
+        // The traces stay in the record, and are told no more.
+        assert_eq!(release(&store, &thief).await, Released);
+        store.try_acquire(&attempt(&claim(&key), remarks)).await.unwrap();
+        let marker = self::key();
+        granted(&store, &own(&marker, me), LONG).await;
+        admin(&store).force_release(&marker, "test").await.unwrap().unwrap();
+        let StoreEvent::Gone { key: told, .. } = next(&mut events).await else { panic!("something else was told") };
+        assert_eq!(told, marker, "{remarks} remarks");
+    }
+}
+
+async fn silence(world: World) {
+    for remarks in REMARKS {
+        let store = world.store();
+        let (me, key) = (ProviderId::random(), key());
+        let mut events = listen(&store, me).await;
+        let [a, b] = [(); 2].map(|()| own(&key, me));
+        for _ in 0..3 {
+            // Uncontended: who takes it knows, and nobody waits.
+            let c = own(&key, me);
+            store.try_acquire(&attempt(&c, remarks)).await.unwrap();
+            assert_eq!(release(&store, &c).await, Released);
+            let foreign = claim(&key);
+            store.try_acquire(&attempt(&foreign, remarks)).await.unwrap();
+            assert_eq!(release(&store, &foreign).await, Released);
+        }
+        let grant = granted(&store, &a, LONG).await;
+        for ttl in 1..4 {
+            renew(&store, &a, grant.token, LONG * ttl).await;
+            granted(&store, &a, LONG * ttl).await;
+            queue_up(&store, &attempt(&b, remarks).with_ticket(ticket())).await;
+            store.renew(&Renewal::ticket(b.clone(), ticket())).await.unwrap();
+            let foreign = claim(&key);
+            queued(&store, &foreign).await;
+            let _ = release(&store, &foreign).await;
+        }
+        assert_eq!(release(&store, &b).await, distlock_api::ReleaseOutcome::AlreadyLost);
+        // Passed on to somebody else.
+        let foreign = claim(&key);
+        queue_up(&store, &attempt(&foreign, remarks).with_ticket(ticket())).await;
+        assert_eq!(release(&store, &a).await, Released);
+        let marker = own(&key, me);
+        queue_up(&store, &attempt(&marker, remarks).with_ticket(ticket())).await;
+        assert_eq!(release(&store, &foreign).await, Released);
+        match next(&mut events).await {
+            StoreEvent::Granted { id, .. } => assert_eq!(&id, marker.id()),
+            other => panic!("{other:?}, {remarks} remarks"),
+        }
+    }
+}
+
+async fn opened_otherwise(world: World) {
+    for remarks in REMARKS {
+        let name = random_name("locks");
+        let store = world.store_on(&world.client, &name);
+        let (me, key) = (ProviderId::random(), key());
+        let mut events = listen(&store, me).await;
+        let freed = StoreEvent::Freed { key: key.clone() };
+        let a = claim(&key);
+        store.try_acquire(&attempt(&a, remarks)).await.unwrap();
+        let quick = Release::new(a).with_hold_at_least(LONG);
+        assert_eq!(store.release(&quick).await.unwrap(), Released);
+        assert_eq!(next(&mut events).await, freed);
+        let records = world.raw(&name);
+        let by_key = || doc! { "_id": key.as_str() };
+        records.delete_one(by_key()).await.unwrap();
+        assert_eq!(next(&mut events).await, freed);
+        store.try_acquire(&attempt(&claim(&key), remarks)).await.unwrap();
+        records.update_one(by_key(), doc! { "$unset": { "lockId": 1 } }).await.unwrap();
+        assert_eq!(next(&mut events).await, freed, "by hand");
+        records.replace_one(by_key(), doc! { "something": "else" }).await.unwrap();
+        assert_eq!(next(&mut events).await, freed);
+        records.replace_one(by_key(), doc! { "fencingToken": "seven" }).await.unwrap();
+        assert_eq!(next(&mut events).await, StoreEvent::Gap);
+        // Documents that are no records at all.
+        records.insert_one(doc! { "_id": 7 }).await.unwrap();
+        records.delete_one(doc! { "_id": 7 }).await.unwrap();
+        records.delete_one(by_key()).await.unwrap();
+        assert_eq!(next(&mut events).await, freed);
+    }
+}
+
+async fn dropped(world: World) {
+    let name = random_name("locks");
+    let store = world.store_on(&world.client, &name);
+    granted(&store, &claim(&key()), LONG).await;
+    let events = listen(&store, ProviderId::random()).await;
+    world.raw(&name).drop().await.unwrap();
+    let told: Vec<StoreEvent> =
+        tokio::time::timeout(Duration::from_secs(20), events.try_collect()).await.expect("an end").unwrap();
+    assert!(!told.is_empty() && told.iter().all(|event| *event == StoreEvent::Gap), "{told:?}");
+    // Also without a collection it can be opened.
+    let (me, key) = (ProviderId::random(), key());
+    let mut events = listen(&store, me).await;
+    granted(&store, &own(&key, me), LONG).await;
+    admin(&store).force_release(&key, "test").await.unwrap().unwrap();
+    assert!(matches!(next(&mut events).await, StoreEvent::Gone { .. }));
+}
+
+/// The cursors on the collection, idle or at work.
+async fn cursors(world: &World, name: &str) -> usize {
+    let pipeline = vec![
+        doc! { "$currentOp": { "allUsers": true, "idleCursors": true } },
+        doc! { "$match": { "ns": format!("distlock_test.{name}"), "cursor": { "$exists": true } } },
+    ];
+    let found: Vec<Document> =
+        world.client.database("admin").aggregate(pipeline).await.unwrap().try_collect().await.unwrap();
+    found.len()
+}
+
+async fn closed(world: World) {
+    let name = random_name("locks");
+    let store = world.store_on(&world.client, &name);
+    for polled in [false, true] {
+        let mut events = listen(&store, ProviderId::random()).await;
+        assert_eq!(cursors(&world, &name).await, 1, "it is open when `watch` returns");
+        if polled {
+            // In the middle of a question to the server.
+            let wait = tokio::time::timeout(Duration::from_millis(300), events.next()).await;
+            assert!(wait.is_err());
+        }
+        drop(events);
+        let gone = async {
+            while cursors(&world, &name).await > 0 {
+                tokio::time::sleep(Duration::from_millis(20)).await;
+            }
+        };
+        tokio::time::timeout(Duration::from_secs(10), gone).await.expect("a closed cursor");
+    }
+}
+
+async fn unprivileged(world: World) {
+    let (store, app) = world.store_of_app(&random_name("locks")).await;
+    let watch = Watch::provider(ProviderId::random());
+    for (code, kind) in [(13, ErrorKind::Unsupported), (40573, ErrorKind::Unsupported), (11601, ErrorKind::Other)] {
+        // Both tries of the driver.
+        let data = doc! { "failCommands": ["aggregate"], "appName": &app, "errorCode": code };
+        world.admin(doc! { "configureFailPoint": "failCommand", "mode": { "times": 2 }, "data": data }).await;
+        let error = LeaseStore::watch(&store, &watch).await.err().expect("refused");
+        assert_eq!(error.kind(), kind, "{error:?}");
+        world.admin(doc! { "configureFailPoint": "failCommand", "mode": "off" }).await;
+    }
+    let _events = listen(&store, watch.provider).await;
+}
+
+async fn silent_connection(world: World) {
+    let app = random_name("app");
+    let (client, _) = world.connect(|options| options.app_name = Some(app.clone())).await;
+    let builder = MongoProvider::builder(client.database("distlock_test")).collection(random_name("locks"));
+    let store = builder.request_timeout(Duration::from_millis(500)).build_store().unwrap();
+    let mut events = listen(&store, ProviderId::random()).await;
+    world.fail(&app, "getMore", doc! { "blockConnection": true, "blockTimeMS": 9000 }).await;
+    let ended = tokio::time::timeout(Duration::from_secs(8), events.next()).await.expect("an end");
+    assert_eq!(ended.unwrap().unwrap_err().kind(), ErrorKind::Timeout);
+    assert!(events.next().await.is_none());
+}
+
+async fn unsupported(world: World) {
+    let store = world.store();
+    assert!(store.capabilities().push, "not known yet");
+    let error = LeaseStore::watch(&store, &Watch::provider(ProviderId::random())).await.err().unwrap();
+    assert_eq!(error.kind(), ErrorKind::Unsupported);
+    assert!(error.to_string().contains("standalone"), "{error}");
+    assert!(!store.capabilities().push && store.capabilities().queue && store.capabilities().token_blocks);
+}

@@ -1,0 +1,578 @@
+//! The queue, and handing over (C15, R8, R12, R13, R15).
+
+use std::num::NonZeroU32;
+use std::time::Duration;
+
+use distlock_api::ReleaseOutcome::{AlreadyLost, Released};
+use distlock_api::store::{
+    Attempt, BusyReply, Claim, Grant, LeaseStore, QueueStanding, Release, Renewal, Reply, Standing, Ticket,
+};
+use distlock_api::{AcquireOptions, FencingToken, LockKey, Loss};
+use distlock_mongo::MongoStore;
+use distlock_mongo::mongodb::bson::{Bson, DateTime, Document, doc};
+
+use super::Checks;
+use super::world::{
+    LONG, SHORT, World, admin, ask, busy, claim, granted, key, opened, queue_up, queued, random_name, release, renew,
+    ticket, twin,
+};
+
+const WINDOW: Duration = Duration::from_millis(200);
+
+pub(super) fn add(checks: &mut Checks<'_>) {
+    checks.add("C15_grants_follow_the_order", order);
+    checks.add("R12_granted_as_the_ticket_says", as_the_ticket_says);
+    checks.add("C5_tokens_increase_across_blocks_of_waiters", blocks);
+    checks.add("R12_leaving_passes_a_crossed_grant_on", crossed);
+    checks.add("R12_leaving_is_one_step_and_spares_the_holder", leaving);
+    checks.add("R12_repeated_release_passes_nothing_on", repeated);
+    checks.add("R13_minimum_hold_grants_nobody", minimum_hold);
+    checks.add("R8_places_wait_for_their_windows", windows);
+    checks.add("C15_newcomers_keep_the_order", newcomers);
+    checks.add("C15_dead_head_costs_its_claim", dead_head);
+    checks.add("dead_tickets_are_passed_over", dead_tickets);
+    checks.add("full_queue", full);
+    checks.add("asking_again_keeps_the_place", same_place);
+    checks.add("R15_refreshed_and_never_added", refreshed);
+    checks.add("refreshes_of_many", refreshes);
+    checks.add("waiters_are_counted", waiters);
+    checks.add("force_release_leaves_the_queue", forced);
+    checks.add("C20_odd_values_in_tickets", odd_values);
+    checks.add("odd_queues_are_none", odd_queues);
+    checks.add("C1_two_stores_hand_over_in_a_crowd", crowd);
+}
+
+fn block(length: u32) -> NonZeroU32 {
+    NonZeroU32::new(length).unwrap()
+}
+
+fn standing(claim: &Claim) -> Renewal {
+    Renewal::ticket(claim.clone(), ticket())
+}
+
+/// Who has the lease.
+async fn holder(store: &MongoStore, key: &LockKey) -> Option<distlock_api::store::AcquisitionId> {
+    admin(store).inspect(key).await.unwrap().and_then(|info| info.id)
+}
+
+fn ahead(busy: &BusyReply) -> u32 {
+    match busy.standing {
+        QueueStanding::Queued { ahead } => ahead,
+        other => panic!("{other:?}"),
+    }
+}
+
+async fn record(world: &World, name: &str, key: &LockKey) -> Document {
+    world.raw(name).find_one(doc! { "_id": key.as_str() }).await.unwrap().unwrap()
+}
+
+async fn two_stores(world: &World) -> ([MongoStore; 2], String) {
+    let name = random_name("locks");
+    let (other, _) = world.connect(|_| ()).await;
+    ([world.store_on(&world.client, &name), world.store_on(&other, &name)], name)
+}
+
+async fn order(world: World) {
+    let ([one, two], name) = two_stores(&world).await;
+    let key = key();
+    let claims: Vec<Claim> = (0..6).map(|_| claim(&key)).collect();
+    let first = granted(&one, &claims[0], LONG).await;
+    for (at, waiter) in claims.iter().enumerate().skip(1) {
+        let busy = queued(if at % 2 == 0 { &one } else { &two }, &twin(waiter)).await;
+        assert_eq!(ahead(&busy) as usize, at - 1);
+        assert_eq!(busy.token, Some(first.token));
+    }
+    let mut last = first.token;
+    for (at, pair) in claims.windows(2).enumerate() {
+        assert_eq!(release(if at % 2 == 0 { &one } else { &two }, &twin(&pair[0])).await, Released);
+        assert_eq!(holder(&one, &key).await.as_ref(), Some(pair[1].id()), "after {at}");
+        // A newcomer comes too late for what was passed on.
+        busy(&two, &claim(&key)).await;
+        let grant = granted(&one, &pair[1], LONG).await;
+        assert!(grant.token > last);
+        last = grant.token;
+    }
+    assert_eq!(release(&one, &claims[5]).await, Released);
+    let record = record(&world, &name, &key).await;
+    assert!(
+        !record.contains_key("queue") && !record.contains_key("lockId") && !record.contains_key("step"),
+        "{record}"
+    );
+}
+
+async fn as_the_ticket_says(world: World) {
+    let store = world.store();
+    let key = key();
+    let (a, b) = (claim(&key), claim(&key));
+    granted(&store, &a, LONG).await;
+    let said = AcquireOptions::new().with_owner("$me").with_metadata("$job", "$$NOW");
+    let attempt = Attempt::new(b.clone(), LONG).with_ticket(Ticket::new(LONG, LONG / 2, 8)).with_tokens(block(10));
+    queue_up(&store, &attempt.with_holder(said.holder().clone())).await;
+    assert_eq!(release(&store, &a).await, Released);
+    let info = admin(&store).inspect(&key).await.unwrap().unwrap();
+    assert_eq!((info.id.as_ref(), info.owner.as_deref()), (Some(b.id()), Some("$me")));
+    assert_eq!(info.metadata["$job"], "$$NOW");
+    assert!(info.remaining <= LONG / 2 && info.remaining > LONG / 4, "{:?}", info.remaining);
+    // The grant is found by renewing the ticket, by renewing the lease, and by asking.
+    let Standing::Held { remaining } = store.renew(&standing(&b)).await.unwrap() else { panic!("not held") };
+    assert!(remaining <= LONG / 2 && remaining > LONG / 4, "{remaining:?}");
+    assert_eq!(renew(&store, &b, info.token, LONG).await, Standing::Held { remaining: LONG });
+    let grant = granted(&store, &b, LONG).await;
+    assert_eq!((grant.tokens, grant.token.get() + 9), (block(10), info.token.get()));
+    assert_eq!(admin(&store).release_owner("$me", "test").await.unwrap(), 1);
+    // Nothing of the waiter is left for the next holder.
+    let c = claim(&key);
+    granted(&store, &c, LONG).await;
+    queued(&store, &claim(&key)).await;
+    assert_eq!(release(&store, &c).await, Released);
+    let info = admin(&store).inspect(&key).await.unwrap().unwrap();
+    assert_eq!((info.owner, info.metadata.len()), (None, 0));
+}
+
+async fn blocks(world: World) {
+    let store = world.store();
+    let key = key();
+    let lengths = [3, 1, 1000, 1, 7, 7, 2];
+    let attempt = |claim: &Claim, length: u32| Attempt::new(claim.clone(), LONG).with_tokens(block(length));
+    let claims: Vec<Claim> = lengths.iter().map(|_| claim(&key)).collect();
+    let mut last = FencingToken::new(0);
+    for (claim, length) in claims.iter().zip(lengths) {
+        store.try_acquire(&attempt(claim, length).with_ticket(ticket())).await.unwrap();
+    }
+    for (claim, length) in claims.iter().zip(lengths) {
+        let Reply::Granted(grant) = store.try_acquire(&attempt(claim, 1)).await.unwrap() else { panic!("busy") };
+        assert_eq!(grant.tokens.get(), length);
+        assert!(grant.token > last, "{} after {last}", grant.token);
+        last = FencingToken::new(grant.token.get() + u64::from(length) - 1);
+        assert_eq!(renew(&store, claim, last, LONG).await, Standing::Held { remaining: LONG });
+        assert_eq!(release(&store, claim).await, Released);
+    }
+    assert!(granted(&store, &claim(&key), LONG).await.token > last);
+}
+
+async fn crossed(world: World) {
+    let store = world.store();
+    let key = key();
+    let [a, b, c] = [(); 3].map(|()| claim(&key));
+    granted(&store, &a, LONG).await;
+    queued(&store, &b).await;
+    queued(&store, &c).await;
+    assert_eq!(release(&store, &a).await, Released);
+    // It has not heard of its grant, and leaves.
+    store.withdraw(&twin(&b), LONG).await.unwrap();
+    assert_eq!(holder(&store, &key).await.as_ref(), Some(c.id()));
+    store.withdraw(&c, LONG).await.unwrap();
+    assert_eq!(holder(&store, &key).await, None);
+    granted(&store, &claim(&key), LONG).await;
+}
+
+async fn leaving(world: World) {
+    let store = world.store();
+    let key = key();
+    let [a, b, c] = [(); 3].map(|()| claim(&key));
+    let grant = granted(&store, &a, LONG).await;
+    queued(&store, &b).await;
+    queued(&store, &c).await;
+    assert_eq!(release(&store, &b).await, AlreadyLost);
+    assert_eq!(release(&store, &b).await, AlreadyLost, "repeated");
+    assert_eq!(store.waiters(&a, LONG).await.unwrap(), 1);
+    assert_eq!(renew(&store, &a, grant.token, LONG).await, Standing::Held { remaining: LONG });
+    assert_eq!(ahead(&queued(&store, &c).await), 0);
+    assert_eq!(release(&store, &a).await, Released);
+    assert_eq!(holder(&store, &key).await.as_ref(), Some(c.id()));
+    // A holder with an old ticket, as a straggler could leave it: nothing is granted to the releaser.
+    let d = claim(&key);
+    queued(&store, &d).await;
+    assert_eq!(release(&store, &c).await, Released);
+    assert_eq!(release(&store, &d).await, Released);
+    assert_eq!(holder(&store, &key).await, None);
+}
+
+async fn repeated(world: World) {
+    let store = world.store();
+    let key = key();
+    let [a, b, c] = [(); 3].map(|()| claim(&key));
+    granted(&store, &a, LONG).await;
+    queued(&store, &b).await;
+    queued(&store, &c).await;
+    for _ in 0..3 {
+        assert_eq!(release(&store, &a).await, Released);
+        assert_eq!(holder(&store, &key).await.as_ref(), Some(b.id()));
+    }
+    assert_eq!(ahead(&queued(&store, &c).await), 0);
+}
+
+async fn minimum_hold(world: World) {
+    let store = world.store();
+    let key = key();
+    let [a, b, c] = [(); 3].map(|()| claim(&key));
+    let hold = Duration::from_millis(800);
+    granted(&store, &a, LONG).await;
+    queued(&store, &b).await;
+    queued(&store, &c).await;
+    assert_eq!(store.release(&Release::new(a.clone()).with_hold_at_least(hold)).await.unwrap(), Released);
+    assert_eq!(holder(&store, &key).await, None);
+    let [first, second] =
+        [queued(&store, &b).await, queued(&store, &c).await].map(|busy| busy.holder_remaining.unwrap());
+    assert!(first <= hold && second <= hold + WINDOW && second > first, "{first:?} {second:?}");
+    tokio::time::sleep(first).await;
+    granted(&store, &b, LONG).await;
+    // A minimum hold that is over keeps nothing.
+    let over = Release::new(b.clone()).with_hold_at_least(Duration::from_millis(1));
+    tokio::time::sleep(Duration::from_millis(5)).await;
+    assert_eq!(store.release(&over).await.unwrap(), Released);
+    assert_eq!(holder(&store, &key).await.as_ref(), Some(c.id()));
+}
+
+async fn windows(world: World) {
+    let store = world.store();
+    let key = key();
+    let [a, b, c] = [(); 3].map(|()| claim(&key));
+    let window = Duration::from_millis(700);
+    let attempt = |claim: &Claim| Attempt::new(claim.clone(), LONG).with_ticket(ticket()).with_turn_window(window);
+    let expiry = Duration::from_millis(400);
+    let started = std::time::Instant::now();
+    granted(&store, &a, expiry).await;
+    let first = queue_up(&store, &attempt(&b)).await;
+    let second = queue_up(&store, &attempt(&c)).await;
+    assert!(first.holder_remaining.unwrap() <= expiry);
+    let wait = second.holder_remaining.unwrap();
+    assert!(wait > window && wait <= window + expiry, "{wait:?}");
+    opened(&store, &key).await;
+    // Free, but the first one's for a while.
+    let busy = queue_up(&store, &attempt(&c)).await;
+    assert_eq!(ahead(&busy), 1);
+    assert!(busy.holder_remaining.unwrap() <= window);
+    tokio::time::sleep(busy.holder_remaining.unwrap()).await;
+    let Reply::Granted(_) = store.try_acquire(&attempt(&c)).await.unwrap() else { panic!("its window has come") };
+    assert!(started.elapsed() >= window + expiry);
+    assert_eq!(store.waiters(&c, LONG).await.unwrap(), 1, "taking takes the ticket");
+    assert_eq!(ahead(&queue_up(&store, &attempt(&b)).await), 0, "it has lost no place");
+    assert_eq!(release(&store, &c).await, Released);
+    assert_eq!(holder(&store, &key).await.as_ref(), Some(b.id()));
+}
+
+async fn newcomers(world: World) {
+    let store = world.store();
+    let key = key();
+    let [a, b, c] = [(); 3].map(|()| claim(&key));
+    let window = LONG;
+    granted(&store, &a, SHORT).await;
+    queued(&store, &b).await;
+    opened(&store, &key).await;
+    let newcomer = Attempt::new(c.clone(), LONG).with_turn_window(window);
+    let Reply::Busy(busy) = store.try_acquire(&newcomer).await.unwrap() else { panic!("overtook the queue") };
+    assert_eq!(busy.standing, QueueStanding::NotQueued);
+    let wait = busy.holder_remaining.unwrap();
+    assert!(wait > LONG / 2 && wait <= LONG, "{wait:?}");
+    granted(&store, &b, LONG).await;
+    assert_eq!(store.waiters(&b, LONG).await.unwrap(), 0);
+}
+
+/// The first waiter died after its last refresh: it is granted, and the next one takes over when the claim is over.
+async fn dead_head(world: World) {
+    let store = world.store();
+    let key = key();
+    let [a, dead, c] = [(); 3].map(|()| claim(&key));
+    let first = granted(&store, &a, LONG).await;
+    let short_claim = Ticket::new(LONG, Duration::from_millis(300), 8);
+    queue_up(&store, &Attempt::new(dead.clone(), LONG).with_ticket(short_claim)).await;
+    queued(&store, &c).await;
+    assert_eq!(release(&store, &a).await, Released);
+    let Standing::Waiting(told) = store.renew(&standing(&c)).await.unwrap() else { panic!("not waiting") };
+    assert_eq!(ahead(&told), 0);
+    assert!(told.token.unwrap() > first.token);
+    let wait = told.holder_remaining.unwrap();
+    assert!(wait <= Duration::from_millis(300), "{wait:?}");
+    tokio::time::sleep(wait).await;
+    granted(&store, &c, LONG).await;
+    assert_eq!(release(&store, &dead).await, AlreadyLost);
+}
+
+async fn dead_tickets(world: World) {
+    let name = random_name("locks");
+    let store = world.store_on(&world.client, &name);
+    let key = key();
+    let [a, dead, late, c] = [(); 4].map(|()| claim(&key));
+    granted(&store, &a, LONG).await;
+    let life = Duration::from_secs(1);
+    let brief = Ticket::new(life, LONG, 8);
+    for claim in [&dead, &late] {
+        queue_up(&store, &Attempt::new(claim.clone(), LONG).with_ticket(brief)).await;
+    }
+    tokio::time::sleep(life).await;
+    assert_eq!(store.waiters(&a, LONG).await.unwrap(), 0);
+    let before = record(&world, &name, &key).await;
+    assert_eq!(before.get_array("queue").unwrap().len(), 2);
+    busy(&store, &claim(&key)).await;
+    assert_eq!(record(&world, &name, &key).await, before, "a busy answer without a ticket cleans nothing up");
+    assert_eq!(ahead(&queued(&store, &c).await), 0);
+    assert_eq!(record(&world, &name, &key).await.get_array("queue").unwrap().len(), 1);
+    // Back at the end.
+    assert_eq!(ahead(&queued(&store, &late).await), 1);
+    assert_eq!(store.renew(&standing(&dead)).await.unwrap(), Standing::Gone(Loss::Gone));
+    assert_eq!(release(&store, &a).await, Released);
+    assert_eq!(holder(&store, &key).await.as_ref(), Some(c.id()));
+
+    // All dead: the lease is free.
+    let other = claim(&key);
+    assert_eq!(release(&store, &late).await, AlreadyLost);
+    queue_up(&store, &Attempt::new(other, LONG).with_ticket(brief)).await;
+    tokio::time::sleep(life).await;
+    assert_eq!(release(&store, &c).await, Released);
+    assert_eq!(holder(&store, &key).await, None);
+    granted(&store, &claim(&key), LONG).await;
+}
+
+async fn full(world: World) {
+    let store = world.store();
+    let key = key();
+    let [a, b, c, d] = [(); 4].map(|()| claim(&key));
+    granted(&store, &a, LONG).await;
+    let small = |claim: &Claim| Attempt::new(claim.clone(), LONG).with_ticket(Ticket::new(LONG, LONG, 2));
+    for claim in [&b, &c, &b] {
+        queue_up(&store, &small(claim)).await;
+    }
+    let Reply::Busy(busy) = store.try_acquire(&small(&d)).await.unwrap() else { panic!("granted") };
+    assert_eq!(busy.standing, QueueStanding::Full);
+    assert_eq!(store.renew(&standing(&d)).await.unwrap(), Standing::Gone(Loss::Gone));
+    assert_eq!(release(&store, &b).await, AlreadyLost);
+    assert_eq!(ahead(&queue_up(&store, &small(&d)).await), 1);
+    let none = Attempt::new(claim(&key), LONG).with_ticket(Ticket::new(LONG, LONG, 0));
+    let Reply::Busy(busy) = store.try_acquire(&none).await.unwrap() else { panic!("granted") };
+    assert_eq!(busy.standing, QueueStanding::Full);
+}
+
+async fn same_place(world: World) {
+    let name = random_name("locks");
+    let store = world.store_on(&world.client, &name);
+    let key = key();
+    let [a, b, c] = [(); 3].map(|()| claim(&key));
+    granted(&store, &a, LONG).await;
+    queued(&store, &b).await;
+    queued(&store, &c).await;
+    let seen = |record: &Document, at: usize| -> DateTime {
+        *record.get_array("queue").unwrap()[at].as_document().unwrap().get_datetime("seen").unwrap()
+    };
+    let before = record(&world, &name, &key).await;
+    tokio::time::sleep(Duration::from_millis(5)).await;
+    let longer = Attempt::new(b.clone(), LONG).with_ticket(Ticket::new(LONG * 2, SHORT, 64)).with_tokens(block(5));
+    assert_eq!(ahead(&queue_up(&store, &longer).await), 0);
+    let after = record(&world, &name, &key).await;
+    assert!(seen(&after, 0) > seen(&before, 0), "{after}");
+    assert_eq!(seen(&after, 1), seen(&before, 1));
+    assert_eq!(after.get_array("queue").unwrap()[0].as_document().unwrap().get_i32("tokens").unwrap(), 5);
+    // Without a ticket it says where it stands, and refreshes nothing.
+    assert_eq!(ahead(&busy(&store, &c).await), 1);
+    assert_eq!(record(&world, &name, &key).await, after);
+}
+
+async fn refreshed(world: World) {
+    let name = random_name("locks");
+    let store = world.store_on(&world.client, &name);
+    let key = key();
+    let [a, b, c] = [(); 3].map(|()| claim(&key));
+    let token = granted(&store, &a, LONG).await.token;
+    assert_eq!(store.renew(&standing(&b)).await.unwrap(), Standing::Gone(Loss::Gone));
+    assert_eq!(store.waiters(&a, LONG).await.unwrap(), 0, "added by a refresh");
+    // Alive for as long as it is refreshed.
+    let brief = Ticket::new(Duration::from_millis(600), LONG, 8);
+    queue_up(&store, &Attempt::new(b.clone(), LONG).with_ticket(brief)).await;
+    queued(&store, &c).await;
+    for _ in 0..6 {
+        tokio::time::sleep(Duration::from_millis(200)).await;
+        let Standing::Waiting(busy) = store.renew(&standing(&b)).await.unwrap() else { panic!("not waiting") };
+        assert_eq!((ahead(&busy), busy.token), (0, Some(token)));
+        assert!(busy.holder_remaining.unwrap() > LONG / 2 && busy.holder_remaining.unwrap() <= LONG);
+    }
+    let Standing::Waiting(second) = store.renew(&standing(&c)).await.unwrap() else { panic!("not waiting") };
+    let answer = queued(&store, &c).await;
+    assert_eq!((second.standing, second.token), (answer.standing, answer.token));
+    assert!(answer.now.unwrap() >= second.now.unwrap());
+    let step = answer.now.unwrap().saturating_since(second.now.unwrap());
+    assert_eq!(second.holder_remaining.unwrap(), answer.holder_remaining.unwrap() + step, "one account of the turn");
+    assert_eq!(release(&store, &b).await, AlreadyLost);
+    let before = record(&world, &name, &key).await;
+    assert_eq!(store.renew(&standing(&b)).await.unwrap(), Standing::Gone(Loss::Gone));
+    assert_eq!(record(&world, &name, &key).await, before, "added again by a refresh");
+}
+
+/// Tickets and leases on many keys, several on one, some gone, some granted.
+async fn refreshes(world: World) {
+    let store = world.store();
+    let keys: Vec<LockKey> = (0..4).map(|_| key()).collect();
+    let mut holders: Vec<(Claim, Grant)> = Vec::new();
+    for key in &keys {
+        let claim = claim(key);
+        let grant = granted(&store, &claim, LONG).await;
+        holders.push((claim, grant));
+    }
+    let waiters: Vec<Claim> = [0, 0, 1, 2, 3].map(|at: usize| claim(&keys[at])).into();
+    for waiter in &waiters {
+        queued(&store, waiter).await;
+    }
+    assert_eq!(release(&store, &holders[1].0).await, Released);
+    assert_eq!(release(&store, &waiters[3]).await, AlreadyLost);
+    let unknown = claim(&key());
+    let lease = |at: usize| Renewal::lease(holders[at].0.clone(), holders[at].1.token, LONG);
+    let batch = [
+        standing(&waiters[0]),
+        lease(0),
+        standing(&waiters[1]),
+        standing(&waiters[2]),
+        lease(1),
+        standing(&waiters[3]),
+        standing(&unknown),
+        standing(&waiters[4]),
+        standing(&waiters[0]),
+    ];
+    let answers: Vec<String> = store
+        .renew_many(&batch)
+        .await
+        .into_iter()
+        .map(|answer| match answer.unwrap() {
+            Standing::Waiting(busy) => format!("waiting {}", ahead(&busy)),
+            Standing::Held { .. } => "held".into(),
+            Standing::Gone(loss) => loss.as_str().into(),
+            other => panic!("{other:?}"),
+        })
+        .collect();
+    let expected = ["waiting 0", "held", "waiting 1", "held", "gone", "gone", "gone", "waiting 0", "waiting 0"];
+    assert_eq!(answers, expected);
+    let forced = admin(&store).force_release(&keys[1], "test").await.unwrap().unwrap();
+    assert_eq!(forced.id.as_ref(), Some(waiters[2].id()));
+    assert_eq!(store.renew(&standing(&waiters[2])).await.unwrap(), Standing::Gone(Loss::ForceReleased));
+}
+
+async fn waiters(world: World) {
+    let store = world.store();
+    let a = claim(&key());
+    assert_eq!(store.waiters(&a, LONG).await.unwrap(), 0, "no record");
+    granted(&store, &a, LONG).await;
+    for count in 1..4 {
+        queued(&store, &claim(a.key())).await;
+        assert_eq!(store.waiters(&a, LONG).await.unwrap(), count);
+        assert_eq!(admin(&store).inspect(a.key()).await.unwrap().unwrap().waiting, Some(count));
+    }
+}
+
+async fn forced(world: World) {
+    let store = world.store();
+    let key = key();
+    let [a, b, c] = [(); 3].map(|()| claim(&key));
+    let first = granted(&store, &a, LONG).await;
+    queued(&store, &b).await;
+    queued(&store, &c).await;
+    admin(&store).force_release(&key, "test").await.unwrap().unwrap();
+    assert_eq!(renew(&store, &a, first.token, LONG).await, Standing::Gone(Loss::ForceReleased));
+    // The second one's window is to come.
+    let attempt = Attempt::new(c.clone(), LONG).with_ticket(ticket()).with_turn_window(LONG);
+    assert_eq!(ahead(&queue_up(&store, &attempt).await), 1);
+    assert!(granted(&store, &b, LONG).await.token.get() > first.token.get() + 1);
+    assert_eq!(release(&store, &a).await, AlreadyLost, "of the victim");
+    assert_eq!(holder(&store, &key).await.as_ref(), Some(b.id()));
+}
+
+async fn odd_values(world: World) {
+    let store = world.store();
+    for text in ["$expiresAt", "$$NOW", "$$ROOT", "a.b", "\0", "$", "{}", "🔒"] {
+        let key = LockKey::new(text).unwrap();
+        let a = claim(&key);
+        granted(&store, &a, LONG).await;
+        let b = Claim::new(key.clone(), distlock_api::store::AcquisitionId::new(text));
+        let said = AcquireOptions::new().with_owner(text).with_metadata(text, text);
+        for _ in 0..2 {
+            let attempt = Attempt::new(b.clone(), LONG).with_ticket(ticket()).with_holder(said.holder().clone());
+            assert_eq!(ahead(&queue_up(&store, &attempt).await), 0);
+            assert!(matches!(store.renew(&standing(&b)).await.unwrap(), Standing::Waiting(_)));
+        }
+        assert_eq!(release(&store, &a).await, Released);
+        let info = admin(&store).inspect(&key).await.unwrap().unwrap();
+        assert_eq!((info.id.as_ref().unwrap().as_str(), info.owner.as_deref()), (text, Some(text)));
+        assert_eq!(info.metadata.get(text).map(String::as_str), Some(text));
+        assert_eq!(release(&store, &b).await, Released);
+    }
+}
+
+/// Written by an older version, a newer one, or by hand.
+async fn odd_queues(world: World) {
+    let name = random_name("locks");
+    let store = world.store_on(&world.client, &name);
+    let now = DateTime::now();
+    let odd_tickets = vec![
+        doc! { "id": "a" },
+        doc! { "id": 7, "seen": now, "ttl": 60_000, "claim": 1000, "tokens": 1 },
+        doc! { "id": "a", "seen": "now", "ttl": 60_000, "claim": 1000, "tokens": 1 },
+        doc! { "id": "a", "seen": now, "ttl": "$x", "claim": 1000, "tokens": 1 },
+        doc! { "id": "a", "seen": now, "ttl": 60_000, "claim": "1000", "tokens": 1 },
+        doc! { "id": "a", "seen": now, "ttl": 60_000, "claim": 1000 },
+    ];
+    let mut odd: Vec<Bson> = odd_tickets.into_iter().map(|ticket| Bson::Array(vec![ticket.into()])).collect();
+    odd.extend([
+        Bson::from("queue"),
+        7.into(),
+        Bson::Null,
+        doc! { "id": "a" }.into(),
+        Bson::Array(vec![7.into(), Bson::Null]),
+    ]);
+    let mut tickets = Vec::new();
+    for queue in odd {
+        let key = key();
+        world.raw(&name).insert_one(doc! { "_id": key.as_str(), "queue": &queue }).await.unwrap();
+        let (a, b, c) = (claim(&key), claim(&key), claim(&key));
+        assert_eq!(release(&store, &a).await, AlreadyLost, "{queue}");
+        assert_eq!(store.waiters(&a, LONG).await.unwrap(), 0, "{queue}");
+        let grant = granted(&store, &a, LONG).await;
+        world.raw(&name).update_one(doc! { "_id": key.as_str() }, doc! { "$set": { "queue": &queue } }).await.unwrap();
+        renew(&store, &a, grant.token, LONG).await;
+        assert!(matches!(store.renew(&standing(&b)).await.unwrap(), Standing::Gone(_)), "{queue}");
+        assert_eq!(ahead(&queued(&store, &b).await), 0, "{queue}");
+        assert_eq!(release(&store, &a).await, Released);
+        assert_eq!(holder(&store, &key).await.as_ref(), Some(b.id()), "{queue}");
+        queued(&store, &c).await;
+        let queue = if queue.as_document().is_some() { doc! { "id": c.id().as_str() }.into() } else { queue };
+        world.raw(&name).update_one(doc! { "_id": key.as_str() }, doc! { "$set": { "queue": &queue } }).await.unwrap();
+        tickets.push(standing(&c));
+        assert_eq!(release(&store, &b).await, Released, "{queue}");
+        assert_eq!(holder(&store, &key).await, None, "{queue}");
+    }
+    // None of them spoils a batch.
+    let well = claim(&key());
+    granted(&store, &claim(well.key()), LONG).await;
+    queued(&store, &well).await;
+    tickets.push(standing(&well));
+    let answers = store.renew_many(&tickets).await;
+    assert!(matches!(answers.last().unwrap(), Ok(Standing::Waiting(_))), "{answers:?}");
+}
+
+/// Many claims of two stores, each asking until it is granted, then passing on.
+async fn crowd(world: World) {
+    let ([one, two], _) = two_stores(&world).await;
+    let key = key();
+    let held = std::sync::atomic::AtomicBool::new(false);
+    let last = std::sync::Mutex::new(FencingToken::new(0));
+    let turns = (0..16).map(async |at| {
+        let store = if at % 2 == 0 { &one } else { &two };
+        for _ in 0..4 {
+            let claim = claim(&key);
+            let attempt = Attempt::new(claim.clone(), LONG).with_ticket(ticket()).with_tokens(block(1 + at));
+            loop {
+                match store.try_acquire(&attempt).await.unwrap() {
+                    Reply::Granted(grant) => {
+                        assert!(!held.swap(true, std::sync::atomic::Ordering::SeqCst), "two at once");
+                        let mut last = last.lock().unwrap();
+                        assert!(grant.token > *last);
+                        *last = FencingToken::new(grant.token.get() + u64::from(grant.tokens.get()) - 1);
+                        break;
+                    }
+                    _ => tokio::time::sleep(Duration::from_millis(u64::from(10 + at))).await,
+                }
+            }
+            held.store(false, std::sync::atomic::Ordering::SeqCst);
+            assert_eq!(release(store, &claim).await, Released);
+        }
+    });
+    futures_util::future::join_all(turns).await;
+    assert_eq!(holder(&one, &key).await, None);
+    assert!(matches!(ask(&one, &claim(&key), LONG).await, Reply::Granted(_)));
+}

@@ -387,7 +387,9 @@ async fn wild_waiters_of_four_processes_keep_exclusion_order_and_books() {
     let store = MemoryStore::new();
     let providers: Vec<_> = (0..4)
         .map(|n| {
-            let builder = store.builder().lease(terms());
+            // Time is real here: nothing may expire because the machine has stalled.
+            let queue = QueueOptions::new().claim(ms(30_000));
+            let builder = store.builder().lease(terms().ttl(ms(60_000))).queue(queue);
             if n % 2 == 0 { builder.build().unwrap() } else { builder.without_hand_off().build().unwrap() }
         })
         .collect();

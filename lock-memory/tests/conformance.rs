@@ -2,8 +2,9 @@
 
 use std::process::ExitCode;
 use std::sync::Arc;
+use std::time::Duration;
 
-use distlock_api::{Capabilities, LeaseProvider, LockProvider, Namespaced};
+use distlock_api::{Capabilities, LeaseProvider, LockProvider, Namespaced, QueueOptions};
 use distlock_conformance::{Client, DisturbedStore, Fixture, FixtureError, Profile, async_trait, run};
 use distlock_memory::{MemoryProvider, MemoryStore};
 
@@ -66,12 +67,15 @@ impl Fixture for Engine {
 
     async fn clients(&self, count: usize) -> Result<Vec<Client>, FixtureError> {
         let store = MemoryStore::new();
+        // Longer than busy test machines stall; who misses its claim stands behind the others.
+        let queue = QueueOptions::new().claim(Duration::from_secs(3));
         let client = || {
             let disturbed = DisturbedStore::new(Arc::new(store.clone()));
-            let provider = LeaseProvider::new(Arc::new(disturbed.clone()));
-            Client::new(Arc::new(provider)).with_controls(controls::OfClient { disturbed, store: store.clone() })
+            let provider = LeaseProvider::builder(Arc::new(disturbed.clone())).queue(queue).build()?;
+            let controls = controls::OfClient { disturbed, store: store.clone() };
+            Ok(Client::new(Arc::new(provider)).with_controls(controls))
         };
-        Ok((0..count).map(|_| client()).collect())
+        (0..count).map(|_| client()).collect()
     }
 }
 

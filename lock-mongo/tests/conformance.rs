@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use distlock_api::{Capabilities, LeaseProvider, LockKey, LockProvider};
+use distlock_api::{Capabilities, LeaseProvider, LockKey, LockProvider, QueueOptions};
 use distlock_conformance::server::{MongoServer, Topology};
 use distlock_conformance::{
     Client, Controls, DisturbedStore, FailCommand, Fixture, FixtureError, Operation, Profile, Pushes, async_trait, run,
@@ -96,7 +96,9 @@ impl Fixture for Upsert {
             let app = format!("client-{:016x}", fastrand::u64(..));
             let store = builder(uri, &app, &self.database).await?.build_store()?;
             let disturbed = DisturbedStore::new(Arc::new(store));
-            let provider = LeaseProvider::new(Arc::new(disturbed.clone()));
+            // Longer than the disks of busy test machines stall; who misses its claim stands behind the others.
+            let queue = QueueOptions::new().claim(Duration::from_secs(3));
+            let provider = LeaseProvider::builder(Arc::new(disturbed.clone())).queue(queue).build()?;
             let records = admin.database(&self.database).collection("locks");
             let controls = OfClient { disturbed, fail: fail.of(app), fails: AtomicBool::new(false), records };
             clients.push(Client::new(Arc::new(provider)).with_controls(controls));

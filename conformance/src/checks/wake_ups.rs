@@ -20,14 +20,14 @@ checks! {
 }
 
 async fn release_racing_arrival(cx: Context) -> Verdict {
-    const ROUNDS: u64 = 20;
+    const LAST: u64 = 20;
     let [a, b] = cx.clients().await?;
-    for round in 1..=ROUNDS {
+    for round in 0..=LAST {
         let key = random_key();
         let held = a.take(&key, renewed(LONG)).await?;
         let waiter = b.spawn_take(&key, renewed(LONG));
         // At any point of its way into the queue, and at last when it is there.
-        if round < ROUNDS {
+        if round < LAST {
             tokio::time::sleep(Duration::from_micros(round * 400)).await;
         } else {
             b.until_waiting(1).await?;
@@ -50,7 +50,8 @@ async fn pushes_broken(cx: Context) -> Verdict {
 
 /// Later than a claim may last: whoever hears so late of its grant has lost it, and must not believe that it holds the lock.
 async fn pushes_delayed(cx: Context) -> Verdict {
-    disturbed(&cx, Pushes::Delayed(Duration::from_secs(3)), SOON * 2).await
+    // Yet sooner than the first in the queue looks by itself: it would not be waiting for the push any more.
+    disturbed(&cx, Pushes::Delayed(Duration::from_millis(4500)), SOON * 2).await
 }
 
 /// Three clients wait while a fourth one holds the lock, pushes are disturbed, and then it is passed around.

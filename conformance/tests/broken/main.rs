@@ -3,6 +3,7 @@
 mod admins;
 mod guards;
 mod providers;
+mod queues;
 mod stores;
 
 use std::num::NonZeroUsize;
@@ -21,6 +22,7 @@ use tokio::runtime::Runtime;
 use admins::Admin;
 use guards::Guards;
 use providers::Provider;
+use queues::Queue;
 use stores::Store;
 
 /// A backend that is broken in one place, or in none.
@@ -31,13 +33,20 @@ enum Broken {
     Guards(Guards),
     Provider(Provider),
     Admin(Admin),
+    /// With a queue, pushes, and all faults.
+    Queue(Queue),
 }
 
 impl Broken {
+    /// Whether it keeps a queue, and promises what goes with that.
+    fn has_queue(self) -> bool {
+        matches!(self, Self::Queue(_))
+    }
+
     fn client(self, store: &MemoryStore) -> Arc<dyn LockProvider> {
         let engine = LeaseProvider::new(Arc::new(store.clone()));
         match self {
-            Self::Nowhere => Arc::new(engine),
+            Self::Nowhere | Self::Queue(_) => Arc::new(engine),
             Self::Store(broken) => Arc::new(LeaseProvider::new(Arc::new(broken.around(store.clone())))),
             Self::Guards(broken @ Guards::CountsFromTheReply) => {
                 let slow = LeaseProvider::new(Arc::new(Store::Slow.around(store.clone())));
@@ -66,6 +75,9 @@ impl Fixture for Broken {
     }
 
     fn profile(&self) -> Profile {
+        if self.has_queue() {
+            return Queue::profile();
+        }
         let mut promised = Capabilities::default();
         promised.expiry = true;
         promised.minimum_hold = true;
@@ -73,6 +85,9 @@ impl Fixture for Broken {
     }
 
     async fn clients(&self, count: usize) -> Result<Vec<Client>, FixtureError> {
+        if let Self::Queue(broken) = self {
+            return Ok(broken.clients(count));
+        }
         let store = store();
         Ok((0..count).map(|_| Client::new(self.client(&store)).with_controls(Faults(store.clone()))).collect())
     }
@@ -112,7 +127,8 @@ async fn failed(backend: Broken, checks: &[&str]) -> Vec<String> {
     failed
 }
 
-/// A broken backend: what is wrong with it, and exactly which checks catch it.
+/// A broken backend: what is wrong with it, and exactly which checks catch it. Not named are those that it fails by chance, or only because what they
+/// build upon is broken.
 type Case = (&'static str, Broken, &'static [&'static str]);
 
 #[rustfmt::skip]
@@ -150,7 +166,41 @@ const CASES: &[Case] = &[
     ("only_the_last_victim_is_remembered", Broken::Admin(Admin::ShortMemory), &["C22_force_release::history_tells_who_and_why"]),
     ("a_filter_of_nothing_is_taken", Broken::Admin(Admin::TakesNothingForNobody), &["admin::release_of_everything_is_refused"]),
     ("a_forced_release_is_told_as_any_other", Broken::Admin(Admin::ForceIsRelease), &["admin::events_tell_what_happens", "admin::events_tell_of_owners_released"]),
+
+    ("the_last_to_come_is_served_first", Broken::Queue(Queue::LastInFirstOut), &["C15_fairness::order_of_arrival", "C15_fairness::order_without_pushes", "C15_fairness::order_across_a_break", "C15_fairness::leaving_keeps_the_order", "C15_fairness::even_turns"]),
+    ("the_first_to_ask_overtakes_the_queue", Broken::Queue(Queue::FirstToAsk), &["C15_fairness::nobody_barges"]),
+    ("a_waiter_that_left_is_served", Broken::Queue(Queue::Ghosts), &["C11_cancel_safety::dropped_waiter", "C15_fairness::leaving_keeps_the_order"]),
+    ("who_leaves_the_queue_takes_all_along", Broken::Queue(Queue::EverybodyLeaves), &["C15_fairness::leaving_keeps_the_order"]),
+    ("a_withdrawal_does_nothing", Broken::Queue(Queue::WithdrawalLies), &["C10_lost_replies::single_attempt", "C11_cancel_safety::dropped_waiter", "C15_fairness::leaving_keeps_the_order"]),
+    ("the_heir_is_told_that_it_waits", Broken::Queue(Queue::Silent), &["C16_wake_ups::release_racing_arrival"]),
+    ("a_broken_stream_looks_alive", Broken::Queue(Queue::HidesBreaks), &["C15_fairness::order_across_a_break", "C16_wake_ups::pushes_refused", "C16_wake_ups::pushes_broken"]),
+    ("a_place_is_taken_too_late", Broken::Queue(Queue::TakesItsPlaceLate), &["C16_wake_ups::release_racing_arrival"]),
+    ("busy_once_is_busy_for_ever", Broken::Queue(Queue::BusyForEver), &["C16_wake_ups::pushes_refused"]),
+    ("everybody_is_woken_for_one_to_win", Broken::Queue(Queue::WakesAll), &["C17_no_herd::one_hand_over_costs_the_same_for_many"]),
+    ("a_late_grant_is_believed", Broken::Queue(Queue::LiesAboutExpiry), &["C16_wake_ups::pushes_delayed"]),
+    ("a_repeated_attempt_is_busy_with_itself", Broken::Queue(Queue::BusyWithItself), &["C10_lost_replies::acquisition"]),
+    ("a_repeated_release_frees_the_next_holder", Broken::Queue(Queue::ReleasesTheNext), &["C10_lost_replies::hand_over"]),
+    ("a_repeated_release_is_forgotten", Broken::Queue(Queue::ForgetsReleases), &["C10_lost_replies::release", "C10_lost_replies::hand_over"]),
+    ("a_lost_renewal_is_a_loss", Broken::Queue(Queue::UnknownIsLoss), &["C10_lost_replies::renewal", "C14_isolation::a_stalled_key_delays_no_other"]),
+    ("a_request_waits_for_the_one_before", Broken::Queue(Queue::OneAtATime), &["C14_isolation::a_stalled_key_delays_no_other"]),
 ];
+
+/// Backends in which nothing is broken.
+const SOUND: &[(&str, Broken)] = &[
+    ("nothing_is_caught_where_nothing_is_broken", Broken::Nowhere),
+    ("nothing_is_caught_where_it_is_only_slow", Broken::Store(Store::Slow)),
+    ("nothing_is_caught_in_a_queue_where_nothing_is_broken", Broken::Queue(Queue::Sound)),
+    ("nothing_is_caught_in_a_queue_that_is_only_slow", Broken::Queue(Queue::Slow)),
+];
+
+/// All checks that catch the broken relatives of a backend.
+fn named_for(sound: Broken) -> Vec<&'static str> {
+    let relatives = CASES.iter().filter(|(_, broken, _)| broken.has_queue() == sound.has_queue());
+    let mut checks: Vec<_> = relatives.flat_map(|(_, _, checks)| checks.iter().copied()).collect();
+    checks.sort_unstable();
+    checks.dedup();
+    checks
+}
 
 /// They wait for clocks most of the time.
 const AT_ONCE: usize = 16;
@@ -173,17 +223,16 @@ fn main() -> ExitCode {
         })
         .collect();
     // What catches the broken ones must be quiet where nothing is broken.
-    trials.push(trial("nothing_is_caught_where_nothing_is_broken", &runtime, async || {
-        let mut all: Vec<&str> = CASES.iter().flat_map(|(_, _, checks)| checks.iter().copied()).collect();
-        all.sort_unstable();
-        all.dedup();
-        let failed = failed(Broken::Nowhere, &all).await;
-        if failed.is_empty() { Ok(()) } else { Err(format!("caught by {failed:?}").into()) }
-    }));
-    trials.push(trial("nothing_is_caught_where_it_is_only_slow", &runtime, async || {
-        let failed = failed(Broken::Store(Store::Slow), &["C3_deadline::counted_from_before_the_request"]).await;
-        if failed.is_empty() { Ok(()) } else { Err(format!("caught by {failed:?}").into()) }
-    }));
+    for (name, sound) in SOUND {
+        trials.push(trial(name, &runtime, async move || {
+            let checks: Vec<&str> = match sound {
+                Broken::Store(_) => vec!["C3_deadline::counted_from_before_the_request"],
+                _ => named_for(*sound),
+            };
+            let failed = failed(*sound, &checks).await;
+            if failed.is_empty() { Ok(()) } else { Err(format!("caught by {failed:?}").into()) }
+        }));
+    }
     libtest_mimic::run(&arguments, trials).exit_code()
 }
 

@@ -28,6 +28,9 @@ const BLOCK: &str = "tokens";
 /// Milliseconds, 35 years: others calculate with what stands in a ticket, and must not overflow.
 const LONGEST: i64 = 1 << 40;
 
+/// Bytes of names and values: a ticket with more remarks goes without them, so that a full queue stays small.
+const MAX_REMARKS_LEN: usize = 512;
+
 /// One ticket that is to be refreshed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Seat {
@@ -94,7 +97,9 @@ impl Layout {
         if let Some(owner) = holder.owner.as_deref() {
             new.insert(OWNER, literal(owner));
         }
-        if let Some(remarks) = remarks(holder) {
+        if remarks_len(holder) <= MAX_REMARKS_LEN
+            && let Some(remarks) = remarks(holder)
+        {
             new.insert(META, remarks);
         }
         let (own, live) = (literal(id.as_str()), self.value(LIVE));
@@ -237,6 +242,10 @@ pub(super) fn unless_empty(queue: impl Into<Bson>) -> Bson {
 fn without(tickets: Bson, id: &AcquisitionId) -> Document {
     let another = doc! { "$ne": [format!("$$this.{TICKET}"), literal(id.as_str())] };
     doc! { "$filter": { "input": tickets, "cond": another } }
+}
+
+fn remarks_len(holder: &Holder) -> usize {
+    holder.metadata.iter().flat_map(|remarks| remarks.iter()).map(|(name, value)| name.len() + value.len()).sum()
 }
 
 fn bounded(duration: Duration) -> i64 {

@@ -137,6 +137,12 @@ async fn silence(world: World) {
         let (me, key) = (ProviderId::random(), key());
         let mut events = listen(&store, me).await;
         let [a, b] = [(); 2].map(|()| own(&key, me));
+        // Others hand it over; after that, too, who takes it knows.
+        let [first, second] = [(); 2].map(|()| claim(&key));
+        granted(&store, &first, LONG).await;
+        queued(&store, &second).await;
+        assert_eq!(release(&store, &first).await, Released);
+        assert_eq!(release(&store, &second).await, Released);
         for _ in 0..3 {
             // Uncontended: who takes it knows, and nobody waits.
             let c = own(&key, me);

@@ -98,6 +98,10 @@ async fn order(world: World) {
         !record.contains_key("queue") && !record.contains_key("lockId") && !record.contains_key("step"),
         "{record}"
     );
+    // Passed on, and then taken: each leaves its trace for who listens.
+    assert!(record.contains_key("passed"), "{record}");
+    granted(&one, &claim(&key), LONG).await;
+    assert!(!self::record(&world, &name, &key).await.contains_key("passed"));
 }
 
 async fn as_the_ticket_says(world: World) {
@@ -530,11 +534,12 @@ async fn odd_queues(world: World) {
         assert_eq!(release(&store, &a).await, Released);
         assert_eq!(holder(&store, &key).await.as_ref(), Some(b.id()), "{queue}");
         queued(&store, &c).await;
+        world.raw(&name).update_one(doc! { "_id": key.as_str() }, doc! { "$set": { "queue": &queue } }).await.unwrap();
+        assert_eq!(release(&store, &b).await, Released, "{queue}");
+        assert_eq!(holder(&store, &key).await, None, "{queue}");
         let queue = if queue.as_document().is_some() { doc! { "id": c.id().as_str() }.into() } else { queue };
         world.raw(&name).update_one(doc! { "_id": key.as_str() }, doc! { "$set": { "queue": &queue } }).await.unwrap();
         tickets.push(standing(&c));
-        assert_eq!(release(&store, &b).await, Released, "{queue}");
-        assert_eq!(holder(&store, &key).await, None, "{queue}");
     }
     // None of them spoils a batch.
     let well = claim(&key());

@@ -128,27 +128,30 @@ fn waiters(reports: &[Report]) -> impl Iterator<Item = u64> {
     reports.iter().flat_map(|report| &report.waiters).map(|waiter| waiter.acquired)
 }
 
-fn turns(reports: &[Report]) -> Vec<Turn> {
-    reports.iter().flat_map(|report| &report.waiters).flat_map(|waiter| waiter.turns.iter().copied()).collect()
+/// All turns, each with the number of its process.
+fn turns(reports: &[Report]) -> Vec<(usize, Turn)> {
+    let of = |report: &Report| report.waiters.iter().flat_map(|waiter| waiter.turns.clone()).collect::<Vec<_>>();
+    let numbered = reports.iter().enumerate();
+    numbered.flat_map(|(process, report)| of(report).into_iter().map(move |turn| (process, turn))).collect()
 }
 
 /// What can be told from all turns of all processes.
 struct Seen {
-    /// From the call to release to the return of the next acquisition, in ms, of those who had been waiting by then.
+    /// From the call to release to the return of the next acquisition, in ms, of those who had been waiting by then in another process.
     times: Vec<f64>,
     /// Grants before the release of the one before: exclusion was broken.
     overlaps: u64,
 }
 
 /// Who comes next is told by the clock: processes of one machine share it, and under exclusion the order of grants is that of the tokens.
-fn hand_overs(mut turns: Vec<Turn>) -> Seen {
-    turns.sort_unstable_by_key(|turn| turn.acquired);
+fn hand_overs(mut turns: Vec<(usize, Turn)>) -> Seen {
+    turns.sort_unstable_by_key(|(_, turn)| turn.acquired);
     let mut seen = Seen { times: Vec::new(), overlaps: 0 };
     for pair in turns.windows(2) {
-        let [one, next] = pair else { continue };
+        let [(here, one), (there, next)] = pair else { continue };
         if next.acquired < one.release {
             seen.overlaps += 1;
-        } else if next.asked <= one.release {
+        } else if next.asked <= one.release && here != there {
             seen.times.push(millis(next.acquired - one.release));
         }
     }
@@ -187,14 +190,20 @@ mod tests {
     #[test]
     fn only_those_who_waited_are_handed_over_to() {
         // The last asked only after the release.
-        let seen = hand_overs(vec![turn(1, 30, 40), turn(0, 10, 20), turn(42, 45, 50)]);
+        let seen = hand_overs(vec![(1, turn(1, 30, 40)), (0, turn(0, 10, 20)), (0, turn(42, 45, 50))]);
         assert_eq!(seen.times, [10.0]);
         assert_eq!(seen.overlaps, 0);
     }
 
     #[test]
+    fn within_a_process_is_another_matter() {
+        let seen = hand_overs(vec![(1, turn(1, 30, 40)), (1, turn(0, 10, 20)), (0, turn(2, 45, 50))]);
+        assert_eq!(seen.times, [5.0]);
+    }
+
+    #[test]
     fn holders_at_the_same_time_are_noticed() {
-        let seen = hand_overs(vec![turn(0, 10, 20), turn(1, 15, 30)]);
+        let seen = hand_overs(vec![(0, turn(0, 10, 20)), (1, turn(1, 15, 30))]);
         assert_eq!((seen.times.len(), seen.overlaps), (0, 1));
     }
 }

@@ -58,6 +58,8 @@ pub enum Need {
     Purge,
     /// Grants in the order of the queue.
     Fair,
+    /// Waiters are told, and need not ask.
+    Push,
     /// Clients that are providers of their own.
     SeparateClients,
 }
@@ -87,6 +89,7 @@ impl Need {
             Self::Requests => "the fixture counts no requests",
             Self::Purge => "the fixture cannot purge records",
             Self::Fair => "this backend grants in no order",
+            Self::Push => "this backend does not tell its waiters: they ask",
             Self::SeparateClients => "all clients of this backend are one provider",
         }
     }

@@ -179,6 +179,7 @@ impl Profile {
             Need::Requests => self.counts_requests,
             Need::Purge => self.purge,
             Need::Fair => self.capabilities.fair,
+            Need::Push => self.capabilities.push,
             Need::SeparateClients => !self.one_provider,
         }
     }

@@ -76,7 +76,7 @@ impl Fixture for Upsert {
         match self.topology {
             Topology::ReplicaSet => profile.lock_events(),
             // Refused: what needs a change stream.
-            Topology::Standalone => profile.expected_refusals(3),
+            Topology::Standalone => profile.expected_refusals(4),
         }
     }
 

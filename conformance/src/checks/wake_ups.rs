@@ -16,7 +16,7 @@ checks! {
     C16 pushes_refused [PushFaults, SeparateClients] "every waiter gets the lock soon although nothing can be pushed to it";
     C16 pushes_broken [PushFaults, SeparateClients] "every waiter gets the lock soon although what is pushed breaks while it waits";
     C16 pushes_delayed [PushFaults, SeparateClients] "every waiter gets the lock although what is pushed to it comes seconds late, and what is late is not believed";
-    C17 one_hand_over_costs_the_same_for_many [Requests, Admin, Fair, SeparateClients] "a release with many waiters costs their clients no more requests than one with a few";
+    C17 one_hand_over_costs_the_same_for_many [Requests, Admin, Fair, Push, SeparateClients] "a release with many waiters costs their clients no more requests than one with a few";
 }
 
 async fn release_racing_arrival(cx: Context) -> Verdict {

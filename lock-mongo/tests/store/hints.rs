@@ -285,7 +285,7 @@ async fn silent_connection(world: World) {
 
 async fn unsupported(world: World) {
     let store = world.store();
-    assert!(store.capabilities().push, "not known yet");
+    assert!(!store.capabilities().push, "not known yet");
     let error = LeaseStore::watch(&store, &Watch::provider(ProviderId::random())).await.err().unwrap();
     assert_eq!(error.kind(), ErrorKind::Unsupported);
     assert!(error.to_string().contains("standalone"), "{error}");

@@ -20,9 +20,9 @@ pub(super) async fn connect(client: &Client, database: &str, settings: Settings)
 
 /// The only place that configures ours.
 fn provider(client: &Client, database: &str, settings: Settings) -> Outcome<MongoProvider> {
-    let Settings { hand_off: _, .. } = settings;
     let lease = LeaseOptions::new().ttl(settings.ttl());
-    Ok(MongoProvider::builder_from_client(client).database(database).lease(lease).build()?)
+    let builder = MongoProvider::builder_from_client(client).database(database).lease(lease);
+    Ok(if settings.hand_off { builder } else { builder.without_hand_off() }.build()?)
 }
 
 #[async_trait]

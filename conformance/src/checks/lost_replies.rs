@@ -1,12 +1,13 @@
 //! C10: what was done counts, also if nobody heard of it.
 
-use distlock_api::Wait;
+use distlock_api::{LockGuard, Wait};
 use tokio::time::Instant;
 
 use crate::check::checks;
 use crate::context::{Context, LIVENESS, LONG, SOON, random_key, renewed, renewed_every, throughout, within};
 use crate::controls::Operation;
 use crate::failure::{Verdict, ensure};
+use crate::fixture::Client;
 
 checks! {
     C10 acquisition [LostReplies] "a grant whose reply was lost is found again: the caller gets the lock soon, and does not wait for itself";
@@ -50,19 +51,9 @@ async fn release(cx: Context) -> Verdict {
     let [a, b, c] = cx.clients().await?;
     let key = random_key();
     let guard = a.take(&key, renewed(LONG)).await?;
-    let controls = a.disturbed()?;
-    controls.lose_replies(Operation::Release, 2).await?;
-    let outcome = guard.release().await;
-    ensure!(controls.end_faults().await? > 0, "no reply was lost: the check proves nothing");
-    match outcome {
-        Ok(outcome) => ensure!(outcome.is_released(), "a release that happened said {outcome:?}"),
-        Err(error) => ensure!(error.is_outcome_unknown(), "a release that happened said {error:?}"),
-    }
+    release_unheard(&a, guard).await?;
     let next = b.take_within(SOON, &key, renewed(LONG)).await?;
-    a.until_idle().await?;
-    c.ensure_busy(&key, "its last holder's release was repeated").await?;
-    ensure!(!next.is_lost(), "the next holder lost the lock to a repeated release: {:?}", next.loss());
-    Ok(())
+    ensure_kept([&a, &c], &next).await
 }
 
 async fn hand_over(cx: Context) -> Verdict {
@@ -71,7 +62,14 @@ async fn hand_over(cx: Context) -> Verdict {
     let guard = a.take(&key, renewed(LONG)).await?;
     let waiter = b.spawn_take(&key, renewed(LONG));
     b.until_waiting(1).await?;
-    let controls = a.disturbed()?;
+    release_unheard(&a, guard).await?;
+    let (next, _) = waiter.guard().await?;
+    ensure_kept([&a, &c], &next).await
+}
+
+/// Gives a client's lock back, while the replies get lost.
+async fn release_unheard(client: &Client, guard: LockGuard) -> Verdict {
+    let controls = client.disturbed()?;
     controls.lose_replies(Operation::Release, 2).await?;
     let outcome = guard.release().await;
     ensure!(controls.end_faults().await? > 0, "no reply was lost: the check proves nothing");
@@ -79,9 +77,13 @@ async fn hand_over(cx: Context) -> Verdict {
         Ok(outcome) => ensure!(outcome.is_released(), "a release that happened said {outcome:?}"),
         Err(error) => ensure!(error.is_outcome_unknown(), "a release that happened said {error:?}"),
     }
-    let (next, _) = waiter.guard().await?;
-    a.until_idle().await?;
-    c.ensure_busy(&key, "its last holder's release was repeated").await?;
+    Ok(())
+}
+
+/// When the one who released has come to rest, whoever got the lock after that still has it.
+async fn ensure_kept([released, other]: [&Client; 2], next: &LockGuard) -> Verdict {
+    released.until_idle().await?;
+    other.ensure_busy(next.key(), "its last holder's release was repeated").await?;
     ensure!(!next.is_lost(), "the next holder lost the lock to a repeated release: {:?}", next.loss());
     Ok(())
 }

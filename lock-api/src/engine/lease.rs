@@ -352,12 +352,9 @@ impl HeldLease {
         if self.hand_on() {
             return GivenUp::HandedOn;
         }
-        match self.lease.begin_release() {
-            Begun::Releasing => {
-                self.engine.registry().releasing(&self.lease);
-                GivenUp::Releasing(ReleaseJob::new(self.engine.clone(), self.lease.clone(), hold))
-            }
-            Begun::Lost => {
+        match self.engine.begin_release(&self.lease, hold) {
+            Some(job) => GivenUp::Releasing(job),
+            None => {
                 // It may have been lost while nobody was found to hand it to: then its turn was not with it.
                 self.lease.pass_turn();
                 GivenUp::Lost
@@ -465,17 +462,22 @@ impl Baton {
         if self.engine.look(&self.lease).is_some() {
             return None;
         }
-        match self.lease.begin_release() {
-            Begun::Releasing => {
-                self.engine.registry().releasing(&self.lease);
-                Some(ReleaseJob::new(self.engine.clone(), self.lease.clone(), None))
-            }
-            Begun::Lost => None,
-        }
+        self.engine.begin_release(&self.lease, None)
     }
 }
 
 impl Engine {
+    /// Ends the time of a lease's renewals, and makes the release that is now due; none if the lease was lost before.
+    fn begin_release(self: &Arc<Self>, lease: &Arc<Lease>, hold: Option<Duration>) -> Option<ReleaseJob> {
+        match lease.begin_release() {
+            Begun::Releasing => {
+                self.registry().releasing(lease);
+                Some(ReleaseJob::new(self.clone(), lease.clone(), hold))
+            }
+            Begun::Lost => None,
+        }
+    }
+
     /// Asks in the background whether other processes wait for a lease that is being handed on.
     fn ask_who_waits(self: &Arc<Self>, lease: &Arc<Lease>) {
         let (engine, lease) = (self.clone(), lease.clone());

@@ -3,11 +3,11 @@
 use std::process::Stdio;
 use std::time::Duration;
 
+use distlock_examples::Failure;
 use tokio::io::{AsyncBufReadExt, BufReader};
 use tokio::process::{Child, Command};
 use tokio::time::{Instant, sleep, timeout};
 
-use crate::Failure;
 use crate::board::Board;
 use crate::replica::MOMENT;
 

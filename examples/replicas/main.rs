@@ -15,7 +15,7 @@
 //! (default `distlock_replicas`).
 
 mod board;
-mod client;
+mod customers;
 mod fleet;
 mod page;
 mod proxy;
@@ -25,24 +25,18 @@ mod tally;
 mod verdict;
 mod warehouse;
 
-use std::error::Error;
 use std::pin::pin;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
 
-use axum::Router;
+use distlock_examples::{Failure, HttpClient, conclude, serve};
 use distlock_memory::MemoryProvider;
-use tokio::net::TcpListener;
-use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep, sleep_until};
 
 use crate::board::Board;
-use crate::client::Client;
 use crate::fleet::Fleet;
 use crate::proxy::Proxy;
-
-pub(crate) type Failure = Box<dyn Error + Send + Sync>;
 
 const ITEMS: [&str; 3] = ["apples", "pears", "plums"];
 const REPLICAS: [&str; 2] = ["A", "B"];
@@ -103,22 +97,10 @@ fn arguments() -> Result<Arguments, Failure> {
     Ok(arguments)
 }
 
-/// Serves a router on a free port of this machine, or this one, in a task. Returns the address for people and programs.
-async fn serve(router: Router, port: u16) -> Result<(String, JoinHandle<()>), Failure> {
-    let listener = TcpListener::bind(("127.0.0.1", port)).await?;
-    let address = format!("http://{}", listener.local_addr()?);
-    let task = tokio::spawn(async move {
-        if let Err(error) = axum::serve(listener, router).await {
-            eprintln!("replicas: a server stopped: {error}");
-        }
-    });
-    Ok((address, task))
-}
-
 async fn run(arguments: &Arguments) -> Result<bool, Failure> {
     let names = if arguments.mongodb.is_some() { &REPLICAS[..] } else { &REPLICAS[..1] };
     let board = Board::new(names, &ITEMS, arguments.locked);
-    let client = Client::new();
+    let client = HttpClient::new();
     let (warehouse, _) = serve(warehouse::router(board.clone()), 0).await?;
     let (page, _) = serve(page::router(board.clone()), arguments.port).await?;
 
@@ -146,7 +128,7 @@ async fn run(arguments: &Arguments) -> Result<bool, Failure> {
     board.change(|state, now| state.start = now);
     let ticker = tokio::spawn(show::every_second(board.clone()));
     let length = Duration::from_secs(arguments.seconds);
-    let load = client::order(client, shop, arguments.rate, (!arguments.serve).then_some(length));
+    let load = customers::order(client, shop, arguments.rate, (!arguments.serve).then_some(length));
     let kill = async {
         sleep_until(start + length / 2).await;
         fleet.kill_one_at_work(&board).await
@@ -177,12 +159,5 @@ async fn main() -> ExitCode {
         },
         Err(error) => Err(error),
     };
-    match outcome {
-        Ok(true) => ExitCode::SUCCESS,
-        Ok(false) => ExitCode::FAILURE,
-        Err(error) => {
-            eprintln!("replicas: {error}");
-            ExitCode::FAILURE
-        }
-    }
+    conclude("replicas", outcome)
 }

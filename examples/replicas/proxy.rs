@@ -11,9 +11,9 @@ use axum::http::{Request, Response, StatusCode, Uri};
 use axum::routing::post;
 
 use crate::board::Board;
-use crate::client::{Client, NoAnswer};
 use crate::replica::REQUEST;
 use crate::tally::label;
+use distlock_examples::{HttpClient, NoAnswer};
 
 struct Upstream {
     address: String,
@@ -23,7 +23,7 @@ struct Upstream {
 pub(crate) struct Proxy {
     upstreams: Vec<Upstream>,
     next: AtomicUsize,
-    client: Client,
+    client: HttpClient,
     board: Board,
 }
 
@@ -66,7 +66,7 @@ async fn forward(
 }
 
 impl Proxy {
-    pub(crate) fn new(addresses: Vec<String>, client: Client, board: Board) -> Self {
+    pub(crate) fn new(addresses: Vec<String>, client: HttpClient, board: Board) -> Self {
         let upstreams =
             addresses.into_iter().map(|address| Upstream { address, dead: AtomicBool::new(false) }).collect();
         Self { upstreams, next: AtomicUsize::new(0), client, board }

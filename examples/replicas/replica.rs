@@ -8,6 +8,7 @@ use axum::extract::{Path, State};
 use axum::http::{HeaderMap, StatusCode};
 use axum::routing::post;
 use distlock_api::{LeaseOptions, LockProvider};
+use distlock_examples::{Failure, HttpClient};
 use distlock_mongo::MongoProvider;
 use distlock_mongo::mongodb::Client as MongoClient;
 use distlock_tower::{HeldLock, LockLayer, key::ParamKey};
@@ -15,9 +16,8 @@ use tokio::io::AsyncReadExt;
 use tokio::net::TcpListener;
 use tokio::time::sleep;
 
-use crate::client::Client;
 use crate::warehouse::Counter;
-use crate::{Arguments, Failure, LEASE, WAIT};
+use crate::{Arguments, LEASE, WAIT};
 
 const ORDERS: &str = "/orders/{item}";
 /// What the service does between reading and writing.
@@ -31,12 +31,12 @@ pub(crate) const REQUEST: &str = "x-request";
 struct Shop {
     name: String,
     warehouse: String,
-    client: Client,
+    client: HttpClient,
 }
 
 /// The shop, with the layer around its route if there is a provider.
 pub(crate) fn router(name: &str, warehouse: &str, locks: Option<impl LockProvider>) -> Result<Router, Failure> {
-    let shop = Shop { name: name.to_owned(), warehouse: warehouse.to_owned(), client: Client::new() };
+    let shop = Shop { name: name.to_owned(), warehouse: warehouse.to_owned(), client: HttpClient::new() };
     let mut router = Router::new().route(ORDERS, post(order));
     if let Some(locks) = locks {
         let item = ParamKey::new("stock", ["item"])?.checked_for([ORDERS])?;

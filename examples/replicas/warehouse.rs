@@ -4,10 +4,10 @@ use axum::Router;
 use axum::extract::{Path, Query, State};
 use axum::http::{Method, StatusCode};
 use axum::routing::get;
+use distlock_examples::HttpClient;
 use serde::Deserialize;
 
 use crate::board::Board;
-use crate::client::Client;
 
 /// Who reads or writes. Only the display cares.
 #[derive(Deserialize)]
@@ -45,13 +45,13 @@ async fn write(
 
 /// A counter, for the one request of one replica.
 pub(crate) struct Counter<'a> {
-    client: &'a Client,
+    client: &'a HttpClient,
     uri: String,
 }
 
 impl<'a> Counter<'a> {
     pub(crate) fn new(
-        client: &'a Client,
+        client: &'a HttpClient,
         (warehouse, item): (&str, &str),
         (request, replica, token): (&str, &str, u64),
     ) -> Self {

@@ -3,17 +3,16 @@
 use std::fmt;
 use std::future::{Future, IntoFuture};
 use std::pin::Pin;
-use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::future::{join_all, select_all};
 use tokio::time::Instant;
 
 use crate::error::Result;
-use crate::ext::common_setters;
+use crate::ext::acquire_setters;
 use crate::guard::{LockGuard, Loss, LostSignal, ReleaseOutcome, lost_error, race_loss};
 use crate::key::LockKey;
-use crate::options::{AcquireOptions, RenewalPolicy, Wait};
+use crate::options::{AcquireOptions, Wait};
 use crate::provider::{Acquired, LockProvider};
 
 /// How long a failed acquisition of several locks waits for the release of those it had; then they are released in the background.
@@ -56,7 +55,7 @@ impl<'a, P: LockProvider + ?Sized> AcquireAll<'a, P> {
         Self { provider, keys, options: AcquireOptions::new() }
     }
 
-    common_setters!();
+    acquire_setters!();
 
     /// All options at once, the wait included.
     pub fn options(mut self, options: AcquireOptions) -> Self {

@@ -33,6 +33,10 @@ pub enum ErrorKind {
     QueueFull,
     /// The lease was lost, so what depended on it was not done.
     Lost,
+    /// What carries the lock is not there: in a style that keeps locks in documents, the document.
+    NotFound,
+    /// The resource refused a change that was made together with the lock: a validator, a unique index. Neither was changed.
+    Rejected,
     /// The store's data or answer is not what the protocol allows.
     Corrupt,
     /// Anything else, see [`source`](StdError::source).
@@ -53,6 +57,8 @@ impl ErrorKind {
             Self::Closed => "closed",
             Self::QueueFull => "queue_full",
             Self::Lost => "lost",
+            Self::NotFound => "not_found",
+            Self::Rejected => "rejected",
             Self::Corrupt => "corrupt",
             Self::Other => "other",
         }

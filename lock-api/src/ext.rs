@@ -3,7 +3,6 @@
 use std::fmt;
 use std::future::{Future, IntoFuture};
 use std::pin::Pin;
-use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
@@ -11,7 +10,7 @@ use crate::all::AcquireAll;
 use crate::error::{LockError, Phase, Result};
 use crate::guard::LockGuard;
 use crate::key::{IntoLockKey, LockKey};
-use crate::options::{AcquireOptions, RenewalPolicy, Wait};
+use crate::options::{AcquireOptions, Wait};
 use crate::provider::{Acquired, DistributedLock, Lock, LockProvider};
 use crate::token::FencingToken;
 
@@ -36,11 +35,13 @@ type BoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
 /// ```
 pub trait LockProviderExt: LockProvider {
     /// Acquires a lock; waits for ever unless told otherwise. See [`Acquire`] for what can be set, and await it.
+    #[inline]
     fn acquire(&self, key: impl IntoLockKey) -> Acquire<OfProvider<'_, Self>> {
         Acquire { target: OfProvider { provider: self, key: key.into_lock_key() }, options: AcquireOptions::new() }
     }
 
     /// Acquires a lock if that can be done at once. See [`TryAcquire`] for what can be set, and await it.
+    #[inline]
     fn try_acquire(&self, key: impl IntoLockKey) -> TryAcquire<OfProvider<'_, Self>> {
         TryAcquire {
             target: OfProvider { provider: self, key: key.into_lock_key() },
@@ -89,7 +90,9 @@ mod sealed {
     pub trait Target {
         type Acquiring: Future<Output = Result<Acquired>> + Send + Unpin;
 
-        fn start(self, options: AcquireOptions) -> (Option<LockKey>, Self::Acquiring);
+        fn key(&self) -> Option<&LockKey>;
+
+        fn start(self, options: AcquireOptions) -> Self::Acquiring;
     }
 }
 
@@ -108,11 +111,16 @@ impl<P: ?Sized> fmt::Debug for OfProvider<'_, P> {
 impl<'a, P: LockProvider + ?Sized> sealed::Target for OfProvider<'a, P> {
     type Acquiring = BoxFuture<'a, Result<Acquired>>;
 
-    fn start(self, options: AcquireOptions) -> (Option<LockKey>, Self::Acquiring) {
-        let Self { provider, key } = self;
-        match key {
-            Ok(key) => (Some(key.clone()), provider.acquire_with(key, options)),
-            Err(error) => (None, Box::pin(std::future::ready(Err(error)))),
+    #[inline]
+    fn key(&self) -> Option<&LockKey> {
+        self.key.as_ref().ok()
+    }
+
+    #[inline]
+    fn start(self, options: AcquireOptions) -> Self::Acquiring {
+        match self.key {
+            Ok(key) => self.provider.acquire_with(key, options),
+            Err(error) => Box::pin(std::future::ready(Err(error))),
         }
     }
 }
@@ -131,53 +139,66 @@ impl<L: ?Sized> fmt::Debug for OfLock<'_, L> {
 impl<'a, L: DistributedLock + ?Sized> sealed::Target for OfLock<'a, L> {
     type Acquiring = BoxFuture<'a, Result<Acquired>>;
 
-    fn start(self, options: AcquireOptions) -> (Option<LockKey>, Self::Acquiring) {
-        (Some(self.lock.key().clone()), self.lock.acquire_with(options))
+    #[inline]
+    fn key(&self) -> Option<&LockKey> {
+        Some(self.lock.key())
+    }
+
+    #[inline]
+    fn start(self, options: AcquireOptions) -> Self::Acquiring {
+        self.lock.acquire_with(options)
     }
 }
 
-macro_rules! common_setters {
+/// The setters of the lease terms and of the holder, for the builder of an acquisition: inside an `impl` of a type with a field `options` of type
+/// [`AcquireOptions`](crate::AcquireOptions). For authors of typed styles, so that their builders offer what all others do.
+#[macro_export]
+macro_rules! acquire_setters {
     () => {
         /// How long the store keeps the lease without a renewal. Defaults to the provider's, that to 30 s.
-        pub fn ttl(self, ttl: Duration) -> Self {
+        pub fn ttl(self, ttl: ::std::time::Duration) -> Self {
             self.lease(|lease| lease.ttl(ttl))
         }
 
         /// When the lease is renewed. Defaults to every third of the ttl.
-        pub fn renewal(self, renewal: RenewalPolicy) -> Self {
+        pub fn renewal(self, renewal: $crate::RenewalPolicy) -> Self {
             self.lease(|lease| lease.renewal(renewal))
         }
 
         /// How much earlier than the store the guard considers itself lost. Defaults to a tenth of the ttl, 1 s at most.
-        pub fn safety_margin(self, margin: Duration) -> Self {
+        pub fn safety_margin(self, margin: ::std::time::Duration) -> Self {
             self.lease(|lease| lease.safety_margin(margin))
         }
 
         /// Keep the key closed for at least this long after the grant. Defaults to nothing.
-        pub fn hold_at_least(self, duration: Duration) -> Self {
+        pub fn hold_at_least(self, duration: ::std::time::Duration) -> Self {
             self.lease(|lease| lease.hold_at_least(duration))
         }
 
         /// Who is going to hold the lock, for people. Defaults to the provider's owner.
-        pub fn owner(mut self, owner: impl Into<Arc<str>>) -> Self {
+        pub fn owner(mut self, owner: impl Into<::std::sync::Arc<str>>) -> Self {
             self.options = self.options.with_owner(owner);
             self
         }
 
         /// One named remark, for people, added to the provider's. Defaults to those of the provider.
-        pub fn metadata(mut self, name: impl Into<String>, value: impl Into<String>) -> Self {
+        pub fn metadata(
+            mut self,
+            name: impl Into<::std::string::String>,
+            value: impl Into<::std::string::String>,
+        ) -> Self {
             self.options = self.options.with_metadata(name, value);
             self
         }
 
-        fn lease(mut self, change: impl FnOnce(crate::LeaseOptions) -> crate::LeaseOptions) -> Self {
+        fn lease(mut self, change: impl FnOnce($crate::LeaseOptions) -> $crate::LeaseOptions) -> Self {
             let lease = change(self.options.lease());
             self.options = self.options.with_lease(lease);
             self
         }
     };
 }
-pub(crate) use common_setters;
+pub(crate) use acquire_setters;
 
 /// An acquisition being described; await it to get the [`LockGuard`].
 ///
@@ -191,7 +212,7 @@ pub struct Acquire<T> {
 }
 
 impl<T> Acquire<T> {
-    common_setters!();
+    acquire_setters!();
 
     /// All options at once, the wait included.
     pub fn options(mut self, options: AcquireOptions) -> Self {
@@ -234,9 +255,14 @@ impl<T: sealed::Target> IntoFuture for Acquire<T> {
     type Output = Result<LockGuard>;
     type IntoFuture = AcquireFuture<T::Acquiring>;
 
+    #[inline]
     fn into_future(self) -> AcquireFuture<T::Acquiring> {
-        let (key, inner) = self.target.start(self.options);
-        AcquireFuture { key, inner }
+        // For the error of a wait that ends without the lock, so only if the wait has an end: a clone writes to memory that threads with the same key share.
+        let key = match self.options.wait() {
+            Wait::Forever => None,
+            Wait::Try | Wait::UpTo(_) => self.target.key().cloned(),
+        };
+        AcquireFuture { key, inner: self.target.start(self.options) }
     }
 }
 
@@ -256,6 +282,7 @@ impl<F> fmt::Debug for AcquireFuture<F> {
 impl<F: Future<Output = Result<Acquired>> + Unpin> Future for AcquireFuture<F> {
     type Output = Result<LockGuard>;
 
+    #[inline]
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         Poll::Ready(match ready!(Pin::new(&mut self.inner).poll(cx))? {
             Acquired::Held(guard) => Ok(guard),
@@ -280,7 +307,7 @@ pub struct TryAcquire<T> {
 }
 
 impl<T> TryAcquire<T> {
-    common_setters!();
+    acquire_setters!();
 
     /// All options at once. The wait counts only if it has an end: without one this is still a try.
     pub fn options(mut self, options: AcquireOptions) -> Self {
@@ -303,8 +330,9 @@ impl<T: sealed::Target> IntoFuture for TryAcquire<T> {
     type Output = Result<Option<LockGuard>>;
     type IntoFuture = TryAcquireFuture<T::Acquiring>;
 
+    #[inline]
     fn into_future(self) -> TryAcquireFuture<T::Acquiring> {
-        TryAcquireFuture { inner: self.target.start(self.options).1 }
+        TryAcquireFuture { inner: self.target.start(self.options) }
     }
 }
 

@@ -93,6 +93,12 @@ pub trait HeldLock: Send + Sync + 'static {
     fn discard(self: Box<Self>) -> ReleaseFuture {
         self.release()
     }
+
+    /// Stops keeping the lock without giving it back, so that it ends by its ttl. Defaults to a drop, that is a release in the background: right for locks that never
+    /// expire.
+    fn abandon(self: Box<Self>) {
+        drop(self);
+    }
 }
 
 /// A held lock. Dropping it releases in the background; [`release`](Self::release) tells whether that was in time.
@@ -199,6 +205,14 @@ impl LockGuard {
     /// When the returned future is dropped, polled or not, it goes on in the background.
     pub fn discard(self) -> ReleaseFuture {
         self.held.discard()
+    }
+
+    /// Stops keeping the lock without giving it back: it is not renewed any more, and everybody else, this process included, gets it when its ttl ends. For work that went wrong in a way that others
+    /// should be kept away from for a while. Counted as [abandoned](crate::Accounting::abandoned) (C23).
+    ///
+    /// Nothing is sent. A renewal that is under way can move the end once more. A backend whose locks never expire releases it.
+    pub fn abandon(self) {
+        self.held.abandon();
     }
 
     /// Runs a future while the lock is held: drops it and fails as soon as the lock is lost.

@@ -76,7 +76,12 @@ impl Holder {
     ///
     /// # Errors
     /// [`ErrorKind::InvalidOptions`](crate::ErrorKind::InvalidOptions) when the owner or the metadata is too long.
+    #[inline]
     pub fn validate(&self) -> Result<()> {
+        if self.owner.is_none() && self.metadata.is_none() { Ok(()) } else { self.validate_said() }
+    }
+
+    fn validate_said(&self) -> Result<()> {
         let owner = self.owner.as_ref().map_or(0, |owner| owner.len());
         if owner > Self::MAX_OWNER_LEN {
             return Err(LockError::invalid_options(format!(

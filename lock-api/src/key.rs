@@ -54,6 +54,7 @@ impl LockKey {
 
     /// The key as text.
     #[must_use]
+    #[inline]
     pub fn as_str(&self) -> &str {
         &self.0
     }
@@ -69,12 +70,14 @@ pub trait IntoLockKey {
 }
 
 impl IntoLockKey for LockKey {
+    #[inline]
     fn into_lock_key(self) -> Result<LockKey, LockError> {
         Ok(self)
     }
 }
 
 impl IntoLockKey for &LockKey {
+    #[inline]
     fn into_lock_key(self) -> Result<LockKey, LockError> {
         Ok(self.clone())
     }

@@ -3,7 +3,7 @@
 //! * **Applications** depend on [`LockProvider`] – usually as `Arc<dyn LockProvider>` – and choose the backend in `main`.
 //!   Start at [`LockProviderExt`] and [`LockGuard`].
 //! * **Backend authors** implement [`LeaseStore`], three required methods without loops, timers or tasks; [`LeaseProvider`] makes a
-//!   full provider of it. The conformance suite (`distlock-conformance`) tells whether the promises hold.
+//!   full provider of it, and [`LeaseGuard`] the base of guards that carry more than a lock. The conformance suite (`distlock-conformance`) tells whether the promises hold.
 //!
 //! The documentation cites the clauses C1–C25 of the contract, which `DESIGN.md` lists, and the rules R1–R21 of the lease protocol, which are in `lock-mongo/PROTOCOL.md`.
 
@@ -26,7 +26,7 @@ mod wrap;
 pub use admin::{ForcedRelease, ListOptions, LockAdmin, LockEvent, LockEvents, LockFilter, LockInfo, LockList};
 pub use all::{AcquireAll, AllGuard};
 pub use contention::{HandOff, QueueOptions, WhenFull};
-pub use engine::{LeaseProvider, LeaseProviderBuilder};
+pub use engine::{AcquiredLease, LeaseGuard, LeaseProvider, LeaseProviderBuilder, NotCommitted};
 pub use error::{Disposition, ErrorKind, LockError, Phase, Result};
 pub use ext::{
     Acquire, AcquireFuture, DistributedLockExt, LockProviderExt, OfLock, OfProvider, TryAcquire, TryAcquireFuture,

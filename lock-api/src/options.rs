@@ -180,25 +180,29 @@ pub struct LeaseTerms {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct AcquireOptions {
     wait: Wait,
-    lease: LeaseOptions,
+    /// None if nothing is set, which is usual. They are large, and options are moved about in every call.
+    lease: Option<Box<LeaseOptions>>,
     holder: Holder,
 }
 
 impl AcquireOptions {
     /// The defaults: wait for ever, the provider's lease terms and owner.
     #[must_use]
+    #[inline]
     pub fn new() -> Self {
         Self::default()
     }
 
     /// One attempt, no waiting.
     #[must_use]
+    #[inline]
     pub fn try_once() -> Self {
         Self::default().with_wait(Wait::Try)
     }
 
     /// How long to wait for the present holder. Defaults to [`Wait::Forever`].
     #[must_use]
+    #[inline]
     pub fn with_wait(mut self, wait: Wait) -> Self {
         self.wait = wait;
         self
@@ -206,8 +210,9 @@ impl AcquireOptions {
 
     /// The lease terms that differ from the provider's.
     #[must_use]
+    #[inline]
     pub fn with_lease(mut self, lease: LeaseOptions) -> Self {
-        self.lease = lease;
+        self.lease = (lease != LeaseOptions::new()).then(|| Box::new(lease));
         self
     }
 
@@ -236,18 +241,24 @@ impl AcquireOptions {
 
     /// How long to wait.
     #[must_use]
+    #[inline]
     pub fn wait(&self) -> Wait {
         self.wait
     }
 
     /// The lease terms that differ from the provider's.
     #[must_use]
+    #[inline]
     pub fn lease(&self) -> LeaseOptions {
-        self.lease
+        match &self.lease {
+            Some(lease) => **lease,
+            None => LeaseOptions::new(),
+        }
     }
 
     /// Who and why.
     #[must_use]
+    #[inline]
     pub fn holder(&self) -> &Holder {
         &self.holder
     }
@@ -295,6 +306,14 @@ mod tests {
             assert!(error.to_string().contains(expected), "{error} should contain {expected:?}");
         }
         assert!(o.safety_margin(ms(99)).terms().unwrap().renew_every.unwrap() < ms(1));
+    }
+
+    #[test]
+    fn terms_that_say_nothing_are_no_terms() {
+        let set = AcquireOptions::new().with_lease(LeaseOptions::new().ttl(ms(5)));
+        assert_eq!(set.lease(), LeaseOptions::new().ttl(ms(5)));
+        assert_ne!(set, AcquireOptions::new());
+        assert_eq!(set.with_lease(LeaseOptions::new()), AcquireOptions::new());
     }
 
     #[test]

@@ -97,6 +97,7 @@ pub enum Acquired {
 impl Acquired {
     /// The guard, if there is one.
     #[must_use]
+    #[inline]
     pub fn held(self) -> Option<LockGuard> {
         match self {
             Self::Held(guard) => Some(guard),

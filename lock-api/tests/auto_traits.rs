@@ -2,11 +2,12 @@
 
 use std::sync::Arc;
 
+use distlock_api::store::{AcquireOp, WriteOp};
 use distlock_api::{
-    Acquire, AcquireAll, AcquireFuture, Acquired, AllGuard, DistributedLock, FencedRegister, ForcedRelease, HeldLock,
-    Instrumented, LeaseProvider, LeaseStore, ListOptions, Lock, LockAdmin, LockError, LockEvent, LockEvents,
-    LockFilter, LockGuard, LockInfo, LockKey, LockList, LockProvider, LockProviderExt, LostSignal, Namespaced,
-    OfProvider, ReleaseFuture,
+    Acquire, AcquireAll, AcquireFuture, Acquired, AcquiredLease, AllGuard, DistributedLock, FencedRegister,
+    ForcedRelease, HeldLock, Instrumented, LeaseGuard, LeaseProvider, LeaseStore, ListOptions, Lock, LockAdmin,
+    LockError, LockEvent, LockEvents, LockFilter, LockGuard, LockInfo, LockKey, LockList, LockProvider,
+    LockProviderExt, LostSignal, Namespaced, NotCommitted, OfProvider, ReleaseFuture,
 };
 
 fn is_send<T: Send>() {}
@@ -30,6 +31,11 @@ fn auto_traits() {
         LostSignal: is_send, is_static;
         ReleaseFuture: is_send, is_static;
         LeaseProvider: is_send, is_sync, is_static;
+        LeaseGuard: is_send, is_sync, is_static;
+        AcquiredLease: is_send, is_sync, is_static;
+        NotCommitted: is_send, is_sync, is_static;
+        Arc<dyn AcquireOp>: is_send, is_sync, is_static;
+        Arc<dyn WriteOp>: is_send, is_sync, is_static;
         Lock<Arc<dyn LockProvider>>: is_send, is_sync, is_static;
         Namespaced<Instrumented<Arc<dyn LockProvider>>>: is_send, is_sync, is_static;
         Acquire<OfProvider<'_, dyn LockProvider>>: is_send;

@@ -83,6 +83,32 @@ async fn c15_first_come_first_served_with_one_request_to_queue_up_and_one_to_han
 }
 
 #[tokio::test(start_paused = true)]
+async fn c17_what_woke_a_guard_that_waited_does_not_make_the_next_caller_here_ask_twice() {
+    let store = MemoryStore::new();
+    let [elsewhere, here] = providers(&store);
+    // A stream for both, so that nobody polls.
+    drop((elsewhere.acquire("another").await.unwrap(), here.acquire("yet another").await.unwrap()));
+    let mut foreign = elsewhere.acquire("k").await.unwrap();
+    let mut own = waiter(&here);
+    queued(&store, 1).await;
+    sleep(ms(100)).await; // it has asked once more since its stream is open
+    for turn in 1..=5 {
+        let next_own = waiter(&here);
+        drop(foreign);
+        let guard = guard(own).await;
+        let next_foreign = waiter(&elsewhere);
+        queued(&store, 1).await;
+        let asked = store.calls(Operation::TryAcquire);
+        assert!(guard.release().await.unwrap().is_released());
+        foreign = self::guard(next_foreign).await;
+        queued(&store, 1).await;
+        sleep(ms(100)).await;
+        assert_eq!(store.calls(Operation::TryAcquire), asked + 1, "turn {turn}: one question for a place");
+        own = next_own;
+    }
+}
+
+#[tokio::test(start_paused = true)]
 async fn r19_a_pushed_lease_starts_at_once_and_is_renewed_to_its_full_ttl() {
     let store = MemoryStore::new();
     let [a, b, c] = providers(&store);

@@ -441,6 +441,35 @@ async fn c24_close_releases_everything_wakes_everybody_and_is_bounded() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn c23_an_abandoned_lease_is_neither_renewed_nor_released_and_keeps_others_out_until_its_ttl_ends() {
+    let store = MemoryStore::new();
+    let provider = provider(&store);
+    let guard = acquire(&provider, "k").await;
+    sleep(ms(400)).await; // renewed once
+    let renewals = store.calls(Operation::RenewMany);
+    let next = tokio::spawn({
+        let provider = provider.clone();
+        async move { (provider.acquire("k").await.unwrap(), Instant::now()) }
+    });
+    sleep(ms(1)).await; // it waits in line
+    let abandoned = Instant::now();
+    guard.abandon();
+    let books = provider.accounting();
+    assert_eq!((books.acquired, books.abandoned, books.held, books.released), (1, 1, 0, 0));
+    assert!(store.peek("k").is_some(), "nobody was told");
+    let (next, granted) = next.await.unwrap();
+    assert!(granted - abandoned >= ms(890), "{:?}", granted - abandoned);
+    assert!(granted - abandoned <= ms(1100), "{:?}", granted - abandoned);
+    assert_eq!((store.calls(Operation::RenewMany), store.calls(Operation::Release)), (renewals, 0));
+    // A lease that is lost already stays counted as lost.
+    store.force_release("k");
+    assert_eq!(next.lost().await, Loss::ForceReleased);
+    next.abandon();
+    let books = provider.accounting();
+    assert_eq!((books.acquired, books.abandoned, books.lost, books.held), (2, 1, 1, 0));
+}
+
+#[tokio::test(start_paused = true)]
 async fn c25_a_minimum_hold_outlives_the_guard() {
     let store = MemoryStore::new();
     let provider = provider(&store);

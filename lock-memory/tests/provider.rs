@@ -340,3 +340,48 @@ async fn c1_c23_two_threads_never_meet_and_every_acquisition_is_accounted_for() 
     assert_eq!([0, 1].map(|which| counters[which].load(Ordering::Relaxed)), expected);
     assert_idle(&locks);
 }
+
+/// Threads that look again before they sleep, with waits that end, waits that are given up, and holders that take their time.
+#[test]
+fn c1_c16_threads_of_their_own_pass_a_key_to_each_other_and_nobody_is_left_waiting() {
+    const THREADS: u64 = 3;
+    const ROUNDS: u64 = 4_000;
+    let locks = MemoryProvider::new();
+    let counter = AtomicU64::new(0);
+    let done: u64 = std::thread::scope(|scope| {
+        let threads: Vec<_> = (0..THREADS)
+            .map(|thread| {
+                let (locks, counter) = (&locks, &counter);
+                scope.spawn(move || {
+                    let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
+                    runtime.block_on(async {
+                        let mut done = 0;
+                        for round in 0..ROUNDS {
+                            let guard = match (thread + round) % 11 {
+                                0 => locks.try_acquire("k").within(MS(1)).await.unwrap(),
+                                1 => match poll(&mut Box::pin(locks.acquire("k").into_future())) {
+                                    Poll::Ready(guard) => Some(guard.unwrap()),
+                                    Poll::Pending => None,
+                                },
+                                // Long enough for everybody, and yet whoever is forgotten fails.
+                                _ => Some(locks.acquire("k").timeout(MS(30_000)).await.unwrap()),
+                            };
+                            let Some(guard) = guard else { continue };
+                            let seen = counter.load(Ordering::Relaxed);
+                            if round % 16 == 0 {
+                                tokio::time::sleep(MS(1)).await;
+                            }
+                            counter.store(seen + 1, Ordering::Relaxed);
+                            done += 1;
+                            assert!(guard.release().await.unwrap().is_released());
+                        }
+                        done
+                    })
+                })
+            })
+            .collect();
+        threads.into_iter().map(|thread| thread.join().unwrap()).sum()
+    });
+    assert_eq!(counter.into_inner(), done);
+    assert_idle(&locks);
+}

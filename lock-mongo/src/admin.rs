@@ -13,7 +13,7 @@ use mongodb::options::{ReadConcern, ReturnDocument};
 
 use crate::calls::Budget;
 use crate::error::{Effect, translate};
-use crate::lease::{Forced, Keyed, Layout, Marked, State, Watcher, by_key};
+use crate::lease::{Forced, Keyed, Layout, Marked, State, Watcher};
 use crate::store::{Change, MongoStore, millis, token};
 use crate::topology::Deployment;
 
@@ -23,7 +23,7 @@ impl LockAdmin for MongoStore {
     async fn inspect(&self, key: &LockKey) -> Result<Option<LockInfo>> {
         let budget = Budget::new(self.request_timeout);
         let records = self.records.clone_with_type::<Marked<State>>();
-        let (filter, projection) = (by_key(key.as_str()), self.layout.state());
+        let (filter, projection) = (self.layout.record(self.layout.identity(key)?), self.layout.state());
         let find = async move { records.find_one(filter).projection(projection).max_time(budget.on_server()).await };
         let found = self.calls.run(budget, Effect::None, find).await.map_err(|error| error.with_key(key.clone()))?;
         let state = found.and_then(|found| found.answer).filter(|state| state.remaining > 0);
@@ -39,7 +39,12 @@ impl LockAdmin for MongoStore {
         let deployment = self.topology.of(&self.database, budget.left()).await.map_err(about)?;
         let how = Change { upsert: false, returning: ReturnDocument::Before, deployment, session: None, budget };
         let before = self
-            .change::<State>(key.as_str(), self.layout.force_release(reason), self.layout.state(), how)
+            .change::<State>(
+                self.layout.record(self.layout.identity(key)?),
+                self.layout.force_release(reason),
+                self.layout.state(),
+                how,
+            )
             .await
             .map_err(|failure| about(failure.into()))?;
         before.filter(|state| state.holder.is_some()).map(|state| info(key, state)).transpose()
@@ -49,14 +54,17 @@ impl LockAdmin for MongoStore {
     async fn page(&self, filter: &LockFilter, after: Option<&LockKey>, limit: NonZeroUsize) -> Result<Vec<LockInfo>> {
         let budget = Budget::new(self.request_timeout);
         let records = self.records.clone_with_type::<Keyed>();
-        let (filter, projection) = (self.layout.listed(filter, after), self.layout.keyed_state());
+        let (filter, projection) = (self.layout.listed(filter, after)?, self.layout.keyed_state());
         let limit = i64::try_from(limit.get()).unwrap_or(i64::MAX);
         let find = async move {
             let find = records.find(filter).projection(projection).sort(Layout::by_identity()).limit(limit);
             find.max_time(budget.on_server()).await?.try_collect().await
         };
         let found: Vec<Keyed> = self.calls.run(budget, Effect::None, find).await?;
-        found.into_iter().map(|Keyed { key, state }| info(&LockKey::new(key)?, state)).collect()
+        // A document whose `_id` no key names is locked by others.
+        let known =
+            found.into_iter().filter_map(|Keyed { identity, state }| Some((self.layout.key(&identity)?, state)));
+        known.map(|(key, state)| info(&key, state)).collect()
     }
 
     /// A change stream: needs a replica set or a sharded cluster, and the privilege `changeStream`.
@@ -93,7 +101,7 @@ impl LockAdmin for MongoStore {
         filter.ensure_not_everything()?;
         let budget = Budget::new(self.request_timeout);
         let (records, filter, change) =
-            (self.records.clone(), self.layout.held(filter), self.layout.force_release(reason));
+            (self.records.clone(), self.layout.held(filter)?, self.layout.force_release(reason));
         let update = async move { records.update_many(filter, change).await };
         Ok(self.calls.run(budget, Effect::Write, update).await?.matched_count)
     }
@@ -102,7 +110,7 @@ impl LockAdmin for MongoStore {
     async fn history(&self, key: &LockKey) -> Result<Vec<ForcedRelease>> {
         let budget = Budget::new(self.request_timeout);
         let records = self.records.clone_with_type::<Marked<Forced>>();
-        let (filter, projection) = (by_key(key.as_str()), self.layout.history());
+        let (filter, projection) = (self.layout.record(self.layout.identity(key)?), self.layout.history());
         let find = async move { records.find_one(filter).projection(projection).max_time(budget.on_server()).await };
         let found = self.calls.run(budget, Effect::None, find).await.map_err(|error| error.with_key(key.clone()))?;
         let entries = found.and_then(|found| found.answer).and_then(|forced| forced.entries).unwrap_or_default();

@@ -12,7 +12,7 @@ use mongodb::options::{
 use crate::index::Indexes;
 use crate::lease::Layout;
 use crate::provider::MongoProvider;
-use crate::store::MongoStore;
+use crate::store::{Absent, MongoStore};
 use crate::topology::Topology;
 
 const DEFAULT_DATABASE: &str = "distlock";
@@ -23,174 +23,41 @@ const MIN_PURGE_AFTER: Duration = Duration::from_secs(60 * 60);
 /// `expireAfterSeconds` is a 32-bit number.
 const MAX_PURGE_AFTER: Duration = Duration::from_secs(i32::MAX as u64);
 
-/// Makes a [`MongoProvider`]. Nothing is sent before the first lock is acquired, or [`MongoProvider::connect`].
+/// What the builders of both styles are told.
 #[derive(Clone)]
-#[must_use]
-pub struct MongoProviderBuilder {
-    client: Client,
-    database: String,
-    collection: String,
-    purge_after: Duration,
-    request_timeout: Duration,
-    retryable_writes: bool,
-    lease: LeaseOptions,
-    holder: Holder,
-    owner_index: bool,
-    poll_interval: Option<(Duration, Duration)>,
-    queue: Option<QueueOptions>,
-    hand_off: Option<HandOff>,
+pub(crate) struct Common {
+    pub(crate) client: Client,
+    pub(crate) database: String,
+    pub(crate) collection: String,
+    pub(crate) request_timeout: Duration,
+    pub(crate) retryable_writes: bool,
+    pub(crate) lease: LeaseOptions,
+    pub(crate) holder: Holder,
+    pub(crate) poll_interval: Option<(Duration, Duration)>,
+    pub(crate) queue: Option<QueueOptions>,
+    pub(crate) hand_off: Option<HandOff>,
 }
 
-impl MongoProviderBuilder {
-    pub(crate) fn new(client: Client, database: Option<&str>) -> Self {
+impl Common {
+    pub(crate) fn new(client: Client, database: &str, collection: &str) -> Self {
         Self {
             client,
-            database: database.unwrap_or(DEFAULT_DATABASE).to_owned(),
-            collection: DEFAULT_COLLECTION.to_owned(),
-            purge_after: MIN_PURGE_AFTER,
+            database: database.to_owned(),
+            collection: collection.to_owned(),
             request_timeout: DEFAULT_REQUEST_TIMEOUT,
             retryable_writes: true,
             lease: LeaseOptions::new(),
             holder: Holder::of_this_process(),
-            owner_index: true,
             poll_interval: None,
             queue: Some(QueueOptions::new()),
             hand_off: Some(HandOff::new()),
         }
     }
 
-    /// The database. Defaults to the one that the builder was made with, or `distlock`.
-    pub fn database(mut self, name: impl Into<String>) -> Self {
-        self.database = name.into();
-        self
-    }
-
-    /// The lock collection; all who share locks name the same. Defaults to `locks`.
-    pub fn collection(mut self, name: impl Into<String>) -> Self {
-        self.collection = name.into();
-        self
-    }
-
-    /// The terms of leases whose acquisition does not set them. Defaults to those of [`LeaseOptions`].
-    pub fn lease(mut self, defaults: LeaseOptions) -> Self {
-        self.lease = defaults;
-        self
-    }
-
-    /// Who holds the locks of this provider, for people. Defaults to host name and process id.
-    pub fn owner(mut self, owner: impl Into<Arc<str>>) -> Self {
-        self.holder = self.holder.with_owner(owner);
-        self
-    }
-
-    /// One named remark about all locks of this provider, for people, such as the program's version. Added to those of
-    /// [`Holder::of_this_process`]; an acquisition adds [its own](distlock_api::AcquireOptions::with_metadata).
-    pub fn metadata(mut self, name: impl Into<String>, value: impl Into<String>) -> Self {
-        self.holder = self.holder.with_metadata(name, value);
-        self
-    }
-
-    /// Creates no index of the owners. It makes [listing and releasing](distlock_api::LockAdmin::release_owner) by owner quick, and costs
-    /// each acquisition and release a little on the server. Defaults to creating it.
-    pub fn without_owner_index(mut self) -> Self {
-        self.owner_index = false;
-        self
-    }
-
-    /// How long one request to MongoDB may take, the driver's choice of a server included. Defaults to 5 s. Each request also carries it to the server.
-    pub fn request_timeout(mut self, limit: Duration) -> Self {
-        self.request_timeout = limit;
-        self
-    }
-
-    /// How often a waiter asks when it hears nothing: between `min` and `max`. Defaults to the engine's.
-    pub fn poll_interval(mut self, min: Duration, max: Duration) -> Self {
-        self.poll_interval = Some((min, max));
-        self
-    }
-
-    /// How waiters queue up with those of other processes, in the lock's record. Defaults to [`QueueOptions::new`].
-    pub fn queue(mut self, options: QueueOptions) -> Self {
-        self.queue = Some(options);
-        self
-    }
-
-    /// No place in the queue: waiters poll, and stand back behind those who have one. Defaults to queueing.
-    pub fn without_queue(mut self) -> Self {
-        self.queue = None;
-        self
-    }
-
-    /// How long a lease is handed on within the process while others wait for it. Defaults to [`HandOff::new`].
-    pub fn hand_off(mut self, limits: HandOff) -> Self {
-        self.hand_off = Some(limits);
-        self
-    }
-
-    /// No handing on: every guard has a lease of its own, and every release goes to the server. Defaults to handing on.
-    pub fn without_hand_off(mut self) -> Self {
-        self.hand_off = None;
-        self
-    }
-
-    /// How long after its expiry a record is removed by the server, in whole seconds. Defaults to 1 h, which is also the shortest.
-    ///
-    /// The first to create the collection's TTL index decides; a provider that wants another time logs a warning and goes on.
-    pub fn purge_after(mut self, grace: Duration) -> Self {
-        self.purge_after = grace;
-        self
-    }
-
-    /// Says that the client's options turn retryable writes off (`retryWrites=false`), which the driver does not tell. Then the server cannot refuse a call that
-    /// arrives late, and the engine gives up an acquisition's id after a call of unknown outcome, as on a standalone. Defaults to on.
-    pub fn without_retryable_writes(mut self) -> Self {
-        self.retryable_writes = false;
-        self
-    }
-
-    /// The provider.
-    ///
-    /// # Errors
-    /// [`InvalidOptions`](ErrorKind::InvalidOptions): a name that is not one, a purge time below 1 h, a request timeout of zero, or what the lease engine refuses.
-    pub fn build(self) -> Result<MongoProvider> {
-        let (lease, holder, poll_interval, request_timeout) =
-            (self.lease, self.holder.clone(), self.poll_interval, self.request_timeout);
-        let (queue, hand_off) = (self.queue, self.hand_off);
-        let store = Arc::new(self.build_store()?);
-        let mut engine = LeaseProvider::builder(Arc::<MongoStore>::clone(&store))
-            .lease(lease)
-            .holder(holder)
-            .request_timeout(request_timeout);
-        if let Some((min, max)) = poll_interval {
-            engine = engine.poll_interval(min, max);
-        }
-        engine = match queue {
-            Some(queue) => engine.queue(queue),
-            None => engine.without_queue(),
-        };
-        engine = match hand_off {
-            Some(limits) => engine.hand_off(limits),
-            None => engine.without_hand_off(),
-        };
-        Ok(MongoProvider::new(store, engine.build()?))
-    }
-
-    /// The store alone, for an engine of one's own; lease terms, owner and poll interval are not its business.
-    ///
-    /// # Errors
-    /// As [`build`](Self::build), except for what concerns the engine.
-    pub fn build_store(self) -> Result<MongoStore> {
+    /// The store of the given records, without an engine.
+    pub(crate) fn store(&self, layout: Layout, absent: Absent, indexes: Indexes) -> Result<MongoStore> {
         check_database(&self.database)?;
         check_collection(&self.collection)?;
-        if self.purge_after < MIN_PURGE_AFTER {
-            return refuse(format!(
-                "records must not be purged before {MIN_PURGE_AFTER:?} after their expiry, not {:?}: tokens could repeat",
-                self.purge_after
-            ));
-        }
-        if self.purge_after > MAX_PURGE_AFTER {
-            return refuse(format!("a purge time of {:?} is above the longest, {MAX_PURGE_AFTER:?}", self.purge_after));
-        }
         if self.request_timeout.is_zero() {
             return refuse("the request timeout must not be zero".into());
         }
@@ -215,32 +82,197 @@ impl MongoProviderBuilder {
         Ok(MongoStore {
             database,
             records,
-            layout: Layout::new(""),
+            layout,
+            absent,
             topology: Topology::default(),
-            indexes: Indexes::new(Duration::from_secs(self.purge_after.as_secs()), self.owner_index),
+            indexes,
             request_timeout: self.request_timeout,
             retryable_writes: self.retryable_writes,
             calls: crate::calls::Calls::default(),
+            lately: crate::lately::Lately::default(),
         })
+    }
+
+    /// The store under an engine.
+    pub(crate) fn provider(self, store: MongoStore) -> Result<MongoProvider> {
+        let store = Arc::new(store);
+        let mut engine = LeaseProvider::builder(Arc::<MongoStore>::clone(&store))
+            .lease(self.lease)
+            .holder(self.holder)
+            .request_timeout(self.request_timeout);
+        if let Some((min, max)) = self.poll_interval {
+            engine = engine.poll_interval(min, max);
+        }
+        engine = match self.queue {
+            Some(queue) => engine.queue(queue),
+            None => engine.without_queue(),
+        };
+        engine = match self.hand_off {
+            Some(limits) => engine.hand_off(limits),
+            None => engine.without_hand_off(),
+        };
+        Ok(MongoProvider::new(store, engine.build()?))
     }
 }
 
-impl std::fmt::Debug for MongoProviderBuilder {
+impl std::fmt::Debug for Common {
     /// Without the client, whose options hold credentials.
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("MongoProviderBuilder")
+        f.debug_struct("Common")
             .field("database", &self.database)
             .field("collection", &self.collection)
-            .field("purge_after", &self.purge_after)
             .field("request_timeout", &self.request_timeout)
             .field("retryable_writes", &self.retryable_writes)
             .field("lease", &self.lease)
             .field("queue", &self.queue)
             .field("hand_off", &self.hand_off)
             .field("holder", &self.holder)
-            .field("owner_index", &self.owner_index)
             .field("poll_interval", &self.poll_interval)
             .finish_non_exhaustive()
+    }
+}
+
+/// The setters of what is the same in both styles: inside an `impl` of a builder with a field `common`.
+macro_rules! common_setters {
+    () => {
+        /// The terms of leases whose acquisition does not set them. Defaults to those of [`LeaseOptions`].
+        pub fn lease(mut self, defaults: LeaseOptions) -> Self {
+            self.common.lease = defaults;
+            self
+        }
+
+        /// Who holds the locks of this provider, for people. Defaults to host name and process id.
+        pub fn owner(mut self, owner: impl Into<Arc<str>>) -> Self {
+            self.common.holder = self.common.holder.with_owner(owner);
+            self
+        }
+
+        /// One named remark about all locks of this provider, for people, such as the program's version. Added to those of
+        /// [`Holder::of_this_process`](distlock_api::Holder::of_this_process); an acquisition adds [its own](distlock_api::AcquireOptions::with_metadata).
+        pub fn metadata(mut self, name: impl Into<String>, value: impl Into<String>) -> Self {
+            self.common.holder = self.common.holder.with_metadata(name, value);
+            self
+        }
+
+        /// How long one request to MongoDB may take, the driver's choice of a server included. Defaults to 5 s. Each request also carries it to the server.
+        pub fn request_timeout(mut self, limit: Duration) -> Self {
+            self.common.request_timeout = limit;
+            self
+        }
+
+        /// How often a waiter asks when it hears nothing: between `min` and `max`. Defaults to the engine's.
+        pub fn poll_interval(mut self, min: Duration, max: Duration) -> Self {
+            self.common.poll_interval = Some((min, max));
+            self
+        }
+
+        /// How waiters queue up with those of other processes, in the lock's record. Defaults to [`QueueOptions::new`].
+        pub fn queue(mut self, options: QueueOptions) -> Self {
+            self.common.queue = Some(options);
+            self
+        }
+
+        /// No place in the queue: waiters poll, and stand back behind those who have one. Defaults to queueing.
+        pub fn without_queue(mut self) -> Self {
+            self.common.queue = None;
+            self
+        }
+
+        /// How long a lease is handed on within the process while others wait for it. Defaults to [`HandOff::new`].
+        pub fn hand_off(mut self, limits: HandOff) -> Self {
+            self.common.hand_off = Some(limits);
+            self
+        }
+
+        /// No handing on: every guard has a lease of its own, and every release goes to the server. Defaults to handing on.
+        pub fn without_hand_off(mut self) -> Self {
+            self.common.hand_off = None;
+            self
+        }
+
+        /// Says that the client's options turn retryable writes off (`retryWrites=false`), which the driver does not tell. Then the server cannot refuse a call that
+        /// arrives late, and the engine gives up an acquisition's id after a call of unknown outcome, as on a standalone. Defaults to on.
+        pub fn without_retryable_writes(mut self) -> Self {
+            self.common.retryable_writes = false;
+            self
+        }
+    };
+}
+pub(crate) use common_setters;
+
+/// Makes a [`MongoProvider`]. Nothing is sent before the first lock is acquired, or [`MongoProvider::connect`].
+#[derive(Clone, Debug)]
+#[must_use]
+pub struct MongoProviderBuilder {
+    common: Common,
+    purge_after: Duration,
+    owner_index: bool,
+}
+
+impl MongoProviderBuilder {
+    pub(crate) fn new(client: Client, database: Option<&str>) -> Self {
+        let common = Common::new(client, database.unwrap_or(DEFAULT_DATABASE), DEFAULT_COLLECTION);
+        Self { common, purge_after: MIN_PURGE_AFTER, owner_index: true }
+    }
+
+    /// The database. Defaults to the one that the builder was made with, or `distlock`.
+    pub fn database(mut self, name: impl Into<String>) -> Self {
+        self.common.database = name.into();
+        self
+    }
+
+    /// The lock collection; all who share locks name the same. Defaults to `locks`.
+    pub fn collection(mut self, name: impl Into<String>) -> Self {
+        self.common.collection = name.into();
+        self
+    }
+
+    /// Creates no index of the owners. It makes [listing and releasing](distlock_api::LockAdmin::release_owner) by owner quick, and costs
+    /// each acquisition and release a little on the server. Defaults to creating it.
+    pub fn without_owner_index(mut self) -> Self {
+        self.owner_index = false;
+        self
+    }
+
+    /// How long after its expiry a record is removed by the server, in whole seconds. Defaults to 1 h, which is also the shortest.
+    ///
+    /// The first to create the collection's TTL index decides; a provider that wants another time logs a warning and goes on.
+    pub fn purge_after(mut self, grace: Duration) -> Self {
+        self.purge_after = grace;
+        self
+    }
+
+    common_setters!();
+
+    /// The provider.
+    ///
+    /// # Errors
+    /// [`InvalidOptions`](ErrorKind::InvalidOptions): a name that is not one, a purge time below 1 h, a request timeout of zero, or what the lease engine refuses.
+    pub fn build(self) -> Result<MongoProvider> {
+        let store = self.store()?;
+        self.common.provider(store)
+    }
+
+    /// The store alone, for an engine of one's own; lease terms, owner and poll interval are not its business.
+    ///
+    /// # Errors
+    /// As [`build`](Self::build), except for what concerns the engine.
+    pub fn build_store(self) -> Result<MongoStore> {
+        self.store()
+    }
+
+    fn store(&self) -> Result<MongoStore> {
+        if self.purge_after < MIN_PURGE_AFTER {
+            return refuse(format!(
+                "records must not be purged before {MIN_PURGE_AFTER:?} after their expiry, not {:?}: tokens could repeat",
+                self.purge_after
+            ));
+        }
+        if self.purge_after > MAX_PURGE_AFTER {
+            return refuse(format!("a purge time of {:?} is above the longest, {MAX_PURGE_AFTER:?}", self.purge_after));
+        }
+        let indexes = Indexes::new(Some(Duration::from_secs(self.purge_after.as_secs())), self.owner_index);
+        self.common.store(Layout::new(""), Absent::Record, indexes)
     }
 }
 

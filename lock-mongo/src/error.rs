@@ -71,6 +71,32 @@ pub(crate) fn is_lost_race(error: &Error) -> bool {
     command.code == 11000 && on_id().is_some()
 }
 
+/// Whether the server refused a pipeline that was made to fail with these words.
+pub(crate) fn says(error: &Error, words: &str) -> bool {
+    matches!(&*error.kind, DriverKind::Command(command) if command.message.contains(words))
+}
+
+/// The code and meaning of a server's refusal of a change that an application made: a validator, a unique index, a value that the change could not be calculated
+/// with. None for everything that is not the document's doing.
+pub(crate) fn rejection(error: &Error) -> Option<(i32, LockError)> {
+    let DriverKind::Command(refused) = &*error.kind else { return None };
+    let known = matches!(
+        refused.code,
+        2 | 9 | 14 | 15 | 28 | 40 | 51 | 52 | 55 | 56 | 57 | 59 | 66 | 72 | 121 | 168 | 241 | 10334 | 11000 | 17280
+    );
+    // An assertion with a number and no name is raised while the change is parsed or calculated, before anything is written.
+    if !known && !refused.code_name.starts_with("Location") {
+        return None;
+    }
+    let message = match refused.code {
+        121 => "the validator of the collection refused the change",
+        11000 => "the change violates a unique index",
+        _ => "MongoDB refused the change",
+    };
+    let cause = Cause(named(refused.code, &refused.code_name, &refused.message));
+    Some((refused.code, LockError::new(ErrorKind::Rejected, message).with_source(cause)))
+}
+
 /// Whether an index exists already, with other options or under another name.
 pub(crate) fn is_index_conflict(error: &Error) -> bool {
     matches!(&*error.kind, DriverKind::Command(command) if matches!(command.code, 85 | 86))

@@ -20,13 +20,14 @@ const LIMIT: Duration = Duration::from_secs(60);
 /// Makes sure, once per process and collection, that the indexes are there.
 #[derive(Debug)]
 pub(crate) struct Indexes {
-    purge_after: Duration,
+    /// None in collections of others: nothing of theirs is ever removed.
+    purge_after: Option<Duration>,
     by_owner: bool,
     asked: AtomicBool,
 }
 
 impl Indexes {
-    pub(crate) fn new(purge_after: Duration, by_owner: bool) -> Self {
+    pub(crate) fn new(purge_after: Option<Duration>, by_owner: bool) -> Self {
         Self { purge_after, by_owner, asked: AtomicBool::new(false) }
     }
 
@@ -38,7 +39,9 @@ impl Indexes {
         let (purge, owner) = (self.purge(layout), self.owner(layout));
         let records = records.clone();
         tokio::spawn(async move {
-            if let Err(error) = create(&records, purge, LIMIT).await {
+            if let Some(purge) = purge
+                && let Err(error) = create(&records, purge, LIMIT).await
+            {
                 let collection = records.namespace();
                 tracing::warn!(%error, source = ?std::error::Error::source(&error), %collection, "records of locks are not purged: no TTL index");
             }
@@ -48,16 +51,19 @@ impl Indexes {
 
     /// Creates them now. Only the one that purges is worth an error.
     pub(crate) async fn create(&self, records: &Collection<Document>, layout: &Layout, limit: Duration) -> Result<()> {
-        let purge = create(records, self.purge(layout), limit).await;
+        let purge = match self.purge(layout) {
+            Some(purge) => create(records, purge, limit).await,
+            None => Ok(()),
+        };
         create_for_owners(records, self.owner(layout), limit).await;
         purge?;
         self.asked.store(true, Ordering::Relaxed);
         Ok(())
     }
 
-    fn purge(&self, layout: &Layout) -> IndexModel {
-        let options = IndexOptions::builder().name(PURGE.to_owned()).expire_after(self.purge_after).build();
-        IndexModel::builder().keys(layout.purge_index()).options(options).build()
+    fn purge(&self, layout: &Layout) -> Option<IndexModel> {
+        let options = IndexOptions::builder().name(PURGE.to_owned()).expire_after(self.purge_after?).build();
+        Some(IndexModel::builder().keys(layout.purge_index()).options(options).build())
     }
 
     fn owner(&self, layout: &Layout) -> Option<IndexModel> {

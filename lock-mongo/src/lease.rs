@@ -6,15 +6,21 @@
 //! Every pipeline is made of `$set` and `$unset`, so that fields which a newer version keeps in a record survive. What a caller said stands
 //! in `$literal`: a plain string that begins with `$` would be an expression. The rules R3–R16 that the comments cite are in `PROTOCOL.md` of this crate.
 
+use std::borrow::Cow;
+use std::sync::Arc;
 use std::time::Duration;
 
-use distlock_api::Holder;
 use distlock_api::store::AcquisitionId;
+use distlock_api::{Holder, LockError, LockKey, Result};
 use mongodb::bson::{Bson, Document, doc};
+
+use crate::ids::{KeyMap, TextIds};
 
 mod acquire;
 mod admin;
 mod answer;
+mod change;
+mod document;
 mod events;
 mod hints;
 mod queue;
@@ -22,12 +28,19 @@ mod release;
 mod renew;
 #[cfg(test)]
 mod tests;
+mod write;
 
-pub(crate) use answer::{Acquisition, Forced, ForcedEntry, Keyed, Marked, Queued, Released, Seated, State, Waiters};
+pub(crate) use acquire::block;
+pub(crate) use answer::{
+    Acquisition, Forced, ForcedEntry, Keyed, Marked, Queued, Released, Seated, State, Taken, Waiters, Wrote,
+};
+pub(crate) use change::{Edit, Form, NO_SUB_DOCUMENT};
+pub(crate) use document::NOT_A_LOCK;
 pub(crate) use events::Watcher;
 pub(crate) use hints::{Hints, Told};
 pub(crate) use queue::{Seat, seats_by_key};
 pub(crate) use renew::Extension;
+pub(crate) use write::WriteId;
 
 /// The document's identity. In a lock collection this is the lock's key.
 const ID: &str = "_id";
@@ -54,6 +67,10 @@ const LAST_RELEASED: &str = "lastReleased";
 /// The last [`RELEASED_LEN`] of them, so that a repeated release is recognised, also when others have held the key meanwhile.
 const RELEASED: &str = "released";
 const RELEASED_LEN: i32 = 8;
+/// `[{id, n}]`: the last [`WRITTEN_LEN`] acquisitions that changed the document together with their lease, and which of their writes was the last, so
+/// that a repeated write is recognised, also when others have held the key meanwhile.
+const WRITTEN: &str = "written";
+const WRITTEN_LEN: i32 = 8;
 /// The last acquisition whose lease was taken away by force.
 const REVOKED: &str = "revoked";
 /// The acquisition whose expired lease the present holder took over; absent if there was none.
@@ -82,12 +99,12 @@ const WAIT: &str = "wait";
 const PASS: &str = "pass";
 const FREE: &str = "free";
 const DROP: &str = "drop";
-const LEAVE: &str = "leave";
 
-/// Where the fields of a lease are.
+/// Where the fields of a lease are, and in which document.
 #[derive(Clone, Debug)]
 pub(crate) struct Layout {
-    prefix: &'static str,
+    prefix: Cow<'static, str>,
+    ids: Arc<dyn KeyMap>,
 }
 
 /// What makes tokens outlive their record (R5).
@@ -99,26 +116,63 @@ pub(crate) enum Clock {
     WallTime,
 }
 
-/// The document of a key.
-pub(crate) fn by_key(key: &str) -> Document {
-    doc! { ID: key }
-}
-
 /// The index of the documents' identities, as a hint: the planner would also consider the one on the expiry, which every live lease matches.
 pub(crate) fn identity_index() -> Document {
     doc! { ID: 1 }
 }
 
-/// The documents of several keys.
-pub(crate) fn by_keys<'a>(keys: impl IntoIterator<Item = &'a str>) -> Document {
-    let keys: Vec<&str> = keys.into_iter().collect();
-    doc! { ID: { "$in": keys } }
-}
-
 impl Layout {
     /// The fields in a document whose paths begin with `prefix`: nothing, or the name of a sub-document and a dot.
-    pub(crate) const fn new(prefix: &'static str) -> Self {
-        Self { prefix }
+    pub(crate) fn new(prefix: impl Into<Cow<'static, str>>) -> Self {
+        Self { prefix: prefix.into(), ids: Arc::new(TextIds) }
+    }
+
+    /// The fields in a sub-document of documents with such identities.
+    pub(crate) fn within(field: &str, ids: Arc<dyn KeyMap>) -> Self {
+        Self { prefix: format!("{field}.").into(), ids }
+    }
+
+    /// The identity of a key's document.
+    pub(crate) fn identity(&self, key: &LockKey) -> Result<Bson> {
+        let id = self.ids.id(key)?;
+        // Two keys for one document would be one lock (C20).
+        match self.ids.key(&id) {
+            Some(same) if same == *key => Ok(id),
+            _ => Err(LockError::invalid_key("this is not how the `_id` is written as a key").with_key(key.clone())),
+        }
+    }
+
+    /// The key of a document.
+    pub(crate) fn key(&self, id: &Bson) -> Option<LockKey> {
+        self.ids.key(id)
+    }
+
+    /// The document with an identity, whatever else it is.
+    pub(crate) fn document(id: Bson) -> Document {
+        match id {
+            // It would be read as a condition.
+            Bson::Document(_) => doc! { ID: { "$eq": id } },
+            id => doc! { ID: id },
+        }
+    }
+
+    /// The document with an identity, if it is a record, or holds one.
+    pub(crate) fn record(&self, id: Bson) -> Document {
+        self.if_record(Self::document(id))
+    }
+
+    /// The same of several.
+    pub(crate) fn records(&self, ids: impl IntoIterator<Item = Bson>) -> Document {
+        self.if_record(doc! { ID: { "$in": ids.into_iter().collect::<Vec<_>>() } })
+    }
+
+    /// In a document of others' a field of the same name may be something else, and stays that.
+    fn if_record(&self, mut filter: Document) -> Document {
+        if let Some(whole) = self.whole() {
+            filter.insert(whole, doc! { "$not": { "$type": "array" } });
+            filter.insert(self.path(TOKEN), doc! { "$type": "long", "$not": { "$type": "array" } });
+        }
+        filter
     }
 
     fn path(&self, field: &str) -> String {
@@ -196,9 +250,9 @@ impl Layout {
 
     /// The field's new value in each of some steps, and in the others what it is.
     fn when(&self, changes: &[(&str, Bson)], field: &str) -> Bson {
-        let step = self.value(DO);
-        changes.iter().fold(self.value(field).into(), |otherwise: Bson, (name, new)| {
-            doc! { "$cond": [{ "$eq": [&step, *name] }, new, otherwise] }.into()
+        let same = Bson::from(self.value(field));
+        changes.iter().filter(|(_, new)| *new != same).fold(same.clone(), |otherwise: Bson, (name, new)| {
+            doc! { "$cond": [self.value(&format!("{DO}.{name}")), new, otherwise] }.into()
         })
     }
 
@@ -209,9 +263,10 @@ impl Layout {
         steps: impl IntoIterator<Item = (&'static str, Document)>,
         change: Document,
     ) -> Vec<Document> {
+        // A flag for each step rather than its name: read once per field, and a name would have to be compared.
         let branches: Vec<Document> =
-            steps.into_iter().map(|(name, case)| doc! { "case": case, "then": name }).collect();
-        let decision = doc! { "$switch": { "branches": branches, "default": LEAVE } };
+            steps.into_iter().map(|(name, case)| doc! { "case": case, "then": { name: true } }).collect();
+        let decision = doc! { "$switch": { "branches": branches, "default": {} } };
         let mut stages: Vec<Document> =
             findings.into_iter().map(|(field, found)| doc! { "$set": { self.path(field): found } }).collect();
         stages.extend([

@@ -22,9 +22,13 @@
 //! ```
 //!
 //! # When which
+//! [Which style should I use?](styles) compares this provider with [`DocumentLocks`], whose locks live in your own documents, and shows the commands of both.
+//!
 //! * A lock around work whose data is **elsewhere**, or everywhere: this provider. Let the resource check the
 //!   [fencing token](distlock_api::LockGuard::fencing_token) where it can.
-//! * A change of **one MongoDB document**: a conditional update of that document needs no lock at all.
+//! * Work that ends in a change of **one MongoDB document**: [`DocumentLocks`], where the lock is in the document, and the change and the unlocking are one
+//!   atomic step. Both styles are the same locks in everything else: the same protocol, waiting, renewal, tokens and administration.
+//! * A change that needs no work in between: a conditional update of that document, and no lock at all.
 //! * Tests and single processes: the in-memory backend of `distlock-memory`.
 //!
 //! # What it needs
@@ -63,18 +67,20 @@
 //! held, and within that hour also puts the order of tokens at risk (C5): use [`force_release`](distlock_api::LockAdmin::force_release) instead.
 //!
 //! # Documents of your own
-//! [`Fence`] keeps a late holder out of the documents that a lock protects: an update carries the guard's token as a condition and as a stamp.
+//! [`DocumentLocks`] keep the lock in them: `lock(id)` brings the document, and a late holder cannot commit. Where the lock is elsewhere, [`Fence`] keeps a late holder out of the documents that a lock protects: an update carries the guard's token as a condition and as a stamp.
 //!
 //! # Costs
 //! Each row is one operation of the [store](MongoStore); writes wait for a majority of the replica set. Commands that change nothing write nothing, not even to the oplog.
 //!
 //! | operation | commands | |
 //! |---|---|---|
-//! | acquire, queue up, ask again | `findAndModify` | |
-//! | release, hand over, leave | `findAndModify` | the hand-over is the release: it grants to the first waiter |
-//! | renew up to 250 leases | `update` | and a `find` if not all could be renewed |
-//! | refresh up to 250 tickets | `update`, `find` | |
+//! | acquire, queue up, ask again | `findAndModify` | two for a caller that waits, if the key was free when this process last saw it, and is not |
+//! | release, hand over, leave | `findAndModify` | the hand-over is the release: it grants to the first waiter. Two, if nobody waited at the grant, and somebody does now |
+//! | renew up to 350 leases | `update` | and a `find` if not all could be renewed |
+//! | refresh up to 350 tickets | `update`, `find` | |
 //! | count the waiters | `find` | |
+//! | lock a document and bring it | `findAndModify` | [`DocumentLocks::lock`]; once more if a release has granted it |
+//! | commit, save | `findAndModify` | and a `find` if the lock was lost, or the reply of an earlier try |
 //! | listen | `aggregate` once, then `getMore` every 5 s when nothing happens | one change stream per provider, filtered by the server; none on a standalone |
 //!
 //! Listening costs each server that is listened to a look at every write of the whole deployment.
@@ -82,21 +88,31 @@
 mod admin;
 mod builder;
 mod calls;
+mod documents;
 mod error;
 mod fenced;
+mod ids;
 mod index;
+mod lately;
 mod lease;
 #[doc = include_str!("../PROTOCOL.md")]
 pub mod protocol {}
 mod provider;
 mod renewal;
 mod store;
+#[doc = include_str!("../STYLES.md")]
+pub mod styles {}
 mod tickets;
 mod topology;
 mod watch;
 
 pub use builder::MongoProviderBuilder;
+pub use documents::{
+    Change, CommitError, DocumentGuard, DocumentLocks, DocumentLocksBuilder, LockAllDocuments, LockDocument, Locked,
+    Rejected, TryLockDocument,
+};
 pub use fenced::{Fence, Fenced};
+pub use ids::{IntegerIds, KeyMap, ObjectIds, TextIds, UuidIds};
 pub use mongodb;
 pub use provider::MongoProvider;
 pub use store::MongoStore;

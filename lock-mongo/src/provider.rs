@@ -47,6 +47,10 @@ impl MongoProvider {
         self.store.connect().await
     }
 
+    pub(crate) fn engine(&self) -> &LeaseProvider {
+        &self.engine
+    }
+
     /// The store.
     #[must_use]
     pub fn store(&self) -> &Arc<MongoStore> {

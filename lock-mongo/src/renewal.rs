@@ -3,20 +3,20 @@
 use std::collections::{HashMap, HashSet};
 
 use distlock_api::store::{Renewal, RenewalSubject, Standing};
-use distlock_api::{ErrorKind, LockError, Loss, Result};
+use distlock_api::{ErrorKind, LockError, LockKey, Loss, Result};
 use futures_util::TryStreamExt;
 use mongodb::options::Hint;
 
 use crate::calls::Budget;
 use crate::error::Effect;
-use crate::lease::{Extension, Keyed, Seat, State, by_keys, identity_index};
+use crate::lease::{Extension, Keyed, Layout, Seat, State, identity_index};
 use crate::store::MongoStore;
 use crate::tickets::{Standings, refresh};
 
 /// Answers each renewal. Leases: one update extends what may be extended, and only if that is not all, one query tells who is missing. Tickets:
 /// one update refreshes those that are there, and one query tells what became of each.
 pub(crate) async fn renew_many(store: &MongoStore, renewals: &[Renewal]) -> Vec<Result<Standing>> {
-    let subjects: Vec<Option<Subject>> = renewals.iter().map(Subject::of).collect();
+    let subjects: Vec<Result<Subject>> = renewals.iter().map(|renewal| Subject::of(renewal, &store.layout)).collect();
     let mut leases: Vec<Extension> = Vec::new();
     let mut seats: Vec<Seat> = Vec::new();
     let mut known = HashSet::new();
@@ -41,9 +41,9 @@ pub(crate) async fn renew_many(store: &MongoStore, renewals: &[Renewal]) -> Vec<
     let (verdicts, standings) = futures_util::future::join(extended, refreshed).await;
     let answers = subjects.iter().zip(renewals).map(|(subject, renewal)| {
         let answer = match subject {
-            None => Err(LockError::new(ErrorKind::Unsupported, "this store keeps leases and tickets")),
-            Some(Subject::Lease(lease)) => verdicts.as_ref().map_err(LockError::clone).and_then(|all| all.about(lease)),
-            Some(Subject::Ticket(seat)) => standings.as_ref().map_err(LockError::clone).and_then(|all| {
+            Err(error) => Err(error.clone()),
+            Ok(Subject::Lease(lease)) => verdicts.as_ref().map_err(LockError::clone).and_then(|all| all.about(lease)),
+            Ok(Subject::Ticket(seat)) => standings.as_ref().map_err(LockError::clone).and_then(|all| {
                 all.get(&seat.id).cloned().unwrap_or_else(|| Err(LockError::new(ErrorKind::Other, "no answer")))
             }),
         };
@@ -59,16 +59,17 @@ enum Subject {
 }
 
 impl Subject {
-    fn of(renewal: &Renewal) -> Option<Self> {
-        let (key, id) = (renewal.claim.key().as_str().to_owned(), renewal.claim.id().clone());
+    fn of(renewal: &Renewal, layout: &Layout) -> Result<Self> {
+        let (key, id) = (renewal.claim.key().clone(), renewal.claim.id().clone());
+        let identity = layout.identity(&key)?;
         match renewal.subject {
             RenewalSubject::Lease { token, ttl } => {
                 // A token that no grant can have had names no lease.
                 let token = i64::try_from(token.get()).unwrap_or(-1);
-                Some(Self::Lease(Extension { key, id, token, ttl }))
+                Ok(Self::Lease(Extension { key, identity, id, token, ttl }))
             }
-            RenewalSubject::Ticket(_) => Some(Self::Ticket(Seat { key, id })),
-            _ => None,
+            RenewalSubject::Ticket(_) => Ok(Self::Ticket(Seat { key, identity, id })),
+            _ => Err(LockError::new(ErrorKind::Unsupported, "this store keeps leases and tickets")),
         }
     }
 }
@@ -83,17 +84,18 @@ async fn extend(store: &MongoStore, batch: &[Extension], budget: Budget) -> Resu
     }
     // One query for all the records of the batch: it compares by the same rules, and tells in addition whose lease was taken away by force.
     let records = records.clone_with_type::<Keyed>();
-    let (filter, projection) = (by_keys(batch.iter().map(|lease| lease.key.as_str())), layout.keyed_state());
+    let (filter, projection) = (layout.records(batch.iter().map(|lease| lease.identity.clone())), layout.keyed_state());
     let find = async move {
         records.find(filter).projection(projection).max_time(budget.on_server()).await?.try_collect().await
     };
     let found: Vec<Keyed> = store.calls.run(budget, Effect::None, find).await?;
-    let states: HashMap<String, State> = found.into_iter().map(|Keyed { key, state }| (key, state)).collect();
+    let states = found.into_iter().filter_map(|Keyed { identity, state }| Some((layout.key(&identity)?, state)));
+    let states: HashMap<LockKey, State> = states.collect();
     let survivors = batch.iter().filter(|lease| survives(lease, &states)).count() as u64;
     Ok(Verdicts::Some { states, surplus: survivors.cmp(&updated.matched_count) })
 }
 
-fn survives(lease: &Extension, states: &HashMap<String, State>) -> bool {
+fn survives(lease: &Extension, states: &HashMap<LockKey, State>) -> bool {
     states
         .get(&lease.key)
         .is_some_and(|state| state.holder.as_deref() == Some(lease.id.as_str()) && state.token == Some(lease.token))
@@ -102,7 +104,7 @@ fn survives(lease: &Extension, states: &HashMap<String, State>) -> bool {
 enum Verdicts {
     AllHeld,
     Some {
-        states: HashMap<String, State>,
+        states: HashMap<LockKey, State>,
         /// How the number of leases that the query found held compares to the number that the update extended.
         surplus: std::cmp::Ordering,
     },

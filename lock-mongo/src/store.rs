@@ -3,6 +3,7 @@
 use std::fmt;
 use std::num::{NonZeroU32, NonZeroUsize};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -11,38 +12,68 @@ use distlock_api::store::{
     StoreCapabilities, StoreTime, Watch,
 };
 use distlock_api::{ErrorKind, FencingToken, LockAdmin, LockError, ReleaseOutcome, Result};
-use mongodb::bson::Document;
+use mongodb::bson::{Document, RawDocumentBuf};
 use mongodb::options::ReturnDocument;
 use mongodb::{Client, ClientSession, Collection, Database};
 use serde::de::DeserializeOwned;
 use tokio::sync::Mutex;
 
 use crate::calls::{Budget, Calls};
-use crate::error::{Effect, is_lost_race, translate, unmarked};
+use crate::error::{Effect, is_lost_race, rejection, says, translate, unmarked};
 use crate::index::Indexes;
-use crate::lease::{Acquisition, Layout, Marked, Released, Waiters, by_key};
+use crate::lately::Lately;
+use crate::lease::{Acquisition, Layout, Marked, NOT_A_LOCK, Released, Taken, Waiters, block};
 use crate::renewal;
 use crate::topology::{Deployment, Topology};
 
 /// How many leases or tickets one update renews: bigger ones hold up everybody else's writes (R14).
-const RENEW_BATCH: NonZeroUsize = NonZeroUsize::new(250).expect("not zero");
+const RENEW_BATCH: NonZeroUsize = NonZeroUsize::new(350).expect("not zero");
 
-/// Leases in a lock collection, one record per key. Under an engine it is a [`MongoProvider`](crate::MongoProvider); by itself it is for those who compose
-/// their own. Made by [`MongoProviderBuilder::build_store`](crate::MongoProviderBuilder::build_store).
+/// Leases in a lock collection, one record per key, or in the documents of another one. Under an engine it is a [`MongoProvider`](crate::MongoProvider); by itself it is for those who compose
+/// their own. Made by [`MongoProviderBuilder::build_store`](crate::MongoProviderBuilder::build_store) and
+/// [`DocumentLocksBuilder::build_store`](crate::DocumentLocksBuilder::build_store).
 pub struct MongoStore {
     pub(crate) database: Database,
     pub(crate) records: Collection<Document>,
     pub(crate) layout: Layout,
+    pub(crate) absent: Absent,
     pub(crate) topology: Topology,
     pub(crate) indexes: Indexes,
     /// The bound of what comes without one of its own.
     pub(crate) request_timeout: Duration,
     pub(crate) retryable_writes: bool,
     pub(crate) calls: Calls,
+    pub(crate) lately: Lately,
 }
 
-/// What the store keeps for a claim: the session that numbers its writes (R11).
+/// The session that numbers the writes of a claim (R11).
 type Session = Arc<Mutex<Option<ClientSession>>>;
+
+/// What the store keeps for a claim.
+#[derive(Default)]
+pub(crate) struct OfClaim {
+    session: Session,
+    /// It has asked before: what it might have by now, only the long way tells.
+    asked: AtomicBool,
+    /// Nobody waited when it was granted.
+    alone: AtomicBool,
+    /// What the last grant brought, if it was asked for.
+    pub(crate) document: std::sync::Mutex<Option<RawDocumentBuf>>,
+}
+
+pub(crate) fn of(claim: &Claim) -> &OfClaim {
+    claim.state(OfClaim::default)
+}
+
+/// What an acquisition makes of a document that is not there.
+#[derive(Clone, Debug)]
+pub(crate) enum Absent {
+    /// A record: in a lock collection it has nothing else to be.
+    Record,
+    Default(Document),
+    /// An error.
+    Nothing,
+}
 
 impl MongoStore {
     /// Finds out what the deployment is and creates the indexes, so that a wrong address, credentials or privileges are known early. Not needed
@@ -57,17 +88,17 @@ impl MongoStore {
         self.indexes.create(&self.records, &self.layout, budget.left()).await
     }
 
-    /// Changes one record, and decodes the answer that the projection computes. None if there is no record.
+    /// Changes one document, and decodes the answer that the projection computes. None if none matches.
     pub(crate) async fn change<T: DeserializeOwned + Send + Sync + 'static>(
         &self,
-        key: &str,
+        filter: Document,
         pipeline: Vec<Document>,
         projection: Document,
         how: Change<'_>,
     ) -> Result<Option<T>, Failure> {
         let Change { upsert, returning, deployment, session, budget } = how;
         let records = self.records.clone_with_type::<Marked<T>>();
-        let (filter, session) = (by_key(key), session.filter(|_| self.orders_sessions(deployment)).cloned());
+        let session = session.filter(|_| self.orders_sessions(deployment)).map(|claim| of(claim).session.clone());
         let call = async move {
             // The next call of the claim waits until this one has ended, also if nobody listens to it any more (R11).
             let mut session = match session {
@@ -112,7 +143,8 @@ pub(crate) struct Change<'a> {
     pub(crate) upsert: bool,
     pub(crate) returning: ReturnDocument,
     pub(crate) deployment: Deployment,
-    pub(crate) session: Option<&'a Session>,
+    /// The claim whose writes are numbered.
+    pub(crate) session: Option<&'a Claim>,
     pub(crate) budget: Budget,
 }
 
@@ -150,26 +182,11 @@ impl LeaseStore for MongoStore {
     }
 
     async fn try_acquire(&self, attempt: &Attempt) -> Result<Reply> {
-        let claim = &attempt.claim;
         let budget = Budget::new(attempt.timeout);
-        let deployment = self.deployment(claim, &budget).await?;
-        let pipeline = self.layout.acquire(attempt, deployment.clock());
-        let how = Change {
-            upsert: true,
-            returning: ReturnDocument::After,
-            deployment,
-            session: Some(claim.state(Session::default)),
-            budget,
-        };
-        match self.change(claim.key().as_str(), pipeline, self.layout.acquisition(attempt), how).await {
-            Ok(Some(answer)) => reply(attempt, &answer).map_err(|error| error.with_key(claim.key().clone())),
-            Ok(None) => Err(unmarked().with_key(claim.key().clone())),
-            // Nothing was done, not even a ticket left, and nothing is known of the winner: worth asking again at once.
-            Err(Failure::Driver(error)) if is_lost_race(&error) => {
-                Ok(Reply::Busy(BusyReply::new().with_holder_remaining(Duration::ZERO)))
-            }
-            Err(failure) => Err(LockError::from(failure).with_key(claim.key().clone())),
+        if let Some(granted) = self.take(attempt, budget).await? {
+            return Ok(granted);
         }
+        self.acquire(attempt, &self.absent, false, budget).await
     }
 
     async fn renew(&self, renewal: &Renewal) -> Result<Standing> {
@@ -179,18 +196,23 @@ impl LeaseStore for MongoStore {
 
     async fn release(&self, release: &Release) -> Result<ReleaseOutcome> {
         let Release { claim, hold_at_least, timeout, .. } = release;
+        let about = |failure: Failure| LockError::from(failure).with_key(claim.key().clone());
+        let identity = self.layout.identity(claim.key())?;
         let budget = Budget::new(*timeout);
         let deployment = self.deployment(claim, &budget).await?;
+        let how =
+            || Change { upsert: false, returning: ReturnDocument::After, deployment, session: Some(claim), budget };
+        if hold_at_least.is_none() && of(claim).alone.swap(false, Ordering::Relaxed) {
+            let (filter, pipeline) = (self.layout.alone(identity.clone(), claim.id()), self.layout.free(claim.id()));
+            let freed = self.change(filter, pipeline, Layout::has_been_freed(), how()).await.map_err(about)?;
+            if let Some(Released { released: true }) = freed {
+                self.lately.free(claim.key().as_str());
+                return Ok(ReleaseOutcome::Released);
+            }
+        }
         let pipeline = self.layout.release(claim.id(), *hold_at_least, deployment.clock());
-        let how = Change {
-            upsert: false,
-            returning: ReturnDocument::After,
-            deployment,
-            session: Some(claim.state(Session::default)),
-            budget,
-        };
-        let answer = self.change(claim.key().as_str(), pipeline, self.layout.released(claim.id()), how).await;
-        match answer.map_err(|failure| LockError::from(failure).with_key(claim.key().clone()))? {
+        let answer = self.change(self.layout.record(identity), pipeline, self.layout.released(claim.id()), how()).await;
+        match answer.map_err(about)? {
             Some(Released { released: true }) => Ok(ReleaseOutcome::Released),
             Some(Released { released: false }) | None => Ok(ReleaseOutcome::AlreadyLost),
         }
@@ -203,11 +225,15 @@ impl LeaseStore for MongoStore {
     async fn waiters(&self, claim: &Claim, timeout: Duration) -> Result<u32> {
         let budget = Budget::new(timeout);
         let records = self.records.clone_with_type::<Marked<Waiters>>();
-        let (filter, projection) = (by_key(claim.key().as_str()), self.layout.waiters());
+        let (filter, projection) = (self.layout.record(self.layout.identity(claim.key())?), self.layout.waiters());
         let find = async move { records.find_one(filter).projection(projection).max_time(budget.on_server()).await };
         let found = self.calls.run(budget, Effect::None, find).await;
         let found = found.map_err(|error| error.with_key(claim.key().clone()))?;
-        Ok(found.and_then(|found| found.answer).map_or(0, |Waiters { waiters }| waiters))
+        let waiters = found.and_then(|found| found.answer).map_or(0, |Waiters { waiters }| waiters);
+        if waiters > 0 {
+            of(claim).alone.store(false, Ordering::Relaxed);
+        }
+        Ok(waiters)
     }
 
     async fn watch(&self, watch: &Watch) -> Result<EventStream> {
@@ -220,12 +246,90 @@ impl LeaseStore for MongoStore {
 }
 
 impl MongoStore {
+    /// The short way to a lease that is probably free; none if it turns out to be in use.
+    async fn take(&self, attempt: &Attempt, budget: Budget) -> Result<Option<Reply>> {
+        let claim = &attempt.claim;
+        let about = |error: LockError| error.with_key(claim.key().clone());
+        let key = claim.key().as_str();
+        let first = !of(claim).asked.swap(true, Ordering::Relaxed);
+        // Who does not wait has one round trip, also if somebody has the lease (C18).
+        let may = first && attempt.ticket.is_some() && matches!(self.absent, Absent::Record);
+        if !may || !self.lately.was_free(key) {
+            return Ok(None);
+        }
+        // Whoever else asks here meanwhile will have to wait, or to be told of the queue.
+        self.lately.in_use(key);
+        let identity = self.layout.identity(claim.key())?;
+        let deployment = self.deployment(claim, &budget).await?;
+        let pipeline = self.layout.take(attempt, deployment.clock());
+        let how = Change { upsert: true, returning: ReturnDocument::After, deployment, session: Some(claim), budget };
+        match self.change::<Taken>(self.layout.unwanted(identity), pipeline, self.layout.token_taken(), how).await {
+            Ok(Some(Taken { token })) => {
+                of(claim).alone.store(true, Ordering::Relaxed);
+                let grant = grant(token, block(attempt), attempt.ttl).map_err(about)?;
+                Ok(Some(Reply::Granted(grant)))
+            }
+            Ok(None) => Err(about(unmarked())),
+            Err(Failure::Driver(error)) if is_lost_race(&error) => Ok(None),
+            Err(failure) => Err(about(failure.into())),
+        }
+    }
+
+    /// One attempt to acquire. If granted and asked for, the document is kept for the claim.
+    pub(crate) async fn acquire(
+        &self,
+        attempt: &Attempt,
+        absent: &Absent,
+        with_document: bool,
+        budget: Budget,
+    ) -> Result<Reply> {
+        let claim = &attempt.claim;
+        let about = |error: LockError| error.with_key(claim.key().clone());
+        let identity = self.layout.identity(claim.key())?;
+        let deployment = self.deployment(claim, &budget).await?;
+        let default = match absent {
+            Absent::Default(default) => Some(default),
+            Absent::Record | Absent::Nothing => None,
+        };
+        let mut pipeline = self.layout.beginning(default);
+        pipeline.extend(self.layout.acquire(attempt, deployment.clock()));
+        let upsert = !matches!(absent, Absent::Nothing);
+        let how = Change { upsert, returning: ReturnDocument::After, deployment, session: Some(claim), budget };
+        let projection = self.layout.acquisition(attempt, with_document);
+        match self.change::<Acquisition>(Layout::document(identity), pipeline, projection, how).await {
+            Ok(Some(mut answer)) => {
+                self.lately.in_use(claim.key().as_str());
+                of(claim).alone.store(answer.granted && answer.waiting == 0, Ordering::Relaxed);
+                if with_document && answer.granted {
+                    let document = answer.document.take().ok_or_else(|| about(unmarked()))?;
+                    *of(claim).document.lock().expect("no code in here panics") = Some(document);
+                }
+                reply(attempt, &answer).map_err(about)
+            }
+            Ok(None) if upsert => Err(about(unmarked())),
+            Ok(None) => Err(about(LockError::new(ErrorKind::NotFound, "there is no document with this `_id`"))),
+            // Nothing was done, not even a ticket left, and nothing is known of the winner: worth asking again at once.
+            Err(Failure::Driver(error)) if is_lost_race(&error) => {
+                Ok(Reply::Busy(BusyReply::new().with_holder_remaining(Duration::ZERO)))
+            }
+            Err(Failure::Driver(error)) if says(&error, NOT_A_LOCK) => {
+                let message = "the document's field for the lock is something else: name another one for the locks";
+                Err(about(LockError::new(ErrorKind::Corrupt, message)))
+            }
+            // Of a document of the application's own: its validator, or a unique index that the default violates.
+            Err(Failure::Driver(error)) if self.layout.is_within() => {
+                Err(about(rejection(&error).map_or_else(|| Failure::Driver(error).into(), |(_, rejected)| rejected)))
+            }
+            Err(failure) => Err(about(failure.into())),
+        }
+    }
+
     /// Whether the server refuses a call of a claim that comes after its successor (R11).
     fn orders_sessions(&self, deployment: Deployment) -> bool {
         self.retryable_writes && deployment.numbers_writes()
     }
 
-    async fn deployment(&self, claim: &Claim, budget: &Budget) -> Result<Deployment> {
+    pub(crate) async fn deployment(&self, claim: &Claim, budget: &Budget) -> Result<Deployment> {
         let deployment = self.topology.of(&self.database, budget.left()).await;
         deployment.map_err(|error| error.with_key(claim.key().clone()))
     }
@@ -243,9 +347,14 @@ fn reply(attempt: &Attempt, answer: &Acquisition) -> Result<Reply> {
         let busy = BusyReply::new().with_holder_remaining(remaining).with_standing(standing);
         return Ok(Reply::Busy(busy.with_anchor(now, FencingToken::new(token(answer.token)?))));
     }
-    let tokens = u32::try_from(answer.tokens).ok().and_then(NonZeroU32::new).ok_or_else(corrupt)?;
-    let first = answer.token.checked_sub(i64::from(answer.tokens) - 1).ok_or_else(corrupt)?;
-    Ok(Reply::Granted(Grant::new(FencingToken::new(token(first)?), remaining).with_tokens(tokens)))
+    grant(answer.token, answer.tokens, remaining).map(Reply::Granted)
+}
+
+/// A grant of a block that ends with this token.
+fn grant(last: i64, tokens: i32, remaining: Duration) -> Result<Grant> {
+    let first = last.checked_sub(i64::from(tokens) - 1).ok_or_else(corrupt)?;
+    let tokens = u32::try_from(tokens).ok().and_then(NonZeroU32::new).ok_or_else(corrupt)?;
+    Ok(Grant::new(FencingToken::new(token(first)?), remaining).with_tokens(tokens))
 }
 
 pub(crate) fn token(value: i64) -> Result<u64> {

@@ -4,13 +4,13 @@ use std::collections::HashMap;
 use std::time::Duration;
 
 use distlock_api::store::{AcquisitionId, Attempt, BusyReply, QueueStanding, Standing, StoreTime};
-use distlock_api::{FencingToken, Loss, Result};
+use distlock_api::{FencingToken, LockKey, Loss, Result};
 use futures_util::TryStreamExt;
 use mongodb::options::Hint;
 
 use crate::calls::Budget;
 use crate::error::Effect;
-use crate::lease::{Queued, Seat, Seated, by_keys, identity_index, seats_by_key};
+use crate::lease::{Queued, Seat, Seated, identity_index, seats_by_key};
 use crate::store::{MongoStore, millis, token};
 
 /// What became of the tickets of a batch.
@@ -27,12 +27,13 @@ pub(crate) async fn refresh(store: &MongoStore, batch: &[Seat], budget: Budget) 
     store.calls.run(budget, Effect::Write, update).await?;
 
     let records = records.clone_with_type::<Seated>();
-    let (filter, projection) = (by_keys(batch.iter().map(|seat| seat.key.as_str())), layout.seated(batch));
+    let (filter, projection) = (layout.records(batch.iter().map(|seat| seat.identity.clone())), layout.seated(batch));
     let find = async move {
         records.find(filter).projection(projection).max_time(budget.on_server()).await?.try_collect().await
     };
     let found: Vec<Seated> = store.calls.run(budget, Effect::None, find).await?;
-    let found: HashMap<String, Queued> = found.into_iter().map(|Seated { key, queued }| (key, queued)).collect();
+    let found = found.into_iter().filter_map(|Seated { identity, queued }| Some((layout.key(&identity)?, queued)));
+    let found: HashMap<LockKey, Queued> = found.collect();
     let standings = seats_by_key(batch).into_iter().flat_map(|(key, seats)| {
         let queued = found.get(key);
         let each = seats.into_iter().enumerate();

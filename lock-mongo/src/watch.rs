@@ -43,8 +43,12 @@ pub(crate) async fn watch(store: &MongoStore, provider: ProviderId) -> Result<Ev
     };
     let changes = store.calls.run(budget, Effect::None, open).await.map_err(refused)?;
     let silence = AWAIT + store.request_timeout;
-    let listening =
-        Listening { changes: changes.with_type(), hints: Hints::new(provider), told: VecDeque::new(), silence };
+    let listening = Listening {
+        changes: changes.with_type(),
+        hints: Hints::new(store.layout.clone(), provider),
+        told: VecDeque::new(),
+        silence,
+    };
     Ok(Box::pin(stream::unfold(Some(listening), async |listening| {
         let mut listening = listening?;
         loop {

@@ -1,4 +1,4 @@
-//! The backend keeps the contract on a replica set and on a standalone.
+//! Both styles keep the contract, on a replica set and on a standalone.
 
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -10,17 +10,64 @@ use distlock_conformance::server::{MongoServer, Topology};
 use distlock_conformance::{
     Client, Controls, DisturbedStore, FailCommand, Fixture, FixtureError, Operation, Profile, Pushes, async_trait, run,
 };
-use distlock_mongo::{MongoProvider, MongoProviderBuilder};
+use distlock_mongo::{DocumentLocks, DocumentLocksBuilder, MongoProvider, MongoProviderBuilder, MongoStore};
 use mongodb::bson::{Document, doc};
 use mongodb::options::ClientOptions;
 use tokio::sync::{Mutex, OnceCell};
 
 fn main() -> ExitCode {
-    run([Topology::ReplicaSet, Topology::Standalone].map(|topology| Box::new(Upsert::on(topology)) as Box<dyn Fixture>))
+    let topologies = [Topology::ReplicaSet, Topology::Standalone];
+    let fixtures =
+        [Style::Upsert, Style::Field].into_iter().flat_map(|style| topologies.map(|topology| (style, topology)));
+    run(fixtures.map(|(style, topology)| Box::new(Mongo::on(style, topology)) as Box<dyn Fixture>))
 }
 
-/// The lock collection on a server of one kind.
-struct Upsert {
+/// Where the locks are.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Style {
+    /// In a lock collection.
+    Upsert,
+    /// In documents, under a field of them. They are made when they are locked: the suite chooses its keys as it goes.
+    Field,
+}
+
+const COLLECTION: &str = "locks";
+
+impl Style {
+    fn name(self) -> &'static str {
+        match self {
+            Self::Upsert => "upsert",
+            Self::Field => "field",
+        }
+    }
+
+    fn store(self, client: &mongodb::Client, database: &str) -> Result<MongoStore, FixtureError> {
+        Ok(match self {
+            Self::Upsert => self.upsert(client, database).build_store()?,
+            Self::Field => self.field(client, database).build_store()?,
+        })
+    }
+
+    fn provider(self, client: &mongodb::Client, database: &str) -> Result<MongoProvider, FixtureError> {
+        Ok(match self {
+            Self::Upsert => self.upsert(client, database).build()?,
+            Self::Field => self.field(client, database).build()?.provider(),
+        })
+    }
+
+    fn upsert(self, client: &mongodb::Client, database: &str) -> MongoProviderBuilder {
+        MongoProvider::builder(client.database(database)).collection(COLLECTION)
+    }
+
+    fn field(self, client: &mongodb::Client, database: &str) -> DocumentLocksBuilder<Document> {
+        let documents = client.database(database).collection(COLLECTION);
+        DocumentLocks::builder(&documents).default_document(&doc! { "state": "$new", "lines": [1, 2, 3] })
+    }
+}
+
+/// One style on a server of one kind.
+struct Mongo {
+    style: Style,
     topology: Topology,
     database: String,
     /// Taken out when it is stopped.
@@ -34,10 +81,10 @@ struct Started {
     fail: FailCommand,
 }
 
-impl Upsert {
-    fn on(topology: Topology) -> Self {
-        let database = format!("distlock_{:016x}", fastrand::u64(..));
-        Self { topology, database, server: Mutex::default(), started: OnceCell::new() }
+impl Mongo {
+    fn on(style: Style, topology: Topology) -> Self {
+        let database = format!("distlock_{}_{:016x}", style.name(), fastrand::u64(..));
+        Self { style, topology, database, server: Mutex::default(), started: OnceCell::new() }
     }
 
     fn started(&self) -> &Started {
@@ -46,19 +93,20 @@ impl Upsert {
 }
 
 /// A connection of its own, as another process has it.
-async fn builder(uri: &str, app: &str, database: &str) -> Result<MongoProviderBuilder, FixtureError> {
+async fn client(uri: &str, app: &str) -> Result<mongodb::Client, FixtureError> {
     let mut options = ClientOptions::parse(uri).await?;
     options.app_name = Some(app.to_owned());
-    let client = mongodb::Client::with_options(options)?;
-    Ok(MongoProvider::builder(client.database(database)))
+    Ok(mongodb::Client::with_options(options)?)
 }
 
 #[async_trait]
-impl Fixture for Upsert {
+impl Fixture for Mongo {
     fn name(&self) -> &str {
-        match self.topology {
-            Topology::ReplicaSet => "mongo-upsert-replica-set",
-            Topology::Standalone => "mongo-upsert-standalone",
+        match (self.style, self.topology) {
+            (Style::Upsert, Topology::ReplicaSet) => "mongo-upsert-replica-set",
+            (Style::Upsert, Topology::Standalone) => "mongo-upsert-standalone",
+            (Style::Field, Topology::ReplicaSet) => "mongo-field-replica-set",
+            (Style::Field, Topology::Standalone) => "mongo-field-standalone",
         }
     }
 
@@ -94,12 +142,12 @@ impl Fixture for Upsert {
         let mut clients = Vec::new();
         for _ in 0..count {
             let app = format!("client-{:016x}", fastrand::u64(..));
-            let store = builder(uri, &app, &self.database).await?.build_store()?;
+            let store = self.style.store(&client(uri, &app).await?, &self.database)?;
             let disturbed = DisturbedStore::new(Arc::new(store));
             // Longer than the disks of busy test machines stall; who misses its claim stands behind the others.
             let queue = QueueOptions::new().claim(Duration::from_secs(3));
             let provider = LeaseProvider::builder(Arc::new(disturbed.clone())).queue(queue).build()?;
-            let records = admin.database(&self.database).collection("locks");
+            let records = admin.database(&self.database).collection(COLLECTION);
             let controls = OfClient { disturbed, fail: fail.of(app), fails: AtomicBool::new(false), records };
             clients.push(Client::new(Arc::new(provider)).with_controls(controls));
         }
@@ -112,7 +160,7 @@ impl Fixture for Upsert {
 
     async fn connect(&self, address: &str) -> Result<Arc<dyn LockProvider>, FixtureError> {
         let (database, uri) = address.split_once(' ').ok_or("no database in the address")?;
-        Ok(Arc::new(builder(uri, "child", database).await?.build()?))
+        Ok(Arc::new(self.style.provider(&client(uri, "child").await?, database)?))
     }
 
     async fn stop(&self) {

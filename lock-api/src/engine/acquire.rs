@@ -10,11 +10,10 @@ use tokio::time::{Instant, sleep_until};
 
 use crate::contention::WhenFull;
 use crate::error::{Disposition, ErrorKind, LockError, Phase, Result};
-use crate::guard::LockGuard;
 use crate::key::LockKey;
 use crate::options::{AcquireOptions, Holder, LeaseOptions, LeaseTerms, Wait};
-use crate::provider::{Acquired, Busy};
-use crate::store::{Attempt, BusyReply, Claim, Grant, QueueStanding, Reply, Standing, Ticket};
+use crate::provider::Busy;
+use crate::store::{AcquireOp, Attempt, BusyReply, Claim, Grant, QueueStanding, Reply, Standing, Ticket};
 use crate::token::FencingToken;
 
 use super::lease::{self, HeldLease, Lease};
@@ -60,10 +59,24 @@ impl Limit {
     }
 }
 
+/// The answer to an acquisition.
+pub(super) enum Obtained {
+    Held(HeldLease),
+    Busy(Busy),
+}
+
+/// The operation of a typed style that takes the place of the store's.
+pub(super) type Via<'a> = Option<&'a Arc<dyn AcquireOp>>;
+
 impl Engine {
-    pub(super) async fn acquire(self: &Arc<Self>, key: &LockKey, options: AcquireOptions) -> Result<Acquired> {
+    pub(super) async fn acquire(
+        self: &Arc<Self>,
+        key: &LockKey,
+        options: AcquireOptions,
+        via: Via<'_>,
+    ) -> Result<Obtained> {
         self.check(&options)
-            .map(|(terms, holder)| self.acquire_checked(key, Limit::new(options.wait()), terms, holder))?
+            .map(|(terms, holder)| self.acquire_checked(key, Limit::new(options.wait()), terms, holder, via))?
             .await
             .map_err(|error| error.with_key(key.clone()))
     }
@@ -88,7 +101,8 @@ impl Engine {
         limit: Limit,
         terms: LeaseTerms,
         holder: Holder,
-    ) -> Result<Acquired> {
+        via: Via<'_>,
+    ) -> Result<Obtained> {
         if self.closed.is_cancelled() {
             return Err(LockError::closed());
         }
@@ -97,7 +111,7 @@ impl Engine {
         let turn = match limit {
             Limit::Once => match self.turns.try_take(key) {
                 Found::Turn(turn) => Some(turn),
-                Found::Held => return Ok(Acquired::Busy(Busy::new())),
+                Found::Held => return Ok(Obtained::Busy(Busy::new())),
                 // Somebody here waits for a holder elsewhere, who may have left by now: only the store knows.
                 Found::Asking => None,
             },
@@ -110,22 +124,22 @@ impl Engine {
                         biased;
                         () = self.closed.cancelled() => return Err(LockError::closed()),
                         turn = self.turns.take(key) => Some(turn),
-                        () = limit.passed() => return Ok(Acquired::Busy(Busy::new())),
+                        () = limit.passed() => return Ok(Obtained::Busy(Busy::new())),
                     }
                 }
             },
         };
         if limit.has_passed() {
-            return Ok(Acquired::Busy(Busy::new()));
+            return Ok(Obtained::Busy(Busy::new()));
         }
-        let turn = match self.receive(turn, limit, &terms, &holder).await {
-            Ok(guard) => return Ok(Acquired::Held(guard)),
+        let turn = match self.receive(turn, limit, &terms, &holder, via).await {
+            Ok(guard) => return Ok(Obtained::Held(guard)),
             Err(turn) => turn,
         };
         if limit.has_passed() {
-            return Ok(Acquired::Busy(Busy::new()));
+            return Ok(Obtained::Busy(Busy::new()));
         }
-        self.ask_until_granted(key, limit, (terms, holder), (turn, busy)).await
+        self.ask_until_granted(key, limit, (terms, holder), (turn, busy), via).await
     }
 
     /// Takes the lease that the guard before has handed on (R21), or else comes back with the turn alone.
@@ -135,13 +149,15 @@ impl Engine {
         limit: Limit,
         terms: &LeaseTerms,
         holder: &Holder,
-    ) -> std::result::Result<LockGuard, Option<Turn>> {
+        via: Via<'_>,
+    ) -> std::result::Result<HeldLease, Option<Turn>> {
         let (baton, turn) = match turn.as_mut().and_then(Turn::take_baton) {
             Some(baton) => (baton, turn.expect("it had a lease with it")),
             None => return Err(turn),
         };
         let lease = baton.lease();
-        if lease.suits(terms, holder) {
+        // A lease that is handed on brings nothing else with it.
+        if via.is_none() && lease.suits(terms, holder) {
             return match lease.receive(turn, Instant::now()) {
                 Ok(token) => {
                     self.registry().handed_on();
@@ -161,12 +177,12 @@ impl Engine {
         Err(Some(turn))
     }
 
-    fn guard(self: &Arc<Self>, lease: &Arc<Lease>, token: FencingToken) -> LockGuard {
-        LockGuard::new(lease.key().clone(), token, Box::new(HeldLease::new(self.clone(), lease.clone(), token)))
+    fn guard(self: &Arc<Self>, lease: &Arc<Lease>, token: FencingToken) -> HeldLease {
+        HeldLease::new(self.clone(), lease.clone(), token)
     }
 
     /// The request for a lease, with a ticket if the caller waits and the store keeps a queue.
-    fn attempt(&self, claim: &Claim, limit: Limit, terms: &LeaseTerms, holder: &Holder) -> Attempt {
+    fn attempt(&self, claim: &Claim, limit: Limit, terms: &LeaseTerms, holder: &Holder, via: Via<'_>) -> Attempt {
         let can = self.store.capabilities();
         // The caller leaves at its bound, the call does not: one that is cut off costs a store its connection, and
         // leaves an outcome that nobody knows.
@@ -177,7 +193,8 @@ impl Engine {
             attempt = attempt.with_turn_window(queue.turn_window);
             attempt.ticket = (!matches!(limit, Limit::Once)).then(|| queue.ticket(terms));
         }
-        if self.config.hand_off.is_some() && can.token_blocks && terms.hold_at_least.is_none() {
+        // What a typed style brings is for one guard, and so is the lease.
+        if self.config.hand_off.is_some() && can.token_blocks && terms.hold_at_least.is_none() && via.is_none() {
             attempt = attempt.with_tokens(TOKEN_BLOCK);
         }
         attempt
@@ -189,8 +206,9 @@ impl Engine {
         limit: Limit,
         (terms, holder): (LeaseTerms, Holder),
         (mut turn, mut busy): (Option<Turn>, Option<Busy>),
-    ) -> Result<Acquired> {
-        let mut attempting = Attempting::new(self, key, terms.ttl);
+        via: Via<'_>,
+    ) -> Result<Obtained> {
+        let mut attempting = Attempting::new(self, key, terms.ttl, via.cloned());
         let mut waiting = None;
         let (mut asked, mut failed) = (0, 0);
         let mut last_error = None;
@@ -203,7 +221,7 @@ impl Engine {
         loop {
             let now = Instant::now();
             let bound = if matches!(limit, Limit::Once) { once } else { limit.cap(now + patience) };
-            let attempt = self.attempt(attempting.claim(), limit, &terms, &holder);
+            let attempt = self.attempt(attempting.claim(), limit, &terms, &holder, via);
             let ticket = attempt.ticket;
             let answer = attempting.ask(attempt, bound).await;
             let mut place = None;
@@ -213,7 +231,7 @@ impl Engine {
                     match self.enter(&attempting, &grant, (terms, holder.clone()), (sent, deadline), turn) {
                         Entered::Held(guard) => {
                             attempting.keep();
-                            return Ok(Acquired::Held(guard));
+                            return Ok(Obtained::Held(guard));
                         }
                         Entered::Closed => return Err(LockError::closed()),
                         Entered::Late(given_back) => turn = given_back,
@@ -237,7 +255,7 @@ impl Engine {
                     listens &= ahead.zip(before).is_none_or(|(ahead, before)| ahead <= before);
                     before = ahead;
                     let pause = self.rest(asked, &reply, listens);
-                    (pause, Ok(Acquired::Busy(*busy.insert(told(&reply)))))
+                    (pause, Ok(Obtained::Busy(*busy.insert(told(&reply)))))
                 }
                 Err(error) if error.disposition() == Disposition::Permanent => return Err(error),
                 // C10: the second question says what became of the first one.
@@ -247,7 +265,7 @@ impl Engine {
                 }
                 // Cut off by the caller's own limit, soon after the store has said "busy": that is the better answer.
                 Err(_) if failed == 0 && limit.has_passed() && busy.is_some() => {
-                    return Ok(Acquired::Busy(busy.unwrap_or_default()));
+                    return Ok(Obtained::Busy(busy.unwrap_or_default()));
                 }
                 Err(error) => {
                     failed += 1;
@@ -288,7 +306,8 @@ impl Engine {
                 }
                 // Without an answer there is nothing to compare it with; the next question brings one (R19).
                 let Some(Place { anchor, ticket }) = &mut place else { break };
-                if missed {
+                // A grant that was pushed brings nothing else with it: asked for, it brings everything.
+                if missed || (via.is_some() && pushed.is_some()) {
                     break;
                 }
                 let is_waiting = match refreshed {
@@ -296,7 +315,7 @@ impl Engine {
                         *anchor = Anchor::new(sent, &reply);
                         before = place_in(&reply);
                         wake = Instant::now() + self.rest(asked, &reply, listens);
-                        so_far = Ok(Acquired::Busy(*busy.insert(told(&reply))));
+                        so_far = Ok(Obtained::Busy(*busy.insert(told(&reply))));
                         pushed.is_none() || anchor.is_some()
                     }
                     Some(Told { .. }) => {
@@ -318,7 +337,7 @@ impl Engine {
                     match self.enter(&attempting, &pushed.grant, (terms, holder.clone()), (now, deadline), turn) {
                         Entered::Held(guard) => {
                             attempting.keep();
-                            return Ok(Acquired::Held(guard));
+                            return Ok(Obtained::Held(guard));
                         }
                         Entered::Closed => return Err(LockError::closed()),
                         Entered::Late(given_back) => turn = given_back,
@@ -409,7 +428,7 @@ struct Place {
 const TOKEN_BLOCK: NonZeroU32 = NonZeroU32::new(1 << 16).expect("not zero");
 
 enum Entered {
-    Held(LockGuard),
+    Held(HeldLease),
     Late(Option<Turn>),
     Closed,
 }

@@ -8,13 +8,14 @@ use tokio::sync::Notify;
 use tokio::time::{Instant, sleep_until, timeout};
 
 use crate::contention::HandOff;
-use crate::guard::{HeldLock, Loss, LostSignal, ReleaseFuture, ReleaseOutcome};
+use crate::guard::{HeldLock, LockGuard, Loss, LostSignal, ReleaseFuture, ReleaseOutcome};
 use crate::holder::Holder;
 use crate::key::LockKey;
 use crate::options::LeaseTerms;
-use crate::store::{Claim, Grant, Renewal, Standing};
+use crate::store::{Claim, Grant, Renewal, Standing, WriteOp};
 use crate::token::FencingToken;
 
+use super::commit::CommitJob;
 use super::pace::Relay;
 use super::release::ReleaseJob;
 use super::turns::Turn;
@@ -45,10 +46,15 @@ struct State {
     relay: Relay,
 }
 
-/// `Held → Releasing → Ended`, or `Held → Lost`. There is no way back (C4, C12).
+/// `Held → Releasing → Ended`, or `Held → Lost`. There is no way back (C4, C12), except from a commit that was refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Phase {
     Held,
+    /// A write that also releases is under way: the lease is renewed, because the write may be refused; but that the store says it is gone is no
+    /// loss, because the write may have been carried out. `heard` is what it said.
+    Committing {
+        heard: Option<Loss>,
+    },
     Releasing,
     Ended,
     Lost(Loss),
@@ -63,6 +69,8 @@ pub(super) enum Seen {
         loss: Loss,
         fresh: bool,
     },
+    /// A commit is under way, and nobody knows yet how it ends.
+    Undecided,
     /// In a release, or past it.
     Over,
 }
@@ -149,10 +157,10 @@ impl Lease {
         self.deadline() + self.terms.margin
     }
 
-    /// The deadline, while the lease is held.
+    /// The deadline, while the lease is held or committed.
     pub(super) fn held_until(&self) -> Option<Instant> {
         let state = self.state();
-        (state.phase == Phase::Held).then_some(state.deadline)
+        state.is_renewed().then_some(state.deadline)
     }
 
     /// How the lease stands, in one reading: asked in two, a loss between them would be seen by neither (C4).
@@ -174,13 +182,15 @@ impl Lease {
             }
             Phase::Held => Seen::HeldUntil(state.deadline),
             Phase::Lost(loss) => Seen::Lost { loss, fresh: false },
+            Phase::Committing { .. } => Seen::Undecided,
             Phase::Releasing | Phase::Ended => Seen::Over,
         }
     }
 
     /// Takes note that the lease is gone; false if it was not held any more. On true the caller buries it.
     pub(super) fn lose(&self, loss: Loss) -> bool {
-        let state = self.state();
+        let mut state = self.state();
+        state.hear(loss);
         let fresh = state.phase == Phase::Held;
         if fresh {
             self.turn_to(state, Phase::Lost(loss));
@@ -192,7 +202,7 @@ impl Lease {
     /// lease that anybody has seen lost is not revived (C4).
     pub(super) fn renewed(&self, sent: Instant, standing: Standing) -> Renewed {
         let mut state = self.state();
-        if state.phase != Phase::Held {
+        if !state.is_renewed() {
             return Renewed::TooLate;
         }
         let loss = match standing {
@@ -204,15 +214,19 @@ impl Lease {
             Standing::Gone(loss) => loss,
             Standing::Waiting(_) => Loss::Gone,
         };
+        if state.phase != Phase::Held {
+            state.hear(loss);
+            return Renewed::TooLate;
+        }
         self.turn_to(state, Phase::Lost(loss));
         Renewed::Lost(loss)
     }
 
-    /// Ends the time of renewals (C12). Nothing may extend or hand on the lease from here.
+    /// Ends the time of renewals (C12). Nothing may extend or hand on the lease from here. Of a commit: it has been given up.
     pub(super) fn begin_release(&self) -> Begun {
         let state = self.state();
         match state.phase {
-            Phase::Held => {
+            Phase::Held | Phase::Committing { .. } => {
                 self.turn_to(state, Phase::Releasing);
                 Begun::Releasing
             }
@@ -221,12 +235,33 @@ impl Lease {
         }
     }
 
-    /// The release has an answer, or is given up.
+    /// The release has an answer, or is given up; or the commit has been carried out.
     pub(super) fn end(&self) {
         let state = self.state();
-        if state.phase == Phase::Releasing {
+        if matches!(state.phase, Phase::Releasing | Phase::Committing { .. }) {
             self.turn_to(state, Phase::Ended);
         }
+    }
+
+    /// A write that also releases is about to be sent; false if the lease is not held any more.
+    pub(super) fn begin_commit(&self, now: Instant) -> bool {
+        let mut state = self.state();
+        let may = state.phase == Phase::Held && now < state.deadline;
+        if may {
+            state.phase = Phase::Committing { heard: None };
+        }
+        may
+    }
+
+    /// The commit has been answered without having been carried out: the lease is what it would be without it. The loss that the commit found
+    /// or the store has told meanwhile comes back; then the caller buries the lease.
+    pub(super) fn end_commit(&self, found: Option<Loss>) -> Option<Loss> {
+        let state = self.state();
+        let Phase::Committing { heard } = state.phase else { return None };
+        // Both are final, whichever came first: an acquisition that does not hold its lease any more never gets it again.
+        let loss = heard.or(found);
+        self.turn_to(state, loss.map_or(Phase::Held, Phase::Lost));
+        loss
     }
 
     /// Takes the lease out of its guard's hand, with its turn, to go to the next caller of this process; none if it must be released: it is not held
@@ -264,10 +299,10 @@ impl Lease {
         !self.state().in_hand
     }
 
-    /// Whether a guard has the lease, and it is held.
+    /// Whether a guard has the lease, and it is held or committed.
     pub(super) fn is_in_hand(&self) -> bool {
         let state = self.state();
-        state.phase == Phase::Held && state.in_hand
+        state.is_renewed() && state.in_hand
     }
 
     /// Whether a guard with these terms, on the current runtime, can have the lease as it is.
@@ -316,6 +351,21 @@ impl Lease {
     }
 }
 
+impl State {
+    fn is_renewed(&self) -> bool {
+        matches!(self.phase, Phase::Held | Phase::Committing { .. })
+    }
+
+    /// Takes note of a loss that is none yet, while a commit is under way.
+    fn hear(&mut self, loss: Loss) {
+        if let Phase::Committing { heard } = &mut self.phase
+            && loss != Loss::Closed
+        {
+            heard.get_or_insert(loss);
+        }
+    }
+}
+
 /// The instant until which a lease is surely held (C3, R1): counted from before the request was sent, by a difference of
 /// two readings of the store's clock, less the margin. A store that promises more than the ttl is not believed.
 pub(super) fn deadline(sent: Instant, remaining: Duration, terms: &LeaseTerms) -> Instant {
@@ -333,6 +383,12 @@ pub(super) struct HeldLease {
 impl HeldLease {
     pub(super) fn new(engine: Arc<Engine>, lease: Arc<Lease>, token: FencingToken) -> Self {
         Self { engine, lease, token, released: false }
+    }
+
+    /// As the guard of a plain lock.
+    pub(super) fn into_guard(self) -> LockGuard {
+        let (key, token) = (self.lease.key().clone(), self.token);
+        LockGuard::new(key, token, Box::new(self))
     }
 
     fn loss_seen(&self) -> Option<Loss> {
@@ -383,6 +439,28 @@ impl HeldLease {
         }
     }
 
+    pub(super) fn lease(&self) -> &Arc<Lease> {
+        &self.lease
+    }
+
+    pub(super) fn engine(&self) -> &Arc<Engine> {
+        &self.engine
+    }
+
+    pub(super) fn token(&self) -> FencingToken {
+        self.token
+    }
+
+    /// Makes a commit of it, which sees to the lease from now on; none if it is lost.
+    pub(super) fn begin_commit(&mut self, op: Arc<dyn WriteOp>) -> Option<CommitJob> {
+        let held = self.loss_seen().is_none() && self.lease.begin_commit(Instant::now());
+        if held {
+            self.released = true;
+            return Some(CommitJob::new(self.engine.clone(), self.lease.clone(), self.token, op));
+        }
+        None
+    }
+
     fn release_holding(&mut self, hold: Option<Duration>) -> ReleaseFuture {
         match self.give_up(hold) {
             GivenUp::Releasing(job) => ReleaseFuture::running(job.run()),
@@ -419,6 +497,17 @@ impl HeldLock for HeldLease {
 
     fn discard(mut self: Box<Self>) -> ReleaseFuture {
         self.release_holding(None)
+    }
+
+    fn abandon(mut self: Box<Self>) {
+        self.released = true;
+        if self.loss_seen().is_some() {
+            return;
+        }
+        match self.engine.begin_release(&self.lease, None) {
+            Some(job) => job.abandon(),
+            None => self.lease.pass_turn(),
+        }
     }
 }
 
@@ -468,7 +557,7 @@ impl Baton {
 
 impl Engine {
     /// Ends the time of a lease's renewals, and makes the release that is now due; none if the lease was lost before.
-    fn begin_release(self: &Arc<Self>, lease: &Arc<Lease>, hold: Option<Duration>) -> Option<ReleaseJob> {
+    pub(super) fn begin_release(self: &Arc<Self>, lease: &Arc<Lease>, hold: Option<Duration>) -> Option<ReleaseJob> {
         match lease.begin_release() {
             Begun::Releasing => {
                 self.registry().releasing(lease);
@@ -508,6 +597,7 @@ async fn lost(engine: std::sync::Weak<Engine>, lease: Arc<Lease>, token: Fencing
                 () = sleep_until(deadline) => {}
                 () = changed => {}
             },
+            Seen::Undecided => changed.await,
             Seen::Over => break,
         }
     }

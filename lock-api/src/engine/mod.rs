@@ -9,6 +9,8 @@
 //! | `lease` | the life of one lease: held, releasing, ended, lost – and its deadline |
 //! | `registry` | which leases are alive, when each is due, and the accounting |
 //! | `keeper` | the one task that renews all leases and refreshes all tickets in batches, and notices missed deadlines |
+//! | `via` | the same engine for typed styles: their operations in the place of the store's |
+//! | `commit` | a write that also releases, and one that does not |
 //! | `release` | giving a lease back, in the foreground and behind a dropped guard |
 //! | `settle` | finishing and withdrawing attempts that were cancelled or whose outcome is unknown |
 //! | `watch` | the store's hints |
@@ -19,6 +21,7 @@
 //! [`turn`](turns::Turn), a call in flight ([`settle::Attempting`]), a release ([`release::ReleaseJob`]).
 
 mod acquire;
+mod commit;
 mod keeper;
 mod lease;
 mod pace;
@@ -28,6 +31,7 @@ mod registry;
 mod release;
 mod settle;
 mod turns;
+mod via;
 mod watch;
 
 use std::fmt;
@@ -58,6 +62,7 @@ use self::turns::Turns;
 use self::watch::Listening;
 
 pub use self::provider::{LeaseProvider, LeaseProviderBuilder};
+pub use self::via::{AcquiredLease, LeaseGuard, NotCommitted};
 
 /// How many clean-ups are made again at once, and how many farewells of lost leases are said at once.
 const BACKGROUND_CALLS: usize = 64;

@@ -13,8 +13,10 @@ use crate::holder::Holder;
 use crate::key::LockKey;
 use crate::options::{AcquireOptions, LeaseOptions};
 use crate::provider::{Accounting, Acquired, Capabilities, LockProvider};
-use crate::store::LeaseStore;
+use crate::store::{AcquireOp, LeaseStore};
 
+use super::acquire::Obtained;
+use super::via::{AcquiredLease, LeaseGuard};
 use super::{Config, Engine, pace};
 
 /// A [`LockProvider`] over any [`LeaseStore`]: waiting, renewal, loss detection and clean-up.
@@ -48,6 +50,32 @@ impl LeaseProvider {
                 hand_off: Some(HandOff::new()),
             },
         }
+    }
+
+    /// Acquires by an operation of a typed style in the store's place, with the same turns, waiting, renewal, loss detection and clean-up as
+    /// [`acquire_with`](LockProvider::acquire_with), of which it is the twin in everything else. For authors of such styles.
+    ///
+    /// The operation must be about leases of this provider's store: it is the store that renews and releases them.
+    ///
+    /// Each grant comes with an answer of the operation, so that it brings whatever the style wants. Such an acquisition therefore takes
+    /// over neither a lease that is handed on within the process nor one that a releaser has granted, without asking once more, and its own lease is not handed on.
+    ///
+    /// # Errors
+    /// As [`acquire_with`](LockProvider::acquire_with), and the operation's own permanent ones.
+    ///
+    /// # Cancel safety
+    /// As [`acquire_with`](LockProvider::acquire_with).
+    pub async fn acquire_via(
+        &self,
+        key: LockKey,
+        options: AcquireOptions,
+        op: Arc<dyn AcquireOp>,
+    ) -> Result<AcquiredLease> {
+        let options = options.under(&self.engine.config.holder);
+        Ok(match self.engine.acquire(&key, options, Some(&op)).await? {
+            Obtained::Held(held) => AcquiredLease::Held(LeaseGuard::new(held)),
+            Obtained::Busy(busy) => AcquiredLease::Busy(busy),
+        })
     }
 
     /// The store.
@@ -175,7 +203,11 @@ impl fmt::Display for LeaseProvider {
 #[async_trait]
 impl LockProvider for LeaseProvider {
     async fn acquire_with(&self, key: LockKey, options: AcquireOptions) -> Result<Acquired> {
-        self.engine.acquire(&key, options.under(&self.engine.config.holder)).await
+        let options = options.under(&self.engine.config.holder);
+        Ok(match self.engine.acquire(&key, options, None).await? {
+            Obtained::Held(held) => Acquired::Held(held.into_guard()),
+            Obtained::Busy(busy) => Acquired::Busy(busy),
+        })
     }
 
     fn capabilities(&self) -> Capabilities {

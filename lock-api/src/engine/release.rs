@@ -90,6 +90,11 @@ impl ReleaseJob {
         }
     }
 
+    /// Sends nothing: the lease ends by its ttl.
+    pub(super) fn abandon(mut self) {
+        self.end(End::Abandoned);
+    }
+
     fn job(&mut self) -> &mut Job {
         self.0.as_mut().expect("taken only at the end")
     }
@@ -120,11 +125,12 @@ impl ReleaseJob {
             let permit = if failed == 0 { None } else { timeout_at(expiry, clean_ups.acquire()).await.ok() };
             let answer = self.job().attempt(Instant::now() + request_timeout).await;
             drop(permit);
-            self.job().lease.pass_turn();
             let error = match answer {
                 Ok(outcome) => return self.settle(outcome),
                 Err(error) => error,
             };
+            // Others are not kept waiting for a store that does not answer.
+            self.job().lease.pass_turn();
             tracing::debug!(lock.key = %self.job().lease.key(), %error, "release not confirmed yet");
             if Instant::now() >= expiry {
                 return self.end(End::Abandoned);
@@ -133,6 +139,15 @@ impl ReleaseJob {
             self.job().call = None;
             sleep(pace::after_error(failed, fastrand::f64())).await;
             failed += 1;
+        }
+    }
+}
+
+impl Engine {
+    /// Releases in the background what was not held when the provider was closed, and is held now.
+    pub(super) fn release_closed(self: &Arc<Self>, lease: &Arc<Lease>) {
+        if let Some(job) = ReleaseJob::of_closed(self, lease) {
+            job.run_in_background();
         }
     }
 }
@@ -210,7 +225,7 @@ impl Job {
         }
         lease.end();
         engine.registry().end(&lease, end);
-        // Whoever has got the turn meanwhile; the next one will ask anyway.
+        // Whoever has got the turn meanwhile and asked; the next one will ask anyway.
         engine.turns.nudge(lease.key());
         lease.pass_turn();
     }

@@ -12,7 +12,7 @@ use tokio_util::task::task_tracker::TaskTrackerToken;
 
 use crate::error::{Disposition, LockError, Phase, Result};
 use crate::key::LockKey;
-use crate::store::{AcquisitionId, Attempt, Claim, QueueStanding, Reply};
+use crate::store::{AcquireOp, AcquisitionId, Attempt, Claim, QueueStanding, Reply};
 
 use super::lease::Lease;
 use super::{Engine, guarded, pace};
@@ -26,6 +26,8 @@ pub(super) struct Attempting<'a> {
     home: Handle,
     claim: Claim,
     ttl: Duration,
+    /// Asks in the store's place.
+    via: Option<Arc<dyn AcquireOp>>,
     /// Wakes the caller when the store says something of the claim unasked.
     news: Arc<Notify>,
     /// The store may have granted this claim something.
@@ -38,10 +40,10 @@ pub(super) struct Attempting<'a> {
 }
 
 impl<'a> Attempting<'a> {
-    pub(super) fn new(engine: &'a Arc<Engine>, key: &LockKey, ttl: Duration) -> Self {
+    pub(super) fn new(engine: &'a Arc<Engine>, key: &LockKey, ttl: Duration, via: Option<Arc<dyn AcquireOp>>) -> Self {
         let home = Handle::current();
         let (claim, news) = engine.begin_claim(key);
-        Self { engine, home, claim, ttl, news, dirty: false, queued: false, call: None, open: None }
+        Self { engine, home, claim, ttl, via, news, dirty: false, queued: false, call: None, open: None }
     }
 
     pub(super) fn news(&self) -> Arc<Notify> {
@@ -62,9 +64,14 @@ impl<'a> Attempting<'a> {
             return Err(LockError::closed());
         }
         let attempt = Attempt { claim: self.claim.clone(), ..attempt };
-        let store = self.engine.store.clone();
+        let (store, via) = (self.engine.store.clone(), self.via.clone());
         let sent = Instant::now();
-        let call = self.call.insert(Box::pin(guarded(async move { store.try_acquire(&attempt).await })));
+        let call = self.call.insert(Box::pin(guarded(async move {
+            match via {
+                Some(op) => op.try_acquire(&attempt).await,
+                None => store.try_acquire(&attempt).await,
+            }
+        })));
         let answer = tokio::select! {
             biased;
             answer = timeout_at(bound, call) => answer,

@@ -210,6 +210,8 @@ impl Right {
                     Some((Some((_, next)), entry)) => {
                         // A lease that goes on from hand to hand is held.
                         entry.held = right.baton.is_some();
+                        // What came before is no reason to ask twice: whoever comes next has not asked yet.
+                        (entry.nudge, entry.nudged) = (None, false);
                         Some(next)
                     }
                     Some((None, _)) if right.baton.is_none() => {
@@ -313,5 +315,23 @@ mod tests {
         turns.nudge(&key);
         assert!(poll(pin!(nudged.notified())).is_ready());
         assert!(poll(pin!(nudged.notified())).is_pending());
+    }
+
+    #[test]
+    fn a_nudge_ends_with_its_turn() {
+        let (turns, key) = turns();
+        let Found::Turn(turn) = turns.try_take(&key) else { panic!("nobody wants it yet") };
+        let mut next = pin!(turns.take(&key));
+        assert!(poll(next.as_mut()).is_pending());
+        let before = turn.nudged();
+        turns.nudge(&key);
+        drop(turn);
+        let Poll::Ready(turn) = poll(next.as_mut()) else { panic!("it is next") };
+        let nudged = turn.nudged();
+        assert!(poll(pin!(nudged.notified())).is_pending());
+        before.notify_one(); // somebody who was told of the turn before
+        assert!(poll(pin!(nudged.notified())).is_pending());
+        turns.nudge(&key);
+        assert!(poll(pin!(nudged.notified())).is_ready());
     }
 }

@@ -5,6 +5,7 @@ mod capabilities;
 mod claim;
 mod event;
 mod request;
+mod style;
 
 use std::fmt;
 use std::time::Duration;
@@ -20,6 +21,7 @@ pub use self::capabilities::StoreCapabilities;
 pub use self::claim::{AcquisitionId, Claim, ProviderId};
 pub use self::event::{EventStream, StoreEvent, Watch};
 pub use self::request::{Attempt, Release, Renewal, RenewalSubject, Ticket};
+pub use self::style::{AcquireOp, Write, WriteOp, Written};
 
 /// What a backend author writes: single operations on one lease record per key. The
 /// [`LeaseProvider`](crate::LeaseProvider) turns any store into a full [`LockProvider`](crate::LockProvider).

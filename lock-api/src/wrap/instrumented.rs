@@ -204,6 +204,14 @@ impl HeldLock for Observed {
     fn discard(self: Box<Self>) -> ReleaseFuture {
         self.end(HeldLock::discard)
     }
+
+    fn abandon(mut self: Box<Self>) {
+        let held = self.held.take().expect("taken only at the end");
+        if let Some(hold) = &mut self.hold {
+            hold.outcome = if held.loss().is_some() { "lost" } else { "abandoned" };
+        }
+        held.abandon();
+    }
 }
 
 impl Drop for Observed {

@@ -49,7 +49,7 @@ impl LockAdmin for MemoryProvider {
             let events = events::channel();
             let watched =
                 Watched { provider: self.shared.id, defaults: self.shared.defaults.clone(), events: events.clone() };
-            for shard in &self.shared.shards {
+            for shard in &*self.shared.shards {
                 shard.lock().watch(watched.clone());
             }
             events
@@ -98,7 +98,7 @@ impl MemoryProvider {
         if let Some(signal) = after.signal {
             signal.send_replace(Some(Loss::ForceReleased));
         }
-        follow(shard.clone(), hash, token, after.next);
+        follow(shard, hash, token, after.next);
         Some(victim)
     }
 

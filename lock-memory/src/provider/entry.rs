@@ -1,15 +1,16 @@
 //! A key in use: who has it, who waits for it.
 
-use std::collections::BTreeMap;
+use std::task::Waker;
 use std::time::Duration;
 
 use distlock_api::{Busy, Holder, LockKey, Loss};
 use tokio::runtime::Handle;
-use tokio::sync::{oneshot, watch};
+use tokio::sync::watch;
 use tokio::time::Instant;
 
 use super::Hold;
-use super::turn::Turn;
+use super::queue::{Queue, Waiter};
+use super::spin::Thread;
 
 pub(super) struct Entry {
     pub(super) hash: u64,
@@ -17,13 +18,15 @@ pub(super) struct Entry {
     /// Of the present grant.
     pub(super) token: u64,
     pub(super) phase: Phase,
+    /// Of the present holder when it got the key.
+    pub(super) thread: Thread,
     extra: Option<Box<Extra>>,
 }
 
 /// Where the right to the key is.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Phase {
-    /// On its way to a waiter.
+    /// On its way to a waiter, who has been woken and has yet to look.
     Travelling,
     /// In a guard.
     Held,
@@ -39,29 +42,17 @@ struct Extra {
     hold: Option<(Instant, Handle)>,
     /// Made when somebody first asks for it.
     signal: Option<LossSender>,
-    /// In the order of their tickets.
-    waiters: BTreeMap<u64, Waiter>,
+    queue: Queue,
 }
 
 pub(super) type LossSender = watch::Sender<Option<Loss>>;
 
-pub(super) struct Waiter {
-    pub(super) holder: Holder,
-    pub(super) hold: Option<Hold>,
-    pub(super) sender: oneshot::Sender<Turn>,
-}
-
 /// Who has a key next.
 pub(super) enum Next {
-    Waiter {
-        sender: oneshot::Sender<Turn>,
-        token: u64,
-    },
+    /// A waiter, to be woken unless it looks by itself. It finds the key with its own token.
+    Waiter(Option<Waker>),
     /// A timer, before any waiter.
-    Timer {
-        until: Instant,
-        runtime: Handle,
-    },
+    Timer { until: Instant, runtime: Handle },
 }
 
 impl Entry {
@@ -73,7 +64,7 @@ impl Entry {
             let hold = hold.map(Hold::start);
             Box::new(Extra { holder: holder.clone(), hold, ..Extra::default() })
         });
-        Self { hash, key, token, phase: Phase::Held, extra }
+        Self { hash, key, token, phase: Phase::Held, thread: Thread::this(), extra }
     }
 
     /// Nothing but a key that is held: no waiter, nobody to be told anything.
@@ -82,24 +73,30 @@ impl Entry {
         self.extra.is_none()
     }
 
-    pub(super) fn enqueue(&mut self, ticket: u64, waiter: Waiter) {
-        self.extra.get_or_insert_default().waiters.insert(ticket, waiter);
+    pub(super) fn enqueue(&mut self, token: u64, waiter: Waiter) {
+        self.extra.get_or_insert_default().queue.push(token, waiter);
     }
 
-    pub(super) fn dequeue(&mut self, ticket: u64) -> Option<Waiter> {
-        self.extra.as_mut()?.waiters.remove(&ticket)
+    pub(super) fn queue(&mut self) -> Option<&mut Queue> {
+        Some(&mut self.extra.as_mut()?.queue)
     }
 
-    /// Makes the first waiter the next holder, with a new token.
-    pub(super) fn serve(&mut self, last_token: &mut u64) -> Option<Next> {
+    /// Whether it is in the hands of another thread, or on its way to one, and nobody waits for it.
+    pub(super) fn is_elsewhere(&self, here: Thread) -> bool {
+        let nobody_waits = self.extra.as_ref().is_none_or(|extra| extra.queue.is_empty());
+        self.phase != Phase::Resting && self.thread != here && nobody_waits
+    }
+
+    /// Makes the first waiter the next holder, under the token that it has had since it asked.
+    pub(super) fn serve(&mut self) -> Option<Option<Waker>> {
         let extra = self.extra.as_mut()?;
-        let (_, Waiter { holder, hold, sender }) = extra.waiters.pop_first()?;
+        let (token, Waiter { waker, thread, holder, hold }) = extra.queue.pop()?;
         extra.holder = holder;
         extra.hold = hold.map(Hold::start);
-        *last_token += 1;
-        self.token = *last_token;
+        self.token = token;
+        self.thread = thread;
         self.phase = Phase::Travelling;
-        Some(Next::Waiter { sender, token: self.token })
+        Some(waker)
     }
 
     /// Begins the rest of a minimum hold (C25), if there is one.
@@ -132,14 +129,17 @@ impl Entry {
     }
 
     pub(super) fn busy(&self) -> Busy {
-        let ahead = self.extra.as_ref().map_or(0, |extra| extra.waiters.len());
+        let ahead = self.extra.as_ref().map_or(0, |extra| extra.queue.len());
         Busy::new().with_retry_after(self.resting()).with_ahead(u32::try_from(ahead).ok())
     }
 
-    /// The provider was closed: the holder has lost the lock, and the waiters, whose channels are dropped, hear that nothing comes.
-    pub(super) fn end_closed(mut self) {
-        if let Some(signal) = self.take_signal() {
+    /// The provider was closed: the holder has lost the lock, and whoever waits looks and finds that nothing comes.
+    pub(super) fn end_closed(self) {
+        let Some(extra) = self.extra else { return };
+        let Extra { signal, queue, .. } = *extra;
+        if let Some(signal) = signal {
             signal.send_replace(Some(Loss::Closed));
         }
+        queue.into_waiters().filter_map(|waiter| waiter.waker).for_each(Waker::wake);
     }
 }

@@ -1,45 +1,51 @@
 //! Locks within one process.
 
+mod acquiring;
 mod admin;
 mod builder;
 mod entry;
+mod queue;
 mod shard;
+mod spin;
 mod turn;
-mod wait;
 mod watched;
 
 use std::fmt;
 use std::hash::BuildHasher;
+use std::num::NonZeroUsize;
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 
 use async_trait::async_trait;
 use distlock_api::store::ProviderId;
 use distlock_api::{
-    Accounting, AcquireOptions, Acquired, Capabilities, ErrorKind, FencingToken, Holder, LeaseOptions, LockAdmin,
-    LockError, LockEvent, LockGuard, LockKey, LockProvider, Result,
+    Accounting, AcquireOptions, Acquired, Capabilities, ErrorKind, Holder, LeaseOptions, LockAdmin, LockError,
+    LockEvent, LockKey, LockProvider, Result,
 };
 use foldhash::fast::RandomState;
+use futures_util::future::BoxFuture;
 use tokio::runtime::Handle;
 use tokio::sync::broadcast;
 use tokio::time::Instant;
 
 pub use self::builder::MemoryProviderBuilder;
 
+use self::acquiring::Acquiring;
 use self::admin::History;
 use self::entry::Entry;
 use self::shard::Shard;
-use self::turn::Turn;
 
-/// Enough that threads seldom meet at one, and little memory for those that never see a key.
-const SHARDS: usize = 64;
+/// Enough for each core that threads seldom meet at one shard, and few enough for all of them to stay in the cache of the processor.
+const SHARDS_PER_CORE: usize = 8;
 
 /// Locks between the tasks and threads of one process, as a direct [`LockProvider`]: no store, no renewal, no expiry.
 ///
 /// Clones share the same locks.
 ///
 /// # Behaviour
-/// * **Fair**: waiters of a key are served in the order of their calls; a release hands the lock over, nobody barges in (C15).
+/// * **Fair**: waiters of a key are served in the order of their calls; a release hands the lock over, nobody barges in (C15). A call that finds a key in the hands of another thread, with nobody
+///   waiting for it, may look again for some microseconds before it joins the queue: on machines with several cores, and only where locks are held that briefly. A task that shares the thread of
+///   the holder joins at once.
 /// * **A lock never expires**: lease times are checked and otherwise ignored. Its guard is lost only by [`close`](LockProvider::close) or
 ///   [`force_release`](LockAdmin::force_release), and then at once.
 /// * **Idle keys take no memory**: a key that nobody holds or waits for leaves nothing behind, and yet its tokens never repeat (C5). They do start anew with the process.
@@ -72,7 +78,8 @@ pub struct MemoryProvider {
 struct Shared {
     id: ProviderId,
     hasher: RandomState,
-    shards: [Arc<Shard>; SHARDS],
+    /// A power of two of them.
+    shards: Box<[Arc<Shard>]>,
     /// Of holders who say nothing of themselves.
     defaults: Holder,
     history: Mutex<History>,
@@ -111,7 +118,7 @@ impl MemoryProvider {
             shared: Arc::new(Shared {
                 id: ProviderId::random(),
                 hasher: RandomState::default(),
-                shards: std::array::from_fn(|_| Arc::default()),
+                shards: (0..shard_count()).map(|_| Arc::default()).collect(),
                 defaults,
                 history: Mutex::default(),
                 events: OnceLock::new(),
@@ -129,7 +136,8 @@ impl MemoryProvider {
     fn shard(&self, key: &LockKey) -> (u64, &Arc<Shard>) {
         let hash = self.shared.hasher.hash_one(key.as_str());
         // The table in the shard looks at the lowest and the seven highest bits.
-        (hash, &self.shared.shards[(hash >> 40) as usize % SHARDS])
+        let shards = &self.shared.shards;
+        (hash, &shards[(hash >> 40) as usize & (shards.len() - 1)])
     }
 }
 
@@ -153,16 +161,11 @@ impl fmt::Debug for MemoryProvider {
 
 #[async_trait]
 impl LockProvider for MemoryProvider {
-    async fn acquire_with(&self, key: LockKey, options: AcquireOptions) -> Result<Acquired> {
-        let mut hold = minimum_hold(&options)?;
-        options.holder().validate()?;
-        let (hash, shard) = self.shard(&key);
-        let granted = shard.lock().grant(hash, &key, options.holder(), &mut hold);
-        if let Some(token) = granted {
-            return Ok(Acquired::Held(guard(key, Turn::new(shard.clone(), hash, token))));
-        }
-        // Boxed, so that those who need not wait do not carry a waiter's state about.
-        Box::pin(wait::granted(shard, hash, key, options, hold)).await
+    fn acquire_with<'a, 'f>(&'a self, key: LockKey, options: AcquireOptions) -> BoxFuture<'f, Result<Acquired>>
+    where
+        'a: 'f,
+    {
+        Box::pin(Acquiring::new(self, key, options))
     }
 
     fn capabilities(&self) -> Capabilities {
@@ -175,7 +178,7 @@ impl LockProvider for MemoryProvider {
 
     fn accounting(&self) -> Accounting {
         let mut sum = Accounting::new();
-        for shard in &self.shared.shards {
+        for shard in &*self.shared.shards {
             sum += shard.lock().tally();
         }
         sum
@@ -186,7 +189,7 @@ impl LockProvider for MemoryProvider {
     }
 
     async fn close(&self) -> Result<()> {
-        for shard in &self.shared.shards {
+        for shard in &*self.shared.shards {
             let entries = shard.lock().close();
             entries.into_iter().for_each(Entry::end_closed);
         }
@@ -194,12 +197,16 @@ impl LockProvider for MemoryProvider {
     }
 }
 
-#[inline]
-fn guard(key: LockKey, turn: Turn) -> LockGuard {
-    LockGuard::new(key, FencingToken::new(turn.token()), Box::new(turn))
+fn shard_count() -> usize {
+    static COUNT: OnceLock<usize> = OnceLock::new();
+    *COUNT.get_or_init(|| {
+        let cores = std::thread::available_parallelism().map_or(8, NonZeroUsize::get);
+        (cores * SHARDS_PER_CORE).next_power_of_two()
+    })
 }
 
 /// Checks the lease options. All of them but the minimum hold mean nothing here.
+#[inline]
 fn minimum_hold(options: &AcquireOptions) -> Result<Option<Hold>> {
     const DEFAULTS: LeaseOptions = LeaseOptions::new();
     if options.lease() == DEFAULTS {

@@ -1,15 +1,16 @@
 //! The right to a key, as a value that passes itself on.
 
 use std::sync::Arc;
+use std::task::Waker;
 
 use distlock_api::{HeldLock, Loss, LostSignal, ReleaseFuture, ReleaseOutcome};
 use tokio::time::Instant;
 
 use super::entry::Next;
-use super::shard::{LossWatch, Shard};
+use super::shard::{Ended, LossWatch, Shard};
 
-/// The right to a key. It is made by a grant, travels to the waiter, lives in the guard and rests with the timer of a minimum hold.
-/// Wherever it is dropped – in the channel of a waiter that went away, say – the next in line gets the key: this is all there is to cancel safety (C11).
+/// The right to a key. It is made by a grant, lives in the guard and rests with the timer of a minimum hold. Wherever it is dropped, the next in line gets the key (C11).
+/// On its way to a waiter it is kept by the waiter's [`Acquiring`](super::acquiring::Acquiring).
 pub(super) struct Turn {
     /// None once it has ended.
     shard: Option<Arc<Shard>>,
@@ -23,53 +24,61 @@ impl Turn {
         Self { shard: Some(shard), hash, token }
     }
 
+    /// The same in a box, that of a turn that has ended if there is one.
     #[inline]
-    pub(super) fn token(&self) -> u64 {
-        self.token
-    }
-
-    /// The turn has come to its waiter; false if the provider was closed meanwhile.
-    pub(super) fn accept(&self) -> bool {
-        self.shard.as_ref().is_some_and(|shard| shard.lock().accept(self.hash, self.token))
-    }
-
-    #[inline]
-    fn end(&mut self) -> ReleaseOutcome {
-        let Some(shard) = self.shard.take() else { return ReleaseOutcome::AlreadyLost };
-        let (outcome, after) = shard.lock().end(self.hash, self.token);
-        if let Some(after) = after {
-            drop(after.signal);
-            follow(shard, self.hash, self.token, after.next);
+    pub(super) fn boxed(shard: Arc<Shard>, hash: u64, token: u64, spare: Option<Box<Self>>) -> Box<Self> {
+        match spare {
+            Some(mut ended) => {
+                ended.shard = Some(shard);
+                ended.hash = hash;
+                ended.token = token;
+                ended
+            }
+            None => Box::new(Self::new(shard, hash, token)),
         }
-        outcome
     }
 }
 
-/// Brings the key to whoever has it next.
-pub(super) fn follow(shard: Arc<Shard>, hash: u64, token: u64, mut next: Option<Next>) {
-    while let Some(having) = next {
-        match having {
-            Next::Waiter { sender, token } => {
-                let Err(mut refused) = sender.send(Turn::new(shard.clone(), hash, token)) else { return };
-                // The waiter is gone. Not left to `drop`: a thousand of them would be a thousand calls deep.
-                refused.shard = None;
-                next = shard.lock().end(hash, token).1.and_then(|after| after.next);
-            }
-            Next::Timer { until, runtime } => {
-                let turn = Turn::new(shard, hash, token);
-                runtime.spawn(async move {
-                    tokio::time::sleep_until(until).await;
-                    drop(turn);
-                });
-                return;
+/// What follows the end of a turn, after the lock of the shard.
+#[inline]
+pub(super) fn settle(shard: &Arc<Shard>, hash: u64, token: u64, ended: Ended) -> ReleaseOutcome {
+    match ended {
+        Ended::Lost => return ReleaseOutcome::AlreadyLost,
+        Ended::Plainly(waker) => {
+            shard.ended.set(token);
+            if let Some(waker) = waker {
+                waker.wake();
             }
         }
+        Ended::Otherwise(after) => {
+            drop(after.signal);
+            follow(shard, hash, token, after.next);
+        }
+    }
+    ReleaseOutcome::Released
+}
+
+/// Brings the key to whoever has it next.
+pub(super) fn follow(shard: &Arc<Shard>, hash: u64, token: u64, next: Option<Next>) {
+    match next {
+        Some(Next::Waiter(waker)) => waker.into_iter().for_each(Waker::wake),
+        Some(Next::Timer { until, runtime }) => {
+            let turn = Turn::new(shard.clone(), hash, token);
+            runtime.spawn(async move {
+                tokio::time::sleep_until(until).await;
+                drop(turn);
+            });
+        }
+        None => {}
     }
 }
 
 impl Drop for Turn {
+    #[inline]
     fn drop(&mut self) {
-        let _ = self.end();
+        let Some(shard) = self.shard.take() else { return };
+        let ended = shard.lock().end(self.hash, self.token);
+        let _ = settle(&shard, self.hash, self.token, ended);
     }
 }
 
@@ -103,6 +112,13 @@ impl HeldLock for Turn {
     }
 
     fn release(mut self: Box<Self>) -> ReleaseFuture {
-        ReleaseFuture::done(Ok(self.end()))
+        let Some(shard) = self.shard.take() else { return ReleaseFuture::done(Ok(ReleaseOutcome::AlreadyLost)) };
+        let (hash, token) = (self.hash, self.token);
+        let mut state = shard.lock();
+        let ended = state.end(hash, token);
+        let second = state.keep(self);
+        drop(state);
+        drop(second);
+        ReleaseFuture::done(Ok(settle(&shard, hash, token, ended)))
     }
 }

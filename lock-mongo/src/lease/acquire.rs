@@ -24,8 +24,27 @@ impl Layout {
             steps.push((WAIT, self.has_room(id, ticket.capacity)));
         }
         let mut change = doc! {};
-        for (field, new) in [
-            (LOCK_ID, literal(id.as_str())),
+        for (field, new) in self.taken(attempt, clock) {
+            let extended: Option<Bson> = match field {
+                TTL => Some(millis(ttl).into()),
+                // R3: an extension never shortens.
+                EXPIRES_AT => Some(doc! { "$max": [self.value(EXPIRES_AT), later_by(ttl)] }.into()),
+                _ => None,
+            };
+            let steps: Vec<(&str, Bson)> = [(TAKE, new)].into_iter().chain(extended.map(|new| (EXTEND, new))).collect();
+            change.insert(self.path(field), self.when(&steps, field));
+        }
+        let waiting = attempt.ticket.as_ref().map(|ticket| (WAIT, self.joined(id, ticket, tokens, &attempt.holder)));
+        let queue: Vec<(&str, Bson)> = waiting.into_iter().chain([(TAKE, self.left_by(id))]).collect();
+        change.insert(self.path(QUEUE), self.when(&queue, QUEUE));
+        self.in_steps([(LIVE, self.live_tickets()), (PLACE, self.place(id))], steps, change)
+    }
+
+    /// What a grant makes of the fields, the queue apart.
+    fn taken(&self, attempt: &Attempt, clock: Clock) -> [(&'static str, Bson); 11] {
+        let tokens = block(attempt);
+        [
+            (LOCK_ID, literal(attempt.claim.id().as_str())),
             (TOKEN, last_token(first_token(&self.value(TOKEN), clock), tokens)),
             (TOKENS, tokens.into()),
             (ACQUIRED_AT, "$$NOW".into()),
@@ -35,34 +54,49 @@ impl Layout {
             (EXPIRED, doc! { "$ifNull": [self.value(LOCK_ID), "$$REMOVE"] }.into()),
             (OWNER, attempt.holder.owner.as_deref().map_or_else(removed, literal)),
             (META, remarks(&attempt.holder).unwrap_or_else(removed)),
-        ] {
-            change.insert(self.path(field), self.when(&[(TAKE, new)], field));
-        }
-        let milliseconds = millis(ttl);
-        change.insert(self.path(TTL), self.when(&[(TAKE, milliseconds.into()), (EXTEND, milliseconds.into())], TTL));
-        // R3: an extension never shortens.
-        let end = later_by(ttl);
-        let extended = doc! { "$max": [self.value(EXPIRES_AT), end.clone()] };
-        let end = self.when(&[(TAKE, end), (EXTEND, extended.into())], EXPIRES_AT);
-        change.insert(self.path(EXPIRES_AT), end);
-        let waiting = attempt.ticket.as_ref().map(|ticket| (WAIT, self.joined(id, ticket, tokens, &attempt.holder)));
-        let queue: Vec<(&str, Bson)> = waiting.into_iter().chain([(TAKE, self.left_by(id))]).collect();
-        change.insert(self.path(QUEUE), self.when(&queue, QUEUE));
-        self.in_steps([(LIVE, self.live_tickets()), (PLACE, self.place(id))], steps, change)
+            (TTL, millis(attempt.ttl).into()),
+            (EXPIRES_AT, later_by(attempt.ttl)),
+        ]
     }
 
-    /// The [`Acquisition`](super::Acquisition) of the document after [`acquire`](Self::acquire).
-    pub(crate) fn acquisition(&self, attempt: &Attempt) -> Document {
+    /// The short way of [`acquire`](Self::acquire), for a lease that is [probably free](Self::unwanted): a grant without a question.
+    pub(crate) fn take(&self, attempt: &Attempt, clock: Clock) -> Vec<Document> {
+        let taken = self.taken(attempt, clock).into_iter().map(|(field, new)| (self.path(field), new));
+        // The filter's null has been written to a new record.
+        let change: Document = taken.chain([(self.path(QUEUE), removed())]).collect();
+        vec![doc! { "$set": change }]
+    }
+
+    /// The record, if nobody has the lease, nobody waits and nothing keeps it closed, or a new one with these nulls (R7). In the filter, because that spares the server the expressions of all that
+    /// might be otherwise; if it is, the insertion collides with the record.
+    pub(crate) fn unwanted(&self, identity: Bson) -> Document {
+        let mut filter = Self::document(identity);
+        filter.extend([LOCK_ID, QUEUE, CLOSED_UNTIL].map(|field| (self.path(field), Bson::Null)));
+        filter
+    }
+
+    /// The [`Taken`](super::Taken) of the document after [`take`](Self::take).
+    pub(crate) fn token_taken(&self) -> Document {
+        answer(doc! { "token": self.value(TOKEN) })
+    }
+
+    /// The [`Acquisition`](super::Acquisition) of the document after [`acquire`](Self::acquire); with the document itself, if it is asked for and the lease is granted.
+    pub(crate) fn acquisition(&self, attempt: &Attempt, with_document: bool) -> Document {
         let id = attempt.claim.id();
         answer(with_tickets(self, id, |place| {
-            doc! {
+            let mut found = doc! {
                 "granted": self.held_by(id),
                 "token": self.value(TOKEN),
                 "tokens": { "$ifNull": [self.value(TOKENS), 1] },
                 "remaining": { "$cond": [self.held_by(id), self.remaining(), self.until_turn(place, attempt.turn_window)] },
                 "at": "$$at",
+                "waiting": { "$size": "$$live" },
                 "now": { "$toLong": "$$NOW" },
+            };
+            if with_document {
+                found.insert("document", doc! { "$cond": [self.held_by(id), self.rest(), "$$REMOVE"] });
             }
+            found
         }))
     }
 }
@@ -80,6 +114,6 @@ fn with_tickets(layout: &Layout, id: &AcquisitionId, answer: impl FnOnce(Documen
 }
 
 /// The length of the block that an attempt asks for.
-fn block(attempt: &Attempt) -> i32 {
+pub(crate) fn block(attempt: &Attempt) -> i32 {
     i32::try_from(attempt.tokens.get()).unwrap_or(i32::MAX)
 }

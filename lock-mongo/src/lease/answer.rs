@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use mongodb::bson::DateTime;
+use mongodb::bson::{Bson, DateTime, RawDocumentBuf};
 use serde::Deserialize;
 
 /// A reply that may lack the marker.
@@ -23,8 +23,30 @@ pub(crate) struct Acquisition {
     pub(crate) remaining: i64,
     /// The live tickets before its own; -1 if it has none.
     pub(crate) at: i64,
+    /// The live tickets.
+    pub(crate) waiting: i64,
     /// Milliseconds since the epoch, by the server.
     pub(crate) now: i64,
+    /// The document without the lease, if granted and asked for.
+    #[serde(default)]
+    pub(crate) document: Option<RawDocumentBuf>,
+}
+
+/// The answer to a write under a lease.
+#[derive(Debug, Deserialize)]
+pub(crate) struct Wrote {
+    /// Whether it was carried out.
+    pub(crate) applied: bool,
+    /// The document without the lease, if asked for.
+    #[serde(default)]
+    pub(crate) document: Option<RawDocumentBuf>,
+}
+
+/// The answer to an acquisition that found the lease free.
+#[derive(Debug, Deserialize)]
+pub(crate) struct Taken {
+    /// The last one of the block.
+    pub(crate) token: i64,
 }
 
 /// The answer to a release.
@@ -63,7 +85,7 @@ struct Remark {
 #[derive(Debug, Deserialize)]
 pub(crate) struct Keyed {
     #[serde(rename = "_id")]
-    pub(crate) key: String,
+    pub(crate) identity: Bson,
     #[serde(rename = "distlock")]
     pub(crate) state: State,
 }
@@ -78,7 +100,7 @@ impl State {
 #[derive(Debug, Deserialize)]
 pub(crate) struct Seated {
     #[serde(rename = "_id")]
-    pub(crate) key: String,
+    pub(crate) identity: Bson,
     #[serde(rename = "distlock")]
     pub(crate) queued: Queued,
 }

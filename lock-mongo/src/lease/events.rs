@@ -75,10 +75,7 @@ impl Watcher {
 
     /// What a change means: nothing, one thing, or a take-over with what went before.
     pub(crate) fn events(&mut self, change: &ChangeStreamEvent<Document>) -> Vec<LockEvent> {
-        let key = || {
-            let key = change.document_key.as_ref()?.get_str(ID).ok()?;
-            LockKey::new(key).ok()
-        };
+        let key = || self.layout.key(change.document_key.as_ref()?.get(ID)?);
         match (&change.operation_type, &change.update_description, &change.full_document) {
             (OperationType::Insert | OperationType::Replace, _, Some(document)) => {
                 key().map(|key| self.written(key, document)).unwrap_or_default()

@@ -129,12 +129,13 @@ impl Traces {
 /// Reads the changes of one provider.
 #[derive(Debug)]
 pub(crate) struct Hints {
+    layout: Layout,
     prefix: String,
 }
 
 impl Hints {
-    pub(crate) fn new(provider: ProviderId) -> Self {
-        Self { prefix: own_prefix(provider) }
+    pub(crate) fn new(layout: Layout, provider: ProviderId) -> Self {
+        Self { layout, prefix: own_prefix(provider) }
     }
 
     /// What a change means to the provider.
@@ -143,7 +144,8 @@ impl Hints {
             return vec![StoreEvent::Gap];
         }
         // A document that cannot be a record.
-        let Some(Ok(key)) = change.document_key.get_str(ID).ok().map(LockKey::new) else { return Vec::new() };
+        let key = change.document_key.get(ID).and_then(|id| self.layout.key(id));
+        let Some(key) = key else { return Vec::new() };
         if change.operation_type == DELETE {
             return vec![StoreEvent::Freed { key }];
         }

@@ -5,13 +5,12 @@
 
 use std::time::Duration;
 
-use distlock_api::Holder;
 use distlock_api::store::{AcquisitionId, Ticket};
+use distlock_api::{Holder, LockKey};
 use mongodb::bson::{Bson, Document, doc};
 
 use super::{
-    EXPIRES_AT, ID, LOCK_ID, Layout, META, OWNER, QUEUE, REVOKED, TOKEN, answer, by_keys, literal, millis, remarks,
-    removed,
+    EXPIRES_AT, ID, LOCK_ID, Layout, META, OWNER, QUEUE, REVOKED, TOKEN, answer, literal, millis, remarks, removed,
 };
 
 /// The live tickets, found out by an operation's first stage.
@@ -32,9 +31,11 @@ const LONGEST: i64 = 1 << 40;
 const MAX_REMARKS_LEN: usize = 512;
 
 /// One ticket that is to be refreshed.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug)]
 pub(crate) struct Seat {
-    pub(crate) key: String,
+    pub(crate) key: LockKey,
+    /// The document's.
+    pub(crate) identity: Bson,
     pub(crate) id: AcquisitionId,
 }
 
@@ -158,7 +159,7 @@ impl Layout {
     /// would let the whole batch fail.
     pub(crate) fn refreshable(&self, batch: &[Seat]) -> Document {
         let ids: Vec<&str> = batch.iter().map(|seat| seat.id.as_str()).collect();
-        let mut filter = by_keys(batch.iter().map(|seat| seat.key.as_str()));
+        let mut filter = self.records(batch.iter().map(|seat| seat.identity.clone()));
         filter.insert(self.path(QUEUE), doc! { "$elemMatch": { TICKET: { "$in": ids } } });
         filter
     }
@@ -177,8 +178,8 @@ impl Layout {
     /// What has become of the tickets of a batch: the [`Seated`](super::Seated) of each of its records. The places stand in the order of [`seats_by_key`].
     pub(crate) fn seated(&self, batch: &[Seat]) -> Document {
         let (mut keys, mut ids) = (Vec::new(), Vec::new());
-        for (key, seats) in seats_by_key(batch) {
-            keys.push(Bson::from(key));
+        for (_, seats) in seats_by_key(batch) {
+            keys.push(seats[0].identity.clone());
             ids.push(Bson::Array(seats.iter().map(|seat| seat.id.as_str().into()).collect()));
         }
         let asked = doc! { "$arrayElemAt": [literal(ids), { "$indexOfArray": [literal(keys), format!("${ID}")] }] };
@@ -217,11 +218,11 @@ pub(super) struct Head {
 }
 
 /// The seats of a batch by their keys, in the order in which the keys come first.
-pub(crate) fn seats_by_key(batch: &[Seat]) -> Vec<(&str, Vec<&Seat>)> {
-    let mut keys: Vec<(&str, Vec<&Seat>)> = Vec::new();
+pub(crate) fn seats_by_key(batch: &[Seat]) -> Vec<(&LockKey, Vec<&Seat>)> {
+    let mut keys: Vec<(&LockKey, Vec<&Seat>)> = Vec::new();
     let mut known = std::collections::HashMap::new();
     for seat in batch {
-        let at = *known.entry(seat.key.as_str()).or_insert_with(|| {
+        let at = *known.entry(&seat.key).or_insert_with(|| {
             keys.push((&seat.key, Vec::new()));
             keys.len() - 1
         });

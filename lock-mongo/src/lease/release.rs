@@ -32,32 +32,71 @@ impl Layout {
 
         let head = self.head();
         let first = first_token(&self.value(TOKEN), clock);
-        // The later one, so that the TTL index does not remove a record that keeps its key closed.
-        let free = doc! { "$max": ["$$NOW", closed.clone()] };
         let rest = doc! { "$slice": [self.value(LIVE), 1, i32::MAX] };
         let others = unless_empty(self.value(LIVE));
         let or_nothing = |value: &str| doc! { "$ifNull": [value, removed()] }.into();
+        let passed = [
+            (LOCK_ID, (&*head.id).into()),
+            (TOKENS, (&*head.tokens).into()),
+            (TOKEN, last_token(first.clone(), &*head.tokens)),
+            (PASSED, doc! { "$toLong": first }.into()),
+            (ACQUIRED_AT, "$$NOW".into()),
+            (EXPIRES_AT, doc! { "$add": ["$$NOW", &head.claim] }.into()),
+            (TTL, (&*head.claim).into()),
+            (CLOSED_UNTIL, removed()),
+            (EXPIRED, removed()),
+            (OWNER, or_nothing(&head.owner)),
+            (META, or_nothing(&head.meta)),
+            (LAST_RELEASED, literal(id.as_str())),
+            (RELEASED, self.released_too(id)),
+        ];
+        let freed = self.freed(id, closed);
         let mut change = doc! {};
-        for (field, passed, freed) in [
-            (LOCK_ID, (&*head.id).into(), removed()),
-            (TOKENS, (&*head.tokens).into(), self.value(TOKENS).into()),
-            (TOKEN, last_token(first.clone(), &*head.tokens), self.value(TOKEN).into()),
-            (PASSED, doc! { "$toLong": first }.into(), self.value(PASSED).into()),
-            (ACQUIRED_AT, "$$NOW".into(), self.value(ACQUIRED_AT).into()),
-            (EXPIRES_AT, doc! { "$add": ["$$NOW", &head.claim] }.into(), free.into()),
-            (TTL, (&*head.claim).into(), self.value(TTL).into()),
-            (CLOSED_UNTIL, removed(), closed),
-            (EXPIRED, removed(), self.value(EXPIRED).into()),
-            (OWNER, or_nothing(&head.owner), removed()),
-            (META, or_nothing(&head.meta), removed()),
-            (LAST_RELEASED, literal(id.as_str()), literal(id.as_str())),
-            (RELEASED, self.released_too(id), self.released_too(id)),
-        ] {
-            change.insert(self.path(field), self.when(&[(PASS, passed), (FREE, freed)], field));
+        for (field, passed) in passed {
+            let freed = freed.iter().find(|(freed, _)| *freed == field).map(|(_, new)| (FREE, new.clone()));
+            let steps: Vec<(&str, Bson)> = [(PASS, passed)].into_iter().chain(freed).collect();
+            change.insert(self.path(field), self.when(&steps, field));
         }
         let queue = self.when(&[(PASS, unless_empty(rest)), (FREE, others.clone()), (DROP, others)], QUEUE);
         change.insert(self.path(QUEUE), queue);
         self.in_steps(findings, steps, change)
+    }
+
+    /// What becomes of the fields if nobody gets the lease, the queue apart. All of them are also those of a hand-over.
+    fn freed(&self, id: &AcquisitionId, closed: Bson) -> [(&'static str, Bson); 7] {
+        // The later one, so that the TTL index does not remove a record that keeps its key closed.
+        let end = if closed == removed() { "$$NOW".into() } else { doc! { "$max": ["$$NOW", closed.clone()] }.into() };
+        [
+            (LOCK_ID, removed()),
+            (EXPIRES_AT, end),
+            (CLOSED_UNTIL, closed),
+            (OWNER, removed()),
+            (META, removed()),
+            (LAST_RELEASED, literal(id.as_str())),
+            (RELEASED, self.released_too(id)),
+        ]
+    }
+
+    /// The short way of [`release`](Self::release), for a lease that [probably nobody waits for](Self::alone).
+    pub(crate) fn free(&self, id: &AcquisitionId) -> Vec<Document> {
+        let change: Document =
+            self.freed(id, removed()).into_iter().map(|(field, new)| (self.path(field), new)).collect();
+        vec![doc! { "$set": change }]
+    }
+
+    /// The record, if the acquisition has the lease unexpired, and nobody waits.
+    pub(crate) fn alone(&self, identity: Bson, id: &AcquisitionId) -> Document {
+        let mut filter = self.record(identity);
+        filter.insert(self.path(LOCK_ID), doc! { "$eq": id.as_str() });
+        filter.insert(self.path(QUEUE), Bson::Null);
+        filter.insert("$expr", doc! { "$gt": [self.value(EXPIRES_AT), "$$NOW"] });
+        filter
+    }
+
+    /// The [`Released`](super::Released) of the document after [`free`](Self::free).
+    pub(crate) fn has_been_freed() -> Document {
+        // A plain `true` would mean a field of the document.
+        answer(doc! { "released": literal(true) })
     }
 
     /// The [`Released`](super::Released) of the document after [`release`](Self::release): true also for a repeated one.

@@ -2,15 +2,18 @@
 
 use std::time::Duration;
 
+use distlock_api::LockKey;
 use distlock_api::store::AcquisitionId;
 use mongodb::bson::{Bson, Document, doc};
 
-use super::{EXPIRES_AT, ID, LOCK_ID, Layout, TOKEN, TTL, by_keys, literal, millis};
+use super::{EXPIRES_AT, ID, LOCK_ID, Layout, TOKEN, TTL, literal, millis};
 
 /// One lease that is to be renewed.
 #[derive(Clone, Debug)]
 pub(crate) struct Extension {
-    pub(crate) key: String,
+    pub(crate) key: LockKey,
+    /// The document's.
+    pub(crate) identity: Bson,
     pub(crate) id: AcquisitionId,
     pub(crate) token: i64,
     pub(crate) ttl: Duration,
@@ -32,9 +35,9 @@ impl Layout {
         let one = doc! { "key": format!("${ID}"), "id": self.value(LOCK_ID), "token": self.value(TOKEN) };
         let each = batch
             .iter()
-            .map(|lease| doc! { "key": &lease.key, "id": lease.id.as_str(), "token": lease.token }.into())
+            .map(|lease| doc! { "key": &lease.identity, "id": lease.id.as_str(), "token": lease.token }.into())
             .collect::<Vec<Bson>>();
-        let mut filter = by_keys(batch.iter().map(|lease| lease.key.as_str()));
+        let mut filter = self.records(batch.iter().map(|lease| lease.identity.clone()));
         let test = doc! { "$and": [
             { "$gt": [self.value(EXPIRES_AT), "$$NOW"] },
             { "$in": [one, literal(each)] },

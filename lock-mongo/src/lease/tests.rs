@@ -21,9 +21,12 @@ fn queueing(text: &str) -> Attempt {
 
 fn everything(layout: &Layout, clock: Clock) -> String {
     let id = AcquisitionId::new("$id");
-    let lease = Extension { key: "$key".into(), id: id.clone(), token: 7, ttl: HOUR };
+    let key = LockKey::new("$key").unwrap();
+    let identity = layout.identity(&key).unwrap();
+    let lease = Extension { key: key.clone(), identity: identity.clone(), id: id.clone(), token: 7, ttl: HOUR };
     let short = Extension { ttl: HOUR / 2, ..lease.clone() };
-    let seats = [Seat { key: "$key".into(), id: id.clone() }];
+    let seats = [Seat { key, identity: identity.clone(), id: id.clone() }];
+    let write = WriteId { acquisition: &id, number: 1 };
     let pipelines = [
         layout.acquire(&attempt("$id"), clock),
         layout.acquire(&queueing("$id"), clock),
@@ -31,8 +34,10 @@ fn everything(layout: &Layout, clock: Clock) -> String {
         layout.renew(std::slice::from_ref(&lease)),
         layout.renew(&[lease.clone(), short]),
         layout.force_release("$why"),
-        vec![layout.acquisition(&queueing("$id")), layout.released(&id), layout.state(), layout.keyed_state()],
+        vec![layout.acquisition(&queueing("$id"), true), layout.released(&id), layout.state(), layout.keyed_state()],
         vec![layout.renewable(&[lease]), layout.purge_index(), layout.waiters()],
+        layout.committed(write, None, clock),
+        vec![layout.writable(identity, write), layout.wrote_before(write, true)],
         vec![layout.refreshable(&seats), layout.refresh(), layout.seated(&seats)],
     ];
     pipelines.concat().iter().map(ToString::to_string).collect()
@@ -58,6 +63,7 @@ fn a_prefix_moves_every_field() {
         CLOSED_UNTIL,
         LAST_RELEASED,
         RELEASED,
+        WRITTEN,
         REVOKED,
         AUDIT,
         STEP,
@@ -98,7 +104,7 @@ fn what_a_caller_says_is_literal() {
     let id = AcquisitionId::new("$$ROOT");
     let mut stages = layout.acquire(&queueing("$$ROOT"), Clock::ClusterTime);
     stages.extend(layout.release(&id, Some(HOUR), Clock::ClusterTime));
-    stages.extend([layout.acquisition(&queueing("$$ROOT")), layout.released(&id)]);
+    stages.extend([layout.acquisition(&queueing("$$ROOT"), false), layout.released(&id)]);
     for stage in stages {
         let text = stage.to_string();
         // Remarks stand in one literal for all.

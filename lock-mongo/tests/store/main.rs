@@ -3,6 +3,7 @@
 //! Every check has a collection of its own. Those that break a whole server run alone.
 
 mod admin;
+mod documents;
 mod faults;
 mod fenced;
 mod force;
@@ -13,6 +14,7 @@ mod options;
 mod provider;
 mod queue;
 mod renewal;
+mod short_way;
 mod tokens;
 mod values;
 mod wire;
@@ -101,6 +103,7 @@ fn trials(runtime: &Arc<Runtime>, servers: &[MongoServer]) -> Vec<Trial> {
         renewal::add(&mut checks);
         tokens::add(&mut checks);
         queue::add(&mut checks);
+        short_way::add(&mut checks);
         older::add(&mut checks);
         hints::add(&mut checks);
         values::add(&mut checks);
@@ -111,6 +114,7 @@ fn trials(runtime: &Arc<Runtime>, servers: &[MongoServer]) -> Vec<Trial> {
         provider::add(&mut checks);
         admin::add(&mut checks);
         fenced::add(&mut checks);
+        documents::add(&mut checks);
         trials = checks.trials;
     }
     trials

@@ -12,7 +12,7 @@ struct Heard {
 impl Heard {
     fn new() -> Self {
         let provider = ProviderId::random();
-        Self { provider, hints: Hints::new(provider) }
+        Self { provider, hints: Hints::new(Layout::new(""), provider) }
     }
 
     fn own(&self, id: &str) -> String {

@@ -1,0 +1,48 @@
+//! The customers.
+
+use std::time::Duration;
+
+use axum::http::Method;
+use distlock_examples::HttpClient;
+use tokio::task::JoinSet;
+use tokio::time::{Instant, MissedTickBehavior, interval};
+
+use crate::ITEMS;
+
+/// More are not begun before others have been answered.
+const AT_ONCE: usize = 256;
+const TWICE: u32 = 2;
+
+/// Every order comes twice at once, as double clicks do, at a steady rate – for a time, or until Ctrl-C. Waits for the answers.
+pub(crate) async fn order(client: HttpClient, shop: String, rate: u32, length: Option<Duration>) {
+    let end = length.map(|length| Instant::now() + length);
+    let mut ticks = interval(Duration::from_secs(1) * TWICE / rate);
+    ticks.set_missed_tick_behavior(MissedTickBehavior::Skip);
+    let mut orders = JoinSet::new();
+    let mut interrupted = std::pin::pin!(tokio::signal::ctrl_c());
+    loop {
+        tokio::select! {
+            now = ticks.tick() => {
+                if end.is_some_and(|end| now >= end) {
+                    break;
+                }
+                if orders.len() < AT_ONCE {
+                    let uri = format!("{shop}/orders/{}", item());
+                    for _ in 0..TWICE {
+                        let (client, uri) = (client.clone(), uri.clone());
+                        // The proxy counts the answers.
+                        orders.spawn(async move { client.call(Method::POST, &uri, String::new()).await.is_ok() });
+                    }
+                }
+            }
+            Some(_) = orders.join_next() => {}
+            _ = &mut interrupted => break,
+        }
+    }
+    while orders.join_next().await.is_some() {}
+}
+
+/// Half of the orders are for the first item, the hot one.
+fn item() -> &'static str {
+    if fastrand::bool() { ITEMS[0] } else { ITEMS[fastrand::usize(1..ITEMS.len())] }
+}

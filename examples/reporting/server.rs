@@ -1,0 +1,117 @@
+//! A web server: the part that looks like an application.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::Router;
+use axum::extract::{Path, State};
+use axum::http::{Method, StatusCode};
+use axum::routing::post;
+use distlock_api::{ErrorKind, LeaseOptions, LockError, LockProvider, LockProviderExt, ReleaseOutcome};
+use distlock_examples::{Database, Failure, HttpClient, Orders, report, serve};
+use distlock_mongo::MongoProvider;
+use distlock_mongo::mongodb::Collection;
+use distlock_mongo::mongodb::bson::{Document, doc};
+use serde::{Deserialize, Serialize};
+
+use crate::{LEASE, Report};
+
+/// How long a user is kept waiting.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// Where a server is, and what it talks to.
+#[derive(Serialize, Deserialize)]
+pub(crate) struct Setting {
+    pub(crate) name: String,
+    pub(crate) mongodb: String,
+    pub(crate) database: String,
+    pub(crate) api: String,
+    pub(crate) locked: bool,
+}
+
+struct Server {
+    name: String,
+    api: String,
+    client: HttpClient,
+    reports: Collection<Document>,
+    /// None to see what happens without.
+    locks: Option<MongoProvider>,
+}
+
+impl Server {
+    /// The report, made by the API if nobody has asked for it before.
+    async fn report(&self, account: &str, month: &str) -> Result<String, StatusCode> {
+        let Some(locks) = &self.locks else { return self.find_or_make(account, month).await };
+        // Waits until the server before is done, or dead; is told, and does not ask.
+        let guard = locks.acquire(format!("reporting/{account}")).timeout(PATIENCE).await.map_err(refuse)?;
+        // If the lock is lost the call is broken off before another server can begin one.
+        let made = guard.run(self.find_or_make(account, month)).await.map_err(refuse)?;
+        // By this acquisition, not by the key: nobody else's lock can be meant.
+        match guard.release().await.map_err(refuse)? {
+            ReleaseOutcome::Released => made,
+            ReleaseOutcome::AlreadyLost => Err(StatusCode::SERVICE_UNAVAILABLE),
+        }
+    }
+
+    async fn find_or_make(&self, account: &str, month: &str) -> Result<String, StatusCode> {
+        let unavailable = |_| StatusCode::BAD_GATEWAY;
+        let wanted = doc! { "account": account, "month": month };
+        if let Some(report) = self.reports.find_one(wanted.clone()).await.map_err(unavailable)? {
+            return report.get_str("text").map(str::to_owned).map_err(|_| StatusCode::INTERNAL_SERVER_ERROR);
+        }
+        let uri = format!("{}/accounts/{account}/reports/{month}?server={}", self.api, self.name);
+        let made = self.client.call(Method::POST, &uri, String::new()).await.map_err(|_| StatusCode::BAD_GATEWAY)?;
+        let text = String::from_utf8_lossy(made.body()).into_owned();
+        let mut report = wanted;
+        report.extend(doc! { "text": &text, "by": &self.name });
+        self.reports.insert_one(report).await.map_err(unavailable)?;
+        Ok(text)
+    }
+}
+
+/// The user is asked to come again.
+fn refuse(error: LockError) -> StatusCode {
+    match error.kind() {
+        ErrorKind::Timeout | ErrorKind::Lost | ErrorKind::Unavailable => StatusCode::SERVICE_UNAVAILABLE,
+        _ => StatusCode::INTERNAL_SERVER_ERROR,
+    }
+}
+
+async fn serve_report(
+    State(server): State<Arc<Server>>,
+    Path((account, month)): Path<(String, String)>,
+) -> Result<String, StatusCode> {
+    server.report(&account, &month).await
+}
+
+/// The server as a process of its own, until it is told to stop.
+pub(crate) async fn play(setting: Setting, mut orders: Orders) -> Result<(), Failure> {
+    let mongo = Database::client(&setting.mongodb).await?;
+    let database = mongo.database(&setting.database);
+    let locks = match setting.locked {
+        true => {
+            let lease = LeaseOptions::new().ttl(LEASE);
+            let locks = MongoProvider::builder(database.clone()).lease(lease).owner(&*setting.name).build()?;
+            locks.connect().await?;
+            Some(locks)
+        }
+        false => None,
+    };
+    let server = Server {
+        name: setting.name,
+        api: setting.api,
+        client: HttpClient::new(),
+        reports: database.collection("reports"),
+        locks: locks.clone(),
+    };
+    let router = Router::new().route("/reports/{account}/{month}", post(serve_report)).with_state(Arc::new(server));
+    let (address, listening) = serve(router, 0).await?;
+    report(&Report::Listening(address));
+    orders.end().await;
+    listening.abort();
+    if let Some(locks) = locks {
+        locks.close().await?;
+    }
+    mongo.shutdown().await;
+    Ok(())
+}

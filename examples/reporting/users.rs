@@ -1,0 +1,72 @@
+//! The users, who want reports, each of them at two servers at once – and who ask again elsewhere if they get no answer.
+
+use std::time::Duration;
+
+use axum::http::Method;
+use distlock_examples::{Failure, HttpClient};
+use tokio::task::JoinSet;
+use tokio::time::sleep;
+
+use crate::ACCOUNTS;
+
+/// All come within this time.
+const RUSH: u64 = 800;
+/// Nobody asks more often.
+const ATTEMPTS: usize = 20;
+const PAUSE: Duration = Duration::from_millis(100);
+
+/// A report that somebody wants.
+#[derive(Clone, Debug)]
+pub(crate) struct Wish {
+    pub(crate) account: String,
+    pub(crate) month: String,
+}
+
+impl Wish {
+    pub(crate) fn all(months: usize) -> Vec<Self> {
+        let months = 1..=months;
+        months
+            .flat_map(|month| {
+                ACCOUNTS.map(|account| Self { account: account.to_owned(), month: format!("{month:02}") })
+            })
+            .collect()
+    }
+}
+
+/// All users, on their way.
+pub(crate) struct Users(JoinSet<Result<(), Failure>>);
+
+impl Users {
+    pub(crate) fn ask(wishes: &[Wish], servers: Vec<String>) -> Self {
+        let (client, mut users) = (HttpClient::new(), JoinSet::new());
+        for wish in wishes {
+            let first = fastrand::usize(..servers.len());
+            let come = Duration::from_millis(fastrand::u64(..RUSH));
+            for click in 0..2 {
+                let (client, servers, wish) = (client.clone(), servers.clone(), wish.clone());
+                users.spawn(async move {
+                    sleep(come).await;
+                    for attempt in 0..ATTEMPTS {
+                        let server = &servers[(first + click + attempt) % servers.len()];
+                        let uri = format!("{server}/reports/{}/{}", wish.account, wish.month);
+                        match client.call(Method::POST, &uri, String::new()).await {
+                            Ok(answer) if answer.status().is_success() => return Ok(()),
+                            Ok(_) | Err(_) => sleep(PAUSE).await,
+                        }
+                    }
+                    Err(format!("nobody serves the report of {} for {}", wish.account, wish.month).into())
+                });
+            }
+        }
+        Self(users)
+    }
+
+    pub(crate) fn are_served(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// Waits for one of them.
+    pub(crate) async fn next(&mut self) -> Result<(), Failure> {
+        self.0.join_next().await.ok_or("there are no more users")??
+    }
+}

@@ -1,0 +1,194 @@
+//! A worker: the part that looks like an application.
+
+use std::time::Duration;
+
+use distlock_api::{LeaseOptions, LockProvider};
+use distlock_examples::{Database, Failure, Orders, report};
+use distlock_mongo::mongodb::Collection;
+use distlock_mongo::mongodb::bson::{self, Document, doc};
+use distlock_mongo::{Change, CommitError, DocumentGuard, DocumentLocks, Locked};
+use futures_util::TryStreamExt;
+use serde::{Deserialize, Serialize};
+use tokio::time::sleep;
+
+use crate::{EFFECTS, LEASE, ORDERS};
+
+/// How long to wait for an order if all that are open are locked.
+const PATIENCE: Duration = Duration::from_millis(500);
+/// After so many steps the one that is to stop in the middle does.
+const FIRST_STEPS: usize = 3;
+
+/// What a worker is told.
+#[derive(Serialize, Deserialize)]
+pub(crate) struct Setting {
+    pub(crate) name: String,
+    pub(crate) mongodb: String,
+    pub(crate) database: String,
+    pub(crate) locked: bool,
+    /// Whether it stops once in the middle of a step, until told to go on.
+    pub(crate) stops: bool,
+}
+
+/// What a worker tells.
+#[derive(Serialize, Deserialize)]
+pub(crate) enum Report {
+    /// As the database has confirmed it.
+    Committed {
+        order: i64,
+        state: State,
+        entry: String,
+    },
+    AlreadyLost {
+        order: i64,
+        state: State,
+    },
+    /// Between the effect of a step and its commit.
+    Stops {
+        order: i64,
+        state: State,
+    },
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum State {
+    Reserved,
+    Paid,
+    Packed,
+    Shipped,
+}
+
+impl State {
+    pub(crate) const STEPS: [Self; 3] = [Self::Paid, Self::Packed, Self::Shipped];
+
+    /// What comes next, if anything does.
+    fn next(self) -> Option<Self> {
+        Self::STEPS.into_iter().find(|next| *next > self)
+    }
+}
+
+/// The saga's state. It says nothing of the lock, which is in the same document.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct Order {
+    #[serde(rename = "_id")]
+    pub(crate) id: i64,
+    pub(crate) state: State,
+    /// Who has done which step.
+    pub(crate) log: Vec<String>,
+}
+
+struct Worker {
+    name: String,
+    orders: Collection<Order>,
+    effects: Collection<Document>,
+    /// None to see what happens without.
+    locks: Option<DocumentLocks<Order>>,
+    steps: usize,
+}
+
+impl Worker {
+    /// Orders that have not been shipped, in any order.
+    async fn open(&self) -> Result<Vec<i64>, Failure> {
+        let found = self.orders.find(doc! { "state": { "$ne": "shipped" } }).await?;
+        let mut open: Vec<_> = found.map_ok(|order| order.id).try_collect().await?;
+        fastrand::shuffle(&mut open);
+        Ok(open)
+    }
+
+    /// Locks one of the orders. None if all are locked, and stay so for a while.
+    async fn lock(&self, locks: &DocumentLocks<Order>, open: &[i64]) -> Result<Option<DocumentGuard<Order>>, Failure> {
+        for id in open {
+            if let Locked::Held(order) = locks.try_lock(*id).await? {
+                return Ok(Some(order));
+            }
+        }
+        Ok(locks.try_lock(open[0]).within(PATIENCE).await?.held())
+    }
+
+    /// What the step is about, somewhere else: by its key the other side knows a repetition.
+    async fn effect(&self, order: i64, state: State) -> Result<(), Failure> {
+        sleep(Duration::from_millis(fastrand::u64(10..50))).await;
+        let key = doc! { "_id": format!("{order}/{state:?}") };
+        self.effects.update_one(key, doc! { "$inc": { "asked": 1 } }).upsert(true).await?;
+        Ok(())
+    }
+
+    /// One step of one order; false if there is none left to do.
+    async fn step(&mut self, stop: &mut Option<Orders>) -> Result<bool, Failure> {
+        let open = self.open().await?;
+        let Some(first) = open.first() else { return Ok(false) };
+        let guard = match &self.locks {
+            Some(locks) => match self.lock(locks, &open).await? {
+                Some(guard) => Some(guard),
+                None => return Ok(true),
+            },
+            None => None,
+        };
+        let order = match &guard {
+            Some(guard) => guard.document().clone(),
+            None => self.orders.find_one(doc! { "_id": first }).await?.ok_or("an order has gone")?,
+        };
+        // Shipped by another worker in between: the guard is dropped, and unlocks.
+        let Some(state) = order.state.next() else { return Ok(true) };
+        self.effect(order.id, state).await?;
+        if self.steps >= FIRST_STEPS
+            && let Some(mut orders) = stop.take()
+        {
+            report(&Report::Stops { order: order.id, state });
+            // Asleep, it hears nothing; and when it wakes up, it commits before it looks.
+            let Some(()) = orders.next().await? else { return Ok(false) };
+        }
+        self.steps += 1;
+        let entry = format!("{state:?} by {} in step {}", self.name, self.steps);
+        let mut log = order.log;
+        log.push(entry.clone());
+        let committed = match guard {
+            Some(guard) => {
+                let change = Change::new().set_serialized("state", &state).set("log", log);
+                match guard.commit(change).await {
+                    Ok(()) => true,
+                    Err(CommitError::AlreadyLost(_)) => false,
+                    Err(other) => return Err(other.into_error().into()),
+                }
+            }
+            None => {
+                let state = bson::to_bson(&state)?;
+                let change = doc! { "$set": { "state": state, "log": log } };
+                self.orders.update_one(doc! { "_id": order.id }, change).await?.matched_count == 1
+            }
+        };
+        report(&match committed {
+            true => Report::Committed { order: order.id, state, entry },
+            false => Report::AlreadyLost { order: order.id, state },
+        });
+        Ok(true)
+    }
+}
+
+/// The worker as a process of its own, until all orders are shipped.
+pub(crate) async fn play(setting: Setting, orders: Orders) -> Result<(), Failure> {
+    let mongo = Database::client(&setting.mongodb).await?;
+    let database = mongo.database(&setting.database);
+    let documents = database.collection(ORDERS);
+    let locks = match setting.locked {
+        true => {
+            let lease = LeaseOptions::new().ttl(LEASE);
+            Some(DocumentLocks::builder(&documents).integer_ids().lease(lease).owner(&*setting.name).build()?)
+        }
+        false => None,
+    };
+    let mut worker = Worker {
+        name: setting.name,
+        orders: documents,
+        effects: database.collection(EFFECTS),
+        locks: locks.clone(),
+        steps: 0,
+    };
+    let mut stop = setting.stops.then_some(orders);
+    while worker.step(&mut stop).await? {}
+    if let Some(locks) = locks {
+        locks.provider().close().await?;
+    }
+    mongo.shutdown().await;
+    Ok(())
+}

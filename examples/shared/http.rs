@@ -1,0 +1,84 @@
+//! Real requests over real connections.
+
+use axum::Router;
+use axum::body::{Body, Bytes, to_bytes};
+use axum::http::request::Parts;
+use axum::http::{Method, Request, Response};
+use hyper_util::client::legacy;
+use hyper_util::client::legacy::connect::HttpConnector;
+use hyper_util::rt::TokioExecutor;
+use tokio::net::TcpListener;
+use tokio::task::JoinHandle;
+
+use crate::Failure;
+
+/// More than any body in here.
+const LONGEST: usize = 64 * 1024;
+
+/// Why there was no answer.
+#[derive(Debug)]
+pub enum NoAnswer {
+    /// There was no connection, so nobody has seen the request.
+    Unconnected,
+    /// The connection ended before the answer did. Nobody knows what was done.
+    Broken,
+}
+
+/// An HTTP client with a pool of connections. Clones share it.
+#[derive(Clone, Debug)]
+pub struct HttpClient(legacy::Client<HttpConnector, Body>);
+
+impl HttpClient {
+    /// A client without connections.
+    #[must_use]
+    pub fn new() -> Self {
+        let mut connector = HttpConnector::new();
+        connector.set_nodelay(true);
+        Self(legacy::Client::builder(TokioExecutor::new()).build(connector))
+    }
+
+    /// Sends a request and reads all of the answer.
+    ///
+    /// # Errors
+    /// If there is no whole answer.
+    pub async fn send(&self, parts: Parts, body: Bytes) -> Result<Response<Bytes>, NoAnswer> {
+        let request = Request::from_parts(parts, Body::from(body));
+        let response = self.0.request(request).await.map_err(|error| match error.is_connect() {
+            true => NoAnswer::Unconnected,
+            false => NoAnswer::Broken,
+        })?;
+        let (parts, body) = response.into_parts();
+        let body = to_bytes(Body::new(body), LONGEST).await.map_err(|_| NoAnswer::Broken)?;
+        Ok(Response::from_parts(parts, body))
+    }
+
+    /// Sends a request without special headers.
+    ///
+    /// # Errors
+    /// If there is no whole answer.
+    pub async fn call(&self, method: Method, uri: &str, body: String) -> Result<Response<Bytes>, NoAnswer> {
+        let request = Request::builder().method(method).uri(uri).body(()).map_err(|_| NoAnswer::Unconnected)?;
+        self.send(request.into_parts().0, body.into()).await
+    }
+}
+
+impl Default for HttpClient {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+/// Serves a router on this port of this machine, or on a free one for 0, in a task. Returns the address for people and programs.
+///
+/// # Errors
+/// If it cannot listen there.
+pub async fn serve(router: Router, port: u16) -> Result<(String, JoinHandle<()>), Failure> {
+    let listener = TcpListener::bind(("127.0.0.1", port)).await?;
+    let address = format!("http://{}", listener.local_addr()?);
+    let task = tokio::spawn(async move {
+        if let Err(error) = axum::serve(listener, router).await {
+            eprintln!("a server stopped: {error}");
+        }
+    });
+    Ok((address, task))
+}

@@ -1,0 +1,217 @@
+//! A session: the part that looks like an application.
+
+use std::time::Duration;
+
+use distlock_api::{LockGuard, LockProvider, LockProviderExt};
+use distlock_examples::{Database, Failure, Orders, report};
+use distlock_mongo::mongodb::Collection;
+use distlock_mongo::mongodb::bson::doc;
+use distlock_mongo::{Fence, Fenced, MongoProvider};
+use futures_util::TryStreamExt;
+use serde::{Deserialize, Serialize};
+use tokio::time::sleep;
+
+use crate::{EDITS, ITEMS, LOCKS};
+
+/// So many items are checked out at once.
+const AT_ONCE: usize = 2;
+/// How long to wait for an item if all that are open are taken.
+const PATIENCE: Duration = Duration::from_millis(500);
+
+/// What a session is told.
+#[derive(Serialize, Deserialize)]
+pub(crate) struct Setting {
+    pub(crate) session: String,
+    pub(crate) mongodb: String,
+    pub(crate) database: String,
+    pub(crate) locked: bool,
+    pub(crate) fenced: bool,
+    pub(crate) habit: Habit,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) enum Habit {
+    /// Works until all is done.
+    Diligent,
+    /// Logs out in the middle, with items checked out.
+    LogsOut,
+    /// Thinks, with items checked out, until told to go on.
+    Lingers,
+}
+
+/// What a session tells.
+#[derive(Serialize, Deserialize)]
+pub(crate) enum Report {
+    CheckedOut {
+        item: String,
+    },
+    /// As the database has confirmed it.
+    Saved {
+        item: String,
+        edit: String,
+    },
+    Refused {
+        item: String,
+        token: u64,
+        newest: u64,
+    },
+    Lingers {
+        items: Vec<String>,
+    },
+    LoggedOut {
+        freed: u64,
+    },
+}
+
+/// A work item.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct Item {
+    #[serde(rename = "_id")]
+    pub(crate) id: String,
+    /// Who has edited it, and each session's number of the edit. The whole list is read and written, as an editor does with a text.
+    pub(crate) edits: Vec<String>,
+}
+
+/// An item on the desk.
+struct CheckedOut {
+    item: Item,
+    guard: Option<LockGuard>,
+}
+
+struct Session {
+    name: String,
+    items: Collection<Item>,
+    /// None to see what happens without.
+    locks: Option<MongoProvider>,
+    fenced: bool,
+    edits: usize,
+}
+
+impl Session {
+    /// Items that want more edits, in any order.
+    async fn open(&self) -> Result<Vec<String>, Failure> {
+        let last = format!("edits.{}", EDITS - 1);
+        let found = self.items.find(doc! { last: { "$exists": false } }).await?;
+        let mut open: Vec<_> = found.map_ok(|item| item.id).try_collect().await?;
+        fastrand::shuffle(&mut open);
+        Ok(open)
+    }
+
+    /// Some items that nobody else has.
+    async fn check_out(&self, open: &[String]) -> Result<Vec<CheckedOut>, Failure> {
+        let mut desk = Vec::new();
+        for id in open {
+            if desk.len() == AT_ONCE {
+                break;
+            }
+            let guard = match &self.locks {
+                None => None,
+                Some(locks) => match locks.try_acquire(id).await? {
+                    Some(guard) => Some(guard),
+                    None => continue,
+                },
+            };
+            desk.extend(self.take(id, guard).await?);
+        }
+        // All are taken: stand in line for one.
+        if let (true, Some(locks)) = (desk.is_empty(), &self.locks)
+            && let Some(guard) = locks.try_acquire(&open[0]).within(PATIENCE).await?
+        {
+            desk.extend(self.take(&open[0], Some(guard)).await?);
+        }
+        Ok(desk)
+    }
+
+    /// Reads an item that is ours now. None if it has been done meanwhile.
+    async fn take(&self, id: &str, guard: Option<LockGuard>) -> Result<Option<CheckedOut>, Failure> {
+        let item = match &guard {
+            // Reading begins with a stamp: from now on no earlier holder's save is accepted, although this one has saved nothing yet.
+            Some(guard) if self.fenced => Fence::of(guard)?.claim(&self.items, doc! { "_id": id }).await?.accepted(),
+            _ => self.items.find_one(doc! { "_id": id }).await?,
+        };
+        let item = item.filter(|item| item.edits.len() < EDITS);
+        if let Some(item) = &item {
+            report(&Report::CheckedOut { item: item.id.clone() });
+        }
+        Ok(item.map(|item| CheckedOut { item, guard }))
+    }
+
+    /// Edits an item, saves it whole, and checks it in.
+    async fn finish(&mut self, CheckedOut { mut item, guard }: CheckedOut) -> Result<(), Failure> {
+        self.edits += 1;
+        let edit = format!("{}/{}", self.name, self.edits);
+        item.edits.push(edit.clone());
+        let (this, change) = (doc! { "_id": &item.id }, doc! { "$set": { "edits": &item.edits } });
+        let saved = match &guard {
+            Some(guard) if self.fenced => Fence::of(guard)?.update_one(&self.items, this, change).await?,
+            _ => match self.items.update_one(this, change).await?.matched_count {
+                0 => Fenced::NoDocument,
+                _ => Fenced::Accepted(()),
+            },
+        };
+        match (saved, &guard) {
+            (Fenced::Accepted(()), _) => report(&Report::Saved { item: item.id, edit }),
+            (Fenced::FencedOff { newest }, Some(guard)) => {
+                let token = guard.fencing_token().get();
+                report(&Report::Refused { item: item.id, token, newest: newest.get() });
+            }
+            _ => return Err(format!("{} has gone", item.id).into()),
+        }
+        if let Some(guard) = guard {
+            // Too late if the session was ended meanwhile. The save was told the same, and that is what counts.
+            let _ = guard.release().await?;
+        }
+        Ok(())
+    }
+
+    /// Gives back all that the session has, in one call.
+    async fn log_out(&self) -> Result<u64, Failure> {
+        let Some(admin) = self.locks.as_ref().and_then(LockProvider::admin) else { return Ok(0) };
+        Ok(admin.release_owner(&self.name, "log-out").await?)
+    }
+}
+
+/// The session as a process of its own, until all items are done.
+pub(crate) async fn play(setting: Setting, mut orders: Orders) -> Result<(), Failure> {
+    let mongo = Database::client(&setting.mongodb).await?;
+    let database = mongo.database(&setting.database);
+    let locks = match setting.locked {
+        // The owner is the session. Leases of 30 s, as nobody says otherwise.
+        true => Some(MongoProvider::builder(database.clone()).collection(LOCKS).owner(&*setting.session).build()?),
+        false => None,
+    };
+    let items = database.collection(ITEMS);
+    let mut session = Session { name: setting.session, items, locks: locks.clone(), fenced: setting.fenced, edits: 0 };
+    let mut habit = setting.habit;
+    loop {
+        let open = session.open().await?;
+        if open.is_empty() {
+            break;
+        }
+        let desk = session.check_out(&open).await?;
+        // Before it has a habit, it works a while.
+        if session.edits >= AT_ONCE && !desk.is_empty() {
+            match std::mem::replace(&mut habit, Habit::Diligent) {
+                Habit::Diligent => {}
+                Habit::LogsOut => {
+                    report(&Report::LoggedOut { freed: session.log_out().await? });
+                    break;
+                }
+                Habit::Lingers => {
+                    report(&Report::Lingers { items: desk.iter().map(|on| on.item.id.clone()).collect() });
+                    // Asleep, it hears nothing of what happens to its session; and when it wakes up, it saves before it looks.
+                    let Some(()) = orders.next().await? else { break };
+                }
+            }
+        }
+        sleep(Duration::from_millis(fastrand::u64(60..180))).await;
+        for item in desk {
+            session.finish(item).await?;
+        }
+    }
+    if let Some(locks) = locks {
+        locks.close().await?;
+    }
+    mongo.shutdown().await;
+    Ok(())
+}

@@ -1,0 +1,89 @@
+//! Whether all was as promised: what the sessions were told that they had saved, against what is in the items.
+
+use std::collections::{BTreeMap, HashMap};
+use std::time::{Duration, Instant};
+
+use distlock_api::LeaseOptions;
+
+use crate::EDITS;
+use crate::session::Item;
+
+/// What was told.
+#[derive(Debug, Default)]
+pub(crate) struct Journal {
+    /// By edit, the item.
+    saved: BTreeMap<String, String>,
+    pub(crate) refused: u64,
+    /// How many locks were given back when each session ended early.
+    pub(crate) freed: Vec<u64>,
+    /// Items of sessions that were ended, and when.
+    orphans: HashMap<String, (String, Instant)>,
+    waits: Vec<Duration>,
+}
+
+impl Journal {
+    pub(crate) fn saved(&mut self, item: String, edit: String) {
+        self.saved.insert(edit, item);
+    }
+
+    pub(crate) fn ended(&mut self, session: &str, items: &[String]) {
+        let now = Instant::now();
+        self.orphans.extend(items.iter().map(|item| (item.clone(), (session.to_owned(), now))));
+    }
+
+    /// Somebody has checked an item out; how long after the session before was ended, if it was.
+    pub(crate) fn taken(&mut self, who: &str, item: &str) -> Option<Duration> {
+        self.orphans.get(item).filter(|(session, _)| session != who)?;
+        let (_, since) = self.orphans.remove(item)?;
+        let wait = since.elapsed();
+        self.waits.push(wait);
+        Some(wait)
+    }
+
+    /// Prints the sums, and returns what was not as promised. An edit of a session that was killed may be there without having been confirmed.
+    pub(crate) fn compare(&self, items: &[Item], killed: &[&str]) -> Vec<String> {
+        let mut found: BTreeMap<&str, (usize, &str)> = BTreeMap::new();
+        for item in items {
+            for edit in &item.edits {
+                found.entry(edit).or_insert((0, &item.id)).0 += 1;
+            }
+        }
+        let lost =
+            self.saved.iter().filter(|(edit, item)| found.get(&***edit).is_none_or(|(_, at)| at != item)).count();
+        let twice = found.values().filter(|(times, _)| *times > 1).count();
+        let of_the_dead = |edit: &str| killed.iter().any(|name| edit.split('/').next() == Some(name));
+        let unknown = found.keys().filter(|edit| !self.saved.contains_key(**edit) && !of_the_dead(edit)).count();
+        let undone = items.iter().filter(|item| item.edits.len() != EDITS).count();
+        let freed: u64 = self.freed.iter().sum();
+        let longest = self.waits.iter().max().copied();
+        println!("  items        {}, each to be edited {EDITS} times, {undone} of them not", items.len());
+        println!("  edits        {} confirmed, {} in the items", self.saved.len(), found.len());
+        println!("  lost edits   {lost}");
+        println!("  twice        {twice}");
+        println!("  late saves   {} refused", self.refused);
+        println!("  sessions     {} ended early, {freed} items given back", self.freed.len());
+        if let Some(longest) = longest {
+            let ttl = LeaseOptions::DEFAULT_TTL.as_secs();
+            println!(
+                "  next holder  {:.1} ms after the end of a session at the latest; leases last {ttl} s",
+                longest.as_secs_f64() * 1e3
+            );
+        }
+
+        let mut complaints = Vec::new();
+        let mut expect = |good: bool, complaint: String| complaints.extend((!good).then_some(complaint));
+        expect(lost == 0, format!("{lost} edits were lost"));
+        expect(twice + unknown == 0, format!("{} edits are there twice or by nobody", twice + unknown));
+        expect(undone == 0 && !items.is_empty(), format!("{undone} items have another number of edits"));
+        expect(self.refused > 0, "no late save was refused".to_owned());
+        expect(
+            self.freed.len() == 3 && self.freed.iter().all(|freed| *freed > 0),
+            "a session gave nothing back".to_owned(),
+        );
+        expect(
+            longest.is_some_and(|longest| longest < LeaseOptions::DEFAULT_TTL / 2),
+            "the items of a dead session were not taken soon".to_owned(),
+        );
+        complaints
+    }
+}

@@ -1,0 +1,148 @@
+//! Who waits for a key.
+
+use std::collections::VecDeque;
+use std::task::Waker;
+
+use distlock_api::Holder;
+
+use super::Hold;
+use super::spin::Thread;
+
+/// Places that were given up are cleared away when there are more of them than of others, and at least this many.
+const MANY: usize = 16;
+
+/// Waiters in the order of their tokens, which is that of their calls (C15).
+///
+/// One that gives up leaves a gap, so that nobody behind it is moved: giving up costs a search, however many wait. Neither the first nor the last place is
+/// ever a gap, and no more than half of all are, a few aside.
+#[derive(Default)]
+pub(super) struct Queue {
+    places: VecDeque<(u64, Option<Waiter>)>,
+    gaps: usize,
+}
+
+pub(super) struct Waiter {
+    /// None as long as the waiter looks by itself.
+    pub(super) waker: Option<Waker>,
+    pub(super) thread: Thread,
+    pub(super) holder: Holder,
+    pub(super) hold: Option<Hold>,
+}
+
+impl Queue {
+    #[inline]
+    pub(super) fn is_empty(&self) -> bool {
+        self.places.is_empty()
+    }
+
+    /// How many wait.
+    pub(super) fn len(&self) -> usize {
+        self.places.len() - self.gaps
+    }
+
+    /// One more, with a token greater than all before.
+    pub(super) fn push(&mut self, token: u64, waiter: Waiter) {
+        self.places.push_back((token, Some(waiter)));
+    }
+
+    /// Whose turn it is.
+    pub(super) fn pop(&mut self) -> Option<(u64, Waiter)> {
+        let first = self.places.pop_front();
+        if self.gaps > 0 {
+            self.trim();
+        }
+        first.and_then(|(token, waiter)| Some((token, waiter?)))
+    }
+
+    pub(super) fn find(&mut self, token: u64) -> Option<&mut Waiter> {
+        let at = self.position(token)?;
+        self.places[at].1.as_mut()
+    }
+
+    pub(super) fn remove(&mut self, token: u64) -> Option<Waiter> {
+        let at = self.position(token)?;
+        let waiter = self.places[at].1.take()?;
+        self.gaps += 1;
+        self.trim();
+        if self.gaps > MANY.max(self.len()) {
+            self.places.retain(|(_, waiter)| waiter.is_some());
+            self.gaps = 0;
+        }
+        Some(waiter)
+    }
+
+    /// All that wait.
+    pub(super) fn into_waiters(self) -> impl Iterator<Item = Waiter> {
+        self.places.into_iter().filter_map(|(_, waiter)| waiter)
+    }
+
+    fn position(&self, token: u64) -> Option<usize> {
+        self.places.binary_search_by_key(&token, |(of, _)| *of).ok()
+    }
+
+    /// Clears the gaps at both ends.
+    fn trim(&mut self) {
+        while self.places.front().is_some_and(|(_, waiter)| waiter.is_none()) {
+            self.places.pop_front();
+            self.gaps -= 1;
+        }
+        while self.places.back().is_some_and(|(_, waiter)| waiter.is_none()) {
+            self.places.pop_back();
+            self.gaps -= 1;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn waiter() -> Waiter {
+        Waiter { waker: None, thread: Thread::this(), holder: Holder::new(), hold: None }
+    }
+
+    fn queue(tokens: impl IntoIterator<Item = u64>) -> Queue {
+        let mut queue = Queue::default();
+        tokens.into_iter().for_each(|token| queue.push(token, waiter()));
+        queue
+    }
+
+    /// The tokens in the order in which they are served.
+    fn served(mut queue: Queue) -> Vec<u64> {
+        std::iter::from_fn(|| queue.pop().map(|(token, _)| token)).collect()
+    }
+
+    #[test]
+    fn whoever_leaves_changes_nobodys_place() {
+        let mut queue = queue([2, 3, 5, 8, 13]);
+        assert!(queue.remove(4).is_none());
+        for token in [5, 2, 13] {
+            assert!(queue.remove(token).is_some() && queue.remove(token).is_none() && queue.find(token).is_none());
+        }
+        assert_eq!(queue.len(), 2);
+        assert!(queue.find(3).is_some() && queue.find(8).is_some());
+        assert_eq!(served(queue), [3, 8]);
+    }
+
+    #[test]
+    fn gaps_do_not_pile_up_between_those_who_stay() {
+        let mut queue = queue([0]);
+        for token in 1..1_000 {
+            queue.push(token, waiter());
+            if token > 1 {
+                assert!(queue.remove(token - 1).is_some());
+            }
+            assert!(queue.places.len() <= 2 + MANY + 1, "{} places for {}", queue.places.len(), queue.len());
+        }
+        assert_eq!(served(queue), [0, 999]);
+    }
+
+    #[test]
+    fn an_empty_queue_has_no_places() {
+        let mut queue = queue(0..10);
+        for token in [3, 4, 0, 9, 5, 6, 7, 8, 2, 1] {
+            assert!(queue.remove(token).is_some());
+        }
+        assert!(queue.is_empty() && queue.gaps == 0 && queue.pop().is_none());
+    }
+}

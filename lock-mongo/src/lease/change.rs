@@ -1,0 +1,283 @@
+//! What an application changes in a document that holds a lease, as stages of a pipeline that leave the lease and the `_id` alone.
+
+use distlock_api::{LockError, LockKey, Result};
+use mongodb::bson::{Bson, Document, doc};
+
+use super::{ID, Layout, literal};
+
+/// What the server's error says when a path leads through something else than sub-documents.
+pub(crate) const NO_SUB_DOCUMENT: &str = "distlock: no sub-document but ";
+
+/// A change, before it is known of which document.
+#[derive(Clone, Debug)]
+pub(crate) enum Form {
+    /// One field after the other, each by the names on its path.
+    Fields(Vec<(Vec<String>, Edit)>),
+    /// All but the lease and the `_id`.
+    Whole(Document),
+    /// The stages of an expert.
+    Stages(Vec<Document>),
+}
+
+#[derive(Clone, Debug)]
+pub(crate) enum Edit {
+    Set(Bson),
+    Unset,
+}
+
+impl Layout {
+    /// The stages of a change of a key's document.
+    pub(crate) fn change(&self, form: &Form, key: &LockKey) -> Result<Vec<Document>> {
+        let Some(field) = self.whole() else {
+            return Err(LockError::invalid_options("a record in a lock collection is nothing else than a lock"));
+        };
+        match form {
+            Form::Fields(edits) => {
+                let mut stages = Vec::new();
+                for (path, edit) in edits {
+                    check_name(path.first().map_or("", |name| name), field)?;
+                    append(&mut stages, path, edit);
+                }
+                Ok(stages)
+            }
+            Form::Whole(document) => {
+                if document.contains_key(field) {
+                    return refuse(format!("the new document has a field {field:?} itself, where the lock is"));
+                }
+                if document.get(ID).is_some_and(|id| self.key(id).as_ref() != Some(key)) {
+                    return refuse("the new document has another `_id`".into());
+                }
+                // The identity first, as everywhere, and as it was: 7 stays 7 and does not become 7.0.
+                let id = format!("${ID}");
+                let kept = doc! { ID: &id, field: format!("${field}") };
+                let merged = doc! { "$mergeObjects": [{ ID: id }, literal(document.clone()), kept] };
+                Ok(vec![doc! { "$replaceWith": merged }])
+            }
+            Form::Stages(stages) => stages.iter().map(|stage| self.kept_in(stage, field)).collect(),
+        }
+    }
+
+    /// A stage of an expert, after which the lease and the `_id` are what they were.
+    fn kept_in(&self, stage: &Document, field: &str) -> Result<Document> {
+        let mut parts = stage.iter();
+        let (Some((name, argument)), None) = (parts.next(), parts.next()) else {
+            return refuse("a stage of a pipeline has one operator".into());
+        };
+        match (name.as_str(), argument) {
+            ("$set" | "$addFields", Bson::Document(fields)) => {
+                fields.keys().try_for_each(|path| check_path(path, field))?;
+                Ok(stage.clone())
+            }
+            ("$unset", Bson::String(path)) => {
+                check_path(path, field)?;
+                Ok(stage.clone())
+            }
+            ("$unset", Bson::Array(paths)) => {
+                paths.iter().filter_map(Bson::as_str).try_for_each(|path| check_path(path, field))?;
+                Ok(stage.clone())
+            }
+            ("$project", Bson::Document(fields)) => {
+                fields
+                    .keys()
+                    .filter(|path| *path != ID || !is_kept(&fields[ID]))
+                    .try_for_each(|path| check_path(path, field))?;
+                let mut fields = fields.clone();
+                // One that names what stays would leave the lease out.
+                if fields.iter().any(|(path, value)| path != ID && names_what_stays(value)) {
+                    fields.insert(field, 1);
+                }
+                Ok(doc! { "$project": fields })
+            }
+            ("$replaceWith", new) => Ok(replaced_by(new, field)),
+            ("$replaceRoot", Bson::Document(root)) if root.len() == 1 && root.contains_key("newRoot") => {
+                Ok(replaced_by(&root["newRoot"], field))
+            }
+            _ => refuse(format!("{name} is not a stage of a change, or has another argument than it needs")),
+        }
+    }
+}
+
+/// What is no document stays what it is, for the server to refuse.
+fn replaced_by(new: &Bson, field: &str) -> Document {
+    let kept = doc! { ID: format!("${ID}"), field: format!("${field}") };
+    doc! { "$replaceWith": { "$let": {
+        "vars": { "new": new.clone() },
+        "in": { "$cond": [
+            { "$eq": [{ "$type": "$$new" }, "object"] },
+            { "$mergeObjects": ["$$new", kept] },
+            "$$new",
+        ] },
+    } } }
+}
+
+fn names_what_stays(value: &Bson) -> bool {
+    match value {
+        Bson::Document(nested) => {
+            nested.is_empty() || nested.iter().any(|(name, value)| name.starts_with('$') || names_what_stays(value))
+        }
+        value => is_kept(value),
+    }
+}
+
+/// Whether a projection's value means "stays", or a new value.
+fn is_kept(value: &Bson) -> bool {
+    match value {
+        Bson::Boolean(kept) => *kept,
+        Bson::Int32(number) => *number != 0,
+        Bson::Int64(number) => *number != 0,
+        Bson::Double(number) => *number != 0.0,
+        _ => true,
+    }
+}
+
+fn check_path(path: &str, field: &str) -> Result<()> {
+    check_name(path.split('.').next().unwrap_or_default(), field)
+}
+
+fn check_name(name: &str, field: &str) -> Result<()> {
+    if name == field {
+        return refuse(format!("the change touches {field:?}, where the lock is"));
+    }
+    if name == ID {
+        return refuse("an `_id` never changes".into());
+    }
+    Ok(())
+}
+
+fn refuse<T>(message: String) -> Result<T> {
+    Err(LockError::invalid_options(message))
+}
+
+/// Adds an edit, to the last stage if both are plain.
+fn append(stages: &mut Vec<Document>, path: &[String], edit: &Edit) {
+    if let ([name], Edit::Set(value)) = (path, edit)
+        && !name.contains('.')
+        && !name.starts_with('$')
+    {
+        let value = literal(value.clone());
+        match stages.last_mut().and_then(|stage| stage.get_document_mut("$set").ok()) {
+            Some(fields) => _ = fields.insert(name, value),
+            None => stages.push(doc! { "$set": { name: value } }),
+        }
+        return;
+    }
+    let edited = match edit {
+        Edit::Set(value) => set_in("$$ROOT", path, &literal(value.clone()), 0),
+        Edit::Unset => unset_in("$$ROOT", path, 0),
+    };
+    stages.push(doc! { "$replaceWith": edited });
+}
+
+/// The document of an expression with a field set. Sub-documents on the way are made if they are missing; anything else on the way is an error, because it
+/// would be overwritten, or, in an array, each element would get the field.
+fn set_in(input: &str, path: &[String], value: &Bson, depth: usize) -> Bson {
+    let [name, rest @ ..] = path else { return value.clone() };
+    if rest.is_empty() {
+        return doc! { "$setField": { "field": literal(name), "input": input, "value": value.clone() } }.into();
+    }
+    let (found, inner) = (format!("found{depth}"), format!("inner{depth}"));
+    let kind = doc! { "$type": format!("$${found}") };
+    let sub_document = doc! { "$switch": {
+        "branches": [
+            { "case": { "$eq": [&kind, "object"] }, "then": format!("$${found}") },
+            { "case": { "$eq": [&kind, "missing"] }, "then": literal(doc! {}) },
+        ],
+        "default": { "$toLong": { "$concat": [NO_SUB_DOCUMENT, &kind] } },
+    } };
+    let new = doc! { "$let": {
+        "vars": { &found: { "$getField": { "field": literal(name), "input": input } } },
+        "in": { "$let": {
+            "vars": { &inner: sub_document },
+            "in": set_in(&format!("$${inner}"), rest, value, depth + 1),
+        } },
+    } };
+    doc! { "$setField": { "field": literal(name), "input": input, "value": new } }.into()
+}
+
+/// The document of an expression without a field, if it is there.
+fn unset_in(input: &str, path: &[String], depth: usize) -> Bson {
+    let [name, rest @ ..] = path else { return input.into() };
+    if rest.is_empty() {
+        return doc! { "$unsetField": { "field": literal(name), "input": input } }.into();
+    }
+    let found = format!("found{depth}");
+    let here = format!("$${found}");
+    let without =
+        doc! { "$setField": { "field": literal(name), "input": input, "value": unset_in(&here, rest, depth + 1) } };
+    doc! { "$let": {
+        "vars": { found: { "$getField": { "field": literal(name), "input": input } } },
+        "in": { "$cond": [{ "$eq": [{ "$type": here }, "object"] }, without, input] },
+    } }
+    .into()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use distlock_api::ErrorKind;
+
+    use super::*;
+    use crate::ids::IntegerIds;
+
+    fn change(form: Form) -> Result<Vec<Document>> {
+        Layout::within("lock", Arc::new(IntegerIds)).change(&form, &LockKey::new("7").unwrap())
+    }
+
+    fn stages(stages: Vec<Document>) -> Result<Vec<Document>> {
+        change(Form::Stages(stages))
+    }
+
+    fn is_refused(result: Result<Vec<Document>>) -> bool {
+        result.is_err_and(|error| error.kind() == ErrorKind::InvalidOptions)
+    }
+
+    #[test]
+    fn plain_fields_are_set_together() {
+        let set = |name: &str, value: i32| (vec![name.to_owned()], Edit::Set(value.into()));
+        let stages = change(Form::Fields(vec![set("a", 1), set("b", 2), set("$c", 3), set("d", 4)])).unwrap();
+        assert_eq!(stages.len(), 3);
+        assert_eq!(stages[0], doc! { "$set": { "a": { "$literal": 1 }, "b": { "$literal": 2 } } });
+    }
+
+    #[test]
+    fn the_lease_and_the_identity_are_out_of_reach() {
+        for path in [&["lock"][..], &["_id"], &["lock", "lockId"], &["_id", "a"]] {
+            let path: Vec<String> = path.iter().map(ToString::to_string).collect();
+            assert!(is_refused(change(Form::Fields(vec![(path.clone(), Edit::Set(1.into()))]))), "{path:?}");
+            assert!(is_refused(change(Form::Fields(vec![(path, Edit::Unset)]))));
+        }
+        assert!(is_refused(change(Form::Whole(doc! { "lock": 1 }))));
+        assert!(is_refused(change(Form::Whole(doc! { "_id": 8 }))));
+        assert!(is_refused(change(Form::Whole(doc! { "_id": "7" }))));
+        assert!(change(Form::Whole(doc! { "_id": 7, "locks": 1 })).is_ok());
+        for stage in [
+            doc! { "$set": { "lock": 1 } },
+            doc! { "$set": { "lock.lockId": 1 } },
+            doc! { "$addFields": { "_id": 1 } },
+            doc! { "$unset": "lock" },
+            doc! { "$unset": ["a", "lock.expiresAt"] },
+            doc! { "$project": { "lock": 0 } },
+            doc! { "$project": { "_id": 0 } },
+            doc! { "$project": { "a": 1, "lock.lockId": 1 } },
+            doc! { "$match": {} },
+            doc! { "$set": { "a": 1 }, "$unset": "b" },
+            doc! {},
+        ] {
+            assert!(is_refused(stages(vec![stage.clone()])), "{stage}");
+        }
+    }
+
+    #[test]
+    fn a_projection_that_names_what_stays_keeps_the_lease() {
+        let project = |fields: Document| stages(vec![doc! { "$project": fields }]).unwrap().remove(0);
+        for named in
+            [doc! { "a": 1 }, doc! { "a": "$b" }, doc! { "a": { "b": true } }, doc! { "a": { "$add": [1, 2] } }]
+        {
+            assert!(project(named).get_document("$project").unwrap().contains_key("lock"));
+        }
+        for left_out in [doc! { "a": 0 }, doc! { "a": { "b": false } }] {
+            assert!(!project(left_out).get_document("$project").unwrap().contains_key("lock"));
+        }
+    }
+}

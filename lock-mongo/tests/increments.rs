@@ -1,0 +1,257 @@
+//! Thousands of read-modify-write increments of 16 locked documents, by four processes of which one after the other is killed, or stopped for longer than its
+//! leases last, at random moments: no increment is lost, and none is made twice.
+//!
+//! Each document also counts the increments of each process, in the same commit. What a process has been told to be committed must be there; what
+//! is there beyond that are commits that the process was killed in.
+//!
+//! 2,000 increments unless `DISTLOCK_INCREMENTS` says otherwise: `DISTLOCK_INCREMENTS=10000 cargo test -p distlock-mongo --test increments`.
+
+use std::collections::BTreeMap;
+use std::process::{ExitCode, Stdio};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use distlock_api::ErrorKind;
+use distlock_conformance::server::{MongoServer, Topology};
+use distlock_mongo::mongodb::bson::{Document, doc};
+use distlock_mongo::mongodb::{Client, Collection};
+use distlock_mongo::{Change, CommitError, DocumentLocks};
+use futures_util::TryStreamExt;
+use libtest_mimic::{Arguments, Failed, Trial};
+use serde::{Deserialize, Serialize};
+use tokio::io::{AsyncBufReadExt, BufReader};
+use tokio::process::{Child, Command};
+use tokio::task::{JoinHandle, JoinSet};
+
+const DOCUMENTS: i64 = 16;
+const PROCESSES: usize = 4;
+/// At once in one process.
+const TASKS: u64 = 4;
+const DEFAULT_TOTAL: i64 = 2_000;
+/// Many times what they take on an idle machine.
+const BOUND_OF_EACH: Duration = Duration::from_millis(60);
+/// `<uri> <collection> <name> <increments of each document>`
+const CHILD: &str = "DISTLOCK_INCREMENTS_CHILD";
+const TOTAL: &str = "DISTLOCK_INCREMENTS";
+
+#[derive(Debug, Serialize, Deserialize)]
+struct Counter {
+    _id: i64,
+    value: i64,
+    by: BTreeMap<String, i64>,
+    /// The token of the last one who was here.
+    token: i64,
+}
+
+fn main() -> ExitCode {
+    let runtime =
+        tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().expect("a runtime");
+    if let Ok(job) = std::env::var(CHILD) {
+        runtime.block_on(work(&job));
+        return ExitCode::SUCCESS;
+    }
+    let total = std::env::var(TOTAL).ok().and_then(|total| total.parse().ok()).unwrap_or(DEFAULT_TOTAL);
+    let bound = Duration::from_secs(60) + BOUND_OF_EACH * u32::try_from(total).expect("not that many");
+    let trial = Trial::test("documents::increments_by_processes_that_are_killed", move || {
+        runtime.block_on(async {
+            let server =
+                MongoServer::start(Topology::ReplicaSet).await.map_err(|error| Failed::from(error.to_string()))?;
+            let found = tokio::time::timeout(bound, supervise(server.uri(), total)).await;
+            server.stop().await;
+            found.map_err(|_| Failed::from(format!("not done within {bound:?}")))
+        })
+    });
+    libtest_mimic::run(&Arguments::from_args(), vec![trial]).exit_code()
+}
+
+// One process.
+
+async fn work(job: &str) {
+    let mut words = job.split(' ');
+    let mut word = || words.next().expect("four words").to_owned();
+    let (uri, collection, name, quota) = (word(), word(), word(), word().parse().expect("a number"));
+    let client = Client::with_uri_str(uri).await.expect("a client");
+    let counters: Collection<Counter> = client.database("distlock_test").collection(&collection);
+    let locks = DocumentLocks::builder(&counters).integer_ids().build().expect("valid options");
+    let mut tasks = JoinSet::new();
+    for _ in 0..TASKS {
+        tasks.spawn(increment(locks.clone(), name.clone(), quota));
+    }
+    tasks.join_all().await;
+}
+
+/// Until every document has had its increments.
+async fn increment(locks: DocumentLocks<Counter>, name: String, quota: i64) {
+    let mut open: Vec<i64> = (0..DOCUMENTS).collect();
+    while !open.is_empty() {
+        let at = fastrand::usize(..open.len());
+        // Short, because somebody waits for the documents of those that are killed; others go elsewhere.
+        let locked = locks.lock(open[at]).ttl(Duration::from_secs(1)).timeout(Duration::from_millis(300)).await;
+        let mut counter = match locked {
+            Ok(counter) => counter,
+            Err(error) if error.kind() == ErrorKind::NotFound => panic!("{error:?}"),
+            Err(_) => continue,
+        };
+        let token = i64::try_from(counter.fencing_token().get()).expect("a token of MongoDB");
+        assert!(token > counter.token, "C5: {token} after {counter:?}");
+        if counter.value >= quota {
+            open.swap_remove(at);
+            let _ = counter.release().await;
+            continue;
+        }
+        counter.value += 1;
+        counter.token = token;
+        *counter.by.entry(name.clone()).or_default() += 1;
+        let committed = if fastrand::bool() {
+            counter.commit_document().await
+        } else {
+            let (value, mine) = (counter.value, counter.by[&name]);
+            let change = Change::new().set("value", value).set("token", token);
+            counter.commit(change.set_at(["by", &*name], mine)).await
+        };
+        match committed {
+            Ok(()) => println!("made"),
+            Err(CommitError::Unknown(_)) => println!("unknown"),
+            Err(CommitError::AlreadyLost(_)) => println!("lost"),
+            Err(CommitError::Rejected(rejected)) => panic!("{rejected:?}"),
+        }
+    }
+}
+
+// All of them.
+
+/// What a process has said.
+#[derive(Clone, Copy, Debug, Default)]
+struct Said {
+    made: i64,
+    unknown: i64,
+    lost: i64,
+    killed: bool,
+}
+
+type Ledger = Arc<Mutex<BTreeMap<String, Said>>>;
+
+struct Worker {
+    name: String,
+    process: Child,
+    listening: JoinHandle<()>,
+}
+
+impl Worker {
+    fn start(uri: &str, collection: &str, quota: i64, ledger: &Ledger) -> Self {
+        let name = format!("p{:08x}", fastrand::u32(..));
+        let mut command = Command::new(std::env::current_exe().expect("this program"));
+        command.env(CHILD, format!("{uri} {collection} {name} {quota}")).stdout(Stdio::piped()).kill_on_drop(true);
+        let mut process = command.spawn().expect("a process");
+        let mut lines = BufReader::new(process.stdout.take().expect("piped")).lines();
+        ledger.lock().unwrap().insert(name.clone(), Said::default());
+        let (heard, of) = (ledger.clone(), name.clone());
+        let listening = tokio::spawn(async move {
+            while let Ok(Some(line)) = lines.next_line().await {
+                let mut ledger = heard.lock().unwrap();
+                let said = ledger.get_mut(&of).unwrap();
+                match line.as_str() {
+                    "made" => said.made += 1,
+                    "unknown" => said.unknown += 1,
+                    "lost" => said.lost += 1,
+                    other => panic!("{other}"),
+                }
+            }
+        });
+        Self { name, process, listening }
+    }
+
+    /// Stops the world for it until its leases have expired. It wakes up without knowing.
+    async fn stop(&self) {
+        let signal = async |name: &str| {
+            let id = self.process.id().expect("not waited for").to_string();
+            Command::new("kill").args([name, &id]).status().await.expect("a signal");
+        };
+        signal("-STOP").await;
+        tokio::time::sleep(Duration::from_millis(1300)).await;
+        signal("-CONT").await;
+    }
+
+    /// Without any farewell, as by the machine.
+    async fn kill(mut self, ledger: &Ledger) {
+        self.process.kill().await.expect("killed");
+        // What it has said before that is still in the pipe.
+        self.listening.await.expect("lines");
+        ledger.lock().unwrap().get_mut(&self.name).unwrap().killed = true;
+    }
+}
+
+async fn supervise(uri: &str, total: i64) {
+    let quota = total / DOCUMENTS;
+    let collection = format!("counters_{:016x}", fastrand::u64(..));
+    let counters: Collection<Document> =
+        Client::with_uri_str(uri).await.expect("a client").database("distlock_test").collection(&collection);
+    let new = |id| doc! { "_id": id, "value": 0_i64, "by": {}, "token": 0_i64 };
+    counters.insert_many((0..DOCUMENTS).map(new)).await.expect("inserted");
+
+    let (ledger, started) = (Ledger::default(), Instant::now());
+    let start = || Worker::start(uri, &collection, quota, &ledger);
+    let mut workers: Vec<Worker> = (0..PROCESSES).map(|_| start()).collect();
+    let (mut kills, mut stops) = (0, 0);
+    while !workers.is_empty() {
+        tokio::time::sleep(Duration::from_millis(fastrand::u64(1000..3000))).await;
+        let mut left = Vec::new();
+        for mut worker in workers {
+            match worker.process.try_wait().expect("a status") {
+                None => left.push(worker),
+                Some(status) => {
+                    assert!(status.success(), "{} ended with {status}", worker.name);
+                    worker.listening.await.expect("lines");
+                }
+            }
+        }
+        workers = left;
+        let made: i64 = ledger.lock().unwrap().values().map(|said| said.made).sum();
+        if made < quota * DOCUMENTS * 9 / 10 && !workers.is_empty() {
+            let at = fastrand::usize(..workers.len());
+            if kills > 0 && fastrand::bool() {
+                workers[at].stop().await;
+                stops += 1;
+            } else {
+                workers.swap_remove(at).kill(&ledger).await;
+                workers.push(start());
+                kills += 1;
+            }
+        }
+    }
+    let took = started.elapsed();
+
+    let mut by = BTreeMap::<String, i64>::new();
+    let found: Vec<Counter> = counters
+        .clone_with_type()
+        .find(doc! {})
+        .projection(doc! { "lock": 0 })
+        .await
+        .unwrap()
+        .try_collect()
+        .await
+        .unwrap();
+    assert_eq!(found.len() as i64, DOCUMENTS);
+    for counter in &found {
+        assert_eq!(counter.value, quota, "{counter:?}");
+        assert_eq!(counter.by.values().sum::<i64>(), quota, "{counter:?}");
+        for (name, made) in &counter.by {
+            *by.entry(name.clone()).or_default() += made;
+        }
+    }
+    let ledger = ledger.lock().unwrap();
+    let (mut unheard, mut lost) = (0, 0);
+    for (name, said) in &*ledger {
+        let there = by.remove(name).unwrap_or(0);
+        // Each task of a process that was killed may have been in a commit, or about to tell of one.
+        let most = said.made + said.unknown + if said.killed { TASKS as i64 } else { 0 };
+        assert!((said.made..=most).contains(&there), "{name}: {there} found, {said:?}");
+        unheard += there - said.made;
+        lost += said.lost;
+    }
+    assert!(by.is_empty() && kills > 0, "{by:?} {kills}");
+    println!(
+        "{} increments of {DOCUMENTS} documents in {took:.1?} by {PROCESSES} processes, {kills} kills, {stops} stops, {unheard} committed and not heard of, {lost} refused to late holders",
+        quota * DOCUMENTS
+    );
+}

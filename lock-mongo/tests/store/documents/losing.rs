@@ -1,0 +1,166 @@
+//! A holder that has lost its lock cannot write, however late it comes.
+
+use std::time::Duration;
+
+use distlock_api::{ErrorKind, LockProvider, ReleaseOutcome};
+use distlock_mongo::mongodb::bson::doc;
+use distlock_mongo::{Change, CommitError};
+
+use super::Bank;
+use crate::Checks;
+use crate::world::World;
+
+pub(super) fn add(checks: &mut Checks<'_>) {
+    checks.add("documents_C8_stale_commit", stale_commit);
+    checks.add("documents_C8_after_the_next_holder", after_the_next_holder);
+    checks.add("documents_commit_races_expiry", races_expiry);
+    checks.add("documents_C11_dropped_commit", dropped);
+    checks.add("documents_parts", parts);
+}
+
+/// The lease ends, by the server's clock, and nobody tells the holder.
+const END: &str = "lock.expiresAt";
+
+async fn stale_commit(world: World) {
+    let bank = Bank::of(&world);
+    let locks = bank.locks();
+    for form in 0..3 {
+        let id = bank.open().await;
+        let mut guard = locks.lock(id.as_str()).await.unwrap();
+        bank.raw.update_one(doc! { "_id": &id }, vec![doc! { "$set": { END: "$$NOW" } }]).await.unwrap();
+        let before = bank.raw(id.as_str()).await;
+        assert!(!guard.is_lost(), "it does not know");
+        let lost = guard.lost();
+        if form == 0 {
+            let error = guard.save(doc! { "balance": 99_i64 }).await.unwrap_err();
+            assert_eq!((error.kind(), error.key().unwrap().as_str()), (ErrorKind::Lost, &*id));
+            assert!(guard.is_lost());
+            assert_eq!(guard.release().await.unwrap(), ReleaseOutcome::AlreadyLost);
+        } else {
+            let change = match form {
+                1 => Change::replace(&super::account(&id)),
+                _ => Change::pipeline([doc! { "$set": { "balance": { "$add": ["$balance", 1] } } }]),
+            };
+            let CommitError::AlreadyLost(error) = guard.commit(change).await.unwrap_err() else { panic!("{form}") };
+            assert_eq!((error.kind(), error.key().unwrap().as_str()), (ErrorKind::Lost, &*id));
+        }
+        lost.await;
+        assert_eq!(bank.raw(id.as_str()).await, before, "untouched");
+    }
+    let provider = locks.provider();
+    provider.close().await.unwrap();
+    assert!(provider.accounting().balances() && provider.accounting().lost == 3);
+}
+
+async fn after_the_next_holder(world: World) {
+    let bank = Bank::of(&world);
+    let (late, next) = (bank.locks(), bank.locks());
+    for is_gone in [false, true] {
+        let id = bank.open().await;
+        let guard = late.lock(id.as_str()).await.unwrap();
+        bank.raw.update_one(doc! { "_id": &id }, vec![doc! { "$set": { END: "$$NOW" } }]).await.unwrap();
+        let new = next.lock(id.as_str()).await.unwrap();
+        assert!(new.fencing_token() > guard.fencing_token());
+        let new = if is_gone {
+            None.or_else(|| {
+                drop(new);
+                None
+            })
+        } else {
+            Some(new)
+        };
+        assert!(guard.commit(doc! { "balance": 99_i64 }).await.unwrap_err().is_already_lost());
+        assert_eq!(bank.read(&id).await.balance, 10);
+        if let Some(new) = new {
+            new.commit(doc! { "balance": 11_i64 }).await.unwrap();
+            assert_eq!(bank.read(&id).await.balance, 11);
+        }
+    }
+}
+
+/// Whoever hears that it was committed has changed the document, and whoever hears that the lock was lost has not.
+async fn races_expiry(world: World) {
+    let bank = Bank::of(&world);
+    let (locks, others) = (bank.locks(), bank.locks());
+    let (mut made, mut lost) = (0, 0);
+    // Milliseconds from the update to the end; always a little more or less, so that it stays where the race is on this machine.
+    let mut left = 3_i64;
+    for round in 0.. {
+        let id = bank.open().await;
+        let guard = locks.lock(id.as_str()).await.unwrap();
+        let ends =
+            bank.raw.update_one(doc! { "_id": &id }, vec![doc! { "$set": { END: { "$add": ["$$NOW", left] } } }]);
+        let ((), committed) = tokio::join!(async { ends.await.map(|_| ()).unwrap() }, async {
+            tokio::time::sleep(Duration::from_micros(fastrand::u64(..6000))).await;
+            guard.commit(doc! { "balance": 99_i64 }).await
+        });
+        let next = others.lock(id.as_str()).timeout(Duration::from_secs(20)).await.unwrap();
+        match committed {
+            Ok(()) => {
+                made += 1;
+                left -= 1;
+                assert_eq!(next.balance, 99);
+            }
+            Err(error) => {
+                assert!(error.is_already_lost(), "{error:?}");
+                lost += 1;
+                left += 1;
+                assert_eq!(next.balance, 10);
+            }
+        }
+        drop(next);
+        if (made >= 5 && lost >= 5 && round >= 60) || round == 600 {
+            break;
+        }
+    }
+    assert!(made > 0 && lost > 0, "{made} {lost}: no race");
+}
+
+async fn dropped(world: World) {
+    let bank = Bank::of(&world);
+    let (locks, others) = (bank.locks(), bank.locks());
+    let id = bank.open().await;
+    for polls in 0..30 {
+        let mut guard = locks.lock(id.as_str()).timeout(Duration::from_secs(20)).await.unwrap();
+        let balance = guard.balance;
+        guard.balance += 1;
+        let mut commit = Box::pin(guard.commit_document());
+        let wait = Duration::from_micros(polls * 100);
+        let done = tokio::time::timeout(wait, &mut commit).await;
+        drop(commit);
+        let next = others.lock(id.as_str()).timeout(Duration::from_secs(20)).await.unwrap();
+        match done {
+            Ok(done) => {
+                done.unwrap();
+                assert_eq!(next.balance, balance + 1);
+            }
+            Err(_) => assert!([balance, balance + 1].contains(&next.balance), "at most once"),
+        }
+        // Nothing of it comes later.
+        let now = next.balance;
+        tokio::time::sleep(Duration::from_millis(5)).await;
+        assert_eq!(bank.read(&id).await.balance, now);
+        assert_eq!(next.release().await.unwrap(), ReleaseOutcome::Released);
+    }
+    let provider = locks.provider();
+    provider.close().await.unwrap();
+    let books = provider.accounting();
+    assert!(books.balances() && (books.held, books.lost) == (0, 0), "{books:?}");
+}
+
+async fn parts(world: World) {
+    let bank = Bank::of(&world);
+    let (locks, id) = (bank.locks(), bank.open().await);
+    let guard = locks.lock(id.as_str()).await.unwrap();
+    assert!(guard.remaining() > Duration::from_secs(20) && guard.valid_until() > tokio::time::Instant::now());
+    assert_eq!(guard.run(async { 7 }).await.unwrap(), 7);
+    let (guard, account) = guard.into_parts();
+    assert_eq!((guard.key().as_str(), account), (&*id, super::account(&id)));
+    assert_eq!(guard.release().await.unwrap(), ReleaseOutcome::Released);
+    let guard = locks.lock(id.as_str()).await.unwrap();
+    assert_eq!(guard.discard().await.unwrap(), ReleaseOutcome::Released);
+    drop(locks.lock(id.as_str()).await.unwrap());
+    bank.freed(&id).await;
+    let shown = format!("{locks:?} {locks} {:?}", locks.lock(id.as_str()).await.unwrap());
+    assert!(!shown.contains("ada"), "{shown}");
+}

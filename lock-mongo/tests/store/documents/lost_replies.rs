@@ -1,0 +1,141 @@
+//! Writes that were carried out and whose reply got lost are asked for again, carried out once, and recognised.
+
+use std::time::Duration;
+
+use distlock_api::{LockProvider, LockProviderExt};
+use distlock_conformance::server::Topology;
+use distlock_mongo::mongodb::bson::{Document, doc};
+use distlock_mongo::{Change, CommitError, DocumentLocks};
+
+use super::{Account, Bank};
+use crate::Checks;
+use crate::world::{World, random_name};
+
+pub(super) fn add(checks: &mut Checks<'_>) {
+    checks.add_alone("documents_C10_lost_reply", lost_reply);
+    checks.add_alone("documents_C18_hung_server", hung);
+    if checks.is_replica_set() {
+        checks.add_alone("documents_C10_replayed", replayed);
+        checks.add_alone("documents_C10_after_other_holders", after_others);
+    }
+}
+
+/// One more: carried out twice, it is seen.
+fn one_more() -> Change {
+    Change::pipeline([doc! { "$set": { "balance": { "$add": ["$balance", 1_i64] } } }])
+}
+
+async fn bank_of_app(world: &World) -> (Bank, String) {
+    let app = random_name("app");
+    let (client, _) = world.connect(|options| options.app_name = Some(app.clone())).await;
+    let bank = Bank::on(&client, &random_name("accounts"));
+    let id = bank.open().await;
+    let _ = bank.locks().lock(id).await.unwrap().release().await.unwrap();
+    (bank, app)
+}
+
+/// The write is carried out, and the answer leaves that open.
+fn open() -> Document {
+    doc! { "writeConcernError": { "code": 64, "errmsg": "waiting for replication timed out" } }
+}
+
+async fn lost_reply(world: World) {
+    let (bank, app) = bank_of_app(&world).await;
+    let locks = bank.locks();
+    let id = bank.open().await;
+    let mut guard = locks.lock(id.as_str()).await.unwrap();
+    for n in 0..3 {
+        world.fail(&app, "findAndModify", open()).await;
+        guard.save(one_more()).await.unwrap();
+        assert_eq!((guard.balance, bank.read(&id).await.balance), (11 + n, 11 + n), "once");
+    }
+    world.fail(&app, "findAndModify", open()).await;
+    guard.commit(one_more()).await.unwrap();
+    assert_eq!(bank.read(&id).await.balance, 14);
+    // An acquisition whose reply gets lost brings the document with the next one.
+    world.fail(&app, "findAndModify", open()).await;
+    let guard = locks.lock(id.as_str()).await.unwrap();
+    assert_eq!(guard.balance, 14);
+    drop(guard);
+    let provider = locks.provider();
+    provider.close().await.unwrap();
+    assert!(provider.accounting().balances() && provider.accounting().lost == 0, "{:?}", provider.accounting());
+}
+
+/// The server repeats what it has stored, without the projection (R9).
+async fn replayed(world: World) {
+    let bank = Bank::of(&world);
+    let locks = bank.locks();
+    let id = bank.open().await;
+    let lose_reply =
+        || world.admin(doc! { "configureFailPoint": "onPrimaryTransactionalWrite", "mode": { "times": 1 } });
+    for n in 0..3 {
+        lose_reply().await;
+        let mut guard = locks.lock(id.as_str()).await.unwrap();
+        assert_eq!(guard.balance, 10 + 2 * n);
+        lose_reply().await;
+        guard.save(one_more()).await.unwrap();
+        lose_reply().await;
+        guard.commit(one_more()).await.unwrap();
+        assert_eq!(bank.read(&id).await.balance, 12 + 2 * n);
+    }
+}
+
+/// Until the commit is asked for again, others have had the lock, and changed the document, too.
+async fn after_others(world: World) {
+    let (bank, app) = bank_of_app(&world).await;
+    let other = Bank {
+        raw: world.raw(bank.raw.name()),
+        accounts: world.client.database("distlock_test").collection(bank.raw.name()),
+    };
+    let locks: DocumentLocks<Account> = bank.locks();
+    let id = bank.open().await;
+    let guard = locks.lock(id.as_str()).await.unwrap();
+    let others = (0..5).map(|_| {
+        let (locks, id) = (other.locks(), id.clone());
+        tokio::spawn(async move { locks.lock(id).await.unwrap().commit(one_more()).await.unwrap() })
+    });
+    let others: Vec<_> = others.collect();
+    let key = locks.key(id.as_str()).unwrap();
+    let provider = locks.provider();
+    while provider.admin().unwrap().inspect(&key).await.unwrap().unwrap().waiting != Some(5) {
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    // Twice open: the second question comes after a pause, and all others have been there by then.
+    let data = doc! { "failCommands": ["findAndModify"], "appName": &app, "writeConcernError": { "code": 64, "errmsg": "open" } };
+    world.admin(doc! { "configureFailPoint": "failCommand", "mode": { "times": 4 }, "data": data }).await;
+    guard.commit(one_more()).await.unwrap();
+    for other in others {
+        other.await.unwrap();
+    }
+    world.admin(doc! { "configureFailPoint": "failCommand", "mode": "off" }).await;
+    assert_eq!(bank.read(&id).await.balance, 16, "each once");
+}
+
+async fn hung(world: World) {
+    let (bank, app) = bank_of_app(&world).await;
+    let limit = Duration::from_millis(300);
+    let locks = bank.builder().request_timeout(limit).build().unwrap();
+    let id = bank.open().await;
+    let guard = locks.lock(id.as_str()).await.unwrap();
+    world.fail(&app, "findAndModify", doc! { "blockConnection": true, "blockTimeMS": 1500 }).await;
+    let started = std::time::Instant::now();
+    let committed = guard.commit(one_more()).await;
+    assert!(started.elapsed() < Duration::from_millis(1200), "{:?}", started.elapsed());
+    match &committed {
+        // Without sessions the second question need not wait for the end of the first.
+        Ok(()) => assert_eq!(world.topology, Topology::Standalone),
+        Err(error) => assert!(matches!(error, CommitError::Unknown(error) if error.is_outcome_unknown()), "{error:?}"),
+    }
+    let other = Bank {
+        raw: world.raw(bank.raw.name()),
+        accounts: world.client.database("distlock_test").collection(bank.raw.name()),
+    };
+    let guard = other.locks().lock(id.as_str()).timeout(Duration::from_secs(20)).await.unwrap();
+    let balance = guard.balance;
+    assert!([10, 11].contains(&balance));
+    tokio::time::sleep(Duration::from_millis(1500)).await;
+    assert_eq!(bank.read(&id).await.balance, balance, "nothing of it comes later");
+    let plain = locks.provider().try_acquire(&id).await;
+    assert!(matches!(plain, Ok(None)), "{plain:?}");
+}

@@ -1,0 +1,109 @@
+//! Changes that MongoDB refuses: the document is untouched, and the lock still held.
+
+use std::time::Duration;
+
+use distlock_api::{ErrorKind, LockProvider, ReleaseOutcome};
+use distlock_mongo::mongodb::IndexModel;
+use distlock_mongo::mongodb::bson::{Bson, doc};
+use distlock_mongo::mongodb::options::IndexOptions;
+use distlock_mongo::{Change, CommitError};
+
+use super::{Account, Bank, account};
+use crate::Checks;
+use crate::world::{World, random_name};
+
+pub(super) fn add(checks: &mut Checks<'_>) {
+    checks.add("documents_validator", validator);
+    checks.add("documents_strict_validator", strict_validator);
+    checks.add("documents_unique_index", unique_index);
+    checks.add("documents_too_large", too_large);
+}
+
+async fn validator(world: World) {
+    let bank = Bank::of(&world);
+    let id = bank.open().await;
+    let rule = doc! { "collMod": bank.raw.name(), "validator": { "balance": { "$gte": 0 } } };
+    world.client.database("distlock_test").run_command(rule).await.unwrap();
+    let (locks, others) = (bank.locks(), bank.locks());
+    let mut guard = locks.lock(id.as_str()).await.unwrap();
+    let before = bank.raw(id.as_str()).await;
+
+    let overdrawn = || Change::new().set("balance", -1_i64);
+    let error = guard.save(overdrawn()).await.unwrap_err();
+    assert_eq!((error.kind(), error.is_outcome_unknown()), (ErrorKind::Rejected, false), "{error:?}");
+    assert_eq!(guard.balance, 10);
+    let rejected = match guard.commit(overdrawn()).await.unwrap_err() {
+        CommitError::Rejected(rejected) => *rejected,
+        other => panic!("{other:?}"),
+    };
+    assert_eq!((rejected.code, rejected.error.kind()), (Some(121), ErrorKind::Rejected));
+    assert!(rejected.error.to_string().contains("validator"), "{}", rejected.error);
+    assert_eq!(bank.raw(id.as_str()).await, before, "neither document nor lease");
+    let guard = rejected.guard;
+    assert!(!guard.is_lost() && others.try_lock(id.as_str()).await.unwrap().held().is_none(), "still held");
+    guard.commit(doc! { "balance": 0_i64 }).await.unwrap();
+    assert_eq!(bank.read(&id).await.balance, 0);
+
+    // `?` gives the lock back.
+    let guard = locks.lock(id.as_str()).await.unwrap();
+    let error: distlock_api::LockError = guard.commit(overdrawn()).await.unwrap_err().into();
+    assert_eq!(error.kind(), ErrorKind::Rejected);
+    let _ = others.lock(id.as_str()).timeout(Duration::from_secs(20)).await.unwrap().release().await.unwrap();
+    // It is renewed all the while.
+    let guard = locks.lock(id.as_str()).ttl(Duration::from_millis(600)).await.unwrap();
+    let guard = guard.commit(overdrawn()).await.unwrap_err().rejected().unwrap().guard;
+    tokio::time::sleep(Duration::from_millis(1500)).await;
+    assert_eq!(guard.release().await.unwrap(), ReleaseOutcome::Released);
+    let provider = locks.provider();
+    provider.close().await.unwrap();
+    assert!(provider.accounting().balances() && provider.accounting().lost == 0, "{:?}", provider.accounting());
+}
+
+/// One that knows no `lock` refuses to be locked, and says so.
+async fn strict_validator(world: World) {
+    let name = random_name("accounts");
+    let schema = doc! { "$jsonSchema": {
+        "bsonType": "object",
+        "properties": { "_id": {}, "owner": { "bsonType": "string" }, "balance": { "bsonType": "long" } },
+        "additionalProperties": false,
+    } };
+    world.client.database("distlock_test").create_collection(&name).validator(schema).await.unwrap();
+    let bank = Bank::on(&world.client, &name);
+    let id = bank.open().await;
+    let error = bank.locks().lock(id.as_str()).await.unwrap_err();
+    assert_eq!((error.kind(), error.is_retryable()), (ErrorKind::Rejected, false), "{error:?}");
+    assert_eq!(bank.raw(id.as_str()).await.len(), 3);
+}
+
+async fn unique_index(world: World) {
+    let bank = Bank::of(&world);
+    let (a, b) = (bank.open().await, bank.open().await);
+    bank.raw.update_one(doc! { "_id": &a }, doc! { "$set": { "owner": "taken" } }).await.unwrap();
+    let unique = IndexOptions::builder().unique(true).build();
+    bank.raw.create_index(IndexModel::builder().keys(doc! { "owner": 1 }).options(unique).build()).await.unwrap();
+    let locks = bank.locks();
+    let guard = locks.lock(b.as_str()).await.unwrap();
+    let rejected = guard.commit(doc! { "owner": "taken" }).await.unwrap_err().rejected().expect("rejected");
+    assert_eq!((rejected.code, rejected.error.kind()), (Some(11000), ErrorKind::Rejected));
+    assert!(rejected.error.to_string().contains("unique"), "{}", rejected.error);
+    rejected.guard.commit(doc! { "owner": "free" }).await.unwrap();
+    assert_eq!(bank.read(&b).await.owner, "free");
+    // So does a default that cannot be made; it is no lost race.
+    let default = Account { owner: "taken".into(), ..account("x") };
+    let error = locks.lock("new").or_insert(&default).timeout(Duration::from_secs(5)).await.unwrap_err();
+    assert_eq!((error.kind(), error.is_retryable()), (ErrorKind::Rejected, false), "{error:?}");
+}
+
+async fn too_large(world: World) {
+    let bank = Bank::of(&world);
+    let documents = bank.raw.clone();
+    let locks = distlock_mongo::DocumentLocks::builder(&documents).build().unwrap();
+    let id = bank.open().await;
+    let mut guard = locks.lock(id.as_str()).await.unwrap();
+    let big = Bson::from("x".repeat(9_000_000));
+    guard.save(Change::new().set("a", big.clone())).await.unwrap();
+    let rejected = guard.commit(Change::new().set("b", big)).await.unwrap_err().rejected().expect("rejected");
+    assert_eq!(rejected.error.kind(), ErrorKind::Rejected, "{:?}", rejected.error.kind());
+    rejected.guard.commit(Change::new().unset("a")).await.unwrap();
+    assert!(!bank.raw(id).await.contains_key("a"));
+}

@@ -1,0 +1,202 @@
+//! The short way to a lease that is probably free, and back: fewer expressions for the server, the same record.
+
+use std::time::Duration;
+
+use distlock_api::store::{Attempt, Claim, Grant, LeaseStore, Reply, Standing, Ticket};
+use distlock_api::{Holder, LockKey};
+use distlock_mongo::MongoStore;
+use distlock_mongo::mongodb::bson::{Bson, DateTime, Document, doc};
+
+use super::Checks;
+use super::world::{
+    LONG, SHORT, Sent, World, busy, claim, key, opened, queued, random_name, release, renew, ticket, twin,
+};
+
+pub(super) fn add(checks: &mut Checks<'_>) {
+    checks.add("a_wrong_guess_costs_one_command_once", wrong_guess);
+    checks.add("a_waiter_that_came_meanwhile_is_handed_over_to", unexpected_waiter);
+    checks.add("R7_whatever_is_in_use_is_not_taken", in_use);
+    checks.add("both_ways_leave_the_same_record", same_record);
+    checks.add("C9_repeated_release_after_the_short_way", repeated);
+    checks.add("a_lease_that_expired_is_not_given_back", expired);
+}
+
+/// Two stores on one collection, as in two processes, and the commands of the second.
+async fn stores(world: &World) -> (MongoStore, MongoStore, Sent, String) {
+    let (name, sent) = (random_name("locks"), Sent::default());
+    let (client, _) = world.connect(|options| options.command_event_handler = Some(sent.handler())).await;
+    let (one, other) = (world.store_on(&world.client, &name), world.store_on(&client, &name));
+    granted(&other, &claim(&key()), LONG).await; // says hello to the server
+    sent.take();
+    (one, other, sent, name)
+}
+
+/// A grant to somebody who would wait.
+async fn granted(store: &MongoStore, claim: &Claim, ttl: Duration) -> Grant {
+    let attempt = Attempt::new(claim.clone(), ttl).with_ticket(ticket());
+    match store.try_acquire(&attempt).await.expect("an answer") {
+        Reply::Granted(grant) => grant,
+        other => panic!("not granted: {other:?}"),
+    }
+}
+
+async fn wrong_guess(world: World) {
+    let (elsewhere, here, sent, _) = stores(&world).await;
+    let key = key();
+    let theirs = claim(&key);
+    granted(&elsewhere, &theirs, LONG).await;
+    let another = claim(&self::key());
+    granted(&elsewhere, &another, LONG).await;
+    busy(&here, &claim(another.key())).await;
+    assert_eq!(sent.take().len(), 1, "C18: who does not wait");
+    for (commands, why) in [(2, "it was not known to be in use"), (1, "now it is")] {
+        let waiter = claim(&key);
+        queued(&here, &waiter).await;
+        assert_eq!(sent.take().len(), commands, "{why}");
+        here.withdraw(&waiter, LONG).await.unwrap();
+        sent.take();
+    }
+    assert!(release(&elsewhere, &theirs).await.is_released());
+    for free in [false, true, true] {
+        let ours = claim(&key);
+        granted(&here, &ours, LONG).await;
+        let acquired = sent.take();
+        assert_eq!(acquired.len(), 1);
+        let short = acquired[0].get_document("query").unwrap().contains_key("lockId");
+        assert_eq!(short, free, "given back with nobody waiting, it is known to be free");
+        assert!(release(&here, &ours).await.is_released());
+        assert_eq!(sent.take().len(), 1);
+    }
+}
+
+async fn unexpected_waiter(world: World) {
+    let (elsewhere, here, sent, _) = stores(&world).await;
+    let key = key();
+    let [ours, theirs] = [(); 2].map(|()| claim(&key));
+    let grant = granted(&here, &ours, LONG).await;
+    queued(&elsewhere, &theirs).await;
+    sent.take();
+    assert!(release(&here, &ours).await.is_released());
+    assert_eq!(sent.take().len(), 2);
+    let next = granted(&elsewhere, &theirs, LONG).await;
+    assert!(next.token.get() >= grant.token.get() + u64::from(grant.tokens.get()), "handed over, with a later token");
+    // Who has counted the waiters does not guess.
+    let again = claim(&key);
+    queued(&here, &again).await;
+    assert!(release(&elsewhere, &theirs).await.is_released());
+    granted(&here, &again, LONG).await;
+    queued(&elsewhere, &claim(&key)).await;
+    assert_eq!(here.waiters(&again, LONG).await.unwrap(), 1);
+    sent.take();
+    assert!(release(&here, &again).await.is_released());
+    assert_eq!(sent.take().len(), 1);
+}
+
+/// Whatever a record says, a store that knows nothing of the key decides as one that asks.
+async fn in_use(world: World) {
+    let (_, here, _, name) = stores(&world).await;
+    let raw = world.raw(&name);
+    let now = DateTime::now();
+    let later = DateTime::from_millis(now.timestamp_millis() + 60_000);
+    let alive = doc! { "id": "a-1", "seen": later, "ttl": 60_000_i64, "claim": 1000_i64, "tokens": 1 };
+    let held = doc! { "lockId": "b-1", "fencingToken": 7_i64, "expiresAt": later };
+    for closed in [
+        held.clone(),
+        doc! { "closedUntil": later, "fencingToken": 7_i64, "expiresAt": later },
+        // The place after the first one opens a window after the lease ended.
+        doc! { "queue": [alive], "fencingToken": 7_i64, "expiresAt": later },
+    ] {
+        let key = key();
+        let mut record = doc! { "_id": key.as_str() };
+        record.extend(closed);
+        raw.insert_one(&record).await.unwrap();
+        // It would wait, but the queue has no room at all, so that nothing is to be written.
+        let attempt = Attempt::new(claim(&key), LONG).with_ticket(Ticket::new(LONG, LONG, 0));
+        let reply = here.try_acquire(&attempt).await.unwrap();
+        assert!(matches!(reply, Reply::Busy(_)), "{reply:?}");
+        assert_eq!(raw.find_one(doc! { "_id": key.as_str() }).await.unwrap().unwrap(), record, "nothing is written");
+    }
+    for open in [
+        doc! { "lockId": "b-1", "fencingToken": 7_i64, "expiresAt": now },
+        doc! { "closedUntil": now, "fencingToken": 7_i64, "expiresAt": now },
+        doc! { "lockId": null, "queue": null, "closedUntil": null, "fencingToken": i64::MAX / 2 },
+        doc! { "queue": "odd", "fencingToken": 7_i64 },
+        doc! { "newer": { "version": 9 } },
+    ] {
+        let key = key();
+        let mut record = doc! { "_id": key.as_str() };
+        record.extend(open.clone());
+        raw.insert_one(&record).await.unwrap();
+        tokio::time::sleep(Duration::from_millis(2)).await; // `now` is over by the server's clock, too
+        let grant = granted(&here, &claim(&key), LONG).await;
+        assert!(grant.token.get() > open.get_i64("fencingToken").map_or(0, |last| last.unsigned_abs()), "C5");
+        let after = raw.find_one(doc! { "_id": key.as_str() }).await.unwrap().unwrap();
+        assert_eq!(after.get("newer"), open.get("newer"), "what is not ours survives");
+        assert!(!after.contains_key("closedUntil") && !after.contains_key("queue"), "{after}");
+    }
+}
+
+fn attempt(claim: &Claim) -> Attempt {
+    Attempt::new(claim.clone(), LONG)
+        .with_ticket(ticket())
+        .with_holder(Holder::default().with_owner("$owner").with_metadata("$name", "$value"))
+}
+
+async fn record(world: &World, name: &str, key: &LockKey) -> Document {
+    let mut record = world.raw(name).find_one(doc! { "_id": key.as_str() }).await.unwrap().unwrap();
+    record.remove("_id");
+    record
+}
+
+/// Names and types of the fields; what tells one acquisition from another is cut out.
+fn shape(record: &Document, claim: &Claim) -> String {
+    let mut fields: Vec<String> = record
+        .iter()
+        .map(|(name, value)| match value {
+            Bson::DateTime(_) | Bson::Int64(_) => format!("{name}: {:?}", value.element_type()),
+            value => format!("{name}: {value}"),
+        })
+        .collect();
+    fields.sort();
+    fields.join("\n").replace(claim.id().as_str(), "ID")
+}
+
+async fn same_record(world: World) {
+    let (one, _, _, name) = stores(&world).await;
+    let (short, long) = (key(), key());
+    let [a, b] = [&short, &long].map(claim);
+    // A store that has seen the key in use asks the long way.
+    granted(&one, &claim(&long), SHORT).await;
+    opened(&one, &long).await;
+    world.raw(&name).delete_one(doc! { "_id": long.as_str() }).await.unwrap();
+    for claim in [&a, &b] {
+        one.try_acquire(&attempt(claim)).await.unwrap();
+    }
+    let (of_a, of_b) = (record(&world, &name, &short).await, record(&world, &name, &long).await);
+    assert_eq!(shape(&of_a, &a), shape(&of_b, &b));
+    assert!(release(&one, &a).await.is_released());
+    // Asked by a process that knows nothing of the acquisition.
+    assert!(release(&one, &twin(&b)).await.is_released());
+    let (of_a, of_b) = (record(&world, &name, &short).await, record(&world, &name, &long).await);
+    assert_eq!(shape(&of_a, &a), shape(&of_b, &b));
+}
+
+async fn repeated(world: World) {
+    let store = world.store();
+    let a = claim(&key());
+    granted(&store, &a, LONG).await;
+    assert!(release(&store, &a).await.is_released());
+    assert!(release(&store, &a).await.is_released(), "the same release, asked again");
+    granted(&store, &claim(a.key()), LONG).await;
+    assert!(release(&store, &a).await.is_released(), "also when another has the lease");
+    assert!(!release(&store, &claim(a.key())).await.is_released());
+}
+
+async fn expired(world: World) {
+    let store = world.store();
+    let a = claim(&key());
+    let token = granted(&store, &a, SHORT).await.token;
+    opened(&store, a.key()).await;
+    assert!(!release(&store, &a).await.is_released());
+    assert!(!matches!(renew(&store, &a, token, LONG).await, Standing::Held { .. }));
+}

@@ -166,6 +166,9 @@ async fn dead_waiter_without_pushes(cx: Context) -> Verdict {
     behind_a_dead_waiter(cx, a, b).await
 }
 
+/// Nobody tells when all that a dead process has sent has been dealt with.
+const ARRIVAL: Duration = Duration::from_secs(1);
+
 async fn behind_a_dead_waiter(cx: Context, a: Client, b: Client) -> Verdict {
     let key = random_key();
     let held = a.take(&key, renewed(LONG)).await?;
@@ -180,9 +183,11 @@ async fn behind_a_dead_waiter(cx: Context, a: Client, b: Client) -> Verdict {
         }
         queued = in_line => queued?,
     }
+    child.kill().await?;
     let next = b.spawn_take(&key, renewed(LONG).with_wait(Wait::Forever));
     until_queued(&cx, &b, &key, 2).await?;
-    child.kill().await?;
+    // A question that the dead one had sent would be granted if it came after the release: that death costs a ttl, as a holder's does.
+    tokio::time::sleep(ARRIVAL).await;
     let outcome = held.release().await?;
     let released = Instant::now();
     ensure!(outcome.is_released(), "the release of a held lock said {outcome:?}");

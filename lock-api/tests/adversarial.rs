@@ -957,16 +957,20 @@ async fn c16_a_release_that_nobody_polls_does_not_hold_up_local_waiters_for_ever
 fn c16_push_is_heard_again_after_the_runtime_of_the_first_acquisition_has_died() {
     let store = Hostile::honest().with(|store| store.capabilities.push = true);
     let provider = provider(&store);
-    let first = one_thread();
-    first.block_on(async {
-        drop(provider.acquire("k").await.unwrap());
-        quiet().await;
-    });
-    drop(first);
-    one_thread().block_on(async {
+    // A lease is listened for when it is a second old.
+    let listens = async |times| {
         let _guard = provider.acquire("k").await.unwrap();
-        quiet().await;
-    });
+        let listening = async {
+            while store.count(Op::Watch) < times {
+                sleep(ms(10)).await;
+            }
+        };
+        timeout(secs(30), listening).await.expect("nobody listens");
+    };
+    let first = one_thread();
+    first.block_on(listens(1));
+    drop(first);
+    one_thread().block_on(listens(2));
     assert_eq!(store.count(Op::Watch), 2);
 }
 

@@ -453,3 +453,36 @@ async fn wild_waiters_of_four_processes_keep_exclusion_order_and_books() {
     }
     assert!(store.waiting("k").is_empty() && store.peek("k").is_none_or(|info| info.id.is_none()), "nothing is left");
 }
+
+#[tokio::test(start_paused = true)]
+async fn who_takes_free_locks_for_a_moment_does_not_listen() {
+    let store = MemoryStore::new();
+    let provider = provider(&store);
+    for _ in 0..30 {
+        let held = provider.acquire("k").await.unwrap();
+        sleep(ms(100)).await;
+        assert!(held.release().await.unwrap().is_released());
+    }
+    assert_eq!(store.calls(Operation::Watch), 0);
+
+    let held = provider.acquire("k").await.unwrap();
+    let waiter = waiter(&self::provider(&store));
+    queued(&store, 1).await;
+    sleep(ms(10)).await;
+    assert_eq!(store.calls(Operation::Watch), 1, "who waits listens at once");
+    sleep(ms(1000)).await;
+    assert_eq!(store.calls(Operation::Watch), 2, "who holds listens when the lease is a second old");
+    assert!(held.release().await.unwrap().is_released());
+    assert!(guard(waiter).await.release().await.unwrap().is_released());
+}
+
+#[tokio::test(start_paused = true)]
+async fn c22_what_happens_to_a_young_lease_is_heard_as_soon_as_it_is_listened_for() {
+    let store = MemoryStore::new();
+    let provider = provider(&store);
+    let held = provider.acquire("k").ttl(Duration::from_secs(3600)).await.unwrap();
+    sleep(ms(300)).await;
+    let (since, _) = (Instant::now(), store.force_release("k").unwrap());
+    assert_eq!(held.lost().await, Loss::ForceReleased);
+    assert!(since.elapsed() < ms(1000), "{:?}", since.elapsed());
+}

@@ -248,10 +248,9 @@ impl Layout {
         doc! { "$max": [self.value(EXPIRES_AT), self.value(CLOSED_UNTIL)] }
     }
 
-    /// The field's new value in each of some steps, and in the others what it is.
-    fn when(&self, changes: &[(&str, Bson)], field: &str) -> Bson {
-        let same = Bson::from(self.value(field));
-        changes.iter().filter(|(_, new)| *new != same).fold(same.clone(), |otherwise: Bson, (name, new)| {
+    /// The field's new value in each of some steps, and in the others.
+    fn when(&self, changes: &[(&str, Bson)], others: Bson) -> Bson {
+        changes.iter().filter(|(_, new)| *new != others).fold(others.clone(), |otherwise: Bson, (name, new)| {
             doc! { "$cond": [self.value(&format!("{DO}.{name}")), new, otherwise] }.into()
         })
     }

@@ -57,6 +57,8 @@ pub(crate) struct OfClaim {
     asked: AtomicBool,
     /// Nobody waited when it was granted.
     alone: AtomicBool,
+    /// It has been given up before: what it has by now, only the long way tells.
+    given_up: AtomicBool,
     /// What the last grant brought, if it was asked for.
     pub(crate) document: std::sync::Mutex<Option<RawDocumentBuf>>,
 }
@@ -202,11 +204,18 @@ impl LeaseStore for MongoStore {
         let deployment = self.deployment(claim, &budget).await?;
         let how =
             || Change { upsert: false, returning: ReturnDocument::After, deployment, session: Some(claim), budget };
-        if hold_at_least.is_none() && of(claim).alone.swap(false, Ordering::Relaxed) {
-            let (filter, pipeline) = (self.layout.alone(identity.clone(), claim.id()), self.layout.free(claim.id()));
-            let freed = self.change(filter, pipeline, Layout::has_been_freed(), how()).await.map_err(about)?;
-            if let Some(Released { released: true }) = freed {
-                self.lately.free(claim.key().as_str());
+        if !of(claim).given_up.swap(true, Ordering::Relaxed) {
+            let (id, answer) = (claim.id(), Layout::has_been_freed);
+            if hold_at_least.is_none() && of(claim).alone.load(Ordering::Relaxed) {
+                let (filter, pipeline) = (self.layout.alone(identity.clone(), id), self.layout.free(id));
+                if self.change::<Released>(filter, pipeline, answer(), how()).await.map_err(about)?.is_some() {
+                    self.lately.free(claim.key().as_str());
+                    return Ok(ReleaseOutcome::Released);
+                }
+            }
+            let filter = self.layout.held_record(identity.clone(), id);
+            let pipeline = self.layout.pass(id, *hold_at_least, deployment.clock());
+            if self.change::<Released>(filter, pipeline, answer(), how()).await.map_err(about)?.is_some() {
                 return Ok(ReleaseOutcome::Released);
             }
         }
@@ -216,6 +225,12 @@ impl LeaseStore for MongoStore {
             Some(Released { released: true }) => Ok(ReleaseOutcome::Released),
             Some(Released { released: false }) | None => Ok(ReleaseOutcome::AlreadyLost),
         }
+    }
+
+    async fn withdraw(&self, claim: &Claim, timeout: Duration) -> Result<()> {
+        // More likely than a lease it has a ticket.
+        of(claim).given_up.store(true, Ordering::Relaxed);
+        self.release(&Release::new(claim.clone()).with_timeout(timeout)).await.map(|_| ())
     }
 
     async fn renew_many(&self, renewals: &[Renewal]) -> Vec<Result<Standing>> {

@@ -413,7 +413,7 @@ impl Engine {
             registry::Entered::Closed => return Entered::Closed,
             registry::Entered::Refused => return Entered::Late(lease.take_turn()),
         }
-        self.watch();
+        self.watch_soon();
         Entered::Held(self.guard(&lease, grant.token))
     }
 }

@@ -42,6 +42,7 @@ struct Home {
 
 struct Entry {
     lease: Arc<Lease>,
+    since: Instant,
     beat: Beat,
     /// Whether nothing has been heard of it since it was granted.
     is_new: bool,
@@ -147,7 +148,8 @@ impl Registry {
         }
         self.leave(id);
         self.counts.acquired += 1;
-        self.leases.insert(id.clone(), Entry { lease: lease.clone(), beat: Beat::new(sent), is_new: true });
+        self.leases
+            .insert(id.clone(), Entry { lease: lease.clone(), since: sent, beat: Beat::new(sent), is_new: true });
         self.settled(lease, sent);
         self.kept(lease.home().id())
     }
@@ -203,6 +205,11 @@ impl Registry {
 
     pub(super) fn leases(&self) -> Vec<Arc<Lease>> {
         self.leases.values().map(|entry| entry.lease.clone()).collect()
+    }
+
+    /// Since when the oldest lease has been held.
+    pub(super) fn oldest(&self) -> Option<Instant> {
+        self.leases.values().map(|entry| entry.since).min()
     }
 
     pub(super) fn accounting(&self) -> Accounting {

@@ -2,10 +2,11 @@
 
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
+use std::time::Duration;
 
 use futures_util::StreamExt;
 use tokio::task::JoinHandle;
-use tokio::time::{Instant, sleep};
+use tokio::time::{Instant, sleep, sleep_until};
 use tokio_util::sync::CancellationToken;
 
 use crate::store::{EventStream, LeaseStore, StoreEvent, Watch};
@@ -19,29 +20,70 @@ use super::{Engine, pace};
 pub(super) enum Listening {
     #[default]
     NotYet,
+    /// Nobody waits, and no lease is old enough.
+    Soon(JoinHandle<()>),
     Listens(JoinHandle<()>),
     /// The deployment has no push.
     Never,
 }
 
+/// How old a lease is when its holder begins to listen. A stream costs its server something with every change, and who only ever takes free
+/// locks for a moment has nothing to hear.
+const LISTENS_AFTER: Duration = Duration::from_secs(1);
+
 impl Engine {
-    /// Opens the provider's one stream of hints, with the first waiter or guard, and again if its runtime has died.
+    /// Opens the provider's one stream of hints because somebody waits, and again if its runtime has died.
     pub(super) fn watch(self: &Arc<Self>) {
-        if !self.store.capabilities().push || self.gone.is_cancelled() {
+        if self.may_watch() {
+            self.listen(&mut self.listening.lock().expect("no code in here panics"));
+        }
+    }
+
+    /// The same because there is a lease, as soon as one is old enough.
+    pub(super) fn watch_soon(self: &Arc<Self>) {
+        if !self.may_watch() {
             return;
         }
         let mut listening = self.listening.lock().expect("no code in here panics");
-        let (needed, first) = match &*listening {
-            Listening::NotYet => (true, true),
-            Listening::Listens(task) => (task.is_finished(), false),
-            Listening::Never => (false, false),
+        let begins = match &*listening {
+            Listening::NotYet => true,
+            Listening::Soon(task) => task.is_finished(),
+            Listening::Listens(_) => return self.listen(&mut listening),
+            Listening::Never => false,
+        };
+        if begins {
+            *listening = Listening::Soon(tokio::spawn(listen_soon(Arc::downgrade(self), self.gone.clone())));
+        }
+    }
+
+    fn may_watch(&self) -> bool {
+        self.store.capabilities().push && !self.gone.is_cancelled()
+    }
+
+    fn listen(self: &Arc<Self>, listening: &mut Listening) {
+        let needed = match listening {
+            Listening::NotYet | Listening::Soon(_) => true,
+            Listening::Listens(task) => task.is_finished(),
+            Listening::Never => false,
         };
         if needed {
             let request = Watch::provider(self.id);
-            let hearing = Hearing(Arc::downgrade(self));
-            let work = listen(hearing, self.store.clone(), request, first, self.gone.clone());
+            let work = listen(Hearing(Arc::downgrade(self)), self.store.clone(), request, self.gone.clone());
             *listening = Listening::Listens(tokio::spawn(work));
         }
+    }
+
+    /// Listens if a lease is old enough by now; else, until when none can be, if there is any.
+    fn listen_if_old(self: &Arc<Self>) -> Option<Instant> {
+        let mut listening = self.listening.lock().expect("no code in here panics");
+        let oldest = self.registry().oldest();
+        match (&*listening, oldest) {
+            (Listening::Soon(_), Some(since)) if since.elapsed() < LISTENS_AFTER => return Some(since + LISTENS_AFTER),
+            (Listening::Soon(_), Some(_)) => self.listen(&mut listening),
+            (Listening::Soon(_), None) => *listening = Listening::NotYet,
+            _ => {}
+        }
+        None
     }
 
     fn hear(self: &Arc<Self>, event: StoreEvent) {
@@ -96,14 +138,23 @@ impl Drop for Hearing {
     }
 }
 
+/// Waits until a lease is old enough to be listened for, or there is none.
+async fn listen_soon(engine: Weak<Engine>, gone: CancellationToken) {
+    let mut until = Instant::now() + LISTENS_AFTER;
+    loop {
+        tokio::select! {
+            () = sleep_until(until) => {}
+            () = gone.cancelled() => return,
+        }
+        match engine.upgrade().and_then(|engine| engine.listen_if_old()) {
+            Some(later) => until = later,
+            None => return,
+        }
+    }
+}
+
 /// Listens as long as the engine lives, and opens the stream again when it breaks.
-async fn listen(
-    hearing: Hearing,
-    store: Arc<dyn LeaseStore>,
-    request: Watch,
-    mut first: bool,
-    gone: CancellationToken,
-) {
+async fn listen(hearing: Hearing, store: Arc<dyn LeaseStore>, request: Watch, gone: CancellationToken) {
     let engine = hearing.0.clone();
     let mut failed = 0;
     loop {
@@ -116,11 +167,7 @@ async fn listen(
             Ok(mut events) => {
                 listening.hears.store(true, Ordering::Relaxed);
                 // What was missed while there was no stream.
-                if std::mem::take(&mut first) {
-                    listening.waiters_ask();
-                } else {
-                    listening.ask_everything();
-                }
+                listening.ask_everything();
                 drop(listening);
                 tokio::select! {
                     error = follow(&engine, &mut events, &mut failed) => error,

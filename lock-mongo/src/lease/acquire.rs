@@ -32,11 +32,11 @@ impl Layout {
                 _ => None,
             };
             let steps: Vec<(&str, Bson)> = [(TAKE, new)].into_iter().chain(extended.map(|new| (EXTEND, new))).collect();
-            change.insert(self.path(field), self.when(&steps, field));
+            change.insert(self.path(field), self.when(&steps, self.value(field).into()));
         }
         let waiting = attempt.ticket.as_ref().map(|ticket| (WAIT, self.joined(id, ticket, tokens, &attempt.holder)));
         let queue: Vec<(&str, Bson)> = waiting.into_iter().chain([(TAKE, self.left_by(id))]).collect();
-        change.insert(self.path(QUEUE), self.when(&queue, QUEUE));
+        change.insert(self.path(QUEUE), self.when(&queue, self.value(QUEUE).into()));
         self.in_steps([(LIVE, self.live_tickets()), (PLACE, self.place(id))], steps, change)
     }
 

@@ -32,7 +32,7 @@ impl Layout {
             (META, removed()),
             (AUDIT, audit.into()),
         ] {
-            change.insert(self.path(field), self.when(&[(TAKE, new)], field));
+            change.insert(self.path(field), self.when(&[(TAKE, new)], self.value(field).into()));
         }
         self.in_steps([], [(TAKE, self.is_held())], change)
     }

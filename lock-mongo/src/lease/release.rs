@@ -16,18 +16,38 @@ impl Layout {
     /// One release, or leaving. The own ticket goes first, or a release could grant to the releaser; then the lease, if the acquisition holds it unexpired, is
     /// the first waiter's, or nobody's. Changes nothing if there is neither.
     pub(crate) fn release(&self, id: &AcquisitionId, hold_at_least: Option<Duration>, clock: Clock) -> Vec<Document> {
+        self.give_up(id, hold_at_least, clock, false)
+    }
+
+    /// The same of a record that [the acquisition holds](Self::held_record), so that less has to be found out while the next holder waits.
+    pub(crate) fn pass(&self, id: &AcquisitionId, hold_at_least: Option<Duration>, clock: Clock) -> Vec<Document> {
+        self.give_up(id, hold_at_least, clock, true)
+    }
+
+    fn give_up(
+        &self,
+        id: &AcquisitionId,
+        hold_at_least: Option<Duration>,
+        clock: Clock,
+        is_held: bool,
+    ) -> Vec<Document> {
         let closed = hold_at_least.map_or_else(removed, |hold| {
             let until = doc! { "$add": [self.value(ACQUIRED_AT), millis(hold)] };
             doc! { "$cond": [{ "$gt": [until.clone(), "$$NOW"] }, until, "$$REMOVE"] }.into()
         });
         let somebody_waits = doc! { "$gt": [{ "$size": self.value(LIVE) }, 0] };
-        let mut pass = vec![Bson::from(self.held_by(id)), somebody_waits.into()];
+        let mut pass = vec![Bson::from(somebody_waits)];
         if let Some(hold) = hold_at_least {
             // R13: while the minimum hold lasts nobody is granted anything.
             let until = doc! { "$add": [self.value(ACQUIRED_AT), millis(hold)] };
             pass.push(doc! { "$lte": [until, "$$NOW"] }.into());
         }
-        let steps = [(PASS, doc! { "$and": pass }), (FREE, self.held_by(id)), (DROP, self.has_ticket(id))];
+        let steps = if is_held {
+            vec![(PASS, doc! { "$and": pass })]
+        } else {
+            pass.push(self.held_by(id).into());
+            vec![(PASS, doc! { "$and": pass }), (FREE, self.held_by(id)), (DROP, self.has_ticket(id))]
+        };
         let findings = [(LIVE, self.others(id)), (HEAD, doc! { "$first": self.value(LIVE) })];
 
         let head = self.head();
@@ -53,11 +73,21 @@ impl Layout {
         let freed = self.freed(id, closed);
         let mut change = doc! {};
         for (field, passed) in passed {
-            let freed = freed.iter().find(|(freed, _)| *freed == field).map(|(_, new)| (FREE, new.clone()));
-            let steps: Vec<(&str, Bson)> = [(PASS, passed)].into_iter().chain(freed).collect();
-            change.insert(self.path(field), self.when(&steps, field));
+            let freed = freed.iter().find(|(freed, _)| *freed == field).map(|(_, new)| new.clone());
+            let same = self.value(field).into();
+            let new = match freed {
+                Some(freed) if is_held => self.when(&[(PASS, passed)], freed),
+                Some(freed) => self.when(&[(PASS, passed), (FREE, freed)], same),
+                None => self.when(&[(PASS, passed)], same),
+            };
+            change.insert(self.path(field), new);
         }
-        let queue = self.when(&[(PASS, unless_empty(rest)), (FREE, others.clone()), (DROP, others)], QUEUE);
+        let queue = if is_held {
+            self.when(&[(PASS, unless_empty(rest))], others)
+        } else {
+            let same = self.value(QUEUE).into();
+            self.when(&[(PASS, unless_empty(rest)), (FREE, others.clone()), (DROP, others)], same)
+        };
         change.insert(self.path(QUEUE), queue);
         self.in_steps(findings, steps, change)
     }
@@ -84,16 +114,22 @@ impl Layout {
         vec![doc! { "$set": change }]
     }
 
-    /// The record, if the acquisition has the lease unexpired, and nobody waits.
-    pub(crate) fn alone(&self, identity: Bson, id: &AcquisitionId) -> Document {
+    /// The record, if the acquisition has the lease unexpired.
+    pub(crate) fn held_record(&self, identity: Bson, id: &AcquisitionId) -> Document {
         let mut filter = self.record(identity);
         filter.insert(self.path(LOCK_ID), doc! { "$eq": id.as_str() });
-        filter.insert(self.path(QUEUE), Bson::Null);
         filter.insert("$expr", doc! { "$gt": [self.value(EXPIRES_AT), "$$NOW"] });
         filter
     }
 
-    /// The [`Released`](super::Released) of the document after [`free`](Self::free).
+    /// The record, if moreover nobody waits.
+    pub(crate) fn alone(&self, identity: Bson, id: &AcquisitionId) -> Document {
+        let mut filter = self.held_record(identity, id);
+        filter.insert(self.path(QUEUE), Bson::Null);
+        filter
+    }
+
+    /// The [`Released`](super::Released) of the document after [`free`](Self::free) or [`pass`](Self::pass).
     pub(crate) fn has_been_freed() -> Document {
         // A plain `true` would mean a field of the document.
         answer(doc! { "released": literal(true) })

@@ -5,7 +5,7 @@ use std::time::Duration;
 use distlock_api::store::AcquisitionId;
 use mongodb::bson::{Bson, Document, doc};
 
-use super::{Clock, EXPIRES_AT, LOCK_ID, Layout, WRITTEN, WRITTEN_LEN, answer, literal};
+use super::{Clock, Layout, WRITTEN, WRITTEN_LEN, answer, literal};
 
 /// One write of an acquisition: its number, from 1.
 #[derive(Clone, Copy, Debug)]
@@ -24,11 +24,9 @@ impl Layout {
     /// The document, if the acquisition holds its lease unexpired, and neither this write nor a later one of its own has been made: in a filter, so that
     /// the pipeline needs no condition.
     pub(crate) fn writable(&self, identity: Bson, write: WriteId<'_>) -> Document {
-        let mut filter = self.record(identity);
-        filter.insert(self.path(LOCK_ID), doc! { "$eq": write.acquisition.as_str() });
+        let mut filter = self.held_record(identity, write.acquisition);
         let made = doc! { "id": write.acquisition.as_str(), "n": { "$gte": write.number } };
         filter.insert(self.path(WRITTEN), doc! { "$not": { "$elemMatch": made } });
-        filter.insert("$expr", doc! { "$gt": [self.value(EXPIRES_AT), "$$NOW"] });
         filter
     }
 
@@ -45,7 +43,7 @@ impl Layout {
     /// The stages after those of a commit: that it has been made, and the release.
     pub(crate) fn committed(&self, write: WriteId<'_>, hold_at_least: Option<Duration>, clock: Clock) -> Vec<Document> {
         let mut stages = self.written(write);
-        stages.extend(self.release(write.acquisition, hold_at_least, clock));
+        stages.extend(self.pass(write.acquisition, hold_at_least, clock));
         stages
     }
 

@@ -1,0 +1,31 @@
+//! What the engine is told when SQLite fails: above all, whether the step may have happened.
+
+use distlock_api::{ErrorKind, LockError, Phase};
+use rusqlite::ErrorCode;
+
+/// Of a step that certainly did not happen: SQLite takes back what has not been committed.
+pub(crate) fn undone(error: rusqlite::Error) -> LockError {
+    let kind = match error.sqlite_error_code() {
+        Some(ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked) => return in_use().with_source(error),
+        Some(ErrorCode::CannotOpen | ErrorCode::DiskFull | ErrorCode::SystemIoFailure) => ErrorKind::Unavailable,
+        Some(ErrorCode::ReadOnly | ErrorCode::PermissionDenied) => ErrorKind::PermissionDenied,
+        Some(ErrorCode::DatabaseCorrupt | ErrorCode::NotADatabase) => ErrorKind::Corrupt,
+        _ => ErrorKind::Other,
+    };
+    LockError::new(kind, "SQLite refused a step").with_source(error)
+}
+
+/// Of a step whose commit failed: nobody knows.
+pub(crate) fn unknown(error: rusqlite::Error) -> LockError {
+    undone(error).outcome_unknown()
+}
+
+/// The step did not begin in time.
+pub(crate) fn in_use() -> LockError {
+    LockError::timeout(Phase::Request, "others were using the file")
+}
+
+/// The thread that did it is gone.
+pub(crate) fn cut_off(error: tokio::task::JoinError) -> LockError {
+    LockError::new(ErrorKind::Other, "a step was cut off").with_source(error).outcome_unknown()
+}

@@ -1,0 +1,144 @@
+//! An example of a backend for distlock that somebody else could have written: leases in a SQLite file, for the processes of one machine.
+//!
+//! It was written from the public documentation of `distlock-api`, and passes the conformance suite. `distlock_conformance::tutorial` tells how it came about.
+//!
+//! | file | what it does |
+//! |---|---|
+//! | `lib` | runs each call as one step, off the runtime's threads |
+//! | `step` | what happens to a key in a step |
+//! | `clock` | which clock is the store's |
+//! | `error` | whether a step that failed may have happened |
+//! | `admin` | looking at locks, and taking them away: optional |
+//! | `schema.sql` | the tables |
+//!
+//! Not for production as it is: a process that is stopped (SIGSTOP) in the middle of a step keeps the file's write lock, and with it everybody else, until it goes on;
+//! waiters ask every 250 ms at the latest, because SQLite tells nobody of changes.
+
+mod admin;
+mod clock;
+mod error;
+mod step;
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use distlock_api::store::{Attempt, Claim, Release, Renewal, Reply, Standing, StoreCapabilities};
+use distlock_api::{LeaseStore, LockAdmin, ReleaseOutcome, Result, async_trait};
+use rusqlite::{Connection, TransactionBehavior};
+use tokio::sync::Mutex;
+use tokio::task::spawn_blocking;
+use tokio::time::timeout_at;
+
+use crate::step::Step;
+
+/// How long [`SqliteStore::open`] and administration wait for others to let go of the file.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// Leases in a SQLite file. Each process opens the file for itself; so may several stores of one process.
+#[derive(Clone, Debug)]
+pub struct SqliteStore {
+    /// Whoever waits for it is served in the order of arrival, and keeps it until the step is done, whatever becomes of the caller. So calls take effect in the order in
+    /// which they were made, and one that was given up never after a later one: [`StoreCapabilities::ordered_claims`].
+    connection: Arc<Mutex<Connection>>,
+}
+
+impl SqliteStore {
+    /// Opens the file; makes it if there is none.
+    ///
+    /// # Errors
+    /// When the file cannot be made or read, or is no database.
+    pub async fn open(path: impl Into<PathBuf>) -> Result<Self> {
+        let path = path.into();
+        let opening = spawn_blocking(move || connect(&path).map_err(error::undone));
+        let connection = opening.await.map_err(error::cut_off)??;
+        Ok(Self { connection: Arc::new(Mutex::new(connection)) })
+    }
+
+    /// One step, on a thread that may block. If the caller leaves it is carried out to its end, or never begins.
+    async fn step<T: Send + 'static>(
+        &self,
+        timeout: Duration,
+        step: impl FnOnce(&Step<'_>) -> rusqlite::Result<T> + Send + 'static,
+    ) -> Result<T> {
+        let deadline = Instant::now() + timeout;
+        let connection = timeout_at(deadline.into(), Arc::clone(&self.connection).lock_owned()).await;
+        let mut connection = connection.map_err(|_| error::in_use())?;
+        let transaction = move || {
+            let left = deadline.saturating_duration_since(Instant::now());
+            connection.busy_timeout(left).map_err(error::undone)?;
+            let sql = connection.transaction_with_behavior(TransactionBehavior::Immediate).map_err(error::undone)?;
+            let now = clock::now();
+            let this = Step { sql, now };
+            let answer = step(&this).map_err(error::undone)?;
+            this.sql.commit().map_err(error::unknown)?;
+            Ok(answer)
+        };
+        spawn_blocking(transaction).await.map_err(error::cut_off)?
+    }
+}
+
+fn connect(path: &Path) -> rusqlite::Result<Connection> {
+    let mut connection = Connection::open(path)?;
+    connection.busy_timeout(PATIENCE)?;
+    // With a write-ahead log a step costs one flush. It is flushed (FULL): a token must not be granted again after a power failure.
+    connection.execute_batch("PRAGMA journal_mode = WAL; PRAGMA synchronous = FULL;")?;
+    let step = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
+    step.execute_batch(include_str!("schema.sql"))?;
+    for table in ["lease", "ticket", "released"] {
+        step.execute(&format!("DELETE FROM {table} WHERE written > ?1"), [clock::now()])?;
+    }
+    step.commit()?;
+    Ok(connection)
+}
+
+#[async_trait]
+impl LeaseStore for SqliteStore {
+    fn capabilities(&self) -> StoreCapabilities {
+        let mut capabilities = StoreCapabilities::default();
+        capabilities.queue = true;
+        capabilities.token_blocks = true;
+        capabilities.minimum_hold = true;
+        capabilities.ordered_claims = true;
+        capabilities
+    }
+
+    fn name(&self) -> &str {
+        "sqlite"
+    }
+
+    async fn try_acquire(&self, attempt: &Attempt) -> Result<Reply> {
+        let asked = attempt.clone();
+        self.step(attempt.timeout, move |step| step.try_acquire(&asked)).await
+    }
+
+    async fn renew(&self, renewal: &Renewal) -> Result<Standing> {
+        let asked = renewal.clone();
+        self.step(renewal.timeout, move |step| step.renew(&asked)).await
+    }
+
+    async fn release(&self, release: &Release) -> Result<ReleaseOutcome> {
+        let asked = release.clone();
+        self.step(release.timeout, move |step| step.release(&asked)).await
+    }
+
+    /// All in one step: a flush costs more than a hundred renewals.
+    async fn renew_many(&self, renewals: &[Renewal]) -> Vec<Result<Standing>> {
+        let timeout = renewals.iter().map(|renewal| renewal.timeout).min().unwrap_or_default();
+        let asked = renewals.to_vec();
+        let renewed = self.step(timeout, move |step| asked.iter().map(|renewal| step.renew(renewal)).collect());
+        match renewed.await {
+            Ok(standings) => Vec::into_iter(standings).map(Ok).collect(),
+            Err(error) => renewals.iter().map(|_| Err(error.clone())).collect(),
+        }
+    }
+
+    async fn waiters(&self, claim: &Claim, timeout: Duration) -> Result<u32> {
+        let key = claim.key().clone();
+        self.step(timeout, move |step| step.waiters(&key)).await
+    }
+
+    fn admin(&self) -> Option<&dyn LockAdmin> {
+        Some(self)
+    }
+}

@@ -1,0 +1,60 @@
+//! The store keeps what it promises.
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::time::Duration;
+
+use distlock_api::{Capabilities, LeaseProvider, LockProvider, QueueOptions};
+use distlock_conformance::{Client, DisturbedStore, Fixture, FixtureError, Profile, async_trait, run_one};
+use distlock_example_sqlite::SqliteStore;
+
+fn main() -> ExitCode {
+    run_one(Sqlite(std::env::temp_dir().join(format!("distlock-sqlite-{:016x}", fastrand::u64(..)))))
+}
+
+/// A file in a folder of its own. Each client opens it for itself.
+struct Sqlite(PathBuf);
+
+#[async_trait]
+impl Fixture for Sqlite {
+    fn name(&self) -> &str {
+        "sqlite"
+    }
+
+    fn profile(&self) -> Profile {
+        let mut promised = Capabilities::default();
+        (promised.expiry, promised.minimum_hold, promised.fair) = (true, true, true);
+        let profile = Profile::new(promised).ttl(Duration::from_secs(3)).processes().admin();
+        // Refused: lists and owners, events, pushed hand-overs, purging.
+        profile.faults().lost_replies().stalls().counts_requests().push_faults().expected_refusals(12)
+    }
+
+    async fn start(&self) -> Result<(), FixtureError> {
+        Ok(std::fs::create_dir(&self.0)?)
+    }
+
+    async fn clients(&self, count: usize) -> Result<Vec<Client>, FixtureError> {
+        let mut clients = Vec::new();
+        for _ in 0..count {
+            let store = DisturbedStore::new(Arc::new(SqliteStore::open(self.0.join("locks")).await?));
+            // Longer than busy test machines stall; who misses its claim stands behind the others.
+            let queue = QueueOptions::new().claim(Duration::from_secs(3));
+            let provider = LeaseProvider::builder(Arc::new(store.clone())).queue(queue).build()?;
+            clients.push(Client::new(Arc::new(provider)).with_controls(store));
+        }
+        Ok(clients)
+    }
+
+    fn address(&self) -> Option<String> {
+        Some(self.0.join("locks").display().to_string())
+    }
+
+    async fn connect(&self, address: &str) -> Result<Arc<dyn LockProvider>, FixtureError> {
+        Ok(Arc::new(LeaseProvider::new(Arc::new(SqliteStore::open(address).await?))))
+    }
+
+    async fn stop(&self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}

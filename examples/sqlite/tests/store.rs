@@ -1,0 +1,124 @@
+//! What the suite cannot see: this store's clock across a restart of the machine, and what it says when the file cannot be used.
+
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use distlock_api::store::{AcquisitionId, Attempt, Claim, ProviderId, Release, Reply, Ticket};
+use distlock_api::{ErrorKind, LeaseStore, LockAdmin, LockKey, ReleaseOutcome};
+use distlock_example_sqlite::SqliteStore;
+use rusqlite::Connection;
+
+const LONG: Duration = Duration::from_secs(60);
+
+/// A file in a folder that is removed in the end.
+struct Folder(PathBuf);
+
+impl Folder {
+    fn new() -> Self {
+        let path = std::env::temp_dir().join(format!("distlock-sqlite-{:016x}", fastrand::u64(..)));
+        std::fs::create_dir(&path).unwrap();
+        Self(path)
+    }
+
+    fn file(&self) -> PathBuf {
+        self.0.join("locks")
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+fn key() -> LockKey {
+    LockKey::new("orders/4711").unwrap()
+}
+
+fn claim() -> Claim {
+    Claim::new(key(), AcquisitionId::random(ProviderId::random()))
+}
+
+async fn token(store: &SqliteStore, attempt: &Attempt) -> Option<u64> {
+    match store.try_acquire(attempt).await.unwrap() {
+        Reply::Granted(grant) => Some(grant.token.get()),
+        _ => None,
+    }
+}
+
+#[tokio::test]
+async fn a_lease_from_before_a_restart_of_the_machine_is_void_and_its_token_is_not() {
+    let folder = Folder::new();
+    let store = SqliteStore::open(folder.file()).await.unwrap();
+    let first = token(&store, &Attempt::new(claim(), LONG)).await.unwrap();
+    let waiter = Attempt::new(claim(), LONG).with_ticket(Ticket::new(LONG, LONG, 8));
+    assert_eq!(token(&store, &waiter).await, None);
+    drop(store);
+
+    let reopened = SqliteStore::open(folder.file()).await.unwrap();
+    assert_eq!(token(&reopened, &Attempt::new(claim(), LONG)).await, None, "the machine has not been restarted");
+    // A clock that began again is behind all that was written by the one before.
+    let tables = ["lease", "ticket"].map(|table| format!("UPDATE {table} SET written = written + {};", i64::MAX / 2));
+    Connection::open(folder.file()).unwrap().execute_batch(&tables.concat()).unwrap();
+    let restarted = SqliteStore::open(folder.file()).await.unwrap();
+    assert_eq!(restarted.inspect(&key()).await.unwrap(), None);
+    assert!(token(&restarted, &Attempt::new(claim(), LONG)).await.unwrap() > first);
+}
+
+#[tokio::test]
+async fn a_file_in_use_is_told_in_time_and_nothing_has_happened() {
+    let folder = Folder::new();
+    let store = SqliteStore::open(folder.file()).await.unwrap();
+    let attempt = Attempt::new(claim(), LONG).with_timeout(Duration::from_millis(50));
+    let mut other = Connection::open(folder.file()).unwrap();
+    let step = other.transaction_with_behavior(rusqlite::TransactionBehavior::Immediate).unwrap();
+    let asked = Instant::now();
+    // The second one waits for the first, and no longer than it may.
+    let (first, second) = tokio::join!(store.try_acquire(&attempt), store.try_acquire(&attempt));
+    assert!(asked.elapsed() < Duration::from_secs(20));
+    for error in [first.unwrap_err(), second.unwrap_err()] {
+        assert!(error.kind() == ErrorKind::Timeout && error.is_retryable(), "{error:?}");
+    }
+    drop(step);
+    assert_eq!(store.inspect(&key()).await.unwrap(), None);
+    assert!(token(&store, &attempt.with_timeout(LONG)).await.is_some());
+}
+
+#[tokio::test]
+async fn a_release_is_remembered_although_others_have_held_the_key_since() {
+    let folder = Folder::new();
+    let store = SqliteStore::open(folder.file()).await.unwrap();
+    let [first, second] = [claim(), claim()];
+    for claim in [&first, &second] {
+        token(&store, &Attempt::new(claim.clone(), LONG)).await.unwrap();
+        assert_eq!(store.release(&Release::new(claim.clone())).await.unwrap(), ReleaseOutcome::Released);
+    }
+    assert_eq!(store.release(&Release::new(first)).await.unwrap(), ReleaseOutcome::Released);
+    assert_eq!(store.release(&Release::new(claim())).await.unwrap(), ReleaseOutcome::AlreadyLost);
+}
+
+#[tokio::test]
+async fn a_step_whose_caller_leaves_is_finished_before_the_next_begins() {
+    let folder = Folder::new();
+    let store = SqliteStore::open(folder.file()).await.unwrap();
+    let mut other = Connection::open(folder.file()).unwrap();
+    let blocked = other.transaction_with_behavior(rusqlite::TransactionBehavior::Immediate).unwrap();
+    let left = claim();
+    let attempt = Attempt::new(left.clone(), LONG);
+    let calling = store.try_acquire(&attempt);
+    // Time enough to begin, and then the caller is gone.
+    assert!(tokio::time::timeout(Duration::from_millis(50), calling).await.is_err());
+    drop(blocked);
+    assert_eq!(store.release(&Release::new(left)).await.unwrap(), ReleaseOutcome::Released, "the attempt came after");
+    assert_eq!(store.inspect(&key()).await.unwrap(), None);
+}
+
+#[tokio::test]
+async fn what_is_no_database_is_refused_without_a_panic() {
+    let folder = Folder::new();
+    std::fs::write(folder.file(), "a text that is long enough to be looked at ".repeat(40)).unwrap();
+    let error = SqliteStore::open(folder.file()).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Corrupt, "{error:?}");
+    let error = SqliteStore::open(folder.0.join("nowhere/locks")).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Unavailable, "{error:?}");
+}

@@ -19,6 +19,8 @@
 //! }
 //! ```
 //!
+//! [`tutorial`] goes the whole way, from an empty crate to a passing suite.
+//!
 //! Every check is named after the clause of the contract that it holds the backend to, such as
 //! `my-backend::C5_fencing::across_release`, so that a failure says which promise is broken. The binary takes the usual arguments of a
 //! Rust test binary, and works under `cargo nextest`.
@@ -48,6 +50,10 @@ mod runner;
 #[cfg(feature = "mongodb")]
 pub mod server;
 mod stage;
+// Its code is that of `examples/sqlite`, compiled there and compared by a test.
+#[cfg(not(doctest))]
+#[doc = include_str!("../TUTORIAL.md")]
+pub mod tutorial {}
 
 pub use check::{Check, Need};
 pub use checks::all as checks;

@@ -73,7 +73,8 @@ impl Profile {
     }
 
     /// Other processes can be clients: [`Fixture::address`](crate::Fixture::address) and
-    /// [`Fixture::connect`](crate::Fixture::connect) work.
+    /// [`Fixture::connect`](crate::Fixture::connect) work. Some of these clients have a wrong clock, which takes `libfaketime`: named by `DISTLOCK_FAKETIME_LIB`, or found by
+    /// the crate's feature `mongodb`.
     pub fn processes(mut self) -> Self {
         self.processes = true;
         self

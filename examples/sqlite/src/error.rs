@@ -6,7 +6,7 @@ use rusqlite::ErrorCode;
 /// Of a step that certainly did not happen: SQLite takes back what has not been committed.
 pub(crate) fn undone(error: rusqlite::Error) -> LockError {
     let kind = match error.sqlite_error_code() {
-        Some(ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked) => return in_use().with_source(error),
+        _ if is_busy(&error) => return in_use().with_source(error),
         Some(ErrorCode::CannotOpen | ErrorCode::DiskFull | ErrorCode::SystemIoFailure) => ErrorKind::Unavailable,
         Some(ErrorCode::ReadOnly | ErrorCode::PermissionDenied) => ErrorKind::PermissionDenied,
         Some(ErrorCode::DatabaseCorrupt | ErrorCode::NotADatabase) => ErrorKind::Corrupt,
@@ -18,6 +18,11 @@ pub(crate) fn undone(error: rusqlite::Error) -> LockError {
 /// Of a step whose commit failed: nobody knows.
 pub(crate) fn unknown(error: rusqlite::Error) -> LockError {
     undone(error).outcome_unknown()
+}
+
+/// Somebody else is at the file.
+pub(crate) fn is_busy(error: &rusqlite::Error) -> bool {
+    matches!(error.sqlite_error_code(), Some(ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked))
 }
 
 /// The step did not begin in time.

@@ -25,7 +25,7 @@ use std::time::{Duration, Instant};
 
 use distlock_api::store::{Attempt, Claim, Release, Renewal, Reply, Standing, StoreCapabilities};
 use distlock_api::{LeaseStore, LockAdmin, ReleaseOutcome, Result, async_trait};
-use rusqlite::{Connection, TransactionBehavior};
+use rusqlite::{Connection, Transaction, TransactionBehavior};
 use tokio::sync::Mutex;
 use tokio::task::spawn_blocking;
 use tokio::time::timeout_at;
@@ -34,6 +34,8 @@ use crate::step::Step;
 
 /// How long [`SqliteStore::open`] and administration wait for others to let go of the file.
 const PATIENCE: Duration = Duration::from_secs(5);
+/// How long a step waits before it asks for the file again. SQLite's own way to wait sleeps longer and longer, so that whoever has waited for long comes last.
+const PAUSE: Duration = Duration::from_millis(5);
 
 /// Leases in a SQLite file. Each process opens the file for itself; so may several stores of one process.
 #[derive(Clone, Debug)]
@@ -63,11 +65,15 @@ impl SqliteStore {
     ) -> Result<T> {
         let deadline = Instant::now() + timeout;
         let connection = timeout_at(deadline.into(), Arc::clone(&self.connection).lock_owned()).await;
-        let mut connection = connection.map_err(|_| error::in_use())?;
+        let connection = connection.map_err(|_| error::in_use())?;
         let transaction = move || {
-            let left = deadline.saturating_duration_since(Instant::now());
-            connection.busy_timeout(left).map_err(error::undone)?;
-            let sql = connection.transaction_with_behavior(TransactionBehavior::Immediate).map_err(error::undone)?;
+            let sql = loop {
+                match Transaction::new_unchecked(&connection, TransactionBehavior::Immediate) {
+                    Ok(sql) => break sql,
+                    Err(busy) if error::is_busy(&busy) && Instant::now() < deadline => std::thread::sleep(PAUSE),
+                    Err(error) => return Err(error::undone(error)),
+                }
+            };
             let now = clock::now();
             let this = Step { sql, now };
             let answer = step(&this).map_err(error::undone)?;
@@ -89,6 +95,7 @@ fn connect(path: &Path) -> rusqlite::Result<Connection> {
         step.execute(&format!("DELETE FROM {table} WHERE written > ?1"), [clock::now()])?;
     }
     step.commit()?;
+    connection.busy_timeout(Duration::ZERO)?;
     Ok(connection)
 }
 

@@ -100,7 +100,7 @@ impl Step<'_> {
         };
         let ends = lease.closed_until.saturating_add(REMEMBERED);
         self.sql.execute("DELETE FROM released WHERE ends <= ?1", [self.now])?;
-        self.sql.execute("INSERT INTO released VALUES (?1, ?2, ?3)", params![id, self.now, ends])?;
+        self.sql.execute("REPLACE INTO released VALUES (?1, ?2, ?3)", params![id, self.now, ends])?;
         let hold = release.hold_at_least.map_or(0, nanos);
         let opens = lease.granted.saturating_add(hold);
         if self.now < opens {

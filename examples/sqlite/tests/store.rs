@@ -3,8 +3,8 @@
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-use distlock_api::store::{AcquisitionId, Attempt, Claim, ProviderId, Release, Reply, Ticket};
-use distlock_api::{ErrorKind, LeaseStore, LockAdmin, LockKey, ReleaseOutcome};
+use distlock_api::store::{AcquisitionId, Attempt, Claim, ProviderId, Release, Renewal, Reply, Standing, Ticket};
+use distlock_api::{ErrorKind, FencingToken, LeaseStore, LockAdmin, LockKey, Loss, ReleaseOutcome};
 use distlock_example_sqlite::SqliteStore;
 use rusqlite::Connection;
 
@@ -111,6 +111,35 @@ async fn a_step_whose_caller_leaves_is_finished_before_the_next_begins() {
     drop(blocked);
     assert_eq!(store.release(&Release::new(left)).await.unwrap(), ReleaseOutcome::Released, "the attempt came after");
     assert_eq!(store.inspect(&key()).await.unwrap(), None);
+}
+
+#[tokio::test]
+async fn a_renewal_that_comes_after_the_expiry_revives_nothing() {
+    let folder = Folder::new();
+    let store = SqliteStore::open(folder.file()).await.unwrap();
+    let late = claim();
+    let token = token(&store, &Attempt::new(late.clone(), Duration::from_millis(50))).await.unwrap();
+    let renewal = Renewal::lease(late.clone(), FencingToken::new(token), LONG);
+    while store.inspect(&key()).await.unwrap().is_some() {
+        tokio::task::yield_now().await;
+    }
+    // Nobody has taken it.
+    assert_eq!(store.renew(&renewal).await.unwrap(), Standing::Gone(Loss::Gone));
+    assert_eq!(store.inspect(&key()).await.unwrap(), None);
+    assert_eq!(store.release(&Release::new(late)).await.unwrap(), ReleaseOutcome::AlreadyLost);
+}
+
+#[tokio::test]
+async fn a_claim_that_was_withdrawn_may_ask_again() {
+    let folder = Folder::new();
+    let store = SqliteStore::open(folder.file()).await.unwrap();
+    let claim = claim();
+    let mut tokens = Vec::new();
+    for _ in 0..2 {
+        tokens.push(token(&store, &Attempt::new(claim.clone(), LONG)).await.unwrap());
+        store.withdraw(&claim, LONG).await.unwrap();
+    }
+    assert!(tokens[0] < tokens[1], "{tokens:?}");
 }
 
 #[tokio::test]

@@ -47,7 +47,7 @@ impl Grant {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct BusyReply {
-    /// How long the key stays closed if nobody renews or releases, by the store's clock.
+    /// How long the key stays closed if nobody renews or releases, by the store's clock; zero if it is open and only the claim's turn has not come.
     pub holder_remaining: Option<Duration>,
     /// What became of the ticket.
     pub standing: QueueStanding,
@@ -132,6 +132,6 @@ pub enum Standing {
     },
     /// Its ticket is in the queue: what an attempt that finds it there would be told.
     Waiting(BusyReply),
-    /// It has neither.
+    /// It has neither. [`Loss::Gone`], unless the store knows more.
     Gone(Loss),
 }

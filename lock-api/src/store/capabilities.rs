@@ -15,6 +15,7 @@ pub struct StoreCapabilities {
     /// Supports [`Release::hold_at_least`](super::Release::hold_at_least) (C25).
     pub minimum_hold: bool,
     /// A call of a claim that was given up cannot take effect after a later call of the same claim has been answered, be it only with "busy".
+    /// A store that carries its calls out one after the other, in the order in which they were made, has it for nothing.
     /// Without it the engine never uses a claim again after a call of unknown outcome: it cleans it up and starts afresh with a new id.
     pub ordered_claims: bool,
     /// How many renewals one [`LeaseStore::renew_many`](super::LeaseStore::renew_many) may carry. Defaults to 100.

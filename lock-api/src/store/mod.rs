@@ -35,6 +35,9 @@ pub use self::style::{AcquireOp, Write, WriteOp, Written};
 /// * Durations that a store returns are differences of two readings of **its** clock in the same step ("expires at" minus "now").
 ///   The engine adds them to a monotonic instant that it took before it called.
 /// * A lease is held while `now < expires_at`, and free from `expires_at` on.
+/// * The clock is read in the step itself. A reading from before a wait, say for a lock of the store's, may revive what has expired meanwhile.
+/// * A store without a server – a file, shared memory – takes a clock that all its clients have in common, such as the monotonic clock of the kernel under them, and documents how far that
+///   reaches. A `now()` that a library evaluates in the process that asks is a client's clock.
 ///
 /// ## Identity
 /// * A [`Claim`] is one acquisition: its [id](Claim::id) is never used for another (C7). Who holds a key is decided by that id alone.
@@ -61,7 +64,7 @@ pub use self::style::{AcquireOp, Write, WriteOp, Written};
 /// * The engine may drop the future of a call at any await. The effect may then come or not; nothing else may break.
 ///
 /// # Testing
-/// Run the conformance suite (`distlock-conformance`): it names the clause that a store breaks.
+/// Run the conformance suite (`distlock-conformance`): it names the clause that a store breaks. Its `tutorial` goes from an empty crate to a store that passes.
 #[async_trait]
 pub trait LeaseStore: fmt::Debug + Send + Sync + 'static {
     /// What the store can do beyond the required. Asked afresh with each use: it may grow when the store has met its server, and never shrinks.
@@ -77,7 +80,7 @@ pub trait LeaseStore: fmt::Debug + Send + Sync + 'static {
     ///
     /// In one step:
     /// 1. the claim holds the lease already, unexpired: its expiry becomes the later of what it is and now + ttl; answer
-    ///    [`Granted`](Reply::Granted) with the **same** token;
+    ///    [`Granted`](Reply::Granted) with the **same** token, and as many of them;
     /// 2. otherwise the lease is free (nobody's, released, or expired – and no minimum hold is running) and it is the claim's turn, see
     ///    below: it is granted for `ttl` with a new token, and the claim's ticket is removed;
     /// 3. otherwise nothing changes, except that a store with [`queue`](StoreCapabilities::queue) adds the claim's ticket at the end, or
@@ -85,7 +88,9 @@ pub trait LeaseStore: fmt::Debug + Send + Sync + 'static {
     ///
     /// Without a queue it is everybody's turn. With one, tickets that have not been refreshed for their own ttl are dropped first. The claim's *place* is the number of
     /// tickets before its own, or of all if it has none; it is its turn `place` × [`turn_window`](Attempt::turn_window) after the lease became free. So nobody overtakes
-    /// the queue, and one dead waiter at its head costs the others one window, not a ttl (C15, R8).
+    /// the queue, and one dead waiter at its head costs the others one window, not a ttl (C15, R8). A key that has no record has been free for ever.
+    ///
+    /// A ticket keeps what the grant by a [`release`](Self::release) needs of this attempt: its [`tokens`](Attempt::tokens), its [`holder`](Attempt::holder), and the ticket's [`claim_ttl`](Ticket::claim_ttl).
     ///
     /// Two claims that race for a free lease: one is granted, the other is told busy – never an error.
     ///
@@ -99,7 +104,7 @@ pub trait LeaseStore: fmt::Debug + Send + Sync + 'static {
     /// becomes the later of what it is and now + ttl. Otherwise nothing changes and the answer is [`Standing::Gone`]: a renewal never revives
     /// an expired lease, not even one that nobody has taken since (C12).
     ///
-    /// A ticket is refreshed only if it is there, and never added again (R15): then the answer is [`Standing::Waiting`]. If it is not, the answer is
+    /// A ticket is refreshed only if it is there, and never added again (R15) – one whose time is up and that nobody has dropped yet may count as either. If it is there the answer is [`Standing::Waiting`]. If it is not, the answer is
     /// [`Standing::Gone`], or [`Standing::Held`] if the claim has been granted meanwhile; after either the engine asks by [`try_acquire`](Self::try_acquire).
     ///
     /// # Errors
@@ -110,6 +115,8 @@ pub trait LeaseStore: fmt::Debug + Send + Sync + 'static {
     ///
     /// * [`Released`](ReleaseOutcome::Released): this call, or an earlier one of the same claim, ended a lease that the claim held.
     /// * [`AlreadyLost`](ReleaseOutcome::AlreadyLost): the claim holds nothing (expired, taken over, force-released, never granted); nobody else is affected (C8).
+    ///
+    /// That a claim has released is remembered, also if others have held the key meanwhile: the engine repeats a release whose reply was lost, until the lease would have ended (C10). The last few of a key will do.
     ///
     /// A store with a [`queue`](StoreCapabilities::queue) removes the claim's own ticket, then – if the claim held the lease – grants it to the first live ticket **in the same
     /// step** (R12): a new token, as many as [that ticket asked for](Attempt::tokens), for [`claim_ttl`](Ticket::claim_ttl) from now; the ticket is removed. Nobody waits: the lease is free.

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use distlock_api::store::{AcquisitionId, Attempt, Claim, ProviderId, Release, Renewal, Reply, Standing, Ticket};
 use distlock_api::{ErrorKind, FencingToken, LeaseStore, LockAdmin, LockKey, Loss, ReleaseOutcome};
 use distlock_example_sqlite::SqliteStore;
-use rusqlite::Connection;
+use rusqlite::{Connection, TransactionBehavior};
 
 const LONG: Duration = Duration::from_secs(60);
 
@@ -71,7 +71,7 @@ async fn a_file_in_use_is_told_in_time_and_nothing_has_happened() {
     let store = SqliteStore::open(folder.file()).await.unwrap();
     let attempt = Attempt::new(claim(), LONG).with_timeout(Duration::from_millis(50));
     let mut other = Connection::open(folder.file()).unwrap();
-    let step = other.transaction_with_behavior(rusqlite::TransactionBehavior::Immediate).unwrap();
+    let step = other.transaction_with_behavior(TransactionBehavior::Immediate).unwrap();
     let asked = Instant::now();
     // The second one waits for the first, and no longer than it may.
     let (first, second) = tokio::join!(store.try_acquire(&attempt), store.try_acquire(&attempt));
@@ -102,7 +102,7 @@ async fn a_step_whose_caller_leaves_is_finished_before_the_next_begins() {
     let folder = Folder::new();
     let store = SqliteStore::open(folder.file()).await.unwrap();
     let mut other = Connection::open(folder.file()).unwrap();
-    let blocked = other.transaction_with_behavior(rusqlite::TransactionBehavior::Immediate).unwrap();
+    let blocked = other.transaction_with_behavior(TransactionBehavior::Immediate).unwrap();
     let left = claim();
     let attempt = Attempt::new(left.clone(), LONG);
     let calling = store.try_acquire(&attempt);
@@ -127,6 +127,24 @@ async fn a_renewal_that_comes_after_the_expiry_revives_nothing() {
     assert_eq!(store.renew(&renewal).await.unwrap(), Standing::Gone(Loss::Gone));
     assert_eq!(store.inspect(&key()).await.unwrap(), None);
     assert_eq!(store.release(&Release::new(late)).await.unwrap(), ReleaseOutcome::AlreadyLost);
+}
+
+#[tokio::test]
+async fn a_renewal_that_waits_for_the_file_beyond_the_expiry_revives_nothing() {
+    let folder = Folder::new();
+    let store = SqliteStore::open(folder.file()).await.unwrap();
+    let late = claim();
+    let ttl = Duration::from_millis(300);
+    let token = token(&store, &Attempt::new(late.clone(), ttl)).await.unwrap();
+    let renewal = Renewal::lease(late, FencingToken::new(token), LONG);
+    let mut other = Connection::open(folder.file()).unwrap();
+    let blocked = other.transaction_with_behavior(TransactionBehavior::Immediate).unwrap();
+    let unblock = async {
+        tokio::time::sleep(ttl).await;
+        drop(blocked);
+    };
+    let (renewed, ()) = tokio::join!(store.renew(&renewal), unblock);
+    assert_eq!(renewed.unwrap(), Standing::Gone(Loss::Gone));
 }
 
 #[tokio::test]

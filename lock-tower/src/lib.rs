@@ -75,12 +75,15 @@
 //! | `Lost`: the lock was lost while the request was served | 503 | yes |
 //! | `HeldTooLong`: served for longer than [`max_hold`](LockLayer::max_hold) | 503 | yes |
 //! | `BadKey`: the request names no valid key | 400 | no |
-//! | `Misconfigured`: an extractor in the wrong place, credentials refused | 500 | no |
+//! | `NotFound`: locks are kept in documents, and there is no such document | 404 | no |
+//! | `Rejected`: locks are kept in documents, and the collection refuses the one to begin with | 409 | no |
+//! | `Misconfigured`: an extractor in the wrong place, credentials refused, something else where the lock should be | 500 | no |
 //!
 //! The body is a problem document (RFC 9457) whose `type` is `urn:distlock:problem:` and the reason in lower case. It names neither key nor holder.
 //! [`status`](LockLayer::status) changes statuses, [`refuse_with`](LockLayer::refuse_with) everything; for gRPC, `refuse_with(Refusal::to_grpc_response)`.
 //!
-//! The layer fails closed: without its lock no request is served. [`fail_open`](LockLayer::fail_open) changes that for outages of the lock service, and logs a warning each time.
+//! The layer fails closed: without its lock no request is served. [`fail_open`](LockLayer::fail_open) changes that for outages of the lock service, and logs a warning each time; whatever
+//! the lock service answers is no outage.
 //!
 //! # What the lock cannot promise
 //! A lease protects as long as its holder's process is awake. The layer drops a handler whose lock is lost ([`OnLoss`]), but a process that was paused for longer than its lease

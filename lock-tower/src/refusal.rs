@@ -5,7 +5,7 @@ use std::error::Error as StdError;
 use std::fmt;
 use std::time::Duration;
 
-use distlock_api::{ErrorKind, LockError};
+use distlock_api::{Disposition, ErrorKind, LockError};
 
 type Source = Box<dyn StdError + Send + Sync + 'static>;
 
@@ -27,12 +27,16 @@ pub enum Reason {
     HeldTooLong,
     /// The request does not name a valid key.
     BadKey,
-    /// The layer cannot work as it was set up: its operator's mistake, not the caller's.
+    /// What carries the lock is not there: where locks are kept in documents, the document.
+    NotFound,
+    /// The resource refused what comes with its lock: where locks are kept in documents, a validator or a unique index the document to begin with.
+    Rejected,
+    /// The layer cannot work as it was set up, or the store not with what it found: their operator's business, not the caller's.
     Misconfigured,
 }
 
 impl Reason {
-    pub(crate) const ALL: [Self; 8] = [
+    pub(crate) const ALL: [Self; 10] = [
         Self::Busy,
         Self::Timeout,
         Self::Full,
@@ -40,6 +44,8 @@ impl Reason {
         Self::Lost,
         Self::HeldTooLong,
         Self::BadKey,
+        Self::NotFound,
+        Self::Rejected,
         Self::Misconfigured,
     ];
 
@@ -54,6 +60,8 @@ impl Reason {
             Self::Lost => "lost",
             Self::HeldTooLong => "held-too-long",
             Self::BadKey => "bad-key",
+            Self::NotFound => "not-found",
+            Self::Rejected => "rejected",
             Self::Misconfigured => "misconfigured",
         }
     }
@@ -73,6 +81,8 @@ impl fmt::Display for Reason {
             Self::Lost => "the lock was lost while the request was served",
             Self::HeldTooLong => "the request held the lock for too long",
             Self::BadKey => "the request does not name a valid lock key",
+            Self::NotFound => "there is nothing to lock",
+            Self::Rejected => "the resource refused to be locked",
             Self::Misconfigured => "the lock layer is misconfigured",
         })
     }
@@ -145,9 +155,15 @@ impl From<LockError> for Refusal {
     fn from(error: LockError) -> Self {
         let reason = match error.kind() {
             ErrorKind::InvalidKey => Reason::BadKey,
-            ErrorKind::InvalidOptions | ErrorKind::Unsupported | ErrorKind::PermissionDenied => Reason::Misconfigured,
+            ErrorKind::NotFound => Reason::NotFound,
+            ErrorKind::Rejected => Reason::Rejected,
             ErrorKind::QueueFull => Reason::Full,
             ErrorKind::Lost => Reason::Lost,
+            ErrorKind::Timeout | ErrorKind::Unavailable | ErrorKind::Closed => Reason::Unavailable,
+            ErrorKind::InvalidOptions | ErrorKind::Unsupported | ErrorKind::PermissionDenied => Reason::Misconfigured,
+            ErrorKind::Corrupt => Reason::Misconfigured,
+            // Nobody should come back for what fails until something is changed.
+            _ if error.disposition() == Disposition::Permanent => Reason::Misconfigured,
             _ => Reason::Unavailable,
         };
         Self::new(reason).with_source(error)
@@ -231,9 +247,15 @@ mod tests {
     fn every_lock_error_has_a_reason() {
         let reason = |kind| Refusal::from(LockError::new(kind, "")).reason();
         assert_eq!(reason(ErrorKind::InvalidKey), Reason::BadKey);
+        assert_eq!(reason(ErrorKind::NotFound), Reason::NotFound);
+        assert_eq!(reason(ErrorKind::Rejected), Reason::Rejected);
         assert_eq!(reason(ErrorKind::Unsupported), Reason::Misconfigured);
+        assert_eq!(reason(ErrorKind::Corrupt), Reason::Misconfigured);
         assert_eq!(reason(ErrorKind::QueueFull), Reason::Full);
         assert_eq!(reason(ErrorKind::Timeout), Reason::Unavailable);
         assert_eq!(reason(ErrorKind::Closed), Reason::Unavailable);
+        assert_eq!(reason(ErrorKind::Other), Reason::Misconfigured, "it says that it is permanent");
+        let in_doubt = LockError::new(ErrorKind::Other, "").outcome_unknown();
+        assert_eq!(Refusal::from(in_doubt).reason(), Reason::Unavailable);
     }
 }

@@ -49,6 +49,7 @@ over_both!(
     an_unreachable_store_is_503_and_fails_closed,
     failing_open_is_a_choice_and_is_counted,
     a_closed_provider_refuses_even_when_failing_open,
+    what_a_store_answers_is_told_and_never_fails_open,
     a_bad_key_is_400,
     a_layer_outside_of_the_router_is_500,
     answers_can_be_replaced,
@@ -101,13 +102,17 @@ async fn an_unreachable_store_is_503_and_fails_closed(protocol: Protocol) {
 }
 
 async fn failing_open_is_a_choice_and_is_counted(protocol: Protocol) {
-    let layer = order(unreachable().provider()).fail_fast().fail_open();
-    let monitor = layer.monitor();
-    let (server, stage, mut events) = serve(layer).await;
-    stage.let_go(1);
-    assert_eq!(server.client(protocol).await.post("/orders/4711").await.status, 200);
-    events.entered("order").await;
-    assert_eq!((monitor.failed_open(), monitor.granted(), monitor.refused_in_total()), (1, 0, 0));
+    for outage in [ErrorKind::Unavailable, ErrorKind::Timeout] {
+        let store = MemoryStore::new();
+        store.fail_always(Operation::TryAcquire, outage);
+        let layer = order(store.provider()).fail_fast().fail_open();
+        let monitor = layer.monitor();
+        let (server, stage, mut events) = serve(layer).await;
+        stage.let_go(1);
+        assert_eq!(server.client(protocol).await.post("/orders/4711").await.status, 200);
+        events.entered("order").await;
+        assert_eq!((monitor.failed_open(), monitor.granted(), monitor.refused_in_total()), (1, 0, 0));
+    }
 }
 
 async fn a_closed_provider_refuses_even_when_failing_open(protocol: Protocol) {
@@ -116,6 +121,29 @@ async fn a_closed_provider_refuses_even_when_failing_open(protocol: Protocol) {
     provider.close().await.unwrap();
     server.client(protocol).await.post("/orders/4711").await.assert_problem(503, "unavailable", true);
     events.nothing();
+}
+
+async fn what_a_store_answers_is_told_and_never_fails_open(protocol: Protocol) {
+    for (kind, status, reason) in [
+        (ErrorKind::NotFound, 404, "not-found"),
+        (ErrorKind::Rejected, 409, "rejected"),
+        (ErrorKind::PermissionDenied, 500, "misconfigured"),
+        (ErrorKind::Unsupported, 500, "misconfigured"),
+        (ErrorKind::Corrupt, 500, "misconfigured"),
+        (ErrorKind::Other, 500, "misconfigured"),
+    ] {
+        let store = MemoryStore::new();
+        store.fail_always(Operation::TryAcquire, kind);
+        // Nobody waits for what does not change: the answer comes long before the end of the wait.
+        let patient = || order(store.provider()).wait_up_to(Duration::from_secs(3600));
+        for layer in [patient(), patient().fail_open()] {
+            let monitor = layer.monitor();
+            let (server, _, mut events) = serve(layer).await;
+            server.client(protocol).await.post("/orders/4711").await.assert_problem(status, reason, false);
+            events.nothing();
+            assert_eq!((monitor.failed_open(), monitor.refused_in_total()), (0, 1), "{kind:?}");
+        }
+    }
 }
 
 async fn a_bad_key_is_400(protocol: Protocol) {

@@ -119,7 +119,8 @@ macro_rules! common_setters {
 
         /// Serve requests **without any lock** when the lock service cannot be reached. Every such request is logged as a warning and counted. Defaults to refusing them.
         ///
-        /// An outage is noticed when the wait is over, since an acquisition is tried until then. A provider that was closed is not out of reach: it refuses still.
+        /// An outage is noticed when the wait is over, since an acquisition is tried until then. Who answers is not out of reach: with a provider that was closed, a document that is
+        /// not there, or credentials that are refused, requests are refused still.
         #[must_use]
         pub fn fail_open(mut self) -> Self {
             self.config.fail_open = true;

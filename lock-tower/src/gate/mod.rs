@@ -178,7 +178,7 @@ impl Gate {
     fn failed(&self, keys: &KeySet, error: LockError) -> Refusal {
         let refusal = Refusal::from(error);
         let retry_after = match refusal.reason() {
-            Reason::BadKey | Reason::Misconfigured => None,
+            Reason::BadKey | Reason::NotFound | Reason::Rejected | Reason::Misconfigured => None,
             Reason::Unavailable => Some(RETRY_OUTAGE),
             _ => Some(self.retry_after(keys, Busy::new())),
         };
@@ -215,10 +215,9 @@ impl fmt::Debug for Gate {
     }
 }
 
-/// A closed provider is not out of reach: nothing that it would have guarded should begin.
+/// Whether nobody answered. Every answer counts, whatever it says; and a closed provider is not out of reach: nothing that it would have guarded should begin.
 fn is_outage(refusal: &Refusal) -> bool {
-    refusal.reason() == Reason::Unavailable
-        && refusal.lock_error().is_none_or(|error| error.kind() != ErrorKind::Closed)
+    refusal.lock_error().is_some_and(|error| matches!(error.kind(), ErrorKind::Timeout | ErrorKind::Unavailable))
 }
 
 fn millis(duration: Duration) -> u64 {

@@ -49,11 +49,12 @@ impl fmt::Debug for Answers {
 
 fn usual_status(reason: Reason) -> StatusCode {
     match reason {
-        Reason::Busy => StatusCode::CONFLICT,
+        Reason::Busy | Reason::Rejected => StatusCode::CONFLICT,
         Reason::Timeout | Reason::Full | Reason::Unavailable | Reason::Lost | Reason::HeldTooLong => {
             StatusCode::SERVICE_UNAVAILABLE
         }
         Reason::BadKey => StatusCode::BAD_REQUEST,
+        Reason::NotFound => StatusCode::NOT_FOUND,
         Reason::Misconfigured => StatusCode::INTERNAL_SERVER_ERROR,
     }
 }
@@ -71,24 +72,31 @@ impl Refusal {
         problem(self, usual_status(self.reason()))
     }
 
-    /// The answer for gRPC callers: a response of trailers only, with `grpc-status` and `grpc-message`.
+    /// The status code of gRPC for this refusal, such as `tonic::Code::from_i32` takes.
     ///
     /// Busy and lost are `ABORTED`, a wait that is over is `DEADLINE_EXCEEDED`, a full queue and a hold that was too long are `RESOURCE_EXHAUSTED`, an outage is `UNAVAILABLE`, a bad key is
-    /// `INVALID_ARGUMENT`, and a misconfigured layer is `INTERNAL`.
+    /// `INVALID_ARGUMENT`, nothing to lock is `NOT_FOUND`, a resource that refuses is `FAILED_PRECONDITION`, and a misconfigured layer is `INTERNAL`.
+    #[must_use]
+    pub fn grpc_code(&self) -> i32 {
+        match self.reason() {
+            Reason::BadKey => 3,
+            Reason::Timeout => 4,
+            Reason::NotFound => 5,
+            Reason::Full | Reason::HeldTooLong => 8,
+            Reason::Rejected => 9,
+            Reason::Busy | Reason::Lost => 10,
+            Reason::Misconfigured => 13,
+            Reason::Unavailable => 14,
+        }
+    }
+
+    /// The answer for gRPC callers: a response of trailers only, with `grpc-status` – the [code](Self::grpc_code) – and `grpc-message`.
     #[must_use]
     pub fn to_grpc_response(&self) -> Response<Bytes> {
-        let code = match self.reason() {
-            Reason::BadKey => "3",
-            Reason::Timeout => "4",
-            Reason::Full | Reason::HeldTooLong => "8",
-            Reason::Busy | Reason::Lost => "10",
-            Reason::Misconfigured => "13",
-            Reason::Unavailable => "14",
-        };
         let mut response = Response::new(Bytes::new());
         let headers = response.headers_mut();
         headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/grpc"));
-        headers.insert("grpc-status", HeaderValue::from_static(code));
+        headers.insert("grpc-status", self.grpc_code().into());
         headers.insert("grpc-message", HeaderValue::from_static(title(self.reason())));
         response
     }
@@ -121,6 +129,8 @@ const fn title(reason: Reason) -> &'static str {
         Reason::Lost => "Lock lost",
         Reason::HeldTooLong => "Lock held too long",
         Reason::BadKey => "Invalid lock key",
+        Reason::NotFound => "Nothing to lock",
+        Reason::Rejected => "Resource refused to be locked",
         Reason::Misconfigured => "Lock layer misconfigured",
     }
 }

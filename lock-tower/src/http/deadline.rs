@@ -18,7 +18,7 @@ const GRPC_TIMEOUT: HeaderName = HeaderName::from_static("grpc-timeout");
 
 /// The shortest time that any of the headers names. A value that cannot be read says nothing.
 pub(super) fn deadline(headers: &HeaderMap, more: &[(HeaderName, DeadlineUnit)]) -> Option<Duration> {
-    let grpc = headers.get(GRPC_TIMEOUT).and_then(grpc_timeout);
+    let grpc = grpc_timeout(headers);
     let named = more.iter().filter_map(|(name, unit)| read(headers.get(name)?, *unit));
     grpc.into_iter().chain(named).min()
 }
@@ -31,8 +31,17 @@ fn read(value: &HeaderValue, unit: DeadlineUnit) -> Option<Duration> {
     }
 }
 
+/// How long a gRPC caller is going to wait, from the header `grpc-timeout` of its request. None without one that can be read.
+///
+/// [`LockLayer`](crate::LockLayer) does this by itself; it is for [`KeyOf::deadline`](crate::keyed::KeyOf::deadline) of requests that carry headers, such as tonic's:
+/// `grpc_timeout(request.metadata().as_ref())`.
+#[must_use]
+pub fn grpc_timeout(headers: &HeaderMap) -> Option<Duration> {
+    parse_grpc(headers.get(GRPC_TIMEOUT)?)
+}
+
 /// One to eight digits and a unit, after the gRPC protocol over HTTP/2.
-fn grpc_timeout(value: &HeaderValue) -> Option<Duration> {
+fn parse_grpc(value: &HeaderValue) -> Option<Duration> {
     let (digits, unit) = value.to_str().ok()?.split_at_checked(value.len().checked_sub(1)?)?;
     if digits.len() > 8 || !digits.bytes().all(|byte| byte.is_ascii_digit()) {
         return None;

@@ -125,8 +125,8 @@ impl<K, M> LockLayer<K, M> {
         self
     }
 
-    /// Answer refusals of this reason with this status. Defaults to 409 for [`Busy`](Reason::Busy), for which 423 is the other usual one,
-    /// 400 for [`BadKey`](Reason::BadKey), 500 for [`Misconfigured`](Reason::Misconfigured), and 503 for all others.
+    /// Answer refusals of this reason with this status. Defaults to 409 for [`Busy`](Reason::Busy), for which 423 is the other usual one, and for [`Rejected`](Reason::Rejected),
+    /// 400 for [`BadKey`](Reason::BadKey), 404 for [`NotFound`](Reason::NotFound), 500 for [`Misconfigured`](Reason::Misconfigured), and 503 for all others.
     #[must_use]
     pub fn status(mut self, reason: Reason, status: StatusCode) -> Self {
         self.answers.set_status(reason, status);

@@ -22,7 +22,7 @@ mod run;
 mod service;
 
 pub use body::{LockBody, LockBodyError};
-pub use deadline::DeadlineUnit;
+pub use deadline::{DeadlineUnit, grpc_timeout};
 pub use future::LockFuture;
 pub use layer::{HoldUntil, LockLayer};
 #[cfg(feature = "axum")]

@@ -2,10 +2,12 @@
 
 use std::process::{Command, Output};
 
-/// Runs it on the in-memory backend for two seconds; what it said of lost updates, too.
-fn replicas(arguments: &[&str]) -> (Output, String, u64) {
+use distlock_conformance::server::{MongoServer, Topology};
+
+/// Runs it for so many seconds; what it said of lost updates, too.
+fn replicas(seconds: &str, arguments: &[&str]) -> (Output, String, u64) {
     let output = Command::new(env!("CARGO_BIN_EXE_replicas"))
-        .args(["--seconds", "2"])
+        .args(["--seconds", seconds])
         .args(arguments)
         .output()
         .expect("the program starts");
@@ -17,16 +19,28 @@ fn replicas(arguments: &[&str]) -> (Output, String, u64) {
 
 #[test]
 fn with_the_layer_no_update_is_lost() {
-    let (output, text, lost) = replicas(&[]);
+    let (output, text, lost) = replicas("2", &[]);
     assert_eq!((output.status.code(), lost), (Some(0), 0), "{text}");
     assert!(text.ends_with("\nas promised\n"), "{text}");
 }
 
 #[test]
 fn without_the_layer_the_lost_updates_are_counted() {
-    let (output, text, lost) = replicas(&["--no-lock"]);
+    let (output, text, lost) = replicas("2", &["--no-lock"]);
     assert!(lost > 0 && output.status.code() == Some(1), "{text}");
     assert!(text.contains("NOT as promised: "), "{text}");
+}
+
+/// Two processes over MongoDB, one of which is killed: what is lost are its own answers. How long the others then wait is not asked here, on a machine that may be slow.
+#[tokio::test]
+async fn with_two_replicas_no_update_is_lost_although_one_is_killed() {
+    let server = MongoServer::start(Topology::ReplicaSet).await.expect("a server");
+    let uri = server.uri().to_owned();
+    let run = tokio::task::spawn_blocking(move || replicas("8", &["--mongodb", &uri])).await;
+    let (output, text, lost) = run.expect("it does not panic");
+    assert_eq!(lost, 0, "{output:?}\n{text}");
+    assert!(text.contains("is killed") && !text.contains("did not grow"), "{output:?}\n{text}");
+    server.stop().await;
 }
 
 #[test]

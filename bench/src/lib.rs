@@ -1,5 +1,7 @@
 //! The crates compared, behind one shape: how to take and give back the lock of a key.
 
+pub mod tower;
+
 use std::future::Future;
 use std::sync::Arc;
 

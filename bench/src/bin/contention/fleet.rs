@@ -1,5 +1,6 @@
 //! Child processes, seen from the parent.
 
+use std::net::SocketAddr;
 use std::process::Stdio;
 use std::time::Duration;
 
@@ -54,7 +55,16 @@ impl Worker {
         match timeout(limit, self.hear()).await.map_err(|_| "a child does not get ready")?? {
             Message::Ready => Ok(()),
             Message::Failed(problem) => Err(problem.into()),
-            Message::Report(_) => Err("a child reports before it was asked".into()),
+            Message::Report(_) | Message::Listening(_) => Err("a child reports before it was asked".into()),
+        }
+    }
+
+    /// Where a child listens that serves requests.
+    pub async fn address(&mut self) -> Outcome<SocketAddr> {
+        match timeout(READY_LIMIT, self.hear()).await.map_err(|_| "a child does not listen")?? {
+            Message::Listening(address) => Ok(address),
+            Message::Failed(problem) => Err(problem.into()),
+            Message::Ready | Message::Report(_) => Err("a child does not say where it listens".into()),
         }
     }
 
@@ -73,7 +83,7 @@ impl Worker {
                 Ok(*report)
             }
             Message::Failed(problem) => Err(problem.into()),
-            Message::Ready => Err("a child is ready twice".into()),
+            Message::Ready | Message::Listening(_) => Err("a child is ready twice".into()),
         }
     }
 

@@ -1,4 +1,4 @@
-//! Locks under contention, beside other crates, on a real replica set: the figures B1 to B13.
+//! Locks under contention, beside other crates, on a real replica set: the figures B1 to B13; and the middleware: T1 to T4.
 //!
 //! Run with `cargo run --release --bin contention`; `-- --help` lists the options, `README.md` says what each figure is.
 
@@ -12,6 +12,7 @@ mod options;
 mod report;
 mod stats;
 mod trace;
+mod web;
 mod worker;
 
 use std::os::unix::process::CommandExt;

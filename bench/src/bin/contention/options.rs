@@ -11,7 +11,7 @@ Measures distlock and its peers, interleaved, on a replica set of three members 
 
   contention [OPTIONS]
 
-  --figures B1,B5   only these (B1 to B13; default all)
+  --figures B1,B5   only these (B1 to B13, T1 to T4; default all)
   --quick           fewer and shorter rounds, to see whether everything works
   --out DIR         where table, JSON and plots go (default: results, beside this program's sources)
   --uri URI         a replica set of yours instead; B10, which kills primaries, starts its own in any case
@@ -78,14 +78,22 @@ mod tests {
     #[test]
     fn all_figures_unless_some_are_named() {
         assert_eq!(parse(&[]).unwrap().figures, Id::ALL);
-        let options = parse(&["--quick", "--figures", "b5, B1,B5"]).unwrap();
-        assert_eq!(options.figures, [Id(1), Id(5)]);
+        let options = parse(&["--quick", "--figures", "t3,b5, B1,B5"]).unwrap();
+        assert_eq!(options.figures, [Id::B(1), Id::B(5), Id::T(3)]);
         assert!(options.quick && !options.trace);
     }
 
     #[test]
     fn nonsense_is_refused() {
-        for arguments in [&["--figures"][..], &["--figures", "B14"], &["--figures", "5"], &["--fast"], &["--uri"]] {
+        for arguments in [
+            &["--figures"][..],
+            &["--figures", "B14"],
+            &["--figures", "T5"],
+            &["--figures", "B01"],
+            &["--figures", "5"],
+            &["--fast"],
+            &["--uri"],
+        ] {
             assert!(parse(arguments).is_err(), "{arguments:?}");
         }
     }

@@ -6,6 +6,7 @@ mod held;
 mod keys_once;
 mod killed;
 mod memory;
+mod middleware;
 mod queues;
 mod uncontended;
 mod waiting;
@@ -22,17 +23,23 @@ use crate::locks::{Contender, Settings};
 use crate::report::Figure;
 use crate::worker::protocol::{Contend, Report, Spec, Task};
 
-/// A figure's number.
+/// A figure's name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Id(pub u8);
+pub enum Id {
+    /// Of locks: `B1` to `B13`.
+    B(u8),
+    /// Of the middleware: `T1` to `T4`.
+    T(u8),
+}
 
 impl Id {
     /// All that there are.
-    pub const ALL: [Self; 13] = {
-        let mut all = [Self(0); 13];
+    pub const ALL: [Self; 17] = {
+        let mut all = [Self::B(0); 17];
         let mut place = 0;
-        while place < 13 {
-            all[place] = Self(place as u8 + 1);
+        while place < 17 {
+            let number = place as u8 + 1;
+            all[place] = if number <= 13 { Self::B(number) } else { Self::T(number - 13) };
             place += 1;
         }
         all
@@ -41,7 +48,10 @@ impl Id {
 
 impl fmt::Display for Id {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "B{}", self.0)
+        match self {
+            Self::B(number) => write!(f, "B{number}"),
+            Self::T(number) => write!(f, "T{number}"),
+        }
     }
 }
 
@@ -49,8 +59,8 @@ impl FromStr for Id {
     type Err = Box<dyn std::error::Error + Send + Sync>;
 
     fn from_str(name: &str) -> Outcome<Self> {
-        let number = name.strip_prefix(['B', 'b']).and_then(|number| number.parse().ok()).map(Self);
-        number.filter(|id| Self::ALL.contains(id)).ok_or_else(|| format!("there is no figure {name}").into())
+        let named = |id: &&Self| id.to_string().eq_ignore_ascii_case(name);
+        Self::ALL.iter().find(named).copied().ok_or_else(|| format!("there is no figure {name}").into())
     }
 }
 
@@ -69,7 +79,7 @@ impl Bench<'_> {
     }
 
     fn figure(&self, id: u8, title: &'static str) -> Figure {
-        Figure::new(Id(id), title, self.quick)
+        Figure::new(Id::B(id), title, self.quick)
     }
 
     fn spec(&self, who: Contender, settings: Settings, task: Task) -> Spec {
@@ -118,18 +128,22 @@ pub async fn run(bench: &Bench<'_>, wanted: &[Id]) -> Vec<Figure> {
 }
 
 async fn one(bench: &Bench<'_>, id: Id) -> Outcome<Vec<Figure>> {
-    Ok(match id.0 {
-        1 => vec![uncontended::run(bench).await?],
-        2..=4 => hand_over::run(bench).await?,
-        5 => vec![queues::one_process(bench).await?],
-        6 => vec![queues::four_processes(bench).await?],
-        7 => vec![held::run(bench).await?],
-        8 => vec![waiting::run(bench).await?],
-        9 => vec![killed::run(bench).await?],
-        10 => vec![failover::run(bench).await?],
-        11 => vec![memory::uncontended(bench).await?],
-        12 => vec![memory::contended(bench).await?],
-        13 => vec![keys_once::run(bench).await?],
+    Ok(match id {
+        Id::B(1) => vec![uncontended::run(bench).await?],
+        Id::B(2..=4) => hand_over::run(bench).await?,
+        Id::B(5) => vec![queues::one_process(bench).await?],
+        Id::B(6) => vec![queues::four_processes(bench).await?],
+        Id::B(7) => vec![held::run(bench).await?],
+        Id::B(8) => vec![waiting::run(bench).await?],
+        Id::B(9) => vec![killed::run(bench).await?],
+        Id::B(10) => vec![failover::run(bench).await?],
+        Id::B(11) => vec![memory::uncontended(bench).await?],
+        Id::B(12) => vec![memory::contended(bench).await?],
+        Id::B(13) => vec![keys_once::run(bench).await?],
+        Id::T(1) => vec![middleware::latency::run(bench).await?],
+        Id::T(2) => vec![middleware::throughput::run(bench).await?],
+        Id::T(3) => vec![middleware::hot_key::run(bench).await?],
+        Id::T(4) => vec![middleware::disconnects::run(bench).await?],
         _ => return Err(format!("there is no figure {id}").into()),
     })
 }

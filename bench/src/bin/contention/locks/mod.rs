@@ -3,7 +3,7 @@
 mod distributed_lock;
 mod mongo_lock;
 mod mongodb_lock;
-mod ours;
+pub mod ours;
 pub mod raw;
 
 use std::fmt;
@@ -23,7 +23,7 @@ use crate::commands::Monitor;
 pub const PEERS_POLL: Duration = Duration::from_millis(10);
 
 /// Longer than any figure.
-const PATIENCE: Duration = Duration::from_secs(600);
+pub const PATIENCE: Duration = Duration::from_secs(600);
 
 /// Whose locks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
@@ -91,12 +91,14 @@ pub struct Settings {
     pub ttl_ms: u64,
     /// Whether a lease may go from one task to the next within a process. Only ours can.
     pub hand_off: bool,
+    /// Whether waiters stand in a queue in the store. Only ours can.
+    pub queue: bool,
 }
 
 impl Settings {
-    /// Leases of 30 s, handed on within a process or not.
+    /// Leases of 30 s, handed on within a process or not, with a queue.
     pub const fn new(hand_off: bool) -> Self {
-        Self { ttl_ms: 30_000, hand_off }
+        Self { ttl_ms: 30_000, hand_off, queue: true }
     }
 
     fn ttl(self) -> Duration {

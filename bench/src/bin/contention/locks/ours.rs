@@ -13,16 +13,17 @@ use crate::Outcome;
 struct Ours(Arc<dyn LockProvider>);
 
 pub(super) async fn connect(client: &Client, database: &str, settings: Settings) -> Outcome<Arc<dyn Locks>> {
-    let provider = provider(client, database, settings)?;
-    provider.connect().await?;
-    Ok(Arc::new(Ours(Arc::new(provider))))
+    Ok(Arc::new(Ours(Arc::new(provider(client, database, settings).await?))))
 }
 
 /// The only place that configures ours.
-fn provider(client: &Client, database: &str, settings: Settings) -> Outcome<MongoProvider> {
+pub async fn provider(client: &Client, database: &str, settings: Settings) -> Outcome<MongoProvider> {
     let lease = LeaseOptions::new().ttl(settings.ttl());
     let builder = MongoProvider::builder_from_client(client).database(database).lease(lease);
-    Ok(if settings.hand_off { builder } else { builder.without_hand_off() }.build()?)
+    let builder = if settings.hand_off { builder } else { builder.without_hand_off() };
+    let provider = if settings.queue { builder } else { builder.without_queue() }.build()?;
+    provider.connect().await?;
+    Ok(provider)
 }
 
 #[async_trait]

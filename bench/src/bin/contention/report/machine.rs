@@ -6,9 +6,10 @@ use serde::Serialize;
 
 /// The lock file decides what is compiled, so it also knows the versions.
 const LOCK_FILE: &str = include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/Cargo.lock"));
-const CRATES: [&str; 9] = [
+const CRATES: [&str; 12] = [
     "distlock-mongo",
     "distlock-memory",
+    "distlock-tower",
     "distributed-lock-mongo",
     "mongodb-lock",
     "mongo-lock",
@@ -16,6 +17,8 @@ const CRATES: [&str; 9] = [
     "lockable",
     "mongodb",
     "tokio",
+    "axum",
+    "hyper",
 ];
 
 /// A machine and what ran on it.

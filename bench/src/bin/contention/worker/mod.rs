@@ -6,6 +6,7 @@ mod keys_once;
 pub mod protocol;
 mod relay;
 mod renew_each;
+mod serve;
 
 use std::io::Write;
 use std::sync::Arc;
@@ -51,6 +52,12 @@ async fn perform(spec: Spec, orders: &mut Orders) -> Outcome<Report> {
             let renewing = renew_each::start(&spec.uri, leases, cadence_ms, &monitor).await?;
             let window = ready(orders).await?;
             return observe(&monitor, window, orders, renewing.run(window)).await;
+        }
+        Task::Serve(task) => {
+            let address = serve::start(&spec, task, &monitor).await?;
+            say(&Message::Listening(address))?;
+            let window = ready(orders).await?;
+            observe(&monitor, window, orders, serve::until_end(window)).await
         }
         Task::Contend(task) => {
             let locks = locks::connect(spec.who, &spec.uri, spec.settings, &monitor).await?;

@@ -1,5 +1,7 @@
 //! What parent and children say to each other.
 
+use std::net::SocketAddr;
+
 use serde::{Deserialize, Serialize};
 
 use crate::clock::Nanos;
@@ -47,6 +49,8 @@ pub enum Task {
     },
     /// Be one of several clients that write in turn, as soon as they hear of the other's write.
     Relay(Relay),
+    /// Serve requests over HTTP until the end of the window.
+    Serve(Serve),
     /// A million keys, each used once, in memory.
     KeysOnce {
         /// Name of the contender.
@@ -67,6 +71,15 @@ pub struct Contend {
     pub every_turn: bool,
     /// Whether the commands are reported one by one.
     pub log: bool,
+}
+
+/// Requests over HTTP.
+#[derive(Debug, Clone, Copy, Serialize, Deserialize)]
+pub struct Serve {
+    /// Whether the locks are those of a process without a server, whoever else is named.
+    pub in_memory: bool,
+    /// How long a request works under its lock.
+    pub work_us: u64,
 }
 
 /// Writing in turn.
@@ -103,6 +116,8 @@ impl Window {
 /// One line of a child.
 #[derive(Debug, Serialize, Deserialize)]
 pub enum Message {
+    /// Where it listens, if it serves requests.
+    Listening(SocketAddr),
     /// It waits for its window.
     Ready,
     /// Its last words.

@@ -1,0 +1,30 @@
+//! T1 to T4: the middleware over HTTP.
+
+pub(super) mod disconnects;
+pub(super) mod hot_key;
+pub(super) mod latency;
+pub(super) mod throughput;
+
+use std::net::SocketAddr;
+
+use super::Bench;
+use crate::Outcome;
+use crate::fleet::Worker;
+use crate::locks::{Contender, Settings};
+use crate::worker::protocol::{Serve, Task};
+
+const BARE: &str = "the bare service";
+const LOCKED: &str = "with LockLayer";
+
+/// Starts a replica in a process of its own, and waits until it serves.
+async fn replica(bench: &Bench<'_>, who: Contender, settings: Settings, serve: Serve) -> Outcome<(Worker, SocketAddr)> {
+    let mut worker = Worker::start(&bench.spec(who, settings, Task::Serve(serve))).await?;
+    let address = worker.address().await?;
+    worker.ready().await?;
+    Ok((worker, address))
+}
+
+/// A replica whose locks are those of the memory backend.
+async fn in_memory(bench: &Bench<'_>, work_us: u64) -> Outcome<(Worker, SocketAddr)> {
+    replica(bench, Contender::Ours, Settings::new(true), Serve { in_memory: true, work_us }).await
+}

@@ -1,0 +1,46 @@
+//! T2: many keys, so that hardly anybody waits.
+
+use std::time::Duration;
+
+use super::{BARE, Bench, LOCKED, in_memory};
+use crate::Outcome;
+use crate::figures::{Id, rotated};
+use crate::fleet;
+use crate::report::{Bound, Figure};
+use crate::stats::quantile;
+use crate::web::{load, service};
+
+const KEYS: u32 = 10_000;
+const CONNECTIONS: usize = 32;
+const RATE: &str = "requests";
+const SHARE: &str = "requests, share of the bare service's";
+
+pub(in crate::figures) async fn run(bench: &Bench<'_>) -> Outcome<Figure> {
+    let mut figure = Figure::new(Id::T(2), "throughput over TCP with 10,000 random keys, memory backend", bench.quick);
+    let (rounds, millis) = bench.choose((5, 500), (25, 1_500));
+    let (server, address) = in_memory(bench, 0).await?;
+    for round in 0..rounds {
+        bench.progress(format_args!("round {} of {rounds}", round + 1));
+        let mut rates = [f64::NAN; 2];
+        for place in rotated(&[0, 1], round) {
+            let (who, path) = [(BARE, service::BARE), (LOCKED, service::LOCKED)][place];
+            let window = fleet::window(Duration::from_millis(millis));
+            let path = move |random: &mut fastrand::Rng| format!("{path}{}", random.u32(0..KEYS));
+            let load = load::run(&[address], CONNECTIONS, window, path).await?;
+            if load.refused > 0 {
+                return Err(format!("{} requests were refused", load.refused).into());
+            }
+            rates[place] = load.total() as f64 / window.seconds();
+            figure.push(who, RATE, "/s", rates[place]);
+            figure.push(who, "p50", "ms", quantile(&load.times, 0.5));
+            figure.push(who, "p99", "ms", quantile(&load.times, 0.99));
+        }
+        figure.push(LOCKED, SHARE, "", rates[1] / rates[0]);
+    }
+    server.kill().await?;
+    figure.judge(SHARE, figure.median(LOCKED, SHARE), "", Bound::Least(0.95));
+    figure.note(format!(
+        "One process serves both, HTTP/1.1 on axum; {CONNECTIONS} connections of the process that measures, on the same processors. The share is that of a round; the verdict is the median of the rounds."
+    ));
+    Ok(figure)
+}

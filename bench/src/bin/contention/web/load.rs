@@ -1,0 +1,88 @@
+//! Clients that send one request after the other for a while.
+
+use std::net::SocketAddr;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use tokio::task::JoinSet;
+
+use super::client::Connection;
+use crate::Outcome;
+use crate::clock;
+use crate::stats::Thinned;
+use crate::worker::protocol::Window;
+
+/// What clients have seen within a window.
+pub struct Load {
+    /// Requests served, of each connection.
+    pub served: Vec<u64>,
+    /// Requests that were answered otherwise.
+    pub refused: u64,
+    /// A sample of the times from a request to the end of its answer, in ms, those included that the end of the window cut off.
+    pub times: Vec<f64>,
+}
+
+#[derive(Default)]
+struct Log {
+    served: u64,
+    refused: u64,
+    times: Thinned,
+    asked: Option<clock::Nanos>,
+}
+
+/// As many connections, shared out evenly among the addresses, each with one request at a time, to where `path` says.
+pub async fn run(
+    addresses: &[SocketAddr],
+    connections: usize,
+    window: Window,
+    path: impl Fn(&mut fastrand::Rng) -> String + Clone + Send + 'static,
+) -> Outcome<Load> {
+    let (mut clients, mut logs) = (JoinSet::<Outcome<()>>::new(), Vec::new());
+    for number in 0..connections {
+        let mut connection = Connection::open(addresses[number % addresses.len()]).await?;
+        let (log, path) = (Arc::new(Mutex::new(Log::default())), path.clone());
+        logs.push(Arc::clone(&log));
+        clients.spawn(async move {
+            let log = || log.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut random = fastrand::Rng::with_seed(number as u64);
+            clock::sleep_until(window.start).await;
+            loop {
+                let asked = clock::now();
+                log().asked = Some(asked);
+                let status = connection.post(&path(&mut random)).await?;
+                let now = clock::now();
+                if now > window.stop {
+                    return Ok(());
+                }
+                let mut log = log();
+                log.asked = None;
+                match status.is_success() {
+                    true => log.served += 1,
+                    false => log.refused += 1,
+                }
+                log.times.push(now - asked);
+            }
+        });
+    }
+    clock::sleep_until(window.stop).await;
+    while let Some(ended) = clients.try_join_next() {
+        ended??;
+    }
+    clients.shutdown().await;
+
+    let mut load = Load { served: Vec::new(), refused: 0, times: Vec::new() };
+    for log in logs {
+        let log = log.lock().unwrap_or_else(PoisonError::into_inner);
+        load.served.push(log.served);
+        load.refused += log.refused;
+        let cut_off = log.asked.map(|asked| window.stop.saturating_sub(asked));
+        load.times.extend(log.times.kept().iter().copied().chain(cut_off).map(clock::millis));
+    }
+    Ok(load)
+}
+
+impl Load {
+    /// All requests served.
+    pub fn total(&self) -> u64 {
+        self.served.iter().sum()
+    }
+}

@@ -48,11 +48,13 @@ pub async fn run(
             loop {
                 let asked = clock::now();
                 log().asked = Some(asked);
-                let status = connection.post(&path(&mut random)).await?;
+                let answered = connection.post(&path(&mut random)).await;
                 let now = clock::now();
+                // A replica ends with its window, and takes its connections along.
                 if now > window.stop {
                     return Ok(());
                 }
+                let status = answered?;
                 let mut log = log();
                 log.asked = None;
                 match status.is_success() {

@@ -7,6 +7,7 @@ use futures_util::future::LocalBoxFuture;
 use crate::clause::Clause;
 use crate::context::Context;
 use crate::failure::Verdict;
+use crate::level::Level;
 
 type Run = fn(Context) -> LocalBoxFuture<'static, Verdict>;
 
@@ -17,6 +18,7 @@ pub struct Check {
     word: &'static str,
     promise: &'static str,
     needs: &'static [Need],
+    level: Level,
     run: Run,
 }
 
@@ -103,7 +105,13 @@ impl Check {
         needs: &'static [Need],
         run: Run,
     ) -> Self {
-        Self { clause, word, promise, needs, run }
+        Self { clause, word, promise, needs, level: Level::Standard, run }
+    }
+
+    /// A check of other levels than `standard` and those above it.
+    pub(crate) const fn from_level(mut self, level: Level) -> Self {
+        self.level = level;
+        self
     }
 
     /// The clause that the check is about.
@@ -130,6 +138,12 @@ impl Check {
         self.needs
     }
 
+    /// The lowest level at which it runs.
+    #[must_use]
+    pub fn level(&self) -> Level {
+        self.level
+    }
+
     pub(crate) fn start(&self, context: Context) -> LocalBoxFuture<'static, Verdict> {
         (self.run)(context)
     }
@@ -141,9 +155,10 @@ impl fmt::Debug for Check {
     }
 }
 
-/// A list of checks out of `clause function [needs] "promise"` lines; the function's name is the check's.
+/// A list of checks out of `clause function [needs] "promise"` lines; the function's name is the check's. A level behind the function's name is the lowest one
+/// at which the check runs; `Standard` is left out.
 macro_rules! checks {
-    ($($clause:ident $function:ident [$($need:ident),*] $promise:literal;)+) => {
+    ($($clause:ident $function:ident $($level:ident)? [$($need:ident),*] $promise:literal;)+) => {
         pub(super) const CHECKS: &[$crate::check::Check] = &[$(
             $crate::check::Check::new(
                 $crate::clause::Clause::$clause,
@@ -151,7 +166,7 @@ macro_rules! checks {
                 $promise,
                 &[$($crate::check::Need::$need),*],
                 |context| Box::pin($function(context)),
-            ),
+            )$(.from_level($crate::level::Level::$level))?,
         )+];
     };
 }

@@ -6,6 +6,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use distlock_api::{AcquireOptions, Acquired, LeaseOptions, LockAdmin, LockGuard, LockKey, RenewalPolicy, Wait};
+use fastrand::Rng;
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 
@@ -14,7 +15,10 @@ use crate::child::{Child, Clock};
 use crate::controls::Controls;
 use crate::failure::{Failure, Verdict, ensure};
 use crate::fixture::Client;
+use crate::history::Expected;
+use crate::level::{Level, Plan};
 use crate::profile::Profile;
+use crate::recorder::Recorder;
 use crate::stage::Stage;
 
 /// How long anything that must happen may take before the check gives up on it.
@@ -28,10 +32,13 @@ pub(crate) const GRAIN: Duration = Duration::from_millis(2);
 /// How long clients may take to close after a check.
 const CLOSING: Duration = Duration::from_secs(10);
 
-/// What a check works with: fresh clients, random keys, child processes.
+/// What a check works with: fresh clients, random keys, child processes, and the history of what they do.
 #[derive(Clone)]
 pub(crate) struct Context {
     stage: Arc<Stage>,
+    level: Level,
+    chance: Arc<Mutex<Rng>>,
+    recorder: Recorder,
     clients: Arc<Mutex<Vec<Client>>>,
 }
 
@@ -42,8 +49,35 @@ impl fmt::Debug for Context {
 }
 
 impl Context {
-    pub(crate) fn new(stage: Arc<Stage>) -> Self {
-        Self { stage, clients: Arc::default() }
+    pub(crate) fn new(stage: Arc<Stage>, plan: Plan, check: &str) -> Self {
+        let chance = Arc::new(Mutex::new(plan.seed.of(stage.name(), check)));
+        Self { stage, level: plan.level, chance, recorder: Recorder::default(), clients: Arc::default() }
+    }
+
+    /// A source of randomness for a task: all of them derive from the check's seed. Ask for it before the task is spawned, so that it does not depend on who comes first.
+    pub(crate) fn chance(&self) -> Rng {
+        self.chance.lock().expect("not poisoned").fork()
+    }
+
+    /// A random key.
+    pub(crate) fn key(&self) -> LockKey {
+        LockKey::new(format!("check-{:016x}", self.chance().u64(..))).expect("a valid key")
+    }
+
+    /// So many rounds at the standard level, and a fifth of it, but two at the least, at the level smoke.
+    pub(crate) fn rounds(&self, standard: usize) -> usize {
+        if self.level == Level::Smoke { (standard / 5).max(2) } else { standard }
+    }
+
+    /// What the clients and the child processes did.
+    pub(crate) fn recorder(&self) -> &Recorder {
+        &self.recorder
+    }
+
+    /// The verdict on what was done with these keys; `expected` is what proves something at the standard level.
+    #[track_caller]
+    pub(crate) fn verdict(&self, keys: &[LockKey], expected: Expected) -> Verdict {
+        self.recorder.verdict(keys, expected)
     }
 
     pub(crate) fn profile(&self) -> &Profile {
@@ -53,6 +87,7 @@ impl Context {
     /// Fresh clients of one shared state; closed after the check.
     pub(crate) async fn clients<const N: usize>(&self) -> Result<[Client; N], Failure> {
         let clients = self.stage.fixture().clients(N).await?;
+        let clients: Vec<Client> = clients.into_iter().map(|client| client.recorded(&self.recorder)).collect();
         self.clients.lock().expect("not poisoned").extend(clients.iter().cloned());
         let made = clients.len();
         clients.try_into().map_err(|_| Failure::new(format!("the fixture made {made} clients instead of {N}")))
@@ -63,7 +98,7 @@ impl Context {
         let Some(address) = self.stage.fixture().address() else {
             return Err(Failure::new("the profile declares processes, but the fixture has no address"));
         };
-        Child::start(self.stage.name(), &address, clock).await
+        Child::start(self.stage.name(), &address, clock, &self.recorder).await
     }
 
     /// Closes the clients, in bounded time and whatever they answer.
@@ -82,11 +117,6 @@ impl Context {
     pub(crate) fn short(&self) -> Duration {
         self.profile().short_ttl()
     }
-}
-
-/// A random key.
-pub(crate) fn random_key() -> LockKey {
-    LockKey::new(format!("check-{:016x}", fastrand::u64(..))).expect("a valid key")
 }
 
 /// A lease of this ttl that is renewed as usual.
@@ -256,6 +286,23 @@ pub(crate) async fn ensure_not_prolonged(admin: &dyn LockAdmin, key: &LockKey, l
         Ok(())
     })
     .await
+}
+
+/// Notes what the store has left of a key that nobody uses any more, as far as it can be asked.
+pub(crate) async fn nothing_left(cx: &Context, client: &Client, key: &LockKey) -> Verdict {
+    let Some(admin) = client.admin() else { return Ok(()) };
+    let deadline = Instant::now() + SOON;
+    loop {
+        let asked = cx.recorder().now();
+        let info = admin.inspect(key).await?;
+        let waiting = info.as_ref().and_then(|info| info.waiting).unwrap_or(0);
+        // What was given up is cleaned up in the background. What is left in the end is for the verdict, which knows who may still be there.
+        if info.is_none() || Instant::now() >= deadline {
+            cx.recorder().left(client.number(), key, info.is_some(), waiting, asked);
+            return Ok(());
+        }
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
 }
 
 /// Waits for all tasks; the first failure counts.

@@ -3,11 +3,14 @@
 use std::fmt;
 use std::panic::Location;
 
+use crate::history::Call;
+
 /// Why a check failed, and which line of the suite says so.
 #[derive(Debug)]
 pub struct Failure {
     message: String,
     location: &'static Location<'static>,
+    calls: Vec<Call>,
 }
 
 /// What a check answers.
@@ -16,7 +19,7 @@ pub(crate) type Verdict = Result<(), Failure>;
 impl Failure {
     #[track_caller]
     pub(crate) fn new(message: impl Into<String>) -> Self {
-        Self { message: message.into(), location: Location::caller() }
+        Self { message: message.into(), location: Location::caller(), calls: Vec::new() }
     }
 
     /// What was expected and what was seen.
@@ -24,11 +27,28 @@ impl Failure {
     pub fn message(&self) -> &str {
         &self.message
     }
+
+    /// The calls that show it: who held what when. None if no history was judged.
+    #[must_use]
+    pub fn calls(&self) -> &[Call] {
+        &self.calls
+    }
+
+    /// The line of the suite, as `file:line`.
+    #[must_use]
+    pub fn location(&self) -> String {
+        format!("{}:{}", self.location.file(), self.location.line())
+    }
+
+    pub(crate) fn shown_by(mut self, calls: Vec<Call>) -> Self {
+        self.calls = calls;
+        self
+    }
 }
 
 impl fmt::Display for Failure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} ({}:{})", self.message, self.location.file(), self.location.line())
+        write!(f, "{} ({})", self.message, self.location())
     }
 }
 

@@ -9,6 +9,7 @@ use distlock_api::LockProvider;
 
 use crate::controls::Controls;
 use crate::profile::Profile;
+use crate::recorder::{RecordedProvider, Recorder};
 
 /// Any error of a fixture.
 pub type FixtureError = Box<dyn std::error::Error + Send + Sync + 'static>;
@@ -99,12 +100,13 @@ pub trait Fixture: Send + Sync + 'static {
 pub struct Client {
     provider: Arc<dyn LockProvider>,
     controls: Option<Arc<dyn Controls>>,
+    number: usize,
 }
 
 impl Client {
     /// A client without controls.
     pub fn new(provider: Arc<dyn LockProvider>) -> Self {
-        Self { provider, controls: None }
+        Self { provider, controls: None, number: 0 }
     }
 
     /// With means to make its requests fail or its store's record vanish.
@@ -118,6 +120,18 @@ impl Client {
     #[must_use]
     pub fn provider(&self) -> &Arc<dyn LockProvider> {
         &self.provider
+    }
+
+    /// The same client, with all its calls recorded.
+    pub(crate) fn recorded(self, recorder: &Recorder) -> Self {
+        let number = recorder.client();
+        let provider = RecordedProvider { inner: self.provider, client: number, recorder: recorder.clone() };
+        Self { provider: Arc::new(provider), controls: self.controls, number }
+    }
+
+    /// Its number in the history.
+    pub(crate) fn number(&self) -> usize {
+        self.number
     }
 
     pub(crate) fn controls(&self) -> Option<&dyn Controls> {

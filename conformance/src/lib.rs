@@ -45,7 +45,10 @@ mod fail_command;
 mod failure;
 mod fixture;
 pub mod history;
+mod level;
 mod profile;
+mod recorder;
+mod report;
 mod runner;
 #[cfg(feature = "mongodb")]
 pub mod server;
@@ -64,6 +67,7 @@ pub use disturbed::DisturbedStore;
 pub use fail_command::FailCommand;
 pub use failure::Failure;
 pub use fixture::{Client, Fixture, FixtureError};
+pub use level::Level;
 pub use profile::Profile;
 pub use runner::{Outcome, Report, examine, run, run_one};
 

@@ -7,7 +7,7 @@ use tokio::task::JoinSet;
 use tokio::time::Instant;
 
 use crate::check::checks;
-use crate::context::{Context, LIVENESS, LONG, all_passed, random_key, renewed, throughout, unrenewed, within};
+use crate::context::{Context, LIVENESS, LONG, all_passed, renewed, throughout, unrenewed, within};
 use crate::failure::{Failure, Verdict, ensure};
 use crate::fixture::Client;
 
@@ -21,7 +21,7 @@ async fn counts_what_happens(cx: Context) -> Verdict {
     let [client] = cx.clients().await?;
     let fresh = client.accounting();
     ensure!(fresh == distlock_api::Accounting::new(), "a new client's accounting is {fresh:?}");
-    let keys: [LockKey; 3] = std::array::from_fn(|_| random_key());
+    let keys: [LockKey; 3] = std::array::from_fn(|_| cx.key());
     let mut guards = Vec::new();
     for key in &keys {
         guards.push(client.take(key, renewed(LONG)).await?);
@@ -48,8 +48,8 @@ async fn counts_what_happens(cx: Context) -> Verdict {
 
 async fn counts_losses(cx: Context) -> Verdict {
     let [client] = cx.clients().await?;
-    let kept = client.take(&random_key(), unrenewed(cx.short())).await?;
-    let dropped = client.take(&random_key(), unrenewed(cx.short())).await?;
+    let kept = client.take(&cx.key(), unrenewed(cx.short())).await?;
+    let dropped = client.take(&cx.key(), unrenewed(cx.short())).await?;
     for guard in [&kept, &dropped] {
         within(LIVENESS, "lost() of a lease that is not renewed", guard.lost()).await?;
     }
@@ -65,14 +65,14 @@ async fn counts_losses(cx: Context) -> Verdict {
 async fn balances_throughout(cx: Context) -> Verdict {
     const LOAD: Duration = Duration::from_secs(2);
     let clients: [Client; 2] = cx.clients().await?;
-    let (keys, ttl) = ([random_key(), random_key(), random_key()], cx.short() / 5);
+    let (keys, ttl) = ([cx.key(), cx.key(), cx.key()], cx.short() / 5);
     let mut tasks = JoinSet::new();
     let until = Instant::now() + LOAD;
     for task in 0..10 {
-        let (client, keys) = (clients[task % 2].clone(), keys.clone());
+        let (client, keys, mut chance) = (clients[task % 2].clone(), keys.clone(), cx.chance());
         tasks.spawn(async move {
             while Instant::now() < until {
-                mixed_load(&client, &keys, ttl).await?;
+                mixed_load(&client, &keys, ttl, &mut chance).await?;
             }
             Ok(())
         });
@@ -103,10 +103,10 @@ fn or_too_late<T>(answer: distlock_api::Result<Option<T>>) -> distlock_api::Resu
 }
 
 /// One of the things that callers do.
-async fn mixed_load(client: &Client, keys: &[LockKey; 3], ttl: Duration) -> Verdict {
-    let key = &keys[fastrand::usize(..keys.len())];
-    let some_time = Duration::from_millis(fastrand::u64(0..20));
-    match fastrand::u8(..6) {
+async fn mixed_load(client: &Client, keys: &[LockKey; 3], ttl: Duration, chance: &mut fastrand::Rng) -> Verdict {
+    let key = &keys[chance.usize(..keys.len())];
+    let some_time = Duration::from_millis(chance.u64(0..20));
+    match chance.u8(..6) {
         0 => drop(client.attempt(key, renewed(LONG)).await?),
         1 => drop(or_too_late(client.try_acquire(key).ttl(LONG).within(some_time).await)?),
         2 => {
@@ -117,7 +117,7 @@ async fn mixed_load(client: &Client, keys: &[LockKey; 3], ttl: Duration) -> Verd
         3 => {
             // May be lost before it is released.
             let guard = client.take(key, unrenewed(ttl)).await?;
-            tokio::time::sleep(if fastrand::u8(..4) == 0 { ttl } else { some_time }).await;
+            tokio::time::sleep(if chance.u8(..4) == 0 { ttl } else { some_time }).await;
             let _ = guard.release().await?;
         }
         4 => {

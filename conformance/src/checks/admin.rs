@@ -6,7 +6,7 @@ use distlock_api::{ErrorKind, ForcedRelease, ListOptions, LockAdmin, LockFilter,
 use futures_util::TryStreamExt;
 
 use crate::check::checks;
-use crate::context::{Context, LONG, SOON, eventually, random_key, renewed, renewed_every, unrenewed, within};
+use crate::context::{Context, LONG, SOON, eventually, renewed, renewed_every, unrenewed, within};
 use crate::failure::{Failure, Verdict, ensure};
 
 checks! {
@@ -21,8 +21,8 @@ checks! {
 }
 
 /// Keys with a random prefix of their own.
-fn keys<const N: usize>(names: [&str; N]) -> (String, [LockKey; N]) {
-    let prefix = format!("{}/", random_key());
+fn keys<const N: usize>(cx: &Context, names: [&str; N]) -> (String, [LockKey; N]) {
+    let prefix = format!("{}/", cx.key());
     let keys = names.map(|name| LockKey::new(format!("{prefix}{name}")).expect("a valid key"));
     (prefix, keys)
 }
@@ -37,7 +37,7 @@ fn names(list: &[LockInfo]) -> Vec<&LockKey> {
 
 async fn history_tells_who_and_why(cx: Context) -> Verdict {
     let [a, b] = cx.clients().await?;
-    let (key, admin) = (random_key(), cx.admin(&b)?);
+    let (key, admin) = (cx.key(), cx.admin(&b)?);
     let none = admin.history(&key).await?;
     ensure!(none.is_empty(), "a lock that was never held has the history {none:?}");
     let mut expected = Vec::new();
@@ -57,7 +57,7 @@ async fn history_tells_who_and_why(cx: Context) -> Verdict {
     let told = history.len() == expected.len() && history.iter().zip(&expected).all(|(e, x)| is_told(e, x));
     ensure!(told && history[0].token < expected[1].2, "the history is {history:?} instead of {expected:?}");
     ensure!(history[0].at <= history[1].at, "the history goes back in time: {history:?}");
-    let other = admin.history(&random_key()).await?;
+    let other = admin.history(&cx.key()).await?;
     ensure!(other.is_empty(), "another key has the history {other:?}");
     Ok(())
 }
@@ -66,7 +66,7 @@ async fn list_shows_what_is_held(cx: Context) -> Verdict {
     let [a, b] = cx.clients().await?;
     let admin = cx.admin(&b)?;
     // The last is no child of the prefix, however it is compared.
-    let (prefix, keys) = keys(["b", "a", "c/\u{10ffff}", "$d"]);
+    let (prefix, keys) = keys(&cx, ["b", "a", "c/\u{10ffff}", "$d"]);
     let outside = LockKey::new(format!("{}0", &prefix[..prefix.len() - 1])).expect("a valid key");
     let nothing = listed(admin, ListOptions::new().prefix(&prefix)).await?;
     ensure!(nothing.is_empty(), "of locks that were never held are listed: {nothing:?}");
@@ -101,7 +101,7 @@ async fn list_shows_what_is_held(cx: Context) -> Verdict {
 async fn list_by_owner(cx: Context) -> Verdict {
     let [a, b] = cx.clients().await?;
     let admin = cx.admin(&b)?;
-    let (prefix, [one, two, three]) = keys(["1", "2", "3"]);
+    let (prefix, [one, two, three]) = keys(&cx, ["1", "2", "3"]);
     let (owner, longer) = (format!("$owner-{prefix}"), format!("$owner-{prefix}x"));
     let guard = a.take(&one, renewed(LONG).with_owner(&*owner)).await?;
     let _longer = a.take(&two, renewed(LONG).with_owner(longer)).await?;
@@ -123,7 +123,7 @@ async fn list_by_owner(cx: Context) -> Verdict {
 async fn list_forgets_the_expired(cx: Context) -> Verdict {
     let [a, b] = cx.clients().await?;
     let admin = cx.admin(&b)?;
-    let (prefix, [expiring, held]) = keys(["1", "2"]);
+    let (prefix, [expiring, held]) = keys(&cx, ["1", "2"]);
     let _expiring = a.take(&expiring, unrenewed(cx.short())).await?;
     let _held = a.take(&held, renewed(LONG)).await?;
     eventually(cx.short() + SOON, "an expired lease to leave the list", async || {
@@ -136,7 +136,7 @@ async fn list_forgets_the_expired(cx: Context) -> Verdict {
 async fn release_owner(cx: Context) -> Verdict {
     let [a, b, c] = cx.clients().await?;
     let admin = cx.admin(&c)?;
-    let (prefix, [one, two, three, four]) = keys(["1", "2", "3", "4"]);
+    let (prefix, [one, two, three, four]) = keys(&cx, ["1", "2", "3", "4"]);
     let owner = format!("session-{prefix}");
     let mut victims = Vec::new();
     for (client, key) in [(&a, &one), (&a, &two), (&b, &three)] {
@@ -176,7 +176,7 @@ async fn release_owner(cx: Context) -> Verdict {
 async fn release_by_prefix(cx: Context) -> Verdict {
     let [a, b] = cx.clients().await?;
     let admin = cx.admin(&b)?;
-    let (prefix, [one, two]) = keys(["a/1", "b/1"]);
+    let (prefix, [one, two]) = keys(&cx, ["a/1", "b/1"]);
     let _victim = a.take(&one, renewed(LONG)).await?;
     let bystander = a.take(&two, renewed(LONG)).await?;
     let released = admin.release_matching(&LockFilter::new().prefix(format!("{prefix}a/")), "conformance").await?;
@@ -189,7 +189,7 @@ async fn release_by_prefix(cx: Context) -> Verdict {
 
 async fn release_of_everything_is_refused(cx: Context) -> Verdict {
     let [a, b] = cx.clients().await?;
-    let guard = a.take(&random_key(), renewed(LONG)).await?;
+    let guard = a.take(&cx.key(), renewed(LONG)).await?;
     match cx.admin(&b)?.release_matching(&LockFilter::new(), "conformance").await {
         Err(error) => ensure!(error.kind() == ErrorKind::InvalidOptions, "the refusal is {error:?}"),
         Ok(released) => return Err(Failure::new(format!("{released} locks were released"))),
@@ -205,7 +205,7 @@ async fn owners_are_refused(cx: Context) -> Verdict {
     let refusals = [
         admin.list(ListOptions::new()).try_next().await.err(),
         admin.release_owner("nobody", "conformance").await.err(),
-        admin.history(&random_key()).await.err(),
+        admin.history(&cx.key()).await.err(),
     ];
     for refusal in refusals {
         let refusal = refusal.ok_or_else(|| Failure::new("what is not promised was answered"))?;

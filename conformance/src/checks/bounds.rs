@@ -8,7 +8,7 @@ use futures_util::future::{join_all, try_join, try_join_all};
 use tokio::time::Instant;
 
 use crate::check::checks;
-use crate::context::{Context, GRAIN, LONG, SOON, random_key, renewed, within};
+use crate::context::{Context, GRAIN, LONG, SOON, renewed, within};
 use crate::failure::{Verdict, ensure};
 use crate::fixture::Client;
 
@@ -23,7 +23,7 @@ checks! {
 
 async fn wait_is_bounded(cx: Context) -> Verdict {
     let [a, b] = cx.clients().await?;
-    let key = random_key();
+    let key = cx.key();
     let _held = a.take(&key, renewed(LONG)).await?;
     // Longer than the store takes to answer, so that it is the lock that is waited for.
     for wait in [cx.short() / 2, cx.short()] {
@@ -52,7 +52,7 @@ async fn times_out(client: &Client, key: &LockKey, wait: Duration) -> Verdict {
 
 async fn attempt_is_prompt(cx: Context) -> Verdict {
     let [a, b] = cx.clients().await?;
-    let key = random_key();
+    let key = cx.key();
     let _held = a.take(&key, renewed(LONG)).await?;
     for client in [&a, &b] {
         for wait in [Wait::Try, Wait::UpTo(Duration::ZERO)] {
@@ -68,7 +68,7 @@ async fn attempt_is_prompt(cx: Context) -> Verdict {
 
 async fn timed_out_waiters_leave(cx: Context) -> Verdict {
     let [a, b, c] = cx.clients().await?;
-    let key = random_key();
+    let key = cx.key();
     let held = a.take(&key, renewed(LONG)).await?;
     let wait = cx.short() / 2;
     let waits = (0..3).map(|_| async { b.try_acquire(&key).within(wait).await });
@@ -87,12 +87,12 @@ async fn short_waits_leave_nothing(cx: Context) -> Verdict {
     const KEYS: u64 = 60;
     let [a, b] = cx.clients().await?;
     let warm = Instant::now();
-    drop(a.take(&random_key(), renewed(LONG)).await?);
+    drop(a.take(&cx.key(), renewed(LONG)).await?);
     let call = Instant::now();
-    drop(a.take(&random_key(), renewed(LONG)).await?);
+    drop(a.take(&cx.key(), renewed(LONG)).await?);
     let usual = call.elapsed().max(Duration::from_micros(50)).min(warm.elapsed());
     let leaving = (0..KEYS).map(async |turn| {
-        let key = random_key();
+        let key = cx.key();
         let wait = usual * u32::try_from(turn).unwrap_or_default() / 30;
         let answer = a.acquire_with(key.clone(), renewed(LONG).with_wait(Wait::UpTo(wait))).await;
         drop(answer);
@@ -107,7 +107,7 @@ async fn short_waits_leave_nothing(cx: Context) -> Verdict {
 
 async fn invalid_options(cx: Context) -> Verdict {
     let [a, b] = cx.clients().await?;
-    let key = random_key();
+    let key = cx.key();
     let _held = a.take(&key, renewed(LONG)).await?;
     let (ms, base) = (Duration::from_millis, LeaseOptions::new().ttl(Duration::from_millis(100)));
     let every = |interval| base.renewal(RenewalPolicy::Every(interval));
@@ -128,7 +128,7 @@ async fn invalid_options(cx: Context) -> Verdict {
     let before = b.accounting();
     let mut messages = HashSet::new();
     for (what, options) in nonsense {
-        for (key, state) in [(&key, "held"), (&random_key(), "free")] {
+        for (key, state) in [(&key, "held"), (&cx.key(), "free")] {
             for wait in [Wait::Try, Wait::UpTo(ms(500))] {
                 let answer = b.acquire_with(key.clone(), options.clone().with_wait(wait)).await;
                 let kind = answer.as_ref().err().map(|error| error.kind());

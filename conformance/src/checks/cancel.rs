@@ -10,7 +10,7 @@ use futures_util::future::try_join_all;
 
 use super::fairness::until_queued;
 use crate::check::checks;
-use crate::context::{Context, LONG, SOON, random_key, renewed};
+use crate::context::{Context, LONG, SOON, renewed};
 use crate::failure::{Failure, Verdict, ensure};
 
 checks! {
@@ -45,7 +45,7 @@ async fn dropped_after<F: Future>(polls: usize, future: F) -> Option<F::Output> 
 async fn dropped_acquisition(cx: Context) -> Verdict {
     let [a, b] = cx.clients().await?;
     try_join_all((0..=POLLS).map(async |polls| {
-        let key = random_key();
+        let key = cx.key();
         if let Some(acquired) = dropped_after(polls, a.acquire_with(key.clone(), renewed(LONG))).await {
             let Some(guard) = acquired?.held() else { return Err(Failure::new("a wait for ever ended with busy")) };
             let outcome = guard.release().await?;
@@ -62,7 +62,7 @@ async fn dropped_acquisition(cx: Context) -> Verdict {
 async fn dropped_waiter(cx: Context) -> Verdict {
     let [a, b, c] = cx.clients().await?;
     try_join_all((0..=POLLS).map(async |polls| {
-        let key = random_key();
+        let key = cx.key();
         let held = a.take(&key, renewed(LONG)).await?;
         let waiting = b.acquire_with(key.clone(), renewed(LONG).with_wait(Wait::Forever));
         let granted = dropped_after(polls, waiting).await;
@@ -88,7 +88,7 @@ fn dropped(polls: usize, failure: &Failure) -> Failure {
 
 async fn dropped_guard(cx: Context) -> Verdict {
     let [a, b] = cx.clients().await?;
-    let key = random_key();
+    let key = cx.key();
     drop(a.take(&key, renewed(LONG)).await?);
     let next = b.take_within(SOON, &key, renewed(LONG)).await?;
     drop(next);
@@ -102,7 +102,7 @@ async fn dropped_guard(cx: Context) -> Verdict {
 async fn dropped_release(cx: Context) -> Verdict {
     let [a, b] = cx.clients().await?;
     try_join_all((0..4).map(async |polls| {
-        let key = random_key();
+        let key = cx.key();
         let guard = a.take(&key, renewed(LONG)).await?;
         if let Some(outcome) = dropped_after(polls, guard.release()).await {
             ensure!(outcome?.is_released(), "the release of a held lock did not say `Released`");
@@ -116,7 +116,7 @@ async fn dropped_release(cx: Context) -> Verdict {
 
 async fn aborted_task(cx: Context) -> Verdict {
     let [a, b] = cx.clients().await?;
-    let key = random_key();
+    let key = cx.key();
     let (holds, held) = tokio::sync::oneshot::channel();
     let task = tokio::spawn({
         let (a, key) = (a.clone(), key.clone());

@@ -6,7 +6,7 @@ use tokio::time::Instant;
 
 use crate::check::checks;
 use crate::child::{ChildGrant, Clock};
-use crate::context::{Context, GRAIN, LIVENESS, LONG, random_key, renewed};
+use crate::context::{Context, GRAIN, LIVENESS, LONG, renewed};
 use crate::failure::{Failure, Verdict, ensure};
 
 checks! {
@@ -28,9 +28,9 @@ async fn client_one_hour_behind(cx: Context) -> Verdict {
 async fn wrong_by_an_hour(cx: Context, clock: Clock) -> Verdict {
     let [client] = cx.clients().await?;
     let (mut child, mut victim) = (cx.child(clock).await?, cx.child(Clock::True).await?);
-    let (key, ttl) = (random_key(), cx.short());
+    let (key, ttl) = (cx.key(), cx.short());
     // So that the child has met its server before the lease begins that it is to see.
-    granted(child.acquire(&random_key(), LONG, false, LIVENESS).await?)?;
+    granted(child.acquire(&cx.key(), LONG, false, LIVENESS).await?)?;
 
     // A lease of another, seen by the child.
     let asked = Instant::now();
@@ -57,7 +57,7 @@ async fn wrong_by_an_hour(cx: Context, clock: Clock) -> Verdict {
 async fn renews(cx: Context, clock: Clock) -> Verdict {
     let [client] = cx.clients().await?;
     let mut child = cx.child(clock).await?;
-    let (key, ttl) = (random_key(), cx.short());
+    let (key, ttl) = (cx.key(), cx.short());
     granted(child.acquire(&key, ttl, true, LIVENESS).await?)?;
     let until = Instant::now() + ttl * 2;
     while Instant::now() < until {

@@ -6,7 +6,7 @@ use tokio::time::Instant;
 
 use crate::check::checks;
 use crate::child::Clock;
-use crate::context::{Context, GRAIN, LIVENESS, LONG, SOON, random_key, renewed, throughout, unrenewed};
+use crate::context::{Context, GRAIN, LIVENESS, LONG, SOON, renewed, throughout, unrenewed};
 use crate::failure::{Failure, Verdict, ensure};
 
 checks! {
@@ -20,7 +20,7 @@ checks! {
 async fn killed_holder(cx: Context) -> Verdict {
     let [client] = cx.clients().await?;
     let mut child = cx.child(Clock::True).await?;
-    let (key, ttl) = (random_key(), cx.short());
+    let (key, ttl) = (cx.key(), cx.short());
     let Some(_) = child.acquire(&key, ttl, true, LIVENESS).await? else {
         return Err(Failure::new("a child process was not granted a free lock"));
     };
@@ -52,7 +52,7 @@ async fn killed_holder(cx: Context) -> Verdict {
 async fn killed_before_any_renewal(cx: Context) -> Verdict {
     let [client] = cx.clients().await?;
     let mut child = cx.child(Clock::True).await?;
-    let (key, ttl) = (random_key(), cx.short());
+    let (key, ttl) = (cx.key(), cx.short());
     let asked = Instant::now();
     let Some(_) = child.acquire(&key, ttl, false, LIVENESS).await? else {
         return Err(Failure::new("a child process was not granted a free lock"));
@@ -69,7 +69,7 @@ async fn killed_before_any_renewal(cx: Context) -> Verdict {
 
 async fn killed_waiter(cx: Context) -> Verdict {
     let [client] = cx.clients().await?;
-    let (key, ttl) = (random_key(), cx.short());
+    let (key, ttl) = (cx.key(), cx.short());
     let held = client.take(&key, renewed(LONG)).await?;
     let mut child = cx.child(Clock::True).await?;
     let waiting = child.acquire(&key, ttl, true, LIVENESS);
@@ -84,7 +84,7 @@ async fn killed_waiter(cx: Context) -> Verdict {
 
 async fn free_soon_after_expiry(cx: Context) -> Verdict {
     let [a, b] = cx.clients().await?;
-    let (waited, tried, ttl) = (random_key(), random_key(), cx.short());
+    let (waited, tried, ttl) = (cx.key(), cx.key(), cx.short());
     let _guards = [a.take(&waited, unrenewed(ttl)).await?, a.take(&tried, unrenewed(ttl)).await?];
     let granted = Instant::now();
     let waiter = b.spawn_take(&waited, renewed(LONG));
@@ -99,7 +99,7 @@ async fn free_soon_after_expiry(cx: Context) -> Verdict {
 
 async fn held_for_ever_without_expiry(cx: Context) -> Verdict {
     let [a, b] = cx.clients().await?;
-    let (key, ttl) = (random_key(), cx.short() / 3);
+    let (key, ttl) = (cx.key(), cx.short() / 3);
     let guard = a.take(&key, unrenewed(ttl)).await?;
     ensure!(guard.remaining().is_none(), "a guard that does not expire has {:?} remaining", guard.remaining());
     throughout(Instant::now() + ttl * 3, async || {

@@ -6,7 +6,7 @@ use distlock_api::{LeaseOptions, Loss, RenewalPolicy};
 use tokio::time::Instant;
 
 use crate::check::checks;
-use crate::context::{Context, LONG, random_key, renewed, unrenewed, validity};
+use crate::context::{Context, LONG, renewed, unrenewed, validity};
 use crate::failure::{Failure, Verdict, ensure};
 
 checks! {
@@ -20,7 +20,7 @@ async fn margin_is_kept(cx: Context) -> Verdict {
     let ttl = cx.short();
     for margin in [Duration::ZERO, ttl / 10, ttl / 2, ttl * 9 / 10] {
         let lease = LeaseOptions::new().ttl(ttl).renewal(RenewalPolicy::Never).safety_margin(margin);
-        let guard = client.take(&random_key(), unrenewed(ttl).with_lease(lease)).await?;
+        let guard = client.take(&cx.key(), unrenewed(ttl).with_lease(lease)).await?;
         let remaining =
             guard.remaining().ok_or_else(|| Failure::new("a guard of an expiring lease has no deadline"))?;
         ensure!(remaining <= ttl - margin, "{remaining:?} remain of a ttl of {ttl:?} with a margin of {margin:?}");
@@ -37,7 +37,7 @@ async fn counted_from_before_the_request(cx: Context) -> Verdict {
     let mut seen = Vec::new();
     for _ in 0..CALLS {
         let before = Instant::now();
-        let guard = client.take(&random_key(), unrenewed(ttl)).await?;
+        let guard = client.take(&cx.key(), unrenewed(ttl)).await?;
         let call = before.elapsed();
         let remaining =
             guard.remaining().ok_or_else(|| Failure::new("a guard of an expiring lease has no deadline"))?;
@@ -56,7 +56,7 @@ async fn lost_before_taken_over(cx: Context) -> Verdict {
     let [a, b] = cx.clients().await?;
     let ttl = cx.short();
     let takeovers = (0..KEYS).map(async |_| {
-        let key = random_key();
+        let key = cx.key();
         let first = a.take(&key, unrenewed(ttl)).await?;
         let lost = first.lost();
         let waiter = b.spawn_take(&key, renewed(LONG));

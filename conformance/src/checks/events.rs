@@ -6,7 +6,7 @@ use futures_util::TryStreamExt;
 
 use crate::check::checks;
 use crate::child::Clock;
-use crate::context::{Context, LIVENESS, LONG, SOON, random_key, renewed, within};
+use crate::context::{Context, LIVENESS, LONG, SOON, renewed, within};
 use crate::failure::{Failure, Verdict, ensure};
 
 checks! {
@@ -39,7 +39,7 @@ async fn holder(admin: &dyn LockAdmin, key: &LockKey) -> Result<AcquisitionId, F
 
 async fn events_tell_what_happens(cx: Context) -> Verdict {
     let [a, b, c] = cx.clients().await?;
-    let (key, admin) = (random_key(), cx.admin(&c)?);
+    let (key, admin) = (cx.key(), cx.admin(&c)?);
     let mut events = admin.watch().await?;
     for (round, client) in [&a, &b, &a, &b].into_iter().enumerate() {
         let guard = client.take(&key, renewed(LONG).with_owner("the holder")).await?;
@@ -69,8 +69,8 @@ async fn events_tell_what_happens(cx: Context) -> Verdict {
 async fn events_tell_of_owners_released(cx: Context) -> Verdict {
     let [a, b] = cx.clients().await?;
     let admin = cx.admin(&b)?;
-    let owner = random_key().to_string();
-    let keys = [random_key(), random_key()];
+    let owner = cx.key().to_string();
+    let keys = [cx.key(), cx.key()];
     let mut guards = Vec::new();
     for key in &keys {
         guards.push(a.take(key, renewed(LONG).with_owner(&*owner)).await?);
@@ -86,7 +86,7 @@ async fn events_tell_of_owners_released(cx: Context) -> Verdict {
 
 async fn events_tell_of_take_overs(cx: Context) -> Verdict {
     let [client] = cx.clients().await?;
-    let (key, admin) = (random_key(), cx.admin(&client)?);
+    let (key, admin) = (cx.key(), cx.admin(&client)?);
     let mut child = cx.child(Clock::True).await?;
     let Some(_) = child.acquire(&key, cx.short(), false, LIVENESS).await? else {
         return Err(Failure::new("a child process was not granted a free lock"));

@@ -10,82 +10,126 @@ use tokio::time::Instant;
 
 use crate::check::checks;
 use crate::child::Clock;
-use crate::context::{Context, GRAIN, LIVENESS, LONG, all_passed, random_key, renewed, unrenewed, validity};
+use crate::context::{Context, GRAIN, LIVENESS, LONG, all_passed, nothing_left, renewed, unrenewed, validity};
 use crate::failure::{Failure, Verdict, ensure};
 use crate::fixture::Client;
-use crate::history::{History, Hold};
+use crate::history::Expected;
+use crate::recorder::Recorder;
 
 checks! {
-    C1 counter_under_contention [] "tasks of several clients that count under the lock miss no count, and their holds do not overlap";
+    C1 counter_under_contention Smoke [] "tasks of several clients that count under the lock miss no count, and their holds do not overlap";
+    C1 mixed_calls Smoke [] "what clients are answered – to waits, attempts, leases that run out, calls that are given up – a single lock could have answered";
     C1 across_processes [Processes] "holds of clients in different processes do not overlap, and their tokens increase";
     C1 takeover_only_after_loss [Expiry] "a lease that is neither renewed nor released keeps the key closed until its guard is lost";
     C1 closed_while_renewed [Expiry] "a lease that is renewed keeps the key closed beyond its ttl";
 }
 
-const ROUNDS: usize = 10;
-
 async fn counter_under_contention(cx: Context) -> Verdict {
     const TASKS: usize = 12;
     let clients: [Client; 3] = cx.clients().await?;
-    let (key, history, counter) = (random_key(), History::default(), Arc::new(AtomicU64::new(0)));
+    let (key, counter, rounds) = (cx.key(), Arc::new(AtomicU64::new(0)), cx.rounds(10));
     let mut tasks = JoinSet::new();
     for task in 0..TASKS {
         let client = clients[task % clients.len()].clone();
-        tasks.spawn(count(task, client, key.clone(), history.clone(), Arc::clone(&counter)));
+        tasks.spawn(count(client, key.clone(), cx.recorder().clone(), Arc::clone(&counter), rounds));
     }
     all_passed(tasks).await?;
-    history.verdict(TASKS * ROUNDS)?;
-    let (counted, expected) = (counter.load(Ordering::SeqCst), (TASKS * ROUNDS) as u64);
+    let grants = TASKS * rounds;
+    cx.verdict(&[key], Expected { grants, contended: grants / 2 })?;
+    let (counted, expected) = (counter.load(Ordering::SeqCst), grants as u64);
     ensure!(counted == expected, "{expected} increments under the lock counted to {counted}");
     Ok(())
 }
 
-async fn count(task: usize, client: Client, key: LockKey, history: History, counter: Arc<AtomicU64>) -> Verdict {
-    for _ in 0..ROUNDS {
+async fn count(client: Client, key: LockKey, history: Recorder, counter: Arc<AtomicU64>, rounds: usize) -> Verdict {
+    for _ in 0..rounds {
         let guard = client.take(&key, renewed(LONG)).await?;
-        let from = Instant::now();
-        let seen = counter.load(Ordering::SeqCst);
+        let (asked, seen) = (history.now(), counter.load(Ordering::SeqCst));
         tokio::time::sleep(Duration::from_millis(1)).await;
         counter.store(seen + 1, Ordering::SeqCst);
-        let until = Instant::now();
+        history.wrote(client.number(), &key, guard.fencing_token().get(), asked);
         ensure!(!guard.is_lost(), "a lease of {LONG:?} was lost: {:?}", guard.loss());
-        history.record(Hold { client: task, key: key.clone(), token: guard.fencing_token().get(), from, until });
         let outcome = guard.release().await?;
         ensure!(outcome == ReleaseOutcome::Released, "the release of a held lock said {outcome:?}");
     }
     Ok(())
 }
 
+/// What callers do to two locks, each as its own chance has it.
+async fn mixed_calls(cx: Context) -> Verdict {
+    const TASKS: usize = 9;
+    let clients: [Client; 3] = cx.clients().await?;
+    let (keys, rounds) = ([cx.key(), cx.key()], cx.rounds(25));
+    let mut tasks = JoinSet::new();
+    for task in 0..TASKS {
+        let (client, keys, mut chance) = (clients[task % clients.len()].clone(), keys.clone(), cx.chance());
+        let has_ttl = cx.profile().capabilities().expiry.then(|| cx.short() / 5);
+        tasks.spawn(async move {
+            for _ in 0..rounds {
+                mixed_call(&client, &keys[chance.usize(..keys.len())], &mut chance, has_ttl).await?;
+            }
+            Ok(())
+        });
+    }
+    all_passed(tasks).await?;
+    for (client, key) in clients.iter().zip(&keys) {
+        client.until_idle().await?;
+        nothing_left(&cx, client, key).await?;
+    }
+    let calls = TASKS * rounds;
+    cx.verdict(&keys, Expected { grants: calls / 3, contended: calls / 5 })
+}
+
+async fn mixed_call(client: &Client, key: &LockKey, chance: &mut fastrand::Rng, ttl: Option<Duration>) -> Verdict {
+    let moment = Duration::from_micros(chance.u64(0..4000));
+    match (chance.u8(..8), ttl) {
+        (0 | 1, _) => drop(client.attempt(key, renewed(LONG)).await?),
+        // Given up on the way.
+        (2, _) => drop(tokio::time::timeout(moment, client.take(key, renewed(LONG))).await),
+        // Held until it is lost, or nearly so.
+        (3, Some(ttl)) if chance.u8(..4) == 0 => {
+            let guard = client.take(key, unrenewed(ttl)).await?;
+            tokio::time::sleep(ttl.mul_f64(0.7 + chance.f64())).await;
+            let _ = guard.release().await?;
+        }
+        _ => {
+            let guard = client.take(key, renewed(LONG)).await?;
+            tokio::time::sleep(moment).await;
+            let outcome = guard.release().await?;
+            ensure!(outcome.is_released(), "the release of a held lock said {outcome:?}");
+        }
+    }
+    Ok(())
+}
+
 async fn across_processes(cx: Context) -> Verdict {
     const CHILDREN: usize = 3;
-    let (key, history) = (random_key(), History::default());
+    let (key, rounds) = (cx.key(), cx.rounds(10));
     let mut tasks = JoinSet::new();
-    for client in 0..CHILDREN {
-        let (cx, key, history) = (cx.clone(), key.clone(), history.clone());
+    for _ in 0..CHILDREN {
+        let (cx, key) = (cx.clone(), key.clone());
         tasks.spawn(async move {
             let mut child = cx.child(Clock::True).await?;
-            for _ in 0..ROUNDS {
-                let Some(grant) = child.acquire(&key, LONG, true, LIVENESS).await? else {
+            for _ in 0..rounds {
+                let Some(_) = child.acquire(&key, LONG, true, LIVENESS).await? else {
                     return Err(Failure::new(format!("a child process was not granted {key:?} within {LIVENESS:?}")));
                 };
                 // Between the child's answer and the next order it certainly holds the lock.
-                let from = Instant::now();
                 tokio::time::sleep(Duration::from_millis(1)).await;
-                let until = Instant::now();
-                history.record(Hold { client, key: key.clone(), token: grant.token, from, until });
                 ensure!(child.release().await?, "a child process lost a lease of {LONG:?}");
             }
             Ok(())
         });
     }
     all_passed(tasks).await?;
-    history.verdict(CHILDREN * ROUNDS)
+    let grants = CHILDREN * rounds;
+    cx.verdict(&[key], Expected { grants, contended: 1 })
 }
 
 /// The whole ttl is the matter of C19: a living holder may give the lease back when its guard is lost.
 async fn takeover_only_after_loss(cx: Context) -> Verdict {
     let [a, b] = cx.clients().await?;
-    let (key, ttl) = (random_key(), cx.short());
+    let (key, ttl) = (cx.key(), cx.short());
     let asked = Instant::now();
     let held = a.take(&key, unrenewed(ttl)).await?;
     let (_taken, at) = b.spawn_take(&key, renewed(LONG)).guard().await?;
@@ -97,7 +141,7 @@ async fn takeover_only_after_loss(cx: Context) -> Verdict {
 
 async fn closed_while_renewed(cx: Context) -> Verdict {
     let [a, b] = cx.clients().await?;
-    let (key, ttl) = (random_key(), cx.short());
+    let (key, ttl) = (cx.key(), cx.short());
     let held = a.take(&key, renewed(ttl)).await?;
     let until = Instant::now() + ttl * 3;
     while Instant::now() < until {

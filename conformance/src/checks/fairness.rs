@@ -9,10 +9,11 @@ use tokio::time::Instant;
 
 use crate::check::checks;
 use crate::child::Clock;
-use crate::context::{Context, LIVENESS, LONG, SOON, Waiter, all_passed, eventually, random_key, renewed};
+use crate::context::{Context, LIVENESS, LONG, SOON, Waiter, all_passed, eventually, renewed};
 use crate::controls::Pushes;
 use crate::failure::{Failure, Verdict, ensure};
 use crate::fixture::Client;
+use crate::history::Expected;
 
 checks! {
     C15 order_of_arrival [Fair, Admin] "waiters of different clients are granted the lock in the order in which they came";
@@ -41,13 +42,15 @@ async fn queue_up(cx: &Context, clients: &[Client], key: &LockKey) -> Result<Vec
     for (client, place) in clients.iter().zip(1..) {
         waiters.push(client.spawn_take(key, renewed(LONG)));
         until_queued(cx, client, key, place).await?;
+        cx.recorder().queued(client.number(), key);
     }
     Ok(waiters)
 }
 
 /// Gives the lock back; it must go to each of the waiters in turn.
-async fn ensure_order(held: LockGuard, waiters: Vec<Waiter>) -> Verdict {
+async fn ensure_order(cx: &Context, held: LockGuard, waiters: Vec<Waiter>) -> Verdict {
     let (mut held, mut waiters) = (held, waiters);
+    let (key, grants) = (held.key().clone(), waiters.len() + 1);
     let mut place = 0;
     while !waiters.is_empty() {
         place += 1;
@@ -59,61 +62,66 @@ async fn ensure_order(held: LockGuard, waiters: Vec<Waiter>) -> Verdict {
         while !next.is_finished() && !others.iter().any(Waiter::is_finished) {
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
-        let early = others.iter().position(Waiter::is_finished);
-        ensure!(early.is_none(), "waiter {} behind number {place} has been granted the lock", early.unwrap_or(0) + 1);
+        if let Some(early) = others.iter().position(Waiter::is_finished) {
+            // The history tells the same, and shows it.
+            cx.verdict(&[key], Expected::default())?;
+            return Err(Failure::new(format!("waiter {} behind number {place} has been granted the lock", early + 1)));
+        }
         let (guard, _) = next.guard().await?;
         (held, waiters) = (guard, others);
     }
-    Ok(())
+    drop(held);
+    cx.verdict(&[key], Expected { grants, contended: grants - 1 })
 }
 
 async fn order_of_arrival(cx: Context) -> Verdict {
     let [a, others @ ..] = cx.clients::<5>().await?;
-    let key = random_key();
+    let key = cx.key();
     let held = a.take(&key, renewed(LONG)).await?;
     let waiters = queue_up(&cx, &others, &key).await?;
-    ensure_order(held, waiters).await
+    ensure_order(&cx, held, waiters).await
 }
 
 async fn order_without_pushes(cx: Context) -> Verdict {
     let [a, others @ ..] = cx.clients::<4>().await?;
-    let key = random_key();
+    let key = cx.key();
     for client in &others {
         client.disturbed()?.disturb_pushes(Pushes::Refused).await?;
     }
     let held = a.take(&key, renewed(LONG)).await?;
     let waiters = queue_up(&cx, &others, &key).await?;
-    ensure_order(held, waiters).await
+    ensure_order(&cx, held, waiters).await
 }
 
 async fn order_across_a_break(cx: Context) -> Verdict {
     let [a, others @ ..] = cx.clients::<4>().await?;
-    let key = random_key();
+    let key = cx.key();
     let held = a.take(&key, renewed(LONG)).await?;
     let waiters = queue_up(&cx, &others, &key).await?;
     for client in &others {
         client.disturbed()?.disturb_pushes(Pushes::Broken).await?;
     }
-    ensure_order(held, waiters).await
+    ensure_order(&cx, held, waiters).await
 }
 
 async fn leaving_keeps_the_order(cx: Context) -> Verdict {
     let [a, others @ ..] = cx.clients::<4>().await?;
-    let key = random_key();
+    let key = cx.key();
     let held = a.take(&key, renewed(LONG)).await?;
     let mut waiters = queue_up(&cx, &others, &key).await?;
     drop(waiters.remove(1));
     until_queued(&cx, &a, &key, 2).await?;
-    ensure_order(held, waiters).await
+    ensure_order(&cx, held, waiters).await
 }
 
 /// With one waiter the lock is free for whoever comes first if the release does not grant it.
 async fn nobody_barges(cx: Context) -> Verdict {
     let [a, b, c] = cx.clients().await?;
-    let key = random_key();
+    let key = cx.key();
     let mut barged = 0;
     let mut held = a.take(&key, renewed(LONG)).await?;
-    for round in 0..25 {
+    let rounds = cx.rounds(25);
+    for round in 0..rounds {
         let next = if round % 2 == 0 { &b } else { &a };
         let waiter = next.spawn_take(&key, renewed(LONG));
         until_queued(&cx, next, &key, 1).await?;
@@ -122,22 +130,23 @@ async fn nobody_barges(cx: Context) -> Verdict {
         barged += u32::from(attempt?.is_some());
         held = waiter.guard().await?.0;
     }
-    ensure!(barged == 0, "{barged} of 25 attempts overtook a waiter");
-    Ok(())
+    ensure!(barged == 0, "{barged} of {rounds} attempts overtook a waiter");
+    drop(held);
+    cx.verdict(&[key], Expected { grants: rounds + 1, contended: rounds })
 }
 
 /// Each has one waiter at a time, so that within a round nobody can have two turns.
 async fn even_turns(cx: Context) -> Verdict {
-    const TURNS: u32 = 40;
+    let all = u32::try_from(cx.rounds(40)).unwrap_or(u32::MAX);
     let clients = cx.clients::<4>().await?;
-    let key = random_key();
+    let key = cx.key();
     let turns = Arc::new(Mutex::new([0_u32; 4]));
     let ends = Instant::now() + LIVENESS;
     let mut tasks = JoinSet::new();
     for (n, client) in clients.into_iter().enumerate() {
         let (key, turns) = (key.clone(), turns.clone());
         tasks.spawn(async move {
-            while turns.lock().expect("not poisoned").iter().sum::<u32>() < TURNS && Instant::now() < ends {
+            while turns.lock().expect("not poisoned").iter().sum::<u32>() < all && Instant::now() < ends {
                 let guard = client.take(&key, renewed(LONG)).await?;
                 turns.lock().expect("not poisoned")[n] += 1;
                 tokio::time::sleep(Duration::from_millis(5)).await;
@@ -150,9 +159,10 @@ async fn even_turns(cx: Context) -> Verdict {
     all_passed(tasks).await?;
     let turns = *turns.lock().expect("not poisoned");
     let (fewest, most) = (turns.iter().min().copied().unwrap_or(0), turns.iter().max().copied().unwrap_or(0));
-    ensure!(turns.iter().sum::<u32>() >= TURNS, "too few turns within {LIVENESS:?} to judge by: {turns:?}");
+    ensure!(turns.iter().sum::<u32>() >= all, "too few turns within {LIVENESS:?} to judge by: {turns:?}");
     ensure!(fewest * 3 >= most * 2, "the turns are uneven: {turns:?}");
-    Ok(())
+    let all = cx.rounds(40);
+    cx.verdict(&[key], Expected { grants: all, contended: all / 2 })
 }
 
 async fn dead_waiter(cx: Context) -> Verdict {
@@ -170,7 +180,7 @@ async fn dead_waiter_without_pushes(cx: Context) -> Verdict {
 const ARRIVAL: Duration = Duration::from_secs(1);
 
 async fn behind_a_dead_waiter(cx: Context, a: Client, b: Client) -> Verdict {
-    let key = random_key();
+    let key = cx.key();
     let held = a.take(&key, renewed(LONG)).await?;
     let mut child = cx.child(Clock::True).await?;
     let in_line = async {

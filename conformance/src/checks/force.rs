@@ -5,7 +5,7 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use crate::check::checks;
-use crate::context::{Context, LONG, SOON, random_key, renewed, renewed_every, within};
+use crate::context::{Context, LONG, SOON, renewed, renewed_every, within};
 use crate::failure::{Failure, Verdict, ensure};
 
 checks! {
@@ -17,7 +17,7 @@ checks! {
 
 async fn frees_the_lock(cx: Context) -> Verdict {
     let [a, b] = cx.clients().await?;
-    let key = random_key();
+    let key = cx.key();
     let victim = a.take(&key, renewed_every(LONG, Duration::from_millis(250))).await?;
     cx.admin(&b)?.force_release(&key, "conformance").await?;
     let next = b.attempt(&key, renewed(LONG)).await?;
@@ -31,7 +31,7 @@ async fn frees_the_lock(cx: Context) -> Verdict {
 
 async fn names_the_victim(cx: Context) -> Verdict {
     let [a, b] = cx.clients().await?;
-    let (key, admin) = (random_key(), cx.admin(&b)?);
+    let (key, admin) = (cx.key(), cx.admin(&b)?);
     let nobody = admin.force_release(&key, "conformance").await?;
     ensure!(nobody.is_none(), "a lock that was never held was taken from {nobody:?}");
     let guard = a.take(&key, renewed(LONG).with_owner("the victim").with_metadata("job", "sleep")).await?;
@@ -52,7 +52,7 @@ async fn names_the_victim(cx: Context) -> Verdict {
 
 async fn wakes_waiters(cx: Context) -> Verdict {
     let [a, b, c] = cx.clients().await?;
-    let key = random_key();
+    let key = cx.key();
     let victim = a.take(&key, renewed(LONG)).await?;
     let waiter = b.spawn_take(&key, renewed(LONG));
     b.until_waiting(1).await?;
@@ -67,7 +67,7 @@ async fn wakes_waiters(cx: Context) -> Verdict {
 
 async fn inspect_tells_the_state(cx: Context) -> Verdict {
     let [a, b] = cx.clients().await?;
-    let (key, admin) = (random_key(), cx.admin(&b)?);
+    let (key, admin) = (cx.key(), cx.admin(&b)?);
     let free = admin.inspect(&key).await?;
     ensure!(free.is_none(), "a lock that was never held is shown as {free:?}");
     let guard = a.take(&key, renewed(LONG).with_owner("me")).await?;

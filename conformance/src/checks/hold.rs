@@ -6,7 +6,7 @@ use distlock_api::{AcquireOptions, ErrorKind, LockKey, Wait};
 use tokio::time::Instant;
 
 use crate::check::checks;
-use crate::context::{Context, GRAIN, LONG, SOON, random_key, renewed};
+use crate::context::{Context, GRAIN, LONG, SOON, renewed};
 use crate::failure::{Verdict, ensure};
 use crate::fixture::Client;
 
@@ -37,7 +37,7 @@ async fn ensure_opens(waiter: &Client, key: &LockKey, asked: Instant, granted: I
 
 async fn early_release_keeps_it_closed(cx: Context) -> Verdict {
     let [a, b] = cx.clients().await?;
-    let (key, mine) = (random_key(), random_key());
+    let (key, mine) = (cx.key(), cx.key());
     let asked = Instant::now();
     let guards = [a.take(&key, held_at_least(HOLD)).await?, a.take(&mine, held_at_least(HOLD)).await?];
     let granted = Instant::now();
@@ -55,7 +55,7 @@ async fn early_release_keeps_it_closed(cx: Context) -> Verdict {
 
 async fn early_drop_keeps_it_closed(cx: Context) -> Verdict {
     let [a, b] = cx.clients().await?;
-    let key = random_key();
+    let key = cx.key();
     let asked = Instant::now();
     let guard = a.take(&key, held_at_least(HOLD)).await?;
     let granted = Instant::now();
@@ -65,7 +65,7 @@ async fn early_drop_keeps_it_closed(cx: Context) -> Verdict {
 
 async fn late_release_frees_it(cx: Context) -> Verdict {
     let [a, b] = cx.clients().await?;
-    let key = random_key();
+    let key = cx.key();
     let guard = a.take(&key, held_at_least(HOLD / 5)).await?;
     tokio::time::sleep(HOLD / 5 + GRAIN).await;
     b.ensure_busy(&key, "it is held longer than the minimum").await?;
@@ -80,7 +80,7 @@ async fn refused_without_the_capability(cx: Context) -> Verdict {
     let [client] = cx.clients().await?;
     let before = client.accounting();
     for wait in [Wait::Try, Wait::UpTo(SOON)] {
-        let answer = client.acquire_with(random_key(), held_at_least(HOLD).with_wait(wait)).await;
+        let answer = client.acquire_with(cx.key(), held_at_least(HOLD).with_wait(wait)).await;
         let kind = answer.err().map(|error| error.kind());
         ensure!(kind == Some(ErrorKind::Unsupported), "a minimum hold was answered with {kind:?}");
     }

@@ -3,7 +3,7 @@
 use tokio::time::Instant;
 
 use crate::check::checks;
-use crate::context::{Context, random_key, renewed, throughout};
+use crate::context::{Context, renewed, throughout};
 use crate::failure::{Failure, Verdict, ensure};
 
 checks! {
@@ -13,12 +13,12 @@ checks! {
 async fn a_stalled_key_delays_no_other(cx: Context) -> Verdict {
     let [a, b] = cx.clients().await?;
     let ttl = cx.short();
-    let keys: Vec<_> = (0..20).map(|_| random_key()).collect();
+    let keys: Vec<_> = (0..20).map(|_| cx.key()).collect();
     let mut guards = Vec::new();
     for key in &keys {
         guards.push(a.take(key, renewed(ttl)).await?);
     }
-    let stalled = random_key();
+    let stalled = cx.key();
     let victim = a.take(&stalled, renewed(ttl)).await?;
     let controls = a.disturbed()?;
     controls.stall(&stalled).await?;
@@ -26,7 +26,7 @@ async fn a_stalled_key_delays_no_other(cx: Context) -> Verdict {
         for guard in &guards {
             ensure!(!guard.is_lost(), "{} was lost, while another key stalled: {:?}", guard.key(), guard.loss());
         }
-        let fresh = b.attempt(&random_key(), renewed(ttl)).await?;
+        let fresh = b.attempt(&cx.key(), renewed(ttl)).await?;
         ensure!(fresh.is_some(), "a free lock was busy");
         Ok(())
     })

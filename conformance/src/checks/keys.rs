@@ -3,7 +3,7 @@
 use distlock_api::LockKey;
 
 use crate::check::checks;
-use crate::context::{Context, LONG, random_key, renewed};
+use crate::context::{Context, LONG, renewed};
 use crate::failure::{Failure, Verdict, ensure};
 
 checks! {
@@ -80,12 +80,12 @@ async fn different_keys_are_different_locks(cx: Context) -> Verdict {
 async fn words_come_back(cx: Context) -> Verdict {
     let [a, b] = cx.clients().await?;
     let admin = cx.admin(&b)?;
-    let plain = random_key();
+    let plain = cx.key();
     let _plain = a.take(&plain, renewed(LONG)).await?;
     // What a provider says of all its holders.
     let always = admin.inspect(&plain).await?.map(|info| info.metadata).unwrap_or_default();
     for text in ODD {
-        let key = random_key();
+        let key = cx.key();
         let mut options = renewed(LONG).with_owner(*text);
         // NUL ends a name in some formats, so a store may refuse or escape it; a value is text.
         let name = text.replace('\0', "nul");

@@ -7,7 +7,7 @@ use tokio::time::Instant;
 
 use crate::check::checks;
 use crate::context::{
-    Context, GRAIN, LONG, SOON, random_key, renewed, renewed_every, throughout, unrenewed, validity, within,
+    Context, GRAIN, LONG, SOON, renewed, renewed_every, throughout, unrenewed, validity, within,
 };
 use crate::failure::{Failure, Verdict, ensure};
 
@@ -24,7 +24,7 @@ async fn signalled_by_the_deadline(cx: Context) -> Verdict {
     let [client] = cx.clients().await?;
     let ttl = cx.short();
     let asked = Instant::now();
-    let guard = client.take(&random_key(), unrenewed(ttl)).await?;
+    let guard = client.take(&cx.key(), unrenewed(ttl)).await?;
     let remaining = guard.remaining().ok_or_else(|| Failure::new("a guard of an expiring lease has no deadline"))?;
     let deadline = Instant::now() + remaining;
     let loss = within(cx.short() + SOON, "lost() of a lease that is not renewed", guard.lost()).await?;
@@ -40,7 +40,7 @@ async fn signalled_by_the_deadline(cx: Context) -> Verdict {
 
 async fn loss_is_final(cx: Context) -> Verdict {
     let [a, b] = cx.clients().await?;
-    let (key, ttl) = (random_key(), cx.short());
+    let (key, ttl) = (cx.key(), cx.short());
     let guard = a.take(&key, unrenewed(ttl)).await?;
     let loss = within(cx.short() + SOON, "lost() of a lease that is not renewed", guard.lost()).await?;
     let next = b.take(&key, renewed(LONG)).await?;
@@ -62,7 +62,7 @@ async fn loss_is_final(cx: Context) -> Verdict {
 async fn silent_while_renewed(cx: Context) -> Verdict {
     let [client] = cx.clients().await?;
     let ttl = cx.short();
-    let guard = client.take(&random_key(), renewed(ttl)).await?;
+    let guard = client.take(&cx.key(), renewed(ttl)).await?;
     if let Ok(loss) = tokio::time::timeout(ttl * 3, guard.lost()).await {
         return Err(Failure::new(format!("a renewed lease was lost by {loss:?}")));
     }
@@ -76,7 +76,7 @@ async fn silent_while_renewed(cx: Context) -> Verdict {
 
 async fn run_stops_on_loss(cx: Context) -> Verdict {
     let [client] = cx.clients().await?;
-    let guard = client.take(&random_key(), unrenewed(cx.short())).await?;
+    let guard = client.take(&cx.key(), unrenewed(cx.short())).await?;
     let ran = within(cx.short() + SOON, "run() to end with the loss", guard.run(std::future::pending::<()>())).await?;
     let kind = ran.err().map(|error| error.kind());
     ensure!(kind == Some(ErrorKind::Lost), "work under a lost guard ended with {kind:?}");
@@ -85,7 +85,7 @@ async fn run_stops_on_loss(cx: Context) -> Verdict {
 
 async fn force_release_is_heard(cx: Context) -> Verdict {
     let [a, b] = cx.clients().await?;
-    let key = random_key();
+    let key = cx.key();
     let guard = a.take(&key, renewed_every(LONG, Duration::from_millis(250))).await?;
     let lost = guard.lost();
     let victim = cx.admin(&b)?.force_release(&key, "conformance").await?;
@@ -98,7 +98,7 @@ async fn force_release_is_heard(cx: Context) -> Verdict {
 
 async fn never_signalled_after_release(cx: Context) -> Verdict {
     let [client] = cx.clients().await?;
-    let guard = client.take(&random_key(), unrenewed(cx.short())).await?;
+    let guard = client.take(&cx.key(), unrenewed(cx.short())).await?;
     let lost = guard.lost();
     let outcome = guard.release().await?;
     ensure!(outcome.is_released(), "the release of a held lock said {outcome:?}");

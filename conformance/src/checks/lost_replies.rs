@@ -4,7 +4,7 @@ use distlock_api::{LockGuard, Wait};
 use tokio::time::Instant;
 
 use crate::check::checks;
-use crate::context::{Context, LIVENESS, LONG, SOON, random_key, renewed, renewed_every, throughout, within};
+use crate::context::{Context, LIVENESS, LONG, SOON, renewed, renewed_every, throughout, within};
 use crate::controls::Operation;
 use crate::failure::{Verdict, ensure};
 use crate::fixture::Client;
@@ -19,7 +19,7 @@ checks! {
 
 async fn acquisition(cx: Context) -> Verdict {
     let [a, b] = cx.clients().await?;
-    let key = random_key();
+    let key = cx.key();
     let controls = a.disturbed()?;
     controls.lose_replies(Operation::Acquire, 2).await?;
     let guard = a.take_within(SOON, &key, renewed(LONG)).await?;
@@ -33,7 +33,7 @@ async fn acquisition(cx: Context) -> Verdict {
 
 async fn single_attempt(cx: Context) -> Verdict {
     let [a, b] = cx.clients().await?;
-    let key = random_key();
+    let key = cx.key();
     let controls = a.disturbed()?;
     controls.lose_replies(Operation::Acquire, 100).await?;
     let attempt = a.acquire_with(key.clone(), renewed(LONG).with_wait(Wait::Try));
@@ -49,7 +49,7 @@ async fn single_attempt(cx: Context) -> Verdict {
 
 async fn release(cx: Context) -> Verdict {
     let [a, b, c] = cx.clients().await?;
-    let key = random_key();
+    let key = cx.key();
     let guard = a.take(&key, renewed(LONG)).await?;
     release_unheard(&a, guard).await?;
     let next = b.take_within(SOON, &key, renewed(LONG)).await?;
@@ -58,7 +58,7 @@ async fn release(cx: Context) -> Verdict {
 
 async fn hand_over(cx: Context) -> Verdict {
     let [a, b, c] = cx.clients().await?;
-    let key = random_key();
+    let key = cx.key();
     let guard = a.take(&key, renewed(LONG)).await?;
     let waiter = b.spawn_take(&key, renewed(LONG));
     b.until_waiting(1).await?;
@@ -91,7 +91,7 @@ async fn ensure_kept([released, other]: [&Client; 2], next: &LockGuard) -> Verdi
 /// The lease is long enough for a client that looks for its server anew after each error.
 async fn renewal(cx: Context) -> Verdict {
     let [a, b] = cx.clients().await?;
-    let (key, ttl) = (random_key(), cx.short() * 2);
+    let (key, ttl) = (cx.key(), cx.short() * 2);
     let guard = a.take(&key, renewed_every(ttl, ttl / 20)).await?;
     let controls = a.disturbed()?;
     controls.lose_replies(Operation::Renew, 2).await?;

@@ -4,9 +4,10 @@ use distlock_api::{LockKey, LockProviderExt};
 use tokio::task::JoinSet;
 
 use crate::check::checks;
-use crate::context::{Context, LIVENESS, LONG, SOON, all_passed, random_key, renewed, within};
+use crate::context::{Context, LIVENESS, LONG, SOON, all_passed, renewed, within};
 use crate::failure::{Failure, Verdict, ensure};
 use crate::fixture::Client;
+use crate::history::Expected;
 
 checks! {
     C21 opposite_orders [] "callers that name the same keys in opposite orders do not deadlock";
@@ -16,9 +17,9 @@ checks! {
 }
 
 async fn opposite_orders(cx: Context) -> Verdict {
-    const ROUNDS: usize = 15;
+    let rounds = cx.rounds(15);
     let clients: [Client; 2] = cx.clients().await?;
-    let keys: Vec<LockKey> = (0..3).map(|_| random_key()).collect();
+    let keys: Vec<LockKey> = (0..3).map(|_| cx.key()).collect();
     let mut tasks = JoinSet::new();
     for task in 0..4 {
         let (client, mut keys) = (clients[task % 2].clone(), keys.clone());
@@ -26,7 +27,7 @@ async fn opposite_orders(cx: Context) -> Verdict {
             keys.reverse();
         }
         tasks.spawn(async move {
-            for _ in 0..ROUNDS {
+            for _ in 0..rounds {
                 let all = client.acquire_all(&keys).ttl(LONG).timeout(LIVENESS).into_future();
                 let Some(all) = within(LIVENESS + SOON, "acquire_all to return", all).await?? else {
                     return Err(Failure::new(format!("three keys were not to be had within {LIVENESS:?}")));
@@ -38,12 +39,13 @@ async fn opposite_orders(cx: Context) -> Verdict {
             Ok(())
         });
     }
-    all_passed(tasks).await
+    all_passed(tasks).await?;
+    cx.verdict(&keys, Expected { grants: 12 * rounds, contended: rounds })
 }
 
 async fn duplicates_count_once(cx: Context) -> Verdict {
     let [client] = cx.clients().await?;
-    let mut keys = vec![random_key(), random_key(), random_key()];
+    let mut keys = vec![cx.key(), cx.key(), cx.key()];
     let named = [&keys[2], &keys[0], &keys[2], &keys[1], &keys[0]];
     let all = within(SOON, "acquire_all to return", client.acquire_all(named).ttl(LONG)).await??;
     let Some(all) = all else { return Err(Failure::new("free keys are busy")) };
@@ -61,7 +63,7 @@ async fn duplicates_count_once(cx: Context) -> Verdict {
 
 async fn all_or_nothing(cx: Context) -> Verdict {
     let [a, b, c] = cx.clients().await?;
-    let mut keys = [random_key(), random_key(), random_key()];
+    let mut keys = [cx.key(), cx.key(), cx.key()];
     keys.sort();
     for busy in 0..keys.len() {
         let held = a.take(&keys[busy], renewed(LONG)).await?;

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use distlock_api::{DistributedLock, DistributedLockExt, LockProviderExt};
 
 use crate::check::checks;
-use crate::context::{Context, LONG, random_key, renewed};
+use crate::context::{Context, LONG, renewed};
 use crate::failure::{Failure, Verdict, ensure};
 
 checks! {
@@ -16,7 +16,7 @@ checks! {
 
 async fn not_re_entrant(cx: Context) -> Verdict {
     let [client] = cx.clients().await?;
-    let key = random_key();
+    let key = cx.key();
     let lock: Arc<dyn DistributedLock> = Arc::new(client.provider().lock(&key)?);
     let held = lock.acquire().ttl(LONG).await?;
     ensure!(lock.try_acquire().await?.is_none(), "the lock object that holds the lock was granted it again");
@@ -34,7 +34,7 @@ async fn not_re_entrant(cx: Context) -> Verdict {
 
 async fn second_waiter_waits_for_the_release(cx: Context) -> Verdict {
     let [client] = cx.clients().await?;
-    let key = random_key();
+    let key = cx.key();
     let held = client.take(&key, renewed(LONG)).await?;
     let waiter = client.spawn_take(&key, renewed(LONG));
     client.until_waiting(1).await?;
@@ -50,7 +50,7 @@ async fn second_waiter_waits_for_the_release(cx: Context) -> Verdict {
 
 async fn an_id_per_acquisition(cx: Context) -> Verdict {
     let [client] = cx.clients().await?;
-    let (key, other) = (random_key(), random_key());
+    let (key, other) = (cx.key(), cx.key());
     let mut seen = Vec::new();
     let _other = client.take(&other, renewed(LONG)).await?;
     let info = cx.admin(&client)?.inspect(&other).await?;

@@ -7,7 +7,7 @@ use tokio::time::Instant;
 
 use crate::check::checks;
 use crate::context::{
-    Context, LIVENESS, LONG, SOON, ensure_not_prolonged, eventually, random_key, renewed, renewed_every, throughout,
+    Context, LIVENESS, LONG, SOON, ensure_not_prolonged, eventually, renewed, renewed_every, throughout,
     unrenewed, within,
 };
 use crate::controls::Operation;
@@ -24,7 +24,7 @@ checks! {
 
 async fn none_after_release(cx: Context) -> Verdict {
     let [a, b] = cx.clients().await?;
-    let (key, ttl) = (random_key(), cx.short());
+    let (key, ttl) = (cx.key(), cx.short());
     let guard = a.take(&key, renewed_every(ttl, ttl / 30)).await?;
     tokio::time::sleep(ttl / 10).await;
     let outcome = guard.release().await?;
@@ -35,7 +35,7 @@ async fn none_after_release(cx: Context) -> Verdict {
 
 async fn id_is_gone_after_release(cx: Context) -> Verdict {
     let [a, b] = cx.clients().await?;
-    let (key, ttl) = (random_key(), cx.short());
+    let (key, ttl) = (cx.key(), cx.short());
     let guard = a.take(&key, renewed_every(ttl, ttl / 30)).await?;
     let admin = cx.admin(&b)?;
     let id = admin.inspect(&key).await?.and_then(|info| info.id);
@@ -52,7 +52,7 @@ async fn id_is_gone_after_release(cx: Context) -> Verdict {
 
 async fn none_after_loss(cx: Context) -> Verdict {
     let [a, b] = cx.clients().await?;
-    let (key, ttl) = (random_key(), cx.short());
+    let (key, ttl) = (cx.key(), cx.short());
     let asked = Instant::now();
     let guard = a.take(&key, unrenewed(ttl)).await?;
     within(LIVENESS, "lost() of a lease that is not renewed", guard.lost()).await?;
@@ -72,7 +72,7 @@ async fn none_after_loss(cx: Context) -> Verdict {
 /// The lease is long enough for a client that looks for its server anew after each error.
 async fn renewal_survives(cx: Context) -> Verdict {
     let [a, b] = cx.clients().await?;
-    let (key, ttl) = (random_key(), cx.short() * 2);
+    let (key, ttl) = (cx.key(), cx.short() * 2);
     let guard = a.take(&key, renewed_every(ttl, ttl / 20)).await?;
     let controls = a.disturbed()?;
     controls.fail_next(Operation::Renew, 2).await?;
@@ -92,7 +92,7 @@ async fn renewal_survives(cx: Context) -> Verdict {
 
 async fn waiting_survives(cx: Context) -> Verdict {
     let [a, b] = cx.clients().await?;
-    let key = random_key();
+    let key = cx.key();
     let guard = a.take(&key, renewed(LONG)).await?;
     let controls = b.disturbed()?;
     controls.fail_next(Operation::Acquire, 2).await?;
@@ -114,7 +114,7 @@ async fn waiting_survives(cx: Context) -> Verdict {
 
 async fn a_single_attempt_reports(cx: Context) -> Verdict {
     let [a, b] = cx.clients().await?;
-    let key = random_key();
+    let key = cx.key();
     let controls = a.disturbed()?;
     // More than a driver retries by itself.
     controls.fail_next(Operation::Acquire, 100).await?;

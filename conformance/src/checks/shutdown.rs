@@ -4,7 +4,7 @@ use distlock_api::{ErrorKind, LockKey, Loss, Wait};
 use tokio::time::Instant;
 
 use crate::check::checks;
-use crate::context::{Context, LIVENESS, LONG, SOON, random_key, renewed, within};
+use crate::context::{Context, LIVENESS, LONG, SOON, renewed, within};
 use crate::failure::{Failure, Verdict, ensure};
 
 checks! {
@@ -16,7 +16,7 @@ checks! {
 
 async fn releases_every_lease(cx: Context) -> Verdict {
     let [a, b] = cx.clients().await?;
-    let keys: [LockKey; 8] = std::array::from_fn(|_| random_key());
+    let keys: [LockKey; 8] = std::array::from_fn(|_| cx.key());
     let mut guards = Vec::new();
     for key in &keys {
         guards.push(a.take(key, renewed(LONG)).await?);
@@ -38,7 +38,7 @@ async fn releases_every_lease(cx: Context) -> Verdict {
 
 async fn guards_are_lost(cx: Context) -> Verdict {
     let [client] = cx.clients().await?;
-    let guards = [client.take(&random_key(), renewed(LONG)).await?, client.take(&random_key(), renewed(LONG)).await?];
+    let guards = [client.take(&cx.key(), renewed(LONG)).await?, client.take(&cx.key(), renewed(LONG)).await?];
     let lost = guards.each_ref().map(|guard| guard.lost());
     within(LIVENESS, "close() to return", client.close()).await??;
     for (guard, lost) in guards.into_iter().zip(lost) {
@@ -55,7 +55,7 @@ async fn guards_are_lost(cx: Context) -> Verdict {
 
 async fn refuses_and_wakes(cx: Context) -> Verdict {
     let [client] = cx.clients().await?;
-    let key = random_key();
+    let key = cx.key();
     let _held = client.take(&key, renewed(LONG)).await?;
     let waiter = tokio::spawn({
         let (client, key) = (client.clone(), key.clone());
@@ -68,7 +68,7 @@ async fn refuses_and_wakes(cx: Context) -> Verdict {
     let kind = waited.err().map(|error| error.kind());
     ensure!(kind == Some(ErrorKind::Closed), "close() ended a wait with {kind:?}");
     for wait in [Wait::Try, Wait::UpTo(SOON), Wait::Forever] {
-        let free = random_key();
+        let free = cx.key();
         let later = client.acquire_with(free.clone(), renewed(LONG).with_wait(wait));
         let kind = within(SOON, "an acquisition after close()", later).await?.err().map(|error| error.kind());
         ensure!(kind == Some(ErrorKind::Closed), "an acquisition after close() ended with {kind:?}");
@@ -81,11 +81,11 @@ async fn refuses_and_wakes(cx: Context) -> Verdict {
 
 async fn leaves_others_alone(cx: Context) -> Verdict {
     let [a, b] = cx.clients().await?;
-    let key = random_key();
+    let key = cx.key();
     let guard = b.take(&key, renewed(LONG)).await?;
     within(LIVENESS, "close() to return", a.close()).await??;
     ensure!(!guard.is_lost(), "the close of one client lost the lease of another: {:?}", guard.loss());
     let outcome = guard.release().await?;
     ensure!(outcome.is_released(), "the release of a held lock said {outcome:?}");
-    b.take_within(SOON, &random_key(), renewed(LONG)).await.map(drop)
+    b.take_within(SOON, &cx.key(), renewed(LONG)).await.map(drop)
 }

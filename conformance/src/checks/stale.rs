@@ -7,7 +7,7 @@ use tokio::time::Instant;
 
 use crate::check::checks;
 use crate::context::{
-    Context, GRAIN, LIVENESS, LONG, ensure_not_prolonged, random_key, renewed, renewed_every, throughout, unrenewed,
+    Context, GRAIN, LIVENESS, LONG, ensure_not_prolonged, renewed, renewed_every, throughout, unrenewed,
     within,
 };
 use crate::failure::{Verdict, ensure};
@@ -25,7 +25,7 @@ checks! {
 
 async fn stale_release(cx: Context) -> Verdict {
     let [a, b] = cx.clients().await?;
-    let key = random_key();
+    let key = cx.key();
     let stale = a.take(&key, unrenewed(cx.short())).await?;
     let present = b.take(&key, renewed(LONG)).await?;
     let outcome = stale.release().await?;
@@ -39,7 +39,7 @@ async fn stale_release(cx: Context) -> Verdict {
 
 async fn stale_drop(cx: Context) -> Verdict {
     let [a, b] = cx.clients().await?;
-    let key = random_key();
+    let key = cx.key();
     let stale = a.take(&key, unrenewed(cx.short())).await?;
     let present = b.take(&key, renewed(LONG)).await?;
     drop(stale);
@@ -57,7 +57,7 @@ async fn stale_drop(cx: Context) -> Verdict {
 
 async fn stale_release_of_the_same_client(cx: Context) -> Verdict {
     let [a, b] = cx.clients().await?;
-    let key = random_key();
+    let key = cx.key();
     let stale = a.take(&key, unrenewed(cx.short())).await?;
     let present = a.take(&key, renewed(LONG)).await?;
     let outcome = stale.release().await?;
@@ -70,7 +70,7 @@ async fn stale_release_of_the_same_client(cx: Context) -> Verdict {
 async fn stale_release_after_force(cx: Context) -> Verdict {
     let [a, b] = cx.clients().await?;
     for by_drop in [false, true] {
-        let key = random_key();
+        let key = cx.key();
         let stale = a.take(&key, renewed(LONG)).await?;
         cx.admin(&b)?.force_release(&key, "conformance").await?;
         let present = b.take(&key, renewed(LONG)).await?;
@@ -94,7 +94,7 @@ async fn stale_release_after_force(cx: Context) -> Verdict {
 
 async fn stale_renewal(cx: Context) -> Verdict {
     let [a, b] = cx.clients().await?;
-    let (key, ttl) = (random_key(), cx.short());
+    let (key, ttl) = (cx.key(), cx.short());
     let admin = cx.admin(&b)?;
     let _stale = a.take(&key, renewed_every(ttl, ttl / 30)).await?;
     admin.force_release(&key, "conformance").await?;
@@ -104,8 +104,8 @@ async fn stale_renewal(cx: Context) -> Verdict {
 
 async fn released_means_free(cx: Context) -> Verdict {
     let [a, b] = cx.clients().await?;
-    let key = random_key();
-    for turn in 0..10 {
+    let key = cx.key();
+    for turn in 0..cx.rounds(10) {
         let (releasing, next) = if turn % 2 == 0 { (&a, &b) } else { (&b, &a) };
         let guard = releasing.take(&key, renewed(LONG)).await?;
         let outcome = guard.release().await?;
@@ -122,7 +122,7 @@ async fn released_means_free(cx: Context) -> Verdict {
 
 async fn already_lost_by_expiry(cx: Context) -> Verdict {
     let [client] = cx.clients().await?;
-    let (key, ttl) = (random_key(), cx.short());
+    let (key, ttl) = (cx.key(), cx.short());
     let asked = Instant::now();
     let guard = client.take(&key, unrenewed(ttl)).await?;
     within(LIVENESS, "lost() of a lease that is not renewed", guard.lost()).await?;
@@ -136,7 +136,7 @@ async fn already_lost_by_expiry(cx: Context) -> Verdict {
 
 async fn already_lost_by_force(cx: Context) -> Verdict {
     let [a, b] = cx.clients().await?;
-    let key = random_key();
+    let key = cx.key();
     let guard = a.take(&key, renewed(LONG)).await?;
     cx.admin(&b)?.force_release(&key, "conformance").await?;
     let outcome = guard.release().await?;

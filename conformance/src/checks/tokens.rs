@@ -6,12 +6,12 @@ use distlock_api::{FencedRegister, FencedWrite, LockGuard};
 use tokio::time::Instant;
 
 use crate::check::checks;
-use crate::context::{Context, LIVENESS, LONG, random_key, renewed, renewed_every, throughout, unrenewed, within};
+use crate::context::{Context, LIVENESS, LONG, renewed, renewed_every, throughout, unrenewed, within};
 use crate::failure::{Failure, Verdict, ensure};
 use crate::fixture::Client;
 
 checks! {
-    C5 across_release [] "each grant of a key has a greater token, whichever client gets it";
+    C5 across_release Smoke [] "each grant of a key has a greater token, whichever client gets it";
     C5 across_takeover [Expiry] "a take-over of an expired lease has a greater token";
     C5 across_silence [Expiry] "a grant long after an expiry that nobody noticed has a greater token";
     C5 across_force_release [Admin] "a grant after a force-release has a greater token";
@@ -30,8 +30,8 @@ fn grown(before: u64, guard: &LockGuard) -> Result<u64, Failure> {
 
 async fn across_release(cx: Context) -> Verdict {
     let clients: [Client; 2] = cx.clients().await?;
-    let (key, mut last) = (random_key(), 0);
-    for turn in 0..20 {
+    let (key, mut last) = (cx.key(), 0);
+    for turn in 0..cx.rounds(20) {
         // Two grants in a row to each, so that both orders of clients are seen.
         let guard = clients[turn / 2 % 2].take(&key, renewed(LONG)).await?;
         last = grown(last, &guard)?;
@@ -43,7 +43,7 @@ async fn across_release(cx: Context) -> Verdict {
 
 async fn across_takeover(cx: Context) -> Verdict {
     let [a, b] = cx.clients().await?;
-    let (key, ttl) = (random_key(), cx.short());
+    let (key, ttl) = (cx.key(), cx.short());
     let first = a.take(&key, unrenewed(ttl)).await?;
     let second = b.take(&key, unrenewed(ttl)).await?;
     let third = a.take(&key, unrenewed(ttl)).await?;
@@ -56,7 +56,7 @@ async fn across_takeover(cx: Context) -> Verdict {
 
 async fn across_silence(cx: Context) -> Verdict {
     let [a, b] = cx.clients().await?;
-    let (key, ttl) = (random_key(), cx.short() / 3);
+    let (key, ttl) = (cx.key(), cx.short() / 3);
     let first = a.take(&key, unrenewed(ttl)).await?;
     tokio::time::sleep(ttl * 3).await;
     grown(first.fencing_token().get(), &b.take(&key, renewed(LONG)).await?).map(|_| ())
@@ -64,7 +64,7 @@ async fn across_silence(cx: Context) -> Verdict {
 
 async fn across_force_release(cx: Context) -> Verdict {
     let [a, b] = cx.clients().await?;
-    let (key, mut last) = (random_key(), 0);
+    let (key, mut last) = (cx.key(), 0);
     for client in [&a, &b, &a] {
         let guard = client.take(&key, renewed(LONG)).await?;
         last = grown(last, &guard)?;
@@ -76,7 +76,7 @@ async fn across_force_release(cx: Context) -> Verdict {
 
 async fn across_purge(cx: Context) -> Verdict {
     let [a, b] = cx.clients().await?;
-    let (key, mut last) = (random_key(), 0);
+    let (key, mut last) = (cx.key(), 0);
     for client in [&a, &b, &a, &a] {
         let guard = client.take(&key, renewed(LONG)).await?;
         last = grown(last, &guard)?;
@@ -89,7 +89,7 @@ async fn across_purge(cx: Context) -> Verdict {
 
 async fn handed_over(cx: Context) -> Verdict {
     let [a, b] = cx.clients().await?;
-    let key = random_key();
+    let key = cx.key();
     let first = a.take(&key, renewed(LONG)).await?;
     let mut last = first.fencing_token().get();
     let waiters = [&a, &b, &a, &b].map(|client| client.spawn_take(&key, renewed(LONG)));
@@ -111,7 +111,7 @@ async fn handed_over(cx: Context) -> Verdict {
 
 async fn keeps_late_writers_out(cx: Context) -> Verdict {
     let [a, b] = cx.clients().await?;
-    let key = random_key();
+    let key = cx.key();
     let late = a.take(&key, unrenewed(cx.short())).await?;
     let next = b.take(&key, renewed(LONG)).await?;
     fenced_off(&late, &next)
@@ -119,7 +119,7 @@ async fn keeps_late_writers_out(cx: Context) -> Verdict {
 
 async fn keeps_victims_out(cx: Context) -> Verdict {
     let [a, b] = cx.clients().await?;
-    let key = random_key();
+    let key = cx.key();
     let victim = a.take(&key, renewed(LONG)).await?;
     cx.admin(&b)?.force_release(&key, "conformance").await?;
     let next = b.take(&key, renewed(LONG)).await?;
@@ -139,7 +139,7 @@ fn fenced_off(late: &LockGuard, next: &LockGuard) -> Verdict {
 
 async fn through_renewals_and_contention(cx: Context) -> Verdict {
     let [a, b] = cx.clients().await?;
-    let (key, ttl) = (random_key(), cx.short());
+    let (key, ttl) = (cx.key(), cx.short());
     let guard = a.take(&key, renewed_every(ttl, ttl / 15)).await?;
     let token = guard.fencing_token();
     let _waiter = b.spawn_take(&key, renewed(LONG));

@@ -6,7 +6,7 @@ use tokio::task::JoinSet;
 
 use super::fairness::until_queued;
 use crate::check::checks;
-use crate::context::{Context, LONG, SOON, random_key, renewed, within};
+use crate::context::{Context, LONG, SOON, renewed, within};
 use crate::controls::Pushes;
 use crate::failure::{Failure, Verdict, ensure};
 use crate::fixture::Client;
@@ -23,7 +23,7 @@ async fn release_racing_arrival(cx: Context) -> Verdict {
     const LAST: u64 = 20;
     let [a, b] = cx.clients().await?;
     for round in 0..=LAST {
-        let key = random_key();
+        let key = cx.key();
         let held = a.take(&key, renewed(LONG)).await?;
         let waiter = b.spawn_take(&key, renewed(LONG));
         // At any point of its way into the queue, and at last when it is there.
@@ -57,7 +57,7 @@ async fn pushes_delayed(cx: Context) -> Verdict {
 /// Three clients wait while a fourth one holds the lock, pushes are disturbed, and then it is passed around.
 async fn disturbed(cx: &Context, pushes: Pushes, bound: Duration) -> Verdict {
     let [a, others @ ..] = cx.clients::<4>().await?;
-    let key = random_key();
+    let key = cx.key();
     let held = a.take(&key, renewed(LONG)).await?;
     let running = others.iter().map(|client| pass_through(client.clone(), key.clone()));
     let mut running: JoinSet<_> = running.collect();
@@ -94,7 +94,7 @@ async fn one_hand_over_costs_the_same_for_many(cx: Context) -> Verdict {
 }
 
 async fn cost_of_hand_over<const N: usize>(cx: &Context, clients: [Client; N]) -> Result<u64, Failure> {
-    let key = random_key();
+    let key = cx.key();
     let held = clients[0].take(&key, renewed(LONG)).await?;
     let mut waiters = Vec::new();
     for (client, place) in clients[1..].iter().zip(1..) {

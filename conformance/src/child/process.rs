@@ -11,6 +11,7 @@ use super::VARIABLE;
 use super::protocol::{Answer, Job, Order};
 use crate::context::{LIVENESS, within};
 use crate::failure::{Failure, ensure};
+use crate::recorder::{Holding, Recorder};
 
 /// The wall clock that a child sees.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -32,12 +33,15 @@ pub(crate) struct Child {
     process: tokio::process::Child,
     orders: ChildStdin,
     answers: Lines<BufReader<ChildStdout>>,
+    recorder: Recorder,
+    number: usize,
+    /// What it holds, and until when for certain, whatever becomes of the process.
+    holding: Option<(Holding, Duration)>,
 }
 
 /// A grant in a child.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ChildGrant {
-    pub(crate) token: u64,
     pub(crate) remaining: Duration,
 }
 
@@ -49,7 +53,12 @@ pub(crate) struct ChildStanding {
 }
 
 impl Child {
-    pub(crate) async fn start(fixture: &str, address: &str, clock: Clock) -> Result<Self, Failure> {
+    pub(crate) async fn start(
+        fixture: &str,
+        address: &str,
+        clock: Clock,
+        recorder: &Recorder,
+    ) -> Result<Self, Failure> {
         let job = Job { fixture: fixture.to_owned(), address: address.to_owned() };
         let job = serde_json::to_string(&job).expect("a job is plain data");
         let mut command = Command::new(std::env::current_exe()?);
@@ -62,7 +71,8 @@ impl Child {
         let mut process = command.spawn()?;
         let orders = process.stdin.take().expect("piped");
         let answers = BufReader::new(process.stdout.take().expect("piped")).lines();
-        let mut child = Self { process, orders, answers };
+        let (recorder, number) = (recorder.clone(), recorder.client());
+        let mut child = Self { process, orders, answers, recorder, number, holding: None };
         match child.answer().await? {
             Answer::Ready => child.verify(clock).await.map(|()| child),
             other => Err(unexpected(&other)),
@@ -95,11 +105,19 @@ impl Child {
     ) -> Result<Option<ChildGrant>, Failure> {
         let [ttl_ms, wait_ms] = [ttl, wait].map(|d| u64::try_from(d.as_millis()).unwrap_or(u64::MAX));
         let order = Order::Acquire { key: key.as_str().to_owned(), ttl_ms, renew, wait_ms };
+        let (asked, acquisition) = (self.recorder.now(), self.recorder.acquisition(self.number, key));
         match self.ask(order).await? {
             Answer::Granted { token, remaining_ms } => {
-                Ok(Some(ChildGrant { token, remaining: Duration::from_millis(remaining_ms) }))
+                let remaining = Duration::from_millis(remaining_ms);
+                self.holding = Some((acquisition.granted(token), asked.saturating_add(remaining)));
+                Ok(Some(ChildGrant { remaining }))
             }
-            Answer::Busy => Ok(None),
+            Answer::Busy => {
+                if wait.is_zero() {
+                    acquisition.busy();
+                }
+                Ok(None)
+            }
             other => Err(unexpected(&other)),
         }
     }
@@ -116,15 +134,36 @@ impl Child {
 
     /// Releases; whether that was in time.
     pub(crate) async fn release(&mut self) -> Result<bool, Failure> {
+        let (holding, asked) = (self.let_go(), self.recorder.now());
         match self.ask(Order::Release).await? {
-            Answer::Released { in_time } => Ok(in_time),
+            Answer::Released { in_time } => {
+                match holding {
+                    Some(holding) if in_time => {
+                        // It was renewed as long as it had to be.
+                        holding.until(asked);
+                        holding.released(asked);
+                    }
+                    Some(holding) => holding.lost(),
+                    None => {}
+                }
+                Ok(in_time)
+            }
             other => Err(unexpected(&other)),
         }
     }
 
     /// Kills it (SIGKILL) and waits for its end.
     pub(crate) async fn kill(mut self) -> Result<(), Failure> {
+        // Whatever it holds ends at an unknown time.
+        drop(self.let_go());
         Ok(self.process.kill().await?)
+    }
+
+    /// What it holds now and will not hold much longer.
+    fn let_go(&mut self) -> Option<Holding> {
+        let (holding, valid_until) = self.holding.take()?;
+        holding.until(holding.now().min(valid_until));
+        Some(holding)
     }
 
     async fn ask(&mut self, order: Order) -> Result<Answer, Failure> {

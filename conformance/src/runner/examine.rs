@@ -1,16 +1,22 @@
 //! One check on one fixture.
 
+use std::io;
 use std::panic::AssertUnwindSafe;
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::FutureExt;
+use tokio::time::Instant;
 
 use crate::check::Check;
 use crate::checks;
 use crate::context::{Context, within};
-use crate::failure::Failure;
+use crate::failure::{Failure, Verdict};
 use crate::fixture::Fixture;
+use crate::level::{Level, Plan, Seed};
+use crate::history::Call;
+use crate::report::{self, Backend, Checked, Failed, Measures, Subject};
 use crate::stage::Stage;
 
 /// No check takes this long, whatever the backend does.
@@ -31,12 +37,15 @@ pub enum Outcome {
 /// The outcomes of some checks on one fixture.
 #[derive(Debug)]
 #[must_use]
-pub struct Report(Vec<(String, Outcome)>);
+pub struct Report {
+    outcomes: Vec<(String, Outcome)>,
+    backend: Backend,
+}
 
 impl Report {
     /// Names and outcomes, in the order of the checks.
     pub fn outcomes(&self) -> impl Iterator<Item = (&str, &Outcome)> {
-        self.0.iter().map(|(name, outcome)| (name.as_str(), outcome))
+        self.outcomes.iter().map(|(name, outcome)| (name.as_str(), outcome))
     }
 
     /// The names of the checks that failed, such as `C5_fencing::across_release`.
@@ -52,37 +61,95 @@ impl Report {
             _ => None,
         })
     }
+
+    /// Writes the reports that [`run`](crate::run) writes when it is asked for them: JSON and JUnit for the backend, and `index.html` for all backends whose JSON is
+    /// in the directory, which is made if it is missing. It blocks the thread.
+    ///
+    /// # Errors
+    /// When the files cannot be written.
+    pub fn save(&self, directory: impl AsRef<Path>) -> io::Result<()> {
+        report::save(directory.as_ref(), std::slice::from_ref(&self.backend), None)
+    }
 }
 
-/// Runs some checks on a fixture, concurrently, without a test binary around them: for programs, and for tests of the suite itself.
+/// Runs some checks on a fixture, concurrently, without a test binary around them: for programs, and for tests of the suite itself. The level is
+/// [`Standard`](Level::Standard), whatever the environment says.
 ///
 /// # Cancel safety
 /// Dropping the future ends the checks and leaves the fixture started.
 pub async fn examine(fixture: impl Fixture, wanted: impl Fn(&Check) -> bool) -> Report {
+    let plan = Plan { level: Level::Standard, seed: Seed::random() };
     let stage = Stage::new(Arc::new(fixture));
-    let checks = checks::all().into_iter().filter(|check| stage.profile().concerns(check) && wanted(check));
-    let outcomes = checks.map(async |check| (check.name(), outcome(check, &stage).await));
-    let outcomes = futures_util::future::join_all(outcomes).await;
+    let (started, mut backend) = (Instant::now(), Backend::new(stage.name(), plan.level, plan.seed));
+    let is_due = |check: &Check| check.level() <= plan.level && stage.profile().concerns(check) && wanted(check);
+    let checks = checks::all().into_iter().filter(is_due);
+    let examined = checks.map(async |check| (check.name(), examined(check, &stage, plan).await));
+    let mut outcomes = Vec::new();
+    for (name, (outcome, checked)) in futures_util::future::join_all(examined).await {
+        backend.add(checked, started.elapsed());
+        outcomes.push((name, outcome));
+    }
     stage.stop().await;
-    Report(outcomes)
+    Report { outcomes, backend }
 }
 
 /// Runs a check. A panic in it is its failure.
-pub(super) async fn outcome(check: Check, stage: &Arc<Stage>) -> Outcome {
+pub(super) async fn examined(check: Check, stage: &Arc<Stage>, plan: Plan) -> (Outcome, Checked) {
+    let subject = Subject::of(&check);
     if let Some(reason) = stage.profile().refusal(&check) {
-        return Outcome::Refused(reason);
+        let checked = Checked::new(&subject, report::Result::Refused(reason.clone()), Duration::ZERO, Measures::default());
+        return (Outcome::Refused(reason), checked);
     }
-    let context = Context::new(Arc::clone(stage));
+    judged(&subject, stage, plan, async |context| check.start(context).await).await
+}
+
+/// Runs something that judges a backend, with a context of its own.
+pub(super) async fn judged(
+    subject: &Subject,
+    stage: &Arc<Stage>,
+    plan: Plan,
+    judge: impl AsyncFnOnce(Context) -> Verdict,
+) -> (Outcome, Checked) {
+    let context = Context::new(Arc::clone(stage), plan, &subject.name);
+    let mut started = Instant::now();
     let running = async {
         stage.ready().await?;
-        check.start(context.clone()).await
+        // What the fixture takes to start is not the check's.
+        started = Instant::now();
+        judge(context.clone()).await
     };
     let verdict = within(LIMIT, "the check to end", AssertUnwindSafe(running).catch_unwind()).await;
+    let (took, calls) = (started.elapsed(), context.recorder().calls());
     context.finish().await;
+    let verdict = match verdict {
+        Ok(Ok(verdict)) => verdict,
+        Err(failure) => Err(failure),
+        Ok(Err(panic)) => Err(Failure::new(format!("the check panicked: {}", said(&*panic)))),
+    };
+    reported(subject, stage, plan, verdict, took, calls)
+}
+
+/// A verdict that needed no client, and no time.
+pub(super) fn decided(subject: &Subject, stage: &Stage, plan: Plan, verdict: Verdict) -> (Outcome, Checked) {
+    reported(subject, stage, plan, verdict, Duration::ZERO, Vec::new())
+}
+
+fn reported(
+    subject: &Subject,
+    stage: &Stage,
+    plan: Plan,
+    verdict: Verdict,
+    took: Duration,
+    calls: Vec<Call>,
+) -> (Outcome, Checked) {
+    let measures = Measures::of(&calls);
+    let checked = |result| Checked::new(subject, result, took, measures);
     match verdict {
-        Ok(Ok(Ok(()))) => Outcome::Passed,
-        Ok(Ok(Err(failure))) | Err(failure) => Outcome::Failed(failure),
-        Ok(Err(panic)) => Outcome::Failed(Failure::new(format!("the check panicked: {}", said(&*panic)))),
+        Ok(()) => (Outcome::Passed, checked(report::Result::Passed)),
+        Err(failure) => {
+            let failed = Failed::new(stage.name(), subject, &failure, plan, calls);
+            (Outcome::Failed(failure), checked(report::Result::Failed(Box::new(failed))))
+        }
     }
 }
 

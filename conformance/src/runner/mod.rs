@@ -2,23 +2,29 @@
 
 mod examine;
 mod profile;
-mod table;
+mod settings;
 
 use std::process::ExitCode;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
 
-use libtest_mimic::{Arguments, Completion, Trial};
+use libtest_mimic::{Arguments, Completion, Conclusion, Failed, Trial};
 
 use crate::check::Check;
 use crate::checks;
 use crate::child;
 use crate::fixture::Fixture;
+use crate::level::{Level, Plan, Seed};
+use crate::report::{self, Backend, Checked, Summary};
 use crate::stage::Stage;
 pub use examine::{Outcome, Report, examine};
-use table::{Column, Table};
+use settings::Settings;
 
 /// Most checks wait for a clock most of the time: so many run at once for each processor, unless `--test-threads` says otherwise.
 const CHECKS_PER_PROCESSOR: usize = 4;
+
+/// Set by `cargo nextest` to the name of its run, of which each process runs one check.
+const NEXTEST_RUN: &str = "NEXTEST_RUN_ID";
 
 /// Runs the suite on one backend. See [`run`].
 pub fn run_one(fixture: impl Fixture) -> ExitCode {
@@ -27,10 +33,11 @@ pub fn run_one(fixture: impl Fixture) -> ExitCode {
 
 /// Runs the suite on backends: the `main` of a test binary without the standard harness.
 ///
-/// It takes the arguments of any Rust test binary (a filter, `--list`, `--exact`, `--test-threads`, …). Fixtures start with their first check and
-/// are stopped before it returns. In the end it prints how many checks passed, failed and were refused by design, for each fixture.
+/// It takes the arguments of any Rust test binary (a filter, `--list`, `--exact`, `--test-threads`, …), and those of the [crate](crate#running-it).
+/// Fixtures start with their first check and are stopped before it returns. In the end it prints how many checks passed, failed and were refused by
+/// design, for each clause and fixture.
 ///
-/// The exit code is a failure if a check failed, and if none ran on one of the fixtures although none was filtered out.
+/// The exit code is a failure if a check failed, if none ran on one of the fixtures although none was filtered out, and if a report could not be written.
 ///
 /// Call it first of all: a test binary that was started as a child process never returns from it.
 pub fn run(fixtures: impl IntoIterator<Item = Box<dyn Fixture>>) -> ExitCode {
@@ -38,55 +45,153 @@ pub fn run(fixtures: impl IntoIterator<Item = Box<dyn Fixture>>) -> ExitCode {
     if let Some(job) = child::job() {
         return child::serve(&job, fixtures);
     }
-    let mut arguments = Arguments::from_args();
+    match run_tests(fixtures) {
+        Ok(code) => code,
+        Err(problem) => {
+            eprintln!("distlock: {problem}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run_tests(fixtures: Vec<Box<dyn Fixture>>) -> Result<ExitCode, String> {
+    let settings = Settings::from_env()?;
+    let mut arguments = Arguments::from_iter(&settings.others);
     let processors = std::thread::available_parallelism().map_or(1, usize::from);
     arguments.test_threads.get_or_insert(processors * CHECKS_PER_PROCESSOR);
 
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build();
-    let runtime = match runtime {
-        Ok(runtime) => runtime,
-        Err(error) => {
-            eprintln!("the suite cannot start its runtime: {error}");
-            return ExitCode::FAILURE;
-        }
-    };
-    let stages: Vec<Arc<Stage>> = fixtures.into_iter().map(|fixture| Stage::new(fixture.into())).collect();
-    let table = Table::default();
-    let trials = stages.iter().flat_map(|stage| trials_of(stage, &runtime, &table)).collect();
-
-    let conclusion = libtest_mimic::run(&arguments, trials);
-    runtime.block_on(futures_util::future::join_all(stages.iter().map(|stage| stage.stop())));
-    runtime.shutdown_timeout(std::time::Duration::from_secs(5));
-
-    if arguments.list {
-        return ExitCode::SUCCESS;
+    let runtime = runtime.map_err(|error| format!("the suite cannot start its runtime: {error}"))?;
+    let plan = Plan { level: settings.level, seed: settings.seed.unwrap_or_else(Seed::random) };
+    let stages = fixtures.into_iter().map(|fixture| Stage::new(fixture.into())).collect();
+    let run = Arc::new(Run::new(stages, plan));
+    if !arguments.list {
+        eprintln!("distlock: conformance, level {}, seed {}", plan.level, plan.seed);
     }
-    if table.checks() > 1 {
-        println!("{table}");
+    let conclusion = run.rounds(&arguments, &settings, &runtime);
+    runtime.block_on(futures_util::future::join_all(run.stages.iter().map(|stage| stage.stop())));
+    runtime.shutdown_timeout(Duration::from_secs(5));
+    if arguments.list {
+        return Ok(ExitCode::SUCCESS);
+    }
+
+    let backends = run.backends();
+    if backends.iter().map(|backend| backend.checks.len()).sum::<usize>() > 1 {
+        println!("{}", Summary(&backends));
+    }
+    if let Some(directory) = &settings.report {
+        let part_of = std::env::var(NEXTEST_RUN).ok();
+        let saved = report::save(directory, &backends, part_of.as_deref());
+        saved.map_err(|error| format!("the reports cannot be written to {}: {error}", directory.display()))?;
     }
     let filtered = arguments.filter.is_some() || !arguments.skip.is_empty() || arguments.ignored;
-    // The checks of the profile run always, and prove nothing about the backend.
-    let silent = stages.iter().filter(|stage| table.ran(stage.name()) <= profile::TRIALS.len());
-    let silent: Vec<&str> = silent.map(|stage| stage.name()).collect();
-    if !filtered && (stages.is_empty() || !silent.is_empty()) {
-        eprintln!("no check ran, and that is no success: {silent:?}");
-        return ExitCode::FAILURE;
+    let silent = run.silent(&backends);
+    if !filtered && (run.stages.is_empty() || !silent.is_empty()) {
+        return Err(format!("no check ran, and that is no success: {silent:?}"));
     }
-    conclusion.exit_code()
+    Ok(conclusion.exit_code())
 }
 
-/// The checks that concern a fixture, as tests.
-fn trials_of(stage: &Arc<Stage>, runtime: &tokio::runtime::Runtime, table: &Table) -> Vec<Trial> {
-    let checks = checks::all();
-    let concerning = checks.into_iter().filter(|check| stage.profile().concerns(check));
-    let mut trials: Vec<Trial> =
-        concerning.map(|check| trial(check.name(), Job::Check(check), stage, runtime, table)).collect();
-    trials.extend(
-        profile::TRIALS
-            .iter()
-            .map(|(name, job)| trial(format!("profile::{name}"), Job::Profile(*job), stage, runtime, table)),
-    );
-    trials
+/// A run of the suite, and what it has found so far.
+struct Run {
+    stages: Vec<Arc<Stage>>,
+    plan: Plan,
+    started: Instant,
+    found: Mutex<Vec<Backend>>,
+}
+
+impl Run {
+    fn new(stages: Vec<Arc<Stage>>, plan: Plan) -> Self {
+        let found = stages.iter().map(|stage| Backend::new(stage.name(), plan.level, plan.seed)).collect();
+        Self { stages, plan, started: Instant::now(), found: Mutex::new(found) }
+    }
+
+    /// One round, and at the level torture further ones with fresh seeds, until the time is over or a check has failed.
+    fn rounds(
+        self: &Arc<Self>,
+        arguments: &Arguments,
+        settings: &Settings,
+        runtime: &tokio::runtime::Runtime,
+    ) -> Conclusion {
+        let mut plan = self.plan;
+        loop {
+            let conclusion = libtest_mimic::run(arguments, self.trials(plan, runtime));
+            let has_run = conclusion.num_passed > 0 && !arguments.list;
+            let is_over = plan.level < Level::Torture || self.started.elapsed() >= settings.time;
+            if is_over || conclusion.has_failed() || !has_run {
+                return conclusion;
+            }
+            plan.seed = plan.seed.next();
+            eprintln!("distlock: the next round has the seed {}", plan.seed);
+        }
+    }
+
+    /// The checks of this level that concern the fixtures, as tests.
+    fn trials(self: &Arc<Self>, plan: Plan, runtime: &tokio::runtime::Runtime) -> Vec<Trial> {
+        let mut trials = Vec::new();
+        for stage in &self.stages {
+            let is_due = |check: &Check| check.level() <= plan.level && stage.profile().concerns(check);
+            for check in checks::all().into_iter().filter(is_due) {
+                trials.push(self.trial(stage, check.name(), plan, Job::Check(check), runtime));
+            }
+            for job in profile::JOBS {
+                trials.push(self.trial(stage, job.name(), plan, Job::Profile(*job), runtime));
+            }
+        }
+        trials
+    }
+
+    fn trial(
+        self: &Arc<Self>,
+        stage: &Arc<Stage>,
+        name: String,
+        plan: Plan,
+        job: Job,
+        runtime: &tokio::runtime::Runtime,
+    ) -> Trial {
+        let (run, stage, handle) = (Arc::clone(self), Arc::clone(stage), runtime.handle().clone());
+        Trial::ignorable_test(format!("{}::{name}", stage.name()), move || {
+            let (outcome, checked) = handle.block_on(async {
+                match job {
+                    Job::Check(check) => examine::examined(check, &stage, plan).await,
+                    Job::Profile(job) => profile::examined(job, &stage, plan).await,
+                }
+            });
+            let answer = match outcome {
+                Outcome::Passed => Ok(Completion::Completed),
+                Outcome::Failed(_) => Err(explained(&checked)),
+                Outcome::Refused(reason) => Ok(Completion::ignored_with(reason)),
+            };
+            run.add(&stage, checked);
+            answer
+        })
+    }
+
+    fn add(&self, stage: &Stage, checked: Checked) {
+        let mut found = self.found.lock().expect("not poisoned");
+        if let Some(backend) = found.iter_mut().find(|backend| backend.name == stage.name()) {
+            backend.add(checked, self.started.elapsed());
+        }
+    }
+
+    /// Those of which a check has run or was refused.
+    fn backends(&self) -> Vec<Backend> {
+        let mut found = self.found.lock().expect("not poisoned").clone();
+        found.retain(|backend| !backend.checks.is_empty());
+        found.iter_mut().for_each(Backend::sort);
+        found
+    }
+
+    /// Fixtures on which nothing was shown. The checks of the profile run always, and prove nothing about the backend.
+    fn silent(&self, backends: &[Backend]) -> Vec<&str> {
+        let ran = |name: &str| {
+            let checks = backends.iter().filter(|backend| backend.name == name).flat_map(|backend| &backend.checks);
+            let [passed, failed, _] = report::counts(checks);
+            passed + failed
+        };
+        let names = self.stages.iter().map(|stage| stage.name());
+        names.filter(|name| ran(name) <= profile::JOBS.len()).collect()
+    }
 }
 
 /// What a test does.
@@ -96,21 +201,6 @@ enum Job {
     Profile(profile::Job),
 }
 
-fn trial(name: String, job: Job, stage: &Arc<Stage>, runtime: &tokio::runtime::Runtime, table: &Table) -> Trial {
-    let (stage, table, handle) = (Arc::clone(stage), table.clone(), runtime.handle().clone());
-    Trial::ignorable_test(format!("{}::{name}", stage.name()), move || {
-        let outcome = handle.block_on(async {
-            match job {
-                Job::Check(check) => examine::outcome(check, &stage).await,
-                Job::Profile(job) => profile::outcome(job, &stage).await,
-            }
-        });
-        let (column, answer) = match outcome {
-            Outcome::Passed => (Column::Passed, Ok(Completion::Completed)),
-            Outcome::Failed(failure) => (Column::Failed, Err(failure.to_string().into())),
-            Outcome::Refused(reason) => (Column::Refused, Ok(Completion::ignored_with(reason))),
-        };
-        table.count(stage.name(), column);
-        answer
-    })
+fn explained(checked: &Checked) -> Failed {
+    checked.failed().map(|failed| report::explained(checked, failed)).unwrap_or_default().into()
 }

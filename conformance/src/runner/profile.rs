@@ -3,9 +3,12 @@
 use std::sync::Arc;
 
 use super::Outcome;
+use super::examine::{decided, judged};
 use crate::checks;
-use crate::context::{Context, LONG, random_key, renewed};
+use crate::context::{Context, LONG, renewed};
 use crate::failure::{Verdict, ensure};
+use crate::level::Plan;
+use crate::report::{Checked, Subject};
 use crate::stage::Stage;
 
 #[derive(Clone, Copy)]
@@ -14,29 +17,43 @@ pub(super) enum Job {
     Refusals,
 }
 
-pub(super) const TRIALS: &[(&str, Job)] =
-    &[("capabilities_as_declared", Job::Capabilities), ("refusals_as_declared", Job::Refusals)];
+pub(super) const JOBS: &[Job] = &[Job::Capabilities, Job::Refusals];
 
-pub(super) async fn outcome(job: Job, stage: &Arc<Stage>) -> Outcome {
-    let verdict = match job {
-        Job::Capabilities => capabilities(stage).await,
-        Job::Refusals => refusals(stage),
-    };
-    match verdict {
-        Ok(()) => Outcome::Passed,
-        Err(failure) => Outcome::Failed(failure),
+impl Job {
+    pub(super) fn name(self) -> String {
+        self.subject().name
+    }
+
+    fn subject(self) -> Subject {
+        match self {
+            Self::Capabilities => {
+                Subject::profile("capabilities_as_declared", "a provider promises what its profile declares")
+            }
+            Self::Refusals => {
+                Subject::profile("refusals_as_declared", "as many checks are refused by design as are declared")
+            }
+        }
     }
 }
 
-async fn capabilities(stage: &Arc<Stage>) -> Verdict {
-    stage.ready().await?;
-    let context = Context::new(Arc::clone(stage));
-    let [client] = context.clients().await?;
+pub(super) async fn examined(job: Job, stage: &Arc<Stage>, plan: Plan) -> (Outcome, Checked) {
+    let subject = job.subject();
+    match job {
+        Job::Capabilities => judged(&subject, stage, plan, async |cx| capabilities(stage, cx).await).await,
+        // Asks no server, and starts none.
+        Job::Refusals => {
+            let verdict = refusals(stage);
+            decided(&subject, stage, plan, verdict)
+        }
+    }
+}
+
+async fn capabilities(stage: &Stage, cx: Context) -> Verdict {
+    let [client] = cx.clients().await?;
     // Some providers know what they can do only after they have met their server.
-    drop(client.take(&random_key(), renewed(LONG)).await?);
+    drop(client.take(&cx.key(), renewed(LONG)).await?);
     let (declared, seen) = (stage.profile().capabilities(), client.capabilities());
     let (admin, has_admin) = (stage.profile().has_admin(), client.admin().is_some());
-    context.finish().await;
     ensure!(declared == seen, "the profile declares {declared:?}, the provider {seen:?}");
     ensure!(admin == has_admin, "administration: the profile says {admin}, the provider {has_admin}");
     Ok(())

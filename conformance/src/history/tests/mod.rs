@@ -1,0 +1,90 @@
+//! Handmade histories: good ones, and bad ones, each for its own reason. Times are milliseconds.
+
+mod intervals;
+mod linear;
+mod search;
+
+use std::time::Duration;
+
+use super::{Call, End, Expected, Violation, What, violations};
+
+fn ms(ms: u64) -> Duration {
+    Duration::from_millis(ms)
+}
+
+fn call(client: usize, asked: u64, answered: u64, what: What) -> Call {
+    Call { client, key: "k".into(), asked: ms(asked), answered: Some(ms(answered)), queued: None, what }
+}
+
+/// Asked, granted, held until a release, released.
+fn held(client: usize, token: u64, times: [u64; 4]) -> Call {
+    let [asked, answered, until, released] = times;
+    let end = End::Released { asked: ms(until), answered: ms(released) };
+    call(client, asked, answered, What::Granted { token, until: ms(until), end })
+}
+
+/// Asked, granted, held for certain until then, and ended in another way than by a release.
+fn held_until(client: usize, token: u64, times: [u64; 3], end: End) -> Call {
+    let [asked, answered, until] = times;
+    call(client, asked, answered, What::Granted { token, until: ms(until), end })
+}
+
+fn busy(client: usize, asked: u64, answered: u64) -> Call {
+    call(client, asked, answered, What::Busy)
+}
+
+fn not_granted(client: usize, asked: u64, answered: u64) -> Call {
+    call(client, asked, answered, What::NotGranted)
+}
+
+fn wrote(client: usize, token: u64, asked: u64, answered: u64) -> Call {
+    call(client, asked, answered, What::Wrote { token })
+}
+
+trait Edit {
+    fn on(self, key: &str) -> Self;
+    fn queued(self, at: u64) -> Self;
+    fn unanswered(self) -> Self;
+}
+
+impl Edit for Call {
+    fn on(mut self, key: &str) -> Self {
+        self.key = key.into();
+        self
+    }
+
+    fn queued(mut self, at: u64) -> Self {
+        self.queued = Some(ms(at));
+        self
+    }
+
+    fn unanswered(mut self) -> Self {
+        self.answered = None;
+        self
+    }
+}
+
+fn kind(violation: &Violation) -> &'static str {
+    match violation {
+        Violation::Overlap(_) => "overlap",
+        Violation::TokenWentBack(_) => "token back",
+        Violation::SameToken(_) => "same token",
+        Violation::RegisterWentBack(_) => "register back",
+        Violation::BusyForNobody(_) => "busy for nobody",
+        Violation::Overtaken(_) => "overtaken",
+        Violation::LeftBehind(_) => "left behind",
+        Violation::NotLinearizable { .. } => "not linearizable",
+        Violation::Undecided { .. } => "undecided",
+        Violation::Truncated { .. } => "truncated",
+        Violation::TooFewGrants { .. } => "few grants",
+        Violation::TooLittleContention { .. } => "little contention",
+    }
+}
+
+fn kinds_with(calls: &[Call], grants: usize, contended: usize) -> Vec<&'static str> {
+    violations(calls, Expected { grants, contended }).iter().map(kind).collect()
+}
+
+fn kinds(calls: &[Call]) -> Vec<&'static str> {
+    kinds_with(calls, 0, 0)
+}

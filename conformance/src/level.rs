@@ -1,0 +1,130 @@
+//! How thorough a run is, and where its randomness comes from.
+
+use std::fmt;
+use std::str::FromStr;
+
+use serde::{Deserialize, Serialize};
+
+/// How thorough a run is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+#[non_exhaustive]
+pub enum Level {
+    /// Seconds: the quick checks, with few rounds.
+    Smoke,
+    /// Minutes: all checks, once. The default.
+    #[default]
+    Standard,
+    /// As long as you say: all checks with fresh seeds, again and again, and the checks that only this level has.
+    Torture,
+}
+
+impl Level {
+    const ALL: [Self; 3] = [Self::Smoke, Self::Standard, Self::Torture];
+
+    /// The name on the command line.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Smoke => "smoke",
+            Self::Standard => "standard",
+            Self::Torture => "torture",
+        }
+    }
+}
+
+impl fmt::Display for Level {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+impl FromStr for Level {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let level = Self::ALL.into_iter().find(|level| level.as_str() == text);
+        level.ok_or_else(|| format!("`{text}` is none of smoke, standard, torture"))
+    }
+}
+
+/// From which everything random in a run derives: what a check chooses depends on this number and the check's name alone.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Seed(u64);
+
+impl Seed {
+    pub(crate) fn random() -> Self {
+        Self(fastrand::u64(..))
+    }
+
+    /// That of another round.
+    pub(crate) fn next(self) -> Self {
+        Self(self.0.wrapping_add(1))
+    }
+
+    /// The source of one check's randomness. Checks have unlike ones, also those of one run.
+    pub(crate) fn of(self, fixture: &str, check: &str) -> fastrand::Rng {
+        // FNV-1a: the same in every build, as the hashes of the standard library are not.
+        let bytes = fixture.bytes().chain([0]).chain(check.bytes());
+        let hash = bytes.fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
+            (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3)
+        });
+        fastrand::Rng::with_seed(self.0 ^ hash)
+    }
+}
+
+impl fmt::Display for Seed {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:#018x}", self.0)
+    }
+}
+
+impl FromStr for Seed {
+    type Err = String;
+
+    /// A decimal number, or a hexadecimal one after `0x`.
+    fn from_str(text: &str) -> Result<Self, String> {
+        let number = match text.strip_prefix("0x") {
+            Some(digits) => u64::from_str_radix(digits, 16),
+            None => text.parse(),
+        };
+        number.map(Self).map_err(|_| format!("`{text}` is no number of 64 bits"))
+    }
+}
+
+/// What a run is like, for its checks.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Plan {
+    pub(crate) level: Level,
+    pub(crate) seed: Seed,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_seed_reads_as_it_is_written() {
+        let seed: Seed = "0x00000000000000ff".parse().unwrap();
+        assert_eq!((seed, seed.to_string().as_str()), (Seed(255), "0x00000000000000ff"));
+        assert_eq!("255".parse(), Ok(seed));
+        for nonsense in ["", "0x", "-1", "ff", "0x1ffffffffffffffff"] {
+            assert!(nonsense.parse::<Seed>().is_err(), "{nonsense}");
+        }
+    }
+
+    #[test]
+    fn a_check_chooses_by_the_seed_and_its_name_alone() {
+        let first = |seed: u64, fixture, check| Seed(seed).of(fixture, check).u64(..);
+        assert_eq!(first(1, "a", "b"), first(1, "a", "b"));
+        let others = [first(2, "a", "b"), first(1, "b", "b"), first(1, "a", "c"), first(1, "ab", "")];
+        assert!(!others.contains(&first(1, "a", "b")));
+    }
+
+    #[test]
+    fn levels_have_names() {
+        assert!(Level::ALL.into_iter().all(|level| level.as_str().parse() == Ok(level)));
+        assert!("Smoke".parse::<Level>().is_err());
+        assert!(Level::Smoke < Level::Standard && Level::Standard < Level::Torture);
+    }
+}

@@ -1,0 +1,206 @@
+//! Records what the clients of a check do: every call, of every check.
+
+mod provider;
+
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::Duration;
+
+use distlock_api::LockKey;
+use tokio::time::Instant;
+
+use crate::failure::{Failure, Verdict};
+use crate::history::{Call, End, Expected, Violation, What, violations};
+
+pub(crate) use provider::RecordedProvider;
+
+/// So many calls of a check are recorded. A verdict on a history that has more cannot be given.
+const MOST: usize = 20_000;
+
+/// The history of one check.
+#[derive(Clone)]
+pub(crate) struct Recorder(Arc<Inner>);
+
+struct Inner {
+    origin: Instant,
+    history: Mutex<History>,
+}
+
+#[derive(Default)]
+struct History {
+    calls: Vec<Call>,
+    clients: usize,
+    truncated: bool,
+}
+
+impl Default for Recorder {
+    fn default() -> Self {
+        Self(Arc::new(Inner { origin: Instant::now(), history: Mutex::default() }))
+    }
+}
+
+impl Recorder {
+    fn history(&self) -> MutexGuard<'_, History> {
+        self.0.history.lock().expect("not poisoned")
+    }
+
+    pub(crate) fn now(&self) -> Duration {
+        self.0.origin.elapsed()
+    }
+
+    /// The number of another client, from 1 on.
+    pub(crate) fn client(&self) -> usize {
+        let mut history = self.history();
+        history.clients += 1;
+        history.clients
+    }
+
+    /// An acquisition that is about to be asked for.
+    pub(crate) fn acquisition(&self, client: usize, key: &LockKey) -> Acquisition {
+        Acquisition(Some(self.entry(client, key, self.now(), None, What::NotGranted)))
+    }
+
+    /// A write under a token, from the moment `asked` until now.
+    pub(crate) fn wrote(&self, client: usize, key: &LockKey, token: u64, asked: Duration) {
+        self.entry(client, key, asked, Some(self.now()), What::Wrote { token });
+    }
+
+    /// What the store has left of a key, asked for at the moment `asked`.
+    pub(crate) fn left(&self, client: usize, key: &LockKey, held: bool, waiting: u32, asked: Duration) {
+        self.entry(client, key, asked, Some(self.now()), What::Left { held, waiting });
+    }
+
+    /// The client's last acquisition of the key has a place in the queue.
+    pub(crate) fn queued(&self, client: usize, key: &LockKey) {
+        let now = self.now();
+        let is_meant =
+            |call: &&mut Call| call.client == client && call.key == key.as_str() && call.answered.is_none();
+        if let Some(call) = self.history().calls.iter_mut().rev().find(is_meant) {
+            call.queued.get_or_insert(now);
+        }
+    }
+
+    fn entry(&self, client: usize, key: &LockKey, asked: Duration, answered: Option<Duration>, what: What) -> Entry {
+        let call = Call { client, key: key.as_str().to_owned(), asked, answered, queued: None, what };
+        let mut history = self.history();
+        let index = (history.calls.len() < MOST).then_some(history.calls.len());
+        match index {
+            Some(_) => history.calls.push(call),
+            None => history.truncated = true,
+        }
+        Entry { recorder: self.clone(), index }
+    }
+
+    /// All calls until now.
+    pub(crate) fn calls(&self) -> Vec<Call> {
+        self.history().calls.clone()
+    }
+
+    /// The verdict on the calls of these keys.
+    #[track_caller]
+    pub(crate) fn verdict(&self, keys: &[LockKey], expected: Expected) -> Verdict {
+        let is_meant = |call: &&Call| keys.iter().any(|key| key.as_str() == call.key);
+        let (calls, truncated): (Vec<Call>, bool) = {
+            let history = self.history();
+            (history.calls.iter().filter(is_meant).cloned().collect(), history.truncated)
+        };
+        let mut found = violations(&calls, expected);
+        found.extend(truncated.then_some(Violation::Truncated { recorded: MOST }));
+        let Some(first) = found.first() else { return Ok(()) };
+        let others = found.len() - 1;
+        let more = if others == 0 { String::new() } else { format!(" (and {others} more violations)") };
+        Err(Failure::new(format!("{first}{more}")).shown_by(first.calls().to_vec()))
+    }
+}
+
+/// A place in the history.
+struct Entry {
+    recorder: Recorder,
+    index: Option<usize>,
+}
+
+impl Entry {
+    fn change(&self, change: impl FnOnce(&mut Call)) {
+        if let Some(index) = self.index {
+            change(&mut self.recorder.history().calls[index]);
+        }
+    }
+}
+
+/// An acquisition on its way. Dropped, it was given up.
+pub(crate) struct Acquisition(Option<Entry>);
+
+impl Acquisition {
+    pub(crate) fn granted(mut self, token: u64) -> Holding {
+        let entry = self.0.take().expect("taken at its end");
+        let now = entry.recorder.now();
+        entry.change(|call| {
+            (call.answered, call.what) = (Some(now), What::Granted { token, until: now, end: End::Open });
+        });
+        Holding { entry: Some(entry) }
+    }
+
+    /// A single attempt was busy.
+    pub(crate) fn busy(mut self) {
+        self.end(What::Busy);
+    }
+
+    fn end(&mut self, what: What) {
+        if let Some(entry) = self.0.take() {
+            let now = entry.recorder.now();
+            entry.change(|call| (call.answered, call.what) = (Some(now), what));
+        }
+    }
+}
+
+impl Drop for Acquisition {
+    fn drop(&mut self) {
+        self.end(What::NotGranted);
+    }
+}
+
+/// A hold. Dropped without an end it ended at an unknown time.
+pub(crate) struct Holding {
+    entry: Option<Entry>,
+}
+
+impl Holding {
+    pub(crate) fn now(&self) -> Duration {
+        self.entry.as_ref().map(|entry| entry.recorder.now()).unwrap_or_default()
+    }
+
+    /// It is held until this moment for certain.
+    pub(crate) fn until(&self, moment: Duration) {
+        let Some(entry) = &self.entry else { return };
+        entry.change(|call| {
+            if let What::Granted { until, .. } = &mut call.what {
+                *until = moment.max(*until);
+            }
+        });
+    }
+
+    /// A release that was asked for at `asked` has just been answered: it was in time.
+    pub(crate) fn released(mut self, asked: Duration) {
+        let answered = self.now();
+        self.finish(End::Released { asked, answered });
+    }
+
+    /// It was lost, or left to its ttl.
+    pub(crate) fn lost(mut self) {
+        self.finish(End::Lost);
+    }
+
+    fn finish(&mut self, how: End) {
+        let Some(entry) = self.entry.take() else { return };
+        entry.change(|call| {
+            if let What::Granted { end, .. } = &mut call.what {
+                *end = how;
+            }
+        });
+    }
+}
+
+impl Drop for Holding {
+    fn drop(&mut self) {
+        self.finish(End::Unknown);
+    }
+}

@@ -1,0 +1,163 @@
+//! A provider whose calls are recorded.
+
+use std::fmt;
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use distlock_api::{
+    Accounting, AcquireOptions, Acquired, Capabilities, HeldLock, LockAdmin, LockKey, LockProvider, Loss, LostSignal,
+    ReleaseFuture, ReleaseOutcome, Result, Wait,
+};
+use tokio::time::Instant;
+
+use super::{Holding, Recorder};
+
+/// Changes nothing, adds no await, and records the calls of a client.
+pub(crate) struct RecordedProvider {
+    pub(crate) inner: Arc<dyn LockProvider>,
+    pub(crate) client: usize,
+    pub(crate) recorder: Recorder,
+}
+
+impl fmt::Debug for RecordedProvider {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.inner.fmt(f)
+    }
+}
+
+impl fmt::Display for RecordedProvider {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(&self.inner, f)
+    }
+}
+
+#[async_trait]
+#[deny(clippy::missing_trait_methods)]
+impl LockProvider for RecordedProvider {
+    async fn acquire_with(&self, key: LockKey, options: AcquireOptions) -> Result<Acquired> {
+        let acquisition = self.recorder.acquisition(self.client, &key);
+        let is_attempt = options.wait() == Wait::Try;
+        match self.inner.acquire_with(key, options).await? {
+            Acquired::Held(guard) => {
+                let holding = acquisition.granted(guard.fencing_token().get());
+                Ok(Acquired::Held(guard.map_held(|held| Box::new(RecordedHold::new(held, holding)))))
+            }
+            Acquired::Busy(busy) => {
+                if is_attempt {
+                    acquisition.busy();
+                }
+                Ok(Acquired::Busy(busy))
+            }
+        }
+    }
+
+    fn capabilities(&self) -> Capabilities {
+        self.inner.capabilities()
+    }
+
+    fn accounting(&self) -> Accounting {
+        self.inner.accounting()
+    }
+
+    fn admin(&self) -> Option<&dyn LockAdmin> {
+        self.inner.admin()
+    }
+
+    async fn close(&self) -> Result<()> {
+        self.inner.close().await
+    }
+}
+
+/// What a guard holds until it is released, abandoned or dropped.
+struct RecordedHold(Option<(Box<dyn HeldLock>, Holding)>);
+
+impl RecordedHold {
+    fn new(held: Box<dyn HeldLock>, holding: Holding) -> Self {
+        Self(Some((held, holding)))
+    }
+
+    fn parts(&self) -> (&dyn HeldLock, &Holding) {
+        let (held, holding) = self.0.as_ref().expect("taken only at the end");
+        (&**held, holding)
+    }
+
+    /// The end: what is known of the hold is noted, and how it was lost, if it was.
+    fn take(&mut self) -> Option<(Box<dyn HeldLock>, Holding, Option<Loss>)> {
+        let (held, holding) = self.0.take()?;
+        let loss = note(&*held, &holding);
+        Some((held, holding, loss))
+    }
+
+    fn end(mut self: Box<Self>, end: impl FnOnce(Box<dyn HeldLock>) -> ReleaseFuture) -> ReleaseFuture {
+        let (held, holding, _) = self.take().expect("taken only at the end");
+        let asked = holding.now();
+        let release = end(held);
+        ReleaseFuture::running(async move {
+            let outcome = release.await;
+            match outcome {
+                Ok(ReleaseOutcome::Released) => holding.released(asked),
+                Ok(ReleaseOutcome::AlreadyLost) => holding.lost(),
+                Err(_) => drop(holding),
+            }
+            outcome
+        })
+    }
+}
+
+/// Notes until when it was held for certain. A guard promises to be lost no later than when its lease is (C3).
+fn note(held: &dyn HeldLock, holding: &Holding) -> Option<Loss> {
+    let before = holding.now();
+    let loss = held.loss();
+    let valid_until = || match held.valid_until() {
+        Some(until) => before.saturating_sub(Instant::now().saturating_duration_since(until)),
+        None => before,
+    };
+    match loss {
+        None => holding.until(before),
+        Some(Loss::Expired) => holding.until(valid_until()),
+        // It was taken away at a moment that nobody here knows.
+        Some(_) => {}
+    }
+    loss
+}
+
+impl HeldLock for RecordedHold {
+    fn valid_until(&self) -> Option<Instant> {
+        self.parts().0.valid_until()
+    }
+
+    fn loss(&self) -> Option<Loss> {
+        let (held, holding) = self.parts();
+        note(held, holding)
+    }
+
+    fn lost(&self) -> LostSignal {
+        self.parts().0.lost()
+    }
+
+    fn release(self: Box<Self>) -> ReleaseFuture {
+        self.end(|held| held.release())
+    }
+
+    fn discard(self: Box<Self>) -> ReleaseFuture {
+        self.end(|held| held.discard())
+    }
+
+    fn abandon(mut self: Box<Self>) {
+        if let Some((held, holding, _)) = self.take() {
+            holding.lost();
+            held.abandon();
+        }
+    }
+}
+
+impl Drop for RecordedHold {
+    fn drop(&mut self) {
+        if let Some((held, holding, loss)) = self.take() {
+            if loss.is_some() {
+                holding.lost();
+            }
+            drop(held);
+        }
+    }
+}

@@ -1,0 +1,126 @@
+//! The files of a report: one of JSON and one of JUnit XML for each backend, and one page for all of them.
+//!
+//! `mine.json`, `mine.xml`, `index.html`. The page shows every backend whose JSON is there, so that the suites of several test binaries can share a
+//! directory. Where a process runs a single check it leaves its part in `parts`, and the files are made anew from all parts of the run.
+
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::time::SystemTime;
+
+use super::{Backend, html, junit};
+
+/// The files are made anew so often at most, while other processes add to what they are made of.
+const ROUNDS: usize = 50;
+
+/// Writes the reports of some backends. `run` names a run of which this process is only a part.
+pub(crate) fn save(directory: &Path, backends: &[Backend], run: Option<&str>) -> io::Result<()> {
+    fs::create_dir_all(directory)?;
+    for backend in backends {
+        match run {
+            None => write_backend(directory, backend)?,
+            Some(run) => merge(directory, backend, run)?,
+        }
+    }
+    settled(directory, |files| {
+        let backends: Vec<Backend> = files.iter().filter_map(|file| read(file)).collect();
+        replace(&directory.join("index.html"), &html::page(&backends))
+    })
+}
+
+fn write_backend(directory: &Path, backend: &Backend) -> io::Result<()> {
+    let name = file_name(&backend.name);
+    let json = serde_json::to_string_pretty(backend).map_err(io::Error::other)?;
+    replace(&directory.join(format!("{name}.json")), &json)?;
+    replace(&directory.join(format!("{name}.xml")), &junit::document(backend))
+}
+
+/// Adds the checks of this process to those of the others of its run.
+fn merge(directory: &Path, backend: &Backend, run: &str) -> io::Result<()> {
+    let all = directory.join("parts").join(file_name(&backend.name));
+    let own = all.join(file_name(run));
+    fs::create_dir_all(&own)?;
+    for entry in fs::read_dir(&all)?.flatten().filter(|entry| entry.path() != own) {
+        // Another process may have done it.
+        let _ = fs::remove_dir_all(entry.path());
+    }
+    for check in &backend.checks {
+        let part = Backend { checks: vec![check.clone()], ..backend.clone() };
+        let json = serde_json::to_string(&part).map_err(io::Error::other)?;
+        replace(&own.join(format!("{}.json", file_name(&check.name))), &json)?;
+    }
+    settled(&own, |files| {
+        let parts = files.iter().filter_map(|file| read(file));
+        parts.reduce(Backend::with).map_or(Ok(()), |merged| write_backend(directory, &merged))
+    })
+}
+
+/// Makes something from the JSON files of a folder, and again if they have changed meanwhile: so whoever comes last has seen all of them.
+fn settled(folder: &Path, make: impl Fn(&[PathBuf]) -> io::Result<()>) -> io::Result<()> {
+    let mut seen = listing(folder)?;
+    for _ in 0..ROUNDS {
+        let files: Vec<PathBuf> = seen.iter().map(|(file, _)| file.clone()).collect();
+        make(&files)?;
+        let now = listing(folder)?;
+        if now == seen {
+            break;
+        }
+        seen = now;
+    }
+    Ok(())
+}
+
+fn listing(folder: &Path) -> io::Result<Vec<(PathBuf, Option<SystemTime>)>> {
+    let files = fs::read_dir(folder)?.flatten().map(|entry| entry.path());
+    let files = files.filter(|file| file.extension().is_some_and(|extension| extension == "json"));
+    let changed = |file: &Path| fs::metadata(file).and_then(|metadata| metadata.modified()).ok();
+    let mut listing: Vec<_> = files.map(|file| (file.clone(), changed(&file))).collect();
+    listing.sort();
+    Ok(listing)
+}
+
+/// Other JSON files are none of ours.
+fn read(file: &Path) -> Option<Backend> {
+    serde_json::from_str(&fs::read_to_string(file).ok()?).ok()
+}
+
+/// Nobody sees half a file.
+fn replace(file: &Path, text: &str) -> io::Result<()> {
+    let draft = file.with_extension(format!("{}-{:016x}.draft", std::process::id(), fastrand::u64(..)));
+    fs::write(&draft, text)?;
+    fs::rename(&draft, file)
+}
+
+/// A name for a file: different names give different files.
+fn file_name(name: &str) -> String {
+    let is_plain = |c: char| c.is_ascii_alphanumeric() || "-_".contains(c);
+    name.chars().map(|c| if is_plain(c) { c.to_string() } else { format!(".{:x}", u32::from(c)) }).collect()
+}
+
+impl Backend {
+    /// Together with another part of the same run.
+    fn with(mut self, other: Self) -> Self {
+        let end = |part: &Self| part.started_unix_ms as f64 + part.took_ms;
+        let ended = end(&self).max(end(&other));
+        self.started_unix_ms = self.started_unix_ms.min(other.started_unix_ms);
+        self.took_ms = ended - self.started_unix_ms as f64;
+        if self.seed != other.seed {
+            self.seed = "one for each check".into();
+        }
+        self.checks.extend(other.checks);
+        self.sort();
+        self
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_of_files_are_plain_and_different() {
+        assert_eq!(file_name("memory-direct"), "memory-direct");
+        assert_eq!(file_name("../a b"), ".2e.2e.2fa.20b");
+        assert_ne!(file_name("a.62"), file_name("ab"));
+    }
+}

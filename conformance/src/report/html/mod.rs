@@ -1,0 +1,206 @@
+//! One page for all backends: no scripts, nothing fetched from elsewhere. It is well-formed XML, too.
+
+mod plot;
+mod timeline;
+
+use std::collections::BTreeMap;
+use std::fmt::Write;
+
+use super::junit::moment;
+use super::{Backend, Checked, Failed, Result, counts, place};
+
+const STYLE: &str = include_str!("style.css");
+/// So many backends have a colour of their own; see `style.css`.
+const COLOURS: usize = 6;
+
+/// Text that is safe between tags and in quoted attributes, of HTML and XML.
+pub(super) fn escape(text: &str) -> String {
+    let mut safe = String::with_capacity(text.len());
+    for c in text.chars() {
+        match c {
+            '&' => safe.push_str("&amp;"),
+            '<' => safe.push_str("&lt;"),
+            '>' => safe.push_str("&gt;"),
+            '"' => safe.push_str("&quot;"),
+            '\'' => safe.push_str("&#39;"),
+            '\t' | '\n' => safe.push(c),
+            // XML has no way to write these.
+            '\0'..=' ' if c != ' ' => safe.push('\u{fffd}'),
+            '\u{7f}'..='\u{9f}' | '\u{fffe}' | '\u{ffff}' => safe.push('\u{fffd}'),
+            c => safe.push(c),
+        }
+    }
+    safe
+}
+
+/// The page.
+pub(super) fn page(backends: &[Backend]) -> String {
+    let mut page = String::new();
+    let _ = write!(
+        page,
+        "<!DOCTYPE html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\"/>\n\
+         <meta name=\"viewport\" content=\"width=device-width, initial-scale=1\"/>\n\
+         <meta name=\"color-scheme\" content=\"light dark\"/>\n\
+         <title>distlock conformance</title>\n<style>\n{STYLE}</style>\n</head>\n<body>\n<main>\n<h1>Conformance</h1>\n"
+    );
+    overview(&mut page, backends);
+    failures(&mut page, backends);
+    clauses(&mut page, backends);
+    plot::section(&mut page, backends);
+    page.push_str("</main>\n</body>\n</html>\n");
+    page
+}
+
+fn overview(page: &mut String, backends: &[Backend]) {
+    page.push_str(
+        "<table class=\"overview\">\n<thead><tr><th>Backend</th><th>Passed</th><th>Failed</th><th>Refused by design</th>\
+         <th>Level</th><th>Time</th><th>Begun</th><th>Seed</th></tr></thead>\n<tbody>\n",
+    );
+    for backend in backends {
+        let [passed, failed, refused] = counts(&backend.checks);
+        let class = if failed > 0 { "failed" } else { "passed" };
+        let _ = writeln!(
+            page,
+            "<tr><th scope=\"row\">{}</th><td>{passed}</td><td class=\"{class}\">{failed}</td><td>{refused}</td>\
+             <td>{}</td><td>{}</td><td>{}</td><td><code>{}</code></td></tr>",
+            escape(&backend.name),
+            backend.level,
+            time(backend.took_ms),
+            moment(backend.started_unix_ms),
+            escape(&backend.seed),
+        );
+    }
+    page.push_str("</tbody>\n</table>\n");
+}
+
+fn failures(page: &mut String, backends: &[Backend]) {
+    let failed = |backend: &'_ Backend| backend.checks.iter().any(|check| check.failed().is_some());
+    if !backends.iter().any(failed) {
+        return;
+    }
+    page.push_str("<h2>Failures</h2>\n");
+    for backend in backends {
+        for check in &backend.checks {
+            if let Some(failed) = check.failed() {
+                failure(page, backend, check, failed);
+            }
+        }
+    }
+}
+
+fn failure(page: &mut String, backend: &Backend, check: &Checked, failed: &Failed) {
+    let [id, name, clause, text, promise] =
+        [&anchor(backend, check), &check.name, &check.clause, &check.text, &check.promise].map(|text| escape(text));
+    let _ = write!(
+        page,
+        "<section class=\"failure\" id=\"{id}\">\n<h3>{} <span class=\"of\">on {}</span></h3>\n\
+         <p class=\"message\">{}</p>\n",
+        name,
+        escape(&backend.name),
+        escape(&failed.message),
+    );
+    if !failed.shown_by.is_empty() {
+        page.push_str("<ul class=\"calls\">\n");
+        for call in &failed.shown_by {
+            let _ = writeln!(page, "<li>{}</li>", escape(&call.to_string()));
+        }
+        page.push_str("</ul>\n");
+    }
+    timeline::figure(page, failed);
+    let _ = write!(
+        page,
+        "<dl>\n<dt>Clause</dt><dd><b>{clause}</b> {text}</dd>\n<dt>Promise</dt><dd>{promise}</dd>\n\
+         <dt>Said by</dt><dd><code>{}</code></dd>\n<dt>Again</dt><dd><code>{}</code></dd>\n</dl>\n</section>\n",
+        escape(&failed.location),
+        escape(&failed.command),
+    );
+}
+
+fn anchor(backend: &Backend, check: &Checked) -> String {
+    format!("{}::{}", backend.name, check.name)
+}
+
+/// A row for each check, by clause, and a column for each backend.
+fn clauses(page: &mut String, backends: &[Backend]) {
+    let mut rows: BTreeMap<_, Vec<(&str, &Checked)>> = BTreeMap::new();
+    for check in backends.iter().flat_map(|backend| &backend.checks) {
+        let of_clause = rows.entry(place(&check.clause)).or_default();
+        if !of_clause.iter().any(|(name, _)| *name == check.name) {
+            of_clause.push((&check.name, check));
+        }
+    }
+    page.push_str("<h2>Clauses</h2>\n<div class=\"wide\">\n<table class=\"clauses\">\n<thead><tr><th>Check</th>");
+    for backend in backends {
+        let _ = write!(page, "<th>{}</th>", escape(&backend.name));
+    }
+    page.push_str("</tr></thead>\n");
+    for ((_, clause), checks) in rows {
+        let text = checks.first().map(|(_, check)| escape(&check.text)).unwrap_or_default();
+        let columns = backends.len() + 1;
+        let _ = writeln!(
+            page,
+            "<tbody>\n<tr class=\"clause\"><th colspan=\"{columns}\" scope=\"rowgroup\">{} <span>{text}</span></th></tr>",
+            escape(&clause),
+        );
+        for (name, check) in checks {
+            let word = name.rsplit("::").next().unwrap_or_default();
+            let _ = write!(
+                page,
+                "<tr><th scope=\"row\">{}<p>{}</p></th>",
+                escape(word).replace('_', "_<wbr/>"),
+                escape(&check.promise)
+            );
+            for backend in backends {
+                page.push_str(&result(backend, name));
+            }
+            page.push_str("</tr>\n");
+        }
+        page.push_str("</tbody>\n");
+    }
+    page.push_str("</table>\n</div>\n");
+}
+
+fn result(backend: &Backend, name: &str) -> String {
+    let Some(check) = backend.checks.iter().find(|check| check.name == name) else {
+        return "<td class=\"none\" title=\"did not run, or does not concern this backend\"></td>".into();
+    };
+    let runs = if check.runs > 1 { format!(" × {}", check.runs) } else { String::new() };
+    match &check.result {
+        Result::Passed => format!("<td class=\"passed\">passed<small>{}{runs}</small></td>", time(check.took_ms)),
+        Result::Failed(_) => {
+            let anchor = escape(&anchor(backend, check));
+            format!("<td class=\"failed\"><a href=\"#{anchor}\">failed</a><small>{}{runs}</small></td>", time(check.took_ms))
+        }
+        Result::Refused(reason) => {
+            format!("<td class=\"refused\">refused<small>{}</small></td>", escape(reason))
+        }
+    }
+}
+
+/// A time in the unit that suits it.
+fn time(millis: f64) -> String {
+    match millis {
+        ..0.001 => "0".into(),
+        ..1.0 => format!("{:.0} µs", millis * 1e3),
+        ..10.0 => format!("{millis:.1} ms"),
+        ..1e3 => format!("{millis:.0} ms"),
+        ..6e4 => format!("{:.1} s", millis / 1e3),
+        _ => format!("{:.0} min {:.0} s", (millis / 6e4).floor(), (millis % 6e4 / 1e3).floor()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nothing_escapes() {
+        assert_eq!(escape("<a b=\"c\" d='e'>&\u{0}\u{1b}\n é\u{85}"), "&lt;a b=&quot;c&quot; d=&#39;e&#39;&gt;&amp;\u{fffd}\u{fffd}\n é\u{fffd}");
+    }
+
+    #[test]
+    fn times_have_units() {
+        let times = [0.0, 0.25, 2.5, 250.0, 2500.0, 61_500.0].map(time);
+        assert_eq!(times, ["0", "250 µs", "2.5 ms", "250 ms", "2.5 s", "1 min 1 s"]);
+    }
+}

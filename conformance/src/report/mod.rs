@@ -1,0 +1,221 @@
+//! What a run found, for each backend: the one structure from which all reports are made.
+
+mod directory;
+mod html;
+mod junit;
+mod measures;
+mod rerun;
+mod summary;
+#[cfg(test)]
+mod tests;
+
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+use crate::check::Check;
+use crate::failure::Failure;
+use crate::history::Call;
+use crate::level::{Level, Plan, Seed};
+
+pub(crate) use directory::save;
+pub(crate) use measures::Measures;
+pub(crate) use summary::{Summary, explained};
+
+/// So many calls of a failing check's history are kept: the last ones before the failure was seen.
+const MOST_CALLS: usize = 1_000;
+
+/// One backend.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct Backend {
+    pub(crate) name: String,
+    pub(crate) level: Level,
+    /// That of the first round.
+    pub(crate) seed: String,
+    /// When the run began, in milliseconds since 1970.
+    pub(crate) started_unix_ms: u64,
+    /// From the beginning of the run to the end of the last check.
+    pub(crate) took_ms: f64,
+    /// In the order of their clauses.
+    pub(crate) checks: Vec<Checked>,
+}
+
+/// One check, which may have run several times.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct Checked {
+    /// Without the backend: `C5_fencing::across_release`.
+    pub(crate) name: String,
+    /// `C5_fencing`.
+    pub(crate) clause: String,
+    /// What the clause promises.
+    pub(crate) text: String,
+    /// What the check holds the backend to.
+    pub(crate) promise: String,
+    pub(crate) result: Result,
+    pub(crate) runs: u32,
+    pub(crate) took_ms: f64,
+    pub(crate) measures: Measures,
+}
+
+/// What became of a check: the first failure, if there is one.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum Result {
+    Passed,
+    Failed(Box<Failed>),
+    /// By design, and why.
+    Refused(String),
+}
+
+/// A failure, and what is needed to understand it and to see it again.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub(crate) struct Failed {
+    pub(crate) message: String,
+    /// The line of the suite that says so.
+    pub(crate) location: String,
+    pub(crate) seed: String,
+    /// Runs just that check, with the same seed.
+    pub(crate) command: String,
+    /// The calls that show it.
+    pub(crate) shown_by: Vec<Call>,
+    /// What its clients did.
+    pub(crate) history: Vec<Call>,
+}
+
+/// What a check is called and about.
+#[derive(Clone, Debug)]
+pub(crate) struct Subject {
+    pub(crate) name: String,
+    clause: String,
+    text: &'static str,
+    promise: &'static str,
+    level: Level,
+}
+
+impl Subject {
+    pub(crate) fn of(check: &Check) -> Self {
+        Self {
+            name: check.name(),
+            clause: check.clause().to_string(),
+            text: check.clause().text(),
+            promise: check.promise(),
+            level: check.level(),
+        }
+    }
+
+    /// A check of what the fixture says.
+    pub(crate) fn profile(word: &str, promise: &'static str) -> Self {
+        Self {
+            name: format!("profile::{word}"),
+            clause: "profile".into(),
+            text: "What a fixture declares is what its provider says, and no check falls silent unnoticed.",
+            promise,
+            level: Level::Smoke,
+        }
+    }
+}
+
+impl Checked {
+    pub(crate) fn new(subject: &Subject, result: Result, took: Duration, measures: Measures) -> Self {
+        Self {
+            name: subject.name.clone(),
+            clause: subject.clause.clone(),
+            text: subject.text.into(),
+            promise: subject.promise.into(),
+            result,
+            runs: 1,
+            took_ms: millis(took),
+            measures,
+        }
+    }
+
+    fn add(&mut self, other: Self) {
+        self.runs += other.runs;
+        self.took_ms += other.took_ms;
+        self.measures.add(other.measures);
+        if !matches!(self.result, Result::Failed(_)) {
+            self.result = other.result;
+        }
+    }
+
+    pub(crate) fn failed(&self) -> Option<&Failed> {
+        match &self.result {
+            Result::Failed(failed) => Some(failed),
+            _ => None,
+        }
+    }
+}
+
+impl Failed {
+    pub(crate) fn new(backend: &str, subject: &Subject, failure: &Failure, plan: Plan, calls: Vec<Call>) -> Self {
+        let shown_by = failure.calls().to_vec();
+        Self {
+            message: failure.message().to_owned(),
+            location: failure.location(),
+            seed: plan.seed.to_string(),
+            command: rerun::command(&format!("{backend}::{}", subject.name), subject.level, plan),
+            history: kept(calls, &shown_by),
+            shown_by,
+        }
+    }
+}
+
+/// The calls of the keys that the failure is about, up to it.
+fn kept(mut calls: Vec<Call>, shown_by: &[Call]) -> Vec<Call> {
+    if let Some(last) = shown_by.iter().map(|call| call.answered.unwrap_or(call.asked)).max() {
+        calls.retain(|call| call.asked <= last && shown_by.iter().any(|shown| shown.key == call.key));
+    }
+    calls.sort_by_key(|call| call.asked);
+    calls.split_off(calls.len().saturating_sub(MOST_CALLS))
+}
+
+impl Backend {
+    pub(crate) fn new(name: &str, level: Level, seed: Seed) -> Self {
+        let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
+        Self {
+            name: name.to_owned(),
+            level,
+            seed: seed.to_string(),
+            started_unix_ms: u64::try_from(now.as_millis()).unwrap_or(u64::MAX),
+            took_ms: 0.0,
+            checks: Vec::new(),
+        }
+    }
+
+    /// Adds a check that has just ended, `now` after the beginning of the run.
+    pub(crate) fn add(&mut self, checked: Checked, now: Duration) {
+        self.took_ms = self.took_ms.max(millis(now));
+        match self.checks.iter_mut().find(|known| known.name == checked.name) {
+            Some(known) => known.add(checked),
+            None => self.checks.push(checked),
+        }
+    }
+
+    /// Brings the checks into the order of their clauses: C2 before C10.
+    pub(crate) fn sort(&mut self) {
+        self.checks.sort_by_cached_key(|check| (place(&check.clause), check.name.clone()));
+    }
+}
+
+/// How many passed, failed and were refused.
+pub(crate) fn counts<'a>(checks: impl IntoIterator<Item = &'a Checked>) -> [usize; 3] {
+    let mut counts = [0; 3];
+    for check in checks {
+        counts[match check.result {
+            Result::Passed => 0,
+            Result::Failed(_) => 1,
+            Result::Refused(_) => 2,
+        }] += 1;
+    }
+    counts
+}
+
+/// The place of a clause among the others: by its number, and after those the groups without one.
+pub(crate) fn place(clause: &str) -> (u32, String) {
+    let digits = clause.strip_prefix('C').and_then(|rest| rest.split('_').next());
+    (digits.and_then(|digits| digits.parse().ok()).unwrap_or(u32::MAX), clause.to_owned())
+}
+
+fn millis(time: Duration) -> f64 {
+    (time.as_secs_f64() * 1e6).round() / 1e3
+}

@@ -1,0 +1,147 @@
+//! What the command line and the environment say.
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use crate::level::{Level, Seed};
+
+const HELP: &str = "\
+CONFORMANCE OPTIONS (or environment variables, which also reach the suite where other test binaries are run, too):
+  --level <LEVEL>      smoke, standard or torture         [DISTLOCK_CONFORMANCE_LEVEL, default standard]
+  --minutes <MINUTES>  how long the level torture goes on [DISTLOCK_CONFORMANCE_MINUTES, default 10]
+  --seed <SEED>        from which all chance derives      [DISTLOCK_CONFORMANCE_SEED, default random]
+  --report <DIR>       writes JSON, JUnit and HTML there  [DISTLOCK_CONFORMANCE_REPORT]
+";
+
+/// An option, and the variable that stands in for it.
+const LEVEL: [&str; 2] = ["--level", "DISTLOCK_CONFORMANCE_LEVEL"];
+const MINUTES: [&str; 2] = ["--minutes", "DISTLOCK_CONFORMANCE_MINUTES"];
+const SEED: [&str; 2] = ["--seed", "DISTLOCK_CONFORMANCE_SEED"];
+const REPORT: [&str; 2] = ["--report", "DISTLOCK_CONFORMANCE_REPORT"];
+
+/// What is said of a run.
+#[derive(Debug)]
+pub(super) struct Settings {
+    pub(super) level: Level,
+    /// How long the level torture goes on.
+    pub(super) time: Duration,
+    /// None: a random one.
+    pub(super) seed: Option<Seed>,
+    pub(super) report: Option<PathBuf>,
+    /// The arguments that are not ours, the name of the program first.
+    pub(super) others: Vec<OsString>,
+}
+
+impl Settings {
+    /// Reads the process's arguments and environment. Prints our part of the help if it is asked for.
+    pub(super) fn from_env() -> Result<Self, String> {
+        let settings = Self::read(std::env::args_os(), |name| std::env::var_os(name))?;
+        if settings.others.iter().any(|argument| argument == "--help" || argument == "-h") {
+            println!("{HELP}");
+        }
+        Ok(settings)
+    }
+
+    fn read(
+        arguments: impl IntoIterator<Item = OsString>,
+        variable: impl Fn(&str) -> Option<OsString>,
+    ) -> Result<Self, String> {
+        let mut given = [LEVEL, MINUTES, SEED, REPORT].map(|names| (names, None::<(&str, OsString)>));
+        let mut others = Vec::new();
+        let mut arguments = arguments.into_iter();
+        while let Some(argument) = arguments.next() {
+            let text = argument.to_string_lossy();
+            let (name, value) = match text.split_once('=') {
+                Some((name, value)) => (name, Some(OsString::from(value))),
+                None => (&*text, None),
+            };
+            match given.iter_mut().find(|([option, _], _)| *option == name) {
+                Some(([option, _], slot)) => {
+                    let value = value.or_else(|| arguments.next());
+                    *slot = Some((*option, value.ok_or_else(|| format!("{option} needs a value"))?));
+                }
+                None => others.push(argument),
+            }
+        }
+        let [level, minutes, seed, report] = given.map(|([_, name], slot)| {
+            slot.or_else(|| Some((name, variable(name).filter(|value| !value.is_empty())?)))
+        });
+        Ok(Self {
+            level: parsed(level)?.unwrap_or_default(),
+            time: parsed(minutes)?.map_or(Duration::from_secs(600), |Minutes(time)| time),
+            seed: parsed(seed)?,
+            report: report.map(|(_, directory)| directory.into()),
+            others,
+        })
+    }
+}
+
+struct Minutes(Duration);
+
+impl std::str::FromStr for Minutes {
+    type Err = String;
+
+    /// A part of a minute is possible.
+    fn from_str(text: &str) -> Result<Self, String> {
+        let seconds = text.parse::<f64>().ok().map(|minutes| minutes * 60.0);
+        let time = seconds.and_then(|seconds| Duration::try_from_secs_f64(seconds).ok());
+        time.map(Self).ok_or_else(|| format!("`{text}` is no number of minutes"))
+    }
+}
+
+fn parsed<T: std::str::FromStr<Err = String>>(given: Option<(&str, OsString)>) -> Result<Option<T>, String> {
+    let Some((name, value)) = given else { return Ok(None) };
+    let value = value.to_string_lossy().parse();
+    value.map(Some).map_err(|problem| format!("{name}: {problem}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(arguments: &[&str], variables: &[(&str, &str)]) -> Result<Settings, String> {
+        let arguments = ["program"].iter().chain(arguments).map(OsString::from);
+        Settings::read(arguments, |name| {
+            let found = variables.iter().find(|(variable, _)| *variable == name);
+            found.map(|(_, value)| (*value).into())
+        })
+    }
+
+    #[test]
+    fn nothing_said_is_the_standard() {
+        let settings = read(&["--exact", "a::b", "--test-threads=3"], &[("DISTLOCK_CONFORMANCE_LEVEL", "")]).unwrap();
+        assert_eq!((settings.level, settings.time), (Level::Standard, Duration::from_secs(600)));
+        assert!(settings.seed.is_none() && settings.report.is_none());
+        assert_eq!(settings.others, ["program", "--exact", "a::b", "--test-threads=3"]);
+    }
+
+    #[test]
+    fn options_are_taken_out_and_outrank_variables() {
+        let variables = [
+            ("DISTLOCK_CONFORMANCE_LEVEL", "smoke"),
+            ("DISTLOCK_CONFORMANCE_SEED", "7"),
+            ("DISTLOCK_CONFORMANCE_REPORT", "there"),
+        ];
+        let settings = read(&["--level", "torture", "C5", "--minutes=0.5", "--list"], &variables).unwrap();
+        assert_eq!((settings.level, settings.time), (Level::Torture, Duration::from_secs(30)));
+        assert_eq!(settings.seed.map(|seed| seed.to_string()).as_deref(), Some("0x0000000000000007"));
+        assert_eq!(settings.report, Some("there".into()));
+        assert_eq!(settings.others, ["program", "C5", "--list"]);
+    }
+
+    #[test]
+    fn nonsense_is_refused_by_name() {
+        for (arguments, name) in [
+            (["--level", "hell"], "--level"),
+            (["--minutes", "-1"], "--minutes"),
+            (["--minutes", "long"], "--minutes"),
+            (["--seed", "x"], "--seed"),
+        ] {
+            let error = read(&arguments, &[]).unwrap_err();
+            assert!(error.contains(name) && error.contains(arguments[1]), "{error}");
+        }
+        assert!(read(&["--report"], &[]).unwrap_err().contains("--report"));
+        assert!(read(&[], &[("DISTLOCK_CONFORMANCE_SEED", "x")]).unwrap_err().contains("_SEED"));
+    }
+}

@@ -7,6 +7,7 @@ use mongodb::bson::{Bson, Document, doc};
 use tokio::sync::{Mutex, OwnedMutexGuard};
 
 use crate::fixture::FixtureError;
+use crate::server::{Turn, shared};
 
 /// `HostUnreachable`: transient and retryable, and no news about the server itself. An error that is, such as `InterruptedDueToReplStateChange`, makes a
 /// driver wait for up to ten seconds until a server, whose state has not changed, says so.
@@ -23,8 +24,11 @@ pub struct FailCommand {
     turns: Arc<Mutex<()>>,
     app: String,
     /// What the server had counted before, and the turn.
-    running: Mutex<Option<(u64, OwnedMutexGuard<()>)>>,
+    running: Mutex<Option<(u64, Turns)>>,
 }
+
+/// The turn among the handles of this process, and among the processes that share the server, if they do.
+type Turns = (OwnedMutexGuard<()>, Option<Turn>);
 
 impl FailCommand {
     /// The fail point of the server that a client is connected to, not meant for anybody yet.
@@ -47,7 +51,7 @@ impl FailCommand {
         let mut running = self.running.lock().await;
         let turn = match running.take() {
             Some((_, turn)) => turn,
-            None => Arc::clone(&self.turns).lock_owned().await,
+            None => (Arc::clone(&self.turns).lock_owned().await, shared::turn("failCommand").await?),
         };
         let data = doc! { "failCommands": commands.to_vec(), "errorCode": HOST_UNREACHABLE, "appName": &self.app };
         let before = self.configure(doc! { "times": times }.into(), data).await?;
@@ -60,7 +64,7 @@ impl FailCommand {
     /// # Errors
     /// When the server cannot do it, or there was nothing to end.
     pub async fn end(&self) -> Result<u64, FixtureError> {
-        let Some((before, _turn)) = self.running.lock().await.take() else {
+        let Some((before, _turns)) = self.running.lock().await.take() else {
             return Err("no command was made to fail".into());
         };
         Ok(self.configure("off".into(), doc! {}).await?.saturating_sub(before))

@@ -12,7 +12,7 @@ use crate::failure::{Failure, Verdict, ensure};
 use crate::fixture::Client;
 
 checks! {
-    C23 counts_what_happens [] "acquired, released, held and waiting follow what a client does";
+    C23 counts_what_happens Smoke [] "acquired, released, held and waiting follow what a client does";
     C23 counts_losses [Expiry] "a lost lease is counted as lost, once";
     C23 balances_throughout [] "acquired = released + lost + abandoned + held at every moment of a mixed load, and in the end nothing is held";
 }

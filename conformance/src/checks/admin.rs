@@ -11,10 +11,10 @@ use crate::failure::{Failure, Verdict, ensure};
 
 checks! {
     C22 history_tells_who_and_why [Admin, Owners] "a key's history tells of each release by force who lost the lock, with which token, and why, the oldest first";
-    Admin list_shows_what_is_held [Admin, Owners] "a list shows the held locks of a prefix in the order of their keys, page by page, and no others";
+    Admin list_shows_what_is_held Smoke [Admin, Owners] "a list shows the held locks of a prefix in the order of their keys, page by page, and no others";
     Admin list_by_owner [Admin, Owners] "a list by owner shows exactly that owner's locks";
     Admin list_forgets_the_expired [Admin, Owners, Expiry] "a lease that has expired is not listed, although nobody has taken it over";
-    Admin release_owner [Admin, Owners] "releasing an owner's locks takes all of them from all clients, tells how many, records why, and leaves others alone";
+    Admin release_owner Smoke [Admin, Owners] "releasing an owner's locks takes all of them from all clients, tells how many, records why, and leaves others alone";
     Admin release_by_prefix [Admin, Owners] "releasing what matches a prefix leaves other keys alone";
     Admin release_of_everything_is_refused [Admin, Owners] "a filter that matches every lock releases none";
     Admin owners_are_refused [Admin, NoOwners] "a backend that lists no locks says so";

@@ -14,11 +14,11 @@ use crate::fixture::Client;
 
 checks! {
     C18 wait_is_bounded [] "acquire with a timeout waits that long and returns soon after, with the phase in which the time ran out";
-    C18 attempt_is_prompt [] "a single attempt on a held lock answers at once, and so does a wait of zero";
+    C18 attempt_is_prompt Smoke [] "a single attempt on a held lock answers at once, and so does a wait of zero";
     C18 timed_out_waiters_leave [] "a waiter whose time ran out is not granted the lock later";
     C18 short_waits_leave_nothing [] "a wait that is over before the store has answered leaves no lease behind";
-    C18 invalid_options [] "durations that make no sense are refused with a message of their own, and nothing is counted";
-    C18 invalid_keys [] "empty and too long keys are refused, and nothing is counted";
+    C18 invalid_options Smoke [] "durations that make no sense are refused with a message of their own, and nothing is counted";
+    C18 invalid_keys Smoke [] "empty and too long keys are refused, and nothing is counted";
 }
 
 async fn wait_is_bounded(cx: Context) -> Verdict {

@@ -14,9 +14,9 @@ use crate::context::{Context, LONG, SOON, renewed};
 use crate::failure::{Failure, Verdict, ensure};
 
 checks! {
-    C11 dropped_acquisition [] "an acquisition dropped at any await leaves no lease behind";
+    C11 dropped_acquisition Smoke [] "an acquisition dropped at any await leaves no lease behind";
     C11 dropped_waiter [] "a waiter dropped at any await leaves no waiter behind and is granted nothing";
-    C11 dropped_guard [] "a dropped guard releases in the background";
+    C11 dropped_guard Smoke [] "a dropped guard releases in the background";
     C11 dropped_release [] "a release whose future is dropped, polled or not, goes on in the background";
     C11 aborted_task [] "a task that is aborted with a guard inside releases it";
 }

@@ -10,8 +10,8 @@ use crate::context::{Context, LONG, renewed, unrenewed, validity};
 use crate::failure::{Failure, Verdict, ensure};
 
 checks! {
-    C3 margin_is_kept [Expiry] "a guard is valid for its ttl less the margin at the most";
-    C3 counted_from_before_the_request [Expiry] "the time that the request took is not added to the lease";
+    C3 margin_is_kept Smoke [Expiry] "a guard is valid for its ttl less the margin at the most";
+    C3 counted_from_before_the_request Smoke [Expiry] "the time that the request took is not added to the lease";
     C3 lost_before_taken_over [Expiry] "when somebody else is granted the lock its last holder's guard is lost already";
 }
 

@@ -16,11 +16,11 @@ use crate::fixture::Client;
 use crate::history::Expected;
 
 checks! {
-    C15 order_of_arrival [Fair, Admin] "waiters of different clients are granted the lock in the order in which they came";
+    C15 order_of_arrival Smoke [Fair, Admin] "waiters of different clients are granted the lock in the order in which they came";
     C15 order_without_pushes [Fair, Admin, PushFaults] "so they are if nothing can be pushed to them";
     C15 order_across_a_break [Fair, Admin, PushFaults] "so they are if what is pushed breaks while they wait";
     C15 leaving_keeps_the_order [Fair, Admin] "a waiter that gives up makes room, and changes nobody else's place";
-    C15 nobody_barges [Fair, Admin] "single attempts get nothing while others wait, be the lock handed over again and again";
+    C15 nobody_barges Smoke [Fair, Admin] "single attempts get nothing while others wait, be the lock handed over again and again";
     C15 even_turns [Fair, SeparateClients] "clients that want the lock again and again have it equally often";
     C15 dead_waiter [Fair, Admin, Processes] "a killed waiter costs those behind it a moment, not a ttl";
     C15 dead_waiter_without_pushes [Fair, Admin, Processes, PushFaults] "so it does if nothing can be pushed to them";

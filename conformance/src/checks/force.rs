@@ -10,9 +10,9 @@ use crate::failure::{Failure, Verdict, ensure};
 
 checks! {
     C22 frees_the_lock [Admin] "after a force-release the lock can be had at once, with a greater token, and the victim's guard is lost";
-    C22 names_the_victim [Admin] "a force-release says who held the lock, and says nobody if nobody did";
+    C22 names_the_victim Smoke [Admin] "a force-release says who held the lock, and says nobody if nobody did";
     C22 wakes_waiters [Admin] "a force-release lets a waiter in soon";
-    C22 inspect_tells_the_state [Admin] "inspect shows a held lock with its token and the time it has left, and nothing for a free one";
+    C22 inspect_tells_the_state Smoke [Admin] "inspect shows a held lock with its token and the time it has left, and nothing for a free one";
 }
 
 async fn frees_the_lock(cx: Context) -> Verdict {

@@ -13,7 +13,7 @@ use crate::fixture::Client;
 checks! {
     C25 early_release_keeps_it_closed [MinimumHold] "a lock that is released early stays closed until the minimum hold has passed, counted from the grant, and not much longer";
     C25 early_drop_keeps_it_closed [MinimumHold] "a lock whose guard is dropped early stays closed until the minimum hold has passed";
-    C25 late_release_frees_it [MinimumHold] "a lock that is held longer than the minimum is free with its release";
+    C25 late_release_frees_it Smoke [MinimumHold] "a lock that is held longer than the minimum is free with its release";
     C25 refused_without_the_capability [NoMinimumHold] "a backend without the capability refuses a minimum hold, and counts nothing";
 }
 

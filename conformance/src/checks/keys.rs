@@ -7,7 +7,7 @@ use crate::context::{Context, LONG, renewed};
 use crate::failure::{Failure, Verdict, ensure};
 
 checks! {
-    C20 different_keys_are_different_locks [] "keys that differ in a byte can be held at the same time, and each is closed exactly";
+    C20 different_keys_are_different_locks Smoke [] "keys that differ in a byte can be held at the same time, and each is closed exactly";
     C20 words_come_back [Admin] "owner and metadata come back as they were given, whatever they look like";
 }
 

@@ -16,7 +16,7 @@ checks! {
     C4 loss_is_final [Expiry] "a lost guard stays lost, whatever happens to the key";
     C4 silent_while_renewed [Expiry] "lost() does not complete while renewals succeed";
     C4 run_stops_on_loss [Expiry] "work under a guard is dropped when the guard is lost";
-    C4 force_release_is_heard [Admin] "lost() completes soon after a force-release: with the next renewal or a pushed event";
+    C4 force_release_is_heard Smoke [Admin] "lost() completes soon after a force-release: with the next renewal or a pushed event";
     C4 never_signalled_after_release [] "lost() never completes after a release";
 }
 

@@ -10,9 +10,9 @@ use crate::failure::{Verdict, ensure};
 use crate::fixture::Client;
 
 checks! {
-    C10 acquisition [LostReplies] "a grant whose reply was lost is found again: the caller gets the lock soon, and does not wait for itself";
+    C10 acquisition Smoke [LostReplies] "a grant whose reply was lost is found again: the caller gets the lock soon, and does not wait for itself";
     C10 single_attempt [LostReplies] "a single attempt whose reply was lost leaves no lease behind, whatever it says";
-    C10 release [LostReplies] "a release whose reply was lost has released once: the next holder keeps the lock";
+    C10 release Smoke [LostReplies] "a release whose reply was lost has released once: the next holder keeps the lock";
     C10 hand_over [LostReplies] "so it has if somebody waits";
     C10 renewal [LostReplies, Expiry] "renewals whose replies were lost are no loss";
 }

@@ -64,6 +64,7 @@ mod tests {
     use std::collections::HashSet;
 
     use super::*;
+    use crate::level::Level;
 
     #[test]
     fn every_check_has_a_name_of_its_own_and_says_what_is_promised() {
@@ -73,5 +74,16 @@ mod tests {
         for check in checks {
             assert!(check.promise().len() > 20, "{check:?}");
         }
+    }
+
+    /// All but those that can be checked only by waiting for a ttl, or by counting.
+    #[test]
+    fn the_quick_checks_touch_nearly_all_clauses() {
+        let clauses = |checks: &[Check]| checks.iter().map(Check::clause).collect::<HashSet<_>>();
+        let checks = all();
+        let quick: Vec<Check> = checks.iter().filter(|check| check.level() == Level::Smoke).copied().collect();
+        assert!(quick.len() < checks.len() / 2, "{} of {} are no choice", quick.len(), checks.len());
+        let missing: Vec<_> = clauses(&checks).difference(&clauses(&quick)).map(ToString::to_string).collect();
+        assert!(missing.len() <= 6, "{missing:?}");
     }
 }

@@ -9,7 +9,7 @@ use crate::context::{Context, LONG, renewed};
 use crate::failure::{Failure, Verdict, ensure};
 
 checks! {
-    C7 not_re_entrant [] "a lock is closed to the task, the provider and the lock object that hold it";
+    C7 not_re_entrant Smoke [] "a lock is closed to the task, the provider and the lock object that hold it";
     C7 second_waiter_waits_for_the_release [] "an acquisition by the holding client waits until the lock is released";
     C7 an_id_per_acquisition [Admin] "no two acquisitions of a client have the same id";
 }

@@ -15,10 +15,10 @@ use crate::failure::{Failure, Verdict, ensure};
 
 checks! {
     C12 none_after_release [Admin, Expiry] "the renewals of a released lease do not prolong the next one";
-    C12 id_is_gone_after_release [Admin, Expiry] "a released lease never shows up again at the store";
+    C12 id_is_gone_after_release Smoke [Admin, Expiry] "a released lease never shows up again at the store";
     C12 none_after_loss [Admin, Expiry] "a lease that expired comes not back, even if nobody took it over";
     C13 renewal_survives [Faults, Expiry] "transient renewal errors neither stop the renewal nor signal loss";
-    C13 waiting_survives [Faults] "a transient error of an attempt does not end the wait";
+    C13 waiting_survives Smoke [Faults] "a transient error of an attempt does not end the wait";
     C13 a_single_attempt_reports [Faults] "a transient error of a single attempt is returned as retryable or of unknown outcome, and nothing is held";
 }
 

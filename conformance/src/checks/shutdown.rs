@@ -8,9 +8,9 @@ use crate::context::{Context, LIVENESS, LONG, SOON, renewed, within};
 use crate::failure::{Failure, Verdict, ensure};
 
 checks! {
-    C24 releases_every_lease [SeparateClients] "after close() every lock that the client held can be had by others";
+    C24 releases_every_lease Smoke [SeparateClients] "after close() every lock that the client held can be had by others";
     C24 guards_are_lost [] "guards of a closed client are lost, and say that it was closed";
-    C24 refuses_and_wakes [] "close() wakes waiters with `Closed` and refuses later calls, and a second close is harmless";
+    C24 refuses_and_wakes Smoke [] "close() wakes waiters with `Closed` and refuses later calls, and a second close is harmless";
     C24 leaves_others_alone [SeparateClients] "close() of one client changes nothing for another";
 }
 

@@ -16,11 +16,11 @@ checks! {
     C8 stale_release [Expiry] "the release of a lost guard does not free the lock of its present holder";
     C8 stale_drop [Expiry] "the drop of a lost guard does not free the lock of its present holder";
     C8 stale_release_of_the_same_client [Expiry] "a client's lost guard does not free the lock that the same client holds again";
-    C8 stale_release_after_force [Admin] "a holder that was force-released and has not heard of it does not free the lock of its successor";
+    C8 stale_release_after_force Smoke [Admin] "a holder that was force-released and has not heard of it does not free the lock of its successor";
     C8 stale_renewal [Admin, Expiry] "the renewals of a force-released holder do not prolong the lease of the present one";
-    C9 released_means_free [] "after `Released` the lock can be had at once";
+    C9 released_means_free Smoke [] "after `Released` the lock can be had at once";
     C9 already_lost_by_expiry [Expiry] "the release of an expired lease says `AlreadyLost`, even if nobody took it over";
-    C9 already_lost_by_force [Admin] "the release of a force-released lock says `AlreadyLost`";
+    C9 already_lost_by_force Smoke [Admin] "the release of a force-released lock says `AlreadyLost`";
 }
 
 async fn stale_release(cx: Context) -> Verdict {

@@ -14,11 +14,11 @@ checks! {
     C5 across_release Smoke [] "each grant of a key has a greater token, whichever client gets it";
     C5 across_takeover [Expiry] "a take-over of an expired lease has a greater token";
     C5 across_silence [Expiry] "a grant long after an expiry that nobody noticed has a greater token";
-    C5 across_force_release [Admin] "a grant after a force-release has a greater token";
+    C5 across_force_release Smoke [Admin] "a grant after a force-release has a greater token";
     C5 across_purge [Purge] "a grant after the store has forgotten the key has a greater token";
     C5 handed_over [] "waiters of one and of several clients are granted growing tokens";
     C5 keeps_late_writers_out [Expiry] "a resource that remembers the greatest token refuses a holder whose lease has expired once the next one has written";
-    C5 keeps_victims_out [Admin] "a resource that remembers the greatest token refuses the victim of a force-release once the next holder has written";
+    C5 keeps_victims_out Smoke [Admin] "a resource that remembers the greatest token refuses the victim of a force-release once the next holder has written";
     C6 through_renewals_and_contention [] "a guard's token is the same for its whole life";
 }
 

@@ -12,7 +12,7 @@ use crate::failure::{Failure, Verdict, ensure};
 use crate::fixture::Client;
 
 checks! {
-    C16 release_racing_arrival [] "a waiter that comes while the lock is being released gets it soon, and no later than its holder's lease would end";
+    C16 release_racing_arrival Smoke [] "a waiter that comes while the lock is being released gets it soon, and no later than its holder's lease would end";
     C16 pushes_refused [PushFaults, SeparateClients] "every waiter gets the lock soon although nothing can be pushed to it";
     C16 pushes_broken [PushFaults, SeparateClients] "every waiter gets the lock soon although what is pushed breaks while it waits";
     C16 pushes_delayed [PushFaults, SeparateClients] "every waiter gets the lock although what is pushed to it comes seconds late, and what is late is not believed";
@@ -20,14 +20,14 @@ checks! {
 }
 
 async fn release_racing_arrival(cx: Context) -> Verdict {
-    const LAST: u64 = 20;
+    let last = cx.rounds(20) as u64;
     let [a, b] = cx.clients().await?;
-    for round in 0..=LAST {
+    for round in 0..=last {
         let key = cx.key();
         let held = a.take(&key, renewed(LONG)).await?;
         let waiter = b.spawn_take(&key, renewed(LONG));
         // At any point of its way into the queue, and at last when it is there.
-        if round < LAST {
+        if round < last {
             tokio::time::sleep(Duration::from_micros(round * 400)).await;
         } else {
             b.until_waiting(1).await?;

@@ -45,6 +45,10 @@ pub fn run(fixtures: impl IntoIterator<Item = Box<dyn Fixture>>) -> ExitCode {
     if let Some(job) = child::job() {
         return child::serve(&job, fixtures);
     }
+    #[cfg(feature = "mongodb")]
+    if let Some(job) = crate::server::shared::job() {
+        return crate::server::shared::keep(&job);
+    }
     match run_tests(fixtures) {
         Ok(code) => code,
         Err(problem) => {
@@ -57,6 +61,11 @@ pub fn run(fixtures: impl IntoIterator<Item = Box<dyn Fixture>>) -> ExitCode {
 fn run_tests(fixtures: Vec<Box<dyn Fixture>>) -> Result<ExitCode, String> {
     let settings = Settings::from_env()?;
     let mut arguments = Arguments::from_iter(&settings.others);
+    let part_of = std::env::var(NEXTEST_RUN).ok();
+    #[cfg(feature = "mongodb")]
+    if let Some(run) = &part_of {
+        crate::server::shared::share(run);
+    }
     let processors = std::thread::available_parallelism().map_or(1, usize::from);
     arguments.test_threads.get_or_insert(processors * CHECKS_PER_PROCESSOR);
 
@@ -80,7 +89,6 @@ fn run_tests(fixtures: Vec<Box<dyn Fixture>>) -> Result<ExitCode, String> {
         println!("{}", Summary(&backends));
     }
     if let Some(directory) = &settings.report {
-        let part_of = std::env::var(NEXTEST_RUN).ok();
         let saved = report::save(directory, &backends, part_of.as_deref());
         saved.map_err(|error| format!("the reports cannot be written to {}: {error}", directory.display()))?;
     }

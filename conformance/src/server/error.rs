@@ -57,6 +57,14 @@ pub enum ServerError {
         /// Each source tried and why it does not work, in order.
         tried: Vec<(&'static str, String)>,
     },
+    /// The server that the processes of a run share could not be had.
+    #[error("no MongoDB {topology} for the processes of this run: {problem}")]
+    Shared {
+        /// What the server should be.
+        topology: Topology,
+        /// Why there is none.
+        problem: String,
+    },
     /// `libfaketime` is neither installed nor could it be fetched, or it does not shift the clock.
     #[error("{problem}; install the package libfaketime, or set DISTLOCK_FAKETIME_LIB to its libfaketime.so.1")]
     Faketime {

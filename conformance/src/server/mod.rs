@@ -12,6 +12,9 @@
 //!
 //! Whatever is asked for explicitly must work: a variable 1 or an image that fails is an error, and nothing
 //! else is tried. `DISTLOCK_MONGODB_SOURCE` = `docker` or `local` asks for source 2 or 3, and outranks 1.
+//! Where each check is a process of its own, as under `cargo nextest`, the processes of one run share a server of each topology; it ends with the
+//! run. That is so in programs whose `main` calls [`run`](crate::run).
+//!
 //! One line on standard error says which source was taken, and one for each that was not, why.
 //!
 //! Servers that this module starts have no access control, take test commands (`configureFailPoint`), and
@@ -40,11 +43,14 @@ mod local;
 mod owner;
 mod replica_set;
 mod settings;
+pub(crate) mod shared;
+mod turn;
 
 use std::fmt;
 
 pub use self::error::ServerError;
 pub use self::faketime::faketime_library;
+pub(crate) use self::turn::Turn;
 use self::settings::{Origin, Settings};
 
 /// Given to every server that is started: little memory, test commands such as `configureFailPoint`, a sweep
@@ -91,6 +97,7 @@ pub struct MongoServer {
 }
 
 enum Backing {
+    /// Somebody else ends it: the user, or the keeper of a shared one.
     Given,
     Container(docker::Container),
     Processes(Vec<local::Process>),
@@ -121,6 +128,20 @@ impl MongoServer {
             return Ok(Self { topology, uri, source, backing: Backing::Given }.announced());
         }
 
+        match shared::find(topology).await {
+            Ok(None) => Self::start_one(topology, settings).await,
+            Ok(Some((uri, source))) => Ok(Self { topology, uri, source, backing: Backing::Given }.announced()),
+            Err(problem) => Err(ServerError::Shared { topology, problem }),
+        }
+    }
+
+    /// Starts a deployment that nobody else uses.
+    pub(crate) async fn start_own(topology: Topology) -> Result<Self, ServerError> {
+        Self::start_one(topology, Settings::from_env(topology)?).await
+    }
+
+    async fn start_one(topology: Topology, settings: Settings) -> Result<Self, ServerError> {
+        let variable = settings::uri_variable(topology);
         let mut tried = Vec::new();
         for &origin in settings.origins {
             let started = match origin {

@@ -59,7 +59,7 @@ fn view() -> Option<String> {
 }
 
 /// When a living process started, in clock ticks since boot: together with its id unique for a boot.
-fn start_time(pid: u32) -> Option<String> {
+pub(super) fn start_time(pid: u32) -> Option<String> {
     parse_start_time(&std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?)
 }
 

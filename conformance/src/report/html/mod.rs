@@ -184,7 +184,7 @@ fn time(millis: f64) -> String {
         ..1.0 => format!("{:.0} µs", millis * 1e3),
         ..10.0 => format!("{millis:.1} ms"),
         ..1e3 => format!("{millis:.0} ms"),
-        ..6e4 => format!("{:.1} s", millis / 1e3),
+        ..1.2e5 => format!("{:.1} s", millis / 1e3),
         _ => format!("{:.0} min {:.0} s", (millis / 6e4).floor(), (millis % 6e4 / 1e3).floor()),
     }
 }
@@ -200,7 +200,7 @@ mod tests {
 
     #[test]
     fn times_have_units() {
-        let times = [0.0, 0.25, 2.5, 250.0, 2500.0, 61_500.0].map(time);
-        assert_eq!(times, ["0", "250 µs", "2.5 ms", "250 ms", "2.5 s", "1 min 1 s"]);
+        let times = [0.0, 0.25, 2.5, 250.0, 2500.0, 121_500.0].map(time);
+        assert_eq!(times, ["0", "250 µs", "2.5 ms", "250 ms", "2.5 s", "2 min 1 s"]);
     }
 }

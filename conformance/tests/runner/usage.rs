@@ -1,0 +1,122 @@
+//! Arguments, levels, seeds.
+
+use crate::program::{NASTY, ran};
+
+pub(crate) const TESTS: &[(&str, fn())] = &[
+    ("lists_like_any_test_binary", lists_like_any_test_binary),
+    ("filters_select", filters_select),
+    ("levels_grow", levels_grow),
+    ("torture_repeats_with_fresh_seeds_until_its_time_is_over", torture_repeats),
+    ("torture_ends_with_a_failure", torture_ends_with_a_failure),
+    ("the_seed_decides_what_a_check_does", the_seed_decides),
+    ("nonsense_is_refused", nonsense_is_refused),
+    ("a_failure_tells_all_that_is_needed", a_failure_tells_all),
+    ("the_summary_is_by_clause_and_backend", the_summary),
+];
+
+fn lists_like_any_test_binary() {
+    for arguments in [&["--list"][..], &["--list", "--format", "terse"]] {
+        let list = ran("broken", arguments);
+        assert!(list.succeeded && list.err.is_empty(), "{list:?}");
+        let names: Vec<&str> = list.out.lines().filter_map(|line| line.strip_suffix(": test")).collect();
+        for name in ["sound::C1_exclusion::counter_under_contention", "sound::profile::refusals_as_declared"] {
+            assert!(names.contains(&name), "{name} is not in {names:?}");
+        }
+        assert_eq!(names.iter().filter(|name| name.starts_with(NASTY)).count() * 2, names.len());
+    }
+    // All of ours would run, none is marked as ignored.
+    let ignored = ran("sound", &["--list", "--format", "terse", "--ignored"]);
+    assert_eq!(ignored.out.trim(), "");
+}
+
+fn filters_select() {
+    let exact = ran("sound", &["--exact", "sound::C5_fencing::across_release"]);
+    assert!(exact.succeeded, "{exact:?}");
+    assert_eq!(exact.with_result("ok"), ["sound::C5_fencing::across_release"]);
+    let clause = ran("sound", &["C7_", "--skip", "not_re_entrant", "--test-threads=1"]);
+    assert!(clause.succeeded, "{clause:?}");
+    assert_eq!(clause.with_result("ok").len(), 2, "{clause:?}");
+}
+
+fn levels_grow() {
+    let count = |level: &str| {
+        let list = ran("sound", &["--list", "--level", level]);
+        list.out.lines().filter(|line| line.ends_with(": test")).count()
+    };
+    let [smoke, standard, torture] = ["smoke", "standard", "torture"].map(count);
+    assert!(10 < smoke && smoke * 2 < standard && standard <= torture, "{smoke}, {standard}, {torture}");
+    assert_eq!(count("standard"), ran("sound", &["--list"]).out.lines().filter(|line| line.ends_with(": test")).count());
+    // What is promised not to run is still declared, and everything else passes.
+    let smoke = ran("sound", &["--level", "smoke"]);
+    assert!(smoke.succeeded && smoke.err.contains("level smoke"), "{smoke:?}");
+}
+
+fn torture_repeats() {
+    let check = "sound::C5_fencing::across_release";
+    let torture = ran("sound", &["--level", "torture", "--minutes", "0.02", "--seed", "8", "--exact", check]);
+    assert!(torture.succeeded, "{torture:?}");
+    assert!(torture.with_result("ok").len() >= 2, "{torture:?}");
+    assert!(torture.err.contains("seed 0x0000000000000008\n"), "{torture:?}");
+    assert!(torture.err.contains("the next round has the seed 0x0000000000000009\n"), "{torture:?}");
+    let nothing = ran("sound", &["--level", "torture", "--minutes", "10", "no such check"]);
+    assert!(nothing.succeeded && nothing.with_result("ok").is_empty(), "{nothing:?}");
+}
+
+fn torture_ends_with_a_failure() {
+    let check = format!("{NASTY}::C5_fencing::across_release");
+    let torture = ran("broken", &["--level", "torture", "--minutes", "10", "--exact", &check]);
+    assert!(!torture.succeeded, "{torture:?}");
+    assert_eq!(torture.with_result("FAILED"), [check]);
+}
+
+/// The broken backend's failure quotes keys, which are random.
+fn the_seed_decides() {
+    let check = format!("{NASTY}::C1_exclusion::counter_under_contention");
+    let key = |arguments: &[&str]| {
+        let run = ran("broken", &[&["--exact", check.as_str()], arguments].concat());
+        let (_, rest) = run.out.split_once("\"check-").unwrap_or_else(|| panic!("no key: {run:?}"));
+        (run.seed().to_owned(), rest[..16].to_owned())
+    };
+    let (seed, first) = key(&[]);
+    let (_, other) = key(&[]);
+    assert_ne!(first, other);
+    assert_eq!(key(&["--seed", &seed]), (seed, first));
+}
+
+fn nonsense_is_refused() {
+    for arguments in [["--level", "hell"], ["--seed", "x"], ["--minutes", "soon"]] {
+        let refused = ran("sound", &arguments);
+        assert!(!refused.succeeded && refused.err.contains(arguments[0]), "{refused:?}");
+        assert!(refused.out.is_empty(), "{refused:?}");
+    }
+    let help = ran("sound", &["--help"]);
+    assert!(help.succeeded && help.out.contains("--level") && help.out.contains("--exact"), "{help:?}");
+}
+
+fn a_failure_tells_all() {
+    let check = format!("{NASTY}::C1_exclusion::counter_under_contention");
+    let failed = ran("broken", &["--exact", &check]);
+    assert!(!failed.succeeded);
+    let seed = failed.seed();
+    let quoted = check.replace('\'', r"'\''");
+    for expected in [
+        "a later grant has a smaller token",
+        "conformance/src/checks/exclusion.rs:",
+        "asked at ",
+        "granted token ",
+        "clause:  C1_exclusion – exclusion – in the store's commit order",
+        "promise: tasks of several clients",
+        &format!("seed:    {seed}"),
+        &format!("--seed {seed} --exact '{quoted}'"),
+    ] {
+        assert!(failed.out.contains(expected), "{expected} is not in {}", failed.out);
+    }
+}
+
+fn the_summary() {
+    let run = ran("broken", &["across_release"]);
+    let rows: Vec<Vec<&str>> = run.out.lines().map(|line| line.split(" | ").map(str::trim).collect()).collect();
+    for row in [["clause", NASTY, "sound"], ["C5_fencing", "0, 1 FAILED", "1"], ["all", "0, 1 FAILED", "1"]] {
+        assert!(rows.contains(&row.to_vec()), "{row:?} is not in {}", run.out);
+    }
+}

@@ -109,7 +109,7 @@ impl Check {
     }
 
     /// A check of other levels than `standard` and those above it.
-    pub(crate) const fn from_level(mut self, level: Level) -> Self {
+    pub(crate) const fn at_level(mut self, level: Level) -> Self {
         self.level = level;
         self
     }
@@ -166,7 +166,7 @@ macro_rules! checks {
                 $promise,
                 &[$($crate::check::Need::$need),*],
                 |context| Box::pin($function(context)),
-            )$(.from_level($crate::level::Level::$level))?,
+            )$(.at_level($crate::level::Level::$level))?,
         )+];
     };
 }

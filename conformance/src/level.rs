@@ -66,9 +66,8 @@ impl Seed {
     pub(crate) fn of(self, fixture: &str, check: &str) -> fastrand::Rng {
         // FNV-1a: the same in every build, as the hashes of the standard library are not.
         let bytes = fixture.bytes().chain([0]).chain(check.bytes());
-        let hash = bytes.fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
-            (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3)
-        });
+        let hash = bytes
+            .fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3));
         fastrand::Rng::with_seed(self.0 ^ hash)
     }
 }

@@ -22,11 +22,32 @@
 //! [`tutorial`] goes the whole way, from an empty crate to a passing suite.
 //!
 //! Every check is named after the clause of the contract that it holds the backend to, such as
-//! `my-backend::C5_fencing::across_release`, so that a failure says which promise is broken. The binary takes the usual arguments of a
-//! Rust test binary, and works under `cargo nextest`.
+//! `my-backend::C5_fencing::across_release`, so that a failure says which promise is broken.
+//!
+//! # Running it
+//! The binary takes the usual arguments of a Rust test binary – a filter, `--exact`, `--skip`, `--list`, `--test-threads` – and these:
+//!
+//! | option | environment variable | meaning | default |
+//! |---|---|---|---|
+//! | `--level` | `DISTLOCK_CONFORMANCE_LEVEL` | [`smoke`](Level::Smoke): seconds; [`standard`](Level::Standard): minutes; [`torture`](Level::Torture): as long as you say | `standard` |
+//! | `--minutes` | `DISTLOCK_CONFORMANCE_MINUTES` | how long `torture` goes on; a part of a minute is possible. The round that has begun is finished, and one in which a check failed is the last | 10 |
+//! | `--seed` | `DISTLOCK_CONFORMANCE_SEED` | from which everything random in checks derives, for each check by its name | random |
+//! | `--report` | `DISTLOCK_CONFORMANCE_REPORT` | the directory to which reports are written | none |
+//!
+//! An option outranks its variable. Use variables where other test binaries are run by the same command, since those do not know the options.
+//!
+//! A check that fails prints the clause's text, the calls that show the failure – who held what when –, the seed, and the command that runs just that check again:
+//! it takes the same keys and makes the same choices. What the scheduler, the network and the backend do by chance is not in the seed.
+//!
+//! A report is `index.html` – a page that needs nothing but itself: a table of clauses and backends, timelines of what failed, and how long grants and hand-overs took –, and
+//! for each backend the same as JSON and as JUnit XML. The page shows all backends whose JSON is in the directory, so that several test
+//! binaries can share it; a further run replaces what it examines.
+//!
+//! Under `cargo nextest` each check is a process of its own: the processes of a run add to one report and share their MongoDB servers, `--minutes` is the time of each check,
+//! and a fixture of yours is started for each check.
 //!
 //! # What a check relies on
-//! Keys are random, fresh clients are made for each check, and checks run in parallel. Lower bounds are strict (to the millisecond
+//! Every call of every client is recorded ([`history`]); checks of many calls are judged by what was recorded, and fail if that was too little to prove anything. Keys are random, fresh clients are made for each check, and checks run in parallel. Lower bounds are strict (to the millisecond
 //! that stores count in); upper bounds are generous, because a busy machine is not a broken backend. A check that waits
 //! for something says what it waited for.
 //!

@@ -6,9 +6,7 @@ use distlock_api::{ErrorKind, Loss, ReleaseOutcome};
 use tokio::time::Instant;
 
 use crate::check::checks;
-use crate::context::{
-    Context, GRAIN, LONG, SOON, renewed, renewed_every, throughout, unrenewed, validity, within,
-};
+use crate::context::{Context, GRAIN, LONG, SOON, renewed, renewed_every, throughout, unrenewed, validity, within};
 use crate::failure::{Failure, Verdict, ensure};
 
 checks! {

@@ -7,8 +7,8 @@ use tokio::time::Instant;
 
 use crate::check::checks;
 use crate::context::{
-    Context, LIVENESS, LONG, SOON, ensure_not_prolonged, eventually, renewed, renewed_every, throughout,
-    unrenewed, within,
+    Context, LIVENESS, LONG, SOON, ensure_not_prolonged, eventually, renewed, renewed_every, throughout, unrenewed,
+    within,
 };
 use crate::controls::Operation;
 use crate::failure::{Failure, Verdict, ensure};

@@ -7,8 +7,7 @@ use tokio::time::Instant;
 
 use crate::check::checks;
 use crate::context::{
-    Context, GRAIN, LIVENESS, LONG, ensure_not_prolonged, renewed, renewed_every, throughout, unrenewed,
-    within,
+    Context, GRAIN, LIVENESS, LONG, ensure_not_prolonged, renewed, renewed_every, throughout, unrenewed, within,
 };
 use crate::failure::{Verdict, ensure};
 

@@ -8,10 +8,13 @@ fn pair(a: &Call, b: &Call) -> Box<[Call; 2]> {
     Box::new([a.clone(), b.clone()])
 }
 
+/// What the calls of one key break.
+type Rule = fn(&[&Call]) -> Vec<Violation>;
+
 /// The worst first.
 pub(super) fn violations(calls: &[Call]) -> Vec<Violation> {
     let keys = by_key(calls);
-    let rules: [fn(&[&Call]) -> Vec<Violation>; 6] = [overlaps, tokens, register, overtaken, busy_for_nobody, left];
+    let rules: [Rule; 6] = [overlaps, tokens, register, overtaken, busy_for_nobody, left];
     rules.iter().flat_map(|rule| keys.iter().flat_map(|calls| rule(calls))).collect()
 }
 

@@ -25,10 +25,17 @@ struct Step<'a> {
 /// Whose effect, by the number of the call.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Effect {
-    Grant { call: usize, token: u64 },
+    Grant {
+        call: usize,
+        token: u64,
+    },
     /// Nobody knows whether it was.
-    PossibleGrant { call: usize },
-    End { call: usize },
+    PossibleGrant {
+        call: usize,
+    },
+    End {
+        call: usize,
+    },
     Busy,
 }
 

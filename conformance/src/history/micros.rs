@@ -23,14 +23,19 @@ pub(super) fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<
 pub(super) mod option {
     use super::*;
 
-    pub(in super::super) fn serialize<S: Serializer>(moment: &Option<Duration>, serializer: S) -> Result<S::Ok, S::Error> {
+    pub(in super::super) fn serialize<S: Serializer>(
+        moment: &Option<Duration>,
+        serializer: S,
+    ) -> Result<S::Ok, S::Error> {
         match moment {
             Some(moment) => super::serialize(moment, serializer),
             None => serializer.serialize_none(),
         }
     }
 
-    pub(in super::super) fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Duration>, D::Error> {
+    pub(in super::super) fn deserialize<'de, D: Deserializer<'de>>(
+        deserializer: D,
+    ) -> Result<Option<Duration>, D::Error> {
         Ok(Option::<f64>::deserialize(deserializer)?.map(from_micros))
     }
 }

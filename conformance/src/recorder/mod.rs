@@ -72,8 +72,7 @@ impl Recorder {
     /// The client's last acquisition of the key has a place in the queue.
     pub(crate) fn queued(&self, client: usize, key: &LockKey) {
         let now = self.now();
-        let is_meant =
-            |call: &&mut Call| call.client == client && call.key == key.as_str() && call.answered.is_none();
+        let is_meant = |call: &&mut Call| call.client == client && call.key == key.as_str() && call.answered.is_none();
         if let Some(call) = self.history().calls.iter_mut().rev().find(is_meant) {
             call.queued.get_or_insert(now);
         }

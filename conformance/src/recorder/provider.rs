@@ -88,7 +88,7 @@ impl RecordedHold {
         Some((held, holding, loss))
     }
 
-    fn end(mut self: Box<Self>, end: impl FnOnce(Box<dyn HeldLock>) -> ReleaseFuture) -> ReleaseFuture {
+    fn end(&mut self, end: impl FnOnce(Box<dyn HeldLock>) -> ReleaseFuture) -> ReleaseFuture {
         let (held, holding, _) = self.take().expect("taken only at the end");
         let asked = holding.now();
         let release = end(held);
@@ -135,11 +135,11 @@ impl HeldLock for RecordedHold {
         self.parts().0.lost()
     }
 
-    fn release(self: Box<Self>) -> ReleaseFuture {
+    fn release(mut self: Box<Self>) -> ReleaseFuture {
         self.end(|held| held.release())
     }
 
-    fn discard(self: Box<Self>) -> ReleaseFuture {
+    fn discard(mut self: Box<Self>) -> ReleaseFuture {
         self.end(|held| held.discard())
     }
 

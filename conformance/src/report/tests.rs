@@ -1,0 +1,91 @@
+//! What is kept of a run, and how.
+
+use std::time::Duration;
+
+use super::*;
+use crate::history::{End, What};
+
+fn held(key: &str, token: u64, ms: [u64; 4]) -> Call {
+    let [asked, answered, until, released] = ms.map(Duration::from_millis);
+    let end = End::Released { asked: until, answered: released };
+    Call {
+        client: 1,
+        key: key.into(),
+        asked,
+        answered: Some(answered),
+        queued: None,
+        what: What::Granted { token, until, end },
+    }
+}
+
+fn checked(name: &str, result: Result) -> Checked {
+    let mut subject = Subject::profile("word", "a promise");
+    (subject.name, subject.clause) = (name.into(), name.split("::").next().unwrap_or_default().into());
+    Checked::new(&subject, result, Duration::from_millis(5), Measures::default())
+}
+
+fn failed(message: &str) -> Result {
+    let plan = Plan { level: Level::Standard, seed: "7".parse().unwrap() };
+    let subject = Subject::profile("word", "a promise");
+    Result::Failed(Box::new(Failed::new("backend", &subject, &Failure::new(message), plan, Vec::new())))
+}
+
+#[test]
+fn checks_stand_in_the_order_of_their_clauses() {
+    let mut backend = Backend::new("backend", Level::Standard, "7".parse().unwrap());
+    for name in ["profile::a", "C10_x::a", "admin::a", "C2_x::b", "C2_x::a"] {
+        backend.add(checked(name, Result::Passed), Duration::from_millis(10));
+    }
+    backend.sort();
+    let names: Vec<&str> = backend.checks.iter().map(|check| check.name.as_str()).collect();
+    assert_eq!(names, ["C2_x::a", "C2_x::b", "C10_x::a", "admin::a", "profile::a"]);
+}
+
+#[test]
+fn a_check_that_failed_once_has_failed() {
+    let mut backend = Backend::new("backend", Level::Torture, "7".parse().unwrap());
+    for result in [Result::Passed, failed("first"), failed("second"), Result::Passed] {
+        backend.add(checked("C1_x::a", result), Duration::from_millis(10));
+    }
+    let [check] = &backend.checks[..] else { panic!("one check: {backend:?}") };
+    assert_eq!((check.runs, check.took_ms), (4, 20.0));
+    assert_eq!(check.failed().map(|failed| failed.message.as_str()), Some("first"));
+    assert_eq!(counts(&backend.checks), [0, 1, 0]);
+}
+
+#[test]
+fn what_shows_a_failure_is_kept_and_what_came_after_is_not() {
+    let calls: Vec<Call> = (0..3_000).map(|n| held(["a", "b"][n as usize % 2], n, [n, n, n + 1, n + 2])).collect();
+    let shown = [calls[1_500].clone()];
+    let kept = kept(calls.clone(), &shown);
+    assert!(kept.iter().all(|call| call.key == "a" && call.asked <= Duration::from_millis(1_500)));
+    assert_eq!((kept.len(), kept.last()), (751, Some(&shown[0])));
+    assert_eq!(super::kept(calls.clone(), &[]), calls[2_000..]);
+}
+
+#[test]
+fn grants_of_free_locks_and_hand_overs_are_told_apart() {
+    let calls = [
+        held("k", 1, [0, 2, 10, 12]),
+        // Waited from before the release until after it.
+        held("k", 2, [5, 13, 20, 21]),
+        // Came when it was free.
+        held("k", 3, [30, 37, 40, 41]),
+        held("other", 1, [0, 1, 50, 51]),
+    ];
+    let measures = Measures::of(&calls);
+    assert_eq!(measures.hand_over_us, [3_000.0]);
+    assert_eq!(measures.acquire_us, [1_000.0, 7_000.0]);
+}
+
+#[test]
+fn many_samples_are_thinned_and_keep_their_range() {
+    let mut measures = Measures::default();
+    for n in 0..50 {
+        let acquire_us = (0..100).map(|sample| f64::from(n * 100 + sample)).collect();
+        measures.add(Measures { acquire_us, hand_over_us: Vec::new() });
+    }
+    let kept = &measures.acquire_us;
+    assert_eq!((kept.len(), kept[0], kept[kept.len() - 1]), (200, 0.0, 4_999.0));
+    assert!(kept.is_sorted());
+}

@@ -14,8 +14,8 @@ use crate::checks;
 use crate::context::{Context, within};
 use crate::failure::{Failure, Verdict};
 use crate::fixture::Fixture;
-use crate::level::{Level, Plan, Seed};
 use crate::history::Call;
+use crate::level::{Level, Plan, Seed};
 use crate::report::{self, Backend, Checked, Failed, Measures, Subject};
 use crate::stage::Stage;
 
@@ -97,7 +97,8 @@ pub async fn examine(fixture: impl Fixture, wanted: impl Fn(&Check) -> bool) -> 
 pub(super) async fn examined(check: Check, stage: &Arc<Stage>, plan: Plan) -> (Outcome, Checked) {
     let subject = Subject::of(&check);
     if let Some(reason) = stage.profile().refusal(&check) {
-        let checked = Checked::new(&subject, report::Result::Refused(reason.clone()), Duration::ZERO, Measures::default());
+        let checked =
+            Checked::new(&subject, report::Result::Refused(reason.clone()), Duration::ZERO, Measures::default());
         return (Outcome::Refused(reason), checked);
     }
     judged(&subject, stage, plan, async |context| check.start(context).await).await

@@ -64,9 +64,8 @@ impl Settings {
                 None => others.push(argument),
             }
         }
-        let [level, minutes, seed, report] = given.map(|([_, name], slot)| {
-            slot.or_else(|| Some((name, variable(name).filter(|value| !value.is_empty())?)))
-        });
+        let [level, minutes, seed, report] = given
+            .map(|([_, name], slot)| slot.or_else(|| Some((name, variable(name).filter(|value| !value.is_empty())?))));
         Ok(Self {
             level: parsed(level)?.unwrap_or_default(),
             time: parsed(minutes)?.map_or(Duration::from_secs(600), |Minutes(time)| time),

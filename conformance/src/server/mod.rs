@@ -50,8 +50,8 @@ use std::fmt;
 
 pub use self::error::ServerError;
 pub use self::faketime::faketime_library;
-pub(crate) use self::turn::Turn;
 use self::settings::{Origin, Settings};
+pub(crate) use self::turn::Turn;
 
 /// Given to every server that is started: little memory, test commands such as `configureFailPoint`, a sweep
 /// for expired documents every second, and no background diagnostics.

@@ -6,8 +6,9 @@ use std::sync::Mutex;
 use std::time::Duration;
 
 use distlock_api::{
-    Accounting, AcquireOptions, Acquired, Capabilities, FencingToken, HeldLock, LeaseOptions, LeaseProvider, LockAdmin,
-    LockGuard, LockKey, LockProvider, Loss, LostSignal, ReleaseFuture, ReleaseOutcome, Result, Wait, async_trait,
+    Accounting, AcquireOptions, Acquired, Busy, Capabilities, FencingToken, HeldLock, LeaseOptions, LeaseProvider,
+    LockAdmin, LockGuard, LockKey, LockProvider, Loss, LostSignal, ReleaseFuture, ReleaseOutcome, Result, Wait,
+    async_trait,
 };
 use tokio::time::Instant;
 
@@ -15,6 +16,8 @@ use tokio::time::Instant;
 pub(crate) enum Provider {
     /// Whoever holds a lock gets it again.
     ReEntrant,
+    /// A single attempt is told that a free lock is busy.
+    LiesToAttempts,
     /// An acquisition goes on after its future was dropped, and nobody releases what it gets.
     CancelLeaks,
     /// A wait has no end.
@@ -105,6 +108,12 @@ impl LockProvider for BrokenProvider {
     async fn acquire_with(&self, key: LockKey, mut options: AcquireOptions) -> Result<Acquired> {
         match self.broken {
             Provider::ReEntrant => return self.acquire_again(&key, options).await,
+            Provider::LiesToAttempts if options.wait() == Wait::Try => {
+                if let Acquired::Held(guard) = self.engine.acquire_with(key, options).await? {
+                    let _ = guard.release().await?;
+                }
+                return Ok(Acquired::Busy(Busy::new()));
+            }
             Provider::CancelLeaks => return self.acquire_detached(&key, options).await,
             Provider::NoTimeout if options.wait() != Wait::Try => options = options.with_wait(Wait::Forever),
             Provider::CorrectsOptions if options.lease().terms().is_err() => {

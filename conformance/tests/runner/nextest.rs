@@ -15,7 +15,11 @@ pub(crate) use server::OnServer;
 
 fn processes_add_to_one_report() {
     let directory = Directory::new();
-    let checks = ["C5_fencing::across_release", "C6_constant_token::through_renewals_and_contention", "C7_owner::not_re_entrant"];
+    let checks = [
+        "C5_fencing::across_release",
+        "C6_constant_token::through_renewals_and_contention",
+        "C7_owner::not_re_entrant",
+    ];
     let report = |run: &str, checks: &[&str]| {
         let processes = checks.iter().map(|check| {
             let mut command = command("sound");
@@ -33,7 +37,9 @@ fn processes_add_to_one_report() {
     assert_eq!(report("first", &checks), checks);
     // Another run begins anew.
     assert_eq!(report("second", &checks[1..]), checks[1..]);
-    assert!(directory.read("index.html").contains("not_re_entrant") || directory.read("index.html").contains("not_<wbr/>"));
+    assert!(
+        directory.read("index.html").contains("not_re_entrant") || directory.read("index.html").contains("not_<wbr/>")
+    );
 }
 
 #[cfg(feature = "mongodb")]
@@ -92,7 +98,11 @@ mod server {
         let program = command("mongo");
         let mut shell = Command::new("sh");
         // Two at once, and a third when they are over.
-        shell.args(["-c", r#"cd "$1"; "$2" --exact "$3" >a & "$2" --exact "$3" >b & wait; "$2" --exact "$3" >c"#, "runner"]);
+        shell.args([
+            "-c",
+            r#"cd "$1"; "$2" --exact "$3" >a & "$2" --exact "$3" >b & wait; "$2" --exact "$3" >c"#,
+            "runner",
+        ]);
         shell.arg(directory.path()).arg(program.get_program()).arg(check);
         shell.envs(program.get_envs().filter_map(|(name, value)| Some((name, value?))));
         shell.env("NEXTEST_RUN_ID", run).env_remove("DISTLOCK_MONGODB_STANDALONE_URI").stderr(Stdio::null());

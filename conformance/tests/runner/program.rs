@@ -6,7 +6,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use distlock_api::{
-    Accounting, AcquireOptions, Acquired, Capabilities, FencingToken, LockAdmin, LockGuard, LockKey, LockProvider, Result,
+    Accounting, AcquireOptions, Acquired, Capabilities, FencingToken, LockAdmin, LockGuard, LockKey, LockProvider,
+    Result,
 };
 use distlock_conformance::{Client, Fixture, FixtureError, Profile, async_trait};
 use distlock_memory::MemoryProvider;
@@ -21,7 +22,9 @@ pub(crate) fn backend() -> Option<String> {
 pub(crate) fn fixtures(backend: &str) -> Vec<Box<dyn Fixture>> {
     match backend {
         "sound" => vec![Box::new(Memory { name: "sound", breaks: false })],
-        "broken" => vec![Box::new(Memory { name: NASTY, breaks: true }), Box::new(Memory { name: "sound", breaks: false })],
+        "broken" => {
+            vec![Box::new(Memory { name: NASTY, breaks: true }), Box::new(Memory { name: "sound", breaks: false })]
+        }
         #[cfg(feature = "mongodb")]
         "mongo" => vec![Box::new(super::nextest::OnServer::default())],
         other => panic!("there is no backend {other:?}"),
@@ -52,8 +55,11 @@ impl Fixture for Memory {
 
     async fn clients(&self, count: usize) -> std::result::Result<Vec<Client>, FixtureError> {
         let inner = MemoryProvider::new();
-        let provider: Arc<dyn LockProvider> =
-            if self.breaks { Arc::new(TokensGoBack { inner, next: AtomicU64::new(u64::MAX / 2) }) } else { Arc::new(inner) };
+        let provider: Arc<dyn LockProvider> = if self.breaks {
+            Arc::new(TokensGoBack { inner, next: AtomicU64::new(u64::MAX / 2) })
+        } else {
+            Arc::new(inner)
+        };
         Ok((0..count).map(|_| Client::new(Arc::clone(&provider))).collect())
     }
 }

@@ -80,7 +80,8 @@ fn junit_is_as_build_servers_read_it() {
     let cases = children(suite, "testcase");
     let count = |tag| cases.iter().filter(|case| !children(**case, tag).is_empty()).count();
     for node in [root, suite] {
-        let said = ["tests", "failures", "skipped"].map(|name| node.attribute(name).and_then(|count| count.parse().ok()));
+        let said =
+            ["tests", "failures", "skipped"].map(|name| node.attribute(name).and_then(|count| count.parse().ok()));
         assert_eq!(said, [Some(cases.len()), Some(count("failure")), Some(count("skipped"))]);
     }
     assert!(count("failure") >= 1 && count("skipped") >= 1 && cases.len() >= 4, "{text}");
@@ -109,7 +110,8 @@ fn the_page_shows_it() {
     let document = page(&text);
     let root = document.root_element();
     let by_class = |class: &str| {
-        let has = |node: &Node<'_, '_>| node.attribute("class").is_some_and(|all| all.split(' ').any(|own| own == class));
+        let has =
+            |node: &Node<'_, '_>| node.attribute("class").is_some_and(|all| all.split(' ').any(|own| own == class));
         root.descendants().filter(has).collect::<Vec<_>>()
     };
     // Nothing is fetched, nothing runs.
@@ -118,13 +120,18 @@ fn the_page_shows_it() {
             || node.attributes().any(|attribute| attribute.name() == "src" || attribute.name().starts_with("on"))
             || node.attribute("href").is_some_and(|target| !target.starts_with('#'))
     };
-    assert!(!root.descendants().any(|node| outside(&node)) && !text.contains("url("), "it needs something from outside");
+    assert!(
+        !root.descendants().any(|node| outside(&node)) && !text.contains("url("),
+        "it needs something from outside"
+    );
 
     let failures = by_class("failure");
     let about = |check: &str| failures.iter().copied().find(|node| all_text(*node).contains(check));
     let counter = about("C1_exclusion::counter_under_contention").expect("the failure");
     let words = all_text(counter);
-    for expected in [NASTY, "a later grant has a smaller token", "granted token", "--exact", "in the store's commit order"] {
+    for expected in
+        [NASTY, "a later grant has a smaller token", "granted token", "--exact", "in the store's commit order"]
+    {
         assert!(words.contains(expected), "{expected} is not in {words}");
     }
     // The timeline has those that show it in red, and everybody else's holds.

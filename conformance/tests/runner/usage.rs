@@ -45,7 +45,10 @@ fn levels_grow() {
     };
     let [smoke, standard, torture] = ["smoke", "standard", "torture"].map(count);
     assert!(10 < smoke && smoke * 2 < standard && standard <= torture, "{smoke}, {standard}, {torture}");
-    assert_eq!(count("standard"), ran("sound", &["--list"]).out.lines().filter(|line| line.ends_with(": test")).count());
+    assert_eq!(
+        count("standard"),
+        ran("sound", &["--list"]).out.lines().filter(|line| line.ends_with(": test")).count()
+    );
     // What is promised not to run is still declared, and everything else passes.
     let smoke = ran("sound", &["--level", "smoke"]);
     assert!(smoke.succeeded && smoke.err.contains("level smoke"), "{smoke:?}");

@@ -169,7 +169,10 @@ fn result(backend: &Backend, name: &str) -> String {
         Result::Passed => format!("<td class=\"passed\">passed<small>{}{runs}</small></td>", time(check.took_ms)),
         Result::Failed(_) => {
             let anchor = escape(&anchor(backend, check));
-            format!("<td class=\"failed\"><a href=\"#{anchor}\">failed</a><small>{}{runs}</small></td>", time(check.took_ms))
+            format!(
+                "<td class=\"failed\"><a href=\"#{anchor}\">failed</a><small>{}{runs}</small></td>",
+                time(check.took_ms)
+            )
         }
         Result::Refused(reason) => {
             format!("<td class=\"refused\">refused<small>{}</small></td>", escape(reason))
@@ -195,7 +198,10 @@ mod tests {
 
     #[test]
     fn nothing_escapes() {
-        assert_eq!(escape("<a b=\"c\" d='e'>&\u{0}\u{1b}\n é\u{85}"), "&lt;a b=&quot;c&quot; d=&#39;e&#39;&gt;&amp;\u{fffd}\u{fffd}\n é\u{fffd}");
+        assert_eq!(
+            escape("<a b=\"c\" d='e'>&\u{0}\u{1b}\n é\u{85}"),
+            "&lt;a b=&quot;c&quot; d=&#39;e&#39;&gt;&amp;\u{fffd}\u{fffd}\n é\u{fffd}"
+        );
     }
 
     #[test]

@@ -20,13 +20,12 @@ pub(super) fn section(page: &mut String, backends: &[Backend]) {
         "<h2>How long it took</h2>\n<p>From the histories of all checks that were not refused, those with faults and slow stores among them: a picture of the \
          backend under the suite, not a benchmark.</p>\n<div class=\"plots\">\n",
     );
-    plot(page, backends, "Acquire: a lock that is free, from the question to the grant", |check| &check.measures.acquire_us);
-    plot(
-        page,
-        backends,
-        "Hand-over: from the beginning of a release to the grant to one that waits",
-        |check| &check.measures.hand_over_us,
-    );
+    plot(page, backends, "Acquire: a lock that is free, from the question to the grant", |check| {
+        &check.measures.acquire_us
+    });
+    plot(page, backends, "Hand-over: from the beginning of a release to the grant to one that waits", |check| {
+        &check.measures.hand_over_us
+    });
     page.push_str("</div>\n");
 }
 

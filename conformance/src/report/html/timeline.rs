@@ -143,7 +143,12 @@ fn draw(page: &mut String, call: &Call, scale: &Scale, y: f64, bad: bool) {
             );
             // Where it fits.
             if width > 8.0 * token.to_string().len() as f64 {
-                let _ = write!(page, "<text class=\"token\" x=\"{:.1}\" y=\"{:.1}\">{token}</text>", answered + 3.0, y + 4.0);
+                let _ = write!(
+                    page,
+                    "<text class=\"token\" x=\"{:.1}\" y=\"{:.1}\">{token}</text>",
+                    answered + 3.0,
+                    y + 4.0
+                );
             }
         }
         What::Busy => {

@@ -32,7 +32,7 @@
 //! | `--level` | `DISTLOCK_CONFORMANCE_LEVEL` | [`smoke`](Level::Smoke): seconds; [`standard`](Level::Standard): minutes; [`torture`](Level::Torture): as long as you say | `standard` |
 //! | `--minutes` | `DISTLOCK_CONFORMANCE_MINUTES` | how long `torture` goes on; a part of a minute is possible. The round that has begun is finished, and one in which a check failed is the last | 10 |
 //! | `--seed` | `DISTLOCK_CONFORMANCE_SEED` | from which everything random in checks derives, for each check by its name | random |
-//! | `--report` | `DISTLOCK_CONFORMANCE_REPORT` | the directory to which reports are written | none |
+//! | `--report` | `DISTLOCK_CONFORMANCE_REPORT` | the directory to which reports are written; a relative one starts at the package, where Cargo runs its tests | none |
 //!
 //! An option outranks its variable. Use variables where other test binaries are run by the same command, since those do not know the options.
 //!

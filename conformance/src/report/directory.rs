@@ -29,7 +29,7 @@ pub(crate) fn save(directory: &Path, backends: &[Backend], run: Option<&str>) ->
 }
 
 fn write_backend(directory: &Path, backend: &Backend) -> io::Result<()> {
-    let name = file_name(&backend.name);
+    let name = plain(&backend.name);
     let json = serde_json::to_string_pretty(backend).map_err(io::Error::other)?;
     replace(&directory.join(format!("{name}.json")), &json)?;
     replace(&directory.join(format!("{name}.xml")), &junit::document(backend))
@@ -37,8 +37,8 @@ fn write_backend(directory: &Path, backend: &Backend) -> io::Result<()> {
 
 /// Adds the checks of this process to those of the others of its run.
 fn merge(directory: &Path, backend: &Backend, run: &str) -> io::Result<()> {
-    let all = directory.join("parts").join(file_name(&backend.name));
-    let own = all.join(file_name(run));
+    let all = directory.join("parts").join(plain(&backend.name));
+    let own = all.join(plain(run));
     fs::create_dir_all(&own)?;
     for entry in fs::read_dir(&all)?.flatten().filter(|entry| entry.path() != own) {
         // Another process may have done it.
@@ -47,7 +47,7 @@ fn merge(directory: &Path, backend: &Backend, run: &str) -> io::Result<()> {
     for check in &backend.checks {
         let part = Backend { checks: vec![check.clone()], ..backend.clone() };
         let json = serde_json::to_string(&part).map_err(io::Error::other)?;
-        replace(&own.join(format!("{}.json", file_name(&check.name))), &json)?;
+        replace(&own.join(format!("{}.json", plain(&check.name))), &json)?;
     }
     settled(&own, |files| {
         let parts = files.iter().filter_map(|file| read(file));
@@ -91,8 +91,8 @@ fn replace(file: &Path, text: &str) -> io::Result<()> {
     fs::rename(&draft, file)
 }
 
-/// A name for a file: different names give different files.
-fn file_name(name: &str) -> String {
+/// A name in letters, digits, `-`, `_` and `.`: for files, and for links. Different names stay different.
+pub(super) fn plain(name: &str) -> String {
     let is_plain = |c: char| c.is_ascii_alphanumeric() || "-_".contains(c);
     name.chars().map(|c| if is_plain(c) { c.to_string() } else { format!(".{:x}", u32::from(c)) }).collect()
 }
@@ -118,9 +118,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_of_files_are_plain_and_different() {
-        assert_eq!(file_name("memory-direct"), "memory-direct");
-        assert_eq!(file_name("../a b"), ".2e.2e.2fa.20b");
-        assert_ne!(file_name("a.62"), file_name("ab"));
+    fn plain_names_stay_different() {
+        assert_eq!(plain("memory-direct"), "memory-direct");
+        assert_eq!(plain("../a b"), ".2e.2e.2fa.20b");
+        assert_ne!(plain("a.62"), plain("ab"));
     }
 }

@@ -75,7 +75,7 @@ fn grants_of_free_locks_and_hand_overs_are_told_apart() {
     ];
     let measures = Measures::of(&calls);
     assert_eq!(measures.hand_over_us, [3_000.0]);
-    assert_eq!(measures.acquire_us, [1_000.0, 7_000.0]);
+    assert_eq!(measures.acquire_us, [1_000.0, 2_000.0, 7_000.0]);
 }
 
 #[test]

@@ -6,12 +6,13 @@ mod timeline;
 use std::collections::BTreeMap;
 use std::fmt::Write;
 
+use super::directory::plain;
 use super::junit::moment;
 use super::{Backend, Checked, Failed, Result, counts, place};
 
 const STYLE: &str = include_str!("style.css");
 /// So many backends have a colour of their own; see `style.css`.
-const COLOURS: usize = 6;
+const COLOURS: usize = 8;
 
 /// Text that is safe between tags and in quoted attributes, of HTML and XML.
 pub(super) fn escape(text: &str) -> String {
@@ -116,8 +117,9 @@ fn failure(page: &mut String, backend: &Backend, check: &Checked, failed: &Faile
     );
 }
 
+/// In characters that a link may have.
 fn anchor(backend: &Backend, check: &Checked) -> String {
-    format!("{}::{}", backend.name, check.name)
+    format!("{}.{}", plain(&backend.name), plain(&check.name))
 }
 
 /// A row for each check, by clause, and a column for each backend.

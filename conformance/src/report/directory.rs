@@ -103,7 +103,7 @@ impl Backend {
         let end = |part: &Self| part.started_unix_ms as f64 + part.took_ms;
         let ended = end(&self).max(end(&other));
         self.started_unix_ms = self.started_unix_ms.min(other.started_unix_ms);
-        self.took_ms = ended - self.started_unix_ms as f64;
+        self.took_ms = (ended - self.started_unix_ms as f64).round();
         if self.seed != other.seed {
             self.seed = "one for each check".into();
         }

@@ -37,6 +37,8 @@ fn processes_add_to_one_report() {
     assert_eq!(report("first", &checks), checks);
     // Another run begins anew.
     assert_eq!(report("second", &checks[1..]), checks[1..]);
+    let runs = std::fs::read_dir(directory.path().join("parts/sound")).expect("the parts").count();
+    assert_eq!(runs, 1, "the parts of a run that is over are still there");
     assert!(
         directory.read("index.html").contains("not_re_entrant") || directory.read("index.html").contains("not_<wbr/>")
     );

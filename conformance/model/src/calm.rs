@@ -1,0 +1,122 @@
+//! Liveness: from a state on, nothing fails any more. Everything under way arrives, everybody does what is due, holders release at once, and time
+//! passes only when there is nothing left to do; then every waiter must get the key.
+
+use crate::action::Action;
+use crate::config::Config;
+use crate::rules::Property;
+use crate::state::{CLIENTS, Phase, Stage, State, Time};
+
+/// A waiter refreshes its ticket after so much of its life.
+const CADENCE: (Time, Time) = (2, 3);
+
+impl Config {
+    /// In how many ticks without faults every waiter has been granted the key: a holder's ttl, a dead head's claim and the windows, for each of them.
+    #[must_use]
+    pub const fn patience(&self) -> Time {
+        self.ttl + self.hold + self.clients * (self.claim + self.window) + self.ticket_ttl
+    }
+}
+
+impl State {
+    /// What goes wrong although nothing fails any more; `seen` is told each step.
+    pub fn calm(&self, config: &Config, mut seen: impl FnMut(&Self, Action, &Self)) -> Option<Property> {
+        let mut waits = self.waits();
+        if waits == [false; CLIENTS] {
+            return None;
+        }
+        // Somebody was granted the lease without having heard of it.
+        let record = &self.server.record;
+        let granted = Some(record.holder).filter(|holder| {
+            record.is_held(self.now()) && waits[holder.client()] && self.id_of(holder.client(), config) == *holder
+        });
+        let mut unheard = granted.map(|holder| (holder.client(), record.expires));
+        let mut state = *self;
+        // Nobody else comes, and nothing is rolled back.
+        let end = self.time + config.patience();
+        while state.time < end {
+            let action = state.calm_step(&waits, config);
+            let (next, found) = state.after(action, config);
+            seen(&state, action, &next);
+            if let Some(found) = found {
+                return Some(found);
+            }
+            for (at, wait) in waits.iter_mut().enumerate() {
+                if next.clients[at].is_certain(next.time) {
+                    *wait = false;
+                    unheard = unheard.filter(|(client, _)| *client != at);
+                }
+            }
+            if unheard.is_some_and(|(_, expires)| next.now() >= expires) {
+                return Some(Property::LostGrant);
+            }
+            if waits == [false; CLIENTS] {
+                return None;
+            }
+            state = next;
+        }
+        Some(Property::LostWaiter)
+    }
+
+    fn waits(&self) -> [bool; CLIENTS] {
+        std::array::from_fn(|at| self.clients[at].wants())
+    }
+
+    /// The first calm step, if anybody waits.
+    pub(crate) fn first_calm_step(&self, config: &Config) -> Option<Action> {
+        let waits = self.waits();
+        (waits != [false; CLIENTS]).then(|| self.calm_step(&waits, config))
+    }
+
+    /// Whether the state after the first calm step, which is explored as well, answers for this one: every waiter still waits, or has been granted the key.
+    pub(crate) fn is_answered_for_by(&self, next: &Self) -> bool {
+        let (waits, still) = (self.waits(), next.waits());
+        (0..CLIENTS).all(|at| !waits[at] || still[at] || next.clients[at].is_certain(next.time))
+    }
+
+    /// The one next step of a world without faults.
+    fn calm_step(&self, waits: &[bool; CLIENTS], config: &Config) -> Action {
+        let messages = self.messages.as_slice();
+        if let Some(at) = messages.iter().position(|message| message.stage == Stage::Stalled) {
+            return Action::Carry(at as u8);
+        }
+        if self.tracks_majority() && self.server != self.majority {
+            return Action::Replicate;
+        }
+        for (at, message) in messages.iter().enumerate() {
+            match message.stage {
+                Stage::Answer => return Action::Deliver(at as u8),
+                Stage::Sent if !message.to_stale || self.is_awaited(message.id.client(), message) => {
+                    return Action::Carry(at as u8);
+                }
+                Stage::Sent | Stage::Stalled | Stage::Pending => {}
+            }
+        }
+        let clients = (0..config.clients).filter(|at| !self.clients[usize::from(*at)].dead);
+        clients.clone().find_map(|at| self.due(at, waits[usize::from(at)], config)).unwrap_or(Action::Tick)
+    }
+
+    fn due(&self, at: u8, waits: bool, config: &Config) -> Option<Action> {
+        let client = &self.clients[usize::from(at)];
+        if client.deaf {
+            return Some(Action::Reopen(at));
+        }
+        if !client.events.is_empty() {
+            return Some(Action::Hear(at));
+        }
+        if client.call != 0 && !self.is_under_way(usize::from(at)) {
+            return Some(Action::Timeout(at));
+        }
+        match client.phase {
+            Phase::Idle if waits && self.may_begin_afresh(usize::from(at)) => Some(Action::Begin(at)),
+            Phase::Asking if client.call == 0 => Some(Action::Ask(at)),
+            Phase::Waiting if client.wake <= self.time => Some(Action::Ask(at)),
+            Phase::Waiting if client.refreshed + config.ticket_ttl * CADENCE.0 / CADENCE.1 <= self.time => {
+                Some(Action::Refresh(at))
+            }
+            Phase::Held if self.time >= client.deadline => Some(Action::NoticeLoss(at)),
+            Phase::Held => Some(Action::Release(at)),
+            Phase::Leaving if client.call == 0 => Some(Action::Withdraw(at)),
+            _ => None,
+        }
+    }
+}

@@ -1,0 +1,233 @@
+//! An operation's way through the replica set: sessions, the majority, fail-over, and what the stream tells (R11, R17, R20).
+
+use crate::client::Verdict;
+use crate::config::Config;
+use crate::rules::{Guard, Property};
+use crate::server::{Clocks, Outcome};
+use crate::state::{Answer, Event, Message, Op, Record, Server, Session, Stage, State, Time, Told, Token};
+
+/// What the logical clock gains in a tick. Within one tick it stands still: equal readings on one key are the rule here, not the exception.
+const TOKENS_PER_TICK: Token = 16;
+
+/// What became of an operation.
+enum Carried {
+    /// The session has seen a later one.
+    Refused,
+    /// It has been carried out before.
+    Replayed,
+    Done(Outcome),
+}
+
+impl State {
+    /// What an operation that begins now reads (R2).
+    pub(crate) fn clocks(&self) -> Clocks {
+        Clocks { now: self.now(), logical: Token::from(self.latest) * TOKENS_PER_TICK + 1 }
+    }
+
+    /// Carries an operation out on the primary.
+    pub(crate) fn carry(&mut self, at: usize, config: &Config) -> Verdict {
+        let mut message = self.messages.remove(at);
+        if message.to_stale {
+            // The driver has found the new primary, and sends the request there.
+            self.clients[message.id.client()].at_stale = false;
+            message.to_stale = false;
+        }
+        let clocks = if message.stage == Stage::Stalled {
+            Clocks { now: message.now, logical: message.clock }
+        } else {
+            self.clocks()
+        };
+        let now = self.now();
+        let before = self.server;
+        let carried = self.server.carry(&message, clocks, config);
+        let Carried::Done(outcome) = carried else {
+            if matches!(carried, Carried::Replayed) {
+                let mine = self.server.record.is_held_by(message.id, now);
+                message = Message { answer: Answer::Replay, mine, ..message };
+                self.answer(message, config);
+            }
+            return None;
+        };
+        let verdict = self.server.judge(&message, &outcome, &before.record, (clocks.now, now), config);
+        if message.op == Op::Renew && outcome.answer == Answer::Granted && message.token <= self.forced {
+            return Some(Property::Forced);
+        }
+        let Outcome { answer, token, tokens, left, .. } = outcome;
+        let mine = answer == Answer::Busy && before.record.is_held_by(message.id, clocks.now);
+        self.answer(Message { answer, token, tokens, left, now: clocks.now, mine, ..message }, config);
+        self.publish(&outcome, config);
+        verdict
+    }
+
+    fn answer(&mut self, message: Message, config: &Config) {
+        let waits = self.tracks_majority() && self.server != self.majority && config.rules.keep(Guard::Majority);
+        // What only the server's side needs is forgotten.
+        let stage = if waits { Stage::Pending } else { Stage::Answer };
+        let now = if message.answer == Answer::Busy { message.now } else { 0 };
+        self.messages.push(Message { stage, now, clock: 0, ..message });
+    }
+
+    /// Carries an operation out on a primary that is none any more: what it writes nobody ever acknowledges, but that it has nothing to write it may say.
+    pub(crate) fn carry_stale(&mut self, at: usize, config: &Config) {
+        let Some((mut server, offset, clean)) = self.stale.take() else { return };
+        let message = self.messages.remove(at);
+        let now = (self.time + offset).saturating_sub(Self::SKEWED);
+        let before = server.record;
+        let clocks = Clocks { now, ..self.clocks() };
+        let Carried::Done(outcome) = server.carry(&message, clocks, config) else { return };
+        if (server.record == before && clean) || !config.rules.keep(Guard::Majority) {
+            let Outcome { answer, token, tokens, left, .. } = outcome;
+            let mine = before.is_held_by(message.id, now);
+            let now = if answer == Answer::Busy { now } else { 0 };
+            let answer = Message { answer, token, tokens, left, now, mine, ..message };
+            self.messages.push(Message { stage: Stage::Answer, clock: 0, to_stale: false, ..answer });
+        }
+    }
+
+    /// A majority has everything.
+    pub(crate) fn replicate(&mut self) {
+        self.majority = self.server;
+        for message in self.messages.iter_mut().filter(|message| message.stage == Stage::Pending) {
+            message.stage = Stage::Answer;
+        }
+        for (client, event) in std::mem::take(&mut self.unconfirmed).as_slice() {
+            self.tell(usize::from(*client), *event);
+        }
+    }
+
+    /// Another member becomes primary.
+    pub(crate) fn fail_over(&mut self, skewed: u8) {
+        let old = (self.server, self.offset, self.server == self.majority);
+        let skew = self.faults.skew;
+        self.stale = Some(old);
+        self.server = self.majority;
+        for session in self.server.sessions.iter_mut().flatten() {
+            session.begun = session.written;
+        }
+        self.offset = Self::SKEWED + skewed - skew;
+        self.latest = self.latest.max(self.now());
+        self.unconfirmed = Default::default();
+        self.messages.retain(|message| !matches!(message.stage, Stage::Pending | Stage::Stalled));
+        self.messages.iter_mut().for_each(|message| message.to_stale = message.stage == Stage::Sent);
+        self.clients.iter_mut().for_each(|client| client.at_stale = !client.dead);
+        self.faults.failovers -= 1;
+    }
+
+    /// Lets the stream tell what an operation did, once a majority has it.
+    pub(crate) fn publish(&mut self, outcome: &Outcome, config: &Config) {
+        let mut events: [Option<(usize, Event)>; 4] = [None; 4];
+        events[0] = outcome.event.map(|event| (event.id.client(), event));
+        if outcome.freed {
+            for client in 0..usize::from(config.clients) {
+                events[client + 1] = Some((client, Event { told: Told::Freed, ..Event::default() }));
+            }
+        }
+        for (client, event) in events.into_iter().flatten() {
+            if self.tracks_majority() {
+                self.unconfirmed.push((client as u8, event));
+            } else {
+                self.tell(client, event);
+            }
+        }
+    }
+
+    fn tell(&mut self, client: usize, event: Event) {
+        let client = &mut self.clients[client];
+        if client.deaf || client.dead {
+            return;
+        }
+        if client.events.has_room(1) {
+            client.events.push(Event { of_new_primary: client.at_stale, ..event });
+        } else {
+            // A stream that lags too far behind ends.
+            client.events.retain(|_| false);
+            client.deaf = true;
+        }
+    }
+}
+
+impl Server {
+    fn carry(&mut self, message: &Message, clocks: Clocks, config: &Config) -> Carried {
+        let &Message { op, id, number, token, left, .. } = message;
+        let ordered = matches!(op, Op::Acquire | Op::Release) && config.rules.keep(Guard::Session);
+        let session = &mut self.sessions[id.client()][usize::from(message.session)];
+        if ordered {
+            if number < session.begun {
+                return Carried::Refused;
+            }
+            if number == session.written {
+                return Carried::Replayed;
+            }
+            session.begun = number;
+        }
+        let before = self.record;
+        let outcome = match op {
+            Op::Acquire => self.record.acquire(id, clocks, config),
+            Op::Release => self.record.release(id, left, clocks, config),
+            Op::Renew => self.record.renew(id, token, clocks.now, config),
+            Op::Refresh => self.record.refresh(id, clocks.now, config),
+        };
+        if ordered && self.record != before {
+            self.sessions[id.client()][usize::from(message.session)] = Session { begun: number, written: number };
+        }
+        Carried::Done(outcome)
+    }
+
+    /// What is wrong with what an operation did to the record, by the operation's clock and the true one.
+    fn judge(
+        &mut self,
+        message: &Message,
+        outcome: &Outcome,
+        before: &Record,
+        (started, now): (Time, Time),
+        config: &Config,
+    ) -> Verdict {
+        let id = message.id;
+        let record = self.record;
+        let granted = matches!(message.op, Op::Acquire | Op::Release)
+            && record.is_held(started)
+            && (!before.is_held_by(record.holder, started) || before.token != record.token);
+        let until = if message.op == Op::Release && message.left > 0 { before.acquired + message.left } else { 0 };
+        if outcome.answer == Answer::Released && until > now && before.is_held_by(id, started) {
+            self.held_until = until;
+        }
+        if granted {
+            let first = record.token + 1 - Token::from(record.tokens);
+            let strict = first > self.given;
+            self.given = self.given.max(record.token);
+            let closed = now < std::mem::take(&mut self.held_until);
+            let ahead = before.place_of_grant(record.holder, id, now, config);
+            let turn = before.opened() + ahead * config.window;
+            let barged = ahead > 0 && (message.op == Op::Release || now < turn);
+            return [
+                (!strict).then_some(Property::Tokens),
+                closed.then_some(Property::MinimumHold),
+                barged.then_some(Property::Order),
+            ]
+            .into_iter()
+            .flatten()
+            .next();
+        }
+        match message.op {
+            Op::Acquire if outcome.answer == Answer::Busy => {
+                let free = !before.is_held(started) && before.closed <= started;
+                let alone = before.place(id, started, config) == 0;
+                (before.is_held_by(id, started) || (free && alone)).then_some(Property::Truth)
+            }
+            Op::Release => {
+                (outcome.answer == Answer::Gone && before.released.has(id)).then_some(Property::Truth)
+            }
+            _ => None,
+        }
+    }
+}
+
+impl Record {
+    /// How many live waiters were before the one who got the lease, not counting the releaser.
+    fn place_of_grant(&self, winner: crate::state::Id, releaser: crate::state::Id, now: Time, config: &Config) -> u8 {
+        let tickets = self.queue.as_slice().iter();
+        let others = tickets.filter(|ticket| ticket.id != releaser || ticket.id == winner);
+        let live = others.filter(|ticket| ticket.seen + config.ticket_ttl > now);
+        live.take_while(|ticket| ticket.id != winner).count() as u8
+    }
+}

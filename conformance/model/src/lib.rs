@@ -1,0 +1,3 @@
+//! model
+#![allow(clippy::cast_possible_truncation)]
+pub mod action; mod calm; mod carry; pub mod client; pub mod config; pub mod configs; pub mod list; mod property; pub mod rules; pub mod search; pub mod server; pub mod state; mod step;

@@ -1,0 +1,50 @@
+//! What must hold in every state.
+
+use crate::config::Config;
+use crate::rules::Property;
+use crate::state::{Id, Phase, Stage, State};
+
+impl State {
+    /// What is wrong with this state, if anything.
+    #[must_use]
+    pub fn violation(&self, config: &Config) -> Option<Property> {
+        if self.certain_holders() > 1 {
+            return Some(Property::Exclusion);
+        }
+        if self.has_orphan(config) {
+            return Some(Property::Orphan);
+        }
+        self.has_unheard_force(config).then_some(Property::Forced)
+    }
+
+    /// How many processes are certain of the key. A victim of force is certain until it hears of it, which is another clause.
+    fn certain_holders(&self) -> usize {
+        self.clients.iter().filter(|client| client.is_certain(self.time) && client.token > self.forced).count()
+    }
+
+    /// Whether the record holds a lease or place of an acquisition that a living process has done with.
+    fn has_orphan(&self, config: &Config) -> bool {
+        let (record, now) = (&self.server.record, self.now());
+        let holder = Some(record.holder).filter(|_| record.is_held(now));
+        let waiters = record.queue.as_slice().iter().filter(|ticket| ticket.seen + config.ticket_ttl > now);
+        holder.into_iter().chain(waiters.map(|ticket| ticket.id)).any(|id| self.is_orphan(id, config))
+    }
+
+    fn is_orphan(&self, id: Id, config: &Config) -> bool {
+        let client = &self.clients[id.client()];
+        let at_work = client.phase != Phase::Idle && self.id_of(id.client(), config) == id;
+        let under_way = || {
+            let messages = self.messages.as_slice().iter();
+            messages.filter(|message| message.id == id).any(|message| message.stage != Stage::Answer)
+        };
+        !client.dead && !at_work && !self.abandoned.has(id) && !under_way()
+    }
+
+    /// Whether a victim of force goes on although its stream has nothing more to say.
+    fn has_unheard_force(&self, config: &Config) -> bool {
+        let clients = &self.clients[..usize::from(config.clients)];
+        clients.iter().any(|client| {
+            client.is_certain(self.time) && client.token <= self.forced && !client.deaf && client.events.is_empty()
+        })
+    }
+}

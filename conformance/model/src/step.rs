@@ -1,0 +1,248 @@
+//! One step from one state to the next.
+
+use crate::action::Action;
+use crate::client::Verdict;
+use crate::config::Config;
+use crate::rules::{Guard, Property};
+use crate::server::Outcome;
+use crate::state::{Client, Message, Op, Phase, Server, Stage, State, Time, Told};
+
+impl State {
+    /// The beginning.
+    #[must_use]
+    pub fn initial(config: &Config) -> Self {
+        Self { offset: Self::SKEWED, faults: config.faults, ..Self::default() }
+    }
+
+    /// The state after a step that is possible, and what was found wrong on the way.
+    #[must_use]
+    pub fn after(&self, action: Action, config: &Config) -> (Self, Verdict) {
+        let mut next = *self;
+        let mut verdict = next.step(action, config);
+        next.tidy(config);
+        while let Some(action) = next.at_once(config) {
+            verdict = verdict.or(next.step(action, config));
+            next.tidy(config);
+        }
+        (next, verdict)
+    }
+
+    /// What follows without a choice, because this network knows no delay.
+    fn at_once(&self, config: &Config) -> Option<Action> {
+        let at = |stage| self.messages.as_slice().iter().position(|message| message.stage == stage).map(|at| at as u8);
+        let answer = if config.slow_answers { None } else { at(Stage::Answer).map(Action::Deliver) };
+        let request = || if config.slow_requests { None } else { at(Stage::Sent).map(Action::Carry) };
+        answer.or_else(request)
+    }
+
+    fn step(&mut self, action: Action, config: &Config) -> Verdict {
+        let rules = config.rules;
+        let time = self.time;
+        match action {
+            Action::Tick => {
+                self.time += 1;
+                self.latest = self.latest.max(self.now());
+            }
+            Action::Begin(at) => {
+                let client = &mut self.clients[usize::from(at)];
+                client.number += 1;
+                client.phase = Phase::Asking;
+                client.wake = time;
+                self.ask(at, config);
+            }
+            Action::Ask(at) => self.ask(at, config),
+            Action::Refresh(at) => {
+                let client = &mut self.clients[usize::from(at)];
+                client.refreshes += 1;
+                client.refreshed = time;
+                self.send(at, Message { op: Op::Refresh, ..Message::default() }, config);
+            }
+            Action::Renew(at) => {
+                let client = &mut self.clients[usize::from(at)];
+                client.renewals += 1;
+                let token = client.last_token;
+                self.send(at, Message { op: Op::Renew, token, ..Message::default() }, config);
+            }
+            Action::Release(at) => {
+                let hold = if at == 0 { config.hold } else { 0 };
+                let client = &mut self.clients[usize::from(at)];
+                let old = *client;
+                client.leave();
+                if !rules.keep(Guard::NotWhileReleasing) {
+                    (client.local, client.deadline) = (old.local, old.deadline);
+                    (client.token, client.last_token) = (old.token, old.last_token);
+                }
+                self.call(at, Op::Release, hold, config);
+            }
+            Action::HandOn(at) => return self.hand_on(usize::from(at), config),
+            Action::Cancel(at) => {
+                let client = &mut self.clients[usize::from(at)];
+                if rules.keep(Guard::Withdraw) { client.leave() } else { client.finish() }
+            }
+            Action::Withdraw(at) => self.call(at, Op::Release, 0, config),
+            Action::NoticeLoss(at) => self.clients[usize::from(at)].lose(config),
+            Action::Timeout(at) => {
+                let id = self.id_of(usize::from(at), config);
+                let client = &mut self.clients[usize::from(at)];
+                client.call = 0;
+                if client.farewell {
+                    self.abandoned.add(id);
+                    client.finish();
+                } else if client.phase == Phase::Asking && !rules.keep(Guard::Unknown) {
+                    client.finish();
+                }
+            }
+            Action::Crash(at) => {
+                let client = &mut self.clients[usize::from(at)];
+                client.finish();
+                client.dead = true;
+                self.faults.crashes -= 1;
+            }
+            Action::Hear(at) => {
+                let client = &mut self.clients[usize::from(at)];
+                let event = client.events.remove(0);
+                client.at_stale &= !event.of_new_primary;
+                let before = *client;
+                client.hear_event(&event, time, config);
+                return self.false_loss(usize::from(at), &before, config);
+            }
+            Action::Break(at) => {
+                let client = &mut self.clients[usize::from(at)];
+                client.events.retain(|_| false);
+                client.deaf = true;
+                self.faults.breaks -= 1;
+            }
+            Action::Reopen(at) => {
+                let client = &mut self.clients[usize::from(at)];
+                let before = *client;
+                client.hear_gap(time, config);
+                return self.false_loss(usize::from(at), &before, config);
+            }
+            Action::Carry(at) => return self.carry(usize::from(at), config),
+            Action::CarryStale(at) => self.carry_stale(usize::from(at), config),
+            Action::Stall(at) => {
+                let clocks = self.clocks();
+                let mut message = self.messages.remove(usize::from(at));
+                (message.now, message.clock, message.stage) = (clocks.now, clocks.logical, Stage::Stalled);
+                self.messages.push(message);
+                self.faults.stalls -= 1;
+            }
+            Action::Drop(at) => {
+                self.messages.remove(usize::from(at));
+                self.faults.drops -= 1;
+            }
+            Action::Repeat(at) => {
+                self.messages.push(self.messages.as_slice()[usize::from(at)]);
+                self.faults.repeats -= 1;
+            }
+            Action::Deliver(at) => {
+                let answer = self.messages.remove(usize::from(at));
+                let at = answer.id.client();
+                let before = self.clients[at];
+                let verdict = self.clients[at].hear_answer(&answer, time, config);
+                return verdict.or_else(|| self.false_loss(at, &before, config));
+            }
+            Action::Replicate => self.replicate(),
+            Action::Failover(skewed) => self.fail_over(skewed),
+            Action::Force => {
+                let now = self.now();
+                let revoked = self.server.record.token;
+                if let Some(outcome) = self.server.record.force(now, config) {
+                    self.forced = revoked;
+                    self.server.given = self.server.given.max(self.server.record.token);
+                    self.publish(&outcome, config);
+                }
+                self.faults.forces -= 1;
+            }
+            Action::Purge => {
+                self.server.record = Default::default();
+                self.faults.purges -= 1;
+                self.publish(&Outcome { freed: true, ..Outcome::default() }, config);
+            }
+        }
+        None
+    }
+
+    fn ask(&mut self, at: u8, config: &Config) {
+        let client = &mut self.clients[usize::from(at)];
+        client.asks += 1;
+        client.phase = Phase::Asking;
+        self.call(at, Op::Acquire, 0, config);
+    }
+
+    /// Sends the next operation of the session, and waits for its answer (R11).
+    fn call(&mut self, at: u8, op: Op, hold: Time, config: &Config) {
+        let client = &mut self.clients[usize::from(at)];
+        client.last_call += 1;
+        client.call = client.last_call;
+        let number = client.call;
+        self.send(at, Message { op, number, left: hold, ..Message::default() }, config);
+    }
+
+    fn send(&mut self, at: u8, message: Message, config: &Config) {
+        let client = usize::from(at);
+        let (id, session) = (self.id_of(client, config), self.clients[client].number);
+        let to_stale = self.clients[client].at_stale;
+        self.messages.push(Message { id, session, sent: self.time, to_stale, ..message });
+    }
+
+    /// R21: the next task of the process gets the lease.
+    fn hand_on(&mut self, at: usize, config: &Config) -> Verdict {
+        let time = self.time;
+        let client = &mut self.clients[at];
+        client.local -= 1;
+        if client.phase != Phase::Held {
+            client.phase = Phase::Held;
+            client.deadline = client.deadline.max(if client.lost { time + 1 } else { 0 });
+            (client.call, client.farewell, client.lost) = (0, false, false);
+        }
+        let before = client.token;
+        if config.rules.keep(Guard::NextToken) {
+            client.token += 1;
+        }
+        (client.token <= before || client.token > client.last_token).then_some(Property::Tokens)
+    }
+
+    /// Whether a process has just given up a lease that is its own by every record.
+    fn false_loss(&self, at: usize, before: &Client, config: &Config) -> Verdict {
+        let is_mine = |server: &Server| {
+            let record = &server.record;
+            record.is_held_by(self.id_of(at, config), self.now()) && record.token == before.last_token
+        };
+        let mine = is_mine(&self.server) && (!self.tracks_majority() || is_mine(&self.majority));
+        let lost = before.is_certain(self.time) && self.clients[at].phase != Phase::Held;
+        (mine && lost).then_some(Property::FalseLoss)
+    }
+
+    /// Forgets what nobody can be concerned with any more, and brings the messages in order, so that equal states are equal.
+    fn tidy(&mut self, config: &Config) {
+        let (clients, has_stale) = (&self.clients, self.stale.is_some());
+        self.messages.retain(|message| {
+            let client = &clients[message.id.client()];
+            let own = message.session == client.number && !client.dead;
+            match (message.stage, message.op) {
+                // Nothing of what that primary does would ever be heard of.
+                (Stage::Sent, _) if message.to_stale && !has_stale => own && client.call == message.number,
+                (Stage::Sent | Stage::Stalled, _) => true,
+                (_, Op::Acquire | Op::Release) => own && client.call == message.number,
+                (_, Op::Renew) => own && client.phase == Phase::Held && message.token == client.last_token,
+                (_, Op::Refresh) => own && matches!(client.phase, Phase::Waiting | Phase::Asking),
+            }
+        });
+        self.messages.sort();
+        for at in 0..usize::from(config.clients) {
+            let (id, phase) = (self.id_of(at, config), self.clients[at].phase);
+            self.clients[at].events.retain(|event| match event.told {
+                Told::Freed => matches!(phase, Phase::Asking | Phase::Waiting),
+                Told::Granted => event.id == id && matches!(phase, Phase::Asking | Phase::Waiting),
+                Told::Gone => event.id == id && matches!(phase, Phase::Asking | Phase::Waiting | Phase::Held),
+            });
+            if self.clients[at].phase == Phase::Idle {
+                self.clients[at].deaf = false;
+            }
+        }
+        if !self.tracks_majority() {
+            self.majority = Server::default();
+        }
+    }
+}

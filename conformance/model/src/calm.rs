@@ -9,6 +9,9 @@ use crate::state::{CLIENTS, Phase, Stage, State, Time};
 /// A waiter refreshes its ticket after so much of its life.
 const CADENCE: (Time, Time) = (2, 3);
 
+/// More steps than any calm way to all grants has.
+const MOST_STEPS: u32 = 1000;
+
 impl Config {
     /// In how many ticks without faults every waiter has been granted the key: a holder's ttl, a dead head's claim and the windows, for each of them.
     #[must_use]
@@ -18,8 +21,13 @@ impl Config {
 }
 
 impl State {
-    /// What goes wrong although nothing fails any more; `seen` is told each step.
-    pub fn calm(&self, config: &Config, mut seen: impl FnMut(&Self, Action, &Self)) -> Option<Property> {
+    /// What goes wrong although nothing fails any more; with `wanted`, only that. `seen` is told each step.
+    pub fn calm(
+        &self,
+        config: &Config,
+        wanted: Option<Property>,
+        mut seen: impl FnMut(&Self, Action, &Self),
+    ) -> Option<Property> {
         let mut waits = self.waits();
         if waits == [false; CLIENTS] {
             return None;
@@ -33,12 +41,19 @@ impl State {
         let mut state = *self;
         // Nobody else comes, and nothing is rolled back.
         let end = self.time + config.patience();
+        let mut steps = 0;
         while state.time < end {
+            // Whoever asks for ever within one tick waits for ever.
+            steps += 1;
+            if steps > MOST_STEPS {
+                return Some(Property::LostWaiter);
+            }
             let action = state.calm_step(&waits, config);
             let (next, found) = state.after(action, config);
             seen(&state, action, &next);
-            if let Some(found) = found {
-                return Some(found);
+            let found = found.or_else(|| next.violation(config));
+            if found.is_some_and(|found| wanted.is_none_or(|wanted| wanted == found)) {
+                return found;
             }
             for (at, wait) in waits.iter_mut().enumerate() {
                 if next.clients[at].is_certain(next.time) {
@@ -46,6 +61,8 @@ impl State {
                     unheard = unheard.filter(|(client, _)| *client != at);
                 }
             }
+            // Who has heard of it too late has given it back, and starts afresh.
+            unheard = unheard.filter(|(client, _)| next.clients[*client].wants());
             if unheard.is_some_and(|(_, expires)| next.now() >= expires) {
                 return Some(Property::LostGrant);
             }

@@ -4,7 +4,7 @@ use crate::client::Verdict;
 use crate::config::Config;
 use crate::rules::{Guard, Property};
 use crate::server::{Clocks, Outcome};
-use crate::state::{Answer, Event, Message, Op, Record, Server, Session, Stage, State, Time, Told, Token};
+use crate::state::{Answer, Event, Message, Op, Record, Server, Stage, State, Time, Token, Told};
 
 /// What the logical clock gains in a tick. Within one tick it stands still: equal readings on one key are the rule here, not the exception.
 const TOKENS_PER_TICK: Token = 16;
@@ -168,7 +168,8 @@ impl Server {
             Op::Refresh => self.record.refresh(id, clocks.now, config),
         };
         if ordered && self.record != before {
-            self.sessions[id.client()][usize::from(message.session)] = Session { begun: number, written: number };
+            let session = &mut self.sessions[id.client()][usize::from(message.session)];
+            (session.begun, session.written) = (number, number);
         }
         Carried::Done(outcome)
     }
@@ -184,9 +185,9 @@ impl Server {
     ) -> Verdict {
         let id = message.id;
         let record = self.record;
-        let granted = matches!(message.op, Op::Acquire | Op::Release)
-            && record.is_held(started)
-            && (!before.is_held_by(record.holder, started) || before.token != record.token);
+        // A lease that is had again after its expiry is a grant as well, whoever has it.
+        let granted =
+            record.is_held(started) && (!before.is_held_by(record.holder, started) || before.token != record.token);
         let until = if message.op == Op::Release && message.left > 0 { before.acquired + message.left } else { 0 };
         if outcome.answer == Answer::Released && until > now && before.is_held_by(id, started) {
             self.held_until = until;
@@ -198,7 +199,9 @@ impl Server {
             let closed = now < std::mem::take(&mut self.held_until);
             let ahead = before.place_of_grant(record.holder, id, now, config);
             let turn = before.opened() + ahead * config.window;
-            let barged = ahead > 0 && (message.op == Op::Release || now < turn);
+            let barged = ahead > 0 && (message.op != Op::Acquire || now < turn);
+            let released = &mut self.sessions[id.client()][usize::from(message.session)].released;
+            *released |= message.op == Op::Release && outcome.answer == Answer::Released;
             return [
                 (!strict).then_some(Property::Tokens),
                 closed.then_some(Property::MinimumHold),
@@ -215,7 +218,12 @@ impl Server {
                 (before.is_held_by(id, started) || (free && alone)).then_some(Property::Truth)
             }
             Op::Release => {
-                (outcome.answer == Answer::Gone && before.released.has(id)).then_some(Property::Truth)
+                let session = &mut self.sessions[id.client()][usize::from(message.session)];
+                let says = outcome.answer == Answer::Released;
+                let does = before.is_held_by(id, started);
+                let untrue = says && !does && !session.released || !says && before.released.has(id);
+                session.released |= says && does;
+                untrue.then_some(Property::Truth)
             }
             _ => None,
         }

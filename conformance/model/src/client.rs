@@ -50,9 +50,10 @@ impl Client {
     }
 
     fn hold(&mut self, deadline: Time, token: Token, tokens: u8) {
-        let Self { dead, number, deaf, at_stale, last_call, call, events, .. } = *self;
+        let Self { dead, number, deaf, at_stale, last_call, call, events, told, .. } = *self;
         let phase = Phase::Held;
-        *self = Self { dead, number, deaf, at_stale, last_call, call, events, phase, deadline, ..Self::default() };
+        *self =
+            Self { dead, number, deaf, at_stale, last_call, call, events, told, phase, deadline, ..Self::default() };
         (self.token, self.last_token, self.local) = (token + 1 - Token::from(tokens), token, tokens - 1);
     }
 
@@ -78,10 +79,12 @@ impl Client {
             Op::Renew => self.lose(config),
             Op::Refresh => match answer.answer {
                 Answer::Busy => {
+                    self.told = self.told.max(answer.token);
                     let newer = self.anchor.is_none_or(|anchor| anchor.sent <= answer.sent);
                     if newer {
                         self.anchor = Some(anchor(answer));
-                        self.wake = time + answer.left;
+                        // What is due stays due: the answer may be older than what has woken the waiter.
+                        self.wake = if self.wake <= time { self.wake } else { time + answer.left };
                     }
                 }
                 // Granted unheard, or without a ticket: R8 tells.
@@ -113,6 +116,7 @@ impl Client {
                 self.refreshed = answer.sent;
                 if answer.answer == Answer::Busy {
                     self.anchor = Some(anchor(answer));
+                    self.told = self.told.max(answer.token);
                 }
                 let verdict = answer.mine.then_some(Property::Truth);
                 match self.kept.take() {
@@ -164,7 +168,7 @@ impl Client {
             }
             _ => 0,
         }
-        .saturating_sub(config.margin);
+        .saturating_sub(config.margin());
         if time < deadline {
             self.hold(deadline, event.token, event.tokens);
         } else if self.phase == Phase::Waiting {
@@ -194,5 +198,5 @@ fn anchor(answer: &Message) -> Anchor {
 /// R1: the end of what is certain.
 fn until(sent: Time, left: Time, time: Time, config: &Config) -> Time {
     let from = if config.rules.keep(Guard::SentInstant) { sent } else { time };
-    (from + left).saturating_sub(config.margin)
+    (from + left).saturating_sub(config.margin())
 }

@@ -1,6 +1,6 @@
 //! What a run explores: how many take part, for how long, and which faults there may be.
 
-use crate::rules::Rules;
+use crate::rules::{Guard, Rules};
 
 /// The bounds of one run. Time is counted in ticks.
 #[derive(Clone, Copy, Debug)]
@@ -49,6 +49,14 @@ pub struct Config {
     pub block: u8,
     /// How much each kind of fault may happen.
     pub faults: Faults,
+}
+
+impl Config {
+    /// What is taken off every deadline (R4).
+    #[must_use]
+    pub const fn margin(&self) -> u8 {
+        if self.rules.keep(Guard::Margin) { self.margin } else { 0 }
+    }
 }
 
 /// Budgets of faults.

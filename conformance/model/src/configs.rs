@@ -1,9 +1,10 @@
-//! The configurations: each small enough to be explored as a whole, and together all that the protocol has to stand.
+//! The configurations: each small enough to be explored as a whole, and together everything that the protocol has to stand.
 
 use crate::config::{Config, Faults};
 use crate::rules::Rules;
+use crate::state::MESSAGES;
 
-const NO_FAULTS: Faults = Faults {
+const NONE: Faults = Faults {
     drops: 0,
     repeats: 0,
     timeouts: 0,
@@ -38,32 +39,186 @@ const BASE: Config = Config {
     grace: 3,
     hold: 0,
     block: 1,
-    faults: NO_FAULTS,
+    faults: NONE,
 };
 
-/// For continuous integration.
-pub const SMALL: [Config; 12] = [
-    // Lost messages.
-    Config { name: "lost", horizon: 4, faults: Faults { drops: 2, ..NO_FAULTS }, ..BASE },
-    // Late ones, whose callers give up waiting.
-    Config { name: "late", horizon: 3, cancel: true, faults: Faults { timeouts: 1, ..NO_FAULTS }, ..BASE },
-    // Repeated messages.
-    Config { name: "repeated", acquisitions: 2, asks: 1, horizon: 3, faults: Faults { repeats: 1, timeouts: 1, ..NO_FAULTS }, ..BASE },
-    Config { name: "renewals", horizon: 4, renewals: 2, asks: 1, faults: Faults { drops: 1, ..NO_FAULTS }, ..BASE },
-    // Operations that stall between reading the clock and writing.
-    Config { name: "stalls", renewals: 2, slow_answers: false, faults: Faults { stalls: 1, ..NO_FAULTS }, ..BASE },
-    // The stream of events breaks; waiters refresh and leave.
-    Config { name: "events", refreshes: 1, cancel: true, slow_requests: false, faults: Faults { breaks: 1, ..NO_FAULTS }, ..BASE },
-    // A new primary, whose clock is off, and one that does not know.
-    Config { name: "failover", margin: 1, renewals: 1, horizon: 4, slow_answers: false, faults: Faults { failovers: 1, skew: 1, ..NO_FAULTS }, ..BASE },
-    // Records are removed.
-    Config { name: "purge", acquisitions: 2, block: 2, slow_requests: false, faults: Faults { purges: 1, ..NO_FAULTS }, ..BASE },
+/// For continuous integration: a minute or so.
+pub const SMALL: [Config; 15] = [
+    // Messages get lost.
+    Config { name: "lost", horizon: 4, faults: Faults { drops: 2, ..NONE }, ..BASE },
+    // Messages come late: their callers do not wait for the answer, or leave.
+    Config { name: "late", horizon: 3, cancel: true, faults: Faults { timeouts: 1, ..NONE }, ..BASE },
+    // Messages are sent twice.
+    Config { name: "repeated", horizon: 3, messages: 2, faults: Faults { repeats: 1, drops: 1, ..NONE }, ..BASE },
+    // Renewals get lost, and overtake each other.
+    Config { name: "renewals", horizon: 4, asks: 1, renewals: 2, faults: Faults { drops: 1, ..NONE }, ..BASE },
+    // Operations stall between reading the clocks and writing.
+    Config {
+        name: "stalls",
+        horizon: 4,
+        renewals: 2,
+        slow_answers: false,
+        faults: Faults { stalls: 1, ..NONE },
+        ..BASE
+    },
+    // So does a release that passes on, while its waiter refreshes.
+    Config {
+        name: "passing",
+        acquisitions: 2,
+        horizon: 3,
+        messages: 2,
+        asks: 1,
+        refreshes: 1,
+        slow_answers: false,
+        faults: Faults { stalls: 1, ..NONE },
+        ..BASE
+    },
+    // Refreshes come late, when their waiter has left.
+    Config { name: "refreshes", horizon: 3, cancel: true, asks: 1, refreshes: 2, slow_answers: false, ..BASE },
+    // The stream of events ends without a word.
+    Config {
+        name: "events",
+        refreshes: 1,
+        cancel: true,
+        slow_requests: false,
+        faults: Faults { breaks: 1, ..NONE },
+        ..BASE
+    },
+    // Another primary, whose clock differs, and one that does not know that it is none any more.
+    Config {
+        name: "failover",
+        horizon: 3,
+        ttl: 2,
+        margin: 1,
+        messages: 2,
+        slow_answers: false,
+        faults: Faults { failovers: 1, skew: 1, ..NONE },
+        ..BASE
+    },
+    // Records are removed; a process comes again.
+    Config {
+        name: "purge",
+        acquisitions: 2,
+        block: 2,
+        slow_requests: false,
+        faults: Faults { purges: 1, ..NONE },
+        ..BASE
+    },
     // Leases are taken away.
-    Config { name: "force", renewals: 1, asks: 2, slow_answers: false, faults: Faults { forces: 1, ..NO_FAULTS }, ..BASE },
+    Config { name: "force", renewals: 1, slow_answers: false, faults: Faults { forces: 1, ..NONE }, ..BASE },
+    // So is one that nobody has heard of yet.
+    Config {
+        name: "forced",
+        acquisitions: 2,
+        slow_requests: false,
+        slow_answers: false,
+        faults: Faults { forces: 1, ..NONE },
+        ..BASE
+    },
     // Leases go from task to task of one process.
-    Config { name: "hand-off", block: 3, renewals: 1, acquisitions: 2, horizon: 4, slow_answers: false, faults: Faults { timeouts: 1, ..NO_FAULTS }, ..BASE },
+    Config { name: "hand-off", block: 3, renewals: 1, slow_answers: false, ..BASE },
     // Three in the queue, one of which dies.
-    Config { name: "queue", clients: 3, slow_requests: false, slow_answers: false, faults: Faults { crashes: 1, ..NO_FAULTS }, ..BASE },
-    // A minimum hold.
-    Config { name: "hold", symmetric: false, hold: 4, horizon: 6, slow_answers: false, faults: Faults { timeouts: 1, ..NO_FAULTS }, ..BASE },
+    Config {
+        name: "queue",
+        clients: 3,
+        slow_requests: false,
+        slow_answers: false,
+        faults: Faults { crashes: 1, ..NONE },
+        ..BASE
+    },
+    // A lease with a minimum hold.
+    Config {
+        name: "hold",
+        symmetric: false,
+        horizon: 4,
+        ttl: 2,
+        hold: 3,
+        slow_answers: false,
+        faults: Faults { drops: 1, ..NONE },
+        ..BASE
+    },
 ];
+
+/// More than fits into a run of moderate length: bounded by states or time, not by what there is.
+const ONLY_LARGE: [Config; 3] = [
+    Config {
+        name: "three",
+        clients: 3,
+        messages: 3,
+        renewals: 1,
+        cancel: true,
+        slow_answers: false,
+        faults: Faults { drops: 1, timeouts: 1, crashes: 1, ..NONE },
+        ..BASE
+    },
+    Config {
+        name: "three-events",
+        clients: 3,
+        horizon: 6,
+        refreshes: 1,
+        cancel: true,
+        slow_requests: false,
+        faults: Faults { breaks: 1, forces: 1, crashes: 1, ..NONE },
+        ..BASE
+    },
+    Config {
+        name: "everything",
+        acquisitions: 2,
+        horizon: 6,
+        margin: 1,
+        block: 2,
+        renewals: 1,
+        refreshes: 1,
+        cancel: true,
+        faults: Faults {
+            drops: 1,
+            repeats: 1,
+            timeouts: 1,
+            stalls: 1,
+            crashes: 1,
+            breaks: 1,
+            forces: 1,
+            failovers: 1,
+            skew: 1,
+            purges: 1,
+        },
+        ..BASE
+    },
+];
+
+/// Larger ones: the small ones with a tick, a question, a message and a fault of each kind more, and some that no small run can have.
+#[must_use]
+pub fn large() -> Vec<Config> {
+    SMALL.iter().map(Config::larger).chain(ONLY_LARGE).collect()
+}
+
+/// The small configuration of a name.
+#[must_use]
+pub fn small(name: &str) -> Option<Config> {
+    SMALL.into_iter().find(|config| config.name == name)
+}
+
+impl Config {
+    fn larger(&self) -> Self {
+        let more = |budget: u8| budget + u8::from(budget > 0);
+        let Faults { drops, repeats, timeouts, stalls, crashes, breaks, forces, failovers, skew, purges } = self.faults;
+        Self {
+            horizon: self.horizon + 1,
+            asks: self.asks + 1,
+            messages: (self.messages + 1).min(MESSAGES as u8),
+            faults: Faults {
+                drops: more(drops),
+                repeats: more(repeats),
+                timeouts: more(timeouts),
+                stalls: more(stalls),
+                crashes: more(crashes),
+                breaks: more(breaks),
+                forces: more(forces),
+                failovers: more(failovers),
+                skew,
+                purges: more(purges),
+            },
+            ..*self
+        }
+    }
+}

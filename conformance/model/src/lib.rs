@@ -1,3 +1,19 @@
-//! model
+#![doc = include_str!("../README.md")]
+// What is counted here is small.
 #![allow(clippy::cast_possible_truncation)]
-pub mod action; mod calm; mod carry; pub mod client; pub mod config; pub mod configs; pub mod list; mod property; pub mod rules; pub mod search; pub mod server; pub mod state; mod step;
+
+pub mod action;
+mod calm;
+mod carry;
+pub mod client;
+pub mod config;
+pub mod configs;
+pub mod explain;
+pub mod list;
+mod property;
+pub mod removals;
+pub mod rules;
+pub mod search;
+pub mod server;
+pub mod state;
+mod step;

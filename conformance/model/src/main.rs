@@ -1,25 +1,248 @@
-use distlock_model::{configs, search::{explore, Limits}, rules::{Guard, Rules}};
-fn main() {
-    let mut args = std::env::args().skip(1);
-    let which = args.next().unwrap_or_default();
-    let max: usize = args.next().and_then(|a| a.parse().ok()).unwrap_or(3_000_000);
-    let removed = args.next();
-    println!("{}", std::mem::size_of::<distlock_model::state::State>());
-    for config in configs::SMALL.iter().filter(|c| which == "all" || c.name == which) {
-        let mut rules = Rules::ALL;
-        if let Some(g) = removed.as_deref() {
-            let g = *Guard::ALL.iter().find(|x| format!("{x:?}") == g).unwrap();
-            rules = rules.without(g);
+//! Explores the protocol's model, and what falls without each of its rules.
+
+use std::io::{IsTerminal, Write};
+use std::process::ExitCode;
+use std::time::{Duration, Instant};
+
+use distlock_model::config::Config;
+use distlock_model::configs;
+use distlock_model::explain::timeline;
+use distlock_model::removals::{REMOVALS, Removal, UNSEEN};
+use distlock_model::rules::Guard;
+use distlock_model::search::{Limits, Progress, Report, explore};
+
+const HELP: &str = "\
+Explores the model of the lease protocol, and what falls without each of its rules.
+
+usage: distlock-model [OPTION]...
+
+  --size small|large     small (default): what the tests explore, as a whole;
+                         large: more faults and more time, as far as the limits allow
+  --config NAME          only this configuration; can be repeated
+  --max-states N         stop a configuration after N different states (default 10000000)
+  --minutes N            stop the whole run after N minutes; what is left is shared
+                         evenly among the configurations that are left (default: no limit)
+  --explain RULE         a rule such as R12, or a guard such as ReleaseById: the shortest
+                         counterexamples without it, as timelines; nothing else is run
+  --no-removals          without the table of removed rules
+  --list                 the configurations and the guards
+  --help                 this text
+
+Exit status: 0 if nothing has fallen that should stand, and everything that should fall has; 1 if not; 2 for bad arguments.
+";
+
+/// What is asked for.
+struct Wish {
+    large: bool,
+    configs: Vec<String>,
+    states: usize,
+    minutes: Option<u64>,
+    explain: Option<String>,
+    removals: bool,
+    list: bool,
+}
+
+fn wish() -> Result<Option<Wish>, lexopt::Error> {
+    use lexopt::prelude::*;
+
+    let mut wish = Wish {
+        large: false,
+        configs: Vec::new(),
+        states: 10_000_000,
+        minutes: None,
+        explain: None,
+        removals: true,
+        list: false,
+    };
+    let mut parser = lexopt::Parser::from_env();
+    while let Some(argument) = parser.next()? {
+        match argument {
+            Long("size") => {
+                wish.large = match &*parser.value()?.string()? {
+                    "small" => false,
+                    "large" => true,
+                    other => return Err(format!("--size is small or large, not {other:?}").into()),
+                }
+            }
+            Long("config") => wish.configs.push(parser.value()?.string()?),
+            Long("max-states") => wish.states = parser.value()?.parse()?,
+            Long("minutes") => wish.minutes = Some(parser.value()?.parse()?),
+            Long("explain") => wish.explain = Some(parser.value()?.string()?),
+            Long("no-removals") => wish.removals = false,
+            Long("list") => wish.list = true,
+            Long("help") | Short('h') => return Ok(None),
+            _ => return Err(argument.unexpected()),
         }
-        let c = distlock_model::config::Config { rules, ..*config };
-        let r = explore(&c, None, Limits { states: max, until: None }, |_| {});
-        println!("{:10} unique {:>9} steps {:>10} depth {:>3} complete {} {:?} {:?}", c.name, r.progress.unique, r.progress.steps, r.progress.depth, r.is_complete, r.elapsed, r.counterexample.as_ref().map(|c| (c.property, c.path.len(), c.is_calm)));
-        if let Some(x) = r.counterexample {
-            let mut s = distlock_model::state::State::initial(&c);
-            for a in x.path { let d = match a { distlock_model::action::Action::Carry(i) | distlock_model::action::Action::Deliver(i) | distlock_model::action::Action::Drop(i)=> format!("{:?}", s.messages.as_slice()[i as usize]), _ => String::new() };
-              s = s.after(a, &c).0; println!("  t={} {:?} {}\n        holder {:?} exp {} q {:?}", s.time, a, d, s.server.record.holder, s.server.record.expires, s.server.record.queue.as_slice().iter().map(|t| (t.id, t.seen)).collect::<Vec<_>>()); }
-            if x.is_calm { println!("  calm:"); let _ = s.calm(&c, |_, a, n| println!("  t={} {:?} holder {:?} exp {} {:?}", n.time, a, n.server.record.holder, n.server.record.expires, n.clients[0].phase)); }
-            if std::env::var("FULL").is_ok() {println!("{s:#?}")};
+    }
+    let most = u32::MAX as usize;
+    if wish.states == 0 || wish.states > most {
+        return Err(format!("--max-states is between 1 and {most}").into());
+    }
+    Ok(Some(wish))
+}
+
+fn main() -> ExitCode {
+    let outcome = match wish() {
+        Ok(None) => {
+            print!("{HELP}");
+            return ExitCode::SUCCESS;
+        }
+        Ok(Some(wish)) => run(&wish),
+        Err(error) => Err(error.to_string()),
+    };
+    match outcome {
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => ExitCode::FAILURE,
+        Err(error) => {
+            eprintln!("distlock-model: {error}; --help tells what there is");
+            ExitCode::from(2)
+        }
+    }
+}
+
+fn run(wish: &Wish) -> Result<bool, String> {
+    let all = if wish.large { configs::large() } else { configs::SMALL.to_vec() };
+    if let Some(name) = wish.configs.iter().find(|name| all.iter().all(|config| config.name != **name)) {
+        let names: Vec<&str> = all.iter().map(|config| config.name).collect();
+        return Err(format!("there is no configuration {name:?}, but {}", names.join(", ")));
+    }
+    if wish.list {
+        list(&all);
+        return Ok(true);
+    }
+    if let Some(rule) = &wish.explain {
+        return explain(rule);
+    }
+    let chosen: Vec<&Config> = all
+        .iter()
+        .filter(|config| wish.configs.is_empty() || wish.configs.iter().any(|name| name == config.name))
+        .collect();
+    let mut sound = explored(&chosen, wish);
+    if wish.removals {
+        println!();
+        sound &= removed();
+    }
+    Ok(sound)
+}
+
+fn explored(chosen: &[&Config], wish: &Wish) -> bool {
+    println!("{:<14}{:>12}{:>13}{:>7}{:>9}  violation", "configuration", "unique", "steps", "depth", "s");
+    let end = wish.minutes.map(|minutes| Instant::now() + Duration::from_secs(60 * minutes));
+    let mut sound = true;
+    for (at, config) in chosen.iter().enumerate() {
+        let rest = (chosen.len() - at) as u32;
+        let until = end.map(|end| Instant::now() + end.saturating_duration_since(Instant::now()) / rest);
+        let mut teller = Teller::new(config.name);
+        let report = explore(config, None, Limits { states: wish.states, until }, |progress| teller.tell(progress));
+        teller.clear();
+        let Report { progress: Progress { unique, steps, depth }, is_complete, elapsed, counterexample } = report;
+        let found = match &counterexample {
+            None if is_complete => "none".into(),
+            None => "none so far (limit)".into(),
+            Some(found) => format!("{:?}", found.property),
+        };
+        let seconds = elapsed.as_secs_f64();
+        println!("{:<14}{unique:>12}{steps:>13}{depth:>7}{seconds:>9.1}  {found}", config.name);
+        if let Some(found) = counterexample {
+            sound = false;
+            print!("{}", timeline(config, &found));
+        }
+    }
+    sound
+}
+
+fn removed() -> bool {
+    println!("{:<24}{:<14}{:<14}{:>6}{:>12}{:>9}", "without", "falls", "in", "steps", "unique", "s");
+    let mut sound = true;
+    for removal in REMOVALS {
+        let guard = removal.guard.to_string();
+        let mut teller = Teller::new(&guard);
+        let report = removal.search(|progress| teller.tell(progress));
+        teller.clear();
+        let (falls, steps) = match &report.counterexample {
+            Some(found) => (format!("{:?}", found.property), found.path.len().to_string()),
+            None => ("nothing".into(), String::new()),
+        };
+        sound &= report.counterexample.is_some();
+        let (unique, seconds) = (report.progress.unique, report.elapsed.as_secs_f64());
+        println!("{guard:<24}{falls:<14}{:<14}{steps:>6}{unique:>12}{seconds:>9.1}", removal.config);
+    }
+    sound
+}
+
+fn explain(rule: &str) -> Result<bool, String> {
+    let named = |guard: &&Removal| {
+        format!("R{}", guard.guard.rule()).eq_ignore_ascii_case(rule)
+            || format!("{:?}", guard.guard).eq_ignore_ascii_case(rule)
+    };
+    let removals: Vec<&Removal> = REMOVALS.iter().filter(named).collect();
+    let number = rule.trim_start_matches(['R', 'r']).parse::<u8>();
+    let unseen: Vec<&str> =
+        UNSEEN.iter().filter(|(unseen, _)| number.as_ref() == Ok(unseen)).map(|(_, reason)| *reason).collect();
+    if removals.is_empty() && unseen.is_empty() {
+        return Err(format!("there is no rule or guard {rule:?}: R1 to R21, or what --list names"));
+    }
+    let mut sound = true;
+    for removal in removals {
+        let guard = removal.guard.to_string();
+        let mut teller = Teller::new(&guard);
+        let report = removal.search(|progress| teller.tell(progress));
+        teller.clear();
+        println!("without {guard}, configuration {}:", removal.config);
+        match &report.counterexample {
+            Some(found) => print!("{}", timeline(&removal.config(), found)),
+            None => println!("    nothing falls"),
+        }
+        sound &= report.counterexample.is_some();
+    }
+    for reason in unseen {
+        println!("not seen by the model: {reason}");
+    }
+    Ok(sound)
+}
+
+fn list(all: &[Config]) {
+    println!("configurations");
+    for config in all {
+        let Config { name, clients, acquisitions, horizon, .. } = config;
+        println!("  {name:<14} {clients} processes, {acquisitions} acquisitions each, {horizon} ticks");
+    }
+    println!("guards");
+    for guard in Guard::ALL {
+        println!("  {guard}");
+    }
+}
+
+/// Says how far a search is: in place on a terminal, now and then elsewhere.
+struct Teller<'a> {
+    name: &'a str,
+    begun: Instant,
+    last: Instant,
+    in_place: bool,
+}
+
+impl<'a> Teller<'a> {
+    fn new(name: &'a str) -> Self {
+        let now = Instant::now();
+        Self { name, begun: now, last: now, in_place: std::io::stderr().is_terminal() }
+    }
+
+    fn tell(&mut self, progress: &Progress) {
+        let every = Duration::from_millis(if self.in_place { 200 } else { 15_000 });
+        if self.last.elapsed() < every {
+            return;
+        }
+        self.last = Instant::now();
+        let Progress { steps, unique, depth } = progress;
+        let seconds = self.begun.elapsed().as_secs();
+        let (begin, end) = if self.in_place { ("\r\x1b[2K", "") } else { ("", "\n") };
+        eprint!("{begin}{}: {unique} states, {steps} steps, depth {depth}, {seconds} s{end}", self.name);
+        let _ = std::io::stderr().flush();
+    }
+
+    fn clear(&self) {
+        if self.in_place {
+            eprint!("\r\x1b[2K");
         }
     }
 }

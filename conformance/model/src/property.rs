@@ -2,7 +2,7 @@
 
 use crate::config::Config;
 use crate::rules::Property;
-use crate::state::{Id, Phase, Stage, State};
+use crate::state::{Client, Id, Phase, Stage, State};
 
 impl State {
     /// What is wrong with this state, if anything.
@@ -17,9 +17,11 @@ impl State {
         self.has_unheard_force(config).then_some(Property::Forced)
     }
 
-    /// How many processes are certain of the key. A victim of force is certain until it hears of it, which is another clause.
+    /// How many processes are certain of the key. A victim of force is certain until it hears of it, which is another clause; but not one that
+    /// has been told of a later token.
     fn certain_holders(&self) -> usize {
-        self.clients.iter().filter(|client| client.is_certain(self.time) && client.token > self.forced).count()
+        let counts = |client: &&Client| client.token > self.forced || client.token <= client.told;
+        self.clients.iter().filter(|client| client.is_certain(self.time)).filter(counts).count()
     }
 
     /// Whether the record holds a lease or place of an acquisition that a living process has done with.

@@ -53,8 +53,6 @@ pub enum Guard {
     MineUnexpired,
     /// R8: position × window, for newcomers too.
     Turns,
-    /// R8: tickets not seen for their ttl are passed over.
-    DropDead,
     /// R9: an answer without the marker is none.
     Marker,
     /// R10: a grant that comes too late is not handed on.
@@ -113,7 +111,7 @@ pub enum Guard {
 
 impl Guard {
     /// All of them, in the order of the rules.
-    pub const ALL: [Self; 39] = [
+    pub const ALL: [Self; 38] = [
         Self::SentInstant,
         Self::ExtendMax,
         Self::Margin,
@@ -125,7 +123,6 @@ impl Guard {
         Self::MineAlready,
         Self::MineUnexpired,
         Self::Turns,
-        Self::DropDead,
         Self::Marker,
         Self::LateGrant,
         Self::FreshId,
@@ -165,7 +162,7 @@ impl Guard {
             Self::TokenStrict | Self::TokenClock => 5,
             Self::PurgeGrace => 6,
             Self::FreeIfAbsent | Self::FreeIfExpired => 7,
-            Self::MineAlready | Self::MineUnexpired | Self::Turns | Self::DropDead => 8,
+            Self::MineAlready | Self::MineUnexpired | Self::Turns => 8,
             Self::Marker => 9,
             Self::LateGrant => 10,
             Self::FreshId | Self::Session | Self::Withdraw => 11,

@@ -166,7 +166,8 @@ impl<F: FnMut(&Progress)> Search<'_, F> {
                     let (after, found) = state.after(action, self.config);
                     is_answered_for |= calm == Some(action) && state.is_answered_for_by(&after);
                     let new = self.enter(&after, Visit { from: *at, action });
-                    let found = self.wants(found).or_else(|| self.wants(new.and_then(|_| after.violation(self.config))));
+                    let found =
+                        self.wants(found).or_else(|| self.wants(new.and_then(|_| after.violation(self.config))));
                     if let Some(property) = found {
                         let mut found = self.path(*at, property, false);
                         found.path.push(action);
@@ -178,7 +179,9 @@ impl<F: FnMut(&Progress)> Search<'_, F> {
                         return (None, false);
                     }
                 }
-                if !is_answered_for && let Some(property) = self.wants(state.calm(self.config, |_, _, _| {})) {
+                if !is_answered_for
+                    && let Some(property) = self.wants(state.calm(self.config, self.wanted, |_, _, _| {}))
+                {
                     return (Some(self.path(*at, property, true)), false);
                 }
             }
@@ -194,11 +197,8 @@ impl<F: FnMut(&Progress)> Search<'_, F> {
 
     /// The state's number, if it is a new one.
     fn enter(&mut self, state: &State, visit: Visit) -> Option<u32> {
-        let fingerprint = if self.config.symmetric {
-            fingerprint(&state.canonical(self.config.clients))
-        } else {
-            fingerprint(state)
-        };
+        let fingerprint =
+            if self.config.symmetric { fingerprint(&state.canonical(self.config.clients)) } else { fingerprint(state) };
         if !self.seen.insert(fingerprint) {
             return None;
         }

@@ -33,7 +33,7 @@ pub struct Outcome {
 impl Record {
     /// Whether a ticket counts.
     pub fn is_live(ticket: &Ticket, now: Time, config: &Config) -> bool {
-        !config.rules.keep(Guard::DropDead) || ticket.seen + config.ticket_ttl > now
+        ticket.seen + config.ticket_ttl > now
     }
 
     /// Whether somebody has the lease.

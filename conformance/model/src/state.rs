@@ -127,6 +127,8 @@ pub struct Session {
     pub begun: u8,
     /// The highest number that wrote.
     pub written: u8,
+    /// Whether it has released its lease; only the properties look at it.
+    pub released: bool,
 }
 
 /// What one member of the replica set has.
@@ -320,6 +322,8 @@ pub struct Client {
     pub deaf: bool,
     /// It takes a primary for one that is none any more.
     pub at_stale: bool,
+    /// The greatest token with which the server has said "not yet"; only the properties look at it.
+    pub told: Token,
     /// What the stream is about to tell.
     pub events: List<Event, 4>,
 }
@@ -398,7 +402,9 @@ impl State {
                 kept.id = kept.id.renamed(names);
             }
         }
-        for server in [&mut new.server, &mut new.majority].into_iter().chain(new.stale.as_mut().map(|stale| &mut stale.0)) {
+        for server in
+            [&mut new.server, &mut new.majority].into_iter().chain(new.stale.as_mut().map(|stale| &mut stale.0))
+        {
             let old = *server;
             for (at, name) in names.iter().enumerate() {
                 server.sessions[usize::from(*name)] = old.sessions[at];

@@ -83,6 +83,7 @@ impl State {
             Action::NoticeLoss(at) => self.clients[usize::from(at)].lose(config),
             Action::Timeout(at) => {
                 let id = self.id_of(usize::from(at), config);
+                self.faults.timeouts -= u8::from(self.is_under_way(usize::from(at)));
                 let client = &mut self.clients[usize::from(at)];
                 client.call = 0;
                 if client.farewell {

@@ -24,14 +24,16 @@ impl State {
         Clocks { now: self.now(), logical: Token::from(self.latest) * TOKENS_PER_TICK + 1 }
     }
 
+    /// Takes a request out that the primary begins. If it was sent to another one, the driver has found this one, and sent it again.
+    pub(crate) fn reach_primary(&mut self, at: usize) -> Message {
+        let message = self.messages.remove(at);
+        self.clients[message.id.client()].at_stale &= !message.to_stale;
+        Message { to_stale: false, ..message }
+    }
+
     /// Carries an operation out on the primary.
     pub(crate) fn carry(&mut self, at: usize, config: &Config) -> Verdict {
-        let mut message = self.messages.remove(at);
-        if message.to_stale {
-            // The driver has found the new primary, and sends the request there.
-            self.clients[message.id.client()].at_stale = false;
-            message.to_stale = false;
-        }
+        let mut message = self.reach_primary(at);
         let clocks = if message.stage == Stage::Stalled {
             Clocks { now: message.now, logical: message.clock }
         } else {
@@ -49,7 +51,7 @@ impl State {
             return None;
         };
         let verdict = self.server.judge(&message, &outcome, &before.record, (clocks.now, now), config);
-        if message.op == Op::Renew && outcome.answer == Answer::Granted && message.token <= self.forced {
+        if message.op == Op::Renew && outcome.answer == Answer::Granted && message.token <= self.server.forced {
             return Some(Property::Forced);
         }
         let Outcome { answer, token, tokens, left, .. } = outcome;
@@ -95,6 +97,11 @@ impl State {
         }
     }
 
+    /// The range of the offsets when there is one more.
+    pub(crate) fn offsets_with(&self, offset: u8) -> (u8, u8) {
+        (self.offsets.0.min(offset), self.offsets.1.max(offset))
+    }
+
     /// Another member becomes primary.
     pub(crate) fn fail_over(&mut self, skewed: u8) {
         let old = (self.server, self.offset, self.server == self.majority);
@@ -105,6 +112,7 @@ impl State {
             session.begun = session.written;
         }
         self.offset = Self::SKEWED + skewed - skew;
+        self.offsets = self.offsets_with(self.offset);
         self.latest = self.latest.max(self.now());
         self.unconfirmed = Default::default();
         self.messages.retain(|message| !matches!(message.stage, Stage::Pending | Stage::Stalled));

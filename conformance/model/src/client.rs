@@ -50,10 +50,10 @@ impl Client {
     }
 
     fn hold(&mut self, deadline: Time, token: Token, tokens: u8) {
-        let Self { dead, number, deaf, at_stale, last_call, call, events, told, .. } = *self;
+        let Self { dead, number, deaf, at_stale, last_call, call, events, told, doubts, .. } = *self;
         let phase = Phase::Held;
-        *self =
-            Self { dead, number, deaf, at_stale, last_call, call, events, told, phase, deadline, ..Self::default() };
+        let kept = Self { dead, number, deaf, at_stale, last_call, call, events, told, doubts, ..Self::default() };
+        *self = Self { phase, deadline, ..kept };
         (self.token, self.last_token, self.local) = (token + 1 - Token::from(tokens), token, tokens - 1);
     }
 
@@ -74,6 +74,7 @@ impl Client {
             }
             Op::Renew if time >= self.deadline => {}
             Op::Renew if answer.answer == Answer::Granted => {
+                self.doubts = false;
                 self.deadline = self.deadline.max(until(answer.sent, answer.left, time, config));
             }
             Op::Renew => self.lose(config),
@@ -123,6 +124,9 @@ impl Client {
                     Some(event) if event.told == Told::Granted => self.take(&event, time, config),
                     Some(_) => self.wake = time,
                     None => {}
+                }
+                if self.phase == Phase::Waiting && std::mem::take(&mut self.doubts) {
+                    self.wake = time;
                 }
                 verdict
             }
@@ -182,10 +186,9 @@ impl Client {
         let rules = config.rules;
         match self.phase {
             Phase::Waiting if rules.keep(Guard::GapAsks) => self.wake = time,
-            Phase::Asking if rules.keep(Guard::GapAsks) => {
-                self.kept.get_or_insert(Event::default());
-            }
             Phase::Held if !rules.keep(Guard::GapIsNoLoss) => self.lose(config),
+            // An answer that is on its way may be too old.
+            Phase::Held | Phase::Asking => self.doubts = rules.keep(Guard::GapAsks),
             _ => {}
         }
     }

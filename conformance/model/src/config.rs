@@ -78,7 +78,7 @@ pub struct Faults {
     pub forces: u8,
     /// Primaries that are followed by one that has only what a majority has.
     pub failovers: u8,
-    /// How much the next primary's clock may differ, in both directions.
+    /// How much the clocks of any two primaries may differ.
     pub skew: u8,
     /// Removals of records by age.
     pub purges: u8,

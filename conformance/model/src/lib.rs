@@ -10,6 +10,7 @@ pub mod config;
 pub mod configs;
 pub mod explain;
 pub mod list;
+mod names;
 mod property;
 pub mod removals;
 pub mod rules;

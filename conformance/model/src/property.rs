@@ -20,7 +20,7 @@ impl State {
     /// How many processes are certain of the key. A victim of force is certain until it hears of it, which is another clause; but not one that
     /// has been told of a later token.
     fn certain_holders(&self) -> usize {
-        let counts = |client: &&Client| client.token > self.forced || client.token <= client.told;
+        let counts = |client: &&Client| client.token > self.server.forced || client.token <= client.told;
         self.clients.iter().filter(|client| client.is_certain(self.time)).filter(counts).count()
     }
 
@@ -45,8 +45,11 @@ impl State {
     /// Whether a victim of force goes on although its stream has nothing more to say.
     fn has_unheard_force(&self, config: &Config) -> bool {
         let clients = &self.clients[..usize::from(config.clients)];
-        clients.iter().any(|client| {
-            client.is_certain(self.time) && client.token <= self.forced && !client.deaf && client.events.is_empty()
-        })
+        // What no majority has is not told yet.
+        self.unconfirmed.is_empty()
+            && clients.iter().any(|client| {
+                let has_more_to_hear = client.deaf || client.doubts || !client.events.is_empty();
+                client.is_certain(self.time) && client.token <= self.server.forced && !has_more_to_hear
+            })
     }
 }

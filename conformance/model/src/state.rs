@@ -16,7 +16,7 @@ pub const MESSAGES: usize = 5;
 
 /// The id of an acquisition, nobody by default.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct Id(u8);
+pub struct Id(pub(crate) u8);
 
 impl Id {
     /// Nobody.
@@ -45,18 +45,14 @@ impl Id {
     pub const fn number(self) -> u8 {
         self.0 & 15
     }
-
-    pub(crate) fn renamed(self, names: &[u8; CLIENTS]) -> Self {
-        if self.is_some() { Self::new(usize::from(names[self.client()]), self.number()) } else { self }
-    }
 }
 
 /// A set of acquisitions.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct Ids(u16);
+pub struct Ids(pub(crate) u16);
 
 impl Ids {
-    const PER_CLIENT: u32 = SESSIONS as u32;
+    pub(crate) const PER_CLIENT: u32 = SESSIONS as u32;
 
     const fn bit(id: Id) -> u16 {
         1 << (id.client() as u32 * Self::PER_CLIENT + id.number() as u32)
@@ -71,14 +67,6 @@ impl Ids {
     #[must_use]
     pub const fn has(self, id: Id) -> bool {
         self.0 & Self::bit(id) != 0
-    }
-
-    fn renamed(self, names: &[u8; CLIENTS]) -> Self {
-        let mask = (1 << Self::PER_CLIENT) - 1;
-        let part = |(old, new): (usize, &u8)| {
-            ((self.0 >> (old as u32 * Self::PER_CLIENT)) & mask) << (u32::from(*new) * Self::PER_CLIENT)
-        };
-        Self(names.iter().enumerate().map(part).sum())
     }
 }
 
@@ -140,6 +128,8 @@ pub struct Server {
     pub sessions: [[Session; SESSIONS]; CLIENTS],
     /// The greatest token ever given out; only the properties look at it.
     pub given: Token,
+    /// The greatest token taken away by force; only the properties look at it.
+    pub forced: Token,
     /// The true end of the minimum hold; only the properties look at it.
     pub held_until: Time,
 }
@@ -320,6 +310,8 @@ pub struct Client {
     pub lost: bool,
     /// The stream has ended without a word.
     pub deaf: bool,
+    /// It may have missed its loss, and is about to renew.
+    pub doubts: bool,
     /// It takes a primary for one that is none any more.
     pub at_stale: bool,
     /// The greatest token with which the server has said "not yet"; only the properties look at it.
@@ -338,6 +330,8 @@ pub struct State {
     pub time: Time,
     /// What the primary's clock is ahead, plus [`SKEWED`](Self::SKEWED).
     pub offset: u8,
+    /// The least and the greatest offset that any primary has had.
+    pub offsets: (u8, u8),
     /// The latest reading of any primary's clock; the logical clock never goes back.
     pub latest: Time,
     /// The faults that are left.
@@ -354,8 +348,6 @@ pub struct State {
     pub unconfirmed: List<(u8, Event), 6>,
     /// Everything under way; its order means nothing.
     pub messages: List<Message, MESSAGES>,
-    /// The greatest token taken away by force.
-    pub forced: Token,
     /// Acquisitions whose farewell got lost: their leases end by the ttl.
     pub abandoned: Ids,
 }
@@ -374,58 +366,5 @@ impl State {
     #[must_use]
     pub fn id(&self, client: usize, fresh: bool) -> Id {
         Id::new(client, if fresh { self.clients[client].number } else { self.clients[client].number.min(1) })
-    }
-
-    /// The state with its processes in an order that does not depend on their names.
-    #[must_use]
-    pub(crate) fn canonical(&self, clients: u8) -> Self {
-        let mut order: [u8; CLIENTS] = [0, 1, 2];
-        let used = &mut order[..usize::from(clients)];
-        used.sort_by_key(|at| self.clients[usize::from(*at)]);
-        let mut names = [0; CLIENTS];
-        for (name, old) in (0_u8..).zip(order) {
-            names[usize::from(old)] = name;
-        }
-        if names == [0, 1, 2] { *self } else { self.renamed(&names) }
-    }
-
-    /// The same state with other names for the processes.
-    fn renamed(&self, names: &[u8; CLIENTS]) -> Self {
-        let mut new = *self;
-        for (old, name) in names.iter().enumerate() {
-            let client = &mut new.clients[usize::from(*name)];
-            *client = self.clients[old];
-            for event in client.events.iter_mut() {
-                event.id = event.id.renamed(names);
-            }
-            if let Some(kept) = &mut client.kept {
-                kept.id = kept.id.renamed(names);
-            }
-        }
-        for server in
-            [&mut new.server, &mut new.majority].into_iter().chain(new.stale.as_mut().map(|stale| &mut stale.0))
-        {
-            let old = *server;
-            for (at, name) in names.iter().enumerate() {
-                server.sessions[usize::from(*name)] = old.sessions[at];
-            }
-            let record = &mut server.record;
-            record.holder = record.holder.renamed(names);
-            record.revoked = record.revoked.renamed(names);
-            record.released = record.released.renamed(names);
-            for ticket in record.queue.iter_mut() {
-                ticket.id = ticket.id.renamed(names);
-            }
-        }
-        for (client, event) in new.unconfirmed.iter_mut() {
-            *client = names[usize::from(*client)];
-            event.id = event.id.renamed(names);
-        }
-        for message in new.messages.iter_mut() {
-            message.id = message.id.renamed(names);
-        }
-        new.messages.sort();
-        new.abandoned = new.abandoned.renamed(names);
-        new
     }
 }

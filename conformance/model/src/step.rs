@@ -11,7 +11,7 @@ impl State {
     /// The beginning.
     #[must_use]
     pub fn initial(config: &Config) -> Self {
-        Self { offset: Self::SKEWED, faults: config.faults, ..Self::default() }
+        Self { offset: Self::SKEWED, offsets: (Self::SKEWED, Self::SKEWED), faults: config.faults, ..Self::default() }
     }
 
     /// The state after a step that is possible, and what was found wrong on the way.
@@ -123,7 +123,7 @@ impl State {
             Action::CarryStale(at) => self.carry_stale(usize::from(at), config),
             Action::Stall(at) => {
                 let clocks = self.clocks();
-                let mut message = self.messages.remove(usize::from(at));
+                let mut message = self.reach_primary(usize::from(at));
                 (message.now, message.clock, message.stage) = (clocks.now, clocks.logical, Stage::Stalled);
                 self.messages.push(message);
                 self.faults.stalls -= 1;
@@ -149,7 +149,7 @@ impl State {
                 let now = self.now();
                 let revoked = self.server.record.token;
                 if let Some(outcome) = self.server.record.force(now, config) {
-                    self.forced = revoked;
+                    self.server.forced = revoked;
                     self.server.given = self.server.given.max(self.server.record.token);
                     self.publish(&outcome, config);
                 }
@@ -168,6 +168,7 @@ impl State {
         let client = &mut self.clients[usize::from(at)];
         client.asks += 1;
         client.phase = Phase::Asking;
+        client.doubts = false;
         self.call(at, Op::Acquire, 0, config);
     }
 

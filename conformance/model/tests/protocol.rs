@@ -41,7 +41,7 @@ sound! {
     purge, "purge", 180_000;
     force_release, "force", 280_000;
     force_release_unheard, "forced", 160_000;
-    hand_off, "hand-off", 100_000;
+    hand_off, "hand-off", 80_000;
     queue_of_three, "queue", 11_000;
     minimum_hold, "hold", 28_000;
 }

@@ -9,8 +9,8 @@ use crate::state::{CLIENTS, Phase, Stage, State, Time};
 /// A waiter refreshes its ticket after so much of its life.
 const CADENCE: (Time, Time) = (2, 3);
 
-/// More steps than any calm way to all grants has.
-const MOST_STEPS: u32 = 1000;
+/// More steps than a tick without faults has.
+const MOST_STEPS: u32 = 100;
 
 impl Config {
     /// In how many ticks without faults every waiter has been granted the key: a holder's ttl, a dead head's claim and the windows, for each of them.
@@ -41,10 +41,11 @@ impl State {
         let mut state = *self;
         // Nobody else comes, and nothing is rolled back.
         let end = self.time + config.patience();
-        let mut steps = 0;
+        let (mut steps, mut since) = (0, state.time);
         while state.time < end {
             // Whoever asks for ever within one tick waits for ever.
-            steps += 1;
+            steps = if state.time > since { 0 } else { steps + 1 };
+            since = state.time;
             if steps > MOST_STEPS {
                 return Some(Property::LostWaiter);
             }

@@ -32,6 +32,7 @@ pub struct Outcome {
 
 impl Record {
     /// Whether a ticket counts.
+    #[must_use]
     pub fn is_live(ticket: &Ticket, now: Time, config: &Config) -> bool {
         ticket.seen + config.ticket_ttl > now
     }

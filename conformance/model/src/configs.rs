@@ -116,11 +116,22 @@ pub const SMALL: [Config; 15] = [
         ..BASE
     },
     // Leases go from task to task of one process.
-    Config { name: "hand-off", block: 3, renewals: 1, slow_answers: false, ..BASE },
+    Config {
+        name: "hand-off",
+        horizon: 4,
+        block: 3,
+        renewals: 1,
+        slow_answers: false,
+        faults: Faults { timeouts: 1, ..NONE },
+        ..BASE
+    },
     // Three in the queue, one of which dies.
     Config {
         name: "queue",
         clients: 3,
+        horizon: 6,
+        refreshes: 1,
+        cancel: true,
         slow_requests: false,
         slow_answers: false,
         faults: Faults { crashes: 1, ..NONE },

@@ -135,7 +135,7 @@ fn explored(chosen: &[&Config], wish: &Wish) -> bool {
         let mut teller = Teller::new(config.name);
         let report = explore(config, None, Limits { states: wish.states, until }, |progress| teller.tell(progress));
         teller.clear();
-        let Report { progress: Progress { unique, steps, depth }, is_complete, elapsed, counterexample } = report;
+        let Report { progress: Progress { unique, steps, depth }, is_complete, elapsed, counterexample, .. } = report;
         let found = match &counterexample {
             None if is_complete => "none".into(),
             None => "none so far (limit)".into(),

@@ -2,6 +2,7 @@
 
 use std::collections::HashSet;
 use std::hash::{BuildHasher, BuildHasherDefault, Hash, Hasher};
+use std::mem::{Discriminant, discriminant};
 use std::time::{Duration, Instant};
 
 use crate::action::Action;
@@ -58,6 +59,16 @@ pub struct Report {
     pub elapsed: Duration,
     /// The first violation.
     pub counterexample: Option<Counterexample>,
+    /// The kinds of steps that have led to new states.
+    happened: HashSet<Discriminant<Action>, foldhash::fast::FixedState>,
+}
+
+impl Report {
+    /// Whether a step of this kind has led to a new state, whoever took it.
+    #[must_use]
+    pub fn has_happened(&self, action: Action) -> bool {
+        self.happened.contains(&discriminant(&action))
+    }
 }
 
 /// Packs the many small fields of a state into words before they are mixed.
@@ -129,6 +140,7 @@ struct Search<'a, F> {
     wanted: Option<Property>,
     seen: HashSet<u64, BuildHasherDefault<Fingerprint>>,
     visits: Vec<Visit>,
+    happened: HashSet<Discriminant<Action>, foldhash::fast::FixedState>,
     progress: Progress,
     tell: F,
 }
@@ -137,10 +149,16 @@ struct Search<'a, F> {
 /// `tell` is called now and then.
 pub fn explore(config: &Config, wanted: Option<Property>, limits: Limits, tell: impl FnMut(&Progress)) -> Report {
     let begun = Instant::now();
-    let (seen, visits) = (HashSet::default(), Vec::new());
-    let mut search = Search { config, wanted, seen, visits, progress: Progress::default(), tell };
+    let (seen, visits, happened) = (HashSet::default(), Vec::new(), HashSet::default());
+    let mut search = Search { config, wanted, seen, visits, happened, progress: Progress::default(), tell };
     let (counterexample, is_complete) = search.run(limits);
-    Report { progress: search.progress, is_complete, elapsed: begun.elapsed(), counterexample }
+    Report {
+        progress: search.progress,
+        is_complete,
+        elapsed: begun.elapsed(),
+        counterexample,
+        happened: search.happened,
+    }
 }
 
 impl<F: FnMut(&Progress)> Search<'_, F> {
@@ -174,6 +192,7 @@ impl<F: FnMut(&Progress)> Search<'_, F> {
                         return (Some(found), false);
                     }
                     let Some(number) = new else { continue };
+                    self.happened.insert(discriminant(&action));
                     next.push((after, number));
                     if self.visits.len() >= limits.states {
                         return (None, false);

@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::str::FromStr;
+use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
@@ -96,6 +97,8 @@ impl FromStr for Seed {
 pub(crate) struct Plan {
     pub(crate) level: Level,
     pub(crate) seed: Seed,
+    /// How long a check of the level torture may go on.
+    pub(crate) time: Duration,
 }
 
 #[cfg(test)]

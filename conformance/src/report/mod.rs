@@ -89,7 +89,8 @@ pub(crate) struct Subject {
     clause: String,
     text: &'static str,
     promise: &'static str,
-    level: Level,
+    /// The lowest at which it runs.
+    pub(crate) level: Level,
 }
 
 impl Subject {

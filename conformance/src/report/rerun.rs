@@ -29,6 +29,8 @@ fn program(executable: &Path, package: Option<&str>) -> String {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
 
     #[test]
@@ -43,7 +45,7 @@ mod tests {
     #[test]
     fn a_level_is_named_where_it_matters() {
         let seed = "7".parse().unwrap();
-        let command = |level, of_check| command("it's", of_check, Plan { level, seed });
+        let command = |level, of_check| command("it's", of_check, Plan { level, seed, time: Duration::ZERO });
         let end = r"--exact 'it'\''s'";
         let seed = "--seed 0x0000000000000007";
         assert!(command(Level::Standard, Level::Smoke).ends_with(&format!("{seed} {end}")));

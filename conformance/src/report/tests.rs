@@ -25,7 +25,7 @@ fn checked(name: &str, result: Result) -> Checked {
 }
 
 fn failed(message: &str) -> Result {
-    let plan = Plan { level: Level::Standard, seed: "7".parse().unwrap() };
+    let plan = Plan { level: Level::Standard, seed: "7".parse().unwrap(), time: Duration::ZERO };
     let subject = Subject::profile("word", "a promise");
     Result::Failed(Box::new(Failed::new("backend", &subject, &Failure::new(message), plan, Vec::new())))
 }

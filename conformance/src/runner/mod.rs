@@ -71,13 +71,14 @@ fn run_tests(fixtures: Vec<Box<dyn Fixture>>) -> Result<ExitCode, String> {
 
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build();
     let runtime = runtime.map_err(|error| format!("the suite cannot start its runtime: {error}"))?;
-    let plan = Plan { level: settings.level, seed: settings.seed.unwrap_or_else(Seed::random) };
+    let seed = settings.seed.unwrap_or_else(Seed::random);
+    let plan = Plan { level: settings.level, seed, time: settings.time };
     let stages = fixtures.into_iter().map(|fixture| Stage::new(fixture.into())).collect();
     let run = Arc::new(Run::new(stages, plan));
     if !arguments.list {
         eprintln!("distlock: conformance, level {}, seed {}", plan.level, plan.seed);
     }
-    let conclusion = run.rounds(&arguments, &settings, &runtime);
+    let conclusion = run.rounds(&arguments, &runtime);
     runtime.block_on(futures_util::future::join_all(run.stages.iter().map(|stage| stage.stop())));
     runtime.shutdown_timeout(Duration::from_secs(5));
     if arguments.list {
@@ -115,17 +116,12 @@ impl Run {
     }
 
     /// One round, and at the level torture further ones with fresh seeds, until the time is over or a check has failed.
-    fn rounds(
-        self: &Arc<Self>,
-        arguments: &Arguments,
-        settings: &Settings,
-        runtime: &tokio::runtime::Runtime,
-    ) -> Conclusion {
+    fn rounds(self: &Arc<Self>, arguments: &Arguments, runtime: &tokio::runtime::Runtime) -> Conclusion {
         let mut plan = self.plan;
         loop {
             let conclusion = libtest_mimic::run(arguments, self.trials(plan, runtime));
             let has_run = conclusion.num_passed > 0 && !arguments.list;
-            let is_over = plan.level < Level::Torture || self.started.elapsed() >= settings.time;
+            let is_over = plan.level < Level::Torture || self.started.elapsed() >= plan.time;
             if is_over || conclusion.has_failed() || !has_run {
                 return conclusion;
             }

@@ -74,7 +74,7 @@ impl Client {
             }
             Op::Renew if time >= self.deadline => {}
             Op::Renew if answer.answer == Answer::Granted => {
-                self.doubts = false;
+                self.doubts &= answer.number == 0;
                 self.deadline = self.deadline.max(until(answer.sent, answer.left, time, config));
             }
             Op::Renew => self.lose(config),

@@ -19,7 +19,8 @@ usage: distlock-model [OPTION]...
   --size small|large     small (default): what the tests explore, as a whole;
                          large: more faults and more time, as far as the limits allow
   --config NAME          only this configuration; can be repeated
-  --max-states N         stop a configuration after N different states (default 10000000)
+  --max-states N         stop a configuration after N different states (default 4000000);
+                         so many take up to 2 GiB of memory
   --minutes N            stop the whole run after N minutes; what is left is shared
                          evenly among the configurations that are left (default: no limit)
   --explain RULE         a rule such as R12, or a guard such as ReleaseById: the shortest
@@ -48,7 +49,7 @@ fn wish() -> Result<Option<Wish>, lexopt::Error> {
     let mut wish = Wish {
         large: false,
         configs: Vec::new(),
-        states: 10_000_000,
+        states: 4_000_000,
         minutes: None,
         explain: None,
         removals: true,

@@ -20,7 +20,7 @@ pub struct Limits {
 }
 
 impl Default for Limits {
-    /// As many as fit into the memory of a small machine: 30 million states, without a limit of time.
+    /// More than any small configuration has, without a limit of time.
     fn default() -> Self {
         Self { states: 30_000_000, until: None }
     }

@@ -60,8 +60,9 @@ impl State {
             Action::Renew(at) => {
                 let client = &mut self.clients[usize::from(at)];
                 client.renewals += 1;
-                let token = client.last_token;
-                self.send(at, Message { op: Op::Renew, token, ..Message::default() }, config);
+                // Marked if it comes after a gap: only its answer ends the doubts.
+                let (token, number) = (client.last_token, u8::from(client.doubts));
+                self.send(at, Message { op: Op::Renew, token, number, ..Message::default() }, config);
             }
             Action::Release(at) => {
                 let hold = if at == 0 { config.hold } else { 0 };
@@ -114,6 +115,10 @@ impl State {
                 self.faults.breaks -= 1;
             }
             Action::Reopen(at) => {
+                let renewals = self.messages.iter_mut().filter(|message| message.op == Op::Renew);
+                renewals
+                    .filter(|message| message.id.client() == usize::from(at))
+                    .for_each(|message| message.number = 0);
                 let client = &mut self.clients[usize::from(at)];
                 let before = *client;
                 client.hear_gap(time, config);

@@ -1242,8 +1242,9 @@ async fn c24_the_store_is_closed_once() {
 async fn c24_nobody_watches_a_closed_store() {
     let store = Hostile::honest().with(|store| store.capabilities.push = true);
     let provider = provider(&store);
-    drop(provider.acquire("k").await.unwrap());
+    let guard = provider.acquire("k").await.unwrap();
     store.called(Op::Watch, 1).await;
+    drop(guard);
     provider.close().await.unwrap();
     sleep(secs(60)).await;
     assert_eq!(store.count(Op::Watch), 1, "`close` ends the tasks, says LeaseProvider");

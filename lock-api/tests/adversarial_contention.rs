@@ -826,7 +826,8 @@ async fn c18_a_try_beside_a_lease_that_was_lost_on_its_way_asks_the_store() {
     let store = MemoryStore::new();
     let a = provider(&store);
     let first = a.acquire("k").await.unwrap();
-    sleep(ms(10)).await;
+    // Who holds listens when the lease is a second old.
+    sleep(ms(1010)).await;
     let mut sleeps = by_hand(&a);
     assert!(poll_once(sleeps.as_mut()).is_pending());
     drop(first);

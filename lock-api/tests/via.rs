@@ -375,6 +375,8 @@ async fn a_loss_during_a_commit_counts_when_the_commit_was_refused() {
         let provider = style.provider();
         let lease = style.lock(&provider).await;
         let mut lost = lease.lost();
+        // Who holds listens when the lease is a second old.
+        sleep(ms(1010)).await;
         let go_on = Arc::new(Notify::new());
         let calls = [Call::ReplyLost, Call::Hangs(go_on.clone())];
         let op = if is_refused { style.adds(true, [unknown()]) } else { style.adds(true, calls) };

@@ -40,7 +40,7 @@ pub(super) async fn run(bench: &Bench<'_>) -> Outcome<Vec<Figure>> {
                 let (who, pooled) = &mut pooled[place];
                 let key = format!("hand-over-{hold_ms}-{round}");
                 let task = Contend { key, waiters: WAITERS, hold_ms, every_turn: true, log: false };
-                let specs = bench.contenders(*who, Settings::new(false), PROCESSES, &task);
+                let specs = bench.contenders(*who, Settings::new(false).uncounted(), PROCESSES, &task);
                 let (_, reports) = fleet::run(&specs, length).await?;
                 let seen = hand_overs(turns(&reports));
                 if seen.overlaps > 0 {
@@ -49,10 +49,17 @@ pub(super) async fn run(bench: &Bench<'_>) -> Outcome<Vec<Figure>> {
                 push(&mut time, *who, hold_ms, &seen.times);
                 pooled.extend(seen.times);
                 note_errors(&mut time, *who, &reports);
-                count(&mut cost, *who, hold_ms, &reports);
                 let turns: Vec<_> = waiters(&reports).collect();
                 fair.push(*who, format!("evenness, hold {hold_ms} ms"), "", evenness(&turns));
             }
+        }
+        for who in Contender::LOCKS {
+            bench.progress(format_args!("hold {hold_ms} ms, the commands of {who}"));
+            let key = format!("counted-{hold_ms}");
+            let task = Contend { key, waiters: WAITERS, hold_ms, every_turn: false, log: false };
+            let specs = bench.contenders(who, Settings::new(false), PROCESSES, &task);
+            let (_, reports) = fleet::run(&specs, length).await?;
+            count(&mut cost, who, hold_ms, &reports);
         }
         for (who, values) in &pooled {
             time.curve(who, format!("hold {hold_ms} ms"), "ms", values);
@@ -68,7 +75,7 @@ pub(super) async fn run(bench: &Bench<'_>) -> Outcome<Vec<Figure>> {
          The target counts against it; *one write* shows what that costs. Peers poll every {} ms.",
         crate::locks::PEERS_POLL.as_millis()
     ));
-    cost.note("Counted by the drivers' command monitoring in all processes, within the window. Heartbeats are not commands in this sense.");
+    cost.note("Counted by the drivers' command monitoring in all processes, in a window of its own: whom the driver tells of its commands, it also makes wait. Heartbeats are not commands in this sense.");
     fair.note("Turns of 16 waiters within one window, per round.");
     Ok(vec![time, cost, fair])
 }

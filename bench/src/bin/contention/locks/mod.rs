@@ -93,12 +93,19 @@ pub struct Settings {
     pub hand_off: bool,
     /// Whether waiters stand in a queue in the store. Only ours can.
     pub queue: bool,
+    /// Whether the commands are counted. The driver then decodes each of them for whom it tells, which takes long enough to be seen in the times.
+    pub counted: bool,
 }
 
 impl Settings {
     /// Leases of 30 s, handed on within a process or not, with a queue.
     pub const fn new(hand_off: bool) -> Self {
-        Self { ttl_ms: 30_000, hand_off, queue: true }
+        Self { ttl_ms: 30_000, hand_off, queue: true, counted: true }
+    }
+
+    /// The same without counting commands.
+    pub const fn uncounted(self) -> Self {
+        Self { counted: false, ..self }
     }
 
     fn ttl(self) -> Duration {
@@ -130,23 +137,26 @@ pub trait Held: Send {
     async fn release(self: Box<Self>) -> Outcome<()>;
 }
 
-/// The locks of a contender, with a client of its own that `monitor` listens to.
+/// The locks of a contender, with a client of its own that `monitor` listens to if its commands are counted.
 pub async fn connect(who: Contender, uri: &str, settings: Settings, monitor: &Arc<Monitor>) -> Outcome<Arc<dyn Locks>> {
     let database = who.database();
+    if who == Contender::MongoLock {
+        return mongo_lock::connect(uri, database, settings, Arc::clone(monitor)).await;
+    }
+    // Nothing else tells when a release of `mongodb-lock` is over.
+    let counted = settings.counted || who == Contender::MongodbLock;
+    let client = client(uri, counted.then_some(monitor)).await?;
     Ok(match who {
-        Contender::Ours => ours::connect(&client(uri, monitor).await?, database, settings).await?,
-        Contender::DistributedLock => distributed_lock::new(&client(uri, monitor).await?, database, settings),
-        Contender::MongodbLock => {
-            mongodb_lock::connect(&client(uri, monitor).await?, database, Arc::clone(monitor)).await?
-        }
-        Contender::MongoLock => mongo_lock::connect(uri, database, settings, Arc::clone(monitor)).await?,
-        Contender::Raw => raw::new(&client(uri, monitor).await?, database),
+        Contender::Ours => ours::connect(&client, database, settings).await?,
+        Contender::DistributedLock => distributed_lock::new(&client, database, settings),
+        Contender::MongodbLock => mongodb_lock::connect(&client, database, Arc::clone(monitor)).await?,
+        Contender::MongoLock | Contender::Raw => raw::new(&client, database),
     })
 }
 
-/// A client of driver 3 with its defaults.
-pub async fn client(uri: &str, monitor: &Arc<Monitor>) -> Outcome<Client> {
+/// A client of driver 3 with its defaults, and whoever counts what it sends.
+pub async fn client(uri: &str, monitor: Option<&Arc<Monitor>>) -> Outcome<Client> {
     let mut options = ClientOptions::parse(uri).await?;
-    options.command_event_handler = Some(monitor.handler());
+    options.command_event_handler = monitor.map(Monitor::handler);
     Ok(Client::with_options(options)?)
 }

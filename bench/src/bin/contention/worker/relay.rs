@@ -1,7 +1,6 @@
 //! A chain of writes through several clients by hand: who sees the other's number in its change stream writes the next one. This is what a hand-over that is
 //! pushed cannot do without.
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::StreamExt;
@@ -14,7 +13,6 @@ use tokio::task::JoinSet;
 use super::protocol::{Hop, Relay as Task, Report, Window};
 use crate::Outcome;
 use crate::clock;
-use crate::commands::Monitor;
 use crate::locks::{self, Contender, raw};
 
 pub(super) struct Relay {
@@ -24,8 +22,8 @@ pub(super) struct Relay {
 }
 
 impl Relay {
-    pub(super) async fn open(uri: &str, task: Task, monitor: &Arc<Monitor>) -> Outcome<Self> {
-        let client = locks::client(uri, monitor).await?;
+    pub(super) async fn open(uri: &str, task: Task) -> Outcome<Self> {
+        let client = locks::client(uri, None).await?;
         let records = raw::majority(&client, Contender::Raw.database(), "relay");
         records.update_one(doc! { "_id": &task.key }, doc! { "$set": { "number": 0_i64 } }).upsert(true).await?;
         let written = doc! { "$match": {

@@ -21,7 +21,7 @@ pub(super) struct Renewing {
 }
 
 pub(super) async fn start(uri: &str, leases: usize, cadence_ms: u64, monitor: &Arc<Monitor>) -> Outcome<Renewing> {
-    let client = locks::client(uri, monitor).await?;
+    let client = locks::client(uri, Some(monitor)).await?;
     let records = raw::majority(&client, Contender::Raw.database(), "leases");
     records.drop().await?;
     records.insert_many((0..leases).map(|lease| doc! { "_id": lease as i64, "expiresAt": DateTime::now() })).await?;

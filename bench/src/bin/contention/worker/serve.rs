@@ -18,7 +18,7 @@ pub(super) async fn start(spec: &Spec, task: Serve, monitor: &Arc<Monitor>) -> O
     let guard = match spec.who {
         _ if task.in_memory => Guard::Layer(Arc::new(MemoryProvider::new())),
         Contender::Ours => {
-            let client = locks::client(&spec.uri, monitor).await?;
+            let client = locks::client(&spec.uri, Some(monitor)).await?;
             let provider = locks::ours::provider(&client, spec.who.database(), spec.settings).await?;
             Guard::Layer(Arc::new(provider))
         }

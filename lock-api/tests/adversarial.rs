@@ -55,6 +55,9 @@ enum Fate {
     Panic,
 }
 
+/// Of a key, after all that these tests have granted.
+const AFTER: FencingToken = FencingToken::new(1 << 40);
+
 struct Record {
     id: AcquisitionId,
     token: u64,
@@ -470,7 +473,7 @@ async fn c4_a_pushed_loss_is_heard_at_once_and_counted_once() {
     let id = store.take_away("k");
     let key = LockKey::new("k").unwrap();
     for loss in [Loss::ForceReleased, Loss::Gone] {
-        store.push(StoreEvent::Gone { key: key.clone(), id: id.clone(), loss });
+        store.push(StoreEvent::Gone { key: key.clone(), id: id.clone(), token: AFTER, loss });
     }
     assert_eq!(lost.await, Loss::ForceReleased);
     assert_eq!(start.elapsed(), Duration::ZERO);
@@ -499,7 +502,7 @@ async fn c4_a_loss_pushed_before_the_grants_answer_is_not_forgotten() {
     quiet().await;
     // Granted, and force-released before the holder has heard of its grant.
     let id = store.take_away("k");
-    store.push(StoreEvent::Gone { key: LockKey::new("k").unwrap(), id, loss: Loss::ForceReleased });
+    store.push(StoreEvent::Gone { key: LockKey::new("k").unwrap(), id, token: AFTER, loss: Loss::ForceReleased });
     quiet().await;
     gate.add_permits(1);
     // What was lost before it was heard of is no lease: the caller gets another grant.
@@ -522,6 +525,53 @@ async fn c4_after_a_gap_holders_ask_at_once() {
     advance(secs(1)).await;
     quiet().await;
     assert_eq!(guard.loss(), Some(Loss::Gone), "R20: a gap makes everybody ask, holders too");
+}
+
+#[tokio::test(start_paused = true)]
+async fn c13_a_loss_of_an_earlier_lease_of_the_same_claim_is_not_that_of_the_present_one() {
+    let store = Hostile::honest().with(|store| store.capabilities.push = true);
+    let provider = provider(&store);
+    let guard = provider.acquire("k").await.unwrap();
+    store.called(Op::Watch, 1).await;
+    quiet().await;
+    let (key, id) = (LockKey::new("k").unwrap(), store.records.lock().unwrap()["k"].id.clone());
+    // What a take-over of the own, expired lease says: the token of the present one.
+    let gone = |token| StoreEvent::Gone { key: key.clone(), id: id.clone(), token, loss: Loss::Gone };
+    store.push(gone(guard.token()));
+    quiet().await;
+    assert_eq!(guard.loss(), None);
+    store.push(gone(FencingToken::new(guard.token().get() + 1)));
+    quiet().await;
+    assert_eq!(guard.loss(), Some(Loss::Gone));
+}
+
+#[tokio::test(start_paused = true)]
+async fn c4_a_grant_that_was_on_its_way_during_a_gap_is_asked_for_at_once() {
+    let gate = Arc::new(Semaphore::new(0));
+    let late = gate.clone();
+    let store = Hostile::new(move |op, key, nth| match (op, key, nth) {
+        (Op::TryAcquire, "k", 1) => Fate::LateGate(late.clone()),
+        _ => Fate::Serve,
+    });
+    let store = store.with(|store| store.capabilities.push = true);
+    let provider = provider(&store);
+    let _opens_the_stream = provider.acquire("other").await.unwrap();
+    store.called(Op::Watch, 1).await;
+    quiet().await;
+    let acquiring = tokio::spawn({
+        let provider = provider.clone();
+        async move { provider.acquire("k").await }
+    });
+    quiet().await;
+    // Granted, and taken away while nobody could hear of it.
+    store.take_away("k");
+    store.push(StoreEvent::Gap);
+    quiet().await;
+    gate.add_permits(1);
+    let guard = acquiring.await.unwrap().unwrap();
+    advance(ms(100)).await;
+    quiet().await;
+    assert_eq!(guard.loss(), Some(Loss::Gone), "R20: not a cadence later");
 }
 
 #[test]

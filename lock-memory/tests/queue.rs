@@ -9,7 +9,7 @@ use distlock_api::store::{
     AcquisitionId, Attempt, BusyReply, Claim, EventStream, ProviderId, QueueStanding, Release, Renewal, Reply,
     Standing, StoreEvent, Ticket, Watch,
 };
-use distlock_api::{ErrorKind, Holder, LeaseStore, LockAdmin, LockEvent, LockKey, Loss, ReleaseOutcome};
+use distlock_api::{ErrorKind, FencingToken, Holder, LeaseStore, LockAdmin, LockEvent, LockKey, Loss, ReleaseOutcome};
 use distlock_memory::{MemoryStore, Operation};
 use futures_util::{FutureExt, StreamExt};
 
@@ -217,7 +217,9 @@ async fn a_test_can_push_what_it_likes() {
     let provider = ProviderId::random();
     let own = claim_of(provider, "k");
     let mut events = LeaseStore::watch(&store, &Watch::provider(provider)).await.unwrap();
-    let gone = |claim: &Claim| StoreEvent::Gone { key: claim.key().clone(), id: claim.id().clone(), loss: Loss::Gone };
+    let token = FencingToken::new(7);
+    let gone =
+        |claim: &Claim| StoreEvent::Gone { key: claim.key().clone(), id: claim.id().clone(), token, loss: Loss::Gone };
     for event in [StoreEvent::Gap, gone(&mine), gone(&own), gone(&other), gone(&own)] {
         store.push(event);
     }

@@ -192,7 +192,10 @@ async fn watchers_hear_of_free_keys_and_of_their_own_losses() {
     let mut next = async || events.next().await.unwrap().unwrap();
     assert_eq!(next().await, StoreEvent::Freed { key: stranger.key().clone() });
     let (key, id) = (victim.key().clone(), victim.id().clone());
-    assert_eq!(next().await, StoreEvent::Gone { key: key.clone(), id, loss: Loss::ForceReleased });
+    assert_eq!(
+        next().await,
+        StoreEvent::Gone { key: key.clone(), id, token: FencingToken::new(2), loss: Loss::ForceReleased }
+    );
     assert_eq!(next().await, StoreEvent::Freed { key });
 }
 

@@ -132,6 +132,10 @@ impl Lease {
         &self.claim
     }
 
+    pub(super) fn last_token(&self) -> FencingToken {
+        self.last_token
+    }
+
     pub(super) fn token(&self) -> FencingToken {
         self.state().token
     }

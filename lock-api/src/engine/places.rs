@@ -7,7 +7,6 @@ use tokio::runtime;
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
-use crate::guard::Loss;
 use crate::store::{BusyReply, Claim, Grant, QueueStanding, Standing, StoreTime, Ticket};
 use crate::token::FencingToken;
 
@@ -16,8 +15,8 @@ use super::registry::Beat;
 /// A claim that asks, or waits in the queue: its mailbox, and its ticket.
 #[derive(Default)]
 pub(super) struct Asking {
-    /// How it was lost, if the store has pushed that before its answer.
-    lost: Option<Loss>,
+    /// The key's token after a lease of the claim was lost, if the store has pushed that before its answer.
+    lost: Option<FencingToken>,
     pushed: Option<Pushed>,
     told: Option<Told>,
     /// Something may have been missed: an answer that is on its way is too old.
@@ -118,12 +117,17 @@ impl Asking {
         self.wake.clone()
     }
 
-    pub(super) fn is_lost(&self) -> bool {
-        self.lost.is_some()
+    /// Whether a lease with this last token was lost.
+    pub(super) fn has_lost(&self, last_token: FencingToken) -> bool {
+        self.lost.is_some_and(|lost| lost > last_token)
     }
 
-    pub(super) fn lose(&mut self, loss: Loss) {
-        self.lost = Some(loss);
+    pub(super) fn has_missed(&self) -> bool {
+        self.missed
+    }
+
+    pub(super) fn lose(&mut self, token: FencingToken) {
+        self.lost = self.lost.max(Some(token));
     }
 
     pub(super) fn push(&mut self, pushed: Pushed) {
@@ -141,7 +145,7 @@ impl Asking {
 
     pub(super) fn news(&mut self) -> News {
         let missed = std::mem::take(&mut self.missed);
-        News { lost: self.is_lost(), missed, pushed: self.pushed.take(), told: self.told.take() }
+        News { lost: self.lost.is_some(), missed, pushed: self.pushed.take(), told: self.told.take() }
     }
 
     pub(super) fn sit(&mut self, seat: Seat, now: Instant) {

@@ -8,10 +8,10 @@ use tokio::runtime;
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
-use crate::guard::Loss;
 use crate::key::LockKey;
 use crate::provider::Accounting;
 use crate::store::{AcquisitionId, Claim, Renewal};
+use crate::token::FencingToken;
 
 use super::lease::Lease;
 use super::pace;
@@ -143,14 +143,20 @@ impl Registry {
         if self.closed {
             return Entered::Closed;
         }
-        if self.asking.get(id).is_some_and(Asking::is_lost) {
+        let asking = self.asking.get(id);
+        if asking.is_some_and(|asking| asking.has_lost(lease.last_token())) {
             return Entered::Refused;
         }
+        // The answer was on its way during a gap: it is as old as the other leases (R20).
+        let is_doubtful = asking.is_some_and(Asking::has_missed) && lease.terms().renew_every.is_some();
         self.leave(id);
         self.counts.acquired += 1;
         self.leases
             .insert(id.clone(), Entry { lease: lease.clone(), since: sent, beat: Beat::new(sent), is_new: true });
         self.settled(lease, sent);
+        if is_doubtful {
+            self.schedule_at(id, Some(Instant::now()));
+        }
         self.kept(lease.home().id())
     }
 
@@ -294,13 +300,18 @@ impl Registry {
         self.schedule_at(id, Some(due));
     }
 
-    /// A claim was lost, says the store: the lease, if it is one by now, and whoever is to be woken.
-    pub(super) fn gone(&mut self, id: &AcquisitionId, loss: Loss) -> (Option<Arc<Lease>>, Option<Arc<Notify>>) {
+    /// A lease of a claim was lost, says the store, whose token is this since: the lease, if it is that one, and whoever is to be woken.
+    pub(super) fn gone(
+        &mut self,
+        id: &AcquisitionId,
+        token: FencingToken,
+    ) -> (Option<Arc<Lease>>, Option<Arc<Notify>>) {
         let wake = self.asking.get_mut(id).map(|asking| {
-            asking.lose(loss);
+            asking.lose(token);
             asking.wake()
         });
-        (self.leases.get(id).map(|entry| entry.lease.clone()), wake)
+        let lease = self.leases.get(id).map(|entry| &entry.lease).filter(|lease| lease.last_token() < token);
+        (lease.cloned(), wake)
     }
 
     /// When the keeper has something to do next, as it is told before it goes to sleep.

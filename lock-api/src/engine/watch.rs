@@ -93,8 +93,8 @@ impl Engine {
                 let wake = self.registry().pushed(&id, Pushed { grant, expires_at });
                 wake.iter().for_each(|wake| wake.notify_one());
             }
-            StoreEvent::Gone { key, id, loss } => {
-                let (lease, wake) = self.registry().gone(&id, loss);
+            StoreEvent::Gone { key, id, token, loss } => {
+                let (lease, wake) = self.registry().gone(&id, token);
                 wake.iter().for_each(|wake| wake.notify_one());
                 if let Some(lease) = lease
                     && lease.lose(loss)

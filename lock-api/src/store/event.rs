@@ -8,6 +8,7 @@ use super::{AcquisitionId, Grant, ProviderId, StoreTime};
 use crate::error::Result;
 use crate::guard::Loss;
 use crate::key::LockKey;
+use crate::token::FencingToken;
 
 /// The changes that a store pushes. See [`LeaseStore::watch`](super::LeaseStore::watch).
 pub type EventStream = Pin<Box<dyn Stream<Item = Result<StoreEvent>> + Send + 'static>>;
@@ -54,6 +55,9 @@ pub enum StoreEvent {
         key: LockKey,
         /// Whose.
         id: AcquisitionId,
+        /// The key's last token after the loss. The lost lease's tokens are smaller; those of a lease that the same claim has been granted since are not, and
+        /// that one is not lost (R20).
+        token: FencingToken,
         /// How.
         loss: Loss,
     },

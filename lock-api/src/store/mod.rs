@@ -111,7 +111,8 @@ pub trait LeaseStore: fmt::Debug + Send + Sync + 'static {
     /// See the trait's *Errors*. An error is not a loss: the engine tries again until the deadline (C13).
     async fn renew(&self, renewal: &Renewal) -> Result<Standing>;
 
-    /// Gives up whatever the claim has: its lease, if it still holds it unexpired, and its ticket.
+    /// Gives up whatever the claim has: its lease, and its ticket. An expired lease that nobody has taken yet is given up, too, where a renewal that
+    /// the store has begun with an earlier reading of its clock could still extend it; that is [`AlreadyLost`](ReleaseOutcome::AlreadyLost) all the same.
     ///
     /// * [`Released`](ReleaseOutcome::Released): this call, or an earlier one of the same claim, ended a lease that the claim held.
     /// * [`AlreadyLost`](ReleaseOutcome::AlreadyLost): the claim holds nothing (expired, taken over, force-released, never granted); nobody else is affected (C8).

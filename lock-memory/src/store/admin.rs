@@ -5,7 +5,9 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use distlock_api::store::StoreEvent;
-use distlock_api::{ForcedRelease, LockAdmin, LockEvent, LockEvents, LockFilter, LockInfo, LockKey, Loss, Result};
+use distlock_api::{
+    FencingToken, ForcedRelease, LockAdmin, LockEvent, LockEvents, LockFilter, LockInfo, LockKey, Loss, Result,
+};
 
 use super::{MemoryStore, Operation, State, events};
 
@@ -16,8 +18,9 @@ impl State {
         let record = self.records.get_mut(key)?;
         let victim = record.describe(now, key)?;
         record.force_release(now, ForcedRelease::of(&victim, at, reason));
+        let token = FencingToken::new(record.token());
         if let Some(id) = victim.id.clone() {
-            self.publish(StoreEvent::Gone { key: key.clone(), id: id.clone(), loss: Loss::ForceReleased });
+            self.publish(StoreEvent::Gone { key: key.clone(), id: id.clone(), token, loss: Loss::ForceReleased });
             self.tell(LockEvent::ForceReleased { key: key.clone(), id });
         }
         self.publish(StoreEvent::Freed { key: key.clone() });

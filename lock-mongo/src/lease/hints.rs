@@ -164,14 +164,14 @@ impl Hints {
             if lease.is_by_force()
                 && let Some(id) = self.own(&lease.revoked)
             {
-                events.push(StoreEvent::Gone { key: key.clone(), id, loss: Loss::ForceReleased });
+                events.push(self.gone(&key, id, lease, Loss::ForceReleased));
             }
             events.push(StoreEvent::Freed { key });
             return events;
         };
         let mut events = Vec::new();
         if let Some(id) = self.own(&lease.expired) {
-            events.push(StoreEvent::Gone { key: key.clone(), id, loss: Loss::Gone });
+            events.push(self.gone(&key, id, lease, Loss::Gone));
         }
         if lease.passed.is_some()
             && let Some(id) = self.own(&Some(holder.clone()))
@@ -186,6 +186,14 @@ impl Hints {
             });
         }
         events
+    }
+
+    /// Every loss moves the token; a change that does not tell it was made by hand, and everybody asks.
+    fn gone(&self, key: &LockKey, id: AcquisitionId, lease: &Traces, loss: Loss) -> StoreEvent {
+        match lease.token.as_ref().and_then(Bson::as_i64).and_then(|token| u64::try_from(token).ok()) {
+            Some(token) => StoreEvent::Gone { key: key.clone(), id, token: FencingToken::new(token), loss },
+            None => StoreEvent::Gap,
+        }
     }
 
     fn own(&self, id: &Option<Bson>) -> Option<AcquisitionId> {

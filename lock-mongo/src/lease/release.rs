@@ -13,8 +13,9 @@ use super::{
 };
 
 impl Layout {
-    /// One release, or leaving. The own ticket goes first, or a release could grant to the releaser; then the lease, if the acquisition holds it unexpired, is
-    /// the first waiter's, or nobody's. Changes nothing if there is neither.
+    /// One release, or leaving. The own ticket goes first, or a release could grant to the releaser; then the lease, if it is the acquisition's, is
+    /// the first waiter's, or nobody's. So is an expired one that nobody has taken: a renewal that began in time and stalled could still revive it, for nobody.
+    /// But that was no release, and is not remembered as one. Changes nothing if there is neither.
     pub(crate) fn release(&self, id: &AcquisitionId, hold_at_least: Option<Duration>, clock: Clock) -> Vec<Document> {
         self.give_up(id, hold_at_least, clock, false)
     }
@@ -45,8 +46,9 @@ impl Layout {
         let steps = if is_held {
             vec![(PASS, doc! { "$and": pass })]
         } else {
-            pass.push(self.held_by(id).into());
-            vec![(PASS, doc! { "$and": pass }), (FREE, self.held_by(id)), (DROP, self.has_ticket(id))]
+            let is_own = doc! { "$eq": [self.value(LOCK_ID), literal(id.as_str())] };
+            pass.push(is_own.clone().into());
+            vec![(PASS, doc! { "$and": pass }), (FREE, is_own), (DROP, self.has_ticket(id))]
         };
         let findings = [(LIVE, self.others(id)), (HEAD, doc! { "$first": self.value(LIVE) })];
 
@@ -55,6 +57,14 @@ impl Layout {
         let rest = doc! { "$slice": [self.value(LIVE), 1, i32::MAX] };
         let others = unless_empty(self.value(LIVE));
         let or_nothing = |value: &str| doc! { "$ifNull": [value, removed()] }.into();
+        let in_time = |then: Bson, otherwise: Bson| -> Bson {
+            if is_held {
+                return then;
+            }
+            doc! { "$cond": [{ "$gt": [self.value(EXPIRES_AT), "$$NOW"] }, then, otherwise] }.into()
+        };
+        let same = |field| Bson::from(self.value(field));
+        let is_lost = literal(id.as_str());
         let passed = [
             (LOCK_ID, (&*head.id).into()),
             (TOKENS, (&*head.tokens).into()),
@@ -64,17 +74,22 @@ impl Layout {
             (EXPIRES_AT, doc! { "$add": ["$$NOW", &head.claim] }.into()),
             (TTL, (&*head.claim).into()),
             (CLOSED_UNTIL, removed()),
-            (EXPIRED, removed()),
+            (EXPIRED, in_time(removed(), is_lost.clone())),
             (OWNER, or_nothing(&head.owner)),
             (META, or_nothing(&head.meta)),
             (LAST_RELEASED, literal(id.as_str())),
             (RELEASED, self.released_too(id)),
         ];
-        let freed = self.freed(id, closed);
+        let mut freed = self.freed(id, closed).to_vec();
+        if !is_held {
+            freed.push((EXPIRED, in_time(same(EXPIRED), is_lost)));
+        }
         let mut change = doc! {};
         for (field, passed) in passed {
-            let freed = freed.iter().find(|(freed, _)| *freed == field).map(|(_, new)| new.clone());
-            let same = self.value(field).into();
+            let remembers = matches!(field, LAST_RELEASED | RELEASED);
+            let new = |new: Bson| if remembers { in_time(new, same(field)) } else { new };
+            let freed = freed.iter().find(|(freed, _)| *freed == field).map(|(_, freed)| new(freed.clone()));
+            let (passed, same) = (new(passed), same(field));
             let new = match freed {
                 Some(freed) if is_held => self.when(&[(PASS, passed)], freed),
                 Some(freed) => self.when(&[(PASS, passed), (FREE, freed)], same),

@@ -25,6 +25,7 @@ pub(super) fn add(checks: &mut Checks<'_>) {
     checks.add("C5_tokens_increase_across_blocks_of_waiters", blocks);
     checks.add("R12_leaving_passes_a_crossed_grant_on", crossed);
     checks.add("R12_leaving_is_one_step_and_spares_the_holder", leaving);
+    checks.add("R12_an_expired_lease_is_given_up_for_good", expired);
     checks.add("R12_repeated_release_passes_nothing_on", repeated);
     checks.add("R13_minimum_hold_grants_nobody", minimum_hold);
     checks.add("R8_places_wait_for_their_windows", windows);
@@ -190,6 +191,30 @@ async fn leaving(world: World) {
     assert_eq!(release(&store, &c).await, Released);
     assert_eq!(release(&store, &d).await, Released);
     assert_eq!(holder(&store, &key).await, None);
+}
+
+/// A renewal that began before the expiry and stalled would find nothing to revive any more.
+async fn expired(world: World) {
+    let ([store, _], name) = two_stores(&world).await;
+    let key = key();
+    let [a, b, c] = [(); 3].map(|()| claim(&key));
+    granted(&store, &a, SHORT).await;
+    opened(&store, &key).await;
+    assert_eq!(record(&world, &name, &key).await.get_str("lockId").unwrap(), a.id().as_str());
+    assert_eq!(release(&store, &a).await, AlreadyLost);
+    let left = record(&world, &name, &key).await;
+    assert!(!left.contains_key("lockId") && !left.contains_key("released") && !left.contains_key("owner"), "{left}");
+    assert_eq!(left.get_str("expired").unwrap(), a.id().as_str());
+    assert_eq!(release(&store, &a).await, AlreadyLost, "repeated");
+
+    // Who waits gets it, as after a release.
+    granted(&store, &b, SHORT).await;
+    queued(&store, &c).await;
+    opened(&store, &key).await;
+    assert_eq!(release(&store, &b).await, AlreadyLost);
+    assert_eq!(holder(&store, &key).await.as_ref(), Some(c.id()));
+    assert_eq!(release(&store, &b).await, AlreadyLost, "what passed it on was no release");
+    assert_eq!(release(&store, &c).await, Released);
 }
 
 async fn repeated(world: World) {

@@ -29,8 +29,8 @@ impl Heard {
                 let id = id.as_str().replace(&self.provider.to_string(), "own");
                 format!("granted {id} {} {} until {}", grant.token, grant.tokens, until.as_millis())
             }
-            StoreEvent::Gone { id, loss, .. } => {
-                format!("gone {} {}", id.as_str().replace(&self.provider.to_string(), "own"), loss.as_str())
+            StoreEvent::Gone { id, token, loss, .. } => {
+                format!("gone {} {} by {token}", id.as_str().replace(&self.provider.to_string(), "own"), loss.as_str())
             }
             StoreEvent::Gap => "gap".into(),
             _ => "unknown".into(),
@@ -75,17 +75,19 @@ fn a_grant_is_told_with_its_block_and_end() {
 fn losses_are_told() {
     let heard = Heard::new();
     let forced = doc! { "revoked": heard.own("a"), "token": 8_i64 };
-    assert_eq!(heard.told(UPDATE, "k", forced.clone()), ["gone own-a force_released", "freed k"]);
+    assert_eq!(heard.told(UPDATE, "k", forced.clone()), ["gone own-a force_released by 8", "freed k"]);
     let mut whole = forced.clone();
     whole.extend(doc! { "released": "b", "lastForced": 7_i64 });
-    assert_eq!(heard.told(REPLACE, "k", whole.clone()), ["gone own-a force_released", "freed k"]);
+    assert_eq!(heard.told(REPLACE, "k", whole.clone()), ["gone own-a force_released by 8", "freed k"]);
     // Long ago: others have held it since.
     whole.insert("token", 11_i64);
     assert_eq!(heard.told(REPLACE, "k", whole), ["freed k"]);
     assert_eq!(heard.told(UPDATE, "k", doc! { "revoked": "others", "token": 8_i64 }), ["freed k"]);
 
     let taken_over = doc! { "holder": "b", "token": 9_i64, "expired": heard.own("a") };
-    assert_eq!(heard.told(UPDATE, "k", taken_over), ["gone own-a gone"]);
+    assert_eq!(heard.told(UPDATE, "k", taken_over), ["gone own-a gone by 9"]);
+    let by_hand = doc! { "holder": "b", "expired": heard.own("a") };
+    assert_eq!(heard.told(UPDATE, "k", by_hand), ["gap"]);
 }
 
 #[test]

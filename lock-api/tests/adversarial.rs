@@ -534,13 +534,13 @@ async fn c13_a_loss_of_an_earlier_lease_of_the_same_claim_is_not_that_of_the_pre
     let guard = provider.acquire("k").await.unwrap();
     store.called(Op::Watch, 1).await;
     quiet().await;
-    let (key, id) = (LockKey::new("k").unwrap(), store.records.lock().unwrap()["k"].id.clone());
+    let (key, id) = (LockKey::new("k").unwrap(), store.records.lock().unwrap().values().next().unwrap().id.clone());
     // What a take-over of the own, expired lease says: the token of the present one.
     let gone = |token| StoreEvent::Gone { key: key.clone(), id: id.clone(), token, loss: Loss::Gone };
-    store.push(gone(guard.token()));
+    store.push(gone(guard.fencing_token()));
     quiet().await;
     assert_eq!(guard.loss(), None);
-    store.push(gone(FencingToken::new(guard.token().get() + 1)));
+    store.push(gone(FencingToken::new(guard.fencing_token().get() + 1)));
     quiet().await;
     assert_eq!(guard.loss(), Some(Loss::Gone));
 }

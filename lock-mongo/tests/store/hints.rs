@@ -7,7 +7,7 @@ use distlock_api::ReleaseOutcome::Released;
 use distlock_api::store::{
     AcquisitionId, Attempt, Claim, EventStream, LeaseStore, ProviderId, Release, Renewal, StoreEvent, Watch,
 };
-use distlock_api::{AcquireOptions, ErrorKind, LockKey, Loss};
+use distlock_api::{AcquireOptions, ErrorKind, FencingToken, LockKey, Loss};
 use distlock_mongo::mongodb::bson::{Document, doc};
 use distlock_mongo::{MongoProvider, MongoStore};
 use futures_util::{StreamExt, TryStreamExt};
@@ -104,9 +104,14 @@ async fn losses(world: World) {
         let mut events = listen(&store, me).await;
         let [a, b] = [(); 2].map(|()| own(&key, me));
         store.try_acquire(&attempt(&a, remarks)).await.unwrap();
+        let token = async || admin(&store).inspect(&key).await.unwrap().unwrap().token.get();
+        let gone = |claim: &Claim, token, loss| {
+            let (key, id) = (key.clone(), claim.id().clone());
+            StoreEvent::Gone { key, id, token: FencingToken::new(token), loss }
+        };
+        let last = token().await;
         admin(&store).force_release(&key, "test").await.unwrap().unwrap();
-        let gone = |claim: &Claim, loss| StoreEvent::Gone { key: key.clone(), id: claim.id().clone(), loss };
-        assert_eq!(next(&mut events).await, gone(&a, Loss::ForceReleased));
+        assert_eq!(next(&mut events).await, gone(&a, last + 1, Loss::ForceReleased));
         assert_eq!(next(&mut events).await, StoreEvent::Freed { key: key.clone() });
         // Somebody else's: the key is free, that is all.
         store.try_acquire(&attempt(&claim(&key), remarks)).await.unwrap();
@@ -119,7 +124,7 @@ async fn losses(world: World) {
         opened(&store, &key).await;
         let thief = claim(&key);
         store.try_acquire(&attempt(&thief, remarks)).await.unwrap();
-        assert_eq!(next(&mut events).await, gone(&b, Loss::Gone));
+        assert_eq!(next(&mut events).await, gone(&b, token().await, Loss::Gone));
         // The traces stay in the record, and are told no more.
         assert_eq!(release(&store, &thief).await, Released);
         store.try_acquire(&attempt(&claim(&key), remarks)).await.unwrap();

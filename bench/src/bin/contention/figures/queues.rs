@@ -14,13 +14,24 @@ use crate::worker::protocol::Contend;
 const RATE: &str = "acquisitions";
 const WAIT_P50: &str = "wait, p50";
 const WAIT_P99: &str = "wait, p99";
+/// The last one tells how even waits can be on the machine, and with it what the 99th percentile owes to its scheduler.
+const WITH_MUTEX: [Contender; 5] = {
+    let [a, b, c, d] = Contender::LOCKS;
+    [a, b, c, d, Contender::Mutex]
+};
+
 const LEAST_PROCESS: &str = "least process / even share";
 
 /// B5.
 pub(super) async fn one_process(bench: &Bench<'_>) -> Outcome<Figure> {
     let mut figure = bench.figure(5, "64 waiters in one process, hold 0, in-process hand-off on");
-    run(bench, &mut figure, 1, 64).await?;
+    run(bench, &mut figure, &WITH_MUTEX, 1, 64).await?;
     judge_rate(&mut figure, Bound::Least(100.0));
+    let mutex = |what| figure.median(Contender::Mutex, what);
+    let evenness = mutex(WAIT_P99) / mutex(WAIT_P50);
+    figure.note(format!(
+        "A bare mutex in the same process, with no lock service at all: p99 {evenness:.2} × its own median wait."
+    ));
     let (p50, p99) = (figure.median(Contender::Ours, WAIT_P50), figure.median(Contender::Ours, WAIT_P99));
     figure.judge_ratio(WAIT_P99, p99, "ms", ("our median wait".to_owned(), p50), Bound::Most(2.0));
     Ok(figure)
@@ -29,7 +40,7 @@ pub(super) async fn one_process(bench: &Bench<'_>) -> Outcome<Figure> {
 /// B6.
 pub(super) async fn four_processes(bench: &Bench<'_>) -> Outcome<Figure> {
     let mut figure = bench.figure(6, "4 processes × 16 waiters, one key, hold 0");
-    run(bench, &mut figure, 4, 16).await?;
+    run(bench, &mut figure, &Contender::LOCKS, 4, 16).await?;
     judge_rate(&mut figure, Bound::Least(20.0));
     figure.judge(LEAST_PROCESS, figure.median(Contender::Ours, LEAST_PROCESS), "", Bound::Least(0.5));
     Ok(figure)
@@ -40,11 +51,17 @@ fn judge_rate(figure: &mut Figure, bound: Bound) {
     figure.judge_ratio(RATE, figure.median(Contender::Ours, RATE), "/s", best, bound);
 }
 
-async fn run(bench: &Bench<'_>, figure: &mut Figure, processes: usize, waiters: usize) -> Outcome<()> {
+async fn run(
+    bench: &Bench<'_>,
+    figure: &mut Figure,
+    contenders: &[Contender],
+    processes: usize,
+    waiters: usize,
+) -> Outcome<()> {
     let (rounds, length) = bench.choose((2, 3), (5, 5));
     for round in 0..rounds {
         bench.progress(format_args!("round {} of {rounds}", round + 1));
-        for who in rotated(&Contender::LOCKS, round) {
+        for who in rotated(contenders, round) {
             let key = format!("queue-{processes}-{round}");
             let task = Contend { key, waiters, hold_ms: 0, every_turn: false, log: false };
             let specs = bench.contenders(who, Settings::new(true), processes, &task);

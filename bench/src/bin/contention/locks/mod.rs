@@ -3,6 +3,7 @@
 mod distributed_lock;
 mod mongo_lock;
 mod mongodb_lock;
+mod mutex;
 pub mod ours;
 pub mod raw;
 
@@ -38,6 +39,8 @@ pub enum Contender {
     MongoLock,
     /// Two writes by hand, that nobody may contend for.
     Raw,
+    /// A mutex of one process, without a server.
+    Mutex,
 }
 
 impl Contender {
@@ -54,6 +57,7 @@ impl Contender {
             Self::MongodbLock => "mongodb-lock",
             Self::MongoLock => "mongo-lock",
             Self::Raw => "raw driver",
+            Self::Mutex => "tokio Mutex",
         }
     }
 
@@ -65,6 +69,7 @@ impl Contender {
             Self::MongodbLock => "bench_mongodb_lock",
             Self::MongoLock => "bench_mongo_lock",
             Self::Raw => "bench_raw",
+            Self::Mutex => "none",
         }
     }
 
@@ -73,7 +78,7 @@ impl Contender {
         match self {
             Self::Ours | Self::MongoLock => Some("locks"),
             Self::DistributedLock => Some("DistributedLocks"),
-            Self::MongodbLock | Self::Raw => None,
+            Self::MongodbLock | Self::Raw | Self::Mutex => None,
         }
     }
 }
@@ -143,6 +148,9 @@ pub async fn connect(who: Contender, uri: &str, settings: Settings, monitor: &Ar
     if who == Contender::MongoLock {
         return mongo_lock::connect(uri, database, settings, Arc::clone(monitor)).await;
     }
+    if who == Contender::Mutex {
+        return Ok(mutex::new());
+    }
     // Nothing else tells when a release of `mongodb-lock` is over.
     let counted = settings.counted || who == Contender::MongodbLock;
     let client = client(uri, counted.then_some(monitor)).await?;
@@ -150,7 +158,7 @@ pub async fn connect(who: Contender, uri: &str, settings: Settings, monitor: &Ar
         Contender::Ours => ours::connect(&client, database, settings).await?,
         Contender::DistributedLock => distributed_lock::new(&client, database, settings),
         Contender::MongodbLock => mongodb_lock::connect(&client, database, Arc::clone(monitor)).await?,
-        Contender::MongoLock | Contender::Raw => raw::new(&client, database),
+        Contender::MongoLock | Contender::Raw | Contender::Mutex => raw::new(&client, database),
     })
 }
 

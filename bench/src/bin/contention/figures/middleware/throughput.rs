@@ -17,7 +17,7 @@ const SHARE: &str = "requests, share of the bare service's";
 
 pub(in crate::figures) async fn run(bench: &Bench<'_>) -> Outcome<Figure> {
     let mut figure = Figure::new(Id::T(2), "throughput over TCP with 10,000 random keys, memory backend", bench.quick);
-    let (rounds, millis) = bench.choose((5, 500), (25, 1_500));
+    let (rounds, millis) = bench.choose((15, 200), (101, 400));
     let (server, address) = in_memory(bench, 0).await?;
     for round in 0..rounds {
         bench.progress(format_args!("round {} of {rounds}", round + 1));

@@ -52,12 +52,15 @@
 //! for something says what it waited for.
 //!
 //! # Features
-//! * `mongodb`: real MongoDB servers for fixtures and the faults that such a server injects itself.
+//! * `containers`: [any service in a container](container) for fixtures, with pauses, kills, restarts and network cuts.
+//! * `mongodb` (with `containers`): real MongoDB servers for fixtures and the faults that such a server injects itself.
 
 mod check;
 mod checks;
 mod child;
 mod clause;
+#[cfg(feature = "containers")]
+pub mod container;
 mod context;
 mod controls;
 mod disturbed;
@@ -91,6 +94,10 @@ pub use fixture::{Client, Fixture, FixtureError};
 pub use level::Level;
 pub use profile::Profile;
 pub use runner::{Outcome, Report, examine, run, run_one};
+
+/// For the images of a [`container::Service`].
+#[cfg(feature = "containers")]
+pub use testcontainers;
 
 /// For implementing [`Fixture`] and [`Controls`].
 pub use distlock_api::async_trait;

@@ -76,8 +76,8 @@
 //! |---|---|---|
 //! | acquire, queue up, ask again | `findAndModify` | two for a caller that waits, if the key was free when this process last saw it, and is not |
 //! | release, hand over, leave | `findAndModify` | the hand-over is the release: it grants to the first waiter. Two, if nobody waited at the grant, and somebody does now |
-//! | renew up to 350 leases | `update` | and a `find` if not all could be renewed |
-//! | refresh up to 350 tickets | `update`, `find` | |
+//! | renew up to 360 leases | `update` | and a `find` if not all could be renewed |
+//! | refresh up to 360 tickets | `update`, `find` | |
 //! | count the waiters | `find` | |
 //! | lock a document and bring it | `findAndModify` | [`DocumentLocks::lock`]; once more if a release has granted it |
 //! | commit, save | `findAndModify` | and a `find` if the lock was lost, or the reply of an earlier try |

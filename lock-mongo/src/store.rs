@@ -27,7 +27,7 @@ use crate::renewal;
 use crate::topology::{Deployment, Topology};
 
 /// How many leases or tickets one update renews: bigger ones hold up everybody else's writes (R14).
-const RENEW_BATCH: NonZeroUsize = NonZeroUsize::new(350).expect("not zero");
+const RENEW_BATCH: NonZeroUsize = NonZeroUsize::new(360).expect("not zero");
 
 /// Leases in a lock collection, one record per key, or in the documents of another one. Under an engine it is a [`MongoProvider`](crate::MongoProvider); by itself it is for those who compose
 /// their own. Made by [`MongoProviderBuilder::build_store`](crate::MongoProviderBuilder::build_store) and

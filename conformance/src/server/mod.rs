@@ -40,13 +40,14 @@ mod faketime;
 mod fetch;
 mod given;
 mod local;
-mod owner;
 mod replica_set;
 mod settings;
 pub(crate) mod shared;
 mod turn;
 
 use std::fmt;
+
+use crate::container::engine::Running;
 
 pub use self::error::ServerError;
 pub use self::faketime::faketime_library;
@@ -99,7 +100,7 @@ pub struct MongoServer {
 enum Backing {
     /// Somebody else ends it: the user, or the keeper of a shared one.
     Given,
-    Container(docker::Container),
+    Container(Running),
     Processes(Vec<local::Process>),
 }
 

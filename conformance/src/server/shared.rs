@@ -13,9 +13,9 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 use tokio::time::{Instant, sleep};
 
-use super::owner::start_time;
 use super::turn::Turn;
 use super::{MongoServer, Topology, fetch};
+use crate::container::owner::start_time;
 
 /// The environment variable with a keeper's job.
 const VARIABLE: &str = "DISTLOCK_CONFORMANCE_KEEPER";

@@ -5,7 +5,7 @@ use std::io::{ErrorKind, Write};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use super::owner::start_time;
+use crate::container::owner::start_time;
 
 const POLL: Duration = Duration::from_millis(20);
 

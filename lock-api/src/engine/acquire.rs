@@ -16,7 +16,8 @@ use crate::provider::Busy;
 use crate::store::{AcquireOp, Attempt, BusyReply, Claim, Grant, QueueStanding, Reply, Standing, Ticket};
 use crate::token::FencingToken;
 
-use super::lease::{self, HeldLease, Lease};
+use super::held::HeldLease;
+use super::lease::{self, Lease};
 use super::pace;
 use super::places::{Anchor, News, Seat, Told};
 use super::settle::Attempting;

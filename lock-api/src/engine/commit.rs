@@ -13,7 +13,8 @@ use crate::guard::{Loss, ReleaseOutcome};
 use crate::store::{Write, WriteOp, Written};
 use crate::token::FencingToken;
 
-use super::lease::{HeldLease, Lease};
+use super::held::HeldLease;
+use super::lease::Lease;
 use super::registry::End;
 use super::{Engine, guarded, pace};
 

@@ -5,21 +5,18 @@ use std::time::Duration;
 
 use tokio::runtime::Handle;
 use tokio::sync::Notify;
-use tokio::time::{Instant, sleep_until, timeout};
+use tokio::time::Instant;
 
 use crate::contention::HandOff;
-use crate::guard::{HeldLock, LockGuard, Loss, LostSignal, ReleaseFuture, ReleaseOutcome};
+use crate::guard::Loss;
 use crate::holder::Holder;
 use crate::key::LockKey;
 use crate::options::LeaseTerms;
-use crate::store::{Claim, Grant, Renewal, Standing, WriteOp};
+use crate::store::{Claim, Grant, Renewal, Standing};
 use crate::token::FencingToken;
 
-use super::commit::CommitJob;
 use super::pace::Relay;
-use super::release::ReleaseJob;
 use super::turns::Turn;
-use super::{Engine, guarded};
 
 /// A granted lease, from the grant until nothing of it is left. It may be held by several guards of this process in turn, each with a token
 /// of its own (R21).
@@ -32,7 +29,7 @@ pub(super) struct Lease {
     home: Handle,
     state: Mutex<State>,
     /// Wakes whoever awaits the loss, when the lease is lost or is not held any more.
-    changed: Notify,
+    pub(super) changed: Notify,
 }
 
 struct State {
@@ -173,7 +170,7 @@ impl Lease {
     }
 
     /// How the lease stands for the guard with this token.
-    fn look_for(&self, token: FencingToken, now: Instant) -> Seen {
+    pub(super) fn look_for(&self, token: FencingToken, now: Instant) -> Seen {
         let state = self.state();
         if state.token == token && state.in_hand { self.see(state, now) } else { Seen::Over }
     }
@@ -270,7 +267,7 @@ impl Lease {
 
     /// Takes the lease out of its guard's hand, with its turn, to go to the next caller of this process; none if it must be released: it is not held
     /// any more, has no token left, or others shall have it now (R21).
-    fn hand_on(&self, now: Instant, limits: &HandOff) -> Option<Turn> {
+    pub(super) fn hand_on(&self, now: Instant, limits: &HandOff) -> Option<Turn> {
         let mut state = self.state();
         // What is never renewed lasts one ttl, and whoever comes next has asked for a whole one.
         let may = self.terms.hold_at_least.is_none()
@@ -287,14 +284,14 @@ impl Lease {
     }
 
     /// Nobody wanted it: the guard that let it go releases it.
-    fn take_back(&self, turn: Turn) {
+    pub(super) fn take_back(&self, turn: Turn) {
         let mut state = self.state();
         state.in_hand = true;
         state.turn = Some(turn);
     }
 
     /// Nobody took it: it is released, and no guard has to do with that.
-    fn lay_down(&self, turn: Turn) {
+    pub(super) fn lay_down(&self, turn: Turn) {
         self.state().turn = Some(turn);
     }
 
@@ -329,12 +326,12 @@ impl Lease {
     }
 
     /// Whether the store is to be asked now who else waits.
-    fn asks_who_waits(&self, now: Instant, limits: &HandOff) -> bool {
+    pub(super) fn asks_who_waits(&self, now: Instant, limits: &HandOff) -> bool {
         self.state().relay.asks(now, limits)
     }
 
     /// Who else waits, as a question that was sent then was answered.
-    fn others(&self, sent: Instant, others: bool) {
+    pub(super) fn others(&self, sent: Instant, others: bool) {
         self.state().relay.told(sent, others);
     }
 
@@ -374,239 +371,6 @@ impl State {
 /// two readings of the store's clock, less the margin. A store that promises more than the ttl is not believed.
 pub(super) fn deadline(sent: Instant, remaining: Duration, terms: &LeaseTerms) -> Instant {
     sent + remaining.min(terms.ttl).saturating_sub(terms.margin)
-}
-
-/// What the engine keeps behind a guard.
-pub(super) struct HeldLease {
-    engine: Arc<Engine>,
-    lease: Arc<Lease>,
-    token: FencingToken,
-    released: bool,
-}
-
-impl HeldLease {
-    pub(super) fn new(engine: Arc<Engine>, lease: Arc<Lease>, token: FencingToken) -> Self {
-        Self { engine, lease, token, released: false }
-    }
-
-    /// As the guard of a plain lock.
-    pub(super) fn into_guard(self) -> LockGuard {
-        let (key, token) = (self.lease.key().clone(), self.token);
-        LockGuard::new(key, token, Box::new(self))
-    }
-
-    fn loss_seen(&self) -> Option<Loss> {
-        let Seen::Lost { loss, fresh } = self.lease.look_for(self.token, Instant::now()) else { return None };
-        if fresh {
-            self.engine.bury(&self.lease, loss);
-        }
-        Some(loss)
-    }
-
-    /// Gives the lease up: to the next caller of this process, or to the store by the job that comes back.
-    fn give_up(&mut self, hold: Option<Duration>) -> GivenUp {
-        self.released = true;
-        if self.loss_seen().is_some() {
-            return GivenUp::Lost;
-        }
-        if self.hand_on() {
-            return GivenUp::HandedOn;
-        }
-        match self.engine.begin_release(&self.lease, hold) {
-            Some(job) => GivenUp::Releasing(job),
-            None => {
-                // It may have been lost while nobody was found to hand it to: then its turn was not with it.
-                self.lease.pass_turn();
-                GivenUp::Lost
-            }
-        }
-    }
-
-    fn hand_on(&self) -> bool {
-        let Some(limits) = &self.engine.config.hand_off else { return false };
-        if self.engine.closed.is_cancelled() {
-            return false;
-        }
-        let now = Instant::now();
-        let Some(turn) = self.lease.hand_on(now, limits) else { return false };
-        match turn.hand_on(Baton::new(&self.engine, &self.lease)) {
-            Ok(()) => {
-                if self.lease.asks_who_waits(now, limits) {
-                    self.engine.ask_who_waits(&self.lease);
-                }
-                true
-            }
-            Err(turn) => {
-                self.lease.take_back(turn);
-                false
-            }
-        }
-    }
-
-    pub(super) fn lease(&self) -> &Arc<Lease> {
-        &self.lease
-    }
-
-    pub(super) fn engine(&self) -> &Arc<Engine> {
-        &self.engine
-    }
-
-    pub(super) fn token(&self) -> FencingToken {
-        self.token
-    }
-
-    /// Makes a commit of it, which sees to the lease from now on; none if it is lost.
-    pub(super) fn begin_commit(&mut self, op: Arc<dyn WriteOp>) -> Option<CommitJob> {
-        let held = self.loss_seen().is_none() && self.lease.begin_commit(Instant::now());
-        if held {
-            self.released = true;
-            return Some(CommitJob::new(self.engine.clone(), self.lease.clone(), self.token, op));
-        }
-        None
-    }
-
-    fn release_holding(&mut self, hold: Option<Duration>) -> ReleaseFuture {
-        match self.give_up(hold) {
-            GivenUp::Releasing(job) => ReleaseFuture::running(job.run()),
-            GivenUp::HandedOn => ReleaseFuture::done(Ok(ReleaseOutcome::Released)),
-            GivenUp::Lost => ReleaseFuture::done(Ok(ReleaseOutcome::AlreadyLost)),
-        }
-    }
-}
-
-/// What became of a lease whose guard let it go.
-enum GivenUp {
-    Releasing(ReleaseJob),
-    HandedOn,
-    Lost,
-}
-
-impl HeldLock for HeldLease {
-    fn valid_until(&self) -> Option<Instant> {
-        Some(self.lease.deadline())
-    }
-
-    fn loss(&self) -> Option<Loss> {
-        self.loss_seen()
-    }
-
-    fn lost(&self) -> LostSignal {
-        LostSignal::new(lost(Arc::downgrade(&self.engine), self.lease.clone(), self.token))
-    }
-
-    fn release(mut self: Box<Self>) -> ReleaseFuture {
-        let hold = self.lease.terms().hold_at_least;
-        self.release_holding(hold)
-    }
-
-    fn discard(mut self: Box<Self>) -> ReleaseFuture {
-        self.release_holding(None)
-    }
-
-    fn abandon(mut self: Box<Self>) {
-        self.released = true;
-        if self.loss_seen().is_some() {
-            return;
-        }
-        match self.engine.begin_release(&self.lease, None) {
-            Some(job) => job.abandon(),
-            None => self.lease.pass_turn(),
-        }
-    }
-}
-
-impl Drop for HeldLease {
-    fn drop(&mut self) {
-        if !self.released
-            && let GivenUp::Releasing(job) = self.give_up(self.lease.terms().hold_at_least)
-        {
-            job.run_in_background();
-        }
-    }
-}
-
-/// A lease on its way from one guard of this process to the next. Dropped on the way it is released.
-#[derive(Clone)]
-pub(super) struct Baton {
-    engine: Arc<Engine>,
-    lease: Arc<Lease>,
-}
-
-impl Baton {
-    fn new(engine: &Arc<Engine>, lease: &Arc<Lease>) -> Self {
-        Self { engine: engine.clone(), lease: lease.clone() }
-    }
-
-    pub(super) fn lease(&self) -> &Arc<Lease> {
-        &self.lease
-    }
-
-    /// Nobody takes it: it goes back to the store, and its turn to whoever comes meanwhile.
-    pub(super) fn lay_down(self, turn: Turn) {
-        self.lease.lay_down(turn);
-        match self.release() {
-            Some(job) => job.run_in_background(),
-            None => self.lease.pass_turn(),
-        }
-    }
-
-    /// The release that is now due; none if the lease was lost on the way.
-    pub(super) fn release(&self) -> Option<ReleaseJob> {
-        if self.engine.look(&self.lease).is_some() {
-            return None;
-        }
-        self.engine.begin_release(&self.lease, None)
-    }
-}
-
-impl Engine {
-    /// Ends the time of a lease's renewals, and makes the release that is now due; none if the lease was lost before.
-    pub(super) fn begin_release(self: &Arc<Self>, lease: &Arc<Lease>, hold: Option<Duration>) -> Option<ReleaseJob> {
-        match lease.begin_release() {
-            Begun::Releasing => {
-                self.registry().releasing(lease);
-                Some(ReleaseJob::new(self.clone(), lease.clone(), hold))
-            }
-            Begun::Lost => None,
-        }
-    }
-
-    /// Asks in the background whether other processes wait for a lease that is being handed on.
-    fn ask_who_waits(self: &Arc<Self>, lease: &Arc<Lease>) {
-        let (engine, lease) = (self.clone(), lease.clone());
-        let home = lease.home().clone();
-        self.spawn(&home, async move {
-            let (sent, bound) = (Instant::now(), engine.config.request_timeout);
-            let answer =
-                timeout(bound, guarded(engine.store.waiters(lease.claim(), engine.config.store_timeout()))).await;
-            // Who cannot be asked is taken to be there.
-            lease.others(sent, !matches!(answer, Ok(Ok(0))));
-        });
-    }
-}
-
-/// Resolves at the loss: by its own timer at the deadline, so that neither a hung renewal nor a dead keeper delays it (C4).
-async fn lost(engine: std::sync::Weak<Engine>, lease: Arc<Lease>, token: FencingToken) -> Loss {
-    loop {
-        let mut changed = std::pin::pin!(lease.changed.notified());
-        changed.as_mut().enable();
-        match lease.look_for(token, Instant::now()) {
-            Seen::Lost { loss, fresh } => {
-                if let (true, Some(engine)) = (fresh, engine.upgrade()) {
-                    engine.bury(&lease, loss);
-                }
-                return loss;
-            }
-            Seen::HeldUntil(deadline) => tokio::select! {
-                () = sleep_until(deadline) => {}
-                () = changed => {}
-            },
-            Seen::Undecided => changed.await,
-            Seen::Over => break,
-        }
-    }
-    drop((engine, lease));
-    std::future::pending().await
 }
 
 #[cfg(test)]

@@ -7,6 +7,7 @@
 //! | `turns` | who of this process may ask the store for a key, first come, first served, and who gets a lease that is handed on |
 //! | `places` | what is known of a claim that asks or waits in the store's queue |
 //! | `lease` | the life of one lease: held, releasing, ended, lost – and its deadline |
+//! | `held` | what is behind the guards of a lease: losing it, handing it on, giving it back |
 //! | `registry` | which leases are alive, when each is due, and the accounting |
 //! | `keeper` | the one task that renews all leases and refreshes all tickets in batches, and notices missed deadlines |
 //! | `via` | the same engine for typed styles: their operations in the place of the store's |
@@ -22,6 +23,7 @@
 
 mod acquire;
 mod commit;
+mod held;
 mod keeper;
 mod lease;
 mod pace;

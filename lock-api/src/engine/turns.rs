@@ -14,7 +14,7 @@ use tokio::sync::{Notify, oneshot};
 
 use crate::key::LockKey;
 
-use super::lease::Baton;
+use super::held::Baton;
 
 const SHARDS: usize = 16;
 

@@ -14,7 +14,7 @@ use crate::store::{Claim, WriteOp, Written};
 use crate::token::FencingToken;
 
 use super::commit;
-use super::lease::HeldLease;
+use super::held::HeldLease;
 
 /// The answer to [`LeaseProvider::acquire_via`](crate::LeaseProvider::acquire_via).
 #[derive(Debug)]

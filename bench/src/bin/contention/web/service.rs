@@ -20,6 +20,7 @@ use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 use tokio::net::TcpListener;
 use tokio::task::JoinHandle;
+use tower::layer::util::Identity;
 
 use crate::Outcome;
 use crate::locks::{Locks, PATIENCE};
@@ -28,6 +29,9 @@ use crate::locks::{Locks, PATIENCE};
 pub const BARE: &str = "/bare/";
 /// Paths with one; as long as the others.
 pub const LOCKED: &str = "/lock/";
+
+/// Paths behind a layer that does nothing; as long as the others.
+pub const IDLE: &str = "/idle/";
 
 /// How requests get their locks.
 pub enum Guard {
@@ -55,7 +59,9 @@ pub fn router(guard: Guard, work: Duration) -> Router {
             Router::new().route("/lock/{key}", post(call))
         }
     };
-    locked.route("/bare/{key}", post(plain))
+    // axum gives each layer of a route a box of its own, and each request clones them.
+    let idle = Router::new().route("/idle/{key}", post(plain)).route_layer(Identity::new());
+    locked.merge(idle).route("/bare/{key}", post(plain))
 }
 
 async fn working(time: Duration) -> Result<&'static str, StatusCode> {

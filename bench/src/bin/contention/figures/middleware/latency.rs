@@ -11,7 +11,7 @@ use tokio::runtime::Builder;
 use tokio::task::spawn_blocking;
 use tower::{Layer, service_fn};
 
-use super::{BARE, Bench, LOCKED, in_memory};
+use super::{BARE, Bench, IDLE, LOCKED, in_memory};
 use crate::Outcome;
 use crate::figures::Id;
 use crate::report::{Bound, Figure};
@@ -40,10 +40,12 @@ pub(in crate::figures) async fn run(bench: &Bench<'_>) -> Outcome<Figure> {
         figure.push(LOCKED, ADDED_TO_CALL, "µs", locked - bare);
         figure.push(DETACHED, ADDED_TO_CALL, "µs", detached - bare);
 
-        let [bare, locked] = over_tcp(&mut connection, requests).await?;
+        let [bare, locked, idle] = over_tcp(&mut connection, requests).await?;
         figure.push(BARE, TCP, "µs", bare);
         figure.push(LOCKED, TCP, "µs", locked);
+        figure.push(IDLE, TCP, "µs", idle);
         figure.push(LOCKED, ADDED_TO_TCP, "µs", locked - bare);
+        figure.push(IDLE, ADDED_TO_TCP, "µs", idle - bare);
     }
     server.kill().await?;
     for what in [ADDED_TO_CALL, ADDED_TO_TCP] {
@@ -80,10 +82,10 @@ fn calls(requests: usize) -> Outcome<[f64; 3]> {
     Ok(times.map(|times| quantile(&times, 0.5)))
 }
 
-/// Medians of requests over a connection, in µs: bare, locked.
-async fn over_tcp(connection: &mut Connection, requests: usize) -> Outcome<[f64; 2]> {
-    let paths = [service::BARE, service::LOCKED].map(|path| format!("{path}4711"));
-    let mut times = [const { Vec::new() }; 2];
+/// Medians of requests over a connection, in µs: bare, locked, idle.
+async fn over_tcp(connection: &mut Connection, requests: usize) -> Outcome<[f64; 3]> {
+    let paths = [service::BARE, service::LOCKED, service::IDLE].map(|path| format!("{path}4711"));
+    let mut times = [const { Vec::new() }; 3];
     for _ in 0..requests / 2 {
         for (path, times) in paths.iter().zip(&mut times) {
             let start = Instant::now();

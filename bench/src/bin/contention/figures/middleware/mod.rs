@@ -14,6 +14,8 @@ use crate::locks::{Contender, Settings};
 use crate::worker::protocol::{Serve, Task};
 
 const BARE: &str = "the bare service";
+/// axum's share of what any layer of a route costs.
+const IDLE: &str = "with a layer that does nothing";
 const LOCKED: &str = "with LockLayer";
 
 /// Starts a replica in a process of its own, and waits until it serves.

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::{BARE, Bench, LOCKED, in_memory};
+use super::{BARE, Bench, IDLE, LOCKED, in_memory};
 use crate::Outcome;
 use crate::figures::{Id, rotated};
 use crate::fleet;
@@ -14,6 +14,7 @@ const KEYS: u32 = 10_000;
 const CONNECTIONS: usize = 32;
 const RATE: &str = "requests";
 const SHARE: &str = "requests, share of the bare service's";
+const SHARE_OF_IDLE: &str = "requests, share of those with a layer that does nothing";
 
 pub(in crate::figures) async fn run(bench: &Bench<'_>) -> Outcome<Figure> {
     let mut figure = Figure::new(Id::T(2), "throughput over TCP with 10,000 random keys, memory backend", bench.quick);
@@ -21,9 +22,9 @@ pub(in crate::figures) async fn run(bench: &Bench<'_>) -> Outcome<Figure> {
     let (server, address) = in_memory(bench, 0).await?;
     for round in 0..rounds {
         bench.progress(format_args!("round {} of {rounds}", round + 1));
-        let mut rates = [f64::NAN; 2];
-        for place in rotated(&[0, 1], round) {
-            let (who, path) = [(BARE, service::BARE), (LOCKED, service::LOCKED)][place];
+        let mut rates = [f64::NAN; 3];
+        for place in rotated(&[0, 1, 2], round) {
+            let (who, path) = [(BARE, service::BARE), (LOCKED, service::LOCKED), (IDLE, service::IDLE)][place];
             let window = fleet::window(Duration::from_millis(millis));
             let path = move |random: &mut fastrand::Rng| format!("{path}{}", random.u32(0..KEYS));
             let load = load::run(&[address], CONNECTIONS, window, path).await?;
@@ -36,6 +37,8 @@ pub(in crate::figures) async fn run(bench: &Bench<'_>) -> Outcome<Figure> {
             figure.push(who, "p99", "ms", quantile(&load.times, 0.99));
         }
         figure.push(LOCKED, SHARE, "", rates[1] / rates[0]);
+        figure.push(IDLE, SHARE, "", rates[2] / rates[0]);
+        figure.push(LOCKED, SHARE_OF_IDLE, "", rates[1] / rates[2]);
     }
     server.kill().await?;
     figure.judge(SHARE, figure.median(LOCKED, SHARE), "", Bound::Least(0.95));

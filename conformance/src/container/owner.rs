@@ -15,7 +15,7 @@ const PID: &str = "distlock.test.pid";
 const STARTED: &str = "distlock.test.started";
 
 /// The labels for a container that belongs to this process.
-pub(super) fn labels() -> Vec<(&'static str, String)> {
+pub(crate) fn labels() -> Vec<(&'static str, String)> {
     let mut labels = vec![(MARK, "1".to_owned())];
     let pid = std::process::id();
     if let (Some(view), Some(started)) = (view(), start_time(pid)) {
@@ -25,7 +25,7 @@ pub(super) fn labels() -> Vec<(&'static str, String)> {
 }
 
 /// Removes the containers whose owner has died. Failures are left to the next run.
-pub(super) async fn remove_orphans(docker: &Docker) {
+pub(crate) async fn remove_orphans(docker: &Docker) {
     let Some(view) = view() else { return };
     let filters = HashMap::from([("label".to_owned(), vec![format!("{MARK}=1"), format!("{VIEW}={view}")])]);
     let options = ListContainersOptionsBuilder::new().all(true).filters(&filters).build();
@@ -59,7 +59,7 @@ fn view() -> Option<String> {
 }
 
 /// When a living process started, in clock ticks since boot: together with its id unique for a boot.
-pub(super) fn start_time(pid: u32) -> Option<String> {
+pub(crate) fn start_time(pid: u32) -> Option<String> {
     parse_start_time(&std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?)
 }
 

@@ -225,7 +225,7 @@ impl Engine {
 }
 
 /// Resolves at the loss: by its own timer at the deadline, so that neither a hung renewal nor a dead keeper delays it (C4).
-async fn lost(engine: std::sync::Weak<Engine>, lease: Arc<Lease>, token: FencingToken) -> Loss {
+pub(super) async fn lost(engine: std::sync::Weak<Engine>, lease: Arc<Lease>, token: FencingToken) -> Loss {
     loop {
         let mut changed = std::pin::pin!(lease.changed.notified());
         changed.as_mut().enable();

@@ -458,7 +458,8 @@ mod tests {
             for _ in 0..20_000 {
                 let lease = lease(ms(60_000), Instant::now(), Instant::now()).unwrap();
                 *lost.lock().unwrap() = Some(lease.clone());
-                let mut signal = Box::pin(super::lost(std::sync::Weak::new(), lease, FencingToken::new(7)));
+                let mut signal =
+                    Box::pin(crate::engine::held::lost(std::sync::Weak::new(), lease, FencingToken::new(7)));
                 let mut cx = Context::from_waker(Waker::noop());
                 here.wait();
                 let heard = signal.as_mut().poll(&mut cx).is_ready();

@@ -71,6 +71,7 @@ mod fixture;
 pub mod history;
 mod level;
 mod profile;
+pub mod proxy;
 mod recorder;
 mod report;
 mod runner;

@@ -12,6 +12,7 @@ mod lease;
 mod older;
 mod options;
 mod provider;
+mod proxied;
 mod queue;
 mod renewal;
 mod short_way;
@@ -112,6 +113,7 @@ fn trials(runtime: &Arc<Runtime>, servers: &[MongoServer]) -> Vec<Trial> {
         faults::add(&mut checks);
         options::add(&mut checks);
         provider::add(&mut checks);
+        proxied::add(&mut checks);
         admin::add(&mut checks);
         fenced::add(&mut checks);
         documents::add(&mut checks);

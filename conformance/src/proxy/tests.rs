@@ -1,0 +1,255 @@
+//! Each fault, against a small server over real TCP.
+
+use std::io::ErrorKind;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Instant;
+
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+use tokio::time::timeout;
+
+use super::*;
+
+const SOON: Duration = Duration::from_secs(10);
+/// Long enough for anything that is not held.
+const MOMENT: Duration = Duration::from_millis(150);
+
+/// A server that says everything again, and counts what it has heard.
+struct Echo {
+    address: SocketAddr,
+    heard: Arc<AtomicUsize>,
+}
+
+impl Echo {
+    async fn start() -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let (address, heard) = (listener.local_addr().unwrap(), Arc::new(AtomicUsize::new(0)));
+        let counter = Arc::clone(&heard);
+        tokio::spawn(async move {
+            while let Ok((mut client, _)) = listener.accept().await {
+                let counter = Arc::clone(&counter);
+                tokio::spawn(async move {
+                    let mut buffer = [0; 1024];
+                    while let Ok(read @ 1..) = client.read(&mut buffer).await {
+                        counter.fetch_add(read, Ordering::SeqCst);
+                        if client.write_all(&buffer[..read]).await.is_err() {
+                            return;
+                        }
+                    }
+                });
+            }
+        });
+        Self { address, heard }
+    }
+
+    async fn heard(&self, bytes: usize) {
+        let hears = async {
+            while self.heard.load(Ordering::SeqCst) < bytes {
+                tokio::time::sleep(Duration::from_millis(1)).await;
+            }
+        };
+        timeout(SOON, hears).await.unwrap();
+    }
+}
+
+async fn world() -> (Echo, FaultProxy) {
+    let echo = Echo::start().await;
+    let proxy = FaultProxy::start(echo.address).await.unwrap();
+    (echo, proxy)
+}
+
+async fn connect(proxy: &FaultProxy) -> TcpStream {
+    TcpStream::connect(proxy.address()).await.unwrap()
+}
+
+async fn ask(client: &mut TcpStream, question: &str) -> io::Result<String> {
+    client.write_all(question.as_bytes()).await?;
+    hear(client, question.len()).await
+}
+
+async fn hear(client: &mut TcpStream, bytes: usize) -> io::Result<String> {
+    let mut answer = vec![0; bytes];
+    timeout(SOON, client.read_exact(&mut answer)).await.expect("an answer or an end")?;
+    Ok(String::from_utf8(answer).unwrap())
+}
+
+/// Whether nothing comes for a while.
+async fn is_silent(client: &mut TcpStream) -> bool {
+    timeout(MOMENT, client.peek(&mut [0])).await.is_err()
+}
+
+async fn is_well(proxy: &FaultProxy) {
+    assert_eq!(ask(&mut connect(proxy).await, "well?").await.unwrap(), "well?");
+}
+
+#[tokio::test]
+async fn without_a_fault_everything_passes_and_is_counted() {
+    let (echo, proxy) = world().await;
+    let mut client = connect(&proxy).await;
+    for question in ["one", "two", "three"] {
+        assert_eq!(ask(&mut client, question).await.unwrap(), question);
+    }
+    assert_eq!((proxy.passed(), proxy.connections(), proxy.hits(), proxy.heal()), (22, 1, 0, 0));
+    assert_eq!((proxy.target(), echo.heard.load(Ordering::SeqCst)), (echo.address, 11));
+    // The end of one side is told to the other, whose last words still arrive.
+    client.write_all(b"last").await.unwrap();
+    client.shutdown().await.unwrap();
+    let mut rest = String::new();
+    timeout(SOON, client.read_to_string(&mut rest)).await.unwrap().unwrap();
+    assert_eq!(rest, "last");
+}
+
+#[tokio::test]
+async fn a_dropped_request_never_arrives() {
+    let (echo, proxy) = world().await;
+    proxy.strike(NetworkFault::drop_next(Way::ToServer, 2));
+    for _ in 0..2 {
+        let error = ask(&mut connect(&proxy).await, "lost").await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::UnexpectedEof);
+    }
+    assert_eq!(echo.heard.load(Ordering::SeqCst), 0);
+    is_well(&proxy).await;
+    assert_eq!(proxy.heal(), 2);
+}
+
+#[tokio::test]
+async fn a_dropped_reply_belongs_to_a_request_that_arrived() {
+    let (echo, proxy) = world().await;
+    let mut client = connect(&proxy).await;
+    assert_eq!(ask(&mut client, "before").await.unwrap(), "before");
+    proxy.strike(NetworkFault::drop_next(Way::ToClient, 1));
+    assert_eq!(ask(&mut client, "lost").await.unwrap_err().kind(), ErrorKind::UnexpectedEof);
+    echo.heard("beforelost".len()).await;
+    assert_eq!(proxy.heal(), 1);
+    is_well(&proxy).await;
+}
+
+#[tokio::test]
+async fn only_what_contains_a_text_is_dropped() {
+    let (echo, proxy) = world().await;
+    let of = |way| NetworkFault::Drop { way, times: 5, containing: Some("write".into()) };
+    for (way, heard) in [(Way::ToServer, 4), (Way::ToClient, 9)] {
+        proxy.strike(of(way));
+        let mut client = connect(&proxy).await;
+        let before = echo.heard.load(Ordering::SeqCst);
+        assert_eq!(ask(&mut client, "read").await.unwrap(), "read");
+        assert_eq!(ask(&mut client, "write").await.unwrap_err().kind(), ErrorKind::UnexpectedEof);
+        echo.heard(before + heard).await;
+        assert_eq!(echo.heard.load(Ordering::SeqCst), before + heard, "{way:?}");
+        assert_eq!(proxy.heal(), 1);
+    }
+}
+
+#[tokio::test]
+async fn a_delay_delays_one_direction_or_both() {
+    let (_echo, proxy) = world().await;
+    let mut client = connect(&proxy).await;
+    for (way, times) in [(Way::ToServer, 1), (Way::ToClient, 1), (Way::Both, 2)] {
+        proxy.strike(NetworkFault::Delay { way, by: MOMENT });
+        let asked = Instant::now();
+        assert_eq!(ask(&mut client, "slow").await.unwrap(), "slow");
+        assert!(asked.elapsed() >= MOMENT * times, "{way:?}: {:?}", asked.elapsed());
+        assert_eq!(proxy.heal(), u64::from(times), "{way:?}");
+    }
+}
+
+#[tokio::test]
+async fn what_is_split_arrives_whole() {
+    let (_echo, proxy) = world().await;
+    let mut client = connect(&proxy).await;
+    let long: String = ('a'..='z').cycle().take(200).collect();
+    for bytes in [0, 1, 7] {
+        proxy.strike(NetworkFault::Split { bytes });
+        client.write_all(long.as_bytes()).await.unwrap();
+        // The first piece comes alone.
+        let mut some = vec![0; 200];
+        let read = timeout(SOON, client.read(&mut some)).await.unwrap().unwrap();
+        assert!(read < 200, "{read} bytes came at once");
+        let rest = hear(&mut client, 200 - read).await.unwrap();
+        assert_eq!(String::from_utf8(some[..read].to_vec()).unwrap() + &rest, long);
+        assert!(proxy.heal() > 0);
+    }
+}
+
+#[tokio::test]
+async fn a_reset_is_a_reset_for_old_and_new_connections() {
+    let (_echo, proxy) = world().await;
+    let mut old = connect(&proxy).await;
+    assert_eq!(ask(&mut old, "before").await.unwrap(), "before");
+    proxy.strike(NetworkFault::Reset);
+    // It is silent, and yet it is reset.
+    let error = hear(&mut old, 1).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::ConnectionReset);
+    let error = ask(&mut connect(&proxy).await, "new").await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::ConnectionReset);
+    assert_eq!(proxy.heal(), 2);
+    is_well(&proxy).await;
+}
+
+#[tokio::test]
+async fn a_black_hole_holds_what_is_said_and_passes_it_on_in_the_end() {
+    let (echo, proxy) = world().await;
+    let mut client = connect(&proxy).await;
+    assert_eq!(ask(&mut client, "before").await.unwrap(), "before");
+    for (way, arrives) in [(Way::ToServer, 0), (Way::ToClient, 4), (Way::Both, 0)] {
+        let before = echo.heard.load(Ordering::SeqCst);
+        proxy.strike(NetworkFault::BlackHole { way });
+        client.write_all(b"held").await.unwrap();
+        assert!(is_silent(&mut client).await, "{way:?}");
+        echo.heard(before + arrives).await;
+        assert_eq!(echo.heard.load(Ordering::SeqCst), before + arrives, "{way:?}");
+        // Connections can be made, and are no better.
+        let mut new = connect(&proxy).await;
+        new.write_all(b"new").await.unwrap();
+        assert!(is_silent(&mut new).await, "{way:?}");
+        assert_eq!(proxy.heal(), 2, "{way:?}");
+        assert_eq!(hear(&mut client, 4).await.unwrap(), "held");
+        assert_eq!(hear(&mut new, 3).await.unwrap(), "new");
+    }
+}
+
+#[tokio::test]
+async fn a_request_held_by_a_black_hole_outlives_its_client() {
+    let (echo, proxy) = world().await;
+    proxy.strike(NetworkFault::BlackHole { way: Way::ToServer });
+    let mut client = connect(&proxy).await;
+    client.write_all(b"late").await.unwrap();
+    assert!(is_silent(&mut client).await);
+    drop(client);
+    assert_eq!(echo.heard.load(Ordering::SeqCst), 0);
+    proxy.heal();
+    echo.heard(4).await;
+}
+
+#[tokio::test]
+async fn only_marked_connections_are_hit() {
+    let (_echo, proxy) = world().await;
+    let (mut meant, mut other) = (connect(&proxy).await, connect(&proxy).await);
+    ask(&mut meant, "I am client-1").await.unwrap();
+    ask(&mut other, "I am client-2").await.unwrap();
+    for fault in [NetworkFault::BlackHole { way: Way::Both }, NetworkFault::Reset] {
+        proxy.strike_marked(fault, "client-1");
+        assert_eq!(ask(&mut other, "still there").await.unwrap(), "still there");
+    }
+    assert_eq!(ask(&mut meant, "gone").await.unwrap_err().kind(), ErrorKind::ConnectionReset);
+    assert_eq!(proxy.heal(), 1);
+}
+
+#[tokio::test]
+async fn without_a_server_connections_are_reset_until_it_is_back() {
+    let taken = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let target = taken.local_addr().unwrap();
+    drop(taken);
+    let proxy = FaultProxy::start(target).await.unwrap();
+    let error = ask(&mut connect(&proxy).await, "anybody?").await.unwrap_err();
+    assert!(matches!(error.kind(), ErrorKind::ConnectionReset | ErrorKind::BrokenPipe), "{error:?}");
+}
+
+#[tokio::test]
+async fn a_dropped_proxy_ends_its_connections() {
+    let (_echo, proxy) = world().await;
+    let mut client = connect(&proxy).await;
+    assert_eq!(ask(&mut client, "before").await.unwrap(), "before");
+    drop(proxy);
+    assert!(hear(&mut client, 1).await.is_err());
+}

@@ -64,9 +64,16 @@ pub enum Need {
     Push,
     /// Clients that are providers of their own.
     SeparateClients,
+    /// A deployment that may be damaged. A check that needs one does not concern backends without.
+    Arena,
 }
 
 impl Need {
+    /// Whether a check that needs it says nothing about backends without it.
+    pub(crate) fn is_optional(self) -> bool {
+        self.is_refusal() || self == Self::Arena
+    }
+
     pub(crate) fn is_refusal(self) -> bool {
         matches!(self, Self::NoExpiry | Self::NoMinimumHold | Self::NoOwners | Self::NoLockEvents)
     }
@@ -93,6 +100,7 @@ impl Need {
             Self::Fair => "this backend grants in no order",
             Self::Push => "this backend does not tell its waiters: they ask",
             Self::SeparateClients => "all clients of this backend are one provider",
+            Self::Arena => "the fixture has no deployment that may be damaged",
         }
     }
 }

@@ -14,6 +14,7 @@ use crate::check::Need;
 use crate::child::{Child, Clock};
 use crate::controls::Controls;
 use crate::failure::{Failure, Verdict, ensure};
+use crate::findings::Findings;
 use crate::fixture::Client;
 use crate::history::Expected;
 use crate::level::{Level, Plan};
@@ -37,9 +38,11 @@ const CLOSING: Duration = Duration::from_secs(10);
 pub(crate) struct Context {
     stage: Arc<Stage>,
     level: Level,
+    time: Duration,
     chance: Arc<Mutex<Rng>>,
     recorder: Recorder,
     clients: Arc<Mutex<Vec<Client>>>,
+    findings: Findings,
 }
 
 impl fmt::Debug for Context {
@@ -51,7 +54,15 @@ impl fmt::Debug for Context {
 impl Context {
     pub(crate) fn new(stage: Arc<Stage>, plan: Plan, check: &str) -> Self {
         let chance = Arc::new(Mutex::new(plan.seed.of(stage.name(), check)));
-        Self { stage, level: plan.level, chance, recorder: Recorder::default(), clients: Arc::default() }
+        Self {
+            stage,
+            level: plan.level,
+            time: plan.time,
+            chance,
+            recorder: Recorder::default(),
+            clients: Arc::default(),
+            findings: Findings::default(),
+        }
     }
 
     /// A source of randomness for a task: all of them derive from the check's seed. Ask for it before the task is spawned, so that it does not depend on who comes first.
@@ -78,6 +89,19 @@ impl Context {
     #[track_caller]
     pub(crate) fn verdict(&self, keys: &[LockKey], expected: Expected) -> Verdict {
         self.recorder.verdict(keys, expected)
+    }
+
+    /// How long a check of the level torture may go on.
+    pub(crate) fn time(&self) -> Duration {
+        self.time
+    }
+
+    pub(crate) fn stage(&self) -> &Stage {
+        &self.stage
+    }
+
+    pub(crate) fn findings(&self) -> &Findings {
+        &self.findings
     }
 
     pub(crate) fn profile(&self) -> &Profile {

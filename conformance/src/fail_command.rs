@@ -54,7 +54,7 @@ impl FailCommand {
             None => (Arc::clone(&self.turns).lock_owned().await, shared::turn("failCommand").await?),
         };
         let data = doc! { "failCommands": commands.to_vec(), "errorCode": HOST_UNREACHABLE, "appName": &self.app };
-        let before = self.configure(doc! { "times": times }.into(), data).await?;
+        let before = configure(&self.server, doc! { "times": times }.into(), data).await?;
         *running = Some((before, turn));
         Ok(())
     }
@@ -67,15 +67,15 @@ impl FailCommand {
         let Some((before, _turns)) = self.running.lock().await.take() else {
             return Err("no command was made to fail".into());
         };
-        Ok(self.configure("off".into(), doc! {}).await?.saturating_sub(before))
+        Ok(configure(&self.server, "off".into(), doc! {}).await?.saturating_sub(before))
     }
+}
 
-    /// Sets the fail point, and answers how many commands it had hit until then.
-    async fn configure(&self, mode: Bson, data: Document) -> Result<u64, FixtureError> {
-        let command = doc! { "configureFailPoint": "failCommand", "mode": mode, "data": data };
-        let answer = self.server.database("admin").run_command(command).await?;
-        let count = answer.get("count").and_then(|count| count.as_i64().or(count.as_i32().map(Into::into)));
-        let count = count.and_then(|count| u64::try_from(count).ok());
-        count.ok_or_else(|| format!("the server does not count what it lets fail: {answer}").into())
-    }
+/// Sets the fail point of a server, and answers how many commands it had hit until then.
+pub(crate) async fn configure(server: &Client, mode: Bson, data: Document) -> Result<u64, FixtureError> {
+    let command = doc! { "configureFailPoint": "failCommand", "mode": mode, "data": data };
+    let answer = server.database("admin").run_command(command).await?;
+    let count = answer.get("count").and_then(|count| count.as_i64().or(count.as_i32().map(Into::into)));
+    let count = count.and_then(|count| u64::try_from(count).ok());
+    count.ok_or_else(|| format!("the server does not count what it lets fail: {answer}").into())
 }

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use distlock_api::LockProvider;
 
+use crate::arena::Arena;
 use crate::controls::Controls;
 use crate::profile::Profile;
 use crate::recorder::{RecordedProvider, Recorder};
@@ -89,6 +90,14 @@ pub trait Fixture: Send + Sync + 'static {
     /// Whatever went wrong. By default always.
     async fn connect(&self, address: &str) -> Result<Arc<dyn LockProvider>, FixtureError> {
         Err(format!("this fixture cannot connect to {address:?}").into())
+    }
+
+    /// A deployment of its own that may be damaged by all means. Called once for each check that needs one. Declared by [`Profile::arena`](crate::Profile::arena).
+    ///
+    /// # Errors
+    /// Whatever went wrong. By default always.
+    async fn arena(&self) -> Result<Box<dyn Arena>, FixtureError> {
+        Err("this fixture has no deployment that may be damaged".into())
     }
 
     /// Stops what was started. Called once, after the last check, whether checks failed or not. Defaults to nothing.

@@ -55,10 +55,13 @@
 //! * `containers`: [any service in a container](container) for fixtures, with pauses, kills, restarts and network cuts.
 //! * `mongodb` (with `containers`): real MongoDB servers for fixtures and the faults that such a server injects itself.
 
+mod arena;
 mod check;
 mod checks;
 mod child;
 mod clause;
+#[cfg(feature = "mongodb")]
+mod cluster;
 #[cfg(feature = "containers")]
 pub mod container;
 mod context;
@@ -67,6 +70,7 @@ mod disturbed;
 #[cfg(feature = "mongodb")]
 mod fail_command;
 mod failure;
+mod findings;
 mod fixture;
 pub mod history;
 mod level;
@@ -77,15 +81,20 @@ mod report;
 mod runner;
 #[cfg(feature = "mongodb")]
 pub mod server;
+mod signal;
 mod stage;
+mod torture;
 // Its code is that of `examples/sqlite`, compiled there and compared by a test.
 #[cfg(not(doctest))]
 #[doc = include_str!("../TUTORIAL.md")]
 pub mod tutorial {}
 
+pub use arena::{Arena, Fault};
 pub use check::{Check, Need};
 pub use checks::all as checks;
 pub use clause::Clause;
+#[cfg(feature = "mongodb")]
+pub use cluster::ClusterArena;
 pub use controls::{Controls, Operation, Pushes};
 pub use disturbed::DisturbedStore;
 #[cfg(feature = "mongodb")]

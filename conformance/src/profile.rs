@@ -25,6 +25,7 @@ pub struct Profile {
     counts_requests: bool,
     purge: bool,
     one_provider: bool,
+    arena: bool,
     ttl: Duration,
     longest_key: usize,
     refused: Vec<(&'static str, &'static str)>,
@@ -47,6 +48,7 @@ impl Profile {
             counts_requests: false,
             purge: false,
             one_provider: false,
+            arena: false,
             ttl: Duration::from_millis(1500),
             longest_key: LockKey::MAX_LEN,
             refused: Vec::new(),
@@ -122,6 +124,12 @@ impl Profile {
         self
     }
 
+    /// [`Fixture::arena`](crate::Fixture::arena) makes a deployment that may be damaged, with clients in other processes. Without, the checks that need one do not concern the backend.
+    pub fn arena(mut self) -> Self {
+        self.arena = true;
+        self
+    }
+
     /// The ttl of leases that are to expire in a check. Choose it many times as long as an operation takes. Defaults to 1.5 s.
     pub fn ttl(mut self, ttl: Duration) -> Self {
         self.ttl = ttl;
@@ -155,9 +163,10 @@ impl Profile {
         check.needs().iter().find(|need| !self.has(**need)).map(|need| need.missing().to_owned())
     }
 
-    /// Whether a check concerns the backend at all: one that asserts the refusal of a capability concerns only backends without it.
+    /// Whether a check concerns the backend at all: one that asserts the refusal of a capability concerns only backends without it, and one that damages a deployment
+    /// those that have one.
     pub(crate) fn concerns(&self, check: &Check) -> bool {
-        check.needs().iter().all(|need| !need.is_refusal() || self.has(*need))
+        check.needs().iter().all(|need| !need.is_optional() || self.has(*need))
     }
 
     fn has(&self, need: Need) -> bool {
@@ -182,6 +191,7 @@ impl Profile {
             Need::Fair => self.capabilities.fair,
             Need::Push => self.capabilities.push,
             Need::SeparateClients => !self.one_provider,
+            Need::Arena => self.arena,
         }
     }
 }

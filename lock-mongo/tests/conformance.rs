@@ -8,7 +8,8 @@ use std::time::Duration;
 use distlock_api::{Capabilities, LeaseProvider, LockKey, LockProvider, QueueOptions};
 use distlock_conformance::server::{MongoServer, Topology};
 use distlock_conformance::{
-    Client, Controls, DisturbedStore, FailCommand, Fixture, FixtureError, Operation, Profile, Pushes, async_trait, run,
+    Arena, Client, ClusterArena, Controls, DisturbedStore, FailCommand, Fixture, FixtureError, Operation, Profile,
+    Pushes, async_trait, run,
 };
 use distlock_mongo::{DocumentLocks, DocumentLocksBuilder, MongoProvider, MongoProviderBuilder, MongoStore};
 use mongodb::bson::{Document, doc};
@@ -95,7 +96,8 @@ impl Mongo {
 /// A connection of its own, as another process has it.
 async fn client(uri: &str, app: &str) -> Result<mongodb::Client, FixtureError> {
     let mut options = ClientOptions::parse(uri).await?;
-    options.app_name = Some(app.to_owned());
+    // The one of an arena is how its faults know their clients.
+    options.app_name.get_or_insert_with(|| app.to_owned());
     Ok(mongodb::Client::with_options(options)?)
 }
 
@@ -122,7 +124,7 @@ impl Fixture for Mongo {
         let profile = Profile::new(promised).ttl(ttl).admin().owners().processes().faults().purge();
         let profile = profile.lost_replies().push_faults().stalls().counts_requests();
         match self.topology {
-            Topology::ReplicaSet => profile.lock_events(),
+            Topology::ReplicaSet => profile.lock_events().arena(),
             // Refused: what needs a change stream.
             Topology::Standalone => profile.expected_refusals(4),
         }
@@ -161,6 +163,16 @@ impl Fixture for Mongo {
     async fn connect(&self, address: &str) -> Result<Arc<dyn LockProvider>, FixtureError> {
         let (database, uri) = address.split_once(' ').ok_or("no database in the address")?;
         Ok(Arc::new(self.style.provider(&client(uri, "child").await?, database)?))
+    }
+
+    async fn arena(&self) -> Result<Box<dyn Arena>, FixtureError> {
+        let database = self.database.clone();
+        let arena = ClusterArena::start(move |uri| format!("{database} {uri}")).await?;
+        Ok(Box::new(match self.style {
+            Style::Upsert => arena.swept(&self.database, COLLECTION),
+            // Nothing is ever removed.
+            Style::Field => arena,
+        }))
     }
 
     async fn stop(&self) {

@@ -22,6 +22,7 @@ mod renewal;
 mod shutdown;
 mod stale;
 mod tokens;
+mod torture;
 mod wake_ups;
 
 use crate::check::Check;
@@ -31,6 +32,7 @@ use crate::check::Check;
 pub fn all() -> Vec<Check> {
     let mut all = [
         exclusion::CHECKS,
+        torture::CHECKS,
         clock::CHECKS,
         deadline::CHECKS,
         loss::CHECKS,

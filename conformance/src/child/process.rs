@@ -8,6 +8,7 @@ use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader, Lines};
 use tokio::process::{ChildStdin, ChildStdout, Command};
 
 use super::VARIABLE;
+use super::hand::{ClockFile, Refusal};
 use super::protocol::{Answer, Job, Order};
 use crate::context::{LIVENESS, within};
 use crate::failure::{Failure, ensure};
@@ -22,26 +23,31 @@ pub(crate) enum Clock {
     Fast,
     /// An hour behind.
     Slow,
+    /// The machine's, until it is [set](Child::set_clock).
+    Adjustable,
 }
 
-const SHIFT: Duration = Duration::from_secs(3600);
+const SHIFT_SECONDS: i64 = 3600;
 /// How exactly a shifted clock must be shifted, to be believed.
-const TOLERANCE: Duration = Duration::from_secs(120);
+pub(super) const TOLERANCE: Duration = Duration::from_secs(120);
 
 /// A child process that is a client, with at most one guard. Killed when dropped.
 pub(crate) struct Child {
-    process: tokio::process::Child,
+    pub(super) process: tokio::process::Child,
     orders: ChildStdin,
     answers: Lines<BufReader<ChildStdout>>,
-    recorder: Recorder,
-    number: usize,
+    pub(super) recorder: Recorder,
+    pub(super) number: usize,
     /// What it holds, and until when for certain, whatever becomes of the process.
     holding: Option<(Holding, Duration)>,
+    /// The file from which it reads how wrong its clock is.
+    pub(super) clock: Option<ClockFile>,
 }
 
 /// A grant in a child.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ChildGrant {
+    pub(crate) token: u64,
     pub(crate) remaining: Duration,
 }
 
@@ -65,14 +71,20 @@ impl Child {
         command.env(VARIABLE, job).stdin(Stdio::piped()).stdout(Stdio::piped()).kill_on_drop(true);
         if clock != Clock::True {
             let library = tokio::task::spawn_blocking(faketime_library).await.expect("it does not panic")?;
-            let shift = if clock == Clock::Fast { "+3600s" } else { "-3600s" };
-            command.env("LD_PRELOAD", library).env("FAKETIME", shift).env("FAKETIME_DONT_FAKE_MONOTONIC", "1");
+            command.env("LD_PRELOAD", library).env("FAKETIME_DONT_FAKE_MONOTONIC", "1");
         }
+        let file = (clock == Clock::Adjustable).then(ClockFile::new).transpose()?;
+        match (clock, &file) {
+            (_, Some(file)) => command.env("FAKETIME_TIMESTAMP_FILE", file.path()).env("FAKETIME_CACHE_DURATION", "1"),
+            (Clock::Fast, _) => command.env("FAKETIME", "+3600s"),
+            (Clock::Slow, _) => command.env("FAKETIME", "-3600s"),
+            _ => &mut command,
+        };
         let mut process = command.spawn()?;
         let orders = process.stdin.take().expect("piped");
         let answers = BufReader::new(process.stdout.take().expect("piped")).lines();
         let (recorder, number) = (recorder.clone(), recorder.client());
-        let mut child = Self { process, orders, answers, recorder, number, holding: None };
+        let mut child = Self { process, orders, answers, recorder, number, holding: None, clock: file };
         match child.answer().await? {
             Answer::Ready => child.verify(clock).await.map(|()| child),
             other => Err(unexpected(&other)),
@@ -81,18 +93,25 @@ impl Child {
 
     /// A check with a wrong clock proves nothing if the clock is right.
     async fn verify(&mut self, clock: Clock) -> Result<(), Failure> {
+        let shift = match clock {
+            Clock::True | Clock::Adjustable => 0,
+            Clock::Fast => SHIFT_SECONDS,
+            Clock::Slow => -SHIFT_SECONDS,
+        };
+        let error = self.clock_error(shift).await?;
+        ensure!(error < TOLERANCE, "the child's clock ought to be {clock:?}, and is wrong by {error:?}");
+        Ok(())
+    }
+
+    /// How far its clock is from the machine's with this shift.
+    pub(super) async fn clock_error(&mut self, shift: i64) -> Result<Duration, Failure> {
         let Answer::Clock { unix_ms } = self.ask(Order::Clock).await? else {
             return Err(Failure::new("the child does not know the time"));
         };
         let here = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-        let expected = match clock {
-            Clock::True => here,
-            Clock::Fast => here + SHIFT,
-            Clock::Slow => here.saturating_sub(SHIFT),
-        };
-        let error = expected.abs_diff(Duration::from_millis(unix_ms));
-        ensure!(error < TOLERANCE, "the child's clock ought to be {clock:?}, and is wrong by {error:?}");
-        Ok(())
+        let by = Duration::from_secs(shift.unsigned_abs());
+        let expected = if shift < 0 { here.saturating_sub(by) } else { here + by };
+        Ok(expected.abs_diff(Duration::from_millis(unix_ms)))
     }
 
     /// Acquires; none if that took longer than `wait`, zero being a single attempt.
@@ -103,6 +122,17 @@ impl Child {
         renew: bool,
         wait: Duration,
     ) -> Result<Option<ChildGrant>, Failure> {
+        self.ask_for(key, ttl, renew, wait).await?.map_err(|refusal| refusal.failure())
+    }
+
+    /// The same, where the backend may fail.
+    pub(crate) async fn ask_for(
+        &mut self,
+        key: &LockKey,
+        ttl: Duration,
+        renew: bool,
+        wait: Duration,
+    ) -> Result<Result<Option<ChildGrant>, Refusal>, Failure> {
         let [ttl_ms, wait_ms] = [ttl, wait].map(|d| u64::try_from(d.as_millis()).unwrap_or(u64::MAX));
         let order = Order::Acquire { key: key.as_str().to_owned(), ttl_ms, renew, wait_ms };
         let (asked, acquisition) = (self.recorder.now(), self.recorder.acquisition(self.number, key));
@@ -110,14 +140,15 @@ impl Child {
             Answer::Granted { token, remaining_ms } => {
                 let remaining = Duration::from_millis(remaining_ms);
                 self.holding = Some((acquisition.granted(token), asked.saturating_add(remaining)));
-                Ok(Some(ChildGrant { remaining }))
+                Ok(Ok(Some(ChildGrant { token, remaining })))
             }
             Answer::Busy => {
                 if wait.is_zero() {
                     acquisition.busy();
                 }
-                Ok(None)
+                Ok(Ok(None))
             }
+            Answer::Failed { error, unknown } => Ok(Err(Refusal { error, unknown })),
             other => Err(unexpected(&other)),
         }
     }
@@ -134,6 +165,11 @@ impl Child {
 
     /// Releases; whether that was in time.
     pub(crate) async fn release(&mut self) -> Result<bool, Failure> {
+        self.give_back().await?.map_err(|refusal| refusal.failure())
+    }
+
+    /// The same, where the backend may fail.
+    pub(crate) async fn give_back(&mut self) -> Result<Result<bool, Refusal>, Failure> {
         let (holding, asked) = (self.let_go(), self.recorder.now());
         match self.ask(Order::Release).await? {
             Answer::Released { in_time } => {
@@ -146,8 +182,9 @@ impl Child {
                     Some(holding) => holding.lost(),
                     None => {}
                 }
-                Ok(in_time)
+                Ok(Ok(in_time))
             }
+            Answer::Failed { error, unknown } => Ok(Err(Refusal { error, unknown })),
             other => Err(unexpected(&other)),
         }
     }
@@ -166,7 +203,7 @@ impl Child {
         Some(holding)
     }
 
-    async fn ask(&mut self, order: Order) -> Result<Answer, Failure> {
+    pub(super) async fn ask(&mut self, order: Order) -> Result<Answer, Failure> {
         let mut line = serde_json::to_string(&order).expect("orders are plain data");
         line.push('\n');
         self.orders.write_all(line.as_bytes()).await?;
@@ -190,9 +227,9 @@ impl Child {
     }
 }
 
-fn unexpected(answer: &Answer) -> Failure {
+pub(super) fn unexpected(answer: &Answer) -> Failure {
     match answer {
-        Answer::Failed { error } => Failure::new(format!("a child process says: {error}")),
+        Answer::Failed { error, .. } => Failure::new(format!("a child process says: {error}")),
         other => Failure::new(format!("a child process gave an answer that does not fit: {other:?}")),
     }
 }

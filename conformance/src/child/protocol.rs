@@ -20,6 +20,8 @@ pub(super) enum Order {
     Release,
     /// What time is it?
     Clock,
+    /// What does the provider account for?
+    Accounting,
 }
 
 /// What the child answers.
@@ -43,7 +45,14 @@ pub(super) enum Answer {
     Clock {
         unix_ms: u64,
     },
+    /// Whether nothing is held and nobody waits, and the books balance; if not, what they say.
+    Accounting {
+        idle: bool,
+        books: String,
+    },
     Failed {
         error: String,
+        /// Whether it may have been carried out all the same.
+        unknown: bool,
     },
 }

@@ -6,7 +6,8 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use distlock_api::{
-    AcquireOptions, Acquired, LeaseOptions, LockGuard, LockKey, LockProvider, ReleaseOutcome, RenewalPolicy, Wait,
+    AcquireOptions, Acquired, LeaseOptions, LockError, LockGuard, LockKey, LockProvider, ReleaseOutcome, RenewalPolicy,
+    Wait,
 };
 
 use super::protocol::{Answer, Job, Order};
@@ -38,22 +39,27 @@ pub(crate) fn serve(job: &str, fixtures: Vec<Box<dyn Fixture>>) -> ExitCode {
         let order = line.map_err(|error| error.to_string()).and_then(|line| {
             serde_json::from_str(&line).map_err(|error| format!("the order {line:?} is not understood: {error}"))
         });
-        let answer = order.and_then(|order| runtime.block_on(obey(order, &provider, &mut guard)));
-        say(&answer.unwrap_or_else(|error| Answer::Failed { error }));
+        let answer =
+            order.map_err(Refusal::from).and_then(|order| runtime.block_on(obey(order, &provider, &mut guard)));
+        say(&answer.unwrap_or_else(|Refusal { error, unknown }| Answer::Failed { error, unknown }));
     }
     // The parent is gone. No farewell: a child ends like a process that was killed.
     std::process::exit(0)
 }
 
-async fn obey(order: Order, provider: &Arc<dyn LockProvider>, guard: &mut Option<LockGuard>) -> Result<Answer, String> {
+async fn obey(
+    order: Order,
+    provider: &Arc<dyn LockProvider>,
+    guard: &mut Option<LockGuard>,
+) -> Result<Answer, Refusal> {
     match order {
         Order::Acquire { key, ttl_ms, renew, wait_ms } => {
             let renewal = if renew { RenewalPolicy::Auto } else { RenewalPolicy::Never };
             let lease = LeaseOptions::new().ttl(Duration::from_millis(ttl_ms)).renewal(renewal);
             let wait = if wait_ms == 0 { Wait::Try } else { Wait::UpTo(Duration::from_millis(wait_ms)) };
-            let key = LockKey::new(key).map_err(|error| chain(&error))?;
+            let key = LockKey::new(key)?;
             let options = AcquireOptions::new().with_lease(lease).with_wait(wait);
-            match provider.acquire_with(key.clone(), options).await.map_err(|error| chain(&error))? {
+            match provider.acquire_with(key.clone(), options).await? {
                 Acquired::Busy(_) => Ok(Answer::Busy),
                 Acquired::Held(held) => {
                     let answer = Answer::Granted { token: held.fencing_token().get(), remaining_ms: remaining(&held) };
@@ -63,21 +69,47 @@ async fn obey(order: Order, provider: &Arc<dyn LockProvider>, guard: &mut Option
             }
         }
         Order::Look => {
-            let held = guard.as_ref().ok_or("nothing is held")?;
+            let held = guard.as_ref().ok_or_else(|| Refusal::from("nothing is held".to_owned()))?;
             Ok(Answer::Standing { lost: held.is_lost(), remaining_ms: remaining(held) })
         }
         Order::Release => {
-            let releasing = guard.take().ok_or("nothing is held")?.release();
+            let releasing = guard.take().ok_or_else(|| Refusal::from("nothing is held".to_owned()))?.release();
             match tokio::time::timeout(RELEASING, releasing).await {
                 Ok(Ok(outcome)) => Ok(Answer::Released { in_time: outcome == ReleaseOutcome::Released }),
-                Ok(Err(error)) => Err(chain(&error)),
-                Err(_) => Err(format!("a release did not return within {RELEASING:?}")),
+                Ok(Err(error)) => Err(error.into()),
+                Err(_) => {
+                    let error = format!("a release did not return within {RELEASING:?}");
+                    Err(Refusal { error, unknown: true })
+                }
             }
         }
         Order::Clock => {
             let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
             Ok(Answer::Clock { unix_ms: millis(now) })
         }
+        Order::Accounting => {
+            let now = provider.accounting();
+            let idle = now.held == 0 && now.waiting == 0 && now.balances();
+            Ok(Answer::Accounting { idle, books: format!("{now:?}") })
+        }
+    }
+}
+
+/// Why an order was not obeyed.
+struct Refusal {
+    error: String,
+    unknown: bool,
+}
+
+impl From<LockError> for Refusal {
+    fn from(error: LockError) -> Self {
+        Self { error: chain(&error), unknown: error.is_outcome_unknown() }
+    }
+}
+
+impl From<String> for Refusal {
+    fn from(error: String) -> Self {
+        Self { error, unknown: false }
     }
 }
 
@@ -98,6 +130,6 @@ fn say(answer: &Answer) {
 }
 
 fn fail(error: &str) -> ExitCode {
-    say(&Answer::Failed { error: error.to_owned() });
+    say(&Answer::Failed { error: error.to_owned(), unknown: false });
     ExitCode::FAILURE
 }

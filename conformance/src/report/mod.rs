@@ -17,6 +17,7 @@ use crate::check::Check;
 use crate::failure::Failure;
 use crate::history::Call;
 use crate::level::{Level, Plan, Seed};
+use crate::torture::Figures;
 
 pub(crate) use directory::save;
 pub(crate) use measures::Measures;
@@ -55,6 +56,9 @@ pub(crate) struct Checked {
     pub(crate) runs: u32,
     pub(crate) took_ms: f64,
     pub(crate) measures: Measures,
+    /// Of the last run of a check that damages a deployment.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) figures: Option<Figures>,
 }
 
 /// What became of a check: the first failure, if there is one.
@@ -127,6 +131,7 @@ impl Checked {
             runs: 1,
             took_ms: millis(took),
             measures,
+            figures: None,
         }
     }
 
@@ -134,6 +139,7 @@ impl Checked {
         self.runs += other.runs;
         self.took_ms += other.took_ms;
         self.measures.add(other.measures);
+        self.figures = other.figures.or(self.figures.take());
         if !matches!(self.result, Result::Failed(_)) {
             self.result = other.result;
         }

@@ -89,3 +89,26 @@ fn many_samples_are_thinned_and_keep_their_range() {
     assert_eq!((kept.len(), kept[0], kept[kept.len() - 1]), (200, 0.0, 4_999.0));
     assert!(kept.is_sorted());
 }
+
+#[test]
+fn figures_are_in_the_report_and_on_the_page() {
+    let mut backend = Backend::new("backend", Level::Torture, "7".parse().unwrap());
+    for rounds in [3, 4] {
+        let mut torture = checked("C1_x::torture", Result::Passed);
+        let faults = [("kill".to_owned(), rounds)].into();
+        torture.figures = Some(Figures { rounds, faults, ..Figures::default() });
+        backend.add(torture, Duration::from_millis(10));
+    }
+    backend.add(checked("C1_x::other", Result::Passed), Duration::from_millis(10));
+    let text = serde_json::to_string(&backend).unwrap();
+    let read: Backend = serde_json::from_str(&text).unwrap();
+    let figures: Vec<Option<u64>> =
+        read.checks.iter().map(|check| check.figures.as_ref().map(|figures| figures.rounds)).collect();
+    assert_eq!(figures, [Some(4), None]);
+    assert_eq!(text.matches("figures").count(), 1);
+    let page = html::page(&[read]);
+    assert!(
+        page.contains("<h2>Under faults</h2>") && page.contains("4 rounds in 0 s") && page.contains("kill 4"),
+        "{page}"
+    );
+}

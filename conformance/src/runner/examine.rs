@@ -121,14 +121,17 @@ pub(super) async fn judged(
     };
     let limit = if subject.level == Level::Torture { LIMIT + plan.time } else { LIMIT };
     let verdict = within(limit, "the check to end", AssertUnwindSafe(running).catch_unwind()).await;
-    let (took, calls) = (started.elapsed(), context.recorder().calls());
+    let history = context.findings().history();
+    let (took, calls) = (started.elapsed(), history.as_ref().unwrap_or(context.recorder()).calls());
     context.finish().await;
     let verdict = match verdict {
         Ok(Ok(verdict)) => verdict,
         Err(failure) => Err(failure),
         Ok(Err(panic)) => Err(Failure::new(format!("the check panicked: {}", said(&*panic)))),
     };
-    reported(subject, stage, plan, verdict, took, calls)
+    let (outcome, mut checked) = reported(subject, stage, plan, verdict, took, calls);
+    checked.figures = context.findings().figures();
+    (outcome, checked)
 }
 
 /// A verdict that needed no client, and no time.

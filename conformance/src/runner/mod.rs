@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use libtest_mimic::{Arguments, Completion, Conclusion, Failed, Trial};
 
-use crate::check::Check;
+use crate::check::{Check, Need};
 use crate::checks;
 use crate::child;
 use crate::fixture::Fixture;
@@ -106,13 +106,15 @@ struct Run {
     stages: Vec<Arc<Stage>>,
     plan: Plan,
     started: Instant,
+    /// A check that damages a deployment takes the whole machine, and runs alone.
+    turns: tokio::sync::RwLock<()>,
     found: Mutex<Vec<Backend>>,
 }
 
 impl Run {
     fn new(stages: Vec<Arc<Stage>>, plan: Plan) -> Self {
         let found = stages.iter().map(|stage| Backend::new(stage.name(), plan.level, plan.seed)).collect();
-        Self { stages, plan, started: Instant::now(), found: Mutex::new(found) }
+        Self { stages, plan, started: Instant::now(), turns: tokio::sync::RwLock::default(), found: Mutex::new(found) }
     }
 
     /// One round, and at the level torture further ones with fresh seeds, until the time is over or a check has failed.
@@ -157,7 +159,14 @@ impl Run {
         Trial::ignorable_test(format!("{}::{name}", stage.name()), move || {
             let (outcome, checked) = handle.block_on(async {
                 match job {
-                    Job::Check(check) => examine::examined(check, &stage, plan).await,
+                    Job::Check(check) if check.needs().contains(&Need::Arena) => {
+                        let _alone = run.turns.write().await;
+                        examine::examined(check, &stage, plan).await
+                    }
+                    Job::Check(check) => {
+                        let _among_others = run.turns.read().await;
+                        examine::examined(check, &stage, plan).await
+                    }
                     Job::Profile(job) => profile::examined(job, &stage, plan).await,
                 }
             });

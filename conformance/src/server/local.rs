@@ -69,7 +69,7 @@ async fn make_ready(topology: Topology, addresses: &[String]) -> Result<String, 
 }
 
 /// A `mongod` that starts on this machine, with its version: the one on `PATH`, else a fetched one.
-fn find() -> Result<(PathBuf, String), String> {
+pub(crate) fn find() -> Result<(PathBuf, String), String> {
     let on_path = match version(Path::new("mongod")) {
         Ok(version) => return Ok((PathBuf::from("mongod"), version)),
         Err(problem) => problem,
@@ -146,11 +146,11 @@ async fn launch_once(program: &Path, topology: Topology) -> Result<Option<Proces
     Err(format!("mongod does not listen after {} s", START_LIMIT.as_secs()))
 }
 
-fn free_port() -> std::io::Result<u16> {
+pub(crate) fn free_port() -> std::io::Result<u16> {
     Ok(TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?.local_addr()?.port())
 }
 
-fn fresh_dir() -> std::io::Result<PathBuf> {
+pub(crate) fn fresh_dir() -> std::io::Result<PathBuf> {
     let name = format!("{}-{:016x}", std::process::id(), fastrand::u64(..));
     let dir = fetch::tools_dir().join("data").join(name);
     std::fs::create_dir_all(&dir)?;

@@ -39,8 +39,8 @@ mod error;
 mod faketime;
 mod fetch;
 mod given;
-mod local;
-mod replica_set;
+pub(crate) mod local;
+pub(crate) mod replica_set;
 mod settings;
 pub(crate) mod shared;
 mod turn;
@@ -56,7 +56,7 @@ pub(crate) use self::turn::Turn;
 
 /// Given to every server that is started: little memory, test commands such as `configureFailPoint`, a sweep
 /// for expired documents every second, and no background diagnostics.
-const COMMON_ARGUMENTS: [&str; 8] = [
+pub(crate) const COMMON_ARGUMENTS: [&str; 8] = [
     "--wiredTigerCacheSizeGB",
     "0.25",
     "--setParameter",

@@ -9,7 +9,7 @@ use tokio::time::{Instant, sleep};
 use super::Topology;
 
 /// The name of every replica set that this module starts.
-pub(super) const NAME: &str = "rs0";
+pub(crate) const NAME: &str = "rs0";
 /// For the connection strings that are handed out: short, so that a dead server fails a test soon.
 pub(super) const SELECTION_TIMEOUT_MS: u32 = 10_000;
 
@@ -19,12 +19,12 @@ const POLL: Duration = Duration::from_millis(50);
 const ELECTION_TIMEOUT_MS: i32 = 2_000;
 
 /// The connection string of one server, whatever it believes its own address to be.
-pub(super) fn direct_uri(address: &str) -> String {
+pub(crate) fn direct_uri(address: &str) -> String {
     format!("mongodb://{address}/?directConnection=true&serverSelectionTimeoutMS={SELECTION_TIMEOUT_MS}")
 }
 
 /// The connection string of a replica set whose members are reachable under their configured addresses.
-pub(super) fn set_uri(addresses: &[String]) -> String {
+pub(crate) fn set_uri(addresses: &[String]) -> String {
     format!("mongodb://{}/?replicaSet={NAME}&serverSelectionTimeoutMS={SELECTION_TIMEOUT_MS}", addresses.join(","))
 }
 
@@ -53,7 +53,7 @@ pub(super) fn expect_topology(hello: &Document, topology: Topology) -> Result<()
 
 /// Makes the servers a replica set. `client` speaks to the first member alone; `members` are the addresses
 /// under which they find each other.
-pub(super) async fn initiate(client: &Client, members: &[String]) -> Result<(), String> {
+pub(crate) async fn initiate(client: &Client, members: &[String]) -> Result<(), String> {
     let hosts: Vec<Bson> =
         members.iter().zip(0_i32..).map(|(host, id)| doc! { "_id": id, "host": host }.into()).collect();
     let config = doc! {
@@ -66,7 +66,7 @@ pub(super) async fn initiate(client: &Client, members: &[String]) -> Result<(), 
 
 /// Waits until the primary takes writes and every other member has caught up. The commands of `client`
 /// must reach the primary once there is one.
-pub(super) async fn wait_until_writable(client: &Client) -> Result<(), String> {
+pub(crate) async fn wait_until_writable(client: &Client) -> Result<(), String> {
     let deadline = Instant::now() + ELECTION_LIMIT;
     loop {
         let Err(state) = writable(client).await else { return Ok(()) };

@@ -47,6 +47,7 @@ pub(super) fn page(backends: &[Backend]) -> String {
     overview(&mut page, backends);
     failures(&mut page, backends);
     clauses(&mut page, backends);
+    under_faults(&mut page, backends);
     plot::section(&mut page, backends);
     page.push_str("</main>\n</body>\n</html>\n");
     page
@@ -178,6 +179,20 @@ fn result(backend: &Backend, name: &str) -> String {
         }
         Result::Refused(reason) => {
             format!("<td class=\"refused\">refused<small>{}</small></td>", escape(reason))
+        }
+    }
+}
+
+/// What came of checks that damage a deployment.
+fn under_faults(page: &mut String, backends: &[Backend]) {
+    let mut heading = "<h2>Under faults</h2>\n";
+    for backend in backends {
+        for check in &backend.checks {
+            let Some(figures) = &check.figures else { continue };
+            page.push_str(std::mem::take(&mut heading));
+            let (name, of, text) = (escape(&check.name), escape(&backend.name), escape(&figures.to_string()));
+            let _ =
+                writeln!(page, "<h3>{name} <span class=\"of\">on {of}</span></h3>\n<pre class=\"wide\">{text}</pre>");
         }
     }
 }

@@ -1,0 +1,121 @@
+//! What can be done to a child, and what it may say that is no answer.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::process::{Child, TOLERANCE, unexpected};
+use super::protocol::{Answer, Order};
+use crate::context::LIVENESS;
+use crate::failure::{Failure, Verdict, ensure};
+use crate::recorder::Recorder;
+use crate::signal;
+
+/// The backend failed in a child.
+#[derive(Clone, Debug)]
+pub(crate) struct Refusal {
+    pub(crate) error: String,
+    /// Whether it may have been carried out all the same.
+    pub(crate) unknown: bool,
+}
+
+impl Refusal {
+    #[track_caller]
+    pub(super) fn failure(self) -> Failure {
+        Failure::new(format!("a child process says: {}", self.error))
+    }
+}
+
+/// A child as others see it: a process to which signals can be sent, and its clock, while it is at work.
+#[derive(Clone)]
+pub(crate) struct Handle {
+    pid: u32,
+    clock: Option<Arc<PathBuf>>,
+}
+
+impl Handle {
+    /// Sends a signal by its name without `SIG`.
+    pub(crate) async fn signal(&self, name: &str) -> Verdict {
+        Ok(signal::send(name, self.pid).await?)
+    }
+
+    /// What it does, as `/proc` has it.
+    pub(crate) fn state(&self) -> Option<char> {
+        signal::state(self.pid)
+    }
+
+    /// Sets its clock so many seconds ahead of the machine's, or behind. It sees that within about a second.
+    pub(crate) fn set_clock(&self, shift: i64) -> Verdict {
+        let Some(file) = &self.clock else { return Err(Failure::new("this child's clock cannot be set")) };
+        Ok(write(file, shift)?)
+    }
+}
+
+impl Child {
+    /// None if it is no more.
+    pub(crate) fn handle(&self) -> Option<Handle> {
+        let clock = self.clock.as_ref().map(|file| Arc::clone(&file.0));
+        self.process.id().map(|pid| Handle { pid, clock })
+    }
+
+    /// What it does from now on belongs to another history, as the calls of a client of its own.
+    pub(crate) fn record_in(&mut self, recorder: &Recorder) {
+        self.recorder = recorder.clone();
+        self.number = recorder.client();
+    }
+
+    /// Its number in the history.
+    pub(crate) fn number(&self) -> usize {
+        self.number
+    }
+
+    /// Makes sure that its clock is shifted by so much, before long.
+    pub(crate) async fn ensure_clock(&mut self, shift: i64) -> Verdict {
+        let deadline = tokio::time::Instant::now() + LIVENESS;
+        loop {
+            let error = self.clock_error(shift).await?;
+            if error < TOLERANCE {
+                return Ok(());
+            }
+            let over = tokio::time::Instant::now() > deadline;
+            ensure!(!over, "a child's clock was set by {shift} s, and is wrong by {error:?}");
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+    }
+
+    /// None if nothing is held and nobody waits, and its books balance; else what they say.
+    pub(crate) async fn unbalanced(&mut self) -> Result<Option<String>, Failure> {
+        match self.ask(Order::Accounting).await? {
+            Answer::Accounting { idle, books } => Ok((!idle).then_some(books)),
+            other => Err(unexpected(&other)),
+        }
+    }
+}
+
+/// A file that tells `libfaketime` how wrong a clock is. Removed when dropped.
+pub(super) struct ClockFile(Arc<PathBuf>);
+
+impl ClockFile {
+    pub(super) fn new() -> std::io::Result<Self> {
+        let file = std::env::temp_dir().join(format!("distlock-clock-{:016x}", fastrand::u64(..)));
+        write(&file, 0)?;
+        Ok(Self(Arc::new(file)))
+    }
+
+    pub(super) fn path(&self) -> &Path {
+        &self.0
+    }
+}
+
+impl Drop for ClockFile {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_file(&*self.0);
+    }
+}
+
+/// In one step, so that nobody reads half of it.
+fn write(file: &Path, shift: i64) -> std::io::Result<()> {
+    let draft = file.with_extension("draft");
+    std::fs::write(&draft, format!("{shift:+}s\n"))?;
+    std::fs::rename(draft, file)
+}

@@ -1,0 +1,31 @@
+//! What can happen to a cluster.
+
+mod commands;
+mod disk;
+mod election;
+mod network;
+mod process;
+mod sweep;
+
+use std::sync::Arc;
+
+use super::Cluster;
+use crate::arena::Fault;
+pub(super) use sweep::sweep;
+
+/// Those that need namespaces.
+pub(super) const OF_NAMESPACES: [&str; 2] = [network::CUT, disk::FULL];
+
+/// All that can be had here.
+pub(super) fn all(cluster: &Arc<Cluster>) -> Vec<Arc<dyn Fault>> {
+    let mut all = Vec::new();
+    all.extend(commands::all(cluster));
+    all.extend(election::all(cluster));
+    all.extend(process::all(cluster));
+    all.extend(network::through_proxies(cluster));
+    if cluster.no_network.is_none() {
+        all.push(network::cut(cluster));
+        all.push(disk::full(cluster));
+    }
+    all
+}

@@ -1,0 +1,136 @@
+//! Faults of the network: between clients and members by the proxies, and around one member by its interface.
+
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use mongodb::bson::{Bson, doc};
+use tokio::net::TcpStream;
+use tokio::time::{Instant, sleep, timeout};
+
+use super::super::{Cluster, HEALTH_LIMIT, MARK, POLL};
+use crate::arena::Fault;
+use crate::fixture::FixtureError;
+use crate::proxy::{NetworkFault, Way};
+
+pub(in super::super) const CUT: &str = "network-cut";
+
+pub(super) fn through_proxies(cluster: &Arc<Cluster>) -> Vec<Arc<dyn Fault>> {
+    let dropped = |way| NetworkFault::Drop { way, times: 10, containing: Some("findAndModify".to_owned()) };
+    let hole = |way| NetworkFault::BlackHole { way };
+    let kinds = [
+        ("drop-request", 3, dropped(Way::ToServer)),
+        ("drop-reply", 3, dropped(Way::ToClient)),
+        ("delay", 4, NetworkFault::Delay { way: Way::Both, by: Duration::from_millis(250) }),
+        ("split", 3, NetworkFault::Split { bytes: 32 }),
+        ("reset", 3, NetworkFault::Reset),
+        ("black-hole", 5, hole(Way::Both)),
+        ("one-way-to-server", 5, hole(Way::ToClient)),
+        ("one-way-to-client", 5, hole(Way::ToServer)),
+    ];
+    let of = |(kind, seconds, fault)| -> Arc<dyn Fault> {
+        Arc::new(OfProxies { kind, lasts: Duration::from_secs(seconds), fault, cluster: Arc::clone(cluster) })
+    };
+    kinds.map(of).into()
+}
+
+/// The same fault in front of all members, for clients alone.
+struct OfProxies {
+    kind: &'static str,
+    lasts: Duration,
+    fault: NetworkFault,
+    cluster: Arc<Cluster>,
+}
+
+#[async_trait]
+impl Fault for OfProxies {
+    fn kind(&self) -> &'static str {
+        self.kind
+    }
+
+    fn lasts(&self) -> Duration {
+        self.lasts
+    }
+
+    async fn begin(&self) -> Result<(), FixtureError> {
+        self.cluster.proxies.iter().for_each(|proxy| proxy.strike_marked(self.fault.clone(), MARK));
+        Ok(())
+    }
+
+    async fn end(&self) -> Result<String, FixtureError> {
+        match self.cluster.proxies.iter().map(|proxy| proxy.heal()).sum::<u64>() {
+            0 => Err("it hit no client".into()),
+            hits => Ok(format!("it hit {hits} times")),
+        }
+    }
+}
+
+pub(super) fn cut(cluster: &Arc<Cluster>) -> Arc<dyn Fault> {
+    Arc::new(Cut { cluster: Arc::clone(cluster), running: Mutex::default() })
+}
+
+/// The interface of one member goes down: nothing goes in or out, to clients or to members. The primary and a secondary by turns.
+struct Cut {
+    cluster: Arc<Cluster>,
+    running: Mutex<Running>,
+}
+
+#[derive(Clone, Copy, Default)]
+struct Running {
+    turn: usize,
+    member: usize,
+    was_primary: bool,
+}
+
+#[async_trait]
+impl Fault for Cut {
+    fn kind(&self) -> &'static str {
+        CUT
+    }
+
+    /// Longer than an election takes.
+    fn lasts(&self) -> Duration {
+        Duration::from_secs(6)
+    }
+
+    async fn begin(&self) -> Result<(), FixtureError> {
+        let primary = self.cluster.until_primary("a primary", |_| true).await?.number;
+        let turn = self.running.lock().expect("not poisoned").turn + 1;
+        let was_primary = turn % 2 == 1;
+        let member = if was_primary { primary } else { (primary + 1) % self.cluster.members.len() };
+        *self.running.lock().expect("not poisoned") = Running { turn, member, was_primary };
+        let meant = &self.cluster.members[member];
+        meant.place.unplug().await?;
+        match timeout(Duration::from_millis(500), TcpStream::connect(meant.address())).await {
+            Ok(Ok(_)) => Err(format!("member {member} can still be reached").into()),
+            _ => Ok(()),
+        }
+    }
+
+    async fn end(&self) -> Result<String, FixtureError> {
+        let Running { member, was_primary, .. } = *self.running.lock().expect("not poisoned");
+        let seen = self.until_missed(member).await;
+        self.cluster.members[member].place.plug().await?;
+        seen?;
+        let role = if was_primary { "the primary" } else { "a secondary" };
+        Ok(format!("the others missed member {member}, {role}"))
+    }
+}
+
+impl Cut {
+    /// Until a primary among the others says that the member does not answer.
+    async fn until_missed(&self, member: usize) -> Result<(), FixtureError> {
+        let deadline = Instant::now() + HEALTH_LIMIT;
+        while Instant::now() < deadline {
+            let primary = self.cluster.until_primary("another primary", |primary| primary.number != member).await?;
+            let status = primary.admin(doc! { "replSetGetStatus": 1 }).await?;
+            let members = status.get_array("members")?.iter().filter_map(Bson::as_document);
+            let mut missed = members.filter(|seen| seen.get_f64("health").is_ok_and(|health| health == 0.0));
+            if missed.any(|seen| seen.get_i32("_id").is_ok_and(|id| usize::try_from(id) == Ok(member))) {
+                return Ok(());
+            }
+            sleep(POLL).await;
+        }
+        Err(format!("the others never missed member {member}").into())
+    }
+}

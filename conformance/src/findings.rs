@@ -1,0 +1,36 @@
+//! What a check leaves for the report besides its verdict.
+
+use std::sync::{Arc, Mutex};
+
+use crate::recorder::Recorder;
+use crate::torture::Figures;
+
+/// Shared by the clones of a context.
+#[derive(Clone, Default)]
+pub(crate) struct Findings(Arc<Mutex<Inner>>);
+
+#[derive(Default)]
+struct Inner {
+    figures: Option<Figures>,
+    history: Option<Recorder>,
+}
+
+impl Findings {
+    /// What the check came to in figures.
+    pub(crate) fn set_figures(&self, figures: Figures) {
+        self.0.lock().expect("not poisoned").figures = Some(figures);
+    }
+
+    pub(crate) fn figures(&self) -> Option<Figures> {
+        self.0.lock().expect("not poisoned").figures.clone()
+    }
+
+    /// The history that a failure from now on is about, if it is not that of the context.
+    pub(crate) fn set_history(&self, recorder: &Recorder) {
+        self.0.lock().expect("not poisoned").history = Some(recorder.clone());
+    }
+
+    pub(crate) fn history(&self) -> Option<Recorder> {
+        self.0.lock().expect("not poisoned").history.clone()
+    }
+}

@@ -1,0 +1,147 @@
+//! What is counted.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::{Duration, Instant};
+
+use distlock_api::LockError;
+use serde::{Deserialize, Serialize};
+
+use crate::child::Refusal;
+
+/// What a run came to. Part of the report.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub(crate) struct Figures {
+    /// From the first round to the end of the last.
+    pub(crate) took_s: f64,
+    /// So much of it clients were at work.
+    pub(crate) at_work_s: f64,
+    pub(crate) rounds: u64,
+    /// Acquisitions, attempts, releases and fenced writes.
+    pub(crate) operations: u64,
+    /// Grants.
+    pub(crate) acquisitions: u64,
+    /// How often each kind of fault happened, each time verified.
+    pub(crate) faults: BTreeMap<String, u64>,
+    /// Kinds that this machine does not allow, and why.
+    pub(crate) impossible: BTreeMap<String, String>,
+    pub(crate) violations: u64,
+    /// Calls of which nobody knows whether they were carried out.
+    pub(crate) unknown_outcomes: u64,
+    /// Errors by kind, those of unknown outcome included; of child processes without their kind.
+    pub(crate) errors: BTreeMap<String, u64>,
+    /// Guards that were lost before they were released.
+    pub(crate) lost: u64,
+    /// Writes that the resource refused, since a later holder had been there.
+    pub(crate) fenced_off: u64,
+    /// The longest time at work without any grant.
+    pub(crate) longest_stall_s: f64,
+    /// In which round, and under which faults, that was.
+    pub(crate) longest_stall_in: String,
+}
+
+impl fmt::Display for Figures {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(f, "{} rounds in {:.0} s, {:.0} s of them at work", self.rounds, self.took_s, self.at_work_s)?;
+        writeln!(f, "  operations        {}", self.operations)?;
+        writeln!(f, "  acquisitions      {}", self.acquisitions)?;
+        writeln!(f, "  violations        {}", self.violations)?;
+        writeln!(f, "  unknown outcomes  {}", self.unknown_outcomes)?;
+        writeln!(f, "  errors            {}", listed(&self.errors))?;
+        writeln!(f, "  guards lost       {}", self.lost)?;
+        writeln!(f, "  fenced off        {}", self.fenced_off)?;
+        writeln!(f, "  longest stall     {:.1} s ({})", self.longest_stall_s, self.longest_stall_in)?;
+        let total: u64 = self.faults.values().sum();
+        write!(f, "  faults            {total}: {}", listed(&self.faults))?;
+        for (kind, reason) in &self.impossible {
+            write!(f, "\n  not possible here {kind}: {reason}")?;
+        }
+        Ok(())
+    }
+}
+
+fn listed(counts: &BTreeMap<String, u64>) -> String {
+    if counts.is_empty() {
+        return "none".to_owned();
+    }
+    counts.iter().map(|(name, count)| format!("{name} {count}")).collect::<Vec<_>>().join(", ")
+}
+
+/// Shared by all that take part.
+#[derive(Clone)]
+pub(super) struct Tally {
+    started: Instant,
+    figures: Arc<Mutex<Figures>>,
+}
+
+impl Tally {
+    pub(super) fn new() -> Self {
+        // Whoever is told of no end has found a violation.
+        let figures = Figures { violations: 1, ..Figures::default() };
+        Self { started: Instant::now(), figures: Arc::new(Mutex::new(figures)) }
+    }
+
+    fn change(&self) -> MutexGuard<'_, Figures> {
+        self.figures.lock().expect("not poisoned")
+    }
+
+    pub(super) fn figures(&self, impossible: Vec<(&'static str, String)>) -> Figures {
+        let mut figures = self.change().clone();
+        figures.took_s = self.started.elapsed().as_secs_f64();
+        figures.impossible = impossible.into_iter().map(|(kind, why)| (kind.to_owned(), why)).collect();
+        figures
+    }
+
+    pub(super) fn expect(&self, kinds: Vec<String>) {
+        self.change().faults = kinds.into_iter().map(|kind| (kind, 0)).collect();
+    }
+
+    pub(super) fn next_round(&self) -> u64 {
+        let mut figures = self.change();
+        figures.violations = 1;
+        figures.rounds += 1;
+        figures.rounds
+    }
+
+    /// The round was as it must be.
+    pub(super) fn passed(&self, operations: usize, acquisitions: usize, at_work: Duration) {
+        let mut figures = self.change();
+        figures.violations = 0;
+        figures.operations += operations as u64;
+        figures.acquisitions += acquisitions as u64;
+        figures.at_work_s += at_work.as_secs_f64();
+    }
+
+    pub(super) fn happened(&self, kind: &str) {
+        *self.change().faults.entry(kind.to_owned()).or_default() += 1;
+    }
+
+    pub(super) fn stalled(&self, for_so_long: Duration, name: &str) {
+        let mut figures = self.change();
+        if for_so_long.as_secs_f64() > figures.longest_stall_s {
+            figures.longest_stall_s = for_so_long.as_secs_f64();
+            figures.longest_stall_in = format!("round {}, {name}", figures.rounds);
+        }
+    }
+
+    pub(super) fn failed(&self, error: &LockError) {
+        let mut figures = self.change();
+        figures.unknown_outcomes += u64::from(error.is_outcome_unknown());
+        *figures.errors.entry(error.kind().as_str().to_owned()).or_default() += 1;
+    }
+
+    pub(super) fn refused(&self, refusal: &Refusal) {
+        let mut figures = self.change();
+        figures.unknown_outcomes += u64::from(refusal.unknown);
+        *figures.errors.entry("child".to_owned()).or_default() += 1;
+    }
+
+    pub(super) fn lost(&self) {
+        self.change().lost += 1;
+    }
+
+    pub(super) fn fenced_off(&self) {
+        self.change().fenced_off += 1;
+    }
+}

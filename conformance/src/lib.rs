@@ -47,13 +47,13 @@
 //! and a fixture of yours is started for each check.
 //!
 //! # What a check relies on
-//! Every call of every client is recorded ([`history`]); checks of many calls are judged by what was recorded, and fail if that was too little to prove anything. Keys are random, fresh clients are made for each check, and checks run in parallel. Lower bounds are strict (to the millisecond
+//! Every call of every client is recorded ([`history`]); checks of many calls are judged by what was recorded, and fail if that was too little to prove anything. Keys are random, fresh clients are made for each check, and checks run in parallel, except those that damage a deployment of their own ([`Arena`]), which run alone. Lower bounds are strict (to the millisecond
 //! that stores count in); upper bounds are generous, because a busy machine is not a broken backend. A check that waits
 //! for something says what it waited for.
 //!
 //! # Features
 //! * `containers`: [any service in a container](container) for fixtures, with pauses, kills, restarts and network cuts.
-//! * `mongodb` (with `containers`): real MongoDB servers for fixtures and the faults that such a server injects itself.
+//! * `mongodb` (with `containers`): real MongoDB servers for fixtures, the faults that such a server injects itself, and a replica set that may be damaged.
 
 mod arena;
 mod check;

@@ -120,6 +120,7 @@ impl FaultProxy {
 
     /// Ends the fault and tells how often it hit since it began: drops and held or delayed or split pieces of traffic, or connections that were reset.
     /// What a black hole had held goes its way now, as packets do that are sent again after a cut.
+    #[must_use = "a fault that hit nothing proves nothing"]
     pub fn heal(&self) -> u64 {
         self.strikes.send_replace(None);
         self.hits.hit()

@@ -6,9 +6,8 @@ use fastrand::Rng;
 use tokio::sync::oneshot;
 use tokio::time::{Instant, sleep};
 
-use super::field::{Player, Work};
+use super::field::{Player, WAIT, Work};
 use super::process::{acquire, give_back, write};
-use super::worker::WAIT;
 use crate::child::Handle;
 use crate::failure::{Failure, ensure};
 
@@ -52,7 +51,7 @@ pub(super) struct Told {
 
 /// Makes it happen.
 pub(super) async fn happen(work: &Work, mut player: Player, told: Told, chance: &mut Rng) -> Result<Player, Failure> {
-    let key = chance.usize(..work.keys.len());
+    let key = chance.usize(1..work.keys.len());
     let mut granted = None;
     for _ in 0..TRIES {
         granted = acquire(work, &mut player, key, WAIT).await?;

@@ -2,8 +2,10 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 use distlock_api::{FencedRegister, LockKey, LockProvider};
+use fastrand::Rng;
 use tokio::sync::mpsc;
 
 use super::tally::Tally;
@@ -12,10 +14,15 @@ use crate::context::Context;
 use crate::failure::Failure;
 use crate::recorder::Recorder;
 
+/// How long an acquisition waits.
+pub(super) const WAIT: Duration = Duration::from_secs(6);
+const SLOW_WAIT: Duration = Duration::from_millis(300);
 const PROVIDERS: usize = 2;
 /// Of each provider.
 pub(super) const TASKS: usize = 3;
-const KEYS: usize = 3;
+/// The first is used by those who hold it for longer than its ttl, all others for moments.
+const KEYS: usize = 4;
+const SLOW: usize = 0;
 /// The clocks of the child processes, in seconds ahead of the machine's.
 const CLOCKS: [i64; 3] = [0, 3600, -3600];
 
@@ -90,6 +97,23 @@ impl Work {
 
     pub(super) fn is_over(&self) -> bool {
         self.over.load(Ordering::SeqCst)
+    }
+
+    /// A lock for the next critical section, and how long to wait for it: not long for one that is held for long, or everybody would soon wait for that one.
+    pub(super) fn choose(&self, chance: &mut Rng) -> (usize, Duration) {
+        match chance.u8(..12) {
+            0 => (SLOW, SLOW_WAIT),
+            _ => (chance.usize(1..self.keys.len()), WAIT),
+        }
+    }
+
+    /// How long to hold a lock.
+    pub(super) fn hold(&self, key: usize, chance: &mut Rng) -> Duration {
+        // Sometimes so long that it must be renewed.
+        if key == SLOW && chance.bool() {
+            return self.cx.short().mul_f64(1.2);
+        }
+        Duration::from_micros(chance.u64(0..12_000))
     }
 
     /// Everybody finishes what was begun.

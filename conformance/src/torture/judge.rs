@@ -44,7 +44,7 @@ pub(super) async fn judge(
 
 /// Health came back: each client is granted a lock that all of them use.
 async fn everybody_is_well(work: &Work, field: &mut Field, clients: &[Client]) -> Verdict {
-    let key = &field.keys[0];
+    let key = &field.keys[1];
     for client in clients {
         let guard = client.take(key, renewed(work.cx.short())).await?;
         let outcome = guard.release().await?;

@@ -45,7 +45,7 @@ const SWEEPS: u64 = 5;
 const SWEEP: &str = "sweep";
 
 /// So many calls there must be for each second at work, a small part of what there are.
-const LEAST_PER_SECOND: f64 = 5.0;
+const LEAST_PER_SECOND: u64 = 5;
 
 /// Runs it on an arena of the fixture.
 pub(crate) async fn run(cx: &Context, length: Length) -> Verdict {
@@ -87,9 +87,8 @@ async fn rounds(cx: &Context, arena: &dyn crate::arena::Arena, length: Length, t
 
 /// Silence is not success.
 fn is_enough(figures: &Figures, length: Length) -> Verdict {
-    let least = figures.at_work_s * LEAST_PER_SECOND;
-    let calls = u32::try_from(figures.operations).unwrap_or(u32::MAX);
-    ensure!(f64::from(calls) >= least, "only {calls} operations in {:.0} s at work", figures.at_work_s);
+    let (seen, least) = (figures.operations, Duration::from_secs_f64(figures.at_work_s).as_secs() * LEAST_PER_SECOND);
+    ensure!(seen >= least, "only {seen} operations in {:.0} s at work", figures.at_work_s);
     let missing: Vec<&String> = figures.faults.iter().filter(|(_, times)| **times == 0).map(|(kind, _)| kind).collect();
     ensure!(!length.all_kinds || missing.is_empty(), "there was no time for {missing:?}");
     Ok(())

@@ -7,7 +7,6 @@ use fastrand::Rng;
 
 use super::acts;
 use super::field::{Acts, Player, Work};
-use super::worker::WAIT;
 use crate::child::{ChildGrant, Refusal};
 use crate::failure::Failure;
 
@@ -27,10 +26,10 @@ pub(super) async fn work(work: Work, mut player: Player, mut acts: Acts, mut cha
 }
 
 async fn section(work: &Work, player: &mut Player, chance: &mut Rng) -> Result<(), Failure> {
-    let key = chance.usize(..work.keys.len());
-    let wait = if chance.u8(..6) == 0 { Duration::ZERO } else { WAIT };
+    let (key, wait) = work.choose(chance);
+    let wait = if chance.u8(..6) == 0 { Duration::ZERO } else { wait };
     if let Some(granted) = acquire(work, player, key, wait).await? {
-        tokio::time::sleep(Duration::from_micros(chance.u64(0..12_000))).await;
+        tokio::time::sleep(work.hold(key, chance)).await;
         write(work, player, key, granted);
         give_back(work, player).await?;
     }

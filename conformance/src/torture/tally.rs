@@ -61,11 +61,11 @@ impl fmt::Display for Figures {
     }
 }
 
+/// Those that are not zero.
 fn listed(counts: &BTreeMap<String, u64>) -> String {
-    if counts.is_empty() {
-        return "none".to_owned();
-    }
-    counts.iter().map(|(name, count)| format!("{name} {count}")).collect::<Vec<_>>().join(", ")
+    let counts = counts.iter().filter(|(_, count)| **count > 0);
+    let listed: Vec<String> = counts.map(|(name, count)| format!("{name} {count}")).collect();
+    if listed.is_empty() { "none".to_owned() } else { listed.join(", ") }
 }
 
 /// Shared by all that take part.

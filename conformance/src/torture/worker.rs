@@ -7,36 +7,30 @@ use distlock_api::{
 };
 use fastrand::Rng;
 
-use super::field::Work;
+use super::field::{WAIT, Work};
 use crate::context::{SOON, within};
 use crate::failure::{Failure, Verdict, ensure};
 use crate::fixture::Client;
 
-/// How long an acquisition waits.
-pub(super) const WAIT: Duration = Duration::from_secs(6);
 /// How long a release may take while the store does not answer.
 const RELEASE: Duration = Duration::from_secs(30);
 
 /// Acquires and releases until the round is over.
 pub(super) async fn work(work: Work, client: Client, mut chance: Rng) -> Verdict {
     while !work.is_over() {
-        let key = chance.usize(..work.keys.len());
+        let (key, wait) = work.choose(&mut chance);
         match chance.u8(..20) {
-            0..=2 => {
-                if let Some(guard) = acquire(&work, &client, &work.keys[key], Wait::Try).await? {
-                    section(&work, &client, key, guard, &mut chance).await?;
-                }
-            }
             // Given up while it waits, or while the grant is on its way.
-            3..=4 => {
+            0..=1 => {
                 let moment = Duration::from_micros(chance.u64(0..20_000));
-                let acquiring = acquire(&work, &client, &work.keys[key], Wait::UpTo(WAIT));
+                let acquiring = acquire(&work, &client, &work.keys[key], Wait::UpTo(wait));
                 if let Ok(granted) = tokio::time::timeout(moment, acquiring).await {
                     drop(granted?);
                 }
             }
-            _ => {
-                if let Some(guard) = acquire(&work, &client, &work.keys[key], Wait::UpTo(WAIT)).await? {
+            choice => {
+                let wait = if choice < 5 { Wait::Try } else { Wait::UpTo(wait) };
+                if let Some(guard) = acquire(&work, &client, &work.keys[key], wait).await? {
                     section(&work, &client, key, guard, &mut chance).await?;
                 }
             }
@@ -58,12 +52,7 @@ async fn acquire(work: &Work, client: &Client, key: &LockKey, wait: Wait) -> Res
 
 /// A critical section: a fenced write, a while, and the release.
 async fn section(work: &Work, client: &Client, key: usize, guard: LockGuard, chance: &mut Rng) -> Verdict {
-    let hold = match chance.u8(..50) {
-        // It must be renewed meanwhile.
-        0 => work.cx.short().mul_f64(1.2),
-        _ => Duration::from_micros(chance.u64(0..12_000)),
-    };
-    tokio::time::sleep(hold).await;
+    tokio::time::sleep(work.hold(key, chance)).await;
     write(work, client, key, &guard)?;
     if chance.u8(..10) == 0 {
         drop(guard);

@@ -19,8 +19,11 @@ const CODES: [i32; 6] = [6, 89, 91, 189, 10_107, 11_602];
 /// Of ten commands so many fail.
 const SHARE: f64 = 0.3;
 
+/// What the fail point is told, unlike from time to time.
+type Data = fn(usize) -> Document;
+
 pub(super) fn all(cluster: &Arc<Cluster>) -> Vec<Arc<dyn Fault>> {
-    let kinds: [(&'static str, fn(usize) -> Document); 3] = [
+    let kinds: [(&'static str, Data); 3] = [
         ("close-connection", |_| doc! { "failCommands": COMMANDS.to_vec(), "closeConnection": true }),
         ("error-code", |turn| doc! { "failCommands": COMMANDS.to_vec(), "errorCode": CODES[turn % CODES.len()] }),
         ("write-concern-error", |_| {
@@ -37,7 +40,7 @@ pub(super) fn all(cluster: &Arc<Cluster>) -> Vec<Arc<dyn Fault>> {
 
 struct FailingCommands {
     kind: &'static str,
-    data: fn(usize) -> Document,
+    data: Data,
     cluster: Arc<Cluster>,
     state: Mutex<State>,
 }

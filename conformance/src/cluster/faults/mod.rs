@@ -23,6 +23,7 @@ pub(super) fn all(cluster: &Arc<Cluster>) -> Vec<Arc<dyn Fault>> {
     all.extend(election::all(cluster));
     all.extend(process::all(cluster));
     all.extend(network::through_proxies(cluster));
+    all.push(network::inbound_cut(cluster));
     if cluster.no_network.is_none() {
         all.push(network::cut(cluster));
         all.push(disk::full(cluster));

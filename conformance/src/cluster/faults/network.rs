@@ -65,6 +65,44 @@ impl Fault for OfProxies {
     }
 }
 
+pub(super) fn inbound_cut(cluster: &Arc<Cluster>) -> Arc<dyn Fault> {
+    Arc::new(InboundCut { cluster: Arc::clone(cluster), running: Mutex::default() })
+}
+
+/// Nobody reaches the primary: neither clients nor members, old connections or new ones. What it asks the others itself, and what they answer, comes through: half a partition, which can be had
+/// without a network of its own.
+struct InboundCut {
+    cluster: Arc<Cluster>,
+    running: Mutex<usize>,
+}
+
+#[async_trait]
+impl Fault for InboundCut {
+    fn kind(&self) -> &'static str {
+        "inbound-cut"
+    }
+
+    /// Longer than an election takes.
+    fn lasts(&self) -> Duration {
+        Duration::from_secs(6)
+    }
+
+    async fn begin(&self) -> Result<(), FixtureError> {
+        let primary = self.cluster.until_primary("a primary", |_| true).await?.number;
+        *self.running.lock().expect("not poisoned") = primary;
+        self.cluster.proxies[primary].strike(NetworkFault::BlackHole { way: Way::Both });
+        Ok(())
+    }
+
+    async fn end(&self) -> Result<String, FixtureError> {
+        let member = *self.running.lock().expect("not poisoned");
+        match self.cluster.proxies[member].heal() {
+            0 => Err(format!("nobody wanted anything of member {member}").into()),
+            hits => Ok(format!("{hits} connections to member {member}, the primary, heard nothing")),
+        }
+    }
+}
+
 pub(super) fn cut(cluster: &Arc<Cluster>) -> Arc<dyn Fault> {
     Arc::new(Cut { cluster: Arc::clone(cluster), running: Mutex::default() })
 }

@@ -26,6 +26,7 @@ pub(crate) struct Figures {
     pub(crate) faults: BTreeMap<String, u64>,
     /// Kinds that this machine does not allow, and why.
     pub(crate) impossible: BTreeMap<String, String>,
+    /// Rounds that were not as they must be: the first one is the last.
     pub(crate) violations: u64,
     /// Calls of which nobody knows whether they were carried out.
     pub(crate) unknown_outcomes: u64,

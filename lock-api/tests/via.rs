@@ -12,6 +12,7 @@ use distlock_api::{
 use distlock_memory::{MemoryStore, Operation};
 use futures_util::FutureExt;
 use tokio::sync::Notify;
+use tokio::task::yield_now;
 use tokio::time::{advance, sleep, timeout};
 
 const fn ms(millis: u64) -> Duration {
@@ -22,6 +23,8 @@ const fn ms(millis: u64) -> Duration {
 enum Call {
     /// It is carried out, and answered.
     Works,
+    /// So it is, and stands still for a poll before and after that.
+    Steps,
     /// It is carried out, and nobody hears of it.
     ReplyLost,
     /// Nothing happens.
@@ -96,6 +99,12 @@ impl WriteOp for Adds {
         self.reached.notify_one();
         match call {
             Call::Works => self.apply(write).await,
+            Call::Steps => {
+                yield_now().await;
+                let written = self.apply(write).await;
+                yield_now().await;
+                written
+            }
             Call::ReplyLost => {
                 let _ = self.apply(write).await?;
                 Err(LockError::new(ErrorKind::Unavailable, "the reply got lost").outcome_unknown())
@@ -395,6 +404,42 @@ async fn a_loss_during_a_commit_counts_when_the_commit_was_refused() {
             go_on.notify_one();
             assert_eq!(commit.await.unwrap().unwrap(), ReleaseOutcome::Released);
             assert_eq!(books(&provider), (1, 0, 0, 0));
+        }
+    }
+}
+
+/// Polls a future so many times, and drops it then. Whether it had ended by then.
+async fn polled<T>(times: usize, future: impl Future<Output = T>) -> bool {
+    let mut future = Box::pin(future);
+    for _ in 0..times {
+        if future.as_mut().now_or_never().is_some() {
+            return true;
+        }
+        // What it waits for goes on.
+        sleep(ms(50)).await;
+    }
+    false
+}
+
+#[tokio::test(start_paused = true)]
+async fn c11_commits_dropped_at_any_poll_leave_nothing() {
+    let first: [fn() -> Call; 5] = [|| Call::Steps, || Call::ReplyLost, rejected, unavailable, unknown];
+    for first in first {
+        for polls in 0..=20 {
+            let style = Style::new();
+            let (here, there) = (style.provider(), style.provider());
+            let lease = style.lock(&here).await;
+            let ended = polled(polls, lease.release_via(style.adds(true, [first(), Call::Steps]))).await;
+            sleep(ms(500)).await;
+            assert!(style.store.peek("k").is_none(), "after {polls} polls");
+            assert!(style.value() <= 1, "carried out twice");
+            drop(timeout(ms(100), style.lock(&there)).await.expect("another one"));
+            let (_, lost, abandoned, held) = books(&here);
+            assert_eq!((lost, abandoned, held), (0, 0, 0), "after {polls} polls");
+            if ended {
+                break;
+            }
+            assert!(polls < 20, "no end is in sight");
         }
     }
 }

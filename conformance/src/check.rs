@@ -50,6 +50,10 @@ pub enum Need {
     Faults,
     /// Replies that get lost on demand.
     LostReplies,
+    /// Replies that come late on demand.
+    DelayedReplies,
+    /// Clients that are cut off from their store on demand.
+    CutOff,
     /// Disturbed pushes on demand.
     PushFaults,
     /// Keys that stall on demand.
@@ -93,6 +97,8 @@ impl Need {
             Self::Processes => "the state of this backend lives in one process",
             Self::Faults => "the fixture injects no faults",
             Self::LostReplies => "the fixture loses no replies",
+            Self::DelayedReplies => "the fixture delays no replies",
+            Self::CutOff => "the fixture cannot cut a client off",
             Self::PushFaults => "the fixture cannot disturb pushes",
             Self::Stalls => "the fixture cannot stall a key",
             Self::Requests => "the fixture counts no requests",

@@ -13,7 +13,7 @@ use tokio::time::Instant;
 use crate::check::Need;
 use crate::child::{Child, Clock};
 use crate::controls::Controls;
-use crate::failure::{Failure, Verdict, ensure};
+use crate::failure::{Failure, FailureKind, Verdict, ensure};
 use crate::findings::Findings;
 use crate::fixture::Client;
 use crate::history::Expected;
@@ -114,13 +114,15 @@ impl Context {
         let clients: Vec<Client> = clients.into_iter().map(|client| client.recorded(&self.recorder)).collect();
         self.clients.lock().expect("not poisoned").extend(clients.iter().cloned());
         let made = clients.len();
-        clients.try_into().map_err(|_| Failure::new(format!("the fixture made {made} clients instead of {N}")))
+        let wrong = |_| Failure::of(FailureKind::Fixture, format!("the fixture made {made} clients instead of {N}"));
+        clients.try_into().map_err(wrong)
     }
 
     /// A child process that is a client.
     pub(crate) async fn child(&self, clock: Clock) -> Result<Child, Failure> {
         let Some(address) = self.stage.fixture().address() else {
-            return Err(Failure::new("the profile declares processes, but the fixture has no address"));
+            let message = "the profile declares processes, but the fixture has no address";
+            return Err(Failure::of(FailureKind::Fixture, message));
         };
         Child::start(self.stage.name(), &address, clock, &self.recorder).await
     }
@@ -134,7 +136,7 @@ impl Context {
 
     /// The administration that the profile promises.
     pub(crate) fn admin<'a>(&self, client: &'a Client) -> Result<&'a dyn LockAdmin, Failure> {
-        client.admin().ok_or_else(|| Failure::new(Need::Admin.missing()))
+        client.admin().ok_or_else(|| Failure::of(FailureKind::Fixture, Need::Admin.missing()))
     }
 
     /// A ttl that the check will outlive.
@@ -182,7 +184,8 @@ impl Client {
         match within(bound + SOON, "an acquisition to return", acquiring).await?? {
             Acquired::Held(guard) => Ok(guard),
             Acquired::Busy(busy) => {
-                Err(Failure::new(format!("{key:?} was not granted within {bound:?}, the store says {busy:?}")))
+                let message = format!("{key:?} was not granted within {bound:?}, the store says {busy:?}");
+                Err(Failure::of(FailureKind::Overdue, message))
             }
         }
     }
@@ -203,7 +206,8 @@ impl Client {
 
     /// The hand behind the stage that the profile promises.
     pub(crate) fn disturbed(&self) -> Result<&dyn Controls, Failure> {
-        self.controls().ok_or_else(|| Failure::new("the profile declares faults, but the client has no controls"))
+        let message = "the profile declares faults, but the client has no controls";
+        self.controls().ok_or_else(|| Failure::of(FailureKind::Fixture, message))
     }
 
     /// An acquisition in a task of its own.
@@ -227,7 +231,7 @@ impl Client {
             let now = self.accounting();
             Ok(now.held == 0 && now.waiting == 0 && now.balances())
         });
-        idle.await.map_err(|failure| Failure::new(format!("{}: {:?}", failure.message(), self.accounting())))
+        idle.await.map_err(|failure| failure.reworded(|said| format!("{said}: {:?}", self.accounting())))
     }
 }
 
@@ -239,7 +243,7 @@ impl Waiter {
     pub(crate) async fn guard(mut self) -> Result<(LockGuard, Instant), Failure> {
         match (&mut self.0).await {
             Ok(result) => result,
-            Err(error) => Err(Failure::new(format!("a waiter ended: {error}"))),
+            Err(error) => Err(Failure::of_task("a waiter", &error)),
         }
     }
 
@@ -254,6 +258,15 @@ impl Drop for Waiter {
     }
 }
 
+/// Work on a runtime of one thread, which ends with it: for what happens when a runtime stands still, or is gone.
+pub(crate) async fn on_a_runtime_of_its_own<T: Send + 'static>(
+    work: impl FnOnce(tokio::runtime::Runtime) -> Result<T, Failure> + Send + 'static,
+) -> Result<T, Failure> {
+    let working =
+        tokio::task::spawn_blocking(move || work(tokio::runtime::Builder::new_current_thread().enable_all().build()?));
+    working.await.map_err(|error| Failure::of_task("a runtime of the check", &error))?
+}
+
 /// Awaits something that must happen, for a bounded time.
 #[track_caller]
 pub(crate) fn within<F: IntoFuture>(
@@ -261,7 +274,7 @@ pub(crate) fn within<F: IntoFuture>(
     what: &str,
     future: F,
 ) -> impl Future<Output = Result<F::Output, Failure>> {
-    let failure = Failure::new(format!("waited {bound:?} in vain for {what}"));
+    let failure = Failure::of(FailureKind::Overdue, format!("waited {bound:?} in vain for {what}"));
     let future = future.into_future();
     async move { tokio::time::timeout(bound, future).await.map_err(|_| failure) }
 }
@@ -273,7 +286,7 @@ pub(crate) fn eventually<'a>(
     what: &'a str,
     mut state: impl AsyncFnMut() -> Result<bool, Failure> + 'a,
 ) -> impl Future<Output = Verdict> + 'a {
-    let failure = Failure::new(format!("waited {bound:?} in vain for {what}"));
+    let failure = Failure::of(FailureKind::Overdue, format!("waited {bound:?} in vain for {what}"));
     async move {
         let deadline = Instant::now() + bound;
         while !state().await? {
@@ -332,7 +345,7 @@ pub(crate) async fn nothing_left(cx: &Context, client: &Client, key: &LockKey) -
 /// Waits for all tasks; the first failure counts.
 pub(crate) async fn all_passed(mut tasks: JoinSet<Verdict>) -> Verdict {
     while let Some(ended) = tasks.join_next().await {
-        ended.map_err(|error| Failure::new(format!("a task of the check ended: {error}")))??;
+        ended.map_err(|error| Failure::of_task("a task of the check", &error))??;
     }
     Ok(())
 }

@@ -54,6 +54,24 @@ pub trait Controls: Send + Sync + 'static {
         Err(format!("this fixture cannot lose {times} replies to {operation:?}").into())
     }
 
+    /// Lets the next `times` operations of this kind happen, and their replies come so much later, or when the faults are [ended](Self::end_faults): however long the client
+    /// said that it would wait. Others must not be hit. Declared by [`Profile::delayed_replies`](crate::Profile::delayed_replies).
+    ///
+    /// # Errors
+    /// When it could not be arranged. By default always.
+    async fn delay_replies(&self, operation: Operation, times: u32, by: Duration) -> Result<(), FixtureError> {
+        Err(format!("this fixture cannot delay {times} replies to {operation:?} by {by:?}").into())
+    }
+
+    /// Cuts this client off from its store, as if its process had been killed: whatever it sends from now on does not arrive, no reply reaches it, and it hears of
+    /// nothing, until the faults are [ended](Self::end_faults). Others must not be hit. Declared by [`Profile::cuts_off`](crate::Profile::cuts_off).
+    ///
+    /// # Errors
+    /// When it could not be arranged. By default always.
+    async fn cut_off(&self) -> Result<(), FixtureError> {
+        Err("this fixture cannot cut a client off".into())
+    }
+
     /// Disturbs the pushes to this client, whether it listens already or not, until the faults are [ended](Self::end_faults). Others must not be hit. Declared by
     /// [`Profile::push_faults`](crate::Profile::push_faults).
     ///
@@ -81,7 +99,7 @@ pub trait Controls: Send + Sync + 'static {
         Err("this fixture does not count requests".into())
     }
 
-    /// Ends all arranged faults and tells how many operations were hit; stalls and disturbed pushes need not be counted.
+    /// Ends all arranged faults and tells how many operations were hit; stalls, disturbed pushes and what a client that was cut off has sent need not be counted.
     ///
     /// # Errors
     /// When that is not known. By default always.

@@ -3,6 +3,7 @@
 use std::collections::{HashMap, HashSet};
 use std::fmt;
 use std::future::Future;
+use std::pin::pin;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
@@ -12,15 +13,16 @@ use distlock_api::store::{
     Attempt, Claim, EventStream, Release, Renewal, Reply, Standing, StoreCapabilities, StoreEvent, Watch,
 };
 use distlock_api::{ErrorKind, LeaseStore, LockAdmin, LockError, LockKey, Phase, ReleaseOutcome, Result};
-use futures_util::StreamExt;
-use tokio::sync::{mpsc, watch};
+use futures_util::future::BoxFuture;
+use futures_util::{FutureExt, StreamExt};
+use tokio::sync::{Notify, mpsc, watch};
 use tokio::time::{Instant, sleep, sleep_until};
 
 use crate::controls::{Controls, Operation, Pushes};
 use crate::fixture::FixtureError;
 
 /// A [`LeaseStore`] between the engine and the one under test: it passes everything on, and makes the faults that
-/// [`Controls`] describes – all of them but [`purge`](Controls::purge). One for each client.
+/// [`Controls`] describes; for [`purge`](Controls::purge) it must be [told how](Self::with_purge). One for each client.
 ///
 /// ```
 /// use std::sync::Arc;
@@ -32,22 +34,32 @@ use crate::fixture::FixtureError;
 /// let client = Client::new(Arc::new(LeaseProvider::new(Arc::new(store.clone())))).with_controls(store);
 /// # drop(client);
 /// ```
+///
+/// [`Client::of_store`](crate::Client::of_store) does all that for a provider of the engine's defaults.
 #[derive(Clone)]
 pub struct DisturbedStore {
     shared: Arc<Shared>,
+    purge: Option<Arc<Purge>>,
 }
+
+type Purge = dyn Fn(LockKey) -> BoxFuture<'static, Result<(), FixtureError>> + Send + Sync;
 
 struct Shared {
     store: Arc<dyn LeaseStore>,
     requests: AtomicU64,
     faults: Mutex<Faults>,
     pushes: watch::Sender<Option<Pushes>>,
+    cut_off: watch::Sender<bool>,
+    /// Told when the faults are ended.
+    ended: Notify,
 }
 
 #[derive(Default)]
 struct Faults {
     failing: HashMap<Operation, u32>,
     losing: HashMap<Operation, u32>,
+    delaying: HashMap<Operation, u32>,
+    delays: HashMap<Operation, Duration>,
     stalled: HashSet<LockKey>,
     hit: u64,
 }
@@ -65,8 +77,34 @@ impl DisturbedStore {
     /// Before a store.
     #[must_use]
     pub fn new(store: Arc<dyn LeaseStore>) -> Self {
-        let pushes = watch::channel(None).0;
-        Self { shared: Arc::new(Shared { store, requests: AtomicU64::new(0), faults: Mutex::default(), pushes }) }
+        let shared = Shared {
+            store,
+            requests: AtomicU64::new(0),
+            faults: Mutex::default(),
+            pushes: watch::channel(None).0,
+            cut_off: watch::channel(false).0,
+            ended: Notify::new(),
+        };
+        Self { shared: Arc::new(shared), purge: None }
+    }
+
+    /// Lets it [purge](Controls::purge): do at once what the store does to the record of a lock that nobody has held for a long time. It is an error if there was none.
+    #[must_use]
+    pub fn with_purge<F>(mut self, purge: impl Fn(LockKey) -> F + Send + Sync + 'static) -> Self
+    where
+        F: Future<Output = Result<(), FixtureError>> + Send + 'static,
+    {
+        self.purge = Some(Arc::new(move |key| purge(key).boxed()));
+        self
+    }
+
+    /// The client behind this, if it is cut off: what it sends is lost on its way, and it hears so when it has waited long enough.
+    async fn if_connected(&self, timeout: Duration) -> Result<()> {
+        if !*self.shared.cut_off.borrow() {
+            return Ok(());
+        }
+        sleep(timeout).await;
+        Err(LockError::timeout(Phase::Request, "the client was cut off").outcome_unknown())
     }
 
     fn faults(&self) -> MutexGuard<'_, Faults> {
@@ -83,6 +121,9 @@ impl DisturbedStore {
         lost: impl Fn(LockError) -> T,
     ) -> T {
         self.shared.requests.fetch_add(1, Ordering::Relaxed);
+        if let Err(error) = self.if_connected(timeout).await {
+            return lost(error);
+        }
         let (stalls, fails) = {
             let mut faults = self.faults();
             let stalls = keys.into_iter().any(|key| faults.stalled.contains(key));
@@ -97,13 +138,22 @@ impl DisturbedStore {
         if fails {
             return lost(LockError::new(ErrorKind::Unavailable, "the request was made to fail"));
         }
+        let mut ended = pin!(self.shared.ended.notified());
+        ended.as_mut().enable();
         let reply = call.await;
-        let loses = {
+        if let Err(error) = self.if_connected(timeout).await {
+            return lost(error);
+        }
+        let (loses, delays) = {
             let mut faults = self.faults();
             let loses = Faults::strikes(&mut faults.losing, operation);
-            faults.hit += u64::from(loses);
-            loses
+            let delays = !loses && Faults::strikes(&mut faults.delaying, operation);
+            faults.hit += u64::from(loses || delays);
+            (loses, delays.then(|| faults.delays.get(&operation).copied().unwrap_or_default()))
         };
+        if let Some(by) = delays {
+            let _ = tokio::time::timeout(by, ended).await;
+        }
         if loses {
             return lost(LockError::new(ErrorKind::Unavailable, "the reply was made to get lost").outcome_unknown());
         }
@@ -161,13 +211,14 @@ impl LeaseStore for DisturbedStore {
     }
 
     async fn watch(&self, watch: &Watch) -> Result<EventStream> {
-        let mut pushes = self.shared.pushes.subscribe();
+        self.if_connected(Duration::ZERO).await?;
+        let (mut pushes, cut_off) = (self.shared.pushes.subscribe(), self.shared.cut_off.subscribe());
         if *pushes.borrow_and_update() == Some(Pushes::Refused) {
             return Err(refused());
         }
         let events = self.shared.store.watch(watch).await?;
         let (sender, receiver) = mpsc::unbounded_channel();
-        tokio::spawn(forward(events, pushes, sender));
+        tokio::spawn(forward(events, pushes, cut_off, sender));
         let arrived = futures_util::stream::unfold(receiver, |mut receiver| async {
             let (event, due) = receiver.recv().await?;
             if let Some(due) = due {
@@ -193,12 +244,19 @@ type Arrival = (Result<StoreEvent>, Option<Instant>);
 async fn forward(
     mut events: EventStream,
     mut pushes: watch::Receiver<Option<Pushes>>,
+    mut cut_off: watch::Receiver<bool>,
     sender: mpsc::UnboundedSender<Arrival>,
 ) {
     loop {
         let event = tokio::select! {
             event = events.next() => event,
             () = sender.closed() => return,
+            changed = cut_off.changed() => match changed.map(|()| *cut_off.borrow_and_update()) {
+                Ok(true) => continue,
+                // What was said meanwhile was not heard.
+                Ok(false) => Some(Err(LockError::new(ErrorKind::Unavailable, "the client was cut off"))),
+                Err(_) => return,
+            },
             changed = pushes.changed() => match changed.map(|()| *pushes.borrow_and_update()) {
                 Ok(Some(Pushes::Refused)) => Some(Err(refused())),
                 Ok(Some(Pushes::Broken)) => {
@@ -208,6 +266,12 @@ async fn forward(
                 Err(_) => return,
             },
         };
+        if *cut_off.borrow() {
+            if event.is_none() {
+                return;
+            }
+            continue;
+        }
         let Some(event) = event else { return };
         let due = match *pushes.borrow() {
             Some(Pushes::Delayed(by)) => Some(Instant::now() + by),
@@ -236,6 +300,18 @@ impl Controls for DisturbedStore {
         Ok(())
     }
 
+    async fn delay_replies(&self, operation: Operation, times: u32, by: Duration) -> Result<(), FixtureError> {
+        let mut faults = self.faults();
+        faults.delays.insert(operation, by);
+        faults.delaying.insert(operation, times);
+        Ok(())
+    }
+
+    async fn cut_off(&self) -> Result<(), FixtureError> {
+        self.shared.cut_off.send_replace(true);
+        Ok(())
+    }
+
     async fn disturb_pushes(&self, pushes: Pushes) -> Result<(), FixtureError> {
         self.shared.pushes.send_replace(Some(pushes));
         Ok(())
@@ -252,6 +328,16 @@ impl Controls for DisturbedStore {
 
     async fn end_faults(&self) -> Result<u64, FixtureError> {
         self.shared.pushes.send_replace(None);
-        Ok(std::mem::take(&mut *self.faults()).hit)
+        self.shared.cut_off.send_if_modified(std::mem::take);
+        let hit = std::mem::take(&mut *self.faults()).hit;
+        self.shared.ended.notify_waiters();
+        Ok(hit)
+    }
+
+    async fn purge(&self, key: &LockKey) -> Result<(), FixtureError> {
+        match &self.purge {
+            Some(purge) => purge(key.clone()).await,
+            None => Err(format!("nobody has said how {key:?} is purged").into()),
+        }
     }
 }

@@ -8,9 +8,38 @@ use crate::history::Call;
 /// Why a check failed, and which line of the suite says so.
 #[derive(Debug)]
 pub struct Failure {
+    kind: FailureKind,
     message: String,
     location: &'static Location<'static>,
     calls: Vec<Call>,
+}
+
+/// Whether a failure says something about the promise that was checked, or that it could not be checked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum FailureKind {
+    /// What the check saw breaks the promise.
+    Verdict,
+    /// What the check waited for, and what its message names, did not come within a generous bound. For a promise that something happens that is the verdict.
+    Overdue,
+    /// The backend answered with an error where the check does not expect one.
+    Error,
+    /// The fixture failed, or does not fit what its profile declares.
+    Fixture,
+    /// The check itself failed.
+    Check,
+    /// The check panicked, or a task of it did.
+    Panic,
+    /// The check did not come to an end, and nobody knows what it waited for.
+    Limit,
+}
+
+impl FailureKind {
+    /// Whether the promise was judged: the other kinds tell of accidents on the way there.
+    #[must_use]
+    pub const fn is_judgement(self) -> bool {
+        matches!(self, Self::Verdict | Self::Overdue)
+    }
 }
 
 /// What a check answers.
@@ -19,7 +48,30 @@ pub(crate) type Verdict = Result<(), Failure>;
 impl Failure {
     #[track_caller]
     pub(crate) fn new(message: impl Into<String>) -> Self {
-        Self { message: message.into(), location: Location::caller(), calls: Vec::new() }
+        Self::of(FailureKind::Verdict, message)
+    }
+
+    #[track_caller]
+    pub(crate) fn of(kind: FailureKind, message: impl Into<String>) -> Self {
+        Self { kind, message: message.into(), location: Location::caller(), calls: Vec::new() }
+    }
+
+    /// A task of the check that did not come to its end.
+    #[track_caller]
+    pub(crate) fn of_task(what: &str, error: &tokio::task::JoinError) -> Self {
+        Self::of(FailureKind::Panic, format!("{what} ended: {error}"))
+    }
+
+    /// Whether it is about the promise.
+    #[must_use]
+    pub fn kind(&self) -> FailureKind {
+        self.kind
+    }
+
+    /// The same failure, with another message.
+    pub(crate) fn reworded(mut self, words: impl FnOnce(&str) -> String) -> Self {
+        self.message = words(&self.message);
+        self
     }
 
     /// What was expected and what was seen.
@@ -55,21 +107,21 @@ impl fmt::Display for Failure {
 impl From<distlock_api::LockError> for Failure {
     #[track_caller]
     fn from(error: distlock_api::LockError) -> Self {
-        Self::new(format!("unexpected error of kind {:?}: {}", error.kind(), chain(&error)))
+        Self::of(FailureKind::Error, format!("unexpected error of kind {:?}: {}", error.kind(), chain(&error)))
     }
 }
 
 impl From<crate::FixtureError> for Failure {
     #[track_caller]
     fn from(error: crate::FixtureError) -> Self {
-        Self::new(format!("the fixture failed: {}", chain(&*error)))
+        Self::of(FailureKind::Fixture, format!("the fixture failed: {}", chain(&*error)))
     }
 }
 
 impl From<std::io::Error> for Failure {
     #[track_caller]
     fn from(error: std::io::Error) -> Self {
-        Self::new(format!("the check itself failed: {error}"))
+        Self::of(FailureKind::Check, format!("the check itself failed: {error}"))
     }
 }
 

@@ -31,6 +31,7 @@
 //! |---|---|---|---|
 //! | `--level` | `DISTLOCK_CONFORMANCE_LEVEL` | [`smoke`](Level::Smoke): seconds; [`standard`](Level::Standard): minutes; [`torture`](Level::Torture): as long as you say | `standard` |
 //! | `--minutes` | `DISTLOCK_CONFORMANCE_MINUTES` | how long `torture` goes on; a part of a minute is possible. The round that has begun is finished, and one in which a check failed is the last | 10 |
+//! | `--rounds` | `DISTLOCK_CONFORMANCE_ROUNDS` | how often `smoke` and `standard` run in a row, each time with a fresh seed; a round in which a check failed is the last | 1 |
 //! | `--seed` | `DISTLOCK_CONFORMANCE_SEED` | from which everything random in checks derives, for each check by its name | random |
 //! | `--report` | `DISTLOCK_CONFORMANCE_REPORT` | the directory to which reports are written; a relative one starts at the package, where Cargo runs its tests | none |
 //!
@@ -51,9 +52,13 @@
 //! that stores count in); upper bounds are generous, because a busy machine is not a broken backend. A check that waits
 //! for something says what it waited for.
 //!
+//! That all this would notice is tested by backends which are broken on purpose; `BROKEN.md` in this crate shows which clause catches which, by which check, and in which words. A
+//! [`Failure`] has a [kind](FailureKind), so that a crash or an unexpected error is not taken for a verdict.
+//!
 //! # Features
 //! * `containers`: [any service in a container](container) for fixtures, with pauses, kills, restarts and network cuts.
-//! * `mongodb` (with `containers`): real MongoDB servers for fixtures, the faults that such a server injects itself, and a replica set that may be damaged.
+//! * `faketime`: finds or fetches the `libfaketime` that clients with wrong clocks take, where `DISTLOCK_FAKETIME_LIB` does not name one. Without dependencies.
+//! * `mongodb`: real MongoDB servers for fixtures, the faults that such a server injects itself, and a replica set that may be damaged; `containers` and `faketime` come along.
 
 mod arena;
 mod check;
@@ -70,6 +75,10 @@ mod disturbed;
 #[cfg(feature = "mongodb")]
 mod fail_command;
 mod failure;
+#[cfg(feature = "faketime")]
+mod faketime;
+#[cfg(feature = "faketime")]
+mod fetch;
 mod findings;
 mod fixture;
 pub mod history;
@@ -99,11 +108,13 @@ pub use controls::{Controls, Operation, Pushes};
 pub use disturbed::DisturbedStore;
 #[cfg(feature = "mongodb")]
 pub use fail_command::FailCommand;
-pub use failure::Failure;
+pub use failure::{Failure, FailureKind};
+#[cfg(feature = "faketime")]
+pub use faketime::{FaketimeError, faketime_library};
 pub use fixture::{Client, Fixture, FixtureError};
 pub use level::Level;
 pub use profile::Profile;
-pub use runner::{Outcome, Report, examine, run, run_one};
+pub use runner::{Outcome, Report, examine, run, run_child, run_one};
 
 /// For the images of a [`container::Service`].
 #[cfg(feature = "containers")]

@@ -20,6 +20,8 @@ pub struct Profile {
     processes: bool,
     faults: bool,
     lost_replies: bool,
+    delayed_replies: bool,
+    cuts_off: bool,
     push_faults: bool,
     stalls: bool,
     counts_requests: bool,
@@ -43,6 +45,8 @@ impl Profile {
             processes: false,
             faults: false,
             lost_replies: false,
+            delayed_replies: false,
+            cuts_off: false,
             push_faults: false,
             stalls: false,
             counts_requests: false,
@@ -76,7 +80,7 @@ impl Profile {
 
     /// Other processes can be clients: [`Fixture::address`](crate::Fixture::address) and
     /// [`Fixture::connect`](crate::Fixture::connect) work. Some of these clients have a wrong clock, which takes `libfaketime`: named by `DISTLOCK_FAKETIME_LIB`, or found by
-    /// the crate's feature `mongodb`.
+    /// the crate's feature `faketime`.
     pub fn processes(mut self) -> Self {
         self.processes = true;
         self
@@ -92,6 +96,25 @@ impl Profile {
     pub fn lost_replies(mut self) -> Self {
         self.lost_replies = true;
         self
+    }
+
+    /// [`Controls::delay_replies`](crate::Controls::delay_replies) works.
+    pub fn delayed_replies(mut self) -> Self {
+        self.delayed_replies = true;
+        self
+    }
+
+    /// [`Controls::cut_off`](crate::Controls::cut_off) works.
+    pub fn cuts_off(mut self) -> Self {
+        self.cuts_off = true;
+        self
+    }
+
+    /// All that a [`DisturbedStore`](crate::DisturbedStore) can do to a client: [`faults`](Self::faults), [`lost_replies`](Self::lost_replies),
+    /// [`delayed_replies`](Self::delayed_replies), [`cuts_off`](Self::cuts_off), [`push_faults`](Self::push_faults), [`stalls`](Self::stalls) and
+    /// [`counts_requests`](Self::counts_requests).
+    pub fn disturbed(self) -> Self {
+        self.faults().lost_replies().delayed_replies().cuts_off().push_faults().stalls().counts_requests()
     }
 
     /// [`Controls::disturb_pushes`](crate::Controls::disturb_pushes) works.
@@ -184,6 +207,8 @@ impl Profile {
             Need::Processes => self.processes,
             Need::Faults => self.faults,
             Need::LostReplies => self.lost_replies,
+            Need::DelayedReplies => self.delayed_replies,
+            Need::CutOff => self.cuts_off,
             Need::PushFaults => self.push_faults,
             Need::Stalls => self.stalls,
             Need::Requests => self.counts_requests,

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use tokio::sync::OnceCell;
 
-use crate::failure::{Failure, chain};
+use crate::failure::{Failure, FailureKind, chain};
 use crate::fixture::Fixture;
 use crate::profile::Profile;
 
@@ -37,7 +37,8 @@ impl Stage {
     pub(crate) async fn ready(&self) -> Result<(), Failure> {
         let starting = async || self.fixture.start().await.map_err(|error| chain(&*error));
         let started = self.started.get_or_init(starting).await;
-        started.clone().map_err(|error| Failure::new(format!("the fixture did not start: {error}")))
+        let failed = |error| Failure::of(FailureKind::Fixture, format!("the fixture did not start: {error}"));
+        started.clone().map_err(failed)
     }
 
     /// Stops the fixture if it was started, even if that had failed half-way.

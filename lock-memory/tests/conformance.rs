@@ -4,11 +4,9 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
 
-use distlock_api::{Capabilities, LeaseProvider, LockProvider, Namespaced, QueueOptions};
+use distlock_api::{Capabilities, LockProvider, Namespaced, QueueOptions};
 use distlock_conformance::{Client, DisturbedStore, Fixture, FixtureError, Profile, async_trait, run};
 use distlock_memory::{MemoryProvider, MemoryStore};
-
-mod controls;
 
 fn main() -> ExitCode {
     run([Box::new(Direct) as Box<dyn Fixture>, Box::new(Engine), Box::new(Wrapped)])
@@ -23,7 +21,7 @@ fn direct() -> Profile {
     promised.fair = true;
     promised.push = true;
     // Refused: what needs expiry, other processes, separate clients, faults or purging.
-    Profile::new(promised).admin().owners().lock_events().one_provider().expected_refusals(51)
+    Profile::new(promised).admin().owners().lock_events().one_provider().expected_refusals(63)
 }
 
 fn clones<P: LockProvider + Clone>(provider: P, count: usize) -> Vec<Client> {
@@ -61,8 +59,7 @@ impl Fixture for Engine {
         promised.fair = true;
         promised.push = true;
         // Refused: what needs other processes.
-        let profile = Profile::new(promised).admin().owners().lock_events().purge().expected_refusals(9);
-        profile.faults().lost_replies().push_faults().stalls().counts_requests()
+        Profile::new(promised).admin().owners().lock_events().purge().disturbed().expected_refusals(9)
     }
 
     async fn clients(&self, count: usize) -> Result<Vec<Client>, FixtureError> {
@@ -70,10 +67,12 @@ impl Fixture for Engine {
         // Longer than busy test machines stall; who misses its claim stands behind the others.
         let queue = QueueOptions::new().claim(Duration::from_secs(3));
         let client = || {
-            let disturbed = DisturbedStore::new(Arc::new(store.clone()));
-            let provider = LeaseProvider::builder(Arc::new(disturbed.clone())).queue(queue).build()?;
-            let controls = controls::OfClient { disturbed, store: store.clone() };
-            Ok(Client::new(Arc::new(provider)).with_controls(controls))
+            let memory = store.clone();
+            let disturbed = DisturbedStore::new(Arc::new(store.clone())).with_purge(move |key| {
+                let purged = memory.purge(&key);
+                async move { if purged { Ok(()) } else { Err(format!("there is no record of {key:?}").into()) } }
+            });
+            Client::of_disturbed(disturbed, |engine| engine.queue(queue))
         };
         (0..count).map(|_| client()).collect()
     }

@@ -121,8 +121,7 @@ impl Fixture for Mongo {
         let ttl = Duration::from_secs(3);
         promised.fair = true;
         promised.push = self.topology == Topology::ReplicaSet;
-        let profile = Profile::new(promised).ttl(ttl).admin().owners().processes().faults().purge();
-        let profile = profile.lost_replies().push_faults().stalls().counts_requests();
+        let profile = Profile::new(promised).ttl(ttl).admin().owners().processes().purge().disturbed();
         match self.topology {
             Topology::ReplicaSet => profile.lock_events().arena(),
             // Refused: what needs a change stream.
@@ -209,6 +208,14 @@ impl Controls for OfClient {
 
     async fn lose_replies(&self, operation: Operation, times: u32) -> Result<(), FixtureError> {
         self.disturbed.lose_replies(operation, times).await
+    }
+
+    async fn delay_replies(&self, operation: Operation, times: u32, by: Duration) -> Result<(), FixtureError> {
+        self.disturbed.delay_replies(operation, times, by).await
+    }
+
+    async fn cut_off(&self) -> Result<(), FixtureError> {
+        self.disturbed.cut_off().await
     }
 
     async fn disturb_pushes(&self, pushes: Pushes) -> Result<(), FixtureError> {

@@ -8,12 +8,14 @@ use futures_util::future::{join_all, try_join, try_join_all};
 use tokio::time::Instant;
 
 use crate::check::checks;
-use crate::context::{Context, GRAIN, LONG, SOON, renewed, within};
-use crate::failure::{Verdict, ensure};
+use crate::context::{Context, GRAIN, LIVENESS, LONG, SOON, renewed, within};
+use crate::controls::Operation;
+use crate::failure::{Failure, Verdict, ensure};
 use crate::fixture::Client;
 
 checks! {
     C18 wait_is_bounded [] "acquire with a timeout waits that long and returns soon after, with the phase in which the time ran out";
+    C18 bounded_while_replies_hang [DelayedReplies] "calls return in time although the store does not answer, and leave nothing behind once it does";
     C18 attempt_is_prompt Smoke [] "a single attempt on a held lock answers at once, and so does a wait of zero";
     C18 timed_out_waiters_leave [] "a waiter whose time ran out is not granted the lock later";
     C18 short_waits_leave_nothing [] "a wait that is over before the store has answered leaves no lease behind";
@@ -48,6 +50,32 @@ async fn times_out(client: &Client, key: &LockKey, wait: Duration) -> Verdict {
     ensure!(answer.is_none(), "a held lock was granted");
     ensure!(took + GRAIN >= wait, "try_acquire within {wait:?} gave up after {took:?}");
     Ok(())
+}
+
+async fn bounded_while_replies_hang(cx: Context) -> Verdict {
+    let [a, b] = cx.clients().await?;
+    let (waited, tried, wait) = (cx.key(), cx.key(), cx.short() / 2);
+    let controls = a.disturbed()?;
+    controls.delay_replies(Operation::Acquire, u32::MAX, LONG).await?;
+    let waiting = a.acquire(&waited).ttl(LONG).timeout(wait).into_future();
+    let waiting = within(wait + SOON, "acquire to time out while the store does not answer", waiting);
+    let trying = a.try_acquire(&tried).ttl(LONG).into_future();
+    let trying = within(LIVENESS, "a single attempt to return while the store does not answer", trying);
+    let (waiting, trying) = try_join(waiting, trying).await?;
+    ensure!(controls.end_faults().await? > 0, "no reply was late: the check proves nothing");
+    let kinds = (waiting.map(drop).map_err(|error| error.kind()), trying.map(drop).map_err(|error| error.kind()));
+    let expected = (Err(ErrorKind::Timeout), Err(ErrorKind::Timeout));
+    ensure!(kinds == expected, "calls that the store did not answer ended with {kinds:?} instead of {expected:?}");
+    let nothing_left = async {
+        for key in [&waited, &tried] {
+            drop(b.take_within(SOON, key, renewed(LONG)).await?);
+        }
+        a.until_idle().await
+    };
+    let left = |failure: Failure| {
+        failure.reworded(|said| format!("after a call had ended before the store answered it: {said}"))
+    };
+    nothing_left.await.map_err(left)
 }
 
 async fn attempt_is_prompt(cx: Context) -> Verdict {

@@ -13,6 +13,7 @@ checks! {
     C19 killed_holder [Expiry, Processes] "the lock of a killed process is free at its lease's expiry: not earlier, and soon after";
     C19 killed_before_any_renewal [Expiry, Processes] "the lock of a process that was killed right after the grant is closed for the whole ttl, and free soon after";
     C19 killed_waiter [Expiry, Processes] "a killed waiter does not keep the lock from the living for long";
+    C19 cut_off_holder [Expiry, CutOff, SeparateClients] "the lock of a client that is cut off from the store is free at its lease's expiry: not before its guard is lost, and soon after";
     C19 free_soon_after_expiry [Expiry] "a lease that is not renewed can be had soon after its ttl, by waiters and by new attempts";
     C19 held_for_ever_without_expiry [NoExpiry] "a backend without expiry keeps a lock closed beyond its ttl, and its guards say that they do not expire";
 }
@@ -80,6 +81,26 @@ async fn killed_waiter(cx: Context) -> Verdict {
     let outcome = held.release().await?;
     ensure!(outcome.is_released(), "the release of a held lock said {outcome:?}");
     client.take_within(ttl + SOON, &key, renewed(LONG)).await.map(drop)
+}
+
+async fn cut_off_holder(cx: Context) -> Verdict {
+    let [a, b] = cx.clients().await?;
+    let (key, ttl) = (cx.key(), cx.short());
+    let guard = a.take(&key, renewed(ttl)).await?;
+    let waiter = b.spawn_take(&key, renewed(LONG));
+    let controls = a.disturbed()?;
+    let (cut, remaining) = (Instant::now(), guard.remaining().unwrap_or_default());
+    controls.cut_off().await?;
+    let (_next, at) = waiter.guard().await?;
+    let after = at.saturating_duration_since(cut);
+    ensure!(guard.is_lost(), "the lock was granted {after:?} after its holder was cut off, whose guard is not lost");
+    ensure!(after + GRAIN >= remaining, "a lease with {remaining:?} left was taken over after {after:?}");
+    ensure!(
+        after < ttl + SOON,
+        "the lock of a holder that was cut off was free {after:?} later, its ttl being {ttl:?}"
+    );
+    controls.end_faults().await?;
+    Ok(())
 }
 
 async fn free_soon_after_expiry(cx: Context) -> Verdict {

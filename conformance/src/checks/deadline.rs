@@ -2,16 +2,19 @@
 
 use std::time::Duration;
 
-use distlock_api::{LeaseOptions, Loss, RenewalPolicy};
+use distlock_api::{Acquired, LeaseOptions, Loss, RenewalPolicy, Wait};
 use tokio::time::Instant;
 
 use crate::check::checks;
-use crate::context::{Context, LONG, renewed, unrenewed, validity};
+use crate::context::{Context, LONG, SOON, renewed, unrenewed, validity, within};
+use crate::controls::Operation;
 use crate::failure::{Failure, Verdict, ensure};
+use crate::fixture::Client;
 
 checks! {
     C3 margin_is_kept Smoke [Expiry] "a guard is valid for its ttl less the margin at the most";
     C3 counted_from_before_the_request Smoke [Expiry] "the time that the request took is not added to the lease";
+    C3 late_grant_is_not_returned [DelayedReplies, Expiry] "a grant whose reply comes after the lease's own deadline is not returned, and is given back";
     C3 lost_before_taken_over [Expiry] "when somebody else is granted the lock its last holder's guard is lost already";
 }
 
@@ -51,6 +54,38 @@ async fn counted_from_before_the_request(cx: Context) -> Verdict {
     Err(Failure::new(format!("{CALLS} deadlines were too late; (duration of the call, too late by): {seen:?}, …")))
 }
 
+async fn late_grant_is_not_returned(cx: Context) -> Verdict {
+    let [a, b, other] = cx.clients().await?;
+    let ttl = cx.short() * 2;
+    let attempt = after_a_late_reply(&cx, [&a, &other], ttl, Wait::Try);
+    futures_util::future::try_join(attempt, after_a_late_reply(&cx, [&b, &other], ttl, Wait::UpTo(ttl * 4))).await?;
+    Ok(())
+}
+
+/// Whatever becomes of the acquisition, it is not that grant which its caller gets.
+async fn after_a_late_reply(cx: &Context, [client, other]: [&Client; 2], ttl: Duration, wait: Wait) -> Verdict {
+    let key = cx.key();
+    let controls = client.disturbed()?;
+    controls.delay_replies(Operation::Acquire, 1, ttl + ttl / 4).await?;
+    let acquiring = client.acquire_with(key.clone(), unrenewed(ttl).with_wait(wait));
+    match within(ttl * 4 + SOON, "an acquisition whose reply comes late to return", acquiring).await? {
+        Ok(Acquired::Held(guard)) => {
+            ensure!(!guard.is_lost(), "a grant was returned after its own deadline, by {:?}", guard.loss());
+            let still = other.attempt(&key, renewed(LONG)).await?;
+            // Whoever is granted the lock now knows that the guard was lost meanwhile.
+            ensure!(still.is_none() || guard.is_lost(), "a late grant was returned as if it were held");
+        }
+        Ok(Acquired::Busy(_)) => {}
+        Err(error) => {
+            let is_told = error.is_outcome_unknown() || error.is_retryable();
+            ensure!(is_told, "an attempt whose reply came late says {error:?}");
+        }
+    }
+    ensure!(controls.end_faults().await? > 0, "no reply was late: the check proves nothing");
+    drop(other.take_within(ttl + SOON, &key, renewed(LONG)).await?);
+    client.until_idle().await
+}
+
 async fn lost_before_taken_over(cx: Context) -> Verdict {
     const KEYS: usize = 8;
     let [a, b] = cx.clients().await?;
@@ -68,7 +103,7 @@ async fn lost_before_taken_over(cx: Context) -> Verdict {
         );
         ensure!(first.loss() == Some(Loss::Expired), "a lease that was not renewed was lost by {:?}", first.loss());
         ensure!(first.remaining() == Some(Duration::ZERO), "a lost guard has {:?} remaining", first.remaining());
-        let signalled = tokio::time::timeout(crate::context::SOON, lost).await;
+        let signalled = tokio::time::timeout(SOON, lost).await;
         ensure!(signalled.is_ok(), "lost() of a lost guard did not complete");
         Ok(())
     });

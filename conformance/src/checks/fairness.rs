@@ -9,7 +9,7 @@ use tokio::time::Instant;
 
 use crate::check::checks;
 use crate::child::Clock;
-use crate::context::{Context, LIVENESS, LONG, SOON, Waiter, all_passed, eventually, renewed};
+use crate::context::{Context, LIVENESS, LONG, SOON, Waiter, all_passed, eventually, renewed, within};
 use crate::controls::Pushes;
 use crate::failure::{Failure, Verdict, ensure};
 use crate::fixture::Client;
@@ -22,6 +22,7 @@ checks! {
     C15 leaving_keeps_the_order [Fair, Admin] "a waiter that gives up makes room, and changes nobody else's place";
     C15 nobody_barges Smoke [Fair, Admin] "single attempts get nothing while others wait, be the lock handed over again and again";
     C15 even_turns [Fair, SeparateClients] "clients that want the lock again and again have it equally often";
+    C15 cut_off_waiter [Fair, Admin, CutOff, SeparateClients] "a waiter that is cut off from the store costs those behind it a moment, not a ttl";
     C15 dead_waiter [Fair, Admin, Processes] "a killed waiter costs those behind it a moment, not a ttl";
     C15 dead_waiter_without_pushes [Fair, Admin, Processes, PushFaults] "so it does if nothing can be pushed to them";
 }
@@ -163,6 +164,25 @@ async fn even_turns(cx: Context) -> Verdict {
     ensure!(fewest * 3 >= most * 2, "the turns are uneven: {turns:?}");
     let all = cx.rounds(40);
     cx.verdict(&[key], Expected { grants: all, contended: all / 2 })
+}
+
+async fn cut_off_waiter(cx: Context) -> Verdict {
+    let [a, b, c] = cx.clients().await?;
+    let key = cx.key();
+    let held = a.take(&key, renewed(LONG)).await?;
+    let _silent = b.spawn_take(&key, renewed(LONG));
+    until_queued(&cx, &a, &key, 1).await?;
+    b.disturbed()?.cut_off().await?;
+    let next = c.spawn_take(&key, renewed(LONG).with_wait(Wait::Forever));
+    until_queued(&cx, &a, &key, 2).await?;
+    let outcome = held.release().await?;
+    let released = Instant::now();
+    ensure!(outcome.is_released(), "the release of a held lock said {outcome:?}");
+    let next = within(SOON, "the one behind a waiter that was cut off", next.guard()).await??;
+    let after = next.1.saturating_duration_since(released);
+    ensure!(after < SOON, "a waiter that was cut off kept the lock from the next one for {after:?}");
+    b.disturbed()?.end_faults().await?;
+    Ok(())
 }
 
 async fn dead_waiter(cx: Context) -> Verdict {

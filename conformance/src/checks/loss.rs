@@ -2,15 +2,22 @@
 
 use std::time::Duration;
 
-use distlock_api::{ErrorKind, Loss, ReleaseOutcome};
+use distlock_api::{ErrorKind, Loss, ReleaseOutcome, Wait};
+use tokio::sync::oneshot::error::TryRecvError;
 use tokio::time::Instant;
 
 use crate::check::checks;
-use crate::context::{Context, GRAIN, LONG, SOON, renewed, renewed_every, throughout, unrenewed, validity, within};
+use crate::context::{
+    Context, GRAIN, LONG, SOON, on_a_runtime_of_its_own, renewed, renewed_every, throughout, unrenewed, validity,
+    within,
+};
+use crate::controls::Operation;
 use crate::failure::{Failure, Verdict, ensure};
 
 checks! {
     C4 signalled_by_the_deadline [Expiry] "lost() of a lease that is not renewed completes at the guard's deadline: not later, and not much earlier";
+    C4 signalled_while_renewals_hang [DelayedReplies, Expiry] "lost() completes at the guard's deadline even if no renewal is ever answered, and an answer that comes later revives nothing";
+    C4 stalled_runtime [Expiry, SeparateClients] "a guard whose runtime stood still beyond its deadline says so as soon as it is asked: it never claims a lock that somebody else was granted";
     C4 loss_is_final [Expiry] "a lost guard stays lost, whatever happens to the key";
     C4 silent_while_renewed [Expiry] "lost() does not complete while renewals succeed";
     C4 run_stops_on_loss [Expiry] "work under a guard is dropped when the guard is lost";
@@ -34,6 +41,71 @@ async fn signalled_by_the_deadline(cx: Context) -> Verdict {
     let (after, least) = (now - asked, validity(ttl));
     ensure!(after + GRAIN >= least, "a lease of {ttl:?} with a margin of {:?} was lost after {after:?}", ttl / 10);
     Ok(())
+}
+
+async fn signalled_while_renewals_hang(cx: Context) -> Verdict {
+    let [client] = cx.clients().await?;
+    let ttl = cx.short();
+    let guard = client.take(&cx.key(), renewed(ttl)).await?;
+    let controls = client.disturbed()?;
+    controls.delay_replies(Operation::Renew, u32::MAX, LONG).await?;
+    let loss = within(ttl + SOON, "lost() while no renewal is answered", guard.lost()).await?;
+    ensure!(loss == Loss::Expired, "a lease whose renewals were not answered was lost by {loss:?}");
+    ensure!(controls.end_faults().await? > 0, "no renewal was under way: the check proves nothing");
+    throughout(Instant::now() + ttl / 2, async || {
+        ensure!(guard.is_lost(), "a renewal that was answered late revived a lost guard");
+        Ok(())
+    })
+    .await
+}
+
+/// What a blocking call does to the only thread of a runtime: nothing there runs, neither renewals nor timers.
+async fn stalled_runtime(cx: Context) -> Verdict {
+    let [a, b] = cx.clients().await?;
+    let (key, ttl) = (cx.key(), cx.short());
+    let (holds, held) = tokio::sync::oneshot::channel();
+    let (woke, waking) = tokio::sync::oneshot::channel::<()>();
+    let stalled = on_a_runtime_of_its_own({
+        let key = key.clone();
+        move |runtime| {
+            runtime.block_on(async {
+                let guard = a.take(&key, renewed(ttl)).await?;
+                let _ = holds.send(());
+                // Until somebody else was granted the lock, or long enough.
+                stand_still(waking, ttl * 2 + SOON);
+                let (loss, remaining) = (guard.loss(), guard.remaining());
+                let lost = within(SOON, "lost() after its runtime stood still", guard.lost()).await.map(|_| ());
+                Ok((loss, remaining, lost, guard))
+            })
+        }
+    });
+    let taking = async {
+        let _ = held.await;
+        let next = b.acquire_with(key.clone(), renewed(LONG).with_wait(Wait::UpTo(ttl + SOON))).await;
+        drop(woke);
+        next
+    };
+    let (stalled, next) = tokio::join!(stalled, taking);
+    let (loss, remaining, signalled, guard) = stalled?;
+    // Renewed from elsewhere, it is the guard's with good reason.
+    let Some(next) = next?.held() else { return Ok(()) };
+    ensure!(
+        loss.is_some() && remaining == Some(Duration::ZERO),
+        "somebody else was granted the lock while its guard's runtime stood still, and the guard says {loss:?}, {remaining:?} left"
+    );
+    signalled?;
+    let outcome = guard.release().await?;
+    ensure!(outcome == ReleaseOutcome::AlreadyLost, "the release of a lost guard said {outcome:?}");
+    ensure!(!next.is_lost(), "the release of a lost guard made its successor lose: {:?}", next.loss());
+    Ok(())
+}
+
+/// Blocks the thread until the other end is dropped.
+fn stand_still(mut until: tokio::sync::oneshot::Receiver<()>, at_most: Duration) {
+    let start = std::time::Instant::now();
+    while start.elapsed() < at_most && until.try_recv() == Err(TryRecvError::Empty) {
+        std::thread::sleep(Duration::from_millis(5));
+    }
 }
 
 async fn loss_is_final(cx: Context) -> Verdict {

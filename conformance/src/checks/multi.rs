@@ -2,7 +2,8 @@
 
 use std::time::Duration;
 
-use distlock_api::{LockKey, LockProviderExt};
+use distlock_api::{LockGuard, LockKey, LockProviderExt, Wait};
+use futures_util::future::try_join_all;
 use tokio::task::JoinSet;
 
 use crate::check::checks;
@@ -30,15 +31,16 @@ async fn opposite_orders(cx: Context) -> Verdict {
         }
         tasks.spawn(async move {
             for _ in 0..rounds {
-                let all = client.acquire_all(&keys).ttl(LONG).timeout(LIVENESS).into_future();
-                let Some(all) = within(LIVENESS + SOON, "acquire_all to return", all).await?? else {
-                    return Err(Failure::new(format!("three keys were not to be had within {LIVENESS:?}")));
+                let all = client.take_all(&keys, renewed(LONG).with_wait(Wait::UpTo(LIVENESS)));
+                let Some(all) = within(LIVENESS + SOON, "an acquisition of three keys to return", all).await?? else {
+                    let message =
+                        format!("callers of the same three keys in opposite orders waited {LIVENESS:?} in vain");
+                    return Err(Failure::new(message));
                 };
-                ensure!(all.guards().len() == 3 && !all.is_lost(), "three keys gave {:?}", all.guards());
+                ensure!(all.len() == 3 && !all.iter().any(LockGuard::is_lost), "three keys gave {all:?}");
                 // So that the others come meanwhile, however fast the store is.
                 tokio::time::sleep(Duration::from_millis(1)).await;
-                let outcome = all.release().await?;
-                ensure!(outcome.is_released(), "the release of three held locks said {outcome:?}");
+                release_all(all).await?;
             }
             Ok(())
         });
@@ -47,17 +49,24 @@ async fn opposite_orders(cx: Context) -> Verdict {
     cx.verdict(&keys, Expected { grants: 12 * rounds, contended: rounds })
 }
 
+async fn release_all(all: Vec<LockGuard>) -> Verdict {
+    for outcome in try_join_all(all.into_iter().map(LockGuard::release)).await? {
+        ensure!(outcome.is_released(), "the release of a held lock said {outcome:?}");
+    }
+    Ok(())
+}
+
 async fn duplicates_count_once(cx: Context) -> Verdict {
     let [client] = cx.clients().await?;
     let mut keys = vec![cx.key(), cx.key(), cx.key()];
     let named = [&keys[2], &keys[0], &keys[2], &keys[1], &keys[0]];
-    let all = within(SOON, "acquire_all to return", client.acquire_all(named).ttl(LONG)).await??;
+    let named = named.map(LockKey::clone);
+    let all = within(SOON, "an acquisition of three keys to return", client.take_all(&named, renewed(LONG))).await??;
     let Some(all) = all else { return Err(Failure::new("free keys are busy")) };
     keys.sort();
-    let got: Vec<&LockKey> = all.guards().iter().map(|guard| guard.key()).collect();
+    let got: Vec<&LockKey> = all.iter().map(LockGuard::key).collect();
     ensure!(got.iter().copied().eq(&keys), "the guards are of {got:?} instead of {keys:?}");
-    let outcome = all.release().await?;
-    ensure!(outcome.is_released(), "the release of held locks said {outcome:?}");
+    release_all(all).await?;
     for key in &keys {
         let free = client.attempt(key, renewed(LONG)).await?;
         ensure!(free.is_some(), "{key:?} is busy after its release");
@@ -73,8 +82,8 @@ async fn all_or_nothing(cx: Context) -> Verdict {
         let held = a.take(&keys[busy], renewed(LONG)).await?;
         // Longer than the store takes for the keys that are free: it must not be the one that did not answer.
         let wait = cx.short();
-        let all = b.acquire_all(&keys).ttl(LONG).timeout(wait);
-        let all = within(wait + SOON, "acquire_all to time out", all).await??;
+        let all = b.take_all(&keys, renewed(LONG).with_wait(Wait::UpTo(wait)));
+        let all = within(wait + SOON, "an acquisition of three keys to time out", all).await??;
         ensure!(all.is_none(), "{all:?} was granted though {:?} is held", keys[busy]);
         ensure!(!held.is_lost(), "the lock of the holder was lost: {:?}", held.loss());
         for free in (0..keys.len()).filter(|at| *at != busy) {

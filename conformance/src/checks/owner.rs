@@ -5,7 +5,7 @@ use std::sync::Arc;
 use distlock_api::{DistributedLock, DistributedLockExt, LockProviderExt};
 
 use crate::check::checks;
-use crate::context::{Context, LONG, renewed};
+use crate::context::{Context, LONG, SOON, eventually, renewed};
 use crate::failure::{Failure, Verdict, ensure};
 
 checks! {
@@ -26,7 +26,7 @@ async fn not_re_entrant(cx: Context) -> Verdict {
         let key = key.clone();
         async move { other.ensure_busy(&key, "another task of the same client holds it").await }
     });
-    elsewhere.await.map_err(|error| Failure::new(format!("a task of the check ended: {error}")))??;
+    elsewhere.await.map_err(|error| Failure::of_task("a task of the check", &error))??;
     let outcome = held.release().await?;
     ensure!(outcome.is_released(), "the release of a held lock said {outcome:?}");
     Ok(())
@@ -37,12 +37,13 @@ async fn second_waiter_waits_for_the_release(cx: Context) -> Verdict {
     let key = cx.key();
     let held = client.take(&key, renewed(LONG)).await?;
     let waiter = client.spawn_take(&key, renewed(LONG));
-    client.until_waiting(1).await?;
+    let begun = async || Ok(waiter.is_finished() || client.accounting().waiting == 1);
+    eventually(SOON, "a second acquisition of a held lock to wait", begun).await?;
     for _ in 0..20 {
+        ensure!(!waiter.is_finished(), "the second acquisition of a held lock did not wait");
         tokio::task::yield_now().await;
         client.ensure_busy(&key, "it is held and waited for").await?;
     }
-    ensure!(!waiter.is_finished(), "the second acquisition of a held lock did not wait");
     let outcome = held.release().await?;
     ensure!(outcome.is_released(), "the release of a held lock said {outcome:?}");
     waiter.guard().await.map(|_| ())

@@ -17,6 +17,7 @@ checks! {
     C12 none_after_release [Admin, Expiry] "the renewals of a released lease do not prolong the next one";
     C12 id_is_gone_after_release Smoke [Admin, Expiry] "a released lease never shows up again at the store";
     C12 none_after_loss [Admin, Expiry] "a lease that expired comes not back, even if nobody took it over";
+    C12 none_revives_what_was_taken [Admin, Expiry] "the renewals of a lease that was taken away do not bring it back, even if nobody else wants the lock";
     C13 renewal_survives [Faults, Expiry] "transient renewal errors neither stop the renewal nor signal loss";
     C13 waiting_survives Smoke [Faults] "a transient error of an attempt does not end the wait";
     C13 a_single_attempt_reports [Faults] "a transient error of a single attempt is returned as retryable or of unknown outcome, and nothing is held";
@@ -67,6 +68,20 @@ async fn none_after_loss(cx: Context) -> Verdict {
     let outcome = guard.release().await?;
     ensure!(outcome == ReleaseOutcome::AlreadyLost, "the release of an expired lease said {outcome:?}");
     Ok(())
+}
+
+async fn none_revives_what_was_taken(cx: Context) -> Verdict {
+    let [a, b] = cx.clients().await?;
+    let (key, ttl) = (cx.key(), cx.short());
+    let _victim = a.take(&key, renewed_every(ttl, ttl / 30)).await?;
+    let admin = cx.admin(&b)?;
+    admin.force_release(&key, "conformance").await?;
+    throughout(Instant::now() + ttl / 2, async || {
+        let held = admin.inspect(&key).await?.filter(|info| info.id.is_some());
+        ensure!(held.is_none(), "a lease that was taken away came back: {held:?}");
+        Ok(())
+    })
+    .await
 }
 
 /// The lease is long enough for a client that looks for its server anew after each error.

@@ -64,7 +64,7 @@ async fn refuses_and_wakes(cx: Context) -> Verdict {
     client.until_waiting(1).await?;
     within(LIVENESS, "close() to return", client.close()).await??;
     let waited = within(SOON, "close() to wake a waiter", waiter).await?;
-    let waited = waited.map_err(|error| Failure::new(format!("a waiter ended: {error}")))?;
+    let waited = waited.map_err(|error| Failure::of_task("a waiter", &error))?;
     let kind = waited.err().map(|error| error.kind());
     ensure!(kind == Some(ErrorKind::Closed), "close() ended a wait with {kind:?}");
     for wait in [Wait::Try, Wait::UpTo(SOON), Wait::Forever] {

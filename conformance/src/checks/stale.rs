@@ -7,8 +7,9 @@ use tokio::time::Instant;
 
 use crate::check::checks;
 use crate::context::{
-    Context, GRAIN, LIVENESS, LONG, ensure_not_prolonged, renewed, renewed_every, throughout, unrenewed, within,
+    Context, GRAIN, LIVENESS, LONG, SOON, ensure_not_prolonged, renewed, renewed_every, throughout, unrenewed, within,
 };
+use crate::controls::Operation;
 use crate::failure::{Verdict, ensure};
 
 checks! {
@@ -19,6 +20,7 @@ checks! {
     C8 stale_renewal [Admin, Expiry] "the renewals of a force-released holder do not prolong the lease of the present one";
     C9 released_means_free Smoke [] "after `Released` the lock can be had at once";
     C9 already_lost_by_expiry [Expiry] "the release of an expired lease says `AlreadyLost`, even if nobody took it over";
+    C9 failed_release_is_told [Faults] "a release that the store refuses to carry out never says `Released`, and is carried out later";
     C9 already_lost_by_force Smoke [Admin] "the release of a force-released lock says `AlreadyLost`";
 }
 
@@ -131,6 +133,28 @@ async fn already_lost_by_expiry(cx: Context) -> Verdict {
     let again = client.attempt(&key, renewed(LONG)).await?;
     ensure!(again.is_some() || asked.elapsed() < ttl * 2, "an expired and released lock is busy");
     Ok(())
+}
+
+async fn failed_release_is_told(cx: Context) -> Verdict {
+    let [a, b] = cx.clients().await?;
+    let key = cx.key();
+    let guard = a.take(&key, renewed(LONG)).await?;
+    let controls = a.disturbed()?;
+    // More than anybody tries again.
+    controls.fail_next(Operation::Release, 1000).await?;
+    match within(LIVENESS, "a release that fails to return", guard.release()).await? {
+        Ok(outcome) => {
+            let free = b.attempt(&key, renewed(LONG)).await?;
+            ensure!(free.is_some(), "a release that was not carried out said {outcome:?}, and the lock is busy");
+        }
+        Err(error) => {
+            ensure!(error.is_outcome_unknown(), "a release that failed, and goes on, is answered with {error:?}");
+        }
+    }
+    let hit = controls.end_faults().await?;
+    ensure!(hit > 0, "no release was made to fail: the check proves nothing");
+    drop(b.take_within(SOON, &key, renewed(LONG)).await?);
+    a.until_idle().await
 }
 
 async fn already_lost_by_force(cx: Context) -> Verdict {

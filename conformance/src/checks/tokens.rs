@@ -6,7 +6,9 @@ use distlock_api::{FencedRegister, FencedWrite, LockGuard};
 use tokio::time::Instant;
 
 use crate::check::checks;
-use crate::context::{Context, LIVENESS, LONG, renewed, renewed_every, throughout, unrenewed, within};
+use crate::context::{
+    Context, LIVENESS, LONG, SOON, eventually, renewed, renewed_every, throughout, unrenewed, within,
+};
 use crate::failure::{Failure, Verdict, ensure};
 use crate::fixture::Client;
 
@@ -19,6 +21,7 @@ checks! {
     C5 handed_over [] "waiters of one and of several clients are granted growing tokens";
     C5 keeps_late_writers_out [Expiry] "a resource that remembers the greatest token refuses a holder whose lease has expired once the next one has written";
     C5 keeps_victims_out Smoke [Admin] "a resource that remembers the greatest token refuses the victim of a force-release once the next holder has written";
+    C6 of_its_own_grant [Admin] "a guard's token is that of its own grant, even if the lock was granted to somebody else before the guard was there";
     C6 through_renewals_and_contention [] "a guard's token is the same for its whole life";
 }
 
@@ -82,7 +85,7 @@ async fn across_purge(cx: Context) -> Verdict {
         last = grown(last, &guard)?;
         let outcome = guard.release().await?;
         ensure!(outcome.is_released(), "the release of a held lock said {outcome:?}");
-        client.controls().ok_or_else(|| Failure::new("the fixture has no controls"))?.purge(&key).await?;
+        client.disturbed()?.purge(&key).await?;
     }
     Ok(())
 }
@@ -134,6 +137,41 @@ fn fenced_off(late: &LockGuard, next: &LockGuard) -> Verdict {
     let again = register.write(late, "late");
     ensure!(again == FencedWrite::FencedOff { newest: next }, "token {late} after token {next}: {again:?}");
     ensure!(register.get() == "next", "the resource was overwritten");
+    Ok(())
+}
+
+/// The lock is taken away as soon as the store shows that it is held, which may be before the holder knows.
+async fn of_its_own_grant(cx: Context) -> Verdict {
+    /// The next holder stays so long, unless the first one has its guard before.
+    const A_WHILE: Duration = Duration::from_millis(300);
+    let [a, b, c] = cx.clients().await?;
+    let admin = cx.admin(&b)?;
+    for _ in 0..cx.rounds(15) {
+        let key = cx.key();
+        let taking = a.spawn_take(&key, renewed(LONG));
+        let mut seen = None;
+        eventually(SOON, "a grant to be seen in the store", async || {
+            seen = admin.inspect(&key).await?.filter(|info| info.id.is_some()).map(|info| info.token);
+            Ok(seen.is_some())
+        })
+        .await?;
+        admin.force_release(&key, "conformance").await?;
+        let next = c.take(&key, renewed(LONG)).await?;
+        let until = Instant::now() + A_WHILE;
+        while !taking.is_finished() && Instant::now() < until {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+        let others = next.fencing_token();
+        // Without its first grant it is granted the lock once more.
+        drop(next);
+        let (guard, _) = taking.guard().await?;
+        let token = guard.fencing_token();
+        ensure!(token != others, "a guard has the token {token} of the grant after its own");
+        if Some(token) > seen {
+            ensure!(token > others, "a guard has the token {token} between two grants, {seen:?} and {others}");
+            b.ensure_busy(&key, "a guard has the token of a second grant").await?;
+        }
+    }
     Ok(())
 }
 

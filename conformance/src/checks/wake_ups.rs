@@ -69,7 +69,7 @@ async fn disturbed(cx: &Context, pushes: Pushes, bound: Duration) -> Verdict {
     ensure!(outcome.is_released(), "the release of a held lock said {outcome:?}");
     let what = format!("the next of three waiters to have had the lock, with pushes {pushes:?}");
     while let Some(ended) = within(bound, &what, running.join_next()).await? {
-        ended.map_err(|error| Failure::new(format!("a waiter ended: {error}")))??;
+        ended.map_err(|error| Failure::of_task("a waiter", &error))??;
     }
     Ok(())
 }
@@ -80,7 +80,7 @@ async fn pass_through(client: Client, key: distlock_api::LockKey) -> Verdict {
     tokio::time::sleep(Duration::from_millis(20)).await;
     ensure!(!guard.is_lost(), "a lock that was just granted is lost: {:?}", guard.loss());
     let outcome = guard.release().await?;
-    ensure!(outcome.is_released(), "the release of a held lock said {outcome:?}");
+    ensure!(outcome.is_released(), "a waiter believed in a lock that it did not hold: its release said {outcome:?}");
     Ok(())
 }
 

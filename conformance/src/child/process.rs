@@ -11,7 +11,7 @@ use super::VARIABLE;
 use super::hand::{ClockFile, Refusal};
 use super::protocol::{Answer, Job, Order};
 use crate::context::{LIVENESS, within};
-use crate::failure::{Failure, ensure};
+use crate::failure::{Failure, FailureKind};
 use crate::recorder::{Holding, Recorder};
 
 /// The wall clock that a child sees.
@@ -99,14 +99,17 @@ impl Child {
             Clock::Slow => -SHIFT_SECONDS,
         };
         let error = self.clock_error(shift).await?;
-        ensure!(error < TOLERANCE, "the child's clock ought to be {clock:?}, and is wrong by {error:?}");
-        Ok(())
+        if error < TOLERANCE {
+            return Ok(());
+        }
+        let message = format!("the child's clock ought to be {clock:?}, and is wrong by {error:?}");
+        Err(Failure::of(FailureKind::Check, message))
     }
 
     /// How far its clock is from the machine's with this shift.
     pub(super) async fn clock_error(&mut self, shift: i64) -> Result<Duration, Failure> {
         let Answer::Clock { unix_ms } = self.ask(Order::Clock).await? else {
-            return Err(Failure::new("the child does not know the time"));
+            return Err(Failure::of(FailureKind::Check, "the child does not know the time"));
         };
         let here = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         let by = Duration::from_secs(shift.unsigned_abs());
@@ -215,7 +218,7 @@ impl Child {
         within(LIVENESS * 2, "a child process to answer", async {
             loop {
                 let Some(line) = self.answers.next_line().await? else {
-                    return Err(Failure::new("a child process ended before it had answered"));
+                    return Err(Failure::of(FailureKind::Check, "a child process ended before it had answered"));
                 };
                 // Whatever else a library prints in the child is not for us.
                 if let Ok(answer) = serde_json::from_str(&line) {
@@ -228,20 +231,22 @@ impl Child {
 }
 
 pub(super) fn unexpected(answer: &Answer) -> Failure {
-    match answer {
-        Answer::Failed { error, .. } => Failure::new(format!("a child process says: {error}")),
-        other => Failure::new(format!("a child process gave an answer that does not fit: {other:?}")),
-    }
+    let (kind, message) = match answer {
+        Answer::Failed { error, .. } => (FailureKind::Error, format!("a child process says: {error}")),
+        other => (FailureKind::Check, format!("a child process gave an answer that does not fit: {other:?}")),
+    };
+    Failure::of(kind, message)
 }
 
-#[cfg(feature = "mongodb")]
+#[cfg(feature = "faketime")]
 fn faketime_library() -> Result<std::path::PathBuf, Failure> {
-    crate::server::faketime_library().map_err(|error| Failure::new(crate::failure::chain(&error)))
+    crate::faketime::faketime_library().map_err(|error| Failure::of(FailureKind::Check, crate::failure::chain(&error)))
 }
 
 /// Without the feature that knows where to find one, the library must be named.
-#[cfg(not(feature = "mongodb"))]
+#[cfg(not(feature = "faketime"))]
 fn faketime_library() -> Result<std::path::PathBuf, Failure> {
     let named = std::env::var_os("DISTLOCK_FAKETIME_LIB").filter(|name| !name.is_empty());
-    named.map(Into::into).ok_or_else(|| Failure::new("no libfaketime: name one by DISTLOCK_FAKETIME_LIB"))
+    let message = "no libfaketime: name one by DISTLOCK_FAKETIME_LIB";
+    named.map(Into::into).ok_or_else(|| Failure::of(FailureKind::Check, message))
 }

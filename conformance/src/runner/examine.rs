@@ -12,7 +12,7 @@ use tokio::time::Instant;
 use crate::check::Check;
 use crate::checks;
 use crate::context::{Context, within};
-use crate::failure::{Failure, Verdict};
+use crate::failure::{Failure, FailureKind, Verdict};
 use crate::fixture::Fixture;
 use crate::history::Call;
 use crate::level::{Level, Plan, Seed};
@@ -126,8 +126,8 @@ pub(super) async fn judged(
     context.finish().await;
     let verdict = match verdict {
         Ok(Ok(verdict)) => verdict,
-        Err(failure) => Err(failure),
-        Ok(Err(panic)) => Err(Failure::new(format!("the check panicked: {}", said(&*panic)))),
+        Err(failure) => Err(Failure::of(FailureKind::Limit, failure.message())),
+        Ok(Err(panic)) => Err(Failure::of(FailureKind::Panic, format!("the check panicked: {}", said(&*panic)))),
     };
     let (outcome, mut checked) = reported(subject, stage, plan, verdict, took, calls);
     checked.figures = context.findings().figures();

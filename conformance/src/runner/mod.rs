@@ -58,6 +58,12 @@ pub fn run(fixtures: impl IntoIterator<Item = Box<dyn Fixture>>) -> ExitCode {
     }
 }
 
+/// Does the job of a child process, if this process is one: for programs that [`examine`] fixtures whose profile declares processes. Call it first of all; [`run`] does so by
+/// itself. A child's exit code is given back only when something went wrong.
+pub fn run_child(fixtures: impl FnOnce() -> Vec<Box<dyn Fixture>>) -> Option<ExitCode> {
+    child::job().map(|job| child::serve(&job, fixtures()))
+}
+
 fn run_tests(fixtures: Vec<Box<dyn Fixture>>) -> Result<ExitCode, String> {
     let settings = Settings::from_env()?;
     let mut arguments = Arguments::from_iter(&settings.others);
@@ -78,7 +84,7 @@ fn run_tests(fixtures: Vec<Box<dyn Fixture>>) -> Result<ExitCode, String> {
     if !arguments.list {
         eprintln!("distlock: conformance, level {}, seed {}", plan.level, plan.seed);
     }
-    let conclusion = run.rounds(&arguments, &runtime);
+    let conclusion = run.rounds(settings.rounds, &arguments, &runtime);
     runtime.block_on(futures_util::future::join_all(run.stages.iter().map(|stage| stage.stop())));
     runtime.shutdown_timeout(Duration::from_secs(5));
     if arguments.list {
@@ -117,18 +123,21 @@ impl Run {
         Self { stages, plan, started: Instant::now(), turns: tokio::sync::RwLock::default(), found: Mutex::new(found) }
     }
 
-    /// One round, and at the level torture further ones with fresh seeds, until the time is over or a check has failed.
-    fn rounds(self: &Arc<Self>, arguments: &Arguments, runtime: &tokio::runtime::Runtime) -> Conclusion {
+    /// As many rounds as are asked for, and at the level torture as many as there is time for, each with a fresh seed, until a check has failed.
+    fn rounds(self: &Arc<Self>, rounds: u32, arguments: &Arguments, runtime: &tokio::runtime::Runtime) -> Conclusion {
         let mut plan = self.plan;
+        let mut round = 0;
         loop {
+            round += 1;
             let conclusion = libtest_mimic::run(arguments, self.trials(plan, runtime));
             let has_run = conclusion.num_passed > 0 && !arguments.list;
-            let is_over = plan.level < Level::Torture || self.started.elapsed() >= plan.time;
+            let is_over =
+                if plan.level < Level::Torture { round >= rounds } else { self.started.elapsed() >= plan.time };
             if is_over || conclusion.has_failed() || !has_run {
                 return conclusion;
             }
             plan.seed = plan.seed.next();
-            eprintln!("distlock: the next round has the seed {}", plan.seed);
+            eprintln!("distlock: round {round} has passed; the next round has the seed {}", plan.seed);
         }
     }
 

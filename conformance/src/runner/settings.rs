@@ -10,6 +10,7 @@ const HELP: &str = "\
 CONFORMANCE OPTIONS (or environment variables, which also reach the suite where other test binaries are run, too):
   --level <LEVEL>      smoke, standard or torture         [DISTLOCK_CONFORMANCE_LEVEL, default standard]
   --minutes <MINUTES>  how long the level torture goes on [DISTLOCK_CONFORMANCE_MINUTES, default 10]
+  --rounds <NUMBER>    how often other levels run in a row [DISTLOCK_CONFORMANCE_ROUNDS, default 1]
   --seed <SEED>        from which all chance derives      [DISTLOCK_CONFORMANCE_SEED, default random]
   --report <DIR>       writes JSON, JUnit and HTML there  [DISTLOCK_CONFORMANCE_REPORT]
 ";
@@ -17,6 +18,7 @@ CONFORMANCE OPTIONS (or environment variables, which also reach the suite where 
 /// An option, and the variable that stands in for it.
 const LEVEL: [&str; 2] = ["--level", "DISTLOCK_CONFORMANCE_LEVEL"];
 const MINUTES: [&str; 2] = ["--minutes", "DISTLOCK_CONFORMANCE_MINUTES"];
+const ROUNDS: [&str; 2] = ["--rounds", "DISTLOCK_CONFORMANCE_ROUNDS"];
 const SEED: [&str; 2] = ["--seed", "DISTLOCK_CONFORMANCE_SEED"];
 const REPORT: [&str; 2] = ["--report", "DISTLOCK_CONFORMANCE_REPORT"];
 
@@ -26,6 +28,8 @@ pub(super) struct Settings {
     pub(super) level: Level,
     /// How long the level torture goes on.
     pub(super) time: Duration,
+    /// How often another level runs in a row, unless a check fails.
+    pub(super) rounds: u32,
     /// None: a random one.
     pub(super) seed: Option<Seed>,
     pub(super) report: Option<PathBuf>,
@@ -47,7 +51,7 @@ impl Settings {
         arguments: impl IntoIterator<Item = OsString>,
         variable: impl Fn(&str) -> Option<OsString>,
     ) -> Result<Self, String> {
-        let mut given = [LEVEL, MINUTES, SEED, REPORT].map(|names| (names, None::<(&str, OsString)>));
+        let mut given = [LEVEL, MINUTES, ROUNDS, SEED, REPORT].map(|names| (names, None::<(&str, OsString)>));
         let mut others = Vec::new();
         let mut arguments = arguments.into_iter();
         while let Some(argument) = arguments.next() {
@@ -64,11 +68,12 @@ impl Settings {
                 None => others.push(argument),
             }
         }
-        let [level, minutes, seed, report] = given
+        let [level, minutes, rounds, seed, report] = given
             .map(|([_, name], slot)| slot.or_else(|| Some((name, variable(name).filter(|value| !value.is_empty())?))));
         Ok(Self {
             level: parsed(level)?.unwrap_or_default(),
             time: parsed(minutes)?.map_or(Duration::from_secs(600), |Minutes(time)| time),
+            rounds: parsed(rounds)?.map_or(1, |Rounds(number)| number),
             seed: parsed(seed)?,
             report: report.map(|(_, directory)| directory.into()),
             others,
@@ -86,6 +91,17 @@ impl std::str::FromStr for Minutes {
         let seconds = text.parse::<f64>().ok().map(|minutes| minutes * 60.0);
         let time = seconds.and_then(|seconds| Duration::try_from_secs_f64(seconds).ok());
         time.map(Self).ok_or_else(|| format!("`{text}` is no number of minutes"))
+    }
+}
+
+struct Rounds(u32);
+
+impl std::str::FromStr for Rounds {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let number = text.parse().ok().filter(|number| *number > 0);
+        number.map(Self).ok_or_else(|| format!("`{text}` is no number of rounds"))
     }
 }
 
@@ -111,6 +127,7 @@ mod tests {
     fn nothing_said_is_the_standard() {
         let settings = read(&["--exact", "a::b", "--test-threads=3"], &[("DISTLOCK_CONFORMANCE_LEVEL", "")]).unwrap();
         assert_eq!((settings.level, settings.time), (Level::Standard, Duration::from_secs(600)));
+        assert_eq!(settings.rounds, 1);
         assert!(settings.seed.is_none() && settings.report.is_none());
         assert_eq!(settings.others, ["program", "--exact", "a::b", "--test-threads=3"]);
     }
@@ -122,8 +139,10 @@ mod tests {
             ("DISTLOCK_CONFORMANCE_SEED", "7"),
             ("DISTLOCK_CONFORMANCE_REPORT", "there"),
         ];
-        let settings = read(&["--level", "torture", "C5", "--minutes=0.5", "--list"], &variables).unwrap();
+        let settings =
+            read(&["--level", "torture", "C5", "--minutes=0.5", "--rounds", "50", "--list"], &variables).unwrap();
         assert_eq!((settings.level, settings.time), (Level::Torture, Duration::from_secs(30)));
+        assert_eq!(settings.rounds, 50);
         assert_eq!(settings.seed.map(|seed| seed.to_string()).as_deref(), Some("0x0000000000000007"));
         assert_eq!(settings.report, Some("there".into()));
         assert_eq!(settings.others, ["program", "C5", "--list"]);
@@ -135,6 +154,7 @@ mod tests {
             (["--level", "hell"], "--level"),
             (["--minutes", "-1"], "--minutes"),
             (["--minutes", "long"], "--minutes"),
+            (["--rounds", "0"], "--rounds"),
             (["--seed", "x"], "--seed"),
         ] {
             let error = read(&arguments, &[]).unwrap_err();

@@ -2,7 +2,7 @@
 
 use super::Topology;
 
-/// Why no MongoDB server (or no `libfaketime`) could be had, and what to do about it.
+/// Why no MongoDB server could be had, and what to do about it.
 ///
 /// No message carries a connection string, since that may hold credentials.
 #[derive(Debug, thiserror::Error)]
@@ -63,12 +63,6 @@ pub enum ServerError {
         /// What the server should be.
         topology: Topology,
         /// Why there is none.
-        problem: String,
-    },
-    /// `libfaketime` is neither installed nor could it be fetched, or it does not shift the clock.
-    #[error("{problem}; install the package libfaketime, or set DISTLOCK_FAKETIME_LIB to its libfaketime.so.1")]
-    Faketime {
-        /// What was tried and why it does not work.
         problem: String,
     },
 }

@@ -10,7 +10,8 @@ use std::time::Duration;
 use futures_util::future::try_join_all;
 use tokio::time::{Instant, sleep};
 
-use super::{COMMON_ARGUMENTS, Topology, fetch, replica_set};
+use super::{COMMON_ARGUMENTS, Topology, replica_set};
+use crate::fetch;
 
 const GUARD: &str = include_str!("guard.sh");
 const START_LIMIT: Duration = Duration::from_secs(60);

@@ -36,8 +36,6 @@
 
 mod docker;
 mod error;
-mod faketime;
-mod fetch;
 mod given;
 pub(crate) mod local;
 pub(crate) mod replica_set;
@@ -50,7 +48,6 @@ use std::fmt;
 use crate::container::engine::Running;
 
 pub use self::error::ServerError;
-pub use self::faketime::faketime_library;
 use self::settings::{Origin, Settings};
 pub(crate) use self::turn::Turn;
 

@@ -14,8 +14,9 @@ use serde::{Deserialize, Serialize};
 use tokio::time::{Instant, sleep};
 
 use super::turn::Turn;
-use super::{MongoServer, Topology, fetch};
+use super::{MongoServer, Topology};
 use crate::container::owner::start_time;
+use crate::fetch;
 
 /// The environment variable with a keeper's job.
 const VARIABLE: &str = "DISTLOCK_CONFORMANCE_KEEPER";

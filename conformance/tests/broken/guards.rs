@@ -2,11 +2,14 @@
 
 use std::fmt;
 use std::mem::ManuallyDrop;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
+use distlock_api::store::{AcquisitionId, Claim, ProviderId, Renewal};
 use distlock_api::{
-    Accounting, AcquireOptions, Acquired, Capabilities, HeldLock, LeaseProvider, LockAdmin, LockKey, LockProvider,
-    Loss, LostSignal, ReleaseFuture, Result, async_trait,
+    Accounting, AcquireOptions, Acquired, Capabilities, FencingToken, HeldLock, LeaseProvider, LeaseStore, LockAdmin,
+    LockKey, LockProvider, Loss, LostSignal, ReleaseFuture, Result, async_trait,
 };
 use tokio::time::Instant;
 
@@ -24,6 +27,12 @@ pub(crate) enum Guards {
     NoDrop,
     /// A release stops when its future is dropped.
     ReleaseStops,
+    /// Before a loss is signalled, a last renewal must have returned.
+    AfterTheRenewal,
+    /// A task of the runtime notes the loss: while the runtime stands still nobody does.
+    NotedByTask,
+    /// Only the first signal that is asked for ever completes.
+    SignalsOnce,
 }
 
 impl Guards {
@@ -44,6 +53,16 @@ struct Held {
     margin: Duration,
     /// How long the acquisition took.
     took: Duration,
+    store: Arc<dyn LeaseStore>,
+    key: LockKey,
+    noted: Arc<OnceLock<Loss>>,
+    asked: AtomicBool,
+}
+
+/// What a careful client sends before it gives up.
+async fn last_renewal(store: Arc<dyn LeaseStore>, key: LockKey) {
+    let claim = Claim::new(key, AcquisitionId::random(ProviderId::random()));
+    let _ = store.renew(&Renewal::lease(claim, FencingToken::new(0), Duration::from_secs(1))).await;
 }
 
 impl HeldLock for Held {
@@ -58,12 +77,25 @@ impl HeldLock for Held {
     }
 
     fn loss(&self) -> Option<Loss> {
-        if self.broken == Guards::NeverLost { None } else { self.inner.loss() }
+        match self.broken {
+            Guards::NeverLost => None,
+            Guards::NotedByTask => self.noted.get().copied(),
+            _ => self.inner.loss(),
+        }
     }
 
     fn lost(&self) -> LostSignal {
         match self.broken {
             Guards::NeverLost | Guards::NoSignal => LostSignal::never(),
+            Guards::SignalsOnce if self.asked.swap(true, Ordering::Relaxed) => LostSignal::never(),
+            Guards::AfterTheRenewal => {
+                let (lost, renewal) = (self.inner.lost(), last_renewal(self.store.clone(), self.key.clone()));
+                LostSignal::new(async move {
+                    let loss = lost.await;
+                    renewal.await;
+                    loss
+                })
+            }
             _ => self.inner.lost(),
         }
     }
@@ -130,10 +162,17 @@ impl LockProvider for BrokenGuards {
     async fn acquire_with(&self, key: LockKey, options: AcquireOptions) -> Result<Acquired> {
         let margin = options.lease().terms().map(|terms| terms.margin).unwrap_or_default();
         let (broken, asked) = (self.broken, Instant::now());
-        Ok(match self.engine.acquire_with(key, options).await? {
+        Ok(match self.engine.acquire_with(key.clone(), options).await? {
             Acquired::Held(guard) => {
-                let took = asked.elapsed();
-                let held = |inner| Held { inner: ManuallyDrop::new(inner), broken, margin, took };
+                let (took, store) = (asked.elapsed(), self.engine.store().clone());
+                let noted = Arc::<OnceLock<Loss>>::default();
+                if broken == Guards::NotedByTask {
+                    let (lost, noted) = (guard.lost(), Arc::clone(&noted));
+                    tokio::spawn(async move { noted.set(lost.await) });
+                }
+                let asked = AtomicBool::new(false);
+                let held =
+                    |inner| Held { inner: ManuallyDrop::new(inner), broken, margin, took, store, key, noted, asked };
                 Acquired::Held(guard.map_held(|inner| Box::new(held(inner))))
             }
             busy => busy,

@@ -2,13 +2,14 @@
 
 use std::collections::HashMap;
 use std::fmt;
-use std::sync::Mutex;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use distlock_api::store::{AcquisitionId, Attempt, Claim, ProviderId, Release, Reply};
 use distlock_api::{
-    Accounting, AcquireOptions, Acquired, Busy, Capabilities, FencingToken, HeldLock, LeaseOptions, LeaseProvider,
-    LockAdmin, LockGuard, LockKey, LockProvider, Loss, LostSignal, ReleaseFuture, ReleaseOutcome, Result, Wait,
-    async_trait,
+    Accounting, AcquireOptions, Acquired, Busy, Capabilities, ErrorKind, FencingToken, HeldLock, LeaseOptions,
+    LeaseProvider, LeaseStore, LockAdmin, LockError, LockGuard, LockKey, LockProvider, Loss, LostSignal, ReleaseFuture,
+    ReleaseOutcome, Result, Wait, async_trait,
 };
 use tokio::time::Instant;
 
@@ -26,11 +27,32 @@ pub(crate) enum Provider {
     CorrectsOptions,
     /// `A` is `a`.
     FoldsCase,
+    /// Of a key only the beginning counts.
+    FoldsPrefix,
+    /// The token is read from the store when the lock has been granted.
+    ReReadsToken,
+    /// A grant is returned whenever it comes.
+    ReturnsLateGrants,
+    /// A timeout is looked at between attempts only.
+    TimesOutBetweenAttempts,
+    /// A timeout forgets the attempt that is under way.
+    TimeoutForgetsAttempt,
+    /// Nothing works: no promise can be judged.
+    Fails,
+    /// The same, in another way.
+    Panics,
     /// Releases are not counted.
     MiscountsReleases,
     /// `close` returns at once and does nothing.
     NoClose,
 }
+
+/// So many characters count for [`Provider::FoldsPrefix`].
+const PREFIX: usize = 64;
+/// How much later than a detached acquisition its caller hears of it.
+const AFTERWARDS: Duration = Duration::from_millis(10);
+/// How long the question of [`Provider::ReReadsToken`] takes.
+const SECOND_QUESTION: Duration = Duration::from_millis(30);
 
 impl Provider {
     pub(crate) fn around(self, engine: LeaseProvider) -> BrokenProvider {
@@ -66,7 +88,100 @@ impl HeldLock for Shared {
     }
 }
 
+/// A lease of somebody who does without the engine.
+struct Naive {
+    store: Arc<dyn LeaseStore>,
+    claim: Claim,
+    valid_until: Instant,
+}
+
+impl HeldLock for Naive {
+    fn valid_until(&self) -> Option<Instant> {
+        Some(self.valid_until)
+    }
+
+    fn loss(&self) -> Option<Loss> {
+        (Instant::now() >= self.valid_until).then_some(Loss::Expired)
+    }
+
+    fn lost(&self) -> LostSignal {
+        let valid_until = self.valid_until;
+        LostSignal::new(async move {
+            tokio::time::sleep_until(valid_until).await;
+            Loss::Expired
+        })
+    }
+
+    fn release(self: Box<Self>) -> ReleaseFuture {
+        ReleaseFuture::running(async move { self.store.release(&Release::new(self.claim.clone())).await })
+    }
+}
+
+/// A guard under another token.
+struct Renumbered(LockGuard);
+
+impl HeldLock for Renumbered {
+    fn valid_until(&self) -> Option<Instant> {
+        self.0.remaining().map(|remaining| Instant::now() + remaining)
+    }
+
+    fn loss(&self) -> Option<Loss> {
+        self.0.loss()
+    }
+
+    fn lost(&self) -> LostSignal {
+        self.0.lost()
+    }
+
+    fn release(self: Box<Self>) -> ReleaseFuture {
+        self.0.release()
+    }
+}
+
 impl BrokenProvider {
+    async fn acquire_and_ask(&self, key: &LockKey, options: AcquireOptions) -> Result<Acquired> {
+        let Acquired::Held(guard) = self.engine.acquire_with(key.clone(), options).await? else {
+            return Ok(Acquired::Busy(Busy::new()));
+        };
+        tokio::time::sleep(SECOND_QUESTION).await;
+        let admin = self.engine.admin().expect("a store with administration");
+        let token = admin.inspect(key).await?.map_or(guard.fencing_token(), |info| info.token);
+        Ok(Acquired::Held(LockGuard::new(key.clone(), token, Box::new(Renumbered(guard)))))
+    }
+
+    /// Asks until it has the lock, or its time is up after an attempt.
+    async fn acquire_naively(&self, key: &LockKey, options: AcquireOptions) -> Result<Acquired> {
+        let (store, terms, start) = (self.engine.store(), options.lease().terms()?, Instant::now());
+        loop {
+            let claim = Claim::new(key.clone(), AcquisitionId::random(ProviderId::random()));
+            let sent = Instant::now();
+            if let Reply::Granted(grant) = store.try_acquire(&Attempt::new(claim.clone(), terms.ttl)).await? {
+                let valid_until = sent + grant.remaining.saturating_sub(terms.margin);
+                if self.broken == Provider::ReturnsLateGrants || Instant::now() < valid_until {
+                    let naive = Naive { store: store.clone(), claim, valid_until };
+                    return Ok(Acquired::Held(LockGuard::new(key.clone(), grant.token, Box::new(naive))));
+                }
+                store.withdraw(&claim, Duration::from_secs(1)).await?;
+            }
+            let is_over = match options.wait() {
+                Wait::Try => true,
+                Wait::UpTo(limit) => start.elapsed() >= limit,
+                Wait::Forever => false,
+            };
+            if is_over {
+                return Ok(Acquired::Busy(Busy::new()));
+            }
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    }
+
+    async fn acquire_as(&self, key: LockKey, known_as: String, options: AcquireOptions) -> Result<Acquired> {
+        Ok(match self.engine.acquire_with(LockKey::new(known_as)?, options).await? {
+            Acquired::Held(guard) => Acquired::Held(guard.with_key(key)),
+            busy => busy,
+        })
+    }
+
     async fn acquire_again(&self, key: &LockKey, options: AcquireOptions) -> Result<Acquired> {
         let tried = self.engine.acquire_with(key.clone(), options.clone().with_wait(Wait::Try)).await?;
         let mut granted = self.granted.lock().unwrap();
@@ -87,7 +202,10 @@ impl BrokenProvider {
         let acquiring = tokio::spawn(async move { engine.acquire_with(key.clone(), options).await });
         let (tell, told) = tokio::sync::oneshot::channel();
         tokio::spawn(async move {
-            if let Ok(acquired) = acquiring.await
+            let acquired = acquiring.await;
+            // Whoever leaves has left by now.
+            tokio::time::sleep(AFTERWARDS).await;
+            if let Ok(acquired) = acquired
                 && let Err(nobody) = tell.send(acquired)
             {
                 std::mem::forget(nobody);
@@ -120,11 +238,24 @@ impl LockProvider for BrokenProvider {
                 options = options.with_lease(LeaseOptions::new());
             }
             Provider::FoldsCase => {
-                let folded = LockKey::new(key.as_str().to_ascii_lowercase())?;
-                return Ok(match self.engine.acquire_with(folded, options).await? {
-                    Acquired::Held(guard) => Acquired::Held(guard.with_key(key.clone())),
-                    busy => busy,
-                });
+                let folded = key.as_str().to_ascii_lowercase();
+                return self.acquire_as(key, folded, options).await;
+            }
+            Provider::FoldsPrefix => {
+                let prefix = key.as_str().chars().take(PREFIX).collect();
+                return self.acquire_as(key, prefix, options).await;
+            }
+            Provider::Fails => return Err(LockError::new(ErrorKind::Other, "nothing works")),
+            Provider::Panics => panic!("nothing works"),
+            Provider::ReReadsToken => return self.acquire_and_ask(&key, options).await,
+            Provider::ReturnsLateGrants | Provider::TimesOutBetweenAttempts => {
+                return self.acquire_naively(&key, options).await;
+            }
+            Provider::TimeoutForgetsAttempt => {
+                if let Wait::UpTo(limit) = options.wait() {
+                    let acquiring = self.acquire_detached(&key, options.with_wait(Wait::Forever));
+                    return tokio::time::timeout(limit, acquiring).await.unwrap_or(Ok(Acquired::Busy(Busy::new())));
+                }
             }
             _ => {}
         }
@@ -150,4 +281,28 @@ impl LockProvider for BrokenProvider {
     async fn close(&self) -> Result<()> {
         if self.broken == Provider::NoClose { Ok(()) } else { self.engine.close().await }
     }
+}
+
+/// Takes several locks in the order in which they are named, on one wait for all of them.
+pub(crate) async fn acquire_as_named(
+    provider: Arc<dyn LockProvider>,
+    keys: Vec<LockKey>,
+    options: AcquireOptions,
+) -> Result<Option<Vec<LockGuard>>> {
+    let (start, mut guards) = (Instant::now(), Vec::<LockGuard>::new());
+    for key in keys {
+        if guards.iter().any(|guard| *guard.key() == key) {
+            continue;
+        }
+        let wait = match options.wait() {
+            Wait::UpTo(limit) => Wait::UpTo(limit.saturating_sub(start.elapsed())),
+            wait => wait,
+        };
+        match provider.acquire_with(key, options.clone().with_wait(wait)).await? {
+            Acquired::Held(guard) => guards.push(guard),
+            Acquired::Busy(_) => return Ok(None),
+        }
+        tokio::task::yield_now().await;
+    }
+    Ok(Some(guards))
 }

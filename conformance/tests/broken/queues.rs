@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use distlock_api::store::{
     AcquisitionId, Attempt, BusyReply, Claim, EventStream, QueueStanding, Release, Renewal, RenewalSubject, Reply,
-    Standing, StoreCapabilities, StoreEvent, StoreTime, Watch,
+    Standing, StoreCapabilities, StoreEvent, StoreTime, Ticket, Watch,
 };
 use distlock_api::{
     Capabilities, LeaseProvider, LeaseStore, LockAdmin, Loss, QueueOptions, ReleaseOutcome, Result, async_trait,
@@ -38,6 +38,8 @@ pub(crate) enum Queue {
     HidesBreaks,
     /// An attempt looks at the lease in one step, and takes its place in another; of a lease that is free nobody is told.
     TakesItsPlaceLate,
+    /// A waiter that is granted the lease and does not come keeps it from the others.
+    DeadHeadBlocks,
     /// Whoever was told once that the lease is busy is told so for ever.
     BusyForEver,
     /// A release tells everybody to ask.
@@ -70,7 +72,7 @@ impl Queue {
         promised.minimum_hold = true;
         promised.fair = true;
         promised.push = true;
-        Profile::new(promised).admin().faults().lost_replies().push_faults().stalls().counts_requests()
+        Profile::new(promised).admin().disturbed()
     }
 
     /// Clients of one store that is broken for all of them.
@@ -102,6 +104,14 @@ impl Queue {
         matches!(self, Self::HidesBreaks | Self::UnknownIsLoss | Self::OneAtATime)
     }
 
+    fn sends(self, renewal: &Renewal) -> Renewal {
+        let mut renewal = renewal.clone();
+        if let (Self::DeadHeadBlocks, RenewalSubject::Ticket(ticket)) = (self, &mut renewal.subject) {
+            *ticket = for_ages(*ticket);
+        }
+        renewal
+    }
+
     fn answers(self, renewal: &Renewal, answer: Result<Standing>) -> Result<Standing> {
         let is_ticket = matches!(renewal.subject, RenewalSubject::Ticket(_));
         match (self, answer) {
@@ -128,6 +138,11 @@ impl Queue {
             (_, event) => Some(event),
         }
     }
+}
+
+/// A ticket that nobody has to refresh, and a claim that nobody has to take up.
+fn for_ages(ticket: Ticket) -> Ticket {
+    Ticket::new(AGES, AGES, ticket.capacity)
 }
 
 /// What a waiter hears that shall not ask again.
@@ -236,6 +251,11 @@ impl LeaseStore for BrokenQueue {
         self.book().attempts.insert(id.clone(), attempt.clone());
         let reply = match self.broken {
             Queue::FirstToAsk => self.next.try_acquire(&attempt.clone().with_turn_window(Duration::ZERO)).await?,
+            Queue::DeadHeadBlocks => {
+                let mut attempt = attempt.clone();
+                attempt.ticket = attempt.ticket.map(for_ages);
+                self.next.try_acquire(&attempt).await?
+            }
             Queue::TakesItsPlaceLate => self.take_place_late(attempt).await?,
             Queue::BusyWithItself if self.book().granted.contains(id) => Reply::Busy(BusyReply::new()),
             _ => self.next.try_acquire(attempt).await?,
@@ -258,12 +278,14 @@ impl LeaseStore for BrokenQueue {
 
     async fn renew(&self, renewal: &Renewal) -> Result<Standing> {
         let _alone = self.begin().await;
-        self.broken.answers(renewal, self.next.renew(renewal).await)
+        let sent = self.broken.sends(renewal);
+        self.broken.answers(renewal, self.next.renew(&sent).await)
     }
 
     async fn renew_many(&self, renewals: &[Renewal]) -> Vec<Result<Standing>> {
         let _alone = self.begin().await;
-        let answers = self.next.renew_many(renewals).await;
+        let sent: Vec<_> = renewals.iter().map(|renewal| self.broken.sends(renewal)).collect();
+        let answers = self.next.renew_many(&sent).await;
         renewals.iter().zip(answers).map(|(renewal, answer)| self.broken.answers(renewal, answer)).collect()
     }
 

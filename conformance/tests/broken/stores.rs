@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 use std::num::NonZeroU32;
-use std::sync::Mutex;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use distlock_api::store::{
@@ -11,6 +11,7 @@ use distlock_api::store::{
 use distlock_api::{
     Disposition, FencingToken, LeaseStore, LockAdmin, LockError, LockKey, ReleaseOutcome, Result, async_trait,
 };
+use distlock_conformance::DisturbedStore;
 use distlock_memory::MemoryStore;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -39,22 +40,58 @@ pub(crate) enum Store {
     ErrorsArePermanent,
     /// A minimum hold is not kept.
     NoMinimumHold,
+    /// Tokens start anew when the record was removed.
+    TokenResets,
+    /// All acquisitions of a client have one id for each key.
+    OwnerPerProcess,
+    /// A renewal is sent after the release, and takes the lease again.
+    RenewsAfterRelease,
+    /// A release that fails says that it was done.
+    SwallowsErrors,
+    /// The record outlives what the answer says.
+    Overstays,
 }
 
 /// How long a request takes for [`Store::Slow`].
 const SLOW: Duration = Duration::from_millis(40);
+/// How long after the release [`Store::RenewsAfterRelease`] does so.
+const LATE: Duration = Duration::from_millis(30);
+/// By how much the record of [`Store::Overstays`] does.
+const OVERSTAY: Duration = Duration::from_secs(20);
 
 impl Store {
-    pub(crate) fn around(self, inner: MemoryStore) -> BrokenStore {
-        BrokenStore { inner, broken: self, seen: Mutex::default() }
+    /// A store on the way from a client to the memory behind `inner`.
+    pub(crate) fn around(self, inner: &DisturbedStore, memory: &MemoryStore, removed: &Arc<Removed>) -> BrokenStore {
+        let (inner, memory, removed) = (inner.clone(), memory.clone(), Arc::clone(removed));
+        BrokenStore { inner, memory, broken: self, removed, seen: Mutex::default() }
     }
 }
 
 #[derive(Debug)]
 pub(crate) struct BrokenStore {
-    inner: MemoryStore,
+    inner: DisturbedStore,
+    memory: MemoryStore,
     broken: Store,
+    removed: Arc<Removed>,
     seen: Mutex<Seen>,
+}
+
+/// The keys whose records were removed, and the tokens that are to be forgotten then: those up to this one, or to the next.
+#[derive(Debug, Default)]
+pub(crate) struct Removed(Mutex<HashMap<LockKey, Option<u64>>>);
+
+impl Removed {
+    pub(crate) fn add(&self, key: LockKey) {
+        self.0.lock().unwrap().insert(key, None);
+    }
+
+    /// What is left of a token.
+    fn since(&self, key: &LockKey, token: u64) -> u64 {
+        match self.0.lock().unwrap().get_mut(key) {
+            Some(forgotten) => token - *forgotten.get_or_insert(token - 1),
+            None => token,
+        }
+    }
 }
 
 #[derive(Debug, Default)]
@@ -62,6 +99,7 @@ struct Seen {
     /// The token that the inner store gave to an acquisition.
     tokens: HashMap<AcquisitionId, FencingToken>,
     grants: HashMap<LockKey, u64>,
+    claims: HashMap<LockKey, Claim>,
 }
 
 impl BrokenStore {
@@ -73,14 +111,24 @@ impl BrokenStore {
         let token = match self.broken {
             Store::ConstantToken => 7,
             Store::TokenPerClient => *count,
+            Store::TokenResets => self.removed.since(claim.key(), grant.token.get()),
             _ => return grant,
         };
         Grant::new(FencingToken::new(token), grant.remaining).with_tokens(NonZeroU32::MIN)
     }
 
+    /// Who asks, as the inner store is told.
+    fn claim(&self, claim: &Claim) -> Claim {
+        if self.broken != Store::OwnerPerProcess {
+            return claim.clone();
+        }
+        self.seen.lock().unwrap().claims.entry(claim.key().clone()).or_insert_with(|| claim.clone()).clone()
+    }
+
     /// The renewal as the inner store knows the lease.
     fn undisguise(&self, renewal: &Renewal) -> Renewal {
         let mut renewal = renewal.clone();
+        renewal.claim = self.claim(&renewal.claim);
         if let RenewalSubject::Lease { token, .. } = &mut renewal.subject
             && let Some(known) = self.seen.lock().unwrap().tokens.get(renewal.claim.id())
         {
@@ -106,11 +154,15 @@ impl LeaseStore for BrokenStore {
 
     async fn try_acquire(&self, attempt: &Attempt) -> Result<Reply> {
         let mut attempt = attempt.clone();
+        attempt.claim = self.claim(&attempt.claim);
         if self.broken == Store::Slow {
             tokio::time::sleep(SLOW).await;
         }
         if self.broken == Store::HalfTheTtl {
             attempt.ttl /= 2;
+        }
+        if self.broken == Store::Overstays {
+            attempt.ttl += OVERSTAY;
         }
         let reply = match self.inner.try_acquire(&attempt).await {
             Err(error) if self.broken == Store::ErrorsArePermanent => return Err(permanent(error)),
@@ -121,6 +173,9 @@ impl LeaseStore for BrokenStore {
                 if self.broken == Store::HalfTheTtl {
                     grant.remaining *= 2;
                 }
+                if self.broken == Store::Overstays {
+                    grant.remaining = grant.remaining.saturating_sub(OVERSTAY);
+                }
                 Reply::Granted(self.disguise(&attempt.claim, grant))
             }
             busy => busy,
@@ -129,8 +184,7 @@ impl LeaseStore for BrokenStore {
 
     async fn renew(&self, renewal: &Renewal) -> Result<Standing> {
         let renewal = self.undisguise(renewal);
-        let mut answer = self.inner.renew_many(std::slice::from_ref(&renewal)).await;
-        let standing = answer.pop().expect("one answer for one renewal");
+        let standing = self.inner.renew(&renewal).await;
         let RenewalSubject::Lease { ttl, .. } = renewal.subject else { return standing };
         match (self.broken, standing) {
             (Store::ErrorIsLoss, Err(_)) => Ok(Standing::Gone(distlock_api::Loss::Gone)),
@@ -139,7 +193,7 @@ impl LeaseStore for BrokenStore {
                 Ok(Standing::Held { remaining: ttl })
             }
             (Store::RenewalByKey, Ok(Standing::Gone(_))) => {
-                if let Some(holder) = self.inner.peek(renewal.claim.key())
+                if let Some(holder) = self.memory.peek(renewal.claim.key())
                     && let Some(id) = holder.id
                 {
                     let theirs = Claim::new(holder.key, id);
@@ -153,19 +207,30 @@ impl LeaseStore for BrokenStore {
 
     async fn release(&self, release: &Release) -> Result<ReleaseOutcome> {
         let mut release = release.clone();
+        release.claim = self.claim(&release.claim);
         match self.broken {
             Store::ReleaseLies => return Ok(ReleaseOutcome::Released),
             Store::NoMinimumHold => release.hold_at_least = None,
             _ => {}
         }
-        let outcome = self.inner.release(&release).await?;
+        let outcome = match self.inner.release(&release).await {
+            Err(_) if self.broken == Store::SwallowsErrors => ReleaseOutcome::Released,
+            outcome => outcome?,
+        };
         if self.broken == Store::ReleaseByKey {
-            self.inner.force_release(release.claim.key());
+            self.memory.force_release(release.claim.key());
+        }
+        if self.broken == Store::RenewsAfterRelease {
+            let (inner, claim) = (self.inner.clone(), release.claim.clone());
+            tokio::spawn(async move {
+                tokio::time::sleep(LATE).await;
+                inner.try_acquire(&Attempt::new(claim, Duration::from_secs(1))).await
+            });
         }
         Ok(if self.broken == Store::AlwaysReleased { ReleaseOutcome::Released } else { outcome })
     }
 
     fn admin(&self) -> Option<&dyn LockAdmin> {
-        LeaseStore::admin(&self.inner)
+        self.inner.admin()
     }
 }

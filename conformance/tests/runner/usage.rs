@@ -7,6 +7,7 @@ pub(crate) const TESTS: &[(&str, fn())] = &[
     ("filters_select", filters_select),
     ("levels_grow", levels_grow),
     ("torture_repeats_with_fresh_seeds_until_its_time_is_over", torture_repeats),
+    ("rounds_are_counted_and_end_with_a_failure", rounds_are_counted),
     ("torture_ends_with_a_failure", torture_ends_with_a_failure),
     ("the_seed_decides_what_a_check_does", the_seed_decides),
     ("nonsense_is_refused", nonsense_is_refused),
@@ -63,6 +64,16 @@ fn torture_repeats() {
     assert!(torture.err.contains("the next round has the seed 0x0000000000000009\n"), "{torture:?}");
     let nothing = ran("sound", &["--level", "torture", "--minutes", "10", "no such check"]);
     assert!(nothing.succeeded && nothing.with_result("ok").is_empty(), "{nothing:?}");
+}
+
+fn rounds_are_counted() {
+    let check = "sound::C5_fencing::across_release";
+    let rounds = ran("sound", &["--rounds", "3", "--level", "smoke", "--seed", "8", "--exact", check]);
+    assert!(rounds.succeeded && rounds.with_result("ok").len() == 3, "{rounds:?}");
+    assert!(rounds.err.contains("round 2 has passed; the next round has the seed 0x000000000000000a\n"), "{rounds:?}");
+    let check = format!("{NASTY}::C5_fencing::across_release");
+    let broken = ran("broken", &["--rounds", "3", "--exact", &check]);
+    assert!(!broken.succeeded && broken.with_result("FAILED") == [check], "{broken:?}");
 }
 
 fn torture_ends_with_a_failure() {

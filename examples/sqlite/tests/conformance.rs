@@ -27,7 +27,7 @@ impl Fixture for Sqlite {
         (promised.expiry, promised.minimum_hold, promised.fair) = (true, true, true);
         let profile = Profile::new(promised).ttl(Duration::from_secs(3)).processes().admin();
         // Refused: lists and owners, events, pushed hand-overs, purging.
-        profile.faults().lost_replies().stalls().counts_requests().push_faults().expected_refusals(12)
+        profile.disturbed().expected_refusals(12)
     }
 
     async fn start(&self) -> Result<(), FixtureError> {
@@ -40,8 +40,7 @@ impl Fixture for Sqlite {
             let store = DisturbedStore::new(Arc::new(SqliteStore::open(self.0.join("locks")).await?));
             // Longer than busy test machines stall; who misses its claim stands behind the others.
             let queue = QueueOptions::new().claim(Duration::from_secs(3));
-            let provider = LeaseProvider::builder(Arc::new(store.clone())).queue(queue).build()?;
-            clients.push(Client::new(Arc::new(provider)).with_controls(store));
+            clients.push(Client::of_disturbed(store, |engine| engine.queue(queue))?);
         }
         Ok(clients)
     }

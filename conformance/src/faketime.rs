@@ -4,11 +4,16 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use super::{ServerError, fetch};
+use crate::fetch;
 
 const VARIABLE: &str = "DISTLOCK_FAKETIME_LIB";
 const SHIFT_SECONDS: u64 = 3600;
 const TOLERANCE_SECONDS: u64 = 120;
+
+/// Why there is no `libfaketime`: it is neither installed nor could it be fetched, or it does not shift the clock.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}; install the package libfaketime, or set DISTLOCK_FAKETIME_LIB to its libfaketime.so.1")]
+pub struct FaketimeError(String);
 
 /// The path of a `libfaketime.so.1` for `LD_PRELOAD`, tried out before it is returned.
 ///
@@ -21,10 +26,10 @@ const TOLERANCE_SECONDS: u64 = 120;
 ///
 /// # Errors
 ///
-/// [`ServerError::Faketime`] if there is no library or the one found does not shift the clock. A library
+/// A [`FaketimeError`] if there is no library or the one found does not shift the clock. A library
 /// named by the variable that does not work is an error; nothing else is tried then.
-pub fn faketime_library() -> Result<PathBuf, ServerError> {
-    find().map_err(|problem| ServerError::Faketime { problem })
+pub fn faketime_library() -> Result<PathBuf, FaketimeError> {
+    find().map_err(FaketimeError)
 }
 
 fn find() -> Result<PathBuf, String> {

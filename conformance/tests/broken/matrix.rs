@@ -1,0 +1,222 @@
+//! Which broken backend is caught by which clause, by which of its checks, and in which words.
+
+use std::collections::BTreeMap;
+use std::fmt::Write;
+
+use distlock_conformance::{Clause, checks};
+use libtest_mimic::Failed;
+
+use crate::Broken;
+use crate::admins::Admin;
+use crate::clocks::Clock;
+use crate::guards::Guards;
+use crate::providers::Provider;
+use crate::queues::Queue;
+use crate::stores::Store;
+
+/// A broken backend: what is wrong with it, the clause that it breaks, and exactly which checks catch it, in words of theirs. Not named are those that it fails by chance, or
+/// only because what they build upon is broken. Words with a ` | ` between them are alternatives: which of them is said depends on who comes first.
+#[derive(Clone, Copy)]
+pub(crate) struct Case {
+    pub(crate) name: &'static str,
+    /// What it is called in [`LIST`], if it is there.
+    listed: &'static str,
+    pub(crate) clause: Clause,
+    pub(crate) broken: Broken,
+    pub(crate) caught_by: &'static [(&'static str, &'static str)],
+}
+
+const fn case(
+    name: &'static str,
+    listed: &'static str,
+    clause: Clause,
+    broken: Broken,
+    caught_by: &'static [(&'static str, &'static str)],
+) -> Case {
+    Case { name, listed, clause, broken, caught_by }
+}
+
+/// What a suite for locks has to notice.
+const LIST: &[&str] = &[
+    "release by key",
+    "client clock",
+    "token reset on delete",
+    "token re-read",
+    "ttl counted from the reply",
+    "late grant returned",
+    "loss never signalled",
+    "loss only after the renewal returns",
+    "renewal after release",
+    "renewal revives",
+    "owner per process",
+    "ghost ticket after cancel",
+    "orphan lease after cancel",
+    "LIFO queue",
+    "lost wake-up",
+    "dead head blocks",
+    "herd",
+    "timeout ignores the last attempt",
+    "busy for ever",
+    "swallowed release error",
+    "one slow key starves renewals",
+    "key folding (case)",
+    "key folding (prefix)",
+    "multi-key unsorted",
+];
+
+#[rustfmt::skip]
+pub(crate) const CASES: &[Case] = &[
+    case("a_free_lock_is_said_to_be_busy", "", Clause::C1, Broken::Provider(Provider::LiesToAttempts), &[("C1_exclusion::mixed_calls", "was told \"busy\" while nobody may have held the lock | no order of the calls explains their answers")]),
+    case("the_clients_clock_decides", "client clock", Clause::C2, Broken::Clock(Clock::Client), &[("C2_store_clock::client_one_hour_ahead", "the child was granted a held lock at once"), ("C2_store_clock::client_one_hour_behind", "a child process was not granted the lock within")]),
+    case("the_lease_ends_early", "", Clause::C3, Broken::Store(Store::HalfTheTtl), &[("C3_deadline::lost_before_taken_over", "while the guard before it was not lost"), ("C1_exclusion::takeover_only_after_loss", "was taken over after")]),
+    case("the_deadline_counts_from_the_reply", "ttl counted from the reply", Clause::C3, Broken::Guards(Guards::CountsFromTheReply), &[("C3_deadline::counted_from_before_the_request", "deadlines were too late")]),
+    case("the_margin_is_ignored", "", Clause::C3, Broken::Guards(Guards::NoMargin), &[("C3_deadline::margin_is_kept", "remain of a ttl of")]),
+    case("a_late_grant_is_returned", "late grant returned", Clause::C3, Broken::Provider(Provider::ReturnsLateGrants), &[("C3_deadline::late_grant_is_not_returned", "a grant was returned after its own deadline")]),
+    case("loss_is_never_signalled", "loss never signalled", Clause::C4, Broken::Guards(Guards::NeverLost), &[("C4_loss::signalled_by_the_deadline", "in vain for lost() of a lease that is not renewed"), ("C4_loss::run_stops_on_loss", "in vain for run() to end with the loss"), ("C3_deadline::lost_before_taken_over", "while the guard before it was not lost"), ("C11_cancel_safety::runtime_ends", "in vain for lost() of a guard whose runtime has ended")]),
+    case("the_signal_is_missing", "", Clause::C4, Broken::Guards(Guards::NoSignal), &[("C4_loss::signalled_by_the_deadline", "in vain for lost() of a lease that is not renewed")]),
+    case("a_loss_waits_for_the_renewal", "loss only after the renewal returns", Clause::C4, Broken::Guards(Guards::AfterTheRenewal), &[("C4_loss::signalled_while_renewals_hang", "in vain for lost() while no renewal is answered")]),
+    case("a_loss_is_noted_by_a_task", "", Clause::C4, Broken::Guards(Guards::NotedByTask), &[("C4_loss::stalled_runtime", "somebody else was granted the lock while its guard's runtime stood still")]),
+    case("the_token_is_constant", "", Clause::C5, Broken::Store(Store::ConstantToken), &[("C5_fencing::across_release", "of the same key"), ("C5_fencing::across_force_release", "of the same key"), ("C1_exclusion::counter_under_contention", "two grants have the same token"), ("C1_exclusion::mixed_calls", "two grants have the same token")]),
+    case("the_token_restarts_with_each_client", "", Clause::C5, Broken::Store(Store::TokenPerClient), &[("C5_fencing::across_release", "of the same key"), ("C5_fencing::across_takeover", "token 1 follows token 1 of the same key"), ("C1_exclusion::counter_under_contention", "a later grant has a smaller token | two grants have the same token"), ("C1_exclusion::mixed_calls", "a later grant has a smaller token | two grants have the same token")]),
+    case("tokens_restart_when_the_record_is_removed", "token reset on delete", Clause::C5, Broken::Store(Store::TokenResets), &[("C5_fencing::across_purge", "token 1 follows token 1 of the same key")]),
+    case("the_token_is_read_again", "token re-read", Clause::C6, Broken::Provider(Provider::ReReadsToken), &[("C6_constant_token::of_its_own_grant", "of the grant after its own")]),
+    case("a_holder_gets_it_again", "", Clause::C7, Broken::Provider(Provider::ReEntrant), &[("C7_owner::not_re_entrant", "the lock object that holds the lock was granted it again"), ("C7_owner::second_waiter_waits_for_the_release", "the second acquisition of a held lock did not wait")]),
+    case("a_process_is_one_owner", "owner per process", Clause::C7, Broken::Store(Store::OwnerPerProcess), &[("C7_owner::an_id_per_acquisition", "two acquisitions have the id")]),
+    case("release_is_by_key", "release by key", Clause::C8, Broken::Store(Store::ReleaseByKey), &[("C8_stale_calls::stale_release_after_force", "the end of a past holder freed it")]),
+    case("renewal_is_by_key", "", Clause::C8, Broken::Store(Store::RenewalByKey), &[("C8_stale_calls::stale_renewal", "remain of a lease that nobody renews"), ("C4_loss::force_release_is_heard", "in vain for lost() after a force-release")]),
+    case("release_does_nothing", "", Clause::C9, Broken::Store(Store::ReleaseLies), &[("C9_release::released_means_free", "a lock whose release said `Released` is busy")]),
+    case("release_is_always_glad", "", Clause::C9, Broken::Store(Store::AlwaysReleased), &[("C9_release::already_lost_by_force", "the release of a force-released lock said Released")]),
+    case("a_failed_release_says_released", "swallowed release error", Clause::C9, Broken::Store(Store::SwallowsErrors), &[("C9_release::failed_release_is_told", "a release that was not carried out said Released")]),
+    case("a_repeated_attempt_is_busy_with_itself", "", Clause::C10, Broken::Queue(Queue::BusyWithItself), &[("C10_lost_replies::acquisition", "was not granted within")]),
+    case("a_repeated_release_frees_the_next_holder", "", Clause::C10, Broken::Queue(Queue::ReleasesTheNext), &[("C10_lost_replies::hand_over", "its last holder's release was repeated")]),
+    case("a_repeated_release_is_forgotten", "", Clause::C10, Broken::Queue(Queue::ForgetsReleases), &[("C10_lost_replies::release", "a release that happened said AlreadyLost"), ("C10_lost_replies::hand_over", "a release that happened said AlreadyLost")]),
+    case("a_lost_renewal_is_a_loss", "", Clause::C10, Broken::Queue(Queue::UnknownIsLoss), &[("C10_lost_replies::renewal", "the replies to two of its holder's renewals were lost"), ("C14_isolation::a_stalled_key_delays_no_other", "was lost, while another key stalled")]),
+    case("a_drop_does_nothing", "", Clause::C11, Broken::Guards(Guards::NoDrop), &[("C11_cancel_safety::dropped_guard", "was not granted within"), ("C11_cancel_safety::aborted_task", "was not granted within"), ("C11_cancel_safety::dropped_run", "after work under a lock was dropped")]),
+    case("a_dropped_release_stops", "", Clause::C11, Broken::Guards(Guards::ReleaseStops), &[("C11_cancel_safety::dropped_release", "after a release was dropped")]),
+    case("a_cancelled_acquisition_goes_on", "orphan lease after cancel", Clause::C11, Broken::Provider(Provider::CancelLeaks), &[("C11_cancel_safety::dropped_acquisition", "after an acquisition was dropped"), ("C11_cancel_safety::dropped_waiter", "after a waiter was dropped"), ("C11_cancel_safety::dropped_timed_wait", "after a wait with a timeout was dropped"), ("C11_cancel_safety::dropped_acquire_all", "after an acquisition of free locks was dropped"), ("C11_cancel_safety::dropped_run", "after work under a lock was dropped"), ("C11_cancel_safety::dropped_unanswered", "was not granted within | after a call without an answer was dropped")]),
+    case("a_waiter_that_left_is_served", "ghost ticket after cancel", Clause::C11, Broken::Queue(Queue::Ghosts), &[("C11_cancel_safety::dropped_waiter", "in vain for 0 waiters in the queue"), ("C15_fairness::leaving_keeps_the_order", "in vain for 2 waiters in the queue")]),
+    case("a_withdrawal_does_nothing", "", Clause::C11, Broken::Queue(Queue::WithdrawalLies), &[("C11_cancel_safety::dropped_waiter", "in vain for 0 waiters in the queue"), ("C10_lost_replies::single_attempt", "was not granted within"), ("C15_fairness::leaving_keeps_the_order", "in vain for 2 waiters in the queue")]),
+    case("only_the_first_signal_completes", "", Clause::C11, Broken::Guards(Guards::SignalsOnce), &[("C11_cancel_safety::dropped_signal", "in vain for the next lost()")]),
+    case("renewal_grants_anew", "renewal revives", Clause::C12, Broken::Store(Store::RenewalGrants), &[("C12_no_renewal::none_revives_what_was_taken", "a lease that was taken away came back"), ("C4_loss::force_release_is_heard", "in vain for lost() after a force-release")]),
+    case("a_renewal_follows_the_release", "renewal after release", Clause::C12, Broken::Store(Store::RenewsAfterRelease), &[("C12_no_renewal::id_is_gone_after_release", "after its release the lock is held by")]),
+    case("a_failed_renewal_is_a_loss", "", Clause::C13, Broken::Store(Store::ErrorIsLoss), &[("C13_transient_errors::renewal_survives", "two of its holder's renewals failed")]),
+    case("every_error_is_final", "", Clause::C13, Broken::Store(Store::ErrorsArePermanent), &[("C13_transient_errors::waiting_survives", "a transient error ended a wait")]),
+    case("a_request_waits_for_the_one_before", "one slow key starves renewals", Clause::C14, Broken::Queue(Queue::OneAtATime), &[("C14_isolation::a_stalled_key_delays_no_other", "was lost, while another key stalled")]),
+    case("the_last_to_come_is_served_first", "LIFO queue", Clause::C15, Broken::Queue(Queue::LastInFirstOut), &[("C15_fairness::order_of_arrival", "a waiter was overtaken by one that came after it"), ("C15_fairness::order_without_pushes", "a waiter was overtaken by one that came after it"), ("C15_fairness::order_across_a_break", "a waiter was overtaken by one that came after it"), ("C15_fairness::leaving_keeps_the_order", "a waiter was overtaken by one that came after it"), ("C15_fairness::even_turns", "the turns are uneven")]),
+    case("the_first_to_ask_overtakes_the_queue", "", Clause::C15, Broken::Queue(Queue::FirstToAsk), &[("C15_fairness::nobody_barges", "attempts overtook a waiter")]),
+    case("who_leaves_the_queue_takes_all_along", "", Clause::C15, Broken::Queue(Queue::EverybodyLeaves), &[("C15_fairness::leaving_keeps_the_order", "in vain for 2 waiters in the queue | a waiter was overtaken by one that came after it")]),
+    case("a_dead_head_blocks_the_queue", "dead head blocks", Clause::C15, Broken::Queue(Queue::DeadHeadBlocks), &[("C15_fairness::cut_off_waiter", "in vain for the one behind a waiter that was cut off")]),
+    case("the_heir_is_told_that_it_waits", "", Clause::C16, Broken::Queue(Queue::Silent), &[("C16_wake_ups::release_racing_arrival", "in vain for a waiter to get a lock that is free")]),
+    case("a_broken_stream_looks_alive", "", Clause::C16, Broken::Queue(Queue::HidesBreaks), &[("C16_wake_ups::pushes_refused", "in vain for the next of three waiters to have had the lock"), ("C16_wake_ups::pushes_broken", "in vain for the next of three waiters to have had the lock"), ("C15_fairness::order_across_a_break", "a waiter was overtaken by one that came after it")]),
+    case("a_place_is_taken_too_late", "lost wake-up", Clause::C16, Broken::Queue(Queue::TakesItsPlaceLate), &[("C16_wake_ups::release_racing_arrival", "in vain for a waiter to get a lock that is free")]),
+    case("busy_once_is_busy_for_ever", "busy for ever", Clause::C16, Broken::Queue(Queue::BusyForEver), &[("C16_wake_ups::pushes_refused", "in vain for the next of three waiters to have had the lock")]),
+    case("a_late_grant_is_believed", "", Clause::C16, Broken::Queue(Queue::LiesAboutExpiry), &[("C16_wake_ups::pushes_delayed", "a waiter believed in a lock that it did not hold")]),
+    case("everybody_is_woken_for_one_to_win", "herd", Clause::C17, Broken::Queue(Queue::WakesAll), &[("C17_no_herd::one_hand_over_costs_the_same_for_many", "a hand-over takes")]),
+    case("a_timeout_is_ignored", "", Clause::C18, Broken::Provider(Provider::NoTimeout), &[("C18_bounded_calls::wait_is_bounded", "in vain for acquire to time out")]),
+    case("nonsense_is_corrected", "", Clause::C18, Broken::Provider(Provider::CorrectsOptions), &[("C18_bounded_calls::invalid_options", "a ttl of zero, on a held lock: Ok(")]),
+    case("a_timeout_waits_for_the_last_attempt", "timeout ignores the last attempt", Clause::C18, Broken::Provider(Provider::TimesOutBetweenAttempts), &[("C18_bounded_calls::bounded_while_replies_hang", "in vain for acquire to time out while the store does not answer")]),
+    case("a_timeout_forgets_the_last_attempt", "timeout ignores the last attempt", Clause::C18, Broken::Provider(Provider::TimeoutForgetsAttempt), &[("C18_bounded_calls::short_waits_leave_nothing", "keys are still taken"), ("C18_bounded_calls::bounded_while_replies_hang", "after a call had ended before the store answered it")]),
+    case("a_record_outlives_its_lease", "", Clause::C19, Broken::Store(Store::Overstays), &[("C19_crash::cut_off_holder", "the lock of a holder that was cut off was free")]),
+    case("case_is_folded", "key folding (case)", Clause::C20, Broken::Provider(Provider::FoldsCase), &[("C20_independent_keys::different_keys_are_different_locks", "is busy, and only other keys are held")]),
+    case("a_prefix_of_the_key_counts", "key folding (prefix)", Clause::C20, Broken::Provider(Provider::FoldsPrefix), &[("C20_independent_keys::different_keys_are_different_locks", "is busy, and only other keys are held")]),
+    case("several_locks_are_taken_as_named", "multi-key unsorted", Clause::C21, Broken::Unsorted, &[("C21_multi_key::opposite_orders", "callers of the same three keys in opposite orders waited")]),
+    case("only_the_last_victim_is_remembered", "", Clause::C22, Broken::Admin(Admin::ShortMemory), &[("C22_force_release::history_tells_who_and_why", "the history is")]),
+    case("releases_are_not_counted", "", Clause::C23, Broken::Provider(Provider::MiscountsReleases), &[("C23_accounting::counts_what_happens", "with one of four locks held"), ("C23_accounting::balances_throughout", "it does not balance")]),
+    case("close_does_nothing", "", Clause::C24, Broken::Provider(Provider::NoClose), &[("C24_shutdown::releases_every_lease", "was not granted within"), ("C24_shutdown::guards_are_lost", "in vain for lost() after close()"), ("C24_shutdown::refuses_and_wakes", "in vain for close() to wake a waiter"), ("C11_cancel_safety::dropped_close", "after a close was dropped")]),
+    case("the_minimum_hold_is_forgotten", "", Clause::C25, Broken::Store(Store::NoMinimumHold), &[("C25_minimum_hold::early_release_keeps_it_closed", "the lock was granted at once after an early release"), ("C25_minimum_hold::early_drop_keeps_it_closed", "the lock was granted again after")]),
+    case("an_owner_is_matched_by_its_beginning", "", Clause::Admin, Broken::Admin(Admin::OwnerByPrefix), &[("admin::list_by_owner", "of the owner are listed")]),
+    case("a_list_has_one_page", "", Clause::Admin, Broken::Admin(Admin::OnePage), &[("admin::list_shows_what_is_held", "in pages of 1"), ("admin::list_by_owner", "of the owner are listed")]),
+    case("others_lose_their_locks_with_the_owner", "", Clause::Admin, Broken::Admin(Admin::ReleasesOthers), &[("admin::release_owner", "locks were released instead of 3"), ("admin::release_by_prefix", "locks were released instead of 1"), ("admin::release_of_everything_is_refused", "locks were released")]),
+    case("a_filter_of_nothing_is_taken", "", Clause::Admin, Broken::Admin(Admin::TakesNothingForNobody), &[("admin::release_of_everything_is_refused", "locks were released")]),
+    case("a_forced_release_is_told_as_any_other", "", Clause::Admin, Broken::Admin(Admin::ForceIsRelease), &[("admin::events_tell_what_happens", "the end was told as Released"), ("admin::events_tell_of_owners_released", "a release by owner was told as Released")]),
+];
+
+/// The words of a check, one of which it must say.
+pub(crate) fn alternatives(words: &'static str) -> impl Iterator<Item = &'static str> {
+    words.split(" | ")
+}
+
+/// Every backend of the list is there, and no other says that it is.
+pub(crate) fn is_complete() -> Result<(), Failed> {
+    let is_there = |listed: &&&str| CASES.iter().any(|case| case.listed == **listed);
+    let missing: Vec<_> = LIST.iter().filter(|listed| !is_there(listed)).collect();
+    let unknown = CASES.iter().filter(|case| !case.listed.is_empty() && !LIST.contains(&case.listed));
+    let unknown: Vec<_> = unknown.map(|case| case.listed).collect();
+    let silent = CASES.iter().filter(|case| case.caught_by.iter().any(|(_, words)| words.is_empty()));
+    let silent: Vec<_> = silent.map(|case| case.name).collect();
+    if missing.is_empty() && unknown.is_empty() && silent.is_empty() {
+        return Ok(());
+    }
+    Err(format!("missing: {missing:?}, unknown: {unknown:?}, without words: {silent:?}").into())
+}
+
+const DOCUMENT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/BROKEN.md");
+/// Set, the document is written anew.
+const WRITE: &str = "DISTLOCK_WRITE_BROKEN";
+/// Behind this line all is written by this test.
+const BEGIN: &str = "<!-- From here on written by `tests/broken/matrix.rs`. -->\n";
+
+/// Prints the matrix, and compares it with the document.
+pub(crate) fn is_current() -> Result<(), Failed> {
+    let matrix = matrix();
+    println!("{matrix}");
+    let document = std::fs::read_to_string(DOCUMENT)?;
+    let (text, written) = document.split_once(BEGIN).ok_or("the document has no place for the matrix")?;
+    if std::env::var_os(WRITE).is_some() {
+        std::fs::write(DOCUMENT, format!("{text}{BEGIN}{matrix}"))?;
+        return Ok(());
+    }
+    if written == matrix {
+        Ok(())
+    } else {
+        Err(format!("BROKEN.md is not current: run this test with {WRITE}=1").into())
+    }
+}
+
+fn matrix() -> String {
+    let mut clauses: Vec<Clause> = checks().iter().map(|check| check.clause()).collect();
+    clauses.dedup();
+    let clause_of: BTreeMap<String, Clause> = checks().iter().map(|check| (check.name(), check.clause())).collect();
+    let id = |clause: &Clause| if *clause == Clause::Admin { "admin".to_owned() } else { format!("{clause:?}") };
+    let mut text = String::from(
+        "\n## Broken backend × clause\n\n●: its own clause; ○: a further one that notices it for certain.\n\n|",
+    );
+    for clause in &clauses {
+        let _ = write!(text, " | {}", id(clause));
+    }
+    let _ = writeln!(text, " |\n|---{}|", "|:-:".repeat(clauses.len()));
+    for case in CASES {
+        let _ = write!(text, "| {}", case.name.replace('_', " "));
+        for clause in &clauses {
+            let catches = case.caught_by.iter().any(|(check, _)| clause_of.get(*check) == Some(clause));
+            let mark = if case.clause == *clause {
+                "●"
+            } else if catches {
+                "○"
+            } else {
+                ""
+            };
+            let _ = write!(text, " | {mark}");
+        }
+        text.push_str(" |\n");
+    }
+    text.push_str("\n## The checks that catch them\n\n| broken backend | in the list of what a suite has to notice | check | says |\n|---|---|---|---|\n");
+    for case in CASES {
+        let mut name = format!("**{}**", case.name.replace('_', " "));
+        let mut listed = case.listed;
+        for (check, words) in case.caught_by {
+            let _ = writeln!(text, "| {name} | {listed} | `{check}` | … {} … |", words.replace(" | ", " … or … "));
+            (name, listed) = (String::new(), "");
+        }
+    }
+    let caught = |name: &str| CASES.iter().any(|case| case.caught_by.iter().any(|(check, _)| *check == name));
+    let others: Vec<String> = clause_of.keys().filter(|name| !caught(name)).map(|name| format!("`{name}`")).collect();
+    let _ = write!(
+        text,
+        "\n{} of {} checks are named above. The others, which no backend of this table is there for: {}.\n",
+        clause_of.len() - others.len(),
+        clause_of.len(),
+        others.join(", ")
+    );
+    text
+}

@@ -1,6 +1,7 @@
 //! What an acquisition with its release costs within one process.
 
 use std::hint::black_box;
+use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -55,6 +56,32 @@ fn two_threads<C: Contender>(group: &mut BenchmarkGroup<'_, WallTime>, keys: [&s
     });
 }
 
+/// Sixteen tasks of one thread in line, each giving way once while it holds the lock.
+fn in_line<C: Contender>(group: &mut BenchmarkGroup<'_, WallTime>) {
+    const TASKS: u64 = 16;
+    let runtime = Builder::new_current_thread().build().expect("a runtime");
+    let (locks, key) = (Arc::new(C::default()), key("4711"));
+    group.bench_function(C::NAME, |bencher| {
+        bencher.iter_custom(|iterations| {
+            runtime.block_on(async {
+                let start = Instant::now();
+                let tasks = (0..TASKS).map(|_| {
+                    let (locks, key) = (Arc::clone(&locks), key.clone());
+                    tokio::spawn(async move {
+                        for _ in 0..iterations.div_ceil(TASKS) {
+                            locks.locked_during(&key, tokio::task::yield_now()).await;
+                        }
+                    })
+                });
+                for task in tasks.collect::<Vec<_>>() {
+                    task.await.expect("no panic");
+                }
+                start.elapsed()
+            })
+        });
+    });
+}
+
 fn memory(criterion: &mut Criterion) {
     let mut group = criterion.benchmark_group("one thread");
     uncontended::<Bare>(&mut group);
@@ -62,6 +89,14 @@ fn memory(criterion: &mut Criterion) {
     uncontended::<Lockable>(&mut group);
     uncontended::<Plain>(&mut group);
     uncontended::<Fluent>(&mut group);
+    group.finish();
+
+    let mut group = criterion.benchmark_group("16 tasks, one key");
+    in_line::<Bare>(&mut group);
+    in_line::<Keyed>(&mut group);
+    in_line::<Lockable>(&mut group);
+    in_line::<Plain>(&mut group);
+    in_line::<Fluent>(&mut group);
     group.finish();
 
     for (name, keys) in [("two threads, two keys", ["1", "2"]), ("two threads, one key", ["1", "1"])] {

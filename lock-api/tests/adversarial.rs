@@ -15,12 +15,13 @@ use distlock_api::store::{
     StoreCapabilities, StoreEvent, Watch,
 };
 use distlock_api::{
-    AcquireOptions, ErrorKind, FencingToken, LeaseOptions, LeaseProvider, LeaseStore, LockError, LockKey, LockProvider,
-    LockProviderExt, Loss, ReleaseOutcome, Result, Wait, async_trait,
+    AcquireOptions, ErrorKind, FencingToken, LeaseOptions, LeaseProvider, LeaseStore, LockError, LockGuard, LockKey,
+    LockProvider, LockProviderExt, Loss, ReleaseOutcome, Result, Wait, async_trait,
 };
 use futures_util::future::join_all;
 use tokio::runtime::{Builder, Runtime};
 use tokio::sync::{Notify, Semaphore, mpsc as channel};
+use tokio::task::JoinHandle;
 use tokio::task::yield_now;
 use tokio::time::{Instant, advance, sleep, timeout};
 
@@ -482,31 +483,53 @@ async fn c4_a_pushed_loss_is_heard_at_once_and_counted_once() {
     assert_eq!((guard.loss(), provider.accounting().lost), (Some(Loss::ForceReleased), 1));
 }
 
+/// Somebody has been granted `k`, hears events, and has not heard of the grant: that is told through the gate.
+struct Unheard {
+    store: Arc<Hostile>,
+    provider: LeaseProvider,
+    gate: Arc<Semaphore>,
+    acquiring: JoinHandle<Result<LockGuard>>,
+    _opens_the_stream: LockGuard,
+}
+
+impl Unheard {
+    async fn grant() -> Self {
+        let gate = Arc::new(Semaphore::new(0));
+        let late = gate.clone();
+        let store = Hostile::new(move |op, key, nth| match (op, key, nth) {
+            (Op::TryAcquire, "k", 1) => Fate::LateGate(late.clone()),
+            _ => Fate::Serve,
+        });
+        let store = store.with(|store| store.capabilities.push = true);
+        let provider = provider(&store);
+        let _opens_the_stream = provider.acquire("other").await.unwrap();
+        store.called(Op::Watch, 1).await;
+        quiet().await;
+        let acquiring = tokio::spawn({
+            let provider = provider.clone();
+            async move { provider.acquire("k").await }
+        });
+        quiet().await;
+        Self { store, provider, gate, acquiring, _opens_the_stream }
+    }
+
+    /// After it was heard of.
+    async fn heard(self) -> LockGuard {
+        quiet().await;
+        self.gate.add_permits(1);
+        self.acquiring.await.unwrap().unwrap()
+    }
+}
+
 #[tokio::test(start_paused = true)]
 async fn c4_a_loss_pushed_before_the_grants_answer_is_not_forgotten() {
-    let gate = Arc::new(Semaphore::new(0));
-    let late = gate.clone();
-    let store = Hostile::new(move |op, key, nth| match (op, key, nth) {
-        (Op::TryAcquire, "k", 1) => Fate::LateGate(late.clone()),
-        _ => Fate::Serve,
-    });
-    let store = store.with(|store| store.capabilities.push = true);
-    let provider = provider(&store);
-    let _opens_the_stream = provider.acquire("other").await.unwrap();
-    store.called(Op::Watch, 1).await;
-    quiet().await;
-    let acquiring = tokio::spawn({
-        let provider = provider.clone();
-        async move { provider.acquire("k").await }
-    });
-    quiet().await;
+    let unheard = Unheard::grant().await;
+    let (store, provider) = (unheard.store.clone(), unheard.provider.clone());
     // Granted, and force-released before the holder has heard of its grant.
     let id = store.take_away("k");
     store.push(StoreEvent::Gone { key: LockKey::new("k").unwrap(), id, token: AFTER, loss: Loss::ForceReleased });
-    quiet().await;
-    gate.add_permits(1);
     // What was lost before it was heard of is no lease: the caller gets another grant.
-    let guard = acquiring.await.unwrap().unwrap();
+    let guard = unheard.heard().await;
     quiet().await;
     assert_eq!((guard.loss(), store.count(Op::TryAcquire)), (None, 3));
     assert_eq!(provider.accounting().acquired, 2, "the lost one was never anybody's");
@@ -547,28 +570,12 @@ async fn c13_a_loss_of_an_earlier_lease_of_the_same_claim_is_not_that_of_the_pre
 
 #[tokio::test(start_paused = true)]
 async fn c4_a_grant_that_was_on_its_way_during_a_gap_is_asked_for_at_once() {
-    let gate = Arc::new(Semaphore::new(0));
-    let late = gate.clone();
-    let store = Hostile::new(move |op, key, nth| match (op, key, nth) {
-        (Op::TryAcquire, "k", 1) => Fate::LateGate(late.clone()),
-        _ => Fate::Serve,
-    });
-    let store = store.with(|store| store.capabilities.push = true);
-    let provider = provider(&store);
-    let _opens_the_stream = provider.acquire("other").await.unwrap();
-    store.called(Op::Watch, 1).await;
-    quiet().await;
-    let acquiring = tokio::spawn({
-        let provider = provider.clone();
-        async move { provider.acquire("k").await }
-    });
-    quiet().await;
+    let unheard = Unheard::grant().await;
+    let (store, _provider) = (unheard.store.clone(), unheard.provider.clone());
     // Granted, and taken away while nobody could hear of it.
     store.take_away("k");
     store.push(StoreEvent::Gap);
-    quiet().await;
-    gate.add_permits(1);
-    let guard = acquiring.await.unwrap().unwrap();
+    let guard = unheard.heard().await;
     advance(ms(100)).await;
     quiet().await;
     assert_eq!(guard.loss(), Some(Loss::Gone), "R20: not a cadence later");

@@ -18,7 +18,12 @@ pub(crate) fn state(pid: u32) -> Option<char> {
     stat.rsplit_once(") ")?.1.chars().next()
 }
 
+/// Whether a process in this [state] is no more.
+pub(crate) fn is_end(state: Option<char>) -> bool {
+    matches!(state, None | Some('Z' | 'X'))
+}
+
 /// Whether a process is no more.
 pub(crate) fn is_dead(pid: u32) -> bool {
-    matches!(state(pid), None | Some('Z' | 'X'))
+    is_end(state(pid))
 }

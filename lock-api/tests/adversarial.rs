@@ -1,5 +1,7 @@
 //! Interleavings that try to break the engine, by clause. The store is hostile: it answers late, never, twice over, wrongly, or panics.
 
+mod common;
+
 use std::collections::{HashMap, HashSet};
 use std::fmt;
 use std::future::Future;
@@ -21,9 +23,10 @@ use distlock_api::{
 use futures_util::future::join_all;
 use tokio::runtime::{Builder, Runtime};
 use tokio::sync::{Notify, Semaphore, mpsc as channel};
-use tokio::task::JoinHandle;
-use tokio::task::yield_now;
+use tokio::task::{JoinHandle, yield_now};
 use tokio::time::{Instant, advance, sleep, timeout};
+
+use self::common::polled;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum Op {
@@ -352,24 +355,6 @@ async fn quiet() {
     }
 }
 
-/// Polls a future so many times, and drops it then.
-async fn polled<F: Future>(times: usize, future: F) -> Option<F::Output> {
-    let mut future = Box::pin(future);
-    let mut polls = 0;
-    std::future::poll_fn(move |cx| {
-        if polls == times {
-            return Poll::Ready(None);
-        }
-        polls += 1;
-        match future.as_mut().poll(cx) {
-            Poll::Ready(output) => Poll::Ready(Some(output)),
-            Poll::Pending if polls == times => Poll::Ready(None),
-            Poll::Pending => Poll::Pending,
-        }
-    })
-    .await
-}
-
 fn poll_once<F: Future>(future: std::pin::Pin<&mut F>) -> Poll<F::Output> {
     future.poll(&mut Context::from_waker(Waker::noop()))
 }
@@ -583,7 +568,7 @@ async fn c4_a_grant_that_was_on_its_way_during_a_gap_is_asked_for_at_once() {
 
 #[test]
 fn c4_a_waker_that_looks_at_the_guard_does_not_deadlock() {
-    struct Looks(distlock_api::LockGuard);
+    struct Looks(LockGuard);
     impl Wake for Looks {
         fn wake(self: Arc<Self>) {
             let _ = self.0.is_lost();
@@ -870,7 +855,7 @@ async fn c12_a_batch_that_was_planned_before_a_release_does_not_renew_after_it()
     // A store that does real work uses up the keeper's budget: the beat is cut in two.
     store.drains_budget.store(true, Ordering::Relaxed);
     store.called(Op::Renew, 1).await;
-    join_all(guards.into_iter().map(distlock_api::LockGuard::release)).await;
+    join_all(guards.into_iter().map(LockGuard::release)).await;
     sleep(secs(10)).await;
     let log = store.log.lock().unwrap();
     let renewed_late: Vec<_> = log

@@ -1,5 +1,7 @@
 //! Interleavings that try to break queueing, pushed grants and handing on, by clause. The store is the one of tests, bent where it must answer late or wrongly.
 
+mod common;
+
 use std::fmt;
 use std::future::{Future, IntoFuture};
 use std::pin::{Pin, pin};
@@ -20,6 +22,8 @@ use distlock_memory::{MemoryStore, Operation};
 use tokio::runtime::{Builder, Runtime};
 use tokio::task::{JoinHandle, yield_now};
 use tokio::time::{Instant, sleep, timeout};
+
+use self::common::polled;
 
 const fn ms(millis: u64) -> Duration {
     Duration::from_millis(millis)
@@ -70,24 +74,6 @@ async fn quiet() {
 
 fn poll_once<F: Future + ?Sized>(future: Pin<&mut F>) -> Poll<F::Output> {
     future.poll(&mut Context::from_waker(Waker::noop()))
-}
-
-/// Polls a future so many times, and drops it then.
-async fn polled<F: Future>(times: usize, future: F) -> Option<F::Output> {
-    let mut future = Box::pin(future);
-    let mut polls = 0;
-    std::future::poll_fn(move |cx| {
-        if polls == times {
-            return Poll::Ready(None);
-        }
-        polls += 1;
-        match future.as_mut().poll(cx) {
-            Poll::Ready(output) => Poll::Ready(Some(output)),
-            Poll::Pending if polls == times => Poll::Ready(None),
-            Poll::Pending => Poll::Pending,
-        }
-    })
-    .await
 }
 
 fn one_thread() -> Runtime {

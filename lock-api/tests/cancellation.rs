@@ -1,10 +1,11 @@
 //! The cancellation matrix (C11): every call, begun again and again and dropped after none of its polls, after the first, after the second … until it comes to its end, over a
 //! store that stands still before and after each of its steps, with each fault in its way. Whatever is dropped, nothing stays behind. Time is paused.
 
-use std::future::{Future, IntoFuture, poll_fn};
+mod common;
+
+use std::future::{Future, IntoFuture};
 use std::pin::Pin;
 use std::sync::Arc;
-use std::task::Poll;
 use std::time::Duration;
 
 use distlock_api::store::{Attempt, Claim, EventStream, Release, Renewal, Reply, Standing, StoreCapabilities, Watch};
@@ -15,6 +16,8 @@ use distlock_api::{
 use distlock_memory::{HangHandle, MemoryStore, Operation};
 use tokio::task::yield_now;
 use tokio::time::{sleep, timeout};
+
+use self::common::polled;
 
 const fn ms(millis: u64) -> Duration {
     Duration::from_millis(millis)
@@ -260,23 +263,6 @@ impl World {
 /// Whether there was something to drop.
 fn drops<T>(what: Option<T>) -> bool {
     what.is_some()
-}
-
-/// Polls a future so many times, and drops it then. Its output, if it got that far.
-async fn polled(times: usize, mut future: Dropped) -> Option<bool> {
-    let mut polls = 0;
-    poll_fn(move |cx| {
-        if polls == times {
-            return Poll::Ready(None);
-        }
-        polls += 1;
-        match future.as_mut().poll(cx) {
-            Poll::Ready(output) => Poll::Ready(Some(output)),
-            Poll::Pending if polls == times => Poll::Ready(None),
-            Poll::Pending => Poll::Pending,
-        }
-    })
-    .await
 }
 
 /// One cell: whether the call came to its end, or waits for ever.

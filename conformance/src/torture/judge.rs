@@ -65,7 +65,9 @@ async fn books_balance(field: &mut Field, clients: &[Client]) -> Verdict {
             let now = client.accounting();
             Ok(now.held == 0 && now.waiting == 0 && now.balances())
         });
-        balanced.await.map_err(|failure| Failure::new(format!("{}: {:?}", failure.message(), client.accounting())))?;
+        balanced
+            .await
+            .map_err(|failure| failure.reworded(|message| format!("{message}: {:?}", client.accounting())))?;
     }
     for player in &mut field.children {
         let mut books = None;
@@ -74,7 +76,7 @@ async fn books_balance(field: &mut Field, clients: &[Client]) -> Verdict {
             Ok(books.is_none())
         });
         let balanced = balanced.await;
-        balanced.map_err(|failure| Failure::new(format!("{}: {books:?}", failure.message())))?;
+        balanced.map_err(|failure| failure.reworded(|message| format!("{message}: {books:?}")))?;
     }
     Ok(())
 }

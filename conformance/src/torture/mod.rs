@@ -26,7 +26,7 @@ mod worker;
 use std::time::{Duration, Instant};
 
 use crate::context::Context;
-use crate::failure::{Failure, Verdict, ensure};
+use crate::failure::{Verdict, ensure};
 use deck::Deck;
 use field::Field;
 pub(crate) use tally::Figures;
@@ -69,9 +69,9 @@ async fn rounds(cx: &Context, arena: &dyn crate::arena::Arena, length: Length, t
         let drawn = deck.draw(!length.all_kinds);
         let name = drawn.name();
         let number = tally.next_round();
-        let told = round::round(cx, arena, &mut field, drawn, tally).await.map_err(|failure| {
-            Failure::new(format!("round {number}, {name}: {failure}")).shown_by(failure.calls().to_vec())
-        })?;
+        let told = round::round(cx, arena, &mut field, drawn, tally)
+            .await
+            .map_err(|failure| failure.reworded(|message| format!("round {number}, {name}: {message}")))?;
         eprintln!("distlock: {}: at {:.0?}, round {number}, {told}", cx.stage().name(), started.elapsed());
         if number % SWEEPS == 1
             && let Some(seen) = arena.age().await?

@@ -24,8 +24,8 @@ use crate::options::AcquireOptions;
 /// bounded in time by the caller (C18), cancel safe (C11), and independent of each other (C20).
 ///
 /// # Wrappers
-/// A wrapper is a provider around a provider, and [`acquire_with`](Self::acquire_with) is the only way in, so it wraps one method:
-/// see [`Namespaced`](crate::Namespaced) and [`Instrumented`](crate::Instrumented). The [`Display`](fmt::Display) of a wrapper names what it wraps.
+/// A wrapper is a provider around a provider. [`acquire_with`](Self::acquire_with) is the way in, and the one method to wrap; [`acquire_now`](Self::acquire_now) is a short cut that answers none unless
+/// it is wrapped, too: see [`Namespaced`](crate::Namespaced) and [`Instrumented`](crate::Instrumented). The [`Display`](fmt::Display) of a wrapper names what it wraps.
 #[async_trait]
 pub trait LockProvider: fmt::Debug + fmt::Display + Send + Sync + 'static {
     /// Acquires the lock of a key, as the options say.
@@ -47,6 +47,19 @@ pub trait LockProvider: fmt::Debug + fmt::Display + Send + Sync + 'static {
     /// As with any fair lock, a future that is kept but not polled keeps its place: do not hold on to an acquisition that you have stopped
     /// polling, such as the loser of a `select!`; drop it.
     async fn acquire_with(&self, key: LockKey, options: AcquireOptions) -> Result<Acquired>;
+
+    /// Acquires the lock of a key if that takes neither waiting nor I/O: the answer that [`acquire_with`](Self::acquire_with) would give when it is first polled. None says that there is no such answer,
+    /// that nothing has happened, and that `acquire_with` is to be asked.
+    ///
+    /// A short cut for callers with many keys that are mostly free, such as middleware: no future is made, and nothing allocated for one. Defaults to none, which is
+    /// right for every provider that has to ask a store.
+    ///
+    /// # Errors
+    /// As [`acquire_with`](Self::acquire_with).
+    fn acquire_now(&self, key: &LockKey, options: &AcquireOptions) -> Option<Result<Acquired>> {
+        let _ = (key, options);
+        None
+    }
 
     /// What this provider promises beyond the required. It may grow when the provider has met its server: a MongoDB provider knows after its first
     /// answer whether there are pushes.
@@ -210,6 +223,10 @@ macro_rules! forward_provider {
                 Self: 'f,
             {
                 (**self).acquire_with(key, options)
+            }
+
+            fn acquire_now(&self, key: &LockKey, options: &AcquireOptions) -> Option<Result<Acquired>> {
+                (**self).acquire_now(key, options)
             }
 
             fn capabilities(&self) -> Capabilities {

@@ -114,6 +114,11 @@ impl<P: LockProvider> LockProvider for Instrumented<P> {
         result
     }
 
+    /// None: all acquisitions come by where they are reported.
+    fn acquire_now(&self, _: &LockKey, _: &AcquireOptions) -> Option<Result<Acquired>> {
+        None
+    }
+
     fn capabilities(&self) -> Capabilities {
         self.inner.capabilities()
     }

@@ -65,6 +65,15 @@ impl<P: LockProvider> Namespaced<P> {
     }
 }
 
+/// The answer for the key as the caller named it.
+fn without_namespace(answer: Result<Acquired>, key: LockKey) -> Result<Acquired> {
+    match answer {
+        Ok(Acquired::Held(guard)) => Ok(Acquired::Held(guard.with_key(key))),
+        Ok(busy) => Ok(busy),
+        Err(error) => Err(error.with_key(key)),
+    }
+}
+
 impl<P: fmt::Display> fmt::Display for Namespaced<P> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Namespaced({}, {:?})", self.inner, &self.prefix[..self.prefix.len() - 1])
@@ -75,12 +84,16 @@ impl<P: fmt::Display> fmt::Display for Namespaced<P> {
 #[deny(clippy::missing_trait_methods)]
 impl<P: LockProvider> LockProvider for Namespaced<P> {
     async fn acquire_with(&self, key: LockKey, options: AcquireOptions) -> Result<Acquired> {
-        let full = self.full_key(&key)?;
-        match self.inner.acquire_with(full, options).await {
-            Ok(Acquired::Held(guard)) => Ok(Acquired::Held(guard.with_key(key))),
-            Ok(busy) => Ok(busy),
-            Err(error) => Err(error.with_key(key)),
-        }
+        let answer = self.inner.acquire_with(self.full_key(&key)?, options).await;
+        without_namespace(answer, key)
+    }
+
+    fn acquire_now(&self, key: &LockKey, options: &AcquireOptions) -> Option<Result<Acquired>> {
+        let full = match self.full_key(key) {
+            Ok(full) => full,
+            Err(error) => return Some(Err(error)),
+        };
+        Some(without_namespace(self.inner.acquire_now(&full, options)?, key.clone()))
     }
 
     fn capabilities(&self) -> Capabilities {

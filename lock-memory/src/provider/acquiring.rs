@@ -44,8 +44,7 @@ impl<'a> Acquiring<'a> {
     #[inline]
     fn ask(&mut self, cx: &mut Context<'_>) -> Poll<Result<Acquired>> {
         let key = self.key.as_ref().expect("polled after completion");
-        let mut hold = minimum_hold(&self.options)?;
-        self.options.holder().validate()?;
+        let mut hold = checked(&self.options)?;
         let (hash, shard) = self.provider.shard(key);
         let answer = shard.lock().acquire(hash, key, &self.options, &mut hold, Some(cx.waker()), Looking::Perhaps);
         match answer? {
@@ -151,9 +150,7 @@ impl<'a> Acquiring<'a> {
 
     #[inline]
     fn held(&mut self, shard: &Arc<Shard>, hash: u64, grant: Grant) -> Acquired {
-        let Grant { token, spare } = grant;
-        let key = self.key.take().expect("granted once");
-        Acquired::Held(LockGuard::new(key, FencingToken::new(token), Turn::boxed(shard.clone(), hash, token, spare)))
+        held(self.key.take().expect("granted once"), shard, hash, grant)
     }
 
     fn leave(&mut self) {
@@ -162,6 +159,33 @@ impl<'a> Acquiring<'a> {
         drop(waiter);
         let _ = settle(shard, hash, token, ended);
     }
+}
+
+/// The answer, if nobody has the key or nobody wants to wait.
+#[inline]
+pub(super) fn at_once(provider: &MemoryProvider, key: &LockKey, options: &AcquireOptions) -> Result<Option<Acquired>> {
+    let mut hold = checked(options)?;
+    let (hash, shard) = provider.shard(key);
+    let answer = shard.lock().acquire(hash, key, options, &mut hold, None, Looking::Once);
+    Ok(match answer? {
+        Answer::Granted(grant) => Some(held(key.clone(), shard, hash, grant)),
+        Answer::Busy(busy) => Some(Acquired::Busy(busy)),
+        Answer::Held => None,
+        Answer::Queued { .. } => unreachable!("whoever looks once does not queue"),
+    })
+}
+
+#[inline]
+fn checked(options: &AcquireOptions) -> Result<Option<Hold>> {
+    let hold = minimum_hold(options)?;
+    options.holder().validate()?;
+    Ok(hold)
+}
+
+#[inline]
+fn held(key: LockKey, shard: &Arc<Shard>, hash: u64, grant: Grant) -> Acquired {
+    let Grant { token, spare } = grant;
+    Acquired::Held(LockGuard::new(key, FencingToken::new(token), Turn::boxed(shard.clone(), hash, token, spare)))
 }
 
 impl Future for Acquiring<'_> {

@@ -88,11 +88,11 @@ impl MemoryProvider {
         meant: impl FnOnce(&LockInfo) -> bool,
     ) -> Option<LockInfo> {
         let (victim, taken) = {
-            let mut state = shard.lock();
-            let victim = state.find(hash, key).map(|entry| self.describe(entry)).filter(meant)?;
+            let mut taking = shard.lock_to_take();
+            let victim = taking.state().find(hash, key).map(|entry| self.describe(entry)).filter(meant)?;
             // First, and under the same lock: whoever hears of the release finds it in the history, which has the order of the releases (C22).
             self.remember(key.clone(), ForcedRelease::of(&victim, SystemTime::now(), reason));
-            (victim, state.force_release(hash, key)?)
+            (victim, taking.force_release(hash, key)?)
         };
         let Taken { token, after } = taken;
         if let Some(signal) = after.signal {

@@ -168,6 +168,11 @@ impl LockProvider for MemoryProvider {
         Box::pin(Acquiring::new(self, key, options))
     }
 
+    #[inline]
+    fn acquire_now(&self, key: &LockKey, options: &AcquireOptions) -> Option<Result<Acquired>> {
+        acquiring::at_once(self, key, options).transpose()
+    }
+
     fn capabilities(&self) -> Capabilities {
         let mut capabilities = Capabilities::default();
         capabilities.minimum_hold = true;
@@ -190,7 +195,7 @@ impl LockProvider for MemoryProvider {
 
     async fn close(&self) -> Result<()> {
         for shard in &*self.shared.shards {
-            let entries = shard.lock().close();
+            let entries = shard.lock_to_take().close();
             entries.into_iter().for_each(Entry::end_closed);
         }
         Ok(())

@@ -1,6 +1,7 @@
 //! A part of the keys. Whatever happens to a key happens under the lock of its shard: grants, queue, losses and counters.
 
 use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::Waker;
 use std::time::Duration;
 
@@ -28,12 +29,49 @@ pub(super) struct Shard {
     state: Mutex<State>,
     /// Set after the lock.
     pub(super) ended: LastEnded,
+    /// Whether anything was ever taken away: before that no guard need look for its loss.
+    taken: AtomicBool,
 }
 
 impl Shard {
     #[inline]
     pub(super) fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock()
+    }
+
+    /// For taking keys away.
+    pub(super) fn lock_to_take(&self) -> Taking<'_> {
+        self.taken.store(true, Ordering::Release);
+        Taking(self.state.lock())
+    }
+
+    /// How the guard with this token was lost.
+    #[inline]
+    pub(super) fn loss(&self, token: u64) -> Option<Loss> {
+        if !self.taken.load(Ordering::Acquire) {
+            return None;
+        }
+        self.lock().loss(token)
+    }
+}
+
+/// The state, and everybody has been warned that something may be taken away.
+pub(super) struct Taking<'a>(MutexGuard<'a, State>);
+
+impl Taking<'_> {
+    pub(super) fn state(&self) -> &State {
+        &self.0
+    }
+
+    /// Takes the key away from whoever or whatever keeps it closed.
+    pub(super) fn force_release(&mut self, hash: u64, key: &LockKey) -> Option<Taken> {
+        self.0.force_release(hash, key)
+    }
+
+    /// Refuses everybody from now on and takes every key away. Waiters and holders hear of it when the entries are
+    /// [ended](Entry::end_closed), after the lock.
+    pub(super) fn close(&mut self) -> Vec<Entry> {
+        self.0.close()
     }
 }
 
@@ -62,13 +100,15 @@ pub(super) enum Answer {
     Queued {
         token: u64,
     },
-    /// Somebody has it, and it is worth looking again.
+    /// Somebody has it. The caller did not want to queue, or had better look again.
     Held,
 }
 
 /// What to do if somebody has the key and the caller wants to wait.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Looking {
+    /// Do not wait: somebody has it, and that is all.
+    Once,
     /// Look again, if experience advises to; else queue up.
     Perhaps,
     /// Go on looking, as long as nobody waits.
@@ -139,7 +179,7 @@ impl State {
         }
         match self.entries.entry(hash, |entry| entry.key == *key, |entry| entry.hash) {
             Slot::Vacant(slot) => {
-                if looking != Looking::Perhaps {
+                if matches!(looking, Looking::Still | Looking::Over) {
                     self.experience.learn(true);
                 }
                 self.last_token += 1;
@@ -160,6 +200,9 @@ impl State {
                         return Err(needs_runtime("a bounded wait").with_key(key.clone()));
                     }
                     Wait::UpTo(_) | Wait::Forever => {}
+                }
+                if looking == Looking::Once {
+                    return Ok(Answer::Held);
                 }
                 let thread = Thread::this();
                 let look = looking != Looking::Over && entry.is_elsewhere(thread);
@@ -268,8 +311,7 @@ impl State {
         self.spare.replace(turn)
     }
 
-    /// Takes the key away from whoever or whatever keeps it closed.
-    pub(super) fn force_release(&mut self, hash: u64, key: &LockKey) -> Option<Taken> {
+    fn force_release(&mut self, hash: u64, key: &LockKey) -> Option<Taken> {
         let entry = self.entries.find_mut(hash, |entry| entry.key == *key)?;
         let (token, signal) = (entry.token, entry.take_signal());
         if entry.phase == Phase::Held {
@@ -297,9 +339,7 @@ impl State {
         next
     }
 
-    /// Refuses everybody from now on and takes every key away. Waiters and holders hear of it when the entries are
-    /// [ended](Entry::end_closed), after the lock.
-    pub(super) fn close(&mut self) -> Vec<Entry> {
+    fn close(&mut self) -> Vec<Entry> {
         self.closed = true;
         let entries: Vec<Entry> = std::mem::take(&mut self.entries).into_iter().collect();
         for entry in entries.iter().filter(|entry| entry.phase == Phase::Held) {
@@ -327,7 +367,7 @@ impl State {
         self.watched = Some(Box::new(watched));
     }
 
-    pub(super) fn loss(&self, token: u64) -> Option<Loss> {
+    fn loss(&self, token: u64) -> Option<Loss> {
         self.lost.get(&token).copied()
     }
 

@@ -88,7 +88,7 @@ impl HeldLock for Turn {
     }
 
     fn loss(&self) -> Option<Loss> {
-        self.shard.as_ref()?.lock().loss(self.token)
+        self.shard.as_ref()?.loss(self.token)
     }
 
     fn lost(&self) -> LostSignal {

@@ -1,9 +1,10 @@
 //! What both layers can be told, once.
 
+use std::borrow::Cow;
 use std::sync::Arc;
 use std::time::Duration;
 
-use distlock_api::AcquireOptions;
+use distlock_api::{AcquireOptions, Wait};
 
 use super::waiters::Limits;
 
@@ -17,34 +18,44 @@ pub enum OnLoss {
     Continue,
 }
 
-/// How long to wait for the holder.
-#[derive(Clone, Copy, Debug)]
-pub(crate) enum Patience {
-    None,
-    UpTo(Duration),
-}
-
 #[derive(Clone, Debug)]
 pub(crate) struct Config {
     pub(crate) class: Option<Arc<str>>,
-    pub(crate) patience: Patience,
     pub(crate) limits: Limits,
     pub(crate) on_loss: OnLoss,
     pub(crate) max_hold: Option<Duration>,
     pub(crate) fail_open: bool,
+    /// With the layer's own wait.
     pub(crate) options: AcquireOptions,
+}
+
+impl Config {
+    /// How long a caller with such a deadline waits for the holder.
+    pub(crate) fn wait(&self, deadline: Option<Duration>) -> Wait {
+        match (self.options.wait(), deadline) {
+            (Wait::UpTo(wait), Some(deadline)) => Wait::UpTo(deadline.min(wait)),
+            (wait, _) => wait,
+        }
+    }
+
+    /// The options of an acquisition.
+    pub(crate) fn options(&self, wait: Wait) -> Cow<'_, AcquireOptions> {
+        match self.options.wait() == wait {
+            true => Cow::Borrowed(&self.options),
+            false => Cow::Owned(self.options.clone().with_wait(wait)),
+        }
+    }
 }
 
 impl Default for Config {
     fn default() -> Self {
         Self {
             class: None,
-            patience: Patience::UpTo(Duration::from_secs(5)),
             limits: Limits { per_key: 64, total: 1024 },
             on_loss: OnLoss::default(),
             max_hold: None,
             fail_open: false,
-            options: AcquireOptions::new(),
+            options: AcquireOptions::new().with_wait(Wait::UpTo(Duration::from_secs(5))),
         }
     }
 }
@@ -62,14 +73,14 @@ macro_rules! common_setters {
         /// Wait at most this long for the holder, less if the caller's deadline is nearer. Defaults to 5 s.
         #[must_use]
         pub fn wait_up_to(mut self, wait: std::time::Duration) -> Self {
-            self.config.patience = crate::gate::Patience::UpTo(wait);
+            self.config.options = self.config.options.with_wait(distlock_api::Wait::UpTo(wait));
             self
         }
 
         /// Do not wait: refuse with [`Reason::Busy`](crate::Reason::Busy). Defaults to waiting up to 5 s.
         #[must_use]
         pub fn fail_fast(mut self) -> Self {
-            self.config.patience = crate::gate::Patience::None;
+            self.config.options = self.config.options.with_wait(distlock_api::Wait::Try);
             self
         }
 

@@ -34,10 +34,8 @@ impl<F: Future> Future for Guarded<F> {
         let hold = this.hold.as_mut().expect("polled after completion");
         let mut end = hold.check();
         if end.is_none() {
-            hold.running = true;
-            let polled = this.future.as_mut().as_pin_mut().expect("there as long as the hold is").poll(cx);
-            hold.running = false;
-            end = match polled {
+            let future = this.future.as_mut().as_pin_mut().expect("there as long as the hold is");
+            end = match hold.run(|| future.poll(cx)) {
                 Poll::Ready(output) => {
                     this.future.set(None);
                     let hold = this.hold.take().expect("looked at above");

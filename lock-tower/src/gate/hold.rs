@@ -14,32 +14,53 @@ use super::slot::{Ending, Slot};
 use crate::held::HeldLock;
 
 /// A request's locks. Dropped, they are released.
-///
-/// The signals that watch over it are made when something is pending for the first time: a request that is served at once pays for none.
 #[derive(Debug)]
 pub(crate) struct Hold {
     slot: Arc<Slot>,
-    deadline: Option<Instant>,
+    /// Made when something is pending for the first time: a request that is served at once pays for none.
+    watch: Option<Box<Watch>>,
+    stage: Stage,
+}
+
+/// What a hold that is dropped now has come to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Stage {
+    /// Its caller went away.
+    Paused,
+    /// Foreign code that ran under it has panicked.
+    Running,
+    Served,
+    Aborted(Ending),
+}
+
+/// What tells that a hold must end.
+#[derive(Debug, Default)]
+struct Watch {
     lost: Option<LostSignal>,
     timer: Option<Pin<Box<Sleep>>>,
     backstop: Option<AbortHandle>,
-    /// Set while foreign code runs under the hold, so that its panic is told from a caller who went away.
-    pub(crate) running: bool,
 }
 
 impl Hold {
     pub(crate) fn new(slot: Slot) -> Self {
-        let deadline = slot.gate().config.max_hold.and_then(|max_hold| slot.since().checked_add(max_hold));
-        Self { slot: Arc::new(slot), deadline, lost: None, timer: None, backstop: None, running: false }
+        Self { slot: Arc::new(slot), watch: None, stage: Stage::Paused }
     }
 
     pub(crate) fn held_lock(&self) -> HeldLock {
         HeldLock::new(self.slot.clone())
     }
 
+    /// Runs foreign code under the hold.
+    pub(crate) fn run<T>(&mut self, foreign: impl FnOnce() -> T) -> T {
+        self.stage = Stage::Running;
+        let done = foreign();
+        self.stage = Stage::Paused;
+        done
+    }
+
     /// Whether the hold must end now.
     pub(crate) fn check(&self) -> Option<Ending> {
-        if self.deadline.is_some_and(|deadline| deadline <= Instant::now()) {
+        if self.slot.deadline().is_some_and(|deadline| deadline <= Instant::now()) {
             return Some(Ending::TooLong);
         }
         self.slot.check(self.aborts_on_loss())
@@ -47,14 +68,16 @@ impl Hold {
 
     /// Resolves when the hold must end.
     pub(crate) fn poll_ended(&mut self, cx: &mut Context<'_>) -> Poll<Ending> {
-        if let Some(deadline) = self.deadline {
-            let timer = self.timer.get_or_insert_with(|| Box::pin(sleep_until(deadline)));
+        let aborts_on_loss = self.aborts_on_loss();
+        let watch = self.watch.get_or_insert_default();
+        if let Some(deadline) = self.slot.deadline() {
+            let timer = watch.timer.get_or_insert_with(|| Box::pin(sleep_until(deadline)));
             if timer.as_mut().poll(cx).is_ready() {
                 return Poll::Ready(Ending::TooLong);
             }
         }
-        if self.aborts_on_loss() {
-            let lost = self.lost.get_or_insert_with(|| self.slot.lost());
+        if aborts_on_loss {
+            let lost = watch.lost.get_or_insert_with(|| self.slot.lost());
             return Pin::new(lost).poll(cx).map(Ending::Lost);
         }
         Poll::Pending
@@ -62,24 +85,24 @@ impl Hold {
 
     /// From now on the deadline is kept although nobody polls: a server does not poll a body whose reader is slow.
     pub(crate) fn keep_deadline_unpolled(&mut self) {
-        if let Some(deadline) = self.deadline {
+        if let Some(deadline) = self.slot.deadline() {
             let slot = self.slot.clone();
             let backstop = tokio::spawn(async move {
                 sleep_until(deadline).await;
                 slot.end(Ending::TooLong.reason().as_str(), Some(Ending::TooLong));
             });
-            self.backstop = Some(backstop.abort_handle());
+            self.watch.get_or_insert_default().backstop = Some(backstop.abort_handle());
         }
     }
 
     /// The request was served.
-    pub(crate) fn release(self) {
-        self.slot.end("released", None);
+    pub(crate) fn release(mut self) {
+        self.stage = Stage::Served;
     }
 
     /// The request is aborted. What served it must have been dropped.
-    pub(crate) fn abort(self, ending: Ending) {
-        self.slot.end(ending.reason().as_str(), Some(ending));
+    pub(crate) fn abort(mut self, ending: Ending) {
+        self.stage = Stage::Aborted(ending);
     }
 
     fn aborts_on_loss(&self) -> bool {
@@ -89,9 +112,14 @@ impl Hold {
 
 impl Drop for Hold {
     fn drop(&mut self) {
-        if let Some(backstop) = &self.backstop {
+        if let Some(backstop) = self.watch.as_ref().and_then(|watch| watch.backstop.as_ref()) {
             backstop.abort();
         }
-        self.slot.end(if self.running { "panicked" } else { "cancelled" }, None);
+        match self.stage {
+            Stage::Paused => self.slot.end("cancelled", None),
+            Stage::Running => self.slot.end("panicked", None),
+            Stage::Served => self.slot.end("released", None),
+            Stage::Aborted(ending) => self.slot.end(ending.reason().as_str(), Some(ending)),
+        }
     }
 }

@@ -3,6 +3,7 @@
 //! A [`Gate`] asks the provider and answers with a [`Hold`](hold::Hold) or a refusal. It knows nothing of requests. What the services of
 //! one layer share is its [`Tally`](tally::Tally).
 
+mod arrival;
 mod config;
 mod guarded;
 mod hold;
@@ -16,7 +17,6 @@ use std::fmt;
 use std::future::{Future, poll_fn};
 use std::pin::{Pin, pin};
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::task::Poll;
 use std::time::Duration;
 
@@ -25,7 +25,7 @@ use tokio::time::Instant;
 use tracing::Instrument;
 
 pub use config::OnLoss;
-pub(crate) use config::{Config, Patience, common_setters};
+pub(crate) use config::{Config, common_setters};
 pub(crate) use guarded::Guarded;
 pub(crate) use hold::Hold;
 pub(crate) use slot::{Ending, Slot};
@@ -34,8 +34,8 @@ pub(crate) use tally::Tally;
 
 use crate::keys::KeySet;
 use crate::refusal::{KeyRejection, Reason, Refusal};
+use arrival::Arrival;
 use slot::Guards;
-use tally::Active;
 
 /// What is suggested when nothing is known of how long a lock is held.
 const RETRY_UNKNOWN: Duration = Duration::from_secs(1);
@@ -49,7 +49,14 @@ pub(crate) enum Admission {
     Unlocked,
 }
 
+/// Whether a request may go on, once that is known.
 pub(crate) type Admitting = Pin<Box<dyn Future<Output = Result<Admission, Refusal>> + Send>>;
+
+/// The answer to a request: at once, or when it is known.
+pub(crate) enum Answer {
+    Now(Result<Admission, Refusal>),
+    Later(Admitting),
+}
 
 pub(crate) struct Gate {
     provider: Arc<dyn LockProvider>,
@@ -64,53 +71,35 @@ impl Gate {
         Self { provider, config, class, tally }
     }
 
-    /// Waits for the locks, no longer than the caller's own `deadline`. Dropped, it leaves no waiter and no lock (C11).
-    pub(crate) fn admit(self: &Arc<Self>, keys: KeySet, deadline: Option<Duration>) -> Admitting {
-        let gate = self.clone();
-        Box::pin(async move {
-            let active = Active::start(&gate.tally);
-            let span = tracing::info_span!(
-                "distlock.request",
-                lock.class = %gate.class,
-                lock.wait_ms = tracing::field::Empty,
-                lock.hold_ms = tracing::field::Empty,
-                lock.outcome = tracing::field::Empty,
-            );
-            let started = Instant::now();
-            let acquired = gate.acquire(&keys, deadline).instrument(span.clone()).await;
-            let wait = started.elapsed();
-            span.record("lock.wait_ms", millis(wait));
-            let refusal = match acquired {
-                Ok(guards) => {
-                    record::wait(&gate.class, "held", wait);
-                    let slot = Slot::new(gate, guards, active.hold(), span);
-                    return Ok(Admission::Held(Hold::new(slot)));
-                }
-                Err(refusal) => refusal,
-            };
-            record::wait(&gate.class, refusal.reason().as_str(), wait);
-            span.record("lock.outcome", refusal.reason().as_str());
-            if gate.config.fail_open && is_outage(&refusal) {
-                gate.tally.failed_open.fetch_add(1, Ordering::Relaxed);
-                record::failed_open(&gate.class);
-                let error = refusal.lock_error().map(tracing::field::display);
-                span.in_scope(|| tracing::warn!(lock.class = %gate.class, error, "serving WITHOUT a lock (fail-open)"));
-                return Ok(Admission::Unlocked);
-            }
-            span.in_scope(|| gate.count(&refusal));
-            Err(refusal)
-        })
+    /// Takes the locks: at once, if that takes neither waiting nor I/O; else it waits no longer than the caller's own `deadline`. Dropped, it leaves no waiter and no lock (C11).
+    pub(crate) fn admit(self: &Arc<Self>, keys: KeySet, deadline: Option<Duration>) -> Answer {
+        let arrival = Arrival::new(self);
+        let wait = self.config.wait(deadline);
+        let answer = arrival.span.in_scope(|| {
+            tracing::debug!(lock.class = %self.class, lock.keys = ?keys.as_slice(), "acquiring");
+            self.acquire_now(&keys, wait)
+        });
+        match answer {
+            Some(answer) => Answer::Now(arrival.end(answer, Duration::ZERO)),
+            None => Answer::Later(Box::pin(async move {
+                let started = Instant::now();
+                let answer = arrival.gate().acquire(&keys, wait).instrument(arrival.span.clone()).await;
+                arrival.end(answer, started.elapsed())
+            })),
+        }
     }
 
-    async fn acquire(&self, keys: &KeySet, deadline: Option<Duration>) -> Result<Guards, Refusal> {
-        tracing::debug!(lock.class = %self.class, lock.keys = ?keys.as_slice(), "acquiring");
+    /// The answer, if there is one without a question.
+    fn acquire_now(&self, keys: &KeySet, wait: Wait) -> Option<Result<Guards, Refusal>> {
         if self.tally.waiters.is_full(keys, self.config.limits) {
-            return Err(self.full(keys));
+            return Some(Err(self.full(keys)));
         }
-        let wait = match (self.config.patience, deadline) {
-            (Patience::None, _) => Wait::Try,
-            (Patience::UpTo(wait), deadline) => Wait::UpTo(deadline.map_or(wait, |deadline| deadline.min(wait))),
-        };
+        let [key] = keys.as_slice() else { return None };
+        let answer = self.provider.acquire_now(key, &self.config.options(wait))?;
+        Some(self.judge(keys, wait, answer.map(one)))
+    }
+
+    async fn acquire(&self, keys: &KeySet, wait: Wait) -> Result<Guards, Refusal> {
         let mut asking = pin!(self.ask(keys, wait));
         // Who is let in at once has not waited.
         let first = poll_fn(|cx| Poll::Ready(asking.as_mut().poll(cx))).await;
@@ -123,6 +112,24 @@ impl Gate {
                 asking.await
             }
         };
+        self.judge(keys, wait, answer)
+    }
+
+    async fn ask(&self, keys: &KeySet, wait: Wait) -> Result<Result<Guards, Busy>, LockError> {
+        let options = self.config.options(wait).into_owned();
+        if let [key] = keys.as_slice() {
+            return Ok(one(self.provider.acquire_with(key.clone(), options).await?));
+        }
+        let keys: Vec<LockKey> = keys.as_slice().to_vec();
+        Ok(self.provider.acquire_all(keys).options(options).await?.map(Guards::All).ok_or_else(Busy::new))
+    }
+
+    fn judge(
+        &self,
+        keys: &KeySet,
+        wait: Wait,
+        answer: Result<Result<Guards, Busy>, LockError>,
+    ) -> Result<Guards, Refusal> {
         match answer {
             Ok(Ok(guards)) => Ok(guards),
             Ok(Err(busy)) => {
@@ -133,21 +140,9 @@ impl Gate {
         }
     }
 
-    async fn ask(&self, keys: &KeySet, wait: Wait) -> Result<Result<Guards, Busy>, LockError> {
-        let options = self.config.options.clone().with_wait(wait);
-        if let [key] = keys.as_slice() {
-            return Ok(match self.provider.acquire_with(key.clone(), options).await? {
-                Acquired::Held(guard) => Ok(Guards::One(guard)),
-                Acquired::Busy(busy) => Err(busy),
-            });
-        }
-        let keys: Vec<LockKey> = keys.as_slice().to_vec();
-        Ok(self.provider.acquire_all(keys).options(options).await?.map(Guards::All).ok_or_else(Busy::new))
-    }
-
     /// The hold of a request has ended before the request was served.
     pub(crate) fn aborted(&self, ending: Ending) -> Refusal {
-        let retry_after = self.tally.pace.estimate(1).unwrap_or(RETRY_UNKNOWN);
+        let retry_after = self.tally.pace().estimate(1).unwrap_or(RETRY_UNKNOWN);
         let refusal = Refusal::new(ending.reason()).with_retry_after(Some(retry_after));
         let refusal = match ending {
             Ending::Lost(loss) => refusal.with_source(LockError::new(ErrorKind::Lost, loss.to_string())),
@@ -197,7 +192,7 @@ impl Gate {
     fn retry_after(&self, keys: &KeySet, busy: Busy) -> Duration {
         let elsewhere = busy.ahead.map_or(0, |ahead| usize::try_from(ahead).unwrap_or(usize::MAX));
         let ahead = self.tally.waiters.ahead(keys).max(elsewhere).saturating_add(1);
-        self.tally.pace.estimate(ahead).or(busy.retry_after).unwrap_or(RETRY_UNKNOWN)
+        self.tally.pace().estimate(ahead).or(busy.retry_after).unwrap_or(RETRY_UNKNOWN)
     }
 
     fn count(&self, refusal: &Refusal) {
@@ -212,6 +207,13 @@ impl Gate {
 impl fmt::Debug for Gate {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Gate").field("provider", &self.provider).field("config", &self.config).finish_non_exhaustive()
+    }
+}
+
+fn one(acquired: Acquired) -> Result<Guards, Busy> {
+    match acquired {
+        Acquired::Held(guard) => Ok(Guards::One(guard)),
+        Acquired::Busy(busy) => Err(busy),
     }
 }
 

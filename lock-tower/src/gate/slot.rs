@@ -9,7 +9,6 @@ use tokio::time::Instant;
 use tracing::Span;
 
 use super::Gate;
-use super::tally::ActiveHold;
 use super::{millis, record};
 use crate::refusal::Reason;
 
@@ -25,6 +24,14 @@ impl Guards {
         match self {
             Self::One(guard) => slice::from_ref(guard),
             Self::All(all) => all.guards(),
+        }
+    }
+
+    /// Releases them, in the background where that takes time.
+    fn release(self) {
+        match self {
+            Self::One(guard) => drop(guard.release()),
+            Self::All(all) => drop(all),
         }
     }
 
@@ -85,15 +92,13 @@ pub(crate) struct Slot {
     gate: Arc<Gate>,
     grants: Grants,
     since: Instant,
+    deadline: Option<Instant>,
     span: Span,
     state: Mutex<State>,
 }
 
 enum State {
-    Held {
-        guards: Guards,
-        _active: ActiveHold,
-    },
+    Held(Guards),
     /// `loss` is how the locks had been lost by then, whatever ended the hold: a loss is final (C4).
     Ended {
         ending: Option<Ending>,
@@ -102,10 +107,11 @@ enum State {
 }
 
 impl Slot {
-    pub(crate) fn new(gate: Arc<Gate>, guards: Guards, active: ActiveHold, span: Span) -> Self {
-        let grants = Grants::of(&guards);
-        let state = Mutex::new(State::Held { guards, _active: active });
-        Self { gate, grants, since: Instant::now(), span, state }
+    /// For a request that the gate counts as a holder, until the hold has [ended](Self::end).
+    pub(super) fn new(gate: Arc<Gate>, guards: Guards, span: Span) -> Self {
+        let (grants, since) = (Grants::of(&guards), Instant::now());
+        let deadline = gate.config.max_hold.and_then(|max_hold| since.checked_add(max_hold));
+        Self { gate, grants, since, deadline, span, state: Mutex::new(State::Held(guards)) }
     }
 
     pub(crate) fn gate(&self) -> &Arc<Gate> {
@@ -116,21 +122,22 @@ impl Slot {
         &self.grants
     }
 
-    pub(crate) fn since(&self) -> Instant {
-        self.since
+    /// When the hold must have ended.
+    pub(super) fn deadline(&self) -> Option<Instant> {
+        self.deadline
     }
 
     /// How the locks were lost, if they were before the hold ended.
     pub(crate) fn loss(&self) -> Option<Loss> {
         match &*self.lock() {
-            State::Held { guards, .. } => guards.loss(),
+            State::Held(guards) => guards.loss(),
             State::Ended { loss, .. } => *loss,
         }
     }
 
     pub(crate) fn lost(&self) -> LostSignal {
         match &*self.lock() {
-            State::Held { guards, .. } => guards.lost(),
+            State::Held(guards) => guards.lost(),
             State::Ended { loss: Some(loss), .. } => LostSignal::new(std::future::ready(*loss)),
             State::Ended { loss: None, .. } => LostSignal::never(),
         }
@@ -139,8 +146,8 @@ impl Slot {
     /// Why the hold must end, or has ended, early.
     pub(crate) fn check(&self, abort_on_loss: bool) -> Option<Ending> {
         match &*self.lock() {
-            State::Held { guards, .. } if abort_on_loss => guards.loss().map(Ending::Lost),
-            State::Held { .. } => None,
+            State::Held(guards) if abort_on_loss => guards.loss().map(Ending::Lost),
+            State::Held(_) => None,
             State::Ended { ending, .. } => *ending,
         }
     }
@@ -150,25 +157,23 @@ impl Slot {
         let mut state = self.lock();
         let loss = match (&*state, ending) {
             (State::Ended { .. }, _) => return,
-            (State::Held { .. }, Some(Ending::Lost(loss))) => Some(loss),
+            (State::Held(_), Some(Ending::Lost(loss))) => Some(loss),
             // Looked at under the lock: what anybody has seen lost until now stays lost.
-            (State::Held { guards, .. }, _) => guards.loss(),
+            (State::Held(guards), _) => guards.loss(),
         };
-        let State::Held { guards, _active } = std::mem::replace(&mut *state, State::Ended { ending, loss }) else {
-            return;
-        };
+        let State::Held(guards) = std::mem::replace(&mut *state, State::Ended { ending, loss }) else { return };
         drop(state);
         let hold = self.since.elapsed();
         let outcome = if loss.is_some() { "lost" } else { outcome };
-        drop(guards);
+        guards.release();
         let class = &self.gate.class;
-        self.gate.tally.pace.record(hold);
         record::hold(class, outcome, hold);
         self.span.record("lock.hold_ms", millis(hold));
         self.span.record("lock.outcome", outcome);
         self.span.in_scope(|| {
             tracing::debug!(lock.class = %class, lock.outcome = outcome, lock.hold_ms = millis(hold), "lock hold ended");
         });
+        self.gate.tally.released(hold);
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {

@@ -2,7 +2,7 @@
 
 use std::pin::pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed, Ordering::SeqCst};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed, Ordering::SeqCst};
 use std::time::Duration;
 
 use tokio::sync::Notify;
@@ -14,56 +14,88 @@ use crate::refusal::Reason;
 /// What all services of one layer share.
 #[derive(Debug, Default)]
 pub(crate) struct Tally {
-    pub(crate) waiters: Arc<Waiters>,
-    pub(crate) pace: Pace,
-    pub(crate) granted: AtomicU64,
-    pub(crate) failed_open: AtomicU64,
-    held: AtomicU64,
+    flow: Flow,
+    pub(super) waiters: Arc<Waiters>,
+    failed_open: AtomicU64,
     refused: [AtomicU64; Reason::ALL.len()],
-    /// Requests that wait, hold, or are being refused.
-    active: AtomicU64,
+    /// How many want to hear when nobody is present.
+    watchers: AtomicUsize,
     idle: Notify,
 }
 
+/// What every request changes, together: its cache line goes from processor to processor, and nothing else should go with it.
+#[derive(Debug, Default)]
+#[repr(align(128))]
+struct Flow {
+    present: Present,
+    granted: AtomicU64,
+    pace: Pace,
+}
+
 impl Tally {
-    pub(crate) fn refused(&self, reason: Reason) {
+    pub(super) fn refused(&self, reason: Reason) {
         self.refused[reason.index()].fetch_add(1, Relaxed);
     }
-}
 
-/// One request that concerns the layer, until dropped.
-#[derive(Debug)]
-pub(crate) struct Active(Arc<Tally>);
-
-impl Active {
-    pub(crate) fn start(tally: &Arc<Tally>) -> Self {
-        tally.active.fetch_add(1, SeqCst);
-        Self(tally.clone())
+    pub(super) fn failed_open(&self) {
+        self.failed_open.fetch_add(1, Relaxed);
     }
 
-    /// It holds its lock from now on.
-    pub(crate) fn hold(self) -> ActiveHold {
-        self.0.granted.fetch_add(1, Relaxed);
-        self.0.held.fetch_add(1, Relaxed);
-        ActiveHold(self)
+    /// One more request that concerns the layer. It leaves, or holds its lock.
+    pub(super) fn arrived(&self) {
+        self.flow.present.change(Present::ONE);
     }
-}
 
-impl Drop for Active {
-    fn drop(&mut self) {
-        if self.0.active.fetch_sub(1, SeqCst) == 1 {
-            self.0.idle.notify_waiters();
+    /// One that had arrived holds its lock from now on, until it is [released](Self::released).
+    pub(super) fn held(&self) {
+        self.flow.present.change(Present::HOLDING);
+        self.flow.granted.fetch_add(1, Relaxed);
+    }
+
+    pub(super) fn left(&self) {
+        self.gone(Present::ONE);
+    }
+
+    pub(super) fn released(&self, hold: Duration) {
+        self.flow.pace.record(hold);
+        self.gone(Present::ONE | Present::HOLDING);
+    }
+
+    pub(super) fn pace(&self) -> &Pace {
+        &self.flow.pace
+    }
+
+    fn gone(&self, who: u64) {
+        // Whoever waits says so before it looks at the number; so it finds the last one gone, or is found.
+        if self.flow.present.leave(who) && self.watchers.load(SeqCst) > 0 {
+            self.idle.notify_waiters();
         }
     }
 }
 
-/// One request that holds its lock, until dropped.
-#[derive(Debug)]
-pub(crate) struct ActiveHold(Active);
+/// How many requests wait, hold, or are being refused, and how many of them hold: one number, because every request of every thread changes both.
+#[derive(Debug, Default)]
+struct Present(AtomicU64);
 
-impl Drop for ActiveHold {
-    fn drop(&mut self) {
-        self.0.0.held.fetch_sub(1, Relaxed);
+impl Present {
+    const ONE: u64 = 1;
+    const HOLDING: u64 = 1 << 32;
+
+    fn change(&self, by: u64) {
+        self.0.fetch_add(by, SeqCst);
+    }
+
+    /// Whether nobody is left.
+    fn leave(&self, who: u64) -> bool {
+        self.0.fetch_sub(who, SeqCst) == who
+    }
+
+    fn nobody(&self) -> bool {
+        self.0.load(SeqCst) == 0
+    }
+
+    fn holding(&self) -> u64 {
+        self.0.load(SeqCst) / Self::HOLDING
     }
 }
 
@@ -87,13 +119,13 @@ impl Monitor {
     /// How many requests hold their lock now.
     #[must_use]
     pub fn held(&self) -> u64 {
-        self.tally.held.load(Relaxed)
+        self.tally.flow.present.holding()
     }
 
     /// How many requests were served under their lock, those that are being served included.
     #[must_use]
     pub fn granted(&self) -> u64 {
-        self.tally.granted.load(Relaxed)
+        self.tally.flow.granted.load(Relaxed)
     }
 
     /// How many requests were refused for this reason.
@@ -117,7 +149,7 @@ impl Monitor {
     /// The average hold time, weighted towards the latest; none before the first hold has ended.
     #[must_use]
     pub fn average_hold(&self) -> Option<Duration> {
-        self.tally.pace.average()
+        self.tally.flow.pace.average()
     }
 
     /// Waits until no request waits for a lock or holds one.
@@ -128,13 +160,30 @@ impl Monitor {
     /// # Cancel safety
     /// Dropping it has no effect.
     pub async fn idle(&self) {
+        let _watching = Watching::start(&self.tally.watchers);
         loop {
             let mut idle = pin!(self.tally.idle.notified());
             idle.as_mut().enable();
-            if self.tally.active.load(SeqCst) == 0 {
+            if self.tally.flow.present.nobody() {
                 return;
             }
             idle.await;
         }
+    }
+}
+
+/// One who wants to hear when nobody is present, until dropped.
+struct Watching<'a>(&'a AtomicUsize);
+
+impl<'a> Watching<'a> {
+    fn start(watchers: &'a AtomicUsize) -> Self {
+        watchers.fetch_add(1, SeqCst);
+        Self(watchers)
+    }
+}
+
+impl Drop for Watching<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, SeqCst);
     }
 }

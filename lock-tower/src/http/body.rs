@@ -70,9 +70,11 @@ where
             KindProj::Inner { mut body, hold } => match hold.as_ref().and_then(Hold::check) {
                 Some(ending) => ending,
                 None => {
-                    hold.iter_mut().for_each(|hold| hold.running = true);
-                    let frame = body.as_mut().poll_frame(cx);
-                    hold.iter_mut().for_each(|hold| hold.running = false);
+                    let mut poll_frame = || body.as_mut().poll_frame(cx);
+                    let frame = match hold {
+                        Some(hold) => hold.run(poll_frame),
+                        None => poll_frame(),
+                    };
                     match frame {
                         Poll::Ready(frame) => {
                             let ended = !matches!(frame, Some(Ok(_))) || body.is_end_stream();

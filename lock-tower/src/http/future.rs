@@ -12,7 +12,7 @@ use pin_project_lite::pin_project;
 use tower_service::Service;
 
 use super::body::LockBody;
-use super::layer::Shared;
+use super::layer::Rules;
 use super::run::Start;
 use crate::gate::{Admission, Admitting};
 use crate::refusal::Refusal;
@@ -24,7 +24,6 @@ pin_project! {
     pub struct LockFuture<S, B, F, R> {
         #[pin]
         state: State<S, B, F, R>,
-        shared: Arc<Shared>,
     }
 }
 
@@ -32,27 +31,60 @@ pin_project! {
     #[project = StateProj]
     enum State<S, B, F, R> {
         Passing { #[pin] future: F },
-        Admitting { admitting: Admitting, call: Option<(S, Request<B>)> },
+        Admitting { admitting: Admitting, call: Option<Box<Call<S, B>>> },
         Running { #[pin] running: R },
-        Refused { refusal: Refusal },
+        Refused { refusal: Refusal, rules: Arc<Rules> },
     }
 }
 
+/// What a request needs once it is let in.
+struct Call<S, B> {
+    service: S,
+    request: Request<B>,
+    rules: Arc<Rules>,
+}
+
 impl<S, B, F, R> LockFuture<S, B, F, R> {
-    pub(super) fn passing(future: F, shared: Arc<Shared>) -> Self {
-        Self { state: State::Passing { future }, shared }
+    pub(super) fn passing(future: F) -> Self {
+        Self { state: State::Passing { future } }
     }
 
-    pub(super) fn refused(refusal: Refusal, shared: Arc<Shared>) -> Self {
-        Self { state: State::Refused { refusal }, shared }
+    pub(super) fn refused(refusal: Refusal, rules: Arc<Rules>) -> Self {
+        Self { state: State::Refused { refusal, rules } }
     }
 
-    pub(super) fn admitting(admitting: Admitting, service: S, request: Request<B>, shared: Arc<Shared>) -> Self {
-        Self { state: State::Admitting { admitting, call: Some((service, request)) }, shared }
+    pub(super) fn admitting(admitting: Admitting, service: S, request: Request<B>, rules: Arc<Rules>) -> Self {
+        let call = Some(Box::new(Call { service, request, rules }));
+        Self { state: State::Admitting { admitting, call } }
     }
 }
 
 #[allow(private_bounds)] // `Start` is how the two kinds of running calls are made, nothing to be implemented elsewhere
+impl<S, B, R> LockFuture<S, B, S::Future, R>
+where
+    S: Service<Request<B>>,
+    R: Start<S::Future>,
+{
+    /// Goes on with a request as it was decided.
+    pub(super) fn admitted(
+        admission: Result<Admission, Refusal>,
+        service: &mut S,
+        mut request: Request<B>,
+        rules: Arc<Rules>,
+    ) -> Self {
+        match admission {
+            Ok(Admission::Held(hold)) => {
+                request.extensions_mut().insert(hold.held_lock());
+                let running = R::start(service.call(request), hold, rules);
+                Self { state: State::Running { running } }
+            }
+            Ok(Admission::Unlocked) => Self::passing(service.call(request)),
+            Err(refusal) => Self::refused(refusal, rules),
+        }
+    }
+}
+
+#[allow(private_bounds)] // as above
 impl<S, B, RB, R> Future for LockFuture<S, B, S::Future, R>
 where
     S: Service<Request<B>, Response = Response<RB>>,
@@ -62,8 +94,7 @@ where
     type Output = Result<Response<LockBody<RB>>, S::Error>;
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        let this = self.project();
-        let mut state = this.state;
+        let mut state = self.project().state;
         loop {
             let next = match state.as_mut().project() {
                 StateProj::Passing { future } => {
@@ -71,19 +102,11 @@ where
                     return Poll::Ready(Ok(response.map(|body| LockBody::new(body, None))));
                 }
                 StateProj::Running { running } => return running.poll(cx),
-                StateProj::Refused { refusal } => return Poll::Ready(Ok(this.shared.refuse(refusal))),
+                StateProj::Refused { refusal, rules } => return Poll::Ready(Ok(rules.refuse(refusal))),
                 StateProj::Admitting { admitting, call } => {
                     let admission = ready!(admitting.as_mut().poll(cx));
-                    let (mut service, mut request) = call.take().expect("polled after completion");
-                    match admission {
-                        Ok(Admission::Held(hold)) => {
-                            request.extensions_mut().insert(hold.held_lock());
-                            let running = R::start(service.call(request), hold, this.shared.clone());
-                            State::Running { running }
-                        }
-                        Ok(Admission::Unlocked) => State::Passing { future: service.call(request) },
-                        Err(refusal) => State::Refused { refusal },
-                    }
+                    let Call { mut service, request, rules } = *call.take().expect("polled after completion");
+                    Self::admitted(admission, &mut service, request, rules).state
                 }
             };
             state.set(next);

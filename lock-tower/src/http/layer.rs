@@ -30,8 +30,14 @@ pub enum HoldUntil {
 
 type Applies = dyn Fn(&Parts) -> bool + Send + Sync;
 
-/// What all services of one `layer` call share.
-pub(super) struct Shared {
+/// What all services of one `layer` call share. One of it, so that their clones, of which axum makes one for each request, count in one place.
+pub(super) struct Shared<K> {
+    pub(super) key: Arc<K>,
+    pub(super) rules: Arc<Rules>,
+}
+
+/// How requests are served.
+pub(super) struct Rules {
     pub(super) gate: Arc<Gate>,
     pub(super) hold_until: HoldUntil,
     pub(super) answers: Answers,
@@ -39,7 +45,7 @@ pub(super) struct Shared {
     applies: Option<Arc<Applies>>,
 }
 
-impl Shared {
+impl Rules {
     pub(super) fn applies(&self, parts: &Parts) -> bool {
         match &self.applies {
             Some(applies) => applies(parts),
@@ -49,9 +55,9 @@ impl Shared {
     }
 }
 
-impl fmt::Debug for Shared {
+impl fmt::Debug for Rules {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Shared").field("gate", &self.gate).finish_non_exhaustive()
+        f.debug_struct("Rules").field("gate", &self.gate).finish_non_exhaustive()
     }
 }
 
@@ -161,14 +167,14 @@ impl<S, K, M> Layer<S> for LockLayer<K, M> {
 
     fn layer(&self, inner: S) -> Self::Service {
         let gate = Gate::new(self.provider.clone(), self.config.clone(), &self.class, self.tally.clone());
-        let shared = Shared {
+        let rules = Rules {
             gate: Arc::new(gate),
             hold_until: self.hold_until,
             answers: self.answers.clone(),
             deadlines: self.deadlines.clone().into(),
             applies: self.applies.clone(),
         };
-        LockService::new(inner, self.key.clone(), Arc::new(shared))
+        LockService::new(inner, Arc::new(Shared { key: self.key.clone(), rules: Arc::new(rules) }))
     }
 }
 

@@ -12,7 +12,7 @@ use tokio::task::JoinHandle;
 use tracing::Instrument;
 
 use super::body::LockBody;
-use super::layer::{HoldUntil, Shared};
+use super::layer::{HoldUntil, Rules};
 use crate::gate::{Guarded, Hold};
 use crate::refusal::Refusal;
 
@@ -28,7 +28,7 @@ pub struct Detached;
 
 /// How the inner call is started once the lock is held.
 pub(super) trait Start<F> {
-    fn start(future: F, hold: Hold, shared: Arc<Shared>) -> Self;
+    fn start(future: F, hold: Hold, rules: Arc<Rules>) -> Self;
 }
 
 pin_project! {
@@ -38,13 +38,13 @@ pin_project! {
     pub struct AttachedCall<F> {
         #[pin]
         guarded: Guarded<F>,
-        shared: Arc<Shared>,
+        rules: Arc<Rules>,
     }
 }
 
 impl<F> Start<F> for AttachedCall<F> {
-    fn start(future: F, hold: Hold, shared: Arc<Shared>) -> Self {
-        Self { guarded: Guarded::new(future, hold), shared }
+    fn start(future: F, hold: Hold, rules: Arc<Rules>) -> Self {
+        Self { guarded: Guarded::new(future, hold), rules }
     }
 }
 
@@ -58,12 +58,12 @@ where
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let this = self.project();
         Poll::Ready(match ready!(this.guarded.poll(cx)) {
-            Ok((Ok(response), hold)) => Ok(with_hold(response, hold, this.shared.hold_until)),
+            Ok((Ok(response), hold)) => Ok(with_hold(response, hold, this.rules.hold_until)),
             Ok((Err(error), hold)) => {
                 hold.release();
                 Err(error)
             }
-            Err(ending) => Ok(this.shared.refuse(&this.shared.gate.aborted(ending))),
+            Err(ending) => Ok(this.rules.refuse(&this.rules.gate.aborted(ending))),
         })
     }
 }
@@ -83,7 +83,7 @@ fn with_hold<B: Body>(response: Response<B>, mut hold: Hold, until: HoldUntil) -
 #[must_use = "futures do nothing unless polled"]
 pub struct DetachedCall<B, E> {
     task: JoinHandle<Result<Response<LockBody<B>>, E>>,
-    shared: Arc<Shared>,
+    rules: Arc<Rules>,
 }
 
 impl<F, B, E> Start<F> for DetachedCall<B, E>
@@ -92,9 +92,9 @@ where
     B: Body + Send + 'static,
     E: Send + 'static,
 {
-    fn start(future: F, hold: Hold, shared: Arc<Shared>) -> Self {
-        let call = AttachedCall::start(future, hold, shared.clone());
-        Self { task: tokio::spawn(call.in_current_span()), shared }
+    fn start(future: F, hold: Hold, rules: Arc<Rules>) -> Self {
+        let call = AttachedCall::start(future, hold, rules.clone());
+        Self { task: tokio::spawn(call.in_current_span()), rules }
     }
 }
 
@@ -107,13 +107,13 @@ impl<B, E> Future for DetachedCall<B, E> {
             // As if the handler had run here.
             Err(stopped) => match stopped.try_into_panic() {
                 Ok(panic) => std::panic::resume_unwind(panic),
-                Err(_) => Ok(self.shared.refuse(&self.shared.gate.stopped())),
+                Err(_) => Ok(self.rules.refuse(&self.rules.gate.stopped())),
             },
         })
     }
 }
 
-impl Shared {
+impl Rules {
     pub(super) fn refuse<B>(&self, refusal: &Refusal) -> Response<LockBody<B>> {
         self.answers.answer(refusal).map(LockBody::refused)
     }

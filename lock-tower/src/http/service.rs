@@ -13,7 +13,8 @@ use super::body::LockBody;
 use super::deadline::deadline;
 use super::future::LockFuture;
 use super::layer::Shared;
-use super::run::{Attached, AttachedCall, Detached, DetachedCall};
+use super::run::{Attached, AttachedCall, Detached, DetachedCall, Start};
+use crate::gate::Answer;
 use crate::key::ExtractKey;
 
 /// Serves each request while its locks are held. Made by [`LockLayer`](crate::LockLayer).
@@ -23,14 +24,13 @@ use crate::key::ExtractKey;
 /// request is served by the very service that was ready; a clone takes its place for the next one.
 pub struct LockService<S, K, M = Attached> {
     inner: S,
-    key: Arc<K>,
-    shared: Arc<Shared>,
+    shared: Arc<Shared<K>>,
     mode: PhantomData<fn() -> M>,
 }
 
 impl<S, K, M> LockService<S, K, M> {
-    pub(super) fn new(inner: S, key: Arc<K>, shared: Arc<Shared>) -> Self {
-        Self { inner, key, shared, mode: PhantomData }
+    pub(super) fn new(inner: S, shared: Arc<Shared<K>>) -> Self {
+        Self { inner, shared, mode: PhantomData }
     }
 
     /// The service inside.
@@ -52,23 +52,28 @@ impl<S, K, M> LockService<S, K, M> {
     where
         S: Service<Request<B>> + Clone,
         K: ExtractKey,
+        R: Start<S::Future>,
     {
-        let shared = self.shared.clone();
+        let Shared { key, rules } = &*self.shared;
         let (mut parts, body) = request.into_parts();
-        if !shared.applies(&parts) {
-            return LockFuture::passing(self.inner.call(Request::from_parts(parts, body)), shared);
+        if !rules.applies(&parts) {
+            return LockFuture::passing(self.inner.call(Request::from_parts(parts, body)));
         }
-        let keys = self.key.extract(&mut parts);
-        let deadline = deadline(&parts.headers, &shared.deadlines);
+        let keys = key.extract(&mut parts);
+        let deadline = deadline(&parts.headers, &rules.deadlines);
         let request = Request::from_parts(parts, body);
-        match keys {
-            Ok(Some(keys)) if !keys.is_empty() => {
+        let keys = match keys {
+            Ok(Some(keys)) if !keys.is_empty() => keys,
+            Ok(_) => return LockFuture::passing(self.inner.call(request)),
+            Err(rejection) => return LockFuture::refused(rules.gate.rejected(rejection), rules.clone()),
+        };
+        match rules.gate.admit(keys, deadline) {
+            Answer::Now(admission) => LockFuture::admitted(admission, &mut self.inner, request, rules.clone()),
+            Answer::Later(admitting) => {
                 let next = self.inner.clone();
                 let ready = std::mem::replace(&mut self.inner, next);
-                LockFuture::admitting(shared.gate.admit(keys, deadline), ready, request, shared)
+                LockFuture::admitting(admitting, ready, request, rules.clone())
             }
-            Ok(_) => LockFuture::passing(self.inner.call(request), shared),
-            Err(rejection) => LockFuture::refused(shared.gate.rejected(rejection), shared),
         }
     }
 }
@@ -115,12 +120,12 @@ where
 
 impl<S: Clone, K, M> Clone for LockService<S, K, M> {
     fn clone(&self) -> Self {
-        Self::new(self.inner.clone(), self.key.clone(), self.shared.clone())
+        Self::new(self.inner.clone(), self.shared.clone())
     }
 }
 
 impl<S: fmt::Debug, K, M> fmt::Debug for LockService<S, K, M> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("LockService").field("inner", &self.inner).field("shared", &self.shared).finish_non_exhaustive()
+        f.debug_struct("LockService").field("inner", &self.inner).field("rules", &self.shared.rules).finish_non_exhaustive()
     }
 }

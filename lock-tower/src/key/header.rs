@@ -1,10 +1,9 @@
 //! A key out of a header.
 
-use distlock_api::LockKey;
 use http::HeaderName;
 use http::request::Parts;
 
-use super::names::{namespace, push_escaped};
+use super::names::{namespace, push_escaped, written};
 use super::{ExtractKey, InvalidExtractor};
 use crate::keys::KeySet;
 use crate::refusal::KeyRejection;
@@ -59,9 +58,12 @@ impl ExtractKey for HeaderKey {
         if value.is_empty() {
             return Err(KeyRejection::bad_key(format!("header {} is empty or not UTF-8", self.name)));
         }
-        let mut key = format!("{}/", self.namespace);
-        push_escaped(&mut key, value);
-        Ok(Some(LockKey::new(key)?.into()))
+        let key = written(|key| {
+            key.push_str(&self.namespace);
+            key.push('/');
+            push_escaped(key, value);
+        })?;
+        Ok(Some(key.into()))
     }
 
     /// The namespace.

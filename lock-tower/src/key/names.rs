@@ -1,6 +1,9 @@
 //! Keys made of a namespace and of values out of requests.
 
+use std::cell::Cell;
 use std::fmt::Write;
+
+use distlock_api::{LockError, LockKey};
 
 use super::InvalidExtractor;
 
@@ -14,13 +17,32 @@ pub(super) fn namespace(text: &str) -> Result<String, InvalidExtractor> {
     Ok(text.to_owned())
 }
 
+/// Makes a key of text that is written into a buffer of the thread's: nothing is allocated but the key.
+pub(super) fn written(write: impl FnOnce(&mut String)) -> Result<LockKey, LockError> {
+    thread_local! {
+        static BUFFER: Cell<String> = const { Cell::new(String::new()) };
+    }
+    let mut text = BUFFER.take();
+    text.clear();
+    write(&mut text);
+    let key = LockKey::new(text.as_str());
+    // What is far too long for a key is not worth keeping.
+    if text.capacity() <= 4 * LockKey::MAX_LEN {
+        BUFFER.set(text);
+    }
+    key
+}
+
 /// Appends a value so that it cannot run into what follows it. Different values stay different.
 pub(super) fn push_escaped(key: &mut String, value: &str) {
+    let is_special = |char| matches!(char, '%' | '/' | '&' | '=' | ' ');
+    if value.bytes().all(|byte| byte.is_ascii_graphic() && !is_special(char::from(byte))) {
+        return key.push_str(value);
+    }
     for char in value.chars() {
-        match char {
-            '%' | '/' | '&' | '=' | ' ' => push_hex(key, char),
-            _ if char.is_control() => push_hex(key, char),
-            _ => key.push(char),
+        match is_special(char) || char.is_control() {
+            true => push_hex(key, char),
+            false => key.push(char),
         }
     }
 }
@@ -37,10 +59,30 @@ mod tests {
     use super::*;
 
     #[test]
+    fn a_key_has_nothing_of_the_one_before() {
+        let long = "x".repeat(LockKey::MAX_LEN);
+        for text in [long.as_str(), "a", "bc"] {
+            assert_eq!(written(|key| key.push_str(text)).unwrap().as_str(), text);
+        }
+        assert!(written(|_| {}).is_err());
+        // A key of keys, should anybody write one.
+        let outer = written(|key| {
+            key.push_str("outer/");
+            key.push_str(written(|key| key.push_str("inner")).unwrap().as_str());
+        });
+        assert_eq!(outer.unwrap().as_str(), "outer/inner");
+    }
+
+    #[test]
     fn no_value_looks_like_two() {
         let mut key = String::new();
         push_escaped(&mut key, "a/b&c=d%2F é\n");
         assert_eq!(key, "a%2Fb%26c%3Dd%252F%20é%0A");
+        for plain in ["a-7_(x)~", "é"] {
+            key.clear();
+            push_escaped(&mut key, plain);
+            assert_eq!(key, plain);
+        }
         assert!(namespace("orders").is_ok());
         for bad in ["", "a/b", "a%", "a\0"] {
             assert!(namespace(bad).is_err(), "{bad:?}");

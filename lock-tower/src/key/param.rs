@@ -1,9 +1,8 @@
 //! A key out of path parameters.
 
-use distlock_api::LockKey;
 use http::request::Parts;
 
-use super::names::{namespace, push_escaped};
+use super::names::{namespace, push_escaped, written};
 use super::route::path_params;
 use super::{ExtractKey, InvalidExtractor};
 use crate::keys::KeySet;
@@ -86,15 +85,18 @@ fn has_param(route: &str, name: &str) -> bool {
 impl ExtractKey for ParamKey {
     fn extract(&self, parts: &mut Parts) -> Result<Option<KeySet>, KeyRejection> {
         let params = path_params(parts)?;
-        let mut key = self.namespace.clone();
-        for name in &self.names {
-            let Some((_, value)) = params.iter().find(|(candidate, _)| candidate == name) else {
-                return Err(KeyRejection::misconfigured(format!("the matched route has no path parameter {name:?}")));
-            };
-            key.push('/');
-            push_escaped(&mut key, value);
+        let value = |name: &str| params.iter().find(|(candidate, _)| *candidate == name).map(|(_, value)| value);
+        if let Some(name) = self.names.iter().find(|name| value(name).is_none()) {
+            return Err(KeyRejection::misconfigured(format!("the matched route has no path parameter {name:?}")));
         }
-        Ok(Some(LockKey::new(key)?.into()))
+        let key = written(|key| {
+            key.push_str(&self.namespace);
+            for value in self.names.iter().filter_map(|name| value(name)) {
+                key.push('/');
+                push_escaped(key, value);
+            }
+        })?;
+        Ok(Some(key.into()))
     }
 
     /// The namespace.

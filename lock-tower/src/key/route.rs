@@ -2,11 +2,10 @@
 
 use axum::extract::rejection::RawPathParamsRejection;
 use axum::extract::{FromRequestParts, MatchedPath, RawPathParams};
-use distlock_api::LockKey;
 use http::request::Parts;
 
 use super::ExtractKey;
-use super::names::push_escaped;
+use super::names::{push_escaped, written};
 use crate::keys::KeySet;
 use crate::refusal::KeyRejection;
 
@@ -78,23 +77,25 @@ impl RouteKey {
 
 impl ExtractKey for RouteKey {
     fn extract(&self, parts: &mut Parts) -> Result<Option<KeySet>, KeyRejection> {
-        let Some(route) = parts.extensions.get::<MatchedPath>().cloned() else {
-            return if self.pass_unmatched { Ok(None) } else { Err(outside_of_a_router()) };
-        };
+        if self.pass_unmatched && parts.extensions.get::<MatchedPath>().is_none() {
+            return Ok(None);
+        }
         let params = path_params(parts)?;
-        let mut key = String::with_capacity(64);
-        if self.with_method {
-            key.push_str(parts.method.as_str());
-            key.push(' ');
-        }
-        key.push_str(route.as_str());
-        for (index, (name, value)) in params.iter().enumerate() {
-            key.push(if index == 0 { '?' } else { '&' });
-            push_escaped(&mut key, name);
-            key.push('=');
-            push_escaped(&mut key, value);
-        }
-        Ok(Some(LockKey::new(key)?.into()))
+        let route = parts.extensions.get::<MatchedPath>().ok_or_else(outside_of_a_router)?;
+        let key = written(|key| {
+            if self.with_method {
+                key.push_str(parts.method.as_str());
+                key.push(' ');
+            }
+            key.push_str(route.as_str());
+            for (index, (name, value)) in params.iter().enumerate() {
+                key.push(if index == 0 { '?' } else { '&' });
+                push_escaped(key, name);
+                key.push('=');
+                push_escaped(key, value);
+            }
+        })?;
+        Ok(Some(key.into()))
     }
 
     fn class(&self) -> &'static str {

@@ -48,6 +48,30 @@ impl<S, K, Req, F> KeyedFuture<S, K, Req, F> {
     }
 }
 
+impl<S, K, Req> KeyedFuture<S, K, Req, S::Future>
+where
+    S: Service<Req>,
+    K: KeyOf<Req>,
+{
+    /// Goes on with a request as it was decided.
+    pub(super) fn admitted(
+        admission: Result<Admission, Refusal>,
+        service: &mut S,
+        mut request: Req,
+        key: &K,
+        gate: Arc<Gate>,
+    ) -> Self {
+        match admission {
+            Ok(Admission::Held(hold)) => {
+                key.granted(&mut request, hold.held_lock());
+                Self { state: State::Running { future: Guarded::new(service.call(request), hold), gate } }
+            }
+            Ok(Admission::Unlocked) => Self::passing(service.call(request)),
+            Err(refusal) => Self::refused(refusal),
+        }
+    }
+}
+
 impl<S, K, Req> Future for KeyedFuture<S, K, Req, S::Future>
 where
     S: Service<Req>,
@@ -74,15 +98,8 @@ where
                 }
                 StateProj::Admitting { admitting, call, key, gate } => {
                     let admission = ready!(admitting.as_mut().poll(cx));
-                    let (mut service, mut request) = call.take().expect("polled after completion");
-                    match admission {
-                        Ok(Admission::Held(hold)) => {
-                            key.granted(&mut request, hold.held_lock());
-                            State::Running { future: Guarded::new(service.call(request), hold), gate: gate.clone() }
-                        }
-                        Ok(Admission::Unlocked) => State::Passing { future: service.call(request) },
-                        Err(refusal) => State::Refused { refusal: Some(refusal) },
-                    }
+                    let (mut service, request) = call.take().expect("polled after completion");
+                    Self::admitted(admission, &mut service, request, key, gate.clone()).state
                 }
             };
             state.set(next);

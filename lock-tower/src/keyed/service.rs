@@ -9,7 +9,7 @@ use tower_service::Service;
 use super::error::KeyedLockError;
 use super::future::KeyedFuture;
 use super::layer::KeyOf;
-use crate::gate::Gate;
+use crate::gate::{Answer, Gate};
 
 /// Serves each request while its locks are held. Made by [`KeyedLockLayer`](crate::KeyedLockLayer).
 ///
@@ -63,10 +63,15 @@ where
             Err(rejection) => return KeyedFuture::refused(self.gate.rejected(rejection)),
         };
         let deadline = self.key.deadline(&request);
-        let next = self.inner.clone();
-        let ready = std::mem::replace(&mut self.inner, next);
-        let admitting = self.gate.admit(keys, deadline);
-        KeyedFuture::admitting(admitting, ready, request, self.key.clone(), self.gate.clone())
+        let (key, gate) = (&self.key, self.gate.clone());
+        match self.gate.admit(keys, deadline) {
+            Answer::Now(admission) => KeyedFuture::admitted(admission, &mut self.inner, request, key, gate),
+            Answer::Later(admitting) => {
+                let next = self.inner.clone();
+                let ready = std::mem::replace(&mut self.inner, next);
+                KeyedFuture::admitting(admitting, ready, request, key.clone(), gate)
+            }
+        }
     }
 }
 

@@ -1,0 +1,88 @@
+//! A request that has come for its locks, until it has them or is refused.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tracing::Span;
+
+use super::hold::Hold;
+use super::slot::{Guards, Slot};
+use super::{Admission, Gate, is_outage, millis, record};
+use crate::refusal::Refusal;
+
+/// Dropped, its request has gone away.
+pub(super) struct Arrival {
+    active: Active,
+    pub(super) span: Span,
+}
+
+impl Arrival {
+    pub(super) fn new(gate: &Arc<Gate>) -> Self {
+        let span = tracing::info_span!(
+            "distlock.request",
+            lock.class = %gate.class,
+            lock.wait_ms = tracing::field::Empty,
+            lock.hold_ms = tracing::field::Empty,
+            lock.outcome = tracing::field::Empty,
+        );
+        Self { active: Active::new(gate), span }
+    }
+
+    pub(super) fn gate(&self) -> &Gate {
+        self.active.gate()
+    }
+
+    /// Lets it in, or not.
+    pub(super) fn end(self, answer: Result<Guards, Refusal>, wait: Duration) -> Result<Admission, Refusal> {
+        let Self { active, span } = self;
+        span.record("lock.wait_ms", millis(wait));
+        let refusal = match answer {
+            Ok(guards) => {
+                let gate = active.hold();
+                record::wait(&gate.class, "held", wait);
+                return Ok(Admission::Held(Hold::new(Slot::new(gate, guards, span))));
+            }
+            Err(refusal) => refusal,
+        };
+        let gate = active.gate();
+        record::wait(&gate.class, refusal.reason().as_str(), wait);
+        span.record("lock.outcome", refusal.reason().as_str());
+        if gate.config.fail_open && is_outage(&refusal) {
+            gate.tally.failed_open();
+            record::failed_open(&gate.class);
+            let error = refusal.lock_error().map(tracing::field::display);
+            span.in_scope(|| tracing::warn!(lock.class = %gate.class, error, "serving WITHOUT a lock (fail-open)"));
+            return Ok(Admission::Unlocked);
+        }
+        span.in_scope(|| gate.count(&refusal));
+        Err(refusal)
+    }
+}
+
+/// Counts as a request at work, until dropped. Afterwards the hold does.
+struct Active(Option<Arc<Gate>>);
+
+impl Active {
+    fn new(gate: &Arc<Gate>) -> Self {
+        gate.tally.arrived();
+        Self(Some(gate.clone()))
+    }
+
+    fn gate(&self) -> &Gate {
+        self.0.as_ref().expect("taken only by who holds")
+    }
+
+    fn hold(mut self) -> Arc<Gate> {
+        let gate = self.0.take().expect("taken only here");
+        gate.tally.held();
+        gate
+    }
+}
+
+impl Drop for Active {
+    fn drop(&mut self) {
+        if let Some(gate) = &self.0 {
+            gate.tally.left();
+        }
+    }
+}

@@ -4,13 +4,13 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use distlock_api::{LockKey, ReleaseOutcome};
+use distlock_api::{Acquired, ErrorKind, LockKey, ReleaseOutcome, Wait};
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 
 use crate::check::checks;
 use crate::child::Clock;
-use crate::context::{Context, GRAIN, LIVENESS, LONG, all_passed, nothing_left, renewed, unrenewed, validity};
+use crate::context::{Context, GRAIN, LIVENESS, LONG, all_passed, nothing_left, renewed, unrenewed, validity, within};
 use crate::failure::{Failure, Verdict, ensure};
 use crate::fixture::Client;
 use crate::history::Expected;
@@ -19,6 +19,7 @@ use crate::recorder::Recorder;
 checks! {
     C1 counter_under_contention Smoke [] "tasks of several clients that count under the lock miss no count, and their holds do not overlap";
     C1 mixed_calls Smoke [] "what clients are answered – to waits, attempts, leases that run out, calls that are given up – a single lock could have answered";
+    C1 answered_now Smoke [] "a short cut grants a free lock as any call does, refuses as any call does, says busy to attempts only – or nothing, and then nothing has happened";
     C1 across_processes [Processes] "holds of clients in different processes do not overlap, and their tokens increase";
     C1 takeover_only_after_loss [Expiry] "a lease that is neither renewed nor released keeps the key closed until its guard is lost";
     C1 closed_while_renewed [Expiry] "a lease that is renewed keeps the key closed beyond its ttl";
@@ -101,6 +102,8 @@ async fn mixed_call(
             tokio::time::sleep(ttl.mul_f64(0.7 + chance.f64())).await;
             let _ = guard.release().await?;
         }
+        // A short cut, where there is one.
+        (4, _) => drop(client.acquire_now(key, &renewed(LONG)).transpose()?),
         _ => {
             let guard = client.take(key, renewed(LONG)).await?;
             tokio::time::sleep(moment).await;
@@ -109,6 +112,55 @@ async fn mixed_call(
         }
     }
     Ok(())
+}
+
+/// [`LockProvider::acquire_now`](distlock_api::LockProvider::acquire_now) is another way to what [`acquire_with`](distlock_api::LockProvider::acquire_with) answers.
+async fn answered_now(cx: Context) -> Verdict {
+    let [a, b] = cx.clients().await?;
+    let (key, waits) = (cx.key(), renewed(LONG));
+    let attempt = waits.clone().with_wait(Wait::Try);
+    for options in [&waits, &attempt] {
+        match a.acquire_now(&key, options).transpose()? {
+            None => {}
+            Some(Acquired::Busy(_)) => return Err(Failure::new("a short cut said that a free lock is busy")),
+            Some(Acquired::Held(guard)) => {
+                ensure!(*guard.key() == key && !guard.is_lost(), "a short cut granted {guard:?} for {key:?}");
+                b.ensure_busy(&key, "a short cut had granted it before").await?;
+                let outcome = guard.release().await?;
+                ensure!(outcome.is_released(), "the release of what a short cut had granted said {outcome:?}");
+            }
+        }
+    }
+    let held = b.take(&key, waits.clone()).await?;
+    let before = [&a, &b].map(|client| client.accounting());
+    for client in [&a, &b] {
+        for options in [&waits, &attempt] {
+            match client.acquire_now(&key, options).transpose()? {
+                None => {}
+                Some(Acquired::Held(guard)) => {
+                    let token = guard.fencing_token();
+                    return Err(Failure::new(format!("a short cut granted a held lock, token {token}")));
+                }
+                Some(Acquired::Busy(_)) => {
+                    ensure!(*options == attempt, "a short cut said busy to a call that would have waited");
+                }
+            }
+        }
+    }
+    let after = [&a, &b].map(|client| client.accounting());
+    ensure!(before == after, "nothing was granted, and yet {before:?} became {after:?}");
+    ensure!(held.release().await?.is_released(), "short cuts to a held lock have taken it from its holder");
+    let free = cx.key();
+    let error = a.acquire_now(&free, &renewed(Duration::ZERO)).map(|answer| answer.map_err(|error| error.kind()));
+    ensure!(
+        matches!(error, None | Some(Err(ErrorKind::InvalidOptions))),
+        "a short cut with invalid options was answered {error:?}"
+    );
+    nothing_left(&cx, &b, &key).await?;
+    within(LIVENESS, "close() to return", a.close()).await??;
+    let closed = a.acquire_now(&free, &waits).map(|answer| answer.map_err(|error| error.kind()));
+    ensure!(matches!(closed, None | Some(Err(ErrorKind::Closed))), "a short cut after close() was answered {closed:?}");
+    cx.verdict(&[key], Expected { grants: 1, contended: 0 })
 }
 
 async fn across_processes(cx: Context) -> Verdict {

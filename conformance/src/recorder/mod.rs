@@ -56,7 +56,12 @@ impl Recorder {
 
     /// An acquisition that is about to be asked for.
     pub(crate) fn acquisition(&self, client: usize, key: &LockKey) -> Acquisition {
-        Acquisition(Some(self.entry(client, key, self.now(), None, What::NotGranted)))
+        self.acquisition_since(client, key, self.now())
+    }
+
+    /// An acquisition that was asked for at the moment `asked`.
+    pub(crate) fn acquisition_since(&self, client: usize, key: &LockKey, asked: Duration) -> Acquisition {
+        Acquisition(Some(self.entry(client, key, asked, None, What::NotGranted)))
     }
 
     /// A write under a token, from the moment `asked` until now.

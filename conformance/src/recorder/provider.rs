@@ -10,7 +10,7 @@ use distlock_api::{
 };
 use tokio::time::Instant;
 
-use super::{Holding, Recorder};
+use super::{Acquisition, Holding, Recorder};
 
 /// Changes nothing, adds no await, and records the calls of a client.
 pub(crate) struct RecordedProvider {
@@ -37,18 +37,15 @@ impl LockProvider for RecordedProvider {
     async fn acquire_with(&self, key: LockKey, options: AcquireOptions) -> Result<Acquired> {
         let acquisition = self.recorder.acquisition(self.client, &key);
         let is_attempt = options.wait() == Wait::Try;
-        match self.inner.acquire_with(key, options).await? {
-            Acquired::Held(guard) => {
-                let holding = acquisition.granted(guard.fencing_token().get());
-                Ok(Acquired::Held(guard.map_held(|held| Box::new(RecordedHold::new(held, holding)))))
-            }
-            Acquired::Busy(busy) => {
-                if is_attempt {
-                    acquisition.busy();
-                }
-                Ok(Acquired::Busy(busy))
-            }
-        }
+        Ok(recorded(self.inner.acquire_with(key, options).await?, acquisition, is_attempt))
+    }
+
+    /// What is not answered has not been asked.
+    fn acquire_now(&self, key: &LockKey, options: &AcquireOptions) -> Option<Result<Acquired>> {
+        let asked = self.recorder.now();
+        let answer = self.inner.acquire_now(key, options)?;
+        let acquisition = self.recorder.acquisition_since(self.client, key, asked);
+        Some(answer.map(|acquired| recorded(acquired, acquisition, options.wait() == Wait::Try)))
     }
 
     fn capabilities(&self) -> Capabilities {
@@ -65,6 +62,21 @@ impl LockProvider for RecordedProvider {
 
     async fn close(&self) -> Result<()> {
         self.inner.close().await
+    }
+}
+
+fn recorded(acquired: Acquired, acquisition: Acquisition, is_attempt: bool) -> Acquired {
+    match acquired {
+        Acquired::Held(guard) => {
+            let holding = acquisition.granted(guard.fencing_token().get());
+            Acquired::Held(guard.map_held(|held| Box::new(RecordedHold::new(held, holding))))
+        }
+        Acquired::Busy(busy) => {
+            if is_attempt {
+                acquisition.busy();
+            }
+            Acquired::Busy(busy)
+        }
     }
 }
 

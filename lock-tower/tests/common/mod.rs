@@ -151,6 +151,8 @@ impl Client {
             match sender {
                 Sender::Http1(sender) => {
                     let sending = sender.lock().await.send_request(request);
+                    // A request that enters the queue of a connection while that ends stays there, unanswered, for as long as there are senders.
+                    drop(sender);
                     sending.await
                 }
                 Sender::Http2(mut sender) => sender.send_request(request).await,

@@ -14,7 +14,7 @@ use futures_util::FutureExt;
 use http::{HeaderName, Request, Response};
 use http_body_util::{BodyExt, Full};
 use tokio::time::{Instant, sleep};
-use tower::{Layer, ServiceExt, service_fn};
+use tower::{Layer, Service, ServiceExt, service_fn};
 
 use common::timed::{key, ms, post, secs, status, working};
 
@@ -193,10 +193,21 @@ async fn dropped_at_any_time_nothing_is_left() {
     drop(waiting);
     assert_eq!(locks.keys_in_use(), 0);
 
-    let mut running = Box::pin(service.oneshot(post()));
+    let mut running = Box::pin(service.clone().oneshot(post()));
     assert!((&mut running).now_or_never().is_none());
     assert_eq!((monitor.held(), locks.keys_in_use()), (1, 1));
+    let mut idle = std::pin::pin!(monitor.idle());
+    assert!(idle.as_mut().now_or_never().is_none());
     drop(running);
     assert_eq!((monitor.held(), locks.keys_in_use()), (0, 0));
+    idle.now_or_never().expect("nobody is left");
+
+    // A free key is taken by the call itself.
+    let mut service = service;
+    let unpolled = service.call(post());
+    assert_eq!((monitor.held(), locks.keys_in_use()), (1, 1));
+    drop(unpolled);
+    assert_eq!((monitor.held(), locks.keys_in_use()), (0, 0));
+    assert_eq!(status(service.call(post())).await.0, 200);
     monitor.idle().await;
 }

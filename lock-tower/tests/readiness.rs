@@ -89,7 +89,7 @@ async fn is_ready<S: Service<R>, R>(service: &mut S) {
     assert!(poll_fn(|cx| service.poll_ready(cx)).await.is_ok());
 }
 
-/// Calls a service twice while its lock is held elsewhere, and lets both in.
+/// Calls a service twice while its lock is held elsewhere and lets both in; then twice while it is free, when nobody has to wait.
 macro_rules! assert_contract {
     ($service:expr, $locks:expr, $calls:expr, $request:expr) => {{
         let mut service = $service;
@@ -105,6 +105,13 @@ macro_rules! assert_contract {
         drop(held);
         assert!(first.await.unwrap().is_ok() && second.await.unwrap().is_ok());
         assert_eq!($calls.load(Ordering::SeqCst), 2);
+        for calls in [3, 4] {
+            let mut cx = Context::from_waker(std::task::Waker::noop());
+            assert!(service.poll_ready(&mut cx).is_pending(), "every call needs a readiness of its own");
+            is_ready(&mut service).await;
+            assert!(service.call($request).await.is_ok());
+            assert_eq!($calls.load(Ordering::SeqCst), calls);
+        }
     }};
 }
 

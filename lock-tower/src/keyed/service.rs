@@ -15,7 +15,11 @@ use crate::gate::{Answer, Gate};
 ///
 /// # Readiness
 /// `poll_ready` is that of the inner service: a layer cannot know the key of a request that has not come, so readiness says nothing about locks. The
-/// request is served by the very service that was ready; a clone takes its place for the next one.
+/// request is served by the very service that was ready; if it has to wait, a clone takes its place for the next one.
+///
+/// # When the lock is taken
+/// In `call`, if the provider can [answer at once](distlock_api::LockProvider::acquire_now), as that of the memory backend can for a free key; the inner service is then called before `call` returns. Otherwise
+/// when the future is polled. A future that is dropped without having been polled gives back what it has.
 pub struct KeyedLock<S, K> {
     inner: S,
     key: Arc<K>,

@@ -77,6 +77,10 @@ impl LockProvider for MongoProvider {
         self.engine.acquire_with(key, options).await
     }
 
+    fn acquire_now(&self, key: &LockKey, options: &AcquireOptions) -> Option<Result<Acquired>> {
+        self.engine.acquire_now(key, options)
+    }
+
     fn capabilities(&self) -> Capabilities {
         self.engine.capabilities()
     }

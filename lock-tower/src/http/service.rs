@@ -130,6 +130,9 @@ impl<S: Clone, K, M> Clone for LockService<S, K, M> {
 
 impl<S: fmt::Debug, K, M> fmt::Debug for LockService<S, K, M> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("LockService").field("inner", &self.inner).field("rules", &self.shared.rules).finish_non_exhaustive()
+        f.debug_struct("LockService")
+            .field("inner", &self.inner)
+            .field("rules", &self.shared.rules)
+            .finish_non_exhaustive()
     }
 }

@@ -36,27 +36,31 @@ impl Arrival {
     pub(super) fn end(self, answer: Result<Guards, Refusal>, wait: Duration) -> Result<Admission, Refusal> {
         let Self { active, span } = self;
         span.record("lock.wait_ms", millis(wait));
-        let refusal = match answer {
+        match answer {
             Ok(guards) => {
                 let gate = active.hold();
                 record::wait(&gate.class, "held", wait);
-                return Ok(Admission::Held(Hold::new(Slot::new(gate, guards, span))));
+                Ok(Admission::Held(Hold::new(Slot::new(gate, guards, span))))
             }
-            Err(refusal) => refusal,
-        };
-        let gate = active.gate();
-        record::wait(&gate.class, refusal.reason().as_str(), wait);
-        span.record("lock.outcome", refusal.reason().as_str());
-        if gate.config.fail_open && is_outage(&refusal) {
-            gate.tally.failed_open();
-            record::failed_open(&gate.class);
-            let error = refusal.lock_error().map(tracing::field::display);
-            span.in_scope(|| tracing::warn!(lock.class = %gate.class, error, "serving WITHOUT a lock (fail-open)"));
-            return Ok(Admission::Unlocked);
+            Err(refusal) => refused(&active, &span, refusal, wait),
         }
-        span.in_scope(|| gate.count(&refusal));
-        Err(refusal)
     }
+}
+
+#[cold]
+fn refused(active: &Active, span: &Span, refusal: Refusal, wait: Duration) -> Result<Admission, Refusal> {
+    let gate = active.gate();
+    record::wait(&gate.class, refusal.reason().as_str(), wait);
+    span.record("lock.outcome", refusal.reason().as_str());
+    if gate.config.fail_open && is_outage(&refusal) {
+        gate.tally.failed_open();
+        record::failed_open(&gate.class);
+        let error = refusal.lock_error().map(tracing::field::display);
+        span.in_scope(|| tracing::warn!(lock.class = %gate.class, error, "serving WITHOUT a lock (fail-open)"));
+        return Ok(Admission::Unlocked);
+    }
+    span.in_scope(|| gate.count(&refusal));
+    Err(refusal)
 }
 
 /// Counts as a request at work, until dropped. Afterwards the hold does.

@@ -1,6 +1,5 @@
 //! What both layers can be told, once.
 
-use std::borrow::Cow;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -35,14 +34,6 @@ impl Config {
         match (self.options.wait(), deadline) {
             (Wait::UpTo(wait), Some(deadline)) => Wait::UpTo(deadline.min(wait)),
             (wait, _) => wait,
-        }
-    }
-
-    /// The options of an acquisition.
-    pub(crate) fn options(&self, wait: Wait) -> Cow<'_, AcquireOptions> {
-        match self.options.wait() == wait {
-            true => Cow::Borrowed(&self.options),
-            false => Cow::Owned(self.options.clone().with_wait(wait)),
         }
     }
 }

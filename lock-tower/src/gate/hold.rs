@@ -42,8 +42,9 @@ struct Watch {
 }
 
 impl Hold {
-    pub(crate) fn new(slot: Slot) -> Self {
-        Self { slot: Arc::new(slot), watch: None, stage: Stage::Paused }
+    #[inline]
+    pub(super) fn new(slot: Arc<Slot>) -> Self {
+        Self { slot, watch: None, stage: Stage::Paused }
     }
 
     pub(crate) fn held_lock(&self) -> HeldLock {

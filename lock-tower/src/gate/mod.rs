@@ -22,7 +22,7 @@ use std::time::Duration;
 
 use distlock_api::{Acquired, Busy, ErrorKind, LockError, LockKey, LockProvider, LockProviderExt, Wait};
 use tokio::time::Instant;
-use tracing::Instrument;
+use tracing::{Instrument, Level};
 
 pub use config::OnLoss;
 pub(crate) use config::{Config, common_setters};
@@ -72,31 +72,36 @@ impl Gate {
     }
 
     /// Takes the locks: at once, if that takes neither waiting nor I/O; else it waits no longer than the caller's own `deadline`. Dropped, it leaves no waiter and no lock (C11).
-    pub(crate) fn admit(self: &Arc<Self>, keys: KeySet, deadline: Option<Duration>) -> Answer {
+    #[inline]
+    pub(crate) fn admit(self: &Arc<Self>, keys: KeySet, deadline: impl FnOnce() -> Option<Duration>) -> Answer {
         let arrival = Arrival::new(self);
-        let wait = self.config.wait(deadline);
-        let answer = arrival.span.in_scope(|| {
-            tracing::debug!(lock.class = %self.class, lock.keys = ?keys.as_slice(), "acquiring");
-            self.acquire_now(&keys, wait)
-        });
-        match answer {
+        if tracing::level_enabled!(Level::DEBUG) {
+            arrival.span.in_scope(|| self.tell_of(&keys));
+        }
+        match arrival.span.in_scope(|| self.acquire_now(&keys)) {
             Some(answer) => Answer::Now(arrival.end(answer, Duration::ZERO)),
-            None => Answer::Later(Box::pin(async move {
-                let started = Instant::now();
-                let answer = arrival.gate().acquire(&keys, wait).instrument(arrival.span.clone()).await;
-                arrival.end(answer, started.elapsed())
-            })),
+            None => Answer::Later(Self::acquire_later(arrival, keys, self.config.wait(deadline()))),
         }
     }
 
     /// The answer, if there is one without a question.
-    fn acquire_now(&self, keys: &KeySet, wait: Wait) -> Option<Result<Guards, Refusal>> {
+    fn acquire_now(&self, keys: &KeySet) -> Option<Result<Guards, Refusal>> {
         if self.tally.waiters.is_full(keys, self.config.limits) {
             return Some(Err(self.full(keys)));
         }
         let [key] = keys.as_slice() else { return None };
-        let answer = self.provider.acquire_now(key, &self.config.options(wait))?;
-        Some(self.judge(keys, wait, answer.map(one)))
+        match self.provider.acquire_now(key, &self.config.options)? {
+            Ok(Acquired::Held(guard)) => Some(Ok(Guards::One(guard))),
+            answer => Some(self.judge(keys, self.config.options.wait(), answer.map(one))),
+        }
+    }
+
+    fn acquire_later(arrival: Arrival, keys: KeySet, wait: Wait) -> Admitting {
+        Box::pin(async move {
+            let started = Instant::now();
+            let answer = arrival.gate().acquire(&keys, wait).instrument(arrival.span.clone()).await;
+            arrival.end(answer, started.elapsed())
+        })
     }
 
     async fn acquire(&self, keys: &KeySet, wait: Wait) -> Result<Guards, Refusal> {
@@ -116,12 +121,17 @@ impl Gate {
     }
 
     async fn ask(&self, keys: &KeySet, wait: Wait) -> Result<Result<Guards, Busy>, LockError> {
-        let options = self.config.options(wait).into_owned();
+        let options = self.config.options.clone().with_wait(wait);
         if let [key] = keys.as_slice() {
             return Ok(one(self.provider.acquire_with(key.clone(), options).await?));
         }
         let keys: Vec<LockKey> = keys.as_slice().to_vec();
         Ok(self.provider.acquire_all(keys).options(options).await?.map(Guards::All).ok_or_else(Busy::new))
+    }
+
+    #[cold]
+    fn tell_of(&self, keys: &KeySet) {
+        tracing::debug!(lock.class = %self.class, lock.keys = ?keys.as_slice(), "acquiring");
     }
 
     fn judge(

@@ -3,10 +3,11 @@
 use std::fmt;
 use std::slice;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use distlock_api::{AllGuard, FencingToken, LockGuard, LockKey, Loss, LostSignal};
 use tokio::time::Instant;
-use tracing::Span;
+use tracing::{Level, Span};
 
 use super::Gate;
 use super::{millis, record};
@@ -108,10 +109,11 @@ enum State {
 
 impl Slot {
     /// For a request that the gate counts as a holder, until the hold has [ended](Self::end).
-    pub(super) fn new(gate: Arc<Gate>, guards: Guards, span: Span) -> Self {
+    #[inline]
+    pub(super) fn new(gate: Arc<Gate>, guards: Guards, span: Span) -> Arc<Self> {
         let (grants, since) = (Grants::of(&guards), Instant::now());
         let deadline = gate.config.max_hold.and_then(|max_hold| since.checked_add(max_hold));
-        Self { gate, grants, since, deadline, span, state: Mutex::new(State::Held(guards)) }
+        Arc::new(Self { gate, grants, since, deadline, span, state: Mutex::new(State::Held(guards)) })
     }
 
     pub(crate) fn gate(&self) -> &Arc<Gate> {
@@ -170,10 +172,16 @@ impl Slot {
         record::hold(class, outcome, hold);
         self.span.record("lock.hold_ms", millis(hold));
         self.span.record("lock.outcome", outcome);
-        self.span.in_scope(|| {
-            tracing::debug!(lock.class = %class, lock.outcome = outcome, lock.hold_ms = millis(hold), "lock hold ended");
-        });
+        if tracing::level_enabled!(Level::DEBUG) {
+            self.span.in_scope(|| self.tell_of_end(outcome, hold));
+        }
         self.gate.tally.released(hold);
+    }
+
+    #[cold]
+    fn tell_of_end(&self, outcome: &'static str, hold: Duration) {
+        let class = &self.gate.class;
+        tracing::debug!(lock.class = %class, lock.outcome = outcome, lock.hold_ms = millis(hold), "lock hold ended");
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {

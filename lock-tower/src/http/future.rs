@@ -66,6 +66,7 @@ where
     R: Start<S::Future>,
 {
     /// Goes on with a request as it was decided.
+    #[inline]
     pub(super) fn admitted(
         admission: Result<Admission, Refusal>,
         service: &mut S,

@@ -63,15 +63,14 @@ impl<S, K, M> LockService<S, K, M> {
         if !rules.applies(&parts) {
             return LockFuture::passing(self.inner.call(Request::from_parts(parts, body)));
         }
-        let keys = key.extract(&mut parts);
-        let deadline = deadline(&parts.headers, &rules.deadlines);
-        let request = Request::from_parts(parts, body);
-        let keys = match keys {
+        let keys = match key.extract(&mut parts) {
             Ok(Some(keys)) if !keys.is_empty() => keys,
-            Ok(_) => return LockFuture::passing(self.inner.call(request)),
+            Ok(_) => return LockFuture::passing(self.inner.call(Request::from_parts(parts, body))),
             Err(rejection) => return LockFuture::refused(rules.gate.rejected(rejection), rules.clone()),
         };
-        match rules.gate.admit(keys, deadline) {
+        let answer = rules.gate.admit(keys, || deadline(&parts.headers, &rules.deadlines));
+        let request = Request::from_parts(parts, body);
+        match answer {
             Answer::Now(admission) => LockFuture::admitted(admission, &mut self.inner, request, rules.clone()),
             Answer::Later(admitting) => {
                 let next = self.inner.clone();

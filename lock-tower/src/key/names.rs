@@ -33,10 +33,24 @@ pub(super) fn written(write: impl FnOnce(&mut String)) -> Result<LockKey, LockEr
     key
 }
 
+const fn is_special(char: char) -> bool {
+    matches!(char, '%' | '/' | '&' | '=' | ' ')
+}
+
+/// The bytes of which most values are made, and which stand for themselves.
+const PLAIN: [bool; 256] = {
+    let mut plain = [false; 256];
+    let mut byte = 0x21_u8;
+    while byte < 0x7f {
+        plain[byte as usize] = !is_special(byte as char);
+        byte += 1;
+    }
+    plain
+};
+
 /// Appends a value so that it cannot run into what follows it. Different values stay different.
 pub(super) fn push_escaped(key: &mut String, value: &str) {
-    let is_special = |char| matches!(char, '%' | '/' | '&' | '=' | ' ');
-    if value.bytes().all(|byte| byte.is_ascii_graphic() && !is_special(char::from(byte))) {
+    if value.bytes().all(|byte| PLAIN[usize::from(byte)]) {
         return key.push_str(value);
     }
     for char in value.chars() {

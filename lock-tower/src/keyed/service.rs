@@ -66,9 +66,8 @@ where
             Ok(_) => return KeyedFuture::passing(self.inner.call(request)),
             Err(rejection) => return KeyedFuture::refused(self.gate.rejected(rejection)),
         };
-        let deadline = self.key.deadline(&request);
         let (key, gate) = (&self.key, self.gate.clone());
-        match self.gate.admit(keys, deadline) {
+        match self.gate.admit(keys, || key.deadline(&request)) {
             Answer::Now(admission) => KeyedFuture::admitted(admission, &mut self.inner, request, key, gate),
             Answer::Later(admitting) => {
                 let next = self.inner.clone();

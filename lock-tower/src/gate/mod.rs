@@ -5,6 +5,7 @@
 
 mod arrival;
 mod config;
+mod flow;
 mod guarded;
 mod hold;
 mod pace;

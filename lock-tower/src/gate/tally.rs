@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use tokio::sync::Notify;
 
+use super::flow::Flow;
 use super::pace::Pace;
 use super::waiters::Waiters;
 use crate::refusal::Reason;
@@ -15,6 +16,7 @@ use crate::refusal::Reason;
 #[derive(Debug, Default)]
 pub(crate) struct Tally {
     flow: Flow,
+    pace: Apart<Pace>,
     pub(super) waiters: Arc<Waiters>,
     failed_open: AtomicU64,
     refused: [AtomicU64; Reason::ALL.len()],
@@ -23,14 +25,10 @@ pub(crate) struct Tally {
     idle: Notify,
 }
 
-/// What every request changes, together: its cache line goes from processor to processor, and nothing else should go with it.
+/// A cache line of its own for what many threads change.
 #[derive(Debug, Default)]
 #[repr(align(128))]
-struct Flow {
-    present: Present,
-    granted: AtomicU64,
-    pace: Pace,
-}
+struct Apart<T>(T);
 
 impl Tally {
     pub(super) fn refused(&self, reason: Reason) {
@@ -41,61 +39,36 @@ impl Tally {
         self.failed_open.fetch_add(1, Relaxed);
     }
 
-    /// One more request that concerns the layer. It leaves, or holds its lock.
+    /// One more request that concerns the layer. It [leaves](Self::left), or [holds](Self::held) its lock.
     pub(super) fn arrived(&self) {
-        self.flow.present.change(Present::ONE);
+        self.flow.arrived();
     }
 
     /// One that had arrived holds its lock from now on, until it is [released](Self::released).
     pub(super) fn held(&self) {
-        self.flow.present.change(Present::HOLDING);
-        self.flow.granted.fetch_add(1, Relaxed);
-    }
-
-    pub(super) fn left(&self) {
-        self.gone(Present::ONE);
+        self.flow.granted();
     }
 
     pub(super) fn released(&self, hold: Duration) {
-        self.flow.pace.record(hold);
-        self.gone(Present::ONE | Present::HOLDING);
+        self.pace().record(hold);
+        self.flow.released();
+        self.tell();
+    }
+
+    pub(super) fn left(&self) {
+        self.flow.left();
+        self.tell();
     }
 
     pub(super) fn pace(&self) -> &Pace {
-        &self.flow.pace
+        &self.pace.0
     }
 
-    fn gone(&self, who: u64) {
-        // Whoever waits says so before it looks at the number; so it finds the last one gone, or is found.
-        if self.flow.present.leave(who) && self.watchers.load(SeqCst) > 0 {
+    /// Somebody is gone. Whoever waits for that says so before it looks at the numbers; so it finds this one gone, or is found here.
+    fn tell(&self) {
+        if self.watchers.load(SeqCst) > 0 {
             self.idle.notify_waiters();
         }
-    }
-}
-
-/// How many requests wait, hold, or are being refused, and how many of them hold: one number, because every request of every thread changes both.
-#[derive(Debug, Default)]
-struct Present(AtomicU64);
-
-impl Present {
-    const ONE: u64 = 1;
-    const HOLDING: u64 = 1 << 32;
-
-    fn change(&self, by: u64) {
-        self.0.fetch_add(by, SeqCst);
-    }
-
-    /// Whether nobody is left.
-    fn leave(&self, who: u64) -> bool {
-        self.0.fetch_sub(who, SeqCst) == who
-    }
-
-    fn nobody(&self) -> bool {
-        self.0.load(SeqCst) == 0
-    }
-
-    fn holding(&self) -> u64 {
-        self.0.load(SeqCst) / Self::HOLDING
     }
 }
 
@@ -119,13 +92,13 @@ impl Monitor {
     /// How many requests hold their lock now.
     #[must_use]
     pub fn held(&self) -> u64 {
-        self.tally.flow.present.holding()
+        self.tally.flow.holding()
     }
 
     /// How many requests were served under their lock, those that are being served included.
     #[must_use]
     pub fn granted(&self) -> u64 {
-        self.tally.flow.granted.load(Relaxed)
+        self.tally.flow.total_granted()
     }
 
     /// How many requests were refused for this reason.
@@ -149,7 +122,7 @@ impl Monitor {
     /// The average hold time, weighted towards the latest; none before the first hold has ended.
     #[must_use]
     pub fn average_hold(&self) -> Option<Duration> {
-        self.tally.flow.pace.average()
+        self.tally.pace().average()
     }
 
     /// Waits until no request waits for a lock or holds one.
@@ -164,7 +137,7 @@ impl Monitor {
         loop {
             let mut idle = pin!(self.tally.idle.notified());
             idle.as_mut().enable();
-            if self.tally.flow.present.nobody() {
+            if self.tally.flow.is_empty() {
                 return;
             }
             idle.await;

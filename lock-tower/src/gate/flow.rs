@@ -1,0 +1,120 @@
+//! Requests that come and go, counted without a place where all threads meet.
+
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed, Ordering::SeqCst};
+
+/// Threads beyond this number share.
+const LANES: usize = 16;
+
+/// Every request changes three of these counters, and a cache line that all processors change costs more than the lock itself: so each thread counts in a lane of its own. Counters only
+/// grow, and each counts on the thread where it happens; the sums are what counts.
+#[derive(Debug, Default)]
+pub(super) struct Flow([Lane; LANES]);
+
+#[derive(Debug, Default)]
+#[repr(align(128))]
+struct Lane {
+    arrived: AtomicU64,
+    granted: AtomicU64,
+    /// Of those who had been granted.
+    released: AtomicU64,
+    /// Of the others.
+    left: AtomicU64,
+}
+
+impl Flow {
+    pub(super) fn arrived(&self) {
+        self.lane().arrived.fetch_add(1, SeqCst);
+    }
+
+    pub(super) fn granted(&self) {
+        self.lane().granted.fetch_add(1, SeqCst);
+    }
+
+    pub(super) fn released(&self) {
+        self.lane().released.fetch_add(1, SeqCst);
+    }
+
+    pub(super) fn left(&self) {
+        self.lane().left.fetch_add(1, SeqCst);
+    }
+
+    /// Whether there was a moment, since the call, when everybody who had arrived was gone.
+    pub(super) fn is_empty(&self) -> bool {
+        // Who goes is counted before who comes: were the sums equal, then so were the numbers in between, because no more can be gone than have arrived.
+        let gone = self.sum(|lane| &lane.released) + self.sum(|lane| &lane.left);
+        gone == self.sum(|lane| &lane.arrived)
+    }
+
+    pub(super) fn holding(&self) -> u64 {
+        let released = self.sum(|lane| &lane.released);
+        self.total_granted().saturating_sub(released)
+    }
+
+    pub(super) fn total_granted(&self) -> u64 {
+        self.sum(|lane| &lane.granted)
+    }
+
+    fn lane(&self) -> &Lane {
+        thread_local! {
+            static LANE: usize = {
+                static NEXT: AtomicUsize = AtomicUsize::new(0);
+                NEXT.fetch_add(1, Relaxed) % LANES
+            };
+        }
+        // A thread that is ending has no lane any more.
+        &self.0[LANE.try_with(|lane| *lane).unwrap_or_default()]
+    }
+
+    fn sum(&self, counter: impl Fn(&Lane) -> &AtomicU64) -> u64 {
+        self.0.iter().map(|lane| counter(lane).load(SeqCst)).sum()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_comes_here_may_go_elsewhere() {
+        let flow = Flow::default();
+        assert!(flow.is_empty());
+        for _ in 0..3 {
+            flow.arrived();
+        }
+        flow.granted();
+        assert_eq!((flow.is_empty(), flow.holding(), flow.total_granted()), (false, 1, 1));
+        std::thread::scope(|scope| scope.spawn(|| flow.released()).join()).unwrap();
+        assert_eq!((flow.is_empty(), flow.holding(), flow.total_granted()), (false, 0, 1));
+        std::thread::scope(|scope| scope.spawn(|| flow.left()).join()).unwrap();
+        assert!(!flow.is_empty());
+        flow.left();
+        assert!(flow.is_empty());
+    }
+
+    #[test]
+    fn it_is_never_empty_while_one_comes_before_another_goes() {
+        let flow = Flow::default();
+        flow.arrived();
+        std::thread::scope(|scope| {
+            // Wherever they count, somebody is there at all times.
+            let relay = scope.spawn(|| {
+                for _ in 0..20_000 {
+                    flow.arrived();
+                    flow.left();
+                }
+            });
+            let other = scope.spawn(|| {
+                for _ in 0..20_000 {
+                    flow.arrived();
+                    flow.granted();
+                    flow.released();
+                }
+            });
+            while !(relay.is_finished() && other.is_finished()) {
+                assert!(!flow.is_empty());
+            }
+        });
+        flow.left();
+        assert!(flow.is_empty());
+    }
+}

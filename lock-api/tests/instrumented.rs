@@ -75,6 +75,14 @@ fn every_acquisition_and_every_hold_is_reported_once() {
                 store.force_release("k");
                 lost.lost().await;
                 assert_eq!(lost.release().await.unwrap(), ReleaseOutcome::AlreadyLost);
+                // Lost is lost, whether or not anybody waits to hear so.
+                let (guard_dropped, release_dropped) = ("l", "m");
+                for key in [guard_dropped, release_dropped] {
+                    let lost = locks.acquire(key).await.unwrap();
+                    store.force_release(key);
+                    lost.lost().await;
+                    if key == release_dropped { drop(lost.release()) } else { drop(lost) }
+                }
             });
         });
     });
@@ -82,21 +90,22 @@ fn every_acquisition_and_every_hold_is_reported_once() {
         measured(&snapshotter),
         [
             "distlock_acquisitions_total{provider=orders,outcome=busy} = 1",
-            "distlock_acquisitions_total{provider=orders,outcome=held} = 3",
+            "distlock_acquisitions_total{provider=orders,outcome=held} = 5",
             "distlock_held{provider=orders} = 0",
-            "distlock_hold_seconds{provider=orders} = 3",
+            "distlock_hold_seconds{provider=orders} = 5",
             "distlock_holds_total{provider=orders,outcome=already_lost} = 1",
             "distlock_holds_total{provider=orders,outcome=dropped} = 1",
+            "distlock_holds_total{provider=orders,outcome=lost} = 2",
             "distlock_holds_total{provider=orders,outcome=released} = 1",
             "distlock_wait_seconds{provider=orders,outcome=busy} = 1",
-            "distlock_wait_seconds{provider=orders,outcome=held} = 3",
+            "distlock_wait_seconds{provider=orders,outcome=held} = 5",
         ]
     );
     let ended = log.lines("lock acquisition ended");
-    assert_eq!(ended.len(), 4, "{ended:#?}");
+    assert_eq!(ended.len(), 6, "{ended:#?}");
     assert!(ended[0].contains("distlock.acquire{lock.provider=orders lock.key=k"), "{}", ended[0]);
     assert!(ended[0].contains("lock.outcome=\"held\"") && ended[0].contains("lock.token="), "{}", ended[0]);
     let holds = log.lines("lock hold ended");
-    assert_eq!(holds.len(), 3, "{holds:#?}");
+    assert_eq!(holds.len(), 5, "{holds:#?}");
     assert!(holds[0].contains("lock.outcome=\"released\"") && holds[0].contains("lock.hold_ms=0"), "{}", holds[0]);
 }

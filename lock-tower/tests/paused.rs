@@ -176,6 +176,7 @@ async fn dropped_at_any_time_nothing_is_left() {
     let locks = MemoryProvider::new();
     let layer = LockLayer::new(locks.clone(), key());
     let monitor = layer.monitor();
+    let mut detached = layer.clone().detach().layer(working(secs(1)));
     let service = layer.layer(working(secs(1)));
     let held = locks.acquire("key").await.unwrap();
 
@@ -209,5 +210,7 @@ async fn dropped_at_any_time_nothing_is_left() {
     drop(unpolled);
     assert_eq!((monitor.held(), locks.keys_in_use()), (0, 0));
     assert_eq!(status(service.call(post())).await.0, 200);
+    drop(detached.call(post()));
+    assert_eq!((monitor.held(), locks.keys_in_use()), (0, 0), "nobody has polled, so nothing was detached");
     monitor.idle().await;
 }

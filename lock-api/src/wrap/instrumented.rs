@@ -184,7 +184,11 @@ impl Observed {
 
     fn end(mut self, end: impl FnOnce(Box<dyn HeldLock>) -> ReleaseFuture) -> ReleaseFuture {
         let held = self.held.take().expect("taken only here");
-        let hold = self.hold.take().expect("taken only here");
+        let mut hold = self.hold.take().expect("taken only here");
+        // What is reported if nobody waits for the answer.
+        if held.loss().is_some() {
+            hold.outcome = "lost";
+        }
         ReleaseFuture::running(ObservedRelease { release: end(held), hold })
     }
 }

@@ -29,7 +29,7 @@ pub(super) struct Shard {
     state: Mutex<State>,
     /// Set after the lock.
     pub(super) ended: LastEnded,
-    /// Whether anything was ever taken away: before that no guard need look for its loss.
+    /// Whether anybody ever wanted to take something away: before that no guard need look for its loss.
     taken: AtomicBool,
 }
 

@@ -38,9 +38,8 @@ impl Arrival {
         span.record("lock.wait_ms", millis(wait));
         match answer {
             Ok(guards) => {
-                let gate = active.hold();
-                record::wait(&gate.class, "held", wait);
-                Ok(Admission::Held(Hold::new(Slot::new(gate, guards, span))))
+                record::wait(&active.gate().class, "held", wait);
+                Ok(Admission::Held(Hold::new(Slot::new(active.hold(), guards, span))))
             }
             Err(refusal) => refused(&active, &span, refusal, wait),
         }

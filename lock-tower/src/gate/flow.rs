@@ -4,6 +4,8 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed, Ordering::Seq
 
 /// Threads beyond this number share.
 const LANES: usize = 16;
+/// How often to look for a quiet moment.
+const LOOKS: usize = 8;
 
 /// Every request changes three of these counters, and a cache line that all processors change costs more than the lock itself: so each thread counts in a lane of its own. Counters only
 /// grow, and each counts on the thread where it happens; the sums are what counts.
@@ -40,13 +42,22 @@ impl Flow {
 
     /// Whether there was a moment, since the call, when everybody who had arrived was gone.
     pub(super) fn is_empty(&self) -> bool {
-        // Who goes is counted before who comes: were the sums equal, then so were the numbers in between, because no more can be gone than have arrived.
+        // The gone are summed first. Both sums only grow, and at no moment are more gone than have arrived; so if the later sum of arrivals equals the earlier one of the gone, they were equal at the moment
+        // between.
         let gone = self.sum(|lane| &lane.released) + self.sum(|lane| &lane.left);
         gone == self.sum(|lane| &lane.arrived)
     }
 
+    /// Exact if no hold ended meanwhile, for which it looks again a few times; else those are counted, too.
     pub(super) fn holding(&self) -> u64 {
-        let released = self.sum(|lane| &lane.released);
+        let mut released = self.sum(|lane| &lane.released);
+        for _ in 0..LOOKS {
+            let granted = self.total_granted();
+            match self.sum(|lane| &lane.released) {
+                same if same == released => return granted - released,
+                more => released = more,
+            }
+        }
         self.total_granted().saturating_sub(released)
     }
 

@@ -25,7 +25,7 @@ pub(crate) struct Hold {
 /// What a hold that is dropped now has come to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Stage {
-    /// Its caller went away.
+    /// Whoever had it went away.
     Paused,
     /// Foreign code that ran under it has panicked.
     Running,

@@ -23,7 +23,7 @@ use std::time::Duration;
 
 use distlock_api::{Acquired, Busy, ErrorKind, LockError, LockKey, LockProvider, LockProviderExt, Wait};
 use tokio::time::Instant;
-use tracing::{Instrument, Level};
+use tracing::Instrument;
 
 pub use config::OnLoss;
 pub(crate) use config::{Config, common_setters};
@@ -76,10 +76,11 @@ impl Gate {
     #[inline]
     pub(crate) fn admit(self: &Arc<Self>, keys: KeySet, deadline: impl FnOnce() -> Option<Duration>) -> Answer {
         let arrival = Arrival::new(self);
-        if tracing::level_enabled!(Level::DEBUG) {
-            arrival.span.in_scope(|| self.tell_of(&keys));
-        }
-        match arrival.span.in_scope(|| self.acquire_now(&keys)) {
+        let answer = arrival.span.in_scope(|| {
+            tracing::debug!(lock.class = %self.class, lock.keys = ?keys.as_slice(), "acquiring");
+            self.acquire_now(&keys)
+        });
+        match answer {
             Some(answer) => Answer::Now(arrival.end(answer, Duration::ZERO)),
             None => Answer::Later(Self::acquire_later(arrival, keys, self.config.wait(deadline()))),
         }
@@ -128,11 +129,6 @@ impl Gate {
         }
         let keys: Vec<LockKey> = keys.as_slice().to_vec();
         Ok(self.provider.acquire_all(keys).options(options).await?.map(Guards::All).ok_or_else(Busy::new))
-    }
-
-    #[cold]
-    fn tell_of(&self, keys: &KeySet) {
-        tracing::debug!(lock.class = %self.class, lock.keys = ?keys.as_slice(), "acquiring");
     }
 
     fn judge(

@@ -7,9 +7,10 @@ use std::time::Duration;
 
 use distlock_api::{AllGuard, FencingToken, LockGuard, LockKey, Loss, LostSignal};
 use tokio::time::Instant;
-use tracing::{Level, Span};
+use tracing::Span;
 
 use super::Gate;
+use super::tally::Tally;
 use super::{millis, record};
 use crate::refusal::Reason;
 
@@ -31,6 +32,7 @@ impl Guards {
     /// Releases them, in the background where that takes time.
     fn release(self) {
         match self {
+            // So it can keep what the next guard is made of.
             Self::One(guard) => drop(guard.release()),
             Self::All(all) => drop(all),
         }
@@ -166,26 +168,30 @@ impl Slot {
         let State::Held(guards) = std::mem::replace(&mut *state, State::Ended { ending, loss }) else { return };
         drop(state);
         let hold = self.since.elapsed();
+        // At the end, and also if a recorder or a subscriber panics.
+        let _released = Released(&self.gate.tally, hold);
         let outcome = if loss.is_some() { "lost" } else { outcome };
         guards.release();
         let class = &self.gate.class;
         record::hold(class, outcome, hold);
         self.span.record("lock.hold_ms", millis(hold));
         self.span.record("lock.outcome", outcome);
-        if tracing::level_enabled!(Level::DEBUG) {
-            self.span.in_scope(|| self.tell_of_end(outcome, hold));
-        }
-        self.gate.tally.released(hold);
-    }
-
-    #[cold]
-    fn tell_of_end(&self, outcome: &'static str, hold: Duration) {
-        let class = &self.gate.class;
-        tracing::debug!(lock.class = %class, lock.outcome = outcome, lock.hold_ms = millis(hold), "lock hold ended");
+        self.span.in_scope(|| {
+            tracing::debug!(lock.class = %class, lock.outcome = outcome, lock.hold_ms = millis(hold), "lock hold ended");
+        });
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Counts a hold as released when it is dropped.
+struct Released<'a>(&'a Tally, Duration);
+
+impl Drop for Released<'_> {
+    fn drop(&mut self) {
+        self.0.released(self.1);
     }
 }
 

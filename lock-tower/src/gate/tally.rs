@@ -89,7 +89,7 @@ impl Monitor {
         self.tally.waiters.total()
     }
 
-    /// How many requests hold their lock now.
+    /// How many requests hold their lock now. Where holds are being released all the time, it may include some of those.
     #[must_use]
     pub fn held(&self) -> u64 {
         self.tally.flow.holding()

@@ -30,7 +30,7 @@ pub enum HoldUntil {
 
 type Applies = dyn Fn(&Parts) -> bool + Send + Sync;
 
-/// What all services of one `layer` call share. One of it, so that their clones, of which axum makes one for each request, count in one place.
+/// What all services of one `layer` call share. Behind one `Arc`, because axum clones the service for each request, and every `Arc` in it is a counter to change.
 pub(super) struct Shared<K> {
     pub(super) key: Arc<K>,
     pub(super) rules: Arc<Rules>,
@@ -98,7 +98,7 @@ impl<K: ExtractKey> LockLayer<K> {
 impl<K> LockLayer<K, Attached> {
     /// A handler that has begun runs to its end under the lock although its client has disconnected. Defaults to dropping the handler and then releasing.
     ///
-    /// The handler runs in a task of its own, so it must be `Send + 'static`, and it needs a tokio runtime, in which the service is called. A client that disconnects while it *waits* still leaves. When the handler has answered and the
+    /// The handler runs in a task of its own, so it must be `Send + 'static`, and it needs a tokio runtime. A client that disconnects while it *waits* still leaves. When the handler has answered and the
     /// client is gone the response is dropped, and the lock is released. A graceful shutdown of the server does not wait for detached handlers:
     /// [`Monitor::idle`](crate::Monitor::idle) does.
     #[must_use]

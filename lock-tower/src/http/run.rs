@@ -78,36 +78,43 @@ fn with_hold<B: Body>(response: Response<B>, mut hold: Hold, until: HoldUntil) -
     response.map(|body| LockBody::new(body, Some(hold)))
 }
 
-/// The inner call in a task of its own.
-#[derive(Debug)]
-#[must_use = "futures do nothing unless polled"]
-pub struct DetachedCall<B, E> {
-    task: JoinHandle<Result<Response<LockBody<B>>, E>>,
-    rules: Arc<Rules>,
+pin_project! {
+    /// The inner call in a task of its own, from the first poll on: whoever drops it before that has not started the task.
+    #[derive(Debug)]
+    #[must_use = "futures do nothing unless polled"]
+    pub struct DetachedCall<F, B, E> {
+        unpolled: Option<AttachedCall<F>>,
+        task: Option<JoinHandle<Result<Response<LockBody<B>>, E>>>,
+        rules: Arc<Rules>,
+    }
 }
 
-impl<F, B, E> Start<F> for DetachedCall<B, E>
+impl<F, B, E> Start<F> for DetachedCall<F, B, E> {
+    fn start(future: F, hold: Hold, rules: Arc<Rules>) -> Self {
+        Self { unpolled: Some(AttachedCall::start(future, hold, rules.clone())), task: None, rules }
+    }
+}
+
+impl<F, B, E> Future for DetachedCall<F, B, E>
 where
     F: Future<Output = Result<Response<B>, E>> + Send + 'static,
     B: Body + Send + 'static,
     E: Send + 'static,
 {
-    fn start(future: F, hold: Hold, rules: Arc<Rules>) -> Self {
-        let call = AttachedCall::start(future, hold, rules.clone());
-        Self { task: tokio::spawn(call.in_current_span()), rules }
-    }
-}
-
-impl<B, E> Future for DetachedCall<B, E> {
     type Output = Result<Response<LockBody<B>>, E>;
 
-    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        Poll::Ready(match ready!(Pin::new(&mut self.task).poll(cx)) {
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        let this = self.project();
+        if let Some(call) = this.unpolled.take() {
+            *this.task = Some(tokio::spawn(call.in_current_span()));
+        }
+        let task = this.task.as_mut().expect("there since the first poll");
+        Poll::Ready(match ready!(Pin::new(task).poll(cx)) {
             Ok(result) => result,
             // As if the handler had run here.
             Err(stopped) => match stopped.try_into_panic() {
                 Ok(panic) => std::panic::resume_unwind(panic),
-                Err(_) => Ok(self.rules.refuse(&self.rules.gate.stopped())),
+                Err(_) => Ok(this.rules.refuse(&this.rules.gate.stopped())),
             },
         })
     }

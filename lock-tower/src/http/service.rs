@@ -25,7 +25,8 @@ use crate::key::ExtractKey;
 ///
 /// # When the lock is taken
 /// In `call`, if the provider can [answer at once](distlock_api::LockProvider::acquire_now), as that of the memory backend can for a free key; the inner service is then called before `call` returns. Otherwise
-/// when the future is polled. A future that is dropped without having been polled gives back what it has.
+/// when the future is polled. So poll the future, or drop it, which gives back what it has: until then it holds the lock, and nobody looks whether it holds it for too long. The span of the request belongs to the one that is current
+/// in `call`.
 pub struct LockService<S, K, M = Attached> {
     inner: S,
     shared: Arc<Shared<K>>,
@@ -71,6 +72,11 @@ impl<S, K, M> LockService<S, K, M> {
         let answer = rules.gate.admit(keys, || deadline(&parts.headers, &rules.deadlines));
         let request = Request::from_parts(parts, body);
         match answer {
+            Answer::Now(Err(refusal)) => {
+                // A readiness that is not used is given back.
+                self.inner = self.inner.clone();
+                LockFuture::refused(refusal, rules.clone())
+            }
             Answer::Now(admission) => LockFuture::admitted(admission, &mut self.inner, request, rules.clone()),
             Answer::Later(admitting) => {
                 let next = self.inner.clone();
@@ -110,7 +116,7 @@ where
 {
     type Response = Response<LockBody<RB>>;
     type Error = S::Error;
-    type Future = LockFuture<S, B, S::Future, DetachedCall<RB, S::Error>>;
+    type Future = LockFuture<S, B, S::Future, DetachedCall<S::Future, RB, S::Error>>;
 
     fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), S::Error>> {
         self.inner.poll_ready(cx)

@@ -51,12 +51,14 @@ const PLAIN: [bool; 256] = {
 /// Appends a value so that it cannot run into what follows it. Different values stay different.
 pub(super) fn push_escaped(key: &mut String, value: &str) {
     if value.bytes().all(|byte| PLAIN[usize::from(byte)]) {
-        return key.push_str(value);
+        key.push_str(value);
+        return;
     }
     for char in value.chars() {
-        match is_special(char) || char.is_control() {
-            true => push_hex(key, char),
-            false => key.push(char),
+        if is_special(char) || char.is_control() {
+            push_hex(key, char);
+        } else {
+            key.push(char);
         }
     }
 }

@@ -77,8 +77,8 @@ impl RouteKey {
 
 impl ExtractKey for RouteKey {
     fn extract(&self, parts: &mut Parts) -> Result<Option<KeySet>, KeyRejection> {
-        if self.pass_unmatched && parts.extensions.get::<MatchedPath>().is_none() {
-            return Ok(None);
+        if parts.extensions.get::<MatchedPath>().is_none() {
+            return if self.pass_unmatched { Ok(None) } else { Err(outside_of_a_router()) };
         }
         let params = path_params(parts)?;
         let route = parts.extensions.get::<MatchedPath>().ok_or_else(outside_of_a_router)?;

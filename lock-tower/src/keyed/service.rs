@@ -19,7 +19,8 @@ use crate::gate::{Answer, Gate};
 ///
 /// # When the lock is taken
 /// In `call`, if the provider can [answer at once](distlock_api::LockProvider::acquire_now), as that of the memory backend can for a free key; the inner service is then called before `call` returns. Otherwise
-/// when the future is polled. A future that is dropped without having been polled gives back what it has.
+/// when the future is polled. So poll the future, or drop it, which gives back what it has: until then it holds the lock, and nobody looks whether it holds it for too long. The span of the request belongs to the one that is current
+/// in `call`.
 pub struct KeyedLock<S, K> {
     inner: S,
     key: Arc<K>,
@@ -68,6 +69,11 @@ where
         };
         let (key, gate) = (&self.key, self.gate.clone());
         match self.gate.admit(keys, || key.deadline(&request)) {
+            Answer::Now(Err(refusal)) => {
+                // A readiness that is not used is given back.
+                self.inner = self.inner.clone();
+                KeyedFuture::refused(refusal)
+            }
             Answer::Now(admission) => KeyedFuture::admitted(admission, &mut self.inner, request, key, gate),
             Answer::Later(admitting) => {
                 let next = self.inner.clone();

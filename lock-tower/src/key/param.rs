@@ -86,17 +86,22 @@ impl ExtractKey for ParamKey {
     fn extract(&self, parts: &mut Parts) -> Result<Option<KeySet>, KeyRejection> {
         let params = path_params(parts)?;
         let value = |name: &str| params.iter().find(|(candidate, _)| *candidate == name).map(|(_, value)| value);
-        if let Some(name) = self.names.iter().find(|name| value(name).is_none()) {
-            return Err(KeyRejection::misconfigured(format!("the matched route has no path parameter {name:?}")));
-        }
+        let mut missing = None;
         let key = written(|key| {
             key.push_str(&self.namespace);
-            for value in self.names.iter().filter_map(|name| value(name)) {
+            for name in &self.names {
+                let Some(value) = value(name) else {
+                    missing.get_or_insert(name);
+                    continue;
+                };
                 key.push('/');
                 push_escaped(key, value);
             }
-        })?;
-        Ok(Some(key.into()))
+        });
+        if let Some(name) = missing {
+            return Err(KeyRejection::misconfigured(format!("the matched route has no path parameter {name:?}")));
+        }
+        Ok(Some(key?.into()))
     }
 
     /// The namespace.

@@ -77,11 +77,11 @@ impl RouteKey {
 
 impl ExtractKey for RouteKey {
     fn extract(&self, parts: &mut Parts) -> Result<Option<KeySet>, KeyRejection> {
-        if parts.extensions.get::<MatchedPath>().is_none() {
+        let params = path_params(parts);
+        let Some(route) = parts.extensions.get::<MatchedPath>() else {
             return if self.pass_unmatched { Ok(None) } else { Err(outside_of_a_router()) };
-        }
-        let params = path_params(parts)?;
-        let route = parts.extensions.get::<MatchedPath>().ok_or_else(outside_of_a_router)?;
+        };
+        let params = params?;
         let key = written(|key| {
             if self.with_method {
                 key.push_str(parts.method.as_str());

@@ -83,7 +83,7 @@ impl Clause {
             Self::C2 => "store's clock – only the store's clock decides expiry. A client clock wrong by ±1 h changes nothing.",
             Self::C3 => "conservative deadline – a guard is valid until monotonic time taken before the request was sent + the remaining time by the store's clock − margin. Assumed: steps of the store's clock, and skew between replica-set members that succeed each other, stay below the margin. A grant whose reply arrives after that is not returned; it is cleaned up.",
             Self::C4 => "prompt loss – lost() completes no later than that deadline even if the renewal call hangs for ever, and at once when a renewal or a pushed event says the lease is gone. Loss is final: no later renewal revives the guard.",
-            Self::C5 => "fencing – tokens strictly increase per key: across release, expiry, take-over, force-release, TTL purge of the record, fail-over, restart (in the store's commit order; a record deleted by hand within the purge grace is outside).",
+            Self::C5 => "fencing – tokens strictly increase per key: across release, expiry, take-over, force-release, TTL purge of the record, fail-over, restart (in the store's commit order; a record deleted by hand within the purge grace is outside, and so is a store that is restored from a backup).",
             Self::C6 => "constant token – a guard's token never changes and is never re-read from the store.",
             Self::C7 => "owner per acquisition – every acquisition has its own id; same process, task, host or lock object never shares it. Not re-entrant.",
             Self::C8 => "stale calls are harmless – release/renew by a past holder changes nothing for the present one and says so.",

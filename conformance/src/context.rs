@@ -5,7 +5,9 @@ use std::future::Future;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use distlock_api::{AcquireOptions, Acquired, LeaseOptions, LockAdmin, LockGuard, LockKey, RenewalPolicy, Wait};
+use distlock_api::{
+    Accounting, AcquireOptions, Acquired, LeaseOptions, LockAdmin, LockGuard, LockKey, RenewalPolicy, Wait,
+};
 use fastrand::Rng;
 use tokio::task::JoinSet;
 use tokio::time::Instant;
@@ -219,6 +221,13 @@ impl Client {
         }))
     }
 
+    /// The accounting without what is settled in the background meanwhile.
+    pub(crate) fn counts(&self) -> Accounting {
+        let mut now = self.accounting();
+        now.unsettled = 0;
+        now
+    }
+
     /// Polls until so many callers wait.
     pub(crate) async fn until_waiting(&self, count: u64) -> Verdict {
         let what = format!("accounting().waiting to be {count}");
@@ -227,12 +236,19 @@ impl Client {
 
     /// Polls until the accounting says that nothing is held and nobody waits, and that it balances.
     pub(crate) async fn until_idle(&self) -> Verdict {
-        let idle = eventually(SOON, "the accounting to be idle", async || {
-            let now = self.accounting();
-            Ok(now.held == 0 && now.waiting == 0 && now.balances())
-        });
+        let idle = eventually(SOON, "the accounting to be idle", async || Ok(is_idle(&self.accounting())));
         idle.await.map_err(|failure| failure.reworded(|said| format!("{said}: {:?}", self.accounting())))
     }
+}
+
+/// Whether no lock is held, no caller waits, and the accounting balances.
+pub(crate) fn is_idle(now: &Accounting) -> bool {
+    now.held == 0 && now.waiting == 0 && now.balances()
+}
+
+/// The same, and no clean-up continues in the background.
+pub(crate) fn is_settled(now: &Accounting) -> bool {
+    is_idle(now) && now.unsettled == 0
 }
 
 /// An acquisition in a task of its own; aborted when dropped.

@@ -10,7 +10,8 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use distlock_api::store::{
-    Attempt, Claim, EventStream, Release, Renewal, Reply, Standing, StoreCapabilities, StoreEvent, Watch,
+    Attempt, Claim, Connecting, EventStream, Lanes, Release, Renewal, Reply, Standing, StoreCapabilities, StoreEvent,
+    Watch,
 };
 use distlock_api::{ErrorKind, LeaseStore, LockAdmin, LockError, LockKey, Phase, ReleaseOutcome, Result};
 use futures_util::future::BoxFuture;
@@ -171,6 +172,14 @@ impl fmt::Debug for DisturbedStore {
 impl LeaseStore for DisturbedStore {
     fn capabilities(&self) -> StoreCapabilities {
         self.shared.store.capabilities()
+    }
+
+    fn ensure_connected(&self, limit: Duration) -> Option<Connecting<'_>> {
+        self.shared.store.ensure_connected(limit)
+    }
+
+    fn lanes(&self) -> Option<Lanes> {
+        self.shared.store.lanes()
     }
 
     fn name(&self) -> &str {

@@ -59,7 +59,21 @@ pub(crate) struct Arguments {
     replica: Option<(usize, String)>,
 }
 
-fn arguments() -> Result<Arguments, Failure> {
+const USAGE: &str = "\
+usage: replicas [--mongodb URI] [OPTION]...
+
+  --mongodb URI   two replicas as processes, one of which is killed; without it, one in this process
+  --database NAME where the locks are (default distlock_replicas)
+  --no-lock       without the layer: the lost updates are counted
+  --seconds N     how long orders come in (default 8)
+  --rate N        orders per second (default 40)
+  --port N        of the live page (default: any)
+  --serve         continue until Ctrl-C
+  --help          this text
+";
+
+/// `None` if the caller asked for help.
+fn arguments() -> Result<Option<Arguments>, Failure> {
     use lexopt::prelude::*;
 
     let mut arguments = Arguments {
@@ -83,7 +97,8 @@ fn arguments() -> Result<Arguments, Failure> {
             Long("rate") => arguments.rate = parser.value()?.parse()?,
             Long("port") => arguments.port = parser.value()?.parse()?,
             Long("replica") => arguments.replica = Some((parser.value()?.parse()?, parser.value()?.string()?)),
-            _ => return Err(argument.unexpected().into()),
+            Long("help") | Short('h') => return Ok(None),
+            _ => return Err(format!("{}\n\n{USAGE}", argument.unexpected()).into()),
         }
     }
     // After the middle, when a replica is killed, its leases must have time to expire.
@@ -94,7 +109,7 @@ fn arguments() -> Result<Arguments, Failure> {
     if arguments.replica.as_ref().is_some_and(|(index, _)| *index >= REPLICAS.len()) {
         return Err("there is no such replica".into());
     }
-    Ok(arguments)
+    Ok(Some(arguments))
 }
 
 async fn run(arguments: &Arguments) -> Result<bool, Failure> {
@@ -153,7 +168,11 @@ async fn run(arguments: &Arguments) -> Result<bool, Failure> {
 #[tokio::main]
 async fn main() -> ExitCode {
     let outcome = match arguments() {
-        Ok(arguments) => match &arguments.replica {
+        Ok(None) => {
+            print!("{USAGE}");
+            Ok(true)
+        }
+        Ok(Some(arguments)) => match &arguments.replica {
             Some((index, warehouse)) => replica::process(REPLICAS[*index], warehouse, &arguments).await.map(|()| true),
             None => run(&arguments).await,
         },

@@ -39,7 +39,7 @@ pub(crate) fn router(name: &str, warehouse: &str, locks: Option<impl LockProvide
     let shop = Shop { name: name.to_owned(), warehouse: warehouse.to_owned(), client: HttpClient::new() };
     let mut router = Router::new().route(ORDERS, post(order));
     if let Some(locks) = locks {
-        let item = ParamKey::new("stock", ["item"])?.checked_for([ORDERS])?;
+        let item = ParamKey::text("stock", "item")?.checked_for([ORDERS])?;
         router = router.route_layer(LockLayer::new(locks, item).wait_up_to(WAIT).max_waiters_per_key(QUEUE));
     }
     Ok(router.with_state(Arc::new(shop)))

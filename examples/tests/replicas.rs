@@ -25,6 +25,15 @@ fn with_the_layer_no_update_is_lost() {
 }
 
 #[test]
+fn help_lists_the_options() {
+    let output = Command::new(env!("CARGO_BIN_EXE_replicas")).arg("--help").output().expect("the program starts");
+    let text = String::from_utf8_lossy(&output.stdout);
+    assert!(output.status.success() && text.starts_with("usage: replicas"), "{output:?}");
+    let output = Command::new(env!("CARGO_BIN_EXE_replicas")).arg("--no-such").output().expect("the program starts");
+    assert!(!output.status.success() && String::from_utf8_lossy(&output.stderr).contains("usage: replicas"));
+}
+
+#[test]
 fn without_the_layer_the_lost_updates_are_counted() {
     let (output, text, lost) = replicas("2", &["--no-lock"]);
     assert!(lost > 0 && output.status.code() == Some(1), "{text}");

@@ -146,10 +146,11 @@ impl AllGuard {
         &self.guards
     }
 
-    /// The guard of one key.
+    /// The guard of one key, or `None` if the key is not among them.
     #[must_use]
-    pub fn get(&self, key: &LockKey) -> Option<&LockGuard> {
-        self.guards.iter().find(|guard| guard.key() == key)
+    pub fn get(&self, key: impl AsRef<str>) -> Option<&LockGuard> {
+        let key = key.as_ref();
+        self.guards.iter().find(|guard| guard.key().as_str() == key)
     }
 
     /// The guards one by one, in the order of their keys.

@@ -23,6 +23,9 @@ pub enum ErrorKind {
     Timeout,
     /// The store could not be reached, or it answered that it cannot serve now.
     Unavailable,
+    /// More calls wait for the store than it can answer before the caller leaves. Nothing was sent;
+    /// [`LockError::in_line`] says how many wait.
+    Overloaded,
     /// The store refused the credentials, or these may not do what was asked.
     PermissionDenied,
     /// The store cannot do this at all: too old, the wrong deployment, a capability it does not have.
@@ -52,6 +55,7 @@ impl ErrorKind {
             Self::InvalidOptions => "invalid_options",
             Self::Timeout => "timeout",
             Self::Unavailable => "unavailable",
+            Self::Overloaded => "overloaded",
             Self::PermissionDenied => "permission_denied",
             Self::Unsupported => "unsupported",
             Self::Closed => "closed",
@@ -66,7 +70,7 @@ impl ErrorKind {
 
     const fn usual_disposition(self) -> Disposition {
         match self {
-            Self::Timeout | Self::Unavailable | Self::QueueFull => Disposition::Retryable,
+            Self::Timeout | Self::Unavailable | Self::Overloaded | Self::QueueFull => Disposition::Retryable,
             _ => Disposition::Permanent,
         }
     }
@@ -131,12 +135,14 @@ struct Inner {
     key: Option<LockKey>,
     message: String,
     source: Option<Source>,
+    in_line: Option<usize>,
 }
 
 impl LockError {
     /// An error of the given kind. Its disposition is the kind's usual one: retryable for
-    /// [`Timeout`](ErrorKind::Timeout), [`Unavailable`](ErrorKind::Unavailable) and
-    /// [`QueueFull`](ErrorKind::QueueFull), permanent for the others.
+    /// [`Timeout`](ErrorKind::Timeout), [`Unavailable`](ErrorKind::Unavailable),
+    /// [`Overloaded`](ErrorKind::Overloaded) and [`QueueFull`](ErrorKind::QueueFull), permanent for
+    /// the others.
     pub fn new(kind: ErrorKind, message: impl Into<String>) -> Self {
         Self(Box::new(Inner {
             kind,
@@ -145,6 +151,7 @@ impl LockError {
             key: None,
             message: message.into(),
             source: None,
+            in_line: None,
         }))
     }
 
@@ -169,6 +176,14 @@ impl LockError {
     #[must_use]
     pub fn closed() -> Self {
         Self::new(ErrorKind::Closed, "the lock provider has been shut down")
+    }
+
+    /// A call that was not sent, because `in_line` others wait for the store before it.
+    #[must_use]
+    pub fn overloaded(in_line: usize, message: impl Into<String>) -> Self {
+        let mut error = Self::new(ErrorKind::Overloaded, message);
+        error.0.in_line = Some(in_line);
+        error
     }
 
     /// The same error with its cause.
@@ -235,6 +250,12 @@ impl LockError {
         self.0.phase
     }
 
+    /// How many calls waited for the store before this one, for [`ErrorKind::Overloaded`].
+    #[must_use]
+    pub fn in_line(&self) -> Option<usize> {
+        self.0.in_line
+    }
+
     /// The key the failed call was about, if it was about one.
     #[must_use]
     pub fn key(&self) -> Option<&LockKey> {
@@ -260,7 +281,7 @@ impl fmt::Display for LockError {
 
 impl fmt::Debug for LockError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Inner { kind, disposition, phase, key, message, source } = &*self.0;
+        let Inner { kind, disposition, phase, key, message, source, in_line } = &*self.0;
         f.debug_struct("LockError")
             .field("kind", kind)
             .field("disposition", disposition)
@@ -268,6 +289,7 @@ impl fmt::Debug for LockError {
             .field("key", key)
             .field("message", message)
             .field("source", source)
+            .field("in_line", in_line)
             .finish()
     }
 }

@@ -58,7 +58,13 @@ impl fmt::Display for Loss {
 pub enum ReleaseOutcome {
     /// The lock was ours until now and is free.
     Released,
-    /// The lock had been lost before; nothing was changed for whoever holds it now (C8).
+    /// The lock had been lost before; nothing was changed for its present holder (C8).
+    ///
+    /// It does not say that the work overlapped with another holder's. A lease that was handed over
+    /// by another process starts with a short claim, 1 s plus the margin by default, which is renewed to the
+    /// full ttl in the background. If the store stalls at that very moment, the claim can end before
+    /// a release that was sent in time is carried out. Where it matters, the resource decides, by
+    /// the fencing token.
     AlreadyLost,
 }
 
@@ -107,8 +113,13 @@ pub trait HeldLock: Send + Sync + 'static {
 /// The guard considers itself lost at a deadline that is always earlier than the moment at which the store would give the
 /// lock to somebody else (C3). While the process is alive the lease is renewed, and the deadline moves. A process that
 /// was paused beyond the deadline finds the guard lost *when it looks*: between the last look and a write there is no
-/// protection but the [fencing token](Self::fencing_token), checked by the resource itself. Time is measured by the monotonic clock, which on
-/// some systems stands still while the machine is suspended; after a resume of a virtual machine only the token is to be trusted.
+/// protection but the [fencing token](Self::fencing_token), checked by the resource itself.
+///
+/// Time is measured by the monotonic clock, which stands still while the machine is suspended. On Linux
+/// every look at a lease of the engine also reads `CLOCK_BOOTTIME`, which does not: a laptop or virtual
+/// machine that slept beyond the deadline finds the guard lost when it wakes. Elsewhere that is found by
+/// the next renewal. A virtual machine that was paused by its host, or goes on from a snapshot, has
+/// neither clock to tell it: there only the token is to be trusted.
 ///
 /// # Drop
 /// Dropping starts a background release on the runtime that acquired the lock. Without a runtime the lease ends by its ttl.

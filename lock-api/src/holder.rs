@@ -43,14 +43,16 @@ impl Holder {
         .clone()
     }
 
-    /// With an owner.
+    /// With an owner. Comes back as it is from every backend, U+0000 included (C20): one whose database
+    /// cannot keep that character escapes it.
     #[must_use]
     pub fn with_owner(mut self, owner: impl Into<Arc<str>>) -> Self {
         self.owner = Some(owner.into());
         self
     }
 
-    /// With one more named remark. A later one of the same name counts.
+    /// With one more named remark. A later one of the same name counts. The value comes back as it is,
+    /// as the owner does; of names a backend may refuse those with U+0000.
     #[must_use]
     pub fn with_metadata(mut self, name: impl Into<String>, value: impl Into<String>) -> Self {
         let metadata = self.metadata.get_or_insert_default();

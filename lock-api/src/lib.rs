@@ -5,7 +5,7 @@
 //! * **Backend authors** implement [`LeaseStore`], three required methods without loops, timers or tasks; [`LeaseProvider`] makes a
 //!   full provider of it, and [`LeaseGuard`] the base of guards that carry more than a lock. The conformance suite (`distlock-conformance`) tells whether the promises hold.
 //!
-//! The documentation cites the clauses C1–C25 of the contract, which `DESIGN.md` lists, and the rules R1–R21 of the lease protocol, which are in `lock-mongo/PROTOCOL.md`.
+//! The documentation cites the clauses C1–C25 of the contract, which `DESIGN.md` lists, and the rules R1–R22 of the lease protocol, which are in `lock-mongo/PROTOCOL.md`.
 
 mod admin;
 mod all;

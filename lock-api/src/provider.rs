@@ -182,13 +182,17 @@ pub struct Accounting {
     pub held: u64,
     /// Callers that wait now.
     pub waiting: u64,
+    /// Requests that the store has not answered yet, and clean-ups that it has not confirmed, those
+    /// in the background included. While there are any, a key without a holder may be busy for a
+    /// moment: an acquisition whose caller has left is granted first and withdrawn then (C11).
+    pub unsettled: u64,
 }
 
 impl Accounting {
     /// All zero.
     #[must_use]
     pub const fn new() -> Self {
-        Self { acquired: 0, released: 0, lost: 0, abandoned: 0, held: 0, waiting: 0 }
+        Self { acquired: 0, released: 0, lost: 0, abandoned: 0, held: 0, waiting: 0, unsettled: 0 }
     }
 
     /// Whether every acquisition is accounted for.
@@ -206,6 +210,7 @@ impl std::ops::AddAssign for Accounting {
         self.abandoned += other.abandoned;
         self.held += other.held;
         self.waiting += other.waiting;
+        self.unsettled += other.unsettled;
     }
 }
 

@@ -8,6 +8,10 @@ use std::fmt;
 /// record, fail-over and restart (contract clause C5). They are opaque otherwise: gaps are normal, and tokens of
 /// different keys must not be compared.
 ///
+/// The tokens of `distlock-mongo` and of the in-memory backend stay below 2^53, so that readers that
+/// turn numbers into doubles (JavaScript, Redis' Lua, many JSON libraries) compare them exactly. Of
+/// another backend pass them on as text or as 64-bit integers.
+///
 /// A lease alone cannot stop a process that was paused beyond its lease and then writes. The resource can: it keeps the
 /// highest token it has seen and refuses a smaller one. The idea is Martin Kleppmann's
 /// ("How to do distributed locking", 2016), after Chubby's sequencers.

@@ -20,6 +20,7 @@ use distlock_api::{
     AcquireOptions, ErrorKind, FencingToken, LeaseOptions, LeaseProvider, LeaseStore, LockError, LockGuard, LockKey,
     LockProvider, LockProviderExt, Loss, ReleaseOutcome, Result, Wait, async_trait,
 };
+use futures_util::FutureExt;
 use futures_util::future::join_all;
 use tokio::runtime::{Builder, Runtime};
 use tokio::sync::{Notify, Semaphore, mpsc as channel};
@@ -384,6 +385,24 @@ async fn c3_the_deadline_counts_from_before_the_sending() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn c23_what_is_settled_in_the_background_is_counted() {
+    let store = Arc::new(Hostile::new(|op, _, nth| match (op, nth) {
+        (Op::TryAcquire, 1) | (Op::Withdraw, 1) => Fate::Late(ms(300)),
+        _ => Fate::Serve,
+    }));
+    let provider = provider(&store);
+    let unsettled = || provider.accounting().unsettled;
+    assert!(timeout(ms(100), provider.acquire("k")).await.is_err());
+    assert_eq!(provider.accounting().waiting, 0);
+    assert_eq!(unsettled(), 1);
+    sleep(ms(400)).await;
+    assert_eq!(unsettled(), 1, "the grant is withdrawn");
+    sleep(ms(200)).await;
+    assert_eq!(unsettled(), 0);
+    assert_eq!((store.count(Op::TryAcquire), store.count(Op::Withdraw)), (1, 1));
+}
+
+#[tokio::test(start_paused = true)]
 async fn c3_a_grant_that_comes_too_late_is_given_back() {
     let store = Arc::new(Hostile::new(|op, _, nth| match (op, nth) {
         (Op::TryAcquire, 1) => Fate::Late(ms(950)),
@@ -533,6 +552,39 @@ async fn c4_after_a_gap_holders_ask_at_once() {
     advance(secs(1)).await;
     quiet().await;
     assert_eq!(guard.loss(), Some(Loss::Gone), "R20: a gap makes everybody ask, holders too");
+}
+
+#[tokio::test(start_paused = true)]
+async fn c4_a_holder_asks_at_once_when_its_key_is_said_to_be_free() {
+    let store = Hostile::honest().with(|store| store.capabilities.push = true);
+    let provider = provider(&store);
+    let guard = provider.acquire("k").await.unwrap();
+    let kept = provider.acquire("kept").await.unwrap();
+    store.called(Op::Watch, 1).await;
+    sleep(secs(2)).await;
+    store.take_away("k");
+    for key in ["k", "kept"] {
+        store.push(StoreEvent::Freed { key: LockKey::new(key).unwrap() });
+    }
+    quiet().await;
+    sleep(ms(300)).await;
+    assert_eq!((guard.loss(), kept.loss()), (Some(Loss::Gone), None), "an event is a hint; the store is asked");
+}
+
+#[tokio::test(start_paused = true)]
+async fn c4_an_event_of_the_release_before_costs_a_new_lease_no_renewal() {
+    let store = Hostile::honest().with(|store| store.capabilities.push = true);
+    let provider = provider(&store);
+    let _listens = provider.acquire("other").await.unwrap();
+    store.called(Op::Watch, 1).await;
+    let guard = provider.acquire("k").await.unwrap();
+    let renewals = store.count(Op::Renew);
+    store.push(StoreEvent::Freed { key: LockKey::new("k").unwrap() });
+    quiet().await;
+    sleep(ms(500)).await;
+    assert!(guard.release().await.unwrap().is_released());
+    sleep(secs(3)).await;
+    assert_eq!(store.count(Op::Renew), renewals);
 }
 
 #[tokio::test(start_paused = true)]
@@ -701,6 +753,97 @@ async fn c11_acquire_all_and_run_dropped_at_any_poll_leave_nothing() {
         assert!(["a", "b", "c", "d"].iter().all(|key| store.is_free(key)), "{polls}");
         assert!(books.balances() && books.held == 0 && books.waiting == 0, "{polls} {books:?}");
     }
+}
+
+/// Panics on each event.
+struct Panicking;
+
+impl tracing::Subscriber for Panicking {
+    fn enabled(&self, _: &tracing::Metadata<'_>) -> bool {
+        true
+    }
+
+    fn new_span(&self, _: &tracing::span::Attributes<'_>) -> tracing::span::Id {
+        tracing::span::Id::from_u64(1)
+    }
+
+    fn record(&self, _: &tracing::span::Id, _: &tracing::span::Record<'_>) {}
+
+    fn record_follows_from(&self, _: &tracing::span::Id, _: &tracing::span::Id) {}
+
+    fn event(&self, _: &tracing::Event<'_>) {
+        panic!("a subscriber panicked");
+    }
+
+    fn enter(&self, _: &tracing::span::Id) {}
+
+    fn exit(&self, _: &tracing::span::Id) {}
+}
+
+#[tokio::test(start_paused = true)]
+async fn c14_a_subscriber_that_panics_costs_no_lease() {
+    let store = Arc::new(Hostile::new(|op, key, nth| match (op, key, nth) {
+        (Op::Renew, "unlucky", 1) | (Op::Release, "unreleased", 1..) => Fate::Fail,
+        _ => Fate::Serve,
+    }));
+    let provider = provider(&store);
+    let _subscriber = tracing::subscriber::set_default(Panicking);
+    let unlucky = provider.acquire("unlucky").ttl(secs(9)).await.unwrap();
+    let other = provider.acquire("other").ttl(secs(9)).await.unwrap();
+    let lost = provider.acquire("lost").ttl(secs(9)).await.unwrap();
+    store.take_away("lost");
+    drop(provider.acquire("unreleased").ttl(secs(9)).await.unwrap());
+    assert_eq!(lost.lost().await, Loss::Gone);
+    sleep(secs(60)).await;
+    assert_eq!((unlucky.loss(), other.loss()), (None, None));
+    let books = provider.accounting();
+    assert_eq!((books.held, books.lost, books.abandoned), (2, 1, 1), "{books:?}");
+    drop((unlucky, other, lost));
+    provider.close().await.unwrap();
+}
+
+/// The engine wakes a task that awaits the loss of a lock, by code of the caller's executor.
+#[tokio::test(start_paused = true)]
+async fn c14_c23_a_waker_that_panics_costs_no_lease() {
+    struct Panicking;
+    impl Wake for Panicking {
+        fn wake(self: Arc<Self>) {
+            panic!("a waker that panics");
+        }
+    }
+    let store = Arc::new(Hostile::honest());
+    let provider = provider(&store);
+    let lost = provider.acquire("lost").ttl(secs(9)).await.unwrap();
+    let other = provider.acquire("other").ttl(secs(9)).await.unwrap();
+    let waker = Waker::from(Arc::new(Panicking));
+    let mut signal = std::pin::pin!(lost.lost());
+    assert!(signal.as_mut().poll(&mut Context::from_waker(&waker)).is_pending());
+    store.take_away("lost");
+    // Before the deadline, at which the runtime's timer would wake it.
+    sleep(secs(5)).await;
+    assert_eq!((lost.loss(), other.loss()), (Some(Loss::Gone), None));
+    let books = provider.accounting();
+    assert_eq!((books.held, books.lost), (1, 1), "{books:?}");
+    drop(other);
+    provider.close().await.unwrap();
+    assert!(provider.accounting().balances());
+}
+
+#[test]
+fn outside_a_runtime_calls_are_errors_and_no_panics() {
+    let store = Arc::new(Hostile::honest());
+    let provider = provider(&store);
+    let acquired = provider.acquire_with(LockKey::new("k").unwrap(), AcquireOptions::new()).now_or_never();
+    let closed = provider.close().now_or_never();
+    for error in [acquired.unwrap().map(drop).unwrap_err(), closed.unwrap().unwrap_err()] {
+        assert_eq!(error.kind(), ErrorKind::Unsupported);
+        assert!(error.to_string().contains("outside a tokio runtime"), "{error}");
+    }
+    assert_eq!(store.count(Op::TryAcquire), 0);
+    // Nothing has been closed.
+    one_thread().block_on(async {
+        assert!(provider.acquire("k").await.unwrap().release().await.unwrap().is_released());
+    });
 }
 
 #[test]

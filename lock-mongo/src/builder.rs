@@ -1,9 +1,12 @@
 //! Building a provider, without I/O.
 
-use std::sync::Arc;
+use std::num::NonZeroUsize;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use distlock_api::{ErrorKind, HandOff, Holder, LeaseOptions, LeaseProvider, LockError, QueueOptions, Result};
+use distlock_api::{
+    ErrorKind, FencingToken, HandOff, Holder, LeaseOptions, LeaseProvider, LockError, QueueOptions, Result,
+};
 use mongodb::Client;
 use mongodb::options::{
     CollectionOptions, DatabaseOptions, ReadConcern, ReadPreference, SelectionCriteria, WriteConcern,
@@ -31,11 +34,15 @@ pub(crate) struct Common {
     pub(crate) collection: String,
     pub(crate) request_timeout: Duration,
     pub(crate) retryable_writes: bool,
+    pub(crate) token_floor: Option<FencingToken>,
+    pub(crate) calls_at_once: Option<NonZeroUsize>,
     pub(crate) lease: LeaseOptions,
     pub(crate) holder: Holder,
     pub(crate) poll_interval: Option<(Duration, Duration)>,
     pub(crate) queue: Option<QueueOptions>,
     pub(crate) hand_off: Option<HandOff>,
+    /// Of the lock collection alone.
+    pub(crate) adopts_foreign: bool,
 }
 
 impl Common {
@@ -46,11 +53,14 @@ impl Common {
             collection: collection.to_owned(),
             request_timeout: DEFAULT_REQUEST_TIMEOUT,
             retryable_writes: true,
+            token_floor: None,
+            calls_at_once: None,
             lease: LeaseOptions::new(),
             holder: Holder::of_this_process(),
             poll_interval: None,
             queue: Some(QueueOptions::new()),
             hand_off: Some(HandOff::new()),
+            adopts_foreign: false,
         }
     }
 
@@ -61,6 +71,7 @@ impl Common {
         if self.request_timeout.is_zero() {
             return refuse("the request timeout must not be zero".into());
         }
+        let token_floor = self.token_floor.map_or(Ok(0), checked_floor)?;
         // Whatever the client's own defaults are (R17).
         let primary = || SelectionCriteria::ReadPreference(ReadPreference::Primary);
         let database = self.client.database_with_options(
@@ -84,11 +95,14 @@ impl Common {
             records,
             layout,
             absent,
+            adopts_foreign: self.adopts_foreign,
             topology: Topology::default(),
             indexes,
             request_timeout: self.request_timeout,
             retryable_writes: self.retryable_writes,
-            calls: crate::calls::Calls::default(),
+            token_floor,
+            calls_at_once: self.calls_at_once,
+            shared: OnceLock::new(),
             lately: crate::lately::Lately::default(),
         })
     }
@@ -123,6 +137,8 @@ impl std::fmt::Debug for Common {
             .field("collection", &self.collection)
             .field("request_timeout", &self.request_timeout)
             .field("retryable_writes", &self.retryable_writes)
+            .field("token_floor", &self.token_floor)
+            .field("calls_at_once", &self.calls_at_once)
             .field("lease", &self.lease)
             .field("queue", &self.queue)
             .field("hand_off", &self.hand_off)
@@ -157,6 +173,29 @@ macro_rules! common_setters {
         /// How long one request to MongoDB may take, the driver's choice of a server included. Defaults to 5 s. Each request also carries it to the server.
         pub fn request_timeout(mut self, limit: Duration) -> Self {
             self.common.request_timeout = limit;
+            self
+        }
+
+        /// How many calls may be in flight at once, for all providers of one client together: the
+        /// first of them that is used sets it. Other calls wait in lines: renewals go before
+        /// releases, and both before acquisitions, which fail with
+        /// [`ErrorKind::Overloaded`](distlock_api::ErrorKind::Overloaded) if their turn would come
+        /// too late.
+        ///
+        /// Defaults to the client's `maxPoolSize`, less one for the application and the open
+        /// streams of events, which use a quarter at most: usually 8 of the driver's default of 10.
+        /// A pool smaller than four is used for calls alone. More than the pool has only moves the
+        /// line into the driver, where renewals wait behind acquisitions.
+        pub fn calls_at_once(mut self, calls: std::num::NonZeroUsize) -> Self {
+            self.common.calls_at_once = Some(calls);
+            self
+        }
+
+        /// No token is below this one. For data that was restored, or moved to a deployment whose clock is
+        /// behind: see [the runbook](crate#after-a-restore). All providers of a collection set the same,
+        /// until the clock has passed it. Defaults to none.
+        pub fn token_floor(mut self, floor: distlock_api::FencingToken) -> Self {
+            self.common.token_floor = Some(floor);
             self
         }
 
@@ -234,6 +273,19 @@ impl MongoProviderBuilder {
         self
     }
 
+    /// Respects the locks of an earlier program in the same collection until they expire, and then
+    /// makes them records. Such a lock is a document with the key as `_id` and an `expiresAt` that is
+    /// a date; waiters ask until then. Its other fields are dropped when the key is first acquired.
+    ///
+    /// For a change of programs, not for both at once: stop the earlier one first, because it does not
+    /// know when our locks are free. Defaults to an error
+    /// ([`Corrupt`](distlock_api::ErrorKind::Corrupt)) for every document that is no lock record, and
+    /// to leaving it as it is.
+    pub fn adopt_foreign_locks(mut self) -> Self {
+        self.common.adopts_foreign = true;
+        self
+    }
+
     /// How long after its expiry a record is removed by the server, in whole seconds. Defaults to 1 h, which is also the shortest.
     ///
     /// The first to create the collection's TTL index decides; a provider that wants another time logs a warning and goes on.
@@ -273,6 +325,14 @@ impl MongoProviderBuilder {
         }
         let indexes = Indexes::new(Some(Duration::from_secs(self.purge_after.as_secs())), self.owner_index);
         self.common.store(Layout::new(""), Absent::Record, indexes)
+    }
+}
+
+/// A floor that leaves room for tokens above it.
+pub(crate) fn checked_floor(floor: FencingToken) -> Result<i64> {
+    match i64::try_from(floor.get()) {
+        Ok(floor) if floor <= i64::MAX / 2 => Ok(floor),
+        _ => refuse(format!("a token floor of {floor} leaves no room for tokens: the greatest is {}", i64::MAX / 2)),
     }
 }
 

@@ -1,67 +1,100 @@
-//! Calls of the driver, bounded without being cut off.
+//! Calls of the driver, bounded by the time of their request.
 //!
-//! A call that is dropped in flight costs the driver its connection, and leaves a dead waiter in the queue of the connection pool; enough of them, and live
-//! calls time out behind them for many seconds after a hung server is back. So each call is a task of its own: who waited for it goes when the time is up, and the call
-//! ends by itself, at the latest by the `maxTimeMS` that it carries.
+//! The driver has no timeout for an answer: a call whose reply was lost hangs as long as its
+//! connection, and keeps that connection, its session and its place among the calls in flight. Each
+//! operation therefore carries a `maxTimeMS` a little below its limit (R2). A server that has not
+//! answered by the limit is frozen, or the connection is half open; the call is cut off, and the
+//! driver closes the connection. What the call has done is unknown then (R17).
+//!
+//! No more calls are made at once than the pool has connections. A call that is cut off while it
+//! waits for a connection leaves a dead waiter in the driver's line, and the driver clears away one
+//! of them with each event of the pool: behind hundreds, live calls time out for many seconds.
 
 use std::future::Future;
-use std::sync::Arc;
 use std::time::Duration;
 
-use distlock_api::{ErrorKind, LockError, Result};
-use tokio::sync::Semaphore;
+use distlock_api::Result;
+use mongodb::bson::{Bson, Document, doc};
+use serde::Deserialize;
 use tokio::time::{Instant, timeout};
 
-use crate::error::{Effect, translate, unanswered};
+use crate::error::{Effect, Refusal, refused, translate, unanswered};
+use crate::store::MongoStore;
 
-/// How many calls of one store may be under way, those included that nobody waits for any more.
-const AT_ONCE: usize = 1024;
-
-/// The calls of one store.
-#[derive(Clone, Debug)]
-pub(crate) struct Calls(Arc<Semaphore>);
-
-impl Default for Calls {
-    fn default() -> Self {
-        Self(Arc::new(Semaphore::new(AT_ONCE)))
-    }
+/// An update of many documents.
+pub(crate) struct UpdateMany {
+    pub(crate) filter: Document,
+    /// A pipeline, or a document of operators.
+    pub(crate) change: Bson,
+    pub(crate) array_filters: Vec<Document>,
+    pub(crate) hint: Option<Document>,
 }
 
-impl Calls {
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Updated {
+    /// How many documents matched.
+    n: i64,
+    #[serde(default)]
+    write_errors: Vec<Refusal>,
+    write_concern_error: Option<Refusal>,
+}
+
+impl MongoStore {
     /// Waits for a call no longer than the budget allows. The inner result is the driver's.
-    pub(crate) async fn attempt<T: Send + 'static>(
+    pub(crate) async fn attempt<T>(
         &self,
         budget: Budget,
         effect: Effect,
-        call: impl Future<Output = mongodb::error::Result<T>> + Send + 'static,
+        call: impl Future<Output = mongodb::error::Result<T>>,
     ) -> Result<mongodb::error::Result<T>> {
-        let unsent = |_| unanswered(budget.limit, Effect::None);
-        let Ok(permit) = timeout(budget.left(), self.0.clone().acquire_owned()).await.map_err(unsent)? else {
-            return Err(LockError::new(ErrorKind::Other, "the calls of a store are never closed"));
-        };
-        let task = tokio::spawn(async move {
-            let result = call.await;
-            drop(permit);
-            result
-        });
-        match timeout(budget.left(), task).await {
-            Ok(Ok(result)) => Ok(result),
-            Ok(Err(ended)) => {
-                let error = LockError::new(ErrorKind::Other, "a call of MongoDB ended with its runtime, or panicked");
-                Err(error.outcome_unknown().with_source(ended))
-            }
-            Err(_) => Err(unanswered(budget.limit, effect)),
+        // Without an engine there are no lanes that keep calls out of the driver's own line.
+        let shared = self.shared_within(budget).await?;
+        let connection = timeout(budget.left(), shared.connections.acquire()).await;
+        let _connection = connection.map_err(|_| unanswered(budget.limit, Effect::None))?;
+        // With the last twentieth of its time a call would be cut off before its answer, and leave
+        // a dead waiter: many calls of one instant reach their limit together.
+        if budget.left() < budget.limit / 20 {
+            return Err(unanswered(budget.limit, Effect::None));
         }
+        timeout(budget.left(), call).await.map_err(|_| unanswered(budget.limit, effect))
     }
 
     /// The same, with the driver's error translated.
-    pub(crate) async fn run<T: Send + 'static>(
+    pub(crate) async fn run<T>(
         &self,
         budget: Budget,
         effect: Effect,
-        call: impl Future<Output = mongodb::error::Result<T>> + Send + 'static,
+        call: impl Future<Output = mongodb::error::Result<T>>,
     ) -> Result<T> {
         self.attempt(budget, effect, call).await?.map_err(|error| translate(&error, effect))
+    }
+
+    /// Updates many documents by one command, and returns how many matched. By hand, because the
+    /// driver's `update_many` has no `maxTimeMS` (R2); like that, it is not retried.
+    pub(crate) async fn update_many(&self, update: UpdateMany, budget: Budget) -> Result<u64> {
+        let UpdateMany { filter, change, array_filters, hint } = update;
+        let mut statement = doc! { "q": filter, "u": change, "multi": true };
+        if let Some(hint) = hint {
+            statement.insert("hint", hint);
+        }
+        if !array_filters.is_empty() {
+            statement.insert("arrayFilters", array_filters);
+        }
+        let command = doc! {
+            "update": self.records.name(),
+            "updates": [statement],
+            "writeConcern": { "w": "majority" },
+            "maxTimeMS": budget.max_time_ms(),
+        };
+        let call = async { self.database.run_command(command).await };
+        let reply = self.run(budget, Effect::Write, call).await?;
+        let updated: Updated = mongodb::bson::from_document(reply).map_err(crate::error::unreadable)?;
+        // A write error comes first: it says that not even the primary has done everything.
+        match updated.write_errors.first().or(updated.write_concern_error.as_ref()) {
+            Some(refusal) => Err(refused(refusal, updated.write_errors.is_empty())),
+            None => Ok(u64::try_from(updated.n).unwrap_or(0)),
+        }
     }
 }
 
@@ -77,6 +110,10 @@ impl Budget {
         Self { limit, since: Instant::now() }
     }
 
+    pub(crate) fn limit(&self) -> Duration {
+        self.limit
+    }
+
     pub(crate) fn left(&self) -> Duration {
         self.limit.saturating_sub(self.since.elapsed())
     }
@@ -84,5 +121,9 @@ impl Budget {
     /// For `maxTimeMS`: a little less than what is left, so that the server's answer comes before we stop listening, and never zero, which is no bound.
     pub(crate) fn on_server(&self) -> Duration {
         (self.left() * 9 / 10).max(Duration::from_millis(1))
+    }
+
+    pub(crate) fn max_time_ms(&self) -> i64 {
+        i64::try_from(self.on_server().as_millis()).unwrap_or(i64::MAX)
     }
 }

@@ -25,7 +25,7 @@ pub use all::LockAllDocuments;
 pub use builder::DocumentLocksBuilder;
 pub use change::Change;
 pub use guard::DocumentGuard;
-pub use refusal::{CommitError, Rejected};
+pub use refusal::{CommitError, NotCommitted};
 
 /// Locks that live in your own documents: locking one brings it along, and committing changes it and unlocks it in one atomic step. Clones share everything.
 ///

@@ -3,7 +3,8 @@
 use std::fmt;
 
 use distlock_api::{Disposition, ErrorKind, LockError, Phase};
-use mongodb::error::{Error, ErrorKind as DriverKind, NO_WRITES_PERFORMED, WriteFailure};
+use mongodb::error::{CommandError, Error, ErrorKind as DriverKind, NO_WRITES_PERFORMED, WriteFailure};
+use serde::Deserialize;
 
 /// What the failed operation may have changed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -33,15 +34,19 @@ pub(crate) fn translate(error: &Error, effect: Effect) -> LockError {
         (Disposition::OutcomeUnknown, Effect::None) => Disposition::Retryable,
         (disposition, _) => disposition,
     };
-    let locked = match verdict.kind {
-        ErrorKind::Timeout => LockError::timeout(Phase::Request, verdict.message),
-        kind => LockError::new(kind, verdict.message),
-    };
-    let locked = locked.with_disposition(disposition).with_source(Cause(verdict.cause));
+    let locked = Verdict { disposition, ..verdict }.into_error();
     match &*error.kind {
         DriverKind::ServerSelection { .. } | DriverKind::DnsResolve { .. } => locked.with_phase(Phase::Connect),
         _ => locked,
     }
+}
+
+/// A document in the lock collection that is none of ours (R22).
+pub(crate) fn not_a_record() -> LockError {
+    let message = "the document with this `_id` is no lock record: `fencingToken` is missing or no long. It is left as \
+                   it is. Name a collection of its own for the locks (`MongoProviderBuilder::collection`); if it is \
+                   a lock of an earlier program, see `MongoProviderBuilder::adopt_foreign_locks`";
+    LockError::new(ErrorKind::Corrupt, message)
 }
 
 /// The client's own limit ran out while an operation was under way.
@@ -59,6 +64,33 @@ pub(crate) fn unmarked() -> LockError {
     LockError::new(ErrorKind::Unavailable, message).outcome_unknown()
 }
 
+/// An answer that is not what the server's documentation says.
+pub(crate) fn unreadable(error: mongodb::bson::de::Error) -> LockError {
+    LockError::new(ErrorKind::Corrupt, "MongoDB's answer cannot be read").outcome_unknown().with_source(error)
+}
+
+/// What the reply to a command says of a write that was not done, or not acknowledged.
+#[derive(Debug, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct Refusal {
+    code: i32,
+    #[serde(default)]
+    code_name: String,
+    #[serde(default)]
+    errmsg: String,
+}
+
+/// The error for it. If the primary has done the write, whether it lasts is open.
+pub(crate) fn refused(refusal: &Refusal, is_done: bool) -> LockError {
+    let Refusal { code, code_name, errmsg } = refusal;
+    let verdict = if is_done {
+        Verdict::of_write_concern(*code, code_name, errmsg)
+    } else {
+        Verdict::of_code(*code, code_name, errmsg)
+    };
+    verdict.into_error()
+}
+
 /// Whether an upsert lost a race for a fresh record.
 pub(crate) fn is_lost_race(error: &Error) -> bool {
     let DriverKind::Command(command) = &*error.kind else { return false };
@@ -73,7 +105,9 @@ pub(crate) fn is_lost_race(error: &Error) -> bool {
 
 /// Whether the server refused a pipeline that was made to fail with these words.
 pub(crate) fn says(error: &Error, words: &str) -> bool {
-    matches!(&*error.kind, DriverKind::Command(command) if command.message.contains(words))
+    // A refusal for a missing privilege quotes the whole command, the words included.
+    let is_said = |command: &CommandError| command.code != UNAUTHORIZED && command.message.contains(words);
+    matches!(&*error.kind, DriverKind::Command(command) if is_said(command))
 }
 
 /// The code and meaning of a server's refusal of a change that an application made: a validator, a unique index, a value that the change could not be calculated
@@ -97,10 +131,41 @@ pub(crate) fn rejection(error: &Error) -> Option<(i32, LockError)> {
     Some((refused.code, LockError::new(ErrorKind::Rejected, message).with_source(cause)))
 }
 
+/// The code of a command that the server refused.
+pub(crate) fn command_code(error: &Error) -> Option<i32> {
+    match &*error.kind {
+        DriverKind::Command(refused) => Some(refused.code),
+        _ => None,
+    }
+}
+
+/// The error for a privilege that a probe has found missing.
+pub(crate) fn lacks(privilege: &str, namespace: &str, error: &Error) -> LockError {
+    let refused = translate(error, Effect::None);
+    if refused.kind() != ErrorKind::PermissionDenied || is_unauthenticated(error) {
+        return refused;
+    }
+    let message = format!("the MongoDB user lacks the privilege {privilege} on the collection {namespace}");
+    LockError::new(ErrorKind::PermissionDenied, message).with_source(refused)
+}
+
+fn is_unauthenticated(error: &Error) -> bool {
+    matches!(&*error.kind, DriverKind::Command(refused) if refused.message.contains(UNAUTHENTICATED))
+}
+
 /// Whether an index exists already, with other options or under another name.
 pub(crate) fn is_index_conflict(error: &Error) -> bool {
     matches!(&*error.kind, DriverKind::Command(command) if matches!(command.code, 85 | 86))
 }
+
+/// The server's code for a missing privilege.
+pub(crate) const UNAUTHORIZED: i32 = 13;
+/// The server's code for a collection that does not exist.
+pub(crate) const NAMESPACE_NOT_FOUND: i32 = 26;
+/// The server's code for a condition that an upsert cannot have.
+pub(crate) const NOT_IN_AN_UPSERT: i32 = 224;
+/// What the server says to a client that has not logged in, with the code of a missing privilege.
+const UNAUTHENTICATED: &str = "requires authentication";
 
 struct Verdict {
     kind: ErrorKind,
@@ -144,12 +209,24 @@ impl Verdict {
             }
             // It was applied by the primary; whether it lasts is open.
             DriverKind::Write(WriteFailure::WriteConcernError(failed)) => {
-                let kind = if matches!(failed.code, 50 | 64) { ErrorKind::Timeout } else { ErrorKind::Unavailable };
-                let cause = named(failed.code, &failed.code_name, &failed.message);
-                Self { kind, disposition: OutcomeUnknown, message: "no majority acknowledged the write", cause }
+                Self::of_write_concern(failed.code, &failed.code_name, &failed.message)
             }
             _ => verdict(ErrorKind::Other, OutcomeUnknown, "MongoDB failed"),
         }
+    }
+
+    fn into_error(self) -> LockError {
+        let error = match self.kind {
+            ErrorKind::Timeout => LockError::timeout(Phase::Request, self.message),
+            kind => LockError::new(kind, self.message),
+        };
+        error.with_disposition(self.disposition).with_source(Cause(self.cause))
+    }
+
+    fn of_write_concern(code: i32, name: &str, message: &str) -> Self {
+        let kind = if matches!(code, 50 | 64) { ErrorKind::Timeout } else { ErrorKind::Unavailable };
+        let (disposition, cause) = (Disposition::OutcomeUnknown, named(code, name, message));
+        Self { kind, disposition, message: "no majority acknowledged the write", cause }
     }
 
     /// What a server means by an error code. One that stands in no group says nothing about what was done.
@@ -157,8 +234,12 @@ impl Verdict {
         use Disposition::{OutcomeUnknown, Permanent, Retryable};
 
         let (kind, disposition, summary) = match code {
+            UNAUTHORIZED if message.contains(UNAUTHENTICATED) => {
+                let summary = "MongoDB requires authentication, and the connection string names no user";
+                (ErrorKind::PermissionDenied, Permanent, summary)
+            }
             // The text of these quotes the command, with keys and owners.
-            13 => {
+            UNAUTHORIZED => {
                 let summary = "the MongoDB user may not do what locks need on this collection";
                 return Self {
                     kind: ErrorKind::PermissionDenied,
@@ -178,7 +259,7 @@ impl Verdict {
                 (ErrorKind::Unsupported, Permanent, "this MongoDB deployment cannot do what was asked")
             }
             14 | 15 | 241 | 16554 => (ErrorKind::Corrupt, Permanent, "a lock record is not what the protocol allows"),
-            2 | 9 | 26 | 59 | 66 | 72 | 73 | 115 | 121 | 166 | 303 | 323 | 10334 | 11000 | 17280 => {
+            2 | 9 | 26 | 59 | 66 | 67 | 72 | 73 | 115 | 121 | 166 | 303 | 323 | 10334 | 11000 | 13297 | 17280 => {
                 (ErrorKind::Other, Permanent, "MongoDB refused the operation")
             }
             _ => (ErrorKind::Other, OutcomeUnknown, "MongoDB failed"),
@@ -201,6 +282,8 @@ fn named(code: i32, name: &str, message: &str) -> String {
 
 #[cfg(test)]
 mod tests {
+    use mongodb::bson::doc;
+
     use super::*;
 
     #[test]
@@ -215,6 +298,17 @@ mod tests {
         let verdict = Verdict::of_code(13, "Unauthorized", "not authorized to execute { owner: \"secret\" }");
         assert!(!verdict.cause.contains("secret"));
         assert_eq!(verdict.kind, ErrorKind::PermissionDenied);
+    }
+
+    #[test]
+    fn a_missing_privilege_is_not_what_its_quoted_command_says() {
+        let answer = |code: i32| {
+            let reply = doc! { "code": code, "errmsg": "not authorized to execute { $concat: [ \"not a lock\" ] }" };
+            Error::from(DriverKind::Command(mongodb::bson::from_document::<CommandError>(reply).unwrap()))
+        };
+        assert!(says(&answer(241), "not a lock"));
+        assert!(!says(&answer(13), "not a lock"));
+        assert_eq!(translate(&answer(13), Effect::Write).kind(), ErrorKind::PermissionDenied);
     }
 
     #[test]

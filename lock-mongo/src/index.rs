@@ -1,69 +1,91 @@
 //! The indexes: one that removes records which nobody uses any more, one that finds an owner's.
 
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
+use std::sync::{Mutex, MutexGuard};
+use std::time::{Duration, Instant};
 
 use distlock_api::{ErrorKind, LockError, Result};
+use futures_util::TryStreamExt;
 use mongodb::bson::Document;
 use mongodb::options::IndexOptions;
 use mongodb::{Collection, IndexModel};
 use tokio::time::timeout;
 
-use crate::error::{Effect, is_index_conflict, translate, unanswered};
+use crate::error::{Effect, is_index_conflict, lacks, translate, unanswered};
 use crate::lease::Layout;
 
 const PURGE: &str = "distlock_purge";
 const OWNER: &str = "distlock_owner";
 /// An index over a big collection takes its time, and nobody waits for it.
 const LIMIT: Duration = Duration::from_secs(60);
+/// Records are purged an hour after their expiry at the earliest, so nothing is missed meanwhile.
+const AGAIN: Duration = Duration::from_secs(60);
 
-/// Makes sure, once per process and collection, that the indexes are there.
+/// Makes sure that the indexes are there.
 #[derive(Debug)]
 pub(crate) struct Indexes {
     /// None in collections of others: nothing of theirs is ever removed.
     purge_after: Option<Duration>,
     by_owner: bool,
-    asked: AtomicBool,
+    asked: Mutex<Option<Instant>>,
 }
 
 impl Indexes {
     pub(crate) fn new(purge_after: Option<Duration>, by_owner: bool) -> Self {
-        Self { purge_after, by_owner, asked: AtomicBool::new(false) }
+        Self { purge_after, by_owner, asked: Mutex::new(None) }
     }
 
-    /// Creates them in the background, after an operation that succeeded. The one task of this crate: nobody waits for it, and it ends by itself.
+    /// Creates them in the background, after an operation that succeeded, if the last time is
+    /// [`AGAIN`] ago: they go with a collection that is dropped. The one task of this crate: no
+    /// operation waits for it, and it ends by itself.
     pub(crate) fn ensure(&self, records: &Collection<Document>, layout: &Layout) {
-        if self.asked.load(Ordering::Relaxed) || self.asked.swap(true, Ordering::Relaxed) {
+        if self.purge_after.is_none() && !self.by_owner || !self.are_due(Instant::now()) {
             return;
         }
         let (purge, owner) = (self.purge(layout), self.owner(layout));
         let records = records.clone();
         tokio::spawn(async move {
-            if let Some(purge) = purge
-                && let Err(error) = create(&records, purge, LIMIT).await
-            {
-                let collection = records.namespace();
-                tracing::warn!(%error, source = ?std::error::Error::source(&error), %collection, "records of locks are not purged: no TTL index");
-            }
-            create_for_owners(&records, owner, LIMIT).await;
+            // It logs what goes wrong.
+            let _ = create_all(&records, purge, owner, LIMIT).await;
         });
     }
 
-    /// Creates them now. Only the one that purges is worth an error.
+    /// Creates them now.
+    ///
+    /// # Errors
+    /// When there can be no index that purges. One that exists with other options is left as it is,
+    /// and a warning is logged.
     pub(crate) async fn create(&self, records: &Collection<Document>, layout: &Layout, limit: Duration) -> Result<()> {
-        let purge = match self.purge(layout) {
-            Some(purge) => create(records, purge, limit).await,
-            None => Ok(()),
-        };
-        create_for_owners(records, self.owner(layout), limit).await;
-        purge?;
-        self.asked.store(true, Ordering::Relaxed);
+        create_all(records, self.purge(layout), self.owner(layout), limit).await?;
+        *self.asked() = Some(Instant::now());
         Ok(())
     }
 
+    /// The collection may be another one now.
+    pub(crate) fn forget(&self) {
+        *self.asked() = None;
+    }
+
+    fn are_due(&self, now: Instant) -> bool {
+        let mut asked = self.asked();
+        let are_due = asked.is_none_or(|asked| now.saturating_duration_since(asked) >= AGAIN);
+        if are_due {
+            *asked = Some(now);
+        }
+        are_due
+    }
+
+    fn asked(&self) -> MutexGuard<'_, Option<Instant>> {
+        self.asked.lock().expect("no code in here panics")
+    }
+
     fn purge(&self, layout: &Layout) -> Option<IndexModel> {
-        let options = IndexOptions::builder().name(PURGE.to_owned()).expire_after(self.purge_after?).build();
-        Some(IndexModel::builder().keys(layout.purge_index()).options(options).build())
+        let (keys, of_records) = layout.purge_index();
+        let options = IndexOptions::builder()
+            .name(PURGE.to_owned())
+            .expire_after(self.purge_after?)
+            .partial_filter_expression(of_records)
+            .build();
+        Some(IndexModel::builder().keys(keys).options(options).build())
     }
 
     fn owner(&self, layout: &Layout) -> Option<IndexModel> {
@@ -73,23 +95,94 @@ impl Indexes {
     }
 }
 
-/// Without it the locks of an owner are found all the same, only slower.
-async fn create_for_owners(records: &Collection<Document>, model: Option<IndexModel>, limit: Duration) {
-    let Some(model) = model else { return };
-    if let Err(error) = create(records, model, limit).await {
-        let collection = records.namespace();
-        tracing::warn!(%error, source = ?std::error::Error::source(&error), %collection, "no index of the owners of locks");
+async fn create_all(
+    records: &Collection<Document>,
+    purge: Option<IndexModel>,
+    owner: Option<IndexModel>,
+    limit: Duration,
+) -> Result<()> {
+    let purges = purge.is_some();
+    let warn = |error: &LockError, what: &str| {
+        let (collection, source) = (records.namespace(), std::error::Error::source(error));
+        tracing::warn!(%error, ?source, %collection, "{what}");
+    };
+    let purged = match purge {
+        Some(purge) => create(records, purge, limit).await,
+        None => Ok(()),
+    };
+    // Without it the locks of an owner are found all the same, only slower.
+    if let Some(owner) = owner
+        && let Err(Failure::Conflict(error) | Failure::Other(error)) = create(records, owner, limit).await
+    {
+        warn(&error, "no index of the owners of locks");
+    }
+    match purged {
+        Ok(()) => {}
+        Err(Failure::Conflict(error)) => warn(&error, "the TTL index is not the one that was to be made"),
+        Err(Failure::Other(error)) => {
+            warn(&error, "records of locks are not purged: no TTL index");
+            return Err(error);
+        }
+    }
+    if purges {
+        warn_of_others(records, limit).await;
+    }
+    Ok(())
+}
+
+enum Failure {
+    /// There is one with other options.
+    Conflict(LockError),
+    Other(LockError),
+}
+
+async fn create(records: &Collection<Document>, model: IndexModel, limit: Duration) -> Result<(), Failure> {
+    match timeout(limit, records.create_index(model).max_time(limit)).await {
+        Err(_) => Err(Failure::Other(unanswered(limit, Effect::None))),
+        Ok(Ok(_)) => Ok(()),
+        Ok(Err(error)) if is_index_conflict(&error) => {
+            let message = "an index for this exists with other options, and stays: set the same purge time everywhere, \
+                           or drop it, and it is made again. One that an earlier version made without a partial \
+                           filter also removes documents that are no lock records";
+            let source = translate(&error, Effect::None);
+            Err(Failure::Conflict(LockError::new(ErrorKind::Other, message).with_source(source)))
+        }
+        Ok(Err(error)) => Err(Failure::Other(lacks("createIndex", &records.namespace().to_string(), &error))),
     }
 }
 
-async fn create(records: &Collection<Document>, model: IndexModel, limit: Duration) -> Result<()> {
-    match timeout(limit, records.create_index(model).max_time(limit)).await {
-        Err(_) => Err(unanswered(limit, Effect::None)),
-        Ok(Ok(_)) => Ok(()),
-        Ok(Err(error)) if is_index_conflict(&error) => {
-            let message = "an index for this exists with other options: drop it, or set the same purge time everywhere";
-            Err(LockError::new(ErrorKind::Other, message).with_source(translate(&error, Effect::None)))
+/// An application's own TTL index may remove records while their tokens must be remembered (R6).
+async fn warn_of_others(records: &Collection<Document>, limit: Duration) {
+    let list = async { records.list_indexes().max_time(limit).await?.try_collect::<Vec<IndexModel>>().await };
+    // Without the privilege there is no warning: the locks work all the same.
+    let Ok(Ok(indexes)) = timeout(limit, list).await else { return };
+    for index in indexes {
+        let Some(IndexOptions { name: Some(name), expire_after: Some(after), .. }) = index.options else { continue };
+        if name != PURGE {
+            let collection = records.namespace();
+            tracing::warn!(
+                %collection,
+                index = name,
+                ?after,
+                "another TTL index may remove lock records: tokens may go back (R6), and held locks be lost"
+            );
         }
-        Ok(Err(error)) => Err(translate(&error, Effect::None)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn they_are_made_once_again_after_a_while_or_a_drop() {
+        let indexes = Indexes::new(None, true);
+        let start = Instant::now();
+        assert!(indexes.are_due(start));
+        assert!(!indexes.are_due(start + AGAIN / 2));
+        assert!(indexes.are_due(start + AGAIN));
+        assert!(!indexes.are_due(start + AGAIN));
+        indexes.forget();
+        assert!(indexes.are_due(start + AGAIN));
     }
 }

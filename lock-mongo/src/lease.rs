@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use distlock_api::store::AcquisitionId;
 use distlock_api::{Holder, LockError, LockKey, Result};
-use mongodb::bson::{Bson, Document, doc};
+use mongodb::bson::{Bson, DateTime, Document, doc};
 
 use crate::ids::{KeyMap, TextIds};
 
@@ -22,6 +22,7 @@ mod answer;
 mod change;
 mod document;
 mod events;
+mod foreign;
 mod hints;
 mod queue;
 mod release;
@@ -37,7 +38,8 @@ pub(crate) use answer::{
 pub(crate) use change::{Edit, Form, NO_SUB_DOCUMENT};
 pub(crate) use document::NOT_A_LOCK;
 pub(crate) use events::Watcher;
-pub(crate) use hints::{Hints, Told};
+pub(crate) use foreign::Found;
+pub(crate) use hints::{Hints, Subject, Told};
 pub(crate) use queue::{Seat, seats_by_key};
 pub(crate) use renew::Extension;
 pub(crate) use write::WriteId;
@@ -109,11 +111,29 @@ pub(crate) struct Layout {
 
 /// What makes tokens outlive their record (R5).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Clock {
-    /// The logical clock of a replica set: seconds × 2³⁰ + number within the second.
+pub(crate) struct Clock {
+    pub(crate) source: Source,
+    /// What all tokens are greater than, or equal to; zero for nothing.
+    pub(crate) floor: i64,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Source {
+    /// The logical clock of a replica set: seconds since [`EPOCH`] × 2²¹ + number within the second.
     ClusterTime,
-    /// A standalone has none. The server's clock in the same magnitude: seconds × 2³⁰ + milliseconds × 2²⁰.
+    /// A standalone has none. The server's clock in the same magnitude: seconds × 2²¹ + milliseconds × 2¹¹.
     WallTime,
+}
+
+/// The beginning of 2025, in seconds of Unix time. Counted from there, in seconds of 2²¹ tokens, tokens
+/// stay below 2⁵³ until the year 2161: readers that make doubles of them can tell them apart.
+const EPOCH: i64 = 1_735_689_600;
+/// Tokens of a second. A second of the logical clock has fewer writes than that.
+const SECOND: i64 = 1 << 21;
+
+/// When the clock reaches a token: until then the record must stay, or a later token could be less (R6).
+fn time_of(token: i64) -> DateTime {
+    DateTime::from_millis((token / SECOND).saturating_add(EPOCH).saturating_mul(1000))
 }
 
 /// The index of the documents' identities, as a hint: the planner would also consider the one on the expiry, which every live lease matches.
@@ -166,12 +186,14 @@ impl Layout {
         self.if_record(doc! { ID: { "$in": ids.into_iter().collect::<Vec<_>>() } })
     }
 
-    /// In a document of others' a field of the same name may be something else, and stays that.
+    /// What is no record stays what it is (R22): an application's document in the lock
+    /// collection, or another field of the same name in a document.
     fn if_record(&self, mut filter: Document) -> Document {
         if let Some(whole) = self.whole() {
             filter.insert(whole, doc! { "$not": { "$type": "array" } });
-            filter.insert(self.path(TOKEN), doc! { "$type": "long", "$not": { "$type": "array" } });
         }
+        // `$type` looks into arrays.
+        filter.insert(self.path(TOKEN), doc! { "$type": "long", "$not": { "$type": "array" } });
         filter
     }
 
@@ -204,9 +226,22 @@ impl Layout {
         projection
     }
 
-    /// The keys of the TTL index that removes records that nobody has used for a while (R6).
-    pub(crate) fn purge_index(&self) -> Document {
-        doc! { self.path(EXPIRES_AT): 1 }
+    /// The same of a document that may be no record.
+    pub(crate) fn listed_state(&self) -> Document {
+        let mut state = self.state();
+        if !self.is_within() {
+            let found = doc! { "$type": self.value(TOKEN) };
+            let token = doc! { "$cond": [{ "$eq": [found.clone(), "long"] }, self.value(TOKEN), found] };
+            state.get_document_mut(ANSWER).expect("see `answer`").insert("token", token);
+        }
+        state.insert(ID, 1);
+        state
+    }
+
+    /// The keys of the TTL index that removes records that have not been used for a while (R6), and
+    /// which documents are in it: records (R22).
+    pub(crate) fn purge_index(&self) -> (Document, Document) {
+        (doc! { self.path(EXPIRES_AT): 1 }, doc! { self.path(TOKEN): { "$type": "long" } })
     }
 
     /// Held, and not expired.
@@ -241,6 +276,13 @@ impl Layout {
     fn remaining(&self) -> Document {
         let lease = doc! { "$cond": [self.is_held(), self.value(EXPIRES_AT), Bson::Null] };
         doc! { "$subtract": [{ "$max": [lease, self.value(CLOSED_UNTIL), "$$NOW"] }, "$$NOW"] }
+    }
+
+    /// The first token of the present block, or the last one used of a lease that was released: every
+    /// later grant has a greater one, every earlier one a smaller one (R18).
+    fn first_of_block(&self) -> Document {
+        let length = doc! { "$cond": [{ "$isNumber": self.value(TOKENS) }, self.value(TOKENS), 1] };
+        doc! { "$toLong": { "$subtract": [{ "$add": [self.value(TOKEN), 1_i64] }, length] } }
     }
 
     /// When a free lease became free, null if nobody knows. The end of a hold is later than the expiry, or there is none.
@@ -279,17 +321,17 @@ impl Layout {
 
 impl Clock {
     fn reading(self) -> Document {
-        const SECOND: i64 = 1 << 30;
-        const MILLISECOND: i64 = 1 << 20;
-        match self {
-            Self::ClusterTime => doc! { "$add": [
-                { "$multiply": [{ "$tsSecond": "$$CLUSTER_TIME" }, SECOND] },
+        const MILLISECOND: i64 = 1 << 11;
+        match self.source {
+            Source::ClusterTime => doc! { "$add": [
+                { "$multiply": [{ "$subtract": [{ "$tsSecond": "$$CLUSTER_TIME" }, EPOCH] }, SECOND] },
                 { "$tsIncrement": "$$CLUSTER_TIME" },
             ] },
-            Self::WallTime => {
+            Source::WallTime => {
                 let millis = doc! { "$toLong": "$$NOW" };
+                let whole_seconds = doc! { "$toLong": { "$floor": { "$divide": [millis.clone(), 1000] } } };
                 doc! { "$add": [
-                    { "$multiply": [{ "$toLong": { "$floor": { "$divide": [millis.clone(), 1000] } } }, SECOND] },
+                    { "$multiply": [{ "$subtract": [whole_seconds, EPOCH] }, SECOND] },
                     { "$multiply": [{ "$mod": [millis, 1000] }, MILLISECOND] },
                 ] }
             }
@@ -314,8 +356,11 @@ fn later_by(duration: Duration) -> Bson {
 }
 
 /// The next token of a record, the first one of a new block (R5).
-fn first_token(last: &str, clock: Clock) -> Document {
-    doc! { "$max": [{ "$add": [{ "$ifNull": [last, 0_i64] }, 1_i64] }, clock.reading()] }
+fn first_token(last: impl Into<Bson>, clock: Clock) -> Document {
+    let next = doc! { "$add": [{ "$ifNull": [last.into(), 0_i64] }, 1_i64] };
+    let mut all: Vec<Bson> = vec![next.into(), clock.reading().into()];
+    all.extend(Some(clock.floor.into()).filter(|_| clock.floor > 0));
+    doc! { "$max": all }
 }
 
 /// The last token of the block. Beyond the last one there is an error, and nothing is written; without the conversion there would be a floating-point number.

@@ -40,30 +40,76 @@
 //! | standalone | works. Fencing tokens come from the server's wall clock instead of the logical one. An acquisition that was cancelled or timed out, and reaches the server after its own withdrawal, can leave a lease that nobody owns until its ttl ends |
 //! | sharded | expected to work with the collection unsharded or sharded by `_id`; not tested. `$$NOW` and `$$CLUSTER_TIME` come from the router there, so the skew of the routers' clocks belongs into the safety margin |
 //!
-//! **Privileges** on the lock collection: `find`, `insert`, `update`, `createIndex` and `changeStream`; without `createIndex` records are never removed, and a warning is logged; without
-//! `changeStream` waiters poll, and operators cannot [watch](distlock_api::LockAdmin::watch).
+//! **Privileges** on the lock collection: `find`, `insert` and `update`; [`connect`](MongoProvider::connect)
+//! names the one that is missing. Without `createIndex` records are never removed, and a warning is
+//! logged; without `changeStream` waiters poll, and operators cannot
+//! [watch](distlock_api::LockAdmin::watch); without `listIndexes` a collation of the collection and TTL
+//! indexes of others are not noticed.
 //!
-//! **One connection** of the client's pool is taken by the change stream as long as the provider listens: the driver's pools have ten unless told otherwise.
+//! **The client's pool**: all providers of a client together make no more calls at once than its
+//! pool has connections, less one for the application and those of change streams
+//! ([`calls_at_once`](MongoProviderBuilder::calls_at_once)): eight of the driver's default of ten,
+//! and one of them is for renewals alone. Other calls wait in line: renewals go first, acquisitions
+//! last, and these fail with [`Overloaded`](distlock_api::ErrorKind::Overloaded) if their turn
+//! would come too late.
+//!
+//! **One connection** of the client's pool is taken by the change stream, as long as any provider
+//! of the client listens on the database: they share it, and the driver's pools have ten
+//! connections by default. For that the user needs `find` and `changeStream` on the whole database.
+//! With the privilege for single collections, each collection takes a stream and a connection: at
+//! most a quarter of the pool, and never more than four. The other providers' waiters poll, and so
+//! do all waiters of a client whose `maxPoolSize` is below four.
 //!
 //! **The client's defaults play no part**: locks are written with `w: "majority"` and read from the primary, whatever the connection string says. Retryable
 //! writes must be on, which is the driver's default; else say [`without_retryable_writes`](MongoProviderBuilder::without_retryable_writes).
-//! The collection must have no default collation other than `simple`: keys that a collation calls equal would be one lock.
+//! A collection with a default collation other than `simple` is refused (C20): keys that a collation
+//! calls equal would be one lock.
 //!
 //! **A session for each held lock**: [`Client::shutdown`](mongodb::Client::shutdown) waits for all sessions, so close the provider first.
 //!
 //! # Whose clock
-//! Only the server's (contract clause C2): `$$NOW` inside the one command that decides. The client measures durations with its monotonic clock. What must hold (rule R4): steps of the
-//! server's clock, and the skew between members that succeed each other as primary, stay below the [safety margin](distlock_api::LeaseOptions::safety_margin), a
-//! tenth of the ttl by default. Keep NTP running on the servers.
+//! Only the server's (contract clause C2): `$$NOW` inside the one command that decides. The client
+//! measures durations with its monotonic clock. What must hold (rule R4): steps of the server's
+//! clock, and the skew between members that succeed each other as primary, stay below the [safety
+//! margin](distlock_api::LeaseOptions::safety_margin), by default a tenth of the ttl, and 1 s at
+//! most. Keep NTP running on the members.
+//!
+//! Beyond the margin, exclusion suffers for as long as the clocks differ by more:
+//!
+//! | what a member's clock does | what happens | what to do |
+//! |---|---|---|
+//! | a new primary's clock is ahead of the old one's | a lease ends early, by the difference less the margin: two holders overlap for that time. The [fence](Fence) keeps the first one out | a greater margin, or NTP that works |
+//! | a step forward by an hour | all leases and minimum holds end at once; their holders notice at the next renewal | as above |
+//! | a step back by an hour | the key of a holder that dies stays closed for an hour, as do minimum holds. Live holders renew and release as usual | [`force_release`](distlock_api::LockAdmin::force_release) of the keys in question |
 //!
 //! # Tokens
-//! `max(last token + 1, clock)`. The first half makes them strictly increasing, the second carries them over the removal of a record (rule R5). The clock is the replica set's
-//! logical one, seconds × 2³⁰ + the number within the second; on a standalone the server's wall clock in the same magnitude, seconds × 2³⁰ + milliseconds × 2²⁰, so that a standalone
-//! that becomes a replica set goes on upwards.
+//! `max(last token + 1, clock)`. The first half makes them strictly increasing, the second carries
+//! them over the removal of a record (rule R5). The clock is the replica set's logical one, seconds
+//! since the beginning of 2025 × 2²¹ + the number within the second; on a standalone the server's wall
+//! clock in the same magnitude, with milliseconds × 2¹¹, so that a standalone that becomes a replica
+//! set goes on upwards. Tokens stay below 2⁵³ until the year 2161, so JSON, JavaScript and Redis' Lua,
+//! which make doubles of them, can tell them apart.
+//!
+//! ## After a restore
+//! Tokens grow as long as the data and the deployment's clock do. They can go back when the data is
+//! restored from a backup or dumped into another deployment, or when a replica set whose cluster time
+//! has run ahead of the wall clock becomes a standalone. Then a resource that remembers greater tokens
+//! refuses every holder, and a late holder from before could pass. So, before the first lock is taken:
+//!
+//! 1. Stop all clients. Find the greatest token that any resource has seen, or take a time that is
+//!    surely later than the last use before: `(seconds since 2025-01-01 UTC) × 2²¹`. Call it *T*.
+//! 2. [`raise_tokens(T)`](MongoStore::raise_tokens) once: it takes all locks away, and raises all
+//!    records.
+//! 3. Start the clients with [`token_floor(T)`](MongoProviderBuilder::token_floor), all of them, until
+//!    the clock has passed *T*. It also covers the keys that have no record.
+//!
+//! A collection with tokens of the first format of this crate, above 2⁵³, goes on with those: give the
+//! locks a new collection.
 //!
 //! # The collection
 //! Records are removed by a TTL index, [an hour](MongoProviderBuilder::purge_after) after their last use at the earliest, so the collection grows with the number of keys used per hour. Another index finds the locks of an owner
-//! ([unless left out](MongoProviderBuilder::without_owner_index)). Both are made once, in the background; if that fails a warning is logged. **Deleting records by hand** frees locks that are
+//! ([unless left out](MongoProviderBuilder::without_owner_index)). Both are made in the background, again after a drop; if that fails a warning is logged. A document that is no lock record stays as it
+//! is, and its key cannot be locked (R22): give the locks a collection of their own. **Deleting records by hand** frees locks that are
 //! held, and within that hour also puts the order of tokens at risk (C5): use [`force_release`](distlock_api::LockAdmin::force_release) instead.
 //!
 //! # Documents of your own
@@ -81,7 +127,7 @@
 //! | count the waiters | `find` | |
 //! | lock a document and bring it | `findAndModify` | [`DocumentLocks::lock`]; once more if a release has granted it |
 //! | commit, save | `findAndModify` | and a `find` if the lock was lost, or the reply of an earlier try |
-//! | listen | `aggregate` once, then `getMore` every 5 s when nothing happens | one change stream per provider, filtered by the server; none on a standalone |
+//! | listen | `aggregate` once, then `getMore` every 5 s when nothing happens | one change stream per client and database, filtered by the server; `aggregate` again when another collection joins; none on a standalone |
 //!
 //! Listening costs each server that is listened to a look at every write of the whole deployment.
 
@@ -97,9 +143,13 @@ mod lately;
 mod lease;
 #[doc = include_str!("../PROTOCOL.md")]
 pub mod protocol {}
+mod privileges;
 mod provider;
+mod reach;
 mod renewal;
+mod shared;
 mod store;
+mod streams;
 #[doc = include_str!("../STYLES.md")]
 pub mod styles {}
 mod tickets;
@@ -109,7 +159,7 @@ mod watch;
 pub use builder::MongoProviderBuilder;
 pub use documents::{
     Change, CommitError, DocumentGuard, DocumentLocks, DocumentLocksBuilder, LockAllDocuments, LockDocument, Locked,
-    Rejected, TryLockDocument,
+    NotCommitted, TryLockDocument,
 };
 pub use fenced::{Fence, Fenced};
 pub use ids::{IntegerIds, KeyMap, ObjectIds, TextIds, UuidIds};

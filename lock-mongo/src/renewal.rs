@@ -1,17 +1,18 @@
 //! Renewing many leases by one update (R14), and tickets along with them.
 
+use std::cmp::Ordering;
 use std::collections::{HashMap, HashSet};
 
 use distlock_api::store::{Renewal, RenewalSubject, Standing};
 use distlock_api::{ErrorKind, LockError, LockKey, Loss, Result};
 use futures_util::TryStreamExt;
-use mongodb::options::Hint;
 
-use crate::calls::Budget;
+use crate::calls::{Budget, UpdateMany};
 use crate::error::Effect;
 use crate::lease::{Extension, Keyed, Layout, Seat, State, identity_index};
 use crate::store::MongoStore;
 use crate::tickets::{Standings, refresh};
+use crate::topology::Deployment;
 
 /// Answers each renewal. Leases: one update extends what may be extended, and only if that is not all, one query tells who is missing. Tickets:
 /// one update refreshes those that are there, and one query tells what became of each.
@@ -76,10 +77,17 @@ impl Subject {
 
 async fn extend(store: &MongoStore, batch: &[Extension], budget: Budget) -> Result<Verdicts> {
     let MongoStore { layout, records, .. } = store;
-    let (leases, filter, change) = (records.clone(), layout.renewable(batch), layout.renew(batch));
-    let update = async move { leases.update_many(filter, change).hint(Hint::Keys(identity_index())).await };
-    let updated = store.calls.run(budget, Effect::Write, update).await?;
-    if updated.matched_count == batch.len() as u64 {
+    let update = UpdateMany {
+        filter: layout.renewable(batch),
+        change: layout.renew(batch).into(),
+        array_filters: Vec::new(),
+        hint: Some(identity_index()),
+    };
+    let extended = store.update_many(update, budget).await?;
+    // On a sharded cluster a record that was moved is counted twice if its old copy is still there,
+    // which could hide a lost lease.
+    let counts = store.topology.known() != Some(Deployment::Sharded);
+    if counts && extended == batch.len() as u64 {
         return Ok(Verdicts::AllHeld);
     }
     // One query for all the records of the batch: it compares by the same rules, and tells in addition whose lease was taken away by force.
@@ -88,11 +96,12 @@ async fn extend(store: &MongoStore, batch: &[Extension], budget: Budget) -> Resu
     let find = async move {
         records.find(filter).projection(projection).max_time(budget.on_server()).await?.try_collect().await
     };
-    let found: Vec<Keyed> = store.calls.run(budget, Effect::None, find).await?;
+    let found: Vec<Keyed> = store.run(budget, Effect::None, find).await?;
     let states = found.into_iter().filter_map(|Keyed { identity, state }| Some((layout.key(&identity)?, state)));
     let states: HashMap<LockKey, State> = states.collect();
     let survivors = batch.iter().filter(|lease| survives(lease, &states)).count() as u64;
-    Ok(Verdicts::Some { states, surplus: survivors.cmp(&updated.matched_count) })
+    let surplus = if counts { survivors.cmp(&extended) } else { Ordering::Equal };
+    Ok(Verdicts::Some { states, surplus })
 }
 
 fn survives(lease: &Extension, states: &HashMap<LockKey, State>) -> bool {
@@ -106,13 +115,13 @@ enum Verdicts {
     Some {
         states: HashMap<LockKey, State>,
         /// How the number of leases that the query found held compares to the number that the update extended.
-        surplus: std::cmp::Ordering,
+        surplus: Ordering,
     },
 }
 
 impl Verdicts {
     fn about(&self, lease: &Extension) -> Result<Standing> {
-        use std::cmp::Ordering::{Greater, Less};
+        use Ordering::{Greater, Less};
 
         let held = Ok(Standing::Held { remaining: lease.ttl });
         let Self::Some { states, surplus } = self else { return held };

@@ -2,32 +2,34 @@
 
 use std::fmt;
 use std::num::{NonZeroU32, NonZeroUsize};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use async_trait::async_trait;
 use distlock_api::store::{
-    Attempt, BusyReply, Claim, EventStream, Grant, LeaseStore, QueueStanding, Release, Renewal, Reply, Standing,
-    StoreCapabilities, StoreTime, Watch,
+    Attempt, BusyReply, Claim, Connecting, EventStream, Grant, Lanes, LeaseStore, QueueStanding, Release, Renewal,
+    Reply, Standing, StoreCapabilities, StoreTime, Watch,
 };
 use distlock_api::{ErrorKind, FencingToken, LockAdmin, LockError, ReleaseOutcome, Result};
-use mongodb::bson::{Document, RawDocumentBuf};
+use mongodb::bson::{Bson, Document, RawDocumentBuf};
 use mongodb::options::ReturnDocument;
 use mongodb::{Client, ClientSession, Collection, Database};
 use serde::de::DeserializeOwned;
 use tokio::sync::Mutex;
+use tokio::time::timeout;
 
-use crate::calls::{Budget, Calls};
-use crate::error::{Effect, is_lost_race, rejection, says, translate, unmarked};
+use crate::calls::Budget;
+use crate::error::{Effect, is_lost_race, not_a_record, rejection, says, translate, unanswered, unmarked};
 use crate::index::Indexes;
 use crate::lately::Lately;
-use crate::lease::{Acquisition, Layout, Marked, NOT_A_LOCK, Released, Taken, Waiters, block};
+use crate::lease::{Acquisition, Clock, Found, Layout, Marked, NOT_A_LOCK, Released, Taken, Waiters, block};
 use crate::renewal;
+use crate::shared::{Shared, pool_size};
 use crate::topology::{Deployment, Topology};
 
-/// How many leases or tickets one update renews: bigger ones hold up everybody else's writes (R14).
-const RENEW_BATCH: NonZeroUsize = NonZeroUsize::new(360).expect("not zero");
+/// How many records one update changes: bigger ones hold up everybody else's writes (R14).
+pub(crate) const BATCH: NonZeroUsize = NonZeroUsize::new(360).expect("not zero");
 
 /// Leases in a lock collection, one record per key, or in the documents of another one. Under an engine it is a [`MongoProvider`](crate::MongoProvider); by itself it is for those who compose
 /// their own. Made by [`MongoProviderBuilder::build_store`](crate::MongoProviderBuilder::build_store) and
@@ -37,12 +39,19 @@ pub struct MongoStore {
     pub(crate) records: Collection<Document>,
     pub(crate) layout: Layout,
     pub(crate) absent: Absent,
+    /// Whether expired locks of other programs become records.
+    pub(crate) adopts_foreign: bool,
     pub(crate) topology: Topology,
     pub(crate) indexes: Indexes,
     /// The bound of what comes without one of its own.
     pub(crate) request_timeout: Duration,
     pub(crate) retryable_writes: bool,
-    pub(crate) calls: Calls,
+    /// What no token is below; zero for nothing.
+    pub(crate) token_floor: i64,
+    /// How many calls may be in flight, if the builder was told.
+    pub(crate) calls_at_once: Option<NonZeroUsize>,
+    /// What it shares with the other stores of its client.
+    pub(crate) shared: OnceLock<Arc<Shared>>,
     pub(crate) lately: Lately,
 }
 
@@ -78,16 +87,57 @@ pub(crate) enum Absent {
 }
 
 impl MongoStore {
-    /// Finds out what the deployment is and creates the indexes, so that a wrong address, credentials or privileges are known early. Not needed
-    /// otherwise: the first request does the same, except that it does not wait for the indexes.
+    /// Finds out what the deployment is, tries the privileges `find`, `update` and `insert`, and creates
+    /// the indexes, so that a wrong address, credentials or privileges are known early. Not needed
+    /// otherwise: the first request finds out the deployment, too, and the indexes are made in the
+    /// background.
     ///
     /// # Errors
-    /// [`Unavailable`](ErrorKind::Unavailable), [`PermissionDenied`](ErrorKind::PermissionDenied), [`Unsupported`](ErrorKind::Unsupported) for a server before
-    /// MongoDB 6.0, or what creating the TTL index failed with. Locks work without the indexes, and after a failure too.
+    /// [`InvalidOptions`](ErrorKind::InvalidOptions) if
+    /// [`calls_at_once`](crate::MongoProviderBuilder::calls_at_once) is above the size of the
+    /// client's pool, [`Unavailable`](ErrorKind::Unavailable),
+    /// [`PermissionDenied`](ErrorKind::PermissionDenied), which names the privilege,
+    /// [`Unsupported`](ErrorKind::Unsupported) for a server before MongoDB 6.0, a view, or a collection
+    /// with a collation, or what creating the TTL index failed with. Locks work without the indexes, and
+    /// after a failure too.
     pub async fn connect(&self) -> Result<()> {
+        self.check_calls_at_once()?;
         let budget = Budget::new(self.request_timeout);
-        self.topology.of(&self.database, budget.left()).await?;
+        self.deployment_within(budget).await?;
+        self.check_privileges(budget).await?;
         self.indexes.create(&self.records, &self.layout, budget.left()).await
+    }
+
+    /// More calls than connections would wait in the driver's own line.
+    fn check_calls_at_once(&self) -> Result<()> {
+        let pool = self.shared().map_or_else(|| pool_size(self.database.client()), |shared| shared.pool);
+        let Some(calls) = self.calls_at_once.filter(|calls| calls.get() > pool) else { return Ok(()) };
+        let message = format!(
+            "calls_at_once is {calls}, but the client's pool has {pool} connections (maxPoolSize): the other calls \
+             would wait inside the driver, where renewals stand behind acquisitions. Lower calls_at_once, or raise \
+             maxPoolSize to more than {calls}, so that the change stream and the application have connections, too"
+        );
+        Err(LockError::new(ErrorKind::InvalidOptions, message))
+    }
+
+    /// What it shares with the other stores of its client; see [`Shared::of`].
+    pub(crate) fn shared(&self) -> Option<&Arc<Shared>> {
+        if self.shared.get().is_none() {
+            let shared = Shared::of(self.database.client(), self.calls_at_once)?;
+            return Some(self.shared.get_or_init(|| shared));
+        }
+        self.shared.get()
+    }
+
+    /// The same, where one may wait.
+    pub(crate) async fn shared_within(&self, budget: Budget) -> Result<&Arc<Shared>> {
+        if let Some(shared) = self.shared() {
+            return Ok(shared);
+        }
+        let found = timeout(budget.left(), Shared::wait_for(self.database.client(), self.calls_at_once)).await;
+        let shared = found.map_err(|_| unanswered(budget.limit(), Effect::None))?;
+        let shared = shared.map_err(|error| translate(&error, Effect::None))?;
+        Ok(self.shared.get_or_init(|| shared))
     }
 
     /// Changes one document, and decodes the answer that the projection computes. None if none matches.
@@ -118,7 +168,7 @@ impl MongoStore {
             }
             action.await
         };
-        match self.calls.attempt(budget, Effect::Write, call).await.map_err(Failure::Known)? {
+        match self.attempt(budget, Effect::Write, call).await.map_err(Failure::Known)? {
             Ok(None) => Ok(None),
             Ok(Some(Marked { answer: Some(answer) })) => {
                 self.indexes.ensure(&self.records, &self.layout);
@@ -173,14 +223,26 @@ impl LeaseStore for MongoStore {
         capabilities.token_blocks = true;
         capabilities.minimum_hold = true;
         // Known with the first answer, and nobody waits before that.
-        capabilities.push = self.topology.known().is_some_and(|known| known != Deployment::Standalone);
-        capabilities.renew_batch = RENEW_BATCH;
+        capabilities.push = self.topology.known().is_some_and(|known| known != Deployment::Standalone)
+            && self.shared().is_none_or(|shared| shared.streams.any());
+        capabilities.renew_batch = BATCH;
         capabilities.ordered_claims = self.topology.known().is_some_and(|known| self.orders_sessions(known));
         capabilities
     }
 
     fn name(&self) -> &str {
         "mongodb"
+    }
+
+    fn ensure_connected(&self, limit: Duration) -> Option<Connecting<'_>> {
+        if self.topology.known().is_some() {
+            return None;
+        }
+        Some(Box::pin(async move { self.deployment_within(Budget::new(limit)).await.map(drop) }))
+    }
+
+    fn lanes(&self) -> Option<Lanes> {
+        self.shared().map(|shared| shared.lanes.clone())
     }
 
     async fn try_acquire(&self, attempt: &Attempt) -> Result<Reply> {
@@ -207,19 +269,19 @@ impl LeaseStore for MongoStore {
         if !of(claim).given_up.swap(true, Ordering::Relaxed) {
             let (id, answer) = (claim.id(), Layout::has_been_freed);
             if hold_at_least.is_none() && of(claim).alone.load(Ordering::Relaxed) {
-                let (filter, pipeline) = (self.layout.alone(identity.clone(), id), self.layout.free(id));
+                let (filter, pipeline) = (self.layout.alone(identity.clone(), id), self.layout.free(id, claim.used()));
                 if self.change::<Released>(filter, pipeline, answer(), how()).await.map_err(about)?.is_some() {
                     self.lately.free(claim.key().as_str());
                     return Ok(ReleaseOutcome::Released);
                 }
             }
             let filter = self.layout.held_record(identity.clone(), id);
-            let pipeline = self.layout.pass(id, *hold_at_least, deployment.clock());
+            let pipeline = self.layout.pass(id, claim.used(), *hold_at_least, self.clock(deployment));
             if self.change::<Released>(filter, pipeline, answer(), how()).await.map_err(about)?.is_some() {
                 return Ok(ReleaseOutcome::Released);
             }
         }
-        let pipeline = self.layout.release(claim.id(), *hold_at_least, deployment.clock());
+        let pipeline = self.layout.release(claim.id(), claim.used(), *hold_at_least, self.clock(deployment));
         let answer = self.change(self.layout.record(identity), pipeline, self.layout.released(claim.id()), how()).await;
         match answer.map_err(about)? {
             Some(Released { released: true }) => Ok(ReleaseOutcome::Released),
@@ -242,7 +304,7 @@ impl LeaseStore for MongoStore {
         let records = self.records.clone_with_type::<Marked<Waiters>>();
         let (filter, projection) = (self.layout.record(self.layout.identity(claim.key())?), self.layout.waiters());
         let find = async move { records.find_one(filter).projection(projection).max_time(budget.on_server()).await };
-        let found = self.calls.run(budget, Effect::None, find).await;
+        let found = self.run(budget, Effect::None, find).await;
         let found = found.map_err(|error| error.with_key(claim.key().clone()))?;
         let waiters = found.and_then(|found| found.answer).map_or(0, |Waiters { waiters }| waiters);
         if waiters > 0 {
@@ -276,7 +338,7 @@ impl MongoStore {
         self.lately.in_use(key);
         let identity = self.layout.identity(claim.key())?;
         let deployment = self.deployment(claim, &budget).await?;
-        let pipeline = self.layout.take(attempt, deployment.clock());
+        let pipeline = self.layout.take(attempt, self.clock(deployment));
         let how = Change { upsert: true, returning: ReturnDocument::After, deployment, session: Some(claim), budget };
         match self.change::<Taken>(self.layout.unwanted(identity), pipeline, self.layout.token_taken(), how).await {
             Ok(Some(Taken { token })) => {
@@ -307,11 +369,16 @@ impl MongoStore {
             Absent::Record | Absent::Nothing => None,
         };
         let mut pipeline = self.layout.beginning(default);
-        pipeline.extend(self.layout.acquire(attempt, deployment.clock()));
+        pipeline.extend(self.layout.acquire(attempt, self.clock(deployment)));
         let upsert = !matches!(absent, Absent::Nothing);
         let how = Change { upsert, returning: ReturnDocument::After, deployment, session: Some(claim), budget };
         let projection = self.layout.acquisition(attempt, with_document);
-        match self.change::<Acquisition>(Layout::document(identity), pipeline, projection, how).await {
+        // A document that is no record stays: then the insertion collides with it (R22).
+        let filter = match absent {
+            Absent::Record => self.layout.record(identity.clone()),
+            Absent::Default(_) | Absent::Nothing => Layout::document(identity.clone()),
+        };
+        match self.change::<Acquisition>(filter, pipeline, projection, how).await {
             Ok(Some(mut answer)) => {
                 self.lately.in_use(claim.key().as_str());
                 of(claim).alone.store(answer.granted && answer.waiting == 0, Ordering::Relaxed);
@@ -323,10 +390,10 @@ impl MongoStore {
             }
             Ok(None) if upsert => Err(about(unmarked())),
             Ok(None) => Err(about(LockError::new(ErrorKind::NotFound, "there is no document with this `_id`"))),
-            // Nothing was done, not even a ticket left, and nothing is known of the winner: worth asking again at once.
-            Err(Failure::Driver(error)) if is_lost_race(&error) => {
-                Ok(Reply::Busy(BusyReply::new().with_holder_remaining(Duration::ZERO)))
-            }
+            Err(Failure::Driver(error)) if is_lost_race(&error) => match absent {
+                Absent::Record => self.after_collision(attempt, identity, deployment, budget).await.map_err(about),
+                Absent::Default(_) | Absent::Nothing => Ok(ask_again()),
+            },
             Err(Failure::Driver(error)) if says(&error, NOT_A_LOCK) => {
                 let message = "the document's field for the lock is something else: name another one for the locks";
                 Err(about(LockError::new(ErrorKind::Corrupt, message)))
@@ -339,15 +406,62 @@ impl MongoStore {
         }
     }
 
+    /// Another acquisition has inserted a record, or there is a document that is none (R22).
+    async fn after_collision(
+        &self,
+        attempt: &Attempt,
+        identity: Bson,
+        deployment: Deployment,
+        budget: Budget,
+    ) -> Result<Reply> {
+        let Some(found) = self.found(identity.clone(), budget).await?.filter(|found| !found.is_record()) else {
+            return Ok(ask_again());
+        };
+        let respected = found.respected_for().filter(|_| self.adopts_foreign).ok_or_else(not_a_record)?;
+        if !respected.is_zero() {
+            return Ok(Reply::Busy(BusyReply::new().with_holder_remaining(respected)));
+        }
+        let (filter, pipeline) =
+            (self.layout.expired_foreign(identity), self.layout.adopt(attempt, self.clock(deployment)));
+        let claim = Some(&attempt.claim);
+        let how = Change { upsert: false, returning: ReturnDocument::After, deployment, session: claim, budget };
+        match self.change::<Acquisition>(filter, pipeline, self.layout.acquisition(attempt, false), how).await? {
+            Some(answer) => reply(attempt, &answer),
+            None => Ok(ask_again()),
+        }
+    }
+
+    /// What stands where a record would.
+    pub(crate) async fn found(&self, identity: Bson, budget: Budget) -> Result<Option<Found>> {
+        let records = self.records.clone_with_type::<Marked<Found>>();
+        let (filter, projection) = (Layout::document(identity), self.layout.found());
+        let find = async move { records.find_one(filter).projection(projection).max_time(budget.on_server()).await };
+        Ok(self.run(budget, Effect::None, find).await?.and_then(|found| found.answer))
+    }
+
+    /// Where tokens come from in a deployment.
+    pub(crate) fn clock(&self, deployment: Deployment) -> Clock {
+        Clock { source: deployment.clock(), floor: self.token_floor }
+    }
+
     /// Whether the server refuses a call of a claim that comes after its successor (R11).
     fn orders_sessions(&self, deployment: Deployment) -> bool {
         self.retryable_writes && deployment.numbers_writes()
     }
 
-    pub(crate) async fn deployment(&self, claim: &Claim, budget: &Budget) -> Result<Deployment> {
-        let deployment = self.topology.of(&self.database, budget.left()).await;
-        deployment.map_err(|error| error.with_key(claim.key().clone()))
+    pub(crate) async fn deployment_within(&self, budget: Budget) -> Result<Deployment> {
+        self.topology.of(&self.database, self.records.name(), budget.left()).await
     }
+
+    pub(crate) async fn deployment(&self, claim: &Claim, budget: &Budget) -> Result<Deployment> {
+        self.deployment_within(*budget).await.map_err(|error| error.with_key(claim.key().clone()))
+    }
+}
+
+/// Nothing was done, not even a ticket left, and nothing is known of the winner: worth asking again at
+/// once.
+fn ask_again() -> Reply {
+    Reply::Busy(BusyReply::new().with_holder_remaining(Duration::ZERO))
 }
 
 fn reply(attempt: &Attempt, answer: &Acquisition) -> Result<Reply> {
@@ -360,7 +474,7 @@ fn reply(attempt: &Attempt, answer: &Acquisition) -> Result<Reply> {
             (Err(_), None) => QueueStanding::NotQueued,
         };
         let busy = BusyReply::new().with_holder_remaining(remaining).with_standing(standing);
-        return Ok(Reply::Busy(busy.with_anchor(now, FencingToken::new(token(answer.token)?))));
+        return Ok(Reply::Busy(busy.with_anchor(now, FencingToken::new(token(answer.since)?))));
     }
     grant(answer.token, answer.tokens, remaining).map(Reply::Granted)
 }

@@ -6,11 +6,10 @@ use std::time::Duration;
 use distlock_api::store::{AcquisitionId, Attempt, BusyReply, QueueStanding, Standing, StoreTime};
 use distlock_api::{FencingToken, LockKey, Loss, Result};
 use futures_util::TryStreamExt;
-use mongodb::options::Hint;
 
-use crate::calls::Budget;
+use crate::calls::{Budget, UpdateMany};
 use crate::error::Effect;
-use crate::lease::{Queued, Seat, Seated, identity_index, seats_by_key};
+use crate::lease::{Layout, Queued, Seat, Seated, identity_index, seats_by_key};
 use crate::store::{MongoStore, millis, token};
 
 /// What became of the tickets of a batch.
@@ -19,19 +18,20 @@ pub(crate) type Standings = HashMap<AcquisitionId, Result<Standing>>;
 /// Refreshes the tickets that are there. Those that are not get nothing, and their standing says so.
 pub(crate) async fn refresh(store: &MongoStore, batch: &[Seat], budget: Budget) -> Result<Standings> {
     let MongoStore { layout, records, .. } = store;
-    let (tickets, filter, change) = (records.clone(), layout.refreshable(batch), layout.refresh());
-    let mine = crate::lease::Layout::mine(batch);
-    let update = async move {
-        tickets.update_many(filter, change).array_filters(vec![mine]).hint(Hint::Keys(identity_index())).await
+    let update = UpdateMany {
+        filter: layout.refreshable(batch),
+        change: layout.refresh().into(),
+        array_filters: vec![Layout::mine(batch)],
+        hint: Some(identity_index()),
     };
-    store.calls.run(budget, Effect::Write, update).await?;
+    store.update_many(update, budget).await?;
 
     let records = records.clone_with_type::<Seated>();
     let (filter, projection) = (layout.records(batch.iter().map(|seat| seat.identity.clone())), layout.seated(batch));
     let find = async move {
         records.find(filter).projection(projection).max_time(budget.on_server()).await?.try_collect().await
     };
-    let found: Vec<Seated> = store.calls.run(budget, Effect::None, find).await?;
+    let found: Vec<Seated> = store.run(budget, Effect::None, find).await?;
     let found = found.into_iter().filter_map(|Seated { identity, queued }| Some((layout.key(&identity)?, queued)));
     let found: HashMap<LockKey, Queued> = found.collect();
     let standings = seats_by_key(batch).into_iter().flat_map(|(key, seats)| {

@@ -3,14 +3,19 @@
 use std::time::Duration;
 
 use distlock_api::{ErrorKind, LockError, Phase, Result};
-use mongodb::Database;
-use mongodb::bson::doc;
+use futures_util::TryStreamExt;
+use futures_util::future::join;
+use mongodb::bson::{Document, doc};
+use mongodb::error::Error;
+use mongodb::options::Collation;
+use mongodb::{Database, IndexModel};
 use serde::Deserialize;
 use tokio::sync::OnceCell;
-use tokio::time::timeout;
+use tokio::time::sleep;
 
-use crate::error::{Effect, translate};
-use crate::lease::Clock;
+use crate::error::{Effect, NAMESPACE_NOT_FOUND, UNAUTHORIZED, command_code, translate};
+use crate::lease::Source;
+use crate::reach::{self, Seen};
 
 /// MongoDB 6.0.
 const OLDEST_WIRE_VERSION: i32 = 17;
@@ -25,10 +30,10 @@ pub(crate) enum Deployment {
 
 impl Deployment {
     /// Where tokens come from: `$$CLUSTER_TIME` is an error on a standalone.
-    pub(crate) fn clock(self) -> Clock {
+    pub(crate) fn clock(self) -> Source {
         match self {
-            Self::ReplicaSet | Self::Sharded => Clock::ClusterTime,
-            Self::Standalone => Clock::WallTime,
+            Self::ReplicaSet | Self::Sharded => Source::ClusterTime,
+            Self::Standalone => Source::WallTime,
         }
     }
 
@@ -47,6 +52,8 @@ pub(crate) struct Topology(OnceCell<Deployment>);
 struct Hello {
     set_name: Option<String>,
     msg: Option<String>,
+    #[serde(default)]
+    is_writable_primary: bool,
     /// True in a member of a replica set that has not been initiated yet.
     #[serde(rename = "isreplicaset", default)]
     is_replica_set: bool,
@@ -59,28 +66,78 @@ impl Topology {
         self.0.get().copied()
     }
 
-    /// The deployment. A failure is not remembered, and nothing has been changed then.
-    pub(crate) async fn of(&self, database: &Database, limit: Duration) -> Result<Deployment> {
+    /// The deployment, if locks can be kept in this collection. A failure is not remembered, and
+    /// nothing has been changed then.
+    pub(crate) async fn of(&self, database: &Database, collection: &str, limit: Duration) -> Result<Deployment> {
         if let Some(deployment) = self.known() {
             return Ok(deployment);
         }
-        match timeout(limit, self.0.get_or_try_init(|| ask(database))).await {
-            Ok(found) => found.copied(),
-            // The driver's own limit for choosing a server may be longer than this request's.
-            Err(_) => {
-                let message = format!("no MongoDB server answered within {} ms", limit.as_millis());
-                Err(LockError::new(ErrorKind::Unavailable, message).with_phase(Phase::Connect))
-            }
+        // The driver's own limit for choosing a server may be longer than this request's.
+        tokio::select! {
+            biased;
+            found = self.0.get_or_try_init(|| ask(database, collection, limit)) => found.copied(),
+            seen = reach::hopeless(database.client()) => Err(unusable(seen)),
+            () = sleep(limit) => Err(unusable(Seen::by(database.client()))),
         }
     }
 }
 
-async fn ask(database: &Database) -> Result<Deployment> {
+/// The error for servers none of which could be used in time.
+fn unusable(seen: Seen) -> LockError {
+    let says = |what: &str| seen.trouble().map_or_else(|| what.to_owned(), |trouble| format!("{what}: {trouble}"));
+    let error = if seen.is_denial() {
+        LockError::new(ErrorKind::PermissionDenied, says("MongoDB refused the credentials"))
+    } else {
+        LockError::new(ErrorKind::Unavailable, says("no MongoDB server can be used")).with_phase(Phase::Connect)
+    };
+    error.with_source(seen)
+}
+
+async fn ask(database: &Database, collection: &str, limit: Duration) -> Result<Deployment> {
+    let (hello, collation) = join(hello(database), collation(database, collection, limit)).await;
+    let deployment = classify(&hello?)?;
+    match collation? {
+        None => Ok(deployment),
+        Some(collation) => Err(collated(&format!("{}.{collection}", database.name()), &collation)),
+    }
+}
+
+async fn hello(database: &Database) -> Result<Hello> {
     let reply = database.run_command(doc! { "hello": 1 }).await;
     let reply = reply.map_err(|error| translate(&error, Effect::None))?;
-    let hello = mongodb::bson::from_document(reply)
-        .map_err(|error| LockError::new(ErrorKind::Corrupt, "the server's hello cannot be read").with_source(error))?;
-    classify(&hello)
+    mongodb::bson::from_document(reply)
+        .map_err(|error| LockError::new(ErrorKind::Corrupt, "the server's hello cannot be read").with_source(error))
+}
+
+/// The collection's default collation, as the index of its identities has it; none if that is
+/// `simple`, or if the user may not look.
+async fn collation(database: &Database, collection: &str, limit: Duration) -> Result<Option<Collation>> {
+    let records = database.collection::<Document>(collection);
+    let list = async { records.list_indexes().max_time(limit).await?.try_collect().await };
+    let listed: Result<Vec<IndexModel>, Error> = list.await;
+    match listed {
+        Ok(indexes) => {
+            let of_identities = indexes.into_iter().find(|index| index.keys.keys().eq(["_id"]));
+            let collation = of_identities.and_then(|index| index.options?.collation);
+            Ok(collation.filter(|collation| collation.locale != "simple"))
+        }
+        Err(error) if command_code(&error) == Some(NAMESPACE_NOT_FOUND) => Ok(None),
+        Err(error) if command_code(&error) == Some(UNAUTHORIZED) => {
+            tracing::debug!(%error, collection, "without the privilege listIndexes the collation is not checked");
+            Ok(None)
+        }
+        Err(error) => Err(translate(&error, Effect::None)),
+    }
+}
+
+fn collated(namespace: &str, collation: &Collation) -> LockError {
+    let strength = collation.strength.map_or_else(String::new, |strength| format!(", strength {strength:?}"));
+    let message = format!(
+        "the collection {namespace} has the default collation {:?}{strength}: keys that it calls equal would be one \
+         lock (C20). Name a collection without a collation",
+        collation.locale
+    );
+    LockError::new(ErrorKind::Unsupported, message)
 }
 
 fn classify(hello: &Hello) -> Result<Deployment> {
@@ -93,6 +150,11 @@ fn classify(hello: &Hello) -> Result<Deployment> {
     }
     if hello.is_replica_set && hello.set_name.is_none() {
         let message = "the server is a member of a replica set that has not been initiated yet";
+        return Err(LockError::new(ErrorKind::Unavailable, message));
+    }
+    if hello.set_name.is_some() && !hello.is_writable_primary {
+        let message = "the server is not the primary of its replica set. If the connection string says \
+                       `directConnection=true`, or names one member: name the set (`replicaSet=…`) instead";
         return Err(LockError::new(ErrorKind::Unavailable, message));
     }
     Ok(if hello.msg.as_deref() == Some("isdbgrid") {
@@ -109,7 +171,8 @@ mod tests {
     use super::*;
 
     fn hello(set_name: Option<&str>, msg: Option<&str>, max_wire_version: i32) -> Hello {
-        Hello { set_name: set_name.map(Into::into), msg: msg.map(Into::into), is_replica_set: false, max_wire_version }
+        let (set_name, msg) = (set_name.map(Into::into), msg.map(Into::into));
+        Hello { set_name, msg, is_writable_primary: true, is_replica_set: false, max_wire_version }
     }
 
     #[test]
@@ -117,6 +180,14 @@ mod tests {
         let ghost = Hello { is_replica_set: true, ..hello(None, None, 17) };
         let error = classify(&ghost).unwrap_err();
         assert_eq!((error.kind(), error.is_retryable()), (ErrorKind::Unavailable, true));
+    }
+
+    #[test]
+    fn a_secondary_is_no_deployment() {
+        let secondary = Hello { is_writable_primary: false, ..hello(Some("rs0"), None, 17) };
+        let error = classify(&secondary).unwrap_err();
+        assert_eq!((error.kind(), error.is_retryable()), (ErrorKind::Unavailable, true));
+        assert!(error.to_string().contains("replicaSet"), "{error}");
     }
 
     #[test]

@@ -113,7 +113,7 @@ async fn increment(locks: DocumentLocks<Counter>, name: String, quota: i64) {
             Ok(()) => println!("made"),
             Err(CommitError::Unknown(_)) => println!("unknown"),
             Err(CommitError::AlreadyLost(_)) => println!("lost"),
-            Err(CommitError::Rejected(rejected)) => panic!("{rejected:?}"),
+            Err(rejected @ CommitError::Rejected { .. }) => panic!("{rejected:?}"),
         }
     }
 }

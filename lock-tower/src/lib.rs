@@ -15,7 +15,7 @@
 //! use distlock_memory::MemoryProvider; // several replicas share a provider with a store, such as MongoDB's
 //! use distlock_tower::{HeldLock, LockLayer, key::ParamKey};
 //!
-//! let order = ParamKey::new("order", ["id"])?.checked_for(["/orders/{id}", "/orders/{id}/ship"])?;
+//! let order = ParamKey::typed::<u64>("order", "id")?.checked_for(["/orders/{id}", "/orders/{id}/ship"])?;
 //! let app: Router = Router::new()
 //!     .route("/orders/{id}", put(|Path(id): Path<u64>| async move { format!("changed {id}") }))
 //!     .route("/orders/{id}/ship", post(|held: HeldLock| async move { format!("token {}", held.fencing_token()) }))

@@ -159,7 +159,9 @@ impl From<LockError> for Refusal {
             ErrorKind::Rejected => Reason::Rejected,
             ErrorKind::QueueFull => Reason::Full,
             ErrorKind::Lost => Reason::Lost,
-            ErrorKind::Timeout | ErrorKind::Unavailable | ErrorKind::Closed => Reason::Unavailable,
+            ErrorKind::Timeout | ErrorKind::Unavailable | ErrorKind::Overloaded | ErrorKind::Closed => {
+                Reason::Unavailable
+            }
             ErrorKind::InvalidOptions | ErrorKind::Unsupported | ErrorKind::PermissionDenied => Reason::Misconfigured,
             ErrorKind::Corrupt => Reason::Misconfigured,
             // Nobody should come back for what fails until something is changed.
@@ -253,6 +255,7 @@ mod tests {
         assert_eq!(reason(ErrorKind::Corrupt), Reason::Misconfigured);
         assert_eq!(reason(ErrorKind::QueueFull), Reason::Full);
         assert_eq!(reason(ErrorKind::Timeout), Reason::Unavailable);
+        assert_eq!(reason(ErrorKind::Overloaded), Reason::Unavailable);
         assert_eq!(reason(ErrorKind::Closed), Reason::Unavailable);
         assert_eq!(reason(ErrorKind::Other), Reason::Misconfigured, "it says that it is permanent");
         let in_doubt = LockError::new(ErrorKind::Other, "").outcome_unknown();

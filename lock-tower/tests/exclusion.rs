@@ -14,6 +14,10 @@ use hyper::Method;
 
 use common::{Answer, Events, Protocol, Server, Stage, request, until};
 
+fn any_method() -> RouteKey {
+    RouteKey::any_method().text("kind").text("id")
+}
+
 /// Every handler tells the stage the name in its path and waits there.
 async fn orders(layer: LockLayer<RouteKey>) -> (Server, Monitor, Stage, Events) {
     let (stage, events) = Stage::new();
@@ -36,12 +40,12 @@ over_both!(
     other_methods_too_when_told,
     methods_of_one_resource_exclude_each_other_by_choice,
     routes_share_the_lock_of_a_resource,
+    spellings_of_one_number_are_one_key,
     the_handler_knows_its_lock,
 );
 
 async fn requests_of_one_key_are_served_one_at_a_time_in_their_order(protocol: Protocol) {
-    let (server, monitor, stage, mut events) =
-        orders(LockLayer::new(MemoryProvider::new(), RouteKey::any_method())).await;
+    let (server, monitor, stage, mut events) = orders(LockLayer::new(MemoryProvider::new(), any_method())).await;
     // Each on a connection of its own: axum clones the services for each.
     let mut clients = Vec::new();
     let mut answers = Vec::new();
@@ -70,7 +74,7 @@ async fn requests_of_one_key_are_served_one_at_a_time_in_their_order(protocol: P
 }
 
 async fn keys_are_independent(protocol: Protocol) {
-    let (server, _, stage, mut events) = orders(LockLayer::new(MemoryProvider::new(), RouteKey::any_method())).await;
+    let (server, _, stage, mut events) = orders(LockLayer::new(MemoryProvider::new(), any_method())).await;
     let clients = [server.client(protocol).await, server.client(protocol).await, server.client(protocol).await];
     let _first = clients[0].spawn_post("/order/1");
     events.entered("order1").await;
@@ -82,8 +86,7 @@ async fn keys_are_independent(protocol: Protocol) {
 }
 
 async fn safe_methods_pass(protocol: Protocol) {
-    let (server, monitor, stage, mut events) =
-        orders(LockLayer::new(MemoryProvider::new(), RouteKey::any_method())).await;
+    let (server, monitor, stage, mut events) = orders(LockLayer::new(MemoryProvider::new(), any_method())).await;
     let clients = [server.client(protocol).await, server.client(protocol).await];
     let _posting = clients[0].spawn_post("/order/1");
     events.entered("order1").await;
@@ -93,7 +96,7 @@ async fn safe_methods_pass(protocol: Protocol) {
 }
 
 async fn other_methods_too_when_told(protocol: Protocol) {
-    let layer = LockLayer::new(MemoryProvider::new(), RouteKey::any_method()).only_if(|parts| parts.method == "GET");
+    let layer = LockLayer::new(MemoryProvider::new(), any_method()).only_if(|parts| parts.method == "GET");
     let (server, monitor, stage, mut events) = orders(layer).await;
     let clients = [server.client(protocol).await, server.client(protocol).await, server.client(protocol).await];
     let _getting = clients[0].spawn(request(Method::GET, "/order/1"));
@@ -106,7 +109,7 @@ async fn other_methods_too_when_told(protocol: Protocol) {
 }
 
 async fn methods_of_one_resource_exclude_each_other_by_choice(protocol: Protocol) {
-    for (key, excludes) in [(RouteKey::any_method(), true), (RouteKey::per_method(), false)] {
+    for (key, excludes) in [(any_method(), true), (RouteKey::per_method().text("kind").text("id"), false)] {
         let layer = LockLayer::new(MemoryProvider::new(), key).only_if(|_| true);
         let (server, monitor, _, mut events) = orders(layer).await;
         let clients = [server.client(protocol).await, server.client(protocol).await];
@@ -123,7 +126,7 @@ async fn methods_of_one_resource_exclude_each_other_by_choice(protocol: Protocol
 
 async fn routes_share_the_lock_of_a_resource(protocol: Protocol) {
     let (stage, mut events) = Stage::new();
-    let layer = LockLayer::new(MemoryProvider::new(), ParamKey::new("order", ["id"]).unwrap());
+    let layer = LockLayer::new(MemoryProvider::new(), ParamKey::text("order", "id").unwrap());
     let monitor = layer.monitor();
     let visit = |name: &'static str| {
         let stage = stage.clone();
@@ -146,6 +149,39 @@ async fn routes_share_the_lock_of_a_resource(protocol: Protocol) {
     shipping.await.unwrap().unwrap();
 }
 
+async fn spellings_of_one_number_are_one_key(protocol: Protocol) {
+    let by_route = LockLayer::new(MemoryProvider::new(), RouteKey::any_method().typed::<u64>("id"));
+    let by_param = LockLayer::new(MemoryProvider::new(), ParamKey::typed::<u64>("order", "id").unwrap());
+    type Guard = Box<dyn Fn(Router) -> Router>;
+    let guards: [(Monitor, Guard); 2] = [
+        (by_route.monitor(), Box::new(move |app| app.route_layer(by_route.clone()))),
+        (by_param.monitor(), Box::new(move |app| app.route_layer(by_param.clone()))),
+    ];
+    for (monitor, guarded) in guards {
+        let (stage, mut events) = Stage::new();
+        let visiting = stage.clone();
+        let visit = move |Path(id): Path<u64>| async move { visiting.visit(format!("order{id}")).await };
+        let app = guarded(Router::new().route("/num/{id}", post(visit)));
+        let server = Server::start(app).await;
+        let (mut clients, mut serving) = (Vec::new(), Vec::new());
+        for (others, path) in ["/num/7", "/num/07", "/num/+7", "/num/007", "/num/%37"].into_iter().enumerate() {
+            let client = server.client(protocol).await;
+            serving.push(client.spawn_post(path));
+            clients.push(client);
+            if others == 0 {
+                events.entered("order7").await;
+            }
+            until("it waits", || monitor.waiting() == others).await;
+        }
+        assert_eq!(stage.inside(), 1);
+        server.client(protocol).await.post("/num/seven").await.assert_problem(400, "bad-key", false);
+        stage.let_go(5);
+        for answer in serving {
+            answer.await.unwrap().unwrap();
+        }
+    }
+}
+
 async fn the_handler_knows_its_lock(protocol: Protocol) {
     let describe = |held: Option<HeldLock>| async move {
         held.map_or("no lock".to_owned(), |held| {
@@ -156,7 +192,7 @@ async fn the_handler_knows_its_lock(protocol: Protocol) {
     };
     let app = Router::new()
         .route("/orders/{id}", post(describe).get(describe))
-        .route_layer(LockLayer::new(MemoryProvider::new(), ParamKey::new("order", ["id"]).unwrap()))
+        .route_layer(LockLayer::new(MemoryProvider::new(), ParamKey::text("order", "id").unwrap()))
         .route("/unlocked", get(|held: HeldLock| async move { held.key().to_string() }));
     let client = Server::start(app).await;
     let client = client.client(protocol).await;

@@ -168,7 +168,7 @@ fn status(error: KeyedLockError<Status>) -> Status {
 
 /// By an entry of the call's metadata. Nobody's wait ends by itself within a test.
 fn by_metadata(locks: &MemoryProvider) -> LockLayer<HeaderKey> {
-    LockLayer::new(locks.clone(), HeaderKey::new("account", HeaderName::from_static(ACCOUNT)).unwrap())
+    LockLayer::new(locks.clone(), HeaderKey::text("account", HeaderName::from_static(ACCOUNT)).unwrap())
         .wait_up_to(Duration::from_secs(3600))
         .refuse_with(Refusal::to_grpc_response)
 }

@@ -108,8 +108,8 @@ async fn a_wait_is_bounded_although_the_store_is_silent() {
 #[tokio::test(start_paused = true)]
 async fn several_keys_are_taken_together_and_released_together() {
     let locks = MemoryProvider::new();
-    let from = HeaderKey::new("account", HeaderName::from_static("x-from")).unwrap();
-    let to = HeaderKey::new("account", HeaderName::from_static("x-to")).unwrap();
+    let from = HeaderKey::text("account", HeaderName::from_static("x-from")).unwrap();
+    let to = HeaderKey::text("account", HeaderName::from_static("x-to")).unwrap();
     let service = service_fn(|request: Request<()>| async move {
         let held = request.extensions().get::<HeldLock>().unwrap();
         let keys: Vec<_> = held.grants().iter().map(|(key, _)| key.as_str()).collect();

@@ -21,7 +21,7 @@ use common::{Client, Events, Protocol, Server, Stage, until};
 const ORDER: &str = "/orders/{id}";
 
 fn order(provider: impl LockProvider) -> LockLayer<ParamKey> {
-    LockLayer::new(provider, ParamKey::new("order", ["id"]).unwrap().checked_for([ORDER]).unwrap())
+    LockLayer::new(provider, ParamKey::typed::<u64>("order", "id").unwrap().checked_for([ORDER]).unwrap())
 }
 
 async fn serve(layer: LockLayer<ParamKey>) -> (Server, Stage, Events) {
@@ -52,6 +52,7 @@ over_both!(
     what_a_store_answers_is_told_and_never_fails_open,
     a_bad_key_is_400,
     a_layer_outside_of_the_router_is_500,
+    a_route_key_that_is_not_told_a_type_is_500,
     answers_can_be_replaced,
 );
 
@@ -152,7 +153,7 @@ async fn a_bad_key_is_400(protocol: Protocol) {
     client.post(&format!("/orders/4711{}", "x".repeat(1100))).await.assert_problem(400, "bad-key", false);
     client.post("/orders/4711%ff").await.assert_problem(400, "bad-key", false);
 
-    let tenant = HeaderKey::new("tenant", HeaderName::from_static("x-tenant")).unwrap().required();
+    let tenant = HeaderKey::text("tenant", HeaderName::from_static("x-tenant")).unwrap().required();
     let layer = LockLayer::new(MemoryProvider::new(), tenant);
     let server = Server::start(Router::new().route("/", post(|| async {})).layer(layer)).await;
     server.client(protocol).await.post("/").await.assert_problem(400, "bad-key", false);
@@ -168,6 +169,13 @@ async fn a_layer_outside_of_the_router_is_500(protocol: Protocol) {
     server.client(protocol).await.post("/orders/4711").await.assert_problem(500, "misconfigured", false);
     let server = Server::start(around(RouteKey::any_method().pass_unmatched())).await;
     assert_eq!(server.client(protocol).await.post("/orders/4711").await.text(), "unlocked");
+}
+
+async fn a_route_key_that_is_not_told_a_type_is_500(protocol: Protocol) {
+    let layer = LockLayer::new(MemoryProvider::new(), RouteKey::any_method().typed::<u64>("order"));
+    let app = Router::new().route("/orders/{order}/{line}", post(|| async {})).route_layer(layer);
+    let server = Server::start(app).await;
+    server.client(protocol).await.post("/orders/7/1").await.assert_problem(500, "misconfigured", false);
 }
 
 async fn answers_can_be_replaced(protocol: Protocol) {

@@ -6,9 +6,6 @@ use crate::rules::{Guard, Property};
 use crate::server::{Clocks, Outcome};
 use crate::state::{Answer, Event, Message, Op, Record, Server, Stage, State, Time, Token, Told};
 
-/// What the logical clock gains in a tick. Within one tick it stands still: equal readings on one key are the rule here, not the exception.
-const TOKENS_PER_TICK: Token = 16;
-
 /// What became of an operation.
 enum Carried {
     /// The session has seen a later one.
@@ -20,8 +17,11 @@ enum Carried {
 
 impl State {
     /// What an operation that begins now reads (R2).
-    pub(crate) fn clocks(&self) -> Clocks {
-        Clocks { now: self.now(), logical: Token::from(self.latest) * TOKENS_PER_TICK + 1 }
+    ///
+    /// Within one tick the logical clock stands still: equal readings on one key are the rule here, not
+    /// the exception.
+    pub(crate) fn clocks(&self, config: &Config) -> Clocks {
+        Clocks { now: self.now(), logical: Token::from(self.latest) * Token::from(config.tokens_per_tick) + 1 }
     }
 
     /// Takes a request out that the primary begins. If it was sent to another one, the driver has found this one, and sent it again.
@@ -37,7 +37,7 @@ impl State {
         let clocks = if message.stage == Stage::Stalled {
             Clocks { now: message.now, logical: message.clock }
         } else {
-            self.clocks()
+            self.clocks(config)
         };
         let now = self.now();
         let before = self.server;
@@ -75,7 +75,7 @@ impl State {
         let message = self.messages.remove(at);
         let now = (self.time + offset).saturating_sub(Self::SKEWED);
         let before = server.record;
-        let clocks = Clocks { now, ..self.clocks() };
+        let clocks = Clocks { now, ..self.clocks(config) };
         let Carried::Done(outcome) = server.carry(&message, clocks, config) else { return };
         if (server.record == before && clean) || !config.rules.keep(Guard::Majority) {
             let Outcome { answer, token, tokens, left, .. } = outcome;
@@ -171,7 +171,7 @@ impl Server {
         let before = self.record;
         let outcome = match op {
             Op::Acquire => self.record.acquire(id, clocks, config),
-            Op::Release => self.record.release(id, left, clocks, config),
+            Op::Release => self.record.release(id, left, token, clocks, config),
             Op::Renew => self.record.renew(id, token, clocks.now, config),
             Op::Refresh => self.record.refresh(id, clocks.now, config),
         };
@@ -199,6 +199,10 @@ impl Server {
         let until = if message.op == Op::Release && message.left > 0 { before.acquired + message.left } else { 0 };
         if outcome.answer == Answer::Released && until > now && before.is_held_by(id, started) {
             self.held_until = until;
+        }
+        if outcome.answer == Answer::Released && before.is_held_by(id, started) {
+            // No guard will have what is left of the block.
+            self.given = message.token.max(before.first_of_block());
         }
         if granted {
             let first = record.token + 1 - Token::from(record.tokens);

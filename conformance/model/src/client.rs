@@ -28,9 +28,9 @@ impl Client {
 
     /// The acquisition is given up, and withdrawn.
     pub fn leave(&mut self) {
-        let Self { dead, number, deaf, at_stale, last_call, call, events, .. } = *self;
+        let Self { dead, number, deaf, at_stale, last_call, call, events, used, .. } = *self;
         let phase = Phase::Leaving;
-        *self = Self { dead, number, deaf, at_stale, last_call, call, events, phase, ..Self::default() };
+        *self = Self { dead, number, deaf, at_stale, last_call, call, events, used, phase, ..Self::default() };
     }
 
     /// The lease is gone; the loser releases it once, just in case (R16).
@@ -55,6 +55,7 @@ impl Client {
         let kept = Self { dead, number, deaf, at_stale, last_call, call, events, told, doubts, ..Self::default() };
         *self = Self { phase, deadline, ..kept };
         (self.token, self.last_token, self.local) = (token + 1 - Token::from(tokens), token, tokens - 1);
+        self.used = self.token;
     }
 
     /// What an answer means. It is one that the client waits for.

@@ -45,6 +45,8 @@ pub struct Config {
     pub grace: u8,
     /// Minimum hold of the first process's leases; none if 0.
     pub hold: u8,
+    /// What the logical clock gains in a tick, in tokens.
+    pub tokens_per_tick: u8,
     /// Guards of one lease within a process, the first included; also the length of its block of tokens.
     pub block: u8,
     /// How much each kind of fault may happen.

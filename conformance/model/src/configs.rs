@@ -38,16 +38,29 @@ const BASE: Config = Config {
     margin: 0,
     grace: 3,
     hold: 0,
+    tokens_per_tick: 16,
     block: 1,
     faults: NONE,
 };
 
 /// For continuous integration: a minute or so.
-pub const SMALL: [Config; 15] = [
+pub const SMALL: [Config; 17] = [
     // Messages get lost.
     Config { name: "lost", horizon: 4, faults: Faults { drops: 2, ..NONE }, ..BASE },
     // Messages come late: their callers do not wait for the answer, or leave.
     Config { name: "late", horizon: 3, cancel: true, faults: Faults { timeouts: 1, ..NONE }, ..BASE },
+    // A call hangs at the server, its acquisition is given up, and its caller goes on under another
+    // id. To the record that is a third process beside the given-up one and a stranger.
+    Config {
+        name: "given-up",
+        clients: 3,
+        horizon: 2,
+        asks: 1,
+        cancel: true,
+        slow_answers: false,
+        faults: Faults { timeouts: 1, stalls: 1, ..NONE },
+        ..BASE
+    },
     // Messages are sent twice.
     Config { name: "repeated", horizon: 3, messages: 2, faults: Faults { repeats: 1, drops: 1, ..NONE }, ..BASE },
     // Renewals get lost, and overtake each other.
@@ -101,6 +114,25 @@ pub const SMALL: [Config; 15] = [
         acquisitions: 2,
         block: 2,
         slow_requests: false,
+        faults: Faults { purges: 1, ..NONE },
+        ..BASE
+    },
+    // Guards use more tokens than the clock gains, give back what they have not used, and the record
+    // is removed.
+    Config {
+        name: "outrun",
+        acquisitions: 2,
+        horizon: 7,
+        asks: 1,
+        cancel: true,
+        ttl: 9,
+        claim: 9,
+        ticket_ttl: 9,
+        grace: 1,
+        tokens_per_tick: 1,
+        block: 3,
+        slow_requests: false,
+        slow_answers: false,
         faults: Faults { purges: 1, ..NONE },
         ..BASE
     },

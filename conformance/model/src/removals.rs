@@ -21,13 +21,14 @@ const fn removal(guard: Guard, config: &'static str, property: Property) -> Remo
 }
 
 /// Every guard.
-pub const REMOVALS: [Removal; 38] = [
+pub const REMOVALS: [Removal; 40] = [
     removal(Guard::SentInstant, "renewals", Property::Exclusion),
     removal(Guard::ExtendMax, "stalls", Property::Exclusion),
     removal(Guard::Margin, "failover", Property::Exclusion),
     removal(Guard::TokenStrict, "lost", Property::Tokens),
     removal(Guard::TokenClock, "purge", Property::Tokens),
     removal(Guard::PurgeGrace, "purge", Property::Tokens),
+    removal(Guard::TokenTime, "outrun", Property::Tokens),
     removal(Guard::FreeIfAbsent, "stalls", Property::Truth),
     removal(Guard::FreeIfExpired, "queue", Property::LostWaiter),
     removal(Guard::MineAlready, "lost", Property::Truth),
@@ -36,8 +37,8 @@ pub const REMOVALS: [Removal; 38] = [
     removal(Guard::Marker, "repeated", Property::Truth),
     removal(Guard::LateGrant, "lost", Property::Exclusion),
     removal(Guard::FreshId, "purge", Property::Truth),
-    removal(Guard::Session, "late", Property::Orphan),
-    removal(Guard::Withdraw, "late", Property::Orphan),
+    removal(Guard::Session, "given-up", Property::Orphan),
+    removal(Guard::Withdraw, "given-up", Property::Orphan),
     removal(Guard::ReleaseById, "queue", Property::Exclusion),
     removal(Guard::ReleaseExpired, "stalls", Property::Orphan),
     removal(Guard::LeaveQueue, "late", Property::Orphan),
@@ -60,10 +61,11 @@ pub const REMOVALS: [Removal; 38] = [
     removal(Guard::NextToken, "hand-off", Property::Tokens),
     removal(Guard::NotWhileReleasing, "hand-off", Property::Exclusion),
     removal(Guard::NotWhenLost, "hand-off", Property::Exclusion),
+    removal(Guard::LastUsed, "outrun", Property::Tokens),
 ];
 
 /// What the model cannot show to be needed, and why: the rule, which part of it, and the reason.
-pub const UNSEEN: [(u8, &str); 8] = [
+pub const UNSEEN: [(u8, &str); 10] = [
     (
         2,
         "the clocks are fixed when an operation starts: that is what the server does, and every operation of the model does it; `maxTimeMS` bounds how long an operation stalls, which the horizon does",
@@ -85,11 +87,16 @@ pub const UNSEEN: [(u8, &str); 8] = [
         16,
         "the token moves with a force-release: the next grant's is greater anyway; it is for the resource, which can fence off the victim at once",
     ),
+    (
+        18,
+        "\"not yet\" tells the first token of a block, not the last: with the last one a grant that follows a quick release is not taken for a newer one, and the waiter asks instead",
+    ),
     (19, "the keeper renews to the full ttl in the background: the claim alone is as safe, and shorter"),
     (
         21,
         "the next local attempt starts after the release has ended: a process of the model has one acquisition at a time",
     ),
+    (22, "documents that are no records: the model has one key, and only records"),
 ];
 
 impl Removal {

@@ -43,6 +43,8 @@ pub enum Guard {
     TokenClock,
     /// R6: records outlive their leases by a grace.
     PurgeGrace,
+    /// R6: a released record is kept until the clock has reached its token.
+    TokenTime,
     /// R7: a record without a holder is free, whatever its expiry says.
     FreeIfAbsent,
     /// R7: an expired lease is free.
@@ -107,17 +109,20 @@ pub enum Guard {
     NotWhileReleasing,
     /// R21: a lost lease is not handed on.
     NotWhenLost,
+    /// R21: a release gives back no token that a guard has had.
+    LastUsed,
 }
 
 impl Guard {
     /// All of them, in the order of the rules.
-    pub const ALL: [Self; 38] = [
+    pub const ALL: [Self; 40] = [
         Self::SentInstant,
         Self::ExtendMax,
         Self::Margin,
         Self::TokenStrict,
         Self::TokenClock,
         Self::PurgeGrace,
+        Self::TokenTime,
         Self::FreeIfAbsent,
         Self::FreeIfExpired,
         Self::MineAlready,
@@ -150,6 +155,7 @@ impl Guard {
         Self::NextToken,
         Self::NotWhileReleasing,
         Self::NotWhenLost,
+        Self::LastUsed,
     ];
 
     /// The number of the rule.
@@ -160,7 +166,7 @@ impl Guard {
             Self::ExtendMax => 3,
             Self::Margin => 4,
             Self::TokenStrict | Self::TokenClock => 5,
-            Self::PurgeGrace => 6,
+            Self::PurgeGrace | Self::TokenTime => 6,
             Self::FreeIfAbsent | Self::FreeIfExpired => 7,
             Self::MineAlready | Self::MineUnexpired | Self::Turns => 8,
             Self::Marker => 9,
@@ -175,7 +181,7 @@ impl Guard {
             Self::Anchor | Self::AnchorToken => 18,
             Self::KeepEvent => 19,
             Self::GapAsks | Self::GapIsNoLoss | Self::LossToken => 20,
-            Self::NextToken | Self::NotWhileReleasing | Self::NotWhenLost => 21,
+            Self::NextToken | Self::NotWhileReleasing | Self::NotWhenLost | Self::LastUsed => 21,
         }
     }
 }

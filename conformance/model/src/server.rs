@@ -62,6 +62,12 @@ impl Record {
         self.queue.as_slice().iter().any(|ticket| ticket.id == id && Self::is_live(ticket, now, config))
     }
 
+    /// The first token of the present block, or the last one used of a lease that was released.
+    #[must_use]
+    pub fn first_of_block(&self) -> Token {
+        self.token + 1 - Token::from(self.tokens.max(1)).min(self.token + 1)
+    }
+
     /// When a free lease became free.
     #[must_use]
     pub fn opened(&self) -> Time {
@@ -130,11 +136,11 @@ impl Record {
     fn busy(&self, id: Id, now: Time, config: &Config) -> Outcome {
         let held = if self.is_held(now) { self.expires } else { 0 };
         let turn = held.max(self.closed).max(now) + self.place(id, now, config) * config.window;
-        Outcome { answer: Answer::Busy, token: self.token, left: turn - now, ..Outcome::default() }
+        Outcome { answer: Answer::Busy, token: self.first_of_block(), left: turn - now, ..Outcome::default() }
     }
 
-    /// R12 and R13: releases or leaves.
-    pub fn release(&mut self, id: Id, hold: Time, clocks: Clocks, config: &Config) -> Outcome {
+    /// R12 and R13: releases or leaves. `used` is the last token that a guard has had (R21), 0 if none.
+    pub fn release(&mut self, id: Id, hold: Time, used: Token, clocks: Clocks, config: &Config) -> Outcome {
         let Clocks { now, .. } = clocks;
         let rules = config.rules;
         let held = if rules.keep(Guard::ReleaseById) { self.holder == id } else { self.holder.is_some() };
@@ -154,6 +160,9 @@ impl Record {
         let released = Outcome { answer, ..Outcome::default() };
         if in_time {
             self.released.add(id);
+            // One counts as used in any case: "not yet" has told it (R18).
+            let used = if rules.keep(Guard::LastUsed) { used } else { 0 };
+            (self.token, self.tokens) = (used.max(self.first_of_block()), 1);
         }
         let until = if hold > 0 { self.acquired + hold } else { 0 };
         let closes = until > now;
@@ -171,6 +180,10 @@ impl Record {
         self.holder = Id::NONE;
         self.closed = if closes { until } else { 0 };
         self.expires = now.max(self.closed);
+        if rules.keep(Guard::TokenTime) {
+            let reached = self.token / Token::from(config.tokens_per_tick);
+            self.expires = self.expires.max(Time::try_from(reached).unwrap_or(Time::MAX));
+        }
         Outcome { freed: closes, ..released }
     }
 

@@ -201,7 +201,7 @@ pub struct Message {
     pub clock: Token,
     /// The answer.
     pub answer: Answer,
-    /// A renewal's token, then that of the answer.
+    /// A renewal's token, or the last one that a release has used; then that of the answer.
     pub token: Token,
     /// The length of the block in the answer.
     pub tokens: u8,
@@ -302,6 +302,8 @@ pub struct Client {
     pub token: Token,
     /// The last token of the block.
     pub last_token: Token,
+    /// The last token that a guard of the acquisition has had; none if 0.
+    pub used: Token,
     /// Tasks of the process that still want the lease after this one.
     pub local: u8,
     /// The lease was lost; its release is best effort.

@@ -5,7 +5,7 @@ use crate::client::Verdict;
 use crate::config::Config;
 use crate::rules::{Guard, Property};
 use crate::server::Outcome;
-use crate::state::{Client, Message, Op, Phase, Server, Stage, State, Time, Told};
+use crate::state::{Client, Message, Op, Phase, Server, Stage, State, Time, Token, Told};
 
 impl State {
     /// The beginning.
@@ -73,14 +73,17 @@ impl State {
                     (client.local, client.deadline) = (old.local, old.deadline);
                     (client.token, client.last_token) = (old.token, old.last_token);
                 }
-                self.call(at, Op::Release, hold, config);
+                self.call(at, Op::Release, (hold, old.used), config);
             }
             Action::HandOn(at) => return self.hand_on(usize::from(at), config),
             Action::Cancel(at) => {
                 let client = &mut self.clients[usize::from(at)];
                 if rules.keep(Guard::Withdraw) { client.leave() } else { client.finish() }
             }
-            Action::Withdraw(at) => self.call(at, Op::Release, 0, config),
+            Action::Withdraw(at) => {
+                let used = self.clients[usize::from(at)].used;
+                self.call(at, Op::Release, (0, used), config);
+            }
             Action::NoticeLoss(at) => self.clients[usize::from(at)].lose(config),
             Action::Timeout(at) => {
                 let id = self.id_of(usize::from(at), config);
@@ -127,7 +130,7 @@ impl State {
             Action::Carry(at) => return self.carry(usize::from(at), config),
             Action::CarryStale(at) => self.carry_stale(usize::from(at), config),
             Action::Stall(at) => {
-                let clocks = self.clocks();
+                let clocks = self.clocks(config);
                 let mut message = self.reach_primary(usize::from(at));
                 (message.now, message.clock, message.stage) = (clocks.now, clocks.logical, Stage::Stalled);
                 self.messages.push(message);
@@ -174,16 +177,16 @@ impl State {
         client.asks += 1;
         client.phase = Phase::Asking;
         client.doubts = false;
-        self.call(at, Op::Acquire, 0, config);
+        self.call(at, Op::Acquire, (0, 0), config);
     }
 
     /// Sends the next operation of the session, and waits for its answer (R11).
-    fn call(&mut self, at: u8, op: Op, hold: Time, config: &Config) {
+    fn call(&mut self, at: u8, op: Op, (hold, used): (Time, Token), config: &Config) {
         let client = &mut self.clients[usize::from(at)];
         client.last_call += 1;
         client.call = client.last_call;
         let number = client.call;
-        self.send(at, Message { op, number, left: hold, ..Message::default() }, config);
+        self.send(at, Message { op, number, left: hold, token: used, ..Message::default() }, config);
     }
 
     fn send(&mut self, at: u8, message: Message, config: &Config) {
@@ -207,6 +210,7 @@ impl State {
         if config.rules.keep(Guard::NextToken) {
             client.token += 1;
         }
+        client.used = client.used.max(client.token);
         (client.token <= before || client.token > client.last_token).then_some(Property::Tokens)
     }
 

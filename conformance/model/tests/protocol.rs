@@ -43,7 +43,7 @@ fn steps(config: &Config) -> Vec<(bool, Action)> {
         (config.asks > 1, Action::Ask(0)),
         (true, Action::Release(0)),
         (true, Action::Withdraw(0)),
-        (true, Action::NoticeLoss(0)),
+        (config.ttl <= config.horizon, Action::NoticeLoss(0)),
         (true, Action::Hear(0)),
         (config.slow_requests, Action::Carry(0)),
         (config.slow_answers, Action::Deliver(0)),
@@ -75,6 +75,7 @@ fn every_kind_of_step_is_taken_somewhere() {
 sound! {
     lost_messages, "lost", 450_000;
     late_messages, "late", 110_000;
+    given_up_claims, "given-up", 310_000;
     repeated_messages, "repeated", 230_000;
     renewals, "renewals", 700_000;
     stalled_operations, "stalls", 340_000;
@@ -83,6 +84,7 @@ sound! {
     broken_streams, "events", 130_000;
     fail_over, "failover", 130_000;
     purge, "purge", 180_000;
+    outrun_clock, "outrun", 1_000;
     force_release, "force", 280_000;
     force_release_unheard, "forced", 160_000;
     hand_off, "hand-off", 400_000;

@@ -47,6 +47,7 @@ needed! {
     r05_tokens_are_strict TokenStrict;
     r05_tokens_follow_the_clock TokenClock;
     r06_records_outlive_their_leases PurgeGrace;
+    r06_a_record_is_kept_until_its_token_is_reached TokenTime;
     r07_what_nobody_holds_is_free FreeIfAbsent;
     r07_what_is_expired_is_free FreeIfExpired;
     r08_mine_already MineAlready;
@@ -79,6 +80,7 @@ needed! {
     r21_each_guard_has_the_next_token NextToken;
     r21_not_handed_on_while_it_is_released NotWhileReleasing;
     r21_not_handed_on_when_it_is_lost NotWhenLost;
+    r21_a_release_gives_back_no_used_token LastUsed;
 }
 
 #[test]

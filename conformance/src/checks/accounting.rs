@@ -97,7 +97,9 @@ async fn balances_throughout(cx: Context) -> Verdict {
 /// A wait may be shorter than the store's answer takes.
 fn or_too_late<T>(answer: distlock_api::Result<Option<T>>) -> distlock_api::Result<Option<T>> {
     match answer {
-        Err(error) if matches!(error.kind(), ErrorKind::Timeout | ErrorKind::Unavailable) => Ok(None),
+        Err(error) if matches!(error.kind(), ErrorKind::Timeout | ErrorKind::Unavailable | ErrorKind::Overloaded) => {
+            Ok(None)
+        }
         answer => answer,
     }
 }

@@ -153,7 +153,7 @@ async fn invalid_options(cx: Context) -> Verdict {
     nonsense.push(("a long owner", AcquireOptions::new().with_owner("o".repeat(257))));
     nonsense.push(("long metadata", AcquireOptions::new().with_metadata("name", "v".repeat(4096))));
 
-    let before = b.accounting();
+    let before = b.counts();
     let mut messages = HashSet::new();
     for (what, options) in nonsense {
         for (key, state) in [(&key, "held"), (&cx.key(), "free")] {
@@ -168,7 +168,7 @@ async fn invalid_options(cx: Context) -> Verdict {
     let distinct: HashSet<_> = messages.iter().map(|(_, message)| message).collect();
     ensure!(distinct.len() == 9, "nine mistakes have these messages: {messages:#?}");
     // A shared accounting counts the holder, too; it does not change, either.
-    let after = b.accounting();
+    let after = b.counts();
     ensure!(before == after, "refused acquisitions were counted: {before:?} became {after:?}");
     Ok(())
 }
@@ -181,7 +181,7 @@ fn bare(error: &distlock_api::LockError) -> String {
 
 async fn invalid_keys(cx: Context) -> Verdict {
     let [client] = cx.clients().await?;
-    let before = client.accounting();
+    let before = client.counts();
     for (what, key) in [("an empty key", String::new()), ("a long key", "k".repeat(LockKey::MAX_LEN + 1))] {
         let acquired = client.acquire(&key).await;
         let tried = client.try_acquire(&key).await;
@@ -190,7 +190,7 @@ async fn invalid_keys(cx: Context) -> Verdict {
         let expected = [Some(ErrorKind::InvalidKey); 3];
         ensure!(kinds == expected, "{what} was answered with {kinds:?}");
     }
-    let after = client.accounting();
+    let after = client.counts();
     ensure!(before == after, "refused keys were counted: {before:?} became {after:?}");
     Ok(())
 }

@@ -132,7 +132,7 @@ async fn answered_now(cx: Context) -> Verdict {
         }
     }
     let held = b.take(&key, waits.clone()).await?;
-    let before = [&a, &b].map(|client| client.accounting());
+    let before = [&a, &b].map(|client| client.counts());
     for client in [&a, &b] {
         for options in [&waits, &attempt] {
             match client.acquire_now(&key, options).transpose()? {
@@ -147,7 +147,7 @@ async fn answered_now(cx: Context) -> Verdict {
             }
         }
     }
-    let after = [&a, &b].map(|client| client.accounting());
+    let after = [&a, &b].map(|client| client.counts());
     ensure!(before == after, "nothing was granted, and yet {before:?} became {after:?}");
     ensure!(held.release().await?.is_released(), "short cuts to a held lock have taken it from its holder");
     let free = cx.key();

@@ -7,13 +7,14 @@ use tokio::time::Instant;
 
 use crate::check::checks;
 use crate::context::{Context, GRAIN, LONG, SOON, renewed};
-use crate::failure::{Verdict, ensure};
+use crate::failure::{Failure, Verdict, ensure};
 use crate::fixture::Client;
 
 checks! {
     C25 early_release_keeps_it_closed [MinimumHold] "a lock that is released early stays closed until the minimum hold has passed, counted from the grant, and not much longer";
     C25 early_drop_keeps_it_closed [MinimumHold] "a lock whose guard is dropped early stays closed until the minimum hold has passed";
     C25 late_release_frees_it Smoke [MinimumHold] "a lock that is held longer than the minimum is free with its release";
+    C25 force_release_opens_it [MinimumHold, Admin] "a release by force opens a lock that only its minimum hold keeps closed";
     C25 refused_without_the_capability [NoMinimumHold] "a backend without the capability refuses a minimum hold, and counts nothing";
 }
 
@@ -76,15 +77,33 @@ async fn late_release_frees_it(cx: Context) -> Verdict {
     Ok(())
 }
 
+async fn force_release_opens_it(cx: Context) -> Verdict {
+    let [a, b] = cx.clients().await?;
+    let (key, admin) = (cx.key(), cx.admin(&b)?);
+    let guard = a.take(&key, held_at_least(LONG)).await?;
+    let token = guard.fencing_token();
+    let outcome = guard.release().await?;
+    ensure!(outcome.is_released(), "the release of a held lock said {outcome:?}");
+    b.ensure_busy(&key, "its minimum hold has not passed").await?;
+    let opened = admin.force_release(&key, "it is needed now").await?;
+    ensure!(opened.is_some(), "a release by force of a lock that its minimum hold keeps closed found nothing");
+    let next = b.attempt(&key, renewed(LONG)).await?;
+    let Some(next) = next else {
+        return Err(Failure::new("after a release by force its minimum hold still keeps the lock closed"));
+    };
+    ensure!(next.fencing_token() > token, "token {} follows token {token} (C5)", next.fencing_token());
+    Ok(())
+}
+
 async fn refused_without_the_capability(cx: Context) -> Verdict {
     let [client] = cx.clients().await?;
-    let before = client.accounting();
+    let before = client.counts();
     for wait in [Wait::Try, Wait::UpTo(SOON)] {
         let answer = client.acquire_with(cx.key(), held_at_least(HOLD).with_wait(wait)).await;
         let kind = answer.err().map(|error| error.kind());
         ensure!(kind == Some(ErrorKind::Unsupported), "a minimum hold was answered with {kind:?}");
     }
-    let after = client.accounting();
+    let after = client.counts();
     ensure!(before == after, "refused acquisitions were counted: {before:?} became {after:?}");
     Ok(())
 }

@@ -11,6 +11,7 @@ use distlock_api::{
 };
 
 use super::protocol::{Answer, Job, Order};
+use crate::context::is_settled;
 use crate::failure::chain;
 use crate::fixture::Fixture;
 
@@ -89,8 +90,7 @@ async fn obey(
         }
         Order::Accounting => {
             let now = provider.accounting();
-            let idle = now.held == 0 && now.waiting == 0 && now.balances();
-            Ok(Answer::Accounting { idle, books: format!("{now:?}") })
+            Ok(Answer::Accounting { idle: is_settled(&now), books: format!("{now:?}") })
         }
     }
 }

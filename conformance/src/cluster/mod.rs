@@ -32,13 +32,17 @@ const DISK: &str = "768m";
 /// How long the set may take to be well again.
 const HEALTH_LIMIT: Duration = Duration::from_secs(90);
 const POLL: Duration = Duration::from_millis(100);
+/// How long one write may take before another one is tried.
+const WRITE_LIMIT: Duration = Duration::from_secs(1);
 /// The `appName` of clients: faults are aimed at it.
 const MARK: &str = "distlock-arena";
 
 /// Makes the argument of [`Fixture::connect`](crate::Fixture::connect) out of a connection string.
 type AddressOf = Box<dyn Fn(&str) -> String + Send + Sync>;
 
-/// Three local servers as an [`Arena`]: proxies, `failCommand`, step-downs, kills, stops, stalled disks, and as root cut networks and full disks.
+/// Three local servers as an [`Arena`]: proxies, half-open connections, failing and slow commands,
+/// step-downs, kills and stops of the primary or of a majority, stalled disks, and as root cut
+/// networks and full disks.
 ///
 /// Servers and their data are gone when it is stopped or dropped, and with this process, however that ends.
 pub struct ClusterArena {
@@ -176,6 +180,14 @@ impl Cluster {
         Err(format!("waited {HEALTH_LIMIT:?} in vain for {what}").into())
     }
 
+    /// The number of the primary in odd turns, and of another member in even ones; and whether it is
+    /// the primary.
+    async fn member_of_turn(&self, turn: usize) -> Result<(usize, bool), FixtureError> {
+        let primary = self.until_primary("a primary", |_| true).await?.number;
+        let is_primary = turn % 2 == 1;
+        Ok((if is_primary { primary } else { (primary + 1) % self.members.len() }, is_primary))
+    }
+
     /// The number of the last election that a member knows of.
     async fn term(&self, member: &Member) -> Result<i64, FixtureError> {
         Ok(member.admin(doc! { "replSetGetStatus": 1 }).await?.get_i64("term")?)
@@ -193,6 +205,22 @@ impl Cluster {
             }
             sleep(POLL).await;
         }
+    }
+
+    /// How long it takes from now until a majority acknowledges a write of a plain driver. `None`
+    /// if none does within the limit.
+    async fn until_written(&self) -> Option<Duration> {
+        let started = Instant::now();
+        let probes = self.client.database("distlock_arena").collection::<Document>("probes");
+        while started.elapsed() < HEALTH_LIMIT {
+            let probe = probes.insert_one(doc! {}).write_concern(WriteConcern::majority());
+            // A write may be on its way to a member that is away.
+            if matches!(timeout(WRITE_LIMIT, async { probe.await }).await, Ok(Ok(_))) {
+                return Some(started.elapsed());
+            }
+            sleep(POLL).await;
+        }
+        None
     }
 
     async fn is_healthy(&self) -> Result<(), FixtureError> {

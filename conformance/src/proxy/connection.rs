@@ -2,6 +2,7 @@
 //!
 //! Each direction is a pump. The two share the connection's task, so that the streams are closed, or reset, in one place.
 
+use std::future::pending;
 use std::io;
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -29,6 +30,8 @@ enum Cut {
     Closed,
     /// Reset on both sides.
     Reset,
+    /// Open and silent on both sides, as long as the proxy lives.
+    HalfOpen,
 }
 
 impl From<io::Error> for Cut {
@@ -72,8 +75,13 @@ impl Connection {
             let down = self.pump(from_server, to_client, Way::ToClient);
             tokio::try_join!(up, down)
         };
-        if let Err(Cut::Reset) = ended {
-            let _ = (client.set_zero_linger(), server.set_zero_linger());
+        match ended {
+            Err(Cut::Reset) => {
+                let _ = (client.set_zero_linger(), server.set_zero_linger());
+            }
+            // The two streams stay open, and neither side learns that the other has closed its own.
+            Err(Cut::HalfOpen) => pending().await,
+            Ok(_) | Err(Cut::Closed) => {}
         }
     }
 
@@ -149,10 +157,13 @@ impl Connection {
     fn fate(&self, strike: Option<&Strike>, bytes: &[u8], way: Way) -> Fate {
         let Some(strike) = strike.filter(|strike| self.is_meant(strike)) else { return Fate::Pass };
         match &strike.fault {
-            NetworkFault::Drop { way: dropped, containing, .. } => {
-                let is_wanted = !bytes.is_empty() && self.is_wanted(containing.as_deref(), bytes, way);
-                let drops = is_wanted && dropped.includes(way) && self.hits.strikes();
-                if drops { Fate::Cut(Cut::Closed) } else { Fate::Pass }
+            NetworkFault::Drop { way: swallowed, containing, .. } => {
+                let swallows = self.swallows(*swallowed, containing.as_deref(), bytes, way);
+                if swallows { Fate::Cut(Cut::Closed) } else { Fate::Pass }
+            }
+            NetworkFault::HalfOpen { way: swallowed, containing, .. } => {
+                let swallows = self.swallows(*swallowed, containing.as_deref(), bytes, way);
+                if swallows { Fate::Cut(Cut::HalfOpen) } else { Fate::Pass }
             }
             NetworkFault::Delay { way: delayed, by } if delayed.includes(way) => Fate::Wait(*by),
             NetworkFault::Split { bytes } => Fate::Pieces(*bytes),
@@ -160,6 +171,12 @@ impl Connection {
             NetworkFault::BlackHole { way: swallowed } if swallowed.includes(way) => Fate::Hold,
             _ => Fate::Pass,
         }
+    }
+
+    /// Whether this piece is one that the fault swallows, which counts as a hit.
+    fn swallows(&self, swallowed: Way, containing: Option<&str>, bytes: &[u8], way: Way) -> bool {
+        let is_wanted = !bytes.is_empty() && self.is_wanted(containing, bytes, way);
+        is_wanted && swallowed.includes(way) && self.hits.strikes()
     }
 
     /// Whether a request contains the text, or a reply belongs to one that does.

@@ -34,6 +34,23 @@ pub enum NetworkFault {
         /// Only requests that contain this text, or the replies to such requests.
         containing: Option<String>,
     },
+    /// The next request or reply in this direction is swallowed, and its connection is half-open
+    /// from then on: it stays open, and nothing comes through in either direction, not even the end
+    /// of one side. Other connections, including new ones, are not affected.
+    ///
+    /// A NAT or a firewall that has lost its state does this. [`heal`](super::FaultProxy::heal)
+    /// spares further connections and does not revive those that are half-open; they end with the
+    /// proxy.
+    HalfOpen {
+        /// [`Way::ToServer`]: the request never arrives. [`Way::ToClient`]: the server has carried
+        /// out the request, and the reply never arrives. [`Way::Both`]: whichever comes first.
+        way: Way,
+        /// How many requests or replies, each on a connection of its own.
+        times: u32,
+        /// Only requests that contain this text, or the replies to such requests. Requests from
+        /// before the fault do not count; with `None` their replies are swallowed, too.
+        containing: Option<String>,
+    },
     /// Everything in this direction arrives so much later.
     Delay {
         /// Which direction.
@@ -61,6 +78,15 @@ impl NetworkFault {
     #[must_use]
     pub fn drop_next(way: Way, times: u32) -> Self {
         Self::Drop { way, times, containing: None }
+    }
+
+    /// Swallows the next request that contains `text`, or the reply to it, and leaves that one
+    /// connection [half-open](Self::HalfOpen).
+    ///
+    /// For a MongoDB store: `NetworkFault::half_open(Way::ToClient, "findAndModify")`.
+    #[must_use]
+    pub fn half_open(way: Way, text: impl Into<String>) -> Self {
+        Self::HalfOpen { way, times: 1, containing: Some(text.into()) }
     }
 }
 

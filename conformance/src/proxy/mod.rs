@@ -31,9 +31,12 @@
 //! # }
 //! ```
 //!
-//! What a client sends is not understood, only looked at: a fault can be [aimed](FaultProxy::strike_marked) at the connections whose first bytes contain a text –
-//! a MongoDB driver begins with its `appName` –, and a drop at the requests [that contain one](NetworkFault::Drop). "First bytes" and "request" are what one read
-//! of up to 64 KiB brings: enough for protocols of question and answer over loopback.
+//! What a client sends is not understood, only looked at: a fault can be
+//! [aimed](FaultProxy::strike_marked) at the connections whose first bytes contain a text – a
+//! MongoDB driver begins with its `appName` –, and a [drop](NetworkFault::Drop) or a [half-open
+//! connection](NetworkFault::HalfOpen) at the requests that contain one. "First bytes" and
+//! "request" are what one read of up to 64 KiB brings: enough for protocols of question and answer
+//! over loopback. [`until_hit`](FaultProxy::until_hit) waits until a fault has hit.
 
 mod connection;
 mod fault;
@@ -112,7 +115,7 @@ impl FaultProxy {
 
     fn begin(&self, fault: NetworkFault, mark: Option<String>) {
         self.hits.begin(match &fault {
-            NetworkFault::Drop { times, .. } => (*times).into(),
+            NetworkFault::Drop { times, .. } | NetworkFault::HalfOpen { times, .. } => (*times).into(),
             _ => u64::MAX,
         });
         self.strikes.send_replace(Some(Arc::new(Strike { fault, mark })));
@@ -120,6 +123,7 @@ impl FaultProxy {
 
     /// Ends the fault and tells how often it hit since it began: drops and held or delayed or split pieces of traffic, or connections that were reset.
     /// What a black hole had held goes its way now, as packets do that are sent again after a cut.
+    /// A connection that is [half-open](NetworkFault::HalfOpen) stays so.
     #[must_use = "a fault that hit nothing proves nothing"]
     pub fn heal(&self) -> u64 {
         self.strikes.send_replace(None);
@@ -130,6 +134,26 @@ impl FaultProxy {
     #[must_use]
     pub fn hits(&self) -> u64 {
         self.hits.hit()
+    }
+
+    /// Waits until the fault has hit at least `times` times since it began. If it never does, this
+    /// never returns: put a timeout around it.
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use distlock_conformance::proxy::{FaultProxy, NetworkFault, Way};
+    /// # async fn example(proxy: FaultProxy) -> Result<(), Box<dyn std::error::Error>> {
+    /// proxy.strike(NetworkFault::half_open(Way::ToClient, "findAndModify"));
+    /// // … a client sends such a command …
+    /// tokio::time::timeout(Duration::from_secs(10), proxy.until_hit(1)).await?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Cancel safety
+    /// Nothing is lost when the future is dropped.
+    pub async fn until_hit(&self, times: u64) {
+        self.hits.until_hit(times).await;
     }
 
     /// How many bytes have been passed on so far, in both directions.

@@ -222,6 +222,76 @@ async fn a_request_held_by_a_black_hole_outlives_its_client() {
 }
 
 #[tokio::test]
+async fn a_half_open_connection_is_silent_for_ever_and_alone() {
+    for (way, heard) in [(Way::ToServer, 0), (Way::ToClient, 5), (Way::Both, 0)] {
+        let (echo, proxy) = world().await;
+        let (mut meant, mut other) = (connect(&proxy).await, connect(&proxy).await);
+        assert_eq!(ask(&mut meant, "before").await.unwrap(), "before");
+        let before = echo.heard.load(Ordering::SeqCst);
+        proxy.strike(NetworkFault::half_open(way, "write"));
+        // Only the text is meant.
+        assert_eq!(ask(&mut meant, "read").await.unwrap(), "read");
+        assert!(timeout(MOMENT, proxy.until_hit(1)).await.is_err(), "{way:?}");
+        meant.write_all(b"write").await.unwrap();
+        timeout(SOON, proxy.until_hit(1)).await.unwrap();
+        echo.heard(before + 4 + heard).await;
+        // Other connections, old and new, do the same without harm.
+        assert_eq!(ask(&mut other, "write").await.unwrap(), "write", "{way:?}");
+        assert_eq!(ask(&mut connect(&proxy).await, "write").await.unwrap(), "write", "{way:?}");
+        assert_eq!(echo.heard.load(Ordering::SeqCst), before + 4 + heard + 2 * 5, "{way:?}");
+        assert_eq!(proxy.heal(), 1, "{way:?}");
+        // Neither the end of the fault nor another one revives it, and nothing arrives any more.
+        let before = echo.heard.load(Ordering::SeqCst);
+        meant.write_all(b"again").await.unwrap();
+        proxy.strike(NetworkFault::Reset);
+        assert!(is_silent(&mut meant).await, "{way:?}");
+        let _ = proxy.heal();
+        is_well(&proxy).await;
+        assert_eq!(echo.heard.load(Ordering::SeqCst), before + 5, "{way:?}");
+        // It ends with the proxy.
+        drop(proxy);
+        assert!(hear(&mut meant, 1).await.is_err(), "{way:?}");
+    }
+}
+
+#[tokio::test]
+async fn the_server_does_not_learn_that_the_client_of_a_half_open_connection_has_gone() {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let proxy = FaultProxy::start(listener.local_addr().unwrap()).await.unwrap();
+    let mut client = connect(&proxy).await;
+    let (mut server, _) = listener.accept().await.unwrap();
+    proxy.strike(NetworkFault::HalfOpen { way: Way::ToServer, times: 1, containing: None });
+    client.write_all(b"lost").await.unwrap();
+    timeout(SOON, proxy.until_hit(1)).await.unwrap();
+    drop(client);
+    assert!(is_silent(&mut server).await);
+    // What it says is not refused, either.
+    server.write_all(b"anybody?").await.unwrap();
+    assert!(is_silent(&mut server).await);
+    assert_eq!(proxy.heal(), 1);
+}
+
+#[tokio::test]
+async fn a_half_open_fault_hits_as_many_marked_connections_as_it_is_told() {
+    let (_echo, proxy) = world().await;
+    let mut clients = Vec::new();
+    for name in ["client-1", "client-1", "client-1", "client-2"] {
+        let mut client = connect(&proxy).await;
+        ask(&mut client, name).await.unwrap();
+        clients.push(client);
+    }
+    proxy.strike_marked(NetworkFault::HalfOpen { way: Way::ToClient, times: 2, containing: None }, "client-1");
+    assert_eq!(ask(&mut clients[3], "other").await.unwrap(), "other");
+    for client in &mut clients[..2] {
+        client.write_all(b"lost").await.unwrap();
+        assert!(is_silent(client).await);
+    }
+    timeout(SOON, proxy.until_hit(2)).await.unwrap();
+    assert_eq!(ask(&mut clients[2], "spared").await.unwrap(), "spared");
+    assert_eq!((proxy.hits(), proxy.heal()), (2, 2));
+}
+
+#[tokio::test]
 async fn only_marked_connections_are_hit() {
     let (_echo, proxy) = world().await;
     let (mut meant, mut other) = (connect(&proxy).await, connect(&proxy).await);

@@ -83,8 +83,10 @@ fn write(work: &Work, client: &Client, key: usize, guard: &LockGuard) -> Verdict
 
 /// An error is counted if it is one that faults can bring.
 async fn failed(work: &Work, error: &LockError) -> Verdict {
-    let is_possible =
-        matches!(error.kind(), ErrorKind::Timeout | ErrorKind::Unavailable | ErrorKind::Lost | ErrorKind::Other);
+    let is_possible = matches!(
+        error.kind(),
+        ErrorKind::Timeout | ErrorKind::Unavailable | ErrorKind::Overloaded | ErrorKind::Lost | ErrorKind::Other
+    );
     ensure!(
         is_possible || error.is_outcome_unknown(),
         "no fault explains this error: {}",

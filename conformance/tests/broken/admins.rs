@@ -23,6 +23,8 @@ pub(crate) enum Admin {
     TakesNothingForNobody,
     /// A release by force is told as any other.
     ForceIsRelease,
+    /// A release by force needs a holder: a minimum hold keeps its key closed.
+    ForceNeedsHolder,
 }
 
 impl Admin {
@@ -50,6 +52,11 @@ impl LockAdmin for BrokenAdmin {
     }
 
     async fn force_release(&self, key: &LockKey, reason: &str) -> Result<Option<LockInfo>> {
+        if self.broken == Admin::ForceNeedsHolder
+            && self.admin().inspect(key).await?.is_none_or(|info| info.id.is_none())
+        {
+            return Ok(None);
+        }
         self.admin().force_release(key, reason).await
     }
 

@@ -25,13 +25,24 @@ pub struct LockInfo {
     pub owner: Option<String>,
     /// Anything else the holder said.
     pub metadata: BTreeMap<String, String>,
+    /// Why the record is not what the backend writes, if it is not: changed by hand, or written by
+    /// another program. Then everything else but the key may be missing.
+    pub unreadable: Option<String>,
 }
 
 impl LockInfo {
     /// What is known about a key at the least.
     #[must_use]
     pub fn new(key: LockKey, id: Option<AcquisitionId>, token: FencingToken, remaining: Duration) -> Self {
-        Self { key, id, token, remaining, waiting: None, owner: None, metadata: BTreeMap::new() }
+        let metadata = BTreeMap::new();
+        Self { key, id, token, remaining, waiting: None, owner: None, metadata, unreadable: None }
+    }
+
+    /// What is known about a key whose record is not what the backend writes.
+    #[must_use]
+    pub fn unreadable(key: LockKey, remaining: Duration, why: impl Into<String>) -> Self {
+        let info = Self::new(key, None, FencingToken::new(0), remaining);
+        Self { unreadable: Some(why.into()), ..info }
     }
 
     /// With the number of those who wait.

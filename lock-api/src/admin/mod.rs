@@ -55,12 +55,14 @@ pub trait LockAdmin: Send + Sync {
     /// The key's token advances, and the victim's [`lost`](crate::LockGuard::lost) fires with its next renewal or pushed event. Until then the victim
     /// believes that it holds the lock: only its token tells a resource that it does not. [`history`](Self::history) remembers who, when and why.
     ///
+    /// The reason is kept as it is, U+0000 included; a backend may cut a long one.
+    ///
     /// # Errors
     /// When the store cannot be asked, or the outcome is unknown.
     async fn force_release(&self, key: &LockKey, reason: &str) -> Result<Option<LockInfo>>;
 
     /// The locks that match and are not free – what [`inspect`](Self::inspect) shows – in the order of their keys, read page by page as the stream is
-    /// polled. Each page is true at its own moment: a lock that is taken or freed meanwhile may be missing or be shown, but none twice.
+    /// polled. A record that the backend cannot read is [an item of its own](LockInfo::unreadable). Each page is true at its own moment: a lock that is taken or freed meanwhile may be missing or be shown, but none twice.
     ///
     /// Made of [`page`](Self::page); there is no need to implement it. The stream ends after its first error.
     fn list(&self, options: ListOptions) -> LockList<'_> {

@@ -18,11 +18,12 @@ use crate::token::FencingToken;
 
 use super::held::HeldLease;
 use super::lease::{self, Lease};
+use super::log::log;
 use super::pace;
 use super::places::{Anchor, News, Seat, Told};
-use super::settle::Attempting;
+use super::settle::{Attempting, Patience};
 use super::turns::{Found, Turn};
-use super::{Engine, registry};
+use super::{Engine, ensure_runtime, registry};
 
 /// How long the caller is willing to wait.
 #[derive(Clone, Copy)]
@@ -41,11 +42,15 @@ impl Limit {
         }
     }
 
-    fn cap(self, instant: Instant) -> Instant {
+    fn instant(self) -> Option<Instant> {
         match self {
-            Self::Until(limit) => instant.min(limit),
-            Self::Once | Self::Never => instant,
+            Self::Until(limit) => Some(limit),
+            Self::Once | Self::Never => None,
         }
+    }
+
+    fn cap(self, instant: Instant) -> Instant {
+        self.instant().map_or(instant, |limit| instant.min(limit))
     }
 
     fn has_passed(self) -> bool {
@@ -104,6 +109,7 @@ impl Engine {
         holder: Holder,
         via: Via<'_>,
     ) -> Result<Obtained> {
+        ensure_runtime()?;
         if self.closed.is_cancelled() {
             return Err(LockError::closed());
         }
@@ -220,11 +226,15 @@ impl Engine {
         let patience = self.config.request_timeout.min(terms.ttl - terms.margin);
         let once = Instant::now() + patience;
         loop {
-            let now = Instant::now();
-            let bound = if matches!(limit, Limit::Once) { once } else { limit.cap(now + patience) };
+            let bounds = Patience {
+                limit: if matches!(limit, Limit::Once) { Some(once) } else { limit.instant() },
+                answer: patience,
+                // A caller that has been told "busy" waits for its turn until it leaves.
+                admission: busy.is_none() && last_error.is_none(),
+            };
             let attempt = self.attempt(attempting.claim(), limit, &terms, &holder, via);
             let ticket = attempt.ticket;
-            let answer = attempting.ask(attempt, bound).await;
+            let answer = attempting.ask(attempt, bounds).await;
             let mut place = None;
             let (pause, mut so_far) = match answer {
                 Ok((sent, Reply::Granted(grant))) => {
@@ -259,6 +269,10 @@ impl Engine {
                     (pause, Ok(Obtained::Busy(*busy.insert(told(&reply)))))
                 }
                 Err(error) if error.disposition() == Disposition::Permanent => return Err(error),
+                // Nothing was sent. A caller that the store has told "busy" is better told that.
+                Err(error) if error.kind() == ErrorKind::Overloaded => {
+                    return busy.map_or(Err(error), |busy| Ok(Obtained::Busy(busy)));
+                }
                 // C10: the second question says what became of the first one.
                 Err(_) if failed == 0 && attempting.can_resolve() => {
                     failed = 1;
@@ -271,9 +285,9 @@ impl Engine {
                 Err(error) => {
                     failed += 1;
                     if failed == 1 {
-                        tracing::warn!(lock.key = %key, %error, "attempt to acquire failed; trying again while time is left");
+                        log!(warn, lock.key = %key, %error, "attempt to acquire failed; trying again while time is left");
                     } else {
-                        tracing::debug!(lock.key = %key, %error, "attempt failed");
+                        log!(debug, lock.key = %key, %error, "attempt failed");
                     }
                     // What the store itself has said tells more than that its last answer did not come in time.
                     let error = match last_error.take() {
@@ -403,7 +417,7 @@ impl Engine {
         turn: Option<Turn>,
     ) -> Entered {
         let claim = attempting.claim().clone();
-        let lease = match Lease::granted(claim, grant, terms, deadline, Instant::now(), turn) {
+        let lease = match Lease::granted(claim, grant, terms, (sent, deadline), Instant::now(), turn) {
             Ok(lease) => lease,
             Err(turn) => return Entered::Late(turn),
         };

@@ -1,24 +1,21 @@
 //! Writes under a lease: one that also releases it, and one that does not.
 
-use std::future::Future;
-use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::time::{Instant, sleep, timeout, timeout_at};
+use tokio::time::{Instant, sleep};
 use tokio_util::task::task_tracker::TaskTrackerToken;
 
 use crate::error::{Disposition, ErrorKind, LockError, Phase, Result};
 use crate::guard::{Loss, ReleaseOutcome};
-use crate::store::{Write, WriteOp, Written};
+use crate::store::{Lane, Write, WriteOp, Written};
 use crate::token::FencingToken;
 
+use super::call::Call;
 use super::held::HeldLease;
 use super::lease::Lease;
 use super::registry::End;
-use super::{Engine, guarded, pace};
-
-type Call = Pin<Box<dyn Future<Output = Result<Written>> + Send>>;
+use super::{Engine, pace};
 
 /// One write, asked again until it is known what became of it.
 struct Asking {
@@ -26,7 +23,7 @@ struct Asking {
     op: Arc<dyn WriteOp>,
     write: Write,
     /// The call in flight. It is finished, not repeated beside itself (R11).
-    call: Option<Call>,
+    call: Option<Call<Written>>,
     /// Whether some call may have been carried out without anybody having heard of it.
     unknown: bool,
 }
@@ -73,18 +70,27 @@ impl Asking {
         }
     }
 
-    /// One call, or what is left of the one in flight.
+    /// One call, or what is left of the one under way.
     async fn attempt(&mut self, until: Instant) -> Result<Written> {
-        let call = self.call.get_or_insert_with(|| {
+        let unanswered = || LockError::timeout(Phase::Request, "the store has not answered").outcome_unknown();
+        if self.call.is_none() {
             let (op, write) = (self.op.clone(), self.write.clone());
-            Box::pin(guarded(async move { op.write(&write).await }))
-        });
-        match timeout_at(until, call).await {
-            Ok(answer) => {
+            let request = async move { op.write(&write).await };
+            self.call = Some(Call::new(self.engine.store.lanes(), Lane::Release, Some(until), false, request)?);
+        }
+        let Some(call) = &mut self.call else { return Err(unanswered()) };
+        match call.answer(Some(until), self.engine.config.request_timeout).await {
+            Some(answer) => {
                 self.call = None;
                 answer
             }
-            Err(_) => Err(LockError::timeout(Phase::Request, "the store has not answered").outcome_unknown()),
+            None => match call.leave() {
+                Some(not_sent) => {
+                    self.call = None;
+                    Err(not_sent)
+                }
+                None => Err(unanswered()),
+            },
         }
     }
 
@@ -141,7 +147,7 @@ impl CommitJob {
         let bound = 2 * job.asking.engine.config.request_timeout;
         if let Some(call) = &mut job.asking.call
             // Stores end their calls by themselves; one that does not is given up here.
-            && let Ok(answer) = timeout(bound, call).await
+            && let Some(answer) = call.ended_within(bound).await
         {
             job.asking.call = None;
             // Without an answer the drop sees to the rest.
@@ -165,7 +171,7 @@ impl Drop for CommitJob {
         }
         let Job { lease, asking, .. } = job;
         let hold = lease.terms().hold_at_least;
-        drop(asking.call);
+        asking.call.into_iter().for_each(Call::cut_off);
         if let Some(release) = asking.engine.begin_release(&lease, hold) {
             release.run_in_background();
         }

@@ -3,17 +3,18 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::time::{Instant, sleep_until, timeout};
+use tokio::time::{Instant, sleep_until};
 
 use crate::guard::{HeldLock, LockGuard, Loss, LostSignal, ReleaseFuture, ReleaseOutcome};
-use crate::store::WriteOp;
+use crate::store::{Lane, WriteOp};
 use crate::token::FencingToken;
 
+use super::Engine;
+use super::call::Call;
 use super::commit::CommitJob;
 use super::lease::{Begun, Lease, Seen};
 use super::release::ReleaseJob;
 use super::turns::Turn;
-use super::{Engine, guarded};
 
 /// What the engine keeps behind a guard.
 pub(super) struct HeldLease {
@@ -215,11 +216,19 @@ impl Engine {
         let (engine, lease) = (self.clone(), lease.clone());
         let home = lease.home().clone();
         self.spawn(&home, async move {
-            let (sent, bound) = (Instant::now(), engine.config.request_timeout);
-            let answer =
-                timeout(bound, guarded(engine.store.waiters(lease.claim(), engine.config.store_timeout()))).await;
-            // Who cannot be asked is taken to be there.
-            lease.others(sent, !matches!(answer, Ok(Ok(0))));
+            let (store, claim, bound) = (engine.store.clone(), lease.claim().clone(), engine.config.store_timeout());
+            let request = async move { store.waiters(&claim, bound).await };
+            let deadline = Instant::now() + engine.config.request_timeout;
+            let called = Instant::now();
+            let (sent, answer) = match Call::new(engine.store.lanes(), Lane::Refresh, Some(deadline), false, request) {
+                Ok(mut call) => {
+                    let answer = call.answer(Some(deadline), engine.config.request_timeout).await;
+                    (call.sent().unwrap_or(called), answer)
+                }
+                Err(_) => (called, None),
+            };
+            // If the query fails, assume that someone is waiting.
+            lease.others(sent, !matches!(answer, Some(Ok(0))));
         });
     }
 }

@@ -15,7 +15,9 @@ use crate::options::LeaseTerms;
 use crate::store::{Claim, Grant, Renewal, Standing};
 use crate::token::FencingToken;
 
+use super::log::contained;
 use super::pace::Relay;
+use super::slept;
 use super::turns::Turn;
 
 /// A granted lease, from the grant until nothing of it is left. It may be held by several guards of this process in turn, each with a token
@@ -35,6 +37,8 @@ pub(super) struct Lease {
 struct State {
     phase: Phase,
     deadline: Instant,
+    /// When the request was sent from which the deadline counts.
+    sent: Instant,
     turn: Option<Turn>,
     /// The token of the present guard, or of the last one while the lease is on its way to the next.
     token: FencingToken,
@@ -95,24 +99,26 @@ impl Lease {
         claim: Claim,
         grant: &Grant,
         (terms, holder): (LeaseTerms, Holder),
-        deadline: Instant,
+        (sent, deadline): (Instant, Instant),
         now: Instant,
         turn: Option<Turn>,
     ) -> Result<Arc<Self>, Option<Turn>> {
-        if now >= deadline {
+        slept::notice(now);
+        if now >= awake_until(sent, deadline) {
             return Err(turn);
         }
         if let Some(turn) = &turn {
-            turn.hold();
+            turn.hold(claim.id());
         }
         let (token, relay) = (grant.token, Relay::new(now));
+        claim.uses(token);
         Ok(Arc::new(Self {
             claim,
             last_token: FencingToken::new(token.get().saturating_add(u64::from(grant.tokens.get()) - 1)),
             terms,
             holder,
             home: Handle::current(),
-            state: Mutex::new(State { phase: Phase::Held, deadline, turn, token, in_hand: true, relay }),
+            state: Mutex::new(State { phase: Phase::Held, deadline, sent, turn, token, in_hand: true, relay }),
             changed: Notify::new(),
         }))
     }
@@ -150,7 +156,7 @@ impl Lease {
     }
 
     pub(super) fn deadline(&self) -> Instant {
-        self.state().deadline
+        self.state().end()
     }
 
     /// When the store frees the lease if nobody renews it any more.
@@ -161,27 +167,29 @@ impl Lease {
     /// The deadline, while the lease is held or committed.
     pub(super) fn held_until(&self) -> Option<Instant> {
         let state = self.state();
-        state.is_renewed().then_some(state.deadline)
+        state.is_renewed().then(|| state.end())
     }
 
     /// How the lease stands, in one reading: asked in two, a loss between them would be seen by neither (C4).
     pub(super) fn look(&self, now: Instant) -> Seen {
+        slept::notice(now);
         self.see(self.state(), now)
     }
 
     /// How the lease stands for the guard with this token.
     pub(super) fn look_for(&self, token: FencingToken, now: Instant) -> Seen {
+        slept::notice(now);
         let state = self.state();
         if state.token == token && state.in_hand { self.see(state, now) } else { Seen::Over }
     }
 
     fn see(&self, state: MutexGuard<'_, State>, now: Instant) -> Seen {
         match state.phase {
-            Phase::Held if now >= state.deadline => {
+            Phase::Held if now >= state.end() => {
                 self.turn_to(state, Phase::Lost(Loss::Expired));
                 Seen::Lost { loss: Loss::Expired, fresh: true }
             }
-            Phase::Held => Seen::HeldUntil(state.deadline),
+            Phase::Held => Seen::HeldUntil(state.end()),
             Phase::Lost(loss) => Seen::Lost { loss, fresh: false },
             Phase::Committing { .. } => Seen::Undecided,
             Phase::Releasing | Phase::Ended => Seen::Over,
@@ -202,14 +210,18 @@ impl Lease {
     /// Takes note of a renewal's answer. The deadline is checked under the same lock and by a clock read inside it, so a
     /// lease that anybody has seen lost is not revived (C4).
     pub(super) fn renewed(&self, sent: Instant, standing: Standing) -> Renewed {
+        slept::notice(Instant::now());
         let mut state = self.state();
         if !state.is_renewed() {
             return Renewed::TooLate;
         }
         let loss = match standing {
-            _ if Instant::now() >= state.deadline => Loss::Expired,
+            _ if Instant::now() >= state.end() => Loss::Expired,
             Standing::Held { remaining } => {
-                state.deadline = state.deadline.max(deadline(sent, remaining, &self.terms));
+                let deadline = deadline(sent, remaining, &self.terms);
+                if awake_until(sent, deadline) > state.end() {
+                    (state.deadline, state.sent) = (deadline, sent);
+                }
                 return Renewed::Extended;
             }
             Standing::Gone(loss) => loss,
@@ -247,7 +259,7 @@ impl Lease {
     /// A write that also releases is about to be sent; false if the lease is not held any more.
     pub(super) fn begin_commit(&self, now: Instant) -> bool {
         let mut state = self.state();
-        let may = state.phase == Phase::Held && now < state.deadline;
+        let may = state.phase == Phase::Held && now < state.end();
         if may {
             state.phase = Phase::Committing { heard: None };
         }
@@ -273,13 +285,13 @@ impl Lease {
         let may = self.terms.hold_at_least.is_none()
             && self.terms.renew_every.is_some()
             && state.phase == Phase::Held
-            && now < state.deadline
+            && now < state.end()
             && state.token < self.last_token
             && state.relay.may_go_on(now, limits);
         let turn = state.turn.take_if(|_| may)?;
         state.in_hand = false;
         drop(state);
-        self.changed.notify_waiters();
+        contained(|| self.changed.notify_waiters());
         Some(turn)
     }
 
@@ -314,11 +326,12 @@ impl Lease {
     /// Takes the lease that was handed on, with its next token; the turn comes back if it has been lost on the way.
     pub(super) fn receive(&self, turn: Turn, now: Instant) -> Result<FencingToken, Turn> {
         let mut state = self.state();
-        if state.phase != Phase::Held || now >= state.deadline {
+        if state.phase != Phase::Held || now >= state.end() {
             return Err(turn);
         }
-        turn.hold();
+        turn.hold(self.claim.id());
         state.token = FencingToken::new(state.token.get() + 1);
+        self.claim.uses(state.token);
         state.in_hand = true;
         state.turn = Some(turn);
         state.relay.went_on();
@@ -348,11 +361,16 @@ impl Lease {
     fn turn_to(&self, mut state: MutexGuard<'_, State>, phase: Phase) {
         state.phase = phase;
         drop(state);
-        self.changed.notify_waiters();
+        contained(|| self.changed.notify_waiters());
     }
 }
 
 impl State {
+    /// The deadline, less what the machine has slept.
+    fn end(&self) -> Instant {
+        awake_until(self.sent, self.deadline)
+    }
+
     fn is_renewed(&self) -> bool {
         matches!(self.phase, Phase::Held | Phase::Committing { .. })
     }
@@ -373,6 +391,12 @@ pub(super) fn deadline(sent: Instant, remaining: Duration, terms: &LeaseTerms) -
     sent + remaining.min(terms.ttl).saturating_sub(terms.margin)
 }
 
+/// A deadline that counts from a request, less what the machine has slept since.
+pub(super) fn awake_until(sent: Instant, deadline: Instant) -> Instant {
+    let slept = slept::since(sent);
+    if slept.is_zero() { deadline } else { deadline.checked_sub(slept).unwrap_or(sent) }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -386,8 +410,15 @@ mod tests {
         let claim = Claim::new(LockKey::new("k").unwrap(), AcquisitionId::random(ProviderId::random()));
         let terms = crate::LeaseOptions::new().ttl(ms(1000)).safety_margin(ms(100)).terms().unwrap();
         let deadline = deadline(sent, remaining, &terms);
-        Lease::granted(claim, &Grant::new(FencingToken::new(7), remaining), (terms, Holder::new()), deadline, now, None)
-            .ok()
+        Lease::granted(
+            claim,
+            &Grant::new(FencingToken::new(7), remaining),
+            (terms, Holder::new()),
+            (sent, deadline),
+            now,
+            None,
+        )
+        .ok()
     }
 
     #[tokio::test(start_paused = true)]
@@ -398,6 +429,30 @@ mod tests {
         assert_eq!(lease.look(sent + ms(899)), Seen::HeldUntil(sent + ms(900)));
         assert_eq!(lease.look(sent + ms(900)), Seen::Lost { loss: Loss::Expired, fresh: true });
         assert_eq!(lease.look(sent), Seen::Lost { loss: Loss::Expired, fresh: false }, "final, and noticed once");
+    }
+
+    #[cfg(target_os = "linux")]
+    #[tokio::test(start_paused = true)]
+    async fn c4_a_machine_that_slept_beyond_the_deadline_finds_the_lease_lost_when_it_wakes() {
+        let sent = slept::sending();
+        let [looked_at, renewed, committed, handed, late] = [(); 5].map(|()| lease(ms(1000), sent, sent).unwrap());
+        tokio::time::advance(ms(10)).await;
+        slept::tests::sleep(ms(500));
+        let seen = looked_at.look(sent + ms(10));
+        let Seen::HeldUntil(end) = seen else { panic!("{seen:?}") };
+        assert!(end < sent + ms(450) && end > sent + ms(300), "half of it has passed");
+        slept::tests::sleep(ms(500));
+        let now = Instant::now();
+        assert_eq!(looked_at.look(now), Seen::Lost { loss: Loss::Expired, fresh: true });
+        assert!(looked_at.deadline() <= now && renewed.held_until().is_some_and(|end| end <= now));
+        // An answer to a question from before the sleep.
+        assert_eq!(renewed.renewed(sent, Standing::Held { remaining: ms(1000) }), Renewed::Lost(Loss::Expired));
+        assert!(!committed.begin_commit(now));
+        assert!(handed.hand_on(now, &HandOff::new()).is_none());
+        assert_eq!(late.look(now), Seen::Lost { loss: Loss::Expired, fresh: true });
+        assert!(lease(ms(1000), sent, now).is_none(), "a grant that slept on its way");
+        let again = slept::sending();
+        assert_eq!(lease(ms(1000), again, again).unwrap().look(again), Seen::HeldUntil(again + ms(900)));
     }
 
     #[tokio::test(start_paused = true)]

@@ -13,8 +13,10 @@
 //! | `via` | the same engine for typed styles: their operations in the place of the store's |
 //! | `commit` | a write that also releases, and one that does not |
 //! | `release` | giving a lease back, in the foreground and behind a dropped guard |
+//! | `call` | one request in line for the store or in flight, never doubled |
 //! | `settle` | finishing and withdrawing attempts that were cancelled or whose outcome is unknown |
 //! | `watch` | the store's hints |
+//! | `slept` | how long the machine was suspended, which the monotonic clock does not tell |
 //! | `pace` | how long to wait before asking again, and how long to hand a lease on (pure) |
 //!
 //! A lease is in exactly one phase, changed under its own lock, and leaves the registry exactly once: that is all
@@ -22,16 +24,19 @@
 //! [`turn`](turns::Turn), a call in flight ([`settle::Attempting`]), a release ([`release::ReleaseJob`]).
 
 mod acquire;
+mod call;
 mod commit;
 mod held;
 mod keeper;
 mod lease;
+mod log;
 mod pace;
 mod places;
 mod provider;
 mod registry;
 mod release;
 mod settle;
+mod slept;
 mod turns;
 mod via;
 mod watch;
@@ -58,6 +63,7 @@ use crate::provider::Accounting;
 use crate::store::{LeaseStore, ProviderId};
 
 use self::lease::{Lease, Seen};
+use self::log::log;
 use self::registry::{End, Registry};
 use self::release::ReleaseJob;
 use self::turns::Turns;
@@ -144,12 +150,12 @@ impl Engine {
     fn accounting(&self) -> Accounting {
         // Whoever is granted in between is counted twice, rather than not at all.
         let waiting = self.waiting.load(Ordering::Relaxed);
-        Accounting { waiting, ..self.registry().accounting() }
+        Accounting { waiting, unsettled: self.tasks.len() as u64, ..self.registry().accounting() }
     }
 
     /// Takes a lease that has just been lost out of the books, wakes whoever asked, and lets the next local caller try.
     fn bury(self: &Arc<Self>, lease: &Arc<Lease>, loss: Loss) {
-        tracing::warn!(lock.key = %lease.key(), lock.token = %lease.token(), lock.loss = loss.as_str(), "lock lost");
+        log!(warn, lock.key = %lease.key(), lock.token = %lease.token(), lock.loss = loss.as_str(), "lock lost");
         self.registry().end(lease, End::Lost);
         // R16: the loser sends a release by id, best effort; it helps if only our margin has passed, and harms nobody (C8).
         self.withdraw_lost(lease);
@@ -170,6 +176,7 @@ impl Engine {
     }
 
     async fn close(self: &Arc<Self>) -> Result<()> {
+        ensure_runtime()?;
         let (leases, waiting) = {
             let mut registry = self.registry();
             registry.close();
@@ -212,6 +219,14 @@ impl Engine {
     }
 }
 
+/// An error instead of tokio's panic: calls need the timers and tasks of a runtime.
+fn ensure_runtime() -> Result<()> {
+    let message = "called outside a tokio runtime, whose timers and tasks leases need: await the call in a task of \
+                   the runtime, or in its `block_on`";
+    let error = |error| LockError::new(ErrorKind::Unsupported, message).with_source(error);
+    Handle::try_current().map(drop).map_err(error)
+}
+
 /// One call of the store. A store that panics has failed, and nobody knows what it has done; it takes neither the
 /// caller's clean-up nor other leases with it.
 async fn guarded<T>(call: impl Future<Output = Result<T>>) -> Result<T> {
@@ -233,6 +248,7 @@ impl fmt::Debug for Engine {
             .field("store", &self.store.name())
             .field("id", &format_args!("{}", self.id))
             .field("accounting", &self.accounting())
+            .field("lanes", &self.store.lanes())
             .finish_non_exhaustive()
     }
 }

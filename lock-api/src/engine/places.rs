@@ -10,6 +10,7 @@ use tokio::time::Instant;
 use crate::store::{BusyReply, Claim, Grant, QueueStanding, Standing, StoreTime, Ticket};
 use crate::token::FencingToken;
 
+use super::lease::awake_until;
 use super::registry::Beat;
 
 /// A claim that asks, or waits in the queue: its mailbox, and its ticket.
@@ -107,7 +108,8 @@ impl Anchor {
     /// Until when a lease that was handed over is held, the margin not yet taken off; none if it is an older grant than the answer.
     pub(super) fn end_of(&self, pushed: &Pushed) -> Option<Instant> {
         let left = pushed.expires_at.saturating_since(self.now);
-        self.sent.checked_add(left).filter(|_| pushed.grant.token > self.token)
+        let end = self.sent.checked_add(left).filter(|_| pushed.grant.token > self.token)?;
+        Some(awake_until(self.sent, end))
     }
 }
 

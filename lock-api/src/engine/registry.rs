@@ -8,14 +8,18 @@ use tokio::runtime;
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
-use crate::key::LockKey;
 use crate::provider::Accounting;
-use crate::store::{AcquisitionId, Claim, Renewal};
+use crate::store::{AcquisitionId, Claim, Lane};
 use crate::token::FencingToken;
 
 use super::lease::Lease;
 use super::pace;
 use super::places::{Asking, News, Pushed, Seat, Told};
+
+mod beat;
+
+pub(super) use self::beat::{Batch, Beat, Due, Item, Room};
+use self::beat::{Group, patience};
 
 /// The books of one engine, under one lock: a lease is entered once and leaves once (C23).
 #[derive(Default)]
@@ -27,6 +31,8 @@ pub(super) struct Registry {
     counts: Accounting,
     /// Claims that ask, and what the store has said about them unasked.
     asking: HashMap<AcquisitionId, Asking>,
+    /// When a call that renews or refreshes was last answered.
+    answered: Option<Instant>,
 }
 
 /// One runtime's leases and tickets, by when they are due; each once, if at all.
@@ -35,9 +41,27 @@ struct Home {
     schedule: BTreeSet<(Instant, AcquisitionId)>,
     /// When the keeper is going to look again by itself; none if it does not know of anything to do.
     planned: Option<Instant>,
+    /// What found no room when the keeper looked.
+    ready: Option<Ready>,
     wake: Arc<Notify>,
     /// Whether there is a keeper.
     kept: bool,
+}
+
+/// An event that is told of a lease so soon after its grant may be of the release before.
+const EVENTS_ARE_LATE: Duration = Duration::from_secs(1);
+
+/// The most urgent first.
+type Waiting = BTreeMap<(Instant, AcquisitionId), Item>;
+
+/// What may be renewed, by the calls it goes into.
+struct Ready {
+    groups: BTreeMap<Group, Waiting>,
+    few_failed: bool,
+    /// What became due until then is included.
+    looked: Instant,
+    /// When the keeper looks through all again.
+    until: Instant,
 }
 
 struct Entry {
@@ -46,26 +70,6 @@ struct Entry {
     beat: Beat,
     /// Whether nothing has been heard of it since it was granted.
     is_new: bool,
-}
-
-/// When something is to be renewed.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Beat {
-    due: Option<Instant>,
-    /// When it may be renewed, if others are renewed then anyway.
-    early: Instant,
-    /// Renewals that failed or were not answered in time, in a row.
-    failures: u32,
-}
-
-impl Beat {
-    pub(super) fn new(now: Instant) -> Self {
-        Self { due: None, early: now, failures: 0 }
-    }
-
-    fn is_ready(&self, due: Instant, now: Instant) -> bool {
-        due <= now || self.early <= now
-    }
 }
 
 /// How a lease leaves the books.
@@ -88,50 +92,13 @@ pub(super) enum Entered {
     Refused,
 }
 
-/// What is renewed: leases in calls of their own, so that tickets never delay them.
-pub(super) enum Item {
-    Lease(Arc<Lease>),
-    Ticket(Seat),
-}
+/// Up to this many that have failed are divided down to single calls, whatever the store does.
+const FEW: usize = 512;
 
-impl Item {
-    pub(super) fn key(&self) -> &LockKey {
-        match self {
-            Self::Lease(lease) => lease.key(),
-            Self::Ticket(seat) => seat.claim.key(),
-        }
-    }
-
-    pub(super) fn renewal(&self, timeout: Duration) -> Renewal {
-        match self {
-            Self::Lease(lease) => lease.renewal(timeout),
-            Self::Ticket(seat) => Renewal::ticket(seat.claim.clone(), seat.ticket).with_timeout(timeout),
-        }
-    }
-
-    /// How long an answer is waited for before it is put into another call.
-    pub(super) fn patience(&self, now: Instant) -> Duration {
-        match self {
-            Self::Lease(lease) => patience(lease, now),
-            Self::Ticket(seat) => seat.patience(),
-        }
-    }
-}
-
-/// What is to be renewed in one call.
-pub(super) struct Batch {
-    pub(super) items: Vec<Item>,
-    /// Whether they have failed before: then an answer is not waited for longer than there is time for more attempts.
-    pub(super) again: bool,
-}
-
-/// What a keeper shall do now.
-#[derive(Default)]
-pub(super) struct Due {
-    /// Held past their deadline, or in a release that takes longer than the lease.
-    pub(super) over: Vec<Arc<Lease>>,
-    pub(super) batches: Vec<Batch>,
-}
+/// How long what found no room is kept ready, and how much longer for each lease and ticket:
+/// looking through all of them then takes a few percent of a core at most.
+const KEPT_READY: Duration = Duration::from_millis(200);
+const LOOK: Duration = Duration::from_micros(20);
 
 /// When a renewal that found no room is tried again.
 const NO_ROOM: Duration = Duration::from_millis(20);
@@ -218,6 +185,11 @@ impl Registry {
         self.leases.values().map(|entry| entry.since).min()
     }
 
+    /// Whether there are neither leases nor claims that wait for one.
+    pub(super) fn is_idle(&self) -> bool {
+        self.leases.is_empty() && self.asking.is_empty()
+    }
+
     pub(super) fn accounting(&self) -> Accounting {
         Accounting { held: self.leases.len() as u64, ..self.counts }
     }
@@ -286,7 +258,7 @@ impl Registry {
     fn refreshed(&mut self, id: &AcquisitionId, sent: Instant, ahead: u32) {
         let Some((seat, beat)) = self.asking.get_mut(id).and_then(Asking::seat) else { return };
         let cadence = seat.cadence(ahead);
-        *beat = Beat { due: beat.due, early: sent + cadence / 2, failures: 0 };
+        *beat = Beat { due: beat.due, early: sent + cadence / 2, ..Beat::new(sent) };
         self.schedule_at(id, Some(sent + cadence));
     }
 
@@ -338,7 +310,27 @@ impl Registry {
         for id in waiting {
             self.schedule_at(&id, Some(now));
         }
-        self.homes.values().for_each(Home::remind);
+        for home in self.homes.values_mut() {
+            home.look_again();
+        }
+    }
+
+    /// An event says that the lease's key is free. The lease is renewed now, which brings the truth
+    /// (R20), or as soon as the event cannot be that of the release before its grant.
+    pub(super) fn doubt(&mut self, id: &AcquisitionId, now: Instant) {
+        let Some(entry) = self.leases.get(id) else { return };
+        if entry.lease.held_until().is_none() || entry.lease.terms().renew_every.is_none() {
+            return;
+        }
+        let at = now.max(entry.since + EVENTS_ARE_LATE);
+        if entry.beat.due.is_some_and(|due| due <= at) {
+            return;
+        }
+        let home = entry.lease.home().id();
+        self.schedule_at(id, Some(at));
+        if let Some(home) = self.homes.get_mut(&home) {
+            home.look_again();
+        }
     }
 
     /// A renewal that was sent then has succeeded (or the lease is new): the next one is a cadence later.
@@ -359,9 +351,13 @@ impl Registry {
             Some(cadence) => (sent + cadence, sent + cadence * 3 / 4),
             None => (deadline, deadline),
         };
-        entry.beat.failures = 0;
-        entry.beat.early = early;
+        entry.beat = Beat { due: entry.beat.due, early, ..Beat::new(sent) };
         self.schedule_at(lease.claim().id(), Some(due));
+    }
+
+    /// A call of renewals or refreshes was answered.
+    pub(super) fn answered(&mut self, now: Instant) {
+        self.answered = Some(now);
     }
 
     /// A renewal has failed: try again soon. Sending it has already put it into smaller company.
@@ -395,72 +391,139 @@ impl Registry {
 
     /// What the keeper of a runtime shall do now.
     ///
-    /// Whoever may be renewed already goes along with those who must, so that leases of one cadence gather in common
-    /// beats. A lease that is sent is due again after some patience, whether an answer has come or not: a hung call
-    /// delays nobody, not even its own leases (C14). Of calls that are made again, at most `room` are: a store that is
-    /// down is not buried in them, and those that fail soon make room for the others.
-    pub(super) fn take_due(&mut self, home: runtime::Id, now: Instant, batch: usize, mut room: usize) -> Due {
+    /// What may be renewed goes along with what must be, so that leases of one cadence gather in
+    /// common beats. A lease that is sent is due again after some patience, whether or not an
+    /// answer has come: a hung call delays no lease, not even its own (C14). At most `again` calls
+    /// are made again: a store that is down is not flooded with them, and calls that fail soon make
+    /// room for the others.
+    ///
+    /// `room` returns the room for one call in a lane. What finds none stays due.
+    pub(super) fn take_due(
+        &mut self,
+        home: runtime::Id,
+        now: Instant,
+        batch: usize,
+        mut again: usize,
+        mut room: impl FnMut(Lane) -> Option<Room>,
+    ) -> Due {
         let mut result = Due::default();
-        let Some(schedule) = self.homes.get(&home).filter(|home| home.next_due().is_some_and(|due| due <= now)) else {
-            return result;
-        };
-        let (mut leases, mut seats) = (Vec::new(), Vec::new());
-        for (due, id) in &schedule.schedule {
-            if let Some(Entry { lease, beat, .. }) = self.leases.get(id) {
-                if beat.is_ready(*due, now) {
-                    leases.push((lease.clone(), beat.failures));
+        let Some(mut ready) = self.ready(home, now) else { return result };
+        for (group, waiting) in &mut ready.groups {
+            while self.any_next(waiting, now, &mut result.over) {
+                if group.is_again && again == 0 {
+                    std::mem::take(waiting).values().for_each(|item| self.put_off(item, now));
+                    break;
                 }
-            } else if let Some((seat, beat)) = self.asking.get(id).and_then(Asking::seated)
-                && beat.is_ready(*due, now)
-            {
-                seats.push((seat.clone(), beat.failures));
-            }
-        }
-        let mut levels = BTreeMap::<(bool, u32), Vec<Item>>::new();
-        for (lease, failures) in leases {
-            if lease.held_until().is_some_and(|deadline| deadline > now) {
-                levels.entry((false, failures)).or_default().push(Item::Lease(lease));
-            } else {
-                self.schedule_at(lease.claim().id(), None);
-                result.over.push(lease);
-            }
-        }
-        for (seat, failures) in seats {
-            levels.entry((true, failures)).or_default().push(Item::Ticket(seat));
-        }
-        for ((_, level), mut group) in levels {
-            while !group.is_empty() {
-                let rest = group.split_off(pace::chunk(level, batch).min(group.len()));
-                let items = std::mem::replace(&mut group, rest);
-                let again = level > 0;
-                let sent = !again || room > 0;
-                room -= usize::from(again && sent);
-                items.iter().for_each(|item| self.sent(item, now, sent));
-                if sent {
-                    result.batches.push(Batch { items, again });
+                let Some(room) = room(group.lane) else {
+                    result.full.push(group.lane);
+                    break;
+                };
+                again -= usize::from(group.is_again);
+                let mut items = Vec::new();
+                while items.len() < pace::chunk(group.level, batch) && self.any_next(waiting, now, &mut result.over) {
+                    items.extend(waiting.pop_first().map(|(_, item)| item));
                 }
+                items.iter().for_each(|item| self.sent(item, now, group.level));
+                result.batches.push(Batch { items, again: group.is_again, room });
             }
+        }
+        result.full.dedup();
+        result.over.iter().for_each(|lease| self.schedule_at(lease.claim().id(), None));
+        ready.groups.retain(|_, waiting| !waiting.is_empty());
+        if let Some(home) = self.homes.get_mut(&home).filter(|_| !ready.groups.is_empty()) {
+            home.ready = Some(ready);
         }
         result
     }
 
-    /// When something is due again that goes into a call now, or has found no room in one.
-    fn sent(&mut self, item: &Item, now: Instant, sent: bool) {
-        let again = now + if sent { item.patience(now) } else { NO_ROOM };
-        let (id, beat, again) = match item {
-            Item::Lease(lease) => {
-                let id = lease.claim().id();
-                (id, self.leases.get_mut(id).map(|entry| &mut entry.beat), again.min(lease.deadline()))
+    /// What may be renewed: what found no room before and what has become due since; or else, if
+    /// anything is due, all that may go along. With many leases, looking through all of them for
+    /// each call would take longer than the calls.
+    fn ready(&mut self, home: runtime::Id, now: Instant) -> Option<Ready> {
+        let kept = self.homes.get_mut(&home)?.ready.take().filter(|ready| now < ready.until);
+        let home = self.homes.get(&home)?;
+        if let Some(mut ready) = kept {
+            let after = ready.looked + Duration::from_nanos(1);
+            let since = home.schedule.range((after, AcquisitionId::new(""))..);
+            let new: Vec<_> = since.take_while(|(due, _)| *due <= now).collect();
+            for (item, beat) in new.into_iter().filter_map(|(due, id)| self.if_ready(*due, id, now)) {
+                let group = beat.group(&item, self.answered, ready.few_failed);
+                // A second entry of an item is skipped: once sent, the item is no longer ready.
+                ready.groups.entry(group).or_default().insert(item.urgency(&beat), item);
             }
-            Item::Ticket(seat) => {
-                let id = seat.claim.id();
-                (id, self.asking.get_mut(id).and_then(Asking::seat).map(|(_, beat)| beat), again)
+            ready.looked = now;
+            return Some(ready);
+        }
+        home.next_due().filter(|due| *due <= now)?;
+        let beats: Vec<_> = home.schedule.iter().filter_map(|(due, id)| self.if_ready(*due, id, now)).collect();
+        let few_failed = beats.iter().filter(|(_, beat)| beat.failures > 0).count() <= FEW;
+        let looked_through = u32::try_from(home.schedule.len()).unwrap_or(u32::MAX);
+        let mut groups = BTreeMap::<Group, Waiting>::new();
+        for (item, beat) in beats {
+            groups.entry(beat.group(&item, self.answered, few_failed)).or_default().insert(item.urgency(&beat), item);
+        }
+        let until = now + KEPT_READY + LOOK.saturating_mul(looked_through);
+        Some(Ready { groups, few_failed, looked: now, until })
+    }
+
+    fn if_ready(&self, due: Instant, id: &AcquisitionId, now: Instant) -> Option<(Item, Beat)> {
+        if let Some(Entry { lease, beat, .. }) = self.leases.get(id) {
+            return beat.is_ready(due, now).then(|| (Item::Lease(lease.clone()), *beat));
+        }
+        let (seat, beat) = self.asking.get(id).and_then(Asking::seated)?;
+        beat.is_ready(due, now).then(|| (Item::Ticket(seat.clone()), *beat))
+    }
+
+    /// Whether there is a next item. Removes those before it that an answer has settled, and moves
+    /// those past their deadline to `over`.
+    fn any_next(&mut self, waiting: &mut Waiting, now: Instant, over: &mut Vec<Arc<Lease>>) -> bool {
+        while let Some(first) = waiting.first_entry() {
+            let is_ready = |beat: &mut Beat| beat.due.is_some_and(|due| beat.is_ready(due, now));
+            if self.beat(first.get()).is_some_and(is_ready) {
+                match first.get() {
+                    Item::Lease(lease) if lease.held_until().is_none_or(|deadline| deadline <= now) => {
+                        over.push(lease.clone());
+                    }
+                    _ => return true,
+                }
             }
+            first.remove();
+        }
+        false
+    }
+
+    /// Something goes into a call now; it is due again if that is not answered in time.
+    fn sent(&mut self, item: &Item, now: Instant, level: u32) {
+        self.due_again(item, now + item.patience(now), |beat| {
+            // Until the answer says otherwise.
+            beat.failures += 1;
+            beat.level = level;
+            beat.sent = now;
+        });
+    }
+
+    /// Something has found no room among the calls that are made again.
+    fn put_off(&mut self, item: &Item, now: Instant) {
+        self.due_again(item, now + NO_ROOM, |_| {});
+    }
+
+    fn due_again(&mut self, item: &Item, again: Instant, change: impl FnOnce(&mut Beat)) {
+        let again = match item {
+            Item::Lease(lease) => again.min(lease.deadline()),
+            Item::Ticket(_) => again,
         };
-        let Some(beat) = beat else { return };
-        beat.failures += u32::from(sent); // until the answer says otherwise
-        beat.early = again;
-        self.schedule_at(id, Some(again));
+        if let Some(beat) = self.beat(item) {
+            change(beat);
+            beat.early = again;
+            self.schedule_at(item.id(), Some(again));
+        }
+    }
+
+    fn beat(&mut self, item: &Item) -> Option<&mut Beat> {
+        match item {
+            Item::Lease(lease) => self.leases.get_mut(lease.claim().id()).map(|entry| &mut entry.beat),
+            Item::Ticket(seat) => self.asking.get_mut(seat.claim.id()).and_then(Asking::seat).map(|(_, beat)| beat),
+        }
     }
 }
 
@@ -470,6 +533,12 @@ impl Home {
     }
 
     /// Wakes the keeper if something is due before it would look by itself.
+    /// What is ready was found before something became due earlier.
+    fn look_again(&mut self) {
+        self.ready = None;
+        self.remind();
+    }
+
     fn remind(&self) {
         if self.next_due().is_some_and(|due| self.planned.is_none_or(|planned| due < planned)) {
             self.wake.notify_one();
@@ -477,90 +546,5 @@ impl Home {
     }
 }
 
-/// How long an answer is waited for before the lease is put into another call.
-pub(super) fn patience(lease: &Lease, now: Instant) -> Duration {
-    let left = lease.deadline().saturating_duration_since(now);
-    pace::renewal_patience(left, lease.terms().renew_every.unwrap_or(left))
-}
-
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::store::{Grant, ProviderId};
-    use crate::{FencingToken, LeaseOptions, LockKey, RenewalPolicy};
-
-    const fn ms(millis: u64) -> Duration {
-        Duration::from_millis(millis)
-    }
-
-    fn home() -> runtime::Id {
-        runtime::Handle::current().id()
-    }
-
-    fn sizes(due: &Due) -> Vec<usize> {
-        due.batches.iter().map(|batch| batch.items.len()).collect()
-    }
-
-    fn lease(name: &str, ttl: u64, renewal: RenewalPolicy, now: Instant) -> Arc<Lease> {
-        let claim = Claim::new(LockKey::new(name).unwrap(), AcquisitionId::random(ProviderId::random()));
-        let terms = LeaseOptions::new().ttl(ms(ttl)).renewal(renewal).terms().unwrap();
-        let deadline = crate::engine::lease::deadline(now, ms(ttl), &terms);
-        let grant = Grant::new(FencingToken::new(1), ms(ttl));
-        Lease::granted(claim, &grant, (terms, crate::Holder::new()), deadline, now, None).unwrap_or_else(|_| panic!())
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn leases_of_one_cadence_gather_in_one_beat() {
-        let (start, mut registry) = (Instant::now(), Registry::default());
-        for n in 0..10 {
-            let at = start + ms(n * 20);
-            let entered = registry.enter(&lease(&n.to_string(), 3000, RenewalPolicy::Auto, at), at);
-            assert_eq!(matches!(entered, Entered::Unkept(_)), n == 0, "one keeper for all");
-        }
-        assert_eq!(registry.plan(home()), Some(start + ms(1000)));
-        let due = registry.take_due(home(), start + ms(1000), 100, 0);
-        assert!(due.over.is_empty());
-        assert_eq!(sizes(&due), [10], "all of them may go after 750 ms");
-        let due = registry.take_due(home(), start + ms(1000), 100, 0);
-        assert!(due.batches.is_empty(), "sent ones are not due at once");
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn c14_an_unanswered_batch_is_sent_again_in_smaller_ones() {
-        let (start, mut registry) = (Instant::now(), Registry::default());
-        for n in 0..100 {
-            registry.enter(&lease(&n.to_string(), 30_000, RenewalPolicy::Auto, start), start);
-        }
-        let mut largest = Vec::new();
-        while let Some(at) = registry.plan(home()).filter(|at| *at < start + ms(26_000)) {
-            let due = registry.take_due(home(), at, 100, 64);
-            assert!(due.over.is_empty() && due.batches.len() <= 64);
-            largest.extend(sizes(&due).into_iter().max());
-        }
-        assert_eq!(largest[..4], [100, 25, 6, 1], "{largest:?}");
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn a_lease_without_renewal_is_due_at_its_deadline() {
-        let (start, mut registry) = (Instant::now(), Registry::default());
-        registry.enter(&lease("a", 1000, RenewalPolicy::Never, start), start);
-        assert_eq!(registry.plan(home()), Some(start + ms(900)));
-        let due = registry.take_due(home(), start + ms(900), 100, 0);
-        assert_eq!((due.over.len(), due.batches.len()), (1, 0));
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn c23_a_lease_leaves_the_books_once() {
-        let (start, mut registry) = (Instant::now(), Registry::default());
-        let lease = lease("a", 1000, RenewalPolicy::Auto, start);
-        registry.enter(&lease, start);
-        assert_eq!(registry.accounting().held, 1);
-        registry.end(&lease, End::Lost);
-        registry.end(&lease, End::Released);
-        let books = registry.accounting();
-        assert_eq!((books.acquired, books.lost, books.released, books.held), (1, 1, 0, 0));
-        assert!(books.balances() && registry.plan(home()).is_none());
-        registry.close();
-        assert!(matches!(registry.enter(&lease, start), Entered::Closed));
-    }
-}
+mod tests;

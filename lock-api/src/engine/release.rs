@@ -1,7 +1,5 @@
 //! Giving a lease back.
 
-use std::future::Future;
-use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -11,13 +9,13 @@ use tokio_util::task::task_tracker::TaskTrackerToken;
 
 use crate::error::{LockError, Phase, Result};
 use crate::guard::{Loss, ReleaseOutcome};
-use crate::store::Release;
+use crate::store::{Lane, Release};
 
+use super::call::Call;
 use super::lease::Lease;
+use super::log::log;
 use super::registry::End;
-use super::{Engine, guarded, pace};
-
-type Call = Pin<Box<dyn Future<Output = Result<ReleaseOutcome>> + Send>>;
+use super::{Engine, pace};
 
 /// A release that has begun and must come to an end: dropped in the foreground it goes on in the background of the runtime that acquired the
 /// lease, dropped there on the one that is current, and dropped there – with all runtimes gone – the lease is left to its ttl and counted as abandoned (C11, C23).
@@ -28,7 +26,7 @@ struct Job {
     lease: Arc<Lease>,
     hold: Option<Duration>,
     /// The call in flight. It is finished, not repeated beside itself (R11).
-    call: Option<Call>,
+    call: Option<Call<ReleaseOutcome>>,
     place: Place,
     /// Keeps `close` waiting.
     _open: TaskTrackerToken,
@@ -77,7 +75,7 @@ impl ReleaseJob {
                 true
             }
             Err(error) => {
-                tracing::warn!(lock.key = %self.job().lease.key(), %error, "lease not released while shutting down");
+                log!(warn, lock.key = %self.job().lease.key(), %error, "lease not released while shutting down");
                 self.end(End::Abandoned);
                 false
             }
@@ -131,12 +129,14 @@ impl ReleaseJob {
             };
             // Others are not kept waiting for a store that does not answer.
             self.job().lease.pass_turn();
-            tracing::debug!(lock.key = %self.job().lease.key(), %error, "release not confirmed yet");
+            log!(debug, lock.key = %self.job().lease.key(), %error, "release not confirmed yet");
             if Instant::now() >= expiry {
                 return self.end(End::Abandoned);
             }
             // A store that does not end its call is asked again under the same id.
-            self.job().call = None;
+            if let Some(call) = self.job().call.take_if(|call| call.sent().is_some()) {
+                call.cut_off();
+            }
             sleep(pace::after_error(failed, fastrand::f64())).await;
             failed += 1;
         }
@@ -178,21 +178,26 @@ impl Job {
         }
     }
 
-    /// One call, or what is left of the one in flight.
+    /// One call, or what is left of the one under way: in line for the store until the lease
+    /// expires by itself, or in flight.
     async fn attempt(&mut self, until: Instant) -> Result<ReleaseOutcome> {
-        let call = self.call.get_or_insert_with(|| {
+        let unanswered = || LockError::timeout(Phase::Release, "the store has not answered");
+        if self.call.is_none() {
             let bound = self.engine.config.store_timeout();
             let mut release = Release::new(self.lease.claim().clone()).with_timeout(bound);
             release.hold_at_least = self.hold;
             let store = self.engine.store.clone();
-            Box::pin(guarded(async move { store.release(&release).await }))
-        });
-        match timeout_at(until, call).await {
-            Ok(answer) => {
+            let (lanes, expiry) = (store.lanes(), self.lease.expiry().max(until));
+            let request = async move { store.release(&release).await };
+            self.call = Some(Call::new(lanes, Lane::Release, Some(expiry), false, request)?);
+        }
+        let Some(call) = &mut self.call else { return Err(unanswered()) };
+        match call.answer(Some(until), self.engine.config.request_timeout).await {
+            Some(answer) => {
                 self.call = None;
                 answer
             }
-            Err(_) => Err(LockError::timeout(Phase::Release, "the store has not answered")),
+            None => Err(unanswered()),
         }
     }
 
@@ -219,9 +224,9 @@ impl Job {
 
     fn end(self, end: End) {
         let Self { engine, lease, call, .. } = self;
-        drop(call);
+        call.into_iter().for_each(Call::cut_off);
         if end == End::Abandoned {
-            tracing::warn!(lock.key = %lease.key(), lock.token = %lease.token(), "lease left to its ttl");
+            log!(warn, lock.key = %lease.key(), lock.token = %lease.token(), "lease left to its ttl");
         }
         lease.end();
         engine.registry().end(&lease, end);

@@ -1,7 +1,5 @@
 //! Attempts, and what must be done about them when nobody waits for their answer any more.
 
-use std::future::Future;
-use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -10,14 +8,14 @@ use tokio::sync::Notify;
 use tokio::time::{Instant, sleep, timeout, timeout_at};
 use tokio_util::task::task_tracker::TaskTrackerToken;
 
-use crate::error::{Disposition, LockError, Phase, Result};
+use crate::error::{Disposition, ErrorKind, LockError, Phase, Result};
 use crate::key::LockKey;
-use crate::store::{AcquireOp, AcquisitionId, Attempt, Claim, QueueStanding, Reply};
+use crate::store::{AcquireOp, AcquisitionId, Attempt, Claim, Lane, QueueStanding, Reply};
 
+use super::call::Call;
 use super::lease::Lease;
+use super::log::log;
 use super::{Engine, guarded, pace};
-
-type Call = Pin<Box<dyn Future<Output = Result<Reply>> + Send>>;
 
 /// An acquisition that has not come to its end. It owns the call in flight, not the caller's future: dropped with it,
 /// the call is finished in the background and whatever it brought is withdrawn (C11, R11).
@@ -34,16 +32,33 @@ pub(super) struct Attempting<'a> {
     dirty: bool,
     /// The claim has a ticket in the queue.
     queued: bool,
-    call: Option<Call>,
+    call: Option<Call<Reply>>,
+    /// How many calls in a row were not answered in time.
+    unanswered: u32,
     /// Keeps `close` waiting as long as there is something to clean up.
     open: Option<TaskTrackerToken>,
 }
+
+/// How long an acquisition waits for one answer.
+#[derive(Clone, Copy)]
+pub(super) struct Patience {
+    /// When the caller leaves.
+    pub(super) limit: Option<Instant>,
+    /// How long after sending the answer is waited for.
+    pub(super) answer: Duration,
+    /// Whether a caller that would wait too long in the line for the store is refused at once.
+    pub(super) admission: bool,
+}
+
+/// After this many unanswered calls in a row the claim is given up: its session, or what the server
+/// does for it, may hang, and another claim depends on neither.
+const UNANSWERED: u32 = 2;
 
 impl<'a> Attempting<'a> {
     pub(super) fn new(engine: &'a Arc<Engine>, key: &LockKey, ttl: Duration, via: Option<Arc<dyn AcquireOp>>) -> Self {
         let home = Handle::current();
         let (claim, news) = engine.begin_claim(key);
-        Self { engine, home, claim, ttl, via, news, dirty: false, queued: false, call: None, open: None }
+        Self { engine, home, claim, ttl, via, news, dirty: false, queued: false, call: None, unanswered: 0, open: None }
     }
 
     pub(super) fn news(&self) -> Arc<Notify> {
@@ -54,32 +69,42 @@ impl<'a> Attempting<'a> {
         &self.claim
     }
 
-    /// Asks once; waits for the answer no longer than `bound`. Returns the instant before sending with the answer (C3).
-    pub(super) async fn ask(&mut self, attempt: Attempt, bound: Instant) -> Result<(Instant, Reply)> {
-        if self.call.is_some() || (self.dirty && !self.engine.store.capabilities().ordered_claims) {
+    /// Asks once. Returns the instant before sending with the answer (C3).
+    pub(super) async fn ask(&mut self, attempt: Attempt, patience: Patience) -> Result<(Instant, Reply)> {
+        self.call.take_if(|call| call.leave().is_some());
+        let is_under_way = self.call.is_some();
+        let hangs = self.dirty && self.unanswered >= UNANSWERED;
+        if is_under_way || hangs || (self.dirty && !self.engine.store.capabilities().ordered_claims) {
             self.start_afresh();
         }
         self.open.get_or_insert_with(|| self.engine.tasks.token());
         if self.engine.closed.is_cancelled() {
             return Err(LockError::closed());
         }
+        connected(self.engine, patience.limit).await?;
         let attempt = Attempt { claim: self.claim.clone(), ..attempt };
         let (store, via) = (self.engine.store.clone(), self.via.clone());
-        let sent = Instant::now();
-        let call = self.call.insert(Box::pin(guarded(async move {
+        let Patience { limit, answer: patience, admission } = patience;
+        let call = Call::new(store.lanes(), Lane::Acquire, limit, admission, async move {
             match via {
                 Some(op) => op.try_acquire(&attempt).await,
                 None => store.try_acquire(&attempt).await,
             }
-        })));
+        });
+        let call = self.call.insert(call?);
         let answer = tokio::select! {
             biased;
-            answer = timeout_at(bound, call) => answer,
+            answer = call.answer(limit, patience) => answer,
             () = self.engine.closed.cancelled() => return Err(LockError::closed()),
         };
-        let Ok(answer) = answer else {
+        let Some(answer) = answer else {
+            if let Some(overloaded) = call.leave() {
+                self.call = None;
+                return Err(overloaded);
+            }
             return Err(LockError::timeout(Phase::Request, "the store has not answered").outcome_unknown());
         };
+        let sent = call.sent().unwrap_or_else(Instant::now);
         self.call = None;
         match &answer {
             Ok(Reply::Granted(_)) => self.dirty = true,
@@ -90,6 +115,10 @@ impl<'a> Attempting<'a> {
             }
             Err(error) => self.dirty |= error.is_outcome_unknown(),
         }
+        self.unanswered = match &answer {
+            Err(error) if error.is_outcome_unknown() && error.kind() == ErrorKind::Timeout => self.unanswered + 1,
+            _ => 0,
+        };
         // A ticket keeps nobody waiting: `close` withdraws it, whether its caller is polled or not.
         if !self.dirty {
             self.open = None;
@@ -110,6 +139,7 @@ impl<'a> Attempting<'a> {
     /// Gives the claim up, clean-up included; what follows is another acquisition.
     pub(super) fn start_afresh(&mut self) {
         self.give_up();
+        self.unanswered = 0;
         (self.claim, self.news) = self.engine.begin_claim(self.claim.key());
     }
 
@@ -121,16 +151,17 @@ impl<'a> Attempting<'a> {
 
     fn give_up(&mut self) {
         self.engine.end_claim(&self.claim);
-        let (call, open) = (self.call.take(), self.open.take());
+        // A call in line has sent nothing; it leaves the line.
+        let call = self.call.take().and_then(|mut call| call.leave().is_none().then_some(call));
+        let open = self.open.take();
         let dirty = std::mem::take(&mut self.dirty) | std::mem::take(&mut self.queued);
         if dirty || call.is_some() {
             let work = settle(self.engine.clone(), self.claim.clone(), call, dirty, self.ttl);
             // Without its runtime, what is left ends by its ttl.
-            self.engine.spawn(&self.home, async move {
-                work.await;
-                drop(open);
-            });
+            self.engine.spawn(&self.home, work);
         }
+        // The task has been counted before.
+        drop(open);
     }
 }
 
@@ -142,7 +173,7 @@ impl Drop for Attempting<'_> {
 
 impl Engine {
     fn begin_claim(&self, key: &LockKey) -> (Claim, Arc<Notify>) {
-        let claim = Claim::new(key.clone(), AcquisitionId::random(self.id));
+        let claim = Claim::accounted(key.clone(), AcquisitionId::random(self.id));
         // Always: what the store can do it may know only after its first answer.
         let news = self.registry().begins(claim.id().clone());
         (claim, news)
@@ -158,7 +189,7 @@ impl Engine {
         let (engine, claim) = (self.clone(), lease.claim().clone());
         self.spawn(lease.home(), async move {
             // Nobody depends on it, so the answer does not matter.
-            let _ = engine.withdraw(&claim).await;
+            let _ = engine.withdraw(&claim, Instant::now() + engine.config.request_timeout).await;
             drop(permit);
         });
     }
@@ -168,30 +199,57 @@ impl Engine {
         for claim in claims {
             let engine = self.clone();
             self.spawn(&Handle::current(), async move {
-                if let Err(error) = engine.withdraw(&claim).await {
-                    tracing::debug!(lock.key = %claim.key(), %error, "ticket not withdrawn while shutting down");
+                if let Err(error) = engine.withdraw(&claim, Instant::now() + engine.config.request_timeout).await {
+                    log!(debug, lock.key = %claim.key(), %error, "ticket not withdrawn while shutting down");
                 }
             });
         }
     }
 
-    async fn withdraw(&self, claim: &Claim) -> Result<()> {
+    /// One withdrawal, if the store has room for it until then.
+    async fn withdraw(&self, claim: &Claim, until: Instant) -> Result<()> {
         let bound = self.config.request_timeout;
-        let call = guarded(self.store.withdraw(claim, bound));
-        let silent = |_| Err(LockError::timeout(Phase::Request, "no answer to a withdrawal").outcome_unknown());
-        timeout(bound + bound / 2, call).await.unwrap_or_else(silent)
+        let (store, claim) = (self.store.clone(), claim.clone());
+        let request = async move { store.withdraw(&claim, bound).await };
+        let mut call = Call::new(self.store.lanes(), Lane::Release, Some(until), false, request)?;
+        match call.answer(None, bound + bound / 2).await {
+            Some(answer) => answer,
+            None => {
+                call.cut_off();
+                Err(LockError::timeout(Phase::Request, "no answer to a withdrawal").outcome_unknown())
+            }
+        }
+    }
+}
+
+/// Waits until the store can send requests. Nothing has been sent if it fails.
+async fn connected(engine: &Engine, limit: Option<Instant>) -> Result<()> {
+    let bound = engine.config.store_timeout();
+    let left = limit.map_or(bound, |limit| limit.saturating_duration_since(Instant::now()).min(bound));
+    // A little less, so that the store can say what is wrong before the caller leaves.
+    let Some(connecting) = engine.store.ensure_connected(left * 9 / 10) else { return Ok(()) };
+    let not_yet =
+        || LockError::new(ErrorKind::Unavailable, "the store is not connected yet").with_phase(Phase::Connect);
+    tokio::select! {
+        biased;
+        connected = timeout(left, guarded(connecting)) => connected.map_err(|_| not_yet())?,
+        () = engine.closed.cancelled() => Err(LockError::closed()),
     }
 }
 
 /// Lets a call end, then withdraws its claim until the store has confirmed that, or a lease that it might have got has expired. Nothing
 /// is withdrawn where nothing can have been granted.
-async fn settle(engine: Arc<Engine>, claim: Claim, call: Option<Call>, mut dirty: bool, ttl: Duration) {
-    if let Some(call) = call {
+async fn settle(engine: Arc<Engine>, claim: Claim, call: Option<Call<Reply>>, mut dirty: bool, ttl: Duration) {
+    if let Some(mut call) = call {
         // Stores end their calls by themselves; one that does not is given up here.
-        dirty |= match timeout(2 * engine.config.request_timeout, call).await {
-            Ok(Ok(Reply::Busy(busy))) => matches!(busy.standing, QueueStanding::Queued { .. }),
-            Ok(Err(error)) => error.is_outcome_unknown(),
-            Ok(Ok(Reply::Granted(_))) | Err(_) => true,
+        dirty |= match call.ended_within(2 * engine.config.request_timeout).await {
+            Some(Ok(Reply::Busy(busy))) => matches!(busy.standing, QueueStanding::Queued { .. }),
+            Some(Err(error)) => error.is_outcome_unknown(),
+            Some(Ok(Reply::Granted(_))) => true,
+            None => {
+                call.cut_off();
+                true
+            }
         };
     }
     if !dirty {
@@ -199,8 +257,8 @@ async fn settle(engine: Arc<Engine>, claim: Claim, call: Option<Call>, mut dirty
     }
     let last_chance = Instant::now() + ttl;
     let mut failed = 0;
-    while let Err(error) = engine.withdraw(&claim).await {
-        tracing::debug!(lock.key = %claim.key(), %error, "clean-up not confirmed yet");
+    while let Err(error) = engine.withdraw(&claim, last_chance).await {
+        log!(debug, lock.key = %claim.key(), %error, "clean-up not confirmed yet");
         if error.disposition() == Disposition::Permanent || Instant::now() >= last_chance {
             break;
         }

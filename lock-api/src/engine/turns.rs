@@ -13,8 +13,10 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use tokio::sync::{Notify, oneshot};
 
 use crate::key::LockKey;
+use crate::store::AcquisitionId;
 
 use super::held::Baton;
+use super::log::contained;
 
 const SHARDS: usize = 16;
 
@@ -26,8 +28,8 @@ pub(super) struct Turns {
 
 #[derive(Default)]
 struct Entry {
-    /// Whether the turn is with a guard, rather than with somebody who still asks.
-    held: bool,
+    /// The lease that the turn is with, unless it is with a caller that still asks.
+    held: Option<AcquisitionId>,
     waiters: VecDeque<(u64, oneshot::Sender<Turn>)>,
     last_ticket: u64,
     /// Wakes the one who asks; made when it first sleeps.
@@ -39,7 +41,7 @@ struct Entry {
 impl Entry {
     /// Whom to wake; nobody yet if the one who asks has not slept so far, and then it will not sleep.
     fn nudge(&mut self) -> Option<Arc<Notify>> {
-        self.nudged |= self.nudge.is_none() && !self.held;
+        self.nudged |= self.nudge.is_none() && self.held.is_none();
         self.nudge.clone()
     }
 }
@@ -70,7 +72,7 @@ impl Turns {
     pub(super) fn try_take(self: &Arc<Self>, key: &LockKey) -> Found {
         let mut shard = self.shard(key);
         match shard.get(key) {
-            Some(entry) if entry.held => Found::Held,
+            Some(entry) if entry.held.is_some() => Found::Held,
             Some(_) => Found::Asking,
             None => {
                 shard.insert(key.clone(), Entry::default());
@@ -105,14 +107,19 @@ impl Turns {
         // Outside the lock: a waker is somebody else's code.
         let nudge = self.shard(key).get_mut(key).and_then(Entry::nudge);
         if let Some(nudge) = nudge {
-            nudge.notify_one();
+            contained(|| nudge.notify_one());
         }
+    }
+
+    /// The lease of this process that holds the key.
+    pub(super) fn holder(&self, key: &LockKey) -> Option<AcquisitionId> {
+        self.shard(key).get(key)?.held.clone()
     }
 
     /// The lease that is on its way with the turn is lost: whoever gets the turn has to ask.
     pub(super) fn unhold(&self, key: &LockKey) {
         if let Some(entry) = self.shard(key).get_mut(key) {
-            entry.held = false;
+            entry.held = None;
         }
     }
 
@@ -157,10 +164,10 @@ impl Turn {
         Self(Some(Right { turns: turns.clone(), key: key.clone(), baton: None }))
     }
 
-    /// From now on the turn is with a guard.
-    pub(super) fn hold(&self) {
+    /// From now on the turn is with a lease.
+    pub(super) fn hold(&self, lease: &AcquisitionId) {
         if let Some(Right { turns, key, .. }) = &self.0 {
-            turns.shard(key).entry(key.clone()).or_default().held = true;
+            turns.shard(key).entry(key.clone()).or_default().held = Some(lease.clone());
         }
     }
 
@@ -172,7 +179,7 @@ impl Turn {
                 let entry = shard.entry(key.clone()).or_default();
                 let nudge = entry.nudge.get_or_insert_default().clone();
                 if std::mem::take(&mut entry.nudged) {
-                    nudge.notify_one();
+                    contained(|| nudge.notify_one());
                 }
                 nudge
             }
@@ -200,7 +207,8 @@ impl Turn {
 }
 
 impl Right {
-    /// To the next one who waits; back if there is none, and then the key is still taken.
+    /// To the next one who waits. If there is none it comes back: with a lease the key is still taken,
+    /// without one it is free.
     fn pass_on(self) -> Result<(), Self> {
         let mut right = self;
         loop {
@@ -209,7 +217,7 @@ impl Right {
                 match shard.get_mut(&right.key).map(|entry| (entry.waiters.pop_front(), entry)) {
                     Some((Some((_, next)), entry)) => {
                         // A lease that goes on from hand to hand is held.
-                        entry.held = right.baton.is_some();
+                        entry.held = right.baton.as_ref().map(|baton| baton.lease().claim().id().clone());
                         // What came before is no reason to ask twice: whoever comes next has not asked yet.
                         (entry.nudge, entry.nudged) = (None, false);
                         Some(next)
@@ -274,7 +282,7 @@ mod tests {
         let (mut a, mut b) = (pin!(turns.take(&key)), pin!(turns.take(&key)));
         assert!(poll(a.as_mut()).is_pending() && poll(b.as_mut()).is_pending());
         assert!(matches!(turns.try_take(&key), Found::Asking));
-        first.hold();
+        first.hold(&AcquisitionId::new("a"));
         assert!(matches!(turns.try_take(&key), Found::Held));
         drop(first);
         assert!(poll(b.as_mut()).is_pending(), "b came second");

@@ -12,6 +12,7 @@ use tokio_util::sync::CancellationToken;
 use crate::store::{EventStream, LeaseStore, StoreEvent, Watch};
 use crate::{ErrorKind, LockError};
 
+use super::log::{contained, log};
 use super::places::Pushed;
 use super::{Engine, pace};
 
@@ -30,6 +31,11 @@ pub(super) enum Listening {
 /// How old a lease is when its holder begins to listen. A stream costs its server something with every change, and who only ever takes free
 /// locks for a moment has nothing to hear.
 const LISTENS_AFTER: Duration = Duration::from_secs(1);
+
+/// How long there have been neither leases nor waiting claims when the stream is closed.
+const CLOSES_AFTER: Duration = Duration::from_secs(5);
+/// How often an open stream is checked for that.
+const CHECKS_EVERY: Duration = Duration::from_secs(1);
 
 impl Engine {
     /// Opens the provider's one stream of hints because somebody waits, and again if its runtime has died.
@@ -86,16 +92,35 @@ impl Engine {
         None
     }
 
+    /// Stops listening if there is still nothing to listen for; a later waiter opens the stream
+    /// again. A claim is registered before its caller calls [`watch`](Self::watch), so that no
+    /// waiter is left without a stream.
+    fn stop_listening(&self) -> bool {
+        let mut listening = self.listening.lock().expect("no code in here panics");
+        let stops = self.registry().is_idle();
+        if stops {
+            self.hears.store(false, Ordering::Relaxed);
+            *listening = Listening::NotYet;
+        }
+        stops
+    }
+
     fn hear(self: &Arc<Self>, event: StoreEvent) {
         match event {
-            StoreEvent::Freed { key } => self.turns.nudge(&key),
+            StoreEvent::Freed { key } => {
+                // The record of a held lease was deleted, or changed by other means (R20).
+                if let Some(holder) = self.turns.holder(&key) {
+                    self.registry().doubt(&holder, Instant::now());
+                }
+                self.turns.nudge(&key);
+            }
             StoreEvent::Granted { id, grant, expires_at, .. } => {
                 let wake = self.registry().pushed(&id, Pushed { grant, expires_at });
-                wake.iter().for_each(|wake| wake.notify_one());
+                wake.iter().for_each(|wake| contained(|| wake.notify_one()));
             }
             StoreEvent::Gone { key, id, token, loss } => {
                 let (lease, wake) = self.registry().gone(&id, token);
-                wake.iter().for_each(|wake| wake.notify_one());
+                wake.iter().for_each(|wake| contained(|| wake.notify_one()));
                 if let Some(lease) = lease
                     && lease.lose(loss)
                 {
@@ -115,7 +140,7 @@ impl Engine {
 
     fn waiters_ask(&self) {
         let wakes = self.registry().ask_again();
-        wakes.iter().for_each(|wake| wake.notify_one());
+        wakes.iter().for_each(|wake| contained(|| wake.notify_one()));
     }
 }
 
@@ -123,6 +148,11 @@ impl Engine {
 struct Hearing(Weak<Engine>);
 
 impl Hearing {
+    /// The stream has been closed on purpose, and another task may listen by now.
+    fn disarm(mut self) {
+        self.0 = Weak::new();
+    }
+
     fn ends(&self) {
         if let Some(engine) = self.0.upgrade()
             && engine.hears.swap(false, Ordering::Relaxed)
@@ -171,11 +201,12 @@ async fn listen(hearing: Hearing, store: Arc<dyn LeaseStore>, request: Watch, go
                 drop(listening);
                 tokio::select! {
                     error = follow(&engine, &mut events, &mut failed) => error,
+                    () = unused(&engine) => return hearing.disarm(),
                     () = gone.cancelled() => return,
                 }
             }
             Err(error) if error.kind() == ErrorKind::Unsupported => {
-                tracing::debug!(%error, "no push; waiters poll");
+                log!(debug, %error, "no push; waiters poll");
                 *listening.listening.lock().expect("no code in here panics") = Listening::Never;
                 return;
             }
@@ -183,13 +214,31 @@ async fn listen(hearing: Hearing, store: Arc<dyn LeaseStore>, request: Watch, go
         };
         hearing.ends();
         if let Some(error) = broken {
-            tracing::warn!(%error, "the stream of hints broke; waiters poll until it is open again");
+            log!(warn, %error, "the stream of hints broke; waiters poll until it is open again");
         }
         tokio::select! {
             () = sleep(pace::after_error(failed, fastrand::f64())) => {}
             () = gone.cancelled() => return,
         }
         failed += 1;
+    }
+}
+
+/// Returns when nothing has needed the stream for [`CLOSES_AFTER`], and the engine has stopped
+/// listening.
+async fn unused(engine: &Weak<Engine>) {
+    let mut idle_since = None;
+    loop {
+        sleep(CHECKS_EVERY).await;
+        let Some(engine) = engine.upgrade() else { return };
+        if !engine.registry().is_idle() {
+            idle_since = None;
+            continue;
+        }
+        let since: Instant = *idle_since.get_or_insert_with(Instant::now);
+        if since.elapsed() >= CLOSES_AFTER && engine.stop_listening() {
+            return;
+        }
     }
 }
 
@@ -200,7 +249,7 @@ async fn follow(engine: &Weak<Engine>, events: &mut EventStream, failed: &mut u3
         match event {
             Ok(event) => {
                 *failed = 0;
-                engine.hear(event);
+                contained(|| engine.hear(event));
             }
             Err(error) => return Some(error),
         }

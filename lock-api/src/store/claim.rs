@@ -2,11 +2,13 @@
 
 use std::any::Any;
 use std::fmt;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use uuid::Uuid;
 
 use crate::key::LockKey;
+use crate::token::FencingToken;
 
 /// One provider instance: the first half of all its acquisition ids.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -69,14 +71,58 @@ impl fmt::Debug for AcquisitionId {
 pub struct Claim {
     key: LockKey,
     id: AcquisitionId,
-    state: Arc<OnceLock<Box<dyn Any + Send + Sync>>>,
+    shared: Arc<Shared>,
+}
+
+struct Shared {
+    state: OnceLock<Box<dyn Any + Send + Sync>>,
+    /// See [`Used`]; [`UNKNOWN`], [`NONE`], or the token.
+    used: AtomicU64,
+}
+
+const UNKNOWN: u64 = u64::MAX;
+const NONE: u64 = 0;
+
+/// Which tokens of its block a claim has used, so that a release can give back the others (R21).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Used {
+    /// Not known: all may be used.
+    Unknown,
+    /// No guard has had the lease.
+    None,
+    /// The guards have had the tokens up to this one, and no guard will have another.
+    UpTo(FencingToken),
 }
 
 impl Claim {
     /// A claim. The engine makes them; a store's own tests do too.
     #[must_use]
     pub fn new(key: LockKey, id: AcquisitionId) -> Self {
-        Self { key, id, state: Arc::default() }
+        let shared = Shared { state: OnceLock::new(), used: AtomicU64::new(UNKNOWN) };
+        Self { key, id, shared: Arc::new(shared) }
+    }
+
+    /// A claim that keeps account of the tokens that its guards have.
+    pub(crate) fn accounted(key: LockKey, id: AcquisitionId) -> Self {
+        let claim = Self::new(key, id);
+        claim.shared.used.store(NONE, Ordering::Relaxed);
+        claim
+    }
+
+    /// A guard is about to have this token.
+    pub(crate) fn uses(&self, token: FencingToken) {
+        self.shared.used.store(token.get(), Ordering::Release);
+    }
+
+    /// The tokens that its guards have had, for a release or withdrawal: a store that gives out blocks
+    /// may give out the others again. [`Used::Unknown`] for claims that the engine has not made.
+    #[must_use]
+    pub fn used(&self) -> Used {
+        match self.shared.used.load(Ordering::Acquire) {
+            UNKNOWN => Used::Unknown,
+            NONE => Used::None,
+            token => Used::UpTo(FencingToken::new(token)),
+        }
     }
 
     /// The key it is about.
@@ -97,7 +143,11 @@ impl Claim {
     /// # Panics
     /// If the same claim is asked for two different types.
     pub fn state<T: Any + Send + Sync>(&self, make: impl FnOnce() -> T) -> &T {
-        self.state.get_or_init(|| Box::new(make())).downcast_ref().expect("a store keeps one type of state per claim")
+        self.shared
+            .state
+            .get_or_init(|| Box::new(make()))
+            .downcast_ref()
+            .expect("a store keeps one type of state per claim")
     }
 }
 

@@ -33,7 +33,8 @@ impl Watch {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum StoreEvent {
-    /// A key may be free: whoever waits for it shall ask.
+    /// A key may be free: waiters ask the store. So does a holder, because its record may have been
+    /// removed; an event of the release before its grant does no harm.
     Freed {
         /// Which.
         key: LockKey,

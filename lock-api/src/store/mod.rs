@@ -4,10 +4,13 @@ mod answer;
 mod capabilities;
 mod claim;
 mod event;
+mod lanes;
 mod request;
 mod style;
 
 use std::fmt;
+use std::future::Future;
+use std::pin::Pin;
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -18,8 +21,10 @@ use crate::guard::ReleaseOutcome;
 
 pub use self::answer::{BusyReply, Grant, QueueStanding, Reply, Standing, StoreTime};
 pub use self::capabilities::StoreCapabilities;
-pub use self::claim::{AcquisitionId, Claim, ProviderId};
+pub use self::claim::{AcquisitionId, Claim, ProviderId, Used};
 pub use self::event::{EventStream, StoreEvent, Watch};
+pub(crate) use self::lanes::{Entered, InLine, Lane, Overload, Permit, Place};
+pub use self::lanes::{Lanes, SetAside};
 pub use self::request::{Attempt, Release, Renewal, RenewalSubject, Ticket};
 pub use self::style::{AcquireOp, Write, WriteOp, Written};
 
@@ -75,6 +80,31 @@ pub trait LeaseStore: fmt::Debug + Send + Sync + 'static {
 
     /// A name for logs and metrics, such as `mongodb`. Contains no secret.
     fn name(&self) -> &str;
+
+    /// How many calls the store takes at once: the engine holds back the others, renewals first and
+    /// acquisitions last. Queried afresh with each call, so that a store may know it only after it
+    /// has met its server. Stores that share connections return clones of one.
+    ///
+    /// Counted are calls whose future has not ended. A store with lanes therefore ends each call
+    /// with its `timeout`, and then has nothing of it in flight.
+    ///
+    /// Defaults to `None`: every call is made at once.
+    fn lanes(&self) -> Option<Lanes> {
+        None
+    }
+
+    /// Gets into a state in which requests can be sent, within `limit`; `None` if the store is in it
+    /// already. The engine awaits it before each attempt to acquire, and drops it when the caller
+    /// leaves: nothing of the request has been sent by then, so a failure is never of unknown outcome.
+    ///
+    /// For stores that learn with the first request whether their server can be reached, what it is,
+    /// and whether it takes the credentials. The error says what was found.
+    ///
+    /// Defaults to `None`.
+    fn ensure_connected(&self, limit: Duration) -> Option<Connecting<'_>> {
+        let _ = limit;
+        None
+    }
 
     /// Tries once to take the lease `attempt.claim.key()` for the claim.
     ///
@@ -182,3 +212,6 @@ pub trait LeaseStore: fmt::Debug + Send + Sync + 'static {
         Ok(())
     }
 }
+
+/// What [`LeaseStore::ensure_connected`] returns.
+pub type Connecting<'a> = Pin<Box<dyn Future<Output = Result<()>> + Send + 'a>>;

@@ -17,7 +17,7 @@ use serde::de::DeserializeOwned;
 use tokio::time::Instant;
 
 use super::ops::WriteDocument;
-use super::{Change, CommitError, Rejected};
+use super::{Change, CommitError, NotCommitted};
 use crate::store::MongoStore;
 
 /// A locked document, as it was when the lock was granted. Dropping it unlocks in the background and changes nothing.
@@ -95,31 +95,47 @@ impl<T> DocumentGuard<T> {
     /// Changes the document and unlocks it, in one atomic step at the server, if the lock is held at that moment by the server's clock.
     /// As any release it grants to the first who waits (R12).
     ///
+    /// If it is rejected the lock is released in the background: `?` keeps nothing locked. To go on
+    /// with the lock see [`commit_or_keep`](Self::commit_or_keep).
+    ///
     /// # Errors
-    /// See [`CommitError`]: lost before, with the document untouched; rejected, with the guard still held; or unknown, after the request
-    /// timeout. Until then it is asked again, under a number of its own, so that it is carried out once.
+    /// See [`CommitError`]: lost before, with the document untouched; rejected; or unknown, after the
+    /// request timeout. Until then it is asked again, under a number of its own, so that it is carried
+    /// out once.
     ///
     /// # Cancel safety
     /// When the future is dropped the call in flight is finished in the background: the change may or may not be made. Either way the lock is
     /// released (C11). One that is kept without being polled keeps the lock, as the guard does.
-    pub async fn commit(mut self, change: impl Into<Change>) -> Result<(), CommitError<T>> {
+    pub async fn commit(self, change: impl Into<Change>) -> Result<(), CommitError> {
+        self.commit_or_keep(change).await.map_err(|not| not.error)
+    }
+
+    /// The same, but a commit that is rejected gives the guard back beside the error.
+    ///
+    /// # Errors
+    /// As [`commit`](Self::commit).
+    ///
+    /// # Cancel safety
+    /// As [`commit`](Self::commit).
+    pub async fn commit_or_keep(mut self, change: impl Into<Change>) -> Result<(), NotCommitted<T>> {
         let op = match self.write(&change.into(), true) {
             Ok(op) => op,
-            Err(error) => return Err(CommitError::Rejected(Box::new(Rejected { guard: self, error, code: None }))),
+            Err(error) => return Err(self.rejected(error, None)),
         };
         let Self { lease, store, document, writes } = self;
         let key = lease.key().clone();
         match lease.release_via(op.clone()).await {
             Ok(outcome) if outcome.is_released() => Ok(()),
-            Ok(_) => Err(CommitError::AlreadyLost(lost().with_key(key))),
+            Ok(_) => Err(NotCommitted { error: CommitError::AlreadyLost(lost().with_key(key)), guard: None }),
             Err(not) => Err(match not.guard {
-                Some(lease) => {
-                    let guard = Self { lease, store, document, writes };
-                    CommitError::Rejected(Box::new(Rejected { guard, error: not.error, code: op.code() }))
-                }
-                None => CommitError::Unknown(not.error),
+                Some(lease) => Self { lease, store, document, writes }.rejected(not.error, op.code()),
+                None => NotCommitted { error: CommitError::Unknown(not.error), guard: None },
             }),
         }
+    }
+
+    fn rejected(self, error: LockError, code: Option<i32>) -> NotCommitted<T> {
+        NotCommitted { error: CommitError::Rejected { error, code }, guard: Some(self) }
     }
 
     /// Replaces the document by this one as it is here, and unlocks it: [`commit`](Self::commit) of [`Change::replace`].
@@ -131,7 +147,7 @@ impl<T> DocumentGuard<T> {
     ///
     /// # Cancel safety
     /// As [`commit`](Self::commit).
-    pub async fn commit_document(self) -> Result<(), CommitError<T>>
+    pub async fn commit_document(self) -> Result<(), CommitError>
     where
         T: Serialize,
     {

@@ -76,7 +76,7 @@ impl WriteOp for WriteDocument {
         let id = WriteId { acquisition: claim.id(), number: self.number };
         let mut pipeline = self.change.clone();
         pipeline.extend(match self.releases {
-            true => layout.committed(id, *hold_at_least, deployment.clock()),
+            true => layout.committed(id, *hold_at_least, self.store.clock(deployment)),
             false => layout.written(id),
         });
         let filter = layout.writable(identity.clone(), id);
@@ -100,7 +100,7 @@ impl WriteOp for WriteDocument {
         let find = async move { records.find_one(filter).projection(projection).max_time(budget.on_server()).await };
         // A failure to look says nothing of the write.
         let found =
-            self.store.calls.run(budget, Effect::Write, find).await.map_err(|error| about(error.outcome_unknown()))?;
+            self.store.run(budget, Effect::Write, find).await.map_err(|error| about(error.outcome_unknown()))?;
         Ok(found.and_then(|found| found.answer).map_or(Written::AlreadyLost, |wrote| self.made(wrote)))
     }
 }

@@ -45,7 +45,7 @@ impl Layout {
         let tokens = block(attempt);
         [
             (LOCK_ID, literal(attempt.claim.id().as_str())),
-            (TOKEN, last_token(first_token(&self.value(TOKEN), clock), tokens)),
+            (TOKEN, last_token(first_token(self.value(TOKEN), clock), tokens)),
             (TOKENS, tokens.into()),
             (ACQUIRED_AT, "$$NOW".into()),
             (CLOSED_UNTIL, removed()),
@@ -70,7 +70,7 @@ impl Layout {
     /// The record, if nobody has the lease, nobody waits and nothing keeps it closed, or a new one with these nulls (R7). In the filter, because that spares the server the expressions of all that
     /// might be otherwise; if it is, the insertion collides with the record.
     pub(crate) fn unwanted(&self, identity: Bson) -> Document {
-        let mut filter = Self::document(identity);
+        let mut filter = self.record(identity);
         filter.extend([LOCK_ID, QUEUE, CLOSED_UNTIL].map(|field| (self.path(field), Bson::Null)));
         filter
     }
@@ -92,6 +92,7 @@ impl Layout {
                 "at": "$$at",
                 "waiting": { "$size": "$$live" },
                 "now": { "$toLong": "$$NOW" },
+                "since": self.first_of_block(),
             };
             if with_document {
                 found.insert("document", doc! { "$cond": [self.held_by(id), self.rest(), "$$REMOVE"] });

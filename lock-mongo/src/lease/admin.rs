@@ -4,12 +4,12 @@ use distlock_api::{LockFilter, LockKey, Result};
 use mongodb::bson::{Bson, Document, doc};
 
 use super::{
-    AUDIT, AUDIT_LEN, EXPIRES_AT, ID, LOCK_ID, Layout, MAX_REASON_LEN, META, OWNER, REVOKED, TAKE, TOKEN, TOKENS,
-    answer, cut, literal, removed,
+    AUDIT, AUDIT_LEN, CLOSED_UNTIL, EXPIRED, EXPIRES_AT, ID, LOCK_ID, Layout, MAX_REASON_LEN, META, OWNER, REVOKED,
+    TAKE, TOKEN, TOKENS, answer, cut, literal, removed, time_of,
 };
 
 impl Layout {
-    /// Takes the lease away from whoever holds it (R16).
+    /// Takes the lease away from its holder, or ends a minimum hold that keeps the key closed (R16).
     pub(crate) fn force_release(&self, reason: &str) -> Vec<Document> {
         let token = doc! { "$add": [self.value(TOKEN), 1_i64] };
         let entry = doc! {
@@ -27,14 +27,42 @@ impl Layout {
             (TOKEN, token.into()),
             (TOKENS, 1.into()),
             (EXPIRES_AT, "$$NOW".into()),
-            (REVOKED, self.value(LOCK_ID).into()),
+            (CLOSED_UNTIL, removed()),
+            // A key without a holder is revoked from no acquisition.
+            (REVOKED, doc! { "$ifNull": [self.value(LOCK_ID), self.value(REVOKED)] }.into()),
             (OWNER, removed()),
             (META, removed()),
             (AUDIT, audit.into()),
         ] {
             change.insert(self.path(field), self.when(&[(TAKE, new)], self.value(field).into()));
         }
-        self.in_steps([], [(TAKE, self.is_held())], change)
+        let is_closed = doc! { "$gt": [self.value(CLOSED_UNTIL), "$$NOW"] };
+        self.in_steps([], [(TAKE, doc! { "$or": [self.is_held(), is_closed] })], change)
+    }
+
+    /// The records whose tokens are below a floor.
+    pub(crate) fn below(&self, floor: i64) -> Document {
+        let mut below = self.if_record(doc! {});
+        let token = self.path(TOKEN);
+        if let Ok(conditions) = below.get_document_mut(&token) {
+            conditions.insert("$lt", floor);
+        }
+        below
+    }
+
+    /// Raises the token to a floor, and takes the lease away, if there is one: its holder's tokens are
+    /// below. The record stays until the clock has reached the floor (R6).
+    pub(crate) fn raise(&self, floor: i64, reason: &str) -> Vec<Document> {
+        let mut stages = self.force_release(reason);
+        stages.push(doc! { "$set": {
+            // An expired lease must not be revived by the later end.
+            self.path(EXPIRED): { "$ifNull": [self.value(LOCK_ID), self.value(EXPIRED)] },
+            self.path(LOCK_ID): removed(),
+            self.path(TOKEN): floor,
+            self.path(TOKENS): 1,
+            self.path(EXPIRES_AT): { "$max": [self.value(EXPIRES_AT), "$$NOW", time_of(floor)] },
+        } });
+        stages
     }
 
     /// The [`Forced`](super::Forced) releases that a record remembers.
@@ -42,16 +70,28 @@ impl Layout {
         answer(doc! { "entries": self.value(AUDIT) })
     }
 
-    /// The records that match and are not free, beyond a key.
+    /// The documents that match and are not free, beyond a key. In a lock collection also those that
+    /// are no records.
     pub(crate) fn listed(&self, filter: &LockFilter, after: Option<&LockKey>) -> Result<Document> {
-        let mut listed = self.matching(filter, after)?;
-        listed.insert("$expr", doc! { "$gt": [self.remaining(), 0] });
+        let mut listed = if self.is_within() {
+            self.if_record(doc! {})
+        } else {
+            doc! {}
+        };
+        self.add_matching(&mut listed, filter, after)?;
+        // Something that is no date, and sorts after all dates, has no remaining time.
+        let is_date = |field| doc! { "$in": [{ "$type": self.value(field) }, ["date", "missing", "null"]] };
+        listed.insert(
+            "$expr",
+            doc! { "$and": [is_date(EXPIRES_AT), is_date(CLOSED_UNTIL), { "$gt": [self.remaining(), 0] }] },
+        );
         Ok(listed)
     }
 
     /// The records that match and are held.
     pub(crate) fn held(&self, filter: &LockFilter) -> Result<Document> {
-        let mut held = self.matching(filter, None)?;
+        let mut held = self.if_record(doc! {});
+        self.add_matching(&mut held, filter, None)?;
         held.insert("$expr", self.is_held());
         Ok(held)
     }
@@ -66,8 +106,29 @@ impl Layout {
         doc! { ID: 1 }
     }
 
-    fn matching(&self, filter: &LockFilter, after: Option<&LockKey>) -> Result<Document> {
-        let mut matching = self.if_record(doc! {});
+    /// The records that match, beyond an identity.
+    pub(crate) fn beyond(matching: &Document, last: Option<Bson>) -> Document {
+        match last {
+            Some(last) => doc! { "$and": [matching.clone(), { ID: { "$gt": last } }] },
+            None => matching.clone(),
+        }
+    }
+
+    /// The records of these that match.
+    pub(crate) fn among(matching: &Document, identities: Vec<Bson>) -> Document {
+        doc! { "$and": [{ ID: { "$in": identities } }, matching.clone()] }
+    }
+
+    /// The projection to the identity alone, which [`identity_of`](Self::identity_of) reads.
+    pub(crate) fn only_identity() -> Document {
+        doc! { ID: 1 }
+    }
+
+    pub(crate) fn identity_of(mut found: Document) -> Option<Bson> {
+        found.remove(ID)
+    }
+
+    fn add_matching(&self, matching: &mut Document, filter: &LockFilter, after: Option<&LockKey>) -> Result<()> {
         let mut ranges = if filter.prefix.is_empty() { Vec::new() } else { self.ids.beginning_with(&filter.prefix)? };
         let mut beyond = match after {
             Some(after) => doc! { "$gt": self.identity(after)? },
@@ -87,7 +148,7 @@ impl Layout {
         if let Some(owner) = &filter.owner {
             matching.insert(self.path(OWNER), doc! { "$eq": owner });
         }
-        Ok(matching)
+        Ok(())
     }
 }
 
@@ -98,7 +159,8 @@ mod tests {
     #[test]
     fn everything_is_no_condition_on_keys_and_owners() {
         let layout = Layout::new("");
-        assert_eq!(layout.held(&LockFilter::new()).unwrap().keys().collect::<Vec<_>>(), ["$expr"]);
+        assert_eq!(layout.held(&LockFilter::new()).unwrap().keys().collect::<Vec<_>>(), [TOKEN, "$expr"]);
+        assert_eq!(layout.listed(&LockFilter::new(), None).unwrap().keys().collect::<Vec<_>>(), ["$expr"]);
         let listed =
             layout.listed(&LockFilter::new().prefix("a").owner("$o"), Some(&LockKey::new("ab").unwrap())).unwrap();
         assert_eq!(listed.get_document(ID).unwrap(), &doc! { "$gte": "a", "$lt": "b", "$gt": "ab" });

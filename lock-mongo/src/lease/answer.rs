@@ -19,6 +19,9 @@ pub(crate) struct Acquisition {
     /// The last token of the last grant.
     pub(crate) token: i64,
     pub(crate) tokens: i32,
+    /// The first token of the present block, or the last one that was used.
+    #[serde(default)]
+    pub(crate) since: i64,
     /// Milliseconds until the lease ends, if granted, else until it is this acquisition's turn to take it.
     pub(crate) remaining: i64,
     /// The live tickets before its own; -1 if it has none.

@@ -12,6 +12,11 @@ use super::{AUDIT, EXPIRED, ID, LAST_RELEASED, LOCK_ID, Layout, OWNER, PASSED, R
 impl Layout {
     /// The changes that may concern who holds a lease. Renewals are not among them.
     pub(crate) fn changes(&self) -> Vec<Document> {
+        vec![doc! { "$match": self.of_interest() }]
+    }
+
+    /// The condition of [`changes`](Self::changes).
+    pub(super) fn of_interest(&self) -> Document {
         let holder = self.path(LOCK_ID);
         let set = doc! { "$getField": { "field": &holder, "input": "$updateDescription.updatedFields" } };
         let mut removed = vec![Bson::from(&holder)];
@@ -24,7 +29,7 @@ impl Layout {
             removed.push(whole.into());
         }
         of_interest.push(doc! { "updateDescription.removedFields": { "$in": removed } });
-        vec![doc! { "$match": { "$or": of_interest } }]
+        doc! { "$or": of_interest }
     }
 
     /// The sub-document that holds all fields, if they are in one.

@@ -4,6 +4,8 @@
 //! *Not* told is a release that finds nobody to grant to: whoever waits without a ticket polls anyway, and every unlocking of every process would be told to all others.
 //! Told to all are releases by force and the beginning of a minimum hold, since neither grants; removed records, which may have held a queue; and what is no record any more.
 
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+
 use distlock_api::store::{AcquisitionId, Grant, ProviderId, StoreEvent, StoreTime};
 use distlock_api::{FencingToken, LockKey, Loss};
 use mongodb::bson::{Bson, DateTime, Document, doc};
@@ -14,54 +16,144 @@ use super::{AUDIT, CLOSED_UNTIL, EXPIRED, EXPIRES_AT, ID, LAST_RELEASED, LOCK_ID
 const UPDATE: &str = "update";
 const REPLACE: &str = "replace";
 const DELETE: &str = "delete";
-/// After these the records are not where they were.
-const ENDS: [&str; 4] = ["drop", "rename", "dropDatabase", "invalidate"];
+const DROP: &str = "drop";
+const RENAME: &str = "rename";
+/// After these all records of the database are not where they were.
+const ENDS_ALL: [&str; 2] = ["dropDatabase", "invalidate"];
+
+/// How many providers' ids go into one regular expression: the server bounds their length.
+const IDS_IN_REGEX: usize = 256;
+
+/// What one subscriber of a change stream is interested in.
+#[derive(Clone, Debug)]
+pub(crate) struct Subject {
+    collection: String,
+    layout: Layout,
+    provider: ProviderId,
+}
+
+impl PartialEq for Subject {
+    /// Whether the same changes are sent for both.
+    fn eq(&self, other: &Self) -> bool {
+        (&self.collection, &self.layout.prefix, self.provider)
+            == (&other.collection, &other.layout.prefix, other.provider)
+    }
+}
+
+impl Subject {
+    pub(crate) fn new(collection: &str, layout: Layout, provider: ProviderId) -> Self {
+        Self { collection: collection.to_owned(), layout, provider }
+    }
+
+    pub(crate) fn collection(&self) -> &str {
+        &self.collection
+    }
+
+    pub(crate) fn reader(&self) -> Hints {
+        Hints::new(self.layout.clone(), self.provider)
+    }
+
+    /// The stages after `$changeStream` for all these subjects.
+    pub(crate) fn hints(subjects: &[Self]) -> Vec<Document> {
+        let mut layouts = BTreeMap::<String, (&Layout, BTreeSet<&str>)>::new();
+        for Self { collection, layout, .. } in subjects {
+            layouts.entry(layout.slot()).or_insert_with(|| (layout, BTreeSet::new())).1.insert(collection);
+        }
+        let among = |collections: &BTreeSet<&str>| doc! { "$in": collections.iter().copied().collect::<Vec<_>>() };
+        let all = among(&subjects.iter().map(Self::collection).collect());
+        let known = [UPDATE, REPLACE, DELETE, DROP, RENAME].as_slice();
+        let concerns = doc! { "$match": { "$or": [
+            { "operationType": { "$in": known }, "ns.coll": &all },
+            { "operationType": RENAME, "to.coll": &all },
+            { "operationType": { "$in": ENDS_ALL.as_slice() } },
+        ] } };
+        // First of all what needs no calculation: who holds the lease has changed, or the whole record.
+        let mut of_interest = vec![doc! { "operationType": { "$ne": UPDATE } }];
+        let mut leases = Document::new();
+        let mut told = vec![doc! { "operationType": { "$nin": [UPDATE, REPLACE] } }];
+        let own = own(&subjects.iter().map(|subject| subject.provider.to_string()).collect());
+        for (slot, (layout, collections)) in layouts {
+            let collections = among(&collections);
+            of_interest.push(doc! { "$and": [{ "ns.coll": &collections }, layout.of_interest()] });
+            told.push(doc! { "$and": [{ "ns.coll": collections }, told_in(&format!("lease.{slot}"), &own)] });
+            leases.insert(slot, layout.traces());
+        }
+        let project = doc! {
+            "operationType": 1,
+            "ns.coll": 1,
+            "to.coll": 1,
+            "documentKey": 1,
+            "lease": leases,
+        };
+        vec![
+            concerns,
+            doc! { "$match": { "$or": of_interest } },
+            doc! { "$project": project },
+            doc! { "$match": { "$or": told } },
+        ]
+    }
+}
+
+/// The acquisition ids of these providers.
+fn own(providers: &BTreeSet<String>) -> Document {
+    let providers: Vec<&str> = providers.iter().map(String::as_str).collect();
+    let patterns = providers.chunks(IDS_IN_REGEX).map(|some| {
+        let pattern = format!("^(?:{})-", some.join("|"));
+        Bson::RegularExpression(mongodb::bson::Regex { pattern, options: String::new() })
+    });
+    doc! { "$in": patterns.collect::<Vec<_>>() }
+}
+
+/// The condition for a changed record, whose traces are under this path, to be told.
+fn told_in(lease: &str, own: &Document) -> Document {
+    let at = |field: &str| format!("{lease}.{field}");
+    let (exists, missing) = (doc! { "$exists": true }, doc! { "$exists": false });
+    let without_holder = |and: Document| {
+        let mut condition = doc! { at("holder"): &missing };
+        condition.extend(and);
+        condition
+    };
+    let last_forced = format!("${}", at("lastForced"));
+    let by_force = doc! { "$eq": [format!("${}", at("token")), { "$add": [last_forced, 1_i64] }] };
+    doc! { "$or": [
+        { "operationType": REPLACE, at("token"): { "$not": { "$type": "long" } } },
+        { at("holder"): own, at("passed"): &exists },
+        { at("holder"): &exists, at("expired"): own },
+        // By force, if the change tells only what is new; or by hand.
+        without_holder(doc! { at("released"): &missing }),
+        without_holder(doc! { at("closed"): &exists }),
+        without_holder(doc! { at("revoked"): &exists, "$expr": by_force }),
+    ] }
+}
 
 impl Layout {
-    /// The stages after `$changeStream` for one provider.
-    pub(crate) fn hints(&self, provider: ProviderId) -> Vec<Document> {
-        let known = [UPDATE, REPLACE, DELETE].into_iter().chain(ENDS).collect::<Vec<_>>();
-        let mut stages = vec![doc! { "$match": { "operationType": { "$in": known } } }];
-        // First of all what needs no calculation: who holds the lease has changed, or the whole record.
-        stages.extend(self.changes());
+    /// The fields that are read, as the `$project` stage computes them.
+    fn traces(&self) -> Document {
         let last_forced = doc! { "$let": {
             "vars": { "last": { "$cond": [{ "$isArray": self.told(AUDIT) }, { "$last": self.told(AUDIT) }, Bson::Null] } },
             "in": "$$last.token",
         } };
-        stages.push(doc! { "$project": {
-            "operationType": 1,
-            "documentKey": 1,
-            "lease": {
-                "holder": self.told(LOCK_ID),
-                "token": self.told(TOKEN),
-                "passed": self.told(PASSED),
-                "expiresAt": self.told(EXPIRES_AT),
-                "released": self.told(LAST_RELEASED),
-                "revoked": self.told(REVOKED),
-                "expired": self.told(EXPIRED),
-                "closed": self.told(CLOSED_UNTIL),
-                "lastForced": last_forced,
-            },
-        } });
-        let own = doc! { "$regex": format!("^{}", own_prefix(provider)) };
-        let (exists, missing) = (doc! { "$exists": true }, doc! { "$exists": false });
-        let nobody = |and: Document| {
-            let mut condition = doc! { "lease.holder": &missing };
-            condition.extend(and);
-            condition
-        };
-        let by_force = doc! { "$eq": ["$lease.token", { "$add": ["$lease.lastForced", 1_i64] }] };
-        stages.push(doc! { "$match": { "$or": [
-            { "operationType": { "$nin": [UPDATE, REPLACE] } },
-            { "operationType": REPLACE, "lease.token": { "$not": { "$type": "long" } } },
-            { "lease.holder": &own, "lease.passed": &exists },
-            { "lease.holder": &exists, "lease.expired": &own },
-            // By force, if the change tells only what is new; or by hand.
-            nobody(doc! { "lease.released": &missing }),
-            nobody(doc! { "lease.closed": &exists }),
-            nobody(doc! { "lease.revoked": &exists, "$expr": by_force }),
-        ] } });
-        stages
+        doc! {
+            "holder": self.told(LOCK_ID),
+            "token": self.told(TOKEN),
+            "passed": self.told(PASSED),
+            "expiresAt": self.told(EXPIRES_AT),
+            "released": self.told(LAST_RELEASED),
+            "revoked": self.told(REVOKED),
+            "expired": self.told(EXPIRED),
+            "closed": self.told(CLOSED_UNTIL),
+            "lastForced": last_forced,
+        }
+    }
+
+    /// Under which name the traces of such records are sent: each layout has one of its own,
+    /// without dots.
+    fn slot(&self) -> String {
+        let mut slot = String::from("at");
+        for byte in self.prefix.bytes() {
+            slot.push_str(&format!("{byte:02x}"));
+        }
+        slot
     }
 
     /// A field as a change tells it: of the whole document, by its literal path, or in the whole sub-document. What an update leaves as it was is missing.
@@ -76,20 +168,43 @@ impl Layout {
     }
 }
 
-/// What acquisition ids of a provider begin with; hexadecimal, so that it is also a regular expression.
+/// What acquisition ids of a provider begin with.
 fn own_prefix(provider: ProviderId) -> String {
     format!("{provider}-")
 }
 
-/// A change, as [`Layout::hints`] sends it.
+/// A change, as [`Subject::hints`] sends it.
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct Told {
     operation_type: String,
     #[serde(default)]
     document_key: Document,
+    ns: Option<Namespace>,
+    /// The new name of a collection.
+    to: Option<Namespace>,
+    /// The traces of each layout.
     #[serde(default)]
-    lease: Traces,
+    lease: HashMap<String, Traces>,
+}
+
+#[derive(Debug, Deserialize)]
+struct Namespace {
+    coll: Option<String>,
+}
+
+impl Told {
+    /// Whether the change is about the collection of this subject.
+    pub(crate) fn concerns(&self, subject: &Subject) -> bool {
+        let is_it =
+            |name: &Option<Namespace>| name.as_ref().and_then(|name| name.coll.as_ref()) == Some(&subject.collection);
+        ENDS_ALL.contains(&&*self.operation_type) || is_it(&self.ns) || is_it(&self.to)
+    }
+
+    /// Whether the records are not where they were.
+    pub(crate) fn ends(&self) -> bool {
+        [DROP, RENAME].contains(&&*self.operation_type) || ENDS_ALL.contains(&&*self.operation_type)
+    }
 }
 
 /// Values of any type, because anybody may have written them.
@@ -130,17 +245,18 @@ impl Traces {
 #[derive(Debug)]
 pub(crate) struct Hints {
     layout: Layout,
+    slot: String,
     prefix: String,
 }
 
 impl Hints {
     pub(crate) fn new(layout: Layout, provider: ProviderId) -> Self {
-        Self { layout, prefix: own_prefix(provider) }
+        Self { slot: layout.slot(), layout, prefix: own_prefix(provider) }
     }
 
     /// What a change means to the provider.
     pub(crate) fn read(&self, change: &Told) -> Vec<StoreEvent> {
-        if ENDS.contains(&&*change.operation_type) {
+        if change.ends() {
             return vec![StoreEvent::Gap];
         }
         // A document that cannot be a record.
@@ -149,7 +265,9 @@ impl Hints {
         if change.operation_type == DELETE {
             return vec![StoreEvent::Freed { key }];
         }
-        self.changed(key, &change.lease, change.operation_type == REPLACE)
+        let nothing = Traces::default();
+        let lease = change.lease.get(&self.slot).unwrap_or(&nothing);
+        self.changed(key, lease, change.operation_type == REPLACE)
     }
 
     fn changed(&self, key: LockKey, lease: &Traces, is_whole: bool) -> Vec<StoreEvent> {

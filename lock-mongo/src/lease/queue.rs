@@ -9,9 +9,7 @@ use distlock_api::store::{AcquisitionId, Ticket};
 use distlock_api::{Holder, LockKey};
 use mongodb::bson::{Bson, Document, doc};
 
-use super::{
-    EXPIRES_AT, ID, LOCK_ID, Layout, META, OWNER, QUEUE, REVOKED, TOKEN, answer, literal, millis, remarks, removed,
-};
+use super::{EXPIRES_AT, ID, LOCK_ID, Layout, META, OWNER, QUEUE, REVOKED, answer, literal, millis, remarks, removed};
 
 /// The live tickets, found out by an operation's first stage.
 pub(super) const LIVE: &str = "step.live";
@@ -188,7 +186,7 @@ impl Layout {
         let found = doc! {
             "places": places,
             "holder": { "$cond": [self.is_held(), self.value(LOCK_ID), Bson::Null] },
-            "token": { "$ifNull": [self.value(TOKEN), 0_i64] },
+            "token": { "$ifNull": [self.first_of_block(), 0_i64] },
             "opens": { "$ifNull": [{ "$subtract": [self.opened(), "$$NOW"] }, 0_i64] },
             "remaining": { "$ifNull": [{ "$subtract": [self.value(EXPIRES_AT), "$$NOW"] }, 0_i64] },
             "revoked": self.value(REVOKED),

@@ -2,32 +2,48 @@
 
 use std::time::Duration;
 
-use distlock_api::store::AcquisitionId;
+use distlock_api::FencingToken;
+use distlock_api::store::{AcquisitionId, Used};
 use mongodb::bson::{Bson, Document, doc};
 
 use super::queue::{HEAD, LIVE, unless_empty};
 use super::{
     ACQUIRED_AT, CLOSED_UNTIL, Clock, DROP, EXPIRED, EXPIRES_AT, FREE, LAST_RELEASED, LOCK_ID, Layout, META, OWNER,
     PASS, PASSED, QUEUE, RELEASED, RELEASED_LEN, TOKEN, TOKENS, TTL, answer, first_token, last_token, literal, millis,
-    removed,
+    removed, time_of,
 };
 
 impl Layout {
     /// One release, or leaving. The own ticket goes first, or a release could grant to the releaser; then the lease, if it is the acquisition's, is
     /// the first waiter's, or nobody's. So is an expired one that nobody has taken: a renewal that began in time and stalled could still revive it, for nobody.
     /// But that was no release, and is not remembered as one. Changes nothing if there is neither.
-    pub(crate) fn release(&self, id: &AcquisitionId, hold_at_least: Option<Duration>, clock: Clock) -> Vec<Document> {
-        self.give_up(id, hold_at_least, clock, false)
+    ///
+    /// Tokens of the block that no guard has had are given back (R21): the next grant may have them.
+    pub(crate) fn release(
+        &self,
+        id: &AcquisitionId,
+        used: Used,
+        hold_at_least: Option<Duration>,
+        clock: Clock,
+    ) -> Vec<Document> {
+        self.give_up(id, used, hold_at_least, clock, false)
     }
 
     /// The same of a record that [the acquisition holds](Self::held_record), so that less has to be found out while the next holder waits.
-    pub(crate) fn pass(&self, id: &AcquisitionId, hold_at_least: Option<Duration>, clock: Clock) -> Vec<Document> {
-        self.give_up(id, hold_at_least, clock, true)
+    pub(crate) fn pass(
+        &self,
+        id: &AcquisitionId,
+        used: Used,
+        hold_at_least: Option<Duration>,
+        clock: Clock,
+    ) -> Vec<Document> {
+        self.give_up(id, used, hold_at_least, clock, true)
     }
 
     fn give_up(
         &self,
         id: &AcquisitionId,
+        used: Used,
         hold_at_least: Option<Duration>,
         clock: Clock,
         is_held: bool,
@@ -53,7 +69,6 @@ impl Layout {
         let findings = [(LIVE, self.others(id)), (HEAD, doc! { "$first": self.value(LIVE) })];
 
         let head = self.head();
-        let first = first_token(&self.value(TOKEN), clock);
         let rest = doc! { "$slice": [self.value(LIVE), 1, i32::MAX] };
         let others = unless_empty(self.value(LIVE));
         let or_nothing = |value: &str| doc! { "$ifNull": [value, removed()] }.into();
@@ -65,6 +80,7 @@ impl Layout {
         };
         let same = |field| Bson::from(self.value(field));
         let is_lost = literal(id.as_str());
+        let first = first_token(in_time(self.last_used(used), same(TOKEN)), clock);
         let passed = [
             (LOCK_ID, (&*head.id).into()),
             (TOKENS, (&*head.tokens).into()),
@@ -80,16 +96,18 @@ impl Layout {
             (LAST_RELEASED, literal(id.as_str())),
             (RELEASED, self.released_too(id)),
         ];
-        let mut freed = self.freed(id, closed).to_vec();
+        let mut freed = self.freed(id, used, closed).to_vec();
         if !is_held {
             freed.push((EXPIRED, in_time(same(EXPIRED), is_lost)));
         }
         let mut change = doc! {};
         for (field, passed) in passed {
             let remembers = matches!(field, LAST_RELEASED | RELEASED);
-            let new = |new: Bson| if remembers { in_time(new, same(field)) } else { new };
-            let freed = freed.iter().find(|(freed, _)| *freed == field).map(|(_, freed)| new(freed.clone()));
-            let (passed, same) = (new(passed), same(field));
+            let new = |new: Bson, only_in_time: bool| if only_in_time { in_time(new, same(field)) } else { new };
+            let gives_back = matches!(field, TOKEN | TOKENS);
+            let freed = freed.iter().find(|(freed, _)| *freed == field);
+            let freed = freed.map(|(_, freed)| new(freed.clone(), remembers || gives_back));
+            let (passed, same) = (new(passed, remembers), same(field));
             let new = match freed {
                 Some(freed) if is_held => self.when(&[(PASS, passed)], freed),
                 Some(freed) => self.when(&[(PASS, passed), (FREE, freed)], same),
@@ -108,11 +126,20 @@ impl Layout {
     }
 
     /// What becomes of the fields if nobody gets the lease, the queue apart. All of them are also those of a hand-over.
-    fn freed(&self, id: &AcquisitionId, closed: Bson) -> [(&'static str, Bson); 7] {
-        // The later one, so that the TTL index does not remove a record that keeps its key closed.
-        let end = if closed == removed() { "$$NOW".into() } else { doc! { "$max": ["$$NOW", closed.clone()] }.into() };
+    fn freed(&self, id: &AcquisitionId, used: Used, closed: Bson) -> [(&'static str, Bson); 9] {
+        // The latest one, so that the TTL index removes no record that keeps its key closed, or whose
+        // token the clock has not reached yet (R6).
+        let mut ends = vec![Bson::from("$$NOW")];
+        ends.extend(Some(closed.clone()).filter(|closed| *closed != removed()));
+        if let Used::UpTo(token) = used {
+            ends.push(time_of(number(token)).into());
+        }
+        let end = if let [end] = &*ends { end.clone() } else { doc! { "$max": ends }.into() };
+        let length = if used == Used::Unknown { self.value(TOKENS).into() } else { 1.into() };
         [
             (LOCK_ID, removed()),
+            (TOKEN, self.last_used(used)),
+            (TOKENS, length),
             (EXPIRES_AT, end),
             (CLOSED_UNTIL, closed),
             (OWNER, removed()),
@@ -123,10 +150,20 @@ impl Layout {
     }
 
     /// The short way of [`release`](Self::release), for a lease that [probably nobody waits for](Self::alone).
-    pub(crate) fn free(&self, id: &AcquisitionId) -> Vec<Document> {
+    pub(crate) fn free(&self, id: &AcquisitionId, used: Used) -> Vec<Document> {
         let change: Document =
-            self.freed(id, removed()).into_iter().map(|(field, new)| (self.path(field), new)).collect();
+            self.freed(id, used, removed()).into_iter().map(|(field, new)| (self.path(field), new)).collect();
         vec![doc! { "$set": change }]
+    }
+
+    /// The last token of the present block that counts as used.
+    fn last_used(&self, used: Used) -> Bson {
+        match used {
+            Used::UpTo(token) => number(token).into(),
+            // One, because a grant must be greater than what an answer has told (R18).
+            Used::None => self.first_of_block().into(),
+            Used::Unknown => self.value(TOKEN).into(),
+        }
     }
 
     /// The record, if the acquisition has the lease unexpired.
@@ -164,4 +201,8 @@ impl Layout {
         let all = doc! { "$concatArrays": [[literal(id.as_str())], self.released_before()] };
         doc! { "$slice": [all, RELEASED_LEN] }.into()
     }
+}
+
+fn number(token: FencingToken) -> i64 {
+    i64::try_from(token.get()).unwrap_or(i64::MAX)
 }

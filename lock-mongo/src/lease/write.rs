@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use distlock_api::store::AcquisitionId;
+use distlock_api::store::{AcquisitionId, Used};
 use mongodb::bson::{Bson, Document, doc};
 
 use super::{Clock, Layout, WRITTEN, WRITTEN_LEN, answer, literal};
@@ -43,7 +43,8 @@ impl Layout {
     /// The stages after those of a commit: that it has been made, and the release.
     pub(crate) fn committed(&self, write: WriteId<'_>, hold_at_least: Option<Duration>, clock: Clock) -> Vec<Document> {
         let mut stages = self.written(write);
-        stages.extend(self.pass(write.acquisition, hold_at_least, clock));
+        // A typed style asks for blocks of one token.
+        stages.extend(self.pass(write.acquisition, Used::Unknown, hold_at_least, clock));
         stages
     }
 

@@ -8,7 +8,7 @@ use distlock_api::{
     LockProviderExt, Loss,
 };
 use distlock_mongo::mongodb::IndexModel;
-use distlock_mongo::mongodb::bson::{Document, doc};
+use distlock_mongo::mongodb::bson::{DateTime, Document, doc};
 use distlock_mongo::mongodb::options::{Hint, IndexOptions};
 use distlock_mongo::{MongoProvider, MongoStore};
 use futures_util::{StreamExt, TryStreamExt};
@@ -18,6 +18,7 @@ use super::world::{LONG, SHORT, World, admin, claim, granted, key, opened, rando
 
 pub(super) fn add(checks: &mut Checks<'_>) {
     checks.add("release_owner_counts_the_held", release_owner);
+    checks.add("release_owner_releases_many_in_batches", release_many);
     checks.add("owner_index_is_used", owner_index);
     checks.add("owner_index_can_be_left_out", no_owner_index);
     checks.add("owner_index_conflict_is_not_fatal", owner_index_conflict);
@@ -69,6 +70,28 @@ async fn release_owner(world: World) {
     }
     let next = granted(&store, &claim(held.key()), LONG).await;
     assert!(next.token.get() > grant.token.get() + 1, "the token advances by the force-release itself");
+}
+
+/// More than one request's time allows for.
+async fn release_many(world: World) {
+    const MANY: usize = 20_000;
+
+    let name = random_name("locks");
+    let builder = MongoProvider::builder_from_client(&world.client).database("distlock_test").collection(&name);
+    let provider = builder.request_timeout(Duration::from_millis(500)).build().unwrap();
+    provider.connect().await.unwrap();
+    let expires_at = DateTime::from_millis(DateTime::now().timestamp_millis() + 3_600_000);
+    let record = |n: usize| {
+        doc! {
+            "_id": format!("key {n:06}"), "lockId": format!("lock {n}"), "owner": if n == 7 { "other" } else { "me" },
+            "fencingToken": 1_i64, "tokens": 1, "expiresAt": expires_at, "ttl": 3_600_000,
+        }
+    };
+    world.raw(&name).insert_many((0..MANY).map(record)).await.unwrap();
+    let admin = provider.admin().unwrap();
+    assert_eq!(admin.release_owner("me", "test").await.unwrap(), MANY as u64 - 1);
+    assert_eq!(admin.release_owner("me", "test").await.unwrap(), 0);
+    assert_eq!(admin.release_matching(&LockFilter::new().prefix("key"), "test").await.unwrap(), 1);
 }
 
 /// The stages of the plan that the server chose.

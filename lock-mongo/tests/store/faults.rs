@@ -6,10 +6,12 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use distlock_api::store::{Attempt, LeaseStore, QueueStanding, Release, Renewal};
-use distlock_api::{Disposition, ErrorKind, LeaseProvider, LockError, LockProvider, LockProviderExt};
+use distlock_api::{Disposition, ErrorKind, LeaseProvider, LockError, LockFilter, LockProvider, LockProviderExt};
 use distlock_mongo::MongoProvider;
 use distlock_mongo::mongodb::Client;
 use distlock_mongo::mongodb::bson::doc;
+use distlock_mongo::mongodb::event::EventHandler;
+use distlock_mongo::mongodb::event::command::CommandEvent;
 use distlock_mongo::mongodb::options::{ClientOptions, Credential, ServerAddress};
 
 use super::Checks;
@@ -18,6 +20,8 @@ use super::world::{LONG, World, admin, claim, granted, key, queued, random_name,
 pub(super) fn add(checks: &mut Checks<'_>) {
     checks.add_alone("C18_hung_server_is_bounded", hung);
     checks.add_alone("C10_write_concern_error_leaves_the_outcome_open", write_concern_error);
+    checks.add_alone("C14_leases_are_kept_while_acquisitions_are_slow", slow_acquisitions);
+    checks.add_alone("R2_every_command_carries_a_time_limit", time_limits);
     checks.add("wrong_credentials", wrong_credentials);
     checks.add("C18_unreachable_server_is_bounded", unreachable);
     checks.add("corrupt_record", corrupt_record);
@@ -142,6 +146,83 @@ async fn back(world: World) {
     let attempt = Attempt::new(claim(&key()), LONG).with_timeout(Duration::from_secs(20));
     assert!(store.try_acquire(&attempt).await.is_ok());
     assert!(started.elapsed() < Duration::from_secs(6), "{:?}", started.elapsed());
+}
+
+/// Sixty callers of sixty keys, an acquisition takes 500 ms, and a lease is held meanwhile.
+async fn slow_acquisitions(world: World) {
+    let app = random_name("app");
+    let (client, _) = world.connect(|options| options.app_name = Some(app.clone())).await;
+    let name = random_name("locks");
+    let builder = || MongoProvider::builder_from_client(&client).database("distlock_test").collection(&name);
+    let locks = builder().build().unwrap();
+    let ttl = Duration::from_secs(6);
+    let held = locks.acquire(key()).ttl(ttl).await.unwrap();
+    let block = doc! { "failCommands": ["findAndModify"], "appName": app, "blockConnection": true, "blockTimeMS": 500 };
+    world.admin(doc! { "configureFailPoint": "failCommand", "mode": "alwaysOn", "data": block }).await;
+    let until = Instant::now() + Duration::from_secs(12);
+    let works = async |_| {
+        let (key, mut acquired) = (key(), 0_u32);
+        while Instant::now() < until {
+            match locks.acquire(&key).timeout(Duration::from_secs(3)).await {
+                Ok(guard) => {
+                    acquired += 1;
+                    drop(guard);
+                }
+                Err(error) => {
+                    assert_ne!(error.disposition(), Disposition::Permanent, "{error:?}");
+                    tokio::time::sleep(Duration::from_millis(50)).await;
+                }
+            }
+        }
+        acquired
+    };
+    let acquired: u32 = futures_util::future::join_all((0..60).map(works)).await.iter().sum();
+    world.admin(doc! { "configureFailPoint": "failCommand", "mode": "off" }).await;
+    assert_eq!(held.loss(), None);
+    // Eight calls of 500 ms at once, two for each acquisition: 96 in 12 s.
+    assert!(acquired >= 48, "{acquired} acquisitions");
+    let quick = tokio::time::timeout(Duration::from_secs(10), locks.acquire(key()).into_future()).await;
+    assert!(quick.expect("the server is well").is_ok());
+    locks.close().await.unwrap();
+}
+
+/// Without one, a hung command keeps its connection for ever.
+async fn time_limits(world: World) {
+    let (sender, mut commands) = tokio::sync::mpsc::unbounded_channel();
+    let name = random_name("locks");
+    let watched = name.clone();
+    let (client, _) = world
+        .connect(|options| {
+            options.command_event_handler = Some(EventHandler::callback(move |event| {
+                if let CommandEvent::Started(started) = event
+                    && started.command.iter().next().is_some_and(|(_, of)| of.as_str() == Some(&watched))
+                {
+                    let _ = sender.send((started.command_name, started.command.contains_key("maxTimeMS")));
+                }
+            }));
+        })
+        .await;
+    let store = world.store_on(&client, &name);
+    let [a, b] = [(); 2].map(|()| claim(&key()));
+    let token = granted(&store, &a, LONG).await.token;
+    let attempt = Attempt::new(claim(a.key()), LONG).with_ticket(ticket());
+    let waits = attempt.claim.clone();
+    store.try_acquire(&attempt).await.unwrap();
+    store.renew(&Renewal::lease(a.clone(), token, LONG)).await.unwrap();
+    store.renew(&Renewal::ticket(waits, ticket())).await.unwrap();
+    store.renew(&Renewal::lease(b, token, LONG)).await.unwrap();
+    store.waiters(&a, LONG).await.unwrap();
+    admin(&store).inspect(a.key()).await.unwrap();
+    admin(&store).history(a.key()).await.unwrap();
+    admin(&store).release_matching(&LockFilter::new().prefix("key"), "test").await.unwrap();
+    let _ = release(&store, &a).await.is_released();
+    drop((store, client));
+    let mut seen = std::collections::BTreeSet::new();
+    while let Ok(Some((command, limited))) = tokio::time::timeout(Duration::from_millis(500), commands.recv()).await {
+        assert!(limited, "{command} has no maxTimeMS");
+        seen.insert(command);
+    }
+    assert!(["find", "findAndModify", "update"].iter().all(|command| seen.contains(*command)), "{seen:?}");
 }
 
 async fn write_concern_error(world: World) {

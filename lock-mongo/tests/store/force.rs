@@ -1,6 +1,6 @@
 //! Administration (C22).
 
-use distlock_api::store::Standing;
+use distlock_api::store::{LeaseStore, Release, Standing};
 use distlock_api::{AcquireOptions, Loss, ReleaseOutcome};
 use distlock_mongo::mongodb::bson::doc;
 
@@ -9,6 +9,7 @@ use super::world::{LONG, World, admin, busy, claim, granted, key, random_name, r
 
 pub(super) fn add(checks: &mut Checks<'_>) {
     checks.add("C22_force_release", force_release);
+    checks.add("C22_force_release_opens_a_minimum_hold", minimum_hold);
     checks.add("C22_audit_is_bounded", audit);
     checks.add("inspect_sees_what_is_there", inspect);
 }
@@ -29,6 +30,27 @@ async fn force_release(world: World) {
     assert_eq!(release(&store, &a).await, ReleaseOutcome::AlreadyLost);
     busy(&store, &a).await;
     assert_eq!(renew(&store, &b, next.token, LONG).await, Standing::Held { remaining: LONG });
+}
+
+/// A key that only a minimum hold keeps closed has no holder; the operator opens it all the same.
+async fn minimum_hold(world: World) {
+    let store = world.store();
+    let key = key();
+    let (a, b) = (claim(&key), claim(&key));
+    let grant = granted(&store, &a, LONG).await;
+    let quick = Release::new(a.clone()).with_hold_at_least(LONG);
+    assert_eq!(store.release(&quick).await.unwrap(), ReleaseOutcome::Released);
+    busy(&store, &b).await;
+    let info = admin(&store).force_release(&key, "closed").await.unwrap().expect("it was closed");
+    assert_eq!((info.id, info.token), (None, grant.token));
+    assert!(!info.remaining.is_zero());
+    assert_eq!(admin(&store).force_release(&key, "twice").await.unwrap(), None);
+    assert_eq!(admin(&store).inspect(&key).await.unwrap(), None);
+    let history = admin(&store).history(&key).await.unwrap();
+    let entries: Vec<_> = history.iter().map(|entry| (entry.id.as_ref(), &*entry.reason)).collect();
+    assert_eq!(entries, [(None, "closed")]);
+    let next = granted(&store, &b, LONG).await;
+    assert!(next.token.get() > grant.token.get() + 1, "the token advances by the force-release itself");
 }
 
 async fn audit(world: World) {

@@ -7,6 +7,7 @@ mod documents;
 mod faults;
 mod fenced;
 mod force;
+mod foreign;
 mod hints;
 mod lease;
 mod older;
@@ -16,6 +17,7 @@ mod proxied;
 mod queue;
 mod renewal;
 mod short_way;
+mod streams;
 mod tokens;
 mod values;
 mod wire;
@@ -107,6 +109,7 @@ fn trials(runtime: &Arc<Runtime>, servers: &[MongoServer]) -> Vec<Trial> {
         short_way::add(&mut checks);
         older::add(&mut checks);
         hints::add(&mut checks);
+        streams::add(&mut checks);
         values::add(&mut checks);
         force::add(&mut checks);
         wire::add(&mut checks);
@@ -116,6 +119,7 @@ fn trials(runtime: &Arc<Runtime>, servers: &[MongoServer]) -> Vec<Trial> {
         proxied::add(&mut checks);
         admin::add(&mut checks);
         fenced::add(&mut checks);
+        foreign::add(&mut checks);
         documents::add(&mut checks);
         trials = checks.trials;
     }

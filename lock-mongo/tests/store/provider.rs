@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use distlock_api::{LeaseOptions, LockProvider, LockProviderExt, Loss, RenewalPolicy};
 use distlock_mongo::MongoProvider;
+use distlock_mongo::mongodb::bson::doc;
 
 use super::Checks;
 use super::world::{World, key, random_name};
@@ -11,6 +12,10 @@ use super::world::{World, key, random_name};
 pub(super) fn add(checks: &mut Checks<'_>) {
     checks.add("provider_locks_and_unlocks", round_trip);
     checks.add("provider_renews_and_hears_of_losses", renewal_and_loss);
+    checks.add("the_client_shuts_down_after_close", client_shuts_down);
+    if checks.is_replica_set() {
+        checks.add("R20_the_holder_of_a_changed_record_asks_at_once", changed_by_others);
+    }
 }
 
 fn provider(world: &World, collection: &str, lease: LeaseOptions) -> MongoProvider {
@@ -38,6 +43,51 @@ async fn round_trip(world: World) {
         provider.close().await.unwrap();
         assert!(provider.accounting().balances());
     }
+}
+
+/// The driver waits for all sessions and cursors, also of providers that still exist.
+async fn client_shuts_down(world: World) {
+    let (client, _) = world.connect(|_| {}).await;
+    let name = random_name("locks");
+    let providers = [(); 2].map(|()| {
+        let builder = MongoProvider::builder(client.database("distlock_test")).collection(&name);
+        builder.build().expect("valid options")
+    });
+    let key = key();
+    let guard = providers[0].acquire(&key).await.unwrap();
+    let waits = providers[1].acquire(&key).timeout(Duration::from_millis(1500));
+    assert!(waits.await.is_err(), "it is held");
+    drop(guard);
+    for provider in &providers {
+        provider.close().await.unwrap();
+    }
+    let shut_down = tokio::time::timeout(Duration::from_secs(10), client.shutdown());
+    shut_down.await.expect("nothing of the providers is left at the client");
+    assert!(providers[0].acquire(&key).await.is_err());
+}
+
+/// A renewal would come after 10 s.
+async fn changed_by_others(world: World) {
+    let name = random_name("locks");
+    let locks = provider(&world, &name, LeaseOptions::new());
+    let records = world.raw(&name);
+    let mut held = Vec::new();
+    for _ in 0..4 {
+        held.push(locks.acquire(key()).await.unwrap());
+    }
+    // The stream is opened when a lease is a second old.
+    tokio::time::sleep(Duration::from_secs(2)).await;
+    let by_key = |n: usize| doc! { "_id": held[n].key().as_str() };
+    records.delete_one(by_key(0)).await.unwrap();
+    records.update_one(by_key(1), doc! { "$unset": { "lockId": 1 } }).await.unwrap();
+    records.replace_one(by_key(2), doc! { "something": "else" }).await.unwrap();
+    for guard in &held[..3] {
+        let lost = tokio::time::timeout(Duration::from_secs(5), guard.lost()).await;
+        lost.unwrap_or_else(|_| panic!("{} was not lost", guard.key()));
+    }
+    assert_eq!(held[3].loss(), None, "its record is untouched");
+    drop(held);
+    locks.close().await.unwrap();
 }
 
 async fn renewal_and_loss(world: World) {

@@ -4,14 +4,15 @@
 //! as soon as the network is well everybody can go on.
 
 use std::net::SocketAddr;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use distlock_api::{LockGuard, LockKey, LockProvider, LockProviderExt, Result};
+use distlock_api::{LockGuard, LockKey, LockProvider, LockProviderExt, ReleaseOutcome, Result};
 use distlock_conformance::proxy::{FaultProxy, NetworkFault, Way};
 use distlock_mongo::MongoProvider;
 use distlock_mongo::mongodb::Client;
 use distlock_mongo::mongodb::bson::doc;
 use distlock_mongo::mongodb::options::{ClientOptions, ServerAddress};
+use tokio::task::JoinHandle;
 
 use super::Checks;
 use super::world::{LONG, World, key, random_name};
@@ -22,6 +23,11 @@ const SOON: Duration = Duration::from_secs(30);
 const WAIT: Duration = Duration::from_secs(2);
 /// How long a fault goes on after the call that it hit.
 const FAULT: Duration = Duration::from_millis(500);
+/// How long the clients behind a proxy wait for one answer.
+const REQUEST: Duration = Duration::from_secs(1);
+/// How long a half-open connection may delay a call: two unanswered requests, and a second for busy
+/// machines.
+const BOUND: Duration = REQUEST.saturating_mul(2).saturating_add(Duration::from_secs(1));
 
 pub(super) fn add(checks: &mut Checks<'_>) {
     // Without sessions a straggler is not refused: what it leaves is bounded by the ttl only.
@@ -38,6 +44,9 @@ pub(super) fn add(checks: &mut Checks<'_>) {
     checks.add("proxy_is_a_black_hole", |world| disturbed(world, NetworkFault::BlackHole { way: Way::Both }));
     checks.add("proxy_holds_requests", |world| disturbed(world, NetworkFault::BlackHole { way: Way::ToServer }));
     checks.add("proxy_holds_replies", |world| disturbed(world, NetworkFault::BlackHole { way: Way::ToClient }));
+    checks.add("C18_half_open_connection_reply", |world| half_open_acquisition(world, Way::ToClient));
+    checks.add("C18_half_open_connection_request", |world| half_open_acquisition(world, Way::ToServer));
+    checks.add("C18_half_open_connection_release_request", half_open_release);
 }
 
 /// More often than the driver tries again.
@@ -66,7 +75,7 @@ async fn behind(world: &World, proxy: &FaultProxy) -> Client {
 fn provider(client: &Client, collection: &str) -> MongoProvider {
     let builder = MongoProvider::builder(client.database("distlock_test")).collection(collection);
     let lease = distlock_api::LeaseOptions::new().ttl(LONG);
-    builder.lease(lease).request_timeout(Duration::from_secs(1)).build().expect("valid options")
+    builder.lease(lease).request_timeout(REQUEST).build().expect("valid options")
 }
 
 async fn take(provider: &MongoProvider, key: &LockKey) -> Result<LockGuard> {
@@ -107,9 +116,15 @@ async fn disturbed(world: World, fault: NetworkFault) {
     assert!(guard.fencing_token() > of_held, "{releasing:?}");
     drop(guard);
 
-    // Health came back.
-    for key in [&acquired, &released] {
-        let guard = take(&meant, key).await.expect("the client does not recover");
+    is_well(&meant, &[&acquired, &released]).await;
+    meant.close().await.unwrap();
+    other.close().await.unwrap();
+}
+
+/// Health came back: the client can use each key, and nothing is left of what it did.
+async fn is_well(meant: &MongoProvider, keys: &[&LockKey]) {
+    for key in keys {
+        let guard = take(meant, key).await.expect("the client does not recover");
         assert!(guard.release().await.unwrap().is_released());
     }
     let is_idle = || {
@@ -122,6 +137,86 @@ async fn disturbed(world: World, fault: NetworkFault) {
         }
     };
     tokio::time::timeout(SOON, idle).await.unwrap_or_else(|_| panic!("{:?}", meant.accounting()));
+}
+
+/// Two providers of one collection: the first behind a proxy, and warmed up.
+async fn two(world: &World) -> (FaultProxy, MongoProvider, MongoProvider) {
+    let proxy = FaultProxy::start(primary(world).await).await.unwrap();
+    let collection = random_name("locks");
+    let (meant, other) = (provider(&behind(world, &proxy).await, &collection), provider(&world.client, &collection));
+    for provider in [&meant, &other] {
+        assert!(take(provider, &key()).await.unwrap().release().await.unwrap().is_released());
+    }
+    (proxy, meant, other)
+}
+
+/// Starts a call, makes the connection of its next `findAndModify` half-open, and returns the call
+/// and the moment as soon as that has happened.
+async fn struck<T: Send + 'static>(
+    proxy: &FaultProxy,
+    way: Way,
+    call: impl Future<Output = T> + Send + 'static,
+) -> (JoinHandle<T>, Instant) {
+    proxy.strike(NetworkFault::half_open(way, "findAndModify"));
+    let call = tokio::spawn(call);
+    tokio::time::timeout(SOON, proxy.until_hit(1)).await.expect("the call sent no findAndModify");
+    let hit = Instant::now();
+    assert_eq!(proxy.heal(), 1);
+    (call, hit)
+}
+
+/// Other keys of the client work at once.
+async fn others_work(meant: &MongoProvider) {
+    for _ in 0..5 {
+        let works = async { take(meant, &key()).await?.release().await };
+        let outcome = tokio::time::timeout(REQUEST, works).await.expect("another key had to wait");
+        assert!(outcome.unwrap().is_released());
+    }
+}
+
+/// One request of an acquisition, or the reply to it, is lost, and its connection stays open. The
+/// acquisition has no time limit.
+async fn half_open_acquisition(world: World, way: Way) {
+    let (proxy, meant, other) = two(&world).await;
+    let (contended, acquirer) = (key(), meant.clone());
+    let acquired = contended.clone();
+    let (acquiring, hit) = struck(&proxy, way, async move { acquirer.acquire(&acquired).await }).await;
+    others_work(&meant).await;
+    let left = BOUND.saturating_sub(hit.elapsed());
+    let acquired = tokio::time::timeout(left, acquiring).await;
+    let guard = acquired.expect("the acquisition hangs on a half-open connection").unwrap().unwrap();
+    let token = guard.fencing_token();
+    assert!(other.try_acquire(&contended).await.unwrap().is_none(), "two hold one lock");
+    assert!(guard.release().await.unwrap().is_released());
+    // Nothing is left of the lost exchange: another process gets the key at once.
+    let next = other.try_acquire(&contended).await.unwrap().expect("the key is not free after its release");
+    assert!(next.fencing_token() > token);
+    assert!(next.release().await.unwrap().is_released());
+
+    is_well(&meant, &[&contended]).await;
+    meant.close().await.unwrap();
+    other.close().await.unwrap();
+}
+
+/// The request of a release is lost in the same way: the lock is free long before its ttl ends.
+async fn half_open_release(world: World) {
+    let (proxy, meant, other) = two(&world).await;
+    let contended = key();
+    let held = take(&meant, &contended).await.unwrap();
+    let token = held.fencing_token();
+    let (releasing, hit) = struck(&proxy, Way::ToServer, held.release()).await;
+    others_work(&meant).await;
+    // Another process waits meanwhile.
+    let taking = tokio::time::timeout(BOUND.saturating_sub(hit.elapsed()), take(&other, &contended));
+    let next = taking.await.expect("the release hangs on a half-open connection").unwrap();
+    assert!(next.fencing_token() > token);
+    let left = BOUND.saturating_sub(hit.elapsed());
+    let outcome = tokio::time::timeout(left, releasing).await.expect("the release is not back").unwrap();
+    // An unknown outcome is a correct report, too.
+    assert!(matches!(outcome, Ok(ReleaseOutcome::Released) | Err(_)), "{outcome:?}");
+    assert!(next.release().await.unwrap().is_released());
+
+    is_well(&meant, &[&contended]).await;
     meant.close().await.unwrap();
     other.close().await.unwrap();
 }

@@ -547,7 +547,11 @@ async fn odd_queues(world: World) {
     let mut tickets = Vec::new();
     for queue in odd {
         let key = key();
-        world.raw(&name).insert_one(doc! { "_id": key.as_str(), "queue": &queue }).await.unwrap();
+        world
+            .raw(&name)
+            .insert_one(doc! { "_id": key.as_str(), "fencingToken": 7_i64, "queue": &queue })
+            .await
+            .unwrap();
         let (a, b, c) = (claim(&key), claim(&key), claim(&key));
         assert_eq!(release(&store, &a).await, AlreadyLost, "{queue}");
         assert_eq!(store.waiters(&a, LONG).await.unwrap(), 0, "{queue}");

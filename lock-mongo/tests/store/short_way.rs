@@ -121,7 +121,7 @@ async fn in_use(world: World) {
         doc! { "closedUntil": now, "fencingToken": 7_i64, "expiresAt": now },
         doc! { "lockId": null, "queue": null, "closedUntil": null, "fencingToken": i64::MAX / 2 },
         doc! { "queue": "odd", "fencingToken": 7_i64 },
-        doc! { "newer": { "version": 9 } },
+        doc! { "newer": { "version": 9 }, "fencingToken": 7_i64 },
     ] {
         let key = key();
         let mut record = doc! { "_id": key.as_str() };

@@ -1,10 +1,15 @@
 //! Fencing tokens (C5, R5).
 
 use std::num::NonZeroU32;
+use std::time::Duration;
 
-use distlock_api::FencingToken;
 use distlock_api::store::{Attempt, LeaseStore, Reply, Standing};
+use distlock_api::{ErrorKind, FencingToken, LockGuard, LockKey, LockProvider, LockProviderExt, Loss, Result};
+use distlock_mongo::MongoProvider;
 use distlock_mongo::mongodb::bson::doc;
+
+use futures_util::FutureExt;
+use tokio::task::JoinHandle;
 
 use super::Checks;
 use super::world::{LONG, SHORT, World, admin, claim, granted, key, opened, random_name, release, renew};
@@ -14,6 +19,151 @@ pub(super) fn add(checks: &mut Checks<'_>) {
     checks.add("C5_tokens_increase_across_a_purge", across_a_purge);
     checks.add("C5_tokens_increase_when_the_record_is_ahead_of_the_clock", ahead_of_the_clock);
     checks.add("blocks_of_tokens", blocks);
+    checks.add("R5_tokens_stay_below_2_to_the_53_and_do_not_outrun_the_clock", exact_as_doubles);
+    checks.add("R21_what_no_guard_has_had_is_given_back", given_back);
+    checks.add("R6_a_record_is_kept_until_its_token_is_reached", kept);
+    checks.add("token_floor_is_below_every_token", floor);
+    checks.add("raised_tokens_take_every_lock_away", raised);
+}
+
+/// The server's clock, in tokens and milliseconds.
+async fn clock(world: &World) -> (u64, i64) {
+    const EPOCH_MILLIS: i64 = 1_735_689_600_000;
+    let now = world.admin(doc! { "hello": 1 }).await.get_datetime("localTime").unwrap().timestamp_millis();
+    (u64::try_from((now - EPOCH_MILLIS) / 1000).unwrap() << 21, now)
+}
+
+const SECOND: u64 = 1 << 21;
+
+/// Two hundred leases, each with a block of 65,536 tokens, would be ahead by six seconds.
+async fn exact_as_doubles(world: World) {
+    let locks = MongoProvider::builder(world.client.database("distlock_test")).collection(random_name("locks"));
+    let locks = locks.build().unwrap();
+    let key = key();
+    let mut last = 0;
+    for round in 0..200 {
+        let guard = locks.acquire(&key).await.unwrap();
+        let token = guard.fencing_token().get();
+        assert!(token > last && token < 1 << 53, "{round}: {token} after {last}");
+        #[expect(clippy::cast_precision_loss, reason = "that is the question")]
+        let rounded = (token as f64, last as f64);
+        assert!(rounded.0 > rounded.1, "{token} and {last} are the same as doubles");
+        last = token;
+        assert!(guard.release().await.unwrap().is_released());
+    }
+    let (now, _) = clock(&world).await;
+    assert!(last < now + 3 * SECOND && last + 60 * SECOND > now, "{last} is not of now, which is {now}");
+    locks.close().await.unwrap();
+}
+
+async fn given_back(world: World) {
+    let name = random_name("locks");
+    let locks = MongoProvider::builder(world.client.database("distlock_test")).collection(&*name);
+    let locks = locks.build().unwrap();
+    let key = key();
+    let state = || async {
+        let record = world.raw(&name).find_one(doc! { "_id": key.as_str() }).await.unwrap().unwrap();
+        (record.get_i64("fencingToken").unwrap().unsigned_abs(), record.get_i32("tokens").unwrap())
+    };
+    // Three guards of one lease: the others wait for it in this process.
+    let first = locks.acquire(&key).await.unwrap();
+    let mut waiters = [(); 2].map(|()| locks.acquire(&key).timeout(LONG).into_future());
+    assert!(waiters.iter_mut().all(|waiter| waiter.now_or_never().is_none()), "polled, they wait for their turn");
+    assert_eq!(state().await, (first.fencing_token().get() + 65_535, 65_536));
+    let mut last = first.fencing_token().get();
+    let _ = first.release().await.unwrap();
+    for waiter in waiters {
+        let next = waiter.await.unwrap();
+        assert_eq!(next.fencing_token().get(), last + 1, "handed on");
+        last += 1;
+        let _ = next.release().await.unwrap();
+    }
+    assert_eq!(state().await, (last, 1), "what was used, and no more");
+
+    // Another process waits: the release that passes the lease on gives back, too.
+    let other = MongoProvider::builder(world.client.database("distlock_test")).collection(&*name).build().unwrap();
+    let held = locks.acquire(&key).await.unwrap();
+    let waits = in_task(&other, &key);
+    until_waiting(&locks, &key).await;
+    let before = held.fencing_token();
+    let _ = held.release().await.unwrap();
+    let passed = waits.await.unwrap().unwrap();
+    assert!(passed.fencing_token() > before);
+    drop(passed);
+    for provider in [locks, other] {
+        provider.close().await.unwrap();
+        assert!(provider.accounting().balances());
+    }
+}
+
+fn in_task(locks: &MongoProvider, key: &LockKey) -> JoinHandle<Result<LockGuard>> {
+    let (locks, key) = (locks.clone(), key.clone());
+    tokio::spawn(async move { locks.acquire(key).timeout(LONG).await })
+}
+
+async fn until_waiting(locks: &MongoProvider, key: &LockKey) {
+    let waits = async {
+        while locks.admin().unwrap().inspect(key).await.unwrap().is_none_or(|info| info.waiting != Some(1)) {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(20), waits).await.expect("it queues up");
+}
+
+async fn kept(world: World) {
+    let name = random_name("locks");
+    let locks = MongoProvider::builder(world.client.database("distlock_test")).collection(&*name);
+    let locks = locks.build().unwrap();
+    let key = key();
+    let (now, millis) = clock(&world).await;
+    let ahead = i64::try_from(now + 3600 * SECOND).unwrap();
+    world.raw(&name).insert_one(doc! { "_id": key.as_str(), "fencingToken": ahead }).await.unwrap();
+    let guard = locks.acquire(&key).await.unwrap();
+    assert!(guard.fencing_token().get() > ahead.unsigned_abs());
+    assert!(guard.release().await.unwrap().is_released());
+    let record = world.raw(&name).find_one(doc! { "_id": key.as_str() }).await.unwrap().unwrap();
+    let end = record.get_datetime("expiresAt").unwrap().timestamp_millis();
+    assert!(end >= millis + 3_599_000, "{end} is the end of a record of {millis}");
+    assert!(locks.try_acquire(&key).await.unwrap().is_some(), "it is free meanwhile");
+    locks.close().await.unwrap();
+}
+
+async fn floor(world: World) {
+    let name = random_name("locks");
+    let builder = || MongoProvider::builder(world.client.database("distlock_test")).collection(&*name);
+    let (now, _) = clock(&world).await;
+    let floor = FencingToken::new(now + 7200 * SECOND);
+    let locks = builder().token_floor(floor).build().unwrap();
+    let token = locks.acquire(key()).await.unwrap().fencing_token();
+    assert!(token >= floor && token.get() < floor.get() + SECOND, "{token}");
+    locks.close().await.unwrap();
+    for impossible in [u64::MAX, i64::MAX.unsigned_abs()] {
+        let error = builder().token_floor(FencingToken::new(impossible)).build().unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::InvalidOptions, "{error}");
+    }
+}
+
+async fn raised(world: World) {
+    let name = random_name("locks");
+    let store = world.store_on(&world.client, &name);
+    let [held, expired, free, above] = [(); 4].map(|()| claim(&key()));
+    let lost = granted(&store, &held, LONG).await;
+    granted(&store, &expired, SHORT).await;
+    granted(&store, &free, LONG).await;
+    assert!(release(&store, &free).await.is_released());
+    let (now, _) = clock(&world).await;
+    let floor = now + 600 * SECOND;
+    let beyond = i64::try_from(floor + 1).unwrap();
+    world.raw(&name).insert_one(doc! { "_id": above.key().as_str(), "fencingToken": beyond }).await.unwrap();
+    opened(&store, expired.key()).await;
+
+    assert_eq!(store.raise_tokens(FencingToken::new(floor)).await.unwrap(), 3);
+    assert_eq!(store.raise_tokens(FencingToken::new(floor)).await.unwrap(), 0, "once");
+    assert_eq!(renew(&store, &held, lost.token, LONG).await, Standing::Gone(Loss::ForceReleased));
+    for key in [held.key(), expired.key(), free.key(), above.key()] {
+        let next = granted(&store, &claim(key), LONG).await;
+        assert!(next.token.get() > floor, "{}", next.token);
+    }
 }
 
 async fn increase(world: World) {
@@ -49,7 +199,7 @@ async fn across_a_purge(world: World) {
         last = token;
         assert!(release(&store, &claim).await.is_released());
         // The standalone's clock has milliseconds; a purge comes an hour later, not within one.
-        tokio::time::sleep(std::time::Duration::from_millis(2)).await;
+        tokio::time::sleep(Duration::from_millis(2)).await;
         let gone = world.raw(&name).delete_one(doc! { "_id": key.as_str() }).await.unwrap();
         assert_eq!(gone.deleted_count, 1);
     }

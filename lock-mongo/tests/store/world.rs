@@ -60,10 +60,16 @@ impl World {
         self.client.database("admin").run_command(command).await.expect("an admin command")
     }
 
-    /// A store whose client alone is hit by [`fail`](Self::fail) with the returned name.
-    pub(crate) async fn store_of_app(&self, collection: &str) -> (MongoStore, String) {
+    /// A client that alone is hit by [`fail`](Self::fail) with the returned name.
+    pub(crate) async fn client_of_app(&self) -> (Client, String) {
         let app = random_name("app");
         let (client, _) = self.connect(|options| options.app_name = Some(app.clone())).await;
+        (client, app)
+    }
+
+    /// A store on such a client.
+    pub(crate) async fn store_of_app(&self, collection: &str) -> (MongoStore, String) {
+        let (client, app) = self.client_of_app().await;
         (self.store_on(&client, collection), app)
     }
 
@@ -168,7 +174,7 @@ impl Sent {
     /// Everything since the last call, without what the background sends.
     pub(crate) fn take(&self) -> Vec<Document> {
         let mut sent = std::mem::take(&mut *self.0.lock().expect("not poisoned"));
-        sent.retain(|command| !command.contains_key("createIndexes"));
+        sent.retain(|command| !["createIndexes", "listIndexes"].iter().any(|name| command.contains_key(name)));
         sent
     }
 }

@@ -31,7 +31,7 @@ type ReadFrame = Result<Frame<Bytes>, axum::Error>;
 ///
 /// let app: Router = Router::new()
 ///     .route("/orders/{id}", put(|body: String| async move { body }))
-///     .route_layer(LockLayer::new(MemoryProvider::new(), RouteKey::any_method()))
+///     .route_layer(LockLayer::new(MemoryProvider::new(), RouteKey::any_method().typed::<u64>("id")))
 ///     .route_layer(ReadAheadLayer::new(64 * 1024)); // the last one is outermost
 /// ```
 #[derive(Clone, Copy, Debug)]

@@ -1,9 +1,13 @@
 //! A key out of a header.
 
+use std::fmt::Display;
+use std::str::FromStr;
+
 use http::HeaderName;
 use http::request::Parts;
 
-use super::names::{namespace, push_escaped, written};
+use super::names::{namespace, written};
+use super::value::Canonical;
 use super::{ExtractKey, InvalidExtractor};
 use crate::keys::KeySet;
 use crate::refusal::KeyRejection;
@@ -16,23 +20,37 @@ use crate::refusal::KeyRejection;
 /// use distlock_tower::key::HeaderKey;
 /// use http::HeaderName;
 ///
-/// let by_tenant = HeaderKey::new("tenant", HeaderName::from_static("x-tenant"))?.required();
+/// let by_tenant = HeaderKey::typed::<u32>("tenant", HeaderName::from_static("x-tenant"))?.required();
 /// # Ok::<(), distlock_tower::key::InvalidExtractor>(())
 /// ```
 #[derive(Clone, Debug)]
 pub struct HeaderKey {
     namespace: String,
     name: HeaderName,
+    value: Canonical,
     required: bool,
 }
 
 impl HeaderKey {
-    /// The value of this header, in a namespace.
+    /// The value of this header, read as the service reads it, in a namespace: `7` and `07` are one
+    /// `u32`, and one key. See [the module](super#what-a-value-means).
     ///
     /// # Errors
     /// When the namespace is empty or contains `/`, `%` or control characters.
-    pub fn new(in_namespace: &str, name: HeaderName) -> Result<Self, InvalidExtractor> {
-        Ok(Self { namespace: namespace(in_namespace)?, name, required: false })
+    pub fn typed<T: FromStr + Display>(in_namespace: &str, name: HeaderName) -> Result<Self, InvalidExtractor> {
+        Self::new(in_namespace, name, Canonical::of::<T>())
+    }
+
+    /// The text of this header, byte for byte, in a namespace.
+    ///
+    /// # Errors
+    /// As [`typed`](Self::typed).
+    pub fn text(in_namespace: &str, name: HeaderName) -> Result<Self, InvalidExtractor> {
+        Self::new(in_namespace, name, Canonical::TEXT)
+    }
+
+    fn new(in_namespace: &str, name: HeaderName, value: Canonical) -> Result<Self, InvalidExtractor> {
+        Ok(Self { namespace: namespace(in_namespace)?, name, value, required: false })
     }
 
     /// A request without the header is a bad request. Defaults to letting it pass without a lock.
@@ -58,12 +76,16 @@ impl ExtractKey for HeaderKey {
         if value.is_empty() {
             return Err(KeyRejection::bad_key(format!("header {} is empty or not UTF-8", self.name)));
         }
+        let mut outcome = Ok(());
         let key = written(|key| {
             key.push_str(&self.namespace);
             key.push('/');
-            push_escaped(key, value);
-        })?;
-        Ok(Some(key.into()))
+            outcome = self.value.push(key, value);
+        });
+        if let Err(of_type) = outcome {
+            return Err(KeyRejection::bad_key(format!("the value of header {} is no {of_type}", self.name)));
+        }
+        Ok(Some(key?.into()))
     }
 
     /// The namespace.
@@ -88,7 +110,7 @@ mod tests {
 
     #[test]
     fn one_value_or_none() {
-        let key = HeaderKey::new("tenant", HeaderName::from_static("x-tenant")).unwrap();
+        let key = HeaderKey::text("tenant", HeaderName::from_static("x-tenant")).unwrap();
         assert_eq!(extract(&key, &[b"acme"]), Ok(Some("tenant/acme".into())));
         assert_eq!(extract(&key, &[b"a/b"]), Ok(Some("tenant/a%2Fb".into())));
         assert_eq!(extract(&key, &[]), Ok(None));
@@ -96,6 +118,9 @@ mod tests {
             assert_eq!(extract(&key, bad), Err(false), "{bad:?}");
         }
         assert_eq!(extract(&key.required(), &[]), Err(false));
-        assert!(HeaderKey::new("a/b", HeaderName::from_static("x-tenant")).is_err());
+        let number = HeaderKey::typed::<u32>("tenant", HeaderName::from_static("x-tenant")).unwrap();
+        assert_eq!(extract(&number, &[b"+07"]), Ok(Some("tenant/7".into())));
+        assert_eq!(extract(&number, &[b"seven"]), Err(false));
+        assert!(HeaderKey::text("a/b", HeaderName::from_static("x-tenant")).is_err());
     }
 }

@@ -11,6 +11,18 @@
 //! The ready extractors put their keys into a namespace of their own, so that order `1` and user `1` are different locks. What comes from the request is
 //! escaped: no value, however crafted, makes the key of another namespace or of another combination of values.
 //!
+//! # What a value means
+//! `/orders/7`, `/orders/07` and `/orders/+7` are the same order to a handler that takes a `Path<u64>`.
+//! If they were three keys, three requests could change that order at the same time. So the ready
+//! extractors take the type by which the handler reads the value: the text is parsed, and the key is
+//! made of what the type writes. What the type cannot read is a bad key (400), as it is to the handler.
+//! Every `FromStr + Display` will do: integers, `Uuid`, addresses, a type of your own that folds case.
+//!
+//! *Text* is for values that the handler compares byte by byte, such as a `Path<String>` that is looked
+//! up in a database with a binary collation. Percent-encoding is resolved, as it is for the handler; case
+//! and the Unicode form are left as they are: `Ä` in one character and in two are two keys, as they are
+//! two strings.
+//!
 //! [`and`](ExtractKey::and) puts two extractors together: the request takes the keys of both.
 
 mod and;
@@ -21,6 +33,7 @@ mod names;
 mod param;
 #[cfg(feature = "axum")]
 mod route;
+mod value;
 
 use std::fmt;
 

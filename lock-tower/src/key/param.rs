@@ -1,9 +1,13 @@
 //! A key out of path parameters.
 
+use std::fmt::Display;
+use std::str::FromStr;
+
 use http::request::Parts;
 
-use super::names::{namespace, push_escaped, written};
-use super::route::path_params;
+use super::names::{namespace, written};
+use super::route::{not_of_type, path_params};
+use super::value::Canonical;
 use super::{ExtractKey, InvalidExtractor};
 use crate::keys::KeySet;
 use crate::refusal::KeyRejection;
@@ -11,6 +15,11 @@ use crate::refusal::KeyRejection;
 /// Path parameters within a namespace: parameter `id` of `/orders/7/ship` in namespace `order` is the key `order/7`.
 ///
 /// The route is not part of the key: every route that names the same resource shares its lock.
+///
+/// # The type
+/// That by which the handler reads the parameter, the `u64` of its `Path<u64>`. Otherwise `/orders/07`
+/// has another key than `/orders/7`, and changes the same order. See
+/// [the module](super#what-a-value-means).
 ///
 /// # Where to put the layer
 /// Inside of the router, on routes that have the parameters. Elsewhere every request is answered 500 and logged as an error, because serving it without its lock
@@ -24,7 +33,7 @@ use crate::refusal::KeyRejection;
 /// const ORDER: &str = "/orders/{id}";
 /// const SHIP: &str = "/orders/{id}/ship";
 ///
-/// let order = ParamKey::new("order", ["id"])?.checked_for([ORDER, SHIP])?;
+/// let order = ParamKey::typed::<u64>("order", "id")?.checked_for([ORDER, SHIP])?;
 /// let app: Router = Router::new()
 ///     .route(ORDER, put(|| async { "changed" }))
 ///     .route(SHIP, post(|| async { "shipped" }))
@@ -34,29 +43,53 @@ use crate::refusal::KeyRejection;
 #[derive(Clone, Debug)]
 pub struct ParamKey {
     namespace: String,
-    names: Vec<String>,
+    params: Vec<(String, Canonical)>,
 }
 
 impl ParamKey {
-    /// The values of these path parameters, in this order, in a namespace.
+    /// The value of this path parameter, read as the handler reads it, in a namespace.
     ///
     /// # Errors
-    /// When the namespace is empty or contains `/`, `%` or control characters, when no parameter is named, or one twice.
-    pub fn new<N: Into<String>>(
-        in_namespace: &str,
-        names: impl IntoIterator<Item = N>,
-    ) -> Result<Self, InvalidExtractor> {
-        let namespace = namespace(in_namespace)?;
-        let names: Vec<String> = names.into_iter().map(Into::into).collect();
-        if names.is_empty() {
-            return Err(InvalidExtractor::new("no path parameter is named"));
+    /// When the namespace is empty or contains `/`, `%` or control characters, or the parameter has no
+    /// name.
+    pub fn typed<T: FromStr + Display>(in_namespace: &str, name: impl Into<String>) -> Result<Self, InvalidExtractor> {
+        Self::of(in_namespace)?.with::<T>(name)
+    }
+
+    /// The text of this path parameter, percent-decoded and otherwise byte for byte, in a namespace.
+    ///
+    /// # Errors
+    /// As [`typed`](Self::typed).
+    pub fn text(in_namespace: &str, name: impl Into<String>) -> Result<Self, InvalidExtractor> {
+        Self::of(in_namespace)?.with_text(name)
+    }
+
+    /// Another path parameter, which comes after those before it.
+    ///
+    /// # Errors
+    /// When the parameter has no name, or that of one before it.
+    pub fn with<T: FromStr + Display>(self, name: impl Into<String>) -> Result<Self, InvalidExtractor> {
+        self.param(name.into(), Canonical::of::<T>())
+    }
+
+    /// The text of another path parameter.
+    ///
+    /// # Errors
+    /// As [`with`](Self::with).
+    pub fn with_text(self, name: impl Into<String>) -> Result<Self, InvalidExtractor> {
+        self.param(name.into(), Canonical::TEXT)
+    }
+
+    fn of(in_namespace: &str) -> Result<Self, InvalidExtractor> {
+        Ok(Self { namespace: namespace(in_namespace)?, params: Vec::new() })
+    }
+
+    fn param(mut self, name: String, value: Canonical) -> Result<Self, InvalidExtractor> {
+        if name.is_empty() || self.params.iter().any(|(known, _)| *known == name) {
+            return Err(InvalidExtractor::new(format!("path parameter {name:?} is empty or named twice")));
         }
-        for (index, name) in names.iter().enumerate() {
-            if name.is_empty() || names[..index].contains(name) {
-                return Err(InvalidExtractor::new(format!("path parameter {name:?} is empty or named twice")));
-            }
-        }
-        Ok(Self { namespace, names })
+        self.params.push((name, value));
+        Ok(self)
     }
 
     /// Makes sure that each of these routes, in axum's notation, has the parameters.
@@ -65,7 +98,7 @@ impl ParamKey {
     /// When one does not.
     pub fn checked_for<'a>(self, routes: impl IntoIterator<Item = &'a str>) -> Result<Self, InvalidExtractor> {
         for route in routes {
-            for name in &self.names {
+            for (name, _) in &self.params {
                 if !has_param(route, name) {
                     return Err(InvalidExtractor::new(format!("route {route:?} has no parameter {name:?}")));
                 }
@@ -73,6 +106,10 @@ impl ParamKey {
         }
         Ok(self)
     }
+}
+
+fn missing(name: &str) -> KeyRejection {
+    KeyRejection::misconfigured(format!("the matched route has no path parameter {name:?}"))
 }
 
 fn has_param(route: &str, name: &str) -> bool {
@@ -86,21 +123,16 @@ impl ExtractKey for ParamKey {
     fn extract(&self, parts: &mut Parts) -> Result<Option<KeySet>, KeyRejection> {
         let params = path_params(parts)?;
         let value = |name: &str| params.iter().find(|(candidate, _)| *candidate == name).map(|(_, value)| value);
-        let mut missing = None;
+        let mut outcome = Ok(());
         let key = written(|key| {
             key.push_str(&self.namespace);
-            for name in &self.names {
-                let Some(value) = value(name) else {
-                    missing.get_or_insert(name);
-                    continue;
-                };
+            outcome = self.params.iter().try_for_each(|(name, canonical)| {
+                let value = value(name).ok_or_else(|| missing(name))?;
                 key.push('/');
-                push_escaped(key, value);
-            }
+                canonical.push(key, value).map_err(|of_type| not_of_type(name, of_type))
+            });
         });
-        if let Some(name) = missing {
-            return Err(KeyRejection::misconfigured(format!("the matched route has no path parameter {name:?}")));
-        }
+        outcome?;
         Ok(Some(key?.into()))
     }
 
@@ -117,10 +149,10 @@ mod tests {
     #[test]
     fn mistakes_are_found_at_start_up() {
         let mistake = |key: Result<ParamKey, InvalidExtractor>| key.unwrap_err().to_string();
-        assert!(mistake(ParamKey::new("a/b", ["id"])).contains("namespace"));
-        assert!(mistake(ParamKey::new("order", [""; 0])).contains("no path parameter"));
-        assert!(mistake(ParamKey::new("order", ["id", "id"])).contains("twice"));
-        let key = || ParamKey::new("order", ["id", "rest"]).unwrap();
+        assert!(mistake(ParamKey::text("a/b", "id")).contains("namespace"));
+        assert!(mistake(ParamKey::text("order", "")).contains("empty"));
+        assert!(mistake(ParamKey::text("order", "id").unwrap().with::<u8>("id")).contains("twice"));
+        let key = || ParamKey::typed::<u64>("order", "id").unwrap().with_text("rest").unwrap();
         assert!(mistake(key().checked_for(["/orders/{id}"])).contains("\"rest\""));
         assert!(mistake(key().checked_for(["/orders/{id}/{{rest}}"])).contains("\"rest\""));
         assert!(key().checked_for(["/orders/{id}/{*rest}"]).is_ok());

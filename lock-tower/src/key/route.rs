@@ -1,11 +1,15 @@
 //! A key out of the matched route.
 
+use std::fmt::Display;
+use std::str::FromStr;
+
 use axum::extract::rejection::RawPathParamsRejection;
 use axum::extract::{FromRequestParts, MatchedPath, RawPathParams};
 use http::request::Parts;
 
 use super::ExtractKey;
 use super::names::{push_escaped, written};
+use super::value::Canonical;
 use crate::keys::KeySet;
 use crate::refusal::KeyRejection;
 
@@ -28,10 +32,26 @@ fn outside_of_a_router() -> KeyRejection {
     )
 }
 
+pub(super) fn not_of_type(name: &str, of_type: &str) -> KeyRejection {
+    KeyRejection::bad_key(format!("path parameter {name:?} is no {of_type}"))
+}
+
+fn without_type(name: &str) -> KeyRejection {
+    KeyRejection::misconfigured(format!(
+        "`RouteKey` does not know what path parameter {name:?} means: say `.typed::<T>({name:?})` with the \
+         type by which the handler reads it, or `.text({name:?})`"
+    ))
+}
+
 /// The route that a request matched, with its path parameters: `/orders/{id}?id=7`.
 ///
 /// The route is part of the key, so `/users/1` and `/orders/1` are different locks – and so are `/orders/{id}` and `/orders/{id}/ship`. For one lock across several
 /// routes use [`ParamKey`](super::ParamKey).
+///
+/// # Path parameters
+/// Each needs the type by which the handler reads it, because `/orders/07` may be order 7 as well:
+/// [`typed`](Self::typed), or [`text`](Self::text). Otherwise the request is answered 500, and the
+/// logged error says what is missing. See [the module](super#what-a-value-means).
 ///
 /// # Where to put the layer
 /// Inside of the router, by `Router::route_layer` or on a method router; there alone the route is known. Around the router, every request is answered
@@ -43,26 +63,55 @@ fn outside_of_a_router() -> KeyRejection {
 /// use distlock_memory::MemoryProvider;
 /// use distlock_tower::{LockLayer, key::RouteKey};
 ///
-/// let locks = LockLayer::new(MemoryProvider::new(), RouteKey::any_method());
+/// let locks = LockLayer::new(MemoryProvider::new(), RouteKey::any_method().typed::<u64>("id"));
 /// let app: Router = Router::new().route("/orders/{id}", put(|| async { "changed" })).route_layer(locks);
 /// ```
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct RouteKey {
     with_method: bool,
     pass_unmatched: bool,
+    params: Vec<(String, Canonical)>,
 }
 
 impl RouteKey {
     /// Requests to one resource exclude each other, whatever their methods: `PUT /orders/7` waits for `DELETE /orders/7`.
     #[must_use]
     pub fn any_method() -> Self {
-        Self { with_method: false, pass_unmatched: false }
+        Self::new(false)
     }
 
     /// Only requests with the same method exclude each other: `PUT /orders/7` does not wait for `DELETE /orders/7`.
     #[must_use]
     pub fn per_method() -> Self {
-        Self { with_method: true, pass_unmatched: false }
+        Self::new(true)
+    }
+
+    /// The path parameter of this name is read as the handler reads it, in every route that has it.
+    #[must_use]
+    pub fn typed<T: FromStr + Display>(self, name: impl Into<String>) -> Self {
+        self.param(name.into(), Canonical::of::<T>())
+    }
+
+    /// The path parameter of this name is text: percent-decoded, and otherwise compared byte for byte.
+    #[must_use]
+    pub fn text(self, name: impl Into<String>) -> Self {
+        self.param(name.into(), Canonical::TEXT)
+    }
+
+    fn new(with_method: bool) -> Self {
+        Self { with_method, pass_unmatched: false, params: Vec::new() }
+    }
+
+    fn param(mut self, name: String, value: Canonical) -> Self {
+        self.params.retain(|(known, _)| *known != name);
+        self.params.push((name, value));
+        self
+    }
+
+    fn push(&self, key: &mut String, name: &str, value: &str) -> Result<(), KeyRejection> {
+        let known = self.params.iter().find(|(known, _)| known == name);
+        let (_, canonical) = known.ok_or_else(|| without_type(name))?;
+        canonical.push(key, value).map_err(|of_type| not_of_type(name, of_type))
     }
 
     /// A request that matched no route passes without a lock. Defaults to answering 500.
@@ -82,20 +131,22 @@ impl ExtractKey for RouteKey {
             return if self.pass_unmatched { Ok(None) } else { Err(outside_of_a_router()) };
         };
         let params = params?;
+        let mut outcome = Ok(());
         let key = written(|key| {
             if self.with_method {
                 key.push_str(parts.method.as_str());
                 key.push(' ');
             }
             key.push_str(route.as_str());
-            for (index, (name, value)) in params.iter().enumerate() {
+            outcome = params.iter().enumerate().try_for_each(|(index, (name, value))| {
                 key.push(if index == 0 { '?' } else { '&' });
                 push_escaped(key, name);
                 key.push('=');
-                push_escaped(key, value);
-            }
-        })?;
-        Ok(Some(key.into()))
+                self.push(key, name, value)
+            });
+        });
+        outcome?;
+        Ok(Some(key?.into()))
     }
 
     fn class(&self) -> &'static str {

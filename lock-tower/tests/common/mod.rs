@@ -148,14 +148,19 @@ impl Client {
     pub fn spawn(&self, request: Request<Full<Bytes>>) -> JoinHandle<hyper::Result<Response<Incoming>>> {
         let sender = self.sender.clone();
         tokio::spawn(async move {
+            // No sender is kept while the answer is awaited: a request that enters the queue of a
+            // connection while that ends stays there, unanswered, for as long as there are senders.
             match sender {
                 Sender::Http1(sender) => {
                     let sending = sender.lock().await.send_request(request);
-                    // A request that enters the queue of a connection while that ends stays there, unanswered, for as long as there are senders.
                     drop(sender);
                     sending.await
                 }
-                Sender::Http2(mut sender) => sender.send_request(request).await,
+                Sender::Http2(mut sender) => {
+                    let sending = sender.send_request(request);
+                    drop(sender);
+                    sending.await
+                }
             }
         })
     }

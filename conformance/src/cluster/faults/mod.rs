@@ -3,6 +3,7 @@
 mod commands;
 mod disk;
 mod election;
+mod majority;
 mod network;
 mod process;
 mod sweep;
@@ -22,7 +23,9 @@ pub(super) fn all(cluster: &Arc<Cluster>) -> Vec<Arc<dyn Fault>> {
     all.extend(commands::all(cluster));
     all.extend(election::all(cluster));
     all.extend(process::all(cluster));
+    all.extend(majority::all(cluster));
     all.extend(network::through_proxies(cluster));
+    all.extend(network::half_open(cluster));
     all.push(network::inbound_cut(cluster));
     if cluster.no_network.is_none() {
         all.push(network::cut(cluster));

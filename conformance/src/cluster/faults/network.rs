@@ -15,6 +15,9 @@ use crate::proxy::{NetworkFault, Way};
 
 pub(in super::super) const CUT: &str = "network-cut";
 
+/// How long it may take until a client sends what a fault waits for.
+const HIT_LIMIT: Duration = Duration::from_secs(10);
+
 pub(super) fn through_proxies(cluster: &Arc<Cluster>) -> Vec<Arc<dyn Fault>> {
     let dropped = |way| NetworkFault::Drop { way, times: 10, containing: Some("findAndModify".to_owned()) };
     let hole = |way| NetworkFault::BlackHole { way };
@@ -61,6 +64,51 @@ impl Fault for OfProxies {
         match self.cluster.proxies.iter().map(|proxy| proxy.heal()).sum::<u64>() {
             0 => Err("it hit no client".into()),
             hits => Ok(format!("it hit {hits} times")),
+        }
+    }
+}
+
+pub(super) fn half_open(cluster: &Arc<Cluster>) -> [Arc<dyn Fault>; 2] {
+    [("half-open-reply", Way::ToClient), ("half-open-request", Way::ToServer)].map(|(kind, way)| -> Arc<dyn Fault> {
+        Arc::new(HalfOpen { kind, way, cluster: Arc::clone(cluster), running: Mutex::default() })
+    })
+}
+
+/// The proxy in front of the primary swallows one request of one client, or the reply to it. That
+/// connection stays open and silent, also after the fault. All others work.
+struct HalfOpen {
+    kind: &'static str,
+    way: Way,
+    cluster: Arc<Cluster>,
+    running: Mutex<usize>,
+}
+
+#[async_trait]
+impl Fault for HalfOpen {
+    fn kind(&self) -> &'static str {
+        self.kind
+    }
+
+    /// Longer than a few request timeouts of the client that waits for an answer.
+    fn lasts(&self) -> Duration {
+        Duration::from_secs(8)
+    }
+
+    async fn begin(&self) -> Result<(), FixtureError> {
+        let primary = self.cluster.until_primary("a primary", |_| true).await?.number;
+        *self.running.lock().expect("not poisoned") = primary;
+        let proxy = &self.cluster.proxies[primary];
+        proxy.strike_marked(NetworkFault::half_open(self.way, "findAndModify"), MARK);
+        let hit = timeout(HIT_LIMIT, proxy.until_hit(1)).await;
+        hit.map_err(|_| format!("no client sent a findAndModify to member {primary} within {HIT_LIMIT:?}").into())
+    }
+
+    async fn end(&self) -> Result<String, FixtureError> {
+        let member = *self.running.lock().expect("not poisoned");
+        let what = if self.way == Way::ToServer { "request" } else { "reply" };
+        match self.cluster.proxies[member].heal() {
+            1 => Ok(format!("one {what} was swallowed, its connection to member {member} is half-open")),
+            hits => Err(format!("it hit {hits} connections").into()),
         }
     }
 }
@@ -132,10 +180,8 @@ impl Fault for Cut {
     }
 
     async fn begin(&self) -> Result<(), FixtureError> {
-        let primary = self.cluster.until_primary("a primary", |_| true).await?.number;
         let turn = self.running.lock().expect("not poisoned").turn + 1;
-        let was_primary = turn % 2 == 1;
-        let member = if was_primary { primary } else { (primary + 1) % self.cluster.members.len() };
+        let (member, was_primary) = self.cluster.member_of_turn(turn).await?;
         *self.running.lock().expect("not poisoned") = Running { turn, member, was_primary };
         let meant = &self.cluster.members[member];
         meant.place.unplug().await?;

@@ -4,8 +4,10 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use async_trait::async_trait;
+use tokio::task::JoinSet;
 
 use super::super::Cluster;
+use super::super::member::Member;
 use crate::arena::Fault;
 use crate::fixture::FixtureError;
 use crate::signal;
@@ -16,19 +18,59 @@ pub(super) fn all(cluster: &Arc<Cluster>) -> [Arc<dyn Fault>; 2] {
     })
 }
 
+/// How members are away.
 #[derive(Clone, Copy)]
-enum Mode {
+pub(super) enum Mode {
     /// SIGKILL, and started again.
     Kill,
     /// SIGSTOP and SIGCONT.
     Stop,
 }
 
+impl Mode {
+    pub(super) const fn verb(self) -> &'static str {
+        match self {
+            Self::Kill => "killed",
+            Self::Stop => "stopped",
+        }
+    }
+
+    pub(super) async fn send_away(self, member: &Member) -> Result<(), FixtureError> {
+        let (name, happened): (_, fn(u32) -> bool) = match self {
+            Self::Kill => ("KILL", signal::is_dead),
+            Self::Stop => ("STOP", is_stopped),
+        };
+        member.signal(name).await?;
+        if member.is_soon(happened).await {
+            return Ok(());
+        }
+        Err(format!("member {} got SIG{name}, and goes on", member.number).into())
+    }
+
+    pub(super) async fn bring_back(self, member: &Member) -> Result<(), FixtureError> {
+        match self {
+            Self::Kill => member.launch().await?,
+            Self::Stop => member.signal("CONT").await?,
+        }
+        if member.is_soon(|pid| !signal::is_dead(pid) && !is_stopped(pid)).await {
+            return Ok(());
+        }
+        Err(format!("member {} does not run again", member.number).into())
+    }
+}
+
 struct WithoutPrimary {
     mode: Mode,
     cluster: Arc<Cluster>,
-    /// Who it was, and in which term.
-    running: Mutex<Option<(usize, i64)>>,
+    running: Mutex<Option<Running>>,
+}
+
+struct Running {
+    /// The member that was the primary, and in which term.
+    number: usize,
+    term: i64,
+    /// How long it took until a plain driver's write was acknowledged again.
+    written: JoinSet<Option<Duration>>,
 }
 
 #[async_trait]
@@ -40,43 +82,45 @@ impl Fault for WithoutPrimary {
         }
     }
 
-    /// Longer than an election takes.
+    /// Longer than an election takes. The connections of a stopped primary stay open: it stays
+    /// stopped for longer than a request timeout after the election, so that clients must leave it
+    /// by themselves.
     fn lasts(&self) -> Duration {
-        Duration::from_secs(6)
+        match self.mode {
+            Mode::Kill => Duration::from_secs(6),
+            Mode::Stop => Duration::from_secs(12),
+        }
     }
 
     async fn begin(&self) -> Result<(), FixtureError> {
         let primary = self.cluster.until_primary("a primary", |_| true).await?;
         let term = self.cluster.term(primary).await?;
-        *self.running.lock().expect("not poisoned") = Some((primary.number, term));
-        let (name, happened) = match self.mode {
-            Mode::Kill => ("KILL", primary.signal("KILL").await.map(|()| signal::is_dead as fn(u32) -> bool)),
-            Mode::Stop => ("STOP", primary.signal("STOP").await.map(|()| is_stopped as fn(u32) -> bool)),
-        };
-        if primary.is_soon(happened?).await {
-            return Ok(());
+        let running = Running { number: primary.number, term, written: JoinSet::new() };
+        *self.running.lock().expect("not poisoned") = Some(running);
+        self.mode.send_away(primary).await?;
+        let cluster = Arc::clone(&self.cluster);
+        if let Some(running) = &mut *self.running.lock().expect("not poisoned") {
+            running.written.spawn(async move { cluster.until_written().await });
         }
-        Err(format!("member {} got SIG{name}, and goes on", primary.number).into())
+        Ok(())
     }
 
     async fn end(&self) -> Result<String, FixtureError> {
         let running = self.running.lock().expect("not poisoned").take();
-        let (number, before) = running.ok_or("it was not begun")?;
+        let Running { number, term: before, mut written } = running.ok_or("it was not begun")?;
         let member = &self.cluster.members[number];
         let taken = self.cluster.until_primary("another primary", |primary| primary.number != number).await;
-        match self.mode {
-            Mode::Kill => member.launch().await?,
-            Mode::Stop => member.signal("CONT").await?,
-        }
-        if !member.is_soon(|pid| !signal::is_dead(pid) && !is_stopped(pid)).await {
-            return Err(format!("member {number} does not run again").into());
-        }
-        let (next, verb) = (taken?, if matches!(self.mode, Mode::Kill) { "killed" } else { "stopped" });
+        self.mode.bring_back(member).await?;
+        let (next, verb) = (taken?, self.mode.verb());
         let term = self.cluster.term(next).await?;
         if term <= before {
             return Err(format!("member {number} was {verb} in term {before}, and the term is {term}").into());
         }
-        Ok(format!("member {number} was {verb}, member {} took over in term {term}", next.number))
+        let written = written.join_next().await.ok_or("it was not begun")??.ok_or("no write was acknowledged again")?;
+        Ok(format!(
+            "member {number} was {verb}, member {} took over in term {term}, writes were acknowledged after {written:.1?}",
+            next.number
+        ))
     }
 }
 

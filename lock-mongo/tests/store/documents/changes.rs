@@ -153,10 +153,10 @@ async fn paths(world: World) {
     let mut guard = shelf.with(content.clone()).await;
     for path in ["list.b", "none.b", "text.b", "null.b", "deep.list.b.c"] {
         let change = Change::new().set("other", 1).set(path, 2);
-        let rejected = guard.commit(change.clone()).await.unwrap_err().rejected().expect("rejected");
-        assert_eq!(rejected.error.kind(), ErrorKind::Rejected, "{path}");
-        assert!(rejected.error.to_string().contains("sub-document"), "{}", rejected.error);
-        guard = rejected.guard;
+        let not = guard.commit_or_keep(change.clone()).await.unwrap_err();
+        assert_eq!(not.error.error().kind(), ErrorKind::Rejected, "{path}");
+        assert!(not.error.to_string().contains("sub-document"), "{}", not.error);
+        guard = not.guard.expect("still held");
         assert_eq!(guard.save(change).await.unwrap_err().kind(), ErrorKind::Rejected);
     }
     assert!(!guard.is_lost());
@@ -178,10 +178,9 @@ async fn replaced(world: World) {
     for document in [doc! { "_id": "another" }, doc! { "_id": 7 }, doc! { "lock": 1 }] {
         let error = guard.save(Change::replace(&document)).await.unwrap_err();
         assert_eq!(error.kind(), ErrorKind::InvalidOptions, "{document}");
-        guard = match guard.commit(Change::replace(&document)).await.unwrap_err() {
-            CommitError::Rejected(rejected) if rejected.code.is_none() => rejected.guard,
-            other => panic!("{other:?}"),
-        };
+        let not = guard.commit_or_keep(Change::replace(&document)).await.unwrap_err();
+        assert!(matches!(not.error, CommitError::Rejected { code: None, .. }), "{not:?}");
+        guard = not.guard.expect("still held");
     }
     assert_eq!(shelf.committed(guard, Change::replace(&doc! {})).await, doc! {});
 }
@@ -217,11 +216,10 @@ async fn pipelines(world: World) {
         vec![doc! { "$set": { "a": { "$nonsense": 1 } } }],
         vec![doc! { "$set": { "": 1 } }],
     ] {
-        let rejected = guard.commit(Change::pipeline(stages.clone())).await.unwrap_err();
-        let rejected = rejected.rejected().unwrap_or_else(|| panic!("{stages:?}"));
-        assert_eq!(rejected.error.kind(), ErrorKind::Rejected, "{stages:?} {:?}", rejected.error);
-        assert!(rejected.code.is_some());
-        guard = rejected.guard;
+        let not = guard.commit_or_keep(Change::pipeline(stages.clone())).await.unwrap_err();
+        assert_eq!(not.error.error().kind(), ErrorKind::Rejected, "{stages:?} {:?}", not.error);
+        assert!(matches!(not.error, CommitError::Rejected { code: Some(_), .. }), "{stages:?}");
+        guard = not.guard.expect("still held");
     }
     assert_eq!(shelf.committed(guard, Change::new()).await, content);
 }
@@ -242,7 +240,7 @@ async fn refused_before_io(world: World) {
         Change::pipeline([doc! { "$lookup": {} }]),
     ] {
         assert_eq!(guard.save(change.clone()).await.unwrap_err().kind(), ErrorKind::InvalidOptions, "{change:?}");
-        guard = guard.commit(change).await.unwrap_err().rejected().expect("rejected").guard;
+        guard = guard.commit_or_keep(change).await.unwrap_err().guard.expect("still held");
     }
     assert_eq!(shelf.raw.find_one(doc! {}).await.unwrap(), before);
 }

@@ -3,7 +3,6 @@
 use std::time::Duration;
 
 use distlock_api::{LockProvider, LockProviderExt};
-use distlock_conformance::server::Topology;
 use distlock_mongo::mongodb::bson::{Document, doc};
 use distlock_mongo::{Change, CommitError, DocumentLocks};
 
@@ -123,8 +122,9 @@ async fn hung(world: World) {
     let committed = guard.commit(one_more()).await;
     assert!(started.elapsed() < Duration::from_millis(1200), "{:?}", started.elapsed());
     match &committed {
-        // Without sessions the second question need not wait for the end of the first.
-        Ok(()) => assert_eq!(world.topology, Topology::Standalone),
+        // The server ends the first question a little before its limit (R2), and what is left of
+        // the time may suffice for a second one.
+        Ok(()) => {}
         Err(error) => assert!(matches!(error, CommitError::Unknown(error) if error.is_outcome_unknown()), "{error:?}"),
     }
     let other = Bank {
@@ -133,6 +133,9 @@ async fn hung(world: World) {
     };
     let guard = other.locks().lock(id.as_str()).timeout(Duration::from_secs(20)).await.unwrap();
     let balance = guard.balance;
+    if committed.is_ok() {
+        assert_eq!(balance, 11, "what was committed is there");
+    }
     assert!([10, 11].contains(&balance));
     tokio::time::sleep(Duration::from_millis(1500)).await;
     assert_eq!(bank.read(&id).await.balance, balance, "nothing of it comes later");

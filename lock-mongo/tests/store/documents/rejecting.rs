@@ -32,31 +32,30 @@ async fn validator(world: World) {
     let error = guard.save(overdrawn()).await.unwrap_err();
     assert_eq!((error.kind(), error.is_outcome_unknown()), (ErrorKind::Rejected, false), "{error:?}");
     assert_eq!(guard.balance, 10);
-    let rejected = match guard.commit(overdrawn()).await.unwrap_err() {
-        CommitError::Rejected(rejected) => *rejected,
-        other => panic!("{other:?}"),
-    };
-    assert_eq!((rejected.code, rejected.error.kind()), (Some(121), ErrorKind::Rejected));
-    assert!(rejected.error.to_string().contains("validator"), "{}", rejected.error);
+    let not = guard.commit_or_keep(overdrawn()).await.unwrap_err();
+    assert!(is_rejected(&not.error, 121) && not.error.to_string().contains("validator"), "{not:?}");
     assert_eq!(bank.raw(id.as_str()).await, before, "neither document nor lease");
-    let guard = rejected.guard;
+    let guard = not.guard.expect("still held");
     assert!(!guard.is_lost() && others.try_lock(id.as_str()).await.unwrap().held().is_none(), "still held");
     guard.commit(doc! { "balance": 0_i64 }).await.unwrap();
     assert_eq!(bank.read(&id).await.balance, 0);
 
-    // `?` gives the lock back.
     let guard = locks.lock(id.as_str()).await.unwrap();
-    let error: distlock_api::LockError = guard.commit(overdrawn()).await.unwrap_err().into();
-    assert_eq!(error.kind(), ErrorKind::Rejected);
+    let kept: Box<dyn std::error::Error + Send + Sync> = guard.commit(overdrawn()).await.unwrap_err().into();
     let _ = others.lock(id.as_str()).timeout(Duration::from_secs(20)).await.unwrap().release().await.unwrap();
-    // It is renewed all the while.
+    assert!(kept.downcast_ref().is_some_and(CommitError::is_rejected), "an error that is kept locks nothing");
+    // A guard that came back is renewed all the while.
     let guard = locks.lock(id.as_str()).ttl(Duration::from_millis(600)).await.unwrap();
-    let guard = guard.commit(overdrawn()).await.unwrap_err().rejected().unwrap().guard;
+    let guard = guard.commit_or_keep(overdrawn()).await.unwrap_err().guard.unwrap();
     tokio::time::sleep(Duration::from_millis(1500)).await;
     assert_eq!(guard.release().await.unwrap(), ReleaseOutcome::Released);
     let provider = locks.provider();
     provider.close().await.unwrap();
     assert!(provider.accounting().balances() && provider.accounting().lost == 0, "{:?}", provider.accounting());
+}
+
+fn is_rejected(error: &CommitError, by: i32) -> bool {
+    matches!(error, CommitError::Rejected { error, code: Some(code) } if error.kind() == ErrorKind::Rejected && *code == by)
 }
 
 /// One that knows no `lock` refuses to be locked, and says so.
@@ -83,10 +82,9 @@ async fn unique_index(world: World) {
     bank.raw.create_index(IndexModel::builder().keys(doc! { "owner": 1 }).options(unique).build()).await.unwrap();
     let locks = bank.locks();
     let guard = locks.lock(b.as_str()).await.unwrap();
-    let rejected = guard.commit(doc! { "owner": "taken" }).await.unwrap_err().rejected().expect("rejected");
-    assert_eq!((rejected.code, rejected.error.kind()), (Some(11000), ErrorKind::Rejected));
-    assert!(rejected.error.to_string().contains("unique"), "{}", rejected.error);
-    rejected.guard.commit(doc! { "owner": "free" }).await.unwrap();
+    let not = guard.commit_or_keep(doc! { "owner": "taken" }).await.unwrap_err();
+    assert!(is_rejected(&not.error, 11000) && not.error.to_string().contains("unique"), "{not:?}");
+    not.guard.unwrap().commit(doc! { "owner": "free" }).await.unwrap();
     assert_eq!(bank.read(&b).await.owner, "free");
     // So does a default that cannot be made; it is no lost race.
     let default = Account { owner: "taken".into(), ..account("x") };
@@ -102,8 +100,8 @@ async fn too_large(world: World) {
     let mut guard = locks.lock(id.as_str()).await.unwrap();
     let big = Bson::from("x".repeat(9_000_000));
     guard.save(Change::new().set("a", big.clone())).await.unwrap();
-    let rejected = guard.commit(Change::new().set("b", big)).await.unwrap_err().rejected().expect("rejected");
-    assert_eq!(rejected.error.kind(), ErrorKind::Rejected, "{:?}", rejected.error.kind());
-    rejected.guard.commit(Change::new().unset("a")).await.unwrap();
+    let not = guard.commit_or_keep(Change::new().set("b", big)).await.unwrap_err();
+    assert_eq!(not.error.error().kind(), ErrorKind::Rejected, "{:?}", not.error.error().kind());
+    not.guard.unwrap().commit(Change::new().unset("a")).await.unwrap();
     assert!(!bank.raw(id).await.contains_key("a"));
 }

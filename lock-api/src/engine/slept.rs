@@ -1,0 +1,229 @@
+//! How long the machine has slept.
+//!
+//! On Linux the monotonic clock, by which deadlines are kept (R1), stands still while a laptop or a
+//! virtual machine is suspended; the store's clock goes on. So whatever looks at a lease also reads
+//! `CLOCK_BOOTTIME`, which counts a sleep, and a sleep counts against every deadline from a request
+//! that was sent before it. Elsewhere a sleep is not noticed, and a lease that ended meanwhile is found
+//! lost by its next renewal.
+//!
+//! The clock is read without a lock. A sleep is noticed once per process, by the first that looks; the
+//! keepers then ask for all leases.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::time::Duration;
+
+use tokio::sync::Notify;
+use tokio::sync::futures::OwnedNotified;
+use tokio::time::Instant;
+
+/// The two clocks are not read at the same instant.
+const TOLERANCE: Duration = Duration::from_millis(2);
+/// More sleeps are remembered as if the first of them were one.
+const REMEMBERED: usize = 64;
+
+/// The instant before a request is sent.
+pub(super) fn sending() -> Instant {
+    // A sleep before it is noticed before it.
+    notice(Instant::now());
+    Instant::now()
+}
+
+/// Reads the clocks; cheap as long as the machine has not slept.
+pub(super) fn notice(now: Instant) {
+    if let Some(boot) = clock::boot() {
+        with(|sleeps| sleeps.look(boot, now.into_std(), || (clock::boot(), std::time::Instant::now())));
+    }
+}
+
+/// How long the machine has slept after that instant, as far as it was noticed.
+pub(super) fn since(sent: Instant) -> Duration {
+    with(|sleeps| sleeps.since(sent))
+}
+
+/// Resolves when a sleep is noticed after this call.
+pub(super) fn noticed() -> OwnedNotified {
+    with(|sleeps| sleeps.wakes().notified_owned())
+}
+
+/// The sleeps that were noticed.
+struct Sleeps {
+    /// Both clocks, when they were read first: boot time, and the monotonic one.
+    start: OnceLock<(Duration, std::time::Instant)>,
+    /// Nanoseconds in all.
+    total: AtomicU64,
+    /// When each was noticed, and how long it was.
+    noticed: Mutex<Vec<(Instant, Duration)>>,
+    wakes: OnceLock<Arc<Notify>>,
+}
+
+impl Sleeps {
+    const fn new() -> Self {
+        Self {
+            start: OnceLock::new(),
+            total: AtomicU64::new(0),
+            noticed: Mutex::new(Vec::new()),
+            wakes: OnceLock::new(),
+        }
+    }
+
+    fn wakes(&self) -> Arc<Notify> {
+        self.wakes.get_or_init(Arc::default).clone()
+    }
+
+    /// Compares the clocks. `again` reads both once more, the boot time first.
+    fn look(
+        &self,
+        boot: Duration,
+        now: std::time::Instant,
+        again: impl Fn() -> (Option<Duration>, std::time::Instant),
+    ) {
+        let &(boot0, now0) = self.start.get_or_init(|| (boot, now));
+        let slept = |boot: Duration, now: std::time::Instant| {
+            boot.saturating_sub(boot0).saturating_sub(now.saturating_duration_since(now0))
+        };
+        let known = Duration::from_nanos(self.total.load(Ordering::Relaxed));
+        if slept(boot, now) <= known + TOLERANCE {
+            return;
+        }
+        // The thread may have been kept waiting between the two readings, or the caller's clock be a
+        // test's, which is paused.
+        let (Some(boot), now) = again() else { return };
+        let total = slept(boot, now);
+        let mut noticed = self.noticed.lock().unwrap_or_else(PoisonError::into_inner);
+        let known = Duration::from_nanos(self.total.load(Ordering::Relaxed));
+        if total <= known + TOLERANCE {
+            return;
+        }
+        noticed.push((Instant::now(), total - known));
+        if noticed.len() > REMEMBERED {
+            // Counted against what was sent between the two as well: too much rather than too little.
+            let (_, first) = noticed.remove(0);
+            noticed[0].1 += first;
+        }
+        self.total.store(u64::try_from(total.as_nanos()).unwrap_or(u64::MAX), Ordering::Release);
+        drop(noticed);
+        self.wakes().notify_waiters();
+    }
+
+    fn since(&self, sent: Instant) -> Duration {
+        if self.total.load(Ordering::Acquire) == 0 {
+            return Duration::ZERO;
+        }
+        let noticed = self.noticed.lock().unwrap_or_else(PoisonError::into_inner);
+        noticed.iter().filter(|(at, _)| *at > sent).map(|(_, slept)| *slept).sum()
+    }
+}
+
+#[cfg(not(test))]
+fn with<R>(read: impl FnOnce(&Sleeps) -> R) -> R {
+    static SLEEPS: Sleeps = Sleeps::new();
+    read(&SLEEPS)
+}
+
+/// Each unit test has a machine of its own.
+#[cfg(test)]
+fn with<R>(read: impl FnOnce(&Sleeps) -> R) -> R {
+    std::thread_local! {
+        static SLEEPS: Sleeps = const { Sleeps::new() };
+    }
+    SLEEPS.with(read)
+}
+
+mod clock {
+    use std::time::Duration;
+
+    /// The time since the machine was started, sleeps included; none where it cannot be told.
+    #[cfg(target_os = "linux")]
+    pub(super) fn boot() -> Option<Duration> {
+        let time = rustix::time::clock_gettime(rustix::time::ClockId::Boottime);
+        let (seconds, nanos) = (u64::try_from(time.tv_sec).ok()?, u32::try_from(time.tv_nsec).ok()?);
+        Some(Duration::new(seconds, nanos) + pretended())
+    }
+
+    #[cfg(not(target_os = "linux"))]
+    pub(super) fn boot() -> Option<Duration> {
+        None
+    }
+
+    #[cfg(all(target_os = "linux", not(test)))]
+    const fn pretended() -> Duration {
+        Duration::ZERO
+    }
+
+    #[cfg(all(target_os = "linux", test))]
+    fn pretended() -> Duration {
+        super::tests::PRETENDED.get()
+    }
+}
+
+#[cfg(test)]
+pub(super) mod tests {
+    use std::cell::Cell;
+
+    use super::*;
+
+    std::thread_local! {
+        pub(super) static PRETENDED: Cell<Duration> = const { Cell::new(Duration::ZERO) };
+    }
+
+    /// Lets this thread's machine have slept, as its boot time tells.
+    #[cfg(target_os = "linux")]
+    pub(in crate::engine) fn sleep(duration: Duration) {
+        notice(Instant::now());
+        PRETENDED.set(PRETENDED.get() + duration);
+    }
+
+    const HOUR: Duration = Duration::from_secs(3600);
+
+    #[cfg(target_os = "linux")]
+    #[tokio::test(start_paused = true)]
+    async fn a_sleep_counts_against_what_was_sent_before_it() {
+        let before = sending();
+        tokio::time::advance(Duration::from_secs(5)).await;
+        notice(Instant::now());
+        assert_eq!(since(before), Duration::ZERO, "nobody slept");
+        let woken = noticed();
+        sleep(HOUR);
+        assert_eq!(since(before), Duration::ZERO, "nobody has looked");
+        notice(Instant::now());
+        woken.await;
+        let slept = since(before);
+        assert!(slept.abs_diff(HOUR) < Duration::from_secs(1), "{slept:?}");
+        tokio::time::advance(Duration::from_secs(1)).await;
+        let after = sending();
+        assert_eq!(since(after), Duration::ZERO);
+        sleep(HOUR);
+        tokio::time::advance(Duration::from_secs(1)).await;
+        notice(Instant::now());
+        let nearly = HOUR - Duration::from_secs(1);
+        assert!(since(before) >= 2 * nearly && since(after) >= nearly && since(after) < 2 * nearly);
+    }
+
+    #[test]
+    fn a_thread_that_was_kept_waiting_is_no_sleep() {
+        let sleeps = Sleeps::new();
+        let now = std::time::Instant::now();
+        sleeps.look(HOUR, now, || unreachable!("the clocks agree"));
+        // Two seconds between the two readings of the one who looks, none when they are read again.
+        let later = now + Duration::from_secs(10);
+        let boot = HOUR + Duration::from_secs(12);
+        sleeps.look(boot, later, || (Some(boot), later + Duration::from_secs(2)));
+        assert_eq!(sleeps.since(Instant::now() - HOUR), Duration::ZERO);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn many_sleeps_are_never_too_few() {
+        let sleeps = Sleeps::new();
+        let (mut boot, now) = (HOUR, std::time::Instant::now());
+        sleeps.look(boot, now, || unreachable!("the clocks agree"));
+        let first = Instant::now();
+        for _ in 0..3 * REMEMBERED {
+            tokio::time::advance(Duration::from_secs(1)).await;
+            boot += HOUR;
+            sleeps.look(boot, now, || (Some(boot), now));
+        }
+        assert_eq!(sleeps.since(first), HOUR * u32::try_from(3 * REMEMBERED).unwrap());
+        assert_eq!(sleeps.since(Instant::now()), Duration::ZERO);
+    }
+}

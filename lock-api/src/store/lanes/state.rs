@@ -1,0 +1,226 @@
+//! Which call goes next. Pure: the time is an argument.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use tokio::sync::oneshot;
+use tokio::time::Instant;
+
+use super::{Lane, Overload, Permit};
+
+pub(super) type WaiterId = u64;
+pub(super) type Waiter = oneshot::Sender<Permit>;
+
+/// The permits, and a line for each lane.
+pub(super) struct State {
+    at_once: usize,
+    /// How many of them something else occupies.
+    set_aside: usize,
+    lines: [Line; Lane::ALL.len()],
+    last_id: WaiterId,
+}
+
+#[derive(Default)]
+struct Line {
+    in_flight: usize,
+    /// First come, first served.
+    waiting: BTreeMap<WaiterId, Waiting>,
+    /// How long a call takes.
+    duration: Average,
+    /// The time from one start to the next while calls wait.
+    interval: Average,
+    last_start: Option<Instant>,
+}
+
+struct Waiting {
+    deadline: Option<Instant>,
+    waiter: Waiter,
+}
+
+/// A call that is no longer in line.
+pub(super) enum Next {
+    /// It gets a permit.
+    Starts(Lane, Waiter),
+    /// Its caller has left, or will have left before the answer can be there. Dropping it says so.
+    Expired(Waiter),
+}
+
+/// What became of a request for a permit.
+pub(super) enum Entry {
+    Permitted,
+    InLine(WaiterId, oneshot::Receiver<Permit>),
+    Refused(Overload),
+}
+
+impl State {
+    pub(super) fn new(at_once: usize) -> Self {
+        Self { at_once, set_aside: 0, lines: Default::default(), last_id: 0 }
+    }
+
+    /// Never zero: what is set aside does not stop the calls.
+    pub(super) fn at_once(&self) -> usize {
+        self.at_once.saturating_sub(self.set_aside).max(1)
+    }
+
+    pub(super) fn set_aside(&mut self) {
+        self.set_aside += 1;
+    }
+
+    pub(super) fn take_back(&mut self) {
+        self.set_aside -= 1;
+    }
+
+    /// How many calls of a lane are in flight, and how many wait.
+    pub(super) fn load(&self, lane: Lane) -> (usize, usize) {
+        let line = self.line(lane);
+        (line.in_flight, line.waiting.len())
+    }
+
+    fn line(&self, lane: Lane) -> &Line {
+        &self.lines[lane as usize]
+    }
+
+    fn line_mut(&mut self, lane: Lane) -> &mut Line {
+        &mut self.lines[lane as usize]
+    }
+
+    /// How many permits this lane and the less urgent ones may use together.
+    fn share(&self, lane: Lane) -> usize {
+        let reserved = match lane {
+            Lane::Renew | Lane::Refresh => 0,
+            Lane::Release => (self.at_once() / 8).max(1),
+            Lane::Acquire => (self.at_once() / 4).max(1),
+        };
+        self.at_once().saturating_sub(reserved).max(1)
+    }
+
+    /// How many permits releases may use. Waiting acquisitions get a quarter: withdrawals of those
+    /// that timed out must not fill a server that has become fast again.
+    fn releases_at_once(&self) -> usize {
+        let for_acquisitions = match self.line(Lane::Acquire).waiting.is_empty() {
+            true => 0,
+            false => (self.at_once() / 4).max(1),
+        };
+        self.share(Lane::Release).saturating_sub(for_acquisitions).max(1)
+    }
+
+    /// Whether a call of this lane leaves the others the permits reserved for them.
+    fn has_room(&self, lane: Lane) -> bool {
+        if lane == Lane::Release && self.line(lane).in_flight >= self.releases_at_once() {
+            return false;
+        }
+        let in_flight = |from: Lane| self.lines[from as usize..].iter().map(|line| line.in_flight).sum::<usize>();
+        let lanes = Lane::ALL.into_iter().take_while(|other| *other <= lane);
+        lanes.into_iter().all(|other| in_flight(other) < self.share(other))
+    }
+
+    pub(super) fn try_enter(&mut self, lane: Lane, now: Instant) -> bool {
+        let free = self.line(lane).waiting.is_empty() && self.has_room(lane);
+        if free {
+            self.line_mut(lane).start(now);
+        }
+        free
+    }
+
+    pub(super) fn enter(&mut self, lane: Lane, deadline: Option<Instant>, admission: bool, now: Instant) -> Entry {
+        // A free permit is always used: the answer says how fast the store is by now.
+        if self.try_enter(lane, now) {
+            return Entry::Permitted;
+        }
+        let overload = self.overload(lane, now);
+        let line = self.line(lane);
+        if admission && deadline.is_some_and(|deadline| now + overload.wait + line.needs() > deadline) {
+            return Entry::Refused(overload);
+        }
+        self.last_id += 1;
+        let id = self.last_id;
+        let (waiter, permit) = oneshot::channel();
+        self.line_mut(lane).waiting.insert(id, Waiting { deadline, waiter });
+        Entry::InLine(id, permit)
+    }
+
+    /// The length of a lane's line, and when the turn of a newcomer comes by the recent pace.
+    pub(super) fn overload(&self, lane: Lane, now: Instant) -> Overload {
+        let line = self.line(lane);
+        let in_line = line.waiting.len();
+        let share = u32::try_from(self.share(lane)).unwrap_or(u32::MAX);
+        let interval = line.interval.mean.unwrap_or(line.duration.recent() / share);
+        let ahead = u32::try_from(in_line).unwrap_or(u32::MAX);
+        // A line that has not moved for some time is at least that much later.
+        let stands = line.last_start.filter(|_| in_line > 0).map_or(Duration::ZERO, |start| now - start);
+        let wait = interval.saturating_mul(ahead).saturating_add(stands.max(interval));
+        Overload { in_line, at_once: self.at_once(), wait }
+    }
+
+    pub(super) fn leave(&mut self, lane: Lane, id: WaiterId) -> Option<Waiter> {
+        self.line_mut(lane).waiting.remove(&id).map(|waiting| waiting.waiter)
+    }
+
+    /// A call has ended, or a permit was not used.
+    pub(super) fn ended(&mut self, lane: Lane, took: Option<Duration>) {
+        let line = self.line_mut(lane);
+        line.in_flight -= 1;
+        if let Some(took) = took {
+            line.duration.add_warily(took);
+        }
+    }
+
+    /// The next call to be taken out of line, if there is a permit for it: of the most urgent lane
+    /// that may have one.
+    pub(super) fn next(&mut self, now: Instant) -> Option<Next> {
+        let lane = Lane::ALL.into_iter().find(|lane| !self.line(*lane).waiting.is_empty() && self.has_room(*lane))?;
+        let line = self.line_mut(lane);
+        let (_, Waiting { deadline, waiter }) = line.waiting.pop_first()?;
+        if waiter.is_closed() || deadline.is_some_and(|deadline| now + line.needs() > deadline) {
+            return Some(Next::Expired(waiter));
+        }
+        if let Some(last) = line.last_start {
+            line.interval.add(now - last);
+        }
+        line.start(now);
+        Some(Next::Starts(lane, waiter))
+    }
+}
+
+impl Line {
+    /// How long before its deadline a call must be sent: a quarter more than calls take, because a
+    /// call that just fails to be answered in time is wasted.
+    fn needs(&self) -> Duration {
+        self.duration.recent() * 5 / 4
+    }
+
+    fn start(&mut self, now: Instant) {
+        self.in_flight += 1;
+        self.last_start = Some(now);
+    }
+}
+
+/// A moving average.
+#[derive(Clone, Copy, Default)]
+struct Average {
+    mean: Option<Duration>,
+    last: Duration,
+}
+
+impl Average {
+    fn add(&mut self, value: Duration) {
+        self.mix(value, 8);
+    }
+
+    /// The same, but a rise counts more than a fall: each call that is sent before the store is
+    /// known to have become slow may be wasted.
+    fn add_warily(&mut self, value: Duration) {
+        let rises = self.mean.is_some_and(|mean| value > mean);
+        self.mix(value, if rises { 2 } else { 8 });
+    }
+
+    fn mix(&mut self, value: Duration, parts: u32) {
+        self.last = value;
+        self.mean = Some(self.mean.map_or(value, |mean| (mean * (parts - 1) + value) / parts));
+    }
+
+    /// The mean, or the last value if that is smaller: an improvement counts at once.
+    fn recent(self) -> Duration {
+        self.mean.map_or(Duration::ZERO, |mean| mean.min(self.last))
+    }
+}

@@ -1,0 +1,267 @@
+//! The task that reads one change stream and passes its changes to the subscribers.
+
+use std::future::Future;
+use std::ops::ControlFlow;
+use std::pin::pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use distlock_api::store::StoreEvent;
+use distlock_api::{LockError, Result};
+use mongodb::bson::Document;
+use mongodb::change_stream::ChangeStream;
+use mongodb::change_stream::event::ResumeToken;
+use mongodb::options::ReadConcern;
+use mongodb::{Collection, Database};
+use tokio::sync::mpsc::UnboundedReceiver;
+use tokio::sync::{Notify, oneshot};
+use tokio::time::{sleep, timeout};
+
+use super::Place;
+use super::subscriber::{Leaving, Subscriber};
+use crate::error::{Effect, translate, unanswered};
+use crate::lease::{Subject, Told};
+
+/// How long the server lets a question for changes wait if there are none.
+const AWAIT: Duration = Duration::from_secs(5);
+/// How long the stream waits for further subscribers before it is opened again for a new one.
+const GATHER: Duration = Duration::from_millis(20);
+
+/// What is watched.
+pub(super) enum Source {
+    Database(Database),
+    Collection(Collection<Document>),
+}
+
+/// A new subscriber. The answer is sent when the stream that includes it is open at the server.
+#[derive(Debug)]
+pub(super) struct Join {
+    pub(super) subscriber: Subscriber,
+    pub(super) reply: oneshot::Sender<Result<Leaving>>,
+}
+
+pub(super) struct Hub {
+    source: Source,
+    joins: UnboundedReceiver<Join>,
+    leaving: Arc<Notify>,
+    subscribers: Vec<Subscriber>,
+    /// What the open stream includes.
+    included: Vec<Subject>,
+    place: Place,
+}
+
+/// Why there is no stream, or none any longer.
+enum Broken {
+    Driver(mongodb::error::Error),
+    Unanswered(Duration),
+}
+
+impl Broken {
+    fn error(&self) -> LockError {
+        match self {
+            Self::Driver(error) => translate(error, Effect::None),
+            Self::Unanswered(limit) => unanswered(*limit, Effect::None),
+        }
+    }
+}
+
+/// Why the stream is not read further.
+enum Pause {
+    /// These subscribers have come.
+    Joined(Vec<Join>),
+    Ended,
+    Broken(Broken),
+}
+
+impl Hub {
+    pub(super) fn new(source: Source, joins: UnboundedReceiver<Join>, place: Place) -> Self {
+        let (subscribers, included) = (Vec::new(), Vec::new());
+        Self { source, joins, leaving: Arc::default(), subscribers, included, place }
+    }
+
+    /// Reads the stream until it has no subscriber left, or has ended for all.
+    ///
+    /// The driver resumes it by itself after a failure of the network or of a member. It ends when
+    /// the database is dropped, with the first error, and when the server has not even reported
+    /// that there is nothing new for [`AWAIT`] and a request's time.
+    pub(super) async fn run(mut self, first: Join) {
+        let mut joining = vec![first];
+        let mut after = None;
+        loop {
+            let mut changes = match self.open(joining, after).await {
+                Ok(changes) => changes,
+                Err(broken) => return self.fail(&broken),
+            };
+            joining = match self.read(&mut changes).await {
+                Pause::Joined(joining) => joining,
+                Pause::Ended => return,
+                Pause::Broken(broken) => return self.fail(&broken),
+            };
+            after = changes.resume_token();
+        }
+    }
+
+    fn fail(&mut self, broken: &Broken) {
+        self.subscribers.iter_mut().for_each(|subscriber| subscriber.send(Err(broken.error())));
+    }
+
+    fn limit(&self) -> Duration {
+        self.subscribers.iter().map(|subscriber| subscriber.limit).max().unwrap_or_default()
+    }
+
+    /// Opens the stream for all subscribers, after the last change that has been read.
+    async fn open(
+        &mut self,
+        joining: Vec<Join>,
+        after: Option<ResumeToken>,
+    ) -> std::result::Result<ChangeStream<Told>, Broken> {
+        self.subscribers.retain(|subscriber| !subscriber.has_left());
+        let subjects = self.subscribers.iter().chain(joining.iter().map(|join| &join.subscriber));
+        let subjects: Vec<Subject> = subjects.map(|subscriber| subscriber.subject.clone()).collect();
+        let limits = joining.iter().map(|join| join.subscriber.limit);
+        let limit = limits.chain([self.limit()]).max().unwrap_or_default();
+        let resumed = match after {
+            Some(after) if !self.subscribers.is_empty() => self.attempt(&subjects, Some(after), limit).await.ok(),
+            _ => None,
+        };
+        let opened = match resumed {
+            Some(resumed) => Ok(resumed),
+            None => {
+                let opened = self.attempt(&subjects, None, limit).await;
+                if opened.is_ok() {
+                    self.subscribers.iter_mut().for_each(|subscriber| subscriber.send(Ok(StoreEvent::Gap)));
+                }
+                opened
+            }
+        };
+        for Join { subscriber, reply } in joining {
+            match &opened {
+                Ok(_) => {
+                    if reply.send(Ok(Leaving(Arc::clone(&self.leaving)))).is_ok() {
+                        self.subscribers.push(subscriber);
+                    }
+                }
+                Err(broken) => drop(reply.send(Err(broken.error()))),
+            }
+        }
+        self.included = subjects;
+        opened
+    }
+
+    async fn attempt(
+        &self,
+        subjects: &[Subject],
+        after: Option<ResumeToken>,
+        limit: Duration,
+    ) -> std::result::Result<ChangeStream<Told>, Broken> {
+        let pipeline = Subject::hints(subjects);
+        let opening = async {
+            let _connection = self.place.shared.connections.acquire().await;
+            let opened = match &self.source {
+                Source::Database(database) => {
+                    let watch = database.watch().pipeline(pipeline).resume_after(after);
+                    watch.read_concern(ReadConcern::majority()).max_await_time(AWAIT).await?.with_type()
+                }
+                Source::Collection(records) => {
+                    let watch = records.watch().pipeline(pipeline).resume_after(after);
+                    watch.read_concern(ReadConcern::majority()).max_await_time(AWAIT).await?.with_type()
+                }
+            };
+            Ok(opened)
+        };
+        match timeout(limit, opening).await {
+            Ok(opened) => opened.map_err(Broken::Driver),
+            Err(_) => Err(Broken::Unanswered(limit)),
+        }
+    }
+
+    /// Passes changes on until there is a subscriber that the stream does not include.
+    async fn read(&mut self, changes: &mut ChangeStream<Told>) -> Pause {
+        loop {
+            let silence = AWAIT + self.limit();
+            // One question to the server at a time, so that its "nothing new" is heard, too.
+            let answer = match self.next(timeout(silence, changes.next_if_any())).await {
+                Ok(answer) => answer,
+                Err(pause) => return pause,
+            };
+            match answer {
+                Ok(Ok(Some(change))) => self.route(&change),
+                Ok(Ok(None)) if changes.is_alive() => {
+                    self.subscribers.iter_mut().for_each(Subscriber::report_missed);
+                }
+                Ok(Ok(None)) => return Pause::Ended,
+                Ok(Err(error)) => return Pause::Broken(Broken::Driver(error)),
+                Err(_) => return Pause::Broken(Broken::Unanswered(silence)),
+            }
+        }
+    }
+
+    /// Waits for an answer of the server. It is not dropped before that, except at the end: the
+    /// driver may be resuming the stream.
+    async fn next<T>(&mut self, answer: impl Future<Output = T>) -> std::result::Result<T, Pause> {
+        let mut answer = pin!(answer);
+        loop {
+            let joined = tokio::select! {
+                biased;
+                Some(join) = self.joins.recv() => match self.admit(join) {
+                    None => continue,
+                    Some(join) => Some(join),
+                },
+                () = self.leaving.notified() => None,
+                answer = &mut answer => return Ok(answer),
+            };
+            if let Some(join) = joined {
+                sleep(GATHER).await;
+                return Err(Pause::Joined(self.gather(join)));
+            }
+            match self.close_if_unused() {
+                ControlFlow::Continue(None) => {}
+                ControlFlow::Continue(Some(join)) => return Err(Pause::Joined(self.gather(join))),
+                ControlFlow::Break(()) => return Err(Pause::Ended),
+            }
+        }
+    }
+
+    /// Passes a change on, by its collection. After a drop the subscribers of the collection are
+    /// dismissed, which ends their streams.
+    fn route(&mut self, change: &Told) {
+        let before = self.subscribers.len();
+        self.subscribers.retain_mut(|subscriber| !change.concerns(&subscriber.subject) || subscriber.hear(change));
+        if self.subscribers.len() < before {
+            // The loop looks whether there are any left.
+            self.leaving.notify_one();
+        }
+    }
+
+    /// Serves a new subscriber at once if the open stream includes it. Returns it otherwise.
+    fn admit(&mut self, join: Join) -> Option<Join> {
+        if !self.included.contains(&join.subscriber.subject) {
+            return Some(join);
+        }
+        if join.reply.send(Ok(Leaving(Arc::clone(&self.leaving)))).is_ok() {
+            self.subscribers.push(join.subscriber);
+        }
+        None
+    }
+
+    fn gather(&mut self, first: Join) -> Vec<Join> {
+        let mut joining = vec![first];
+        while let Ok(join) = self.joins.try_recv() {
+            joining.push(join);
+        }
+        joining
+    }
+
+    /// Gives the place up if all subscribers have left; returns one that comes just then.
+    fn close_if_unused(&mut self) -> ControlFlow<(), Option<Join>> {
+        self.subscribers.retain(|subscriber| !subscriber.has_left());
+        if !self.subscribers.is_empty() {
+            return ControlFlow::Continue(None);
+        }
+        let joins = &mut self.joins;
+        match self.place.close(|| joins.try_recv().ok()) {
+            Some(join) => ControlFlow::Continue(Some(join)),
+            None => ControlFlow::Break(()),
+        }
+    }
+}

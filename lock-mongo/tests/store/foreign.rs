@@ -1,0 +1,312 @@
+//! Collections that hold something else than our records, or cannot hold them, and users who may not
+//! do what locks need (R22).
+
+use std::time::{Duration, SystemTime};
+
+use distlock_api::store::{Attempt, LeaseStore};
+use distlock_api::{ErrorKind, LeaseOptions, ListOptions, LockFilter, LockKey, LockProvider, LockProviderExt, Result};
+use distlock_mongo::mongodb::IndexModel;
+use distlock_mongo::mongodb::bson::{Bson, DateTime, Document, doc};
+use distlock_mongo::mongodb::options::{
+    ClientOptions, Collation, CollationStrength, Credential, IndexOptions, ServerAddress, TlsOptions,
+};
+use distlock_mongo::{DocumentLocks, MongoProvider};
+use futures_util::TryStreamExt;
+use tokio::time::{Instant, sleep, timeout};
+
+use super::Checks;
+use super::world::{LONG, World, admin, claim, granted, key, random_name, ticket, twin};
+
+pub(super) fn add(checks: &mut Checks<'_>) {
+    checks.add("R22_documents_of_others_stay_as_they_are", left_alone);
+    checks.add("R22_only_records_are_purged", purged);
+    checks.add("R22_locks_of_another_program_are_respected_until_they_expire", adopted);
+    checks.add("R22_an_odd_record_is_an_item_of_its_own", listed);
+    checks.add("C20_a_collation_is_refused", collated);
+    checks.add("indexes_of_others_are_no_error", other_indexes);
+    checks.add("errors_say_why_no_server_can_be_used", unusable);
+    checks.add_alone("connect_names_the_missing_privilege", privileges);
+    if checks.is_replica_set() {
+        checks.add("indexes_come_back_after_a_drop", made_again);
+    }
+}
+
+fn at(seconds: i64) -> DateTime {
+    DateTime::from_millis(DateTime::from_system_time(SystemTime::now()).timestamp_millis() + 1000 * seconds)
+}
+
+fn is_corrupt<T: std::fmt::Debug>(answer: Result<T>) {
+    let error = answer.unwrap_err();
+    assert_eq!((error.kind(), error.is_retryable()), (ErrorKind::Corrupt, false), "{error}");
+    assert!(error.to_string().contains("no lock record"), "{error}");
+}
+
+/// The identities of documents that are no records, each in a way of its own.
+async fn others(world: &World, collection: &str) -> Vec<LockKey> {
+    let documents = [
+        doc! { "name": "a user", "expiresAt": at(-10_000) },
+        doc! { "owner": "other", "expiresAt": at(60) },
+        doc! { "owner": "other", "expiresAt": at(-60), "lockId": "other" },
+        doc! { "owner": "other", "expiresAt": at(60), "lockId": "other", "fencingToken": 7.0 },
+        doc! { "lockId": Bson::Null, "queue": Bson::Null, "fencingToken": [7_i64] },
+        doc! {},
+    ];
+    let mut keys = Vec::new();
+    for mut document in documents {
+        let key = key();
+        document.insert("_id", key.as_str());
+        world.raw(collection).insert_one(document).await.unwrap();
+        keys.push(key);
+    }
+    keys
+}
+
+async fn all(world: &World, collection: &str) -> Vec<Document> {
+    world.raw(collection).find(doc! {}).sort(doc! { "_id": 1 }).await.unwrap().try_collect().await.unwrap()
+}
+
+async fn left_alone(world: World) {
+    let name = random_name("locks");
+    let store = world.store_on(&world.client, &name);
+    let keys = others(&world, &name).await;
+    store.connect().await.unwrap();
+    let before = all(&world, &name).await;
+    for key in &keys {
+        let (first, second) = (claim(key), claim(key));
+        // The short way, the long one of the same claim, and one that does not wait.
+        let waits = Attempt::new(first.clone(), LONG).with_ticket(ticket());
+        is_corrupt(store.try_acquire(&waits).await);
+        is_corrupt(store.try_acquire(&waits).await);
+        is_corrupt(store.try_acquire(&Attempt::new(second.clone(), LONG)).await);
+        for claim in [first, second] {
+            store.withdraw(&twin(&claim), LONG).await.unwrap();
+        }
+        is_corrupt(admin(&store).force_release(key, "test").await);
+        is_corrupt(admin(&store).inspect(key).await);
+    }
+    assert_eq!(admin(&store).release_owner("other", "test").await.unwrap(), 0);
+    assert_eq!(admin(&store).release_matching(&LockFilter::new().prefix("key"), "test").await.unwrap(), 0);
+    assert_eq!(all(&world, &name).await, before);
+
+    let provider = MongoProvider::builder(world.client.database("distlock_test")).collection(&*name);
+    let provider = provider.build().unwrap();
+    let error = provider.acquire(&keys[1]).timeout(LONG).await.unwrap_err();
+    assert_eq!((error.kind(), error.key()), (ErrorKind::Corrupt, Some(&keys[1])), "at once: {error}");
+    provider.close().await.unwrap();
+    assert_eq!(all(&world, &name).await, before);
+}
+
+async fn purged(world: World) {
+    let name = random_name("locks");
+    let store = world.store_on(&world.client, &name);
+    store.connect().await.unwrap();
+    let keys = others(&world, &name).await;
+    let record = doc! { "_id": "record", "fencingToken": 7_i64, "expiresAt": at(-10_000) };
+    world.raw(&name).insert_one(record).await.unwrap();
+    // The sweep that removes the record has looked at the others, which are older.
+    let removed = async {
+        while world.raw(&name).find_one(doc! { "_id": "record" }).await.unwrap().is_some() {
+            sleep(Duration::from_millis(50)).await;
+        }
+    };
+    timeout(Duration::from_secs(90), removed).await.expect("the TTL index is at work");
+    assert_eq!(all(&world, &name).await.len(), keys.len());
+}
+
+async fn adopted(world: World) {
+    let name = random_name("locks");
+    let builder = || MongoProvider::builder(world.client.database("distlock_test")).collection(&*name);
+    let locks = builder().adopt_foreign_locks().build().unwrap();
+    let [live, dead, odd, never] = [(); 4].map(|()| key());
+    for (key, fields) in [
+        (&live, doc! { "owner": "other", "ttl": "long", "expiresAt": at(3) }),
+        (&dead, doc! { "owner": "other", "expiresAt": at(-1), "note": 1 }),
+        (&odd, doc! { "fencingToken": 7.0, "expiresAt": at(-1) }),
+        (&never, doc! { "owner": "other" }),
+    ] {
+        let mut document = doc! { "_id": key.as_str() };
+        document.extend(fields);
+        world.raw(&name).insert_one(document).await.unwrap();
+    }
+    assert!(locks.try_acquire(&live).await.unwrap().is_none());
+    let taken = locks.try_acquire(&dead).await.unwrap().expect("expired");
+    let record = world.raw(&name).find_one(doc! { "_id": dead.as_str() }).await.unwrap().unwrap();
+    assert!(!record.contains_key("note") && record.get_i64("fencingToken").is_ok(), "{record}");
+    for key in [&odd, &never] {
+        is_corrupt(locks.try_acquire(key).await.map(drop));
+    }
+    let start = Instant::now();
+    let waited = locks.acquire(&live).timeout(Duration::from_secs(30)).await.unwrap();
+    assert!(start.elapsed() > Duration::from_secs(1), "it was respected");
+    assert!(builder().build().unwrap().try_acquire(&dead).await.unwrap().is_none(), "it is a record now");
+    for guard in [taken, waited] {
+        assert!(guard.release().await.unwrap().is_released());
+    }
+    locks.close().await.unwrap();
+    assert!(locks.accounting().balances());
+}
+
+async fn listed(world: World) {
+    let name = random_name("locks");
+    let store = world.store_on(&world.client, &name);
+    let own = claim(&LockKey::new("b").unwrap());
+    granted(&store, &own, LONG).await;
+    let held = || doc! { "lockId": "x", "expiresAt": at(60), "fencingToken": 7_i64 };
+    for (id, field, odd) in [
+        ("a", "fencingToken", Bson::Double(7.0)),
+        ("c", "owner", doc! { "name": "somebody" }.into()),
+        ("d", "meta", "none".into()),
+        ("e", "expiresAt", "tomorrow".into()),
+        ("f", "fencingToken", (-7_i64).into()),
+    ] {
+        let mut record = held();
+        record.insert("_id", id);
+        record.insert(field, odd);
+        world.raw(&name).insert_one(record).await.unwrap();
+    }
+    let list: Vec<_> = admin(&store).list(ListOptions::new().page_size(2)).try_collect().await.unwrap();
+    let shown: Vec<_> = list.iter().map(|info| (info.key.as_str(), info.unreadable.as_deref())).collect();
+    let [a, b, c, d, f] = &*shown else { panic!("{shown:?}") };
+    assert_eq!(*b, ("b", None));
+    for ((key, why), (odd, says)) in
+        [(a, ("a", "double")), (c, ("c", "owner")), (d, ("d", "")), (f, ("f", "token"))].map(|(x, y)| (*x, y))
+    {
+        assert_eq!(key, odd);
+        assert!(why.is_some_and(|why| why.contains(says)), "{key}: {why:?}");
+    }
+    assert!(list[0].remaining > Duration::from_secs(50), "{:?}", list[0]);
+}
+
+async fn collated(world: World) {
+    let database = world.client.database("distlock_test");
+    let name = random_name("locks");
+    let collation = Collation::builder().locale("en").strength(CollationStrength::Secondary).build();
+    database.create_collection(&name).collation(collation).await.unwrap();
+    let locks = MongoProvider::builder(database.clone()).collection(&*name).build().unwrap();
+    let documents = DocumentLocks::<Document>::builder(&database.collection(&name)).build_store().unwrap();
+    let refused = |answer: Result<()>| {
+        let error = answer.unwrap_err();
+        assert_eq!((error.kind(), error.is_retryable()), (ErrorKind::Unsupported, false), "{error}");
+        assert!(error.to_string().contains("\"en\", strength Secondary"), "{error}");
+    };
+    refused(locks.connect().await);
+    refused(locks.acquire("Key").await.map(drop));
+    refused(locks.try_acquire("KEY").await.map(drop));
+    refused(documents.connect().await);
+    locks.close().await.unwrap();
+    assert_eq!(world.raw(&name).count_documents(doc! {}).await.unwrap(), 0);
+}
+
+async fn other_indexes(world: World) {
+    for (name, partial) in [("distlock_purge", false), ("theirs", false), ("distlock_purge", true)] {
+        let collection = random_name("locks");
+        let options = IndexOptions::builder().name(name.to_owned()).expire_after(Duration::from_secs(7200));
+        let options = match partial {
+            true => options.partial_filter_expression(doc! { "fencingToken": { "$type": "long" } }).build(),
+            false => options.build(),
+        };
+        let index = IndexModel::builder().keys(doc! { "expiresAt": 1 }).options(options).build();
+        world.raw(&collection).create_index(index).await.unwrap();
+        let store = world.store_on(&world.client, &collection);
+        store.connect().await.unwrap();
+        granted(&store, &claim(&key()), LONG).await;
+    }
+}
+
+async fn made_again(world: World) {
+    let name = random_name("locks");
+    let locks = MongoProvider::builder(world.client.database("distlock_test")).collection(&*name);
+    let locks = locks.lease(LeaseOptions::new()).build().unwrap();
+    let indexes = async |when: &str| {
+        let made = async {
+            loop {
+                // Without the collection this is an error.
+                let names = world.raw(&name).list_index_names().await.unwrap_or_default();
+                if names.iter().any(|name| name == "distlock_purge") {
+                    return;
+                }
+                sleep(Duration::from_millis(20)).await;
+            }
+        };
+        timeout(Duration::from_secs(20), made).await.unwrap_or_else(|_| panic!("no indexes {when}"));
+    };
+    let held = locks.acquire(key()).await.unwrap();
+    indexes("at first").await;
+    // A holder listens when its lease is a second old, and hears of the drop.
+    sleep(Duration::from_secs(2)).await;
+    world.raw(&name).drop().await.unwrap();
+    timeout(Duration::from_secs(20), held.lost()).await.expect("its record is gone");
+    let again = async {
+        loop {
+            let _ = locks.acquire(key()).await.unwrap().release().await.unwrap();
+            sleep(Duration::from_millis(100)).await;
+        }
+    };
+    tokio::select! {
+        () = indexes("after the drop") => {}
+        () = again => {}
+    }
+    drop(held);
+    locks.close().await.unwrap();
+}
+
+/// Nothing has been sent, so no outcome is unknown, however often it is tried.
+async fn unusable(world: World) {
+    let nowhere = |host: &str| vec![ServerAddress::Tcp { host: host.into(), port: Some(1) }];
+    let user = Credential::builder().username("nobody".to_owned()).password("wrong".to_owned()).build();
+    type Mistake = Box<dyn FnOnce(&mut ClientOptions) + Send>;
+    let cases: [(&str, ErrorKind, Mistake); 5] = [
+        ("ConnectionRefused", ErrorKind::Unavailable, Box::new(move |options| options.hosts = nowhere("127.0.0.1"))),
+        ("lookup", ErrorKind::Unavailable, Box::new(move |options| options.hosts = nowhere("no-such-host.invalid"))),
+        ("tls handshake", ErrorKind::Unavailable, Box::new(|options| options.tls = Some(TlsOptions::default().into()))),
+        (
+            "replicaSet",
+            ErrorKind::Unavailable,
+            Box::new(|options| {
+                options.direct_connection = None;
+                options.repl_set_name = Some("other".to_owned());
+            }),
+        ),
+        ("Authentication failed", ErrorKind::PermissionDenied, Box::new(|options| options.credential = Some(user))),
+    ];
+    for (says, kind, mistake) in cases {
+        let (client, _) = world.connect(mistake).await;
+        let locks = MongoProvider::builder(client.database("distlock_test"));
+        let locks = locks.request_timeout(Duration::from_secs(2)).build().unwrap();
+        let tries = [
+            locks.connect().await.unwrap_err(),
+            locks.acquire(key()).timeout(Duration::from_secs(2)).await.unwrap_err(),
+            locks.connect().await.unwrap_err(),
+            locks.acquire(key()).timeout(Duration::from_secs(2)).await.unwrap_err(),
+        ];
+        for error in tries {
+            assert_eq!((error.kind(), error.is_outcome_unknown()), (kind, false), "{says}: {error}");
+            let source = std::error::Error::source(&error).map(ToString::to_string).unwrap_or_default();
+            assert!(source.contains(says), "{says}: {error}: {source}");
+        }
+        locks.close().await.unwrap();
+        assert_eq!(locks.accounting().unsettled, 0, "{says}");
+    }
+}
+
+/// What a user without a privilege hears. The server says so by a fail point: its test servers have no
+/// access control.
+async fn privileges(world: World) {
+    let (client, app) = world.client_of_app().await;
+    for (command, skip, privilege) in [
+        ("find", 0, "find"),
+        ("findAndModify", 0, "update"),
+        ("findAndModify", 1, "insert"),
+        ("createIndexes", 0, "createIndex"),
+    ] {
+        let data = doc! { "failCommands": [command], "appName": &app, "errorCode": 13 };
+        world.admin(doc! { "configureFailPoint": "failCommand", "mode": { "skip": skip }, "data": data }).await;
+        let store = world.store_on(&client, &random_name("locks"));
+        let answer = store.connect().await;
+        world.admin(doc! { "configureFailPoint": "failCommand", "mode": "off" }).await;
+        let error = answer.expect_err(privilege);
+        assert_eq!((error.kind(), error.is_retryable()), (ErrorKind::PermissionDenied, false), "{error}");
+        assert!(error.to_string().contains(&format!("privilege {privilege} on")), "{error}");
+        store.connect().await.unwrap();
+    }
+}

@@ -1,0 +1,377 @@
+//! Change streams share a client's pool with everything else: one stream for all collections of a
+//! database, none in a small pool, none that is not needed.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use distlock_api::ReleaseOutcome::Released;
+use distlock_api::store::{AcquisitionId, Attempt, Claim, EventStream, LeaseStore, ProviderId, StoreEvent, Watch};
+use distlock_api::{ErrorKind, LeaseOptions, LockProvider, LockProviderExt};
+use distlock_mongo::mongodb::bson::{Document, doc};
+use distlock_mongo::mongodb::{Client, Database};
+use distlock_mongo::{MongoProvider, MongoStore};
+use futures_util::{StreamExt, TryStreamExt};
+
+use super::Checks;
+use super::world::{LONG, World, admin, claim, granted, key, queue_up, random_name, release, ticket};
+
+pub(super) fn add(checks: &mut Checks<'_>) {
+    checks.add("a_pool_of_one_keeps_its_lease", pool_of_one);
+    checks.add("more_calls_than_connections_are_refused", too_many_calls);
+    checks.add_alone("the_application_reads_while_no_write_is_answered", reads_while_writes_hang);
+    if checks.is_replica_set() {
+        checks.add("many_collections_share_one_stream", many_collections);
+        checks.add("an_unused_stream_closes", closed_when_idle);
+        checks.add("a_new_collection_joins_without_a_gap", joining);
+        checks.add("a_stream_waits_for_a_busy_pool_of_sessions", busy_sessions);
+        checks.add("only_its_own_subscribers_hear_of_a_drop", one_dropped);
+        checks.add("the_end_of_a_database_ends_its_stream", database_dropped);
+        checks.add_alone("without_the_database_there_are_few_streams", without_the_database);
+    }
+}
+
+/// A database of its own, so that its streams can be counted.
+fn database(client: &Client) -> Database {
+    client.database(&random_name("distlock_test"))
+}
+
+fn store(database: &Database, collection: &str) -> MongoStore {
+    MongoProvider::builder(database.clone()).collection(collection).build_store().expect("valid options")
+}
+
+async fn listen(store: &MongoStore, provider: ProviderId) -> EventStream {
+    LeaseStore::watch(store, &Watch::provider(provider)).await.expect("a stream")
+}
+
+/// The change streams that the server has open on a database.
+async fn streams(world: &World, database: &Database) -> usize {
+    let pipeline = vec![
+        doc! { "$currentOp": { "allUsers": true, "idleCursors": true } },
+        doc! { "$match": {
+            "ns": { "$regex": format!(r"^{}\.", database.name()) },
+            "cursor": { "$exists": true },
+        } },
+    ];
+    let found: Vec<Document> =
+        world.client.database("admin").aggregate(pipeline).await.unwrap().try_collect().await.unwrap();
+    let is_stream = |op: &&Document| op.to_string().contains("$changeStream");
+    found.iter().filter(is_stream).count()
+}
+
+/// The median of some reads of the application.
+async fn median_find(database: &Database) -> Duration {
+    let accounts = database.collection::<Document>("accounts");
+    let mut times = Vec::new();
+    for _ in 0..100 {
+        let begin = Instant::now();
+        accounts.find_one(doc! { "_id": 7 }).await.unwrap();
+        times.push(begin.elapsed());
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    times.sort();
+    times[times.len() / 2]
+}
+
+async fn many_collections(world: World) {
+    let database = database(&world.client);
+    let lease = LeaseOptions::new().ttl(Duration::from_secs(3));
+    let mut providers = Vec::new();
+    for n in 0..100 {
+        let builder = MongoProvider::builder(database.clone()).collection(format!("locks{n}"));
+        let provider = builder.lease(lease).build().unwrap();
+        provider.connect().await.unwrap();
+        providers.push(provider);
+    }
+    let before = median_find(&database).await;
+    let mut guards = Vec::new();
+    for provider in &providers {
+        guards.push(provider.acquire(key()).await.unwrap());
+    }
+    let until = Instant::now() + Duration::from_secs(8);
+    tokio::time::sleep(Duration::from_secs(3)).await;
+    let open = streams(&world, &database).await;
+    let meanwhile = median_find(&database).await;
+    tokio::time::sleep(until.saturating_duration_since(Instant::now())).await;
+    let lost = guards.iter().filter(|guard| guard.is_lost()).count();
+    println!("{lost} of 100 leases lost, {open} streams, find {before:?} before, {meanwhile:?} meanwhile");
+    assert_eq!(lost, 0);
+    assert_eq!(open, 1);
+    // A bound for busy machines: it is about waiting for a connection.
+    assert!(meanwhile < before * 5 + Duration::from_millis(20), "{before:?} before, {meanwhile:?} meanwhile");
+    for guard in guards {
+        assert!(guard.release().await.unwrap().is_released());
+    }
+    for provider in providers {
+        provider.close().await.unwrap();
+    }
+    database.drop().await.unwrap();
+}
+
+/// As with a majority that is gone: no write is answered before its `maxTimeMS`, and the renewals
+/// of many collections alone would fill the pool.
+async fn reads_while_writes_hang(world: World) {
+    let (client, app) = world.client_of_app().await;
+    let database = database(&client);
+    let lease = LeaseOptions::new().ttl(Duration::from_secs(6));
+    let mut guards = Vec::new();
+    for n in 0..20 {
+        let builder = MongoProvider::builder(database.clone()).collection(format!("locks{n}")).lease(lease);
+        guards.push(builder.build().unwrap().acquire(key()).await.unwrap());
+    }
+    let provider = MongoProvider::builder(database.clone()).build().unwrap();
+    let data = doc! {
+        "failCommands": ["update", "findAndModify"], "appName": &app, "blockConnection": true, "blockTimeMS": 30_000,
+    };
+    world.admin(doc! { "configureFailPoint": "failCommand", "mode": "alwaysOn", "data": data }).await;
+    let acquiring: Vec<_> = (0..40)
+        .map(|_| {
+            let provider = provider.clone();
+            tokio::spawn(async move { provider.acquire(key()).timeout(Duration::from_secs(10)).await.map(drop) })
+        })
+        .collect();
+    let accounts = database.collection::<Document>("accounts");
+    let (begin, mut slowest) = (Instant::now(), Duration::ZERO);
+    while begin.elapsed() < Duration::from_secs(8) {
+        let read = Instant::now();
+        accounts.find_one(doc! { "_id": 7 }).await.unwrap();
+        slowest = slowest.max(read.elapsed());
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    world.admin(doc! { "configureFailPoint": "failCommand", "mode": "off" }).await;
+    for acquiring in acquiring {
+        acquiring.abort();
+    }
+    drop(guards);
+    assert!(slowest < Duration::from_secs(2), "a read of the application took {slowest:?}");
+}
+
+async fn until_streams(world: &World, database: &Database, expected: usize) {
+    let reached = async {
+        while streams(world, database).await != expected {
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(20), reached).await.unwrap_or_else(|_| panic!("not {expected} streams"));
+}
+
+async fn closed_when_idle(world: World) {
+    let database = database(&world.client);
+    let [a, b] = ["a", "b"].map(|name| MongoProvider::builder(database.clone()).collection(name).build().unwrap());
+    let key = key();
+    for _ in 0..2 {
+        let guards = [a.acquire(&key).await.unwrap(), b.acquire(&key).await.unwrap()];
+        until_streams(&world, &database, 1).await;
+        for guard in guards {
+            assert!(guard.release().await.unwrap().is_released());
+        }
+        until_streams(&world, &database, 0).await;
+    }
+    // A waiter opens it again, and hears of its grant by it.
+    let (other, _) = world.connect(|_| ()).await;
+    let holder = MongoProvider::builder(other.database(database.name())).collection("a").build().unwrap();
+    let held = holder.acquire(&key).await.unwrap();
+    let waiting = tokio::spawn({
+        let (a, key) = (a.clone(), key.clone());
+        async move { a.acquire(&key).timeout(LONG).await }
+    });
+    until_streams(&world, &database, 2).await;
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    assert!(held.release().await.unwrap().is_released());
+    let granted = tokio::time::timeout(Duration::from_secs(2), waiting).await.expect("a hand-over").unwrap().unwrap();
+    assert!(granted.release().await.unwrap().is_released());
+    for provider in [a, b, holder] {
+        provider.close().await.unwrap();
+    }
+    database.drop().await.unwrap();
+}
+
+/// Every hand-over is told once and at once while other collections join and leave.
+async fn joining(world: World) {
+    let database = database(&world.client);
+    let (other, _) = world.connect(|_| ()).await;
+    let (mine, releaser) = (store(&database, "a"), store(&other.database(database.name()), "a"));
+    let (me, key) = (ProviderId::random(), key());
+    let mut events = listen(&mine, me).await;
+    let joining = tokio::spawn({
+        let database = database.clone();
+        async move {
+            let mut kept = Vec::new();
+            for n in 0..60 {
+                let joined = listen(&store(&database, &format!("other{n}")), ProviderId::random()).await;
+                if n % 2 == 0 {
+                    kept.push(joined);
+                }
+                tokio::time::sleep(Duration::from_millis(fastrand::u64(..60))).await;
+            }
+            kept
+        }
+    });
+    let mut holder = claim(&key);
+    granted(&releaser, &holder, LONG).await;
+    let mut rounds = 0;
+    while !joining.is_finished() || rounds < 20 {
+        let waiter = Claim::new(key.clone(), AcquisitionId::random(me));
+        queue_up(&mine, &Attempt::new(waiter.clone(), LONG).with_ticket(ticket())).await;
+        assert_eq!(release(if rounds == 0 { &releaser } else { &mine }, &holder).await, Released);
+        let event = tokio::time::timeout(Duration::from_secs(10), events.next()).await.expect("an event");
+        match event.expect("the stream goes on").unwrap() {
+            StoreEvent::Granted { id, .. } => assert_eq!(&id, waiter.id()),
+            event => panic!("{event:?} in round {rounds}"),
+        }
+        holder = waiter;
+        rounds += 1;
+    }
+    let kept = joining.await.unwrap();
+    assert_eq!(streams(&world, &database).await, 1);
+    println!("{rounds} hand-overs while 60 collections joined");
+    drop((events, kept));
+    until_streams(&world, &database, 0).await;
+    database.drop().await.unwrap();
+}
+
+/// The client's pool of sessions is a lock, for which a new store has to wait like anything else.
+async fn busy_sessions(world: World) {
+    let (client, _) = world.connect(|_| ()).await;
+    let database = database(&client);
+    let done = Arc::new(AtomicBool::new(false));
+    let busy: Vec<_> = (0..8)
+        .map(|_| {
+            let (client, done) = (client.clone(), Arc::clone(&done));
+            tokio::spawn(async move {
+                while !done.load(Ordering::Relaxed) {
+                    let sessions = (0..8).map(|_| async { client.start_session().await });
+                    drop(futures_util::future::join_all(sessions).await);
+                    tokio::time::sleep(Duration::from_millis(1)).await;
+                }
+            })
+        })
+        .collect();
+    let mut kept = Vec::new();
+    for n in 0..60 {
+        kept.push(listen(&store(&database, &format!("busy{}", n % 10)), ProviderId::random()).await);
+    }
+    done.store(true, Ordering::Relaxed);
+    futures_util::future::join_all(busy).await;
+    drop(kept);
+    until_streams(&world, &database, 0).await;
+    database.drop().await.unwrap();
+}
+
+/// Stores of two collections with a lease each, and their streams.
+async fn two_that_listen(database: &Database) -> ([MongoStore; 2], [EventStream; 2]) {
+    let stores = ["a", "b"].map(|name| store(database, name));
+    for store in &stores {
+        granted(store, &claim(&key()), LONG).await;
+    }
+    let events = [listen(&stores[0], ProviderId::random()).await, listen(&stores[1], ProviderId::random()).await];
+    (stores, events)
+}
+
+/// The stream reports gaps, at least one, and ends.
+async fn ends_with_gaps(events: EventStream) {
+    let told: Vec<StoreEvent> =
+        tokio::time::timeout(Duration::from_secs(20), events.try_collect()).await.expect("an end").unwrap();
+    assert!(!told.is_empty() && told.iter().all(|event| *event == StoreEvent::Gap), "{told:?}");
+}
+
+async fn one_dropped(world: World) {
+    let database = database(&world.client);
+    let (stores, events) = two_that_listen(&database).await;
+    let [a, mut b] = events;
+    database.collection::<Document>("a").drop().await.unwrap();
+    ends_with_gaps(a).await;
+    let freed = key();
+    granted(&stores[1], &claim(&freed), LONG).await;
+    admin(&stores[1]).force_release(&freed, "test").await.unwrap().unwrap();
+    let event = tokio::time::timeout(Duration::from_secs(20), b.next()).await.expect("an event").unwrap().unwrap();
+    assert_eq!(event, StoreEvent::Freed { key: freed });
+    drop(b);
+    until_streams(&world, &database, 0).await;
+    database.drop().await.unwrap();
+}
+
+async fn database_dropped(world: World) {
+    let database = database(&world.client);
+    let (stores, events) = two_that_listen(&database).await;
+    database.drop().await.unwrap();
+    for events in events {
+        ends_with_gaps(events).await;
+    }
+    until_streams(&world, &database, 0).await;
+    // It can be opened again.
+    drop(listen(&stores[0], ProviderId::random()).await);
+    until_streams(&world, &database, 0).await;
+}
+
+async fn pool_of_one(world: World) {
+    let (client, _) = world.connect(|options| options.max_pool_size = Some(1)).await;
+    let database = database(&client);
+    let lease = LeaseOptions::new().ttl(Duration::from_secs(5));
+    let builder = |client: &Client| MongoProvider::builder(client.database(database.name())).lease(lease);
+    let (one, other) = (builder(&client).build().unwrap(), builder(&world.client).build().unwrap());
+    one.connect().await.unwrap();
+    let kept = one.acquire(key()).await.unwrap();
+    tokio::time::sleep(Duration::from_secs(6)).await;
+    let contended = key();
+    let held = other.acquire(&contended).await.unwrap();
+    let waiting = tokio::spawn({
+        let (one, contended) = (one.clone(), contended.clone());
+        async move { one.acquire(&contended).timeout(Duration::from_secs(20)).await }
+    });
+    tokio::time::sleep(Duration::from_secs(2)).await;
+    assert!(held.release().await.unwrap().is_released());
+    let waited = waiting.await.unwrap().unwrap();
+    assert!(waited.release().await.unwrap().is_released());
+    tokio::time::sleep(Duration::from_secs(4)).await;
+    assert_eq!(kept.loss(), None);
+    assert!(!one.store().capabilities().push);
+    assert!(kept.release().await.unwrap().is_released());
+    for provider in [one, other] {
+        provider.close().await.unwrap();
+    }
+    database.drop().await.unwrap();
+}
+
+async fn too_many_calls(world: World) {
+    let (client, _) = world.connect(|options| options.max_pool_size = Some(4)).await;
+    let database = database(&client);
+    let provider = |calls: usize| {
+        let builder = MongoProvider::builder(database.clone());
+        builder.calls_at_once(calls.try_into().unwrap()).build().unwrap()
+    };
+    let error = provider(5).connect().await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::InvalidOptions);
+    let text = error.to_string();
+    assert!(text.contains("calls_at_once") && text.contains("maxPoolSize") && text.contains('4'), "{text}");
+    let allowed = provider(4);
+    allowed.connect().await.unwrap();
+    database.drop().await.unwrap();
+}
+
+/// Without the privilege for the database each collection has a stream of its own: two at most in
+/// a pool of ten. The other stores are told that there is no push.
+async fn without_the_database(world: World) {
+    let (client, app) = world.client_of_app().await;
+    let database = database(&client);
+    let stores = ["a", "b", "c"].map(|name| store(&database, name));
+    for store in &stores {
+        granted(store, &claim(&key()), LONG).await;
+    }
+    world.fail(&app, "aggregate", doc! { "errorCode": 13 }).await;
+    let a = listen(&stores[0], ProviderId::random()).await;
+    world.admin(doc! { "configureFailPoint": "failCommand", "mode": "off" }).await;
+    let b = listen(&stores[1], ProviderId::random()).await;
+    let also_a = listen(&stores[0], ProviderId::random()).await;
+    let watch = Watch::provider(ProviderId::random());
+    let error = LeaseStore::watch(&stores[2], &watch).await.err().expect("no third stream");
+    assert_eq!(error.kind(), ErrorKind::Unsupported, "{error:?}");
+    // The stream of `a` was opened again for another provider; the old cursor is closed in the
+    // background.
+    until_streams(&world, &database, 2).await;
+    drop((a, also_a));
+    until_streams(&world, &database, 1).await;
+    let _c = listen(&stores[2], watch.provider).await;
+    drop(b);
+    database.drop().await.unwrap();
+}

@@ -4,9 +4,10 @@ use std::time::Duration;
 
 use distlock_conformance::server::{MongoServer, Topology};
 use mongodb::bson::{Bson, Document, doc};
-use mongodb::options::{ClientOptions, ServerAddress};
+use mongodb::options::{ClientOptions, CollectionOptions, ServerAddress, WriteConcern};
 use mongodb::{Client, bson};
 use rustix::process::{Pid, Signal, kill_process};
+use tokio::time::timeout;
 
 use crate::Outcome;
 use crate::clock::{self, Nanos};
@@ -16,6 +17,8 @@ pub const ENVIRONMENT: [(&str, &str); 2] = [("DISTLOCK_MONGODB_SOURCE", "local")
 
 const POLL: Duration = Duration::from_millis(5);
 const ELECTION_LIMIT: Duration = Duration::from_secs(30);
+const HEALTH_POLL: Duration = Duration::from_millis(500);
+const HEALTH_LIMIT: Duration = Duration::from_secs(60);
 
 /// A replica set, our own or somebody's.
 pub struct Deployment {
@@ -66,16 +69,7 @@ impl Deployment {
         if self.server.is_none() {
             return Err("only a primary that this program has started is killed".into());
         }
-        let any = Client::with_uri_str(&self.uri).await?;
-        let primary = hello(&any).await?.get_str("primary")?.to_owned();
-        let status = member(&primary).await?.database("admin").run_command(doc! { "serverStatus": 1 }).await?;
-        let pid = status.get("pid").and_then(as_i32).and_then(Pid::from_raw).ok_or("the server has no process id")?;
-        let mut others = Vec::new();
-        for host in hello(&any).await?.get_array("hosts")?.iter().filter_map(Bson::as_str) {
-            if host != primary {
-                others.push(member(host).await?);
-            }
-        }
+        let Primary { pid, others, .. } = primary(&self.uri).await?;
         kill_process(pid, Signal::KILL)?;
         let killed = clock::now();
         while clock::now() < killed + ELECTION_LIMIT.as_nanos() as u64 {
@@ -97,6 +91,75 @@ impl Deployment {
             server.stop().await;
         }
     }
+}
+
+/// The primary of a replica set, as one of its clients sees it.
+pub struct Primary {
+    /// Host and port.
+    pub address: String,
+    /// A client of this member alone.
+    pub client: Client,
+    /// Its process.
+    pub pid: Pid,
+    /// Clients of each other member alone.
+    pub others: Vec<Client>,
+}
+
+/// The present primary.
+pub async fn primary(uri: &str) -> Outcome<Primary> {
+    let any = Client::with_uri_str(uri).await?;
+    let set = hello(&any).await?;
+    let address = set.get_str("primary")?;
+    let client = member(address).await?;
+    let pid = process(&client).await?;
+    let mut others = Vec::new();
+    for host in set.get_array("hosts")?.iter().filter_map(Bson::as_str).filter(|host| *host != address) {
+        others.push(member(host).await?);
+    }
+    Ok(Primary { address: address.to_owned(), client, pid, others })
+}
+
+/// The processes of all members, which run on this machine.
+pub async fn processes(uri: &str) -> Outcome<Vec<Pid>> {
+    let Primary { pid, others, .. } = primary(uri).await?;
+    let mut all = vec![pid];
+    for other in &others {
+        all.push(process(other).await?);
+    }
+    Ok(all)
+}
+
+/// Waits until each member is primary or secondary and a majority takes a write.
+pub async fn until_healthy(uri: &str) -> Outcome<()> {
+    let deadline = clock::now() + HEALTH_LIMIT.as_nanos() as u64;
+    while clock::now() < deadline {
+        if matches!(timeout(HEALTH_POLL * 10, is_healthy(uri)).await, Ok(Ok(true))) {
+            return Ok(());
+        }
+        tokio::time::sleep(HEALTH_POLL).await;
+    }
+    Err(format!("the replica set is not healthy after {} s", HEALTH_LIMIT.as_secs()).into())
+}
+
+async fn is_healthy(uri: &str) -> Outcome<bool> {
+    let client = Client::with_uri_str(uri).await?;
+    let status = client.database("admin").run_command(doc! { "replSetGetStatus": 1 }).await?;
+    let mut members = status.get_array("members")?.iter().filter_map(Bson::as_document);
+    let is_well = |member: &Document| matches!(member.get_str("stateStr"), Ok("PRIMARY" | "SECONDARY"));
+    if !members.all(is_well) {
+        return Ok(false);
+    }
+    let options = CollectionOptions::builder().write_concern(WriteConcern::majority()).build();
+    let probes = client.database("bench_health").collection_with_options::<Document>("probes", options);
+    probes.update_one(doc! { "_id": 1 }, doc! { "$inc": { "probes": 1 } }).upsert(true).await?;
+    Ok(true)
+}
+
+/// The process of a member.
+async fn process(member: &Client) -> Outcome<Pid> {
+    let status = member.database("admin").run_command(doc! { "serverStatus": 1 }).await?;
+    let pid = status.get("pid").and_then(as_i32).and_then(Pid::from_raw);
+    pid.ok_or_else(|| "the server has no process id".into())
 }
 
 async fn hello(client: &Client) -> Outcome<bson::Document> {

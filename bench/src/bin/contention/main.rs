@@ -1,10 +1,12 @@
-//! Locks under contention, beside other crates, on a real replica set: the figures B1 to B13; and the middleware: T1 to T4.
+//! Locks under contention, beside other crates, on a real replica set: the figures B1 to B13 and,
+//! under faults, B18 to B22; and the middleware: T1 to T4.
 //!
 //! Run with `cargo run --release --bin contention`; `-- --help` lists the options, `README.md` says what each figure is.
 
 mod clock;
 mod commands;
 mod deployment;
+mod faults;
 mod figures;
 mod fleet;
 mod locks;

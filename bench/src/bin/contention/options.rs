@@ -11,10 +11,11 @@ Measures distlock and its peers, interleaved, on a replica set of three members 
 
   contention [OPTIONS]
 
-  --figures B1,B5   only these (B1 to B13, T1 to T4; default all)
+  --figures B1,B5   only these (B1 to B13, B18 to B22, T1 to T4; default all)
   --quick           fewer and shorter rounds, to see whether everything works
   --out DIR         where table, JSON and plots go (default: results, beside this program's sources)
-  --uri URI         a replica set of yours instead; B10, which kills primaries, starts its own in any case
+  --uri URI         a replica set of yours instead. B10 and B19, which stop primaries, start their own in any case;
+                    B18 needs a server with enableTestCommands=1, B22 servers of this machine
   --trace           no figures, but a trace of a hand-over chain through four processes
 ";
 
@@ -81,6 +82,7 @@ mod tests {
         let options = parse(&["--quick", "--figures", "t3,b5, B1,B5"]).unwrap();
         assert_eq!(options.figures, [Id::B(1), Id::B(5), Id::T(3)]);
         assert!(options.quick && !options.trace);
+        assert_eq!(parse(&["--figures", "T1,b22,B18"]).unwrap().figures, [Id::B(18), Id::B(22), Id::T(1)]);
     }
 
     #[test]
@@ -88,6 +90,8 @@ mod tests {
         for arguments in [
             &["--figures"][..],
             &["--figures", "B14"],
+            &["--figures", "B17"],
+            &["--figures", "B23"],
             &["--figures", "T5"],
             &["--figures", "B01"],
             &["--figures", "5"],

@@ -1,13 +1,18 @@
 //! The figures of the benchmark, one per file.
 
 mod failover;
+mod frozen_primary;
+mod half_open;
 mod hand_over;
 mod held;
 mod keys_once;
 mod killed;
+mod many_leases;
 mod memory;
 mod middleware;
+mod own_finds;
 mod queues;
+mod slow_server;
 mod uncontended;
 mod waiting;
 
@@ -15,6 +20,9 @@ use std::fmt;
 use std::str::FromStr;
 use std::time::Duration;
 
+use tokio::runtime::Builder;
+use tokio::sync::oneshot;
+use tokio::task::spawn_blocking;
 use tokio::time::timeout;
 
 use crate::Outcome;
@@ -26,7 +34,7 @@ use crate::worker::protocol::{Contend, Report, Spec, Task};
 /// A figure's name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Id {
-    /// Of locks: `B1` to `B13`.
+    /// Of locks: `B1` to `B13`, `B18` to `B22`.
     B(u8),
     /// Of the middleware: `T1` to `T4`.
     T(u8),
@@ -34,12 +42,17 @@ pub enum Id {
 
 impl Id {
     /// All that there are.
-    pub const ALL: [Self; 17] = {
-        let mut all = [Self::B(0); 17];
+    pub const ALL: [Self; 22] = {
+        let mut all = [Self::B(0); 22];
         let mut place = 0;
-        while place < 17 {
+        while place < all.len() {
             let number = place as u8 + 1;
-            all[place] = if number <= 13 { Self::B(number) } else { Self::T(number - 13) };
+            all[place] = match number {
+                1..=13 => Self::B(number),
+                // B14 to B17 do not exist.
+                14..=18 => Self::B(number + 4),
+                _ => Self::T(number - 18),
+            };
             place += 1;
         }
         all
@@ -98,7 +111,7 @@ impl Bench<'_> {
 }
 
 /// Longer than any figure takes as a rule; what hangs must not keep the others from being measured.
-const LIMIT: Duration = Duration::from_secs(900);
+const LIMIT: Duration = Duration::from_secs(1_800);
 
 /// Makes the figures asked for, in order. One that fails says why, and the others go on.
 pub async fn run(bench: &Bench<'_>, wanted: &[Id]) -> Vec<Figure> {
@@ -140,12 +153,35 @@ async fn one(bench: &Bench<'_>, id: Id) -> Outcome<Vec<Figure>> {
         Id::B(11) => vec![memory::uncontended(bench).await?],
         Id::B(12) => vec![memory::contended(bench).await?],
         Id::B(13) => vec![keys_once::run(bench).await?],
+        Id::B(18) => vec![slow_server::run(bench).await?],
+        Id::B(19) => vec![frozen_primary::run(bench).await?],
+        Id::B(20) => vec![half_open::run(bench).await?],
+        Id::B(21) => vec![own_finds::run(bench).await?],
+        Id::B(22) => vec![many_leases::run(bench).await?],
         Id::T(1) => vec![middleware::latency::run(bench).await?],
         Id::T(2) => vec![middleware::throughput::run(bench).await?],
         Id::T(3) => vec![middleware::hot_key::run(bench).await?],
         Id::T(4) => vec![middleware::disconnects::run(bench).await?],
         _ => return Err(format!("there is no figure {id}").into()),
     })
+}
+
+/// Runs work on a runtime of its own, so that tasks which the work leaves behind end with it. The
+/// work ends early if the returned future is dropped.
+async fn isolated<T: Send + 'static>(work: impl Future<Output = Outcome<T>> + Send + 'static) -> Outcome<T> {
+    let (_wanted, dropped) = oneshot::channel::<()>();
+    let outcome = spawn_blocking(move || {
+        let runtime = Builder::new_multi_thread().enable_all().build()?;
+        let outcome = runtime.block_on(async {
+            tokio::select! {
+                outcome = work => outcome,
+                _ = dropped => Err("interrupted".into()),
+            }
+        });
+        runtime.shutdown_background();
+        outcome
+    });
+    outcome.await?
 }
 
 fn summarize(figure: &Figure) {

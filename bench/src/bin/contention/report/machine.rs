@@ -4,6 +4,8 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use serde::Serialize;
 
+use crate::Outcome;
+
 /// The lock file decides what is compiled, so it also knows the versions.
 const LOCK_FILE: &str = include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/Cargo.lock"));
 const CRATES: [&str; 12] = [
@@ -62,6 +64,13 @@ impl Machine {
             crates: versions(LOCK_FILE, &CRATES),
         }
     }
+}
+
+/// The resident memory of this process, in bytes.
+pub fn resident_bytes() -> Outcome<i64> {
+    let status = std::fs::read_to_string("/proc/self/status")?;
+    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).ok_or("/proc has no VmRSS")?;
+    Ok(line.trim().trim_end_matches("kB").trim().parse::<i64>()? * 1024)
 }
 
 fn field<'a>(text: &'a str, name: &str) -> Option<&'a str> {

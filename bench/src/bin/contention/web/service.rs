@@ -46,7 +46,7 @@ pub fn router(guard: Guard, work: Duration) -> Router {
     let plain = move || working(work);
     let locked = match guard {
         Guard::Layer(provider) => {
-            let layer = LockLayer::new(provider, RouteKey::any_method()).wait_up_to(PATIENCE);
+            let layer = LockLayer::new(provider, RouteKey::any_method().text("key")).wait_up_to(PATIENCE);
             Router::new().route("/lock/{key}", post(plain)).route_layer(layer)
         }
         Guard::Calls(locks) => {

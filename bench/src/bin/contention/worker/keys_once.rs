@@ -7,6 +7,7 @@ use distlock_api::LockKey;
 use distlock_bench::{Contender, Fluent, Keyed, Lockable};
 
 use super::protocol::{KeysOnce, Report};
+use crate::report::machine::resident_bytes;
 use crate::{Outcome, stats};
 
 const KEYS: u32 = 1_000_000;
@@ -45,11 +46,4 @@ async fn use_keys<C: Contender>(locks: &C, prefix: &str, keys: Range<u32>) -> Ou
         locks.locked(&LockKey::new(format!("{prefix}/{number}"))?, || ()).await;
     }
     Ok(())
-}
-
-/// What the process occupies as the operating system sees it.
-fn resident_bytes() -> Outcome<i64> {
-    let status = std::fs::read_to_string("/proc/self/status")?;
-    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).ok_or("/proc does not tell")?;
-    Ok(line.trim().trim_end_matches("kB").trim().parse::<i64>()? * 1024)
 }

@@ -220,7 +220,7 @@ fn tasks() -> u64 {
 
 /// A request takes up to a millisecond, and answers in pieces.
 fn guarded(provider: Arc<dyn LockProvider>, rooms: Arc<Rooms>) -> Outcome<(Router, Monitor)> {
-    let layer = LockLayer::new(provider, ParamKey::new("room", ["key"])?).wait_up_to(PATIENCE);
+    let layer = LockLayer::new(provider, ParamKey::typed::<usize>("room", "key")?).wait_up_to(PATIENCE);
     let monitor = layer.monitor();
     let handler = move |Path(key): Path<usize>| async move {
         let visit = Visit::begin(rooms, key);

@@ -120,6 +120,7 @@ impl Registry {
         self.counts.acquired += 1;
         self.leases
             .insert(id.clone(), Entry { lease: lease.clone(), since: sent, beat: Beat::new(sent), is_new: true });
+        self.homes.entry(lease.home().id()).or_default();
         self.settled(lease, sent);
         if is_doubtful {
             self.schedule_at(id, Some(Instant::now()));
@@ -213,6 +214,7 @@ impl Registry {
         }
         let Some(asking) = self.asking.get_mut(id) else { return Entered::Refused };
         asking.sit(seat.clone(), sent);
+        self.homes.entry(seat.home).or_default();
         self.refreshed(id, sent, ahead);
         self.kept(seat.home)
     }
@@ -380,7 +382,8 @@ impl Registry {
             (None, None) => return,
         };
         let old = std::mem::replace(&mut beat.due, due);
-        let home = self.homes.entry(home).or_default();
+        // Without a home the runtime has ended, and its keeper with it.
+        let Some(home) = self.homes.get_mut(&home) else { return };
         if let Some(old) = old {
             home.schedule.remove(&(old, id.clone()));
         }

@@ -156,3 +156,17 @@ async fn c23_a_lease_leaves_the_books_once() {
     registry.close();
     assert!(matches!(registry.enter(&lease, start), Entered::Closed));
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_runtime_that_has_ended_is_forgotten() {
+    let (start, mut registry) = (Instant::now(), Registry::default());
+    let lease = lease("key", 3000, RenewalPolicy::Auto, start);
+    registry.enter(&lease, start);
+    registry.unkept(home());
+    registry.all_due(start);
+    registry.settled(&lease, start);
+    registry.releasing(&lease);
+    assert!(registry.homes.is_empty(), "whatever is due there");
+    registry.end(&lease, End::Released);
+    assert!(registry.homes.is_empty() && registry.is_idle());
+}

@@ -9,6 +9,7 @@
 
 mod admin;
 mod all;
+mod contain;
 mod contention;
 mod engine;
 mod error;

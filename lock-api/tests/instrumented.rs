@@ -3,11 +3,18 @@
 #![cfg(feature = "metrics")]
 
 use std::io;
-use std::sync::{Arc, Mutex};
+use std::panic::AssertUnwindSafe;
+use std::sync::{Arc, Mutex, PoisonError};
 
-use distlock_api::{Instrumented, LockProviderExt, ReleaseOutcome};
+use distlock_api::{Instrumented, LockProvider, LockProviderExt, ReleaseOutcome};
 use distlock_memory::MemoryStore;
+use futures_util::FutureExt;
+use metrics::{Counter, Gauge, Histogram, Key, KeyName, Metadata, SharedString, Unit};
 use metrics_util::debugging::{DebugValue, DebuggingRecorder, Snapshotter};
+
+/// One test at a time: while there is a single subscriber, a span that is first met on a thread
+/// without it stays disabled everywhere.
+static ALONE: Mutex<()> = Mutex::new(());
 
 #[derive(Clone, Default)]
 struct Log(Arc<Mutex<Vec<u8>>>);
@@ -52,6 +59,7 @@ fn measured(snapshotter: &Snapshotter) -> Vec<String> {
 
 #[test]
 fn every_acquisition_and_every_hold_is_reported_once() {
+    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
     let log = Log::default();
     let writer = log.clone();
     let subscriber = tracing_subscriber::fmt()
@@ -108,4 +116,50 @@ fn every_acquisition_and_every_hold_is_reported_once() {
     let holds = log.lines("lock hold ended");
     assert_eq!(holds.len(), 5, "{holds:#?}");
     assert!(holds[0].contains("lock.outcome=\"released\"") && holds[0].contains("lock.hold_ms=0"), "{}", holds[0]);
+}
+
+/// Panics whenever something is to be counted.
+struct Panicking;
+
+impl metrics::Recorder for Panicking {
+    fn describe_counter(&self, _: KeyName, _: Option<Unit>, _: SharedString) {}
+
+    fn describe_gauge(&self, _: KeyName, _: Option<Unit>, _: SharedString) {}
+
+    fn describe_histogram(&self, _: KeyName, _: Option<Unit>, _: SharedString) {}
+
+    fn register_counter(&self, _: &Key, _: &Metadata<'_>) -> Counter {
+        panic!("a recorder that panics")
+    }
+
+    fn register_gauge(&self, _: &Key, _: &Metadata<'_>) -> Gauge {
+        panic!("a recorder that panics")
+    }
+
+    fn register_histogram(&self, _: &Key, _: &Metadata<'_>) -> Histogram {
+        panic!("a recorder that panics")
+    }
+}
+
+#[test]
+fn a_recorder_that_panics_costs_no_lock() {
+    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().start_paused(true).build().unwrap();
+    metrics::with_local_recorder(&Panicking, || {
+        runtime.block_on(async {
+            let locks = Instrumented::new(MemoryStore::new().provider());
+            let guard = locks.acquire("k").await.unwrap();
+            assert_eq!(guard.release().await.unwrap(), ReleaseOutcome::Released);
+            // A second panic while the first one unwinds would end the process.
+            let guard = locks.acquire("k").await.unwrap();
+            let work = AssertUnwindSafe(async {
+                let _guard = guard;
+                panic!("work that panics");
+            });
+            assert!(work.catch_unwind().await.is_err());
+            drop(locks.acquire("k").await.unwrap());
+            locks.close().await.unwrap();
+            assert!(locks.accounting().balances(), "{:?}", locks.accounting());
+        });
+    });
 }

@@ -195,3 +195,48 @@ fn metrics_count_waits_holds_refusals_and_the_queue() {
     assert_eq!(amid["distlock_tower_refusals_total orders full"], DebugValue::Counter(1));
     assert_eq!(seen["distlock_tower_queue_depth orders"], DebugValue::Gauge((-1.0).into()));
 }
+
+#[cfg(feature = "metrics")]
+#[test]
+fn a_recorder_that_panics_costs_no_request() {
+    use metrics::{Counter, Gauge, Histogram, Key, KeyName, Metadata, SharedString, Unit};
+
+    /// Panics whenever something is to be counted.
+    struct Panicking;
+
+    impl metrics::Recorder for Panicking {
+        fn describe_counter(&self, _: KeyName, _: Option<Unit>, _: SharedString) {}
+
+        fn describe_gauge(&self, _: KeyName, _: Option<Unit>, _: SharedString) {}
+
+        fn describe_histogram(&self, _: KeyName, _: Option<Unit>, _: SharedString) {}
+
+        fn register_counter(&self, _: &Key, _: &Metadata<'_>) -> Counter {
+            panic!("a recorder that panics")
+        }
+
+        fn register_gauge(&self, _: &Key, _: &Metadata<'_>) -> Gauge {
+            panic!("a recorder that panics")
+        }
+
+        fn register_histogram(&self, _: &Key, _: &Metadata<'_>) -> Histogram {
+            panic!("a recorder that panics")
+        }
+    }
+
+    let _alone = ALONE.blocking_lock();
+    metrics::with_local_recorder(&Panicking, || {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build().unwrap();
+        runtime.block_on(async {
+            let layer = LockLayer::new(MemoryProvider::new(), by_path).class("orders").max_waiters(1);
+            let service = layer.layer(service_fn(handler));
+            let calls = [(); 3].map(|()| tokio::spawn(service.clone().oneshot(post())));
+            let mut statuses = Vec::new();
+            for call in calls {
+                statuses.push(call.await.unwrap().unwrap().status().as_u16());
+            }
+            assert_eq!(statuses, [200, 200, 503]);
+            assert_eq!(service.oneshot(post()).await.unwrap().status(), 200, "the key is free");
+        });
+    });
+}

@@ -12,11 +12,12 @@ use tokio::runtime::{self, Handle};
 use tokio::sync::Notify;
 use tokio::time::{Instant, sleep_until, timeout};
 
+use crate::contain::contained;
 use crate::error::{ErrorKind, LockError, Phase, Result};
 use crate::store::{Entered, Lane, Lanes, Permit, Standing};
 
 use super::lease::Renewed;
-use super::log::{contained, log};
+use super::log::log;
 use super::places::Told;
 use super::registry::{Batch, Item, Room};
 use super::{Engine, guarded, slept};

@@ -7,6 +7,7 @@ use tokio::runtime::Handle;
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
+use crate::contain::contained;
 use crate::contention::HandOff;
 use crate::guard::Loss;
 use crate::holder::Holder;
@@ -15,7 +16,6 @@ use crate::options::LeaseTerms;
 use crate::store::{Claim, Grant, Renewal, Standing};
 use crate::token::FencingToken;
 
-use super::log::contained;
 use super::pace::Relay;
 use super::slept;
 use super::turns::Turn;

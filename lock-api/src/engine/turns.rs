@@ -12,11 +12,11 @@ use std::sync::{Arc, Mutex, MutexGuard};
 
 use tokio::sync::{Notify, oneshot};
 
+use crate::contain::contained;
 use crate::key::LockKey;
 use crate::store::AcquisitionId;
 
 use super::held::Baton;
-use super::log::contained;
 
 const SHARDS: usize = 16;
 

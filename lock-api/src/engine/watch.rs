@@ -9,10 +9,11 @@ use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep, sleep_until};
 use tokio_util::sync::CancellationToken;
 
+use crate::contain::contained;
 use crate::store::{EventStream, LeaseStore, StoreEvent, Watch};
 use crate::{ErrorKind, LockError};
 
-use super::log::{contained, log};
+use super::log::log;
 use super::places::Pushed;
 use super::{Engine, pace};
 

@@ -12,6 +12,7 @@ use tokio::time::Instant;
 use tracing::Instrument;
 
 use crate::admin::LockAdmin;
+use crate::contain::contained;
 use crate::error::Result;
 use crate::guard::{HeldLock, Loss, LostSignal, ReleaseFuture, ReleaseOutcome};
 use crate::key::LockKey;
@@ -36,6 +37,8 @@ use crate::token::FencingToken;
 /// # Metrics
 /// With the feature `metrics`, through the `metrics` facade, labelled `provider` and where it applies `outcome` (as above; keys are never labels):
 /// counters `distlock_acquisitions_total` and `distlock_holds_total`, histograms `distlock_wait_seconds` and `distlock_hold_seconds`, gauge `distlock_held`.
+///
+/// A recorder that panics costs the sample, never the lock.
 ///
 /// # Order of wrappers
 /// Put it outside of [`Namespaced`](crate::Namespaced) to see the keys as the application names them, inside to see those of the store.
@@ -105,7 +108,7 @@ impl<P: LockProvider> LockProvider for Instrumented<P> {
             let _entered = span.enter();
             tracing::debug!(lock.outcome = outcome, lock.wait_ms = millis(wait), "lock acquisition ended");
         }
-        record::acquisition(&self.name, outcome, wait);
+        contained(|| record::acquisition(&self.name, outcome, wait));
         if let Ok(Acquired::Held(guard)) = result {
             let hold = Hold::start(self.name.clone(), key, guard.fencing_token());
             result =
@@ -151,7 +154,7 @@ struct Hold {
 
 impl Hold {
     fn start(provider: Arc<str>, key: LockKey, token: FencingToken) -> Self {
-        record::held(&provider, 1.0);
+        contained(|| record::held(&provider, 1.0));
         Self { provider, key, token, since: Instant::now(), outcome: "dropped" }
     }
 }
@@ -159,16 +162,19 @@ impl Hold {
 impl Drop for Hold {
     fn drop(&mut self) {
         let hold = self.since.elapsed();
-        tracing::debug!(
-            lock.provider = %self.provider,
-            lock.key = %self.key,
-            lock.token = self.token.get(),
-            lock.outcome = self.outcome,
-            lock.hold_ms = millis(hold),
-            "lock hold ended"
-        );
-        record::held(&self.provider, -1.0);
-        record::hold(&self.provider, self.outcome, hold);
+        // The lock may be dropped because of a panic, and a second one would end the process.
+        contained(|| {
+            tracing::debug!(
+                lock.provider = %self.provider,
+                lock.key = %self.key,
+                lock.token = self.token.get(),
+                lock.outcome = self.outcome,
+                lock.hold_ms = millis(hold),
+                "lock hold ended"
+            );
+        });
+        contained(|| record::held(&self.provider, -1.0));
+        contained(|| record::hold(&self.provider, self.outcome, hold));
     }
 }
 

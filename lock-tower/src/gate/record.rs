@@ -1,29 +1,47 @@
-//! Metrics, if they are wanted.
+//! Metrics, if they are wanted. A recorder or a subscriber that panics costs its sample or its line.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+/// Runs `work`. A panic ends `work` and nothing else: a second one while a request unwinds would end
+/// the process.
+pub(crate) fn contained(work: impl FnOnce()) {
+    // The panic hook has reported it.
+    drop(catch_unwind(AssertUnwindSafe(work)));
+}
 
 #[cfg(feature = "metrics")]
 mod imp {
     use std::sync::Arc;
     use std::time::Duration;
 
+    use super::contained;
     use crate::refusal::Reason;
 
     type Class = Arc<str>;
 
     pub(crate) fn wait(class: &Class, outcome: &'static str, wait: Duration) {
-        metrics::histogram!("distlock_tower_wait_seconds", "class" => class.clone(), "outcome" => outcome).record(wait);
+        contained(|| {
+            metrics::histogram!("distlock_tower_wait_seconds", "class" => class.clone(), "outcome" => outcome)
+                .record(wait);
+        });
     }
 
     pub(crate) fn hold(class: &Class, outcome: &'static str, hold: Duration) {
-        metrics::histogram!("distlock_tower_hold_seconds", "class" => class.clone(), "outcome" => outcome).record(hold);
+        contained(|| {
+            metrics::histogram!("distlock_tower_hold_seconds", "class" => class.clone(), "outcome" => outcome)
+                .record(hold);
+        });
     }
 
     pub(crate) fn refusal(class: &Class, reason: Reason) {
-        metrics::counter!("distlock_tower_refusals_total", "class" => class.clone(), "reason" => reason.as_str())
-            .increment(1);
+        contained(|| {
+            metrics::counter!("distlock_tower_refusals_total", "class" => class.clone(), "reason" => reason.as_str())
+                .increment(1);
+        });
     }
 
     pub(crate) fn failed_open(class: &Class) {
-        metrics::counter!("distlock_tower_failed_open_total", "class" => class.clone()).increment(1);
+        contained(|| metrics::counter!("distlock_tower_failed_open_total", "class" => class.clone()).increment(1));
     }
 
     /// One who counts in the queue depth, until dropped.
@@ -31,14 +49,14 @@ mod imp {
 
     impl Queued {
         pub(crate) fn enter(class: &Class) -> Self {
-            metrics::gauge!("distlock_tower_queue_depth", "class" => class.clone()).increment(1.0);
+            contained(|| metrics::gauge!("distlock_tower_queue_depth", "class" => class.clone()).increment(1.0));
             Self(class.clone())
         }
     }
 
     impl Drop for Queued {
         fn drop(&mut self) {
-            metrics::gauge!("distlock_tower_queue_depth", "class" => self.0.clone()).decrement(1.0);
+            contained(|| metrics::gauge!("distlock_tower_queue_depth", "class" => self.0.clone()).decrement(1.0));
         }
     }
 }

@@ -168,16 +168,23 @@ impl Slot {
         let State::Held(guards) = std::mem::replace(&mut *state, State::Ended { ending, loss }) else { return };
         drop(state);
         let hold = self.since.elapsed();
-        // At the end, and also if a recorder or a subscriber panics.
-        let _released = Released(&self.gate.tally, hold);
         let outcome = if loss.is_some() { "lost" } else { outcome };
+        // Counted at the end, even if the release panics.
+        let _released = Released(&self.gate.tally, hold);
         guards.release();
         let class = &self.gate.class;
         record::hold(class, outcome, hold);
-        self.span.record("lock.hold_ms", millis(hold));
-        self.span.record("lock.outcome", outcome);
-        self.span.in_scope(|| {
-            tracing::debug!(lock.class = %class, lock.outcome = outcome, lock.hold_ms = millis(hold), "lock hold ended");
+        record::contained(|| {
+            self.span.record("lock.hold_ms", millis(hold));
+            self.span.record("lock.outcome", outcome);
+            self.span.in_scope(|| {
+                tracing::debug!(
+                    lock.class = %class,
+                    lock.outcome = outcome,
+                    lock.hold_ms = millis(hold),
+                    "lock hold ended"
+                );
+            });
         });
     }
 

@@ -1,6 +1,7 @@
-//! The indexes: one that removes records which nobody uses any more, one that finds an owner's.
+//! The TTL index and the owner index.
 
-use std::sync::{Mutex, MutexGuard};
+use std::collections::HashSet;
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
 use distlock_api::{ErrorKind, LockError, Result};
@@ -15,7 +16,7 @@ use crate::lease::Layout;
 
 const PURGE: &str = "distlock_purge";
 const OWNER: &str = "distlock_owner";
-/// An index over a big collection takes its time, and nobody waits for it.
+/// An index over a big collection takes its time, and no operation waits for it.
 const LIMIT: Duration = Duration::from_secs(60);
 /// Records are purged an hour after their expiry at the earliest, so nothing is missed meanwhile.
 const AGAIN: Duration = Duration::from_secs(60);
@@ -27,11 +28,23 @@ pub(crate) struct Indexes {
     purge_after: Option<Duration>,
     by_owner: bool,
     asked: Mutex<Option<Instant>>,
+    warned: Warned,
+}
+
+/// The warnings that have been logged. Each is logged once, although the indexes are created again
+/// every [`AGAIN`].
+#[derive(Clone, Debug, Default)]
+struct Warned(Arc<Mutex<HashSet<String>>>);
+
+impl Warned {
+    fn is_first(&self, warning: &str) -> bool {
+        self.0.lock().expect("no code in here panics").insert(warning.to_owned())
+    }
 }
 
 impl Indexes {
     pub(crate) fn new(purge_after: Option<Duration>, by_owner: bool) -> Self {
-        Self { purge_after, by_owner, asked: Mutex::new(None) }
+        Self { purge_after, by_owner, asked: Mutex::new(None), warned: Warned::default() }
     }
 
     /// Creates them in the background, after an operation that succeeded, if the last time is
@@ -42,10 +55,10 @@ impl Indexes {
             return;
         }
         let (purge, owner) = (self.purge(layout), self.owner(layout));
-        let records = records.clone();
+        let (records, warned) = (records.clone(), self.warned.clone());
         tokio::spawn(async move {
             // It logs what goes wrong.
-            let _ = create_all(&records, purge, owner, LIMIT).await;
+            let _ = create_all(&records, purge, owner, LIMIT, &warned).await;
         });
     }
 
@@ -55,7 +68,7 @@ impl Indexes {
     /// When there can be no index that purges. One that exists with other options is left as it is,
     /// and a warning is logged.
     pub(crate) async fn create(&self, records: &Collection<Document>, layout: &Layout, limit: Duration) -> Result<()> {
-        create_all(records, self.purge(layout), self.owner(layout), limit).await?;
+        create_all(records, self.purge(layout), self.owner(layout), limit, &self.warned).await?;
         *self.asked() = Some(Instant::now());
         Ok(())
     }
@@ -100,9 +113,13 @@ async fn create_all(
     purge: Option<IndexModel>,
     owner: Option<IndexModel>,
     limit: Duration,
+    warned: &Warned,
 ) -> Result<()> {
     let purges = purge.is_some();
     let warn = |error: &LockError, what: &str| {
+        if !warned.is_first(what) {
+            return;
+        }
         let (collection, source) = (records.namespace(), std::error::Error::source(error));
         tracing::warn!(%error, ?source, %collection, "{what}");
     };
@@ -125,7 +142,7 @@ async fn create_all(
         }
     }
     if purges {
-        warn_of_others(records, limit).await;
+        warn_of_others(records, limit, warned).await;
     }
     Ok(())
 }
@@ -152,13 +169,13 @@ async fn create(records: &Collection<Document>, model: IndexModel, limit: Durati
 }
 
 /// An application's own TTL index may remove records while their tokens must be remembered (R6).
-async fn warn_of_others(records: &Collection<Document>, limit: Duration) {
+async fn warn_of_others(records: &Collection<Document>, limit: Duration, warned: &Warned) {
     let list = async { records.list_indexes().max_time(limit).await?.try_collect::<Vec<IndexModel>>().await };
     // Without the privilege there is no warning: the locks work all the same.
     let Ok(Ok(indexes)) = timeout(limit, list).await else { return };
     for index in indexes {
         let Some(IndexOptions { name: Some(name), expire_after: Some(after), .. }) = index.options else { continue };
-        if name != PURGE {
+        if name != PURGE && warned.is_first(&name) {
             let collection = records.namespace();
             tracing::warn!(
                 %collection,
@@ -184,5 +201,14 @@ mod tests {
         assert!(!indexes.are_due(start + AGAIN));
         indexes.forget();
         assert!(indexes.are_due(start + AGAIN));
+    }
+
+    #[test]
+    fn each_warning_is_logged_once() {
+        let indexes = Indexes::new(None, true);
+        let in_the_background = indexes.warned.clone();
+        assert!(in_the_background.is_first("no index of the owners of locks"));
+        assert!(!indexes.warned.is_first("no index of the owners of locks"));
+        assert!(indexes.warned.is_first("another"));
     }
 }

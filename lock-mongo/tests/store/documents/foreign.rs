@@ -95,7 +95,7 @@ async fn overwritten(world: World) {
 
         // Renewals of others go on beside it.
         let second = bank.open().await;
-        let ttl = Duration::from_millis(1200);
+        let ttl = Duration::from_secs(6);
         let doomed = locks.lock(id.as_str()).ttl(ttl).await.unwrap();
         let healthy = locks.lock(second.as_str()).ttl(ttl).await.unwrap();
         bank.raw.update_one(doc! { "_id": &id }, change(&other)).await.unwrap();

@@ -36,7 +36,7 @@ async fn whole_life(world: &World, id: Bson, stored: Bson, configure: fn(Builder
     assert_eq!(here.key(stored.clone()).unwrap(), key);
 
     // Renewed past its ttl, which counts the renewals of this record alone.
-    let ttl = Duration::from_millis(900);
+    let ttl = Duration::from_secs(3);
     let guard = here.lock(id.clone()).ttl(ttl).await.unwrap();
     let expiry = async || {
         let document = documents.find_one(doc! { "_id": stored.clone() }).await.unwrap().unwrap();

@@ -45,9 +45,13 @@ async fn validator(world: World) {
     let _ = others.lock(id.as_str()).timeout(Duration::from_secs(20)).await.unwrap().release().await.unwrap();
     assert!(kept.downcast_ref().is_some_and(CommitError::is_rejected), "an error that is kept locks nothing");
     // A guard that came back is renewed all the while.
-    let guard = locks.lock(id.as_str()).ttl(Duration::from_millis(600)).await.unwrap();
+    let ttl = Duration::from_secs(3);
+    let guard = locks.lock(id.as_str()).ttl(ttl).await.unwrap();
     let guard = guard.commit_or_keep(overdrawn()).await.unwrap_err().guard.unwrap();
-    tokio::time::sleep(Duration::from_millis(1500)).await;
+    let until = guard.valid_until();
+    while guard.valid_until() == until && !guard.is_lost() {
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
     assert_eq!(guard.release().await.unwrap(), ReleaseOutcome::Released);
     let provider = locks.provider();
     provider.close().await.unwrap();

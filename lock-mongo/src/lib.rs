@@ -40,6 +40,19 @@
 //! | standalone | works. Fencing tokens come from the server's wall clock instead of the logical one. An acquisition that was cancelled or timed out, and reaches the server after its own withdrawal, can leave a lease that nobody owns until its ttl ends |
 //! | sharded | expected to work with the collection unsharded or sharded by `_id`; not tested. `$$NOW` and `$$CLUSTER_TIME` come from the router there, so the skew of the routers' clocks belongs into the safety margin |
 //!
+//! What has been tested, and how. *Always* means with every change; a date, by hand on that day:
+//!
+//! | server | deployment | what was run | when |
+//! |---|---|---|---|
+//! | 6.0.5 | set of one member, standalone | store tests; conformance at `standard` and under faults; in containers where there is Docker | always |
+//! | 6.0.5 | set of three members | conformance at `standard` and under faults: killed, frozen and stepped-down primary, lost majority, partitions | always |
+//! | 6.0.5 | set of three members | conformance at `torture`, 20 min, all faults | 2026-11 |
+//! | 6.0.5 | pools of 1, 4 and 10 connections; `retryWrites=false`; read preference, read and write concern of the client | store tests | always |
+//! | 6.0.5 | access control: a wrong password, no user, users that lack one privilege each | `connect`, and the first lock | 2026-11 |
+//! | 6.0.5 | TLS: a CA that the client knows, one that it does not know, a plain server | `connect`, and the first lock | 2026-11 |
+//! | 7.0.28 | set of one member | store tests; conformance at `standard` | 2026-11-23 |
+//! | 8.0 | none was available | its changes are weighed in the protocol, under *Newer servers* | |
+//!
 //! **Privileges** on the lock collection: `find`, `insert` and `update`; [`connect`](MongoProvider::connect)
 //! names the one that is missing. Without `createIndex` records are never removed, and a warning is
 //! logged; without `changeStream` waiters poll, and operators cannot

@@ -2,11 +2,11 @@
 
 use distlock_api::LockKey;
 use distlock_api::store::{Attempt, LeaseStore, Renewal, Reply, Ticket};
-use distlock_mongo::MongoStore;
 use distlock_mongo::mongodb::bson::{Document, doc};
 use distlock_mongo::mongodb::options::{
     Acknowledgment, ClientOptions, ReadConcern, ReadPreference, SelectionCriteria, WriteConcern,
 };
+use distlock_mongo::{MongoProvider, MongoStore};
 
 use super::Checks;
 use super::world::{LONG, Sent, World, admin, busy, claim, granted, key, queued, random_name, release, renew, ticket};
@@ -15,6 +15,7 @@ pub(super) fn add(checks: &mut Checks<'_>) {
     checks.add("R17_majority_whatever_the_client_says", majority);
     checks.add("one_command_per_operation", one_command);
     checks.add("R11_one_session_per_claim", one_session);
+    checks.add("R11_claims_have_no_order_without_retryable_writes", unordered);
     checks.add("renewal_scans_no_collection", no_scan);
     checks.add("commands_of_the_queue", queue);
     checks.add("refreshing_scans_no_collection", refresh_no_scan);
@@ -124,6 +125,26 @@ async fn one_session(world: World) {
     } else {
         assert!((0..commands.len()).all(|at| number(at).is_err()));
     }
+}
+
+/// Without numbered writes the server refuses no late call, and the engine is not told that it does.
+async fn unordered(world: World) {
+    let sent = Sent::default();
+    let change = |options: &mut ClientOptions| {
+        options.retry_writes = Some(false);
+        options.command_event_handler = Some(sent.handler());
+    };
+    let (client, _) = world.connect(change).await;
+    let builder =
+        MongoProvider::builder_from_client(&client).database("distlock_test").collection(random_name("locks"));
+    let store = builder.without_retryable_writes().build_store().unwrap();
+    let a = claim(&key());
+    let token = granted(&store, &a, LONG).await.token;
+    renew(&store, &a, token, LONG).await;
+    assert!(release(&store, &a).await.is_released());
+    assert!(!store.capabilities().ordered_claims);
+    let writes: Vec<_> = sent.take().into_iter().filter(|command| command.contains_key("findAndModify")).collect();
+    assert!(writes.len() == 2 && writes.iter().all(|command| !command.contains_key("txnNumber")), "{writes:?}");
 }
 
 async fn no_scan(world: World) {

@@ -68,6 +68,8 @@ pub enum Need {
     Push,
     /// Clients that are providers of their own.
     SeparateClients,
+    /// The bare store, below the lease engine.
+    Store,
     /// A deployment that may be damaged. A check that needs one does not concern backends without.
     Arena,
 }
@@ -106,6 +108,7 @@ impl Need {
             Self::Fair => "this backend grants in no order",
             Self::Push => "this backend does not tell its waiters: they ask",
             Self::SeparateClients => "all clients of this backend are one provider",
+            Self::Store => "this backend is no store: it does without the lease engine",
             Self::Arena => "the fixture has no deployment that may be damaged",
         }
     }
@@ -173,7 +176,7 @@ impl fmt::Debug for Check {
 /// at which the check runs; `Standard` is left out.
 macro_rules! checks {
     ($($clause:ident $function:ident $($level:ident)? [$($need:ident),*] $promise:literal;)+) => {
-        pub(super) const CHECKS: &[$crate::check::Check] = &[$(
+        pub(in crate::checks) const CHECKS: &[$crate::check::Check] = &[$(
             $crate::check::Check::new(
                 $crate::clause::Clause::$clause,
                 stringify!($function),

@@ -12,6 +12,7 @@ use fastrand::Rng;
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 
+use crate::bare::BareStore;
 use crate::check::Need;
 use crate::child::{Child, Clock};
 use crate::controls::Controls;
@@ -44,6 +45,7 @@ pub(crate) struct Context {
     chance: Arc<Mutex<Rng>>,
     recorder: Recorder,
     clients: Arc<Mutex<Vec<Client>>>,
+    stores: Arc<Mutex<Vec<BareStore>>>,
     findings: Findings,
 }
 
@@ -63,6 +65,7 @@ impl Context {
             chance,
             recorder: Recorder::default(),
             clients: Arc::default(),
+            stores: Arc::default(),
             findings: Findings::default(),
         }
     }
@@ -120,6 +123,16 @@ impl Context {
         clients.try_into().map_err(wrong)
     }
 
+    /// Bare stores of one shared state; their claims are given up after the check.
+    pub(crate) async fn stores<const N: usize>(&self) -> Result<[BareStore; N], Failure> {
+        let mut stores = Vec::new();
+        for _ in 0..N {
+            stores.push(BareStore::connected(self.stage.fixture().store().await?).await?);
+        }
+        self.stores.lock().expect("not poisoned").extend(stores.iter().cloned());
+        Ok(stores.try_into().unwrap_or_else(|_| unreachable!("as many as were opened")))
+    }
+
     /// A child process that is a client.
     pub(crate) async fn child(&self, clock: Clock) -> Result<Child, Failure> {
         let Some(address) = self.stage.fixture().address() else {
@@ -134,6 +147,9 @@ impl Context {
         let clients = std::mem::take(&mut *self.clients.lock().expect("not poisoned"));
         let closing = clients.iter().map(|client| client.close());
         let _ = tokio::time::timeout(CLOSING, futures_util::future::join_all(closing)).await;
+        let stores = std::mem::take(&mut *self.stores.lock().expect("not poisoned"));
+        let leaving = stores.iter().map(BareStore::leave);
+        let _ = tokio::time::timeout(CLOSING, futures_util::future::join_all(leaving)).await;
     }
 
     /// The administration that the profile promises.

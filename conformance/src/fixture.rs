@@ -84,6 +84,17 @@ pub trait Fixture: Send + Sync + 'static {
     /// Whatever went wrong; the check fails with it.
     async fn clients(&self, count: usize) -> Result<Vec<Client>, FixtureError>;
 
+    /// The bare store, without the lease engine, as another process would open it. All stores share one
+    /// state. Called a few times per check that looks below the engine. Every lease and ticket that a
+    /// check has taken is given up after it.
+    /// Declared by [`Profile::store`](crate::Profile::store).
+    ///
+    /// # Errors
+    /// Whatever went wrong. By default always.
+    async fn store(&self) -> Result<Arc<dyn LeaseStore>, FixtureError> {
+        Err("this fixture opens no bare store".into())
+    }
+
     /// Where another process finds the shared state; none if no process can. Asked after [`start`](Self::start). A fixture that
     /// has one declares [`Profile::processes`]. Defaults to none.
     fn address(&self) -> Option<String> {

@@ -61,6 +61,7 @@
 //! * `mongodb`: real MongoDB servers for fixtures, the faults that such a server injects itself, and a replica set that may be damaged; `containers` and `faketime` come along.
 
 mod arena;
+mod bare;
 mod check;
 mod checks;
 mod child;
@@ -114,7 +115,7 @@ pub use faketime::{FaketimeError, faketime_library};
 pub use fixture::{Client, Fixture, FixtureError};
 pub use level::Level;
 pub use profile::Profile;
-pub use runner::{Outcome, Report, examine, run, run_child, run_one};
+pub use runner::{Outcome, ProbeError, Report, examine, probe, run, run_child, run_one};
 
 /// For the images of a [`container::Service`].
 #[cfg(feature = "containers")]

@@ -28,6 +28,7 @@ pub struct Profile {
     purge: bool,
     one_provider: bool,
     arena: bool,
+    store: bool,
     ttl: Duration,
     longest_key: usize,
     refused: Vec<(&'static str, &'static str)>,
@@ -53,6 +54,7 @@ impl Profile {
             purge: false,
             one_provider: false,
             arena: false,
+            store: false,
             ttl: Duration::from_millis(1500),
             longest_key: LockKey::MAX_LEN,
             refused: Vec::new(),
@@ -153,6 +155,14 @@ impl Profile {
         self
     }
 
+    /// The backend is a [`LeaseStore`](distlock_api::LeaseStore), and
+    /// [`Fixture::store`](crate::Fixture::store) opens it. Its requests and answers are then checked
+    /// directly, below the lease engine. Without, those checks are refused by design.
+    pub fn store(mut self) -> Self {
+        self.store = true;
+        self
+    }
+
     /// The ttl of leases that are to expire in a check. Choose it many times as long as an operation takes. Defaults to 1.5 s.
     pub fn ttl(mut self, ttl: Duration) -> Self {
         self.ttl = ttl;
@@ -217,6 +227,7 @@ impl Profile {
             Need::Push => self.capabilities.push,
             Need::SeparateClients => !self.one_provider,
             Need::Arena => self.arena,
+            Need::Store => self.store,
         }
     }
 }

@@ -4,12 +4,12 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
 
-use distlock_api::{Capabilities, LockProvider, Namespaced, QueueOptions};
+use distlock_api::{Capabilities, LeaseStore, LockProvider, Namespaced, QueueOptions};
 use distlock_conformance::{Client, DisturbedStore, Fixture, FixtureError, Profile, async_trait, run};
 use distlock_memory::{MemoryProvider, MemoryStore};
 
 fn main() -> ExitCode {
-    run([Box::new(Direct) as Box<dyn Fixture>, Box::new(Engine), Box::new(Wrapped)])
+    run([Box::new(Direct) as Box<dyn Fixture>, Box::new(Engine::default()), Box::new(Wrapped)])
 }
 
 /// [`MemoryProvider`]: locks of tasks and threads, without leases.
@@ -20,8 +20,8 @@ fn direct() -> Profile {
     promised.minimum_hold = true;
     promised.fair = true;
     promised.push = true;
-    // Refused: what needs expiry, other processes, separate clients, faults or purging.
-    Profile::new(promised).admin().owners().lock_events().one_provider().expected_refusals(63)
+    // Refused: what needs a lease store, expiry, other processes, separate clients, faults or purging.
+    Profile::new(promised).admin().owners().lock_events().one_provider().expected_refusals(95)
 }
 
 fn clones<P: LockProvider + Clone>(provider: P, count: usize) -> Vec<Client> {
@@ -44,7 +44,11 @@ impl Fixture for Direct {
 }
 
 /// The lease engine over a [`MemoryStore`]; each client is an engine of its own.
-struct Engine;
+#[derive(Default)]
+struct Engine {
+    /// That of the checks below the engine.
+    bare: MemoryStore,
+}
 
 #[async_trait]
 impl Fixture for Engine {
@@ -59,7 +63,11 @@ impl Fixture for Engine {
         promised.fair = true;
         promised.push = true;
         // Refused: what needs other processes.
-        Profile::new(promised).admin().owners().lock_events().purge().disturbed().expected_refusals(9)
+        Profile::new(promised).admin().owners().lock_events().purge().disturbed().store().expected_refusals(9)
+    }
+
+    async fn store(&self) -> Result<Arc<dyn LeaseStore>, FixtureError> {
+        Ok(Arc::new(self.bare.clone()))
     }
 
     async fn clients(&self, count: usize) -> Result<Vec<Client>, FixtureError> {

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use distlock_api::{Capabilities, LeaseProvider, LockKey, LockProvider, QueueOptions};
+use distlock_api::{Capabilities, LeaseProvider, LeaseStore, LockKey, LockProvider, QueueOptions};
 use distlock_conformance::server::{MongoServer, Topology};
 use distlock_conformance::{
     Arena, Client, ClusterArena, Controls, DisturbedStore, FailCommand, Fixture, FixtureError, Operation, Profile,
@@ -121,11 +121,11 @@ impl Fixture for Mongo {
         let ttl = Duration::from_secs(3);
         promised.fair = true;
         promised.push = self.topology == Topology::ReplicaSet;
-        let profile = Profile::new(promised).ttl(ttl).admin().owners().processes().purge().disturbed();
+        let profile = Profile::new(promised).ttl(ttl).admin().owners().processes().purge().disturbed().store();
         match self.topology {
             Topology::ReplicaSet => profile.lock_events().arena(),
             // Refused: what needs a change stream.
-            Topology::Standalone => profile.expected_refusals(4),
+            Topology::Standalone => profile.expected_refusals(7),
         }
     }
 
@@ -153,6 +153,11 @@ impl Fixture for Mongo {
             clients.push(Client::new(Arc::new(provider)).with_controls(controls));
         }
         Ok(clients)
+    }
+
+    async fn store(&self) -> Result<Arc<dyn LeaseStore>, FixtureError> {
+        let client = client(&self.started().uri, &format!("store-{:016x}", fastrand::u64(..))).await?;
+        Ok(Arc::new(self.style.store(&client, &self.database)?))
     }
 
     fn address(&self) -> Option<String> {

@@ -21,6 +21,7 @@ mod owner;
 mod renewal;
 mod shutdown;
 mod stale;
+mod store;
 mod tokens;
 mod torture;
 mod wake_ups;
@@ -55,6 +56,11 @@ pub fn all() -> Vec<Check> {
         hold::CHECKS,
         admin::CHECKS,
         events::CHECKS,
+        store::lease::CHECKS,
+        store::races::CHECKS,
+        store::queue::CHECKS,
+        store::push::CHECKS,
+        store::admin::CHECKS,
     ]
     .concat();
     all.sort_by_key(Check::clause);

@@ -1,6 +1,7 @@
 //! Runs checks on fixtures.
 
 mod examine;
+mod probe;
 mod profile;
 mod settings;
 
@@ -18,6 +19,7 @@ use crate::level::{Level, Plan, Seed};
 use crate::report::{self, Backend, Checked, Summary};
 use crate::stage::Stage;
 pub use examine::{Outcome, Report, examine};
+pub use probe::{ProbeError, probe};
 use settings::Settings;
 
 /// Most checks wait for a clock most of the time: so many run at once for each processor, unless `--test-threads` says otherwise.

@@ -50,7 +50,7 @@ impl Fixture for Memory {
         promised.minimum_hold = true;
         promised.fair = true;
         promised.push = true;
-        Profile::new(promised).admin().owners().lock_events().one_provider().expected_refusals(63)
+        Profile::new(promised).admin().owners().lock_events().one_provider().expected_refusals(95)
     }
 
     async fn clients(&self, count: usize) -> std::result::Result<Vec<Client>, FixtureError> {

@@ -5,7 +5,7 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
 
-use distlock_api::{Capabilities, LeaseProvider, LockProvider, QueueOptions};
+use distlock_api::{Capabilities, LeaseProvider, LeaseStore, LockProvider, QueueOptions};
 use distlock_conformance::{Client, DisturbedStore, Fixture, FixtureError, Profile, async_trait, run_one};
 use distlock_example_sqlite::SqliteStore;
 
@@ -25,9 +25,9 @@ impl Fixture for Sqlite {
     fn profile(&self) -> Profile {
         let mut promised = Capabilities::default();
         (promised.expiry, promised.minimum_hold, promised.fair) = (true, true, true);
-        let profile = Profile::new(promised).ttl(Duration::from_secs(3)).processes().admin();
+        let profile = Profile::new(promised).ttl(Duration::from_secs(3)).processes().admin().store();
         // Refused: lists and owners, events, pushed hand-overs, purging.
-        profile.disturbed().expected_refusals(12)
+        profile.disturbed().expected_refusals(18)
     }
 
     async fn start(&self) -> Result<(), FixtureError> {
@@ -43,6 +43,10 @@ impl Fixture for Sqlite {
             clients.push(Client::of_disturbed(store, |engine| engine.queue(queue))?);
         }
         Ok(clients)
+    }
+
+    async fn store(&self) -> Result<Arc<dyn LeaseStore>, FixtureError> {
+        Ok(Arc::new(SqliteStore::open(self.0.join("locks")).await?))
     }
 
     fn address(&self) -> Option<String> {

@@ -29,7 +29,16 @@ impl Watch {
     }
 }
 
-/// A change at the store.
+/// A change at the store. A store that declares [`push`](super::StoreCapabilities::push) sends:
+///
+/// | event | to whom | when |
+/// |---|---|---|
+/// | [`Granted`](Self::Granted) | the provider of the waiter | a release has passed the lease on to it |
+/// | [`Gone`](Self::Gone) | the provider of the holder | its lease was taken away by force. May also be sent when another claim has taken the expired lease over |
+/// | [`Freed`](Self::Freed) | every watcher | a release by force has opened the key, its record was removed, or a minimum hold without a holder has begun. A release that finds no waiter need not be sent: waiters without a ticket poll |
+/// | [`Gap`](Self::Gap) | every watcher | events may have been missed |
+///
+/// An event may come late or twice; it follows the change that it reports.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum StoreEvent {

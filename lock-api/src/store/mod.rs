@@ -147,7 +147,7 @@ pub trait LeaseStore: fmt::Debug + Send + Sync + 'static {
     /// * [`Released`](ReleaseOutcome::Released): this call, or an earlier one of the same claim, ended a lease that the claim held.
     /// * [`AlreadyLost`](ReleaseOutcome::AlreadyLost): the claim holds nothing (expired, taken over, force-released, never granted); nobody else is affected (C8).
     ///
-    /// That a claim has released is remembered, also if others have held the key meanwhile: the engine repeats a release whose reply was lost, until the lease would have ended (C10). The last few of a key will do.
+    /// That a claim has released is remembered, also if others have held the key meanwhile: the engine repeats a release whose reply was lost, until the lease would have ended (C10). The last four of a key, at least.
     ///
     /// A store with a [`queue`](StoreCapabilities::queue) removes the claim's own ticket, then – if the claim held the lease – grants it to the first live ticket **in the same
     /// step** (R12): a new token, as many as [that ticket asked for](Attempt::tokens), for [`claim_ttl`](Ticket::claim_ttl) from now; the ticket is removed. Nobody waits: the lease is free.

@@ -19,6 +19,8 @@ pub struct Attempt {
     /// How long the lease shall last without a renewal; whole milliseconds, at least one.
     pub ttl: Duration,
     /// How many tokens the grant shall carry; 1 unless the store declares [`token_blocks`](super::StoreCapabilities::token_blocks).
+    /// The grant has exactly this many. The engine asks for 65,536 at once, so tokens need 64 bits: a
+    /// counter of 32 bits overflows after 32,767 grants.
     pub tokens: NonZeroU32,
     /// The ticket to queue up with if busy; none if the caller does not wait, or the store has no
     /// [`queue`](super::StoreCapabilities::queue).

@@ -1,0 +1,208 @@
+//! A client below the lease engine: a bare store, as one process opens it.
+
+use std::future::ready;
+use std::num::NonZeroU32;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use distlock_api::store::{
+    AcquisitionId, Attempt, BusyReply, Claim, EventStream, Grant, ProviderId, QueueStanding, Release, Renewal, Reply,
+    Standing, StoreEvent, Ticket, Watch,
+};
+use distlock_api::{ErrorKind, FencingToken, LeaseStore, LockAdmin, LockKey, ReleaseOutcome};
+use futures_util::{StreamExt, TryStreamExt, stream};
+
+use crate::context::{LIVENESS, SOON, within};
+use crate::failure::{Failure, FailureKind, Verdict};
+
+/// How many claims are given up at once.
+const AT_ONCE: usize = 16;
+/// How many tokens a check asks for where a store gives blocks.
+const BLOCK: NonZeroU32 = NonZeroU32::new(3).expect("not zero");
+
+/// A bare store, and the provider for which it makes claims.
+#[derive(Clone, Debug)]
+pub(crate) struct BareStore {
+    store: Arc<dyn LeaseStore>,
+    provider: ProviderId,
+    claims: Arc<Mutex<Vec<Claim>>>,
+}
+
+impl BareStore {
+    /// Connects the store, as the engine does before its first attempt.
+    pub(crate) async fn connected(store: Arc<dyn LeaseStore>) -> Result<Self, Failure> {
+        if let Some(connecting) = store.ensure_connected(LIVENESS) {
+            connecting.await?;
+        }
+        Ok(Self { store: Arc::clone(&store), provider: ProviderId::random(), claims: Arc::default() })
+    }
+
+    /// Gives up whatever its claims still have.
+    pub(crate) async fn leave(&self) {
+        let claims = std::mem::take(&mut *self.claims.lock().expect("not poisoned"));
+        let leaving = claims.iter().map(|claim| self.store.withdraw(claim, SOON));
+        stream::iter(leaving).buffer_unordered(AT_ONCE).for_each(|_| ready(())).await;
+    }
+
+    /// A new acquisition of the key.
+    pub(crate) fn claim(&self, key: &LockKey) -> Claim {
+        let claim = Claim::new(key.clone(), AcquisitionId::random(self.provider));
+        self.claims.lock().expect("not poisoned").push(claim.clone());
+        claim
+    }
+
+    /// An attempt for a block of tokens, if the store gives blocks.
+    pub(crate) fn attempt(&self, claim: &Claim, ttl: Duration) -> Attempt {
+        let attempt = Attempt::new(claim.clone(), ttl);
+        if self.gives_blocks() { attempt.with_tokens(BLOCK) } else { attempt }
+    }
+
+    pub(crate) fn gives_blocks(&self) -> bool {
+        self.store.capabilities().token_blocks
+    }
+
+    /// One attempt; an error of the store is the answer.
+    pub(crate) async fn ask(&self, attempt: &Attempt) -> Result<distlock_api::Result<Reply>, Failure> {
+        within(LIVENESS, "an attempt to return", self.store.try_acquire(attempt)).await
+    }
+
+    /// An attempt that must be granted.
+    pub(crate) async fn granted(&self, attempt: &Attempt, why: &str) -> Result<Grant, Failure> {
+        match self.ask(attempt).await?? {
+            Reply::Granted(grant) => Ok(grant),
+            busy => Err(Failure::new(format!("{why}, and the attempt was answered {busy:?}"))),
+        }
+    }
+
+    /// A new lease of a key that is free.
+    pub(crate) async fn take(&self, claim: &Claim, ttl: Duration) -> Result<Grant, Failure> {
+        self.granted(&self.attempt(claim, ttl), "the key is free").await
+    }
+
+    /// An attempt that must not be granted.
+    pub(crate) async fn busy(&self, attempt: &Attempt, why: &str) -> Result<BusyReply, Failure> {
+        match self.ask(attempt).await?? {
+            Reply::Busy(busy) => Ok(busy),
+            granted => Err(Failure::new(format!("{why}, and the attempt was answered {granted:?}"))),
+        }
+    }
+
+    /// An attempt with a ticket that must wait, with this many before it.
+    pub(crate) async fn queued(&self, claim: &Claim, ticket: Ticket, ahead: u32) -> Result<BusyReply, Failure> {
+        let attempt = self.attempt(claim, LEASE).with_ticket(ticket);
+        let busy = self.busy(&attempt, "another claim holds the key").await?;
+        match busy.standing {
+            QueueStanding::Queued { ahead: seen } if seen == ahead => Ok(busy),
+            other => Err(Failure::new(format!("a waiter with {ahead} before it was answered {other:?}"))),
+        }
+    }
+
+    pub(crate) async fn renew(&self, renewal: &Renewal) -> Result<Standing, Failure> {
+        Ok(within(LIVENESS, "a renewal to return", self.store.renew(renewal)).await??)
+    }
+
+    /// A renewal of a lease, by the last token of its block.
+    pub(crate) async fn extend(&self, claim: &Claim, grant: &Grant, ttl: Duration) -> Result<Standing, Failure> {
+        self.renew(&Renewal::lease(claim.clone(), last(grant), ttl)).await
+    }
+
+    /// Renewals of any number, in batches of what the store takes.
+    pub(crate) async fn extend_all(
+        &self,
+        renewals: &[Renewal],
+    ) -> Result<Vec<distlock_api::Result<Standing>>, Failure> {
+        let mut standings = Vec::new();
+        for batch in renewals.chunks(self.store.capabilities().renew_batch.get()) {
+            standings.extend(within(LIVENESS, "a batch to return", self.store.renew_many(batch)).await?);
+        }
+        Ok(standings)
+    }
+
+    /// The lease is held by the claim. It is not made longer.
+    pub(crate) async fn ensure_held(&self, claim: &Claim, grant: &Grant, why: &str) -> Verdict {
+        match self.extend(claim, grant, Duration::from_millis(1)).await? {
+            Standing::Held { .. } => Ok(()),
+            other => Err(Failure::new(format!("{why}, and a renewal of the lease was answered {other:?}"))),
+        }
+    }
+
+    /// The lease, or the ticket's claim, has ended.
+    pub(crate) async fn ensure_gone(&self, renewal: &Renewal, why: &str) -> Verdict {
+        match self.renew(renewal).await? {
+            Standing::Gone(_) => Ok(()),
+            other => Err(Failure::new(format!("{why}, and a renewal was answered {other:?}"))),
+        }
+    }
+
+    pub(crate) async fn release(&self, claim: &Claim) -> Result<ReleaseOutcome, Failure> {
+        self.release_as(&Release::new(claim.clone())).await
+    }
+
+    pub(crate) async fn release_as(&self, release: &Release) -> Result<ReleaseOutcome, Failure> {
+        Ok(within(LIVENESS, "a release to return", self.store.release(release)).await??)
+    }
+
+    pub(crate) async fn withdraw(&self, claim: &Claim) -> Verdict {
+        Ok(within(LIVENESS, "a withdrawal to return", self.store.withdraw(claim, SOON)).await??)
+    }
+
+    /// How many wait, if the store can tell.
+    pub(crate) async fn waiters(&self, claim: &Claim) -> Result<Option<u32>, Failure> {
+        match within(LIVENESS, "a query for waiters to return", self.store.waiters(claim, SOON)).await? {
+            Ok(count) => Ok(Some(count)),
+            Err(error) if error.kind() == ErrorKind::Unsupported => Ok(None),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// How long the key stays closed, as another claim is told, or administration; `None` if neither
+    /// says so.
+    pub(crate) async fn left(&self, key: &LockKey) -> Result<Option<Duration>, Failure> {
+        let attempt = Attempt::new(self.claim(key), LEASE);
+        let busy = self.busy(&attempt, "another claim holds the key").await?;
+        if busy.holder_remaining.is_some() {
+            return Ok(busy.holder_remaining);
+        }
+        let Some(admin) = self.store.admin() else { return Ok(None) };
+        Ok(admin.inspect(key).await?.map(|info| info.remaining))
+    }
+
+    pub(crate) fn admin(&self) -> Result<&dyn LockAdmin, Failure> {
+        let message = "the profile declares administration, but the store has none";
+        self.store.admin().ok_or_else(|| Failure::of(FailureKind::Fixture, message))
+    }
+
+    /// Its events from now on.
+    pub(crate) async fn watch(&self) -> Result<EventStream, Failure> {
+        let watch = Watch::provider(self.provider);
+        Ok(within(LIVENESS, "the stream of events to open", self.store.watch(&watch)).await??)
+    }
+}
+
+/// A ttl that no check outlives, and that is no whole number of seconds.
+pub(crate) const LEASE: Duration = Duration::from_millis(120_250);
+
+/// The last token of a grant's block, by which the lease is renewed.
+pub(crate) fn last(grant: &Grant) -> FencingToken {
+    FencingToken::new(grant.token.get() + u64::from(grant.tokens.get()) - 1)
+}
+
+/// The first event that `wanted` makes something of.
+pub(crate) async fn event<T>(
+    events: &mut EventStream,
+    what: &str,
+    wanted: impl Fn(StoreEvent) -> Option<T>,
+) -> Result<T, Failure> {
+    within(SOON, what, async {
+        while let Some(event) = events.try_next().await? {
+            if event == StoreEvent::Gap {
+                return Err(Failure::of(FailureKind::Check, "the stream reported a gap where none is due"));
+            }
+            if let Some(wanted) = wanted(event) {
+                return Ok(wanted);
+            }
+        }
+        Err(Failure::new(format!("the stream of events ended before {what}")))
+    })
+    .await?
+}

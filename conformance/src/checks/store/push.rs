@@ -1,0 +1,70 @@
+//! Events that a store pushes.
+
+use distlock_api::store::{StoreEvent, Ticket};
+
+use crate::bare::{LEASE, event, last};
+use crate::check::checks;
+use crate::context::Context;
+use crate::failure::{Verdict, ensure};
+
+checks! {
+    C16 store_pushes_grants [Store, Fair, Push] "a waiter to which a release passes the lease is told so, with the tokens and the expiry that the store has";
+    C4 store_pushes_losses [Store, Push, Admin] "a holder whose lock is taken away by force is told so, with a token above its own";
+    C16 store_pushes_openings [Store, Push, Admin] "a key that a release by force opens is reported to those who do not hold it";
+}
+
+async fn store_pushes_grants(cx: Context) -> Verdict {
+    let [a, b] = cx.stores().await?;
+    let (key, ticket) = (cx.key(), Ticket::new(LEASE, LEASE, 10));
+    let (holder, waiter) = (a.claim(&key), b.claim(&key));
+    let mut events = b.watch().await?;
+    a.take(&holder, LEASE).await?;
+    let busy = b.queued(&waiter, ticket, 0).await?;
+    let outcome = a.release(&holder).await?;
+    ensure!(outcome.is_released(), "the release of a held lease said {outcome:?}");
+    let (pushed, expires_at) = event(&mut events, "the event of the grant", |event| match event {
+        StoreEvent::Granted { key: of, id, grant, expires_at } if of == key && id == *waiter.id() => {
+            Some((grant, expires_at))
+        }
+        _ => None,
+    })
+    .await?;
+    if let Some(now) = busy.now {
+        let lasts = expires_at.saturating_since(now);
+        ensure!(lasts >= LEASE / 2, "a lease of {LEASE:?} was said to expire {lasts:?} after the waiter had asked");
+    }
+    let asks = b.attempt(&waiter, LEASE).with_ticket(ticket);
+    let grant = b.granted(&asks, "the grant was pushed").await?;
+    let is_it = (pushed.token, pushed.tokens) == (grant.token, grant.tokens);
+    ensure!(is_it, "pushed was {pushed:?}, granted {grant:?}");
+    Ok(())
+}
+
+async fn store_pushes_losses(cx: Context) -> Verdict {
+    let [a, b] = cx.stores().await?;
+    let key = cx.key();
+    let victim = b.claim(&key);
+    let mut events = b.watch().await?;
+    let grant = b.take(&victim, LEASE).await?;
+    a.admin()?.force_release(&key, "conformance").await?;
+    let token = event(&mut events, "the event of the loss", |event| match event {
+        StoreEvent::Gone { key: of, id, token, .. } if of == key && id == *victim.id() => Some(token),
+        _ => None,
+    })
+    .await?;
+    ensure!(token > last(&grant), "the loss of {grant:?} was pushed with the token {token}, which is not above it");
+    Ok(())
+}
+
+async fn store_pushes_openings(cx: Context) -> Verdict {
+    let [a, b] = cx.stores().await?;
+    let key = cx.key();
+    let mut events = b.watch().await?;
+    a.take(&a.claim(&key), LEASE).await?;
+    a.admin()?.force_release(&key, "conformance").await?;
+    event(&mut events, "the event of the opened key", |event| match event {
+        StoreEvent::Freed { key: of } if of == key => Some(()),
+        _ => None,
+    })
+    .await
+}

@@ -1,0 +1,193 @@
+//! Requests that reach one key at the same moment.
+
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use distlock_api::store::{Attempt, Claim, Grant, Renewal, Reply, Ticket};
+use tokio::sync::Barrier;
+use tokio::time::sleep;
+
+use crate::bare::{BareStore, LEASE, last};
+use crate::check::checks;
+use crate::context::{Context, SOON, eventually};
+use crate::failure::{Failure, Verdict, ensure};
+
+checks! {
+    C1 store_grants_a_free_key_once Smoke [Store] "of several processes that ask for a free key at the same moment exactly one is granted, and the others are told that it is busy";
+    C1 store_grants_an_expired_key_once [Store, Expiry] "of several processes that take an expired lease over at the same moment exactly one is granted";
+    C1 store_grants_a_released_key_once [Store] "a release and attempts of others at the same moment grant the key to one of them at most, and leave it with that one";
+    C8 store_release_against_take_over [Store, Expiry] "the release of an expired lease at the moment of a take-over takes nothing from the new holder";
+    C22 store_force_release_against_renewal [Store, Admin] "after a release by force at the moment of a renewal the lease has ended, and the next one has greater tokens";
+    C15 store_grant_against_leave [Store, Fair] "a waiter that leaves at the moment at which the lease is passed to it keeps it from none of the others";
+}
+
+const STORES: usize = 4;
+/// Of each store.
+const CLAIMS: usize = 2;
+/// How long a lease lasts that is to expire at once, and how much later it is looked at.
+const MOMENT: Duration = Duration::from_millis(1);
+const AFTER: Duration = Duration::from_millis(10);
+
+type Racer<T> = Pin<Box<dyn Future<Output = Result<T, Failure>> + Send>>;
+
+/// Runs them from one moment on, each in a task of its own.
+async fn race<T: Send + 'static>(racers: Vec<Racer<T>>) -> Result<Vec<T>, Failure> {
+    let barrier = Arc::new(Barrier::new(racers.len()));
+    let tasks: Vec<_> = racers
+        .into_iter()
+        .map(|racer| {
+            let barrier = Arc::clone(&barrier);
+            tokio::spawn(async move {
+                barrier.wait().await;
+                racer.await
+            })
+        })
+        .collect();
+    let mut results = Vec::new();
+    for task in tasks {
+        results.push(task.await.map_err(|error| Failure::of_task("a task of a race", &error))?);
+    }
+    results.into_iter().collect()
+}
+
+/// One attempt. Contention is an answer, so an error is the store's fault.
+fn attempt(store: &BareStore, claim: &Claim) -> Racer<Option<(BareStore, Claim, Grant)>> {
+    let (store, attempt) = (store.clone(), store.attempt(claim, LEASE));
+    Box::pin(async move {
+        match store.ask(&attempt).await? {
+            Ok(Reply::Granted(grant)) => Ok(Some((store, attempt.claim, grant))),
+            Ok(_) => Ok(None),
+            Err(error) => Err(Failure::new(format!("contention is an answer, and the store failed with {error:?}"))),
+        }
+    })
+}
+
+fn release(store: &BareStore, claim: &Claim) -> Racer<Option<(BareStore, Claim, Grant)>> {
+    let (store, claim) = (store.clone(), claim.clone());
+    Box::pin(async move { store.release(&claim).await.map(|_| None) })
+}
+
+/// Exactly one attempt was granted, and holds the lease.
+async fn one_winner(
+    results: Vec<Option<(BareStore, Claim, Grant)>>,
+    what: &str,
+) -> Result<(BareStore, Claim, Grant), Failure> {
+    let asked = results.len();
+    let mut winners: Vec<_> = results.into_iter().flatten().collect();
+    let granted: Vec<_> = winners.iter().map(|(_, claim, grant)| (claim.id().clone(), grant.clone())).collect();
+    let (Some(winner), true) = (winners.pop(), winners.is_empty()) else {
+        return Err(Failure::new(format!("of {asked} attempts for {what} were granted: {granted:?}")));
+    };
+    let (store, claim, grant) = &winner;
+    store.ensure_held(claim, grant, &format!("it alone was granted {what}")).await?;
+    Ok(winner)
+}
+
+async fn store_grants_a_free_key_once(cx: Context) -> Verdict {
+    let stores = cx.stores::<STORES>().await?;
+    for _ in 0..cx.rounds(100) {
+        let key = cx.key();
+        let racers = stores.iter().flat_map(|store| (0..CLAIMS).map(|_| attempt(store, &store.claim(&key))));
+        one_winner(race(racers.collect()).await?, "a free key").await?;
+    }
+    Ok(())
+}
+
+async fn store_grants_an_expired_key_once(cx: Context) -> Verdict {
+    let stores = cx.stores::<STORES>().await?;
+    for _ in 0..cx.rounds(50) {
+        let key = cx.key();
+        let expired = stores[0].take(&stores[0].claim(&key), MOMENT).await?;
+        sleep(AFTER).await;
+        let racers = stores.iter().flat_map(|store| (0..CLAIMS).map(|_| attempt(store, &store.claim(&key))));
+        let (_, _, grant) = one_winner(race(racers.collect()).await?, "an expired lease").await?;
+        ensure!(grant.token > last(&expired), "after {expired:?} had expired the next grant was {grant:?}");
+    }
+    Ok(())
+}
+
+async fn store_grants_a_released_key_once(cx: Context) -> Verdict {
+    let stores = cx.stores::<STORES>().await?;
+    for _ in 0..cx.rounds(50) {
+        let key = cx.key();
+        let old = stores[0].claim(&key);
+        let released = stores[0].take(&old, LEASE).await?;
+        let mut racers: Vec<_> = stores.iter().map(|store| attempt(store, &store.claim(&key))).collect();
+        racers.push(release(&stores[0], &old));
+        let results = race(racers).await?;
+        let winner = if results.iter().any(Option::is_some) {
+            one_winner(results, "a key that was released at that moment").await?
+        } else {
+            one_winner(race(vec![attempt(&stores[1], &stores[1].claim(&key))]).await?, "a released key").await?
+        };
+        ensure!(winner.2.token > last(&released), "after {released:?} the next grant was {:?}", winner.2);
+    }
+    Ok(())
+}
+
+async fn store_release_against_take_over(cx: Context) -> Verdict {
+    let stores = cx.stores::<STORES>().await?;
+    for _ in 0..cx.rounds(50) {
+        let key = cx.key();
+        let old = stores[0].claim(&key);
+        stores[0].take(&old, MOMENT).await?;
+        sleep(AFTER).await;
+        let mut racers: Vec<_> = stores.iter().map(|store| attempt(store, &store.claim(&key))).collect();
+        racers.push(release(&stores[0], &old));
+        one_winner(race(racers).await?, "a key whose expired lease was released at that moment").await?;
+    }
+    Ok(())
+}
+
+async fn store_force_release_against_renewal(cx: Context) -> Verdict {
+    let [a, b] = cx.stores().await?;
+    b.admin()?;
+    for _ in 0..cx.rounds(50) {
+        let key = cx.key();
+        let victim = a.claim(&key);
+        let grant = a.take(&victim, LEASE).await?;
+        let renewal = Renewal::lease(victim.clone(), last(&grant), LEASE);
+        let renewing = {
+            let (a, renewal) = (a.clone(), renewal.clone());
+            Box::pin(async move { a.renew(&renewal).await.map(|_| false) }) as Racer<bool>
+        };
+        let forcing = {
+            let (b, key) = (b.clone(), key.clone());
+            Box::pin(async move { Ok(b.admin()?.force_release(&key, "conformance").await?.is_some()) }) as Racer<bool>
+        };
+        let was_held = race(vec![renewing, forcing]).await?.contains(&true);
+        ensure!(was_held, "a release by force at the moment of a renewal found no holder");
+        a.ensure_gone(&renewal, "the lock was taken away by force at the moment of a renewal").await?;
+        let attempt = b.attempt(&b.claim(&key), LEASE);
+        let next = b.granted(&attempt, "the lock was taken away by force").await?;
+        ensure!(next.token > last(&grant), "after {grant:?} was taken away by force the next grant was {next:?}");
+    }
+    Ok(())
+}
+
+async fn store_grant_against_leave(cx: Context) -> Verdict {
+    let [a, b, c, d] = cx.stores().await?;
+    let ticket = Ticket::new(LEASE, LEASE, 10);
+    for _ in 0..cx.rounds(50) {
+        let key = cx.key();
+        let (holder, leaver, waiter) = (a.claim(&key), b.claim(&key), c.claim(&key));
+        a.take(&holder, LEASE).await?;
+        b.queued(&leaver, ticket, 0).await?;
+        c.queued(&waiter, ticket, 1).await?;
+        let leaving = {
+            let (b, leaver) = (b.clone(), leaver.clone());
+            Box::pin(async move { b.withdraw(&leaver).await.map(|()| None) }) as Racer<Option<_>>
+        };
+        race(vec![release(&a, &holder), leaving]).await?;
+        b.ensure_gone(&Renewal::ticket(leaver, ticket), "the waiter has left").await?;
+        let asks = c.attempt(&waiter, LEASE).with_ticket(ticket);
+        eventually(SOON, "the lease, which the only waiter left must get", async || {
+            Ok(matches!(c.ask(&asks).await??, Reply::Granted(_)))
+        })
+        .await?;
+        d.busy(&Attempt::new(d.claim(&key), LEASE), "the waiter that stayed has got the lease").await?;
+    }
+    Ok(())
+}

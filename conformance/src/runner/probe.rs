@@ -1,0 +1,157 @@
+//! A look at a store before it is used.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use distlock_api::{Capabilities, LeaseStore};
+
+use super::examine::{Outcome, examined};
+use crate::checks;
+use crate::failure::Failure;
+use crate::fixture::{Client, Fixture, FixtureError};
+use crate::level::{Level, Plan, Seed};
+use crate::profile::Profile;
+use crate::stage::Stage;
+
+/// What is looked at. Those that need a queue come last.
+const CHECKS: &[&str] = &[
+    "C1_exclusion::store_grants_a_free_key_once",
+    "C1_exclusion::store_grants_an_expired_key_once",
+    "C3_deadline::store_says_what_is_left",
+    "C5_fencing::store_tokens_grow",
+    "C8_stale_calls::store_release_against_take_over",
+    "C9_release::store_releases_by_claim",
+    "C10_lost_replies::store_remembers_releases",
+    "C10_lost_replies::store_repeats_a_grant",
+    "C11_cancel_safety::store_withdraws_all",
+    "C12_no_renewal::store_renews_by_claim_and_token",
+    "C12_no_renewal::store_renews_from_now",
+    "C12_no_renewal::store_revives_nothing",
+    "C14_isolation::store_answers_batches_in_order",
+    "C20_independent_keys::store_keys_are_bytes",
+    "C15_fairness::store_queues_in_order",
+    "C15_fairness::store_passes_on_what_was_asked",
+];
+
+/// Checks the requests and answers of a store that is about to be used: for applications that refuse a
+/// wrong configuration, or a wrong backend, when they start.
+///
+/// A choice of the suite's checks below the lease engine, all at once: on a store that answers in a few
+/// milliseconds it takes less than two seconds. It works on random keys that begin with `check-`, and
+/// gives up every lease and ticket that it took. What only faults, other processes or hours bring to
+/// light is left to the suite.
+///
+/// ```
+/// use std::sync::Arc;
+/// use distlock_api::LeaseStore;
+/// use distlock_memory::MemoryStore;
+///
+/// # #[tokio::main]
+/// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let store: Arc<dyn LeaseStore> = Arc::new(MemoryStore::new());
+/// distlock_conformance::probe(&store).await?;
+/// # Ok(())
+/// # }
+/// ```
+///
+/// # Errors
+/// Which clauses the store breaks, and what was seen; also when the store cannot be reached. A request
+/// that is not answered fails after 30 s.
+///
+/// # Cancel safety
+/// Dropping the future leaves leases that end after two minutes.
+pub async fn probe(store: &Arc<dyn LeaseStore>) -> Result<(), ProbeError> {
+    let mut promised = Capabilities::default();
+    promised.expiry = true;
+    promised.fair = store.capabilities().queue;
+    let stage = Stage::new(Arc::new(Probed { store: Arc::clone(store), promised }));
+    let plan = Plan { level: Level::Smoke, seed: Seed::random(), time: Duration::ZERO };
+    let chosen = checks::all().into_iter().filter(|check| CHECKS.contains(&check.name().as_str()));
+    let examined = chosen.map(async |check| (check.name(), examined(check, &stage, plan).await.0));
+    let outcomes = futures_util::future::join_all(examined).await;
+    stage.stop().await;
+    let failures: Vec<_> = outcomes
+        .into_iter()
+        .filter_map(|(name, outcome)| match outcome {
+            Outcome::Failed(failure) => Some((name, failure)),
+            Outcome::Passed | Outcome::Refused(_) => None,
+        })
+        .collect();
+    if failures.is_empty() { Ok(()) } else { Err(ProbeError { failures }) }
+}
+
+/// What a [`probe`] has found.
+#[derive(Debug)]
+pub struct ProbeError {
+    failures: Vec<(String, Failure)>,
+}
+
+impl ProbeError {
+    /// The checks that failed, such as `C5_fencing::store_tokens_grow`, and why.
+    pub fn failures(&self) -> impl Iterator<Item = (&str, &Failure)> {
+        self.failures.iter().map(|(name, failure)| (name.as_str(), failure))
+    }
+}
+
+impl fmt::Display for ProbeError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("the store does not keep the contract of its locks")?;
+        for (name, failure) in &self.failures {
+            write!(f, "; {name}: {}", failure.message())?;
+        }
+        Ok(())
+    }
+}
+
+impl std::error::Error for ProbeError {}
+
+struct Probed {
+    store: Arc<dyn LeaseStore>,
+    promised: Capabilities,
+}
+
+#[async_trait]
+impl Fixture for Probed {
+    fn name(&self) -> &str {
+        "probe"
+    }
+
+    fn profile(&self) -> Profile {
+        Profile::new(self.promised).store()
+    }
+
+    async fn clients(&self, _: usize) -> Result<Vec<Client>, FixtureError> {
+        Err("a probe looks below the engine only".into())
+    }
+
+    async fn store(&self) -> Result<Arc<dyn LeaseStore>, FixtureError> {
+        Ok(Arc::clone(&self.store))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use distlock_memory::MemoryStore;
+
+    use super::*;
+
+    #[test]
+    fn what_is_looked_at_exists() {
+        let all: Vec<String> = checks::all().iter().map(crate::check::Check::name).collect();
+        let unknown: Vec<_> = CHECKS.iter().filter(|name| !all.iter().any(|known| known == *name)).collect();
+        assert!(unknown.is_empty(), "{unknown:?}");
+    }
+
+    #[tokio::test]
+    async fn nothing_is_left_behind() {
+        let memory = MemoryStore::new();
+        let store: Arc<dyn LeaseStore> = Arc::new(memory.clone());
+        probe(&store).await.unwrap();
+        let admin = memory.admin().unwrap();
+        let everything = distlock_api::LockFilter::new();
+        let held = admin.page(&everything, None, std::num::NonZeroUsize::MAX).await.unwrap();
+        assert!(held.is_empty(), "{held:?}");
+    }
+}

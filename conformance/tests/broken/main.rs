@@ -1,6 +1,7 @@
 //! The suite is tested by backends that are broken on purpose: each must be caught by the clause that it breaks, and by name.
 
 mod admins;
+mod bare;
 mod clocks;
 mod guards;
 mod matrix;
@@ -22,6 +23,7 @@ use libtest_mimic::{Arguments, Failed, Trial};
 use tokio::runtime::Runtime;
 
 use admins::Admin;
+use bare::Bare;
 use clocks::Clock;
 use guards::Guards;
 use matrix::{CASES, Case};
@@ -43,6 +45,8 @@ enum Broken {
     Queue(Queue),
     /// With processes.
     Clock(Clock),
+    /// Looked at below the engine.
+    Bare(Bare),
 }
 
 impl Broken {
@@ -51,6 +55,7 @@ impl Broken {
         let family = |broken| match broken {
             Self::Queue(_) => 1,
             Self::Clock(_) => 2,
+            Self::Bare(_) => 3,
             _ => 0,
         };
         family(self) == family(other)
@@ -84,6 +89,7 @@ impl Broken {
         let wanted = |check: &distlock_conformance::Check| checks.contains(&check.name().as_str());
         match self {
             Self::Clock(clock) => examine(clock.fixture(), wanted).await,
+            Self::Bare(bare) => examine(bare.fixture(), wanted).await,
             broken => examine(broken, wanted).await,
         }
     }
@@ -188,6 +194,8 @@ const SOUND: &[(&str, Broken)] = &[
     ("nothing_is_caught_in_a_queue_where_nothing_is_broken", Broken::Queue(Queue::Sound)),
     ("nothing_is_caught_in_a_queue_that_is_only_slow", Broken::Queue(Queue::Slow)),
     ("nothing_is_caught_where_processes_have_one_clock", Broken::Clock(Clock::Common)),
+    ("nothing_is_caught_below_the_engine_where_nothing_is_broken", Broken::Bare(Bare::Sound)),
+    ("nothing_is_caught_below_the_engine_where_it_is_only_slow", Broken::Bare(Bare::Slow)),
 ];
 
 /// All checks that catch the broken relatives of a backend.

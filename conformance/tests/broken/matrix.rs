@@ -8,6 +8,7 @@ use libtest_mimic::Failed;
 
 use crate::Broken;
 use crate::admins::Admin;
+use crate::bare::Bare;
 use crate::clocks::Clock;
 use crate::guards::Guards;
 use crate::providers::Provider;
@@ -132,6 +133,45 @@ pub(crate) const CASES: &[Case] = &[
     case("others_lose_their_locks_with_the_owner", "", Clause::Admin, Broken::Admin(Admin::ReleasesOthers), &[("admin::release_owner", "locks were released instead of 3"), ("admin::release_by_prefix", "locks were released instead of 1"), ("admin::release_of_everything_is_refused", "locks were released")]),
     case("a_filter_of_nothing_is_taken", "", Clause::Admin, Broken::Admin(Admin::TakesNothingForNobody), &[("admin::release_of_everything_is_refused", "locks were released")]),
     case("a_forced_release_is_told_as_any_other", "", Clause::Admin, Broken::Admin(Admin::ForceIsRelease), &[("admin::events_tell_what_happens", "the end was told as Released"), ("admin::events_tell_of_owners_released", "a release by owner was told as Released")]),
+    case("a_ttl_is_rounded_up", "", Clause::C3, Broken::Bare(Bare::RoundsTtl), &[("C3_deadline::store_says_what_is_left", "are left of")]),
+    case("others_are_told_the_ttl", "", Clause::C3, Broken::Bare(Bare::TellsTheTtl), &[("C3_deadline::store_says_what_is_left", "an attempt of another claim: ")]),
+    case("a_repeated_attempt_extends_nothing", "", Clause::C10, Broken::Bare(Bare::RepeatExtendsNothing), &[("C10_lost_replies::store_repeats_a_grant", "a repeated grant: ")]),
+    case("a_repeated_attempt_takes_tokens", "", Clause::C10, Broken::Bare(Bare::RepeatTakesTokens), &[("C10_lost_replies::store_repeats_a_grant", "a repeated attempt was granted")]),
+    case("a_renewal_adds_to_what_is_left", "", Clause::C12, Broken::Bare(Bare::RenewalAdds), &[("C12_no_renewal::store_renews_from_now", "was answered: ")]),
+    case("a_renewal_ignores_the_token", "", Clause::C12, Broken::Bare(Bare::RenewalIgnoresToken), &[("C12_no_renewal::store_renews_by_claim_and_token", "the lease's last token is")]),
+    case("a_renewal_revives_the_expired", "", Clause::C12, Broken::Bare(Bare::RenewalRevives), &[("C12_no_renewal::store_revives_nothing", "the lease has expired, and a renewal was answered")]),
+    case("a_renewal_has_two_steps", "", Clause::C22, Broken::Bare(Bare::RenewsInTwoSteps), &[("C22_force_release::store_force_release_against_renewal", "the lock was taken away by force at the moment of a renewal")]),
+    case("the_expired_is_released", "", Clause::C9, Broken::Bare(Bare::ReleasesTheExpired), &[("C9_release::store_release_of_the_expired", "the release of an expired lease said Released")]),
+    case("one_release_is_remembered", "", Clause::C10, Broken::Bare(Bare::RemembersOneRelease), &[("C10_lost_replies::store_remembers_releases", "a release was repeated after 1 others")]),
+    case("a_release_has_two_steps", "", Clause::C8, Broken::Bare(Bare::ReleasesInTwoSteps), &[("C8_stale_calls::store_release_against_take_over", "whose expired lease was released at that moment")]),
+    case("blocks_overlap", "", Clause::C5, Broken::Bare(Bare::BlocksOverlap), &[("C5_fencing::store_tokens_grow", "the next grant was")]),
+    case("a_withdrawal_leaves_the_lease", "", Clause::C11, Broken::Bare(Bare::WithdrawsNothing), &[("C11_cancel_safety::store_withdraws_all", "the claim was withdrawn, and a renewal was answered"), ("C5_fencing::store_tokens_grow", "the key is free, and the attempt was answered")]),
+    case("a_batch_is_answered_backwards", "", Clause::C14, Broken::Bare(Bare::BatchBackwards), &[("C14_isolation::store_answers_batches_in_order", "in a batch ")]),
+    case("a_batch_is_gone_as_a_whole", "", Clause::C14, Broken::Bare(Bare::BatchAllOrNothing), &[("C14_isolation::store_answers_batches_in_order", "in a batch ")]),
+    case("a_batch_ends_with_the_first_that_is_gone", "", Clause::C14, Broken::Bare(Bare::BatchStops), &[("C14_isolation::store_answers_batches_in_order", "answers")]),
+    case("the_store_folds_case", "", Clause::C20, Broken::Bare(Bare::FoldsCase), &[("C20_independent_keys::store_keys_are_bytes", "was never locked")]),
+    case("the_store_folds_the_turkish_way", "", Clause::C20, Broken::Bare(Bare::FoldsTurkish), &[("C20_independent_keys::store_keys_are_bytes", "was never locked")]),
+    case("the_store_trims_keys", "", Clause::C20, Broken::Bare(Bare::Trims), &[("C20_independent_keys::store_keys_are_bytes", "was never locked")]),
+    case("a_free_key_is_selected_then_taken", "", Clause::C1, Broken::Bare(Bare::SelectThenUpdate), &[("C1_exclusion::store_grants_a_free_key_once", "attempts for a free key were granted")]),
+    case("an_expired_lease_is_selected_then_taken", "", Clause::C1, Broken::Bare(Bare::SelectThenTakeOver), &[("C1_exclusion::store_grants_an_expired_key_once", "attempts for an expired lease were granted")]),
+    case("a_lost_race_is_an_error", "", Clause::C1, Broken::Bare(Bare::ContentionIsAnError), &[("C1_exclusion::store_grants_a_free_key_once", "contention is an answer"), ("C1_exclusion::store_grants_an_expired_key_once", "contention is an answer")]),
+    case("a_queue_takes_any_number", "", Clause::C15, Broken::Bare(Bare::UnboundedQueue), &[("C15_fairness::store_bounds_its_queue", "the third ticket of two was answered")]),
+    case("asking_again_costs_the_place", "", Clause::C15, Broken::Bare(Bare::AskingAgainCosts), &[("C15_fairness::store_queues_in_order", "before it was answered")]),
+    case("a_refresh_adds_a_ticket", "", Clause::C15, Broken::Bare(Bare::RefreshAdds), &[("C15_fairness::store_refreshes_no_ticket_into_being", "the claim has no ticket")]),
+    case("tickets_last_without_a_refresh", "", Clause::C15, Broken::Bare(Bare::TicketsLast), &[("C15_fairness::store_drops_dead_tickets", "before it was answered")]),
+    case("a_lease_that_is_passed_on_lasts_too_long", "", Clause::C15, Broken::Bare(Bare::PassesOnTheTtl), &[("C15_fairness::store_passes_on_what_was_asked", "a claim of")]),
+    case("a_lease_that_is_passed_on_has_one_token", "", Clause::C15, Broken::Bare(Bare::PassesOnOneToken), &[("C15_fairness::store_passes_on_what_was_asked", "tokens were asked for, and granted")]),
+    case("a_withdrawal_leaves_the_ticket", "", Clause::C11, Broken::Bare(Bare::LeavesTickets), &[("C11_cancel_safety::store_lets_waiters_leave", "before it was answered"), ("C15_fairness::store_refreshes_no_ticket_into_being", "the ticket was withdrawn")]),
+    case("a_withdrawal_leaves_what_was_passed_on", "", Clause::C15, Broken::Bare(Bare::LeavesWhatWasPassedOn), &[("C15_fairness::store_grant_against_leave", "the waiter has left, and a renewal was answered")]),
+    case("no_grant_is_pushed", "", Clause::C16, Broken::Bare(Bare::PushesNoGrant), &[("C16_wake_ups::store_pushes_grants", "in vain for the event of the grant")]),
+    case("no_loss_is_pushed", "", Clause::C4, Broken::Bare(Bare::PushesNoLoss), &[("C4_loss::store_pushes_losses", "in vain for the event of the loss")]),
+    case("a_loss_is_pushed_with_the_old_token", "", Clause::C4, Broken::Bare(Bare::PushesTheOldToken), &[("C4_loss::store_pushes_losses", "which is not above it")]),
+    case("no_opening_is_pushed", "", Clause::C16, Broken::Bare(Bare::PushesNoOpening), &[("C16_wake_ups::store_pushes_openings", "in vain for the event of the opened key")]),
+    case("a_prefix_is_a_pattern", "", Clause::Admin, Broken::Bare(Bare::PrefixIsAPattern), &[("admin::store_prefixes_are_bytes", "with the prefix")]),
+    case("a_prefix_folds_case", "", Clause::Admin, Broken::Bare(Bare::PrefixFoldsCase), &[("admin::store_prefixes_are_bytes", "with the prefix")]),
+    case("pages_fold_case", "", Clause::Admin, Broken::Bare(Bare::PagesFoldCase), &[("admin::store_pages_in_order_of_bytes", "are listed")]),
+    case("the_expired_are_listed", "", Clause::Admin, Broken::Bare(Bare::ListsTheExpired), &[("admin::store_hides_the_expired", "listed are")]),
+    case("the_store_keeps_no_minimum_hold", "", Clause::C25, Broken::Bare(Bare::NoMinimumHold), &[("C25_minimum_hold::store_keeps_it_closed", "a closed key was answered")]),
 ];
 
 /// The words of a check, one of which it must say.

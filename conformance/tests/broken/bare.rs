@@ -1,0 +1,479 @@
+//! Stores whose requests and answers are wrong below the engine: what authors of stores get wrong.
+
+use std::collections::HashMap;
+use std::num::{NonZeroU32, NonZeroUsize};
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::Duration;
+
+use distlock_api::store::{
+    AcquisitionId, Attempt, Claim, EventStream, QueueStanding, Release, Renewal, RenewalSubject, Reply, Standing,
+    StoreCapabilities, StoreEvent, Ticket, Watch,
+};
+use distlock_api::{
+    Capabilities, FencingToken, LeaseStore, LockAdmin, LockError, LockFilter, LockInfo, LockKey, Loss, ReleaseOutcome,
+    Result, async_trait,
+};
+use distlock_conformance::{Client, Fixture, FixtureError, Profile};
+use distlock_memory::MemoryStore;
+use futures_util::StreamExt;
+use tokio::time::sleep;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Bare {
+    /// Nothing is wrong with it.
+    Sound,
+    /// Nothing is wrong with it: it is slow.
+    Slow,
+    /// A lease lasts for whole seconds.
+    RoundsTtl,
+    /// Others are told the ttl of the lease, not what is left of it.
+    TellsTheTtl,
+    /// A repeated attempt of the holder leaves the expiry as it was.
+    RepeatExtendsNothing,
+    /// A repeated attempt of the holder is granted other tokens.
+    RepeatTakesTokens,
+    /// A renewal adds its ttl to what is left.
+    RenewalAdds,
+    /// A renewal is by claim alone.
+    RenewalIgnoresToken,
+    /// A renewal takes an expired lease again.
+    RenewalRevives,
+    /// A renewal looks at the lease in one step and writes it in another.
+    RenewsInTwoSteps,
+    /// A release of an expired lease says that it ended it.
+    ReleasesTheExpired,
+    /// Only the last release is remembered.
+    RemembersOneRelease,
+    /// A release looks at the lease in one step and ends it in another.
+    ReleasesInTwoSteps,
+    /// The next block begins within the last one.
+    BlocksOverlap,
+    /// A withdrawal leaves a held lease.
+    WithdrawsNothing,
+    /// A batch is answered backwards.
+    BatchBackwards,
+    /// A batch with one lease that has ended is gone as a whole.
+    BatchAllOrNothing,
+    /// A batch is answered up to the first lease that has ended.
+    BatchStops,
+    /// Keys that differ in case only are one.
+    FoldsCase,
+    /// The dotless and the dotted i are one.
+    FoldsTurkish,
+    /// Blanks at the end do not count.
+    Trims,
+    /// A free key is found in one step and taken in another.
+    SelectThenUpdate,
+    /// So it is with an expired lease.
+    SelectThenTakeOver,
+    /// Who loses a race is answered with an error.
+    ContentionIsAnError,
+    /// A queue takes any number of tickets.
+    UnboundedQueue,
+    /// A waiter that asks again goes to the end of the queue.
+    AskingAgainCosts,
+    /// A refresh adds the ticket that is missing.
+    RefreshAdds,
+    /// A ticket lasts for an hour.
+    TicketsLast,
+    /// A lease that was passed on lasts as long as one that was asked for.
+    PassesOnTheTtl,
+    /// A lease that was passed on has one token.
+    PassesOnOneToken,
+    /// A withdrawal leaves the ticket.
+    LeavesTickets,
+    /// A withdrawal leaves a lease that was passed on meanwhile.
+    LeavesWhatWasPassedOn,
+    /// Grants are not pushed.
+    PushesNoGrant,
+    /// Losses are not pushed.
+    PushesNoLoss,
+    /// A loss is pushed with the token of the lost lease.
+    PushesTheOldToken,
+    /// That a key has opened is not pushed.
+    PushesNoOpening,
+    /// Prefixes are patterns, as with SQL's `LIKE`.
+    PrefixIsAPattern,
+    /// Prefixes fold case.
+    PrefixFoldsCase,
+    /// Pages follow each other in an order that folds case.
+    PagesFoldCase,
+    /// Expired leases are listed.
+    ListsTheExpired,
+    /// A minimum hold is not kept.
+    NoMinimumHold,
+}
+
+/// How long a request takes for [`Bare::Slow`].
+const SLOW: Duration = Duration::from_millis(20);
+/// What lies between two steps that should be one.
+const BETWEEN: Duration = Duration::from_millis(2);
+
+/// The stores of one check.
+pub(crate) struct Bares {
+    broken: Bare,
+    memory: MemoryStore,
+    seen: Arc<Mutex<Seen>>,
+}
+
+#[derive(Debug, Default)]
+struct Seen {
+    /// The last release of each key.
+    released: HashMap<LockKey, AcquisitionId>,
+    /// All grants, as they were listed then.
+    granted: Vec<LockInfo>,
+    /// How long the leases of each key last.
+    ttls: HashMap<LockKey, Duration>,
+}
+
+impl Bare {
+    pub(crate) fn fixture(self) -> Bares {
+        Bares { broken: self, memory: MemoryStore::new(), seen: Arc::default() }
+    }
+
+    /// The key as the store knows it.
+    fn key(self, key: &LockKey) -> LockKey {
+        let text = key.as_str();
+        let known = match self {
+            Self::FoldsCase => text.to_lowercase(),
+            Self::FoldsTurkish => text.replace(['\u{131}', '\u{130}'], "i"),
+            Self::Trims => text.trim_end().to_owned(),
+            _ => return key.clone(),
+        };
+        LockKey::new(known).expect("a valid key")
+    }
+
+    fn claim(self, claim: &Claim) -> Claim {
+        let key = self.key(claim.key());
+        if key == *claim.key() { claim.clone() } else { Claim::new(key, claim.id().clone()) }
+    }
+
+    /// Whether a key begins with a prefix.
+    fn matches(self, key: &LockKey, prefix: &str) -> bool {
+        match self {
+            Self::PrefixFoldsCase => key.as_str().to_lowercase().starts_with(&prefix.to_lowercase()),
+            Self::PrefixIsAPattern => {
+                let same = |(pattern, text): (char, char)| pattern == '_' || pattern == text;
+                key.as_str().chars().count() >= prefix.chars().count()
+                    && prefix.chars().zip(key.as_str().chars()).all(same)
+            }
+            _ => key.as_str().starts_with(prefix),
+        }
+    }
+}
+
+#[async_trait]
+impl Fixture for Bares {
+    fn name(&self) -> &str {
+        "bare"
+    }
+
+    fn profile(&self) -> Profile {
+        let mut promised = Capabilities::default();
+        promised.expiry = true;
+        promised.minimum_hold = true;
+        promised.fair = true;
+        promised.push = true;
+        Profile::new(promised).admin().owners().store()
+    }
+
+    async fn clients(&self, count: usize) -> std::result::Result<Vec<Client>, FixtureError> {
+        Ok((0..count).map(|_| Client::of_store(self.memory.clone())).collect())
+    }
+
+    async fn store(&self) -> std::result::Result<Arc<dyn LeaseStore>, FixtureError> {
+        let (memory, seen) = (self.memory.clone(), Arc::clone(&self.seen));
+        Ok(Arc::new(BareStore { memory, broken: self.broken, seen }))
+    }
+}
+
+#[derive(Debug)]
+struct BareStore {
+    memory: MemoryStore,
+    broken: Bare,
+    seen: Arc<Mutex<Seen>>,
+}
+
+impl BareStore {
+    fn seen(&self) -> MutexGuard<'_, Seen> {
+        self.seen.lock().unwrap()
+    }
+
+    fn holder(&self, key: &LockKey) -> Option<LockInfo> {
+        self.memory.peek(key)
+    }
+
+    fn holds(&self, claim: &Claim) -> bool {
+        self.holder(claim.key()).is_some_and(|info| info.id.as_ref() == Some(claim.id()))
+    }
+
+    /// What the store does with an attempt before it asks.
+    async fn before(&self, attempt: &mut Attempt) -> Result<()> {
+        match self.broken {
+            Bare::Slow => sleep(SLOW).await,
+            Bare::RoundsTtl => attempt.ttl = Duration::from_secs(attempt.ttl.as_millis().div_ceil(1000) as u64),
+            Bare::RepeatExtendsNothing if self.holds(&attempt.claim) => attempt.ttl = Duration::from_millis(1),
+            Bare::RepeatTakesTokens if self.holds(&attempt.claim) => {
+                let _ = self.memory.release(&Release::new(attempt.claim.clone())).await?;
+            }
+            Bare::BlocksOverlap => attempt.tokens = NonZeroU32::MIN,
+            Bare::AskingAgainCosts if !self.holds(&attempt.claim) => self.memory.withdraw(&attempt.claim, SLOW).await?,
+            _ => {}
+        }
+        if let Some(ticket) = &mut attempt.ticket {
+            match self.broken {
+                Bare::UnboundedQueue => ticket.capacity = u32::MAX,
+                Bare::TicketsLast => ticket.ttl = Duration::from_secs(3600),
+                Bare::PassesOnTheTtl => ticket.claim_ttl = attempt.ttl,
+                Bare::PassesOnOneToken => attempt.tokens = NonZeroU32::MIN,
+                _ => {}
+            }
+        }
+        Ok(())
+    }
+
+    /// Takes the key from a holder that came between two steps.
+    async fn take_anyway(&self, attempt: &Attempt) -> Result<Reply> {
+        self.memory.force_release(attempt.claim.key());
+        self.memory.try_acquire(attempt).await
+    }
+}
+
+#[async_trait]
+impl LeaseStore for BareStore {
+    fn capabilities(&self) -> StoreCapabilities {
+        let mut capabilities = self.memory.capabilities();
+        capabilities.renew_batch = NonZeroUsize::new(4).expect("not zero");
+        capabilities
+    }
+
+    fn name(&self) -> &str {
+        "bare"
+    }
+
+    async fn try_acquire(&self, attempt: &Attempt) -> Result<Reply> {
+        let asked = attempt.tokens;
+        let mut attempt = attempt.clone();
+        attempt.claim = self.broken.claim(&attempt.claim);
+        let key = attempt.claim.key().clone();
+        let is_free = self.holder(&key).is_none();
+        let is_known = self.seen().ttls.contains_key(&key);
+        self.before(&mut attempt).await?;
+        let in_two_steps = match self.broken {
+            Bare::SelectThenUpdate => is_free && !is_known,
+            Bare::SelectThenTakeOver => is_free && is_known,
+            Bare::ContentionIsAnError => is_free,
+            _ => false,
+        };
+        if in_two_steps {
+            sleep(BETWEEN).await;
+        }
+        let reply = match self.memory.try_acquire(&attempt).await? {
+            Reply::Busy(_) if in_two_steps && self.broken == Bare::ContentionIsAnError => {
+                return Err(LockError::new(distlock_api::ErrorKind::Unavailable, "could not serialize access"));
+            }
+            Reply::Busy(_) if in_two_steps => self.take_anyway(&attempt).await?,
+            reply => reply,
+        };
+        Ok(match reply {
+            Reply::Granted(grant) => {
+                let listed = self.holder(&key);
+                let mut seen = self.seen();
+                seen.granted.extend(listed);
+                seen.ttls.insert(key, attempt.ttl);
+                if self.broken == Bare::BlocksOverlap {
+                    Reply::Granted(grant.with_tokens(asked))
+                } else {
+                    Reply::Granted(grant)
+                }
+            }
+            Reply::Busy(busy) if self.broken == Bare::TellsTheTtl => {
+                let ttl = self.seen().ttls.get(&key).copied().unwrap_or_default();
+                Reply::Busy(busy.with_holder_remaining(ttl + SLOW))
+            }
+            busy => busy,
+        })
+    }
+
+    async fn renew(&self, renewal: &Renewal) -> Result<Standing> {
+        let mut renewal = renewal.clone();
+        renewal.claim = self.broken.claim(&renewal.claim);
+        let (key, held) = (renewal.claim.key().clone(), self.holds(&renewal.claim));
+        match &mut renewal.subject {
+            RenewalSubject::Lease { token, ttl } => {
+                let info = self.holder(&key).filter(|_| held);
+                match (self.broken, info) {
+                    (Bare::RenewalAdds, Some(info)) => *ttl += info.remaining,
+                    (Bare::RenewalIgnoresToken, Some(info)) => *token = info.token,
+                    (Bare::RenewsInTwoSteps, Some(_)) => sleep(BETWEEN).await,
+                    _ => {}
+                }
+                let ttl = *ttl;
+                let standing = self.memory.renew(&renewal).await?;
+                let takes_again = match self.broken {
+                    Bare::RenewalRevives => self.holder(&key).is_none() && self.seen().ttls.contains_key(&key),
+                    Bare::RenewsInTwoSteps => held,
+                    _ => false,
+                };
+                if takes_again && matches!(standing, Standing::Gone(_)) {
+                    self.memory.try_acquire(&Attempt::new(renewal.claim, ttl)).await?;
+                    return Ok(Standing::Held { remaining: ttl });
+                }
+                Ok(standing)
+            }
+            RenewalSubject::Ticket(ticket) => {
+                let ticket: Ticket = *ticket;
+                let standing = self.memory.renew(&renewal).await?;
+                if self.broken == Bare::RefreshAdds && matches!(standing, Standing::Gone(_)) {
+                    let attempt = Attempt::new(renewal.claim, Duration::from_secs(60)).with_ticket(ticket);
+                    if let Reply::Busy(busy) = self.memory.try_acquire(&attempt).await?
+                        && busy.standing != QueueStanding::NotQueued
+                    {
+                        return Ok(Standing::Waiting(busy));
+                    }
+                }
+                Ok(standing)
+            }
+            _ => self.memory.renew(&renewal).await,
+        }
+    }
+
+    async fn renew_many(&self, renewals: &[Renewal]) -> Vec<Result<Standing>> {
+        let mut standings = Vec::new();
+        for renewal in renewals {
+            standings.push(self.renew(renewal).await);
+        }
+        let is_gone = |standing: &Result<Standing>| matches!(standing, Ok(Standing::Gone(_)));
+        match self.broken {
+            Bare::BatchBackwards => standings.reverse(),
+            Bare::BatchAllOrNothing if standings.iter().any(is_gone) => {
+                standings.iter_mut().for_each(|standing| *standing = Ok(Standing::Gone(Loss::Gone)));
+            }
+            Bare::BatchStops => {
+                let answered = standings.iter().position(is_gone).map_or(standings.len(), |at| at + 1);
+                standings.truncate(answered);
+            }
+            _ => {}
+        }
+        standings
+    }
+
+    async fn release(&self, release: &Release) -> Result<ReleaseOutcome> {
+        let mut release = release.clone();
+        release.claim = self.broken.claim(&release.claim);
+        let (key, id) = (release.claim.key().clone(), release.claim.id().clone());
+        if self.broken == Bare::NoMinimumHold {
+            release.hold_at_least = None;
+        }
+        let held = self.holds(&release.claim);
+        if self.broken == Bare::ReleasesInTwoSteps && (held || self.holder(&key).is_none()) {
+            sleep(BETWEEN).await;
+            let outcome = self.memory.release(&release).await?;
+            self.memory.force_release(&key);
+            return Ok(outcome);
+        }
+        let outcome = self.memory.release(&release).await?;
+        if held {
+            self.seen().released.insert(key.clone(), id.clone());
+        }
+        let was_granted = self.seen().granted.iter().any(|info| info.id.as_ref() == Some(&id));
+        Ok(match self.broken {
+            Bare::ReleasesTheExpired if was_granted => ReleaseOutcome::Released,
+            Bare::RemembersOneRelease if self.seen().released.get(&key) != Some(&id) => ReleaseOutcome::AlreadyLost,
+            _ => outcome,
+        })
+    }
+
+    async fn withdraw(&self, claim: &Claim, timeout: Duration) -> Result<()> {
+        let claim = self.broken.claim(claim);
+        let (held, waits) = (self.holds(&claim), self.memory.waiting(claim.key()).contains(claim.id()));
+        match self.broken {
+            Bare::WithdrawsNothing if held => Ok(()),
+            Bare::LeavesTickets if waits => Ok(()),
+            Bare::LeavesWhatWasPassedOn if waits => {
+                sleep(BETWEEN).await;
+                if self.holds(&claim) { Ok(()) } else { self.memory.withdraw(&claim, timeout).await }
+            }
+            _ => self.memory.withdraw(&claim, timeout).await,
+        }
+    }
+
+    async fn waiters(&self, claim: &Claim, timeout: Duration) -> Result<u32> {
+        self.memory.waiters(&self.broken.claim(claim), timeout).await
+    }
+
+    async fn watch(&self, watch: &Watch) -> Result<EventStream> {
+        let broken = self.broken;
+        let events = LeaseStore::watch(&self.memory, watch).await?;
+        let pushed = move |event: Result<StoreEvent>| match (broken, event) {
+            (Bare::PushesNoGrant, Ok(StoreEvent::Granted { .. }))
+            | (Bare::PushesNoLoss, Ok(StoreEvent::Gone { .. }))
+            | (Bare::PushesNoOpening, Ok(StoreEvent::Freed { .. })) => None,
+            (Bare::PushesTheOldToken, Ok(StoreEvent::Gone { key, id, token, loss })) => {
+                let token = FencingToken::new(token.get() - 1);
+                Some(Ok(StoreEvent::Gone { key, id, token, loss }))
+            }
+            (_, event) => Some(event),
+        };
+        Ok(events.filter_map(move |event| std::future::ready(pushed(event))).boxed())
+    }
+
+    fn admin(&self) -> Option<&dyn LockAdmin> {
+        Some(self)
+    }
+}
+
+impl BareStore {
+    /// All that the store would list, in its order.
+    async fn all(&self, filter: &LockFilter) -> Result<Vec<LockInfo>> {
+        let everything = filter.clone().prefix("");
+        let mut all = self.sound().page(&everything, None, NonZeroUsize::MAX).await?;
+        if self.broken == Bare::ListsTheExpired {
+            let listed = |key: &LockKey| all.iter().any(|info| info.key == *key);
+            let expired: Vec<_> = self.seen().granted.iter().filter(|info| !listed(&info.key)).cloned().collect();
+            all.extend(expired);
+        }
+        all.retain(|info| self.broken.matches(&info.key, &filter.prefix));
+        if self.broken == Bare::PagesFoldCase {
+            all.sort_by_key(|info| info.key.as_str().to_lowercase());
+        } else {
+            all.sort_by(|a, b| a.key.cmp(&b.key));
+        }
+        Ok(all)
+    }
+
+    fn sound(&self) -> &dyn LockAdmin {
+        self.memory.admin().expect("the memory store has administration")
+    }
+}
+
+#[async_trait]
+impl LockAdmin for BareStore {
+    async fn inspect(&self, key: &LockKey) -> Result<Option<LockInfo>> {
+        self.sound().inspect(&self.broken.key(key)).await
+    }
+
+    async fn force_release(&self, key: &LockKey, reason: &str) -> Result<Option<LockInfo>> {
+        self.sound().force_release(&self.broken.key(key), reason).await
+    }
+
+    async fn page(&self, filter: &LockFilter, after: Option<&LockKey>, limit: NonZeroUsize) -> Result<Vec<LockInfo>> {
+        let folds = self.broken == Bare::PagesFoldCase;
+        let is_after = |key: &LockKey| match after {
+            None => true,
+            Some(after) if folds => key.as_str().to_lowercase() > after.as_str().to_lowercase(),
+            Some(after) => key > after,
+        };
+        let all = self.all(filter).await?;
+        Ok(all.into_iter().filter(|info| is_after(&info.key)).take(limit.get()).collect())
+    }
+
+    async fn release_matching(&self, filter: &LockFilter, reason: &str) -> Result<u64> {
+        filter.ensure_not_everything()?;
+        let mut released = 0;
+        for info in self.all(filter).await? {
+            released += u64::from(self.sound().force_release(&info.key, reason).await?.is_some());
+        }
+        Ok(released)
+    }
+}

@@ -175,7 +175,7 @@ impl BareStore {
     /// Its events from now on.
     pub(crate) async fn watch(&self) -> Result<EventStream, Failure> {
         let watch = Watch::provider(self.provider);
-        Ok(within(LIVENESS, "the stream of events to open", self.store.watch(&watch)).await??)
+        Ok(within(LIVENESS, "the stream of events to open", self.store.subscribe(&watch)).await??)
     }
 }
 

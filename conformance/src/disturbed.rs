@@ -219,13 +219,13 @@ impl LeaseStore for DisturbedStore {
         self.pass(Operation::Waiters, [claim.key()], timeout, call, Err).await
     }
 
-    async fn watch(&self, watch: &Watch) -> Result<EventStream> {
+    async fn subscribe(&self, watch: &Watch) -> Result<EventStream> {
         self.if_connected(Duration::ZERO).await?;
         let (mut pushes, cut_off) = (self.shared.pushes.subscribe(), self.shared.cut_off.subscribe());
         if *pushes.borrow_and_update() == Some(Pushes::Refused) {
             return Err(refused());
         }
-        let events = self.shared.store.watch(watch).await?;
+        let events = self.shared.store.subscribe(watch).await?;
         let (sender, receiver) = mpsc::unbounded_channel();
         tokio::spawn(forward(events, pushes, cut_off, sender));
         let arrived = futures_util::stream::unfold(receiver, |mut receiver| async {

@@ -317,7 +317,7 @@ impl LeaseStore for Hostile {
         Ok(())
     }
 
-    async fn watch(&self, _: &Watch) -> Result<EventStream> {
+    async fn subscribe(&self, _: &Watch) -> Result<EventStream> {
         self.arrive(Op::Watch, "");
         if self.streams_end {
             return Ok(Box::pin(futures_util::stream::empty()));

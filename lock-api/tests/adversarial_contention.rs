@@ -195,11 +195,11 @@ impl LeaseStore for Bent {
         self.store.waiters(claim, timeout).await
     }
 
-    async fn watch(&self, watch: &Watch) -> Result<EventStream> {
+    async fn subscribe(&self, watch: &Watch) -> Result<EventStream> {
         if self.deaf {
             return Ok(Box::pin(futures_util::stream::pending()));
         }
-        self.store.watch(watch).await
+        self.store.subscribe(watch).await
     }
 }
 

@@ -76,8 +76,8 @@ impl LeaseStore for Stepped {
         Self::step(self.0.waiters(claim, timeout)).await
     }
 
-    async fn watch(&self, watch: &Watch) -> Result<EventStream> {
-        Self::step(self.0.watch(watch)).await
+    async fn subscribe(&self, watch: &Watch) -> Result<EventStream> {
+        Self::step(self.0.subscribe(watch)).await
     }
 
     async fn close(&self) -> Result<()> {

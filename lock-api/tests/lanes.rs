@@ -139,8 +139,8 @@ impl LeaseStore for Slow {
         self.call(|pace| pace.release, timeout, self.inner.withdraw(claim, timeout)).await?
     }
 
-    async fn watch(&self, watch: &Watch) -> Result<EventStream> {
-        self.inner.watch(watch).await
+    async fn subscribe(&self, watch: &Watch) -> Result<EventStream> {
+        self.inner.subscribe(watch).await
     }
 }
 

@@ -54,7 +54,7 @@ async fn c15_a_hand_over_is_one_call_and_pushed_to_whom_it_concerns() {
     let store = MemoryStore::with_manual_clock();
     let (mine, other) = (ProviderId::random(), ProviderId::random());
     let [mut to_me, mut to_other] =
-        [mine, other].map(|id| LeaseStore::watch(&store, &Watch::provider(id)).now_or_never().unwrap().unwrap());
+        [mine, other].map(|id| LeaseStore::subscribe(&store, &Watch::provider(id)).now_or_never().unwrap().unwrap());
     let mut told = LockAdmin::watch(&store).await.unwrap();
     let (holder, first, second) = (claim_of(other, "k"), claim_of(mine, "k"), claim_of(other, "k"));
     hold(&store, &holder).await;
@@ -92,7 +92,7 @@ async fn c15_a_hand_over_is_one_call_and_pushed_to_whom_it_concerns() {
 #[tokio::test]
 async fn a_free_key_is_told_to_all_only_if_nobody_was_granted_it() {
     let store = MemoryStore::new();
-    let mut events = LeaseStore::watch(&store, &Watch::provider(ProviderId::random())).await.unwrap();
+    let mut events = LeaseStore::subscribe(&store, &Watch::provider(ProviderId::random())).await.unwrap();
     let (holder, waiter) = (claim("k"), claim("k"));
     let freed = StoreEvent::Freed { key: holder.key().clone() };
     hold(&store, &holder).await;
@@ -216,7 +216,7 @@ async fn a_test_can_push_what_it_likes() {
     let (mine, other) = (claim("k"), claim("k"));
     let provider = ProviderId::random();
     let own = claim_of(provider, "k");
-    let mut events = LeaseStore::watch(&store, &Watch::provider(provider)).await.unwrap();
+    let mut events = LeaseStore::subscribe(&store, &Watch::provider(provider)).await.unwrap();
     let token = FencingToken::new(7);
     let gone =
         |claim: &Claim| StoreEvent::Gone { key: claim.key().clone(), id: claim.id().clone(), token, loss: Loss::Gone };

@@ -183,7 +183,7 @@ async fn ordered_claims_refuse_a_straggler() {
 async fn watchers_hear_of_free_keys_and_of_their_own_losses() {
     let store = MemoryStore::new();
     let (mine, other) = (ProviderId::random(), ProviderId::random());
-    let mut events = LeaseStore::watch(&store, &Watch::provider(mine)).await.unwrap();
+    let mut events = LeaseStore::subscribe(&store, &Watch::provider(mine)).await.unwrap();
     let (victim, stranger) = (claim_of(mine, "a"), claim_of(other, "b"));
     let _ = (acquire(&store, &victim).await, acquire(&store, &stranger).await);
     let info = LockAdmin::force_release(&store, stranger.key(), "test").await.unwrap().unwrap();
@@ -203,7 +203,7 @@ async fn watchers_hear_of_free_keys_and_of_their_own_losses() {
 async fn events_can_be_missed_lost_and_cut() {
     let store = MemoryStore::new();
     let watch = Watch::provider(ProviderId::random());
-    let mut events = LeaseStore::watch(&store, &watch).await.unwrap();
+    let mut events = LeaseStore::subscribe(&store, &watch).await.unwrap();
     let free = async |key: &str| {
         let claim = claim(key);
         let _ = acquire(&store, &claim).await;
@@ -217,7 +217,7 @@ async fn events_can_be_missed_lost_and_cut() {
     while let Some(event) = events.next().await {
         assert!(matches!(event, Ok(StoreEvent::Freed { .. })));
     }
-    let mut events = LeaseStore::watch(&store, &watch).await.unwrap();
+    let mut events = LeaseStore::subscribe(&store, &watch).await.unwrap();
     store.lose_events(true);
     free("lost").await;
     store.lose_events(false);
@@ -232,11 +232,11 @@ async fn a_stream_can_be_refused_and_can_break() {
     let watch = Watch::provider(ProviderId::random());
     store.fail_next(Operation::Watch, ErrorKind::PermissionDenied);
     store.fail_next(Operation::WatchLocks, ErrorKind::Unavailable);
-    let refused = LeaseStore::watch(&store, &watch).await.err().unwrap();
+    let refused = LeaseStore::subscribe(&store, &watch).await.err().unwrap();
     assert_eq!((refused.kind(), store.calls(Operation::Watch)), (ErrorKind::PermissionDenied, 1));
     assert_eq!(LockAdmin::watch(&store).await.err().unwrap().kind(), ErrorKind::Unavailable);
 
-    let mut events = LeaseStore::watch(&store, &watch).await.unwrap();
+    let mut events = LeaseStore::subscribe(&store, &watch).await.unwrap();
     let mut told = LockAdmin::watch(&store).await.unwrap();
     store.push(StoreEvent::Gap);
     store.break_watchers(ErrorKind::Unavailable);
@@ -247,21 +247,21 @@ async fn a_stream_can_be_refused_and_can_break() {
     assert!(events.next().await.is_none() && told().is_none());
 
     // One that somebody listens to, and whose events take long.
-    let mut events = LeaseStore::watch(&store, &watch).await.unwrap();
+    let mut events = LeaseStore::subscribe(&store, &watch).await.unwrap();
     store.delay_events(Duration::from_secs(3600));
     store.push(StoreEvent::Gap);
     let mut next = pin!(events.next());
     assert!(poll_once(next.as_mut()).is_pending());
     store.cut_watchers();
     let Poll::Ready(None) = poll_once(next.as_mut()) else { panic!("it ends at once, in silence") };
-    drop(LeaseStore::watch(&store, &watch).await.unwrap());
+    drop(LeaseStore::subscribe(&store, &watch).await.unwrap());
 }
 
 #[tokio::test(start_paused = true)]
 async fn events_can_come_late() {
     let store = MemoryStore::new();
     let provider = ProviderId::random();
-    let mut events = LeaseStore::watch(&store, &Watch::provider(provider)).await.unwrap();
+    let mut events = LeaseStore::subscribe(&store, &Watch::provider(provider)).await.unwrap();
     let freed = |key: &str| StoreEvent::Freed { key: LockKey::new(key).unwrap() };
     let started = tokio::time::Instant::now();
     store.push(freed("at once"));
@@ -284,7 +284,7 @@ async fn a_handle_can_declare_less() {
     let poor = store.clone().with_capabilities(StoreCapabilities::default());
     let all = store.capabilities();
     assert!(all.queue && all.push && all.token_blocks && all.minimum_hold && all.ordered_claims);
-    let refused = LeaseStore::watch(&poor, &Watch::provider(ProviderId::random())).await.err().unwrap();
+    let refused = LeaseStore::subscribe(&poor, &Watch::provider(ProviderId::random())).await.err().unwrap();
     assert_eq!(refused.kind(), ErrorKind::Unsupported);
     let (old, waiter) = (claim("k"), claim("k"));
     assert_eq!(poor.waiters(&old, TTL).await.unwrap_err().kind(), ErrorKind::Unsupported);

@@ -313,7 +313,7 @@ impl LeaseStore for MongoStore {
         Ok(waiters)
     }
 
-    async fn watch(&self, watch: &Watch) -> Result<EventStream> {
+    async fn subscribe(&self, watch: &Watch) -> Result<EventStream> {
         crate::watch::watch(self, watch.provider).await
     }
 

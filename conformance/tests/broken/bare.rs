@@ -402,9 +402,9 @@ impl LeaseStore for BareStore {
         self.memory.waiters(&self.broken.claim(claim), timeout).await
     }
 
-    async fn watch(&self, watch: &Watch) -> Result<EventStream> {
+    async fn subscribe(&self, watch: &Watch) -> Result<EventStream> {
         let broken = self.broken;
-        let events = LeaseStore::watch(&self.memory, watch).await?;
+        let events = self.memory.subscribe(watch).await?;
         let pushed = move |event: Result<StoreEvent>| match (broken, event) {
             (Bare::PushesNoGrant, Ok(StoreEvent::Granted { .. }))
             | (Bare::PushesNoLoss, Ok(StoreEvent::Gone { .. }))

@@ -323,9 +323,9 @@ impl LeaseStore for BrokenQueue {
         self.next.waiters(claim, timeout).await
     }
 
-    async fn watch(&self, watch: &Watch) -> Result<EventStream> {
+    async fn subscribe(&self, watch: &Watch) -> Result<EventStream> {
         let broken = self.broken;
-        let events = self.next.watch(watch).await?.filter_map(move |event| ready(broken.pushes(event)));
+        let events = self.next.subscribe(watch).await?.filter_map(move |event| ready(broken.pushes(event)));
         Ok(if broken == Queue::HidesBreaks { Box::pin(events.chain(stream::pending())) } else { Box::pin(events) })
     }
 

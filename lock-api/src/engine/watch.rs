@@ -190,7 +190,7 @@ async fn listen(hearing: Hearing, store: Arc<dyn LeaseStore>, request: Watch, go
     let mut failed = 0;
     loop {
         let opened = tokio::select! {
-            opened = store.watch(&request) => opened,
+            opened = store.subscribe(&request) => opened,
             () = gone.cancelled() => return,
         };
         let Some(listening) = engine.upgrade() else { return };

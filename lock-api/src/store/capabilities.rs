@@ -8,7 +8,7 @@ use std::num::NonZeroUsize;
 pub struct StoreCapabilities {
     /// Keeps tickets, and grants in their order (C15).
     pub queue: bool,
-    /// Supports [`LeaseStore::watch`](super::LeaseStore::watch).
+    /// Supports [`LeaseStore::subscribe`](super::LeaseStore::subscribe).
     pub push: bool,
     /// Grants blocks of more than one token for in-process hand-off.
     pub token_blocks: bool,

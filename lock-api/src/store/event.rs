@@ -10,10 +10,10 @@ use crate::guard::Loss;
 use crate::key::LockKey;
 use crate::token::FencingToken;
 
-/// The changes that a store pushes. See [`LeaseStore::watch`](super::LeaseStore::watch).
+/// The changes that a store pushes. See [`LeaseStore::subscribe`](super::LeaseStore::subscribe).
 pub type EventStream = Pin<Box<dyn Stream<Item = Result<StoreEvent>> + Send + 'static>>;
 
-/// What a watcher wants to hear about. See [`LeaseStore::watch`](super::LeaseStore::watch).
+/// What a watcher wants to hear about. See [`LeaseStore::subscribe`](super::LeaseStore::subscribe).
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Watch {

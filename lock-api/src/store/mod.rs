@@ -194,7 +194,7 @@ pub trait LeaseStore: fmt::Debug + Send + Sync + 'static {
     ///
     /// # Errors
     /// [`ErrorKind::Unsupported`] by default, and whenever the deployment has no push.
-    async fn watch(&self, watch: &Watch) -> Result<EventStream> {
+    async fn subscribe(&self, watch: &Watch) -> Result<EventStream> {
         let _ = watch;
         Err(LockError::new(ErrorKind::Unsupported, format!("{} has no push", self.name())))
     }

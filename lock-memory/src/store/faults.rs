@@ -24,7 +24,7 @@ pub enum Operation {
     Withdraw,
     /// [`waiters`](distlock_api::LeaseStore::waiters)
     Waiters,
-    /// [`watch`](distlock_api::LeaseStore::watch): the opening of the stream. What becomes of it then is another matter:
+    /// [`subscribe`](distlock_api::LeaseStore::subscribe): the opening of the stream. What becomes of it then is another matter:
     /// [`cut_watchers`](crate::MemoryStore::cut_watchers) and its neighbours.
     Watch,
     /// [`close`](distlock_api::LeaseStore::close)

@@ -341,7 +341,7 @@ impl LeaseStore for MemoryStore {
         .await
     }
 
-    async fn watch(&self, watch: &Watch) -> Result<EventStream> {
+    async fn subscribe(&self, watch: &Watch) -> Result<EventStream> {
         if !self.capabilities.push {
             return Err(LockError::new(ErrorKind::Unsupported, "this store was declared without push"));
         }

@@ -33,7 +33,7 @@ pub(super) fn add(checks: &mut Checks<'_>) {
 }
 
 async fn listen(store: &MongoStore, provider: ProviderId) -> EventStream {
-    LeaseStore::watch(store, &Watch::provider(provider)).await.expect("a stream")
+    LeaseStore::subscribe(store, &Watch::provider(provider)).await.expect("a stream")
 }
 
 async fn next(events: &mut EventStream) -> StoreEvent {
@@ -276,7 +276,7 @@ async fn unprivileged(world: World) {
         // Both tries of the driver.
         let data = doc! { "failCommands": ["aggregate"], "appName": &app, "errorCode": code };
         world.admin(doc! { "configureFailPoint": "failCommand", "mode": { "times": 2 }, "data": data }).await;
-        let error = LeaseStore::watch(&store, &watch).await.err().expect("refused");
+        let error = LeaseStore::subscribe(&store, &watch).await.err().expect("refused");
         assert_eq!(error.kind(), kind, "{error:?}");
         world.admin(doc! { "configureFailPoint": "failCommand", "mode": "off" }).await;
     }
@@ -299,7 +299,7 @@ async fn silent_connection(world: World) {
 async fn unsupported(world: World) {
     let store = world.store();
     assert!(!store.capabilities().push, "not known yet");
-    let error = LeaseStore::watch(&store, &Watch::provider(ProviderId::random())).await.err().unwrap();
+    let error = LeaseStore::subscribe(&store, &Watch::provider(ProviderId::random())).await.err().unwrap();
     assert_eq!(error.kind(), ErrorKind::Unsupported);
     assert!(error.to_string().contains("standalone"), "{error}");
     assert!(!store.capabilities().push && store.capabilities().queue && store.capabilities().token_blocks);

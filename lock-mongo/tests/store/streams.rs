@@ -41,7 +41,7 @@ fn store(database: &Database, collection: &str) -> MongoStore {
 }
 
 async fn listen(store: &MongoStore, provider: ProviderId) -> EventStream {
-    LeaseStore::watch(store, &Watch::provider(provider)).await.expect("a stream")
+    LeaseStore::subscribe(store, &Watch::provider(provider)).await.expect("a stream")
 }
 
 /// The change streams that the server has open on a database.
@@ -364,7 +364,7 @@ async fn without_the_database(world: World) {
     let b = listen(&stores[1], ProviderId::random()).await;
     let also_a = listen(&stores[0], ProviderId::random()).await;
     let watch = Watch::provider(ProviderId::random());
-    let error = LeaseStore::watch(&stores[2], &watch).await.err().expect("no third stream");
+    let error = LeaseStore::subscribe(&stores[2], &watch).await.err().expect("no third stream");
     assert_eq!(error.kind(), ErrorKind::Unsupported, "{error:?}");
     // The stream of `a` was opened again for another provider; the old cursor is closed in the
     // background.

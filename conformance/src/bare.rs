@@ -1,5 +1,6 @@
 //! A client below the lease engine: a bare store, as one process opens it.
 
+use std::collections::HashMap;
 use std::future::ready;
 use std::num::NonZeroU32;
 use std::sync::{Arc, Mutex};
@@ -25,7 +26,8 @@ const BLOCK: NonZeroU32 = NonZeroU32::new(3).expect("not zero");
 pub(crate) struct BareStore {
     store: Arc<dyn LeaseStore>,
     provider: ProviderId,
-    claims: Arc<Mutex<Vec<Claim>>>,
+    /// Those that may have a lease or a ticket.
+    open: Arc<Mutex<HashMap<AcquisitionId, Claim>>>,
 }
 
 impl BareStore {
@@ -34,21 +36,19 @@ impl BareStore {
         if let Some(connecting) = store.ensure_connected(LIVENESS) {
             connecting.await?;
         }
-        Ok(Self { store: Arc::clone(&store), provider: ProviderId::random(), claims: Arc::default() })
+        Ok(Self { store: Arc::clone(&store), provider: ProviderId::random(), open: Arc::default() })
     }
 
     /// Gives up whatever its claims still have.
     pub(crate) async fn leave(&self) {
-        let claims = std::mem::take(&mut *self.claims.lock().expect("not poisoned"));
-        let leaving = claims.iter().map(|claim| self.store.withdraw(claim, SOON));
+        let open = std::mem::take(&mut *self.open.lock().expect("not poisoned"));
+        let leaving = open.values().map(|claim| self.store.withdraw(claim, SOON));
         stream::iter(leaving).buffer_unordered(AT_ONCE).for_each(|_| ready(())).await;
     }
 
     /// A new acquisition of the key.
     pub(crate) fn claim(&self, key: &LockKey) -> Claim {
-        let claim = Claim::new(key.clone(), AcquisitionId::random(self.provider));
-        self.claims.lock().expect("not poisoned").push(claim.clone());
-        claim
+        Claim::new(key.clone(), AcquisitionId::random(self.provider))
     }
 
     /// An attempt for a block of tokens, if the store gives blocks.
@@ -63,7 +63,20 @@ impl BareStore {
 
     /// One attempt; an error of the store is the answer.
     pub(crate) async fn ask(&self, attempt: &Attempt) -> Result<distlock_api::Result<Reply>, Failure> {
-        within(LIVENESS, "an attempt to return", self.store.try_acquire(attempt)).await
+        let claim = &attempt.claim;
+        self.open.lock().expect("not poisoned").insert(claim.id().clone(), claim.clone());
+        let reply = within(LIVENESS, "an attempt to return", self.store.try_acquire(attempt)).await?;
+        if let Ok(Reply::Busy(busy)) = &reply
+            && busy.standing == QueueStanding::NotQueued
+        {
+            self.settled(claim);
+        }
+        Ok(reply)
+    }
+
+    /// The claim has neither a lease nor a ticket.
+    fn settled(&self, claim: &Claim) {
+        self.open.lock().expect("not poisoned").remove(claim.id());
     }
 
     /// An attempt that must be granted.
@@ -139,11 +152,15 @@ impl BareStore {
     }
 
     pub(crate) async fn release_as(&self, release: &Release) -> Result<ReleaseOutcome, Failure> {
-        Ok(within(LIVENESS, "a release to return", self.store.release(release)).await??)
+        let outcome = within(LIVENESS, "a release to return", self.store.release(release)).await??;
+        self.settled(&release.claim);
+        Ok(outcome)
     }
 
     pub(crate) async fn withdraw(&self, claim: &Claim) -> Verdict {
-        Ok(within(LIVENESS, "a withdrawal to return", self.store.withdraw(claim, SOON)).await??)
+        within(LIVENESS, "a withdrawal to return", self.store.withdraw(claim, SOON)).await??;
+        self.settled(claim);
+        Ok(())
     }
 
     /// How many wait, if the store can tell.

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use distlock_api::{Capabilities, LeaseStore};
+use tokio::runtime::Handle;
 
 use super::examine::{Outcome, examined};
 use crate::checks;
@@ -60,9 +61,20 @@ const CHECKS: &[&str] = &[
 /// Which clauses the store breaks, and what was seen; also when the store cannot be reached. A request
 /// that is not answered fails after 30 s.
 ///
+/// # Panics
+/// Outside of a Tokio runtime.
+///
 /// # Cancel safety
-/// Dropping the future leaves leases that end after two minutes.
+/// Cancel safe: a probe that has begun goes on in the background, and leaves nothing.
 pub async fn probe(store: &Arc<dyn LeaseStore>) -> Result<(), ProbeError> {
+    let (store, runtime) = (Arc::clone(store), Handle::current());
+    // The futures of checks do not move between threads.
+    let probing = tokio::task::spawn_blocking(move || runtime.block_on(probed(&store)));
+    let failed = |error| ProbeError { failures: vec![("probe".into(), Failure::of_task("the probe", &error))] };
+    probing.await.unwrap_or_else(|error| Err(failed(error)))
+}
+
+async fn probed(store: &Arc<dyn LeaseStore>) -> Result<(), ProbeError> {
     let mut promised = Capabilities::default();
     promised.expiry = true;
     promised.fair = store.capabilities().queue;

@@ -1,8 +1,10 @@
 //! The provider as an application sees it: the store under the engine.
 
-use std::time::Duration;
+use std::num::NonZeroUsize;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
 
-use distlock_api::{LeaseOptions, LockProvider, LockProviderExt, Loss, RenewalPolicy};
+use distlock_api::{LeaseOptions, LeaseStore, LockProvider, LockProviderExt, Loss, RenewalPolicy};
 use distlock_mongo::MongoProvider;
 use distlock_mongo::mongodb::bson::doc;
 
@@ -13,6 +15,7 @@ pub(super) fn add(checks: &mut Checks<'_>) {
     checks.add("provider_locks_and_unlocks", round_trip);
     checks.add("provider_renews_and_hears_of_losses", renewal_and_loss);
     checks.add("the_client_shuts_down_after_close", client_shuts_down);
+    checks.add("a_probe_finds_nothing_and_leaves_nothing", probe);
     if checks.is_replica_set() {
         checks.add("R20_the_holder_of_a_changed_record_asks_at_once", changed_by_others);
     }
@@ -21,6 +24,17 @@ pub(super) fn add(checks: &mut Checks<'_>) {
 fn provider(world: &World, collection: &str, lease: LeaseOptions) -> MongoProvider {
     let builder = MongoProvider::builder(world.client.database("distlock_test")).collection(collection);
     builder.lease(lease).owner("test").build().expect("valid options")
+}
+
+async fn probe(world: World) {
+    let name = random_name("locks");
+    let store: Arc<dyn LeaseStore> = Arc::new(world.store_on(&world.client, &name));
+    let started = Instant::now();
+    distlock_conformance::probe(&store).await.unwrap();
+    println!("the probe took {:?}", started.elapsed());
+    let everything = distlock_api::LockFilter::new();
+    let held = store.admin().unwrap().page(&everything, None, NonZeroUsize::MAX).await.unwrap();
+    assert!(held.is_empty(), "{held:?}");
 }
 
 async fn round_trip(world: World) {

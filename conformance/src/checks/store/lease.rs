@@ -4,12 +4,13 @@ use std::time::Duration;
 
 use distlock_api::store::{Claim, Grant, Release, Renewal, Standing};
 use distlock_api::{FencingToken, LockKey, ReleaseOutcome};
+use futures_util::future::try_join_all;
 use tokio::time::{Instant, sleep};
 
 use crate::bare::{BareStore, LEASE, last};
 use crate::check::checks;
 use crate::context::{Context, GRAIN};
-use crate::failure::{Verdict, ensure};
+use crate::failure::{Failure, Verdict, ensure};
 
 checks! {
     C3 store_says_what_is_left Smoke [Store] "what a store says is left of a lease is what is left: never more than its ttl, and not less";
@@ -307,22 +308,22 @@ async fn store_keys_are_bytes(cx: Context) -> Verdict {
         "a", "A", "a ", " a", "a\t", "i", "I", "\u{131}", "\u{130}", "ss", "SS", "\u{df}", "\u{1e9e}", "\u{e9}",
         "e\u{301}", "e", "\u{ff41}", "%", "_", "1", "01", "1.0",
     ];
-    let mut held = Vec::new();
-    for name in names {
+    let taking = names.map(async |name| {
         let key = LockKey::new(format!("{base}/{name}")).expect("a valid key");
         let claim = a.claim(&key);
         let grant = a.granted(&a.attempt(&claim, LEASE), &format!("{key:?} was never locked")).await?;
-        held.push((key, claim, grant));
-    }
+        Ok::<_, Failure>((key, claim, grant))
+    });
+    let held = try_join_all(taking).await?;
     let (key, first, _) = &held[0];
     let outcome = a.release(first).await?;
     ensure!(outcome.is_released(), "the release of {key:?} said {outcome:?}");
-    for (key, claim, grant) in &held[1..] {
+    let looking = held[1..].iter().map(async |(key, claim, grant)| {
         let other = format!("{key:?} is held, only {:?} was released", held[0].0);
         a.ensure_held(claim, grant, &other).await?;
-        b.busy(&b.attempt(&b.claim(key), LEASE), &other).await?;
-    }
-    Ok(())
+        b.busy(&b.attempt(&b.claim(key), LEASE), &other).await
+    });
+    try_join_all(looking).await.map(drop)
 }
 
 async fn store_keeps_it_closed(cx: Context) -> Verdict {

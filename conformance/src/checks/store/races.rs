@@ -87,7 +87,7 @@ async fn one_winner(
 
 async fn store_grants_a_free_key_once(cx: Context) -> Verdict {
     let stores = cx.stores::<STORES>().await?;
-    for _ in 0..cx.rounds(100) {
+    for _ in 0..cx.rounds(60) {
         let key = cx.key();
         let racers = stores.iter().flat_map(|store| (0..CLAIMS).map(|_| attempt(store, &store.claim(&key))));
         one_winner(race(racers.collect()).await?, "a free key").await?;
@@ -97,7 +97,7 @@ async fn store_grants_a_free_key_once(cx: Context) -> Verdict {
 
 async fn store_grants_an_expired_key_once(cx: Context) -> Verdict {
     let stores = cx.stores::<STORES>().await?;
-    for _ in 0..cx.rounds(50) {
+    for _ in 0..cx.rounds(30) {
         let key = cx.key();
         let expired = stores[0].take(&stores[0].claim(&key), MOMENT).await?;
         sleep(AFTER).await;
@@ -110,7 +110,7 @@ async fn store_grants_an_expired_key_once(cx: Context) -> Verdict {
 
 async fn store_grants_a_released_key_once(cx: Context) -> Verdict {
     let stores = cx.stores::<STORES>().await?;
-    for _ in 0..cx.rounds(50) {
+    for _ in 0..cx.rounds(30) {
         let key = cx.key();
         let old = stores[0].claim(&key);
         let released = stores[0].take(&old, LEASE).await?;
@@ -129,7 +129,7 @@ async fn store_grants_a_released_key_once(cx: Context) -> Verdict {
 
 async fn store_release_against_take_over(cx: Context) -> Verdict {
     let stores = cx.stores::<STORES>().await?;
-    for _ in 0..cx.rounds(50) {
+    for _ in 0..cx.rounds(30) {
         let key = cx.key();
         let old = stores[0].claim(&key);
         stores[0].take(&old, MOMENT).await?;
@@ -144,7 +144,7 @@ async fn store_release_against_take_over(cx: Context) -> Verdict {
 async fn store_force_release_against_renewal(cx: Context) -> Verdict {
     let [a, b] = cx.stores().await?;
     b.admin()?;
-    for _ in 0..cx.rounds(50) {
+    for _ in 0..cx.rounds(30) {
         let key = cx.key();
         let victim = a.claim(&key);
         let grant = a.take(&victim, LEASE).await?;
@@ -170,7 +170,7 @@ async fn store_force_release_against_renewal(cx: Context) -> Verdict {
 async fn store_grant_against_leave(cx: Context) -> Verdict {
     let [a, b, c, d] = cx.stores().await?;
     let ticket = Ticket::new(LEASE, LEASE, 10);
-    for _ in 0..cx.rounds(50) {
+    for _ in 0..cx.rounds(30) {
         let key = cx.key();
         let (holder, leaver, waiter) = (a.claim(&key), b.claim(&key), c.claim(&key));
         a.take(&holder, LEASE).await?;

@@ -62,6 +62,13 @@ pub use self::style::{AcquireOp, Write, WriteOp, Written};
 ///   [outcome unknown](crate::Disposition::OutcomeUnknown). When in doubt: unknown. A wrong "did not happen" makes leases nobody owns.
 /// * Errors never contain a connection string.
 ///
+/// ## Requests that grow
+/// * Requests are `#[non_exhaustive]`. A later version may add a field, whose default is what the store
+///   does without it, and a store need not know it.
+/// * It may add a variant of [`RenewalSubject`], for a new capability. The engine sends a variant to
+///   stores that declare its capability only, as it sends tickets to stores with a queue only; what a
+///   store answers to any other is never used.
+///
 /// ## Bounds and cancellation
 /// * Every request carries a `timeout`. A store ends its call soon after that, with a retryable or unknown-outcome error, and
 ///   passes the bound on to the server where it can. The engine protects itself from a store that does not.
@@ -200,6 +207,16 @@ pub trait LeaseStore: fmt::Debug + Send + Sync + 'static {
     }
 
     /// Administration of the leases in this store. Defaults to none.
+    ///
+    /// A [release by force](LockAdmin::force_release) is one step at the store, too:
+    /// * The holder's lease ends, and so does a minimum hold. The key's token advances: the
+    ///   [`Gone`](StoreEvent::Gone) that a store with push sends carries a token above all those of the
+    ///   lease.
+    /// * The tickets stay, and the step grants the lease to no waiter. Waiters learn of it by
+    ///   [`Freed`](StoreEvent::Freed), or by polling, and the first of them takes the lease.
+    /// * The victim's claim has ended: a renewal finds [`Gone`](Standing::Gone), a release says
+    ///   [`AlreadyLost`](ReleaseOutcome::AlreadyLost), and another attempt of the claim is an attempt
+    ///   like any other.
     fn admin(&self) -> Option<&dyn LockAdmin> {
         None
     }

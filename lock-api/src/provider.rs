@@ -72,10 +72,12 @@ pub trait LockProvider: fmt::Debug + fmt::Display + Send + Sync + 'static {
     fn admin(&self) -> Option<&dyn LockAdmin>;
 
     /// Shuts down (C24): refuses new acquisitions, wakes waiters with [`Closed`](crate::ErrorKind::Closed), releases every lease – their guards are lost –
-    /// and returns when all that is settled, or after a bounded time. Further calls wait for the same end.
+    /// and returns when all that is settled, or after a bounded time. Either way nothing of the provider runs
+    /// any more: what it could not settle by then is given up. Further calls wait for the same end.
     ///
     /// # Errors
-    /// When some leases could not be released. Each was tried independently; those end by their ttl.
+    /// When leases could not be released, or clean-ups of earlier calls have not ended. Each was tried
+    /// independently; what is left in the store ends by its ttl.
     ///
     /// # Cancel safety
     /// The provider stays closed; call again to wait for the rest.

@@ -1462,6 +1462,27 @@ async fn c24_one_transient_error_does_not_leave_a_lease_behind() {
     assert!(closed.is_ok() && store.is_free("k"), "{closed:?}");
 }
 
+/// What outlives `close` would keep connections and sessions of the store's client, for a ttl.
+#[tokio::test(start_paused = true)]
+async fn c24_what_close_gave_up_is_over_when_it_returns() {
+    for fate in [|| Fate::Never, || Fate::Fail] {
+        let store = Arc::new(Hostile::new(move |op, key, _| match (op, key) {
+            (Op::TryAcquire, "lost") => Fate::Lose,
+            (Op::Withdraw, _) | (Op::Release, _) => fate(),
+            _ => Fate::Serve,
+        }));
+        let provider = provider(&store);
+        provider.acquire("released").ttl(secs(600)).await.unwrap().release().await.unwrap_err();
+        drop(provider.acquire("dropped").ttl(secs(600)).await.unwrap());
+        provider.acquire("lost").ttl(secs(600)).timeout(secs(7)).await.unwrap_err();
+        provider.close().await.unwrap_err();
+        let unsettled = provider.accounting().unsettled;
+        sleep(secs(60)).await;
+        assert_eq!((unsettled, after_close(&store)), (0, Vec::new()), "after the store was closed");
+        assert_eq!(Arc::strong_count(&store), 2, "the provider and this test have it");
+    }
+}
+
 #[tokio::test(start_paused = true)]
 async fn c24_a_second_close_does_not_hide_what_the_first_one_left_behind() {
     let store = Arc::new(Hostile::new(|op, _, _| if op == Op::Release { Fate::Fail } else { Fate::Serve }));

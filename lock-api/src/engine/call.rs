@@ -1,16 +1,17 @@
 //! One request to the store: in line until the store has room for it, then in flight until it ends.
 //!
 //! A call in flight is never doubled and never cut off because its caller leaves (R11): the value
-//! that owns it lets it end, in the foreground or in the background. A call in line has sent
-//! nothing, and leaves the line with its caller.
+//! that owns it hands it on to the background and lets it end there. Dropped, a call ends where it
+//! is, whatever the store makes of it. A call in line has sent nothing, and leaves the line with its
+//! caller.
 
 use std::future::Future;
 use std::pin::Pin;
 use std::time::Duration;
 
 use tokio::sync::oneshot;
-use tokio::task::JoinHandle;
 use tokio::time::{Instant, timeout_at};
+use tokio_util::task::AbortOnDropHandle;
 
 use crate::error::{ErrorKind, LockError, Result};
 use crate::store::{Entered, InLine, Lane, Lanes, Overload, Permit, Place};
@@ -35,7 +36,7 @@ enum Answer<T> {
     Here(Pin<Box<dyn Future<Output = Result<T>> + Send>>),
     /// A call with a permit is a task of its own, so that a caller that does not poll keeps no
     /// permit from others.
-    Task(JoinHandle<Result<T>>),
+    Task(AbortOnDropHandle<Result<T>>),
 }
 
 impl<T: Send + 'static> Call<T> {
@@ -54,13 +55,14 @@ impl<T: Send + 'static> Call<T> {
         };
         match lanes.enter(lane, deadline, admission) {
             Entered::Now(permit) => {
-                let task = tokio::spawn(with_permit(permit, request));
+                let task = AbortOnDropHandle::new(tokio::spawn(with_permit(permit, request)));
                 Ok(Self { stage: Stage::Sent(slept::sending()), answer: Answer::Task(task) })
             }
             Entered::Later(in_line) => {
                 let (started, starts) = oneshot::channel();
                 let stage = Stage::InLine(in_line.place(), starts);
-                Ok(Self { stage, answer: Answer::Task(tokio::spawn(send_later(in_line, started, request))) })
+                let task = AbortOnDropHandle::new(tokio::spawn(send_later(in_line, started, request)));
+                Ok(Self { stage, answer: Answer::Task(task) })
             }
             Entered::Refused(overload) => Err(error(overload)),
         }
@@ -126,13 +128,6 @@ impl<T: Send + 'static> Call<T> {
             Stage::NotSent => Some(LockError::overloaded(0, "the store had no room for the call in time")),
         }
     }
-
-    /// Ends the call here, whatever the store makes of it.
-    pub(super) fn cut_off(self) {
-        if let Answer::Task(task) = self.answer {
-            task.abort();
-        }
-    }
 }
 
 async fn send_later<T>(
@@ -142,7 +137,7 @@ async fn send_later<T>(
 ) -> Result<T> {
     let place = in_line.place();
     let Some(permit) = in_line.permit().await else { return Err(error(place.overload())) };
-    // If the caller has left, the call is finished in the background.
+    // Nobody listens who waits for the answer alone.
     let _ = started.send(slept::sending());
     with_permit(permit, request).await
 }

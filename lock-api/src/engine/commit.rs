@@ -144,10 +144,11 @@ impl CommitJob {
 
     async fn background(mut self) {
         let job = self.job();
-        let bound = 2 * job.asking.engine.config.request_timeout;
+        let engine = job.asking.engine.clone();
+        let bound = 2 * engine.config.request_timeout;
         if let Some(call) = &mut job.asking.call
-            // Stores end their calls by themselves; one that does not is given up here.
-            && let Some(answer) = call.ended_within(bound).await
+            // Stores end their calls by themselves; one that does not is given up here, or by `close`.
+            && let Some(Some(answer)) = engine.gone.run_until_cancelled(call.ended_within(bound)).await
         {
             job.asking.call = None;
             // Without an answer the drop sees to the rest.
@@ -171,7 +172,7 @@ impl Drop for CommitJob {
         }
         let Job { lease, asking, .. } = job;
         let hold = lease.terms().hold_at_least;
-        asking.call.into_iter().for_each(Call::cut_off);
+        drop(asking.call);
         if let Some(release) = asking.engine.begin_release(&lease, hold) {
             release.run_in_background();
         }

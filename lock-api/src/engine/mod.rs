@@ -144,6 +144,10 @@ impl Engine {
 
     /// Runs work in the background of a runtime; if that has ended, the work is dropped at once.
     fn spawn(&self, home: &Handle, work: impl Future<Output = ()> + Send + 'static) {
+        let gone = self.gone.clone();
+        let work = async move {
+            let _ = gone.run_until_cancelled_owned(work).await;
+        };
         drop(home.spawn(self.tasks.track_future(work)));
     }
 
@@ -203,6 +207,8 @@ impl Engine {
         self.tasks.close();
         let settled = timeout_at(bound, self.tasks.wait()).await.is_ok();
         self.gone.cancel();
+        // What has not ended is dropped now, with its calls. Only a task that does not run is left.
+        let _ = timeout_at(bound + self.config.request_timeout, self.tasks.wait()).await;
         let closed = match timeout_at(bound + self.config.request_timeout, guarded(self.store.close())).await {
             Ok(closed) => closed,
             Err(_) => Err(LockError::timeout(Phase::Shutdown, "the store did not close")),
@@ -212,7 +218,7 @@ impl Engine {
             return Err(LockError::new(ErrorKind::Unavailable, message).outcome_unknown());
         }
         if !settled {
-            let message = "clean-ups of earlier calls have not ended";
+            let message = "clean-ups of earlier calls have not ended; what they left in the store ends by its ttl";
             return Err(LockError::timeout(Phase::Shutdown, message).outcome_unknown());
         }
         closed

@@ -110,8 +110,15 @@ impl ReleaseJob {
         }
     }
 
-    /// Until the store has answered, or the lease has expired by itself.
+    /// Until the store has answered, the lease has expired by itself, or `close` has given up.
     async fn background(mut self) {
+        let gone = self.job().engine.gone.clone();
+        if gone.run_until_cancelled(self.ask_until_settled()).await.is_none() {
+            self.end(End::Abandoned);
+        }
+    }
+
+    async fn ask_until_settled(&mut self) {
         let (clean_ups, request_timeout) = {
             let engine = &self.job().engine;
             (engine.clean_ups.clone(), engine.config.request_timeout)
@@ -134,9 +141,7 @@ impl ReleaseJob {
                 return self.end(End::Abandoned);
             }
             // A store that does not end its call is asked again under the same id.
-            if let Some(call) = self.job().call.take_if(|call| call.sent().is_some()) {
-                call.cut_off();
-            }
+            drop(self.job().call.take_if(|call| call.sent().is_some()));
             sleep(pace::after_error(failed, fastrand::f64())).await;
             failed += 1;
         }
@@ -224,7 +229,7 @@ impl Job {
 
     fn end(self, end: End) {
         let Self { engine, lease, call, .. } = self;
-        call.into_iter().for_each(Call::cut_off);
+        drop(call);
         if end == End::Abandoned {
             log!(warn, lock.key = %lease.key(), lock.token = %lease.token(), "lease left to its ttl");
         }

@@ -212,13 +212,9 @@ impl Engine {
         let (store, claim) = (self.store.clone(), claim.clone());
         let request = async move { store.withdraw(&claim, bound).await };
         let mut call = Call::new(self.store.lanes(), Lane::Release, Some(until), false, request)?;
-        match call.answer(None, bound + bound / 2).await {
-            Some(answer) => answer,
-            None => {
-                call.cut_off();
-                Err(LockError::timeout(Phase::Request, "no answer to a withdrawal").outcome_unknown())
-            }
-        }
+        call.answer(None, bound + bound / 2)
+            .await
+            .unwrap_or_else(|| Err(LockError::timeout(Phase::Request, "no answer to a withdrawal").outcome_unknown()))
     }
 }
 
@@ -246,10 +242,7 @@ async fn settle(engine: Arc<Engine>, claim: Claim, call: Option<Call<Reply>>, mu
             Some(Ok(Reply::Busy(busy))) => matches!(busy.standing, QueueStanding::Queued { .. }),
             Some(Err(error)) => error.is_outcome_unknown(),
             Some(Ok(Reply::Granted(_))) => true,
-            None => {
-                call.cut_off();
-                true
-            }
+            None => true,
         };
     }
     if !dirty {

@@ -47,13 +47,16 @@ impl Grant {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct BusyReply {
-    /// How long the key stays closed if nobody renews or releases, by the store's clock; zero if it is open and only the claim's turn has not come.
+    /// How long it is until the claim's turn if no one renews or releases, by the store's clock: until the
+    /// key opens, and a turn's window more for each ticket ahead.
     pub holder_remaining: Option<Duration>,
     /// What became of the ticket.
     pub standing: QueueStanding,
     /// The store's clock in this step, to be compared with the times of later events of the same store (R18).
     pub now: Option<StoreTime>,
-    /// The last token that was granted for this key.
+    /// A token below those of all grants that come after this answer: a grant that is pushed is believed
+    /// only with a greater one. The last token of the key; where a release gives back the tokens of its
+    /// block that no guard has had, the first token of the present block (R18).
     pub token: Option<FencingToken>,
 }
 

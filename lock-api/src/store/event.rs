@@ -35,7 +35,7 @@ impl Watch {
 /// |---|---|---|
 /// | [`Granted`](Self::Granted) | the provider of the waiter | a release has passed the lease on to it |
 /// | [`Gone`](Self::Gone) | the provider of the holder | its lease was taken away by force. May also be sent when another claim has taken the expired lease over |
-/// | [`Freed`](Self::Freed) | every watcher | a release by force has opened the key, its record was removed, or a minimum hold without a holder has begun. A release that finds no waiter need not be sent: waiters without a ticket poll |
+/// | [`Freed`](Self::Freed) | every watcher | a release by force has opened the key, the record of a held lease was removed by hand, or a minimum hold without a holder has begun. The purge of a record that no one uses need not be sent. A release that finds no waiter need not be sent: waiters without a ticket poll |
 /// | [`Gap`](Self::Gap) | every watcher | events may have been missed |
 ///
 /// An event may come late or twice; it follows the change that it reports.

@@ -32,7 +32,7 @@ pub use self::style::{AcquireOp, Write, WriteOp, Written};
 /// [`LeaseProvider`](crate::LeaseProvider) turns any store into a full [`LockProvider`](crate::LockProvider).
 ///
 /// # Contract
-/// Three methods are required. A store has **no loops, no timers, no tasks**: waiting, renewal, loss detection, retries and
+/// Three methods are required. A store has **no loops, no timers, no tasks** but those of its driver's connections: waiting, renewal, loss detection, retries and
 /// clean-up are the engine's. Every method is one atomic step at the store, and between the steps of one key there is a single order.
 ///
 /// ## Time
@@ -221,7 +221,9 @@ pub trait LeaseStore: fmt::Debug + Send + Sync + 'static {
         None
     }
 
-    /// Called once when the provider has been shut down and every lease is settled: close what the store opened. Defaults to nothing.
+    /// Called once by each provider when it has been shut down and every lease is settled: close what the
+    /// store opened for it. What several providers of one store share must go on working for the others.
+    /// Defaults to nothing.
     ///
     /// # Errors
     /// Whatever could not be closed; the provider reports it.

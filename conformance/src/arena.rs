@@ -1,11 +1,17 @@
 //! A store that may be damaged by all means, for the workload of the level torture.
 
+pub(crate) mod network;
+mod tcp;
+
 use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
+use distlock_api::LockKey;
 
 use crate::fixture::FixtureError;
+
+pub use self::tcp::{LocalServer, TcpArena, TcpServer};
 
 /// A deployment of its own for the checks `C1_exclusion::under_faults` and `C1_exclusion::torture`: their clients reach it by [`Fixture::connect`](crate::Fixture::connect) while
 /// its faults come and go. Made by [`Fixture::arena`](crate::Fixture::arena).
@@ -20,6 +26,14 @@ pub trait Arena: Send + Sync {
     /// Kinds of faults that cannot be had on this machine, and why. They are shown with the result. Defaults to none.
     fn impossible(&self) -> Vec<(&'static str, String)> {
         Vec::new()
+    }
+
+    /// The fault behind a hook, for checks that begin and end it at the moments they choose. `key` is
+    /// the one that [`Hook::Block`] blocks; it has a record. Declared by
+    /// [`Profile::hooks`](crate::Profile::hooks). Defaults to none.
+    fn hook(&self, hook: Hook, key: &LockKey) -> Option<Arc<dyn Fault>> {
+        let _ = (hook, key);
+        None
     }
 
     /// Waits until it is as well as it was before any fault, for a bounded time.
@@ -39,6 +53,24 @@ pub trait Arena: Send + Sync {
 
     /// Ends it. Dropped without, it must end, too.
     async fn stop(&self);
+}
+
+/// What the checks below the lease engine can do to the server of an [`Arena`], between the beginning
+/// and the end of a [`Fault`]. All of it is optional.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Hook {
+    /// The connections of clients are broken, and none can be made.
+    Cut,
+    /// The server answers nobody. What it was sent meanwhile it may carry out afterwards.
+    Stall,
+    /// Requests reach the server two seconds late, also those that were sent shortly before the end and
+    /// whose clients have gone. Those that are sent after the end may overtake them.
+    Delay,
+    /// The server is killed; at the end it runs again.
+    Restart,
+    /// Requests for one key wait at the server, as for a locked row; those for others do not.
+    Block,
 }
 
 /// One kind of fault of an [`Arena`]. It keeps what it must know between its beginning and its end.

@@ -1,6 +1,7 @@
 //! A client below the lease engine: a bare store, as one process opens it.
 
 use std::collections::HashMap;
+use std::fmt;
 use std::future::ready;
 use std::num::NonZeroU32;
 use std::sync::{Arc, Mutex};
@@ -12,9 +13,11 @@ use distlock_api::store::{
 };
 use distlock_api::{ErrorKind, FencingToken, LeaseStore, LockAdmin, LockKey, ReleaseOutcome};
 use futures_util::{StreamExt, TryStreamExt, stream};
+use tokio::time::Instant;
 
 use crate::context::{LIVENESS, SOON, within};
-use crate::failure::{Failure, FailureKind, Verdict};
+use crate::failure::{Failure, FailureKind, Verdict, said_by_caller};
+use crate::recorder::{RENEWAL, Recorder};
 
 /// How many claims are given up at once.
 const AT_ONCE: usize = 16;
@@ -28,15 +31,46 @@ pub(crate) struct BareStore {
     provider: ProviderId,
     /// Those that may have a lease or a ticket.
     open: Arc<Mutex<HashMap<AcquisitionId, Claim>>>,
+    recorder: Recorder,
+    number: usize,
 }
 
 impl BareStore {
     /// Connects the store, as the engine does before its first attempt.
-    pub(crate) async fn connected(store: Arc<dyn LeaseStore>) -> Result<Self, Failure> {
-        if let Some(connecting) = store.ensure_connected(LIVENESS) {
-            connecting.await?;
-        }
-        Ok(Self { store: Arc::clone(&store), provider: ProviderId::random(), open: Arc::default() })
+    #[track_caller]
+    pub(crate) fn connected(
+        store: Arc<dyn LeaseStore>,
+        recorder: &Recorder,
+    ) -> impl Future<Output = Result<Self, Failure>> {
+        said_by_caller(async move {
+            if let Some(connecting) = store.ensure_connected(LIVENESS) {
+                connecting.await?;
+            }
+            let (provider, number) = (ProviderId::random(), recorder.client());
+            Ok(Self { store, provider, open: Arc::default(), recorder: recorder.clone(), number })
+        })
+    }
+
+    /// The store itself, for requests whose errors are looked at.
+    pub(crate) fn inner(&self) -> &Arc<dyn LeaseStore> {
+        &self.store
+    }
+
+    /// A request, which is noted with its answer.
+    async fn sent<T: fmt::Debug>(
+        &self,
+        key: &LockKey,
+        request: &str,
+        call: impl Future<Output = distlock_api::Result<T>>,
+    ) -> distlock_api::Result<T> {
+        let asked = Instant::now();
+        let answer = call.await;
+        let said = match &answer {
+            Ok(answer) => format!("{answer:?}"),
+            Err(error) => format!("error: {error}"),
+        };
+        self.recorder.sent(self.number, key, request, asked, Some((Instant::now(), said)));
+        answer
     }
 
     /// Gives up whatever its claims still have.
@@ -62,16 +96,20 @@ impl BareStore {
     }
 
     /// One attempt; an error of the store is the answer.
-    pub(crate) async fn ask(&self, attempt: &Attempt) -> Result<distlock_api::Result<Reply>, Failure> {
-        let claim = &attempt.claim;
-        self.open.lock().expect("not poisoned").insert(claim.id().clone(), claim.clone());
-        let reply = within(LIVENESS, "an attempt to return", self.store.try_acquire(attempt)).await?;
-        if let Ok(Reply::Busy(busy)) = &reply
-            && busy.standing == QueueStanding::NotQueued
-        {
-            self.settled(claim);
-        }
-        Ok(reply)
+    #[track_caller]
+    pub(crate) fn ask(&self, attempt: &Attempt) -> impl Future<Output = Result<distlock_api::Result<Reply>, Failure>> {
+        said_by_caller(async move {
+            let claim = &attempt.claim;
+            self.open.lock().expect("not poisoned").insert(claim.id().clone(), claim.clone());
+            let reply = self.sent(claim.key(), "attempt", self.store.try_acquire(attempt));
+            let reply = within(LIVENESS, "an attempt to return", reply).await?;
+            if let Ok(Reply::Busy(busy)) = &reply
+                && busy.standing == QueueStanding::NotQueued
+            {
+                self.settled(claim);
+            }
+            Ok(reply)
+        })
     }
 
     /// The claim has neither a lease nor a ticket.
@@ -80,108 +118,168 @@ impl BareStore {
     }
 
     /// An attempt that must be granted.
-    pub(crate) async fn granted(&self, attempt: &Attempt, why: &str) -> Result<Grant, Failure> {
-        match self.ask(attempt).await?? {
-            Reply::Granted(grant) => Ok(grant),
-            busy => Err(Failure::new(format!("{why}, and the attempt was answered {busy:?}"))),
-        }
+    #[track_caller]
+    pub(crate) fn granted(&self, attempt: &Attempt, why: &str) -> impl Future<Output = Result<Grant, Failure>> {
+        said_by_caller(async move {
+            match self.ask(attempt).await?? {
+                Reply::Granted(grant) => Ok(grant),
+                busy => Err(Failure::new(format!("{why}, and the attempt was answered {busy:?}"))),
+            }
+        })
     }
 
     /// A new lease of a key that is free.
-    pub(crate) async fn take(&self, claim: &Claim, ttl: Duration) -> Result<Grant, Failure> {
-        self.granted(&self.attempt(claim, ttl), "the key is free").await
+    #[track_caller]
+    pub(crate) fn take(&self, claim: &Claim, ttl: Duration) -> impl Future<Output = Result<Grant, Failure>> {
+        said_by_caller(async move { self.granted(&self.attempt(claim, ttl), "the key is free").await })
     }
 
     /// An attempt that must not be granted.
-    pub(crate) async fn busy(&self, attempt: &Attempt, why: &str) -> Result<BusyReply, Failure> {
-        match self.ask(attempt).await?? {
-            Reply::Busy(busy) => Ok(busy),
-            granted => Err(Failure::new(format!("{why}, and the attempt was answered {granted:?}"))),
-        }
+    #[track_caller]
+    pub(crate) fn busy(&self, attempt: &Attempt, why: &str) -> impl Future<Output = Result<BusyReply, Failure>> {
+        said_by_caller(async move {
+            match self.ask(attempt).await?? {
+                Reply::Busy(busy) => Ok(busy),
+                granted => Err(Failure::new(format!("{why}, and the attempt was answered {granted:?}"))),
+            }
+        })
     }
 
     /// An attempt with a ticket that must wait, with this many before it.
-    pub(crate) async fn queued(&self, claim: &Claim, ticket: Ticket, ahead: u32) -> Result<BusyReply, Failure> {
-        let attempt = self.attempt(claim, LEASE).with_ticket(ticket);
-        let busy = self.busy(&attempt, "another claim holds the key").await?;
-        match busy.standing {
-            QueueStanding::Queued { ahead: seen } if seen == ahead => Ok(busy),
-            other => Err(Failure::new(format!("a waiter with {ahead} before it was answered {other:?}"))),
-        }
+    #[track_caller]
+    pub(crate) fn queued(
+        &self,
+        claim: &Claim,
+        ticket: Ticket,
+        ahead: u32,
+    ) -> impl Future<Output = Result<BusyReply, Failure>> {
+        said_by_caller(async move {
+            let attempt = self.attempt(claim, LEASE).with_ticket(ticket);
+            let busy = self.busy(&attempt, "another claim holds the key").await?;
+            match busy.standing {
+                QueueStanding::Queued { ahead: seen } if seen == ahead => Ok(busy),
+                other => Err(Failure::new(format!("a waiter with {ahead} before it was answered {other:?}"))),
+            }
+        })
     }
 
-    pub(crate) async fn renew(&self, renewal: &Renewal) -> Result<Standing, Failure> {
-        Ok(within(LIVENESS, "a renewal to return", self.store.renew(renewal)).await??)
+    #[track_caller]
+    pub(crate) fn renew(&self, renewal: &Renewal) -> impl Future<Output = Result<Standing, Failure>> {
+        said_by_caller(async move {
+            let renewing = self.sent(renewal.claim.key(), RENEWAL, self.store.renew(renewal));
+            Ok(within(LIVENESS, "a renewal to return", renewing).await??)
+        })
     }
 
     /// A renewal of a lease, by the last token of its block.
-    pub(crate) async fn extend(&self, claim: &Claim, grant: &Grant, ttl: Duration) -> Result<Standing, Failure> {
-        self.renew(&Renewal::lease(claim.clone(), last(grant), ttl)).await
+    #[track_caller]
+    pub(crate) fn extend(
+        &self,
+        claim: &Claim,
+        grant: &Grant,
+        ttl: Duration,
+    ) -> impl Future<Output = Result<Standing, Failure>> {
+        said_by_caller(async move { self.renew(&Renewal::lease(claim.clone(), last(grant), ttl)).await })
     }
 
     /// Renewals of any number, in batches of what the store takes.
-    pub(crate) async fn extend_all(
+    #[track_caller]
+    pub(crate) fn extend_all(
         &self,
         renewals: &[Renewal],
-    ) -> Result<Vec<distlock_api::Result<Standing>>, Failure> {
-        let mut standings = Vec::new();
-        for batch in renewals.chunks(self.store.capabilities().renew_batch.get()) {
-            standings.extend(within(LIVENESS, "a batch to return", self.store.renew_many(batch)).await?);
-        }
-        Ok(standings)
+    ) -> impl Future<Output = Result<Vec<distlock_api::Result<Standing>>, Failure>> {
+        said_by_caller(async move {
+            let mut standings = Vec::new();
+            for batch in renewals.chunks(self.store.capabilities().renew_batch.get()) {
+                standings.extend(within(LIVENESS, "a batch to return", self.store.renew_many(batch)).await?);
+            }
+            Ok(standings)
+        })
     }
 
     /// The lease is held by the claim. It is not made longer.
-    pub(crate) async fn ensure_held(&self, claim: &Claim, grant: &Grant, why: &str) -> Verdict {
-        match self.extend(claim, grant, Duration::from_millis(1)).await? {
-            Standing::Held { .. } => Ok(()),
-            other => Err(Failure::new(format!("{why}, and a renewal of the lease was answered {other:?}"))),
-        }
+    #[track_caller]
+    pub(crate) fn ensure_held(&self, claim: &Claim, grant: &Grant, why: &str) -> impl Future<Output = Verdict> {
+        said_by_caller(async move {
+            match self.extend(claim, grant, Duration::from_millis(1)).await? {
+                Standing::Held { .. } => Ok(()),
+                other => Err(Failure::new(format!("{why}, and a renewal of the lease was answered {other:?}"))),
+            }
+        })
     }
 
     /// The lease, or the ticket's claim, has ended.
-    pub(crate) async fn ensure_gone(&self, renewal: &Renewal, why: &str) -> Verdict {
-        match self.renew(renewal).await? {
-            Standing::Gone(_) => Ok(()),
-            other => Err(Failure::new(format!("{why}, and a renewal was answered {other:?}"))),
-        }
+    #[track_caller]
+    pub(crate) fn ensure_gone(&self, renewal: &Renewal, why: &str) -> impl Future<Output = Verdict> {
+        said_by_caller(async move {
+            match self.renew(renewal).await? {
+                Standing::Gone(_) => Ok(()),
+                other => Err(Failure::new(format!("{why}, and a renewal was answered {other:?}"))),
+            }
+        })
     }
 
-    pub(crate) async fn release(&self, claim: &Claim) -> Result<ReleaseOutcome, Failure> {
-        self.release_as(&Release::new(claim.clone())).await
+    #[track_caller]
+    pub(crate) fn release(&self, claim: &Claim) -> impl Future<Output = Result<ReleaseOutcome, Failure>> {
+        said_by_caller(async move { self.release_as(&Release::new(claim.clone())).await })
     }
 
-    pub(crate) async fn release_as(&self, release: &Release) -> Result<ReleaseOutcome, Failure> {
-        let outcome = within(LIVENESS, "a release to return", self.store.release(release)).await??;
-        self.settled(&release.claim);
-        Ok(outcome)
+    #[track_caller]
+    pub(crate) fn release_as(&self, release: &Release) -> impl Future<Output = Result<ReleaseOutcome, Failure>> {
+        said_by_caller(async move {
+            let outcome = self.sent(release.claim.key(), "release", self.store.release(release));
+            let outcome = within(LIVENESS, "a release to return", outcome).await??;
+            self.settled(&release.claim);
+            Ok(outcome)
+        })
     }
 
-    pub(crate) async fn withdraw(&self, claim: &Claim) -> Verdict {
-        within(LIVENESS, "a withdrawal to return", self.store.withdraw(claim, SOON)).await??;
-        self.settled(claim);
-        Ok(())
+    /// A release that must end a held lease.
+    #[track_caller]
+    pub(crate) fn give_back(&self, claim: &Claim) -> impl Future<Output = Verdict> {
+        said_by_caller(async move {
+            match self.release(claim).await? {
+                ReleaseOutcome::Released => Ok(()),
+                other => Err(Failure::new(format!("the release of a held lease said {other:?}"))),
+            }
+        })
+    }
+
+    #[track_caller]
+    pub(crate) fn withdraw(&self, claim: &Claim) -> impl Future<Output = Verdict> {
+        said_by_caller(async move {
+            let withdrawing = self.sent(claim.key(), "withdrawal", self.store.withdraw(claim, SOON));
+            within(LIVENESS, "a withdrawal to return", withdrawing).await??;
+            self.settled(claim);
+            Ok(())
+        })
     }
 
     /// How many wait, if the store can tell.
-    pub(crate) async fn waiters(&self, claim: &Claim) -> Result<Option<u32>, Failure> {
-        match within(LIVENESS, "a query for waiters to return", self.store.waiters(claim, SOON)).await? {
-            Ok(count) => Ok(Some(count)),
-            Err(error) if error.kind() == ErrorKind::Unsupported => Ok(None),
-            Err(error) => Err(error.into()),
-        }
+    #[track_caller]
+    pub(crate) fn waiters(&self, claim: &Claim) -> impl Future<Output = Result<Option<u32>, Failure>> {
+        said_by_caller(async move {
+            match within(LIVENESS, "a query for waiters to return", self.store.waiters(claim, SOON)).await? {
+                Ok(count) => Ok(Some(count)),
+                Err(error) if error.kind() == ErrorKind::Unsupported => Ok(None),
+                Err(error) => Err(error.into()),
+            }
+        })
     }
 
     /// How long the key stays closed, as another claim is told, or administration; `None` if neither
     /// says so.
-    pub(crate) async fn left(&self, key: &LockKey) -> Result<Option<Duration>, Failure> {
-        let attempt = Attempt::new(self.claim(key), LEASE);
-        let busy = self.busy(&attempt, "another claim holds the key").await?;
-        if busy.holder_remaining.is_some() {
-            return Ok(busy.holder_remaining);
-        }
-        let Some(admin) = self.store.admin() else { return Ok(None) };
-        Ok(admin.inspect(key).await?.map(|info| info.remaining))
+    #[track_caller]
+    pub(crate) fn left(&self, key: &LockKey) -> impl Future<Output = Result<Option<Duration>, Failure>> {
+        said_by_caller(async move {
+            let attempt = Attempt::new(self.claim(key), LEASE);
+            let busy = self.busy(&attempt, "another claim holds the key").await?;
+            if busy.holder_remaining.is_some() {
+                return Ok(busy.holder_remaining);
+            }
+            let Some(admin) = self.store.admin() else { return Ok(None) };
+            Ok(admin.inspect(key).await?.map(|info| info.remaining))
+        })
     }
 
     pub(crate) fn admin(&self) -> Result<&dyn LockAdmin, Failure> {
@@ -190,9 +288,12 @@ impl BareStore {
     }
 
     /// Its events from now on.
-    pub(crate) async fn watch(&self) -> Result<EventStream, Failure> {
-        let watch = Watch::provider(self.provider);
-        Ok(within(LIVENESS, "the stream of events to open", self.store.subscribe(&watch)).await??)
+    #[track_caller]
+    pub(crate) fn watch(&self) -> impl Future<Output = Result<EventStream, Failure>> {
+        said_by_caller(async move {
+            let watch = Watch::provider(self.provider);
+            Ok(within(LIVENESS, "the stream of events to open", self.store.subscribe(&watch)).await??)
+        })
     }
 }
 
@@ -205,21 +306,24 @@ pub(crate) fn last(grant: &Grant) -> FencingToken {
 }
 
 /// The first event that `wanted` makes something of.
-pub(crate) async fn event<T>(
+#[track_caller]
+pub(crate) fn event<T>(
     events: &mut EventStream,
     what: &str,
     wanted: impl Fn(StoreEvent) -> Option<T>,
-) -> Result<T, Failure> {
-    within(SOON, what, async {
-        while let Some(event) = events.try_next().await? {
-            if event == StoreEvent::Gap {
-                return Err(Failure::of(FailureKind::Check, "the stream reported a gap where none is due"));
+) -> impl Future<Output = Result<T, Failure>> {
+    said_by_caller(async move {
+        within(SOON, what, async {
+            while let Some(event) = events.try_next().await? {
+                if event == StoreEvent::Gap {
+                    return Err(Failure::of(FailureKind::Check, "the stream reported a gap where none is due"));
+                }
+                if let Some(wanted) = wanted(event) {
+                    return Ok(wanted);
+                }
             }
-            if let Some(wanted) = wanted(event) {
-                return Ok(wanted);
-            }
-        }
-        Err(Failure::new(format!("the stream of events ended before {what}")))
+            Err(Failure::new(format!("the stream of events ended before {what}")))
+        })
+        .await?
     })
-    .await?
 }

@@ -72,12 +72,23 @@ pub enum Need {
     Store,
     /// A deployment that may be damaged. A check that needs one does not concern backends without.
     Arena,
+    /// The server's connections are cut on demand: [`Hook::Cut`](crate::Hook::Cut).
+    Cut,
+    /// The server stalls on demand: [`Hook::Stall`](crate::Hook::Stall).
+    Stall,
+    /// Requests are late on demand: [`Hook::Delay`](crate::Hook::Delay).
+    Delay,
+    /// The server crashes and starts again on demand: [`Hook::Restart`](crate::Hook::Restart).
+    Restart,
+    /// A key is blocked at the server on demand: [`Hook::Block`](crate::Hook::Block).
+    Block,
 }
 
 impl Need {
     /// Whether a check that needs it says nothing about backends without it.
     pub(crate) fn is_optional(self) -> bool {
-        self.is_refusal() || self == Self::Arena
+        self.is_refusal()
+            || matches!(self, Self::Arena | Self::Cut | Self::Stall | Self::Delay | Self::Restart | Self::Block)
     }
 
     pub(crate) fn is_refusal(self) -> bool {
@@ -110,6 +121,11 @@ impl Need {
             Self::SeparateClients => "all clients of this backend are one provider",
             Self::Store => "this backend is no store: it does without the lease engine",
             Self::Arena => "the fixture has no deployment that may be damaged",
+            Self::Cut => "the fixture has no hook that cuts connections",
+            Self::Stall => "the fixture has no hook that stalls the server",
+            Self::Delay => "the fixture has no hook that delays requests",
+            Self::Restart => "the fixture has no hook that restarts the server",
+            Self::Block => "the fixture has no hook that blocks a key",
         }
     }
 }

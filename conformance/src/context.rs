@@ -2,7 +2,7 @@
 
 use std::fmt;
 use std::future::Future;
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 
 use distlock_api::{
@@ -12,18 +12,19 @@ use fastrand::Rng;
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 
+use crate::arena::{Arena, Fault, Hook};
 use crate::bare::BareStore;
 use crate::check::Need;
 use crate::child::{Child, Clock};
-use crate::controls::Controls;
-use crate::failure::{Failure, FailureKind, Verdict, ensure};
+use crate::controls::{Controls, SeenRenewal};
+use crate::failure::{Failure, FailureKind, Verdict, ensure, said_by_caller};
 use crate::findings::Findings;
 use crate::fixture::Client;
 use crate::history::Expected;
 use crate::level::{Level, Plan};
 use crate::profile::Profile;
-use crate::recorder::Recorder;
-use crate::stage::Stage;
+use crate::recorder::{RENEWAL, Recorder};
+use crate::stage::{Stage, Turn};
 
 /// How long anything that must happen may take before the check gives up on it.
 pub(crate) const LIVENESS: Duration = Duration::from_secs(30);
@@ -47,6 +48,8 @@ pub(crate) struct Context {
     clients: Arc<Mutex<Vec<Client>>>,
     stores: Arc<Mutex<Vec<BareStore>>>,
     findings: Findings,
+    /// The same for the whole check.
+    short: Arc<OnceLock<Duration>>,
 }
 
 impl fmt::Debug for Context {
@@ -67,6 +70,7 @@ impl Context {
             clients: Arc::default(),
             stores: Arc::default(),
             findings: Findings::default(),
+            short: Arc::default(),
         }
     }
 
@@ -114,32 +118,69 @@ impl Context {
     }
 
     /// Fresh clients of one shared state; closed after the check.
-    pub(crate) async fn clients<const N: usize>(&self) -> Result<[Client; N], Failure> {
-        let clients = self.stage.fixture().clients(N).await?;
-        let clients: Vec<Client> = clients.into_iter().map(|client| client.recorded(&self.recorder)).collect();
-        self.clients.lock().expect("not poisoned").extend(clients.iter().cloned());
-        let made = clients.len();
-        let wrong = |_| Failure::of(FailureKind::Fixture, format!("the fixture made {made} clients instead of {N}"));
-        clients.try_into().map_err(wrong)
+    #[track_caller]
+    pub(crate) fn clients<const N: usize>(&self) -> impl Future<Output = Result<[Client; N], Failure>> {
+        said_by_caller(async move {
+            let clients = self.stage.fixture().clients(N).await?;
+            let clients: Vec<Client> = clients.into_iter().map(|client| client.recorded(&self.recorder)).collect();
+            self.clients.lock().expect("not poisoned").extend(clients.iter().cloned());
+            let made = clients.len();
+            let wrong =
+                |_| Failure::of(FailureKind::Fixture, format!("the fixture made {made} clients instead of {N}"));
+            clients.try_into().map_err(wrong)
+        })
     }
 
-    /// Bare stores of one shared state; their claims are given up after the check.
-    pub(crate) async fn stores<const N: usize>(&self) -> Result<[BareStore; N], Failure> {
+    /// Opens bare stores of the fixture's own state, or of that at an address.
+    async fn opened<const N: usize>(&self, address: Option<&str>) -> Result<[BareStore; N], Failure> {
+        let fixture = self.stage.fixture();
         let mut stores = Vec::new();
         for _ in 0..N {
-            stores.push(BareStore::connected(self.stage.fixture().store().await?).await?);
+            let store = match address {
+                Some(address) => fixture.store_at(address).await?,
+                None => fixture.store().await?,
+            };
+            stores.push(BareStore::connected(store, &self.recorder).await?);
         }
         self.stores.lock().expect("not poisoned").extend(stores.iter().cloned());
         Ok(stores.try_into().unwrap_or_else(|_| unreachable!("as many as were opened")))
     }
 
+    /// Bare stores of one shared state; their claims are given up after the check.
+    #[track_caller]
+    pub(crate) fn stores<const N: usize>(&self) -> impl Future<Output = Result<[BareStore; N], Failure>> {
+        said_by_caller(self.opened(None))
+    }
+
+    /// Bare stores of the deployment that may be damaged, and its hooks.
+    #[track_caller]
+    pub(crate) fn hooked<const N: usize>(&self) -> impl Future<Output = Result<(Hooks, [BareStore; N]), Failure>> {
+        said_by_caller(async move {
+            let arena = self.stage.arena().await?;
+            let stores = self.opened(Some(&arena.address())).await?;
+            Ok((Hooks(arena), stores))
+        })
+    }
+
     /// A child process that is a client.
-    pub(crate) async fn child(&self, clock: Clock) -> Result<Child, Failure> {
-        let Some(address) = self.stage.fixture().address() else {
-            let message = "the profile declares processes, but the fixture has no address";
-            return Err(Failure::of(FailureKind::Fixture, message));
-        };
-        Child::start(self.stage.name(), &address, clock, &self.recorder).await
+    #[track_caller]
+    pub(crate) fn child(&self, clock: Clock) -> impl Future<Output = Result<Child, Failure>> {
+        said_by_caller(async move {
+            let Some(address) = self.stage.fixture().address() else {
+                let message = "the profile declares processes, but the fixture has no address";
+                return Err(Failure::of(FailureKind::Fixture, message));
+            };
+            Child::start(self.stage.name(), &address, clock, &self.recorder).await
+        })
+    }
+
+    /// Adds to the history how the leases of the clients were renewed.
+    pub(crate) fn note_renewals(&self) {
+        for client in &*self.clients.lock().expect("not poisoned") {
+            for SeenRenewal { key, sent, answer, .. } in client.controls().map(Controls::renewals).unwrap_or_default() {
+                self.recorder.sent(client.number(), &key, RENEWAL, sent, answer);
+            }
+        }
     }
 
     /// Closes the clients, in bounded time and whatever they answer.
@@ -159,7 +200,42 @@ impl Context {
 
     /// A ttl that the check will outlive.
     pub(crate) fn short(&self) -> Duration {
-        self.profile().short_ttl()
+        *self.short.get_or_init(|| self.stage.short_ttl())
+    }
+}
+
+/// What can be done to the server of [`Context::hooked`].
+pub(crate) struct Hooks(Turn);
+
+impl Hooks {
+    /// Begins what the profile declares.
+    #[track_caller]
+    pub(crate) fn begin(&self, hook: Hook, key: &LockKey) -> impl Future<Output = Result<Disturbance<'_>, Failure>> {
+        said_by_caller(async move {
+            let missing =
+                || Failure::of(FailureKind::Fixture, format!("the profile declares a hook that is missing: {hook:?}"));
+            let fault = self.0.hook(hook, key).ok_or_else(missing)?;
+            fault.begin().await?;
+            Ok(Disturbance { fault, arena: &**self.0 })
+        })
+    }
+}
+
+/// A fault that was begun.
+#[must_use]
+pub(crate) struct Disturbance<'a> {
+    fault: Arc<dyn Fault>,
+    arena: &'a dyn Arena,
+}
+
+impl Disturbance<'_> {
+    /// Ends it, and waits until the deployment is well.
+    #[track_caller]
+    pub(crate) fn end(self) -> impl Future<Output = Verdict> {
+        said_by_caller(async move {
+            self.fault.end().await?;
+            Ok(self.arena.healthy().await?)
+        })
     }
 }
 
@@ -187,39 +263,59 @@ pub(crate) fn validity(ttl: Duration) -> Duration {
 
 impl Client {
     /// Acquires within the liveness bound.
-    pub(crate) async fn take(&self, key: &LockKey, options: AcquireOptions) -> Result<LockGuard, Failure> {
-        self.take_within(LIVENESS, key, options).await
+    #[track_caller]
+    pub(crate) fn take(
+        &self,
+        key: &LockKey,
+        options: AcquireOptions,
+    ) -> impl Future<Output = Result<LockGuard, Failure>> {
+        said_by_caller(async move { self.take_within(LIVENESS, key, options).await })
     }
 
     /// Acquires within a bound.
-    pub(crate) async fn take_within(
+    #[track_caller]
+    pub(crate) fn take_within(
         &self,
         bound: Duration,
         key: &LockKey,
         options: AcquireOptions,
-    ) -> Result<LockGuard, Failure> {
-        let acquiring = self.acquire_with(key.clone(), options.with_wait(Wait::UpTo(bound)));
-        match within(bound + SOON, "an acquisition to return", acquiring).await?? {
-            Acquired::Held(guard) => Ok(guard),
-            Acquired::Busy(busy) => {
-                let message = format!("{key:?} was not granted within {bound:?}, the store says {busy:?}");
-                Err(Failure::of(FailureKind::Overdue, message))
+    ) -> impl Future<Output = Result<LockGuard, Failure>> {
+        said_by_caller(async move {
+            let acquiring = self.acquire_with(key.clone(), options.with_wait(Wait::UpTo(bound)));
+            match within(bound + SOON, "an acquisition to return", acquiring).await?? {
+                Acquired::Held(guard) => Ok(guard),
+                Acquired::Busy(busy) => {
+                    let message = format!("{key:?} was not granted within {bound:?}, the store says {busy:?}");
+                    Err(Failure::of(FailureKind::Overdue, message))
+                }
             }
-        }
+        })
     }
 
     /// One attempt.
-    pub(crate) async fn attempt(&self, key: &LockKey, options: AcquireOptions) -> Result<Option<LockGuard>, Failure> {
-        let acquiring = self.acquire_with(key.clone(), options.with_wait(Wait::Try));
-        Ok(within(LIVENESS, "a single attempt to return", acquiring).await??.held())
+    #[track_caller]
+    pub(crate) fn attempt(
+        &self,
+        key: &LockKey,
+        options: AcquireOptions,
+    ) -> impl Future<Output = Result<Option<LockGuard>, Failure>> {
+        said_by_caller(async move {
+            let acquiring = self.acquire_with(key.clone(), options.with_wait(Wait::Try));
+            Ok(within(LIVENESS, "a single attempt to return", acquiring).await??.held())
+        })
     }
 
     /// Somebody else holds the key.
-    pub(crate) async fn ensure_busy(&self, key: &LockKey, why: &str) -> Verdict {
-        match self.attempt(key, renewed(LONG)).await? {
-            None => Ok(()),
-            Some(guard) => Err(Failure::new(format!("{key:?} was granted, token {}: {why}", guard.fencing_token()))),
-        }
+    #[track_caller]
+    pub(crate) fn ensure_busy(&self, key: &LockKey, why: &str) -> impl Future<Output = Verdict> {
+        said_by_caller(async move {
+            match self.attempt(key, renewed(LONG)).await? {
+                None => Ok(()),
+                Some(guard) => {
+                    Err(Failure::new(format!("{key:?} was granted, token {}: {why}", guard.fencing_token())))
+                }
+            }
+        })
     }
 
     /// The hand behind the stage that the profile promises.
@@ -245,15 +341,21 @@ impl Client {
     }
 
     /// Polls until so many callers wait.
-    pub(crate) async fn until_waiting(&self, count: u64) -> Verdict {
-        let what = format!("accounting().waiting to be {count}");
-        eventually(SOON, &what, async || Ok(self.accounting().waiting == count)).await
+    #[track_caller]
+    pub(crate) fn until_waiting(&self, count: u64) -> impl Future<Output = Verdict> {
+        said_by_caller(async move {
+            let what = format!("accounting().waiting to be {count}");
+            eventually(SOON, &what, async || Ok(self.accounting().waiting == count)).await
+        })
     }
 
     /// Polls until the accounting says that nothing is held and nobody waits, and that it balances.
-    pub(crate) async fn until_idle(&self) -> Verdict {
-        let idle = eventually(SOON, "the accounting to be idle", async || Ok(is_idle(&self.accounting())));
-        idle.await.map_err(|failure| failure.reworded(|said| format!("{said}: {:?}", self.accounting())))
+    #[track_caller]
+    pub(crate) fn until_idle(&self) -> impl Future<Output = Verdict> {
+        said_by_caller(async move {
+            let idle = eventually(SOON, "the accounting to be idle", async || Ok(is_idle(&self.accounting())));
+            idle.await.map_err(|failure| failure.reworded(|said| format!("{said}: {:?}", self.accounting())))
+        })
     }
 }
 
@@ -272,11 +374,14 @@ pub(crate) struct Waiter(tokio::task::JoinHandle<Result<(LockGuard, Instant), Fa
 
 impl Waiter {
     /// The guard, and the moment at which it was there.
-    pub(crate) async fn guard(mut self) -> Result<(LockGuard, Instant), Failure> {
-        match (&mut self.0).await {
-            Ok(result) => result,
-            Err(error) => Err(Failure::of_task("a waiter", &error)),
-        }
+    #[track_caller]
+    pub(crate) fn guard(mut self) -> impl Future<Output = Result<(LockGuard, Instant), Failure>> {
+        said_by_caller(async move {
+            match (&mut self.0).await {
+                Ok(result) => result,
+                Err(error) => Err(Failure::of_task("a waiter", &error)),
+            }
+        })
     }
 
     pub(crate) fn is_finished(&self) -> bool {
@@ -291,12 +396,16 @@ impl Drop for Waiter {
 }
 
 /// Work on a runtime of one thread, which ends with it: for what happens when a runtime stands still, or is gone.
-pub(crate) async fn on_a_runtime_of_its_own<T: Send + 'static>(
+#[track_caller]
+pub(crate) fn on_a_runtime_of_its_own<T: Send + 'static>(
     work: impl FnOnce(tokio::runtime::Runtime) -> Result<T, Failure> + Send + 'static,
-) -> Result<T, Failure> {
-    let working =
-        tokio::task::spawn_blocking(move || work(tokio::runtime::Builder::new_current_thread().enable_all().build()?));
-    working.await.map_err(|error| Failure::of_task("a runtime of the check", &error))?
+) -> impl Future<Output = Result<T, Failure>> {
+    said_by_caller(async move {
+        let working = tokio::task::spawn_blocking(move || {
+            work(tokio::runtime::Builder::new_current_thread().enable_all().build()?)
+        });
+        working.await.map_err(|error| Failure::of_task("a runtime of the check", &error))?
+    })
 }
 
 /// Awaits something that must happen, for a bounded time.
@@ -332,52 +441,68 @@ pub(crate) fn eventually<'a>(
 }
 
 /// Watches a state that must last, until a moment.
-pub(crate) async fn throughout(until: Instant, mut state: impl AsyncFnMut() -> Verdict) -> Verdict {
-    while Instant::now() < until {
-        state().await?;
-        tokio::time::sleep(Duration::from_millis(10)).await;
-    }
-    Ok(())
+#[track_caller]
+pub(crate) fn throughout(until: Instant, mut state: impl AsyncFnMut() -> Verdict) -> impl Future<Output = Verdict> {
+    said_by_caller(async move {
+        while Instant::now() < until {
+            state().await?;
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+        Ok(())
+    })
 }
 
 /// Looks at a lease that nobody renews: it must not last longer than it did when it was granted.
 ///
 /// Its holder cannot show this by being lost, because it gives the lease back when it is.
-pub(crate) async fn ensure_not_prolonged(admin: &dyn LockAdmin, key: &LockKey, latest: Instant) -> Verdict {
-    throughout(latest, async || {
-        let asked = Instant::now();
-        let Some(info) = admin.inspect(key).await? else { return Ok(()) };
-        let (seen, left) = (info.remaining, latest.saturating_duration_since(asked));
-        ensure!(
-            seen <= left + GRAIN,
-            "{seen:?} remain of a lease that nobody renews, and that has {left:?} left: {info:?}"
-        );
-        Ok(())
+#[track_caller]
+pub(crate) fn ensure_not_prolonged(
+    admin: &dyn LockAdmin,
+    key: &LockKey,
+    latest: Instant,
+) -> impl Future<Output = Verdict> {
+    said_by_caller(async move {
+        throughout(latest, async || {
+            let asked = Instant::now();
+            let Some(info) = admin.inspect(key).await? else { return Ok(()) };
+            let (seen, left) = (info.remaining, latest.saturating_duration_since(asked));
+            ensure!(
+                seen <= left + GRAIN,
+                "{seen:?} remain of a lease that nobody renews, and that has {left:?} left: {info:?}"
+            );
+            Ok(())
+        })
+        .await
     })
-    .await
 }
 
 /// Notes what the store has left of a key that nobody uses any more, as far as it can be asked.
-pub(crate) async fn nothing_left(cx: &Context, client: &Client, key: &LockKey) -> Verdict {
-    let Some(admin) = client.admin() else { return Ok(()) };
-    let deadline = Instant::now() + SOON;
-    loop {
-        let asked = cx.recorder().now();
-        let info = admin.inspect(key).await?;
-        let waiting = info.as_ref().and_then(|info| info.waiting).unwrap_or(0);
-        // What was given up is cleaned up in the background. What is left in the end is for the verdict, which knows who may still be there.
-        if info.is_none() || Instant::now() >= deadline {
-            cx.recorder().left(client.number(), key, info.is_some(), waiting, asked);
-            return Ok(());
+#[track_caller]
+pub(crate) fn nothing_left(cx: &Context, client: &Client, key: &LockKey) -> impl Future<Output = Verdict> {
+    said_by_caller(async move {
+        let Some(admin) = client.admin() else { return Ok(()) };
+        let deadline = Instant::now() + SOON;
+        loop {
+            let asked = cx.recorder().now();
+            let info = admin.inspect(key).await?;
+            let waiting = info.as_ref().and_then(|info| info.waiting).unwrap_or(0);
+            // What was given up is cleaned up in the background. What is left in the end is for the verdict, which knows who may still be there.
+            if info.is_none() || Instant::now() >= deadline {
+                cx.recorder().left(client.number(), key, info.is_some(), waiting, asked);
+                return Ok(());
+            }
+            tokio::time::sleep(Duration::from_millis(5)).await;
         }
-        tokio::time::sleep(Duration::from_millis(5)).await;
-    }
+    })
 }
 
 /// Waits for all tasks; the first failure counts.
-pub(crate) async fn all_passed(mut tasks: JoinSet<Verdict>) -> Verdict {
-    while let Some(ended) = tasks.join_next().await {
-        ended.map_err(|error| Failure::of_task("a task of the check", &error))??;
-    }
-    Ok(())
+#[track_caller]
+pub(crate) fn all_passed(mut tasks: JoinSet<Verdict>) -> impl Future<Output = Verdict> {
+    said_by_caller(async move {
+        while let Some(ended) = tasks.join_next().await {
+            ended.map_err(|error| Failure::of_task("a task of the check", &error))??;
+        }
+        Ok(())
+    })
 }

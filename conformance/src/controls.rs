@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use distlock_api::LockKey;
+use tokio::time::Instant;
 
 use crate::fixture::FixtureError;
 
@@ -19,6 +20,18 @@ pub enum Operation {
     Release,
     /// The question who waits.
     Waiters,
+}
+
+/// A renewal of a lease that a client has sent.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct SeenRenewal {
+    /// The lock.
+    pub key: LockKey,
+    /// When it was sent.
+    pub sent: Instant,
+    /// When it was answered, and what; none if it was not.
+    pub answer: Option<(Instant, String)>,
 }
 
 /// What becomes of what a store pushes to one client.
@@ -97,6 +110,12 @@ pub trait Controls: Send + Sync + 'static {
     /// When that is not known. By default always.
     async fn requests(&self) -> Result<u64, FixtureError> {
         Err("this fixture does not count requests".into())
+    }
+
+    /// The renewals of leases that this client has sent, the latest ones: they are shown with failures.
+    /// Defaults to none.
+    fn renewals(&self) -> Vec<SeenRenewal> {
+        Vec::new()
     }
 
     /// Ends all arranged faults and tells how many operations were hit; stalls, disturbed pushes and what a client that was cut off has sent need not be counted.

@@ -1,6 +1,6 @@
 //! Faults for any backend that is a store: between the engine and it.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{HashMap, HashSet, VecDeque};
 use std::fmt;
 use std::future::Future;
 use std::pin::pin;
@@ -10,8 +10,8 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use distlock_api::store::{
-    Attempt, Claim, Connecting, EventStream, Lanes, Release, Renewal, Reply, Standing, StoreCapabilities, StoreEvent,
-    Watch,
+    Attempt, Claim, Connecting, EventStream, Lanes, Release, Renewal, RenewalSubject, Reply, Standing,
+    StoreCapabilities, StoreEvent, Watch,
 };
 use distlock_api::{ErrorKind, LeaseStore, LockAdmin, LockError, LockKey, Phase, ReleaseOutcome, Result};
 use futures_util::future::BoxFuture;
@@ -19,7 +19,7 @@ use futures_util::{FutureExt, StreamExt};
 use tokio::sync::{Notify, mpsc, watch};
 use tokio::time::{Instant, sleep, sleep_until};
 
-use crate::controls::{Controls, Operation, Pushes};
+use crate::controls::{Controls, Operation, Pushes, SeenRenewal};
 use crate::fixture::FixtureError;
 
 /// A [`LeaseStore`] between the engine and the one under test: it passes everything on, and makes the faults that
@@ -53,6 +53,7 @@ struct Shared {
     cut_off: watch::Sender<bool>,
     /// Told when the faults are ended.
     ended: Notify,
+    renewals: Mutex<VecDeque<SeenRenewal>>,
 }
 
 #[derive(Default)]
@@ -85,6 +86,7 @@ impl DisturbedStore {
             pushes: watch::channel(None).0,
             cut_off: watch::channel(false).0,
             ended: Notify::new(),
+            renewals: Mutex::default(),
         };
         Self { shared: Arc::new(shared), purge: None }
     }
@@ -110,6 +112,16 @@ impl DisturbedStore {
 
     fn faults(&self) -> MutexGuard<'_, Faults> {
         self.shared.faults.lock().expect("no code in here panics")
+    }
+
+    /// Notes renewals that are about to be sent. Without an answer they are noted when the note is dropped.
+    fn seen<'a>(&self, renewals: impl IntoIterator<Item = &'a Renewal>) -> Note {
+        let of_leases = |renewal: &&Renewal| matches!(renewal.subject, RenewalSubject::Lease { .. });
+        let now = Instant::now();
+        let seen = |renewal: &Renewal| {
+            of_leases(&renewal).then(|| SeenRenewal { key: renewal.claim.key().clone(), sent: now, answer: None })
+        };
+        Note { shared: Arc::clone(&self.shared), renewals: renewals.into_iter().map(seen).collect() }
     }
 
     /// One request on its way there and back.
@@ -168,6 +180,39 @@ impl fmt::Debug for DisturbedStore {
     }
 }
 
+/// So many renewals are remembered.
+const MOST_RENEWALS: usize = 500;
+
+/// Renewals that have been sent; none for the refreshes of tickets among them.
+struct Note {
+    shared: Arc<Shared>,
+    renewals: Vec<Option<SeenRenewal>>,
+}
+
+impl Note {
+    fn answered<'a>(mut self, answers: impl IntoIterator<Item = &'a Result<Standing>>) {
+        let now = Instant::now();
+        for (renewal, answer) in self.renewals.iter_mut().zip(answers) {
+            let said = match answer {
+                Ok(standing) => format!("{standing:?}"),
+                Err(error) => format!("error: {error}"),
+            };
+            if let Some(renewal) = renewal {
+                renewal.answer = Some((now, said));
+            }
+        }
+    }
+}
+
+impl Drop for Note {
+    fn drop(&mut self) {
+        let mut seen = self.shared.renewals.lock().expect("no code in here panics");
+        seen.extend(self.renewals.drain(..).flatten());
+        let surplus = seen.len().saturating_sub(MOST_RENEWALS);
+        seen.drain(..surplus);
+    }
+}
+
 #[async_trait]
 impl LeaseStore for DisturbedStore {
     fn capabilities(&self) -> StoreCapabilities {
@@ -193,7 +238,10 @@ impl LeaseStore for DisturbedStore {
 
     async fn renew(&self, renewal: &Renewal) -> Result<Standing> {
         let call = self.shared.store.renew(renewal);
-        self.pass(Operation::Renew, [renewal.claim.key()], renewal.timeout, call, Err).await
+        let seen = self.seen([renewal]);
+        let answer = self.pass(Operation::Renew, [renewal.claim.key()], renewal.timeout, call, Err).await;
+        seen.answered([&answer]);
+        answer
     }
 
     async fn release(&self, release: &Release) -> Result<ReleaseOutcome> {
@@ -206,7 +254,10 @@ impl LeaseStore for DisturbedStore {
         let timeout = renewals.iter().map(|renewal| renewal.timeout).min().unwrap_or_default();
         let call = self.shared.store.renew_many(renewals);
         let lost = |error: LockError| renewals.iter().map(|_| Err(error.clone())).collect();
-        self.pass(Operation::Renew, keys, timeout, call, lost).await
+        let seen = self.seen(renewals);
+        let answers = self.pass(Operation::Renew, keys, timeout, call, lost).await;
+        seen.answered(&answers);
+        answers
     }
 
     async fn withdraw(&self, claim: &Claim, timeout: Duration) -> Result<()> {
@@ -333,6 +384,10 @@ impl Controls for DisturbedStore {
 
     async fn requests(&self) -> Result<u64, FixtureError> {
         Ok(self.shared.requests.load(Ordering::Relaxed))
+    }
+
+    fn renewals(&self) -> Vec<SeenRenewal> {
+        self.shared.renewals.lock().expect("no code in here panics").iter().cloned().collect()
     }
 
     async fn end_faults(&self) -> Result<u64, FixtureError> {

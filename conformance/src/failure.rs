@@ -1,6 +1,7 @@
 //! Why a check failed.
 
 use std::fmt;
+use std::future::Future;
 use std::panic::Location;
 
 use crate::history::Call;
@@ -74,6 +75,12 @@ impl Failure {
         self
     }
 
+    /// The same failure as a verdict: that nothing fails there is the promise.
+    pub(crate) fn judged(mut self) -> Self {
+        self.kind = FailureKind::Verdict;
+        self
+    }
+
     /// What was expected and what was seen.
     #[must_use]
     pub fn message(&self) -> &str {
@@ -123,6 +130,16 @@ impl From<std::io::Error> for Failure {
     fn from(error: std::io::Error) -> Self {
         Self::of(FailureKind::Check, format!("the check itself failed: {error}"))
     }
+}
+
+/// A helper's work, whose failures name the line that called the helper: it knows what the check had
+/// come to. Of helpers that call each other it is the line in the check.
+#[track_caller]
+pub(crate) fn said_by_caller<T>(
+    work: impl Future<Output = Result<T, Failure>>,
+) -> impl Future<Output = Result<T, Failure>> {
+    let location = Location::caller();
+    async move { work.await.map_err(|failure| Failure { location, ..failure }) }
 }
 
 /// An error and its causes in one line.

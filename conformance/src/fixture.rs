@@ -109,7 +109,17 @@ pub trait Fixture: Send + Sync + 'static {
         Err(format!("this fixture cannot connect to {address:?}").into())
     }
 
-    /// A deployment of its own that may be damaged by all means. Called once for each check that needs one. Declared by [`Profile::arena`](crate::Profile::arena).
+    /// The bare store at an [`Arena::address`], as another process would open it. All stores of an
+    /// address share one state. Declared by [`Profile::hooks`](crate::Profile::hooks).
+    ///
+    /// # Errors
+    /// Whatever went wrong. By default always.
+    async fn store_at(&self, address: &str) -> Result<Arc<dyn LeaseStore>, FixtureError> {
+        Err(format!("this fixture opens no bare store at {address:?}").into())
+    }
+
+    /// A deployment of its own that may be damaged by all means. Called once for each check that needs
+    /// one; those that use [hooks](crate::Hook) share one. Declared by [`Profile::arena`](crate::Profile::arena).
     ///
     /// # Errors
     /// Whatever went wrong. By default always.

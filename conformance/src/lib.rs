@@ -19,7 +19,8 @@
 //! }
 //! ```
 //!
-//! [`tutorial`] goes the whole way, from an empty crate to a passing suite.
+//! [`tutorial`] goes the whole way, from an empty crate to a passing suite; [`tutorial::network`] is
+//! about stores that are servers.
 //!
 //! Every check is named after the clause of the contract that it holds the backend to, such as
 //! `my-backend::C5_fencing::across_release`, so that a failure says which promise is broken.
@@ -51,6 +52,10 @@
 //! Every call of every client is recorded ([`history`]); checks of many calls are judged by what was recorded, and fail if that was too little to prove anything. Keys are random, fresh clients are made for each check, and checks run in parallel, except those that damage a deployment of their own ([`Arena`]), which run alone. Lower bounds are strict (to the millisecond
 //! that stores count in); upper bounds are generous, because a busy machine is not a broken backend. A check that waits
 //! for something says what it waited for.
+//!
+//! Before the first check operations of the backend are timed: on a slow store or a busy machine the
+//! leases of checks last longer, and what is too slow to be judged is told so. Pauses of the suite's own
+//! tasks are measured all the time, and count in the same way.
 //!
 //! That all this would notice is tested by backends which are broken on purpose; `BROKEN.md` in this crate shows which clause catches which, by which check, and in which words. A
 //! [`Failure`] has a [kind](FailureKind), so that a crash or an unexpected error is not taken for a verdict.
@@ -84,6 +89,7 @@ mod findings;
 mod fixture;
 pub mod history;
 mod level;
+mod pace;
 mod profile;
 pub mod proxy;
 mod recorder;
@@ -93,19 +99,23 @@ mod runner;
 pub mod server;
 mod signal;
 mod stage;
+mod supervised;
 mod torture;
 // Its code is that of `examples/sqlite`, compiled there and compared by a test.
 #[cfg(not(doctest))]
 #[doc = include_str!("../TUTORIAL.md")]
-pub mod tutorial {}
+pub mod tutorial {
+    #[doc = include_str!("../TUTORIAL_NETWORK.md")]
+    pub mod network {}
+}
 
-pub use arena::{Arena, Fault};
+pub use arena::{Arena, Fault, Hook, LocalServer, TcpArena, TcpServer};
 pub use check::{Check, Need};
 pub use checks::all as checks;
 pub use clause::Clause;
 #[cfg(feature = "mongodb")]
 pub use cluster::ClusterArena;
-pub use controls::{Controls, Operation, Pushes};
+pub use controls::{Controls, Operation, Pushes, SeenRenewal};
 pub use disturbed::DisturbedStore;
 #[cfg(feature = "mongodb")]
 pub use fail_command::FailCommand;

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use distlock_api::{Capabilities, LockKey};
 
+use crate::arena::Hook;
 use crate::check::{Check, Need};
 
 /// What a backend promises.
@@ -29,6 +30,7 @@ pub struct Profile {
     one_provider: bool,
     arena: bool,
     store: bool,
+    hooks: Vec<Hook>,
     ttl: Duration,
     longest_key: usize,
     refused: Vec<(&'static str, &'static str)>,
@@ -55,7 +57,8 @@ impl Profile {
             one_provider: false,
             arena: false,
             store: false,
-            ttl: Duration::from_millis(1500),
+            hooks: Vec::new(),
+            ttl: Duration::from_secs(3),
             longest_key: LockKey::MAX_LEN,
             refused: Vec::new(),
             expected_refusals: 0,
@@ -163,7 +166,19 @@ impl Profile {
         self
     }
 
-    /// The ttl of leases that are to expire in a check. Choose it many times as long as an operation takes. Defaults to 1.5 s.
+    /// [`Arena::hook`](crate::Arena::hook) has these, and [`Fixture::store_at`](crate::Fixture::store_at)
+    /// works. Declare [`arena`](Self::arena) and [`store`](Self::store), too. Without, the checks that
+    /// need a hook do not concern the backend.
+    pub fn hooks(mut self, hooks: impl IntoIterator<Item = Hook>) -> Self {
+        self.hooks.extend(hooks);
+        self
+    }
+
+    /// The ttl of leases that are to expire in a check. Choose it many times as long as an operation takes.
+    /// Before the first check operations are timed: where the slowest takes more than an eighth of
+    /// this ttl, checks use a longer one, up to six times as long, and a backend that would need more
+    /// is told so (`profile::fast_enough`). The same goes for eight times the longest pause of the
+    /// suite's own tasks so far. Defaults to 3 s.
     pub fn ttl(mut self, ttl: Duration) -> Self {
         self.ttl = ttl;
         self
@@ -228,6 +243,11 @@ impl Profile {
             Need::SeparateClients => !self.one_provider,
             Need::Arena => self.arena,
             Need::Store => self.store,
+            Need::Cut => self.hooks.contains(&Hook::Cut),
+            Need::Stall => self.hooks.contains(&Hook::Stall),
+            Need::Delay => self.hooks.contains(&Hook::Delay),
+            Need::Restart => self.hooks.contains(&Hook::Restart),
+            Need::Block => self.hooks.contains(&Hook::Block),
         }
     }
 }

@@ -8,8 +8,8 @@ use std::time::Duration;
 use distlock_api::{Capabilities, LeaseProvider, LeaseStore, LockKey, LockProvider, QueueOptions};
 use distlock_conformance::server::{MongoServer, Topology};
 use distlock_conformance::{
-    Arena, Client, ClusterArena, Controls, DisturbedStore, FailCommand, Fixture, FixtureError, Operation, Profile,
-    Pushes, async_trait, run,
+    Arena, Client, ClusterArena, Controls, DisturbedStore, FailCommand, Fixture, FixtureError, Hook, Operation,
+    Profile, Pushes, SeenRenewal, async_trait, run,
 };
 use distlock_mongo::{DocumentLocks, DocumentLocksBuilder, MongoProvider, MongoProviderBuilder, MongoStore};
 use mongodb::bson::{Document, doc};
@@ -32,6 +32,8 @@ enum Style {
     Field,
 }
 
+/// What a cluster has. Nothing blocks one record of MongoDB for all who use it.
+const HOOKS: [Hook; 4] = [Hook::Cut, Hook::Stall, Hook::Delay, Hook::Restart];
 const COLLECTION: &str = "locks";
 
 impl Style {
@@ -123,7 +125,7 @@ impl Fixture for Mongo {
         promised.push = self.topology == Topology::ReplicaSet;
         let profile = Profile::new(promised).ttl(ttl).admin().owners().processes().purge().disturbed().store();
         match self.topology {
-            Topology::ReplicaSet => profile.lock_events().arena(),
+            Topology::ReplicaSet => profile.lock_events().arena().hooks(HOOKS),
             // Refused: what needs a change stream.
             Topology::Standalone => profile.expected_refusals(7),
         }
@@ -177,6 +179,11 @@ impl Fixture for Mongo {
             // Nothing is ever removed.
             Style::Field => arena,
         }))
+    }
+
+    async fn store_at(&self, address: &str) -> Result<Arc<dyn LeaseStore>, FixtureError> {
+        let (database, uri) = address.split_once(' ').ok_or("no database in the address")?;
+        Ok(Arc::new(self.style.store(&client(uri, "store").await?, database)?))
     }
 
     async fn stop(&self) {
@@ -233,6 +240,10 @@ impl Controls for OfClient {
 
     async fn requests(&self) -> Result<u64, FixtureError> {
         self.disturbed.requests().await
+    }
+
+    fn renewals(&self) -> Vec<SeenRenewal> {
+        self.disturbed.renewals()
     }
 
     async fn end_faults(&self) -> Result<u64, FixtureError> {

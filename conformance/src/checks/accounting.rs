@@ -8,7 +8,7 @@ use tokio::time::Instant;
 
 use crate::check::checks;
 use crate::context::{Context, LIVENESS, LONG, all_passed, renewed, throughout, unrenewed, within};
-use crate::failure::{Failure, Verdict, ensure};
+use crate::failure::{Failure, Verdict, ensure, said_by_caller};
 use crate::fixture::Client;
 
 checks! {
@@ -105,34 +105,42 @@ fn or_too_late<T>(answer: distlock_api::Result<Option<T>>) -> distlock_api::Resu
 }
 
 /// One of the things that callers do.
-async fn mixed_load(client: &Client, keys: &[LockKey; 3], ttl: Duration, chance: &mut fastrand::Rng) -> Verdict {
-    let key = &keys[chance.usize(..keys.len())];
-    let some_time = Duration::from_millis(chance.u64(0..20));
-    match chance.u8(..6) {
-        0 => drop(client.attempt(key, renewed(LONG)).await?),
-        1 => drop(or_too_late(client.try_acquire(key).ttl(LONG).within(some_time).await)?),
-        2 => {
-            // Given up in the middle.
-            let acquiring = client.take(key, renewed(LONG));
-            let _ = tokio::time::timeout(some_time, acquiring).await;
-        }
-        3 => {
-            // May be lost before it is released.
-            let guard = client.take(key, unrenewed(ttl)).await?;
-            tokio::time::sleep(if chance.u8(..4) == 0 { ttl } else { some_time }).await;
-            let _ = guard.release().await?;
-        }
-        4 => {
-            let all = client.acquire_all(keys).ttl(LONG).timeout(some_time);
-            drop(or_too_late(all.await)?);
-        }
-        _ => {
-            let guard = client.take(key, renewed(LONG)).await?;
-            let outcome = guard.release().await?;
-            if !outcome.is_released() {
-                return Err(Failure::new(format!("the release of a held lock said {outcome:?}")));
+#[track_caller]
+fn mixed_load(
+    client: &Client,
+    keys: &[LockKey; 3],
+    ttl: Duration,
+    chance: &mut fastrand::Rng,
+) -> impl Future<Output = Verdict> {
+    said_by_caller(async move {
+        let key = &keys[chance.usize(..keys.len())];
+        let some_time = Duration::from_millis(chance.u64(0..20));
+        match chance.u8(..6) {
+            0 => drop(client.attempt(key, renewed(LONG)).await?),
+            1 => drop(or_too_late(client.try_acquire(key).ttl(LONG).within(some_time).await)?),
+            2 => {
+                // Given up in the middle.
+                let acquiring = client.take(key, renewed(LONG));
+                let _ = tokio::time::timeout(some_time, acquiring).await;
+            }
+            3 => {
+                // May be lost before it is released.
+                let guard = client.take(key, unrenewed(ttl)).await?;
+                tokio::time::sleep(if chance.u8(..4) == 0 { ttl } else { some_time }).await;
+                let _ = guard.release().await?;
+            }
+            4 => {
+                let all = client.acquire_all(keys).ttl(LONG).timeout(some_time);
+                drop(or_too_late(all.await)?);
+            }
+            _ => {
+                let guard = client.take(key, renewed(LONG)).await?;
+                let outcome = guard.release().await?;
+                if !outcome.is_released() {
+                    return Err(Failure::new(format!("the release of a held lock said {outcome:?}")));
+                }
             }
         }
-    }
-    Ok(())
+        Ok(())
+    })
 }

@@ -7,7 +7,7 @@ use futures_util::TryStreamExt;
 
 use crate::check::checks;
 use crate::context::{Context, LONG, SOON, eventually, renewed, renewed_every, unrenewed, within};
-use crate::failure::{Failure, Verdict, ensure};
+use crate::failure::{Failure, Verdict, ensure, said_by_caller};
 
 checks! {
     C22 history_tells_who_and_why [Admin, Owners] "a key's history tells of each release by force who lost the lock, with which token, and why, the oldest first";
@@ -27,8 +27,9 @@ fn keys<const N: usize>(cx: &Context, names: [&str; N]) -> (String, [LockKey; N]
     (prefix, keys)
 }
 
-async fn listed(admin: &dyn LockAdmin, options: ListOptions) -> Result<Vec<LockInfo>, Failure> {
-    Ok(within(SOON, "a list to end", admin.list(options).try_collect()).await??)
+#[track_caller]
+fn listed(admin: &dyn LockAdmin, options: ListOptions) -> impl Future<Output = Result<Vec<LockInfo>, Failure>> {
+    said_by_caller(async move { Ok(within(SOON, "a list to end", admin.list(options).try_collect()).await??) })
 }
 
 fn names(list: &[LockInfo]) -> Vec<&LockKey> {

@@ -10,7 +10,7 @@ use tokio::time::Instant;
 use crate::check::checks;
 use crate::context::{Context, GRAIN, LIVENESS, LONG, SOON, renewed, within};
 use crate::controls::Operation;
-use crate::failure::{Failure, Verdict, ensure};
+use crate::failure::{Failure, Verdict, ensure, said_by_caller};
 use crate::fixture::Client;
 
 checks! {
@@ -35,21 +35,24 @@ async fn wait_is_bounded(cx: Context) -> Verdict {
 }
 
 /// A wait for a held lock ends in time.
-async fn times_out(client: &Client, key: &LockKey, wait: Duration) -> Verdict {
-    let start = Instant::now();
-    let result = within(wait + SOON, "acquire to time out", client.acquire(key).timeout(wait)).await?;
-    let took = start.elapsed();
-    let error = result.err().map(|error| (error.kind(), error.phase()));
-    let expected = Some((ErrorKind::Timeout, Some(Phase::Wait)));
-    ensure!(error == expected, "acquire on a held lock ended with {error:?} instead of {expected:?}");
-    ensure!(took + GRAIN >= wait, "acquire with a timeout of {wait:?} gave up after {took:?}");
+#[track_caller]
+fn times_out(client: &Client, key: &LockKey, wait: Duration) -> impl Future<Output = Verdict> {
+    said_by_caller(async move {
+        let start = Instant::now();
+        let result = within(wait + SOON, "acquire to time out", client.acquire(key).timeout(wait)).await?;
+        let took = start.elapsed();
+        let error = result.err().map(|error| (error.kind(), error.phase()));
+        let expected = Some((ErrorKind::Timeout, Some(Phase::Wait)));
+        ensure!(error == expected, "acquire on a held lock ended with {error:?} instead of {expected:?}");
+        ensure!(took + GRAIN >= wait, "acquire with a timeout of {wait:?} gave up after {took:?}");
 
-    let start = Instant::now();
-    let answer = within(wait + SOON, "try_acquire to time out", client.try_acquire(key).within(wait)).await??;
-    let took = start.elapsed();
-    ensure!(answer.is_none(), "a held lock was granted");
-    ensure!(took + GRAIN >= wait, "try_acquire within {wait:?} gave up after {took:?}");
-    Ok(())
+        let start = Instant::now();
+        let answer = within(wait + SOON, "try_acquire to time out", client.try_acquire(key).within(wait)).await??;
+        let took = start.elapsed();
+        ensure!(answer.is_none(), "a held lock was granted");
+        ensure!(took + GRAIN >= wait, "try_acquire within {wait:?} gave up after {took:?}");
+        Ok(())
+    })
 }
 
 async fn bounded_while_replies_hang(cx: Context) -> Verdict {

@@ -13,7 +13,7 @@ use super::fairness::until_queued;
 use crate::check::checks;
 use crate::context::{Context, LIVENESS, LONG, SOON, on_a_runtime_of_its_own, renewed, unrenewed, within};
 use crate::controls::Operation;
-use crate::failure::{Failure, Verdict, ensure};
+use crate::failure::{Failure, Verdict, ensure, said_by_caller};
 use crate::fixture::Client;
 use crate::history::Expected;
 
@@ -73,21 +73,24 @@ async fn dropped_after<F: Future>(polls: usize, future: F) -> Ended<F::Output> {
 
 /// One row of the matrix, so many times: `case` drops its call after so many polls, looks at what is left, and says whether the call had come to where it ends or waits for
 /// ever. More than once, because what else happens between two polls is chance.
-async fn at_every_poll(
+#[track_caller]
+fn at_every_poll(
     what: &str,
     rounds: usize,
     mut case: impl AsyncFnMut(usize) -> Result<bool, Failure>,
-) -> Verdict {
-    for _ in 0..rounds {
-        for polls in 0..=MOST_POLLS {
-            let ended = case(polls).await;
-            let dropped = |said: &str| format!("after {what} was dropped after {polls} polls: {said}");
-            if ended.map_err(|failure| failure.reworded(dropped))? {
-                break;
+) -> impl Future<Output = Verdict> {
+    said_by_caller(async move {
+        for _ in 0..rounds {
+            for polls in 0..=MOST_POLLS {
+                let ended = case(polls).await;
+                let dropped = |said: &str| format!("after {what} was dropped after {polls} polls: {said}");
+                if ended.map_err(|failure| failure.reworded(dropped))? {
+                    break;
+                }
             }
         }
-    }
-    Ok(())
+        Ok(())
+    })
 }
 
 /// A wait may be shorter than the store's answer takes.
@@ -99,20 +102,26 @@ fn or_too_late<T>(answer: distlock_api::Result<T>) -> distlock_api::Result<Optio
 }
 
 /// The lock can be had by another client at once, and given back.
-async fn ensure_free(client: &Client, key: &LockKey) -> Verdict {
-    let guard = client.take_within(SOON, key, renewed(LONG)).await?;
-    let outcome = guard.release().await?;
-    ensure!(outcome.is_released(), "the release of a held lock said {outcome:?}");
-    Ok(())
+#[track_caller]
+fn ensure_free(client: &Client, key: &LockKey) -> impl Future<Output = Verdict> {
+    said_by_caller(async move {
+        let guard = client.take_within(SOON, key, renewed(LONG)).await?;
+        let outcome = guard.release().await?;
+        ensure!(outcome.is_released(), "the release of a held lock said {outcome:?}");
+        Ok(())
+    })
 }
 
 /// In the end nothing is left of it anywhere, and nobody has held a lock together with somebody else.
-async fn nothing_is_left(cx: &Context, what: &str, clients: &[&Client], keys: &[LockKey]) -> Verdict {
-    for client in clients {
-        let idle = client.until_idle().await;
-        idle.map_err(|failure| failure.reworded(|said| format!("after {what} was dropped: {said}")))?;
-    }
-    cx.verdict(keys, Expected { grants: keys.len(), contended: 0 })
+#[track_caller]
+fn nothing_is_left(cx: &Context, what: &str, clients: &[&Client], keys: &[LockKey]) -> impl Future<Output = Verdict> {
+    said_by_caller(async move {
+        for client in clients {
+            let idle = client.until_idle().await;
+            idle.map_err(|failure| failure.reworded(|said| format!("after {what} was dropped: {said}")))?;
+        }
+        cx.verdict(keys, Expected { grants: keys.len(), contended: 0 })
+    })
 }
 
 async fn dropped_acquisition(cx: Context) -> Verdict {
@@ -144,32 +153,35 @@ async fn dropped_timed_wait(cx: Context) -> Verdict {
     dropped_wait(&cx, "a wait with a timeout", renewed(LONG).with_wait(Wait::UpTo(IDLE / 3))).await
 }
 
-async fn dropped_wait(cx: &Context, what: &str, options: AcquireOptions) -> Verdict {
-    let [a, b, c] = cx.clients().await?;
-    let mut keys = Vec::new();
-    at_every_poll(what, cx.rounds(5), async |polls| {
-        let key = cx.key();
-        keys.push(key.clone());
-        let held = a.take(&key, renewed(LONG)).await?;
-        let ended = match dropped_after(polls, b.acquire_with(key.clone(), options.clone())).await {
-            Ended::Completed(answer) => {
-                let granted = or_too_late(answer)?.and_then(Acquired::held);
-                ensure!(granted.is_none(), "a held lock was granted: {granted:?}");
-                true
+#[track_caller]
+fn dropped_wait(cx: &Context, what: &str, options: AcquireOptions) -> impl Future<Output = Verdict> {
+    said_by_caller(async move {
+        let [a, b, c] = cx.clients().await?;
+        let mut keys = Vec::new();
+        at_every_poll(what, cx.rounds(5), async |polls| {
+            let key = cx.key();
+            keys.push(key.clone());
+            let held = a.take(&key, renewed(LONG)).await?;
+            let ended = match dropped_after(polls, b.acquire_with(key.clone(), options.clone())).await {
+                Ended::Completed(answer) => {
+                    let granted = or_too_late(answer)?.and_then(Acquired::held);
+                    ensure!(granted.is_none(), "a held lock was granted: {granted:?}");
+                    true
+                }
+                Ended::Idle => true,
+                Ended::Dropped => false,
+            };
+            if cx.profile().capabilities().fair && cx.profile().has_admin() {
+                until_queued(cx, &a, &key, 0).await?;
             }
-            Ended::Idle => true,
-            Ended::Dropped => false,
-        };
-        if cx.profile().capabilities().fair && cx.profile().has_admin() {
-            until_queued(cx, &a, &key, 0).await?;
-        }
-        let outcome = held.release().await?;
-        ensure!(outcome.is_released(), "the release of a held lock said {outcome:?}");
-        ensure_free(&c, &key).await?;
-        Ok(ended)
+            let outcome = held.release().await?;
+            ensure!(outcome.is_released(), "the release of a held lock said {outcome:?}");
+            ensure_free(&c, &key).await?;
+            Ok(ended)
+        })
+        .await?;
+        nothing_is_left(cx, what, &[&a, &b, &c], &keys).await
     })
-    .await?;
-    nothing_is_left(cx, what, &[&a, &b, &c], &keys).await
 }
 
 async fn dropped_acquire_all(cx: Context) -> Verdict {

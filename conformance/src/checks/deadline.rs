@@ -8,7 +8,7 @@ use tokio::time::Instant;
 use crate::check::checks;
 use crate::context::{Context, LONG, SOON, renewed, unrenewed, validity, within};
 use crate::controls::Operation;
-use crate::failure::{Failure, Verdict, ensure};
+use crate::failure::{Failure, Verdict, ensure, said_by_caller};
 use crate::fixture::Client;
 
 checks! {
@@ -63,27 +63,35 @@ async fn late_grant_is_not_returned(cx: Context) -> Verdict {
 }
 
 /// Whatever becomes of the acquisition, it is not that grant which its caller gets.
-async fn after_a_late_reply(cx: &Context, [client, other]: [&Client; 2], ttl: Duration, wait: Wait) -> Verdict {
-    let key = cx.key();
-    let controls = client.disturbed()?;
-    controls.delay_replies(Operation::Acquire, 1, ttl + ttl / 4).await?;
-    let acquiring = client.acquire_with(key.clone(), unrenewed(ttl).with_wait(wait));
-    match within(ttl * 4 + SOON, "an acquisition whose reply comes late to return", acquiring).await? {
-        Ok(Acquired::Held(guard)) => {
-            ensure!(!guard.is_lost(), "a grant was returned after its own deadline, by {:?}", guard.loss());
-            let still = other.attempt(&key, renewed(LONG)).await?;
-            // Whoever is granted the lock now knows that the guard was lost meanwhile.
-            ensure!(still.is_none() || guard.is_lost(), "a late grant was returned as if it were held");
+#[track_caller]
+fn after_a_late_reply(
+    cx: &Context,
+    [client, other]: [&Client; 2],
+    ttl: Duration,
+    wait: Wait,
+) -> impl Future<Output = Verdict> {
+    said_by_caller(async move {
+        let key = cx.key();
+        let controls = client.disturbed()?;
+        controls.delay_replies(Operation::Acquire, 1, ttl + ttl / 4).await?;
+        let acquiring = client.acquire_with(key.clone(), unrenewed(ttl).with_wait(wait));
+        match within(ttl * 4 + SOON, "an acquisition whose reply comes late to return", acquiring).await? {
+            Ok(Acquired::Held(guard)) => {
+                ensure!(!guard.is_lost(), "a grant was returned after its own deadline, by {:?}", guard.loss());
+                let still = other.attempt(&key, renewed(LONG)).await?;
+                // Whoever is granted the lock now knows that the guard was lost meanwhile.
+                ensure!(still.is_none() || guard.is_lost(), "a late grant was returned as if it were held");
+            }
+            Ok(Acquired::Busy(_)) => {}
+            Err(error) => {
+                let is_told = error.is_outcome_unknown() || error.is_retryable();
+                ensure!(is_told, "an attempt whose reply came late says {error:?}");
+            }
         }
-        Ok(Acquired::Busy(_)) => {}
-        Err(error) => {
-            let is_told = error.is_outcome_unknown() || error.is_retryable();
-            ensure!(is_told, "an attempt whose reply came late says {error:?}");
-        }
-    }
-    ensure!(controls.end_faults().await? > 0, "no reply was late: the check proves nothing");
-    drop(other.take_within(ttl + SOON, &key, renewed(LONG)).await?);
-    client.until_idle().await
+        ensure!(controls.end_faults().await? > 0, "no reply was late: the check proves nothing");
+        drop(other.take_within(ttl + SOON, &key, renewed(LONG)).await?);
+        client.until_idle().await
+    })
 }
 
 async fn lost_before_taken_over(cx: Context) -> Verdict {

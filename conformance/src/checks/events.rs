@@ -7,7 +7,7 @@ use futures_util::TryStreamExt;
 use crate::check::checks;
 use crate::child::Clock;
 use crate::context::{Context, LIVENESS, LONG, SOON, renewed, within};
-use crate::failure::{Failure, Verdict, ensure};
+use crate::failure::{Failure, Verdict, ensure, said_by_caller};
 
 checks! {
     Admin events_tell_what_happens [Admin, LockEvents] "a watcher hears of grants, releases and releases by force, of every client and in their order, and of no renewal";
@@ -17,24 +17,30 @@ checks! {
 }
 
 /// The next event of a key. A gap proves nothing, so it fails the check.
-async fn next(events: &mut LockEvents, key: &LockKey) -> Result<LockEvent, Failure> {
-    within(SOON, "the next event of a key", async {
-        while let Some(event) = events.try_next().await? {
-            if event.key() == Some(key) {
-                return Ok(event);
+#[track_caller]
+fn next(events: &mut LockEvents, key: &LockKey) -> impl Future<Output = Result<LockEvent, Failure>> {
+    said_by_caller(async move {
+        within(SOON, "the next event of a key", async {
+            while let Some(event) = events.try_next().await? {
+                if event.key() == Some(key) {
+                    return Ok(event);
+                }
+                if event.key().is_none() {
+                    return Err(Failure::new("the watcher may have missed something"));
+                }
             }
-            if event.key().is_none() {
-                return Err(Failure::new("the watcher may have missed something"));
-            }
-        }
-        Err(Failure::new("the stream has ended"))
+            Err(Failure::new("the stream has ended"))
+        })
+        .await?
     })
-    .await?
 }
 
-async fn holder(admin: &dyn LockAdmin, key: &LockKey) -> Result<AcquisitionId, Failure> {
-    let info = admin.inspect(key).await?;
-    info.and_then(|info| info.id).ok_or_else(|| Failure::new("a held lock has no id"))
+#[track_caller]
+fn holder(admin: &dyn LockAdmin, key: &LockKey) -> impl Future<Output = Result<AcquisitionId, Failure>> {
+    said_by_caller(async move {
+        let info = admin.inspect(key).await?;
+        info.and_then(|info| info.id).ok_or_else(|| Failure::new("a held lock has no id"))
+    })
 }
 
 async fn events_tell_what_happens(cx: Context) -> Verdict {

@@ -11,7 +11,7 @@ use tokio::time::Instant;
 use crate::check::checks;
 use crate::child::Clock;
 use crate::context::{Context, GRAIN, LIVENESS, LONG, all_passed, nothing_left, renewed, unrenewed, validity, within};
-use crate::failure::{Failure, Verdict, ensure};
+use crate::failure::{Failure, Verdict, ensure, said_by_caller};
 use crate::fixture::Client;
 use crate::history::Expected;
 use crate::recorder::Recorder;
@@ -42,18 +42,27 @@ async fn counter_under_contention(cx: Context) -> Verdict {
     Ok(())
 }
 
-async fn count(client: Client, key: LockKey, history: Recorder, counter: Arc<AtomicU64>, rounds: usize) -> Verdict {
-    for _ in 0..rounds {
-        let guard = client.take(&key, renewed(LONG)).await?;
-        let (asked, seen) = (history.now(), counter.load(Ordering::SeqCst));
-        tokio::time::sleep(Duration::from_millis(1)).await;
-        counter.store(seen + 1, Ordering::SeqCst);
-        history.wrote(client.number(), &key, guard.fencing_token().get(), asked);
-        ensure!(!guard.is_lost(), "a lease of {LONG:?} was lost: {:?}", guard.loss());
-        let outcome = guard.release().await?;
-        ensure!(outcome == ReleaseOutcome::Released, "the release of a held lock said {outcome:?}");
-    }
-    Ok(())
+#[track_caller]
+fn count(
+    client: Client,
+    key: LockKey,
+    history: Recorder,
+    counter: Arc<AtomicU64>,
+    rounds: usize,
+) -> impl Future<Output = Verdict> {
+    said_by_caller(async move {
+        for _ in 0..rounds {
+            let guard = client.take(&key, renewed(LONG)).await?;
+            let (asked, seen) = (history.now(), counter.load(Ordering::SeqCst));
+            tokio::time::sleep(Duration::from_millis(1)).await;
+            counter.store(seen + 1, Ordering::SeqCst);
+            history.wrote(client.number(), &key, guard.fencing_token().get(), asked);
+            ensure!(!guard.is_lost(), "a lease of {LONG:?} was lost: {:?}", guard.loss());
+            let outcome = guard.release().await?;
+            ensure!(outcome == ReleaseOutcome::Released, "the release of a held lock said {outcome:?}");
+        }
+        Ok(())
+    })
 }
 
 /// What callers do to two locks, each as its own chance has it. Calls are given up on the first one only: whoever may have been granted it explains much, and
@@ -85,33 +94,36 @@ async fn mixed_calls(cx: Context) -> Verdict {
     cx.verdict(&keys, Expected { grants: calls / 3, contended: calls / 5 })
 }
 
-async fn mixed_call(
+#[track_caller]
+fn mixed_call(
     client: &Client,
     key: &LockKey,
     may_give_up: bool,
     ttl: Option<Duration>,
     chance: &mut fastrand::Rng,
-) -> Verdict {
-    let moment = Duration::from_micros(chance.u64(0..4000));
-    match (chance.u8(..8), ttl) {
-        (0 | 1, _) => drop(client.attempt(key, renewed(LONG)).await?),
-        (2, _) if may_give_up => drop(tokio::time::timeout(moment, client.take(key, renewed(LONG))).await),
-        // Held until it is lost, or nearly so.
-        (3, Some(ttl)) if chance.u8(..4) == 0 => {
-            let guard = client.take(key, unrenewed(ttl)).await?;
-            tokio::time::sleep(ttl.mul_f64(0.7 + chance.f64())).await;
-            let _ = guard.release().await?;
+) -> impl Future<Output = Verdict> {
+    said_by_caller(async move {
+        let moment = Duration::from_micros(chance.u64(0..4000));
+        match (chance.u8(..8), ttl) {
+            (0 | 1, _) => drop(client.attempt(key, renewed(LONG)).await?),
+            (2, _) if may_give_up => drop(tokio::time::timeout(moment, client.take(key, renewed(LONG))).await),
+            // Held until it is lost, or nearly so.
+            (3, Some(ttl)) if chance.u8(..4) == 0 => {
+                let guard = client.take(key, unrenewed(ttl)).await?;
+                tokio::time::sleep(ttl.mul_f64(0.7 + chance.f64())).await;
+                let _ = guard.release().await?;
+            }
+            // A short cut, where there is one.
+            (4, _) => drop(client.acquire_now(key, &renewed(LONG)).transpose()?),
+            _ => {
+                let guard = client.take(key, renewed(LONG)).await?;
+                tokio::time::sleep(moment).await;
+                let outcome = guard.release().await?;
+                ensure!(outcome.is_released(), "the release of a held lock said {outcome:?}");
+            }
         }
-        // A short cut, where there is one.
-        (4, _) => drop(client.acquire_now(key, &renewed(LONG)).transpose()?),
-        _ => {
-            let guard = client.take(key, renewed(LONG)).await?;
-            tokio::time::sleep(moment).await;
-            let outcome = guard.release().await?;
-            ensure!(outcome.is_released(), "the release of a held lock said {outcome:?}");
-        }
-    }
-    Ok(())
+        Ok(())
+    })
 }
 
 /// [`LockProvider::acquire_now`](distlock_api::LockProvider::acquire_now) is another way to what [`acquire_with`](distlock_api::LockProvider::acquire_with) answers.

@@ -11,7 +11,7 @@ use crate::check::checks;
 use crate::child::Clock;
 use crate::context::{Context, LIVENESS, LONG, SOON, Waiter, all_passed, eventually, renewed, within};
 use crate::controls::Pushes;
-use crate::failure::{Failure, Verdict, ensure};
+use crate::failure::{Failure, Verdict, ensure, said_by_caller};
 use crate::fixture::Client;
 use crate::history::Expected;
 
@@ -28,51 +28,69 @@ checks! {
 }
 
 /// Until so many wait in the store's queue: one per client, or all callers of the one provider.
-pub(super) async fn until_queued(cx: &Context, client: &Client, key: &LockKey, waiting: u32) -> Verdict {
-    if cx.profile().is_one_provider() {
-        return client.until_waiting(u64::from(waiting)).await;
-    }
-    let admin = cx.admin(client)?;
-    let what = format!("{waiting} waiters in the queue");
-    eventually(SOON, &what, async || Ok(admin.inspect(key).await?.and_then(|info| info.waiting) == Some(waiting))).await
+#[track_caller]
+pub(super) fn until_queued(
+    cx: &Context,
+    client: &Client,
+    key: &LockKey,
+    waiting: u32,
+) -> impl Future<Output = Verdict> {
+    said_by_caller(async move {
+        if cx.profile().is_one_provider() {
+            return client.until_waiting(u64::from(waiting)).await;
+        }
+        let admin = cx.admin(client)?;
+        let what = format!("{waiting} waiters in the queue");
+        eventually(SOON, &what, async || Ok(admin.inspect(key).await?.and_then(|info| info.waiting) == Some(waiting)))
+            .await
+    })
 }
 
 /// The clients wait for the key, one after the other.
-async fn queue_up(cx: &Context, clients: &[Client], key: &LockKey) -> Result<Vec<Waiter>, Failure> {
-    let mut waiters = Vec::new();
-    for (client, place) in clients.iter().zip(1..) {
-        waiters.push(client.spawn_take(key, renewed(LONG)));
-        until_queued(cx, client, key, place).await?;
-        cx.recorder().queued(client.number(), key);
-    }
-    Ok(waiters)
+#[track_caller]
+fn queue_up(cx: &Context, clients: &[Client], key: &LockKey) -> impl Future<Output = Result<Vec<Waiter>, Failure>> {
+    said_by_caller(async move {
+        let mut waiters = Vec::new();
+        for (client, place) in clients.iter().zip(1..) {
+            waiters.push(client.spawn_take(key, renewed(LONG)));
+            until_queued(cx, client, key, place).await?;
+            cx.recorder().queued(client.number(), key);
+        }
+        Ok(waiters)
+    })
 }
 
 /// Gives the lock back; it must go to each of the waiters in turn.
-async fn ensure_order(cx: &Context, held: LockGuard, waiters: Vec<Waiter>) -> Verdict {
-    let (mut held, mut waiters) = (held, waiters);
-    let (key, grants) = (held.key().clone(), waiters.len() + 1);
-    let mut place = 0;
-    while !waiters.is_empty() {
-        place += 1;
-        let outcome = held.release().await?;
-        ensure!(outcome.is_released(), "the release of a held lock said {outcome:?}");
-        let others = waiters.split_off(1);
-        let next = waiters.pop().expect("there is one");
-        // Until somebody is served, be it the wrong one: then this one may never be.
-        while !next.is_finished() && !others.iter().any(Waiter::is_finished) {
-            tokio::time::sleep(Duration::from_millis(5)).await;
+#[track_caller]
+fn ensure_order(cx: &Context, held: LockGuard, waiters: Vec<Waiter>) -> impl Future<Output = Verdict> {
+    said_by_caller(async move {
+        let (mut held, mut waiters) = (held, waiters);
+        let (key, grants) = (held.key().clone(), waiters.len() + 1);
+        let mut place = 0;
+        while !waiters.is_empty() {
+            place += 1;
+            let outcome = held.release().await?;
+            ensure!(outcome.is_released(), "the release of a held lock said {outcome:?}");
+            let others = waiters.split_off(1);
+            let next = waiters.pop().expect("there is one");
+            // Until somebody is served, be it the wrong one: then this one may never be.
+            while !next.is_finished() && !others.iter().any(Waiter::is_finished) {
+                tokio::time::sleep(Duration::from_millis(5)).await;
+            }
+            if let Some(early) = others.iter().position(Waiter::is_finished) {
+                // The history tells the same, and shows it.
+                cx.verdict(&[key], Expected::default())?;
+                return Err(Failure::new(format!(
+                    "waiter {} behind number {place} has been granted the lock",
+                    early + 1
+                )));
+            }
+            let (guard, _) = next.guard().await?;
+            (held, waiters) = (guard, others);
         }
-        if let Some(early) = others.iter().position(Waiter::is_finished) {
-            // The history tells the same, and shows it.
-            cx.verdict(&[key], Expected::default())?;
-            return Err(Failure::new(format!("waiter {} behind number {place} has been granted the lock", early + 1)));
-        }
-        let (guard, _) = next.guard().await?;
-        (held, waiters) = (guard, others);
-    }
-    drop(held);
-    cx.verdict(&[key], Expected { grants, contended: grants - 1 })
+        drop(held);
+        cx.verdict(&[key], Expected { grants, contended: grants - 1 })
+    })
 }
 
 async fn order_of_arrival(cx: Context) -> Verdict {
@@ -199,30 +217,33 @@ async fn dead_waiter_without_pushes(cx: Context) -> Verdict {
 /// Nobody tells when all that a dead process has sent has been dealt with.
 const ARRIVAL: Duration = Duration::from_secs(1);
 
-async fn behind_a_dead_waiter(cx: Context, a: Client, b: Client) -> Verdict {
-    let key = cx.key();
-    let held = a.take(&key, renewed(LONG)).await?;
-    let mut child = cx.child(Clock::True).await?;
-    let in_line = async {
-        until_queued(&cx, &a, &key, 1).await?;
-        Ok::<_, Failure>(())
-    };
-    tokio::select! {
-        answer = child.acquire(&key, LONG, true, LIVENESS) => {
-            return Err(Failure::new(format!("a child process that waits for a held lock was answered: {answer:?}")));
+#[track_caller]
+fn behind_a_dead_waiter(cx: Context, a: Client, b: Client) -> impl Future<Output = Verdict> {
+    said_by_caller(async move {
+        let key = cx.key();
+        let held = a.take(&key, renewed(LONG)).await?;
+        let mut child = cx.child(Clock::True).await?;
+        let in_line = async {
+            until_queued(&cx, &a, &key, 1).await?;
+            Ok::<_, Failure>(())
+        };
+        tokio::select! {
+            answer = child.acquire(&key, LONG, true, LIVENESS) => {
+                return Err(Failure::new(format!("a child process that waits for a held lock was answered: {answer:?}")));
+            }
+            queued = in_line => queued?,
         }
-        queued = in_line => queued?,
-    }
-    child.kill().await?;
-    let next = b.spawn_take(&key, renewed(LONG).with_wait(Wait::Forever));
-    until_queued(&cx, &b, &key, 2).await?;
-    // A question that the dead one had sent would be granted if it came after the release: that death costs a ttl, as a holder's does.
-    tokio::time::sleep(ARRIVAL).await;
-    let outcome = held.release().await?;
-    let released = Instant::now();
-    ensure!(outcome.is_released(), "the release of a held lock said {outcome:?}");
-    let (_guard, at) = next.guard().await?;
-    let after = at.saturating_duration_since(released);
-    ensure!(after < SOON, "a killed waiter kept the lock from the next one for {after:?}");
-    Ok(())
+        child.kill().await?;
+        let next = b.spawn_take(&key, renewed(LONG).with_wait(Wait::Forever));
+        until_queued(&cx, &b, &key, 2).await?;
+        // A question that the dead one had sent would be granted if it came after the release: that death costs a ttl, as a holder's does.
+        tokio::time::sleep(ARRIVAL).await;
+        let outcome = held.release().await?;
+        let released = Instant::now();
+        ensure!(outcome.is_released(), "the release of a held lock said {outcome:?}");
+        let (_guard, at) = next.guard().await?;
+        let after = at.saturating_duration_since(released);
+        ensure!(after < SOON, "a killed waiter kept the lock from the next one for {after:?}");
+        Ok(())
+    })
 }

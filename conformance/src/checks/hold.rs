@@ -7,7 +7,7 @@ use tokio::time::Instant;
 
 use crate::check::checks;
 use crate::context::{Context, GRAIN, LONG, SOON, renewed};
-use crate::failure::{Failure, Verdict, ensure};
+use crate::failure::{Failure, Verdict, ensure, said_by_caller};
 use crate::fixture::Client;
 
 checks! {
@@ -27,13 +27,16 @@ fn held_at_least(duration: Duration) -> AcquireOptions {
 }
 
 /// Waits for the key in two ways, and compares with the minimum hold.
-async fn ensure_opens(waiter: &Client, key: &LockKey, asked: Instant, granted: Instant) -> Verdict {
-    let (_guard, at) = waiter.spawn_take(key, renewed(LONG)).guard().await?;
-    let after = at - asked;
-    ensure!(after + GRAIN >= HOLD, "with a minimum hold of {HOLD:?} the lock was granted again after {after:?}");
-    let after = at - granted;
-    ensure!(after < HOLD + SOON, "with a minimum hold of {HOLD:?} the lock was closed for {after:?}");
-    Ok(())
+#[track_caller]
+fn ensure_opens(waiter: &Client, key: &LockKey, asked: Instant, granted: Instant) -> impl Future<Output = Verdict> {
+    said_by_caller(async move {
+        let (_guard, at) = waiter.spawn_take(key, renewed(LONG)).guard().await?;
+        let after = at - asked;
+        ensure!(after + GRAIN >= HOLD, "with a minimum hold of {HOLD:?} the lock was granted again after {after:?}");
+        let after = at - granted;
+        ensure!(after < HOLD + SOON, "with a minimum hold of {HOLD:?} the lock was closed for {after:?}");
+        Ok(())
+    })
 }
 
 async fn early_release_keeps_it_closed(cx: Context) -> Verdict {

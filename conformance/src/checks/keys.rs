@@ -25,6 +25,7 @@ const ODD: &[&str] = &[
     "🔓", "👩‍💻", "👩", "🇩🇪", "🇩", "א", "שלום", "\u{202e}abc", "abc", "中", "中文", "\u{10ffff}", "\u{e000}",
 ];
 
+#[track_caller]
 fn odd_keys(limit: usize) -> Result<Vec<LockKey>, Failure> {
     let mut keys = Vec::new();
     for text in ODD {

@@ -6,7 +6,7 @@ use tokio::time::Instant;
 use crate::check::checks;
 use crate::context::{Context, LIVENESS, LONG, SOON, renewed, renewed_every, throughout, within};
 use crate::controls::Operation;
-use crate::failure::{Verdict, ensure};
+use crate::failure::{Verdict, ensure, said_by_caller};
 use crate::fixture::Client;
 
 checks! {
@@ -68,24 +68,30 @@ async fn hand_over(cx: Context) -> Verdict {
 }
 
 /// Gives a client's lock back, while the replies get lost.
-async fn release_unheard(client: &Client, guard: LockGuard) -> Verdict {
-    let controls = client.disturbed()?;
-    controls.lose_replies(Operation::Release, 2).await?;
-    let outcome = guard.release().await;
-    ensure!(controls.end_faults().await? > 0, "no reply was lost: the check proves nothing");
-    match outcome {
-        Ok(outcome) => ensure!(outcome.is_released(), "a release that happened said {outcome:?}"),
-        Err(error) => ensure!(error.is_outcome_unknown(), "a release that happened said {error:?}"),
-    }
-    Ok(())
+#[track_caller]
+fn release_unheard(client: &Client, guard: LockGuard) -> impl Future<Output = Verdict> {
+    said_by_caller(async move {
+        let controls = client.disturbed()?;
+        controls.lose_replies(Operation::Release, 2).await?;
+        let outcome = guard.release().await;
+        ensure!(controls.end_faults().await? > 0, "no reply was lost: the check proves nothing");
+        match outcome {
+            Ok(outcome) => ensure!(outcome.is_released(), "a release that happened said {outcome:?}"),
+            Err(error) => ensure!(error.is_outcome_unknown(), "a release that happened said {error:?}"),
+        }
+        Ok(())
+    })
 }
 
 /// When the one who released has come to rest, whoever got the lock after that still has it.
-async fn ensure_kept([released, other]: [&Client; 2], next: &LockGuard) -> Verdict {
-    released.until_idle().await?;
-    other.ensure_busy(next.key(), "its last holder's release was repeated").await?;
-    ensure!(!next.is_lost(), "the next holder lost the lock to a repeated release: {:?}", next.loss());
-    Ok(())
+#[track_caller]
+fn ensure_kept([released, other]: [&Client; 2], next: &LockGuard) -> impl Future<Output = Verdict> {
+    said_by_caller(async move {
+        released.until_idle().await?;
+        other.ensure_busy(next.key(), "its last holder's release was repeated").await?;
+        ensure!(!next.is_lost(), "the next holder lost the lock to a repeated release: {:?}", next.loss());
+        Ok(())
+    })
 }
 
 /// The lease is long enough for a client that looks for its server anew after each error.

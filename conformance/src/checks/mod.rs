@@ -61,6 +61,7 @@ pub fn all() -> Vec<Check> {
         store::queue::CHECKS,
         store::push::CHECKS,
         store::admin::CHECKS,
+        store::hooks::CHECKS,
     ]
     .concat();
     all.sort_by_key(Check::clause);

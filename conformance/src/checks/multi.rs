@@ -8,7 +8,7 @@ use tokio::task::JoinSet;
 
 use crate::check::checks;
 use crate::context::{Context, LIVENESS, LONG, SOON, all_passed, renewed, within};
-use crate::failure::{Failure, Verdict, ensure};
+use crate::failure::{Failure, Verdict, ensure, said_by_caller};
 use crate::fixture::Client;
 use crate::history::Expected;
 
@@ -49,11 +49,14 @@ async fn opposite_orders(cx: Context) -> Verdict {
     cx.verdict(&keys, Expected { grants: 12 * rounds, contended: rounds })
 }
 
-async fn release_all(all: Vec<LockGuard>) -> Verdict {
-    for outcome in try_join_all(all.into_iter().map(LockGuard::release)).await? {
-        ensure!(outcome.is_released(), "the release of a held lock said {outcome:?}");
-    }
-    Ok(())
+#[track_caller]
+fn release_all(all: Vec<LockGuard>) -> impl Future<Output = Verdict> {
+    said_by_caller(async move {
+        for outcome in try_join_all(all.into_iter().map(LockGuard::release)).await? {
+            ensure!(outcome.is_released(), "the release of a held lock said {outcome:?}");
+        }
+        Ok(())
+    })
 }
 
 async fn duplicates_count_once(cx: Context) -> Verdict {

@@ -25,6 +25,7 @@ checks! {
     C6 through_renewals_and_contention [] "a guard's token is the same for its whole life";
 }
 
+#[track_caller]
 fn grown(before: u64, guard: &LockGuard) -> Result<u64, Failure> {
     let token = guard.fencing_token().get();
     ensure!(token > before, "token {token} follows token {before} of the same key");
@@ -130,6 +131,7 @@ async fn keeps_victims_out(cx: Context) -> Verdict {
 }
 
 /// Both write, and then the first again.
+#[track_caller]
 fn fenced_off(late: &LockGuard, next: &LockGuard) -> Verdict {
     let (register, late, next) = (FencedRegister::new("nobody"), late.fencing_token(), next.fencing_token());
     ensure!(register.write(late, "late").is_accepted(), "the first write was refused");

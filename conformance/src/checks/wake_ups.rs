@@ -8,7 +8,7 @@ use super::fairness::until_queued;
 use crate::check::checks;
 use crate::context::{Context, LONG, SOON, renewed, within};
 use crate::controls::Pushes;
-use crate::failure::{Failure, Verdict, ensure};
+use crate::failure::{Failure, Verdict, ensure, said_by_caller};
 use crate::fixture::Client;
 
 checks! {
@@ -55,33 +55,42 @@ async fn pushes_delayed(cx: Context) -> Verdict {
 }
 
 /// Three clients wait while a fourth one holds the lock, pushes are disturbed, and then it is passed around.
-async fn disturbed(cx: &Context, pushes: Pushes, bound: Duration) -> Verdict {
-    let [a, others @ ..] = cx.clients::<4>().await?;
-    let key = cx.key();
-    let held = a.take(&key, renewed(LONG)).await?;
-    let running = others.iter().map(|client| pass_through(client.clone(), key.clone()));
-    let mut running: JoinSet<_> = running.collect();
-    for client in &others {
-        client.until_waiting(1).await?;
-        client.disturbed()?.disturb_pushes(pushes).await?;
-    }
-    let outcome = held.release().await?;
-    ensure!(outcome.is_released(), "the release of a held lock said {outcome:?}");
-    let what = format!("the next of three waiters to have had the lock, with pushes {pushes:?}");
-    while let Some(ended) = within(bound, &what, running.join_next()).await? {
-        ended.map_err(|error| Failure::of_task("a waiter", &error))??;
-    }
-    Ok(())
+#[track_caller]
+fn disturbed(cx: &Context, pushes: Pushes, bound: Duration) -> impl Future<Output = Verdict> {
+    said_by_caller(async move {
+        let [a, others @ ..] = cx.clients::<4>().await?;
+        let key = cx.key();
+        let held = a.take(&key, renewed(LONG)).await?;
+        let running = others.iter().map(|client| pass_through(client.clone(), key.clone()));
+        let mut running: JoinSet<_> = running.collect();
+        for client in &others {
+            client.until_waiting(1).await?;
+            client.disturbed()?.disturb_pushes(pushes).await?;
+        }
+        let outcome = held.release().await?;
+        ensure!(outcome.is_released(), "the release of a held lock said {outcome:?}");
+        let what = format!("the next of three waiters to have had the lock, with pushes {pushes:?}");
+        while let Some(ended) = within(bound, &what, running.join_next()).await? {
+            ended.map_err(|error| Failure::of_task("a waiter", &error))??;
+        }
+        Ok(())
+    })
 }
 
 /// Holds the lock for a moment, and writes as if nobody else did.
-async fn pass_through(client: Client, key: distlock_api::LockKey) -> Verdict {
-    let guard = client.take(&key, renewed(LONG)).await?;
-    tokio::time::sleep(Duration::from_millis(20)).await;
-    ensure!(!guard.is_lost(), "a lock that was just granted is lost: {:?}", guard.loss());
-    let outcome = guard.release().await?;
-    ensure!(outcome.is_released(), "a waiter believed in a lock that it did not hold: its release said {outcome:?}");
-    Ok(())
+#[track_caller]
+fn pass_through(client: Client, key: distlock_api::LockKey) -> impl Future<Output = Verdict> {
+    said_by_caller(async move {
+        let guard = client.take(&key, renewed(LONG)).await?;
+        tokio::time::sleep(Duration::from_millis(20)).await;
+        ensure!(!guard.is_lost(), "a lock that was just granted is lost: {:?}", guard.loss());
+        let outcome = guard.release().await?;
+        ensure!(
+            outcome.is_released(),
+            "a waiter believed in a lock that it did not hold: its release said {outcome:?}"
+        );
+        Ok(())
+    })
 }
 
 /// What a hand-over costs all clients, with a few waiters and with three times as many.
@@ -93,35 +102,41 @@ async fn one_hand_over_costs_the_same_for_many(cx: Context) -> Verdict {
     Ok(())
 }
 
-async fn cost_of_hand_over<const N: usize>(cx: &Context, clients: [Client; N]) -> Result<u64, Failure> {
-    let key = cx.key();
-    let held = clients[0].take(&key, renewed(LONG)).await?;
-    let mut waiters = Vec::new();
-    for (client, place) in clients[1..].iter().zip(1..) {
-        waiters.push(client.spawn_take(&key, renewed(LONG)));
-        until_queued(cx, client, &key, place).await?;
-    }
-    // The clients have just come and still ask; the quietest of a few moments is what a hand-over costs.
-    let mut cheapest = u64::MAX;
-    let mut held = held;
-    for waiter in waiters.drain(..2) {
-        tokio::time::sleep(Duration::from_millis(300)).await;
-        let before = requests(&clients).await?;
-        let outcome = held.release().await?;
-        ensure!(outcome.is_released(), "the release of a held lock said {outcome:?}");
-        held = waiter.guard().await?.0;
-        // Whoever was woken in vain asks now.
-        tokio::time::sleep(Duration::from_millis(100)).await;
-        cheapest = cheapest.min(requests(&clients).await? - before);
-    }
-    ensure!(cheapest >= 1, "a hand-over without a request: they are not counted");
-    Ok(cheapest)
+#[track_caller]
+fn cost_of_hand_over<const N: usize>(cx: &Context, clients: [Client; N]) -> impl Future<Output = Result<u64, Failure>> {
+    said_by_caller(async move {
+        let key = cx.key();
+        let held = clients[0].take(&key, renewed(LONG)).await?;
+        let mut waiters = Vec::new();
+        for (client, place) in clients[1..].iter().zip(1..) {
+            waiters.push(client.spawn_take(&key, renewed(LONG)));
+            until_queued(cx, client, &key, place).await?;
+        }
+        // The clients have just come and still ask; the quietest of a few moments is what a hand-over costs.
+        let mut cheapest = u64::MAX;
+        let mut held = held;
+        for waiter in waiters.drain(..2) {
+            tokio::time::sleep(Duration::from_millis(300)).await;
+            let before = requests(&clients).await?;
+            let outcome = held.release().await?;
+            ensure!(outcome.is_released(), "the release of a held lock said {outcome:?}");
+            held = waiter.guard().await?.0;
+            // Whoever was woken in vain asks now.
+            tokio::time::sleep(Duration::from_millis(100)).await;
+            cheapest = cheapest.min(requests(&clients).await? - before);
+        }
+        ensure!(cheapest >= 1, "a hand-over without a request: they are not counted");
+        Ok(cheapest)
+    })
 }
 
-async fn requests(clients: &[Client]) -> Result<u64, Failure> {
-    let mut sum = 0;
-    for client in clients {
-        sum += client.disturbed()?.requests().await?;
-    }
-    Ok(sum)
+#[track_caller]
+fn requests(clients: &[Client]) -> impl Future<Output = Result<u64, Failure>> {
+    said_by_caller(async move {
+        let mut sum = 0;
+        for client in clients {
+            sum += client.disturbed()?.requests().await?;
+        }
+        Ok(sum)
+    })
 }

@@ -13,6 +13,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
+use distlock_api::LockKey;
 use futures_util::future::{join_all, try_join_all};
 use mongodb::Client;
 use mongodb::bson::{Document, doc};
@@ -21,7 +22,7 @@ use tokio::time::{Instant, sleep, timeout};
 
 use self::member::Member;
 use self::place::{Network, Place};
-use crate::arena::{Arena, Fault};
+use crate::arena::{Arena, Fault, Hook, network};
 use crate::fixture::FixtureError;
 use crate::proxy::FaultProxy;
 use crate::server::{local, replica_set};
@@ -93,6 +94,16 @@ impl Arena for ClusterArena {
         faults::all(&self.cluster)
     }
 
+    fn hook(&self, hook: Hook, _: &LockKey) -> Option<Arc<dyn Fault>> {
+        match hook {
+            Hook::Cut => Some(self.cluster.network().reset()),
+            Hook::Stall => Some(self.cluster.network().black_hole()),
+            Hook::Delay => Some(self.cluster.network().late_requests()),
+            Hook::Restart => Some(faults::crash(&self.cluster)),
+            Hook::Block => None,
+        }
+    }
+
     fn impossible(&self) -> Vec<(&'static str, String)> {
         let Some(reason) = &self.cluster.no_network else { return Vec::new() };
         faults::OF_NAMESPACES.map(|kind| (kind, reason.clone())).to_vec()
@@ -116,7 +127,7 @@ impl Arena for ClusterArena {
 /// The members and their proxies.
 pub(crate) struct Cluster {
     members: Vec<Member>,
-    proxies: Vec<FaultProxy>,
+    proxies: Arc<[FaultProxy]>,
     /// For the suite itself: through the proxies, and not hit by their faults.
     client: Client,
     /// Why members have no networks of their own, if they have none.
@@ -146,7 +157,7 @@ impl Cluster {
         let addresses: Vec<String> = proxies.iter().map(|proxy| proxy.address().to_string()).collect();
         replica_set::initiate(members[0].client(), &addresses).await?;
         let client = Client::with_uri_str(replica_set::set_uri(&addresses)).await?;
-        let cluster = Self { members, proxies, client, no_network };
+        let cluster = Self { members, proxies: proxies.into(), client, no_network };
         cluster.healthy().await?;
         Ok(cluster)
     }
@@ -155,6 +166,10 @@ impl Cluster {
         let addresses: Vec<String> = self.proxies.iter().map(|proxy| proxy.address().to_string()).collect();
         // A driver's defaults, 10 s each, would make the faults few: it would look for a server most of the time.
         format!("{}&connectTimeoutMS=3000&heartbeatFrequencyMS=1000&appName={MARK}", replica_set::set_uri(&addresses))
+    }
+
+    fn network(&self) -> network::Network {
+        network::Network { proxies: Arc::clone(&self.proxies), mark: Some(MARK), request: Some("findAndModify") }
     }
 
     /// The member that takes writes, as it says itself; of several that of the last election.

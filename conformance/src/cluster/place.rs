@@ -11,7 +11,7 @@ use tokio::process::Command;
 use tokio::time::sleep;
 
 use crate::fixture::FixtureError;
-use crate::server::local;
+use crate::supervised;
 
 /// Inside a namespace no port is taken.
 const PORT: u16 = 27017;
@@ -75,7 +75,7 @@ impl Place {
     pub(super) fn address(&self) -> std::io::Result<SocketAddr> {
         Ok(match self.network {
             Some((network, number)) => SocketAddr::new(inside(network, number).into(), PORT),
-            None => SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), local::free_port()?),
+            None => SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), supervised::free_port()?),
         })
     }
 

@@ -190,7 +190,7 @@ fn steps<'a>(calls: &[&'a Call]) -> Vec<Step<'a>> {
                 step(Effect::End { call: number }, call.asked, None);
             }
             What::Busy => step(Effect::Busy, call.asked, Some(call.answered.unwrap_or(Duration::MAX))),
-            What::Wrote { .. } | What::Left { .. } => {}
+            What::Wrote { .. } | What::Sent { .. } | What::Left { .. } => {}
         }
     }
     steps.sort_by_key(|step| step.asked);

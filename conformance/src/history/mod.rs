@@ -69,6 +69,13 @@ pub enum What {
         /// The token.
         token: u64,
     },
+    /// A request below the client's own calls, as it was sent to the store. It is shown, and judged by nobody.
+    Sent {
+        /// What was asked for.
+        request: String,
+        /// What the store answered; none if it has not.
+        answer: Option<String>,
+    },
     /// What the store had left when all was over.
     Left {
         /// Whether it said that the lock is held.

@@ -127,6 +127,8 @@ impl fmt::Display for Call {
             What::Busy => write!(f, ", busy {answered}"),
             What::NotGranted => write!(f, ", not granted {answered}"),
             What::Wrote { token } => write!(f, ", written under token {token} {answered}"),
+            What::Sent { request, answer: Some(answer) } => write!(f, ", {request}: {answer} {answered}"),
+            What::Sent { request, answer: None } => write!(f, ", {request}: no answer"),
             What::Left { held, waiting } => write!(f, ", held: {held}, waiting: {waiting} {answered}"),
         }
     }

@@ -2,6 +2,8 @@
 
 mod provider;
 
+use std::collections::VecDeque;
+use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
@@ -16,6 +18,12 @@ pub(crate) use provider::RecordedProvider;
 /// So many calls of a check are recorded. A verdict on a history that has more cannot be given.
 const MOST: usize = 20_000;
 
+/// So many requests to stores are kept.
+const MOST_SENT: usize = 2_000;
+
+/// What [`What::Sent`] calls a renewal.
+pub(crate) const RENEWAL: &str = "renewal";
+
 /// The history of one check.
 #[derive(Clone)]
 pub(crate) struct Recorder(Arc<Inner>);
@@ -28,8 +36,16 @@ struct Inner {
 #[derive(Default)]
 struct History {
     calls: Vec<Call>,
+    /// What was sent to stores: the last ones.
+    sent: VecDeque<Call>,
     clients: usize,
     truncated: bool,
+}
+
+impl fmt::Debug for Recorder {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Recorder").field("calls", &self.history().calls.len()).finish_non_exhaustive()
+    }
 }
 
 impl Default for Recorder {
@@ -94,9 +110,35 @@ impl Recorder {
         Entry { recorder: self.clone(), index }
     }
 
-    /// All calls until now.
+    /// All calls until now, without requests to stores.
     pub(crate) fn calls(&self) -> Vec<Call> {
         self.history().calls.clone()
+    }
+
+    /// All calls until now, requests to stores among them.
+    pub(crate) fn everything(&self) -> Vec<Call> {
+        let history = self.history();
+        history.calls.iter().chain(&history.sent).cloned().collect()
+    }
+
+    /// A request to a store, and what it was answered when.
+    pub(crate) fn sent(
+        &self,
+        client: usize,
+        key: &LockKey,
+        request: &str,
+        asked: Instant,
+        answer: Option<(Instant, String)>,
+    ) {
+        let since = |moment: Instant| moment.saturating_duration_since(self.0.origin);
+        let (answered, answer) = answer.map(|(at, said)| (since(at), said)).unzip();
+        let what = What::Sent { request: request.to_owned(), answer };
+        let call = Call { client, key: key.as_str().to_owned(), asked: since(asked), answered, queued: None, what };
+        let mut history = self.history();
+        history.sent.push_back(call);
+        if history.sent.len() > MOST_SENT {
+            history.sent.pop_front();
+        }
     }
 
     /// The verdict on the calls of these keys.

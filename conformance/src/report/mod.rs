@@ -4,6 +4,7 @@ mod directory;
 mod html;
 mod junit;
 mod measures;
+mod renewals;
 mod rerun;
 mod summary;
 #[cfg(test)]
@@ -84,6 +85,9 @@ pub(crate) struct Failed {
     pub(crate) shown_by: Vec<Call>,
     /// What its clients did.
     pub(crate) history: Vec<Call>,
+    /// How the leases of its clients were renewed, a line for each client and lock.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub(crate) renewals: Vec<String>,
 }
 
 /// What a check is called and about.
@@ -156,7 +160,9 @@ impl Checked {
 impl Failed {
     pub(crate) fn new(backend: &str, subject: &Subject, failure: &Failure, plan: Plan, calls: Vec<Call>) -> Self {
         let shown_by = failure.calls().to_vec();
+        let renewals = renewals::told(&calls, &shown_by);
         Self {
+            renewals,
             message: failure.message().to_owned(),
             location: failure.location(),
             seed: plan.seed.to_string(),

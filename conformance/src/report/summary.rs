@@ -4,11 +4,24 @@ use std::fmt;
 
 use super::{Backend, Checked, Failed, counts, place};
 
+/// So many calls are shown where no calls of their own show the failure.
+const LAST_CALLS: usize = 12;
+
 /// A failure with all that is needed to understand it and to see it again.
 pub(crate) fn explained(checked: &Checked, failed: &Failed) -> String {
     let mut text = format!("{} ({})\n", failed.message, failed.location);
     for call in &failed.shown_by {
         text.push_str(&format!("    {call}\n"));
+    }
+    if failed.shown_by.is_empty() && !failed.history.is_empty() {
+        let last = &failed.history[failed.history.len().saturating_sub(LAST_CALLS)..];
+        text.push_str(&format!("the last {} of {} calls:\n", last.len(), failed.history.len()));
+        for call in last {
+            text.push_str(&format!("    {call}\n"));
+        }
+    }
+    for line in &failed.renewals {
+        text.push_str(&format!("renewals: {line}\n"));
     }
     text.push_str(&format!("clause:  {} – {}\n", checked.clause, checked.text));
     text.push_str(&format!("promise: {}\n", checked.promise));

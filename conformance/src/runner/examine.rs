@@ -122,7 +122,10 @@ pub(super) async fn judged(
     let limit = if subject.level == Level::Torture { LIMIT + plan.time } else { LIMIT };
     let verdict = within(limit, "the check to end", AssertUnwindSafe(running).catch_unwind()).await;
     let history = context.findings().history();
-    let (took, calls) = (started.elapsed(), history.as_ref().unwrap_or(context.recorder()).calls());
+    if !matches!(verdict, Ok(Ok(Ok(())))) {
+        context.note_renewals();
+    }
+    let (took, calls) = (started.elapsed(), history.as_ref().unwrap_or(context.recorder()).everything());
     context.finish().await;
     let verdict = match verdict {
         Ok(Ok(verdict)) => verdict,

@@ -15,9 +15,10 @@ use crate::stage::Stage;
 pub(super) enum Job {
     Capabilities,
     Refusals,
+    Pace,
 }
 
-pub(super) const JOBS: &[Job] = &[Job::Capabilities, Job::Refusals];
+pub(super) const JOBS: &[Job] = &[Job::Capabilities, Job::Refusals, Job::Pace];
 
 impl Job {
     pub(super) fn name(self) -> String {
@@ -32,6 +33,7 @@ impl Job {
             Self::Refusals => {
                 Subject::profile("refusals_as_declared", "as many checks are refused by design as are declared")
             }
+            Self::Pace => Subject::profile("fast_enough", "the backend is fast enough on this machine to be judged"),
         }
     }
 }
@@ -40,6 +42,7 @@ pub(super) async fn examined(job: Job, stage: &Arc<Stage>, plan: Plan) -> (Outco
     let subject = job.subject();
     match job {
         Job::Capabilities => judged(&subject, stage, plan, async |cx| capabilities(stage, cx).await).await,
+        Job::Pace => judged(&subject, stage, plan, async |_| stage.pace().verdict()).await,
         // Asks no server, and starts none.
         Job::Refusals => {
             let verdict = refusals(stage);

@@ -1,7 +1,6 @@
 //! Servers as local processes.
 
 use std::io::Read;
-use std::net::{Ipv4Addr, TcpListener};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -11,7 +10,7 @@ use futures_util::future::try_join_all;
 use tokio::time::{Instant, sleep};
 
 use super::{COMMON_ARGUMENTS, Topology, replica_set};
-use crate::fetch;
+use crate::{fetch, supervised};
 
 const GUARD: &str = include_str!("guard.sh");
 const START_LIMIT: Duration = Duration::from_secs(60);
@@ -107,7 +106,7 @@ async fn launch(program: &Path, topology: Topology) -> Result<Process, String> {
 /// `None` if another program was faster to take the port.
 async fn launch_once(program: &Path, topology: Topology) -> Result<Option<Process>, String> {
     let failed = |error: std::io::Error| format!("cannot start mongod: {error}");
-    let port = free_port().map_err(failed)?;
+    let port = supervised::free_port().map_err(failed)?;
     let data = fresh_dir().map_err(failed)?;
     let mut command = Command::new("sh");
     command.args(["-c", GUARD, "guard"]).arg(&data);
@@ -145,10 +144,6 @@ async fn launch_once(program: &Path, topology: Topology) -> Result<Option<Proces
         sleep(POLL).await;
     }
     Err(format!("mongod does not listen after {} s", START_LIMIT.as_secs()))
-}
-
-pub(crate) fn free_port() -> std::io::Result<u16> {
-    Ok(TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?.local_addr()?.port())
 }
 
 pub(crate) fn fresh_dir() -> std::io::Result<PathBuf> {

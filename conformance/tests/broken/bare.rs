@@ -64,9 +64,9 @@ pub(crate) enum Bare {
     Trims,
     /// A free key is found in one step and taken in another.
     SelectThenUpdate,
-    /// So it is with an expired lease.
+    /// An expired lease is found in one step and taken over in another.
     SelectThenTakeOver,
-    /// Who loses a race is answered with an error.
+    /// The loser of a race is answered with an error.
     ContentionIsAnError,
     /// A queue takes any number of tickets.
     UnboundedQueue,

@@ -7,9 +7,11 @@ mod guards;
 mod matrix;
 mod providers;
 mod queues;
+mod servers;
 mod stores;
 
 use std::num::NonZeroUsize;
+use std::path::Path;
 use std::process::ExitCode;
 use std::sync::Arc;
 
@@ -29,6 +31,7 @@ use guards::Guards;
 use matrix::{CASES, Case};
 use providers::{Provider, acquire_as_named};
 use queues::Queue;
+use servers::Server;
 use stores::{Removed, Store};
 
 /// A backend that is broken in one place, or in none.
@@ -47,6 +50,8 @@ enum Broken {
     Clock(Clock),
     /// Looked at below the engine.
     Bare(Bare),
+    /// With a server that is not well.
+    Server(Server),
 }
 
 impl Broken {
@@ -56,6 +61,7 @@ impl Broken {
             Self::Queue(_) => 1,
             Self::Clock(_) => 2,
             Self::Bare(_) => 3,
+            Self::Server(_) => 4,
             _ => 0,
         };
         family(self) == family(other)
@@ -90,6 +96,7 @@ impl Broken {
         match self {
             Self::Clock(clock) => examine(clock.fixture(), wanted).await,
             Self::Bare(bare) => examine(bare.fixture(), wanted).await,
+            Self::Server(server) => examine(server.fixture(), wanted).await,
             broken => examine(broken, wanted).await,
         }
     }
@@ -152,11 +159,27 @@ fn missed(report: &Report, (check, words): &(&str, &'static str)) -> Option<Stri
             if !kind.is_judgement() {
                 return Some(format!("{check} failed by accident ({kind:?}): {message}"));
             }
+            if !is_said_by(check, &failure.location()) {
+                return Some(format!("{check} failed by a line that is not its own: {failure}"));
+            }
             let is_meant = matrix::alternatives(words).any(|words| message.contains(words));
             (!is_meant).then(|| format!("{check} failed for another reason than `{words}`: {message}"))
         }
         other => Some(format!("{check} has not caught it: {other:?}")),
     }
+}
+
+/// Whether a line of the suite, `file:line`, is of this check's own function: the line of a helper
+/// says nothing about what the check had come to.
+fn is_said_by(check: &str, location: &str) -> bool {
+    let word = check.rsplit("::").next().unwrap_or_default();
+    let Some((file, line)) = location.rsplit_once(':') else { return false };
+    let file = Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("a workspace").join(file);
+    let (Ok(source), Ok(line)) = (std::fs::read_to_string(file), line.parse::<usize>()) else { return false };
+    let begins = |text: &str| text.strip_prefix("async fn ").is_some_and(|text| text.starts_with(&format!("{word}(")));
+    let Some(first) = source.lines().position(begins) else { return false };
+    let length = source.lines().skip(first).position(|text| text == "}").unwrap_or_default();
+    (first + 1..=first + length + 1).contains(&line)
 }
 
 /// Whoever fails, panics, passes, or fails in other words than expected is not said to have been caught.
@@ -196,6 +219,7 @@ const SOUND: &[(&str, Broken)] = &[
     ("nothing_is_caught_where_processes_have_one_clock", Broken::Clock(Clock::Common)),
     ("nothing_is_caught_below_the_engine_where_nothing_is_broken", Broken::Bare(Bare::Sound)),
     ("nothing_is_caught_below_the_engine_where_it_is_only_slow", Broken::Bare(Bare::Slow)),
+    ("nothing_is_caught_at_a_server_where_nothing_is_broken", Broken::Server(Server::Sound)),
 ];
 
 /// All checks that catch the broken relatives of a backend.

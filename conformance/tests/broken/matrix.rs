@@ -13,6 +13,7 @@ use crate::clocks::Clock;
 use crate::guards::Guards;
 use crate::providers::Provider;
 use crate::queues::Queue;
+use crate::servers::Server;
 use crate::stores::Store;
 
 /// A broken backend: what is wrong with it, the clause that it breaks, and exactly which checks catch it, in words of theirs. Not named are those that it fails by chance, or
@@ -172,6 +173,23 @@ pub(crate) const CASES: &[Case] = &[
     case("pages_fold_case", "", Clause::Admin, Broken::Bare(Bare::PagesFoldCase), &[("admin::store_pages_in_order_of_bytes", "are listed")]),
     case("the_expired_are_listed", "", Clause::Admin, Broken::Bare(Bare::ListsTheExpired), &[("admin::store_hides_the_expired", "listed are")]),
     case("the_store_keeps_no_minimum_hold", "", Clause::C25, Broken::Bare(Bare::NoMinimumHold), &[("C25_minimum_hold::store_keeps_it_closed", "a closed key was answered")]),
+    case("requests_wait_for_ever", "", Clause::C18, Broken::Server(Server::WaitsForEver), &[("C18_bounded_calls::store_ends_stalled_calls", "to end while the server stalls")]),
+    case("requests_keep_a_time_of_their_own", "", Clause::C18, Broken::Server(Server::HasItsOwnTimeout), &[("C18_bounded_calls::store_ends_stalled_calls", "to end while the server stalls")]),
+    case("what_was_not_answered_has_not_happened", "", Clause::C18, Broken::Server(Server::SaysNothingHappened), &[("C18_bounded_calls::store_ends_stalled_calls", "said that its claim has")]),
+    case("what_was_not_answered_fails_again", "", Clause::C18, Broken::Server(Server::SaysItIsPermanent), &[("C18_bounded_calls::store_ends_stalled_calls", "says that asking again is no use"), ("C10_lost_replies::store_tells_the_truth_when_cut", "says that asking again is no use")]),
+    case("a_release_waits_for_no_answer", "", Clause::C18, Broken::Server(Server::ReleasesInSilence), &[("C18_bounded_calls::store_ends_stalled_calls", "a release was answered while the server stalls")]),
+    case("a_blocked_key_blocks_all", "", Clause::C14, Broken::Server(Server::OneLine), &[("C14_isolation::store_isolates_a_blocked_key", "for other keys than the one that is blocked | a request for a key that is not blocked")]),
+    case("the_clock_of_the_arrival_counts", "", Clause::C2, Broken::Server(Server::OldClock), &[("C2_store_clock::store_reads_the_clock_after_a_wait", "a renewal waited at the server until its lease had expired")]),
+    case("a_lease_lasts_from_its_arrival", "", Clause::C2, Broken::Server(Server::GrantsByTheOldClock), &[("C2_store_clock::store_reads_the_clock_after_a_wait", "an attempt waited at the server and was granted")]),
+    case("an_attempt_comes_after_its_withdrawal", "", Clause::C11, Broken::Server(Server::WithdrawsTooEarly), &[("C11_cancel_safety::store_gives_up_for_good", "attempts were dropped and withdrawn")]),
+    case("a_late_attempt_is_carried_out", "", Clause::C10, Broken::Server(Server::TakesLateAttempts), &[("C10_lost_replies::store_orders_the_requests_of_a_claim", "then it came, and has the lease")]),
+    case("a_key_is_found_free_before_the_wait", "", Clause::C1, Broken::Server(Server::SelectsBeforeTheWait), &[("C1_exclusion::store_grants_a_blocked_key_once", "attempts for a free key whose record was held back were granted")]),
+    case("a_cut_is_for_ever", "", Clause::C10, Broken::Server(Server::NeverConnectsAgain), &[("C10_lost_replies::store_tells_the_truth_when_cut", "in vain for the store to take a lease after the fault")]),
+    case("a_stream_that_was_cut_is_silent", "", Clause::C16, Broken::Server(Server::SilentStream), &[("C16_wake_ups::store_streams_survive_a_cut", "in vain for a stream whose connection was cut")]),
+    case("a_crash_forgets_leases", "", Clause::C5, Broken::Server(Server::ForgetsLeases), &[("C5_fencing::store_outlives_a_crash", "the server has crashed and runs again, and a renewal")]),
+    case("a_crash_forgets_releases", "", Clause::C5, Broken::Server(Server::ForgetsReleases), &[("C5_fencing::store_outlives_a_crash", "a release was repeated after a crash")]),
+    case("a_crash_forgets_tokens", "", Clause::C5, Broken::Server(Server::TokensBeginAnew), &[("C5_fencing::store_outlives_a_crash", "before a crash of the server the key had")]),
+    case("a_crash_sets_the_clock_back", "", Clause::C5, Broken::Server(Server::ClockBeginsAnew), &[("C5_fencing::store_outlives_a_crash", "after its grant and a crash of the server")]),
 ];
 
 /// The words of a check, one of which it must say.

@@ -9,7 +9,7 @@ use tokio::time::sleep;
 use crate::bare::LEASE;
 use crate::check::checks;
 use crate::context::{Context, LIVENESS, within};
-use crate::failure::{Failure, Verdict, ensure};
+use crate::failure::{Failure, Verdict, ensure, said_by_caller};
 
 checks! {
     Admin store_prefixes_are_bytes [Store, Admin, Owners] "a prefix means the bytes that it names: no character of it is a pattern, and no case is folded";
@@ -18,18 +18,25 @@ checks! {
 }
 
 /// All that a filter matches, in pages of this size.
-async fn listed(admin: &dyn LockAdmin, filter: &LockFilter, size: usize) -> Result<Vec<LockKey>, Failure> {
-    let size = NonZeroUsize::new(size).expect("pages hold something");
-    let mut keys: Vec<LockKey> = Vec::new();
-    loop {
-        let page = within(LIVENESS, "a page", admin.page(filter, keys.last(), size)).await??;
-        let is_last = page.len() < size.get();
-        keys.extend(page.into_iter().map(|info| info.key));
-        // A store that repeats a page would never end.
-        if is_last || keys.len() > 1000 {
-            return Ok(keys);
+#[track_caller]
+fn listed(
+    admin: &dyn LockAdmin,
+    filter: &LockFilter,
+    size: usize,
+) -> impl Future<Output = Result<Vec<LockKey>, Failure>> {
+    said_by_caller(async move {
+        let size = NonZeroUsize::new(size).expect("pages hold something");
+        let mut keys: Vec<LockKey> = Vec::new();
+        loop {
+            let page = within(LIVENESS, "a page", admin.page(filter, keys.last(), size)).await??;
+            let is_last = page.len() < size.get();
+            keys.extend(page.into_iter().map(|info| info.key));
+            // A store that repeats a page would never end.
+            if is_last || keys.len() > 1000 {
+                return Ok(keys);
+            }
         }
-    }
+    })
 }
 
 async fn store_prefixes_are_bytes(cx: Context) -> Verdict {

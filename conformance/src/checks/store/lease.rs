@@ -10,7 +10,7 @@ use tokio::time::{Instant, sleep};
 use crate::bare::{BareStore, LEASE, last};
 use crate::check::checks;
 use crate::context::{Context, GRAIN};
-use crate::failure::{Failure, Verdict, ensure};
+use crate::failure::{Failure, Verdict, ensure, said_by_caller};
 
 checks! {
     C3 store_says_what_is_left Smoke [Store] "what a store says is left of a lease is what is left: never more than its ttl, and not less";
@@ -35,6 +35,7 @@ const BRIEF: Duration = Duration::from_millis(100);
 const AFTER: Duration = Duration::from_millis(50);
 
 /// What is left of a lease that was made to last for `ttl` at `since`, or soon after.
+#[track_caller]
 fn ensure_left(what: &str, left: Duration, ttl: Duration, since: Instant) -> Verdict {
     ensure!(left <= ttl, "{what}: {left:?} are left of {ttl:?}");
     let passed = since.elapsed();
@@ -43,11 +44,20 @@ fn ensure_left(what: &str, left: Duration, ttl: Duration, since: Instant) -> Ver
 }
 
 /// The same, as others see it, if the store tells them.
-async fn ensure_seen_left(other: &BareStore, key: &LockKey, what: &str, ttl: Duration, since: Instant) -> Verdict {
-    match other.left(key).await? {
-        Some(left) => ensure_left(what, left, ttl, since),
-        None => Ok(()),
-    }
+#[track_caller]
+fn ensure_seen_left(
+    other: &BareStore,
+    key: &LockKey,
+    what: &str,
+    ttl: Duration,
+    since: Instant,
+) -> impl Future<Output = Verdict> {
+    said_by_caller(async move {
+        match other.left(key).await? {
+            Some(left) => ensure_left(what, left, ttl, since),
+            None => Ok(()),
+        }
+    })
 }
 
 async fn store_says_what_is_left(cx: Context) -> Verdict {

@@ -4,6 +4,7 @@
 //! what it knows to be wrong. What a store must do all the same is checked here.
 
 pub(super) mod admin;
+pub(super) mod hooks;
 pub(super) mod lease;
 pub(super) mod push;
 pub(super) mod queue;

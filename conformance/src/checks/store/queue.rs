@@ -8,7 +8,7 @@ use tokio::time::{Instant, sleep};
 use crate::bare::{BareStore, LEASE};
 use crate::check::checks;
 use crate::context::{Context, GRAIN, SOON};
-use crate::failure::{Verdict, ensure};
+use crate::failure::{Verdict, ensure, said_by_caller};
 
 checks! {
     C15 store_queues_in_order Smoke [Store, Fair] "waiters stand in the order of their first attempts, keep their places when they ask again, and are granted in that order by the releases";
@@ -24,10 +24,18 @@ const TICKET: Ticket = Ticket::new(LEASE, CLAIM, 100);
 const CLAIM: Duration = Duration::from_millis(20_250);
 
 /// This many wait for the key, if the store can tell.
-async fn ensure_waiting(store: &BareStore, claim: &distlock_api::store::Claim, count: u32, why: &str) -> Verdict {
-    let waiters = store.waiters(claim).await?;
-    ensure!(waiters.is_none_or(|seen| seen == count), "{why}, and the store counts {waiters:?} instead of {count}");
-    Ok(())
+#[track_caller]
+fn ensure_waiting(
+    store: &BareStore,
+    claim: &distlock_api::store::Claim,
+    count: u32,
+    why: &str,
+) -> impl Future<Output = Verdict> {
+    said_by_caller(async move {
+        let waiters = store.waiters(claim).await?;
+        ensure!(waiters.is_none_or(|seen| seen == count), "{why}, and the store counts {waiters:?} instead of {count}");
+        Ok(())
+    })
 }
 
 async fn store_queues_in_order(cx: Context) -> Verdict {

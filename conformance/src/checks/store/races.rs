@@ -12,7 +12,7 @@ use tokio::time::sleep;
 use crate::bare::{BareStore, LEASE, last};
 use crate::check::checks;
 use crate::context::{Context, SOON, eventually};
-use crate::failure::{Failure, Verdict, ensure};
+use crate::failure::{Failure, Verdict, ensure, said_by_caller};
 
 checks! {
     C1 store_grants_a_free_key_once Smoke [Store] "of several processes that ask for a free key at the same moment exactly one is granted, and the others are told that it is busy";
@@ -30,30 +30,40 @@ const CLAIMS: usize = 2;
 const MOMENT: Duration = Duration::from_millis(1);
 const AFTER: Duration = Duration::from_millis(10);
 
-type Racer<T> = Pin<Box<dyn Future<Output = Result<T, Failure>> + Send>>;
+pub(super) type Racer<T> = Pin<Box<dyn Future<Output = Result<T, Failure>> + Send>>;
 
-/// Runs them from one moment on, each in a task of its own.
-async fn race<T: Send + 'static>(racers: Vec<Racer<T>>) -> Result<Vec<T>, Failure> {
-    let barrier = Arc::new(Barrier::new(racers.len()));
-    let tasks: Vec<_> = racers
-        .into_iter()
-        .map(|racer| {
-            let barrier = Arc::clone(&barrier);
-            tokio::spawn(async move {
-                barrier.wait().await;
-                racer.await
+/// Runs them from one moment on, each in a task of its own; the results are in no order.
+///
+/// The last one to be ready goes first, and on a busy machine by far: which one that is differs from
+/// race to race.
+#[track_caller]
+pub(super) fn race<T: Send + 'static>(
+    cx: &Context,
+    mut racers: Vec<Racer<T>>,
+) -> impl Future<Output = Result<Vec<T>, Failure>> {
+    cx.chance().shuffle(&mut racers);
+    said_by_caller(async move {
+        let barrier = Arc::new(Barrier::new(racers.len()));
+        let tasks: Vec<_> = racers
+            .into_iter()
+            .map(|racer| {
+                let barrier = Arc::clone(&barrier);
+                tokio::spawn(async move {
+                    barrier.wait().await;
+                    racer.await
+                })
             })
-        })
-        .collect();
-    let mut results = Vec::new();
-    for task in tasks {
-        results.push(task.await.map_err(|error| Failure::of_task("a task of a race", &error))?);
-    }
-    results.into_iter().collect()
+            .collect();
+        let mut results = Vec::new();
+        for task in tasks {
+            results.push(task.await.map_err(|error| Failure::of_task("a task of a race", &error))?);
+        }
+        results.into_iter().collect()
+    })
 }
 
 /// One attempt. Contention is an answer, so an error is the store's fault.
-fn attempt(store: &BareStore, claim: &Claim) -> Racer<Option<(BareStore, Claim, Grant)>> {
+pub(super) fn attempt(store: &BareStore, claim: &Claim) -> Racer<Option<(BareStore, Claim, Grant)>> {
     let (store, attempt) = (store.clone(), store.attempt(claim, LEASE));
     Box::pin(async move {
         match store.ask(&attempt).await? {
@@ -70,19 +80,22 @@ fn release(store: &BareStore, claim: &Claim) -> Racer<Option<(BareStore, Claim, 
 }
 
 /// Exactly one attempt was granted, and holds the lease.
-async fn one_winner(
+#[track_caller]
+pub(super) fn one_winner(
     results: Vec<Option<(BareStore, Claim, Grant)>>,
     what: &str,
-) -> Result<(BareStore, Claim, Grant), Failure> {
-    let asked = results.len();
-    let mut winners: Vec<_> = results.into_iter().flatten().collect();
-    let granted: Vec<_> = winners.iter().map(|(_, claim, grant)| (claim.id().clone(), grant.clone())).collect();
-    let (Some(winner), true) = (winners.pop(), winners.is_empty()) else {
-        return Err(Failure::new(format!("of {asked} attempts for {what} were granted: {granted:?}")));
-    };
-    let (store, claim, grant) = &winner;
-    store.ensure_held(claim, grant, &format!("it alone was granted {what}")).await?;
-    Ok(winner)
+) -> impl Future<Output = Result<(BareStore, Claim, Grant), Failure>> {
+    said_by_caller(async move {
+        let asked = results.len();
+        let mut winners: Vec<_> = results.into_iter().flatten().collect();
+        let granted: Vec<_> = winners.iter().map(|(_, claim, grant)| (claim.id().clone(), grant.clone())).collect();
+        let (Some(winner), true) = (winners.pop(), winners.is_empty()) else {
+            return Err(Failure::new(format!("of {asked} attempts for {what} were granted: {granted:?}")));
+        };
+        let (store, claim, grant) = &winner;
+        store.ensure_held(claim, grant, &format!("it alone was granted {what}")).await?;
+        Ok(winner)
+    })
 }
 
 async fn store_grants_a_free_key_once(cx: Context) -> Verdict {
@@ -90,7 +103,7 @@ async fn store_grants_a_free_key_once(cx: Context) -> Verdict {
     for _ in 0..cx.rounds(60) {
         let key = cx.key();
         let racers = stores.iter().flat_map(|store| (0..CLAIMS).map(|_| attempt(store, &store.claim(&key))));
-        one_winner(race(racers.collect()).await?, "a free key").await?;
+        one_winner(race(&cx, racers.collect()).await?, "a free key").await?;
     }
     Ok(())
 }
@@ -102,7 +115,7 @@ async fn store_grants_an_expired_key_once(cx: Context) -> Verdict {
         let expired = stores[0].take(&stores[0].claim(&key), MOMENT).await?;
         sleep(AFTER).await;
         let racers = stores.iter().flat_map(|store| (0..CLAIMS).map(|_| attempt(store, &store.claim(&key))));
-        let (_, _, grant) = one_winner(race(racers.collect()).await?, "an expired lease").await?;
+        let (_, _, grant) = one_winner(race(&cx, racers.collect()).await?, "an expired lease").await?;
         ensure!(grant.token > last(&expired), "after {expired:?} had expired the next grant was {grant:?}");
     }
     Ok(())
@@ -116,11 +129,11 @@ async fn store_grants_a_released_key_once(cx: Context) -> Verdict {
         let released = stores[0].take(&old, LEASE).await?;
         let mut racers: Vec<_> = stores.iter().map(|store| attempt(store, &store.claim(&key))).collect();
         racers.push(release(&stores[0], &old));
-        let results = race(racers).await?;
+        let results = race(&cx, racers).await?;
         let winner = if results.iter().any(Option::is_some) {
             one_winner(results, "a key that was released at that moment").await?
         } else {
-            one_winner(race(vec![attempt(&stores[1], &stores[1].claim(&key))]).await?, "a released key").await?
+            one_winner(race(&cx, vec![attempt(&stores[1], &stores[1].claim(&key))]).await?, "a released key").await?
         };
         ensure!(winner.2.token > last(&released), "after {released:?} the next grant was {:?}", winner.2);
     }
@@ -136,7 +149,7 @@ async fn store_release_against_take_over(cx: Context) -> Verdict {
         sleep(AFTER).await;
         let mut racers: Vec<_> = stores.iter().map(|store| attempt(store, &store.claim(&key))).collect();
         racers.push(release(&stores[0], &old));
-        one_winner(race(racers).await?, "a key whose expired lease was released at that moment").await?;
+        one_winner(race(&cx, racers).await?, "a key whose expired lease was released at that moment").await?;
     }
     Ok(())
 }
@@ -157,7 +170,7 @@ async fn store_force_release_against_renewal(cx: Context) -> Verdict {
             let (b, key) = (b.clone(), key.clone());
             Box::pin(async move { Ok(b.admin()?.force_release(&key, "conformance").await?.is_some()) }) as Racer<bool>
         };
-        let was_held = race(vec![renewing, forcing]).await?.contains(&true);
+        let was_held = race(&cx, vec![renewing, forcing]).await?.contains(&true);
         ensure!(was_held, "a release by force at the moment of a renewal found no holder");
         a.ensure_gone(&renewal, "the lock was taken away by force at the moment of a renewal").await?;
         let attempt = b.attempt(&b.claim(&key), LEASE);
@@ -180,7 +193,7 @@ async fn store_grant_against_leave(cx: Context) -> Verdict {
             let (b, leaver) = (b.clone(), leaver.clone());
             Box::pin(async move { b.withdraw(&leaver).await.map(|()| None) }) as Racer<Option<_>>
         };
-        race(vec![release(&a, &holder), leaving]).await?;
+        race(&cx, vec![release(&a, &holder), leaving]).await?;
         b.ensure_gone(&Renewal::ticket(leaver, ticket), "the waiter has left").await?;
         let asks = c.attempt(&waiter, LEASE).with_ticket(ticket);
         eventually(SOON, "the lease, which the only waiter left must get", async || {

@@ -17,6 +17,11 @@ pub(super) use sweep::sweep;
 /// Those that need namespaces.
 pub(super) const OF_NAMESPACES: [&str; 2] = [network::CUT, disk::FULL];
 
+/// The primary is killed, and another member takes over.
+pub(super) fn crash(cluster: &Arc<Cluster>) -> Arc<dyn Fault> {
+    process::without_primary(cluster, process::Mode::Kill)
+}
+
 /// All that can be had here.
 pub(super) fn all(cluster: &Arc<Cluster>) -> Vec<Arc<dyn Fault>> {
     let mut all = Vec::new();
@@ -24,7 +29,7 @@ pub(super) fn all(cluster: &Arc<Cluster>) -> Vec<Arc<dyn Fault>> {
     all.extend(election::all(cluster));
     all.extend(process::all(cluster));
     all.extend(majority::all(cluster));
-    all.extend(network::through_proxies(cluster));
+    all.extend(cluster.network().faults());
     all.extend(network::half_open(cluster));
     all.push(network::inbound_cut(cluster));
     if cluster.no_network.is_none() {

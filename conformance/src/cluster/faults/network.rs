@@ -18,56 +18,6 @@ pub(in super::super) const CUT: &str = "network-cut";
 /// How long it may take until a client sends what a fault waits for.
 const HIT_LIMIT: Duration = Duration::from_secs(10);
 
-pub(super) fn through_proxies(cluster: &Arc<Cluster>) -> Vec<Arc<dyn Fault>> {
-    let dropped = |way| NetworkFault::Drop { way, times: 10, containing: Some("findAndModify".to_owned()) };
-    let hole = |way| NetworkFault::BlackHole { way };
-    let kinds = [
-        ("drop-request", 3, dropped(Way::ToServer)),
-        ("drop-reply", 3, dropped(Way::ToClient)),
-        ("delay", 4, NetworkFault::Delay { way: Way::Both, by: Duration::from_millis(250) }),
-        ("split", 3, NetworkFault::Split { bytes: 32 }),
-        ("reset", 3, NetworkFault::Reset),
-        ("black-hole", 5, hole(Way::Both)),
-        ("one-way-to-server", 5, hole(Way::ToClient)),
-        ("one-way-to-client", 5, hole(Way::ToServer)),
-    ];
-    let of = |(kind, seconds, fault)| -> Arc<dyn Fault> {
-        Arc::new(OfProxies { kind, lasts: Duration::from_secs(seconds), fault, cluster: Arc::clone(cluster) })
-    };
-    kinds.map(of).into()
-}
-
-/// The same fault in front of all members, for clients alone.
-struct OfProxies {
-    kind: &'static str,
-    lasts: Duration,
-    fault: NetworkFault,
-    cluster: Arc<Cluster>,
-}
-
-#[async_trait]
-impl Fault for OfProxies {
-    fn kind(&self) -> &'static str {
-        self.kind
-    }
-
-    fn lasts(&self) -> Duration {
-        self.lasts
-    }
-
-    async fn begin(&self) -> Result<(), FixtureError> {
-        self.cluster.proxies.iter().for_each(|proxy| proxy.strike_marked(self.fault.clone(), MARK));
-        Ok(())
-    }
-
-    async fn end(&self) -> Result<String, FixtureError> {
-        match self.cluster.proxies.iter().map(|proxy| proxy.heal()).sum::<u64>() {
-            0 => Err("it hit no client".into()),
-            hits => Ok(format!("it hit {hits} times")),
-        }
-    }
-}
-
 pub(super) fn half_open(cluster: &Arc<Cluster>) -> [Arc<dyn Fault>; 2] {
     [("half-open-reply", Way::ToClient), ("half-open-request", Way::ToServer)].map(|(kind, way)| -> Arc<dyn Fault> {
         Arc::new(HalfOpen { kind, way, cluster: Arc::clone(cluster), running: Mutex::default() })

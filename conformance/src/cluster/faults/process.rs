@@ -10,12 +10,13 @@ use super::super::Cluster;
 use super::super::member::Member;
 use crate::arena::Fault;
 use crate::fixture::FixtureError;
-use crate::signal;
 
 pub(super) fn all(cluster: &Arc<Cluster>) -> [Arc<dyn Fault>; 2] {
-    [Mode::Kill, Mode::Stop].map(|mode| -> Arc<dyn Fault> {
-        Arc::new(WithoutPrimary { mode, cluster: Arc::clone(cluster), running: Mutex::default() })
-    })
+    [Mode::Kill, Mode::Stop].map(|mode| without_primary(cluster, mode))
+}
+
+pub(super) fn without_primary(cluster: &Arc<Cluster>, mode: Mode) -> Arc<dyn Fault> {
+    Arc::new(WithoutPrimary { mode, cluster: Arc::clone(cluster), running: Mutex::default() })
 }
 
 /// How members are away.
@@ -36,26 +37,17 @@ impl Mode {
     }
 
     pub(super) async fn send_away(self, member: &Member) -> Result<(), FixtureError> {
-        let (name, happened): (_, fn(u32) -> bool) = match self {
-            Self::Kill => ("KILL", signal::is_dead),
-            Self::Stop => ("STOP", is_stopped),
-        };
-        member.signal(name).await?;
-        if member.is_soon(happened).await {
-            return Ok(());
+        match self {
+            Self::Kill => member.server().kill().await,
+            Self::Stop => member.server().pause().await,
         }
-        Err(format!("member {} got SIG{name}, and goes on", member.number).into())
     }
 
     pub(super) async fn bring_back(self, member: &Member) -> Result<(), FixtureError> {
         match self {
-            Self::Kill => member.launch().await?,
-            Self::Stop => member.signal("CONT").await?,
+            Self::Kill => member.launch().await,
+            Self::Stop => member.server().resume().await,
         }
-        if member.is_soon(|pid| !signal::is_dead(pid) && !is_stopped(pid)).await {
-            return Ok(());
-        }
-        Err(format!("member {} does not run again", member.number).into())
     }
 }
 
@@ -122,8 +114,4 @@ impl Fault for WithoutPrimary {
             next.number
         ))
     }
-}
-
-fn is_stopped(pid: u32) -> bool {
-    signal::state(pid) == Some('T')
 }

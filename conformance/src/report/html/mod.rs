@@ -108,6 +108,9 @@ fn failure(page: &mut String, backend: &Backend, check: &Checked, failed: &Faile
         }
         page.push_str("</ul>\n");
     }
+    for line in &failed.renewals {
+        let _ = writeln!(page, "<p>Renewals: {}</p>", escape(line));
+    }
     timeline::figure(page, failed);
     let _ = write!(
         page,

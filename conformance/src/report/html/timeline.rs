@@ -21,8 +21,13 @@ const TOP: f64 = 8.0;
 
 pub(super) fn figure(page: &mut String, failed: &Failed) {
     let mut keys = by_key(&failed.history);
-    let is_shown = |calls: &[&Call]| failed.shown_by.iter().any(|shown| calls.iter().any(|call| call.key == shown.key));
-    keys.sort_by_key(|calls| (!is_shown(calls), calls.first().map(|call| call.asked)));
+    let is_shown = |calls: &[&Call]| {
+        let is_of = |key: &str| calls.first().is_some_and(|call| call.key == key);
+        let is_named = || calls.first().is_some_and(|call| failed.message.contains(&call.key));
+        failed.shown_by.iter().any(|shown| is_of(&shown.key)) || is_named()
+    };
+    // Of the others those that were used last: the failure ended the check.
+    keys.sort_by_key(|calls| (!is_shown(calls), std::cmp::Reverse(calls.last().map(|call| last_known(call)))));
     for calls in keys.iter().take(MOST_KEYS) {
         timeline(page, &around(calls, &failed.shown_by), calls.len(), &failed.shown_by);
     }
@@ -79,7 +84,7 @@ fn timeline(page: &mut String, calls: &[&Call], of: usize, shown_by: &[Call]) {
     let _ = write!(
         page,
         "</svg>\n<figcaption>Lock <code>{}</code>. {some}Thin: asked and waiting. Full: held for certain, with the token. Outlined: until the release was \
-         answered, dashed if nobody knows when it ended. Diamond: busy. Circle: not granted. Square: written, or seen. Red: what shows the failure.\
+         answered, dashed if nobody knows when it ended. Diamond: busy. Circle: not granted. Square: written, or seen. Upright: a request to the store, such as a renewal, dashed if it was not answered. Red: what shows the failure.\
          </figcaption>\n</figure>\n",
         escape(key)
     );
@@ -156,6 +161,11 @@ fn draw(page: &mut String, call: &Call, scale: &Scale, y: f64, bad: bool) {
         }
         What::NotGranted => {
             let _ = write!(page, "<circle class=\"mark\" cx=\"{answered:.1}\" cy=\"{y}\" r=\"4\"/>");
+        }
+        What::Sent { answer, .. } => {
+            let class = if answer.is_some() { "sent" } else { "sent unknown" };
+            let (top, bottom) = (y - BAR / 2.0, y + BAR / 2.0);
+            let _ = write!(page, "<path class=\"{class}\" d=\"M{asked:.1} {top:.1}V{bottom:.1}\"/>");
         }
         What::Wrote { .. } | What::Left { .. } => {
             let _ = write!(

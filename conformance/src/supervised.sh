@@ -1,6 +1,6 @@
 # Runs a server that can be killed and started again, and must not outlive its owner.
 #
-# usage: sh member.sh DIR DISK COMMAND...
+# usage: sh supervised.sh DIR DISK COMMAND...
 #
 # Each line of standard input starts the server in the background; its process id is printed. At the end of the input – however
 # the owner ends, the kernel closes it – the server is killed and DIR removed. With a DISK, a size such as 512m, the
@@ -14,7 +14,7 @@ if [ -n "$disk" ]; then
 fi
 server=
 while read -r _; do
-    "$@" >>"$dir/mongod.log" 2>&1 </dev/null &
+    "$@" >>"$dir/server.log" 2>&1 </dev/null &
     server=$!
     echo "$server"
 done

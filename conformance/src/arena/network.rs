@@ -1,0 +1,107 @@
+//! Faults between clients and servers, by proxies in front of all servers of an arena.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+
+use super::Fault;
+use crate::fixture::FixtureError;
+use crate::proxy::{FaultProxy, NetworkFault, Way};
+
+/// As [`Hook::Delay`](super::Hook::Delay) says.
+pub(crate) const LATE: Duration = Duration::from_secs(2);
+
+/// The proxies, and whom they are to hit.
+#[derive(Clone)]
+pub(crate) struct Network {
+    pub(crate) proxies: Arc<[FaultProxy]>,
+    /// The text by which the connections of clients are known, if not all are.
+    pub(crate) mark: Option<&'static str>,
+    /// The text by which requests are known that may be lost, if not all may.
+    pub(crate) request: Option<&'static str>,
+}
+
+impl Network {
+    /// All faults that proxies can make of any traffic.
+    pub(crate) fn faults(&self) -> Vec<Arc<dyn Fault>> {
+        let dropped = |way| NetworkFault::Drop { way, times: 10, containing: self.request.map(str::to_owned) };
+        let hole = |way| NetworkFault::BlackHole { way };
+        let faults = [
+            ("drop-request", 3, dropped(Way::ToServer)),
+            ("drop-reply", 3, dropped(Way::ToClient)),
+            ("delay", 4, NetworkFault::Delay { way: Way::Both, by: Duration::from_millis(250) }),
+            ("split", 3, NetworkFault::Split { bytes: 32 }),
+            ("one-way-to-server", 5, hole(Way::ToClient)),
+            ("one-way-to-client", 5, hole(Way::ToServer)),
+        ];
+        let mut faults: Vec<_> =
+            faults.into_iter().map(|(kind, seconds, fault)| self.fault(kind, seconds, fault)).collect();
+        faults.extend([self.reset(), self.black_hole()]);
+        faults
+    }
+
+    /// Two requests, or the replies to two, are swallowed, and their connections stay open and silent.
+    pub(crate) fn half_open(&self) -> [Arc<dyn Fault>; 2] {
+        [("half-open-request", Way::ToServer), ("half-open-reply", Way::ToClient)].map(|(kind, way)| {
+            let containing = self.request.map(str::to_owned);
+            // Longer than a few request timeouts of the clients that wait for an answer.
+            self.fault(kind, 8, NetworkFault::HalfOpen { way, times: 2, containing })
+        })
+    }
+
+    /// Connections end, and none can be made.
+    pub(crate) fn reset(&self) -> Arc<dyn Fault> {
+        self.fault("reset", 3, NetworkFault::Reset)
+    }
+
+    /// Requests arrive two seconds late, also if the fault has ended meanwhile.
+    pub(crate) fn late_requests(&self) -> Arc<dyn Fault> {
+        self.fault("late-requests", 3, NetworkFault::Delay { way: Way::ToServer, by: LATE })
+    }
+
+    /// Connections stay, and nothing comes through.
+    pub(crate) fn black_hole(&self) -> Arc<dyn Fault> {
+        self.fault("black-hole", 5, NetworkFault::BlackHole { way: Way::Both })
+    }
+
+    fn fault(&self, kind: &'static str, seconds: u64, fault: NetworkFault) -> Arc<dyn Fault> {
+        Arc::new(OfProxies { kind, lasts: Duration::from_secs(seconds), fault, network: self.clone() })
+    }
+}
+
+/// The same fault in front of all servers, for clients alone.
+struct OfProxies {
+    kind: &'static str,
+    lasts: Duration,
+    fault: NetworkFault,
+    network: Network,
+}
+
+#[async_trait]
+impl Fault for OfProxies {
+    fn kind(&self) -> &'static str {
+        self.kind
+    }
+
+    fn lasts(&self) -> Duration {
+        self.lasts
+    }
+
+    async fn begin(&self) -> Result<(), FixtureError> {
+        for proxy in &*self.network.proxies {
+            match self.network.mark {
+                Some(mark) => proxy.strike_marked(self.fault.clone(), mark),
+                None => proxy.strike(self.fault.clone()),
+            }
+        }
+        Ok(())
+    }
+
+    async fn end(&self) -> Result<String, FixtureError> {
+        match self.network.proxies.iter().map(FaultProxy::heal).sum::<u64>() {
+            0 => Err("it hit no client".into()),
+            hits => Ok(format!("it hit {hits} times")),
+        }
+    }
+}

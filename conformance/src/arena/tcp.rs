@@ -1,0 +1,329 @@
+//! Any server that speaks over TCP, as a deployment that may be damaged.
+
+use std::ffi::OsStr;
+use std::fmt;
+use std::future::Future;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use distlock_api::LockKey;
+use futures_util::FutureExt;
+use futures_util::future::BoxFuture;
+use tokio::net::TcpStream;
+use tokio::process::Command;
+use tokio::time::{Instant, sleep, timeout};
+
+use super::network::Network;
+use super::{Arena, Fault, Hook};
+use crate::fixture::FixtureError;
+use crate::proxy::FaultProxy;
+use crate::signal;
+use crate::supervised::{self, Supervised};
+
+/// How long the server may take to be well again.
+const HEALTH_LIMIT: Duration = Duration::from_secs(60);
+/// How long one look at it may take.
+const LOOK_LIMIT: Duration = Duration::from_secs(5);
+const POLL: Duration = Duration::from_millis(20);
+
+/// A server behind a [`FaultProxy`] as an [`Arena`]: it has the network's faults, kills and stops, and
+/// the [hooks](Hook) that cut, stall and restart.
+///
+/// ```no_run
+/// use std::net::SocketAddr;
+/// use distlock_conformance::{FixtureError, LocalServer, TcpArena};
+///
+/// # async fn example() -> Result<(), FixtureError> {
+/// let data = std::env::temp_dir().join(format!("redis-{}", std::process::id()));
+/// std::fs::create_dir(&data)?;
+/// let port = LocalServer::free_port()?;
+/// let (dir, at) = (data.display().to_string(), SocketAddr::from(([127, 0, 0, 1], port)));
+/// let command = ["redis-server", "--dir", &dir, "--appendonly", "yes", "--port", &port.to_string()];
+/// let server = LocalServer::start(data, command, at).await?;
+/// let arena = TcpArena::new(server, |proxy| format!("redis://{proxy}/")).await?;
+/// # drop(arena);
+/// # Ok(())
+/// # }
+/// ```
+pub struct TcpArena {
+    server: Arc<dyn TcpServer>,
+    network: Network,
+    address: String,
+    block: Option<Box<Block>>,
+    age: Option<Box<Age>>,
+}
+
+type Block = dyn Fn(&LockKey) -> Arc<dyn Fault> + Send + Sync;
+type Age = dyn Fn() -> BoxFuture<'static, Result<String, FixtureError>> + Send + Sync;
+
+/// What a [`TcpArena`] does to its server. [`LocalServer`] is one.
+#[async_trait]
+pub trait TcpServer: Send + Sync + 'static {
+    /// Where it listens.
+    fn address(&self) -> SocketAddr;
+
+    /// Starts it, after it was killed, and returns when it takes requests.
+    ///
+    /// # Errors
+    /// When it does not, within a bounded time.
+    async fn start(&self) -> Result<(), FixtureError>;
+
+    /// Kills it with all its processes, as SIGKILL does, and returns when it is gone.
+    ///
+    /// # Errors
+    /// When it goes on.
+    async fn kill(&self) -> Result<(), FixtureError>;
+
+    /// Stops it with all its processes, as SIGSTOP does, and returns when it stands.
+    ///
+    /// # Errors
+    /// When it goes on.
+    async fn pause(&self) -> Result<(), FixtureError>;
+
+    /// Lets it go on.
+    ///
+    /// # Errors
+    /// When it stands.
+    async fn resume(&self) -> Result<(), FixtureError>;
+
+    /// Looks whether it takes requests, in a bounded time.
+    ///
+    /// # Errors
+    /// Why it does not.
+    async fn look(&self) -> Result<(), FixtureError>;
+
+    /// Ends it for good. Dropped without, it must end, too.
+    async fn stop(&self);
+}
+
+impl TcpArena {
+    /// Puts a proxy in front of a server that runs. `address_of` makes the argument of
+    /// [`Fixture::connect`](crate::Fixture::connect) out of the proxy's address.
+    ///
+    /// # Errors
+    /// When no port can be had.
+    pub async fn new(
+        server: impl TcpServer,
+        address_of: impl FnOnce(SocketAddr) -> String,
+    ) -> Result<Self, FixtureError> {
+        let proxy = FaultProxy::start(server.address()).await?;
+        let address = address_of(proxy.address());
+        let network = Network { proxies: Arc::new([proxy]), mark: None, request: None };
+        Ok(Self { server: Arc::new(server), network, address, block: None, age: None })
+    }
+
+    /// With [`Hook::Block`]: a fault between whose beginning and end requests for a key wait at the
+    /// server. In SQL: a transaction that has locked the key's row.
+    #[must_use]
+    pub fn block(mut self, block: impl Fn(&LockKey) -> Arc<dyn Fault> + Send + Sync + 'static) -> Self {
+        self.block = Some(Box::new(block));
+        self
+    }
+
+    /// With [`Arena::age`]: does to the records of unused locks what the store does in the end, and
+    /// says how one can know.
+    #[must_use]
+    pub fn age<F>(mut self, age: impl Fn() -> F + Send + Sync + 'static) -> Self
+    where
+        F: Future<Output = Result<String, FixtureError>> + Send + 'static,
+    {
+        self.age = Some(Box::new(move || age().boxed()));
+        self
+    }
+
+    fn away(&self, away: Away) -> Arc<dyn Fault> {
+        Arc::new(WithoutServer { away, server: Arc::clone(&self.server) })
+    }
+}
+
+impl fmt::Debug for TcpArena {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("TcpArena").field("server", &self.server.address()).finish_non_exhaustive()
+    }
+}
+
+#[async_trait]
+impl Arena for TcpArena {
+    fn address(&self) -> String {
+        self.address.clone()
+    }
+
+    fn faults(&self) -> Vec<Arc<dyn Fault>> {
+        let mut faults = self.network.faults();
+        faults.extend(self.network.half_open());
+        faults.extend([Away::Killed, Away::Stopped].map(|away| self.away(away)));
+        faults
+    }
+
+    fn hook(&self, hook: Hook, key: &LockKey) -> Option<Arc<dyn Fault>> {
+        match hook {
+            Hook::Cut => Some(self.network.reset()),
+            Hook::Stall => Some(self.network.black_hole()),
+            Hook::Delay => Some(self.network.late_requests()),
+            Hook::Restart => Some(self.away(Away::Killed)),
+            Hook::Block => self.block.as_ref().map(|block| block(key)),
+        }
+    }
+
+    async fn healthy(&self) -> Result<(), FixtureError> {
+        until_well(&*self.server).await.map(drop)
+    }
+
+    async fn age(&self) -> Result<Option<String>, FixtureError> {
+        match &self.age {
+            Some(age) => age().await.map(Some),
+            None => Ok(None),
+        }
+    }
+
+    async fn stop(&self) {
+        self.server.stop().await;
+    }
+}
+
+async fn until_well(server: &dyn TcpServer) -> Result<Duration, FixtureError> {
+    let started = Instant::now();
+    loop {
+        let Err(problem) = server.look().await else { return Ok(started.elapsed()) };
+        if started.elapsed() > HEALTH_LIMIT {
+            return Err(format!("the server is not well after {HEALTH_LIMIT:?}: {problem}").into());
+        }
+        sleep(POLL).await;
+    }
+}
+
+/// A server that is a process of this machine, as a [`TcpServer`]. Signals reach that process alone: a
+/// server of several processes needs a `TcpServer` of its own.
+///
+/// It and its folder are gone when it is stopped or dropped, and with this process, however that
+/// ends.
+pub struct LocalServer {
+    process: Supervised,
+    at: SocketAddr,
+}
+
+impl LocalServer {
+    /// Starts the server by its command line, in the foreground, and waits until it accepts
+    /// connections `at` its address. What it prints is added to `server.log` in `folder`, which must be
+    /// there, and is **removed at the end** with all that is in it.
+    ///
+    /// The process that is started must be the server itself: programs in front of it must end in
+    /// `exec`, as `env` and `setpriv` do.
+    ///
+    /// # Errors
+    /// When the server ends, or does not listen within 60 s.
+    pub async fn start<S: AsRef<OsStr>>(
+        folder: impl Into<PathBuf>,
+        command: impl IntoIterator<Item = S>,
+        at: SocketAddr,
+    ) -> Result<Self, FixtureError> {
+        let process = Supervised::new(Command::new("env"), folder.into(), None, command)?;
+        let server = Self { process, at };
+        TcpServer::start(&server).await?;
+        Ok(server)
+    }
+
+    /// A port of loopback on which no one listens yet.
+    ///
+    /// # Errors
+    /// When there is none.
+    pub fn free_port() -> std::io::Result<u16> {
+        supervised::free_port()
+    }
+}
+
+impl fmt::Debug for LocalServer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("LocalServer").field("at", &self.at).finish_non_exhaustive()
+    }
+}
+
+#[async_trait]
+impl TcpServer for LocalServer {
+    fn address(&self) -> SocketAddr {
+        self.at
+    }
+
+    async fn start(&self) -> Result<(), FixtureError> {
+        self.process.launch().await?;
+        until_well(self).await.map(drop)
+    }
+
+    async fn kill(&self) -> Result<(), FixtureError> {
+        self.process.kill().await
+    }
+
+    async fn pause(&self) -> Result<(), FixtureError> {
+        self.process.pause().await
+    }
+
+    async fn resume(&self) -> Result<(), FixtureError> {
+        self.process.resume().await
+    }
+
+    async fn look(&self) -> Result<(), FixtureError> {
+        let looked = timeout(LOOK_LIMIT, TcpStream::connect(self.at)).await;
+        if signal::is_dead(self.process.pid()) {
+            return Err(format!("the server has ended: {}", self.process.last_words()).into());
+        }
+        looked.map_err(|_| "no answer")?.map(drop).map_err(Into::into)
+    }
+
+    async fn stop(&self) {
+        self.process.stop().await;
+    }
+}
+
+#[derive(Clone, Copy)]
+enum Away {
+    /// SIGKILL, and started again.
+    Killed,
+    /// SIGSTOP and SIGCONT.
+    Stopped,
+}
+
+struct WithoutServer {
+    away: Away,
+    server: Arc<dyn TcpServer>,
+}
+
+#[async_trait]
+impl Fault for WithoutServer {
+    fn kind(&self) -> &'static str {
+        match self.away {
+            Away::Killed => "kill-server",
+            Away::Stopped => "stop-server",
+        }
+    }
+
+    /// Stopped for longer than a request's timeout and the ttl of most leases.
+    fn lasts(&self) -> Duration {
+        Duration::from_secs(if matches!(self.away, Away::Killed) { 1 } else { 8 })
+    }
+
+    async fn begin(&self) -> Result<(), FixtureError> {
+        match self.away {
+            Away::Killed => self.server.kill().await,
+            Away::Stopped => self.server.pause().await,
+        }
+    }
+
+    async fn end(&self) -> Result<String, FixtureError> {
+        let started = Instant::now();
+        let verb = match self.away {
+            Away::Killed => {
+                self.server.start().await?;
+                "killed"
+            }
+            Away::Stopped => {
+                self.server.resume().await?;
+                until_well(&*self.server).await?;
+                "stopped"
+            }
+        };
+        Ok(format!("it was {verb}, and took requests {:.1?} after it was told to go on", started.elapsed()))
+    }
+}

@@ -1,0 +1,457 @@
+//! A server that stalls, loses its connections, crashes, or holds one key back.
+//!
+//! Faults above a store never show what the store does when its server is not well: whether it keeps
+//! the time of a request, and whether an error says what is true.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use distlock_api::store::{Claim, Grant, Release, Renewal, Reply, Standing, StoreEvent, Ticket};
+use distlock_api::{Disposition, LockError, LockKey};
+use futures_util::TryStreamExt;
+use futures_util::future::try_join_all;
+use tokio::time::{Instant, sleep};
+
+use super::races;
+use crate::arena::Hook;
+use crate::arena::network::LATE;
+use crate::bare::{BareStore, LEASE, last};
+use crate::check::checks;
+use crate::context::{Context, GRAIN, LIVENESS, SOON, eventually, within};
+use crate::failure::{Failure, FailureKind, Verdict, ensure, said_by_caller};
+
+checks! {
+    C18 store_ends_stalled_calls [Store, Arena, Stall] "while the server stalls, each request ends when its time is up, with an error that tells the truth, and the store works again afterwards";
+    C14 store_isolates_a_blocked_key [Store, Arena, Block] "while requests for one key wait at the server, those for other keys are answered";
+    C1 store_grants_a_blocked_key_once [Store, Arena, Block] "of the requests that wait at the server for a free key exactly one is granted";
+    C2 store_reads_the_clock_after_a_wait [Store, Arena, Block, Expiry] "a request that waited at the server for its key is judged by the clock after the wait";
+    C11 store_gives_up_for_good [Store, Arena, Block] "a request that its caller dropped while it waited at the server takes nothing after a withdrawal was answered, and spoils no other request";
+    C10 store_orders_the_requests_of_a_claim [Store, Arena, Delay] "after a later request of a claim was answered, an earlier one that is still on its way takes nothing, if the store declares ordered claims";
+    C10 store_tells_the_truth_when_cut [Store, Arena, Cut] "what requests answer whose connections are cut is true, and the store connects again by itself";
+    C16 store_streams_survive_a_cut [Store, Arena, Fair, Push, Cut] "a stream of events whose connection was cut says so, or misses nothing";
+    C5 store_outlives_a_crash [Store, Arena, Restart] "leases, tokens and releases outlive a crash of the server";
+}
+
+/// The time of a request that will not be answered.
+const TIMEOUT: Duration = Duration::from_millis(500);
+/// When such a request must have ended: well before the usual time-outs of clients.
+const BOUND: Duration = Duration::from_millis(3500);
+/// After a fault, for what was on its way.
+const CALM: Duration = Duration::from_millis(500);
+/// How long connections stay cut.
+const CUT: Duration = Duration::from_millis(400);
+const WORKERS: usize = 4;
+/// How many attempts are dropped, and after which time each.
+const DROPPED: usize = 4;
+const DROP_AFTER: Duration = Duration::from_millis(100);
+
+/// What a request said, and what must be so afterwards.
+enum Told {
+    /// The claim holds the lease, or it does not.
+    Holds(bool),
+    /// Nothing was said.
+    Unknown,
+}
+
+/// What an error says of a claim that held its lease before, or did not.
+#[track_caller]
+fn told(error: &LockError, held: bool) -> Result<Told, Failure> {
+    match error.disposition() {
+        Disposition::OutcomeUnknown => Ok(Told::Unknown),
+        Disposition::Retryable => Ok(Told::Holds(held)),
+        _ => {
+            let message = format!("the server was not well, and the error {error:?} says that asking again is no use");
+            Err(Failure::new(message))
+        }
+    }
+}
+
+/// Whether anyone holds the key, as a new claim finds out.
+#[track_caller]
+fn is_held(store: &BareStore, key: &LockKey) -> impl Future<Output = Result<bool, Failure>> {
+    said_by_caller(async move {
+        let claim = store.claim(key);
+        match store.ask(&store.attempt(&claim, LEASE)).await?? {
+            Reply::Granted(_) => {
+                store.withdraw(&claim).await?;
+                Ok(false)
+            }
+            _ => Ok(true),
+        }
+    })
+}
+
+#[track_caller]
+fn ensure_true(store: &BareStore, key: &LockKey, told: &Told, what: &str) -> impl Future<Output = Verdict> {
+    said_by_caller(async move {
+        let Told::Holds(should) = *told else { return Ok(()) };
+        let holds = is_held(store, key).await?;
+        ensure!(holds == should, "{what} said that its claim {}, and it {}", verb(should), verb(holds));
+        Ok(())
+    })
+}
+
+fn verb(holds: bool) -> &'static str {
+    if holds { "has the lease" } else { "has no lease" }
+}
+
+/// A request for which there can be no answer: its error.
+#[track_caller]
+fn unanswered<T>(
+    what: &str,
+    request: impl Future<Output = distlock_api::Result<T>>,
+) -> impl Future<Output = Result<LockError, Failure>> {
+    said_by_caller(async move {
+        match within(BOUND, &format!("{what} of {TIMEOUT:?} to end while the server stalls"), request).await? {
+            Ok(_) => Err(Failure::new(format!("{what} was answered while the server stalls"))),
+            Err(error) => Ok(error),
+        }
+    })
+}
+
+/// Until the store is of use again.
+#[track_caller]
+fn recovered(store: &BareStore, key: &LockKey) -> impl Future<Output = Verdict> {
+    said_by_caller(async move {
+        eventually(LIVENESS, "the store to take a lease after the fault", async || {
+            let claim = store.claim(key);
+            match store.ask(&store.attempt(&claim, LEASE)).await? {
+                Ok(_) => Ok(store.inner().withdraw(&claim, SOON).await.is_ok()),
+                Err(_) => Ok(false),
+            }
+        })
+        .await
+    })
+}
+
+async fn store_ends_stalled_calls(cx: Context) -> Verdict {
+    let (hooks, [a, b]) = cx.hooked().await?;
+    let [free, kept, released, withdrawn] = [(); 4].map(|()| a.claim(&cx.key()));
+    let grant = a.take(&kept, LEASE).await?;
+    a.take(&released, LEASE).await?;
+    a.take(&withdrawn, LEASE).await?;
+    let store = a.inner();
+    let attempt = a.attempt(&free, LEASE).with_timeout(TIMEOUT);
+    let renewal = Renewal::lease(kept.clone(), last(&grant), LEASE).with_timeout(TIMEOUT);
+    let batch = [renewal.clone(), Renewal::lease(released.clone(), last(&grant), LEASE).with_timeout(TIMEOUT)];
+    let release = Release::new(released.clone()).with_timeout(TIMEOUT);
+
+    let stall = hooks.begin(Hook::Stall, kept.key()).await?;
+    let batched = async {
+        let waits = format!("a batch of renewals of {TIMEOUT:?} to end while the server stalls");
+        let answers = within(BOUND, &waits, store.renew_many(&batch)).await?;
+        let message = "a renewal of a batch was answered while the server stalls";
+        answers.into_iter().find_map(|answer| answer.err()).ok_or_else(|| Failure::new(message))
+    };
+    let (attempted, renewed, _, ended, _) = tokio::try_join!(
+        unanswered("an attempt", store.try_acquire(&attempt)),
+        unanswered("a renewal", store.renew(&renewal)),
+        batched,
+        unanswered("a release", store.release(&release)),
+        unanswered("a withdrawal", store.withdraw(&withdrawn, TIMEOUT)),
+    )?;
+    stall.end().await?;
+
+    sleep(CALM).await;
+    recovered(&a, &cx.key()).await?;
+    told(&renewed, true)?;
+    ensure_true(&b, free.key(), &told(&attempted, false)?, "an attempt").await?;
+    ensure_true(&b, released.key(), &told(&ended, true)?, "a release").await?;
+    a.ensure_held(&kept, &grant, "no one took it while the server stalled").await
+}
+
+async fn store_isolates_a_blocked_key(cx: Context) -> Verdict {
+    let (hooks, [a, b]) = cx.hooked().await?;
+    let holder = a.claim(&cx.key());
+    let grant = a.take(&holder, LEASE).await?;
+    let renewal = Renewal::lease(holder.clone(), last(&grant), LEASE).with_timeout(TIMEOUT);
+    let [first, second] = [(); 2].map(|()| b.attempt(&b.claim(holder.key()), LEASE).with_timeout(TIMEOUT));
+
+    let blocked = hooks.begin(Hook::Block, holder.key()).await?;
+    let others = async {
+        let served = (0..8).map(async |_| {
+            for store in [&a, &b] {
+                let claim = store.claim(&cx.key());
+                let grant = store.take(&claim, LEASE).await?;
+                store.ensure_held(&claim, &grant, "it is another key").await?;
+                store.give_back(&claim).await?;
+            }
+            Ok::<_, Failure>(())
+        });
+        let served = within(SOON, "requests for other keys than the one that is blocked", try_join_all(served)).await?;
+        served.map_err(|failure| {
+            failure.reworded(|said| format!("a request for a key that is not blocked: {said}")).judged()
+        })
+    };
+    let (renewed, one, two, _) = tokio::try_join!(
+        within(BOUND, "a renewal of the blocked key to end", a.inner().renew(&renewal)),
+        async { within(BOUND, "an attempt for the blocked key to end", b.ask(&first)).await? },
+        async { within(BOUND, "an attempt for the blocked key to end", b.ask(&second)).await? },
+        others,
+    )?;
+    blocked.end().await?;
+
+    let errors: Vec<LockError> = [renewed.err(), one.err(), two.err()].into_iter().flatten().collect();
+    let message = "each request for the key was answered while it was blocked";
+    ensure_hook(!errors.is_empty(), message)?;
+    for error in &errors {
+        told(error, true)?;
+    }
+    sleep(CALM).await;
+    a.ensure_held(&holder, &grant, "its lease has not expired, and others only asked").await
+}
+
+/// A hook that does nothing proves nothing.
+#[track_caller]
+fn ensure_hook(works: bool, message: &str) -> Verdict {
+    if works { Ok(()) } else { Err(Failure::of(FailureKind::Fixture, message)) }
+}
+
+async fn store_grants_a_blocked_key_once(cx: Context) -> Verdict {
+    let (hooks, stores) = cx.hooked::<WORKERS>().await?;
+    for _ in 0..cx.rounds(3) {
+        let key = cx.key();
+        let before = stores[0].claim(&key);
+        stores[0].take(&before, LEASE).await?;
+        stores[0].give_back(&before).await?;
+        let blocked = hooks.begin(Hook::Block, &key).await?;
+        let racers = stores.iter().flat_map(|store| (0..2).map(|_| races::attempt(store, &store.claim(&key))));
+        let since = Instant::now();
+        let (answers, ended) = tokio::join!(races::race(&cx, racers.collect()), async {
+            sleep(CALM).await;
+            blocked.end().await
+        });
+        ended?;
+        let answers = answers?;
+        ensure_hook(since.elapsed() >= CALM, "attempts for a blocked key were answered")?;
+        races::one_winner(answers, "a free key whose record was held back").await?;
+    }
+    Ok(())
+}
+
+async fn store_reads_the_clock_after_a_wait(cx: Context) -> Verdict {
+    let (hooks, [a, b, c]) = cx.hooked().await?;
+    let [renews, lapses] = [(); 2].map(|()| a.claim(&cx.key()));
+
+    let (started, ttl) = (Instant::now(), cx.short());
+    let grant = a.take(&renews, ttl).await?;
+    let blocked = hooks.begin(Hook::Block, renews.key()).await?;
+    let renewal = Renewal::lease(renews.clone(), last(&grant), LEASE).with_timeout(LIVENESS);
+    let store = Arc::clone(a.inner());
+    let renewing = tokio::spawn(async move { store.renew(&renewal).await });
+    tokio::time::sleep_until(started + ttl + CALM).await;
+    ensure_hook(!renewing.is_finished(), "a renewal of a blocked key was answered")?;
+    blocked.end().await?;
+    let renewed = within(SOON, "a renewal whose key is not blocked any more", renewing).await?;
+    let renewed = renewed.map_err(|error| Failure::of_task("a renewal", &error))?;
+    let revived = matches!(renewed, Ok(Standing::Held { .. }));
+    ensure!(!revived, "a renewal waited at the server until its lease had expired, and was answered {renewed:?}");
+
+    // Expired, so that no store can answer without its record.
+    a.take(&lapses, Duration::from_millis(1)).await?;
+    sleep(CALM).await;
+    let blocked = hooks.begin(Hook::Block, lapses.key()).await?;
+    let (asking, attempt) = (b.clone(), b.attempt(&b.claim(lapses.key()), LEASE).with_timeout(LIVENESS));
+    let asking = tokio::spawn(async move { asking.ask(&attempt).await });
+    sleep(CALM).await;
+    ensure_hook(!asking.is_finished(), "an attempt for a blocked key was answered")?;
+    let since = Instant::now();
+    blocked.end().await?;
+    let asked = within(SOON, "an attempt whose key is not blocked any more", asking).await?;
+    if let Ok(Reply::Granted(Grant { remaining, .. })) =
+        asked.map_err(|error| Failure::of_task("an attempt", &error))??
+        && let Some(left) = c.left(lapses.key()).await?
+    {
+        let passed = since.elapsed();
+        ensure!(
+            left + passed + GRAIN >= remaining,
+            "an attempt waited at the server and was granted {remaining:?}, of which {left:?} are left after {passed:?}"
+        );
+    }
+    Ok(())
+}
+
+async fn store_gives_up_for_good(cx: Context) -> Verdict {
+    let (hooks, [a, b]) = cx.hooked().await?;
+    let key = cx.key();
+    let holder = a.claim(&key);
+    a.take(&holder, LEASE).await?;
+    a.give_back(&holder).await?;
+
+    let blocked = hooks.begin(Hook::Block, &key).await?;
+    let dropped: Vec<Claim> = (0..DROPPED).map(|_| b.claim(&key)).collect();
+    for claim in &dropped {
+        let attempt = b.attempt(claim, LEASE);
+        let asked = tokio::time::timeout(DROP_AFTER, b.ask(&attempt)).await;
+        ensure_hook(asked.is_err(), "an attempt for a blocked key was answered")?;
+    }
+    // Those of the caller's that come next must not meet what is left of the dropped ones.
+    for _ in 0..DROPPED {
+        let other = b.claim(&cx.key());
+        b.take(&other, LEASE).await.map_err(Failure::judged)?;
+        b.give_back(&other).await.map_err(Failure::judged)?;
+    }
+    let withdrawing = dropped.iter().map(|claim| b.withdraw(claim));
+    let (withdrawn, ended) = tokio::join!(try_join_all(withdrawing), async {
+        sleep(DROP_AFTER).await;
+        blocked.end().await
+    });
+    ended?;
+    withdrawn.map_err(Failure::judged)?;
+    sleep(CALM).await;
+    let held = is_held(&a, &key).await?;
+    ensure!(!held, "{DROPPED} attempts were dropped and withdrawn, and one of them has the lease");
+    Ok(())
+}
+
+async fn store_orders_the_requests_of_a_claim(cx: Context) -> Verdict {
+    let (hooks, [a, b]) = cx.hooked().await?;
+    // Without, the engine asks under another claim: there is nothing to keep.
+    if !b.inner().capabilities().ordered_claims {
+        return Ok(());
+    }
+    // Connections are there before the fault.
+    recovered(&b, &cx.key()).await?;
+    let late = b.claim(&cx.key());
+    let delayed = hooks.begin(Hook::Delay, late.key()).await?;
+    let sent = Instant::now();
+    let attempt = b.attempt(&late, LEASE).with_timeout(TIMEOUT);
+    let asked = within(BOUND, "an attempt that arrives late to end", b.ask(&attempt)).await??;
+    ensure_hook(asked.is_err(), "an attempt was answered although requests are late")?;
+    delayed.end().await?;
+    let withdrawn = b.inner().withdraw(&late, SOON).await;
+    let answered = sent.elapsed();
+    tokio::time::sleep_until(sent + LATE + 2 * CALM).await;
+    let held = is_held(&a, late.key()).await?;
+    ensure!(
+        !held || withdrawn.is_err(),
+        "an attempt was on its way when the withdrawal of its claim was answered, {answered:?} after it; then it came, \
+         and has the lease"
+    );
+    Ok(())
+}
+
+/// A key, what was said of it at last, and by which request.
+type Said = (LockKey, Told, &'static str);
+
+/// Takes and gives back keys of its own until it is told to end; returns what was not certain.
+#[track_caller]
+fn worker(cx: Context, store: BareStore, over: Arc<AtomicBool>) -> impl Future<Output = Result<Vec<Said>, Failure>> {
+    said_by_caller(async move {
+        let mut said = Vec::new();
+        while !over.load(Ordering::SeqCst) {
+            let claim: Claim = store.claim(&cx.key());
+            let key = claim.key().clone();
+            let attempt = store.attempt(&claim, LEASE).with_timeout(TIMEOUT);
+            let error =
+                match within(BOUND, "an attempt to end while connections are cut", store.ask(&attempt)).await?? {
+                    Ok(_) => {
+                        let release = Release::new(claim).with_timeout(TIMEOUT);
+                        let releasing = store.inner().release(&release);
+                        match within(BOUND, "a release to end while connections are cut", releasing).await? {
+                            Ok(_) => continue,
+                            Err(error) => (told(&error, true)?, "a release"),
+                        }
+                    }
+                    Err(error) => (told(&error, false)?, "an attempt"),
+                };
+            said.push((key, error.0, error.1));
+            sleep(Duration::from_millis(20)).await;
+        }
+        Ok(said)
+    })
+}
+
+async fn store_tells_the_truth_when_cut(cx: Context) -> Verdict {
+    let (hooks, [a, b]) = cx.hooked().await?;
+    for _ in 0..cx.rounds(3) {
+        let over = Arc::new(AtomicBool::new(false));
+        let workers: Vec<_> =
+            (0..WORKERS).map(|_| tokio::spawn(worker(cx.clone(), a.clone(), Arc::clone(&over)))).collect();
+        sleep(CUT / 4).await;
+        let cut = hooks.begin(Hook::Cut, &cx.key()).await?;
+        sleep(CUT).await;
+        cut.end().await?;
+        over.store(true, Ordering::SeqCst);
+        let mut said = Vec::new();
+        for worker in workers {
+            said.extend(worker.await.map_err(|error| Failure::of_task("a worker", &error))??);
+        }
+        ensure_hook(!said.is_empty(), "no request failed while connections were cut")?;
+        recovered(&a, &cx.key()).await?;
+        recovered(&b, &cx.key()).await?;
+        sleep(CALM).await;
+        for (key, told, what) in &said {
+            ensure_true(&b, key, told, what).await?;
+        }
+    }
+    Ok(())
+}
+
+async fn store_streams_survive_a_cut(cx: Context) -> Verdict {
+    let (hooks, [a, b]) = cx.hooked().await?;
+    let ticket = Ticket::new(LEASE, LEASE, 10);
+    let (holder, waiter) = (a.claim(&cx.key()), b.claim(&cx.key()));
+    let waiter = Claim::new(holder.key().clone(), waiter.id().clone());
+    let mut events = b.watch().await?;
+    a.take(&holder, LEASE).await?;
+    b.queued(&waiter, ticket, 0).await?;
+    let cut = hooks.begin(Hook::Cut, holder.key()).await?;
+    sleep(CUT).await;
+    cut.end().await?;
+    recovered(&a, &cx.key()).await?;
+    a.give_back(&holder).await?;
+    within(LIVENESS, "a stream whose connection was cut to say so, or to tell of the grant after it", async {
+        loop {
+            match events.try_next().await {
+                Ok(Some(StoreEvent::Granted { id, .. })) if id == *waiter.id() => break,
+                Ok(Some(StoreEvent::Gap) | None) | Err(_) => break,
+                Ok(Some(_)) => {}
+            }
+        }
+    })
+    .await?;
+    // The stream is opened again, and works.
+    let next = b.claim(&cx.key());
+    let mut events = b.watch().await?;
+    let holder = a.claim(next.key());
+    a.take(&holder, LEASE).await?;
+    b.queued(&next, ticket, 0).await?;
+    a.give_back(&holder).await?;
+    let granted = |event| matches!(event, StoreEvent::Granted { id, .. } if id == *next.id()).then_some(());
+    crate::bare::event(&mut events, "the event of a grant by the stream that was opened after a cut", granted).await
+}
+
+async fn store_outlives_a_crash(cx: Context) -> Verdict {
+    let (hooks, [a, b]) = cx.hooked().await?;
+    let (kept, released) = (a.claim(&cx.key()), a.claim(&cx.key()));
+    let since = Instant::now();
+    let grant = a.take(&kept, LEASE).await?;
+    let past = a.take(&released, LEASE).await?;
+    a.give_back(&released).await?;
+
+    let crash = hooks.begin(Hook::Restart, kept.key()).await?;
+    let attempt = a.attempt(&a.claim(&cx.key()), LEASE).with_timeout(TIMEOUT);
+    let asked = within(BOUND, "an attempt to end while the server is down", a.ask(&attempt)).await??;
+    if let Err(error) = &asked {
+        told(error, false)?;
+    }
+    crash.end().await?;
+
+    recovered(&a, &cx.key()).await?;
+    recovered(&b, &cx.key()).await?;
+    a.ensure_held(&kept, &grant, "the server has crashed and runs again").await?;
+    if let Some(left) = b.left(kept.key()).await? {
+        let (most, passed) = (LEASE + GRAIN, since.elapsed());
+        ensure!(
+            left + passed + GRAIN >= LEASE && left <= most,
+            "{left:?} are left of a lease of {LEASE:?}, {passed:?} after its grant and a crash of the server"
+        );
+    }
+    let again = b.take(&b.claim(released.key()), LEASE).await?;
+    ensure!(again.token > last(&past), "before a crash of the server the key had {past:?}, and after it {again:?}");
+    let remembered = a.release(&released).await?;
+    ensure!(remembered.is_released(), "a release was repeated after a crash of the server, and said {remembered:?}");
+    Ok(())
+}

@@ -1,0 +1,366 @@
+//! Stores whose server is not always well, and what authors make of that.
+
+use std::collections::HashSet;
+use std::fmt;
+use std::future::Future;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use distlock_api::store::{
+    AcquisitionId, Attempt, Claim, EventStream, Release, Renewal, RenewalSubject, Reply, Standing, StoreCapabilities,
+    Watch,
+};
+use distlock_api::{
+    Capabilities, ErrorKind, FencingToken, LeaseStore, LockError, LockKey, Phase, ReleaseOutcome, Result, async_trait,
+};
+use distlock_conformance::{Arena, Client, Fault, Fixture, FixtureError, Hook, Profile};
+use distlock_memory::MemoryStore;
+use futures_util::StreamExt;
+use tokio::sync::watch;
+use tokio::time::{Instant, sleep};
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Server {
+    /// Nothing is wrong with it.
+    Sound,
+    /// A request waits for its answer as long as it takes.
+    WaitsForEver,
+    /// A request waits for its answer for as long as the author thought right.
+    HasItsOwnTimeout,
+    /// What was not answered is said not to have happened.
+    SaysNothingHappened,
+    /// What was not answered is said to fail again.
+    SaysItIsPermanent,
+    /// A release is said to be done before the server has answered.
+    ReleasesInSilence,
+    /// All requests go through one line.
+    OneLine,
+    /// A request is judged by the clock of its arrival.
+    OldClock,
+    /// A lease is told by the clock at the end of the wait, and lasts by the one of its arrival.
+    GrantsByTheOldClock,
+    /// What was connected once is never connected again.
+    NeverConnectsAgain,
+    /// A withdrawal ends what it finds, and an attempt of before may still come.
+    WithdrawsTooEarly,
+    /// A key is found free, and taken after the wait for its record.
+    SelectsBeforeTheWait,
+    /// An attempt is carried out whenever it arrives.
+    TakesLateAttempts,
+    /// A stream that was cut stays open and silent.
+    SilentStream,
+    /// A crash takes the leases with it.
+    ForgetsLeases,
+    /// A crash takes the releases that were remembered with it.
+    ForgetsReleases,
+    /// After a crash the tokens begin anew.
+    TokensBeginAnew,
+    /// The expiry is counted by a clock that begins with the server.
+    ClockBeginsAnew,
+}
+
+/// A server in this process.
+struct Sim {
+    broken: Server,
+    state: watch::Sender<State>,
+    memory: MemoryStore,
+    ended: Mutex<HashSet<AcquisitionId>>,
+}
+
+#[derive(Clone, Default)]
+struct State {
+    down: bool,
+    stalled: bool,
+    late: bool,
+    blocked: Option<LockKey>,
+    /// How often connections were cut.
+    cuts: u32,
+    /// How often it crashed.
+    crashes: u32,
+}
+
+/// What [`Server::HasItsOwnTimeout`] waits.
+const OWN_TIMEOUT: Duration = Duration::from_secs(5);
+/// How long a request, or an answer, is on its way.
+const WAY: Duration = Duration::from_millis(2);
+/// How late requests are.
+const LATE: Duration = Duration::from_secs(2);
+const AN_HOUR: Duration = Duration::from_secs(3600);
+
+impl Sim {
+    fn new(broken: Server) -> Arc<Self> {
+        Arc::new(Self { broken, state: watch::Sender::default(), memory: MemoryStore::new(), ended: Mutex::default() })
+    }
+
+    fn has_crashed(&self) -> bool {
+        self.state.borrow().crashes > 0
+    }
+
+    /// Whether a lease of the key is the claim's.
+    fn holds(&self, claim: &Claim) -> bool {
+        self.memory.peek(claim.key()).is_some_and(|info| info.id.as_ref() == Some(claim.id()))
+    }
+
+    async fn until_served(&self, key: &LockKey) {
+        let one_line = self.broken == Server::OneLine;
+        let waits =
+            |state: &State| state.stalled || state.blocked.as_ref().is_some_and(|blocked| one_line || blocked == key);
+        self.state.subscribe().wait_for(|state| !waits(state)).await.expect("the server lives");
+    }
+
+    fn change(&self, hook: Hook, key: &LockKey, begins: bool) {
+        self.state.send_modify(|state| match hook {
+            Hook::Stall => state.stalled = begins,
+            Hook::Delay => state.late = begins,
+            Hook::Block => state.blocked = begins.then(|| key.clone()),
+            _ => {
+                state.down = begins;
+                state.cuts += u32::from(begins);
+                state.crashes += u32::from(begins && hook == Hook::Restart);
+            }
+        });
+        if begins && hook == Hook::Restart && self.broken == Server::ForgetsLeases {
+            self.memory.force_release(key);
+        }
+    }
+}
+
+/// One client's connection.
+#[derive(Clone)]
+struct Connection(Arc<Sim>);
+
+impl fmt::Debug for Connection {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Connection")
+    }
+}
+
+impl Connection {
+    /// A request, which the server carries out whether its client waits or not.
+    async fn send<T: Send + 'static>(
+        &self,
+        key: &LockKey,
+        bound: Duration,
+        carry_out: impl Future<Output = Result<T>> + Send + 'static,
+    ) -> Result<T> {
+        let mut state = self.0.state.subscribe();
+        let State { down, cuts, late, .. } = state.borrow().clone();
+        sleep(WAY).await;
+        if down || (cuts > 0 && self.0.broken == Server::NeverConnectsAgain) {
+            return Err(LockError::new(ErrorKind::Unavailable, "connection refused"));
+        }
+        let (sim, key) = (Arc::clone(&self.0), key.clone());
+        let answer = tokio::spawn(async move {
+            if late {
+                sleep(LATE).await;
+            }
+            sim.until_served(&key).await;
+            let answer = carry_out.await;
+            sleep(WAY).await;
+            answer
+        });
+        let bound = match self.0.broken {
+            Server::WaitsForEver => AN_HOUR,
+            Server::HasItsOwnTimeout => OWN_TIMEOUT,
+            _ => bound,
+        };
+        let lost = LockError::timeout(Phase::Request, "no answer");
+        let lost = match self.0.broken {
+            Server::SaysNothingHappened => lost,
+            Server::SaysItIsPermanent => LockError::new(ErrorKind::Other, "no answer"),
+            _ => lost.outcome_unknown(),
+        };
+        tokio::select! {
+            answer = answer => answer.expect("no panic"),
+            _ = state.wait_for(|state| state.cuts != cuts) => Err(lost),
+            () = sleep(bound) => Err(lost),
+        }
+    }
+}
+
+#[async_trait]
+impl LeaseStore for Connection {
+    fn capabilities(&self) -> StoreCapabilities {
+        self.0.memory.capabilities()
+    }
+
+    fn name(&self) -> &str {
+        "sim"
+    }
+
+    async fn try_acquire(&self, attempt: &Attempt) -> Result<Reply> {
+        let (sim, sent, attempt) = (Arc::clone(&self.0), Instant::now(), attempt.clone());
+        let (key, bound) = (attempt.claim.key().clone(), attempt.timeout);
+        let was_free = sim.memory.peek(&key).is_none();
+        let carry_out = async move {
+            let (mut attempt, ttl) = (attempt, attempt_ttl(&sim, sent));
+            let asked = attempt.ttl;
+            attempt.ttl = attempt.ttl.saturating_sub(ttl);
+            let has_ended = sim.ended.lock().unwrap().contains(attempt.claim.id());
+            if has_ended && sim.broken != Server::TakesLateAttempts {
+                return Err(LockError::new(ErrorKind::Unavailable, "a later request of the claim was answered"));
+            }
+            if was_free && sim.broken == Server::SelectsBeforeTheWait {
+                sim.memory.force_release(attempt.claim.key());
+            }
+            let reply = sim.memory.try_acquire(&attempt).await?;
+            Ok(match (sim.broken, reply) {
+                (Server::GrantsByTheOldClock, Reply::Granted(mut grant)) => {
+                    grant.remaining = asked;
+                    Reply::Granted(grant)
+                }
+                (Server::TokensBeginAnew, Reply::Granted(mut grant)) if sim.has_crashed() => {
+                    grant.token = FencingToken::new(1);
+                    Reply::Granted(grant)
+                }
+                (Server::ClockBeginsAnew, Reply::Busy(busy)) if sim.has_crashed() => {
+                    let left = busy.holder_remaining.unwrap_or_default();
+                    Reply::Busy(busy.with_holder_remaining(left + AN_HOUR))
+                }
+                (_, reply) => reply,
+            })
+        };
+        self.send(&key, bound, carry_out).await
+    }
+
+    async fn renew(&self, renewal: &Renewal) -> Result<Standing> {
+        let (sim, renewal) = (Arc::clone(&self.0), renewal.clone());
+        let (key, bound) = (renewal.claim.key().clone(), renewal.timeout);
+        let held = sim.holds(&renewal.claim);
+        let carry_out = async move {
+            match (sim.memory.renew(&renewal).await?, &renewal.subject) {
+                (Standing::Gone(_), RenewalSubject::Lease { ttl, .. }) if held && sim.broken == Server::OldClock => {
+                    Ok(Standing::Held { remaining: *ttl })
+                }
+                (standing, _) => Ok(standing),
+            }
+        };
+        self.send(&key, bound, carry_out).await
+    }
+
+    async fn release(&self, release: &Release) -> Result<ReleaseOutcome> {
+        let (sim, release) = (Arc::clone(&self.0), release.clone());
+        let (key, bound) = (release.claim.key().clone(), release.timeout);
+        let carry_out = async move {
+            let held = sim.holds(&release.claim);
+            sim.ended.lock().unwrap().insert(release.claim.id().clone());
+            let outcome = sim.memory.release(&release).await?;
+            let forgotten = !held && sim.has_crashed() && sim.broken == Server::ForgetsReleases;
+            Ok(if forgotten { ReleaseOutcome::AlreadyLost } else { outcome })
+        };
+        if self.0.broken == Server::ReleasesInSilence {
+            let this = self.clone();
+            tokio::spawn(async move { this.send(&key, bound, carry_out).await.is_ok() });
+            return Ok(ReleaseOutcome::Released);
+        }
+        self.send(&key, bound, carry_out).await
+    }
+
+    async fn withdraw(&self, claim: &Claim, bound: Duration) -> Result<()> {
+        let release = Release::new(claim.clone()).with_timeout(bound);
+        if self.0.broken == Server::WithdrawsTooEarly {
+            // It waits for no record.
+            return self.0.memory.release(&release).await.map(drop);
+        }
+        self.release(&release).await.map(drop)
+    }
+
+    async fn subscribe(&self, watch: &Watch) -> Result<EventStream> {
+        let mut state = self.0.state.subscribe();
+        let cuts = state.borrow().cuts;
+        let events = self.0.memory.subscribe(watch).await?;
+        let cut = async move {
+            let _ = state.wait_for(|state| state.cuts != cuts).await;
+        };
+        let heard = events.take_until(cut);
+        Ok(match self.0.broken {
+            Server::SilentStream => heard.chain(futures_util::stream::pending()).boxed(),
+            _ => heard.boxed(),
+        })
+    }
+}
+
+/// What [`Server::GrantsByTheOldClock`] takes off a lease.
+fn attempt_ttl(sim: &Sim, sent: Instant) -> Duration {
+    if sim.broken == Server::GrantsByTheOldClock { sent.elapsed() } else { Duration::ZERO }
+}
+
+struct SimFault {
+    sim: Arc<Sim>,
+    hook: Hook,
+    key: LockKey,
+}
+
+#[async_trait]
+impl Fault for SimFault {
+    fn kind(&self) -> &'static str {
+        "sim"
+    }
+
+    async fn begin(&self) -> Result<(), FixtureError> {
+        self.sim.change(self.hook, &self.key, true);
+        Ok(())
+    }
+
+    async fn end(&self) -> Result<String, FixtureError> {
+        self.sim.change(self.hook, &self.key, false);
+        Ok("it is as it was".to_owned())
+    }
+}
+
+struct SimArena(Arc<Sim>);
+
+#[async_trait]
+impl Arena for SimArena {
+    fn address(&self) -> String {
+        "sim".to_owned()
+    }
+
+    fn faults(&self) -> Vec<Arc<dyn Fault>> {
+        Vec::new()
+    }
+
+    fn hook(&self, hook: Hook, key: &LockKey) -> Option<Arc<dyn Fault>> {
+        Some(Arc::new(SimFault { sim: Arc::clone(&self.0), hook, key: key.clone() }))
+    }
+
+    async fn healthy(&self) -> Result<(), FixtureError> {
+        Ok(())
+    }
+
+    async fn stop(&self) {}
+}
+
+/// One server, which the checks damage in turns.
+pub(crate) struct Servers(Arc<Sim>);
+
+impl Server {
+    pub(crate) fn fixture(self) -> Servers {
+        Servers(Sim::new(self))
+    }
+}
+
+#[async_trait]
+impl Fixture for Servers {
+    fn name(&self) -> &str {
+        "server"
+    }
+
+    fn profile(&self) -> Profile {
+        let mut promised = Capabilities::default();
+        (promised.expiry, promised.minimum_hold, promised.fair, promised.push) = (true, true, true, true);
+        Profile::new(promised).store().arena().hooks([Hook::Cut, Hook::Stall, Hook::Delay, Hook::Restart, Hook::Block])
+    }
+
+    async fn clients(&self, _: usize) -> Result<Vec<Client>, FixtureError> {
+        Err("looked at below the engine alone".into())
+    }
+
+    async fn store_at(&self, _: &str) -> Result<Arc<dyn LeaseStore>, FixtureError> {
+        Ok(Arc::new(Connection(Arc::clone(&self.0))))
+    }
+
+    async fn arena(&self) -> Result<Box<dyn Arena>, FixtureError> {
+        Ok(Box::new(SimArena(Arc::clone(&self.0))))
+    }
+}

@@ -1,0 +1,76 @@
+//! The texts of notifications. No I/O.
+
+use std::num::NonZeroU32;
+use std::time::Duration;
+
+use distlock_api::store::{AcquisitionId, Grant, StoreEvent};
+use distlock_api::{LockKey, Loss};
+
+use crate::answers::token;
+use crate::clock::reading;
+
+/// The event of a notification; a gap if it is none of this store's.
+pub(crate) fn parse(payload: &str) -> StoreEvent {
+    parsed(payload).unwrap_or(StoreEvent::Gap)
+}
+
+fn parsed(payload: &str) -> Option<StoreEvent> {
+    let words: Vec<&str> = payload.split(' ').collect();
+    let number = |word: &str| word.parse::<i64>().ok();
+    Some(match *words.as_slice() {
+        ["freed", key] => StoreEvent::Freed { key: lock_key(key)? },
+        ["gone", key, id, last] => StoreEvent::Gone {
+            key: lock_key(key)?,
+            id: AcquisitionId::new(id),
+            token: token(number(last)?),
+            loss: Loss::ForceReleased,
+        },
+        ["granted", key, id, first, tokens, expires_at] => StoreEvent::Granted {
+            key: lock_key(key)?,
+            id: AcquisitionId::new(id),
+            grant: Grant::new(token(number(first)?), Duration::ZERO).with_tokens(tokens.parse::<NonZeroU32>().ok()?),
+            expires_at: reading(number(expires_at)?),
+        },
+        _ => return None,
+    })
+}
+
+fn lock_key(hex: &str) -> Option<LockKey> {
+    let digits = hex.as_bytes();
+    if !digits.len().is_multiple_of(2) {
+        return None;
+    }
+    let digit = |digit: u8| char::from(digit).to_digit(16).and_then(|digit| u8::try_from(digit).ok());
+    let bytes = digits.chunks_exact(2).map(|pair| Some(digit(pair[0])? << 4 | digit(pair[1])?));
+    let text = String::from_utf8(bytes.collect::<Option<_>>()?).ok()?;
+    LockKey::new(text).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use distlock_api::FencingToken;
+
+    use super::*;
+
+    #[test]
+    fn what_the_functions_push_is_understood() {
+        let key = LockKey::new("a \0é").unwrap();
+        assert_eq!(parse("freed 612000c3a9"), StoreEvent::Freed { key: key.clone() });
+        let id = AcquisitionId::new("p-1");
+        let (token, loss) = (FencingToken::new(7), Loss::ForceReleased);
+        let gone = StoreEvent::Gone { key: key.clone(), id: id.clone(), token, loss };
+        assert_eq!(parse("gone 612000c3a9 p-1 7"), gone);
+        let grant = Grant::new(token, Duration::ZERO).with_tokens(NonZeroU32::new(3).unwrap());
+        let granted = StoreEvent::Granted { key, id, grant, expires_at: reading(1000) };
+        assert_eq!(parse("granted 612000c3a9 p-1 7 3 1000"), granted);
+    }
+
+    #[test]
+    fn anything_else_is_a_gap() {
+        for payload in
+            ["", "freed", "freed 6", "freed zz", "freed ff", "freed ", "gone 61 p x", "granted 61 p 1 0 1", "hello 61"]
+        {
+            assert_eq!(parse(payload), StoreEvent::Gap, "{payload:?}");
+        }
+    }
+}

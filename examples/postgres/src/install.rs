@@ -1,0 +1,123 @@
+//! The schema: made once, by the first store that finds it missing or older, and checked by the
+//! others.
+
+use std::time::Duration;
+
+use distlock_api::{ErrorKind, LockError, Result};
+use tokio::time::timeout;
+use tokio_postgres::{Client, Config, Error};
+
+use crate::connection::{Dial, session};
+use crate::error::{Effect, of_request};
+use crate::error::{of_connecting, unanswered};
+use crate::names::SchemaName;
+
+/// The version of what the files below make.
+const VERSION: i32 = 1;
+const FILES: [&str; 7] = [
+    include_str!("sql/schema.sql"),
+    include_str!("sql/common.sql"),
+    include_str!("sql/push.sql"),
+    include_str!("sql/acquire.sql"),
+    include_str!("sql/release.sql"),
+    include_str!("sql/renew.sql"),
+    include_str!("sql/admin.sql"),
+];
+/// Functions and settings of this version are used: PostgreSQL 14.
+const OLDEST_SERVER: i32 = 140_000;
+const SERVER: &str = "SELECT current_setting('server_version_num')::int, current_setting('fsync') = 'on'";
+
+/// Makes sure that the server can be used and that the schema is there.
+///
+/// The connection is not one of the pool: if this is given up, it closes, and the server rolls
+/// back.
+pub(crate) async fn install(
+    dial: &dyn Dial,
+    config: &Config,
+    schema: &SchemaName,
+    accepts_fsync_off: bool,
+    limit: Duration,
+) -> Result<()> {
+    let work = async {
+        let client = session(dial, config, None).await.map_err(|error| of_connecting(&error))?.client;
+        let refused = |error: Error| of_request(&error, Effect::None);
+        let server = client.query_one(SERVER, &[]).await.map_err(refused)?;
+        check_server(server.get(0), server.get::<_, bool>(1) || accepts_fsync_off)?;
+        if !is_there(installed(&client, schema).await.map_err(refused)?, schema)? {
+            make(&client, schema).await.map_err(refused)?;
+        }
+        Ok(())
+    };
+    timeout(limit, work).await.unwrap_or_else(|_| Err(unanswered(limit, Effect::None)))
+}
+
+fn check_server(version: i32, keeps_commits: bool) -> Result<()> {
+    let unsupported = |message: String| Err(LockError::new(ErrorKind::Unsupported, message));
+    if version < OLDEST_SERVER {
+        return unsupported(format!("PostgreSQL 14 or later is needed, this is {}", version / 10_000));
+    }
+    if !keeps_commits {
+        return unsupported("the server runs with fsync=off: a power failure would lose locks".to_owned());
+    }
+    Ok(())
+}
+
+/// The installed version; `None` if there is none.
+async fn installed(client: &Client, schema: &SchemaName) -> Result<Option<i32>, Error> {
+    let is_there = "SELECT to_regclass($1) IS NOT NULL";
+    if !client.query_one(is_there, &[&format!("{schema}.meta")]).await?.try_get::<_, bool>(0)? {
+        return Ok(None);
+    }
+    let version = client.query_opt(&schema.fill_in("SELECT version FROM {schema}.meta"), &[]).await?;
+    version.map(|row| row.try_get(0)).transpose()
+}
+
+/// Whether this version is the one that is installed.
+fn is_there(installed: Option<i32>, schema: &SchemaName) -> Result<bool> {
+    match installed {
+        Some(newer) if newer > VERSION => Err(LockError::new(
+            ErrorKind::Unsupported,
+            format!("the schema {schema} has version {newer}, this program knows {VERSION} and older ones"),
+        )),
+        installed => Ok(installed == Some(VERSION)),
+    }
+}
+
+/// Makes the schema, in one transaction. Programs that do so at the same moment take turns.
+async fn make(client: &Client, schema: &SchemaName) -> Result<(), Error> {
+    let turn = format!("SELECT pg_advisory_xact_lock(hashtextextended('{}', 0))", schema.channel());
+    let version = format!(
+        "INSERT INTO {{schema}}.meta (version) VALUES ({VERSION}) \
+         ON CONFLICT (only_row) DO UPDATE SET version = greatest(meta.version, excluded.version)"
+    );
+    let begin = "BEGIN; SET LOCAL client_min_messages = warning";
+    let script = [begin, &turn, &FILES.concat(), &version, "COMMIT"].join(";\n");
+    client.batch_execute(&schema.fill_in(&script)).await
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn servers_that_are_old_or_forget_are_refused() {
+        assert!(check_server(150_014, true).is_ok());
+        for error in [check_server(130_011, true), check_server(150_014, false)] {
+            assert_eq!(error.unwrap_err().kind(), ErrorKind::Unsupported);
+        }
+    }
+
+    #[test]
+    fn a_newer_schema_is_refused_and_an_older_one_replaced() {
+        let schema = SchemaName::new("locks").unwrap();
+        assert!(!is_there(None, &schema).unwrap());
+        assert!(!is_there(Some(VERSION - 1), &schema).unwrap());
+        assert!(is_there(Some(VERSION), &schema).unwrap());
+        assert_eq!(is_there(Some(VERSION + 1), &schema).unwrap_err().kind(), ErrorKind::Unsupported);
+    }
+
+    #[test]
+    fn all_that_a_lock_depends_on_is_logged_by_the_server() {
+        assert!(FILES.iter().all(|file| !file.to_uppercase().contains("UNLOGGED")));
+    }
+}

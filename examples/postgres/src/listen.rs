@@ -1,0 +1,85 @@
+//! The stream of events: LISTEN on a connection of its own.
+
+use std::time::Duration;
+
+use distlock_api::store::{EventStream, StoreEvent};
+use distlock_api::{ErrorKind, LockError, Result};
+use futures_util::stream::unfold;
+use tokio::sync::mpsc;
+use tokio::task::AbortHandle;
+use tokio::time::{Instant, sleep_until, timeout};
+use tokio_postgres::{Client, Config};
+
+use crate::connection::{Dial, Dialled, Events, Heard, session};
+use crate::error::{Effect, of_connecting, of_request};
+use crate::event;
+
+/// How long opening may take.
+const OPENING: Duration = Duration::from_secs(5);
+/// How often a silent connection is tested: a server or a network that is gone does not say so.
+const TESTED_EVERY: Duration = Duration::from_secs(5);
+/// How long the answer to a test may take.
+const ANSWERED_WITHIN: Duration = Duration::from_secs(5);
+/// How many events may be waiting. Beyond that the connection is not read, and the server keeps
+/// them.
+const KEPT: usize = 1024;
+
+/// Listens on these channels. The stream ends with an error when the connection fails; the engine
+/// then opens another, and wakes its waiters because events may have been missed.
+pub(crate) async fn listen(dial: &dyn Dial, config: &Config, channels: &[String]) -> Result<EventStream> {
+    let (sender, heard) = mpsc::channel(KEPT);
+    let opening = async {
+        let opened = session(dial, config, Some(Events { sender })).await;
+        let Dialled { client, driver, .. } = opened.map_err(|error| of_connecting(&error))?;
+        let listener = Listener { client, driver, heard, test_at: Instant::now() + TESTED_EVERY };
+        let listen: String = channels.iter().map(|channel| format!("LISTEN \"{channel}\";")).collect();
+        listener.client.batch_execute(&listen).await.map_err(|error| of_request(&error, Effect::None))?;
+        Ok(listener)
+    };
+    let listener = timeout(OPENING, opening).await.unwrap_or_else(|_| Err(broken("it did not open in time")))?;
+    Ok(Box::pin(unfold(Some(listener), |listener| async {
+        let mut listener = listener?;
+        let event = listener.next().await;
+        let listener = event.is_ok().then_some(listener);
+        Some((event, listener))
+    })))
+}
+
+struct Listener {
+    client: Client,
+    driver: AbortHandle,
+    heard: mpsc::Receiver<Heard>,
+    test_at: Instant,
+}
+
+impl Listener {
+    async fn next(&mut self) -> Result<StoreEvent> {
+        loop {
+            tokio::select! {
+                biased;
+                heard = self.heard.recv() => return match heard {
+                    Some(Heard::Notification(notification)) => Ok(event::parse(notification.payload())),
+                    Some(Heard::Failed(error)) => Err(of_request(&error, Effect::None)),
+                    None => Err(broken("it has ended")),
+                },
+                () = sleep_until(self.test_at) => {
+                    let answer = timeout(ANSWERED_WITHIN, self.client.check_connection()).await;
+                    answer
+                        .map_err(|_| broken("it is silent"))?
+                        .map_err(|error| of_request(&error, Effect::None))?;
+                    self.test_at = Instant::now() + TESTED_EVERY;
+                }
+            }
+        }
+    }
+}
+
+impl Drop for Listener {
+    fn drop(&mut self) {
+        self.driver.abort();
+    }
+}
+
+fn broken(why: &str) -> LockError {
+    LockError::new(ErrorKind::Unavailable, format!("the connection for events to PostgreSQL broke: {why}"))
+}

@@ -1,0 +1,25 @@
+-- What watchers are told, when the transaction has committed. `{channel}` is the channel of all of
+-- them; each provider has one of its own behind it.
+--
+-- A release that finds no waiter pushes nothing: a NOTIFY takes a lock of the whole database until
+-- its transaction has committed. Nor does a purge, because nobody holds its keys or waits for them.
+
+CREATE OR REPLACE FUNCTION {schema}.push_own(p_id text, p_event text) RETURNS void
+LANGUAGE sql AS $fn$
+    SELECT pg_notify({channel} || ':' || left(split_part(p_id, '-', 1), 16), p_event)
+$fn$;
+
+CREATE OR REPLACE FUNCTION {schema}.push_granted(p_lease {schema}.lease) RETURNS void
+LANGUAGE sql AS $fn$
+    SELECT {schema}.push_own(p_lease.id, concat_ws(' ',
+        'granted', encode(p_lease.key, 'hex'), p_lease.id, p_lease.token - p_lease.tokens + 1, p_lease.tokens,
+        {schema}.micros(p_lease.closed_until)))
+$fn$;
+
+CREATE OR REPLACE FUNCTION {schema}.push_gone(p_key bytea, p_id text, p_token bigint) RETURNS void
+LANGUAGE sql AS $fn$
+    SELECT {schema}.push_own(p_id, concat_ws(' ', 'gone', encode(p_key, 'hex'), p_id, p_token))
+$fn$;
+
+CREATE OR REPLACE FUNCTION {schema}.push_freed(p_key bytea) RETURNS void
+LANGUAGE sql AS $fn$ SELECT pg_notify({channel}, concat_ws(' ', 'freed', encode(p_key, 'hex'))) $fn$;

@@ -64,6 +64,11 @@ impl Monitor {
         })
     }
 
+    /// Counts a request of a client whose driver has no command monitoring.
+    pub fn sent(&self, name: &str) {
+        self.started(name);
+    }
+
     fn started(&self, name: &str) {
         let mut seen = self.seen();
         match seen.sent.get_mut(name) {

@@ -1,5 +1,5 @@
 //! Locks under contention, beside other crates, on a real replica set: the figures B1 to B13 and,
-//! under faults, B18 to B22; and the middleware: T1 to T4.
+//! under faults, B18 to B22; and the middleware: T1 to T4. B1 to B6 also compare with PostgreSQL.
 //!
 //! Run with `cargo run --release --bin contention`; `-- --help` lists the options, `README.md` says what each figure is.
 
@@ -11,6 +11,7 @@ mod figures;
 mod fleet;
 mod locks;
 mod options;
+mod postgres;
 mod report;
 mod stats;
 mod trace;
@@ -26,6 +27,7 @@ use tokio::runtime::{Builder, Runtime};
 use crate::deployment::Deployment;
 use crate::figures::Bench;
 use crate::options::Options;
+use crate::postgres::Postgres;
 use crate::report::machine::Machine;
 use crate::report::{Results, markdown, plot};
 
@@ -76,15 +78,27 @@ async fn measure(options: Options) -> Outcome<()> {
         None => Deployment::start().await?,
     };
     // Servers of our own end in order, whether or not all went well, and on Ctrl-C.
+    let mut postgres = None;
     let done = tokio::select! {
-        done = write_all(&options, &deployment) => done,
+        done = measure_on(&options, &deployment, &mut postgres) => done,
         _ = tokio::signal::ctrl_c() => Err("interrupted".into()),
     };
+    if let Some(postgres) = postgres {
+        postgres.stop();
+    }
     deployment.stop().await;
     done
 }
 
-async fn write_all(options: &Options, deployment: &Deployment) -> Outcome<()> {
+/// Starts PostgreSQL as well if a figure uses it.
+async fn measure_on(options: &Options, deployment: &Deployment, postgres: &mut Option<Postgres>) -> Outcome<()> {
+    if !options.trace && options.figures.iter().any(|figure| figure.uses_postgres()) {
+        *postgres = Some(Postgres::start().await?);
+    }
+    write_all(options, deployment, postgres.as_ref()).await
+}
+
+async fn write_all(options: &Options, deployment: &Deployment, postgres: Option<&Postgres>) -> Outcome<()> {
     let out = &options.out;
     std::fs::create_dir_all(out)?;
     if options.trace {
@@ -93,9 +107,13 @@ async fn write_all(options: &Options, deployment: &Deployment) -> Outcome<()> {
         return written(&out.join("trace.txt"), trace.as_bytes());
     }
     let (version, members) = deployment.describe().await?;
-    let bench = Bench { deployment, quick: options.quick };
+    let bench = Bench { deployment, postgres, quick: options.quick };
     let figures = figures::run(&bench, &options.figures).await;
-    let results = Results { machine: Machine::look(version, members), quick: options.quick, figures };
+    let results = Results {
+        machine: Machine::look(version, members, postgres.map(|server| server.description().to_owned())),
+        quick: options.quick,
+        figures,
+    };
 
     let table = markdown::page(&results);
     print!("{table}");

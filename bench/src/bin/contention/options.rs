@@ -16,6 +16,7 @@ Measures distlock and its peers, interleaved, on a replica set of three members 
   --out DIR         where table, JSON and plots go (default: results, beside this program's sources)
   --uri URI         a replica set of yours instead. B10 and B19, which stop primaries, start their own in any case;
                     B18 needs a server with enableTestCommands=1, B22 servers of this machine
+                    B1 to B6 also need PostgreSQL: DISTLOCK_POSTGRES_URI, else a server that is started as well
   --trace           no figures, but a trace of a hand-over chain through four processes
 ";
 

@@ -23,7 +23,7 @@ pub(super) async fn run(bench: &Bench<'_>) -> Outcome<Figure> {
     for who in Contender::LOCKS {
         bench.progress(who);
         let deployment = Deployment::start().await?;
-        let seen = one(&Bench { deployment: &deployment, quick: bench.quick }, &mut figure, who).await;
+        let seen = one(&Bench { deployment: &deployment, quick: bench.quick, ..*bench }, &mut figure, who).await;
         deployment.stop().await;
         match seen {
             Ok(()) => {}

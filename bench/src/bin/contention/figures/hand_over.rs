@@ -14,8 +14,23 @@ use crate::worker::protocol::{Contend, Relay, Report, Spec, Task, Turn};
 
 const PROCESSES: usize = 4;
 const WAITERS: usize = 4;
+
+/// A chain of writes by hand.
+#[derive(Clone, Copy)]
+struct Chain {
+    who: Contender,
+    second_write: bool,
+    name: &'static str,
+}
+
 const RAW_TWO: &str = "raw driver, two writes";
-const RAW_ONE: &str = "raw driver, one write";
+const RAW_TWO_POSTGRES: &str = "raw driver on PostgreSQL, two writes";
+const CHAINS: [Chain; 4] = [
+    Chain { who: Contender::Raw, second_write: true, name: RAW_TWO },
+    Chain { who: Contender::Raw, second_write: false, name: "raw driver, one write" },
+    Chain { who: Contender::RawPostgres, second_write: true, name: RAW_TWO_POSTGRES },
+    Chain { who: Contender::RawPostgres, second_write: false, name: "raw driver on PostgreSQL, one write" },
+];
 
 pub(super) async fn run(bench: &Bench<'_>) -> Outcome<Vec<Figure>> {
     let mut time = bench.figure(2, "hand-over between processes");
@@ -28,15 +43,16 @@ pub(super) async fn run(bench: &Bench<'_>) -> Outcome<Vec<Figure>> {
             0 => bench.choose(3, 4),
             _ => bench.choose(6, 10),
         });
-        let (mut pooled, mut pooled_raw) = (Contender::LOCKS.map(|who| (who, Vec::new())), [Vec::new(), Vec::new()]);
+        let mut pooled = Contender::WITH_POSTGRES.map(|who| (who, Vec::new()));
+        let mut pooled_raw = CHAINS.map(|chain| (chain, Vec::new()));
         for round in 0..rounds {
             bench.progress(format_args!("hold {hold_ms} ms, round {} of {rounds}", round + 1));
-            for (place, name) in [RAW_TWO, RAW_ONE].into_iter().enumerate() {
-                let values = relay(bench, hold_ms, name == RAW_TWO, round, length / 2).await?;
-                push(&mut time, name, hold_ms, &values);
-                pooled_raw[place].extend(values);
+            for (chain, pooled) in &mut pooled_raw {
+                let values = relay(bench, *chain, hold_ms, round, length / 2).await?;
+                push(&mut time, chain.name, hold_ms, &values);
+                pooled.extend(values);
             }
-            for place in rotated(&[0, 1, 2, 3], round) {
+            for place in rotated(&[0, 1, 2, 3, 4], round) {
                 let (who, pooled) = &mut pooled[place];
                 let key = format!("hand-over-{hold_ms}-{round}");
                 let task = Contend { key, waiters: WAITERS, hold_ms, every_turn: true, log: false };
@@ -53,7 +69,7 @@ pub(super) async fn run(bench: &Bench<'_>) -> Outcome<Vec<Figure>> {
                 fair.push(*who, format!("evenness, hold {hold_ms} ms"), "", evenness(&turns));
             }
         }
-        for who in Contender::LOCKS {
+        for who in Contender::WITH_POSTGRES {
             bench.progress(format_args!("hold {hold_ms} ms, the commands of {who}"));
             let key = format!("counted-{hold_ms}");
             let task = Contend { key, waiters: WAITERS, hold_ms, every_turn: false, log: false };
@@ -64,10 +80,11 @@ pub(super) async fn run(bench: &Bench<'_>) -> Outcome<Vec<Figure>> {
         for (who, values) in &pooled {
             time.curve(who, format!("hold {hold_ms} ms"), "ms", values);
         }
-        for (name, values) in [RAW_TWO, RAW_ONE].iter().zip(&pooled_raw) {
-            time.curve(name, format!("hold {hold_ms} ms"), "ms", values);
+        for (chain, values) in &pooled_raw {
+            time.curve(chain.name, format!("hold {hold_ms} ms"), "ms", values);
         }
         judge(&mut time, &mut cost, &mut fair, hold_ms);
+        compare_on_postgres(&mut time, &mut cost, &mut fair, hold_ms);
     }
     time.note(format!(
         "raw driver: four clients that write in turn, each when the change stream brings it the number of the one before; from the majority update being sent to the \
@@ -75,7 +92,12 @@ pub(super) async fn run(bench: &Bench<'_>) -> Outcome<Vec<Figure>> {
          The target counts against it; *one write* shows what that costs. Peers poll every {} ms.",
         crate::locks::PEERS_POLL.as_millis()
     ));
+    time.note(
+        "raw driver on PostgreSQL: the same chain by an `UPDATE` with `pg_notify` in one statement, heard of by `LISTEN`. \
+         The second write is to a table of its own, as the store's queue is.",
+    );
     cost.note("Counted by the drivers' command monitoring in all processes, in a window of its own: whom the driver tells of its commands, it also makes wait. Heartbeats are not commands in this sense.");
+    cost.note("On PostgreSQL: the engine's requests to the store, each of which is one statement and one transaction.");
     fair.note("Turns of 16 waiters within one window, per round.");
     Ok(vec![time, cost, fair])
 }
@@ -108,6 +130,18 @@ fn judge(time: &mut Figure, cost: &mut Figure, fair: &mut Figure, hold_ms: u64) 
         "",
         Bound::Least(0.9),
     );
+}
+
+/// Without targets.
+fn compare_on_postgres(time: &mut Figure, cost: &mut Figure, fair: &mut Figure, hold_ms: u64) {
+    let who = Contender::OursPostgres;
+    let p50 = p50(hold_ms);
+    let raw = (RAW_TWO_POSTGRES.to_owned(), time.median(RAW_TWO_POSTGRES, &p50));
+    time.compare(format!("on PostgreSQL: hand-over, {p50}"), time.median(who, &p50), "ms", raw);
+    let sent = cost.median(who, &format!("all, hold {hold_ms} ms"));
+    cost.compare(format!("on PostgreSQL: statements per acquisition, hold {hold_ms} ms"), sent, "", None);
+    let evenness = fair.median(who, &format!("evenness, hold {hold_ms} ms"));
+    fair.compare(format!("on PostgreSQL: fewest / most turns, hold {hold_ms} ms"), evenness, "", None);
 }
 
 fn p50(hold_ms: u64) -> String {
@@ -168,15 +202,15 @@ fn hand_overs(mut turns: Vec<(usize, Turn)>) -> Seen {
 /// The chain of writes by hand; times from sending to hearing, in ms.
 async fn relay(
     bench: &Bench<'_>,
+    Chain { who, second_write, .. }: Chain,
     hold_ms: u64,
-    second_write: bool,
     round: usize,
     length: Duration,
 ) -> Outcome<Vec<f64>> {
     let of = PROCESSES as u64;
     let key = format!("relay-{hold_ms}-{second_write}-{round}");
     let task = |place| Task::Relay(Relay { place, of, hold_ms, second_write, key: key.clone() });
-    let specs: Vec<Spec> = (0..of).map(|place| bench.spec(Contender::Raw, Settings::new(false), task(place))).collect();
+    let specs: Vec<Spec> = (0..of).map(|place| bench.spec(who, Settings::new(false), task(place))).collect();
     let (_, reports) = fleet::run(&specs, length).await?;
     let hops = || reports.iter().flat_map(|report| &report.hops);
     let sent: std::collections::HashMap<u64, Nanos> = hops().filter_map(|hop| Some((hop.number, hop.sent?))).collect();

@@ -28,6 +28,7 @@ use tokio::time::timeout;
 use crate::Outcome;
 use crate::deployment::Deployment;
 use crate::locks::{Contender, Settings};
+use crate::postgres::Postgres;
 use crate::report::Figure;
 use crate::worker::protocol::{Contend, Report, Spec, Task};
 
@@ -57,6 +58,11 @@ impl Id {
         }
         all
     };
+
+    /// Whether contenders on PostgreSQL are among those that it compares.
+    pub const fn uses_postgres(self) -> bool {
+        matches!(self, Self::B(1..=6))
+    }
 }
 
 impl fmt::Display for Id {
@@ -81,6 +87,8 @@ impl FromStr for Id {
 pub struct Bench<'a> {
     /// The replica set.
     pub deployment: &'a Deployment,
+    /// The other server, if a figure uses it.
+    pub postgres: Option<&'a Postgres>,
     /// Fewer and shorter rounds.
     pub quick: bool,
 }
@@ -95,8 +103,17 @@ impl Bench<'_> {
         Figure::new(Id::B(id), title, self.quick)
     }
 
+    /// The address of a contender's server.
+    fn uri(&self, who: Contender) -> &str {
+        if who.is_on_postgres() {
+            self.postgres.expect("it is started for the figures that use it").uri()
+        } else {
+            self.deployment.uri()
+        }
+    }
+
     fn spec(&self, who: Contender, settings: Settings, task: Task) -> Spec {
-        Spec { who, uri: self.deployment.uri().to_owned(), settings, task }
+        Spec { who, uri: self.uri(who).to_owned(), settings, task }
     }
 
     /// As many equal children that contend for one key.
@@ -189,12 +206,13 @@ fn summarize(figure: &Figure) {
         eprintln!("  {}: not measured: {failure}", figure.id);
     }
     for verdict in &figure.verdicts {
-        let reached = if verdict.reached { "reached" } else { "missed" };
+        let target = match (&verdict.target, verdict.reached) {
+            (Some(target), Some(true)) => format!("{target}: reached"),
+            (Some(target), _) => format!("{target}: missed"),
+            (None, _) => "no target".to_owned(),
+        };
         let ratio = verdict.ratio.map_or_else(String::new, |ratio| format!(", ratio {ratio:.2}"));
-        eprintln!(
-            "  {}: {}: {:.3} {}{ratio} ({}: {reached})",
-            figure.id, verdict.what, verdict.ours, verdict.unit, verdict.target
-        );
+        eprintln!("  {}: {}: {:.3} {}{ratio} ({target})", figure.id, verdict.what, verdict.ours, verdict.unit);
     }
 }
 

@@ -15,9 +15,9 @@ const RATE: &str = "acquisitions";
 const WAIT_P50: &str = "wait, p50";
 const WAIT_P99: &str = "wait, p99";
 /// The last one tells how even waits can be on the machine, and with it what the 99th percentile owes to its scheduler.
-const WITH_MUTEX: [Contender; 5] = {
-    let [a, b, c, d] = Contender::LOCKS;
-    [a, b, c, d, Contender::Mutex]
+const WITH_MUTEX: [Contender; 6] = {
+    let [a, b, c, d, e] = Contender::WITH_POSTGRES;
+    [a, b, c, d, e, Contender::Mutex]
 };
 
 const LEAST_PROCESS: &str = "least process / even share";
@@ -34,16 +34,27 @@ pub(super) async fn one_process(bench: &Bench<'_>) -> Outcome<Figure> {
     ));
     let (p50, p99) = (figure.median(Contender::Ours, WAIT_P50), figure.median(Contender::Ours, WAIT_P99));
     figure.judge_ratio(WAIT_P99, p99, "ms", ("our median wait".to_owned(), p50), Bound::Most(2.0));
+    show_on_postgres(&mut figure, RATE, "/s");
+    let [p50, p99] = [WAIT_P50, WAIT_P99].map(|what| figure.median(Contender::OursPostgres, what));
+    figure.compare(format!("on PostgreSQL: {WAIT_P99}"), p99, "ms", ("our median wait there".to_owned(), p50));
     Ok(figure)
 }
 
 /// B6.
 pub(super) async fn four_processes(bench: &Bench<'_>) -> Outcome<Figure> {
     let mut figure = bench.figure(6, "4 processes × 16 waiters, one key, hold 0");
-    run(bench, &mut figure, &Contender::LOCKS, 4, 16).await?;
+    run(bench, &mut figure, &Contender::WITH_POSTGRES, 4, 16).await?;
     judge_rate(&mut figure, Bound::Least(20.0));
     figure.judge(LEAST_PROCESS, figure.median(Contender::Ours, LEAST_PROCESS), "", Bound::Least(0.5));
+    show_on_postgres(&mut figure, RATE, "/s");
+    show_on_postgres(&mut figure, LEAST_PROCESS, "");
     Ok(figure)
+}
+
+/// There is no reference for it: the raw driver has no waiters.
+fn show_on_postgres(figure: &mut Figure, what: &str, unit: &'static str) {
+    let ours = figure.median(Contender::OursPostgres, what);
+    figure.compare(format!("on PostgreSQL: {what}"), ours, unit, None);
 }
 
 fn judge_rate(figure: &mut Figure, bound: Bound) {

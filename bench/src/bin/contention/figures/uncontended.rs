@@ -14,13 +14,20 @@ const WHAT: &str = "acquire + release, p50";
 
 pub(super) async fn run(bench: &Bench<'_>) -> Outcome<Figure> {
     let mut figure = bench.figure(1, "uncontended acquire + release");
-    let all =
-        [Contender::Raw, Contender::Ours, Contender::DistributedLock, Contender::MongodbLock, Contender::MongoLock];
+    let all = [
+        Contender::Raw,
+        Contender::Ours,
+        Contender::DistributedLock,
+        Contender::MongodbLock,
+        Contender::MongoLock,
+        Contender::RawPostgres,
+        Contender::OursPostgres,
+    ];
     let mut ready = Vec::new();
     for who in all {
         let monitor = Arc::new(Monitor::default());
         let settings = Settings::new(true);
-        let counted = locks::connect(who, bench.deployment.uri(), settings, &monitor).await?;
+        let counted = locks::connect(who, bench.uri(who), settings, &monitor).await?;
         cycle(&*counted, 5).await?;
         let before = monitor.counts();
         cycle(&*counted, 10).await?;
@@ -28,7 +35,7 @@ pub(super) async fn run(bench: &Bench<'_>) -> Outcome<Figure> {
         figure.push(who, "commands per acquisition", "", commands::without_get_more(&sent) as f64 / 10.0);
 
         let monitor = Arc::new(Monitor::default());
-        let locks = locks::connect(who, bench.deployment.uri(), settings.uncounted(), &monitor).await?;
+        let locks = locks::connect(who, bench.uri(who), settings.uncounted(), &monitor).await?;
         cycle(&*locks, 5).await?;
         ready.push((who, locks));
     }
@@ -43,9 +50,16 @@ pub(super) async fn run(bench: &Bench<'_>) -> Outcome<Figure> {
             figure.push(who, "acquire + release, p99", "ms", quantile(&times, 0.99));
         }
     }
-    let raw = (Contender::Raw.to_string(), figure.median(Contender::Raw, WHAT));
-    figure.judge_ratio(WHAT, figure.median(Contender::Ours, WHAT), "ms", raw, Bound::Most(1.10));
+    let raw = |figure: &Figure, who: Contender| (who.to_string(), figure.median(who, WHAT));
+    let (on_mongo, on_postgres) = (raw(&figure, Contender::Raw), raw(&figure, Contender::RawPostgres));
+    figure.judge_ratio(WHAT, figure.median(Contender::Ours, WHAT), "ms", on_mongo, Bound::Most(1.10));
+    let ours = figure.median(Contender::OursPostgres, WHAT);
+    figure.compare(format!("on PostgreSQL: {WHAT}"), ours, "ms", on_postgres);
     figure.note("raw driver: `findOneAndUpdate` and `updateOne` of one record, both with w: majority.");
+    figure.note(
+        "raw driver on PostgreSQL: `INSERT … ON CONFLICT … DO UPDATE … WHERE` and `UPDATE` of one record, each a \
+         transaction of its own, prepared and on one connection.",
+    );
     Ok(figure)
 }
 

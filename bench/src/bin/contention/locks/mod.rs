@@ -1,11 +1,13 @@
-//! The contenders on MongoDB behind one shape.
+//! The contenders on MongoDB and on PostgreSQL behind one shape.
 
 mod distributed_lock;
 mod mongo_lock;
 mod mongodb_lock;
 mod mutex;
 pub mod ours;
+mod postgres;
 pub mod raw;
+mod raw_postgres;
 
 use std::fmt;
 use std::sync::Arc;
@@ -39,13 +41,22 @@ pub enum Contender {
     MongoLock,
     /// Two writes by hand, that nobody may contend for.
     Raw,
+    /// This project's, by the example of a backend for PostgreSQL.
+    OursPostgres,
+    /// Two statements by hand in PostgreSQL, that nobody may contend for.
+    RawPostgres,
     /// A mutex of one process, without a server.
     Mutex,
 }
 
 impl Contender {
-    /// All that can be waited for.
+    /// All on MongoDB that can be waited for.
     pub const LOCKS: [Self; 4] = [Self::Ours, Self::DistributedLock, Self::MongodbLock, Self::MongoLock];
+    /// The same and ours on PostgreSQL.
+    pub const WITH_POSTGRES: [Self; 5] = {
+        let [a, b, c, d] = Self::LOCKS;
+        [a, b, c, d, Self::OursPostgres]
+    };
     /// The other crates.
     pub const PEERS: [Self; 3] = [Self::DistributedLock, Self::MongodbLock, Self::MongoLock];
 
@@ -57,18 +68,20 @@ impl Contender {
             Self::MongodbLock => "mongodb-lock",
             Self::MongoLock => "mongo-lock",
             Self::Raw => "raw driver",
+            Self::OursPostgres => "distlock on PostgreSQL",
+            Self::RawPostgres => "raw driver on PostgreSQL",
             Self::Mutex => "tokio Mutex",
         }
     }
 
-    /// A database of its own.
+    /// A database of its own; in PostgreSQL, a schema.
     pub const fn database(self) -> &'static str {
         match self {
-            Self::Ours => "bench_distlock",
+            Self::Ours | Self::OursPostgres => "bench_distlock",
             Self::DistributedLock => "bench_distributed_lock",
             Self::MongodbLock => "bench_mongodb_lock",
             Self::MongoLock => "bench_mongo_lock",
-            Self::Raw => "bench_raw",
+            Self::Raw | Self::RawPostgres => "bench_raw",
             Self::Mutex => "none",
         }
     }
@@ -78,8 +91,13 @@ impl Contender {
         match self {
             Self::Ours | Self::MongoLock => Some("locks"),
             Self::DistributedLock => Some("DistributedLocks"),
-            Self::MongodbLock | Self::Raw | Self::Mutex => None,
+            Self::MongodbLock | Self::Raw | Self::OursPostgres | Self::RawPostgres | Self::Mutex => None,
         }
+    }
+
+    /// Whether its server is PostgreSQL.
+    pub const fn is_on_postgres(self) -> bool {
+        matches!(self, Self::OursPostgres | Self::RawPostgres)
     }
 }
 
@@ -151,6 +169,13 @@ pub async fn connect(who: Contender, uri: &str, settings: Settings, monitor: &Ar
     if who == Contender::Mutex {
         return Ok(mutex::new());
     }
+    if who.is_on_postgres() {
+        let monitor = settings.counted.then_some(monitor);
+        return match who {
+            Contender::OursPostgres => postgres::connect(uri, database, settings, monitor),
+            _ => raw_postgres::connect(uri, monitor).await,
+        };
+    }
     // Nothing else tells when a release of `mongodb-lock` is over.
     let counted = settings.counted || who == Contender::MongodbLock;
     let client = client(uri, counted.then_some(monitor)).await?;
@@ -158,7 +183,7 @@ pub async fn connect(who: Contender, uri: &str, settings: Settings, monitor: &Ar
         Contender::Ours => ours::connect(&client, database, settings).await?,
         Contender::DistributedLock => distributed_lock::new(&client, database, settings),
         Contender::MongodbLock => mongodb_lock::connect(&client, database, Arc::clone(monitor)).await?,
-        Contender::MongoLock | Contender::Raw | Contender::Mutex => raw::new(&client, database),
+        _ => raw::new(&client, database),
     })
 }
 

@@ -13,7 +13,12 @@ use crate::Outcome;
 struct Ours(Arc<dyn LockProvider>);
 
 pub(super) async fn connect(client: &Client, database: &str, settings: Settings) -> Outcome<Arc<dyn Locks>> {
-    Ok(Arc::new(Ours(Arc::new(provider(client, database, settings).await?))))
+    Ok(locks(Arc::new(provider(client, database, settings).await?)))
+}
+
+/// The locks of a provider of ours, whatever its backend.
+pub(super) fn locks(provider: Arc<dyn LockProvider>) -> Arc<dyn Locks> {
+    Arc::new(Ours(provider))
 }
 
 /// The only place that configures ours.

@@ -8,8 +8,9 @@ use crate::Outcome;
 
 /// The lock file decides what is compiled, so it also knows the versions.
 const LOCK_FILE: &str = include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/Cargo.lock"));
-const CRATES: [&str; 12] = [
+const CRATES: [&str; 14] = [
     "distlock-mongo",
+    "distlock-example-postgres",
     "distlock-memory",
     "distlock-tower",
     "distributed-lock-mongo",
@@ -18,6 +19,7 @@ const CRATES: [&str; 12] = [
     "keyed-lock",
     "lockable",
     "mongodb",
+    "tokio-postgres",
     "tokio",
     "axum",
     "hyper",
@@ -42,13 +44,15 @@ pub struct Machine {
     pub mongodb: String,
     /// Members of the replica set, all on this machine.
     pub members: usize,
+    /// The other server, if a figure used it.
+    pub postgresql: Option<String>,
     /// Versions of those compared.
     pub crates: Vec<String>,
 }
 
 impl Machine {
     /// This one.
-    pub fn look(mongodb: String, members: usize) -> Self {
+    pub fn look(mongodb: String, members: usize, postgresql: Option<String>) -> Self {
         let read = |path: &str| std::fs::read_to_string(path).unwrap_or_default();
         let seconds = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
         let system = rustix::system::uname();
@@ -61,6 +65,7 @@ impl Machine {
             rustc: rustc(),
             mongodb,
             members,
+            postgresql,
             crates: versions(LOCK_FILE, &CRATES),
         }
     }

@@ -29,10 +29,11 @@ pub fn page(results: &Results) -> String {
 }
 
 fn machine(machine: &Machine) -> String {
-    let Machine { date, processor, cores, memory_gib, system, rustc, mongodb, members, crates } = machine;
+    let Machine { date, processor, cores, memory_gib, system, rustc, mongodb, members, postgresql, crates } = machine;
+    let postgresql = postgresql.as_ref().map_or_else(String::new, |server| format!("; PostgreSQL {server}"));
     format!(
         "{date}; {processor}, {cores} cores for clients and servers together, {memory_gib} GiB, {system}; {rustc}; \
-         MongoDB {mongodb}, a replica set of {members} members on the same machine.\n\n{}.\n",
+         MongoDB {mongodb}, a replica set of {members} members on the same machine{postgresql}.\n\n{}.\n",
         crates.join(", ")
     )
 }
@@ -52,8 +53,12 @@ fn verdicts(page: &mut String, figure: &Figure) {
             "| {id} | {} | {} | {reference} | {ratio} | {} | {} |",
             verdict.what,
             amount(verdict.ours, verdict.unit),
-            verdict.target,
-            if verdict.reached { "yes" } else { "**no**" },
+            verdict.target.as_deref().unwrap_or("–"),
+            match verdict.reached {
+                Some(true) => "yes",
+                Some(false) => "**no**",
+                None => "–",
+            },
         );
     }
 }

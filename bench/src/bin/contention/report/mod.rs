@@ -81,10 +81,10 @@ pub struct Verdict {
     pub reference: Option<(String, f64)>,
     /// Ours divided by the reference, if there is one.
     pub ratio: Option<f64>,
-    /// The target, in words.
-    pub target: String,
-    /// Whether it is met.
-    pub reached: bool,
+    /// The target, in words; `None` if none is set.
+    pub target: Option<String>,
+    /// Whether it is met, if there is one.
+    pub reached: Option<bool>,
 }
 
 /// The side of a target on which it is met.
@@ -156,8 +156,29 @@ impl Figure {
             unit,
             reference: None,
             ratio: None,
-            target: format!("{} {unit}", bound.words()).trim_end().to_owned(),
-            reached: bound.holds(ours),
+            target: Some(format!("{} {unit}", bound.words()).trim_end().to_owned()),
+            reached: Some(bound.holds(ours)),
+        });
+    }
+
+    /// Shows a value of ours, beside another's if there is one, without a target.
+    pub fn compare(
+        &mut self,
+        what: impl ToString,
+        ours: f64,
+        unit: &'static str,
+        reference: impl Into<Option<(String, f64)>>,
+    ) {
+        let reference = reference.into();
+        let ratio = reference.as_ref().map(|(_, theirs)| ours / theirs);
+        self.verdicts.push(Verdict {
+            what: what.to_string(),
+            ours,
+            unit,
+            reference,
+            ratio,
+            target: None,
+            reached: None,
         });
     }
 
@@ -175,10 +196,10 @@ impl Figure {
             what: what.to_string(),
             ours,
             unit,
-            target: format!("{} × {who}", bound.words()),
+            target: Some(format!("{} × {who}", bound.words())),
             reference: Some((who, theirs)),
             ratio: Some(ratio),
-            reached: bound.holds(ratio),
+            reached: Some(bound.holds(ratio)),
         });
     }
 
@@ -215,8 +236,10 @@ mod tests {
         figure.judge_ratio("rate", 11.0, "/s", ("peer".to_owned(), 10.0), Bound::Least(100.0));
         figure.judge("lost", 0.0, "", Bound::Most(0.0));
         figure.judge("nothing measured", f64::NAN, "", Bound::Most(1.0));
+        figure.compare("without a target", 3.0, "ms", ("raw".to_owned(), 2.0));
         let reached: Vec<_> = figure.verdicts.iter().map(|verdict| verdict.reached).collect();
-        assert_eq!(reached, [true, false, true, false]);
-        assert_eq!(figure.verdicts[0].target, "≤ 1.1 × raw");
+        assert_eq!(reached, [Some(true), Some(false), Some(true), Some(false), None]);
+        assert_eq!(figure.verdicts[0].target.as_deref(), Some("≤ 1.1 × raw"));
+        assert_eq!(figure.verdicts[4].ratio, Some(1.5));
     }
 }

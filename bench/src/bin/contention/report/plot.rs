@@ -12,12 +12,16 @@ use crate::locks::Contender;
 
 const SIZE: (u32, u32) = (820, 420);
 const OURS: RGBColor = RGBColor(0x1f, 0x77, 0xb4);
-const OTHERS: [RGBColor; 5] = [
+const OURS_POSTGRES: RGBColor = RGBColor(0x17, 0xbe, 0xcf);
+const OTHERS: [RGBColor; 8] = [
     RGBColor(0xd6, 0x27, 0x28),
     RGBColor(0xff, 0x7f, 0x0e),
     RGBColor(0x94, 0x67, 0xbd),
     RGBColor(0x7f, 0x7f, 0x7f),
     RGBColor(0x2c, 0xa0, 0x2c),
+    RGBColor(0x8c, 0x56, 0x4b),
+    RGBColor(0xe3, 0x77, 0xc2),
+    RGBColor(0xbc, 0xbd, 0x22),
 ];
 
 /// Draws what there is to draw; returns the names of the files.
@@ -126,7 +130,14 @@ fn bars(file: &Path, title: &str, values: &[(String, f64)], logarithmic: bool) -
 }
 
 fn color(who: &str, place: usize) -> RGBColor {
-    if who.starts_with(Contender::Ours.name()) { OURS } else { OTHERS[place % OTHERS.len()] }
+    // The name on PostgreSQL begins with the other one.
+    if who.starts_with(Contender::OursPostgres.name()) {
+        OURS_POSTGRES
+    } else if who.starts_with(Contender::Ours.name()) {
+        OURS
+    } else {
+        OTHERS[place % OTHERS.len()]
+    }
 }
 
 /// A logarithmic axis with labels at 1, 2 and 5 of each decade.

@@ -44,7 +44,7 @@ async fn perform(spec: Spec, orders: &mut Orders) -> Outcome<Report> {
     match spec.task {
         Task::KeysOnce { who } => return keys_once::run(&who).await,
         Task::Relay(task) => {
-            let relay = relay::Relay::open(&spec.uri, task).await?;
+            let relay = relay::Relay::open(spec.who, &spec.uri, task).await?;
             let window = ready(orders).await?;
             return observe(&monitor, window, orders, relay.run(window)).await;
         }

@@ -13,7 +13,7 @@ use crate::locks::{Contender, Settings};
 pub struct Spec {
     /// Whose locks, if the task takes locks.
     pub who: Contender,
-    /// The replica set.
+    /// The server or the replica set of that contender.
     pub uri: String,
     /// How those locks are set up.
     pub settings: Settings,

@@ -1,0 +1,101 @@
+//! The engine over `PostgresStore` of `examples/postgres`, as applications would hold it.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use distlock_api::store::{
+    Attempt, Claim, Connecting, EventStream, Lanes, Release, Renewal, Reply, Standing, StoreCapabilities, Watch,
+};
+use distlock_api::{LeaseOptions, LeaseProvider, LeaseStore, LockAdmin, ReleaseOutcome, Result};
+use distlock_example_postgres::PostgresStore;
+
+use super::{Locks, Settings, ours};
+use crate::Outcome;
+use crate::commands::Monitor;
+
+pub(super) fn connect(
+    uri: &str,
+    schema: &str,
+    settings: Settings,
+    monitor: Option<&Arc<Monitor>>,
+) -> Outcome<Arc<dyn Locks>> {
+    let store = PostgresStore::parse(uri)?.schema(schema).build()?;
+    let store: Arc<dyn LeaseStore> = match monitor {
+        Some(monitor) => Arc::new(Counted { store, monitor: Arc::clone(monitor) }),
+        None => Arc::new(store),
+    };
+    let builder = LeaseProvider::builder(store).lease(LeaseOptions::new().ttl(settings.ttl()));
+    let builder = if settings.hand_off { builder } else { builder.without_hand_off() };
+    let provider = if settings.queue { builder } else { builder.without_queue() }.build()?;
+    Ok(ours::locks(Arc::new(provider)))
+}
+
+/// Counts the requests of the engine, each of which the store sends as one statement. The driver
+/// has no command monitoring.
+#[derive(Debug)]
+struct Counted {
+    store: PostgresStore,
+    monitor: Arc<Monitor>,
+}
+
+#[async_trait]
+impl LeaseStore for Counted {
+    fn capabilities(&self) -> StoreCapabilities {
+        self.store.capabilities()
+    }
+
+    fn name(&self) -> &str {
+        self.store.name()
+    }
+
+    fn lanes(&self) -> Option<Lanes> {
+        self.store.lanes()
+    }
+
+    fn ensure_connected(&self, limit: Duration) -> Option<Connecting<'_>> {
+        self.store.ensure_connected(limit)
+    }
+
+    async fn try_acquire(&self, attempt: &Attempt) -> Result<Reply> {
+        self.monitor.sent("acquire");
+        self.store.try_acquire(attempt).await
+    }
+
+    async fn renew(&self, renewal: &Renewal) -> Result<Standing> {
+        self.monitor.sent("renew");
+        self.store.renew(renewal).await
+    }
+
+    async fn renew_many(&self, renewals: &[Renewal]) -> Vec<Result<Standing>> {
+        self.monitor.sent("renew");
+        self.store.renew_many(renewals).await
+    }
+
+    async fn release(&self, release: &Release) -> Result<ReleaseOutcome> {
+        self.monitor.sent("release");
+        self.store.release(release).await
+    }
+
+    async fn withdraw(&self, claim: &Claim, timeout: Duration) -> Result<()> {
+        self.monitor.sent("release");
+        self.store.withdraw(claim, timeout).await
+    }
+
+    async fn waiters(&self, claim: &Claim, timeout: Duration) -> Result<u32> {
+        self.monitor.sent("waiters");
+        self.store.waiters(claim, timeout).await
+    }
+
+    async fn subscribe(&self, watch: &Watch) -> Result<EventStream> {
+        self.store.subscribe(watch).await
+    }
+
+    fn admin(&self) -> Option<&dyn LockAdmin> {
+        self.store.admin()
+    }
+
+    async fn close(&self) -> Result<()> {
+        self.store.close().await
+    }
+}

@@ -100,7 +100,7 @@ impl Shared {
         let command =
             async { database.run_command(doc! { "ping": 1 }).selection_criteria(no_server).session(probe).await };
         match unconstrained(command).now_or_never() {
-            Some(Err(error)) => !matches!(&*error.kind, DriverKind::InvalidArgument { .. }),
+            Some(Err(error)) => !matches!(&*error.kind, DriverKind::InvalidArgument { .. } | DriverKind::Shutdown),
             Some(Ok(_)) | None => true,
         }
     }
@@ -152,6 +152,14 @@ mod tests {
         drop(first);
         assert!(weak.upgrade().is_none(), "nothing is kept for a client without stores");
         assert!(Shared::of(&a, None).is_some());
+    }
+
+    #[tokio::test]
+    async fn a_client_that_was_shut_down_is_no_other() {
+        let (a, b) = (client("").await, client("").await);
+        let first = Shared::of(&a, None).unwrap();
+        a.shutdown().immediate(true).await;
+        assert!(!Arc::ptr_eq(&first, &Shared::of(&b, None).unwrap()));
     }
 
     #[tokio::test]

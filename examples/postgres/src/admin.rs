@@ -3,7 +3,9 @@
 use std::num::NonZeroUsize;
 use std::time::Duration;
 
-use distlock_api::{ForcedRelease, LockAdmin, LockFilter, LockInfo, LockKey, Result, async_trait};
+use distlock_api::{
+    ErrorKind, ForcedRelease, LockAdmin, LockError, LockEvents, LockFilter, LockInfo, LockKey, Result, async_trait,
+};
 use tokio_postgres::Row;
 use tokio_postgres::types::ToSql;
 
@@ -12,6 +14,8 @@ use crate::answers;
 use crate::calls::Request;
 use crate::clock::micros;
 use crate::error::Effect;
+use crate::event;
+use crate::listen::listen;
 use crate::names::end_of_prefix;
 use crate::statement::Sql;
 
@@ -75,6 +79,18 @@ impl LockAdmin for PostgresStore {
         let limit = i64::try_from(limit.get()).unwrap_or(i64::MAX);
         let rows = self.ask(Sql::Page, &[&from, &until, &after, &owner, &limit], Effect::None).await?;
         rows.iter().map(answers::info).collect()
+    }
+
+    /// LISTEN on a connection of its own, which ends the stream with an error when it fails. Needs
+    /// [`lock_events`](crate::PostgresStoreBuilder::lock_events).
+    async fn watch(&self) -> Result<LockEvents> {
+        let told: bool = answers::value(&self.ask(Sql::TellsLockEvents, &[], Effect::None).await?)?;
+        if !told {
+            let message = "this database does not tell what happens to locks: build a store with `lock_events`";
+            return Err(LockError::new(ErrorKind::Unsupported, message));
+        }
+        let channels = [self.schema.channel_of_locks()];
+        listen(&*self.dial, &self.config, &channels, event::parse_lock_event).await
     }
 
     async fn release_matching(&self, filter: &LockFilter, reason: &str) -> Result<u64> {

@@ -16,6 +16,7 @@ use tokio_postgres::{Config, NoTls, Socket};
 use crate::PostgresStore;
 use crate::calls::{Calls, Manager};
 use crate::connection::{Dial, Tls};
+use crate::install::Options;
 use crate::names::SchemaName;
 use crate::statement::Texts;
 
@@ -34,7 +35,7 @@ pub struct PostgresStoreBuilder {
     dial: Arc<dyn Dial>,
     schema: String,
     connections: NonZeroUsize,
-    accepts_fsync_off: bool,
+    options: Options,
 }
 
 impl PostgresStoreBuilder {
@@ -44,7 +45,7 @@ impl PostgresStoreBuilder {
             dial: Arc::new(Tls(NoTls)),
             schema: DEFAULT_SCHEMA.to_owned(),
             connections: DEFAULT_CONNECTIONS,
-            accepts_fsync_off: false,
+            options: Options::default(),
         }
     }
 
@@ -86,7 +87,18 @@ impl PostgresStoreBuilder {
     /// Takes a server that runs with `fsync=off`. Its locks and tokens do not survive a power
     /// failure. Defaults to no: such a server is refused.
     pub fn accept_fsync_off(mut self) -> Self {
-        self.accepts_fsync_off = true;
+        self.options.accepts_fsync_off = true;
+        self
+    }
+
+    /// Has the database tell what happens to locks, for
+    /// [`LockAdmin::watch`](distlock_api::LockAdmin::watch). The first request makes a trigger of the
+    /// role that owns the schema. From then on all stores of the schema tell and may watch, until an
+    /// operator drops the trigger (`DROP TRIGGER lock_events ON distlock.lease`). Each grant and each
+    /// end of a lease then costs a NOTIFY, and the commits of those wait for each other. Defaults to
+    /// no.
+    pub fn lock_events(mut self) -> Self {
+        self.options.lock_events = true;
         self
     }
 
@@ -102,8 +114,8 @@ impl PostgresStoreBuilder {
         let manager = Manager { dial: Arc::clone(&self.dial), config: config.clone(), texts };
         let calls = Calls::new(manager, self.connections.get() + 1)?;
         let lanes = Lanes::new(self.connections);
-        let (dial, accepts_fsync_off, installed) = (self.dial, self.accepts_fsync_off, OnceCell::new());
-        Ok(PostgresStore { calls, lanes, dial, config, schema, accepts_fsync_off, installed: Arc::new(installed) })
+        let (dial, options, installed) = (self.dial, self.options, Arc::new(OnceCell::new()));
+        Ok(PostgresStore { calls, lanes, dial, config, schema, options, installed })
     }
 }
 

@@ -4,7 +4,7 @@ use std::num::NonZeroU32;
 use std::time::Duration;
 
 use distlock_api::store::{AcquisitionId, Grant, StoreEvent};
-use distlock_api::{LockKey, Loss};
+use distlock_api::{LockEvent, LockKey, Loss};
 
 use crate::answers::token;
 use crate::clock::reading;
@@ -14,9 +14,35 @@ pub(crate) fn parse(payload: &str) -> StoreEvent {
     parsed(payload).unwrap_or(StoreEvent::Gap)
 }
 
+/// The same on the channel of what happens to locks.
+pub(crate) fn parse_lock_event(payload: &str) -> LockEvent {
+    parsed_lock_event(payload).unwrap_or(LockEvent::Gap)
+}
+
+fn parsed_lock_event(payload: &str) -> Option<LockEvent> {
+    let words: Vec<&str> = payload.split(' ').collect();
+    let (what, key, id, more) = match *words.as_slice() {
+        [what, key, id, ref more @ ..] => (what, lock_key(key)?, AcquisitionId::new(id), more),
+        _ => return None,
+    };
+    Some(match (what, more) {
+        ("released", []) => LockEvent::Released { key, id },
+        ("forced", []) => LockEvent::ForceReleased { key, id },
+        ("expired", []) => LockEvent::Expired { key, id },
+        ("granted", [last, owner @ ..]) if owner.len() <= 1 => {
+            let owner = owner.first().map(|owner| text(owner)).map_or(Some(None), |owner| owner.map(Some))?;
+            LockEvent::Granted { key, id, token: token(number(last)?), owner }
+        }
+        _ => return None,
+    })
+}
+
+fn number(word: &str) -> Option<i64> {
+    word.parse().ok()
+}
+
 fn parsed(payload: &str) -> Option<StoreEvent> {
     let words: Vec<&str> = payload.split(' ').collect();
-    let number = |word: &str| word.parse::<i64>().ok();
     Some(match *words.as_slice() {
         ["freed", key] => StoreEvent::Freed { key: lock_key(key)? },
         ["gone", key, id, last] => StoreEvent::Gone {
@@ -36,14 +62,17 @@ fn parsed(payload: &str) -> Option<StoreEvent> {
 }
 
 fn lock_key(hex: &str) -> Option<LockKey> {
+    LockKey::new(text(hex)?).ok()
+}
+
+fn text(hex: &str) -> Option<String> {
     let digits = hex.as_bytes();
     if !digits.len().is_multiple_of(2) {
         return None;
     }
     let digit = |digit: u8| char::from(digit).to_digit(16).and_then(|digit| u8::try_from(digit).ok());
     let bytes = digits.chunks_exact(2).map(|pair| Some(digit(pair[0])? << 4 | digit(pair[1])?));
-    let text = String::from_utf8(bytes.collect::<Option<_>>()?).ok()?;
-    LockKey::new(text).ok()
+    String::from_utf8(bytes.collect::<Option<_>>()?).ok()
 }
 
 #[cfg(test)]
@@ -63,6 +92,30 @@ mod tests {
         let grant = Grant::new(token, Duration::ZERO).with_tokens(NonZeroU32::new(3).unwrap());
         let granted = StoreEvent::Granted { key, id, grant, expires_at: reading(1000) };
         assert_eq!(parse("granted 612000c3a9 p-1 7 3 1000"), granted);
+    }
+
+    #[test]
+    fn what_happens_to_locks_is_understood() {
+        let (key, id) = (LockKey::new("a").unwrap(), AcquisitionId::new("p-1"));
+        let granted = |owner: Option<&str>| {
+            let (key, id, owner) = (key.clone(), id.clone(), owner.map(str::to_owned));
+            LockEvent::Granted { key, id, token: FencingToken::new(7), owner }
+        };
+        assert_eq!(parse_lock_event("granted 61 p-1 7"), granted(None));
+        assert_eq!(parse_lock_event("granted 61 p-1 7 "), granted(Some("")));
+        assert_eq!(parse_lock_event("granted 61 p-1 7 6d65"), granted(Some("me")));
+        let ended = || (key.clone(), id.clone());
+        let (key, id) = ended();
+        assert_eq!(parse_lock_event("released 61 p-1"), LockEvent::Released { key, id });
+        let (key, id) = ended();
+        assert_eq!(parse_lock_event("forced 61 p-1"), LockEvent::ForceReleased { key, id });
+        let (key, id) = ended();
+        assert_eq!(parse_lock_event("expired 61 p-1"), LockEvent::Expired { key, id });
+        for payload in
+            ["", "expired", "expired 61 p-1 7", "granted 61 p-1", "granted 61 p-1 7 zz", "granted 61 p-1 7 61 61"]
+        {
+            assert_eq!(parse_lock_event(payload), LockEvent::Gap, "{payload:?}");
+        }
     }
 
     #[test]

@@ -11,9 +11,10 @@ use crate::connection::{Dial, session};
 use crate::error::{Effect, of_request};
 use crate::error::{of_connecting, unanswered};
 use crate::names::SchemaName;
+use crate::statement::Sql;
 
 /// The version of what the files below make.
-const VERSION: i32 = 1;
+const VERSION: i32 = 2;
 const FILES: [&str; 7] = [
     include_str!("sql/schema.sql"),
     include_str!("sql/common.sql"),
@@ -23,9 +24,19 @@ const FILES: [&str; 7] = [
     include_str!("sql/renew.sql"),
     include_str!("sql/admin.sql"),
 ];
+/// Made only where a store asks for it.
+const LOCK_EVENTS: &str = include_str!("sql/lock_events.sql");
 /// Functions and settings of this version are used: PostgreSQL 14.
 const OLDEST_SERVER: i32 = 140_000;
 const SERVER: &str = "SELECT current_setting('server_version_num')::int, current_setting('fsync') = 'on'";
+
+/// What a store asks of the server and of the schema.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Options {
+    pub(crate) accepts_fsync_off: bool,
+    /// Whether what happens to locks is told.
+    pub(crate) lock_events: bool,
+}
 
 /// Makes sure that the server can be used and that the schema is there.
 ///
@@ -35,16 +46,23 @@ pub(crate) async fn install(
     dial: &dyn Dial,
     config: &Config,
     schema: &SchemaName,
-    accepts_fsync_off: bool,
+    options: Options,
     limit: Duration,
 ) -> Result<()> {
     let work = async {
         let client = session(dial, config, None).await.map_err(|error| of_connecting(&error))?.client;
         let refused = |error: Error| of_request(&error, Effect::None);
         let server = client.query_one(SERVER, &[]).await.map_err(refused)?;
-        check_server(server.get(0), server.get::<_, bool>(1) || accepts_fsync_off)?;
+        check_server(server.get(0), server.get::<_, bool>(1) || options.accepts_fsync_off)?;
         if !is_there(installed(&client, schema).await.map_err(refused)?, schema)? {
-            make(&client, schema).await.map_err(refused)?;
+            let version = format!(
+                "INSERT INTO {{schema}}.meta (version) VALUES ({VERSION}) \
+                 ON CONFLICT (only_row) DO UPDATE SET version = greatest(meta.version, excluded.version)"
+            );
+            make(&client, schema, &[&FILES.concat(), &version]).await.map_err(refused)?;
+        }
+        if options.lock_events && !tells_lock_events(&client, schema).await.map_err(refused)? {
+            make(&client, schema, &[LOCK_EVENTS]).await.map_err(refused)?;
         }
         Ok(())
     };
@@ -83,15 +101,15 @@ fn is_there(installed: Option<i32>, schema: &SchemaName) -> Result<bool> {
     }
 }
 
-/// Makes the schema, in one transaction. Programs that do so at the same moment take turns.
-async fn make(client: &Client, schema: &SchemaName) -> Result<(), Error> {
+async fn tells_lock_events(client: &Client, schema: &SchemaName) -> Result<bool, Error> {
+    client.query_one(&schema.fill_in(Sql::TellsLockEvents.template()), &[]).await?.try_get(0)
+}
+
+/// Makes parts of the schema, in one transaction. Programs that do so at the same moment take turns.
+async fn make(client: &Client, schema: &SchemaName, parts: &[&str]) -> Result<(), Error> {
     let turn = format!("SELECT pg_advisory_xact_lock(hashtextextended('{}', 0))", schema.channel());
-    let version = format!(
-        "INSERT INTO {{schema}}.meta (version) VALUES ({VERSION}) \
-         ON CONFLICT (only_row) DO UPDATE SET version = greatest(meta.version, excluded.version)"
-    );
-    let begin = "BEGIN; SET LOCAL client_min_messages = warning";
-    let script = [begin, &turn, &FILES.concat(), &version, "COMMIT"].join(";\n");
+    let begin = ["BEGIN; SET LOCAL client_min_messages = warning", &turn];
+    let script = [&begin, parts, &["COMMIT"]].concat().join(";\n");
     client.batch_execute(&schema.fill_in(&script)).await
 }
 

@@ -94,8 +94,9 @@
 //!   they grow nevertheless; locks that were held when the server stopped are not known.
 //! * A standby (hot or read-only) is never used: with several hosts the driver connects to the
 //!   primary.
-//! * [`LockAdmin::watch`](distlock_api::LockAdmin::watch) is not supported: every grant would need
-//!   a NOTIFY, which takes a lock of the whole database at its commit.
+//! * [`LockAdmin::watch`](distlock_api::LockAdmin::watch) works where a store was built with
+//!   [`lock_events`](PostgresStoreBuilder::lock_events): every grant then needs a NOTIFY, which takes
+//!   a lock of the whole database at its commit.
 //! * The queue of NOTIFY holds 8 GB. If a listener of any application is stuck and it is full,
 //!   hand-overs and releases by force fail, and are retried; nothing is lost.
 //!
@@ -141,6 +142,7 @@ pub use tokio_postgres;
 pub use self::builder::PostgresStoreBuilder;
 use self::calls::Calls;
 use self::connection::Dial;
+use self::install::Options;
 use self::names::SchemaName;
 
 /// Leases in a PostgreSQL database. Clones share the connections.
@@ -151,7 +153,7 @@ pub struct PostgresStore {
     dial: Arc<dyn Dial>,
     config: Config,
     schema: SchemaName,
-    accepts_fsync_off: bool,
+    options: Options,
     /// Whether the schema has been made, or found.
     installed: Arc<OnceCell<()>>,
 }

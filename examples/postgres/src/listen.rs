@@ -2,9 +2,8 @@
 
 use std::time::Duration;
 
-use distlock_api::store::{EventStream, StoreEvent};
 use distlock_api::{ErrorKind, LockError, Result};
-use futures_util::stream::unfold;
+use futures_util::stream::{BoxStream, unfold};
 use tokio::sync::mpsc;
 use tokio::task::AbortHandle;
 use tokio::time::{Instant, sleep_until, timeout};
@@ -12,7 +11,6 @@ use tokio_postgres::{Client, Config};
 
 use crate::connection::{Dial, Dialled, Events, Heard, session};
 use crate::error::{Effect, of_connecting, of_request};
-use crate::event;
 
 /// How long opening may take.
 const OPENING: Duration = Duration::from_secs(5);
@@ -24,14 +22,19 @@ const ANSWERED_WITHIN: Duration = Duration::from_secs(5);
 /// them.
 const KEPT: usize = 1024;
 
-/// Listens on these channels. The stream ends with an error when the connection fails; the engine
-/// then opens another, and wakes its waiters because events may have been missed.
-pub(crate) async fn listen(dial: &dyn Dial, config: &Config, channels: &[String]) -> Result<EventStream> {
+/// Listens on these channels, whose notifications `parse` reads. The stream ends with an error when
+/// the connection fails: events may have been missed. The engine then opens another.
+pub(crate) async fn listen<E: Send + 'static>(
+    dial: &dyn Dial,
+    config: &Config,
+    channels: &[String],
+    parse: fn(&str) -> E,
+) -> Result<BoxStream<'static, Result<E>>> {
     let (sender, heard) = mpsc::channel(KEPT);
     let opening = async {
         let opened = session(dial, config, Some(Events { sender })).await;
         let Dialled { client, driver, .. } = opened.map_err(|error| of_connecting(&error))?;
-        let listener = Listener { client, driver, heard, test_at: Instant::now() + TESTED_EVERY };
+        let listener = Listener { client, driver, heard, parse, test_at: Instant::now() + TESTED_EVERY };
         let listen: String = channels.iter().map(|channel| format!("LISTEN \"{channel}\";")).collect();
         listener.client.batch_execute(&listen).await.map_err(|error| of_request(&error, Effect::None))?;
         Ok(listener)
@@ -45,20 +48,21 @@ pub(crate) async fn listen(dial: &dyn Dial, config: &Config, channels: &[String]
     })))
 }
 
-struct Listener {
+struct Listener<E> {
     client: Client,
     driver: AbortHandle,
     heard: mpsc::Receiver<Heard>,
+    parse: fn(&str) -> E,
     test_at: Instant,
 }
 
-impl Listener {
-    async fn next(&mut self) -> Result<StoreEvent> {
+impl<E> Listener<E> {
+    async fn next(&mut self) -> Result<E> {
         loop {
             tokio::select! {
                 biased;
                 heard = self.heard.recv() => return match heard {
-                    Some(Heard::Notification(notification)) => Ok(event::parse(notification.payload())),
+                    Some(Heard::Notification(notification)) => Ok((self.parse)(notification.payload())),
                     Some(Heard::Failed(error)) => Err(of_request(&error, Effect::None)),
                     None => Err(broken("it has ended")),
                 },
@@ -74,7 +78,7 @@ impl Listener {
     }
 }
 
-impl Drop for Listener {
+impl<E> Drop for Listener<E> {
     fn drop(&mut self) {
         self.driver.abort();
     }

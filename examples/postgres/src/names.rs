@@ -38,6 +38,11 @@ impl SchemaName {
         format!("distlock:{self}")
     }
 
+    /// The channel of what happens to locks.
+    pub(crate) fn channel_of_locks(&self) -> String {
+        format!("{}:locks", self.channel())
+    }
+
     /// The channel of the events for one provider.
     pub(crate) fn channel_of(&self, provider: ProviderId) -> String {
         format!("{}:{provider}", self.channel())

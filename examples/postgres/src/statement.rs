@@ -17,13 +17,14 @@ pub(crate) enum Sql {
     ForceRange,
     History,
     Purge,
+    TellsLockEvents,
 }
 
 /// Those that are prepared when a connection is opened.
 pub(crate) const HOT: [Sql; 4] = [Sql::Acquire, Sql::Renew, Sql::Release, Sql::Waiters];
 
 impl Sql {
-    pub(crate) const COUNT: usize = 11;
+    pub(crate) const COUNT: usize = 12;
 
     const ALL: [Self; Self::COUNT] = [
         Self::Acquire,
@@ -37,9 +38,10 @@ impl Sql {
         Self::ForceRange,
         Self::History,
         Self::Purge,
+        Self::TellsLockEvents,
     ];
 
-    const fn template(self) -> &'static str {
+    pub(crate) const fn template(self) -> &'static str {
         match self {
             Self::Acquire => "SELECT * FROM {schema}.acquire($1, $2, $3, $4, $5, $6, $7, $8, $9, $10)",
             Self::Renew => "SELECT * FROM {schema}.renew($1, $2, $3, $4, $5, $6)",
@@ -62,6 +64,10 @@ impl Sql {
                  WHERE key = $1 ORDER BY nr"
             }
             Self::Purge => "SELECT * FROM {schema}.purge($1, $2, $3)",
+            Self::TellsLockEvents => {
+                "SELECT EXISTS (SELECT FROM pg_trigger \
+                 WHERE tgname = 'lock_events' AND tgrelid = '{schema}.lease'::regclass)"
+            }
         }
     }
 }

@@ -17,6 +17,7 @@ use crate::answers::{self, Renewed};
 use crate::calls::Request;
 use crate::clock::micros;
 use crate::error::{self, Effect};
+use crate::event;
 use crate::install::install;
 use crate::listen::listen;
 use crate::names::identity;
@@ -36,7 +37,7 @@ impl PostgresStore {
         if self.installed.initialized() {
             return Ok(());
         }
-        let install = || install(&*self.dial, &self.config, &self.schema, self.accepts_fsync_off, limit);
+        let install = || install(&*self.dial, &self.config, &self.schema, self.options, limit);
         let ready = tokio::time::timeout(limit, self.installed.get_or_try_init(install)).await;
         ready.unwrap_or_else(|_| Err(error::not_connected(limit))).map(|_| ())
     }
@@ -184,7 +185,7 @@ impl LeaseStore for PostgresStore {
 
     async fn subscribe(&self, watch: &Watch) -> Result<EventStream> {
         let channels = [self.schema.channel(), self.schema.channel_of(watch.provider)];
-        listen(&*self.dial, &self.config, &channels).await
+        listen(&*self.dial, &self.config, &channels, event::parse).await
     }
 
     fn admin(&self) -> Option<&dyn LockAdmin> {

@@ -42,7 +42,7 @@ impl Postgres {
 }
 
 fn open(uri: &str, schema: &str) -> distlock_api::Result<PostgresStore> {
-    PostgresStore::parse(uri)?.schema(schema).build()
+    PostgresStore::parse(uri)?.schema(schema).lock_events().build()
 }
 
 /// What [`PostgresStore::purge`] does to a record that has been unused for an hour, to this one.
@@ -62,8 +62,7 @@ impl Fixture for Postgres {
         let mut promised = Capabilities::default();
         (promised.expiry, promised.minimum_hold, promised.fair, promised.push) = (true, true, true, true);
         let profile = Profile::new(promised).ttl(Duration::from_secs(3));
-        // Refused: what administration tells of locks as it happens.
-        profile.processes().admin().owners().purge().store().disturbed().arena().hooks(HOOKS).expected_refusals(3)
+        profile.processes().admin().owners().lock_events().purge().store().disturbed().arena().hooks(HOOKS)
     }
 
     async fn start(&self) -> Result<(), FixtureError> {

@@ -3,13 +3,14 @@
 const TUTORIAL: &str = include_str!("../../../conformance/TUTORIAL_NETWORK.md");
 
 /// Each file of the table, and how it begins a comment.
-const FILES: [(&str, &str, &str); 15] = [
+const FILES: [(&str, &str, &str); 16] = [
     ("src/sql/acquire.sql", include_str!("../src/sql/acquire.sql"), "--"),
     ("src/sql/release.sql", include_str!("../src/sql/release.sql"), "--"),
     ("src/sql/renew.sql", include_str!("../src/sql/renew.sql"), "--"),
     ("src/sql/admin.sql", include_str!("../src/sql/admin.sql"), "--"),
     ("src/sql/common.sql", include_str!("../src/sql/common.sql"), "--"),
     ("src/sql/push.sql", include_str!("../src/sql/push.sql"), "--"),
+    ("src/sql/lock_events.sql", include_str!("../src/sql/lock_events.sql"), "--"),
     ("src/sql/schema.sql", include_str!("../src/sql/schema.sql"), "--"),
     ("src/store.rs", include_str!("../src/store.rs"), "//"),
     ("src/answers.rs", include_str!("../src/answers.rs"), "//"),

@@ -23,3 +23,25 @@ $fn$;
 
 CREATE OR REPLACE FUNCTION {schema}.push_freed(p_key bytea) RETURNS void
 LANGUAGE sql AS $fn$ SELECT pg_notify({channel}, concat_ws(' ', 'freed', encode(p_key, 'hex'))) $fn$;
+
+-- What happens to locks, for administration: told by a trigger, which exists only where a store asks
+-- for it (`lock_events.sql`). Called when `lease.id` is written, or its row removed.
+CREATE OR REPLACE FUNCTION {schema}.tell_lock_event() RETURNS trigger
+LANGUAGE plpgsql AS $fn$
+DECLARE
+    v_ended text := 'expired';
+BEGIN
+    IF OLD.id IS NOT NULL THEN
+        IF TG_OP = 'UPDATE' AND OLD.id = ANY (NEW.released) THEN
+            v_ended := 'released';
+        ELSIF EXISTS (SELECT FROM {schema}.forced WHERE key = OLD.key AND id = OLD.id) THEN
+            v_ended := 'forced';
+        END IF;
+        PERFORM pg_notify({channel} || ':locks', concat_ws(' ', v_ended, encode(OLD.key, 'hex'), OLD.id));
+    END IF;
+    IF TG_OP = 'UPDATE' AND NEW.id IS NOT NULL THEN
+        PERFORM pg_notify({channel} || ':locks', concat_ws(' ',
+            'granted', encode(NEW.key, 'hex'), NEW.id, NEW.token, encode(NEW.owner, 'hex')));
+    END IF;
+    RETURN NULL;
+END $fn$;

@@ -1,5 +1,6 @@
 //! Locked rows, connections that break, and calls that are given up.
 
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -207,14 +208,24 @@ async fn a_commit_that_no_standby_has_is_of_unknown_outcome() {
     take(&store, &held, LONG).await;
     operator.batch_execute("ALTER SYSTEM SET synchronous_standby_names = 'nobody'").await.unwrap();
     operator.batch_execute("SELECT pg_reload_conf()").await.unwrap();
-    let release = Release::new(held).with_timeout(SOON);
-    let cancelling = async {
+    let cancelling = async || {
         let waiting = "SELECT pg_cancel_backend(pid) FROM pg_stat_activity WHERE wait_event = 'SyncRep'";
         while operator.query(waiting, &[]).await.unwrap().is_empty() {
             sleep(Duration::from_millis(5)).await;
         }
     };
-    let (released, ()) = tokio::join!(store.release(&release), cancelling);
+    // The server's processes read the new configuration one by one: a commit waits when all have.
+    let (writer, connection) = tokio_postgres::connect(&server.uri, NoTls).await.unwrap();
+    tokio::spawn(connection);
+    loop {
+        let mut commit = pin!(writer.batch_execute("SELECT pg_logical_emit_message(true, 'a commit', '')"));
+        tokio::select! {
+            committed = &mut commit => committed.unwrap(),
+            () = cancelling() => break commit.await.unwrap(),
+        }
+    }
+    let release = Release::new(held).with_timeout(SOON);
+    let (released, ()) = tokio::join!(store.release(&release), cancelling());
     let error = released.unwrap_err();
     assert!(error.is_outcome_unknown(), "{error:?}");
     // Without a standby nothing is ever certain; with one it is asked again.

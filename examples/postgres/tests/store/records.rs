@@ -2,10 +2,12 @@
 
 use std::time::Duration;
 
-use distlock_api::store::{AcquisitionId, Attempt, Claim, ProviderId, QueueStanding, Reply, Ticket};
-use distlock_api::{ErrorKind, Holder, LeaseStore, LockAdmin, LockFilter};
+use distlock_api::store::{AcquisitionId, Attempt, Claim, ProviderId, QueueStanding, Renewal, Reply, Standing, Ticket};
+use distlock_api::{ErrorKind, Holder, LeaseStore, LockAdmin, LockEvent, LockFilter};
 use distlock_example_postgres::PostgresStore;
 use futures_util::future::join_all;
+use futures_util::{StreamExt, TryStreamExt};
+use tokio::time::{sleep, timeout};
 
 use crate::{LONG, SOON, World, claim, give_back, key, take};
 
@@ -124,4 +126,33 @@ async fn a_role_without_ownership_can_use_what_another_has_installed() {
     assert_eq!(store.purge(Duration::ZERO).await.unwrap(), 0);
     let undo = format!("DROP OWNED BY {role}; DROP ROLE {role}");
     world.operator.batch_execute(&undo).await.unwrap();
+}
+
+#[tokio::test]
+async fn what_happens_to_locks_is_told_where_a_store_asks_for_it() {
+    let world = World::new().await;
+    let silent = world.store();
+    let error = silent.watch().await.err().expect("no events without the trigger");
+    assert_eq!(error.kind(), ErrorKind::Unsupported, "{error:?}");
+    let telling = PostgresStore::parse(world.uri).unwrap().schema(&world.schema).lock_events().build().unwrap();
+    drop(telling.watch().await.unwrap());
+    // The other store tells now, too, and may watch.
+    let mut events = silent.watch().await.unwrap();
+    let (expired, claim) = (claim("k"), claim("k"));
+    take(&silent, &expired, Duration::from_millis(1)).await;
+    sleep(Duration::from_millis(2)).await;
+    let token = take(&silent, &claim, LONG).await;
+    let renewal = Renewal::lease(claim.clone(), token, LONG);
+    assert!(matches!(silent.renew(&renewal).await.unwrap(), Standing::Held { .. }));
+    give_back(&silent, claim.clone()).await;
+    let told: Vec<LockEvent> = timeout(SOON, (&mut events).take(4).try_collect()).await.unwrap().unwrap();
+    let (key, owner) = (key("k"), None::<String>);
+    let grant_of = |event: &LockEvent, of: &Claim| match event {
+        LockEvent::Granted { id, .. } => id == of.id(),
+        _ => false,
+    };
+    assert!(grant_of(&told[0], &expired), "{told:?}");
+    assert_eq!(told[1], LockEvent::Expired { key: key.clone(), id: expired.id().clone() });
+    assert_eq!(told[2], LockEvent::Granted { key: key.clone(), id: claim.id().clone(), token, owner });
+    assert_eq!(told[3], LockEvent::Released { key, id: claim.id().clone() });
 }

@@ -3,8 +3,8 @@
 //! Run with
 //!
 //! ```text
-//! cargo run -p distlock-examples --bin commands                                   # on a replica set that is found or started for the run
-//! cargo run -p distlock-examples --bin commands -- --mongodb mongodb://localhost  # on one of yours
+//! cargo run -p distlock-examples --features mongodb --bin commands                                   # on a replica set that is found or started for the run
+//! cargo run -p distlock-examples --features mongodb --bin commands -- --mongodb mongodb://localhost  # on one of yours
 //! ```
 
 use std::process::ExitCode;

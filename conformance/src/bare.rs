@@ -7,11 +7,12 @@ use std::num::NonZeroU32;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use distlock_api::store::{
-    AcquisitionId, Attempt, BusyReply, Claim, EventStream, Grant, ProviderId, QueueStanding, Release, Renewal, Reply,
-    Standing, StoreEvent, Ticket, Watch,
+use distlock_api::{AcquisitionId, ErrorKind, FencingToken, LockAdmin, LockKey, ReleaseOutcome};
+use distlock_engine::LeaseStore;
+use distlock_engine::store::{
+    Attempt, BusyReply, Claim, EventStream, Grant, ProviderId, QueueStanding, Release, Renewal, Reply, Standing,
+    StoreEvent, Ticket, Watch,
 };
-use distlock_api::{ErrorKind, FencingToken, LeaseStore, LockAdmin, LockKey, ReleaseOutcome};
 use futures_util::{StreamExt, TryStreamExt, stream};
 use tokio::time::Instant;
 
@@ -82,7 +83,7 @@ impl BareStore {
 
     /// A new acquisition of the key.
     pub(crate) fn claim(&self, key: &LockKey) -> Claim {
-        Claim::new(key.clone(), AcquisitionId::random(self.provider))
+        Claim::new(key.clone(), self.provider.acquisition_id())
     }
 
     /// An attempt for a block of tokens, if the store gives blocks.

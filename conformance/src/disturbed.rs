@@ -9,11 +9,12 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use async_trait::async_trait;
-use distlock_api::store::{
+use distlock_api::{ErrorKind, LockAdmin, LockError, LockKey, Phase, ReleaseOutcome, Result};
+use distlock_engine::LeaseStore;
+use distlock_engine::store::{
     Attempt, Claim, Connecting, EventStream, Lanes, Release, Renewal, RenewalSubject, Reply, Standing,
     StoreCapabilities, StoreEvent, Watch,
 };
-use distlock_api::{ErrorKind, LeaseStore, LockAdmin, LockError, LockKey, Phase, ReleaseOutcome, Result};
 use futures_util::future::BoxFuture;
 use futures_util::{FutureExt, StreamExt};
 use tokio::sync::{Notify, mpsc, watch};
@@ -27,7 +28,7 @@ use crate::fixture::FixtureError;
 ///
 /// ```
 /// use std::sync::Arc;
-/// use distlock_api::LeaseProvider;
+/// use distlock_engine::LeaseProvider;
 /// use distlock_conformance::{Client, DisturbedStore};
 ///
 /// # let my_store = Arc::new(distlock_memory::MemoryStore::new());

@@ -6,9 +6,8 @@ use std::ops::Deref;
 use std::sync::Arc;
 
 use async_trait::async_trait;
-use distlock_api::{
-    AcquireOptions, LeaseProvider, LeaseProviderBuilder, LeaseStore, LockGuard, LockKey, LockProvider, LockProviderExt,
-};
+use distlock_api::{AcquireOptions, LockGuard, LockKey, LockProvider, LockProviderExt};
+use distlock_engine::{LeaseProvider, LeaseProviderBuilder, LeaseStore};
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 

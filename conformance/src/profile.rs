@@ -158,7 +158,7 @@ impl Profile {
         self
     }
 
-    /// The backend is a [`LeaseStore`](distlock_api::LeaseStore), and
+    /// The backend is a [`LeaseStore`](distlock_engine::LeaseStore), and
     /// [`Fixture::store`](crate::Fixture::store) opens it. Its requests and answers are then checked
     /// directly, below the lease engine. Without, those checks are refused by design.
     pub fn store(mut self) -> Self {

@@ -4,8 +4,9 @@
 //! Run with
 //!
 //! ```text
-//! cargo run -p distlock-examples                                   # no server: five workers in one process
-//! cargo run -p distlock-examples -- --mongodb mongodb://localhost  # the same, one OS process per worker
+//! cargo run -p distlock-examples   # no server: five workers in one process
+//! # the same, one OS process per worker:
+//! cargo run -p distlock-examples --features mongodb -- --mongodb mongodb://localhost
 //! ```
 //!
 //! Options: `--workers N` (default 5), `--seconds N` (default 6), `--database NAME` (default `distlock_quickstart`).
@@ -22,8 +23,6 @@ use std::time::Duration;
 
 use distlock_api::{LeaseOptions, LockProvider};
 use distlock_memory::MemoryStore;
-use distlock_mongo::MongoProvider;
-use distlock_mongo::mongodb::Client;
 use tokio::task::JoinSet;
 
 use crate::desk::{Hub, LocalDesk};
@@ -75,12 +74,22 @@ fn lease() -> LeaseOptions {
     LeaseOptions::new().ttl(Duration::from_secs(1))
 }
 
+#[cfg(feature = "mongodb")]
 async fn on_mongodb(uri: &str, arguments: &Arguments, name: &str) -> Result<Arc<dyn LockProvider>, Failure> {
+    use distlock_mongo::MongoProvider;
+    use distlock_mongo::mongodb::Client;
+
     let client = Client::with_uri_str(uri).await.map_err(|error| format!("not a MongoDB URI: {}", error.kind))?;
     let database = client.database(&arguments.database);
     let locks = MongoProvider::builder(database).lease(lease()).owner(name).build()?;
     locks.connect().await?;
     Ok(Arc::new(locks))
+}
+
+#[cfg(not(feature = "mongodb"))]
+async fn on_mongodb(_: &str, _: &Arguments, _: &str) -> Result<Arc<dyn LockProvider>, Failure> {
+    let message = "built without MongoDB: `cargo run -p distlock-examples --features mongodb -- --mongodb URI`";
+    Err(message.into())
 }
 
 fn worker(index: usize, arguments: &Arguments) -> Worker {

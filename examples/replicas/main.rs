@@ -4,9 +4,9 @@
 //! Run with
 //!
 //! ```text
-//! cargo run -p distlock-examples --bin replicas                                   # no server: one replica in this process
-//! cargo run -p distlock-examples --bin replicas -- --mongodb mongodb://localhost  # two replicas as OS processes; one is killed in the middle
-//! cargo run -p distlock-examples --bin replicas -- --no-lock                      # without the layer: the lost updates are counted
+//! cargo run -p distlock-examples --features mongodb --bin replicas                                   # no server: one replica in this process
+//! cargo run -p distlock-examples --features mongodb --bin replicas -- --mongodb mongodb://localhost  # two replicas as OS processes; one is killed in the middle
+//! cargo run -p distlock-examples --features mongodb --bin replicas -- --no-lock                      # without the layer: the lost updates are counted
 //! ```
 //!
 //! It prints the address of a page that shows the same live. With `--serve` it goes on until Ctrl-C.

@@ -3,9 +3,9 @@
 //! Run with
 //!
 //! ```text
-//! cargo run -p distlock-examples --bin reporting                                   # on a replica set that is found or started for the run
-//! cargo run -p distlock-examples --bin reporting -- --mongodb mongodb://localhost  # on one of yours
-//! cargo run -p distlock-examples --bin reporting -- --no-lock                      # without the lock: what the API complains about is counted
+//! cargo run -p distlock-examples --features mongodb --bin reporting                                   # on a replica set that is found or started for the run
+//! cargo run -p distlock-examples --features mongodb --bin reporting -- --mongodb mongodb://localhost  # on one of yours
+//! cargo run -p distlock-examples --features mongodb --bin reporting -- --no-lock                      # without the lock: what the API complains about is counted
 //! ```
 //!
 //! Options: `--months N`, the reports of each account (default 8).

@@ -4,9 +4,9 @@
 //! Run with
 //!
 //! ```text
-//! cargo run -p distlock-examples --bin saga                                   # on a replica set that is found or started for the run
-//! cargo run -p distlock-examples --bin saga -- --mongodb mongodb://localhost  # on one of yours
-//! cargo run -p distlock-examples --bin saga -- --no-lock                      # without locks: the steps that were done twice are counted
+//! cargo run -p distlock-examples --features mongodb --bin saga                                   # on a replica set that is found or started for the run
+//! cargo run -p distlock-examples --features mongodb --bin saga -- --mongodb mongodb://localhost  # on one of yours
+//! cargo run -p distlock-examples --features mongodb --bin saga -- --no-lock                      # without locks: the steps that were done twice are counted
 //! ```
 //!
 //! Options: `--orders N` (default 20).

@@ -1,16 +1,23 @@
 //! What the example programs share: a MongoDB to run on, processes of their own to kill, and an HTTP client.
 
+#[cfg(feature = "mongodb")]
 mod children;
+#[cfg(feature = "mongodb")]
 mod database;
+#[cfg(feature = "mongodb")]
 mod http;
+#[cfg(feature = "mongodb")]
 #[doc = include_str!("../../README.md")]
 pub mod readme {}
 
 use std::error::Error;
 use std::process::ExitCode;
 
+#[cfg(feature = "mongodb")]
 pub use crate::children::{Children, Orders, Said, part, report};
+#[cfg(feature = "mongodb")]
 pub use crate::database::Database;
+#[cfg(feature = "mongodb")]
 pub use crate::http::{HttpClient, NoAnswer, serve};
 
 /// Why an example cannot go on.

@@ -4,10 +4,10 @@
 //! Run with
 //!
 //! ```text
-//! cargo run -p distlock-examples --bin workitems                                   # on a replica set that is found or started for the run
-//! cargo run -p distlock-examples --bin workitems -- --mongodb mongodb://localhost  # on one of yours
-//! cargo run -p distlock-examples --bin workitems -- --no-lock                      # without locks: the lost edits are counted
-//! cargo run -p distlock-examples --bin workitems -- --no-fence                     # locks, but saves that nobody checks: a late one destroys others' work
+//! cargo run -p distlock-examples --features mongodb --bin workitems                                   # on a replica set that is found or started for the run
+//! cargo run -p distlock-examples --features mongodb --bin workitems -- --mongodb mongodb://localhost  # on one of yours
+//! cargo run -p distlock-examples --features mongodb --bin workitems -- --no-lock                      # without locks: the lost edits are counted
+//! cargo run -p distlock-examples --features mongodb --bin workitems -- --no-fence                     # locks, but saves that nobody checks: a late one destroys others' work
 //! ```
 //!
 //! Options: `--items N` (default 12).

@@ -1,4 +1,4 @@
-//! Where this crate runs code of the application: tracing subscribers, metrics recorders, wakers.
+//! Where this crate and its engines run code of the application: tracing subscribers, metrics recorders, wakers.
 //!
 //! A panic there costs the log line, the sample or the wake-up in which it happens. The keeper and
 //! the clean-ups of all other leases continue (C14).
@@ -6,7 +6,7 @@
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 /// Runs `work`. A panic ends `work` and nothing else.
-pub(crate) fn contained(work: impl FnOnce()) {
+pub fn contained(work: impl FnOnce()) {
     // The panic hook has reported it.
     drop(catch_unwind(AssertUnwindSafe(work)));
 }

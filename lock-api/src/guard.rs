@@ -79,7 +79,7 @@ impl ReleaseOutcome {
 /// What a backend keeps behind a [`LockGuard`].
 ///
 /// Dropping it must release in the background (C11). The engine implements it for every
-/// [`LeaseStore`](crate::LeaseStore); a backend that implements [`LockProvider`](crate::LockProvider) itself, and
+/// `LeaseStore` of `distlock-engine`; a backend that implements [`LockProvider`](crate::LockProvider) itself, and
 /// a wrapper that wants to see releases, implement it too.
 pub trait HeldLock: Send + Sync + 'static {
     /// The monotonic instant until which the lock is held if nothing is heard from the store; none if it never expires.

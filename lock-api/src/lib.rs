@@ -1,17 +1,18 @@
 //! One distributed-lock interface with interchangeable backends.
 //!
-//! * **Applications** depend on [`LockProvider`] – usually as `Arc<dyn LockProvider>` – and choose the backend in `main`.
-//!   Start at [`LockProviderExt`] and [`LockGuard`].
-//! * **Backend authors** implement [`LeaseStore`], three required methods without loops, timers or tasks; [`LeaseProvider`] makes a
-//!   full provider of it, and [`LeaseGuard`] the base of guards that carry more than a lock. The conformance suite (`distlock-conformance`) tells whether the promises hold.
+//! * **Applications** depend on [`LockProvider`], usually as `Arc<dyn LockProvider>`, and choose the
+//!   backend in `main`. Start at [`LockProviderExt`] and [`LockGuard`].
+//! * **Libraries and middleware** need this crate only: it contains no backend.
+//! * **Backend authors** implement `LeaseStore` of `distlock-engine`, three required methods without
+//!   loops, timers or tasks, and get a [`LockProvider`] from it.
 //!
-//! The documentation cites the clauses C1–C25 of the contract, which `DESIGN.md` lists, and the rules R1–R22 of the lease protocol, which are in `lock-mongo/PROTOCOL.md`.
+//! The documentation cites the clauses C1–C25 of the contract, which `DESIGN.md` lists, and the rules
+//! R1–R22 of the lease protocol, which are in `lock-mongo/PROTOCOL.md`.
 
+mod acquisition;
 mod admin;
 mod all;
 mod contain;
-mod contention;
-mod engine;
 mod error;
 mod ext;
 mod fenced;
@@ -20,14 +21,14 @@ mod holder;
 mod key;
 mod options;
 mod provider;
-pub mod store;
 mod token;
 mod wrap;
 
+pub use acquisition::AcquisitionId;
 pub use admin::{ForcedRelease, ListOptions, LockAdmin, LockEvent, LockEvents, LockFilter, LockInfo, LockList};
 pub use all::{AcquireAll, AllGuard};
-pub use contention::{HandOff, QueueOptions, WhenFull};
-pub use engine::{AcquiredLease, LeaseGuard, LeaseProvider, LeaseProviderBuilder, NotCommitted};
+#[doc(hidden)]
+pub use contain::contained;
 pub use error::{Disposition, ErrorKind, LockError, Phase, Result};
 pub use ext::{
     Acquire, AcquireFuture, DistributedLockExt, LockProviderExt, OfLock, OfProvider, TryAcquire, TryAcquireFuture,
@@ -38,7 +39,6 @@ pub use holder::Holder;
 pub use key::{IntoLockKey, LockKey};
 pub use options::{AcquireOptions, LeaseOptions, LeaseTerms, RenewalPolicy, Wait};
 pub use provider::{Accounting, Acquired, Busy, Capabilities, DistributedLock, Lock, LockProvider};
-pub use store::LeaseStore;
 pub use token::FencingToken;
 pub use wrap::{Instrumented, Namespaced};
 

@@ -231,8 +231,10 @@ impl AcquireOptions {
         self
     }
 
-    /// The same options, with the provider's remarks added to those of the acquisition.
-    pub(crate) fn under(mut self, provider: &Holder) -> Self {
+    /// The same options, with the metadata of a provider's holder added where they have metadata of
+    /// their own. For providers.
+    #[must_use]
+    pub fn with_metadata_of(mut self, provider: &Holder) -> Self {
         if self.holder.metadata.is_some() && provider.metadata.is_some() {
             self.holder = self.holder.or(provider);
         }

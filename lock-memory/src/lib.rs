@@ -3,7 +3,7 @@
 //! # Which one?
 //! * [`MemoryProvider`] is a **backend for production** within one process: fair, fast, never expires, leaves nothing behind for idle keys. It is a
 //!   [`LockProvider`](distlock_api::LockProvider) of its own, without leases and without the engine. It also serves tests in which nothing goes wrong.
-//! * [`MemoryStore`] is a **test double for a database**: a [`LeaseStore`](distlock_api::LeaseStore) under the same engine that runs on the real one, with a clock that a
+//! * [`MemoryStore`] is a **test double for a database**: a [`LeaseStore`](distlock_engine::LeaseStore) under the same engine that runs on the real one, with a clock that a
 //!   test can move and with faults that a test can plan. Choose it to test what an application does when a lease is lost, a release is not confirmed or the store is down.
 //!
 //! # Testing an application

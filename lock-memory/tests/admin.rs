@@ -5,11 +5,11 @@ use std::sync::{Arc, Mutex};
 use std::task::{Context, Wake};
 use std::time::Duration;
 
-use distlock_api::store::{AcquisitionId, Attempt, Claim, LeaseStore, ProviderId, Release, Reply};
 use distlock_api::{
     ErrorKind, FencingToken, ListOptions, LockAdmin, LockEvent, LockEvents, LockFilter, LockKey, LockProvider,
     LockProviderExt, Loss, Namespaced,
 };
+use distlock_engine::store::{Attempt, Claim, LeaseStore, ProviderId, Release, Reply};
 use distlock_memory::{MemoryProvider, MemoryStore, Operation};
 use futures_util::{FutureExt, StreamExt, TryStreamExt};
 
@@ -18,7 +18,7 @@ fn key(text: &str) -> LockKey {
 }
 
 fn claim(text: &str) -> Claim {
-    Claim::new(key(text), AcquisitionId::random(ProviderId::random()))
+    Claim::new(key(text), ProviderId::random().acquisition_id())
 }
 
 /// What is there to be heard at this moment.

@@ -4,8 +4,9 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
 
-use distlock_api::{Capabilities, LeaseStore, LockProvider, Namespaced, QueueOptions};
+use distlock_api::{Capabilities, LockProvider, Namespaced};
 use distlock_conformance::{Client, DisturbedStore, Fixture, FixtureError, Profile, async_trait, run};
+use distlock_engine::{LeaseStore, QueueOptions};
 use distlock_memory::{MemoryProvider, MemoryStore};
 
 fn main() -> ExitCode {

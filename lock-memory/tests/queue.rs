@@ -5,11 +5,12 @@ use std::pin::pin;
 use std::task::{Context, Waker};
 use std::time::Duration;
 
-use distlock_api::store::{
-    AcquisitionId, Attempt, BusyReply, Claim, EventStream, ProviderId, QueueStanding, Release, Renewal, Reply,
-    Standing, StoreEvent, Ticket, Watch,
+use distlock_api::{ErrorKind, FencingToken, Holder, LockAdmin, LockEvent, LockKey, Loss, ReleaseOutcome};
+use distlock_engine::LeaseStore;
+use distlock_engine::store::{
+    Attempt, BusyReply, Claim, EventStream, ProviderId, QueueStanding, Release, Renewal, Reply, Standing, StoreEvent,
+    Ticket, Watch,
 };
-use distlock_api::{ErrorKind, FencingToken, Holder, LeaseStore, LockAdmin, LockEvent, LockKey, Loss, ReleaseOutcome};
 use distlock_memory::{MemoryStore, Operation};
 use futures_util::{FutureExt, StreamExt};
 
@@ -18,7 +19,7 @@ const CLAIM_TTL: Duration = Duration::from_secs(1);
 const TICKET: Ticket = Ticket::new(Duration::from_secs(15), CLAIM_TTL, 100);
 
 fn claim_of(provider: ProviderId, key: &str) -> Claim {
-    Claim::new(LockKey::new(key).unwrap(), AcquisitionId::random(provider))
+    Claim::new(LockKey::new(key).unwrap(), provider.acquisition_id())
 }
 
 fn claim(key: &str) -> Claim {

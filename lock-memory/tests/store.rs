@@ -6,11 +6,12 @@ use std::pin::pin;
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
-use distlock_api::store::{
-    AcquisitionId, Attempt, Claim, Grant, ProviderId, QueueStanding, Release, Renewal, Reply, Standing,
-    StoreCapabilities, StoreEvent, Ticket, Watch,
+use distlock_api::{ErrorKind, FencingToken, LockAdmin, LockError, LockKey, Loss, ReleaseOutcome};
+use distlock_engine::LeaseStore;
+use distlock_engine::store::{
+    Attempt, Claim, Grant, ProviderId, QueueStanding, Release, Renewal, Reply, Standing, StoreCapabilities, StoreEvent,
+    Ticket, Watch,
 };
-use distlock_api::{ErrorKind, FencingToken, LeaseStore, LockAdmin, LockError, LockKey, Loss, ReleaseOutcome};
 use distlock_memory::{MemoryStore, Operation};
 use futures_util::{FutureExt, StreamExt};
 
@@ -21,7 +22,7 @@ fn claim(key: &str) -> Claim {
 }
 
 fn claim_of(provider: ProviderId, key: &str) -> Claim {
-    Claim::new(LockKey::new(key).unwrap(), AcquisitionId::random(provider))
+    Claim::new(LockKey::new(key).unwrap(), provider.acquisition_id())
 }
 
 fn attempt(claim: &Claim) -> Attempt {

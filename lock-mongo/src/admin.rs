@@ -4,9 +4,9 @@ use std::collections::VecDeque;
 use std::num::NonZeroUsize;
 
 use async_trait::async_trait;
-use distlock_api::store::AcquisitionId;
 use distlock_api::{
-    ErrorKind, FencingToken, ForcedRelease, LockAdmin, LockError, LockEvents, LockFilter, LockInfo, LockKey, Result,
+    AcquisitionId, ErrorKind, FencingToken, ForcedRelease, LockAdmin, LockError, LockEvents, LockFilter, LockInfo,
+    LockKey, Result,
 };
 use futures_util::{StreamExt, TryStreamExt, stream};
 use mongodb::bson::{Bson, Document, from_document};

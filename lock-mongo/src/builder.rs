@@ -4,9 +4,8 @@ use std::num::NonZeroUsize;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use distlock_api::{
-    ErrorKind, FencingToken, HandOff, Holder, LeaseOptions, LeaseProvider, LockError, QueueOptions, Result,
-};
+use distlock_api::{ErrorKind, FencingToken, Holder, LeaseOptions, LockError, Result};
+use distlock_engine::{HandOff, LeaseProvider, QueueOptions};
 use mongodb::Client;
 use mongodb::options::{
     CollectionOptions, DatabaseOptions, ReadConcern, ReadPreference, SelectionCriteria, WriteConcern,

@@ -12,7 +12,8 @@ use std::fmt;
 use std::marker::PhantomData;
 use std::sync::Arc;
 
-use distlock_api::{AcquireOptions, AcquiredLease, Busy, ErrorKind, LockError, LockKey, Result};
+use distlock_api::{AcquireOptions, Busy, ErrorKind, LockError, LockKey, Result};
+use distlock_engine::AcquiredLease;
 use mongodb::bson::Bson;
 use mongodb::{Collection, Namespace};
 use serde::de::DeserializeOwned;

@@ -6,13 +6,11 @@
 //! Every pipeline is made of `$set` and `$unset`, so that fields which a newer version keeps in a record survive. What a caller said stands
 //! in `$literal`: a plain string that begins with `$` would be an expression. The rules R3–R16 that the comments cite are in `PROTOCOL.md` of this crate.
 
+use distlock_api::{AcquisitionId, Holder, LockError, LockKey, Result};
+use mongodb::bson::{Bson, DateTime, Document, doc};
 use std::borrow::Cow;
 use std::sync::Arc;
 use std::time::Duration;
-
-use distlock_api::store::AcquisitionId;
-use distlock_api::{Holder, LockError, LockKey, Result};
-use mongodb::bson::{Bson, DateTime, Document, doc};
 
 use crate::ids::{KeyMap, TextIds};
 

@@ -4,9 +4,8 @@ use std::fmt;
 use std::sync::Arc;
 
 use async_trait::async_trait;
-use distlock_api::{
-    Accounting, AcquireOptions, Acquired, Capabilities, LeaseProvider, LockAdmin, LockKey, LockProvider, Result,
-};
+use distlock_api::{Accounting, AcquireOptions, Acquired, Capabilities, LockAdmin, LockKey, LockProvider, Result};
+use distlock_engine::LeaseProvider;
 use mongodb::{Client, Database};
 
 use crate::builder::MongoProviderBuilder;

@@ -3,8 +3,8 @@
 use std::cmp::Ordering;
 use std::collections::{HashMap, HashSet};
 
-use distlock_api::store::{Renewal, RenewalSubject, Standing};
 use distlock_api::{ErrorKind, LockError, LockKey, Loss, Result};
+use distlock_engine::store::{Renewal, RenewalSubject, Standing};
 use futures_util::TryStreamExt;
 
 use crate::calls::{Budget, UpdateMany};

@@ -3,7 +3,7 @@
 use std::num::NonZeroUsize;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
-use distlock_api::store::Lanes;
+use distlock_engine::store::Lanes;
 use futures_util::FutureExt;
 use mongodb::bson::doc;
 use mongodb::error::ErrorKind as DriverKind;

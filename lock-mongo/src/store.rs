@@ -7,11 +7,11 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use async_trait::async_trait;
-use distlock_api::store::{
+use distlock_api::{ErrorKind, FencingToken, LockAdmin, LockError, ReleaseOutcome, Result};
+use distlock_engine::store::{
     Attempt, BusyReply, Claim, Connecting, EventStream, Grant, Lanes, LeaseStore, QueueStanding, Release, Renewal,
     Reply, Standing, StoreCapabilities, StoreTime, Watch,
 };
-use distlock_api::{ErrorKind, FencingToken, LockAdmin, LockError, ReleaseOutcome, Result};
 use mongodb::bson::{Bson, Document, RawDocumentBuf};
 use mongodb::options::ReturnDocument;
 use mongodb::{Client, ClientSession, Collection, Database};

@@ -3,8 +3,8 @@
 use std::collections::HashMap;
 use std::time::Duration;
 
-use distlock_api::store::{AcquisitionId, Attempt, BusyReply, QueueStanding, Standing, StoreTime};
-use distlock_api::{FencingToken, LockKey, Loss, Result};
+use distlock_api::{AcquisitionId, FencingToken, LockKey, Loss, Result};
+use distlock_engine::store::{Attempt, BusyReply, QueueStanding, Standing, StoreTime};
 use futures_util::TryStreamExt;
 
 use crate::calls::{Budget, UpdateMany};

@@ -1,7 +1,7 @@
 //! The hints of one provider.
 
-use distlock_api::store::{EventStream, ProviderId};
 use distlock_api::{ErrorKind, LockError, Result};
+use distlock_engine::store::{EventStream, ProviderId};
 
 use crate::calls::Budget;
 use crate::lease::Subject;

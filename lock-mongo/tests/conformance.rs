@@ -5,12 +5,13 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use distlock_api::{Capabilities, LeaseProvider, LeaseStore, LockKey, LockProvider, QueueOptions};
+use distlock_api::{Capabilities, LockKey, LockProvider};
 use distlock_conformance::server::{MongoServer, Topology};
 use distlock_conformance::{
     Arena, Client, ClusterArena, Controls, DisturbedStore, FailCommand, Fixture, FixtureError, Hook, Operation,
     Profile, Pushes, SeenRenewal, async_trait, run,
 };
+use distlock_engine::{LeaseProvider, LeaseStore, QueueOptions};
 use distlock_mongo::{DocumentLocks, DocumentLocksBuilder, MongoProvider, MongoProviderBuilder, MongoStore};
 use mongodb::bson::{Document, doc};
 use mongodb::options::ClientOptions;

@@ -1,7 +1,5 @@
 //! Administration: what it tells of locks as it happens.
-
-use distlock_api::store::AcquisitionId;
-use distlock_api::{ErrorKind, LockAdmin, LockEvent, LockEvents, LockKey};
+use distlock_api::{AcquisitionId, ErrorKind, LockAdmin, LockEvent, LockEvents, LockKey};
 use futures_util::TryStreamExt;
 
 use crate::check::checks;

@@ -5,7 +5,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use distlock_api::{Capabilities, LeaseStore};
+use distlock_api::Capabilities;
+use distlock_engine::LeaseStore;
 use tokio::runtime::Handle;
 
 use super::examine::{Outcome, examined};
@@ -46,7 +47,7 @@ const CHECKS: &[&str] = &[
 ///
 /// ```
 /// use std::sync::Arc;
-/// use distlock_api::LeaseStore;
+/// use distlock_engine::LeaseStore;
 /// use distlock_memory::MemoryStore;
 ///
 /// # #[tokio::main]

@@ -4,9 +4,10 @@ use std::fmt;
 use std::num::NonZeroUsize;
 
 use distlock_api::{
-    Accounting, AcquireOptions, Acquired, Capabilities, ForcedRelease, LeaseProvider, LockAdmin, LockEvent, LockEvents,
-    LockFilter, LockInfo, LockKey, LockProvider, Result, async_trait,
+    Accounting, AcquireOptions, Acquired, Capabilities, ForcedRelease, LockAdmin, LockEvent, LockEvents, LockFilter,
+    LockInfo, LockKey, LockProvider, Result, async_trait,
 };
+use distlock_engine::LeaseProvider;
 use futures_util::TryStreamExt;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -5,15 +5,16 @@ use std::num::{NonZeroU32, NonZeroUsize};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
-use distlock_api::store::{
-    AcquisitionId, Attempt, Claim, EventStream, QueueStanding, Release, Renewal, RenewalSubject, Reply, Standing,
-    StoreCapabilities, StoreEvent, Ticket, Watch,
-};
 use distlock_api::{
-    Capabilities, FencingToken, LeaseStore, LockAdmin, LockError, LockFilter, LockInfo, LockKey, Loss, ReleaseOutcome,
-    Result, async_trait,
+    AcquisitionId, Capabilities, FencingToken, LockAdmin, LockError, LockFilter, LockInfo, LockKey, Loss,
+    ReleaseOutcome, Result, async_trait,
 };
 use distlock_conformance::{Client, Fixture, FixtureError, Profile};
+use distlock_engine::LeaseStore;
+use distlock_engine::store::{
+    Attempt, Claim, EventStream, QueueStanding, Release, Renewal, RenewalSubject, Reply, Standing, StoreCapabilities,
+    StoreEvent, Ticket, Watch,
+};
 use distlock_memory::MemoryStore;
 use futures_util::StreamExt;
 use tokio::time::sleep;

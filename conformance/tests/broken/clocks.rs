@@ -6,12 +6,12 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use distlock_api::store::{Attempt, BusyReply, Claim, Grant, Release, Renewal, RenewalSubject, Reply, Standing};
 use distlock_api::{
-    Capabilities, ErrorKind, FencingToken, LeaseProvider, LeaseStore, LockError, LockKey, LockProvider, Loss,
-    ReleaseOutcome, Result,
+    Capabilities, ErrorKind, FencingToken, LockError, LockKey, LockProvider, Loss, ReleaseOutcome, Result,
 };
 use distlock_conformance::{Client, Fixture, FixtureError, Profile, async_trait};
+use distlock_engine::store::{Attempt, BusyReply, Claim, Grant, Release, Renewal, RenewalSubject, Reply, Standing};
+use distlock_engine::{LeaseProvider, LeaseStore};
 use rustix::fs::{FlockOperation, flock};
 use rustix::time::{ClockId, clock_gettime};
 use serde::{Deserialize, Serialize};

@@ -6,11 +6,12 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use distlock_api::store::{AcquisitionId, Claim, ProviderId, Renewal};
 use distlock_api::{
-    Accounting, AcquireOptions, Acquired, Capabilities, FencingToken, HeldLock, LeaseProvider, LeaseStore, LockAdmin,
-    LockKey, LockProvider, Loss, LostSignal, ReleaseFuture, Result, async_trait,
+    Accounting, AcquireOptions, Acquired, Capabilities, FencingToken, HeldLock, LockAdmin, LockKey, LockProvider, Loss,
+    LostSignal, ReleaseFuture, Result, async_trait,
 };
+use distlock_engine::store::{Claim, ProviderId, Renewal};
+use distlock_engine::{LeaseProvider, LeaseStore};
 use tokio::time::Instant;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -61,7 +62,7 @@ struct Held {
 
 /// What a careful client sends before it gives up.
 async fn last_renewal(store: Arc<dyn LeaseStore>, key: LockKey) {
-    let claim = Claim::new(key, AcquisitionId::random(ProviderId::random()));
+    let claim = Claim::new(key, ProviderId::random().acquisition_id());
     let _ = store.renew(&Renewal::lease(claim, FencingToken::new(0), Duration::from_secs(1))).await;
 }
 

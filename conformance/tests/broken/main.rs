@@ -15,11 +15,12 @@ use std::path::Path;
 use std::process::ExitCode;
 use std::sync::Arc;
 
-use distlock_api::store::StoreCapabilities;
-use distlock_api::{Capabilities, LeaseProvider, LockProvider};
+use distlock_api::{Capabilities, LockProvider};
 use distlock_conformance::{
     Client, DisturbedStore, Fixture, FixtureError, Outcome, Profile, Report, async_trait, examine, run_child,
 };
+use distlock_engine::LeaseProvider;
+use distlock_engine::store::StoreCapabilities;
 use distlock_memory::MemoryStore;
 use libtest_mimic::{Arguments, Failed, Trial};
 use tokio::runtime::Runtime;

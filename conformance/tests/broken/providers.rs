@@ -5,12 +5,13 @@ use std::fmt;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use distlock_api::store::{AcquisitionId, Attempt, Claim, ProviderId, Release, Reply};
 use distlock_api::{
     Accounting, AcquireOptions, Acquired, Busy, Capabilities, ErrorKind, FencingToken, HeldLock, LeaseOptions,
-    LeaseProvider, LeaseStore, LockAdmin, LockError, LockGuard, LockKey, LockProvider, Loss, LostSignal, ReleaseFuture,
-    ReleaseOutcome, Result, Wait, async_trait,
+    LockAdmin, LockError, LockGuard, LockKey, LockProvider, Loss, LostSignal, ReleaseFuture, ReleaseOutcome, Result,
+    Wait, async_trait,
 };
+use distlock_engine::store::{Attempt, Claim, ProviderId, Release, Reply};
+use distlock_engine::{LeaseProvider, LeaseStore};
 use tokio::time::Instant;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -157,7 +158,7 @@ impl BrokenProvider {
     async fn acquire_naively(&self, key: &LockKey, options: AcquireOptions) -> Result<Acquired> {
         let (store, terms, start) = (self.engine.store(), options.lease().terms()?, Instant::now());
         loop {
-            let claim = Claim::new(key.clone(), AcquisitionId::random(ProviderId::random()));
+            let claim = Claim::new(key.clone(), ProviderId::random().acquisition_id());
             let sent = Instant::now();
             if let Reply::Granted(grant) = store.try_acquire(&Attempt::new(claim.clone(), terms.ttl)).await? {
                 let valid_until = sent + grant.remaining.saturating_sub(terms.margin);

@@ -5,14 +5,13 @@ use std::future::ready;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
-use distlock_api::store::{
-    AcquisitionId, Attempt, BusyReply, Claim, EventStream, QueueStanding, Release, Renewal, RenewalSubject, Reply,
-    Standing, StoreCapabilities, StoreEvent, StoreTime, Ticket, Watch,
-};
-use distlock_api::{
-    Capabilities, LeaseProvider, LeaseStore, LockAdmin, Loss, QueueOptions, ReleaseOutcome, Result, async_trait,
-};
+use distlock_api::{AcquisitionId, Capabilities, LockAdmin, Loss, ReleaseOutcome, Result, async_trait};
 use distlock_conformance::{Client, DisturbedStore, Profile};
+use distlock_engine::store::{
+    Attempt, BusyReply, Claim, EventStream, QueueStanding, Release, Renewal, RenewalSubject, Reply, Standing,
+    StoreCapabilities, StoreEvent, StoreTime, Ticket, Watch,
+};
+use distlock_engine::{LeaseProvider, LeaseStore, QueueOptions};
 use distlock_memory::MemoryStore;
 use futures_util::{StreamExt, stream};
 

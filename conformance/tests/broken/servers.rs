@@ -6,14 +6,15 @@ use std::future::Future;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use distlock_api::store::{
-    AcquisitionId, Attempt, Claim, EventStream, Release, Renewal, RenewalSubject, Reply, Standing, StoreCapabilities,
-    Watch,
-};
 use distlock_api::{
-    Capabilities, ErrorKind, FencingToken, LeaseStore, LockError, LockKey, Phase, ReleaseOutcome, Result, async_trait,
+    AcquisitionId, Capabilities, ErrorKind, FencingToken, LockError, LockKey, Phase, ReleaseOutcome, Result,
+    async_trait,
 };
 use distlock_conformance::{Arena, Client, Fault, Fixture, FixtureError, Hook, Profile};
+use distlock_engine::LeaseStore;
+use distlock_engine::store::{
+    Attempt, Claim, EventStream, Release, Renewal, RenewalSubject, Reply, Standing, StoreCapabilities, Watch,
+};
 use distlock_memory::MemoryStore;
 use futures_util::StreamExt;
 use tokio::sync::watch;

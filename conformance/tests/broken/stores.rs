@@ -5,13 +5,14 @@ use std::num::NonZeroU32;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use distlock_api::store::{
-    AcquisitionId, Attempt, Claim, Grant, Release, Renewal, RenewalSubject, Reply, Standing, StoreCapabilities,
-};
 use distlock_api::{
-    Disposition, FencingToken, LeaseStore, LockAdmin, LockError, LockKey, ReleaseOutcome, Result, async_trait,
+    AcquisitionId, Disposition, FencingToken, LockAdmin, LockError, LockKey, ReleaseOutcome, Result, async_trait,
 };
 use distlock_conformance::DisturbedStore;
+use distlock_engine::LeaseStore;
+use distlock_engine::store::{
+    Attempt, Claim, Grant, Release, Renewal, RenewalSubject, Reply, Standing, StoreCapabilities,
+};
 use distlock_memory::MemoryStore;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 use std::num::NonZeroU32;
 use std::time::Duration;
 
-use distlock_api::store::{AcquisitionId, BusyReply, Grant, QueueStanding, Reply, Standing};
-use distlock_api::{FencingToken, ForcedRelease, Holder, LockInfo, LockKey, Loss, Result};
+use distlock_api::{AcquisitionId, FencingToken, ForcedRelease, Holder, LockInfo, LockKey, Loss, Result};
+use distlock_engine::store::{BusyReply, Grant, QueueStanding, Reply, Standing};
 use tokio_postgres::Row;
 use tokio_postgres::types::FromSql;
 

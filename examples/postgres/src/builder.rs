@@ -6,8 +6,8 @@ use std::str::FromStr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use distlock_api::store::Lanes;
 use distlock_api::{LockError, Result};
+use distlock_engine::store::Lanes;
 use tokio::sync::OnceCell;
 use tokio_postgres::config::TargetSessionAttrs;
 use tokio_postgres::tls::{MakeTlsConnect, TlsConnect};

@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use deadpool::Runtime;
 use deadpool::managed::{self, Metrics, Object, PoolError, QueueMode, RecycleError, Timeouts};
-use distlock_api::store::Claim;
 use distlock_api::{ErrorKind, LockError, Result};
+use distlock_engine::store::Claim;
 use tokio::time::{Instant, timeout_at};
 use tokio_postgres::types::ToSql;
 use tokio_postgres::{Config, Error, Row};

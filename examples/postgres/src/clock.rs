@@ -2,7 +2,7 @@
 
 use std::time::{Duration, SystemTime};
 
-use distlock_api::store::StoreTime;
+use distlock_engine::store::StoreTime;
 
 /// The longest duration that is sent: about a hundred years, so that no sum leaves PostgreSQL's
 /// range.

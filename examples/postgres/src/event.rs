@@ -3,8 +3,8 @@
 use std::num::NonZeroU32;
 use std::time::Duration;
 
-use distlock_api::store::{AcquisitionId, Grant, StoreEvent};
-use distlock_api::{LockEvent, LockKey, Loss};
+use distlock_api::{AcquisitionId, LockEvent, LockKey, Loss};
+use distlock_engine::store::{Grant, StoreEvent};
 
 use crate::answers::token;
 use crate::clock::reading;

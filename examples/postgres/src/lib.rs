@@ -5,7 +5,8 @@
 //! # async fn example() -> Result<(), Box<dyn std::error::Error>> {
 //! use std::sync::Arc;
 //!
-//! use distlock_api::{LeaseProvider, LockProviderExt};
+//! use distlock_api::LockProviderExt;
+//! use distlock_engine::LeaseProvider;
 //! use distlock_example_postgres::PostgresStore;
 //!
 //! let store = PostgresStore::new("postgres://app:secret@db.internal/app")?;
@@ -133,7 +134,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use distlock_api::Result;
-use distlock_api::store::Lanes;
+use distlock_engine::store::Lanes;
 use tokio::sync::OnceCell;
 use tokio_postgres::Config;
 

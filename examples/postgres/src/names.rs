@@ -2,8 +2,8 @@
 
 use std::fmt;
 
-use distlock_api::store::{AcquisitionId, ProviderId};
-use distlock_api::{LockError, Result};
+use distlock_api::{AcquisitionId, LockError, Result};
+use distlock_engine::store::ProviderId;
 
 /// The name of the store's schema, which needs no quotes in SQL and leaves room for the names of
 /// channels, which have at most 63 bytes.
@@ -93,7 +93,7 @@ mod tests {
 
     #[test]
     fn identities_are_printable() {
-        assert!(identity(&AcquisitionId::random(ProviderId::random())).is_ok());
+        assert!(identity(&ProviderId::random().acquisition_id()).is_ok());
         for id in ["", "a b", "a\0", "é", &"a".repeat(129)] {
             assert!(identity(&AcquisitionId::new(id)).is_err(), "{id:?}");
         }

@@ -2,11 +2,12 @@
 
 use std::time::Duration;
 
-use distlock_api::store::{
+use distlock_api::{ErrorKind, LockAdmin, LockError, ReleaseOutcome, Result, async_trait};
+use distlock_engine::LeaseStore;
+use distlock_engine::store::{
     Attempt, Claim, Connecting, EventStream, Lanes, Release, Renewal, RenewalSubject, Reply, Standing,
     StoreCapabilities, Used, Watch,
 };
-use distlock_api::{ErrorKind, LeaseStore, LockAdmin, LockError, ReleaseOutcome, Result, async_trait};
 use futures_util::future::join_all;
 use tokio::time::Instant;
 use tokio_postgres::Row;

@@ -7,8 +7,9 @@ use std::process::ExitCode;
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 
-use distlock_api::{Capabilities, LeaseProvider, LeaseStore, LockKey, LockProvider, QueueOptions};
+use distlock_api::{Capabilities, LockKey, LockProvider};
 use distlock_conformance::{Arena, Client, DisturbedStore, Fixture, FixtureError, Hook, Profile, async_trait, run_one};
+use distlock_engine::{LeaseProvider, LeaseStore, QueueOptions};
 use distlock_example_postgres::PostgresStore;
 use distlock_example_postgres::tokio_postgres::{self, NoTls};
 

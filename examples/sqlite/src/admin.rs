@@ -1,7 +1,5 @@
 //! Looking at locks, and taking them away: the required half of [`LockAdmin`].
-
-use distlock_api::store::AcquisitionId;
-use distlock_api::{LockAdmin, LockInfo, LockKey, Result, async_trait};
+use distlock_api::{AcquisitionId, LockAdmin, LockInfo, LockKey, Result, async_trait};
 use rusqlite::params;
 
 use crate::clock::between;

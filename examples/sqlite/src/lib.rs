@@ -23,8 +23,9 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use distlock_api::store::{Attempt, Claim, Release, Renewal, Reply, Standing, StoreCapabilities};
-use distlock_api::{LeaseStore, LockAdmin, ReleaseOutcome, Result, async_trait};
+use distlock_api::{LockAdmin, ReleaseOutcome, Result, async_trait};
+use distlock_engine::LeaseStore;
+use distlock_engine::store::{Attempt, Claim, Release, Renewal, Reply, Standing, StoreCapabilities};
 use rusqlite::{Connection, Transaction, TransactionBehavior};
 use tokio::sync::Mutex;
 use tokio::task::spawn_blocking;

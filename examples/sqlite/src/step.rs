@@ -2,10 +2,10 @@
 
 use std::num::NonZeroU32;
 
-use distlock_api::store::{
+use distlock_api::{FencingToken, Holder, LockKey, Loss, ReleaseOutcome};
+use distlock_engine::store::{
     Attempt, BusyReply, Claim, Grant, QueueStanding, Release, Renewal, RenewalSubject, Reply, Standing, Ticket,
 };
-use distlock_api::{FencingToken, Holder, LockKey, Loss, ReleaseOutcome};
 use rusqlite::{OptionalExtension, Result, Row, Transaction, params};
 
 use crate::clock::{between, nanos};

@@ -5,8 +5,9 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
 
-use distlock_api::{Capabilities, LeaseProvider, LeaseStore, LockProvider, QueueOptions};
+use distlock_api::{Capabilities, LockProvider};
 use distlock_conformance::{Client, DisturbedStore, Fixture, FixtureError, Profile, async_trait, run_one};
+use distlock_engine::{LeaseProvider, LeaseStore, QueueOptions};
 use distlock_example_sqlite::SqliteStore;
 
 fn main() -> ExitCode {

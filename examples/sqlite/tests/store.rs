@@ -3,8 +3,9 @@
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-use distlock_api::store::{AcquisitionId, Attempt, Claim, ProviderId, Release, Renewal, Reply, Standing, Ticket};
-use distlock_api::{ErrorKind, FencingToken, LeaseStore, LockAdmin, LockKey, Loss, ReleaseOutcome};
+use distlock_api::{ErrorKind, FencingToken, LockAdmin, LockKey, Loss, ReleaseOutcome};
+use distlock_engine::LeaseStore;
+use distlock_engine::store::{Attempt, Claim, ProviderId, Release, Renewal, Reply, Standing, Ticket};
 use distlock_example_sqlite::SqliteStore;
 use rusqlite::{Connection, TransactionBehavior};
 
@@ -36,7 +37,7 @@ fn key() -> LockKey {
 }
 
 fn claim() -> Claim {
-    Claim::new(key(), AcquisitionId::random(ProviderId::random()))
+    Claim::new(key(), ProviderId::random().acquisition_id())
 }
 
 async fn token(store: &SqliteStore, attempt: &Attempt) -> Option<u64> {

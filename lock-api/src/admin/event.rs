@@ -4,9 +4,9 @@ use std::pin::Pin;
 
 use futures_core::Stream;
 
+use crate::acquisition::AcquisitionId;
 use crate::error::Result;
 use crate::key::LockKey;
-use crate::store::AcquisitionId;
 use crate::token::FencingToken;
 
 /// What happens to locks, as it happens. See [`LockAdmin::watch`](crate::LockAdmin::watch).

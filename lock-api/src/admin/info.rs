@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 use std::time::{Duration, SystemTime};
 
+use crate::acquisition::AcquisitionId;
 use crate::key::LockKey;
-use crate::store::AcquisitionId;
 use crate::token::FencingToken;
 
 /// What a store knows about a held lock.

@@ -17,11 +17,11 @@ use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 
 use async_trait::async_trait;
-use distlock_api::store::ProviderId;
 use distlock_api::{
     Accounting, AcquireOptions, Acquired, Capabilities, ErrorKind, Holder, LeaseOptions, LockAdmin, LockError,
     LockEvent, LockKey, LockProvider, Result,
 };
+use distlock_engine::store::ProviderId;
 use foldhash::fast::RandomState;
 use futures_util::future::BoxFuture;
 use tokio::runtime::Handle;

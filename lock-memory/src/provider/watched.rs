@@ -1,7 +1,7 @@
 //! Telling operators what happens.
 
-use distlock_api::store::{AcquisitionId, ProviderId};
-use distlock_api::{FencingToken, Holder, LockEvent, LockKey};
+use distlock_api::{AcquisitionId, FencingToken, Holder, LockEvent, LockKey};
+use distlock_engine::store::ProviderId;
 use tokio::sync::broadcast::Sender;
 
 use super::entry::Entry;

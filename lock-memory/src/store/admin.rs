@@ -4,10 +4,10 @@ use std::num::NonZeroUsize;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use distlock_api::store::StoreEvent;
 use distlock_api::{
     FencingToken, ForcedRelease, LockAdmin, LockEvent, LockEvents, LockFilter, LockInfo, LockKey, Loss, Result,
 };
+use distlock_engine::store::StoreEvent;
 
 use super::{MemoryStore, Operation, State, events};
 

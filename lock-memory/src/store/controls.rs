@@ -3,8 +3,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use distlock_api::store::{AcquisitionId, StoreEvent};
-use distlock_api::{ErrorKind, IntoLockKey, LeaseProvider, LeaseProviderBuilder, LockError, LockEvent, LockInfo};
+use distlock_api::{AcquisitionId, ErrorKind, IntoLockKey, LockError, LockEvent, LockInfo};
+use distlock_engine::store::StoreEvent;
+use distlock_engine::{LeaseProvider, LeaseProviderBuilder};
 
 use super::faults::{Fault, Gate, MakeError, reply_lost};
 use super::{Calls, HangHandle, MemoryStore, valid};

@@ -3,8 +3,8 @@
 use std::future::ready;
 use std::time::Duration;
 
-use distlock_api::store::{EventStream, ProviderId, StoreEvent};
 use distlock_api::{LockEvent, LockEvents, Result};
+use distlock_engine::store::{EventStream, ProviderId, StoreEvent};
 use futures_util::{FutureExt, Stream, StreamExt, stream};
 use tokio::sync::broadcast::error::RecvError;
 use tokio::sync::broadcast::{Receiver, Sender, channel as broadcast};

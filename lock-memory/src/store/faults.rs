@@ -8,26 +8,26 @@ use distlock_api::{ErrorKind, IntoLockKey, LockError, LockKey};
 use tokio::sync::oneshot::error::RecvError;
 use tokio::sync::{Notify, oneshot};
 
-/// A call of [`LeaseStore`](distlock_api::LeaseStore) or [`LockAdmin`](distlock_api::LockAdmin).
+/// A call of [`LeaseStore`](distlock_engine::LeaseStore) or [`LockAdmin`](distlock_api::LockAdmin).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Operation {
-    /// [`try_acquire`](distlock_api::LeaseStore::try_acquire)
+    /// [`try_acquire`](distlock_engine::LeaseStore::try_acquire)
     TryAcquire,
-    /// [`renew`](distlock_api::LeaseStore::renew) of a single lease or ticket
+    /// [`renew`](distlock_engine::LeaseStore::renew) of a single lease or ticket
     Renew,
-    /// [`renew_many`](distlock_api::LeaseStore::renew_many): one call, however many leases and tickets are in it
+    /// [`renew_many`](distlock_engine::LeaseStore::renew_many): one call, however many leases and tickets are in it
     RenewMany,
-    /// [`release`](distlock_api::LeaseStore::release)
+    /// [`release`](distlock_engine::LeaseStore::release)
     Release,
-    /// [`withdraw`](distlock_api::LeaseStore::withdraw)
+    /// [`withdraw`](distlock_engine::LeaseStore::withdraw)
     Withdraw,
-    /// [`waiters`](distlock_api::LeaseStore::waiters)
+    /// [`waiters`](distlock_engine::LeaseStore::waiters)
     Waiters,
-    /// [`subscribe`](distlock_api::LeaseStore::subscribe): the opening of the stream. What becomes of it then is another matter:
+    /// [`subscribe`](distlock_engine::LeaseStore::subscribe): the opening of the stream. What becomes of it then is another matter:
     /// [`cut_watchers`](crate::MemoryStore::cut_watchers) and its neighbours.
     Watch,
-    /// [`close`](distlock_api::LeaseStore::close)
+    /// [`close`](distlock_engine::LeaseStore::close)
     Close,
     /// [`inspect`](distlock_api::LockAdmin::inspect)
     Inspect,

@@ -16,11 +16,12 @@ use std::time::Duration;
 
 pub use self::faults::{Calls, HangHandle, Operation};
 use async_trait::async_trait;
-use distlock_api::store::{
-    Attempt, Claim, EventStream, Release, Renewal, Reply, Standing, StoreCapabilities, StoreEvent, StoreTime, Watch,
-};
 use distlock_api::{
-    ErrorKind, FencingToken, IntoLockKey, LeaseStore, LockAdmin, LockError, LockEvent, LockKey, ReleaseOutcome, Result,
+    ErrorKind, FencingToken, IntoLockKey, LockAdmin, LockError, LockEvent, LockKey, ReleaseOutcome, Result,
+};
+use distlock_engine::LeaseStore;
+use distlock_engine::store::{
+    Attempt, Claim, EventStream, Release, Renewal, Reply, Standing, StoreCapabilities, StoreEvent, StoreTime, Watch,
 };
 
 use self::clock::Clock;

@@ -6,11 +6,11 @@ use std::collections::VecDeque;
 use std::num::NonZeroU32;
 use std::time::Duration;
 
-use distlock_api::store::{
-    AcquisitionId, Attempt, BusyReply, Claim, Grant, QueueStanding, Release, Renewal, RenewalSubject, Reply, Standing,
-    StoreTime, Ticket,
+use distlock_api::{AcquisitionId, FencingToken, ForcedRelease, Holder, LockInfo, LockKey, Loss, ReleaseOutcome};
+use distlock_engine::store::{
+    Attempt, BusyReply, Claim, Grant, QueueStanding, Release, Renewal, RenewalSubject, Reply, Standing, StoreTime,
+    Ticket,
 };
-use distlock_api::{FencingToken, ForcedRelease, Holder, LockInfo, LockKey, Loss, ReleaseOutcome};
 
 use self::queue::{Queue, Waiter};
 

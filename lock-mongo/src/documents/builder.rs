@@ -5,7 +5,8 @@ use std::marker::PhantomData;
 use std::sync::Arc;
 use std::time::Duration;
 
-use distlock_api::{ErrorKind, HandOff, LeaseOptions, LockError, QueueOptions, Result};
+use distlock_api::{ErrorKind, LeaseOptions, LockError, Result};
+use distlock_engine::{HandOff, QueueOptions};
 use mongodb::Collection;
 use mongodb::bson::{Bson, Document, to_bson};
 use serde::Serialize;

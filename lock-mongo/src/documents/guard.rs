@@ -6,11 +6,11 @@ use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
 use std::time::Duration;
 
-use distlock_api::store::Written;
 use distlock_api::{
-    Disposition, ErrorKind, FencingToken, LeaseGuard, LockError, LockGuard, LockKey, Loss, LostSignal, ReleaseFuture,
-    Result,
+    Disposition, ErrorKind, FencingToken, LockError, LockGuard, LockKey, Loss, LostSignal, ReleaseFuture, Result,
 };
+use distlock_engine::LeaseGuard;
+use distlock_engine::store::Written;
 use mongodb::bson::{RawDocument, from_slice};
 use serde::Serialize;
 use serde::de::DeserializeOwned;

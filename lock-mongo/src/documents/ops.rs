@@ -4,8 +4,8 @@ use std::sync::atomic::{AtomicI32, Ordering};
 use std::sync::{Arc, Mutex};
 
 use async_trait::async_trait;
-use distlock_api::store::{AcquireOp, Attempt, Reply, Write, WriteOp, Written};
 use distlock_api::{LockError, Result};
+use distlock_engine::store::{AcquireOp, Attempt, Reply, Write, WriteOp, Written};
 use mongodb::bson::{Document, RawDocumentBuf};
 use mongodb::options::ReturnDocument;
 

@@ -1,6 +1,7 @@
 //! Acquiring (R8, R9).
 
-use distlock_api::store::{AcquisitionId, Attempt};
+use distlock_api::AcquisitionId;
+use distlock_engine::store::Attempt;
 use mongodb::bson::{Bson, Document, doc};
 
 use super::queue::{LIVE, PLACE};

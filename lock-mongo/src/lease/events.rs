@@ -1,11 +1,9 @@
 //! What changes of a record mean.
 
-use std::collections::HashMap;
-
-use distlock_api::store::AcquisitionId;
-use distlock_api::{FencingToken, LockEvent, LockKey};
+use distlock_api::{AcquisitionId, FencingToken, LockEvent, LockKey};
 use mongodb::bson::{Bson, Document, doc};
 use mongodb::change_stream::event::{ChangeStreamEvent, OperationType};
+use std::collections::HashMap;
 
 use super::{AUDIT, EXPIRED, ID, LAST_RELEASED, LOCK_ID, Layout, OWNER, PASSED, REVOKED, TOKEN};
 

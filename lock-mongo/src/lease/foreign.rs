@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use distlock_api::store::Attempt;
+use distlock_engine::store::Attempt;
 use mongodb::bson::{Bson, Document, doc};
 use serde::Deserialize;
 

@@ -6,8 +6,8 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
-use distlock_api::store::{AcquisitionId, Grant, ProviderId, StoreEvent, StoreTime};
-use distlock_api::{FencingToken, LockKey, Loss};
+use distlock_api::{AcquisitionId, FencingToken, LockKey, Loss};
+use distlock_engine::store::{Grant, ProviderId, StoreEvent, StoreTime};
 use mongodb::bson::{Bson, DateTime, Document, doc};
 use serde::Deserialize;
 

@@ -5,8 +5,8 @@
 
 use std::time::Duration;
 
-use distlock_api::store::{AcquisitionId, Ticket};
-use distlock_api::{Holder, LockKey};
+use distlock_api::{AcquisitionId, Holder, LockKey};
+use distlock_engine::store::Ticket;
 use mongodb::bson::{Bson, Document, doc};
 
 use super::{EXPIRES_AT, ID, LOCK_ID, Layout, META, OWNER, QUEUE, REVOKED, answer, literal, millis, remarks, removed};

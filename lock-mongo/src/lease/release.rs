@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use distlock_api::FencingToken;
-use distlock_api::store::{AcquisitionId, Used};
+use distlock_api::{AcquisitionId, FencingToken};
+use distlock_engine::store::Used;
 use mongodb::bson::{Bson, Document, doc};
 
 use super::queue::{HEAD, LIVE, unless_empty};

@@ -2,8 +2,7 @@
 
 use std::time::Duration;
 
-use distlock_api::LockKey;
-use distlock_api::store::AcquisitionId;
+use distlock_api::{AcquisitionId, LockKey};
 use mongodb::bson::{Bson, Document, doc};
 
 use super::{EXPIRES_AT, ID, LOCK_ID, Layout, TOKEN, TTL, literal, millis};

@@ -3,7 +3,7 @@
 use std::num::NonZeroU32;
 
 use distlock_api::LockKey;
-use distlock_api::store::{Attempt, Claim, ProviderId, Ticket, Used};
+use distlock_engine::store::{Attempt, Claim, ProviderId, Ticket, Used};
 
 use super::*;
 

@@ -2,7 +2,8 @@
 
 use std::time::Duration;
 
-use distlock_api::store::{AcquisitionId, Used};
+use distlock_api::AcquisitionId;
+use distlock_engine::store::Used;
 use mongodb::bson::{Bson, Document, doc};
 
 use super::{Clock, Layout, WRITTEN, WRITTEN_LEN, answer, literal};

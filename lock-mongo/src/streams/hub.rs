@@ -6,8 +6,8 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use distlock_api::store::StoreEvent;
 use distlock_api::{LockError, Result};
+use distlock_engine::store::StoreEvent;
 use mongodb::bson::Document;
 use mongodb::change_stream::ChangeStream;
 use mongodb::change_stream::event::ResumeToken;

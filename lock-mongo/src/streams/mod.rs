@@ -8,8 +8,8 @@ use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use distlock_api::store::{EventStream, Lanes, SetAside};
 use distlock_api::{ErrorKind, LockError, Result};
+use distlock_engine::store::{EventStream, Lanes, SetAside};
 use tokio::sync::mpsc::{self, UnboundedSender};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
 use tokio::time::timeout;

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use distlock_api::Result;
-use distlock_api::store::{EventStream, StoreEvent};
+use distlock_engine::store::{EventStream, StoreEvent};
 use futures_util::stream;
 use tokio::sync::Notify;
 use tokio::sync::mpsc::error::TrySendError;

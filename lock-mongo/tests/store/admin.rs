@@ -2,11 +2,11 @@
 
 use std::time::Duration;
 
-use distlock_api::store::{Attempt, Claim, LeaseStore, Reply, Standing};
 use distlock_api::{
     AcquireOptions, ErrorKind, ListOptions, LockAdmin, LockEvent, LockEvents, LockFilter, LockProvider,
     LockProviderExt, Loss,
 };
+use distlock_engine::store::{Attempt, Claim, LeaseStore, Reply, Standing};
 use distlock_mongo::mongodb::IndexModel;
 use distlock_mongo::mongodb::bson::{DateTime, Document, doc};
 use distlock_mongo::mongodb::options::{Hint, IndexOptions};
@@ -35,7 +35,7 @@ pub(super) fn add(checks: &mut Checks<'_>) {
     }
 }
 
-async fn granted_to(store: &MongoStore, claim: &Claim, owner: &str, ttl: Duration) -> distlock_api::store::Grant {
+async fn granted_to(store: &MongoStore, claim: &Claim, owner: &str, ttl: Duration) -> distlock_engine::store::Grant {
     let said = AcquireOptions::new().with_owner(owner);
     match store.try_acquire(&Attempt::new(claim.clone(), ttl).with_holder(said.holder().clone())).await.unwrap() {
         Reply::Granted(grant) => grant,

@@ -5,8 +5,9 @@ use std::future::IntoFuture;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use distlock_api::store::{Attempt, LeaseStore, QueueStanding, Release, Renewal};
-use distlock_api::{Disposition, ErrorKind, LeaseProvider, LockError, LockFilter, LockProvider, LockProviderExt};
+use distlock_api::{Disposition, ErrorKind, LockError, LockFilter, LockProvider, LockProviderExt};
+use distlock_engine::LeaseProvider;
+use distlock_engine::store::{Attempt, LeaseStore, QueueStanding, Release, Renewal};
 use distlock_mongo::MongoProvider;
 use distlock_mongo::mongodb::Client;
 use distlock_mongo::mongodb::bson::doc;

@@ -1,7 +1,7 @@
 //! Administration (C22).
 
-use distlock_api::store::{LeaseStore, Release, Standing};
 use distlock_api::{AcquireOptions, Loss, ReleaseOutcome};
+use distlock_engine::store::{LeaseStore, Release, Standing};
 use distlock_mongo::mongodb::bson::doc;
 
 use super::Checks;
@@ -75,7 +75,7 @@ async fn audit(world: World) {
 }
 
 async fn inspect(world: World) {
-    use distlock_api::store::{Attempt, LeaseStore};
+    use distlock_engine::store::{Attempt, LeaseStore};
     let store = world.store();
     let key = key();
     assert_eq!(admin(&store).inspect(&key).await.unwrap(), None);

@@ -3,8 +3,8 @@
 
 use std::time::{Duration, SystemTime};
 
-use distlock_api::store::{Attempt, LeaseStore};
 use distlock_api::{ErrorKind, LeaseOptions, ListOptions, LockFilter, LockKey, LockProvider, LockProviderExt, Result};
+use distlock_engine::store::{Attempt, LeaseStore};
 use distlock_mongo::mongodb::IndexModel;
 use distlock_mongo::mongodb::bson::{Bson, DateTime, Document, doc};
 use distlock_mongo::mongodb::options::{

@@ -4,10 +4,10 @@ use std::num::NonZeroU32;
 use std::time::Duration;
 
 use distlock_api::ReleaseOutcome::Released;
-use distlock_api::store::{
-    AcquisitionId, Attempt, Claim, EventStream, LeaseStore, ProviderId, Release, Renewal, StoreEvent, Watch,
-};
 use distlock_api::{AcquireOptions, ErrorKind, FencingToken, LockKey, Loss};
+use distlock_engine::store::{
+    Attempt, Claim, EventStream, LeaseStore, ProviderId, Release, Renewal, StoreEvent, Watch,
+};
 use distlock_mongo::mongodb::bson::{Document, doc};
 use distlock_mongo::{MongoProvider, MongoStore};
 use futures_util::{StreamExt, TryStreamExt};
@@ -43,7 +43,7 @@ async fn next(events: &mut EventStream) -> StoreEvent {
 
 /// An acquisition of the provider.
 fn own(key: &LockKey, provider: ProviderId) -> Claim {
-    Claim::new(key.clone(), AcquisitionId::random(provider))
+    Claim::new(key.clone(), provider.acquisition_id())
 }
 
 /// The holders of small records and of big ones: the server tells their changes in different forms.

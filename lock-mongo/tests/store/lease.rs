@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use distlock_api::ReleaseOutcome::{AlreadyLost, Released};
-use distlock_api::store::{LeaseStore, QueueStanding, Release, Reply};
+use distlock_engine::store::{LeaseStore, QueueStanding, Release, Reply};
 use distlock_mongo::mongodb::bson::{Bson, doc};
 
 use super::Checks;

@@ -5,7 +5,7 @@
 use std::time::Duration;
 
 use distlock_api::ReleaseOutcome::Released;
-use distlock_api::store::{Claim, LeaseStore, Standing};
+use distlock_engine::store::{Claim, LeaseStore, Standing};
 use distlock_mongo::mongodb::Collection;
 use distlock_mongo::mongodb::bson::{Bson, Document, doc};
 use distlock_mongo::mongodb::options::ReturnDocument;
@@ -193,7 +193,7 @@ async fn race(world: World) {
         let (a, b) = (claim(&key), claim(&key));
         let (old, new) = tokio::join!(older.acquire(&a, LONG), super::world::ask(&newer, &b, LONG));
         let new = match new {
-            distlock_api::store::Reply::Granted(grant) => Some(i64::try_from(grant.token.get()).unwrap()),
+            distlock_engine::store::Reply::Granted(grant) => Some(i64::try_from(grant.token.get()).unwrap()),
             _ => None,
         };
         assert!(old.is_some() != new.is_some(), "round {round}: {old:?} {new:?}");

@@ -4,7 +4,8 @@ use std::num::NonZeroUsize;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use distlock_api::{LeaseOptions, LeaseStore, LockProvider, LockProviderExt, Loss, RenewalPolicy};
+use distlock_api::{LeaseOptions, LockProvider, LockProviderExt, Loss, RenewalPolicy};
+use distlock_engine::LeaseStore;
 use distlock_mongo::MongoProvider;
 use distlock_mongo::mongodb::bson::doc;
 

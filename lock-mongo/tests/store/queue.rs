@@ -4,10 +4,10 @@ use std::num::NonZeroU32;
 use std::time::Duration;
 
 use distlock_api::ReleaseOutcome::{AlreadyLost, Released};
-use distlock_api::store::{
+use distlock_api::{AcquireOptions, FencingToken, LockKey, Loss};
+use distlock_engine::store::{
     Attempt, BusyReply, Claim, Grant, LeaseStore, QueueStanding, Release, Renewal, Reply, Standing, Ticket,
 };
-use distlock_api::{AcquireOptions, FencingToken, LockKey, Loss};
 use distlock_mongo::MongoStore;
 use distlock_mongo::mongodb::bson::{Bson, DateTime, Document, doc};
 
@@ -52,7 +52,7 @@ fn standing(claim: &Claim) -> Renewal {
 }
 
 /// Who has the lease.
-async fn holder(store: &MongoStore, key: &LockKey) -> Option<distlock_api::store::AcquisitionId> {
+async fn holder(store: &MongoStore, key: &LockKey) -> Option<distlock_api::AcquisitionId> {
     admin(store).inspect(key).await.unwrap().and_then(|info| info.id)
 }
 
@@ -508,7 +508,7 @@ async fn odd_values(world: World) {
         let key = LockKey::new(text).unwrap();
         let a = claim(&key);
         granted(&store, &a, LONG).await;
-        let b = Claim::new(key.clone(), distlock_api::store::AcquisitionId::new(text));
+        let b = Claim::new(key.clone(), distlock_api::AcquisitionId::new(text));
         let said = AcquireOptions::new().with_owner(text).with_metadata(text, text);
         for _ in 0..2 {
             let attempt = Attempt::new(b.clone(), LONG).with_ticket(ticket()).with_holder(said.holder().clone());

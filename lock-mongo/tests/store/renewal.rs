@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use distlock_api::store::{Grant, LeaseStore, Renewal, Standing};
 use distlock_api::{FencingToken, Loss};
+use distlock_engine::store::{Grant, LeaseStore, Renewal, Standing};
 
 use super::Checks;
 use super::world::{LONG, SHORT, World, admin, busy, claim, granted, key, opened, release, renew};
@@ -86,7 +86,7 @@ async fn mixed_batch(world: World) {
     let forced = Standing::Gone(Loss::ForceReleased);
     assert_eq!(answers, [held(long), GONE, GONE, forced, GONE, held(longer), held(long), held(longer), GONE]);
 
-    let left = |claim: &distlock_api::store::Claim| {
+    let left = |claim: &distlock_engine::store::Claim| {
         let (store, key) = (&store, claim.key().clone());
         async move { admin(store).inspect(&key).await.unwrap().map(|info| info.remaining) }
     };

@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use distlock_api::store::{Attempt, Claim, Grant, LeaseStore, Reply, Standing, Ticket};
 use distlock_api::{Holder, LockKey};
+use distlock_engine::store::{Attempt, Claim, Grant, LeaseStore, Reply, Standing, Ticket};
 use distlock_mongo::MongoStore;
 use distlock_mongo::mongodb::bson::{Bson, DateTime, Document, doc};
 

@@ -6,8 +6,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use distlock_api::ReleaseOutcome::Released;
-use distlock_api::store::{AcquisitionId, Attempt, Claim, EventStream, LeaseStore, ProviderId, StoreEvent, Watch};
 use distlock_api::{ErrorKind, LeaseOptions, LockProvider, LockProviderExt};
+use distlock_engine::store::{Attempt, Claim, EventStream, LeaseStore, ProviderId, StoreEvent, Watch};
 use distlock_mongo::mongodb::bson::{Document, doc};
 use distlock_mongo::mongodb::{Client, Database};
 use distlock_mongo::{MongoProvider, MongoStore};
@@ -211,7 +211,7 @@ async fn joining(world: World) {
     granted(&releaser, &holder, LONG).await;
     let mut rounds = 0;
     while !joining.is_finished() || rounds < 20 {
-        let waiter = Claim::new(key.clone(), AcquisitionId::random(me));
+        let waiter = Claim::new(key.clone(), me.acquisition_id());
         queue_up(&mine, &Attempt::new(waiter.clone(), LONG).with_ticket(ticket())).await;
         assert_eq!(release(if rounds == 0 { &releaser } else { &mine }, &holder).await, Released);
         let event = tokio::time::timeout(Duration::from_secs(10), events.next()).await.expect("an event");

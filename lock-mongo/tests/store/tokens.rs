@@ -3,8 +3,8 @@
 use std::num::NonZeroU32;
 use std::time::Duration;
 
-use distlock_api::store::{Attempt, LeaseStore, Reply, Standing};
 use distlock_api::{ErrorKind, FencingToken, LockGuard, LockKey, LockProvider, LockProviderExt, Loss, Result};
+use distlock_engine::store::{Attempt, LeaseStore, Reply, Standing};
 use distlock_mongo::MongoProvider;
 use distlock_mongo::mongodb::bson::doc;
 

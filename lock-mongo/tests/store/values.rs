@@ -1,7 +1,7 @@
 //! What callers say comes back as it was (C20).
 
-use distlock_api::store::{AcquisitionId, Attempt, Claim, LeaseStore, Reply, Standing};
-use distlock_api::{AcquireOptions, LockKey, Loss};
+use distlock_api::{AcquireOptions, AcquisitionId, LockKey, Loss};
+use distlock_engine::store::{Attempt, Claim, LeaseStore, Reply, Standing};
 
 use super::Checks;
 use super::world::{LONG, World, admin, busy, claim, granted, release, renew};

@@ -1,7 +1,7 @@
 //! What is sent: how many commands, with which concerns, in which session.
 
 use distlock_api::LockKey;
-use distlock_api::store::{Attempt, LeaseStore, Renewal, Reply, Ticket};
+use distlock_engine::store::{Attempt, LeaseStore, Renewal, Reply, Ticket};
 use distlock_mongo::mongodb::bson::{Document, doc};
 use distlock_mongo::mongodb::options::{
     Acknowledgment, ClientOptions, ReadConcern, ReadPreference, SelectionCriteria, WriteConcern,

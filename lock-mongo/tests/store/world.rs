@@ -3,12 +3,11 @@
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use distlock_api::store::{
-    AcquisitionId, Attempt, BusyReply, Claim, Grant, LeaseStore, ProviderId, QueueStanding, Release, Renewal, Reply,
-    Standing, Ticket,
-};
-use distlock_api::{FencingToken, LockAdmin, LockKey, ReleaseOutcome};
+use distlock_api::{AcquisitionId, FencingToken, LockAdmin, LockKey, ReleaseOutcome};
 use distlock_conformance::server::Topology;
+use distlock_engine::store::{
+    Attempt, BusyReply, Claim, Grant, LeaseStore, ProviderId, QueueStanding, Release, Renewal, Reply, Standing, Ticket,
+};
 use distlock_mongo::mongodb::bson::{Document, doc};
 use distlock_mongo::mongodb::event::EventHandler;
 use distlock_mongo::mongodb::event::command::CommandEvent;
@@ -90,7 +89,7 @@ pub(crate) fn key() -> LockKey {
 }
 
 pub(crate) fn id() -> AcquisitionId {
-    AcquisitionId::random(ProviderId::random())
+    ProviderId::random().acquisition_id()
 }
 
 /// A new acquisition of a key.

@@ -7,8 +7,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use distlock_api::store::{Claim, Grant, Release, Renewal, Reply, Standing, StoreEvent, Ticket};
 use distlock_api::{Disposition, LockError, LockKey};
+use distlock_engine::store::{Claim, Grant, Release, Renewal, Reply, Standing, StoreEvent, Ticket};
 use futures_util::TryStreamExt;
 use futures_util::future::try_join_all;
 use tokio::time::{Instant, sleep};

@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use distlock_api::store::{Claim, Grant, Release, Renewal, Standing};
 use distlock_api::{FencingToken, LockKey, ReleaseOutcome};
+use distlock_engine::store::{Claim, Grant, Release, Renewal, Standing};
 use futures_util::future::try_join_all;
 use tokio::time::{Instant, sleep};
 
@@ -349,7 +349,7 @@ async fn store_keeps_it_closed(cx: Context) -> Verdict {
     let reply = b.ask(&attempt).await??;
     let passed = sent.elapsed();
     match &reply {
-        distlock_api::store::Reply::Busy(busy) => {
+        distlock_engine::store::Reply::Busy(busy) => {
             let left = busy.holder_remaining.unwrap_or_default();
             ensure!(left <= HOLD, "a key that stays closed for {HOLD:?} was said to open in {left:?}");
         }
@@ -364,7 +364,7 @@ async fn store_keeps_it_closed(cx: Context) -> Verdict {
     // Its own clock started a little later.
     let late = Instant::now();
     while late.elapsed() < crate::context::SOON {
-        if let distlock_api::store::Reply::Granted(_) = b.ask(&attempt).await?? {
+        if let distlock_engine::store::Reply::Granted(_) = b.ask(&attempt).await?? {
             return Ok(());
         }
         sleep(GRAIN * 5).await;

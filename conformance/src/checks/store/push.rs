@@ -1,6 +1,6 @@
 //! Events that a store pushes.
 
-use distlock_api::store::{StoreEvent, Ticket};
+use distlock_engine::store::{StoreEvent, Ticket};
 
 use crate::bare::{LEASE, event, last};
 use crate::check::checks;

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use distlock_api::store::{QueueStanding, Renewal, Reply, Standing, Ticket};
+use distlock_engine::store::{QueueStanding, Renewal, Reply, Standing, Ticket};
 use tokio::time::{Instant, sleep};
 
 use crate::bare::{BareStore, LEASE};
@@ -27,7 +27,7 @@ const CLAIM: Duration = Duration::from_millis(20_250);
 #[track_caller]
 fn ensure_waiting(
     store: &BareStore,
-    claim: &distlock_api::store::Claim,
+    claim: &distlock_engine::store::Claim,
     count: u32,
     why: &str,
 ) -> impl Future<Output = Verdict> {

@@ -5,7 +5,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use distlock_api::store::{Attempt, Claim, Grant, Renewal, Reply, Ticket};
+use distlock_engine::store::{Attempt, Claim, Grant, Renewal, Reply, Ticket};
 use tokio::sync::Barrier;
 use tokio::time::sleep;
 

@@ -4,8 +4,9 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use distlock_api::store::{Attempt, ProviderId, Release, Renewal, Standing, StoreEvent, Watch};
-use distlock_api::{ErrorKind, LeaseStore, LockAdmin, LockFilter, Loss, ReleaseOutcome};
+use distlock_api::{ErrorKind, LockAdmin, LockFilter, Loss, ReleaseOutcome};
+use distlock_engine::LeaseStore;
+use distlock_engine::store::{Attempt, ProviderId, Release, Renewal, Standing, StoreEvent, Watch};
 use distlock_example_postgres::PostgresStore;
 use distlock_example_postgres::tokio_postgres::{self, NoTls};
 use futures_util::StreamExt;

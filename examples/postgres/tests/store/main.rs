@@ -8,8 +8,9 @@ mod server;
 
 use std::time::Duration;
 
-use distlock_api::store::{AcquisitionId, Attempt, Claim, ProviderId, Release, Reply};
-use distlock_api::{FencingToken, LeaseStore, LockKey, ReleaseOutcome};
+use distlock_api::{FencingToken, LockKey, ReleaseOutcome};
+use distlock_engine::LeaseStore;
+use distlock_engine::store::{Attempt, Claim, ProviderId, Release, Reply};
 use distlock_example_postgres::PostgresStore;
 use distlock_example_postgres::tokio_postgres::{self, NoTls, Transaction};
 use tokio::sync::OnceCell;
@@ -68,7 +69,7 @@ pub(crate) fn key(name: &str) -> LockKey {
 }
 
 pub(crate) fn claim(name: &str) -> Claim {
-    Claim::new(key(name), AcquisitionId::random(ProviderId::random()))
+    Claim::new(key(name), ProviderId::random().acquisition_id())
 }
 
 pub(crate) async fn take(store: &PostgresStore, claim: &Claim, ttl: Duration) -> FencingToken {

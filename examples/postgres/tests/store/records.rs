@@ -2,8 +2,9 @@
 
 use std::time::Duration;
 
-use distlock_api::store::{AcquisitionId, Attempt, Claim, ProviderId, QueueStanding, Renewal, Reply, Standing, Ticket};
-use distlock_api::{ErrorKind, Holder, LeaseStore, LockAdmin, LockEvent, LockFilter};
+use distlock_api::{AcquisitionId, ErrorKind, Holder, LockAdmin, LockEvent, LockFilter};
+use distlock_engine::LeaseStore;
+use distlock_engine::store::{Attempt, Claim, ProviderId, QueueStanding, Renewal, Reply, Standing, Ticket};
 use distlock_example_postgres::PostgresStore;
 use futures_util::future::join_all;
 use futures_util::{StreamExt, TryStreamExt};
@@ -18,7 +19,7 @@ async fn words_come_back_as_they_were_said() {
     let odd = "\0 'x' \\ %_ é\u{10ffff}";
     let name = key(&format!("k{odd}"));
     let holder = Holder::new().with_owner(odd).with_metadata("job", odd).with_metadata(odd, "");
-    let claim = Claim::new(name.clone(), AcquisitionId::random(ProviderId::random()));
+    let claim = Claim::new(name.clone(), ProviderId::random().acquisition_id());
     let reply = store.try_acquire(&Attempt::new(claim, LONG).with_holder(holder.clone())).await.unwrap();
     assert!(matches!(reply, Reply::Granted(_)));
     let info = store.inspect(&name).await.unwrap().unwrap();

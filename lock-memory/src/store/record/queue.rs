@@ -3,8 +3,8 @@
 use std::num::NonZeroU32;
 use std::time::Duration;
 
-use distlock_api::Holder;
-use distlock_api::store::{AcquisitionId, Attempt, QueueStanding, Ticket};
+use distlock_api::{AcquisitionId, Holder};
+use distlock_engine::store::{Attempt, QueueStanding, Ticket};
 
 #[derive(Clone, Debug, Default)]
 pub(super) struct Queue {

@@ -1,4 +1,4 @@
-use distlock_api::store::ProviderId;
+use distlock_engine::store::ProviderId;
 
 use super::*;
 
@@ -12,7 +12,7 @@ fn key() -> LockKey {
 }
 
 fn claim() -> Claim {
-    Claim::new(key(), AcquisitionId::random(ProviderId::random()))
+    Claim::new(key(), ProviderId::random().acquisition_id())
 }
 
 fn acquire(record: &mut Record, now: Duration, claim: &Claim) -> Reply {

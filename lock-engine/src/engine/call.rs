@@ -1,0 +1,160 @@
+//! One request to the store: in line until the store has room for it, then in flight until it ends.
+//!
+//! A call in flight is never doubled and never cut off because its caller leaves (R11): the value
+//! that owns it hands it on to the background and lets it end there. Dropped, a call ends where it
+//! is, whatever the store makes of it. A call in line has sent nothing, and leaves the line with its
+//! caller.
+
+use std::future::Future;
+use std::pin::Pin;
+use std::time::Duration;
+
+use tokio::sync::oneshot;
+use tokio::time::{Instant, timeout_at};
+use tokio_util::task::AbortOnDropHandle;
+
+use crate::store::{Entered, InLine, Lane, Lanes, Overload, Permit, Place};
+use distlock_api::{ErrorKind, LockError, Result};
+
+use super::{guarded, slept};
+
+/// A request that has been made and has not been answered yet.
+pub(super) struct Call<T> {
+    stage: Stage,
+    answer: Answer<T>,
+}
+
+enum Stage {
+    InLine(Place, oneshot::Receiver<Instant>),
+    Sent(Instant),
+    /// It was not sent in time.
+    NotSent,
+}
+
+enum Answer<T> {
+    /// A store without lanes is polled in place: no task on the fast path.
+    Here(Pin<Box<dyn Future<Output = Result<T>> + Send>>),
+    /// A call with a permit is a task of its own, so that a caller that does not poll keeps no
+    /// permit from others.
+    Task(AbortOnDropHandle<Result<T>>),
+}
+
+impl<T: Send + 'static> Call<T> {
+    /// Makes a request, with the caller's `deadline` if it has one. With `admission`, fails at once
+    /// where its turn in the line would come too late.
+    pub(super) fn new(
+        lanes: Option<Lanes>,
+        lane: Lane,
+        deadline: Option<Instant>,
+        admission: bool,
+        request: impl Future<Output = Result<T>> + Send + 'static,
+    ) -> Result<Self> {
+        let request = guarded(request);
+        let Some(lanes) = lanes else {
+            return Ok(Self { stage: Stage::Sent(slept::sending()), answer: Answer::Here(Box::pin(request)) });
+        };
+        match lanes.enter(lane, deadline, admission) {
+            Entered::Now(permit) => {
+                let task = AbortOnDropHandle::new(tokio::spawn(with_permit(permit, request)));
+                Ok(Self { stage: Stage::Sent(slept::sending()), answer: Answer::Task(task) })
+            }
+            Entered::Later(in_line) => {
+                let (started, starts) = oneshot::channel();
+                let stage = Stage::InLine(in_line.place(), starts);
+                let task = AbortOnDropHandle::new(tokio::spawn(send_later(in_line, started, request)));
+                Ok(Self { stage, answer: Answer::Task(task) })
+            }
+            Entered::Refused(overload) => Err(error(overload)),
+        }
+    }
+
+    /// Waits for the answer until `limit`, and for `patience` from sending. `None` if it has not
+    /// come by then; the call goes on.
+    ///
+    /// # Cancel safety
+    /// Cancel safe: the call goes on.
+    pub(super) async fn answer(&mut self, limit: Option<Instant>, patience: Duration) -> Option<Result<T>> {
+        if let Stage::InLine(_, starts) = &mut self.stage {
+            let started = match limit {
+                Some(limit) => timeout_at(limit, starts).await.ok()?,
+                None => starts.await,
+            };
+            // Without a start the answer says why.
+            self.stage = started.map_or(Stage::NotSent, Stage::Sent);
+        }
+        let until = self.sent().map(|sent| sent + patience);
+        match [until, limit].into_iter().flatten().min() {
+            Some(until) => timeout_at(until, self.ended()).await.ok(),
+            None => Some(self.ended().await),
+        }
+    }
+
+    /// Waits for the answer for `patience` from now, whatever it takes to send the call.
+    pub(super) async fn ended_within(&mut self, patience: Duration) -> Option<Result<T>> {
+        timeout_at(Instant::now() + patience, self.ended()).await.ok()
+    }
+
+    async fn ended(&mut self) -> Result<T> {
+        match &mut self.answer {
+            Answer::Here(request) => request.await,
+            Answer::Task(task) => match task.await {
+                Ok(answer) => answer,
+                Err(ended) => {
+                    let error = LockError::new(ErrorKind::Other, "a call of the store ended with its runtime");
+                    Err(error.outcome_unknown().with_source(ended))
+                }
+            },
+        }
+    }
+
+    /// The instant before the call was sent (C3); `None` if it is in line, or was never sent.
+    pub(super) fn sent(&self) -> Option<Instant> {
+        match self.stage {
+            Stage::Sent(sent) => Some(sent),
+            Stage::InLine(..) | Stage::NotSent => None,
+        }
+    }
+
+    /// Leaves the line, if the call is still there. Returns the error to report if the call was not
+    /// sent and will not be.
+    pub(super) fn leave(&mut self) -> Option<LockError> {
+        match &self.stage {
+            Stage::InLine(place, _) => {
+                let overload = place.leave()?;
+                self.stage = Stage::NotSent;
+                Some(error(overload))
+            }
+            Stage::Sent(_) => None,
+            Stage::NotSent => Some(LockError::overloaded(0, "the store had no room for the call in time")),
+        }
+    }
+}
+
+async fn send_later<T>(
+    in_line: InLine,
+    started: oneshot::Sender<Instant>,
+    request: impl Future<Output = Result<T>>,
+) -> Result<T> {
+    let place = in_line.place();
+    let Some(permit) = in_line.permit().await else { return Err(error(place.overload())) };
+    // Nobody listens who waits for the answer alone.
+    let _ = started.send(slept::sending());
+    with_permit(permit, request).await
+}
+
+/// Gives the permit back when the request has ended.
+async fn with_permit<T>(permit: Permit, request: impl Future<Output = T>) -> T {
+    let answer = request.await;
+    drop(permit);
+    answer
+}
+
+fn error(overload: Overload) -> LockError {
+    let Overload { in_line, at_once, wait } = overload;
+    let message = format!(
+        "the store is overloaded: {in_line} calls wait before this one, its turn would come in about {} ms, and the \
+         store takes {at_once} calls at once; try again later, or raise that number where the store has room",
+        wait.as_millis()
+    );
+    LockError::overloaded(in_line, message)
+}

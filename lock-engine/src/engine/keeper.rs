@@ -1,0 +1,214 @@
+//! The one task per runtime that renews leases, refreshes tickets, and notices missed deadlines.
+
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::{Arc, Weak};
+use std::task::Poll;
+use std::time::Duration;
+
+use futures_util::StreamExt;
+use futures_util::stream::FuturesUnordered;
+use tokio::runtime::{self, Handle};
+use tokio::sync::Notify;
+use tokio::time::{Instant, sleep_until, timeout};
+
+use crate::store::{Entered, Lane, Lanes, Permit, Standing};
+use distlock_api::{ErrorKind, LockError, Phase, Result, contained};
+
+use super::lease::Renewed;
+use super::log::log;
+use super::places::Told;
+use super::registry::{Batch, Item, Room};
+use super::{Engine, guarded, slept};
+
+/// How many calls may be under way while one is made again.
+const CALLS_AGAIN: usize = 256;
+
+struct Answer {
+    sent: Instant,
+    items: Vec<Item>,
+    standings: Vec<Result<Standing>>,
+}
+
+type Call = Pin<Box<dyn Future<Output = Answer> + Send>>;
+
+/// Says so when a keeper ends, be it with its runtime, so that the next lease there gets another one.
+struct Kept {
+    engine: Weak<Engine>,
+    home: runtime::Id,
+}
+
+impl Drop for Kept {
+    fn drop(&mut self) {
+        if let Some(engine) = self.engine.upgrade() {
+            engine.registry().unkept(self.home);
+        }
+    }
+}
+
+impl Engine {
+    /// Starts the keeper of a runtime.
+    pub(super) fn keep(self: &Arc<Self>, home: &Handle, wake: Arc<Notify>) {
+        let kept = Kept { engine: Arc::downgrade(self), home: home.id() };
+        drop(home.spawn(keep(kept, wake)));
+    }
+
+    fn note(self: &Arc<Self>, Answer { sent, items, standings }: Answer) {
+        if standings.iter().any(Result::is_ok) {
+            self.registry().answered(Instant::now());
+        }
+        let missing = || Err(LockError::new(ErrorKind::Corrupt, "no answer in the batch"));
+        let standings = standings.into_iter().chain(std::iter::repeat_with(missing));
+        for (item, standing) in items.iter().zip(standings) {
+            contained(|| self.note_one(sent, item, standing));
+        }
+    }
+
+    fn note_one(self: &Arc<Self>, sent: Instant, item: &Item, standing: Result<Standing>) {
+        match (item, standing) {
+            (Item::Lease(lease), Ok(standing)) => match lease.renewed(sent, standing) {
+                Renewed::Extended => self.registry().settled(lease, sent),
+                Renewed::Lost(loss) => self.bury(lease, loss),
+                Renewed::TooLate => {}
+            },
+            // C13: an error is not a loss.
+            (Item::Lease(lease), Err(error)) => {
+                log!(warn, lock.key = %lease.key(), lock.token = %lease.token(), %error, "renewal failed");
+                self.registry().failed(lease, Instant::now());
+            }
+            (Item::Ticket(seat), Ok(standing)) => {
+                let wake = self.registry().told(seat, Told { sent, standing });
+                wake.iter().for_each(|wake| wake.notify_one());
+            }
+            (Item::Ticket(seat), Err(error)) => {
+                log!(debug, lock.key = %item.key(), %error, "ticket not refreshed");
+                self.registry().not_told(seat, Instant::now());
+            }
+        }
+    }
+}
+
+/// Runs as long as the engine does, or its runtime. It owns nothing of the engine: a keeper never keeps a provider alive.
+async fn keep(kept: Kept, wake: Arc<Notify>) {
+    let mut calls = FuturesUnordered::<Call>::new();
+    let mut rooms = Rooms::default();
+    let Some(gone) = kept.engine.upgrade().map(|engine| engine.gone.clone()) else { return };
+    loop {
+        let slept = slept::noticed();
+        let next = {
+            let Some(engine) = kept.engine.upgrade() else { return };
+            let batch = engine.store.capabilities().renew_batch.get();
+            let again = CALLS_AGAIN.saturating_sub(calls.len());
+            let lanes = engine.store.lanes();
+            let now = Instant::now();
+            let due = engine.registry().take_due(kept.home, now, batch, again, |lane| rooms.room(lanes.as_ref(), lane));
+            rooms.wait_for(lanes.as_ref(), &due.full);
+            for lease in due.over {
+                contained(|| {
+                    engine.look(&lease);
+                    lease.pass_turn();
+                });
+            }
+            calls.extend(due.batches.into_iter().map(|batch| renew(&engine, batch)));
+            let next = engine.registry().plan(kept.home);
+            // What has found no room is due now, and goes when there is some.
+            if due.full.is_empty() { next } else { next.map(|next| next.max(now + LOOKS_WHILE_FULL)) }
+        };
+        tokio::select! {
+            () = gone.cancelled() => return,
+            () = wake.notified() => {}
+            // The timers have slept, too.
+            () = slept => {
+                let Some(engine) = kept.engine.upgrade() else { return };
+                engine.registry().all_due(Instant::now());
+            }
+            () = rooms.some() => {}
+            Some(answer) = calls.next() => {
+                let Some(engine) = kept.engine.upgrade() else { return };
+                engine.note(answer);
+            }
+            () = async { sleep_until(next.expect("guarded")).await }, if next.is_some() => {}
+        }
+    }
+}
+
+/// How often the keeper looks for leases past their deadline while the store has no room.
+const LOOKS_WHILE_FULL: Duration = Duration::from_millis(200);
+
+/// The room that the store has for calls of the keeper: its places in the lines, and permits that
+/// have come.
+#[derive(Default)]
+struct Rooms {
+    places: Vec<(Lane, PendingPermit)>,
+    permits: Vec<(Lane, Permit)>,
+}
+
+type PendingPermit = Pin<Box<dyn Future<Output = Option<Permit>> + Send>>;
+
+impl Rooms {
+    /// The room for one call.
+    fn room(&mut self, lanes: Option<&Lanes>, lane: Lane) -> Option<Room> {
+        let Some(lanes) = lanes else { return Some(Room::Unbounded) };
+        let came = self.permits.iter().position(|(of, _)| *of == lane);
+        let permit = match came {
+            Some(at) => self.permits.swap_remove(at).1,
+            None => lanes.try_enter(lane)?,
+        };
+        Some(Room::Permitted(permit))
+    }
+
+    /// Stands in the lines of these lanes, and in no others.
+    fn wait_for(&mut self, lanes: Option<&Lanes>, full: &[Lane]) {
+        self.permits.clear();
+        self.places.retain(|(lane, _)| full.contains(lane));
+        for lane in full {
+            if self.places.iter().any(|(of, _)| of == lane) {
+                continue;
+            }
+            match lanes.map(|lanes| lanes.enter(*lane, None, false)) {
+                Some(Entered::Later(in_line)) => self.places.push((*lane, Box::pin(in_line.permit()))),
+                Some(Entered::Now(permit)) => self.places.push((*lane, Box::pin(std::future::ready(Some(permit))))),
+                Some(Entered::Refused(_)) | None => {}
+            }
+        }
+    }
+
+    /// Waits until a permit comes; for ever if there is none to come.
+    async fn some(&mut self) {
+        let came = std::future::poll_fn(|context| {
+            let came =
+                self.places.iter_mut().enumerate().find_map(|(at, (_, place))| match place.as_mut().poll(context) {
+                    Poll::Ready(permit) => Some((at, permit)),
+                    Poll::Pending => None,
+                });
+            came.map_or(Poll::Pending, Poll::Ready)
+        });
+        let (at, permit) = came.await;
+        let (lane, _) = self.places.swap_remove(at);
+        self.permits.extend(permit.map(|permit| (lane, permit)));
+    }
+}
+
+/// One call. Its answer counts however late it comes: a lease that is still held then is extended from when the call was sent.
+fn renew(engine: &Engine, Batch { mut items, again, room }: Batch) -> Call {
+    let (store, bound) = (engine.store.clone(), engine.config.request_timeout);
+    Box::pin(async move {
+        let sent = slept::sending();
+        // C12: not those that were released since the beat was planned. Nor those on their way to the next guard: a lease that never arrives is
+        // not kept from others for ever.
+        items.retain(|item| !matches!(item, Item::Lease(lease) if !lease.is_in_hand()));
+        let patience = items.iter().map(|item| item.patience(sent)).min().unwrap_or(bound);
+        // One that has failed before makes room for others soon; not at once, because a call that is cut off costs a connection.
+        let bound = if again { bound.min(patience.max(bound / 4)) } else { bound };
+        let renewals: Vec<_> = items.iter().map(|item| item.renewal(bound)).collect();
+        let call =
+            guarded(async { if renewals.is_empty() { Ok(Vec::new()) } else { Ok(store.renew_many(&renewals).await) } });
+        let failed = |error: LockError| items.iter().map(|_| Err(error.clone())).collect();
+        let standings = match timeout(bound + bound / 2, call).await {
+            Ok(answer) => answer.unwrap_or_else(failed),
+            Err(_) => failed(LockError::timeout(Phase::Request, "no answer to a renewal")),
+        };
+        drop(room);
+        Answer { sent, items, standings }
+    })
+}

@@ -1,0 +1,232 @@
+//! The public face of the engine.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+
+use crate::contention::{HandOff, QueueOptions};
+use crate::store::{AcquireOp, LeaseStore};
+use distlock_api::{
+    Accounting, AcquireOptions, Acquired, Capabilities, Holder, LeaseOptions, LockAdmin, LockError, LockKey,
+    LockProvider, Result,
+};
+
+use super::acquire::Obtained;
+use super::via::{AcquiredLease, LeaseGuard};
+use super::{Config, Engine, pace};
+
+/// A [`LockProvider`] over any [`LeaseStore`]: waiting, renewal, loss detection and clean-up.
+///
+/// Clones share everything; two providers over one store are strangers to each other, like two processes. Needs a tokio
+/// runtime with time enabled: one task renews all leases of the provider, another one listens to the store if it pushes.
+///
+/// When the last clone and the last guard are dropped the tasks end. [`close`](LockProvider::close) ends them in order.
+#[derive(Clone)]
+pub struct LeaseProvider {
+    engine: Arc<Engine>,
+}
+
+impl LeaseProvider {
+    /// A provider with the defaults of [`builder`](Self::builder).
+    pub fn new(store: Arc<dyn LeaseStore>) -> Self {
+        let LeaseProviderBuilder { store, config } = Self::builder(store);
+        Self { engine: Engine::new(store, config) }
+    }
+
+    /// A provider to be configured.
+    pub fn builder(store: Arc<dyn LeaseStore>) -> LeaseProviderBuilder {
+        LeaseProviderBuilder {
+            store,
+            config: Config {
+                defaults: LeaseOptions::new(),
+                holder: Holder::of_this_process(),
+                request_timeout: Duration::from_secs(5),
+                poll: pace::Poll { first: Duration::from_millis(10), longest: Duration::from_millis(250) },
+                queue: Some(QueueOptions::new()),
+                hand_off: Some(HandOff::new()),
+            },
+        }
+    }
+
+    /// Acquires by an operation of a typed style in the store's place, with the same turns, waiting, renewal, loss detection and clean-up as
+    /// [`acquire_with`](LockProvider::acquire_with), of which it is the twin in everything else. For authors of such styles.
+    ///
+    /// The operation must be about leases of this provider's store: it is the store that renews and releases them.
+    ///
+    /// Each grant comes with an answer of the operation, so that it brings whatever the style wants. Such an acquisition therefore takes
+    /// over neither a lease that is handed on within the process nor one that a releaser has granted, without asking once more, and its own lease is not handed on.
+    ///
+    /// # Errors
+    /// As [`acquire_with`](LockProvider::acquire_with), and the operation's own permanent ones.
+    ///
+    /// # Cancel safety
+    /// As [`acquire_with`](LockProvider::acquire_with).
+    pub async fn acquire_via(
+        &self,
+        key: LockKey,
+        options: AcquireOptions,
+        op: Arc<dyn AcquireOp>,
+    ) -> Result<AcquiredLease> {
+        let options = options.with_metadata_of(&self.engine.config.holder);
+        Ok(match self.engine.acquire(&key, options, Some(&op)).await? {
+            Obtained::Held(held) => AcquiredLease::Held(LeaseGuard::new(held)),
+            Obtained::Busy(busy) => AcquiredLease::Busy(busy),
+        })
+    }
+
+    /// The store.
+    #[must_use]
+    pub fn store(&self) -> &Arc<dyn LeaseStore> {
+        &self.engine.store
+    }
+}
+
+/// Describes a [`LeaseProvider`]. Made by [`LeaseProvider::builder`].
+#[must_use = "nothing is made until `build` is called"]
+pub struct LeaseProviderBuilder {
+    store: Arc<dyn LeaseStore>,
+    config: Config,
+}
+
+impl LeaseProviderBuilder {
+    /// The lease terms for acquisitions that set none of their own. Defaults to those of [`LeaseOptions`].
+    pub fn lease(mut self, defaults: LeaseOptions) -> Self {
+        self.config.defaults = defaults;
+        self
+    }
+
+    /// Who holds this provider's locks, for people. Defaults to host name and process id.
+    pub fn owner(mut self, owner: impl Into<Arc<str>>) -> Self {
+        self.config.holder.owner = Some(owner.into());
+        self
+    }
+
+    /// One named remark about all locks of this provider, for people, such as the program's version. Added to those of
+    /// [`Holder::of_this_process`]; an acquisition adds [its own](AcquireOptions::with_metadata).
+    pub fn metadata(mut self, name: impl Into<String>, value: impl Into<String>) -> Self {
+        self.config.holder = self.config.holder.with_metadata(name, value);
+        self
+    }
+
+    /// Who holds this provider's locks and everything else about them, for people. Replaces what was said before and the defaults.
+    pub fn holder(mut self, holder: Holder) -> Self {
+        self.config.holder = holder;
+        self
+    }
+
+    /// How long one request to the store may take: the bound of [`Wait::Try`](distlock_api::Wait::Try), of a release, and of everything in the background. Defaults to 5 s.
+    /// An acquisition is bounded by its ttl less the safety margin, too: a later answer would be of no use.
+    pub fn request_timeout(mut self, timeout: Duration) -> Self {
+        self.config.request_timeout = timeout;
+        self
+    }
+
+    /// How often a waiter asks a store that does not tell it more: first after `first`, then doubling up to `longest`, with jitter. Defaults to 10 ms and 250 ms.
+    pub fn poll_interval(mut self, first: Duration, longest: Duration) -> Self {
+        self.config.poll = pace::Poll { first, longest };
+        self
+    }
+
+    /// How waiters queue up with the waiters of other processes. Defaults to [`QueueOptions::new`].
+    pub fn queue(mut self, options: QueueOptions) -> Self {
+        self.config.queue = Some(options);
+        self
+    }
+
+    /// No place in the store's queue: waiters poll, and stand back behind those who have one. Defaults to queueing.
+    pub fn without_queue(mut self) -> Self {
+        self.config.queue = None;
+        self
+    }
+
+    /// How long a lease is handed on within the process while others wait for it. Defaults to [`HandOff::new`].
+    pub fn hand_off(mut self, limits: HandOff) -> Self {
+        self.config.hand_off = Some(limits);
+        self
+    }
+
+    /// No handing on: every guard has a lease of its own, and every release goes to the store. Defaults to handing on.
+    pub fn without_hand_off(mut self) -> Self {
+        self.config.hand_off = None;
+        self
+    }
+
+    /// The provider.
+    ///
+    /// # Errors
+    /// [`ErrorKind::InvalidOptions`](distlock_api::ErrorKind::InvalidOptions) for a queue that cannot work, lease terms, an owner or metadata that no acquisition could use, a request timeout below
+    /// one millisecond or above a day, and a poll interval that is below one millisecond, above a day, or shrinks.
+    pub fn build(self) -> Result<LeaseProvider> {
+        let Self { store, config } = self;
+        config.defaults.terms()?;
+        config.holder.validate()?;
+        config.queue.as_ref().map_or(Ok(()), QueueOptions::validate)?;
+        let millisecond = Duration::from_millis(1);
+        if config.request_timeout < millisecond || config.request_timeout > Duration::from_secs(86_400) {
+            return Err(LockError::invalid_options(format!(
+                "a request timeout of {:?} is not between 1 ms and a day",
+                config.request_timeout
+            )));
+        }
+        let pace::Poll { first, longest } = config.poll;
+        if first < millisecond || longest < first || longest > Duration::from_secs(86_400) {
+            return Err(LockError::invalid_options(format!(
+                "a poll interval from {first:?} to {longest:?} is below 1 ms, above a day, or shrinks"
+            )));
+        }
+        Ok(LeaseProvider { engine: Engine::new(store, config) })
+    }
+}
+
+impl fmt::Debug for LeaseProviderBuilder {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("LeaseProviderBuilder").field("store", &self.store.name()).finish_non_exhaustive()
+    }
+}
+
+impl fmt::Debug for LeaseProvider {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Debug::fmt(&self.engine, f)
+    }
+}
+
+impl fmt::Display for LeaseProvider {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.engine.store.name())
+    }
+}
+
+#[async_trait]
+impl LockProvider for LeaseProvider {
+    async fn acquire_with(&self, key: LockKey, options: AcquireOptions) -> Result<Acquired> {
+        let options = options.with_metadata_of(&self.engine.config.holder);
+        Ok(match self.engine.acquire(&key, options, None).await? {
+            Obtained::Held(held) => Acquired::Held(held.into_guard()),
+            Obtained::Busy(busy) => Acquired::Busy(busy),
+        })
+    }
+
+    fn capabilities(&self) -> Capabilities {
+        let store = self.engine.store.capabilities();
+        let mut capabilities = Capabilities::default();
+        capabilities.expiry = true;
+        capabilities.minimum_hold = store.minimum_hold;
+        capabilities.fair = store.queue && self.engine.config.queue.is_some();
+        capabilities.push = store.push;
+        capabilities
+    }
+
+    fn accounting(&self) -> Accounting {
+        self.engine.accounting()
+    }
+
+    fn admin(&self) -> Option<&dyn LockAdmin> {
+        self.engine.store.admin()
+    }
+
+    async fn close(&self) -> Result<()> {
+        self.engine.close().await
+    }
+}

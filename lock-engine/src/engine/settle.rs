@@ -1,0 +1,263 @@
+//! Attempts, and what must be done about them when nobody waits for their answer any more.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::runtime::Handle;
+use tokio::sync::Notify;
+use tokio::time::{Instant, sleep, timeout, timeout_at};
+use tokio_util::task::task_tracker::TaskTrackerToken;
+
+use crate::store::{AcquireOp, Attempt, Claim, Lane, QueueStanding, Reply};
+use distlock_api::{Disposition, ErrorKind, LockError, LockKey, Phase, Result};
+
+use super::call::Call;
+use super::lease::Lease;
+use super::log::log;
+use super::{Engine, guarded, pace};
+
+/// An acquisition that has not come to its end. It owns the call in flight, not the caller's future: dropped with it,
+/// the call is finished in the background and whatever it brought is withdrawn (C11, R11).
+pub(super) struct Attempting<'a> {
+    engine: &'a Arc<Engine>,
+    home: Handle,
+    claim: Claim,
+    ttl: Duration,
+    /// Asks in the store's place.
+    via: Option<Arc<dyn AcquireOp>>,
+    /// Wakes the caller when the store says something of the claim unasked.
+    news: Arc<Notify>,
+    /// The store may have granted this claim something.
+    dirty: bool,
+    /// The claim has a ticket in the queue.
+    queued: bool,
+    call: Option<Call<Reply>>,
+    /// How many calls in a row were not answered in time.
+    unanswered: u32,
+    /// Keeps `close` waiting as long as there is something to clean up.
+    open: Option<TaskTrackerToken>,
+}
+
+/// How long an acquisition waits for one answer.
+#[derive(Clone, Copy)]
+pub(super) struct Patience {
+    /// When the caller leaves.
+    pub(super) limit: Option<Instant>,
+    /// How long after sending the answer is waited for.
+    pub(super) answer: Duration,
+    /// Whether a caller that would wait too long in the line for the store is refused at once.
+    pub(super) admission: bool,
+}
+
+/// After this many unanswered calls in a row the claim is given up: its session, or what the server
+/// does for it, may hang, and another claim depends on neither.
+const UNANSWERED: u32 = 2;
+
+impl<'a> Attempting<'a> {
+    pub(super) fn new(engine: &'a Arc<Engine>, key: &LockKey, ttl: Duration, via: Option<Arc<dyn AcquireOp>>) -> Self {
+        let home = Handle::current();
+        let (claim, news) = engine.begin_claim(key);
+        Self { engine, home, claim, ttl, via, news, dirty: false, queued: false, call: None, unanswered: 0, open: None }
+    }
+
+    pub(super) fn news(&self) -> Arc<Notify> {
+        self.news.clone()
+    }
+
+    pub(super) fn claim(&self) -> &Claim {
+        &self.claim
+    }
+
+    /// Asks once. Returns the instant before sending with the answer (C3).
+    pub(super) async fn ask(&mut self, attempt: Attempt, patience: Patience) -> Result<(Instant, Reply)> {
+        self.call.take_if(|call| call.leave().is_some());
+        let is_under_way = self.call.is_some();
+        let hangs = self.dirty && self.unanswered >= UNANSWERED;
+        if is_under_way || hangs || (self.dirty && !self.engine.store.capabilities().ordered_claims) {
+            self.start_afresh();
+        }
+        self.open.get_or_insert_with(|| self.engine.tasks.token());
+        if self.engine.closed.is_cancelled() {
+            return Err(LockError::closed());
+        }
+        connected(self.engine, patience.limit).await?;
+        let attempt = Attempt { claim: self.claim.clone(), ..attempt };
+        let (store, via) = (self.engine.store.clone(), self.via.clone());
+        let Patience { limit, answer: patience, admission } = patience;
+        let call = Call::new(store.lanes(), Lane::Acquire, limit, admission, async move {
+            match via {
+                Some(op) => op.try_acquire(&attempt).await,
+                None => store.try_acquire(&attempt).await,
+            }
+        });
+        let call = self.call.insert(call?);
+        let answer = tokio::select! {
+            biased;
+            answer = call.answer(limit, patience) => answer,
+            () = self.engine.closed.cancelled() => return Err(LockError::closed()),
+        };
+        let Some(answer) = answer else {
+            if let Some(overloaded) = call.leave() {
+                self.call = None;
+                return Err(overloaded);
+            }
+            return Err(LockError::timeout(Phase::Request, "the store has not answered").outcome_unknown());
+        };
+        let sent = call.sent().unwrap_or_else(Instant::now);
+        self.call = None;
+        match &answer {
+            Ok(Reply::Granted(_)) => self.dirty = true,
+            // Asked again under the same id, the store has said what became of the earlier attempts.
+            Ok(Reply::Busy(busy)) => {
+                self.dirty = false;
+                self.queued = matches!(busy.standing, QueueStanding::Queued { .. });
+            }
+            Err(error) => self.dirty |= error.is_outcome_unknown(),
+        }
+        self.unanswered = match &answer {
+            Err(error) if error.is_outcome_unknown() && error.kind() == ErrorKind::Timeout => self.unanswered + 1,
+            _ => 0,
+        };
+        // A ticket keeps nobody waiting: `close` withdraws it, whether its caller is polled or not.
+        if !self.dirty {
+            self.open = None;
+        }
+        answer.map(|reply| (sent, reply))
+    }
+
+    /// Whether the last attempt was left before it was answered.
+    pub(super) fn is_cut_off(&self) -> bool {
+        self.call.is_some()
+    }
+
+    /// Whether asking again would say what became of the last attempt.
+    pub(super) fn can_resolve(&self) -> bool {
+        self.dirty && self.call.is_none() && self.engine.store.capabilities().ordered_claims
+    }
+
+    /// Gives the claim up, clean-up included; what follows is another acquisition.
+    pub(super) fn start_afresh(&mut self) {
+        self.give_up();
+        self.unanswered = 0;
+        (self.claim, self.news) = self.engine.begin_claim(self.claim.key());
+    }
+
+    /// The lease is somebody's: there is nothing to clean up.
+    pub(super) fn keep(mut self) {
+        self.dirty = false;
+        self.queued = false;
+    }
+
+    fn give_up(&mut self) {
+        self.engine.end_claim(&self.claim);
+        // A call in line has sent nothing; it leaves the line.
+        let call = self.call.take().and_then(|mut call| call.leave().is_none().then_some(call));
+        let open = self.open.take();
+        let dirty = std::mem::take(&mut self.dirty) | std::mem::take(&mut self.queued);
+        if dirty || call.is_some() {
+            let work = settle(self.engine.clone(), self.claim.clone(), call, dirty, self.ttl);
+            // Without its runtime, what is left ends by its ttl.
+            self.engine.spawn(&self.home, work);
+        }
+        // The task has been counted before.
+        drop(open);
+    }
+}
+
+impl Drop for Attempting<'_> {
+    fn drop(&mut self) {
+        self.give_up();
+    }
+}
+
+impl Engine {
+    fn begin_claim(&self, key: &LockKey) -> (Claim, Arc<Notify>) {
+        let claim = Claim::accounted(key.clone(), self.id.acquisition_id());
+        // Always: what the store can do it may know only after its first answer.
+        let news = self.registry().begins(claim.id().clone());
+        (claim, news)
+    }
+
+    fn end_claim(&self, claim: &Claim) {
+        self.registry().ends(claim.id());
+    }
+
+    /// Best effort for a lease that has been lost: one withdrawal, if not too many are under way (R16).
+    pub(super) fn withdraw_lost(self: &Arc<Self>, lease: &Lease) {
+        let Ok(permit) = self.farewells.clone().try_acquire_owned() else { return };
+        let (engine, claim) = (self.clone(), lease.claim().clone());
+        self.spawn(lease.home(), async move {
+            // Nobody depends on it, so the answer does not matter.
+            let _ = engine.withdraw(&claim, Instant::now() + engine.config.request_timeout).await;
+            drop(permit);
+        });
+    }
+
+    /// Withdraws what waits in the store's queue, because the provider is closed.
+    pub(super) fn withdraw_closed(self: &Arc<Self>, claims: Vec<Claim>) {
+        for claim in claims {
+            let engine = self.clone();
+            self.spawn(&Handle::current(), async move {
+                if let Err(error) = engine.withdraw(&claim, Instant::now() + engine.config.request_timeout).await {
+                    log!(debug, lock.key = %claim.key(), %error, "ticket not withdrawn while shutting down");
+                }
+            });
+        }
+    }
+
+    /// One withdrawal, if the store has room for it until then.
+    async fn withdraw(&self, claim: &Claim, until: Instant) -> Result<()> {
+        let bound = self.config.request_timeout;
+        let (store, claim) = (self.store.clone(), claim.clone());
+        let request = async move { store.withdraw(&claim, bound).await };
+        let mut call = Call::new(self.store.lanes(), Lane::Release, Some(until), false, request)?;
+        call.answer(None, bound + bound / 2)
+            .await
+            .unwrap_or_else(|| Err(LockError::timeout(Phase::Request, "no answer to a withdrawal").outcome_unknown()))
+    }
+}
+
+/// Waits until the store can send requests. Nothing has been sent if it fails.
+async fn connected(engine: &Engine, limit: Option<Instant>) -> Result<()> {
+    let bound = engine.config.store_timeout();
+    let left = limit.map_or(bound, |limit| limit.saturating_duration_since(Instant::now()).min(bound));
+    // A little less, so that the store can say what is wrong before the caller leaves.
+    let Some(connecting) = engine.store.ensure_connected(left * 9 / 10) else { return Ok(()) };
+    let not_yet =
+        || LockError::new(ErrorKind::Unavailable, "the store is not connected yet").with_phase(Phase::Connect);
+    tokio::select! {
+        biased;
+        connected = timeout(left, guarded(connecting)) => connected.map_err(|_| not_yet())?,
+        () = engine.closed.cancelled() => Err(LockError::closed()),
+    }
+}
+
+/// Lets a call end, then withdraws its claim until the store has confirmed that, or a lease that it might have got has expired. Nothing
+/// is withdrawn where nothing can have been granted.
+async fn settle(engine: Arc<Engine>, claim: Claim, call: Option<Call<Reply>>, mut dirty: bool, ttl: Duration) {
+    if let Some(mut call) = call {
+        // Stores end their calls by themselves; one that does not is given up here.
+        dirty |= match call.ended_within(2 * engine.config.request_timeout).await {
+            Some(Ok(Reply::Busy(busy))) => matches!(busy.standing, QueueStanding::Queued { .. }),
+            Some(Err(error)) => error.is_outcome_unknown(),
+            Some(Ok(Reply::Granted(_))) => true,
+            None => true,
+        };
+    }
+    if !dirty {
+        return engine.turns.nudge(claim.key());
+    }
+    let last_chance = Instant::now() + ttl;
+    let mut failed = 0;
+    while let Err(error) = engine.withdraw(&claim, last_chance).await {
+        log!(debug, lock.key = %claim.key(), %error, "clean-up not confirmed yet");
+        if error.disposition() == Disposition::Permanent || Instant::now() >= last_chance {
+            break;
+        }
+        sleep(pace::after_error(failed, fastrand::f64())).await;
+        failed += 1;
+        // What is made again is bounded in number, and in time by the lease that there may be.
+        let Ok(_permit) = timeout_at(last_chance, engine.clean_ups.acquire()).await else { break };
+    }
+    engine.turns.nudge(claim.key());
+}

@@ -1,0 +1,172 @@
+//! The engine for typed styles: guards that carry more than a lock.
+
+use std::fmt;
+use std::future::Future;
+use std::sync::Arc;
+
+use tokio::time::Instant;
+
+use crate::store::{Claim, WriteOp, Written};
+use distlock_api::{
+    Busy, FencingToken, HeldLock, LockError, LockGuard, LockKey, Loss, LostSignal, ReleaseFuture, ReleaseOutcome,
+    Result,
+};
+
+use super::commit;
+use super::held::HeldLease;
+
+/// The answer to [`LeaseProvider::acquire_via`](crate::LeaseProvider::acquire_via).
+#[derive(Debug)]
+#[must_use]
+pub enum AcquiredLease {
+    /// The lease is ours.
+    Held(LeaseGuard),
+    /// It was not granted within the wait.
+    Busy(Busy),
+}
+
+/// A held lease, for the guard of a typed style to be built on: what a [`LockGuard`] is made of, and in addition writes that are
+/// atomic with the check that the lease is held. Dropping it releases in the background.
+///
+/// Made by [`LeaseProvider::acquire_via`](crate::LeaseProvider::acquire_via). The methods that it shares with `LockGuard` are the same.
+#[must_use = "the lock is released as soon as the guard is dropped"]
+#[clippy::has_significant_drop]
+pub struct LeaseGuard(Box<HeldLease>);
+
+impl LeaseGuard {
+    pub(super) fn new(held: HeldLease) -> Self {
+        Self(Box::new(held))
+    }
+
+    /// The acquisition, with whatever its operation has [kept in it](Claim::state).
+    #[must_use]
+    pub fn claim(&self) -> &Claim {
+        self.0.lease().claim()
+    }
+
+    /// The key.
+    #[must_use]
+    pub fn key(&self) -> &LockKey {
+        self.0.lease().key()
+    }
+
+    /// The token of this grant (C6).
+    #[must_use]
+    pub fn fencing_token(&self) -> FencingToken {
+        self.0.token()
+    }
+
+    /// The monotonic instant until which the lease is held if nothing is heard from the store.
+    #[must_use]
+    pub fn valid_until(&self) -> Instant {
+        self.0.lease().deadline()
+    }
+
+    /// How the lease was lost, if it was (C4).
+    #[must_use]
+    pub fn loss(&self) -> Option<Loss> {
+        self.0.loss()
+    }
+
+    /// Resolves when the lease is lost; see [`LockGuard::lost`]. While a commit is under way nothing is lost; afterwards it is, if the commit says so.
+    pub fn lost(&self) -> LostSignal {
+        self.0.lost()
+    }
+
+    /// Releases; see [`LockGuard::release`].
+    ///
+    /// # Errors
+    /// As [`LockGuard::release`].
+    ///
+    /// # Cancel safety
+    /// When the returned future is dropped, polled or not, the release goes on in the background.
+    pub fn release(self) -> ReleaseFuture {
+        self.0.release()
+    }
+
+    /// Releases without the minimum hold; see [`LockGuard::discard`].
+    ///
+    /// # Errors
+    /// As [`LockGuard::release`].
+    ///
+    /// # Cancel safety
+    /// As [`release`](Self::release).
+    pub fn discard(self) -> ReleaseFuture {
+        self.0.discard()
+    }
+
+    /// Stops keeping the lease without giving it back; see [`LockGuard::abandon`].
+    pub fn abandon(self) {
+        self.0.abandon();
+    }
+
+    /// Writes and keeps the lease. Not sent at all once the lease is lost by our own account; the operation's own condition decides in any case.
+    ///
+    /// Calls of unknown outcome, and those that certainly did nothing, are made again within the request timeout. If the answer is
+    /// [`AlreadyLost`](Written::AlreadyLost) the guard is lost.
+    ///
+    /// # Errors
+    /// Those of the operation. With an unknown outcome the lease is held as before.
+    ///
+    /// # Cancel safety
+    /// When the future is dropped the write goes on in the background, and may or may not be carried out. Writes made after that must not be harmed by one that
+    /// comes late.
+    pub async fn write_via(&self, op: Arc<dyn WriteOp>) -> Result<Written> {
+        if self.loss().is_some() {
+            return Ok(Written::AlreadyLost);
+        }
+        commit::write(&self.0, op).await
+    }
+
+    /// Releases by a write that does so in the same atomic step, and says whether the lease was held until then (C9). Not sent at all once
+    /// the lease is lost by our own account; the operation's own condition decides in any case.
+    ///
+    /// Calls of unknown outcome, and those that certainly did nothing, are made again within the request timeout. Until there is an answer the lease is
+    /// renewed, because the write may be refused; and it is not lost, whatever the store says of it, because the write may have been carried out.
+    ///
+    /// # Errors
+    /// See [`NotCommitted`].
+    ///
+    /// # Cancel safety
+    /// When the future is dropped, polled or not, the call in flight is finished in the background – the write may or may not be carried out –
+    /// and what is left of the lease then is released (C11).
+    pub fn release_via(
+        mut self,
+        op: Arc<dyn WriteOp>,
+    ) -> impl Future<Output = std::result::Result<ReleaseOutcome, NotCommitted>> + Send + 'static {
+        let job = self.0.begin_commit(op);
+        async move {
+            let Some(job) = job else { return Ok(ReleaseOutcome::AlreadyLost) };
+            let refused =
+                |(error, held): (LockError, Option<HeldLease>)| NotCommitted { error, guard: held.map(Self::new) };
+            job.run().await.map_err(refused)
+        }
+    }
+
+    /// The same lease as the guard of a plain lock.
+    pub fn into_guard(self) -> LockGuard {
+        let (key, token) = (self.key().clone(), self.fencing_token());
+        LockGuard::new(key, token, self.0)
+    }
+}
+
+impl fmt::Debug for LeaseGuard {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("LeaseGuard")
+            .field("key", self.key())
+            .field("token", &self.fencing_token().get())
+            .field("loss", &self.loss())
+            .finish_non_exhaustive()
+    }
+}
+
+/// Why a [commit](LeaseGuard::release_via) is not known to have been carried out.
+#[derive(Debug)]
+#[non_exhaustive]
+pub struct NotCommitted {
+    /// What went wrong. With a [permanent](distlock_api::Disposition::Permanent) disposition the write was refused, with a retryable one it could not be made: nothing
+    /// was changed. Otherwise it may have been carried out.
+    pub error: LockError,
+    /// The lease, held as before, unless the outcome is unknown: then what is left of it is released in the background.
+    pub guard: Option<LeaseGuard>,
+}

@@ -1,0 +1,258 @@
+//! The store's hints: wake who waits, and hear of losses at once. Never more than hints (R20).
+
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+use futures_util::StreamExt;
+use tokio::task::JoinHandle;
+use tokio::time::{Instant, sleep, sleep_until};
+use tokio_util::sync::CancellationToken;
+
+use crate::store::{EventStream, LeaseStore, StoreEvent, Watch};
+use distlock_api::{ErrorKind, LockError, contained};
+
+use super::log::log;
+use super::places::Pushed;
+use super::{Engine, pace};
+
+/// Whether somebody listens to the store.
+#[derive(Debug, Default)]
+pub(super) enum Listening {
+    #[default]
+    NotYet,
+    /// Nobody waits, and no lease is old enough.
+    Soon(JoinHandle<()>),
+    Listens(JoinHandle<()>),
+    /// The deployment has no push.
+    Never,
+}
+
+/// How old a lease is when its holder begins to listen. A stream costs its server something with every change, and who only ever takes free
+/// locks for a moment has nothing to hear.
+const LISTENS_AFTER: Duration = Duration::from_secs(1);
+
+/// How long there have been neither leases nor waiting claims when the stream is closed.
+const CLOSES_AFTER: Duration = Duration::from_secs(5);
+/// How often an open stream is checked for that.
+const CHECKS_EVERY: Duration = Duration::from_secs(1);
+
+impl Engine {
+    /// Opens the provider's one stream of hints because somebody waits, and again if its runtime has died.
+    pub(super) fn watch(self: &Arc<Self>) {
+        if self.may_watch() {
+            self.listen(&mut self.listening.lock().expect("no code in here panics"));
+        }
+    }
+
+    /// The same because there is a lease, as soon as one is old enough.
+    pub(super) fn watch_soon(self: &Arc<Self>) {
+        if !self.may_watch() {
+            return;
+        }
+        let mut listening = self.listening.lock().expect("no code in here panics");
+        let begins = match &*listening {
+            Listening::NotYet => true,
+            Listening::Soon(task) => task.is_finished(),
+            Listening::Listens(_) => return self.listen(&mut listening),
+            Listening::Never => false,
+        };
+        if begins {
+            *listening = Listening::Soon(tokio::spawn(listen_soon(Arc::downgrade(self), self.gone.clone())));
+        }
+    }
+
+    fn may_watch(&self) -> bool {
+        self.store.capabilities().push && !self.gone.is_cancelled()
+    }
+
+    fn listen(self: &Arc<Self>, listening: &mut Listening) {
+        let needed = match listening {
+            Listening::NotYet | Listening::Soon(_) => true,
+            Listening::Listens(task) => task.is_finished(),
+            Listening::Never => false,
+        };
+        if needed {
+            let request = Watch::provider(self.id);
+            let work = listen(Hearing(Arc::downgrade(self)), self.store.clone(), request, self.gone.clone());
+            *listening = Listening::Listens(tokio::spawn(work));
+        }
+    }
+
+    /// Listens if a lease is old enough by now; else, until when none can be, if there is any.
+    fn listen_if_old(self: &Arc<Self>) -> Option<Instant> {
+        let mut listening = self.listening.lock().expect("no code in here panics");
+        let oldest = self.registry().oldest();
+        match (&*listening, oldest) {
+            (Listening::Soon(_), Some(since)) if since.elapsed() < LISTENS_AFTER => return Some(since + LISTENS_AFTER),
+            (Listening::Soon(_), Some(_)) => self.listen(&mut listening),
+            (Listening::Soon(_), None) => *listening = Listening::NotYet,
+            _ => {}
+        }
+        None
+    }
+
+    /// Stops listening if there is still nothing to listen for; a later waiter opens the stream
+    /// again. A claim is registered before its caller calls [`watch`](Self::watch), so that no
+    /// waiter is left without a stream.
+    fn stop_listening(&self) -> bool {
+        let mut listening = self.listening.lock().expect("no code in here panics");
+        let stops = self.registry().is_idle();
+        if stops {
+            self.hears.store(false, Ordering::Relaxed);
+            *listening = Listening::NotYet;
+        }
+        stops
+    }
+
+    fn hear(self: &Arc<Self>, event: StoreEvent) {
+        match event {
+            StoreEvent::Freed { key } => {
+                // The record of a held lease was deleted, or changed by other means (R20).
+                if let Some(holder) = self.turns.holder(&key) {
+                    self.registry().doubt(&holder, Instant::now());
+                }
+                self.turns.nudge(&key);
+            }
+            StoreEvent::Granted { id, grant, expires_at, .. } => {
+                let wake = self.registry().pushed(&id, Pushed { grant, expires_at });
+                wake.iter().for_each(|wake| contained(|| wake.notify_one()));
+            }
+            StoreEvent::Gone { key, id, token, loss } => {
+                let (lease, wake) = self.registry().gone(&id, token);
+                wake.iter().for_each(|wake| contained(|| wake.notify_one()));
+                if let Some(lease) = lease
+                    && lease.lose(loss)
+                {
+                    self.bury(&lease, loss);
+                }
+                self.turns.nudge(&key);
+            }
+            StoreEvent::Gap => self.ask_everything(),
+        }
+    }
+
+    /// What was missed is asked for: waiters ask, and holders renew.
+    fn ask_everything(self: &Arc<Self>) {
+        self.waiters_ask();
+        self.registry().all_due(Instant::now());
+    }
+
+    fn waiters_ask(&self) {
+        let wakes = self.registry().ask_again();
+        wakes.iter().for_each(|wake| contained(|| wake.notify_one()));
+    }
+}
+
+/// Whoever listens. Its end is that of the stream, be it by the end of its runtime: who waits on another one polls from then on, and opens the next.
+struct Hearing(Weak<Engine>);
+
+impl Hearing {
+    /// The stream has been closed on purpose, and another task may listen by now.
+    fn disarm(mut self) {
+        self.0 = Weak::new();
+    }
+
+    fn ends(&self) {
+        if let Some(engine) = self.0.upgrade()
+            && engine.hears.swap(false, Ordering::Relaxed)
+        {
+            engine.waiters_ask();
+        }
+    }
+}
+
+impl Drop for Hearing {
+    fn drop(&mut self) {
+        self.ends();
+    }
+}
+
+/// Waits until a lease is old enough to be listened for, or there is none.
+async fn listen_soon(engine: Weak<Engine>, gone: CancellationToken) {
+    let mut until = Instant::now() + LISTENS_AFTER;
+    loop {
+        tokio::select! {
+            () = sleep_until(until) => {}
+            () = gone.cancelled() => return,
+        }
+        match engine.upgrade().and_then(|engine| engine.listen_if_old()) {
+            Some(later) => until = later,
+            None => return,
+        }
+    }
+}
+
+/// Listens as long as the engine lives, and opens the stream again when it breaks.
+async fn listen(hearing: Hearing, store: Arc<dyn LeaseStore>, request: Watch, gone: CancellationToken) {
+    let engine = hearing.0.clone();
+    let mut failed = 0;
+    loop {
+        let opened = tokio::select! {
+            opened = store.subscribe(&request) => opened,
+            () = gone.cancelled() => return,
+        };
+        let Some(listening) = engine.upgrade() else { return };
+        let broken = match opened {
+            Ok(mut events) => {
+                listening.hears.store(true, Ordering::Relaxed);
+                // What was missed while there was no stream.
+                listening.ask_everything();
+                drop(listening);
+                tokio::select! {
+                    error = follow(&engine, &mut events, &mut failed) => error,
+                    () = unused(&engine) => return hearing.disarm(),
+                    () = gone.cancelled() => return,
+                }
+            }
+            Err(error) if error.kind() == ErrorKind::Unsupported => {
+                log!(debug, %error, "no push; waiters poll");
+                *listening.listening.lock().expect("no code in here panics") = Listening::Never;
+                return;
+            }
+            Err(error) => Some(error),
+        };
+        hearing.ends();
+        if let Some(error) = broken {
+            log!(warn, %error, "the stream of hints broke; waiters poll until it is open again");
+        }
+        tokio::select! {
+            () = sleep(pace::after_error(failed, fastrand::f64())) => {}
+            () = gone.cancelled() => return,
+        }
+        failed += 1;
+    }
+}
+
+/// Returns when nothing has needed the stream for [`CLOSES_AFTER`], and the engine has stopped
+/// listening.
+async fn unused(engine: &Weak<Engine>) {
+    let mut idle_since = None;
+    loop {
+        sleep(CHECKS_EVERY).await;
+        let Some(engine) = engine.upgrade() else { return };
+        if !engine.registry().is_idle() {
+            idle_since = None;
+            continue;
+        }
+        let since: Instant = *idle_since.get_or_insert_with(Instant::now);
+        if since.elapsed() >= CLOSES_AFTER && engine.stop_listening() {
+            return;
+        }
+    }
+}
+
+/// Hears events until the stream ends, by itself or with an error.
+async fn follow(engine: &Weak<Engine>, events: &mut EventStream, failed: &mut u32) -> Option<LockError> {
+    while let Some(event) = events.next().await {
+        let engine = engine.upgrade()?;
+        match event {
+            Ok(event) => {
+                *failed = 0;
+                contained(|| engine.hear(event));
+            }
+            Err(error) => return Some(error),
+        }
+    }
+    None
+}

@@ -1,0 +1,139 @@
+//! What a store answers.
+
+use std::num::NonZeroU32;
+use std::time::Duration;
+
+use distlock_api::{FencingToken, Loss};
+
+/// The answer to an [`Attempt`](super::Attempt).
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Reply {
+    /// The claim holds the lease.
+    Granted(Grant),
+    /// Somebody else does, or it is somebody else's turn.
+    Busy(BusyReply),
+}
+
+/// A granted lease.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Grant {
+    /// The first token of the block.
+    pub token: FencingToken,
+    /// The length of the block.
+    pub tokens: NonZeroU32,
+    /// Expiry minus now, both by the store's clock, both in the granting step.
+    pub remaining: Duration,
+}
+
+impl Grant {
+    /// A grant of one token.
+    #[must_use]
+    pub const fn new(token: FencingToken, remaining: Duration) -> Self {
+        Self { token, tokens: NonZeroU32::MIN, remaining }
+    }
+
+    /// A grant of a block that starts with [`token`](Self::token).
+    #[must_use]
+    pub const fn with_tokens(mut self, tokens: NonZeroU32) -> Self {
+        self.tokens = tokens;
+        self
+    }
+}
+
+/// Why an attempt was not granted. Everything in it is optional knowledge.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct BusyReply {
+    /// How long it is until the claim's turn if no one renews or releases, by the store's clock: until the
+    /// key opens, and a turn's window more for each ticket ahead.
+    pub holder_remaining: Option<Duration>,
+    /// What became of the ticket.
+    pub standing: QueueStanding,
+    /// The store's clock in this step, to be compared with the times of later events of the same store (R18).
+    pub now: Option<StoreTime>,
+    /// A token below those of all grants that come after this answer: a grant that is pushed is believed
+    /// only with a greater one. The last token of the key; where a release gives back the tokens of its
+    /// block that no guard has had, the first token of the present block (R18).
+    pub token: Option<FencingToken>,
+}
+
+impl BusyReply {
+    /// Busy, and nothing else is known.
+    #[must_use]
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// With the time until the key opens at the latest.
+    #[must_use]
+    pub fn with_holder_remaining(mut self, remaining: Duration) -> Self {
+        self.holder_remaining = Some(remaining);
+        self
+    }
+
+    /// With what became of the ticket.
+    #[must_use]
+    pub fn with_standing(mut self, standing: QueueStanding) -> Self {
+        self.standing = standing;
+        self
+    }
+
+    /// With the store's clock and the last granted token.
+    #[must_use]
+    pub fn with_anchor(mut self, now: StoreTime, token: FencingToken) -> Self {
+        self.now = Some(now);
+        self.token = Some(token);
+        self
+    }
+}
+
+/// A waiter's place in the store's queue.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum QueueStanding {
+    /// Not in the queue: none was asked for, or the store has none.
+    #[default]
+    NotQueued,
+    /// Waiting, with this many live tickets before it.
+    Queued {
+        /// Tickets ahead.
+        ahead: u32,
+    },
+    /// There was no room.
+    Full,
+}
+
+/// A reading of the store's clock. Opaque: only the difference of two readings of one store means something.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct StoreTime(Duration);
+
+impl StoreTime {
+    /// A reading, as the time since an origin of the store's choice.
+    #[must_use]
+    pub const fn since_origin(elapsed: Duration) -> Self {
+        Self(elapsed)
+    }
+
+    /// How much later this is than the other reading; zero if it is not.
+    #[must_use]
+    pub fn saturating_since(self, earlier: Self) -> Duration {
+        self.0.saturating_sub(earlier.0)
+    }
+}
+
+/// Where a claim stands after a renewal.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Standing {
+    /// It holds the lease for at least this long, counted from the step by the store's clock.
+    Held {
+        /// Expiry minus now; a lower bound will do.
+        remaining: Duration,
+    },
+    /// Its ticket is in the queue: what an attempt that finds it there would be told.
+    Waiting(BusyReply),
+    /// It has neither. [`Loss::Gone`], unless the store knows more.
+    Gone(Loss),
+}

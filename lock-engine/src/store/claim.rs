@@ -1,0 +1,130 @@
+//! Who asks.
+
+use std::any::Any;
+use std::fmt;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
+
+use uuid::Uuid;
+
+use distlock_api::{AcquisitionId, FencingToken, LockKey};
+
+/// One provider instance: the first half of all its acquisition ids.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct ProviderId(u64);
+
+impl ProviderId {
+    /// A new random one.
+    #[must_use]
+    pub fn random() -> Self {
+        Self(Uuid::new_v4().as_u64_pair().1)
+    }
+
+    /// The identity of a new acquisition: text of 49 bytes that begins with this id, so that a store
+    /// can filter its events by prefix. Random for every acquisition, so that not even a cloned
+    /// virtual machine uses one twice (C7).
+    #[must_use]
+    pub fn acquisition_id(self) -> AcquisitionId {
+        let mut buffer = Uuid::encode_buffer();
+        let acquisition = Uuid::new_v4();
+        let acquisition = acquisition.simple().encode_lower(&mut buffer);
+        AcquisitionId::new(format!("{self}-{acquisition}"))
+    }
+}
+
+impl fmt::Display for ProviderId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:016x}", self.0)
+    }
+}
+
+/// One acquisition of one key, from its first attempt until it is settled. Clones are the same claim.
+#[derive(Clone)]
+pub struct Claim {
+    key: LockKey,
+    id: AcquisitionId,
+    shared: Arc<Shared>,
+}
+
+struct Shared {
+    state: OnceLock<Box<dyn Any + Send + Sync>>,
+    /// See [`Used`]; [`UNKNOWN`], [`NONE`], or the token.
+    used: AtomicU64,
+}
+
+const UNKNOWN: u64 = u64::MAX;
+const NONE: u64 = 0;
+
+/// Which tokens of its block a claim has used, so that a release can give back the others (R21).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Used {
+    /// Not known: all may be used.
+    Unknown,
+    /// No guard has had the lease.
+    None,
+    /// The guards have had the tokens up to this one, and no guard will have another.
+    UpTo(FencingToken),
+}
+
+impl Claim {
+    /// A claim. The engine makes them; a store's own tests do too.
+    #[must_use]
+    pub fn new(key: LockKey, id: AcquisitionId) -> Self {
+        let shared = Shared { state: OnceLock::new(), used: AtomicU64::new(UNKNOWN) };
+        Self { key, id, shared: Arc::new(shared) }
+    }
+
+    /// A claim that keeps account of the tokens that its guards have.
+    pub(crate) fn accounted(key: LockKey, id: AcquisitionId) -> Self {
+        let claim = Self::new(key, id);
+        claim.shared.used.store(NONE, Ordering::Relaxed);
+        claim
+    }
+
+    /// A guard is about to have this token.
+    pub(crate) fn uses(&self, token: FencingToken) {
+        self.shared.used.store(token.get(), Ordering::Release);
+    }
+
+    /// The tokens that its guards have had, for a release or withdrawal: a store that gives out blocks
+    /// may give out the others again. [`Used::Unknown`] for claims that the engine has not made.
+    #[must_use]
+    pub fn used(&self) -> Used {
+        match self.shared.used.load(Ordering::Acquire) {
+            UNKNOWN => Used::Unknown,
+            NONE => Used::None,
+            token => Used::UpTo(FencingToken::new(token)),
+        }
+    }
+
+    /// The key it is about.
+    #[must_use]
+    pub fn key(&self) -> &LockKey {
+        &self.key
+    }
+
+    /// Its identity.
+    #[must_use]
+    pub fn id(&self) -> &AcquisitionId {
+        &self.id
+    }
+
+    /// Something the store keeps for the claim's life, such as a database session: made on first use, dropped when the
+    /// engine has settled the claim and the guard is gone – on whatever thread that happens, with a runtime or without.
+    ///
+    /// # Panics
+    /// If the same claim is asked for two different types.
+    pub fn state<T: Any + Send + Sync>(&self, make: impl FnOnce() -> T) -> &T {
+        self.shared
+            .state
+            .get_or_init(|| Box::new(make()))
+            .downcast_ref()
+            .expect("a store keeps one type of state per claim")
+    }
+}
+
+impl fmt::Debug for Claim {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Claim").field("key", &self.key).field("id", &self.id).finish_non_exhaustive()
+    }
+}

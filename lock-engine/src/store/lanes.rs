@@ -1,0 +1,257 @@
+//! How many calls a store takes at once, and which go first.
+//!
+//! A store that is slow must not delay what cannot wait. Without lanes, a thousand acquisitions
+//! queue up before one renewal, and healthy leases expire although the store still answers (C14).
+//! The engine asks here for a permit before each call; [`state`] decides, without I/O and without a
+//! clock of its own.
+
+mod state;
+
+use std::fmt;
+use std::num::NonZeroUsize;
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::Duration;
+
+use tokio::sync::oneshot;
+use tokio::time::{Instant, sleep_until};
+
+use self::state::{Entry, Next, State, WaiterId};
+
+/// What a call is for, the most urgent first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Lane {
+    /// Renewals of leases: they may use every permit.
+    Renew,
+    /// Refreshes of tickets, and queries for waiters.
+    Refresh,
+    /// Releases, withdrawals, and writes under a lease.
+    Release,
+    /// Acquisitions.
+    Acquire,
+}
+
+impl Lane {
+    const ALL: [Self; 4] = [Self::Renew, Self::Refresh, Self::Release, Self::Acquire];
+
+    const fn name(self) -> &'static str {
+        match self {
+            Self::Renew => "renew",
+            Self::Refresh => "refresh",
+            Self::Release => "release",
+            Self::Acquire => "acquire",
+        }
+    }
+}
+
+/// The calls that a store takes at once, and the lines of those that wait for a permit.
+///
+/// A store with a bounded number of connections returns its lanes from
+/// [`LeaseStore::lanes`](super::LeaseStore::lanes). Clones share everything: stores that share
+/// connections return clones of one.
+///
+/// * Renewals go before everything else and may use all permits; releases go before acquisitions. A
+///   quarter of the permits, at least one, is never used by acquisitions; an eighth, at least one,
+///   is used neither by acquisitions nor by releases. While acquisitions wait, releases leave them a
+///   quarter, too. With a single permit all take turns.
+/// * A call in line is removed when its caller leaves. It is not sent when its caller could not be
+///   answered in time any more: when less time is left than 1.25 × the recent duration of such
+///   calls.
+/// * An acquisition whose turn in the line would come too late, by the line's recent pace, fails at
+///   once with [`ErrorKind::Overloaded`](distlock_api::ErrorKind::Overloaded).
+///
+/// `Debug` shows how many calls are in flight and in line.
+#[derive(Clone)]
+pub struct Lanes(Arc<Mutex<State>>);
+
+impl Lanes {
+    /// Lanes for a store that takes `at_once` calls at once.
+    #[must_use]
+    pub fn new(at_once: NonZeroUsize) -> Self {
+        Self(Arc::new(Mutex::new(State::new(at_once.get()))))
+    }
+
+    /// How many calls the store takes at once, without what is set aside.
+    #[must_use]
+    pub fn at_once(&self) -> usize {
+        self.state().at_once()
+    }
+
+    /// Takes one call at once away until the value is dropped, but never the last one: for a
+    /// connection that something else of the store occupies, such as a stream of events. Calls in
+    /// flight go on.
+    pub fn set_aside(&self) -> SetAside {
+        self.state().set_aside();
+        SetAside(self.clone())
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.0.lock().expect("no code in here panics")
+    }
+
+    /// A permit for a call whose caller leaves at `deadline`, or a place in the line for one.
+    ///
+    /// With `admission`, a caller whose turn would come too late is refused instead.
+    pub(crate) fn enter(&self, lane: Lane, deadline: Option<Instant>, admission: bool) -> Entered {
+        let entry = self.state().enter(lane, deadline, admission, Instant::now());
+        match entry {
+            Entry::Permitted => Entered::Now(Permit::new(self, lane)),
+            Entry::InLine(id, permit) => {
+                Entered::Later(InLine { place: Place { lanes: self.clone(), lane, id }, deadline, permit })
+            }
+            Entry::Refused(overload) => Entered::Refused(overload),
+        }
+    }
+
+    /// A permit, if there is one now and no call of the lane waits for it.
+    pub(crate) fn try_enter(&self, lane: Lane) -> Option<Permit> {
+        self.state().try_enter(lane, Instant::now()).then(|| Permit::new(self, lane))
+    }
+
+    /// Gives free permits to calls in line.
+    fn pass_on(&self) {
+        loop {
+            // Outside the lock: sending and dropping wake the receiver, and a waker is the caller's
+            // code.
+            let next = self.state().next(Instant::now());
+            match next {
+                None => return,
+                Some(Next::Expired(waiter)) => drop(waiter),
+                Some(Next::Starts(lane, waiter)) => {
+                    if let Err(mut unclaimed) = waiter.send(Permit::new(self, lane)) {
+                        unclaimed.give_back(None);
+                    }
+                }
+            }
+        }
+    }
+}
+
+impl fmt::Debug for Lanes {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let state = self.state();
+        let mut lanes = f.debug_struct("Lanes");
+        lanes.field("at_once", &state.at_once());
+        for lane in Lane::ALL {
+            let (in_flight, in_line) = state.load(lane);
+            lanes.field(lane.name(), &format_args!("{in_flight} in flight, {in_line} in line"));
+        }
+        lanes.finish()
+    }
+}
+
+/// What [`Lanes::set_aside`] took away. Dropping it gives it back.
+#[derive(Debug)]
+#[must_use]
+pub struct SetAside(Lanes);
+
+impl Drop for SetAside {
+    fn drop(&mut self) {
+        self.0.state().take_back();
+        self.0.pass_on();
+    }
+}
+
+/// The answer to a request for a permit.
+pub(crate) enum Entered {
+    Now(Permit),
+    Later(InLine),
+    Refused(Overload),
+}
+
+/// Why an acquisition was refused.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Overload {
+    /// The calls in line before it.
+    pub(crate) in_line: usize,
+    pub(crate) at_once: usize,
+    /// When its turn would have come, by the line's recent pace.
+    pub(crate) wait: Duration,
+}
+
+/// The right to have one call in flight. Dropping it passes it on.
+pub(crate) struct Permit {
+    lanes: Option<Lanes>,
+    lane: Lane,
+    since: Instant,
+}
+
+impl Permit {
+    fn new(lanes: &Lanes, lane: Lane) -> Self {
+        Self { lanes: Some(lanes.clone()), lane, since: Instant::now() }
+    }
+
+    /// Gives the permit back; `took` is how long the call took, `None` if there was none.
+    fn give_back(&mut self, took: Option<Duration>) -> Option<Lanes> {
+        let lanes = self.lanes.take()?;
+        lanes.state().ended(self.lane, took);
+        Some(lanes)
+    }
+}
+
+impl Drop for Permit {
+    fn drop(&mut self) {
+        let took = self.since.elapsed();
+        if let Some(lanes) = self.give_back(Some(took)) {
+            lanes.pass_on();
+        }
+    }
+}
+
+/// A place in a line.
+#[derive(Clone)]
+pub(crate) struct Place {
+    lanes: Lanes,
+    lane: Lane,
+    id: WaiterId,
+}
+
+impl Place {
+    /// Leaves the line. Returns how it stood there; `None` if the permit was given already.
+    pub(crate) fn leave(&self) -> Option<Overload> {
+        let (waiter, overload) = {
+            let mut state = self.lanes.state();
+            (state.leave(self.lane, self.id)?, state.overload(self.lane, Instant::now()))
+        };
+        // Outside the lock: dropping the sender wakes the receiver.
+        drop(waiter);
+        // Releases may use what was kept for the last acquisition in line.
+        self.lanes.pass_on();
+        Some(overload)
+    }
+
+    pub(crate) fn overload(&self) -> Overload {
+        self.lanes.state().overload(self.lane, Instant::now())
+    }
+}
+
+/// A call in line. Dropping it leaves the line.
+pub(crate) struct InLine {
+    place: Place,
+    deadline: Option<Instant>,
+    permit: oneshot::Receiver<Permit>,
+}
+
+impl InLine {
+    pub(crate) fn place(&self) -> Place {
+        self.place.clone()
+    }
+
+    /// The permit; `None` once it would come too late, or after [`Place::leave`].
+    pub(crate) async fn permit(mut self) -> Option<Permit> {
+        let deadline = self.deadline;
+        tokio::select! {
+            biased;
+            permit = &mut self.permit => permit.ok(),
+            () = async { sleep_until(deadline.expect("guarded")).await }, if deadline.is_some() => None,
+        }
+    }
+}
+
+impl Drop for InLine {
+    fn drop(&mut self) {
+        let _ = self.place.leave();
+    }
+}
+
+#[cfg(test)]
+mod tests;

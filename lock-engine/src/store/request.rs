@@ -1,0 +1,189 @@
+//! What a store is asked.
+
+use std::num::NonZeroU32;
+use std::time::Duration;
+
+use super::Claim;
+use distlock_api::{FencingToken, Holder};
+
+/// The bound of a request when nobody sets one: 5 s.
+const DEFAULT_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// A request to take a lease. See [`LeaseStore::try_acquire`](super::LeaseStore::try_acquire).
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct Attempt {
+    /// Who asks for what.
+    pub claim: Claim,
+    /// How long the lease shall last without a renewal; whole milliseconds, at least one.
+    pub ttl: Duration,
+    /// How many tokens the grant shall carry; 1 unless the store declares [`token_blocks`](super::StoreCapabilities::token_blocks).
+    /// The grant has exactly this many. The engine asks for 65,536 at once, so tokens need 64 bits: a
+    /// counter of 32 bits overflows after 32,767 grants.
+    pub tokens: NonZeroU32,
+    /// The ticket to queue up with if busy; none if the caller does not wait, or the store has no
+    /// [`queue`](super::StoreCapabilities::queue).
+    pub ticket: Option<Ticket>,
+    /// How much later each further place in the queue may take a free lease. Defaults to [`Attempt::TURN_WINDOW`].
+    pub turn_window: Duration,
+    /// For people; to be stored with the lease.
+    pub holder: Holder,
+    /// The bound of this call.
+    pub timeout: Duration,
+}
+
+impl Attempt {
+    /// The [`turn_window`](Self::turn_window) when nobody sets one: 200 ms.
+    pub const TURN_WINDOW: Duration = Duration::from_millis(200);
+
+    /// An attempt for one token, without a ticket.
+    #[must_use]
+    pub fn new(claim: Claim, ttl: Duration) -> Self {
+        Self {
+            claim,
+            ttl,
+            tokens: NonZeroU32::MIN,
+            ticket: None,
+            turn_window: Self::TURN_WINDOW,
+            holder: Holder::default(),
+            timeout: DEFAULT_TIMEOUT,
+        }
+    }
+
+    /// With a ticket.
+    #[must_use]
+    pub fn with_ticket(mut self, ticket: Ticket) -> Self {
+        self.ticket = Some(ticket);
+        self
+    }
+
+    /// With another window between the places of the queue.
+    #[must_use]
+    pub fn with_turn_window(mut self, window: Duration) -> Self {
+        self.turn_window = window;
+        self
+    }
+
+    /// With a block of tokens.
+    #[must_use]
+    pub fn with_tokens(mut self, tokens: NonZeroU32) -> Self {
+        self.tokens = tokens;
+        self
+    }
+
+    /// With remarks for people.
+    #[must_use]
+    pub fn with_holder(mut self, holder: Holder) -> Self {
+        self.holder = holder;
+        self
+    }
+
+    /// With another bound.
+    #[must_use]
+    pub fn with_timeout(mut self, timeout: Duration) -> Self {
+        self.timeout = timeout;
+        self
+    }
+}
+
+/// A place in a store's queue.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Ticket {
+    /// A ticket that has not been refreshed for this long is dropped.
+    pub ttl: Duration,
+    /// The ttl of a lease that a releaser grants to this waiter, until the waiter's first renewal.
+    pub claim_ttl: Duration,
+    /// How many live tickets the queue may hold; one more is refused with [`QueueStanding::Full`](super::QueueStanding::Full).
+    pub capacity: u32,
+}
+
+impl Ticket {
+    /// A ticket.
+    #[must_use]
+    pub const fn new(ttl: Duration, claim_ttl: Duration, capacity: u32) -> Self {
+        Self { ttl, claim_ttl, capacity }
+    }
+}
+
+/// A request to extend a lease or to refresh a ticket. See [`LeaseStore::renew`](super::LeaseStore::renew).
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct Renewal {
+    /// Whose.
+    pub claim: Claim,
+    /// What.
+    pub subject: RenewalSubject,
+    /// The bound of this call.
+    pub timeout: Duration,
+}
+
+/// What a [`Renewal`] is about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum RenewalSubject {
+    /// A held lease.
+    Lease {
+        /// The **last** token of the grant's block; a lease with another one is not this one.
+        token: FencingToken,
+        /// The lease shall last at least this long from now on.
+        ttl: Duration,
+    },
+    /// A ticket in the queue.
+    Ticket(Ticket),
+}
+
+impl Renewal {
+    /// A renewal of a lease.
+    #[must_use]
+    pub fn lease(claim: Claim, token: FencingToken, ttl: Duration) -> Self {
+        Self { claim, subject: RenewalSubject::Lease { token, ttl }, timeout: DEFAULT_TIMEOUT }
+    }
+
+    /// A refresh of a ticket.
+    #[must_use]
+    pub fn ticket(claim: Claim, ticket: Ticket) -> Self {
+        Self { claim, subject: RenewalSubject::Ticket(ticket), timeout: DEFAULT_TIMEOUT }
+    }
+
+    /// With another bound.
+    #[must_use]
+    pub fn with_timeout(mut self, timeout: Duration) -> Self {
+        self.timeout = timeout;
+        self
+    }
+}
+
+/// A request to give a lease up. See [`LeaseStore::release`](super::LeaseStore::release).
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct Release {
+    /// Whose.
+    pub claim: Claim,
+    /// Keep the key closed until the lease's start + this.
+    pub hold_at_least: Option<Duration>,
+    /// The bound of this call.
+    pub timeout: Duration,
+}
+
+impl Release {
+    /// A release without a minimum hold.
+    #[must_use]
+    pub fn new(claim: Claim) -> Self {
+        Self { claim, hold_at_least: None, timeout: DEFAULT_TIMEOUT }
+    }
+
+    /// With a minimum hold.
+    #[must_use]
+    pub fn with_hold_at_least(mut self, duration: Duration) -> Self {
+        self.hold_at_least = Some(duration);
+        self
+    }
+
+    /// With another bound.
+    #[must_use]
+    pub fn with_timeout(mut self, timeout: Duration) -> Self {
+        self.timeout = timeout;
+        self
+    }
+}

@@ -1,0 +1,346 @@
+//! The cancellation matrix (C11): every call, begun again and again and dropped after none of its polls, after the first, after the second … until it comes to its end, over a
+//! store that stands still before and after each of its steps, with each fault in its way. Whatever is dropped, nothing stays behind. Time is paused.
+
+mod common;
+
+use std::future::{Future, IntoFuture};
+use std::pin::Pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use distlock_api::{
+    ErrorKind, LeaseOptions, LockGuard, LockProvider, LockProviderExt, ReleaseOutcome, Result, async_trait,
+};
+use distlock_engine::store::{
+    Attempt, Claim, EventStream, Release, Renewal, Reply, Standing, StoreCapabilities, Watch,
+};
+use distlock_engine::{LeaseProvider, LeaseStore};
+use distlock_memory::{HangHandle, MemoryStore, Operation};
+use tokio::task::yield_now;
+use tokio::time::{sleep, timeout};
+
+use self::common::polled;
+
+const fn ms(millis: u64) -> Duration {
+    Duration::from_millis(millis)
+}
+
+/// Long after the clean-up of anything, and long before the end of any lease or ticket.
+const SETTLED: Duration = ms(4000);
+/// No call wants to be polled more often than this before it ends.
+const MOST_POLLS: usize = 200;
+const KEYS: [&str; 3] = ["a", "b", "c"];
+
+/// Stands still for one poll before a call is applied, and for one after that.
+#[derive(Debug)]
+struct Stepped(MemoryStore);
+
+impl Stepped {
+    async fn step<T>(call: impl Future<Output = T>) -> T {
+        yield_now().await;
+        let reply = call.await;
+        yield_now().await;
+        reply
+    }
+}
+
+#[async_trait]
+impl LeaseStore for Stepped {
+    fn capabilities(&self) -> StoreCapabilities {
+        LeaseStore::capabilities(&self.0)
+    }
+
+    fn name(&self) -> &str {
+        "stepped"
+    }
+
+    async fn try_acquire(&self, attempt: &Attempt) -> Result<Reply> {
+        Self::step(self.0.try_acquire(attempt)).await
+    }
+
+    async fn renew(&self, renewal: &Renewal) -> Result<Standing> {
+        Self::step(self.0.renew(renewal)).await
+    }
+
+    async fn release(&self, release: &Release) -> Result<ReleaseOutcome> {
+        Self::step(self.0.release(release)).await
+    }
+
+    async fn renew_many(&self, renewals: &[Renewal]) -> Vec<Result<Standing>> {
+        Self::step(self.0.renew_many(renewals)).await
+    }
+
+    async fn withdraw(&self, claim: &Claim, timeout: Duration) -> Result<()> {
+        Self::step(self.0.withdraw(claim, timeout)).await
+    }
+
+    async fn waiters(&self, claim: &Claim, timeout: Duration) -> Result<u32> {
+        Self::step(self.0.waiters(claim, timeout)).await
+    }
+
+    async fn subscribe(&self, watch: &Watch) -> Result<EventStream> {
+        Self::step(self.0.subscribe(watch)).await
+    }
+
+    async fn close(&self) -> Result<()> {
+        Self::step(self.0.close()).await
+    }
+}
+
+/// What stands in the call's way.
+#[derive(Clone, Copy, Debug)]
+enum Fault {
+    None,
+    /// The next such request fails, and has not happened.
+    Fails(Operation),
+    /// It has happened, and its reply is lost.
+    LosesReply(Operation),
+    /// It hangs before it happens, longer than its caller has patience.
+    HangsBefore(Operation),
+    /// It has happened, and its reply hangs.
+    HangsAfter(Operation),
+}
+
+const FAULTS: [Fault; 13] = [
+    Fault::None,
+    Fault::Fails(Operation::TryAcquire),
+    Fault::LosesReply(Operation::TryAcquire),
+    Fault::HangsBefore(Operation::TryAcquire),
+    Fault::HangsAfter(Operation::TryAcquire),
+    Fault::Fails(Operation::Release),
+    Fault::LosesReply(Operation::Release),
+    Fault::HangsBefore(Operation::Release),
+    Fault::HangsAfter(Operation::Release),
+    Fault::Fails(Operation::Withdraw),
+    Fault::LosesReply(Operation::Withdraw),
+    Fault::HangsBefore(Operation::Withdraw),
+    Fault::HangsAfter(Operation::Withdraw),
+];
+
+impl Fault {
+    fn plan(self, store: &MemoryStore) -> Option<HangHandle> {
+        match self {
+            Self::None => None,
+            Self::Fails(operation) => {
+                store.fail_next(operation, ErrorKind::Unavailable);
+                None
+            }
+            Self::LosesReply(operation) => {
+                store.drop_reply_next(operation);
+                None
+            }
+            Self::HangsBefore(operation) => Some(store.hang_next(operation)),
+            Self::HangsAfter(operation) => Some(store.hang_reply_next(operation)),
+        }
+    }
+}
+
+/// What is dropped.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Call {
+    Acquire,
+    /// A single attempt.
+    Try,
+    /// Somebody else holds the lock.
+    Wait,
+    /// The same, with a timeout.
+    TimedWait,
+    /// Somebody of the same process holds the lock.
+    LocalWait,
+    AcquireAll,
+    /// One of them is held by somebody else.
+    AcquireAllBusy,
+    Release,
+    /// Somebody else waits.
+    HandOver,
+    Run,
+    Lost,
+    Close,
+}
+
+const CALLS: [Call; 12] = [
+    Call::Acquire,
+    Call::Try,
+    Call::Wait,
+    Call::TimedWait,
+    Call::LocalWait,
+    Call::AcquireAll,
+    Call::AcquireAllBusy,
+    Call::Release,
+    Call::HandOver,
+    Call::Run,
+    Call::Lost,
+    Call::Close,
+];
+
+type Dropped = Pin<Box<dyn Future<Output = bool> + Send>>;
+
+/// Two processes at one store.
+struct World {
+    store: MemoryStore,
+    here: LeaseProvider,
+    there: LeaseProvider,
+}
+
+impl World {
+    fn new(change: impl FnOnce(&mut StoreCapabilities)) -> Self {
+        let store = MemoryStore::new();
+        let mut capabilities = LeaseStore::capabilities(&store);
+        change(&mut capabilities);
+        let store = store.with_capabilities(capabilities);
+        let provider = || {
+            let lease = LeaseOptions::new().ttl(ms(60_000));
+            let builder = LeaseProvider::builder(Arc::new(Stepped(store.clone())));
+            builder.lease(lease).request_timeout(ms(500)).build().unwrap()
+        };
+        let (here, there) = (provider(), provider());
+        Self { store, here, there }
+    }
+
+    /// What must be there before the call: guards that are held meanwhile.
+    async fn prepare(&self, call: Call) -> Vec<LockGuard> {
+        let holder = match call {
+            Call::Wait | Call::TimedWait | Call::AcquireAllBusy => &self.there,
+            Call::LocalWait | Call::Close | Call::Lost => &self.here,
+            _ => return Vec::new(),
+        };
+        vec![holder.acquire("b").await.unwrap()]
+    }
+
+    /// The call, not begun. It answers whether it was granted a lock that it gave back.
+    async fn begin(&self, call: Call, held: &[LockGuard]) -> Dropped {
+        let here = self.here.clone();
+        match call {
+            Call::Acquire | Call::Wait | Call::LocalWait => {
+                Box::pin(async move { drops(here.acquire("b").await.ok()) })
+            }
+            Call::TimedWait => Box::pin(async move { drops(here.acquire("b").timeout(ms(300)).await.ok()) }),
+            Call::Try => Box::pin(async move { drops(here.try_acquire("b").await.ok().flatten()) }),
+            Call::AcquireAll | Call::AcquireAllBusy => Box::pin(async move {
+                let all = here.acquire_all(KEYS).timeout(ms(300)).await;
+                drops(all.ok().flatten())
+            }),
+            Call::Release => {
+                let release = here.acquire("b").await.unwrap().release();
+                Box::pin(async move { drops(release.await.ok()) })
+            }
+            Call::HandOver => {
+                let release = here.acquire("b").await.unwrap().release();
+                let there = self.there.clone();
+                let waits = tokio::spawn(async move { drop(there.acquire("b").await.unwrap()) });
+                while self.there.accounting().waiting == 0 {
+                    sleep(ms(1)).await;
+                }
+                drop(waits);
+                Box::pin(async move { drops(release.await.ok()) })
+            }
+            Call::Run => Box::pin(async move { drops(here.acquire("b").run(async |_| yield_now().await).await.ok()) }),
+            Call::Lost => {
+                let lost = held[0].lost();
+                Box::pin(async move { drops(Some(lost.await)) })
+            }
+            Call::Close => Box::pin(async move { drops(here.close().await.ok()) }),
+        }
+    }
+
+    /// Nothing is left of it: neither lease nor ticket nor turn, the books balance, and everybody can have the locks at once.
+    async fn nothing_is_left(&self, is_closed: bool) {
+        for provider in [&self.here, &self.there] {
+            let books = provider.accounting();
+            assert!(books.balances(), "{books:?}");
+            assert_eq!((books.held, books.waiting, books.lost, books.abandoned), (0, 0, 0, 0), "{books:?}");
+        }
+        for key in KEYS {
+            assert!(self.store.peek(key).is_none(), "{key} is held: {:?}", self.store.peek(key));
+            assert!(self.store.waiting(key).is_empty(), "{key} is waited for");
+            for provider in std::iter::once(&self.there).chain((!is_closed).then_some(&self.here)) {
+                let guard = timeout(ms(100), provider.acquire(key).into_future()).await;
+                let guard = guard.unwrap_or_else(|_| panic!("{key} cannot be had")).unwrap();
+                assert_eq!(guard.release().await.unwrap(), ReleaseOutcome::Released);
+            }
+        }
+    }
+}
+
+/// Whether there was something to drop.
+fn drops<T>(what: Option<T>) -> bool {
+    what.is_some()
+}
+
+/// One cell: whether the call came to its end, or waits for ever.
+async fn cell(world: World, call: Call, fault: Fault, polls: usize) -> bool {
+    let held = world.prepare(call).await;
+    let dropped = world.begin(call, &held).await;
+    if let Some(hangs) = fault.plan(&world.store) {
+        // A close gives up what has not ended within a second; everybody else goes on after half of one.
+        let for_so_long = if call == Call::Close { ms(100) } else { ms(700) };
+        tokio::spawn(async move {
+            sleep(for_so_long).await;
+            hangs.proceed();
+        });
+    }
+    let ended = timeout(ms(2000), polled(polls, dropped)).await;
+    let has_ended = !matches!(ended, Ok(None));
+    if matches!(call, Call::Wait | Call::TimedWait | Call::LocalWait | Call::AcquireAllBusy) {
+        assert!(!matches!(ended, Ok(Some(true))), "a held lock was granted");
+        assert!(held.iter().all(|guard| !guard.is_lost()), "its holder lost it");
+    }
+    if call == Call::Lost {
+        assert!(held.iter().all(|guard| !guard.is_lost()), "who does not listen any more holds on");
+    }
+    if call == Call::Close {
+        // Whatever became of the first one.
+        let _ = timeout(SETTLED, world.here.close()).await.expect("a second close comes to its end");
+    }
+    drop(held);
+    sleep(SETTLED).await;
+    // What was not in the way of this call is in nobody's.
+    world.store.clear_faults();
+    world.nothing_is_left(call == Call::Close).await;
+    has_ended
+}
+
+async fn matrix(name: &str, change: impl Fn(&mut StoreCapabilities) + Copy) {
+    let mut cells = 0;
+    for call in CALLS {
+        for fault in FAULTS {
+            for polls in 0..=MOST_POLLS {
+                let place = format!("{name}: {call:?} with {fault:?}, dropped after {polls} polls");
+                let running = tokio::spawn(cell(World::new(change), call, fault, polls));
+                let has_ended = running.await.unwrap_or_else(|error| panic!("{place}: {error}"));
+                cells += 1;
+                if has_ended {
+                    assert!(polls > 0, "{place}: it was never polled");
+                    break;
+                }
+                assert!(polls < MOST_POLLS, "{place}: no end is in sight");
+            }
+        }
+    }
+    println!("{name}: {cells} cells");
+    assert!(cells > 500, "{cells} cells are no matrix");
+}
+
+#[tokio::test(start_paused = true)]
+async fn c11_nothing_stays_behind_of_what_is_dropped_at_any_poll() {
+    matrix("all capabilities", |_| {}).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn c11_nothing_stays_behind_where_nothing_is_pushed() {
+    matrix("without push", |capabilities| capabilities.push = false).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn c11_nothing_stays_behind_without_a_queue() {
+    matrix("without queue", |capabilities| {
+        capabilities.queue = false;
+        capabilities.push = false;
+    })
+    .await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn c11_nothing_stays_behind_where_stragglers_are_not_refused() {
+    matrix("without ordered claims", |capabilities| capabilities.ordered_claims = false).await;
+}

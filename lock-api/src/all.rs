@@ -9,11 +9,11 @@ use futures_util::future::{join_all, select_all};
 use tokio::time::Instant;
 
 use crate::error::Result;
-use crate::ext::acquire_setters;
 use crate::guard::{LockGuard, Loss, LostSignal, ReleaseOutcome, lost_error, race_loss};
 use crate::key::LockKey;
 use crate::options::{AcquireOptions, Wait};
 use crate::provider::{Acquired, LockProvider};
+use crate::setters::acquire_setters;
 
 /// How long a failed acquisition of several locks waits for the release of those it had; then they are released in the background.
 const ROLLBACK_WAIT: Duration = Duration::from_secs(1);

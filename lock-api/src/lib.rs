@@ -20,7 +20,9 @@ mod guard;
 mod holder;
 mod key;
 mod options;
+mod parse;
 mod provider;
+mod setters;
 mod token;
 mod wrap;
 
@@ -36,8 +38,9 @@ pub use ext::{
 pub use fenced::{FencedRegister, FencedWrite};
 pub use guard::{HeldLock, LockGuard, Loss, LostSignal, ReleaseFuture, ReleaseOutcome};
 pub use holder::Holder;
-pub use key::{IntoLockKey, LockKey};
+pub use key::LockKey;
 pub use options::{AcquireOptions, LeaseOptions, LeaseTerms, RenewalPolicy, Wait};
+pub use parse::IntoLockKey;
 pub use provider::{Accounting, Acquired, Busy, Capabilities, DistributedLock, Lock, LockProvider};
 pub use token::FencingToken;
 pub use wrap::{Instrumented, Namespaced};

@@ -4,13 +4,70 @@
 //! timers or tasks; [`LeaseProvider`] makes a provider of it, and [`LeaseGuard`] is the base of guards
 //! that carry more than a lock. The conformance suite (`distlock-conformance`) tells whether the
 //! promises hold.
+//!
+//! # How it works
+//!
+//! ```text
+//!  caller                      engine                                                store
+//!
+//!  acquire(key) ──► local queue: one caller per key asks        state::line
+//!                        │ turn
+//!                        ▼
+//!                   attempt ──► lane: permit ──► try_acquire ──────────────────────► busy: a ticket
+//!                        ▲                                                             │
+//!                        └── timer, event, refreshed ticket ── state::wait ◄───────────┘
+//!                        │
+//!                        │ granted: deadline = sent + remaining - margin  state::lease::deadline
+//!                        ▼
+//!  LockGuard ◄────── lease enters the ledger                    state::ledger
+//!     │                  │
+//!     │                  │ keeper: due leases in batches ──────► renew_many ────────► held | gone
+//!     │                  │          state::schedule, batch
+//!     │  lost() ◄── lost: at the deadline, by an answer, by an event   run::core::record_loss
+//!     │
+//!     ├─ release ──► hand on: next local caller, next token, no call   state::relay (R21)
+//!     │         └──► release ──► lane: permit ──► release ──────────────────────────► next ticket granted
+//!     └─ drop ─────► the same in the background                  run::release
+//! ```
+//!
+//! * **Acquire.** Callers of one process that want the same key stand in a local queue; one of them
+//!   asks the store. It sends an attempt, and does what the wait decides after each answer, event and
+//!   timer, until it has the lease or leaves. An attempt that is dropped is finished and withdrawn in
+//!   the background.
+//! * **Hold.** The lease is held until its deadline, which counts from before the request was sent.
+//!   One keeper per runtime renews all leases in batches and notices deadlines that have passed. A
+//!   lease is lost once, and only while it is held.
+//! * **Release.** The lease passes to the next local caller without a call of the store, or is
+//!   released there, which grants it to the first ticket. If the reply of a release is lost, the same
+//!   release is sent again until the store has answered or the lease would have expired.
+//!
+//! | floor | contents |
+//! |---|---|
+//! | `face` | the provider with its configuration, and the guard of typed styles |
+//! | `run` | calls, tasks and timers |
+//! | `state` | decisions, without I/O: the time is an argument |
+//! | `store` | the interface to a store |
+//!
+//! A floor imports from those below it only; `scripts/check-imports` tests that.
+//!
+//! | to change | edit |
+//! |---|---|
+//! | when a lease is renewed | `state/ledger.rs` (`settled`), `state/schedule.rs` |
+//! | where the deadline comes from | `state/lease.rs` (`deadline`) |
+//! | what a waiter does after an answer | `state/wait.rs` |
+//! | how long a lease is handed on | `state/relay.rs` |
+//! | how many calls go to the store at once | `store/lanes/state.rs` |
 
-mod contention;
-mod engine;
+mod face;
+mod log;
+mod options;
+mod run;
+mod state;
 pub mod store;
 
-pub use contention::{HandOff, QueueOptions, WhenFull};
-pub use engine::{AcquiredLease, LeaseGuard, LeaseProvider, LeaseProviderBuilder, NotCommitted};
+pub use face::guard::{AcquiredLease, LeaseGuard, NotCommitted};
+pub use face::provider::{LeaseProvider, LeaseProviderBuilder};
+pub use options::{HandOff, QueueOptions, WhenFull};
 pub use store::LeaseStore;
 
 /// For implementing the traits of this crate.

@@ -16,32 +16,7 @@ use tokio::sync::oneshot;
 use tokio::time::{Instant, sleep_until};
 
 use self::state::{Entry, Next, State, WaiterId};
-
-/// What a call is for, the most urgent first.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum Lane {
-    /// Renewals of leases: they may use every permit.
-    Renew,
-    /// Refreshes of tickets, and queries for waiters.
-    Refresh,
-    /// Releases, withdrawals, and writes under a lease.
-    Release,
-    /// Acquisitions.
-    Acquire,
-}
-
-impl Lane {
-    const ALL: [Self; 4] = [Self::Renew, Self::Refresh, Self::Release, Self::Acquire];
-
-    const fn name(self) -> &'static str {
-        match self {
-            Self::Renew => "renew",
-            Self::Refresh => "refresh",
-            Self::Release => "release",
-            Self::Acquire => "acquire",
-        }
-    }
-}
+pub(crate) use self::state::{Lane, Overload};
 
 /// The calls that a store takes at once, and the lines of those that wait for a permit.
 ///
@@ -61,7 +36,7 @@ impl Lane {
 ///
 /// `Debug` shows how many calls are in flight and in line.
 #[derive(Clone)]
-pub struct Lanes(Arc<Mutex<State>>);
+pub struct Lanes(Arc<Mutex<State<Permit>>>);
 
 impl Lanes {
     /// Lanes for a store that takes `at_once` calls at once.
@@ -84,7 +59,7 @@ impl Lanes {
         SetAside(self.clone())
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, State<Permit>> {
         self.0.lock().expect("no code in here panics")
     }
 
@@ -156,16 +131,6 @@ pub(crate) enum Entered {
     Now(Permit),
     Later(InLine),
     Refused(Overload),
-}
-
-/// Why an acquisition was refused.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Overload {
-    /// The calls in line before it.
-    pub(crate) in_line: usize,
-    pub(crate) at_once: usize,
-    /// When its turn would have come, by the line's recent pace.
-    pub(crate) wait: Duration,
 }
 
 /// The right to have one call in flight. Dropping it passes it on.

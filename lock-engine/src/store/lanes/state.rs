@@ -6,25 +6,59 @@ use std::time::Duration;
 use tokio::sync::oneshot;
 use tokio::time::Instant;
 
-use super::{Lane, Overload, Permit};
+/// What a call is for, the most urgent first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Lane {
+    /// Renewals of leases: they may use every permit.
+    Renew,
+    /// Refreshes of tickets, and queries for waiters.
+    Refresh,
+    /// Releases, withdrawals, and writes under a lease.
+    Release,
+    /// Acquisitions.
+    Acquire,
+}
+
+impl Lane {
+    pub(super) const ALL: [Self; 4] = [Self::Renew, Self::Refresh, Self::Release, Self::Acquire];
+
+    pub(super) const fn name(self) -> &'static str {
+        match self {
+            Self::Renew => "renew",
+            Self::Refresh => "refresh",
+            Self::Release => "release",
+            Self::Acquire => "acquire",
+        }
+    }
+}
+
+/// Why an acquisition was refused.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Overload {
+    /// The calls in line before it.
+    pub(crate) in_line: usize,
+    pub(crate) at_once: usize,
+    /// When its turn would have come, by the line's recent pace.
+    pub(crate) wait: Duration,
+}
 
 pub(super) type WaiterId = u64;
-pub(super) type Waiter = oneshot::Sender<Permit>;
+/// What hands a waiter its permit, `P`.
+pub(super) type Waiter<P> = oneshot::Sender<P>;
 
 /// The permits, and a line for each lane.
-pub(super) struct State {
+pub(super) struct State<P> {
     at_once: usize,
     /// How many of them something else occupies.
     set_aside: usize,
-    lines: [Line; Lane::ALL.len()],
+    lines: [Line<P>; Lane::ALL.len()],
     last_id: WaiterId,
 }
 
-#[derive(Default)]
-struct Line {
+struct Line<P> {
     in_flight: usize,
     /// First come, first served.
-    waiting: BTreeMap<WaiterId, Waiting>,
+    waiting: BTreeMap<WaiterId, Waiting<P>>,
     /// How long a call takes.
     duration: Average,
     /// The time from one start to the next while calls wait.
@@ -32,27 +66,34 @@ struct Line {
     last_start: Option<Instant>,
 }
 
-struct Waiting {
+struct Waiting<P> {
     deadline: Option<Instant>,
-    waiter: Waiter,
+    waiter: Waiter<P>,
 }
 
 /// A call that is no longer in line.
-pub(super) enum Next {
+pub(super) enum Next<P> {
     /// It gets a permit.
-    Starts(Lane, Waiter),
+    Starts(Lane, Waiter<P>),
     /// Its caller has left, or will have left before the answer can be there. Dropping it says so.
-    Expired(Waiter),
+    Expired(Waiter<P>),
 }
 
 /// What became of a request for a permit.
-pub(super) enum Entry {
+pub(super) enum Entry<P> {
     Permitted,
-    InLine(WaiterId, oneshot::Receiver<Permit>),
+    InLine(WaiterId, oneshot::Receiver<P>),
     Refused(Overload),
 }
 
-impl State {
+impl<P> Default for Line<P> {
+    fn default() -> Self {
+        let (duration, interval) = (Average::default(), Average::default());
+        Self { in_flight: 0, waiting: BTreeMap::new(), duration, interval, last_start: None }
+    }
+}
+
+impl<P> State<P> {
     pub(super) fn new(at_once: usize) -> Self {
         Self { at_once, set_aside: 0, lines: Default::default(), last_id: 0 }
     }
@@ -76,11 +117,11 @@ impl State {
         (line.in_flight, line.waiting.len())
     }
 
-    fn line(&self, lane: Lane) -> &Line {
+    fn line(&self, lane: Lane) -> &Line<P> {
         &self.lines[lane as usize]
     }
 
-    fn line_mut(&mut self, lane: Lane) -> &mut Line {
+    fn line_mut(&mut self, lane: Lane) -> &mut Line<P> {
         &mut self.lines[lane as usize]
     }
 
@@ -122,7 +163,7 @@ impl State {
         free
     }
 
-    pub(super) fn enter(&mut self, lane: Lane, deadline: Option<Instant>, admission: bool, now: Instant) -> Entry {
+    pub(super) fn enter(&mut self, lane: Lane, deadline: Option<Instant>, admission: bool, now: Instant) -> Entry<P> {
         // A free permit is always used: the answer says how fast the store is by now.
         if self.try_enter(lane, now) {
             return Entry::Permitted;
@@ -152,7 +193,7 @@ impl State {
         Overload { in_line, at_once: self.at_once(), wait }
     }
 
-    pub(super) fn leave(&mut self, lane: Lane, id: WaiterId) -> Option<Waiter> {
+    pub(super) fn leave(&mut self, lane: Lane, id: WaiterId) -> Option<Waiter<P>> {
         self.line_mut(lane).waiting.remove(&id).map(|waiting| waiting.waiter)
     }
 
@@ -167,7 +208,7 @@ impl State {
 
     /// The next call to be taken out of line, if there is a permit for it: of the most urgent lane
     /// that may have one.
-    pub(super) fn next(&mut self, now: Instant) -> Option<Next> {
+    pub(super) fn next(&mut self, now: Instant) -> Option<Next<P>> {
         let lane = Lane::ALL.into_iter().find(|lane| !self.line(*lane).waiting.is_empty() && self.has_room(*lane))?;
         let line = self.line_mut(lane);
         let (_, Waiting { deadline, waiter }) = line.waiting.pop_first()?;
@@ -182,7 +223,7 @@ impl State {
     }
 }
 
-impl Line {
+impl<P> Line<P> {
     /// How long before its deadline a call must be sent: a quarter more than calls take, because a
     /// call that just fails to be answered in time is wasted.
     fn needs(&self) -> Duration {

@@ -1,4 +1,4 @@
-//! What a provider does when many want the same key.
+//! What a provider does when many callers want the same key.
 
 use std::time::Duration;
 

@@ -7,4 +7,4 @@ macro_rules! log {
     };
 }
 
-pub(super) use log;
+pub(crate) use log;

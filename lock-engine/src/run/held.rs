@@ -3,20 +3,20 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use distlock_api::{FencingToken, HeldLock, LockGuard, Loss, LostSignal, ReleaseFuture, ReleaseOutcome, Result};
 use tokio::time::{Instant, sleep_until};
 
-use crate::store::{Lane, WriteOp};
-use distlock_api::{FencingToken, HeldLock, LockGuard, Loss, LostSignal, ReleaseFuture, ReleaseOutcome};
-
-use super::Engine;
-use super::call::Call;
-use super::commit::CommitJob;
-use super::lease::{Begun, Lease, Seen};
-use super::release::ReleaseJob;
-use super::turns::Turn;
+use crate::run::call::Call;
+use crate::run::clock;
+use crate::run::commit::{self, CommitJob, PutBack};
+use crate::run::core::Engine;
+use crate::run::release::ReleaseJob;
+use crate::run::transit::{InTransit, Lease, ReleaseUnclaimed};
+use crate::state::lease::{Begun, Seen};
+use crate::store::{Lane, WriteOp, Written};
 
 /// What the engine keeps behind a guard.
-pub(super) struct HeldLease {
+pub(crate) struct HeldLease {
     engine: Arc<Engine>,
     lease: Arc<Lease>,
     token: FencingToken,
@@ -24,20 +24,20 @@ pub(super) struct HeldLease {
 }
 
 impl HeldLease {
-    pub(super) fn new(engine: Arc<Engine>, lease: Arc<Lease>, token: FencingToken) -> Self {
+    pub(crate) fn new(engine: Arc<Engine>, lease: Arc<Lease>, token: FencingToken) -> Self {
         Self { engine, lease, token, released: false }
     }
 
     /// As the guard of a plain lock.
-    pub(super) fn into_guard(self) -> LockGuard {
+    pub(crate) fn into_guard(self) -> LockGuard {
         let (key, token) = (self.lease.key().clone(), self.token);
         LockGuard::new(key, token, Box::new(self))
     }
 
     fn loss_seen(&self) -> Option<Loss> {
-        let Seen::Lost { loss, fresh } = self.lease.look_for(self.token, Instant::now()) else { return None };
+        let Seen::Lost { loss, fresh } = self.lease.look_for(self.token, &clock::now()) else { return None };
         if fresh {
-            self.engine.bury(&self.lease, loss);
+            self.engine.record_loss(&self.lease, loss);
         }
         Some(loss)
     }
@@ -66,37 +66,42 @@ impl HeldLease {
         if self.engine.closed.is_cancelled() {
             return false;
         }
-        let now = Instant::now();
-        let Some(turn) = self.lease.hand_on(now, limits) else { return false };
-        match turn.hand_on(Baton::new(&self.engine, &self.lease)) {
+        let now = clock::now();
+        let Some(turn) = self.lease.hand_on(&now, limits) else { return false };
+        match turn.hand_on(InTransit::new(&self.lease, self.engine.clone())) {
             Ok(()) => {
-                if self.lease.asks_who_waits(now, limits) {
-                    self.engine.ask_who_waits(&self.lease);
+                if self.lease.should_query_waiters(now.instant(), limits) {
+                    self.engine.query_waiters(&self.lease);
                 }
                 true
             }
             Err(turn) => {
-                self.lease.take_back(turn);
+                self.lease.reclaim(turn);
                 false
             }
         }
     }
 
-    pub(super) fn lease(&self) -> &Arc<Lease> {
+    pub(crate) fn lease(&self) -> &Arc<Lease> {
         &self.lease
     }
 
-    pub(super) fn engine(&self) -> &Arc<Engine> {
-        &self.engine
+    pub(crate) fn valid_until(&self) -> Instant {
+        self.lease.deadline(&clock::now())
     }
 
-    pub(super) fn token(&self) -> FencingToken {
+    pub(crate) fn token(&self) -> FencingToken {
         self.token
     }
 
+    /// A write that keeps the lease. Its call is finished also if the caller leaves.
+    pub(crate) async fn write(&self, op: Arc<dyn WriteOp>) -> Result<Written> {
+        commit::write(self.engine.clone(), self.lease.clone(), op).await
+    }
+
     /// Makes a commit of it, which sees to the lease from now on; none if it is lost.
-    pub(super) fn begin_commit(&mut self, op: Arc<dyn WriteOp>) -> Option<CommitJob> {
-        let held = self.loss_seen().is_none() && self.lease.begin_commit(Instant::now());
+    pub(crate) fn begin_commit(&mut self, op: Arc<dyn WriteOp>) -> Option<CommitJob> {
+        let held = self.loss_seen().is_none() && self.lease.begin_commit(&clock::now());
         if held {
             self.released = true;
             return Some(CommitJob::new(self.engine.clone(), self.lease.clone(), self.token, op));
@@ -113,6 +118,12 @@ impl HeldLease {
     }
 }
 
+impl From<PutBack> for HeldLease {
+    fn from(PutBack { engine, lease, token }: PutBack) -> Self {
+        Self::new(engine, lease, token)
+    }
+}
+
 /// What became of a lease whose guard let it go.
 enum GivenUp {
     Releasing(ReleaseJob),
@@ -122,7 +133,7 @@ enum GivenUp {
 
 impl HeldLock for HeldLease {
     fn valid_until(&self) -> Option<Instant> {
-        Some(self.lease.deadline())
+        Some(self.valid_until())
     }
 
     fn loss(&self) -> Option<Loss> {
@@ -164,54 +175,35 @@ impl Drop for HeldLease {
     }
 }
 
-/// A lease on its way from one guard of this process to the next. Dropped on the way it is released.
-#[derive(Clone)]
-pub(super) struct Baton {
-    engine: Arc<Engine>,
-    lease: Arc<Lease>,
-}
-
-impl Baton {
-    fn new(engine: &Arc<Engine>, lease: &Arc<Lease>) -> Self {
-        Self { engine: engine.clone(), lease: lease.clone() }
-    }
-
-    pub(super) fn lease(&self) -> &Arc<Lease> {
-        &self.lease
-    }
-
-    /// Nobody takes it: it goes back to the store, and its turn to whoever comes meanwhile.
-    pub(super) fn lay_down(self, turn: Turn) {
-        self.lease.lay_down(turn);
-        match self.release() {
+impl ReleaseUnclaimed for Engine {
+    fn release_unclaimed(self: Arc<Self>, lease: &Arc<Lease>) {
+        match self.release_handed_on(lease) {
             Some(job) => job.run_in_background(),
-            None => self.lease.pass_turn(),
+            None => lease.pass_turn(),
         }
-    }
-
-    /// The release that is now due; none if the lease was lost on the way.
-    pub(super) fn release(&self) -> Option<ReleaseJob> {
-        if self.engine.look(&self.lease).is_some() {
-            return None;
-        }
-        self.engine.begin_release(&self.lease, None)
     }
 }
 
 impl Engine {
     /// Ends the time of a lease's renewals, and makes the release that is now due; none if the lease was lost before.
-    pub(super) fn begin_release(self: &Arc<Self>, lease: &Arc<Lease>, hold: Option<Duration>) -> Option<ReleaseJob> {
+    pub(crate) fn begin_release(self: &Arc<Self>, lease: &Arc<Lease>, hold: Option<Duration>) -> Option<ReleaseJob> {
         match lease.begin_release() {
             Begun::Releasing => {
-                self.registry().releasing(lease);
+                self.ledger().releasing(lease, &clock::now());
                 Some(ReleaseJob::new(self.clone(), lease.clone(), hold))
             }
             Begun::Lost => None,
         }
     }
 
+    /// The release of a lease that was handed on and that no guard takes; `None` if it was lost on the
+    /// way.
+    pub(crate) fn release_handed_on(self: &Arc<Self>, lease: &Arc<Lease>) -> Option<ReleaseJob> {
+        if self.look(lease).is_some() { None } else { self.begin_release(lease, None) }
+    }
+
     /// Asks in the background whether other processes wait for a lease that is being handed on.
-    fn ask_who_waits(self: &Arc<Self>, lease: &Arc<Lease>) {
+    fn query_waiters(self: &Arc<Self>, lease: &Arc<Lease>) {
         let (engine, lease) = (self.clone(), lease.clone());
         let home = lease.home().clone();
         self.spawn(&home, async move {
@@ -233,14 +225,14 @@ impl Engine {
 }
 
 /// Resolves at the loss: by its own timer at the deadline, so that neither a hung renewal nor a dead keeper delays it (C4).
-pub(super) async fn lost(engine: std::sync::Weak<Engine>, lease: Arc<Lease>, token: FencingToken) -> Loss {
+pub(crate) async fn lost(engine: std::sync::Weak<Engine>, lease: Arc<Lease>, token: FencingToken) -> Loss {
     loop {
         let mut changed = std::pin::pin!(lease.changed.notified());
         changed.as_mut().enable();
-        match lease.look_for(token, Instant::now()) {
+        match lease.look_for(token, &clock::now()) {
             Seen::Lost { loss, fresh } => {
                 if let (true, Some(engine)) = (fresh, engine.upgrade()) {
-                    engine.bury(&lease, loss);
+                    engine.record_loss(&lease, loss);
                 }
                 return loss;
             }
@@ -254,4 +246,63 @@ pub(super) async fn lost(engine: std::sync::Weak<Engine>, lease: Arc<Lease>, tok
     }
     drop((engine, lease));
     std::future::pending().await
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Mutex;
+
+    use distlock_api::{Holder, LeaseOptions, LockKey};
+    use tokio::runtime::Handle;
+
+    use super::*;
+    use crate::state::lease::deadline;
+    use crate::store::{Claim, Grant, ProviderId};
+
+    fn granted() -> Arc<Lease> {
+        let here = || (Handle::current(), Handle::current().id());
+        let claim = Claim::new(LockKey::new("k").unwrap(), ProviderId::random().acquisition_id());
+        let terms = LeaseOptions::new().terms().unwrap();
+        let (sent, grant) = (Instant::now(), Grant::new(FencingToken::new(7), terms.ttl));
+        let deadline = deadline(sent, grant.remaining, &terms);
+        let granted =
+            Lease::granted(claim, &grant, (terms, Holder::new()), (sent, deadline), &clock::now(), here(), None);
+        granted.unwrap_or_else(|_| panic!("in time"))
+    }
+
+    #[test]
+    fn c4_a_loss_is_heard_whenever_it_comes() {
+        use std::future::Future;
+        use std::sync::Barrier;
+        use std::task::{Context, Waker};
+
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
+        let _inside = runtime.enter();
+        let (lost, here, there) = (Mutex::new(None), Barrier::new(2), Barrier::new(2));
+        let take_away = || {
+            for _ in 0..20_000 {
+                here.wait();
+                let lease: Arc<Lease> = lost.lock().unwrap().take().unwrap();
+                assert!(lease.lose(Loss::ForceReleased));
+                drop(lease);
+                there.wait();
+            }
+        };
+        std::thread::scope(|scope| {
+            scope.spawn(take_away);
+            for _ in 0..20_000 {
+                let lease = granted();
+                *lost.lock().unwrap() = Some(lease.clone());
+                let mut signal = Box::pin(super::lost(std::sync::Weak::new(), lease, FencingToken::new(7)));
+                let mut cx = Context::from_waker(Waker::noop());
+                here.wait();
+                let heard = signal.as_mut().poll(&mut cx).is_ready();
+                there.wait();
+                if !heard && signal.as_mut().poll(&mut cx).is_pending() {
+                    eprintln!("a loss was not heard");
+                    std::process::abort(); // the other thread waits at a barrier
+                }
+            }
+        });
+    }
 }

@@ -6,20 +6,21 @@
 //! caller.
 
 use std::future::Future;
+use std::panic::AssertUnwindSafe;
 use std::pin::Pin;
 use std::time::Duration;
 
+use distlock_api::{ErrorKind, LockError, Result};
+use futures_util::FutureExt;
 use tokio::sync::oneshot;
 use tokio::time::{Instant, timeout_at};
 use tokio_util::task::AbortOnDropHandle;
 
+use crate::run::clock;
 use crate::store::{Entered, InLine, Lane, Lanes, Overload, Permit, Place};
-use distlock_api::{ErrorKind, LockError, Result};
-
-use super::{guarded, slept};
 
 /// A request that has been made and has not been answered yet.
-pub(super) struct Call<T> {
+pub(crate) struct Call<T> {
     stage: Stage,
     answer: Answer<T>,
 }
@@ -42,7 +43,7 @@ enum Answer<T> {
 impl<T: Send + 'static> Call<T> {
     /// Makes a request, with the caller's `deadline` if it has one. With `admission`, fails at once
     /// where its turn in the line would come too late.
-    pub(super) fn new(
+    pub(crate) fn new(
         lanes: Option<Lanes>,
         lane: Lane,
         deadline: Option<Instant>,
@@ -51,12 +52,12 @@ impl<T: Send + 'static> Call<T> {
     ) -> Result<Self> {
         let request = guarded(request);
         let Some(lanes) = lanes else {
-            return Ok(Self { stage: Stage::Sent(slept::sending()), answer: Answer::Here(Box::pin(request)) });
+            return Ok(Self { stage: Stage::Sent(clock::sending()), answer: Answer::Here(Box::pin(request)) });
         };
         match lanes.enter(lane, deadline, admission) {
             Entered::Now(permit) => {
                 let task = AbortOnDropHandle::new(tokio::spawn(with_permit(permit, request)));
-                Ok(Self { stage: Stage::Sent(slept::sending()), answer: Answer::Task(task) })
+                Ok(Self { stage: Stage::Sent(clock::sending()), answer: Answer::Task(task) })
             }
             Entered::Later(in_line) => {
                 let (started, starts) = oneshot::channel();
@@ -73,7 +74,7 @@ impl<T: Send + 'static> Call<T> {
     ///
     /// # Cancel safety
     /// Cancel safe: the call goes on.
-    pub(super) async fn answer(&mut self, limit: Option<Instant>, patience: Duration) -> Option<Result<T>> {
+    pub(crate) async fn answer(&mut self, limit: Option<Instant>, patience: Duration) -> Option<Result<T>> {
         if let Stage::InLine(_, starts) = &mut self.stage {
             let started = match limit {
                 Some(limit) => timeout_at(limit, starts).await.ok()?,
@@ -90,7 +91,7 @@ impl<T: Send + 'static> Call<T> {
     }
 
     /// Waits for the answer for `patience` from now, whatever it takes to send the call.
-    pub(super) async fn ended_within(&mut self, patience: Duration) -> Option<Result<T>> {
+    pub(crate) async fn ended_within(&mut self, patience: Duration) -> Option<Result<T>> {
         timeout_at(Instant::now() + patience, self.ended()).await.ok()
     }
 
@@ -108,7 +109,7 @@ impl<T: Send + 'static> Call<T> {
     }
 
     /// The instant before the call was sent (C3); `None` if it is in line, or was never sent.
-    pub(super) fn sent(&self) -> Option<Instant> {
+    pub(crate) fn sent(&self) -> Option<Instant> {
         match self.stage {
             Stage::Sent(sent) => Some(sent),
             Stage::InLine(..) | Stage::NotSent => None,
@@ -117,7 +118,7 @@ impl<T: Send + 'static> Call<T> {
 
     /// Leaves the line, if the call is still there. Returns the error to report if the call was not
     /// sent and will not be.
-    pub(super) fn leave(&mut self) -> Option<LockError> {
+    pub(crate) fn leave(&mut self) -> Option<LockError> {
         match &self.stage {
             Stage::InLine(place, _) => {
                 let overload = place.leave()?;
@@ -138,8 +139,17 @@ async fn send_later<T>(
     let place = in_line.place();
     let Some(permit) = in_line.permit().await else { return Err(error(place.overload())) };
     // Nobody listens who waits for the answer alone.
-    let _ = started.send(slept::sending());
+    let _ = started.send(clock::sending());
     with_permit(permit, request).await
+}
+
+/// One call of the store. A store that panics has failed, with an unknown outcome. It takes neither
+/// the caller's clean-up nor other leases with it.
+pub(crate) async fn guarded<T>(call: impl Future<Output = Result<T>>) -> Result<T> {
+    AssertUnwindSafe(call)
+        .catch_unwind()
+        .await
+        .unwrap_or_else(|_| Err(LockError::new(ErrorKind::Other, "the lease store panicked").outcome_unknown()))
 }
 
 /// Gives the permit back when the request has ended.

@@ -4,29 +4,17 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
+use distlock_api::{ErrorKind, LockError, contained};
 use futures_util::StreamExt;
-use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep, sleep_until};
 use tokio_util::sync::CancellationToken;
 
+use crate::log::log;
+use crate::run::clock;
+use crate::run::core::{Engine, Listening};
+use crate::state::backoff;
+use crate::state::claim::Pushed;
 use crate::store::{EventStream, LeaseStore, StoreEvent, Watch};
-use distlock_api::{ErrorKind, LockError, contained};
-
-use super::log::log;
-use super::places::Pushed;
-use super::{Engine, pace};
-
-/// Whether somebody listens to the store.
-#[derive(Debug, Default)]
-pub(super) enum Listening {
-    #[default]
-    NotYet,
-    /// Nobody waits, and no lease is old enough.
-    Soon(JoinHandle<()>),
-    Listens(JoinHandle<()>),
-    /// The deployment has no push.
-    Never,
-}
 
 /// How old a lease is when its holder begins to listen. A stream costs its server something with every change, and who only ever takes free
 /// locks for a moment has nothing to hear.
@@ -39,14 +27,14 @@ const CHECKS_EVERY: Duration = Duration::from_secs(1);
 
 impl Engine {
     /// Opens the provider's one stream of hints because somebody waits, and again if its runtime has died.
-    pub(super) fn watch(self: &Arc<Self>) {
+    pub(crate) fn watch(self: &Arc<Self>) {
         if self.may_watch() {
             self.listen(&mut self.listening.lock().expect("no code in here panics"));
         }
     }
 
     /// The same because there is a lease, as soon as one is old enough.
-    pub(super) fn watch_soon(self: &Arc<Self>) {
+    pub(crate) fn watch_soon(self: &Arc<Self>) {
         if !self.may_watch() {
             return;
         }
@@ -82,7 +70,7 @@ impl Engine {
     /// Listens if a lease is old enough by now; else, until when none can be, if there is any.
     fn listen_if_old(self: &Arc<Self>) -> Option<Instant> {
         let mut listening = self.listening.lock().expect("no code in here panics");
-        let oldest = self.registry().oldest();
+        let oldest = self.ledger().oldest();
         match (&*listening, oldest) {
             (Listening::Soon(_), Some(since)) if since.elapsed() < LISTENS_AFTER => return Some(since + LISTENS_AFTER),
             (Listening::Soon(_), Some(_)) => self.listen(&mut listening),
@@ -97,9 +85,9 @@ impl Engine {
     /// waiter is left without a stream.
     fn stop_listening(&self) -> bool {
         let mut listening = self.listening.lock().expect("no code in here panics");
-        let stops = self.registry().is_idle();
+        let stops = self.ledger().is_idle();
         if stops {
-            self.hears.store(false, Ordering::Relaxed);
+            self.stream_open.store(false, Ordering::Relaxed);
             *listening = Listening::NotYet;
         }
         stops
@@ -110,21 +98,21 @@ impl Engine {
             StoreEvent::Freed { key } => {
                 // The record of a held lease was deleted, or changed by other means (R20).
                 if let Some(holder) = self.turns.holder(&key) {
-                    self.registry().doubt(&holder, Instant::now());
+                    self.ledger().doubt(&holder, &clock::now());
                 }
                 self.turns.nudge(&key);
             }
             StoreEvent::Granted { id, grant, expires_at, .. } => {
-                let wake = self.registry().pushed(&id, Pushed { grant, expires_at });
+                let wake = self.ledger().pushed(&id, Pushed { grant, expires_at });
                 wake.iter().for_each(|wake| contained(|| wake.notify_one()));
             }
             StoreEvent::Gone { key, id, token, loss } => {
-                let (lease, wake) = self.registry().gone(&id, token);
+                let (lease, wake) = self.ledger().gone(&id, token);
                 wake.iter().for_each(|wake| contained(|| wake.notify_one()));
                 if let Some(lease) = lease
                     && lease.lose(loss)
                 {
-                    self.bury(&lease, loss);
+                    self.record_loss(&lease, loss);
                 }
                 self.turns.nudge(&key);
             }
@@ -135,11 +123,11 @@ impl Engine {
     /// What was missed is asked for: waiters ask, and holders renew.
     fn ask_everything(self: &Arc<Self>) {
         self.waiters_ask();
-        self.registry().all_due(Instant::now());
+        self.ledger().all_due(&clock::now());
     }
 
     fn waiters_ask(&self) {
-        let wakes = self.registry().ask_again();
+        let wakes = self.ledger().ask_again();
         wakes.iter().for_each(|wake| contained(|| wake.notify_one()));
     }
 }
@@ -155,7 +143,7 @@ impl Hearing {
 
     fn ends(&self) {
         if let Some(engine) = self.0.upgrade()
-            && engine.hears.swap(false, Ordering::Relaxed)
+            && engine.stream_open.swap(false, Ordering::Relaxed)
         {
             engine.waiters_ask();
         }
@@ -195,7 +183,7 @@ async fn listen(hearing: Hearing, store: Arc<dyn LeaseStore>, request: Watch, go
         let Some(listening) = engine.upgrade() else { return };
         let broken = match opened {
             Ok(mut events) => {
-                listening.hears.store(true, Ordering::Relaxed);
+                listening.stream_open.store(true, Ordering::Relaxed);
                 // What was missed while there was no stream.
                 listening.ask_everything();
                 drop(listening);
@@ -217,7 +205,7 @@ async fn listen(hearing: Hearing, store: Arc<dyn LeaseStore>, request: Watch, go
             log!(warn, %error, "the stream of hints broke; waiters poll until it is open again");
         }
         tokio::select! {
-            () = sleep(pace::after_error(failed, fastrand::f64())) => {}
+            () = sleep(backoff::after_error(failed, fastrand::f64())) => {}
             () = gone.cancelled() => return,
         }
         failed += 1;
@@ -231,7 +219,7 @@ async fn unused(engine: &Weak<Engine>) {
     loop {
         sleep(CHECKS_EVERY).await;
         let Some(engine) = engine.upgrade() else { return };
-        if !engine.registry().is_idle() {
+        if !engine.ledger().is_idle() {
             idle_since = None;
             continue;
         }

@@ -1,4 +1,4 @@
-//! How long the machine has slept.
+//! The time, and how long the machine has slept.
 //!
 //! On Linux the monotonic clock, by which deadlines are kept (R1), stands still while a laptop or a
 //! virtual machine is suspended; the store's clock goes on. So whatever looks at a lease also reads
@@ -17,32 +17,36 @@ use tokio::sync::Notify;
 use tokio::sync::futures::OwnedNotified;
 use tokio::time::Instant;
 
+use crate::state::time::Now;
+
 /// The two clocks are not read at the same instant.
 const TOLERANCE: Duration = Duration::from_millis(2);
 /// More sleeps are remembered as if the first of them were one.
 const REMEMBERED: usize = 64;
 
 /// The instant before a request is sent.
-pub(super) fn sending() -> Instant {
+pub(crate) fn sending() -> Instant {
     // A sleep before it is noticed before it.
     notice(Instant::now());
     Instant::now()
 }
 
 /// Reads the clocks; cheap as long as the machine has not slept.
-pub(super) fn notice(now: Instant) {
-    if let Some(boot) = clock::boot() {
-        with(|sleeps| sleeps.look(boot, now.into_std(), || (clock::boot(), std::time::Instant::now())));
+fn notice(now: Instant) {
+    if let Some(boot) = boottime::read() {
+        with(|sleeps| sleeps.look(boot, now.into_std(), || (boottime::read(), std::time::Instant::now())));
     }
 }
 
-/// How long the machine has slept after that instant, as far as it was noticed.
-pub(super) fn since(sent: Instant) -> Duration {
-    with(|sleeps| sleeps.since(sent))
+/// Reads the clocks.
+pub(crate) fn now() -> Now {
+    let instant = Instant::now();
+    notice(instant);
+    Now::new(instant, with(Sleeps::noticed))
 }
 
 /// Resolves when a sleep is noticed after this call.
-pub(super) fn noticed() -> OwnedNotified {
+pub(crate) fn noticed() -> OwnedNotified {
     with(|sleeps| sleeps.wakes().notified_owned())
 }
 
@@ -106,12 +110,13 @@ impl Sleeps {
         self.wakes().notify_waiters();
     }
 
-    fn since(&self, sent: Instant) -> Duration {
+    /// Those that were noticed; `None` if there were none.
+    fn noticed(&self) -> Option<Arc<[(Instant, Duration)]>> {
         if self.total.load(Ordering::Acquire) == 0 {
-            return Duration::ZERO;
+            return None;
         }
         let noticed = self.noticed.lock().unwrap_or_else(PoisonError::into_inner);
-        noticed.iter().filter(|(at, _)| *at > sent).map(|(_, slept)| *slept).sum()
+        Some(noticed.as_slice().into())
     }
 }
 
@@ -130,19 +135,19 @@ fn with<R>(read: impl FnOnce(&Sleeps) -> R) -> R {
     SLEEPS.with(read)
 }
 
-mod clock {
+mod boottime {
     use std::time::Duration;
 
     /// The time since the machine was started, sleeps included; none where it cannot be told.
     #[cfg(target_os = "linux")]
-    pub(super) fn boot() -> Option<Duration> {
+    pub(crate) fn read() -> Option<Duration> {
         let time = rustix::time::clock_gettime(rustix::time::ClockId::Boottime);
         let (seconds, nanos) = (u64::try_from(time.tv_sec).ok()?, u32::try_from(time.tv_nsec).ok()?);
         Some(Duration::new(seconds, nanos) + pretended())
     }
 
     #[cfg(not(target_os = "linux"))]
-    pub(super) fn boot() -> Option<Duration> {
+    pub(crate) fn read() -> Option<Duration> {
         None
     }
 
@@ -158,18 +163,18 @@ mod clock {
 }
 
 #[cfg(test)]
-pub(super) mod tests {
+pub(crate) mod tests {
     use std::cell::Cell;
 
     use super::*;
 
     std::thread_local! {
-        pub(super) static PRETENDED: Cell<Duration> = const { Cell::new(Duration::ZERO) };
+        pub(crate) static PRETENDED: Cell<Duration> = const { Cell::new(Duration::ZERO) };
     }
 
     /// Lets this thread's machine have slept, as its boot time tells.
     #[cfg(target_os = "linux")]
-    pub(in crate::engine) fn sleep(duration: Duration) {
+    pub(crate) fn sleep(duration: Duration) {
         notice(Instant::now());
         PRETENDED.set(PRETENDED.get() + duration);
     }
@@ -181,23 +186,22 @@ pub(super) mod tests {
     async fn a_sleep_counts_against_what_was_sent_before_it() {
         let before = sending();
         tokio::time::advance(Duration::from_secs(5)).await;
-        notice(Instant::now());
-        assert_eq!(since(before), Duration::ZERO, "nobody slept");
+        assert_eq!(now().slept_since(before), Duration::ZERO, "the machine was awake");
         let woken = noticed();
         sleep(HOUR);
-        assert_eq!(since(before), Duration::ZERO, "nobody has looked");
-        notice(Instant::now());
+        let mut woken = std::pin::pin!(woken);
+        assert!(futures_util::poll!(woken.as_mut()).is_pending(), "no clock was read");
+        let slept = now().slept_since(before);
         woken.await;
-        let slept = since(before);
         assert!(slept.abs_diff(HOUR) < Duration::from_secs(1), "{slept:?}");
         tokio::time::advance(Duration::from_secs(1)).await;
         let after = sending();
-        assert_eq!(since(after), Duration::ZERO);
+        assert_eq!(now().slept_since(after), Duration::ZERO);
         sleep(HOUR);
         tokio::time::advance(Duration::from_secs(1)).await;
-        notice(Instant::now());
-        let nearly = HOUR - Duration::from_secs(1);
-        assert!(since(before) >= 2 * nearly && since(after) >= nearly && since(after) < 2 * nearly);
+        let (now, nearly) = (now(), HOUR - Duration::from_secs(1));
+        let [before, after] = [before, after].map(|sent| now.slept_since(sent));
+        assert!(before >= 2 * nearly && after >= nearly && after < 2 * nearly);
     }
 
     #[test]
@@ -209,7 +213,7 @@ pub(super) mod tests {
         let later = now + Duration::from_secs(10);
         let boot = HOUR + Duration::from_secs(12);
         sleeps.look(boot, later, || (Some(boot), later + Duration::from_secs(2)));
-        assert_eq!(sleeps.since(Instant::now() - HOUR), Duration::ZERO);
+        assert_eq!(sleeps.noticed(), None);
     }
 
     #[tokio::test(start_paused = true)]
@@ -223,7 +227,8 @@ pub(super) mod tests {
             boot += HOUR;
             sleeps.look(boot, now, || (Some(boot), now));
         }
-        assert_eq!(sleeps.since(first), HOUR * u32::try_from(3 * REMEMBERED).unwrap());
-        assert_eq!(sleeps.since(Instant::now()), Duration::ZERO);
+        let now = Now::new(Instant::now(), sleeps.noticed());
+        assert_eq!(now.slept_since(first), HOUR * u32::try_from(3 * REMEMBERED).unwrap());
+        assert_eq!(now.slept_since(now.instant()), Duration::ZERO);
     }
 }

@@ -3,19 +3,18 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::runtime;
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
 use crate::store::{BusyReply, Claim, Grant, QueueStanding, Standing, StoreTime, Ticket};
 use distlock_api::FencingToken;
 
-use super::lease::awake_until;
-use super::registry::Beat;
+use crate::state::schedule::{Beat, HomeId};
+use crate::state::time::Now;
 
 /// A claim that asks, or waits in the queue: its mailbox, and its ticket.
 #[derive(Default)]
-pub(super) struct Asking {
+pub(crate) struct PendingClaim {
     /// The key's token after a lease of the claim was lost, if the store has pushed that before its answer.
     lost: Option<FencingToken>,
     pushed: Option<Pushed>,
@@ -28,39 +27,39 @@ pub(super) struct Asking {
 
 /// A ticket that is refreshed as long as its claim waits.
 #[derive(Clone, Debug)]
-pub(super) struct Seat {
-    pub(super) claim: Claim,
-    pub(super) ticket: Ticket,
+pub(crate) struct Seat {
+    pub(crate) claim: Claim,
+    pub(crate) ticket: Ticket,
     /// The runtime whose keeper refreshes it.
-    pub(super) home: runtime::Id,
+    pub(crate) home: HomeId,
 }
 
 /// A grant that the store has pushed.
 #[derive(Clone, Debug)]
-pub(super) struct Pushed {
-    pub(super) grant: Grant,
-    pub(super) expires_at: StoreTime,
+pub(crate) struct Pushed {
+    pub(crate) grant: Grant,
+    pub(crate) expires_at: StoreTime,
 }
 
 /// What a refreshed ticket was told.
 #[derive(Debug)]
-pub(super) struct Told {
-    pub(super) sent: Instant,
-    pub(super) standing: Standing,
+pub(crate) struct Told {
+    pub(crate) sent: Instant,
+    pub(crate) standing: Standing,
 }
 
 /// What has been said about a claim since its caller looked last.
 #[derive(Debug, Default)]
-pub(super) struct News {
-    pub(super) lost: bool,
-    pub(super) missed: bool,
-    pub(super) pushed: Option<Pushed>,
-    pub(super) told: Option<Told>,
+pub(crate) struct News {
+    pub(crate) lost: bool,
+    pub(crate) missed: bool,
+    pub(crate) pushed: Option<Pushed>,
+    pub(crate) told: Option<Told>,
 }
 
 /// An answer of "not yet", from which the deadline of a later grant can be counted (R18). It does not age.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Anchor {
+pub(crate) struct Anchor {
     sent: Instant,
     now: StoreTime,
     token: FencingToken,
@@ -72,20 +71,20 @@ const NEAR_THE_HEAD: u32 = 8;
 impl Seat {
     /// How often the ticket is refreshed, and with that the waiter's knowledge: for the first in the queue that the holder is alive; for those
     /// right behind, that a waiter before them has been granted the lease – it may be dead, and then its claim is short.
-    pub(super) fn cadence(&self, ahead: u32) -> Duration {
+    pub(crate) fn cadence(&self, ahead: u32) -> Duration {
         let rarely = self.ticket.ttl / 3;
         if (1..=NEAR_THE_HEAD).contains(&ahead) { rarely.min(self.ticket.claim_ttl) } else { rarely }
     }
 
     /// How long a refresh is waited for before it is sent again.
-    pub(super) fn patience(&self) -> Duration {
+    pub(crate) fn patience(&self) -> Duration {
         (self.ticket.ttl / 9).max(Duration::from_millis(10))
     }
 }
 
 impl Told {
     /// The tickets ahead; none if there is no ticket any more.
-    pub(super) fn ahead(&self) -> Option<u32> {
+    pub(crate) fn ahead(&self) -> Option<u32> {
         match &self.standing {
             Standing::Waiting(busy) => Some(ahead(busy)),
             Standing::Held { .. } | Standing::Gone(_) => None,
@@ -93,7 +92,7 @@ impl Told {
     }
 }
 
-pub(super) fn ahead(busy: &BusyReply) -> u32 {
+pub(crate) fn ahead(busy: &BusyReply) -> u32 {
     match busy.standing {
         QueueStanding::Queued { ahead } => ahead,
         QueueStanding::NotQueued | QueueStanding::Full => 0,
@@ -101,79 +100,79 @@ pub(super) fn ahead(busy: &BusyReply) -> u32 {
 }
 
 impl Anchor {
-    pub(super) fn new(sent: Instant, busy: &BusyReply) -> Option<Self> {
+    pub(crate) fn new(sent: Instant, busy: &BusyReply) -> Option<Self> {
         Some(Self { sent, now: busy.now?, token: busy.token? })
     }
 
     /// Until when a lease that was handed over is held, the margin not yet taken off; none if it is an older grant than the answer.
-    pub(super) fn end_of(&self, pushed: &Pushed) -> Option<Instant> {
+    pub(crate) fn end_of(&self, pushed: &Pushed, now: &Now) -> Option<Instant> {
         let left = pushed.expires_at.saturating_since(self.now);
         let end = self.sent.checked_add(left).filter(|_| pushed.grant.token > self.token)?;
-        Some(awake_until(self.sent, end))
+        Some(now.awake_until(self.sent, end))
     }
 }
 
 /// Whoever changes one of these wakes its caller afterwards, outside of all locks.
-impl Asking {
-    pub(super) fn wake(&self) -> Arc<Notify> {
+impl PendingClaim {
+    pub(crate) fn wake(&self) -> Arc<Notify> {
         self.wake.clone()
     }
 
     /// Whether a lease with this last token was lost.
-    pub(super) fn has_lost(&self, last_token: FencingToken) -> bool {
+    pub(crate) fn has_lost(&self, last_token: FencingToken) -> bool {
         self.lost.is_some_and(|lost| lost > last_token)
     }
 
-    pub(super) fn has_missed(&self) -> bool {
+    pub(crate) fn has_missed(&self) -> bool {
         self.missed
     }
 
-    pub(super) fn lose(&mut self, token: FencingToken) {
+    pub(crate) fn lose(&mut self, token: FencingToken) {
         self.lost = self.lost.max(Some(token));
     }
 
-    pub(super) fn push(&mut self, pushed: Pushed) {
+    pub(crate) fn push(&mut self, pushed: Pushed) {
         // Events of one claim come in order; a repeated one changes nothing.
         self.pushed = Some(pushed);
     }
 
-    pub(super) fn tell(&mut self, told: Told) {
+    pub(crate) fn tell(&mut self, told: Told) {
         self.told = Some(told);
     }
 
-    pub(super) fn miss(&mut self) {
+    pub(crate) fn miss(&mut self) {
         self.missed = true;
     }
 
-    pub(super) fn news(&mut self) -> News {
+    pub(crate) fn news(&mut self) -> News {
         let missed = std::mem::take(&mut self.missed);
         News { lost: self.lost.is_some(), missed, pushed: self.pushed.take(), told: self.told.take() }
     }
 
-    pub(super) fn sit(&mut self, seat: Seat, now: Instant) {
+    pub(crate) fn sit(&mut self, seat: Seat, now: Instant) {
         let beat = self.seat.take().map_or_else(|| Beat::new(now), |(_, beat)| beat);
         self.seat = Some((seat, beat));
     }
 
     /// To be called when the ticket is not in a schedule any more.
-    pub(super) fn leave(&mut self) {
+    pub(crate) fn leave(&mut self) {
         self.seat = None;
     }
 
-    pub(super) fn is_seated(&self) -> bool {
+    pub(crate) fn is_seated(&self) -> bool {
         self.seat.is_some()
     }
 
     /// Whether the claim has a seat with the keeper of another runtime than this.
-    pub(super) fn sits_elsewhere(&self, home: runtime::Id) -> bool {
+    pub(crate) fn sits_elsewhere(&self, home: HomeId) -> bool {
         self.seat.as_ref().is_some_and(|(seat, _)| seat.home != home)
     }
 
-    pub(super) fn seat(&mut self) -> Option<(&Seat, &mut Beat)> {
+    pub(crate) fn seat(&mut self) -> Option<(&Seat, &mut Beat)> {
         self.seat.as_mut().map(|(seat, beat)| (&*seat, beat))
     }
 
-    pub(super) fn seated(&self) -> Option<(&Seat, &Beat)> {
+    pub(crate) fn seated(&self) -> Option<(&Seat, &Beat)> {
         self.seat.as_ref().map(|(seat, beat)| (seat, beat))
     }
 }
@@ -200,17 +199,18 @@ mod tests {
     async fn r18_the_deadline_counts_from_the_sending_of_an_answer_older_than_the_grant() {
         let sent = Instant::now();
         let busy = BusyReply::new().with_anchor(at(5000), FencingToken::new(7));
-        let anchor = Anchor::new(sent, &busy).unwrap();
-        assert_eq!(anchor.end_of(&pushed(8, 65_000)), Some(sent + ms(60_000)), "an anchor does not age");
-        assert_eq!(anchor.end_of(&pushed(7, 65_000)), None, "an older grant of the same id");
-        assert_eq!(anchor.end_of(&pushed(8, 4000)), Some(sent), "a release that stalled carries an older clock");
+        let (anchor, now) = (Anchor::new(sent, &busy).unwrap(), Now::from(sent));
+        assert_eq!(anchor.end_of(&pushed(8, 65_000), &now), Some(sent + ms(60_000)), "an anchor does not age");
+        assert_eq!(anchor.end_of(&pushed(7, 65_000), &now), None, "an older grant of the same id");
+        assert_eq!(anchor.end_of(&pushed(8, 4000), &now), Some(sent), "a release that stalled carries an older clock");
         assert!(Anchor::new(sent, &BusyReply::new()).is_none());
     }
 
     #[tokio::test(start_paused = true)]
     async fn c15_those_behind_the_head_look_once_per_claim_window() {
         let claim = Claim::new(LockKey::new("k").unwrap(), ProviderId::random().acquisition_id());
-        let seat = Seat { claim, ticket: Ticket::new(ms(15_000), ms(1100), 64), home: runtime::Handle::current().id() };
+        let seat =
+            Seat { claim, ticket: Ticket::new(ms(15_000), ms(1100), 64), home: tokio::runtime::Handle::current().id() };
         assert_eq!([0, 1, 8, 9].map(|ahead| seat.cadence(ahead)), [ms(5000), ms(1100), ms(1100), ms(5000)]);
     }
 }

@@ -4,44 +4,40 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::runtime;
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
-use crate::store::{Claim, Lane};
 use distlock_api::{Accounting, AcquisitionId, FencingToken};
 
-use super::lease::Lease;
-use super::pace;
-use super::places::{Asking, News, Pushed, Seat, Told};
-
-mod beat;
-
-pub(super) use self::beat::{Batch, Beat, Due, Item, Room};
-use self::beat::{Group, patience};
+use crate::state::backoff;
+use crate::state::batch::{Batch, Due, Group, Item, Room, patience};
+use crate::state::claim::{News, PendingClaim, Pushed, Seat, Told};
+use crate::state::lease::Lease;
+use crate::state::line::Cargo;
+use crate::state::schedule::{Beat, HomeId};
+use crate::state::time::Now;
+use crate::store::{Claim, Lane};
 
 /// The books of one engine, under one lock: a lease is entered once and leaves once (C23).
-#[derive(Default)]
-pub(super) struct Registry {
+pub(crate) struct Ledger<C: Cargo> {
     closed: bool,
-    leases: HashMap<AcquisitionId, Entry>,
+    leases: HashMap<AcquisitionId, Entry<C>>,
     /// What the keeper of each runtime has to do.
-    homes: HashMap<runtime::Id, Home>,
+    homes: HashMap<HomeId, Home<C>>,
     counts: Accounting,
     /// Claims that ask, and what the store has said about them unasked.
-    asking: HashMap<AcquisitionId, Asking>,
+    asking: HashMap<AcquisitionId, PendingClaim>,
     /// When a call that renews or refreshes was last answered.
     answered: Option<Instant>,
 }
 
 /// One runtime's leases and tickets, by when they are due; each once, if at all.
-#[derive(Default)]
-struct Home {
+struct Home<C: Cargo> {
     schedule: BTreeSet<(Instant, AcquisitionId)>,
     /// When the keeper is going to look again by itself; none if it does not know of anything to do.
     planned: Option<Instant>,
     /// What found no room when the keeper looked.
-    ready: Option<Ready>,
+    ready: Option<Ready<C>>,
     wake: Arc<Notify>,
     /// Whether there is a keeper.
     kept: bool,
@@ -51,11 +47,11 @@ struct Home {
 const EVENTS_ARE_LATE: Duration = Duration::from_secs(1);
 
 /// The most urgent first.
-type Waiting = BTreeMap<(Instant, AcquisitionId), Item>;
+type Waiting<C> = BTreeMap<(Instant, AcquisitionId), Item<C>>;
 
 /// What may be renewed, by the calls it goes into.
-struct Ready {
-    groups: BTreeMap<Group, Waiting>,
+struct Ready<C: Cargo> {
+    groups: BTreeMap<Group, Waiting<C>>,
     few_failed: bool,
     /// What became due until then is included.
     looked: Instant,
@@ -63,8 +59,8 @@ struct Ready {
     until: Instant,
 }
 
-struct Entry {
-    lease: Arc<Lease>,
+struct Entry<C: Cargo> {
+    lease: Arc<Lease<C>>,
     since: Instant,
     beat: Beat,
     /// Whether nothing has been heard of it since it was granted.
@@ -73,14 +69,14 @@ struct Entry {
 
 /// How a lease leaves the books.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum End {
+pub(crate) enum End {
     Released,
     Lost,
     Abandoned,
 }
 
 /// What a new lease or ticket needs.
-pub(super) enum Entered {
+pub(crate) enum Entered {
     /// The keeper knows when to look.
     Kept,
     /// There must be a keeper; it waits for this.
@@ -102,9 +98,28 @@ const LOOK: Duration = Duration::from_micros(20);
 /// When a renewal that found no room is tried again.
 const NO_ROOM: Duration = Duration::from_millis(20);
 
-impl Registry {
+impl<C: Cargo> Default for Ledger<C> {
+    fn default() -> Self {
+        Self {
+            closed: false,
+            leases: HashMap::new(),
+            homes: HashMap::new(),
+            counts: Accounting::new(),
+            asking: HashMap::new(),
+            answered: None,
+        }
+    }
+}
+
+impl<C: Cargo> Default for Home<C> {
+    fn default() -> Self {
+        Self { schedule: BTreeSet::new(), planned: None, ready: None, wake: Arc::default(), kept: false }
+    }
+}
+
+impl<C: Cargo> Ledger<C> {
     /// Enters a new lease.
-    pub(super) fn enter(&mut self, lease: &Arc<Lease>, sent: Instant) -> Entered {
+    pub(crate) fn enter(&mut self, lease: &Arc<Lease<C>>, sent: Instant, now: &Now) -> Entered {
         let id = lease.claim().id();
         if self.closed {
             return Entered::Closed;
@@ -114,20 +129,20 @@ impl Registry {
             return Entered::Refused;
         }
         // The answer was on its way during a gap: it is as old as the other leases (R20).
-        let is_doubtful = asking.is_some_and(Asking::has_missed) && lease.terms().renew_every.is_some();
+        let is_doubtful = asking.is_some_and(PendingClaim::has_missed) && lease.terms().renew_every.is_some();
         self.leave(id);
         self.counts.acquired += 1;
         self.leases
             .insert(id.clone(), Entry { lease: lease.clone(), since: sent, beat: Beat::new(sent), is_new: true });
-        self.homes.entry(lease.home().id()).or_default();
-        self.settled(lease, sent);
+        self.homes.entry(lease.home_id()).or_default();
+        self.settled(lease, sent, now);
         if is_doubtful {
-            self.schedule_at(id, Some(Instant::now()));
+            self.schedule_at(id, Some(now.instant()));
         }
-        self.kept(lease.home().id())
+        self.kept(lease.home_id())
     }
 
-    fn kept(&mut self, home: runtime::Id) -> Entered {
+    fn kept(&mut self, home: HomeId) -> Entered {
         let home = self.homes.entry(home).or_default();
         if !std::mem::replace(&mut home.kept, true) {
             return Entered::Unkept(home.wake.clone());
@@ -137,13 +152,13 @@ impl Registry {
     }
 
     /// Takes note that the lease goes on under another guard, with another token (R21).
-    pub(super) fn handed_on(&mut self) {
+    pub(crate) fn handed_on(&mut self) {
         self.counts.released += 1;
         self.counts.acquired += 1;
     }
 
     /// Takes a lease out; does nothing if it is out already.
-    pub(super) fn end(&mut self, lease: &Lease, end: End) {
+    pub(crate) fn end(&mut self, lease: &Lease<C>, end: End) {
         self.schedule_at(lease.claim().id(), None);
         if self.leases.remove(lease.claim().id()).is_none() {
             return;
@@ -156,59 +171,59 @@ impl Registry {
     }
 
     /// The lease is renewed no more. It stays in the books until it has ended, and is due once more when it expires by itself.
-    pub(super) fn releasing(&mut self, lease: &Lease) {
-        let expiry = lease.expiry();
+    pub(crate) fn releasing(&mut self, lease: &Lease<C>, now: &Now) {
+        let expiry = lease.expiry(now);
         if let Some(entry) = self.leases.get_mut(lease.claim().id()) {
             entry.beat.early = expiry;
             self.schedule_at(lease.claim().id(), Some(expiry));
         }
     }
 
-    pub(super) fn close(&mut self) {
+    pub(crate) fn close(&mut self) {
         self.closed = true;
     }
 
     /// The claims whose tickets are refreshed; from now on they are not.
-    pub(super) fn take_seats(&mut self) -> Vec<Claim> {
+    pub(crate) fn take_seats(&mut self) -> Vec<Claim> {
         let seated = self.asking.values().filter_map(|asking| Some(asking.seated()?.0.claim.clone()));
         let claims: Vec<_> = seated.collect();
         claims.iter().for_each(|claim| self.leave(claim.id()));
         claims
     }
 
-    pub(super) fn leases(&self) -> Vec<Arc<Lease>> {
+    pub(crate) fn leases(&self) -> Vec<Arc<Lease<C>>> {
         self.leases.values().map(|entry| entry.lease.clone()).collect()
     }
 
     /// Since when the oldest lease has been held.
-    pub(super) fn oldest(&self) -> Option<Instant> {
+    pub(crate) fn oldest(&self) -> Option<Instant> {
         self.leases.values().map(|entry| entry.since).min()
     }
 
     /// Whether there are neither leases nor claims that wait for one.
-    pub(super) fn is_idle(&self) -> bool {
+    pub(crate) fn is_idle(&self) -> bool {
         self.leases.is_empty() && self.asking.is_empty()
     }
 
-    pub(super) fn accounting(&self) -> Accounting {
+    pub(crate) fn accounting(&self) -> Accounting {
         let mut accounting = self.counts;
         accounting.held = self.leases.len() as u64;
         accounting
     }
 
     /// A claim begins to ask. Wakes its caller when there is news of it.
-    pub(super) fn begins(&mut self, id: AcquisitionId) -> Arc<Notify> {
+    pub(crate) fn begins(&mut self, id: AcquisitionId) -> Arc<Notify> {
         self.asking.entry(id).or_default().wake()
     }
 
     /// A claim does not ask any more.
-    pub(super) fn ends(&mut self, id: &AcquisitionId) {
+    pub(crate) fn ends(&mut self, id: &AcquisitionId) {
         self.leave(id);
         self.asking.remove(id);
     }
 
     /// A claim waits in the store's queue, as it was told by a request that was sent then: from now on its ticket is refreshed.
-    pub(super) fn waits(&mut self, seat: &Seat, sent: Instant, ahead: u32) -> Entered {
+    pub(crate) fn waits(&mut self, seat: &Seat, sent: Instant, ahead: u32) -> Entered {
         let id = seat.claim.id();
         if self.asking.get(id).is_some_and(|asking| asking.sits_elsewhere(seat.home)) {
             self.leave(id);
@@ -221,27 +236,27 @@ impl Registry {
     }
 
     /// A claim has no ticket to be refreshed any more.
-    pub(super) fn leave(&mut self, id: &AcquisitionId) {
-        if self.asking.get(id).is_some_and(Asking::is_seated) {
+    pub(crate) fn leave(&mut self, id: &AcquisitionId) {
+        if self.asking.get(id).is_some_and(PendingClaim::is_seated) {
             self.schedule_at(id, None);
-            self.asking.get_mut(id).into_iter().for_each(Asking::leave);
+            self.asking.get_mut(id).into_iter().for_each(PendingClaim::leave);
         }
     }
 
     /// What has been said about a claim since the last look.
-    pub(super) fn news(&mut self, id: &AcquisitionId) -> News {
-        self.asking.get_mut(id).map(Asking::news).unwrap_or_default()
+    pub(crate) fn news(&mut self, id: &AcquisitionId) -> News {
+        self.asking.get_mut(id).map(PendingClaim::news).unwrap_or_default()
     }
 
     /// A releaser has granted the lease to a claim, says the store (R19: perhaps before it has answered). Whoever is to be woken comes back.
-    pub(super) fn pushed(&mut self, id: &AcquisitionId, pushed: Pushed) -> Option<Arc<Notify>> {
+    pub(crate) fn pushed(&mut self, id: &AcquisitionId, pushed: Pushed) -> Option<Arc<Notify>> {
         let asking = self.asking.get_mut(id)?;
         asking.push(pushed);
         Some(asking.wake())
     }
 
     /// A refreshed ticket has been answered. Whoever is to be woken comes back.
-    pub(super) fn told(&mut self, seat: &Seat, told: Told) -> Option<Arc<Notify>> {
+    pub(crate) fn told(&mut self, seat: &Seat, told: Told) -> Option<Arc<Notify>> {
         let id = seat.claim.id();
         match told.ahead() {
             Some(ahead) => self.refreshed(id, told.sent, ahead),
@@ -253,22 +268,22 @@ impl Registry {
     }
 
     /// Every claim that asks, or sleeps between two questions, shall ask again. Whoever is to be woken comes back.
-    pub(super) fn ask_again(&mut self) -> Vec<Arc<Notify>> {
-        self.asking.values_mut().for_each(Asking::miss);
-        self.asking.values().map(Asking::wake).collect()
+    pub(crate) fn ask_again(&mut self) -> Vec<Arc<Notify>> {
+        self.asking.values_mut().for_each(PendingClaim::miss);
+        self.asking.values().map(PendingClaim::wake).collect()
     }
 
     fn refreshed(&mut self, id: &AcquisitionId, sent: Instant, ahead: u32) {
-        let Some((seat, beat)) = self.asking.get_mut(id).and_then(Asking::seat) else { return };
+        let Some((seat, beat)) = self.asking.get_mut(id).and_then(PendingClaim::seat) else { return };
         let cadence = seat.cadence(ahead);
         *beat = Beat { due: beat.due, early: sent + cadence / 2, ..Beat::new(sent) };
         self.schedule_at(id, Some(sent + cadence));
     }
 
     /// A ticket could not be refreshed: try again soon.
-    pub(super) fn not_told(&mut self, seat: &Seat, now: Instant) {
+    pub(crate) fn not_told(&mut self, seat: &Seat, now: Instant) {
         let id = seat.claim.id();
-        let Some((_, beat)) = self.asking.get_mut(id).and_then(Asking::seat) else { return };
+        let Some((_, beat)) = self.asking.get_mut(id).and_then(PendingClaim::seat) else { return };
         let again = now + seat.patience();
         beat.early = again;
         let due = beat.due.map_or(again, |due| due.min(again));
@@ -276,11 +291,11 @@ impl Registry {
     }
 
     /// A lease of a claim was lost, says the store, whose token is this since: the lease, if it is that one, and whoever is to be woken.
-    pub(super) fn gone(
+    pub(crate) fn gone(
         &mut self,
         id: &AcquisitionId,
         token: FencingToken,
-    ) -> (Option<Arc<Lease>>, Option<Arc<Notify>>) {
+    ) -> (Option<Arc<Lease<C>>>, Option<Arc<Notify>>) {
         let wake = self.asking.get_mut(id).map(|asking| {
             asking.lose(token);
             asking.wake()
@@ -290,28 +305,28 @@ impl Registry {
     }
 
     /// When the keeper has something to do next, as it is told before it goes to sleep.
-    pub(super) fn plan(&mut self, home: runtime::Id) -> Option<Instant> {
+    pub(crate) fn plan(&mut self, home: HomeId) -> Option<Instant> {
         let home = self.homes.get_mut(&home)?;
         home.planned = home.next_due();
         home.planned
     }
 
     /// The keeper has ended, with its runtime or with the provider.
-    pub(super) fn unkept(&mut self, home: runtime::Id) {
+    pub(crate) fn unkept(&mut self, home: HomeId) {
         self.homes.remove(&home);
     }
 
     /// Something may have been missed: every lease is asked for now (R20).
-    pub(super) fn all_due(&mut self, now: Instant) {
+    pub(crate) fn all_due(&mut self, now: &Now) {
         for lease in self.leases() {
-            if lease.held_until().is_some() && lease.terms().renew_every.is_some() {
-                self.schedule_at(lease.claim().id(), Some(now));
+            if lease.held_until(now).is_some() && lease.terms().renew_every.is_some() {
+                self.schedule_at(lease.claim().id(), Some(now.instant()));
             }
         }
         let waiting: Vec<_> =
             self.asking.iter().filter(|(_, asking)| asking.is_seated()).map(|(id, _)| id.clone()).collect();
         for id in waiting {
-            self.schedule_at(&id, Some(now));
+            self.schedule_at(&id, Some(now.instant()));
         }
         for home in self.homes.values_mut() {
             home.look_again();
@@ -320,16 +335,16 @@ impl Registry {
 
     /// An event says that the lease's key is free. The lease is renewed now, which brings the truth
     /// (R20), or as soon as the event cannot be that of the release before its grant.
-    pub(super) fn doubt(&mut self, id: &AcquisitionId, now: Instant) {
+    pub(crate) fn doubt(&mut self, id: &AcquisitionId, now: &Now) {
         let Some(entry) = self.leases.get(id) else { return };
-        if entry.lease.held_until().is_none() || entry.lease.terms().renew_every.is_none() {
+        if entry.lease.held_until(now).is_none() || entry.lease.terms().renew_every.is_none() {
             return;
         }
-        let at = now.max(entry.since + EVENTS_ARE_LATE);
+        let at = now.instant().max(entry.since + EVENTS_ARE_LATE);
         if entry.beat.due.is_some_and(|due| due <= at) {
             return;
         }
-        let home = entry.lease.home().id();
+        let home = entry.lease.home_id();
         self.schedule_at(id, Some(at));
         if let Some(home) = self.homes.get_mut(&home) {
             home.look_again();
@@ -337,10 +352,10 @@ impl Registry {
     }
 
     /// A renewal that was sent then has succeeded (or the lease is new): the next one is a cadence later.
-    pub(super) fn settled(&mut self, lease: &Lease, sent: Instant) {
+    pub(crate) fn settled(&mut self, lease: &Lease<C>, sent: Instant, now: &Now) {
         let Some(entry) = self.leases.get_mut(lease.claim().id()) else { return };
         // A released lease is in the books, but its time of renewals is over.
-        let Some(deadline) = lease.held_until() else { return };
+        let Some(deadline) = lease.held_until(now) else { return };
         let left = deadline.saturating_duration_since(sent);
         let is_new = std::mem::take(&mut entry.is_new);
         // Such as the short claim of a waiter to whom the lease was handed over: it is renewed to its full ttl soon, once also if never again.
@@ -359,23 +374,23 @@ impl Registry {
     }
 
     /// A call of renewals or refreshes was answered.
-    pub(super) fn answered(&mut self, now: Instant) {
+    pub(crate) fn answered(&mut self, now: Instant) {
         self.answered = Some(now);
     }
 
     /// A renewal has failed: try again soon. Sending it has already put it into smaller company.
-    pub(super) fn failed(&mut self, lease: &Lease, now: Instant) {
+    pub(crate) fn failed(&mut self, lease: &Lease<C>, now: &Now) {
         let Some(entry) = self.leases.get_mut(lease.claim().id()) else { return };
-        let (Some(due), Some(_)) = (entry.beat.due, lease.held_until()) else { return };
+        let (Some(due), Some(_)) = (entry.beat.due, lease.held_until(now)) else { return };
         let patience = patience(lease, now);
-        entry.beat.early = now + patience;
-        self.schedule_at(lease.claim().id(), Some(due.min(now + patience)));
+        entry.beat.early = now.instant() + patience;
+        self.schedule_at(lease.claim().id(), Some(due.min(now.instant() + patience)));
     }
 
     /// When a lease or a ticket is due; at no time if none.
     fn schedule_at(&mut self, id: &AcquisitionId, due: Option<Instant>) {
         let (home, beat) = match (self.leases.get_mut(id), self.asking.get_mut(id)) {
-            (Some(entry), _) => (entry.lease.home().id(), &mut entry.beat),
+            (Some(entry), _) => (entry.lease.home_id(), &mut entry.beat),
             (None, Some(asking)) => match asking.seat() {
                 Some((seat, beat)) => (seat.home, beat),
                 None => return,
@@ -402,14 +417,14 @@ impl Registry {
     /// room for the others.
     ///
     /// `room` returns the room for one call in a lane. What finds none stays due.
-    pub(super) fn take_due(
+    pub(crate) fn take_due(
         &mut self,
-        home: runtime::Id,
-        now: Instant,
+        home: HomeId,
+        now: &Now,
         batch: usize,
         mut again: usize,
         mut room: impl FnMut(Lane) -> Option<Room>,
-    ) -> Due {
+    ) -> Due<C> {
         let mut result = Due::default();
         let Some(mut ready) = self.ready(home, now) else { return result };
         for (group, waiting) in &mut ready.groups {
@@ -424,7 +439,8 @@ impl Registry {
                 };
                 again -= usize::from(group.is_again);
                 let mut items = Vec::new();
-                while items.len() < pace::chunk(group.level, batch) && self.any_next(waiting, now, &mut result.over) {
+                while items.len() < backoff::chunk(group.level, batch) && self.any_next(waiting, now, &mut result.over)
+                {
                     items.extend(waiting.pop_first().map(|(_, item)| item));
                 }
                 items.iter().for_each(|item| self.sent(item, now, group.level));
@@ -443,49 +459,52 @@ impl Registry {
     /// What may be renewed: what found no room before and what has become due since; or else, if
     /// anything is due, all that may go along. With many leases, looking through all of them for
     /// each call would take longer than the calls.
-    fn ready(&mut self, home: runtime::Id, now: Instant) -> Option<Ready> {
-        let kept = self.homes.get_mut(&home)?.ready.take().filter(|ready| now < ready.until);
+    fn ready(&mut self, home: HomeId, now: &Now) -> Option<Ready<C>> {
+        let kept = self.homes.get_mut(&home)?.ready.take().filter(|ready| now.instant() < ready.until);
         let home = self.homes.get(&home)?;
         if let Some(mut ready) = kept {
             let after = ready.looked + Duration::from_nanos(1);
             let since = home.schedule.range((after, AcquisitionId::new(""))..);
-            let new: Vec<_> = since.take_while(|(due, _)| *due <= now).collect();
+            let new: Vec<_> = since.take_while(|(due, _)| *due <= now.instant()).collect();
             for (item, beat) in new.into_iter().filter_map(|(due, id)| self.if_ready(*due, id, now)) {
-                let group = beat.group(&item, self.answered, ready.few_failed);
+                let group = item.group(&beat, self.answered, ready.few_failed);
                 // A second entry of an item is skipped: once sent, the item is no longer ready.
-                ready.groups.entry(group).or_default().insert(item.urgency(&beat), item);
+                ready.groups.entry(group).or_default().insert(item.urgency(&beat, now), item);
             }
-            ready.looked = now;
+            ready.looked = now.instant();
             return Some(ready);
         }
-        home.next_due().filter(|due| *due <= now)?;
+        home.next_due().filter(|due| *due <= now.instant())?;
         let beats: Vec<_> = home.schedule.iter().filter_map(|(due, id)| self.if_ready(*due, id, now)).collect();
         let few_failed = beats.iter().filter(|(_, beat)| beat.failures > 0).count() <= FEW;
         let looked_through = u32::try_from(home.schedule.len()).unwrap_or(u32::MAX);
-        let mut groups = BTreeMap::<Group, Waiting>::new();
+        let mut groups = BTreeMap::<Group, Waiting<C>>::new();
         for (item, beat) in beats {
-            groups.entry(beat.group(&item, self.answered, few_failed)).or_default().insert(item.urgency(&beat), item);
+            groups
+                .entry(item.group(&beat, self.answered, few_failed))
+                .or_default()
+                .insert(item.urgency(&beat, now), item);
         }
-        let until = now + KEPT_READY + LOOK.saturating_mul(looked_through);
-        Some(Ready { groups, few_failed, looked: now, until })
+        let until = now.instant() + KEPT_READY + LOOK.saturating_mul(looked_through);
+        Some(Ready { groups, few_failed, looked: now.instant(), until })
     }
 
-    fn if_ready(&self, due: Instant, id: &AcquisitionId, now: Instant) -> Option<(Item, Beat)> {
+    fn if_ready(&self, due: Instant, id: &AcquisitionId, now: &Now) -> Option<(Item<C>, Beat)> {
         if let Some(Entry { lease, beat, .. }) = self.leases.get(id) {
-            return beat.is_ready(due, now).then(|| (Item::Lease(lease.clone()), *beat));
+            return beat.is_ready(due, now.instant()).then(|| (Item::Lease(lease.clone()), *beat));
         }
-        let (seat, beat) = self.asking.get(id).and_then(Asking::seated)?;
-        beat.is_ready(due, now).then(|| (Item::Ticket(seat.clone()), *beat))
+        let (seat, beat) = self.asking.get(id).and_then(PendingClaim::seated)?;
+        beat.is_ready(due, now.instant()).then(|| (Item::Ticket(seat.clone()), *beat))
     }
 
     /// Whether there is a next item. Removes those before it that an answer has settled, and moves
     /// those past their deadline to `over`.
-    fn any_next(&mut self, waiting: &mut Waiting, now: Instant, over: &mut Vec<Arc<Lease>>) -> bool {
+    fn any_next(&mut self, waiting: &mut Waiting<C>, now: &Now, over: &mut Vec<Arc<Lease<C>>>) -> bool {
         while let Some(first) = waiting.first_entry() {
-            let is_ready = |beat: &mut Beat| beat.due.is_some_and(|due| beat.is_ready(due, now));
+            let is_ready = |beat: &mut Beat| beat.due.is_some_and(|due| beat.is_ready(due, now.instant()));
             if self.beat(first.get()).is_some_and(is_ready) {
                 match first.get() {
-                    Item::Lease(lease) if lease.held_until().is_none_or(|deadline| deadline <= now) => {
+                    Item::Lease(lease) if lease.held_until(now).is_none_or(|deadline| deadline <= now.instant()) => {
                         over.push(lease.clone());
                     }
                     _ => return true,
@@ -497,23 +516,23 @@ impl Registry {
     }
 
     /// Something goes into a call now; it is due again if that is not answered in time.
-    fn sent(&mut self, item: &Item, now: Instant, level: u32) {
-        self.due_again(item, now + item.patience(now), |beat| {
+    fn sent(&mut self, item: &Item<C>, now: &Now, level: u32) {
+        self.due_again(item, now.instant() + item.patience(now), now, |beat| {
             // Until the answer says otherwise.
             beat.failures += 1;
             beat.level = level;
-            beat.sent = now;
+            beat.sent = now.instant();
         });
     }
 
     /// Something has found no room among the calls that are made again.
-    fn put_off(&mut self, item: &Item, now: Instant) {
-        self.due_again(item, now + NO_ROOM, |_| {});
+    fn put_off(&mut self, item: &Item<C>, now: &Now) {
+        self.due_again(item, now.instant() + NO_ROOM, now, |_| {});
     }
 
-    fn due_again(&mut self, item: &Item, again: Instant, change: impl FnOnce(&mut Beat)) {
+    fn due_again(&mut self, item: &Item<C>, again: Instant, now: &Now, change: impl FnOnce(&mut Beat)) {
         let again = match item {
-            Item::Lease(lease) => again.min(lease.deadline()),
+            Item::Lease(lease) => again.min(lease.deadline(now)),
             Item::Ticket(_) => again,
         };
         if let Some(beat) = self.beat(item) {
@@ -523,15 +542,17 @@ impl Registry {
         }
     }
 
-    fn beat(&mut self, item: &Item) -> Option<&mut Beat> {
+    fn beat(&mut self, item: &Item<C>) -> Option<&mut Beat> {
         match item {
             Item::Lease(lease) => self.leases.get_mut(lease.claim().id()).map(|entry| &mut entry.beat),
-            Item::Ticket(seat) => self.asking.get_mut(seat.claim.id()).and_then(Asking::seat).map(|(_, beat)| beat),
+            Item::Ticket(seat) => {
+                self.asking.get_mut(seat.claim.id()).and_then(PendingClaim::seat).map(|(_, beat)| beat)
+            }
         }
     }
 }
 
-impl Home {
+impl<C: Cargo> Home<C> {
     fn next_due(&self) -> Option<Instant> {
         self.schedule.first().map(|(due, _)| *due)
     }

@@ -3,20 +3,19 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use distlock_api::{Disposition, ErrorKind, FencingToken, LockError, Loss, Phase, ReleaseOutcome, Result};
 use tokio::time::{Instant, sleep};
 use tokio_util::task::task_tracker::TaskTrackerToken;
 
+use crate::run::call::Call;
+use crate::run::core::Engine;
+use crate::run::transit::Lease;
+use crate::state::backoff;
+use crate::state::ledger::End;
 use crate::store::{Lane, Write, WriteOp, Written};
-use distlock_api::{Disposition, ErrorKind, FencingToken, LockError, Loss, Phase, ReleaseOutcome, Result};
-
-use super::call::Call;
-use super::held::HeldLease;
-use super::lease::Lease;
-use super::registry::End;
-use super::{Engine, pace};
 
 /// One write, asked again until it is known what became of it.
-struct Asking {
+struct WriteRequest {
     engine: Arc<Engine>,
     op: Arc<dyn WriteOp>,
     write: Write,
@@ -24,6 +23,13 @@ struct Asking {
     call: Option<Call<Written>>,
     /// Whether some call may have been carried out without anybody having heard of it.
     unknown: bool,
+}
+
+/// A lease whose commit was refused: a guard has it again.
+pub(crate) struct PutBack {
+    pub(crate) engine: Arc<Engine>,
+    pub(crate) lease: Arc<Lease>,
+    pub(crate) token: FencingToken,
 }
 
 /// How a write ended.
@@ -34,7 +40,7 @@ enum Answer {
     Unknown(LockError),
 }
 
-impl Asking {
+impl WriteRequest {
     fn new(engine: &Arc<Engine>, lease: &Lease, op: Arc<dyn WriteOp>, hold_at_least: Option<Duration>) -> Self {
         let mut write = Write::new(lease.claim().clone(), engine.config.store_timeout());
         write.hold_at_least = hold_at_least;
@@ -60,7 +66,7 @@ impl Asking {
                 // A disposition that this version does not know says as little.
                 _ => self.unknown = true,
             }
-            let pause = pace::after_error(failed, fastrand::f64());
+            let pause = backoff::after_error(failed, fastrand::f64());
             if self.call.is_some() || Instant::now() + pause >= until {
                 return if self.unknown { Answer::Unknown(error) } else { Answer::NotWritten(error) };
             }
@@ -100,12 +106,12 @@ impl Asking {
 
 /// A commit that has begun and must come to an end: dropped in the foreground, or left without an answer, its call is finished in the background of the runtime
 /// that acquired the lease, and then nothing is left of the lease either way (C11).
-pub(super) struct CommitJob(Option<Job>);
+pub(crate) struct CommitJob(Option<Job>);
 
 struct Job {
     lease: Arc<Lease>,
     token: FencingToken,
-    asking: Asking,
+    request: WriteRequest,
     in_background: bool,
     /// Keeps `close` waiting.
     _open: TaskTrackerToken,
@@ -113,15 +119,15 @@ struct Job {
 
 impl CommitJob {
     /// The commit of a lease that has been told to [`begin_commit`](Lease::begin_commit).
-    pub(super) fn new(engine: Arc<Engine>, lease: Arc<Lease>, token: FencingToken, op: Arc<dyn WriteOp>) -> Self {
+    pub(crate) fn new(engine: Arc<Engine>, lease: Arc<Lease>, token: FencingToken, op: Arc<dyn WriteOp>) -> Self {
         let _open = engine.tasks.token();
-        let asking = Asking::new(&engine, &lease, op, lease.terms().hold_at_least);
-        Self(Some(Job { lease, token, asking, in_background: false, _open }))
+        let request = WriteRequest::new(&engine, &lease, op, lease.terms().hold_at_least);
+        Self(Some(Job { lease, token, request, in_background: false, _open }))
     }
 
     /// In the foreground: for one request timeout, errors retried. Refused, the lease comes back as it was.
-    pub(super) async fn run(mut self) -> std::result::Result<ReleaseOutcome, (LockError, Option<HeldLease>)> {
-        let answer = self.job().asking.ask().await;
+    pub(crate) async fn run(mut self) -> std::result::Result<ReleaseOutcome, (LockError, Option<PutBack>)> {
+        let answer = self.job().request.ask().await;
         match answer {
             Answer::Written(written) => {
                 let Some(job) = self.0.take() else { unreachable!("taken only at the end") };
@@ -129,11 +135,11 @@ impl CommitJob {
             }
             Answer::NotWritten(error) => {
                 let Some(job) = self.0.take() else { unreachable!("taken only at the end") };
-                let error = job.asking.error(error);
+                let error = job.request.error(error);
                 Err((error, Some(job.put_back())))
             }
             // The drop sees to the rest.
-            Answer::Unknown(error) => Err((self.job().asking.error(error).outcome_unknown(), None)),
+            Answer::Unknown(error) => Err((self.job().request.error(error).outcome_unknown(), None)),
         }
     }
 
@@ -143,13 +149,13 @@ impl CommitJob {
 
     async fn background(mut self) {
         let job = self.job();
-        let engine = job.asking.engine.clone();
+        let engine = job.request.engine.clone();
         let bound = 2 * engine.config.request_timeout;
-        if let Some(call) = &mut job.asking.call
+        if let Some(call) = &mut job.request.call
             // Stores end their calls by themselves; one that does not is given up here, or by `close`.
             && let Some(Some(answer)) = engine.gone.run_until_cancelled(call.ended_within(bound)).await
         {
-            job.asking.call = None;
+            job.request.call = None;
             // Without an answer the drop sees to the rest.
             if let Ok(written) = answer
                 && let Some(job) = self.0.take()
@@ -163,16 +169,16 @@ impl CommitJob {
 impl Drop for CommitJob {
     fn drop(&mut self) {
         let Some(mut job) = self.0.take() else { return };
-        if !std::mem::replace(&mut job.in_background, true) && job.asking.call.is_some() {
+        if !std::mem::replace(&mut job.in_background, true) && job.request.call.is_some() {
             let home = job.lease.home().clone();
             // A runtime that has ended drops the work at once: then it goes on from there.
             drop(home.spawn(Self(Some(job)).background()));
             return;
         }
-        let Job { lease, asking, .. } = job;
+        let Job { lease, request, .. } = job;
         let hold = lease.terms().hold_at_least;
-        drop(asking.call);
-        if let Some(release) = asking.engine.begin_release(&lease, hold) {
+        drop(request.call);
+        if let Some(release) = request.engine.begin_release(&lease, hold) {
             release.run_in_background();
         }
     }
@@ -180,50 +186,48 @@ impl Drop for CommitJob {
 
 impl Job {
     fn settle(self, written: Written) -> ReleaseOutcome {
-        let Self { lease, asking: Asking { engine, .. }, .. } = self;
+        let Self { lease, request: WriteRequest { engine, .. }, .. } = self;
         match written {
             Written::Applied => {
                 lease.end();
-                engine.registry().end(&lease, End::Released);
+                engine.ledger().end(&lease, End::Released);
                 engine.turns.nudge(lease.key());
                 lease.pass_turn();
                 ReleaseOutcome::Released
             }
             Written::AlreadyLost => {
                 if let Some(loss) = lease.end_commit(Some(Loss::Gone)) {
-                    engine.bury(&lease, loss);
+                    engine.record_loss(&lease, loss);
                 }
                 ReleaseOutcome::AlreadyLost
             }
         }
     }
 
-    fn put_back(self) -> HeldLease {
-        let Self { lease, token, asking: Asking { engine, .. }, .. } = self;
+    fn put_back(self) -> PutBack {
+        let Self { lease, token, request: WriteRequest { engine, .. }, .. } = self;
         if let Some(loss) = lease.end_commit(None) {
-            engine.bury(&lease, loss);
+            engine.record_loss(&lease, loss);
         }
-        let held = HeldLease::new(engine.clone(), lease.clone(), token);
         // Those that were held when the provider was closed have been released by that; this one was not.
         if engine.closed.is_cancelled() {
             engine.release_closed(&lease);
         }
-        held
+        PutBack { engine, lease, token }
     }
 }
 
 /// A write that keeps the lease. It is a task of its own, so that its call is finished also if nobody waits for it any more.
-pub(super) async fn write(held: &HeldLease, op: Arc<dyn WriteOp>) -> Result<Written> {
-    let (engine, lease) = (held.engine().clone(), held.lease().clone());
-    let mut asking = Asking::new(&engine, &lease, op, None);
+pub(crate) async fn write(engine: Arc<Engine>, lease: Arc<Lease>, op: Arc<dyn WriteOp>) -> Result<Written> {
+    let mut request = WriteRequest::new(&engine, &lease, op, None);
     let open = engine.tasks.token();
     let task = lease.home().spawn(async move {
-        let answer = asking.ask().await;
+        let answer = request.ask().await;
         drop(open);
         match answer {
             Answer::Written(written) => Ok(written),
-            Answer::NotWritten(error) => Err(asking.error(error)),
-            Answer::Unknown(error) => Err(asking.error(error).outcome_unknown()),
+            Answer::NotWritten(error) => Err(request.error(error)),
+            Answer::Unknown(error) => Err(request.error(error).outcome_unknown()),
         }
     });
     let written = match task.await {
@@ -234,7 +238,7 @@ pub(super) async fn write(held: &HeldLease, op: Arc<dyn WriteOp>) -> Result<Writ
         }
     };
     if written == Written::AlreadyLost && lease.lose(Loss::Gone) {
-        engine.bury(&lease, Loss::Gone);
+        engine.record_loss(&lease, Loss::Gone);
     }
     Ok(written)
 }

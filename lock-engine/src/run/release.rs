@@ -3,22 +3,23 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use distlock_api::{LockError, Loss, Phase, ReleaseOutcome, Result};
 use tokio::runtime::Handle;
 use tokio::time::{Instant, sleep, timeout_at};
 use tokio_util::task::task_tracker::TaskTrackerToken;
 
+use crate::log::log;
+use crate::run::call::Call;
+use crate::run::clock;
+use crate::run::core::Engine;
+use crate::run::transit::Lease;
+use crate::state::backoff;
+use crate::state::ledger::End;
 use crate::store::{Lane, Release};
-use distlock_api::{LockError, Loss, Phase, ReleaseOutcome, Result};
-
-use super::call::Call;
-use super::lease::Lease;
-use super::log::log;
-use super::registry::End;
-use super::{Engine, pace};
 
 /// A release that has begun and must come to an end: dropped in the foreground it goes on in the background of the runtime that acquired the
 /// lease, dropped there on the one that is current, and dropped there – with all runtimes gone – the lease is left to its ttl and counted as abandoned (C11, C23).
-pub(super) struct ReleaseJob(Option<Job>);
+pub(crate) struct ReleaseJob(Option<Job>);
 
 struct Job {
     engine: Arc<Engine>,
@@ -26,13 +27,13 @@ struct Job {
     hold: Option<Duration>,
     /// The call in flight. It is finished, not repeated beside itself (R11).
     call: Option<Call<ReleaseOutcome>>,
-    place: Place,
+    runs_on: RunsOn,
     /// Keeps `close` waiting.
     _open: TaskTrackerToken,
 }
 
 #[derive(Clone, Copy)]
-enum Place {
+enum RunsOn {
     Foreground,
     Home,
     Elsewhere,
@@ -40,22 +41,22 @@ enum Place {
 
 impl ReleaseJob {
     /// The release of a lease that has been told to [`begin_release`](Lease::begin_release).
-    pub(super) fn new(engine: Arc<Engine>, lease: Arc<Lease>, hold: Option<Duration>) -> Self {
+    pub(crate) fn new(engine: Arc<Engine>, lease: Arc<Lease>, hold: Option<Duration>) -> Self {
         let _open = engine.tasks.token();
-        Self(Some(Job { engine, lease, hold, call: None, place: Place::Foreground, _open }))
+        Self(Some(Job { engine, lease, hold, call: None, runs_on: RunsOn::Foreground, _open }))
     }
 
     /// The release of a lease that is taken from its guard because the provider is closed; none if it is being released anyway, or lost.
-    pub(super) fn of_closed(engine: &Arc<Engine>, lease: &Arc<Lease>) -> Option<Self> {
+    pub(crate) fn of_closed(engine: &Arc<Engine>, lease: &Arc<Lease>) -> Option<Self> {
         if engine.look(lease).is_some() || !lease.lose(Loss::Closed) {
             return None;
         }
-        engine.registry().releasing(lease);
+        engine.ledger().releasing(lease, &clock::now());
         Some(Self::new(engine.clone(), lease.clone(), lease.terms().hold_at_least))
     }
 
     /// In the foreground: for one request timeout, errors retried; then the caller hears that the outcome is unknown (C9), and it goes on in the background.
-    pub(super) async fn run(mut self) -> Result<ReleaseOutcome> {
+    pub(crate) async fn run(mut self) -> Result<ReleaseOutcome> {
         let until = Instant::now() + self.job().engine.config.request_timeout;
         match self.job().release_until(until).await {
             Ok(outcome) => {
@@ -67,7 +68,7 @@ impl ReleaseJob {
     }
 
     /// While shutting down: until then, errors retried; whether the store has answered.
-    pub(super) async fn run_until(mut self, until: Instant) -> bool {
+    pub(crate) async fn run_until(mut self, until: Instant) -> bool {
         match self.job().release_until(until).await {
             Ok(outcome) => {
                 self.settle(outcome);
@@ -81,14 +82,14 @@ impl ReleaseJob {
         }
     }
 
-    pub(super) fn run_in_background(mut self) {
+    pub(crate) fn run_in_background(mut self) {
         if let Some(job) = self.0.take() {
             job.go_on();
         }
     }
 
     /// Sends nothing: the lease ends by its ttl.
-    pub(super) fn abandon(mut self) {
+    pub(crate) fn abandon(mut self) {
         self.end(End::Abandoned);
     }
 
@@ -122,7 +123,7 @@ impl ReleaseJob {
             let engine = &self.job().engine;
             (engine.clean_ups.clone(), engine.config.request_timeout)
         };
-        let expiry = self.job().lease.expiry();
+        let expiry = self.job().lease.expiry(&clock::now());
         let mut failed = 0;
         loop {
             // The first attempt waits for nobody; what is made again is bounded in number, and by the expiry in time.
@@ -141,7 +142,7 @@ impl ReleaseJob {
             }
             // A store that does not end its call is asked again under the same id.
             drop(self.job().call.take_if(|call| call.sent().is_some()));
-            sleep(pace::after_error(failed, fastrand::f64())).await;
+            sleep(backoff::after_error(failed, fastrand::f64())).await;
             failed += 1;
         }
     }
@@ -149,7 +150,7 @@ impl ReleaseJob {
 
 impl Engine {
     /// Releases in the background what was not held when the provider was closed, and is held now.
-    pub(super) fn release_closed(self: &Arc<Self>, lease: &Arc<Lease>) {
+    pub(crate) fn release_closed(self: &Arc<Self>, lease: &Arc<Lease>) {
         if let Some(job) = ReleaseJob::of_closed(self, lease) {
             job.run_in_background();
         }
@@ -172,7 +173,7 @@ impl Job {
                 Ok(outcome) => return Ok(outcome),
                 Err(error) => error,
             };
-            let pause = pace::after_error(failed, fastrand::f64());
+            let pause = backoff::after_error(failed, fastrand::f64());
             let again = error.is_retryable() || error.is_outcome_unknown();
             if !again || self.call.is_some() || Instant::now() + pause >= until {
                 return Err(error);
@@ -191,7 +192,7 @@ impl Job {
             let mut release = Release::new(self.lease.claim().clone()).with_timeout(bound);
             release.hold_at_least = self.hold;
             let store = self.engine.store.clone();
-            let (lanes, expiry) = (store.lanes(), self.lease.expiry().max(until));
+            let (lanes, expiry) = (store.lanes(), self.lease.expiry(&clock::now()).max(until));
             let request = async move { store.release(&release).await };
             self.call = Some(Call::new(lanes, Lane::Release, Some(expiry), false, request)?);
         }
@@ -208,17 +209,17 @@ impl Job {
     /// Goes on in the next place.
     fn go_on(mut self) {
         let home = self.lease.home();
-        let runtime = match self.place {
-            Place::Foreground => Some((Place::Home, home.clone())),
-            Place::Home => {
+        let runtime = match self.runs_on {
+            RunsOn::Foreground => Some((RunsOn::Home, home.clone())),
+            RunsOn::Home => {
                 let current = Handle::try_current().ok().filter(|current| current.id() != home.id());
-                current.map(|current| (Place::Elsewhere, current))
+                current.map(|current| (RunsOn::Elsewhere, current))
             }
-            Place::Elsewhere => None,
+            RunsOn::Elsewhere => None,
         };
         match runtime {
             Some((place, runtime)) => {
-                self.place = place;
+                self.runs_on = place;
                 // A runtime that has ended drops the work at once: then it goes on from there.
                 drop(runtime.spawn(ReleaseJob(Some(self)).background()));
             }
@@ -233,7 +234,7 @@ impl Job {
             log!(warn, lock.key = %lease.key(), lock.token = %lease.token(), "lease left to its ttl");
         }
         lease.end();
-        engine.registry().end(&lease, end);
+        engine.ledger().end(&lease, end);
         // Whoever has got the turn meanwhile and asked; the next one will ask anyway.
         engine.turns.nudge(lease.key());
         lease.pass_turn();

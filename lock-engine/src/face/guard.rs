@@ -4,16 +4,15 @@ use std::fmt;
 use std::future::Future;
 use std::sync::Arc;
 
-use tokio::time::Instant;
-
-use crate::store::{Claim, WriteOp, Written};
 use distlock_api::{
     Busy, FencingToken, HeldLock, LockError, LockGuard, LockKey, Loss, LostSignal, ReleaseFuture, ReleaseOutcome,
     Result,
 };
+use tokio::time::Instant;
 
-use super::commit;
-use super::held::HeldLease;
+use crate::run::commit::PutBack;
+use crate::run::held::HeldLease;
+use crate::store::{Claim, WriteOp, Written};
 
 /// The answer to [`LeaseProvider::acquire_via`](crate::LeaseProvider::acquire_via).
 #[derive(Debug)]
@@ -34,7 +33,7 @@ pub enum AcquiredLease {
 pub struct LeaseGuard(Box<HeldLease>);
 
 impl LeaseGuard {
-    pub(super) fn new(held: HeldLease) -> Self {
+    pub(crate) fn new(held: HeldLease) -> Self {
         Self(Box::new(held))
     }
 
@@ -59,7 +58,7 @@ impl LeaseGuard {
     /// The monotonic instant until which the lease is held if nothing is heard from the store.
     #[must_use]
     pub fn valid_until(&self) -> Instant {
-        self.0.lease().deadline()
+        self.0.valid_until()
     }
 
     /// How the lease was lost, if it was (C4).
@@ -115,7 +114,7 @@ impl LeaseGuard {
         if self.loss().is_some() {
             return Ok(Written::AlreadyLost);
         }
-        commit::write(&self.0, op).await
+        self.0.write(op).await
     }
 
     /// Releases by a write that does so in the same atomic step, and says whether the lease was held until then (C9). Not sent at all once
@@ -137,8 +136,10 @@ impl LeaseGuard {
         let job = self.0.begin_commit(op);
         async move {
             let Some(job) = job else { return Ok(ReleaseOutcome::AlreadyLost) };
-            let refused =
-                |(error, held): (LockError, Option<HeldLease>)| NotCommitted { error, guard: held.map(Self::new) };
+            let refused = |(error, held): (LockError, Option<PutBack>)| NotCommitted {
+                error,
+                guard: held.map(|held| Self::new(held.into())),
+            };
             job.run().await.map_err(refused)
         }
     }

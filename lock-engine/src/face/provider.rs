@@ -5,17 +5,17 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
-
-use crate::contention::{HandOff, QueueOptions};
-use crate::store::{AcquireOp, LeaseStore};
 use distlock_api::{
     Accounting, AcquireOptions, Acquired, Capabilities, Holder, LeaseOptions, LockAdmin, LockError, LockKey,
     LockProvider, Result,
 };
 
-use super::acquire::Obtained;
-use super::via::{AcquiredLease, LeaseGuard};
-use super::{Config, Engine, pace};
+use crate::face::guard::{AcquiredLease, LeaseGuard};
+use crate::options::{HandOff, QueueOptions};
+use crate::run::acquire::Obtained;
+use crate::run::core::{Config, Engine};
+use crate::state::backoff;
+use crate::store::{AcquireOp, LeaseStore};
 
 /// A [`LockProvider`] over any [`LeaseStore`]: waiting, renewal, loss detection and clean-up.
 ///
@@ -43,7 +43,7 @@ impl LeaseProvider {
                 defaults: LeaseOptions::new(),
                 holder: Holder::of_this_process(),
                 request_timeout: Duration::from_secs(5),
-                poll: pace::Poll { first: Duration::from_millis(10), longest: Duration::from_millis(250) },
+                poll: backoff::Poll { first: Duration::from_millis(10), longest: Duration::from_millis(250) },
                 queue: Some(QueueOptions::new()),
                 hand_off: Some(HandOff::new()),
             },
@@ -125,7 +125,7 @@ impl LeaseProviderBuilder {
 
     /// How often a waiter asks a store that does not tell it more: first after `first`, then doubling up to `longest`, with jitter. Defaults to 10 ms and 250 ms.
     pub fn poll_interval(mut self, first: Duration, longest: Duration) -> Self {
-        self.config.poll = pace::Poll { first, longest };
+        self.config.poll = backoff::Poll { first, longest };
         self
     }
 
@@ -170,7 +170,7 @@ impl LeaseProviderBuilder {
                 config.request_timeout
             )));
         }
-        let pace::Poll { first, longest } = config.poll;
+        let backoff::Poll { first, longest } = config.poll;
         if first < millisecond || longest < first || longest > Duration::from_secs(86_400) {
             return Err(LockError::invalid_options(format!(
                 "a poll interval from {first:?} to {longest:?} is below 1 ms, above a day, or shrinks"

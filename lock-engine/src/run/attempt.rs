@@ -3,22 +3,22 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use distlock_api::{Disposition, ErrorKind, LockError, LockKey, Phase, Result};
 use tokio::runtime::Handle;
 use tokio::sync::Notify;
 use tokio::time::{Instant, sleep, timeout, timeout_at};
 use tokio_util::task::task_tracker::TaskTrackerToken;
 
+use crate::log::log;
+use crate::run::call::{Call, guarded};
+use crate::run::core::Engine;
+use crate::run::transit::Lease;
+use crate::state::backoff;
 use crate::store::{AcquireOp, Attempt, Claim, Lane, QueueStanding, Reply};
-use distlock_api::{Disposition, ErrorKind, LockError, LockKey, Phase, Result};
-
-use super::call::Call;
-use super::lease::Lease;
-use super::log::log;
-use super::{Engine, guarded, pace};
 
 /// An acquisition that has not come to its end. It owns the call in flight, not the caller's future: dropped with it,
 /// the call is finished in the background and whatever it brought is withdrawn (C11, R11).
-pub(super) struct Attempting<'a> {
+pub(crate) struct Acquisition<'a> {
     engine: &'a Arc<Engine>,
     home: Handle,
     claim: Claim,
@@ -40,36 +40,37 @@ pub(super) struct Attempting<'a> {
 
 /// How long an acquisition waits for one answer.
 #[derive(Clone, Copy)]
-pub(super) struct Patience {
+pub(crate) struct Patience {
     /// When the caller leaves.
-    pub(super) limit: Option<Instant>,
+    pub(crate) limit: Option<Instant>,
     /// How long after sending the answer is waited for.
-    pub(super) answer: Duration,
+    pub(crate) answer: Duration,
     /// Whether a caller that would wait too long in the line for the store is refused at once.
-    pub(super) admission: bool,
+    pub(crate) admission: bool,
 }
 
 /// After this many unanswered calls in a row the claim is given up: its session, or what the server
 /// does for it, may hang, and another claim depends on neither.
 const UNANSWERED: u32 = 2;
 
-impl<'a> Attempting<'a> {
-    pub(super) fn new(engine: &'a Arc<Engine>, key: &LockKey, ttl: Duration, via: Option<Arc<dyn AcquireOp>>) -> Self {
+impl<'a> Acquisition<'a> {
+    pub(crate) fn new(engine: &'a Arc<Engine>, key: &LockKey, ttl: Duration, via: Option<Arc<dyn AcquireOp>>) -> Self {
         let home = Handle::current();
         let (claim, news) = engine.begin_claim(key);
         Self { engine, home, claim, ttl, via, news, dirty: false, queued: false, call: None, unanswered: 0, open: None }
     }
 
-    pub(super) fn news(&self) -> Arc<Notify> {
+    /// Notified when there may be updates about the claim.
+    pub(crate) fn updates(&self) -> Arc<Notify> {
         self.news.clone()
     }
 
-    pub(super) fn claim(&self) -> &Claim {
+    pub(crate) fn claim(&self) -> &Claim {
         &self.claim
     }
 
     /// Asks once. Returns the instant before sending with the answer (C3).
-    pub(super) async fn ask(&mut self, attempt: Attempt, patience: Patience) -> Result<(Instant, Reply)> {
+    pub(crate) async fn ask(&mut self, attempt: Attempt, patience: Patience) -> Result<(Instant, Reply)> {
         self.call.take_if(|call| call.leave().is_some());
         let is_under_way = self.call.is_some();
         let hangs = self.dirty && self.unanswered >= UNANSWERED;
@@ -126,24 +127,24 @@ impl<'a> Attempting<'a> {
     }
 
     /// Whether the last attempt was left before it was answered.
-    pub(super) fn is_cut_off(&self) -> bool {
+    pub(crate) fn is_cut_off(&self) -> bool {
         self.call.is_some()
     }
 
     /// Whether asking again would say what became of the last attempt.
-    pub(super) fn can_resolve(&self) -> bool {
+    pub(crate) fn can_resolve(&self) -> bool {
         self.dirty && self.call.is_none() && self.engine.store.capabilities().ordered_claims
     }
 
     /// Gives the claim up, clean-up included; what follows is another acquisition.
-    pub(super) fn start_afresh(&mut self) {
+    pub(crate) fn start_afresh(&mut self) {
         self.give_up();
         self.unanswered = 0;
         (self.claim, self.news) = self.engine.begin_claim(self.claim.key());
     }
 
     /// The lease is somebody's: there is nothing to clean up.
-    pub(super) fn keep(mut self) {
+    pub(crate) fn keep(mut self) {
         self.dirty = false;
         self.queued = false;
     }
@@ -164,7 +165,7 @@ impl<'a> Attempting<'a> {
     }
 }
 
-impl Drop for Attempting<'_> {
+impl Drop for Acquisition<'_> {
     fn drop(&mut self) {
         self.give_up();
     }
@@ -174,17 +175,17 @@ impl Engine {
     fn begin_claim(&self, key: &LockKey) -> (Claim, Arc<Notify>) {
         let claim = Claim::accounted(key.clone(), self.id.acquisition_id());
         // Always: what the store can do it may know only after its first answer.
-        let news = self.registry().begins(claim.id().clone());
+        let news = self.ledger().begins(claim.id().clone());
         (claim, news)
     }
 
     fn end_claim(&self, claim: &Claim) {
-        self.registry().ends(claim.id());
+        self.ledger().ends(claim.id());
     }
 
     /// Best effort for a lease that has been lost: one withdrawal, if not too many are under way (R16).
-    pub(super) fn withdraw_lost(self: &Arc<Self>, lease: &Lease) {
-        let Ok(permit) = self.farewells.clone().try_acquire_owned() else { return };
+    pub(crate) fn withdraw_lost(self: &Arc<Self>, lease: &Lease) {
+        let Ok(permit) = self.withdrawal_permits.clone().try_acquire_owned() else { return };
         let (engine, claim) = (self.clone(), lease.claim().clone());
         self.spawn(lease.home(), async move {
             // Nobody depends on it, so the answer does not matter.
@@ -194,7 +195,7 @@ impl Engine {
     }
 
     /// Withdraws what waits in the store's queue, because the provider is closed.
-    pub(super) fn withdraw_closed(self: &Arc<Self>, claims: Vec<Claim>) {
+    pub(crate) fn withdraw_closed(self: &Arc<Self>, claims: Vec<Claim>) {
         for claim in claims {
             let engine = self.clone();
             self.spawn(&Handle::current(), async move {
@@ -254,7 +255,7 @@ async fn settle(engine: Arc<Engine>, claim: Claim, call: Option<Call<Reply>>, mu
         if error.disposition() == Disposition::Permanent || Instant::now() >= last_chance {
             break;
         }
-        sleep(pace::after_error(failed, fastrand::f64())).await;
+        sleep(backoff::after_error(failed, fastrand::f64())).await;
         failed += 1;
         // What is made again is bounded in number, and in time by the lease that there may be.
         let Ok(_permit) = timeout_at(last_chance, engine.clean_ups.acquire()).await else { break };

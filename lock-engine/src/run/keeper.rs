@@ -6,20 +6,25 @@ use std::sync::{Arc, Weak};
 use std::task::Poll;
 use std::time::Duration;
 
+use distlock_api::{ErrorKind, LockError, Phase, Result, contained};
 use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
 use tokio::runtime::{self, Handle};
 use tokio::sync::Notify;
 use tokio::time::{Instant, sleep_until, timeout};
 
+use crate::log::log;
+use crate::run::call::guarded;
+use crate::run::clock;
+use crate::run::core::Engine;
+use crate::run::transit::InTransit;
+use crate::state::batch::{self, Room};
+use crate::state::claim::Told;
+use crate::state::lease::Renewed;
 use crate::store::{Entered, Lane, Lanes, Permit, Standing};
-use distlock_api::{ErrorKind, LockError, Phase, Result, contained};
 
-use super::lease::Renewed;
-use super::log::log;
-use super::places::Told;
-use super::registry::{Batch, Item, Room};
-use super::{Engine, guarded, slept};
+type Item = batch::Item<InTransit>;
+type Batch = batch::Batch<InTransit>;
 
 /// How many calls may be under way while one is made again.
 const CALLS_AGAIN: usize = 256;
@@ -30,7 +35,7 @@ struct Answer {
     standings: Vec<Result<Standing>>,
 }
 
-type Call = Pin<Box<dyn Future<Output = Answer> + Send>>;
+type RenewalCall = Pin<Box<dyn Future<Output = Answer> + Send>>;
 
 /// Says so when a keeper ends, be it with its runtime, so that the next lease there gets another one.
 struct Kept {
@@ -41,21 +46,21 @@ struct Kept {
 impl Drop for Kept {
     fn drop(&mut self) {
         if let Some(engine) = self.engine.upgrade() {
-            engine.registry().unkept(self.home);
+            engine.ledger().unkept(self.home);
         }
     }
 }
 
 impl Engine {
     /// Starts the keeper of a runtime.
-    pub(super) fn keep(self: &Arc<Self>, home: &Handle, wake: Arc<Notify>) {
+    pub(crate) fn keep(self: &Arc<Self>, home: &Handle, wake: Arc<Notify>) {
         let kept = Kept { engine: Arc::downgrade(self), home: home.id() };
         drop(home.spawn(keep(kept, wake)));
     }
 
     fn note(self: &Arc<Self>, Answer { sent, items, standings }: Answer) {
         if standings.iter().any(Result::is_ok) {
-            self.registry().answered(Instant::now());
+            self.ledger().answered(Instant::now());
         }
         let missing = || Err(LockError::new(ErrorKind::Corrupt, "no answer in the batch"));
         let standings = standings.into_iter().chain(std::iter::repeat_with(missing));
@@ -66,23 +71,23 @@ impl Engine {
 
     fn note_one(self: &Arc<Self>, sent: Instant, item: &Item, standing: Result<Standing>) {
         match (item, standing) {
-            (Item::Lease(lease), Ok(standing)) => match lease.renewed(sent, standing) {
-                Renewed::Extended => self.registry().settled(lease, sent),
-                Renewed::Lost(loss) => self.bury(lease, loss),
+            (Item::Lease(lease), Ok(standing)) => match lease.renewed(sent, standing, clock::now) {
+                Renewed::Extended => self.ledger().settled(lease, sent, &clock::now()),
+                Renewed::Lost(loss) => self.record_loss(lease, loss),
                 Renewed::TooLate => {}
             },
             // C13: an error is not a loss.
             (Item::Lease(lease), Err(error)) => {
                 log!(warn, lock.key = %lease.key(), lock.token = %lease.token(), %error, "renewal failed");
-                self.registry().failed(lease, Instant::now());
+                self.ledger().failed(lease, &clock::now());
             }
             (Item::Ticket(seat), Ok(standing)) => {
-                let wake = self.registry().told(seat, Told { sent, standing });
+                let wake = self.ledger().told(seat, Told { sent, standing });
                 wake.iter().for_each(|wake| wake.notify_one());
             }
             (Item::Ticket(seat), Err(error)) => {
                 log!(debug, lock.key = %item.key(), %error, "ticket not refreshed");
-                self.registry().not_told(seat, Instant::now());
+                self.ledger().not_told(seat, Instant::now());
             }
         }
     }
@@ -90,18 +95,18 @@ impl Engine {
 
 /// Runs as long as the engine does, or its runtime. It owns nothing of the engine: a keeper never keeps a provider alive.
 async fn keep(kept: Kept, wake: Arc<Notify>) {
-    let mut calls = FuturesUnordered::<Call>::new();
+    let mut calls = FuturesUnordered::<RenewalCall>::new();
     let mut rooms = Rooms::default();
     let Some(gone) = kept.engine.upgrade().map(|engine| engine.gone.clone()) else { return };
     loop {
-        let slept = slept::noticed();
+        let slept = clock::noticed();
         let next = {
             let Some(engine) = kept.engine.upgrade() else { return };
             let batch = engine.store.capabilities().renew_batch.get();
             let again = CALLS_AGAIN.saturating_sub(calls.len());
             let lanes = engine.store.lanes();
-            let now = Instant::now();
-            let due = engine.registry().take_due(kept.home, now, batch, again, |lane| rooms.room(lanes.as_ref(), lane));
+            let now = clock::now();
+            let due = engine.ledger().take_due(kept.home, &now, batch, again, |lane| rooms.room(lanes.as_ref(), lane));
             rooms.wait_for(lanes.as_ref(), &due.full);
             for lease in due.over {
                 contained(|| {
@@ -110,9 +115,9 @@ async fn keep(kept: Kept, wake: Arc<Notify>) {
                 });
             }
             calls.extend(due.batches.into_iter().map(|batch| renew(&engine, batch)));
-            let next = engine.registry().plan(kept.home);
+            let next = engine.ledger().plan(kept.home);
             // What has found no room is due now, and goes when there is some.
-            if due.full.is_empty() { next } else { next.map(|next| next.max(now + LOOKS_WHILE_FULL)) }
+            if due.full.is_empty() { next } else { next.map(|next| next.max(now.instant() + LOOKS_WHILE_FULL)) }
         };
         tokio::select! {
             () = gone.cancelled() => return,
@@ -120,7 +125,7 @@ async fn keep(kept: Kept, wake: Arc<Notify>) {
             // The timers have slept, too.
             () = slept => {
                 let Some(engine) = kept.engine.upgrade() else { return };
-                engine.registry().all_due(Instant::now());
+                engine.ledger().all_due(&clock::now());
             }
             () = rooms.some() => {}
             Some(answer) = calls.next() => {
@@ -190,14 +195,15 @@ impl Rooms {
 }
 
 /// One call. Its answer counts however late it comes: a lease that is still held then is extended from when the call was sent.
-fn renew(engine: &Engine, Batch { mut items, again, room }: Batch) -> Call {
+fn renew(engine: &Engine, Batch { mut items, again, room }: Batch) -> RenewalCall {
     let (store, bound) = (engine.store.clone(), engine.config.request_timeout);
     Box::pin(async move {
-        let sent = slept::sending();
+        let sent = clock::sending();
         // C12: not those that were released since the beat was planned. Nor those on their way to the next guard: a lease that never arrives is
         // not kept from others for ever.
         items.retain(|item| !matches!(item, Item::Lease(lease) if !lease.is_in_hand()));
-        let patience = items.iter().map(|item| item.patience(sent)).min().unwrap_or(bound);
+        let now = clock::now();
+        let patience = items.iter().map(|item| item.patience(&now)).min().unwrap_or(bound);
         // One that has failed before makes room for others soon; not at once, because a call that is cut off costs a connection.
         let bound = if again { bound.min(patience.max(bound / 4)) } else { bound };
         let renewals: Vec<_> = items.iter().map(|item| item.renewal(bound)).collect();

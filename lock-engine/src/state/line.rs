@@ -1,33 +1,44 @@
-//! Who of this process may ask the store for a key: one at a time, first come, first served.
+//! The local queue: which caller of this process may ask the store for a key. One at a time, first
+//! come, first served.
 //!
-//! Callers that want the same key would only compete with each other at the store. So one of them has the *turn*; it
-//! travels with the guard while the lock is held, and on to the next caller afterwards. A turn is a value: wherever it is
-//! dropped – in a cancelled future, in a channel nobody reads any more, in a failed clean-up – it passes itself on (C11). The lease itself may
-//! travel with it, from one guard to the next (R21).
+//! Callers that want the same key would only compete with each other at the store. So one of them
+//! has the *turn*. It travels with the guard while the lock is held, and to the next caller
+//! afterwards. A turn is a value: wherever it is dropped (in a cancelled future, in a channel that
+//! is no longer read, in a failed clean-up), it passes itself on (C11). Something may travel with
+//! it, the [`Cargo`]: the lease itself, from one guard to the next (R21).
 
 use std::collections::{HashMap, VecDeque};
 use std::fmt;
 use std::hash::{BuildHasher, RandomState};
 use std::sync::{Arc, Mutex, MutexGuard};
 
-use tokio::sync::{Notify, oneshot};
-
-use super::held::Baton;
 use distlock_api::{AcquisitionId, LockKey, contained};
+use tokio::sync::{Notify, oneshot};
 
 const SHARDS: usize = 16;
 
-/// All turns of one engine. A key that nobody wants takes no memory.
-pub(super) struct Turns {
-    hasher: RandomState,
-    shards: [Mutex<HashMap<LockKey, Entry>>; SHARDS],
+/// What may travel with a turn: a lease.
+pub(crate) trait Cargo: Sized {
+    /// Where the background work of the lease runs.
+    type Home: Clone;
+
+    /// The acquisition that has the lease.
+    fn id(&self) -> &AcquisitionId;
+
+    /// Takes both back because no caller waits for the key.
+    fn return_turn(self, turn: Turn<Self>);
 }
 
-#[derive(Default)]
-struct Entry {
+/// The lines of all keys of one engine. A key that no caller wants takes no memory.
+pub(crate) struct Lines<C: Cargo> {
+    hasher: RandomState,
+    shards: [Mutex<HashMap<LockKey, Entry<C>>>; SHARDS],
+}
+
+struct Entry<C: Cargo> {
     /// The lease that the turn is with, unless it is with a caller that still asks.
     held: Option<AcquisitionId>,
-    waiters: VecDeque<(u64, oneshot::Sender<Turn>)>,
+    waiters: VecDeque<(u64, oneshot::Sender<Turn<C>>)>,
     last_ticket: u64,
     /// Wakes the one who asks; made when it first sleeps.
     nudge: Option<Arc<Notify>>,
@@ -35,38 +46,44 @@ struct Entry {
     nudged: bool,
 }
 
-impl Entry {
-    /// Whom to wake; nobody yet if the one who asks has not slept so far, and then it will not sleep.
+impl<C: Cargo> Default for Entry<C> {
+    fn default() -> Self {
+        Self { held: None, waiters: VecDeque::new(), last_ticket: 0, nudge: None, nudged: false }
+    }
+}
+
+impl<C: Cargo> Entry<C> {
+    /// The waiter to notify. If it is not asleep yet, the notification is kept for it.
     fn nudge(&mut self) -> Option<Arc<Notify>> {
         self.nudged |= self.nudge.is_none() && self.held.is_none();
         self.nudge.clone()
     }
 }
 
-impl Default for Turns {
+impl<C: Cargo> Default for Lines<C> {
     fn default() -> Self {
         Self { hasher: RandomState::new(), shards: Default::default() }
     }
 }
 
 /// What a caller that does not wait finds.
-pub(super) enum Found {
-    /// Nobody here wants the key.
-    Turn(Turn),
+pub(crate) enum Found<C: Cargo> {
+    /// No caller of this process wants the key.
+    Turn(Turn<C>),
     /// A guard of this process holds it.
     Held,
-    /// Somebody of this process asks for it.
+    /// A caller of this process asks for it.
     Asking,
 }
 
-impl Turns {
-    fn shard(&self, key: &LockKey) -> MutexGuard<'_, HashMap<LockKey, Entry>> {
+impl<C: Cargo> Lines<C> {
+    fn shard(&self, key: &LockKey) -> MutexGuard<'_, HashMap<LockKey, Entry<C>>> {
         let index = usize::try_from(self.hasher.hash_one(key) % SHARDS as u64).expect("below 16");
         self.shards[index].lock().expect("no code in here panics")
     }
 
-    /// The turn, if nobody has it.
-    pub(super) fn try_take(self: &Arc<Self>, key: &LockKey) -> Found {
+    /// The turn, if no caller has it.
+    pub(crate) fn try_take(self: &Arc<Self>, key: &LockKey) -> Found<C> {
         let mut shard = self.shard(key);
         match shard.get(key) {
             Some(entry) if entry.held.is_some() => Found::Held,
@@ -79,7 +96,7 @@ impl Turns {
     }
 
     /// The turn, now or when all who came before have had it.
-    pub(super) async fn take(self: &Arc<Self>, key: &LockKey) -> Turn {
+    pub(crate) async fn take(self: &Arc<Self>, key: &LockKey) -> Turn<C> {
         let (sender, receiver) = oneshot::channel();
         let ticket = {
             let mut shard = self.shard(key);
@@ -95,26 +112,26 @@ impl Turns {
                 }
             }
         };
-        let mut place = Place { turns: self, key, ticket, receiver };
-        (&mut place.receiver).await.expect("an entry with waiters is never removed")
+        let mut guard = LineGuard { lines: self, key, ticket, receiver };
+        (&mut guard.receiver).await.expect("an entry with waiters is never removed")
     }
 
     /// Wakes the caller of this process that asks for the key, if it sleeps between two questions.
-    pub(super) fn nudge(&self, key: &LockKey) {
+    pub(crate) fn nudge(&self, key: &LockKey) {
         // Outside the lock: a waker is somebody else's code.
-        let nudge = self.shard(key).get_mut(key).and_then(Entry::nudge);
+        let nudge = self.shard(key).get_mut(key).and_then(Entry::<C>::nudge);
         if let Some(nudge) = nudge {
             contained(|| nudge.notify_one());
         }
     }
 
     /// The lease of this process that holds the key.
-    pub(super) fn holder(&self, key: &LockKey) -> Option<AcquisitionId> {
+    pub(crate) fn holder(&self, key: &LockKey) -> Option<AcquisitionId> {
         self.shard(key).get(key)?.held.clone()
     }
 
-    /// The lease that is on its way with the turn is lost: whoever gets the turn has to ask.
-    pub(super) fn unhold(&self, key: &LockKey) {
+    /// The lease that is in transit with the turn is lost: the caller that gets the turn has to ask.
+    pub(crate) fn mark_unheld(&self, key: &LockKey) {
         if let Some(entry) = self.shard(key).get_mut(key) {
             entry.held = None;
         }
@@ -127,16 +144,16 @@ impl Turns {
 }
 
 /// A place in the line. Dropping it leaves the line; a turn that was already on its way passes itself on.
-struct Place<'a> {
-    turns: &'a Turns,
+struct LineGuard<'a, C: Cargo> {
+    lines: &'a Lines<C>,
     key: &'a LockKey,
     ticket: u64,
-    receiver: oneshot::Receiver<Turn>,
+    receiver: oneshot::Receiver<Turn<C>>,
 }
 
-impl Drop for Place<'_> {
+impl<C: Cargo> Drop for LineGuard<'_, C> {
     fn drop(&mut self) {
-        let mut shard = self.turns.shard(self.key);
+        let mut shard = self.lines.shard(self.key);
         let left = shard.get_mut(self.key).and_then(|entry| {
             let place = entry.waiters.iter().position(|(ticket, _)| *ticket == self.ticket)?;
             entry.waiters.remove(place)
@@ -147,32 +164,33 @@ impl Drop for Place<'_> {
     }
 }
 
-/// The right to ask the store for a key, and then to hold it – and perhaps the lease itself, handed on by the guard before.
-pub(super) struct Turn(Option<Right>);
+/// The right to ask the store for a key, and then to hold it; perhaps with the lease that the guard
+/// before has handed on.
+pub(crate) struct Turn<C: Cargo>(Option<Right<C>>);
 
-struct Right {
-    turns: Arc<Turns>,
+struct Right<C: Cargo> {
+    lines: Arc<Lines<C>>,
     key: LockKey,
-    baton: Option<Baton>,
+    cargo: Option<C>,
 }
 
-impl Turn {
-    fn new(turns: &Arc<Turns>, key: &LockKey) -> Self {
-        Self(Some(Right { turns: turns.clone(), key: key.clone(), baton: None }))
+impl<C: Cargo> Turn<C> {
+    fn new(lines: &Arc<Lines<C>>, key: &LockKey) -> Self {
+        Self(Some(Right { lines: lines.clone(), key: key.clone(), cargo: None }))
     }
 
     /// From now on the turn is with a lease.
-    pub(super) fn hold(&self, lease: &AcquisitionId) {
-        if let Some(Right { turns, key, .. }) = &self.0 {
-            turns.shard(key).entry(key.clone()).or_default().held = Some(lease.clone());
+    pub(crate) fn hold(&self, lease: &AcquisitionId) {
+        if let Some(Right { lines, key, .. }) = &self.0 {
+            lines.shard(key).entry(key.clone()).or_default().held = Some(lease.clone());
         }
     }
 
-    /// Resolves when somebody nudges the key: at once if that has happened since this was last awaited.
-    pub(super) fn nudged(&self) -> Arc<Notify> {
+    /// Notified when the key is nudged: at once if that has happened since this was last awaited.
+    pub(crate) fn nudged(&self) -> Arc<Notify> {
         match &self.0 {
-            Some(Right { turns, key, .. }) => {
-                let mut shard = turns.shard(key);
+            Some(Right { lines, key, .. }) => {
+                let mut shard = lines.shard(key);
                 let entry = shard.entry(key.clone()).or_default();
                 let nudge = entry.nudge.get_or_insert_default().clone();
                 if std::mem::take(&mut entry.nudged) {
@@ -184,42 +202,42 @@ impl Turn {
         }
     }
 
-    /// Passes the turn on together with the lease; comes back if nobody waits for it.
-    pub(super) fn hand_on(mut self, baton: Baton) -> Result<(), Self> {
+    /// Passes the turn on with the cargo; comes back if no caller waits for it.
+    pub(crate) fn hand_on(mut self, cargo: C) -> Result<(), Self> {
         let Some(mut right) = self.0.take() else { return Err(self) };
-        right.baton = Some(baton);
+        right.cargo = Some(cargo);
         match right.pass_on() {
             Ok(()) => Ok(()),
-            Err(right) => Err(Self(Some(Right { baton: None, ..right }))),
+            Err(right) => Err(Self(Some(Right { cargo: None, ..right }))),
         }
     }
 
-    /// The lease that came with the turn.
-    pub(super) fn take_baton(&mut self) -> Option<Baton> {
+    /// What came with the turn.
+    pub(crate) fn take_cargo(&mut self) -> Option<C> {
         let right = self.0.as_mut()?;
-        let baton = right.baton.take()?;
-        right.turns.unhold(&right.key);
-        Some(baton)
+        let cargo = right.cargo.take()?;
+        right.lines.mark_unheld(&right.key);
+        Some(cargo)
     }
 }
 
-impl Right {
-    /// To the next one who waits. If there is none it comes back: with a lease the key is still taken,
-    /// without one it is free.
+impl<C: Cargo> Right<C> {
+    /// Goes to the next waiter. Without one it comes back: with cargo the key is still taken, without
+    /// it the key is free.
     fn pass_on(self) -> Result<(), Self> {
         let mut right = self;
         loop {
             let next = {
-                let mut shard = right.turns.shard(&right.key);
+                let mut shard = right.lines.shard(&right.key);
                 match shard.get_mut(&right.key).map(|entry| (entry.waiters.pop_front(), entry)) {
                     Some((Some((_, next)), entry)) => {
                         // A lease that goes on from hand to hand is held.
-                        entry.held = right.baton.as_ref().map(|baton| baton.lease().claim().id().clone());
+                        entry.held = right.cargo.as_ref().map(|cargo| cargo.id().clone());
                         // What came before is no reason to ask twice: whoever comes next has not asked yet.
                         (entry.nudge, entry.nudged) = (None, false);
                         Some(next)
                     }
-                    Some((None, _)) if right.baton.is_none() => {
+                    Some((None, _)) if right.cargo.is_none() => {
                         shard.remove(&right.key);
                         None
                     }
@@ -239,25 +257,25 @@ impl Right {
     }
 }
 
-impl Drop for Turn {
+impl<C: Cargo> Drop for Turn<C> {
     fn drop(&mut self) {
         let Some(right) = self.0.take() else { return };
         if let Err(mut right) = right.pass_on()
-            && let Some(baton) = right.baton.take()
+            && let Some(cargo) = right.cargo.take()
         {
-            baton.lay_down(Self(Some(right)));
+            cargo.return_turn(Self(Some(right)));
         }
     }
 }
 
-impl fmt::Debug for Turn {
+impl<C: Cargo> fmt::Debug for Turn<C> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_tuple("Turn").field(&self.0.as_ref().map(|right| &right.key)).finish()
     }
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use std::future::Future;
     use std::pin::pin;
     use std::task::{Context, Poll, Waker};
@@ -268,7 +286,23 @@ mod tests {
         future.poll(&mut Context::from_waker(Waker::noop()))
     }
 
-    fn turns() -> (Arc<Turns>, LockKey) {
+    /// The turns of tests carry nothing.
+    #[derive(Debug)]
+    pub(crate) enum Nothing {}
+
+    impl Cargo for Nothing {
+        type Home = ();
+
+        fn id(&self) -> &AcquisitionId {
+            match *self {}
+        }
+
+        fn return_turn(self, _: Turn<Self>) {
+            match self {}
+        }
+    }
+
+    fn turns() -> (Arc<Lines<Nothing>>, LockKey) {
         (Arc::default(), LockKey::new("k").unwrap())
     }
 

@@ -1,0 +1,4 @@
+//! The public face of the engine: configuration and guards.
+
+pub(crate) mod guard;
+pub(crate) mod provider;

@@ -1,0 +1,341 @@
+//! One acquisition, from the call to the guard.
+
+use std::num::NonZeroU32;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use distlock_api::{AcquireOptions, Busy, ErrorKind, FencingToken, Holder, LeaseTerms, LockError, LockKey, Result};
+use tokio::runtime::Handle;
+use tokio::time::{Instant, sleep_until};
+
+use crate::log::log;
+use crate::options::WhenFull;
+use crate::run::attempt::{Acquisition, Patience};
+use crate::run::clock;
+use crate::run::core::{Engine, ensure_runtime};
+use crate::run::held::HeldLease;
+use crate::run::transit::{Lease, Turn};
+use crate::state::claim::Seat;
+use crate::state::ledger;
+use crate::state::line::Found;
+use crate::state::wait::{Circumstances, Limit, Next, Settings, Start, Wait};
+use crate::store::{AcquireOp, Attempt, BusyReply, Claim, QueueStanding, Reply, Ticket};
+
+/// Waits until the caller's limit.
+async fn passed(limit: Limit) {
+    match limit.instant() {
+        Some(limit) => sleep_until(limit).await,
+        None => std::future::pending().await,
+    }
+}
+
+/// The answer to an acquisition.
+pub(crate) enum Obtained {
+    Held(HeldLease),
+    Busy(Busy),
+}
+
+/// The operation of a typed style that takes the place of the store's.
+pub(crate) type Via<'a> = Option<&'a Arc<dyn AcquireOp>>;
+
+impl Engine {
+    pub(crate) async fn acquire(
+        self: &Arc<Self>,
+        key: &LockKey,
+        options: AcquireOptions,
+        via: Via<'_>,
+    ) -> Result<Obtained> {
+        self.check(&options)
+            .map(|(terms, holder)| {
+                self.acquire_checked(key, Limit::new(options.wait(), &clock::now()), terms, holder, via)
+            })?
+            .await
+            .map_err(|error| error.with_key(key.clone()))
+    }
+
+    /// Refuses what cannot work, before any I/O.
+    fn check(&self, options: &AcquireOptions) -> Result<(LeaseTerms, Holder)> {
+        let terms = options.lease().or(self.config.defaults).terms()?;
+        if terms.hold_at_least.is_some() && !self.store.capabilities().minimum_hold {
+            let message = format!("{} has no minimum hold", self.store.name());
+            return Err(LockError::new(ErrorKind::Unsupported, message));
+        }
+        let mut holder = options.holder().clone();
+        holder.validate()?;
+        holder.owner = holder.owner.or_else(|| self.config.holder.owner.clone());
+        holder.metadata = holder.metadata.or_else(|| self.config.holder.metadata.clone());
+        Ok((terms, holder))
+    }
+
+    async fn acquire_checked(
+        self: &Arc<Self>,
+        key: &LockKey,
+        limit: Limit,
+        terms: LeaseTerms,
+        holder: Holder,
+        via: Via<'_>,
+    ) -> Result<Obtained> {
+        ensure_runtime()?;
+        if self.closed.is_cancelled() {
+            return Err(LockError::closed());
+        }
+        // Who stood in line knows that the lock is busy, even if there is no time left to ask.
+        let mut busy = None;
+        let turn = match limit {
+            Limit::Once => match self.turns.try_take(key) {
+                Found::Turn(turn) => Some(turn),
+                Found::Held => return Ok(Obtained::Busy(Busy::new())),
+                // Somebody here waits for a holder elsewhere, who may have left by now: only the store knows.
+                Found::Asking => None,
+            },
+            Limit::Until(_) | Limit::Never => match self.turns.try_take(key) {
+                Found::Turn(turn) => Some(turn),
+                Found::Held | Found::Asking => {
+                    busy = Some(Busy::new());
+                    let _waiting = Waiting::new(&self.waiting);
+                    tokio::select! {
+                        biased;
+                        () = self.closed.cancelled() => return Err(LockError::closed()),
+                        turn = self.turns.take(key) => Some(turn),
+                        () = passed(limit) => return Ok(Obtained::Busy(Busy::new())),
+                    }
+                }
+            },
+        };
+        if limit.has_passed(&clock::now()) {
+            return Ok(Obtained::Busy(Busy::new()));
+        }
+        let turn = match self.receive(turn, limit, &terms, &holder, via).await {
+            Ok(guard) => return Ok(Obtained::Held(guard)),
+            Err(turn) => turn,
+        };
+        if limit.has_passed(&clock::now()) {
+            return Ok(Obtained::Busy(Busy::new()));
+        }
+        self.ask_until_granted(key, limit, (terms, holder), (turn, busy), via).await
+    }
+
+    /// Takes the lease that the guard before has handed on (R21), or else comes back with the turn alone.
+    async fn receive(
+        self: &Arc<Self>,
+        mut turn: Option<Turn>,
+        limit: Limit,
+        terms: &LeaseTerms,
+        holder: &Holder,
+        via: Via<'_>,
+    ) -> std::result::Result<HeldLease, Option<Turn>> {
+        let (handed_on, turn) = match turn.as_mut().and_then(Turn::take_cargo) {
+            Some(handed_on) => (handed_on, turn.expect("it had a lease with it")),
+            None => return Err(turn),
+        };
+        let lease = handed_on.lease();
+        // A lease that is handed on brings nothing else with it.
+        if via.is_none() && lease.suits(terms, holder, Handle::current().id()) {
+            return match lease.receive(turn, &clock::now()) {
+                Ok(token) => {
+                    self.ledger().handed_on();
+                    Ok(self.guard(lease, token))
+                }
+                Err(turn) => Err(Some(turn)),
+            };
+        }
+        // Once its release has been sent, it is nobody's. A caller that leaves meanwhile leaves it to the background.
+        if let Some(job) = self.release_handed_on(lease) {
+            tokio::select! {
+                _ = job.run() => {}
+                () = passed(limit) => {}
+                () = self.closed.cancelled() => {}
+            }
+        }
+        Err(Some(turn))
+    }
+
+    fn guard(self: &Arc<Self>, lease: &Arc<Lease>, token: FencingToken) -> HeldLease {
+        HeldLease::new(self.clone(), lease.clone(), token)
+    }
+
+    /// The request for a lease, with a ticket if the caller waits and the store keeps a queue.
+    fn attempt(&self, claim: &Claim, limit: Limit, terms: &LeaseTerms, holder: &Holder, via: Via<'_>) -> Attempt {
+        let can = self.store.capabilities();
+        // The caller leaves at its bound, the call does not: one that is cut off costs a store its connection, and
+        // leaves an outcome that nobody knows.
+        let mut attempt = Attempt::new(claim.clone(), terms.ttl)
+            .with_holder(holder.clone())
+            .with_timeout(self.config.store_timeout());
+        if let Some(queue) = self.config.queue.filter(|_| can.queue) {
+            attempt = attempt.with_turn_window(queue.turn_window);
+            attempt.ticket = (!matches!(limit, Limit::Once)).then(|| queue.ticket(terms));
+        }
+        // What a typed style brings is for one guard, and so is the lease.
+        if self.config.hand_off.is_some() && can.token_blocks && terms.hold_at_least.is_none() && via.is_none() {
+            attempt = attempt.with_tokens(TOKEN_BLOCK);
+        }
+        attempt
+    }
+
+    /// Carries out what [`Wait`] decides.
+    async fn ask_until_granted(
+        self: &Arc<Self>,
+        key: &LockKey,
+        limit: Limit,
+        (terms, holder): (LeaseTerms, Holder),
+        (mut turn, busy): (Option<Turn>, Option<Busy>),
+        via: Via<'_>,
+    ) -> Result<Obtained> {
+        let mut acquisition = Acquisition::new(self, key, terms.ttl, via.cloned());
+        let settings = Settings {
+            limit,
+            terms,
+            poll: self.config.poll,
+            refuses_when_full: self.config.queue.is_some_and(|queue| queue.when_full == WhenFull::Refuse),
+            needs_answer: via.is_some(),
+        };
+        let now = clock::now();
+        let mut wait = Wait::new(settings, busy, &now);
+        // An answer after ttl - margin could only bring a lease that is lost already (C3).
+        let answer = self.config.request_timeout.min(terms.ttl - terms.margin);
+        let leaves = if limit == Limit::Once { Some(now.instant() + answer) } else { limit.instant() };
+        let mut waiting = None;
+        let mut next = Next::Ask;
+        loop {
+            next = match next {
+                Next::Ask => {
+                    let patience = Patience { limit: leaves, answer, admission: wait.admission() };
+                    let attempt = self.attempt(acquisition.claim(), limit, &terms, &holder, via);
+                    let ticket = attempt.ticket;
+                    let answer = acquisition.ask(attempt, patience).await;
+                    if let (Ok((sent, Reply::Busy(reply))), Some(ticket)) = (&answer, ticket) {
+                        self.refresh_ticket(&acquisition, ticket, *sent, reply);
+                    }
+                    let circumstances = Circumstances {
+                        ticket,
+                        stream_open: self.stream_open.load(Ordering::Relaxed),
+                        can_resolve: acquisition.can_resolve(),
+                        cut_off: acquisition.is_cut_off(),
+                    };
+                    let failed = wait.failed();
+                    let next = wait.on_answer(&clock::now(), answer, circumstances, fastrand::f64());
+                    log_failure(key, failed, &wait);
+                    next
+                }
+                Next::AskUnderNewClaim => {
+                    acquisition.start_afresh();
+                    Next::Ask
+                }
+                Next::Sleep(until) => {
+                    waiting.get_or_insert_with(|| Waiting::new(&self.waiting));
+                    self.watch();
+                    let updated = acquisition.updates();
+                    let nudge = turn.as_ref().map(Turn::nudged).unwrap_or_default();
+                    tokio::select! {
+                        () = updated.notified() => {
+                            let updates = self.ledger().news(acquisition.claim().id());
+                            let stream_open = self.stream_open.load(Ordering::Relaxed);
+                            wait.on_updates(&clock::now(), updates, stream_open, fastrand::f64())
+                        }
+                        () = nudge.notified() => wait.on_timer(&clock::now()),
+                        () = sleep_until(until) => wait.on_timer(&clock::now()),
+                        () = self.closed.cancelled() => return Err(LockError::closed()),
+                    }
+                }
+                Next::Start(start) => match self.enter(&acquisition, &start, (terms, holder.clone()), turn) {
+                    NewGuard::Held(guard) => {
+                        acquisition.keep();
+                        return Ok(Obtained::Held(guard));
+                    }
+                    NewGuard::Closed => return Err(LockError::closed()),
+                    NewGuard::Late(returned) => {
+                        turn = returned;
+                        if start.answered {
+                            // R10: it is withdrawn.
+                            acquisition.start_afresh();
+                        }
+                        wait.on_late(&clock::now(), start.answered, fastrand::f64())
+                    }
+                },
+                Next::Return(outcome) => return outcome.map(Obtained::Busy),
+            };
+        }
+    }
+
+    /// Has the ticket refreshed from now on, if the claim has a place in the store's queue.
+    fn refresh_ticket(
+        self: &Arc<Self>,
+        acquisition: &Acquisition<'_>,
+        ticket: Ticket,
+        sent: Instant,
+        reply: &BusyReply,
+    ) {
+        let QueueStanding::Queued { ahead } = reply.standing else {
+            return self.ledger().leave(acquisition.claim().id());
+        };
+        let home = Handle::current();
+        let seat = Seat { claim: acquisition.claim().clone(), ticket, home: home.id() };
+        let entered = self.ledger().waits(&seat, sent, ahead);
+        if let ledger::Entered::Unkept(wake) = entered {
+            self.keep(&home, wake);
+        }
+    }
+
+    /// Makes a guard of a grant, if it came in time and the provider is still open.
+    fn enter(
+        self: &Arc<Self>,
+        acquisition: &Acquisition<'_>,
+        start: &Start,
+        terms: (LeaseTerms, Holder),
+        turn: Option<Turn>,
+    ) -> NewGuard {
+        let Start { grant, sent, deadline, .. } = start;
+        let claim = acquisition.claim().clone();
+        let (now, home) = (clock::now(), Handle::current());
+        let home = (home.clone(), home.id());
+        let lease = match Lease::granted(claim, grant, terms, (*sent, *deadline), &now, home, turn) {
+            Ok(lease) => lease,
+            Err(turn) => return NewGuard::Late(turn),
+        };
+        let entered = self.ledger().enter(&lease, *sent, &now);
+        match entered {
+            ledger::Entered::Kept => {}
+            ledger::Entered::Unkept(wake) => self.keep(lease.home(), wake),
+            ledger::Entered::Closed => return NewGuard::Closed,
+            ledger::Entered::Refused => return NewGuard::Late(lease.take_turn()),
+        }
+        self.watch_soon();
+        NewGuard::Held(self.guard(&lease, grant.token))
+    }
+}
+
+/// How many tokens a grant brings that may be handed on: so many guards in a row need no round trip.
+const TOKEN_BLOCK: NonZeroU32 = NonZeroU32::new(1 << 16).expect("not zero");
+
+enum NewGuard {
+    Held(HeldLease),
+    Late(Option<Turn>),
+    Closed,
+}
+
+/// The first failure in a row is a warning.
+fn log_failure(key: &LockKey, failed_before: u32, wait: &Wait) {
+    let Some(error) = wait.last_error().filter(|_| wait.failed() > failed_before) else { return };
+    if failed_before == 0 {
+        log!(warn, lock.key = %key, %error, "attempt to acquire failed; trying again while time is left");
+    } else {
+        log!(debug, lock.key = %key, %error, "attempt failed");
+    }
+}
+
+/// Counts a caller that waits, as long as it exists.
+struct Waiting<'a>(&'a AtomicU64);
+
+impl<'a> Waiting<'a> {
+    fn new(count: &'a AtomicU64) -> Self {
+        count.fetch_add(1, Ordering::Relaxed);
+        Self(count)
+    }
+}
+
+impl Drop for Waiting<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
+    }
+}

@@ -1,0 +1,171 @@
+//! The engine: what a provider and all its guards share.
+
+use std::fmt;
+use std::future::Future;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use distlock_api::{Accounting, ErrorKind, Holder, LeaseOptions, LockError, Loss, Result};
+use tokio::runtime::Handle;
+use tokio::sync::Semaphore;
+use tokio::task::JoinHandle;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
+use crate::log::log;
+use crate::options::{HandOff, QueueOptions};
+use crate::run::clock;
+use crate::run::transit::{Lease, Ledger, Lines};
+use crate::state::backoff;
+use crate::state::lease::Seen;
+use crate::state::ledger::End;
+use crate::store::{LeaseStore, ProviderId};
+
+/// How many clean-ups are made again at once, and how many farewells of lost leases are said at once.
+const BACKGROUND_CALLS: usize = 64;
+
+/// What the builder settles once and for all.
+pub(crate) struct Config {
+    pub(crate) defaults: LeaseOptions,
+    pub(crate) holder: Holder,
+    pub(crate) request_timeout: Duration,
+    pub(crate) poll: backoff::Poll,
+    pub(crate) queue: Option<QueueOptions>,
+    pub(crate) hand_off: Option<HandOff>,
+}
+
+impl Config {
+    /// What a store is given of a request's time: a little less than all, so that its own error, which says more, comes before ours.
+    pub(crate) fn store_timeout(&self) -> Duration {
+        (self.request_timeout * 9 / 10).max(Duration::from_millis(1))
+    }
+}
+
+/// Whether a task reads the store's events.
+#[derive(Debug, Default)]
+pub(crate) enum Listening {
+    #[default]
+    NotYet,
+    /// No caller waits, and no lease is old enough.
+    Soon(JoinHandle<()>),
+    Listens(JoinHandle<()>),
+    /// The deployment has no push.
+    Never,
+}
+
+/// One engine: the shared state of a provider and all its guards.
+pub(crate) struct Engine {
+    pub(crate) store: Arc<dyn LeaseStore>,
+    pub(crate) id: ProviderId,
+    pub(crate) config: Config,
+    pub(crate) turns: Arc<Lines>,
+    pub(crate) ledger: Mutex<Ledger>,
+    /// Background work, and whatever else [`close`](Engine::close) must wait for.
+    pub(crate) tasks: TaskTracker,
+    /// Bounds the clean-ups that are made again.
+    pub(crate) clean_ups: Arc<Semaphore>,
+    /// Bounds the withdrawals of lost leases; one that finds no permit is left out.
+    pub(crate) withdrawal_permits: Arc<Semaphore>,
+    /// Cancelled when the provider is closed.
+    pub(crate) closed: CancellationToken,
+    /// Cancelled when the provider has been closed, or dropped: ends keepers and listener.
+    pub(crate) gone: CancellationToken,
+    /// What the first shutdown found.
+    pub(crate) closing: tokio::sync::Mutex<Option<Result<()>>>,
+    pub(crate) listening: Mutex<Listening>,
+    /// Whether the stream of events is open.
+    pub(crate) stream_open: AtomicBool,
+    pub(crate) waiting: AtomicU64,
+}
+
+impl Engine {
+    pub(crate) fn new(store: Arc<dyn LeaseStore>, config: Config) -> Arc<Self> {
+        Arc::new(Self {
+            store,
+            id: ProviderId::random(),
+            config,
+            turns: Arc::default(),
+            ledger: Mutex::default(),
+            tasks: TaskTracker::new(),
+            clean_ups: Arc::new(Semaphore::new(BACKGROUND_CALLS)),
+            withdrawal_permits: Arc::new(Semaphore::new(BACKGROUND_CALLS)),
+            closed: CancellationToken::new(),
+            gone: CancellationToken::new(),
+            closing: tokio::sync::Mutex::default(),
+            listening: Mutex::default(),
+            stream_open: AtomicBool::new(false),
+            waiting: AtomicU64::new(0),
+        })
+    }
+
+    /// The ledger. A panic while it is locked is a bug in this crate; the ledger may be wrong then, so
+    /// nothing continues.
+    pub(crate) fn ledger(&self) -> std::sync::MutexGuard<'_, Ledger> {
+        self.ledger.lock().expect("the ledger is never left half-changed")
+    }
+
+    /// Runs work in the background of a runtime; if that has ended, the work is dropped at once.
+    pub(crate) fn spawn(&self, home: &Handle, work: impl Future<Output = ()> + Send + 'static) {
+        let gone = self.gone.clone();
+        let work = async move {
+            let _ = gone.run_until_cancelled_owned(work).await;
+        };
+        drop(home.spawn(self.tasks.track_future(work)));
+    }
+
+    pub(crate) fn accounting(&self) -> Accounting {
+        // A caller that is granted in between is counted twice, rather than not at all.
+        let waiting = self.waiting.load(Ordering::Relaxed);
+        let mut accounting = self.ledger().accounting();
+        (accounting.waiting, accounting.unsettled) = (waiting, self.tasks.len() as u64);
+        accounting
+    }
+
+    /// Takes a lease that has just been lost out of the ledger, and lets the next local caller try.
+    pub(crate) fn record_loss(self: &Arc<Self>, lease: &Arc<Lease>, loss: Loss) {
+        log!(warn, lock.key = %lease.key(), lock.token = %lease.token(), lock.loss = loss.as_str(), "lock lost");
+        self.ledger().end(lease, End::Lost);
+        // R16: the loser sends a release by id, best effort; it helps if only our margin has passed, and harms nobody (C8).
+        self.withdraw_lost(lease);
+        if lease.is_in_transit() {
+            self.turns.mark_unheld(lease.key());
+        }
+        self.turns.nudge(lease.key());
+        lease.pass_turn();
+    }
+
+    /// Looks at the clock on behalf of a lease, and says how it was lost if it was.
+    pub(crate) fn look(self: &Arc<Self>, lease: &Arc<Lease>) -> Option<Loss> {
+        let Seen::Lost { loss, fresh } = lease.look(&clock::now()) else { return None };
+        if fresh {
+            self.record_loss(lease, loss);
+        }
+        Some(loss)
+    }
+}
+
+/// An error instead of tokio's panic: calls need the timers and tasks of a runtime.
+pub(crate) fn ensure_runtime() -> Result<()> {
+    let message = "called outside a tokio runtime, whose timers and tasks leases need: await the call in a task of \
+                   the runtime, or in its `block_on`";
+    let error = |error| LockError::new(ErrorKind::Unsupported, message).with_source(error);
+    Handle::try_current().map(drop).map_err(error)
+}
+
+impl Drop for Engine {
+    fn drop(&mut self) {
+        self.gone.cancel();
+    }
+}
+
+impl fmt::Debug for Engine {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("LeaseProvider")
+            .field("store", &self.store.name())
+            .field("id", &format_args!("{}", self.id))
+            .field("accounting", &self.accounting())
+            .field("lanes", &self.store.lanes())
+            .finish_non_exhaustive()
+    }
+}

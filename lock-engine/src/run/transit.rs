@@ -1,0 +1,51 @@
+//! A lease in transit from one guard of this process to the next (R21), and the types that it closes:
+//! a turn may carry a lease, and a lease keeps a turn.
+
+use std::sync::Arc;
+
+use distlock_api::AcquisitionId;
+use tokio::runtime::Handle;
+
+use crate::state::line::Cargo;
+use crate::state::{lease, ledger, line};
+
+pub(crate) type Turn = line::Turn<InTransit>;
+pub(crate) type Lines = line::Lines<InTransit>;
+pub(crate) type Lease = lease::Lease<InTransit>;
+pub(crate) type Ledger = ledger::Ledger<InTransit>;
+
+/// A lease in transit. Dropped on the way with its turn, it returns to the engine.
+#[derive(Clone)]
+pub(crate) struct InTransit {
+    lease: Arc<Lease>,
+    engine: Arc<dyn ReleaseUnclaimed>,
+}
+
+/// What releases a lease that no caller takes.
+pub(crate) trait ReleaseUnclaimed: Send + Sync {
+    /// Releases the lease in the background. Its turn stays with it until then.
+    fn release_unclaimed(self: Arc<Self>, lease: &Arc<Lease>);
+}
+
+impl InTransit {
+    pub(crate) fn new(lease: &Arc<Lease>, engine: Arc<dyn ReleaseUnclaimed>) -> Self {
+        Self { lease: lease.clone(), engine }
+    }
+
+    pub(crate) fn lease(&self) -> &Arc<Lease> {
+        &self.lease
+    }
+}
+
+impl Cargo for InTransit {
+    type Home = Handle;
+
+    fn id(&self) -> &AcquisitionId {
+        self.lease.claim().id()
+    }
+
+    fn return_turn(self, turn: Turn) {
+        self.lease.return_turn(turn);
+        self.engine.release_unclaimed(&self.lease);
+    }
+}

@@ -1,0 +1,91 @@
+//! How long to wait before the next attempt. The random part is an argument.
+
+use std::time::Duration;
+
+/// How a waiter polls a store that does not tell it more.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Poll {
+    pub(crate) first: Duration,
+    pub(crate) longest: Duration,
+}
+
+impl Poll {
+    /// The pause before the next question after `asked` answers of "busy": doubling, jittered down by up to a half, and not past the
+    /// moment at which the present holder's lease ends unless it is renewed.
+    ///
+    /// `random` is uniform in `0.0..1.0`.
+    pub(crate) fn pause(self, asked: u32, holder_remaining: Option<Duration>, random: f64) -> Duration {
+        let jittered = self.backoff(asked).mul_f64(1.0 - random / 2.0);
+        match holder_remaining {
+            // A store that says "at once" again and again is not asked again and again.
+            Some(remaining) if asked > 0 && remaining < self.first => jittered,
+            // Not all of them in the same millisecond; later by a little, because the store frees at its own expiry.
+            Some(remaining) => jittered.min(remaining.saturating_add(self.first.mul_f64(0.1 + random / 2.0))),
+            None => jittered,
+        }
+    }
+
+    fn backoff(self, asked: u32) -> Duration {
+        self.first.saturating_mul(1 << asked.min(16)).min(self.longest)
+    }
+}
+
+/// The pause after the `failed`-th error in a row: 20 ms doubling to 1 s, jittered down by up to a half.
+pub(crate) fn after_error(failed: u32, random: f64) -> Duration {
+    Poll { first: Duration::from_millis(20), longest: Duration::from_secs(1) }.pause(failed, None, random)
+}
+
+/// When to ask again for a renewal that has failed, or has not been answered: after a third of what is left, so that there is always
+/// time for more attempts before the deadline (C13, C14).
+pub(crate) fn renewal_patience(left: Duration, cadence: Duration) -> Duration {
+    (left / 3).min(cadence).max(Duration::from_millis(10))
+}
+
+/// How many renewals to put into one call, for leases that have failed `level` times in a row.
+///
+/// One poisoned key must not take its batch with it (C14), so each failure divides the batch by four, down to single
+/// leases.
+pub(crate) fn chunk(level: u32, batch: usize) -> usize {
+    (batch >> (2 * level).min(usize::BITS - 1)).max(1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const fn ms(millis: u64) -> Duration {
+        Duration::from_millis(millis)
+    }
+    const POLL: Poll = Poll { first: ms(10), longest: ms(250) };
+
+    #[test]
+    fn polling_backs_off_to_the_longest_pause() {
+        assert_eq!(POLL.pause(0, None, 0.0), ms(10));
+        assert_eq!(POLL.pause(2, None, 0.0), ms(40));
+        assert_eq!(POLL.pause(40, None, 0.0), ms(250));
+        assert_eq!(POLL.pause(40, None, 1.0), ms(125));
+    }
+
+    #[test]
+    fn polling_does_not_sleep_past_the_expiry() {
+        let pause = POLL.pause(40, Some(ms(30)), 0.5);
+        assert!(pause > ms(30) && pause < ms(40), "{pause:?}");
+        assert_eq!(POLL.pause(0, Some(ms(30_000)), 0.0), ms(10));
+    }
+
+    #[test]
+    fn there_is_always_time_for_more_renewals() {
+        let (mut left, mut attempts) = (ms(17_000), 0);
+        while left > ms(10) {
+            left = left.saturating_sub(renewal_patience(left, ms(10_000)));
+            attempts += 1;
+        }
+        assert!(attempts >= 10, "{attempts}");
+    }
+
+    #[test]
+    fn a_poisoned_key_is_alone_in_the_fourth_round() {
+        assert_eq!([0, 1, 2, 3, 40].map(|level| chunk(level, 100)), [100, 25, 6, 1, 1]);
+        assert_eq!(chunk(0, 1), 1);
+    }
+}

@@ -1,0 +1,121 @@
+//! Which leases and tickets are renewed in one call.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use distlock_api::{AcquisitionId, LockKey};
+use tokio::time::Instant;
+
+use crate::state::backoff;
+use crate::state::claim::Seat;
+use crate::state::lease::Lease;
+use crate::state::line::Cargo;
+use crate::state::schedule::Beat;
+use crate::state::time::Now;
+use crate::store::{Lane, Permit, Renewal};
+
+/// Those that have not failed go first: a poisoned key does not delay them.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Group {
+    pub(crate) lane: Lane,
+    pub(crate) is_again: bool,
+    pub(crate) level: u32,
+}
+
+/// What is renewed: leases in calls of their own, so that tickets never delay them.
+pub(crate) enum Item<C: Cargo> {
+    Lease(Arc<Lease<C>>),
+    Ticket(Seat),
+}
+
+impl<C: Cargo> Item<C> {
+    pub(crate) fn id(&self) -> &AcquisitionId {
+        match self {
+            Self::Lease(lease) => lease.claim().id(),
+            Self::Ticket(seat) => seat.claim.id(),
+        }
+    }
+
+    /// Leases by their deadline: first come, first served lets those of a short ttl expire behind
+    /// the others when the store is slow.
+    pub(crate) fn urgency(&self, beat: &Beat, now: &Now) -> (Instant, AcquisitionId) {
+        let until = match self {
+            Self::Lease(lease) => lease.deadline(now),
+            Self::Ticket(_) => beat.due.unwrap_or(beat.early),
+        };
+        (until, self.id().clone())
+    }
+
+    /// The call that it goes into next.
+    pub(crate) fn group(&self, beat: &Beat, answered: Option<Instant>, few_failed: bool) -> Group {
+        let level = beat.next_level(answered, few_failed);
+        Group { lane: self.lane(), is_again: beat.failures > 0, level }
+    }
+
+    fn lane(&self) -> Lane {
+        match self {
+            Self::Lease(_) => Lane::Renew,
+            Self::Ticket(_) => Lane::Refresh,
+        }
+    }
+
+    pub(crate) fn key(&self) -> &LockKey {
+        match self {
+            Self::Lease(lease) => lease.key(),
+            Self::Ticket(seat) => seat.claim.key(),
+        }
+    }
+
+    pub(crate) fn renewal(&self, timeout: Duration) -> Renewal {
+        match self {
+            Self::Lease(lease) => lease.renewal(timeout),
+            Self::Ticket(seat) => Renewal::ticket(seat.claim.clone(), seat.ticket).with_timeout(timeout),
+        }
+    }
+
+    /// How long an answer is waited for before it is put into another call.
+    pub(crate) fn patience(&self, now: &Now) -> Duration {
+        match self {
+            Self::Lease(lease) => patience(lease, now),
+            Self::Ticket(seat) => seat.patience(),
+        }
+    }
+}
+
+/// What is to be renewed in one call.
+pub(crate) struct Batch<C: Cargo> {
+    pub(crate) items: Vec<Item<C>>,
+    /// Whether they have failed before: then an answer is not waited for longer than there is time
+    /// for more attempts.
+    pub(crate) again: bool,
+    /// The room that the store has for the call.
+    pub(crate) room: Room,
+}
+
+/// What allows a call to be made.
+pub(crate) enum Room {
+    /// The store has no lanes.
+    Unbounded,
+    Permitted(#[expect(dead_code, reason = "kept until the call has ended")] Permit),
+}
+
+/// What a keeper shall do now.
+pub(crate) struct Due<C: Cargo> {
+    /// Held past their deadline, or in a release that takes longer than the lease.
+    pub(crate) over: Vec<Arc<Lease<C>>>,
+    pub(crate) batches: Vec<Batch<C>>,
+    /// The lanes that had no room for something that is due.
+    pub(crate) full: Vec<Lane>,
+}
+
+impl<C: Cargo> Default for Due<C> {
+    fn default() -> Self {
+        Self { over: Vec::new(), batches: Vec::new(), full: Vec::new() }
+    }
+}
+
+/// How long an answer is waited for before the lease is put into another call.
+pub(crate) fn patience<C: Cargo>(lease: &Lease<C>, now: &Now) -> Duration {
+    let left = lease.deadline(now).saturating_duration_since(now.instant());
+    backoff::renewal_patience(left, lease.terms().renew_every.unwrap_or(left))
+}

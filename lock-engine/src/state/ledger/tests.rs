@@ -1,0 +1,181 @@
+use super::*;
+use crate::state::line::tests::Nothing;
+use crate::store::{Grant, ProviderId};
+use distlock_api::{FencingToken, LeaseOptions, LockKey, RenewalPolicy};
+
+const fn ms(millis: u64) -> Duration {
+    Duration::from_millis(millis)
+}
+
+fn home() -> HomeId {
+    tokio::runtime::Handle::current().id()
+}
+
+fn unbounded(_: Lane) -> Option<Room> {
+    Some(Room::Unbounded)
+}
+
+fn sizes(due: &Due<Nothing>) -> Vec<usize> {
+    due.batches.iter().map(|batch| batch.items.len()).collect()
+}
+
+fn lease(name: &str, ttl: u64, renewal: RenewalPolicy, now: Instant) -> Arc<Lease<Nothing>> {
+    let claim = Claim::new(LockKey::new(name).unwrap(), ProviderId::random().acquisition_id());
+    let terms = LeaseOptions::new().ttl(ms(ttl)).renewal(renewal).terms().unwrap();
+    let deadline = crate::state::lease::deadline(now, ms(ttl), &terms);
+    let grant = Grant::new(FencingToken::new(1), ms(ttl));
+    Lease::granted(
+        claim,
+        &grant,
+        (terms, distlock_api::Holder::new()),
+        (now, deadline),
+        &now.into(),
+        ((), home()),
+        None,
+    )
+    .unwrap_or_else(|_| panic!())
+}
+
+#[tokio::test(start_paused = true)]
+async fn leases_of_one_cadence_gather_in_one_beat() {
+    let (start, mut ledger) = (Instant::now(), Ledger::<Nothing>::default());
+    for n in 0..10 {
+        let at = start + ms(n * 20);
+        let entered = ledger.enter(&lease(&n.to_string(), 3000, RenewalPolicy::Auto, at), at, &at.into());
+        assert_eq!(matches!(entered, Entered::Unkept(_)), n == 0, "one keeper for all");
+    }
+    assert_eq!(ledger.plan(home()), Some(start + ms(1000)));
+    let due = ledger.take_due(home(), &(start + ms(1000)).into(), 100, 0, unbounded);
+    assert!(due.over.is_empty());
+    assert_eq!(sizes(&due), [10], "all of them may go after 750 ms");
+    let due = ledger.take_due(home(), &(start + ms(1000)).into(), 100, 0, unbounded);
+    assert!(due.batches.is_empty(), "sent ones are not due at once");
+}
+
+#[tokio::test(start_paused = true)]
+async fn c14_an_unanswered_batch_is_sent_again_in_smaller_ones() {
+    let (start, mut ledger) = (Instant::now(), Ledger::<Nothing>::default());
+    for n in 0..100 {
+        ledger.enter(&lease(&n.to_string(), 30_000, RenewalPolicy::Auto, start), start, &start.into());
+    }
+    let mut largest = Vec::new();
+    while let Some(at) = ledger.plan(home()).filter(|at| *at < start + ms(26_000)) {
+        let due = ledger.take_due(home(), &at.into(), 100, 64, unbounded);
+        assert!(due.over.is_empty() && due.batches.len() <= 64);
+        largest.extend(sizes(&due).into_iter().max());
+    }
+    assert_eq!(largest[..4], [100, 25, 6, 1], "{largest:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_slow_store_is_told_from_a_poisoned_key() {
+    let (start, mut ledger) = (Instant::now(), Ledger::<Nothing>::default());
+    for n in 0..800 {
+        ledger.enter(&lease(&n.to_string(), 30_000, RenewalPolicy::Auto, start), start, &start.into());
+    }
+    let next = |ledger: &mut Ledger<Nothing>| {
+        let at = ledger.plan(home()).unwrap();
+        ledger.take_due(home(), &at.into(), 400, 256, unbounded)
+    };
+    assert_eq!(sizes(&next(&mut ledger)), [400, 400]);
+    assert_eq!(sizes(&next(&mut ledger)), [400, 400], "nothing was answered: the store is away");
+    // Others are answered, so there may be poisoned keys among these.
+    ledger.answered(start + ms(29_000));
+    assert_eq!(sizes(&next(&mut ledger)), [100; 8]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_finds_no_room_stays_due() {
+    let (start, mut ledger) = (Instant::now(), Ledger::<Nothing>::default());
+    for n in 0..300 {
+        ledger.enter(&lease(&n.to_string(), 30_000, RenewalPolicy::Auto, start), start, &start.into());
+    }
+    let at = start + ms(10_000);
+    let mut rooms = vec![Room::Unbounded];
+    let due = ledger.take_due(home(), &at.into(), 100, 0, |_| rooms.pop());
+    assert_eq!((sizes(&due), &due.full[..]), (vec![100], &[Lane::Renew][..]));
+    let due = ledger.take_due(home(), &at.into(), 100, 0, unbounded);
+    assert_eq!((sizes(&due), due.full.len()), (vec![100, 100], 0), "as whole batches, and not as failed ones");
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_earliest_deadline_goes_first_also_before_what_waits_for_room() {
+    let (start, mut ledger) = (Instant::now(), Ledger::<Nothing>::default());
+    for n in 0..300 {
+        ledger.enter(&lease(&n.to_string(), 30_000, RenewalPolicy::Auto, start), start, &start.into());
+    }
+    let short = lease("short", 1_500, RenewalPolicy::Auto, start + ms(9_650));
+    let short_id = short.claim().id().clone();
+    ledger.enter(&short, start + ms(9_650), &(start + ms(9_650)).into());
+    let one = |ledger: &mut Ledger<Nothing>, at| {
+        let mut rooms = vec![Room::Unbounded];
+        let mut due = ledger.take_due(home(), &(start + ms(at)).into(), 100, 0, |_| rooms.pop());
+        due.batches.remove(0).items
+    };
+    assert_eq!(one(&mut ledger, 10_000).len(), 100);
+    let items = one(&mut ledger, 10_160);
+    assert_eq!((items.len(), items[0].id()), (100, &short_id));
+    let released = ledger.leases().into_iter().find(|lease| {
+        let due = ledger.leases[lease.claim().id()].beat.due;
+        due.is_some_and(|due| due <= start + ms(10_160))
+    });
+    ledger.releasing(&released.unwrap(), &start.into());
+    assert_eq!(one(&mut ledger, 10_160).len(), 100, "without the released one");
+    let due = ledger.take_due(home(), &(start + ms(10_160)).into(), 100, 0, unbounded);
+    assert_eq!(sizes(&due), [], "each goes once");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_hundred_thousand_leases_are_not_looked_through_for_each_call() {
+    let (start, mut ledger) = (Instant::now(), Ledger::<Nothing>::default());
+    for n in 0..100_000 {
+        ledger.enter(&lease(&n.to_string(), 60_000, RenewalPolicy::Auto, start), start, &start.into());
+    }
+    let (began, mut sent, mut calls) = (std::time::Instant::now(), 0, 0);
+    while sent < 100_000 {
+        let mut rooms = vec![Room::Unbounded];
+        let due = ledger.take_due(home(), &(start + ms(20_000)).into(), 360, 0, |_| rooms.pop());
+        sent += sizes(&due).into_iter().sum::<usize>();
+        calls += 1;
+    }
+    assert_eq!(calls, 278);
+    assert!(began.elapsed() < Duration::from_secs(20), "{:?}", began.elapsed());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_lease_without_renewal_is_due_at_its_deadline() {
+    let (start, mut ledger) = (Instant::now(), Ledger::<Nothing>::default());
+    ledger.enter(&lease("a", 1000, RenewalPolicy::Never, start), start, &start.into());
+    assert_eq!(ledger.plan(home()), Some(start + ms(900)));
+    let due = ledger.take_due(home(), &(start + ms(900)).into(), 100, 0, unbounded);
+    assert_eq!((due.over.len(), due.batches.len()), (1, 0));
+}
+
+#[tokio::test(start_paused = true)]
+async fn c23_a_lease_leaves_the_books_once() {
+    let (start, mut ledger) = (Instant::now(), Ledger::<Nothing>::default());
+    let lease = lease("a", 1000, RenewalPolicy::Auto, start);
+    ledger.enter(&lease, start, &start.into());
+    assert_eq!(ledger.accounting().held, 1);
+    ledger.end(&lease, End::Lost);
+    ledger.end(&lease, End::Released);
+    let books = ledger.accounting();
+    assert_eq!((books.acquired, books.lost, books.released, books.held), (1, 1, 0, 0));
+    assert!(books.balances() && ledger.plan(home()).is_none());
+    ledger.close();
+    assert!(matches!(ledger.enter(&lease, start, &start.into()), Entered::Closed));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_runtime_that_has_ended_is_forgotten() {
+    let (start, mut ledger) = (Instant::now(), Ledger::<Nothing>::default());
+    let lease = lease("key", 3000, RenewalPolicy::Auto, start);
+    ledger.enter(&lease, start, &start.into());
+    ledger.unkept(home());
+    ledger.all_due(&start.into());
+    ledger.settled(&lease, start, &start.into());
+    ledger.releasing(&lease, &start.into());
+    assert!(ledger.homes.is_empty(), "whatever is due there");
+    ledger.end(&lease, End::Released);
+    assert!(ledger.homes.is_empty() && ledger.is_idle());
+}

@@ -1,0 +1,24 @@
+//! The decisions of the engine, without I/O.
+//!
+//! | file | what it decides |
+//! |---|---|
+//! | `line` | which caller of this process may ask the store for a key, and which gets a lease that is handed on |
+//! | `wait` | what an acquisition does next after each answer, event and timer |
+//! | `claim` | what is known of a claim that is pending or waits in the store's queue |
+//! | `lease` | the life of one lease: held, committing, releasing, ended, lost; and its deadline |
+//! | `ledger` | which leases are alive, when each is due, and the accounting |
+//! | `batch`, `schedule` | when a lease or a ticket is renewed, and with which others |
+//! | `relay` | how long a lease is handed on within the process |
+//! | `time` | one reading of the clocks: the time is an argument everywhere here |
+//! | `backoff` | how long to wait before the next attempt |
+
+pub(crate) mod backoff;
+pub(crate) mod batch;
+pub(crate) mod claim;
+pub(crate) mod lease;
+pub(crate) mod ledger;
+pub(crate) mod line;
+pub(crate) mod relay;
+pub(crate) mod schedule;
+pub(crate) mod time;
+pub(crate) mod wait;

@@ -1,0 +1,101 @@
+//! How long a lease is handed on within the process (R21).
+
+use tokio::time::Instant;
+
+use crate::options::HandOff;
+
+/// How long a lease has been handed on within the process, and what is known of those who wait elsewhere (R21).
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Relay {
+    /// The grant, or the last time at which nobody waited elsewhere.
+    since: Instant,
+    /// How often it has been handed on since then.
+    count: u32,
+    others: Others,
+    /// Whether a question is under way.
+    asked: bool,
+    /// Whether the last answer is younger than the last guard.
+    fresh: bool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Others {
+    Unknown,
+    /// Nobody, as of `since`.
+    None,
+    Wait,
+}
+
+impl Relay {
+    pub(crate) fn new(now: Instant) -> Self {
+        Self { since: now, count: 0, others: Others::Unknown, asked: false, fresh: false }
+    }
+
+    /// Whether it may be handed on once more: while somebody waits elsewhere, within both limits. Until that is known within the time, and whatever the
+    /// first guard's work has taken; where nobody waited when the present guard worked, in any case.
+    pub(crate) fn may_go_on(&self, now: Instant, limits: &HandOff) -> bool {
+        let in_time = now.saturating_duration_since(self.since) < limits.max_time;
+        match self.others {
+            Others::Wait => in_time && self.count < limits.max_count,
+            Others::Unknown => in_time || self.count == 0,
+            Others::None => in_time || self.fresh,
+        }
+    }
+
+    pub(crate) fn went_on(&mut self) {
+        self.count = self.count.saturating_add(1);
+        self.fresh = false;
+    }
+
+    /// Whether to ask now who waits elsewhere; true once per question.
+    pub(crate) fn asks(&mut self, now: Instant, limits: &HandOff) -> bool {
+        let due = match self.others {
+            Others::Unknown => true,
+            Others::None => now.saturating_duration_since(self.since) >= limits.max_time / 2,
+            Others::Wait => false,
+        };
+        due && !std::mem::replace(&mut self.asked, true)
+    }
+
+    /// The answer to a question that was sent then.
+    pub(crate) fn told(&mut self, sent: Instant, others: bool) {
+        if others {
+            (self.others, self.asked) = (Others::Wait, false);
+        } else {
+            *self = Self { others: Others::None, fresh: true, ..Self::new(sent) };
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    const fn ms(millis: u64) -> Duration {
+        Duration::from_millis(millis)
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn r21_handing_on_is_bounded_while_others_wait_and_only_then() {
+        let limits = HandOff::new().max_count(3).max_time(ms(100));
+        let start = Instant::now();
+        let mut relay = Relay::new(start);
+        assert!(relay.may_go_on(start + ms(5000), &limits), "the first guard's own work does not count");
+        assert!(relay.asks(start, &limits) && !relay.asks(start, &limits), "one question at a time");
+        (0..50).for_each(|_| relay.went_on());
+        assert!(relay.may_go_on(start + ms(99), &limits), "nobody is known to wait");
+        assert!(!relay.may_go_on(start + ms(100), &limits), "but somebody may");
+        relay.told(start + ms(90), false);
+        assert!(relay.may_go_on(start + ms(900), &limits), "nobody did when this guard worked");
+        relay.went_on();
+        assert!(relay.may_go_on(start + ms(189), &limits) && !relay.may_go_on(start + ms(190), &limits));
+        assert!(!relay.asks(start + ms(139), &limits) && relay.asks(start + ms(140), &limits));
+        relay.told(start + ms(140), true);
+        assert!(relay.may_go_on(start + ms(141), &limits));
+        (0..3).for_each(|_| relay.went_on());
+        assert!(!relay.may_go_on(start + ms(141), &limits), "by count");
+        assert!(!relay.asks(start + ms(185), &limits), "it is known that somebody waits");
+    }
+}

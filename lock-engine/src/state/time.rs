@@ -1,0 +1,44 @@
+//! The time, as an argument: one reading of the clocks.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+/// One reading of the monotonic clock, and the sleeps of the machine that were noticed until then:
+/// the monotonic clock stands still while the machine is suspended, and the store's continues.
+#[derive(Clone, Debug)]
+pub(crate) struct Now {
+    instant: Instant,
+    /// When each was noticed, and how long it was. `None` if there was none, which is usual.
+    sleeps: Option<Arc<[(Instant, Duration)]>>,
+}
+
+impl Now {
+    pub(crate) fn new(instant: Instant, sleeps: Option<Arc<[(Instant, Duration)]>>) -> Self {
+        Self { instant, sleeps }
+    }
+
+    pub(crate) fn instant(&self) -> Instant {
+        self.instant
+    }
+
+    /// How long the machine has slept since a request was sent.
+    pub(crate) fn slept_since(&self, sent: Instant) -> Duration {
+        let sleeps = self.sleeps.iter().flat_map(|sleeps| sleeps.iter());
+        sleeps.filter(|(at, _)| *at > sent).map(|(_, slept)| *slept).sum()
+    }
+
+    /// A deadline that counts from a request, less what the machine has slept since.
+    pub(crate) fn awake_until(&self, sent: Instant, deadline: Instant) -> Instant {
+        let slept = self.slept_since(sent);
+        if slept.is_zero() { deadline } else { deadline.checked_sub(slept).unwrap_or(sent) }
+    }
+}
+
+#[cfg(test)]
+impl From<Instant> for Now {
+    fn from(instant: Instant) -> Self {
+        Self::new(instant, None)
+    }
+}

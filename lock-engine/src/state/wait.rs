@@ -1,0 +1,349 @@
+//! The wait of one acquisition: what it does next after each answer, event and timer.
+//!
+//! ```text
+//!             ┌──────────────── Ask ◄──────────────┬───────────────┐
+//!             ▼                                    │               │
+//!   the store answers            timer, nudge, an update that      │
+//!     │     │      │             only an answer can settle         │
+//!     │     │      └─ not yet ─► Sleep ────────────┘               │
+//!     │     └─ the end ────────► Return            │ the store pushed a grant
+//!     └─ granted ──────────────► Start ◄───────────┘               │
+//!                                  └──────────── too late ─────────┘
+//! ```
+
+use std::time::Duration;
+
+use distlock_api::{Busy, Disposition, ErrorKind, LeaseOptions, LeaseTerms, LockError, Phase, Result, Wait as WaitFor};
+use tokio::time::Instant;
+
+use crate::state::backoff::{self, Poll};
+use crate::state::claim::{Anchor, News, Told};
+use crate::state::lease;
+use crate::state::time::Now;
+use crate::store::{BusyReply, Grant, QueueStanding, Reply, Standing, Ticket};
+
+/// How long the caller waits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Limit {
+    Once,
+    Until(Instant),
+    Never,
+}
+
+impl Limit {
+    pub(crate) fn new(wait: WaitFor, now: &Now) -> Self {
+        match wait {
+            WaitFor::Try | WaitFor::UpTo(Duration::ZERO) => Self::Once,
+            WaitFor::UpTo(limit) => now.instant().checked_add(limit).map_or(Self::Never, Self::Until),
+            WaitFor::Forever => Self::Never,
+        }
+    }
+
+    pub(crate) fn instant(self) -> Option<Instant> {
+        match self {
+            Self::Until(limit) => Some(limit),
+            Self::Once | Self::Never => None,
+        }
+    }
+
+    pub(crate) fn has_passed(self, now: &Now) -> bool {
+        matches!(self, Self::Until(limit) if now.instant() >= limit)
+    }
+}
+
+/// What the caller does next.
+#[derive(Debug)]
+pub(crate) enum Next {
+    /// Asks the store.
+    Ask,
+    /// Asks the store under a new claim: the lease of this one was granted and lost before the
+    /// caller heard of it.
+    AskUnderNewClaim,
+    /// Waits for an update, a nudge, or this instant.
+    Sleep(Instant),
+    /// Takes the lease.
+    Start(Start),
+    /// Returns to its caller.
+    Return(Result<Busy>),
+}
+
+/// A lease to be taken.
+#[derive(Debug)]
+pub(crate) struct Start {
+    pub(crate) grant: Grant,
+    /// From when its deadline counts.
+    pub(crate) sent: Instant,
+    pub(crate) deadline: Instant,
+    /// Whether it came with an answer; otherwise the store has pushed it.
+    pub(crate) answered: bool,
+}
+
+/// What else is known when an attempt is answered.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Circumstances {
+    /// The ticket that the attempt asked for.
+    pub(crate) ticket: Option<Ticket>,
+    /// Whether the stream of events is open.
+    pub(crate) stream_open: bool,
+    /// Whether another attempt says what became of this one.
+    pub(crate) can_resolve: bool,
+    /// Whether the attempt is still under way.
+    pub(crate) cut_off: bool,
+}
+
+/// What stays the same during the wait.
+#[derive(Clone, Debug)]
+pub(crate) struct Settings {
+    pub(crate) limit: Limit,
+    pub(crate) terms: LeaseTerms,
+    pub(crate) poll: Poll,
+    pub(crate) refuses_when_full: bool,
+    /// Whether a grant must come with an answer, which brings more than the lease.
+    pub(crate) needs_answer: bool,
+}
+
+/// The wait of one acquisition.
+#[derive(Debug)]
+pub(crate) struct Wait {
+    settings: Settings,
+    /// Answers of "busy".
+    asked: u32,
+    /// Failures in a row.
+    failed: u32,
+    /// The last that is known of the holder.
+    busy: Option<Busy>,
+    last_error: Option<LockError>,
+    /// Whether the stream is trusted: no longer once a place was lost, because the grant that went
+    /// with it was not heard.
+    trusts_stream: bool,
+    /// The tickets ahead, when last known.
+    ahead: Option<u32>,
+    position: Option<QueuePosition>,
+    /// What the caller gets when its limit has passed.
+    so_far: Result<Busy>,
+    wake: Instant,
+}
+
+/// A place in the store's queue.
+#[derive(Clone, Copy, Debug)]
+struct QueuePosition {
+    anchor: Option<Anchor>,
+    ticket: Ticket,
+}
+
+impl Wait {
+    /// A wait that begins. `busy`: the caller stood in the local queue, so it knows that the lock is
+    /// busy.
+    pub(crate) fn new(settings: Settings, busy: Option<Busy>, now: &Now) -> Self {
+        Self {
+            settings,
+            asked: 0,
+            failed: 0,
+            busy,
+            last_error: None,
+            trusts_stream: true,
+            ahead: None,
+            position: None,
+            so_far: Ok(Busy::new()),
+            wake: now.instant(),
+        }
+    }
+
+    /// Failures in a row.
+    pub(crate) fn failed(&self) -> u32 {
+        self.failed
+    }
+
+    pub(crate) fn last_error(&self) -> Option<&LockError> {
+        self.last_error.as_ref()
+    }
+
+    /// Whether the store may refuse the next attempt because of its load. A caller that knows that
+    /// the lock is busy waits for its turn until it leaves.
+    pub(crate) fn admission(&self) -> bool {
+        self.busy.is_none() && self.last_error.is_none()
+    }
+
+    /// The store has answered an attempt, or has not answered it in time.
+    pub(crate) fn on_answer(
+        &mut self,
+        now: &Now,
+        answer: Result<(Instant, Reply)>,
+        circumstances: Circumstances,
+        random: f64,
+    ) -> Next {
+        self.position = None;
+        match answer {
+            Ok((sent, Reply::Granted(grant))) => {
+                let deadline = lease::deadline(sent, grant.remaining, &self.settings.terms);
+                Next::Start(Start { grant, sent, deadline, answered: true })
+            }
+            Ok((sent, Reply::Busy(reply))) => self.on_busy(now, sent, &reply, circumstances, random),
+            Err(error) => self.on_error(now, error, circumstances, random),
+        }
+    }
+
+    fn on_busy(
+        &mut self,
+        now: &Now,
+        sent: Instant,
+        reply: &BusyReply,
+        Circumstances { ticket, stream_open, .. }: Circumstances,
+        random: f64,
+    ) -> Next {
+        self.failed = 0;
+        self.asked += 1;
+        if reply.standing == QueueStanding::Full && self.settings.refuses_when_full {
+            let message = "as many others wait as the queue has room for";
+            return Next::Return(Err(LockError::new(ErrorKind::QueueFull, message)));
+        }
+        let ahead = tickets_ahead(reply);
+        self.position =
+            ticket.filter(|_| ahead.is_some()).map(|ticket| QueuePosition { anchor: Anchor::new(sent, reply), ticket });
+        self.trusts_stream &= ahead.zip(self.ahead).is_none_or(|(ahead, before)| ahead <= before);
+        self.ahead = ahead;
+        let pause = self.pause(reply, stream_open, random);
+        self.so_far = Ok(*self.busy.insert(to_busy(reply)));
+        self.sleep(now, pause)
+    }
+
+    fn on_error(&mut self, now: &Now, error: LockError, circumstances: Circumstances, random: f64) -> Next {
+        if error.disposition() == Disposition::Permanent {
+            return Next::Return(Err(error));
+        }
+        // Nothing was sent. A caller that knows that the lock is busy is better told that.
+        if error.kind() == ErrorKind::Overloaded {
+            return Next::Return(self.busy.ok_or(error));
+        }
+        if self.failed == 0 {
+            // C10: the second attempt says what became of the first one.
+            if circumstances.can_resolve {
+                self.failed = 1;
+                return Next::Ask;
+            }
+            // Cut off by the caller's own limit soon after an answer of "busy", which says more.
+            if let Some(busy) = self.busy.filter(|_| self.settings.limit.has_passed(now)) {
+                return Next::Return(Ok(busy));
+            }
+        }
+        self.failed += 1;
+        // An error of the store's says more than that its last answer did not come in time.
+        let error = match self.last_error.take() {
+            Some(said) if circumstances.cut_off => said.outcome_unknown(),
+            _ => error,
+        };
+        self.last_error = Some(error.clone());
+        self.so_far = Err(error);
+        self.sleep(now, backoff::after_error(self.failed - 1, random))
+    }
+
+    /// The lease could not be taken: its deadline has passed, or it is lost (R10). An answered one
+    /// is withdrawn.
+    pub(crate) fn on_late(&mut self, now: &Now, answered: bool, random: f64) -> Next {
+        if !answered {
+            return self.ask_again(now);
+        }
+        self.failed += 1;
+        let error = LockError::timeout(Phase::Request, "the grant came after its own deadline");
+        self.so_far = Err(error.with_disposition(Disposition::Retryable));
+        self.sleep(now, backoff::after_error(self.failed, random))
+    }
+
+    /// A nudge has come, or the instant until which the caller sleeps.
+    pub(crate) fn on_timer(&self, now: &Now) -> Next {
+        self.ask_again(now)
+    }
+
+    /// There may be updates about the claim.
+    pub(crate) fn on_updates(&mut self, now: &Now, updates: News, stream_open: bool, random: f64) -> Next {
+        let News { lost, missed, pushed, told: refreshed } = updates;
+        if lost {
+            return match self.ask_again(now) {
+                Next::Ask => Next::AskUnderNewClaim,
+                other => other,
+            };
+        }
+        // Without an anchor's answer there is nothing to compare it with; the next one brings it (R19).
+        let Some(mut position) = self.position else { return self.ask_again(now) };
+        if missed || (self.settings.needs_answer && pushed.is_some()) {
+            return self.ask_again(now);
+        }
+        let is_waiting = match refreshed {
+            Some(Told { sent, standing: Standing::Waiting(reply) }) => {
+                position.anchor = Anchor::new(sent, &reply);
+                self.position = Some(position);
+                self.ahead = tickets_ahead(&reply);
+                self.wake = now.instant() + self.pause(&reply, stream_open, random);
+                self.so_far = Ok(*self.busy.insert(to_busy(&reply)));
+                pushed.is_none() || position.anchor.is_some()
+            }
+            Some(Told { .. }) => {
+                self.trusts_stream &= pushed.is_some();
+                false
+            }
+            None => pushed.is_none(),
+        };
+        let end = pushed.as_ref().zip(position.anchor).and_then(|(pushed, anchor)| anchor.end_of(pushed, now));
+        if let (Some(end), Some(pushed)) = (end, pushed) {
+            return self.on_pushed(now, end, pushed.grant, position.ticket);
+        }
+        if is_waiting { Next::Sleep(self.capped(self.wake)) } else { self.ask_again(now) }
+    }
+
+    /// R18, R19: the lease starts at once, on its short claim; the keeper renews it to the full ttl.
+    fn on_pushed(&self, now: &Now, end: Instant, grant: Grant, ticket: Ticket) -> Next {
+        let margin = self.settings.terms.margin;
+        let deadline = end.min(now.instant() + ticket.claim_ttl).checked_sub(margin).unwrap_or(now.instant());
+        // Too late to be renewed in time: asked for, it comes with its full ttl.
+        let left = deadline.saturating_duration_since(now.instant());
+        if left < ticket.claim_ttl.saturating_sub(margin) / 2 {
+            return self.ask_again(now);
+        }
+        Next::Start(Start { grant, sent: now.instant(), deadline, answered: false })
+    }
+
+    fn ask_again(&self, now: &Now) -> Next {
+        if self.settings.limit.has_passed(now) { Next::Return(self.so_far.clone()) } else { Next::Ask }
+    }
+
+    fn sleep(&mut self, now: &Now, pause: Duration) -> Next {
+        if self.settings.limit == Limit::Once || self.settings.limit.has_passed(now) {
+            return Next::Return(self.so_far.clone());
+        }
+        self.wake = now.instant() + pause;
+        Next::Sleep(self.capped(self.wake))
+    }
+
+    fn capped(&self, instant: Instant) -> Instant {
+        self.settings.limit.instant().map_or(instant, |limit| instant.min(limit))
+    }
+
+    /// How long to wait before the next attempt. A caller with a place that is told when it is
+    /// granted asks when its turn has come by itself, because no holder has handed the lease over.
+    /// Others poll.
+    fn pause(&self, reply: &BusyReply, stream_open: bool, random: f64) -> Duration {
+        let hears = self.trusts_stream && stream_open;
+        let poll = self.settings.poll;
+        match reply.holder_remaining {
+            Some(remaining) if tickets_ahead(reply).is_some() && hears && remaining > poll.first => {
+                remaining.min(LeaseOptions::MAX_TTL) + poll.first.mul_f64(0.1 + random / 2.0)
+            }
+            remaining => poll.pause(self.asked - 1, remaining, random),
+        }
+    }
+}
+
+fn to_busy(reply: &BusyReply) -> Busy {
+    Busy::new().with_retry_after(reply.holder_remaining).with_ahead(tickets_ahead(reply))
+}
+
+/// The tickets ahead, if there is a place.
+fn tickets_ahead(reply: &BusyReply) -> Option<u32> {
+    match reply.standing {
+        QueueStanding::Queued { ahead } => Some(ahead),
+        QueueStanding::NotQueued | QueueStanding::Full => None,
+    }
+}
+
+#[cfg(test)]
+mod tests;

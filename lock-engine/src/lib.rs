@@ -62,6 +62,11 @@ mod face;
 mod log;
 mod options;
 mod run;
+#[cfg(feature = "simulation")]
+#[doc(hidden)]
+pub mod simulation;
+#[cfg(not(feature = "simulation"))]
+mod simulation;
 mod state;
 pub mod store;
 

@@ -15,6 +15,7 @@ use crate::run::clock;
 use crate::run::core::{Engine, ensure_runtime};
 use crate::run::held::HeldLease;
 use crate::run::transit::{Lease, Turn};
+use crate::simulation::defect;
 use crate::state::claim::Seat;
 use crate::state::ledger;
 use crate::state::line::Found;
@@ -140,8 +141,11 @@ impl Engine {
             };
         }
         // Once its release has been sent, it is nobody's. A caller that leaves meanwhile leaves it to the background.
-        if let Some(job) = self.release_handed_on(lease) {
+        if !defect!(NotReleasedBeforeHandOn)
+            && let Some(job) = self.release_handed_on(lease)
+        {
             tokio::select! {
+                biased;
                 _ = job.run() => {}
                 () = passed(limit) => {}
                 () = self.closed.cancelled() => {}
@@ -228,6 +232,8 @@ impl Engine {
                     let updated = acquisition.updates();
                     let nudge = turn.as_ref().map(Turn::nudged).unwrap_or_default();
                     tokio::select! {
+                        biased;
+                        () = self.closed.cancelled() => return Err(LockError::closed()),
                         () = updated.notified() => {
                             let updates = self.ledger().news(acquisition.claim().id());
                             let stream_open = self.stream_open.load(Ordering::Relaxed);
@@ -235,7 +241,6 @@ impl Engine {
                         }
                         () = nudge.notified() => wait.on_timer(&clock::now()),
                         () = sleep_until(until) => wait.on_timer(&clock::now()),
-                        () = self.closed.cancelled() => return Err(LockError::closed()),
                     }
                 }
                 Next::Start(start) => match self.enter(&acquisition, &start, (terms, holder.clone()), turn) {

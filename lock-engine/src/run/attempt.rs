@@ -13,6 +13,7 @@ use crate::log::log;
 use crate::run::call::{Call, guarded};
 use crate::run::core::Engine;
 use crate::run::transit::Lease;
+use crate::simulation::defect;
 use crate::state::backoff;
 use crate::store::{AcquireOp, Attempt, Claim, Lane, QueueStanding, Reply};
 
@@ -140,6 +141,10 @@ impl<'a> Acquisition<'a> {
     pub(crate) fn start_afresh(&mut self) {
         self.give_up();
         self.unanswered = 0;
+        if defect!(IdReused) {
+            self.news = self.engine.ledger().begins(self.claim.id().clone());
+            return;
+        }
         (self.claim, self.news) = self.engine.begin_claim(self.claim.key());
     }
 
@@ -155,7 +160,7 @@ impl<'a> Acquisition<'a> {
         let call = self.call.take().and_then(|mut call| call.leave().is_none().then_some(call));
         let open = self.open.take();
         let dirty = std::mem::take(&mut self.dirty) | std::mem::take(&mut self.queued);
-        if dirty || call.is_some() {
+        if (dirty || call.is_some()) && !defect!(NotWithdrawn) {
             let work = settle(self.engine.clone(), self.claim.clone(), call, dirty, self.ttl);
             // Without its runtime, what is left ends by its ttl.
             self.engine.spawn(&self.home, work);

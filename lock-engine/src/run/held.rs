@@ -12,8 +12,9 @@ use crate::run::commit::{self, CommitJob, PutBack};
 use crate::run::core::Engine;
 use crate::run::release::ReleaseJob;
 use crate::run::transit::{InTransit, Lease, ReleaseUnclaimed};
+use crate::simulation::defect;
 use crate::state::lease::{Begun, Seen};
-use crate::store::{Lane, WriteOp, Written};
+use crate::store::{Lane, Release, WriteOp, Written};
 
 /// What the engine keeps behind a guard.
 pub(crate) struct HeldLease {
@@ -70,6 +71,11 @@ impl HeldLease {
         let Some(turn) = self.lease.hand_on(&now, limits) else { return false };
         match turn.hand_on(InTransit::new(&self.lease, self.engine.clone())) {
             Ok(()) => {
+                if defect!(HandedOnAfterRelease) {
+                    let (store, release) = (self.engine.store.clone(), Release::new(self.lease.claim().clone()));
+                    let work = async move { drop(store.release(&release).await) };
+                    self.engine.spawn(self.lease.home(), work);
+                }
                 if self.lease.should_query_waiters(now.instant(), limits) {
                     self.engine.query_waiters(&self.lease);
                 }
@@ -237,8 +243,9 @@ pub(crate) async fn lost(engine: std::sync::Weak<Engine>, lease: Arc<Lease>, tok
                 return loss;
             }
             Seen::HeldUntil(deadline) => tokio::select! {
-                () = sleep_until(deadline) => {}
+                biased;
                 () = changed => {}
+                () = sleep_until(deadline) => {}
             },
             Seen::Undecided => changed.await,
             Seen::Over => break,

@@ -119,19 +119,22 @@ async fn keep(kept: Kept, wake: Arc<Notify>) {
             // What has found no room is due now, and goes when there is some.
             if due.full.is_empty() { next } else { next.map(|next| next.max(now.instant() + LOOKS_WHILE_FULL)) }
         };
+        // In this order, so that a simulation repeats exactly. Each branch leads to the same look at
+        // what is due, so none has to come first.
         tokio::select! {
+            biased;
             () = gone.cancelled() => return,
-            () = wake.notified() => {}
+            Some(answer) = calls.next() => {
+                let Some(engine) = kept.engine.upgrade() else { return };
+                engine.note(answer);
+            }
             // The timers have slept, too.
             () = slept => {
                 let Some(engine) = kept.engine.upgrade() else { return };
                 engine.ledger().all_due(&clock::now());
             }
             () = rooms.some() => {}
-            Some(answer) = calls.next() => {
-                let Some(engine) = kept.engine.upgrade() else { return };
-                engine.note(answer);
-            }
+            () = wake.notified() => {}
             () = async { sleep_until(next.expect("guarded")).await }, if next.is_some() => {}
         }
     }

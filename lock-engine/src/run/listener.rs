@@ -161,8 +161,9 @@ async fn listen_soon(engine: Weak<Engine>, gone: CancellationToken) {
     let mut until = Instant::now() + LISTENS_AFTER;
     loop {
         tokio::select! {
-            () = sleep_until(until) => {}
+            biased;
             () = gone.cancelled() => return,
+            () = sleep_until(until) => {}
         }
         match engine.upgrade().and_then(|engine| engine.listen_if_old()) {
             Some(later) => until = later,
@@ -177,8 +178,9 @@ async fn listen(hearing: Hearing, store: Arc<dyn LeaseStore>, request: Watch, go
     let mut failed = 0;
     loop {
         let opened = tokio::select! {
-            opened = store.subscribe(&request) => opened,
+            biased;
             () = gone.cancelled() => return,
+            opened = store.subscribe(&request) => opened,
         };
         let Some(listening) = engine.upgrade() else { return };
         let broken = match opened {
@@ -188,9 +190,10 @@ async fn listen(hearing: Hearing, store: Arc<dyn LeaseStore>, request: Watch, go
                 listening.ask_everything();
                 drop(listening);
                 tokio::select! {
+                    biased;
+                    () = gone.cancelled() => return,
                     error = follow(&engine, &mut events, &mut failed) => error,
                     () = unused(&engine) => return hearing.disarm(),
-                    () = gone.cancelled() => return,
                 }
             }
             Err(error) if error.kind() == ErrorKind::Unsupported => {
@@ -205,8 +208,9 @@ async fn listen(hearing: Hearing, store: Arc<dyn LeaseStore>, request: Watch, go
             log!(warn, %error, "the stream of hints broke; waiters poll until it is open again");
         }
         tokio::select! {
-            () = sleep(backoff::after_error(failed, fastrand::f64())) => {}
+            biased;
             () = gone.cancelled() => return,
+            () = sleep(backoff::after_error(failed, fastrand::f64())) => {}
         }
         failed += 1;
     }

@@ -20,6 +20,7 @@ use tokio::sync::Notify;
 use tokio::time::Instant;
 
 use crate::options::HandOff;
+use crate::simulation::defect;
 use crate::state::line::{Cargo, Turn};
 use crate::state::relay::Relay;
 use crate::state::schedule::HomeId;
@@ -112,7 +113,7 @@ impl<C: Cargo> Lease<C> {
         (home, home_id): (C::Home, HomeId),
         turn: Option<Turn<C>>,
     ) -> Result<Arc<Self>, Option<Turn<C>>> {
-        if now.instant() >= now.awake_until(sent, deadline) {
+        if now.instant() >= now.awake_until(sent, deadline) && !defect!(LateGrantReturned) {
             return Err(turn);
         }
         if let Some(turn) = &turn {
@@ -196,6 +197,7 @@ impl<C: Cargo> Lease<C> {
 
     fn see(&self, state: MutexGuard<'_, State<C>>, now: &Now) -> Seen {
         match state.phase {
+            Phase::Held if now.instant() >= state.end(now) && defect!(NoDeadline) => Seen::Undecided,
             Phase::Held if now.instant() >= state.end(now) => {
                 self.turn_to(state, Phase::Lost(Loss::Expired));
                 Seen::Lost { loss: Loss::Expired, fresh: true }
@@ -222,12 +224,16 @@ impl<C: Cargo> Lease<C> {
     /// by that reading, so a lease that was once seen lost is not revived (C4).
     pub(crate) fn renewed(&self, sent: Instant, standing: Standing, clock: impl FnOnce() -> Now) -> Renewed {
         let mut state = self.state();
+        if defect!(Revived) && matches!((state.phase, &standing), (Phase::Lost(_), Standing::Held { .. })) {
+            state.phase = Phase::Held;
+        }
         if !state.is_renewed() {
             return Renewed::TooLate;
         }
         let now = clock();
+        let sent = if defect!(DeadlineFromReply) { now.instant() } else { sent };
         let loss = match standing {
-            _ if now.instant() >= state.end(&now) => Loss::Expired,
+            _ if now.instant() >= state.end(&now) && !defect!(NoDeadline) && !defect!(Revived) => Loss::Expired,
             Standing::Held { remaining } => {
                 let deadline = deadline(sent, remaining, &self.terms);
                 if now.awake_until(sent, deadline) > state.end(&now) {
@@ -341,7 +347,7 @@ impl<C: Cargo> Lease<C> {
             return Err(turn);
         }
         turn.hold(self.claim.id());
-        state.token = FencingToken::new(state.token.get() + 1);
+        state.token = FencingToken::new(state.token.get() + u64::from(!defect!(SameToken)));
         self.claim.uses(state.token);
         state.in_hand = true;
         state.turn = Some(turn);
@@ -399,7 +405,8 @@ impl<C: Cargo> State<C> {
 /// The instant until which a lease is surely held (C3, R1): counted from before the request was sent, by a difference of
 /// two readings of the store's clock, less the margin. A store that promises more than the ttl is not believed.
 pub(crate) fn deadline(sent: Instant, remaining: Duration, terms: &LeaseTerms) -> Instant {
-    sent + remaining.min(terms.ttl).saturating_sub(terms.margin)
+    let margin = if defect!(NoMargin) { Duration::ZERO } else { terms.margin };
+    sent + remaining.min(terms.ttl).saturating_sub(margin)
 }
 
 #[cfg(test)]

@@ -1,6 +1,7 @@
 //! Which leases are alive and which tickets wait, when each is due, and what became of the others.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::hash::{BuildHasherDefault, DefaultHasher};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -18,15 +19,19 @@ use crate::state::schedule::{Beat, HomeId};
 use crate::state::time::Now;
 use crate::store::{Claim, Lane};
 
+/// By ids, which are random already: a fixed hash invites no collisions, and what is done for all of
+/// them is done in the same order when a simulation repeats.
+type ById<T> = HashMap<AcquisitionId, T, BuildHasherDefault<DefaultHasher>>;
+
 /// The books of one engine, under one lock: a lease is entered once and leaves once (C23).
 pub(crate) struct Ledger<C: Cargo> {
     closed: bool,
-    leases: HashMap<AcquisitionId, Entry<C>>,
+    leases: ById<Entry<C>>,
     /// What the keeper of each runtime has to do.
-    homes: HashMap<HomeId, Home<C>>,
+    homes: HashMap<HomeId, Home<C>, BuildHasherDefault<DefaultHasher>>,
     counts: Accounting,
     /// Claims that ask, and what the store has said about them unasked.
-    asking: HashMap<AcquisitionId, PendingClaim>,
+    asking: ById<PendingClaim>,
     /// When a call that renews or refreshes was last answered.
     answered: Option<Instant>,
 }
@@ -102,10 +107,10 @@ impl<C: Cargo> Default for Ledger<C> {
     fn default() -> Self {
         Self {
             closed: false,
-            leases: HashMap::new(),
-            homes: HashMap::new(),
+            leases: HashMap::default(),
+            homes: HashMap::default(),
             counts: Accounting::new(),
-            asking: HashMap::new(),
+            asking: HashMap::default(),
             answered: None,
         }
     }

@@ -15,6 +15,8 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use distlock_api::{AcquisitionId, LockKey, contained};
 use tokio::sync::{Notify, oneshot};
 
+use crate::simulation::defect;
+
 const SHARDS: usize = 16;
 
 /// What may travel with a turn: a lease.
@@ -260,6 +262,9 @@ impl<C: Cargo> Right<C> {
 impl<C: Cargo> Drop for Turn<C> {
     fn drop(&mut self) {
         let Some(right) = self.0.take() else { return };
+        if defect!(TurnLost) {
+            return;
+        }
         if let Err(mut right) = right.pass_on()
             && let Some(cargo) = right.cargo.take()
         {

@@ -16,6 +16,7 @@ use std::time::Duration;
 use distlock_api::{Busy, Disposition, ErrorKind, LeaseOptions, LeaseTerms, LockError, Phase, Result, Wait as WaitFor};
 use tokio::time::Instant;
 
+use crate::simulation::defect;
 use crate::state::backoff::{self, Poll};
 use crate::state::claim::{Anchor, News, Told};
 use crate::state::lease;
@@ -175,6 +176,7 @@ impl Wait {
         self.position = None;
         match answer {
             Ok((sent, Reply::Granted(grant))) => {
+                let sent = if defect!(DeadlineFromReply) { now.instant() } else { sent };
                 let deadline = lease::deadline(sent, grant.remaining, &self.settings.terms);
                 Next::Start(Start { grant, sent, deadline, answered: true })
             }
@@ -293,6 +295,7 @@ impl Wait {
     /// R18, R19: the lease starts at once, on its short claim; the keeper renews it to the full ttl.
     fn on_pushed(&self, now: &Now, end: Instant, grant: Grant, ticket: Ticket) -> Next {
         let margin = self.settings.terms.margin;
+        let end = if defect!(PushFromArrival) { now.instant() + ticket.claim_ttl } else { end };
         let deadline = end.min(now.instant() + ticket.claim_ttl).checked_sub(margin).unwrap_or(now.instant());
         // Too late to be renewed in time: asked for, it comes with its full ttl.
         let left = deadline.saturating_duration_since(now.instant());

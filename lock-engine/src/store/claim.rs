@@ -5,9 +5,9 @@ use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
-use uuid::Uuid;
-
 use distlock_api::{AcquisitionId, FencingToken, LockKey};
+
+use crate::simulation::random_bits;
 
 /// One provider instance: the first half of all its acquisition ids.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -17,7 +17,8 @@ impl ProviderId {
     /// A new random one.
     #[must_use]
     pub fn random() -> Self {
-        Self(Uuid::new_v4().as_u64_pair().1)
+        // The lower half.
+        Self(random_bits() as u64)
     }
 
     /// The identity of a new acquisition: text of 49 bytes that begins with this id, so that a store
@@ -25,10 +26,7 @@ impl ProviderId {
     /// virtual machine uses one twice (C7).
     #[must_use]
     pub fn acquisition_id(self) -> AcquisitionId {
-        let mut buffer = Uuid::encode_buffer();
-        let acquisition = Uuid::new_v4();
-        let acquisition = acquisition.simple().encode_lower(&mut buffer);
-        AcquisitionId::new(format!("{self}-{acquisition}"))
+        AcquisitionId::new(format!("{self}-{:032x}", random_bits()))
     }
 }
 

@@ -1,0 +1,225 @@
+//! The callers of a process: they acquire, hold, release, drop and leave, and record what they saw.
+
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::{Arc, Mutex};
+use std::task::{Context, Poll, ready};
+use std::time::Duration;
+
+use distlock_api::{
+    ErrorKind, LeaseOptions, LockError, LockGuard, LockProvider, LockProviderExt, Loss, ReleaseOutcome,
+};
+use distlock_conformance::history::{Call, End, What};
+use distlock_engine::LeaseProvider;
+use tokio::time::{Sleep, sleep, sleep_until, timeout};
+
+use crate::network::Network;
+
+/// What all callers have seen.
+#[derive(Default)]
+pub(crate) struct Seen {
+    pub(crate) calls: Mutex<Vec<Call>>,
+    pub(crate) complaints: Mutex<Vec<String>>,
+    /// When keys were released by force: holds of then prove nothing.
+    pub(crate) forced: Mutex<Vec<(String, Duration)>>,
+}
+
+impl Seen {
+    pub(crate) fn complain(&self, what: String) {
+        self.complaints.lock().expect("one thread").push(what);
+    }
+
+    fn begin(&self, client: usize, key: &str, asked: Duration) -> usize {
+        let mut calls = self.calls.lock().expect("one thread");
+        let key = key.to_owned();
+        calls.push(Call { client, key, asked, answered: None, queued: None, what: What::NotGranted });
+        calls.len() - 1
+    }
+
+    fn update(&self, call: usize, change: impl FnOnce(&mut Call)) {
+        change(&mut self.calls.lock().expect("one thread")[call]);
+    }
+}
+
+/// One caller.
+pub(crate) struct Caller {
+    pub(crate) client: usize,
+    pub(crate) process: usize,
+    pub(crate) locks: LeaseProvider,
+    pub(crate) network: Arc<Network>,
+    pub(crate) seen: Arc<Seen>,
+}
+
+impl Caller {
+    pub(crate) async fn run(self) {
+        while self.network.now() < self.network.plan.end() {
+            let pause = Duration::from_micros(self.network.random(|rng| rng.u64(0..100_000)));
+            sleep(pause).await;
+            if !self.once().await {
+                return;
+            }
+        }
+    }
+
+    /// One call. Returns whether the provider is still open.
+    async fn once(&self) -> bool {
+        let network = &self.network;
+        let (which, kind, owner) = network.random(|rng| (rng.usize(..network.plan.keys), rng.f64(), rng.f64() < 0.2));
+        let key = format!("key{which}");
+        let asked = network.now();
+        let call = self.seen.begin(self.client, &key, asked);
+        let mut request = self.locks.acquire(&*key);
+        if owner {
+            // Not handed on to those without one.
+            request = request.owner("another");
+        }
+        let answer = if kind < 0.25 {
+            self.locks.try_acquire(&*key).await
+        } else if kind < 0.4 {
+            let patience = network.plan.ttl.mul_f64(network.random(fastrand::Rng::f64));
+            match timeout(patience, request).await {
+                Ok(answer) => answer.map(Some),
+                Err(_) => {
+                    network.log(|| format!("client {} leaves", self.client));
+                    return true;
+                }
+            }
+        } else if kind < 0.7 {
+            let limit = network.plan.ttl.mul_f64(2.0 * network.random(fastrand::Rng::f64));
+            match request.timeout(limit).await {
+                Err(error) if error.kind() == ErrorKind::Timeout => return self.ended(call, &error),
+                answer => answer.map(Some),
+            }
+        } else {
+            request.await.map(Some)
+        };
+        let answered = network.now();
+        match answer {
+            Ok(Some(guard)) => self.hold(call, guard).await,
+            Ok(None) => self.seen.update(call, |call| (call.answered, call.what) = (Some(answered), What::Busy)),
+            Err(error) => return self.ended(call, &error),
+        }
+        true
+    }
+
+    fn ended(&self, call: usize, error: &LockError) -> bool {
+        let answered = self.network.now();
+        self.network.log(|| format!("client {} gets {error}", self.client));
+        self.seen.update(call, |call| call.answered = Some(answered));
+        error.kind() != ErrorKind::Closed
+    }
+
+    async fn hold(&self, call: usize, guard: LockGuard) {
+        let network = &self.network;
+        let (answered, token) = (network.now(), guard.fencing_token().get());
+        network.log(|| format!("client {} holds {} with token {token}", self.client, guard.key()));
+        if guard.loss() == Some(Loss::Expired) {
+            self.seen.complain(format!("client {} was given a lease past its deadline, token {token}", self.client));
+        }
+        // If the process is killed, nothing more is certain.
+        self.seen.update(call, |call| {
+            (call.answered, call.what) = (Some(answered), What::Granted { token, until: answered, end: End::Unknown });
+        });
+        let (long, way) = network.random(|rng| (rng.f64(), rng.f64()));
+        let time = if long < 0.6 { network.plan.ttl.mul_f64(0.2 * long) } else { network.plan.ttl.mul_f64(2.0 * long) };
+        let lost = tokio::select! {
+            biased;
+            loss = guard.lost() => Some(loss),
+            () = sleep(time) => guard.loss(),
+        };
+        let mut until = network.now();
+        if let Some(stalled) = network.plan.first_stall(self.process, answered, until) {
+            // It could not have seen the loss.
+            until = stalled;
+        }
+        // A lease that was released by force is believed for a ttl at most, and may be handed on
+        // meanwhile: then the grant proves nothing.
+        let forced = self.forced(guard.key().as_str(), answered.saturating_sub(network.plan.ttl));
+        let proves = forced.is_none_or(|forced| forced > answered);
+        until = until.min(forced.unwrap_or(until));
+        let granted = |until, end| if proves { What::Granted { token, until, end } } else { What::NotGranted };
+        if let Some(loss) = lost {
+            network.log(|| format!("client {} has lost token {token}: {loss:?}", self.client));
+            self.seen.update(call, |call| call.what = granted(until, End::Lost));
+            return self.stays_lost(guard, loss).await;
+        }
+        self.seen.update(call, |call| call.what = granted(until, End::Unknown));
+        // The last part of the run leaves nothing behind.
+        let gentle = network.now() >= network.plan.faults;
+        if way < 0.6 || gentle {
+            network.log(|| format!("client {} releases token {token}", self.client));
+            let outcome = guard.release().await;
+            let answered = network.now();
+            let end = match outcome {
+                Ok(ReleaseOutcome::Released) => End::Released { asked: until, answered },
+                Ok(_) => End::Lost,
+                Err(_) => End::Unknown,
+            };
+            self.seen.update(call, |call| call.what = granted(until, end));
+        } else if way < 0.85 {
+            network.log(|| format!("client {} drops token {token}", self.client));
+            drop(guard);
+        } else if way < 0.95 {
+            drop(guard.discard());
+        } else {
+            guard.abandon();
+        }
+    }
+
+    /// When the key was first released by force after this moment.
+    fn forced(&self, key: &str, after: Duration) -> Option<Duration> {
+        let forced = self.seen.forced.lock().expect("one thread");
+        forced.iter().filter(|(of, at)| of == key && *at >= after).map(|(_, at)| *at).min()
+    }
+
+    async fn stays_lost(&self, guard: LockGuard, loss: Loss) {
+        sleep(self.network.plan.ttl / 2).await;
+        if guard.loss() != Some(loss) {
+            let now = guard.loss();
+            self.seen.complain(format!("client {}: a lease was lost ({loss:?}), and then {now:?}", self.client));
+        }
+    }
+}
+
+/// A future that stands still whenever its process does.
+pub(crate) struct Stalling<F> {
+    pub(crate) work: Pin<Box<F>>,
+    pub(crate) process: usize,
+    pub(crate) network: Arc<Network>,
+    pub(crate) pause: Option<Pin<Box<Sleep>>>,
+}
+
+impl<F: Future<Output = ()>> Future for Stalling<F> {
+    type Output = ();
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
+        loop {
+            if let Some(pause) = &mut self.pause {
+                ready!(pause.as_mut().poll(cx));
+                self.pause = None;
+            }
+            let network = &self.network;
+            let Some(until) = network.plan.stalled_until(self.process, network.now()) else { break };
+            self.pause = Some(Box::pin(sleep_until(network.start + until)));
+        }
+        self.work.as_mut().poll(cx)
+    }
+}
+
+/// Whether a call of this provider is refused because it is closed.
+pub(crate) async fn is_closed(locks: &LeaseProvider) -> bool {
+    match locks.try_acquire("closed?").await {
+        Err(error) => error.kind() == ErrorKind::Closed,
+        Ok(_) => false,
+    }
+}
+
+/// The terms of all leases.
+pub(crate) fn terms(network: &Network) -> LeaseOptions {
+    LeaseOptions::new().ttl(network.plan.ttl).safety_margin(network.plan.margin)
+}
+
+/// For [`LockProvider`], whose trait must be in scope.
+pub(crate) async fn close(locks: &LeaseProvider) -> Result<(), LockError> {
+    LockProvider::close(locks).await
+}

@@ -1,0 +1,246 @@
+//! The lease engine under simulated time and a simulated network.
+//!
+//! Several engines, each as if it were a process, share one store on one paused clock. A seed decides
+//! everything: the processes and what their callers do, when requests and replies are slow, lost, late
+//! or repeated, which events are lost, and when a process is killed. So a seed repeats exactly, and a
+//! failing one can be looked at:
+//!
+//! ```sh
+//! cargo run --release -p distlock-simulator                   # 2,000 seeds
+//! cargo run --release -p distlock-simulator -- --seed 4711    # one, with its timeline
+//! ```
+//!
+//! Afterwards the history is judged as in the conformance suite (`distlock_conformance::history`), the
+//! books of each engine must balance, nothing may be left at the store, and no caller may wait for
+//! ever. That the simulator would notice is tested by defects of the engine, which can be switched on.
+
+mod caller;
+mod network;
+mod plan;
+
+use std::fmt;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+
+use distlock_api::{Accounting, LockProvider};
+use distlock_conformance::history::{Call, Expected, What, violations};
+pub use distlock_engine::simulation::Defect;
+use distlock_engine::simulation::simulate;
+use distlock_engine::{LeaseProvider, QueueOptions};
+use fastrand::Rng;
+use tokio::runtime::Builder;
+use tokio::task::{JoinHandle, JoinSet};
+use tokio::time::{Instant, sleep_until, timeout_at};
+
+use crate::caller::{Caller, Seen, Stalling, close, is_closed, terms};
+use crate::network::{Link, Network};
+use crate::plan::{Ending, Plan};
+
+/// What became of a seed.
+#[derive(Debug)]
+pub struct Outcome {
+    /// The seed.
+    pub seed: u64,
+    /// All calls, in the order in which they began.
+    pub calls: Vec<Call>,
+    /// What is wrong; empty if nothing is.
+    pub complaints: Vec<String>,
+    /// What happened when, if it was asked for.
+    pub log: Vec<(Duration, String)>,
+    plan: String,
+}
+
+impl Outcome {
+    /// How many locks were granted.
+    #[must_use]
+    pub fn grants(&self) -> usize {
+        self.calls.iter().filter(|call| matches!(call.what, What::Granted { .. })).count()
+    }
+}
+
+impl fmt::Display for Outcome {
+    /// The timeline, and what is wrong.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(f, "seed {}: {}", self.seed, self.plan)?;
+        for (at, line) in &self.log {
+            writeln!(f, "{:>10.3} ms  {line}", at.as_secs_f64() * 1000.0)?;
+        }
+        for call in &self.calls {
+            writeln!(f, "{call}")?;
+        }
+        for complaint in &self.complaints {
+            writeln!(f, "WRONG: {complaint}")?;
+        }
+        write!(f, "again: cargo run --release -p distlock-simulator -- --seed {}", self.seed)
+    }
+}
+
+/// Runs one seed on this thread, with a defect of the engine if there is one. With `logs` the outcome
+/// has a log, too.
+///
+/// # Panics
+/// If no runtime can be made.
+#[must_use]
+pub fn run(seed: u64, defect: Option<Defect>, logs: bool) -> Outcome {
+    fastrand::seed(seed);
+    simulate(defect);
+    let runtime = Builder::new_current_thread().enable_time().start_paused(true).build().expect("a runtime");
+    runtime.block_on(world(seed, logs))
+}
+
+/// A process: an engine, and its callers.
+struct Process {
+    locks: LeaseProvider,
+    callers: JoinSet<()>,
+    dead: Arc<AtomicBool>,
+    ending: Option<JoinHandle<()>>,
+    killed: bool,
+    /// The books when the last trace of the faults was gone.
+    quiet: Arc<OnceLock<Accounting>>,
+}
+
+async fn world(seed: u64, logs: bool) -> Outcome {
+    let mut rng = Rng::with_seed(seed);
+    let plan = Plan::new(&mut rng);
+    let shown = format!("{plan:?}");
+    let network = Network::new(plan, rng, logs);
+    let seen = Arc::new(Seen::default());
+    let mut processes: Vec<Process> = (0..network.plan.processes).map(|index| start(index, &network, &seen)).collect();
+    let operator = tokio::spawn(operate(network.clone(), seen.clone()));
+    let end = network.start + network.plan.end();
+    // Generous: a waiter may wait for all others, and each of them holds for up to two ttls.
+    let patience = network.plan.ttl * 200;
+    for (index, process) in processes.iter_mut().enumerate() {
+        let Process { callers, killed, .. } = process;
+        if *killed {
+            continue;
+        }
+        let all = async { while callers.join_next().await.is_some() {} };
+        if timeout_at(end + patience, all).await.is_err() {
+            seen.complain(format!("callers of process {index} wait for ever"));
+        }
+    }
+    operator.abort();
+    finish(&network, &seen, processes).await;
+    judge(seed, &network, &seen, shown)
+}
+
+fn start(index: usize, network: &Arc<Network>, seen: &Arc<Seen>) -> Process {
+    let dead = Arc::new(AtomicBool::new(false));
+    let link = Link::new(network.clone(), index, dead.clone());
+    let claim = (network.plan.ttl / 3).max(Duration::from_millis(200));
+    let queue = QueueOptions::new().ticket_ttl(network.plan.ttl.max(Duration::from_millis(600))).claim(claim);
+    let builder = LeaseProvider::builder(Arc::new(link)).lease(terms(network));
+    let locks = builder.request_timeout(network.plan.request_timeout).queue(queue).build().expect("valid options");
+    let mut callers = JoinSet::new();
+    for caller in 0..network.plan.callers {
+        let client = index * network.plan.callers + caller;
+        let (locks, network, seen) = (locks.clone(), network.clone(), seen.clone());
+        let caller = Caller { client, process: index, locks, network: network.clone(), seen };
+        callers.spawn(Stalling { work: Box::pin(caller.run()), process: index, network, pause: None });
+    }
+    let killed = matches!(network.plan.ends[index], Some((_, Ending::Killed)));
+    let ending = network.plan.ends[index].map(|(at, ending)| {
+        let (at, locks, dead, network) = (network.start + at, locks.clone(), dead.clone(), network.clone());
+        tokio::spawn(async move {
+            sleep_until(at).await;
+            network.log(|| format!("process {index} is {ending:?}"));
+            match ending {
+                Ending::Killed => dead.store(true, Ordering::Relaxed),
+                // What could not be released is said, and ends by its ttl.
+                Ending::Closed => drop(close(&locks).await),
+            }
+        })
+    });
+    let quiet = Arc::<OnceLock<Accounting>>::default();
+    let at_quiet = {
+        let (locks, quiet, at) = (locks.clone(), quiet.clone(), network.start + network.plan.quiet());
+        async move {
+            sleep_until(at).await;
+            let _ = quiet.set(locks.accounting());
+        }
+    };
+    tokio::spawn(at_quiet);
+    Process { locks, callers, dead, ending, killed, quiet }
+}
+
+/// Releases by force, and steps the store's clock.
+async fn operate(network: Arc<Network>, seen: Arc<Seen>) {
+    let steps: Vec<_> = network.plan.clock_steps.clone();
+    let stepping = {
+        let network = network.clone();
+        async move {
+            for (at, by) in steps {
+                sleep_until(network.start + at).await;
+                network.log(|| format!("the store's clock steps by {by:?}"));
+                network.store.advance(by);
+            }
+        }
+    };
+    let forcing = async {
+        while network.plan.rates.forced > 0.0 && network.now() < network.plan.faults {
+            let pause = network.plan.ttl.mul_f64(network.random(Rng::f64));
+            tokio::time::sleep(pause).await;
+            if network.random(Rng::f64) < network.plan.rates.forced {
+                let key = format!("key{}", network.random(|rng| rng.usize(..network.plan.keys)));
+                seen.forced.lock().expect("one thread").push((key.clone(), network.now()));
+                network.log(|| format!("{key} is released by force"));
+                network.store.force_release(&*key);
+            }
+        }
+    };
+    tokio::join!(stepping, forcing);
+}
+
+/// Closes what is open, and looks at what is left.
+async fn finish(network: &Arc<Network>, seen: &Seen, processes: Vec<Process>) {
+    for (index, mut process) in processes.into_iter().enumerate() {
+        if let Some(ending) = process.ending.take() {
+            let _ = timeout_at(Instant::now() + network.plan.ttl * 100, ending).await;
+        }
+        process.callers.abort_all();
+        if process.killed {
+            debug_assert!(process.dead.load(Ordering::Relaxed), "killed by now");
+            continue;
+        }
+        let was_closed = is_closed(&process.locks).await;
+        let closed = close(&process.locks).await;
+        let books = process.locks.accounting();
+        if !books.balances() || books.held > 0 || books.waiting > 0 {
+            seen.complain(format!("the books of process {index} are {books:?}"));
+        }
+        if let Some(quiet) = process.quiet.get()
+            && (quiet.lost, quiet.abandoned) != (books.lost, books.abandoned)
+        {
+            seen.complain(format!("process {index} has lost leases without faults: {quiet:?}, then {books:?}"));
+        }
+        // A close during the faults may have left leases to their ttl.
+        if let (false, Err(error)) = (was_closed, closed) {
+            seen.complain(format!("process {index} was not closed: {error}"));
+        }
+        if books.unsettled > 0 && !was_closed {
+            seen.complain(format!("process {index} has {} calls left", books.unsettled));
+        }
+    }
+    for key in (0..network.plan.keys).map(|key| format!("key{key}")) {
+        if let Some(left) = network.store.peek(&*key) {
+            seen.complain(format!("{key} is still held, or waited for: {left:?}"));
+        }
+    }
+}
+
+fn judge(seed: u64, network: &Network, seen: &Seen, plan: String) -> Outcome {
+    let calls = std::mem::take(&mut *seen.calls.lock().expect("one thread"));
+    let mut complaints = std::mem::take(&mut *seen.complaints.lock().expect("one thread"));
+    // While there are faults, a key may be busy with what no caller knows of: an attempt that was given
+    // up and is being withdrawn.
+    let quiet = network.plan.quiet();
+    let judged: Vec<Call> =
+        calls.iter().filter(|call| !matches!(call.what, What::Busy) || call.asked >= quiet).cloned().collect();
+    for violation in violations(&judged, Expected::default()) {
+        let shown: Vec<String> = violation.calls().iter().map(ToString::to_string).collect();
+        complaints.push(format!("{violation}: {}", shown.join("; ")));
+    }
+    Outcome { seed, calls, complaints, log: network.take_log(), plan }
+}

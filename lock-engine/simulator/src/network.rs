@@ -1,0 +1,337 @@
+//! The network between the processes and the store: requests and replies are delayed, lost, late and
+//! repeated, and events are lost, late and repeated, as the seed decides.
+
+use std::collections::HashMap;
+use std::fmt;
+use std::num::NonZeroUsize;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use distlock_api::{AcquisitionId, ErrorKind, LockAdmin, LockError, Phase, ReleaseOutcome, Result};
+use distlock_engine::LeaseStore;
+use distlock_engine::store::{
+    Attempt, Claim, EventStream, Lanes, Release, Renewal, Reply, Standing, StoreCapabilities, StoreEvent, Watch,
+};
+use distlock_memory::MemoryStore;
+use fastrand::Rng;
+use futures_util::StreamExt;
+use futures_util::future::BoxFuture;
+use futures_util::stream::unfold;
+use tokio::sync::{mpsc, oneshot};
+use tokio::time::{Instant, sleep, sleep_until, timeout_at};
+
+use crate::plan::Plan;
+
+/// One store, and the network before it.
+pub(crate) struct Network {
+    pub(crate) store: MemoryStore,
+    pub(crate) plan: Plan,
+    pub(crate) start: Instant,
+    rng: Mutex<Rng>,
+    requests: AtomicU64,
+    /// The last request of each claim that has been carried out.
+    applied: Mutex<HashMap<AcquisitionId, u64>>,
+    log: Option<Mutex<Vec<(Duration, String)>>>,
+}
+
+/// What happens to a request.
+struct Fate {
+    there: Duration,
+    back: Duration,
+    lost: bool,
+    reply_lost: bool,
+    refused: bool,
+    repeated: Option<Duration>,
+}
+
+impl Network {
+    pub(crate) fn new(plan: Plan, rng: Rng, logs: bool) -> Arc<Self> {
+        let store = MemoryStore::new().with_capabilities(plan.capabilities);
+        Arc::new(Self {
+            store,
+            plan,
+            start: Instant::now(),
+            rng: Mutex::new(rng),
+            requests: AtomicU64::new(0),
+            applied: Mutex::default(),
+            log: logs.then(Mutex::default),
+        })
+    }
+
+    pub(crate) fn now(&self) -> Duration {
+        self.start.elapsed()
+    }
+
+    pub(crate) fn random<T>(&self, draw: impl FnOnce(&mut Rng) -> T) -> T {
+        draw(&mut self.rng.lock().expect("one thread"))
+    }
+
+    pub(crate) fn log(&self, line: impl FnOnce() -> String) {
+        if let Some(log) = &self.log {
+            log.lock().expect("one thread").push((self.now(), line()));
+        }
+    }
+
+    pub(crate) fn take_log(&self) -> Vec<(Duration, String)> {
+        self.log.as_ref().map(|log| std::mem::take(&mut *log.lock().expect("one thread"))).unwrap_or_default()
+    }
+
+    /// Whether something fails with this probability now.
+    fn fails(&self, rate: f64) -> bool {
+        rate > 0.0 && self.now() < self.plan.faults && self.random(Rng::f64) < rate
+    }
+
+    fn fate(&self, timeout: Duration) -> Fate {
+        let rates = self.plan.rates;
+        let mut there = Duration::from_micros(self.random(|rng| rng.u64(100..3000)));
+        let mut back = Duration::from_micros(self.random(|rng| rng.u64(100..3000)));
+        if let Some((from, until, by)) = self.plan.slow
+            && (from..until).contains(&self.now())
+        {
+            let share = self.random(Rng::f64);
+            there += by.mul_f64(share);
+            back += by.mul_f64(1.0 - share);
+        }
+        if self.fails(rates.late) {
+            there = timeout + (self.plan.latest() - timeout.min(self.plan.latest())).mul_f64(self.random(Rng::f64));
+        }
+        let repeated = self.fails(rates.repeated).then(|| self.plan.ttl.mul_f64(self.random(Rng::f64)));
+        Fate {
+            there,
+            back,
+            lost: self.fails(rates.request_lost),
+            reply_lost: self.fails(rates.reply_lost),
+            refused: self.fails(rates.refused),
+            repeated,
+        }
+    }
+
+    /// Whether a request still counts: a store that orders the calls of a claim refuses one that
+    /// comes after a later one.
+    fn in_order(&self, claim: Option<&AcquisitionId>, number: u64) -> bool {
+        let Some(id) = claim.filter(|_| self.plan.capabilities.ordered_claims) else { return true };
+        let mut applied = self.applied.lock().expect("one thread");
+        let last = applied.entry(id.clone()).or_default();
+        let in_order = number >= *last;
+        *last = number.max(*last);
+        in_order
+    }
+}
+
+type Carry<T> = Arc<dyn Fn(MemoryStore) -> BoxFuture<'static, Result<T>> + Send + Sync>;
+
+/// The store, as one process reaches it.
+pub(crate) struct Link {
+    network: Arc<Network>,
+    process: usize,
+    lanes: Option<Lanes>,
+    /// Nothing of a killed process goes out any more, and nothing reaches it.
+    dead: Arc<AtomicBool>,
+}
+
+impl Link {
+    pub(crate) fn new(network: Arc<Network>, process: usize, dead: Arc<AtomicBool>) -> Self {
+        let lanes = network.plan.at_once.and_then(NonZeroUsize::new).map(Lanes::new);
+        Self { network, process, lanes, dead }
+    }
+
+    async fn send<T: fmt::Debug + Send + 'static>(
+        &self,
+        what: String,
+        claim: Option<AcquisitionId>,
+        timeout: Duration,
+        carry: Carry<T>,
+    ) -> Result<T> {
+        if self.dead.load(Ordering::Relaxed) {
+            return std::future::pending().await;
+        }
+        let network = self.network.clone();
+        let (number, fate) = (network.requests.fetch_add(1, Ordering::Relaxed), network.fate(timeout));
+        let deadline = Instant::now() + timeout;
+        let process = self.process;
+        network.log(|| format!("process {process} sends #{number} {what}"));
+        if fate.refused {
+            sleep(fate.there).await;
+            network.log(|| format!("#{number} is refused"));
+            return Err(LockError::new(ErrorKind::Unavailable, "the simulated server refuses"));
+        }
+        let (answer, answered) = oneshot::channel();
+        let dead = self.dead.clone();
+        // The request goes on when its caller leaves.
+        tokio::spawn(async move {
+            sleep(fate.there).await;
+            if fate.lost {
+                network.log(|| format!("#{number} is lost"));
+                return;
+            }
+            let carried = network.carried(number, claim.as_ref(), &carry).await;
+            if let Some(later) = fate.repeated
+                && network.plan.capabilities.ordered_claims
+            {
+                let (network, claim, carry) = (network.clone(), claim.clone(), carry.clone());
+                tokio::spawn(async move {
+                    sleep(later).await;
+                    drop(network.carried(number, claim.as_ref(), &carry).await);
+                });
+            }
+            sleep(fate.back).await;
+            if fate.reply_lost {
+                network.log(|| format!("the reply to #{number} is lost"));
+            } else if !dead.load(Ordering::Relaxed) {
+                let _ = answer.send(carried);
+            }
+        });
+        match timeout_at(deadline, answered).await {
+            Ok(Ok(answer)) => answer,
+            Ok(Err(_)) | Err(_) => {
+                sleep_until(deadline).await;
+                self.network.log(|| format!("#{number} is given up"));
+                Err(LockError::timeout(Phase::Request, "no answer from the simulated server").outcome_unknown())
+            }
+        }
+    }
+}
+
+impl Network {
+    async fn carried<T: fmt::Debug>(&self, number: u64, claim: Option<&AcquisitionId>, carry: &Carry<T>) -> Result<T> {
+        let answer = if self.in_order(claim, number) {
+            carry(self.store.clone()).await
+        } else {
+            Err(LockError::new(ErrorKind::Other, "a later call of the claim came first"))
+        };
+        self.log(|| format!("#{number} is answered {answer:?}"));
+        answer
+    }
+
+    /// Passes the events of a stream on as the seed decides.
+    async fn forward(self: Arc<Self>, process: usize, mut events: EventStream, to: mpsc::UnboundedSender<Pushed>) {
+        let rates = self.plan.rates;
+        while let Some(event) = events.next().await {
+            if to.is_closed() {
+                return;
+            }
+            if self.fails(rates.stream_broken) {
+                self.log(|| format!("the stream of process {process} breaks"));
+                let _ = to.send(Err(LockError::new(ErrorKind::Unavailable, "the simulated stream broke")));
+                return;
+            }
+            if self.fails(rates.event_lost) {
+                self.log(|| format!("for process {process} {event:?} is lost"));
+                continue;
+            }
+            let copies = 1 + usize::from(self.fails(rates.event_repeated));
+            for _ in 0..copies {
+                let mut delay = Duration::from_micros(self.random(|rng| rng.u64(100..3000)));
+                if self.fails(rates.event_late) {
+                    delay += self.plan.ttl.mul_f64(self.random(Rng::f64));
+                }
+                let (network, to, event) = (self.clone(), to.clone(), event.clone());
+                tokio::spawn(async move {
+                    sleep(delay).await;
+                    network.log(|| format!("process {process} gets {event:?}"));
+                    let _ = to.send(event);
+                });
+            }
+        }
+    }
+}
+
+type Pushed = Result<StoreEvent>;
+
+impl fmt::Debug for Link {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Link").field("process", &self.process).finish_non_exhaustive()
+    }
+}
+
+#[async_trait]
+impl LeaseStore for Link {
+    fn capabilities(&self) -> StoreCapabilities {
+        self.network.plan.capabilities
+    }
+
+    fn name(&self) -> &str {
+        "simulated"
+    }
+
+    fn lanes(&self) -> Option<Lanes> {
+        self.lanes.clone()
+    }
+
+    async fn try_acquire(&self, attempt: &Attempt) -> Result<Reply> {
+        let (what, id) = (format!("attempt {:?}", attempt.claim), attempt.claim.id().clone());
+        let request = attempt.clone();
+        let carry: Carry<Reply> = Arc::new(move |store| {
+            let request = request.clone();
+            Box::pin(async move { store.try_acquire(&request).await })
+        });
+        self.send(what, Some(id), attempt.timeout, carry).await
+    }
+
+    async fn renew(&self, renewal: &Renewal) -> Result<Standing> {
+        let request = renewal.clone();
+        let carry: Carry<Standing> = Arc::new(move |store| {
+            let request = request.clone();
+            Box::pin(async move { store.renew(&request).await })
+        });
+        self.send(format!("renewal {:?}", renewal.claim), None, renewal.timeout, carry).await
+    }
+
+    async fn renew_many(&self, renewals: &[Renewal]) -> Vec<Result<Standing>> {
+        let timeout = renewals.iter().map(|renewal| renewal.timeout).min().unwrap_or_default();
+        let requests = renewals.to_vec();
+        let claims: Vec<&Claim> = renewals.iter().map(|renewal| &renewal.claim).collect();
+        let carry: Carry<Vec<Result<Standing>>> = Arc::new(move |store| {
+            let requests = requests.clone();
+            Box::pin(async move { Ok(store.renew_many(&requests).await) })
+        });
+        match self.send(format!("renewals {claims:?}"), None, timeout, carry).await {
+            Ok(answers) => answers,
+            Err(error) => renewals.iter().map(|_| Err(error.clone())).collect(),
+        }
+    }
+
+    async fn release(&self, release: &Release) -> Result<ReleaseOutcome> {
+        let request = release.clone();
+        let carry: Carry<ReleaseOutcome> = Arc::new(move |store| {
+            let request = request.clone();
+            Box::pin(async move { store.release(&request).await })
+        });
+        let id = release.claim.id().clone();
+        self.send(format!("release {:?}", release.claim), Some(id), release.timeout, carry).await
+    }
+
+    async fn withdraw(&self, claim: &Claim, timeout: Duration) -> Result<()> {
+        let request = claim.clone();
+        let carry: Carry<()> = Arc::new(move |store| {
+            let request = request.clone();
+            Box::pin(async move { store.withdraw(&request, timeout).await })
+        });
+        self.send(format!("withdrawal {claim:?}"), Some(claim.id().clone()), timeout, carry).await
+    }
+
+    async fn waiters(&self, claim: &Claim, timeout: Duration) -> Result<u32> {
+        let request = claim.clone();
+        let carry: Carry<u32> = Arc::new(move |store| {
+            let request = request.clone();
+            Box::pin(async move { store.waiters(&request, timeout).await })
+        });
+        self.send(format!("query for waiters {claim:?}"), None, timeout, carry).await
+    }
+
+    async fn subscribe(&self, watch: &Watch) -> Result<EventStream> {
+        if self.dead.load(Ordering::Relaxed) {
+            return std::future::pending().await;
+        }
+        let events = self.network.store.subscribe(watch).await?;
+        let (sender, receiver) = mpsc::unbounded_channel();
+        tokio::spawn(self.network.clone().forward(self.process, events, sender));
+        Ok(Box::pin(unfold(receiver, |mut receiver| async { Some((receiver.recv().await?, receiver)) })))
+    }
+
+    fn admin(&self) -> Option<&dyn LockAdmin> {
+        self.network.store.admin()
+    }
+}

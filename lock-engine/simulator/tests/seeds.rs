@@ -1,0 +1,60 @@
+//! Many seeds, exact repetition, and the defects that the simulator must find.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use distlock_simulator::{Defect, Outcome, run};
+
+/// `DISTLOCK_SEEDS` asks for another number.
+fn seeds() -> u64 {
+    let asked = std::env::var("DISTLOCK_SEEDS").ok();
+    asked.map_or(2000, |asked| asked.parse().expect("DISTLOCK_SEEDS is a number"))
+}
+
+#[test]
+fn nothing_is_wrong_with_any_seed() {
+    let (seeds, next, grants) = (seeds(), AtomicU64::new(0), AtomicU64::new(0));
+    let work = || -> Option<Outcome> {
+        loop {
+            let seed = next.fetch_add(1, Ordering::Relaxed);
+            if seed >= seeds {
+                return None;
+            }
+            let outcome = run(seed, None, false);
+            if !outcome.complaints.is_empty() {
+                next.store(seeds, Ordering::Relaxed);
+                return Some(run(seed, None, true));
+            }
+            grants.fetch_add(outcome.grants() as u64, Ordering::Relaxed);
+        }
+    };
+    let failed = std::thread::scope(|scope| {
+        let threads: Vec<_> = (0..2).map(|_| scope.spawn(work)).collect();
+        threads.into_iter().filter_map(|thread| thread.join().expect("no panic")).min_by_key(|outcome| outcome.seed)
+    });
+    if let Some(failed) = failed {
+        panic!("{failed}");
+    }
+    let grants = grants.into_inner();
+    println!("{seeds} seeds, {grants} grants");
+    assert!(grants > 20 * seeds, "so few grants prove little: {grants}");
+}
+
+#[test]
+fn a_seed_repeats_exactly() {
+    for seed in 0..50 {
+        let [first, second] = [run(seed, None, true), run(seed, None, true)];
+        let differs = first.log.iter().zip(&second.log).find(|(first, second)| first != second);
+        assert_eq!(differs, None, "seed {seed}");
+        assert!(first.log.len() == second.log.len() && first.calls == second.calls, "seed {seed}");
+        assert!(!first.log.is_empty());
+    }
+}
+
+#[test]
+fn every_defect_is_found_within_a_thousand_seeds() {
+    for defect in Defect::ALL {
+        let found = (0..1000).find(|seed| !run(*seed, Some(defect), false).complaints.is_empty());
+        println!("{defect:?}: {found:?}");
+        assert!(found.is_some(), "{defect:?} was not found");
+    }
+}

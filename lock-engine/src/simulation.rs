@@ -1,0 +1,117 @@
+//! What the simulator of the engine switches on, per thread: ids that come from its seed, and defects.
+//!
+//! Without the feature `simulation` all of this is constant.
+
+/// A deliberate defect, to see that the simulator finds it. Each breaks one rule.
+#[cfg(feature = "simulation")]
+#[doc(hidden)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Defect {
+    /// R1: deadlines count from the reply instead of from before the request.
+    DeadlineFromReply,
+    /// R4: deadlines without the margin.
+    NoMargin,
+    /// R10: a grant is returned although its deadline has passed.
+    LateGrantReturned,
+    /// C4: the deadline is ignored: a lease is lost only when the store says so.
+    NoDeadline,
+    /// C4: an answer to a renewal revives a lost lease.
+    Revived,
+    /// R11: an id is used again after it was given up, while its withdrawal is under way.
+    IdReused,
+    /// R11: an attempt whose caller has left is not withdrawn.
+    NotWithdrawn,
+    /// R18: the deadline of a pushed grant counts from its arrival.
+    PushFromArrival,
+    /// R21: the next guard gets the same token.
+    SameToken,
+    /// R21: a lease is handed on although its release has been sent.
+    HandedOnAfterRelease,
+    /// R21: a lease that does not suit the next caller is not released before it asks.
+    NotReleasedBeforeHandOn,
+    /// C11: a turn that is dropped is lost.
+    TurnLost,
+}
+
+#[cfg(feature = "simulation")]
+impl Defect {
+    /// All of them.
+    #[doc(hidden)]
+    pub const ALL: [Self; 12] = [
+        Self::DeadlineFromReply,
+        Self::NoMargin,
+        Self::LateGrantReturned,
+        Self::NoDeadline,
+        Self::Revived,
+        Self::IdReused,
+        Self::NotWithdrawn,
+        Self::PushFromArrival,
+        Self::SameToken,
+        Self::HandedOnAfterRelease,
+        Self::NotReleasedBeforeHandOn,
+        Self::TurnLost,
+    ];
+}
+
+#[cfg(feature = "simulation")]
+mod thread {
+    use std::cell::Cell;
+
+    use super::Defect;
+
+    thread_local! {
+        static ON: Cell<bool> = const { Cell::new(false) };
+        static DEFECT: Cell<Option<Defect>> = const { Cell::new(None) };
+    }
+
+    /// From now on the engines of this thread take their random parts, ids included, from
+    /// [`fastrand`], which the caller has seeded, and have this defect.
+    #[doc(hidden)]
+    pub fn simulate(defect: Option<Defect>) {
+        ON.set(true);
+        DEFECT.set(defect);
+    }
+
+    pub(crate) fn is_on() -> bool {
+        ON.get()
+    }
+
+    pub(crate) fn has(defect: Defect) -> bool {
+        DEFECT.get() == Some(defect)
+    }
+}
+
+#[cfg(feature = "simulation")]
+pub(crate) use thread::has;
+#[cfg(feature = "simulation")]
+pub use thread::simulate;
+
+/// Whether the engine has this defect.
+macro_rules! defect {
+    ($defect:ident) => {{
+        #[cfg(feature = "simulation")]
+        let has = $crate::simulation::has($crate::simulation::Defect::$defect);
+        #[cfg(not(feature = "simulation"))]
+        let has = false;
+        has
+    }};
+}
+
+pub(crate) use defect;
+
+/// Whether this thread simulates.
+pub(crate) fn is_simulated() -> bool {
+    #[cfg(feature = "simulation")]
+    let on = thread::is_on();
+    #[cfg(not(feature = "simulation"))]
+    let on = false;
+    on
+}
+
+/// 128 random bits for an id.
+pub(crate) fn random_bits() -> u128 {
+    if is_simulated() {
+        return fastrand::u128(..);
+    }
+    uuid::Uuid::new_v4().as_u128()
+}

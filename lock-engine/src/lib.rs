@@ -27,19 +27,22 @@
 //!     │
 //!     ├─ release ──► hand on: next local caller, next token, no call   state::relay (R21)
 //!     │         └──► release ──► lane: permit ──► release ──────────────────────────► next ticket granted
-//!     └─ drop ─────► the same in the background                  run::release
+//!     │                          run::release
+//!     └─ drop ─────► the same in the background
 //! ```
 //!
 //! * **Acquire.** Callers of one process that want the same key stand in a local queue; one of them
 //!   asks the store. It sends an attempt, and does what the wait decides after each answer, event and
 //!   timer, until it has the lease or leaves. An attempt that is dropped is finished and withdrawn in
 //!   the background.
-//! * **Hold.** The lease is held until its deadline, which counts from before the request was sent.
+//! * **Hold.** The lease is held until its deadline, which counts from before its attempt, or its last
+//!   answered renewal, was sent.
 //!   One keeper per runtime renews all leases in batches and notices deadlines that have passed. A
 //!   lease is lost once, and only while it is held.
 //! * **Release.** The lease passes to the next local caller without a call of the store, or is
-//!   released there, which grants it to the first ticket. If the reply of a release is lost, the same
-//!   release is sent again until the store has answered or the lease would have expired.
+//!   released there, which grants it to the first ticket. If the reply of a release is lost, the caller
+//!   gets an error of unknown outcome after one request timeout. In the background the same release is
+//!   sent again until the store has answered, the lease would have expired, or `close` gives up.
 //!
 //! | floor | contents |
 //! |---|---|
@@ -52,8 +55,10 @@
 //!
 //! | to change | edit |
 //! |---|---|
-//! | when a lease is renewed | `state/ledger.rs` (`settled`), `state/schedule.rs` |
-//! | where the deadline comes from | `state/lease.rs` (`deadline`) |
+//! | how often a lease is renewed | `LeaseOptions::terms` in `distlock-api`; of a short lease `state/ledger.rs` (`settled`) |
+//! | when a failed renewal is sent again | `state/backoff.rs` (`renewal_patience`) |
+//! | what the deadline of a lease is | `state/lease.rs` (`deadline`); of a pushed grant `state/wait.rs` (`on_pushed`) |
+//! | what happens when a release is not answered | `run/release.rs` |
 //! | what a waiter does after an answer | `state/wait.rs` |
 //! | how long a lease is handed on | `state/relay.rs` |
 //! | how many calls go to the store at once | `store/lanes/state.rs` |

@@ -1051,3 +1051,25 @@ async fn c1_c5_c23_wild_processes_at_a_wild_store() {
         wild(seed).await;
     }
 }
+
+/// A lease that was taken away before its grant arrived holds no turn: a try asks the store.
+#[tokio::test(start_paused = true)]
+async fn c18_a_try_beside_a_grant_that_was_lost_on_its_way_asks_the_store() {
+    let store = MemoryStore::new();
+    let (a, b) = (provider(&store), provider(&store));
+    // Holding for long opens its stream.
+    let _other = a.acquire("other").await.unwrap();
+    tokio::time::sleep(Duration::from_secs(3)).await;
+    let mut hangs = store.hang_reply_next(Operation::TryAcquire);
+    let waiting = waiter(&a);
+    hangs.reached().await;
+    store.force_release("k").unwrap();
+    let held = b.acquire("k").await.unwrap();
+    hangs.proceed();
+    queued(&store, 1).await;
+    let before = store.calls(Operation::TryAcquire);
+    assert!(a.try_acquire("k").await.unwrap().is_none());
+    assert_eq!(store.calls(Operation::TryAcquire), before + 1, "only the store knows");
+    assert!(held.release().await.unwrap().is_released());
+    assert!(waiting.await.unwrap().unwrap().release().await.unwrap().is_released());
+}

@@ -320,3 +320,32 @@ async fn c14_many_leases_pass_through_a_stall_and_a_slow_server() {
     drop(guards);
     provider.close().await.unwrap();
 }
+
+/// Withdrawals are made again by 64 at a time, however many a slow server has left open.
+#[tokio::test(start_paused = true)]
+async fn clean_ups_that_are_made_again_are_bounded() {
+    let store = Slow::new(1000);
+    let provider = LeaseProvider::builder(store.clone()).request_timeout(secs(1)).build().unwrap();
+    store.is_now(Pace { acquire: ms(50), release: secs(3600), renew: Duration::ZERO });
+    let leaving: Vec<_> = (0..300)
+        .map(|n| {
+            let provider = provider.clone();
+            tokio::spawn(async move { provider.acquire(format!("key {n}")).await.map(drop) })
+        })
+        .collect();
+    sleep(ms(20)).await;
+    leaving.iter().for_each(JoinHandle::abort);
+    // The first withdrawal of each waits for no other.
+    sleep(ms(500)).await;
+    assert_eq!(store.in_flight.load(Ordering::Relaxed), 300);
+    sleep(secs(2)).await;
+    store.most.store(0, Ordering::Relaxed);
+    sleep(secs(10)).await;
+    let most = store.most.load(Ordering::Relaxed);
+    assert!((1..=64).contains(&most), "{most} at once");
+    store.is_now(Pace::default());
+    sleep(secs(20)).await;
+    for n in 0..300 {
+        assert!(store.inner.peek(format!("key {n}")).is_none(), "{n}");
+    }
+}

@@ -303,7 +303,10 @@ impl Engine {
             ledger::Entered::Kept => {}
             ledger::Entered::Unkept(wake) => self.keep(lease.home(), wake),
             ledger::Entered::Closed => return NewGuard::Closed,
-            ledger::Entered::Refused => return NewGuard::Late(lease.take_turn()),
+            ledger::Entered::Refused => {
+                self.turns.mark_unheld(lease.key(), lease.claim().id());
+                return NewGuard::Late(lease.take_turn());
+            }
         }
         self.watch_soon();
         NewGuard::Held(self.guard(&lease, grant.token))

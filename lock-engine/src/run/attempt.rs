@@ -254,16 +254,19 @@ async fn settle(engine: Arc<Engine>, claim: Claim, call: Option<Call<Reply>>, mu
         return engine.turns.nudge(claim.key());
     }
     let last_chance = Instant::now() + ttl;
-    let mut failed = 0;
+    let (mut failed, mut permit) = (0, None);
     while let Err(error) = engine.withdraw(&claim, last_chance).await {
         log!(debug, lock.key = %claim.key(), %error, "clean-up not confirmed yet");
         if error.disposition() == Disposition::Permanent || Instant::now() >= last_chance {
             break;
         }
+        drop(permit);
         sleep(backoff::after_error(failed, fastrand::f64())).await;
         failed += 1;
-        // What is made again is bounded in number, and in time by the lease that there may be.
-        let Ok(_permit) = timeout_at(last_chance, engine.clean_ups.acquire()).await else { break };
+        // Withdrawals that are made again are bounded in number, and in time by the lease that there
+        // may be.
+        let Ok(next) = timeout_at(last_chance, engine.clean_ups.acquire()).await else { break };
+        permit = Some(next);
     }
     engine.turns.nudge(claim.key());
 }

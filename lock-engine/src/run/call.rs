@@ -56,8 +56,10 @@ impl<T: Send + 'static> Call<T> {
         };
         match lanes.enter(lane, deadline, admission) {
             Entered::Now(permit) => {
+                // Before the task: another thread may send the request at once (R1).
+                let stage = Stage::Sent(clock::sending());
                 let task = AbortOnDropHandle::new(tokio::spawn(with_permit(permit, request)));
-                Ok(Self { stage: Stage::Sent(clock::sending()), answer: Answer::Task(task) })
+                Ok(Self { stage, answer: Answer::Task(task) })
             }
             Entered::Later(in_line) => {
                 let (started, starts) = oneshot::channel();
@@ -167,4 +169,32 @@ fn error(overload: Overload) -> LockError {
         wait.as_millis()
     );
     LockError::overloaded(in_line, message)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::num::NonZeroUsize;
+    use std::sync::{Arc, Mutex};
+
+    use super::*;
+
+    /// A call with a permit is a task, which another thread may run at once.
+    #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+    async fn r1_a_deadline_counts_from_before_the_request() {
+        let lanes = Lanes::new(NonZeroUsize::new(1000).unwrap());
+        for _ in 0..20_000 {
+            let polled = Arc::new(Mutex::new(None));
+            let request = {
+                let polled = polled.clone();
+                async move {
+                    *polled.lock().unwrap() = Some(Instant::now());
+                    Ok(())
+                }
+            };
+            let mut call = Call::new(Some(lanes.clone()), Lane::Acquire, None, false, request).unwrap();
+            call.answer(None, Duration::from_secs(60)).await.unwrap().unwrap();
+            let (sent, polled) = (call.sent().unwrap(), polled.lock().unwrap().unwrap());
+            assert!(sent <= polled, "counts from {:?} after the request", sent - polled);
+        }
+    }
 }

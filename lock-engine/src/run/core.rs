@@ -129,7 +129,7 @@ impl Engine {
         // R16: the loser sends a release by id, best effort; it helps if only our margin has passed, and harms nobody (C8).
         self.withdraw_lost(lease);
         if lease.is_in_transit() {
-            self.turns.mark_unheld(lease.key());
+            self.turns.mark_unheld(lease.key(), lease.claim().id());
         }
         self.turns.nudge(lease.key());
         lease.pass_turn();

@@ -124,6 +124,7 @@ async fn keep(kept: Kept, wake: Arc<Notify>) {
         tokio::select! {
             biased;
             () = gone.cancelled() => return,
+            () = rooms.some() => {}
             Some(answer) = calls.next() => {
                 let Some(engine) = kept.engine.upgrade() else { return };
                 engine.note(answer);
@@ -133,7 +134,6 @@ async fn keep(kept: Kept, wake: Arc<Notify>) {
                 let Some(engine) = kept.engine.upgrade() else { return };
                 engine.ledger().all_due(&clock::now());
             }
-            () = rooms.some() => {}
             () = wake.notified() => {}
             () = async { sleep_until(next.expect("guarded")).await }, if next.is_some() => {}
         }

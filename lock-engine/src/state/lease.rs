@@ -8,7 +8,7 @@
 //! | held | no | in transit | decides whether it may be handed on | the turn that carries it (R21) |
 //! | held | no | returned to the lease | – | nothing: the engine is about to release it |
 //! | committing, `heard` a loss or not | yes | with the lease | – | a commit; `heard` counts if it is refused |
-//! | releasing | either | with the lease until the store has answered or has failed once | – | a release |
+//! | releasing | either | with the lease until the first answer, which may be an error | – | a release |
 //! | ended, lost | either | none | – | nothing |
 //!
 //! Whether a guard is the present one is decided by its token: each hand-over has the next one.
@@ -46,7 +46,7 @@ pub(crate) struct Lease<C: Cargo> {
 struct State<C: Cargo> {
     phase: Phase,
     deadline: Instant,
-    /// When the request was sent from which the deadline counts.
+    /// When the request was sent from which the deadline counts; of a pushed grant, when that arrived.
     sent: Instant,
     turn: Option<Turn<C>>,
     /// The token of the present guard, or of the last one while the lease is on its way to the next.
@@ -232,8 +232,10 @@ impl<C: Cargo> Lease<C> {
         }
         let now = clock();
         let sent = if defect!(DeadlineFromReply) { now.instant() } else { sent };
+        let is_over = now.instant() >= state.end(&now);
+        let is_ignored = defect!(NoDeadline) || defect!(Revived);
         let loss = match standing {
-            _ if now.instant() >= state.end(&now) && !defect!(NoDeadline) && !defect!(Revived) => Loss::Expired,
+            _ if is_over && !is_ignored => Loss::Expired,
             Standing::Held { remaining } => {
                 let deadline = deadline(sent, remaining, &self.terms);
                 if now.awake_until(sent, deadline) > state.end(&now) {

@@ -133,9 +133,10 @@ impl<C: Cargo> Lines<C> {
     }
 
     /// The lease that is in transit with the turn is lost: the caller that gets the turn has to ask.
-    pub(crate) fn mark_unheld(&self, key: &LockKey) {
+    pub(crate) fn mark_unheld(&self, key: &LockKey, lease: &AcquisitionId) {
         if let Some(entry) = self.shard(key).get_mut(key) {
-            entry.held = None;
+            // Another lease may hold it by now.
+            entry.held.take_if(|held| held == lease);
         }
     }
 
@@ -218,7 +219,7 @@ impl<C: Cargo> Turn<C> {
     pub(crate) fn take_cargo(&mut self) -> Option<C> {
         let right = self.0.as_mut()?;
         let cargo = right.cargo.take()?;
-        right.lines.mark_unheld(&right.key);
+        right.lines.mark_unheld(&right.key, cargo.id());
         Some(cargo)
     }
 }
@@ -346,6 +347,19 @@ pub(crate) mod tests {
         });
         assert!(poll(last.as_mut()).is_ready());
         assert_eq!(turns.keys(), 0);
+    }
+
+    #[test]
+    fn a_lease_that_was_lost_in_transit_frees_no_other_one() {
+        let (turns, key) = turns();
+        let Found::Turn(turn) = turns.try_take(&key) else { panic!("no caller wants it yet") };
+        let [lost, next] = ["lost", "next"].map(AcquisitionId::new);
+        turn.hold(&lost);
+        turn.hold(&next);
+        turns.mark_unheld(&key, &lost);
+        assert_eq!(turns.holder(&key), Some(next.clone()));
+        turns.mark_unheld(&key, &next);
+        assert_eq!(turns.holder(&key), None);
     }
 
     #[test]

@@ -6,8 +6,9 @@
 //! | `wait` | what an acquisition does next after each answer, event and timer |
 //! | `claim` | what is known of a claim that is pending or waits in the store's queue |
 //! | `lease` | the life of one lease: held, committing, releasing, ended, lost; and its deadline |
-//! | `ledger` | which leases are alive, when each is due, and the accounting |
-//! | `batch`, `schedule` | when a lease or a ticket is renewed, and with which others |
+//! | `ledger` | which leases are alive, when each is due (`settled`, `failed`), and the accounting |
+//! | `schedule` | the due times of one lease or ticket |
+//! | `batch` | which of those that are due are renewed in one call |
 //! | `relay` | how long a lease is handed on within the process |
 //! | `time` | one reading of the clocks: the time is an argument everywhere here |
 //! | `backoff` | how long to wait before the next attempt |

@@ -1,4 +1,4 @@
-//! When a lease or a ticket is to be renewed.
+//! The due times of one lease or ticket. The ledger sets them.
 
 use tokio::time::Instant;
 

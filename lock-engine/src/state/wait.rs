@@ -72,7 +72,7 @@ pub(crate) enum Next {
 #[derive(Debug)]
 pub(crate) struct Start {
     pub(crate) grant: Grant,
-    /// From when its deadline counts.
+    /// When the answered request was sent; of a pushed grant, when it arrived.
     pub(crate) sent: Instant,
     pub(crate) deadline: Instant,
     /// Whether it came with an answer; otherwise the store has pushed it.
@@ -193,7 +193,7 @@ impl Wait {
         Circumstances { ticket, stream_open, .. }: Circumstances,
         random: f64,
     ) -> Next {
-        self.failed = 0;
+        (self.failed, self.last_error) = (0, None);
         self.asked += 1;
         if reply.standing == QueueStanding::Full && self.settings.refuses_when_full {
             let message = "as many others wait as the queue has room for";
@@ -275,7 +275,9 @@ impl Wait {
                 position.anchor = Anchor::new(sent, &reply);
                 self.position = Some(position);
                 self.ahead = tickets_ahead(&reply);
-                self.wake = now.instant() + self.pause(&reply, stream_open, random);
+                let wake = now.instant() + self.pause(&reply, stream_open, random);
+                // The time of its turn moves with each answer; a poll is not put off by any.
+                self.wake = if self.sleeps_until_its_turn(&reply, stream_open) { wake } else { wake.min(self.wake) };
                 self.so_far = Ok(*self.busy.insert(to_busy(&reply)));
                 pushed.is_none() || position.anchor.is_some()
             }
@@ -325,14 +327,20 @@ impl Wait {
     /// granted asks when its turn has come by itself, because no holder has handed the lease over.
     /// Others poll.
     fn pause(&self, reply: &BusyReply, stream_open: bool, random: f64) -> Duration {
-        let hears = self.trusts_stream && stream_open;
         let poll = self.settings.poll;
         match reply.holder_remaining {
-            Some(remaining) if tickets_ahead(reply).is_some() && hears && remaining > poll.first => {
+            Some(remaining) if self.sleeps_until_its_turn(reply, stream_open) => {
                 remaining.min(LeaseOptions::MAX_TTL) + poll.first.mul_f64(0.1 + random / 2.0)
             }
             remaining => poll.pause(self.asked - 1, remaining, random),
         }
+    }
+
+    /// Whether the caller has a place, would be told of its grant, and knows when its turn comes by
+    /// itself.
+    fn sleeps_until_its_turn(&self, reply: &BusyReply, stream_open: bool) -> bool {
+        let knows = reply.holder_remaining.is_some_and(|remaining| remaining > self.settings.poll.first);
+        tickets_ahead(reply).is_some() && self.trusts_stream && stream_open && knows
     }
 }
 

@@ -196,6 +196,37 @@ async fn what_the_store_has_said_outlasts_a_time_out() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn an_answer_of_busy_ends_what_an_earlier_error_said() {
+    let mut world = World::new(within(60_000));
+    world.answer(0, Err(LockError::new(ErrorKind::Unavailable, "away")));
+    world.answer(20, busy(1, 20_000));
+    world.cut_off = true;
+    world.answer(30_000, Err(unknown()));
+    assert_eq!(world.timer(60_000), "Timeout, OutcomeUnknown", "not that the store was away a minute ago");
+}
+
+#[tokio::test(start_paused = true)]
+async fn c16_refreshes_do_not_put_off_a_poll() {
+    let mut world = World::with(never, |settings| settings.poll = Poll { first: ms(100), longest: ms(30_000) });
+    world.stream_open = false;
+    let mut at = 0;
+    // Until the pause is longer than the time between two refreshes.
+    for _ in 0..8 {
+        world.answer(at, busy(0, 60_000));
+        at += 10;
+    }
+    assert_eq!(world.answer(at, busy(0, 60_000)), "sleep until 25680");
+    for refresh in [5_000, 10_000, 15_000, 20_000, 25_000] {
+        let waiting = refreshed(&world, refresh, Standing::Waiting(reply(0, 60_000)));
+        assert_eq!(world.updates(refresh, waiting), "sleep until 25680");
+    }
+    let mut told = World::new(never);
+    told.answer(0, busy(0, 9_000));
+    let waiting = refreshed(&told, 5_000, Standing::Waiting(reply(0, 9_000)));
+    assert_eq!(told.updates(5_000, waiting), "sleep until 14001", "its turn by itself has moved");
+}
+
+#[tokio::test(start_paused = true)]
 async fn r10_a_late_grant_is_an_error_and_a_late_push_is_asked_for() {
     let mut world = World::new(never);
     let next = world.wait.on_late(&world.at(0).into(), true, 0.0);

@@ -86,11 +86,11 @@ pub(crate) use thread::has;
 #[cfg(feature = "simulation")]
 pub use thread::simulate;
 
-/// Whether the engine has this defect.
+/// Whether the engine has one of these defects.
 macro_rules! defect {
-    ($defect:ident) => {{
+    ($($defect:ident)|+) => {{
         #[cfg(feature = "simulation")]
-        let has = $crate::simulation::has($crate::simulation::Defect::$defect);
+        let has = $($crate::simulation::has($crate::simulation::Defect::$defect))||+;
         #[cfg(not(feature = "simulation"))]
         let has = false;
         has

@@ -1059,7 +1059,7 @@ async fn c18_a_try_beside_a_grant_that_was_lost_on_its_way_asks_the_store() {
     let (a, b) = (provider(&store), provider(&store));
     // Holding for long opens its stream.
     let _other = a.acquire("other").await.unwrap();
-    tokio::time::sleep(Duration::from_secs(3)).await;
+    sleep(Duration::from_secs(3)).await;
     let mut hangs = store.hang_reply_next(Operation::TryAcquire);
     let waiting = waiter(&a);
     hangs.reached().await;

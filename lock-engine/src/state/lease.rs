@@ -233,7 +233,7 @@ impl<C: Cargo> Lease<C> {
         let now = clock();
         let sent = if defect!(DeadlineFromReply) { now.instant() } else { sent };
         let is_over = now.instant() >= state.end(&now);
-        let is_ignored = defect!(NoDeadline) || defect!(Revived);
+        let is_ignored = defect!(NoDeadline | Revived);
         let loss = match standing {
             _ if is_over && !is_ignored => Loss::Expired,
             Standing::Held { remaining } => {

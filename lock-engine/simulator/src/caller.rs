@@ -6,9 +6,7 @@ use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
-use distlock_api::{
-    ErrorKind, LeaseOptions, LockError, LockGuard, LockProvider, LockProviderExt, Loss, ReleaseOutcome,
-};
+use distlock_api::{ErrorKind, LeaseOptions, LockError, LockGuard, LockProviderExt, Loss, ReleaseOutcome};
 use distlock_conformance::history::{Call, End, What};
 use distlock_engine::LeaseProvider;
 use tokio::time::{Sleep, sleep, sleep_until, timeout};
@@ -217,9 +215,4 @@ pub(crate) async fn is_closed(locks: &LeaseProvider) -> bool {
 /// The terms of all leases.
 pub(crate) fn terms(network: &Network) -> LeaseOptions {
     LeaseOptions::new().ttl(network.plan.ttl).safety_margin(network.plan.margin)
-}
-
-/// For [`LockProvider`], whose trait must be in scope.
-pub(crate) async fn close(locks: &LeaseProvider) -> Result<(), LockError> {
-    LockProvider::close(locks).await
 }

@@ -33,7 +33,7 @@ use tokio::runtime::Builder;
 use tokio::task::{JoinHandle, JoinSet};
 use tokio::time::{Instant, sleep_until, timeout_at};
 
-use crate::caller::{Caller, Seen, Stalling, close, is_closed, terms};
+use crate::caller::{Caller, Seen, Stalling, is_closed, terms};
 use crate::network::{Link, Network};
 use crate::plan::{Ending, Plan};
 
@@ -149,7 +149,7 @@ fn start(index: usize, network: &Arc<Network>, seen: &Arc<Seen>) -> Process {
             match ending {
                 Ending::Killed => dead.store(true, Ordering::Relaxed),
                 // What could not be released is said, and ends by its ttl.
-                Ending::Closed => drop(close(&locks).await),
+                Ending::Closed => drop(locks.close().await),
             }
         })
     });
@@ -205,7 +205,7 @@ async fn finish(network: &Arc<Network>, seen: &Seen, processes: Vec<Process>) {
             continue;
         }
         let was_closed = is_closed(&process.locks).await;
-        let closed = close(&process.locks).await;
+        let closed = process.locks.close().await;
         let books = process.locks.accounting();
         if !books.balances() || books.held > 0 || books.waiting > 0 {
             seen.complain(format!("the books of process {index} are {books:?}"));

@@ -6,19 +6,20 @@
 //! that was sent before it. Elsewhere a sleep is not noticed, and a lease that ended meanwhile is found
 //! lost by its next renewal.
 //!
-//! The clock is read without a lock. A sleep is noticed once per process, by the first that looks; the
-//! keepers then ask for all leases.
+//! The clock is read without a lock, before a sleep and after it. A sleep is noticed once per process,
+//! by the first that looks; the keepers then renew all leases.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
+use arc_swap::ArcSwapOption;
 use tokio::sync::Notify;
 use tokio::sync::futures::OwnedNotified;
 use tokio::time::Instant;
 
 use crate::simulation;
-use crate::state::time::Now;
+use crate::state::time::{Now, Sleep};
 
 /// The two clocks are not read at the same instant.
 const TOLERANCE: Duration = Duration::from_millis(2);
@@ -60,8 +61,10 @@ struct Sleeps {
     start: OnceLock<(Duration, std::time::Instant)>,
     /// Nanoseconds in all.
     total: AtomicU64,
-    /// When each was noticed, and how long it was.
-    noticed: Mutex<Vec<(Instant, Duration)>>,
+    /// Those that were noticed; `None` if there were none, which is usual.
+    noticed: ArcSwapOption<Vec<Sleep>>,
+    /// Held while one is noted.
+    noting: Mutex<()>,
     wakes: OnceLock<Arc<Notify>>,
 }
 
@@ -70,7 +73,8 @@ impl Sleeps {
         Self {
             start: OnceLock::new(),
             total: AtomicU64::new(0),
-            noticed: Mutex::new(Vec::new()),
+            noticed: ArcSwapOption::const_empty(),
+            noting: Mutex::new(()),
             wakes: OnceLock::new(),
         }
     }
@@ -102,29 +106,28 @@ impl Sleeps {
         // test's, which is paused.
         let (Some(boot), now) = again() else { return };
         let total = slept(boot, now);
-        let mut noticed = self.noticed.lock().unwrap_or_else(PoisonError::into_inner);
+        let noting = self.noting.lock().unwrap_or_else(PoisonError::into_inner);
         let known = Duration::from_nanos(self.total.load(Ordering::Relaxed));
         if total <= known + TOLERANCE {
             return;
         }
-        noticed.push((Instant::now(), total - known));
+        let mut noticed = self.noticed.load().as_ref().map_or_else(Vec::new, |noticed| noticed.to_vec());
+        noticed.push(Sleep { noticed: Instant::now(), slept: total - known });
         if noticed.len() > REMEMBERED {
             // Counted against what was sent between the two as well: too much rather than too little.
-            let (_, first) = noticed.remove(0);
-            noticed[0].1 += first;
+            let first = noticed.remove(0);
+            noticed[0].slept += first.slept;
         }
+        self.noticed.store(Some(Arc::new(noticed)));
         self.total.store(u64::try_from(total.as_nanos()).unwrap_or(u64::MAX), Ordering::Release);
-        drop(noticed);
+        drop(noting);
         self.wakes().notify_waiters();
     }
 
     /// Those that were noticed; `None` if there were none.
-    fn noticed(&self) -> Option<Arc<[(Instant, Duration)]>> {
-        if self.total.load(Ordering::Acquire) == 0 {
-            return None;
-        }
-        let noticed = self.noticed.lock().unwrap_or_else(PoisonError::into_inner);
-        Some(noticed.as_slice().into())
+    fn noticed(&self) -> Option<Arc<Vec<Sleep>>> {
+        // One load where there was none.
+        if self.total.load(Ordering::Acquire) == 0 { None } else { self.noticed.load_full() }
     }
 }
 

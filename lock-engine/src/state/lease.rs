@@ -415,6 +415,7 @@ pub(crate) fn deadline(sent: Instant, remaining: Duration, terms: &LeaseTerms) -
 mod tests {
     use super::*;
     use crate::state::line::tests::Nothing;
+    use crate::state::time::Sleep;
     use crate::store::ProviderId;
 
     const fn ms(millis: u64) -> Duration {
@@ -447,7 +448,10 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn c4_a_machine_that_slept_beyond_the_deadline_finds_the_lease_lost_when_it_wakes() {
         let sent = Instant::now();
-        let after = |slept: u64| Now::new(sent + ms(10), Some([(sent + ms(5), ms(slept))].into()));
+        let after = |slept: u64| {
+            let sleep = Sleep { noticed: sent + ms(5), slept: ms(slept) };
+            Now::new(sent + ms(10), Some(vec![sleep].into()))
+        };
         let [looked_at, renewed, committed, handed] = [(); 4].map(|()| lease(ms(1000), sent, sent).unwrap());
         assert_eq!(looked_at.look(&after(500)), Seen::HeldUntil(sent + ms(400)), "half of it has passed");
         let now = after(1000);

@@ -10,12 +10,21 @@ use tokio::time::Instant;
 #[derive(Clone, Debug)]
 pub(crate) struct Now {
     instant: Instant,
-    /// When each was noticed, and how long it was. `None` if there was none, which is usual.
-    sleeps: Option<Arc<[(Instant, Duration)]>>,
+    /// `None` if there was none, which is usual.
+    sleeps: Option<Arc<Vec<Sleep>>>,
+}
+
+/// A time during which the machine was suspended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Sleep {
+    /// When it was noticed.
+    pub(crate) noticed: Instant,
+    /// How long it was.
+    pub(crate) slept: Duration,
 }
 
 impl Now {
-    pub(crate) fn new(instant: Instant, sleeps: Option<Arc<[(Instant, Duration)]>>) -> Self {
+    pub(crate) fn new(instant: Instant, sleeps: Option<Arc<Vec<Sleep>>>) -> Self {
         Self { instant, sleeps }
     }
 
@@ -26,7 +35,7 @@ impl Now {
     /// How long the machine has slept since a request was sent.
     pub(crate) fn slept_since(&self, sent: Instant) -> Duration {
         let sleeps = self.sleeps.iter().flat_map(|sleeps| sleeps.iter());
-        sleeps.filter(|(at, _)| *at > sent).map(|(_, slept)| *slept).sum()
+        sleeps.filter(|sleep| sleep.noticed > sent).map(|sleep| sleep.slept).sum()
     }
 
     /// A deadline that counts from a request, less what the machine has slept since.

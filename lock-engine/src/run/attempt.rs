@@ -10,7 +10,7 @@ use tokio::time::{Instant, sleep, timeout, timeout_at};
 use tokio_util::task::task_tracker::TaskTrackerToken;
 
 use crate::log::log;
-use crate::run::call::{Call, guarded};
+use crate::run::call::{Answered, Call, InFlight, guarded};
 use crate::run::core::Engine;
 use crate::run::transit::Lease;
 use crate::simulation::defect;
@@ -32,7 +32,7 @@ pub(crate) struct Acquisition<'a> {
     dirty: bool,
     /// The claim has a ticket in the queue.
     queued: bool,
-    call: Option<Call<Reply>>,
+    call: InFlight<Reply>,
     /// How many calls in a row were not answered in time.
     unanswered: u32,
     /// Keeps `close` waiting as long as there is something to clean up.
@@ -58,7 +58,19 @@ impl<'a> Acquisition<'a> {
     pub(crate) fn new(engine: &'a Arc<Engine>, key: &LockKey, ttl: Duration, via: Option<Arc<dyn AcquireOp>>) -> Self {
         let home = Handle::current();
         let (claim, news) = engine.begin_claim(key);
-        Self { engine, home, claim, ttl, via, news, dirty: false, queued: false, call: None, unanswered: 0, open: None }
+        Self {
+            engine,
+            home,
+            claim,
+            ttl,
+            via,
+            news,
+            dirty: false,
+            queued: false,
+            call: InFlight::none(),
+            unanswered: 0,
+            open: None,
+        }
     }
 
     /// Notified when there may be updates about the claim.
@@ -72,10 +84,10 @@ impl<'a> Acquisition<'a> {
 
     /// Asks once. Returns the instant before sending with the answer (C3).
     pub(crate) async fn ask(&mut self, attempt: Attempt, patience: Patience) -> Result<(Instant, Reply)> {
-        self.call.take_if(|call| call.leave().is_some());
-        let is_under_way = self.call.is_some();
+        self.call.leave_line();
         let hangs = self.dirty && self.unanswered >= UNANSWERED;
-        if is_under_way || hangs || (self.dirty && !self.engine.store.capabilities().ordered_claims) {
+        let unordered = self.dirty && !self.engine.store.capabilities().ordered_claims;
+        if self.call.is_under_way() || hangs || unordered {
             self.start_afresh();
         }
         self.open.get_or_insert_with(|| self.engine.tasks.token());
@@ -86,27 +98,22 @@ impl<'a> Acquisition<'a> {
         let attempt = Attempt { claim: self.claim.clone(), ..attempt };
         let (store, via) = (self.engine.store.clone(), self.via.clone());
         let Patience { limit, answer: patience, admission } = patience;
-        let call = Call::new(store.lanes(), Lane::Acquire, limit, admission, async move {
+        self.call.begin(Call::new(store.lanes(), Lane::Acquire, limit, admission, async move {
             match via {
                 Some(op) => op.try_acquire(&attempt).await,
                 None => store.try_acquire(&attempt).await,
             }
-        });
-        let call = self.call.insert(call?);
-        let answer = tokio::select! {
+        })?);
+        let answered = tokio::select! {
             biased;
-            answer = call.answer(limit, patience) => answer,
+            answered = self.call.answer(limit, patience) => answered,
             () = self.engine.closed.cancelled() => return Err(LockError::closed()),
         };
-        let Some(answer) = answer else {
-            if let Some(overloaded) = call.leave() {
-                self.call = None;
-                return Err(overloaded);
-            }
-            return Err(LockError::timeout(Phase::Request, "the store has not answered").outcome_unknown());
+        let Some(Answered { sent, answer }) = answered else {
+            return Err(self.call.leave_line().unwrap_or_else(|| {
+                LockError::timeout(Phase::Request, "the store has not answered").outcome_unknown()
+            }));
         };
-        let sent = call.sent().unwrap_or_else(Instant::now);
-        self.call = None;
         match &answer {
             Ok(Reply::Granted(_)) => self.dirty = true,
             // Asked again under the same id, the store has said what became of the earlier attempts.
@@ -129,12 +136,12 @@ impl<'a> Acquisition<'a> {
 
     /// Whether the last attempt was left before it was answered.
     pub(crate) fn is_cut_off(&self) -> bool {
-        self.call.is_some()
+        self.call.is_under_way()
     }
 
     /// Whether asking again would say what became of the last attempt.
     pub(crate) fn can_resolve(&self) -> bool {
-        self.dirty && self.call.is_none() && self.engine.store.capabilities().ordered_claims
+        self.dirty && !self.call.is_under_way() && self.engine.store.capabilities().ordered_claims
     }
 
     /// Gives the claim up, clean-up included; what follows is another acquisition.
@@ -157,10 +164,11 @@ impl<'a> Acquisition<'a> {
     fn give_up(&mut self) {
         self.engine.end_claim(&self.claim);
         // A call in line has sent nothing; it leaves the line.
-        let call = self.call.take().and_then(|mut call| call.leave().is_none().then_some(call));
+        self.call.leave_line();
+        let call = self.call.take();
         let open = self.open.take();
         let dirty = std::mem::take(&mut self.dirty) | std::mem::take(&mut self.queued);
-        if (dirty || call.is_some()) && !defect!(NotWithdrawn) {
+        if (dirty || call.is_under_way()) && !defect!(NotWithdrawn) {
             let work = settle(self.engine.clone(), self.claim.clone(), call, dirty, self.ttl);
             // Without its runtime, what is left ends by its ttl.
             self.engine.spawn(&self.home, work);
@@ -240,8 +248,8 @@ async fn connected(engine: &Engine, limit: Option<Instant>) -> Result<()> {
 
 /// Lets a call end, then withdraws its claim until the store has confirmed that, or a lease that it might have got has expired. Nothing
 /// is withdrawn where nothing can have been granted.
-async fn settle(engine: Arc<Engine>, claim: Claim, call: Option<Call<Reply>>, mut dirty: bool, ttl: Duration) {
-    if let Some(mut call) = call {
+async fn settle(engine: Arc<Engine>, claim: Claim, mut call: InFlight<Reply>, mut dirty: bool, ttl: Duration) {
+    if call.is_under_way() {
         // Stores end their calls by themselves; one that does not is given up here.
         dirty |= match call.ended_within(2 * engine.config.request_timeout).await {
             Some(Ok(Reply::Busy(busy))) => matches!(busy.standing, QueueStanding::Queued { .. }),

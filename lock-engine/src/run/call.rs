@@ -1,9 +1,11 @@
 //! One request to the store: in line until the store has room for it, then in flight until it ends.
 //!
-//! A call in flight is never doubled and never cut off because its caller leaves (R11): the value
-//! that owns it hands it on to the background and lets it end there. Dropped, a call ends where it
-//! is, whatever the store makes of it. A call in line has sent nothing, and leaves the line with its
-//! caller.
+//! A [`Call`] is one request. Dropped, it ends where it is, whatever the store makes of it. A call in
+//! line has sent nothing, and leaves the line with its caller.
+//!
+//! [`InFlight`] is what owns a call until it is answered. There is one call at a time: a call that has
+//! not been answered is finished, not repeated beside itself (R11). Acquisitions, releases and writes
+//! all go through it; what differs is what they do without an answer.
 
 use std::future::Future;
 use std::panic::AssertUnwindSafe;
@@ -22,7 +24,7 @@ use crate::store::{Entered, InLine, Lane, Lanes, Overload, Permit, Place};
 /// A request that has been made and has not been answered yet.
 pub(crate) struct Call<T> {
     stage: Stage,
-    answer: Answer<T>,
+    work: Work<T>,
 }
 
 enum Stage {
@@ -32,7 +34,7 @@ enum Stage {
     NotSent,
 }
 
-enum Answer<T> {
+enum Work<T> {
     /// A store without lanes is polled in place: no task on the fast path.
     Here(Pin<Box<dyn Future<Output = Result<T>> + Send>>),
     /// A call with a permit is a task of its own, so that a caller that does not poll keeps no
@@ -52,20 +54,20 @@ impl<T: Send + 'static> Call<T> {
     ) -> Result<Self> {
         let request = guarded(request);
         let Some(lanes) = lanes else {
-            return Ok(Self { stage: Stage::Sent(clock::sending()), answer: Answer::Here(Box::pin(request)) });
+            return Ok(Self { stage: Stage::Sent(clock::sending()), work: Work::Here(Box::pin(request)) });
         };
         match lanes.enter(lane, deadline, admission) {
             Entered::Now(permit) => {
                 // Before the task: another thread may send the request at once (R1).
                 let stage = Stage::Sent(clock::sending());
                 let task = AbortOnDropHandle::new(tokio::spawn(with_permit(permit, request)));
-                Ok(Self { stage, answer: Answer::Task(task) })
+                Ok(Self { stage, work: Work::Task(task) })
             }
             Entered::Later(in_line) => {
                 let (started, starts) = oneshot::channel();
                 let stage = Stage::InLine(in_line.place(), starts);
                 let task = AbortOnDropHandle::new(tokio::spawn(send_later(in_line, started, request)));
-                Ok(Self { stage, answer: Answer::Task(task) })
+                Ok(Self { stage, work: Work::Task(task) })
             }
             Entered::Refused(overload) => Err(error(overload)),
         }
@@ -92,15 +94,10 @@ impl<T: Send + 'static> Call<T> {
         }
     }
 
-    /// Waits for the answer for `patience` from now, whatever it takes to send the call.
-    pub(crate) async fn ended_within(&mut self, patience: Duration) -> Option<Result<T>> {
-        timeout_at(Instant::now() + patience, self.ended()).await.ok()
-    }
-
     async fn ended(&mut self) -> Result<T> {
-        match &mut self.answer {
-            Answer::Here(request) => request.await,
-            Answer::Task(task) => match task.await {
+        match &mut self.work {
+            Work::Here(request) => request.await,
+            Work::Task(task) => match task.await {
                 Ok(answer) => answer,
                 Err(ended) => {
                     let error = LockError::new(ErrorKind::Other, "a call of the store ended with its runtime");
@@ -133,6 +130,73 @@ impl<T: Send + 'static> Call<T> {
     }
 }
 
+/// The call of one request, until it is answered: at most one at a time (R11).
+///
+/// Whatever owns it decides what becomes of a call without an answer: it is waited for again, taken to
+/// the background, or given up.
+pub(crate) struct InFlight<T>(Option<Call<T>>);
+
+/// The store's answer to a call.
+pub(crate) struct Answered<T> {
+    /// The instant before the call was sent (C3).
+    pub(crate) sent: Instant,
+    pub(crate) answer: Result<T>,
+}
+
+impl<T: Send + 'static> InFlight<T> {
+    /// Nothing has been sent yet.
+    pub(crate) fn none() -> Self {
+        Self(None)
+    }
+
+    /// Whether there is a call that has not been answered.
+    pub(crate) fn is_under_way(&self) -> bool {
+        self.0.is_some()
+    }
+
+    /// Takes a new call, where none is under way.
+    pub(crate) fn begin(&mut self, call: Call<T>) {
+        debug_assert!(self.0.is_none(), "R11: one call at a time");
+        self.0 = Some(call);
+    }
+
+    /// Waits for the answer to the call under way until `limit`, and for `patience` from sending.
+    /// `None` without an answer; the call stays.
+    ///
+    /// # Cancel safety
+    /// Cancel safe: the call stays.
+    pub(crate) async fn answer(&mut self, limit: Option<Instant>, patience: Duration) -> Option<Answered<T>> {
+        let call = self.0.as_mut()?;
+        let answer = call.answer(limit, patience).await?;
+        let sent = call.sent().unwrap_or_else(Instant::now);
+        self.0 = None;
+        Some(Answered { sent, answer })
+    }
+
+    /// Leaves the line with a call that has not been sent. Returns the error to report, if there was
+    /// one.
+    pub(crate) fn leave_line(&mut self) -> Option<LockError> {
+        let not_sent = self.0.as_mut()?.leave()?;
+        self.0 = None;
+        Some(not_sent)
+    }
+
+    /// Gives up a call that has been sent. One in line stays there.
+    pub(crate) fn give_up_sent(&mut self) {
+        drop(self.0.take_if(|call| call.sent().is_some()));
+    }
+
+    /// Moves the call out, to be finished elsewhere.
+    pub(crate) fn take(&mut self) -> Self {
+        Self(self.0.take())
+    }
+
+    /// Waits for the answer for `patience` from now, whatever it takes to send the call.
+    pub(crate) async fn ended_within(&mut self, patience: Duration) -> Option<Result<T>> {
+        timeout_at(Instant::now() + patience, self.0.as_mut()?.ended()).await.ok()
+    }
+}
+
 async fn send_later<T>(
     in_line: InLine,
     started: oneshot::Sender<Instant>,
@@ -140,7 +204,7 @@ async fn send_later<T>(
 ) -> Result<T> {
     let place = in_line.place();
     let Some(permit) = in_line.permit().await else { return Err(error(place.overload())) };
-    // Nobody listens who waits for the answer alone.
+    // The caller may wait for the answer alone.
     let _ = started.send(clock::sending());
     with_permit(permit, request).await
 }

@@ -1,27 +1,39 @@
-//! Writes under a lease: one that also releases it, and one that does not.
+//! Writes under a lease: a commit, which also releases it, and a write that keeps it.
+//!
+//! A commit that has begun must come to an end (C11):
+//!
+//! | the caller's future ends with | the lease |
+//! |---|---|
+//! | an answer: applied, or already lost | has left the ledger |
+//! | an error, and surely nothing was written | is returned to a guard |
+//! | an error of unknown outcome, or the caller leaves | a call under way is finished in the background |
+//!
+//! In the background an answer settles the commit. Without one the lease is released, which ends it
+//! whether or not the write was applied. The job is always in a [`ScopeGuard`], so that this happens
+//! wherever it is dropped.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use distlock_api::{Disposition, ErrorKind, FencingToken, LockError, Loss, Phase, ReleaseOutcome, Result};
+use scopeguard::{ScopeGuard, guard};
 use tokio::time::{Instant, sleep};
 use tokio_util::task::task_tracker::TaskTrackerToken;
 
-use crate::run::call::Call;
+use crate::run::call::{Call, InFlight};
 use crate::run::core::Engine;
 use crate::run::transit::Lease;
 use crate::state::backoff;
 use crate::state::ledger::End;
 use crate::store::{Lane, Write, WriteOp, Written};
 
-/// One write, asked again until it is known what became of it.
+/// One write, sent until its outcome is known.
 struct WriteRequest {
     engine: Arc<Engine>,
     op: Arc<dyn WriteOp>,
     write: Write,
-    /// The call in flight. It is finished, not repeated beside itself (R11).
-    call: Option<Call<Written>>,
-    /// Whether some call may have been carried out without anybody having heard of it.
+    call: InFlight<Written>,
+    /// Whether an earlier call may have been carried out without an answer.
     unknown: bool,
 }
 
@@ -44,11 +56,11 @@ impl WriteRequest {
     fn new(engine: &Arc<Engine>, lease: &Lease, op: Arc<dyn WriteOp>, hold_at_least: Option<Duration>) -> Self {
         let mut write = Write::new(lease.claim().clone(), engine.config.store_timeout());
         write.hold_at_least = hold_at_least;
-        Self { engine: engine.clone(), op, write, call: None, unknown: false }
+        Self { engine: engine.clone(), op, write, call: InFlight::none(), unknown: false }
     }
 
-    /// For one request timeout, errors retried.
-    async fn ask(&mut self) -> Answer {
+    /// Sends the write for one request timeout, errors retried.
+    async fn run(&mut self) -> Answer {
         let until = Instant::now() + self.engine.config.request_timeout;
         let mut failed = 0;
         loop {
@@ -57,17 +69,17 @@ impl WriteRequest {
                 Err(error) => error,
             };
             match error.disposition() {
-                // The resource has looked whether an earlier call was carried out, and then refused.
+                // The resource refuses only after checking that no earlier call was carried out.
                 Disposition::Permanent if !self.unknown || error.kind() == ErrorKind::Rejected => {
                     return Answer::NotWritten(error);
                 }
                 Disposition::Permanent => return Answer::Unknown(error),
                 Disposition::Retryable => {}
-                // A disposition that this version does not know says as little.
+                // A disposition that this version does not know is treated as an unknown outcome.
                 _ => self.unknown = true,
             }
             let pause = backoff::after_error(failed, fastrand::f64());
-            if self.call.is_some() || Instant::now() + pause >= until {
+            if self.call.is_under_way() || Instant::now() + pause >= until {
                 return if self.unknown { Answer::Unknown(error) } else { Answer::NotWritten(error) };
             }
             sleep(pause).await;
@@ -75,27 +87,19 @@ impl WriteRequest {
         }
     }
 
-    /// One call, or what is left of the one under way.
+    /// One call, or the rest of the one under way. A call that has not been sent by then is not sent.
     async fn attempt(&mut self, until: Instant) -> Result<Written> {
-        let unanswered = || LockError::timeout(Phase::Request, "the store has not answered").outcome_unknown();
-        if self.call.is_none() {
+        if !self.call.is_under_way() {
             let (op, write) = (self.op.clone(), self.write.clone());
             let request = async move { op.write(&write).await };
-            self.call = Some(Call::new(self.engine.store.lanes(), Lane::Release, Some(until), false, request)?);
+            self.call.begin(Call::new(self.engine.store.lanes(), Lane::Release, Some(until), false, request)?);
         }
-        let Some(call) = &mut self.call else { return Err(unanswered()) };
-        match call.answer(Some(until), self.engine.config.request_timeout).await {
-            Some(answer) => {
-                self.call = None;
-                answer
-            }
-            None => match call.leave() {
-                Some(not_sent) => {
-                    self.call = None;
-                    Err(not_sent)
-                }
-                None => Err(unanswered()),
-            },
+        match self.call.answer(Some(until), self.engine.config.request_timeout).await {
+            Some(answered) => answered.answer,
+            None => Err(self
+                .call
+                .leave_line()
+                .unwrap_or_else(|| LockError::timeout(Phase::Request, "the store has not answered").outcome_unknown())),
         }
     }
 
@@ -104,87 +108,77 @@ impl WriteRequest {
     }
 }
 
-/// A commit that has begun and must come to an end: dropped in the foreground, or left without an answer, its call is finished in the background of the runtime
-/// that acquired the lease, and then nothing is left of the lease either way (C11).
-pub(crate) struct CommitJob(Option<Job>);
+/// A commit that has begun. Dropped, it is finished in the background.
+pub(crate) struct CommitJob(ScopeGuard<Job, fn(Job)>);
 
 struct Job {
     lease: Arc<Lease>,
     token: FencingToken,
     request: WriteRequest,
-    in_background: bool,
     /// Keeps `close` waiting.
     _open: TaskTrackerToken,
 }
 
 impl CommitJob {
-    /// The commit of a lease that has been told to [`begin_commit`](Lease::begin_commit).
+    /// The commit of a lease whose [`begin_commit`](Lease::begin_commit) was successful.
     pub(crate) fn new(engine: Arc<Engine>, lease: Arc<Lease>, token: FencingToken, op: Arc<dyn WriteOp>) -> Self {
         let _open = engine.tasks.token();
         let request = WriteRequest::new(&engine, &lease, op, lease.terms().hold_at_least);
-        Self(Some(Job { lease, token, request, in_background: false, _open }))
+        Self(guard(Job { lease, token, request, _open }, Job::finish_in_background))
     }
 
-    /// In the foreground: for one request timeout, errors retried. Refused, the lease comes back as it was.
+    /// Runs in the caller's future for one request timeout, errors retried. If the write is refused,
+    /// the lease is returned as it was.
     pub(crate) async fn run(mut self) -> std::result::Result<ReleaseOutcome, (LockError, Option<PutBack>)> {
-        let answer = self.job().request.ask().await;
+        let answer = self.0.request.run().await;
+        let job = ScopeGuard::into_inner(self.0);
         match answer {
-            Answer::Written(written) => {
-                let Some(job) = self.0.take() else { unreachable!("taken only at the end") };
-                Ok(job.settle(written))
-            }
-            Answer::NotWritten(error) => {
-                let Some(job) = self.0.take() else { unreachable!("taken only at the end") };
-                let error = job.request.error(error);
-                Err((error, Some(job.put_back())))
-            }
-            // The drop sees to the rest.
-            Answer::Unknown(error) => Err((self.job().request.error(error).outcome_unknown(), None)),
-        }
-    }
-
-    fn job(&mut self) -> &mut Job {
-        self.0.as_mut().expect("taken only at the end")
-    }
-
-    async fn background(mut self) {
-        let job = self.job();
-        let engine = job.request.engine.clone();
-        let bound = 2 * engine.config.request_timeout;
-        if let Some(call) = &mut job.request.call
-            // Stores end their calls by themselves; one that does not is given up here, or by `close`.
-            && let Some(Some(answer)) = engine.gone.run_until_cancelled(call.ended_within(bound)).await
-        {
-            job.request.call = None;
-            // Without an answer the drop sees to the rest.
-            if let Ok(written) = answer
-                && let Some(job) = self.0.take()
-            {
-                let _ = job.settle(written);
+            Answer::Written(written) => Ok(job.settle(written)),
+            Answer::NotWritten(error) => Err((job.request.error(error), Some(job.put_back()))),
+            Answer::Unknown(error) => {
+                let error = job.request.error(error).outcome_unknown();
+                job.finish_in_background();
+                Err((error, None))
             }
         }
     }
 }
 
-impl Drop for CommitJob {
-    fn drop(&mut self) {
-        let Some(mut job) = self.0.take() else { return };
-        if !std::mem::replace(&mut job.in_background, true) && job.request.call.is_some() {
-            let home = job.lease.home().clone();
-            // A runtime that has ended drops the work at once: then it goes on from there.
-            drop(home.spawn(Self(Some(job)).background()));
-            return;
+impl Job {
+    /// Waits for the answer to the call under way on the runtime that acquired the lease. With no call
+    /// under way, releases the lease.
+    fn finish_in_background(self) {
+        if !self.request.call.is_under_way() {
+            return self.release();
         }
-        let Job { lease, request, .. } = job;
+        let home = self.lease.home().clone();
+        // A runtime that has ended drops the task at once, and so releases the lease.
+        drop(home.spawn(Self::background(guard(self, Self::release))));
+    }
+
+    async fn background(mut job: ScopeGuard<Self, fn(Self)>) {
+        let gone = job.request.engine.gone.clone();
+        // Stores end their calls by themselves. One that does not is given up here, or by `close`.
+        let bound = 2 * job.request.engine.config.request_timeout;
+        let answer = gone.run_until_cancelled(job.request.call.ended_within(bound)).await;
+        let job = ScopeGuard::into_inner(job);
+        match answer.flatten() {
+            // The caller has left, or knows that the outcome is unknown.
+            Some(Ok(written)) => drop(job.settle(written)),
+            Some(Err(_)) | None => job.release(),
+        }
+    }
+
+    /// Gives the commit up: the lease is released in the background.
+    fn release(self) {
+        let Self { lease, request, _open, .. } = self;
         let hold = lease.terms().hold_at_least;
         drop(request.call);
         if let Some(release) = request.engine.begin_release(&lease, hold) {
             release.run_in_background();
         }
     }
-}
 
-impl Job {
     fn settle(self, written: Written) -> ReleaseOutcome {
         let Self { lease, request: WriteRequest { engine, .. }, .. } = self;
         match written {
@@ -209,7 +203,7 @@ impl Job {
         if let Some(loss) = lease.end_commit(None) {
             engine.record_loss(&lease, loss);
         }
-        // Those that were held when the provider was closed have been released by that; this one was not.
+        // When the provider was closed, the leases held then were released; this one was not held.
         if engine.closed.is_cancelled() {
             engine.release_closed(&lease);
         }
@@ -217,12 +211,13 @@ impl Job {
     }
 }
 
-/// A write that keeps the lease. It is a task of its own, so that its call is finished also if nobody waits for it any more.
+/// A write that keeps the lease. It is a task of its own, so that its call is finished even if the
+/// caller leaves.
 pub(crate) async fn write(engine: Arc<Engine>, lease: Arc<Lease>, op: Arc<dyn WriteOp>) -> Result<Written> {
     let mut request = WriteRequest::new(&engine, &lease, op, None);
     let open = engine.tasks.token();
     let task = lease.home().spawn(async move {
-        let answer = request.ask().await;
+        let answer = request.run().await;
         drop(open);
         match answer {
             Answer::Written(written) => Ok(written),

@@ -1,15 +1,28 @@
-//! Giving a lease back.
+//! Releasing a lease in the store.
+//!
+//! A release that has begun must come to an end (C11, C23): its lease leaves the ledger once, as
+//! released, lost or abandoned. It runs in up to three places, one after the other:
+//!
+//! | place | runs until | then |
+//! |---|---|---|
+//! | the caller's future | the store answers, or one request timeout | an error of unknown outcome; continues |
+//! | the runtime that acquired the lease | the store answers, the lease expires, or `close` gives up | abandoned |
+//! | the runtime current when that one ends | the same | abandoned |
+//!
+//! Each place may be dropped at any time, by a caller that leaves or a runtime that ends. So the job is
+//! always in a [`ScopeGuard`], which moves it to the next place then.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use distlock_api::{LockError, Loss, Phase, ReleaseOutcome, Result};
+use scopeguard::{ScopeGuard, guard};
 use tokio::runtime::Handle;
 use tokio::time::{Instant, sleep, timeout_at};
 use tokio_util::task::task_tracker::TaskTrackerToken;
 
 use crate::log::log;
-use crate::run::call::Call;
+use crate::run::call::{Call, InFlight};
 use crate::run::clock;
 use crate::run::core::Engine;
 use crate::run::transit::Lease;
@@ -17,36 +30,36 @@ use crate::state::backoff;
 use crate::state::ledger::End;
 use crate::store::{Lane, Release};
 
-/// A release that has begun and must come to an end: dropped in the foreground it goes on in the background of the runtime that acquired the
-/// lease, dropped there on the one that is current, and dropped there – with all runtimes gone – the lease is left to its ttl and counted as abandoned (C11, C23).
-pub(crate) struct ReleaseJob(Option<Job>);
+/// A release that has begun. Dropped, it continues in the next place.
+pub(crate) struct ReleaseJob(ScopeGuard<Job, fn(Job)>);
 
 struct Job {
     engine: Arc<Engine>,
     lease: Arc<Lease>,
     hold: Option<Duration>,
-    /// The call in flight. It is finished, not repeated beside itself (R11).
-    call: Option<Call<ReleaseOutcome>>,
-    runs_on: RunsOn,
+    request: InFlight<ReleaseOutcome>,
+    place: Place,
     /// Keeps `close` waiting.
     _open: TaskTrackerToken,
 }
 
 #[derive(Clone, Copy)]
-enum RunsOn {
-    Foreground,
+enum Place {
+    Caller,
+    /// The runtime that acquired the lease.
     Home,
-    Elsewhere,
+    AnotherRuntime,
 }
 
 impl ReleaseJob {
-    /// The release of a lease that has been told to [`begin_release`](Lease::begin_release).
+    /// The release of a lease whose [`begin_release`](Lease::begin_release) was successful.
     pub(crate) fn new(engine: Arc<Engine>, lease: Arc<Lease>, hold: Option<Duration>) -> Self {
         let _open = engine.tasks.token();
-        Self(Some(Job { engine, lease, hold, call: None, runs_on: RunsOn::Foreground, _open }))
+        Job { engine, lease, hold, request: InFlight::none(), place: Place::Caller, _open }.guarded()
     }
 
-    /// The release of a lease that is taken from its guard because the provider is closed; none if it is being released anyway, or lost.
+    /// The release of a lease that is taken from its guard because the provider is closed; `None` if
+    /// it is being released already, or lost.
     pub(crate) fn of_closed(engine: &Arc<Engine>, lease: &Arc<Lease>) -> Option<Self> {
         if engine.look(lease).is_some() || !lease.lose(Loss::Closed) {
             return None;
@@ -55,117 +68,91 @@ impl ReleaseJob {
         Some(Self::new(engine.clone(), lease.clone(), lease.terms().hold_at_least))
     }
 
-    /// In the foreground: for one request timeout, errors retried; then the caller hears that the outcome is unknown (C9), and it goes on in the background.
+    /// Runs in the caller's future for one request timeout, errors retried. Without an answer by then
+    /// the outcome is unknown (C9), and the release continues in the background. So it does if the
+    /// caller leaves.
     pub(crate) async fn run(mut self) -> Result<ReleaseOutcome> {
-        let until = Instant::now() + self.job().engine.config.request_timeout;
-        match self.job().release_until(until).await {
+        let until = Instant::now() + self.0.engine.config.request_timeout;
+        let answer = self.0.release_until(until).await;
+        let job = self.into_job();
+        match answer {
             Ok(outcome) => {
-                self.settle(outcome);
+                job.end(outcome.into());
                 Ok(outcome)
             }
-            Err(error) => Err(error.outcome_unknown().with_key(self.job().lease.key().clone())),
+            Err(error) => {
+                let error = error.outcome_unknown().with_key(job.lease.key().clone());
+                job.run_in_next_place();
+                Err(error)
+            }
         }
     }
 
-    /// While shutting down: until then, errors retried; whether the store has answered.
+    /// Runs while shutting down: until then, errors retried. Returns whether the store has answered.
     pub(crate) async fn run_until(mut self, until: Instant) -> bool {
-        match self.job().release_until(until).await {
+        let answer = self.0.release_until(until).await;
+        let job = self.into_job();
+        match answer {
             Ok(outcome) => {
-                self.settle(outcome);
+                job.end(outcome.into());
                 true
             }
             Err(error) => {
-                log!(warn, lock.key = %self.job().lease.key(), %error, "lease not released while shutting down");
-                self.end(End::Abandoned);
+                log!(warn, lock.key = %job.lease.key(), %error, "lease not released while shutting down");
+                job.end(End::Abandoned);
                 false
             }
         }
     }
 
-    pub(crate) fn run_in_background(mut self) {
-        if let Some(job) = self.0.take() {
-            job.go_on();
-        }
+    pub(crate) fn run_in_background(self) {
+        self.into_job().run_in_next_place();
     }
 
     /// Sends nothing: the lease ends by its ttl.
-    pub(crate) fn abandon(mut self) {
-        self.end(End::Abandoned);
+    pub(crate) fn abandon(self) {
+        self.into_job().end(End::Abandoned);
     }
 
-    fn job(&mut self) -> &mut Job {
-        self.0.as_mut().expect("taken only at the end")
-    }
-
-    fn settle(&mut self, outcome: ReleaseOutcome) {
-        self.end(match outcome {
-            ReleaseOutcome::Released => End::Released,
-            ReleaseOutcome::AlreadyLost => End::Lost,
-        });
-    }
-
-    fn end(&mut self, end: End) {
-        if let Some(job) = self.0.take() {
-            job.end(end);
-        }
-    }
-
-    /// Until the store has answered, the lease has expired by itself, or `close` has given up.
     async fn background(mut self) {
-        let gone = self.job().engine.gone.clone();
-        if gone.run_until_cancelled(self.ask_until_settled()).await.is_none() {
-            self.end(End::Abandoned);
-        }
+        let gone = self.0.engine.gone.clone();
+        let end = gone.run_until_cancelled(self.0.release_until_expired()).await;
+        self.into_job().end(end.unwrap_or(End::Abandoned));
     }
 
-    async fn ask_until_settled(&mut self) {
-        let (clean_ups, request_timeout) = {
-            let engine = &self.job().engine;
-            (engine.clean_ups.clone(), engine.config.request_timeout)
-        };
-        let expiry = self.job().lease.expiry(&clock::now());
-        let mut failed = 0;
-        loop {
-            // The first attempt waits for nobody; what is made again is bounded in number, and by the expiry in time.
-            let permit = if failed == 0 { None } else { timeout_at(expiry, clean_ups.acquire()).await.ok() };
-            let answer = self.job().attempt(Instant::now() + request_timeout).await;
-            drop(permit);
-            let error = match answer {
-                Ok(outcome) => return self.settle(outcome),
-                Err(error) => error,
-            };
-            // Others are not kept waiting for a store that does not answer.
-            self.job().lease.pass_turn();
-            log!(debug, lock.key = %self.job().lease.key(), %error, "release not confirmed yet");
-            if Instant::now() >= expiry {
-                return self.end(End::Abandoned);
-            }
-            // A store that does not end its call is asked again under the same id.
-            drop(self.job().call.take_if(|call| call.sent().is_some()));
-            sleep(backoff::after_error(failed, fastrand::f64())).await;
-            failed += 1;
-        }
-    }
-}
-
-impl Engine {
-    /// Releases in the background what was not held when the provider was closed, and is held now.
-    pub(crate) fn release_closed(self: &Arc<Self>, lease: &Arc<Lease>) {
-        if let Some(job) = ReleaseJob::of_closed(self, lease) {
-            job.run_in_background();
-        }
-    }
-}
-
-impl Drop for ReleaseJob {
-    fn drop(&mut self) {
-        if let Some(job) = self.0.take() {
-            job.go_on();
-        }
+    fn into_job(self) -> Job {
+        ScopeGuard::into_inner(self.0)
     }
 }
 
 impl Job {
+    fn guarded(self) -> ReleaseJob {
+        ReleaseJob(guard(self, Self::run_in_next_place))
+    }
+
+    /// Moves from the caller's future to the background, or from a runtime that has ended to the one
+    /// that is current. With neither, the lease is left to its ttl.
+    fn run_in_next_place(mut self) {
+        let home = self.lease.home();
+        let next = match self.place {
+            Place::Caller => Some((Place::Home, home.clone())),
+            Place::Home => {
+                let current = Handle::try_current().ok().filter(|current| current.id() != home.id());
+                current.map(|current| (Place::AnotherRuntime, current))
+            }
+            Place::AnotherRuntime => None,
+        };
+        match next {
+            Some((place, runtime)) => {
+                self.place = place;
+                // A runtime that has ended drops the task at once, and so moves it again.
+                drop(runtime.spawn(self.guarded().background()));
+            }
+            None => self.end(End::Abandoned),
+        }
+    }
+
+    /// Sends the release until the store has answered, `until` has passed, or an error is final.
     async fn release_until(&mut self, until: Instant) -> Result<ReleaseOutcome> {
         let mut failed = 0;
         loop {
@@ -175,7 +162,7 @@ impl Job {
             };
             let pause = backoff::after_error(failed, fastrand::f64());
             let again = error.is_retryable() || error.is_outcome_unknown();
-            if !again || self.call.is_some() || Instant::now() + pause >= until {
+            if !again || self.request.is_under_way() || Instant::now() + pause >= until {
                 return Err(error);
             }
             sleep(pause).await;
@@ -183,60 +170,71 @@ impl Job {
         }
     }
 
-    /// One call, or what is left of the one under way: in line for the store until the lease
-    /// expires by itself, or in flight.
+    /// Sends the release until the store has answered or the lease has expired by itself.
+    async fn release_until_expired(&mut self) -> End {
+        let (clean_ups, request_timeout) = (self.engine.clean_ups.clone(), self.engine.config.request_timeout);
+        let expiry = self.lease.expiry(&clock::now());
+        let mut failed = 0;
+        loop {
+            // The first attempt needs no permit. Those after it are bounded in number by permits, and
+            // in time by the expiry.
+            let permit = if failed == 0 { None } else { timeout_at(expiry, clean_ups.acquire()).await.ok() };
+            let answer = self.attempt(Instant::now() + request_timeout).await;
+            drop(permit);
+            let error = match answer {
+                Ok(outcome) => return outcome.into(),
+                Err(error) => error,
+            };
+            // Local callers do not wait for a store that does not answer.
+            self.lease.pass_turn();
+            log!(debug, lock.key = %self.lease.key(), %error, "release not confirmed yet");
+            if Instant::now() >= expiry {
+                return End::Abandoned;
+            }
+            // If the store does not end its call, the next one has the same id.
+            self.request.give_up_sent();
+            sleep(backoff::after_error(failed, fastrand::f64())).await;
+            failed += 1;
+        }
+    }
+
+    /// One call, or the rest of the one under way. A call stays in line for the store until the lease
+    /// expires by itself.
     async fn attempt(&mut self, until: Instant) -> Result<ReleaseOutcome> {
-        let unanswered = || LockError::timeout(Phase::Release, "the store has not answered");
-        if self.call.is_none() {
+        if !self.request.is_under_way() {
             let bound = self.engine.config.store_timeout();
             let mut release = Release::new(self.lease.claim().clone()).with_timeout(bound);
             release.hold_at_least = self.hold;
             let store = self.engine.store.clone();
             let (lanes, expiry) = (store.lanes(), self.lease.expiry(&clock::now()).max(until));
             let request = async move { store.release(&release).await };
-            self.call = Some(Call::new(lanes, Lane::Release, Some(expiry), false, request)?);
+            self.request.begin(Call::new(lanes, Lane::Release, Some(expiry), false, request)?);
         }
-        let Some(call) = &mut self.call else { return Err(unanswered()) };
-        match call.answer(Some(until), self.engine.config.request_timeout).await {
-            Some(answer) => {
-                self.call = None;
-                answer
-            }
-            None => Err(unanswered()),
-        }
-    }
-
-    /// Goes on in the next place.
-    fn go_on(mut self) {
-        let home = self.lease.home();
-        let runtime = match self.runs_on {
-            RunsOn::Foreground => Some((RunsOn::Home, home.clone())),
-            RunsOn::Home => {
-                let current = Handle::try_current().ok().filter(|current| current.id() != home.id());
-                current.map(|current| (RunsOn::Elsewhere, current))
-            }
-            RunsOn::Elsewhere => None,
-        };
-        match runtime {
-            Some((place, runtime)) => {
-                self.runs_on = place;
-                // A runtime that has ended drops the work at once: then it goes on from there.
-                drop(runtime.spawn(ReleaseJob(Some(self)).background()));
-            }
-            None => self.end(End::Abandoned),
+        match self.request.answer(Some(until), self.engine.config.request_timeout).await {
+            Some(answered) => answered.answer,
+            None => Err(LockError::timeout(Phase::Release, "the store has not answered")),
         }
     }
 
     fn end(self, end: End) {
-        let Self { engine, lease, call, .. } = self;
-        drop(call);
+        let Self { engine, lease, request, _open, .. } = self;
+        drop(request);
         if end == End::Abandoned {
             log!(warn, lock.key = %lease.key(), lock.token = %lease.token(), "lease left to its ttl");
         }
         lease.end();
         engine.ledger().end(&lease, end);
-        // Whoever has got the turn meanwhile and asked; the next one will ask anyway.
+        // A local caller that got the turn meanwhile may have found the key busy.
         engine.turns.nudge(lease.key());
         lease.pass_turn();
+    }
+}
+
+impl Engine {
+    /// Releases in the background what was not held when the provider was closed, and is held now.
+    pub(crate) fn release_closed(self: &Arc<Self>, lease: &Arc<Lease>) {
+        if let Some(job) = ReleaseJob::of_closed(self, lease) {
+            job.run_in_background();
+        }
     }
 }

@@ -1,5 +1,6 @@
 //! Which leases and tickets are renewed in one call.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -41,7 +42,7 @@ impl<C: Cargo> Item<C> {
     pub(crate) fn urgency(&self, beat: &Beat, now: &Now) -> (Instant, AcquisitionId) {
         let until = match self {
             Self::Lease(lease) => lease.deadline(now),
-            Self::Ticket(_) => beat.due.unwrap_or(beat.early),
+            Self::Ticket(_) => beat.due().unwrap_or(beat.early),
         };
         (until, self.id().clone())
     }
@@ -80,6 +81,19 @@ impl<C: Cargo> Item<C> {
             Self::Ticket(seat) => seat.patience(),
         }
     }
+}
+
+/// Leases and tickets that may go into a call, the most urgent first.
+pub(crate) type Waiting<C> = BTreeMap<(Instant, AcquisitionId), Item<C>>;
+
+/// What may be renewed, by the calls it goes into.
+pub(crate) struct Ready<C: Cargo> {
+    pub(crate) groups: BTreeMap<Group, Waiting<C>>,
+    pub(crate) few_failed: bool,
+    /// What became due until then is included.
+    pub(crate) looked: Instant,
+    /// When the keeper looks through all again.
+    pub(crate) until: Instant,
 }
 
 /// What is to be renewed in one call.

@@ -1,6 +1,6 @@
 //! Which leases are alive and which tickets wait, when each is due, and what became of the others.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, DefaultHasher};
 use std::sync::Arc;
 use std::time::Duration;
@@ -8,16 +8,15 @@ use std::time::Duration;
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
-use distlock_api::{Accounting, AcquisitionId, FencingToken};
+use distlock_api::{Accounting, AcquisitionId, FencingToken, ReleaseOutcome};
 
-use crate::state::backoff;
-use crate::state::batch::{Batch, Due, Group, Item, Room, patience};
+use crate::state::batch::{Ready, patience};
 use crate::state::claim::{News, PendingClaim, Pushed, Seat, Told};
 use crate::state::lease::Lease;
 use crate::state::line::Cargo;
-use crate::state::schedule::{Beat, HomeId};
+use crate::state::schedule::{Beat, HomeId, Schedule};
 use crate::state::time::Now;
-use crate::store::{Claim, Lane};
+use crate::store::Claim;
 
 /// By ids, which are random already: a fixed hash invites no collisions, and what is done for all of
 /// them is done in the same order when a simulation repeats.
@@ -36,10 +35,10 @@ pub(crate) struct Ledger<C: Cargo> {
     answered: Option<Instant>,
 }
 
-/// One runtime's leases and tickets, by when they are due; each once, if at all.
+/// What the keeper of one runtime works from.
 struct Home<C: Cargo> {
-    schedule: BTreeSet<(Instant, AcquisitionId)>,
-    /// When the keeper is going to look again by itself; none if it does not know of anything to do.
+    schedule: Schedule,
+    /// When the keeper is going to look again by itself; `None` if it knows of nothing to do.
     planned: Option<Instant>,
     /// What found no room when the keeper looked.
     ready: Option<Ready<C>>,
@@ -50,19 +49,6 @@ struct Home<C: Cargo> {
 
 /// An event that is told of a lease so soon after its grant may be of the release before.
 const EVENTS_ARE_LATE: Duration = Duration::from_secs(1);
-
-/// The most urgent first.
-type Waiting<C> = BTreeMap<(Instant, AcquisitionId), Item<C>>;
-
-/// What may be renewed, by the calls it goes into.
-struct Ready<C: Cargo> {
-    groups: BTreeMap<Group, Waiting<C>>,
-    few_failed: bool,
-    /// What became due until then is included.
-    looked: Instant,
-    /// When the keeper looks through all again.
-    until: Instant,
-}
 
 struct Entry<C: Cargo> {
     lease: Arc<Lease<C>>,
@@ -80,6 +66,15 @@ pub(crate) enum End {
     Abandoned,
 }
 
+impl From<ReleaseOutcome> for End {
+    fn from(outcome: ReleaseOutcome) -> Self {
+        match outcome {
+            ReleaseOutcome::Released => Self::Released,
+            ReleaseOutcome::AlreadyLost => Self::Lost,
+        }
+    }
+}
+
 /// What a new lease or ticket needs.
 pub(crate) enum Entered {
     /// The keeper knows when to look.
@@ -91,17 +86,6 @@ pub(crate) enum Entered {
     /// The lease has been lost already, or the claim is not known any more.
     Refused,
 }
-
-/// Up to this many that have failed are divided down to single calls, whatever the store does.
-const FEW: usize = 512;
-
-/// How long what found no room is kept ready, and how much longer for each lease and ticket:
-/// looking through all of them then takes a few percent of a core at most.
-const KEPT_READY: Duration = Duration::from_millis(200);
-const LOOK: Duration = Duration::from_micros(20);
-
-/// When a renewal that found no room is tried again.
-const NO_ROOM: Duration = Duration::from_millis(20);
 
 impl<C: Cargo> Default for Ledger<C> {
     fn default() -> Self {
@@ -118,7 +102,7 @@ impl<C: Cargo> Default for Ledger<C> {
 
 impl<C: Cargo> Default for Home<C> {
     fn default() -> Self {
-        Self { schedule: BTreeSet::new(), planned: None, ready: None, wake: Arc::default(), kept: false }
+        Self { schedule: Schedule::default(), planned: None, ready: None, wake: Arc::default(), kept: false }
     }
 }
 
@@ -281,7 +265,7 @@ impl<C: Cargo> Ledger<C> {
     fn refreshed(&mut self, id: &AcquisitionId, sent: Instant, ahead: u32) {
         let Some((seat, beat)) = self.asking.get_mut(id).and_then(PendingClaim::seat) else { return };
         let cadence = seat.cadence(ahead);
-        *beat = Beat { due: beat.due, early: sent + cadence / 2, ..Beat::new(sent) };
+        beat.succeeded(sent, sent + cadence / 2);
         self.schedule_at(id, Some(sent + cadence));
     }
 
@@ -291,7 +275,7 @@ impl<C: Cargo> Ledger<C> {
         let Some((_, beat)) = self.asking.get_mut(id).and_then(PendingClaim::seat) else { return };
         let again = now + seat.patience();
         beat.early = again;
-        let due = beat.due.map_or(again, |due| due.min(again));
+        let due = beat.due().map_or(again, |due| due.min(again));
         self.schedule_at(id, Some(due));
     }
 
@@ -346,7 +330,7 @@ impl<C: Cargo> Ledger<C> {
             return;
         }
         let at = now.instant().max(entry.since + EVENTS_ARE_LATE);
-        if entry.beat.due.is_some_and(|due| due <= at) {
+        if entry.beat.due().is_some_and(|due| due <= at) {
             return;
         }
         let home = entry.lease.home_id();
@@ -374,7 +358,7 @@ impl<C: Cargo> Ledger<C> {
             Some(cadence) => (sent + cadence, sent + cadence * 3 / 4),
             None => (deadline, deadline),
         };
-        entry.beat = Beat { due: entry.beat.due, early, ..Beat::new(sent) };
+        entry.beat.succeeded(sent, early);
         self.schedule_at(lease.claim().id(), Some(due));
     }
 
@@ -386,7 +370,7 @@ impl<C: Cargo> Ledger<C> {
     /// A renewal has failed: try again soon. Sending it has already put it into smaller company.
     pub(crate) fn failed(&mut self, lease: &Lease<C>, now: &Now) {
         let Some(entry) = self.leases.get_mut(lease.claim().id()) else { return };
-        let (Some(due), Some(_)) = (entry.beat.due, lease.held_until(now)) else { return };
+        let (Some(due), Some(_)) = (entry.beat.due(), lease.held_until(now)) else { return };
         let patience = patience(lease, now);
         entry.beat.early = now.instant() + patience;
         self.schedule_at(lease.claim().id(), Some(due.min(now.instant() + patience)));
@@ -402,173 +386,24 @@ impl<C: Cargo> Ledger<C> {
             },
             (None, None) => return,
         };
-        let old = std::mem::replace(&mut beat.due, due);
         // Without a home the runtime has ended, and its keeper with it.
-        let Some(home) = self.homes.get_mut(&home) else { return };
-        if let Some(old) = old {
-            home.schedule.remove(&(old, id.clone()));
-        }
-        if let Some(due) = due {
-            home.schedule.insert((due, id.clone()));
-        }
-    }
-
-    /// What the keeper of a runtime shall do now.
-    ///
-    /// What may be renewed goes along with what must be, so that leases of one cadence gather in
-    /// common beats. A lease that is sent is due again after some patience, whether or not an
-    /// answer has come: a hung call delays no lease, not even its own (C14). At most `again` calls
-    /// are made again: a store that is down is not flooded with them, and calls that fail soon make
-    /// room for the others.
-    ///
-    /// `room` returns the room for one call in a lane. What finds none stays due.
-    pub(crate) fn take_due(
-        &mut self,
-        home: HomeId,
-        now: &Now,
-        batch: usize,
-        mut again: usize,
-        mut room: impl FnMut(Lane) -> Option<Room>,
-    ) -> Due<C> {
-        let mut result = Due::default();
-        let Some(mut ready) = self.ready(home, now) else { return result };
-        for (group, waiting) in &mut ready.groups {
-            while self.any_next(waiting, now, &mut result.over) {
-                if group.is_again && again == 0 {
-                    std::mem::take(waiting).values().for_each(|item| self.put_off(item, now));
-                    break;
-                }
-                let Some(room) = room(group.lane) else {
-                    result.full.push(group.lane);
-                    break;
-                };
-                again -= usize::from(group.is_again);
-                let mut items = Vec::new();
-                while items.len() < backoff::chunk(group.level, batch) && self.any_next(waiting, now, &mut result.over)
-                {
-                    items.extend(waiting.pop_first().map(|(_, item)| item));
-                }
-                items.iter().for_each(|item| self.sent(item, now, group.level));
-                result.batches.push(Batch { items, again: group.is_again, room });
-            }
-        }
-        result.full.dedup();
-        result.over.iter().for_each(|lease| self.schedule_at(lease.claim().id(), None));
-        ready.groups.retain(|_, waiting| !waiting.is_empty());
-        if let Some(home) = self.homes.get_mut(&home).filter(|_| !ready.groups.is_empty()) {
-            home.ready = Some(ready);
-        }
-        result
-    }
-
-    /// What may be renewed: what found no room before and what has become due since; or else, if
-    /// anything is due, all that may go along. With many leases, looking through all of them for
-    /// each call would take longer than the calls.
-    fn ready(&mut self, home: HomeId, now: &Now) -> Option<Ready<C>> {
-        let kept = self.homes.get_mut(&home)?.ready.take().filter(|ready| now.instant() < ready.until);
-        let home = self.homes.get(&home)?;
-        if let Some(mut ready) = kept {
-            let after = ready.looked + Duration::from_nanos(1);
-            let since = home.schedule.range((after, AcquisitionId::new(""))..);
-            let new: Vec<_> = since.take_while(|(due, _)| *due <= now.instant()).collect();
-            for (item, beat) in new.into_iter().filter_map(|(due, id)| self.if_ready(*due, id, now)) {
-                let group = item.group(&beat, self.answered, ready.few_failed);
-                // A second entry of an item is skipped: once sent, the item is no longer ready.
-                ready.groups.entry(group).or_default().insert(item.urgency(&beat, now), item);
-            }
-            ready.looked = now.instant();
-            return Some(ready);
-        }
-        home.next_due().filter(|due| *due <= now.instant())?;
-        let beats: Vec<_> = home.schedule.iter().filter_map(|(due, id)| self.if_ready(*due, id, now)).collect();
-        let few_failed = beats.iter().filter(|(_, beat)| beat.failures > 0).count() <= FEW;
-        let looked_through = u32::try_from(home.schedule.len()).unwrap_or(u32::MAX);
-        let mut groups = BTreeMap::<Group, Waiting<C>>::new();
-        for (item, beat) in beats {
-            groups
-                .entry(item.group(&beat, self.answered, few_failed))
-                .or_default()
-                .insert(item.urgency(&beat, now), item);
-        }
-        let until = now.instant() + KEPT_READY + LOOK.saturating_mul(looked_through);
-        Some(Ready { groups, few_failed, looked: now.instant(), until })
-    }
-
-    fn if_ready(&self, due: Instant, id: &AcquisitionId, now: &Now) -> Option<(Item<C>, Beat)> {
-        if let Some(Entry { lease, beat, .. }) = self.leases.get(id) {
-            return beat.is_ready(due, now.instant()).then(|| (Item::Lease(lease.clone()), *beat));
-        }
-        let (seat, beat) = self.asking.get(id).and_then(PendingClaim::seated)?;
-        beat.is_ready(due, now.instant()).then(|| (Item::Ticket(seat.clone()), *beat))
-    }
-
-    /// Whether there is a next item. Removes those before it that an answer has settled, and moves
-    /// those past their deadline to `over`.
-    fn any_next(&mut self, waiting: &mut Waiting<C>, now: &Now, over: &mut Vec<Arc<Lease<C>>>) -> bool {
-        while let Some(first) = waiting.first_entry() {
-            let is_ready = |beat: &mut Beat| beat.due.is_some_and(|due| beat.is_ready(due, now.instant()));
-            if self.beat(first.get()).is_some_and(is_ready) {
-                match first.get() {
-                    Item::Lease(lease) if lease.held_until(now).is_none_or(|deadline| deadline <= now.instant()) => {
-                        over.push(lease.clone());
-                    }
-                    _ => return true,
-                }
-            }
-            first.remove();
-        }
-        false
-    }
-
-    /// Something goes into a call now; it is due again if that is not answered in time.
-    fn sent(&mut self, item: &Item<C>, now: &Now, level: u32) {
-        self.due_again(item, now.instant() + item.patience(now), now, |beat| {
-            // Until the answer says otherwise.
-            beat.failures += 1;
-            beat.level = level;
-            beat.sent = now.instant();
-        });
-    }
-
-    /// Something has found no room among the calls that are made again.
-    fn put_off(&mut self, item: &Item<C>, now: &Now) {
-        self.due_again(item, now.instant() + NO_ROOM, now, |_| {});
-    }
-
-    fn due_again(&mut self, item: &Item<C>, again: Instant, now: &Now, change: impl FnOnce(&mut Beat)) {
-        let again = match item {
-            Item::Lease(lease) => again.min(lease.deadline(now)),
-            Item::Ticket(_) => again,
-        };
-        if let Some(beat) = self.beat(item) {
-            change(beat);
-            beat.early = again;
-            self.schedule_at(item.id(), Some(again));
-        }
-    }
-
-    fn beat(&mut self, item: &Item<C>) -> Option<&mut Beat> {
-        match item {
-            Item::Lease(lease) => self.leases.get_mut(lease.claim().id()).map(|entry| &mut entry.beat),
-            Item::Ticket(seat) => {
-                self.asking.get_mut(seat.claim.id()).and_then(PendingClaim::seat).map(|(_, beat)| beat)
-            }
-        }
+        let schedule = self.homes.get_mut(&home).map(|home| &mut home.schedule);
+        Schedule::set(schedule, id, beat, due);
     }
 }
 
 impl<C: Cargo> Home<C> {
     fn next_due(&self) -> Option<Instant> {
-        self.schedule.first().map(|(due, _)| *due)
+        self.schedule.next_due()
     }
 
-    /// Wakes the keeper if something is due before it would look by itself.
-    /// What is ready was found before something became due earlier.
+    /// Forgets what was ready, because something has become due earlier since.
     fn look_again(&mut self) {
         self.ready = None;
         self.remind();
     }
 
+    /// Wakes the keeper if something is due before it would look by itself.
     fn remind(&self) {
         if self.next_due().is_some_and(|due| self.planned.is_none_or(|planned| due < planned)) {
             self.wake.notify_one();
@@ -576,5 +411,6 @@ impl<C: Cargo> Home<C> {
     }
 }
 
+mod due;
 #[cfg(test)]
 mod tests;

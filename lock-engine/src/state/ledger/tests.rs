@@ -1,6 +1,7 @@
 use super::*;
+use crate::state::batch::{Due, Room};
 use crate::state::line::tests::Nothing;
-use crate::store::{Grant, ProviderId};
+use crate::store::{Grant, Lane, ProviderId};
 use distlock_api::{FencingToken, LeaseOptions, LockKey, RenewalPolicy};
 
 const fn ms(millis: u64) -> Duration {
@@ -116,7 +117,7 @@ async fn the_earliest_deadline_goes_first_also_before_what_waits_for_room() {
     let items = one(&mut ledger, 10_160);
     assert_eq!((items.len(), items[0].id()), (100, &short_id));
     let released = ledger.leases().into_iter().find(|lease| {
-        let due = ledger.leases[lease.claim().id()].beat.due;
+        let due = ledger.leases[lease.claim().id()].beat.due();
         due.is_some_and(|due| due <= start + ms(10_160))
     });
     ledger.releasing(&released.unwrap(), &start.into());

@@ -1,0 +1,172 @@
+//! What a keeper has to do now: which leases and tickets go into which calls, and which are over.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use distlock_api::AcquisitionId;
+use tokio::time::Instant;
+
+use super::{Entry, Ledger};
+use crate::state::backoff;
+use crate::state::batch::{Batch, Due, Group, Item, Ready, Room, Waiting};
+use crate::state::claim::PendingClaim;
+use crate::state::lease::Lease;
+use crate::state::line::Cargo;
+use crate::state::schedule::{Beat, HomeId};
+use crate::state::time::Now;
+use crate::store::Lane;
+
+/// Up to this many that have failed are divided down to single calls, whatever the store does.
+const FEW: usize = 512;
+
+/// How long what found no room is kept ready, and how much longer for each lease and ticket:
+/// looking through all of them then takes a few percent of a core at most.
+const KEPT_READY: Duration = Duration::from_millis(200);
+const LOOK: Duration = Duration::from_micros(20);
+
+/// When a renewal that found no room is tried again.
+const NO_ROOM: Duration = Duration::from_millis(20);
+
+impl<C: Cargo> Ledger<C> {
+    /// What the keeper of a runtime shall do now.
+    ///
+    /// What may be renewed goes along with what must be, so that leases of one cadence gather in
+    /// common beats. A lease that is sent is due again after some patience, whether or not an
+    /// answer has come: a hung call delays no lease, not even its own (C14). At most `again` calls
+    /// are made again: a store that is down is not flooded with them, and calls that fail soon make
+    /// room for the others.
+    ///
+    /// `room` returns the room for one call in a lane. What finds none stays due.
+    pub(crate) fn take_due(
+        &mut self,
+        home: HomeId,
+        now: &Now,
+        batch: usize,
+        mut again: usize,
+        mut room: impl FnMut(Lane) -> Option<Room>,
+    ) -> Due<C> {
+        let mut result = Due::default();
+        let Some(mut ready) = self.ready(home, now) else { return result };
+        for (group, waiting) in &mut ready.groups {
+            while self.any_next(waiting, now, &mut result.over) {
+                if group.is_again && again == 0 {
+                    std::mem::take(waiting).values().for_each(|item| self.put_off(item, now));
+                    break;
+                }
+                let Some(room) = room(group.lane) else {
+                    result.full.push(group.lane);
+                    break;
+                };
+                again -= usize::from(group.is_again);
+                let mut items = Vec::new();
+                while items.len() < backoff::chunk(group.level, batch) && self.any_next(waiting, now, &mut result.over)
+                {
+                    items.extend(waiting.pop_first().map(|(_, item)| item));
+                }
+                items.iter().for_each(|item| self.sent(item, now, group.level));
+                result.batches.push(Batch { items, again: group.is_again, room });
+            }
+        }
+        result.full.dedup();
+        result.over.iter().for_each(|lease| self.schedule_at(lease.claim().id(), None));
+        ready.groups.retain(|_, waiting| !waiting.is_empty());
+        if let Some(home) = self.homes.get_mut(&home).filter(|_| !ready.groups.is_empty()) {
+            home.ready = Some(ready);
+        }
+        result
+    }
+
+    /// What may be renewed: what found no room before and what has become due since; or else, if
+    /// anything is due, all that may go along. With many leases, looking through all of them for
+    /// each call would take longer than the calls.
+    fn ready(&mut self, home: HomeId, now: &Now) -> Option<Ready<C>> {
+        let kept = self.homes.get_mut(&home)?.ready.take().filter(|ready| now.instant() < ready.until);
+        let home = self.homes.get(&home)?;
+        if let Some(mut ready) = kept {
+            let new = home.schedule.became_due(ready.looked, now.instant());
+            for (item, beat) in new.filter_map(|(due, id)| self.if_ready(*due, id, now)) {
+                let group = item.group(&beat, self.answered, ready.few_failed);
+                // A second entry of an item is skipped: once sent, the item is no longer ready.
+                ready.groups.entry(group).or_default().insert(item.urgency(&beat, now), item);
+            }
+            ready.looked = now.instant();
+            return Some(ready);
+        }
+        home.next_due().filter(|due| *due <= now.instant())?;
+        let beats: Vec<_> = home.schedule.iter().filter_map(|(due, id)| self.if_ready(*due, id, now)).collect();
+        let few_failed = beats.iter().filter(|(_, beat)| beat.failures > 0).count() <= FEW;
+        let looked_through = u32::try_from(home.schedule.len()).unwrap_or(u32::MAX);
+        let mut groups = BTreeMap::<Group, Waiting<C>>::new();
+        for (item, beat) in beats {
+            groups
+                .entry(item.group(&beat, self.answered, few_failed))
+                .or_default()
+                .insert(item.urgency(&beat, now), item);
+        }
+        let until = now.instant() + KEPT_READY + LOOK.saturating_mul(looked_through);
+        Some(Ready { groups, few_failed, looked: now.instant(), until })
+    }
+
+    fn if_ready(&self, due: Instant, id: &AcquisitionId, now: &Now) -> Option<(Item<C>, Beat)> {
+        if let Some(Entry { lease, beat, .. }) = self.leases.get(id) {
+            return beat.is_ready(due, now.instant()).then(|| (Item::Lease(lease.clone()), *beat));
+        }
+        let (seat, beat) = self.asking.get(id).and_then(PendingClaim::seated)?;
+        beat.is_ready(due, now.instant()).then(|| (Item::Ticket(seat.clone()), *beat))
+    }
+
+    /// Whether there is a next item. Removes those before it that an answer has settled, and moves
+    /// those past their deadline to `over`.
+    fn any_next(&mut self, waiting: &mut Waiting<C>, now: &Now, over: &mut Vec<Arc<Lease<C>>>) -> bool {
+        while let Some(first) = waiting.first_entry() {
+            let is_ready = |beat: &mut Beat| beat.due().is_some_and(|due| beat.is_ready(due, now.instant()));
+            if self.beat(first.get()).is_some_and(is_ready) {
+                match first.get() {
+                    Item::Lease(lease) if lease.held_until(now).is_none_or(|deadline| deadline <= now.instant()) => {
+                        over.push(lease.clone());
+                    }
+                    _ => return true,
+                }
+            }
+            first.remove();
+        }
+        false
+    }
+
+    /// Something goes into a call now; it is due again if that is not answered in time.
+    fn sent(&mut self, item: &Item<C>, now: &Now, level: u32) {
+        self.due_again(item, now.instant() + item.patience(now), now, |beat| {
+            // Until the answer says otherwise.
+            beat.failures += 1;
+            beat.level = level;
+            beat.sent = now.instant();
+        });
+    }
+
+    /// Something has found no room among the calls that are made again.
+    fn put_off(&mut self, item: &Item<C>, now: &Now) {
+        self.due_again(item, now.instant() + NO_ROOM, now, |_| {});
+    }
+
+    fn due_again(&mut self, item: &Item<C>, again: Instant, now: &Now, change: impl FnOnce(&mut Beat)) {
+        let again = match item {
+            Item::Lease(lease) => again.min(lease.deadline(now)),
+            Item::Ticket(_) => again,
+        };
+        if let Some(beat) = self.beat(item) {
+            change(beat);
+            beat.early = again;
+            self.schedule_at(item.id(), Some(again));
+        }
+    }
+
+    fn beat(&mut self, item: &Item<C>) -> Option<&mut Beat> {
+        match item {
+            Item::Lease(lease) => self.leases.get_mut(lease.claim().id()).map(|entry| &mut entry.beat),
+            Item::Ticket(seat) => {
+                self.asking.get_mut(seat.claim.id()).and_then(PendingClaim::seat).map(|(_, beat)| beat)
+            }
+        }
+    }
+}

@@ -1,7 +1,5 @@
 //! Interleavings that try to break the engine, by clause. The store is hostile: it answers late, never, twice over, wrongly, or panics.
 
-mod common;
-
 use std::collections::{HashMap, HashSet};
 use std::fmt;
 use std::future::Future;
@@ -28,7 +26,7 @@ use tokio::sync::{Notify, Semaphore, mpsc as channel};
 use tokio::task::{JoinHandle, yield_now};
 use tokio::time::{Instant, advance, sleep, timeout};
 
-use self::common::polled;
+use crate::common::polled;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum Op {

@@ -1,8 +1,6 @@
 //! The cancellation matrix (C11): every call, begun again and again and dropped after none of its polls, after the first, after the second … until it comes to its end, over a
 //! store that stands still before and after each of its steps, with each fault in its way. Whatever is dropped, nothing stays behind. Time is paused.
 
-mod common;
-
 use std::future::{Future, IntoFuture};
 use std::pin::Pin;
 use std::sync::Arc;
@@ -19,7 +17,7 @@ use distlock_memory::{HangHandle, MemoryStore, Operation};
 use tokio::task::yield_now;
 use tokio::time::{sleep, timeout};
 
-use self::common::polled;
+use crate::common::polled;
 
 const fn ms(millis: u64) -> Duration {
     Duration::from_millis(millis)

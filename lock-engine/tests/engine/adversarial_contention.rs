@@ -1,7 +1,5 @@
 //! Interleavings that try to break queueing, pushed grants and handing on, by clause. The store is the one of tests, bent where it must answer late or wrongly.
 
-mod common;
-
 use std::fmt;
 use std::future::{Future, IntoFuture};
 use std::pin::{Pin, pin};
@@ -24,7 +22,7 @@ use tokio::runtime::{Builder, Runtime};
 use tokio::task::{JoinHandle, yield_now};
 use tokio::time::{Instant, sleep, timeout};
 
-use self::common::polled;
+use crate::common::polled;
 
 const fn ms(millis: u64) -> Duration {
     Duration::from_millis(millis)

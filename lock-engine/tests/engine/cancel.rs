@@ -1,89 +1,26 @@
-//! The cancellation matrix (C11): every call, begun again and again and dropped after none of its polls, after the first, after the second … until it comes to its end, over a
-//! store that stands still before and after each of its steps, with each fault in its way. Whatever is dropped, nothing stays behind. Time is paused.
+//! The cancellation matrix (C11). Every call is begun again and again, and dropped after none of
+//! its polls, after the first, after the second … until it comes to its end. The store yields
+//! before and after each of its steps, with each fault in the call's way. Nothing may stay behind.
 
 use std::future::{Future, IntoFuture};
 use std::pin::Pin;
-use std::sync::Arc;
 use std::time::Duration;
 
-use distlock_api::{
-    ErrorKind, LeaseOptions, LockGuard, LockProvider, LockProviderExt, ReleaseOutcome, Result, async_trait,
-};
-use distlock_engine::store::{
-    Attempt, Claim, EventStream, Release, Renewal, Reply, Standing, StoreCapabilities, Watch,
-};
-use distlock_engine::{LeaseProvider, LeaseStore};
+use distlock_api::{ErrorKind, LeaseOptions, LockGuard, LockProvider, LockProviderExt, ReleaseOutcome};
+use distlock_engine::LeaseProvider;
+use distlock_engine::store::StoreCapabilities;
 use distlock_memory::{HangHandle, MemoryStore, Operation};
 use tokio::task::yield_now;
 use tokio::time::{sleep, timeout};
 
-use crate::common::polled;
-
-const fn ms(millis: u64) -> Duration {
-    Duration::from_millis(millis)
-}
+use crate::kit::{Deployment, memory, ms, polled, waiting};
+use crate::store::ScriptedStore;
 
 /// Long after the clean-up of anything, and long before the end of any lease or ticket.
 const SETTLED: Duration = ms(4000);
 /// No call wants to be polled more often than this before it ends.
 const MOST_POLLS: usize = 200;
 const KEYS: [&str; 3] = ["a", "b", "c"];
-
-/// Stands still for one poll before a call is applied, and for one after that.
-#[derive(Debug)]
-struct Stepped(MemoryStore);
-
-impl Stepped {
-    async fn step<T>(call: impl Future<Output = T>) -> T {
-        yield_now().await;
-        let reply = call.await;
-        yield_now().await;
-        reply
-    }
-}
-
-#[async_trait]
-impl LeaseStore for Stepped {
-    fn capabilities(&self) -> StoreCapabilities {
-        LeaseStore::capabilities(&self.0)
-    }
-
-    fn name(&self) -> &str {
-        "stepped"
-    }
-
-    async fn try_acquire(&self, attempt: &Attempt) -> Result<Reply> {
-        Self::step(self.0.try_acquire(attempt)).await
-    }
-
-    async fn renew(&self, renewal: &Renewal) -> Result<Standing> {
-        Self::step(self.0.renew(renewal)).await
-    }
-
-    async fn release(&self, release: &Release) -> Result<ReleaseOutcome> {
-        Self::step(self.0.release(release)).await
-    }
-
-    async fn renew_many(&self, renewals: &[Renewal]) -> Vec<Result<Standing>> {
-        Self::step(self.0.renew_many(renewals)).await
-    }
-
-    async fn withdraw(&self, claim: &Claim, timeout: Duration) -> Result<()> {
-        Self::step(self.0.withdraw(claim, timeout)).await
-    }
-
-    async fn waiters(&self, claim: &Claim, timeout: Duration) -> Result<u32> {
-        Self::step(self.0.waiters(claim, timeout)).await
-    }
-
-    async fn subscribe(&self, watch: &Watch) -> Result<EventStream> {
-        Self::step(self.0.subscribe(watch)).await
-    }
-
-    async fn close(&self) -> Result<()> {
-        Self::step(self.0.close()).await
-    }
-}
 
 /// What stands in the call's way.
 #[derive(Clone, Copy, Debug)]
@@ -139,17 +76,17 @@ enum Call {
     Acquire,
     /// A single attempt.
     Try,
-    /// Somebody else holds the lock.
+    /// Another process holds the lock.
     Wait,
     /// The same, with a timeout.
     TimedWait,
-    /// Somebody of the same process holds the lock.
+    /// A guard of the same process holds the lock.
     LocalWait,
     AcquireAll,
-    /// One of them is held by somebody else.
+    /// Another process holds one of them.
     AcquireAllBusy,
     Release,
-    /// Somebody else waits.
+    /// Another process waits.
     HandOver,
     Run,
     Lost,
@@ -182,14 +119,11 @@ struct World {
 
 impl World {
     fn new(change: impl FnOnce(&mut StoreCapabilities)) -> Self {
-        let store = MemoryStore::new();
-        let mut capabilities = LeaseStore::capabilities(&store);
-        change(&mut capabilities);
-        let store = store.with_capabilities(capabilities);
+        let store = memory(change);
         let provider = || {
+            let stepped = ScriptedStore::over(&store).with(|store| store.yields = 1);
             let lease = LeaseOptions::new().ttl(ms(60_000));
-            let builder = LeaseProvider::builder(Arc::new(Stepped(store.clone())));
-            builder.lease(lease).request_timeout(ms(500)).build().unwrap()
+            stepped.provider_builder().lease(lease).request_timeout(ms(500)).build().unwrap()
         };
         let (here, there) = (provider(), provider());
         Self { store, here, there }
@@ -226,9 +160,7 @@ impl World {
                 let release = here.acquire("b").await.unwrap().release();
                 let there = self.there.clone();
                 let waits = tokio::spawn(async move { drop(there.acquire("b").await.unwrap()) });
-                while self.there.accounting().waiting == 0 {
-                    sleep(ms(1)).await;
-                }
+                waiting(&self.there, 1).await;
                 drop(waits);
                 Box::pin(async move { drops(release.await.ok()) })
             }
@@ -241,7 +173,8 @@ impl World {
         }
     }
 
-    /// Nothing is left of it: neither lease nor ticket nor turn, the books balance, and everybody can have the locks at once.
+    /// Nothing is left of the call: neither lease nor ticket nor turn. The books balance, and each
+    /// provider can have the locks at once.
     async fn nothing_is_left(&self, is_closed: bool) {
         for provider in [&self.here, &self.there] {
             let books = provider.accounting();
@@ -270,7 +203,7 @@ async fn cell(world: World, call: Call, fault: Fault, polls: usize) -> bool {
     let held = world.prepare(call).await;
     let dropped = world.begin(call, &held).await;
     if let Some(hangs) = fault.plan(&world.store) {
-        // A close gives up what has not ended within a second; everybody else goes on after half of one.
+        // A close gives up what has not ended within a second, any other caller after half of one.
         let for_so_long = if call == Call::Close { ms(100) } else { ms(700) };
         tokio::spawn(async move {
             sleep(for_so_long).await;
@@ -292,7 +225,7 @@ async fn cell(world: World, call: Call, fault: Fault, polls: usize) -> bool {
     }
     drop(held);
     sleep(SETTLED).await;
-    // What was not in the way of this call is in nobody's.
+    // A fault that this call has not met must not meet the checks.
     world.store.clear_faults();
     world.nothing_is_left(call == Call::Close).await;
     has_ended

@@ -1,0 +1,139 @@
+//! A resource that is kept with the lease, and the writes that change it.
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::{Arc, Mutex};
+
+use distlock_api::{AcquireOptions, AcquisitionId, ErrorKind, LockError, LockKey, Result, async_trait};
+use distlock_engine::store::{AcquireOp, Attempt, Release, Reply, Write, WriteOp, Written};
+use distlock_engine::{AcquiredLease, LeaseGuard, LeaseProvider, LeaseStore};
+use distlock_memory::MemoryStore;
+use tokio::sync::Notify;
+use tokio::task::JoinHandle;
+
+use crate::kit::quick;
+use crate::store::Fate;
+
+/// A resource that is kept with the lease.
+#[derive(Clone)]
+pub(super) struct Style {
+    pub(super) store: MemoryStore,
+    pub(super) value: Arc<Mutex<u64>>,
+    brought: Arc<Mutex<HashMap<AcquisitionId, u64>>>,
+    asked: Arc<Mutex<u32>>,
+}
+
+#[async_trait]
+impl AcquireOp for Style {
+    async fn try_acquire(&self, attempt: &Attempt) -> Result<Reply> {
+        *self.asked.lock().unwrap() += 1;
+        assert_eq!(attempt.tokens.get(), 1, "what it brings is for one guard");
+        let reply = self.store.try_acquire(attempt).await?;
+        if matches!(reply, Reply::Granted(_)) {
+            let value = *self.value.lock().unwrap();
+            self.brought.lock().unwrap().insert(attempt.claim.id().clone(), value);
+        }
+        Ok(reply)
+    }
+}
+
+/// One write: adds one.
+pub(super) struct Adds {
+    style: Style,
+    releases: bool,
+    done: Mutex<bool>,
+    pub(super) fates: Mutex<VecDeque<Fate>>,
+    made: Mutex<u32>,
+    pub(super) reached: Notify,
+}
+
+impl Adds {
+    pub(super) fn made(&self) -> u32 {
+        *self.made.lock().unwrap()
+    }
+
+    async fn apply(&self, write: &Write) -> Result<Written> {
+        if *self.done.lock().unwrap() {
+            return Ok(Written::Applied);
+        }
+        let Style { store, value, .. } = &self.style;
+        let holder = store.peek(write.claim.key()).and_then(|info| info.id);
+        if holder.as_ref() != Some(write.claim.id()) {
+            return Ok(Written::AlreadyLost);
+        }
+        *value.lock().unwrap() += 1;
+        *self.done.lock().unwrap() = true;
+        if self.releases {
+            let _ = store.release(&Release::new(write.claim.clone())).await?;
+        }
+        Ok(Written::Applied)
+    }
+}
+
+#[async_trait]
+impl WriteOp for Adds {
+    async fn write(&self, write: &Write) -> Result<Written> {
+        *self.made.lock().unwrap() += 1;
+        let fate = self.fates.lock().unwrap().pop_front().unwrap_or(Fate::Serve);
+        self.reached.notify_one();
+        fate.carry_out(write.timeout, self.apply(write)).await
+    }
+}
+
+impl Style {
+    pub(super) fn new() -> Self {
+        Self { store: MemoryStore::new(), value: Arc::default(), brought: Arc::default(), asked: Arc::default() }
+    }
+
+    pub(super) fn provider(&self) -> LeaseProvider {
+        quick(&self.store)
+    }
+
+    pub(super) fn asked(&self) -> u32 {
+        *self.asked.lock().unwrap()
+    }
+
+    pub(super) fn value(&self) -> u64 {
+        *self.value.lock().unwrap()
+    }
+
+    pub(super) async fn lock(&self, provider: &LeaseProvider) -> LeaseGuard {
+        let key = LockKey::new("k").unwrap();
+        match provider.acquire_via(key, AcquireOptions::new(), Arc::new(self.clone())).await.unwrap() {
+            AcquiredLease::Held(lease) => lease,
+            AcquiredLease::Busy(busy) => panic!("{busy:?}"),
+        }
+    }
+
+    pub(super) fn lock_in_task(&self, provider: &LeaseProvider) -> JoinHandle<LeaseGuard> {
+        let (style, provider) = (self.clone(), provider.clone());
+        tokio::spawn(async move { style.lock(&provider).await })
+    }
+
+    /// What came with a guard.
+    pub(super) fn brought(&self, lease: &LeaseGuard) -> u64 {
+        self.brought.lock().unwrap()[lease.claim().id()]
+    }
+
+    pub(super) fn adds(&self, releases: bool, fates: impl IntoIterator<Item = Fate>) -> Arc<Adds> {
+        Arc::new(Adds {
+            style: self.clone(),
+            releases,
+            done: Mutex::default(),
+            fates: Mutex::new(fates.into_iter().collect()),
+            made: Mutex::default(),
+            reached: Notify::new(),
+        })
+    }
+}
+
+pub(super) fn rejected() -> Fate {
+    Fate::Fail(LockError::new(ErrorKind::Rejected, "not allowed"))
+}
+
+pub(super) fn unavailable() -> Fate {
+    Fate::Fail(LockError::new(ErrorKind::Unavailable, "not now"))
+}
+
+pub(super) fn unknown() -> Fate {
+    Fate::Fail(LockError::new(ErrorKind::Unavailable, "perhaps").outcome_unknown())
+}

@@ -1,0 +1,206 @@
+//! What several modules need: terms, providers, callers in tasks of their own, and waiting for a
+//! state.
+
+use std::future::{Future, poll_fn};
+use std::pin::Pin;
+use std::sync::{Arc, mpsc};
+use std::task::{Context, Poll, Waker};
+use std::time::Duration;
+
+use distlock_api::{Accounting, LeaseOptions, LockGuard, LockProvider, LockProviderExt, RenewalPolicy, Result};
+use distlock_engine::store::StoreCapabilities;
+use distlock_engine::{LeaseProvider, LeaseProviderBuilder, LeaseStore};
+use distlock_memory::{MemoryStore, Operation};
+use tokio::runtime::{Builder, Runtime};
+use tokio::task::{JoinHandle, yield_now};
+use tokio::time::{sleep, timeout};
+
+use crate::store::ScriptedStore;
+
+pub(crate) const fn ms(millis: u64) -> Duration {
+    Duration::from_millis(millis)
+}
+
+pub(crate) const fn secs(secs: u64) -> Duration {
+    Duration::from_secs(secs)
+}
+
+/// One second of ttl, 100 ms of margin, renewed every 300 ms.
+pub(crate) fn quick_terms() -> LeaseOptions {
+    LeaseOptions::new().ttl(ms(1000)).safety_margin(ms(100)).renewal(RenewalPolicy::Every(ms(300)))
+}
+
+/// Three seconds of ttl, 300 ms of margin, renewed every second.
+pub(crate) fn terms() -> LeaseOptions {
+    LeaseOptions::new().ttl(ms(3000))
+}
+
+/// What a provider is built on: each one is another process.
+pub(crate) trait Deployment {
+    fn provider_builder(&self) -> LeaseProviderBuilder;
+}
+
+impl Deployment for MemoryStore {
+    fn provider_builder(&self) -> LeaseProviderBuilder {
+        self.builder()
+    }
+}
+
+impl Deployment for Arc<ScriptedStore> {
+    fn provider_builder(&self) -> LeaseProviderBuilder {
+        LeaseProvider::builder(self.clone())
+    }
+}
+
+/// A provider with the engine's defaults.
+pub(crate) fn provider(store: &impl Deployment) -> LeaseProvider {
+    store.provider_builder().build().unwrap()
+}
+
+/// A provider of [`quick_terms`].
+pub(crate) fn quick(store: &impl Deployment) -> LeaseProvider {
+    store.provider_builder().lease(quick_terms()).request_timeout(ms(500)).build().unwrap()
+}
+
+/// A provider of [`terms`].
+pub(crate) fn process(store: &impl Deployment) -> LeaseProvider {
+    store.provider_builder().lease(terms()).request_timeout(ms(500)).build().unwrap()
+}
+
+/// Providers of [`terms`] that hand no lease on within their process.
+pub(crate) fn queueing<const N: usize>(store: &MemoryStore) -> [LeaseProvider; N] {
+    std::array::from_fn(|_| store.builder().lease(terms()).request_timeout(ms(500)).without_hand_off().build().unwrap())
+}
+
+pub(crate) async fn acquire(provider: &LeaseProvider, key: &str) -> LockGuard {
+    provider.acquire(key).await.unwrap()
+}
+
+/// A memory store that can do less.
+pub(crate) fn memory(change: impl FnOnce(&mut StoreCapabilities)) -> MemoryStore {
+    let store = MemoryStore::new();
+    let mut capabilities = store.capabilities();
+    change(&mut capabilities);
+    store.with_capabilities(capabilities)
+}
+
+/// Acquires in a task of its own.
+pub(crate) fn in_task(provider: &LeaseProvider, key: impl Into<String>) -> JoinHandle<Result<LockGuard>> {
+    let (provider, key) = (provider.clone(), key.into());
+    tokio::spawn(async move { provider.acquire(key).await })
+}
+
+/// Acquires `k` in a task of its own.
+pub(crate) fn waiter(provider: &LeaseProvider) -> JoinHandle<Result<LockGuard>> {
+    in_task(provider, "k")
+}
+
+/// A provider that holds a key of a store with events, and has its stream open.
+pub(crate) async fn holding(key: &str) -> (Arc<ScriptedStore>, LeaseProvider, LockGuard) {
+    holding_at(ScriptedStore::honest(), key).await
+}
+
+/// Like [`holding`], at a store with a script.
+pub(crate) async fn holding_at(store: ScriptedStore, key: &str) -> (Arc<ScriptedStore>, LeaseProvider, LockGuard) {
+    let store = store.with(|store| store.capabilities.push = true);
+    let provider = provider(&store);
+    let guard = provider.acquire(key).await.unwrap();
+    // A stream is opened when the lease is a second old.
+    store.called(Operation::Watch, 1).await;
+    quiet().await;
+    (store, provider, guard)
+}
+
+/// What a [`waiter`] is granted.
+pub(crate) async fn guard(waiter: JoinHandle<Result<LockGuard>>) -> LockGuard {
+    waiter.await.unwrap().unwrap()
+}
+
+/// Acquires `k`, and is polled by hand.
+pub(crate) fn by_hand(provider: &LeaseProvider) -> Pin<Box<dyn Future<Output = Result<LockGuard>> + Send>> {
+    let provider = provider.clone();
+    Box::pin(async move { provider.acquire("k").await })
+}
+
+/// Waits until the store's queue for `k` has this many tickets.
+pub(crate) async fn queued(store: &MemoryStore, tickets: usize) {
+    while store.waiting("k").len() != tickets {
+        sleep(ms(1)).await;
+    }
+}
+
+/// Waits until this many callers of the provider wait.
+pub(crate) async fn waiting(provider: &LeaseProvider, waiters: u64) {
+    while provider.accounting().waiting < waiters {
+        sleep(ms(1)).await;
+    }
+}
+
+/// Waits until the provider holds nothing.
+pub(crate) async fn holds_nothing(provider: &LeaseProvider) {
+    while provider.accounting().held > 0 {
+        sleep(ms(1)).await;
+    }
+}
+
+/// Waits, in paused time, until the books are as they should be. They balance meanwhile.
+pub(crate) async fn books(provider: &LeaseProvider, check: impl Fn(&Accounting) -> bool) -> Accounting {
+    for _ in 0..10_000 {
+        let books = provider.accounting();
+        assert!(books.balances(), "{books:?}");
+        if check(&books) {
+            return books;
+        }
+        sleep(ms(1)).await;
+    }
+    panic!("the books never came to that: {:?}", provider.accounting());
+}
+
+/// Everything that can run without time passing has run.
+pub(crate) async fn quiet() {
+    for _ in 0..200 {
+        yield_now().await;
+    }
+}
+
+/// A future is pending now, and stays so for a while.
+pub(crate) async fn assert_pending<F: Future + Unpin>(future: &mut F, time: Duration) {
+    assert!(timeout(time, future).await.is_err(), "came too early");
+}
+
+pub(crate) fn poll_once<F: Future + ?Sized>(future: Pin<&mut F>) -> Poll<F::Output> {
+    future.poll(&mut Context::from_waker(Waker::noop()))
+}
+
+/// Polls a future this many times, and drops it then. Returns its output if it got that far.
+pub(crate) async fn polled<F: Future>(times: usize, future: F) -> Option<F::Output> {
+    let mut future = Box::pin(future);
+    let mut polls = 0;
+    poll_fn(move |cx| {
+        if polls == times {
+            return Poll::Ready(None);
+        }
+        polls += 1;
+        match future.as_mut().poll(cx) {
+            Poll::Ready(output) => Poll::Ready(Some(output)),
+            Poll::Pending if polls == times => Poll::Ready(None),
+            Poll::Pending => Poll::Pending,
+        }
+    })
+    .await
+}
+
+pub(crate) fn one_thread() -> Runtime {
+    Builder::new_current_thread().enable_all().build().unwrap()
+}
+
+/// Runs something that may deadlock or never end, on a thread of its own. Returns whether it ended
+/// in time.
+pub(crate) fn ends_within(limit: Duration, work: impl FnOnce() + Send + 'static) -> bool {
+    let (done, is_done) = mpsc::channel();
+    std::thread::spawn(move || {
+        work();
+        let _ = done.send(());
+    });
+    is_done.recv_timeout(limit).is_ok()
+}

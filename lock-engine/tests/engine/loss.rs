@@ -1,0 +1,262 @@
+//! Loss is prompt and final (C4).
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use distlock_api::{
+    ErrorKind, FencingToken, LockGuard, LockKey, LockProvider, LockProviderExt, Loss, ReleaseOutcome, Result,
+};
+use distlock_engine::LeaseProvider;
+use distlock_engine::store::StoreEvent;
+use distlock_memory::{MemoryStore, Operation};
+use tokio::task::JoinHandle;
+use tokio::time::{Instant, advance, sleep, timeout};
+
+use crate::kit::{
+    acquire, books, by_hand, holding, holding_at, in_task, ms, poll_once, process, provider, quick, quiet, secs,
+    waiter, waiting,
+};
+use crate::store::{Fate, Gate, ScriptedStore};
+
+#[tokio::test(start_paused = true)]
+async fn c4_lost_comes_at_the_deadline_even_if_every_renewal_hangs() {
+    let store = MemoryStore::new();
+    let provider = quick(&store);
+    let guard = acquire(&provider, "k").await;
+    let hangs: Vec<_> = (0..100).map(|_| store.hang_next(Operation::RenewMany)).collect();
+    let started = Instant::now();
+    assert_eq!(guard.lost().await, Loss::Expired);
+    assert!(started.elapsed() <= ms(902), "{:?}", started.elapsed());
+    for hang in hangs {
+        hang.proceed();
+    }
+    sleep(ms(2000)).await;
+    assert!(guard.is_lost(), "final");
+    assert_eq!(guard.release().await.unwrap(), ReleaseOutcome::AlreadyLost);
+    assert_eq!(books(&provider, |books| books.held == 0).await.lost, 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn c4_lost_resolves_at_the_deadline_while_every_renewal_hangs_and_stays_lost() {
+    let gate = Gate::default();
+    let hung = gate.clone();
+    let store = ScriptedStore::new(move |op, _, _| match op {
+        Operation::Renew => Fate::HoldReply(hung.clone()),
+        Operation::Withdraw => Fate::Never,
+        _ => Fate::Serve,
+    });
+    let provider = provider(&Arc::new(store));
+    let start = Instant::now();
+    let guard = provider.acquire("k").ttl(secs(1)).await.unwrap();
+    assert_eq!(guard.lost().await, Loss::Expired);
+    assert_eq!(start.elapsed(), ms(900));
+    // All the hung renewals were applied: at the store the lease lives on.
+    gate.open();
+    quiet().await;
+    assert_eq!(guard.loss(), Some(Loss::Expired));
+    assert_eq!(guard.release().await.unwrap(), ReleaseOutcome::AlreadyLost);
+    let books = provider.accounting();
+    assert!(books.balances() && books.lost == 1 && books.held == 0, "{books:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn c4_the_keeper_notices_a_loss_that_nobody_looks_at() {
+    let store = MemoryStore::new();
+    let provider = quick(&store);
+    let guard = acquire(&provider, "k").await;
+    store.fail_always(Operation::RenewMany, ErrorKind::Unavailable);
+    let next = in_task(&provider, "k");
+    sleep(ms(1500)).await;
+    assert_eq!(provider.accounting().lost, 1);
+    assert!(next.is_finished(), "the next caller of this process went on");
+    assert!(guard.is_lost());
+}
+
+#[tokio::test(start_paused = true)]
+async fn c4_a_pushed_loss_is_heard_at_once_and_counted_once() {
+    let (store, provider, guard) = holding("k").await;
+    let start = Instant::now();
+    let lost = guard.lost();
+    let id = store.take_away("k");
+    let key = LockKey::new("k").unwrap();
+    for loss in [Loss::ForceReleased, Loss::Gone] {
+        store.memory.push(StoreEvent::Gone { key: key.clone(), id: id.clone(), token: AFTER, loss });
+    }
+    assert_eq!(lost.await, Loss::ForceReleased);
+    assert_eq!(start.elapsed(), Duration::ZERO);
+    advance(secs(60)).await;
+    quiet().await;
+    assert_eq!((guard.loss(), provider.accounting().lost), (Some(Loss::ForceReleased), 1));
+}
+
+#[tokio::test(start_paused = true)]
+async fn c4_after_a_gap_holders_ask_at_once() {
+    let (store, _provider, guard) = holding("k").await;
+    store.take_away("k");
+    store.memory.push(StoreEvent::Gap);
+    quiet().await;
+    advance(secs(1)).await;
+    quiet().await;
+    assert_eq!(guard.loss(), Some(Loss::Gone), "R20: a gap makes everybody ask, holders too");
+}
+
+#[tokio::test(start_paused = true)]
+async fn c4_a_holder_asks_at_once_when_its_key_is_said_to_be_free() {
+    let (store, provider, guard) = holding("k").await;
+    let kept = provider.acquire("kept").await.unwrap();
+    sleep(secs(2)).await;
+    store.take_away("k");
+    for key in ["k", "kept"] {
+        store.memory.push(StoreEvent::Freed { key: LockKey::new(key).unwrap() });
+    }
+    quiet().await;
+    sleep(ms(300)).await;
+    assert_eq!((guard.loss(), kept.loss()), (Some(Loss::Gone), None), "an event is a hint; the store is asked");
+}
+
+#[tokio::test(start_paused = true)]
+async fn c4_an_event_of_the_release_before_costs_a_new_lease_no_renewal() {
+    let (store, provider, _listens) = holding("other").await;
+    let guard = provider.acquire("k").await.unwrap();
+    let renewals = store.count(Operation::Renew);
+    store.memory.push(StoreEvent::Freed { key: LockKey::new("k").unwrap() });
+    quiet().await;
+    sleep(ms(500)).await;
+    assert!(guard.release().await.unwrap().is_released());
+    sleep(secs(3)).await;
+    assert_eq!(store.count(Operation::Renew), renewals);
+}
+
+#[tokio::test(start_paused = true)]
+async fn c13_a_loss_of_an_earlier_lease_of_the_same_claim_is_not_that_of_the_present_one() {
+    let (store, _provider, guard) = holding("k").await;
+    let (key, id) = (LockKey::new("k").unwrap(), store.memory.peek("k").unwrap().id.unwrap());
+    // What a take-over of the own, expired lease says: the token of the present one.
+    let gone = |token| StoreEvent::Gone { key: key.clone(), id: id.clone(), token, loss: Loss::Gone };
+    store.memory.push(gone(guard.fencing_token()));
+    quiet().await;
+    assert_eq!(guard.loss(), None);
+    store.memory.push(gone(FencingToken::new(guard.fencing_token().get() + 1)));
+    quiet().await;
+    assert_eq!(guard.loss(), Some(Loss::Gone));
+}
+
+/// A token of a key, after all that these tests have granted.
+const AFTER: FencingToken = FencingToken::new(1 << 40);
+
+/// A provider with an open stream has been granted `k`, and the answer is held back by the gate.
+struct Unheard {
+    store: Arc<ScriptedStore>,
+    provider: LeaseProvider,
+    gate: Gate,
+    acquiring: JoinHandle<Result<LockGuard>>,
+    _opens_the_stream: LockGuard,
+}
+
+impl Unheard {
+    async fn grant() -> Self {
+        let gate = Gate::default();
+        let late = gate.clone();
+        let store = ScriptedStore::new(move |op, key, nth| match (op, key, nth) {
+            (Operation::TryAcquire, "k", 1) => Fate::HoldReply(late.clone()),
+            _ => Fate::Serve,
+        });
+        let (store, provider, _opens_the_stream) = holding_at(store, "other").await;
+        let acquiring = waiter(&provider);
+        quiet().await;
+        Self { store, provider, gate, acquiring, _opens_the_stream }
+    }
+
+    /// Lets the answer through.
+    async fn heard(self) -> LockGuard {
+        quiet().await;
+        self.gate.open();
+        self.acquiring.await.unwrap().unwrap()
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn c4_a_loss_pushed_before_the_grants_answer_is_not_forgotten() {
+    let unheard = Unheard::grant().await;
+    let (store, provider) = (unheard.store.clone(), unheard.provider.clone());
+    // Granted, and force-released before the holder has heard of its grant.
+    let id = store.take_away("k");
+    store.memory.push(StoreEvent::Gone {
+        key: LockKey::new("k").unwrap(),
+        id,
+        token: AFTER,
+        loss: Loss::ForceReleased,
+    });
+    // What was lost before it was heard of is no lease: the caller gets another grant.
+    let guard = unheard.heard().await;
+    quiet().await;
+    assert_eq!((guard.loss(), store.count(Operation::TryAcquire)), (None, 3));
+    assert_eq!(provider.accounting().acquired, 2, "the lost one was never anybody's");
+}
+
+#[tokio::test(start_paused = true)]
+async fn c4_a_grant_that_was_on_its_way_during_a_gap_is_asked_for_at_once() {
+    let unheard = Unheard::grant().await;
+    let (store, _provider) = (unheard.store.clone(), unheard.provider.clone());
+    // Granted, and taken away while the stream delivered nothing.
+    store.take_away("k");
+    store.memory.push(StoreEvent::Gap);
+    let guard = unheard.heard().await;
+    advance(ms(100)).await;
+    quiet().await;
+    assert_eq!(guard.loss(), Some(Loss::Gone), "R20: not a cadence later");
+}
+
+#[tokio::test(start_paused = true)]
+async fn c4_a_lease_lost_on_its_way_is_none_of_the_guard_that_let_it_go() {
+    let store = MemoryStore::new();
+    let a = process(&store);
+    let first = a.acquire("k").await.unwrap();
+    sleep(ms(10)).await;
+    let mut past = first.lost();
+    let mut leaves = by_hand(&a);
+    assert!(poll_once(leaves.as_mut()).is_pending());
+    assert_eq!(first.release().await.unwrap(), ReleaseOutcome::Released);
+    store.force_release("k").unwrap();
+    sleep(ms(10)).await;
+    drop(leaves);
+    assert!(timeout(secs(5), &mut past).await.is_err(), "it was released");
+    assert!(a.accounting().balances());
+    assert!(a.try_acquire("k").await.unwrap().is_some());
+}
+
+#[tokio::test(start_paused = true)]
+async fn c4_a_loss_hits_the_guard_in_use_and_no_earlier_one() {
+    let store = MemoryStore::new();
+    let provider = quick(&store);
+    let first = provider.acquire("k").await.unwrap();
+    let mut past = first.lost();
+    let (second, third) = (waiter(&provider), waiter(&provider));
+    waiting(&provider, 2).await;
+    drop(first);
+    let second = second.await.unwrap().unwrap();
+    assert!(store.force_release("k").is_some());
+    assert_eq!(second.lost().await, Loss::ForceReleased);
+    assert!(timeout(ms(5000), &mut past).await.is_err(), "what was handed on is not lost");
+    let third = third.await.unwrap().unwrap();
+    assert!(third.fencing_token() > second.fencing_token(), "a fresh lease");
+    assert_eq!(second.release().await.unwrap(), ReleaseOutcome::AlreadyLost);
+    assert!(!third.is_lost() && provider.accounting().balances());
+}
+
+#[tokio::test(start_paused = true)]
+async fn work_is_dropped_when_the_lock_is_lost() {
+    let store = MemoryStore::new();
+    let provider = quick(&store);
+    assert_eq!(provider.acquire("k").run(|_| async { 7 }).await.unwrap(), 7);
+    let error = provider
+        .acquire("k")
+        .run(|_| async {
+            store.force_release("k");
+            std::future::pending::<()>().await;
+        })
+        .await
+        .unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Lost);
+    assert_eq!(error.key().unwrap().as_str(), "k");
+}

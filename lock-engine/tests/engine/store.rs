@@ -1,0 +1,358 @@
+//! The store of these tests: the memory store, and a script that says what happens to each request.
+
+mod fate;
+
+use std::collections::HashMap;
+use std::fmt;
+use std::pin::pin;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use distlock_api::{AcquisitionId, ReleaseOutcome, Result, async_trait};
+use distlock_engine::LeaseStore;
+use distlock_engine::store::{
+    Attempt, BusyReply, Claim, EventStream, Lanes, Release, Renewal, Reply, Standing, StoreCapabilities, Watch,
+};
+use distlock_memory::{MemoryStore, Operation};
+use futures_util::StreamExt;
+use futures_util::future::join_all;
+use tokio::sync::{Notify, watch};
+use tokio::task::yield_now;
+
+pub(crate) use self::fate::{Fate, Gate};
+
+/// What happens to a request of this kind, about this key, the n-th of its kind about that key. A
+/// renewal is a request of its own, [`Operation::Renew`], also as a member of a batch.
+type Script = Box<dyn Fn(Operation, &str, usize) -> Fate + Send + Sync>;
+
+type Bend<T> = Box<dyn Fn(T) -> T + Send + Sync>;
+
+/// The stream of events that a subscription returns.
+#[derive(Clone, Copy)]
+pub(crate) enum Stream {
+    /// That of the memory store.
+    Open,
+    /// One that ends at once.
+    Ends,
+    /// One that stays open and delivers nothing.
+    Silent,
+}
+
+/// Requests are applied to a [`MemoryStore`], which also has the clock, the events and the records.
+/// The script decides for each request whether, when and how it is applied and answered.
+pub(crate) struct ScriptedStore {
+    pub(crate) memory: MemoryStore,
+    /// What it declares, and what the memory store behind it does.
+    pub(crate) capabilities: StoreCapabilities,
+    /// What it declares until it has answered an attempt, if that differs.
+    pub(crate) at_first: Option<StoreCapabilities>,
+    pub(crate) lanes: Option<Lanes>,
+    /// How often each request yields to the scheduler before it is applied, and after that.
+    pub(crate) yields: usize,
+    /// Changes answers to attempts on their way back.
+    pub(crate) reply: Bend<Reply>,
+    /// Changes answers to renewals on their way back.
+    pub(crate) standing: Bend<Standing>,
+    pub(crate) stream: Stream,
+    script: Script,
+    log: Mutex<Log>,
+    arrived: Notify,
+    has_answered: AtomicBool,
+    in_flight: AtomicUsize,
+    most_in_flight: AtomicUsize,
+    closings: watch::Sender<()>,
+}
+
+#[derive(Default)]
+struct Log {
+    /// In the order of their arrival.
+    requests: Vec<(Operation, String)>,
+    by_operation: HashMap<Operation, usize>,
+    by_key: HashMap<(Operation, String), usize>,
+    shortest_timeout: Option<Duration>,
+}
+
+impl ScriptedStore {
+    /// A store with neither queue, nor events, nor blocks of tokens, where the script decides.
+    pub(crate) fn new(script: impl Fn(Operation, &str, usize) -> Fate + Send + Sync + 'static) -> Self {
+        let mut capabilities = StoreCapabilities::default();
+        capabilities.ordered_claims = true;
+        capabilities.minimum_hold = true;
+        Self { script: Box::new(script), ..Self::over(&MemoryStore::new().with_capabilities(capabilities)) }
+    }
+
+    /// A store with neither queue, nor events, nor blocks of tokens, that serves every request.
+    pub(crate) fn honest() -> Self {
+        Self::new(|_, _, _| Fate::Serve)
+    }
+
+    /// Another client of a memory store, with its capabilities, that serves every request.
+    pub(crate) fn over(memory: &MemoryStore) -> Self {
+        Self {
+            memory: memory.clone(),
+            capabilities: memory.capabilities(),
+            at_first: None,
+            lanes: None,
+            yields: 0,
+            reply: Box::new(|reply| reply),
+            standing: Box::new(|standing| standing),
+            stream: Stream::Open,
+            script: Box::new(|_, _, _| Fate::Serve),
+            log: Mutex::default(),
+            arrived: Notify::new(),
+            has_answered: AtomicBool::new(false),
+            in_flight: AtomicUsize::new(0),
+            most_in_flight: AtomicUsize::new(0),
+            closings: watch::Sender::new(()),
+        }
+    }
+
+    pub(crate) fn with(mut self, change: impl FnOnce(&mut Self)) -> Arc<Self> {
+        change(&mut self);
+        self.memory = self.memory.with_capabilities(self.capabilities);
+        Arc::new(self)
+    }
+
+    /// Each grant is answered as one for this long.
+    pub(crate) fn bend_grants(&mut self, remaining: Duration) {
+        self.reply = Box::new(move |mut reply| {
+            if let Reply::Granted(grant) = &mut reply {
+                grant.remaining = remaining;
+            }
+            reply
+        });
+    }
+
+    /// Each renewal is answered as one for this long.
+    pub(crate) fn bend_renewals(&mut self, remaining: Duration) {
+        self.standing = Box::new(move |standing| match standing {
+            Standing::Held { .. } => Standing::Held { remaining },
+            other => other,
+        });
+    }
+
+    /// Changes every answer that says "busy".
+    pub(crate) fn bend_busy(&mut self, bend: impl Fn(BusyReply) -> BusyReply + Send + Sync + 'static) {
+        let bend = Arc::new(bend);
+        let of_renewals = bend.clone();
+        self.reply = Box::new(move |reply| match reply {
+            Reply::Busy(busy) => Reply::Busy(bend(busy)),
+            other => other,
+        });
+        self.standing = Box::new(move |standing| match standing {
+            Standing::Waiting(busy) => Standing::Waiting(of_renewals(busy)),
+            other => other,
+        });
+    }
+
+    /// How many such requests have arrived.
+    pub(crate) fn count(&self, operation: Operation) -> usize {
+        self.log.lock().unwrap().by_operation.get(&operation).copied().unwrap_or_default()
+    }
+
+    /// Every request that has arrived, in order, with its key.
+    pub(crate) fn requests(&self) -> Vec<(Operation, String)> {
+        self.log.lock().unwrap().requests.clone()
+    }
+
+    /// Waits until this many such requests have arrived.
+    pub(crate) async fn called(&self, operation: Operation, times: usize) {
+        loop {
+            let mut arrived = pin!(self.arrived.notified());
+            arrived.as_mut().enable();
+            if self.count(operation) >= times {
+                return;
+            }
+            arrived.await;
+        }
+    }
+
+    /// The least time that a request was given. The engine survives a store that panics, so only
+    /// the test can assert something about it.
+    pub(crate) fn shortest_timeout(&self) -> Duration {
+        self.log.lock().unwrap().shortest_timeout.expect("a request has arrived")
+    }
+
+    /// How many requests are being carried out.
+    pub(crate) fn in_flight(&self) -> usize {
+        self.in_flight.load(Ordering::Relaxed)
+    }
+
+    /// The most requests that were in flight at once since the last call.
+    pub(crate) fn take_most_in_flight(&self) -> usize {
+        self.most_in_flight.swap(0, Ordering::Relaxed)
+    }
+
+    pub(crate) fn is_free(&self, key: &str) -> bool {
+        self.memory.peek(key).is_none()
+    }
+
+    /// Takes the lease away without an event. Returns its former owner.
+    pub(crate) fn take_away(&self, key: &str) -> AcquisitionId {
+        let id = self.memory.peek(key).and_then(|info| info.id).expect("held");
+        assert!(self.memory.expire(key));
+        id
+    }
+
+    fn note(&self, operation: Operation, key: &str) -> usize {
+        let mut log = self.log.lock().unwrap();
+        log.requests.push((operation, key.to_owned()));
+        *log.by_operation.entry(operation).or_default() += 1;
+        let nth = log.by_key.entry((operation, key.to_owned())).or_default();
+        *nth += 1;
+        *nth
+    }
+
+    fn arrive(&self, operation: Operation, key: &str) -> Fate {
+        let nth = self.note(operation, key);
+        self.arrived.notify_waiters();
+        (self.script)(operation, key, nth)
+    }
+
+    fn note_timeout(&self, timeout: Duration) {
+        let shortest = &mut self.log.lock().unwrap().shortest_timeout;
+        *shortest = Some(shortest.map_or(timeout, |shortest| shortest.min(timeout)));
+    }
+
+    async fn pause(&self) {
+        for _ in 0..self.yields {
+            yield_now().await;
+        }
+    }
+
+    /// One request, from its arrival to its answer.
+    async fn request<T>(
+        &self,
+        operation: Operation,
+        key: &str,
+        timeout: Duration,
+        step: impl Future<Output = Result<T>>,
+    ) -> Result<T> {
+        let fate = self.arrive(operation, key);
+        self.note_timeout(timeout);
+        let _in_flight = InFlight::begin(self);
+        self.pause().await;
+        let answer = fate.carry_out(timeout, step).await;
+        self.pause().await;
+        answer
+    }
+}
+
+/// Counts a request as long as its future lives.
+struct InFlight<'a>(&'a ScriptedStore);
+
+impl<'a> InFlight<'a> {
+    fn begin(store: &'a ScriptedStore) -> Self {
+        let now = store.in_flight.fetch_add(1, Ordering::Relaxed) + 1;
+        store.most_in_flight.fetch_max(now, Ordering::Relaxed);
+        Self(store)
+    }
+}
+
+impl Drop for InFlight<'_> {
+    fn drop(&mut self) {
+        self.0.in_flight.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+impl fmt::Debug for ScriptedStore {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("ScriptedStore")
+    }
+}
+
+#[async_trait]
+impl LeaseStore for ScriptedStore {
+    fn capabilities(&self) -> StoreCapabilities {
+        self.at_first.filter(|_| !self.has_answered.load(Ordering::Relaxed)).unwrap_or(self.capabilities)
+    }
+
+    fn name(&self) -> &str {
+        "scripted"
+    }
+
+    fn lanes(&self) -> Option<Lanes> {
+        self.lanes.clone()
+    }
+
+    async fn try_acquire(&self, attempt: &Attempt) -> Result<Reply> {
+        let step = async {
+            let reply = self.memory.try_acquire(attempt).await;
+            self.has_answered.store(true, Ordering::Relaxed);
+            reply
+        };
+        let reply = self.request(Operation::TryAcquire, attempt.claim.key().as_str(), attempt.timeout, step).await?;
+        Ok((self.reply)(reply))
+    }
+
+    async fn renew(&self, renewal: &Renewal) -> Result<Standing> {
+        self.renew_many(std::slice::from_ref(renewal)).await.remove(0)
+    }
+
+    /// As a batch at a real store: one member's delay is that of all.
+    async fn renew_many(&self, renewals: &[Renewal]) -> Vec<Result<Standing>> {
+        let timeout = renewals.iter().map(|renewal| renewal.timeout).min().expect("no empty batch");
+        self.note_timeout(timeout);
+        self.note(Operation::RenewMany, "");
+        let fates: Vec<_> =
+            renewals.iter().map(|renewal| self.arrive(Operation::Renew, renewal.claim.key().as_str())).collect();
+        let _in_flight = InFlight::begin(self);
+        self.pause().await;
+        let ready = join_all(fates.iter().map(|fate| fate.before(timeout))).await;
+        let applied: Vec<_> = renewals
+            .iter()
+            .zip(&ready)
+            .filter(|(_, ready)| ready.is_ok())
+            .map(|(renewal, _)| renewal.clone())
+            .collect();
+        let mut standings = self.memory.renew_many(&applied).await.into_iter();
+        let answers = join_all(fates.iter().zip(ready).map(|(fate, ready)| {
+            let standing = ready.and_then(|()| standings.next().expect("one for each"));
+            async { fate.after(standing?).await.map(&self.standing) }
+        }))
+        .await;
+        self.pause().await;
+        let missing = fates.iter().position(|fate| matches!(fate, Fate::Forget)).unwrap_or(fates.len());
+        answers.into_iter().take(missing).collect()
+    }
+
+    async fn release(&self, release: &Release) -> Result<ReleaseOutcome> {
+        let step = self.memory.release(release);
+        self.request(Operation::Release, release.claim.key().as_str(), release.timeout, step).await
+    }
+
+    async fn withdraw(&self, claim: &Claim, timeout: Duration) -> Result<()> {
+        let step = self.memory.withdraw(claim, timeout);
+        self.request(Operation::Withdraw, claim.key().as_str(), timeout, step).await
+    }
+
+    async fn waiters(&self, claim: &Claim, timeout: Duration) -> Result<u32> {
+        let step = self.memory.waiters(claim, timeout);
+        self.request(Operation::Waiters, claim.key().as_str(), timeout, step).await
+    }
+
+    async fn subscribe(&self, watch: &Watch) -> Result<EventStream> {
+        let fate = self.arrive(Operation::Watch, "");
+        self.pause().await;
+        let events = fate.carry_out(Duration::MAX, self.memory.subscribe(watch)).await?;
+        self.pause().await;
+        // What the store opened ends with it.
+        let mut closings = self.closings.subscribe();
+        let closed = async move { drop(closings.changed().await) };
+        Ok(match self.stream {
+            Stream::Open => Box::pin(events.take_until(closed)),
+            Stream::Ends => Box::pin(futures_util::stream::empty()),
+            Stream::Silent => Box::pin(futures_util::stream::pending()),
+        })
+    }
+
+    async fn close(&self) -> Result<()> {
+        let fate = self.arrive(Operation::Close, "");
+        self.closings.send_replace(());
+        self.pause().await;
+        let closed = fate.carry_out(Duration::MAX, self.memory.close()).await;
+        self.pause().await;
+        closed
+    }
+}

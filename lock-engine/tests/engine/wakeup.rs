@@ -1,0 +1,223 @@
+//! No wake-up is lost (C16), without busy loops and without streams that are not needed (C17).
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use distlock_api::LockProviderExt;
+use distlock_engine::store::{BusyReply, StoreCapabilities, StoreEvent};
+use distlock_memory::{MemoryStore, Operation};
+use tokio::task::JoinHandle;
+use tokio::time::{Instant, sleep, timeout};
+
+use crate::kit::{by_hand, guard, ms, poll_once, process, provider, queued, queueing, quiet, secs, waiter};
+use crate::store::{Fate, ScriptedStore, Stream};
+
+#[tokio::test(start_paused = true)]
+async fn c16_a_stream_that_breaks_is_opened_again_and_everybody_asks() {
+    let store = MemoryStore::new();
+    let [a, b] = queueing(&store);
+    let first = a.acquire("k").await.unwrap();
+    let next = waiter(&b);
+    queued(&store, 1).await;
+    sleep(ms(100)).await;
+    let hang = store.hang_next(Operation::Watch);
+    store.cut_watchers();
+    sleep(ms(100)).await;
+    let start = Instant::now();
+    drop(first);
+    let _guard = guard(next).await;
+    assert!(start.elapsed() < ms(300), "it polls meanwhile: {:?}", start.elapsed());
+    drop(hang);
+}
+
+#[tokio::test(start_paused = true)]
+async fn c16_a_store_that_has_just_learnt_to_queue_and_push_forgets_no_waiter() {
+    let store = MemoryStore::new();
+    let a = process(&store);
+    let first = a.acquire("k").ttl(secs(60)).await.unwrap();
+    let learns = ScriptedStore::over(&store).with(|store| {
+        let mut little = StoreCapabilities::default();
+        little.minimum_hold = true;
+        store.at_first = Some(little);
+    });
+    let next = waiter(&process(&learns));
+    queued(&store, 1).await;
+    sleep(secs(20)).await;
+    assert_eq!(store.waiting("k").len(), 1, "its ticket is refreshed");
+    let start = Instant::now();
+    drop(first);
+    let _guard = next.await.unwrap().unwrap();
+    assert_eq!(start.elapsed(), ms(0), "and its grant is heard");
+}
+
+#[tokio::test(start_paused = true)]
+async fn c16_a_grant_before_the_stream_is_open_and_an_answer_after_it() {
+    let store = MemoryStore::new();
+    let (a, b) = (process(&store), process(&store));
+    let first = a.acquire("k").ttl(secs(60)).await.unwrap();
+    sleep(ms(10)).await;
+    let mut opens = store.hang_next(Operation::Watch);
+    let elsewhere = b.acquire("elsewhere").await.unwrap(); // begins to open the stream
+    opens.reached().await;
+    let mut answer = store.hang_reply_next(Operation::TryAcquire.of("k"));
+    let next = waiter(&b);
+    answer.reached().await;
+    assert_eq!(store.waiting("k").len(), 1);
+    assert!(first.release().await.unwrap().is_released());
+    let start = Instant::now();
+    opens.proceed();
+    quiet().await;
+    answer.proceed();
+    let _guard = next.await.unwrap().unwrap();
+    assert!(start.elapsed() < ms(300), "{:?}", start.elapsed());
+    drop(elsewhere);
+}
+
+#[tokio::test(start_paused = true)]
+async fn c16_a_gap_while_the_answer_is_on_its_way() {
+    let store = MemoryStore::new();
+    let (a, b) = (process(&store), process(&store));
+    let first = a.acquire("k").ttl(secs(60)).await.unwrap();
+    let elsewhere = b.acquire("elsewhere").await.unwrap();
+    sleep(ms(10)).await;
+    let mut answer = store.hang_reply_next(Operation::TryAcquire.of("k"));
+    let next = waiter(&b);
+    answer.reached().await;
+    store.lose_events(true);
+    assert!(first.release().await.unwrap().is_released());
+    store.lose_events(false);
+    store.push(StoreEvent::Gap);
+    quiet().await;
+    let start = Instant::now();
+    answer.proceed();
+    let _guard = next.await.unwrap().unwrap();
+    assert!(start.elapsed() < ms(300), "{:?}", start.elapsed());
+    drop(elsewhere);
+}
+
+#[tokio::test(start_paused = true)]
+async fn c16_a_grant_behind_an_answer_that_tells_no_time() {
+    let store = MemoryStore::new();
+    let a = process(&store);
+    let first = a.acquire("k").ttl(secs(60)).await.unwrap();
+    let tells_no_time = ScriptedStore::over(&store).with(|store| {
+        store.bend_busy(|busy| {
+            BusyReply::new().with_standing(busy.standing).with_holder_remaining(busy.holder_remaining.unwrap())
+        });
+    });
+    let b = process(&tells_no_time);
+    let elsewhere = b.acquire("elsewhere").ttl(secs(60)).await.unwrap();
+    sleep(ms(10)).await;
+    let mut next = by_hand(&b);
+    assert!(poll_once(next.as_mut()).is_pending());
+    queued(&store, 1).await;
+    let refreshed = store.calls(Operation::RenewMany.of("k"));
+    while store.calls(Operation::RenewMany.of("k")) == refreshed {
+        sleep(ms(100)).await;
+    }
+    quiet().await; // what the refresh was told waits for it
+    drop(first);
+    quiet().await; // and the grant, too
+    let start = Instant::now();
+    let _guard = timeout(ms(300), next).await.unwrap_or_else(|_| panic!("{:?}", start.elapsed())).unwrap();
+    drop(elsewhere);
+}
+
+#[tokio::test(start_paused = true)]
+async fn c16_a_process_whose_stream_is_silent_gets_its_turn_among_others_that_hear() {
+    let store = MemoryStore::new();
+    let deaf = ScriptedStore::over(&store).with(|store| store.stream = Stream::Silent);
+    let (a, b, c) = (process(&store), process(&store), process(&deaf));
+    let busy: Vec<_> = [&a, &b]
+        .into_iter()
+        .flat_map(|provider| [provider.clone(), provider.clone()])
+        .map(|provider| {
+            tokio::spawn(async move {
+                loop {
+                    let guard = provider.acquire("k").await.unwrap();
+                    sleep(ms(1000)).await;
+                    drop(guard);
+                }
+            })
+        })
+        .collect();
+    let mut worst = ms(0);
+    for _ in 0..100 {
+        sleep(ms(u64::from(fastrand::u8(..)) * 4)).await;
+        let start = Instant::now();
+        drop(c.acquire("k").await.unwrap());
+        worst = worst.max(start.elapsed());
+    }
+    busy.iter().for_each(JoinHandle::abort);
+    assert!(worst < secs(12), "{worst:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn c16_a_hung_release_does_not_hold_up_local_waiters_past_the_expiry() {
+    let store = Arc::new(ScriptedStore::new(|op, _, nth| match (op, nth) {
+        (Operation::Release, 1) => Fate::Never,
+        _ => Fate::Serve,
+    }));
+    let provider = provider(&store);
+    let guard = provider.acquire("k").ttl(secs(1)).await.unwrap();
+    let start = Instant::now();
+    drop(guard);
+    let _next = provider.acquire("k").await.unwrap();
+    assert!(start.elapsed() < secs(2), "the key was free after 1 s, this waiter had it after {:?}", start.elapsed());
+}
+
+#[tokio::test(start_paused = true)]
+async fn c16_a_release_that_nobody_polls_does_not_hold_up_local_waiters_for_ever() {
+    let store = Arc::new(ScriptedStore::honest());
+    let provider = provider(&store);
+    let unpolled = provider.acquire("k").ttl(secs(1)).await.unwrap().release();
+    let next = provider.acquire("k").timeout(secs(60)).await;
+    assert!(next.is_ok(), "the lease has expired at the store 59 s ago");
+    drop(unpolled);
+}
+
+#[tokio::test(start_paused = true)]
+async fn who_takes_free_locks_for_a_moment_does_not_listen() {
+    let store = MemoryStore::new();
+    let [provider] = queueing(&store);
+    for _ in 0..30 {
+        let held = provider.acquire("k").await.unwrap();
+        sleep(ms(100)).await;
+        assert!(held.release().await.unwrap().is_released());
+    }
+    assert_eq!(store.calls(Operation::Watch), 0);
+
+    let held = provider.acquire("k").await.unwrap();
+    let waiter = waiter(&self::provider(&store));
+    queued(&store, 1).await;
+    sleep(ms(10)).await;
+    assert_eq!(store.calls(Operation::Watch), 1, "who waits listens at once");
+    sleep(ms(1000)).await;
+    assert_eq!(store.calls(Operation::Watch), 2, "who holds listens when the lease is a second old");
+    assert!(held.release().await.unwrap().is_released());
+    assert!(guard(waiter).await.release().await.unwrap().is_released());
+}
+
+#[tokio::test(start_paused = true)]
+async fn c17_a_stream_that_breaks_at_once_is_not_opened_in_a_busy_loop() {
+    let store = ScriptedStore::honest().with(|store| {
+        store.capabilities.push = true;
+        store.stream = Stream::Ends;
+    });
+    let provider = provider(&store);
+    let guard = provider.acquire("k").await.unwrap();
+    sleep(secs(60)).await;
+    assert!(store.count(Operation::Watch) < 200, "opened {} times in a minute", store.count(Operation::Watch));
+    drop(guard);
+}
+
+#[tokio::test(start_paused = true)]
+async fn c17_busy_with_nothing_remaining_is_not_asked_in_a_busy_loop() {
+    let store =
+        ScriptedStore::honest().with(|store| store.bend_busy(|busy| busy.with_holder_remaining(Duration::ZERO)));
+    let (provider, other) = (provider(&store), provider(&store));
+    let _held = other.acquire("k").await.unwrap();
+    assert!(provider.acquire("k").timeout(secs(10)).await.is_err());
+    let asked = store.count(Operation::TryAcquire);
+    assert!(asked < 200, "asked {asked} times in 10 s although the longest pause is 250 ms");
+}

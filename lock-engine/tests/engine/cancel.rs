@@ -34,18 +34,26 @@ enum Fault {
     HangsBefore(Operation),
     /// It has happened, and its reply hangs.
     HangsAfter(Operation),
+    /// It happens a moment later.
+    SlowBefore(Operation),
+    /// It has happened, and its reply comes a moment later.
+    SlowAfter(Operation),
 }
 
-const FAULTS: [Fault; 13] = [
+const FAULTS: [Fault; 17] = [
     Fault::None,
     Fault::Fails(Operation::TryAcquire),
     Fault::LosesReply(Operation::TryAcquire),
     Fault::HangsBefore(Operation::TryAcquire),
     Fault::HangsAfter(Operation::TryAcquire),
+    Fault::SlowBefore(Operation::TryAcquire),
+    Fault::SlowAfter(Operation::TryAcquire),
     Fault::Fails(Operation::Release),
     Fault::LosesReply(Operation::Release),
     Fault::HangsBefore(Operation::Release),
     Fault::HangsAfter(Operation::Release),
+    Fault::SlowBefore(Operation::Release),
+    Fault::SlowAfter(Operation::Release),
     Fault::Fails(Operation::Withdraw),
     Fault::LosesReply(Operation::Withdraw),
     Fault::HangsBefore(Operation::Withdraw),
@@ -64,8 +72,8 @@ impl Fault {
                 store.drop_reply_next(operation);
                 None
             }
-            Self::HangsBefore(operation) => Some(store.hang_next(operation)),
-            Self::HangsAfter(operation) => Some(store.hang_reply_next(operation)),
+            Self::HangsBefore(operation) | Self::SlowBefore(operation) => Some(store.hang_next(operation)),
+            Self::HangsAfter(operation) | Self::SlowAfter(operation) => Some(store.hang_reply_next(operation)),
         }
     }
 }
@@ -185,7 +193,7 @@ impl World {
             assert!(self.store.peek(key).is_none(), "{key} is held: {:?}", self.store.peek(key));
             assert!(self.store.waiting(key).is_empty(), "{key} is waited for");
             for provider in std::iter::once(&self.there).chain((!is_closed).then_some(&self.here)) {
-                let guard = timeout(ms(100), provider.acquire(key).into_future()).await;
+                let guard = timeout(ms(50), provider.acquire(key).into_future()).await;
                 let guard = guard.unwrap_or_else(|_| panic!("{key} cannot be had")).unwrap();
                 assert_eq!(guard.release().await.unwrap(), ReleaseOutcome::Released);
             }
@@ -204,7 +212,11 @@ async fn cell(world: World, call: Call, fault: Fault, polls: usize) -> bool {
     let dropped = world.begin(call, &held).await;
     if let Some(hangs) = fault.plan(&world.store) {
         // A close gives up what has not ended within a second, any other caller after half of one.
-        let for_so_long = if call == Call::Close { ms(100) } else { ms(700) };
+        let for_so_long = match fault {
+            Fault::SlowBefore(_) | Fault::SlowAfter(_) => ms(5),
+            _ if call == Call::Close => ms(100),
+            _ => ms(700),
+        };
         tokio::spawn(async move {
             sleep(for_so_long).await;
             hangs.proceed();

@@ -41,68 +41,6 @@ async fn c11_an_acquisition_dropped_at_any_await_leaves_nothing() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn c11_an_acquisition_dropped_at_any_poll_leaves_nothing() {
-    for ordered in [true, false] {
-        for first in [Fate::Serve, Fate::fail(), Fate::LoseReply, Fate::After(ms(5)), Fate::Late(ms(5))] {
-            for polls in 0..16 {
-                let first = first.clone();
-                let store = ScriptedStore::new(move |op, _, nth| match (op, nth) {
-                    (Operation::TryAcquire, 1) => first.clone(),
-                    _ => Fate::Serve,
-                });
-                let store = store.with(|store| {
-                    store.yields = 2;
-                    store.capabilities.ordered_claims = ordered;
-                });
-                let provider = provider(&store);
-                drop(polled(polls, provider.acquire("k").into_future()).await);
-                sleep(secs(1)).await;
-                let books = provider.accounting();
-                assert!(store.is_free("k") && books.balances(), "{polls} {books:?}");
-                assert_eq!((books.held, books.waiting, books.abandoned), (0, 0, 0), "{polls}");
-                let start = Instant::now();
-                let _ = provider.acquire("k").await.unwrap();
-                assert!(start.elapsed() < ms(50), "the turn is free too");
-            }
-        }
-    }
-}
-
-#[tokio::test(start_paused = true)]
-async fn c11_a_release_dropped_at_any_poll_goes_on() {
-    for fate in [Fate::Serve, Fate::fail(), Fate::LoseReply, Fate::After(ms(50)), Fate::Late(ms(50))] {
-        for polls in 0..12 {
-            let fate = fate.clone();
-            let store = ScriptedStore::new(move |op, _, nth| match (op, nth) {
-                (Operation::Release, 1) => fate.clone(),
-                _ => Fate::Serve,
-            });
-            let store = store.with(|store| store.yields = 2);
-            let provider = provider(&store);
-            let guard = provider.acquire("k").await.unwrap();
-            drop(polled(polls, guard.release()).await);
-            sleep(secs(1)).await;
-            let books = provider.accounting();
-            assert!(store.is_free("k") && books.balances() && books.released == 1, "{polls} {books:?}");
-        }
-    }
-}
-
-#[tokio::test(start_paused = true)]
-async fn c11_acquire_all_and_run_dropped_at_any_poll_leave_nothing() {
-    for polls in 0..24 {
-        let store = ScriptedStore::honest().with(|store| store.yields = 2);
-        let provider = provider(&store);
-        drop(polled(polls, provider.acquire_all(["c", "a", "b", "a"]).into_future()).await);
-        drop(polled(polls, provider.acquire("d").run(|_| async { yield_now().await })).await);
-        sleep(secs(1)).await;
-        let books = provider.accounting();
-        assert!(["a", "b", "c", "d"].iter().all(|key| store.is_free(key)), "{polls}");
-        assert!(books.balances() && books.held == 0 && books.waiting == 0, "{polls} {books:?}");
-    }
-}
-
-#[tokio::test(start_paused = true)]
 async fn c11_a_dropped_guard_and_a_dropped_release_are_released_in_the_background() {
     let store = MemoryStore::new();
     let provider = quick(&store);

@@ -8,8 +8,8 @@ use std::task::{Context, Poll, Waker, ready};
 use distlock_api::{AcquireOptions, Acquired, Busy, FencingToken, LockError, LockGuard, LockKey, Result, Wait};
 use tokio::time::{Sleep, sleep};
 
-use super::shard::{Answer, Grant, Look, Looking, Shard};
 use super::spin::Patience;
+use super::state::{Answer, Grant, Look, Looking, Shard};
 use super::turn::{Turn, settle};
 use super::{Hold, MemoryProvider, minimum_hold};
 

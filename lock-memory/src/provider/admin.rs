@@ -12,9 +12,9 @@ use distlock_api::{
 
 use super::MemoryProvider;
 use super::entry::Entry;
-use super::shard::{Shard, Taken};
+use super::events::{Watched, acquisition};
+use super::state::{Shard, Taken};
 use super::turn::follow;
-use super::watched::{Watched, acquisition};
 use crate::store::events;
 
 /// How many releases by force of one key are told.

@@ -4,11 +4,11 @@ mod acquiring;
 mod admin;
 mod builder;
 mod entry;
+mod events;
 mod queue;
-mod shard;
 mod spin;
+mod state;
 mod turn;
-mod watched;
 
 use std::fmt;
 use std::hash::BuildHasher;
@@ -33,7 +33,7 @@ pub use self::builder::MemoryProviderBuilder;
 use self::acquiring::Acquiring;
 use self::admin::History;
 use self::entry::Entry;
-use self::shard::Shard;
+use self::state::Shard;
 
 /// Enough for each core that threads seldom meet at one shard, and few enough for all of them to stay in the cache of the processor.
 const SHARDS_PER_CORE: usize = 8;

@@ -7,7 +7,7 @@ use distlock_api::{HeldLock, Loss, LostSignal, ReleaseFuture, ReleaseOutcome};
 use tokio::time::Instant;
 
 use super::entry::Next;
-use super::shard::{Ended, LossWatch, Shard};
+use super::state::{Ended, LossWatch, Shard};
 
 /// The right to a key. It is made by a grant, lives in the guard and rests with the timer of a minimum hold. Wherever it is dropped, the next in line gets the key (C11).
 /// On its way to a waiter it is kept by the waiter's [`Acquiring`](super::acquiring::Acquiring).

@@ -13,10 +13,10 @@ use tokio::runtime::Handle;
 use tokio::sync::watch;
 
 use super::entry::{Entry, LossSender, Next, Phase};
+use super::events::Watched;
 use super::queue::Waiter;
 use super::spin::{Experience, LastEnded, Thread};
 use super::turn::Turn;
-use super::watched::Watched;
 use super::{Hold, needs_runtime};
 
 /// Tables up to this capacity are not worth shrinking.

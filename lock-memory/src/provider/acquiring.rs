@@ -1,4 +1,4 @@
-//! One acquisition, from the question to the guard.
+//! One acquisition, from the request to the guard.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -8,75 +8,80 @@ use std::task::{Context, Poll, Waker, ready};
 use distlock_api::{AcquireOptions, Acquired, Busy, FencingToken, LockError, LockGuard, LockKey, Result, Wait};
 use tokio::time::{Sleep, sleep};
 
-use super::spin::Patience;
-use super::state::{Answer, Grant, Look, Looking, Shard};
-use super::turn::{Turn, settle};
-use super::{Hold, MemoryProvider, minimum_hold};
+use super::minimum_hold::MinimumHold;
+use super::shards::Shards;
+use super::spin::{SpinBudget, SpinPolicy};
+use super::state::{self, Answer, Look};
+use super::turn::{Turn, TurnShard, settle};
 
-/// A running acquisition. By hand rather than as an `async` block: it is half as large, and each one is moved into a box of its own.
+type Grant = state::Grant<Turn>;
+
+/// A running acquisition. Written by hand rather than as an `async` block: it is half as large, and each
+/// one is moved into a box of its own.
 ///
-/// Dropped while it waits, it is gone from the queue; and the turn, should it have come, passes on (C11).
+/// Dropped while it waits, it leaves the queue; if its turn has come, the turn passes on (C11).
 pub(super) struct Acquiring<'a> {
-    provider: &'a MemoryProvider,
-    /// None once it is with the guard.
+    shards: &'a Shards,
+    /// `None` once it is with the guard.
     key: Option<LockKey>,
     options: AcquireOptions,
-    /// In the queue, while it waits.
-    place: Option<Place<'a>>,
+    /// While it waits.
+    position: Option<QueuePosition<'a>>,
     /// Of a bounded wait, from its beginning.
     timer: Option<Pin<Box<Sleep>>>,
 }
 
 #[derive(Clone, Copy)]
-struct Place<'a> {
-    shard: &'a Arc<Shard>,
+struct QueuePosition<'a> {
+    shard: &'a Arc<TurnShard>,
     hash: u64,
-    /// Of the guard to come.
+    /// The token of the guard to come.
     token: u64,
 }
 
 impl<'a> Acquiring<'a> {
     #[inline]
-    pub(super) fn new(provider: &'a MemoryProvider, key: LockKey, options: AcquireOptions) -> Self {
-        Self { provider, key: Some(key), options, place: None, timer: None }
+    pub(super) fn new(shards: &'a Shards, key: LockKey, options: AcquireOptions) -> Self {
+        Self { shards, key: Some(key), options, position: None, timer: None }
     }
 
     #[inline]
-    fn ask(&mut self, cx: &mut Context<'_>) -> Poll<Result<Acquired>> {
+    fn request(&mut self, cx: &mut Context<'_>) -> Poll<Result<Acquired>> {
         let key = self.key.as_ref().expect("polled after completion");
-        let mut hold = checked(&self.options)?;
-        let (hash, shard) = self.provider.shard(key);
-        let answer = shard.lock().acquire(hash, key, &self.options, &mut hold, Some(cx.waker()), Looking::Perhaps);
+        let mut hold = validated(&self.options)?;
+        let (hash, shard) = self.shards.of(key);
+        let answer = shard.lock().acquire(hash, key, &self.options, &mut hold, Some(cx.waker()), SpinPolicy::IfAdvised);
         match answer? {
             Answer::Granted(grant) => Poll::Ready(Ok(self.held(shard, hash, grant))),
             Answer::Busy(busy) => Poll::Ready(Ok(Acquired::Busy(busy))),
             Answer::Queued { token } => {
-                self.join(Place { shard, hash, token });
+                self.join(QueuePosition { shard, hash, token });
                 self.wait(cx)
             }
-            Answer::Held => self.look_again(shard, hash, hold, cx),
+            Answer::Held => self.spin(shard, hash, hold, cx),
         }
     }
 
-    /// Looks again for a moment, then queues up.
+    /// Spins for a moment, then joins the queue.
     #[cold]
-    fn look_again(
+    fn spin(
         &mut self,
-        shard: &'a Arc<Shard>,
+        shard: &'a Arc<TurnShard>,
         hash: u64,
-        mut hold: Option<Hold>,
+        mut hold: Option<MinimumHold>,
         cx: &mut Context<'_>,
     ) -> Poll<Result<Acquired>> {
-        let key = self.key.as_ref().expect("whoever asks has not got the key");
-        let (mut patience, mut looking, mut brisk) = (Patience::default(), Looking::Still, false);
+        let key = self.key.as_ref().expect("a caller that spins has no guard yet");
+        let (mut budget, mut policy, mut brisk) = (SpinBudget::default(), SpinPolicy::Spinning, false);
         let answer = loop {
             let seen = shard.ended.get();
-            // Where keys change hands this fast, it will not be long even from the end of the queue, and nobody need be woken.
-            let waker = if brisk && looking == Looking::Over { None } else { Some(cx.waker()) };
-            let answer = shard.lock().acquire(hash, key, &self.options, &mut hold, waker, looking)?;
+            // Where keys change hands this fast, the turn comes soon even at the end of the queue, and
+            // this task need not be woken.
+            let waker = if brisk && policy == SpinPolicy::Exhausted { None } else { Some(cx.waker()) };
+            let answer = shard.lock().acquire(hash, key, &self.options, &mut hold, waker, policy)?;
             match answer {
-                Answer::Held if patience.wait(&shard.ended, seen) => brisk = true,
-                Answer::Held => looking = Looking::Over,
+                Answer::Held if budget.wait(&shard.ended, seen) => brisk = true,
+                Answer::Held => policy = SpinPolicy::Exhausted,
                 answer => break answer,
             }
         };
@@ -84,56 +89,56 @@ impl<'a> Acquiring<'a> {
             Answer::Granted(grant) => Poll::Ready(Ok(self.held(shard, hash, grant))),
             Answer::Busy(busy) => Poll::Ready(Ok(Acquired::Busy(busy))),
             Answer::Queued { token } => {
-                let place = Place { shard, hash, token };
-                self.join(place);
-                if !brisk || looking != Looking::Over {
+                let position = QueuePosition { shard, hash, token };
+                self.join(position);
+                if !brisk || policy != SpinPolicy::Exhausted {
                     return self.wait(cx);
                 }
-                let mut patience = Patience::default();
+                let mut budget = SpinBudget::default();
                 loop {
                     let seen = shard.ended.get();
-                    if let Poll::Ready(answer) = self.look(place, None) {
+                    if let Poll::Ready(answer) = self.look(position, None) {
                         return Poll::Ready(answer);
                     }
-                    if !patience.wait(&shard.ended, seen) {
-                        return self.turn(place, cx);
+                    if !budget.wait(&shard.ended, seen) {
+                        return self.turn(position, cx);
                     }
                 }
             }
-            Answer::Held => unreachable!("the loop goes on with it"),
+            Answer::Held => unreachable!("the loop continues with it"),
         }
     }
 
-    /// Takes a place in the queue.
-    fn join(&mut self, place: Place<'a>) {
-        self.place = Some(place);
+    /// Records the position in the queue and starts the timer of a bounded wait.
+    fn join(&mut self, position: QueuePosition<'a>) {
+        self.position = Some(position);
         if let Wait::UpTo(limit) = self.options.wait() {
             self.timer = Some(Box::pin(sleep(limit)));
         }
     }
 
-    fn turn(&mut self, place: Place<'a>, cx: &mut Context<'_>) -> Poll<Result<Acquired>> {
-        match self.look(place, Some(cx.waker())) {
+    fn turn(&mut self, position: QueuePosition<'a>, cx: &mut Context<'_>) -> Poll<Result<Acquired>> {
+        match self.look(position, Some(cx.waker())) {
             Poll::Ready(answer) => Poll::Ready(answer),
             Poll::Pending => self.wait(cx),
         }
     }
 
-    fn look(&mut self, place: Place<'a>, waker: Option<&Waker>) -> Poll<Result<Acquired>> {
-        let Place { shard, hash, token } = place;
-        let key = self.key.as_ref().expect("whoever waits has not got the key");
+    fn look(&mut self, position: QueuePosition<'a>, waker: Option<&Waker>) -> Poll<Result<Acquired>> {
+        let QueuePosition { shard, hash, token } = position;
+        let key = self.key.as_ref().expect("a waiter has no guard yet");
         let looked = shard.lock().look(hash, key, token, waker);
         match looked {
             Look::Granted(grant) => {
-                self.place = None;
+                self.position = None;
                 Poll::Ready(Ok(self.held(shard, hash, grant)))
             }
             Look::Closed => {
-                self.place = None;
+                self.position = None;
                 Poll::Ready(Err(LockError::closed().with_key(key.clone())))
             }
             Look::Waits { replaced } => {
-                // After the lock: it may be all that is left of a task that has guards.
+                // After the lock: it may be the last handle of a task that has guards.
                 drop(replaced);
                 Poll::Pending
             }
@@ -149,41 +154,41 @@ impl<'a> Acquiring<'a> {
     }
 
     #[inline]
-    fn held(&mut self, shard: &Arc<Shard>, hash: u64, grant: Grant) -> Acquired {
+    fn held(&mut self, shard: &Arc<TurnShard>, hash: u64, grant: Grant) -> Acquired {
         held(self.key.take().expect("granted once"), shard, hash, grant)
     }
 
     fn leave(&mut self) {
-        let (Some(Place { shard, hash, token }), Some(key)) = (self.place.take(), &self.key) else { return };
+        let (Some(QueuePosition { shard, hash, token }), Some(key)) = (self.position.take(), &self.key) else { return };
         let (ended, waiter) = shard.lock().leave(hash, key, token);
         drop(waiter);
         let _ = settle(shard, hash, token, ended);
     }
 }
 
-/// The answer, if nobody has the key or nobody wants to wait.
+/// The answer, if the key is free or the caller does not want to wait.
 #[inline]
-pub(super) fn at_once(provider: &MemoryProvider, key: &LockKey, options: &AcquireOptions) -> Result<Option<Acquired>> {
-    let mut hold = checked(options)?;
-    let (hash, shard) = provider.shard(key);
-    let answer = shard.lock().acquire(hash, key, options, &mut hold, None, Looking::Once);
+pub(super) fn at_once(shards: &Shards, key: &LockKey, options: &AcquireOptions) -> Result<Option<Acquired>> {
+    let mut hold = validated(options)?;
+    let (hash, shard) = shards.of(key);
+    let answer = shard.lock().acquire(hash, key, options, &mut hold, None, SpinPolicy::Never);
     Ok(match answer? {
         Answer::Granted(grant) => Some(held(key.clone(), shard, hash, grant)),
         Answer::Busy(busy) => Some(Acquired::Busy(busy)),
         Answer::Held => None,
-        Answer::Queued { .. } => unreachable!("whoever looks once does not queue"),
+        Answer::Queued { .. } => unreachable!("`SpinPolicy::Never` never queues"),
     })
 }
 
 #[inline]
-fn checked(options: &AcquireOptions) -> Result<Option<Hold>> {
-    let hold = minimum_hold(options)?;
+fn validated(options: &AcquireOptions) -> Result<Option<MinimumHold>> {
+    let hold = MinimumHold::of(options)?;
     options.holder().validate()?;
     Ok(hold)
 }
 
 #[inline]
-fn held(key: LockKey, shard: &Arc<Shard>, hash: u64, grant: Grant) -> Acquired {
+fn held(key: LockKey, shard: &Arc<TurnShard>, hash: u64, grant: Grant) -> Acquired {
     let Grant { token, spare } = grant;
     Acquired::Held(LockGuard::new(key, FencingToken::new(token), Turn::boxed(shard.clone(), hash, token, spare)))
 }
@@ -193,9 +198,9 @@ impl Future for Acquiring<'_> {
 
     #[inline]
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        match self.place {
-            None => self.ask(cx),
-            Some(place) => self.turn(place, cx),
+        match self.position {
+            None => self.request(cx),
+            Some(position) => self.turn(position, cx),
         }
     }
 }
@@ -203,7 +208,7 @@ impl Future for Acquiring<'_> {
 impl Drop for Acquiring<'_> {
     #[inline]
     fn drop(&mut self) {
-        if self.place.is_some() {
+        if self.position.is_some() {
             self.leave();
         }
     }

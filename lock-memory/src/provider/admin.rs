@@ -1,8 +1,7 @@
-//! Looking at locks, and taking them away.
+//! The administration of a provider: inspects locks, and takes them away.
 
-use std::collections::VecDeque;
 use std::num::NonZeroUsize;
-use std::sync::{Arc, PoisonError};
+use std::sync::{Arc, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime};
 
 use async_trait::async_trait;
@@ -12,28 +11,21 @@ use distlock_api::{
 
 use super::MemoryProvider;
 use super::entry::Entry;
-use super::events::{Watched, acquisition};
-use super::state::{Shard, Taken};
-use super::turn::follow;
+use super::events::{EventSender, acquisition_id};
+use super::history::History;
+use super::state::Taken;
+use super::turn::{TurnShard, pass_on};
 use crate::store::events;
-
-/// How many releases by force of one key are told.
-const OF_A_KEY: usize = 5;
-/// How many of all keys are remembered: idle keys take no memory, so this is not kept with them.
-const OF_ALL_KEYS: usize = 256;
-
-/// The last releases by force, whatever their keys.
-pub(super) type History = VecDeque<(LockKey, ForcedRelease)>;
 
 #[async_trait]
 impl LockAdmin for MemoryProvider {
     async fn inspect(&self, key: &LockKey) -> Result<Option<LockInfo>> {
-        let (hash, shard) = self.shard(key);
+        let (hash, shard) = self.shared.shards.of(key);
         Ok(shard.lock().find(hash, key).map(|entry| self.describe(entry)))
     }
 
     async fn force_release(&self, key: &LockKey, reason: &str) -> Result<Option<LockInfo>> {
-        let (hash, shard) = self.shard(key);
+        let (hash, shard) = self.shared.shards.of(key);
         Ok(self.take_away(shard, hash, key, reason, |_| true))
     }
 
@@ -47,10 +39,13 @@ impl LockAdmin for MemoryProvider {
     async fn watch(&self) -> Result<LockEvents> {
         let events = self.shared.events.get_or_init(|| {
             let events = events::channel();
-            let watched =
-                Watched { provider: self.shared.id, defaults: self.shared.defaults.clone(), events: events.clone() };
-            for shard in &*self.shared.shards {
-                shard.lock().watch(watched.clone());
+            let sender = EventSender {
+                provider: self.shared.id,
+                defaults: self.shared.defaults.clone(),
+                events: events.clone(),
+            };
+            for shard in self.shared.shards.iter() {
+                shard.lock().watch(sender.clone());
             }
             events
         });
@@ -61,7 +56,7 @@ impl LockAdmin for MemoryProvider {
         filter.ensure_not_everything()?;
         let mut taken = 0;
         for LockInfo { key, .. } in self.matching(filter, None) {
-            let (hash, shard) = self.shard(&key);
+            let (hash, shard) = self.shared.shards.of(&key);
             let still = |info: &LockInfo| info.id.is_some() && filter.matches(&info.key, info.owner.as_deref());
             taken += u64::from(self.take_away(shard, hash, &key, reason, still).is_some());
         }
@@ -70,18 +65,15 @@ impl LockAdmin for MemoryProvider {
 
     /// The last five of the key among the last 256 of all keys.
     async fn history(&self, key: &LockKey) -> Result<Vec<ForcedRelease>> {
-        let history = self.shared.history.lock().unwrap_or_else(PoisonError::into_inner);
-        let of_key: Vec<_> =
-            history.iter().rev().filter(|(of, _)| of == key).take(OF_A_KEY).map(|(_, entry)| entry.clone()).collect();
-        Ok(of_key.into_iter().rev().collect())
+        Ok(self.history().of_key(key))
     }
 }
 
 impl MemoryProvider {
-    /// Takes the key away if whoever keeps it closed is meant.
+    /// Takes the key away if its present state is `meant`.
     fn take_away(
         &self,
-        shard: &Arc<Shard>,
+        shard: &Arc<TurnShard>,
         hash: u64,
         key: &LockKey,
         reason: &str,
@@ -90,28 +82,25 @@ impl MemoryProvider {
         let (victim, taken) = {
             let mut taking = shard.lock_to_take();
             let victim = taking.state().find(hash, key).map(|entry| self.describe(entry)).filter(meant)?;
-            // First, and under the same lock: whoever hears of the release finds it in the history, which has the order of the releases (C22).
-            self.remember(key.clone(), ForcedRelease::of(&victim, SystemTime::now(), reason));
+            // First, and under the same lock: a task that is woken by the release finds it in the history,
+            // which has the order of the releases (C22).
+            self.history().record(key.clone(), ForcedRelease::of(&victim, SystemTime::now(), reason));
             (victim, taking.force_release(hash, key)?)
         };
         let Taken { token, after } = taken;
         if let Some(signal) = after.signal {
             signal.send_replace(Some(Loss::ForceReleased));
         }
-        follow(shard, hash, token, after.next);
+        pass_on(shard, hash, token, after.next);
         Some(victim)
     }
 
-    fn remember(&self, key: LockKey, entry: ForcedRelease) {
-        let mut history = self.shared.history.lock().unwrap_or_else(PoisonError::into_inner);
-        if history.len() == OF_ALL_KEYS {
-            history.pop_front();
-        }
-        history.push_back((key, entry));
+    fn history(&self) -> MutexGuard<'_, History> {
+        self.shared.history.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn matching(&self, filter: &LockFilter, after: Option<&LockKey>) -> Vec<LockInfo> {
-        let of_shard = |shard: &Arc<Shard>| {
+        let of_shard = |shard: &Arc<TurnShard>| {
             let state = shard.lock();
             let beyond = state.entries().filter(|entry| after.is_none_or(|after| entry.key > *after));
             let infos = beyond.filter(|entry| entry.key.as_str().starts_with(&filter.prefix));
@@ -128,7 +117,7 @@ impl MemoryProvider {
             return LockInfo::new(key.clone(), None, last, remaining);
         }
         let Holder { owner, metadata, .. } = entry.holder().cloned().unwrap_or_default().or(&self.shared.defaults);
-        let id = acquisition(self.shared.id, *token, key);
+        let id = acquisition_id(self.shared.id, *token, key);
         LockInfo::new(key.clone(), Some(id), last, Duration::MAX)
             .with_holder(owner.as_deref().map(str::to_owned), metadata.as_deref().cloned().unwrap_or_default())
     }

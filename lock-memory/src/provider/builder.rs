@@ -1,4 +1,4 @@
-//! What can be said of a provider beforehand.
+//! How a [`MemoryProvider`] is configured.
 
 use std::sync::Arc;
 
@@ -6,18 +6,22 @@ use distlock_api::{Holder, Result};
 
 use super::MemoryProvider;
 
-/// Makes a [`MemoryProvider`] that says something else of its holders than the defaults. Made by [`MemoryProvider::builder`].
+/// Builds a [`MemoryProvider`] with another owner or more metadata than the defaults. Created by
+/// [`MemoryProvider::builder`].
 #[derive(Clone, Debug)]
 #[must_use = "nothing is made until `build` is called"]
 pub struct MemoryProviderBuilder {
     holder: Holder,
 }
 
-impl MemoryProviderBuilder {
-    pub(super) fn new() -> Self {
-        Self { holder: Holder::of_this_process() }
+impl MemoryProvider {
+    /// A provider still to be configured.
+    pub fn builder() -> MemoryProviderBuilder {
+        MemoryProviderBuilder { holder: Holder::of_this_process() }
     }
+}
 
+impl MemoryProviderBuilder {
     /// Who holds this provider's locks, for people. Defaults to host name and process id.
     pub fn owner(mut self, owner: impl Into<Arc<str>>) -> Self {
         self.holder = self.holder.with_owner(owner);

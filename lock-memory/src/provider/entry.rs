@@ -1,4 +1,4 @@
-//! A key in use: who has it, who waits for it.
+//! A key in use: its holder and its waiters.
 
 use std::task::Waker;
 use std::time::Duration;
@@ -8,7 +8,7 @@ use tokio::runtime::Handle;
 use tokio::sync::watch;
 use tokio::time::Instant;
 
-use super::Hold;
+use super::minimum_hold::MinimumHold;
 use super::queue::{Queue, Waiter};
 use super::spin::Thread;
 
@@ -26,8 +26,8 @@ pub(super) struct Entry {
 /// Where the right to the key is.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Phase {
-    /// On its way to a waiter, who has been woken and has yet to look.
-    Travelling,
+    /// On its way to a waiter that has been woken and has not looked yet.
+    InTransit,
     /// In a guard.
     Held,
     /// With the timer of a minimum hold.
@@ -38,18 +38,18 @@ pub(super) enum Phase {
 #[derive(Default)]
 struct Extra {
     holder: Holder,
-    /// The end of the present grant's minimum hold, and whose timer will wait for it.
+    /// The end of the present grant's minimum hold, and the runtime whose timer will wait for it.
     hold: Option<(Instant, Handle)>,
-    /// Made when somebody first asks for it.
+    /// Made for the first guard that waits for its loss.
     signal: Option<LossSender>,
     queue: Queue,
 }
 
 pub(super) type LossSender = watch::Sender<Option<Loss>>;
 
-/// Who has a key next.
+/// Where the right to a key goes next.
 pub(super) enum Next {
-    /// A waiter, to be woken unless it looks by itself. It finds the key with its own token.
+    /// A waiter, to be woken unless it spins. It finds the key with its own token.
     Waiter(Option<Waker>),
     /// A timer, before any waiter.
     Timer { until: Instant, runtime: Handle },
@@ -58,16 +58,16 @@ pub(super) enum Next {
 impl Entry {
     /// A key that was free, held from now on.
     #[inline]
-    pub(super) fn held(hash: u64, key: LockKey, token: u64, holder: &Holder, hold: Option<Hold>) -> Self {
+    pub(super) fn held(hash: u64, key: LockKey, token: u64, holder: &Holder, hold: Option<MinimumHold>) -> Self {
         let plain = hold.is_none() && holder.owner.is_none() && holder.metadata.is_none();
         let extra = (!plain).then(|| {
-            let hold = hold.map(Hold::start);
+            let hold = hold.map(MinimumHold::start);
             Box::new(Extra { holder: holder.clone(), hold, ..Extra::default() })
         });
         Self { hash, key, token, phase: Phase::Held, thread: Thread::this(), extra }
     }
 
-    /// Nothing but a key that is held: no waiter, nobody to be told anything.
+    /// Nothing but a key that is held: no waiter, no minimum hold, no guard that waits for its loss.
     #[inline]
     pub(super) fn is_plain(&self) -> bool {
         self.extra.is_none()
@@ -81,21 +81,21 @@ impl Entry {
         Some(&mut self.extra.as_mut()?.queue)
     }
 
-    /// Whether it is in the hands of another thread, or on its way to one, and nobody waits for it.
+    /// Whether it is in the hands of another thread, or on its way to one, and has no waiter.
     pub(super) fn is_elsewhere(&self, here: Thread) -> bool {
-        let nobody_waits = self.extra.as_ref().is_none_or(|extra| extra.queue.is_empty());
-        self.phase != Phase::Resting && self.thread != here && nobody_waits
+        let no_waiter = self.extra.as_ref().is_none_or(|extra| extra.queue.is_empty());
+        self.phase != Phase::Resting && self.thread != here && no_waiter
     }
 
-    /// Makes the first waiter the next holder, under the token that it has had since it asked.
+    /// Makes the first waiter the next holder, under the token that it has had since its request.
     pub(super) fn serve(&mut self) -> Option<Option<Waker>> {
         let extra = self.extra.as_mut()?;
         let (token, Waiter { waker, thread, holder, hold }) = extra.queue.pop()?;
         extra.holder = holder;
-        extra.hold = hold.map(Hold::start);
+        extra.hold = hold.map(MinimumHold::start);
         self.token = token;
         self.thread = thread;
-        self.phase = Phase::Travelling;
+        self.phase = Phase::InTransit;
         Some(waker)
     }
 
@@ -133,7 +133,8 @@ impl Entry {
         Busy::new().with_retry_after(self.resting()).with_ahead(u32::try_from(ahead).ok())
     }
 
-    /// The provider was closed: the holder has lost the lock, and whoever waits looks and finds that nothing comes.
+    /// The provider was closed: reports the loss to the holder, and wakes the waiters, which find the
+    /// state closed.
     pub(super) fn end_closed(self) {
         let Some(extra) = self.extra else { return };
         let Extra { signal, queue, .. } = *extra;

@@ -1,4 +1,4 @@
-//! Telling operators what happens.
+//! The events that watchers of a provider receive.
 
 use distlock_api::{AcquisitionId, FencingToken, Holder, LockEvent, LockKey};
 use distlock_engine::store::ProviderId;
@@ -6,21 +6,22 @@ use tokio::sync::broadcast::Sender;
 
 use super::entry::Entry;
 
-/// How to tell them. It is told under the lock of the shard, so that the events of a key come in their order: the tasks of watchers are woken there.
+/// Sends the events of one provider. Used under the lock of the shard, so that the events of a key come
+/// in their order: the tasks of watchers are woken there.
 #[derive(Clone)]
-pub(super) struct Watched {
+pub(super) struct EventSender {
     pub(super) provider: ProviderId,
     pub(super) defaults: Holder,
     pub(super) events: Sender<LockEvent>,
 }
 
-impl Watched {
+impl EventSender {
     pub(super) fn granted(&self, entry: &Entry) {
         let Entry { key, token, .. } = entry;
         let owner = entry.holder().and_then(|holder| holder.owner.as_deref()).or(self.defaults.owner.as_deref());
-        self.tell(LockEvent::Granted {
+        self.send(LockEvent::Granted {
             key: key.clone(),
-            id: acquisition(self.provider, *token, key),
+            id: acquisition_id(self.provider, *token, key),
             token: FencingToken::new(*token),
             owner: owner.map(str::to_owned),
         });
@@ -28,21 +29,21 @@ impl Watched {
 
     pub(super) fn released(&self, entry: &Entry) {
         let Entry { key, token, .. } = entry;
-        self.tell(LockEvent::Released { key: key.clone(), id: acquisition(self.provider, *token, key) });
+        self.send(LockEvent::Released { key: key.clone(), id: acquisition_id(self.provider, *token, key) });
     }
 
     pub(super) fn force_released(&self, entry: &Entry) {
         let Entry { key, token, .. } = entry;
-        self.tell(LockEvent::ForceReleased { key: key.clone(), id: acquisition(self.provider, *token, key) });
+        self.send(LockEvent::ForceReleased { key: key.clone(), id: acquisition_id(self.provider, *token, key) });
     }
 
-    fn tell(&self, event: LockEvent) {
-        // Nobody needs to listen any more.
+    fn send(&self, event: LockEvent) {
+        // An error means that no watcher is left.
         let _ = self.events.send(event);
     }
 }
 
 /// A key's tokens never repeat within a provider, so this names one acquisition.
-pub(super) fn acquisition(provider: ProviderId, token: u64, key: &LockKey) -> AcquisitionId {
+pub(super) fn acquisition_id(provider: ProviderId, token: u64, key: &LockKey) -> AcquisitionId {
     AcquisitionId::new(format!("{provider}-{token}-{key}"))
 }

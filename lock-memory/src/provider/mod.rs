@@ -5,38 +5,32 @@ mod admin;
 mod builder;
 mod entry;
 mod events;
+mod history;
+mod minimum_hold;
 mod queue;
+mod shard;
+mod shards;
 mod spin;
 mod state;
 mod turn;
 
 use std::fmt;
-use std::hash::BuildHasher;
-use std::num::NonZeroUsize;
 use std::sync::{Arc, Mutex, OnceLock};
-use std::time::Duration;
 
 use async_trait::async_trait;
 use distlock_api::{
-    Accounting, AcquireOptions, Acquired, Capabilities, ErrorKind, Holder, LeaseOptions, LockAdmin, LockError,
-    LockEvent, LockKey, LockProvider, Result,
+    Accounting, AcquireOptions, Acquired, Capabilities, Holder, LockAdmin, LockEvent, LockKey, LockProvider, Result,
 };
 use distlock_engine::store::ProviderId;
-use foldhash::fast::RandomState;
 use futures_util::future::BoxFuture;
-use tokio::runtime::Handle;
 use tokio::sync::broadcast;
-use tokio::time::Instant;
 
 pub use self::builder::MemoryProviderBuilder;
 
 use self::acquiring::Acquiring;
-use self::admin::History;
 use self::entry::Entry;
-use self::state::Shard;
-
-/// Enough for each core that threads seldom meet at one shard, and few enough for all of them to stay in the cache of the processor.
-const SHARDS_PER_CORE: usize = 8;
+use self::history::History;
+use self::shards::Shards;
 
 /// Locks between the tasks and threads of one process, as a direct [`LockProvider`]: no store, no renewal, no expiry.
 ///
@@ -53,7 +47,7 @@ const SHARDS_PER_CORE: usize = 8;
 ///
 /// # Runtime
 /// [`Wait::Try`](distlock_api::Wait::Try) and [`Wait::Forever`](distlock_api::Wait::Forever) work on any executor. [`Wait::UpTo`](distlock_api::Wait::UpTo), where it really has to wait, and a minimum hold need tokio's timer: outside of a tokio
-/// runtime they are refused with [`Unsupported`](ErrorKind::Unsupported); in one whose timer is not enabled they panic.
+/// runtime they are refused with [`Unsupported`](distlock_api::ErrorKind::Unsupported); in one whose timer is not enabled they panic.
 ///
 /// # Examples
 /// ```
@@ -77,28 +71,12 @@ pub struct MemoryProvider {
 
 struct Shared {
     id: ProviderId,
-    hasher: RandomState,
-    /// A power of two of them.
-    shards: Box<[Arc<Shard>]>,
-    /// Of holders who say nothing of themselves.
+    shards: Shards,
+    /// Describes holders that do not describe themselves.
     defaults: Holder,
     history: Mutex<History>,
     /// Made for the first watcher.
     events: OnceLock<broadcast::Sender<LockEvent>>,
-}
-
-/// A minimum hold, and the runtime whose timer will end it.
-#[derive(Clone, Debug)]
-struct Hold {
-    at_least: Duration,
-    runtime: Handle,
-}
-
-impl Hold {
-    /// The hold of a lock that is granted now: when it ends, and whose timer waits for that.
-    fn start(self) -> (Instant, Handle) {
-        (Instant::now() + self.at_least, self.runtime)
-    }
 }
 
 impl MemoryProvider {
@@ -108,17 +86,11 @@ impl MemoryProvider {
         Self::with_defaults(Holder::of_this_process())
     }
 
-    /// A provider still to be configured.
-    pub fn builder() -> MemoryProviderBuilder {
-        MemoryProviderBuilder::new()
-    }
-
     fn with_defaults(defaults: Holder) -> Self {
         Self {
             shared: Arc::new(Shared {
                 id: ProviderId::random(),
-                hasher: RandomState::default(),
-                shards: (0..shard_count()).map(|_| Arc::default()).collect(),
+                shards: Shards::default(),
                 defaults,
                 history: Mutex::default(),
                 events: OnceLock::new(),
@@ -130,14 +102,6 @@ impl MemoryProvider {
     #[must_use]
     pub fn keys_in_use(&self) -> usize {
         self.shared.shards.iter().map(|shard| shard.lock().keys_in_use()).sum()
-    }
-
-    #[inline]
-    fn shard(&self, key: &LockKey) -> (u64, &Arc<Shard>) {
-        let hash = self.shared.hasher.hash_one(key.as_str());
-        // The table in the shard looks at the lowest and the seven highest bits.
-        let shards = &self.shared.shards;
-        (hash, &shards[(hash >> 40) as usize & (shards.len() - 1)])
     }
 }
 
@@ -165,12 +129,12 @@ impl LockProvider for MemoryProvider {
     where
         'a: 'f,
     {
-        Box::pin(Acquiring::new(self, key, options))
+        Box::pin(Acquiring::new(&self.shared.shards, key, options))
     }
 
     #[inline]
     fn acquire_now(&self, key: &LockKey, options: &AcquireOptions) -> Option<Result<Acquired>> {
-        acquiring::at_once(self, key, options).transpose()
+        acquiring::at_once(&self.shared.shards, key, options).transpose()
     }
 
     fn capabilities(&self) -> Capabilities {
@@ -183,7 +147,7 @@ impl LockProvider for MemoryProvider {
 
     fn accounting(&self) -> Accounting {
         let mut sum = Accounting::new();
-        for shard in &*self.shared.shards {
+        for shard in self.shared.shards.iter() {
             sum += shard.lock().tally();
         }
         sum
@@ -194,34 +158,10 @@ impl LockProvider for MemoryProvider {
     }
 
     async fn close(&self) -> Result<()> {
-        for shard in &*self.shared.shards {
+        for shard in self.shared.shards.iter() {
             let entries = shard.lock_to_take().close();
             entries.into_iter().for_each(Entry::end_closed);
         }
         Ok(())
     }
-}
-
-fn shard_count() -> usize {
-    static COUNT: OnceLock<usize> = OnceLock::new();
-    *COUNT.get_or_init(|| {
-        let cores = std::thread::available_parallelism().map_or(8, NonZeroUsize::get);
-        (cores * SHARDS_PER_CORE).next_power_of_two()
-    })
-}
-
-/// Checks the lease options. All of them but the minimum hold mean nothing here.
-#[inline]
-fn minimum_hold(options: &AcquireOptions) -> Result<Option<Hold>> {
-    const DEFAULTS: LeaseOptions = LeaseOptions::new();
-    if options.lease() == DEFAULTS {
-        return Ok(None);
-    }
-    let Some(at_least) = options.lease().terms()?.hold_at_least else { return Ok(None) };
-    let runtime = Handle::try_current().map_err(|error| needs_runtime("a minimum hold").with_source(error))?;
-    Ok(Some(Hold { at_least, runtime }))
-}
-
-fn needs_runtime(what: &str) -> LockError {
-    LockError::new(ErrorKind::Unsupported, format!("{what} needs a tokio runtime"))
 }

@@ -1,20 +1,21 @@
-//! Who waits for a key.
+//! The waiters of one key, in order.
 
 use std::collections::VecDeque;
 use std::task::Waker;
 
 use distlock_api::Holder;
 
-use super::Hold;
+use super::minimum_hold::MinimumHold;
 use super::spin::Thread;
 
-/// Places that were given up are cleared away when there are more of them than of others, and at least this many.
+/// Gaps are cleared away when there are more of them than of waiters, and more than this many.
 const MANY: usize = 16;
 
 /// Waiters in the order of their tokens, which is that of their calls (C15).
 ///
-/// One that gives up leaves a gap, so that nobody behind it is moved: giving up costs a search, however many wait. Neither the first nor the last place is
-/// ever a gap, and no more than half of all are, a few aside.
+/// A waiter that gives up leaves a gap, so that none behind it is moved: giving up costs a search,
+/// however many wait. Neither the first nor the last place is ever a gap, and no more than half of all
+/// are, a few aside.
 #[derive(Default)]
 pub(super) struct Queue {
     places: VecDeque<(u64, Option<Waiter>)>,
@@ -22,11 +23,11 @@ pub(super) struct Queue {
 }
 
 pub(super) struct Waiter {
-    /// None as long as the waiter looks by itself.
+    /// `None` as long as the waiter spins.
     pub(super) waker: Option<Waker>,
     pub(super) thread: Thread,
     pub(super) holder: Holder,
-    pub(super) hold: Option<Hold>,
+    pub(super) hold: Option<MinimumHold>,
 }
 
 impl Queue {
@@ -40,12 +41,12 @@ impl Queue {
         self.places.len() - self.gaps
     }
 
-    /// One more, with a token greater than all before.
+    /// Adds a waiter with a token greater than all before.
     pub(super) fn push(&mut self, token: u64, waiter: Waiter) {
         self.places.push_back((token, Some(waiter)));
     }
 
-    /// Whose turn it is.
+    /// Removes the first waiter.
     pub(super) fn pop(&mut self) -> Option<(u64, Waiter)> {
         let first = self.places.pop_front();
         if self.gaps > 0 {
@@ -71,7 +72,7 @@ impl Queue {
         Some(waiter)
     }
 
-    /// All that wait.
+    /// All waiters.
     pub(super) fn into_waiters(self) -> impl Iterator<Item = Waiter> {
         self.places.into_iter().filter_map(|(_, waiter)| waiter)
     }
@@ -113,7 +114,7 @@ mod tests {
     }
 
     #[test]
-    fn whoever_leaves_changes_nobodys_place() {
+    fn a_waiter_that_leaves_changes_no_other_place() {
         let mut queue = queue([2, 3, 5, 8, 13]);
         assert!(queue.remove(4).is_none());
         for token in [5, 2, 13] {

@@ -1,12 +1,16 @@
-//! Looking again for a moment before a task is suspended.
+//! Spinning for a moment before a task is suspended.
 //!
-//! A lock that is handed over to a thread that sleeps costs the time to wake it: microseconds, as much as dozens of acquisitions. Two threads that want a key again and again
-//! would hand it to each other asleep, for ever. So whoever finds a key in the hands of *another* thread, with nobody waiting for it, looks a few times more before it joins
-//! the queue, and where keys change hands quickly a few times more before its task is suspended.
+//! Handing a lock over to a thread that sleeps costs the time to wake it: microseconds, as much as
+//! dozens of acquisitions. Two threads that want a key again and again would hand it to each other
+//! asleep, for ever. So a caller that finds a key in the hands of *another* thread, with no waiter,
+//! looks a few more times before it joins the queue. Where keys change hands quickly it looks a few
+//! more times before its task is suspended.
 //!
-//! This is a matter of speed alone. The queue stays as it is: nobody overtakes a waiter (C15), and nobody who waits is left unwoken, because whoever looks by itself leaves a waker under the
-//! lock of the shard before it stops. Tasks of the thread that has the key never look again, so nobody does on a runtime of one thread; nor does anybody on a machine with one core. Where
-//! it was in vain a few times in a row, because keys are held for longer, it is seldom tried.
+//! This is a matter of speed alone. The queue stays as it is: no caller overtakes a waiter (C15), and
+//! every waiter is woken, because a caller that spins leaves a waker under the lock of the shard
+//! before it stops. Tasks of the thread that has the key never spin, so no task does on a runtime of
+//! one thread, nor on a machine with one core. Where spinning was without effect a few times in a row,
+//! because keys are held for longer, it is seldom tried.
 
 use std::hint::spin_loop;
 use std::ptr;
@@ -14,15 +18,30 @@ use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread::{available_parallelism, yield_now};
 
-/// First so many rounds of 1, 2, 4, … pauses of the processor, each pause 10 to 60 ns: 1 µs at most. Enough if the other thread is running.
+/// The first rounds: 1, 2, 4, … pauses of the processor, each pause 10 to 60 ns, 1 µs at most in all.
+/// Enough if the other thread is running.
 const PAUSES: u32 = 4;
-/// Then the processor is offered to others so many times, because the other thread may need this very core. With nobody to take it, that is less than 1 µs each time.
+/// The rounds after those: in each the processor is offered to other threads, because the other thread
+/// may need this very core. If none takes it, a round is less than 1 µs.
 const YIELDS: u32 = 10;
-/// So many failures in a row, and it is tried once in so many times.
+/// After this many failures in a row spinning is tried once in [`SELDOM`] times.
 const ENOUGH: u32 = 4;
 const SELDOM: u32 = 64;
 
-/// A thread, as far as it matters whether it is this one.
+/// What to do if another caller has the key and this one wants to wait.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum SpinPolicy {
+    /// Do not wait at all.
+    Never,
+    /// Spin if experience advises it; else join the queue.
+    IfAdvised,
+    /// Continue to spin as long as the key has no waiter.
+    Spinning,
+    /// Join the queue.
+    Exhausted,
+}
+
+/// The identity of a thread.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) struct Thread(usize);
 
@@ -34,7 +53,8 @@ impl Thread {
     }
 }
 
-/// Which turn of a shard has ended last, for those who look from outside of its lock. On a cache line of its own, or their looks would slow down the holder.
+/// The turn of a shard that ended last, for callers that spin outside of its lock. On a cache line of
+/// its own, or their reads would slow down the holder.
 #[derive(Default)]
 #[repr(align(128))]
 pub(super) struct LastEnded(AtomicU64);
@@ -51,14 +71,14 @@ impl LastEnded {
     }
 }
 
-/// How often to look.
+/// How many rounds of spinning are left.
 #[derive(Default)]
-pub(super) struct Patience {
+pub(super) struct SpinBudget {
     rounds: u32,
 }
 
-impl Patience {
-    /// Waits for something to end after what was seen, and says whether something did; false once it is used up.
+impl SpinBudget {
+    /// Spins until a turn ends other than `seen`. Returns false if the budget is used up before.
     pub(super) fn wait(&mut self, ended: &LastEnded, seen: u64) -> bool {
         while self.rounds < PAUSES + YIELDS {
             if self.rounds < PAUSES {
@@ -75,7 +95,7 @@ impl Patience {
     }
 }
 
-/// Whether looking again has been worth it of late.
+/// Whether spinning has been worth it of late.
 #[derive(Default)]
 pub(super) struct Experience {
     failures: u32,
@@ -113,21 +133,21 @@ mod tests {
     use super::*;
 
     #[test]
-    fn patience_ends_unless_something_does() {
+    fn a_budget_ends_unless_a_turn_does() {
         let ended = LastEnded::default();
-        let mut patience = Patience::default();
+        let mut budget = SpinBudget::default();
         ended.set(1);
-        let looks = (0..1_000).take_while(|_| patience.wait(&ended, 0)).count();
+        let looks = (0..1_000).take_while(|_| budget.wait(&ended, 0)).count();
         assert_eq!(
             looks,
             (PAUSES + YIELDS) as usize,
             "a key that changes hands is looked at after each pause, and no more often"
         );
-        assert!(!Patience::default().wait(&ended, 1));
+        assert!(!SpinBudget::default().wait(&ended, 1));
     }
 
     #[test]
-    fn what_is_in_vain_is_seldom_tried() {
+    fn what_has_no_effect_is_seldom_tried() {
         if !several_cores() {
             return;
         }

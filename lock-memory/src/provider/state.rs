@@ -1,140 +1,91 @@
-//! A part of the keys. Whatever happens to a key happens under the lock of its shard: grants, queue, losses and counters.
+//! The state of one shard, behind its lock: grants, queues, losses and counters of its keys.
+//!
+//! Only the events of watchers are sent here. Everything else that wakes a task is returned to the
+//! caller, for the time after the lock.
 
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::Waker;
 use std::time::Duration;
 
 use distlock_api::{Accounting, AcquireOptions, Busy, LockError, LockKey, Loss, Result, Wait};
 use hashbrown::HashTable;
 use hashbrown::hash_table::Entry as Slot;
-use parking_lot::{Mutex, MutexGuard};
 use tokio::runtime::Handle;
 use tokio::sync::watch;
 
 use super::entry::{Entry, LossSender, Next, Phase};
-use super::events::Watched;
+use super::events::EventSender;
+use super::minimum_hold::{MinimumHold, needs_runtime};
 use super::queue::Waiter;
-use super::spin::{Experience, LastEnded, Thread};
-use super::turn::Turn;
-use super::{Hold, needs_runtime};
+use super::spin::{Experience, SpinPolicy, Thread};
 
 /// Tables up to this capacity are not worth shrinking.
 const SMALL: usize = 16;
 
-/// Aligned, so that threads with keys in neighbouring shards do not share a cache line.
-#[derive(Default)]
-#[repr(align(128))]
-pub(super) struct Shard {
-    state: Mutex<State>,
-    /// Set after the lock.
-    pub(super) ended: LastEnded,
-    /// Whether anybody ever wanted to take something away: before that no guard need look for its loss.
-    taken: AtomicBool,
-}
-
-impl Shard {
-    #[inline]
-    pub(super) fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock()
-    }
-
-    /// For taking keys away.
-    pub(super) fn lock_to_take(&self) -> Taking<'_> {
-        self.taken.store(true, Ordering::Release);
-        Taking(self.state.lock())
-    }
-
-    /// How the guard with this token was lost.
-    #[inline]
-    pub(super) fn loss(&self, token: u64) -> Option<Loss> {
-        if !self.taken.load(Ordering::Acquire) {
-            return None;
-        }
-        self.lock().loss(token)
-    }
-}
-
-/// The state, and everybody has been warned that something may be taken away.
-pub(super) struct Taking<'a>(MutexGuard<'a, State>);
-
-impl Taking<'_> {
-    pub(super) fn state(&self) -> &State {
-        &self.0
-    }
-
-    /// Takes the key away from whoever or whatever keeps it closed.
-    pub(super) fn force_release(&mut self, hash: u64, key: &LockKey) -> Option<Taken> {
-        self.0.force_release(hash, key)
-    }
-
-    /// Refuses everybody from now on and takes every key away. Waiters and holders hear of it when the entries are
-    /// [ended](Entry::end_closed), after the lock.
-    pub(super) fn close(&mut self) -> Vec<Entry> {
-        self.0.close()
-    }
-}
-
-#[derive(Default)]
-pub(super) struct State {
+/// `T` is the type whose boxes are the guards; the state does no more with it than keep a spare box.
+pub(super) struct State<T> {
     /// The keys in use, and no others.
     entries: HashTable<Entry>,
-    /// One counter for all keys, so that tokens grow although entries vanish (C5). A token also tells one grant from another. A waiter has its token from the
-    /// moment it asks: waiters of a key are served in the order in which they asked, and nobody else is while one waits, so its tokens still grow (C15).
+    /// One counter for all keys, so that tokens grow although entries vanish (C5). A token also
+    /// identifies one grant. A waiter has its token from the moment of its request: waiters of a key are
+    /// served in the order of their requests, and no other caller is while one waits, so the key's
+    /// tokens still grow (C15).
     last_token: u64,
     closed: bool,
-    /// How those guards were lost that still live.
+    /// How guards were lost, for those that still live.
     lost: HashMap<u64, Loss>,
     tally: Accounting,
     /// The box of the last guard that was released, for the next one.
-    spare: Option<Box<Turn>>,
+    spare: Option<Box<T>>,
     experience: Experience,
-    /// Who wants to hear what happens; none as long as nobody has asked.
-    watched: Option<Box<Watched>>,
+    /// `None` before the first watcher.
+    events: Option<Box<EventSender>>,
 }
 
-/// The answer to a request.
-pub(super) enum Answer {
-    Granted(Grant),
+impl<T> Default for State<T> {
+    fn default() -> Self {
+        Self {
+            entries: HashTable::default(),
+            last_token: 0,
+            closed: false,
+            lost: HashMap::default(),
+            tally: Accounting::default(),
+            spare: None,
+            experience: Experience::default(),
+            events: None,
+        }
+    }
+}
+
+/// The answer to an acquisition.
+pub(super) enum Answer<T> {
+    Granted(Grant<T>),
     Busy(Busy),
     Queued {
         token: u64,
     },
-    /// Somebody has it. The caller did not want to queue, or had better look again.
+    /// Another caller has it. This one did not want to queue, or should spin.
     Held,
 }
 
-/// What to do if somebody has the key and the caller wants to wait.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum Looking {
-    /// Do not wait: somebody has it, and that is all.
-    Once,
-    /// Look again, if experience advises to; else queue up.
-    Perhaps,
-    /// Go on looking, as long as nobody waits.
-    Still,
-    /// Queue up.
-    Over,
-}
-
 /// A key is held from now on.
-pub(super) struct Grant {
+pub(super) struct Grant<T> {
     pub(super) token: u64,
-    /// For the guard, if there is one.
-    pub(super) spare: Option<Box<Turn>>,
+    /// The box for the guard, if there is a spare one.
+    pub(super) spare: Option<Box<T>>,
 }
 
 /// What a waiter finds.
-pub(super) enum Look {
-    Granted(Grant),
+pub(super) enum Look<T> {
+    Granted(Grant<T>),
     Closed,
-    /// Nothing yet. Another waker was there before, and is to be dropped after the lock.
+    /// Nothing yet. The waker that was registered before is to be dropped after the lock.
     Waits {
         replaced: Option<Waker>,
     },
 }
 
-/// How to learn of a loss.
+/// How a guard learns of its loss.
 pub(super) enum LossWatch {
     Lost(Loss),
     Held(watch::Receiver<Option<Loss>>),
@@ -151,7 +102,7 @@ pub(super) struct After {
 pub(super) enum Ended {
     /// It had been taken away before.
     Lost,
-    /// The key is free again, or somebody else has it, who is to be woken unless they look by themselves.
+    /// The key is free again, or a waiter has it, which is to be woken unless it spins.
     Plainly(Option<Waker>),
     Otherwise(Box<After>),
 }
@@ -162,24 +113,25 @@ pub(super) struct Taken {
     pub(super) after: After,
 }
 
-impl State {
-    /// Asks for the key and, if somebody has it and the caller wants to wait, queues up or advises to look again. Without a waker the caller will look by itself.
+impl<T> State<T> {
+    /// Grants the key if it is free. Otherwise, if the caller wants to wait, it joins the queue or is
+    /// advised to spin. A caller without a waker spins while it is in the queue.
     #[inline]
     pub(super) fn acquire(
         &mut self,
         hash: u64,
         key: &LockKey,
         options: &AcquireOptions,
-        hold: &mut Option<Hold>,
+        hold: &mut Option<MinimumHold>,
         waker: Option<&Waker>,
-        looking: Looking,
-    ) -> Result<Answer> {
+        spin: SpinPolicy,
+    ) -> Result<Answer<T>> {
         if self.closed {
             return Err(LockError::closed().with_key(key.clone()));
         }
         match self.entries.entry(hash, |entry| entry.key == *key, |entry| entry.hash) {
             Slot::Vacant(slot) => {
-                if matches!(looking, Looking::Still | Looking::Over) {
+                if matches!(spin, SpinPolicy::Spinning | SpinPolicy::Exhausted) {
                     self.experience.learn(true);
                 }
                 self.last_token += 1;
@@ -187,8 +139,8 @@ impl State {
                 self.tally.held += 1;
                 let entry = Entry::held(hash, key.clone(), self.last_token, options.holder(), hold.take());
                 let entry = slot.insert(entry);
-                if let Some(watched) = &self.watched {
-                    watched.granted(entry.get());
+                if let Some(events) = &self.events {
+                    events.granted(entry.get());
                 }
                 Ok(Answer::Granted(Grant { token: self.last_token, spare: self.spare.take() }))
             }
@@ -201,15 +153,15 @@ impl State {
                     }
                     Wait::UpTo(_) | Wait::Forever => {}
                 }
-                if looking == Looking::Once {
+                if spin == SpinPolicy::Never {
                     return Ok(Answer::Held);
                 }
                 let thread = Thread::this();
-                let look = looking != Looking::Over && entry.is_elsewhere(thread);
-                if look && (looking == Looking::Still || self.experience.advises()) {
+                let may_spin = spin != SpinPolicy::Exhausted && entry.is_elsewhere(thread);
+                if may_spin && (spin == SpinPolicy::Spinning || self.experience.advises()) {
                     return Ok(Answer::Held);
                 }
-                if looking == Looking::Over && waker.is_some() {
+                if spin == SpinPolicy::Exhausted && waker.is_some() {
                     self.experience.learn(false);
                 }
                 self.last_token += 1;
@@ -222,8 +174,9 @@ impl State {
         }
     }
 
-    /// A waiter looks whether its turn has come; from now on the given waker counts, if there is one. A turn that was taken away under way makes a guard that is lost.
-    pub(super) fn look(&mut self, hash: u64, key: &LockKey, token: u64, waker: Option<&Waker>) -> Look {
+    /// A waiter looks whether its turn has come. If not, its waker is replaced by the given one, if there
+    /// is one. A turn that was taken away in transit makes a guard that is lost.
+    pub(super) fn look(&mut self, hash: u64, key: &LockKey, token: u64, waker: Option<&Waker>) -> Look<T> {
         if self.closed {
             self.tally.waiting -= 1;
             return Look::Closed;
@@ -235,8 +188,8 @@ impl State {
             entry.phase = Phase::Held;
             entry.thread = Thread::this();
             self.tally.held += 1;
-            if let Some(watched) = &self.watched {
-                watched.granted(entry);
+            if let Some(events) = &self.events {
+                events.granted(entry);
             }
         } else {
             let queue = self.entries.find_mut(hash, |entry| entry.key == *key).and_then(Entry::queue);
@@ -260,7 +213,8 @@ impl State {
         Look::Granted(Grant { token, spare: self.spare.take() })
     }
 
-    /// A waiter goes: out of the queue, or with its turn, which passes on. What it leaves behind is to be dropped after the lock.
+    /// A waiter gives up: it leaves the queue, or ends its turn, which passes to the next. The returned
+    /// waiter is to be dropped after the lock.
     pub(super) fn leave(&mut self, hash: u64, key: &LockKey, token: u64) -> (Ended, Option<Waiter>) {
         self.tally.waiting -= 1;
         let queue = self.entries.find_mut(hash, |entry| entry.key == *key).and_then(Entry::queue);
@@ -282,8 +236,8 @@ impl State {
         if held {
             self.tally.held -= 1;
             self.tally.released += 1;
-            if let Some(watched) = &self.watched {
-                watched.released(entry);
+            if let Some(events) = &self.events {
+                events.released(entry);
             }
         }
         if entry.is_plain() {
@@ -305,13 +259,14 @@ impl State {
         }
     }
 
-    /// The box of a guard that was released is kept for the next one; that of a second one is given back, to be dropped after the lock.
+    /// Keeps the box of a guard that was released for the next one. Returns the spare that it replaces,
+    /// to be dropped after the lock.
     #[inline]
-    pub(super) fn keep(&mut self, turn: Box<Turn>) -> Option<Box<Turn>> {
-        self.spare.replace(turn)
+    pub(super) fn keep(&mut self, spare: Box<T>) -> Option<Box<T>> {
+        self.spare.replace(spare)
     }
 
-    fn force_release(&mut self, hash: u64, key: &LockKey) -> Option<Taken> {
+    pub(super) fn force_release(&mut self, hash: u64, key: &LockKey) -> Option<Taken> {
         let entry = self.entries.find_mut(hash, |entry| entry.key == *key)?;
         let (token, signal) = (entry.token, entry.take_signal());
         if entry.phase == Phase::Held {
@@ -320,9 +275,9 @@ impl State {
             self.lost.insert(token, Loss::ForceReleased);
         }
         if entry.phase != Phase::Resting
-            && let Some(watched) = &self.watched
+            && let Some(events) = &self.events
         {
-            watched.force_released(entry);
+            events.force_released(entry);
         }
         let next = self.open(hash, token);
         Some(Taken { token, after: After { signal, next } })
@@ -339,7 +294,7 @@ impl State {
         next
     }
 
-    fn close(&mut self) -> Vec<Entry> {
+    pub(super) fn close(&mut self) -> Vec<Entry> {
         self.closed = true;
         let entries: Vec<Entry> = std::mem::take(&mut self.entries).into_iter().collect();
         for entry in entries.iter().filter(|entry| entry.phase == Phase::Held) {
@@ -347,8 +302,8 @@ impl State {
             // Given back in order, by the provider rather than by the guard.
             self.tally.released += 1;
             self.lost.insert(entry.token, Loss::Closed);
-            if let Some(watched) = &self.watched {
-                watched.released(entry);
+            if let Some(events) = &self.events {
+                events.released(entry);
             }
         }
         entries
@@ -362,12 +317,12 @@ impl State {
         self.entries.iter()
     }
 
-    /// From now on what happens is told.
-    pub(super) fn watch(&mut self, watched: Watched) {
-        self.watched = Some(Box::new(watched));
+    /// Sends the events of all keys from now on.
+    pub(super) fn watch(&mut self, events: EventSender) {
+        self.events = Some(Box::new(events));
     }
 
-    fn loss(&self, token: u64) -> Option<Loss> {
+    pub(super) fn loss(&self, token: u64) -> Option<Loss> {
         self.lost.get(&token).copied()
     }
 
@@ -389,7 +344,7 @@ impl State {
         self.entries.len()
     }
 
-    /// A lost guard is gone.
+    /// A guard that had lost its lock is gone.
     fn forget_lost(&mut self, token: u64) {
         self.lost.remove(&token);
         if self.lost.is_empty() {
@@ -413,16 +368,16 @@ mod tests {
 
     #[test]
     fn a_burst_of_keys_leaves_no_capacity_behind() {
-        let mut state = State::default();
+        let mut state = State::<()>::default();
         let keys: Vec<_> = (0..10_000).map(|n| LockKey::new(format!("{n}")).unwrap()).collect();
         let options = AcquireOptions::new();
-        let acquire = |state: &mut State, hash: u64, key| match state.acquire(
+        let acquire = |state: &mut State<()>, hash: u64, key| match state.acquire(
             hash,
             key,
             &options,
             &mut None,
             None,
-            Looking::Over,
+            SpinPolicy::Exhausted,
         ) {
             Ok(Answer::Granted(Grant { token, .. })) => token,
             _ => panic!("free keys are granted"),
@@ -438,12 +393,12 @@ mod tests {
 
     const HASH: u64 = 7;
 
-    fn ask(state: &mut State, waker: Option<&Waker>, looking: Looking) -> Answer {
+    fn acquire(state: &mut State<()>, waker: Option<&Waker>, spin: SpinPolicy) -> Answer<()> {
         let key = LockKey::new("k").unwrap();
-        state.acquire(HASH, &key, &AcquireOptions::new(), &mut None, waker, looking).unwrap()
+        state.acquire(HASH, &key, &AcquireOptions::new(), &mut None, waker, spin).unwrap()
     }
 
-    fn queued(answer: Answer) -> u64 {
+    fn queued(answer: Answer<()>) -> u64 {
         match answer {
             Answer::Queued { token } => token,
             _ => panic!("the key is held"),
@@ -451,28 +406,28 @@ mod tests {
     }
 
     #[test]
-    fn only_another_thread_looks_again_and_only_if_nobody_waits() {
-        fn elsewhere(state: &mut State, looking: Looking) -> Answer {
-            std::thread::scope(|scope| scope.spawn(|| ask(state, Some(Waker::noop()), looking)).join().unwrap())
+    fn only_another_thread_spins_and_only_without_a_waiter() {
+        fn elsewhere(state: &mut State<()>, spin: SpinPolicy) -> Answer<()> {
+            std::thread::scope(|scope| scope.spawn(|| acquire(state, Some(Waker::noop()), spin)).join().unwrap())
         }
-        let mut state = State::default();
-        assert!(matches!(ask(&mut state, None, Looking::Perhaps), Answer::Granted(Grant { token: 1, .. })));
-        assert!(matches!(elsewhere(&mut state, Looking::Still), Answer::Held));
-        // On the thread of the holder it would be in vain.
-        let first = queued(ask(&mut state, Some(Waker::noop()), Looking::Perhaps));
-        // C15: now somebody waits, and whoever comes waits behind.
-        let second = queued(elsewhere(&mut state, Looking::Still));
+        let mut state = State::<()>::default();
+        assert!(matches!(acquire(&mut state, None, SpinPolicy::IfAdvised), Answer::Granted(Grant { token: 1, .. })));
+        assert!(matches!(elsewhere(&mut state, SpinPolicy::Spinning), Answer::Held));
+        // On the thread of the holder it would have no effect.
+        let first = queued(acquire(&mut state, Some(Waker::noop()), SpinPolicy::IfAdvised));
+        // C15: now the key has a waiter, and the next caller waits behind it.
+        let second = queued(elsewhere(&mut state, SpinPolicy::Spinning));
         assert!(1 < first && first < second);
     }
 
     #[test]
-    fn c16_whoever_stops_looking_by_itself_is_woken() {
+    fn c16_a_waiter_that_stops_spinning_is_woken() {
         let key = LockKey::new("k").unwrap();
         let waker = Waker::noop();
         for registers in [false, true] {
-            let mut state = State::default();
-            ask(&mut state, None, Looking::Perhaps);
-            let token = queued(ask(&mut state, None, Looking::Over));
+            let mut state = State::<()>::default();
+            acquire(&mut state, None, SpinPolicy::IfAdvised);
+            let token = queued(acquire(&mut state, None, SpinPolicy::Exhausted));
             assert!(matches!(state.look(HASH, &key, token, None), Look::Waits { replaced: None }));
             if registers {
                 assert!(matches!(state.look(HASH, &key, token, Some(waker)), Look::Waits { replaced: None }));

@@ -7,26 +7,31 @@ use distlock_api::{HeldLock, Loss, LostSignal, ReleaseFuture, ReleaseOutcome};
 use tokio::time::Instant;
 
 use super::entry::Next;
-use super::state::{Ended, LossWatch, Shard};
+use super::shard::Shard;
+use super::state::{Ended, LossWatch};
 
-/// The right to a key. It is made by a grant, lives in the guard and rests with the timer of a minimum hold. Wherever it is dropped, the next in line gets the key (C11).
-/// On its way to a waiter it is kept by the waiter's [`Acquiring`](super::acquiring::Acquiring).
+/// A shard whose guards are boxed turns.
+pub(super) type TurnShard = Shard<Turn>;
+
+/// The right to a key. It is made by a grant, lives in the guard and rests with the timer of a minimum
+/// hold. Wherever it is dropped, the next in line gets the key (C11). In transit to a waiter it is kept
+/// by the waiter's acquisition.
 pub(super) struct Turn {
-    /// None once it has ended.
-    shard: Option<Arc<Shard>>,
+    /// `None` once it has ended.
+    shard: Option<Arc<TurnShard>>,
     hash: u64,
     token: u64,
 }
 
 impl Turn {
     #[inline]
-    pub(super) fn new(shard: Arc<Shard>, hash: u64, token: u64) -> Self {
+    pub(super) fn new(shard: Arc<TurnShard>, hash: u64, token: u64) -> Self {
         Self { shard: Some(shard), hash, token }
     }
 
-    /// The same in a box, that of a turn that has ended if there is one.
+    /// Makes a boxed turn, in the box of an ended one if there is a spare.
     #[inline]
-    pub(super) fn boxed(shard: Arc<Shard>, hash: u64, token: u64, spare: Option<Box<Self>>) -> Box<Self> {
+    pub(super) fn boxed(shard: Arc<TurnShard>, hash: u64, token: u64, spare: Option<Box<Self>>) -> Box<Self> {
         match spare {
             Some(mut ended) => {
                 ended.shard = Some(shard);
@@ -39,9 +44,9 @@ impl Turn {
     }
 }
 
-/// What follows the end of a turn, after the lock of the shard.
+/// Does what follows the end of a turn, after the lock of the shard.
 #[inline]
-pub(super) fn settle(shard: &Arc<Shard>, hash: u64, token: u64, ended: Ended) -> ReleaseOutcome {
+pub(super) fn settle(shard: &Arc<TurnShard>, hash: u64, token: u64, ended: Ended) -> ReleaseOutcome {
     match ended {
         Ended::Lost => return ReleaseOutcome::AlreadyLost,
         Ended::Plainly(waker) => {
@@ -52,14 +57,14 @@ pub(super) fn settle(shard: &Arc<Shard>, hash: u64, token: u64, ended: Ended) ->
         }
         Ended::Otherwise(after) => {
             drop(after.signal);
-            follow(shard, hash, token, after.next);
+            pass_on(shard, hash, token, after.next);
         }
     }
     ReleaseOutcome::Released
 }
 
-/// Brings the key to whoever has it next.
-pub(super) fn follow(shard: &Arc<Shard>, hash: u64, token: u64, next: Option<Next>) {
+/// Passes the key on to the waiter or the timer that has it next.
+pub(super) fn pass_on(shard: &Arc<TurnShard>, hash: u64, token: u64, next: Option<Next>) {
     match next {
         Some(Next::Waiter(waker)) => waker.into_iter().for_each(Waker::wake),
         Some(Next::Timer { until, runtime }) => {

@@ -1,0 +1,39 @@
+//! Minimum holds (C25): how long a key stays closed although its guard was released.
+
+use std::time::Duration;
+
+use distlock_api::{AcquireOptions, ErrorKind, LeaseOptions, LockError, Result};
+use tokio::runtime::Handle;
+use tokio::time::Instant;
+
+/// A minimum hold that has not begun, and the runtime whose timer will end it.
+#[derive(Clone, Debug)]
+pub(super) struct MinimumHold {
+    at_least: Duration,
+    runtime: Handle,
+}
+
+impl MinimumHold {
+    /// Validates the lease options. Of those only the minimum hold has a meaning here; returns it,
+    /// or `None` if there is none.
+    #[inline]
+    pub(super) fn of(options: &AcquireOptions) -> Result<Option<Self>> {
+        const DEFAULTS: LeaseOptions = LeaseOptions::new();
+        if options.lease() == DEFAULTS {
+            return Ok(None);
+        }
+        let Some(at_least) = options.lease().terms()?.hold_at_least else { return Ok(None) };
+        let runtime = Handle::try_current().map_err(|error| needs_runtime("a minimum hold").with_source(error))?;
+        Ok(Some(Self { at_least, runtime }))
+    }
+
+    /// The hold of a lock that is granted now: when it ends, and the runtime whose timer ends it.
+    pub(super) fn start(self) -> (Instant, Handle) {
+        (Instant::now() + self.at_least, self.runtime)
+    }
+}
+
+/// The error for what needs a timer and was requested outside of a tokio runtime.
+pub(super) fn needs_runtime(what: &str) -> LockError {
+    LockError::new(ErrorKind::Unsupported, format!("{what} needs a tokio runtime"))
+}

@@ -1,0 +1,70 @@
+//! One shard of the key table: the lock around its [`State`], and what is read without that lock.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use distlock_api::{LockKey, Loss};
+use parking_lot::{Mutex, MutexGuard};
+
+use super::entry::Entry;
+use super::spin::LastEnded;
+use super::state::{State, Taken};
+
+/// Aligned, so that threads with keys in neighbouring shards do not share a cache line.
+///
+/// `T` is the type of the boxes in [`State`].
+#[repr(align(128))]
+pub(super) struct Shard<T> {
+    state: Mutex<State<T>>,
+    /// Set after the lock.
+    pub(super) ended: LastEnded,
+    /// Whether a key was ever to be taken away. Until then no guard needs to look for its loss.
+    taken: AtomicBool,
+}
+
+impl<T> Shard<T> {
+    #[inline]
+    pub(super) fn lock(&self) -> MutexGuard<'_, State<T>> {
+        self.state.lock()
+    }
+
+    /// Locks the state for taking keys away.
+    pub(super) fn lock_to_take(&self) -> Taking<'_, T> {
+        self.taken.store(true, Ordering::Release);
+        Taking(self.state.lock())
+    }
+
+    /// How the guard with this token was lost.
+    #[inline]
+    pub(super) fn loss(&self, token: u64) -> Option<Loss> {
+        if !self.taken.load(Ordering::Acquire) {
+            return None;
+        }
+        self.lock().loss(token)
+    }
+}
+
+impl<T> Default for Shard<T> {
+    fn default() -> Self {
+        Self { state: Mutex::default(), ended: LastEnded::default(), taken: AtomicBool::default() }
+    }
+}
+
+/// The locked state. From now on the guards of the shard look for their loss.
+pub(super) struct Taking<'a, T>(MutexGuard<'a, State<T>>);
+
+impl<T> Taking<'_, T> {
+    pub(super) fn state(&self) -> &State<T> {
+        &self.0
+    }
+
+    /// Takes the key away from its holder, or from the timer that keeps it closed.
+    pub(super) fn force_release(&mut self, hash: u64, key: &LockKey) -> Option<Taken> {
+        self.0.force_release(hash, key)
+    }
+
+    /// Refuses all requests from now on and takes every key away. Waiters and holders are notified
+    /// when the entries are [ended](Entry::end_closed), after the lock.
+    pub(super) fn close(&mut self) -> Vec<Entry> {
+        self.0.close()
+    }
+}

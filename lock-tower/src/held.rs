@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use distlock_api::{FencingToken, LockKey, Loss, LostSignal};
 
-use crate::gate::Slot;
+use crate::gate::{Hold, Slot};
 
 /// The lock under which a request is served: its key, its fencing token, and whether it is lost.
 ///
@@ -19,8 +19,9 @@ pub struct HeldLock {
 }
 
 impl HeldLock {
-    pub(crate) fn new(slot: Arc<Slot>) -> Self {
-        Self { slot }
+    /// The view of this hold.
+    pub(crate) fn of(hold: &Hold) -> Self {
+        Self { slot: hold.slot().clone() }
     }
 
     /// The key. Of several, the first.
@@ -38,7 +39,7 @@ impl HeldLock {
     /// All keys with their fencing tokens, in the order of the keys. There is at least one.
     #[must_use]
     pub fn grants(&self) -> &[(LockKey, FencingToken)] {
-        self.slot.grants().as_slice()
+        self.slot.grants()
     }
 
     /// The fencing token of one of the keys.

@@ -1,16 +1,26 @@
-//! A request that has come for its locks, until it has them or is refused.
+//! A request that wants its locks, until it has them or is refused.
 
 use std::sync::Arc;
 use std::time::Duration;
 
+use distlock_api::ErrorKind;
 use tracing::Span;
 
+use super::guards::Guards;
 use super::hold::Hold;
-use super::slot::{Guards, Slot};
-use super::{Admission, Gate, is_outage, millis, record};
+use super::record::{self, millis};
+use super::shared::Gate;
+use super::slot::Slot;
 use crate::refusal::Refusal;
 
-/// Dropped, its request has gone away.
+/// How a request may continue.
+pub(crate) enum Admission {
+    Held(Hold),
+    /// Without a lock, because the lock service is out of reach and the layer fails open.
+    Unlocked,
+}
+
+/// Dropped before its [end](Self::end), it leaves the counts as a request that went away.
 pub(super) struct Arrival {
     active: Active,
     pub(super) span: Span,
@@ -62,6 +72,12 @@ fn refused(active: &Active, span: &Span, refusal: Refusal, wait: Duration) -> Re
     Err(refusal)
 }
 
+/// Whether the lock service did not answer. Any answer, also an error, is no outage. A closed provider is
+/// none either: nothing that it would have guarded should begin.
+fn is_outage(refusal: &Refusal) -> bool {
+    refusal.lock_error().is_some_and(|error| matches!(error.kind(), ErrorKind::Timeout | ErrorKind::Unavailable))
+}
+
 /// Counts as a request at work, until dropped. Afterwards the hold does.
 struct Active(Option<Arc<Gate>>);
 
@@ -72,7 +88,7 @@ impl Active {
     }
 
     fn gate(&self) -> &Gate {
-        self.0.as_ref().expect("taken only by who holds")
+        self.0.as_ref().expect("taken only by `hold`")
     }
 
     fn hold(mut self) -> Arc<Gate> {

@@ -6,8 +6,8 @@ use std::task::{Context, Poll};
 
 use pin_project_lite::pin_project;
 
+use super::ending::Ending;
 use super::hold::Hold;
-use super::slot::Ending;
 
 pin_project! {
     /// Resolves with the output and the hold, or with why the hold had to end before. Dropped, it drops the future and then releases.

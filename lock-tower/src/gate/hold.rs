@@ -1,4 +1,4 @@
-//! The hold of one request, and what watches over it.
+//! The hold of one request, and what ends it early.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -9,9 +9,8 @@ use distlock_api::LostSignal;
 use tokio::task::AbortHandle;
 use tokio::time::{Instant, Sleep, sleep_until};
 
-use super::config::OnLoss;
-use super::slot::{Ending, Slot};
-use crate::held::HeldLock;
+use super::ending::Ending;
+use super::slot::Slot;
 
 /// A request's locks. Dropped, they are released.
 #[derive(Debug)]
@@ -22,18 +21,18 @@ pub(crate) struct Hold {
     stage: Stage,
 }
 
-/// What a hold that is dropped now has come to.
+/// How far the request is; decides what dropping the hold means.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Stage {
-    /// Whoever had it went away.
+    /// Nothing runs under it. Dropped now, its request was cancelled.
     Paused,
-    /// Foreign code that ran under it has panicked.
+    /// Foreign code runs under it. Dropped now, that code has panicked.
     Running,
     Served,
     Aborted(Ending),
 }
 
-/// What tells that a hold must end.
+/// The sources of an early end.
 #[derive(Debug, Default)]
 struct Watch {
     lost: Option<LostSignal>,
@@ -47,8 +46,8 @@ impl Hold {
         Self { slot, watch: None, stage: Stage::Paused }
     }
 
-    pub(crate) fn held_lock(&self) -> HeldLock {
-        HeldLock::new(self.slot.clone())
+    pub(crate) fn slot(&self) -> &Arc<Slot> {
+        &self.slot
     }
 
     /// Runs foreign code under the hold.
@@ -64,12 +63,12 @@ impl Hold {
         if self.slot.deadline().is_some_and(|deadline| deadline <= Instant::now()) {
             return Some(Ending::TooLong);
         }
-        self.slot.check(self.aborts_on_loss())
+        self.slot.check(self.slot.aborts_on_loss())
     }
 
     /// Resolves when the hold must end.
     pub(crate) fn poll_ended(&mut self, cx: &mut Context<'_>) -> Poll<Ending> {
-        let aborts_on_loss = self.aborts_on_loss();
+        let aborts_on_loss = self.slot.aborts_on_loss();
         let watch = self.watch.get_or_insert_default();
         if let Some(deadline) = self.slot.deadline() {
             let timer = watch.timer.get_or_insert_with(|| Box::pin(sleep_until(deadline)));
@@ -84,7 +83,8 @@ impl Hold {
         Poll::Pending
     }
 
-    /// From now on the deadline is kept although nobody polls: a server does not poll a body whose reader is slow.
+    /// Enforces the deadline from now on even without polls: a server does not poll a body whose reader
+    /// is slow.
     pub(crate) fn keep_deadline_unpolled(&mut self) {
         if let Some(deadline) = self.slot.deadline() {
             let slot = self.slot.clone();
@@ -104,10 +104,6 @@ impl Hold {
     /// The request is aborted. What served it must have been dropped.
     pub(crate) fn abort(mut self, ending: Ending) {
         self.stage = Stage::Aborted(ending);
-    }
-
-    fn aborts_on_loss(&self) -> bool {
-        self.slot.gate().config.on_loss == OnLoss::Abort
     }
 }
 

@@ -1,20 +1,13 @@
-//! Metrics, if they are wanted. A recorder or a subscriber that panics costs its sample or its line.
+//! The metrics of requests, without effect unless the feature `metrics` is on.
 
-use std::panic::{AssertUnwindSafe, catch_unwind};
-
-/// Runs `work`. A panic ends `work` and nothing else: a second one while a request unwinds would end
-/// the process.
-pub(crate) fn contained(work: impl FnOnce()) {
-    // The panic hook has reported it.
-    drop(catch_unwind(AssertUnwindSafe(work)));
-}
+use std::time::Duration;
 
 #[cfg(feature = "metrics")]
 mod imp {
     use std::sync::Arc;
     use std::time::Duration;
 
-    use super::contained;
+    use crate::gate::contained::contained;
     use crate::refusal::Reason;
 
     type Class = Arc<str>;
@@ -44,7 +37,7 @@ mod imp {
         contained(|| metrics::counter!("distlock_tower_failed_open_total", "class" => class.clone()).increment(1));
     }
 
-    /// One who counts in the queue depth, until dropped.
+    /// A waiter that counts in the queue depth until dropped.
     pub(crate) struct Queued(Class);
 
     impl Queued {
@@ -83,3 +76,8 @@ mod imp {
 }
 
 pub(crate) use imp::{Queued, failed_open, hold, refusal, wait};
+
+/// A duration as the fields of spans and events have it.
+pub(super) fn millis(duration: Duration) -> u64 {
+    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
+}

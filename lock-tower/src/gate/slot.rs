@@ -1,96 +1,22 @@
-//! Where the guard of a request lies while the request is served.
+//! The place of a request's guards while the request is served, and how their hold ends.
 
 use std::fmt;
-use std::slice;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use distlock_api::{AllGuard, FencingToken, LockGuard, LockKey, Loss, LostSignal};
+use distlock_api::{FencingToken, LockKey, Loss, LostSignal};
 use tokio::time::Instant;
 use tracing::Span;
 
-use super::Gate;
+use super::config::OnLoss;
+use super::contained::contained;
+use super::ending::Ending;
+use super::guards::{Grants, Guards};
+use super::record::{self, millis};
+use super::shared::Gate;
 use super::tally::Tally;
-use super::{millis, record};
-use crate::refusal::Reason;
 
-/// One guard or several.
-#[derive(Debug)]
-pub(crate) enum Guards {
-    One(LockGuard),
-    All(AllGuard),
-}
-
-impl Guards {
-    fn as_slice(&self) -> &[LockGuard] {
-        match self {
-            Self::One(guard) => slice::from_ref(guard),
-            Self::All(all) => all.guards(),
-        }
-    }
-
-    /// Releases them, in the background where that takes time.
-    fn release(self) {
-        match self {
-            // So it can keep what the next guard is made of.
-            Self::One(guard) => drop(guard.release()),
-            Self::All(all) => drop(all),
-        }
-    }
-
-    fn loss(&self) -> Option<Loss> {
-        self.as_slice().iter().find_map(LockGuard::loss)
-    }
-
-    fn lost(&self) -> LostSignal {
-        match self {
-            Self::One(guard) => guard.lost(),
-            Self::All(all) => all.lost(),
-        }
-    }
-}
-
-/// Why a hold ended before its request was served.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Ending {
-    Lost(Loss),
-    TooLong,
-}
-
-impl Ending {
-    pub(crate) fn reason(self) -> Reason {
-        match self {
-            Self::Lost(_) => Reason::Lost,
-            Self::TooLong => Reason::HeldTooLong,
-        }
-    }
-}
-
-/// What is known of a grant for ever.
-#[derive(Clone, Debug)]
-pub(crate) enum Grants {
-    One((LockKey, FencingToken)),
-    Several(Vec<(LockKey, FencingToken)>),
-}
-
-impl Grants {
-    pub(crate) fn as_slice(&self) -> &[(LockKey, FencingToken)] {
-        match self {
-            Self::One(grant) => slice::from_ref(grant),
-            Self::Several(grants) => grants,
-        }
-    }
-
-    fn of(guards: &Guards) -> Self {
-        let grant = |guard: &LockGuard| (guard.key().clone(), guard.fencing_token());
-        match guards {
-            Guards::One(guard) => Self::One(grant(guard)),
-            Guards::All(all) => Self::Several(all.guards().iter().map(grant).collect()),
-        }
-    }
-}
-
-/// The guards, until the hold ends: at the end of the request, or earlier by whoever watches over it.
+/// The guards, until the hold ends: at the end of the request, or earlier by the deadline of the hold.
 pub(crate) struct Slot {
     gate: Arc<Gate>,
     grants: Grants,
@@ -118,12 +44,13 @@ impl Slot {
         Arc::new(Self { gate, grants, since, deadline, span, state: Mutex::new(State::Held(guards)) })
     }
 
-    pub(crate) fn gate(&self) -> &Arc<Gate> {
-        &self.gate
+    /// Whether a lost lock ends the hold.
+    pub(super) fn aborts_on_loss(&self) -> bool {
+        self.gate.config.on_loss == OnLoss::Abort
     }
 
-    pub(crate) fn grants(&self) -> &Grants {
-        &self.grants
+    pub(crate) fn grants(&self) -> &[(LockKey, FencingToken)] {
+        self.grants.as_slice()
     }
 
     /// When the hold must have ended.
@@ -156,13 +83,13 @@ impl Slot {
         }
     }
 
-    /// Ends the hold, if nobody has: the locks are released, in the background where that takes time.
+    /// Ends the hold unless it has ended: the locks are released, in the background where that takes time.
     pub(crate) fn end(&self, outcome: &'static str, ending: Option<Ending>) {
         let mut state = self.lock();
         let loss = match (&*state, ending) {
             (State::Ended { .. }, _) => return,
             (State::Held(_), Some(Ending::Lost(loss))) => Some(loss),
-            // Looked at under the lock: what anybody has seen lost until now stays lost.
+            // Read under the lock: what was seen as lost until now stays lost.
             (State::Held(guards), _) => guards.loss(),
         };
         let State::Held(guards) = std::mem::replace(&mut *state, State::Ended { ending, loss }) else { return };
@@ -174,7 +101,7 @@ impl Slot {
         guards.release();
         let class = &self.gate.class;
         record::hold(class, outcome, hold);
-        record::contained(|| {
+        contained(|| {
             self.span.record("lock.hold_ms", millis(hold));
             self.span.record("lock.outcome", outcome);
             self.span.in_scope(|| {

@@ -15,6 +15,7 @@ use super::body::LockBody;
 use super::layer::Rules;
 use super::run::Start;
 use crate::gate::{Admission, Admitting};
+use crate::held::HeldLock;
 use crate::refusal::Refusal;
 
 pin_project! {
@@ -75,7 +76,7 @@ where
     ) -> Self {
         match admission {
             Ok(Admission::Held(hold)) => {
-                request.extensions_mut().insert(hold.held_lock());
+                request.extensions_mut().insert(HeldLock::of(&hold));
                 let running = R::start(service.call(request), hold, rules);
                 Self { state: State::Running { running } }
             }

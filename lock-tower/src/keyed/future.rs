@@ -12,6 +12,7 @@ use tower_service::Service;
 use super::error::KeyedLockError;
 use super::layer::KeyOf;
 use crate::gate::{Admission, Admitting, Gate, Guarded};
+use crate::held::HeldLock;
 use crate::refusal::Refusal;
 
 pin_project! {
@@ -63,7 +64,7 @@ where
     ) -> Self {
         match admission {
             Ok(Admission::Held(hold)) => {
-                key.granted(&mut request, hold.held_lock());
+                key.granted(&mut request, HeldLock::of(&hold));
                 Self { state: State::Running { future: Guarded::new(service.call(request), hold), gate } }
             }
             Ok(Admission::Unlocked) => Self::passing(service.call(request)),

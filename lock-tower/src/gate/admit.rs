@@ -1,0 +1,108 @@
+//! Lets requests in: acquires their locks from the provider, at once or after a bounded wait.
+
+use std::future::{Future, poll_fn};
+use std::pin::{Pin, pin};
+use std::sync::Arc;
+use std::task::Poll;
+use std::time::Duration;
+
+use distlock_api::{Acquired, Busy, LockError, LockKey, LockProviderExt, Wait};
+use tokio::time::Instant;
+use tracing::Instrument;
+
+use super::arrival::{Admission, Arrival};
+use super::guards::Guards;
+use super::record;
+use super::shared::Gate;
+use crate::keys::KeySet;
+use crate::refusal::Refusal;
+
+/// Resolves when the request may continue or is refused.
+pub(crate) type Admitting = Pin<Box<dyn Future<Output = Result<Admission, Refusal>> + Send>>;
+
+/// The answer to a request: at once, or when it is known.
+pub(crate) enum Answer {
+    Now(Result<Admission, Refusal>),
+    Later(Admitting),
+}
+
+impl Gate {
+    /// Takes the locks: at once, if that takes neither waiting nor I/O; else it waits no longer than the caller's own `deadline`. Dropped, it leaves no waiter and no lock (C11).
+    #[inline]
+    pub(crate) fn admit(self: &Arc<Self>, keys: KeySet, deadline: impl FnOnce() -> Option<Duration>) -> Answer {
+        let arrival = Arrival::new(self);
+        let answer = arrival.span.in_scope(|| {
+            tracing::debug!(lock.class = %self.class, lock.keys = ?keys.as_slice(), "acquiring");
+            self.acquire_now(&keys)
+        });
+        match answer {
+            Some(answer) => Answer::Now(arrival.end(answer, Duration::ZERO)),
+            None => Answer::Later(Self::acquire_later(arrival, keys, self.config.wait(deadline()))),
+        }
+    }
+
+    /// The answer, if there is one without waiting and without I/O.
+    fn acquire_now(&self, keys: &KeySet) -> Option<Result<Guards, Refusal>> {
+        if self.tally.waiters.is_full(keys, self.config.limits) {
+            return Some(Err(self.full(keys)));
+        }
+        let [key] = keys.as_slice() else { return None };
+        match self.provider.acquire_now(key, &self.config.options)? {
+            Ok(Acquired::Held(guard)) => Some(Ok(Guards::One(guard))),
+            answer => Some(self.judge(keys, self.config.options.wait(), answer.map(one))),
+        }
+    }
+
+    fn acquire_later(arrival: Arrival, keys: KeySet, wait: Wait) -> Admitting {
+        Box::pin(async move {
+            let started = Instant::now();
+            let answer = arrival.gate().acquire(&keys, wait).instrument(arrival.span.clone()).await;
+            arrival.end(answer, started.elapsed())
+        })
+    }
+
+    async fn acquire(&self, keys: &KeySet, wait: Wait) -> Result<Guards, Refusal> {
+        let mut acquisition = pin!(self.acquire_from_provider(keys, wait));
+        // A request that is let in at the first poll has not waited.
+        let first = poll_fn(|cx| Poll::Ready(acquisition.as_mut().poll(cx))).await;
+        let answer = match first {
+            Poll::Ready(answer) => answer,
+            Poll::Pending => {
+                let waiting = self.tally.waiters.enter(keys, self.config.limits);
+                let _waiting = waiting.ok_or_else(|| self.full(keys))?;
+                let _queued = record::Queued::enter(&self.class);
+                acquisition.await
+            }
+        };
+        self.judge(keys, wait, answer)
+    }
+
+    async fn acquire_from_provider(&self, keys: &KeySet, wait: Wait) -> Result<Result<Guards, Busy>, LockError> {
+        let options = self.config.options.clone().with_wait(wait);
+        if let [key] = keys.as_slice() {
+            return Ok(one(self.provider.acquire_with(key.clone(), options).await?));
+        }
+        let keys: Vec<LockKey> = keys.as_slice().to_vec();
+        Ok(self.provider.acquire_all(keys).options(options).await?.map(Guards::All).ok_or_else(Busy::new))
+    }
+
+    fn judge(
+        &self,
+        keys: &KeySet,
+        wait: Wait,
+        answer: Result<Result<Guards, Busy>, LockError>,
+    ) -> Result<Guards, Refusal> {
+        match answer {
+            Ok(Ok(guards)) => Ok(guards),
+            Ok(Err(busy)) => Err(self.stayed_locked(keys, wait, busy)),
+            Err(error) => Err(self.failed(keys, error)),
+        }
+    }
+}
+
+fn one(acquired: Acquired) -> Result<Guards, Busy> {
+    match acquired {
+        Acquired::Held(guard) => Ok(Guards::One(guard)),
+        Acquired::Busy(busy) => Err(busy),
+    }
+}

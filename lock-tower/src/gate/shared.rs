@@ -1,0 +1,113 @@
+//! What all requests at one gate share, and the refusals that follow from it.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use distlock_api::{Busy, ErrorKind, LockError, LockProvider, Wait};
+
+use super::config::Config;
+use super::ending::Ending;
+use super::record;
+use super::tally::Tally;
+use crate::keys::KeySet;
+use crate::refusal::{KeyRejection, Reason, Refusal};
+
+/// The suggestion when the time for which a lock is held is unknown.
+const RETRY_UNKNOWN: Duration = Duration::from_secs(1);
+/// The suggestion when the lock service is not available.
+const RETRY_OUTAGE: Duration = Duration::from_secs(5);
+
+/// The provider, the settings and the counters of one layer.
+pub(crate) struct Gate {
+    pub(super) provider: Arc<dyn LockProvider>,
+    pub(super) config: Config,
+    pub(super) class: Arc<str>,
+    pub(super) tally: Arc<Tally>,
+}
+
+impl Gate {
+    pub(crate) fn new(provider: Arc<dyn LockProvider>, config: Config, class: &str, tally: Arc<Tally>) -> Self {
+        let class = config.class.clone().unwrap_or_else(|| class.into());
+        Self { provider, config, class, tally }
+    }
+
+    /// The hold of a request has ended before the request was served.
+    pub(crate) fn aborted(&self, ending: Ending) -> Refusal {
+        let retry_after = self.tally.pace().estimate(1).unwrap_or(RETRY_UNKNOWN);
+        let refusal = Refusal::new(ending.reason()).with_retry_after(Some(retry_after));
+        let refusal = match ending {
+            Ending::Lost(loss) => refusal.with_source(LockError::new(ErrorKind::Lost, loss.to_string())),
+            Ending::TooLong => refusal,
+        };
+        tracing::warn!(lock.class = %self.class, lock.outcome = refusal.reason().as_str(), "request aborted");
+        self.count(&refusal);
+        refusal
+    }
+
+    /// What had to serve the request was stopped from outside.
+    pub(crate) fn stopped(&self) -> Refusal {
+        let refusal = Refusal::new(Reason::Unavailable).with_retry_after(Some(RETRY_OUTAGE));
+        self.count(&refusal);
+        refusal
+    }
+
+    /// No key could be made of a request.
+    pub(crate) fn rejected(&self, rejection: KeyRejection) -> Refusal {
+        if rejection.is_misconfigured() {
+            tracing::error!(lock.class = %self.class, error = %rejection, "the lock layer is misconfigured");
+        }
+        let refusal = Refusal::from(rejection);
+        self.count(&refusal);
+        refusal
+    }
+
+    /// The key was held until the wait was over.
+    pub(super) fn stayed_locked(&self, keys: &KeySet, wait: Wait, busy: Busy) -> Refusal {
+        let reason = if wait == Wait::Try { Reason::Busy } else { Reason::Timeout };
+        Refusal::new(reason).with_retry_after(Some(self.retry_after(keys, busy)))
+    }
+
+    /// The provider answered with an error.
+    pub(super) fn failed(&self, keys: &KeySet, error: LockError) -> Refusal {
+        let refusal = Refusal::from(error);
+        let retry_after = match refusal.reason() {
+            Reason::BadKey | Reason::NotFound | Reason::Rejected | Reason::Misconfigured => None,
+            Reason::Unavailable => Some(RETRY_OUTAGE),
+            _ => Some(self.retry_after(keys, Busy::new())),
+        };
+        if refusal.reason() == Reason::Misconfigured {
+            let error = refusal.lock_error().map(tracing::field::display);
+            tracing::error!(lock.class = %self.class, error, "the lock layer is misconfigured");
+        }
+        refusal.with_retry_after(retry_after)
+    }
+
+    /// Too many requests wait already.
+    pub(super) fn full(&self, keys: &KeySet) -> Refusal {
+        Refusal::new(Reason::Full).with_retry_after(Some(self.retry_after(keys, Busy::new())))
+    }
+
+    /// The observed hold time times the length of the queue, its holder included. Without one what the
+    /// store suggests; without that [`RETRY_UNKNOWN`].
+    fn retry_after(&self, keys: &KeySet, busy: Busy) -> Duration {
+        let elsewhere = busy.ahead.map_or(0, |ahead| usize::try_from(ahead).unwrap_or(usize::MAX));
+        let ahead = self.tally.waiters.ahead(keys).max(elsewhere).saturating_add(1);
+        self.tally.pace().estimate(ahead).or(busy.retry_after).unwrap_or(RETRY_UNKNOWN)
+    }
+
+    /// Reports a refusal in the counters, the metrics and the log.
+    pub(super) fn count(&self, refusal: &Refusal) {
+        let reason = refusal.reason().as_str();
+        self.tally.refused(refusal.reason());
+        record::refusal(&self.class, refusal.reason());
+        let error = std::error::Error::source(refusal).map(tracing::field::display);
+        tracing::debug!(lock.class = %self.class, lock.outcome = reason, error, "request refused");
+    }
+}
+
+impl fmt::Debug for Gate {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Gate").field("provider", &self.provider).field("config", &self.config).finish_non_exhaustive()
+    }
+}

@@ -1,4 +1,4 @@
-//! The call of one request.
+//! The future of one HTTP request.
 
 use std::fmt;
 use std::future::Future;
@@ -12,7 +12,7 @@ use pin_project_lite::pin_project;
 use tower_service::Service;
 
 use super::body::LockBody;
-use super::layer::Rules;
+use super::rules::Rules;
 use super::run::Start;
 use crate::gate::{Admission, Admitting};
 use crate::held::HeldLock;
@@ -32,14 +32,14 @@ pin_project! {
     #[project = StateProj]
     enum State<S, B, F, R> {
         Passing { #[pin] future: F },
-        Admitting { admitting: Admitting, call: Option<Box<Call<S, B>>> },
+        Admitting { admitting: Admitting, call: Option<Box<PendingCall<S, B>>> },
         Running { #[pin] running: R },
         Refused { refusal: Refusal, rules: Arc<Rules> },
     }
 }
 
 /// What a request needs once it is let in.
-struct Call<S, B> {
+struct PendingCall<S, B> {
     service: S,
     request: Request<B>,
     rules: Arc<Rules>,
@@ -55,7 +55,7 @@ impl<S, B, F, R> LockFuture<S, B, F, R> {
     }
 
     pub(super) fn admitting(admitting: Admitting, service: S, request: Request<B>, rules: Arc<Rules>) -> Self {
-        let call = Some(Box::new(Call { service, request, rules }));
+        let call = Some(Box::new(PendingCall { service, request, rules }));
         Self { state: State::Admitting { admitting, call } }
     }
 }
@@ -66,7 +66,7 @@ where
     S: Service<Request<B>>,
     R: Start<S::Future>,
 {
-    /// Goes on with a request as it was decided.
+    /// Continues with a request as it was decided.
     #[inline]
     pub(super) fn admitted(
         admission: Result<Admission, Refusal>,
@@ -107,7 +107,7 @@ where
                 StateProj::Refused { refusal, rules } => return Poll::Ready(Ok(rules.refuse(refusal))),
                 StateProj::Admitting { admitting, call } => {
                     let admission = ready!(admitting.as_mut().poll(cx));
-                    let Call { mut service, request, rules } = *call.take().expect("polled after completion");
+                    let PendingCall { mut service, request, rules } = *call.take().expect("polled after completion");
                     Self::admitted(admission, &mut service, request, rules).state
                 }
             };

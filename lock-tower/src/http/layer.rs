@@ -1,4 +1,4 @@
-//! The layer.
+//! The layer for HTTP: its settings, and the services it makes.
 
 use std::fmt;
 use std::marker::PhantomData;
@@ -7,59 +7,17 @@ use std::sync::Arc;
 use bytes::Bytes;
 use distlock_api::LockProvider;
 use http::request::Parts;
-use http::{HeaderName, Method, Response, StatusCode};
+use http::{HeaderName, Response, StatusCode};
 use tower_layer::Layer;
 
 use super::answer::Answers;
 use super::deadline::DeadlineUnit;
+use super::rules::{Applies, HoldUntil, Rules, Shared};
 use super::run::{Attached, Detached};
 use super::service::LockService;
 use crate::gate::{Config, Gate, Tally, common_setters};
 use crate::key::ExtractKey;
 use crate::refusal::{Reason, Refusal};
-
-/// Until when a request holds its lock.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
-pub enum HoldUntil {
-    /// Until the head of the response is there. What the body still does, it does without the lock.
-    Head,
-    /// Until the body of the response has ended, failed or been dropped. The default.
-    #[default]
-    Body,
-}
-
-type Applies = dyn Fn(&Parts) -> bool + Send + Sync;
-
-/// What all services of one `layer` call share. Behind one `Arc`, because axum clones the service for each request, and every `Arc` in it is a counter to change.
-pub(super) struct Shared<K> {
-    pub(super) key: Arc<K>,
-    pub(super) rules: Arc<Rules>,
-}
-
-/// How requests are served.
-pub(super) struct Rules {
-    pub(super) gate: Arc<Gate>,
-    pub(super) hold_until: HoldUntil,
-    pub(super) answers: Answers,
-    pub(super) deadlines: Arc<[(HeaderName, DeadlineUnit)]>,
-    applies: Option<Arc<Applies>>,
-}
-
-impl Rules {
-    pub(super) fn applies(&self, parts: &Parts) -> bool {
-        match &self.applies {
-            Some(applies) => applies(parts),
-            // `Method::is_safe` of RFC 9110, 9.2.1: these four.
-            None => !matches!(parts.method, Method::GET | Method::HEAD | Method::OPTIONS | Method::TRACE),
-        }
-    }
-}
-
-impl fmt::Debug for Rules {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Rules").field("gate", &self.gate).finish_non_exhaustive()
-    }
-}
 
 /// Puts a [`LockService`] around HTTP services. See the [crate](crate) and the [module](crate::http).
 ///

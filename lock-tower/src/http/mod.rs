@@ -18,14 +18,16 @@ mod future;
 mod layer;
 #[cfg(feature = "axum")]
 mod read_ahead;
+mod rules;
 mod run;
 mod service;
 
 pub use body::{LockBody, LockBodyError};
 pub use deadline::{DeadlineUnit, grpc_timeout};
 pub use future::LockFuture;
-pub use layer::{HoldUntil, LockLayer};
+pub use layer::LockLayer;
 #[cfg(feature = "axum")]
 pub use read_ahead::{ReadAhead, ReadAheadFuture, ReadAheadLayer};
+pub use rules::HoldUntil;
 pub use run::{Attached, AttachedCall, Detached, DetachedCall};
 pub use service::LockService;

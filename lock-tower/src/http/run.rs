@@ -12,9 +12,8 @@ use tokio::task::JoinHandle;
 use tracing::Instrument;
 
 use super::body::LockBody;
-use super::layer::{HoldUntil, Rules};
+use super::rules::{HoldUntil, Rules};
 use crate::gate::{Guarded, Hold};
-use crate::refusal::Refusal;
 
 /// The handler belongs to its request: a client that disconnects ends it. The default of [`LockLayer`](crate::LockLayer).
 #[derive(Clone, Copy, Debug, Default)]
@@ -68,7 +67,7 @@ where
     }
 }
 
-/// Hands the lock on to the body, if there is anything left to hold it for.
+/// Moves the lock into the body, if there is anything left to hold it for.
 fn with_hold<B: Body>(response: Response<B>, mut hold: Hold, until: HoldUntil) -> Response<LockBody<B>> {
     if until == HoldUntil::Head || response.body().is_end_stream() {
         hold.release();
@@ -79,7 +78,8 @@ fn with_hold<B: Body>(response: Response<B>, mut hold: Hold, until: HoldUntil) -
 }
 
 pin_project! {
-    /// The inner call in a task of its own, from the first poll on: whoever drops it before that has not started the task.
+    /// The inner call in a task of its own, from the first poll on. Dropped before that, it has not
+    /// started the task.
     #[derive(Debug)]
     #[must_use = "futures do nothing unless polled"]
     pub struct DetachedCall<F, B, E> {
@@ -117,11 +117,5 @@ where
                 Err(_) => Ok(this.rules.refuse(&this.rules.gate.stopped())),
             },
         })
-    }
-}
-
-impl Rules {
-    pub(super) fn refuse<B>(&self, refusal: &Refusal) -> Response<LockBody<B>> {
-        self.answers.answer(refusal).map(LockBody::refused)
     }
 }

@@ -1,4 +1,4 @@
-//! The service.
+//! The service for HTTP: admits each request, then calls the inner service.
 
 use std::fmt;
 use std::marker::PhantomData;
@@ -12,7 +12,7 @@ use tower_service::Service;
 use super::body::LockBody;
 use super::deadline::deadline;
 use super::future::LockFuture;
-use super::layer::Shared;
+use super::rules::Shared;
 use super::run::{Attached, AttachedCall, Detached, DetachedCall, Start};
 use crate::gate::Answer;
 use crate::key::ExtractKey;

@@ -1,4 +1,4 @@
-//! The call of one request.
+//! The future of one request of any kind.
 
 use std::fmt;
 use std::future::Future;
@@ -10,7 +10,7 @@ use pin_project_lite::pin_project;
 use tower_service::Service;
 
 use super::error::KeyedLockError;
-use super::layer::KeyOf;
+use super::key_of::KeyOf;
 use crate::gate::{Admission, Admitting, Gate, Guarded};
 use crate::held::HeldLock;
 use crate::refusal::Refusal;
@@ -54,7 +54,7 @@ where
     S: Service<Req>,
     K: KeyOf<Req>,
 {
-    /// Goes on with a request as it was decided.
+    /// Continues with a request as it was decided.
     pub(super) fn admitted(
         admission: Result<Admission, Refusal>,
         service: &mut S,

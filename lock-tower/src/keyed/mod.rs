@@ -46,10 +46,12 @@
 
 mod error;
 mod future;
+mod key_of;
 mod layer;
 mod service;
 
 pub use error::KeyedLockError;
 pub use future::KeyedFuture;
-pub use layer::{KeyOf, KeyedLockLayer};
+pub use key_of::KeyOf;
+pub use layer::KeyedLockLayer;
 pub use service::KeyedLock;

@@ -1,4 +1,4 @@
-//! The service.
+//! The service of any kind: admits each request, then calls the inner service.
 
 use std::fmt;
 use std::sync::Arc;
@@ -8,7 +8,7 @@ use tower_service::Service;
 
 use super::error::KeyedLockError;
 use super::future::KeyedFuture;
-use super::layer::KeyOf;
+use super::key_of::KeyOf;
 use crate::gate::{Answer, Gate};
 
 /// Serves each request while its locks are held. Made by [`KeyedLockLayer`](crate::KeyedLockLayer).

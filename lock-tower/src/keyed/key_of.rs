@@ -1,0 +1,47 @@
+//! From a request of any kind to its keys.
+
+use std::time::Duration;
+
+use crate::held::HeldLock;
+use crate::keys::KeySet;
+use crate::refusal::KeyRejection;
+
+/// Names the locks of a request that is not HTTP.
+///
+/// Implemented by every closure `Fn(&Req) -> Result<Option<K>, E>` whose `K` is a [`LockKey`](distlock_api::LockKey), several of them, or a [`KeySet`], and
+/// whose `E` is a [`KeyRejection`] or a [`LockError`](distlock_api::LockError). Implement it for a type of your own to hand the [`HeldLock`] to the
+/// service, or to tell how long the caller is going to wait.
+pub trait KeyOf<Req> {
+    /// The keys of a request; none, or an empty set, lets it pass without a lock.
+    ///
+    /// # Errors
+    /// When the request does not name a valid key.
+    fn keys(&self, request: &Req) -> Result<Option<KeySet>, KeyRejection>;
+
+    /// How much longer the caller is going to wait, if that is known: a shorter wait than the layer's counts. Defaults to unknown.
+    fn deadline(&self, request: &Req) -> Option<Duration> {
+        let _ = request;
+        None
+    }
+
+    /// The request has got its locks and is about to be served. Defaults to nothing.
+    fn granted(&self, request: &mut Req, held: HeldLock) {
+        let _ = (request, held);
+    }
+
+    /// What these keys are called in spans and metrics. Defaults to `custom`.
+    fn class(&self) -> &str {
+        "custom"
+    }
+}
+
+impl<F, Req, K, E> KeyOf<Req> for F
+where
+    F: Fn(&Req) -> Result<Option<K>, E>,
+    K: Into<KeySet>,
+    E: Into<KeyRejection>,
+{
+    fn keys(&self, request: &Req) -> Result<Option<KeySet>, KeyRejection> {
+        Ok(self(request).map_err(Into::into)?.map(Into::into))
+    }
+}

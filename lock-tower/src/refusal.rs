@@ -164,7 +164,7 @@ impl From<LockError> for Refusal {
             }
             ErrorKind::InvalidOptions | ErrorKind::Unsupported | ErrorKind::PermissionDenied => Reason::Misconfigured,
             ErrorKind::Corrupt => Reason::Misconfigured,
-            // Nobody should come back for what fails until something is changed.
+            // Another try is pointless for what fails until something is changed.
             _ if error.disposition() == Disposition::Permanent => Reason::Misconfigured,
             _ => Reason::Unavailable,
         };

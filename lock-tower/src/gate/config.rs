@@ -1,4 +1,4 @@
-//! What both layers can be told, once.
+//! The settings that both layers share, and their setters.
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -1,4 +1,4 @@
-//! Requests that come and go, counted without a place where all threads meet.
+//! Counts requests that come and go, without a cache line that all threads change.
 
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed, Ordering::SeqCst};
 
@@ -17,7 +17,7 @@ pub(super) struct Flow([Lane; LANES]);
 struct Lane {
     arrived: AtomicU64,
     granted: AtomicU64,
-    /// Of those who had been granted.
+    /// Of those that had been granted.
     released: AtomicU64,
     /// Of the others.
     left: AtomicU64,
@@ -40,7 +40,7 @@ impl Flow {
         self.lane().left.fetch_add(1, SeqCst);
     }
 
-    /// Whether there was a moment, since the call, when everybody who had arrived was gone.
+    /// Whether there was a moment, since the call, when all requests that had arrived were gone.
     pub(super) fn is_empty(&self) -> bool {
         // The gone are summed first. Both sums only grow, and at no moment are more gone than have arrived; so if the later sum of arrivals equals the earlier one of the gone, they were equal at the moment
         // between.
@@ -72,7 +72,7 @@ impl Flow {
                 NEXT.fetch_add(1, Relaxed) % LANES
             };
         }
-        // A thread that is ending has no lane any more.
+        // A thread that is ending no longer has a lane.
         &self.0[LANE.try_with(|lane| *lane).unwrap_or_default()]
     }
 
@@ -107,7 +107,7 @@ mod tests {
         let flow = Flow::default();
         flow.arrived();
         std::thread::scope(|scope| {
-            // Wherever they count, somebody is there at all times.
+            // Wherever they count, a request is there at all times.
             let relay = scope.spawn(|| {
                 for _ in 0..20_000 {
                     flow.arrived();

@@ -1,4 +1,4 @@
-//! How long locks are held here, for telling refused callers when to come back.
+//! How long locks are held here: the basis of `Retry-After`.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -31,7 +31,7 @@ impl Pace {
         (nanos > 0).then(|| Duration::from_nanos(nanos))
     }
 
-    /// When somebody who comes now behind `ahead` others, the holder among them, can expect the lock.
+    /// The expected wait of a caller behind `ahead` others, the holder included.
     pub(crate) fn estimate(&self, ahead: usize) -> Option<Duration> {
         let ahead = u32::try_from(ahead).unwrap_or(u32::MAX).max(1);
         Some(self.average()?.saturating_mul(ahead).min(LONGEST))

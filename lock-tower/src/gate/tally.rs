@@ -20,7 +20,7 @@ pub(crate) struct Tally {
     pub(super) waiters: Arc<Waiters>,
     failed_open: AtomicU64,
     refused: [AtomicU64; Reason::ALL.len()],
-    /// How many want to hear when nobody is present.
+    /// How many calls of [`Monitor::idle`] wait.
     watchers: AtomicUsize,
     idle: Notify,
 }
@@ -52,20 +52,21 @@ impl Tally {
     pub(super) fn released(&self, hold: Duration) {
         self.pace().record(hold);
         self.flow.released();
-        self.tell();
+        self.notify_watchers();
     }
 
     pub(super) fn left(&self) {
         self.flow.left();
-        self.tell();
+        self.notify_watchers();
     }
 
     pub(super) fn pace(&self) -> &Pace {
         &self.pace.0
     }
 
-    /// Somebody is gone. Whoever waits for that says so before it looks at the numbers; so it finds this one gone, or is found here.
-    fn tell(&self) {
+    /// Wakes the calls of [`Monitor::idle`] after a request is gone. Such a call registers before it reads
+    /// the numbers: so it finds the request gone, or is found here.
+    fn notify_watchers(&self) {
         if self.watchers.load(SeqCst) > 0 {
             self.idle.notify_waiters();
         }
@@ -145,7 +146,7 @@ impl Monitor {
     }
 }
 
-/// One who wants to hear when nobody is present, until dropped.
+/// A call of [`Monitor::idle`] that waits, until dropped.
 struct Watching<'a>(&'a AtomicUsize);
 
 impl<'a> Watching<'a> {

@@ -15,10 +15,10 @@ pub(crate) struct Limits {
     pub(crate) total: usize,
 }
 
-/// Those who wait. Keys that nobody waits for take no memory.
+/// The waiting requests. Keys without a waiter take no memory.
 #[derive(Debug, Default)]
 pub(crate) struct Waiters {
-    /// As in `queues`, so that who finds nobody waiting need not take the lock.
+    /// As in `queues`, so that a caller that finds no waiter need not take the lock.
     total: AtomicUsize,
     queues: Mutex<HashMap<LockKey, usize>>,
 }
@@ -44,7 +44,7 @@ impl Waiters {
         }
     }
 
-    /// One more waits, unless that is one too many.
+    /// Adds a waiter. Returns `None` if that is one too many.
     pub(crate) fn enter(self: &Arc<Self>, keys: &KeySet, limits: Limits) -> Option<Waiting> {
         let mut queues = self.lock();
         if self.total() >= limits.total || longest(&queues, keys) >= limits.per_key {
@@ -79,7 +79,7 @@ fn longest(queues: &HashMap<LockKey, usize>, keys: &KeySet) -> usize {
     keys.as_slice().iter().filter_map(|key| queues.get(key)).copied().max().unwrap_or(0)
 }
 
-/// One who waits, until dropped.
+/// A waiting request, until dropped.
 #[derive(Debug)]
 pub(crate) struct Waiting {
     waiters: Arc<Waiters>,

@@ -1,4 +1,4 @@
-//! What refused callers are told.
+//! The responses to refused callers.
 
 use std::fmt;
 use std::sync::Arc;

@@ -29,7 +29,8 @@ pin_project! {
         // The order of the fields is the order in which they are dropped.
         Inner { #[pin] body: B, hold: Option<Hold> },
         Refused { text: Option<Bytes> },
-        // The body was dropped, and then the lock released: at its end, or earlier, and the reader has been told.
+        // The body was dropped, and then the lock released: at its end, or earlier with an error for the
+        // reader.
         Done,
     }
 }

@@ -81,7 +81,7 @@ mod tests {
             assert_eq!(written(|key| key.push_str(text)).unwrap().as_str(), text);
         }
         assert!(written(|_| {}).is_err());
-        // A key of keys, should anybody write one.
+        // A key of keys, should one be written.
         let outer = written(|key| {
             key.push_str("outer/");
             key.push_str(written(|key| key.push_str("inner")).unwrap().as_str());

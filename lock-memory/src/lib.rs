@@ -1,14 +1,20 @@
-//! Locks in memory, for [`distlock-api`](distlock_api): two backends with one thing in common, that they need no server.
+//! Locks in memory, for [`distlock-api`](distlock_api): two backends with one thing in common, that
+//! they need no server.
 //!
 //! # Which one?
-//! * [`MemoryProvider`] is a **backend for production** within one process: fair, fast, never expires, leaves nothing behind for idle keys. It is a
-//!   [`LockProvider`](distlock_api::LockProvider) of its own, without leases and without the engine. It also serves tests in which nothing goes wrong.
-//! * [`MemoryStore`] is a **test double for a database**: a [`LeaseStore`](distlock_engine::LeaseStore) under the same engine that runs on the real one, with a clock that a
-//!   test can move and with faults that a test can plan. Choose it to test what an application does when a lease is lost, a release is not confirmed or the store is down.
+//! * [`MemoryProvider`] is a **backend for production** within one process: fair, fast, never
+//!   expires, leaves nothing behind for idle keys. It is a
+//!   [`LockProvider`](distlock_api::LockProvider) of its own, without leases and without the
+//!   engine. It also serves tests in which nothing goes wrong.
+//! * [`MemoryStore`] is a **test double for a database**: a
+//!   [`LeaseStore`](distlock_engine::LeaseStore) under the same engine that runs on the real one,
+//!   with a clock that a test can move and with faults that a test can plan. Choose it to test what
+//!   an application does when a lease is lost, a release is not confirmed or the store is down.
 //!
 //! # Testing an application
-//! Code that takes an `Arc<dyn LockProvider>` or a `&dyn LockProvider` is given a provider of the store. Each [`MemoryStore::provider`] is one more process; the test keeps
-//! the store itself and pulls the strings. Under tokio's paused time nothing is waited for.
+//! Code that takes an `Arc<dyn LockProvider>` or a `&dyn LockProvider` is given a provider of the
+//! store. Each [`MemoryStore::provider`] is one more process; the test keeps the store itself and
+//! pulls the strings. Under tokio's paused time nothing is waited for.
 //!
 //! ```
 //! use std::time::Duration;

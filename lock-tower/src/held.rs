@@ -8,11 +8,12 @@ use crate::gate::{Hold, Slot};
 
 /// The lock under which a request is served: its key, its fencing token, and whether it is lost.
 ///
-/// [`LockLayer`](crate::LockLayer) puts it into the extensions of each request that it serves under a lock; with the feature `axum` it is an extractor, too
-/// (`Option<HeldLock>` for routes where requests may pass without). It is a view: keeping it does not prolong the hold.
+/// [`LockLayer`](crate::LockLayer) puts it into the extensions of each request that it serves under
+/// a lock; with the feature `axum` it is an extractor, too (`Option<HeldLock>` for routes where
+/// requests may pass without). It is a view: keeping it does not prolong the hold.
 ///
-/// Write the [`fencing_token`](Self::fencing_token) with the data, and have the resource refuse smaller ones: this alone protects against a process that was
-/// paused for longer than its lease.
+/// Write the [`fencing_token`](Self::fencing_token) with the data, and have the resource refuse
+/// smaller ones: this alone protects against a process that was paused for longer than its lease.
 #[derive(Clone, Debug)]
 pub struct HeldLock {
     slot: Arc<Slot>,
@@ -48,7 +49,8 @@ impl HeldLock {
         self.grants().iter().find(|(granted, _)| granted == key).map(|(_, token)| *token)
     }
 
-    /// Whether the lock was lost while the request was served. Looks at the monotonic clock, never at the network.
+    /// Whether the lock was lost while the request was served. Looks at the monotonic clock, never
+    /// at the network.
     #[must_use]
     pub fn is_lost(&self) -> bool {
         self.loss().is_some()
@@ -81,7 +83,8 @@ mod extract {
 
     use super::HeldLock;
 
-    /// A handler asked for the [`HeldLock`] of a request that no layer had locked: a mistake in the set-up, answered with 500.
+    /// A handler asked for the [`HeldLock`] of a request that no layer had locked: a mistake in the
+    /// set-up, answered with 500.
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
     #[non_exhaustive]
     pub struct NotLocked;

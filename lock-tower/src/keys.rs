@@ -6,8 +6,9 @@ use distlock_api::LockKey;
 
 /// What one request locks: one key, or several that are taken together, all or nothing.
 ///
-/// Several keys are sorted and each is taken once, so two requests that name the same keys in different orders cannot deadlock. An empty
-/// set locks nothing: its request passes as if there were no key.
+/// Several keys are sorted and each is taken once, so two requests that name the same keys in
+/// different orders cannot deadlock. An empty set locks nothing: its request passes as if there
+/// were no key.
 ///
 /// ```
 /// use distlock_api::LockKey;

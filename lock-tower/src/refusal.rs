@@ -29,9 +29,11 @@ pub enum Reason {
     BadKey,
     /// What carries the lock is not there: where locks are kept in documents, the document.
     NotFound,
-    /// The resource refused what comes with its lock: where locks are kept in documents, a validator or a unique index the document to begin with.
+    /// The resource refused what comes with its lock: where locks are kept in documents, a
+    /// validator or a unique index the document to begin with.
     Rejected,
-    /// The layer cannot work as it was set up, or the store not with what it found: their operator's business, not the caller's.
+    /// The layer cannot work as it was set up, or the store not with what it found: their
+    /// operator's business, not the caller's.
     Misconfigured,
 }
 
@@ -88,7 +90,8 @@ impl fmt::Display for Reason {
     }
 }
 
-/// A refused request: the [reason](Self::reason), when it is worth another try, and the cause as its [`source`](StdError::source).
+/// A refused request: the [reason](Self::reason), when it is worth another try, and the cause as
+/// its [`source`](StdError::source).
 ///
 /// The cause is for logs. It may name keys, which callers must not learn.
 #[derive(Debug)]
@@ -119,7 +122,8 @@ impl Refusal {
         self.reason
     }
 
-    /// How long to wait before another try: the observed hold time of this layer times the queue, or what else is known. None where another try is pointless.
+    /// How long to wait before another try: the observed hold time of this layer times the queue,
+    /// or what else is known. None where another try is pointless.
     #[must_use]
     pub fn retry_after(&self) -> Option<Duration> {
         self.retry_after

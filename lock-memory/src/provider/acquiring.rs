@@ -16,8 +16,8 @@ use super::turn::{Turn, TurnShard, settle};
 
 type Grant = state::Grant<Turn>;
 
-/// A running acquisition. Written by hand rather than as an `async` block: it is half as large, and each
-/// one is moved into a box of its own.
+/// A running acquisition. Written by hand rather than as an `async` block: it is half as large, and
+/// each one is moved into a box of its own.
 ///
 /// Dropped while it waits, it leaves the queue; if its turn has come, the turn passes on (C11).
 pub(super) struct Acquiring<'a> {
@@ -75,8 +75,8 @@ impl<'a> Acquiring<'a> {
         let (mut budget, mut policy, mut brisk) = (SpinBudget::default(), SpinPolicy::Spinning, false);
         let answer = loop {
             let seen = shard.ended.get();
-            // Where keys change hands this fast, the turn comes soon even at the end of the queue, and
-            // this task need not be woken.
+            // Where keys change hands this fast, the turn comes soon even at the end of the queue,
+            // and this task need not be woken.
             let waker = if brisk && policy == SpinPolicy::Exhausted { None } else { Some(cx.waker()) };
             let answer = shard.lock().acquire(hash, key, &self.options, &mut hold, waker, policy)?;
             match answer {

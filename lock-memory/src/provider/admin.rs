@@ -82,8 +82,8 @@ impl MemoryProvider {
         let (victim, taken) = {
             let mut taking = shard.lock_to_take();
             let victim = taking.state().find(hash, key).map(|entry| self.describe(entry)).filter(meant)?;
-            // First, and under the same lock: a task that is woken by the release finds it in the history,
-            // which has the order of the releases (C22).
+            // First, and under the same lock: a task that is woken by the release finds it in the
+            // history, which has the order of the releases (C22).
             self.history().record(key.clone(), ForcedRelease::of(&victim, SystemTime::now(), reason));
             (victim, taking.force_release(hash, key)?)
         };

@@ -28,7 +28,8 @@ impl MemoryProviderBuilder {
         self
     }
 
-    /// One named remark about all locks of this provider, for people. Added to those of [`Holder::of_this_process`].
+    /// One named remark about all locks of this provider, for people. Added to those of
+    /// [`Holder::of_this_process`].
     pub fn metadata(mut self, name: impl Into<String>, value: impl Into<String>) -> Self {
         self.holder = self.holder.with_metadata(name, value);
         self
@@ -37,7 +38,8 @@ impl MemoryProviderBuilder {
     /// The provider.
     ///
     /// # Errors
-    /// [`InvalidOptions`](distlock_api::ErrorKind::InvalidOptions) for an owner or metadata that is too long.
+    /// [`InvalidOptions`](distlock_api::ErrorKind::InvalidOptions) for an owner or metadata that is
+    /// too long.
     pub fn build(self) -> Result<MemoryProvider> {
         self.holder.validate()?;
         Ok(MemoryProvider::with_defaults(self.holder))

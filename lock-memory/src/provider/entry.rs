@@ -67,7 +67,8 @@ impl Entry {
         Self { hash, key, token, phase: Phase::Held, thread: Thread::this(), extra }
     }
 
-    /// Nothing but a key that is held: no waiter, no minimum hold, no guard that waits for its loss.
+    /// Nothing but a key that is held: no waiter, no minimum hold, no guard that waits for its
+    /// loss.
     #[inline]
     pub(super) fn is_plain(&self) -> bool {
         self.extra.is_none()
@@ -133,8 +134,8 @@ impl Entry {
         Busy::new().with_retry_after(self.resting()).with_ahead(u32::try_from(ahead).ok())
     }
 
-    /// The provider was closed: reports the loss to the holder, and wakes the waiters, which find the
-    /// state closed.
+    /// The provider was closed: reports the loss to the holder, and wakes the waiters, which find
+    /// the state closed.
     pub(super) fn end_closed(self) {
         let Some(extra) = self.extra else { return };
         let Extra { signal, queue, .. } = *extra;

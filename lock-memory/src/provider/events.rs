@@ -6,8 +6,8 @@ use tokio::sync::broadcast::Sender;
 
 use super::entry::Entry;
 
-/// Sends the events of one provider. Used under the lock of the shard, so that the events of a key come
-/// in their order: the tasks of watchers are woken there.
+/// Sends the events of one provider. Used under the lock of the shard, so that the events of a key
+/// come in their order: the tasks of watchers are woken there.
 #[derive(Clone)]
 pub(super) struct EventSender {
     pub(super) provider: ProviderId,

@@ -32,22 +32,30 @@ use self::entry::Entry;
 use self::history::History;
 use self::shards::Shards;
 
-/// Locks between the tasks and threads of one process, as a direct [`LockProvider`]: no store, no renewal, no expiry.
+/// Locks between the tasks and threads of one process, as a direct [`LockProvider`]: no store, no
+/// renewal, no expiry.
 ///
 /// Clones share the same locks.
 ///
 /// # Behaviour
-/// * **Fair**: waiters of a key are served in the order of their calls; a release hands the lock over, nobody barges in (C15). A call that finds a key in the hands of another thread, with nobody
-///   waiting for it, may look again for some microseconds before it joins the queue: on machines with several cores, and only where locks are held that briefly. A task that shares the thread of
-///   the holder joins at once.
-/// * **A lock never expires**: lease times are checked and otherwise ignored. Its guard is lost only by [`close`](LockProvider::close) or
-///   [`force_release`](LockAdmin::force_release), and then at once.
-/// * **Idle keys take no memory**: a key that nobody holds or waits for leaves nothing behind, and yet its tokens never repeat (C5). They do start anew with the process.
+/// * **Fair**: waiters of a key are served in the order of their calls; a release hands the lock
+///   over, nobody barges in (C15). A call that finds a key in the hands of another thread, with
+///   nobody waiting for it, may look again for some microseconds before it joins the queue: on
+///   machines with several cores, and only where locks are held that briefly. A task that shares
+///   the thread of the holder joins at once.
+/// * **A lock never expires**: lease times are checked and otherwise ignored. Its guard is lost
+///   only by [`close`](LockProvider::close) or [`force_release`](LockAdmin::force_release), and
+///   then at once.
+/// * **Idle keys take no memory**: a key that nobody holds or waits for leaves nothing behind, and
+///   yet its tokens never repeat (C5). They do start anew with the process.
 /// * **Minimum holds** are kept (C25).
 ///
 /// # Runtime
-/// [`Wait::Try`](distlock_api::Wait::Try) and [`Wait::Forever`](distlock_api::Wait::Forever) work on any executor. [`Wait::UpTo`](distlock_api::Wait::UpTo), where it really has to wait, and a minimum hold need tokio's timer: outside of a tokio
-/// runtime they are refused with [`Unsupported`](distlock_api::ErrorKind::Unsupported); in one whose timer is not enabled they panic.
+/// [`Wait::Try`](distlock_api::Wait::Try) and [`Wait::Forever`](distlock_api::Wait::Forever) work
+/// on any executor. [`Wait::UpTo`](distlock_api::Wait::UpTo), where it really has to wait, and a
+/// minimum hold need tokio's timer: outside of a tokio runtime they are refused with
+/// [`Unsupported`](distlock_api::ErrorKind::Unsupported); in one whose timer is not enabled they
+/// panic.
 ///
 /// # Examples
 /// ```

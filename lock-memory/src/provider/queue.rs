@@ -14,8 +14,8 @@ const MANY: usize = 16;
 /// Waiters in the order of their tokens, which is that of their calls (C15).
 ///
 /// A waiter that gives up leaves a gap, so that none behind it is moved: giving up costs a search,
-/// however many wait. Neither the first nor the last place is ever a gap, and no more than half of all
-/// are, a few aside.
+/// however many wait. Neither the first nor the last place is ever a gap, and no more than half of
+/// all are, a few aside.
 #[derive(Default)]
 pub(super) struct Queue {
     places: VecDeque<(u64, Option<Waiter>)>,

@@ -9,8 +9,8 @@ use foldhash::fast::RandomState;
 
 use super::turn::TurnShard;
 
-/// Enough for each core that threads seldom meet at one shard, and few enough for all of them to stay
-/// in the cache of the processor.
+/// Enough for each core that threads seldom meet at one shard, and few enough for all of them to
+/// stay in the cache of the processor.
 const PER_CORE: usize = 8;
 
 pub(super) struct Shards {

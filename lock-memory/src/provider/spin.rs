@@ -6,11 +6,11 @@
 //! looks a few more times before it joins the queue. Where keys change hands quickly it looks a few
 //! more times before its task is suspended.
 //!
-//! This is a matter of speed alone. The queue stays as it is: no caller overtakes a waiter (C15), and
-//! every waiter is woken, because a caller that spins leaves a waker under the lock of the shard
-//! before it stops. Tasks of the thread that has the key never spin, so no task does on a runtime of
-//! one thread, nor on a machine with one core. Where spinning was without effect a few times in a row,
-//! because keys are held for longer, it is seldom tried.
+//! This is a matter of speed alone. The queue stays as it is: no caller overtakes a waiter (C15),
+//! and every waiter is woken, because a caller that spins leaves a waker under the lock of the
+//! shard before it stops. Tasks of the thread that has the key never spin, so no task does on a
+//! runtime of one thread, nor on a machine with one core. Where spinning was without effect a few
+//! times in a row, because keys are held for longer, it is seldom tried.
 
 use std::hint::spin_loop;
 use std::ptr;
@@ -18,11 +18,11 @@ use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread::{available_parallelism, yield_now};
 
-/// The first rounds: 1, 2, 4, … pauses of the processor, each pause 10 to 60 ns, 1 µs at most in all.
-/// Enough if the other thread is running.
+/// The first rounds: 1, 2, 4, … pauses of the processor, each pause 10 to 60 ns, 1 µs at most in
+/// all. Enough if the other thread is running.
 const PAUSES: u32 = 4;
-/// The rounds after those: in each the processor is offered to other threads, because the other thread
-/// may need this very core. If none takes it, a round is less than 1 µs.
+/// The rounds after those: in each the processor is offered to other threads, because the other
+/// thread may need this very core. If none takes it, a round is less than 1 µs.
 const YIELDS: u32 = 10;
 /// After this many failures in a row spinning is tried once in [`SELDOM`] times.
 const ENOUGH: u32 = 4;
@@ -53,8 +53,8 @@ impl Thread {
     }
 }
 
-/// The turn of a shard that ended last, for callers that spin outside of its lock. On a cache line of
-/// its own, or their reads would slow down the holder.
+/// The turn of a shard that ended last, for callers that spin outside of its lock. On a cache line
+/// of its own, or their reads would slow down the holder.
 #[derive(Default)]
 #[repr(align(128))]
 pub(super) struct LastEnded(AtomicU64);

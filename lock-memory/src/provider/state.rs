@@ -22,14 +22,15 @@ use super::spin::{Experience, SpinPolicy, Thread};
 /// Tables up to this capacity are not worth shrinking.
 const SMALL: usize = 16;
 
-/// `T` is the type whose boxes are the guards; the state does no more with it than keep a spare box.
+/// `T` is the type whose boxes are the guards; the state does no more with it than keep a spare
+/// box.
 pub(super) struct State<T> {
     /// The keys in use, and no others.
     entries: HashTable<Entry>,
     /// One counter for all keys, so that tokens grow although entries vanish (C5). A token also
-    /// identifies one grant. A waiter has its token from the moment of its request: waiters of a key are
-    /// served in the order of their requests, and no other caller is while one waits, so the key's
-    /// tokens still grow (C15).
+    /// identifies one grant. A waiter has its token from the moment of its request: waiters of a
+    /// key are served in the order of their requests, and no other caller is while one waits, so
+    /// the key's tokens still grow (C15).
     last_token: u64,
     closed: bool,
     /// How guards were lost, for those that still live.
@@ -114,8 +115,8 @@ pub(super) struct Taken {
 }
 
 impl<T> State<T> {
-    /// Grants the key if it is free. Otherwise, if the caller wants to wait, it joins the queue or is
-    /// advised to spin. A caller without a waker spins while it is in the queue.
+    /// Grants the key if it is free. Otherwise, if the caller wants to wait, it joins the queue or
+    /// is advised to spin. A caller without a waker spins while it is in the queue.
     #[inline]
     pub(super) fn acquire(
         &mut self,
@@ -174,8 +175,8 @@ impl<T> State<T> {
         }
     }
 
-    /// A waiter looks whether its turn has come. If not, its waker is replaced by the given one, if there
-    /// is one. A turn that was taken away in transit makes a guard that is lost.
+    /// A waiter looks whether its turn has come. If not, its waker is replaced by the given one, if
+    /// there is one. A turn that was taken away in transit makes a guard that is lost.
     pub(super) fn look(&mut self, hash: u64, key: &LockKey, token: u64, waker: Option<&Waker>) -> Look<T> {
         if self.closed {
             self.tally.waiting -= 1;
@@ -213,8 +214,8 @@ impl<T> State<T> {
         Look::Granted(Grant { token, spare: self.spare.take() })
     }
 
-    /// A waiter gives up: it leaves the queue, or ends its turn, which passes to the next. The returned
-    /// waiter is to be dropped after the lock.
+    /// A waiter gives up: it leaves the queue, or ends its turn, which passes to the next. The
+    /// returned waiter is to be dropped after the lock.
     pub(super) fn leave(&mut self, hash: u64, key: &LockKey, token: u64) -> (Ended, Option<Waiter>) {
         self.tally.waiting -= 1;
         let queue = self.entries.find_mut(hash, |entry| entry.key == *key).and_then(Entry::queue);
@@ -259,8 +260,8 @@ impl<T> State<T> {
         }
     }
 
-    /// Keeps the box of a guard that was released for the next one. Returns the spare that it replaces,
-    /// to be dropped after the lock.
+    /// Keeps the box of a guard that was released for the next one. Returns the spare that it
+    /// replaces, to be dropped after the lock.
     #[inline]
     pub(super) fn keep(&mut self, spare: Box<T>) -> Option<Box<T>> {
         self.spare.replace(spare)

@@ -13,9 +13,9 @@ use super::state::{Ended, LossWatch};
 /// A shard whose guards are boxed turns.
 pub(super) type TurnShard = Shard<Turn>;
 
-/// The right to a key. It is made by a grant, lives in the guard and rests with the timer of a minimum
-/// hold. Wherever it is dropped, the next in line gets the key (C11). In transit to a waiter it is kept
-/// by the waiter's acquisition.
+/// The right to a key. It is made by a grant, lives in the guard and rests with the timer of a
+/// minimum hold. Wherever it is dropped, the next in line gets the key (C11). In transit to a
+/// waiter it is kept by the waiter's acquisition.
 pub(super) struct Turn {
     /// `None` once it has ended.
     shard: Option<Arc<TurnShard>>,

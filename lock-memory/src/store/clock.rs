@@ -29,7 +29,8 @@ impl Clock {
         self.origin.map_or(Duration::ZERO, |origin| origin.elapsed()).saturating_add(self.put_forward)
     }
 
-    /// A time since the origin as people write it; on a clock that stands still that is a time of 1970. For no decision.
+    /// A time since the origin as people write it; on a clock that stands still that is a time
+    /// of 1970. For no decision.
     pub(crate) fn wall(&self, now: Duration) -> SystemTime {
         self.wall.checked_add(now).unwrap_or(self.wall)
     }

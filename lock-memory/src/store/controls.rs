@@ -1,4 +1,5 @@
-//! What a test can do to the store: put the clock forward, take leases away, plan faults, count calls.
+//! What a test can do to the store: put the clock forward, take leases away, plan faults, count
+//! calls.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -29,7 +30,8 @@ impl MemoryStore {
 
 /// Time and leases. The methods that name a key panic if the text is not a valid one.
 impl MemoryStore {
-    /// Puts the store's clock forward. With tokio's clock this is a step that the engine's clock does not make.
+    /// Puts the store's clock forward. With tokio's clock this is a step that the engine's clock
+    /// does not make.
     pub fn advance(&self, by: Duration) {
         self.step(|state, _| state.clock.advance(by));
     }
@@ -40,7 +42,8 @@ impl MemoryStore {
         self.step(|_, now| now)
     }
 
-    /// Ends the key's lease and its minimum hold as if their time had passed: nobody is told, as with a database, and who waits keeps their tickets. Whether the key was closed.
+    /// Ends the key's lease and its minimum hold as if their time had passed: nobody is told, as
+    /// with a database, and who waits keeps their tickets. Whether the key was closed.
     pub fn expire(&self, key: impl IntoLockKey) -> bool {
         let key = valid(key);
         self.step(|state, now| {
@@ -51,12 +54,14 @@ impl MemoryStore {
         })
     }
 
-    /// Takes the lock away, as [`LockAdmin::force_release`](distlock_api::LockAdmin::force_release) does, but at once, uncounted and untouched by faults.
+    /// Takes the lock away, as [`LockAdmin::force_release`](distlock_api::LockAdmin::force_release)
+    /// does, but at once, uncounted and untouched by faults.
     pub fn force_release(&self, key: impl IntoLockKey) -> Option<LockInfo> {
         self.step(|state, now| state.force_release(now, &valid(key), "a test"))
     }
 
-    /// Removes the key's record, held or not and with all tickets, as a database's clean-up would. Later tokens are still greater than all before (C5). Whether there was one.
+    /// Removes the key's record, held or not and with all tickets, as a database's clean-up would.
+    /// Later tokens are still greater than all before (C5). Whether there was one.
     pub fn purge(&self, key: impl IntoLockKey) -> bool {
         let key = valid(key);
         self.step(|state, _| {
@@ -80,7 +85,8 @@ impl MemoryStore {
 
 /// The queue.
 impl MemoryStore {
-    /// Whose tickets wait for the key, the head first, without those that were not refreshed in time; uncounted and untouched by faults.
+    /// Whose tickets wait for the key, the head first, without those that were not refreshed in
+    /// time; uncounted and untouched by faults.
     #[must_use]
     pub fn waiting(&self, key: impl IntoLockKey) -> Vec<AcquisitionId> {
         let key = valid(key);
@@ -89,7 +95,8 @@ impl MemoryStore {
         })
     }
 
-    /// Drops the tickets of all who wait for the key, as if they had not been refreshed in time: nobody is told. Whose they were.
+    /// Drops the tickets of all who wait for the key, as if they had not been refreshed in time:
+    /// nobody is told. Whose they were.
     pub fn drop_tickets(&self, key: impl IntoLockKey) -> Vec<AcquisitionId> {
         let key = valid(key);
         self.step(|state, now| {
@@ -101,14 +108,17 @@ impl MemoryStore {
     }
 }
 
-/// Push. What is said of streams holds for those of operators, too. A stream is refused by a fault of [`Operation::Watch`](crate::Operation::Watch).
+/// Push. What is said of streams holds for those of operators, too. A stream is refused by a fault
+/// of [`Operation::Watch`](crate::Operation::Watch).
 impl MemoryStore {
-    /// Ends every open stream of events in silence; the engine opens new ones. What had not been heard by then is lost.
+    /// Ends every open stream of events in silence; the engine opens new ones. What had not been
+    /// heard by then is lost.
     pub fn cut_watchers(&self) {
         self.end_streams(None);
     }
 
-    /// Ends every open stream of events with an error of this kind. What had not been heard by then is lost.
+    /// Ends every open stream of events with an error of this kind. What had not been heard by then
+    /// is lost.
     pub fn break_watchers(&self, kind: ErrorKind) {
         self.end_streams(Some(Arc::new(move || planned(kind))));
     }
@@ -118,12 +128,14 @@ impl MemoryStore {
         self.step(|state, _| state.events_lost = lose);
     }
 
-    /// What happens from now on is heard that much later by tokio's clock, in the order in which it happened; zero ends that.
+    /// What happens from now on is heard that much later by tokio's clock, in the order in which it
+    /// happened; zero ends that.
     pub fn delay_events(&self, by: Duration) {
         self.step(|state, _| state.events_delayed = by);
     }
 
-    /// Pushes this to the providers that it concerns, whether it has happened or not: an event twice, one of long ago, a gap.
+    /// Pushes this to the providers that it concerns, whether it has happened or not: an event
+    /// twice, one of long ago, a gap.
     pub fn push(&self, event: StoreEvent) {
         self.step(|state, _| state.publish(event));
     }
@@ -138,7 +150,8 @@ impl MemoryStore {
 
 /// Faults.
 impl MemoryStore {
-    /// The next such call is not applied and fails with an error of this kind and its usual disposition.
+    /// The next such call is not applied and fails with an error of this kind and its usual
+    /// disposition.
     pub fn fail_next(&self, calls: impl Into<Calls>, kind: ErrorKind) {
         self.fail_next_with(calls, move || planned(kind));
     }
@@ -148,13 +161,15 @@ impl MemoryStore {
         self.shared.faults.plan(calls.into(), Fault::Fail(Arc::new(error)));
     }
 
-    /// Every such call is not applied and fails, until [`clear_faults`](Self::clear_faults): an outage.
+    /// Every such call is not applied and fails, until [`clear_faults`](Self::clear_faults): an
+    /// outage.
     pub fn fail_always(&self, calls: impl Into<Calls>, kind: ErrorKind) {
         self.shared.faults.plan(calls.into(), Fault::Outage(Arc::new(move || planned(kind))));
     }
 
-    /// The next such call hangs and is not applied, until the handle lets it [proceed](HangHandle::proceed). A batch hangs as a whole. If the
-    /// handle is dropped the call fails without being applied; if the caller gives the call up it never will be.
+    /// The next such call hangs and is not applied, until the handle lets it
+    /// [proceed](HangHandle::proceed). A batch hangs as a whole. If the handle is dropped the call
+    /// fails without being applied; if the caller gives the call up it never will be.
     pub fn hang_next(&self, calls: impl Into<Calls>) -> HangHandle {
         let (gate, handle) = Gate::new();
         self.shared.faults.plan(calls.into(), Fault::Hang(gate));
@@ -166,8 +181,8 @@ impl MemoryStore {
         self.shared.faults.plan(calls.into(), Fault::DropReply(reply_lost()));
     }
 
-    /// The next such call is applied, but its answer hangs until the handle lets it [proceed](HangHandle::proceed): it comes late. If the handle is
-    /// dropped the answer is lost.
+    /// The next such call is applied, but its answer hangs until the handle lets it
+    /// [proceed](HangHandle::proceed): it comes late. If the handle is dropped the answer is lost.
     pub fn hang_reply_next(&self, calls: impl Into<Calls>) -> HangHandle {
         let (gate, handle) = Gate::new();
         self.shared.faults.plan(calls.into(), Fault::HangReply(gate));

@@ -46,7 +46,8 @@ impl<T: Clone + Send + 'static> Pushes<T> {
         let _ = self.events.send(Push { event, due });
     }
 
-    /// Ends the streams that are open, with an error if there is one. What has not been heard by then never is.
+    /// Ends the streams that are open, with an error if there is one. What has not been heard by
+    /// then never is.
     pub(super) fn end(&mut self, error: Option<MakeError>) {
         self.broken.send_replace(error);
         *self = Self::new();

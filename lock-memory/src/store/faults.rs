@@ -16,7 +16,8 @@ pub enum Operation {
     TryAcquire,
     /// [`renew`](distlock_engine::LeaseStore::renew) of a single lease or ticket
     Renew,
-    /// [`renew_many`](distlock_engine::LeaseStore::renew_many): one call, however many leases and tickets are in it
+    /// [`renew_many`](distlock_engine::LeaseStore::renew_many): one call, however many leases and
+    /// tickets are in it
     RenewMany,
     /// [`release`](distlock_engine::LeaseStore::release)
     Release,
@@ -24,8 +25,9 @@ pub enum Operation {
     Withdraw,
     /// [`waiters`](distlock_engine::LeaseStore::waiters)
     Waiters,
-    /// [`subscribe`](distlock_engine::LeaseStore::subscribe): the opening of the stream. What becomes of it then is another matter:
-    /// [`cut_watchers`](crate::MemoryStore::cut_watchers) and its neighbours.
+    /// [`subscribe`](distlock_engine::LeaseStore::subscribe): the opening of the stream. What
+    /// becomes of it then is another matter: [`cut_watchers`](crate::MemoryStore::cut_watchers) and
+    /// its neighbours.
     Watch,
     /// [`close`](distlock_engine::LeaseStore::close)
     Close,
@@ -37,7 +39,8 @@ pub enum Operation {
     List,
     /// [`watch`](distlock_api::LockAdmin::watch) of an operator
     WatchLocks,
-    /// [`release_matching`](distlock_api::LockAdmin::release_matching), [`release_owner`](distlock_api::LockAdmin::release_owner) included
+    /// [`release_matching`](distlock_api::LockAdmin::release_matching),
+    /// [`release_owner`](distlock_api::LockAdmin::release_owner) included
     ReleaseMatching,
     /// [`history`](distlock_api::LockAdmin::history)
     History,
@@ -112,7 +115,8 @@ impl Gate {
     }
 }
 
-/// A call that hangs. Dropping the handle ends the call with an error; to let it hang for ever, keep the handle.
+/// A call that hangs. Dropping the handle ends the call with an error; to let it hang for ever,
+/// keep the handle.
 #[derive(Debug)]
 #[must_use = "dropping the handle ends the call with an error"]
 pub struct HangHandle {

@@ -29,29 +29,37 @@ use self::events::Pushes;
 use self::faults::Faults;
 use self::record::{GivenUp, Heir, Record};
 
-/// A [`LeaseStore`] in memory: what stands in for the database when an application's use of locks is tested.
+/// A [`LeaseStore`] in memory: what stands in for the database when an application's use of locks
+/// is tested.
 ///
-/// Under it runs the same engine as under a real backend, so waiting, renewal, loss and clean-up behave as in production. Clones share one
-/// state: a provider made of each clone is another process at the same store.
+/// Under it runs the same engine as under a real backend, so waiting, renewal, loss and clean-up
+/// behave as in production. Clones share one state: a provider made of each clone is another
+/// process at the same store.
 ///
 /// # Time
-/// Leases expire by tokio's clock, so `tokio::time::pause` and `advance` work; [`with_manual_clock`](Self::with_manual_clock) makes a clock that stands
-/// still. [`advance`](Self::advance) puts either forward, which to the engine is a step of the store's clock.
+/// Leases expire by tokio's clock, so `tokio::time::pause` and `advance` work;
+/// [`with_manual_clock`](Self::with_manual_clock) makes a clock that stands still.
+/// [`advance`](Self::advance) puts either forward, which to the engine is a step of the store's
+/// clock.
 ///
 /// # Queue
-/// Who waits has a ticket, and a release grants the lease to the head of the queue in the same step, as in MongoDB. [`waiting`](Self::waiting) shows the
-/// queue of a key. A waiter that died is a [`Claim`] with a ticket that nobody refreshes.
+/// Who waits has a ticket, and a release grants the lease to the head of the queue in the same
+/// step, as in MongoDB. [`waiting`](Self::waiting) shows the queue of a key. A waiter that died is
+/// a [`Claim`] with a ticket that nobody refreshes.
 ///
 /// # Push
-/// Providers hear at once what happens. The streams can be [cut](Self::cut_watchers), [broken](Self::break_watchers), [delayed](Self::delay_events) and
-/// [silenced](Self::lose_events), and a test can [push](Self::push) what it likes.
+/// Providers hear at once what happens. The streams can be [cut](Self::cut_watchers),
+/// [broken](Self::break_watchers), [delayed](Self::delay_events) and [silenced](Self::lose_events),
+/// and a test can [push](Self::push) what it likes.
 ///
 /// # Faults
-/// A fault is planned for the next call of an [`Operation`], or of an operation on one key with [`Operation::of`]. Plans are used in the order they were made,
-/// each once. [`calls`](Self::calls) counts and [`called`](Self::called) waits, so that tests need not sleep.
+/// A fault is planned for the next call of an [`Operation`], or of an operation on one key with
+/// [`Operation::of`]. Plans are used in the order they were made, each once. [`calls`](Self::calls)
+/// counts and [`called`](Self::called) waits, so that tests need not sleep.
 ///
 /// # Records
-/// A key's record stays until it is [purged](Self::purge), as in a database. For locks that leave nothing behind use [`MemoryProvider`](crate::MemoryProvider).
+/// A key's record stays until it is [purged](Self::purge), as in a database. For locks that leave
+/// nothing behind use [`MemoryProvider`](crate::MemoryProvider).
 #[derive(Clone)]
 pub struct MemoryStore {
     shared: Arc<Shared>,
@@ -87,10 +95,12 @@ impl MemoryStore {
         Self::on(Clock::manual())
     }
 
-    /// The same store, declared with other capabilities: what this handle and its clones tell the engine, and what they do. By default everything
-    /// is on. For tests of the engine with a poorer store, or of processes that differ at the same one.
+    /// The same store, declared with other capabilities: what this handle and its clones tell the
+    /// engine, and what they do. By default everything is on. For tests of the engine with a poorer
+    /// store, or of processes that differ at the same one.
     ///
-    /// * Without `queue` no ticket is taken, it is everybody's turn, and a release grants to nobody; tickets of other handles stay.
+    /// * Without `queue` no ticket is taken, it is everybody's turn, and a release grants to
+    ///   nobody; tickets of other handles stay.
     /// * Without `push` there is no stream.
     /// * Without `token_blocks` a grant has one token.
     /// * Without `minimum_hold` a release opens the key at once.
@@ -145,7 +155,8 @@ impl MemoryStore {
         step(&mut state, now)
     }
 
-    /// One call: the way to the store, the step, the way back. Dropped before the step, it has no effect and never will.
+    /// One call: the way to the store, the step, the way back. Dropped before the step, it has no
+    /// effect and never will.
     async fn call<T>(
         &self,
         operation: Operation,
@@ -240,8 +251,8 @@ impl State {
     }
 }
 
-/// The order of one claim's calls, kept with the claim itself: a call is refused once a later one has been applied. Renewals are exempt,
-/// they neither grant nor free.
+/// The order of one claim's calls, kept with the claim itself: a call is refused once a later one
+/// has been applied. Renewals are exempt, they neither grant nor free.
 #[derive(Default)]
 struct CallOrder {
     begun: AtomicU64,

@@ -14,7 +14,8 @@ use distlock_engine::store::{
 
 use self::queue::{Queue, Waiter};
 
-/// How many ended leases a record remembers, so that a repeated release hears what the first one did (C10).
+/// How many ended leases a record remembers, so that a repeated release hears what the first one
+/// did (C10).
 const REMEMBERED: usize = 64;
 /// How many releases by force a record remembers.
 const HISTORY: usize = 5;
@@ -25,7 +26,8 @@ pub(crate) struct Record {
     /// The last token granted, or skipped by a force-release.
     token: u64,
     lease: Option<Lease>,
-    /// The end of a minimum hold (C25), or when the last lease was given up or taken away: since then the key is free, if no lease stands here.
+    /// The end of a minimum hold (C25), or when the last lease was given up or taken away: since
+    /// then the key is free, if no lease stands here.
     closed_until: Duration,
     queue: Queue,
     ended: VecDeque<(AcquisitionId, Ending)>,
@@ -79,7 +81,8 @@ impl Lease {
 }
 
 impl Record {
-    /// A record whose tokens start above `floor`: the highest token of any record that was removed (C5).
+    /// A record whose tokens start above `floor`: the highest token of any record that was removed
+    /// (C5).
     pub(crate) fn new(floor: u64) -> Self {
         Self {
             token: floor,
@@ -130,7 +133,8 @@ impl Record {
         Reply::Granted(self.start(now, attempt.ttl, id.clone(), attempt.tokens, attempt.holder.clone()).grant(now))
     }
 
-    /// Extends, never revives (C12): an expired lease stays expired even while nobody has taken the key.
+    /// Extends, never revives (C12): an expired lease stays expired even while nobody has taken the
+    /// key.
     pub(crate) fn renew(&mut self, now: Duration, renewal: &Renewal) -> Standing {
         match renewal.subject {
             RenewalSubject::Lease { token, ttl } => match self.held_by(now, &renewal.claim) {
@@ -145,7 +149,8 @@ impl Record {
         }
     }
 
-    /// A ticket that is not there is not added again (R15): its claim may have been granted the lease and lost it.
+    /// A ticket that is not there is not added again (R15): its claim may have been granted the
+    /// lease and lost it.
     fn refresh(&mut self, now: Duration, claim: &Claim, ticket: Ticket) -> Standing {
         if let Some(lease) = self.held_by(now, claim) {
             return Standing::Held { remaining: lease.expires_at - now };
@@ -157,7 +162,8 @@ impl Record {
         }
     }
 
-    /// R12: the claim's own ticket first, so that nobody passes a lease on to themselves. Without `passes_on` the key is left to who comes first.
+    /// R12: the claim's own ticket first, so that nobody passes a lease on to themselves. Without
+    /// `passes_on` the key is left to who comes first.
     pub(crate) fn release(&mut self, now: Duration, release: &Release, passes_on: bool) -> GivenUp {
         self.queue.remove(release.claim.id());
         let Some(lease) = self.held_by(now, &release.claim) else {

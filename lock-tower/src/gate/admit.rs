@@ -27,7 +27,8 @@ pub(crate) enum Answer {
 }
 
 impl Gate {
-    /// Takes the locks: at once, if that takes neither waiting nor I/O; else it waits no longer than the caller's own `deadline`. Dropped, it leaves no waiter and no lock (C11).
+    /// Takes the locks: at once, if that takes neither waiting nor I/O; else it waits no longer
+    /// than the caller's own `deadline`. Dropped, it leaves no waiter and no lock (C11).
     #[inline]
     pub(crate) fn admit(self: &Arc<Self>, keys: KeySet, deadline: impl FnOnce() -> Option<Duration>) -> Answer {
         let arrival = Arrival::new(self);

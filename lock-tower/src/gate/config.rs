@@ -10,10 +10,12 @@ use super::waiters::Limits;
 /// What to do with a request whose lock is lost while it is served.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub enum OnLoss {
-    /// Drop what serves it and refuse with [`Reason::Lost`](crate::Reason::Lost). The default: somebody else may hold the lock by now.
+    /// Drop what serves it and refuse with [`Reason::Lost`](crate::Reason::Lost). The default:
+    /// somebody else may hold the lock by now.
     #[default]
     Abort,
-    /// Go on. For handlers that look at [`HeldLock::lost`](crate::HeldLock::lost), or whose resource checks the fencing token.
+    /// Go on. For handlers that look at [`HeldLock::lost`](crate::HeldLock::lost), or whose
+    /// resource checks the fencing token.
     Continue,
 }
 
@@ -54,58 +56,66 @@ impl Default for Config {
 /// The setters of everything in [`Config`], for a type with a field `config`.
 macro_rules! common_setters {
     () => {
-        /// What the layer is called in spans and metrics: the class of its keys, such as `orders`. Defaults to what the key function calls itself.
+        /// What the layer is called in spans and metrics: the class of its keys, such as `orders`.
+        /// Defaults to what the key function calls itself.
         #[must_use]
         pub fn class(mut self, class: impl Into<std::sync::Arc<str>>) -> Self {
             self.config.class = Some(class.into());
             self
         }
 
-        /// Wait at most this long for the holder, less if the caller's deadline is nearer. Defaults to 5 s.
+        /// Wait at most this long for the holder, less if the caller's deadline is nearer. Defaults
+        /// to 5 s.
         #[must_use]
         pub fn wait_up_to(mut self, wait: std::time::Duration) -> Self {
             self.config.options = self.config.options.with_wait(distlock_api::Wait::UpTo(wait));
             self
         }
 
-        /// Do not wait: refuse with [`Reason::Busy`](crate::Reason::Busy). Defaults to waiting up to 5 s.
+        /// Do not wait: refuse with [`Reason::Busy`](crate::Reason::Busy). Defaults to waiting up
+        /// to 5 s.
         #[must_use]
         pub fn fail_fast(mut self) -> Self {
             self.config.options = self.config.options.with_wait(distlock_api::Wait::Try);
             self
         }
 
-        /// How many requests of this layer may wait for one key; more are refused with [`Reason::Full`](crate::Reason::Full). An acquisition that is
-        /// under way counts as waiting. Defaults to 64.
+        /// How many requests of this layer may wait for one key; more are refused with
+        /// [`Reason::Full`](crate::Reason::Full). An acquisition that is under way counts as
+        /// waiting. Defaults to 64.
         #[must_use]
         pub fn max_waiters_per_key(mut self, waiters: usize) -> Self {
             self.config.limits.per_key = waiters;
             self
         }
 
-        /// How many requests of this layer may wait, whatever their keys; more are refused with [`Reason::Full`](crate::Reason::Full). Defaults to 1024.
+        /// How many requests of this layer may wait, whatever their keys; more are refused with
+        /// [`Reason::Full`](crate::Reason::Full). Defaults to 1024.
         #[must_use]
         pub fn max_waiters(mut self, waiters: usize) -> Self {
             self.config.limits.total = waiters;
             self
         }
 
-        /// What to do when the lock is lost while the request is served. Defaults to [`OnLoss::Abort`](crate::OnLoss::Abort).
+        /// What to do when the lock is lost while the request is served. Defaults to
+        /// [`OnLoss::Abort`](crate::OnLoss::Abort).
         #[must_use]
         pub fn on_loss(mut self, on_loss: crate::OnLoss) -> Self {
             self.config.on_loss = on_loss;
             self
         }
 
-        /// Hold the lock at most this long. A request that is still being served then is aborted with
-        /// [`Reason::HeldTooLong`](crate::Reason::HeldTooLong), and the lock is released. Defaults to no limit. Needs a tokio runtime with its timer.
+        /// Hold the lock at most this long. A request that is still being served then is aborted
+        /// with [`Reason::HeldTooLong`](crate::Reason::HeldTooLong), and the lock is released.
+        /// Defaults to no limit. Needs a tokio runtime with its timer.
         #[must_use]
         pub fn max_hold(mut self, max_hold: std::time::Duration) -> Self {
             self.config.max_hold = Some(max_hold);
             self
         }
 
-        /// The lease terms that differ from the provider's, for example a ttl of its own. Defaults to none.
+        /// The lease terms that differ from the provider's, for example a ttl of its own. Defaults
+        /// to none.
         #[must_use]
         pub fn lease(mut self, lease: distlock_api::LeaseOptions) -> Self {
             self.config.options = self.config.options.with_lease(lease);
@@ -119,17 +129,20 @@ macro_rules! common_setters {
             self
         }
 
-        /// Serve requests **without any lock** when the lock service cannot be reached. Every such request is logged as a warning and counted. Defaults to refusing them.
+        /// Serve requests **without any lock** when the lock service cannot be reached. Every such
+        /// request is logged as a warning and counted. Defaults to refusing them.
         ///
-        /// An outage is noticed when the wait is over, since an acquisition is tried until then. Who answers is not out of reach: with a provider that was closed, a document that is
-        /// not there, or credentials that are refused, requests are refused still.
+        /// An outage is noticed when the wait is over, since an acquisition is tried until then.
+        /// Who answers is not out of reach: with a provider that was closed, a document that is not
+        /// there, or credentials that are refused, requests are refused still.
         #[must_use]
         pub fn fail_open(mut self) -> Self {
             self.config.fail_open = true;
             self
         }
 
-        /// What the layer has done so far and is doing now. Keep it before the layer is moved into a router.
+        /// What the layer has done so far and is doing now. Keep it before the layer is moved into
+        /// a router.
         #[must_use]
         pub fn monitor(&self) -> crate::Monitor {
             crate::Monitor::new(self.tally.clone())

@@ -1,10 +1,10 @@
-//! Keeps panics of foreign code, recorders and subscribers, away from requests: such a panic costs its
-//! sample or its line.
+//! Keeps panics of foreign code, recorders and subscribers, away from requests: such a panic costs
+//! its sample or its line.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-/// Runs `work`. A panic ends `work` and nothing else: a second one while a request unwinds would end
-/// the process.
+/// Runs `work`. A panic ends `work` and nothing else: a second one while a request unwinds would
+/// end the process.
 pub(super) fn contained(work: impl FnOnce()) {
     // The panic hook has reported it.
     drop(catch_unwind(AssertUnwindSafe(work)));

@@ -7,8 +7,9 @@ const LANES: usize = 16;
 /// How often to look for a quiet moment.
 const LOOKS: usize = 8;
 
-/// Every request changes three of these counters, and a cache line that all processors change costs more than the lock itself: so each thread counts in a lane of its own. Counters only
-/// grow, and each counts on the thread where it happens; the sums are what counts.
+/// Every request changes three of these counters, and a cache line that all processors change costs
+/// more than the lock itself: so each thread counts in a lane of its own. Counters only grow, and
+/// each counts on the thread where it happens; the sums are what counts.
 #[derive(Debug, Default)]
 pub(super) struct Flow([Lane; LANES]);
 
@@ -42,13 +43,15 @@ impl Flow {
 
     /// Whether there was a moment, since the call, when all requests that had arrived were gone.
     pub(super) fn is_empty(&self) -> bool {
-        // The gone are summed first. Both sums only grow, and at no moment are more gone than have arrived; so if the later sum of arrivals equals the earlier one of the gone, they were equal at the moment
-        // between.
+        // The gone are summed first. Both sums only grow, and at no moment are more gone than have
+        // arrived; so if the later sum of arrivals equals the earlier one of the gone, they were
+        // equal at the moment between.
         let gone = self.sum(|lane| &lane.released) + self.sum(|lane| &lane.left);
         gone == self.sum(|lane| &lane.arrived)
     }
 
-    /// Exact if no hold ended meanwhile, for which it looks again a few times; else those are counted, too.
+    /// Exact if no hold ended meanwhile, for which it looks again a few times; else those are
+    /// counted, too.
     pub(super) fn holding(&self) -> u64 {
         let mut released = self.sum(|lane| &lane.released);
         for _ in 0..LOOKS {

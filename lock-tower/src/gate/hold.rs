@@ -16,7 +16,8 @@ use super::slot::Slot;
 #[derive(Debug)]
 pub(crate) struct Hold {
     slot: Arc<Slot>,
-    /// Made when something is pending for the first time: a request that is served at once pays for none.
+    /// Made when something is pending for the first time: a request that is served at once pays for
+    /// none.
     watch: Option<Box<Watch>>,
     stage: Stage,
 }
@@ -83,8 +84,8 @@ impl Hold {
         Poll::Pending
     }
 
-    /// Enforces the deadline from now on even without polls: a server does not poll a body whose reader
-    /// is slow.
+    /// Enforces the deadline from now on even without polls: a server does not poll a body whose
+    /// reader is slow.
     pub(crate) fn keep_deadline_unpolled(&mut self) {
         if let Some(deadline) = self.slot.deadline() {
             let slot = self.slot.clone();

@@ -88,8 +88,8 @@ impl Gate {
         Refusal::new(Reason::Full).with_retry_after(Some(self.retry_after(keys, Busy::new())))
     }
 
-    /// The observed hold time times the length of the queue, its holder included. Without one what the
-    /// store suggests; without that [`RETRY_UNKNOWN`].
+    /// The observed hold time times the length of the queue, its holder included. Without one what
+    /// the store suggests; without that [`RETRY_UNKNOWN`].
     fn retry_after(&self, keys: &KeySet, busy: Busy) -> Duration {
         let elsewhere = busy.ahead.map_or(0, |ahead| usize::try_from(ahead).unwrap_or(usize::MAX));
         let ahead = self.tally.waiters.ahead(keys).max(elsewhere).saturating_add(1);

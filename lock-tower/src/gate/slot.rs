@@ -16,7 +16,8 @@ use super::record::{self, millis};
 use super::shared::Gate;
 use super::tally::Tally;
 
-/// The guards, until the hold ends: at the end of the request, or earlier by the deadline of the hold.
+/// The guards, until the hold ends: at the end of the request, or earlier by the deadline of the
+/// hold.
 pub(crate) struct Slot {
     gate: Arc<Gate>,
     grants: Grants,
@@ -28,7 +29,8 @@ pub(crate) struct Slot {
 
 enum State {
     Held(Guards),
-    /// `loss` is how the locks had been lost by then, whatever ended the hold: a loss is final (C4).
+    /// `loss` is how the locks had been lost by then, whatever ended the hold: a loss is final
+    /// (C4).
     Ended {
         ending: Option<Ending>,
         loss: Option<Loss>,
@@ -83,7 +85,8 @@ impl Slot {
         }
     }
 
-    /// Ends the hold unless it has ended: the locks are released, in the background where that takes time.
+    /// Ends the hold unless it has ended: the locks are released, in the background where that
+    /// takes time.
     pub(crate) fn end(&self, outcome: &'static str, ending: Option<Ending>) {
         let mut state = self.lock();
         let loss = match (&*state, ending) {

@@ -39,7 +39,8 @@ impl Tally {
         self.failed_open.fetch_add(1, Relaxed);
     }
 
-    /// One more request that concerns the layer. It [leaves](Self::left), or [holds](Self::held) its lock.
+    /// One more request that concerns the layer. It [leaves](Self::left), or [holds](Self::held)
+    /// its lock.
     pub(super) fn arrived(&self) {
         self.flow.arrived();
     }
@@ -64,8 +65,8 @@ impl Tally {
         &self.pace.0
     }
 
-    /// Wakes the calls of [`Monitor::idle`] after a request is gone. Such a call registers before it reads
-    /// the numbers: so it finds the request gone, or is found here.
+    /// Wakes the calls of [`Monitor::idle`] after a request is gone. Such a call registers before
+    /// it reads the numbers: so it finds the request gone, or is found here.
     fn notify_watchers(&self) {
         if self.watchers.load(SeqCst) > 0 {
             self.idle.notify_waiters();
@@ -90,7 +91,8 @@ impl Monitor {
         self.tally.waiters.total()
     }
 
-    /// How many requests hold their lock now. Where holds are being released all the time, it may include some of those.
+    /// How many requests hold their lock now. Where holds are being released all the time, it may
+    /// include some of those.
     #[must_use]
     pub fn held(&self) -> u64 {
         self.tally.flow.holding()
@@ -128,8 +130,9 @@ impl Monitor {
 
     /// Waits until no request waits for a lock or holds one.
     ///
-    /// For shutting down in order: a server that has been shut down gracefully has no connection left, but a handler that was
-    /// [detached](crate::LockLayer::detach) from its connection may still be at work.
+    /// For shutting down in order: a server that has been shut down gracefully has no connection
+    /// left, but a handler that was [detached](crate::LockLayer::detach) from its connection may
+    /// still be at work.
     ///
     /// # Cancel safety
     /// Dropping it has no effect.

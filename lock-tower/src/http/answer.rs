@@ -60,13 +60,15 @@ fn usual_status(reason: Reason) -> StatusCode {
 }
 
 impl Refusal {
-    /// What the problem document calls this refusal: `urn:distlock:problem:` and [`Reason::as_str`]. It never changes.
+    /// What the problem document calls this refusal: `urn:distlock:problem:` and
+    /// [`Reason::as_str`]. It never changes.
     #[must_use]
     pub fn problem_type(&self) -> String {
         format!("urn:distlock:problem:{}", self.reason().as_str())
     }
 
-    /// The default answer with its default status, for handlers that only add to it: a problem document (RFC 9457) and `Retry-After` where another try is worth it.
+    /// The default answer with its default status, for handlers that only add to it: a problem
+    /// document (RFC 9457) and `Retry-After` where another try is worth it.
     #[must_use]
     pub fn to_response(&self) -> Response<Bytes> {
         problem(self, usual_status(self.reason()))
@@ -74,8 +76,10 @@ impl Refusal {
 
     /// The status code of gRPC for this refusal, such as `tonic::Code::from_i32` takes.
     ///
-    /// Busy and lost are `ABORTED`, a wait that is over is `DEADLINE_EXCEEDED`, a full queue and a hold that was too long are `RESOURCE_EXHAUSTED`, an outage is `UNAVAILABLE`, a bad key is
-    /// `INVALID_ARGUMENT`, nothing to lock is `NOT_FOUND`, a resource that refuses is `FAILED_PRECONDITION`, and a misconfigured layer is `INTERNAL`.
+    /// Busy and lost are `ABORTED`, a wait that is over is `DEADLINE_EXCEEDED`, a full queue and a
+    /// hold that was too long are `RESOURCE_EXHAUSTED`, an outage is `UNAVAILABLE`, a bad key is
+    /// `INVALID_ARGUMENT`, nothing to lock is `NOT_FOUND`, a resource that refuses is
+    /// `FAILED_PRECONDITION`, and a misconfigured layer is `INTERNAL`.
     #[must_use]
     pub fn grpc_code(&self) -> i32 {
         match self.reason() {
@@ -90,7 +94,8 @@ impl Refusal {
         }
     }
 
-    /// The answer for gRPC callers: a response of trailers only, with `grpc-status` – the [code](Self::grpc_code) – and `grpc-message`.
+    /// The answer for gRPC callers: a response of trailers only, with `grpc-status` – the
+    /// [code](Self::grpc_code) – and `grpc-message`.
     #[must_use]
     pub fn to_grpc_response(&self) -> Response<Bytes> {
         let mut response = Response::new(Bytes::new());
@@ -102,7 +107,8 @@ impl Refusal {
     }
 }
 
-/// All texts are fixed: neither key nor owner nor any error is disclosed, and nothing needs escaping.
+/// All texts are fixed: neither key nor owner nor any error is disclosed, and nothing needs
+/// escaping.
 fn problem(refusal: &Refusal, status: StatusCode) -> Response<Bytes> {
     let reason = refusal.reason();
     let text = format!(

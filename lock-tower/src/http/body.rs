@@ -12,11 +12,14 @@ use pin_project_lite::pin_project;
 use crate::gate::{Ending, Hold};
 
 pin_project! {
-    /// The body of a response that was served by [`LockService`](crate::LockService): that of the inner service with the lock in it, or a refusal.
+    /// The body of a response that was served by [`LockService`](crate::LockService): that of the
+    /// inner service with the lock in it, or a refusal.
     ///
-    /// When the inner body has ended or failed it is dropped, and then the lock is released; so it is when this body is dropped. Frames, trailers, `is_end_stream` and
-    /// `size_hint` are those of the inner body. If the lock has to be given up before the end the body fails with [`LockBodyError::Lost`] or [`LockBodyError::HeldTooLong`], so that a client
-    /// cannot take a part for the whole.
+    /// When the inner body has ended or failed it is dropped, and then the lock is released; so it
+    /// is when this body is dropped. Frames, trailers, `is_end_stream` and `size_hint` are those of
+    /// the inner body. If the lock has to be given up before the end the body fails with
+    /// [`LockBodyError::Lost`] or [`LockBodyError::HeldTooLong`], so that a client cannot take a
+    /// part for the whole.
     pub struct LockBody<B> {
         #[pin]
         kind: Kind<B>,
@@ -29,8 +32,8 @@ pin_project! {
         // The order of the fields is the order in which they are dropped.
         Inner { #[pin] body: B, hold: Option<Hold> },
         Refused { text: Option<Bytes> },
-        // The body was dropped, and then the lock released: at its end, or earlier with an error for the
-        // reader.
+        // The body was dropped, and then the lock released: at its end, or earlier with an error
+        // for the reader.
         Done,
     }
 }
@@ -44,7 +47,8 @@ impl<B> LockBody<B> {
         Self { kind: Kind::Refused { text: Some(text).filter(|text| !text.is_empty()) } }
     }
 
-    /// The body of the inner service; none of a refusal, and when the lock was released at the end of the body or given up before.
+    /// The body of the inner service; none of a refusal, and when the lock was released at the end
+    /// of the body or given up before.
     ///
     /// A lock that is still held is released by this.
     pub fn into_inner(self) -> Option<B> {
@@ -113,7 +117,8 @@ where
     }
 }
 
-/// Drops the inner body and then ends the hold: what the body kept – a transaction, a file – is closed under the lock.
+/// Drops the inner body and then ends the hold: what the body kept – a transaction, a file – is
+/// closed under the lock.
 fn finish<B>(mut kind: Pin<&mut Kind<B>>, end: impl FnOnce(Hold)) {
     let hold = match kind.as_mut().project() {
         KindProj::Inner { hold, .. } => hold.take(),

@@ -31,10 +31,12 @@ fn read(value: &HeaderValue, unit: DeadlineUnit) -> Option<Duration> {
     }
 }
 
-/// How long a gRPC caller is going to wait, from the header `grpc-timeout` of its request. None without one that can be read.
+/// How long a gRPC caller is going to wait, from the header `grpc-timeout` of its request. None
+/// without one that can be read.
 ///
-/// [`LockLayer`](crate::LockLayer) does this by itself; it is for [`KeyOf::deadline`](crate::keyed::KeyOf::deadline) of requests that carry headers, such as tonic's:
-/// `grpc_timeout(request.metadata().as_ref())`.
+/// [`LockLayer`](crate::LockLayer) does this by itself; it is for
+/// [`KeyOf::deadline`](crate::keyed::KeyOf::deadline) of requests that carry headers, such as
+/// tonic's: `grpc_timeout(request.metadata().as_ref())`.
 #[must_use]
 pub fn grpc_timeout(headers: &HeaderMap) -> Option<Duration> {
     parse_grpc(headers.get(GRPC_TIMEOUT)?)

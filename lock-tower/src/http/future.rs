@@ -19,8 +19,9 @@ use crate::held::HeldLock;
 use crate::refusal::Refusal;
 
 pin_project! {
-    /// The future of [`LockService`](crate::LockService). Dropped while it waits, it leaves no waiter and no lock; dropped while the inner call runs, it drops that and
-    /// then releases – unless the layer [detaches](crate::LockLayer::detach).
+    /// The future of [`LockService`](crate::LockService). Dropped while it waits, it leaves no
+    /// waiter and no lock; dropped while the inner call runs, it drops that and then releases –
+    /// unless the layer [detaches](crate::LockLayer::detach).
     #[must_use = "futures do nothing unless polled"]
     pub struct LockFuture<S, B, F, R> {
         #[pin]

@@ -16,13 +16,16 @@ use tower_service::Service;
 
 type ReadFrame = Result<Frame<Bytes>, axum::Error>;
 
-/// Reads request bodies, up to a number of bytes, before it passes the requests on. For axum; put it *outside* of a [`LockLayer`](crate::LockLayer).
+/// Reads request bodies, up to a number of bytes, before it passes the requests on. For axum; put
+/// it *outside* of a [`LockLayer`](crate::LockLayer).
 ///
-/// A server does not see that an HTTP/1 client has disconnected while there is a request body that nobody reads. A request that waits for its lock reads
-/// nothing, so without this layer one with a body keeps its place in the queue until its turn comes or its wait is over. With it the waiter leaves at once. HTTP/2 has no
-/// such limit and does not need the layer.
+/// A server does not see that an HTTP/1 client has disconnected while there is a request body that
+/// nobody reads. A request that waits for its lock reads nothing, so without this layer one with a
+/// body keeps its place in the queue until its turn comes or its wait is over. With it the waiter
+/// leaves at once. HTTP/2 has no such limit and does not need the layer.
 ///
-/// What has been read is kept in memory and comes first when the handler reads; of a longer body the rest follows as it is sent. No request is refused by this.
+/// What has been read is kept in memory and comes first when the handler reads; of a longer body
+/// the rest follows as it is sent. No request is refused by this.
 ///
 /// ```
 /// use axum::{Router, routing::put};

@@ -25,7 +25,8 @@ pub enum HoldUntil {
 
 pub(super) type Applies = dyn Fn(&Parts) -> bool + Send + Sync;
 
-/// What all services of one `layer` call share. Behind one `Arc`, because axum clones the service for each request, and every `Arc` in it is a counter to change.
+/// What all services of one `layer` call share. Behind one `Arc`, because axum clones the service
+/// for each request, and every `Arc` in it is a counter to change.
 pub(super) struct Shared<K> {
     pub(super) key: Arc<K>,
     pub(super) rules: Arc<Rules>,

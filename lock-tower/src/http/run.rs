@@ -15,12 +15,14 @@ use super::body::LockBody;
 use super::rules::{HoldUntil, Rules};
 use crate::gate::{Guarded, Hold};
 
-/// The handler belongs to its request: a client that disconnects ends it. The default of [`LockLayer`](crate::LockLayer).
+/// The handler belongs to its request: a client that disconnects ends it. The default of
+/// [`LockLayer`](crate::LockLayer).
 #[derive(Clone, Copy, Debug, Default)]
 #[non_exhaustive]
 pub struct Attached;
 
-/// The handler runs to its end under the lock, whatever the client does. Made by [`LockLayer::detach`](crate::LockLayer::detach).
+/// The handler runs to its end under the lock, whatever the client does. Made by
+/// [`LockLayer::detach`](crate::LockLayer::detach).
 #[derive(Clone, Copy, Debug, Default)]
 #[non_exhaustive]
 pub struct Detached;

@@ -12,9 +12,11 @@ use super::{ExtractKey, InvalidExtractor};
 use crate::keys::KeySet;
 use crate::refusal::KeyRejection;
 
-/// The value of a header, within a namespace: value `acme` in namespace `tenant` is the key `tenant/acme`.
+/// The value of a header, within a namespace: value `acme` in namespace `tenant` is the key
+/// `tenant/acme`.
 ///
-/// Requests without the header pass, unless it is [`required`](Self::required). An empty value, one that is not UTF-8, and several values are bad keys.
+/// Requests without the header pass, unless it is [`required`](Self::required). An empty value, one
+/// that is not UTF-8, and several values are bad keys.
 ///
 /// ```
 /// use distlock_tower::key::HeaderKey;

@@ -8,20 +8,22 @@
 //! | `ParamKey` (feature `axum`) | they have the same values for named path parameters, whatever their routes |
 //! | `RouteKey` (feature `axum`) | they match the same route, by choice with the same method, with the same values for all path parameters |
 //!
-//! The ready extractors put their keys into a namespace of their own, so that order `1` and user `1` are different locks. What comes from the request is
-//! escaped: no value, however crafted, makes the key of another namespace or of another combination of values.
+//! The ready extractors put their keys into a namespace of their own, so that order `1` and user
+//! `1` are different locks. What comes from the request is escaped: no value, however crafted,
+//! makes the key of another namespace or of another combination of values.
 //!
 //! # What a value means
-//! `/orders/7`, `/orders/07` and `/orders/+7` are the same order to a handler that takes a `Path<u64>`.
-//! If they were three keys, three requests could change that order at the same time. So the ready
-//! extractors take the type by which the handler reads the value: the text is parsed, and the key is
-//! made of what the type writes. What the type cannot read is a bad key (400), as it is to the handler.
-//! Every `FromStr + Display` will do: integers, `Uuid`, addresses, a type of your own that folds case.
+//! `/orders/7`, `/orders/07` and `/orders/+7` are the same order to a handler that takes a
+//! `Path<u64>`. If they were three keys, three requests could change that order at the same time.
+//! So the ready extractors take the type by which the handler reads the value: the text is parsed,
+//! and the key is made of what the type writes. What the type cannot read is a bad key (400), as it
+//! is to the handler. Every `FromStr + Display` will do: integers, `Uuid`, addresses, a type of
+//! your own that folds case.
 //!
-//! *Text* is for values that the handler compares byte by byte, such as a `Path<String>` that is looked
-//! up in a database with a binary collation. Percent-encoding is resolved, as it is for the handler; case
-//! and the Unicode form are left as they are: `Ä` in one character and in two are two keys, as they are
-//! two strings.
+//! *Text* is for values that the handler compares byte by byte, such as a `Path<String>` that is
+//! looked up in a database with a binary collation. Percent-encoding is resolved, as it is for the
+//! handler; case and the Unicode form are left as they are: `Ä` in one character and in two are two
+//! keys, as they are two strings.
 //!
 //! [`and`](ExtractKey::and) puts two extractors together: the request takes the keys of both.
 
@@ -52,8 +54,9 @@ use crate::refusal::KeyRejection;
 
 /// Names the locks of an HTTP request, from its head.
 ///
-/// Implemented by every closure `Fn(&mut Parts) -> Result<Option<K>, E>` whose `K` is a [`LockKey`](distlock_api::LockKey), several of them, or a [`KeySet`], and
-/// whose `E` is a [`KeyRejection`] or a [`LockError`](distlock_api::LockError).
+/// Implemented by every closure `Fn(&mut Parts) -> Result<Option<K>, E>` whose `K` is a
+/// [`LockKey`](distlock_api::LockKey), several of them, or a [`KeySet`], and whose `E` is a
+/// [`KeyRejection`] or a [`LockError`](distlock_api::LockError).
 ///
 /// ```
 /// use distlock_api::{LockError, LockKey};
@@ -72,10 +75,12 @@ pub trait ExtractKey {
     /// The head is mutable because axum's extractors want it so; leave it as it is.
     ///
     /// # Errors
-    /// When the request does not name a valid key (the caller is answered 400), or when the extractor cannot work where it was put (500).
+    /// When the request does not name a valid key (the caller is answered 400), or when the
+    /// extractor cannot work where it was put (500).
     fn extract(&self, parts: &mut Parts) -> Result<Option<KeySet>, KeyRejection>;
 
-    /// What these keys are called in spans and metrics: a name for all of them, never one of them. Defaults to `custom`.
+    /// What these keys are called in spans and metrics: a name for all of them, never one of them.
+    /// Defaults to `custom`.
     fn class(&self) -> &str {
         "custom"
     }
@@ -100,7 +105,8 @@ where
     }
 }
 
-/// A ready extractor was described in a way that cannot work. Found when it is made, not when the first request comes.
+/// A ready extractor was described in a way that cannot work. Found when it is made, not when the
+/// first request comes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct InvalidExtractor(String);
 

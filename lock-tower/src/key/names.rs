@@ -17,7 +17,8 @@ pub(super) fn namespace(text: &str) -> Result<String, InvalidExtractor> {
     Ok(text.to_owned())
 }
 
-/// Makes a key of text that is written into a buffer of the thread's: nothing is allocated but the key.
+/// Makes a key of text that is written into a buffer of the thread's: nothing is allocated but the
+/// key.
 pub(super) fn written(write: impl FnOnce(&mut String)) -> Result<LockKey, LockError> {
     thread_local! {
         static BUFFER: Cell<String> = const { Cell::new(String::new()) };

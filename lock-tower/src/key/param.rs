@@ -12,18 +12,21 @@ use super::{ExtractKey, InvalidExtractor};
 use crate::keys::KeySet;
 use crate::refusal::KeyRejection;
 
-/// Path parameters within a namespace: parameter `id` of `/orders/7/ship` in namespace `order` is the key `order/7`.
+/// Path parameters within a namespace: parameter `id` of `/orders/7/ship` in namespace `order` is
+/// the key `order/7`.
 ///
 /// The route is not part of the key: every route that names the same resource shares its lock.
 ///
 /// # The type
-/// That by which the handler reads the parameter, the `u64` of its `Path<u64>`. Otherwise `/orders/07`
-/// has another key than `/orders/7`, and changes the same order. See
-/// [the module](super#what-a-value-means).
+/// That by which the handler reads the parameter, the `u64` of its `Path<u64>`. Otherwise
+/// `/orders/07` has another key than `/orders/7`, and changes the same order. See [the
+/// module](super#what-a-value-means).
 ///
 /// # Where to put the layer
-/// Inside of the router, on routes that have the parameters. Elsewhere every request is answered 500 and logged as an error, because serving it without its lock
-/// would be worse. A layer is not told the routes it is put on, so [`checked_for`](Self::checked_for) lets you name them: then a typing mistake is found at start-up.
+/// Inside of the router, on routes that have the parameters. Elsewhere every request is answered
+/// 500 and logged as an error, because serving it without its lock would be worse. A layer is not
+/// told the routes it is put on, so [`checked_for`](Self::checked_for) lets you name them: then a
+/// typing mistake is found at start-up.
 ///
 /// ```
 /// use axum::{Router, routing::{post, put}};
@@ -50,13 +53,14 @@ impl ParamKey {
     /// The value of this path parameter, read as the handler reads it, in a namespace.
     ///
     /// # Errors
-    /// When the namespace is empty or contains `/`, `%` or control characters, or the parameter has no
-    /// name.
+    /// When the namespace is empty or contains `/`, `%` or control characters, or the parameter has
+    /// no name.
     pub fn typed<T: FromStr + Display>(in_namespace: &str, name: impl Into<String>) -> Result<Self, InvalidExtractor> {
         Self::of(in_namespace)?.with::<T>(name)
     }
 
-    /// The text of this path parameter, percent-decoded and otherwise byte for byte, in a namespace.
+    /// The text of this path parameter, percent-decoded and otherwise byte for byte, in a
+    /// namespace.
     ///
     /// # Errors
     /// As [`typed`](Self::typed).

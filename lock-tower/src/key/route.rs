@@ -45,8 +45,9 @@ fn without_type(name: &str) -> KeyRejection {
 
 /// The route that a request matched, with its path parameters: `/orders/{id}?id=7`.
 ///
-/// The route is part of the key, so `/users/1` and `/orders/1` are different locks – and so are `/orders/{id}` and `/orders/{id}/ship`. For one lock across several
-/// routes use [`ParamKey`](super::ParamKey).
+/// The route is part of the key, so `/users/1` and `/orders/1` are different locks – and so are
+/// `/orders/{id}` and `/orders/{id}/ship`. For one lock across several routes use
+/// [`ParamKey`](super::ParamKey).
 ///
 /// # Path parameters
 /// Each needs the type by which the handler reads it, because `/orders/07` may be order 7 as well:
@@ -54,9 +55,10 @@ fn without_type(name: &str) -> KeyRejection {
 /// logged error says what is missing. See [the module](super#what-a-value-means).
 ///
 /// # Where to put the layer
-/// Inside of the router, by `Router::route_layer` or on a method router; there alone the route is known. Around the router, every request is answered
-/// 500 and logged as an error, because serving it without its lock would be worse. axum's `Router::layer` also covers the fallback, where no route has matched: say
-/// [`pass_unmatched`](Self::pass_unmatched) if you use it.
+/// Inside of the router, by `Router::route_layer` or on a method router; there alone the route is
+/// known. Around the router, every request is answered 500 and logged as an error, because serving
+/// it without its lock would be worse. axum's `Router::layer` also covers the fallback, where no
+/// route has matched: say [`pass_unmatched`](Self::pass_unmatched) if you use it.
 ///
 /// ```
 /// use axum::{Router, routing::put};
@@ -74,13 +76,15 @@ pub struct RouteKey {
 }
 
 impl RouteKey {
-    /// Requests to one resource exclude each other, whatever their methods: `PUT /orders/7` waits for `DELETE /orders/7`.
+    /// Requests to one resource exclude each other, whatever their methods: `PUT /orders/7` waits
+    /// for `DELETE /orders/7`.
     #[must_use]
     pub fn any_method() -> Self {
         Self::new(false)
     }
 
-    /// Only requests with the same method exclude each other: `PUT /orders/7` does not wait for `DELETE /orders/7`.
+    /// Only requests with the same method exclude each other: `PUT /orders/7` does not wait for
+    /// `DELETE /orders/7`.
     #[must_use]
     pub fn per_method() -> Self {
         Self::new(true)
@@ -92,7 +96,8 @@ impl RouteKey {
         self.param(name.into(), Canonical::of::<T>())
     }
 
-    /// The path parameter of this name is text: percent-decoded, and otherwise compared byte for byte.
+    /// The path parameter of this name is text: percent-decoded, and otherwise compared byte for
+    /// byte.
     #[must_use]
     pub fn text(self, name: impl Into<String>) -> Self {
         self.param(name.into(), Canonical::TEXT)

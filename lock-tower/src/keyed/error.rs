@@ -31,7 +31,8 @@ impl<E> KeyedLockError<E> {
         }
     }
 
-    /// Whichever it is, boxed, as middleware likes it: `map_err(KeyedLockError::into_boxed)`. A refusal can be found again by `downcast::<Refusal>()`.
+    /// Whichever it is, boxed, as middleware likes it: `map_err(KeyedLockError::into_boxed)`. A
+    /// refusal can be found again by `downcast::<Refusal>()`.
     pub fn into_boxed(self) -> Box<dyn StdError + Send + Sync>
     where
         E: Into<Box<dyn StdError + Send + Sync>>,

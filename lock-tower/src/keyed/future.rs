@@ -16,8 +16,8 @@ use crate::held::HeldLock;
 use crate::refusal::Refusal;
 
 pin_project! {
-    /// The future of [`KeyedLock`](crate::KeyedLock). Dropped while it waits, it leaves no waiter and no lock; dropped while the inner call runs, it drops that and then
-    /// releases.
+    /// The future of [`KeyedLock`](crate::KeyedLock). Dropped while it waits, it leaves no waiter
+    /// and no lock; dropped while the inner call runs, it drops that and then releases.
     #[must_use = "futures do nothing unless polled"]
     pub struct KeyedFuture<S, K, Req, F> {
         #[pin]

@@ -8,9 +8,10 @@ use crate::refusal::KeyRejection;
 
 /// Names the locks of a request that is not HTTP.
 ///
-/// Implemented by every closure `Fn(&Req) -> Result<Option<K>, E>` whose `K` is a [`LockKey`](distlock_api::LockKey), several of them, or a [`KeySet`], and
-/// whose `E` is a [`KeyRejection`] or a [`LockError`](distlock_api::LockError). Implement it for a type of your own to hand the [`HeldLock`] to the
-/// service, or to tell how long the caller is going to wait.
+/// Implemented by every closure `Fn(&Req) -> Result<Option<K>, E>` whose `K` is a
+/// [`LockKey`](distlock_api::LockKey), several of them, or a [`KeySet`], and whose `E` is a
+/// [`KeyRejection`] or a [`LockError`](distlock_api::LockError). Implement it for a type of your
+/// own to hand the [`HeldLock`] to the service, or to tell how long the caller is going to wait.
 pub trait KeyOf<Req> {
     /// The keys of a request; none, or an empty set, lets it pass without a lock.
     ///
@@ -18,7 +19,8 @@ pub trait KeyOf<Req> {
     /// When the request does not name a valid key.
     fn keys(&self, request: &Req) -> Result<Option<KeySet>, KeyRejection>;
 
-    /// How much longer the caller is going to wait, if that is known: a shorter wait than the layer's counts. Defaults to unknown.
+    /// How much longer the caller is going to wait, if that is known: a shorter wait than the
+    /// layer's counts. Defaults to unknown.
     fn deadline(&self, request: &Req) -> Option<Duration> {
         let _ = request;
         None

@@ -14,13 +14,16 @@ use crate::gate::{Answer, Gate};
 /// Serves each request while its locks are held. Made by [`KeyedLockLayer`](crate::KeyedLockLayer).
 ///
 /// # Readiness
-/// `poll_ready` is that of the inner service: a layer cannot know the key of a request that has not come, so readiness says nothing about locks. The
-/// request is served by the very service that was ready; if it has to wait, a clone takes its place for the next one.
+/// `poll_ready` is that of the inner service: a layer cannot know the key of a request that has not
+/// come, so readiness says nothing about locks. The request is served by the very service that was
+/// ready; if it has to wait, a clone takes its place for the next one.
 ///
 /// # When the lock is taken
-/// In `call`, if the provider can [answer at once](distlock_api::LockProvider::acquire_now), as that of the memory backend can for a free key; the inner service is then called before `call` returns. Otherwise
-/// when the future is polled. So poll the future, or drop it, which gives back what it has: until then it holds the lock, and nobody looks whether it holds it for too long. The span of the request belongs to the one that is current
-/// in `call`.
+/// In `call`, if the provider can [answer at once](distlock_api::LockProvider::acquire_now), as
+/// that of the memory backend can for a free key; the inner service is then called before `call`
+/// returns. Otherwise when the future is polled. So poll the future, or drop it, which gives back
+/// what it has: until then it holds the lock, and nobody looks whether it holds it for too long.
+/// The span of the request belongs to the one that is current in `call`.
 pub struct KeyedLock<S, K> {
     inner: S,
     key: Arc<K>,

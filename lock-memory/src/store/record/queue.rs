@@ -8,7 +8,8 @@ use distlock_engine::store::{Attempt, QueueStanding, Ticket};
 
 #[derive(Clone, Debug, Default)]
 pub(super) struct Queue {
-    /// The head first. Those that are not live any more are dropped by the next step that looks at their order.
+    /// The head first. Those that are not live any more are dropped by the next step that looks at
+    /// their order.
     waiters: Vec<Waiter>,
 }
 
@@ -81,7 +82,8 @@ impl Queue {
         queued(place)
     }
 
-    /// Refreshes a ticket that is there: its place, and how much later than the head it may take a free lease (R15).
+    /// Refreshes a ticket that is there: its place, and how much later than the head it may take a
+    /// free lease (R15).
     pub(super) fn refresh(
         &mut self,
         now: Duration,

@@ -144,7 +144,8 @@ fn c15_the_windows_count_from_when_the_lease_became_free() {
 #[test]
 fn c15_a_dead_head_costs_one_window_and_then_its_place() {
     let (mut record, holder, [dead, second, third]) = held();
-    // Until its ticket has expired it is granted what it is due, and the others wait for the end of its short claim.
+    // Until its ticket has expired it is granted what it is due, and the others wait for the end of
+    // its short claim.
     let mut early = record.clone();
     assert_eq!(heir(leave(&mut early, SEC(1), &holder)).id, *dead.id());
     let told = busy(early.try_acquire(SEC(1), &wants(&second)));

@@ -65,7 +65,7 @@ impl HeldLock {
     /// Resolves when the lock is lost; never once it was released.
     ///
     /// # Cancel safety
-    /// Dropping it has no effect; ask for as many as you like.
+    /// Dropping it has no effect; there may be any number of them.
     pub fn lost(&self) -> LostSignal {
         self.slot.lost()
     }

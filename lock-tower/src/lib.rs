@@ -65,7 +65,7 @@
 //! 3. The inner service is called. The request carries a [`HeldLock`].
 //! 4. The lock is released when the response body has ended, failed or been dropped, or
 //!    [earlier](HoldUntil). Ended means that the server has taken all of the body, not that the
-//!    client has. An upgraded connection (101) has no body and goes on without the lock.
+//!    client has. An upgraded connection (101) has no body and continues without the lock.
 //!
 //! A client that disconnects while it waits leaves no waiter. One that disconnects while it is
 //! served has its handler dropped and then its lock released, unless the layer
@@ -97,8 +97,8 @@
 //! # What the lock cannot promise
 //! A lease protects as long as its holder's process is awake. The layer drops a handler whose lock
 //! is lost ([`OnLoss`]), but a process that was paused for longer than its lease finds out only
-//! when it goes on. Where that matters, store the [fencing token](HeldLock::fencing_token) with the
-//! data and refuse smaller ones.
+//! when it continues. Where that matters, store the [fencing token](HeldLock::fencing_token) with
+//! the data and refuse smaller ones.
 //!
 //! Locks are not re-entrant: a request that comes through two layers with the same key, or that
 //! calls its own service for the same resource, waits for itself until the wait is over.
@@ -107,20 +107,21 @@
 //! *Outside* is what sees the request first: the top of a `ServiceBuilder`, the last of several
 //! `Router::layer` calls.
 //!
-//! * **Authentication, rate limits, validation: outside.** Who may not do it must not lock it.
+//! * **Authentication, rate limits, validation: outside.** A caller that may not do it must not
+//!   lock it.
 //! * **A timeout outside** covers the wait and the handler. When it strikes, the handler is dropped
-//!   and the lock released; a detached handler goes on under the lock. This is the usual place.
-//!   Keep the layer's wait shorter, so that callers hear 503 with `Retry-After` from here rather
+//!   and the lock released; a detached handler continues under the lock. This is the usual place.
+//!   Keep the layer's wait shorter, so that callers receive 503 with `Retry-After` from here rather
 //!   than a bare timeout.
-//! * **A timeout inside** covers the handler alone; who has waited still has all of it. It does not
-//!   cover the body: [`max_hold`](LockLayer::max_hold) does.
-//! * **`ConcurrencyLimit`: neither protects from one hot key.** Outside, those who wait for a lock
-//!   occupy its permits; inside as well, because a waiting request keeps the service that was ready
-//!   for it. Bound the waiters instead: [`max_waiters`](LockLayer::max_waiters) below the limit
-//!   leaves room for other keys.
+//! * **A timeout inside** covers the handler alone; a request that has waited still has all of it.
+//!   It does not cover the body: [`max_hold`](LockLayer::max_hold) does.
+//! * **`ConcurrencyLimit`: neither protects from one hot key.** Outside, waiting requests occupy
+//!   its permits; inside as well, because a waiting request keeps the service that was ready for
+//!   it. Bound the waiters instead: [`max_waiters`](LockLayer::max_waiters) below the limit leaves
+//!   room for other keys.
 //! * **Catching panics**: inside or outside, the lock is released.
 //! * **Reading the request body: outside, where disconnects of HTTP/1 clients matter.** A server
-//!   does not see that an HTTP/1 client has gone while there is a request body that nobody reads.
+//!   does not see that an HTTP/1 client has gone while there is a request body that is not read.
 //!   So a waiting request *with a body* keeps its place until its turn comes or its wait is over;
 //!   then its handler starts, and is dropped soon after it has read the body. An outer layer that
 //!   reads bodies first – `http::ReadAheadLayer` with the feature `axum` – lets it leave at once.

@@ -13,9 +13,9 @@ type Source = Box<dyn StdError + Send + Sync + 'static>;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Reason {
-    /// Somebody else holds the lock, and the layer does not wait.
+    /// Another holder has the lock, and the layer does not wait.
     Busy,
-    /// Somebody else held the lock until the wait, or the caller's own deadline, was over.
+    /// Another holder had the lock until the wait, or the caller's own deadline, was over.
     Timeout,
     /// Too many requests wait already, in this layer or in the store.
     Full,

@@ -22,7 +22,7 @@ impl MemoryProvider {
 }
 
 impl MemoryProviderBuilder {
-    /// Who holds this provider's locks, for people. Defaults to host name and process id.
+    /// The owner of this provider's locks, for people. Defaults to host name and process id.
     pub fn owner(mut self, owner: impl Into<Arc<str>>) -> Self {
         self.holder = self.holder.with_owner(owner);
         self

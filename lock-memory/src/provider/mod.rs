@@ -39,15 +39,15 @@ use self::shards::Shards;
 ///
 /// # Behaviour
 /// * **Fair**: waiters of a key are served in the order of their calls; a release hands the lock
-///   over, nobody barges in (C15). A call that finds a key in the hands of another thread, with
-///   nobody waiting for it, may look again for some microseconds before it joins the queue: on
-///   machines with several cores, and only where locks are held that briefly. A task that shares
-///   the thread of the holder joins at once.
+///   over to the first waiter, and no other caller barges in (C15). A call that finds a key in the
+///   hands of another thread, and without a waiter, may spin for some microseconds before it joins
+///   the queue: on machines with several cores, and only where locks are held that briefly. A task
+///   that shares the thread of the holder joins at once.
 /// * **A lock never expires**: lease times are checked and otherwise ignored. Its guard is lost
 ///   only by [`close`](LockProvider::close) or [`force_release`](LockAdmin::force_release), and
 ///   then at once.
-/// * **Idle keys take no memory**: a key that nobody holds or waits for leaves nothing behind, and
-///   yet its tokens never repeat (C5). They do start anew with the process.
+/// * **Idle keys take no memory**: a key without holder and waiter leaves nothing behind, and yet
+///   its tokens never repeat (C5). They start again with the process.
 /// * **Minimum holds** are kept (C25).
 ///
 /// # Runtime

@@ -11,10 +11,10 @@ use super::waiters::Limits;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub enum OnLoss {
     /// Drop what serves it and refuse with [`Reason::Lost`](crate::Reason::Lost). The default:
-    /// somebody else may hold the lock by now.
+    /// another request may hold the lock by now.
     #[default]
     Abort,
-    /// Go on. For handlers that look at [`HeldLock::lost`](crate::HeldLock::lost), or whose
+    /// Continue. For handlers that look at [`HeldLock::lost`](crate::HeldLock::lost), or whose
     /// resource checks the fencing token.
     Continue,
 }
@@ -122,7 +122,7 @@ macro_rules! common_setters {
             self
         }
 
-        /// Who holds the locks of this layer, for people. Defaults to the provider's owner.
+        /// The owner of this layer's locks, for people. Defaults to the provider's owner.
         #[must_use]
         pub fn owner(mut self, owner: impl Into<std::sync::Arc<str>>) -> Self {
             self.config.options = self.config.options.with_owner(owner);
@@ -132,9 +132,9 @@ macro_rules! common_setters {
         /// Serve requests **without any lock** when the lock service cannot be reached. Every such
         /// request is logged as a warning and counted. Defaults to refusing them.
         ///
-        /// An outage is noticed when the wait is over, since an acquisition is tried until then.
-        /// Who answers is not out of reach: with a provider that was closed, a document that is not
-        /// there, or credentials that are refused, requests are refused still.
+        /// An outage is noticed when the wait is over, since an acquisition is tried until then. A
+        /// lock service that answers is not out of reach: with a closed provider, without the document
+        /// to lock, or with refused credentials, requests are still refused.
         #[must_use]
         pub fn fail_open(mut self) -> Self {
             self.config.fail_open = true;

@@ -20,7 +20,7 @@ type ReadFrame = Result<Frame<Bytes>, axum::Error>;
 /// it *outside* of a [`LockLayer`](crate::LockLayer).
 ///
 /// A server does not see that an HTTP/1 client has disconnected while there is a request body that
-/// nobody reads. A request that waits for its lock reads nothing, so without this layer one with a
+/// is not read. A request that waits for its lock reads nothing, so without this layer one with a
 /// body keeps its place in the queue until its turn comes or its wait is over. With it the waiter
 /// leaves at once. HTTP/2 has no such limit and does not need the layer.
 ///

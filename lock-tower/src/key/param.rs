@@ -24,8 +24,8 @@ use crate::refusal::KeyRejection;
 ///
 /// # Where to put the layer
 /// Inside of the router, on routes that have the parameters. Elsewhere every request is answered
-/// 500 and logged as an error, because serving it without its lock would be worse. A layer is not
-/// told the routes it is put on, so [`checked_for`](Self::checked_for) lets you name them: then a
+/// 500 and logged as an error, because serving it without its lock would be worse. A layer does not
+/// know the routes it is put on, so [`checked_for`](Self::checked_for) lets you name them: then a
 /// typing mistake is found at start-up.
 ///
 /// ```

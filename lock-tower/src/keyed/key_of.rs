@@ -11,7 +11,7 @@ use crate::refusal::KeyRejection;
 /// Implemented by every closure `Fn(&Req) -> Result<Option<K>, E>` whose `K` is a
 /// [`LockKey`](distlock_api::LockKey), several of them, or a [`KeySet`], and whose `E` is a
 /// [`KeyRejection`] or a [`LockError`](distlock_api::LockError). Implement it for a type of your
-/// own to hand the [`HeldLock`] to the service, or to tell how long the caller is going to wait.
+/// own to hand the [`HeldLock`] to the service, or to report how long the caller is going to wait.
 pub trait KeyOf<Req> {
     /// The keys of a request; none, or an empty set, lets it pass without a lock.
     ///

@@ -22,7 +22,7 @@ use crate::gate::{Answer, Gate};
 /// In `call`, if the provider can [answer at once](distlock_api::LockProvider::acquire_now), as
 /// that of the memory backend can for a free key; the inner service is then called before `call`
 /// returns. Otherwise when the future is polled. So poll the future, or drop it, which gives back
-/// what it has: until then it holds the lock, and nobody looks whether it holds it for too long.
+/// what it has: until then it holds the lock, and no maximum hold is enforced.
 /// The span of the request belongs to the one that is current in `call`.
 pub struct KeyedLock<S, K> {
     inner: S,

@@ -12,7 +12,8 @@ use futures_util::{StreamExt, TryStreamExt, stream};
 use mongodb::bson::{Bson, Document, from_document};
 use mongodb::options::{ReadConcern, ReturnDocument};
 
-use crate::calls::{Budget, UpdateMany};
+use crate::budget::Budget;
+use crate::calls::UpdateMany;
 use crate::error::{Effect, not_a_record, translate};
 use crate::lease::{Forced, Keyed, Layout, Marked, State, Watcher};
 use crate::store::{BATCH, Change, MongoStore, millis, token};

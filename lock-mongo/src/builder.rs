@@ -14,6 +14,7 @@ use mongodb::options::{
 use crate::index::Indexes;
 use crate::lease::Layout;
 use crate::provider::MongoProvider;
+use crate::recent_use::RecentUse;
 use crate::store::{Absent, MongoStore};
 use crate::topology::Topology;
 
@@ -102,7 +103,7 @@ impl Common {
             token_floor,
             calls_at_once: self.calls_at_once,
             shared: OnceLock::new(),
-            lately: crate::lately::Lately::default(),
+            recent_use: RecentUse::default(),
         })
     }
 

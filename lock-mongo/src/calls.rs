@@ -11,13 +11,13 @@
 //! of them with each event of the pool: behind hundreds, live calls time out for many seconds.
 
 use std::future::Future;
-use std::time::Duration;
 
 use distlock_api::Result;
 use mongodb::bson::{Bson, Document, doc};
 use serde::Deserialize;
-use tokio::time::{Instant, timeout};
+use tokio::time::timeout;
 
+use crate::budget::Budget;
 use crate::error::{Effect, Refusal, refused, translate, unanswered};
 use crate::store::MongoStore;
 
@@ -51,13 +51,13 @@ impl MongoStore {
         // Without an engine there are no lanes that keep calls out of the driver's own line.
         let shared = self.shared_within(budget).await?;
         let connection = timeout(budget.left(), shared.connections.acquire()).await;
-        let _connection = connection.map_err(|_| unanswered(budget.limit, Effect::None))?;
+        let _connection = connection.map_err(|_| unanswered(budget.limit(), Effect::None))?;
         // With the last twentieth of its time a call would be cut off before its answer, and leave
         // a dead waiter: many calls of one instant reach their limit together.
-        if budget.left() < budget.limit / 20 {
-            return Err(unanswered(budget.limit, Effect::None));
+        if budget.left() < budget.limit() / 20 {
+            return Err(unanswered(budget.limit(), Effect::None));
         }
-        timeout(budget.left(), call).await.map_err(|_| unanswered(budget.limit, effect))
+        timeout(budget.left(), call).await.map_err(|_| unanswered(budget.limit(), effect))
     }
 
     /// The same, with the driver's error translated.
@@ -95,35 +95,5 @@ impl MongoStore {
             Some(refusal) => Err(refused(refusal, updated.write_errors.is_empty())),
             None => Ok(u64::try_from(updated.n).unwrap_or(0)),
         }
-    }
-}
-
-/// The time of one request.
-#[derive(Clone, Copy)]
-pub(crate) struct Budget {
-    limit: Duration,
-    since: Instant,
-}
-
-impl Budget {
-    pub(crate) fn new(limit: Duration) -> Self {
-        Self { limit, since: Instant::now() }
-    }
-
-    pub(crate) fn limit(&self) -> Duration {
-        self.limit
-    }
-
-    pub(crate) fn left(&self) -> Duration {
-        self.limit.saturating_sub(self.since.elapsed())
-    }
-
-    /// For `maxTimeMS`: a little less than what is left, so that the server's answer comes before we stop listening, and never zero, which is no bound.
-    pub(crate) fn on_server(&self) -> Duration {
-        (self.left() * 9 / 10).max(Duration::from_millis(1))
-    }
-
-    pub(crate) fn max_time_ms(&self) -> i64 {
-        i64::try_from(self.on_server().as_millis()).unwrap_or(i64::MAX)
     }
 }

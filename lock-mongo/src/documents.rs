@@ -18,8 +18,9 @@ use mongodb::bson::Bson;
 use mongodb::{Collection, Namespace};
 use serde::de::DeserializeOwned;
 
+use crate::claim::claim_state;
 use crate::provider::MongoProvider;
-use crate::store::{Absent, MongoStore, of};
+use crate::store::{Absent, MongoStore};
 
 pub use acquire::{LockDocument, TryLockDocument};
 pub use all::LockAllDocuments;
@@ -185,7 +186,7 @@ impl<T: DeserializeOwned> DocumentLocks<T> {
             Err(error) if error.kind() == ErrorKind::NotFound => return Ok(Locked::Missing),
             Err(error) => return Err(error),
         };
-        let brought = of(lease.claim()).document.lock().expect("no code in here panics").take();
+        let brought = claim_state(lease.claim()).document.lock().expect("no code in here panics").take();
         let document = brought.map(|document| guard::read(&document));
         match document {
             Some(Ok(document)) => Ok(Locked::Held(DocumentGuard::new(lease, self.store().clone(), document))),

@@ -145,20 +145,22 @@
 //! Listening costs each server that is listened to a look at every write of the whole deployment.
 
 mod admin;
+mod budget;
 mod builder;
 mod calls;
+mod claim;
 mod documents;
 mod error;
 mod fenced;
 mod ids;
 mod index;
-mod lately;
 mod lease;
 #[doc = include_str!("../PROTOCOL.md")]
 pub mod protocol {}
 mod privileges;
 mod provider;
 mod reach;
+mod recent_use;
 mod renewal;
 mod shared;
 mod store;

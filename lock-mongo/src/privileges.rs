@@ -3,7 +3,7 @@
 use distlock_api::Result;
 use mongodb::bson::{Document, doc};
 
-use crate::calls::Budget;
+use crate::budget::Budget;
 use crate::error::{NOT_IN_AN_UPSERT, command_code, lacks};
 use crate::store::{Absent, MongoStore};
 

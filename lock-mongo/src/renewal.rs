@@ -7,7 +7,8 @@ use distlock_api::{ErrorKind, LockError, LockKey, Loss, Result};
 use distlock_engine::store::{Renewal, RenewalSubject, Standing};
 use futures_util::TryStreamExt;
 
-use crate::calls::{Budget, UpdateMany};
+use crate::budget::Budget;
+use crate::calls::UpdateMany;
 use crate::error::Effect;
 use crate::lease::{Extension, Keyed, Layout, Seat, State, identity_index};
 use crate::store::MongoStore;

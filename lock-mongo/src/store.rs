@@ -2,7 +2,7 @@
 
 use std::fmt;
 use std::num::{NonZeroU32, NonZeroUsize};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
@@ -12,18 +12,18 @@ use distlock_engine::store::{
     Attempt, BusyReply, Claim, Connecting, EventStream, Grant, Lanes, LeaseStore, QueueStanding, Release, Renewal,
     Reply, Standing, StoreCapabilities, StoreTime, Watch,
 };
-use mongodb::bson::{Bson, Document, RawDocumentBuf};
+use mongodb::bson::{Bson, Document};
 use mongodb::options::ReturnDocument;
 use mongodb::{Client, ClientSession, Collection, Database};
 use serde::de::DeserializeOwned;
-use tokio::sync::Mutex;
 use tokio::time::timeout;
 
-use crate::calls::Budget;
+use crate::budget::Budget;
+use crate::claim::claim_state;
 use crate::error::{Effect, is_lost_race, not_a_record, rejection, says, translate, unanswered, unmarked};
 use crate::index::Indexes;
-use crate::lately::Lately;
 use crate::lease::{Acquisition, Clock, Found, Layout, Marked, NOT_A_LOCK, Released, Taken, Waiters, block};
+use crate::recent_use::RecentUse;
 use crate::renewal;
 use crate::shared::{Shared, pool_size};
 use crate::topology::{Deployment, Topology};
@@ -52,28 +52,7 @@ pub struct MongoStore {
     pub(crate) calls_at_once: Option<NonZeroUsize>,
     /// What it shares with the other stores of its client.
     pub(crate) shared: OnceLock<Arc<Shared>>,
-    pub(crate) lately: Lately,
-}
-
-/// The session that numbers the writes of a claim (R11).
-type Session = Arc<Mutex<Option<ClientSession>>>;
-
-/// What the store keeps for a claim.
-#[derive(Default)]
-pub(crate) struct OfClaim {
-    session: Session,
-    /// It has asked before: what it might have by now, only the long way tells.
-    asked: AtomicBool,
-    /// Nobody waited when it was granted.
-    alone: AtomicBool,
-    /// It has been given up before: what it has by now, only the long way tells.
-    given_up: AtomicBool,
-    /// What the last grant brought, if it was asked for.
-    pub(crate) document: std::sync::Mutex<Option<RawDocumentBuf>>,
-}
-
-pub(crate) fn of(claim: &Claim) -> &OfClaim {
-    claim.state(OfClaim::default)
+    pub(crate) recent_use: RecentUse,
 }
 
 /// What an acquisition makes of a document that is not there.
@@ -150,7 +129,8 @@ impl MongoStore {
     ) -> Result<Option<T>, Failure> {
         let Change { upsert, returning, deployment, session, budget } = how;
         let records = self.records.clone_with_type::<Marked<T>>();
-        let session = session.filter(|_| self.orders_sessions(deployment)).map(|claim| of(claim).session.clone());
+        let session =
+            session.filter(|_| self.orders_sessions(deployment)).map(|claim| claim_state(claim).session.clone());
         let call = async move {
             // The next call of the claim waits until this one has ended, also if nobody listens to it any more (R11).
             let mut session = match session {
@@ -266,12 +246,12 @@ impl LeaseStore for MongoStore {
         let deployment = self.deployment(claim, &budget).await?;
         let how =
             || Change { upsert: false, returning: ReturnDocument::After, deployment, session: Some(claim), budget };
-        if !of(claim).given_up.swap(true, Ordering::Relaxed) {
+        if !claim_state(claim).given_up.swap(true, Ordering::Relaxed) {
             let (id, answer) = (claim.id(), Layout::has_been_freed);
-            if hold_at_least.is_none() && of(claim).alone.load(Ordering::Relaxed) {
+            if hold_at_least.is_none() && claim_state(claim).alone.load(Ordering::Relaxed) {
                 let (filter, pipeline) = (self.layout.alone(identity.clone(), id), self.layout.free(id, claim.used()));
                 if self.change::<Released>(filter, pipeline, answer(), how()).await.map_err(about)?.is_some() {
-                    self.lately.free(claim.key().as_str());
+                    self.recent_use.mark_free(claim.key().as_str());
                     return Ok(ReleaseOutcome::Released);
                 }
             }
@@ -291,7 +271,7 @@ impl LeaseStore for MongoStore {
 
     async fn withdraw(&self, claim: &Claim, timeout: Duration) -> Result<()> {
         // More likely than a lease it has a ticket.
-        of(claim).given_up.store(true, Ordering::Relaxed);
+        claim_state(claim).given_up.store(true, Ordering::Relaxed);
         self.release(&Release::new(claim.clone()).with_timeout(timeout)).await.map(|_| ())
     }
 
@@ -308,7 +288,7 @@ impl LeaseStore for MongoStore {
         let found = found.map_err(|error| error.with_key(claim.key().clone()))?;
         let waiters = found.and_then(|found| found.answer).map_or(0, |Waiters { waiters }| waiters);
         if waiters > 0 {
-            of(claim).alone.store(false, Ordering::Relaxed);
+            claim_state(claim).alone.store(false, Ordering::Relaxed);
         }
         Ok(waiters)
     }
@@ -328,21 +308,21 @@ impl MongoStore {
         let claim = &attempt.claim;
         let about = |error: LockError| error.with_key(claim.key().clone());
         let key = claim.key().as_str();
-        let first = !of(claim).asked.swap(true, Ordering::Relaxed);
+        let first = !claim_state(claim).attempted.swap(true, Ordering::Relaxed);
         // Who does not wait has one round trip, also if somebody has the lease (C18).
         let may = first && attempt.ticket.is_some() && matches!(self.absent, Absent::Record);
-        if !may || !self.lately.was_free(key) {
+        if !may || !self.recent_use.was_free(key) {
             return Ok(None);
         }
         // Whoever else asks here meanwhile will have to wait, or to be told of the queue.
-        self.lately.in_use(key);
+        self.recent_use.mark_in_use(key);
         let identity = self.layout.identity(claim.key())?;
         let deployment = self.deployment(claim, &budget).await?;
         let pipeline = self.layout.take(attempt, self.clock(deployment));
         let how = Change { upsert: true, returning: ReturnDocument::After, deployment, session: Some(claim), budget };
         match self.change::<Taken>(self.layout.unwanted(identity), pipeline, self.layout.token_taken(), how).await {
             Ok(Some(Taken { token })) => {
-                of(claim).alone.store(true, Ordering::Relaxed);
+                claim_state(claim).alone.store(true, Ordering::Relaxed);
                 let grant = grant(token, block(attempt), attempt.ttl).map_err(about)?;
                 Ok(Some(Reply::Granted(grant)))
             }
@@ -380,11 +360,11 @@ impl MongoStore {
         };
         match self.change::<Acquisition>(filter, pipeline, projection, how).await {
             Ok(Some(mut answer)) => {
-                self.lately.in_use(claim.key().as_str());
-                of(claim).alone.store(answer.granted && answer.waiting == 0, Ordering::Relaxed);
+                self.recent_use.mark_in_use(claim.key().as_str());
+                claim_state(claim).alone.store(answer.granted && answer.waiting == 0, Ordering::Relaxed);
                 if with_document && answer.granted {
                     let document = answer.document.take().ok_or_else(|| about(unmarked()))?;
-                    *of(claim).document.lock().expect("no code in here panics") = Some(document);
+                    *claim_state(claim).document.lock().expect("no code in here panics") = Some(document);
                 }
                 reply(attempt, &answer).map_err(about)
             }

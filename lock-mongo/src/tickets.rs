@@ -7,7 +7,8 @@ use distlock_api::{AcquisitionId, FencingToken, LockKey, Loss, Result};
 use distlock_engine::store::{Attempt, BusyReply, QueueStanding, Standing, StoreTime};
 use futures_util::TryStreamExt;
 
-use crate::calls::{Budget, UpdateMany};
+use crate::budget::Budget;
+use crate::calls::UpdateMany;
 use crate::error::Effect;
 use crate::lease::{Layout, Queued, Seat, Seated, identity_index, seats_by_key};
 use crate::store::{MongoStore, millis, token};

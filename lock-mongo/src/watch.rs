@@ -3,7 +3,7 @@
 use distlock_api::{ErrorKind, LockError, Result};
 use distlock_engine::store::{EventStream, ProviderId};
 
-use crate::calls::Budget;
+use crate::budget::Budget;
 use crate::lease::Subject;
 use crate::store::MongoStore;
 use crate::streams::Streams;

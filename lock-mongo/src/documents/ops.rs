@@ -9,7 +9,7 @@ use distlock_engine::store::{AcquireOp, Attempt, Reply, Write, WriteOp, Written}
 use mongodb::bson::{Document, RawDocumentBuf};
 use mongodb::options::ReturnDocument;
 
-use crate::calls::Budget;
+use crate::budget::Budget;
 use crate::error::{Effect, rejection, says};
 use crate::lease::{Marked, NO_SUB_DOCUMENT, WriteId, Wrote};
 use crate::store::{Absent, Change, Failure, MongoStore};

@@ -20,7 +20,7 @@ mod subscriber;
 use hub::{Hub, Join, Source};
 use subscriber::subscribe;
 
-use crate::calls::Budget;
+use crate::budget::Budget;
 use crate::error::{Effect, unanswered};
 use crate::lease::Subject;
 use crate::shared::Shared;

@@ -50,7 +50,7 @@ impl MongoStore {
     ) -> Result<mongodb::error::Result<T>> {
         // Without an engine there are no lanes that keep calls out of the driver's own line.
         let shared = self.shared_within(budget).await?;
-        let connection = timeout(budget.left(), shared.connections.acquire()).await;
+        let connection = timeout(budget.left(), shared.pool.connections.acquire()).await;
         let _connection = connection.map_err(|_| unanswered(budget.limit(), Effect::None))?;
         // With the last twentieth of its time a call would be cut off before its answer, and leave
         // a dead waiter: many calls of one instant reach their limit together.

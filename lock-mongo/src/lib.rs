@@ -157,6 +157,7 @@ mod index;
 mod lease;
 #[doc = include_str!("../PROTOCOL.md")]
 pub mod protocol {}
+mod pool;
 mod privileges;
 mod provider;
 mod reach;

@@ -2,8 +2,8 @@
 
 use std::fmt;
 use std::num::{NonZeroU32, NonZeroUsize};
+use std::sync::OnceLock;
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -23,9 +23,10 @@ use crate::claim::claim_state;
 use crate::error::{Effect, is_lost_race, not_a_record, rejection, says, translate, unanswered, unmarked};
 use crate::index::Indexes;
 use crate::lease::{Acquisition, Clock, Found, Layout, Marked, NOT_A_LOCK, Released, Taken, Waiters, block};
+use crate::pool::pool_size;
 use crate::recent_use::RecentUse;
 use crate::renewal;
-use crate::shared::{Shared, pool_size};
+use crate::shared::Shared;
 use crate::topology::{Deployment, Topology};
 
 /// How many records one update changes: bigger ones hold up everybody else's writes (R14).
@@ -51,7 +52,7 @@ pub struct MongoStore {
     /// How many calls may be in flight, if the builder was told.
     pub(crate) calls_at_once: Option<NonZeroUsize>,
     /// What it shares with the other stores of its client.
-    pub(crate) shared: OnceLock<Arc<Shared>>,
+    pub(crate) shared: OnceLock<Shared>,
     pub(crate) recent_use: RecentUse,
 }
 
@@ -89,7 +90,7 @@ impl MongoStore {
 
     /// More calls than connections would wait in the driver's own line.
     fn check_calls_at_once(&self) -> Result<()> {
-        let pool = self.shared().map_or_else(|| pool_size(self.database.client()), |shared| shared.pool);
+        let pool = self.shared().map_or_else(|| pool_size(self.database.client()), |shared| shared.pool.size);
         let Some(calls) = self.calls_at_once.filter(|calls| calls.get() > pool) else { return Ok(()) };
         let message = format!(
             "calls_at_once is {calls}, but the client's pool has {pool} connections (maxPoolSize): the other calls \
@@ -100,7 +101,7 @@ impl MongoStore {
     }
 
     /// What it shares with the other stores of its client; see [`Shared::of`].
-    pub(crate) fn shared(&self) -> Option<&Arc<Shared>> {
+    pub(crate) fn shared(&self) -> Option<&Shared> {
         if self.shared.get().is_none() {
             let shared = Shared::of(self.database.client(), self.calls_at_once)?;
             return Some(self.shared.get_or_init(|| shared));
@@ -109,7 +110,7 @@ impl MongoStore {
     }
 
     /// The same, where one may wait.
-    pub(crate) async fn shared_within(&self, budget: Budget) -> Result<&Arc<Shared>> {
+    pub(crate) async fn shared_within(&self, budget: Budget) -> Result<&Shared> {
         if let Some(shared) = self.shared() {
             return Ok(shared);
         }
@@ -222,7 +223,7 @@ impl LeaseStore for MongoStore {
     }
 
     fn lanes(&self) -> Option<Lanes> {
-        self.shared().map(|shared| shared.lanes.clone())
+        self.shared().map(|shared| shared.pool.lanes.clone())
     }
 
     async fn try_acquire(&self, attempt: &Attempt) -> Result<Reply> {

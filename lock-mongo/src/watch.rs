@@ -6,7 +6,7 @@ use distlock_engine::store::{EventStream, ProviderId};
 use crate::budget::Budget;
 use crate::lease::Subject;
 use crate::store::MongoStore;
-use crate::streams::Streams;
+use crate::streams;
 use crate::topology::Deployment;
 
 /// Subscribes to the change stream that the stores of the client share: when this returns, the
@@ -21,7 +21,7 @@ pub(crate) async fn watch(store: &MongoStore, provider: ProviderId) -> Result<Ev
     store.indexes.forget();
     let shared = store.shared_within(budget).await?;
     let subject = Subject::new(store.records.name(), store.layout.clone(), provider);
-    Streams::subscribe(shared, store, subject, budget).await.map_err(refused)
+    streams::subscribe(&shared.streams, &store.database, &store.records, subject, budget).await.map_err(refused)
 }
 
 /// A user who may not watch does without (C16), and need not try again.

@@ -6,18 +6,18 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use distlock_api::{LockError, Result};
+use distlock_api::LockError;
 use distlock_engine::store::StoreEvent;
 use mongodb::bson::Document;
 use mongodb::change_stream::ChangeStream;
 use mongodb::change_stream::event::ResumeToken;
 use mongodb::options::ReadConcern;
 use mongodb::{Collection, Database};
+use tokio::sync::Notify;
 use tokio::sync::mpsc::UnboundedReceiver;
-use tokio::sync::{Notify, oneshot};
 use tokio::time::{sleep, timeout};
 
-use super::Place;
+use super::registry::{Join, Slot};
 use super::subscriber::{Leaving, Subscriber};
 use crate::error::{Effect, translate, unanswered};
 use crate::lease::{Subject, Told};
@@ -33,13 +33,7 @@ pub(super) enum Source {
     Collection(Collection<Document>),
 }
 
-/// A new subscriber. The answer is sent when the stream that includes it is open at the server.
-#[derive(Debug)]
-pub(super) struct Join {
-    pub(super) subscriber: Subscriber,
-    pub(super) reply: oneshot::Sender<Result<Leaving>>,
-}
-
+/// The task of one open stream.
 pub(super) struct Hub {
     source: Source,
     joins: UnboundedReceiver<Join>,
@@ -47,7 +41,7 @@ pub(super) struct Hub {
     subscribers: Vec<Subscriber>,
     /// What the open stream includes.
     included: Vec<Subject>,
-    place: Place,
+    slot: Slot,
 }
 
 /// Why there is no stream, or none any longer.
@@ -74,9 +68,9 @@ enum Pause {
 }
 
 impl Hub {
-    pub(super) fn new(source: Source, joins: UnboundedReceiver<Join>, place: Place) -> Self {
+    pub(super) fn new(source: Source, joins: UnboundedReceiver<Join>, slot: Slot) -> Self {
         let (subscribers, included) = (Vec::new(), Vec::new());
-        Self { source, joins, leaving: Arc::default(), subscribers, included, place }
+        Self { source, joins, leaving: Arc::default(), subscribers, included, slot }
     }
 
     /// Reads the stream until it has no subscriber left, or has ended for all.
@@ -110,11 +104,7 @@ impl Hub {
     }
 
     /// Opens the stream for all subscribers, after the last change that has been read.
-    async fn open(
-        &mut self,
-        joining: Vec<Join>,
-        after: Option<ResumeToken>,
-    ) -> std::result::Result<ChangeStream<Told>, Broken> {
+    async fn open(&mut self, joining: Vec<Join>, after: Option<ResumeToken>) -> Result<ChangeStream<Told>, Broken> {
         self.subscribers.retain(|subscriber| !subscriber.has_left());
         let subjects = self.subscribers.iter().chain(joining.iter().map(|join| &join.subscriber));
         let subjects: Vec<Subject> = subjects.map(|subscriber| subscriber.subject.clone()).collect();
@@ -153,10 +143,10 @@ impl Hub {
         subjects: &[Subject],
         after: Option<ResumeToken>,
         limit: Duration,
-    ) -> std::result::Result<ChangeStream<Told>, Broken> {
+    ) -> Result<ChangeStream<Told>, Broken> {
         let pipeline = Subject::hints(subjects);
         let opening = async {
-            let _connection = self.place.shared.connections.acquire().await;
+            let _connection = self.slot.pool().connections.acquire().await;
             let opened = match &self.source {
                 Source::Database(database) => {
                     let watch = database.watch().pipeline(pipeline).resume_after(after);
@@ -198,7 +188,7 @@ impl Hub {
 
     /// Waits for an answer of the server. It is not dropped before that, except at the end: the
     /// driver may be resuming the stream.
-    async fn next<T>(&mut self, answer: impl Future<Output = T>) -> std::result::Result<T, Pause> {
+    async fn next<T>(&mut self, answer: impl Future<Output = T>) -> Result<T, Pause> {
         let mut answer = pin!(answer);
         loop {
             let joined = tokio::select! {
@@ -226,7 +216,7 @@ impl Hub {
     /// dismissed, which ends their streams.
     fn route(&mut self, change: &Told) {
         let before = self.subscribers.len();
-        self.subscribers.retain_mut(|subscriber| !change.concerns(&subscriber.subject) || subscriber.hear(change));
+        self.subscribers.retain_mut(|subscriber| !change.concerns(&subscriber.subject) || subscriber.receive(change));
         if self.subscribers.len() < before {
             // The loop looks whether there are any left.
             self.leaving.notify_one();
@@ -252,14 +242,14 @@ impl Hub {
         joining
     }
 
-    /// Gives the place up if all subscribers have left; returns one that comes just then.
+    /// Gives the slot up if all subscribers have left; returns one that comes just then.
     fn close_if_unused(&mut self) -> ControlFlow<(), Option<Join>> {
         self.subscribers.retain(|subscriber| !subscriber.has_left());
         if !self.subscribers.is_empty() {
             return ControlFlow::Continue(None);
         }
         let joins = &mut self.joins;
-        match self.place.close(|| joins.try_recv().ok()) {
+        match self.slot.close(|| joins.try_recv().ok()) {
             Some(join) => ControlFlow::Continue(Some(join)),
             None => ControlFlow::Break(()),
         }

@@ -30,7 +30,7 @@ pub(super) struct Subscriber {
 /// The events of a subscriber, before its stream is open.
 pub(super) struct Subscription(Receiver<Result<StoreEvent>>);
 
-pub(super) fn subscribe(subject: Subject, limit: Duration) -> (Subscriber, Subscription) {
+pub(super) fn subscriber(subject: Subject, limit: Duration) -> (Subscriber, Subscription) {
     let (events, receiver) = mpsc::channel(BUFFER);
     let hints = subject.reader();
     (Subscriber { subject, hints, limit, events, missed: false }, Subscription(receiver))
@@ -42,7 +42,7 @@ impl Subscriber {
     }
 
     /// Reads a change, and returns whether there will be others.
-    pub(super) fn hear(&mut self, change: &Told) -> bool {
+    pub(super) fn receive(&mut self, change: &Told) -> bool {
         for event in self.hints.read(change) {
             self.send(Ok(event));
         }

@@ -1,0 +1,104 @@
+//! The connection pool of one client: what is in flight, and how its connections are divided.
+
+use std::num::NonZeroUsize;
+use std::sync::Arc;
+
+use distlock_engine::store::Lanes;
+use futures_util::FutureExt;
+use mongodb::bson::doc;
+use mongodb::error::ErrorKind as DriverKind;
+use mongodb::options::SelectionCriteria;
+use mongodb::{Client, ClientSession};
+use tokio::sync::Semaphore;
+use tokio::task::unconstrained;
+
+/// The driver's default for `maxPoolSize`.
+const DEFAULT_POOL: usize = 10;
+
+/// A smaller pool has connections for calls only.
+const SHARED_POOL: usize = 4;
+
+/// The pool of one client.
+#[derive(Debug)]
+pub(crate) struct Pool {
+    client: Client,
+    /// The calls that the engines have in flight.
+    pub(crate) lanes: Lanes,
+    /// One permit for each connection.
+    pub(crate) connections: Semaphore,
+    /// How many connections it has at most.
+    pub(crate) size: usize,
+}
+
+impl Pool {
+    pub(crate) fn new(client: &Client, calls_at_once: Option<NonZeroUsize>) -> Self {
+        let size = pool_size(client);
+        let at_once = calls_at_once.unwrap_or_else(|| calls_of_pool(size));
+        let connections = Semaphore::new(size.max(at_once.get()).min(Semaphore::MAX_PERMITS));
+        Self { client: client.clone(), lanes: Lanes::new(at_once), connections, size }
+    }
+
+    /// Whether this is the pool of the client that started `session`. The driver does not compare
+    /// clients, but before any I/O it refuses a command with a session of another client. The
+    /// criteria match no server, so that otherwise nothing is sent either.
+    pub(crate) fn is_of(&self, session: &mut ClientSession) -> bool {
+        let no_server = SelectionCriteria::Predicate(Arc::new(|_| false));
+        let database = self.client.database("admin");
+        let command =
+            async { database.run_command(doc! { "ping": 1 }).selection_criteria(no_server).session(session).await };
+        match unconstrained(command).now_or_never() {
+            Some(Err(error)) => !matches!(&*error.kind, DriverKind::InvalidArgument { .. } | DriverKind::Shutdown),
+            Some(Ok(_)) | None => true,
+        }
+    }
+
+    /// How many connections may be used by streams of events: a quarter, four at most. In a pool of
+    /// less than four connections waiters poll.
+    pub(crate) fn connections_of_streams(&self) -> usize {
+        streams_of_pool(self.size)
+    }
+}
+
+/// How many connections of the pool are used at once, streams of events included: all but one. That
+/// one is for the application, also while no call is answered.
+fn calls_of_pool(connections: usize) -> NonZeroUsize {
+    let for_the_application = usize::from(connections >= SHARED_POOL);
+    NonZeroUsize::new(connections - for_the_application).unwrap_or(NonZeroUsize::MIN)
+}
+
+fn streams_of_pool(connections: usize) -> usize {
+    (connections / SHARED_POOL).min(4)
+}
+
+/// The client's `maxPoolSize`, per server. The driver shows it in its debug output and nowhere
+/// else; if it is not found there, the driver's default is assumed.
+pub(crate) fn pool_size(client: &Client) -> usize {
+    let shown = format!("{client:?}");
+    let named = shown.split_once("max_pool_size: Some(").and_then(|(_, rest)| rest.split_once(')'));
+    named.and_then(|(number, _)| number.parse().ok()).filter(|size| *size > 0).unwrap_or(DEFAULT_POOL)
+}
+
+#[cfg(test)]
+mod tests {
+    use mongodb::options::ClientOptions;
+
+    use super::*;
+
+    async fn client(options: &str) -> Client {
+        let options = ClientOptions::parse(format!("mongodb://127.0.0.1:1/?{options}")).await.unwrap();
+        Client::with_options(options).unwrap()
+    }
+
+    #[tokio::test]
+    async fn the_size_of_the_pool_is_known() {
+        assert_eq!(pool_size(&client("").await), 10);
+        assert_eq!(pool_size(&client("maxPoolSize=7").await), 7);
+        assert_eq!(pool_size(&client("maxPoolSize=1").await), 1);
+    }
+
+    #[test]
+    fn streams_take_a_share_of_the_pool_and_leave_a_connection_to_the_application() {
+        let shares = [1, 3, 4, 10, 50, 100].map(|pool| (calls_of_pool(pool).get(), streams_of_pool(pool)));
+        assert_eq!(shares, [(1, 0), (3, 0), (3, 1), (9, 2), (49, 4), (99, 4)]);
+    }
+}

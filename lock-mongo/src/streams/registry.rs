@@ -1,0 +1,149 @@
+//! The open change streams of one client, and the room that there is for others.
+
+use std::collections::{HashMap, HashSet};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use distlock_api::Result;
+use distlock_engine::store::{Lanes, SetAside};
+use tokio::sync::mpsc::{self, UnboundedReceiver, UnboundedSender};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
+use tokio::time::timeout;
+
+use super::subscriber::{Leaving, Subscriber};
+use crate::pool::Pool;
+
+/// How long a new stream waits for one that is just closing.
+const CLOSING: Duration = Duration::from_secs(1);
+
+/// The change streams of one client.
+#[derive(Debug)]
+pub(crate) struct Streams {
+    pool: Arc<Pool>,
+    /// One permit for each connection that streams may take.
+    permits: Arc<Semaphore>,
+    at_most: usize,
+    /// Where the connection of an open stream is set aside.
+    lanes: Option<Lanes>,
+    hubs: Mutex<HashMap<Target, UnboundedSender<Join>>>,
+    /// The databases that the user may not watch.
+    refused: Mutex<HashSet<String>>,
+}
+
+/// What a stream watches.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(super) struct Target {
+    pub(super) database: String,
+    /// `None`: all collections that are subscribed to.
+    pub(super) collection: Option<String>,
+}
+
+/// A new subscriber. The answer is sent when the stream that includes it is open at the server.
+#[derive(Debug)]
+pub(super) struct Join {
+    pub(super) subscriber: Subscriber,
+    pub(super) reply: oneshot::Sender<Result<Leaving>>,
+}
+
+impl Streams {
+    pub(crate) fn new(pool: Arc<Pool>, lanes: Option<Lanes>) -> Self {
+        let at_most = pool.connections_of_streams();
+        Self {
+            pool,
+            permits: Arc::new(Semaphore::new(at_most)),
+            at_most,
+            lanes,
+            hubs: Mutex::default(),
+            refused: Mutex::default(),
+        }
+    }
+
+    /// The pool whose connections the streams take.
+    pub(crate) fn pool(&self) -> &Arc<Pool> {
+        &self.pool
+    }
+
+    /// Whether there may be any stream.
+    pub(crate) fn any(&self) -> bool {
+        self.at_most > 0
+    }
+
+    /// Whether the user may watch a database, as far as is known.
+    pub(super) fn may_watch(&self, database: &str) -> bool {
+        !self.refused.lock().expect("no code in here panics").contains(database)
+    }
+
+    /// The user may not watch the database.
+    pub(super) fn refuse(&self, database: &str) {
+        self.refused.lock().expect("no code in here panics").insert(database.to_owned());
+    }
+
+    /// Passes a new subscriber to the stream of the target. Returns it if there is no such stream.
+    pub(super) fn hand_over(&self, target: &Target, join: Join) -> Option<Join> {
+        let mut hubs = self.hubs.lock().expect("no code in here panics");
+        let Some(hub) = hubs.get(target) else { return Some(join) };
+        let rejected = hub.send(join).err()?;
+        hubs.remove(target);
+        Some(rejected.0)
+    }
+
+    /// The connection of a new stream; `None` if other streams keep all of them.
+    pub(super) async fn connection(&self) -> Option<OwnedSemaphorePermit> {
+        timeout(CLOSING, Arc::clone(&self.permits).acquire_owned()).await.ok().and_then(Result::ok)
+    }
+
+    /// Makes room for a new stream of the target, whose first subscriber is `join`. If another one
+    /// has been opened meanwhile, that one gets the subscriber.
+    pub(super) fn open(
+        self: &Arc<Self>,
+        target: Target,
+        permit: OwnedSemaphorePermit,
+        join: Join,
+    ) -> Option<(Slot, UnboundedReceiver<Join>, Join)> {
+        let (sender, joins) = mpsc::unbounded_channel();
+        {
+            let mut hubs = self.hubs.lock().expect("no code in here panics");
+            if let Some(other) = hubs.get(&target) {
+                // If that one ends just now, the caller tries again.
+                drop(other.send(join));
+                return None;
+            }
+            hubs.insert(target.clone(), sender.clone());
+        }
+        let _set_aside = self.lanes.as_ref().map(Lanes::set_aside);
+        Some((Slot { streams: Arc::clone(self), target, sender, _permit: permit, _set_aside }, joins, join))
+    }
+}
+
+/// The slot of an open stream among those of its client.
+#[derive(Debug)]
+pub(super) struct Slot {
+    /// As long as there is a stream, stores of the client find what they share.
+    streams: Arc<Streams>,
+    target: Target,
+    sender: UnboundedSender<Join>,
+    _permit: OwnedSemaphorePermit,
+    _set_aside: Option<SetAside>,
+}
+
+impl Slot {
+    pub(super) fn pool(&self) -> &Pool {
+        &self.streams.pool
+    }
+
+    /// Gives the slot up, unless `joins` returns a new subscriber.
+    pub(super) fn close(&self, joins: impl FnOnce() -> Option<Join>) -> Option<Join> {
+        let mut hubs = self.streams.hubs.lock().expect("no code in here panics");
+        let join = joins();
+        if join.is_none() && hubs.get(&self.target).is_some_and(|hub| hub.same_channel(&self.sender)) {
+            hubs.remove(&self.target);
+        }
+        join
+    }
+}
+
+impl Drop for Slot {
+    fn drop(&mut self) {
+        self.close(|| None);
+    }
+}

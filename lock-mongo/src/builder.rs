@@ -13,9 +13,11 @@ use mongodb::options::{
 
 use crate::index::Indexes;
 use crate::lease::Layout;
+use crate::numbers::checked_floor;
 use crate::provider::MongoProvider;
 use crate::recent_use::RecentUse;
-use crate::store::{Absent, MongoStore};
+use crate::records::{Absent, Records};
+use crate::store::MongoStore;
 use crate::topology::Topology;
 
 const DEFAULT_DATABASE: &str = "distlock";
@@ -82,7 +84,7 @@ impl Common {
                 .write_concern(WriteConcern::majority())
                 .build(),
         );
-        let records = database.collection_with_options(
+        let collection = database.collection_with_options(
             &self.collection,
             CollectionOptions::builder()
                 .selection_criteria(primary())
@@ -90,9 +92,9 @@ impl Common {
                 .write_concern(WriteConcern::majority())
                 .build(),
         );
-        Ok(MongoStore {
+        let records = Records {
             database,
-            records,
+            collection,
             layout,
             absent,
             adopts_foreign: self.adopts_foreign,
@@ -104,7 +106,8 @@ impl Common {
             calls_at_once: self.calls_at_once,
             shared: OnceLock::new(),
             recent_use: RecentUse::default(),
-        })
+        };
+        Ok(MongoStore { records })
     }
 
     /// The store under an engine.
@@ -325,14 +328,6 @@ impl MongoProviderBuilder {
         }
         let indexes = Indexes::new(Some(Duration::from_secs(self.purge_after.as_secs())), self.owner_index);
         self.common.store(Layout::new(""), Absent::Record, indexes)
-    }
-}
-
-/// A floor that leaves room for tokens above it.
-pub(crate) fn checked_floor(floor: FencingToken) -> Result<i64> {
-    match i64::try_from(floor.get()) {
-        Ok(floor) if floor <= i64::MAX / 2 => Ok(floor),
-        _ => refuse(format!("a token floor of {floor} leaves no room for tokens: the greatest is {}", i64::MAX / 2)),
     }
 }
 

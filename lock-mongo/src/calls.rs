@@ -11,15 +11,52 @@
 //! of them with each event of the pool: behind hundreds, live calls time out for many seconds.
 
 use std::future::Future;
+use std::num::NonZeroUsize;
 
-use distlock_api::Result;
+use distlock_api::{LockError, Result};
+use distlock_engine::store::Claim;
+use futures_util::TryStreamExt;
 use mongodb::bson::{Bson, Document, doc};
+use mongodb::options::ReturnDocument;
+use mongodb::{Client, ClientSession};
 use serde::Deserialize;
+use serde::de::DeserializeOwned;
 use tokio::time::timeout;
 
 use crate::budget::Budget;
-use crate::error::{Effect, Refusal, refused, translate, unanswered};
-use crate::store::MongoStore;
+use crate::claim::claim_state;
+use crate::error::{Effect, Refusal, refused, translate, unanswered, unmarked, unreadable};
+use crate::lease::Marked;
+use crate::records::Records;
+use crate::topology::Deployment;
+
+/// How many records one update changes: bigger ones hold up everybody else's writes (R14).
+pub(crate) const BATCH: NonZeroUsize = NonZeroUsize::new(360).expect("not zero");
+
+/// How [`Records::change`] goes about it.
+pub(crate) struct Change<'a> {
+    pub(crate) upsert: bool,
+    pub(crate) returning: ReturnDocument,
+    pub(crate) deployment: Deployment,
+    /// The claim whose writes are numbered.
+    pub(crate) session: Option<&'a Claim>,
+    pub(crate) budget: Budget,
+}
+
+/// Why [`Records::change`] failed.
+pub(crate) enum Failure {
+    Driver(mongodb::error::Error),
+    Known(LockError),
+}
+
+impl From<Failure> for LockError {
+    fn from(failure: Failure) -> Self {
+        match failure {
+            Failure::Driver(error) => translate(&error, Effect::Write),
+            Failure::Known(error) => error,
+        }
+    }
+}
 
 /// An update of many documents.
 pub(crate) struct UpdateMany {
@@ -40,7 +77,7 @@ struct Updated {
     write_concern_error: Option<Refusal>,
 }
 
-impl MongoStore {
+impl Records {
     /// Waits for a call no longer than the budget allows. The inner result is the driver's.
     pub(crate) async fn attempt<T>(
         &self,
@@ -70,6 +107,74 @@ impl MongoStore {
         self.attempt(budget, effect, call).await?.map_err(|error| translate(&error, effect))
     }
 
+    /// Changes one document, and decodes the answer that the projection computes. `None` if none
+    /// matches.
+    pub(crate) async fn change<T: DeserializeOwned + Send + Sync + 'static>(
+        &self,
+        filter: Document,
+        pipeline: Vec<Document>,
+        projection: Document,
+        how: Change<'_>,
+    ) -> Result<Option<T>, Failure> {
+        let Change { upsert, returning, deployment, session, budget } = how;
+        let documents = self.collection.clone_with_type::<Marked<T>>();
+        let session =
+            session.filter(|_| self.orders_sessions(deployment)).map(|claim| claim_state(claim).session.clone());
+        let call = async move {
+            // The next call of the claim waits until this one has ended, even if the caller of this one
+            // has left (R11).
+            let mut session = match session {
+                Some(session) => Some(session.lock_owned().await),
+                None => None,
+            };
+            let mut action = documents
+                .find_one_and_update(filter, pipeline)
+                .projection(projection)
+                .return_document(returning)
+                .upsert(upsert)
+                .max_time(budget.on_server());
+            if let Some(session) = &mut session {
+                action = action.session(started(documents.client(), session).await?);
+            }
+            action.await
+        };
+        match self.attempt(budget, Effect::Write, call).await.map_err(Failure::Known)? {
+            Ok(None) => Ok(None),
+            Ok(Some(Marked { answer: Some(answer) })) => {
+                self.indexes.ensure(&self.collection, &self.layout);
+                Ok(Some(answer))
+            }
+            Ok(Some(Marked { answer: None })) => Err(Failure::Known(unmarked())),
+            Err(error) => Err(Failure::Driver(error)),
+        }
+    }
+
+    /// Finds one document, and decodes what the projection computes. `None` if none matches.
+    pub(crate) async fn find_one<T: DeserializeOwned + Send + Sync>(
+        &self,
+        filter: Document,
+        projection: Document,
+        budget: Budget,
+    ) -> Result<Option<Marked<T>>> {
+        let documents = self.collection.clone_with_type::<Marked<T>>();
+        let find = async { documents.find_one(filter).projection(projection).max_time(budget.on_server()).await };
+        self.run(budget, Effect::None, find).await
+    }
+
+    /// Finds all documents that match.
+    pub(crate) async fn find_all<T: DeserializeOwned + Send + Sync>(
+        &self,
+        filter: Document,
+        projection: Document,
+        budget: Budget,
+    ) -> Result<Vec<T>> {
+        let documents = self.collection.clone_with_type::<T>();
+        let find = async {
+            documents.find(filter).projection(projection).max_time(budget.on_server()).await?.try_collect().await
+        };
+        self.run(budget, Effect::None, find).await
+    }
+
     /// Updates many documents by one command, and returns how many matched. By hand, because the
     /// driver's `update_many` has no `maxTimeMS` (R2); like that, it is not retried.
     pub(crate) async fn update_many(&self, update: UpdateMany, budget: Budget) -> Result<u64> {
@@ -82,18 +187,28 @@ impl MongoStore {
             statement.insert("arrayFilters", array_filters);
         }
         let command = doc! {
-            "update": self.records.name(),
+            "update": self.collection.name(),
             "updates": [statement],
             "writeConcern": { "w": "majority" },
             "maxTimeMS": budget.max_time_ms(),
         };
         let call = async { self.database.run_command(command).await };
         let reply = self.run(budget, Effect::Write, call).await?;
-        let updated: Updated = mongodb::bson::from_document(reply).map_err(crate::error::unreadable)?;
+        let updated: Updated = mongodb::bson::from_document(reply).map_err(unreadable)?;
         // A write error comes first: it says that not even the primary has done everything.
         match updated.write_errors.first().or(updated.write_concern_error.as_ref()) {
             Some(refusal) => Err(refused(refusal, updated.write_errors.is_empty())),
             None => Ok(u64::try_from(updated.n).unwrap_or(0)),
         }
     }
+}
+
+async fn started<'s>(
+    client: &Client,
+    session: &'s mut Option<ClientSession>,
+) -> mongodb::error::Result<&'s mut ClientSession> {
+    if session.is_none() {
+        *session = Some(client.start_session().causal_consistency(false).await?);
+    }
+    Ok(session.as_mut().expect("set above"))
 }

@@ -20,7 +20,8 @@ use serde::de::DeserializeOwned;
 
 use crate::claim::claim_state;
 use crate::provider::MongoProvider;
-use crate::store::{Absent, MongoStore};
+use crate::records::Absent;
+use crate::store::MongoStore;
 
 pub use acquire::{LockDocument, TryLockDocument};
 pub use all::LockAllDocuments;
@@ -160,14 +161,14 @@ impl<T> DocumentLocks<T> {
     /// [`InvalidKey`](ErrorKind::InvalidKey) for an `_id` that is not of the collection's kind.
     pub fn key(&self, id: impl Into<Bson>) -> Result<LockKey> {
         let id = id.into();
-        let key = self.store().layout.key(&id);
+        let key = self.store().records.layout.key(&id);
         key.ok_or_else(|| LockError::invalid_key(format!("the `_id`s of this collection are not like {id}")))
     }
 
     /// Where the documents are.
     #[must_use]
     pub fn namespace(&self) -> Namespace {
-        self.store().records.namespace()
+        self.store().records.collection.namespace()
     }
 
     fn store(&self) -> &Arc<MongoStore> {
@@ -178,7 +179,7 @@ impl<T> DocumentLocks<T> {
 impl<T: DeserializeOwned> DocumentLocks<T> {
     /// Locks a document, and makes of an absent one what is said, or what all acquisitions do.
     async fn acquire(&self, key: LockKey, options: AcquireOptions, absent: Option<Absent>) -> Result<Locked<T>> {
-        let absent = absent.unwrap_or_else(|| self.store().absent.clone());
+        let absent = absent.unwrap_or_else(|| self.store().records.absent.clone());
         let op = ops::AcquireDocument { store: self.store().clone(), absent };
         let lease = match self.provider.engine().acquire_via(key, options, Arc::new(op)).await {
             Ok(AcquiredLease::Held(lease)) => lease,

@@ -144,7 +144,6 @@
 //!
 //! Listening costs each server that is listened to a look at every write of the whole deployment.
 
-mod admin;
 mod budget;
 mod builder;
 mod calls;
@@ -155,22 +154,20 @@ mod fenced;
 mod ids;
 mod index;
 mod lease;
+mod numbers;
 #[doc = include_str!("../PROTOCOL.md")]
 pub mod protocol {}
 mod pool;
-mod privileges;
 mod provider;
-mod reach;
 mod recent_use;
-mod renewal;
+mod records;
+mod requests;
 mod shared;
 mod store;
 mod streams;
 #[doc = include_str!("../STYLES.md")]
 pub mod styles {}
-mod tickets;
 mod topology;
-mod watch;
 
 pub use builder::MongoProviderBuilder;
 pub use documents::{

@@ -59,7 +59,7 @@ impl MongoProvider {
 
 impl fmt::Display for MongoProvider {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "MongoDB({})", self.store.records.namespace())
+        write!(f, "MongoDB({})", self.store.records.collection.namespace())
     }
 }
 

@@ -13,9 +13,12 @@ use serde::Deserialize;
 use tokio::sync::OnceCell;
 use tokio::time::sleep;
 
+mod reach;
+
+use reach::Seen;
+
 use crate::error::{Effect, NAMESPACE_NOT_FOUND, UNAUTHORIZED, command_code, translate};
 use crate::lease::Source;
-use crate::reach::{self, Seen};
 
 /// MongoDB 6.0.
 const OLDEST_WIRE_VERSION: i32 = 17;

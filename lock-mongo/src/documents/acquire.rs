@@ -12,7 +12,7 @@ use serde::de::DeserializeOwned;
 
 use super::builder::{checked, default_document};
 use super::{DocumentGuard, DocumentLocks, Locked, or_error};
-use crate::store::Absent;
+use crate::records::Absent;
 
 type BoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
 
@@ -136,7 +136,7 @@ async fn acquire<T: DeserializeOwned>(
     options: AcquireOptions,
     default: Option<Result<Document>>,
 ) -> Result<Locked<T>> {
-    let field = locks.store().layout.field();
+    let field = locks.store().records.layout.field();
     let default = default.map(|default| checked(default?, field)).transpose()?;
     locks.acquire(key, options, default.map(Absent::Default)).await
 }

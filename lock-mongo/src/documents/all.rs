@@ -11,7 +11,7 @@ use serde::de::DeserializeOwned;
 use tokio::time::Instant;
 
 use super::{DocumentGuard, DocumentLocks, Locked};
-use crate::store::Absent;
+use crate::records::Absent;
 
 /// How long a failed locking of several documents waits for the release of those it had; then they are released in the background.
 const ROLLBACK_WAIT: Duration = Duration::from_secs(1);

@@ -16,7 +16,8 @@ use crate::builder::{Common, common_setters};
 use crate::ids::{IntegerIds, KeyMap, ObjectIds, TextIds, UuidIds};
 use crate::index::Indexes;
 use crate::lease::Layout;
-use crate::store::{Absent, MongoStore};
+use crate::records::Absent;
+use crate::store::MongoStore;
 
 const DEFAULT_FIELD: &str = "lock";
 

@@ -255,7 +255,7 @@ impl<T> DocumentGuard<T> {
     /// The next write.
     fn write(&mut self, change: &Change, releases: bool) -> Result<Arc<WriteDocument>> {
         let key = self.lease.key();
-        let stages = change.stages(&self.store.layout, key).map_err(|error| error.with_key(key.clone()))?;
+        let stages = change.stages(&self.store.records.layout, key).map_err(|error| error.with_key(key.clone()))?;
         self.writes += 1;
         Ok(Arc::new(WriteDocument::new(self.store.clone(), stages, self.writes, releases)))
     }

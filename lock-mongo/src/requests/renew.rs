@@ -5,20 +5,25 @@ use std::collections::{HashMap, HashSet};
 
 use distlock_api::{ErrorKind, LockError, LockKey, Loss, Result};
 use distlock_engine::store::{Renewal, RenewalSubject, Standing};
-use futures_util::TryStreamExt;
 
+use super::tickets::{Standings, refresh};
 use crate::budget::Budget;
 use crate::calls::UpdateMany;
-use crate::error::Effect;
 use crate::lease::{Extension, Keyed, Layout, Seat, State, identity_index};
-use crate::store::MongoStore;
-use crate::tickets::{Standings, refresh};
+use crate::records::Records;
 use crate::topology::Deployment;
 
-/// Answers each renewal. Leases: one update extends what may be extended, and only if that is not all, one query tells who is missing. Tickets:
-/// one update refreshes those that are there, and one query tells what became of each.
-pub(crate) async fn renew_many(store: &MongoStore, renewals: &[Renewal]) -> Vec<Result<Standing>> {
-    let subjects: Vec<Result<Subject>> = renewals.iter().map(|renewal| Subject::of(renewal, &store.layout)).collect();
+/// Renews one lease, or refreshes one ticket.
+pub(crate) async fn renew(records: &Records, renewal: &Renewal) -> Result<Standing> {
+    let mut answers = renew_many(records, std::slice::from_ref(renewal)).await;
+    answers.pop().unwrap_or_else(|| Err(LockError::new(ErrorKind::Other, "a renewal without an answer")))
+}
+
+/// Answers each renewal. Leases: one update extends what may be extended, and only if that is not all,
+/// one query tells which are missing. Tickets: one update refreshes those that are there, and one query
+/// tells what became of each.
+pub(crate) async fn renew_many(records: &Records, renewals: &[Renewal]) -> Vec<Result<Standing>> {
+    let subjects: Vec<Result<Subject>> = renewals.iter().map(|renewal| Subject::of(renewal, &records.layout)).collect();
     let mut leases: Vec<Extension> = Vec::new();
     let mut seats: Vec<Seat> = Vec::new();
     let mut known = HashSet::new();
@@ -37,9 +42,9 @@ pub(crate) async fn renew_many(store: &MongoStore, renewals: &[Renewal]) -> Vec<
     }
     let budget = Budget::new(renewals.iter().map(|renewal| renewal.timeout).min().unwrap_or_default());
     let extended =
-        async { if leases.is_empty() { Ok(Verdicts::AllHeld) } else { extend(store, &leases, budget).await } };
+        async { if leases.is_empty() { Ok(Verdicts::AllHeld) } else { extend(records, &leases, budget).await } };
     let refreshed =
-        async { if seats.is_empty() { Ok(Standings::default()) } else { refresh(store, &seats, budget).await } };
+        async { if seats.is_empty() { Ok(Standings::default()) } else { refresh(records, &seats, budget).await } };
     let (verdicts, standings) = futures_util::future::join(extended, refreshed).await;
     let answers = subjects.iter().zip(renewals).map(|(subject, renewal)| {
         let answer = match subject {
@@ -76,28 +81,25 @@ impl Subject {
     }
 }
 
-async fn extend(store: &MongoStore, batch: &[Extension], budget: Budget) -> Result<Verdicts> {
-    let MongoStore { layout, records, .. } = store;
+async fn extend(records: &Records, batch: &[Extension], budget: Budget) -> Result<Verdicts> {
+    let layout = &records.layout;
     let update = UpdateMany {
         filter: layout.renewable(batch),
         change: layout.renew(batch).into(),
         array_filters: Vec::new(),
         hint: Some(identity_index()),
     };
-    let extended = store.update_many(update, budget).await?;
+    let extended = records.update_many(update, budget).await?;
     // On a sharded cluster a record that was moved is counted twice if its old copy is still there,
     // which could hide a lost lease.
-    let counts = store.topology.known() != Some(Deployment::Sharded);
+    let counts = records.topology.known() != Some(Deployment::Sharded);
     if counts && extended == batch.len() as u64 {
         return Ok(Verdicts::AllHeld);
     }
-    // One query for all the records of the batch: it compares by the same rules, and tells in addition whose lease was taken away by force.
-    let records = records.clone_with_type::<Keyed>();
+    // One query for all the records of the batch: it compares by the same rules, and tells in addition
+    // whose lease was taken away by force.
     let (filter, projection) = (layout.records(batch.iter().map(|lease| lease.identity.clone())), layout.keyed_state());
-    let find = async move {
-        records.find(filter).projection(projection).max_time(budget.on_server()).await?.try_collect().await
-    };
-    let found: Vec<Keyed> = store.run(budget, Effect::None, find).await?;
+    let found: Vec<Keyed> = records.find_all(filter, projection, budget).await?;
     let states = found.into_iter().filter_map(|Keyed { identity, state }| Some((layout.key(&identity)?, state)));
     let states: HashMap<LockKey, State> = states.collect();
     let survivors = batch.iter().filter(|lease| survives(lease, &states)).count() as u64;

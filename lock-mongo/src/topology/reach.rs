@@ -18,7 +18,7 @@ const FOR_GOOD: Duration = Duration::from_millis(1500);
 
 /// The servers of a client, and what the driver's last question to each ended in.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Seen(Vec<Server>);
+pub(super) struct Seen(Vec<Server>);
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Server {
@@ -28,7 +28,7 @@ struct Server {
 }
 
 impl Seen {
-    pub(crate) fn by(client: &Client) -> Self {
+    pub(super) fn by(client: &Client) -> Self {
         Self::read(&format!("{client:?}"))
     }
 
@@ -58,12 +58,12 @@ impl Seen {
     }
 
     /// Whether a server has refused the client's credentials.
-    pub(crate) fn is_denial(&self) -> bool {
+    pub(super) fn is_denial(&self) -> bool {
         self.0.iter().any(|server| server.error.as_deref().is_some_and(|error| error.starts_with("Authentication")))
     }
 
     /// What is wrong with the servers; none if each has answered.
-    pub(crate) fn trouble(&self) -> Option<String> {
+    pub(super) fn trouble(&self) -> Option<String> {
         let is_trouble = self.0.is_empty() || self.0.iter().any(|server| server.error.is_some());
         is_trouble.then(|| self.to_string())
     }
@@ -92,7 +92,7 @@ impl std::error::Error for Seen {}
 
 /// Resolves while no server can be chosen and waiting will not help: every server has refused
 /// connections for a while, or one has refused the credentials.
-pub(crate) async fn hopeless(client: &Client) -> Seen {
+pub(super) async fn hopeless(client: &Client) -> Seen {
     let mut since = None;
     loop {
         // A server that can be chosen answers meanwhile.

@@ -1,0 +1,93 @@
+//! The records of one store: where they are, how they are written, and what is known of their server.
+//!
+//! Every request is a function of these. `calls.rs` sends what a request has built.
+
+use std::num::NonZeroUsize;
+use std::sync::OnceLock;
+use std::time::Duration;
+
+use distlock_api::Result;
+use distlock_engine::store::Claim;
+use mongodb::bson::Document;
+use mongodb::{Collection, Database};
+use tokio::time::timeout;
+
+use crate::budget::Budget;
+use crate::error::{Effect, translate, unanswered};
+use crate::index::Indexes;
+use crate::lease::{Clock, Layout};
+use crate::recent_use::RecentUse;
+use crate::shared::Shared;
+use crate::topology::{Deployment, Topology};
+
+/// The records of one store.
+pub(crate) struct Records {
+    pub(crate) database: Database,
+    pub(crate) collection: Collection<Document>,
+    pub(crate) layout: Layout,
+    pub(crate) absent: Absent,
+    /// Whether expired locks of other programs become records.
+    pub(crate) adopts_foreign: bool,
+    pub(crate) topology: Topology,
+    pub(crate) indexes: Indexes,
+    /// The bound of a request that has none of its own.
+    pub(crate) request_timeout: Duration,
+    pub(crate) retryable_writes: bool,
+    /// No token is below it; zero for no floor.
+    pub(crate) token_floor: i64,
+    /// How many calls may be in flight, if the builder has set it.
+    pub(crate) calls_at_once: Option<NonZeroUsize>,
+    /// What is shared with the other stores of the client.
+    pub(crate) shared: OnceLock<Shared>,
+    pub(crate) recent_use: RecentUse,
+}
+
+/// What an acquisition makes of a document that is not there.
+#[derive(Clone, Debug)]
+pub(crate) enum Absent {
+    /// A record: in a lock collection it has nothing else to be.
+    Record,
+    Default(Document),
+    /// An error.
+    Nothing,
+}
+
+impl Records {
+    /// What is shared with the other stores of the client; see [`Shared::of`].
+    pub(crate) fn shared(&self) -> Option<&Shared> {
+        if self.shared.get().is_none() {
+            let shared = Shared::of(self.database.client(), self.calls_at_once)?;
+            return Some(self.shared.get_or_init(|| shared));
+        }
+        self.shared.get()
+    }
+
+    /// The same, where one may wait.
+    pub(crate) async fn shared_within(&self, budget: Budget) -> Result<&Shared> {
+        if let Some(shared) = self.shared() {
+            return Ok(shared);
+        }
+        let found = timeout(budget.left(), Shared::wait_for(self.database.client(), self.calls_at_once)).await;
+        let shared = found.map_err(|_| unanswered(budget.limit(), Effect::None))?;
+        let shared = shared.map_err(|error| translate(&error, Effect::None))?;
+        Ok(self.shared.get_or_init(|| shared))
+    }
+
+    pub(crate) async fn deployment_within(&self, budget: Budget) -> Result<Deployment> {
+        self.topology.of(&self.database, self.collection.name(), budget.left()).await
+    }
+
+    pub(crate) async fn deployment(&self, claim: &Claim, budget: Budget) -> Result<Deployment> {
+        self.deployment_within(budget).await.map_err(|error| error.with_key(claim.key().clone()))
+    }
+
+    /// Where tokens come from in a deployment.
+    pub(crate) fn clock(&self, deployment: Deployment) -> Clock {
+        Clock { source: deployment.clock(), floor: self.token_floor }
+    }
+
+    /// Whether the server refuses a call of a claim that comes after its successor (R11).
+    pub(crate) fn orders_sessions(&self, deployment: Deployment) -> bool {
+        self.retryable_writes && deployment.numbers_writes()
+    }
+}

@@ -1,0 +1,175 @@
+//! Acquiring, queueing up, asking again (R7, R8, R9).
+//!
+//! A lease that is probably free is taken by the short way. Everything else, and what that way finds in
+//! use, goes the long way, whose one command decides by what the record was.
+
+use std::num::NonZeroU32;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use distlock_api::{ErrorKind, LockError, Result};
+use distlock_engine::store::{Attempt, BusyReply, Grant, QueueStanding, Reply, StoreTime};
+use mongodb::bson::Bson;
+use mongodb::options::ReturnDocument;
+
+use super::foreign::found;
+use crate::budget::Budget;
+use crate::calls::{Change, Failure};
+use crate::claim::claim_state;
+use crate::error::{is_lost_race, not_a_record, rejection, says, unmarked};
+use crate::lease::{Acquisition, Layout, NOT_A_LOCK, Taken, block};
+use crate::numbers::{corrupt, millis, token};
+use crate::records::{Absent, Records};
+use crate::topology::Deployment;
+
+/// One attempt to acquire.
+pub(crate) async fn try_acquire(records: &Records, attempt: &Attempt) -> Result<Reply> {
+    let budget = Budget::new(attempt.timeout);
+    if let Some(granted) = take_if_free(records, attempt, budget).await? {
+        return Ok(granted);
+    }
+    acquire(records, attempt, &records.absent, false, budget).await
+}
+
+/// One attempt to acquire that also reads the document, which is kept for the claim.
+pub(crate) async fn try_acquire_document(records: &Records, attempt: &Attempt, absent: &Absent) -> Result<Reply> {
+    acquire(records, attempt, absent, true, Budget::new(attempt.timeout)).await
+}
+
+/// The short way to a lease that is probably free; `None` if it turns out to be in use.
+async fn take_if_free(records: &Records, attempt: &Attempt, budget: Budget) -> Result<Option<Reply>> {
+    let Records { layout, recent_use, .. } = records;
+    let claim = &attempt.claim;
+    let about = |error: LockError| error.with_key(claim.key().clone());
+    let key = claim.key().as_str();
+    let first = !claim_state(claim).attempted.swap(true, Ordering::Relaxed);
+    // A caller that does not wait has one round trip, even if the lease has a holder (C18).
+    let may = first && attempt.ticket.is_some() && matches!(records.absent, Absent::Record);
+    if !may || !recent_use.was_free(key) {
+        return Ok(None);
+    }
+    // Other callers of this process will have to wait meanwhile, or to learn of the queue.
+    recent_use.mark_in_use(key);
+    let identity = layout.identity(claim.key())?;
+    let deployment = records.deployment(claim, budget).await?;
+    let pipeline = layout.take(attempt, records.clock(deployment));
+    let how = Change { upsert: true, returning: ReturnDocument::After, deployment, session: Some(claim), budget };
+    match records.change::<Taken>(layout.unwanted(identity), pipeline, layout.token_taken(), how).await {
+        Ok(Some(Taken { token })) => {
+            claim_state(claim).alone.store(true, Ordering::Relaxed);
+            let grant = grant(token, block(attempt), attempt.ttl).map_err(about)?;
+            Ok(Some(Reply::Granted(grant)))
+        }
+        Ok(None) => Err(about(unmarked())),
+        Err(Failure::Driver(error)) if is_lost_race(&error) => Ok(None),
+        Err(failure) => Err(about(failure.into())),
+    }
+}
+
+/// The long way. If granted and requested, the document is kept for the claim.
+async fn acquire(
+    records: &Records,
+    attempt: &Attempt,
+    absent: &Absent,
+    with_document: bool,
+    budget: Budget,
+) -> Result<Reply> {
+    let Records { layout, recent_use, .. } = records;
+    let claim = &attempt.claim;
+    let about = |error: LockError| error.with_key(claim.key().clone());
+    let identity = layout.identity(claim.key())?;
+    let deployment = records.deployment(claim, budget).await?;
+    let default = match absent {
+        Absent::Default(default) => Some(default),
+        Absent::Record | Absent::Nothing => None,
+    };
+    let mut pipeline = layout.beginning(default);
+    pipeline.extend(layout.acquire(attempt, records.clock(deployment)));
+    let upsert = !matches!(absent, Absent::Nothing);
+    let how = Change { upsert, returning: ReturnDocument::After, deployment, session: Some(claim), budget };
+    let projection = layout.acquisition(attempt, with_document);
+    // A document that is no record stays: then the insertion collides with it (R22).
+    let filter = match absent {
+        Absent::Record => layout.record(identity.clone()),
+        Absent::Default(_) | Absent::Nothing => Layout::document(identity.clone()),
+    };
+    match records.change::<Acquisition>(filter, pipeline, projection, how).await {
+        Ok(Some(mut answer)) => {
+            recent_use.mark_in_use(claim.key().as_str());
+            claim_state(claim).alone.store(answer.granted && answer.waiting == 0, Ordering::Relaxed);
+            if with_document && answer.granted {
+                let document = answer.document.take().ok_or_else(|| about(unmarked()))?;
+                *claim_state(claim).document.lock().expect("no code in here panics") = Some(document);
+            }
+            reply(attempt, &answer).map_err(about)
+        }
+        Ok(None) if upsert => Err(about(unmarked())),
+        Ok(None) => Err(about(LockError::new(ErrorKind::NotFound, "there is no document with this `_id`"))),
+        Err(Failure::Driver(error)) if is_lost_race(&error) => match absent {
+            Absent::Record => after_collision(records, attempt, identity, deployment, budget).await.map_err(about),
+            Absent::Default(_) | Absent::Nothing => Ok(retry_at_once()),
+        },
+        Err(Failure::Driver(error)) if says(&error, NOT_A_LOCK) => {
+            let message = "the document's field for the lock is something else: name another one for the locks";
+            Err(about(LockError::new(ErrorKind::Corrupt, message)))
+        }
+        // Of a document of the application's own: its validator, or a unique index that the default violates.
+        Err(Failure::Driver(error)) if layout.is_within() => {
+            Err(about(rejection(&error).map_or_else(|| Failure::Driver(error).into(), |(_, rejected)| rejected)))
+        }
+        Err(failure) => Err(about(failure.into())),
+    }
+}
+
+/// Another acquisition has inserted a record, or there is a document that is none (R22).
+async fn after_collision(
+    records: &Records,
+    attempt: &Attempt,
+    identity: Bson,
+    deployment: Deployment,
+    budget: Budget,
+) -> Result<Reply> {
+    let Records { layout, adopts_foreign, .. } = records;
+    let Some(found) = found(records, identity.clone(), budget).await?.filter(|found| !found.is_record()) else {
+        return Ok(retry_at_once());
+    };
+    let respected = found.respected_for().filter(|_| *adopts_foreign).ok_or_else(not_a_record)?;
+    if !respected.is_zero() {
+        return Ok(Reply::Busy(BusyReply::new().with_holder_remaining(respected)));
+    }
+    let (filter, pipeline) = (layout.expired_foreign(identity), layout.adopt(attempt, records.clock(deployment)));
+    let claim = Some(&attempt.claim);
+    let how = Change { upsert: false, returning: ReturnDocument::After, deployment, session: claim, budget };
+    match records.change::<Acquisition>(filter, pipeline, layout.acquisition(attempt, false), how).await? {
+        Some(answer) => reply(attempt, &answer),
+        None => Ok(retry_at_once()),
+    }
+}
+
+/// Nothing was done, not even a ticket left, and nothing is known of the winner: worth another attempt
+/// at once.
+fn retry_at_once() -> Reply {
+    Reply::Busy(BusyReply::new().with_holder_remaining(Duration::ZERO))
+}
+
+fn reply(attempt: &Attempt, answer: &Acquisition) -> Result<Reply> {
+    let remaining = millis(answer.remaining);
+    if !answer.granted {
+        let now = StoreTime::since_origin(millis(answer.now));
+        let standing = match (u32::try_from(answer.at), attempt.ticket) {
+            (Ok(ahead), _) => QueueStanding::Queued { ahead },
+            (Err(_), Some(_)) => QueueStanding::Full,
+            (Err(_), None) => QueueStanding::NotQueued,
+        };
+        let busy = BusyReply::new().with_holder_remaining(remaining).with_standing(standing);
+        return Ok(Reply::Busy(busy.with_anchor(now, token(answer.since)?)));
+    }
+    grant(answer.token, answer.tokens, remaining).map(Reply::Granted)
+}
+
+/// A grant of a block that ends with this token.
+fn grant(last: i64, tokens: i32, remaining: Duration) -> Result<Grant> {
+    let first = last.checked_sub(i64::from(tokens) - 1).ok_or_else(corrupt)?;
+    let tokens = u32::try_from(tokens).ok().and_then(NonZeroU32::new).ok_or_else(corrupt)?;
+    Ok(Grant::new(token(first)?, remaining).with_tokens(tokens))
+}

@@ -1,0 +1,173 @@
+//! Administration: looking at locks, taking them away, raising tokens.
+
+use std::num::NonZeroUsize;
+
+use distlock_api::{AcquisitionId, FencingToken, ForcedRelease, LockError, LockFilter, LockInfo, LockKey, Result};
+use futures_util::TryStreamExt;
+use mongodb::bson::{Bson, Document, from_document};
+use mongodb::options::ReturnDocument;
+
+use super::foreign;
+use crate::budget::Budget;
+use crate::calls::{BATCH, Change, UpdateMany};
+use crate::error::Effect;
+use crate::lease::{Forced, ForcedEntry, Keyed, Layout, State};
+use crate::numbers::{checked_floor, millis, token};
+use crate::records::Records;
+
+/// The lock of a key, if it is held or kept closed.
+pub(crate) async fn inspect(records: &Records, key: &LockKey) -> Result<Option<LockInfo>> {
+    let layout = &records.layout;
+    let budget = Budget::new(records.request_timeout);
+    let about = |error: LockError| error.with_key(key.clone());
+    let identity = layout.identity(key)?;
+    let (filter, projection) = (layout.record(identity.clone()), layout.state());
+    let Some(found) = records.find_one::<State>(filter, projection, budget).await.map_err(about)? else {
+        foreign::refuse(records, identity, budget).await.map_err(about)?;
+        return Ok(None);
+    };
+    let state = found.answer.filter(|state| state.remaining > 0);
+    state.map(|state| info(key, state)).transpose()
+}
+
+/// Takes the lease of a key away, and returns what the lock was before.
+pub(crate) async fn force_release(records: &Records, key: &LockKey, reason: &str) -> Result<Option<LockInfo>> {
+    let layout = &records.layout;
+    let about = |error: LockError| error.with_key(key.clone());
+    let budget = Budget::new(records.request_timeout);
+    let deployment = records.deployment_within(budget).await.map_err(about)?;
+    let how = Change { upsert: false, returning: ReturnDocument::Before, deployment, session: None, budget };
+    let identity = layout.identity(key)?;
+    let (filter, pipeline) = (layout.record(identity.clone()), layout.force_release(reason));
+    let before = records.change::<State>(filter, pipeline, layout.state(), how).await;
+    let before = before.map_err(|failure| about(failure.into()))?;
+    if before.is_none() {
+        foreign::refuse(records, identity, budget).await.map_err(about)?;
+    }
+    before.filter(|state| state.remaining > 0).map(|state| info(key, state)).transpose()
+}
+
+/// The next locks that match, beyond a key.
+pub(crate) async fn page(
+    records: &Records,
+    filter: &LockFilter,
+    after: Option<&LockKey>,
+    limit: NonZeroUsize,
+) -> Result<Vec<LockInfo>> {
+    let layout = &records.layout;
+    let (filter, projection) = (layout.listed(filter, after)?, layout.listed_state());
+    let found = by_identity(records, filter, projection, limit).await?;
+    // A document whose `_id` no key names is locked by others.
+    Ok(found.into_iter().filter_map(|found| listed(layout, found)).collect())
+}
+
+/// Releases the locks that match by force, and returns how many.
+pub(crate) async fn release_matching(records: &Records, filter: &LockFilter, reason: &str) -> Result<u64> {
+    filter.ensure_not_everything()?;
+    change_all(records, records.layout.held(filter)?, records.layout.force_release(reason)).await
+}
+
+/// The forced releases that a record remembers.
+pub(crate) async fn history(records: &Records, key: &LockKey) -> Result<Vec<ForcedRelease>> {
+    let layout = &records.layout;
+    let budget = Budget::new(records.request_timeout);
+    let (filter, projection) = (layout.record(layout.identity(key)?), layout.history());
+    let found = records.find_one::<Forced>(filter, projection, budget).await;
+    let found = found.map_err(|error| error.with_key(key.clone()))?;
+    let entries = found.and_then(|found| found.answer).and_then(|forced| forced.entries).unwrap_or_default();
+    let entry = |entry: ForcedEntry| {
+        let (id, last) = (entry.id.map(AcquisitionId::new), token(entry.token)?);
+        Ok(ForcedRelease::new(id, entry.owner, last, entry.at.to_system_time(), entry.reason))
+    };
+    entries.into_iter().map(entry).collect()
+}
+
+/// Raises the tokens of all records to a floor, and returns how many were below.
+pub(crate) async fn raise_tokens(records: &Records, floor: FencingToken) -> Result<u64> {
+    let layout = &records.layout;
+    let floor = checked_floor(floor)?;
+    change_all(records, layout.below(floor), layout.raise(floor, "tokens were raised to a floor")).await
+}
+
+/// Changes all records that match, in batches, each only if it matches still, and returns how many.
+async fn change_all(records: &Records, matching: Document, change: Vec<Document>) -> Result<u64> {
+    let change: Bson = change.into();
+    let (mut changed, mut last) = (0, None);
+    loop {
+        let so_far = |error: LockError| interrupted(error, changed);
+        let identities = identities(records, &matching, last).await.map_err(so_far)?;
+        last = identities.last().cloned();
+        if last.is_none() {
+            return Ok(changed);
+        }
+        let update = UpdateMany {
+            filter: Layout::among(&matching, identities),
+            change: change.clone(),
+            array_filters: Vec::new(),
+            hint: None,
+        };
+        changed += records.update_many(update, Budget::new(records.request_timeout)).await.map_err(so_far)?;
+    }
+}
+
+/// The identities of the next records that match, beyond `last`.
+async fn identities(records: &Records, matching: &Document, last: Option<Bson>) -> Result<Vec<Bson>> {
+    let found = by_identity(records, Layout::beyond(matching, last), Layout::only_identity(), BATCH).await?;
+    Ok(found.into_iter().filter_map(Layout::identity_of).collect())
+}
+
+/// The first documents that match, in the order of their identities.
+async fn by_identity(
+    records: &Records,
+    filter: Document,
+    projection: Document,
+    limit: NonZeroUsize,
+) -> Result<Vec<Document>> {
+    let budget = Budget::new(records.request_timeout);
+    let limit = i64::try_from(limit.get()).unwrap_or(i64::MAX);
+    let find = async {
+        let find = records.collection.find(filter).projection(projection).sort(Layout::by_identity()).limit(limit);
+        find.max_time(budget.on_server()).await?.try_collect().await
+    };
+    records.run(budget, Effect::None, find).await
+}
+
+/// What a list says of a document: also of one that is no record, or not what we write.
+fn listed(layout: &Layout, found: Document) -> Option<LockInfo> {
+    let key = layout.key(found.get("_id")?)?;
+    let state = found.get_document("distlock").ok()?.clone();
+    let read = from_document::<Keyed>(found).map_err(|error| odd(&state).unwrap_or_else(|| error.to_string()));
+    let info = read.and_then(|Keyed { state, .. }| info(&key, state).map_err(|error| error.to_string()));
+    let remaining = millis(state.get_i64("remaining").unwrap_or(0));
+    Some(info.unwrap_or_else(|why| LockInfo::unreadable(key, remaining, why)))
+}
+
+/// Which field of a listed state is not what a record has there.
+fn odd(state: &Document) -> Option<String> {
+    if let Ok(found) = state.get_str("token") {
+        return Some(format!("`fencingToken` is of type {found}, not long: the document is no lock record"));
+    }
+    let (holder, owner) = (("holder", "lockId"), ("owner", "owner"));
+    let no_text = [holder, owner]
+        .into_iter()
+        .find(|(name, _)| !matches!(state.get(name), None | Some(Bson::Null | Bson::String(_))));
+    no_text.map(|(_, field)| format!("`{field}` is no text"))
+}
+
+/// An error in the middle of a change of many.
+fn interrupted(error: LockError, changed: u64) -> LockError {
+    let message = format!("{error}; {changed} locks were changed before; call again for the others");
+    let mut interrupted = LockError::new(error.kind(), message).with_disposition(error.disposition());
+    if let Some(phase) = error.phase() {
+        interrupted = interrupted.with_phase(phase);
+    }
+    interrupted.with_source(error)
+}
+
+fn info(key: &LockKey, state: State) -> Result<LockInfo> {
+    let last = token(state.token.unwrap_or(0))?;
+    let holder = state.holder.as_deref().map(AcquisitionId::new);
+    let (remaining, owner, waiting) = (millis(state.remaining), state.owner.clone(), state.waiting);
+    let info = LockInfo::new(key.clone(), holder, last, remaining).with_waiting(waiting);
+    Ok(info.with_holder(owner, state.into_metadata()))
+}

@@ -6,10 +6,10 @@ use std::time::Duration;
 
 use distlock_api::{ErrorKind, FencingToken, Holder, LeaseOptions, LockError, Result};
 use distlock_engine::{HandOff, LeaseProvider, QueueOptions};
-use mongodb::Client;
 use mongodb::options::{
     CollectionOptions, DatabaseOptions, ReadConcern, ReadPreference, SelectionCriteria, WriteConcern,
 };
+use mongodb::{Client, Database};
 
 use crate::index::Indexes;
 use crate::lease::Layout;
@@ -242,6 +242,20 @@ macro_rules! common_setters {
 }
 pub(crate) use common_setters;
 
+impl MongoProvider {
+    /// A provider in a database. Its client's read and write concerns are not used: locks need their
+    /// own.
+    pub fn builder(database: Database) -> MongoProviderBuilder {
+        MongoProviderBuilder::new(database.client().clone(), Some(database.name()))
+    }
+
+    /// A provider in the database `distlock` of a client, unless [another](MongoProviderBuilder::database)
+    /// is named.
+    pub fn builder_from_client(client: &Client) -> MongoProviderBuilder {
+        MongoProviderBuilder::new(client.clone(), None)
+    }
+}
+
 /// Makes a [`MongoProvider`]. Nothing is sent before the first lock is acquired, or [`MongoProvider::connect`].
 #[derive(Clone, Debug)]
 #[must_use]
@@ -252,7 +266,7 @@ pub struct MongoProviderBuilder {
 }
 
 impl MongoProviderBuilder {
-    pub(crate) fn new(client: Client, database: Option<&str>) -> Self {
+    fn new(client: Client, database: Option<&str>) -> Self {
         let common = Common::new(client, database.unwrap_or(DEFAULT_DATABASE), DEFAULT_COLLECTION);
         Self { common, purge_after: MIN_PURGE_AFTER, owner_index: true }
     }

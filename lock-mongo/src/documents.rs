@@ -27,8 +27,8 @@ pub use acquire::{LockDocument, TryLockDocument};
 pub use all::LockAllDocuments;
 pub use builder::DocumentLocksBuilder;
 pub use change::Change;
-pub use guard::DocumentGuard;
-pub use refusal::{CommitError, NotCommitted};
+pub use guard::{DocumentGuard, NotCommitted};
+pub use refusal::CommitError;
 
 /// Locks that live in your own documents: locking one brings it along, and committing changes it and unlocks it in one atomic step. Clones share everything.
 ///

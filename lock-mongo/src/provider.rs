@@ -1,4 +1,4 @@
-//! The store under the lease engine.
+//! The provider: the store under the lease engine.
 
 use std::fmt;
 use std::sync::Arc;
@@ -6,9 +6,7 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use distlock_api::{Accounting, AcquireOptions, Acquired, Capabilities, LockAdmin, LockKey, LockProvider, Result};
 use distlock_engine::LeaseProvider;
-use mongodb::{Client, Database};
 
-use crate::builder::MongoProviderBuilder;
 use crate::store::MongoStore;
 
 /// Distributed locks in a MongoDB collection. Clones are the same provider.
@@ -21,16 +19,6 @@ pub struct MongoProvider {
 }
 
 impl MongoProvider {
-    /// A provider in a database. Its client's read and write concerns are not used: locks need their own.
-    pub fn builder(database: Database) -> MongoProviderBuilder {
-        MongoProviderBuilder::new(database.client().clone(), Some(database.name()))
-    }
-
-    /// A provider in the database `distlock` of a client, unless [another](MongoProviderBuilder::database) is named.
-    pub fn builder_from_client(client: &Client) -> MongoProviderBuilder {
-        MongoProviderBuilder::new(client.clone(), None)
-    }
-
     pub(crate) fn new(store: Arc<MongoStore>, engine: LeaseProvider) -> Self {
         Self { store, engine }
     }

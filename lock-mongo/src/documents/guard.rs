@@ -1,4 +1,4 @@
-//! A locked document.
+//! A locked document, and its guard that a rejected commit gives back.
 
 use std::fmt;
 use std::future::Future;
@@ -17,7 +17,7 @@ use serde::de::DeserializeOwned;
 use tokio::time::Instant;
 
 use super::ops::WriteDocument;
-use super::{Change, CommitError, NotCommitted};
+use super::{Change, CommitError};
 use crate::store::MongoStore;
 
 /// A locked document, as it was when the lock was granted. Dropping it unlocks in the background and changes nothing.
@@ -32,6 +32,18 @@ pub struct DocumentGuard<T> {
     document: T,
     /// How many writes have been sent, so that each has a number of its own.
     writes: i64,
+}
+
+/// A [commit that keeps the lock](DocumentGuard::commit_or_keep) if it is rejected. No error, because an
+/// error that is passed on, logged or kept would hold the lock.
+#[derive(Debug)]
+#[must_use = "dropping it drops the guard, which releases in the background"]
+pub struct NotCommitted<T> {
+    /// Why.
+    pub error: CommitError,
+    /// The guard, with the document as it was, if the commit was
+    /// [rejected](CommitError::Rejected).
+    pub guard: Option<DocumentGuard<T>>,
 }
 
 impl<T> DocumentGuard<T> {

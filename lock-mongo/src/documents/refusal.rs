@@ -4,9 +4,7 @@ use std::fmt;
 
 use distlock_api::LockError;
 
-use super::DocumentGuard;
-
-/// Why a [commit](DocumentGuard::commit) is not known to have been carried out. It holds no lock.
+/// Why a [commit](super::DocumentGuard::commit) is not known to have been carried out. It holds no lock.
 #[derive(Debug)]
 #[must_use]
 pub enum CommitError {
@@ -25,18 +23,6 @@ pub enum CommitError {
     /// It may or may not have been carried out; if so, once. The lock is released in the background if
     /// it was not.
     Unknown(LockError),
-}
-
-/// A [commit that keeps the lock](DocumentGuard::commit_or_keep) if it is rejected. No error, because an
-/// error that is passed on, logged or kept would hold the lock.
-#[derive(Debug)]
-#[must_use = "dropping it drops the guard, which releases in the background"]
-pub struct NotCommitted<T> {
-    /// Why.
-    pub error: CommitError,
-    /// The guard, with the document as it was, if the commit was
-    /// [rejected](CommitError::Rejected).
-    pub guard: Option<DocumentGuard<T>>,
 }
 
 impl CommitError {

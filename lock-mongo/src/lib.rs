@@ -144,6 +144,36 @@
 //!
 //! Listening costs each server that is listened to a look at every write of the whole deployment.
 
+// The floors, from the top. A file imports only from floors below its own; `scripts/check-imports`
+// tests that.
+//
+//     documents      locked documents: fluent calls, guard, builder
+//     builder        the builder of the provider, and what both styles configure alike
+//     provider       the store under the lease engine
+//     store          what the engine and operators may request, handed over to
+//     requests       one file per request: build by lease, send by calls, decode, decide
+//     calls          one call of the driver: its session, its connection, its time
+//     records        one store: its collection, options, deployment
+//     shared         what all stores of one client share
+//     streams        its change streams
+//     pool           its connections, and the calls in flight
+//     index          the TTL index and the owner index
+//     topology       which deployment it is, and why no server can be used
+//     lease          the record: filters, pipelines, projections and answers, without I/O
+//
+// On the ground: budget, claim, error, ids, numbers, recent_use. Apart: fenced.
+//
+// To change                                                edit
+//     the record's fields, what a command says             lease/
+//     which commands a request sends, and when             requests/, the request's file
+//     how long a call may take, when it is cut off         calls.rs, budget.rs
+//     how many calls and streams a client has              pool.rs
+//     which changes a provider reads as events             lease/hints.rs
+//     when a change stream is opened, shared, closed       streams/
+//     what an error of the driver or the server means      error.rs
+//     which options there are, and their defaults          builder/common.rs, builder.rs
+//     which servers and privileges are needed              topology.rs, requests/privileges.rs
+
 mod budget;
 mod builder;
 mod calls;

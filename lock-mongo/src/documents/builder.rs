@@ -12,7 +12,7 @@ use mongodb::bson::{Bson, Document, to_bson};
 use serde::Serialize;
 
 use super::DocumentLocks;
-use crate::builder::{Common, common_setters};
+use crate::builder::common::{Common, common_setters};
 use crate::ids::{IntegerIds, KeyMap, ObjectIds, TextIds, UuidIds};
 use crate::index::Indexes;
 use crate::lease::Layout;

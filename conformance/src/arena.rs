@@ -1,6 +1,6 @@
 //! A store that may be damaged by all means, for the workload of the level torture.
 
-pub(crate) mod network;
+mod network;
 mod tcp;
 
 use std::sync::Arc;
@@ -11,6 +11,8 @@ use distlock_api::LockKey;
 
 use crate::fixture::FixtureError;
 
+pub(crate) use self::network::LATE;
+pub use self::network::ProxyFaults;
 pub use self::tcp::{LocalServer, TcpArena, TcpServer};
 
 /// A deployment of its own for the checks `C1_exclusion::under_faults` and `C1_exclusion::torture`: their clients reach it by [`Fixture::connect`](crate::Fixture::connect) while

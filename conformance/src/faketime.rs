@@ -6,6 +6,9 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use crate::fetch;
 
+/// A wheel with the library, for x86-64.
+const REQUIREMENTS: &str = include_str!("faketime.requirements.txt");
+const MEMBER: &str = "libfaketime/vendor/libfaketime/src/libfaketime.so.1";
 const VARIABLE: &str = "DISTLOCK_FAKETIME_LIB";
 const SHIFT_SECONDS: u64 = 3600;
 const TOLERANCE_SECONDS: u64 = 120;
@@ -43,7 +46,7 @@ fn find() -> Result<PathBuf, String> {
     if let Some(installed) = installed().into_iter().find(|path| shifts_the_clock(path).is_ok()) {
         return Ok(installed);
     }
-    let fetched = fetch::faketime().map_err(|problem| format!("no libfaketime: {problem}"))?;
+    let fetched = fetch::from_wheel(REQUIREMENTS, MEMBER).map_err(|problem| format!("no libfaketime: {problem}"))?;
     match shifts_the_clock(&fetched) {
         Ok(()) => Ok(fetched),
         Err(problem) => Err(format!("the fetched libfaketime does not work here: {problem}")),

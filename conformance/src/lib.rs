@@ -45,8 +45,10 @@
 //! for each backend the same as JSON and as JUnit XML. The page shows all backends whose JSON is in the directory, so that several test
 //! binaries can share it; a further run replaces what it examines.
 //!
-//! Under `cargo nextest` each check is a process of its own: the processes of a run add to one report and share their MongoDB servers, `--minutes` is the time of each check,
-//! and a fixture of yours is started for each check.
+//! Under `cargo nextest` each check is a process of its own: the processes of a run add to one report,
+//! `--minutes` is the time of each check, and a fixture of yours is started for each check. What it
+//! starts can be shared by the processes of one [run](run_id), as the servers of
+//! `distlock-conformance-mongo` are.
 //!
 //! # What a check relies on
 //! Every call of every client is recorded ([`history`]); checks of many calls are judged by what was recorded, and fail if that was too little to prove anything. Keys are random, fresh clients are made for each check, and checks run in parallel, except those that damage a deployment of their own ([`Arena`]), which run alone. Lower bounds are strict (to the millisecond
@@ -63,7 +65,8 @@
 //! # Features
 //! * `containers`: [any service in a container](container) for fixtures, with pauses, kills, restarts and network cuts.
 //! * `faketime`: finds or fetches the `libfaketime` that clients with wrong clocks take, where `DISTLOCK_FAKETIME_LIB` does not name one. Without dependencies.
-//! * `mongodb`: real MongoDB servers for fixtures, the faults that such a server injects itself, and a replica set that may be damaged; `containers` and `faketime` come along.
+//!
+//! MongoDB servers for fixtures, and a replica set that may be damaged, are in `distlock-conformance-mongo`.
 
 mod arena;
 mod bare;
@@ -71,33 +74,26 @@ mod check;
 mod checks;
 mod child;
 mod clause;
-#[cfg(feature = "mongodb")]
-mod cluster;
 #[cfg(feature = "containers")]
 pub mod container;
 mod context;
 mod controls;
 mod disturbed;
-#[cfg(feature = "mongodb")]
-mod fail_command;
 mod failure;
 #[cfg(feature = "faketime")]
 mod faketime;
-#[cfg(feature = "faketime")]
-mod fetch;
+pub mod fetch;
 mod findings;
 mod fixture;
 pub mod history;
 mod level;
 mod pace;
+pub mod process;
 mod profile;
 pub mod proxy;
 mod recorder;
 mod report;
 mod runner;
-#[cfg(feature = "mongodb")]
-pub mod server;
-mod signal;
 mod stage;
 mod supervised;
 mod torture;
@@ -109,23 +105,20 @@ pub mod tutorial {
     pub mod network {}
 }
 
-pub use arena::{Arena, Fault, Hook, LocalServer, TcpArena, TcpServer};
+pub use arena::{Arena, Fault, Hook, LocalServer, ProxyFaults, TcpArena, TcpServer};
 pub use check::{Check, Need};
 pub use checks::all as checks;
 pub use clause::Clause;
-#[cfg(feature = "mongodb")]
-pub use cluster::ClusterArena;
 pub use controls::{Controls, Operation, Pushes, SeenRenewal};
 pub use disturbed::DisturbedStore;
-#[cfg(feature = "mongodb")]
-pub use fail_command::FailCommand;
 pub use failure::{Failure, FailureKind};
 #[cfg(feature = "faketime")]
 pub use faketime::{FaketimeError, faketime_library};
 pub use fixture::{Client, Fixture, FixtureError};
 pub use level::Level;
 pub use profile::Profile;
-pub use runner::{Outcome, ProbeError, Report, examine, probe, run, run_child, run_one};
+pub use runner::{Outcome, ProbeError, Report, examine, probe, run, run_child, run_id, run_one};
+pub use supervised::Supervised;
 
 /// For the images of a [`container::Service`].
 #[cfg(feature = "containers")]

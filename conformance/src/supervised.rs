@@ -1,8 +1,9 @@
 //! A server process that can be killed, stopped and started again, and must not outlive its owner.
 
 use std::ffi::OsStr;
+use std::fmt;
 use std::net::{Ipv4Addr, TcpListener};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::sync::Mutex;
 use std::time::Duration;
@@ -12,15 +13,18 @@ use tokio::process::{Child, ChildStdin, ChildStdout, Command};
 use tokio::time::{Instant, sleep, timeout};
 
 use crate::fixture::FixtureError;
-use crate::signal;
+use crate::process;
 
 const SCRIPT: &str = include_str!("supervised.sh");
 const ANSWER_LIMIT: Duration = Duration::from_secs(5);
 const POLL: Duration = Duration::from_millis(20);
 
-/// The process, which [`launch`](Self::launch) starts. It ends, and its folder goes, when this is
+/// A server process for an [`Arena`](crate::Arena) of your own: killed, stopped and started again. For
+/// one server that listens on TCP, [`LocalServer`](crate::LocalServer) is all that is needed.
+///
+/// [`launch`](Self::launch) starts the process. It ends, and its folder is removed, when this is
 /// dropped, and with this process, however that ends.
-pub(crate) struct Supervised {
+pub struct Supervised {
     folder: PathBuf,
     script: tokio::sync::Mutex<Script>,
     pid: Mutex<u32>,
@@ -34,9 +38,19 @@ struct Script {
 }
 
 impl Supervised {
-    /// `runner` runs the script: `env`, or what makes a namespace for it. With a `disk`, a size such
-    /// as `512m`, what is in the folder `db` is on a disk of that size.
-    pub(crate) fn new<S: AsRef<OsStr>>(
+    /// Prepares a server by its command line. What it prints is added to a log in `folder`, which must be
+    /// there, and is **removed at the end** with all that is in it.
+    ///
+    /// `runner` runs the script that starts the server: `env`, or a command that makes a namespace for
+    /// it, such as `unshare`. With a `disk`, a size such as `512m`, the data in the folder `db` of
+    /// `folder` is on a disk of that size; this takes a mount namespace.
+    ///
+    /// # Errors
+    /// When the runner cannot be started.
+    ///
+    /// # Panics
+    /// Never: the script's output is a pipe.
+    pub fn new<S: AsRef<OsStr>>(
         mut runner: Command,
         folder: PathBuf,
         disk: Option<&str>,
@@ -52,8 +66,15 @@ impl Supervised {
         Ok(Self { folder, script, pid: Mutex::default() })
     }
 
-    /// Starts the process, which must not run.
-    pub(crate) async fn launch(&self) -> Result<(), FixtureError> {
+    /// Starts the process, which must not run. It returns when the process has an id; whether it takes
+    /// requests is for the caller to find out.
+    ///
+    /// # Errors
+    /// When it was [stopped](Self::stop), or its script has ended or hangs.
+    ///
+    /// # Panics
+    /// Only if another call has panicked.
+    pub async fn launch(&self) -> Result<(), FixtureError> {
         let mut script = self.script.lock().await;
         let orders = script.orders.as_mut().ok_or("the server has been stopped for good")?;
         orders.write_all(b"start\n").await?;
@@ -64,17 +85,23 @@ impl Supervised {
     }
 
     /// The process that was started last.
-    pub(crate) fn pid(&self) -> u32 {
+    ///
+    /// # Panics
+    /// Only if another call has panicked.
+    #[must_use]
+    pub fn pid(&self) -> u32 {
         *self.pid.lock().expect("not poisoned")
     }
 
-    /// What it has written, errors too.
-    pub(crate) fn log(&self) -> PathBuf {
+    /// The file with what it has printed, errors too.
+    #[must_use]
+    pub fn log(&self) -> PathBuf {
         self.folder.join("server.log")
     }
 
-    /// Its last lines, for errors.
-    pub(crate) fn last_words(&self) -> String {
+    /// The last lines of its log, for errors.
+    #[must_use]
+    pub fn last_words(&self) -> String {
         let log = std::fs::read(self.log()).unwrap_or_default();
         let log = String::from_utf8_lossy(&log);
         let last: Vec<&str> = log.lines().rev().take(3).collect();
@@ -83,7 +110,7 @@ impl Supervised {
 
     /// Sends a signal, and waits until it is in a state by `/proc`.
     async fn bring(&self, name: &str, is: impl Fn(u32) -> bool) -> Result<(), FixtureError> {
-        signal::send(name, self.pid()).await?;
+        process::send(name, self.pid()).await?;
         if self.is_soon(is).await { Ok(()) } else { Err(format!("it got SIG{name}, and nothing changed").into()) }
     }
 
@@ -103,15 +130,15 @@ impl Supervised {
     ///
     /// # Errors
     /// When it goes on.
-    pub(crate) async fn kill(&self) -> Result<(), FixtureError> {
-        self.bring("KILL", signal::is_dead).await
+    pub async fn kill(&self) -> Result<(), FixtureError> {
+        self.bring("KILL", process::is_dead).await
     }
 
     /// Stops it, and waits until it stands.
     ///
     /// # Errors
     /// When it goes on.
-    pub(crate) async fn pause(&self) -> Result<(), FixtureError> {
+    pub async fn pause(&self) -> Result<(), FixtureError> {
         self.bring("STOP", is_stopped).await
     }
 
@@ -119,27 +146,33 @@ impl Supervised {
     ///
     /// # Errors
     /// When it stands, or is dead.
-    pub(crate) async fn resume(&self) -> Result<(), FixtureError> {
-        self.bring("CONT", |pid| !signal::is_dead(pid) && !is_stopped(pid)).await
+    pub async fn resume(&self) -> Result<(), FixtureError> {
+        self.bring("CONT", |pid| !process::is_dead(pid) && !is_stopped(pid)).await
     }
 
     /// Ends it and waits until its folder is removed.
-    pub(crate) async fn stop(&self) {
+    pub async fn stop(&self) {
         let mut script = self.script.lock().await;
         drop(script.orders.take());
         let _ = script.process.wait().await;
     }
-}
 
-#[cfg(feature = "mongodb")]
-impl Supervised {
-    /// The script, which lives on while the process is dead.
-    pub(crate) async fn script(&self) -> Option<u32> {
+    /// The process id of its script, which lives on while the server is dead: the first process in a
+    /// namespace that the runner has made. `None` after [`stop`](Self::stop).
+    pub async fn script(&self) -> Option<u32> {
         self.script.lock().await.process.id()
     }
 
-    pub(crate) fn folder(&self) -> &std::path::Path {
+    /// The folder with its log.
+    #[must_use]
+    pub fn folder(&self) -> &Path {
         &self.folder
+    }
+}
+
+impl fmt::Debug for Supervised {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Supervised").field("folder", &self.folder).finish_non_exhaustive()
     }
 }
 
@@ -149,5 +182,5 @@ pub(crate) fn free_port() -> std::io::Result<u16> {
 }
 
 fn is_stopped(pid: u32) -> bool {
-    signal::state(pid) == Some('T')
+    process::state(pid) == Some('T')
 }

@@ -1,6 +1,6 @@
 //! A replica set: the user's, or one that is started for this run.
 
-use distlock_conformance::server::{MongoServer, Topology};
+use distlock_conformance_mongo::{MongoServer, Topology};
 use distlock_mongo::mongodb::Client;
 
 use crate::Failure;

@@ -3,7 +3,7 @@
 
 use std::process::{Command, Output};
 
-use distlock_conformance::server::{MongoServer, Topology};
+use distlock_conformance_mongo::{MongoServer, Topology};
 use distlock_mongo::mongodb::Client;
 
 const REPORTING: &str = env!("CARGO_BIN_EXE_reporting");

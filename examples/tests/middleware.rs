@@ -10,7 +10,7 @@ use axum::http::request::Parts;
 use axum::http::{Method, StatusCode};
 use axum::routing::{get, put};
 use distlock_api::{LockError, LockKey, LockProvider};
-use distlock_conformance::server::{MongoServer, Topology};
+use distlock_conformance_mongo::{MongoServer, Topology};
 use distlock_examples::{HttpClient, NoAnswer, serve};
 use distlock_mongo::mongodb::Client;
 use distlock_mongo::mongodb::bson::{Document, doc};

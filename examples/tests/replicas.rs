@@ -2,7 +2,7 @@
 
 use std::process::{Command, Output};
 
-use distlock_conformance::server::{MongoServer, Topology};
+use distlock_conformance_mongo::{MongoServer, Topology};
 
 /// Runs it for so many seconds; what it said of lost updates, too.
 fn replicas(seconds: &str, arguments: &[&str]) -> (Output, String, u64) {

@@ -6,11 +6,11 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use distlock_api::{Capabilities, LockKey, LockProvider};
-use distlock_conformance::server::{MongoServer, Topology};
 use distlock_conformance::{
-    Arena, Client, ClusterArena, Controls, DisturbedStore, FailCommand, Fixture, FixtureError, Hook, Operation,
-    Profile, Pushes, SeenRenewal, async_trait, run,
+    Arena, Client, Controls, DisturbedStore, Fixture, FixtureError, Hook, Operation, Profile, Pushes, SeenRenewal,
+    async_trait,
 };
+use distlock_conformance_mongo::{ClusterArena, FailCommand, MongoServer, Topology, run};
 use distlock_engine::{LeaseProvider, LeaseStore, QueueOptions};
 use distlock_mongo::{DocumentLocks, DocumentLocksBuilder, MongoProvider, MongoProviderBuilder, MongoStore};
 use mongodb::bson::{Document, doc};

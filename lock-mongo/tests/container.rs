@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use distlock_api::{ErrorKind, LockKey, LockProvider, LockProviderExt, Loss, ReleaseOutcome};
 use distlock_conformance::FixtureError;
-use distlock_conformance::container::{ContainerError, Service};
+use distlock_conformance::container::{self, ContainerError, Service};
 use distlock_conformance::testcontainers::core::IntoContainerPort;
 use distlock_conformance::testcontainers::{GenericImage, ImageExt};
 use distlock_mongo::MongoProvider;
@@ -102,9 +102,7 @@ fn trial(name: &str, runtime: &Arc<Runtime>, work: impl Future<Output = ()> + Se
 }
 
 fn image() -> GenericImage {
-    let image = std::env::var(IMAGE).unwrap_or_else(|_| "mongo:7.0".to_owned());
-    let (name, tag) = image.rsplit_once(':').unwrap_or((&image, "latest"));
-    GenericImage::new(name, tag)
+    container::image(&std::env::var(IMAGE).unwrap_or_else(|_| "mongo:7.0".to_owned()))
 }
 
 async fn start() -> Result<Service, ContainerError> {

@@ -12,7 +12,7 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use distlock_api::ErrorKind;
-use distlock_conformance::server::{MongoServer, Topology};
+use distlock_conformance_mongo::{MongoServer, Topology};
 use distlock_mongo::mongodb::bson::{Document, doc};
 use distlock_mongo::mongodb::{Client, Collection};
 use distlock_mongo::{Change, CommitError, DocumentLocks};

@@ -12,19 +12,40 @@ use crate::proxy::{FaultProxy, NetworkFault, Way};
 /// As [`Hook::Delay`](super::Hook::Delay) says.
 pub(crate) const LATE: Duration = Duration::from_secs(2);
 
-/// The proxies, and whom they are to hit.
-#[derive(Clone)]
-pub(crate) struct Network {
-    pub(crate) proxies: Arc<[FaultProxy]>,
-    /// The text by which the connections of clients are known, if not all are.
-    pub(crate) mark: Option<&'static str>,
-    /// The text by which requests are known that may be lost, if not all may.
-    pub(crate) request: Option<&'static str>,
+/// The faults that [proxies](FaultProxy) in front of all servers of an [`Arena`](crate::Arena) can make.
+/// For a single server, [`TcpArena`](crate::TcpArena) has them.
+#[derive(Clone, Debug)]
+pub struct ProxyFaults {
+    proxies: Arc<[FaultProxy]>,
+    mark: Option<&'static str>,
+    request: Option<&'static str>,
 }
 
-impl Network {
+impl ProxyFaults {
+    /// Faults that hit all connections at once, and may lose any request.
+    #[must_use]
+    pub fn new(proxies: impl Into<Arc<[FaultProxy]>>) -> Self {
+        Self { proxies: proxies.into(), mark: None, request: None }
+    }
+
+    /// Hits only connections whose first bytes contain `mark`: those of clients, where the servers reach
+    /// each other through the same proxies. See [`FaultProxy::strike_marked`].
+    #[must_use]
+    pub fn of_marked(mut self, mark: &'static str) -> Self {
+        self.mark = Some(mark);
+        self
+    }
+
+    /// Loses only requests that contain this text, and the replies to them.
+    #[must_use]
+    pub fn of_requests(mut self, text: &'static str) -> Self {
+        self.request = Some(text);
+        self
+    }
+
     /// All faults that proxies can make of any traffic.
-    pub(crate) fn faults(&self) -> Vec<Arc<dyn Fault>> {
+    #[must_use]
+    pub fn faults(&self) -> Vec<Arc<dyn Fault>> {
         let dropped = |way| NetworkFault::Drop { way, times: 10, containing: self.request.map(str::to_owned) };
         let hole = |way| NetworkFault::BlackHole { way };
         let faults = [
@@ -42,7 +63,8 @@ impl Network {
     }
 
     /// Two requests, or the replies to two, are swallowed, and their connections stay open and silent.
-    pub(crate) fn half_open(&self) -> [Arc<dyn Fault>; 2] {
+    #[must_use]
+    pub fn half_open(&self) -> [Arc<dyn Fault>; 2] {
         [("half-open-request", Way::ToServer), ("half-open-reply", Way::ToClient)].map(|(kind, way)| {
             let containing = self.request.map(str::to_owned);
             // Longer than a few request timeouts of the clients that wait for an answer.
@@ -50,32 +72,36 @@ impl Network {
         })
     }
 
-    /// Connections end, and none can be made.
-    pub(crate) fn reset(&self) -> Arc<dyn Fault> {
+    /// Connections end, and none can be made: [`Hook::Cut`](crate::Hook::Cut).
+    #[must_use]
+    pub fn reset(&self) -> Arc<dyn Fault> {
         self.fault("reset", 3, NetworkFault::Reset)
     }
 
-    /// Requests arrive two seconds late, also if the fault has ended meanwhile.
-    pub(crate) fn late_requests(&self) -> Arc<dyn Fault> {
+    /// Requests arrive two seconds late, also if the fault has ended meanwhile:
+    /// [`Hook::Delay`](crate::Hook::Delay).
+    #[must_use]
+    pub fn late_requests(&self) -> Arc<dyn Fault> {
         self.fault("late-requests", 3, NetworkFault::Delay { way: Way::ToServer, by: LATE })
     }
 
-    /// Connections stay, and nothing comes through.
-    pub(crate) fn black_hole(&self) -> Arc<dyn Fault> {
+    /// Connections stay, and nothing comes through: [`Hook::Stall`](crate::Hook::Stall).
+    #[must_use]
+    pub fn black_hole(&self) -> Arc<dyn Fault> {
         self.fault("black-hole", 5, NetworkFault::BlackHole { way: Way::Both })
     }
 
     fn fault(&self, kind: &'static str, seconds: u64, fault: NetworkFault) -> Arc<dyn Fault> {
-        Arc::new(OfProxies { kind, lasts: Duration::from_secs(seconds), fault, network: self.clone() })
+        Arc::new(OfProxies { kind, lasts: Duration::from_secs(seconds), fault, of: self.clone() })
     }
 }
 
-/// The same fault in front of all servers, for clients alone.
+/// The same fault in front of all servers.
 struct OfProxies {
     kind: &'static str,
     lasts: Duration,
     fault: NetworkFault,
-    network: Network,
+    of: ProxyFaults,
 }
 
 #[async_trait]
@@ -89,8 +115,8 @@ impl Fault for OfProxies {
     }
 
     async fn begin(&self) -> Result<(), FixtureError> {
-        for proxy in &*self.network.proxies {
-            match self.network.mark {
+        for proxy in &*self.of.proxies {
+            match self.of.mark {
                 Some(mark) => proxy.strike_marked(self.fault.clone(), mark),
                 None => proxy.strike(self.fault.clone()),
             }
@@ -99,7 +125,7 @@ impl Fault for OfProxies {
     }
 
     async fn end(&self) -> Result<String, FixtureError> {
-        match self.network.proxies.iter().map(FaultProxy::heal).sum::<u64>() {
+        match self.of.proxies.iter().map(FaultProxy::heal).sum::<u64>() {
             0 => Err("it hit no client".into()),
             hits => Ok(format!("it hit {hits} times")),
         }

@@ -16,11 +16,11 @@ use tokio::net::TcpStream;
 use tokio::process::Command;
 use tokio::time::{Instant, sleep, timeout};
 
-use super::network::Network;
+use super::network::ProxyFaults;
 use super::{Arena, Fault, Hook};
 use crate::fixture::FixtureError;
+use crate::process;
 use crate::proxy::FaultProxy;
-use crate::signal;
 use crate::supervised::{self, Supervised};
 
 /// How long the server may take to be well again.
@@ -50,7 +50,7 @@ const POLL: Duration = Duration::from_millis(20);
 /// ```
 pub struct TcpArena {
     server: Arc<dyn TcpServer>,
-    network: Network,
+    network: ProxyFaults,
     address: String,
     block: Option<Box<Block>>,
     age: Option<Box<Age>>,
@@ -111,7 +111,7 @@ impl TcpArena {
     ) -> Result<Self, FixtureError> {
         let proxy = FaultProxy::start(server.address()).await?;
         let address = address_of(proxy.address());
-        let network = Network { proxies: Arc::new([proxy]), mark: None, request: None };
+        let network = ProxyFaults::new([proxy]);
         Ok(Self { server: Arc::new(server), network, address, block: None, age: None })
     }
 
@@ -266,7 +266,7 @@ impl TcpServer for LocalServer {
 
     async fn look(&self) -> Result<(), FixtureError> {
         let looked = timeout(LOOK_LIMIT, TcpStream::connect(self.at)).await;
-        if signal::is_dead(self.process.pid()) {
+        if process::is_dead(self.process.pid()) {
             return Err(format!("the server has ended: {}", self.process.last_words()).into());
         }
         looked.map_err(|_| "no answer")?.map(drop).map_err(Into::into)

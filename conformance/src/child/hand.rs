@@ -8,8 +8,8 @@ use super::process::{Child, TOLERANCE, unexpected};
 use super::protocol::{Answer, Order};
 use crate::context::LIVENESS;
 use crate::failure::{Failure, Verdict, ensure};
+use crate::process;
 use crate::recorder::Recorder;
-use crate::signal;
 
 /// The backend failed in a child.
 #[derive(Clone, Debug)]
@@ -36,12 +36,12 @@ pub(crate) struct Handle {
 impl Handle {
     /// Sends a signal by its name without `SIG`.
     pub(crate) async fn signal(&self, name: &str) -> Verdict {
-        Ok(signal::send(name, self.pid).await?)
+        Ok(process::send(name, self.pid).await?)
     }
 
     /// What it does, as `/proc` has it.
     pub(crate) fn state(&self) -> Option<char> {
-        signal::state(self.pid)
+        process::state(self.pid)
     }
 
     /// Sets its clock so many seconds ahead of the machine's, or behind. It sees that within about a second.

@@ -16,14 +16,14 @@ const PULL_LIMIT: Duration = Duration::from_secs(120);
 const START_LIMIT: Duration = Duration::from_secs(60);
 
 /// A container that is removed when this is dropped, inside a tokio runtime or not.
-pub(crate) struct Running(Option<Box<ContainerAsync<GenericImage>>>);
+pub(super) struct Running(Option<Box<ContainerAsync<GenericImage>>>);
 
 impl Running {
-    pub(crate) fn container(&self) -> Result<&ContainerAsync<GenericImage>, String> {
+    pub(super) fn container(&self) -> Result<&ContainerAsync<GenericImage>, String> {
         self.0.as_deref().ok_or_else(|| "it is gone".to_owned())
     }
 
-    pub(crate) async fn remove(mut self) {
+    pub(super) async fn remove(mut self) {
         // On an error the container's own `Drop` tries again.
         if let Some(container) = self.0.take()
             && let Err(error) = (*container).rm().await
@@ -54,7 +54,7 @@ impl Drop for Running {
 }
 
 /// Starts a container of an image that is there or can be pulled, after those that died test processes have left are removed.
-pub(crate) async fn start(docker: &Docker, request: ContainerRequest<GenericImage>) -> Result<Running, String> {
+pub(super) async fn start(docker: &Docker, request: ContainerRequest<GenericImage>) -> Result<Running, String> {
     owner::remove_orphans(docker).await;
     let image = request.descriptor();
     ensure_image(docker, &image).await?;
@@ -64,7 +64,7 @@ pub(crate) async fn start(docker: &Docker, request: ContainerRequest<GenericImag
 }
 
 /// The engine that testcontainers finds, if it answers.
-pub(crate) async fn engine() -> Result<Docker, String> {
+pub(super) async fn engine() -> Result<Docker, String> {
     let docker = docker_client_instance().await.map_err(|error| format!("no Docker engine is configured: {error}"))?;
     match timeout(ENGINE_LIMIT, docker.ping()).await {
         Ok(Ok(_)) => Ok(docker),
@@ -88,8 +88,7 @@ pub(super) async fn ensure_image(docker: &Docker, image: &str) -> Result<(), Str
         return Err(problem);
     }
 
-    let (name, tag) = split(image);
-    let reason = match timeout(PULL_LIMIT, GenericImage::new(name, tag).pull_image()).await {
+    let reason = match timeout(PULL_LIMIT, self::image(image).pull_image()).await {
         Ok(Ok(_)) => return Ok(()),
         Ok(Err(error)) => error.to_string(),
         Err(_) => format!("no end after {} s", PULL_LIMIT.as_secs()),
@@ -100,8 +99,15 @@ pub(super) async fn ensure_image(docker: &Docker, image: &str) -> Result<(), Str
     Err(problem)
 }
 
+/// The image of a name with or without a tag, as an environment variable may have it: `mongo:7.0`.
+/// Without one the tag is `latest`.
+pub fn image(name: &str) -> GenericImage {
+    let (name, tag) = split(name);
+    GenericImage::new(name, tag)
+}
+
 /// Name and tag. A colon before the last slash belongs to the port of a registry.
-pub(crate) fn split(image: &str) -> (&str, &str) {
+fn split(image: &str) -> (&str, &str) {
     match image.rsplit_once(':') {
         Some((name, tag)) if !tag.contains('/') => (name, tag),
         _ => (image, "latest"),

@@ -29,8 +29,8 @@
 //! A [`Fixture`](crate::Fixture) starts it in [`start`](crate::Fixture::start), gives its address to its clients, and stops it in
 //! [`stop`](crate::Fixture::stop). The container is removed after [`Service::stop`], after a drop, and, if the test process is killed, when the next one starts a container.
 
-pub(crate) mod engine;
-pub(crate) mod owner;
+mod engine;
+mod owner;
 
 use std::fmt;
 use std::future::Future;
@@ -45,6 +45,7 @@ use testcontainers::{ContainerRequest, GenericImage};
 use tokio::time::{sleep, timeout};
 
 use self::engine::Running;
+pub use self::engine::image;
 use crate::fixture::FixtureError;
 
 /// How long a service may take to answer its probe.

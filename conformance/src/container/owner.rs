@@ -9,13 +9,15 @@ use std::os::unix::fs::MetadataExt;
 use testcontainers::bollard::Docker;
 use testcontainers::bollard::query_parameters::{ListContainersOptionsBuilder, RemoveContainerOptionsBuilder};
 
+use crate::process::start_time;
+
 const MARK: &str = "distlock.test";
 const VIEW: &str = "distlock.test.view";
 const PID: &str = "distlock.test.pid";
 const STARTED: &str = "distlock.test.started";
 
 /// The labels for a container that belongs to this process.
-pub(crate) fn labels() -> Vec<(&'static str, String)> {
+pub(super) fn labels() -> Vec<(&'static str, String)> {
     let mut labels = vec![(MARK, "1".to_owned())];
     let pid = std::process::id();
     if let (Some(view), Some(started)) = (view(), start_time(pid)) {
@@ -25,7 +27,7 @@ pub(crate) fn labels() -> Vec<(&'static str, String)> {
 }
 
 /// Removes the containers whose owner has died. Failures are left to the next run.
-pub(crate) async fn remove_orphans(docker: &Docker) {
+pub(super) async fn remove_orphans(docker: &Docker) {
     let Some(view) = view() else { return };
     let filters = HashMap::from([("label".to_owned(), vec![format!("{MARK}=1"), format!("{VIEW}={view}")])]);
     let options = ListContainersOptionsBuilder::new().all(true).filters(&filters).build();
@@ -58,30 +60,9 @@ fn view() -> Option<String> {
     Some(format!("{}/{}/{user}", boot.trim(), namespace.display()))
 }
 
-/// When a living process started, in clock ticks since boot: together with its id unique for a boot.
-pub(crate) fn start_time(pid: u32) -> Option<String> {
-    parse_start_time(&std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?)
-}
-
-/// The fields follow the program's name, which is in parentheses and may itself hold any character.
-fn parse_start_time(stat: &str) -> Option<String> {
-    const START_TIME: usize = 19;
-    let fields: Vec<&str> = stat.rsplit_once(')')?.1.split_whitespace().collect();
-    let dead = matches!(*fields.first()?, "Z" | "X");
-    fields.get(START_TIME).filter(|_| !dead).map(|ticks| (*ticks).to_owned())
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn start_times() {
-        let stat = "7 (a) b) S 1 7 7 0 -1 4 5 6 7 8 9 10 11 12 20 0 1 0 4711 99 1";
-        assert_eq!(parse_start_time(stat).as_deref(), Some("4711"));
-        assert_eq!(parse_start_time(&stat.replace(") S", ") Z")), None);
-        assert_eq!(parse_start_time("7 (a)"), None);
-    }
 
     #[test]
     fn only_the_containers_of_the_dead_are_orphans() {

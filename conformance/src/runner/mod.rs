@@ -47,10 +47,6 @@ pub fn run(fixtures: impl IntoIterator<Item = Box<dyn Fixture>>) -> ExitCode {
     if let Some(job) = child::job() {
         return child::serve(&job, fixtures);
     }
-    #[cfg(feature = "mongodb")]
-    if let Some(job) = crate::server::shared::job() {
-        return crate::server::shared::keep(&job);
-    }
     match run_tests(fixtures) {
         Ok(code) => code,
         Err(problem) => {
@@ -66,14 +62,17 @@ pub fn run_child(fixtures: impl FnOnce() -> Vec<Box<dyn Fixture>>) -> Option<Exi
     child::job().map(|job| child::serve(&job, fixtures()))
 }
 
+/// The name of the run of which this process is a part, if each check is a process of its own, as under
+/// `cargo nextest`. For fixtures that start something once for all processes of a run.
+#[must_use]
+pub fn run_id() -> Option<String> {
+    std::env::var(NEXTEST_RUN).ok()
+}
+
 fn run_tests(fixtures: Vec<Box<dyn Fixture>>) -> Result<ExitCode, String> {
     let settings = Settings::from_env()?;
     let mut arguments = Arguments::from_iter(&settings.others);
-    let part_of = std::env::var(NEXTEST_RUN).ok();
-    #[cfg(feature = "mongodb")]
-    if let Some(run) = &part_of {
-        crate::server::shared::share(run);
-    }
+    let part_of = run_id();
     let processors = std::thread::available_parallelism().map_or(1, usize::from);
     arguments.test_threads.get_or_insert(processors * CHECKS_PER_PROCESSOR);
 

@@ -10,7 +10,7 @@ use super::field::{Player, WAIT, Work};
 use super::process::{acquire, give_back, write};
 use crate::child::Handle;
 use crate::failure::{Failure, ensure};
-use crate::signal;
+use crate::process;
 
 const HOUR: i64 = 3600;
 /// How often a lock is asked for before something happens to the process without one.
@@ -65,7 +65,7 @@ pub(super) async fn happen(work: &Work, mut player: Player, told: Told, chance: 
     let evidence = match told.act {
         Act::Kill => {
             player.child.kill().await?;
-            ensure!(is_soon(&handle, signal::is_end).await, "a killed process lives on");
+            ensure!(is_soon(&handle, process::is_end).await, "a killed process lives on");
             let (address, shift) = (&work.address, player.shift);
             player = Player::start(&work.cx, address, shift, &work.recorder).await?;
             format!("a process was killed {with}")

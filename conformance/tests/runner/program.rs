@@ -25,8 +25,6 @@ pub(crate) fn fixtures(backend: &str) -> Vec<Box<dyn Fixture>> {
         "broken" => {
             vec![Box::new(Memory { name: NASTY, breaks: true }), Box::new(Memory { name: "sound", breaks: false })]
         }
-        #[cfg(feature = "mongodb")]
-        "mongo" => vec![Box::new(super::nextest::OnServer::default())],
         other => panic!("there is no backend {other:?}"),
     }
 }

@@ -27,7 +27,7 @@ use std::future::Future;
 use std::process::ExitCode;
 use std::sync::Arc;
 
-use distlock_conformance::server::{MongoServer, Topology};
+use distlock_conformance_mongo::{MongoServer, Topology};
 use libtest_mimic::{Arguments, Failed, Trial};
 use tokio::runtime::{Builder, Runtime};
 use tokio::sync::RwLock;

@@ -29,11 +29,11 @@ struct Older {
 impl Older {
     fn new(world: &World, name: &str) -> Self {
         let clock = match world.topology {
-            distlock_conformance::server::Topology::ReplicaSet => doc! { "$add": [
+            distlock_conformance_mongo::Topology::ReplicaSet => doc! { "$add": [
                 { "$multiply": [{ "$tsSecond": "$$CLUSTER_TIME" }, 1_073_741_824_i64] },
                 { "$tsIncrement": "$$CLUSTER_TIME" },
             ] },
-            distlock_conformance::server::Topology::Standalone => doc! { "$add": [
+            distlock_conformance_mongo::Topology::Standalone => doc! { "$add": [
                 { "$multiply": [{ "$toLong": { "$floor": { "$divide": [{ "$toLong": "$$NOW" }, 1000] } } }, 1_073_741_824_i64] },
                 { "$multiply": [{ "$mod": [{ "$toLong": "$$NOW" }, 1000] }, 1_048_576_i64] },
             ] },

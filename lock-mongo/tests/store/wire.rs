@@ -112,10 +112,7 @@ async fn one_session(world: World) {
         sent.take().into_iter().filter(|command| command.contains_key("findAndModify")).collect();
     let session = |at: usize| commands[at].get_document("lsid").unwrap();
     let number = |at: usize| commands[at].get_i64("txnNumber");
-    assert_eq!(
-        store.capabilities().ordered_claims,
-        world.topology == distlock_conformance::server::Topology::ReplicaSet
-    );
+    assert_eq!(store.capabilities().ordered_claims, world.topology == distlock_conformance_mongo::Topology::ReplicaSet);
     if store.capabilities().ordered_claims {
         assert_eq!((session(0), session(0)), (session(2), session(3)));
         assert_eq!(session(1), session(4));

@@ -4,7 +4,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use distlock_api::{AcquisitionId, FencingToken, LockAdmin, LockKey, ReleaseOutcome};
-use distlock_conformance::server::Topology;
+use distlock_conformance_mongo::Topology;
 use distlock_engine::store::{
     Attempt, BusyReply, Claim, Grant, LeaseStore, ProviderId, QueueStanding, Release, Renewal, Reply, Standing, Ticket,
 };

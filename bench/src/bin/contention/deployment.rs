@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use distlock_conformance::server::{MongoServer, Topology};
+use distlock_conformance_mongo::{MongoServer, Topology};
 use mongodb::bson::{Bson, Document, doc};
 use mongodb::options::{ClientOptions, CollectionOptions, ServerAddress, WriteConcern};
 use mongodb::{Client, bson};

@@ -14,8 +14,7 @@ use futures_util::future::try_join_all;
 use tokio::time::{Instant, sleep};
 
 use super::races;
-use crate::arena::Hook;
-use crate::arena::network::LATE;
+use crate::arena::{Hook, LATE};
 use crate::bare::{BareStore, LEASE, last};
 use crate::check::checks;
 use crate::context::{Context, GRAIN, LIVENESS, SOON, eventually, within};

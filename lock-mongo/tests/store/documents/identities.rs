@@ -71,7 +71,7 @@ async fn whole_life(world: &World, id: Bson, stored: Bson, configure: fn(Builder
     // Force-released, and heard of.
     let forced = admin.force_release(&key, "why").await.unwrap().expect("held");
     assert_eq!((forced.key, forced.token), (key.clone(), next.fencing_token()));
-    if world.topology == distlock_conformance::server::Topology::ReplicaSet {
+    if world.topology == distlock_conformance_mongo::Topology::ReplicaSet {
         tokio::time::timeout(Duration::from_secs(10), next.lost()).await.expect("pushed, not found out by a renewal");
     }
     assert!(next.commit(Change::new().set("n", 2)).await.unwrap_err().is_already_lost());
@@ -211,7 +211,7 @@ async fn no_ids(world: World) {
     let id = Uuid::parse_str(uuid).unwrap();
     assert!(matches!(locks.try_lock(id).await.unwrap(), Locked::Busy(_)));
 
-    if world.topology == distlock_conformance::server::Topology::ReplicaSet {
+    if world.topology == distlock_conformance_mongo::Topology::ReplicaSet {
         // A watcher hears of documents by their keys, and of nothing else that happens in the collection.
         let provider = locks.provider();
         let mut events = provider.admin().unwrap().watch().await.unwrap();

@@ -1,0 +1,126 @@
+//! Commands of clients that fail or are slow at the server, by the fail point `failCommand`.
+
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use distlock_conformance::{Fault, FixtureError};
+use futures_util::future::try_join_all;
+use mongodb::bson::{Bson, Document, doc};
+
+use super::super::member::Member;
+use super::super::set::{Cluster, MARK};
+use crate::fail_command::configure;
+
+/// What the store of a lock sends.
+const COMMANDS: [&str; 5] = ["findAndModify", "update", "find", "aggregate", "getMore"];
+/// Of the writes among them a write concern error is said after they were carried out.
+const WRITES: [&str; 2] = ["findAndModify", "update"];
+/// `HostUnreachable`, `NetworkTimeout`, `ShutdownInProgress`, `PrimarySteppedDown`, `NotWritablePrimary`, `InterruptedDueToReplStateChange`: transient, and most of them retryable.
+const CODES: [i32; 6] = [6, 89, 91, 189, 10_107, 11_602];
+/// Of ten commands so many fail.
+const SHARE: f64 = 0.3;
+
+/// How long a slow command waits before it is carried out, from one time to the next.
+const SLOW_MS: [i32; 3] = [300, 1_000, 600];
+
+/// What the fail point is told, unlike from time to time.
+type Data = fn(usize) -> Document;
+
+pub(super) fn all(cluster: &Arc<Cluster>) -> Vec<Arc<dyn Fault>> {
+    let kinds: [(&'static str, Extent, Data); 5] = [
+        ("close-connection", Extent::Some, |_| doc! { "failCommands": COMMANDS.to_vec(), "closeConnection": true }),
+        ("error-code", Extent::Some, |turn| {
+            doc! { "failCommands": COMMANDS.to_vec(), "errorCode": CODES[turn % CODES.len()] }
+        }),
+        ("write-concern-error", Extent::Some, |_| {
+            let error =
+                doc! { "code": 64, "codeName": "WriteConcernFailed", "errmsg": "waiting for replication timed out" };
+            doc! { "failCommands": WRITES.to_vec(), "writeConcernError": error }
+        }),
+        ("slow-find-and-modify", Extent::All, |turn| slow(&["findAndModify"], turn)),
+        ("slow-writes", Extent::All, |turn| slow(&WRITES, turn)),
+    ];
+    let of = |(kind, extent, data)| -> Arc<dyn Fault> {
+        Arc::new(DisturbedCommands { kind, extent, data, cluster: Arc::clone(cluster), state: Mutex::default() })
+    };
+    kinds.map(of).into()
+}
+
+fn slow(commands: &[&str], turn: usize) -> Document {
+    doc! { "failCommands": commands.to_vec(), "blockConnection": true, "blockTimeMS": SLOW_MS[turn % SLOW_MS.len()] }
+}
+
+/// Which commands of clients are hit.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Extent {
+    /// A share of those that the primary gets.
+    Some,
+    /// Each one, on each member: an election does not end it.
+    All,
+}
+
+struct DisturbedCommands {
+    kind: &'static str,
+    extent: Extent,
+    data: Data,
+    cluster: Arc<Cluster>,
+    state: Mutex<State>,
+}
+
+#[derive(Default)]
+struct State {
+    turn: usize,
+    /// The members, and how many commands each had hit before.
+    running: Vec<(usize, u64)>,
+}
+
+#[async_trait]
+impl Fault for DisturbedCommands {
+    fn kind(&self) -> &'static str {
+        self.kind
+    }
+
+    /// Slow commands queue up in the clients: it lasts longer than the request timeout of a caller
+    /// in that queue.
+    fn lasts(&self) -> Duration {
+        Duration::from_secs(if self.extent == Extent::All { 8 } else { 3 })
+    }
+
+    async fn begin(&self) -> Result<(), FixtureError> {
+        let members: Vec<&Member> = match self.extent {
+            Extent::Some => vec![self.cluster.until_primary("a primary", |_| true).await?],
+            Extent::All => self.cluster.members.iter().collect(),
+        };
+        let mode: Bson = match self.extent {
+            Extent::Some => doc! { "activationProbability": SHARE }.into(),
+            Extent::All => "alwaysOn".into(),
+        };
+        let turn = self.state.lock().expect("not poisoned").turn;
+        let mut data = (self.data)(turn);
+        data.insert("appName", MARK);
+        let beginning = members.into_iter().map(async |member| {
+            let before = configure(member.client(), mode.clone(), data.clone()).await?;
+            Ok::<_, FixtureError>((member.number, before))
+        });
+        let running = try_join_all(beginning).await?;
+        *self.state.lock().expect("not poisoned") = State { turn: turn + 1, running };
+        Ok(())
+    }
+
+    async fn end(&self) -> Result<String, FixtureError> {
+        let running = std::mem::take(&mut self.state.lock().expect("not poisoned").running);
+        if running.is_empty() {
+            return Err("it was not begun".into());
+        }
+        let ending = running.into_iter().map(async |(number, before)| {
+            let after = configure(self.cluster.members[number].client(), "off".into(), doc! {}).await?;
+            Ok::<_, FixtureError>(after.saturating_sub(before))
+        });
+        let happened = if self.extent == Extent::All { "were slow" } else { "failed" };
+        match try_join_all(ending).await?.iter().sum::<u64>() {
+            0 => Err(format!("no commands {happened}").into()),
+            count => Ok(format!("{count} commands {happened}")),
+        }
+    }
+}

@@ -1,0 +1,124 @@
+//! Servers as local processes.
+
+use std::io::Read;
+use std::os::unix::process::CommandExt;
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+use distlock_conformance::LocalServer;
+use futures_util::future::try_join_all;
+use tokio::time::{Instant, sleep};
+
+use super::mongod::{self, COMMON_ARGUMENTS};
+use super::replica_set;
+use crate::topology::Topology;
+
+const GUARD: &str = include_str!("guard.sh");
+const START_LIMIT: Duration = Duration::from_secs(60);
+const POLL: Duration = Duration::from_millis(20);
+/// `mongod` ends with this status if it cannot listen.
+const PORT_TAKEN: i32 = 48;
+const PORTS_TRIED: u32 = 5;
+
+/// A `mongod` that dies, and whose data goes, with this value or with this process (see `guard.sh`).
+pub(super) struct Process {
+    /// Holds the pipe: dropping it is the order to stop.
+    guard: Child,
+    address: String,
+}
+
+impl Process {
+    /// Stops the server and waits until its data is removed.
+    pub(super) fn stop(mut self) {
+        drop(self.guard.stdin.take());
+        let _ = self.guard.wait();
+    }
+}
+
+/// The servers, their connection string, and a description.
+pub(super) type Started = (Vec<Process>, String, String);
+
+/// Starts a standalone or a replica set of `nodes` members.
+pub(super) async fn start(topology: Topology, nodes: u8) -> Result<Started, String> {
+    let found = tokio::task::spawn_blocking(mongod::find).await.map_err(|error| error.to_string())?;
+    let (program, version) = found?;
+
+    let nodes = if topology == Topology::ReplicaSet { nodes } else { 1 };
+    let processes = try_join_all((0..nodes).map(|_| launch(&program, topology))).await?;
+    let addresses: Vec<_> = processes.iter().map(|process| process.address.clone()).collect();
+    let uri = make_ready(topology, &addresses).await?;
+    let plural = if nodes == 1 { "" } else { "es" };
+    let source = format!("{nodes} local process{plural} of {} ({version})", program.display());
+    Ok((processes, uri, source))
+}
+
+async fn make_ready(topology: Topology, addresses: &[String]) -> Result<String, String> {
+    let first = replica_set::direct_uri(&addresses[0]);
+    if topology == Topology::Standalone {
+        return Ok(first);
+    }
+    let client = replica_set::client(&first).await?;
+    let initiated = replica_set::initiate(&client, addresses).await;
+    client.shutdown().await;
+    initiated?;
+
+    let uri = replica_set::set_uri(addresses);
+    let client = replica_set::client(&uri).await?;
+    let writable = replica_set::wait_until_writable(&client).await;
+    client.shutdown().await;
+    writable.map(|()| uri)
+}
+
+async fn launch(program: &Path, topology: Topology) -> Result<Process, String> {
+    for _ in 0..PORTS_TRIED {
+        match launch_once(program, topology).await? {
+            Some(process) => return Ok(process),
+            None => continue,
+        }
+    }
+    Err(format!("{PORTS_TRIED} ports that were free were taken before mongod could listen"))
+}
+
+/// `None` if another program was faster to take the port.
+async fn launch_once(program: &Path, topology: Topology) -> Result<Option<Process>, String> {
+    let failed = |error: std::io::Error| format!("cannot start mongod: {error}");
+    let port = LocalServer::free_port().map_err(failed)?;
+    let data = mongod::fresh_dir().map_err(failed)?;
+    let mut command = Command::new("sh");
+    command.args(["-c", GUARD, "guard"]).arg(&data);
+    command.arg(program).arg("--dbpath").arg(&data);
+    command.args(["--bind_ip", "127.0.0.1", "--nounixsocket", "--port", &port.to_string()]);
+    command.args(COMMON_ARGUMENTS);
+    if topology == Topology::ReplicaSet {
+        command.args(["--replSet", replica_set::NAME]);
+    }
+    // A group of its own: Ctrl-C reaches the tests alone, and their end stops the server in order.
+    command.process_group(0).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null());
+    let guard = command.spawn().map_err(|error| {
+        let _ = std::fs::remove_dir_all(&data);
+        failed(error)
+    })?;
+    let mut process = Process { guard, address: format!("127.0.0.1:{port}") };
+
+    let deadline = Instant::now() + START_LIMIT;
+    let log = data.join("mongod.log");
+    while Instant::now() < deadline {
+        // Its own log, not its port: another server may listen there.
+        if std::fs::read_to_string(&log).is_ok_and(|log| log.contains("Waiting for connections")) {
+            return Ok(Some(process));
+        }
+        if let Some(status) = process.guard.try_wait().map_err(failed)? {
+            if status.code() == Some(PORT_TAKEN) {
+                return Ok(None);
+            }
+            let mut last_words = String::new();
+            if let Some(mut stdout) = process.guard.stdout.take() {
+                let _ = stdout.read_to_string(&mut last_words);
+            }
+            return Err(format!("mongod ended at once ({status}): {}", last_words.trim()));
+        }
+        sleep(POLL).await;
+    }
+    Err(format!("mongod does not listen after {} s", START_LIMIT.as_secs()))
+}

@@ -1,0 +1,158 @@
+//! A deployment that is looked for, or started, and ended.
+
+mod docker;
+mod error;
+mod given;
+mod local;
+pub(crate) mod mongod;
+pub(crate) mod replica_set;
+mod settings;
+
+use std::fmt;
+
+use distlock_conformance::container::Service;
+
+pub use self::error::ServerError;
+use self::settings::{Origin, Settings};
+use crate::shared;
+use crate::topology::Topology;
+
+/// A MongoDB deployment for tests; see the [crate](crate) for where it comes from.
+///
+/// A server that was started ends with this value. Prefer [`stop`](Self::stop), which waits for that; a drop
+/// of a container blocks the thread until the container is removed. A value in a `static` is never dropped.
+#[must_use = "the server ends when this is dropped"]
+pub struct MongoServer {
+    topology: Topology,
+    uri: String,
+    source: String,
+    backing: Backing,
+}
+
+enum Backing {
+    /// Somebody else ends it: the user, or the keeper of a shared one.
+    Given,
+    Container(Box<Service>),
+    Processes(Vec<local::Process>),
+}
+
+impl MongoServer {
+    /// Finds or starts a deployment in the order that the [crate](crate#where-a-server-comes-from) describes.
+    ///
+    /// It takes a fraction of a second to a few seconds; the first time on a machine an image is pulled (for
+    /// at most two minutes) or a server of 42 MB is fetched.
+    ///
+    /// # Errors
+    ///
+    /// A [`ServerError`] that says what was tried, why it does not work, and what to do.
+    ///
+    /// # Cancel safety
+    ///
+    /// What was started so far ends when the future is dropped, or with this process; a container that is
+    /// just being created is removed when the next test process starts a server.
+    pub async fn start(topology: Topology) -> Result<Self, ServerError> {
+        let settings = Settings::from_env(topology)?;
+        let variable = settings::uri_variable(topology);
+
+        if let Some(uri) = settings.given_uri {
+            let verified = given::verify(&uri, topology).await;
+            let hosts = verified.map_err(|problem| ServerError::GivenServer { variable, topology, problem })?;
+            let source = format!("the server that {variable} names, {hosts}");
+            return Ok(Self { topology, uri, source, backing: Backing::Given }.announced());
+        }
+
+        match shared::find(topology).await {
+            Ok(None) => Self::start_one(topology, settings).await,
+            Ok(Some((uri, source))) => Ok(Self { topology, uri, source, backing: Backing::Given }.announced()),
+            Err(problem) => Err(ServerError::Shared { topology, problem }),
+        }
+    }
+
+    /// Starts a deployment that nobody else uses.
+    pub(crate) async fn start_own(topology: Topology) -> Result<Self, ServerError> {
+        Self::start_one(topology, Settings::from_env(topology)?).await
+    }
+
+    async fn start_one(topology: Topology, settings: Settings) -> Result<Self, ServerError> {
+        let variable = settings::uri_variable(topology);
+        let mut tried = Vec::new();
+        for &origin in settings.origins {
+            let started = match origin {
+                Origin::Docker => Self::in_container(topology, &settings.image).await,
+                Origin::Local => Self::as_processes(topology, settings.nodes).await,
+            };
+            let problem = match started {
+                Ok(server) => return Ok(server.announced()),
+                Err(problem) => problem,
+            };
+            let origin = origin.name();
+            if let Some(variable) = settings.insisting {
+                return Err(ServerError::Source { variable, topology, origin, problem });
+            }
+            eprintln!("distlock: MongoDB {topology}: not from {origin}: {problem}");
+            tried.push((origin, problem));
+        }
+        Err(ServerError::NoSource { topology, variable, tried })
+    }
+
+    async fn in_container(topology: Topology, image: &str) -> Result<Self, String> {
+        let (service, uri) = docker::start(topology, image).await?;
+        let source = format!("container of {image} (testcontainers)");
+        Ok(Self { topology, uri, source, backing: Backing::Container(Box::new(service)) })
+    }
+
+    async fn as_processes(topology: Topology, nodes: u8) -> Result<Self, String> {
+        let (processes, uri, source) = local::start(topology, nodes).await?;
+        Ok(Self { topology, uri, source, backing: Backing::Processes(processes) })
+    }
+
+    fn announced(self) -> Self {
+        eprintln!("distlock: MongoDB {}: {}", self.topology, self.source);
+        self
+    }
+
+    /// The connection string, for `mongodb::Client::with_uri_str`. It may hold credentials if it was given
+    /// by a variable. For servers that were started, its server selection timeout is 10 s.
+    #[must_use]
+    pub fn uri(&self) -> &str {
+        &self.uri
+    }
+
+    /// The topology that was asked for.
+    #[must_use]
+    pub fn topology(&self) -> Topology {
+        self.topology
+    }
+
+    /// Where the server comes from, for people to read. Holds no credentials.
+    #[must_use]
+    pub fn source(&self) -> &str {
+        &self.source
+    }
+
+    /// Ends the server and waits until its container or processes and its data are removed. A server of the
+    /// user's is left alone.
+    pub async fn stop(self) {
+        match self.backing {
+            Backing::Given => {}
+            Backing::Container(service) => service.stop().await,
+            Backing::Processes(processes) => {
+                let stopped = tokio::task::spawn_blocking(|| {
+                    processes.into_iter().for_each(local::Process::stop);
+                });
+                // Fails only if the runtime is shutting down, and then the processes end with it.
+                let _ = stopped.await;
+            }
+        }
+    }
+}
+
+impl fmt::Debug for MongoServer {
+    /// Without the connection string, which may hold credentials.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("MongoServer")
+            .field("topology", &self.topology)
+            .field("source", &self.source)
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,104 @@
+//! A turn that the processes of one machine take: a file that names its owner.
+
+use std::fs::{self, OpenOptions};
+use std::io::{ErrorKind, Write};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use distlock_conformance::process::start_time;
+
+const POLL: Duration = Duration::from_millis(20);
+
+/// Held until dropped. A process that dies with it loses it, where `/proc` tells who lives.
+#[derive(Debug)]
+pub(crate) struct Turn(PathBuf);
+
+impl Turn {
+    /// Takes the turn if nobody living has it.
+    pub(crate) fn try_take(file: &Path) -> std::io::Result<Option<Self>> {
+        match OpenOptions::new().write(true).create_new(true).open(file) {
+            Ok(mut created) => {
+                let pid = std::process::id();
+                write!(created, "{pid} {} .", start_time(pid).unwrap_or_default())?;
+                Ok(Some(Self(file.to_owned())))
+            }
+            Err(error) if error.kind() == ErrorKind::AlreadyExists => {
+                remove_of_dead(file);
+                Ok(None)
+            }
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Waits for the turn.
+    pub(crate) async fn take(file: &Path) -> std::io::Result<Self> {
+        loop {
+            if let Some(turn) = Self::try_take(file)? {
+                return Ok(turn);
+            }
+            tokio::time::sleep(POLL).await;
+        }
+    }
+}
+
+impl Drop for Turn {
+    fn drop(&mut self) {
+        let _ = fs::remove_file(&self.0);
+    }
+}
+
+/// Removes the file of an owner that is no more, but not one that took its place a moment ago.
+fn remove_of_dead(file: &Path) {
+    let is_dead = |text: String| {
+        let mut words = text.split(' ');
+        // A file that does not end with the full stop is just being written.
+        let (Some(pid), Some(started), Some(".")) = (words.next(), words.next(), words.next()) else { return false };
+        let Ok(pid) = pid.parse() else { return false };
+        !started.is_empty() && start_time(pid).as_deref() != Some(started)
+    };
+    if !fs::read_to_string(file).is_ok_and(is_dead) {
+        return;
+    }
+    let aside = file.with_extension(format!("{:016x}.dead", fastrand::u64(..)));
+    if fs::rename(file, &aside).is_ok() {
+        if fs::read_to_string(&aside).is_ok_and(is_dead) {
+            let _ = fs::remove_file(&aside);
+        } else {
+            // Somebody was faster, and lives: it keeps its turn.
+            let _ = fs::rename(&aside, file);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn file() -> PathBuf {
+        std::env::temp_dir().join(format!("distlock-turn-{:016x}", fastrand::u64(..)))
+    }
+
+    #[test]
+    fn one_has_it_at_a_time() {
+        let file = file();
+        let first = Turn::try_take(&file).unwrap();
+        assert!(first.is_some());
+        assert!(Turn::try_take(&file).unwrap().is_none());
+        drop(first);
+        assert!(Turn::try_take(&file).unwrap().is_some());
+        assert!(!file.exists());
+    }
+
+    #[test]
+    fn the_dead_lose_it() {
+        let file = file();
+        fs::write(&file, format!("{} 1 .", std::process::id())).unwrap();
+        assert!(Turn::try_take(&file).unwrap().is_none());
+        assert!(Turn::try_take(&file).unwrap().is_some());
+        // Half a file is of one who is just coming.
+        fs::write(&file, format!("{} 1", std::process::id())).unwrap();
+        assert!(Turn::try_take(&file).unwrap().is_none());
+        assert!(file.exists());
+        fs::remove_file(&file).unwrap();
+    }
+}

@@ -8,6 +8,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
+use super::text::plain;
 use super::{Backend, html, junit};
 
 /// The files are made anew so often at most, while other processes add to what they are made of.
@@ -91,12 +92,6 @@ fn replace(file: &Path, text: &str) -> io::Result<()> {
     fs::rename(&draft, file)
 }
 
-/// A name in letters, digits, `-`, `_` and `.`: for files, and for links. Different names stay different.
-pub(super) fn plain(name: &str) -> String {
-    let is_plain = |c: char| c.is_ascii_alphanumeric() || "-_".contains(c);
-    name.chars().map(|c| if is_plain(c) { c.to_string() } else { format!(".{:x}", u32::from(c)) }).collect()
-}
-
 impl Backend {
     /// Together with another part of the same run.
     fn with(mut self, other: Self) -> Self {
@@ -110,17 +105,5 @@ impl Backend {
         self.checks.extend(other.checks);
         self.sort();
         self
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn plain_names_stay_different() {
-        assert_eq!(plain("memory-direct"), "memory-direct");
-        assert_eq!(plain("../a b"), ".2e.2e.2fa.20b");
-        assert_ne!(plain("a.62"), plain("ab"));
     }
 }

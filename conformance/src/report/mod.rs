@@ -7,6 +7,7 @@ mod measures;
 mod renewals;
 mod rerun;
 mod summary;
+mod text;
 #[cfg(test)]
 mod tests;
 

@@ -6,33 +6,10 @@ mod timeline;
 use std::collections::BTreeMap;
 use std::fmt::Write;
 
-use super::directory::plain;
-use super::junit::moment;
+use super::text::{escape, moment, plain, time};
 use super::{Backend, Checked, Failed, Result, counts, place};
 
 const STYLE: &str = include_str!("style.css");
-/// So many backends have a colour of their own; see `style.css`.
-const COLOURS: usize = 8;
-
-/// Text that is safe between tags and in quoted attributes, of HTML and XML.
-pub(super) fn escape(text: &str) -> String {
-    let mut safe = String::with_capacity(text.len());
-    for c in text.chars() {
-        match c {
-            '&' => safe.push_str("&amp;"),
-            '<' => safe.push_str("&lt;"),
-            '>' => safe.push_str("&gt;"),
-            '"' => safe.push_str("&quot;"),
-            '\'' => safe.push_str("&#39;"),
-            '\t' | '\n' => safe.push(c),
-            // XML has no way to write these.
-            '\0'..=' ' if c != ' ' => safe.push('\u{fffd}'),
-            '\u{7f}'..='\u{9f}' | '\u{fffe}' | '\u{ffff}' => safe.push('\u{fffd}'),
-            c => safe.push(c),
-        }
-    }
-    safe
-}
 
 /// The page.
 pub(super) fn page(backends: &[Backend]) -> String {
@@ -197,36 +174,5 @@ fn under_faults(page: &mut String, backends: &[Backend]) {
             let _ =
                 writeln!(page, "<h3>{name} <span class=\"of\">on {of}</span></h3>\n<pre class=\"wide\">{text}</pre>");
         }
-    }
-}
-
-/// A time in the unit that suits it.
-fn time(millis: f64) -> String {
-    match millis {
-        ..0.001 => "0".into(),
-        ..1.0 => format!("{:.0} µs", millis * 1e3),
-        ..10.0 => format!("{millis:.1} ms"),
-        ..1e3 => format!("{millis:.0} ms"),
-        ..1.2e5 => format!("{:.1} s", millis / 1e3),
-        _ => format!("{:.0} min {:.0} s", (millis / 6e4).floor(), (millis % 6e4 / 1e3).floor()),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn nothing_escapes() {
-        assert_eq!(
-            escape("<a b=\"c\" d='e'>&\u{0}\u{1b}\n é\u{85}"),
-            "&lt;a b=&quot;c&quot; d=&#39;e&#39;&gt;&amp;\u{fffd}\u{fffd}\n é\u{fffd}"
-        );
-    }
-
-    #[test]
-    fn times_have_units() {
-        let times = [0.0, 0.25, 2.5, 250.0, 2500.0, 121_500.0].map(time);
-        assert_eq!(times, ["0", "250 µs", "2.5 ms", "250 ms", "2.5 s", "2 min 1 s"]);
     }
 }

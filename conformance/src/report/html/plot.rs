@@ -2,8 +2,11 @@
 
 use std::fmt::Write;
 
+use super::super::text::{escape, time};
 use super::super::{Backend, Checked};
-use super::{COLOURS, escape, time};
+
+/// So many backends have a colour of their own; see `style.css`.
+const COLOURS: usize = 8;
 
 const LEFT: f64 = 44.0;
 const TOP: f64 = 10.0;

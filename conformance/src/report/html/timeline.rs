@@ -5,7 +5,7 @@ use std::fmt::Write;
 use std::time::Duration;
 
 use super::super::Failed;
-use super::{escape, time};
+use super::super::text::{escape, time};
 use crate::history::{Call, End, What, by_key};
 
 /// So many locks are drawn, those that the failure is about first.

@@ -1,4 +1,4 @@
-//! A store that may be damaged by all means, for the workload of the level torture.
+//! A disposable deployment for fault injection, for the workload of the level torture.
 
 mod network;
 mod tcp;
@@ -9,7 +9,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use distlock_api::LockKey;
 
-use crate::fixture::FixtureError;
+use crate::failure::FixtureError;
 
 pub(crate) use self::network::LATE;
 pub use self::network::ProxyFaults;

@@ -16,7 +16,7 @@ use distlock_engine::store::{
 use futures_util::{StreamExt, TryStreamExt, stream};
 use tokio::time::Instant;
 
-use crate::context::{LIVENESS, SOON, within};
+use crate::bounded::{LIVENESS, SOON, within};
 use crate::failure::{Failure, FailureKind, Verdict, said_by_caller};
 use crate::recorder::{RENEWAL, Recorder};
 

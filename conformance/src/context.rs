@@ -5,35 +5,26 @@ use std::future::Future;
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 
-use distlock_api::{
-    Accounting, AcquireOptions, Acquired, LeaseOptions, LockAdmin, LockGuard, LockKey, RenewalPolicy, Wait,
-};
+use distlock_api::{LockAdmin, LockKey};
 use fastrand::Rng;
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 
 use crate::arena::{Arena, Fault, Hook};
 use crate::bare::BareStore;
-use crate::check::Need;
+use crate::bounded::{GRAIN, SOON, throughout};
 use crate::child::{Child, Clock};
+use crate::client::Client;
 use crate::controls::{Controls, SeenRenewal};
 use crate::failure::{Failure, FailureKind, Verdict, ensure, said_by_caller};
 use crate::findings::Findings;
-use crate::fixture::Client;
 use crate::history::Expected;
 use crate::level::{Level, Plan};
+use crate::need::Need;
 use crate::profile::Profile;
 use crate::recorder::{RENEWAL, Recorder};
 use crate::stage::{Stage, Turn};
 
-/// How long anything that must happen may take before the check gives up on it.
-pub(crate) const LIVENESS: Duration = Duration::from_secs(30);
-/// How long anything may take that must happen soon: far below the ttl of the leases in such checks, far above what a busy machine needs.
-pub(crate) const SOON: Duration = Duration::from_secs(8);
-/// A ttl that no check outlives.
-pub(crate) const LONG: Duration = Duration::from_secs(120);
-/// The resolution that lower bounds allow for: stores and options count whole milliseconds, on another clock than ours.
-pub(crate) const GRAIN: Duration = Duration::from_millis(2);
 /// How long clients may take to close after a check.
 const CLOSING: Duration = Duration::from_secs(10);
 
@@ -239,162 +230,6 @@ impl Disturbance<'_> {
     }
 }
 
-/// A lease of this ttl that is renewed as usual.
-pub(crate) fn renewed(ttl: Duration) -> AcquireOptions {
-    AcquireOptions::new().with_lease(LeaseOptions::new().ttl(ttl))
-}
-
-/// A lease of this ttl that is renewed once per interval.
-pub(crate) fn renewed_every(ttl: Duration, interval: Duration) -> AcquireOptions {
-    let lease = LeaseOptions::new().ttl(ttl).renewal(RenewalPolicy::Every(interval));
-    AcquireOptions::new().with_lease(lease)
-}
-
-/// A lease of this ttl that is never renewed.
-pub(crate) fn unrenewed(ttl: Duration) -> AcquireOptions {
-    AcquireOptions::new().with_lease(LeaseOptions::new().ttl(ttl).renewal(RenewalPolicy::Never))
-}
-
-/// How long such a guard is valid: its holder may, and does, give an unrenewed lease back when the margin begins.
-pub(crate) fn validity(ttl: Duration) -> Duration {
-    let terms = LeaseOptions::new().ttl(ttl).terms().expect("a valid ttl");
-    terms.ttl - terms.margin
-}
-
-impl Client {
-    /// Acquires within the liveness bound.
-    #[track_caller]
-    pub(crate) fn take(
-        &self,
-        key: &LockKey,
-        options: AcquireOptions,
-    ) -> impl Future<Output = Result<LockGuard, Failure>> {
-        said_by_caller(async move { self.take_within(LIVENESS, key, options).await })
-    }
-
-    /// Acquires within a bound.
-    #[track_caller]
-    pub(crate) fn take_within(
-        &self,
-        bound: Duration,
-        key: &LockKey,
-        options: AcquireOptions,
-    ) -> impl Future<Output = Result<LockGuard, Failure>> {
-        said_by_caller(async move {
-            let acquiring = self.acquire_with(key.clone(), options.with_wait(Wait::UpTo(bound)));
-            match within(bound + SOON, "an acquisition to return", acquiring).await?? {
-                Acquired::Held(guard) => Ok(guard),
-                Acquired::Busy(busy) => {
-                    let message = format!("{key:?} was not granted within {bound:?}, the store says {busy:?}");
-                    Err(Failure::of(FailureKind::Overdue, message))
-                }
-            }
-        })
-    }
-
-    /// One attempt.
-    #[track_caller]
-    pub(crate) fn attempt(
-        &self,
-        key: &LockKey,
-        options: AcquireOptions,
-    ) -> impl Future<Output = Result<Option<LockGuard>, Failure>> {
-        said_by_caller(async move {
-            let acquiring = self.acquire_with(key.clone(), options.with_wait(Wait::Try));
-            Ok(within(LIVENESS, "a single attempt to return", acquiring).await??.held())
-        })
-    }
-
-    /// Somebody else holds the key.
-    #[track_caller]
-    pub(crate) fn ensure_busy(&self, key: &LockKey, why: &str) -> impl Future<Output = Verdict> {
-        said_by_caller(async move {
-            match self.attempt(key, renewed(LONG)).await? {
-                None => Ok(()),
-                Some(guard) => {
-                    Err(Failure::new(format!("{key:?} was granted, token {}: {why}", guard.fencing_token())))
-                }
-            }
-        })
-    }
-
-    /// The hand behind the stage that the profile promises.
-    pub(crate) fn disturbed(&self) -> Result<&dyn Controls, Failure> {
-        let message = "the profile declares faults, but the client has no controls";
-        self.controls().ok_or_else(|| Failure::of(FailureKind::Fixture, message))
-    }
-
-    /// An acquisition in a task of its own.
-    pub(crate) fn spawn_take(&self, key: &LockKey, options: AcquireOptions) -> Waiter {
-        let (client, key) = (self.clone(), key.clone());
-        Waiter(tokio::spawn(async move {
-            let guard = client.take(&key, options).await?;
-            Ok((guard, Instant::now()))
-        }))
-    }
-
-    /// The accounting without what is settled in the background meanwhile.
-    pub(crate) fn counts(&self) -> Accounting {
-        let mut now = self.accounting();
-        now.unsettled = 0;
-        now
-    }
-
-    /// Polls until so many callers wait.
-    #[track_caller]
-    pub(crate) fn until_waiting(&self, count: u64) -> impl Future<Output = Verdict> {
-        said_by_caller(async move {
-            let what = format!("accounting().waiting to be {count}");
-            eventually(SOON, &what, async || Ok(self.accounting().waiting == count)).await
-        })
-    }
-
-    /// Polls until the accounting says that nothing is held and nobody waits, and that it balances.
-    #[track_caller]
-    pub(crate) fn until_idle(&self) -> impl Future<Output = Verdict> {
-        said_by_caller(async move {
-            let idle = eventually(SOON, "the accounting to be idle", async || Ok(is_idle(&self.accounting())));
-            idle.await.map_err(|failure| failure.reworded(|said| format!("{said}: {:?}", self.accounting())))
-        })
-    }
-}
-
-/// Whether no lock is held, no caller waits, and the accounting balances.
-pub(crate) fn is_idle(now: &Accounting) -> bool {
-    now.held == 0 && now.waiting == 0 && now.balances()
-}
-
-/// The same, and no clean-up continues in the background.
-pub(crate) fn is_settled(now: &Accounting) -> bool {
-    is_idle(now) && now.unsettled == 0
-}
-
-/// An acquisition in a task of its own; aborted when dropped.
-pub(crate) struct Waiter(tokio::task::JoinHandle<Result<(LockGuard, Instant), Failure>>);
-
-impl Waiter {
-    /// The guard, and the moment at which it was there.
-    #[track_caller]
-    pub(crate) fn guard(mut self) -> impl Future<Output = Result<(LockGuard, Instant), Failure>> {
-        said_by_caller(async move {
-            match (&mut self.0).await {
-                Ok(result) => result,
-                Err(error) => Err(Failure::of_task("a waiter", &error)),
-            }
-        })
-    }
-
-    pub(crate) fn is_finished(&self) -> bool {
-        self.0.is_finished()
-    }
-}
-
-impl Drop for Waiter {
-    fn drop(&mut self) {
-        self.0.abort();
-    }
-}
-
 /// Work on a runtime of one thread, which ends with it: for what happens when a runtime stands still, or is gone.
 #[track_caller]
 pub(crate) fn on_a_runtime_of_its_own<T: Send + 'static>(
@@ -405,50 +240,6 @@ pub(crate) fn on_a_runtime_of_its_own<T: Send + 'static>(
             work(tokio::runtime::Builder::new_current_thread().enable_all().build()?)
         });
         working.await.map_err(|error| Failure::of_task("a runtime of the check", &error))?
-    })
-}
-
-/// Awaits something that must happen, for a bounded time.
-#[track_caller]
-pub(crate) fn within<F: IntoFuture>(
-    bound: Duration,
-    what: &str,
-    future: F,
-) -> impl Future<Output = Result<F::Output, Failure>> {
-    let failure = Failure::of(FailureKind::Overdue, format!("waited {bound:?} in vain for {what}"));
-    let future = future.into_future();
-    async move { tokio::time::timeout(bound, future).await.map_err(|_| failure) }
-}
-
-/// Polls a state that must come, for a bounded time.
-#[track_caller]
-pub(crate) fn eventually<'a>(
-    bound: Duration,
-    what: &'a str,
-    mut state: impl AsyncFnMut() -> Result<bool, Failure> + 'a,
-) -> impl Future<Output = Verdict> + 'a {
-    let failure = Failure::of(FailureKind::Overdue, format!("waited {bound:?} in vain for {what}"));
-    async move {
-        let deadline = Instant::now() + bound;
-        while !state().await? {
-            if Instant::now() >= deadline {
-                return Err(failure);
-            }
-            tokio::time::sleep(Duration::from_millis(5)).await;
-        }
-        Ok(())
-    }
-}
-
-/// Watches a state that must last, until a moment.
-#[track_caller]
-pub(crate) fn throughout(until: Instant, mut state: impl AsyncFnMut() -> Verdict) -> impl Future<Output = Verdict> {
-    said_by_caller(async move {
-        while Instant::now() < until {
-            state().await?;
-            tokio::time::sleep(Duration::from_millis(10)).await;
-        }
-        Ok(())
     })
 }
 

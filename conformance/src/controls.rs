@@ -6,7 +6,7 @@ use async_trait::async_trait;
 use distlock_api::LockKey;
 use tokio::time::Instant;
 
-use crate::fixture::FixtureError;
+use crate::failure::FixtureError;
 
 /// An operation of a store that can be made to fail.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

@@ -21,7 +21,7 @@ use tokio::sync::{Notify, mpsc, watch};
 use tokio::time::{Instant, sleep, sleep_until};
 
 use crate::controls::{Controls, Operation, Pushes, SeenRenewal};
-use crate::fixture::FixtureError;
+use crate::failure::FixtureError;
 
 /// A [`LeaseStore`] between the engine and the one under test: it passes everything on, and makes the faults that
 /// [`Controls`] describes; for [`purge`](Controls::purge) it must be [told how](Self::with_purge). One for each client.

@@ -43,6 +43,9 @@ impl FailureKind {
     }
 }
 
+/// Any error of a fixture.
+pub type FixtureError = Box<dyn std::error::Error + Send + Sync + 'static>;
+
 /// What a check answers.
 pub(crate) type Verdict = Result<(), Failure>;
 
@@ -118,9 +121,9 @@ impl From<distlock_api::LockError> for Failure {
     }
 }
 
-impl From<crate::FixtureError> for Failure {
+impl From<FixtureError> for Failure {
     #[track_caller]
-    fn from(error: crate::FixtureError) -> Self {
+    fn from(error: FixtureError) -> Self {
         Self::of(FailureKind::Fixture, format!("the fixture failed: {}", chain(&*error)))
     }
 }

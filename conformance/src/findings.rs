@@ -2,8 +2,8 @@
 
 use std::sync::{Arc, Mutex};
 
+use crate::figures::Figures;
 use crate::recorder::Recorder;
-use crate::torture::Figures;
 
 /// Shared by the clones of a context.
 #[derive(Clone, Default)]

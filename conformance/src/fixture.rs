@@ -1,24 +1,15 @@
 //! What a backend author writes: how to get clients of the backend, and what it promises.
 
-use std::fmt;
-use std::future::Future;
-use std::ops::Deref;
 use std::sync::Arc;
 
 use async_trait::async_trait;
-use distlock_api::{AcquireOptions, LockGuard, LockKey, LockProvider, LockProviderExt};
-use distlock_engine::{LeaseProvider, LeaseProviderBuilder, LeaseStore};
-use futures_util::FutureExt;
-use futures_util::future::BoxFuture;
+use distlock_api::LockProvider;
+use distlock_engine::LeaseStore;
 
 use crate::arena::Arena;
-use crate::controls::Controls;
-use crate::disturbed::DisturbedStore;
+use crate::client::Client;
+use crate::failure::FixtureError;
 use crate::profile::Profile;
-use crate::recorder::{RecordedProvider, Recorder};
-
-/// Any error of a fixture.
-pub type FixtureError = Box<dyn std::error::Error + Send + Sync + 'static>;
 
 /// A backend under test.
 ///
@@ -128,121 +119,4 @@ pub trait Fixture: Send + Sync + 'static {
 
     /// Stops what was started. Called once, after the last check, whether checks failed or not. Defaults to nothing.
     async fn stop(&self) {}
-}
-
-/// One client of a backend: a provider, and perhaps a hand behind the stage.
-#[derive(Clone)]
-pub struct Client {
-    provider: Arc<dyn LockProvider>,
-    controls: Option<Arc<dyn Controls>>,
-    acquire_all: Option<Arc<AcquireAll>>,
-    number: usize,
-}
-
-/// The locks of all keys, or none of them.
-type AllOrNone = distlock_api::Result<Option<Vec<LockGuard>>>;
-type AcquireAll =
-    dyn Fn(Arc<dyn LockProvider>, Vec<LockKey>, AcquireOptions) -> BoxFuture<'static, AllOrNone> + Send + Sync;
-
-impl Client {
-    /// A client without controls.
-    pub fn new(provider: Arc<dyn LockProvider>) -> Self {
-        Self { provider, controls: None, acquire_all: None, number: 0 }
-    }
-
-    /// A client of a store: the lease engine with its defaults over a [`DisturbedStore`], which is its controls.
-    ///
-    /// ```
-    /// use distlock_conformance::Client;
-    ///
-    /// # let my_store = distlock_memory::MemoryStore::new();
-    /// let client = Client::of_store(my_store);
-    /// # drop(client);
-    /// ```
-    ///
-    /// # Panics
-    /// Never: the defaults are valid.
-    pub fn of_store(store: impl LeaseStore) -> Self {
-        Self::of_disturbed(DisturbedStore::new(Arc::new(store)), |builder| builder)
-            .expect("the engine's defaults are valid")
-    }
-
-    /// A client of a store that is disturbed already, by the lease engine as you configure it.
-    ///
-    /// # Errors
-    /// When the engine refuses its configuration.
-    pub fn of_disturbed(
-        store: DisturbedStore,
-        configure: impl FnOnce(LeaseProviderBuilder) -> LeaseProviderBuilder,
-    ) -> Result<Self, FixtureError> {
-        let provider = configure(LeaseProvider::builder(Arc::new(store.clone()))).build()?;
-        Ok(Self::new(Arc::new(provider)).with_controls(store))
-    }
-
-    /// With a way of its own to take several locks at once, all of them or none (C21). It is given a provider whose calls are recorded, and the keys as the caller
-    /// named them. Defaults to [`acquire_all`](LockProviderExt::acquire_all), which takes them one by one.
-    #[must_use]
-    pub fn with_acquire_all<F>(
-        mut self,
-        acquire: impl Fn(Arc<dyn LockProvider>, Vec<LockKey>, AcquireOptions) -> F + Send + Sync + 'static,
-    ) -> Self
-    where
-        F: Future<Output = distlock_api::Result<Option<Vec<LockGuard>>>> + Send + 'static,
-    {
-        self.acquire_all = Some(Arc::new(move |provider, keys, options| acquire(provider, keys, options).boxed()));
-        self
-    }
-
-    /// Takes several locks at once, by the client's own way if it has one.
-    pub(crate) async fn take_all(&self, keys: &[LockKey], options: AcquireOptions) -> AllOrNone {
-        match &self.acquire_all {
-            Some(acquire) => acquire(Arc::clone(&self.provider), keys.to_vec(), options).await,
-            None => {
-                Ok(self.provider.acquire_all(keys).options(options).await?.map(distlock_api::AllGuard::into_guards))
-            }
-        }
-    }
-
-    /// With means to make its requests fail or its store's record vanish.
-    #[must_use]
-    pub fn with_controls(mut self, controls: impl Controls) -> Self {
-        self.controls = Some(Arc::new(controls));
-        self
-    }
-
-    /// The provider.
-    #[must_use]
-    pub fn provider(&self) -> &Arc<dyn LockProvider> {
-        &self.provider
-    }
-
-    /// The same client, with all its calls recorded.
-    pub(crate) fn recorded(self, recorder: &Recorder) -> Self {
-        let number = recorder.client();
-        let provider = RecordedProvider { inner: self.provider, client: number, recorder: recorder.clone() };
-        Self { provider: Arc::new(provider), number, ..self }
-    }
-
-    /// Its number in the history.
-    pub(crate) fn number(&self) -> usize {
-        self.number
-    }
-
-    pub(crate) fn controls(&self) -> Option<&dyn Controls> {
-        self.controls.as_deref()
-    }
-}
-
-impl Deref for Client {
-    type Target = dyn LockProvider;
-
-    fn deref(&self) -> &Self::Target {
-        &*self.provider
-    }
-}
-
-impl fmt::Debug for Client {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Client").field("provider", &self.provider).finish_non_exhaustive()
-    }
 }

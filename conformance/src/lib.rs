@@ -70,10 +70,12 @@
 
 mod arena;
 mod bare;
+mod bounded;
 mod check;
 mod checks;
 mod child;
 mod clause;
+mod client;
 #[cfg(feature = "containers")]
 pub mod container;
 mod context;
@@ -83,10 +85,13 @@ mod failure;
 #[cfg(feature = "faketime")]
 mod faketime;
 pub mod fetch;
+mod figures;
 mod findings;
 mod fixture;
 pub mod history;
+mod leases;
 mod level;
+mod need;
 mod pace;
 pub mod process;
 mod profile;
@@ -106,16 +111,18 @@ pub mod tutorial {
 }
 
 pub use arena::{Arena, Fault, Hook, LocalServer, ProxyFaults, TcpArena, TcpServer};
-pub use check::{Check, Need};
+pub use check::Check;
 pub use checks::all as checks;
 pub use clause::Clause;
+pub use client::Client;
 pub use controls::{Controls, Operation, Pushes, SeenRenewal};
 pub use disturbed::DisturbedStore;
-pub use failure::{Failure, FailureKind};
+pub use failure::{Failure, FailureKind, FixtureError};
 #[cfg(feature = "faketime")]
 pub use faketime::{FaketimeError, faketime_library};
-pub use fixture::{Client, Fixture, FixtureError};
+pub use fixture::Fixture;
 pub use level::Level;
+pub use need::Need;
 pub use profile::Profile;
 pub use runner::{Outcome, ProbeError, Report, examine, probe, run, run_child, run_id, run_one};
 pub use supervised::Supervised;

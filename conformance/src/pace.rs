@@ -10,9 +10,9 @@ use futures_util::future::try_join_all;
 use tokio::task::AbortHandle;
 use tokio::time::{Instant, sleep_until, timeout};
 
-use crate::context::{LONG, renewed};
 use crate::failure::{Failure, FailureKind, Verdict};
 use crate::fixture::Fixture;
+use crate::leases::{LONG, renewed};
 
 /// So many of the slowest operations a ttl has room for.
 const ROOM: u32 = 8;
@@ -124,7 +124,7 @@ impl Pace {
     }
 }
 
-async fn slowest_of(client: &crate::fixture::Client) -> distlock_api::Result<Duration> {
+async fn slowest_of(client: &crate::client::Client) -> distlock_api::Result<Duration> {
     let mut slowest = Duration::ZERO;
     for _ in 0..ROUNDS {
         let key = LockKey::new(format!("pace-{:016x}", fastrand::u64(..)))?;

@@ -5,7 +5,7 @@ use std::time::Duration;
 use distlock_api::{Capabilities, LockKey};
 
 use crate::arena::Hook;
-use crate::check::{Check, Need};
+use crate::need::Need;
 
 /// What a backend promises.
 ///
@@ -202,22 +202,7 @@ impl Profile {
         self
     }
 
-    /// Why a check is refused by design, if it is.
-    pub(crate) fn refusal(&self, check: &Check) -> Option<String> {
-        let name = check.name();
-        if let Some((_, reason)) = self.refused.iter().find(|(refused, _)| *refused == name) {
-            return Some((*reason).to_owned());
-        }
-        check.needs().iter().find(|need| !self.has(**need)).map(|need| need.missing().to_owned())
-    }
-
-    /// Whether a check concerns the backend at all: one that asserts the refusal of a capability concerns only backends without it, and one that damages a deployment
-    /// those that have one.
-    pub(crate) fn concerns(&self, check: &Check) -> bool {
-        check.needs().iter().all(|need| !need.is_optional() || self.has(*need))
-    }
-
-    fn has(&self, need: Need) -> bool {
+    pub(crate) fn has(&self, need: Need) -> bool {
         match need {
             Need::Expiry => self.capabilities.expiry,
             Need::NoExpiry => !self.capabilities.expiry,
@@ -274,9 +259,14 @@ impl Profile {
         self.longest_key
     }
 
-    pub(crate) fn unknown_refusals<'a>(&'a self, checks: &'a [Check]) -> impl Iterator<Item = &'static str> + 'a {
-        let known = |name: &str| checks.iter().any(|check| check.name() == name);
-        self.refused.iter().map(|(name, _)| *name).filter(move |name| !known(name))
+    /// Why the check of this name does not hold for the backend, if the profile names it.
+    pub(crate) fn reason_to_refuse(&self, check: &str) -> Option<&'static str> {
+        self.refused.iter().find(|(refused, _)| *refused == check).map(|(_, reason)| *reason)
+    }
+
+    /// The checks that the profile names.
+    pub(crate) fn refused_by_name(&self) -> impl Iterator<Item = &'static str> + '_ {
+        self.refused.iter().map(|(check, _)| *check)
     }
 
     pub(crate) fn declared_refusals(&self) -> usize {

@@ -12,7 +12,7 @@ use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader, Lines};
 use tokio::process::{Child, ChildStdin, ChildStdout, Command};
 use tokio::time::{Instant, sleep, timeout};
 
-use crate::fixture::FixtureError;
+use crate::failure::FixtureError;
 use crate::process;
 
 const SCRIPT: &str = include_str!("supervised.sh");

@@ -6,7 +6,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 
 use super::Fault;
-use crate::fixture::FixtureError;
+use crate::failure::FixtureError;
 use crate::proxy::{FaultProxy, NetworkFault, Way};
 
 /// As [`Hook::Delay`](super::Hook::Delay) says.

@@ -18,7 +18,7 @@ use tokio::time::{Instant, sleep, timeout};
 
 use super::network::ProxyFaults;
 use super::{Arena, Fault, Hook};
-use crate::fixture::FixtureError;
+use crate::failure::FixtureError;
 use crate::process;
 use crate::proxy::FaultProxy;
 use crate::supervised::{self, Supervised};

@@ -6,10 +6,12 @@ use distlock_api::{ErrorKind, LockKey, LockProviderExt};
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 
+use crate::bounded::{LIVENESS, throughout, within};
 use crate::check::checks;
-use crate::context::{Context, LIVENESS, LONG, all_passed, renewed, throughout, unrenewed, within};
+use crate::client::Client;
+use crate::context::{Context, all_passed};
 use crate::failure::{Failure, Verdict, ensure, said_by_caller};
-use crate::fixture::Client;
+use crate::leases::{LONG, renewed, unrenewed};
 
 checks! {
     C23 counts_what_happens Smoke [] "acquired, released, held and waiting follow what a client does";

@@ -5,9 +5,11 @@ use std::time::Duration;
 use distlock_api::{ErrorKind, ForcedRelease, ListOptions, LockAdmin, LockFilter, LockInfo, LockKey, Loss};
 use futures_util::TryStreamExt;
 
+use crate::bounded::{SOON, eventually, within};
 use crate::check::checks;
-use crate::context::{Context, LONG, SOON, eventually, renewed, renewed_every, unrenewed, within};
+use crate::context::Context;
 use crate::failure::{Failure, Verdict, ensure, said_by_caller};
+use crate::leases::{LONG, renewed, renewed_every, unrenewed};
 
 checks! {
     C22 history_tells_who_and_why [Admin, Owners] "a key's history tells of each release by force who lost the lock, with which token, and why, the oldest first";

@@ -7,11 +7,13 @@ use distlock_api::{AcquireOptions, ErrorKind, LeaseOptions, LockKey, LockProvide
 use futures_util::future::{join_all, try_join, try_join_all};
 use tokio::time::Instant;
 
+use crate::bounded::{GRAIN, LIVENESS, SOON, within};
 use crate::check::checks;
-use crate::context::{Context, GRAIN, LIVENESS, LONG, SOON, renewed, within};
+use crate::client::Client;
+use crate::context::Context;
 use crate::controls::Operation;
 use crate::failure::{Failure, Verdict, ensure, said_by_caller};
-use crate::fixture::Client;
+use crate::leases::{LONG, renewed};
 
 checks! {
     C18 wait_is_bounded [] "acquire with a timeout waits that long and returns soon after, with the phase in which the time ran out";

@@ -10,12 +10,14 @@ use std::time::Duration;
 use distlock_api::{AcquireOptions, Acquired, ErrorKind, LockKey, LockProviderExt, Wait};
 
 use super::fairness::until_queued;
+use crate::bounded::{LIVENESS, SOON, within};
 use crate::check::checks;
-use crate::context::{Context, LIVENESS, LONG, SOON, on_a_runtime_of_its_own, renewed, unrenewed, within};
+use crate::client::Client;
+use crate::context::{Context, on_a_runtime_of_its_own};
 use crate::controls::Operation;
 use crate::failure::{Failure, Verdict, ensure, said_by_caller};
-use crate::fixture::Client;
 use crate::history::Expected;
+use crate::leases::{LONG, renewed, unrenewed};
 
 checks! {
     C11 dropped_acquisition Smoke [] "an acquisition dropped at any await leaves no lease behind";

@@ -4,10 +4,12 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
+use crate::bounded::{GRAIN, LIVENESS};
 use crate::check::checks;
 use crate::child::{ChildGrant, Clock};
-use crate::context::{Context, GRAIN, LIVENESS, LONG, renewed};
+use crate::context::Context;
 use crate::failure::{Failure, Verdict, ensure, said_by_caller};
+use crate::leases::{LONG, renewed};
 
 checks! {
     C2 client_one_hour_ahead [Expiry, Processes] "a client whose clock is an hour fast takes nothing early, keeps what it holds, and is respected";

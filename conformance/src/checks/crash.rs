@@ -4,10 +4,12 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
+use crate::bounded::{GRAIN, LIVENESS, SOON, throughout};
 use crate::check::checks;
 use crate::child::Clock;
-use crate::context::{Context, GRAIN, LIVENESS, LONG, SOON, renewed, throughout, unrenewed};
+use crate::context::Context;
 use crate::failure::{Failure, Verdict, ensure};
+use crate::leases::{LONG, renewed, unrenewed};
 
 checks! {
     C19 killed_holder [Expiry, Processes] "the lock of a killed process is free at its lease's expiry: not earlier, and soon after";

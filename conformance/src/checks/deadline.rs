@@ -5,11 +5,13 @@ use std::time::Duration;
 use distlock_api::{Acquired, LeaseOptions, Loss, RenewalPolicy, Wait};
 use tokio::time::Instant;
 
+use crate::bounded::{SOON, within};
 use crate::check::checks;
-use crate::context::{Context, LONG, SOON, renewed, unrenewed, validity, within};
+use crate::client::Client;
+use crate::context::Context;
 use crate::controls::Operation;
 use crate::failure::{Failure, Verdict, ensure, said_by_caller};
-use crate::fixture::Client;
+use crate::leases::{LONG, renewed, unrenewed, validity};
 
 checks! {
     C3 margin_is_kept Smoke [Expiry] "a guard is valid for its ttl less the margin at the most";

@@ -2,10 +2,12 @@
 use distlock_api::{AcquisitionId, ErrorKind, LockAdmin, LockEvent, LockEvents, LockKey};
 use futures_util::TryStreamExt;
 
+use crate::bounded::{LIVENESS, SOON, within};
 use crate::check::checks;
 use crate::child::Clock;
-use crate::context::{Context, LIVENESS, LONG, SOON, renewed, within};
+use crate::context::Context;
 use crate::failure::{Failure, Verdict, ensure, said_by_caller};
+use crate::leases::{LONG, renewed};
 
 checks! {
     Admin events_tell_what_happens [Admin, LockEvents] "a watcher hears of grants, releases and releases by force, of every client and in their order, and of no renewal";

@@ -8,12 +8,14 @@ use distlock_api::{Acquired, ErrorKind, LockKey, ReleaseOutcome, Wait};
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 
+use crate::bounded::{GRAIN, LIVENESS, within};
 use crate::check::checks;
 use crate::child::Clock;
-use crate::context::{Context, GRAIN, LIVENESS, LONG, all_passed, nothing_left, renewed, unrenewed, validity, within};
+use crate::client::Client;
+use crate::context::{Context, all_passed, nothing_left};
 use crate::failure::{Failure, Verdict, ensure, said_by_caller};
-use crate::fixture::Client;
 use crate::history::Expected;
+use crate::leases::{LONG, renewed, unrenewed, validity};
 use crate::recorder::Recorder;
 
 checks! {

@@ -7,13 +7,15 @@ use distlock_api::{LockGuard, LockKey, Wait};
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 
+use crate::bounded::{LIVENESS, SOON, eventually, within};
 use crate::check::checks;
 use crate::child::Clock;
-use crate::context::{Context, LIVENESS, LONG, SOON, Waiter, all_passed, eventually, renewed, within};
+use crate::client::{Client, Waiter};
+use crate::context::{Context, all_passed};
 use crate::controls::Pushes;
 use crate::failure::{Failure, Verdict, ensure, said_by_caller};
-use crate::fixture::Client;
 use crate::history::Expected;
+use crate::leases::{LONG, renewed};
 
 checks! {
     C15 order_of_arrival Smoke [Fair, Admin] "waiters of different clients are granted the lock in the order in which they came";

@@ -4,9 +4,11 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
+use crate::bounded::{SOON, within};
 use crate::check::checks;
-use crate::context::{Context, LONG, SOON, renewed, renewed_every, within};
+use crate::context::Context;
 use crate::failure::{Failure, Verdict, ensure};
+use crate::leases::{LONG, renewed, renewed_every};
 
 checks! {
     C22 frees_the_lock [Admin] "after a force-release the lock can be had at once, with a greater token, and the victim's guard is lost";

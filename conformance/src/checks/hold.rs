@@ -5,10 +5,12 @@ use std::time::Duration;
 use distlock_api::{AcquireOptions, ErrorKind, LockKey, Wait};
 use tokio::time::Instant;
 
+use crate::bounded::{GRAIN, SOON};
 use crate::check::checks;
-use crate::context::{Context, GRAIN, LONG, SOON, renewed};
+use crate::client::Client;
+use crate::context::Context;
 use crate::failure::{Failure, Verdict, ensure, said_by_caller};
-use crate::fixture::Client;
+use crate::leases::{LONG, renewed};
 
 checks! {
     C25 early_release_keeps_it_closed [MinimumHold] "a lock that is released early stays closed until the minimum hold has passed, counted from the grant, and not much longer";

@@ -2,9 +2,11 @@
 
 use tokio::time::Instant;
 
+use crate::bounded::throughout;
 use crate::check::checks;
-use crate::context::{Context, renewed, throughout};
+use crate::context::Context;
 use crate::failure::{Failure, Verdict, ensure};
+use crate::leases::renewed;
 
 checks! {
     C14 a_stalled_key_delays_no_other [Stalls, Expiry] "while every operation on one key stalls, the client's other locks are renewed in time, and new ones are granted";

@@ -3,8 +3,9 @@
 use distlock_api::LockKey;
 
 use crate::check::checks;
-use crate::context::{Context, LONG, renewed};
+use crate::context::Context;
 use crate::failure::{Failure, Verdict, ensure};
+use crate::leases::{LONG, renewed};
 
 checks! {
     C20 different_keys_are_different_locks Smoke [] "keys that differ in a byte can be held at the same time, and each is closed exactly";

@@ -6,13 +6,12 @@ use distlock_api::{ErrorKind, Loss, ReleaseOutcome, Wait};
 use tokio::sync::oneshot::error::TryRecvError;
 use tokio::time::Instant;
 
+use crate::bounded::{GRAIN, SOON, throughout, within};
 use crate::check::checks;
-use crate::context::{
-    Context, GRAIN, LONG, SOON, on_a_runtime_of_its_own, renewed, renewed_every, throughout, unrenewed, validity,
-    within,
-};
+use crate::context::{Context, on_a_runtime_of_its_own};
 use crate::controls::Operation;
 use crate::failure::{Failure, Verdict, ensure};
+use crate::leases::{LONG, renewed, renewed_every, unrenewed, validity};
 
 checks! {
     C4 signalled_by_the_deadline [Expiry] "lost() of a lease that is not renewed completes at the guard's deadline: not later, and not much earlier";

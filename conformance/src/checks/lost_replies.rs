@@ -3,11 +3,13 @@
 use distlock_api::{LockGuard, Wait};
 use tokio::time::Instant;
 
+use crate::bounded::{LIVENESS, SOON, throughout, within};
 use crate::check::checks;
-use crate::context::{Context, LIVENESS, LONG, SOON, renewed, renewed_every, throughout, within};
+use crate::client::Client;
+use crate::context::Context;
 use crate::controls::Operation;
 use crate::failure::{Verdict, ensure, said_by_caller};
-use crate::fixture::Client;
+use crate::leases::{LONG, renewed, renewed_every};
 
 checks! {
     C10 acquisition Smoke [LostReplies] "a grant whose reply was lost is found again: the caller gets the lock soon, and does not wait for itself";

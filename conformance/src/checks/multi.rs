@@ -6,11 +6,13 @@ use distlock_api::{LockGuard, LockKey, LockProviderExt, Wait};
 use futures_util::future::try_join_all;
 use tokio::task::JoinSet;
 
+use crate::bounded::{LIVENESS, SOON, within};
 use crate::check::checks;
-use crate::context::{Context, LIVENESS, LONG, SOON, all_passed, renewed, within};
+use crate::client::Client;
+use crate::context::{Context, all_passed};
 use crate::failure::{Failure, Verdict, ensure, said_by_caller};
-use crate::fixture::Client;
 use crate::history::Expected;
+use crate::leases::{LONG, renewed};
 
 checks! {
     C21 opposite_orders Smoke [] "callers that name the same keys in opposite orders do not deadlock";

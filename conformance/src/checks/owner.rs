@@ -4,9 +4,11 @@ use std::sync::Arc;
 
 use distlock_api::{DistributedLock, DistributedLockExt, LockProviderExt};
 
+use crate::bounded::{SOON, eventually};
 use crate::check::checks;
-use crate::context::{Context, LONG, SOON, eventually, renewed};
+use crate::context::Context;
 use crate::failure::{Failure, Verdict, ensure};
+use crate::leases::{LONG, renewed};
 
 checks! {
     C7 not_re_entrant Smoke [] "a lock is closed to the task, the provider and the lock object that hold it";

@@ -5,13 +5,12 @@ use std::time::Duration;
 use distlock_api::ReleaseOutcome;
 use tokio::time::Instant;
 
+use crate::bounded::{LIVENESS, SOON, eventually, throughout, within};
 use crate::check::checks;
-use crate::context::{
-    Context, LIVENESS, LONG, SOON, ensure_not_prolonged, eventually, renewed, renewed_every, throughout, unrenewed,
-    within,
-};
+use crate::context::{Context, ensure_not_prolonged};
 use crate::controls::Operation;
 use crate::failure::{Failure, Verdict, ensure};
+use crate::leases::{LONG, renewed, renewed_every, unrenewed};
 
 checks! {
     C12 none_after_release [Admin, Expiry] "the renewals of a released lease do not prolong the next one";

@@ -3,9 +3,11 @@
 use distlock_api::{ErrorKind, LockKey, Loss, Wait};
 use tokio::time::Instant;
 
+use crate::bounded::{LIVENESS, SOON, within};
 use crate::check::checks;
-use crate::context::{Context, LIVENESS, LONG, SOON, renewed, within};
+use crate::context::Context;
 use crate::failure::{Failure, Verdict, ensure};
+use crate::leases::{LONG, renewed};
 
 checks! {
     C24 releases_every_lease Smoke [SeparateClients] "after close() every lock that the client held can be had by others";

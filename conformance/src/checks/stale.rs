@@ -5,12 +5,12 @@ use std::time::Duration;
 use distlock_api::ReleaseOutcome;
 use tokio::time::Instant;
 
+use crate::bounded::{GRAIN, LIVENESS, SOON, throughout, within};
 use crate::check::checks;
-use crate::context::{
-    Context, GRAIN, LIVENESS, LONG, SOON, ensure_not_prolonged, renewed, renewed_every, throughout, unrenewed, within,
-};
+use crate::context::{Context, ensure_not_prolonged};
 use crate::controls::Operation;
 use crate::failure::{Verdict, ensure};
+use crate::leases::{LONG, renewed, renewed_every, unrenewed};
 
 checks! {
     C8 stale_release [Expiry] "the release of a lost guard does not free the lock of its present holder";

@@ -5,12 +5,12 @@ use std::time::Duration;
 use distlock_api::{FencedRegister, FencedWrite, LockGuard};
 use tokio::time::Instant;
 
+use crate::bounded::{LIVENESS, SOON, eventually, throughout, within};
 use crate::check::checks;
-use crate::context::{
-    Context, LIVENESS, LONG, SOON, eventually, renewed, renewed_every, throughout, unrenewed, within,
-};
+use crate::client::Client;
+use crate::context::Context;
 use crate::failure::{Failure, Verdict, ensure};
-use crate::fixture::Client;
+use crate::leases::{LONG, renewed, renewed_every, unrenewed};
 
 checks! {
     C5 across_release Smoke [] "each grant of a key has a greater token, whichever client gets it";

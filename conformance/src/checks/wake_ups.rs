@@ -5,11 +5,13 @@ use std::time::Duration;
 use tokio::task::JoinSet;
 
 use super::fairness::until_queued;
+use crate::bounded::{SOON, within};
 use crate::check::checks;
-use crate::context::{Context, LONG, SOON, renewed, within};
+use crate::client::Client;
+use crate::context::Context;
 use crate::controls::Pushes;
 use crate::failure::{Failure, Verdict, ensure, said_by_caller};
-use crate::fixture::Client;
+use crate::leases::{LONG, renewed};
 
 checks! {
     C16 release_racing_arrival Smoke [] "a waiter that comes while the lock is being released gets it soon, and no later than its holder's lease would end";

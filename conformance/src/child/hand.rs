@@ -1,30 +1,16 @@
-//! What can be done to a child, and what it may say that is no answer.
+//! What can be done to a child.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::clock;
 use super::process::{Child, TOLERANCE, unexpected};
 use super::protocol::{Answer, Order};
-use crate::context::LIVENESS;
+use crate::bounded::LIVENESS;
 use crate::failure::{Failure, Verdict, ensure};
 use crate::process;
 use crate::recorder::Recorder;
-
-/// The backend failed in a child.
-#[derive(Clone, Debug)]
-pub(crate) struct Refusal {
-    pub(crate) error: String,
-    /// Whether it may have been carried out all the same.
-    pub(crate) unknown: bool,
-}
-
-impl Refusal {
-    #[track_caller]
-    pub(super) fn failure(self) -> Failure {
-        Failure::new(format!("a child process says: {}", self.error))
-    }
-}
 
 /// A child as others see it: a process to which signals can be sent, and its clock, while it is at work.
 #[derive(Clone)]
@@ -47,14 +33,14 @@ impl Handle {
     /// Sets its clock so many seconds ahead of the machine's, or behind. It sees that within about a second.
     pub(crate) fn set_clock(&self, shift: i64) -> Verdict {
         let Some(file) = &self.clock else { return Err(Failure::new("this child's clock cannot be set")) };
-        Ok(write(file, shift)?)
+        Ok(clock::set(file, shift)?)
     }
 }
 
 impl Child {
     /// None if it is no more.
     pub(crate) fn handle(&self) -> Option<Handle> {
-        let clock = self.clock.as_ref().map(|file| Arc::clone(&file.0));
+        let clock = self.clock.as_ref().map(|file| file.shared());
         self.process.id().map(|pid| Handle { pid, clock })
     }
 
@@ -90,32 +76,4 @@ impl Child {
             other => Err(unexpected(&other)),
         }
     }
-}
-
-/// A file that tells `libfaketime` how wrong a clock is. Removed when dropped.
-pub(super) struct ClockFile(Arc<PathBuf>);
-
-impl ClockFile {
-    pub(super) fn new() -> std::io::Result<Self> {
-        let file = std::env::temp_dir().join(format!("distlock-clock-{:016x}", fastrand::u64(..)));
-        write(&file, 0)?;
-        Ok(Self(Arc::new(file)))
-    }
-
-    pub(super) fn path(&self) -> &Path {
-        &self.0
-    }
-}
-
-impl Drop for ClockFile {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_file(&*self.0);
-    }
-}
-
-/// In one step, so that nobody reads half of it.
-fn write(file: &Path, shift: i64) -> std::io::Result<()> {
-    let draft = file.with_extension("draft");
-    std::fs::write(&draft, format!("{shift:+}s\n"))?;
-    std::fs::rename(draft, file)
 }

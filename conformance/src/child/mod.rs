@@ -3,13 +3,15 @@
 //! The test binary runs itself again with a job in an environment variable. Parent and child speak lines of JSON over
 //! the child's standard input and output; a child whose input ends exits at once, so none outlives its parent.
 
+mod clock;
 mod hand;
 mod process;
 mod protocol;
 mod serve;
 
-pub(crate) use hand::{Handle, Refusal};
+pub(crate) use hand::Handle;
 pub(crate) use process::{Child, ChildGrant, Clock};
+pub(crate) use protocol::Refusal;
 pub(crate) use serve::serve;
 
 /// The environment variable with the job.

@@ -8,9 +8,9 @@ use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader, Lines};
 use tokio::process::{ChildStdin, ChildStdout, Command};
 
 use super::VARIABLE;
-use super::hand::{ClockFile, Refusal};
-use super::protocol::{Answer, Job, Order};
-use crate::context::{LIVENESS, within};
+use super::clock::ClockFile;
+use super::protocol::{Answer, Job, Order, Refusal};
+use crate::bounded::{LIVENESS, within};
 use crate::failure::{Failure, FailureKind};
 use crate::recorder::{Holding, Recorder};
 

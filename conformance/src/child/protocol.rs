@@ -2,6 +2,8 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::failure::Failure;
+
 /// The job in the environment variable.
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) struct Job {
@@ -55,4 +57,19 @@ pub(super) enum Answer {
         /// Whether it may have been carried out all the same.
         unknown: bool,
     },
+}
+
+/// Why an order was not obeyed: the backend failed in a child.
+#[derive(Clone, Debug)]
+pub(crate) struct Refusal {
+    pub(crate) error: String,
+    /// Whether it may have been carried out all the same.
+    pub(crate) unknown: bool,
+}
+
+impl Refusal {
+    #[track_caller]
+    pub(super) fn failure(self) -> Failure {
+        Failure::new(format!("a child process says: {}", self.error))
+    }
 }

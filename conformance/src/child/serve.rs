@@ -10,8 +10,8 @@ use distlock_api::{
     Wait,
 };
 
-use super::protocol::{Answer, Job, Order};
-use crate::context::is_settled;
+use super::protocol::{Answer, Job, Order, Refusal};
+use crate::client::is_settled;
 use crate::failure::chain;
 use crate::fixture::Fixture;
 
@@ -93,12 +93,6 @@ async fn obey(
             Ok(Answer::Accounting { idle: is_settled(&now), books: format!("{now:?}") })
         }
     }
-}
-
-/// Why an order was not obeyed.
-struct Refusal {
-    error: String,
-    unknown: bool,
 }
 
 impl From<LockError> for Refusal {

@@ -46,7 +46,7 @@ use tokio::time::{sleep, timeout};
 
 use self::engine::Running;
 pub use self::engine::image;
-use crate::fixture::FixtureError;
+use crate::failure::FixtureError;
 
 /// How long a service may take to answer its probe.
 const READY_LIMIT: Duration = Duration::from_secs(60);

@@ -7,9 +7,9 @@ mod measures;
 mod renewals;
 mod rerun;
 mod summary;
-mod text;
 #[cfg(test)]
 mod tests;
+mod text;
 
 use std::time::Duration;
 
@@ -17,9 +17,9 @@ use serde::{Deserialize, Serialize};
 
 use crate::check::Check;
 use crate::failure::Failure;
+use crate::figures::Figures;
 use crate::history::Call;
 use crate::level::{Level, Plan, Seed};
-use crate::torture::Figures;
 
 pub(crate) use directory::save;
 pub(crate) use measures::Measures;

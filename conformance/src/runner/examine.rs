@@ -9,9 +9,10 @@ use std::time::Duration;
 use futures_util::FutureExt;
 use tokio::time::Instant;
 
+use crate::bounded::within;
 use crate::check::Check;
 use crate::checks;
-use crate::context::{Context, within};
+use crate::context::Context;
 use crate::failure::{Failure, FailureKind, Verdict};
 use crate::fixture::Fixture;
 use crate::history::Call;
@@ -81,7 +82,7 @@ pub async fn examine(fixture: impl Fixture, wanted: impl Fn(&Check) -> bool) -> 
     let plan = Plan { level: Level::Standard, seed: Seed::random(), time: Duration::ZERO };
     let stage = Stage::new(Arc::new(fixture));
     let (started, mut backend) = (Instant::now(), Backend::new(stage.name(), plan.level, plan.seed));
-    let is_due = |check: &Check| check.level() <= plan.level && stage.profile().concerns(check) && wanted(check);
+    let is_due = |check: &Check| check.level() <= plan.level && check.concerns(stage.profile()) && wanted(check);
     let checks = checks::all().into_iter().filter(is_due);
     let examined = checks.map(async |check| (check.name(), examined(check, &stage, plan).await));
     let mut outcomes = Vec::new();
@@ -96,7 +97,7 @@ pub async fn examine(fixture: impl Fixture, wanted: impl Fn(&Check) -> bool) -> 
 /// Runs a check. A panic in it is its failure.
 pub(super) async fn examined(check: Check, stage: &Arc<Stage>, plan: Plan) -> (Outcome, Checked) {
     let subject = Subject::of(&check);
-    if let Some(reason) = stage.profile().refusal(&check) {
+    if let Some(reason) = check.refusal(stage.profile()) {
         let checked =
             Checked::new(&subject, report::Result::Refused(reason.clone()), Duration::ZERO, Measures::default());
         return (Outcome::Refused(reason), checked);

@@ -11,11 +11,12 @@ use std::time::{Duration, Instant};
 
 use libtest_mimic::{Arguments, Completion, Conclusion, Failed, Trial};
 
-use crate::check::{Check, Need};
+use crate::check::Check;
 use crate::checks;
 use crate::child;
 use crate::fixture::Fixture;
 use crate::level::{Level, Plan, Seed};
+use crate::need::Need;
 use crate::report::{self, Backend, Checked, Summary};
 use crate::stage::Stage;
 pub use examine::{Outcome, Report, examine};
@@ -146,7 +147,7 @@ impl Run {
     fn trials(self: &Arc<Self>, plan: Plan, runtime: &tokio::runtime::Runtime) -> Vec<Trial> {
         let mut trials = Vec::new();
         for stage in &self.stages {
-            let is_due = |check: &Check| check.level() <= plan.level && stage.profile().concerns(check);
+            let is_due = |check: &Check| check.level() <= plan.level && check.concerns(stage.profile());
             for check in checks::all().into_iter().filter(is_due) {
                 trials.push(self.trial(stage, check.name(), plan, Job::Check(check), runtime));
             }

@@ -11,8 +11,9 @@ use tokio::runtime::Handle;
 
 use super::examine::{Outcome, examined};
 use crate::checks;
-use crate::failure::Failure;
-use crate::fixture::{Client, Fixture, FixtureError};
+use crate::client::Client;
+use crate::failure::{Failure, FixtureError};
+use crate::fixture::Fixture;
 use crate::level::{Level, Plan, Seed};
 use crate::profile::Profile;
 use crate::stage::Stage;

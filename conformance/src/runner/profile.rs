@@ -5,8 +5,9 @@ use std::sync::Arc;
 use super::Outcome;
 use super::examine::{decided, judged};
 use crate::checks;
-use crate::context::{Context, LONG, renewed};
+use crate::context::Context;
 use crate::failure::{Verdict, ensure};
+use crate::leases::{LONG, renewed};
 use crate::level::Plan;
 use crate::report::{Checked, Subject};
 use crate::stage::Stage;
@@ -65,10 +66,11 @@ async fn capabilities(stage: &Stage, cx: Context) -> Verdict {
 /// Counted from the list, not from a run, so that it holds under any filter and with a process for each check.
 fn refusals(stage: &Stage) -> Verdict {
     let (checks, profile) = (checks::all(), stage.profile());
-    let unknown: Vec<_> = profile.unknown_refusals(&checks).collect();
+    let is_known = |name: &str| checks.iter().any(|check| check.name() == name);
+    let unknown: Vec<_> = profile.refused_by_name().filter(|name| !is_known(name)).collect();
     ensure!(unknown.is_empty(), "the profile refuses checks that do not exist: {unknown:?}");
-    let concerning = checks.iter().filter(|check| profile.concerns(check));
-    let refused: Vec<_> = concerning.filter(|check| profile.refusal(check).is_some()).map(|c| c.name()).collect();
+    let concerning = checks.iter().filter(|check| check.concerns(profile));
+    let refused: Vec<_> = concerning.filter(|check| check.refusal(profile).is_some()).map(|c| c.name()).collect();
     let (declared, seen) = (profile.declared_refusals(), refused.len());
     ensure!(
         declared == seen,

@@ -3,11 +3,11 @@
 use std::time::Duration;
 
 use fastrand::Rng;
-use tokio::sync::oneshot;
+use tokio::sync::{mpsc, oneshot};
 use tokio::time::{Instant, sleep};
 
+use super::calls::{acquire, give_back, write};
 use super::field::{Player, WAIT, Work};
-use super::process::{acquire, give_back, write};
 use crate::child::Handle;
 use crate::failure::{Failure, ensure};
 use crate::process;
@@ -49,6 +49,9 @@ pub(super) struct Told {
     pub(super) act: Act,
     pub(super) done: oneshot::Sender<String>,
 }
+
+/// How a worker of a child process learns what is to happen to the process.
+pub(super) type Acts = mpsc::UnboundedReceiver<Told>;
 
 /// Makes it happen.
 pub(super) async fn happen(work: &Work, mut player: Player, told: Told, chance: &mut Rng) -> Result<Player, Failure> {

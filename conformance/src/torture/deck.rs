@@ -74,11 +74,11 @@ mod tests {
             self.0
         }
 
-        async fn begin(&self) -> Result<(), crate::FixtureError> {
+        async fn begin(&self) -> Result<(), crate::failure::FixtureError> {
             Ok(())
         }
 
-        async fn end(&self) -> Result<String, crate::FixtureError> {
+        async fn end(&self) -> Result<String, crate::failure::FixtureError> {
             Ok(String::new())
         }
     }

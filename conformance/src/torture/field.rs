@@ -6,7 +6,6 @@ use std::time::Duration;
 
 use distlock_api::{FencedRegister, LockKey, LockProvider};
 use fastrand::Rng;
-use tokio::sync::mpsc;
 
 use super::tally::Tally;
 use crate::child::{Child, Clock};
@@ -121,6 +120,3 @@ impl Work {
         self.over.store(true, Ordering::SeqCst);
     }
 }
-
-/// How a worker of a child process is told what is to happen to it.
-pub(super) type Acts = mpsc::UnboundedReceiver<super::acts::Told>;

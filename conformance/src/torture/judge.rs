@@ -5,14 +5,17 @@ use std::time::Duration;
 use distlock_api::LockKey;
 
 use super::field::{Field, Work};
-use super::round::SETTLES;
-use crate::context::{LIVENESS, eventually, is_settled, renewed};
+use crate::bounded::{LIVENESS, eventually};
+use crate::client::{Client, is_settled};
 use crate::failure::{Failure, Verdict, ensure};
-use crate::fixture::Client;
 use crate::history::{Call, End, Expected, What};
+use crate::leases::renewed;
 
 /// A round with less than this shows nothing: the time before its faults is enough for many times as much.
 const EXPECTED: Expected = Expected { grants: 20, contended: 5 };
+
+/// How long anything may take that must come after a round.
+const SETTLES: Duration = LIVENESS.saturating_mul(2);
 
 /// Everybody is at rest. Returns what the round came to, for people.
 pub(super) async fn judge(

@@ -9,12 +9,14 @@
 //! | `round.rs` | a round: work, faults, rest |
 //! | `field.rs` | who takes part |
 //! | `worker.rs`, `process.rs` | what a task of this process does, and what a child process |
+//! | `calls.rs` | the calls of a child process |
 //! | `acts.rs` | what happens to child processes |
 //! | `deck.rs` | which faults are next |
 //! | `judge.rs` | the verdict on a round |
 //! | `tally.rs` | what is counted |
 
 mod acts;
+mod calls;
 mod deck;
 mod field;
 mod judge;
@@ -27,9 +29,9 @@ use std::time::{Duration, Instant};
 
 use crate::context::Context;
 use crate::failure::{FailureKind, Verdict, ensure};
+use crate::figures::Figures;
 use deck::Deck;
 use field::Field;
-pub(crate) use tally::Figures;
 use tally::Tally;
 
 /// How long it goes on, and what it must have shown.

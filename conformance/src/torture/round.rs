@@ -12,9 +12,10 @@ use super::field::{Field, Player, TASKS, Work};
 use super::tally::Tally;
 use super::{judge, process, worker};
 use crate::arena::{Arena, Fault};
-use crate::context::{Context, LIVENESS, within};
+use crate::bounded::within;
+use crate::client::Client;
+use crate::context::Context;
 use crate::failure::{Failure, Verdict};
-use crate::fixture::Client;
 
 /// Work without faults, before them and after.
 const CALM: Duration = Duration::from_millis(1_000);
@@ -71,7 +72,7 @@ pub(super) async fn round(
 
 async fn store(fault: Option<std::sync::Arc<dyn Fault>>, tally: &Tally) -> Result<Option<String>, Failure> {
     let Some(fault) = fault else { return Ok(None) };
-    let about = |step: &str, error: crate::FixtureError| {
+    let about = |step: &str, error: crate::failure::FixtureError| {
         let error = crate::failure::chain(&*error);
         Failure::new(format!("the fault {} did not {step}: {error}", fault.kind()))
     };
@@ -124,6 +125,3 @@ async fn rest(
     }
     Ok(players)
 }
-
-/// How long anything may take that must come after a round.
-pub(super) const SETTLES: Duration = LIVENESS.saturating_mul(2);

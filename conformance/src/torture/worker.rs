@@ -8,9 +8,9 @@ use distlock_api::{
 use fastrand::Rng;
 
 use super::field::{WAIT, Work};
-use crate::context::{SOON, within};
+use crate::bounded::{SOON, within};
+use crate::client::Client;
 use crate::failure::{Failure, Verdict, ensure};
-use crate::fixture::Client;
 
 /// How long a release may take while the store does not answer.
 const RELEASE: Duration = Duration::from_secs(30);

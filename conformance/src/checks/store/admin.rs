@@ -7,8 +7,9 @@ use distlock_api::{LockAdmin, LockFilter, LockKey};
 use tokio::time::sleep;
 
 use crate::bare::LEASE;
+use crate::bounded::{LIVENESS, within};
 use crate::check::checks;
-use crate::context::{Context, LIVENESS, within};
+use crate::context::Context;
 use crate::failure::{Failure, Verdict, ensure, said_by_caller};
 
 checks! {

@@ -16,8 +16,9 @@ use tokio::time::{Instant, sleep};
 use super::races;
 use crate::arena::{Hook, LATE};
 use crate::bare::{BareStore, LEASE, last};
+use crate::bounded::{GRAIN, LIVENESS, SOON, eventually, within};
 use crate::check::checks;
-use crate::context::{Context, GRAIN, LIVENESS, SOON, eventually, within};
+use crate::context::Context;
 use crate::failure::{Failure, FailureKind, Verdict, ensure, said_by_caller};
 
 checks! {

@@ -8,8 +8,9 @@ use futures_util::future::try_join_all;
 use tokio::time::{Instant, sleep};
 
 use crate::bare::{BareStore, LEASE, last};
+use crate::bounded::GRAIN;
 use crate::check::checks;
-use crate::context::{Context, GRAIN};
+use crate::context::Context;
 use crate::failure::{Failure, Verdict, ensure, said_by_caller};
 
 checks! {
@@ -363,7 +364,7 @@ async fn store_keeps_it_closed(cx: Context) -> Verdict {
     sleep((sent + HOLD + AFTER).saturating_duration_since(Instant::now())).await;
     // Its own clock started a little later.
     let late = Instant::now();
-    while late.elapsed() < crate::context::SOON {
+    while late.elapsed() < crate::bounded::SOON {
         if let distlock_engine::store::Reply::Granted(_) = b.ask(&attempt).await?? {
             return Ok(());
         }

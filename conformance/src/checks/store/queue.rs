@@ -6,8 +6,9 @@ use distlock_engine::store::{QueueStanding, Renewal, Reply, Standing, Ticket};
 use tokio::time::{Instant, sleep};
 
 use crate::bare::{BareStore, LEASE};
+use crate::bounded::{GRAIN, SOON};
 use crate::check::checks;
-use crate::context::{Context, GRAIN, SOON};
+use crate::context::Context;
 use crate::failure::{Verdict, ensure, said_by_caller};
 
 checks! {

@@ -10,8 +10,9 @@ use tokio::sync::Barrier;
 use tokio::time::sleep;
 
 use crate::bare::{BareStore, LEASE, last};
+use crate::bounded::{SOON, eventually};
 use crate::check::checks;
-use crate::context::{Context, SOON, eventually};
+use crate::context::Context;
 use crate::failure::{Failure, Verdict, ensure, said_by_caller};
 
 checks! {

@@ -1,0 +1,272 @@
+//! One client of a backend, and what checks do with it.
+
+use std::fmt;
+use std::future::Future;
+use std::ops::Deref;
+use std::sync::Arc;
+use std::time::Duration;
+
+use distlock_api::{Accounting, AcquireOptions, Acquired, LockGuard, LockKey, LockProvider, LockProviderExt, Wait};
+use distlock_engine::{LeaseProvider, LeaseProviderBuilder, LeaseStore};
+use futures_util::FutureExt;
+use futures_util::future::BoxFuture;
+use tokio::time::Instant;
+
+use crate::bounded::{LIVENESS, SOON, eventually, within};
+use crate::controls::Controls;
+use crate::disturbed::DisturbedStore;
+use crate::failure::{Failure, FailureKind, FixtureError, Verdict, said_by_caller};
+use crate::leases::{LONG, renewed};
+use crate::recorder::{RecordedProvider, Recorder};
+
+/// One client of a backend: a provider and, optionally, fault controls.
+#[derive(Clone)]
+pub struct Client {
+    provider: Arc<dyn LockProvider>,
+    controls: Option<Arc<dyn Controls>>,
+    acquire_all: Option<Arc<AcquireAll>>,
+    number: usize,
+}
+
+/// The locks of all keys, or none of them.
+type AllOrNone = distlock_api::Result<Option<Vec<LockGuard>>>;
+type AcquireAll =
+    dyn Fn(Arc<dyn LockProvider>, Vec<LockKey>, AcquireOptions) -> BoxFuture<'static, AllOrNone> + Send + Sync;
+
+impl Client {
+    /// A client without controls.
+    pub fn new(provider: Arc<dyn LockProvider>) -> Self {
+        Self { provider, controls: None, acquire_all: None, number: 0 }
+    }
+
+    /// A client of a store: the lease engine with its defaults over a [`DisturbedStore`], which is its controls.
+    ///
+    /// ```
+    /// use distlock_conformance::Client;
+    ///
+    /// # let my_store = distlock_memory::MemoryStore::new();
+    /// let client = Client::of_store(my_store);
+    /// # drop(client);
+    /// ```
+    ///
+    /// # Panics
+    /// Never: the defaults are valid.
+    pub fn of_store(store: impl LeaseStore) -> Self {
+        Self::of_disturbed(DisturbedStore::new(Arc::new(store)), |builder| builder)
+            .expect("the engine's defaults are valid")
+    }
+
+    /// A client of a store that is disturbed already, by the lease engine as you configure it.
+    ///
+    /// # Errors
+    /// When the engine refuses its configuration.
+    pub fn of_disturbed(
+        store: DisturbedStore,
+        configure: impl FnOnce(LeaseProviderBuilder) -> LeaseProviderBuilder,
+    ) -> Result<Self, FixtureError> {
+        let provider = configure(LeaseProvider::builder(Arc::new(store.clone()))).build()?;
+        Ok(Self::new(Arc::new(provider)).with_controls(store))
+    }
+
+    /// With a way of its own to take several locks at once, all of them or none (C21). It is given a provider whose calls are recorded, and the keys as the caller
+    /// named them. Defaults to [`acquire_all`](LockProviderExt::acquire_all), which takes them one by one.
+    #[must_use]
+    pub fn with_acquire_all<F>(
+        mut self,
+        acquire: impl Fn(Arc<dyn LockProvider>, Vec<LockKey>, AcquireOptions) -> F + Send + Sync + 'static,
+    ) -> Self
+    where
+        F: Future<Output = distlock_api::Result<Option<Vec<LockGuard>>>> + Send + 'static,
+    {
+        self.acquire_all = Some(Arc::new(move |provider, keys, options| acquire(provider, keys, options).boxed()));
+        self
+    }
+
+    /// Takes several locks at once, by the client's own way if it has one.
+    pub(crate) async fn take_all(&self, keys: &[LockKey], options: AcquireOptions) -> AllOrNone {
+        match &self.acquire_all {
+            Some(acquire) => acquire(Arc::clone(&self.provider), keys.to_vec(), options).await,
+            None => {
+                Ok(self.provider.acquire_all(keys).options(options).await?.map(distlock_api::AllGuard::into_guards))
+            }
+        }
+    }
+
+    /// With means to make its requests fail or its store's record vanish.
+    #[must_use]
+    pub fn with_controls(mut self, controls: impl Controls) -> Self {
+        self.controls = Some(Arc::new(controls));
+        self
+    }
+
+    /// The provider.
+    #[must_use]
+    pub fn provider(&self) -> &Arc<dyn LockProvider> {
+        &self.provider
+    }
+
+    /// The same client, with all its calls recorded.
+    pub(crate) fn recorded(self, recorder: &Recorder) -> Self {
+        let number = recorder.client();
+        let provider = RecordedProvider { inner: self.provider, client: number, recorder: recorder.clone() };
+        Self { provider: Arc::new(provider), number, ..self }
+    }
+
+    /// Its number in the history.
+    pub(crate) fn number(&self) -> usize {
+        self.number
+    }
+
+    pub(crate) fn controls(&self) -> Option<&dyn Controls> {
+        self.controls.as_deref()
+    }
+}
+
+impl Deref for Client {
+    type Target = dyn LockProvider;
+
+    fn deref(&self) -> &Self::Target {
+        &*self.provider
+    }
+}
+
+impl fmt::Debug for Client {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Client").field("provider", &self.provider).finish_non_exhaustive()
+    }
+}
+
+/// What checks do with a client.
+impl Client {
+    /// Acquires within the liveness bound.
+    #[track_caller]
+    pub(crate) fn take(
+        &self,
+        key: &LockKey,
+        options: AcquireOptions,
+    ) -> impl Future<Output = Result<LockGuard, Failure>> {
+        said_by_caller(async move { self.take_within(LIVENESS, key, options).await })
+    }
+
+    /// Acquires within a bound.
+    #[track_caller]
+    pub(crate) fn take_within(
+        &self,
+        bound: Duration,
+        key: &LockKey,
+        options: AcquireOptions,
+    ) -> impl Future<Output = Result<LockGuard, Failure>> {
+        said_by_caller(async move {
+            let acquiring = self.acquire_with(key.clone(), options.with_wait(Wait::UpTo(bound)));
+            match within(bound + SOON, "an acquisition to return", acquiring).await?? {
+                Acquired::Held(guard) => Ok(guard),
+                Acquired::Busy(busy) => {
+                    let message = format!("{key:?} was not granted within {bound:?}, the store says {busy:?}");
+                    Err(Failure::of(FailureKind::Overdue, message))
+                }
+            }
+        })
+    }
+
+    /// One attempt.
+    #[track_caller]
+    pub(crate) fn attempt(
+        &self,
+        key: &LockKey,
+        options: AcquireOptions,
+    ) -> impl Future<Output = Result<Option<LockGuard>, Failure>> {
+        said_by_caller(async move {
+            let acquiring = self.acquire_with(key.clone(), options.with_wait(Wait::Try));
+            Ok(within(LIVENESS, "a single attempt to return", acquiring).await??.held())
+        })
+    }
+
+    /// Somebody else holds the key.
+    #[track_caller]
+    pub(crate) fn ensure_busy(&self, key: &LockKey, why: &str) -> impl Future<Output = Verdict> {
+        said_by_caller(async move {
+            match self.attempt(key, renewed(LONG)).await? {
+                None => Ok(()),
+                Some(guard) => {
+                    Err(Failure::new(format!("{key:?} was granted, token {}: {why}", guard.fencing_token())))
+                }
+            }
+        })
+    }
+
+    /// The hand behind the stage that the profile promises.
+    pub(crate) fn disturbed(&self) -> Result<&dyn Controls, Failure> {
+        let message = "the profile declares faults, but the client has no controls";
+        self.controls().ok_or_else(|| Failure::of(FailureKind::Fixture, message))
+    }
+
+    /// An acquisition in a task of its own.
+    pub(crate) fn spawn_take(&self, key: &LockKey, options: AcquireOptions) -> Waiter {
+        let (client, key) = (self.clone(), key.clone());
+        Waiter(tokio::spawn(async move {
+            let guard = client.take(&key, options).await?;
+            Ok((guard, Instant::now()))
+        }))
+    }
+
+    /// The accounting without what is settled in the background meanwhile.
+    pub(crate) fn counts(&self) -> Accounting {
+        let mut now = self.accounting();
+        now.unsettled = 0;
+        now
+    }
+
+    /// Polls until so many callers wait.
+    #[track_caller]
+    pub(crate) fn until_waiting(&self, count: u64) -> impl Future<Output = Verdict> {
+        said_by_caller(async move {
+            let what = format!("accounting().waiting to be {count}");
+            eventually(SOON, &what, async || Ok(self.accounting().waiting == count)).await
+        })
+    }
+
+    /// Polls until the accounting says that nothing is held and nobody waits, and that it balances.
+    #[track_caller]
+    pub(crate) fn until_idle(&self) -> impl Future<Output = Verdict> {
+        said_by_caller(async move {
+            let idle = eventually(SOON, "the accounting to be idle", async || Ok(is_idle(&self.accounting())));
+            idle.await.map_err(|failure| failure.reworded(|said| format!("{said}: {:?}", self.accounting())))
+        })
+    }
+}
+
+/// Whether no lock is held, no caller waits, and the accounting balances.
+pub(crate) fn is_idle(now: &Accounting) -> bool {
+    now.held == 0 && now.waiting == 0 && now.balances()
+}
+
+/// The same, and no clean-up continues in the background.
+pub(crate) fn is_settled(now: &Accounting) -> bool {
+    is_idle(now) && now.unsettled == 0
+}
+
+/// An acquisition in a task of its own; aborted when dropped.
+pub(crate) struct Waiter(tokio::task::JoinHandle<Result<(LockGuard, Instant), Failure>>);
+
+impl Waiter {
+    /// The guard, and the moment at which it was there.
+    #[track_caller]
+    pub(crate) fn guard(mut self) -> impl Future<Output = Result<(LockGuard, Instant), Failure>> {
+        said_by_caller(async move {
+            match (&mut self.0).await {
+                Ok(result) => result,
+                Err(error) => Err(Failure::of_task("a waiter", &error)),
+            }
+        })
+    }
+
+    pub(crate) fn is_finished(&self) -> bool {
+        self.0.is_finished()
+    }
+}
+
+impl Drop for Waiter {
+    fn drop(&mut self) {
+        self.0.abort();
+    }
+}

@@ -1,0 +1,109 @@
+//! What a check needs of a backend or its fixture.
+
+/// What a check needs of a backend or its fixture.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Need {
+    /// Leases expire.
+    Expiry,
+    /// Leases do **not** expire: the check asserts that.
+    NoExpiry,
+    /// The minimum hold.
+    MinimumHold,
+    /// **No** minimum hold: the check asserts the refusal.
+    NoMinimumHold,
+    /// Administration.
+    Admin,
+    /// Lists of locks, releases by owner, a history of forced releases.
+    Owners,
+    /// **None** of these: the check asserts the refusal.
+    NoOwners,
+    /// A stream of what happens to locks.
+    LockEvents,
+    /// **No** such stream: the check asserts the refusal.
+    NoLockEvents,
+    /// Clients in other processes.
+    Processes,
+    /// Faults on demand.
+    Faults,
+    /// Replies that get lost on demand.
+    LostReplies,
+    /// Replies that come late on demand.
+    DelayedReplies,
+    /// Clients that are cut off from their store on demand.
+    CutOff,
+    /// Disturbed pushes on demand.
+    PushFaults,
+    /// Keys that stall on demand.
+    Stalls,
+    /// Counted requests.
+    Requests,
+    /// Purging of records on demand.
+    Purge,
+    /// Grants in the order of the queue.
+    Fair,
+    /// Waiters are told, and need not ask.
+    Push,
+    /// Clients that are providers of their own.
+    SeparateClients,
+    /// The bare store, below the lease engine.
+    Store,
+    /// A deployment that may be damaged. A check that needs one does not concern backends without.
+    Arena,
+    /// The server's connections are cut on demand: [`Hook::Cut`](crate::Hook::Cut).
+    Cut,
+    /// The server stalls on demand: [`Hook::Stall`](crate::Hook::Stall).
+    Stall,
+    /// Requests are late on demand: [`Hook::Delay`](crate::Hook::Delay).
+    Delay,
+    /// The server crashes and starts again on demand: [`Hook::Restart`](crate::Hook::Restart).
+    Restart,
+    /// A key is blocked at the server on demand: [`Hook::Block`](crate::Hook::Block).
+    Block,
+}
+
+impl Need {
+    /// Whether a check that needs it says nothing about backends without it.
+    pub(crate) fn is_optional(self) -> bool {
+        self.is_refusal()
+            || matches!(self, Self::Arena | Self::Cut | Self::Stall | Self::Delay | Self::Restart | Self::Block)
+    }
+
+    pub(crate) fn is_refusal(self) -> bool {
+        matches!(self, Self::NoExpiry | Self::NoMinimumHold | Self::NoOwners | Self::NoLockEvents)
+    }
+
+    /// What to say when it is not there.
+    pub(crate) fn missing(self) -> &'static str {
+        match self {
+            Self::Expiry => "leases of this backend do not expire",
+            Self::NoExpiry => "leases of this backend expire",
+            Self::MinimumHold => "this backend has no minimum hold",
+            Self::NoMinimumHold => "this backend has a minimum hold",
+            Self::Admin => "this backend offers no administration",
+            Self::Owners => "this backend lists no locks",
+            Self::NoOwners => "this backend lists locks",
+            Self::LockEvents => "this backend does not tell what happens to locks",
+            Self::NoLockEvents => "this backend tells what happens to locks",
+            Self::Processes => "the state of this backend lives in one process",
+            Self::Faults => "the fixture injects no faults",
+            Self::LostReplies => "the fixture loses no replies",
+            Self::DelayedReplies => "the fixture delays no replies",
+            Self::CutOff => "the fixture cannot cut a client off",
+            Self::PushFaults => "the fixture cannot disturb pushes",
+            Self::Stalls => "the fixture cannot stall a key",
+            Self::Requests => "the fixture counts no requests",
+            Self::Purge => "the fixture cannot purge records",
+            Self::Fair => "this backend grants in no order",
+            Self::Push => "this backend does not tell its waiters: they ask",
+            Self::SeparateClients => "all clients of this backend are one provider",
+            Self::Store => "this backend is no store: it does without the lease engine",
+            Self::Arena => "the fixture has no deployment that may be damaged",
+            Self::Cut => "the fixture has no hook that cuts connections",
+            Self::Stall => "the fixture has no hook that stalls the server",
+            Self::Delay => "the fixture has no hook that delays requests",
+            Self::Restart => "the fixture has no hook that restarts the server",
+            Self::Block => "the fixture has no hook that blocks a key",
+        }
+    }
+}

@@ -4,12 +4,12 @@
 //! the child's standard input and output; a child whose input ends exits at once, so none outlives its parent.
 
 mod clock;
-mod hand;
+mod handle;
 mod process;
 mod protocol;
 mod serve;
 
-pub(crate) use hand::Handle;
+pub(crate) use handle::Handle;
 pub(crate) use process::{Child, ChildGrant, Clock};
 pub(crate) use protocol::Refusal;
 pub(crate) use serve::serve;

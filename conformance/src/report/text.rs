@@ -1,5 +1,7 @@
 //! Names, texts, times and moments, as reports write them.
 
+use time::UtcDateTime;
+
 /// A name in letters, digits, `-`, `_` and `.`: for files, and for links. Different names stay different.
 pub(in crate::report) fn plain(name: &str) -> String {
     let is_plain = |c: char| c.is_ascii_alphanumeric() || "-_".contains(c);
@@ -38,20 +40,14 @@ pub(in crate::report) fn time(millis: f64) -> String {
     }
 }
 
-/// A moment as ISO 8601 in UTC, to the second.
+/// The last second of the year 9999.
+const LAST: u64 = 253_402_300_799;
+
+/// A moment as ISO 8601 in UTC, to the second; one after the year 9999 as the end of that year.
 pub(in crate::report) fn moment(unix_ms: u64) -> String {
-    let seconds = unix_ms / 1000;
-    let [hour, minute, second] = [seconds / 3600 % 24, seconds / 60 % 60, seconds % 60];
-    // Days since 0000-03-01, so that a leap day ends its year.
-    let days = seconds / 86_400 + 719_468;
-    let (era, day_of_era) = (days / 146_097, days % 146_097);
-    let year_of_era = (day_of_era - day_of_era / 1460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
-    let day_of_year = day_of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
-    let from_march = (5 * day_of_year + 2) / 153;
-    let day = day_of_year - (153 * from_march + 2) / 5 + 1;
-    let month = if from_march < 10 { from_march + 3 } else { from_march - 9 };
-    let year = era * 400 + year_of_era + u64::from(month <= 2);
-    format!("{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}Z")
+    let seconds = (unix_ms / 1000).min(LAST).cast_signed();
+    let at = UtcDateTime::from_unix_timestamp(seconds).expect("a year of four digits");
+    format!("{}T{:02}:{:02}:{:02}Z", at.date(), at.hour(), at.minute(), at.second())
 }
 
 #[cfg(test)]
@@ -92,5 +88,6 @@ mod tests {
         ] {
             assert_eq!(moment(unix * 1000 + 999), text);
         }
+        assert_eq!(moment(u64::MAX), "9999-12-31T23:59:59Z");
     }
 }

@@ -3,6 +3,7 @@
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use serde::Serialize;
+use time::UtcDateTime;
 
 use crate::Outcome;
 
@@ -57,7 +58,7 @@ impl Machine {
         let seconds = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
         let system = rustix::system::uname();
         Self {
-            date: date((seconds / 86_400) as i64),
+            date: date(seconds),
             processor: field(&read("/proc/cpuinfo"), "model name").unwrap_or("unknown").to_owned(),
             cores: std::thread::available_parallelism().map_or(0, usize::from),
             memory_gib: memory(&read("/proc/meminfo")),
@@ -105,17 +106,10 @@ fn versions(lock_file: &str, names: &[&str]) -> Vec<String> {
     names.iter().flat_map(|name| of(name)).map(|(name, version)| format!("{name} {version}")).collect()
 }
 
-/// The civil date of a day since 1970-01-01, in the Gregorian calendar, by counting in cycles of 400 years that begin in March.
-fn date(days: i64) -> String {
-    let shifted = days + 719_468;
-    let (cycle, day) = (shifted.div_euclid(146_097), shifted.rem_euclid(146_097));
-    let year_of_cycle = (day - day / 1_460 + day / 36_524 - day / 146_096) / 365;
-    let day_of_year = day - (365 * year_of_cycle + year_of_cycle / 4 - year_of_cycle / 100);
-    let month_from_march = (5 * day_of_year + 2) / 153;
-    let day_of_month = day_of_year - (153 * month_from_march + 2) / 5 + 1;
-    let month = if month_from_march < 10 { month_from_march + 3 } else { month_from_march - 9 };
-    let year = cycle * 400 + year_of_cycle + i64::from(month <= 2);
-    format!("{year:04}-{month:02}-{day_of_month:02}")
+/// The day of a moment in seconds since 1970, UTC.
+fn date(unix_seconds: u64) -> String {
+    let seconds = i64::try_from(unix_seconds).unwrap_or(i64::MAX);
+    UtcDateTime::from_unix_timestamp(seconds).unwrap_or(UtcDateTime::MAX).date().to_string()
 }
 
 #[cfg(test)]
@@ -125,10 +119,10 @@ mod tests {
     #[test]
     fn dates() {
         assert_eq!(date(0), "1970-01-01");
-        assert_eq!(date(11_016), "2000-02-29");
-        assert_eq!(date(11_017), "2000-03-01");
-        assert_eq!(date(20_453), "2025-12-31");
-        assert_eq!(date(20_454), "2026-01-01");
+        assert_eq!(date(11_016 * 86_400), "2000-02-29");
+        assert_eq!(date(11_017 * 86_400), "2000-03-01");
+        assert_eq!(date(20_453 * 86_400), "2025-12-31");
+        assert_eq!(date(20_454 * 86_400), "2026-01-01");
     }
 
     #[test]

@@ -2,7 +2,17 @@
 
 use std::time::Duration;
 
-use super::{Call, End, Expected, Violation, What, by_key};
+use super::call::{Call, End, What, by_key};
+use super::violation::Violation;
+
+/// What a history must have to prove anything.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Expected {
+    /// So many grants.
+    pub grants: usize,
+    /// So many calls that met another holder: attempts that were busy, and grants that were waited for.
+    pub contended: usize,
+}
 
 fn pair(a: &Call, b: &Call) -> Box<[Call; 2]> {
     Box::new([a.clone(), b.clone()])

@@ -8,7 +8,8 @@
 use std::collections::HashSet;
 use std::time::Duration;
 
-use super::{Call, End, Violation, What};
+use super::call::{Call, End, What};
+use super::violation::Violation;
 
 /// A history that takes more steps is undecided.
 pub(super) const STEPS: usize = 200_000;

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use super::{Call, End, What};
+use super::call::{Call, End, What};
 
 /// What is wrong with a history.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -267,7 +267,8 @@ impl fmt::Display for LockError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.0.message)?;
         if let Some(phase) = self.0.phase {
-            write!(f, " (timed out {phase})")?;
+            let timed_out = if self.kind() == ErrorKind::Timeout { "timed out " } else { "" };
+            write!(f, " ({timed_out}{phase})")?;
         }
         if let Some(key) = &self.0.key {
             write!(f, " [lock {key:?}]")?;

@@ -25,10 +25,10 @@ use tokio::time::timeout;
 
 use crate::budget::Budget;
 use crate::claim::claim_state;
-use crate::error::{Effect, Refusal, refused, translate, unanswered, unmarked, unreadable};
+use crate::error::{Effect, Refusal, is_answer, refused, translate, unmarked, unreadable};
 use crate::lease::Marked;
 use crate::records::Records;
-use crate::topology::Deployment;
+use crate::topology::{Deployment, unanswered_by};
 
 /// How many records one update changes: bigger ones hold up everybody else's writes (R14).
 pub(crate) const BATCH: NonZeroUsize = NonZeroUsize::new(360).expect("not zero");
@@ -87,14 +87,21 @@ impl Records {
     ) -> Result<mongodb::error::Result<T>> {
         // Without an engine there are no lanes that keep calls out of the driver's own line.
         let shared = self.shared_within(budget).await?;
+        let client = self.database.client();
         let connection = timeout(budget.left(), shared.pool.connections.acquire()).await;
-        let _connection = connection.map_err(|_| unanswered(budget.limit(), Effect::None))?;
+        let _connection = connection.map_err(|_| unanswered_by(client, budget.limit(), Effect::None))?;
         // With the last twentieth of its time a call would be cut off before its answer, and leave
         // a dead waiter: many calls of one instant reach their limit together.
         if budget.left() < budget.limit() / 20 {
-            return Err(unanswered(budget.limit(), Effect::None));
+            return Err(unanswered_by(client, budget.limit(), Effect::None));
         }
-        timeout(budget.left(), call).await.map_err(|_| unanswered(budget.limit(), effect))
+        let answer = timeout(budget.left(), call).await;
+        match &answer {
+            Ok(Ok(_)) => shared.pool.reachability.answered(),
+            Ok(Err(error)) if is_answer(error) => shared.pool.reachability.answered(),
+            Ok(Err(_)) | Err(_) => shared.pool.reachability.doubt(),
+        }
+        answer.map_err(|_| unanswered_by(client, budget.limit(), effect))
     }
 
     /// The same, with the driver's error translated.

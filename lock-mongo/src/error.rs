@@ -51,7 +51,12 @@ pub(crate) fn not_a_record() -> LockError {
 
 /// The client's own limit ran out while an operation was under way.
 pub(crate) fn unanswered(limit: std::time::Duration, effect: Effect) -> LockError {
-    let error = LockError::timeout(Phase::Request, format!("MongoDB did not answer within {limit:?}"));
+    unanswered_because(limit, effect, "")
+}
+
+/// The same with a reason, which follows the message.
+pub(crate) fn unanswered_because(limit: std::time::Duration, effect: Effect, because: &str) -> LockError {
+    let error = LockError::timeout(Phase::Request, format!("MongoDB did not answer within {limit:?}{because}"));
     match effect {
         Effect::None => error,
         Effect::Write => error.outcome_unknown(),
@@ -89,6 +94,19 @@ pub(crate) fn refused(refusal: &Refusal, is_done: bool) -> LockError {
         Verdict::of_code(*code, code_name, errmsg)
     };
     verdict.into_error()
+}
+
+/// Whether the error is a server's answer.
+pub(crate) fn is_answer(error: &Error) -> bool {
+    !matches!(
+        &*error.kind,
+        DriverKind::Io(_)
+            | DriverKind::ConnectionPoolCleared { .. }
+            | DriverKind::ServerSelection { .. }
+            | DriverKind::DnsResolve { .. }
+            | DriverKind::Authentication { .. }
+            | DriverKind::Shutdown
+    )
 }
 
 /// Whether an upsert lost a race for a fresh record.

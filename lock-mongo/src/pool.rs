@@ -12,6 +12,8 @@ use mongodb::{Client, ClientSession};
 use tokio::sync::Semaphore;
 use tokio::task::unconstrained;
 
+use crate::topology::Reachability;
+
 /// The driver's default for `maxPoolSize`.
 const DEFAULT_POOL: usize = 10;
 
@@ -28,6 +30,7 @@ pub(crate) struct Pool {
     pub(crate) connections: Semaphore,
     /// How many connections it has at most.
     pub(crate) size: usize,
+    pub(crate) reachability: Reachability,
 }
 
 impl Pool {
@@ -35,7 +38,13 @@ impl Pool {
         let size = pool_size(client);
         let at_once = calls_at_once.unwrap_or_else(|| calls_of_pool(size));
         let connections = Semaphore::new(size.max(at_once.get()).min(Semaphore::MAX_PERMITS));
-        Self { client: client.clone(), lanes: Lanes::new(at_once), connections, size }
+        Self {
+            client: client.clone(),
+            lanes: Lanes::new(at_once),
+            connections,
+            size,
+            reachability: Reachability::default(),
+        }
     }
 
     /// Whether this is the pool of the client that started `session`. The driver does not compare

@@ -17,7 +17,7 @@ use crate::budget::Budget;
 use crate::calls::BATCH;
 use crate::records::Records;
 use crate::requests::{acquire, admin, connect, release, renew, waiters, watch};
-use crate::topology::Deployment;
+use crate::topology::{Deployment, server};
 
 /// Leases in a lock collection, one record per key, or in the documents of another one. Under an engine
 /// it is a [`MongoProvider`](crate::MongoProvider); by itself it is for those who compose their own.
@@ -82,10 +82,15 @@ impl LeaseStore for MongoStore {
     }
 
     fn ensure_connected(&self, limit: Duration) -> Option<Connecting<'_>> {
-        if self.records.topology.known().is_some() {
+        let records = &self.records;
+        if records.topology.known().is_none() {
+            return Some(Box::pin(async move { records.deployment_within(Budget::new(limit)).await.map(drop) }));
+        }
+        let pool = &records.shared()?.pool;
+        if pool.reachability.is_certain() {
             return None;
         }
-        Some(Box::pin(async move { self.records.deployment_within(Budget::new(limit)).await.map(drop) }))
+        Some(Box::pin(server(records.database.client(), &pool.reachability, limit)))
     }
 
     fn lanes(&self) -> Option<Lanes> {

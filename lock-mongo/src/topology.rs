@@ -8,16 +8,19 @@ use futures_util::future::join;
 use mongodb::bson::{Document, doc};
 use mongodb::error::Error;
 use mongodb::options::Collation;
-use mongodb::{Database, IndexModel};
+use mongodb::{Client, Database, IndexModel};
 use serde::Deserialize;
 use tokio::sync::OnceCell;
 use tokio::time::sleep;
 
 mod reach;
 
+pub(crate) use reach::Reachability;
 use reach::Seen;
 
-use crate::error::{Effect, NAMESPACE_NOT_FOUND, UNAUTHORIZED, command_code, translate};
+use crate::error::{
+    Effect, NAMESPACE_NOT_FOUND, UNAUTHORIZED, command_code, translate, unanswered, unanswered_because,
+};
 use crate::lease::Source;
 
 /// MongoDB 6.0.
@@ -82,6 +85,27 @@ impl Topology {
             seen = reach::hopeless(database.client()) => Err(unusable(seen)),
             () = sleep(limit) => Err(unusable(Seen::by(database.client()))),
         }
+    }
+}
+
+/// Waits until the driver has a server to send a write to. What it sends nothing for is never of
+/// unknown outcome.
+pub(crate) async fn server(client: &Client, reachability: &Reachability, limit: Duration) -> Result<()> {
+    tokio::select! {
+        biased;
+        () = reachability.server(client) => Ok(()),
+        seen = reach::hopeless(client) => Err(unusable(seen)),
+        () = sleep(limit) => Err(unusable(Seen::by(client))),
+    }
+}
+
+/// The client's own limit ran out while an operation was under way. Says what the driver knows of its
+/// servers, if some cannot be used.
+pub(crate) fn unanswered_by(client: &Client, limit: Duration, effect: Effect) -> LockError {
+    let seen = Seen::by(client);
+    match seen.trouble() {
+        Some(trouble) => unanswered_because(limit, effect, &format!(": {trouble}")).with_source(seen),
+        None => unanswered(limit, effect),
     }
 }
 

@@ -1,10 +1,15 @@
-//! What the driver knows of its servers, for people: why none can be used.
+//! What the driver knows of its servers: whether one takes writes, and why none can be used.
 //!
-//! The driver tells it in the error that ends its own choice of a server, after 30 s by default; a
-//! request of ours is over long before. It shows the same in its debug output, and nowhere else. If that
-//! looks otherwise one day, errors say less.
+//! The driver reports it in the error that ends its own choice of a server, after 30 s by default. A
+//! request of ours is over long before, and cannot tell then whether it was sent. The driver shows the
+//! same in its debug output, and nowhere else. If that looks otherwise one day, errors say less.
+//!
+//! The debug output is long, so it is read only when there is [`doubt`](Reachability): a call was not
+//! answered, or none has been for a while.
 
 use std::fmt;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use mongodb::Client;
@@ -16,9 +21,76 @@ const LOOK: Duration = Duration::from_millis(250);
 /// For so long every server must have refused, so that the driver has asked each of them again.
 const FOR_GOOD: Duration = Duration::from_millis(1500);
 
-/// The servers of a client, and what the driver's last question to each ended in.
+/// For so long an answer shows that the servers can be reached. The driver's own interval.
+const FRESH: Duration = Duration::from_secs(10);
+/// How often a call looks whether there is a server for it. All calls of a client share the looks.
+const WAIT: Duration = Duration::from_millis(50);
+
+/// When a client's servers were last known to be reachable.
+#[derive(Debug)]
+pub(crate) struct Reachability {
+    start: std::time::Instant,
+    /// Milliseconds since `start`, of the last answer; zero if a later call was not answered.
+    answered: AtomicU64,
+    looked: Mutex<Option<(Instant, Seen)>>,
+}
+
+impl Default for Reachability {
+    fn default() -> Self {
+        Self { start: std::time::Instant::now(), answered: AtomicU64::new(0), looked: Mutex::default() }
+    }
+}
+
+impl Reachability {
+    /// Records that a server has answered.
+    pub(crate) fn answered(&self) {
+        self.answered.store(self.millis().max(1), Ordering::Relaxed);
+    }
+
+    /// Records that a call was not answered.
+    pub(crate) fn doubt(&self) {
+        self.answered.store(0, Ordering::Relaxed);
+    }
+
+    /// Whether calls may be made without a look: the last one was answered, and not long ago.
+    pub(crate) fn is_certain(&self) -> bool {
+        let answered = self.answered.load(Ordering::Relaxed);
+        answered > 0 && self.millis() - answered.min(self.millis()) < u64::try_from(FRESH.as_millis()).expect("small")
+    }
+
+    fn millis(&self) -> u64 {
+        u64::try_from(self.start.elapsed().as_millis()).unwrap_or(u64::MAX)
+    }
+
+    /// The servers as they were seen a moment ago, or are now.
+    fn look(&self, client: &Client) -> Seen {
+        let mut looked = self.looked.lock().unwrap_or_else(PoisonError::into_inner);
+        match &*looked {
+            Some((at, seen)) if at.elapsed() < WAIT * 9 / 10 => seen.clone(),
+            _ => looked.insert((Instant::now(), Seen::by(client))).1.clone(),
+        }
+    }
+
+    /// Waits until a server takes writes, as far as the driver knows. Sends nothing.
+    pub(super) async fn server(&self, client: &Client) {
+        while !self.look(client).can_serve() {
+            sleep(WAIT).await;
+        }
+        // Certain until the next call is not answered.
+        self.answered();
+    }
+}
+
+/// The kinds of servers that take writes, as the driver shows them.
+const WRITABLE: [&str; 4] = ["RsPrimary", "Standalone", "Mongos", "LoadBalancer"];
+
+/// The servers of a client, and how the driver's last check of each ended.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct Seen(Vec<Server>);
+pub(super) struct Seen {
+    servers: Vec<Server>,
+    /// Whether some server takes writes.
+    is_served: bool,
+}
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Server {
@@ -43,7 +115,13 @@ impl Seen {
             });
             Some(Server { address: format!("{host}:{port}"), error })
         });
-        Self(servers.collect())
+        let is_served = WRITABLE.iter().any(|kind| shown.contains(&format!("server_type: {kind}")));
+        Self { servers: servers.collect(), is_served }
+    }
+
+    /// Whether a server takes writes. In doubt, because the driver shows something else, it does.
+    pub(super) fn can_serve(&self) -> bool {
+        self.is_served || self.servers.is_empty()
     }
 
     /// Whether each server refuses connections, or its name is unknown.
@@ -54,30 +132,35 @@ impl Seen {
                 .iter()
                 .any(|sign| error.contains(sign))
         };
-        !self.0.is_empty() && self.0.iter().all(refuses)
+        !self.servers.is_empty() && self.servers.iter().all(refuses)
     }
 
     /// Whether a server has refused the client's credentials.
     pub(super) fn is_denial(&self) -> bool {
-        self.0.iter().any(|server| server.error.as_deref().is_some_and(|error| error.starts_with("Authentication")))
+        self.servers
+            .iter()
+            .any(|server| server.error.as_deref().is_some_and(|error| error.starts_with("Authentication")))
     }
 
     /// What is wrong with the servers; none if each has answered.
     pub(super) fn trouble(&self) -> Option<String> {
-        let is_trouble = self.0.is_empty() || self.0.iter().any(|server| server.error.is_some());
+        let is_trouble = !self.is_served || self.servers.iter().any(|server| server.error.is_some());
         is_trouble.then(|| self.to_string())
     }
 }
 
 impl fmt::Display for Seen {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        if self.0.is_empty() {
+        if self.servers.is_empty() {
             return f.write_str(
                 "no server is left: those that the connection string names belong to another replica set \
                  (`replicaSet=…`), or to none",
             );
         }
-        for (index, Server { address, error }) in self.0.iter().enumerate() {
+        if self.servers.iter().all(|server| server.error.is_none()) {
+            f.write_str("no server is the primary: ")?;
+        }
+        for (index, Server { address, error }) in self.servers.iter().enumerate() {
             let separator = if index == 0 { "" } else { "; " };
             match error {
                 Some(error) => write!(f, "{separator}{address}: {error}")?,
@@ -139,12 +222,13 @@ mod tests {
     #[tokio::test]
     async fn the_driver_shows_why_a_server_cannot_be_used() {
         let seen = seen_after("mongodb://127.0.0.1:1,127.0.0.1:2/", |seen| seen.is_refusal()).await;
-        assert_eq!(seen.0.len(), 2, "{seen}");
+        assert_eq!(seen.servers.len(), 2, "{seen}");
         let text = seen.trouble().unwrap();
         assert!(text.contains("127.0.0.1:1: ") && text.contains("127.0.0.1:2: "), "{text}");
         assert!(text.contains("refused"), "{text}");
         let seen =
-            seen_after("mongodb://no-such-host.invalid:5/", |seen| seen.0.iter().any(|s| s.error.is_some())).await;
+            seen_after("mongodb://no-such-host.invalid:5/", |seen| seen.servers.iter().any(|s| s.error.is_some()))
+                .await;
         assert!(seen.is_refusal(), "{seen}");
     }
 
@@ -155,11 +239,40 @@ mod tests {
     }
 
     #[test]
+    fn a_set_without_a_primary_does_not_serve() {
+        let set = |kinds: [&str; 2]| {
+            let server = |(port, kind): (usize, &str)| {
+                format!(
+                    "ServerDescription {{ address: Tcp {{ host: \"h\", port: Some({port}) }}, server_type: {kind}, \
+                     reply: Ok(None) }}"
+                )
+            };
+            Seen::read(&kinds.into_iter().enumerate().map(server).collect::<Vec<_>>().join(", "))
+        };
+        assert!(set(["RsSecondary", "RsPrimary"]).can_serve());
+        assert_eq!(set(["RsSecondary", "RsPrimary"]).trouble(), None);
+        let without = set(["RsSecondary", "RsSecondary"]);
+        assert!(!without.can_serve());
+        assert_eq!(without.trouble().unwrap(), "no server is the primary: h:0: no error; h:1: no error");
+    }
+
+    #[tokio::test]
+    async fn certainty_ends_with_a_call_that_is_not_answered() {
+        let reachability = Reachability::default();
+        assert!(!reachability.is_certain(), "nothing has been sent yet");
+        reachability.answered();
+        assert!(reachability.is_certain());
+        reachability.doubt();
+        assert!(!reachability.is_certain());
+    }
+
+    #[test]
     fn without_servers_or_in_another_form() {
         assert!(Seen::default().trouble().unwrap().contains("replicaSet"));
         let other = Seen::read(
             "ServerDescription { address: Unix { path: \"/tmp/x\" }, reply: Err(Error { kind: Io, labels: {} })",
         );
         assert_eq!(other, Seen::default());
+        assert!(other.can_serve(), "in doubt");
     }
 }

@@ -25,6 +25,7 @@ pub(super) fn add(checks: &mut Checks<'_>) {
     checks.add("C20_a_collation_is_refused", collated);
     checks.add("indexes_of_others_are_no_error", other_indexes);
     checks.add("errors_say_why_no_server_can_be_used", unusable);
+    checks.add("refused_connections_are_not_waited_for", refused);
     checks.add_alone("connect_names_the_missing_privilege", privileges);
     if checks.is_replica_set() {
         checks.add("indexes_come_back_after_a_drop", made_again);
@@ -287,6 +288,17 @@ async fn unusable(world: World) {
         locks.close().await.unwrap();
         assert_eq!(locks.accounting().unsettled, 0, "{says}");
     }
+}
+
+/// Servers that refuse connections are not waited for until the end of the request.
+async fn refused(world: World) {
+    let nowhere = vec![ServerAddress::Tcp { host: "127.0.0.1".into(), port: Some(1) }];
+    let (client, _) = world.connect(move |options| options.hosts = nowhere).await;
+    let locks = MongoProvider::builder(client.database("distlock_test"));
+    let locks = locks.request_timeout(Duration::from_secs(300)).build().unwrap();
+    let error = timeout(Duration::from_secs(60), locks.connect()).await.expect("long before 300 s").unwrap_err();
+    assert!(error.to_string().ends_with("(while connecting)"), "{error}");
+    locks.close().await.unwrap();
 }
 
 /// What a user without a privilege hears. The server says so by a fail point: its test servers have no

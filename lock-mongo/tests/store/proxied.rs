@@ -30,6 +30,7 @@ const REQUEST: Duration = Duration::from_secs(1);
 const BOUND: Duration = REQUEST.saturating_mul(2).saturating_add(Duration::from_secs(1));
 
 pub(super) fn add(checks: &mut Checks<'_>) {
+    checks.add("C18_an_outage_has_its_cause_and_a_known_outcome", outage);
     // Without sessions a straggler is not refused: what it leaves is bounded by the ttl only.
     if !checks.is_replica_set() {
         return;
@@ -219,4 +220,32 @@ async fn half_open_release(world: World) {
     is_well(&meant, &[&contended]).await;
     meant.close().await.unwrap();
     other.close().await.unwrap();
+}
+
+/// The servers go away after the first lock, and come back. What was not sent is never of unknown
+/// outcome, and the error says why no server can be used.
+async fn outage(world: World) {
+    let target = primary(&world).await;
+    let proxy = FaultProxy::start(target).await.expect("a proxy");
+    let (at, client) = (proxy.address(), behind(&world, &proxy).await);
+    let locks = provider(&client, &random_name("locks"));
+    let _ = locks.acquire(key()).await.unwrap().release().await.unwrap();
+    drop(proxy);
+    let says = |error: &distlock_api::LockError| {
+        let source = std::error::Error::source(error).map(ToString::to_string).unwrap_or_default();
+        assert!(source.contains("ConnectionRefused"), "{error}: {source}");
+        assert!(error.to_string().contains(&at.to_string()), "{error}");
+    };
+    // The first may have been on its way.
+    says(&locks.acquire(key()).timeout(WAIT).await.unwrap_err());
+    for _ in 0..3 {
+        let error = locks.acquire(key()).timeout(WAIT).await.unwrap_err();
+        says(&error);
+        let (kind, unknown) = (error.kind(), error.is_outcome_unknown());
+        assert_eq!((kind, unknown), (distlock_api::ErrorKind::Unavailable, false), "{error}");
+    }
+    let _back = FaultProxy::listen(at, target).await.expect("the same address");
+    let again = locks.acquire(key()).timeout(SOON).await.expect("the server is back");
+    let _ = again.release().await.unwrap();
+    locks.close().await.unwrap();
 }

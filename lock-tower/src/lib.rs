@@ -37,21 +37,21 @@
 //! use std::convert::Infallible;
 //!
 //! use bytes::Bytes;
-//! use distlock_api::{LockError, LockKey};
 //! use distlock_memory::MemoryProvider;
-//! use distlock_tower::LockLayer;
-//! use http::{Request, Response, request::Parts};
+//! use distlock_tower::{LockLayer, key::HeaderKey};
+//! use http::{HeaderName, Request, Response};
 //! use http_body_util::Full;
 //! use tower::{ServiceBuilder, ServiceExt, service_fn};
 //!
 //! # #[tokio::main(flavor = "current_thread")]
 //! # async fn main() -> Result<(), Box<dyn std::error::Error>> {
-//! let per_path = |parts: &mut Parts| Ok::<_, LockError>(Some(LockKey::new(parts.uri.path())?));
+//! let tenant = HeaderKey::typed::<u32>("tenant", HeaderName::from_static("x-tenant"))?.required();
 //! let service = ServiceBuilder::new()
-//!     .layer(LockLayer::new(MemoryProvider::new(), per_path).fail_fast())
+//!     .layer(LockLayer::new(MemoryProvider::new(), tenant).fail_fast())
 //!     .service(service_fn(|_: Request<()>| async { Ok::<_, Infallible>(Response::new(Full::<Bytes>::from("done"))) }));
 //!
-//! assert_eq!(service.oneshot(Request::post("/reports/7").body(())?).await?.status(), 200);
+//! let request = Request::post("/reports").header("x-tenant", "7").body(())?;
+//! assert_eq!(service.oneshot(request).await?.status(), 200);
 //! # Ok(())
 //! # }
 //! ```

@@ -58,16 +58,25 @@ use crate::refusal::KeyRejection;
 /// [`LockKey`](distlock_api::LockKey), several of them, or a [`KeySet`], and whose `E` is a
 /// [`KeyRejection`] or a [`LockError`](distlock_api::LockError).
 ///
+/// A closure parses the value as the service does, and makes the key of what it parsed. A key of the
+/// path's own text would be [another one for each spelling](self#what-a-value-means).
+///
 /// ```
-/// use distlock_api::{LockError, LockKey};
-/// use distlock_tower::key::ExtractKey;
+/// use distlock_api::LockKey;
+/// use distlock_tower::{KeyRejection, key::ExtractKey};
 /// use http::request::Parts;
 ///
-/// let by_path = |parts: &mut Parts| Ok::<_, LockError>(Some(LockKey::new(parts.uri.path())?));
+/// let order = |parts: &mut Parts| {
+///     let number = parts.uri.path().strip_prefix("/orders/").and_then(|number| number.parse::<u64>().ok());
+///     let number = number.ok_or_else(|| KeyRejection::bad_key("the path names no order"))?;
+///     Ok::<_, KeyRejection>(Some(LockKey::new(format!("order/{number}"))?))
+/// };
 ///
-/// let (mut parts, ()) = http::Request::post("/orders/7").body(()).unwrap().into_parts();
-/// let keys = by_path.extract(&mut parts).unwrap().unwrap();
-/// assert_eq!(keys.as_slice()[0].as_str(), "/orders/7");
+/// for spelling in ["/orders/7", "/orders/07", "/orders/+7"] {
+///     let (mut parts, ()) = http::Request::post(spelling).body(()).unwrap().into_parts();
+///     let keys = order.extract(&mut parts).unwrap().unwrap();
+///     assert_eq!(keys.as_slice()[0].as_str(), "order/7");
+/// }
 /// ```
 pub trait ExtractKey {
     /// The keys of a request; none, or an empty set, lets it pass without a lock.

@@ -8,6 +8,12 @@ use std::fmt;
 /// record, fail-over and restart (contract clause C5). They are opaque otherwise: gaps are normal, and tokens of
 /// different keys must not be compared.
 ///
+/// The condition: the store's data and clock do not go back. Tokens can go back when the store is
+/// restored from a backup. With MongoDB they also can when a replica set becomes a standalone after
+/// its cluster time had run ahead of the wall clock. Then a resource refuses every legitimate holder,
+/// and a late one with a greater token passes. The runbook is [*After a
+/// restore*](../distlock_mongo/index.html#after-a-restore) in the documentation of `distlock-mongo`.
+///
 /// The tokens of `distlock-mongo` and of the in-memory backend stay below 2^53, so that readers that
 /// turn numbers into doubles (JavaScript, Redis' Lua, many JSON libraries) compare them exactly. Of
 /// another backend pass them on as text or as 64-bit integers.

@@ -6,6 +6,19 @@ use std::sync::{Arc, OnceLock};
 use crate::error::{LockError, Result};
 
 /// Free text about who holds a lock and why: for people and dashboards, never used for safety.
+///
+/// # U+0000
+/// The owner, the metadata and the reason of a forced release may contain this character. All
+/// backends of this project keep it, in the names of metadata as well:
+///
+/// | backend | owner | metadata, names and values | reason |
+/// |---|---|---|---|
+/// | `distlock-memory` | as it is | as they are | as it is |
+/// | `distlock-mongo` | a BSON string, which carries its length | BSON strings: a name is a value there, not a field | a BSON string |
+/// | the SQLite example | JSON, where it is escaped | JSON, where it is escaped | as it is, in a text column |
+/// | the PostgreSQL example | bytes: its texts cannot contain it | JSON, where it is escaped | bytes |
+///
+/// Another backend keeps or escapes it in owners, values and reasons. It may refuse names with it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Holder {
@@ -52,7 +65,8 @@ impl Holder {
     }
 
     /// With one more named remark. A later one of the same name counts. The value comes back as it is,
-    /// as the owner does; of names a backend may refuse those with U+0000.
+    /// as the owner does. A name with U+0000 comes back from the [backends of this
+    /// project](Self#u0000); others may refuse it.
     #[must_use]
     pub fn with_metadata(mut self, name: impl Into<String>, value: impl Into<String>) -> Self {
         let metadata = self.metadata.get_or_insert_default();

@@ -12,7 +12,8 @@
 //! # async fn example() -> Result<(), Box<dyn std::error::Error>> {
 //! let client = Client::with_uri_str("mongodb://db1,db2,db3/?replicaSet=rs0").await?;
 //! let locks = MongoProvider::builder(client.database("app")).owner("report-server-3").build()?;
-//! locks.connect().await?; // optional: a wrong address or a missing privilege is known now
+//! // Optional: finds a wrong address now, and a missing `find`, `insert`, `update` or `createIndex`.
+//! locks.connect().await?;
 //!
 //! let guard = locks.acquire("reports/nightly").await?;
 //! guard.run(nightly_report()).await?; // dropped at once if the lock is lost
@@ -33,10 +34,13 @@
 //!
 //! # What it needs
 //! **MongoDB 6.0 or later.** Older servers are refused with [`Unsupported`](distlock_api::ErrorKind::Unsupported).
+//! MongoDB itself has not supported 6.0 since July 2025. The locks work on it, and most tests below
+//! ran on it; for a new deployment take a later one.
 //!
 //! | deployment | |
 //! |---|---|
 //! | replica set | supported; also of one member |
+//! | primary, secondary, arbiter | works while both members with data are up. While one of them is down, no majority can acknowledge a write: no lock is granted or released, and held ones are lost at their deadline. The arbiter elects a primary, but such a set has no fail-over for locks |
 //! | standalone | works. Fencing tokens come from the server's wall clock instead of the logical one. An acquisition that was cancelled or timed out, and reaches the server after its own withdrawal, can leave a lease that nobody owns until its ttl ends |
 //! | sharded | expected to work with the collection unsharded or sharded by `_id`; not tested. `$$NOW` and `$$CLUSTER_TIME` come from the router there, so the skew of the routers' clocks belongs into the safety margin |
 //!
@@ -50,14 +54,35 @@
 //! | 6.0.5 | pools of 1, 4 and 10 connections; `retryWrites=false`; read preference, read and write concern of the client | store tests | always |
 //! | 6.0.5 | access control: a wrong password, no user, users that lack one privilege each | `connect`, and the first lock | 2026-11 |
 //! | 6.0.5 | TLS: a CA that the client knows, one that it does not know, a plain server | `connect`, and the first lock | 2026-11 |
+//! | 6.0.5 | primary, secondary, arbiter, all up | store tests | 2026-11-23 |
+//! | 6.0.5 | primary, secondary, arbiter, the secondary or the primary killed | acquire, renew, release: `Timeout`, then `Overloaded`; granted again 3 s after the member was started | 2026-11-23 |
+//! | 6.0.5 | set of one member, `directConnection=true` | store tests | 2026-11-23 |
+//! | 6.0.5 | other options of the connection string, as in the table below | a part of the store tests | 2026-11-23 |
 //! | 7.0.28 | set of one member | store tests; conformance at `standard` | 2026-11-23 |
 //! | 8.0 | none was available | its changes are weighed in the protocol, under *Newer servers* | |
 //!
-//! **Privileges** on the lock collection: `find`, `insert` and `update`; [`connect`](MongoProvider::connect)
-//! names the one that is missing. Without `createIndex` records are never removed, and a warning is
-//! logged; without `changeStream` waiters poll, and operators cannot
-//! [watch](distlock_api::LockAdmin::watch); without `listIndexes` a collation of the collection and TTL
-//! indexes of others are not noticed.
+//! Options of the connection string, with what was seen on 2026-11-23 on 6.0.5:
+//!
+//! | option | what happens |
+//! |---|---|
+//! | `replicaSet=NAME` | works with any member as the only host, the secondary or the arbiter included. With a wrong name no server can be used, and the error says why |
+//! | neither `replicaSet` nor `directConnection`, one host | works: the driver finds the primary, also from a secondary |
+//! | `directConnection=true` | works on the primary, but knows no other member. A secondary or an arbiter is refused with [`Unavailable`](distlock_api::ErrorKind::Unavailable): name the set instead |
+//! | `serverSelectionTimeoutMS`, `connectTimeoutMS` (2 s each), `heartbeatFrequencyMS` (1 s) | work; a request has a limit of its own all the same ([`request_timeout`](MongoProviderBuilder::request_timeout)) |
+//! | `socketTimeoutMS` | the driver refuses the connection string. It is not needed: each call has a limit |
+//! | `compressors` | the driver refuses the connection string unless one of its features `zlib-compression`, `snappy-compression` or `zstd-compression` is enabled. This crate enables none; compression is not tested |
+//! | `maxPoolSize`, `retryWrites`, `w`, `readPreference`, `readConcernLevel` | see the rest of this section |
+//!
+//! **Privileges** on the lock collection: `find`, `insert`, `update` and `createIndex`.
+//! [`connect`](MongoProvider::connect) tries these four, and its error names the one that is missing.
+//! A missing `changeStream` or `listIndexes` is no error.
+//!
+//! | privilege that is missing | what happens |
+//! |---|---|
+//! | `find`, `insert`, `update` | no locks |
+//! | `createIndex` | locks work, but records are never removed, and a warning is logged |
+//! | `changeStream` | waiters poll, and operators cannot [watch](distlock_api::LockAdmin::watch) |
+//! | `listIndexes` | a collation of the collection and TTL indexes of others are not noticed |
 //!
 //! **The client's pool**: all providers of a client together make no more calls at once than its
 //! pool has connections, less one for the application and those of change streams

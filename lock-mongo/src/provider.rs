@@ -23,7 +23,9 @@ impl MongoProvider {
         Self { store, engine }
     }
 
-    /// Checks the connection, the deployment and the privileges, and creates the index, before the first lock is needed. Optional.
+    /// Checks the connection, the deployment and the privileges `find`, `update` and `insert`, and
+    /// creates the indexes, which takes the privilege `createIndex`, before the first lock is needed.
+    /// Optional.
     ///
     /// # Errors
     /// As [`MongoStore::connect`].

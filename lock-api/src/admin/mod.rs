@@ -50,7 +50,9 @@ pub trait LockAdmin: Send + Sync {
     /// When the store cannot be asked.
     async fn inspect(&self, key: &LockKey) -> Result<Option<LockInfo>>;
 
-    /// Takes the lock away from whoever holds it (C22). Returns who that was; none if nobody held it.
+    /// Takes the lock away from its holder, and ends a minimum hold, whether or not there is still a
+    /// guard (C22). Returns what kept the key closed, as [`inspect`](Self::inspect) shows it; `None` if
+    /// the key was free. The [`id`](LockInfo::id) is `None` if only a minimum hold kept it closed.
     ///
     /// The key's token advances, and the victim's [`lost`](crate::LockGuard::lost) fires with its next renewal or pushed event. Until then the victim
     /// believes that it holds the lock: only its token tells a resource that it does not. [`history`](Self::history) remembers who, when and why.

@@ -5,7 +5,9 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker, ready};
 
-use distlock_api::{AcquireOptions, Acquired, Busy, FencingToken, LockError, LockGuard, LockKey, Result, Wait};
+use distlock_api::{
+    AcquireOptions, Acquired, Busy, FencingToken, LockError, LockGuard, LockKey, Result, Wait, contained,
+};
 use tokio::time::{Sleep, sleep};
 
 use super::minimum_hold::MinimumHold;
@@ -161,7 +163,7 @@ impl<'a> Acquiring<'a> {
     fn leave(&mut self) {
         let (Some(QueuePosition { shard, hash, token }), Some(key)) = (self.position.take(), &self.key) else { return };
         let (ended, waiter) = shard.lock().leave(hash, key, token);
-        drop(waiter);
+        contained(|| drop(waiter));
         let _ = settle(shard, hash, token, ended);
     }
 }

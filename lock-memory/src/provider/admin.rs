@@ -6,7 +6,7 @@ use std::time::{Duration, SystemTime};
 
 use async_trait::async_trait;
 use distlock_api::{
-    FencingToken, ForcedRelease, Holder, LockAdmin, LockEvents, LockFilter, LockInfo, LockKey, Loss, Result,
+    FencingToken, ForcedRelease, Holder, LockAdmin, LockEvents, LockFilter, LockInfo, LockKey, Loss, Result, contained,
 };
 
 use super::MemoryProvider;
@@ -89,7 +89,9 @@ impl MemoryProvider {
         };
         let Taken { token, after } = taken;
         if let Some(signal) = after.signal {
-            signal.send_replace(Some(Loss::ForceReleased));
+            contained(|| {
+                signal.send_replace(Some(Loss::ForceReleased));
+            });
         }
         pass_on(shard, hash, token, after.next);
         Some(victim)

@@ -3,7 +3,7 @@
 use std::task::Waker;
 use std::time::Duration;
 
-use distlock_api::{Busy, Holder, LockKey, Loss};
+use distlock_api::{Busy, Holder, LockKey, Loss, contained};
 use tokio::runtime::Handle;
 use tokio::sync::watch;
 use tokio::time::Instant;
@@ -140,8 +140,10 @@ impl Entry {
         let Some(extra) = self.extra else { return };
         let Extra { signal, queue, .. } = *extra;
         if let Some(signal) = signal {
-            signal.send_replace(Some(Loss::Closed));
+            contained(|| {
+                signal.send_replace(Some(Loss::Closed));
+            });
         }
-        queue.into_waiters().filter_map(|waiter| waiter.waker).for_each(Waker::wake);
+        queue.into_waiters().filter_map(|waiter| waiter.waker).for_each(|waker| contained(|| waker.wake()));
     }
 }

@@ -1,6 +1,6 @@
 //! The events that watchers of a provider receive.
 
-use distlock_api::{AcquisitionId, FencingToken, Holder, LockEvent, LockKey};
+use distlock_api::{AcquisitionId, FencingToken, Holder, LockEvent, LockKey, contained};
 use distlock_engine::store::ProviderId;
 use tokio::sync::broadcast::Sender;
 
@@ -38,8 +38,9 @@ impl EventSender {
     }
 
     fn send(&self, event: LockEvent) {
-        // An error means that no watcher is left.
-        let _ = self.events.send(event);
+        // A waker that panics must not leave the state half changed. An error means that no watcher
+        // is left.
+        contained(|| drop(self.events.send(event)));
     }
 }
 

@@ -1,14 +1,13 @@
 //! The right to a key, as a value that passes itself on.
 
 use std::sync::Arc;
-use std::task::Waker;
 
-use distlock_api::{HeldLock, Loss, LostSignal, ReleaseFuture, ReleaseOutcome};
+use distlock_api::{HeldLock, Loss, LostSignal, ReleaseFuture, ReleaseOutcome, contained};
 use tokio::time::Instant;
 
 use super::entry::Next;
 use super::shard::Shard;
-use super::state::{Ended, LossWatch};
+use super::state::{After, Ended, LossWatch};
 
 /// A shard whose guards are boxed turns.
 pub(super) type TurnShard = Shard<Turn>;
@@ -52,12 +51,15 @@ pub(super) fn settle(shard: &Arc<TurnShard>, hash: u64, token: u64, ended: Ended
         Ended::Plainly(waker) => {
             shard.ended.set(token);
             if let Some(waker) = waker {
-                waker.wake();
+                contained(|| waker.wake());
             }
         }
         Ended::Otherwise(after) => {
-            drop(after.signal);
-            pass_on(shard, hash, token, after.next);
+            let After { signal, next } = *after;
+            if let Some(signal) = signal {
+                contained(|| drop(signal));
+            }
+            pass_on(shard, hash, token, next);
         }
     }
     ReleaseOutcome::Released
@@ -66,7 +68,7 @@ pub(super) fn settle(shard: &Arc<TurnShard>, hash: u64, token: u64, ended: Ended
 /// Passes the key on to the waiter or the timer that has it next.
 pub(super) fn pass_on(shard: &Arc<TurnShard>, hash: u64, token: u64, next: Option<Next>) {
     match next {
-        Some(Next::Waiter(waker)) => waker.into_iter().for_each(Waker::wake),
+        Some(Next::Waiter(waker)) => waker.into_iter().for_each(|waker| contained(|| waker.wake())),
         Some(Next::Timer { until, runtime }) => {
             let turn = Turn::new(shard.clone(), hash, token);
             runtime.spawn(async move {

@@ -3,7 +3,7 @@
 use std::future::ready;
 use std::time::Duration;
 
-use distlock_api::{LockEvent, LockEvents, Result};
+use distlock_api::{LockEvent, LockEvents, Result, contained};
 use distlock_engine::store::{EventStream, ProviderId, StoreEvent};
 use futures_util::{FutureExt, Stream, StreamExt, stream};
 use tokio::sync::broadcast::error::RecvError;
@@ -42,14 +42,15 @@ impl<T: Clone + Send + 'static> Pushes<T> {
 
     pub(super) fn send(&self, event: T, delay: Duration) {
         let due = Some(delay).filter(|delay| !delay.is_zero()).map(|delay| Instant::now() + delay);
-        // Nobody needs to listen.
-        let _ = self.events.send(Push { event, due });
+        // A waker of a watcher that panics must not end the step half way. An error means that no
+        // watcher is left.
+        contained(|| drop(self.events.send(Push { event, due })));
     }
 
     /// Ends the streams that are open, with an error if there is one. What has not been heard by
     /// then never is.
     pub(super) fn end(&mut self, error: Option<MakeError>) {
-        self.broken.send_replace(error);
+        contained(|| drop(self.broken.send_replace(error)));
         *self = Self::new();
     }
 

@@ -10,6 +10,7 @@ use tokio::time::{Instant, sleep, sleep_until};
 use tokio_util::sync::CancellationToken;
 
 use crate::log::log;
+use crate::run::call::guarded;
 use crate::run::clock;
 use crate::run::core::{Engine, Listening};
 use crate::state::backoff;
@@ -180,7 +181,7 @@ async fn listen(hearing: Hearing, store: Arc<dyn LeaseStore>, request: Watch, go
         let opened = tokio::select! {
             biased;
             () = gone.cancelled() => return,
-            opened = store.subscribe(&request) => opened,
+            opened = guarded(store.subscribe(&request)) => opened,
         };
         let Some(listening) = engine.upgrade() else { return };
         let broken = match opened {
@@ -236,15 +237,13 @@ async fn unused(engine: &Weak<Engine>) {
 
 /// Hears events until the stream ends, by itself or with an error.
 async fn follow(engine: &Weak<Engine>, events: &mut EventStream, failed: &mut u32) -> Option<LockError> {
-    while let Some(event) = events.next().await {
-        let engine = engine.upgrade()?;
-        match event {
-            Ok(event) => {
-                *failed = 0;
-                contained(|| engine.hear(event));
-            }
+    loop {
+        let event = match guarded(async { events.next().await.transpose() }).await {
+            Ok(event) => event?,
             Err(error) => return Some(error),
-        }
+        };
+        let engine = engine.upgrade()?;
+        *failed = 0;
+        contained(|| engine.hear(event));
     }
-    None
 }

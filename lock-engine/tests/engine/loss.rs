@@ -16,7 +16,7 @@ use crate::kit::{
     acquire, books, by_hand, holding, holding_at, in_task, ms, poll_once, process, provider, quick, quiet, secs,
     waiter, waiting,
 };
-use crate::store::{Fate, Gate, ScriptedStore};
+use crate::store::{Fate, Gate, ScriptedStore, Stream};
 
 #[tokio::test(start_paused = true)]
 async fn c4_lost_comes_at_the_deadline_even_if_every_renewal_hangs() {
@@ -87,6 +87,32 @@ async fn c4_a_pushed_loss_is_heard_at_once_and_counted_once() {
     advance(secs(60)).await;
     quiet().await;
     assert_eq!((guard.loss(), provider.accounting().lost), (Some(Loss::ForceReleased), 1));
+}
+
+#[tokio::test(start_paused = true)]
+async fn c14_a_store_that_panics_when_its_events_are_requested_is_asked_again() {
+    let store = ScriptedStore::new(|op, _, nth| match (op, nth) {
+        (Operation::Watch, 1) => Fate::Panic,
+        _ => Fate::Serve,
+    });
+    let (store, _provider, guard) = holding_at(store, "k").await;
+    sleep(secs(3)).await;
+    assert_eq!(store.count(Operation::Watch), 2, "the listener goes on after a panic of the store");
+    let id = store.take_away("k");
+    let key = LockKey::new("k").unwrap();
+    store.memory.push(StoreEvent::Gone { key, id, token: AFTER, loss: Loss::Gone });
+    quiet().await;
+    assert_eq!(guard.loss(), Some(Loss::Gone));
+}
+
+#[tokio::test(start_paused = true)]
+async fn c14_a_stream_of_events_that_panics_is_opened_again() {
+    let mut store = ScriptedStore::honest();
+    store.stream = Stream::Panics;
+    let (store, _provider, guard) = holding_at(store, "k").await;
+    sleep(secs(3)).await;
+    assert!(store.count(Operation::Watch) > 1, "the listener goes on after a panic of the stream");
+    assert_eq!(guard.loss(), None);
 }
 
 #[tokio::test(start_paused = true)]

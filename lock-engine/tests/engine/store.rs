@@ -37,6 +37,8 @@ pub(crate) enum Stream {
     Ends,
     /// One that stays open and delivers nothing.
     Silent,
+    /// One that panics when it is polled.
+    Panics,
 }
 
 /// Requests are applied to a [`MemoryStore`], which also has the clock, the events and the records.
@@ -344,6 +346,7 @@ impl LeaseStore for ScriptedStore {
             Stream::Open => Box::pin(events.take_until(closed)),
             Stream::Ends => Box::pin(futures_util::stream::empty()),
             Stream::Silent => Box::pin(futures_util::stream::pending()),
+            Stream::Panics => Box::pin(futures_util::stream::poll_fn(|_| panic!("the stream panics"))),
         })
     }
 

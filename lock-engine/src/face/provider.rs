@@ -19,8 +19,15 @@ use crate::store::{AcquireOp, LeaseStore};
 
 /// A [`LockProvider`] over any [`LeaseStore`]: waiting, renewal, loss detection and clean-up.
 ///
-/// Clones share everything; two providers over one store are strangers to each other, like two processes. Needs a tokio
-/// runtime with time enabled: one task renews all leases of the provider, another one listens to the store if it pushes.
+/// Clones share everything; two providers over one store are strangers to each other, like two processes.
+///
+/// # Runtime
+/// A provider needs a tokio runtime with time enabled: one task renews all leases of the provider,
+/// another one listens to the store if it pushes. Outside of a runtime,
+/// [`acquire_with`](LockProvider::acquire_with) and [`close`](LockProvider::close) return
+/// [`Unsupported`](distlock_api::ErrorKind::Unsupported). In a runtime that was built without
+/// [`enable_time`](tokio::runtime::Builder::enable_time) they panic: tokio has no way to query that
+/// beforehand.
 ///
 /// When the last clone and the last guard are dropped the tasks end. [`close`](LockProvider::close) ends them in order.
 #[derive(Clone)]

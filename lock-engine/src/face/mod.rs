@@ -2,3 +2,5 @@
 
 pub(crate) mod guard;
 pub(crate) mod provider;
+#[cfg(all(test, target_os = "linux"))]
+mod sleep_tests;

@@ -305,11 +305,16 @@ impl<C: Cargo> Ledger<C> {
         self.homes.remove(&home);
     }
 
-    /// Something may have been missed: every lease is asked for now (R20).
+    /// Something may have been missed: every lease is asked for now (R20). One that is never renewed
+    /// is due at its deadline, which is earlier after a sleep of the machine.
     pub(crate) fn all_due(&mut self, now: &Now) {
         for lease in self.leases() {
-            if lease.held_until(now).is_some() && lease.terms().renew_every.is_some() {
-                self.schedule_at(lease.claim().id(), Some(now.instant()));
+            let Some(deadline) = lease.held_until(now) else { continue };
+            let id = lease.claim().id();
+            if lease.terms().renew_every.is_some() || deadline <= now.instant() {
+                self.schedule_at(id, Some(now.instant()));
+            } else if self.leases.get(id).and_then(|entry| entry.beat.due()).is_some_and(|due| due > deadline) {
+                self.schedule_at(id, Some(deadline));
             }
         }
         let waiting: Vec<_> =

@@ -57,6 +57,14 @@ pub enum ServerError {
         /// Each source tried and why it does not work, in order.
         tried: Vec<(&'static str, String)>,
     },
+    /// A deployment of local processes that a test insists on could not be started.
+    #[error("no MongoDB {topology} of local processes: {problem}")]
+    Local {
+        /// What the server should be.
+        topology: Topology,
+        /// Why it does not work.
+        problem: String,
+    },
     /// The server that the processes of a run share could not be had.
     #[error("no MongoDB {topology} for the processes of this run: {problem}")]
     Shared {

@@ -1,13 +1,16 @@
 //! Servers as local processes.
 
-use std::io::Read;
+use std::fs::OpenOptions;
+use std::io::{Read, Write};
+use std::os::unix::fs::OpenOptionsExt;
 use std::os::unix::process::CommandExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 use distlock_conformance::LocalServer;
 use futures_util::future::try_join_all;
+use mongodb::bson::doc;
 use tokio::time::{Instant, sleep};
 
 use super::mongod::{self, COMMON_ARGUMENTS};
@@ -20,6 +23,8 @@ const POLL: Duration = Duration::from_millis(20);
 /// `mongod` ends with this status if it cannot listen.
 const PORT_TAKEN: i32 = 48;
 const PORTS_TRIED: u32 = 5;
+/// The first user of a server with access control.
+const ADMINISTRATOR: &str = "admin";
 
 /// A `mongod` that dies, and whose data goes, with this value or with this process (see `guard.sh`).
 pub(super) struct Process {
@@ -41,16 +46,54 @@ pub(super) type Started = (Vec<Process>, String, String);
 
 /// Starts a standalone or a replica set of `nodes` members.
 pub(super) async fn start(topology: Topology, nodes: u8) -> Result<Started, String> {
-    let found = tokio::task::spawn_blocking(mongod::find).await.map_err(|error| error.to_string())?;
-    let (program, version) = found?;
-
+    let (program, version) = find().await?;
     let nodes = if topology == Topology::ReplicaSet { nodes } else { 1 };
-    let processes = try_join_all((0..nodes).map(|_| launch(&program, topology))).await?;
+    let processes = try_join_all((0..nodes).map(|_| launch(&program, topology, Access::Open))).await?;
     let addresses: Vec<_> = processes.iter().map(|process| process.address.clone()).collect();
     let uri = make_ready(topology, &addresses).await?;
     let plural = if nodes == 1 { "" } else { "es" };
     let source = format!("{nodes} local process{plural} of {} ({version})", program.display());
     Ok((processes, uri, source))
+}
+
+/// Starts one server with access control. The connection string carries an administrator's
+/// credentials.
+pub(super) async fn start_controlled(topology: Topology) -> Result<Started, String> {
+    let (program, version) = find().await?;
+    let process = launch(&program, topology, Access::Controlled).await?;
+    let uri = make_controlled(topology, &process.address).await?;
+    let source = format!("1 local process of {} ({version}) with access control", program.display());
+    Ok((vec![process], uri, source))
+}
+
+async fn find() -> Result<(PathBuf, String), String> {
+    tokio::task::spawn_blocking(mongod::find).await.map_err(|error| error.to_string())?
+}
+
+/// Whether a server checks what its clients may do.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Access {
+    Open,
+    Controlled,
+}
+
+/// Uses the localhost exception: until there is a user, a local client may initiate the set and
+/// create the first one.
+async fn make_controlled(topology: Topology, address: &str) -> Result<String, String> {
+    let uri = replica_set::direct_uri(address);
+    let client = replica_set::client(&uri).await?;
+    let password = format!("{:016x}", fastrand::u64(..));
+    let ready = async {
+        if topology == Topology::ReplicaSet {
+            replica_set::initiate(&client, &[address.to_owned()]).await?;
+            replica_set::wait_until_primary(&client).await?;
+        }
+        let user = doc! { "createUser": ADMINISTRATOR, "pwd": &password, "roles": ["root"] };
+        replica_set::admin(&client, user).await
+    };
+    let ready = ready.await;
+    client.shutdown().await;
+    ready.map(|_| uri.replacen("mongodb://", &format!("mongodb://{ADMINISTRATOR}:{password}@"), 1))
 }
 
 async fn make_ready(topology: Topology, addresses: &[String]) -> Result<String, String> {
@@ -70,9 +113,9 @@ async fn make_ready(topology: Topology, addresses: &[String]) -> Result<String, 
     writable.map(|()| uri)
 }
 
-async fn launch(program: &Path, topology: Topology) -> Result<Process, String> {
+async fn launch(program: &Path, topology: Topology, access: Access) -> Result<Process, String> {
     for _ in 0..PORTS_TRIED {
-        match launch_once(program, topology).await? {
+        match launch_once(program, topology, access).await? {
             Some(process) => return Ok(process),
             None => continue,
         }
@@ -80,8 +123,14 @@ async fn launch(program: &Path, topology: Topology) -> Result<Process, String> {
     Err(format!("{PORTS_TRIED} ports that were free were taken before mongod could listen"))
 }
 
+/// A key file, which the server takes only if its owner alone may read it.
+fn write_key(path: &Path) -> std::io::Result<()> {
+    let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(path)?;
+    write!(file, "{:016x}{:016x}", fastrand::u64(..), fastrand::u64(..))
+}
+
 /// `None` if another program was faster to take the port.
-async fn launch_once(program: &Path, topology: Topology) -> Result<Option<Process>, String> {
+async fn launch_once(program: &Path, topology: Topology, access: Access) -> Result<Option<Process>, String> {
     let failed = |error: std::io::Error| format!("cannot start mongod: {error}");
     let port = LocalServer::free_port().map_err(failed)?;
     let data = mongod::fresh_dir().map_err(failed)?;
@@ -92,6 +141,12 @@ async fn launch_once(program: &Path, topology: Topology) -> Result<Option<Proces
     command.args(COMMON_ARGUMENTS);
     if topology == Topology::ReplicaSet {
         command.args(["--replSet", replica_set::NAME]);
+    }
+    if access == Access::Controlled {
+        // Members of a replica set need a key for each other, even if there is only one of them.
+        let key = data.join("key");
+        write_key(&key).map_err(failed)?;
+        command.arg("--auth").arg("--keyFile").arg(key);
     }
     // A group of its own: Ctrl-C reaches the tests alone, and their end stops the server in order.
     command.process_group(0).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null());

@@ -68,6 +68,37 @@ impl MongoServer {
         }
     }
 
+    /// Starts a deployment of local processes that no other test uses, whatever the environment says of
+    /// sources: a standalone, or a replica set of `nodes` members. For tests of what a container or a
+    /// given server cannot be made to do.
+    ///
+    /// # Errors
+    /// [`ServerError::Local`] when there is no `mongod` on `PATH` or from PyPI, or it does not start.
+    ///
+    /// # Cancel safety
+    /// As [`start`](Self::start).
+    pub async fn start_local(topology: Topology, nodes: u8) -> Result<Self, ServerError> {
+        Self::local(topology, Self::as_processes(topology, nodes).await)
+    }
+
+    /// Starts a deployment of one local process with access control, whatever the environment says of
+    /// sources. Its [`uri`](Self::uri) carries the credentials of an administrator with the role `root`,
+    /// who can create other users.
+    ///
+    /// # Errors
+    /// As [`start_local`](Self::start_local).
+    ///
+    /// # Cancel safety
+    /// As [`start`](Self::start).
+    pub async fn start_with_access_control(topology: Topology) -> Result<Self, ServerError> {
+        let started = local::start_controlled(topology).await;
+        Self::local(topology, started.map(|started| Self::of_processes(topology, started)))
+    }
+
+    fn local(topology: Topology, started: Result<Self, String>) -> Result<Self, ServerError> {
+        started.map(Self::announced).map_err(|problem| ServerError::Local { topology, problem })
+    }
+
     /// Starts a deployment that nobody else uses.
     pub(crate) async fn start_own(topology: Topology) -> Result<Self, ServerError> {
         Self::start_one(topology, Settings::from_env(topology)?).await
@@ -102,8 +133,11 @@ impl MongoServer {
     }
 
     async fn as_processes(topology: Topology, nodes: u8) -> Result<Self, String> {
-        let (processes, uri, source) = local::start(topology, nodes).await?;
-        Ok(Self { topology, uri, source, backing: Backing::Processes(processes) })
+        Ok(Self::of_processes(topology, local::start(topology, nodes).await?))
+    }
+
+    fn of_processes(topology: Topology, (processes, uri, source): local::Started) -> Self {
+        Self { topology, uri, source, backing: Backing::Processes(processes) }
     }
 
     fn announced(self) -> Self {
@@ -112,7 +146,7 @@ impl MongoServer {
     }
 
     /// The connection string, for `mongodb::Client::with_uri_str`. It may hold credentials if it was given
-    /// by a variable. For servers that were started, its server selection timeout is 10 s.
+    /// by a variable, and does for a server with access control. For servers that were started, its server selection timeout is 10 s.
     #[must_use]
     pub fn uri(&self) -> &str {
         &self.uri

@@ -67,9 +67,30 @@ pub(crate) async fn initiate(client: &Client, members: &[String]) -> Result<(), 
 /// Waits until the primary takes writes and every other member has caught up. The commands of `client`
 /// must reach the primary once there is one.
 pub(crate) async fn wait_until_writable(client: &Client) -> Result<(), String> {
+    wait(client, Ready::Set).await
+}
+
+/// Waits until the member that `client` speaks to is the primary and takes writes. It needs no
+/// privilege.
+pub(super) async fn wait_until_primary(client: &Client) -> Result<(), String> {
+    wait(client, Ready::Primary).await
+}
+
+/// What must be ready.
+#[derive(Clone, Copy)]
+enum Ready {
+    Primary,
+    Set,
+}
+
+async fn wait(client: &Client, ready: Ready) -> Result<(), String> {
     let deadline = Instant::now() + ELECTION_LIMIT;
     loop {
-        let Err(state) = writable(client).await else { return Ok(()) };
+        let answer = match ready {
+            Ready::Primary => primary(client).await,
+            Ready::Set => writable(client).await,
+        };
+        let Err(state) = answer else { return Ok(()) };
         if Instant::now() > deadline {
             let seconds = ELECTION_LIMIT.as_secs();
             return Err(format!("the replica set takes no writes after {seconds} s: {state}"));
@@ -78,12 +99,18 @@ pub(crate) async fn wait_until_writable(client: &Client) -> Result<(), String> {
     }
 }
 
-async fn writable(client: &Client) -> Result<(), String> {
+async fn primary(client: &Client) -> Result<(), String> {
     // A new primary that is still catching up refuses writes.
     let hello = admin(client, doc! { "hello": 1 }).await?;
-    if !hello.get_bool("isWritablePrimary").unwrap_or(false) {
-        return Err("there is no writable primary".to_owned());
+    if hello.get_bool("isWritablePrimary").unwrap_or(false) {
+        Ok(())
+    } else {
+        Err("there is no writable primary".to_owned())
     }
+}
+
+async fn writable(client: &Client) -> Result<(), String> {
+    primary(client).await?;
     let status = admin(client, doc! { "replSetGetStatus": 1 }).await?;
     let members = status.get_array("members").map_err(|error| error.to_string())?;
     let states: Vec<&str> =

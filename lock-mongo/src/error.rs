@@ -312,6 +312,20 @@ mod tests {
     }
 
     #[test]
+    fn what_an_index_or_a_database_name_prevents_is_permanent() {
+        for (code, name) in [(67, "CannotCreateIndex"), (13297, "DatabaseDifferCase")] {
+            let reply = doc! { "code": code, "codeName": name, "errmsg": "no" };
+            let error = Error::from(DriverKind::Command(mongodb::bson::from_document(reply).unwrap()));
+            for effect in [Effect::None, Effect::Write] {
+                let error = translate(&error, effect);
+                assert_eq!((error.kind(), error.disposition()), (ErrorKind::Other, Disposition::Permanent), "{error}");
+                let cause = std::error::Error::source(&error).unwrap().to_string();
+                assert_eq!(cause, format!("error {code} {name}: no"));
+            }
+        }
+    }
+
+    #[test]
     fn a_refusal_does_not_quote_the_command() {
         let verdict = Verdict::of_code(13, "Unauthorized", "not authorized to execute { owner: \"secret\" }");
         assert!(!verdict.cause.contains("secret"));

@@ -90,10 +90,8 @@ async fn extend(records: &Records, batch: &[Extension], budget: Budget) -> Resul
         hint: Some(identity_index()),
     };
     let extended = records.update_many(update, budget).await?;
-    // On a sharded cluster a record that was moved is counted twice if its old copy is still there,
-    // which could hide a lost lease.
-    let counts = records.topology.known() != Some(Deployment::Sharded);
-    if counts && extended == batch.len() as u64 {
+    let extended = reliable_count(extended, records.topology.known());
+    if extended == Some(batch.len() as u64) {
         return Ok(Verdicts::AllHeld);
     }
     // One query for all the records of the batch: it compares by the same rules, and tells in addition
@@ -102,9 +100,14 @@ async fn extend(records: &Records, batch: &[Extension], budget: Budget) -> Resul
     let found: Vec<Keyed> = records.find_all(filter, projection, budget).await?;
     let states = found.into_iter().filter_map(|Keyed { identity, state }| Some((layout.key(&identity)?, state)));
     let states: HashMap<LockKey, State> = states.collect();
-    let survivors = batch.iter().filter(|lease| survives(lease, &states)).count() as u64;
-    let surplus = if counts { survivors.cmp(&extended) } else { Ordering::Equal };
-    Ok(Verdicts::Some { states, surplus })
+    Ok(Verdicts::by_name(batch, states, extended))
+}
+
+/// How many leases an update has extended, where that can be told from what the server counted. On a
+/// sharded cluster a record that was moved is counted twice if its old copy is still there, which could
+/// hide a lost lease: there each lease is looked up.
+fn reliable_count(extended: u64, deployment: Option<Deployment>) -> Option<u64> {
+    (deployment != Some(Deployment::Sharded)).then_some(extended)
 }
 
 fn survives(lease: &Extension, states: &HashMap<LockKey, State>) -> bool {
@@ -123,6 +126,13 @@ enum Verdicts {
 }
 
 impl Verdicts {
+    /// What a query found of each lease, beside the number that the update extended, if that is known.
+    fn by_name(batch: &[Extension], states: HashMap<LockKey, State>, extended: Option<u64>) -> Self {
+        let survivors = batch.iter().filter(|lease| survives(lease, &states)).count() as u64;
+        let surplus = extended.map_or(Ordering::Equal, |extended| survivors.cmp(&extended));
+        Self::Some { states, surplus }
+    }
+
     fn about(&self, lease: &Extension) -> Result<Standing> {
         use Ordering::{Greater, Less};
 
@@ -140,5 +150,64 @@ impl Verdicts {
                 Ok(Standing::Gone(if by_force { Loss::ForceReleased } else { Loss::Gone }))
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use distlock_engine::store::ProviderId;
+    use mongodb::bson::doc;
+
+    use super::*;
+
+    fn lease(key: &str) -> Extension {
+        let id = ProviderId::random().acquisition_id();
+        Extension { key: LockKey::new(key).unwrap(), identity: key.into(), id, token: 7, ttl: Duration::from_secs(9) }
+    }
+
+    /// The records of leases that are held.
+    fn held(leases: &[&Extension]) -> HashMap<LockKey, State> {
+        let state = |lease: &&Extension| {
+            let record =
+                doc! { "holder": lease.id.as_str(), "token": lease.token, "remaining": 9_000_i64, "waiting": 0 };
+            (lease.key.clone(), mongodb::bson::from_document(record).unwrap())
+        };
+        leases.iter().map(state).collect()
+    }
+
+    #[test]
+    fn on_a_sharded_cluster_leases_are_looked_up_by_name() {
+        for deployment in [None, Some(Deployment::ReplicaSet), Some(Deployment::Standalone)] {
+            assert_eq!(reliable_count(2, deployment), Some(2), "{deployment:?}");
+        }
+        assert_eq!(reliable_count(2, Some(Deployment::Sharded)), None);
+    }
+
+    #[test]
+    fn a_record_that_was_counted_twice_hides_no_lost_lease() {
+        let (lost, kept) = (lease("lost"), lease("kept"));
+        let batch = [lost.clone(), kept.clone()];
+        // One of them was extended, in two copies.
+        let extended = reliable_count(2, Some(Deployment::Sharded));
+        assert_ne!(extended, Some(batch.len() as u64), "the query would be spared");
+        let verdicts = Verdicts::by_name(&batch, held(&[&kept]), extended);
+        assert_eq!(verdicts.about(&lost).unwrap(), Standing::Gone(Loss::Gone));
+        assert_eq!(verdicts.about(&kept).unwrap(), Standing::Held { remaining: kept.ttl });
+    }
+
+    #[test]
+    fn a_count_that_differs_from_what_is_found_is_no_verdict() {
+        let (lost, kept) = (lease("lost"), lease("kept"));
+        let batch = [lost.clone(), kept.clone()];
+        let found = || held(&[&kept]);
+        // It was extended, and lost before the query.
+        let verdicts = Verdicts::by_name(&batch, found(), Some(2));
+        assert!(verdicts.about(&lost).unwrap_err().is_retryable() && verdicts.about(&kept).is_ok());
+        // It was not extended, and is held nevertheless.
+        let verdicts = Verdicts::by_name(&batch, found(), Some(0));
+        assert!(verdicts.about(&kept).unwrap_err().is_retryable());
+        assert_eq!(verdicts.about(&lost).unwrap(), Standing::Gone(Loss::Gone));
     }
 }

@@ -28,7 +28,9 @@ pub(super) fn add(checks: &mut Checks<'_>) {
     checks.add("refused_connections_are_not_waited_for", refused);
     checks.add_alone("connect_names_the_missing_privilege", privileges);
     if checks.is_replica_set() {
-        checks.add("indexes_come_back_after_a_drop", made_again);
+        checks.add("indexes_come_back_after_a_drop", dropped);
+        checks.add("indexes_come_back_after_a_drop_of_the_database", database_dropped);
+        checks.add("indexes_come_back_after_a_rename", renamed);
     }
 }
 
@@ -214,16 +216,38 @@ async fn other_indexes(world: World) {
     }
 }
 
-async fn made_again(world: World) {
-    let name = random_name("locks");
-    let locks = MongoProvider::builder(world.client.database("distlock_test")).collection(&*name);
+async fn dropped(world: World) {
+    made_again(&world, End::Drop).await;
+}
+
+async fn database_dropped(world: World) {
+    made_again(&world, End::DropDatabase).await;
+}
+
+async fn renamed(world: World) {
+    made_again(&world, End::Rename).await;
+}
+
+/// How a collection goes.
+#[derive(Clone, Copy)]
+enum End {
+    Drop,
+    DropDatabase,
+    Rename,
+}
+
+/// The holder of a lock notices that the collection has gone, and its process makes the indexes of the
+/// next one. In a database of its own.
+async fn made_again(world: &World, end: End) {
+    let (database, name) = (world.client.database(&random_name("again")), "locks");
+    let locks = MongoProvider::builder(database.clone()).collection(name);
     let locks = locks.lease(LeaseOptions::new()).build().unwrap();
     let indexes = async |when: &str| {
         let made = async {
             loop {
                 // Without the collection this is an error.
-                let names = world.raw(&name).list_index_names().await.unwrap_or_default();
-                if names.iter().any(|name| name == "distlock_purge") {
+                let names = database.collection::<Document>(name).list_index_names().await.unwrap_or_default();
+                if ["distlock_purge", "distlock_owner"].iter().all(|index| names.iter().any(|name| name == index)) {
                     return;
                 }
                 sleep(Duration::from_millis(20)).await;
@@ -233,9 +257,16 @@ async fn made_again(world: World) {
     };
     let held = locks.acquire(key()).await.unwrap();
     indexes("at first").await;
-    // A holder listens when its lease is a second old, and hears of the drop.
+    // A holder listens when its lease is a second old, and hears of the end.
     sleep(Duration::from_secs(2)).await;
-    world.raw(&name).drop().await.unwrap();
+    match end {
+        End::Drop => database.collection::<Document>(name).drop().await.unwrap(),
+        End::DropDatabase => database.drop().await.unwrap(),
+        End::Rename => {
+            let from = format!("{}.{name}", database.name());
+            world.admin(doc! { "renameCollection": &from, "to": format!("{from}_old") }).await;
+        }
+    }
     timeout(Duration::from_secs(20), held.lost()).await.expect("its record is gone");
     let again = async {
         loop {
@@ -244,11 +275,12 @@ async fn made_again(world: World) {
         }
     };
     tokio::select! {
-        () = indexes("after the drop") => {}
+        () = indexes("after the end") => {}
         () = again => {}
     }
     drop(held);
     locks.close().await.unwrap();
+    database.drop().await.unwrap();
 }
 
 /// Nothing has been sent, so no outcome is unknown, however often it is tried.

@@ -167,7 +167,13 @@ pub(crate) fn lacks(privilege: &str, namespace: &str, error: &Error) -> LockErro
     LockError::new(ErrorKind::PermissionDenied, message).with_source(refused)
 }
 
-fn is_unauthenticated(error: &Error) -> bool {
+/// Whether a command was refused for want of a privilege, or of a user.
+pub(crate) fn is_unauthorized(error: &Error) -> bool {
+    command_code(error) == Some(UNAUTHORIZED)
+}
+
+/// Whether the server has said that the client has not logged in.
+pub(crate) fn is_unauthenticated(error: &Error) -> bool {
     matches!(&*error.kind, DriverKind::Command(refused) if refused.message.contains(UNAUTHENTICATED))
 }
 

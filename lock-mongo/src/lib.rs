@@ -12,7 +12,7 @@
 //! # async fn example() -> Result<(), Box<dyn std::error::Error>> {
 //! let client = Client::with_uri_str("mongodb://db1,db2,db3/?replicaSet=rs0").await?;
 //! let locks = MongoProvider::builder(client.database("app")).owner("report-server-3").build()?;
-//! // Optional: finds a wrong address now, and a missing `find`, `insert`, `update` or `createIndex`.
+//! // Optional: a wrong address, or a user without find, insert, update or createIndex, fails here.
 //! locks.connect().await?;
 //!
 //! let guard = locks.acquire("reports/nightly").await?;
@@ -52,7 +52,8 @@
 //! | 6.0.5 | set of three members | conformance at `standard` and under faults: killed, frozen and stepped-down primary, lost majority, partitions | always |
 //! | 6.0.5 | set of three members | conformance at `torture`, 20 min, all faults | 2026-11 |
 //! | 6.0.5 | pools of 1, 4 and 10 connections; `retryWrites=false`; read preference, read and write concern of the client | store tests | always |
-//! | 6.0.5 | access control: a wrong password, no user, users that lack one privilege each | `connect`, and the first lock | 2026-11 |
+//! | 6.0.5 | set of one member with access control: a wrong password, no user, users that lack one privilege each | `connect`, and the first lock (`tests/access.rs`) | always, since 2026-11-23 |
+//! | 6.0.5 | set of three members, connected to a secondary alone | `connect`, and the first lock (`tests/access.rs`) | always, since 2026-11-23 |
 //! | 6.0.5 | TLS: a CA that the client knows, one that it does not know, a plain server | `connect`, and the first lock | 2026-11 |
 //! | 6.0.5 | primary, secondary, arbiter, all up | store tests | 2026-11-23 |
 //! | 6.0.5 | primary, secondary, arbiter, the secondary or the primary killed | acquire, renew, release: `Timeout`, then `Overloaded`; granted again 3 s after the member was started | 2026-11-23 |

@@ -13,10 +13,11 @@ use mongodb::bson::Bson;
 use mongodb::options::ReturnDocument;
 
 use super::foreign::found;
+use super::privileges;
 use crate::budget::Budget;
 use crate::calls::{Change, Failure};
 use crate::claim::claim_state;
-use crate::error::{is_lost_race, not_a_record, rejection, says, unmarked};
+use crate::error::{is_lost_race, is_unauthorized, not_a_record, rejection, says, unmarked};
 use crate::lease::{Acquisition, Layout, NOT_A_LOCK, Taken, block};
 use crate::numbers::{corrupt, millis, token};
 use crate::records::{Absent, Records};
@@ -62,6 +63,9 @@ async fn take_if_free(records: &Records, attempt: &Attempt, budget: Budget) -> R
         }
         Ok(None) => Err(about(unmarked())),
         Err(Failure::Driver(error)) if is_lost_race(&error) => Ok(None),
+        Err(Failure::Driver(error)) if is_unauthorized(&error) => {
+            Err(about(Box::pin(privileges::explain(records, &records.absent, &error, budget)).await))
+        }
         Err(failure) => Err(about(failure.into())),
     }
 }
@@ -109,6 +113,9 @@ async fn acquire(
             Absent::Record => after_collision(records, attempt, identity, deployment, budget).await.map_err(about),
             Absent::Default(_) | Absent::Nothing => Ok(retry_at_once()),
         },
+        Err(Failure::Driver(error)) if is_unauthorized(&error) => {
+            Err(about(Box::pin(privileges::explain(records, absent, &error, budget)).await))
+        }
         Err(Failure::Driver(error)) if says(&error, NOT_A_LOCK) => {
             let message = "the document's field for the lock is something else: name another one for the locks";
             Err(about(LockError::new(ErrorKind::Corrupt, message)))

@@ -1,23 +1,41 @@
 //! What the client's user may do, found out by trying it.
 
-use distlock_api::Result;
+use distlock_api::{ErrorKind, LockError, Result};
 use mongodb::bson::{Document, doc};
 
 use crate::budget::Budget;
-use crate::error::{Effect, NOT_IN_AN_UPSERT, command_code, lacks};
+use crate::error::{Effect, NOT_IN_AN_UPSERT, command_code, is_unauthenticated, lacks, translate};
 use crate::records::{Absent, Records};
 
-/// Tries what each lock needs, in ways that find and change nothing.
+/// The error for a lock that the server refused with the code of a missing privilege. Its text does not
+/// name one, but quotes the command; so the privileges are tried, in what is left of the time.
+pub(super) async fn explain(
+    records: &Records,
+    absent: &Absent,
+    error: &mongodb::error::Error,
+    budget: Budget,
+) -> LockError {
+    if !is_unauthenticated(error)
+        && let Err(named) = check(records, absent, budget).await
+        && named.kind() == ErrorKind::PermissionDenied
+    {
+        return named;
+    }
+    translate(error, Effect::Write)
+}
+
+/// Tries what each lock needs, in ways that find and change nothing. `absent` is what an acquisition
+/// makes of a document that is not there.
 ///
 /// # Errors
-/// [`PermissionDenied`](distlock_api::ErrorKind::PermissionDenied) that names the privilege.
-pub(super) async fn check(records: &Records, budget: Budget) -> Result<()> {
+/// [`PermissionDenied`](ErrorKind::PermissionDenied) that names the privilege.
+pub(super) async fn check(records: &Records, absent: &Absent, budget: Budget) -> Result<()> {
     let nothing = || doc! { "_id": { "$in": [] } };
     let find = async { records.collection.find_one(nothing()).max_time(budget.on_server()).await };
     probe(records, "find", budget, async { find.await.map(drop) }).await?;
     let update = doc! { "query": nothing(), "upsert": false };
     probe(records, "update", budget, change_nothing(records, update, budget)).await?;
-    if matches!(records.absent, Absent::Nothing) {
+    if matches!(absent, Absent::Nothing) {
         return Ok(());
     }
     // An upsert that the server refuses, but only to those who may make one.

@@ -3,8 +3,8 @@
 //! Each builds filters, pipelines and projections by `lease`, sends them by `calls`, and decides by
 //! the decoded answers. A request sees the [`Records`](crate::records::Records), not the store, and
 //! no request knows another one, with two exceptions: a batch of renewals refreshes tickets along
-//! with leases, and connecting tries the privileges, as does an acquisition that was refused for want
-//! of one.
+//! with leases, and connecting tries the privileges, as does an acquisition that was refused for
+//! want of one.
 
 pub(crate) mod acquire;
 pub(crate) mod admin;

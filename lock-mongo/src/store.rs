@@ -36,12 +36,12 @@ impl MongoStore {
     /// # Errors
     /// [`InvalidOptions`](distlock_api::ErrorKind::InvalidOptions) if
     /// [`calls_at_once`](crate::MongoProviderBuilder::calls_at_once) is above the size of the
-    /// client's pool, [`Unavailable`](distlock_api::ErrorKind::Unavailable), also for a connection to a
-    /// secondary alone, [`PermissionDenied`](distlock_api::ErrorKind::PermissionDenied), which names the
-    /// privilege (`find`, `update`, `insert` or `createIndex`) or says that MongoDB requires authentication,
-    /// [`Unsupported`](distlock_api::ErrorKind::Unsupported) for a server before MongoDB 6.0, a view, or
-    /// a collection with a collation, or what creating the TTL index failed with. Locks work without the
-    /// indexes, and after a failure too.
+    /// client's pool, [`Unavailable`](distlock_api::ErrorKind::Unavailable), also for a connection
+    /// to a secondary alone, [`PermissionDenied`](distlock_api::ErrorKind::PermissionDenied), which
+    /// names the privilege (`find`, `update`, `insert` or `createIndex`) or says that MongoDB
+    /// requires authentication, [`Unsupported`](distlock_api::ErrorKind::Unsupported) for a server
+    /// before MongoDB 6.0, a view, or a collection with a collation, or what creating the TTL index
+    /// failed with. Locks work without the indexes, and after a failure too.
     pub async fn connect(&self) -> Result<()> {
         connect::connect(&self.records).await
     }

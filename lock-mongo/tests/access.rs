@@ -1,8 +1,8 @@
-//! `connect` and the first lock of clients that the server turns away: a user who lacks a privilege, no
-//! user, a wrong password, a secondary.
+//! `connect` and the first lock of clients that the server turns away: a user who lacks a
+//! privilege, no user, a wrong password, a secondary.
 //!
-//! The servers are local processes in any case: those of the other sources have no access control, and
-//! one member.
+//! The servers are local processes in any case: those of the other sources have no access control,
+//! and one member.
 
 use std::error::Error;
 use std::process::ExitCode;
@@ -205,7 +205,7 @@ async fn documents(server: Controlled) {
     names(&locks(&database).lock("a").or_insert(&doc! {}).await.unwrap_err(), "insert", &database);
 }
 
-/// Without `changeStream`, and `listIndexes`: `connect` finds nothing amiss, leases are renewed, waiters
+/// Without `changeStream` and `listIndexes`, `connect` reports nothing, leases are renewed, waiters
 /// poll, and only an operator cannot watch.
 async fn without_stream(server: Controlled) {
     let database = server.user(&["find", "insert", "update", "createIndex"]).await;

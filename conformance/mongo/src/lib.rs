@@ -28,13 +28,13 @@
 //! Under `cargo nextest` each check is a process of its own. In programs whose `main` calls [`run`] the
 //! processes of one run share a server of each topology; it ends with the run.
 //!
-//! [`MongoServer::start_local`] and [`MongoServer::start_with_access_control`] start local processes
-//! in any case, for tests that need what the other sources do not have.
+//! [`MongoServer::start_local`] and [`MongoServer::start_with_access_control`] start local
+//! processes in any case, for tests that need what the other sources do not have.
 //!
-//! Servers that are started here have no access control unless that was asked for, take test commands (`configureFailPoint`), and
-//! sweep for expired documents every second. They are gone, data included, after [`MongoServer::stop`],
-//! after a drop, and even if the test process is killed: local processes at once, a container when the
-//! next server is started.
+//! Servers that are started here have no access control unless that was asked for, take test
+//! commands (`configureFailPoint`), and sweep for expired documents every second. They are gone,
+//! data included, after [`MongoServer::stop`], after a drop, and even if the test process is
+//! killed: local processes at once, a container when the next server is started.
 //!
 //! ```no_run
 //! # async fn example() -> Result<(), Box<dyn std::error::Error>> {

@@ -7,8 +7,8 @@ use crate::budget::Budget;
 use crate::error::{Effect, NOT_IN_AN_UPSERT, command_code, is_unauthenticated, lacks, translate};
 use crate::records::{Absent, Records};
 
-/// The error for a lock that the server refused with the code of a missing privilege. Its text does not
-/// name one, but quotes the command; so the privileges are tried, in what is left of the time.
+/// The error for a lock that the server refused with the code of a missing privilege. Its text does
+/// not name one, but quotes the command; so the privileges are tried, in what is left of the time.
 pub(super) async fn explain(
     records: &Records,
     absent: &Absent,
@@ -24,8 +24,8 @@ pub(super) async fn explain(
     translate(error, Effect::Write)
 }
 
-/// Tries what each lock needs, in ways that find and change nothing. `absent` is what an acquisition
-/// makes of a document that is not there.
+/// Tries what each lock needs, in ways that find and change nothing. `absent` is what an
+/// acquisition makes of a document that is not there.
 ///
 /// # Errors
 /// [`PermissionDenied`](ErrorKind::PermissionDenied) that names the privilege.

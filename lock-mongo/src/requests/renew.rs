@@ -103,9 +103,9 @@ async fn extend(records: &Records, batch: &[Extension], budget: Budget) -> Resul
     Ok(Verdicts::by_name(batch, states, extended))
 }
 
-/// How many leases an update has extended, where that can be told from what the server counted. On a
-/// sharded cluster a record that was moved is counted twice if its old copy is still there, which could
-/// hide a lost lease: there each lease is looked up.
+/// How many leases an update has extended, where that can be told from what the server counted. On
+/// a sharded cluster a record that was moved is counted twice if its old copy is still there, which
+/// could hide a lost lease: there each lease is looked up.
 fn reliable_count(extended: u64, deployment: Option<Deployment>) -> Option<u64> {
     (deployment != Some(Deployment::Sharded)).then_some(extended)
 }
@@ -126,7 +126,8 @@ enum Verdicts {
 }
 
 impl Verdicts {
-    /// What a query found of each lease, beside the number that the update extended, if that is known.
+    /// What a query found of each lease, beside the number that the update extended, if that is
+    /// known.
     fn by_name(batch: &[Extension], states: HashMap<LockKey, State>, extended: Option<u64>) -> Self {
         let survivors = batch.iter().filter(|lease| survives(lease, &states)).count() as u64;
         let surplus = extended.map_or(Ordering::Equal, |extended| survivors.cmp(&extended));

@@ -236,8 +236,8 @@ enum End {
     Rename,
 }
 
-/// The holder of a lock notices that the collection has gone, and its process makes the indexes of the
-/// next one. In a database of its own.
+/// The holder of a lock notices that the collection has gone, and its process makes the indexes of
+/// the next one. In a database of its own.
 async fn made_again(world: &World, end: End) {
     let (database, name) = (world.client.database(&random_name("again")), "locks");
     let locks = MongoProvider::builder(database.clone()).collection(name);

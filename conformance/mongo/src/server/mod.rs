@@ -68,12 +68,13 @@ impl MongoServer {
         }
     }
 
-    /// Starts a deployment of local processes that no other test uses, whatever the environment says of
-    /// sources: a standalone, or a replica set of `nodes` members. For tests of what a container or a
-    /// given server cannot be made to do.
+    /// Starts a deployment of local processes that no other test uses, whatever the environment
+    /// says of sources: a standalone, or a replica set of `nodes` members. For tests of what a
+    /// container or a given server cannot be made to do.
     ///
     /// # Errors
-    /// [`ServerError::Local`] when there is no `mongod` on `PATH` or from PyPI, or it does not start.
+    /// [`ServerError::Local`] when there is no `mongod` on `PATH` or from PyPI, or it does not
+    /// start.
     ///
     /// # Cancel safety
     /// As [`start`](Self::start).
@@ -81,9 +82,9 @@ impl MongoServer {
         Self::local(topology, Self::as_processes(topology, nodes).await)
     }
 
-    /// Starts a deployment of one local process with access control, whatever the environment says of
-    /// sources. Its [`uri`](Self::uri) carries the credentials of an administrator with the role `root`,
-    /// who can create other users.
+    /// Starts a deployment of one local process with access control, whatever the environment says
+    /// of sources. Its [`uri`](Self::uri) carries the credentials of an administrator with the role
+    /// `root`, who can create other users.
     ///
     /// # Errors
     /// As [`start_local`](Self::start_local).
@@ -145,8 +146,9 @@ impl MongoServer {
         self
     }
 
-    /// The connection string, for `mongodb::Client::with_uri_str`. It may hold credentials if it was given
-    /// by a variable, and does for a server with access control. For servers that were started, its server selection timeout is 10 s.
+    /// The connection string, for `mongodb::Client::with_uri_str`. It may hold credentials if it
+    /// was given by a variable, and does for a server with access control. For servers that were
+    /// started, its server selection timeout is 10 s.
     #[must_use]
     pub fn uri(&self) -> &str {
         &self.uri

@@ -14,7 +14,7 @@ use crate::run::attempt::{Acquisition, Patience};
 use crate::run::clock;
 use crate::run::core::{Engine, ensure_runtime};
 use crate::run::held::HeldLease;
-use crate::run::transit::{Lease, Turn};
+use crate::run::transit::{Lease, Turn, Wish};
 use crate::simulation::defect;
 use crate::state::claim::Seat;
 use crate::state::ledger;
@@ -94,18 +94,18 @@ impl Engine {
                 Found::Held | Found::Asking => {
                     busy = Some(Busy::new());
                     let _waiting = Waiting::new(&self.waiting);
+                    let (home, via) = (Handle::current().id(), via.is_some());
+                    let wish = Wish { terms, holder: holder.clone(), home, via };
                     tokio::select! {
                         biased;
                         () = self.closed.cancelled() => return Err(LockError::closed()),
-                        turn = self.turns.take(key) => Some(turn),
+                        turn = self.turns.take(key, wish) => Some(turn),
                         () = passed(limit) => return Ok(Obtained::Busy(Busy::new())),
                     }
                 }
             },
         };
-        if limit.has_passed(&clock::now()) {
-            return Ok(Obtained::Busy(Busy::new()));
-        }
+        // Before the limit is checked: a lease that has been handed to this caller is held.
         let turn = match self.receive(turn, limit, &terms, &holder, via).await {
             Ok(guard) => return Ok(Obtained::Held(guard)),
             Err(turn) => turn,

@@ -3,10 +3,11 @@
 
 use std::sync::Arc;
 
-use distlock_api::AcquisitionId;
+use distlock_api::{AcquisitionId, Holder, LeaseTerms};
 use tokio::runtime::Handle;
 
 use crate::state::line::Cargo;
+use crate::state::schedule::HomeId;
 use crate::state::{lease, ledger, line};
 
 pub(crate) type Turn = line::Turn<InTransit>;
@@ -19,6 +20,15 @@ pub(crate) type Ledger = ledger::Ledger<InTransit>;
 pub(crate) struct InTransit {
     lease: Arc<Lease>,
     engine: Arc<dyn ReleaseUnclaimed>,
+}
+
+/// What a caller wants that waits for a turn.
+pub(crate) struct Wish {
+    pub(crate) terms: LeaseTerms,
+    pub(crate) holder: Holder,
+    pub(crate) home: HomeId,
+    /// Whether the caller acquires by an operation of its own, which brings more than a lease.
+    pub(crate) via: bool,
 }
 
 /// What releases a lease that no caller takes.
@@ -39,9 +49,14 @@ impl InTransit {
 
 impl Cargo for InTransit {
     type Home = Handle;
+    type Wish = Wish;
 
     fn id(&self) -> &AcquisitionId {
         self.lease.claim().id()
+    }
+
+    fn suits(&self, Wish { terms, holder, home, via }: &Wish) -> bool {
+        !via && self.lease.suits(terms, holder, *home)
     }
 
     fn return_turn(self, turn: Turn) {

@@ -24,10 +24,16 @@ pub(crate) trait Cargo: Sized {
     /// Where the background work of the lease runs.
     type Home: Clone;
 
+    /// What a caller wants that waits for a turn.
+    type Wish;
+
     /// The acquisition that has the lease.
     fn id(&self) -> &AcquisitionId;
 
-    /// Takes both back because no caller waits for the key.
+    /// Whether a caller can have the lease as it is.
+    fn suits(&self, wish: &Self::Wish) -> bool;
+
+    /// Takes both back because no caller takes them.
     fn return_turn(self, turn: Turn<Self>);
 }
 
@@ -40,12 +46,18 @@ pub(crate) struct Lines<C: Cargo> {
 struct Entry<C: Cargo> {
     /// The lease that the turn is with, unless it is with a caller that still asks.
     held: Option<AcquisitionId>,
-    waiters: VecDeque<(u64, oneshot::Sender<Turn<C>>)>,
+    waiters: VecDeque<Waiter<C>>,
     last_ticket: u64,
     /// Wakes the one who asks; made when it first sleeps.
     nudge: Option<Arc<Notify>>,
     /// It was nudged before that.
     nudged: bool,
+}
+
+struct Waiter<C: Cargo> {
+    ticket: u64,
+    wish: C::Wish,
+    sender: oneshot::Sender<Turn<C>>,
 }
 
 impl<C: Cargo> Default for Entry<C> {
@@ -97,8 +109,9 @@ impl<C: Cargo> Lines<C> {
         }
     }
 
-    /// The turn, now or when all who came before have had it.
-    pub(crate) async fn take(self: &Arc<Self>, key: &LockKey) -> Turn<C> {
+    /// The turn, now or when all callers that came before have had it. A lease may come with it only
+    /// if it suits the `wish`.
+    pub(crate) async fn take(self: &Arc<Self>, key: &LockKey, wish: C::Wish) -> Turn<C> {
         let (sender, receiver) = oneshot::channel();
         let ticket = {
             let mut shard = self.shard(key);
@@ -109,7 +122,7 @@ impl<C: Cargo> Lines<C> {
                 }
                 Some(entry) => {
                     entry.last_ticket += 1;
-                    entry.waiters.push_back((entry.last_ticket, sender));
+                    entry.waiters.push_back(Waiter { ticket: entry.last_ticket, wish, sender });
                     entry.last_ticket
                 }
             }
@@ -158,7 +171,7 @@ impl<C: Cargo> Drop for LineGuard<'_, C> {
     fn drop(&mut self) {
         let mut shard = self.lines.shard(self.key);
         let left = shard.get_mut(self.key).and_then(|entry| {
-            let place = entry.waiters.iter().position(|(ticket, _)| *ticket == self.ticket)?;
+            let place = entry.waiters.iter().position(|waiter| waiter.ticket == self.ticket)?;
             entry.waiters.remove(place)
         });
         drop(shard);
@@ -205,7 +218,9 @@ impl<C: Cargo> Turn<C> {
         }
     }
 
-    /// Passes the turn on with the cargo; comes back if no caller waits for it.
+    /// Passes the turn on with the cargo; returned if no caller waits, or the cargo does not suit the
+    /// next one. Then the lease must be released before that caller gets the turn: until the store has
+    /// carried out the release, the key would be busy although no caller holds it.
     pub(crate) fn hand_on(mut self, cargo: C) -> Result<(), Self> {
         let Some(mut right) = self.0.take() else { return Err(self) };
         right.cargo = Some(cargo);
@@ -225,15 +240,23 @@ impl<C: Cargo> Turn<C> {
 }
 
 impl<C: Cargo> Right<C> {
-    /// Goes to the next waiter. Without one it comes back: with cargo the key is still taken, without
-    /// it the key is free.
+    /// Goes to the next waiter. Returned without one, or if the cargo does not suit it. With cargo the
+    /// key is still taken then, without it the key is free.
     fn pass_on(self) -> Result<(), Self> {
         let mut right = self;
         loop {
             let next = {
                 let mut shard = right.lines.shard(&right.key);
-                match shard.get_mut(&right.key).map(|entry| (entry.waiters.pop_front(), entry)) {
-                    Some((Some((_, next)), entry)) => {
+                let suits = |next: &Waiter<C>| {
+                    let cargo = right.cargo.as_ref();
+                    cargo.is_none_or(|cargo| cargo.suits(&next.wish) || defect!(NotReleasedBeforeHandOn))
+                };
+                let next = |entry: &mut Entry<C>| match entry.waiters.front() {
+                    Some(next) if suits(next) => entry.waiters.pop_front(),
+                    _ => None,
+                };
+                match shard.get_mut(&right.key).map(|entry| (next(entry), entry)) {
+                    Some((Some(Waiter { sender: next, .. }), entry)) => {
                         // A lease that goes on from hand to hand is held.
                         entry.held = right.cargo.as_ref().map(|cargo| cargo.id().clone());
                         // What came before is no reason to ask twice: whoever comes next has not asked yet.
@@ -303,6 +326,12 @@ pub(crate) mod tests {
             match *self {}
         }
 
+        type Wish = ();
+
+        fn suits(&self, (): &()) -> bool {
+            match *self {}
+        }
+
         fn return_turn(self, _: Turn<Self>) {
             match self {}
         }
@@ -316,7 +345,7 @@ pub(crate) mod tests {
     fn first_come_first_served_and_nothing_left_behind() {
         let (turns, key) = turns();
         let Found::Turn(first) = turns.try_take(&key) else { panic!("nobody wants it yet") };
-        let (mut a, mut b) = (pin!(turns.take(&key)), pin!(turns.take(&key)));
+        let (mut a, mut b) = (pin!(turns.take(&key, ())), pin!(turns.take(&key, ())));
         assert!(poll(a.as_mut()).is_pending() && poll(b.as_mut()).is_pending());
         assert!(matches!(turns.try_take(&key), Found::Asking));
         first.hold(&AcquisitionId::new("a"));
@@ -335,10 +364,10 @@ pub(crate) mod tests {
         let (turns, key) = turns();
         let Found::Turn(first) = turns.try_take(&key) else { panic!("nobody wants it yet") };
         let mut last = pin!(async {
-            let mut leaves_early = Box::pin(turns.take(&key));
-            let mut leaves_late = Box::pin(turns.take(&key));
+            let mut leaves_early = Box::pin(turns.take(&key, ()));
+            let mut leaves_late = Box::pin(turns.take(&key, ()));
             assert!(poll(leaves_early.as_mut()).is_pending() && poll(leaves_late.as_mut()).is_pending());
-            let mut stays = Box::pin(turns.take(&key));
+            let mut stays = Box::pin(turns.take(&key, ()));
             assert!(poll(stays.as_mut()).is_pending());
             drop(leaves_early);
             drop(first); // now on its way to `leaves_late`
@@ -379,7 +408,7 @@ pub(crate) mod tests {
     fn a_nudge_ends_with_its_turn() {
         let (turns, key) = turns();
         let Found::Turn(turn) = turns.try_take(&key) else { panic!("nobody wants it yet") };
-        let mut next = pin!(turns.take(&key));
+        let mut next = pin!(turns.take(&key, ()));
         assert!(poll(next.as_mut()).is_pending());
         let before = turn.nudged();
         turns.nudge(&key);

@@ -1,11 +1,12 @@
 //! Handing a lease on within one process (R21).
 
 use distlock_api::{ErrorKind, FencingToken, LockProvider, LockProviderExt, ReleaseOutcome, RenewalPolicy};
-use distlock_engine::HandOff;
+use distlock_engine::{HandOff, LeaseProvider, LeaseStore};
 use distlock_memory::{MemoryStore, Operation};
 use tokio::time::{advance, sleep};
 
 use crate::kit::{guard, holds_nothing, memory, ms, quick, quick_terms, quiet, secs, terms, waiter, waiting};
+use crate::store::{Fate, ScriptedStore};
 
 /// Calls that reached the store, without renewals.
 fn requests(store: &MemoryStore) -> (u64, u64) {
@@ -109,6 +110,27 @@ async fn c19_a_lease_that_is_never_renewed_is_not_handed_on_with_what_is_left_of
     drop(first);
     let next = next.await.unwrap().unwrap();
     assert!(next.remaining().unwrap() > ms(2600), "{:?} of 2.7 s", next.remaining());
+}
+
+/// A lease that does not suit the next caller is not handed on: between the end of its guard and its
+/// release the key would be busy, although no caller holds it.
+#[tokio::test(start_paused = true)]
+async fn c9_a_release_is_complete_before_a_caller_with_other_terms_gets_the_turn() {
+    let store = ScriptedStore::new(|operation, _, _| match operation {
+        Operation::Release => Fate::After(ms(100)),
+        _ => Fate::Serve,
+    });
+    let store = store.with(|store| store.capabilities = MemoryStore::new().capabilities());
+    let provider = LeaseProvider::builder(store.clone()).lease(quick_terms()).build().unwrap();
+    let first = provider.acquire("k").await.unwrap();
+    let waits = provider.clone();
+    let next = tokio::spawn(async move { waits.acquire("k").owner("another").await.unwrap() });
+    waiting(&provider, 1).await;
+    assert!(first.release().await.unwrap().is_released());
+    let holder = store.memory.peek("k");
+    assert!(holder.is_none_or(|holder| holder.owner.as_deref() == Some("another")), "released, and still held");
+    drop(next.await.unwrap());
+    holds_nothing(&provider).await;
 }
 
 #[tokio::test(start_paused = true)]

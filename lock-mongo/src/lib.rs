@@ -75,7 +75,8 @@
 //! | `maxPoolSize`, `retryWrites`, `w`, `readPreference`, `readConcernLevel` | see the rest of this section |
 //!
 //! **Privileges** on the lock collection: `find`, `insert`, `update` and `createIndex`.
-//! [`connect`](MongoProvider::connect) tries these four, and its error names the one that is missing.
+//! [`connect`](MongoProvider::connect) tries these four, and its error names the one that is missing;
+//! so does that of the first lock.
 //! A missing `changeStream` or `listIndexes` is no error.
 //!
 //! | privilege that is missing | what happens |

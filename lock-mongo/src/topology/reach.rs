@@ -163,7 +163,7 @@ impl fmt::Display for Seen {
         for (index, Server { address, error }) in self.servers.iter().enumerate() {
             let separator = if index == 0 { "" } else { "; " };
             match error {
-                Some(error) => write!(f, "{separator}{address}: {error}")?,
+                Some(error) => write!(f, "{separator}{address}: {}", plain(error))?,
                 None => write!(f, "{separator}{address}: no error")?,
             }
         }
@@ -172,6 +172,15 @@ impl fmt::Display for Seen {
 }
 
 impl std::error::Error for Seen {}
+
+/// The words in an error as the driver shows it: those of its message, if it has one.
+fn plain(shown: &str) -> &str {
+    let quoted = |name: &str| {
+        let (_, rest) = shown.split_once(name)?;
+        rest.split_once('"').map(|(words, _)| words)
+    };
+    quoted("message: \"").or_else(|| quoted("error: \"")).filter(|words| !words.is_empty()).unwrap_or(shown)
+}
 
 /// Resolves while no server can be chosen and waiting will not help: every server has refused
 /// connections for a while, or one has refused the credentials.
@@ -236,6 +245,21 @@ mod tests {
     async fn a_server_that_has_not_been_asked_refuses_nothing() {
         let client = Client::with_options(ClientOptions::parse("mongodb://127.0.0.1:1/").await.unwrap()).unwrap();
         assert!(!Seen::by(&client).is_refusal());
+    }
+
+    #[test]
+    fn errors_are_shown_in_their_own_words() {
+        for (shown, words) in [
+            (r#"Io(Os { code: 111, kind: ConnectionRefused, message: "Connection refused" })"#, "Connection refused"),
+            (r#"Io(Custom { kind: InvalidData, error: "tls handshake eof" })"#, "tls handshake eof"),
+            (
+                r#"Authentication { message: "SCRAM failure: Authentication failed." }"#,
+                "SCRAM failure: Authentication failed.",
+            ),
+            ("Io(Kind(TimedOut))", "Io(Kind(TimedOut))"),
+        ] {
+            assert_eq!(plain(shown), words);
+        }
     }
 
     #[test]

@@ -17,21 +17,21 @@ use super::Checks;
 use super::world::{LONG, SHORT, World, admin, claim, granted, key, opened, random_name, release, renew};
 
 pub(super) fn add(checks: &mut Checks<'_>) {
-    checks.add("release_owner_counts_the_held", release_owner);
-    checks.add("release_owner_releases_many_in_batches", release_many);
-    checks.add("owner_index_is_used", owner_index);
-    checks.add("owner_index_can_be_left_out", no_owner_index);
-    checks.add("owner_index_conflict_is_not_fatal", owner_index_conflict);
-    checks.add("defaults_describe_the_process", defaults);
-    checks.add("list_skips_foreign_documents", foreign);
+    check!(checks, release_owner_counts_the_held);
+    check!(checks, release_owner_releases_many_in_batches);
+    check!(checks, owner_index_is_used);
+    check!(checks, owner_index_can_be_left_out);
+    check!(checks, owner_index_conflict_is_not_fatal);
+    check!(checks, defaults_describe_the_process);
+    check!(checks, list_skips_foreign_documents);
     if checks.is_replica_set() {
-        checks.add("events_of_any_shape", events);
-        checks.add("events_of_an_expiry", expiry);
-        checks.add("events_of_many_locks_at_once", many);
-        checks.add("events_end_with_the_collection", dropped);
-        checks.add("events_are_not_renewals", no_renewals);
+        check!(checks, events_of_any_shape);
+        check!(checks, events_of_an_expiry);
+        check!(checks, events_of_many_locks_at_once);
+        check!(checks, events_end_with_the_collection);
+        check!(checks, events_are_not_renewals);
     } else {
-        checks.add("events_are_unsupported", unsupported);
+        check!(checks, events_are_unsupported);
     }
 }
 
@@ -43,7 +43,7 @@ async fn granted_to(store: &MongoStore, claim: &Claim, owner: &str, ttl: Duratio
     }
 }
 
-async fn release_owner(world: World) {
+async fn release_owner_counts_the_held(world: World) {
     let store = world.store();
     let [held, expired, freed, other] = [(); 4].map(|()| claim(&key()));
     let grant = granted_to(&store, &held, "$me", LONG).await;
@@ -73,7 +73,7 @@ async fn release_owner(world: World) {
 }
 
 /// More than one request's time allows for.
-async fn release_many(world: World) {
+async fn release_owner_releases_many_in_batches(world: World) {
     const MANY: usize = 20_000;
 
     let name = random_name("locks");
@@ -99,7 +99,7 @@ fn plan(explained: &Document) -> String {
     explained.get_document("queryPlanner").unwrap().get_document("winningPlan").unwrap().to_string()
 }
 
-async fn owner_index(world: World) {
+async fn owner_index_is_used(world: World) {
     let name = random_name("locks");
     let store = world.store_on(&world.client, &name);
     store.connect().await.unwrap();
@@ -116,7 +116,7 @@ async fn owner_index(world: World) {
     assert_eq!(named.await.unwrap().count().await, 0);
 }
 
-async fn no_owner_index(world: World) {
+async fn owner_index_can_be_left_out(world: World) {
     let name = random_name("locks");
     let builder = MongoProvider::builder(world.client.database("distlock_test")).collection(&*name);
     let store = builder.without_owner_index().build_store().unwrap();
@@ -127,7 +127,7 @@ async fn no_owner_index(world: World) {
     assert_eq!(admin(&store).release_owner("me", "test").await.unwrap(), 1);
 }
 
-async fn owner_index_conflict(world: World) {
+async fn owner_index_conflict_is_not_fatal(world: World) {
     let name = random_name("locks");
     let options = IndexOptions::builder().name("distlock_owner".to_owned()).build();
     let other = IndexModel::builder().keys(doc! { "somethingElse": 1 }).options(options).build();
@@ -139,7 +139,7 @@ async fn owner_index_conflict(world: World) {
     assert_eq!(admin(&store).release_owner("me", "test").await.unwrap(), 1);
 }
 
-async fn defaults(world: World) {
+async fn defaults_describe_the_process(world: World) {
     let builder = || MongoProvider::builder(world.client.database("distlock_test")).collection(random_name("locks"));
     let locks = builder().metadata("version", "$1").build().unwrap();
     let guard = locks.acquire(key()).metadata("job", "nightly").await.unwrap();
@@ -151,7 +151,7 @@ async fn defaults(world: World) {
     assert_eq!(error.kind(), ErrorKind::InvalidOptions);
 }
 
-async fn foreign(world: World) {
+async fn list_skips_foreign_documents(world: World) {
     let name = random_name("locks");
     let store = world.store_on(&world.client, &name);
     let own = claim(&key());
@@ -168,7 +168,7 @@ async fn next(events: &mut LockEvents) -> LockEvent {
 }
 
 /// Small records are replaced, big ones updated: both tell the same.
-async fn events(world: World) {
+async fn events_of_any_shape(world: World) {
     for meta in [0, 40] {
         let store = world.store();
         let mut events = LockAdmin::watch(&store).await.unwrap();
@@ -199,7 +199,7 @@ async fn events(world: World) {
     }
 }
 
-async fn expiry(world: World) {
+async fn events_of_an_expiry(world: World) {
     let name = random_name("locks");
     let store = world.store_on(&world.client, &name);
     let key = key();
@@ -232,7 +232,7 @@ async fn expiry(world: World) {
     }
 }
 
-async fn many(world: World) {
+async fn events_of_many_locks_at_once(world: World) {
     let store = world.store();
     let claims = [(); 20].map(|()| claim(&key()));
     for claim in &claims {
@@ -253,7 +253,7 @@ async fn many(world: World) {
     assert_eq!(told, expected);
 }
 
-async fn dropped(world: World) {
+async fn events_end_with_the_collection(world: World) {
     let name = random_name("locks");
     let store = world.store_on(&world.client, &name);
     granted(&store, &claim(&key()), LONG).await;
@@ -264,7 +264,7 @@ async fn dropped(world: World) {
     assert!(!told.is_empty() && told.iter().all(|event| *event == LockEvent::Gap), "{told:?}");
 }
 
-async fn no_renewals(world: World) {
+async fn events_are_not_renewals(world: World) {
     let store = world.store();
     let a = claim(&key());
     let token = granted(&store, &a, LONG).await.token;
@@ -276,7 +276,7 @@ async fn no_renewals(world: World) {
     assert_eq!(next(&mut events).await.as_str(), "released");
 }
 
-async fn unsupported(world: World) {
+async fn events_are_unsupported(world: World) {
     let error = LockAdmin::watch(&world.store()).await.err().unwrap();
     assert_eq!(error.kind(), ErrorKind::Unsupported);
     assert!(error.to_string().contains("standalone"), "{error}");

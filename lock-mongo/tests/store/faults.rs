@@ -19,20 +19,20 @@ use super::Checks;
 use super::world::{LONG, World, admin, claim, granted, key, queued, random_name, release, ticket};
 
 pub(super) fn add(checks: &mut Checks<'_>) {
-    checks.add_alone("C18_hung_server_is_bounded", hung);
-    checks.add_alone("C10_write_concern_error_leaves_the_outcome_open", write_concern_error);
-    checks.add_alone("C14_leases_are_kept_while_acquisitions_are_slow", slow_acquisitions);
-    checks.add_alone("R2_every_command_carries_a_time_limit", time_limits);
-    checks.add("wrong_credentials", wrong_credentials);
-    checks.add("C18_unreachable_server_is_bounded", unreachable);
-    checks.add("corrupt_record", corrupt_record);
-    checks.add_alone("C13_a_hung_server_is_usable_as_soon_as_it_is_back", back);
-    checks.add_alone("not_allowed_to_create_the_index", no_index);
-    checks.add_alone("not_allowed_to_write", no_write);
+    check!(checks, alone C18 hung_server_is_bounded);
+    check!(checks, alone C10 write_concern_error_leaves_the_outcome_open);
+    check!(checks, alone C14 leases_are_kept_while_acquisitions_are_slow);
+    check!(checks, alone R2 every_command_carries_a_time_limit);
+    check!(checks, wrong_credentials);
+    check!(checks, C18 unreachable_server_is_bounded);
+    check!(checks, corrupt_record);
+    check!(checks, alone C13 a_hung_server_is_usable_as_soon_as_it_is_back);
+    check!(checks, alone not_allowed_to_create_the_index);
+    check!(checks, alone not_allowed_to_write);
     if checks.is_replica_set() {
-        checks.add_alone("C10_replayed_write", replayed);
-        checks.add_alone("R11_straggler_is_refused", straggler);
-        checks.add_alone("stepped_down", stepped_down);
+        check!(checks, alone C10 replayed_write);
+        check!(checks, alone R11 straggler_is_refused);
+        check!(checks, alone stepped_down);
     }
 }
 
@@ -47,7 +47,7 @@ fn shown(error: &LockError) -> String {
     text
 }
 
-async fn unreachable(_: World) {
+async fn unreachable_server_is_bounded(_: World) {
     // Taken, so that it is nobody else's; but nobody listens there.
     let taken = tokio::net::TcpSocket::new_v4().unwrap();
     taken.bind("127.0.0.1:0".parse().unwrap()).unwrap();
@@ -98,7 +98,7 @@ async fn wrong_credentials(world: World) {
     assert!(!text.contains("horse") && !text.contains("mongodb://"), "{text}");
 }
 
-async fn hung(world: World) {
+async fn hung_server_is_bounded(world: World) {
     let name = random_name("locks");
     let (store, app) = world.store_of_app(&name).await;
     granted(&store, &claim(&key()), LONG).await;
@@ -129,7 +129,7 @@ async fn hung(world: World) {
 }
 
 /// Many callers give up while the server hangs. Their calls must not stand in the way of those that come when it is back.
-async fn back(world: World) {
+async fn a_hung_server_is_usable_as_soon_as_it_is_back(world: World) {
     let (store, app) = world.store_of_app(&random_name("locks")).await;
     granted(&store, &claim(&key()), LONG).await;
     let block =
@@ -150,7 +150,7 @@ async fn back(world: World) {
 }
 
 /// Sixty callers of sixty keys, an acquisition takes 500 ms, and a lease is held meanwhile.
-async fn slow_acquisitions(world: World) {
+async fn leases_are_kept_while_acquisitions_are_slow(world: World) {
     let app = random_name("app");
     let (client, _) = world.connect(|options| options.app_name = Some(app.clone())).await;
     let name = random_name("locks");
@@ -188,7 +188,7 @@ async fn slow_acquisitions(world: World) {
 }
 
 /// Without one, a hung command keeps its connection for ever.
-async fn time_limits(world: World) {
+async fn every_command_carries_a_time_limit(world: World) {
     let (sender, mut commands) = tokio::sync::mpsc::unbounded_channel();
     let name = random_name("locks");
     let watched = name.clone();
@@ -226,7 +226,7 @@ async fn time_limits(world: World) {
     assert!(["find", "findAndModify", "update"].iter().all(|command| seen.contains(*command)), "{seen:?}");
 }
 
-async fn write_concern_error(world: World) {
+async fn write_concern_error_leaves_the_outcome_open(world: World) {
     let name = random_name("locks");
     let (store, app) = world.store_of_app(&name).await;
     granted(&store, &claim(&key()), LONG).await;
@@ -244,7 +244,7 @@ async fn write_concern_error(world: World) {
 
 const UNAUTHORIZED: i32 = 13;
 
-async fn no_index(world: World) {
+async fn not_allowed_to_create_the_index(world: World) {
     let (store, app) = world.store_of_app(&random_name("locks")).await;
     // `connect` says so, and so would the log.
     world.fail(&app, "createIndexes", doc! { "errorCode": UNAUTHORIZED }).await;
@@ -256,7 +256,7 @@ async fn no_index(world: World) {
     assert!(release(&store, &a).await.is_released(), "locks work without the index");
 }
 
-async fn no_write(world: World) {
+async fn not_allowed_to_write(world: World) {
     let name = random_name("locks");
     let (store, app) = world.store_of_app(&name).await;
     let locks = LeaseProvider::new(Arc::new(store));
@@ -281,7 +281,7 @@ async fn corrupt_record(world: World) {
 
 /// The server applies the write and closes the connection; the driver sends it again, and the server repeats what it stored – without
 /// the projection (R9).
-async fn replayed(world: World) {
+async fn replayed_write(world: World) {
     let store = world.store();
     granted(&store, &claim(&key()), LONG).await;
     let lose_reply =
@@ -316,7 +316,7 @@ async fn replayed(world: World) {
 }
 
 /// An acquisition that the server carries out after its own withdrawal would make a lease that nobody owns.
-async fn straggler(world: World) {
+async fn straggler_is_refused(world: World) {
     let name = random_name("locks");
     let (store, app) = world.store_of_app(&name).await;
     granted(&store, &claim(&key()), LONG).await;

@@ -12,17 +12,17 @@ use super::Checks;
 use super::world::{Sent, World, key, random_name};
 
 pub(super) fn add(checks: &mut Checks<'_>) {
-    checks.add("fenced_late_holder_is_refused", late_holder);
-    checks.add("fenced_missing_document_is_its_own_answer", missing);
-    checks.add("fenced_values_are_data", data);
-    checks.add("fenced_pipeline", pipeline);
-    checks.add("fenced_upsert", upsert);
-    checks.add("fenced_upsert_race", upsert_race);
-    checks.add("fenced_upsert_other_unique_index", other_index);
-    checks.add("fenced_typed_documents_and_claim", typed);
-    checks.add("fenced_field_of_another_kind", corrupt);
-    checks.add("fenced_race_ends_with_the_newest", race);
-    checks.add("fenced_writes_wait_for_a_majority", majority);
+    check!(checks, fenced_late_holder_is_refused);
+    check!(checks, fenced_missing_document_is_its_own_answer);
+    check!(checks, fenced_values_are_data);
+    check!(checks, fenced_pipeline);
+    check!(checks, fenced_upsert);
+    check!(checks, fenced_upsert_race);
+    check!(checks, fenced_upsert_other_unique_index);
+    check!(checks, fenced_typed_documents_and_claim);
+    check!(checks, fenced_field_of_another_kind);
+    check!(checks, fenced_race_ends_with_the_newest);
+    check!(checks, fenced_writes_wait_for_a_majority);
 }
 
 fn fence(token: u64) -> Fence {
@@ -37,7 +37,7 @@ fn documents(world: &World) -> Collection<Document> {
     world.raw(&random_name("documents"))
 }
 
-async fn late_holder(world: World) {
+async fn fenced_late_holder_is_refused(world: World) {
     let locks = MongoProvider::builder(world.client.database("distlock_test"))
         .collection(random_name("locks"))
         .build()
@@ -65,7 +65,7 @@ async fn late_holder(world: World) {
     assert_eq!(found.get_i64("_fence").unwrap().unsigned_abs(), quick.fencing_token().get());
 }
 
-async fn missing(world: World) {
+async fn fenced_missing_document_is_its_own_answer(world: World) {
     let documents = documents(&world);
     let set = || doc! { "$set": { "a": 1 } };
     assert_eq!(fence(1).update_one(&documents, doc! { "_id": 1 }, set()).await.unwrap(), Fenced::NoDocument);
@@ -78,7 +78,7 @@ async fn missing(world: World) {
     assert_eq!(documents.count_documents(doc! {}).await.unwrap(), 1);
 }
 
-async fn data(world: World) {
+async fn fenced_values_are_data(world: World) {
     let documents = documents(&world);
     documents.insert_one(doc! { "_id": "$id" }).await.unwrap();
     let fence = fence(3).field("lock token").unwrap();
@@ -91,7 +91,7 @@ async fn data(world: World) {
     assert_eq!(found, values);
 }
 
-async fn pipeline(world: World) {
+async fn fenced_pipeline(world: World) {
     let documents = documents(&world);
     documents.insert_one(doc! { "_id": 1, "n": 2, "_fence": 4_i64 }).await.unwrap();
     let double =
@@ -109,7 +109,7 @@ async fn pipeline(world: World) {
     );
 }
 
-async fn upsert(world: World) {
+async fn fenced_upsert(world: World) {
     let documents = documents(&world);
     let by = |who: &str| doc! { "$set": { "by": who }, "$setOnInsert": { "first": who } };
     assert_eq!(fence(5).upsert_one(&documents, "$id", by("five")).await.unwrap(), Fenced::Accepted(()));
@@ -128,7 +128,7 @@ async fn upsert(world: World) {
 }
 
 /// Sixteen at once make the same document: nobody hears of a duplicate key, and the newest token is what remains.
-async fn upsert_race(world: World) {
+async fn fenced_upsert_race(world: World) {
     let documents = documents(&world);
     for round in 0..10 {
         let writers = (1..=16_u64).map(|token| {
@@ -151,7 +151,7 @@ async fn upsert_race(world: World) {
     }
 }
 
-async fn other_index(world: World) {
+async fn fenced_upsert_other_unique_index(world: World) {
     let documents = documents(&world);
     let unique = IndexOptions::builder().unique(true).build();
     documents.create_index(IndexModel::builder().keys(doc! { "n": 1 }).options(unique).build()).await.unwrap();
@@ -168,7 +168,7 @@ struct Invoice {
     paid: bool,
 }
 
-async fn typed(world: World) {
+async fn fenced_typed_documents_and_claim(world: World) {
     let documents = documents(&world);
     let invoices = documents.clone_with_type::<Invoice>();
     invoices.insert_one(Invoice { id: 7, paid: false }).await.unwrap();
@@ -183,7 +183,7 @@ async fn typed(world: World) {
     assert_eq!(invoices.find_one(doc! { "_id": 7 }).await.unwrap(), Some(Invoice { id: 7, paid: true }));
 }
 
-async fn corrupt(world: World) {
+async fn fenced_field_of_another_kind(world: World) {
     let documents = documents(&world);
     let set = || doc! { "$set": { "a": 1 } };
     let odd = [Bson::from("7"), Bson::from(vec![1, 2]), Bson::from(vec![Bson::Null]), Bson::from(doc! { "a": 1 })];
@@ -203,7 +203,7 @@ async fn corrupt(world: World) {
     assert_eq!(refused, Fenced::FencedOff { newest: newest(highest) });
 }
 
-async fn race(world: World) {
+async fn fenced_race_ends_with_the_newest(world: World) {
     let documents = documents(&world);
     documents.insert_one(doc! { "_id": 1, "seen": [] }).await.unwrap();
     let writers: Vec<_> = (1..=32_i64)
@@ -225,7 +225,7 @@ async fn race(world: World) {
     assert!(seen.is_sorted(), "a smaller token wrote after a greater one: {seen:?}");
 }
 
-async fn majority(world: World) {
+async fn fenced_writes_wait_for_a_majority(world: World) {
     let sent = Sent::default();
     let (client, _) = world
         .connect(|options| {

@@ -8,10 +8,10 @@ use super::Checks;
 use super::world::{LONG, World, admin, busy, claim, granted, key, random_name, release, renew};
 
 pub(super) fn add(checks: &mut Checks<'_>) {
-    checks.add("C22_force_release", force_release);
-    checks.add("C22_force_release_opens_a_minimum_hold", minimum_hold);
-    checks.add("C22_audit_is_bounded", audit);
-    checks.add("inspect_sees_what_is_there", inspect);
+    check!(checks, C22 force_release);
+    check!(checks, C22 force_release_opens_a_minimum_hold);
+    check!(checks, C22 audit_is_bounded);
+    check!(checks, inspect_sees_what_is_there);
 }
 
 async fn force_release(world: World) {
@@ -33,7 +33,7 @@ async fn force_release(world: World) {
 }
 
 /// A key that only a minimum hold keeps closed has no holder; the operator opens it all the same.
-async fn minimum_hold(world: World) {
+async fn force_release_opens_a_minimum_hold(world: World) {
     let store = world.store();
     let key = key();
     let (a, b) = (claim(&key), claim(&key));
@@ -53,7 +53,7 @@ async fn minimum_hold(world: World) {
     assert!(next.token.get() > grant.token.get() + 1, "the token advances by the force-release itself");
 }
 
-async fn audit(world: World) {
+async fn audit_is_bounded(world: World) {
     let name = random_name("locks");
     let store = world.store_on(&world.client, &name);
     let key = key();
@@ -74,7 +74,7 @@ async fn audit(world: World) {
     assert!(entries[4].get_datetime("at").is_ok() && entries[4].get_i64("token").is_ok());
 }
 
-async fn inspect(world: World) {
+async fn inspect_sees_what_is_there(world: World) {
     use distlock_engine::store::{Attempt, LeaseStore};
     let store = world.store();
     let key = key();

@@ -18,19 +18,19 @@ use super::Checks;
 use super::world::{LONG, World, admin, claim, granted, key, random_name, ticket, twin};
 
 pub(super) fn add(checks: &mut Checks<'_>) {
-    checks.add("R22_documents_of_others_stay_as_they_are", left_alone);
-    checks.add("R22_only_records_are_purged", purged);
-    checks.add("R22_locks_of_another_program_are_respected_until_they_expire", adopted);
-    checks.add("R22_an_odd_record_is_an_item_of_its_own", listed);
-    checks.add("C20_a_collation_is_refused", collated);
-    checks.add("indexes_of_others_are_no_error", other_indexes);
-    checks.add("errors_say_why_no_server_can_be_used", unusable);
-    checks.add("refused_connections_are_not_waited_for", refused);
-    checks.add_alone("connect_names_the_missing_privilege", privileges);
+    check!(checks, R22 documents_of_others_stay_as_they_are);
+    check!(checks, R22 only_records_are_purged);
+    check!(checks, R22 locks_of_another_program_are_respected_until_they_expire);
+    check!(checks, R22 an_odd_record_is_an_item_of_its_own);
+    check!(checks, C20 a_collation_is_refused);
+    check!(checks, indexes_of_others_are_no_error);
+    check!(checks, errors_say_why_no_server_can_be_used);
+    check!(checks, refused_connections_are_not_waited_for);
+    check!(checks, alone connect_names_the_missing_privilege);
     if checks.is_replica_set() {
-        checks.add("indexes_come_back_after_a_drop", dropped);
-        checks.add("indexes_come_back_after_a_drop_of_the_database", database_dropped);
-        checks.add("indexes_come_back_after_a_rename", renamed);
+        check!(checks, indexes_come_back_after_a_drop);
+        check!(checks, indexes_come_back_after_a_drop_of_the_database);
+        check!(checks, indexes_come_back_after_a_rename);
     }
 }
 
@@ -68,7 +68,7 @@ async fn all(world: &World, collection: &str) -> Vec<Document> {
     world.raw(collection).find(doc! {}).sort(doc! { "_id": 1 }).await.unwrap().try_collect().await.unwrap()
 }
 
-async fn left_alone(world: World) {
+async fn documents_of_others_stay_as_they_are(world: World) {
     let name = random_name("locks");
     let store = world.store_on(&world.client, &name);
     let keys = others(&world, &name).await;
@@ -99,7 +99,7 @@ async fn left_alone(world: World) {
     assert_eq!(all(&world, &name).await, before);
 }
 
-async fn purged(world: World) {
+async fn only_records_are_purged(world: World) {
     let name = random_name("locks");
     let store = world.store_on(&world.client, &name);
     store.connect().await.unwrap();
@@ -116,7 +116,7 @@ async fn purged(world: World) {
     assert_eq!(all(&world, &name).await.len(), keys.len());
 }
 
-async fn adopted(world: World) {
+async fn locks_of_another_program_are_respected_until_they_expire(world: World) {
     let name = random_name("locks");
     let builder = || MongoProvider::builder(world.client.database("distlock_test")).collection(&*name);
     let locks = builder().adopt_foreign_locks().build().unwrap();
@@ -149,7 +149,7 @@ async fn adopted(world: World) {
     assert!(locks.accounting().balances());
 }
 
-async fn listed(world: World) {
+async fn an_odd_record_is_an_item_of_its_own(world: World) {
     let name = random_name("locks");
     let store = world.store_on(&world.client, &name);
     let own = claim(&LockKey::new("b").unwrap());
@@ -180,7 +180,7 @@ async fn listed(world: World) {
     assert!(list[0].remaining > Duration::from_secs(50), "{:?}", list[0]);
 }
 
-async fn collated(world: World) {
+async fn a_collation_is_refused(world: World) {
     let database = world.client.database("distlock_test");
     let name = random_name("locks");
     let collation = Collation::builder().locale("en").strength(CollationStrength::Secondary).build();
@@ -200,7 +200,7 @@ async fn collated(world: World) {
     assert_eq!(world.raw(&name).count_documents(doc! {}).await.unwrap(), 0);
 }
 
-async fn other_indexes(world: World) {
+async fn indexes_of_others_are_no_error(world: World) {
     for (name, partial) in [("distlock_purge", false), ("theirs", false), ("distlock_purge", true)] {
         let collection = random_name("locks");
         let options = IndexOptions::builder().name(name.to_owned()).expire_after(Duration::from_secs(7200));
@@ -216,15 +216,15 @@ async fn other_indexes(world: World) {
     }
 }
 
-async fn dropped(world: World) {
+async fn indexes_come_back_after_a_drop(world: World) {
     made_again(&world, End::Drop).await;
 }
 
-async fn database_dropped(world: World) {
+async fn indexes_come_back_after_a_drop_of_the_database(world: World) {
     made_again(&world, End::DropDatabase).await;
 }
 
-async fn renamed(world: World) {
+async fn indexes_come_back_after_a_rename(world: World) {
     made_again(&world, End::Rename).await;
 }
 
@@ -284,12 +284,12 @@ async fn made_again(world: &World, end: End) {
 }
 
 /// Nothing has been sent, so no outcome is unknown, however often it is tried.
-async fn unusable(world: World) {
+async fn errors_say_why_no_server_can_be_used(world: World) {
     let nowhere = |host: &str| vec![ServerAddress::Tcp { host: host.into(), port: Some(1) }];
     let user = Credential::builder().username("nobody".to_owned()).password("wrong".to_owned()).build();
     type Mistake = Box<dyn FnOnce(&mut ClientOptions) + Send>;
     let cases: [(&str, ErrorKind, Mistake); 5] = [
-        ("ConnectionRefused", ErrorKind::Unavailable, Box::new(move |options| options.hosts = nowhere("127.0.0.1"))),
+        ("Connection refused", ErrorKind::Unavailable, Box::new(move |options| options.hosts = nowhere("127.0.0.1"))),
         ("lookup", ErrorKind::Unavailable, Box::new(move |options| options.hosts = nowhere("no-such-host.invalid"))),
         ("tls handshake", ErrorKind::Unavailable, Box::new(|options| options.tls = Some(TlsOptions::default().into()))),
         (
@@ -323,7 +323,7 @@ async fn unusable(world: World) {
 }
 
 /// Servers that refuse connections are not waited for until the end of the request.
-async fn refused(world: World) {
+async fn refused_connections_are_not_waited_for(world: World) {
     let nowhere = vec![ServerAddress::Tcp { host: "127.0.0.1".into(), port: Some(1) }];
     let (client, _) = world.connect(move |options| options.hosts = nowhere).await;
     let locks = MongoProvider::builder(client.database("distlock_test"));
@@ -335,7 +335,7 @@ async fn refused(world: World) {
 
 /// What a user without a privilege hears. The server says so by a fail point: its test servers have no
 /// access control.
-async fn privileges(world: World) {
+async fn connect_names_the_missing_privilege(world: World) {
     let (client, app) = world.client_of_app().await;
     for (command, skip, privilege) in [
         ("find", 0, "find"),

@@ -19,16 +19,16 @@ use super::world::{
 
 pub(super) fn add(checks: &mut Checks<'_>) {
     if checks.is_replica_set() {
-        checks.add("R18_grants_by_releasers_are_told", grants);
-        checks.add("hints_of_losses", losses);
-        checks.add("hints_are_about_nothing_else", silence);
-        checks.add("hints_of_what_waiters_cannot_foresee", opened_otherwise);
-        checks.add("R20_hints_end_with_the_collection", dropped);
-        checks.add("hints_end_with_their_cursor", closed);
-        checks.add_alone("hints_without_the_privilege", unprivileged);
-        checks.add_alone("R20_silent_connection_ends_the_hints", silent_connection);
+        check!(checks, R18 grants_by_releasers_are_told);
+        check!(checks, hints_of_losses);
+        check!(checks, hints_are_about_nothing_else);
+        check!(checks, hints_of_what_waiters_cannot_foresee);
+        check!(checks, R20 hints_end_with_the_collection);
+        check!(checks, hints_end_with_their_cursor);
+        check!(checks, alone hints_without_the_privilege);
+        check!(checks, alone R20 silent_connection_ends_the_hints);
     } else {
-        checks.add("hints_are_unsupported", unsupported);
+        check!(checks, hints_are_unsupported);
     }
 }
 
@@ -58,7 +58,7 @@ fn attempt(claim: &Claim, remarks: usize) -> Attempt {
 }
 
 /// The lease goes through a chain of waiters, foreign and own; each own grant is told with all that its deadline needs.
-async fn grants(world: World) {
+async fn grants_by_releasers_are_told(world: World) {
     for remarks in REMARKS {
         let name = random_name("locks");
         let (other, _) = world.connect(|_| ()).await;
@@ -97,7 +97,7 @@ async fn grants(world: World) {
     }
 }
 
-async fn losses(world: World) {
+async fn hints_of_losses(world: World) {
     for remarks in REMARKS {
         let store = world.store();
         let (me, key) = (ProviderId::random(), key());
@@ -136,7 +136,7 @@ async fn losses(world: World) {
     }
 }
 
-async fn silence(world: World) {
+async fn hints_are_about_nothing_else(world: World) {
     for remarks in REMARKS {
         let store = world.store();
         let (me, key) = (ProviderId::random(), key());
@@ -182,7 +182,7 @@ async fn silence(world: World) {
     }
 }
 
-async fn opened_otherwise(world: World) {
+async fn hints_of_what_waiters_cannot_foresee(world: World) {
     for remarks in REMARKS {
         let name = random_name("locks");
         let store = world.store_on(&world.client, &name);
@@ -213,7 +213,7 @@ async fn opened_otherwise(world: World) {
     }
 }
 
-async fn dropped(world: World) {
+async fn hints_end_with_the_collection(world: World) {
     let name = random_name("locks");
     let store = world.store_on(&world.client, &name);
     granted(&store, &claim(&key()), LONG).await;
@@ -241,7 +241,7 @@ async fn cursors(world: &World, name: &str) -> usize {
     found.len()
 }
 
-async fn closed(world: World) {
+async fn hints_end_with_their_cursor(world: World) {
     // A database of its own: all collections of one share a stream.
     let name = random_name("distlock_test");
     let store = MongoProvider::builder(world.client.database(&name)).build_store().unwrap();
@@ -269,7 +269,7 @@ async fn closed(world: World) {
     }
 }
 
-async fn unprivileged(world: World) {
+async fn hints_without_the_privilege(world: World) {
     let (store, app) = world.store_of_app(&random_name("locks")).await;
     let watch = Watch::provider(ProviderId::random());
     for (code, kind) in [(13, ErrorKind::Unsupported), (40573, ErrorKind::Unsupported), (11601, ErrorKind::Other)] {
@@ -283,7 +283,7 @@ async fn unprivileged(world: World) {
     let _events = listen(&store, watch.provider).await;
 }
 
-async fn silent_connection(world: World) {
+async fn silent_connection_ends_the_hints(world: World) {
     let app = random_name("app");
     let (client, _) = world.connect(|options| options.app_name = Some(app.clone())).await;
     let builder = MongoProvider::builder(client.database("distlock_test")).collection(random_name("locks"));
@@ -296,7 +296,7 @@ async fn silent_connection(world: World) {
     assert!(events.next().await.is_none());
 }
 
-async fn unsupported(world: World) {
+async fn hints_are_unsupported(world: World) {
     let store = world.store();
     assert!(!store.capabilities().push, "not known yet");
     let error = LeaseStore::subscribe(&store, &Watch::provider(ProviderId::random())).await.err().unwrap();

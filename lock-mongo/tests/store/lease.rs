@@ -10,16 +10,16 @@ use super::Checks;
 use super::world::{LONG, SHORT, World, admin, ask, busy, claim, granted, key, opened, random_name, release, twin};
 
 pub(super) fn add(checks: &mut Checks<'_>) {
-    checks.add("C1_one_holder", one_holder);
-    checks.add("C10_asking_again_keeps_the_token_and_never_shortens", asking_again);
-    checks.add("C19_taken_over_after_expiry_not_before", taken_over);
-    checks.add("C9_release_is_truthful_and_repeatable", truthful_release);
-    checks.add("C8_stale_release_changes_nothing", stale_release);
-    checks.add("C25_minimum_hold", minimum_hold);
-    checks.add("busy_changes_nothing", busy_changes_nothing);
-    checks.add("fields_of_a_newer_version_survive", foreign_fields_survive);
-    checks.add("C1_racing_for_a_fresh_key", race);
-    checks.add("withdraw_leaves_nothing", withdraw);
+    check!(checks, C1 one_holder);
+    check!(checks, C10 asking_again_keeps_the_token_and_never_shortens);
+    check!(checks, C19 taken_over_after_expiry_not_before);
+    check!(checks, C9 release_is_truthful_and_repeatable);
+    check!(checks, C8 stale_release_changes_nothing);
+    check!(checks, C25 minimum_hold);
+    check!(checks, busy_changes_nothing);
+    check!(checks, fields_of_a_newer_version_survive);
+    check!(checks, C1 racing_for_a_fresh_key);
+    check!(checks, withdraw_leaves_nothing);
 }
 
 async fn one_holder(world: World) {
@@ -41,7 +41,7 @@ async fn one_holder(world: World) {
     assert!(granted(&store, &b, LONG).await.token > grant.token);
 }
 
-async fn asking_again(world: World) {
+async fn asking_again_keeps_the_token_and_never_shortens(world: World) {
     let store = world.store();
     let a = claim(&key());
     let first = granted(&store, &a, LONG).await;
@@ -53,7 +53,7 @@ async fn asking_again(world: World) {
     assert_eq!(longer.remaining, LONG * 2);
 }
 
-async fn taken_over(world: World) {
+async fn taken_over_after_expiry_not_before(world: World) {
     let store = world.store();
     let key = key();
     let (a, b) = (claim(&key), claim(&key));
@@ -71,7 +71,7 @@ async fn taken_over(world: World) {
     busy(&store, &a).await;
 }
 
-async fn truthful_release(world: World) {
+async fn release_is_truthful_and_repeatable(world: World) {
     let store = world.store();
     let key = key();
     let (a, b) = (claim(&key), claim(&key));
@@ -91,7 +91,7 @@ async fn truthful_release(world: World) {
     assert_eq!(release(&store, &b).await, AlreadyLost, "expired");
 }
 
-async fn stale_release(world: World) {
+async fn stale_release_changes_nothing(world: World) {
     let store = world.store();
     let key = key();
     let (a, b) = (claim(&key), claim(&key));
@@ -149,7 +149,7 @@ async fn busy_changes_nothing(world: World) {
     assert_eq!(read().await, before);
 }
 
-async fn foreign_fields_survive(world: World) {
+async fn fields_of_a_newer_version_survive(world: World) {
     let name = random_name("locks");
     let store = world.store_on(&world.client, &name);
     let key = key();
@@ -179,7 +179,7 @@ async fn foreign_fields_survive(world: World) {
     check().await;
 }
 
-async fn race(world: World) {
+async fn racing_for_a_fresh_key(world: World) {
     let name = random_name("locks");
     let (other, _) = world.connect(|_| ()).await;
     let stores = [world.store_on(&world.client, &name), world.store_on(&other, &name)];
@@ -192,7 +192,7 @@ async fn race(world: World) {
     }
 }
 
-async fn withdraw(world: World) {
+async fn withdraw_leaves_nothing(world: World) {
     let store = world.store();
     let key = key();
     let (a, b) = (claim(&key), claim(&key));

@@ -14,9 +14,9 @@ use super::Checks;
 use super::world::{LONG, SHORT, World, admin, busy, claim, granted, key, opened, queued, random_name, release, renew};
 
 pub(super) fn add(checks: &mut Checks<'_>) {
-    checks.add("C1_older_and_newer_processes_exclude_each_other", exclude);
-    checks.add("C1_older_and_newer_processes_race", race);
-    checks.add("older_process_leaves_the_queue_alone", give_way);
+    check!(checks, C1 older_and_newer_processes_exclude_each_other);
+    check!(checks, C1 older_and_newer_processes_race);
+    check!(checks, older_process_leaves_the_queue_alone);
 }
 
 /// A process of the older format.
@@ -132,7 +132,7 @@ fn held_by(id: &str) -> Document {
     doc! { "$and": [{ "$eq": ["$lockId", { "$literal": id }] }, { "$gt": ["$expiresAt", "$$NOW"] }] }
 }
 
-async fn exclude(world: World) {
+async fn older_and_newer_processes_exclude_each_other(world: World) {
     let name = random_name("locks");
     let (older, newer) = (Older::new(&world, &name), world.store_on(&world.client, &name));
     let key = key();
@@ -167,7 +167,7 @@ async fn exclude(world: World) {
     assert!(!older.renew(&d, fourth, LONG).await);
 }
 
-async fn give_way(world: World) {
+async fn older_process_leaves_the_queue_alone(world: World) {
     let name = random_name("locks");
     let (older, newer) = (Older::new(&world, &name), world.store_on(&world.client, &name));
     let key = key();
@@ -184,7 +184,7 @@ async fn give_way(world: World) {
     assert!(older.acquire(&b, LONG).await.is_none());
 }
 
-async fn race(world: World) {
+async fn older_and_newer_processes_race(world: World) {
     let name = random_name("locks");
     let (older, newer) = (Older::new(&world, &name), world.store_on(&world.client, &name));
     let key = key();

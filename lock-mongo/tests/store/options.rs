@@ -11,13 +11,13 @@ use super::Checks;
 use super::world::{LONG, World, claim, granted, key, random_name, release};
 
 pub(super) fn add(checks: &mut Checks<'_>) {
-    checks.add("mistakes_are_told_before_any_request", mistakes);
-    checks.add("R6_purge_index_is_made_in_the_background", index_in_background);
-    checks.add("purge_index_with_other_options", index_conflict);
-    checks.add("names", names);
+    check!(checks, mistakes_are_told_before_any_request);
+    check!(checks, R6 purge_index_is_made_in_the_background);
+    check!(checks, purge_index_with_other_options);
+    check!(checks, names);
 }
 
-async fn mistakes(world: World) {
+async fn mistakes_are_told_before_any_request(world: World) {
     let hour = Duration::from_secs(3600);
     let wrong: [fn(MongoProviderBuilder) -> MongoProviderBuilder; 8] = [
         |builder| builder.purge_after(Duration::ZERO),
@@ -43,7 +43,7 @@ async fn indexes(world: &World, name: &str) -> Vec<Document> {
     batch.iter().map(|index| index.as_document().unwrap().clone()).collect()
 }
 
-async fn index_in_background(world: World) {
+async fn purge_index_is_made_in_the_background(world: World) {
     let name = random_name("locks");
     let store = world.store_on(&world.client, &name);
     granted(&store, &claim(&key()), LONG).await;
@@ -62,7 +62,7 @@ async fn index_in_background(world: World) {
     assert_eq!(indexes(&world, &name).await.len(), 3);
 }
 
-async fn index_conflict(world: World) {
+async fn purge_index_with_other_options(world: World) {
     let name = random_name("locks");
     let index = IndexModel::builder().keys(doc! { "expiresAt": 1 }).build();
     world.raw(&name).create_index(index).await.unwrap();

@@ -13,12 +13,12 @@ use super::Checks;
 use super::world::{World, key, random_name};
 
 pub(super) fn add(checks: &mut Checks<'_>) {
-    checks.add("provider_locks_and_unlocks", round_trip);
-    checks.add("provider_renews_and_hears_of_losses", renewal_and_loss);
-    checks.add("the_client_shuts_down_after_close", client_shuts_down);
-    checks.add("a_probe_finds_nothing_and_leaves_nothing", probe);
+    check!(checks, provider_locks_and_unlocks);
+    check!(checks, provider_renews_and_hears_of_losses);
+    check!(checks, the_client_shuts_down_after_close);
+    check!(checks, a_probe_finds_nothing_and_leaves_nothing);
     if checks.is_replica_set() {
-        checks.add("R20_the_holder_of_a_changed_record_asks_at_once", changed_by_others);
+        check!(checks, R20 the_holder_of_a_changed_record_asks_at_once);
     }
 }
 
@@ -27,7 +27,7 @@ fn provider(world: &World, collection: &str, lease: LeaseOptions) -> MongoProvid
     builder.lease(lease).owner("test").build().expect("valid options")
 }
 
-async fn probe(world: World) {
+async fn a_probe_finds_nothing_and_leaves_nothing(world: World) {
     let name = random_name("locks");
     let store: Arc<dyn LeaseStore> = Arc::new(world.store_on(&world.client, &name));
     let started = Instant::now();
@@ -38,7 +38,7 @@ async fn probe(world: World) {
     assert!(held.is_empty(), "{held:?}");
 }
 
-async fn round_trip(world: World) {
+async fn provider_locks_and_unlocks(world: World) {
     let name = random_name("locks");
     let [a, b] = [(); 2].map(|()| provider(&world, &name, LeaseOptions::new()));
     a.connect().await.unwrap();
@@ -61,7 +61,7 @@ async fn round_trip(world: World) {
 }
 
 /// The driver waits for all sessions and cursors, also of providers that still exist.
-async fn client_shuts_down(world: World) {
+async fn the_client_shuts_down_after_close(world: World) {
     let (client, _) = world.connect(|_| {}).await;
     let name = random_name("locks");
     let providers = [(); 2].map(|()| {
@@ -82,7 +82,7 @@ async fn client_shuts_down(world: World) {
 }
 
 /// A renewal would come after 10 s.
-async fn changed_by_others(world: World) {
+async fn the_holder_of_a_changed_record_asks_at_once(world: World) {
     let name = random_name("locks");
     let locks = provider(&world, &name, LeaseOptions::new());
     let records = world.raw(&name);
@@ -105,7 +105,7 @@ async fn changed_by_others(world: World) {
     locks.close().await.unwrap();
 }
 
-async fn renewal_and_loss(world: World) {
+async fn provider_renews_and_hears_of_losses(world: World) {
     let ttl = Duration::from_secs(3);
     let lease = LeaseOptions::new().ttl(ttl).renewal(RenewalPolicy::Every(ttl / 10));
     let locks = provider(&world, &random_name("locks"), lease);

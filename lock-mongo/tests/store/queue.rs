@@ -20,27 +20,27 @@ use super::world::{
 const WINDOW: Duration = Duration::from_millis(200);
 
 pub(super) fn add(checks: &mut Checks<'_>) {
-    checks.add("C15_grants_follow_the_order", order);
-    checks.add("R12_granted_as_the_ticket_says", as_the_ticket_says);
-    checks.add("C5_tokens_increase_across_blocks_of_waiters", blocks);
-    checks.add("R12_leaving_passes_a_crossed_grant_on", crossed);
-    checks.add("R12_leaving_is_one_step_and_spares_the_holder", leaving);
-    checks.add("R12_an_expired_lease_is_given_up_for_good", expired);
-    checks.add("R12_repeated_release_passes_nothing_on", repeated);
-    checks.add("R13_minimum_hold_grants_nobody", minimum_hold);
-    checks.add("R8_places_wait_for_their_windows", windows);
-    checks.add("C15_newcomers_keep_the_order", newcomers);
-    checks.add("C15_dead_head_costs_its_claim", dead_head);
-    checks.add("dead_tickets_are_passed_over", dead_tickets);
-    checks.add("full_queue", full);
-    checks.add("asking_again_keeps_the_place", same_place);
-    checks.add("R15_refreshed_and_never_added", refreshed);
-    checks.add("refreshes_of_many", refreshes);
-    checks.add("waiters_are_counted", waiters);
-    checks.add("force_release_leaves_the_queue", forced);
-    checks.add("C20_odd_values_in_tickets", odd_values);
-    checks.add("odd_queues_are_none", odd_queues);
-    checks.add("C1_two_stores_hand_over_in_a_crowd", crowd);
+    check!(checks, C15 grants_follow_the_order);
+    check!(checks, R12 granted_as_the_ticket_says);
+    check!(checks, C5 tokens_increase_across_blocks_of_waiters);
+    check!(checks, R12 leaving_passes_a_crossed_grant_on);
+    check!(checks, R12 leaving_is_one_step_and_spares_the_holder);
+    check!(checks, R12 an_expired_lease_is_given_up_for_good);
+    check!(checks, R12 repeated_release_passes_nothing_on);
+    check!(checks, R13 minimum_hold_grants_nobody);
+    check!(checks, R8 places_wait_for_their_windows);
+    check!(checks, C15 newcomers_keep_the_order);
+    check!(checks, C15 dead_head_costs_its_claim);
+    check!(checks, dead_tickets_are_passed_over);
+    check!(checks, full_queue);
+    check!(checks, asking_again_keeps_the_place);
+    check!(checks, R15 refreshed_and_never_added);
+    check!(checks, refreshes_of_many);
+    check!(checks, waiters_are_counted);
+    check!(checks, force_release_leaves_the_queue);
+    check!(checks, C20 odd_values_in_tickets);
+    check!(checks, odd_queues_are_none);
+    check!(checks, C1 two_stores_hand_over_in_a_crowd);
 }
 
 fn block(length: u32) -> NonZeroU32 {
@@ -73,7 +73,7 @@ async fn two_stores(world: &World) -> ([MongoStore; 2], String) {
     ([world.store_on(&world.client, &name), world.store_on(&other, &name)], name)
 }
 
-async fn order(world: World) {
+async fn grants_follow_the_order(world: World) {
     let ([one, two], name) = two_stores(&world).await;
     let key = key();
     let claims: Vec<Claim> = (0..6).map(|_| claim(&key)).collect();
@@ -105,7 +105,7 @@ async fn order(world: World) {
     assert!(!self::record(&world, &name, &key).await.contains_key("passed"));
 }
 
-async fn as_the_ticket_says(world: World) {
+async fn granted_as_the_ticket_says(world: World) {
     let store = world.store();
     let key = key();
     let (a, b) = (claim(&key), claim(&key));
@@ -134,7 +134,7 @@ async fn as_the_ticket_says(world: World) {
     assert_eq!((info.owner, info.metadata.len()), (None, 0));
 }
 
-async fn blocks(world: World) {
+async fn tokens_increase_across_blocks_of_waiters(world: World) {
     let store = world.store();
     let key = key();
     let lengths = [3, 1, 1000, 1, 7, 7, 2];
@@ -155,7 +155,7 @@ async fn blocks(world: World) {
     assert!(granted(&store, &claim(&key), LONG).await.token > last);
 }
 
-async fn crossed(world: World) {
+async fn leaving_passes_a_crossed_grant_on(world: World) {
     let store = world.store();
     let key = key();
     let [a, b, c] = [(); 3].map(|()| claim(&key));
@@ -171,7 +171,7 @@ async fn crossed(world: World) {
     granted(&store, &claim(&key), LONG).await;
 }
 
-async fn leaving(world: World) {
+async fn leaving_is_one_step_and_spares_the_holder(world: World) {
     let store = world.store();
     let key = key();
     let [a, b, c] = [(); 3].map(|()| claim(&key));
@@ -194,7 +194,7 @@ async fn leaving(world: World) {
 }
 
 /// A renewal that began before the expiry and stalled would find nothing to revive any more.
-async fn expired(world: World) {
+async fn an_expired_lease_is_given_up_for_good(world: World) {
     let ([store, _], name) = two_stores(&world).await;
     let key = key();
     let [a, b, c] = [(); 3].map(|()| claim(&key));
@@ -217,7 +217,7 @@ async fn expired(world: World) {
     assert_eq!(release(&store, &c).await, Released);
 }
 
-async fn repeated(world: World) {
+async fn repeated_release_passes_nothing_on(world: World) {
     let store = world.store();
     let key = key();
     let [a, b, c] = [(); 3].map(|()| claim(&key));
@@ -231,7 +231,7 @@ async fn repeated(world: World) {
     assert_eq!(ahead(&queued(&store, &c).await), 0);
 }
 
-async fn minimum_hold(world: World) {
+async fn minimum_hold_grants_nobody(world: World) {
     let store = world.store();
     let key = key();
     let [a, b, c] = [(); 3].map(|()| claim(&key));
@@ -253,7 +253,7 @@ async fn minimum_hold(world: World) {
     assert_eq!(holder(&store, &key).await.as_ref(), Some(c.id()));
 }
 
-async fn windows(world: World) {
+async fn places_wait_for_their_windows(world: World) {
     let store = world.store();
     let key = key();
     let [a, b, c] = [(); 3].map(|()| claim(&key));
@@ -281,7 +281,7 @@ async fn windows(world: World) {
     assert_eq!(holder(&store, &key).await.as_ref(), Some(b.id()));
 }
 
-async fn newcomers(world: World) {
+async fn newcomers_keep_the_order(world: World) {
     let store = world.store();
     let key = key();
     let [a, b, c] = [(); 3].map(|()| claim(&key));
@@ -299,7 +299,7 @@ async fn newcomers(world: World) {
 }
 
 /// The first waiter died after its last refresh: it is granted, and the next one takes over when the claim is over.
-async fn dead_head(world: World) {
+async fn dead_head_costs_its_claim(world: World) {
     let store = world.store();
     let key = key();
     let [a, dead, c] = [(); 3].map(|()| claim(&key));
@@ -318,7 +318,7 @@ async fn dead_head(world: World) {
     assert_eq!(release(&store, &dead).await, AlreadyLost);
 }
 
-async fn dead_tickets(world: World) {
+async fn dead_tickets_are_passed_over(world: World) {
     let name = random_name("locks");
     let store = world.store_on(&world.client, &name);
     let key = key();
@@ -353,7 +353,7 @@ async fn dead_tickets(world: World) {
     granted(&store, &claim(&key), LONG).await;
 }
 
-async fn full(world: World) {
+async fn full_queue(world: World) {
     let store = world.store();
     let key = key();
     let [a, b, c, d] = [(); 4].map(|()| claim(&key));
@@ -372,7 +372,7 @@ async fn full(world: World) {
     assert_eq!(busy.standing, QueueStanding::Full);
 }
 
-async fn same_place(world: World) {
+async fn asking_again_keeps_the_place(world: World) {
     let name = random_name("locks");
     let store = world.store_on(&world.client, &name);
     let key = key();
@@ -396,7 +396,7 @@ async fn same_place(world: World) {
     assert_eq!(record(&world, &name, &key).await, after);
 }
 
-async fn refreshed(world: World) {
+async fn refreshed_and_never_added(world: World) {
     let name = random_name("locks");
     let store = world.store_on(&world.client, &name);
     let key = key();
@@ -427,7 +427,7 @@ async fn refreshed(world: World) {
 }
 
 /// Tickets and leases on many keys, several on one, some gone, some granted.
-async fn refreshes(world: World) {
+async fn refreshes_of_many(world: World) {
     let store = world.store();
     let keys: Vec<LockKey> = (0..4).map(|_| key()).collect();
     let mut holders: Vec<(Claim, Grant)> = Vec::new();
@@ -473,7 +473,7 @@ async fn refreshes(world: World) {
     assert_eq!(store.renew(&standing(&waiters[2])).await.unwrap(), Standing::Gone(Loss::ForceReleased));
 }
 
-async fn waiters(world: World) {
+async fn waiters_are_counted(world: World) {
     let store = world.store();
     let a = claim(&key());
     assert_eq!(store.waiters(&a, LONG).await.unwrap(), 0, "no record");
@@ -485,7 +485,7 @@ async fn waiters(world: World) {
     }
 }
 
-async fn forced(world: World) {
+async fn force_release_leaves_the_queue(world: World) {
     let store = world.store();
     let key = key();
     let [a, b, c] = [(); 3].map(|()| claim(&key));
@@ -502,7 +502,7 @@ async fn forced(world: World) {
     assert_eq!(holder(&store, &key).await.as_ref(), Some(b.id()));
 }
 
-async fn odd_values(world: World) {
+async fn odd_values_in_tickets(world: World) {
     let store = world.store();
     for text in ["$expiresAt", "$$NOW", "$$ROOT", "a.b", "\0", "$", "{}", "🔒"] {
         let key = LockKey::new(text).unwrap();
@@ -524,7 +524,7 @@ async fn odd_values(world: World) {
 }
 
 /// Written by an older version, a newer one, or by hand.
-async fn odd_queues(world: World) {
+async fn odd_queues_are_none(world: World) {
     let name = random_name("locks");
     let store = world.store_on(&world.client, &name);
     let now = DateTime::now();
@@ -580,7 +580,7 @@ async fn odd_queues(world: World) {
 }
 
 /// Many claims of two stores, each asking until it is granted, then passing on.
-async fn crowd(world: World) {
+async fn two_stores_hand_over_in_a_crowd(world: World) {
     let ([one, two], _) = two_stores(&world).await;
     let key = key();
     let held = std::sync::atomic::AtomicBool::new(false);

@@ -11,14 +11,14 @@ use super::world::{LONG, SHORT, World, admin, busy, claim, granted, key, opened,
 const GONE: Standing = Standing::Gone(Loss::Gone);
 
 pub(super) fn add(checks: &mut Checks<'_>) {
-    checks.add("renewal_extends_and_never_shortens", extends);
-    checks.add("C12_renewal_never_revives", never_revives);
-    checks.add("C12_renewal_needs_id_and_token", needs_id_and_token);
-    checks.add("C14_mixed_batch", mixed_batch);
-    checks.add("full_batch", full_batch);
+    check!(checks, renewal_extends_and_never_shortens);
+    check!(checks, C12 renewal_never_revives);
+    check!(checks, C12 renewal_needs_id_and_token);
+    check!(checks, C14 mixed_batch);
+    check!(checks, full_batch);
 }
 
-async fn extends(world: World) {
+async fn renewal_extends_and_never_shortens(world: World) {
     let store = world.store();
     let a = claim(&key());
     let grant = granted(&store, &a, Duration::from_secs(5)).await;
@@ -29,7 +29,7 @@ async fn extends(world: World) {
     assert!(admin(&store).inspect(a.key()).await.unwrap().unwrap().remaining > LONG / 2, "shortened");
 }
 
-async fn never_revives(world: World) {
+async fn renewal_never_revives(world: World) {
     let store = world.store();
     let key = key();
     let (a, b) = (claim(&key), claim(&key));
@@ -43,7 +43,7 @@ async fn never_revives(world: World) {
     assert!(admin(&store).inspect(&key).await.unwrap().is_none());
 }
 
-async fn needs_id_and_token(world: World) {
+async fn renewal_needs_id_and_token(world: World) {
     let store = world.store();
     let key = key();
     let (a, b) = (claim(&key), claim(&key));

@@ -13,12 +13,12 @@ use super::world::{
 };
 
 pub(super) fn add(checks: &mut Checks<'_>) {
-    checks.add("a_wrong_guess_costs_one_command_once", wrong_guess);
-    checks.add("a_waiter_that_came_meanwhile_is_handed_over_to", unexpected_waiter);
-    checks.add("R7_whatever_is_in_use_is_not_taken", in_use);
-    checks.add("both_ways_leave_the_same_record", same_record);
-    checks.add("C9_repeated_release_after_the_short_way", repeated);
-    checks.add("a_lease_that_expired_is_not_given_back", expired);
+    check!(checks, a_wrong_guess_costs_one_command_once);
+    check!(checks, a_waiter_that_came_meanwhile_is_handed_over_to);
+    check!(checks, R7 whatever_is_in_use_is_not_taken);
+    check!(checks, both_ways_leave_the_same_record);
+    check!(checks, C9 repeated_release_after_the_short_way);
+    check!(checks, a_lease_that_expired_is_not_given_back);
 }
 
 /// Two stores on one collection, as in two processes, and the commands of the second.
@@ -40,7 +40,7 @@ async fn granted(store: &MongoStore, claim: &Claim, ttl: Duration) -> Grant {
     }
 }
 
-async fn wrong_guess(world: World) {
+async fn a_wrong_guess_costs_one_command_once(world: World) {
     let (elsewhere, here, sent, _) = stores(&world).await;
     let key = key();
     let theirs = claim(&key);
@@ -69,7 +69,7 @@ async fn wrong_guess(world: World) {
     }
 }
 
-async fn unexpected_waiter(world: World) {
+async fn a_waiter_that_came_meanwhile_is_handed_over_to(world: World) {
     let (elsewhere, here, sent, _) = stores(&world).await;
     let key = key();
     let [ours, theirs] = [(); 2].map(|()| claim(&key));
@@ -93,7 +93,7 @@ async fn unexpected_waiter(world: World) {
 }
 
 /// Whatever a record says, a store that knows nothing of the key decides as one that asks.
-async fn in_use(world: World) {
+async fn whatever_is_in_use_is_not_taken(world: World) {
     let (_, here, _, name) = stores(&world).await;
     let raw = world.raw(&name);
     let now = DateTime::now();
@@ -161,7 +161,7 @@ fn shape(record: &Document, claim: &Claim) -> String {
     fields.join("\n").replace(claim.id().as_str(), "ID")
 }
 
-async fn same_record(world: World) {
+async fn both_ways_leave_the_same_record(world: World) {
     let (one, _, _, name) = stores(&world).await;
     let (short, long) = (key(), key());
     let [a, b] = [&short, &long].map(claim);
@@ -181,7 +181,7 @@ async fn same_record(world: World) {
     assert_eq!(shape(&of_a, &a), shape(&of_b, &b));
 }
 
-async fn repeated(world: World) {
+async fn repeated_release_after_the_short_way(world: World) {
     let store = world.store();
     let a = claim(&key());
     granted(&store, &a, LONG).await;
@@ -192,7 +192,7 @@ async fn repeated(world: World) {
     assert!(!release(&store, &claim(a.key())).await.is_released());
 }
 
-async fn expired(world: World) {
+async fn a_lease_that_expired_is_not_given_back(world: World) {
     let store = world.store();
     let a = claim(&key());
     let token = granted(&store, &a, SHORT).await.token;

@@ -17,17 +17,17 @@ use super::Checks;
 use super::world::{LONG, World, admin, claim, granted, key, queue_up, random_name, release, ticket};
 
 pub(super) fn add(checks: &mut Checks<'_>) {
-    checks.add("a_pool_of_one_keeps_its_lease", pool_of_one);
-    checks.add("more_calls_than_connections_are_refused", too_many_calls);
-    checks.add_alone("the_application_reads_while_no_write_is_answered", reads_while_writes_hang);
+    check!(checks, a_pool_of_one_keeps_its_lease);
+    check!(checks, more_calls_than_connections_are_refused);
+    check!(checks, alone the_application_reads_while_no_write_is_answered);
     if checks.is_replica_set() {
-        checks.add("many_collections_share_one_stream", many_collections);
-        checks.add("an_unused_stream_closes", closed_when_idle);
-        checks.add("a_new_collection_joins_without_a_gap", joining);
-        checks.add("a_stream_waits_for_a_busy_pool_of_sessions", busy_sessions);
-        checks.add("only_its_own_subscribers_hear_of_a_drop", one_dropped);
-        checks.add("the_end_of_a_database_ends_its_stream", database_dropped);
-        checks.add_alone("without_the_database_there_are_few_streams", without_the_database);
+        check!(checks, many_collections_share_one_stream);
+        check!(checks, an_unused_stream_closes);
+        check!(checks, a_new_collection_joins_without_a_gap);
+        check!(checks, a_stream_waits_for_a_busy_pool_of_sessions);
+        check!(checks, only_its_own_subscribers_hear_of_a_drop);
+        check!(checks, the_end_of_a_database_ends_its_stream);
+        check!(checks, alone without_the_database_there_are_few_streams);
     }
 }
 
@@ -73,7 +73,7 @@ async fn median_find(database: &Database) -> Duration {
     times[times.len() / 2]
 }
 
-async fn many_collections(world: World) {
+async fn many_collections_share_one_stream(world: World) {
     let database = database(&world.client);
     let lease = LeaseOptions::new().ttl(Duration::from_secs(3));
     let mut providers = Vec::new();
@@ -110,7 +110,7 @@ async fn many_collections(world: World) {
 
 /// As with a majority that is gone: no write is answered before its `maxTimeMS`, and the renewals
 /// of many collections alone would fill the pool.
-async fn reads_while_writes_hang(world: World) {
+async fn the_application_reads_while_no_write_is_answered(world: World) {
     let (client, app) = world.client_of_app().await;
     let database = database(&client);
     let lease = LeaseOptions::new().ttl(Duration::from_secs(6));
@@ -155,7 +155,7 @@ async fn until_streams(world: &World, database: &Database, expected: usize) {
     tokio::time::timeout(Duration::from_secs(20), reached).await.unwrap_or_else(|_| panic!("not {expected} streams"));
 }
 
-async fn closed_when_idle(world: World) {
+async fn an_unused_stream_closes(world: World) {
     let database = database(&world.client);
     let [a, b] = ["a", "b"].map(|name| MongoProvider::builder(database.clone()).collection(name).build().unwrap());
     let key = key();
@@ -187,7 +187,7 @@ async fn closed_when_idle(world: World) {
 }
 
 /// Every hand-over is told once and at once while other collections join and leave.
-async fn joining(world: World) {
+async fn a_new_collection_joins_without_a_gap(world: World) {
     let database = database(&world.client);
     let (other, _) = world.connect(|_| ()).await;
     let (mine, releaser) = (store(&database, "a"), store(&other.database(database.name()), "a"));
@@ -232,7 +232,7 @@ async fn joining(world: World) {
 }
 
 /// The client's pool of sessions is a lock, for which a new store has to wait like anything else.
-async fn busy_sessions(world: World) {
+async fn a_stream_waits_for_a_busy_pool_of_sessions(world: World) {
     let (client, _) = world.connect(|_| ()).await;
     let database = database(&client);
     let done = Arc::new(AtomicBool::new(false));
@@ -276,7 +276,7 @@ async fn ends_with_gaps(events: EventStream) {
     assert!(!told.is_empty() && told.iter().all(|event| *event == StoreEvent::Gap), "{told:?}");
 }
 
-async fn one_dropped(world: World) {
+async fn only_its_own_subscribers_hear_of_a_drop(world: World) {
     let database = database(&world.client);
     let (stores, events) = two_that_listen(&database).await;
     let [a, mut b] = events;
@@ -292,7 +292,7 @@ async fn one_dropped(world: World) {
     database.drop().await.unwrap();
 }
 
-async fn database_dropped(world: World) {
+async fn the_end_of_a_database_ends_its_stream(world: World) {
     let database = database(&world.client);
     let (stores, events) = two_that_listen(&database).await;
     database.drop().await.unwrap();
@@ -305,7 +305,7 @@ async fn database_dropped(world: World) {
     until_streams(&world, &database, 0).await;
 }
 
-async fn pool_of_one(world: World) {
+async fn a_pool_of_one_keeps_its_lease(world: World) {
     let (client, _) = world.connect(|options| options.max_pool_size = Some(1)).await;
     let database = database(&client);
     let lease = LeaseOptions::new().ttl(Duration::from_secs(5));
@@ -334,7 +334,7 @@ async fn pool_of_one(world: World) {
     database.drop().await.unwrap();
 }
 
-async fn too_many_calls(world: World) {
+async fn more_calls_than_connections_are_refused(world: World) {
     let (client, _) = world.connect(|options| options.max_pool_size = Some(4)).await;
     let database = database(&client);
     let provider = |calls: usize| {
@@ -352,7 +352,7 @@ async fn too_many_calls(world: World) {
 
 /// Without the privilege for the database each collection has a stream of its own: two at most in
 /// a pool of ten. The other stores are told that there is no push.
-async fn without_the_database(world: World) {
+async fn without_the_database_there_are_few_streams(world: World) {
     let (client, app) = world.client_of_app().await;
     let database = database(&client);
     let stores = ["a", "b", "c"].map(|name| store(&database, name));

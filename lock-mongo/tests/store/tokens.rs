@@ -15,15 +15,15 @@ use super::Checks;
 use super::world::{LONG, SHORT, World, admin, claim, granted, key, opened, random_name, release, renew};
 
 pub(super) fn add(checks: &mut Checks<'_>) {
-    checks.add("C5_tokens_increase_whatever_happens", increase);
-    checks.add("C5_tokens_increase_across_a_purge", across_a_purge);
-    checks.add("C5_tokens_increase_when_the_record_is_ahead_of_the_clock", ahead_of_the_clock);
-    checks.add("blocks_of_tokens", blocks);
-    checks.add("R5_tokens_stay_below_2_to_the_53_and_do_not_outrun_the_clock", exact_as_doubles);
-    checks.add("R21_what_no_guard_has_had_is_given_back", given_back);
-    checks.add("R6_a_record_is_kept_until_its_token_is_reached", kept);
-    checks.add("token_floor_is_below_every_token", floor);
-    checks.add("raised_tokens_take_every_lock_away", raised);
+    check!(checks, C5 tokens_increase_whatever_happens);
+    check!(checks, C5 tokens_increase_across_a_purge);
+    check!(checks, C5 tokens_increase_when_the_record_is_ahead_of_the_clock);
+    check!(checks, blocks_of_tokens);
+    check!(checks, R5 tokens_stay_below_2_to_the_53_and_do_not_outrun_the_clock);
+    check!(checks, R21 what_no_guard_has_had_is_given_back);
+    check!(checks, R6 a_record_is_kept_until_its_token_is_reached);
+    check!(checks, token_floor_is_below_every_token);
+    check!(checks, raised_tokens_take_every_lock_away);
 }
 
 /// The server's clock, in tokens and milliseconds.
@@ -36,7 +36,7 @@ async fn clock(world: &World) -> (u64, i64) {
 const SECOND: u64 = 1 << 21;
 
 /// Two hundred leases, each with a block of 65,536 tokens, would be ahead by six seconds.
-async fn exact_as_doubles(world: World) {
+async fn tokens_stay_below_2_to_the_53_and_do_not_outrun_the_clock(world: World) {
     let locks = MongoProvider::builder(world.client.database("distlock_test")).collection(random_name("locks"));
     let locks = locks.build().unwrap();
     let key = key();
@@ -56,7 +56,7 @@ async fn exact_as_doubles(world: World) {
     locks.close().await.unwrap();
 }
 
-async fn given_back(world: World) {
+async fn what_no_guard_has_had_is_given_back(world: World) {
     let name = random_name("locks");
     let locks = MongoProvider::builder(world.client.database("distlock_test")).collection(&*name);
     let locks = locks.build().unwrap();
@@ -110,7 +110,7 @@ async fn until_waiting(locks: &MongoProvider, key: &LockKey) {
     tokio::time::timeout(Duration::from_secs(20), waits).await.expect("it queues up");
 }
 
-async fn kept(world: World) {
+async fn a_record_is_kept_until_its_token_is_reached(world: World) {
     let name = random_name("locks");
     let locks = MongoProvider::builder(world.client.database("distlock_test")).collection(&*name);
     let locks = locks.build().unwrap();
@@ -128,7 +128,7 @@ async fn kept(world: World) {
     locks.close().await.unwrap();
 }
 
-async fn floor(world: World) {
+async fn token_floor_is_below_every_token(world: World) {
     let name = random_name("locks");
     let builder = || MongoProvider::builder(world.client.database("distlock_test")).collection(&*name);
     let (now, _) = clock(&world).await;
@@ -143,7 +143,7 @@ async fn floor(world: World) {
     }
 }
 
-async fn raised(world: World) {
+async fn raised_tokens_take_every_lock_away(world: World) {
     let name = random_name("locks");
     let store = world.store_on(&world.client, &name);
     let [held, expired, free, above] = [(); 4].map(|()| claim(&key()));
@@ -166,7 +166,7 @@ async fn raised(world: World) {
     }
 }
 
-async fn increase(world: World) {
+async fn tokens_increase_whatever_happens(world: World) {
     let store = world.store();
     let key = key();
     let mut last = FencingToken::new(0);
@@ -187,7 +187,7 @@ async fn increase(world: World) {
 }
 
 /// As the TTL index would, but at once, which is harder: grants of one moment.
-async fn across_a_purge(world: World) {
+async fn tokens_increase_across_a_purge(world: World) {
     let name = random_name("locks");
     let store = world.store_on(&world.client, &name);
     let key = key();
@@ -205,7 +205,7 @@ async fn across_a_purge(world: World) {
     }
 }
 
-async fn ahead_of_the_clock(world: World) {
+async fn tokens_increase_when_the_record_is_ahead_of_the_clock(world: World) {
     let name = random_name("locks");
     let store = world.store_on(&world.client, &name);
     let key = key();
@@ -218,7 +218,7 @@ async fn ahead_of_the_clock(world: World) {
     }
 }
 
-async fn blocks(world: World) {
+async fn blocks_of_tokens(world: World) {
     let store = world.store();
     let key = key();
     let a = claim(&key);

@@ -10,12 +10,12 @@ const ODD: [&str; 14] =
     ["$expiresAt", "$$NOW", "$$ROOT", "a.b", "a.0.b", "\0", "a\0b", "$", ".", "{}", "🔒", "e\u{301}", "é", "É"];
 
 pub(super) fn add(checks: &mut Checks<'_>) {
-    checks.add("C20_odd_values_come_back", odd_values);
-    checks.add("C20_keys_are_independent", independent_keys);
-    checks.add("C20_longest_key", longest_key);
+    check!(checks, C20 odd_values_come_back);
+    check!(checks, C20 keys_are_independent);
+    check!(checks, C20 longest_key);
 }
 
-async fn odd_values(world: World) {
+async fn odd_values_come_back(world: World) {
     let store = world.store();
     for text in ODD {
         let key = LockKey::new(text).unwrap();
@@ -42,7 +42,7 @@ async fn odd_values(world: World) {
     }
 }
 
-async fn independent_keys(world: World) {
+async fn keys_are_independent(world: World) {
     let store = world.store();
     for text in ODD {
         granted(&store, &claim(&LockKey::new(text).unwrap()), LONG).await;

@@ -12,15 +12,15 @@ use super::Checks;
 use super::world::{LONG, Sent, World, admin, busy, claim, granted, key, queued, random_name, release, renew, ticket};
 
 pub(super) fn add(checks: &mut Checks<'_>) {
-    checks.add("R17_majority_whatever_the_client_says", majority);
-    checks.add("one_command_per_operation", one_command);
-    checks.add("R11_one_session_per_claim", one_session);
-    checks.add("R11_claims_have_no_order_without_retryable_writes", unordered);
-    checks.add("renewal_scans_no_collection", no_scan);
-    checks.add("commands_of_the_queue", queue);
-    checks.add("refreshing_scans_no_collection", refresh_no_scan);
+    check!(checks, R17 majority_whatever_the_client_says);
+    check!(checks, one_command_per_operation);
+    check!(checks, R11 one_session_per_claim);
+    check!(checks, R11 claims_have_no_order_without_retryable_writes);
+    check!(checks, renewal_scans_no_collection);
+    check!(checks, commands_of_the_queue);
+    check!(checks, refreshing_scans_no_collection);
     if checks.is_replica_set() {
-        checks.add("what_changes_nothing_is_not_written", not_written);
+        check!(checks, what_changes_nothing_is_not_written);
     }
 }
 
@@ -36,7 +36,7 @@ async fn store_with(world: &World, change: impl FnOnce(&mut ClientOptions)) -> (
     (world.store_on(&client, &name), sent, name)
 }
 
-async fn majority(world: World) {
+async fn majority_whatever_the_client_says(world: World) {
     let settings: [fn(&mut ClientOptions); 4] = [
         |options| options.write_concern = Some(WriteConcern::from(Acknowledgment::Nodes(0))),
         |options| {
@@ -73,7 +73,7 @@ async fn majority(world: World) {
     }
 }
 
-async fn one_command(world: World) {
+async fn one_command_per_operation(world: World) {
     let (store, sent, _) = store_with(&world, |_| ()).await;
     let a = claim(&key());
     granted(&store, &a, LONG).await;
@@ -100,7 +100,7 @@ async fn one_command(world: World) {
     assert!(only("release").contains_key("findAndModify"));
 }
 
-async fn one_session(world: World) {
+async fn one_session_per_claim(world: World) {
     let (store, sent, _) = store_with(&world, |_| ()).await;
     let (a, b) = (claim(&key()), claim(&key()));
     for claim in [&a, &b, &a] {
@@ -125,7 +125,7 @@ async fn one_session(world: World) {
 }
 
 /// Without numbered writes the server refuses no late call, and the engine is not told that it does.
-async fn unordered(world: World) {
+async fn claims_have_no_order_without_retryable_writes(world: World) {
     let sent = Sent::default();
     let change = |options: &mut ClientOptions| {
         options.retry_writes = Some(false);
@@ -144,7 +144,7 @@ async fn unordered(world: World) {
     assert!(writes.len() == 2 && writes.iter().all(|command| !command.contains_key("txnNumber")), "{writes:?}");
 }
 
-async fn no_scan(world: World) {
+async fn renewal_scans_no_collection(world: World) {
     let (store, sent, name) = store_with(&world, |_| ()).await;
     let mut batch = Vec::new();
     for _ in 0..20 {
@@ -169,7 +169,7 @@ async fn no_scan(world: World) {
     assert!(examined <= 3, "{examined} documents examined, {text}");
 }
 
-async fn queue(world: World) {
+async fn commands_of_the_queue(world: World) {
     let (store, sent, _) = store_with(&world, |_| ()).await;
     let key = key();
     let [a, b, c] = [(); 3].map(|()| claim(&key));
@@ -197,7 +197,7 @@ async fn queue(world: World) {
     names(&["findAndModify"], "leaving with a grant");
 }
 
-async fn refresh_no_scan(world: World) {
+async fn refreshing_scans_no_collection(world: World) {
     let (store, sent, name) = store_with(&world, |_| ()).await;
     let mut batch = Vec::new();
     for _ in 0..20 {
@@ -224,7 +224,7 @@ async fn written(world: &World, name: &str) -> u64 {
     oplog.count_documents(doc! { "ns": format!("distlock_test.{name}") }).await.unwrap()
 }
 
-async fn not_written(world: World) {
+async fn what_changes_nothing_is_not_written(world: World) {
     let name = random_name("locks");
     let store = world.store_on(&world.client, &name);
     let key = key();

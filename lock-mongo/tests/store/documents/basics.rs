@@ -11,13 +11,13 @@ use crate::Checks;
 use crate::world::{Sent, World};
 
 pub(super) fn add(checks: &mut Checks<'_>) {
-    checks.add("documents_one_command_each", one_command_each);
-    checks.add("documents_busy_and_missing", busy_and_missing);
-    checks.add("documents_plain_face", plain_face);
-    checks.add("documents_C21_several", several);
+    check!(checks, documents_one_command_each);
+    check!(checks, documents_busy_and_missing);
+    check!(checks, documents_plain_face);
+    check!(checks, C21 documents_several);
 }
 
-async fn one_command_each(world: World) {
+async fn documents_one_command_each(world: World) {
     let sent = Sent::default();
     let (client, _) = world.connect(|options| options.command_event_handler = Some(sent.handler())).await;
     let bank = Bank::on(&client, &super::random_name("accounts"));
@@ -56,7 +56,7 @@ async fn one_command_each(world: World) {
     assert!(names().iter().all(|name| name == "findAndModify" || name == "hello"));
 }
 
-async fn busy_and_missing(world: World) {
+async fn documents_busy_and_missing(world: World) {
     let bank = Bank::of(&world);
     let (locks, others) = (bank.locks(), bank.locks());
     let id = bank.open().await;
@@ -94,7 +94,7 @@ async fn busy_and_missing(world: World) {
 }
 
 /// Readers, and the plain provider.
-async fn plain_face(world: World) {
+async fn documents_plain_face(world: World) {
     let bank = Bank::of(&world);
     let locks = bank.locks();
     let (id, other) = (bank.open().await, bank.open().await);
@@ -118,7 +118,7 @@ async fn plain_face(world: World) {
     assert_eq!(bank.read(&id).await, Account { _id: id.clone(), ..super::account(&id) });
 }
 
-async fn several(world: World) {
+async fn documents_several(world: World) {
     let bank = Bank::of(&world);
     let (locks, others) = (bank.locks(), bank.locks());
     let (a, b, c) = (bank.open().await, bank.open().await, bank.open().await);

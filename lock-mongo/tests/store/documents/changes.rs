@@ -14,12 +14,12 @@ use crate::Checks;
 use crate::world::{World, random_name};
 
 pub(super) fn add(checks: &mut Checks<'_>) {
-    checks.add("documents_values_are_data", values_are_data);
-    checks.add("documents_odd_names", odd_names);
-    checks.add("documents_paths", paths);
-    checks.add("documents_replaced", replaced);
-    checks.add("documents_pipelines", pipelines);
-    checks.add("documents_refused_before_io", refused_before_io);
+    check!(checks, documents_values_are_data);
+    check!(checks, documents_odd_names);
+    check!(checks, documents_paths);
+    check!(checks, documents_replaced);
+    check!(checks, documents_pipelines);
+    check!(checks, documents_refused_before_io);
 }
 
 struct Shelf {
@@ -75,7 +75,7 @@ fn everything() -> Document {
     }
 }
 
-async fn values_are_data(world: World) {
+async fn documents_values_are_data(world: World) {
     let shelf = Shelf::of(&world);
     let guard = shelf.with(doc! { "nested": { "kept": 1 }, "text": "old" }).await;
     let change = everything().into_iter().fold(Change::new(), |change, (name, value)| change.set(&name, value));
@@ -111,7 +111,7 @@ async fn values_are_data(world: World) {
     assert_eq!(shelf.rest(&id).await, everything());
 }
 
-async fn odd_names(world: World) {
+async fn documents_odd_names(world: World) {
     let shelf = Shelf::of(&world);
     let guard = shelf.with(doc! { "a": 1, "b": { "c": 1 } }).await;
     let change = Change::new()
@@ -147,7 +147,7 @@ async fn odd_names(world: World) {
 }
 
 /// A path that leads through something else than sub-documents would overwrite it, or write into each element.
-async fn paths(world: World) {
+async fn documents_paths(world: World) {
     let shelf = Shelf::of(&world);
     let content = doc! { "list": [{ "b": 1 }, { "b": 2 }], "none": [], "text": "$t", "null": Bson::Null, "deep": { "list": [1] } };
     let mut guard = shelf.with(content.clone()).await;
@@ -168,7 +168,7 @@ async fn paths(world: World) {
     assert_eq!(shelf.committed(guard, change).await, expected);
 }
 
-async fn replaced(world: World) {
+async fn documents_replaced(world: World) {
     let shelf = Shelf::of(&world);
     let mut guard = shelf.with(doc! { "a": 1, "b": 2 }).await;
     let id = guard.key().as_str().to_owned();
@@ -185,7 +185,7 @@ async fn replaced(world: World) {
     assert_eq!(shelf.committed(guard, Change::replace(&doc! {})).await, doc! {});
 }
 
-async fn pipelines(world: World) {
+async fn documents_pipelines(world: World) {
     let shelf = Shelf::of(&world);
     let content = doc! { "a": 1, "b": { "c": 2 }, "items": [1, 2] };
     let cases = [
@@ -224,7 +224,7 @@ async fn pipelines(world: World) {
     assert_eq!(shelf.committed(guard, Change::new()).await, content);
 }
 
-async fn refused_before_io(world: World) {
+async fn documents_refused_before_io(world: World) {
     let shelf = Shelf::of(&world);
     let mut guard = shelf.with(doc! { "a": 1 }).await;
     let before = shelf.raw.find_one(doc! {}).await.unwrap();

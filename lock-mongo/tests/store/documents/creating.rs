@@ -12,14 +12,14 @@ use crate::Checks;
 use crate::world::{World, random_name};
 
 pub(super) fn add(checks: &mut Checks<'_>) {
-    checks.add("documents_creators_race", creators_race);
-    checks.add("documents_created_once", created_once);
-    checks.add("documents_defaults", defaults);
-    checks.add("documents_no_index", no_index);
-    checks.add("documents_minimum_hold", minimum_hold);
+    check!(checks, documents_creators_race);
+    check!(checks, documents_created_once);
+    check!(checks, documents_defaults);
+    check!(checks, documents_no_index);
+    check!(checks, documents_minimum_hold);
 }
 
-async fn creators_race(world: World) {
+async fn documents_creators_race(world: World) {
     let bank = Bank::of(&world);
     bank.raw.insert_one(doc! { "_id": "warm" }).await.unwrap();
     for _ in 0..20 {
@@ -45,7 +45,7 @@ async fn creators_race(world: World) {
 }
 
 /// Those that lose the race wait, and find what the winner made.
-async fn created_once(world: World) {
+async fn documents_created_once(world: World) {
     let bank = Bank::of(&world);
     let id = random_name("new");
     let mut creators = JoinSet::new();
@@ -62,7 +62,7 @@ async fn created_once(world: World) {
     assert_eq!(bank.read(&id).await, Account { balance: 16, ..account(&id) });
 }
 
-async fn defaults(world: World) {
+async fn documents_defaults(world: World) {
     let bank = Bank::of(&world);
     let locks = bank.builder().default_document(&account("ignored")).build().unwrap();
     // A document with nothing but an `_id` counts as not there; any other stays what it is.
@@ -92,7 +92,7 @@ async fn defaults(world: World) {
 }
 
 /// Nothing is ever removed from a collection of the user's.
-async fn no_index(world: World) {
+async fn documents_no_index(world: World) {
     for by_owner in [false, true] {
         let bank = Bank::of(&world);
         let builder = bank.builder();
@@ -106,7 +106,7 @@ async fn no_index(world: World) {
     }
 }
 
-async fn minimum_hold(world: World) {
+async fn documents_minimum_hold(world: World) {
     let bank = Bank::of(&world);
     let hold = Duration::from_millis(400);
     let locks = bank.builder().lease(LeaseOptions::new().hold_at_least(hold)).build().unwrap();

@@ -12,11 +12,11 @@ use crate::Checks;
 use crate::world::{World, random_name};
 
 pub(super) fn add(checks: &mut Checks<'_>) {
-    checks.add("documents_field_of_another_kind", another_kind);
-    checks.add("documents_field_overwritten_while_held", overwritten);
-    checks.add("documents_plain_writers", plain_writers);
-    checks.add("documents_readers", readers);
-    checks.add("documents_of_another_type", another_type);
+    check!(checks, documents_field_of_another_kind);
+    check!(checks, documents_field_overwritten_while_held);
+    check!(checks, documents_plain_writers);
+    check!(checks, documents_readers);
+    check!(checks, documents_of_another_type);
 }
 
 fn others() -> Vec<Bson> {
@@ -34,7 +34,7 @@ fn others() -> Vec<Bson> {
     ]
 }
 
-async fn another_kind(world: World) {
+async fn documents_field_of_another_kind(world: World) {
     let documents = world.raw(&random_name("documents"));
     let locks = DocumentLocks::builder(&documents).build().unwrap();
     let with_default = DocumentLocks::builder(&documents).default_document(&doc! { "a": 1 }).build().unwrap();
@@ -72,7 +72,7 @@ async fn another_kind(world: World) {
 }
 
 /// Whatever the holder does then, the field stays what others have made of it.
-async fn overwritten(world: World) {
+async fn documents_field_overwritten_while_held(world: World) {
     for other in others() {
         let bank = Bank::of(&world);
         let id = bank.open().await;
@@ -105,7 +105,7 @@ async fn overwritten(world: World) {
     }
 }
 
-async fn plain_writers(world: World) {
+async fn documents_plain_writers(world: World) {
     let bank = Bank::of(&world);
     let (locks, id) = (bank.locks(), bank.open().await);
     // Single fields: no harm to the lock, and a commit of other fields keeps them.
@@ -129,7 +129,7 @@ async fn plain_writers(world: World) {
 }
 
 /// Whoever knows nothing of locks finds the document as ever.
-async fn readers(world: World) {
+async fn documents_readers(world: World) {
     #[derive(Deserialize)]
     struct Reader {
         owner: String,
@@ -143,7 +143,7 @@ async fn readers(world: World) {
     assert_eq!(document.keys().collect::<Vec<_>>(), ["_id", "owner", "balance", "lock"]);
 }
 
-async fn another_type(world: World) {
+async fn documents_of_another_type(world: World) {
     let bank = Bank::of(&world);
     let locks = bank.locks();
     bank.raw.insert_one(doc! { "_id": "odd", "balance": "much" }).await.unwrap();

@@ -12,13 +12,13 @@ use crate::Checks;
 use crate::world::{World, random_name};
 
 pub(super) fn add(checks: &mut Checks<'_>) {
-    checks.add("documents_text_ids", text);
-    checks.add("documents_object_ids", object_ids);
-    checks.add("documents_uuid_ids", uuids);
-    checks.add("documents_integer_ids", integers);
-    checks.add("documents_own_ids", own);
-    checks.add("documents_odd_fields", odd_fields);
-    checks.add("documents_keys_that_are_no_ids", no_ids);
+    check!(checks, documents_text_ids);
+    check!(checks, documents_object_ids);
+    check!(checks, documents_uuid_ids);
+    check!(checks, documents_integer_ids);
+    check!(checks, documents_own_ids);
+    check!(checks, documents_odd_fields);
+    check!(checks, documents_keys_that_are_no_ids);
 }
 
 type Builder = DocumentLocksBuilder<Document>;
@@ -83,21 +83,21 @@ async fn whole_life(world: &World, id: Bson, stored: Bson, configure: fn(Builder
     assert_eq!(document.get_i32("n").unwrap(), 1);
 }
 
-async fn text(world: World) {
+async fn documents_text_ids(world: World) {
     whole_life(&world, "$$ROOT.\0".into(), "$$ROOT.\0".into(), |builder| builder).await;
 }
 
-async fn object_ids(world: World) {
+async fn documents_object_ids(world: World) {
     let id = ObjectId::new();
     whole_life(&world, id.into(), id.into(), DocumentLocksBuilder::object_ids).await;
 }
 
-async fn uuids(world: World) {
+async fn documents_uuid_ids(world: World) {
     let id = Uuid::new();
     whole_life(&world, id.into(), id.into(), DocumentLocksBuilder::uuid_ids).await;
 }
 
-async fn integers(world: World) {
+async fn documents_integer_ids(world: World) {
     for stored in [Bson::Int32(7), Bson::Int64(7), Bson::Double(7.0)] {
         whole_life(&world, 7.into(), stored, DocumentLocksBuilder::integer_ids).await;
     }
@@ -163,7 +163,7 @@ impl KeyMap for Tenants {
     }
 }
 
-async fn own(world: World) {
+async fn documents_own_ids(world: World) {
     let id: Bson = doc! { "tenant": "$t", "number": 7 }.into();
     whole_life(&world, id.clone(), id, |builder| builder.ids(Tenants)).await;
     let documents = world.raw(&random_name("documents"));
@@ -174,7 +174,7 @@ async fn own(world: World) {
     assert_eq!(error.kind(), ErrorKind::Unsupported);
 }
 
-async fn odd_fields(world: World) {
+async fn documents_odd_fields(world: World) {
     fn field(builder: Builder, name: &str) -> Builder {
         builder.field(name)
     }
@@ -186,7 +186,7 @@ async fn odd_fields(world: World) {
 }
 
 /// Two keys are never one lock (C20).
-async fn no_ids(world: World) {
+async fn documents_keys_that_are_no_ids(world: World) {
     let documents = world.raw(&random_name("documents"));
     let hex = "0123456789abcdef01234567";
     let uuid = "00112233-4455-6677-8899-aabbccddeeff";

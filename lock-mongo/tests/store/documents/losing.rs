@@ -11,17 +11,17 @@ use crate::Checks;
 use crate::world::World;
 
 pub(super) fn add(checks: &mut Checks<'_>) {
-    checks.add("documents_C8_stale_commit", stale_commit);
-    checks.add("documents_C8_after_the_next_holder", after_the_next_holder);
-    checks.add("documents_commit_races_expiry", races_expiry);
-    checks.add("documents_C11_dropped_commit", dropped);
-    checks.add("documents_parts", parts);
+    check!(checks, C8 documents_stale_commit);
+    check!(checks, C8 documents_after_the_next_holder);
+    check!(checks, documents_commit_races_expiry);
+    check!(checks, C11 documents_dropped_commit);
+    check!(checks, documents_parts);
 }
 
 /// The lease ends, by the server's clock, and nobody tells the holder.
 const END: &str = "lock.expiresAt";
 
-async fn stale_commit(world: World) {
+async fn documents_stale_commit(world: World) {
     let bank = Bank::of(&world);
     let locks = bank.locks();
     for form in 0..3 {
@@ -58,7 +58,7 @@ async fn stale_commit(world: World) {
     assert!(provider.accounting().balances() && provider.accounting().lost == 3);
 }
 
-async fn after_the_next_holder(world: World) {
+async fn documents_after_the_next_holder(world: World) {
     let bank = Bank::of(&world);
     let (late, next) = (bank.locks(), bank.locks());
     for is_gone in [false, true] {
@@ -85,7 +85,7 @@ async fn after_the_next_holder(world: World) {
 }
 
 /// Whoever hears that it was committed has changed the document, and whoever hears that the lock was lost has not.
-async fn races_expiry(world: World) {
+async fn documents_commit_races_expiry(world: World) {
     let bank = Bank::of(&world);
     let (locks, others) = (bank.locks(), bank.locks());
     let (mut made, mut lost) = (0, 0);
@@ -122,7 +122,7 @@ async fn races_expiry(world: World) {
     assert!(made > 0 && lost > 0, "{made} {lost}: no race");
 }
 
-async fn dropped(world: World) {
+async fn documents_dropped_commit(world: World) {
     let bank = Bank::of(&world);
     let (locks, others) = (bank.locks(), bank.locks());
     let id = bank.open().await;
@@ -154,7 +154,7 @@ async fn dropped(world: World) {
     assert!(books.balances() && (books.held, books.lost) == (0, 0), "{books:?}");
 }
 
-async fn parts(world: World) {
+async fn documents_parts(world: World) {
     let bank = Bank::of(&world);
     let (locks, id) = (bank.locks(), bank.open().await);
     let guard = locks.lock(id.as_str()).await.unwrap();

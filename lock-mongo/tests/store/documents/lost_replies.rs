@@ -11,11 +11,11 @@ use crate::Checks;
 use crate::world::{World, random_name};
 
 pub(super) fn add(checks: &mut Checks<'_>) {
-    checks.add_alone("documents_C10_lost_reply", lost_reply);
-    checks.add_alone("documents_C18_hung_server", hung);
+    check!(checks, alone C10 documents_lost_reply);
+    check!(checks, alone C18 documents_hung_server);
     if checks.is_replica_set() {
-        checks.add_alone("documents_C10_replayed", replayed);
-        checks.add_alone("documents_C10_after_other_holders", after_others);
+        check!(checks, alone C10 documents_replayed);
+        check!(checks, alone C10 documents_after_other_holders);
     }
 }
 
@@ -38,7 +38,7 @@ fn open() -> Document {
     doc! { "writeConcernError": { "code": 64, "errmsg": "waiting for replication timed out" } }
 }
 
-async fn lost_reply(world: World) {
+async fn documents_lost_reply(world: World) {
     let (bank, app) = bank_of_app(&world).await;
     let locks = bank.locks();
     let id = bank.open().await;
@@ -62,7 +62,7 @@ async fn lost_reply(world: World) {
 }
 
 /// The server repeats what it has stored, without the projection (R9).
-async fn replayed(world: World) {
+async fn documents_replayed(world: World) {
     let bank = Bank::of(&world);
     let locks = bank.locks();
     let id = bank.open().await;
@@ -81,7 +81,7 @@ async fn replayed(world: World) {
 }
 
 /// Until the commit is asked for again, others have had the lock, and changed the document, too.
-async fn after_others(world: World) {
+async fn documents_after_other_holders(world: World) {
     let (bank, app) = bank_of_app(&world).await;
     let other = Bank {
         raw: world.raw(bank.raw.name()),
@@ -111,7 +111,7 @@ async fn after_others(world: World) {
     assert_eq!(bank.read(&id).await.balance, 16, "each once");
 }
 
-async fn hung(world: World) {
+async fn documents_hung_server(world: World) {
     let (bank, app) = bank_of_app(&world).await;
     let limit = Duration::from_millis(300);
     let locks = bank.builder().request_timeout(limit).build().unwrap();

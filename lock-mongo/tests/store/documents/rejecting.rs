@@ -13,13 +13,13 @@ use crate::Checks;
 use crate::world::{World, random_name};
 
 pub(super) fn add(checks: &mut Checks<'_>) {
-    checks.add("documents_validator", validator);
-    checks.add("documents_strict_validator", strict_validator);
-    checks.add("documents_unique_index", unique_index);
-    checks.add("documents_too_large", too_large);
+    check!(checks, documents_validator);
+    check!(checks, documents_strict_validator);
+    check!(checks, documents_unique_index);
+    check!(checks, documents_too_large);
 }
 
-async fn validator(world: World) {
+async fn documents_validator(world: World) {
     let bank = Bank::of(&world);
     let id = bank.open().await;
     let rule = doc! { "collMod": bank.raw.name(), "validator": { "balance": { "$gte": 0 } } };
@@ -63,7 +63,7 @@ fn is_rejected(error: &CommitError, by: i32) -> bool {
 }
 
 /// One that knows no `lock` refuses to be locked, and says so.
-async fn strict_validator(world: World) {
+async fn documents_strict_validator(world: World) {
     let name = random_name("accounts");
     let schema = doc! { "$jsonSchema": {
         "bsonType": "object",
@@ -78,7 +78,7 @@ async fn strict_validator(world: World) {
     assert_eq!(bank.raw(id.as_str()).await.len(), 3);
 }
 
-async fn unique_index(world: World) {
+async fn documents_unique_index(world: World) {
     let bank = Bank::of(&world);
     let (a, b) = (bank.open().await, bank.open().await);
     bank.raw.update_one(doc! { "_id": &a }, doc! { "$set": { "owner": "taken" } }).await.unwrap();
@@ -96,7 +96,7 @@ async fn unique_index(world: World) {
     assert_eq!((error.kind(), error.is_retryable()), (ErrorKind::Rejected, false), "{error:?}");
 }
 
-async fn too_large(world: World) {
+async fn documents_too_large(world: World) {
     let bank = Bank::of(&world);
     let documents = bank.raw.clone();
     let locks = distlock_mongo::DocumentLocks::builder(&documents).build().unwrap();

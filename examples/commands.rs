@@ -1,4 +1,5 @@
-//! What reaches the server: each operation of both styles, with the commands that the driver reports, word for word. `lock-mongo/STYLES.md` has them shortened.
+//! What reaches the server: each operation of both styles, with the commands that the driver
+//! reports, word for word. `lock-mongo/STYLES.md` has them shortened.
 //!
 //! Run with
 //!

@@ -32,7 +32,8 @@ fn uncontended<C: Contender>(group: &mut BenchmarkGroup<'_, WallTime>) {
     });
 }
 
-/// Two threads, each with a runtime of its own, that use their keys as fast as they can; the time is per acquisition of both together.
+/// Two threads, each with a runtime of its own, that use their keys as fast as they can; the time
+/// is per acquisition of both together.
 fn two_threads<C: Contender>(group: &mut BenchmarkGroup<'_, WallTime>, keys: [&str; 2]) {
     let locks = C::default();
     group.bench_function(C::NAME, |bencher| {

@@ -1,4 +1,5 @@
-//! What `LockLayer` adds to a request that nobody competes with, over the bare service, without a network.
+//! What `LockLayer` adds to a request without contention, over the bare service, without a
+//! network.
 
 use std::sync::Arc;
 

@@ -10,9 +10,10 @@ use distlock_memory::MemoryProvider;
 use keyed_lock::r#async::KeyedLock;
 use lockable::LockPool;
 
-/// Something that locks keys. Every contender gets the same [`LockKey`], and those that want to own it get a clone.
+/// Something that locks keys. Every contender gets the same [`LockKey`], and those that want to own
+/// it get a clone.
 pub trait Contender: Default + Send + Sync + 'static {
-    /// As it is called in the tables.
+    /// Its name in the tables.
     const NAME: &'static str;
 
     /// Acquires the lock of a key, waits for `work` under it and releases.
@@ -28,7 +29,7 @@ pub trait Contender: Default + Send + Sync + 'static {
     }
 }
 
-/// One tokio mutex, whatever the key: what there is to pay without keys.
+/// One tokio mutex, whatever the key: the cost without keys.
 #[derive(Default)]
 pub struct Bare(tokio::sync::Mutex<()>);
 

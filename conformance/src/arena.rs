@@ -15,86 +15,96 @@ pub(crate) use self::network::LATE;
 pub use self::network::ProxyFaults;
 pub use self::tcp::{LocalServer, TcpArena, TcpServer};
 
-/// A deployment of its own for the checks `C1_exclusion::under_faults` and `C1_exclusion::torture`: their clients reach it by [`Fixture::connect`](crate::Fixture::connect) while
-/// its faults come and go. Made by [`Fixture::arena`](crate::Fixture::arena).
+/// A disposable deployment for the checks `C1_exclusion::under_faults` and `C1_exclusion::torture`.
+/// Their clients reach it by [`Fixture::connect`](crate::Fixture::connect) while its faults begin
+/// and end. Made by [`Fixture::arena`](crate::Fixture::arena). [`TcpArena`] is one for a server
+/// that speaks over TCP.
 #[async_trait]
 pub trait Arena: Send + Sync {
-    /// Where its clients find it, in this process and in others: the argument of [`Fixture::connect`](crate::Fixture::connect).
+    /// Returns the address for clients, in this process and in others: the argument of
+    /// [`Fixture::connect`](crate::Fixture::connect).
     fn address(&self) -> String;
 
-    /// What can happen to it, each kind once. One of them at a time is begun and ended.
+    /// Returns the faults of the deployment, each kind once. The suite begins and ends one at a
+    /// time.
     fn faults(&self) -> Vec<Arc<dyn Fault>>;
 
-    /// Kinds of faults that cannot be had on this machine, and why. They are shown with the result. Defaults to none.
-    fn impossible(&self) -> Vec<(&'static str, String)> {
+    /// Returns the kinds of faults that this machine does not allow, and why. They are shown with
+    /// the result. Defaults to an empty list.
+    fn unavailable_faults(&self) -> Vec<(&'static str, String)> {
         Vec::new()
     }
 
-    /// The fault behind a hook, for checks that begin and end it at the moments they choose. `key` is
-    /// the one that [`Hook::Block`] blocks; it has a record. Declared by
-    /// [`Profile::hooks`](crate::Profile::hooks). Defaults to none.
+    /// Returns the fault of a hook, which checks begin and end at the moments that they choose.
+    /// `key` is the key that [`Hook::Block`] blocks; it has a record. Declared by
+    /// [`Profile::hooks`](crate::Profile::hooks). Defaults to `None`.
     fn hook(&self, hook: Hook, key: &LockKey) -> Option<Arc<dyn Fault>> {
         let _ = (hook, key);
         None
     }
 
-    /// Waits until it is as well as it was before any fault, for a bounded time.
+    /// Waits for a bounded time until the deployment is as healthy as before any fault.
     ///
     /// # Errors
-    /// When it is not.
+    /// The deployment is not healthy.
     async fn healthy(&self) -> Result<(), FixtureError>;
 
-    /// Does to the records of locks what the store itself does when nobody has used them for a long time, while all clients are at rest. Says how one can know that it
-    /// happened; none if the store does nothing. Defaults to none.
+    /// Does to the records of locks what the store itself does when they have been unused for a
+    /// long time. Called while all clients are at rest. Returns the evidence that it happened, or
+    /// `None` if the store does nothing. Defaults to `None`.
     ///
     /// # Errors
-    /// When it did not happen.
-    async fn age(&self) -> Result<Option<String>, FixtureError> {
+    /// It did not happen.
+    async fn age_records(&self) -> Result<Option<String>, FixtureError> {
         Ok(None)
     }
 
-    /// Ends it. Dropped without, it must end, too.
+    /// Stops the deployment. It must also end when this is dropped without a call.
     async fn stop(&self);
 }
 
-/// What the checks below the lease engine can do to the server of an [`Arena`], between the beginning
-/// and the end of a [`Fault`]. All of it is optional.
+/// A [`Fault`] of an [`Arena`]'s server that checks below the lease engine begin and end. All of
+/// them are optional.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Hook {
-    /// The connections of clients are broken, and none can be made.
+    /// The connections of clients break, and new ones fail.
     Cut,
-    /// The server answers nobody. What it was sent meanwhile it may carry out afterwards.
+    /// The server answers no request. It may execute requests of that time afterwards.
     Stall,
-    /// Requests reach the server two seconds late, also those that were sent shortly before the end and
-    /// whose clients have gone. Those that are sent after the end may overtake them.
+    /// Requests reach the server two seconds late. This includes requests that were sent shortly
+    /// before the end, even if their clients have gone. Requests that are sent after the end may
+    /// overtake them.
     Delay,
-    /// The server is killed; at the end it runs again.
+    /// The server is killed. It runs again at the end.
     Restart,
-    /// Requests for one key wait at the server, as for a locked row; those for others do not.
+    /// Requests for one key wait at the server, as for a locked row. Requests for other keys do
+    /// not.
     Block,
 }
 
-/// One kind of fault of an [`Arena`]. It keeps what it must know between its beginning and its end.
+/// One kind of fault of an [`Arena`]. It keeps its own state between its beginning and its end.
 #[async_trait]
 pub trait Fault: Send + Sync {
-    /// Its name in reports, such as `kill-primary`.
+    /// Returns the name in reports, such as `kill-primary`.
     fn kind(&self) -> &'static str;
 
-    /// How long it is to last: longer than a lease's ttl where leases are to expire meanwhile. Defaults to 3 s.
-    fn lasts(&self) -> Duration {
+    /// Returns how long the fault lasts. Choose more than a lease's ttl if leases must expire
+    /// during the fault. Defaults to 3 s.
+    fn duration(&self) -> Duration {
         Duration::from_secs(3)
     }
 
-    /// Begins it, and returns when it has begun.
+    /// Begins the fault, and returns when it has begun.
     ///
     /// # Errors
-    /// When it could not be made to happen.
+    /// The fault could not be made.
     async fn begin(&self) -> Result<(), FixtureError>;
 
-    /// Ends it, and says how it can be known that it happened: `12 commands failed`, `member 1 took over in term 7`.
+    /// Ends the fault, and returns the evidence that it happened, such as `12 commands failed` or
+    /// `member 1 took over in term 7`.
     ///
     /// # Errors
-    /// When it did not happen, or does not end.
+    /// The fault did not happen, or does not end.
     async fn end(&self) -> Result<String, FixtureError>;
 }

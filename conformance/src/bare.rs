@@ -17,7 +17,7 @@ use futures_util::{StreamExt, TryStreamExt, stream};
 use tokio::time::Instant;
 
 use crate::bounded::{LIVENESS, SOON, within};
-use crate::failure::{Failure, FailureKind, Verdict, said_by_caller};
+use crate::failure::{Failure, FailureKind, Verdict, located_at_caller};
 use crate::recorder::{RENEWAL, Recorder};
 
 /// How many claims are given up at once.
@@ -25,12 +25,12 @@ const AT_ONCE: usize = 16;
 /// How many tokens a check asks for where a store gives blocks.
 const BLOCK: NonZeroU32 = NonZeroU32::new(3).expect("not zero");
 
-/// A bare store, and the provider for which it makes claims.
+/// A bare store, and the provider id of the claims that it makes.
 #[derive(Clone, Debug)]
 pub(crate) struct BareStore {
     store: Arc<dyn LeaseStore>,
     provider: ProviderId,
-    /// Those that may have a lease or a ticket.
+    /// The claims that may have a lease or a ticket.
     open: Arc<Mutex<HashMap<AcquisitionId, Claim>>>,
     recorder: Recorder,
     number: usize,
@@ -43,7 +43,7 @@ impl BareStore {
         store: Arc<dyn LeaseStore>,
         recorder: &Recorder,
     ) -> impl Future<Output = Result<Self, Failure>> {
-        said_by_caller(async move {
+        located_at_caller(async move {
             if let Some(connecting) = store.ensure_connected(LIVENESS) {
                 connecting.await?;
             }
@@ -52,12 +52,12 @@ impl BareStore {
         })
     }
 
-    /// The store itself, for requests whose errors are looked at.
+    /// Returns the store itself, for requests whose errors are checked.
     pub(crate) fn inner(&self) -> &Arc<dyn LeaseStore> {
         &self.store
     }
 
-    /// A request, which is noted with its answer.
+    /// Sends a request, and records it with its answer.
     async fn sent<T: fmt::Debug>(
         &self,
         key: &LockKey,
@@ -74,19 +74,19 @@ impl BareStore {
         answer
     }
 
-    /// Gives up whatever its claims still have.
+    /// Gives up the leases and tickets of all its claims.
     pub(crate) async fn leave(&self) {
         let open = std::mem::take(&mut *self.open.lock().expect("not poisoned"));
         let leaving = open.values().map(|claim| self.store.withdraw(claim, SOON));
         stream::iter(leaving).buffer_unordered(AT_ONCE).for_each(|_| ready(())).await;
     }
 
-    /// A new acquisition of the key.
+    /// Makes a claim for a new acquisition of the key.
     pub(crate) fn claim(&self, key: &LockKey) -> Claim {
         Claim::new(key.clone(), self.provider.acquisition_id())
     }
 
-    /// An attempt for a block of tokens, if the store gives blocks.
+    /// Makes an attempt, for a block of tokens if the store grants blocks.
     pub(crate) fn attempt(&self, claim: &Claim, ttl: Duration) -> Attempt {
         let attempt = Attempt::new(claim.clone(), ttl);
         if self.gives_blocks() { attempt.with_tokens(BLOCK) } else { attempt }
@@ -96,10 +96,10 @@ impl BareStore {
         self.store.capabilities().token_blocks
     }
 
-    /// One attempt; an error of the store is the answer.
+    /// Sends one attempt, and returns the store's answer or error.
     #[track_caller]
     pub(crate) fn ask(&self, attempt: &Attempt) -> impl Future<Output = Result<distlock_api::Result<Reply>, Failure>> {
-        said_by_caller(async move {
+        located_at_caller(async move {
             let claim = &attempt.claim;
             self.open.lock().expect("not poisoned").insert(claim.id().clone(), claim.clone());
             let reply = self.sent(claim.key(), "attempt", self.store.try_acquire(attempt));
@@ -113,15 +113,15 @@ impl BareStore {
         })
     }
 
-    /// The claim has neither a lease nor a ticket.
+    /// Records that the claim has neither a lease nor a ticket.
     fn settled(&self, claim: &Claim) {
         self.open.lock().expect("not poisoned").remove(claim.id());
     }
 
-    /// An attempt that must be granted.
+    /// Sends an attempt that must be granted.
     #[track_caller]
     pub(crate) fn granted(&self, attempt: &Attempt, why: &str) -> impl Future<Output = Result<Grant, Failure>> {
-        said_by_caller(async move {
+        located_at_caller(async move {
             match self.ask(attempt).await?? {
                 Reply::Granted(grant) => Ok(grant),
                 busy => Err(Failure::new(format!("{why}, and the attempt was answered {busy:?}"))),
@@ -129,16 +129,16 @@ impl BareStore {
         })
     }
 
-    /// A new lease of a key that is free.
+    /// Acquires a key that is free.
     #[track_caller]
     pub(crate) fn take(&self, claim: &Claim, ttl: Duration) -> impl Future<Output = Result<Grant, Failure>> {
-        said_by_caller(async move { self.granted(&self.attempt(claim, ttl), "the key is free").await })
+        located_at_caller(async move { self.granted(&self.attempt(claim, ttl), "the key is free").await })
     }
 
-    /// An attempt that must not be granted.
+    /// Sends an attempt that must not be granted.
     #[track_caller]
     pub(crate) fn busy(&self, attempt: &Attempt, why: &str) -> impl Future<Output = Result<BusyReply, Failure>> {
-        said_by_caller(async move {
+        located_at_caller(async move {
             match self.ask(attempt).await?? {
                 Reply::Busy(busy) => Ok(busy),
                 granted => Err(Failure::new(format!("{why}, and the attempt was answered {granted:?}"))),
@@ -146,7 +146,7 @@ impl BareStore {
         })
     }
 
-    /// An attempt with a ticket that must wait, with this many before it.
+    /// Sends an attempt with a ticket that must wait, with `ahead` tickets before it.
     #[track_caller]
     pub(crate) fn queued(
         &self,
@@ -154,7 +154,7 @@ impl BareStore {
         ticket: Ticket,
         ahead: u32,
     ) -> impl Future<Output = Result<BusyReply, Failure>> {
-        said_by_caller(async move {
+        located_at_caller(async move {
             let attempt = self.attempt(claim, LEASE).with_ticket(ticket);
             let busy = self.busy(&attempt, "another claim holds the key").await?;
             match busy.standing {
@@ -166,13 +166,13 @@ impl BareStore {
 
     #[track_caller]
     pub(crate) fn renew(&self, renewal: &Renewal) -> impl Future<Output = Result<Standing, Failure>> {
-        said_by_caller(async move {
+        located_at_caller(async move {
             let renewing = self.sent(renewal.claim.key(), RENEWAL, self.store.renew(renewal));
             Ok(within(LIVENESS, "a renewal to return", renewing).await??)
         })
     }
 
-    /// A renewal of a lease, by the last token of its block.
+    /// Renews a lease, by the last token of its block.
     #[track_caller]
     pub(crate) fn extend(
         &self,
@@ -180,16 +180,16 @@ impl BareStore {
         grant: &Grant,
         ttl: Duration,
     ) -> impl Future<Output = Result<Standing, Failure>> {
-        said_by_caller(async move { self.renew(&Renewal::lease(claim.clone(), last(grant), ttl)).await })
+        located_at_caller(async move { self.renew(&Renewal::lease(claim.clone(), last(grant), ttl)).await })
     }
 
-    /// Renewals of any number, in batches of what the store takes.
+    /// Sends any number of renewals, in batches of the store's size.
     #[track_caller]
     pub(crate) fn extend_all(
         &self,
         renewals: &[Renewal],
     ) -> impl Future<Output = Result<Vec<distlock_api::Result<Standing>>, Failure>> {
-        said_by_caller(async move {
+        located_at_caller(async move {
             let mut standings = Vec::new();
             for batch in renewals.chunks(self.store.capabilities().renew_batch.get()) {
                 standings.extend(within(LIVENESS, "a batch to return", self.store.renew_many(batch)).await?);
@@ -198,10 +198,10 @@ impl BareStore {
         })
     }
 
-    /// The lease is held by the claim. It is not made longer.
+    /// Fails unless the claim holds the lease, which is not extended.
     #[track_caller]
     pub(crate) fn ensure_held(&self, claim: &Claim, grant: &Grant, why: &str) -> impl Future<Output = Verdict> {
-        said_by_caller(async move {
+        located_at_caller(async move {
             match self.extend(claim, grant, Duration::from_millis(1)).await? {
                 Standing::Held { .. } => Ok(()),
                 other => Err(Failure::new(format!("{why}, and a renewal of the lease was answered {other:?}"))),
@@ -209,10 +209,10 @@ impl BareStore {
         })
     }
 
-    /// The lease, or the ticket's claim, has ended.
+    /// Fails unless the lease, or the ticket's claim, has ended.
     #[track_caller]
     pub(crate) fn ensure_gone(&self, renewal: &Renewal, why: &str) -> impl Future<Output = Verdict> {
-        said_by_caller(async move {
+        located_at_caller(async move {
             match self.renew(renewal).await? {
                 Standing::Gone(_) => Ok(()),
                 other => Err(Failure::new(format!("{why}, and a renewal was answered {other:?}"))),
@@ -222,12 +222,12 @@ impl BareStore {
 
     #[track_caller]
     pub(crate) fn release(&self, claim: &Claim) -> impl Future<Output = Result<ReleaseOutcome, Failure>> {
-        said_by_caller(async move { self.release_as(&Release::new(claim.clone())).await })
+        located_at_caller(async move { self.release_as(&Release::new(claim.clone())).await })
     }
 
     #[track_caller]
     pub(crate) fn release_as(&self, release: &Release) -> impl Future<Output = Result<ReleaseOutcome, Failure>> {
-        said_by_caller(async move {
+        located_at_caller(async move {
             let outcome = self.sent(release.claim.key(), "release", self.store.release(release));
             let outcome = within(LIVENESS, "a release to return", outcome).await??;
             self.settled(&release.claim);
@@ -235,10 +235,10 @@ impl BareStore {
         })
     }
 
-    /// A release that must end a held lease.
+    /// Releases a lease that must be held.
     #[track_caller]
     pub(crate) fn give_back(&self, claim: &Claim) -> impl Future<Output = Verdict> {
-        said_by_caller(async move {
+        located_at_caller(async move {
             match self.release(claim).await? {
                 ReleaseOutcome::Released => Ok(()),
                 other => Err(Failure::new(format!("the release of a held lease said {other:?}"))),
@@ -248,7 +248,7 @@ impl BareStore {
 
     #[track_caller]
     pub(crate) fn withdraw(&self, claim: &Claim) -> impl Future<Output = Verdict> {
-        said_by_caller(async move {
+        located_at_caller(async move {
             let withdrawing = self.sent(claim.key(), "withdrawal", self.store.withdraw(claim, SOON));
             within(LIVENESS, "a withdrawal to return", withdrawing).await??;
             self.settled(claim);
@@ -256,10 +256,10 @@ impl BareStore {
         })
     }
 
-    /// How many wait, if the store can tell.
+    /// Returns the number of waiters, if the store reports it.
     #[track_caller]
     pub(crate) fn waiters(&self, claim: &Claim) -> impl Future<Output = Result<Option<u32>, Failure>> {
-        said_by_caller(async move {
+        located_at_caller(async move {
             match within(LIVENESS, "a query for waiters to return", self.store.waiters(claim, SOON)).await? {
                 Ok(count) => Ok(Some(count)),
                 Err(error) if error.kind() == ErrorKind::Unsupported => Ok(None),
@@ -268,11 +268,11 @@ impl BareStore {
         })
     }
 
-    /// How long the key stays closed, as another claim is told, or administration; `None` if neither
-    /// says so.
+    /// Returns how long the key stays closed, from a busy answer or the administration; `None` if
+    /// neither reports it.
     #[track_caller]
     pub(crate) fn left(&self, key: &LockKey) -> impl Future<Output = Result<Option<Duration>, Failure>> {
-        said_by_caller(async move {
+        located_at_caller(async move {
             let attempt = Attempt::new(self.claim(key), LEASE);
             let busy = self.busy(&attempt, "another claim holds the key").await?;
             if busy.holder_remaining.is_some() {
@@ -288,32 +288,32 @@ impl BareStore {
         self.store.admin().ok_or_else(|| Failure::of(FailureKind::Fixture, message))
     }
 
-    /// Its events from now on.
+    /// Opens a stream of its events from now on.
     #[track_caller]
     pub(crate) fn watch(&self) -> impl Future<Output = Result<EventStream, Failure>> {
-        said_by_caller(async move {
+        located_at_caller(async move {
             let watch = Watch::provider(self.provider);
             Ok(within(LIVENESS, "the stream of events to open", self.store.subscribe(&watch)).await??)
         })
     }
 }
 
-/// A ttl that no check outlives, and that is no whole number of seconds.
+/// A ttl that is longer than any check, and not a whole number of seconds.
 pub(crate) const LEASE: Duration = Duration::from_millis(120_250);
 
-/// The last token of a grant's block, by which the lease is renewed.
+/// Returns the last token of a grant's block, by which the lease is renewed.
 pub(crate) fn last(grant: &Grant) -> FencingToken {
     FencingToken::new(grant.token.get() + u64::from(grant.tokens.get()) - 1)
 }
 
-/// The first event that `wanted` makes something of.
+/// Waits for the first event for which `wanted` returns a value.
 #[track_caller]
 pub(crate) fn event<T>(
     events: &mut EventStream,
     what: &str,
     wanted: impl Fn(StoreEvent) -> Option<T>,
 ) -> impl Future<Output = Result<T, Failure>> {
-    said_by_caller(async move {
+    located_at_caller(async move {
         within(SOON, what, async {
             while let Some(event) = events.try_next().await? {
                 if event == StoreEvent::Gap {

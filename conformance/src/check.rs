@@ -13,7 +13,7 @@ use crate::profile::Profile;
 
 type Run = fn(Context) -> LocalBoxFuture<'static, Verdict>;
 
-/// One check of the suite: a name, what it holds a backend to, and what it needs.
+/// One check of the suite: a name, the promise that it tests, and what it needs.
 #[derive(Clone, Copy)]
 pub struct Check {
     clause: Clause,
@@ -35,43 +35,43 @@ impl Check {
         Self { clause, word, promise, needs, level: Level::Standard, run }
     }
 
-    /// A check of other levels than `standard` and those above it.
+    /// Sets the lowest level at which the check runs. The default is `standard`.
     pub(crate) const fn at_level(mut self, level: Level) -> Self {
         self.level = level;
         self
     }
 
-    /// The clause that the check is about.
+    /// Returns the clause that the check tests.
     #[must_use]
     pub fn clause(&self) -> Clause {
         self.clause
     }
 
-    /// The name without the fixture: `C5_fencing::across_release`.
+    /// Returns the name without the fixture, such as `C5_fencing::across_release`.
     #[must_use]
     pub fn name(&self) -> String {
         format!("{}::{}", self.clause, self.word)
     }
 
-    /// What is promised, in a sentence.
+    /// Returns the promise, and what a failure means.
     #[must_use]
     pub fn promise(&self) -> &'static str {
         self.promise
     }
 
-    /// What it needs.
+    /// Returns what the check needs of a backend and its fixture.
     #[must_use]
     pub fn needs(&self) -> &'static [Need] {
         self.needs
     }
 
-    /// The lowest level at which it runs.
+    /// Returns the lowest level at which the check runs.
     #[must_use]
     pub fn level(&self) -> Level {
         self.level
     }
 
-    /// Why it is refused by design of a backend with this profile, if it is.
+    /// Returns why the check is refused by design for a backend with this profile, if it is.
     pub(crate) fn refusal(&self, profile: &Profile) -> Option<String> {
         if let Some(reason) = profile.reason_to_refuse(&self.name()) {
             return Some(reason.to_owned());
@@ -79,9 +79,9 @@ impl Check {
         self.needs.iter().find(|need| !profile.has(**need)).map(|need| need.missing().to_owned())
     }
 
-    /// Whether it concerns a backend with this profile at all: one that asserts the refusal of a
-    /// capability concerns only backends without it, and one that damages a deployment those that have
-    /// one.
+    /// Whether the check applies to a backend with this profile at all. A check for the refusal of
+    /// a capability applies only to backends without it. A check that damages a deployment applies
+    /// only to backends that have one.
     pub(crate) fn concerns(&self, profile: &Profile) -> bool {
         self.needs.iter().all(|need| !need.is_optional() || profile.has(*need))
     }
@@ -97,8 +97,9 @@ impl fmt::Debug for Check {
     }
 }
 
-/// A list of checks out of `clause function [needs] "promise"` lines; the function's name is the check's. A level behind the function's name is the lowest one
-/// at which the check runs; `Standard` is left out.
+/// Makes a list of checks from lines `clause function [needs] "promise"`. The function's name is
+/// that of the check. A level after the function's name is the lowest one at which the check runs;
+/// `Standard` is omitted.
 macro_rules! checks {
     ($($clause:ident $function:ident $($level:ident)? [$($need:ident),*] $promise:literal;)+) => {
         pub(in crate::checks) const CHECKS: &[$crate::check::Check] = &[$(

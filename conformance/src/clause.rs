@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-/// A clause of the project's contract, as the project's `DESIGN.md` has it.
+/// A clause of the contract, as [`distlock_api::contract`] lists it.
 ///
 /// ```
 /// assert_eq!(distlock_conformance::Clause::C5.to_string(), "C5_fencing");
@@ -36,12 +36,13 @@ pub enum Clause {
     C23,
     C24,
     C25,
-    /// Administration beyond C22: what it shows and takes away, as `LockAdmin` in `distlock-api` says.
+    /// Administration beyond C22: what it shows and takes away, as `LockAdmin` in `distlock-api`
+    /// says.
     Admin,
 }
 
 impl Clause {
-    /// What the clause is about, in a word or two.
+    /// Returns the name of the clause, such as `store_clock`.
     #[must_use]
     pub const fn word(self) -> &'static str {
         match self {
@@ -74,7 +75,7 @@ impl Clause {
         }
     }
 
-    /// What the clause promises, as the contract says it.
+    /// Returns the text of the clause in the contract.
     #[must_use]
     #[rustfmt::skip]
     pub const fn text(self) -> &'static str {
@@ -110,7 +111,7 @@ impl Clause {
 }
 
 impl fmt::Display for Clause {
-    /// `C5_fencing`; a group without a clause is its word alone.
+    /// Writes `C5_fencing`; a group without a number is its name alone.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if *self == Self::Admin {
             return f.write_str(self.word());
@@ -126,15 +127,15 @@ mod tests {
     /// They are written twice, so that a report can show them.
     #[test]
     fn the_texts_are_those_of_the_contract() {
-        let contract = concat!(env!("CARGO_MANIFEST_DIR"), "/../DESIGN.md");
+        let contract = concat!(env!("CARGO_MANIFEST_DIR"), "/../lock-api/CONTRACT.md");
         let contract = std::fs::read_to_string(contract).unwrap().replace(['*', '`'], "").replace("\n  ", " ");
         let mut clauses: Vec<_> = checks::all().iter().map(|check| check.clause()).collect();
         clauses.dedup();
         clauses.retain(|clause| *clause != super::Clause::Admin);
         assert_eq!(clauses.len(), 25);
         for clause in clauses {
-            let line = format!("\n- {clause:?} {}\n", clause.text());
-
+            let anchor = format!("{clause:?}").to_lowercase();
+            let line = format!("\n- <a id=\"{anchor}\"></a>{clause:?} {}\n", clause.text());
             assert!(contract.contains(&line), "{line}");
         }
     }

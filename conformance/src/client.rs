@@ -15,7 +15,7 @@ use tokio::time::Instant;
 use crate::bounded::{LIVENESS, SOON, eventually, within};
 use crate::controls::Controls;
 use crate::disturbed::DisturbedStore;
-use crate::failure::{Failure, FailureKind, FixtureError, Verdict, said_by_caller};
+use crate::failure::{Failure, FailureKind, FixtureError, Verdict, located_at_caller};
 use crate::leases::{LONG, renewed};
 use crate::recorder::{RecordedProvider, Recorder};
 
@@ -34,12 +34,14 @@ type AcquireAll =
     dyn Fn(Arc<dyn LockProvider>, Vec<LockKey>, AcquireOptions) -> BoxFuture<'static, AllOrNone> + Send + Sync;
 
 impl Client {
-    /// A client without controls.
+    /// Makes a client without controls.
     pub fn new(provider: Arc<dyn LockProvider>) -> Self {
         Self { provider, controls: None, acquire_all: None, number: 0 }
     }
 
-    /// A client of a store: the lease engine with its defaults over a [`DisturbedStore`], which is its controls.
+    /// Makes a client of a store: the lease engine with its defaults over a [`DisturbedStore`],
+    /// which serves as the client's controls. Clients that are to share a state get clones or
+    /// connections of one store.
     ///
     /// ```
     /// use distlock_conformance::Client;
@@ -56,10 +58,24 @@ impl Client {
             .expect("the engine's defaults are valid")
     }
 
-    /// A client of a store that is disturbed already, by the lease engine as you configure it.
+    /// Makes a client of a [`DisturbedStore`] with an engine that `configure` sets up.
+    ///
+    /// ```
+    /// use std::sync::Arc;
+    /// use std::time::Duration;
+    /// use distlock_conformance::{Client, DisturbedStore};
+    /// use distlock_engine::QueueOptions;
+    ///
+    /// # let my_store = distlock_memory::MemoryStore::new();
+    /// let store = DisturbedStore::new(Arc::new(my_store));
+    /// let queue = QueueOptions::new().claim(Duration::from_secs(3));
+    /// let client = Client::of_disturbed(store, |engine| engine.queue(queue))?;
+    /// # drop(client);
+    /// # Ok::<(), distlock_conformance::FixtureError>(())
+    /// ```
     ///
     /// # Errors
-    /// When the engine refuses its configuration.
+    /// The engine rejects its configuration.
     pub fn of_disturbed(
         store: DisturbedStore,
         configure: impl FnOnce(LeaseProviderBuilder) -> LeaseProviderBuilder,
@@ -68,8 +84,9 @@ impl Client {
         Ok(Self::new(Arc::new(provider)).with_controls(store))
     }
 
-    /// With a way of its own to take several locks at once, all of them or none (C21). It is given a provider whose calls are recorded, and the keys as the caller
-    /// named them. Defaults to [`acquire_all`](LockProviderExt::acquire_all), which takes them one by one.
+    /// Sets how the client acquires several locks, all of them or none (C21). `acquire` receives a
+    /// provider whose calls are recorded, and the keys as the caller named them. Defaults to
+    /// [`acquire_all`](LockProviderExt::acquire_all), which acquires them one by one.
     #[must_use]
     pub fn with_acquire_all<F>(
         mut self,
@@ -82,37 +99,39 @@ impl Client {
         self
     }
 
-    /// Takes several locks at once, by the client's own way if it has one.
+    /// Acquires several locks, in the client's own way if it has one.
     pub(crate) async fn take_all(&self, keys: &[LockKey], options: AcquireOptions) -> AllOrNone {
         match &self.acquire_all {
             Some(acquire) => acquire(Arc::clone(&self.provider), keys.to_vec(), options).await,
-            None => {
-                Ok(self.provider.acquire_all(keys).options(options).await?.map(distlock_api::AllGuard::into_guards))
-            }
+            None => match self.provider.acquire_all(keys).options(options).await {
+                Ok(all) => Ok(Some(all.into_guards())),
+                Err(error) if error.is_not_granted() => Ok(None),
+                Err(error) => Err(error),
+            },
         }
     }
 
-    /// With means to make its requests fail or its store's record vanish.
+    /// Adds controls, which make requests fail or a record disappear.
     #[must_use]
     pub fn with_controls(mut self, controls: impl Controls) -> Self {
         self.controls = Some(Arc::new(controls));
         self
     }
 
-    /// The provider.
+    /// Returns the provider.
     #[must_use]
     pub fn provider(&self) -> &Arc<dyn LockProvider> {
         &self.provider
     }
 
-    /// The same client, with all its calls recorded.
+    /// Returns the client with all its calls recorded.
     pub(crate) fn recorded(self, recorder: &Recorder) -> Self {
         let number = recorder.client();
         let provider = RecordedProvider { inner: self.provider, client: number, recorder: recorder.clone() };
         Self { provider: Arc::new(provider), number, ..self }
     }
 
-    /// Its number in the history.
+    /// Returns its number in the history.
     pub(crate) fn number(&self) -> usize {
         self.number
     }
@@ -145,7 +164,7 @@ impl Client {
         key: &LockKey,
         options: AcquireOptions,
     ) -> impl Future<Output = Result<LockGuard, Failure>> {
-        said_by_caller(async move { self.take_within(LIVENESS, key, options).await })
+        located_at_caller(async move { self.take_within(LIVENESS, key, options).await })
     }
 
     /// Acquires within a bound.
@@ -156,7 +175,7 @@ impl Client {
         key: &LockKey,
         options: AcquireOptions,
     ) -> impl Future<Output = Result<LockGuard, Failure>> {
-        said_by_caller(async move {
+        located_at_caller(async move {
             let acquiring = self.acquire_with(key.clone(), options.with_wait(Wait::UpTo(bound)));
             match within(bound + SOON, "an acquisition to return", acquiring).await?? {
                 Acquired::Held(guard) => Ok(guard),
@@ -175,16 +194,16 @@ impl Client {
         key: &LockKey,
         options: AcquireOptions,
     ) -> impl Future<Output = Result<Option<LockGuard>, Failure>> {
-        said_by_caller(async move {
+        located_at_caller(async move {
             let acquiring = self.acquire_with(key.clone(), options.with_wait(Wait::Try));
             Ok(within(LIVENESS, "a single attempt to return", acquiring).await??.held())
         })
     }
 
-    /// Somebody else holds the key.
+    /// Fails unless another acquisition holds the key.
     #[track_caller]
     pub(crate) fn ensure_busy(&self, key: &LockKey, why: &str) -> impl Future<Output = Verdict> {
-        said_by_caller(async move {
+        located_at_caller(async move {
             match self.attempt(key, renewed(LONG)).await? {
                 None => Ok(()),
                 Some(guard) => {
@@ -194,13 +213,13 @@ impl Client {
         })
     }
 
-    /// The hand behind the stage that the profile promises.
+    /// Returns the controls that the profile promises.
     pub(crate) fn disturbed(&self) -> Result<&dyn Controls, Failure> {
         let message = "the profile declares faults, but the client has no controls";
         self.controls().ok_or_else(|| Failure::of(FailureKind::Fixture, message))
     }
 
-    /// An acquisition in a task of its own.
+    /// Acquires in a separate task.
     pub(crate) fn spawn_take(&self, key: &LockKey, options: AcquireOptions) -> Waiter {
         let (client, key) = (self.clone(), key.clone());
         Waiter(tokio::spawn(async move {
@@ -209,26 +228,26 @@ impl Client {
         }))
     }
 
-    /// The accounting without what is settled in the background meanwhile.
+    /// Returns the accounting without the clean-up that is still running in the background.
     pub(crate) fn counts(&self) -> Accounting {
         let mut now = self.accounting();
         now.unsettled = 0;
         now
     }
 
-    /// Polls until so many callers wait.
+    /// Polls until `count` callers wait.
     #[track_caller]
     pub(crate) fn until_waiting(&self, count: u64) -> impl Future<Output = Verdict> {
-        said_by_caller(async move {
+        located_at_caller(async move {
             let what = format!("accounting().waiting to be {count}");
             eventually(SOON, &what, async || Ok(self.accounting().waiting == count)).await
         })
     }
 
-    /// Polls until the accounting says that nothing is held and nobody waits, and that it balances.
+    /// Polls until no lock is held, no caller waits, and the accounting balances.
     #[track_caller]
     pub(crate) fn until_idle(&self) -> impl Future<Output = Verdict> {
-        said_by_caller(async move {
+        located_at_caller(async move {
             let idle = eventually(SOON, "the accounting to be idle", async || Ok(is_idle(&self.accounting())));
             idle.await.map_err(|failure| failure.reworded(|said| format!("{said}: {:?}", self.accounting())))
         })
@@ -240,19 +259,19 @@ pub(crate) fn is_idle(now: &Accounting) -> bool {
     now.held == 0 && now.waiting == 0 && now.balances()
 }
 
-/// The same, and no clean-up continues in the background.
+/// Whether, in addition, no clean-up is running in the background.
 pub(crate) fn is_settled(now: &Accounting) -> bool {
     is_idle(now) && now.unsettled == 0
 }
 
-/// An acquisition in a task of its own; aborted when dropped.
+/// An acquisition in a separate task, which ends when this is dropped.
 pub(crate) struct Waiter(tokio::task::JoinHandle<Result<(LockGuard, Instant), Failure>>);
 
 impl Waiter {
-    /// The guard, and the moment at which it was there.
+    /// Returns the guard, and the moment of the grant.
     #[track_caller]
     pub(crate) fn guard(mut self) -> impl Future<Output = Result<(LockGuard, Instant), Failure>> {
-        said_by_caller(async move {
+        located_at_caller(async move {
             match (&mut self.0).await {
                 Ok(result) => result,
                 Err(error) => Err(Failure::of_task("a waiter", &error)),

@@ -16,7 +16,7 @@ use crate::bounded::{GRAIN, SOON, throughout};
 use crate::child::{Child, Clock};
 use crate::client::Client;
 use crate::controls::{Controls, SeenRenewal};
-use crate::failure::{Failure, FailureKind, Verdict, ensure, said_by_caller};
+use crate::failure::{Failure, FailureKind, Verdict, ensure, located_at_caller};
 use crate::findings::Findings;
 use crate::history::Expected;
 use crate::level::{Level, Plan};
@@ -28,13 +28,14 @@ use crate::stage::{Stage, Turn};
 /// How long clients may take to close after a check.
 const CLOSING: Duration = Duration::from_secs(10);
 
-/// What a check works with: fresh clients, random keys, child processes, and the history of what they do.
+/// What a check works with: fresh clients, random keys, child processes, and the history of what
+/// they do.
 #[derive(Clone)]
 pub(crate) struct Context {
     stage: Arc<Stage>,
     level: Level,
     time: Duration,
-    chance: Arc<Mutex<Rng>>,
+    rng: Arc<Mutex<Rng>>,
     recorder: Recorder,
     clients: Arc<Mutex<Vec<Client>>>,
     stores: Arc<Mutex<Vec<BareStore>>>,
@@ -51,12 +52,12 @@ impl fmt::Debug for Context {
 
 impl Context {
     pub(crate) fn new(stage: Arc<Stage>, plan: Plan, check: &str) -> Self {
-        let chance = Arc::new(Mutex::new(plan.seed.of(stage.name(), check)));
+        let rng = Arc::new(Mutex::new(plan.seed.of(stage.name(), check)));
         Self {
             stage,
             level: plan.level,
             time: plan.time,
-            chance,
+            rng,
             recorder: Recorder::default(),
             clients: Arc::default(),
             stores: Arc::default(),
@@ -65,33 +66,35 @@ impl Context {
         }
     }
 
-    /// A source of randomness for a task: all of them derive from the check's seed. Ask for it before the task is spawned, so that it does not depend on who comes first.
-    pub(crate) fn chance(&self) -> Rng {
-        self.chance.lock().expect("not poisoned").fork()
+    /// Returns a random number generator for a task, derived from the check's seed. Call this
+    /// before the task is spawned, so that the result does not depend on the order of tasks.
+    pub(crate) fn rng(&self) -> Rng {
+        self.rng.lock().expect("not poisoned").fork()
     }
 
-    /// A random key.
+    /// Returns a random key.
     pub(crate) fn key(&self) -> LockKey {
-        LockKey::new(format!("check-{:016x}", self.chance().u64(..))).expect("a valid key")
+        LockKey::new(format!("check-{:016x}", self.rng().u64(..))).expect("a valid key")
     }
 
-    /// So many rounds at the standard level, and a fifth of it, but two at the least, at the level smoke.
+    /// Returns `standard` rounds, or at the level smoke a fifth of them, but at least two.
     pub(crate) fn rounds(&self, standard: usize) -> usize {
         if self.level == Level::Smoke { (standard / 5).max(2) } else { standard }
     }
 
-    /// What the clients and the child processes did.
+    /// Returns the record of what the clients and the child processes did.
     pub(crate) fn recorder(&self) -> &Recorder {
         &self.recorder
     }
 
-    /// The verdict on what was done with these keys; `expected` is what proves something at the standard level.
+    /// Judges the recorded calls of these keys. `expected` is what is needed to prove anything at
+    /// the standard level.
     #[track_caller]
     pub(crate) fn verdict(&self, keys: &[LockKey], expected: Expected) -> Verdict {
         self.recorder.verdict(keys, expected)
     }
 
-    /// How long a check of the level torture may go on.
+    /// Returns how long a check of the level torture runs.
     pub(crate) fn time(&self) -> Duration {
         self.time
     }
@@ -108,10 +111,10 @@ impl Context {
         self.stage.profile()
     }
 
-    /// Fresh clients of one shared state; closed after the check.
+    /// Makes clients of one shared state, which are closed after the check.
     #[track_caller]
     pub(crate) fn clients<const N: usize>(&self) -> impl Future<Output = Result<[Client; N], Failure>> {
-        said_by_caller(async move {
+        located_at_caller(async move {
             let clients = self.stage.fixture().clients(N).await?;
             let clients: Vec<Client> = clients.into_iter().map(|client| client.recorded(&self.recorder)).collect();
             self.clients.lock().expect("not poisoned").extend(clients.iter().cloned());
@@ -122,7 +125,7 @@ impl Context {
         })
     }
 
-    /// Opens bare stores of the fixture's own state, or of that at an address.
+    /// Opens bare stores of the fixture's own state, or of the state at an address.
     async fn opened<const N: usize>(&self, address: Option<&str>) -> Result<[BareStore; N], Failure> {
         let fixture = self.stage.fixture();
         let mut stores = Vec::new();
@@ -137,26 +140,26 @@ impl Context {
         Ok(stores.try_into().unwrap_or_else(|_| unreachable!("as many as were opened")))
     }
 
-    /// Bare stores of one shared state; their claims are given up after the check.
+    /// Opens bare stores of one shared state. Their claims are given up after the check.
     #[track_caller]
     pub(crate) fn stores<const N: usize>(&self) -> impl Future<Output = Result<[BareStore; N], Failure>> {
-        said_by_caller(self.opened(None))
+        located_at_caller(self.opened(None))
     }
 
-    /// Bare stores of the deployment that may be damaged, and its hooks.
+    /// Opens bare stores of the deployment for fault injection, and its hooks.
     #[track_caller]
     pub(crate) fn hooked<const N: usize>(&self) -> impl Future<Output = Result<(Hooks, [BareStore; N]), Failure>> {
-        said_by_caller(async move {
+        located_at_caller(async move {
             let arena = self.stage.arena().await?;
             let stores = self.opened(Some(&arena.address())).await?;
             Ok((Hooks(arena), stores))
         })
     }
 
-    /// A child process that is a client.
+    /// Starts a child process that is a client.
     #[track_caller]
     pub(crate) fn child(&self, clock: Clock) -> impl Future<Output = Result<Child, Failure>> {
-        said_by_caller(async move {
+        located_at_caller(async move {
             let Some(address) = self.stage.fixture().address() else {
                 let message = "the profile declares processes, but the fixture has no address";
                 return Err(Failure::of(FailureKind::Fixture, message));
@@ -165,7 +168,7 @@ impl Context {
         })
     }
 
-    /// Adds to the history how the leases of the clients were renewed.
+    /// Adds the renewals of the clients' leases to the history.
     pub(crate) fn note_renewals(&self) {
         for client in &*self.clients.lock().expect("not poisoned") {
             for SeenRenewal { key, sent, answer, .. } in client.controls().map(Controls::renewals).unwrap_or_default() {
@@ -174,7 +177,7 @@ impl Context {
         }
     }
 
-    /// Closes the clients, in bounded time and whatever they answer.
+    /// Closes the clients in bounded time, and ignores their errors.
     pub(crate) async fn finish(&self) {
         let clients = std::mem::take(&mut *self.clients.lock().expect("not poisoned"));
         let closing = clients.iter().map(|client| client.close());
@@ -184,25 +187,25 @@ impl Context {
         let _ = tokio::time::timeout(CLOSING, futures_util::future::join_all(leaving)).await;
     }
 
-    /// The administration that the profile promises.
+    /// Returns the administration that the profile promises.
     pub(crate) fn admin<'a>(&self, client: &'a Client) -> Result<&'a dyn LockAdmin, Failure> {
         client.admin().ok_or_else(|| Failure::of(FailureKind::Fixture, Need::Admin.missing()))
     }
 
-    /// A ttl that the check will outlive.
+    /// Returns a ttl that ends during the check.
     pub(crate) fn short(&self) -> Duration {
         *self.short.get_or_init(|| self.stage.short_ttl())
     }
 }
 
-/// What can be done to the server of [`Context::hooked`].
+/// The hooks of the server of [`Context::hooked`].
 pub(crate) struct Hooks(Turn);
 
 impl Hooks {
-    /// Begins what the profile declares.
+    /// Begins a hook that the profile declares.
     #[track_caller]
     pub(crate) fn begin(&self, hook: Hook, key: &LockKey) -> impl Future<Output = Result<Disturbance<'_>, Failure>> {
-        said_by_caller(async move {
+        located_at_caller(async move {
             let missing =
                 || Failure::of(FailureKind::Fixture, format!("the profile declares a hook that is missing: {hook:?}"));
             let fault = self.0.hook(hook, key).ok_or_else(missing)?;
@@ -212,7 +215,7 @@ impl Hooks {
     }
 }
 
-/// A fault that was begun.
+/// A fault that has begun.
 #[must_use]
 pub(crate) struct Disturbance<'a> {
     fault: Arc<dyn Fault>,
@@ -220,22 +223,23 @@ pub(crate) struct Disturbance<'a> {
 }
 
 impl Disturbance<'_> {
-    /// Ends it, and waits until the deployment is well.
+    /// Ends it, and waits until the deployment is healthy.
     #[track_caller]
     pub(crate) fn end(self) -> impl Future<Output = Verdict> {
-        said_by_caller(async move {
+        located_at_caller(async move {
             self.fault.end().await?;
             Ok(self.arena.healthy().await?)
         })
     }
 }
 
-/// Work on a runtime of one thread, which ends with it: for what happens when a runtime stands still, or is gone.
+/// Runs work on a separate runtime of one thread, which ends with it: to test what happens when a
+/// runtime is blocked or dropped.
 #[track_caller]
 pub(crate) fn on_a_runtime_of_its_own<T: Send + 'static>(
     work: impl FnOnce(tokio::runtime::Runtime) -> Result<T, Failure> + Send + 'static,
 ) -> impl Future<Output = Result<T, Failure>> {
-    said_by_caller(async move {
+    located_at_caller(async move {
         let working = tokio::task::spawn_blocking(move || {
             work(tokio::runtime::Builder::new_current_thread().enable_all().build()?)
         });
@@ -243,23 +247,23 @@ pub(crate) fn on_a_runtime_of_its_own<T: Send + 'static>(
     })
 }
 
-/// Looks at a lease that nobody renews: it must not last longer than it did when it was granted.
+/// Fails if a lease without renewal lasts longer than when it was granted.
 ///
-/// Its holder cannot show this by being lost, because it gives the lease back when it is.
+/// The loss of its guard cannot show this, because the holder then gives the lease back.
 #[track_caller]
 pub(crate) fn ensure_not_prolonged(
     admin: &dyn LockAdmin,
     key: &LockKey,
     latest: Instant,
 ) -> impl Future<Output = Verdict> {
-    said_by_caller(async move {
+    located_at_caller(async move {
         throughout(latest, async || {
             let asked = Instant::now();
             let Some(info) = admin.inspect(key).await? else { return Ok(()) };
             let (seen, left) = (info.remaining, latest.saturating_duration_since(asked));
             ensure!(
                 seen <= left + GRAIN,
-                "{seen:?} remain of a lease that nobody renews, and that has {left:?} left: {info:?}"
+                "{seen:?} remain of a lease without renewal that should have {left:?} left: {info:?}"
             );
             Ok(())
         })
@@ -267,17 +271,19 @@ pub(crate) fn ensure_not_prolonged(
     })
 }
 
-/// Notes what the store has left of a key that nobody uses any more, as far as it can be asked.
+/// Records what the store has left of a key that is no longer used, if the store has an
+/// administration.
 #[track_caller]
 pub(crate) fn nothing_left(cx: &Context, client: &Client, key: &LockKey) -> impl Future<Output = Verdict> {
-    said_by_caller(async move {
+    located_at_caller(async move {
         let Some(admin) = client.admin() else { return Ok(()) };
         let deadline = Instant::now() + SOON;
         loop {
             let asked = cx.recorder().now();
             let info = admin.inspect(key).await?;
             let waiting = info.as_ref().and_then(|info| info.waiting).unwrap_or(0);
-            // What was given up is cleaned up in the background. What is left in the end is for the verdict, which knows who may still be there.
+            // The clean-up runs in the background. The verdict decides about what is left at the
+            // deadline, because it has the record of who may still use the key.
             if info.is_none() || Instant::now() >= deadline {
                 cx.recorder().left(client.number(), key, info.is_some(), waiting, asked);
                 return Ok(());
@@ -287,10 +293,10 @@ pub(crate) fn nothing_left(cx: &Context, client: &Client, key: &LockKey) -> impl
     })
 }
 
-/// Waits for all tasks; the first failure counts.
+/// Waits for all tasks, and returns the first failure.
 #[track_caller]
 pub(crate) fn all_passed(mut tasks: JoinSet<Verdict>) -> impl Future<Output = Verdict> {
-    said_by_caller(async move {
+    located_at_caller(async move {
         while let Some(ended) = tasks.join_next().await {
             ended.map_err(|error| Failure::of_task("a task of the check", &error))??;
         }

@@ -1,4 +1,4 @@
-//! What a fixture can do to a client's store behind its back.
+//! Faults that a fixture makes between a client and its store.
 
 use std::time::Duration;
 
@@ -18,7 +18,7 @@ pub enum Operation {
     Renew,
     /// The release of a lease, or the withdrawal of an attempt.
     Release,
-    /// The question who waits.
+    /// The query for the number of waiters.
     Waiters,
 }
 
@@ -30,11 +30,11 @@ pub struct SeenRenewal {
     pub key: LockKey,
     /// When it was sent.
     pub sent: Instant,
-    /// When it was answered, and what; none if it was not.
+    /// When it was answered, and the answer; `None` if it was not.
     pub answer: Option<(Instant, String)>,
 }
 
-/// What becomes of what a store pushes to one client.
+/// What happens to the events that a store pushes to one client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Pushes {
@@ -42,94 +42,105 @@ pub enum Pushes {
     Refused,
     /// The stream ends once; the next one works.
     Broken,
-    /// Everything arrives so much later.
+    /// Every event arrives later, by this duration.
     Delayed(Duration),
 }
 
-/// Means to disturb one client. Which of them work is declared by the [`Profile`](crate::Profile).
+/// Faults of one client. The [`Profile`](crate::Profile) declares which of them work.
+///
+/// [`DisturbedStore`](crate::DisturbedStore) implements all of them for any store, so implement
+/// this trait only for a fixture that can make its server itself fail.
 #[async_trait]
 pub trait Controls: Send + Sync + 'static {
-    /// Makes the next `times` operations of this kind fail with a transient error, without having happened. Other clients and the other checks, which run
-    /// at the same time, must not be hit. Declared by [`Profile::faults`](crate::Profile::faults).
+    /// Makes the next `times` operations of this kind fail with a transient error and without
+    /// effect. Other clients, and other checks that run at the same time, must not be affected.
+    /// Declared by [`Profile::faults`](crate::Profile::faults).
     ///
     /// # Errors
-    /// When it could not be arranged. By default always.
+    /// The fault could not be arranged. The default always returns an error.
     async fn fail_next(&self, operation: Operation, times: u32) -> Result<(), FixtureError> {
         Err(format!("this fixture cannot make {operation:?} fail {times} times").into())
     }
 
-    /// Lets the next `times` operations of this kind happen, and their replies get lost: the client hears of an error whose outcome it does not know. Others must not be
-    /// hit. Declared by [`Profile::lost_replies`](crate::Profile::lost_replies).
+    /// Executes the next `times` operations of this kind and loses their replies: the client gets
+    /// an error of unknown outcome. Other clients must not be affected. Declared by
+    /// [`Profile::lost_replies`](crate::Profile::lost_replies).
     ///
     /// # Errors
-    /// When it could not be arranged. By default always.
+    /// The fault could not be arranged. The default always returns an error.
     async fn lose_replies(&self, operation: Operation, times: u32) -> Result<(), FixtureError> {
         Err(format!("this fixture cannot lose {times} replies to {operation:?}").into())
     }
 
-    /// Lets the next `times` operations of this kind happen, and their replies come so much later, or when the faults are [ended](Self::end_faults): however long the client
-    /// said that it would wait. Others must not be hit. Declared by [`Profile::delayed_replies`](crate::Profile::delayed_replies).
+    /// Executes the next `times` operations of this kind and delays their replies by `by`, whatever
+    /// the timeout of the request. The delay ends early when the faults [end](Self::end_faults).
+    /// Other clients must not be affected. Declared by
+    /// [`Profile::delayed_replies`](crate::Profile::delayed_replies).
     ///
     /// # Errors
-    /// When it could not be arranged. By default always.
+    /// The fault could not be arranged. The default always returns an error.
     async fn delay_replies(&self, operation: Operation, times: u32, by: Duration) -> Result<(), FixtureError> {
         Err(format!("this fixture cannot delay {times} replies to {operation:?} by {by:?}").into())
     }
 
-    /// Cuts this client off from its store, as if its process had been killed: whatever it sends from now on does not arrive, no reply reaches it, and it hears of
-    /// nothing, until the faults are [ended](Self::end_faults). Others must not be hit. Declared by [`Profile::cuts_off`](crate::Profile::cuts_off).
+    /// Cuts this client off from its store, as if its process had been killed: no request arrives,
+    /// and no reply or event reaches it, until the faults [end](Self::end_faults). Other clients
+    /// must not be affected. Declared by [`Profile::cuts_off`](crate::Profile::cuts_off).
     ///
     /// # Errors
-    /// When it could not be arranged. By default always.
+    /// The fault could not be arranged. The default always returns an error.
     async fn cut_off(&self) -> Result<(), FixtureError> {
         Err("this fixture cannot cut a client off".into())
     }
 
-    /// Disturbs the pushes to this client, whether it listens already or not, until the faults are [ended](Self::end_faults). Others must not be hit. Declared by
+    /// Disturbs the events that are pushed to this client, on open streams and new ones, until the
+    /// faults [end](Self::end_faults). Other clients must not be affected. Declared by
     /// [`Profile::push_faults`](crate::Profile::push_faults).
     ///
     /// # Errors
-    /// When it could not be arranged. By default always.
+    /// The fault could not be arranged. The default always returns an error.
     async fn disturb_pushes(&self, pushes: Pushes) -> Result<(), FixtureError> {
-        Err(format!("this fixture cannot have pushes {pushes:?}").into())
+        Err(format!("this fixture cannot disturb pushes: {pushes:?}").into())
     }
 
-    /// Makes every operation on the record of this key stall, whoever sends it, until the faults are [ended](Self::end_faults). Declared by
-    /// [`Profile::stalls`](crate::Profile::stalls).
+    /// Makes every operation on the record of this key stall, of all clients, until the faults
+    /// [end](Self::end_faults). Declared by [`Profile::stalls`](crate::Profile::stalls).
     ///
     /// # Errors
-    /// When it could not be arranged. By default always.
+    /// The fault could not be arranged. The default always returns an error.
     async fn stall(&self, key: &LockKey) -> Result<(), FixtureError> {
         Err(format!("this fixture cannot stall {key:?}").into())
     }
 
-    /// How many requests this client has sent to its store so far, without those by which it listens to pushes. Declared by
-    /// [`Profile::counts_requests`](crate::Profile::counts_requests).
+    /// Returns how many requests this client has sent to its store so far, without those of event
+    /// streams. Declared by [`Profile::counts_requests`](crate::Profile::counts_requests).
     ///
     /// # Errors
-    /// When that is not known. By default always.
+    /// The number is not known. The default always returns an error.
     async fn requests(&self) -> Result<u64, FixtureError> {
         Err("this fixture does not count requests".into())
     }
 
-    /// The renewals of leases that this client has sent, the latest ones: they are shown with failures.
-    /// Defaults to none.
+    /// Returns the latest renewals of leases that this client has sent. They are shown with
+    /// failures. Defaults to an empty list.
     fn renewals(&self) -> Vec<SeenRenewal> {
         Vec::new()
     }
 
-    /// Ends all arranged faults and tells how many operations were hit; stalls, disturbed pushes and what a client that was cut off has sent need not be counted.
+    /// Ends all arranged faults and returns how many operations were affected. Stalls, disturbed
+    /// pushes and the requests of a client that was cut off need not be counted.
     ///
     /// # Errors
-    /// When that is not known. By default always.
+    /// The number is not known. The default always returns an error.
     async fn end_faults(&self) -> Result<u64, FixtureError> {
         Err("this fixture has no faults".into())
     }
 
-    /// Does what the store itself does to the record of a lock that nobody has held for a long time, at once. Declared by [`Profile::purge`](crate::Profile::purge).
+    /// Does at once what the store itself does to the record of a lock that has been unused for a
+    /// long time. Declared by [`Profile::purge`](crate::Profile::purge).
     ///
     /// # Errors
-    /// When the record is still there. By default always.
+    /// The record is still there. The default always returns an error.
     async fn purge(&self, key: &LockKey) -> Result<(), FixtureError> {
         Err(format!("this fixture cannot purge {key:?}").into())
     }

@@ -1,4 +1,4 @@
-//! Faults for any backend that is a store: between the engine and it.
+//! Faults between the engine and a store, for any backend that is a store.
 
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::fmt;
@@ -23,8 +23,9 @@ use tokio::time::{Instant, sleep, sleep_until};
 use crate::controls::{Controls, Operation, Pushes, SeenRenewal};
 use crate::failure::FixtureError;
 
-/// A [`LeaseStore`] between the engine and the one under test: it passes everything on, and makes the faults that
-/// [`Controls`] describes; for [`purge`](Controls::purge) it must be [told how](Self::with_purge). One for each client.
+/// A [`LeaseStore`] between the engine and the store under test. It forwards every call, and makes
+/// the faults that [`Controls`] describes. [`Controls::purge`] works only after
+/// [`with_purge`](Self::with_purge). Make one for each client.
 ///
 /// ```
 /// use std::sync::Arc;
@@ -37,7 +38,8 @@ use crate::failure::FixtureError;
 /// # drop(client);
 /// ```
 ///
-/// [`Client::of_store`](crate::Client::of_store) does all that for a provider of the engine's defaults.
+/// [`Client::of_store`](crate::Client::of_store) does this for a provider with the engine's
+/// defaults.
 #[derive(Clone)]
 pub struct DisturbedStore {
     shared: Arc<Shared>,
@@ -52,7 +54,7 @@ struct Shared {
     faults: Mutex<Faults>,
     pushes: watch::Sender<Option<Pushes>>,
     cut_off: watch::Sender<bool>,
-    /// Told when the faults are ended.
+    /// Notified when the faults end.
     ended: Notify,
     renewals: Mutex<VecDeque<SeenRenewal>>,
 }
@@ -68,7 +70,7 @@ struct Faults {
 }
 
 impl Faults {
-    /// Whether a fault of this kind is planned for the operation; it is used up then.
+    /// Whether a fault of this kind is planned for the operation. Uses up one of them.
     fn strikes(planned: &mut HashMap<Operation, u32>, operation: Operation) -> bool {
         let Some(left) = planned.get_mut(&operation).filter(|left| **left > 0) else { return false };
         *left -= 1;
@@ -77,7 +79,7 @@ impl Faults {
 }
 
 impl DisturbedStore {
-    /// Before a store.
+    /// Wraps a store, without any faults.
     #[must_use]
     pub fn new(store: Arc<dyn LeaseStore>) -> Self {
         let shared = Shared {
@@ -92,7 +94,8 @@ impl DisturbedStore {
         Self { shared: Arc::new(shared), purge: None }
     }
 
-    /// Lets it [purge](Controls::purge): do at once what the store does to the record of a lock that nobody has held for a long time. It is an error if there was none.
+    /// Sets how to [purge](Controls::purge) a record: do at once what the store does to the record
+    /// of a lock that has been unused for a long time. Return an error if there is no such record.
     #[must_use]
     pub fn with_purge<F>(mut self, purge: impl Fn(LockKey) -> F + Send + Sync + 'static) -> Self
     where
@@ -102,7 +105,7 @@ impl DisturbedStore {
         self
     }
 
-    /// The client behind this, if it is cut off: what it sends is lost on its way, and it hears so when it has waited long enough.
+    /// Fails if the client is cut off. Its request is lost, so the error comes after its timeout.
     async fn if_connected(&self, timeout: Duration) -> Result<()> {
         if !*self.shared.cut_off.borrow() {
             return Ok(());
@@ -115,7 +118,8 @@ impl DisturbedStore {
         self.shared.faults.lock().expect("no code in here panics")
     }
 
-    /// Notes renewals that are about to be sent. Without an answer they are noted when the note is dropped.
+    /// Records renewals that are about to be sent. If the note is dropped without an answer, it
+    /// records them as unanswered.
     fn seen<'a>(&self, renewals: impl IntoIterator<Item = &'a Renewal>) -> Note {
         let of_leases = |renewal: &&Renewal| matches!(renewal.subject, RenewalSubject::Lease { .. });
         let now = Instant::now();
@@ -125,7 +129,7 @@ impl DisturbedStore {
         Note { shared: Arc::clone(&self.shared), renewals: renewals.into_iter().map(seen).collect() }
     }
 
-    /// One request on its way there and back.
+    /// Sends one request, with the planned faults.
     async fn pass<T>(
         &self,
         operation: Operation,
@@ -181,10 +185,10 @@ impl fmt::Debug for DisturbedStore {
     }
 }
 
-/// So many renewals are remembered.
+/// How many renewals are remembered.
 const MOST_RENEWALS: usize = 500;
 
-/// Renewals that have been sent; none for the refreshes of tickets among them.
+/// Renewals that were sent; `None` for a refresh of a ticket.
 struct Note {
     shared: Arc<Shared>,
     renewals: Vec<Option<SeenRenewal>>,
@@ -301,7 +305,8 @@ impl LeaseStore for DisturbedStore {
 
 type Arrival = (Result<StoreEvent>, Option<Instant>);
 
-/// Passes events on, each with the time at which it may be heard, until the stream ends or is broken, or nobody listens.
+/// Forwards events, each with its time of delivery, until the stream ends or breaks, or the
+/// receiver is dropped.
 async fn forward(
     mut events: EventStream,
     mut pushes: watch::Receiver<Option<Pushes>>,
@@ -314,7 +319,7 @@ async fn forward(
             () = sender.closed() => return,
             changed = cut_off.changed() => match changed.map(|()| *cut_off.borrow_and_update()) {
                 Ok(true) => continue,
-                // What was said meanwhile was not heard.
+                // Events of the meantime were missed.
                 Ok(false) => Some(Err(LockError::new(ErrorKind::Unavailable, "the client was cut off"))),
                 Err(_) => return,
             },
@@ -402,7 +407,7 @@ impl Controls for DisturbedStore {
     async fn purge(&self, key: &LockKey) -> Result<(), FixtureError> {
         match &self.purge {
             Some(purge) => purge(key.clone()).await,
-            None => Err(format!("nobody has said how {key:?} is purged").into()),
+            None => Err(format!("{key:?} cannot be purged: the store was made without `with_purge`").into()),
         }
     }
 }

@@ -6,7 +6,7 @@ use std::panic::Location;
 
 use crate::history::Call;
 
-/// Why a check failed, and which line of the suite says so.
+/// Why a check failed, and which line of the suite found it.
 #[derive(Debug)]
 pub struct Failure {
     kind: FailureKind,
@@ -15,13 +15,14 @@ pub struct Failure {
     calls: Vec<Call>,
 }
 
-/// Whether a failure says something about the promise that was checked, or that it could not be checked.
+/// Whether a failure is a verdict on the promise, or prevented one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum FailureKind {
-    /// What the check saw breaks the promise.
+    /// The check observed that the promise is broken.
     Verdict,
-    /// What the check waited for, and what its message names, did not come within a generous bound. For a promise that something happens that is the verdict.
+    /// The event that the message names did not happen within a generous bound. For a promise that
+    /// something happens, this is the verdict.
     Overdue,
     /// The backend answered with an error where the check does not expect one.
     Error,
@@ -31,22 +32,22 @@ pub enum FailureKind {
     Check,
     /// The check panicked, or a task of it did.
     Panic,
-    /// The check did not come to an end, and nobody knows what it waited for.
+    /// The check did not end, and it is unknown what it waited for.
     Limit,
 }
 
 impl FailureKind {
-    /// Whether the promise was judged: the other kinds tell of accidents on the way there.
+    /// Whether the promise was judged. The other kinds report a problem that prevented this.
     #[must_use]
     pub const fn is_judgement(self) -> bool {
         matches!(self, Self::Verdict | Self::Overdue)
     }
 }
 
-/// Any error of a fixture.
+/// Any error of a fixture. Strings convert into it: `Err("no server".into())`.
 pub type FixtureError = Box<dyn std::error::Error + Send + Sync + 'static>;
 
-/// What a check answers.
+/// The result of a check.
 pub(crate) type Verdict = Result<(), Failure>;
 
 impl Failure {
@@ -60,43 +61,44 @@ impl Failure {
         Self { kind, message: message.into(), location: Location::caller(), calls: Vec::new() }
     }
 
-    /// A task of the check that did not come to its end.
+    /// Makes a failure from a task of the check that panicked or was cancelled.
     #[track_caller]
     pub(crate) fn of_task(what: &str, error: &tokio::task::JoinError) -> Self {
         Self::of(FailureKind::Panic, format!("{what} ended: {error}"))
     }
 
-    /// Whether it is about the promise.
+    /// Returns whether the failure is a verdict on the promise.
     #[must_use]
     pub fn kind(&self) -> FailureKind {
         self.kind
     }
 
-    /// The same failure, with another message.
+    /// Replaces the message.
     pub(crate) fn reworded(mut self, words: impl FnOnce(&str) -> String) -> Self {
         self.message = words(&self.message);
         self
     }
 
-    /// The same failure as a verdict: that nothing fails there is the promise.
+    /// Makes the failure a verdict, where the promise is that nothing fails.
     pub(crate) fn judged(mut self) -> Self {
         self.kind = FailureKind::Verdict;
         self
     }
 
-    /// What was expected and what was seen.
+    /// Returns what was expected and what was seen.
     #[must_use]
     pub fn message(&self) -> &str {
         &self.message
     }
 
-    /// The calls that show it: who held what when. None if no history was judged.
+    /// Returns the calls that show the failure: which client held which lock when. Empty if no
+    /// history was judged.
     #[must_use]
     pub fn calls(&self) -> &[Call] {
         &self.calls
     }
 
-    /// The line of the suite, as `file:line`.
+    /// Returns the line of the suite, as `file:line`.
     #[must_use]
     pub fn location(&self) -> String {
         format!("{}:{}", self.location.file(), self.location.line())
@@ -135,17 +137,17 @@ impl From<std::io::Error> for Failure {
     }
 }
 
-/// A helper's work, whose failures name the line that called the helper: it knows what the check had
-/// come to. Of helpers that call each other it is the line in the check.
+/// Runs a helper's work so that its failures name the line that called the helper. If helpers call
+/// each other, this is the line in the check.
 #[track_caller]
-pub(crate) fn said_by_caller<T>(
+pub(crate) fn located_at_caller<T>(
     work: impl Future<Output = Result<T, Failure>>,
 ) -> impl Future<Output = Result<T, Failure>> {
     let location = Location::caller();
     async move { work.await.map_err(|failure| Failure { location, ..failure }) }
 }
 
-/// An error and its causes in one line.
+/// Returns an error and its causes in one line.
 pub(crate) fn chain(error: &dyn std::error::Error) -> String {
     let mut text = error.to_string();
     let mut cause = error.source();
@@ -157,7 +159,7 @@ pub(crate) fn chain(error: &dyn std::error::Error) -> String {
     text
 }
 
-/// Ends the check with a failure unless the condition holds.
+/// Returns a failure from the check unless the condition holds.
 macro_rules! ensure {
     ($condition:expr, $($message:tt)+) => {
         if !$condition {

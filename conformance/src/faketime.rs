@@ -1,4 +1,4 @@
-//! `libfaketime`, for checks with clients whose clocks are wrong.
+//! Finds `libfaketime`, for checks with clients whose clocks are wrong.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -13,24 +13,26 @@ const VARIABLE: &str = "DISTLOCK_FAKETIME_LIB";
 const SHIFT_SECONDS: u64 = 3600;
 const TOLERANCE_SECONDS: u64 = 120;
 
-/// Why there is no `libfaketime`: it is neither installed nor could it be fetched, or it does not shift the clock.
+/// Why there is no `libfaketime`: it is not installed and could not be fetched, or it does not
+/// shift the clock.
 #[derive(Debug, thiserror::Error)]
 #[error("{0}; install the package libfaketime, or set DISTLOCK_FAKETIME_LIB to its libfaketime.so.1")]
 pub struct FaketimeError(String);
 
-/// The path of a `libfaketime.so.1` for `LD_PRELOAD`, tried out before it is returned.
+/// Returns the path of a `libfaketime.so.1` for `LD_PRELOAD`, after a test that it works.
 ///
-/// Looked for in this order: the environment variable `DISTLOCK_FAKETIME_LIB`; where Debian's package
-/// `libfaketime` puts it; a wheel of PyPI, fetched once into `target/distlock-tools` (x86-64 only). It
-/// blocks the calling thread: for milliseconds as a rule, for seconds when it is fetched.
+/// Searches in this order: the environment variable `DISTLOCK_FAKETIME_LIB`; the location of
+/// Debian's package `libfaketime`; a wheel of PyPI, fetched once into `target/distlock-tools`
+/// (x86-64 only). Blocks the calling thread: usually for milliseconds, or for seconds when it
+/// fetches the wheel.
 ///
-/// A child started with `LD_PRELOAD=<path>`, `FAKETIME=+1h` and `FAKETIME_DONT_FAKE_MONOTONIC=1` sees a
-/// wall clock that is one hour ahead, and the true monotonic clock.
+/// A child process with `LD_PRELOAD=<path>`, `FAKETIME=+1h` and `FAKETIME_DONT_FAKE_MONOTONIC=1`
+/// sees a wall clock that is one hour ahead, and the true monotonic clock.
 ///
 /// # Errors
 ///
-/// A [`FaketimeError`] if there is no library or the one found does not shift the clock. A library
-/// named by the variable that does not work is an error; nothing else is tried then.
+/// There is no library, or it does not shift the clock. If the variable names a library that does
+/// not work, no other one is tried.
 pub fn faketime_library() -> Result<PathBuf, FaketimeError> {
     find().map_err(FaketimeError)
 }
@@ -63,8 +65,8 @@ fn installed() -> Vec<PathBuf> {
         .collect()
 }
 
-/// Asks a `date` with a shifted clock. A library that cannot be loaded is a mere warning of the loader,
-/// hence the comparison.
+/// Runs `date` with a shifted clock. The loader only warns about a library that it cannot load, so
+/// compare the time.
 fn shifts_the_clock(library: &Path) -> Result<(), String> {
     if !library.is_file() {
         return Err("there is no such file".to_owned());

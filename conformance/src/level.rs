@@ -16,14 +16,15 @@ pub enum Level {
     /// Minutes: all checks, once. The default.
     #[default]
     Standard,
-    /// As long as you say: all checks with fresh seeds, again and again, and the checks that only this level has.
+    /// For a given time: repeats all checks with new seeds, and runs the checks that only this
+    /// level has.
     Torture,
 }
 
 impl Level {
     const ALL: [Self; 3] = [Self::Smoke, Self::Standard, Self::Torture];
 
-    /// The name on the command line.
+    /// Returns the name on the command line.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {
@@ -45,11 +46,12 @@ impl FromStr for Level {
 
     fn from_str(text: &str) -> Result<Self, String> {
         let level = Self::ALL.into_iter().find(|level| level.as_str() == text);
-        level.ok_or_else(|| format!("`{text}` is none of smoke, standard, torture"))
+        level.ok_or_else(|| format!("`{text}` is not a level: use smoke, standard or torture"))
     }
 }
 
-/// From which everything random in a run derives: what a check chooses depends on this number and the check's name alone.
+/// The source of all random choices of a run. The choices of a check depend only on this number and
+/// the check's name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Seed(u64);
 
@@ -58,12 +60,12 @@ impl Seed {
         Self(fastrand::u64(..))
     }
 
-    /// That of another round.
+    /// Returns the seed of the next round.
     pub(crate) fn next(self) -> Self {
         Self(self.0.wrapping_add(1))
     }
 
-    /// The source of one check's randomness. Checks have unlike ones, also those of one run.
+    /// Returns the random number generator of one check. Each check of a run has a different one.
     pub(crate) fn of(self, fixture: &str, check: &str) -> fastrand::Rng {
         // FNV-1a: the same in every build, as the hashes of the standard library are not.
         let bytes = fixture.bytes().chain([0]).chain(check.bytes());
@@ -88,16 +90,16 @@ impl FromStr for Seed {
             Some(digits) => u64::from_str_radix(digits, 16),
             None => text.parse(),
         };
-        number.map(Self).map_err(|_| format!("`{text}` is no number of 64 bits"))
+        number.map(Self).map_err(|_| format!("`{text}` is not a number of 64 bits"))
     }
 }
 
-/// What a run is like, for its checks.
+/// The settings of a run that its checks use.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Plan {
     pub(crate) level: Level,
     pub(crate) seed: Seed,
-    /// How long a check of the level torture may go on.
+    /// How long a check of the level torture runs.
     pub(crate) time: Duration,
 }
 

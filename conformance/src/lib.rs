@@ -1,7 +1,7 @@
 //! Conformance suite for distlock backends.
 //!
-//! A backend author writes a [`Fixture`] – how to get clients of the backend, and what it promises – and a test binary of
-//! one line:
+//! A backend author implements a [`Fixture`], which makes clients of the backend and declares what
+//! it promises. The test binary is one line:
 //!
 //! ```no_run
 //! # use std::process::ExitCode;
@@ -19,54 +19,67 @@
 //! }
 //! ```
 //!
-//! [`tutorial`] goes the whole way, from an empty crate to a passing suite; [`tutorial::network`] is
-//! about stores that are servers.
+//! The [`tutorial`] leads from an empty crate to a passing suite; [`tutorial::network`] covers
+//! stores that are servers.
 //!
-//! Every check is named after the clause of the contract that it holds the backend to, such as
-//! `my-backend::C5_fencing::across_release`, so that a failure says which promise is broken.
+//! Every check is named after the clause of the contract that it tests, such as
+//! `my-backend::C5_fencing::across_release`, so that a failure names the broken promise.
 //!
 //! # Running it
-//! The binary takes the usual arguments of a Rust test binary – a filter, `--exact`, `--skip`, `--list`, `--test-threads` – and these:
+//! The binary takes the usual arguments of a Rust test binary – a filter, `--exact`, `--skip`,
+//! `--list`, `--test-threads` – and these:
 //!
 //! | option | environment variable | meaning | default |
 //! |---|---|---|---|
-//! | `--level` | `DISTLOCK_CONFORMANCE_LEVEL` | [`smoke`](Level::Smoke): seconds; [`standard`](Level::Standard): minutes; [`torture`](Level::Torture): as long as you say | `standard` |
-//! | `--minutes` | `DISTLOCK_CONFORMANCE_MINUTES` | how long `torture` goes on; a part of a minute is possible. The round that has begun is finished, and one in which a check failed is the last | 10 |
-//! | `--rounds` | `DISTLOCK_CONFORMANCE_ROUNDS` | how often `smoke` and `standard` run in a row, each time with a fresh seed; a round in which a check failed is the last | 1 |
-//! | `--seed` | `DISTLOCK_CONFORMANCE_SEED` | from which everything random in checks derives, for each check by its name | random |
-//! | `--report` | `DISTLOCK_CONFORMANCE_REPORT` | the directory to which reports are written; a relative one starts at the package, where Cargo runs its tests | none |
+//! | `--level` | `DISTLOCK_CONFORMANCE_LEVEL` | [`smoke`](Level::Smoke): seconds; [`standard`](Level::Standard): minutes; [`torture`](Level::Torture): as long as `--minutes` | `standard` |
+//! | `--minutes` | `DISTLOCK_CONFORMANCE_MINUTES` | how long `torture` runs, as a decimal number. The current round is finished; a round in which a check failed is the last | 10 |
+//! | `--rounds` | `DISTLOCK_CONFORMANCE_ROUNDS` | how many times `smoke` and `standard` run, each time with a new seed; a round in which a check failed is the last | 1 |
+//! | `--seed` | `DISTLOCK_CONFORMANCE_SEED` | the source of all random choices; each check derives its own from it and its name | random |
+//! | `--report` | `DISTLOCK_CONFORMANCE_REPORT` | the directory for the reports; a relative path starts at the package's folder, where Cargo runs tests | none |
 //!
-//! An option outranks its variable. Use variables where other test binaries are run by the same command, since those do not know the options.
+//! An option takes precedence over its variable. Use the variables if the same command also runs
+//! other test binaries, which do not accept the options.
 //!
-//! A check that fails prints the clause's text, the calls that show the failure – who held what when –, the seed, and the command that runs just that check again:
-//! it takes the same keys and makes the same choices. What the scheduler, the network and the backend do by chance is not in the seed.
+//! A check that fails prints the clause's text, the calls that show the failure, the seed, and the
+//! command that repeats the check. The repetition uses the same keys and makes the same choices.
+//! The seed does not determine what the scheduler, the network and the backend do.
 //!
-//! A report is `index.html` – a page that needs nothing but itself: a table of clauses and backends, timelines of what failed, and how long grants and hand-overs took –, and
-//! for each backend the same as JSON and as JUnit XML. The page shows all backends whose JSON is in the directory, so that several test
-//! binaries can share it; a further run replaces what it examines.
+//! A report consists of `index.html` and, for each backend, a JSON and a JUnit XML file. The page
+//! needs no other file. It has a table of clauses and backends, timelines of the failures, and the
+//! durations of grants and hand-overs. It shows all backends whose JSON is in the directory, so
+//! several test binaries can share one. A later run replaces the backends that it examines.
 //!
-//! Under `cargo nextest` each check is a process of its own: the processes of a run add to one report,
-//! `--minutes` is the time of each check, and a fixture of yours is started for each check. What it
-//! starts can be shared by the processes of one [run](run_id), as the servers of
-//! `distlock-conformance-mongo` are.
+//! Under `cargo nextest` each check is a separate process. The processes of a run add to one
+//! report, `--minutes` applies to each check, and each check starts its fixture. The processes of
+//! one [run](run_id) can share what a fixture starts, as those of `distlock-conformance-mongo`
+//! share servers.
 //!
 //! # What a check relies on
-//! Every call of every client is recorded ([`history`]); checks of many calls are judged by what was recorded, and fail if that was too little to prove anything. Keys are random, fresh clients are made for each check, and checks run in parallel, except those that damage a deployment of their own ([`Arena`]), which run alone. Lower bounds are strict (to the millisecond
-//! that stores count in); upper bounds are generous, because a busy machine is not a broken backend. A check that waits
-//! for something says what it waited for.
+//! * Every call of every client is recorded ([`history`]). Checks with many calls are judged by
+//!   that record, and fail if it is too short to prove anything.
+//! * Keys are random, and each check gets new clients.
+//! * Checks run in parallel. Only those that damage their own deployment ([`Arena`]) run alone.
+//! * Lower bounds are strict, to the millisecond. Upper bounds are generous, because a busy machine
+//!   is not a broken backend.
+//! * A check that times out names the event that it waited for.
 //!
-//! Before the first check operations of the backend are timed: on a slow store or a busy machine the
-//! leases of checks last longer, and what is too slow to be judged is told so. Pauses of the suite's own
-//! tasks are measured all the time, and count in the same way.
+//! The suite times some operations of the backend before the first check. On a slow store or a busy
+//! machine the checks use longer leases, and `profile::fast_enough` fails if the backend is too
+//! slow to be judged. The suite also measures the pauses of its own tasks all the time, and
+//! lengthens the leases accordingly.
 //!
-//! That all this would notice is tested by backends which are broken on purpose; `BROKEN.md` in this crate shows which clause catches which, by which check, and in which words. A
-//! [`Failure`] has a [kind](FailureKind), so that a crash or an unexpected error is not taken for a verdict.
+//! The suite itself is tested with backends that are broken on purpose. `BROKEN.md` in this crate
+//! lists which check of which clause finds which defect, with the message. A [`Failure`] has a
+//! [kind](FailureKind), so that a crash or an unexpected error is not mistaken for a verdict.
 //!
 //! # Features
-//! * `containers`: [any service in a container](container) for fixtures, with pauses, kills, restarts and network cuts.
-//! * `faketime`: finds or fetches the `libfaketime` that clients with wrong clocks take, where `DISTLOCK_FAKETIME_LIB` does not name one. Without dependencies.
+//! * `containers`: `container::Service`, any service in a container for fixtures, with pauses,
+//!   kills, restarts and network cuts.
+//! * `faketime`: finds or fetches the `libfaketime` for clients with wrong clocks if
+//!   `DISTLOCK_FAKETIME_LIB` does not name one. Adds no dependencies.
 //!
-//! MongoDB servers for fixtures, and a replica set that may be damaged, are in `distlock-conformance-mongo`.
+//! `distlock-conformance-mongo` has MongoDB servers for fixtures, and a disposable replica set for
+//! fault injection.
 
 mod arena;
 mod bare;
@@ -102,7 +115,8 @@ mod runner;
 mod stage;
 mod supervised;
 mod torture;
-// Its code is that of `examples/sqlite`, compiled there and compared by a test.
+// Its code is that of `tests/first_store` and `examples/sqlite`, compiled there. The test
+// `tutorial` of `examples/sqlite` compares them.
 #[cfg(not(doctest))]
 #[doc = include_str!("../TUTORIAL.md")]
 pub mod tutorial {
@@ -133,3 +147,8 @@ pub use testcontainers;
 
 /// For implementing [`Fixture`] and [`Controls`].
 pub use distlock_api::async_trait;
+
+/// Compiles the example of the README.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;

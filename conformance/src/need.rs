@@ -18,7 +18,7 @@ pub enum Need {
     Owners,
     /// **None** of these: the check asserts the refusal.
     NoOwners,
-    /// A stream of what happens to locks.
+    /// A stream of events about locks.
     LockEvents,
     /// **No** such stream: the check asserts the refusal.
     NoLockEvents,
@@ -42,13 +42,14 @@ pub enum Need {
     Purge,
     /// Grants in the order of the queue.
     Fair,
-    /// Waiters are told, and need not ask.
+    /// Grants are pushed to waiters, so that these need not poll.
     Push,
-    /// Clients that are providers of their own.
+    /// Clients that are separate providers.
     SeparateClients,
     /// The bare store, below the lease engine.
     Store,
-    /// A deployment that may be damaged. A check that needs one does not concern backends without.
+    /// A deployment for fault injection. A check that needs one does not apply to backends without
+    /// it.
     Arena,
     /// The server's connections are cut on demand: [`Hook::Cut`](crate::Hook::Cut).
     Cut,
@@ -63,7 +64,7 @@ pub enum Need {
 }
 
 impl Need {
-    /// Whether a check that needs it says nothing about backends without it.
+    /// Whether a check that needs it does not apply to backends without it.
     pub(crate) fn is_optional(self) -> bool {
         self.is_refusal()
             || matches!(self, Self::Arena | Self::Cut | Self::Stall | Self::Delay | Self::Restart | Self::Block)
@@ -73,7 +74,7 @@ impl Need {
         matches!(self, Self::NoExpiry | Self::NoMinimumHold | Self::NoOwners | Self::NoLockEvents)
     }
 
-    /// What to say when it is not there.
+    /// Returns the reason to refuse a check if this is missing.
     pub(crate) fn missing(self) -> &'static str {
         match self {
             Self::Expiry => "leases of this backend do not expire",
@@ -83,8 +84,8 @@ impl Need {
             Self::Admin => "this backend offers no administration",
             Self::Owners => "this backend lists no locks",
             Self::NoOwners => "this backend lists locks",
-            Self::LockEvents => "this backend does not tell what happens to locks",
-            Self::NoLockEvents => "this backend tells what happens to locks",
+            Self::LockEvents => "this backend reports no events about locks",
+            Self::NoLockEvents => "this backend reports events about locks",
             Self::Processes => "the state of this backend lives in one process",
             Self::Faults => "the fixture injects no faults",
             Self::LostReplies => "the fixture loses no replies",
@@ -94,11 +95,11 @@ impl Need {
             Self::Stalls => "the fixture cannot stall a key",
             Self::Requests => "the fixture counts no requests",
             Self::Purge => "the fixture cannot purge records",
-            Self::Fair => "this backend grants in no order",
-            Self::Push => "this backend does not tell its waiters: they ask",
+            Self::Fair => "this backend has no queue",
+            Self::Push => "this backend pushes nothing to its waiters: they poll",
             Self::SeparateClients => "all clients of this backend are one provider",
-            Self::Store => "this backend is no store: it does without the lease engine",
-            Self::Arena => "the fixture has no deployment that may be damaged",
+            Self::Store => "this fixture does not open the bare store",
+            Self::Arena => "the fixture has no deployment for fault injection",
             Self::Cut => "the fixture has no hook that cuts connections",
             Self::Stall => "the fixture has no hook that stalls the server",
             Self::Delay => "the fixture has no hook that delays requests",

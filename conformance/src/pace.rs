@@ -1,5 +1,5 @@
-//! How fast a backend is on this machine, now: checks wait for leases to expire and to be renewed, and
-//! a ttl that is too short for either proves nothing.
+//! Measures how fast a backend is on this machine now. Checks wait until leases expire or are
+//! renewed, and with a ttl that is too short for either they prove nothing.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -14,23 +14,23 @@ use crate::failure::{Failure, FailureKind, Verdict};
 use crate::fixture::Fixture;
 use crate::leases::{LONG, renewed};
 
-/// So many of the slowest operations a ttl has room for.
+/// How many times the slowest operation a ttl is at least.
 const ROOM: u32 = 8;
-/// So many times the profile's ttl checks wait at the most.
+/// How many times the profile's ttl the ttl of a check is at most.
 const MOST: u32 = 6;
-/// How many clients are measured at once, and how often each takes and gives back a lock.
+/// How many clients are measured at once, and how often each acquires and releases a lock.
 const CLIENTS: usize = 4;
 const ROUNDS: usize = 6;
-/// How long all of it may take.
+/// How long the measurement may take.
 const LIMIT: Duration = Duration::from_secs(30);
 
-/// How many of the longest pauses of this process a ttl has room for.
+/// How many times the longest pause of this process a ttl is at least.
 const PAUSES: u32 = 8;
-/// How often it is looked for pauses.
+/// How often pauses are looked for.
 const TICK: Duration = Duration::from_millis(10);
 
-/// The longest time for which the tasks of this process did not run: on a busy machine no lease is
-/// renewed meanwhile. It is measured from the first check to the last.
+/// The longest time for which the tasks of this process did not run, from the first check to the
+/// last. On a busy machine no lease is renewed during that time.
 #[derive(Debug)]
 pub(crate) struct Pauses {
     longest_us: Arc<AtomicU64>,
@@ -38,7 +38,7 @@ pub(crate) struct Pauses {
 }
 
 impl Pauses {
-    /// Starts to measure, in a task.
+    /// Starts to measure in a separate task.
     pub(crate) fn measure() -> Self {
         let longest_us = Arc::<AtomicU64>::default();
         let longest = Arc::clone(&longest_us);
@@ -67,19 +67,20 @@ impl Drop for Pauses {
 /// What was measured before the first check of a backend.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Pace {
-    /// The profile's.
+    /// The ttl of the profile.
     declared: Duration,
     /// The slowest of all acquisitions and releases.
     slowest: Duration,
 }
 
 impl Pace {
-    /// That of a backend that is not measured.
+    /// Returns the pace of a backend that is not measured.
     pub(crate) fn unmeasured(declared: Duration) -> Self {
         Self { declared, slowest: Duration::ZERO }
     }
 
-    /// Takes and gives back locks. A backend of which no operation succeeds is not slow: its checks tell.
+    /// Measures acquisitions and releases. A backend whose operations fail is not slow: its checks
+    /// report the errors.
     pub(crate) async fn measure(fixture: &dyn Fixture, declared: Duration) -> Self {
         let unmeasured = Self::unmeasured(declared);
         let Ok(clients) = fixture.clients(CLIENTS).await else { return unmeasured };
@@ -94,12 +95,12 @@ impl Pace {
         Self { declared, slowest }
     }
 
-    /// The ttl of leases that are to expire in a check that begins now, after such a pause.
+    /// Returns the ttl of leases that must expire in a check that begins now, after such a pause.
     pub(crate) fn ttl(self, longest_pause: Duration) -> Duration {
         (self.slowest * ROOM).max(longest_pause * PAUSES).clamp(self.declared, self.declared * MOST)
     }
 
-    /// What to say before the first check, if anything is unusual.
+    /// Returns what to print before the first check, if the backend is slow.
     pub(crate) fn remark(self) -> Option<String> {
         let Self { declared, slowest } = self;
         let ttl = self.ttl(Duration::ZERO);
@@ -107,7 +108,7 @@ impl Pace {
             .then(|| format!("an operation takes up to {slowest:.1?}: the ttl is {ttl:.1?} instead of {declared:?}"))
     }
 
-    /// Whether checks can judge at all.
+    /// Fails if the backend is too slow for the checks to judge it.
     pub(crate) fn verdict(self) -> Verdict {
         let Self { declared, slowest } = self;
         let (needed, most) = (slowest * ROOM, declared * MOST);
@@ -115,9 +116,9 @@ impl Pace {
             return Ok(());
         }
         let message = format!(
-            "the backend is too slow on this machine: of {CLIENTS} clients that each took and gave back {ROUNDS} locks, \
-             one waited {slowest:.1?} for an answer. Checks would need a ttl of {needed:.1?} and take {most:.1?} at the \
-             most, so that some of them may fail for that alone. Give the machine less to do, or declare a longer \
+            "the backend is too slow on this machine: of {CLIENTS} clients that each acquired and released {ROUNDS} locks, \
+             one waited {slowest:.1?} for an answer. Checks would need a ttl of {needed:.1?} and use {most:.1?} at \
+             most, so some of them may fail only for that. Reduce the load on the machine, or declare a longer \
              `Profile::ttl` than {declared:?}"
         );
         Err(Failure::of(FailureKind::Fixture, message))

@@ -1,4 +1,5 @@
-//! Processes of this machine: whether they live, and signals to those that the suite has started.
+//! Processes of this machine: whether they are alive, and signals to those that the suite has
+//! started.
 //!
 //! For fixtures that start servers, or share one with other processes of a run.
 
@@ -14,25 +15,26 @@ pub(crate) async fn send(signal: &str, pid: u32) -> std::io::Result<()> {
     Err(std::io::Error::other(format!("SIG{signal} could not be sent to process {pid}")))
 }
 
-/// What a process does: `T` if it is stopped, `Z` if it is dead and nobody has asked yet. None where `/proc` does not tell.
+/// Returns the state of a process: `T` if it is stopped, `Z` if it is dead and not yet reaped.
+/// `None` without `/proc`.
 pub(crate) fn state(pid: u32) -> Option<char> {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
     stat.rsplit_once(") ")?.1.chars().next()
 }
 
-/// Whether a process in this [state] is no more.
+/// Whether a process in this [state] has ended.
 pub(crate) fn is_end(state: Option<char>) -> bool {
     matches!(state, None | Some('Z' | 'X'))
 }
 
-/// Whether a process has ended. Where there is no `/proc`, every process seems to have.
+/// Returns whether a process has ended. Without `/proc` this is always true.
 #[must_use]
 pub fn is_dead(pid: u32) -> bool {
     is_end(state(pid))
 }
 
-/// When a living process started, in clock ticks since boot: together with its id unique for a boot.
-/// `None` if it has ended, or where there is no `/proc`.
+/// Returns when a living process started, in clock ticks since boot. Together with the id it is
+/// unique for a boot. `None` if the process has ended, or without `/proc`.
 #[must_use]
 pub fn start_time(pid: u32) -> Option<String> {
     parse_start_time(&std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?)

@@ -1,4 +1,4 @@
-//! What a backend promises, as far as the suite must know.
+//! What a backend promises to the suite.
 
 use std::time::Duration;
 
@@ -9,8 +9,21 @@ use crate::need::Need;
 
 /// What a backend promises.
 ///
-/// It is two-sided. What is promised must work; of what is not promised the refusal is checked where it can be, and else the check is *refused by
-/// design*: shown with its reason, and counted. The number must be the declared one, so that no check falls silent unnoticed.
+/// What a profile declares must work. What it does not declare must be refused by the backend,
+/// where the suite can check that. All other checks of it are *refused by design*: shown with the
+/// reason, and counted. Their number must be the declared one, so that no check falls silent
+/// unnoticed.
+///
+/// ```
+/// use std::time::Duration;
+/// use distlock_api::Capabilities;
+/// use distlock_conformance::Profile;
+///
+/// let mut promised = Capabilities::default();
+/// (promised.expiry, promised.fair) = (true, true);
+/// let profile = Profile::new(promised).ttl(Duration::from_secs(2)).admin().store().disturbed();
+/// # drop(profile);
+/// ```
 #[derive(Clone, Debug)]
 #[must_use]
 pub struct Profile {
@@ -38,7 +51,7 @@ pub struct Profile {
 }
 
 impl Profile {
-    /// A profile of a backend with exactly these capabilities and nothing else.
+    /// Makes the profile of a backend with exactly these capabilities and nothing else.
     pub fn new(capabilities: Capabilities) -> Self {
         Self {
             capabilities,
@@ -65,138 +78,153 @@ impl Profile {
         }
     }
 
-    /// [`LockProvider::admin`](distlock_api::LockProvider::admin) is there.
+    /// Declares that [`LockProvider::admin`](distlock_api::LockProvider::admin) returns an
+    /// administration.
     pub fn admin(mut self) -> Self {
         self.admin = true;
         self
     }
 
-    /// Administration lists locks, releases those of an owner, and remembers forced releases.
+    /// Declares that the administration lists locks, releases those of an owner, and records forced
+    /// releases.
     pub fn owners(mut self) -> Self {
         self.owners = true;
         self
     }
 
-    /// Administration tells what happens to locks: [`LockAdmin::watch`](distlock_api::LockAdmin::watch) works.
+    /// Declares that the administration reports what happens to locks:
+    /// [`LockAdmin::watch`](distlock_api::LockAdmin::watch) works.
     pub fn lock_events(mut self) -> Self {
         self.lock_events = true;
         self
     }
 
-    /// Other processes can be clients: [`Fixture::address`](crate::Fixture::address) and
-    /// [`Fixture::connect`](crate::Fixture::connect) work. Some of these clients have a wrong clock, which takes `libfaketime`: named by `DISTLOCK_FAKETIME_LIB`, or found by
-    /// the crate's feature `faketime`.
+    /// Declares that other processes can be clients: [`Fixture::address`](crate::Fixture::address)
+    /// and [`Fixture::connect`](crate::Fixture::connect) work. Some of these clients have a wrong
+    /// clock, for which the suite needs `libfaketime`. Set `DISTLOCK_FAKETIME_LIB` to its path, or
+    /// enable the crate's feature `faketime`.
     pub fn processes(mut self) -> Self {
         self.processes = true;
         self
     }
 
-    /// [`Controls::fail_next`](crate::Controls::fail_next) works.
+    /// Declares that [`Controls::fail_next`](crate::Controls::fail_next) works.
     pub fn faults(mut self) -> Self {
         self.faults = true;
         self
     }
 
-    /// [`Controls::lose_replies`](crate::Controls::lose_replies) works.
+    /// Declares that [`Controls::lose_replies`](crate::Controls::lose_replies) works.
     pub fn lost_replies(mut self) -> Self {
         self.lost_replies = true;
         self
     }
 
-    /// [`Controls::delay_replies`](crate::Controls::delay_replies) works.
+    /// Declares that [`Controls::delay_replies`](crate::Controls::delay_replies) works.
     pub fn delayed_replies(mut self) -> Self {
         self.delayed_replies = true;
         self
     }
 
-    /// [`Controls::cut_off`](crate::Controls::cut_off) works.
+    /// Declares that [`Controls::cut_off`](crate::Controls::cut_off) works.
     pub fn cuts_off(mut self) -> Self {
         self.cuts_off = true;
         self
     }
 
-    /// All that a [`DisturbedStore`](crate::DisturbedStore) can do to a client: [`faults`](Self::faults), [`lost_replies`](Self::lost_replies),
-    /// [`delayed_replies`](Self::delayed_replies), [`cuts_off`](Self::cuts_off), [`push_faults`](Self::push_faults), [`stalls`](Self::stalls) and
+    /// Declares all faults that a [`DisturbedStore`](crate::DisturbedStore) makes:
+    /// [`faults`](Self::faults), [`lost_replies`](Self::lost_replies),
+    /// [`delayed_replies`](Self::delayed_replies), [`cuts_off`](Self::cuts_off),
+    /// [`push_faults`](Self::push_faults), [`stalls`](Self::stalls) and
     /// [`counts_requests`](Self::counts_requests).
     pub fn disturbed(self) -> Self {
         self.faults().lost_replies().delayed_replies().cuts_off().push_faults().stalls().counts_requests()
     }
 
-    /// [`Controls::disturb_pushes`](crate::Controls::disturb_pushes) works.
+    /// Declares that [`Controls::disturb_pushes`](crate::Controls::disturb_pushes) works.
     pub fn push_faults(mut self) -> Self {
         self.push_faults = true;
         self
     }
 
-    /// [`Controls::stall`](crate::Controls::stall) works.
+    /// Declares that [`Controls::stall`](crate::Controls::stall) works.
     pub fn stalls(mut self) -> Self {
         self.stalls = true;
         self
     }
 
-    /// [`Controls::requests`](crate::Controls::requests) works.
+    /// Declares that [`Controls::requests`](crate::Controls::requests) works.
     pub fn counts_requests(mut self) -> Self {
         self.counts_requests = true;
         self
     }
 
-    /// [`Controls::purge`](crate::Controls::purge) works.
+    /// Declares that [`Controls::purge`](crate::Controls::purge) works.
     pub fn purge(mut self) -> Self {
         self.purge = true;
         self
     }
 
-    /// All clients of one call of [`Fixture::clients`](crate::Fixture::clients) are the same provider: they close together.
+    /// Declares that all clients of one call of [`Fixture::clients`](crate::Fixture::clients) are
+    /// the same provider, so that closing one closes all.
     pub fn one_provider(mut self) -> Self {
         self.one_provider = true;
         self
     }
 
-    /// [`Fixture::arena`](crate::Fixture::arena) makes a deployment that may be damaged, with clients in other processes. Without, the checks that need one do not concern the backend.
+    /// Declares that [`Fixture::arena`](crate::Fixture::arena) starts a deployment for fault
+    /// injection, with clients in other processes. Without it, the checks that need one do not
+    /// apply to the backend.
     pub fn arena(mut self) -> Self {
         self.arena = true;
         self
     }
 
-    /// The backend is a [`LeaseStore`](distlock_engine::LeaseStore), and
-    /// [`Fixture::store`](crate::Fixture::store) opens it. Its requests and answers are then checked
-    /// directly, below the lease engine. Without, those checks are refused by design.
+    /// Declares that the backend is a [`LeaseStore`](distlock_engine::LeaseStore), which
+    /// [`Fixture::store`](crate::Fixture::store) opens. The suite then checks its requests and
+    /// answers directly, below the lease engine. Without it, those checks are refused by design.
     pub fn store(mut self) -> Self {
         self.store = true;
         self
     }
 
-    /// [`Arena::hook`](crate::Arena::hook) has these, and [`Fixture::store_at`](crate::Fixture::store_at)
-    /// works. Declare [`arena`](Self::arena) and [`store`](Self::store), too. Without, the checks that
-    /// need a hook do not concern the backend.
+    /// Declares that [`Arena::hook`](crate::Arena::hook) has these hooks, and that
+    /// [`Fixture::store_at`](crate::Fixture::store_at) works. Requires [`arena`](Self::arena) and
+    /// [`store`](Self::store). Without a hook, the checks that need it do not apply to the backend.
     pub fn hooks(mut self, hooks: impl IntoIterator<Item = Hook>) -> Self {
         self.hooks.extend(hooks);
         self
     }
 
-    /// The ttl of leases that are to expire in a check. Choose it many times as long as an operation takes.
-    /// Before the first check operations are timed: where the slowest takes more than an eighth of
-    /// this ttl, checks use a longer one, up to six times as long, and a backend that would need more
-    /// is told so (`profile::fast_enough`). The same goes for eight times the longest pause of the
-    /// suite's own tasks so far. Defaults to 3 s.
+    /// Sets the ttl of leases that must expire during a check. Choose many times the duration of
+    /// one operation. Defaults to 3 s.
+    ///
+    /// Checks use a longer ttl on a slow machine, up to six times this one. It is at least eight
+    /// times the slowest operation that was timed before the first check, and eight times the
+    /// longest pause of the suite's own tasks so far. If a backend needs even more,
+    /// `profile::fast_enough` fails.
     pub fn ttl(mut self, ttl: Duration) -> Self {
         self.ttl = ttl;
         self
     }
 
-    /// The longest key, in bytes, if a wrapper leaves less than [`LockKey::MAX_LEN`].
+    /// Sets the length of the longest key in bytes, if a wrapper leaves less than
+    /// [`LockKey::MAX_LEN`], the default.
     pub fn longest_key(mut self, bytes: usize) -> Self {
         self.longest_key = bytes;
         self
     }
 
-    /// This check (`C5_fencing::across_purge`) does not hold for the backend, by design.
+    /// Refuses one check by its name, such as `C5_fencing::across_purge`, because it does not apply
+    /// to the backend. The reason is shown in reports.
     pub fn refuses(mut self, check: &'static str, reason: &'static str) -> Self {
         self.refused.push((check, reason));
         self
     }
 
-    /// How many checks are refused by design: those named by [`refuses`](Self::refuses), and those that need what is not promised. Defaults to none.
+    /// Sets how many checks are refused by design: those named by [`refuses`](Self::refuses), and
+    /// those that need what is not declared. Defaults to 0. If the number is wrong, the check
+    /// `profile::refusals_as_declared` fails and prints the right one.
     pub fn expected_refusals(mut self, count: usize) -> Self {
         self.expected_refusals = count;
         self
@@ -210,7 +238,7 @@ impl Profile {
             Need::NoMinimumHold => !self.capabilities.minimum_hold,
             Need::Admin => self.admin,
             Need::Owners => self.owners,
-            // Without administration there is nobody who could refuse.
+            // Without administration, no method could refuse.
             Need::NoOwners => self.admin && !self.owners,
             Need::LockEvents => self.lock_events,
             Need::NoLockEvents => self.admin && !self.lock_events,
@@ -237,7 +265,7 @@ impl Profile {
     }
 }
 
-// What checks ask.
+// For checks.
 impl Profile {
     pub(crate) fn capabilities(&self) -> Capabilities {
         self.capabilities
@@ -259,7 +287,7 @@ impl Profile {
         self.longest_key
     }
 
-    /// Why the check of this name does not hold for the backend, if the profile names it.
+    /// Returns why the check of this name does not apply to the backend, if the profile names it.
     pub(crate) fn reason_to_refuse(&self, check: &str) -> Option<&'static str> {
         self.refused.iter().find(|(refused, _)| *refused == check).map(|(_, reason)| *reason)
     }

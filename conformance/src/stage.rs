@@ -11,17 +11,17 @@ use crate::fixture::Fixture;
 use crate::pace::{Pace, Pauses};
 use crate::profile::Profile;
 
-/// A fixture that is started with the first check that runs on it.
+/// A fixture, which is started by the first check that runs on it.
 pub(crate) struct Stage {
     fixture: Arc<dyn Fixture>,
     profile: Profile,
     started: OnceCell<Result<(), String>>,
     pace: OnceCell<(Pace, Pauses)>,
-    /// The one that the checks with hooks share.
+    /// The deployment that the checks with hooks share.
     arena: Arc<Mutex<Option<Box<dyn Arena>>>>,
 }
 
-/// The use of a shared deployment.
+/// Exclusive use of a shared deployment.
 pub(crate) type Turn = OwnedMappedMutexGuard<Option<Box<dyn Arena>>, Box<dyn Arena>>;
 
 impl Stage {
@@ -60,18 +60,19 @@ impl Stage {
         pace
     }
 
-    /// How fast the backend was before the first check.
+    /// Returns how fast the backend was before the first check.
     pub(crate) fn pace(&self) -> Pace {
         self.pace.get().map_or_else(|| Pace::unmeasured(self.profile.short_ttl()), |(pace, _)| *pace)
     }
 
-    /// The ttl of leases that are to expire in a check that begins now.
+    /// Returns the ttl of leases that must expire in a check that begins now.
     pub(crate) fn short_ttl(&self) -> Duration {
         let pause = self.pace.get().map(|(_, pauses)| pauses.longest()).unwrap_or_default();
         self.pace().ttl(pause)
     }
 
-    /// The deployment that the checks with hooks share, in good health, for one of them at a time.
+    /// Waits for the deployment that the checks with hooks share, healthy, and for one check at a
+    /// time.
     pub(crate) async fn arena(&self) -> Result<Turn, Failure> {
         let mut arena = Arc::clone(&self.arena).lock_owned().await;
         if arena.is_none() {

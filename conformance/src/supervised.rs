@@ -1,4 +1,4 @@
-//! A server process that can be killed, stopped and started again, and must not outlive its owner.
+//! A server process that can be killed, stopped and started again, and does not outlive its owner.
 
 use std::ffi::OsStr;
 use std::fmt;
@@ -19,18 +19,18 @@ const SCRIPT: &str = include_str!("supervised.sh");
 const ANSWER_LIMIT: Duration = Duration::from_secs(5);
 const POLL: Duration = Duration::from_millis(20);
 
-/// A server process for an [`Arena`](crate::Arena) of your own: killed, stopped and started again. For
-/// one server that listens on TCP, [`LocalServer`](crate::LocalServer) is all that is needed.
+/// A server process for your own [`Arena`](crate::Arena), which can be killed, stopped and started
+/// again. For one server that listens on TCP, [`LocalServer`](crate::LocalServer) is enough.
 ///
-/// [`launch`](Self::launch) starts the process. It ends, and its folder is removed, when this is
-/// dropped, and with this process, however that ends.
+/// [`launch`](Self::launch) starts the process. It ends and its folder is removed when this is
+/// dropped, or when this process ends for any reason.
 pub struct Supervised {
     folder: PathBuf,
     script: tokio::sync::Mutex<Script>,
     pid: Mutex<u32>,
 }
 
-/// The shell script that starts the process, each time it is told to.
+/// The shell script that starts the process, once for each order.
 struct Script {
     process: Child,
     orders: Option<ChildStdin>,
@@ -38,15 +38,15 @@ struct Script {
 }
 
 impl Supervised {
-    /// Prepares a server by its command line. What it prints is added to a log in `folder`, which must be
-    /// there, and is **removed at the end** with all that is in it.
+    /// Prepares a server by its command line. Its output is appended to a log in `folder`, which
+    /// must exist. The folder is **removed at the end** with everything in it.
     ///
-    /// `runner` runs the script that starts the server: `env`, or a command that makes a namespace for
-    /// it, such as `unshare`. With a `disk`, a size such as `512m`, the data in the folder `db` of
-    /// `folder` is on a disk of that size; this takes a mount namespace.
+    /// `runner` runs the script that starts the server: `env`, or a command that makes a namespace
+    /// for it, such as `unshare`. With a `disk`, a size such as `512m`, the subfolder `db` is on a
+    /// disk of that size. This needs a mount namespace.
     ///
     /// # Errors
-    /// When the runner cannot be started.
+    /// The runner cannot be started.
     ///
     /// # Panics
     /// Never: the script's output is a pipe.
@@ -57,7 +57,8 @@ impl Supervised {
         server: impl IntoIterator<Item = S>,
     ) -> Result<Self, FixtureError> {
         runner.args(["sh", "-c", SCRIPT, "supervised"]).arg(&folder).arg(disk.unwrap_or_default()).args(server);
-        // A group of its own: Ctrl-C reaches the tests alone, and their end stops the server in order.
+        // A separate process group: Ctrl-C reaches only the tests, and their end stops the server
+        // in order.
         runner.process_group(0).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null());
         let mut process = runner.spawn()?;
         let orders = process.stdin.take();
@@ -66,11 +67,11 @@ impl Supervised {
         Ok(Self { folder, script, pid: Mutex::default() })
     }
 
-    /// Starts the process, which must not run. It returns when the process has an id; whether it takes
-    /// requests is for the caller to find out.
+    /// Starts the process, which must not be running. Returns when the process has an id. The
+    /// caller must find out when it accepts requests.
     ///
     /// # Errors
-    /// When it was [stopped](Self::stop), or its script has ended or hangs.
+    /// The server was [stopped](Self::stop), or its script has ended or hangs.
     ///
     /// # Panics
     /// Only if another call has panicked.
@@ -84,7 +85,7 @@ impl Supervised {
         Ok(())
     }
 
-    /// The process that was started last.
+    /// Returns the id of the process that was started last.
     ///
     /// # Panics
     /// Only if another call has panicked.
@@ -93,13 +94,13 @@ impl Supervised {
         *self.pid.lock().expect("not poisoned")
     }
 
-    /// The file with what it has printed, errors too.
+    /// Returns the file with its output, including errors.
     #[must_use]
     pub fn log(&self) -> PathBuf {
         self.folder.join("server.log")
     }
 
-    /// The last lines of its log, for errors.
+    /// Returns the last lines of its log, for error messages.
     #[must_use]
     pub fn last_words(&self) -> String {
         let log = std::fs::read(self.log()).unwrap_or_default();
@@ -108,13 +109,13 @@ impl Supervised {
         format!("{last:?}")
     }
 
-    /// Sends a signal, and waits until it is in a state by `/proc`.
+    /// Sends a signal, and waits until `/proc` shows the state.
     async fn bring(&self, name: &str, is: impl Fn(u32) -> bool) -> Result<(), FixtureError> {
         process::send(name, self.pid()).await?;
-        if self.is_soon(is).await { Ok(()) } else { Err(format!("it got SIG{name}, and nothing changed").into()) }
+        if self.is_soon(is).await { Ok(()) } else { Err(format!("SIG{name} had no effect on it").into()) }
     }
 
-    /// Whether it is in this state by `/proc`, before long.
+    /// Whether `/proc` shows this state soon.
     async fn is_soon(&self, is: impl Fn(u32) -> bool) -> bool {
         let deadline = Instant::now() + ANSWER_LIMIT;
         while !is(self.pid()) {
@@ -126,44 +127,45 @@ impl Supervised {
         true
     }
 
-    /// Kills it, and waits until it is dead.
+    /// Kills the process, and waits until it is dead.
     ///
     /// # Errors
-    /// When it goes on.
+    /// The process continues.
     pub async fn kill(&self) -> Result<(), FixtureError> {
         self.bring("KILL", process::is_dead).await
     }
 
-    /// Stops it, and waits until it stands.
+    /// Stops the process, and waits until it has stopped.
     ///
     /// # Errors
-    /// When it goes on.
+    /// The process continues.
     pub async fn pause(&self) -> Result<(), FixtureError> {
         self.bring("STOP", is_stopped).await
     }
 
-    /// Lets it go on.
+    /// Lets the process continue.
     ///
     /// # Errors
-    /// When it stands, or is dead.
+    /// The process is still stopped, or is dead.
     pub async fn resume(&self) -> Result<(), FixtureError> {
         self.bring("CONT", |pid| !process::is_dead(pid) && !is_stopped(pid)).await
     }
 
-    /// Ends it and waits until its folder is removed.
+    /// Ends the process, and waits until its folder is removed.
     pub async fn stop(&self) {
         let mut script = self.script.lock().await;
         drop(script.orders.take());
         let _ = script.process.wait().await;
     }
 
-    /// The process id of its script, which lives on while the server is dead: the first process in a
-    /// namespace that the runner has made. `None` after [`stop`](Self::stop).
+    /// Returns the process id of its script, which keeps running while the server is dead. It is
+    /// the first process in a namespace that the runner has made. `None` after
+    /// [`stop`](Self::stop).
     pub async fn script(&self) -> Option<u32> {
         self.script.lock().await.process.id()
     }
 
-    /// The folder with its log.
+    /// Returns the folder with its log.
     #[must_use]
     pub fn folder(&self) -> &Path {
         &self.folder
@@ -176,7 +178,7 @@ impl fmt::Debug for Supervised {
     }
 }
 
-/// A port of loopback on which no one listens yet.
+/// Returns a free port of the loopback interface.
 pub(crate) fn free_port() -> std::io::Result<u16> {
     Ok(TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?.local_addr()?.port())
 }

@@ -1,10 +1,11 @@
-# Runs a server that can be killed and started again, and must not outlive its owner.
+# Runs a server that can be killed and started again, and does not outlive its owner.
 #
 # usage: sh supervised.sh DIR DISK COMMAND...
 #
-# Each line of standard input starts the server in the background; its process id is printed. At the end of the input – however
-# the owner ends, the kernel closes it – the server is killed and DIR removed. With a DISK, a size such as 512m, the
-# server's data in DIR/db is on a disk of that size, which only this script and its server see.
+# Each line of standard input starts the server in the background, and its process id is printed. At
+# the end of the input the server is killed and DIR is removed; the kernel closes the input however
+# the owner ends. With a DISK, a size such as 512m, the server's data in DIR/db is on a disk of that
+# size, which only this script and its server see.
 dir=$1
 disk=$2
 shift 2

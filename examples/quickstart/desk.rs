@@ -10,7 +10,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::show::Show;
 
-/// Something a worker did. The time is the machine's, so that several processes can be shown in one line; it serves the display alone.
+/// Something a worker did. The time is the machine's, so that several processes can be shown in one
+/// line; it serves the display alone.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Event {
     pub(crate) at: Duration,
@@ -60,7 +61,8 @@ pub(crate) trait Desk: Sync {
 pub(crate) struct Hub(Arc<Mutex<State>>);
 
 struct State {
-    /// The resources: each holds the name of who wrote to it last, and refuses those whose token is not the newest.
+    /// The resources: each holds the name of who wrote to it last, and refuses those whose token is
+    /// not the newest.
     resources: HashMap<String, FencedRegister<String>>,
     show: Show,
 }

@@ -9,7 +9,8 @@
 //! cargo run -p distlock-examples --features mongodb -- --mongodb mongodb://localhost
 //! ```
 //!
-//! Options: `--workers N` (default 5), `--seconds N` (default 6), `--database NAME` (default `distlock_quickstart`).
+//! Options: `--workers N` (default 5), `--seconds N` (default 6), `--database NAME` (default
+//! `distlock_quickstart`).
 
 mod desk;
 mod process;
@@ -69,7 +70,8 @@ fn arguments() -> Result<Option<Arguments>, Failure> {
     Ok(Some(arguments))
 }
 
-/// Short leases, so that the stalled worker's is over soon; a real service would take the default of 30 s.
+/// Short leases, so that the stalled worker's is over soon; a real service would take the default
+/// of 30 s.
 fn lease() -> LeaseOptions {
     LeaseOptions::new().ttl(Duration::from_secs(1))
 }

@@ -19,7 +19,8 @@ enum Message {
     Write { worker: String, resource: String, token: u64 },
 }
 
-/// The desk of a worker in a process of its own: it speaks on standard output and hears on standard input.
+/// The desk of a worker in a process of its own: it speaks on standard output and hears on standard
+/// input.
 pub(crate) struct PipeDesk(Mutex<BufReader<Stdin>>);
 
 impl PipeDesk {

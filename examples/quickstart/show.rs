@@ -70,7 +70,8 @@ impl Show {
         if self.colour { format!("\x1b[{code}m{line}\x1b[0m") } else { line.to_owned() }
     }
 
-    /// Prints the whole run; whether no two holds overlapped, all tokens grew, and the late write was refused.
+    /// Prints the whole run; whether no two holds overlapped, all tokens grew, and the late write
+    /// was refused.
     pub(crate) fn summary(&mut self, resources: &[&str]) -> bool {
         self.events.sort_by_key(|event| event.at);
         let (Some(first), Some(last)) = (self.events.first(), self.events.last()) else { return false };
@@ -132,7 +133,8 @@ impl Show {
     }
 }
 
-/// The first end that is known counts: a sleeper's lease is over when it says so, not when the sleeper hears of it.
+/// The first end that is known counts: a sleeper's lease is over when it says so, not when the
+/// sleeper hears of it.
 fn end(holds: &mut [Hold<'_>], token: u64, at: Duration) {
     if let Some(hold) = holds.iter_mut().find(|hold| hold.token == token && hold.to == hold.from) {
         hold.to = at;

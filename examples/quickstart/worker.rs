@@ -58,8 +58,9 @@ impl Worker {
         Ok(())
     }
 
-    /// What happens to a process that is paused – by its collector, its hypervisor, its laptop's lid – while it holds a lock: nothing renews
-    /// the lease, and it wakes up believing that it still holds it.
+    /// What happens to a process that is paused – by its collector, its hypervisor, its laptop's
+    /// lid – while it holds a lock: nothing renews the lease, and it wakes up believing that it
+    /// still holds it.
     async fn stall(&self, locks: &dyn LockProvider, desk: &impl Desk) -> Result<(), Failure> {
         let resource = &self.resources[0];
         let asked = Instant::now();
@@ -71,7 +72,8 @@ impl Worker {
         guard.lost().await;
         self.tell(desk, resource, Some(token), Happening::Lost).await;
         sleep(Duration::from_millis(1500)).await;
-        // It never looked at `lost()`, as a sleeper cannot. It writes – and only the token saves the data.
+        // It never looked at `lost()`, as a sleeper cannot. It writes – and only the token saves
+        // the data.
         desk.write(&self.name, resource, token.get()).await;
         Ok(())
     }

@@ -1,4 +1,5 @@
-//! What is going on, as the proxy and the warehouse see it: both are in this process, and each request has a number.
+//! What is going on, as the proxy and the warehouse see it: both are in this process, and each
+//! request has a number.
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::{Arc, Mutex};

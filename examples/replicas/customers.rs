@@ -13,7 +13,8 @@ use crate::ITEMS;
 const AT_ONCE: usize = 256;
 const TWICE: u32 = 2;
 
-/// Every order comes twice at once, as double clicks do, at a steady rate – for a time, or until Ctrl-C. Waits for the answers.
+/// Every order comes twice at once, as double clicks do, at a steady rate – for a time, or until
+/// Ctrl-C. Waits for the answers.
 pub(crate) async fn order(client: HttpClient, shop: String, rate: u32, length: Option<Duration>) {
     let end = length.map(|length| Instant::now() + length);
     let mut ticks = interval(Duration::from_secs(1) * TWICE / rate);

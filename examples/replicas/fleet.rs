@@ -12,7 +12,8 @@ use crate::board::Board;
 use crate::replica::MOMENT;
 
 const START: Duration = Duration::from_secs(20);
-/// How long to look for a moment in which the victim has read a counter and is not about to write it.
+/// How long to look for a moment in which the victim has read a counter and is not about to write
+/// it.
 const PATIENCE: Duration = Duration::from_secs(1);
 
 pub(crate) struct Fleet {
@@ -43,7 +44,8 @@ impl Fleet {
         Ok((fleet, addresses))
     }
 
-    /// Kills the last replica the hard way, in the middle of an order, so that its lock stays behind.
+    /// Kills the last replica the hard way, in the middle of an order, so that its lock stays
+    /// behind.
     pub(crate) async fn kill_one_at_work(&mut self, board: &Board) -> Result<(), Failure> {
         let Some((name, child)) = self.children.last_mut() else { return Ok(()) };
         let number = child.id().unwrap_or(0);

@@ -1,5 +1,6 @@
-//! A web shop whose orders all change the same few stock counters, by reading, waiting a moment and writing back. One
-//! [`LockLayer`](distlock_tower::LockLayer) makes that safe; without it, updates are lost. Watch who holds what, the queues, waits and refusals.
+//! A web shop whose orders all change the same few stock counters, by reading, waiting a moment and
+//! writing back. One [`LockLayer`](distlock_tower::LockLayer) makes that safe; without it, updates
+//! are lost. Watch who holds what, the queues, waits and refusals.
 //!
 //! Run with
 //!
@@ -9,10 +10,11 @@
 //! cargo run -p distlock-examples --features mongodb --bin replicas -- --no-lock                      # without the layer: the lost updates are counted
 //! ```
 //!
-//! It prints the address of a page that shows the same live. With `--serve` it goes on until Ctrl-C.
+//! It prints the address of a page that shows the same live. With `--serve` it goes on until
+//! Ctrl-C.
 //!
-//! Options: `--seconds N` (default 8), `--rate N` orders per second (default 40), `--port N` of the page (default any), `--database NAME`
-//! (default `distlock_replicas`).
+//! Options: `--seconds N` (default 8), `--rate N` orders per second (default 40), `--port N` of the
+//! page (default any), `--database NAME` (default `distlock_replicas`).
 
 mod board;
 mod customers;
@@ -40,7 +42,8 @@ use crate::proxy::Proxy;
 
 const ITEMS: [&str; 3] = ["apples", "pears", "plums"];
 const REPLICAS: [&str; 2] = ["A", "B"];
-/// Short, so that a dead replica's locks are free again soon; a real service would take the default of 30 s.
+/// Short, so that a dead replica's locks are free again soon; a real service would take the default
+/// of 30 s.
 const LEASE: Duration = Duration::from_secs(2);
 /// Longer than the lease, so that who waits for a dead replica's lock gets it.
 const WAIT: Duration = Duration::from_secs(3);

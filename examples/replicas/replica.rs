@@ -1,4 +1,5 @@
-//! The service itself: an order changes a counter by reading it, waiting a moment and writing it back – a race, if it were not for the layer.
+//! The service itself: an order changes a counter by reading it, waiting a moment and writing it
+//! back – a race, if it were not for the layer.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -75,7 +76,8 @@ pub(crate) async fn on_mongodb(
     Ok((locks, client))
 }
 
-/// A replica in a process of its own. It says its address in one line, and ends in order when its standard input does.
+/// A replica in a process of its own. It says its address in one line, and ends in order when its
+/// standard input does.
 pub(crate) async fn process(name: &str, warehouse: &str, arguments: &Arguments) -> Result<(), Failure> {
     let uri = arguments.mongodb.as_deref().ok_or("replicas need --mongodb")?;
     let (locks, client) = on_mongodb(uri, arguments, name).await?;

@@ -3,7 +3,8 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-/// How long requests waited, in steps of 0.1 ms, so that it stays small however long the program runs.
+/// How long requests waited, in steps of 0.1 ms, so that it stays small however long the program
+/// runs.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Waits {
     steps: BTreeMap<u64, u64>,
@@ -25,7 +26,8 @@ impl Waits {
         (self.count > 0).then(|| self.sum.div_f64(self.count as f64))
     }
 
-    /// The shortest wait that at least this share of all waits did not exceed (the nearest rank), rounded up to a step.
+    /// The shortest wait that at least this share of all waits did not exceed (the nearest rank),
+    /// rounded up to a step.
     pub(crate) fn percentile(&self, percent: u64) -> Option<Duration> {
         let rank = (self.count * percent).div_ceil(100).max(1);
         let mut seen = 0;
@@ -45,7 +47,8 @@ pub(crate) fn lost_updates(writes: u64, counter: u64) -> u64 {
 /// The name under which answers are counted.
 pub(crate) const OK: &str = "ok";
 
-/// What an answer is called: `ok`, or its status with the reason that the layer's problem document states.
+/// What an answer is called: `ok`, or its status with the reason that the layer's problem document
+/// states.
 pub(crate) fn label(status: u16, body: &[u8]) -> String {
     if (200..300).contains(&status) {
         return OK.to_owned();

@@ -4,10 +4,12 @@ use std::time::{Duration, Instant};
 
 use crate::board::State;
 
-/// What goes on beyond the lease until a dead replica's lock has a new holder: the others find out, and do their work.
+/// What goes on beyond the lease until a dead replica's lock has a new holder: the others find out,
+/// and do their work.
 const GRACE: Duration = Duration::from_millis(2500);
 
-/// What was not as promised; nothing is the good news. Without the layer it is measured by the same.
+/// What was not as promised; nothing is the good news. Without the layer it is measured by the
+/// same.
 pub(crate) fn complaints(state: &State, lease: Duration, now: Instant) -> Vec<String> {
     let mut complaints = Vec::new();
     if state.total.ok == 0 {

@@ -1,4 +1,5 @@
-//! Where all replicas see the counters: read one, write one, and nothing that would make the two a step. Both ends of it are here.
+//! Where all replicas see the counters: read one, write one, and nothing that would make the two a
+//! step. Both ends of it are here.
 
 use axum::Router;
 use axum::extract::{Path, Query, State};

@@ -1,4 +1,5 @@
-//! The external reporting API: a program of somebody else's, which can make one report per account at a time, and notices if that is not respected.
+//! The external reporting API: a program of somebody else's, which can make one report per account
+//! at a time, and notices if that is not respected.
 
 use std::collections::BTreeMap;
 use std::fmt;

@@ -1,4 +1,5 @@
-//! A short-lived lock around an external reporting API that several web servers call, and that takes one call per account at a time.
+//! A short-lived lock around an external reporting API that several web servers call, and that
+//! takes one call per account at a time.
 //!
 //! Run with
 //!
@@ -11,13 +12,16 @@
 //! Options: `--months N`, the reports of each account (default 8).
 //!
 //! # What it shows
-//! Three web servers and the API are OS processes. Impatient users ask two servers for the same report at once. A server takes the account's lock, looks whether the report
-//! is there, calls the API if not, and keeps the report in MongoDB. One call hangs for longer than the lease, which is renewed meanwhile; then its server is killed. At the end the API's own
-//! account of calls and the reports in the database are counted: no overlap, no report made twice, none missing.
+//! Three web servers and the API are OS processes. Impatient users ask two servers for the same
+//! report at once. A server takes the account's lock, looks whether the report is there, calls the
+//! API if not, and keeps the report in MongoDB. One call hangs for longer than the lease, which is
+//! renewed meanwhile; then its server is killed. At the end the API's own account of calls and the
+//! reports in the database are counted: no overlap, no report made twice, none missing.
 //!
 //! # The published approach
-//! One document per lock in a collection: `findAndModify` with `upsert`, and *no document before ⇒ the lock is mine*; else try again every 100 ms for 10 s. Who is done
-//! deletes the document by its key. A TTL index removes what a dead server leaves behind.
+//! One document per lock in a collection: `findAndModify` with `upsert`, and *no document before ⇒
+//! the lock is mine*; else try again every 100 ms for 10 s. Who is done deletes the document by its
+//! key. A TTL index removes what a dead server leaves behind.
 //!
 //! Its weaknesses, and what is done here:
 //!
@@ -50,7 +54,8 @@ const ACCOUNTS: [&str; 3] = ["acme", "bolt", "cove"];
 const LEASE: Duration = Duration::from_secs(2);
 /// What the API takes for a report.
 const CALL: Duration = Duration::from_millis(120);
-/// How long the hanging call hangs before its server is killed: longer than the lease, which therefore must have been renewed.
+/// How long the hanging call hangs before its server is killed: longer than the lease, which
+/// therefore must have been renewed.
 const HANG: Duration = Duration::from_millis(2500);
 /// Far away.
 const FOREVER: Duration = Duration::from_secs(3600);

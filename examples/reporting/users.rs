@@ -1,4 +1,5 @@
-//! The users, who want reports, each of them at two servers at once – and who ask again elsewhere if they get no answer.
+//! The users, who want reports, each of them at two servers at once – and who ask again elsewhere
+//! if they get no answer.
 
 use std::time::Duration;
 

@@ -1,5 +1,6 @@
-//! A saga whose state is a document that is locked, changed and released in place: orders go from *reserved* to *paid*, *packed* and *shipped*, one step at a time, by whichever
-//! worker comes first.
+//! A saga whose state is a document that is locked, changed and released in place: orders go from
+//! *reserved* to *paid*, *packed* and *shipped*, one step at a time, by whichever worker comes
+//! first.
 //!
 //! Run with
 //!
@@ -12,13 +13,17 @@
 //! Options: `--orders N` (default 20).
 //!
 //! # What it shows
-//! Four workers, each an OS process. A worker locks an order, which brings the order along; does what the step is about – an effect outside, such as a payment – and commits: the new state and
-//! the release are one atomic update. One worker is killed between the effect and the commit. Another one falls asleep there (SIGSTOP), beyond its lease, and commits when it wakes up: it is refused,
-//! because another worker has done the step meanwhile. At the end the orders are compared with what each worker was told that it had committed.
+//! Four workers, each an OS process. A worker locks an order, which brings the order along; does
+//! what the step is about – an effect outside, such as a payment – and commits: the new state and
+//! the release are one atomic update. One worker is killed between the effect and the commit.
+//! Another one falls asleep there (SIGSTOP), beyond its lease, and commits when it wakes up: it is
+//! refused, because another worker has done the step meanwhile. At the end the orders are compared
+//! with what each worker was told that it had committed.
 //!
 //! # The published approach
-//! The saga's document has a field for the lock. `findAndModify` by `_id` and "not locked, or locked for too long" sets the field and returns the document; the worker does the step, writes the
-//! new state, and clears the field.
+//! The saga's document has a field for the lock. `findAndModify` by `_id` and "not locked, or
+//! locked for too long" sets the field and returns the document; the worker does the step, writes
+//! the new state, and clears the field.
 //!
 //! Its weaknesses, and what is done here:
 //!
@@ -40,7 +45,8 @@ use std::time::Duration;
 use distlock_examples::{Failure, conclude, part};
 
 const USAGE: &str = "usage: saga [--mongodb URI] [--no-lock] [--orders N]";
-/// Short, so that the orders of a dead worker go on soon; a real service would take the default of 30 s.
+/// Short, so that the orders of a dead worker go on soon; a real service would take the default of
+/// 30 s.
 const LEASE: Duration = Duration::from_secs(2);
 /// The state documents.
 const ORDERS: &str = "orders";

@@ -1,4 +1,5 @@
-//! Whether all was as promised: what the workers were told that they had committed, against what is in the orders.
+//! Whether all was as promised: what the workers were told that they had committed, against what is
+//! in the orders.
 
 use std::collections::{BTreeMap, HashMap};
 use std::time::{Duration, Instant};

@@ -1,7 +1,9 @@
-//! Processes of an example's own: the same program, started once more for each part that somebody plays.
+//! Processes of an example's own: the same program, started once more for each part that somebody
+//! plays.
 //!
-//! A child hears its part, and then orders, on standard input, a line of JSON each, and reports on standard output in the same way. It dies with its parent,
-//! whatever that dies of: the end of standard input is the order to stop, and who does not stop by itself is ended.
+//! A child hears its part, and then orders, on standard input, a line of JSON each, and reports on
+//! standard output in the same way. It dies with its parent, whatever that dies of: the end of
+//! standard input is the order to stop, and who does not stop by itself is ended.
 
 use std::collections::BTreeMap;
 use std::io::{BufRead, Write};
@@ -114,7 +116,8 @@ impl<R: DeserializeOwned + Send + 'static> Children<R> {
         }
     }
 
-    /// Kills one the hard way (SIGKILL), and waits until it is dead. What it had said before can still come.
+    /// Kills one the hard way (SIGKILL), and waits until it is dead. What it had said before can
+    /// still come.
     ///
     /// # Errors
     /// If there is no such child.

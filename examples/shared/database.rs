@@ -15,8 +15,9 @@ pub struct Database {
 }
 
 impl Database {
-    /// Uses the server of the user, or finds or starts one as the tests of this project do: a container, else a local `mongod`, else a fetched one. One line on
-    /// standard error says which. The database's name is new each time, so that runs do not meet.
+    /// Uses the server of the user, or finds or starts one as the tests of this project do: a
+    /// container, else a local `mongod`, else a fetched one. One line on standard error says which.
+    /// The database's name is new each time, so that runs do not meet.
     ///
     /// # Errors
     /// If no server can be had; the message says what was tried.

@@ -68,7 +68,8 @@ impl Default for HttpClient {
     }
 }
 
-/// Serves a router on this port of this machine, or on a free one for 0, in a task. Returns the address for people and programs.
+/// Serves a router on this port of this machine, or on a free one for 0, in a task. Returns the
+/// address for people and programs.
 ///
 /// # Errors
 /// If it cannot listen there.

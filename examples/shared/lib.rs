@@ -1,4 +1,5 @@
-//! What the example programs share: a MongoDB to run on, processes of their own to kill, and an HTTP client.
+//! What the example programs share: a MongoDB to run on, processes of their own to kill, and an
+//! HTTP client.
 
 #[cfg(feature = "mongodb")]
 mod children;
@@ -23,7 +24,8 @@ pub use crate::http::{HttpClient, NoAnswer, serve};
 /// Why an example cannot go on.
 pub type Failure = Box<dyn Error + Send + Sync>;
 
-/// What a program ends with: success only if everything was as promised. An error is told on standard error, under the program's name.
+/// What a program ends with: success only if everything was as promised. An error is told on
+/// standard error, under the program's name.
 #[must_use]
 pub fn conclude(program: &str, outcome: Result<bool, Failure>) -> ExitCode {
     match outcome {

@@ -1,5 +1,6 @@
-//! The programs `reporting`, `workitems` and `saga`, as they are built, on a real replica set: nothing is lost or done twice although processes are killed – and without
-//! locks something is, and the programs say so.
+//! The programs `reporting`, `workitems` and `saga`, as they are built, on a real replica set:
+//! nothing is lost or done twice although processes are killed – and without locks something is,
+//! and the programs say so.
 
 use std::process::{Command, Output};
 

@@ -1,5 +1,6 @@
-//! The middleware over a real MongoDB: two replicas of the program `replicas` as processes of their own, whose warehouse is this test – so it sees who is in a handler, and keeps
-//! them there as long as it likes.
+//! The middleware over a real MongoDB: two replicas of the program `replicas` as processes of their
+//! own, whose warehouse is this test – so it sees who is in a handler, and keeps them there as long
+//! as it likes.
 
 use std::process::Stdio;
 use std::time::{Duration, Instant};
@@ -96,7 +97,8 @@ impl Replica {
         })
     }
 
-    /// Orders again as long as the answer is to come again later: the service's wait is short, and this machine may be slow.
+    /// Orders again as long as the answer is to come again later: the service's wait is short, and
+    /// this machine may be slow.
     fn order_patiently(&self, item: &'static str) -> JoinHandle<u16> {
         let uri = format!("{}/orders/{item}", self.address);
         tokio::spawn(async move {
@@ -165,7 +167,8 @@ impl Shop {
         assert!(event.is_err(), "{event:?}");
     }
 
-    /// Until another process waits for the lock of an item that is held. Returns when it cannot have expired yet.
+    /// Until another process waits for the lock of an item that is held. Returns when it cannot
+    /// have expired yet.
     async fn until_one_waits(&self, item: &str) -> Instant {
         soon("a waiter", async {
             loop {
@@ -251,7 +254,8 @@ async fn the_lock_of_a_killed_replica_is_free_when_its_lease_has_expired() {
     shop.close().await;
 }
 
-/// Locks that are kept in documents can be refused for what the documents are; no outage, so that nothing fails open.
+/// Locks that are kept in documents can be refused for what the documents are; no outage, so that
+/// nothing fails open.
 #[tokio::test]
 async fn locks_in_documents_are_refused_for_what_the_documents_are() {
     let server = MongoServer::start(Topology::ReplicaSet).await.expect("a server");

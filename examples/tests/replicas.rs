@@ -1,4 +1,5 @@
-//! The program `replicas`, as it is built: with the layer nothing is lost, without it something is – so the check can fail.
+//! The program `replicas`, as it is built: with the layer nothing is lost, without it something is
+//! – so the check can fail.
 
 use std::process::{Command, Output};
 
@@ -40,7 +41,8 @@ fn without_the_layer_the_lost_updates_are_counted() {
     assert!(text.contains("NOT as promised: "), "{text}");
 }
 
-/// Two processes over MongoDB, one of which is killed: what is lost are its own answers. How long the others then wait is not asked here, on a machine that may be slow.
+/// Two processes over MongoDB, one of which is killed: what is lost are its own answers. How long
+/// the others then wait is not asked here, on a machine that may be slow.
 #[tokio::test]
 async fn with_two_replicas_no_update_is_lost_although_one_is_killed() {
     let server = MongoServer::start(Topology::ReplicaSet).await.expect("a server");

@@ -1,5 +1,6 @@
-//! Pessimistic locking of work items: people check items out, edit them for as long as they like, and save; meanwhile nobody else can. Who has what
-//! stands in a lock collection of its own, by session, and a session that ends gives everything back in one call.
+//! Pessimistic locking of work items: people check items out, edit them for as long as they like,
+//! and save; meanwhile nobody else can. Who has what stands in a lock collection of its own, by
+//! session, and a session that ends gives everything back in one call.
 //!
 //! Run with
 //!
@@ -13,13 +14,16 @@
 //! Options: `--items N` (default 12).
 //!
 //! # What it shows
-//! Five sessions, each an OS process, edit the same items by reading the whole item, thinking, and saving the whole item. Boris logs out with items checked
-//! out. Carla's process is killed, and the server that kept her connection ends her session. Dmitri's laptop falls asleep (SIGSTOP); his session is ended as dead; others edit his items; then he wakes up
-//! and saves. At the end the items themselves are compared with what each session was told that it had saved.
+//! Five sessions, each an OS process, edit the same items by reading the whole item, thinking, and
+//! saving the whole item. Boris logs out with items checked out. Carla's process is killed, and the
+//! server that kept her connection ends her session. Dmitri's laptop falls asleep (SIGSTOP); his
+//! session is ended as dead; others edit his items; then he wakes up and saves. At the end the
+//! items themselves are compared with what each session was told that it had saved.
 //!
 //! # The published approach
-//! A collection of locks beside the items: one document per checked-out item, with the item's id as the key and the session's id in it. Checking out is an insert, checking
-//! in deletes by item and session, the end of a session deletes by session; a timestamp lets old locks be cleared away.
+//! A collection of locks beside the items: one document per checked-out item, with the item's id as
+//! the key and the session's id in it. Checking out is an insert, checking in deletes by item and
+//! session, the end of a session deletes by session; a timestamp lets old locks be cleared away.
 //!
 //! Its weaknesses, and what is done here:
 //!

@@ -68,7 +68,8 @@ pub(crate) enum Report {
 pub(crate) struct Item {
     #[serde(rename = "_id")]
     pub(crate) id: String,
-    /// Who has edited it, and each session's number of the edit. The whole list is read and written, as an editor does with a text.
+    /// Who has edited it, and each session's number of the edit. The whole list is read and
+    /// written, as an editor does with a text.
     pub(crate) edits: Vec<String>,
 }
 
@@ -125,7 +126,8 @@ impl Session {
     /// Reads an item that is ours now. None if it has been done meanwhile.
     async fn take(&self, id: &str, guard: Option<LockGuard>) -> Result<Option<CheckedOut>, Failure> {
         let item = match &guard {
-            // Reading begins with a stamp: from now on no earlier holder's save is accepted, although this one has saved nothing yet.
+            // Reading begins with a stamp: from now on no earlier holder's save is accepted,
+            // although this one has saved nothing yet.
             Some(guard) if self.fenced => Fence::of(guard)?.claim(&self.items, doc! { "_id": id }).await?.accepted(),
             _ => self.items.find_one(doc! { "_id": id }).await?,
         };
@@ -158,7 +160,8 @@ impl Session {
             _ => return Err(format!("{} has gone", item.id).into()),
         }
         if let Some(guard) = guard {
-            // Too late if the session was ended meanwhile. The save was told the same, and that is what counts.
+            // Too late if the session was ended meanwhile. The save was told the same, and that is
+            // what counts.
             let _ = guard.release().await?;
         }
         Ok(())
@@ -199,7 +202,8 @@ pub(crate) async fn play(setting: Setting, mut orders: Orders) -> Result<(), Fai
                 }
                 Habit::Lingers => {
                     report(&Report::Lingers { items: desk.iter().map(|on| on.item.id.clone()).collect() });
-                    // Asleep, it hears nothing of what happens to its session; and when it wakes up, it saves before it looks.
+                    // Asleep, it hears nothing of what happens to its session; and when it wakes
+                    // up, it saves before it looks.
                     let Some(()) = orders.next().await? else { break };
                 }
             }

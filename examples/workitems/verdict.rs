@@ -1,4 +1,5 @@
-//! Whether all was as promised: what the sessions were told that they had saved, against what is in the items.
+//! Whether all was as promised: what the sessions were told that they had saved, against what is in
+//! the items.
 
 use std::collections::{BTreeMap, HashMap};
 use std::time::{Duration, Instant};
@@ -40,7 +41,8 @@ impl Journal {
         Some(wait)
     }
 
-    /// Prints the sums, and returns what was not as promised. An edit of a session that was killed may be there without having been confirmed.
+    /// Prints the sums, and returns what was not as promised. An edit of a session that was killed
+    /// may be there without having been confirmed.
     pub(crate) fn compare(&self, items: &[Item], killed: &[&str]) -> Vec<String> {
         let mut found: BTreeMap<&str, (usize, &str)> = BTreeMap::new();
         for item in items {

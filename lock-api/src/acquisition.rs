@@ -3,18 +3,22 @@
 use std::fmt;
 use std::sync::Arc;
 
-/// The identity of one acquisition of one key: never used for another (C7). Text that the backend
-/// has made; with a lease engine 49 bytes, of which the first 16 name the provider.
+/// The identity of one acquisition of one key, never used for another ([C7]).
+///
+/// It is a text that the backend makes. With the lease engine it has 49 bytes, of which the first
+/// 16 name the provider.
+///
+/// [C7]: distlock_api::contract#c7
 #[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct AcquisitionId(Arc<str>);
 
 impl AcquisitionId {
-    /// The identity with this text.
+    /// Makes an identity of a text. For backends.
     pub fn new(text: impl Into<Arc<str>>) -> Self {
         Self(text.into())
     }
 
-    /// The id as text.
+    /// Returns the id as text.
     #[must_use]
     pub fn as_str(&self) -> &str {
         &self.0

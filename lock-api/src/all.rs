@@ -2,134 +2,193 @@
 
 use std::fmt;
 use std::future::{Future, IntoFuture};
+use std::ops::Index;
 use std::pin::Pin;
 use std::time::Duration;
 
 use futures_util::future::{join_all, select_all};
 use tokio::time::Instant;
 
-use crate::error::Result;
-use crate::guard::{LockGuard, Loss, LostSignal, ReleaseOutcome, lost_error, race_loss};
+use crate::error::{LockError, Result};
+use crate::guard::{LockGuard, ReleaseOutcome};
 use crate::key::LockKey;
-use crate::options::{AcquireOptions, Wait};
+use crate::loss::{Loss, LostSignal, until_lost};
+use crate::options::AcquireOptions;
+use crate::parse::IntoLockKey;
 use crate::provider::{Acquired, LockProvider};
-use crate::setters::acquire_setters;
+use crate::style::{Group, acquire_group, finish_run};
+use crate::token::FencingToken;
+use crate::{acquire_setters, try_setters, wait_setters};
 
-/// How long a failed acquisition of several locks waits for the release of those it had; then they are released in the background.
-const ROLLBACK_WAIT: Duration = Duration::from_secs(1);
+type Keys = Result<Vec<LockKey>>;
 
-/// An acquisition of several locks being described; await it to get the [`AllGuard`], or none if they were not all
-/// granted within the wait (C21).
+pub(crate) fn keys<K: IntoLockKey>(keys: impl IntoIterator<Item = K>) -> Keys {
+    keys.into_iter().map(IntoLockKey::into_lock_key).collect()
+}
+
+async fn acquire<P: LockProvider + ?Sized>(
+    provider: &P,
+    keys: Keys,
+    options: AcquireOptions,
+) -> Result<Group<LockGuard>> {
+    acquire_group(keys?, &options, |key, options| async move {
+        provider.acquire_with(key, options).await.map(Acquired::held)
+    })
+    .await
+}
+
+/// The acquisition of several locks; await it to get the [`AllGuard`], or call [`run`](Self::run).
+/// Made by [`LockProviderExt::acquire_all`](crate::LockProviderExt::acquire_all).
 ///
-/// The keys are sorted and taken one after the other, each once, so callers that name the same keys in different orders
-/// cannot deadlock. One wait covers them all. If one is not granted, those already taken are released again.
-/// With no keys the guard is empty, and nothing is asked of the store.
+/// All locks are granted, or none ([C21]). The keys are sorted and acquired one after the other,
+/// each once, so callers that name the same keys in different orders cannot deadlock. One wait
+/// covers them all. If one lock is not granted, those already acquired are released again. Without
+/// any key the guard is empty, and no request is sent.
 ///
-/// Errors are those of [`LockProvider::acquire_with`]. Cancel safe (C11).
+/// Errors are those of [`Acquire`](crate::Acquire). At the end of the wait the error names the key
+/// that was busy. Cancel safe ([C11]).
 ///
 /// ```
 /// # use std::time::Duration;
 /// # use distlock_api::{LockProvider, LockProviderExt, LockError};
 /// async fn transfer(locks: &dyn LockProvider, from: &str, to: &str) -> Result<(), LockError> {
 ///     let both = locks.acquire_all([from, to]).timeout(Duration::from_secs(5)).await?;
-///     let Some(both) = both else { return Ok(()) }; // somebody else is at it
+///     println!("{from}: token {}", both.fencing_tokens()[from]);
 ///     let _ = both.release().await?;
 ///     Ok(())
 /// }
 /// ```
+///
+/// [C11]: distlock_api::contract#c11
+/// [C21]: distlock_api::contract#c21
 #[must_use = "nothing is acquired until this is awaited"]
 pub struct AcquireAll<'a, P: ?Sized> {
     provider: &'a P,
-    keys: Vec<Result<LockKey>>,
+    keys: Keys,
     options: AcquireOptions,
 }
 
-impl<P: ?Sized> fmt::Debug for AcquireAll<'_, P> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("AcquireAll").field("keys", &self.keys).field("options", &self.options).finish_non_exhaustive()
-    }
-}
-
 impl<'a, P: LockProvider + ?Sized> AcquireAll<'a, P> {
-    pub(crate) fn new(provider: &'a P, keys: Vec<Result<LockKey>>) -> Self {
+    pub(crate) fn new(provider: &'a P, keys: Keys) -> Self {
         Self { provider, keys, options: AcquireOptions::new() }
     }
 
     acquire_setters!();
+    wait_setters!();
 
-    /// All options at once, the wait included.
-    pub fn options(mut self, options: AcquireOptions) -> Self {
-        self.options = options;
-        self
-    }
-
-    /// Wait at most this long for all of them together. Defaults to waiting for ever.
-    pub fn timeout(mut self, timeout: Duration) -> Self {
-        self.options = self.options.with_wait(Wait::UpTo(timeout));
-        self
-    }
-
-    async fn acquire(self) -> Result<Option<AllGuard>> {
-        let mut keys = self.keys.into_iter().collect::<Result<Vec<_>>>()?;
-        keys.sort_unstable();
-        keys.dedup();
-        let deadline = match self.options.wait() {
-            Wait::Try | Wait::UpTo(Duration::ZERO) | Wait::Forever => None,
-            Wait::UpTo(limit) => Instant::now().checked_add(limit),
-        };
-        let mut guards = Vec::with_capacity(keys.len());
-        for key in &keys {
-            let mut options = self.options.clone();
-            if let Some(deadline) = deadline {
-                let left = deadline.saturating_duration_since(Instant::now());
-                if left.is_zero() {
-                    roll_back(guards).await;
-                    return Ok(None);
-                }
-                options = options.with_wait(Wait::UpTo(left));
-            }
-            match self.provider.acquire_with(key.clone(), options).await {
-                Ok(Acquired::Held(guard)) => guards.push(guard),
-                Ok(Acquired::Busy(_)) => {
-                    roll_back(guards).await;
-                    return Ok(None);
-                }
-                Err(error) => {
-                    roll_back(guards).await;
-                    return Err(error);
-                }
-            }
-        }
-        let all = AllGuard { guards };
-        match all.first_loss() {
-            None => Ok(Some(all)),
-            // The first lease was lost while the last was waited for: not all, so nothing.
-            Some((key, loss)) => {
-                let error = lost_error(loss).with_key(key);
-                roll_back(all.guards).await;
-                Err(error)
-            }
-        }
-    }
-}
-
-/// Gives back what was taken; what the store does not confirm soon goes on in the background.
-async fn roll_back(guards: Vec<LockGuard>) {
-    let releases = join_all(guards.into_iter().rev().map(LockGuard::discard));
-    if let Ok(outcomes) = tokio::time::timeout(ROLLBACK_WAIT, releases).await {
-        for error in outcomes.into_iter().filter_map(Result::err) {
-            tracing::debug!(%error, "roll-back of a partial acquisition goes on in the background");
-        }
+    /// Acquires all locks, runs what `work` returns while all are held, and releases them.
+    ///
+    /// # Errors
+    /// As [`Acquire::run`](crate::Acquire::run).
+    ///
+    /// # Cancel safety
+    /// Dropping the future drops the work and releases in the background.
+    ///
+    /// ```
+    /// # use distlock_api::{FencingToken, LockProvider, LockProviderExt, LockError};
+    /// # async fn book(_: &str, _: FencingToken) {}
+    /// async fn transfer(locks: &dyn LockProvider, from: &str, to: &str) -> Result<(), LockError> {
+    ///     locks
+    ///         .acquire_all([from, to])
+    ///         .run(async |tokens| {
+    ///             book(from, tokens[from]).await;
+    ///             book(to, tokens[to]).await;
+    ///         })
+    ///         .await
+    /// }
+    /// ```
+    pub async fn run<F: Future>(self, work: impl FnOnce(FencingTokens) -> F) -> Result<F::Output> {
+        run(self.await?, work).await
     }
 }
 
 impl<'a, P: LockProvider + ?Sized> IntoFuture for AcquireAll<'a, P> {
+    type Output = Result<AllGuard>;
+    type IntoFuture = Pin<Box<dyn Future<Output = Self::Output> + Send + 'a>>;
+
+    fn into_future(self) -> Self::IntoFuture {
+        Box::pin(async move {
+            let group = acquire(self.provider, self.keys, self.options).await?;
+            Ok(AllGuard { guards: group.or_not_granted()? })
+        })
+    }
+}
+
+impl<P: ?Sized> fmt::Debug for AcquireAll<'_, P> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        describe(f, "AcquireAll", &self.keys, &self.options)
+    }
+}
+
+/// The acquisition of several locks without a wait; await it to get the [`AllGuard`], or `None` if
+/// one of them is busy. Made by
+/// [`LockProviderExt::try_acquire_all`](crate::LockProviderExt::try_acquire_all).
+///
+/// All locks are granted, or none, as by [`AcquireAll`]. Errors are those of
+/// [`LockProvider::acquire_with`]. Cancel safe ([C11]).
+///
+/// [C11]: distlock_api::contract#c11
+#[must_use = "nothing is acquired until this is awaited"]
+pub struct TryAcquireAll<'a, P: ?Sized> {
+    provider: &'a P,
+    keys: Keys,
+    options: AcquireOptions,
+}
+
+impl<'a, P: LockProvider + ?Sized> TryAcquireAll<'a, P> {
+    pub(crate) fn new(provider: &'a P, keys: Keys) -> Self {
+        Self { provider, keys, options: AcquireOptions::try_once() }
+    }
+
+    acquire_setters!();
+    try_setters!();
+
+    /// Acquires all locks, runs what `work` returns while all are held, and releases them. Returns
+    /// `None`, without a call of `work`, if one of the locks is busy.
+    ///
+    /// # Errors
+    /// As [`TryAcquire::run`](crate::TryAcquire::run).
+    ///
+    /// # Cancel safety
+    /// Dropping the future drops the work and releases in the background.
+    pub async fn run<F: Future>(self, work: impl FnOnce(FencingTokens) -> F) -> Result<Option<F::Output>> {
+        match self.await? {
+            Some(all) => run(all, work).await.map(Some),
+            None => Ok(None),
+        }
+    }
+}
+
+impl<'a, P: LockProvider + ?Sized> IntoFuture for TryAcquireAll<'a, P> {
     type Output = Result<Option<AllGuard>>;
     type IntoFuture = Pin<Box<dyn Future<Output = Self::Output> + Send + 'a>>;
 
     fn into_future(self) -> Self::IntoFuture {
-        Box::pin(self.acquire())
+        Box::pin(async move {
+            let group = acquire(self.provider, self.keys, self.options).await?;
+            Ok(group.held().map(|guards| AllGuard { guards }))
+        })
     }
+}
+
+impl<P: ?Sized> fmt::Debug for TryAcquireAll<'_, P> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        describe(f, "TryAcquireAll", &self.keys, &self.options)
+    }
+}
+
+fn describe(f: &mut fmt::Formatter<'_>, name: &str, keys: &Keys, options: &AcquireOptions) -> fmt::Result {
+    let mut described = f.debug_struct(name);
+    match keys {
+        Ok(keys) => described.field("keys", keys),
+        Err(error) => described.field("error", error),
+    };
+    described.field("options", options).finish_non_exhaustive()
+}
+
+async fn run<F: Future>(all: AllGuard, work: impl FnOnce(FencingTokens) -> F) -> Result<F::Output> {
+    let output = all.run(work(all.fencing_tokens())).await?;
+    finish_run(output, None, all.release().await)
 }
 
 /// Several held locks. Dropping it releases all of them in the background.
@@ -141,41 +200,68 @@ pub struct AllGuard {
 }
 
 impl AllGuard {
-    /// The guards, in the order of their keys.
+    /// Returns the guards, in the order of their keys.
     pub fn guards(&self) -> &[LockGuard] {
         &self.guards
     }
 
-    /// The guard of one key, or `None` if the key is not among them.
+    /// Returns the guard of one key, or `None` if the key is not among them.
+    ///
+    /// ```
+    /// # use distlock_api::AllGuard;
+    /// fn has_both(all: &AllGuard) -> bool {
+    ///     all.get("orders/7").is_some() && all.get(("orders", 8)).is_some()
+    /// }
+    /// ```
     #[must_use]
-    pub fn get(&self, key: impl AsRef<str>) -> Option<&LockGuard> {
-        let key = key.as_ref();
-        self.guards.iter().find(|guard| guard.key().as_str() == key)
+    pub fn get(&self, key: impl IntoLockKey) -> Option<&LockGuard> {
+        let key = key.into_lock_key().ok()?;
+        self.guards.iter().find(|guard| *guard.key() == key)
     }
 
-    /// The guards one by one, in the order of their keys.
+    /// Returns the guards one by one, in the order of their keys.
     #[must_use = "the locks are released as soon as the guards are dropped"]
     pub fn into_guards(self) -> Vec<LockGuard> {
         self.guards
     }
 
-    /// Whether any of the locks is lost.
+    /// Returns the fencing token of each key.
+    #[must_use]
+    pub fn fencing_tokens(&self) -> FencingTokens {
+        FencingTokens(self.guards.iter().map(|guard| (guard.key().clone(), guard.fencing_token())).collect())
+    }
+
+    /// Whether any of the locks is lost. Once true, always true ([C4]).
+    ///
+    /// [C4]: distlock_api::contract#c4
     #[must_use]
     pub fn is_lost(&self) -> bool {
-        self.first_loss().is_some()
+        self.loss().is_some()
     }
 
-    fn first_loss(&self) -> Option<(LockKey, Loss)> {
-        self.guards.iter().find_map(|guard| Some((guard.key().clone(), guard.loss()?)))
+    /// How the first of the lost locks, in the order of their keys, was lost; `None` while all are
+    /// held.
+    #[must_use]
+    pub fn loss(&self) -> Option<Loss> {
+        self.guards.iter().find_map(LockGuard::loss)
     }
 
-    /// How much longer all of them are held if nothing is heard from the store; none if they never expire.
+    /// Returns the monotonic instant until which all of them are held unless a renewal moves it.
+    /// `None` if they never expire. See [`LockGuard::valid_until`].
+    #[must_use]
+    pub fn valid_until(&self) -> Option<Instant> {
+        self.guards.iter().filter_map(LockGuard::valid_until).min()
+    }
+
+    /// Returns how much longer all of them are held unless a renewal extends it: zero when one is
+    /// lost, `None` if they never expire.
     #[must_use]
     pub fn remaining(&self) -> Option<Duration> {
         self.guards.iter().filter_map(LockGuard::remaining).min()
     }
 
-    /// Resolves when the first of them is lost; never without any.
+    /// Returns a future that resolves when the first of them is lost. Without any lock it never
+    /// resolves. See [`LockGuard::lost`].
     pub fn lost(&self) -> LostSignal {
         if self.guards.is_empty() {
             return LostSignal::never();
@@ -187,19 +273,27 @@ impl AllGuard {
     /// Runs a future while all locks are held: drops it and fails as soon as one is lost.
     ///
     /// # Errors
-    /// [`ErrorKind::Lost`](crate::ErrorKind::Lost) when a lock was lost before the future had finished.
-    pub async fn run<F: Future>(&self, future: F) -> Result<F::Output> {
-        race_loss(self.lost(), future).await.map_err(lost_error)
-    }
-
-    /// Releases all of them, each independently of the others. [`AlreadyLost`](ReleaseOutcome::AlreadyLost) if any of them had been lost.
-    ///
-    /// # Errors
-    /// The first error, after every release was tried; the engine goes on trying in the background.
+    /// [`ErrorKind::Lost`](crate::ErrorKind::Lost) when a lock was lost before the future had
+    /// finished.
     ///
     /// # Cancel safety
-    /// When the future is dropped, polled or not, the releases go on in the background.
-    #[must_use = "dropping the future releases in the background, and nobody hears whether it was in time"]
+    /// As cancel safe as the given future.
+    pub async fn run<F: Future>(&self, future: F) -> Result<F::Output> {
+        until_lost(self.lost(), future).await.map_err(LockError::lost)
+    }
+
+    /// Releases all of them, each independently of the others, and returns whether all were held
+    /// until now: [`AlreadyLost`](ReleaseOutcome::AlreadyLost) if any of them had been lost ([C9]).
+    ///
+    /// # Errors
+    /// The first error, after every release was tried. The engine repeats the failed ones in the
+    /// background.
+    ///
+    /// # Cancel safety
+    /// When the future is dropped, polled or not, the releases continue in the background.
+    ///
+    /// [C9]: distlock_api::contract#c9
+    #[must_use = "dropping the future releases in the background, and the outcome is lost"]
     pub fn release(self) -> impl Future<Output = Result<ReleaseOutcome>> + Send + 'static {
         let releases = join_all(self.guards.into_iter().rev().map(LockGuard::release));
         async move {
@@ -211,5 +305,52 @@ impl AllGuard {
             }
             Ok(outcome)
         }
+    }
+}
+
+/// The fencing tokens of several locks, by key. Made by [`AllGuard::fencing_tokens`], and passed to
+/// the work of [`AcquireAll::run`].
+///
+/// Tokens of different keys must not be compared: pass each to the resource that its lock protects.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FencingTokens(Vec<(LockKey, FencingToken)>);
+
+impl FencingTokens {
+    /// Returns the token of a key, or `None` if the key is not among them.
+    #[must_use]
+    pub fn get(&self, key: impl IntoLockKey) -> Option<FencingToken> {
+        let key = key.into_lock_key().ok()?;
+        self.iter().find(|(own, _)| **own == key).map(|(_, token)| token)
+    }
+
+    /// Returns the tokens, in the order of their keys.
+    pub fn iter(&self) -> impl Iterator<Item = (&LockKey, FencingToken)> {
+        self.0.iter().map(|(key, token)| (key, *token))
+    }
+
+    /// Returns the number of keys.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    /// Whether there is no key.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+}
+
+impl<K: AsRef<str> + ?Sized> Index<&K> for FencingTokens {
+    type Output = FencingToken;
+
+    /// Returns the token of a key.
+    ///
+    /// # Panics
+    /// When the key is not among them.
+    fn index(&self, key: &K) -> &FencingToken {
+        let key = key.as_ref();
+        let found = self.0.iter().find(|(own, _)| own.as_str() == key);
+        &found.unwrap_or_else(|| panic!("no lock is held for the key {key:?}")).1
     }
 }

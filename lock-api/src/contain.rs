@@ -1,7 +1,9 @@
-//! Where this crate and its engines run code of the application: tracing subscribers, metrics recorders, wakers.
+//! Calls into code of the application: tracing subscribers, metrics recorders, wakers.
 //!
-//! A panic there costs the log line, the sample or the wake-up in which it happens. The keeper and
-//! the clean-ups of all other leases continue (C14).
+//! A panic there costs the log line, the sample or the wake-up in which it happens. The renewals
+//! and clean-ups of all other leases continue ([C14]).
+//!
+//! [C14]: distlock_api::contract#c14
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 

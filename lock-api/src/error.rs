@@ -5,49 +5,57 @@ use std::fmt;
 use std::sync::Arc;
 
 use crate::key::LockKey;
+use crate::loss::Loss;
 
 /// A result whose error is a [`LockError`].
 pub type Result<T, E = LockError> = std::result::Result<T, E>;
 
 type Source = Arc<dyn StdError + Send + Sync + 'static>;
 
-/// What went wrong, as far as a program can react to it.
+/// What went wrong, as far as a program can react to it. See [`Disposition`] for whether to retry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum ErrorKind {
-    /// The text is not a lock key. Refused before any I/O.
+    /// The text is not a lock key. Refused before any I/O ([C20]).
+    ///
+    /// [C20]: distlock_api::contract#c20
     InvalidKey,
     /// A duration or a combination of options makes no sense. Refused before any I/O.
     InvalidOptions,
-    /// Time ran out; [`LockError::phase`] says in which phase.
+    /// Time ran out; [`LockError::phase`] says in which phase. A wait that ended without the lock
+    /// is
+    /// [`Phase::Wait`]: see [`LockError::is_not_granted`].
     Timeout,
-    /// The store could not be reached, or it answered that it cannot serve now.
+    /// The store could not be reached, or answered that it cannot serve now.
     Unavailable,
-    /// More calls wait for the store than it can answer before the caller leaves. Nothing was sent;
-    /// [`LockError::in_line`] says how many wait.
+    /// More calls wait for the store than it can answer before the caller leaves. Nothing was sent.
+    /// [`LockError::calls_ahead`] says how many wait.
     Overloaded,
-    /// The store refused the credentials, or these may not do what was asked.
+    /// The store refused the credentials, or they do not permit the request.
     PermissionDenied,
-    /// The store cannot do this at all: too old, the wrong deployment, a capability it does not have.
+    /// The store cannot do this at all: it is too old, the wrong kind of deployment, or lacks a
+    /// capability.
     Unsupported,
     /// The provider has been shut down.
     Closed,
     /// The queue of waiters is full.
     QueueFull,
-    /// The lease was lost, so what depended on it was not done.
+    /// The lease was lost, so the work that depended on it was not done, or not finished.
     Lost,
-    /// What carries the lock is not there: in a style that keeps locks in documents, the document.
+    /// The record that carries the lock does not exist: in a style that keeps locks in documents,
+    /// the document.
     NotFound,
-    /// The resource refused a change that was made together with the lock: a validator, a unique index. Neither was changed.
+    /// The resource refused a change that was sent together with the release, for example by a
+    /// validator or a unique index. Neither was changed.
     Rejected,
     /// The store's data or answer is not what the protocol allows.
     Corrupt,
-    /// Anything else, see [`source`](StdError::source).
+    /// Any other error: see [`source`](StdError::source).
     Other,
 }
 
 impl ErrorKind {
-    /// The kind as a short lower-case word, for logs and metric labels.
+    /// Returns the kind as a short lower-case word, for logs and metric labels.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {
@@ -80,28 +88,29 @@ impl ErrorKind {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Disposition {
-    /// Nothing happened; the same call may succeed later.
+    /// Nothing was changed; the same call may succeed later.
     Retryable,
-    /// Nothing happened; the same call will fail again until something is changed.
+    /// Nothing was changed; the same call fails again until its cause is removed.
     Permanent,
-    /// The store may or may not have done it. The engine never guesses: an acquisition is retried or withdrawn under its
-    /// own id, a release is repeated in the background until the lease has expired.
+    /// The store may or may not have carried it out. The engine never guesses. It retries or
+    /// withdraws an acquisition under its own id, and repeats a release in the background until the
+    /// lease has expired.
     OutcomeUnknown,
 }
 
-/// Where the time went when a call timed out.
+/// The step of a call in which its time ran out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Phase {
-    /// Connecting to the store, or choosing a server.
+    /// The connection to the store, or the choice of a server.
     Connect,
-    /// One request to the store that was not answered in time.
+    /// One request to the store, which was not answered in time.
     Request,
-    /// Waiting for the present holder.
+    /// The wait for the present holder.
     Wait,
-    /// Confirming a release.
+    /// The confirmation of a release.
     Release,
-    /// Shutting down.
+    /// The shutdown of the provider.
     Shutdown,
 }
 
@@ -119,11 +128,33 @@ impl fmt::Display for Phase {
 
 /// An error of a lock operation.
 ///
-/// It has a [kind](Self::kind), a [disposition](Self::disposition) (may I retry? did it happen?), for timeouts a
-/// [phase](Self::phase), the [key](Self::key) it is about if there is one, and the cause as its
-/// [`source`](StdError::source). It never holds a connection string.
+/// | method | question |
+/// |---|---|
+/// | [`kind`](Self::kind) | What went wrong? |
+/// | [`disposition`](Self::disposition) | May the call be retried? Can it have been carried out? |
+/// | [`phase`](Self::phase) | In which step did the time run out? |
+/// | [`key`](Self::key) | Which lock is it about? |
+/// | [`source`](StdError::source) | What is the cause, in the words of the store? |
 ///
-/// Contention is not an error: see [`Acquired::Busy`](crate::Acquired::Busy).
+/// It never holds a connection string.
+///
+/// [`LockProvider::acquire_with`](crate::LockProvider::acquire_with) answers contention with
+/// [`Acquired::Busy`](crate::Acquired::Busy), which is no error. A call that waits and promises a
+/// guard, such as [`acquire`](crate::LockProviderExt::acquire), turns it into an error at the end
+/// of its wait: [`is_not_granted`](Self::is_not_granted).
+///
+/// ```
+/// # use std::time::Duration;
+/// # use distlock_api::{ErrorKind, LockError, LockProvider, LockProviderExt};
+/// async fn ship(locks: &dyn LockProvider) -> Result<&'static str, LockError> {
+///     let order = locks.acquire("orders/4711").timeout(Duration::from_secs(5));
+///     match order.run(async |_| "shipped").await {
+///         Err(error) if error.is_not_granted() => Ok("in use, come back later"),
+///         Err(error) if error.kind() == ErrorKind::Lost => Ok("stopped: the lock was lost"),
+///         result => result,
+///     }
+/// }
+/// ```
 #[derive(Clone)]
 pub struct LockError(Box<Inner>);
 
@@ -135,11 +166,11 @@ struct Inner {
     key: Option<LockKey>,
     message: String,
     source: Option<Source>,
-    in_line: Option<usize>,
+    calls_ahead: Option<usize>,
 }
 
 impl LockError {
-    /// An error of the given kind. Its disposition is the kind's usual one: retryable for
+    /// Makes an error of the given kind. Its disposition is the kind's usual one: retryable for
     /// [`Timeout`](ErrorKind::Timeout), [`Unavailable`](ErrorKind::Unavailable),
     /// [`Overloaded`](ErrorKind::Overloaded) and [`QueueFull`](ErrorKind::QueueFull), permanent for
     /// the others.
@@ -151,112 +182,135 @@ impl LockError {
             key: None,
             message: message.into(),
             source: None,
-            in_line: None,
+            calls_ahead: None,
         }))
     }
 
-    /// A timeout in the given phase.
+    /// Makes a timeout in the given phase.
     pub fn timeout(phase: Phase, message: impl Into<String>) -> Self {
         let mut error = Self::new(ErrorKind::Timeout, message);
         error.0.phase = Some(phase);
         error
     }
 
-    /// A text that is not a key, refused before any I/O.
+    /// Makes the error of a wait that ended without the lock.
+    #[must_use]
+    pub fn not_granted() -> Self {
+        Self::timeout(Phase::Wait, "the lock was not granted")
+    }
+
+    /// Makes the error of work that depended on a lost lock.
+    #[must_use]
+    pub fn lost(loss: Loss) -> Self {
+        Self::new(ErrorKind::Lost, format!("the lock was lost: {loss}"))
+    }
+
+    /// Makes the error of a text that is not a key. For refusals before any I/O.
     pub fn invalid_key(message: impl Into<String>) -> Self {
         Self::new(ErrorKind::InvalidKey, message)
     }
 
-    /// An option that makes no sense, refused before any I/O.
+    /// Makes the error of an option that makes no sense. For refusals before any I/O.
     pub fn invalid_options(message: impl Into<String>) -> Self {
         Self::new(ErrorKind::InvalidOptions, message)
     }
 
-    /// What callers of a provider hear that has been shut down.
+    /// Makes the error of a call to a provider that has been shut down.
     #[must_use]
     pub fn closed() -> Self {
         Self::new(ErrorKind::Closed, "the lock provider has been shut down")
     }
 
-    /// A call that was not sent, because `in_line` others wait for the store before it.
+    /// Makes the error of a call that was not sent, because `calls_ahead` others wait for the store
+    /// before it.
     #[must_use]
-    pub fn overloaded(in_line: usize, message: impl Into<String>) -> Self {
+    pub fn overloaded(calls_ahead: usize, message: impl Into<String>) -> Self {
         let mut error = Self::new(ErrorKind::Overloaded, message);
-        error.0.in_line = Some(in_line);
+        error.0.calls_ahead = Some(calls_ahead);
         error
     }
 
-    /// The same error with its cause.
+    /// Sets the cause.
     #[must_use]
     pub fn with_source(mut self, source: impl Into<Box<dyn StdError + Send + Sync>>) -> Self {
         self.0.source = Some(source.into().into());
         self
     }
 
-    /// The same error about a key.
+    /// Sets the key that the error is about.
     #[must_use]
     pub fn with_key(mut self, key: LockKey) -> Self {
         self.0.key = Some(key);
         self
     }
 
-    /// The same error with the phase in which time ran out, for errors that say more than that it did.
+    /// Sets the phase in which time ran out. For errors whose kind is not
+    /// [`Timeout`](ErrorKind::Timeout).
     #[must_use]
     pub fn with_phase(mut self, phase: Phase) -> Self {
         self.0.phase = Some(phase);
         self
     }
 
-    /// The same error with another answer to "may I retry?".
+    /// Sets the disposition.
     #[must_use]
     pub fn with_disposition(mut self, disposition: Disposition) -> Self {
         self.0.disposition = disposition;
         self
     }
 
-    /// Shorthand for [`with_disposition`](Self::with_disposition)`(Disposition::OutcomeUnknown)`.
+    /// Sets the disposition to [`OutcomeUnknown`](Disposition::OutcomeUnknown).
     #[must_use]
     pub fn outcome_unknown(self) -> Self {
         self.with_disposition(Disposition::OutcomeUnknown)
     }
 
-    /// What went wrong.
+    /// Returns what went wrong.
     #[must_use]
     pub fn kind(&self) -> ErrorKind {
         self.0.kind
     }
 
-    /// What the caller may do about it.
+    /// Returns what the caller may do about it.
     #[must_use]
     pub fn disposition(&self) -> Disposition {
         self.0.disposition
     }
 
-    /// Whether the same call may succeed later and has done nothing so far.
+    /// Whether the call changed nothing, and may succeed when it is repeated.
     #[must_use]
     pub fn is_retryable(&self) -> bool {
         self.0.disposition == Disposition::Retryable
     }
 
-    /// Whether the store may have done what was asked although the call failed.
+    /// Whether the store may have carried out the request although the call failed.
     #[must_use]
     pub fn is_outcome_unknown(&self) -> bool {
         self.0.disposition == Disposition::OutcomeUnknown
     }
 
-    /// Which phase ran out of time, if one did: always some for [`ErrorKind::Timeout`].
+    /// Whether the wait ended without the lock: a [`Timeout`](ErrorKind::Timeout) in
+    /// [`Phase::Wait`]. The lock is held by another caller. It is retryable.
+    #[must_use]
+    pub fn is_not_granted(&self) -> bool {
+        self.kind() == ErrorKind::Timeout && self.phase() == Some(Phase::Wait)
+    }
+
+    /// Returns the phase that ran out of time, if one did. Always `Some` for
+    /// [`ErrorKind::Timeout`].
     #[must_use]
     pub fn phase(&self) -> Option<Phase> {
         self.0.phase
     }
 
-    /// How many calls waited for the store before this one, for [`ErrorKind::Overloaded`].
+    /// Returns how many calls waited for the store before this one. `Some` for
+    /// [`ErrorKind::Overloaded`].
     #[must_use]
-    pub fn in_line(&self) -> Option<usize> {
-        self.0.in_line
+    pub fn calls_ahead(&self) -> Option<usize> {
+        self.0.calls_ahead
     }
 
-    /// The key the failed call was about, if it was about one.
+    /// Returns the key that the failed call was about, if it was about one.
     #[must_use]
     pub fn key(&self) -> Option<&LockKey> {
         self.0.key.as_ref()
@@ -282,16 +336,22 @@ impl fmt::Display for LockError {
 
 impl fmt::Debug for LockError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Inner { kind, disposition, phase, key, message, source, in_line } = &*self.0;
-        f.debug_struct("LockError")
-            .field("kind", kind)
-            .field("disposition", disposition)
-            .field("phase", phase)
-            .field("key", key)
-            .field("message", message)
-            .field("source", source)
-            .field("in_line", in_line)
-            .finish()
+        let Inner { kind, disposition, phase, key, message, source, calls_ahead } = &*self.0;
+        let mut error = f.debug_struct("LockError");
+        error.field("kind", kind).field("disposition", disposition).field("message", message);
+        if let Some(phase) = phase {
+            error.field("phase", phase);
+        }
+        if let Some(key) = key {
+            error.field("key", key);
+        }
+        if let Some(calls_ahead) = calls_ahead {
+            error.field("calls_ahead", calls_ahead);
+        }
+        if let Some(source) = source {
+            error.field("source", source);
+        }
+        error.finish()
     }
 }
 

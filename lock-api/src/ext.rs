@@ -4,17 +4,17 @@ use std::fmt;
 use std::future::{Future, IntoFuture};
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
-use std::time::Duration;
 
-use crate::all::AcquireAll;
-use crate::error::{LockError, Phase, Result};
+use crate::all::{self, AcquireAll, TryAcquireAll};
+use crate::error::{LockError, Result};
 use crate::guard::LockGuard;
 use crate::key::LockKey;
 use crate::options::{AcquireOptions, Wait};
 use crate::parse::IntoLockKey;
 use crate::provider::{Acquired, DistributedLock, Lock, LockProvider};
-use crate::setters::acquire_setters;
+use crate::style::finish_run;
 use crate::token::FencingToken;
+use crate::{acquire_setters, try_setters, wait_setters};
 
 type BoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
 
@@ -22,41 +22,76 @@ type BoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
 ///
 /// ```
 /// # use std::time::Duration;
-/// # use distlock_api::{LockProvider, LockProviderExt, LockError};
+/// # use distlock_api::{FencingToken, LockProvider, LockProviderExt, LockError};
+/// # async fn ship_order(_: FencingToken) {}
 /// async fn ship(locks: &dyn LockProvider) -> Result<(), LockError> {
-///     // wait up to 5 s
-///     let guard = locks.acquire("orders/4711").timeout(Duration::from_secs(5)).await?;
+///     // Acquires, works, releases. Waits up to 5 s.
+///     let order = locks.acquire("orders/4711").timeout(Duration::from_secs(5));
+///     order.run(async |token| ship_order(token).await).await?;
+///
+///     // With a guard, where the work is not one future.
+///     let guard = locks.acquire("orders/4711").await?;
 ///     let _ = guard.release().await?;
 ///
-///     // do not wait
+///     // Without a wait.
 ///     if let Some(guard) = locks.try_acquire("orders/4711").await? {
-///         println!("ours, token {}", guard.fencing_token());
+///         println!("held, token {}", guard.fencing_token());
 ///     }
 ///     Ok(())
 /// }
 /// ```
 pub trait LockProviderExt: LockProvider {
-    /// Acquires a lock; waits for ever unless told otherwise. See [`Acquire`] for what can be set, and await it.
+    /// Acquires a lock, and waits for it without a limit unless a
+    /// [`timeout`](Acquire::timeout) is set.
+    ///
+    /// Await it to get the [`LockGuard`], or call [`run`](Acquire::run). See [`Acquire`] for the
+    /// options and errors.
     #[inline]
-    fn acquire(&self, key: impl IntoLockKey) -> Acquire<OfProvider<'_, Self>> {
-        Acquire { target: OfProvider { provider: self, key: key.into_lock_key() }, options: AcquireOptions::new() }
+    fn acquire(&self, key: impl IntoLockKey) -> Acquire<KeyTarget<'_, Self>> {
+        Acquire { target: KeyTarget { provider: self, key: key.into_lock_key() }, options: AcquireOptions::new() }
     }
 
-    /// Acquires a lock if that can be done at once. See [`TryAcquire`] for what can be set, and await it.
+    /// Acquires a lock if it is free now.
+    ///
+    /// Await it to get the [`LockGuard`], or `None` if the lock is busy; or call
+    /// [`run`](TryAcquire::run). See [`TryAcquire`] for the options and errors.
     #[inline]
-    fn try_acquire(&self, key: impl IntoLockKey) -> TryAcquire<OfProvider<'_, Self>> {
+    fn try_acquire(&self, key: impl IntoLockKey) -> TryAcquire<KeyTarget<'_, Self>> {
         TryAcquire {
-            target: OfProvider { provider: self, key: key.into_lock_key() },
+            target: KeyTarget { provider: self, key: key.into_lock_key() },
             options: AcquireOptions::try_once(),
         }
     }
 
-    /// Acquires several locks, all or nothing, in an order that cannot deadlock (C21). See [`AcquireAll`].
+    /// Acquires several locks, all or nothing, in an order that cannot deadlock ([C21]).
+    ///
+    /// Await it to get the [`AllGuard`](crate::AllGuard), or call [`run`](AcquireAll::run). See
+    /// [`AcquireAll`] for the options and errors.
+    ///
+    /// [C21]: distlock_api::contract#c21
     fn acquire_all<K: IntoLockKey>(&self, keys: impl IntoIterator<Item = K>) -> AcquireAll<'_, Self> {
-        AcquireAll::new(self, keys.into_iter().map(IntoLockKey::into_lock_key).collect())
+        AcquireAll::new(self, all::keys(keys))
     }
 
-    /// One key of this provider as a value of its own, which coerces to `Arc<dyn DistributedLock>`.
+    /// Acquires several locks, all or nothing, if all are free now ([C21]).
+    ///
+    /// Await it to get the [`AllGuard`](crate::AllGuard), or `None` if one of them is busy; or call
+    /// [`run`](TryAcquireAll::run). See [`TryAcquireAll`] for the options and errors.
+    ///
+    /// [C21]: distlock_api::contract#c21
+    fn try_acquire_all<K: IntoLockKey>(&self, keys: impl IntoIterator<Item = K>) -> TryAcquireAll<'_, Self> {
+        TryAcquireAll::new(self, all::keys(keys))
+    }
+
+    /// Returns one key of this provider as a value, which coerces to `Arc<dyn DistributedLock>`.
+    ///
+    /// ```
+    /// # use std::sync::Arc;
+    /// # use distlock_api::{DistributedLock, LockError, LockProvider, LockProviderExt};
+    /// fn report_lock(locks: Arc<dyn LockProvider>) -> Result<Arc<dyn DistributedLock>, LockError> {
+    ///     Ok(Arc::new(locks.lock("reports/daily")?))
+    /// }
+    /// ```
     ///
     /// # Errors
     /// As [`LockKey::new`].
@@ -72,14 +107,15 @@ impl<P: LockProvider + ?Sized> LockProviderExt for P {}
 
 /// Fluent calls on every [`DistributedLock`], `dyn DistributedLock` included.
 pub trait DistributedLockExt: DistributedLock {
-    /// Acquires the lock; waits for ever unless told otherwise. See [`Acquire`] for what can be set, and await it.
-    fn acquire(&self) -> Acquire<OfLock<'_, Self>> {
-        Acquire { target: OfLock { lock: self }, options: AcquireOptions::new() }
+    /// Acquires the lock, and waits for it without a limit unless a
+    /// [`timeout`](Acquire::timeout) is set. See [`Acquire`].
+    fn acquire(&self) -> Acquire<LockTarget<'_, Self>> {
+        Acquire { target: LockTarget { lock: self }, options: AcquireOptions::new() }
     }
 
-    /// Acquires the lock if that can be done at once. See [`TryAcquire`] for what can be set, and await it.
-    fn try_acquire(&self) -> TryAcquire<OfLock<'_, Self>> {
-        TryAcquire { target: OfLock { lock: self }, options: AcquireOptions::try_once() }
+    /// Acquires the lock if it is free now. See [`TryAcquire`].
+    fn try_acquire(&self) -> TryAcquire<LockTarget<'_, Self>> {
+        TryAcquire { target: LockTarget { lock: self }, options: AcquireOptions::try_once() }
     }
 }
 
@@ -88,7 +124,7 @@ impl<L: DistributedLock + ?Sized> DistributedLockExt for L {}
 mod sealed {
     use super::{AcquireOptions, Acquired, Future, LockKey, Result};
 
-    /// What an acquisition is made on.
+    /// What can be acquired.
     pub trait Target {
         type Acquiring: Future<Output = Result<Acquired>> + Send + Unpin;
 
@@ -98,19 +134,22 @@ mod sealed {
     }
 }
 
-/// A key of a provider. See [`LockProviderExt::acquire`].
-pub struct OfProvider<'a, P: ?Sized> {
+/// A key of a provider, as the target of an [`Acquire`] or a [`TryAcquire`].
+pub struct KeyTarget<'a, P: ?Sized> {
     provider: &'a P,
     key: Result<LockKey>,
 }
 
-impl<P: ?Sized> fmt::Debug for OfProvider<'_, P> {
+impl<P: ?Sized> fmt::Debug for KeyTarget<'_, P> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("OfProvider").field("key", &self.key).finish_non_exhaustive()
+        match &self.key {
+            Ok(key) => fmt::Debug::fmt(key, f),
+            Err(error) => fmt::Debug::fmt(error, f),
+        }
     }
 }
 
-impl<'a, P: LockProvider + ?Sized> sealed::Target for OfProvider<'a, P> {
+impl<'a, P: LockProvider + ?Sized> sealed::Target for KeyTarget<'a, P> {
     type Acquiring = BoxFuture<'a, Result<Acquired>>;
 
     #[inline]
@@ -127,18 +166,18 @@ impl<'a, P: LockProvider + ?Sized> sealed::Target for OfProvider<'a, P> {
     }
 }
 
-/// A lock. See [`DistributedLockExt::acquire`].
-pub struct OfLock<'a, L: ?Sized> {
+/// A [`DistributedLock`], as the target of an [`Acquire`] or a [`TryAcquire`].
+pub struct LockTarget<'a, L: ?Sized> {
     lock: &'a L,
 }
 
-impl<L: ?Sized> fmt::Debug for OfLock<'_, L> {
+impl<L: DistributedLock + ?Sized> fmt::Debug for LockTarget<'_, L> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("OfLock").finish_non_exhaustive()
+        fmt::Debug::fmt(self.lock.key(), f)
     }
 }
 
-impl<'a, L: DistributedLock + ?Sized> sealed::Target for OfLock<'a, L> {
+impl<'a, L: DistributedLock + ?Sized> sealed::Target for LockTarget<'a, L> {
     type Acquiring = BoxFuture<'a, Result<Acquired>>;
 
     #[inline]
@@ -152,10 +191,15 @@ impl<'a, L: DistributedLock + ?Sized> sealed::Target for OfLock<'a, L> {
     }
 }
 
-/// An acquisition being described; await it to get the [`LockGuard`].
+/// The acquisition of a lock; await it to get the [`LockGuard`], or call [`run`](Self::run). Made
+/// by [`LockProviderExt::acquire`] and [`DistributedLockExt::acquire`].
 ///
-/// Errors, besides those of [`LockProvider::acquire_with`]: a wait that ended without the lock is
-/// [`ErrorKind::Timeout`](crate::ErrorKind::Timeout) with [`Phase::Wait`]. Cancel safe (C11).
+/// Errors are those of [`LockProvider::acquire_with`]. In addition, a wait that ended without the
+/// lock is [`ErrorKind::Timeout`](crate::ErrorKind::Timeout) with
+/// [`Phase::Wait`](crate::Phase::Wait): see
+/// [`LockError::is_not_granted`](crate::LockError::is_not_granted). Cancel safe ([C11]).
+///
+/// [C11]: distlock_api::contract#c11
 #[derive(Debug)]
 #[must_use = "nothing is acquired until this is awaited"]
 pub struct Acquire<T> {
@@ -165,42 +209,44 @@ pub struct Acquire<T> {
 
 impl<T> Acquire<T> {
     acquire_setters!();
-
-    /// All options at once, the wait included.
-    pub fn options(mut self, options: AcquireOptions) -> Self {
-        self.options = options;
-        self
-    }
-
-    /// Wait at most this long. Defaults to waiting for ever.
-    pub fn timeout(mut self, timeout: Duration) -> Self {
-        self.options = self.options.with_wait(Wait::UpTo(timeout));
-        self
-    }
+    wait_setters!();
 }
 
 impl<T: sealed::Target> Acquire<T> {
-    /// Acquires, runs what `work` returns while the lock is held, and releases.
+    /// Acquires, runs what `work` returns while the lock is held, and releases. `work` gets the
+    /// [`FencingToken`] of the grant.
     ///
     /// # Errors
-    /// Those of the acquisition; [`ErrorKind::Lost`](crate::ErrorKind::Lost) when the lock was lost before the work had ended, or the release found it lost.
-    /// A release that could not be confirmed is logged, not returned: the work was done under the lock.
+    /// Those of the acquisition; [`ErrorKind::Lost`](crate::ErrorKind::Lost) when the lock was lost
+    /// before the work had ended, or the release found it lost. A release that could not be
+    /// confirmed is logged, not returned: the work was done under the lock.
     ///
     /// # Cancel safety
     /// Dropping the future drops the work and releases in the background.
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use distlock_api::{FencingToken, LockProvider, LockProviderExt, LockError};
+    /// # async fn ship_order(_: u64, _: FencingToken) -> u32 { 1 }
+    /// async fn ship(locks: &dyn LockProvider) -> Result<(), LockError> {
+    ///     let parcels = locks
+    ///         .acquire(("orders", 4711))
+    ///         .timeout(Duration::from_secs(5))
+    ///         .run(async |token| ship_order(4711, token).await)
+    ///         .await?;
+    ///     println!("{parcels} parcels");
+    ///     Ok(())
+    /// }
+    /// ```
     pub async fn run<F: Future>(self, work: impl FnOnce(FencingToken) -> F) -> Result<F::Output> {
-        let guard = self.await?;
-        let output = guard.run(work(guard.fencing_token())).await?;
-        let key = guard.key().clone();
-        match guard.release().await {
-            Ok(outcome) if outcome.is_released() => Ok(output),
-            Ok(_) => Err(crate::guard::lost_error(crate::Loss::Gone).with_key(key)),
-            Err(error) => {
-                tracing::warn!(lock.key = %key, %error, "release not confirmed");
-                Ok(output)
-            }
-        }
+        run(self.await?, work).await
     }
+}
+
+async fn run<F: Future>(guard: LockGuard, work: impl FnOnce(FencingToken) -> F) -> Result<F::Output> {
+    let output = guard.run(work(guard.fencing_token())).await?;
+    let key = guard.key().clone();
+    finish_run(output, Some(&key), guard.release().await)
 }
 
 impl<T: sealed::Target> IntoFuture for Acquire<T> {
@@ -209,7 +255,8 @@ impl<T: sealed::Target> IntoFuture for Acquire<T> {
 
     #[inline]
     fn into_future(self) -> AcquireFuture<T::Acquiring> {
-        // For the error of a wait that ends without the lock, so only if the wait has an end: a clone writes to memory that threads with the same key share.
+        // For the error of a wait that ends without the lock, so only if the wait has an end:
+        // a clone writes to memory that threads with the same key share.
         let key = match self.options.wait() {
             Wait::Forever => None,
             Wait::Try | Wait::UpTo(_) => self.target.key().cloned(),
@@ -218,7 +265,7 @@ impl<T: sealed::Target> IntoFuture for Acquire<T> {
     }
 }
 
-/// A running [`Acquire`].
+/// The future of an [`Acquire`].
 #[must_use = "futures do nothing unless polled"]
 pub struct AcquireFuture<F> {
     key: Option<LockKey>,
@@ -239,7 +286,7 @@ impl<F: Future<Output = Result<Acquired>> + Unpin> Future for AcquireFuture<F> {
         Poll::Ready(match ready!(Pin::new(&mut self.inner).poll(cx))? {
             Acquired::Held(guard) => Ok(guard),
             Acquired::Busy(_) => {
-                let error = LockError::timeout(Phase::Wait, "the lock is held by somebody else");
+                let error = LockError::not_granted();
                 Err(match self.key.take() {
                     Some(key) => error.with_key(key),
                     None => error,
@@ -249,8 +296,13 @@ impl<F: Future<Output = Result<Acquired>> + Unpin> Future for AcquireFuture<F> {
     }
 }
 
-/// An acquisition without waiting being described; await it to get the [`LockGuard`], or none if somebody else
-/// holds the lock. Errors are those of [`LockProvider::acquire_with`]. Cancel safe (C11).
+/// The acquisition of a lock without a wait; await it to get the [`LockGuard`], or `None` if the
+/// lock is busy; or call [`run`](Self::run). Made by [`LockProviderExt::try_acquire`] and
+/// [`DistributedLockExt::try_acquire`].
+///
+/// Errors are those of [`LockProvider::acquire_with`]. Cancel safe ([C11]).
+///
+/// [C11]: distlock_api::contract#c11
 #[derive(Debug)]
 #[must_use = "nothing is acquired until this is awaited"]
 pub struct TryAcquire<T> {
@@ -260,21 +312,34 @@ pub struct TryAcquire<T> {
 
 impl<T> TryAcquire<T> {
     acquire_setters!();
+    try_setters!();
+}
 
-    /// All options at once. The wait counts only if it has an end: without one this is still a try.
-    pub fn options(mut self, options: AcquireOptions) -> Self {
-        self.options = match options.wait() {
-            Wait::Forever => options.with_wait(Wait::Try),
-            Wait::Try | Wait::UpTo(_) => options,
-        };
-        self
-    }
-
-    /// Wait at most this long before answering none. Defaults to not at all.
-    #[doc(alias = "timeout")]
-    pub fn within(mut self, timeout: Duration) -> Self {
-        self.options = self.options.with_wait(Wait::UpTo(timeout));
-        self
+impl<T: sealed::Target> TryAcquire<T> {
+    /// Acquires, runs what `work` returns while the lock is held, and releases. Returns `None`,
+    /// without a call of `work`, if the lock is busy.
+    ///
+    /// # Errors
+    /// As [`Acquire::run`], except that a busy lock is no error.
+    ///
+    /// # Cancel safety
+    /// Dropping the future drops the work and releases in the background.
+    ///
+    /// ```
+    /// # use distlock_api::{LockProvider, LockProviderExt, LockError};
+    /// # async fn clean_up() {}
+    /// async fn nightly(locks: &dyn LockProvider) -> Result<(), LockError> {
+    ///     if locks.try_acquire("jobs/clean-up").run(async |_| clean_up().await).await?.is_none() {
+    ///         println!("another server does it");
+    ///     }
+    ///     Ok(())
+    /// }
+    /// ```
+    pub async fn run<F: Future>(self, work: impl FnOnce(FencingToken) -> F) -> Result<Option<F::Output>> {
+        match self.await? {
+            Some(guard) => run(guard, work).await.map(Some),
+            None => Ok(None),
+        }
     }
 }
 
@@ -288,7 +353,7 @@ impl<T: sealed::Target> IntoFuture for TryAcquire<T> {
     }
 }
 
-/// A running [`TryAcquire`].
+/// The future of a [`TryAcquire`].
 #[must_use = "futures do nothing unless polled"]
 pub struct TryAcquireFuture<F> {
     inner: F,

@@ -5,13 +5,14 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use crate::token::FencingToken;
 
-/// What became of a write that carried a fencing token.
+/// The outcome of a write that carried a fencing token.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use = "`FencedOff` means that nothing was written"]
 pub enum FencedWrite {
-    /// Nobody with a greater token had been there: it was written.
+    /// Written: no greater token had come before.
     Accepted,
-    /// A later holder of the lock has been there: nothing was written. Whoever hears this has lost the lock, whatever its guard says.
+    /// Not written: a later holder of the lock had written before. The caller has lost the lock,
+    /// even if its guard does not show it yet.
     FencedOff {
         /// The greatest token seen.
         newest: FencingToken,
@@ -19,22 +20,27 @@ pub enum FencedWrite {
 }
 
 impl FencedWrite {
-    /// Whether it was written.
+    /// Whether the value was written.
     #[must_use]
     pub const fn is_accepted(self) -> bool {
         matches!(self, Self::Accepted)
     }
 }
 
-/// A value that keeps late writers out: it remembers the greatest [`FencingToken`] that came with a write, and refuses smaller ones.
+/// A value that keeps late writers out: it remembers the greatest [`FencingToken`] that came with a
+/// write, and refuses smaller ones.
 ///
-/// This is all that a resource has to do to be safe from a holder that was paused beyond its lease, and it is the only thing that is:
-/// the pause may fall between the last look at the guard and the write (Martin Kleppmann, "How to do distributed locking", 2016).
-/// Writes under the same token are accepted in any number.
+/// A resource that does this is safe from a holder that was paused beyond its lease. Nothing else
+/// makes it safe: the pause may fall between the last look at the guard and the write (Martin
+/// Kleppmann, "How to do distributed locking", 2016). Any number of writes under the same token are
+/// accepted.
 ///
-/// This one is in memory: for resources within a process, for tests, and as a model. A resource elsewhere does the same where its data is –
-/// in SQL `UPDATE … SET …, fence = :token WHERE id = :id AND fence <= :token`; for MongoDB `distlock-mongo` has a helper. Tokens
-/// of different keys must not be compared: one register belongs to one lock.
+/// This register is in memory: for resources within a process, for tests, and as a model. Another
+/// resource does the same where its data is:
+/// * in SQL, `UPDATE … SET …, fence = :token WHERE id = :id AND fence <= :token`;
+/// * in MongoDB, by the helper of `distlock-mongo`.
+///
+/// Tokens of different keys must not be compared: one register belongs to one lock.
 ///
 /// ```
 /// use distlock_api::{FencedRegister, FencedWrite, FencingToken};
@@ -42,11 +48,11 @@ impl FencedWrite {
 /// let balance = FencedRegister::new(100);
 /// let (slow, quick) = (FencingToken::new(33), FencingToken::new(34));
 ///
-/// // The slow one is paused, its lease ends, and the quick one gets the lock.
+/// // The slow holder is paused, its lease ends, and the quick one gets the lock.
 /// assert_eq!(balance.write(quick, 70), FencedWrite::Accepted);
 /// assert_eq!(balance.update(quick, |balance| *balance -= 20), FencedWrite::Accepted);
 ///
-/// // The slow one wakes up.
+/// // The slow holder wakes up.
 /// assert_eq!(balance.write(slow, 90), FencedWrite::FencedOff { newest: quick });
 /// assert_eq!(balance.get(), 50);
 /// ```
@@ -60,23 +66,25 @@ struct State<T> {
 }
 
 impl<T> FencedRegister<T> {
-    /// A register that no holder of the lock has written to.
+    /// Makes a register that no holder of the lock has written to.
     #[must_use]
     pub const fn new(value: T) -> Self {
         Self { state: Mutex::new(State { value, newest: None }) }
     }
 
-    /// Replaces the value, if no greater token has been here.
+    /// Replaces the value, unless a greater token has come before.
     pub fn write(&self, token: FencingToken, value: T) -> FencedWrite {
         let mut replaced = None;
         let outcome = self.update(token, |old| replaced = Some(std::mem::replace(old, value)));
-        // The old value is dropped outside of the lock.
+        // Drops the old value outside of the mutex.
         drop(replaced);
         outcome
     }
 
-    /// Changes the value in place, if no greater token has been here. Checking and changing are one step: other callers wait for it, and a change that
-    /// uses the register itself waits for ever.
+    /// Changes the value in place, unless a greater token has come before.
+    ///
+    /// The check and the change are one step. Other callers wait for it, and a change that uses the
+    /// register itself waits for ever.
     pub fn update(&self, token: FencingToken, change: impl FnOnce(&mut T)) -> FencedWrite {
         let mut state = self.state();
         if let Some(newest) = state.newest.filter(|newest| *newest > token) {
@@ -87,13 +95,13 @@ impl<T> FencedRegister<T> {
         FencedWrite::Accepted
     }
 
-    /// The greatest token that came with a write; none before the first.
+    /// Returns the greatest token that came with a write; `None` before the first.
     #[must_use]
     pub fn newest(&self) -> Option<FencingToken> {
         self.state().newest
     }
 
-    /// The value. Reading needs no token.
+    /// Returns the value. Reading needs no token.
     #[must_use]
     pub fn get(&self) -> T
     where
@@ -103,7 +111,7 @@ impl<T> FencedRegister<T> {
     }
 
     fn state(&self) -> MutexGuard<'_, State<T>> {
-        // A change that panicked has been here nevertheless.
+        // The token of a change that panicked counts, too.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -1,11 +1,11 @@
-//! Who holds a lock, for people.
+//! The description of a holder, for people.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, OnceLock};
 
 use crate::error::{LockError, Result};
 
-/// Free text about who holds a lock and why: for people and dashboards, never used for safety.
+/// The description of a holder: free text for people and dashboards, never used for safety.
 ///
 /// # U+0000
 /// The owner, the metadata and the reason of a forced release may contain this character. All
@@ -15,58 +15,64 @@ use crate::error::{LockError, Result};
 /// |---|---|---|---|
 /// | `distlock-memory` | as it is | as they are | as it is |
 /// | `distlock-mongo` | a BSON string, which carries its length | BSON strings: a name is a value there, not a field | a BSON string |
-/// | the SQLite example | JSON, where it is escaped | JSON, where it is escaped | as it is, in a text column |
-/// | the PostgreSQL example | bytes: its texts cannot contain it | JSON, where it is escaped | bytes |
+/// | the SQLite example | escaped, in JSON | escaped, in JSON | as it is, in a text column |
+/// | the PostgreSQL example | bytes: its texts cannot contain it | escaped, in JSON | bytes |
 ///
-/// Another backend keeps or escapes it in owners, values and reasons. It may refuse names with it.
+/// Other backends must keep or escape it in owners, values and reasons. They may refuse names that
+/// contain it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Holder {
-    /// Who: a host, a process, a user, a web session.
+    /// The owner: a host, a process, a user, a web session.
     pub owner: Option<Arc<str>>,
-    /// Anything else, by name.
+    /// Named remarks.
     pub metadata: Option<Arc<BTreeMap<String, String>>>,
 }
 
 impl Holder {
-    /// The longest owner, in bytes.
+    /// The length of the longest owner, in bytes: 256.
     pub const MAX_OWNER_LEN: usize = 256;
-    /// The largest metadata: the bytes of all names and values together.
+    /// The size of the largest metadata, in bytes of all names and values together: 4,096.
     pub const MAX_METADATA_LEN: usize = 4096;
 
-    /// Nobody in particular.
+    /// Makes a description without an owner and without metadata.
     #[must_use]
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// This process: the owner is host and process id, and the metadata names the executable as `program`, as far as they are known.
+    /// Describes this process: the owner is the host and the process id, and the metadata names the
+    /// executable as `program`, as far as these can be read.
     ///
-    /// The version of a program is known to the program alone: `.metadata("version", env!("CARGO_PKG_VERSION"))`.
+    /// The version of the program has to be added by the program itself:
+    /// `.metadata("version", env!("CARGO_PKG_VERSION"))`.
     #[must_use]
-    pub fn of_this_process() -> Self {
-        static HERE: OnceLock<Holder> = OnceLock::new();
-        HERE.get_or_init(|| {
-            let here = Self::new().with_owner(owner_here());
-            match program() {
-                Some(program) => here.with_metadata("program", program),
-                None => here,
-            }
-        })
-        .clone()
+    pub fn this_process() -> Self {
+        static THIS_PROCESS: OnceLock<Holder> = OnceLock::new();
+        THIS_PROCESS
+            .get_or_init(|| {
+                let process = Self::new().with_owner(owner_of_this_process());
+                match program() {
+                    Some(program) => process.with_metadata("program", program),
+                    None => process,
+                }
+            })
+            .clone()
     }
 
-    /// With an owner. Comes back as it is from every backend, U+0000 included (C20): one whose database
-    /// cannot keep that character escapes it.
+    /// Sets the owner. Every backend returns it unchanged, U+0000 included ([C20]): a backend whose
+    /// database cannot keep that character escapes it.
+    ///
+    /// [C20]: distlock_api::contract#c20
     #[must_use]
     pub fn with_owner(mut self, owner: impl Into<Arc<str>>) -> Self {
         self.owner = Some(owner.into());
         self
     }
 
-    /// With one more named remark. A later one of the same name counts. The value comes back as it is,
-    /// as the owner does. A name with U+0000 comes back from the [backends of this
-    /// project](Self#u0000); others may refuse it.
+    /// Adds a named remark. It replaces one of the same name. Every backend returns the value
+    /// unchanged, as it does the owner. The [backends of this project](Self#u0000) also accept
+    /// a name that contains U+0000; others may refuse it.
     #[must_use]
     pub fn with_metadata(mut self, name: impl Into<String>, value: impl Into<String>) -> Self {
         let metadata = self.metadata.get_or_insert_default();
@@ -74,7 +80,7 @@ impl Holder {
         self
     }
 
-    /// This owner and these remarks where they are set, those of `defaults` elsewhere.
+    /// Returns this description, with the owner and the remarks of `defaults` for what is not set.
     #[must_use]
     pub fn or(self, defaults: &Self) -> Self {
         let metadata = match (self.metadata, &defaults.metadata) {
@@ -88,16 +94,17 @@ impl Holder {
         Self { owner: self.owner.or_else(|| defaults.owner.clone()), metadata }
     }
 
-    /// Refuses what would bloat every record.
+    /// Checks that the owner and the metadata are small enough for every record.
     ///
     /// # Errors
-    /// [`ErrorKind::InvalidOptions`](crate::ErrorKind::InvalidOptions) when the owner or the metadata is too long.
+    /// [`ErrorKind::InvalidOptions`](crate::ErrorKind::InvalidOptions) when the owner or the
+    /// metadata is too long.
     #[inline]
     pub fn validate(&self) -> Result<()> {
-        if self.owner.is_none() && self.metadata.is_none() { Ok(()) } else { self.validate_said() }
+        if self.owner.is_none() && self.metadata.is_none() { Ok(()) } else { self.validate_lengths() }
     }
 
-    fn validate_said(&self) -> Result<()> {
+    fn validate_lengths(&self) -> Result<()> {
         let owner = self.owner.as_ref().map_or(0, |owner| owner.len());
         if owner > Self::MAX_OWNER_LEN {
             return Err(LockError::invalid_options(format!(
@@ -117,8 +124,8 @@ impl Holder {
     }
 }
 
-/// Host and process, as far as they are known.
-fn owner_here() -> String {
+/// Returns the host and the process id, as far as they can be read.
+fn owner_of_this_process() -> String {
     let host = std::env::var("HOSTNAME").or_else(|_| std::fs::read_to_string("/proc/sys/kernel/hostname"));
     let host = host.unwrap_or_default();
     let host = cut(host.trim(), 200);
@@ -131,7 +138,7 @@ fn program() -> Option<String> {
     Some(cut(&path.file_name()?.to_string_lossy(), 100).to_owned())
 }
 
-/// At most so many bytes.
+/// Returns the start of the text, at most `len` bytes.
 fn cut(text: &str, len: usize) -> &str {
     let mut end = len.min(text.len());
     while !text.is_char_boundary(end) {
@@ -146,19 +153,19 @@ mod tests {
 
     #[test]
     fn this_process_is_described_and_fits() {
-        let here = Holder::of_this_process();
+        let here = Holder::this_process();
         here.validate().unwrap();
         assert!(here.owner.as_deref().unwrap().ends_with(&format!("pid {}", std::process::id())));
         assert!(!here.metadata.unwrap()["program"].is_empty());
     }
 
     #[test]
-    fn what_is_said_last_and_closest_counts() {
+    fn the_last_and_closest_value_takes_precedence() {
         let provider = Holder::new().with_owner("p").with_metadata("a", "1").with_metadata("b", "1");
-        let said = Holder::new().with_metadata("b", "0").with_metadata("b", "2").or(&provider);
-        assert_eq!(said.owner.as_deref(), Some("p"));
-        assert_eq!(said.metadata.as_deref().unwrap()["a"], "1");
-        assert_eq!(said.metadata.as_deref().unwrap()["b"], "2");
+        let own = Holder::new().with_metadata("b", "0").with_metadata("b", "2").or(&provider);
+        assert_eq!(own.owner.as_deref(), Some("p"));
+        assert_eq!(own.metadata.as_deref().unwrap()["a"], "1");
+        assert_eq!(own.metadata.as_deref().unwrap()["b"], "2");
         assert_eq!(Holder::new().with_owner("q").or(&provider).owner.as_deref(), Some("q"));
         assert_eq!(cut("éé", 3), "é");
     }

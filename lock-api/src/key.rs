@@ -1,16 +1,20 @@
-//! What a lock is named by.
+//! The name of a lock.
 
 use std::fmt;
 use std::sync::Arc;
 
 /// The name of a lock: a validated, immutable UTF-8 string, cheap to clone.
 ///
-/// Any text of 1 to [`LockKey::MAX_LEN`] bytes is allowed, and two keys are the same lock exactly
-/// when their bytes are equal: case, Unicode normalization, NUL, `.`, `$`, `/` and white space are all
-/// significant (contract clause C20). Nothing is trimmed, folded or escaped.
+/// Any text of 1 to [`LockKey::MAX_LEN`] bytes is allowed. Two keys are the same lock exactly when
+/// their bytes are equal: case, Unicode normalization, NUL, `.`, `$`, `/` and white space are all
+/// significant (contract clause [C20]). Nothing is trimmed, folded or escaped.
 ///
-/// Keys order by their bytes. [`acquire_all`](crate::LockProviderExt::acquire_all) takes several locks in
-/// that order, which is why callers that name the same keys in another order cannot deadlock (C21).
+/// Methods that take a key accept text, numbers, `Uuid`s and pairs as well: see
+/// [`IntoLockKey`](crate::IntoLockKey).
+///
+/// Keys order by their bytes. [`acquire_all`](crate::LockProviderExt::acquire_all) acquires several
+/// locks in that order, so callers that name the same keys in different orders cannot deadlock
+/// ([C21]).
 ///
 /// ```
 /// use distlock_api::LockKey;
@@ -21,16 +25,20 @@ use std::sync::Arc;
 /// assert!(LockKey::new("").is_err());
 /// # Ok::<(), distlock_api::LockError>(())
 /// ```
+///
+/// [C20]: distlock_api::contract#c20
+/// [C21]: distlock_api::contract#c21
 #[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct LockKey(pub(crate) Arc<str>);
 
 impl LockKey {
-    /// The longest key, in bytes of UTF-8.
+    /// The length of the longest key, in bytes of UTF-8: 1,024.
     ///
-    /// Long enough for a URL path with an identifier or two; short enough for every store's index.
+    /// It is long enough for a URL path with an identifier or two, and short enough for every
+    /// store's index.
     pub const MAX_LEN: usize = 1024;
 
-    /// The key as text.
+    /// Returns the key as text.
     #[must_use]
     #[inline]
     pub fn as_str(&self) -> &str {

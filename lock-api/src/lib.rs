@@ -1,44 +1,104 @@
 //! One distributed-lock interface with interchangeable backends.
 //!
-//! * **Applications** depend on [`LockProvider`], usually as `Arc<dyn LockProvider>`, and choose the
-//!   backend in `main`. Start at [`LockProviderExt`] and [`LockGuard`].
-//! * **Libraries and middleware** need this crate only: it contains no backend.
-//! * **Backend authors** implement `LeaseStore` of `distlock-engine`, three required methods without
-//!   loops, timers or tasks, and get a [`LockProvider`] from it.
+//! A lock has a key, such as `orders/4711`. Processes that want the same key wait in a queue, and
+//! one of them holds the lock. The lock is a lease: if its holder dies, the lease expires, and the
+//! next waiter gets the lock.
 //!
-//! The documentation cites the clauses C1–C25 of the contract, which `DESIGN.md` lists, and the rules
-//! R1–R22 of the lease protocol, which are in `lock-mongo/PROTOCOL.md`.
+//! ```
+//! use std::time::Duration;
+//!
+//! use distlock_api::prelude::*;
+//! use distlock_memory::MemoryProvider;
+//!
+//! # async fn ship(_order: u32, _token: FencingToken) {}
+//! # #[tokio::main(flavor = "current_thread")]
+//! # async fn main() -> Result<(), LockError> {
+//! // Choose the backend in `main`. All other code takes a `dyn LockProvider`.
+//! let locks = MemoryProvider::new();
+//!
+//! // Waits up to 5 s, runs the work while the lock is held, and releases. If the lock is lost, the
+//! // work is dropped at once. The token lets the resource refuse late writes.
+//! locks
+//!     .acquire(("orders", 4711))
+//!     .timeout(Duration::from_secs(5))
+//!     .run(async |token| ship(4711, token).await)
+//!     .await?;
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! # What to depend on
+//!
+//! | you write | depend on | start at |
+//! |---|---|---|
+//! | an application | `distlock`, which includes this crate and the backends | [`LockProviderExt`], [`LockGuard`] |
+//! | a library or a middleware | this crate: it contains no backend | [`LockProvider`] |
+//! | a wrapper or a typed style | this crate | [`Namespaced`], [`style`] |
+//! | a backend | `distlock-engine`; it calls your `LeaseStore`, three required methods without loops, timers or tasks | `LeaseStore` |
+//!
+//! # Several locks
+//!
+//! [`acquire_all`](LockProviderExt::acquire_all) acquires several keys, all or nothing, in an order
+//! that cannot deadlock.
+//!
+//! # What a lock promises
+//!
+//! The [`contract`] lists 25 clauses, C1–C25; the documentation cites them. The rules R1–R22, which
+//! it cites too, are those of the MongoDB lease protocol: see the documentation of
+//! `distlock-mongo`.
+//!
+//! No lease can stop a process that was paused beyond its ttl and then writes. The resource can, by
+//! the [`FencingToken`] that each grant has.
+//!
+//! # Features
+//!
+//! All are off by default.
+//!
+//! | feature | what it adds |
+//! |---|---|
+//! | `metrics` | counters and histograms of [`Instrumented`], through the `metrics` facade |
+//! | `serde` | [`LockKey`], [`FencingToken`], [`Wait`], [`RenewalPolicy`], [`LeaseOptions`] and [`AcquireOptions`] to and from text; durations are whole milliseconds, in fields named `…_ms` |
+//! | `uuid` | `Uuid` as a key |
+
+// Macros and documentation name this crate as its users do.
+extern crate self as distlock_api;
 
 mod acquisition;
 mod admin;
 mod all;
 mod contain;
+pub mod contract;
 mod error;
 mod ext;
 mod fenced;
 mod guard;
 mod holder;
 mod key;
+mod loss;
 mod options;
 mod parse;
+pub mod prelude;
 mod provider;
-mod setters;
+#[cfg(feature = "serde")]
+mod serialize;
+pub mod style;
 mod token;
 mod wrap;
 
 pub use acquisition::AcquisitionId;
 pub use admin::{ForcedRelease, ListOptions, LockAdmin, LockEvent, LockEvents, LockFilter, LockInfo, LockList};
-pub use all::{AcquireAll, AllGuard};
+pub use all::{AcquireAll, AllGuard, FencingTokens, TryAcquireAll};
 #[doc(hidden)]
 pub use contain::contained;
 pub use error::{Disposition, ErrorKind, LockError, Phase, Result};
 pub use ext::{
-    Acquire, AcquireFuture, DistributedLockExt, LockProviderExt, OfLock, OfProvider, TryAcquire, TryAcquireFuture,
+    Acquire, AcquireFuture, DistributedLockExt, KeyTarget, LockProviderExt, LockTarget, TryAcquire, TryAcquireFuture,
 };
 pub use fenced::{FencedRegister, FencedWrite};
-pub use guard::{HeldLock, LockGuard, Loss, LostSignal, ReleaseFuture, ReleaseOutcome};
+pub use guard::{LeaseHandle, LockGuard, ReleaseFuture, ReleaseOutcome};
 pub use holder::Holder;
 pub use key::LockKey;
+pub use loss::{Loss, LostSignal};
 pub use options::{AcquireOptions, LeaseOptions, LeaseTerms, RenewalPolicy, Wait};
 pub use parse::IntoLockKey;
 pub use provider::{Accounting, Acquired, Busy, Capabilities, DistributedLock, Lock, LockProvider};
@@ -47,3 +107,8 @@ pub use wrap::{Instrumented, Namespaced};
 
 /// For implementing the traits of this crate.
 pub use async_trait::async_trait;
+
+/// Compiles the example of the README.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;

@@ -1,5 +1,6 @@
-//! What an acquisition may ask for, with defaults and validation.
+//! The options of an acquisition, with their defaults and validation.
 
+use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -9,32 +10,46 @@ pub(crate) use crate::holder::Holder;
 /// How long to wait for the present holder.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub enum Wait {
-    /// Do not wait: one attempt.
+    /// No wait: one attempt.
     Try,
-    /// Wait at most this long, measured from the call. `UpTo(Duration::ZERO)` is [`Try`](Self::Try).
+    /// At most this long, measured from the call. `UpTo(Duration::ZERO)` is [`Try`](Self::Try).
     UpTo(Duration),
-    /// Wait until the lock is granted. The default.
+    /// Until the lock is granted. The default.
     #[default]
     Forever,
 }
 
 /// When a held lease is renewed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+#[non_exhaustive]
 pub enum RenewalPolicy {
     /// Every third of the ttl, so that two renewals in a row may fail. The default.
     #[default]
     Auto,
-    /// Once per this interval. It must be shorter than the ttl less the safety margin.
+    /// Once per interval. It must be shorter than the ttl less the safety margin.
     Every(Duration),
-    /// Never: the lease ends with its ttl however long the guard lives.
+    /// Never: the lease ends with its ttl, however long the guard lives.
     Never,
 }
 
-/// The terms of a lease: for a provider as its defaults, for one acquisition as what differs from them.
+/// The terms of a lease: the defaults of a provider, or what one acquisition changes of them.
 ///
-/// What is set on the acquisition counts before what is set on the provider, and that before the defaults
-/// written at each setter.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+/// A value set on the acquisition takes precedence over one set on the provider, and that over the
+/// default that each setter documents.
+///
+/// ```
+/// # use std::time::Duration;
+/// use distlock_api::LeaseOptions;
+///
+/// let options = LeaseOptions::new().ttl(Duration::from_secs(12));
+/// assert_eq!(options.get_ttl(), Some(Duration::from_secs(12)));
+///
+/// let terms = options.terms()?;
+/// assert_eq!(terms.renew_every, Some(Duration::from_secs(4)));
+/// assert_eq!(terms.margin, Duration::from_secs(1));
+/// # Ok::<(), distlock_api::LockError>(())
+/// ```
+#[derive(Clone, Copy, Default, PartialEq, Eq)]
 pub struct LeaseOptions {
     ttl: Option<Duration>,
     renewal: Option<RenewalPolicy>,
@@ -42,63 +57,116 @@ pub struct LeaseOptions {
     hold_at_least: Option<Duration>,
 }
 
+/// Shows what is set.
+impl fmt::Debug for LeaseOptions {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut options = f.debug_struct("LeaseOptions");
+        self.describe(&mut options);
+        options.finish()
+    }
+}
+
 impl LeaseOptions {
-    /// The ttl when nobody sets one: 30 s.
+    fn describe(&self, f: &mut fmt::DebugStruct<'_, '_>) {
+        if let Some(ttl) = &self.ttl {
+            f.field("ttl", ttl);
+        }
+        if let Some(renewal) = &self.renewal {
+            f.field("renewal", renewal);
+        }
+        if let Some(margin) = &self.safety_margin {
+            f.field("safety_margin", margin);
+        }
+        if let Some(hold) = &self.hold_at_least {
+            f.field("hold_at_least", hold);
+        }
+    }
+
+    /// The default ttl: 30 s.
     pub const DEFAULT_TTL: Duration = Duration::from_secs(30);
     /// The shortest ttl, and the resolution of all durations sent to a store: 1 ms.
     pub const MIN_TTL: Duration = Duration::from_millis(1);
     /// The longest ttl and minimum hold: `i32::MAX` ms, almost 25 days.
     pub const MAX_TTL: Duration = Duration::from_millis(i32::MAX as u64);
 
-    /// What a margin is for does not grow with the ttl.
+    /// Clock steps and skew, which the margin covers, do not grow with the ttl.
     const MAX_DEFAULT_MARGIN: Duration = Duration::from_secs(1);
 
-    /// Nothing set.
+    /// Returns options without any value set.
     #[must_use]
     pub const fn new() -> Self {
         Self { ttl: None, renewal: None, safety_margin: None, hold_at_least: None }
     }
 
-    /// How long the store keeps the lease without a renewal. Whole milliseconds, the rest is cut off.
-    /// Defaults to [`DEFAULT_TTL`](Self::DEFAULT_TTL).
+    /// Sets how long the store keeps the lease without a renewal. Whole milliseconds; a fraction is
+    /// cut off. Defaults to [`DEFAULT_TTL`](Self::DEFAULT_TTL).
     ///
-    /// It is also how long others wait for a holder that died, so choose it by how long that may hurt, not by how
-    /// long the work takes: a living holder is renewed.
+    /// Waiters wait this long for a holder that died. So choose it by how long that is acceptable,
+    /// and not by how long the work takes: the lease of a living holder is renewed.
     #[must_use]
     pub const fn ttl(mut self, ttl: Duration) -> Self {
         self.ttl = Some(ttl);
         self
     }
 
-    /// When the lease is renewed. Defaults to [`RenewalPolicy::Auto`].
+    /// Sets when the lease is renewed. Defaults to [`RenewalPolicy::Auto`].
     #[must_use]
     pub const fn renewal(mut self, renewal: RenewalPolicy) -> Self {
         self.renewal = Some(renewal);
         self
     }
 
-    /// How much earlier than the store the guard considers itself lost (contract clause C3). Defaults to a tenth of the ttl, 1 s at most.
+    /// Sets how much earlier than the store the guard considers itself lost (contract clause [C3]).
+    /// Defaults to a tenth of the ttl, 1 s at most.
     ///
-    /// It must cover steps of the store's clock and the skew between replica-set members that follow each other as
-    /// primary. Client clocks play no part.
+    /// It must cover steps of the store's clock, and the skew between replica-set members that
+    /// succeed each other as primary. Client clocks play no part.
+    ///
+    /// [C3]: distlock_api::contract#c3
     #[must_use]
     pub const fn safety_margin(mut self, margin: Duration) -> Self {
         self.safety_margin = Some(margin);
         self
     }
 
-    /// Keep the key closed for at least this long after the grant, even if the guard is released earlier (C25). Whole
-    /// milliseconds, the rest is cut off. Defaults to nothing.
+    /// Keeps the key closed for at least this long after the grant, even if the guard is released
+    /// earlier ([C25]). Whole milliseconds; a fraction is cut off. Defaults to no minimum.
     ///
-    /// For jobs that every server of a fleet starts "at midnight" by its own clock: whoever is first does the work in a second, and
-    /// those whose clocks are late still find the lock taken.
+    /// For jobs that every server of a fleet starts "at midnight" by its own clock: the first
+    /// server does the work in a second, and servers whose clocks are late find the lock busy.
+    ///
+    /// [C25]: distlock_api::contract#c25
     #[must_use]
     pub const fn hold_at_least(mut self, duration: Duration) -> Self {
         self.hold_at_least = Some(duration);
         self
     }
 
-    /// These options where they are set, `defaults` elsewhere.
+    /// Returns the ttl, if one is set.
+    #[must_use]
+    pub const fn get_ttl(&self) -> Option<Duration> {
+        self.ttl
+    }
+
+    /// Returns the renewal policy, if one is set.
+    #[must_use]
+    pub const fn get_renewal(&self) -> Option<RenewalPolicy> {
+        self.renewal
+    }
+
+    /// Returns the safety margin, if one is set.
+    #[must_use]
+    pub const fn get_safety_margin(&self) -> Option<Duration> {
+        self.safety_margin
+    }
+
+    /// Returns the minimum hold, if one is set.
+    #[must_use]
+    pub const fn get_hold_at_least(&self) -> Option<Duration> {
+        self.hold_at_least
+    }
+
+    /// Returns these options, with those of `defaults` for what is not set.
     #[must_use]
     pub fn or(self, defaults: Self) -> Self {
         Self {
@@ -109,12 +177,15 @@ impl LeaseOptions {
         }
     }
 
-    /// The terms these options amount to.
+    /// Validates the options, fills in the defaults, and returns the terms.
     ///
     /// # Errors
-    /// [`ErrorKind::InvalidOptions`](crate::ErrorKind::InvalidOptions), with a message of its own for each: a ttl that is zero, below one millisecond or above
-    /// [`MAX_TTL`](Self::MAX_TTL); a margin not below the ttl; a renewal interval that is zero, not below the ttl, or not below the ttl less the margin;
-    /// a minimum hold above [`MAX_TTL`](Self::MAX_TTL).
+    /// [`ErrorKind::InvalidOptions`](crate::ErrorKind::InvalidOptions), with its own message for
+    /// each of these:
+    /// * a ttl that is zero, below 1 ms, or above [`MAX_TTL`](Self::MAX_TTL);
+    /// * a margin that is not below the ttl;
+    /// * a renewal interval that is zero, or not below the ttl less the margin;
+    /// * a minimum hold above [`MAX_TTL`](Self::MAX_TTL).
     pub fn terms(self) -> Result<LeaseTerms> {
         let refuse = |message: String| Err(LockError::invalid_options(message));
         let ttl = self.ttl.unwrap_or(Self::DEFAULT_TTL);
@@ -168,39 +239,56 @@ fn whole_millis(duration: Duration) -> Duration {
 pub struct LeaseTerms {
     /// How long the store keeps the lease without a renewal.
     pub ttl: Duration,
-    /// The renewal interval; none if the lease is never renewed.
+    /// The renewal interval; `None` if the lease is never renewed.
     pub renew_every: Option<Duration>,
     /// How much earlier than the store the guard considers itself lost.
     pub margin: Duration,
-    /// How long the key stays closed after the grant, whatever happens.
+    /// How long the key stays closed after the grant, even if the guard is released earlier.
     pub hold_at_least: Option<Duration>,
 }
 
-/// Everything one acquisition may ask for. Cheap to make, to clone and to pass on.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+/// The options of one acquisition. Cheap to make, to clone and to pass on.
+///
+/// The setters of [`Acquire`](crate::Acquire) set the same values. Make `AcquireOptions` to keep
+/// them, to call [`LockProvider::acquire_with`](crate::LockProvider::acquire_with), or to read them
+/// from a configuration with the feature `serde`.
+///
+/// ```
+/// # use std::time::Duration;
+/// use distlock_api::{AcquireOptions, LeaseOptions, Wait};
+///
+/// let options = AcquireOptions::new()
+///     .with_wait(Wait::UpTo(Duration::from_secs(5)))
+///     .with_lease(LeaseOptions::new().ttl(Duration::from_secs(12)))
+///     .with_owner("billing-1");
+/// assert_eq!(options.lease().get_ttl(), Some(Duration::from_secs(12)));
+/// assert_eq!(options.holder().owner.as_deref(), Some("billing-1"));
+/// ```
+#[derive(Clone, Default, PartialEq, Eq)]
 pub struct AcquireOptions {
     wait: Wait,
-    /// None if nothing is set, which is usual. They are large, and options are moved about in every call.
+    /// `None` if no term is set, which is usual. Boxed, because the terms are large and every call
+    /// moves its options.
     lease: Option<Box<LeaseOptions>>,
     holder: Holder,
 }
 
 impl AcquireOptions {
-    /// The defaults: wait for ever, the provider's lease terms and owner.
+    /// Returns the defaults: a wait without a limit, and the provider's lease terms and holder.
     #[must_use]
     #[inline]
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// One attempt, no waiting.
+    /// Returns options without a wait: one attempt.
     #[must_use]
     #[inline]
     pub fn try_once() -> Self {
         Self::default().with_wait(Wait::Try)
     }
 
-    /// How long to wait for the present holder. Defaults to [`Wait::Forever`].
+    /// Sets how long to wait for the present holder. Defaults to [`Wait::Forever`].
     #[must_use]
     #[inline]
     pub fn with_wait(mut self, wait: Wait) -> Self {
@@ -208,7 +296,7 @@ impl AcquireOptions {
         self
     }
 
-    /// The lease terms that differ from the provider's.
+    /// Sets the lease terms that differ from the provider's.
     #[must_use]
     #[inline]
     pub fn with_lease(mut self, lease: LeaseOptions) -> Self {
@@ -216,39 +304,39 @@ impl AcquireOptions {
         self
     }
 
-    /// Who is going to hold the lock, for people. Defaults to the provider's owner.
+    /// Names the holder, for people. Defaults to the provider's owner.
     #[must_use]
     pub fn with_owner(mut self, owner: impl Into<Arc<str>>) -> Self {
         self.holder.owner = Some(owner.into());
         self
     }
 
-    /// One named remark about this acquisition, for people; it is added to the provider's, and counts before one of the same name. Defaults to
-    /// those of the provider.
+    /// Adds one named remark about this acquisition, for people, to the provider's remarks. It
+    /// replaces one of the same name.
     #[must_use]
     pub fn with_metadata(mut self, name: impl Into<String>, value: impl Into<String>) -> Self {
         self.holder = self.holder.with_metadata(name, value);
         self
     }
 
-    /// The same options, with the metadata of a provider's holder added where they have metadata of
-    /// their own. For providers.
+    /// Merges the metadata of a provider's holder into the metadata of these options, if they have
+    /// any. For providers.
     #[must_use]
-    pub fn with_metadata_of(mut self, provider: &Holder) -> Self {
+    pub fn with_default_metadata(mut self, provider: &Holder) -> Self {
         if self.holder.metadata.is_some() && provider.metadata.is_some() {
             self.holder = self.holder.or(provider);
         }
         self
     }
 
-    /// How long to wait.
+    /// Returns how long to wait.
     #[must_use]
     #[inline]
     pub fn wait(&self) -> Wait {
         self.wait
     }
 
-    /// The lease terms that differ from the provider's.
+    /// Returns the lease terms that differ from the provider's.
     #[must_use]
     #[inline]
     pub fn lease(&self) -> LeaseOptions {
@@ -258,11 +346,27 @@ impl AcquireOptions {
         }
     }
 
-    /// Who and why.
+    /// Returns the owner and the remarks.
     #[must_use]
     #[inline]
     pub fn holder(&self) -> &Holder {
         &self.holder
+    }
+}
+
+/// Shows the wait, and what is set.
+impl fmt::Debug for AcquireOptions {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut options = f.debug_struct("AcquireOptions");
+        options.field("wait", &self.wait);
+        self.lease().describe(&mut options);
+        if let Some(owner) = &self.holder.owner {
+            options.field("owner", owner);
+        }
+        if let Some(metadata) = &self.holder.metadata {
+            options.field("metadata", metadata);
+        }
+        options.finish()
     }
 }
 
@@ -282,7 +386,7 @@ mod tests {
     }
 
     #[test]
-    fn the_acquisition_counts_before_the_provider() {
+    fn the_acquisition_takes_precedence_over_the_provider() {
         let provider = LeaseOptions::new().ttl(ms(1000)).safety_margin(ms(5));
         let terms = LeaseOptions::new().ttl(ms(2000)).or(provider).terms().unwrap();
         assert_eq!((terms.ttl, terms.margin), (ms(2000), ms(5)));
@@ -311,7 +415,14 @@ mod tests {
     }
 
     #[test]
-    fn terms_that_say_nothing_are_no_terms() {
+    fn debug_shows_what_is_set() {
+        let options = AcquireOptions::new().with_lease(LeaseOptions::new().ttl(ms(5)));
+        assert_eq!(format!("{options:?}"), "AcquireOptions { wait: Forever, ttl: 5ms }");
+        assert_eq!(format!("{:?}", AcquireOptions::try_once()), "AcquireOptions { wait: Try }");
+    }
+
+    #[test]
+    fn terms_without_a_value_equal_no_terms() {
         let set = AcquireOptions::new().with_lease(LeaseOptions::new().ttl(ms(5)));
         assert_eq!(set.lease(), LeaseOptions::new().ttl(ms(5)));
         assert_ne!(set, AcquireOptions::new());
@@ -319,7 +430,7 @@ mod tests {
     }
 
     #[test]
-    fn people_cannot_bloat_the_record() {
+    fn long_owners_and_large_metadata_are_refused() {
         let long = AcquireOptions::new().with_owner("o".repeat(257));
         assert!(long.holder().validate().unwrap_err().to_string().contains("257"));
         let fat = AcquireOptions::new().with_metadata("n", "v".repeat(4096));

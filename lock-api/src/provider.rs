@@ -9,50 +9,76 @@ use std::time::Duration;
 use async_trait::async_trait;
 
 use crate::admin::LockAdmin;
+use crate::delegate_provider;
 use crate::error::Result;
 use crate::guard::LockGuard;
 use crate::key::LockKey;
 use crate::options::AcquireOptions;
 
-/// Makes locks by key. Applications hold an `Arc<dyn LockProvider>` and choose the backend in `main`.
+/// Grants locks by key. Applications hold an `Arc<dyn LockProvider>` and choose the backend in
+/// `main`.
 ///
-/// The fluent calls – `acquire(key)`, `try_acquire(key)`, `acquire_all(keys)`, `lock(key)` – are in
-/// [`LockProviderExt`](crate::LockProviderExt), which every provider has.
+/// The fluent calls are in [`LockProviderExt`](crate::LockProviderExt), which every provider has:
+/// `acquire(key)`, `try_acquire(key)`, `acquire_all(keys)`, `try_acquire_all(keys)` and
+/// `lock(key)`.
 ///
 /// # Contract
-/// A provider keeps the clauses C1–C25 of the project's design; the conformance suite checks them. The ones to know: locks are exclusive per key (C1), not re-entrant (C7),
-/// bounded in time by the caller (C18), cancel safe (C11), and independent of each other (C20).
+/// A provider keeps the clauses C1–C25 of the [`contract`](crate::contract); the conformance suite
+/// checks them. The most important ones: locks are exclusive per key ([C1]) and not re-entrant
+/// ([C7]). Calls are bounded in time by the caller ([C18]) and cancel safe ([C11]). Locks are
+/// independent of each other ([C20]).
 ///
 /// # Wrappers
-/// A wrapper is a provider around a provider. [`acquire_with`](Self::acquire_with) is the way in, and the one method to wrap; [`acquire_now`](Self::acquire_now) is a short cut that answers none unless
-/// it is wrapped, too: see [`Namespaced`](crate::Namespaced) and [`Instrumented`](crate::Instrumented). The [`Display`](fmt::Display) of a wrapper names what it wraps.
+/// A wrapper is a provider around a provider. [`acquire_with`](Self::acquire_with) is the one
+/// method that it must wrap. [`acquire_now`](Self::acquire_now) is a short cut, which answers
+/// `None` unless it is wrapped, too. The other methods can be
+/// [delegated](crate::delegate_provider). See [`Namespaced`](crate::Namespaced) and
+/// [`Instrumented`](crate::Instrumented) for examples. The [`Display`](fmt::Display) of a wrapper
+/// names the provider inside.
+///
+/// [C1]: distlock_api::contract#c1
+/// [C7]: distlock_api::contract#c7
+/// [C11]: distlock_api::contract#c11
+/// [C18]: distlock_api::contract#c18
+/// [C20]: distlock_api::contract#c20
 #[async_trait]
 pub trait LockProvider: fmt::Debug + fmt::Display + Send + Sync + 'static {
-    /// Acquires the lock of a key, as the options say.
+    /// Acquires the lock of a key, with the given options.
     ///
-    /// Contention is an answer: [`Acquired::Busy`] when the lock was not granted within the wait.
+    /// Contention is an answer, not an error: [`Acquired::Busy`] when the lock was not granted
+    /// within the wait.
     ///
     /// # Errors
     /// * [`InvalidOptions`](crate::ErrorKind::InvalidOptions) before any I/O;
-    /// * [`Unsupported`](crate::ErrorKind::Unsupported) before any I/O, for an option that [`capabilities`](Self::capabilities) does not promise;
-    /// * [`Timeout`](crate::ErrorKind::Timeout) with [`Phase::Request`](crate::Phase::Request) when the store was silent until the time was up;
+    /// * [`Unsupported`](crate::ErrorKind::Unsupported) before any I/O, for an option that
+    ///   [`capabilities`](Self::capabilities) does not promise;
+    /// * [`Timeout`](crate::ErrorKind::Timeout) with [`Phase::Request`](crate::Phase::Request) when
+    ///   the store did not answer until the time was up;
     /// * [`Closed`](crate::ErrorKind::Closed) after or during [`close`](Self::close);
-    /// * whatever else the store answers. While time is left, retryable errors are retried (C13); with [`Wait::Try`](crate::Wait::Try) they are returned.
+    /// * any other error of the store. While time is left, retryable errors are retried ([C13]);
+    ///   with [`Wait::Try`](crate::Wait::Try) they are returned.
     ///
-    /// After an error nothing is held: an attempt whose outcome is unknown is withdrawn in the background.
+    /// After an error the caller holds nothing: an attempt whose outcome is unknown is withdrawn in
+    /// the background.
     ///
     /// # Cancel safety
-    /// Cancel safe. Dropping the future at any await leaves neither lease nor waiter behind, after a bounded clean-up (C11).
+    /// Cancel safe. Dropping the future at any await leaves neither lease nor waiter behind, after
+    /// a bounded clean-up ([C11]).
     ///
-    /// As with any fair lock, a future that is kept but not polled keeps its place: do not hold on to an acquisition that you have stopped
-    /// polling, such as the loser of a `select!`; drop it.
+    /// As with any fair lock, a future that is kept but not polled keeps its position in the queue.
+    /// Drop an acquisition that is no longer polled, such as the loser of a `select!`.
+    ///
+    /// [C11]: distlock_api::contract#c11
+    /// [C13]: distlock_api::contract#c13
     async fn acquire_with(&self, key: LockKey, options: AcquireOptions) -> Result<Acquired>;
 
-    /// Acquires the lock of a key if that takes neither waiting nor I/O: the answer that [`acquire_with`](Self::acquire_with) would give when it is first polled. None says that there is no such answer,
-    /// that nothing has happened, and that `acquire_with` is to be asked.
+    /// Acquires the lock of a key if that takes neither a wait nor I/O. Returns the answer that
+    /// [`acquire_with`](Self::acquire_with) would give when it is first polled. After `None`, which
+    /// means that there is no such answer and that nothing was changed, call `acquire_with`.
     ///
-    /// A short cut for callers with many keys that are mostly free, such as middleware: no future is made, and nothing allocated for one. Defaults to none, which is
-    /// right for every provider that has to ask a store.
+    /// A short cut for callers with many keys that are mostly free, such as middleware: it makes no
+    /// future, and allocates nothing for one. Defaults to `None`, which is right for every provider
+    /// that has to query a store.
     ///
     /// # Errors
     /// As [`acquire_with`](Self::acquire_with).
@@ -61,26 +87,33 @@ pub trait LockProvider: fmt::Debug + fmt::Display + Send + Sync + 'static {
         None
     }
 
-    /// What this provider promises beyond the required. It may grow when the provider has met its server: a MongoDB provider knows after its first
-    /// answer whether there are pushes.
+    /// Returns what this provider promises beyond what is required. It may grow after the first
+    /// answer of the server: only then a MongoDB provider can tell whether there are pushes.
     fn capabilities(&self) -> Capabilities;
 
-    /// How many acquisitions there were and what became of them (C23).
+    /// Returns how many acquisitions there were, and how they ended ([C23]).
+    ///
+    /// [C23]: distlock_api::contract#c23
     fn accounting(&self) -> Accounting;
 
-    /// Administration, if the backend offers it.
+    /// Returns the administration, if the backend offers it.
     fn admin(&self) -> Option<&dyn LockAdmin>;
 
-    /// Shuts down (C24): refuses new acquisitions, wakes waiters with [`Closed`](crate::ErrorKind::Closed), releases every lease – their guards are lost –
-    /// and returns when all that is settled, or after a bounded time. Either way nothing of the provider runs
-    /// any more: what it could not settle by then is given up. Further calls wait for the same end.
+    /// Shuts down ([C24]): refuses new acquisitions, wakes waiters with
+    /// [`Closed`](crate::ErrorKind::Closed), and releases every lease, whose guard is lost then.
+    ///
+    /// Returns when all of this is settled, or after a bounded time. After that no task of the
+    /// provider runs any longer, and unsettled calls are given up. Further calls wait for the same
+    /// end.
     ///
     /// # Errors
-    /// When leases could not be released, or clean-ups of earlier calls have not ended. Each was tried
-    /// independently; what is left in the store ends by its ttl.
+    /// When leases could not be released, or clean-ups of earlier calls have not ended. Each
+    /// release was tried independently. Leases that are left in the store end with their ttl.
     ///
     /// # Cancel safety
     /// The provider stays closed; call again to wait for the rest.
+    ///
+    /// [C24]: distlock_api::contract#c24
     async fn close(&self) -> Result<()>;
 }
 
@@ -89,10 +122,10 @@ pub trait LockProvider: fmt::Debug + fmt::Display + Send + Sync + 'static {
 /// The fluent calls are in [`DistributedLockExt`](crate::DistributedLockExt).
 #[async_trait]
 pub trait DistributedLock: fmt::Debug + Send + Sync + 'static {
-    /// The key.
+    /// Returns the key.
     fn key(&self) -> &LockKey;
 
-    /// Acquires this lock, as the options say. As [`LockProvider::acquire_with`] in everything.
+    /// Acquires this lock, with the given options: as [`LockProvider::acquire_with`] with its key.
     ///
     /// # Errors
     /// As [`LockProvider::acquire_with`].
@@ -103,14 +136,14 @@ pub trait DistributedLock: fmt::Debug + Send + Sync + 'static {
 #[derive(Debug)]
 #[must_use]
 pub enum Acquired {
-    /// The lock is ours.
+    /// The lock is held by the caller.
     Held(LockGuard),
-    /// It was not granted within the wait.
+    /// The lock was not granted within the wait.
     Busy(Busy),
 }
 
 impl Acquired {
-    /// The guard, if there is one.
+    /// Returns the guard, or `None` if the lock is busy.
     #[must_use]
     #[inline]
     pub fn held(self) -> Option<LockGuard> {
@@ -121,31 +154,31 @@ impl Acquired {
     }
 }
 
-/// What is known about a lock that was not granted.
+/// Details about a lock that was not granted, as far as the backend has them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Busy {
-    /// When the lock opens at the latest if its holder neither renews nor releases it.
+    /// The time until the lock is free at the latest, if its holder neither renews nor releases it.
     pub retry_after: Option<Duration>,
-    /// How many waiters are known to be ahead.
+    /// The number of waiters ahead.
     pub ahead: Option<u32>,
 }
 
 impl Busy {
-    /// Busy, and nothing else is known.
+    /// Makes an answer without details.
     #[must_use]
     pub const fn new() -> Self {
         Self { retry_after: None, ahead: None }
     }
 
-    /// With the time until the lock opens at the latest.
+    /// Sets the time until the lock is free at the latest.
     #[must_use]
     pub const fn with_retry_after(mut self, retry_after: Option<Duration>) -> Self {
         self.retry_after = retry_after;
         self
     }
 
-    /// With the number of waiters ahead.
+    /// Sets the number of waiters ahead.
     #[must_use]
     pub const fn with_ahead(mut self, ahead: Option<u32>) -> Self {
         self.ahead = ahead;
@@ -153,51 +186,69 @@ impl Busy {
     }
 }
 
-/// What a provider promises beyond the required. A promise that is not made is refused, never broken silently.
+/// What a provider promises beyond what is required. A provider refuses an option that it does not
+/// promise; it never ignores one silently.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Capabilities {
-    /// Leases expire: a holder that died loses the lock after its ttl (C19). Without it the lock is held as long as the process lives.
+    /// Leases expire: a holder that died loses the lock after its ttl ([C19]). Without this promise
+    /// a lock is held for as long as the process lives.
+    ///
+    /// [C19]: distlock_api::contract#c19
     pub expiry: bool,
-    /// The minimum hold (C25).
+    /// The minimum hold ([C25]).
+    ///
+    /// [C25]: distlock_api::contract#c25
     pub minimum_hold: bool,
-    /// Grants follow the order of the queue (C15): of the calls within a process, and of the places of the processes across them.
+    /// Grants follow the order of the queue ([C15]): within a process the order of the calls,
+    /// across processes the order of their tickets.
+    ///
+    /// [C15]: distlock_api::contract#c15
     pub fair: bool,
-    /// Waiters and holders hear of changes without asking (C16, C17).
+    /// The store pushes changes to waiters and holders ([C16], [C17]).
+    ///
+    /// [C16]: distlock_api::contract#c16
+    /// [C17]: distlock_api::contract#c17
     pub push: bool,
 }
 
-/// Counters since the provider was made. At every moment `acquired = released + lost + abandoned + held` (C23).
+/// Counters since the provider was made. At every moment
+/// `acquired = released + lost + abandoned + held` ([C23]).
+///
+/// [C23]: distlock_api::contract#c23
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Accounting {
-    /// Guards handed out.
+    /// Guards that were granted.
     pub acquired: u64,
     /// Leases that the store confirmed as released.
     pub released: u64,
-    /// Leases lost before they were released. Those that [`close`](LockProvider::close) gave back count as released, although their guards
-    /// are lost.
+    /// Leases lost before they were released. Leases that [`close`](LockProvider::close) released
+    /// count as released, although their guards are lost.
     pub lost: u64,
     /// Leases left to their ttl: the release could not be sent or was never confirmed.
     pub abandoned: u64,
-    /// Leases held now, those that are being released included.
+    /// Leases held now, including those whose release has not ended.
     pub held: u64,
     /// Callers that wait now.
     pub waiting: u64,
-    /// Requests that the store has not answered yet, and clean-ups that it has not confirmed, those
-    /// in the background included. While there are any, a key without a holder may be busy for a
-    /// moment: an acquisition whose caller has left is granted first and withdrawn then (C11).
+    /// Requests that the store has not answered yet, and clean-ups that it has not confirmed,
+    /// including those in the background. While there are any, a key without a holder may be busy
+    /// for a moment: an acquisition whose caller has left is granted first and then withdrawn
+    /// ([C11]).
+    ///
+    /// [C11]: distlock_api::contract#c11
     pub unsettled: u64,
 }
 
 impl Accounting {
-    /// All zero.
+    /// Makes counters that are all zero.
     #[must_use]
     pub const fn new() -> Self {
         Self { acquired: 0, released: 0, lost: 0, abandoned: 0, held: 0, waiting: 0, unsettled: 0 }
     }
 
-    /// Whether every acquisition is accounted for.
+    /// Whether the equation above holds.
     #[must_use]
     pub const fn balances(&self) -> bool {
         self.acquired == self.released + self.lost + self.abandoned + self.held
@@ -223,7 +274,7 @@ macro_rules! forward_provider {
         #[async_trait]
         #[deny(clippy::missing_trait_methods)]
         impl<P: LockProvider + ?Sized> LockProvider for $pointer<P> {
-            // Written out, so that the future inside is not boxed once more.
+            // Written out, so that the future inside is not boxed a second time.
             fn acquire_with<'a, 'f>(&'a self, key: LockKey, options: AcquireOptions) -> BoxFuture<'f, Result<Acquired>>
             where
                 'a: 'f,
@@ -232,25 +283,7 @@ macro_rules! forward_provider {
                 (**self).acquire_with(key, options)
             }
 
-            fn acquire_now(&self, key: &LockKey, options: &AcquireOptions) -> Option<Result<Acquired>> {
-                (**self).acquire_now(key, options)
-            }
-
-            fn capabilities(&self) -> Capabilities {
-                (**self).capabilities()
-            }
-
-            fn accounting(&self) -> Accounting {
-                (**self).accounting()
-            }
-
-            fn admin(&self) -> Option<&dyn LockAdmin> {
-                (**self).admin()
-            }
-
-            async fn close(&self) -> Result<()> {
-                (**self).close().await
-            }
+            delegate_provider!(this => **this; acquire_now, capabilities, accounting, admin, close);
         }
 
         #[async_trait]
@@ -273,7 +306,8 @@ macro_rules! forward_provider {
 
 forward_provider!(Arc, Box);
 
-/// One key of a provider, as a [`DistributedLock`]. Made by [`LockProviderExt::lock`](crate::LockProviderExt::lock).
+/// One key of a provider, as a [`DistributedLock`]. Made by
+/// [`LockProviderExt::lock`](crate::LockProviderExt::lock).
 #[derive(Clone, Debug)]
 pub struct Lock<P> {
     provider: P,
@@ -281,12 +315,12 @@ pub struct Lock<P> {
 }
 
 impl<P: LockProvider> Lock<P> {
-    /// The lock of a key.
+    /// Makes the lock of a key.
     pub fn new(provider: P, key: LockKey) -> Self {
         Self { provider, key }
     }
 
-    /// The provider.
+    /// Returns the provider.
     #[must_use]
     pub fn provider(&self) -> &P {
         &self.provider

@@ -1,4 +1,4 @@
-//! Administration by somebody who implements only what is required.
+//! Administration of a backend that implements only the required methods.
 
 use std::sync::Mutex;
 use std::time::Duration;
@@ -8,10 +8,10 @@ use distlock_api::{
 };
 use futures_util::{StreamExt, TryStreamExt};
 
-struct Least;
+struct RequiredOnly;
 
 #[async_trait]
-impl LockAdmin for Least {
+impl LockAdmin for RequiredOnly {
     async fn inspect(&self, _: &LockKey) -> Result<Option<LockInfo>> {
         Ok(None)
     }
@@ -22,8 +22,8 @@ impl LockAdmin for Least {
 }
 
 #[tokio::test]
-async fn the_rest_is_refused_as_unsupported() {
-    let admin: Box<dyn LockAdmin> = Box::new(Least);
+async fn the_other_methods_are_refused_as_unsupported() {
+    let admin: Box<dyn LockAdmin> = Box::new(RequiredOnly);
     let errors = [
         admin.list(ListOptions::new()).try_next().await.unwrap_err(),
         admin.watch().await.err().unwrap(),
@@ -37,10 +37,10 @@ async fn the_rest_is_refused_as_unsupported() {
     }
 }
 
-/// Answers with so many keys, and notes what was asked.
+/// Answers with `keys` locks, and records the requests.
 struct Pages {
     keys: usize,
-    asked: Mutex<Vec<Option<String>>>,
+    requests: Mutex<Vec<Option<String>>>,
 }
 
 #[async_trait]
@@ -59,7 +59,7 @@ impl LockAdmin for Pages {
         after: Option<&LockKey>,
         limit: std::num::NonZeroUsize,
     ) -> Result<Vec<LockInfo>> {
-        self.asked.lock().unwrap().push(after.map(ToString::to_string));
+        self.requests.lock().unwrap().push(after.map(ToString::to_string));
         let keys = (0..self.keys).map(|n| LockKey::new(format!("{n:03}")).unwrap());
         let beyond = keys.filter(|key| after.is_none_or(|after| key > after)).take(limit.get());
         Ok(beyond.map(|key| LockInfo::new(key, None, FencingToken::new(1), Duration::ZERO)).collect())
@@ -67,20 +67,20 @@ impl LockAdmin for Pages {
 }
 
 #[tokio::test]
-async fn a_list_reads_as_many_pages_as_are_asked_for() {
-    let asked = |keys, page_size, taken| async move {
-        let admin = Pages { keys, asked: Mutex::default() };
+async fn a_list_reads_no_page_ahead() {
+    let pages_read = |keys, page_size, taken| async move {
+        let admin = Pages { keys, requests: Mutex::default() };
         let list = admin.list(ListOptions::new().page_size(page_size)).take(taken);
         let list: Vec<_> = list.map(|info| info.unwrap().key.to_string()).collect().await;
         assert_eq!(list.len(), keys.min(taken));
         assert!(list.is_sorted());
-        admin.asked.into_inner().unwrap().len()
+        admin.requests.into_inner().unwrap().len()
     };
-    assert_eq!(asked(0, 3, 100).await, 1);
-    assert_eq!(asked(2, 3, 100).await, 1);
-    // A full page may be the last: only the next one tells.
-    assert_eq!(asked(3, 3, 100).await, 2);
-    assert_eq!(asked(7, 3, 100).await, 3);
-    assert_eq!(asked(7, 3, 3).await, 1, "nothing is read ahead");
-    assert_eq!(asked(7, 1000, 100).await, 1);
+    assert_eq!(pages_read(0, 3, 100).await, 1);
+    assert_eq!(pages_read(2, 3, 100).await, 1);
+    // A full page may be the last: only the next one shows.
+    assert_eq!(pages_read(3, 3, 100).await, 2);
+    assert_eq!(pages_read(7, 3, 100).await, 3);
+    assert_eq!(pages_read(7, 3, 3).await, 1, "nothing is read ahead");
+    assert_eq!(pages_read(7, 1000, 100).await, 1);
 }

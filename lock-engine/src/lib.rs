@@ -1,9 +1,9 @@
 //! The lease engine: a full [`LockProvider`](distlock_api::LockProvider) over any [`LeaseStore`].
 //!
 //! For authors of backends. They implement [`LeaseStore`], three required methods without loops,
-//! timers or tasks; [`LeaseProvider`] makes a provider of it, and [`LeaseGuard`] is the base of guards
-//! that carry more than a lock. The conformance suite (`distlock-conformance`) tells whether the
-//! promises hold.
+//! timers or tasks; [`LeaseProvider`] makes a provider of it, and [`LeaseGuard`] is the base of
+//! guards that carry more than a lock. The conformance suite (`distlock-conformance`) tells whether
+//! the promises hold.
 //!
 //! # How it works
 //!
@@ -32,17 +32,17 @@
 //! ```
 //!
 //! * **Acquire.** Callers of one process that want the same key stand in a local queue; one of them
-//!   asks the store. It sends an attempt, and does what the wait decides after each answer, event and
-//!   timer, until it has the lease or leaves. An attempt that is dropped is finished and withdrawn in
-//!   the background.
-//! * **Hold.** The lease is held until its deadline, which counts from before its attempt, or its last
-//!   answered renewal, was sent.
-//!   One keeper per runtime renews all leases in batches and notices deadlines that have passed. A
-//!   lease is lost once, and only while it is held.
+//!   asks the store. It sends an attempt, and does what the wait decides after each answer, event
+//!   and timer, until it has the lease or leaves. An attempt that is dropped is finished and
+//!   withdrawn in the background.
+//! * **Hold.** The lease is held until its deadline, which counts from before its attempt, or its
+//!   last answered renewal, was sent. One keeper per runtime renews all leases in batches and
+//!   notices deadlines that have passed. A lease is lost once, and only while it is held.
 //! * **Release.** The lease passes to the next local caller without a call of the store, or is
-//!   released there, which grants it to the first ticket. If the reply of a release is lost, the caller
-//!   gets an error of unknown outcome after one request timeout. In the background the same release is
-//!   sent again until the store has answered, the lease would have expired, or `close` gives up.
+//!   released there, which grants it to the first ticket. If the reply of a release is lost, the
+//!   caller gets an error of unknown outcome after one request timeout. In the background the same
+//!   release is sent again until the store has answered, the lease would have expired, or `close`
+//!   gives up.
 //!
 //! | floor | contents |
 //! |---|---|
@@ -82,3 +82,8 @@ pub use store::LeaseStore;
 
 /// For implementing the traits of this crate.
 pub use distlock_api::async_trait;
+
+/// Compiles the example of the README.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;

@@ -5,9 +5,12 @@ use std::time::Duration;
 use crate::store::{Attempt, Ticket};
 use distlock_api::{LeaseTerms, LockError, Result};
 
-/// The queue in which the waiters of all processes stand, one place per process and key, first come, first served (C15).
+/// The queue in which the waiters of all processes stand, one place per process and key, first
+/// come, first served ([C15]).
 ///
 /// For providers whose store keeps one; others poll.
+///
+/// [C15]: distlock_api::contract#c15
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use]
 pub struct QueueOptions {
@@ -22,7 +25,8 @@ pub struct QueueOptions {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub enum WhenFull {
-    /// It asks again and again, without a place, until there is room or the lock is free. The default.
+    /// It asks again and again, without a place, until there is room or the lock is free. The
+    /// default.
     #[default]
     Poll,
     /// It hears [`ErrorKind::QueueFull`](distlock_api::ErrorKind::QueueFull) at once.
@@ -47,7 +51,8 @@ impl QueueOptions {
         }
     }
 
-    /// How many processes may wait for one key, which bounds the size of its record. At least 1; defaults to 64.
+    /// How many processes may wait for one key, which bounds the size of its record. At least 1;
+    /// defaults to 64.
     pub const fn capacity(mut self, tickets: u32) -> Self {
         self.capacity = tickets;
         self
@@ -59,22 +64,25 @@ impl QueueOptions {
         self
     }
 
-    /// How long the place of a process that is not heard of any more is kept; three times as often it is refreshed, all keys of a process in one go.
-    /// Whole milliseconds. Defaults to 15 s, 100 ms at least.
+    /// How long the place of a process that is not heard of any more is kept; three times as often
+    /// it is refreshed, all keys of a process in one go. Whole milliseconds. Defaults to 15 s, 100
+    /// ms at least.
     pub const fn ticket_ttl(mut self, ttl: Duration) -> Self {
         self.ticket_ttl = ttl;
         self
     }
 
-    /// How long a waiter to whom a lease was handed over may take to hear of it, before the next one gets its chance: what a waiter that died just
-    /// then costs the others. The lease's safety margin comes on top. Whole milliseconds. Defaults to 1 s.
+    /// How long a waiter to whom a lease was handed over may take to hear of it, before the next
+    /// one gets its chance: what a waiter that died just then costs the others. The lease's safety
+    /// margin comes on top. Whole milliseconds. Defaults to 1 s.
     pub const fn claim(mut self, window: Duration) -> Self {
         self.claim = window;
         self
     }
 
-    /// How much later than the one before it each waiter may take a lease that nobody handed over, because its holder died: long enough for
-    /// one question. Whole milliseconds. Defaults to 200 ms.
+    /// How much later than the one before it each waiter may take a lease that nobody handed over,
+    /// because its holder died: long enough for one question. Whole milliseconds. Defaults to 200
+    /// ms.
     pub const fn turn_window(mut self, window: Duration) -> Self {
         self.turn_window = window;
         self
@@ -104,12 +112,16 @@ impl QueueOptions {
     }
 }
 
-/// Handing a lease on within one process, without asking the store: the next waiter gets the next token of a block (R21).
+/// Handing a lease on within one process, without asking the store: the next waiter gets the next
+/// token of a block (R21).
 ///
-/// As long as nobody else has a place in the queue that goes on without end; otherwise until the first of the two limits. Who polls without a place – a provider
-/// [without queue](crate::LeaseProviderBuilder::without_queue), or one for whom the queue has no room – is not seen, and can wait long while a process hands on
-/// a lease without end. For providers whose store grants tokens in blocks. Nothing is handed on to a caller with other lease terms, another owner or
-/// metadata, or on another runtime, nor with a minimum hold or without renewal.
+/// As long as nobody else has a place in the queue that goes on without end; otherwise until the
+/// first of the two limits. Who polls without a place – a provider
+/// [without queue](crate::LeaseProviderBuilder::without_queue), or one for whom the queue has no
+/// room – is not seen, and can wait long while a process hands on a lease without end. For
+/// providers whose store grants tokens in blocks. Nothing is handed on to a caller with other lease
+/// terms, another owner or metadata, or on another runtime, nor with a minimum hold or without
+/// renewal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use]
 pub struct HandOff {

@@ -1,4 +1,5 @@
-//! What the simulator of the engine switches on, per thread: ids that come from its seed, and defects.
+//! What the simulator of the engine switches on, per thread: ids that come from its seed, and
+//! defects.
 //!
 //! Without the feature `simulation` all of this is constant.
 

@@ -61,3 +61,8 @@ mod store;
 
 pub use provider::{MemoryProvider, MemoryProviderBuilder};
 pub use store::{Calls, HangHandle, MemoryStore, Operation};
+
+/// Compiles the example of the README.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;

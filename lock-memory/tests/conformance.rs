@@ -21,7 +21,8 @@ fn direct() -> Profile {
     promised.minimum_hold = true;
     promised.fair = true;
     promised.push = true;
-    // Refused: what needs a lease store, expiry, other processes, separate clients, faults or purging.
+    // Refused: what needs a lease store, expiry, other processes, separate clients, faults or
+    // purging.
     Profile::new(promised).admin().owners().lock_events().one_provider().expected_refusals(95)
 }
 

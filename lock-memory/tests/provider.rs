@@ -283,7 +283,8 @@ async fn c25_a_minimum_hold_outlasts_the_guard() {
     assert!(waited >= MS(1000) && waited <= MS(1002), "{waited:?}");
     drop(guard);
 
-    // A guard that outlives its minimum hold leaves nothing to wait for; a force-release opens at once.
+    // A guard that outlives its minimum hold leaves nothing to wait for; a force-release opens at
+    // once.
     let guard = locks.acquire(&key).hold_at_least(MS(1000)).await.unwrap();
     tokio::time::advance(MS(1000)).await;
     drop(guard);
@@ -341,7 +342,8 @@ async fn c1_c23_two_threads_never_meet_and_every_acquisition_is_accounted_for() 
     assert_idle(&locks);
 }
 
-/// Threads that look again before they sleep, with waits that end, waits that are given up, and holders that take their time.
+/// Threads that look again before they sleep, with waits that end, waits that are given up, and
+/// holders that take their time.
 #[test]
 fn c1_c16_threads_of_their_own_pass_a_key_to_each_other_and_nobody_is_left_waiting() {
     const THREADS: u64 = 3;

@@ -1,4 +1,5 @@
-//! The queue of a `MemoryStore` through its store interface: grants by release, pushes, tickets, faults.
+//! The queue of a `MemoryStore` through its store interface: grants by release, pushes, tickets,
+//! faults.
 
 use std::future::Future;
 use std::pin::pin;

@@ -24,8 +24,8 @@ impl Budget {
         self.limit.saturating_sub(self.since.elapsed())
     }
 
-    /// For `maxTimeMS`: a little less than what is left, so that the server's answer comes before we
-    /// stop listening, and never zero, which is no bound.
+    /// For `maxTimeMS`: a little less than what is left, so that the server's answer comes before
+    /// we stop listening, and never zero, which is no bound.
     pub(crate) fn on_server(&self) -> Duration {
         (self.left() * 9 / 10).max(Duration::from_millis(1))
     }

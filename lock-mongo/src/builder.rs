@@ -25,20 +25,21 @@ const MIN_PURGE_AFTER: Duration = Duration::from_secs(60 * 60);
 const MAX_PURGE_AFTER: Duration = Duration::from_secs(i32::MAX as u64);
 
 impl MongoProvider {
-    /// A provider in a database. Its client's read and write concerns are not used: locks need their
-    /// own.
+    /// A provider in a database. Its client's read and write concerns are not used: locks need
+    /// their own.
     pub fn builder(database: Database) -> MongoProviderBuilder {
         MongoProviderBuilder::new(database.client().clone(), Some(database.name()))
     }
 
-    /// A provider in the database `distlock` of a client, unless [another](MongoProviderBuilder::database)
-    /// is named.
+    /// A provider in the database `distlock` of a client, unless
+    /// [another](MongoProviderBuilder::database) is named.
     pub fn builder_from_client(client: &Client) -> MongoProviderBuilder {
         MongoProviderBuilder::new(client.clone(), None)
     }
 }
 
-/// Makes a [`MongoProvider`]. Nothing is sent before the first lock is acquired, or [`MongoProvider::connect`].
+/// Makes a [`MongoProvider`]. Nothing is sent before the first lock is acquired, or
+/// [`MongoProvider::connect`].
 #[derive(Clone, Debug)]
 #[must_use]
 pub struct MongoProviderBuilder {
@@ -65,7 +66,8 @@ impl MongoProviderBuilder {
         self
     }
 
-    /// Creates no index of the owners. It makes [listing and releasing](distlock_api::LockAdmin::release_owner) by owner quick, and costs
+    /// Creates no index of the owners. It makes
+    /// [listing and releasing](distlock_api::LockAdmin::release_owner) by owner quick, and costs
     /// each acquisition and release a little on the server. Defaults to creating it.
     pub fn without_owner_index(mut self) -> Self {
         self.owner_index = false;
@@ -73,21 +75,24 @@ impl MongoProviderBuilder {
     }
 
     /// Respects the locks of an earlier program in the same collection until they expire, and then
-    /// makes them records. Such a lock is a document with the key as `_id` and an `expiresAt` that is
-    /// a date; waiters ask until then. Its other fields are dropped when the key is first acquired.
+    /// makes them records. Such a lock is a document with the key as `_id` and an `expiresAt` that
+    /// is a date; waiters ask until then. Its other fields are dropped when the key is first
+    /// acquired.
     ///
-    /// For a change of programs, not for both at once: stop the earlier one first, because it does not
-    /// know when our locks are free. Defaults to an error
-    /// ([`Corrupt`](distlock_api::ErrorKind::Corrupt)) for every document that is no lock record, and
-    /// to leaving it as it is.
+    /// For a change of programs, not for both at once: stop the earlier one first, because it does
+    /// not know when our locks are free. Defaults to an error
+    /// ([`Corrupt`](distlock_api::ErrorKind::Corrupt)) for every document that is no lock record,
+    /// and to leaving it as it is.
     pub fn adopt_foreign_locks(mut self) -> Self {
         self.common.adopts_foreign = true;
         self
     }
 
-    /// How long after its expiry a record is removed by the server, in whole seconds. Defaults to 1 h, which is also the shortest.
+    /// How long after its expiry a record is removed by the server, in whole seconds. Defaults to 1
+    /// h, which is also the shortest.
     ///
-    /// The first to create the collection's TTL index decides; a provider that wants another time logs a warning and goes on.
+    /// The first to create the collection's TTL index decides; a provider that wants another time
+    /// logs a warning and goes on.
     pub fn purge_after(mut self, grace: Duration) -> Self {
         self.purge_after = grace;
         self
@@ -98,14 +103,15 @@ impl MongoProviderBuilder {
     /// The provider.
     ///
     /// # Errors
-    /// [`InvalidOptions`](distlock_api::ErrorKind::InvalidOptions): a name that is not one, a purge time
-    /// below 1 h, a request timeout of zero, or what the lease engine refuses.
+    /// [`InvalidOptions`](distlock_api::ErrorKind::InvalidOptions): a name that is not one, a purge
+    /// time below 1 h, a request timeout of zero, or what the lease engine refuses.
     pub fn build(self) -> Result<MongoProvider> {
         let store = self.store()?;
         self.common.provider(store)
     }
 
-    /// The store alone, for an engine of one's own; lease terms, owner and poll interval are not its business.
+    /// The store alone, for an engine of one's own; lease terms, owner and poll interval are not
+    /// its business.
     ///
     /// # Errors
     /// As [`build`](Self::build), except for what concerns the engine.

@@ -128,8 +128,8 @@ impl Records {
         let session =
             session.filter(|_| self.orders_sessions(deployment)).map(|claim| claim_state(claim).session.clone());
         let call = async move {
-            // The next call of the claim waits until this one has ended, even if the caller of this one
-            // has left (R11).
+            // The next call of the claim waits until this one has ended, even if the caller of this
+            // one has left (R11).
             let mut session = match session {
                 Some(session) => Some(session.lock_owned().await),
                 None => None,

@@ -30,10 +30,12 @@ pub use change::Change;
 pub use guard::{DocumentGuard, NotCommitted};
 pub use refusal::CommitError;
 
-/// Locks that live in your own documents: locking one brings it along, and committing changes it and unlocks it in one atomic step. Clones share everything.
+/// Locks that live in your own documents: locking one brings it along, and committing changes it
+/// and unlocks it in one atomic step. Clones share everything.
 ///
-/// The lease is a sub-document under a field of its own, `lock` unless [told otherwise](DocumentLocksBuilder::field), in each document that has ever been
-/// locked. Readers that know nothing of it find their documents as they were, and one field more.
+/// The lease is a sub-document under a field of its own, `lock` unless
+/// [told otherwise](DocumentLocksBuilder::field), in each document that has ever been locked.
+/// Readers that know nothing of it find their documents as they were, and one field more.
 ///
 /// ```no_run
 /// use std::time::Duration;
@@ -61,27 +63,40 @@ pub use refusal::CommitError;
 /// ```
 ///
 /// # What a late holder can do
-/// Nothing, through its guard: a [commit](DocumentGuard::commit) or a [save](DocumentGuard::save) is filtered by the acquisition and its expiry, by the
-/// server's clock, in the same step. However long the process was paused, it hears [`AlreadyLost`](CommitError::AlreadyLost), and the
-/// document is untouched. No fencing token needs to be checked for this; for other resources the guard [has one](DocumentGuard::fencing_token).
+/// Nothing, through its guard: a [commit](DocumentGuard::commit) or a [save](DocumentGuard::save)
+/// is filtered by the acquisition and its expiry, by the server's clock, in the same step. However
+/// long the process was paused, it hears [`AlreadyLost`](CommitError::AlreadyLost), and the
+/// document is untouched. No fencing token needs to be checked for this; for other resources the
+/// guard [has one](DocumentGuard::fencing_token).
 ///
 /// # What plain writers can do
-/// Everything. The lock is advice for those who ask for it: an update that does not ask is carried out, held or not. One that
-/// changes single fields does no harm to the lock. One that **replaces the whole document** – `replaceOne`, or a `save` of an object-document mapper that knows no `lock` – removes the lock:
-/// the holder loses it, nobody waits in line any more, and the next token is only as much greater as the server's clock is. Let such writers lock,
-/// or let their type keep unknown fields. A document that is deleted takes its lock with it.
+/// Everything. The lock is advice for those who ask for it: an update that does not ask is carried
+/// out, held or not. One that changes single fields does no harm to the lock. One that **replaces
+/// the whole document** – `replaceOne`, or a `save` of an object-document mapper that knows no
+/// `lock` – removes the lock: the holder loses it, nobody waits in line any more, and the next
+/// token is only as much greater as the server's clock is. Let such writers lock, or let their type
+/// keep unknown fields. A document that is deleted takes its lock with it.
 ///
 /// # What it needs
-/// * The `_id`s of one kind: [`TextIds`](crate::TextIds) unless told otherwise, and every key names one. An `_id` is never made by the server.
-/// * A field name that nothing else uses. If a document has it for something else, locking fails with [`Corrupt`](ErrorKind::Corrupt) and leaves it as it is.
-/// * Room: up to 2 KB per document that has been locked, and 150 bytes for each who waits. A validator with `additionalProperties: false` must allow the field, or locking
-///   fails as the validator's refusal.
-/// * No collation but `simple`; the privileges `find`, `insert` (for [defaults](DocumentLocksBuilder::default_document)), `update`, and `changeStream`, without which waiters poll.
-/// * No index. Only [listing](distlock_api::LockAdmin::list) reads the collection from end to end; [by owner](DocumentLocksBuilder::owner_index) it can have one. **Nothing is ever removed**: there is no TTL index in this style.
+/// * The `_id`s of one kind: [`TextIds`](crate::TextIds) unless told otherwise, and every key names
+///   one. An `_id` is never made by the server.
+/// * A field name that nothing else uses. If a document has it for something else, locking fails
+///   with [`Corrupt`](ErrorKind::Corrupt) and leaves it as it is.
+/// * Room: up to 2 KB per document that has been locked, and 150 bytes for each who waits. A
+///   validator with `additionalProperties: false` must allow the field, or locking fails as the
+///   validator's refusal.
+/// * No collation but `simple`; the privileges `find`, `insert` (for
+///   [defaults](DocumentLocksBuilder::default_document)), `update`, and `changeStream`, without
+///   which waiters poll.
+/// * No index. Only [listing](distlock_api::LockAdmin::list) reads the collection from end to end;
+///   [by owner](DocumentLocksBuilder::owner_index) it can have one. **Nothing is ever removed**:
+///   there is no TTL index in this style.
 ///
 /// # The same locks without the documents
-/// [`provider`](Self::provider) is a [`LockProvider`](distlock_api::LockProvider) of the same locks, with the same turns, queue and tokens, for code that knows only keys, for
-/// [several at once](distlock_api::LockProviderExt::acquire_all), and for [administration](distlock_api::LockProvider::admin).
+/// [`provider`](Self::provider) is a [`LockProvider`](distlock_api::LockProvider) of the same
+/// locks, with the same turns, queue and tokens, for code that knows only keys, for
+/// [several at once](distlock_api::LockProviderExt::acquire_all), and for
+/// [administration](distlock_api::LockProvider::admin).
 pub struct DocumentLocks<T> {
     provider: MongoProvider,
     documents: PhantomData<fn() -> T>,
@@ -117,8 +132,8 @@ impl<T> Locked<T> {
 }
 
 impl<T> DocumentLocks<T> {
-    /// Locks in the documents of a collection, to be configured. The collection's own read and write concerns are not used: locks need
-    /// majority writes and the primary.
+    /// Locks in the documents of a collection, to be configured. The collection's own read and
+    /// write concerns are not used: locks need majority writes and the primary.
     pub fn builder(collection: &Collection<T>) -> DocumentLocksBuilder<T>
     where
         T: Send + Sync,
@@ -130,26 +145,33 @@ impl<T> DocumentLocks<T> {
         Self { provider, documents: PhantomData }
     }
 
-    /// Locks a document and brings it along, in one round trip; waits for ever unless told otherwise. See [`LockDocument`] for what can be set, and await it.
+    /// Locks a document and brings it along, in one round trip; waits for ever unless told
+    /// otherwise. See [`LockDocument`] for what can be set, and await it.
     ///
     /// The id is whatever the collection's `_id`s are: text, an `ObjectId`, a `Uuid`, a number.
     pub fn lock(&self, id: impl Into<Bson>) -> LockDocument<'_, T> {
         LockDocument::new(self, id.into())
     }
 
-    /// Locks a document if that can be done at once, and brings it along. See [`TryLockDocument`] for what can be set, and await it.
+    /// Locks a document if that can be done at once, and brings it along. See [`TryLockDocument`]
+    /// for what can be set, and await it.
     pub fn try_lock(&self, id: impl Into<Bson>) -> TryLockDocument<'_, T> {
         TryLockDocument::new(self, id.into())
     }
 
-    /// Locks several documents, all or nothing, in an order that cannot deadlock (C21), and brings them along. See [`LockAllDocuments`].
+    /// Locks several documents, all or nothing, in an order that cannot deadlock ([C21]), and
+    /// brings them along. See [`LockAllDocuments`].
+    ///
+    /// [C21]: distlock_api::contract#c21
     pub fn lock_all<I: Into<Bson>>(&self, ids: impl IntoIterator<Item = I>) -> LockAllDocuments<'_, T> {
         LockAllDocuments::new(self, ids.into_iter().map(|id| self.key(id)).collect())
     }
 
-    /// The same locks without their documents. It shares everything with this, and its [`close`](distlock_api::LockProvider::close) closes both.
+    /// The same locks without their documents. It shares everything with this, and its
+    /// [`close`](distlock_api::LockProvider::close) closes both.
     ///
-    /// Without a default document, the lock of a document that is not there is an error of kind [`NotFound`](ErrorKind::NotFound).
+    /// Without a default document, the lock of a document that is not there is an error of kind
+    /// [`NotFound`](ErrorKind::NotFound).
     #[must_use]
     pub fn provider(&self) -> MongoProvider {
         self.provider.clone()
@@ -206,7 +228,7 @@ impl<T: DeserializeOwned> DocumentLocks<T> {
 fn or_error<T>(locked: Locked<T>, key: LockKey) -> Result<DocumentGuard<T>> {
     let error = match locked {
         Locked::Held(guard) => return Ok(guard),
-        Locked::Busy(_) => LockError::timeout(distlock_api::Phase::Wait, "the lock is held by somebody else"),
+        Locked::Busy(_) => LockError::not_granted(),
         Locked::Missing => missing(),
     };
     Err(error.with_key(key))

@@ -15,7 +15,8 @@ pub(crate) enum Effect {
     Write,
 }
 
-/// The cause of an error, without what the driver's own one shows: the raw answer of the server, in which the refused command may be quoted.
+/// The cause of an error, without what the driver's own one shows: the raw answer of the server, in
+/// which the refused command may be quoted.
 #[derive(Debug)]
 struct Cause(String);
 
@@ -128,15 +129,17 @@ pub(crate) fn says(error: &Error, words: &str) -> bool {
     matches!(&*error.kind, DriverKind::Command(command) if is_said(command))
 }
 
-/// The code and meaning of a server's refusal of a change that an application made: a validator, a unique index, a value that the change could not be calculated
-/// with. None for everything that is not the document's doing.
+/// The code and meaning of a server's refusal of a change that an application made: a validator, a
+/// unique index, a value that the change could not be calculated with. None for everything that is
+/// not the document's doing.
 pub(crate) fn rejection(error: &Error) -> Option<(i32, LockError)> {
     let DriverKind::Command(refused) = &*error.kind else { return None };
     let known = matches!(
         refused.code,
         2 | 9 | 14 | 15 | 28 | 40 | 51 | 52 | 55 | 56 | 57 | 59 | 66 | 72 | 121 | 168 | 241 | 10334 | 11000 | 17280
     );
-    // An assertion with a number and no name is raised while the change is parsed or calculated, before anything is written.
+    // An assertion with a number and no name is raised while the change is parsed or calculated,
+    // before anything is written.
     if !known && !refused.code_name.starts_with("Location") {
         return None;
     }
@@ -253,7 +256,8 @@ impl Verdict {
         Self { kind, disposition, message: "no majority acknowledged the write", cause }
     }
 
-    /// What a server means by an error code. One that stands in no group says nothing about what was done.
+    /// What a server means by an error code. One that stands in no group says nothing about what
+    /// was done.
     fn of_code(code: i32, name: &str, message: &str) -> Self {
         use Disposition::{OutcomeUnknown, Permanent, Retryable};
 
@@ -275,7 +279,8 @@ impl Verdict {
             18 | 8000 => (ErrorKind::PermissionDenied, Permanent, "MongoDB refused the credentials"),
             50 => (ErrorKind::Timeout, OutcomeUnknown, "MongoDB gave up at the time limit"),
             112 | 225 => (ErrorKind::Unavailable, Retryable, "MongoDB gave way to another write"),
-            // Stepping down, shutting down, recovering, not primary; and, between the members of a cluster, a host that cannot be reached.
+            // Stepping down, shutting down, recovering, not primary; and, between the members of a
+            // cluster, a host that cannot be reached.
             6 | 7 | 89 | 91 | 134 | 189 | 262 | 9001 | 10058 | 10107 | 11600 | 11602 | 13435 | 13436 => {
                 (ErrorKind::Unavailable, OutcomeUnknown, "MongoDB cannot serve now")
             }

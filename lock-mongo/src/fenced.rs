@@ -23,11 +23,14 @@ const ATTEMPTS: usize = 5;
 impl Fence {
     /// Applies an update to the one document that matches, unless a later holder has been there.
     ///
-    /// The filter must be about one document – by `_id` or another unique field: of several the one that no later holder has written would be taken.
+    /// The filter must be about one document – by `_id` or another unique field: of several the one
+    /// that no later holder has written would be taken.
     ///
     /// # Errors
-    /// [`InvalidOptions`](ErrorKind::InvalidOptions) for an update that is refused here; [`Corrupt`](ErrorKind::Corrupt) for a document whose fence is something else than a
-    /// number; whatever MongoDB fails with. If the outcome is unknown the same call can be made again, as far as the update itself can be applied twice.
+    /// [`InvalidOptions`](ErrorKind::InvalidOptions) for an update that is refused here;
+    /// [`Corrupt`](ErrorKind::Corrupt) for a document whose fence is something else than a number;
+    /// whatever MongoDB fails with. If the outcome is unknown the same call can be made again, as
+    /// far as the update itself can be applied twice.
     ///
     /// # Cancel safety
     /// When the future is dropped the update may be applied nevertheless.
@@ -46,7 +49,8 @@ impl Fence {
     /// As [`update_one`](Self::update_one), and returns the document as it is then.
     ///
     /// # Errors
-    /// As [`update_one`](Self::update_one), and [`Corrupt`](ErrorKind::Corrupt) of unknown outcome if the document is no `T`: then the update has been applied.
+    /// As [`update_one`](Self::update_one), and [`Corrupt`](ErrorKind::Corrupt) of unknown outcome
+    /// if the document is no `T`: then the update has been applied.
     ///
     /// # Cancel safety
     /// As [`update_one`](Self::update_one).
@@ -60,12 +64,15 @@ impl Fence {
         self.write(collection, filter, update, None, false).await
     }
 
-    /// As [`update_one`](Self::update_one) by `_id`, and makes the document if there is none: the answer is never [`Fenced::NoDocument`].
+    /// As [`update_one`](Self::update_one) by `_id`, and makes the document if there is none: the
+    /// answer is never [`Fenced::NoDocument`].
     ///
-    /// Two that make the same document at once come one after the other, in either order, if their tokens allow it; neither hears of a duplicate key.
+    /// Two that make the same document at once come one after the other, in either order, if their
+    /// tokens allow it; neither hears of a duplicate key.
     ///
     /// # Errors
-    /// As [`update_one`](Self::update_one). A unique index of another field that the new document violates is an error of MongoDB's.
+    /// As [`update_one`](Self::update_one). A unique index of another field that the new document
+    /// violates is an error of MongoDB's.
     ///
     /// # Cancel safety
     /// As [`update_one`](Self::update_one).
@@ -82,8 +89,9 @@ impl Fence {
         Ok(written.map(|_| ()))
     }
 
-    /// Stamps a document and changes nothing else: from now on every earlier holder is fenced off, although this one has not written yet.
-    /// Returns the document as it is under the fence, to decide by.
+    /// Stamps a document and changes nothing else: from now on every earlier holder is fenced off,
+    /// although this one has not written yet. Returns the document as it is under the fence, to
+    /// decide by.
     ///
     /// # Errors
     /// As [`find_one_and_update`](Self::find_one_and_update).

@@ -11,9 +11,12 @@ use mongodb::bson::{Bson, Document, Uuid, doc};
 /// How lock keys and the `_id`s of a collection stand for each other, one to one.
 ///
 /// Ready ones: [`TextIds`], [`ObjectIds`], [`UuidIds`], [`IntegerIds`]. An own one keeps this:
-/// * [`key`](Self::key) of [`id`](Self::id) of a key is that key. A key for which it is not – `007` for the number 7 – is refused
-///   before anything is sent: two keys must never be one lock (C20).
+/// * [`key`](Self::key) of [`id`](Self::id) of a key is that key. A key for which it is not – `007`
+///   for the number 7 – is refused before anything is sent: two keys must never be one lock
+///   ([C20]).
 /// * Both are pure functions, and the same in all processes.
+///
+/// [C20]: distlock_api::contract#c20
 pub trait KeyMap: Debug + Send + Sync + 'static {
     /// The `_id` of a key.
     ///
@@ -21,11 +24,12 @@ pub trait KeyMap: Debug + Send + Sync + 'static {
     /// [`InvalidKey`](ErrorKind::InvalidKey) for a key that names no `_id`.
     fn id(&self, key: &LockKey) -> Result<Bson>;
 
-    /// The key of an `_id`; none for one that no key names. Such documents cannot be locked, and are left out of lists.
+    /// The key of an `_id`; none for one that no key names. Such documents cannot be locked, and
+    /// are left out of lists.
     fn key(&self, id: &Bson) -> Option<LockKey>;
 
-    /// The `_id`s whose keys begin with some text that is not empty, for administration: conditions on `_id` in the language of queries, of which one must hold.
-    /// Defaults to an error.
+    /// The `_id`s whose keys begin with some text that is not empty, for administration: conditions
+    /// on `_id` in the language of queries, of which one must hold. Defaults to an error.
     ///
     /// # Errors
     /// [`Unsupported`](ErrorKind::Unsupported) if they cannot be told in this way.
@@ -47,7 +51,8 @@ pub struct ObjectIds;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct UuidIds;
 
-/// The `_id` is a whole number, of whatever numeric type – MongoDB takes 7, 7.0 and `NumberLong(7)` for the same `_id`: the key is its decimal digits.
+/// The `_id` is a whole number, of whatever numeric type – MongoDB takes 7, 7.0 and `NumberLong(7)`
+/// for the same `_id`: the key is its decimal digits.
 ///
 /// A document that is made from a default has a 64-bit one. Lists are in the order of the numbers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -162,13 +167,15 @@ fn is_lower(text: &str) -> bool {
     !text.contains(|letter: char| letter.is_ascii_uppercase())
 }
 
-/// The text, filled up to the length of the form by one digit, and by the hyphens of the form. Too long, it stays what it is.
+/// The text, filled up to the length of the form by one digit, and by the hyphens of the form. Too
+/// long, it stays what it is.
 fn completed(text: &str, form: &str, digit: char) -> String {
     let rest = form.chars().skip(text.chars().count());
     text.chars().chain(rest.map(|place| if place == '-' { '-' } else { digit })).collect()
 }
 
-/// The first text that is greater, byte by byte, than all that begin with `prefix`; none if there is no such text.
+/// The first text that is greater, byte by byte, than all that begin with `prefix`; none if there
+/// is no such text.
 fn beyond(prefix: &str) -> Option<String> {
     let mut text = prefix.to_owned();
     while let Some(last) = text.pop() {

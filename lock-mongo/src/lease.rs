@@ -1,10 +1,14 @@
-//! The record: its field names, and the pipelines, filters and projections of every operation on it.
+//! The record: its field names, and the pipelines, filters and projections of every operation on
+//! it.
 //!
-//! Nothing else spells a field. Everything here is a pure function of a [`Layout`] – where the fields are – and of the request;
-//! the only clock in it is the server's (`$$NOW`, `$$CLUSTER_TIME`), which is one value for a whole command.
+//! Nothing else spells a field. Everything here is a pure function of a [`Layout`] – where the
+//! fields are – and of the request; the only clock in it is the server's (`$$NOW`,
+//! `$$CLUSTER_TIME`), which is one value for a whole command.
 //!
-//! Every pipeline is made of `$set` and `$unset`, so that fields which a newer version keeps in a record survive. What a caller said stands
-//! in `$literal`: a plain string that begins with `$` would be an expression. The rules R3–R16 that the comments cite are in `PROTOCOL.md` of this crate.
+//! Every pipeline is made of `$set` and `$unset`, so that fields which a newer version keeps in a
+//! record survive. What a caller said stands in `$literal`: a plain string that begins with `$`
+//! would be an expression. The rules R3–R16 that the comments cite are in `PROTOCOL.md` of this
+//! crate.
 
 use distlock_api::{AcquisitionId, Holder, LockError, LockKey, Result};
 use mongodb::bson::{Bson, DateTime, Document, doc};
@@ -57,18 +61,21 @@ const EXPIRES_AT: &str = "expiresAt";
 const TTL: &str = "ttl";
 /// Who waits, in the order of their coming; absent when nobody does. See `queue.rs`.
 const QUEUE: &str = "queue";
-/// The first token of the present block, if a releaser granted it; absent if the holder took the lease itself. Unlike everything else that a grant says it
-/// differs from what was there before, so that a change stream always tells it, and with it the length of the block.
+/// The first token of the present block, if a releaser granted it; absent if the holder took the
+/// lease itself. Unlike everything else that a grant says it differs from what was there before, so
+/// that a change stream always tells it, and with it the length of the block.
 const PASSED: &str = "passed";
 /// A minimum hold that goes on after a release.
 const CLOSED_UNTIL: &str = "closedUntil";
 /// The last acquisition that released.
 const LAST_RELEASED: &str = "lastReleased";
-/// The last [`RELEASED_LEN`] of them, so that a repeated release is recognised, also when others have held the key meanwhile.
+/// The last [`RELEASED_LEN`] of them, so that a repeated release is recognised, also when others
+/// have held the key meanwhile.
 const RELEASED: &str = "released";
 const RELEASED_LEN: i32 = 8;
-/// `[{id, n}]`: the last [`WRITTEN_LEN`] acquisitions that changed the document together with their lease, and which of their writes was the last, so
-/// that a repeated write is recognised, also when others have held the key meanwhile.
+/// `[{id, n}]`: the last [`WRITTEN_LEN`] acquisitions that changed the document together with their
+/// lease, and which of their writes was the last, so that a repeated write is recognised, also when
+/// others have held the key meanwhile.
 const WRITTEN: &str = "written";
 const WRITTEN_LEN: i32 = 8;
 /// The last acquisition whose lease was taken away by force.
@@ -80,7 +87,8 @@ const OWNER: &str = "owner";
 const META: &str = "meta";
 /// `[{lockId, owner, token, at, why}]`, the last [`AUDIT_LEN`] releases by force.
 const AUDIT: &str = "audit";
-/// What an operation has found out and decided; set by its first stages, read by the next, removed by the last.
+/// What an operation has found out and decided; set by its first stages, read by the next, removed
+/// by the last.
 const STEP: &str = "step";
 /// The decision.
 const DO: &str = "step.do";
@@ -89,8 +97,9 @@ const AUDIT_LEN: i32 = 5;
 /// Bytes of a reason that are kept.
 const MAX_REASON_LEN: usize = 1024;
 
-/// The field of a projected answer, see [`Marked`]. A retryable write that the server replays returns the stored document *without* the projection,
-/// so an answer that lacks this field is no answer (R9).
+/// The field of a projected answer, see [`Marked`]. A retryable write that the server replays
+/// returns the stored document *without* the projection, so an answer that lacks this field is no
+/// answer (R9).
 const ANSWER: &str = "distlock";
 
 const TAKE: &str = "take";
@@ -117,30 +126,36 @@ pub(crate) struct Clock {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Source {
-    /// The logical clock of a replica set: seconds since [`EPOCH`] × 2²¹ + number within the second.
+    /// The logical clock of a replica set: seconds since [`EPOCH`] × 2²¹ + number within the
+    /// second.
     ClusterTime,
-    /// A standalone has none. The server's clock in the same magnitude: seconds × 2²¹ + milliseconds × 2¹¹.
+    /// A standalone has none. The server's clock in the same magnitude: seconds × 2²¹ +
+    /// milliseconds × 2¹¹.
     WallTime,
 }
 
-/// The beginning of 2025, in seconds of Unix time. Counted from there, in seconds of 2²¹ tokens, tokens
-/// stay below 2⁵³ until the year 2161: readers that make doubles of them can tell them apart.
+/// The beginning of 2025, in seconds of Unix time. Counted from there, in seconds of 2²¹ tokens,
+/// tokens stay below 2⁵³ until the year 2161: readers that make doubles of them can tell them
+/// apart.
 const EPOCH: i64 = 1_735_689_600;
 /// Tokens of a second. A second of the logical clock has fewer writes than that.
 const SECOND: i64 = 1 << 21;
 
-/// When the clock reaches a token: until then the record must stay, or a later token could be less (R6).
+/// When the clock reaches a token: until then the record must stay, or a later token could be less
+/// (R6).
 fn time_of(token: i64) -> DateTime {
     DateTime::from_millis((token / SECOND).saturating_add(EPOCH).saturating_mul(1000))
 }
 
-/// The index of the documents' identities, as a hint: the planner would also consider the one on the expiry, which every live lease matches.
+/// The index of the documents' identities, as a hint: the planner would also consider the one on
+/// the expiry, which every live lease matches.
 pub(crate) fn identity_index() -> Document {
     doc! { ID: 1 }
 }
 
 impl Layout {
-    /// The fields in a document whose paths begin with `prefix`: nothing, or the name of a sub-document and a dot.
+    /// The fields in a document whose paths begin with `prefix`: nothing, or the name of a
+    /// sub-document and a dot.
     pub(crate) fn new(prefix: impl Into<Cow<'static, str>>) -> Self {
         Self { prefix: prefix.into(), ids: Arc::new(TextIds) }
     }
@@ -258,8 +273,9 @@ impl Layout {
         ] }
     }
 
-    /// R7: nobody's **or** expired – a released record can look unexpired to an operation that started before the release – and not
-    /// closed by a minimum hold. What is missing sorts before null, and null before every date.
+    /// R7: nobody's **or** expired – a released record can look unexpired to an operation that
+    /// started before the release – and not closed by a minimum hold. What is missing sorts before
+    /// null, and null before every date.
     fn is_free(&self) -> Document {
         doc! { "$and": [
             { "$or": [
@@ -276,14 +292,15 @@ impl Layout {
         doc! { "$subtract": [{ "$max": [lease, self.value(CLOSED_UNTIL), "$$NOW"] }, "$$NOW"] }
     }
 
-    /// The first token of the present block, or the last one used of a lease that was released: every
-    /// later grant has a greater one, every earlier one a smaller one (R18).
+    /// The first token of the present block, or the last one used of a lease that was released:
+    /// every later grant has a greater one, every earlier one a smaller one (R18).
     fn first_of_block(&self) -> Document {
         let length = doc! { "$cond": [{ "$isNumber": self.value(TOKENS) }, self.value(TOKENS), 1] };
         doc! { "$toLong": { "$subtract": [{ "$add": [self.value(TOKEN), 1_i64] }, length] } }
     }
 
-    /// When a free lease became free, null if nobody knows. The end of a hold is later than the expiry, or there is none.
+    /// When a free lease became free, null if nobody knows. The end of a hold is later than the
+    /// expiry, or there is none.
     fn opened(&self) -> Document {
         doc! { "$max": [self.value(EXPIRES_AT), self.value(CLOSED_UNTIL)] }
     }
@@ -295,14 +312,16 @@ impl Layout {
         })
     }
 
-    /// Finds out one thing after the other, decides once, on the record as it was, for the first step whose condition holds, and then changes it.
+    /// Finds out one thing after the other, decides once, on the record as it was, for the first
+    /// step whose condition holds, and then changes it.
     fn in_steps(
         &self,
         findings: impl IntoIterator<Item = (&'static str, Document)>,
         steps: impl IntoIterator<Item = (&'static str, Document)>,
         change: Document,
     ) -> Vec<Document> {
-        // A flag for each step rather than its name: read once per field, and a name would have to be compared.
+        // A flag for each step rather than its name: read once per field, and a name would have to
+        // be compared.
         let branches: Vec<Document> =
             steps.into_iter().map(|(name, case)| doc! { "case": case, "then": { name: true } }).collect();
         let decision = doc! { "$switch": { "branches": branches, "default": {} } };
@@ -361,7 +380,8 @@ fn first_token(last: impl Into<Bson>, clock: Clock) -> Document {
     doc! { "$max": all }
 }
 
-/// The last token of the block. Beyond the last one there is an error, and nothing is written; without the conversion there would be a floating-point number.
+/// The last token of the block. Beyond the last one there is an error, and nothing is written;
+/// without the conversion there would be a floating-point number.
 fn last_token(first: impl Into<Bson>, tokens: impl Into<Bson>) -> Bson {
     doc! { "$toLong": { "$subtract": [{ "$add": [first.into(), tokens.into()] }, 1_i64] } }.into()
 }

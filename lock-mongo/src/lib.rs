@@ -1,7 +1,8 @@
 //! Distributed locks in MongoDB, for fleets that already run it.
 //!
-//! [`MongoProvider`] is a [`LockProvider`](distlock_api::LockProvider): one record per key in a lock collection, and the record *is* the lock. What a lock promises is
-//! said there and at [`LockGuard`](distlock_api::LockGuard); this page says what MongoDB adds.
+//! [`MongoProvider`] is a [`LockProvider`](distlock_api::LockProvider): one record per key in a
+//! lock collection, and the record *is* the lock. What a lock promises is said there and at
+//! [`LockGuard`](distlock_api::LockGuard); this page says what MongoDB adds.
 //!
 //! ```no_run
 //! use distlock_api::LockProviderExt;
@@ -23,19 +24,23 @@
 //! ```
 //!
 //! # When which
-//! [Which style should I use?](styles) compares this provider with [`DocumentLocks`], whose locks live in your own documents, and shows the commands of both.
+//! [Which style should I use?](styles) compares this provider with [`DocumentLocks`], whose locks
+//! live in your own documents, and shows the commands of both.
 //!
-//! * A lock around work whose data is **elsewhere**, or everywhere: this provider. Let the resource check the
-//!   [fencing token](distlock_api::LockGuard::fencing_token) where it can.
-//! * Work that ends in a change of **one MongoDB document**: [`DocumentLocks`], where the lock is in the document, and the change and the unlocking are one
-//!   atomic step. Both styles are the same locks in everything else: the same protocol, waiting, renewal, tokens and administration.
-//! * A change that needs no work in between: a conditional update of that document, and no lock at all.
+//! * A lock around work whose data is **elsewhere**, or everywhere: this provider. Let the resource
+//!   check the [fencing token](distlock_api::LockGuard::fencing_token) where it can.
+//! * Work that ends in a change of **one MongoDB document**: [`DocumentLocks`], where the lock is
+//!   in the document, and the change and the unlocking are one atomic step. Both styles are the
+//!   same locks in everything else: the same protocol, waiting, renewal, tokens and administration.
+//! * A change that needs no work in between: a conditional update of that document, and no lock at
+//!   all.
 //! * Tests and single processes: the in-memory backend of `distlock-memory`.
 //!
 //! # What it needs
-//! **MongoDB 6.0 or later.** Older servers are refused with [`Unsupported`](distlock_api::ErrorKind::Unsupported).
-//! MongoDB itself has not supported 6.0 since July 2025. The locks work on it, and most tests below
-//! ran on it; for a new deployment take a later one.
+//! **MongoDB 6.0 or later.** Older servers are refused with
+//! [`Unsupported`](distlock_api::ErrorKind::Unsupported). MongoDB itself has not supported 6.0
+//! since July 2025. The locks work on it, and most tests below ran on it; for a new deployment take
+//! a later one.
 //!
 //! | deployment | |
 //! |---|---|
@@ -75,9 +80,8 @@
 //! | `maxPoolSize`, `retryWrites`, `w`, `readPreference`, `readConcernLevel` | see the rest of this section |
 //!
 //! **Privileges** on the lock collection: `find`, `insert`, `update` and `createIndex`.
-//! [`connect`](MongoProvider::connect) tries these four, and its error names the one that is missing;
-//! so does that of the first lock.
-//! A missing `changeStream` or `listIndexes` is no error.
+//! [`connect`](MongoProvider::connect) tries these four, and its error names the one that is
+//! missing; so does that of the first lock. A missing `changeStream` or `listIndexes` is no error.
 //!
 //! | privilege that is missing | what happens |
 //! |---|---|
@@ -100,19 +104,21 @@
 //! most a quarter of the pool, and never more than four. The other providers' waiters poll, and so
 //! do all waiters of a client whose `maxPoolSize` is below four.
 //!
-//! **The client's defaults play no part**: locks are written with `w: "majority"` and read from the primary, whatever the connection string says. Retryable
-//! writes must be on, which is the driver's default; else say [`without_retryable_writes`](MongoProviderBuilder::without_retryable_writes).
-//! A collection with a default collation other than `simple` is refused (C20): keys that a collation
-//! calls equal would be one lock.
+//! **The client's defaults play no part**: locks are written with `w: "majority"` and read from the
+//! primary, whatever the connection string says. Retryable writes must be on, which is the driver's
+//! default; else say [`without_retryable_writes`](MongoProviderBuilder::without_retryable_writes).
+//! A collection with a default collation other than `simple` is refused ([C20]): keys that a
+//! collation calls equal would be one lock.
 //!
-//! **A session for each held lock**: [`Client::shutdown`](mongodb::Client::shutdown) waits for all sessions, so close the provider first.
+//! **A session for each held lock**: [`Client::shutdown`](mongodb::Client::shutdown) waits for all
+//! sessions, so close the provider first.
 //!
 //! # Whose clock
-//! Only the server's (contract clause C2): `$$NOW` inside the one command that decides. The client
-//! measures durations with its monotonic clock. What must hold (rule R4): steps of the server's
-//! clock, and the skew between members that succeed each other as primary, stay below the [safety
-//! margin](distlock_api::LeaseOptions::safety_margin), by default a tenth of the ttl, and 1 s at
-//! most. Keep NTP running on the members.
+//! Only the server's (contract clause [C2]): `$$NOW` inside the one command that decides. The
+//! client measures durations with its monotonic clock. What must hold (rule R4): steps of the
+//! server's clock, and the skew between members that succeed each other as primary, stay below the
+//! [safety margin](distlock_api::LeaseOptions::safety_margin), by default a tenth of the ttl, and 1
+//! s at most. Keep NTP running on the members.
 //!
 //! Beyond the margin, exclusion suffers for as long as the clocks differ by more:
 //!
@@ -125,38 +131,46 @@
 //! # Tokens
 //! `max(last token + 1, clock)`. The first half makes them strictly increasing, the second carries
 //! them over the removal of a record (rule R5). The clock is the replica set's logical one, seconds
-//! since the beginning of 2025 × 2²¹ + the number within the second; on a standalone the server's wall
-//! clock in the same magnitude, with milliseconds × 2¹¹, so that a standalone that becomes a replica
-//! set goes on upwards. Tokens stay below 2⁵³ until the year 2161, so JSON, JavaScript and Redis' Lua,
-//! which make doubles of them, can tell them apart.
+//! since the beginning of 2025 × 2²¹ + the number within the second; on a standalone the server's
+//! wall clock in the same magnitude, with milliseconds × 2¹¹, so that a standalone that becomes a
+//! replica set goes on upwards. Tokens stay below 2⁵³ until the year 2161, so JSON, JavaScript and
+//! Redis' Lua, which make doubles of them, can tell them apart.
 //!
 //! ## After a restore
 //! Tokens grow as long as the data and the deployment's clock do. They can go back when the data is
-//! restored from a backup or dumped into another deployment, or when a replica set whose cluster time
-//! has run ahead of the wall clock becomes a standalone. Then a resource that remembers greater tokens
-//! refuses every holder, and a late holder from before could pass. So, before the first lock is taken:
+//! restored from a backup or dumped into another deployment, or when a replica set whose cluster
+//! time has run ahead of the wall clock becomes a standalone. Then a resource that remembers
+//! greater tokens refuses every holder, and a late holder from before could pass. So, before the
+//! first lock is taken:
 //!
 //! 1. Stop all clients. Find the greatest token that any resource has seen, or take a time that is
 //!    surely later than the last use before: `(seconds since 2025-01-01 UTC) × 2²¹`. Call it *T*.
 //! 2. [`raise_tokens(T)`](MongoStore::raise_tokens) once: it takes all locks away, and raises all
 //!    records.
-//! 3. Start the clients with [`token_floor(T)`](MongoProviderBuilder::token_floor), all of them, until
-//!    the clock has passed *T*. It also covers the keys that have no record.
+//! 3. Start the clients with [`token_floor(T)`](MongoProviderBuilder::token_floor), all of them,
+//!    until the clock has passed *T*. It also covers the keys that have no record.
 //!
-//! A collection with tokens of the first format of this crate, above 2⁵³, goes on with those: give the
-//! locks a new collection.
+//! A collection with tokens of the first format of this crate, above 2⁵³, goes on with those: give
+//! the locks a new collection.
 //!
 //! # The collection
-//! Records are removed by a TTL index, [an hour](MongoProviderBuilder::purge_after) after their last use at the earliest, so the collection grows with the number of keys used per hour. Another index finds the locks of an owner
-//! ([unless left out](MongoProviderBuilder::without_owner_index)). Both are made in the background, again after a drop; if that fails a warning is logged. A document that is no lock record stays as it
-//! is, and its key cannot be locked (R22): give the locks a collection of their own. **Deleting records by hand** frees locks that are
-//! held, and within that hour also puts the order of tokens at risk (C5): use [`force_release`](distlock_api::LockAdmin::force_release) instead.
+//! Records are removed by a TTL index, [an hour](MongoProviderBuilder::purge_after) after their
+//! last use at the earliest, so the collection grows with the number of keys used per hour. Another
+//! index finds the locks of an owner
+//! ([unless left out](MongoProviderBuilder::without_owner_index)). Both are made in the background,
+//! again after a drop; if that fails a warning is logged. A document that is no lock record stays
+//! as it is, and its key cannot be locked (R22): give the locks a collection of their own.
+//! **Deleting records by hand** frees locks that are held, and within that hour also puts the order
+//! of tokens at risk ([C5]): use [`force_release`](distlock_api::LockAdmin::force_release) instead.
 //!
 //! # Documents of your own
-//! [`DocumentLocks`] keep the lock in them: `lock(id)` brings the document, and a late holder cannot commit. Where the lock is elsewhere, [`Fence`] keeps a late holder out of the documents that a lock protects: an update carries the guard's token as a condition and as a stamp.
+//! [`DocumentLocks`] keep the lock in them: `lock(id)` brings the document, and a late holder
+//! cannot commit. Where the lock is elsewhere, [`Fence`] keeps a late holder out of the documents
+//! that a lock protects: an update carries the guard's token as a condition and as a stamp.
 //!
 //! # Costs
-//! Each row is one operation of the [store](MongoStore); writes wait for a majority of the replica set. Commands that change nothing write nothing, not even to the oplog.
+//! Each row is one operation of the [store](MongoStore); writes wait for a majority of the replica
+//! set. Commands that change nothing write nothing, not even to the oplog.
 //!
 //! | operation | commands | |
 //! |---|---|---|
@@ -170,6 +184,10 @@
 //! | listen | `aggregate` once, then `getMore` every 5 s when nothing happens | one change stream per client and database, filtered by the server; `aggregate` again when another collection joins; none on a standalone |
 //!
 //! Listening costs each server that is listened to a look at every write of the whole deployment.
+//!
+//! [C2]: distlock_api::contract#c2
+//! [C5]: distlock_api::contract#c5
+//! [C20]: distlock_api::contract#c20
 
 // The floors, from the top. A file imports only from floors below its own; `scripts/check-imports`
 // tests that.
@@ -236,3 +254,8 @@ pub use ids::{IntegerIds, KeyMap, ObjectIds, TextIds, UuidIds};
 pub use mongodb;
 pub use provider::MongoProvider;
 pub use store::MongoStore;
+
+/// Compiles the example of the README.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;

@@ -4,7 +4,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use async_trait::async_trait;
-use distlock_api::{Accounting, AcquireOptions, Acquired, Capabilities, LockAdmin, LockKey, LockProvider, Result};
+use distlock_api::{AcquireOptions, Acquired, LockKey, LockProvider, Result, delegate_provider};
 use distlock_engine::LeaseProvider;
 
 use crate::store::MongoStore;
@@ -24,8 +24,8 @@ impl MongoProvider {
     }
 
     /// Checks the connection, the deployment and the privileges `find`, `update` and `insert`, and
-    /// creates the indexes, which takes the privilege `createIndex`, before the first lock is needed.
-    /// Optional.
+    /// creates the indexes, which takes the privilege `createIndex`, before the first lock is
+    /// needed. Optional.
     ///
     /// # Errors
     /// As [`MongoStore::connect`].
@@ -66,23 +66,5 @@ impl LockProvider for MongoProvider {
         self.engine.acquire_with(key, options).await
     }
 
-    fn acquire_now(&self, key: &LockKey, options: &AcquireOptions) -> Option<Result<Acquired>> {
-        self.engine.acquire_now(key, options)
-    }
-
-    fn capabilities(&self) -> Capabilities {
-        self.engine.capabilities()
-    }
-
-    fn accounting(&self) -> Accounting {
-        self.engine.accounting()
-    }
-
-    fn admin(&self) -> Option<&dyn LockAdmin> {
-        self.engine.admin()
-    }
-
-    async fn close(&self) -> Result<()> {
-        self.engine.close().await
-    }
+    delegate_provider!(this => this.engine; acquire_now, capabilities, accounting, admin, close);
 }

@@ -1,8 +1,8 @@
 //! Which keys were in use when they were last seen: a Bloom filter with one hash.
 //!
 //! It decides only which way is tried first: a key that was free then is taken without a query, see
-//! `Layout::take`. A wrong guess costs one command. Keys share bits, so that the memory does not grow
-//! with their number.
+//! `Layout::take`. A wrong guess costs one command. Keys share bits, so that the memory does not
+//! grow with their number.
 
 use std::hash::{BuildHasher, RandomState};
 use std::sync::atomic::{AtomicU64, Ordering};

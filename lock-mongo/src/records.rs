@@ -1,4 +1,5 @@
-//! The records of one store: where they are, how they are written, and what is known of their server.
+//! The records of one store: where they are, how they are written, and what is known of their
+//! server.
 //!
 //! Every request is a function of these. `calls.rs` sends what a request has built.
 

@@ -1,4 +1,5 @@
-//! The store: what the lease engine and operators may request. Each request is a file in `requests`.
+//! The store: what the lease engine and operators may request. Each request is a file in
+//! `requests`.
 
 use std::fmt;
 use std::num::NonZeroUsize;
@@ -19,19 +20,20 @@ use crate::records::Records;
 use crate::requests::{acquire, admin, connect, release, renew, waiters, watch};
 use crate::topology::{Deployment, server};
 
-/// Leases in a lock collection, one record per key, or in the documents of another one. Under an engine
-/// it is a [`MongoProvider`](crate::MongoProvider); by itself it is for those who compose their own.
-/// Made by [`MongoProviderBuilder::build_store`](crate::MongoProviderBuilder::build_store) and
+/// Leases in a lock collection, one record per key, or in the documents of another one. Under an
+/// engine it is a [`MongoProvider`](crate::MongoProvider); by itself it is for those who compose
+/// their own. Made by
+/// [`MongoProviderBuilder::build_store`](crate::MongoProviderBuilder::build_store) and
 /// [`DocumentLocksBuilder::build_store`](crate::DocumentLocksBuilder::build_store).
 pub struct MongoStore {
     pub(crate) records: Records,
 }
 
 impl MongoStore {
-    /// Finds out what the deployment is, tries the privileges `find`, `update` and `insert`, and creates
-    /// the indexes, so that a wrong address, credentials or privileges are known early. Not needed
-    /// otherwise: the first request finds out the deployment, too, and the indexes are made in the
-    /// background.
+    /// Finds out what the deployment is, tries the privileges `find`, `update` and `insert`, and
+    /// creates the indexes, so that a wrong address, credentials or privileges are known early. Not
+    /// needed otherwise: the first request finds out the deployment, too, and the indexes are made
+    /// in the background.
     ///
     /// # Errors
     /// [`InvalidOptions`](distlock_api::ErrorKind::InvalidOptions) if
@@ -46,16 +48,16 @@ impl MongoStore {
         connect::connect(&self.records).await
     }
 
-    /// Raises the tokens of all records of the collection to `floor`, and tells how many were below:
-    /// the next grant of each key has a greater one. **Takes every lock away** whose tokens are below, as
-    /// [`force_release`](LockAdmin::force_release) does. For data that was restored, together with
-    /// [`token_floor`](crate::MongoProviderBuilder::token_floor), which also covers keys without a
-    /// record: see [the runbook](crate#after-a-restore).
+    /// Raises the tokens of all records of the collection to `floor`, and tells how many were
+    /// below: the next grant of each key has a greater one. **Takes every lock away** whose tokens
+    /// are below, as [`force_release`](LockAdmin::force_release) does. For data that was restored,
+    /// together with [`token_floor`](crate::MongoProviderBuilder::token_floor), which also covers
+    /// keys without a record: see [the runbook](crate#after-a-restore).
     ///
     /// # Errors
-    /// [`InvalidOptions`](distlock_api::ErrorKind::InvalidOptions) for a floor that leaves no room for
-    /// tokens; when the store cannot be asked, or the outcome is unknown: then some records are raised.
-    /// It can be called again.
+    /// [`InvalidOptions`](distlock_api::ErrorKind::InvalidOptions) for a floor that leaves no room
+    /// for tokens; when the store cannot be asked, or the outcome is unknown: then some records are
+    /// raised. It can be called again.
     pub async fn raise_tokens(&self, floor: FencingToken) -> Result<u64> {
         admin::raise_tokens(&self.records, floor).await
     }
@@ -140,14 +142,14 @@ impl LockAdmin for MongoStore {
 
     /// Also opens a key that only a minimum hold keeps closed.
     ///
-    /// The record keeps the last five: who lost the lease (acquisition and owner), its token, when, and
-    /// up to 1,024 bytes of the reason.
+    /// The record keeps the last five: who lost the lease (acquisition and owner), its token, when,
+    /// and up to 1,024 bytes of the reason.
     async fn force_release(&self, key: &LockKey, reason: &str) -> Result<Option<LockInfo>> {
         admin::force_release(&self.records, key, reason).await
     }
 
-    /// One query. By owner it reads the index; without one, every record within the prefix that has not
-    /// been purged.
+    /// One query. By owner it reads the index; without one, every record within the prefix that has
+    /// not been purged.
     async fn page(&self, filter: &LockFilter, after: Option<&LockKey>, limit: NonZeroUsize) -> Result<Vec<LockInfo>> {
         admin::page(&self.records, filter, after, limit).await
     }
@@ -155,8 +157,8 @@ impl LockAdmin for MongoStore {
     /// A change stream: needs a replica set or a sharded cluster, and the privilege `changeStream`.
     ///
     /// The driver resumes it after a failure of the network or of a member. An expiry is told when
-    /// another holder takes the lock over, or, of a grant that this stream has told, when the record is
-    /// purged.
+    /// another holder takes the lock over, or, of a grant that this stream has told, when the
+    /// record is purged.
     async fn watch(&self) -> Result<LockEvents> {
         watch::events(&self.records).await
     }

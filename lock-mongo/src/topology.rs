@@ -43,7 +43,8 @@ impl Deployment {
         }
     }
 
-    /// Whether the writes of a session can be numbered, so that the server refuses one that comes after its successor (R11).
+    /// Whether the writes of a session can be numbered, so that the server refuses one that comes
+    /// after its successor (R11).
     pub(crate) fn numbers_writes(self) -> bool {
         !matches!(self, Self::Standalone)
     }
@@ -99,8 +100,8 @@ pub(crate) async fn server(client: &Client, reachability: &Reachability, limit: 
     }
 }
 
-/// The client's own limit ran out while an operation was under way. Says what the driver knows of its
-/// servers, if some cannot be used.
+/// The client's own limit ran out while an operation was under way. Says what the driver knows of
+/// its servers, if some cannot be used.
 pub(crate) fn unanswered_by(client: &Client, limit: Duration, effect: Effect) -> LockError {
     let seen = Seen::by(client);
     match seen.trouble() {

@@ -29,7 +29,8 @@ fn main() -> ExitCode {
 enum Style {
     /// In a lock collection.
     Upsert,
-    /// In documents, under a field of them. They are made when they are locked: the suite chooses its keys as it goes.
+    /// In documents, under a field of them. They are made when they are locked: the suite chooses
+    /// its keys as it goes.
     Field,
 }
 
@@ -119,8 +120,9 @@ impl Fixture for Mongo {
         let mut promised = Capabilities::default();
         promised.expiry = true;
         promised.minimum_hold = true;
-        // Many times what an operation takes, also with three servers on two busy cores: their disks stall for a second at times, and
-        // a lease that is renewed too late is lost, as it must be.
+        // Many times what an operation takes, also with three servers on two busy cores: their
+        // disks stall for a second at times, and a lease that is renewed too late is lost, as it
+        // must be.
         let ttl = Duration::from_secs(3);
         promised.fair = true;
         promised.push = self.topology == Topology::ReplicaSet;
@@ -148,7 +150,8 @@ impl Fixture for Mongo {
             let app = format!("client-{:016x}", fastrand::u64(..));
             let store = self.style.store(&client(uri, &app).await?, &self.database)?;
             let disturbed = DisturbedStore::new(Arc::new(store));
-            // Longer than the disks of busy test machines stall; who misses its claim stands behind the others.
+            // Longer than the disks of busy test machines stall; who misses its claim stands behind
+            // the others.
             let queue = QueueOptions::new().claim(Duration::from_secs(3));
             let provider = LeaseProvider::builder(Arc::new(disturbed.clone())).queue(queue).build()?;
             let records = admin.database(&self.database).collection(COLLECTION);
@@ -252,7 +255,8 @@ impl Controls for OfClient {
         if self.fails.swap(false, Ordering::Relaxed) { Ok(hit + self.fail.end().await?) } else { Ok(hit) }
     }
 
-    /// The TTL index removes a record an hour after its expiry. By then the server's clock, from which tokens come, has moved on.
+    /// The TTL index removes a record an hour after its expiry. By then the server's clock, from
+    /// which tokens come, has moved on.
     async fn purge(&self, key: &LockKey) -> Result<(), FixtureError> {
         let deleted = self.records.delete_one(doc! { "_id": key.as_str() }).await?;
         tokio::time::sleep(Duration::from_millis(5)).await;

@@ -1,7 +1,9 @@
-//! Locks in a MongoDB whose container is paused, killed and started again, or cut off from its network.
+//! Locks in a MongoDB whose container is paused, killed and started again, or cut off from its
+//! network.
 //!
-//! It needs a Docker engine with the image that `DISTLOCK_MONGODB_IMAGE` names, or `mongo:7.0`. Without one it says so and examines nothing, unless
-//! `DISTLOCK_REQUIRE_CONTAINERS` is set: then it fails.
+//! It needs a Docker engine with the image that `DISTLOCK_MONGODB_IMAGE` names, or `mongo:7.0`.
+//! Without one it says so and examines nothing, unless `DISTLOCK_REQUIRE_CONTAINERS` is set: then
+//! it fails.
 
 use std::net::TcpListener;
 use std::process::ExitCode;
@@ -132,7 +134,8 @@ async fn refused() {
     assert!(error.to_string().contains("would not expose port 27017") && !error.is_unavailable(), "{error}");
 }
 
-/// Whoever holds the lock is told in time that it may be another's, whoever waits hears of the time-out, and afterwards all goes on.
+/// Whoever holds the lock is told in time that it may be another's, whoever waits hears of the
+/// time-out, and afterwards all goes on.
 async fn unreachable(service: Arc<Service>, fault: Fault) {
     let client = client(&service.address()).await.unwrap();
     let database = format!("container_{:016x}", fastrand::u64(..));

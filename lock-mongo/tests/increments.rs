@@ -1,10 +1,13 @@
-//! Thousands of read-modify-write increments of 16 locked documents, by four processes of which one after the other is killed, or stopped for longer than its
-//! leases last, at random moments: no increment is lost, and none is made twice.
+//! Thousands of read-modify-write increments of 16 locked documents, by four processes of which one
+//! after the other is killed, or stopped for longer than its leases last, at random moments: no
+//! increment is lost, and none is made twice.
 //!
-//! Each document also counts the increments of each process, in the same commit. What a process has been told to be committed must be there; what
-//! is there beyond that are commits that the process was killed in.
+//! Each document also counts the increments of each process, in the same commit. What a process has
+//! been told to be committed must be there; what is there beyond that are commits that the process
+//! was killed in.
 //!
-//! 2,000 increments unless `DISTLOCK_INCREMENTS` says otherwise: `DISTLOCK_INCREMENTS=10000 cargo test -p distlock-mongo --test increments`.
+//! 2,000 increments unless `DISTLOCK_INCREMENTS` says otherwise: `DISTLOCK_INCREMENTS=10000 cargo
+//! test -p distlock-mongo --test increments`.
 
 use std::collections::BTreeMap;
 use std::process::{ExitCode, Stdio};
@@ -85,7 +88,8 @@ async fn increment(locks: DocumentLocks<Counter>, name: String, quota: i64) {
     let mut open: Vec<i64> = (0..DOCUMENTS).collect();
     while !open.is_empty() {
         let at = fastrand::usize(..open.len());
-        // Short, because somebody waits for the documents of those that are killed; others go elsewhere.
+        // Short, because somebody waits for the documents of those that are killed; others go
+        // elsewhere.
         let locked = locks.lock(open[at]).ttl(Duration::from_secs(1)).timeout(Duration::from_millis(300)).await;
         let mut counter = match locked {
             Ok(counter) => counter,
@@ -243,7 +247,8 @@ async fn supervise(uri: &str, total: i64) {
     let (mut unheard, mut lost) = (0, 0);
     for (name, said) in &*ledger {
         let there = by.remove(name).unwrap_or(0);
-        // Each task of a process that was killed may have been in a commit, or about to tell of one.
+        // Each task of a process that was killed may have been in a commit, or about to tell of
+        // one.
         let most = said.made + said.unknown + if said.killed { TASKS as i64 } else { 0 };
         assert!((said.made..=most).contains(&there), "{name}: {there} found, {said:?}");
         unheard += there - said.made;

@@ -160,3 +160,8 @@ pub use held::NotLocked;
 pub use keyed::{KeyedLock, KeyedLockError, KeyedLockLayer};
 pub use keys::KeySet;
 pub use refusal::{KeyRejection, Reason, Refusal};
+
+/// Compiles the example of the README.
+#[cfg(all(doctest, feature = "axum"))]
+#[doc = include_str!("../README.md")]
+struct Readme;

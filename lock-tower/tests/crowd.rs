@@ -1,4 +1,5 @@
-//! Over real TCP: many clients of two replicas, some of which go away at random. Nothing is left – no lock, no place in a queue, no task – and exclusion is never broken.
+//! Over real TCP: many clients of two replicas, some of which go away at random. Nothing is left –
+//! no lock, no place in a queue, no task – and exclusion is never broken.
 #![cfg(feature = "axum")]
 
 mod common;

@@ -1,4 +1,5 @@
-//! Over real TCP: clients that go away, readers that are slow, handlers that panic, servers that stop. Nothing is left behind.
+//! Over real TCP: clients that go away, readers that are slow, handlers that panic, servers that
+//! stop. Nothing is left behind.
 
 mod common;
 

@@ -78,7 +78,8 @@ impl Decoder for Text {
     }
 }
 
-/// `Deposit` waits on the stage before it answers; `Statement` sends a message and waits before it sends the last one.
+/// `Deposit` waits on the stage before it answers; `Statement` sends a message and waits before it
+/// sends the last one.
 #[derive(Clone)]
 struct Accounts {
     stage: Stage,
@@ -327,7 +328,8 @@ async fn a_loss_ends_the_stream_with_an_error() {
     assert!(soon("the end", stream.message()).await.is_err(), "a part is not taken for the whole");
 }
 
-/// As services are usually run: the layer on tonic's server, calls through tonic's channel, both of which know `grpc-timeout`, too.
+/// As services are usually run: the layer on tonic's server, calls through tonic's channel, both of
+/// which know `grpc-timeout`, too.
 #[tokio::test]
 async fn on_the_server_of_tonic() {
     let (locks, (stage, mut events)) = (MemoryProvider::new(), Stage::new());

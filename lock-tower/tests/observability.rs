@@ -18,7 +18,8 @@ use tower::{Layer, ServiceExt, service_fn};
 use tracing_subscriber::fmt::MakeWriter;
 use tracing_subscriber::fmt::format::FmtSpan;
 
-/// One test at a time: while there is a single subscriber, a span that is first met on a thread without it stays disabled everywhere.
+/// One test at a time: while there is a single subscriber, a span that is first met on a thread
+/// without it stays disabled everywhere.
 static ALONE: Mutex<()> = Mutex::const_new(());
 
 /// What was logged.

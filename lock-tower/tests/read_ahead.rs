@@ -18,7 +18,8 @@ use common::{Answer, Protocol, Server, Stage, request, until};
 
 over_both!(who_disconnects_while_waiting_with_a_body_leaves_no_waiter, bodies_arrive_complete,);
 
-/// HTTP/1 tells a server nothing of a client that has gone while there is a request body that nobody reads.
+/// HTTP/1 tells a server nothing of a client that has gone while there is a request body that
+/// nobody reads.
 async fn who_disconnects_while_waiting_with_a_body_leaves_no_waiter(protocol: Protocol) {
     let (stage, mut events) = Stage::new();
     let visit = move |body: String| async move { stage.visit(body).await };

@@ -45,7 +45,8 @@ async fn plain_hyper_serves_one_at_a_time_across_connections(protocol: Protocol)
                     Ok::<_, Infallible>(Response::new(Full::<Bytes>::from("done")))
                 }
             });
-            // The layer is applied anew to each connection; what it bounds is bounded for all of them.
+            // The layer is applied anew to each connection; what it bounds is bounded for all of
+            // them.
             let service = TowerToHyperService::new(layer.layer(handler));
             tokio::spawn(async move {
                 let builder = auto::Builder::new(TokioExecutor::new());
@@ -114,7 +115,8 @@ async fn a_timeout_inside_ends_the_handler() {
     assert_eq!((started.elapsed().as_secs(), locks.keys_in_use()), (4, 0));
 }
 
-/// Outside of detached handlers, a timeout answers the client while the handler goes on under the lock.
+/// Outside of detached handlers, a timeout answers the client while the handler goes on under the
+/// lock.
 #[tokio::test(start_paused = true)]
 async fn a_timeout_outside_of_detached_handlers_only_answers() {
     let layer = LockLayer::new(MemoryProvider::new(), key()).detach();
@@ -127,7 +129,8 @@ async fn a_timeout_outside_of_detached_handlers_only_answers() {
     assert_eq!((started.elapsed().as_secs(), monitor.held()), (10, 0));
 }
 
-/// A waiting request keeps the readiness it was given, so a permit of a limit inside is taken while it waits.
+/// A waiting request keeps the readiness it was given, so a permit of a limit inside is taken while
+/// it waits.
 #[tokio::test(start_paused = true)]
 async fn a_concurrency_limit_inside_counts_those_who_wait() {
     let layer = LockLayer::new(MemoryProvider::new(), key()).only_if(|parts| parts.uri.path() == "/");

@@ -1,4 +1,5 @@
-//! What a million keys, each used once, leave in memory. Run with `cargo run --release --bin leftovers`.
+//! What a million keys, each used once, leave in memory. Run with
+//! `cargo run --release --bin leftovers`.
 
 use std::alloc::System;
 

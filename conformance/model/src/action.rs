@@ -1,18 +1,18 @@
-//! What can happen next.
+//! The possible steps.
 
 use crate::config::Config;
 use crate::rules::Guard;
 use crate::state::{Id, Message, Op, Phase, SESSIONS, Stage, State};
 
-/// One step. Clients are named by their index, messages by their place in the state's list.
+/// One step. Processes are named by their index, messages by their index in the state's list.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Action {
     /// Time passes.
     Tick,
     /// A process begins an acquisition.
     Begin(u8),
-    /// It asks again.
-    Ask(u8),
+    /// It sends another attempt.
+    Attempt(u8),
     /// It refreshes its ticket.
     Refresh(u8),
     /// It renews its lease.
@@ -23,50 +23,51 @@ pub enum Action {
     HandOn(u8),
     /// A waiter leaves.
     Cancel(u8),
-    /// What is given up is withdrawn.
+    /// It withdraws an acquisition that it gave up.
     Withdraw(u8),
-    /// It sees that its deadline has passed.
+    /// It finds that its deadline has passed.
     NoticeLoss(u8),
-    /// It does not wait for the answer any longer.
+    /// It stops waiting for the answer.
     Timeout(u8),
     /// It dies.
     Crash(u8),
-    /// It hears the next event.
-    Hear(u8),
-    /// Its stream ends without a word.
-    Break(u8),
+    /// It receives the next event.
+    ReceiveEvent(u8),
+    /// Its stream ends silently.
+    EndStream(u8),
     /// It opens the stream again.
-    Reopen(u8),
-    /// The primary carries an operation out.
-    Carry(u8),
+    ReopenStream(u8),
+    /// The primary executes an operation.
+    Execute(u8),
     /// The primary begins an operation, which stalls.
     Stall(u8),
-    /// A primary that is none any more carries an operation out.
-    CarryStale(u8),
+    /// A former primary executes an operation.
+    ExecuteOnStale(u8),
     /// A message gets lost.
     Drop(u8),
     /// The driver sends a request again, under its number.
     Repeat(u8),
     /// An answer arrives.
-    Deliver(u8),
-    /// A majority has everything.
+    DeliverAnswer(u8),
+    /// A majority has all writes.
     Replicate,
-    /// Another member with what the majority has becomes primary; its clock differs by so much, plus the greatest skew.
+    /// Another member with the data of the majority becomes primary. Its clock differs by this
+    /// number, minus the greatest skew.
     Failover(u8),
-    /// The holder's lease is taken away.
+    /// The holder's lease is force-released.
     Force,
     /// The TTL monitor removes the record.
     Purge,
 }
 
 impl State {
-    /// The id of a process's acquisition.
+    /// Returns the id of a process's acquisition.
     #[must_use]
     pub fn id_of(&self, client: usize, config: &Config) -> Id {
         self.id(client, config.rules.keep(Guard::FreshId))
     }
 
-    /// Whether something of the call that a process waits for is under way.
+    /// Whether a message of the call that a process waits for is in transit.
     #[must_use]
     pub fn is_under_way(&self, client: usize) -> bool {
         self.messages.as_slice().iter().any(|message| self.is_awaited(client, message))
@@ -81,7 +82,7 @@ impl State {
             && (message.session, message.number) == (it.number, it.call)
     }
 
-    /// Whether an earlier operation of the session keeps it while it stalls.
+    /// Whether a stalled earlier operation of the session delays it.
     fn waits_for_session(&self, message: &Message) -> bool {
         matches!(message.op, Op::Acquire | Op::Release)
             && self.messages.as_slice().iter().any(|other| {
@@ -91,7 +92,7 @@ impl State {
             })
     }
 
-    /// All steps that are possible, faults among them as far as there are any left.
+    /// Collects all possible steps, including the remaining faults.
     pub fn actions(&self, config: &Config, into: &mut Vec<Action>) {
         into.clear();
         let faults = &self.faults;
@@ -106,16 +107,17 @@ impl State {
             let number = at as u8;
             match message.stage {
                 Stage::Sent => {
-                    // What was sent to another primary goes to the new one only as the driver's second try.
+                    // A message to another primary reaches the new one only as the driver's second
+                    // try.
                     let is_tried_again = || self.is_awaited(message.id.client(), message);
                     if !self.waits_for_session(message) && (!message.to_stale || is_tried_again()) {
-                        into.push(Action::Carry(number));
+                        into.push(Action::Execute(number));
                         if faults.stalls > 0 {
                             into.push(Action::Stall(number));
                         }
                     }
                     if message.to_stale && self.stale.is_some() {
-                        into.push(Action::CarryStale(number));
+                        into.push(Action::ExecuteOnStale(number));
                     }
                     if faults.drops > 0 {
                         into.push(Action::Drop(number));
@@ -125,10 +127,10 @@ impl State {
                         into.push(Action::Repeat(number));
                     }
                 }
-                Stage::Stalled => into.push(Action::Carry(number)),
+                Stage::Stalled => into.push(Action::Execute(number)),
                 Stage::Pending => {}
                 Stage::Answer => {
-                    into.push(Action::Deliver(number));
+                    into.push(Action::DeliverAnswer(number));
                     if faults.drops > 0 {
                         into.push(Action::Drop(number));
                     }
@@ -139,7 +141,7 @@ impl State {
             into.push(Action::Replicate);
         }
         if faults.failovers > 0 {
-            // R4 is about any two members: what several fail-overs during one lease add up to.
+            // R4 is about any two members: the skews of several fail-overs during one lease add up.
             let differs_little = |skewed: &u8| {
                 let (least, greatest) = self.offsets_with(Self::SKEWED + skewed - faults.skew);
                 greatest - least <= faults.skew
@@ -166,14 +168,14 @@ impl State {
         }
         let rules = config.rules;
         let room = self.messages.len() < usize::from(config.messages);
-        let deaf_matters = client.phase != Phase::Idle;
+        let stream_matters = client.phase != Phase::Idle;
         if !client.events.is_empty() {
-            into.push(Action::Hear(number));
+            into.push(Action::ReceiveEvent(number));
         }
-        if client.deaf {
-            into.push(Action::Reopen(number));
-        } else if self.faults.breaks > 0 && deaf_matters {
-            into.push(Action::Break(number));
+        if client.stream_ended {
+            into.push(Action::ReopenStream(number));
+        } else if self.faults.breaks > 0 && stream_matters {
+            into.push(Action::EndStream(number));
         }
         if self.faults.crashes > 0 && client.phase != Phase::Idle {
             into.push(Action::Crash(number));
@@ -183,10 +185,10 @@ impl State {
         }
         match client.phase {
             Phase::Idle if client.number < config.acquisitions && room => into.push(Action::Begin(number)),
-            Phase::Asking | Phase::Waiting => {
-                let due = client.phase == Phase::Asking || client.wake <= self.time;
-                if client.call == 0 && due && client.asks < config.asks && room {
-                    into.push(Action::Ask(number));
+            Phase::Attempting | Phase::Waiting => {
+                let due = client.phase == Phase::Attempting || client.wake <= self.time;
+                if client.call == 0 && due && client.attempts < config.attempts && room {
+                    into.push(Action::Attempt(number));
                 }
                 if client.phase == Phase::Waiting && client.refreshes < config.refreshes && room {
                     into.push(Action::Refresh(number));
@@ -214,7 +216,7 @@ impl State {
                 if client.call == 0 && room {
                     into.push(Action::Withdraw(number));
                 }
-                let releasing = !client.farewell && !rules.keep(Guard::NotWhileReleasing);
+                let releasing = !client.after_loss && !rules.keep(Guard::NotWhileReleasing);
                 if client.local > 0 && (client.lost || (releasing && self.time < client.deadline)) {
                     into.push(Action::HandOn(number));
                 }
@@ -223,13 +225,13 @@ impl State {
         }
     }
 
-    /// Whether a process may begin one more acquisition although its budget is spent.
+    /// Whether a process may begin one more acquisition although its budget is used up.
     #[must_use]
-    pub fn may_begin_afresh(&self, client: usize) -> bool {
+    pub fn may_begin_again(&self, client: usize) -> bool {
         usize::from(self.clients[client].number) + 1 < SESSIONS
     }
 
-    /// Whether writes must be told from those that a majority has.
+    /// Whether the state distinguishes the writes that a majority has.
     #[must_use]
     pub fn tracks_majority(&self) -> bool {
         self.faults.failovers > 0

@@ -1,19 +1,21 @@
-//! Liveness: from a state on, nothing fails any more. Everything under way arrives, everybody does what is due, holders release at once, and time
-//! passes only when there is nothing left to do; then every waiter must get the key.
+//! Liveness: a continuation without faults. All messages arrive, every process does what is due,
+//! holders release at once, and time passes only when there is nothing else to do. Then every
+//! waiter must be granted the key.
 
 use crate::action::Action;
 use crate::config::Config;
 use crate::rules::Property;
 use crate::state::{CLIENTS, Phase, Stage, State, Time};
 
-/// A waiter refreshes its ticket after so much of its life.
+/// A waiter refreshes its ticket after this fraction of its life.
 const CADENCE: (Time, Time) = (2, 3);
 
 /// More steps than a tick without faults has.
 const MOST_STEPS: u32 = 100;
 
 impl Config {
-    /// In how many ticks without faults every waiter has been granted the key: a holder's ttl, a dead head's claim and the windows, for each of them.
+    /// Returns the number of ticks without faults within which every waiter is granted the key: a
+    /// holder's ttl, and for each process a dead head's claim and the windows.
     #[must_use]
     pub const fn patience(&self) -> Time {
         self.ttl + self.hold + self.clients * (self.claim + self.window) + self.ticket_ttl
@@ -21,7 +23,8 @@ impl Config {
 }
 
 impl State {
-    /// What goes wrong although nothing fails any more; with `wanted`, only that. `seen` is told each step.
+    /// Returns the property that is violated without further faults; with `wanted`, only that one.
+    /// Calls `seen` with each step.
     pub fn calm(
         &self,
         config: &Config,
@@ -32,18 +35,18 @@ impl State {
         if waits == [false; CLIENTS] {
             return None;
         }
-        // Somebody was granted the lease without having heard of it.
+        // A waiter that was granted the lease, and has not received the event yet.
         let record = &self.server.record;
         let granted = Some(record.holder).filter(|holder| {
             record.is_held(self.now()) && waits[holder.client()] && self.id_of(holder.client(), config) == *holder
         });
         let mut unheard = granted.map(|holder| (holder.client(), record.expires));
         let mut state = *self;
-        // Nobody else comes, and nothing is rolled back.
+        // No acquisition is added, and nothing is rolled back.
         let end = self.time + config.patience();
         let (mut steps, mut since) = (0, state.time);
         while state.time < end {
-            // Whoever asks for ever within one tick waits for ever.
+            // A process that sends attempts for ever within one tick waits for ever.
             steps = if state.time > since { 0 } else { steps + 1 };
             since = state.time;
             if steps > MOST_STEPS {
@@ -62,7 +65,7 @@ impl State {
                     unheard = unheard.filter(|(client, _)| *client != at);
                 }
             }
-            // Who has heard of it too late has given it back, and starts afresh.
+            // A process that received the event too late has released the lease, and starts again.
             unheard = unheard.filter(|(client, _)| next.clients[*client].wants());
             if unheard.is_some_and(|(_, expires)| next.now() >= expires) {
                 return Some(Property::LostGrant);
@@ -79,32 +82,33 @@ impl State {
         std::array::from_fn(|at| self.clients[at].wants())
     }
 
-    /// The first calm step, if anybody waits.
+    /// Returns the first calm step, if a process waits.
     pub(crate) fn first_calm_step(&self, config: &Config) -> Option<Action> {
         let waits = self.waits();
         (waits != [false; CLIENTS]).then(|| self.calm_step(&waits, config))
     }
 
-    /// Whether the state after the first calm step, which is explored as well, answers for this one: every waiter still waits, or has been granted the key.
-    pub(crate) fn is_answered_for_by(&self, next: &Self) -> bool {
+    /// Whether the check of the state after the first calm step, which is also explored, covers
+    /// this one: every waiter still waits, or has been granted the key.
+    pub(crate) fn is_covered_by(&self, next: &Self) -> bool {
         let (waits, still) = (self.waits(), next.waits());
         (0..CLIENTS).all(|at| !waits[at] || still[at] || next.clients[at].is_certain(next.time))
     }
 
-    /// The one next step of a world without faults.
+    /// Returns the next step without faults.
     fn calm_step(&self, waits: &[bool; CLIENTS], config: &Config) -> Action {
         let messages = self.messages.as_slice();
         if let Some(at) = messages.iter().position(|message| message.stage == Stage::Stalled) {
-            return Action::Carry(at as u8);
+            return Action::Execute(at as u8);
         }
         if self.tracks_majority() && self.server != self.majority {
             return Action::Replicate;
         }
         for (at, message) in messages.iter().enumerate() {
             match message.stage {
-                Stage::Answer => return Action::Deliver(at as u8),
+                Stage::Answer => return Action::DeliverAnswer(at as u8),
                 Stage::Sent if !message.to_stale || self.is_awaited(message.id.client(), message) => {
-                    return Action::Carry(at as u8);
+                    return Action::Execute(at as u8);
                 }
                 Stage::Sent | Stage::Stalled | Stage::Pending => {}
             }
@@ -115,19 +119,19 @@ impl State {
 
     fn due(&self, at: u8, waits: bool, config: &Config) -> Option<Action> {
         let client = &self.clients[usize::from(at)];
-        if client.deaf {
-            return Some(Action::Reopen(at));
+        if client.stream_ended {
+            return Some(Action::ReopenStream(at));
         }
         if !client.events.is_empty() {
-            return Some(Action::Hear(at));
+            return Some(Action::ReceiveEvent(at));
         }
         if client.call != 0 && !self.is_under_way(usize::from(at)) {
             return Some(Action::Timeout(at));
         }
         match client.phase {
-            Phase::Idle if waits && self.may_begin_afresh(usize::from(at)) => Some(Action::Begin(at)),
-            Phase::Asking if client.call == 0 => Some(Action::Ask(at)),
-            Phase::Waiting if client.wake <= self.time => Some(Action::Ask(at)),
+            Phase::Idle if waits && self.may_begin_again(usize::from(at)) => Some(Action::Begin(at)),
+            Phase::Attempting if client.call == 0 => Some(Action::Attempt(at)),
+            Phase::Waiting if client.wake <= self.time => Some(Action::Attempt(at)),
             Phase::Waiting if client.refreshed + config.ticket_ttl * CADENCE.0 / CADENCE.1 <= self.time => {
                 Some(Action::Refresh(at))
             }

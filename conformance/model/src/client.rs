@@ -1,46 +1,46 @@
-//! What a process makes of answers and events (R1, R9, R10, R15–R20).
+//! How a process handles answers and events (R1, R9, R10, R15–R20).
 
 use crate::config::Config;
 use crate::rules::{Guard, Property};
-use crate::state::{Anchor, Answer, Client, Event, Message, Op, Phase, Time, Token, Told};
+use crate::state::{Anchor, Answer, Client, Event, EventKind, Message, Op, Phase, Time, Token};
 
-/// What is found wrong on the way, if anything.
+/// The property that a step violates, if any.
 pub type Verdict = Option<Property>;
 
 impl Client {
-    /// Whether it is certain to hold the lease.
+    /// Whether the process is certain to hold the lease.
     #[must_use]
     pub fn is_certain(&self, time: Time) -> bool {
         !self.dead && self.phase == Phase::Held && time < self.deadline
     }
 
-    /// Whether somebody waits here.
+    /// Whether the process waits for the lease.
     #[must_use]
     pub fn wants(&self) -> bool {
-        !self.dead && matches!(self.phase, Phase::Asking | Phase::Waiting)
+        !self.dead && matches!(self.phase, Phase::Attempting | Phase::Waiting)
     }
 
-    /// The acquisition is over.
+    /// Ends the acquisition.
     pub fn finish(&mut self) {
-        let Self { dead, number, deaf, at_stale, .. } = *self;
-        *self = Self { dead, number, deaf, at_stale, ..Self::default() };
+        let Self { dead, number, stream_ended, at_stale, .. } = *self;
+        *self = Self { dead, number, stream_ended, at_stale, ..Self::default() };
     }
 
-    /// The acquisition is given up, and withdrawn.
+    /// Gives the acquisition up, to withdraw it.
     pub fn leave(&mut self) {
-        let Self { dead, number, deaf, at_stale, last_call, call, events, used, .. } = *self;
+        let Self { dead, number, stream_ended, at_stale, last_call, call, events, used, .. } = *self;
         let phase = Phase::Leaving;
-        *self = Self { dead, number, deaf, at_stale, last_call, call, events, used, phase, ..Self::default() };
+        *self = Self { dead, number, stream_ended, at_stale, last_call, call, events, used, phase, ..Self::default() };
     }
 
-    /// The lease is gone; the loser releases it once, just in case (R16).
+    /// Ends a lost lease. The process releases it once, as a precaution (R16).
     pub fn lose(&mut self, config: &Config) {
         let (local, token, last_token) = (self.local, self.token, self.last_token);
-        // What it has under way counts no more; the session keeps it from acting later.
+        // Pending messages no longer count; the session prevents a late effect.
         self.call = 0;
-        if config.rules.keep(Guard::Farewell) {
+        if config.rules.keep(Guard::ReleaseAfterLoss) {
             self.leave();
-            self.farewell = true;
+            self.after_loss = true;
         } else {
             self.finish();
         }
@@ -50,21 +50,32 @@ impl Client {
     }
 
     fn hold(&mut self, deadline: Time, token: Token, tokens: u8) {
-        let Self { dead, number, deaf, at_stale, last_call, call, events, told, doubts, .. } = *self;
+        let Self { dead, number, stream_ended, at_stale, last_call, call, events, busy_token, must_renew, .. } = *self;
         let phase = Phase::Held;
-        let kept = Self { dead, number, deaf, at_stale, last_call, call, events, told, doubts, ..Self::default() };
-        *self = Self { phase, deadline, ..kept };
+        let rest = Self {
+            dead,
+            number,
+            stream_ended,
+            at_stale,
+            last_call,
+            call,
+            events,
+            busy_token,
+            must_renew,
+            ..Self::default()
+        };
+        *self = Self { phase, deadline, ..rest };
         (self.token, self.last_token, self.local) = (token + 1 - Token::from(tokens), token, tokens - 1);
         self.used = self.token;
     }
 
-    /// What an answer means. It is one that the client waits for.
-    pub fn hear_answer(&mut self, answer: &Message, time: Time, config: &Config) -> Verdict {
+    /// Handles an answer that the process waits for.
+    pub fn receive_answer(&mut self, answer: &Message, time: Time, config: &Config) -> Verdict {
         match answer.op {
             Op::Acquire => {
                 self.call = 0;
-                if self.phase == Phase::Asking {
-                    return self.asked(answer, time, config);
+                if self.phase == Phase::Attempting {
+                    return self.acquire_answered(answer, time, config);
                 }
             }
             Op::Release => {
@@ -75,28 +86,29 @@ impl Client {
             }
             Op::Renew if time >= self.deadline => {}
             Op::Renew if answer.answer == Answer::Granted => {
-                self.doubts &= answer.number == 0;
+                self.must_renew &= answer.number == 0;
                 self.deadline = self.deadline.max(until(answer.sent, answer.left, time, config));
             }
             Op::Renew => self.lose(config),
             Op::Refresh => match answer.answer {
                 Answer::Busy => {
-                    self.told = self.told.max(answer.token);
+                    self.busy_token = self.busy_token.max(answer.token);
                     let newer = self.anchor.is_none_or(|anchor| anchor.sent <= answer.sent);
                     if newer {
                         self.anchor = Some(anchor(answer));
-                        // What is due stays due: the answer may be older than what has woken the waiter.
+                        // If an attempt is due, it stays due: the answer may be older than the
+                        // event that woke the waiter.
                         self.wake = if self.wake <= time { self.wake } else { time + answer.left };
                     }
                 }
-                // Granted unheard, or without a ticket: R8 tells.
+                // Granted without an event, or without a ticket: the next attempt (R8) shows which.
                 _ => self.wake = time,
             },
         }
         None
     }
 
-    fn asked(&mut self, answer: &Message, time: Time, config: &Config) -> Verdict {
+    fn acquire_answered(&mut self, answer: &Message, time: Time, config: &Config) -> Verdict {
         let rules = config.rules;
         match answer.answer {
             Answer::Granted => {
@@ -110,7 +122,7 @@ impl Client {
                 }
                 None
             }
-            // R9: unknown; it asks again.
+            // R9: the outcome is unknown, so it sends another attempt.
             Answer::Replay if rules.keep(Guard::Marker) => None,
             _ => {
                 self.phase = Phase::Waiting;
@@ -118,15 +130,15 @@ impl Client {
                 self.refreshed = answer.sent;
                 if answer.answer == Answer::Busy {
                     self.anchor = Some(anchor(answer));
-                    self.told = self.told.max(answer.token);
+                    self.busy_token = self.busy_token.max(answer.token);
                 }
                 let verdict = answer.mine.then_some(Property::Truth);
-                match self.kept.take() {
-                    Some(event) if event.told == Told::Granted => self.take(&event, time, config),
+                match self.early_event.take() {
+                    Some(event) if event.kind == EventKind::Granted => self.take(&event, time, config),
                     Some(_) => self.wake = time,
                     None => {}
                 }
-                if self.phase == Phase::Waiting && std::mem::take(&mut self.doubts) {
+                if self.phase == Phase::Waiting && std::mem::take(&mut self.must_renew) {
                     self.wake = time;
                 }
                 verdict
@@ -134,30 +146,31 @@ impl Client {
         }
     }
 
-    /// What an event means to the acquisition that it names.
-    pub fn hear_event(&mut self, event: &Event, time: Time, config: &Config) {
-        match (event.told, self.phase) {
-            (Told::Freed, Phase::Waiting) => self.wake = time,
-            (Told::Freed, Phase::Asking) => {
-                self.kept.get_or_insert(*event);
+    /// Handles an event for the acquisition that it names.
+    pub fn receive_event(&mut self, event: &Event, time: Time, config: &Config) {
+        match (event.kind, self.phase) {
+            (EventKind::Opened, Phase::Waiting) => self.wake = time,
+            (EventKind::Opened, Phase::Attempting) => {
+                self.early_event.get_or_insert(*event);
             }
-            (Told::Granted, Phase::Waiting) => self.take(event, time, config),
-            (Told::Granted, Phase::Asking) => {
+            (EventKind::Granted, Phase::Waiting) => self.take(event, time, config),
+            (EventKind::Granted, Phase::Attempting) => {
                 self.take(event, time, config);
-                if self.phase == Phase::Asking && config.rules.keep(Guard::KeepEvent) {
-                    self.kept = Some(*event);
+                if self.phase == Phase::Attempting && config.rules.keep(Guard::KeepEvent) {
+                    self.early_event = Some(*event);
                 }
             }
-            (Told::Gone, Phase::Held) if event.token > self.last_token || !config.rules.keep(Guard::LossToken) => {
+            (EventKind::Gone, Phase::Held) if event.token > self.last_token || !config.rules.keep(Guard::LossToken) => {
                 self.lose(config);
             }
-            // It was granted and taken away before anybody heard of it: it starts afresh.
-            (Told::Gone, Phase::Waiting | Phase::Asking) => self.leave(),
+            // It was granted and force-released before the process received any event: it starts
+            // again.
+            (EventKind::Gone, Phase::Waiting | Phase::Attempting) => self.leave(),
             _ => {}
         }
     }
 
-    /// R18, R19: takes up what was passed on.
+    /// R18, R19: accepts a lease that a release granted.
     fn take(&mut self, event: &Event, time: Time, config: &Config) {
         let rules = config.rules;
         let first = event.token + 1 - Token::from(event.tokens);
@@ -181,15 +194,15 @@ impl Client {
         }
     }
 
-    /// The stream is open again; what it would have told is lost (R20).
-    pub fn hear_gap(&mut self, time: Time, config: &Config) {
-        self.deaf = false;
+    /// Handles a gap: the stream is open again, and events were lost (R20).
+    pub fn receive_gap(&mut self, time: Time, config: &Config) {
+        self.stream_ended = false;
         let rules = config.rules;
         match self.phase {
-            Phase::Waiting if rules.keep(Guard::GapAsks) => self.wake = time,
-            Phase::Held if !rules.keep(Guard::GapIsNoLoss) => self.lose(config),
-            // An answer that is on its way may be too old.
-            Phase::Held | Phase::Asking => self.doubts = rules.keep(Guard::GapAsks),
+            Phase::Waiting if rules.keep(Guard::QueryAfterGap) => self.wake = time,
+            Phase::Held if !rules.keep(Guard::GapIsNotLoss) => self.lose(config),
+            // A pending answer may be too old.
+            Phase::Held | Phase::Attempting => self.must_renew = rules.keep(Guard::QueryAfterGap),
             _ => {}
         }
     }
@@ -199,7 +212,7 @@ fn anchor(answer: &Message) -> Anchor {
     Anchor { sent: answer.sent, now: answer.now, token: answer.token }
 }
 
-/// R1: the end of what is certain.
+/// R1: returns the end of the certain hold.
 fn until(sent: Time, left: Time, time: Time, config: &Config) -> Time {
     let from = if config.rules.keep(Guard::SentInstant) { sent } else { time };
     (from + left).saturating_sub(config.margin())

@@ -1,30 +1,31 @@
-//! What a run explores: how many take part, for how long, and which faults there may be.
+//! The bounds of a run: the number of processes, the time, and the faults.
 
 use crate::rules::{Guard, Rules};
 
 /// The bounds of one run. Time is counted in ticks.
 #[derive(Clone, Copy, Debug)]
 pub struct Config {
-    /// What it is about, in one word.
+    /// The name.
     pub name: &'static str,
-    /// The protocol, or what is left of it.
+    /// The rules that are on.
     pub rules: Rules,
     /// Processes, each with one acquisition at a time: 1–3.
     pub clients: u8,
-    /// Whether the processes are interchangeable; then states that differ by their names only are one.
+    /// Whether the processes are interchangeable. If so, states that differ only by their names are
+    /// one state.
     pub symmetric: bool,
     /// Acquisitions of each process.
     pub acquisitions: u8,
     /// The last tick.
     pub horizon: u8,
-    /// Messages under way at a time, requests and answers.
+    /// Messages in transit at a time, requests and answers.
     pub messages: u8,
-    /// Whether requests take time; else they are carried out as they are sent.
+    /// Whether requests take time. If not, they are executed when they are sent.
     pub slow_requests: bool,
-    /// Whether answers take time; else they are heard as they are given.
+    /// Whether answers take time. If not, they arrive when they are given.
     pub slow_answers: bool,
-    /// Questions of R8 per acquisition.
-    pub asks: u8,
+    /// Attempts (R8) per acquisition.
+    pub attempts: u8,
     /// Renewals per acquisition.
     pub renewals: u8,
     /// Ticket refreshes per acquisition.
@@ -33,28 +34,29 @@ pub struct Config {
     pub cancel: bool,
     /// Length of a lease.
     pub ttl: u8,
-    /// Length of a lease that was passed on.
+    /// Length of a lease that a release granted.
     pub claim: u8,
-    /// How long a ticket lives after it was seen.
+    /// How long a ticket lives after its refresh.
     pub ticket_ttl: u8,
-    /// What each place further back waits longer.
+    /// The additional wait of each place in the queue.
     pub window: u8,
-    /// Taken off every deadline.
+    /// Subtracted from every deadline.
     pub margin: u8,
     /// How long records outlive their expiry.
     pub grace: u8,
-    /// Minimum hold of the first process's leases; none if 0.
+    /// Minimum hold of the first process's leases; 0 for none.
     pub hold: u8,
-    /// What the logical clock gains in a tick, in tokens.
+    /// The advance of the logical clock per tick, in tokens.
     pub tokens_per_tick: u8,
-    /// Guards of one lease within a process, the first included; also the length of its block of tokens.
+    /// Guards of one lease within a process, including the first. This is also the length of its
+    /// block of tokens.
     pub block: u8,
-    /// How much each kind of fault may happen.
+    /// How often each kind of fault may happen.
     pub faults: Faults,
 }
 
 impl Config {
-    /// What is taken off every deadline (R4).
+    /// Returns the margin, which is subtracted from every deadline (R4).
     #[must_use]
     pub const fn margin(&self) -> u8 {
         if self.rules.keep(Guard::Margin) { self.margin } else { 0 }
@@ -68,17 +70,17 @@ pub struct Faults {
     pub drops: u8,
     /// Requests that the driver sends twice, under the same number.
     pub repeats: u8,
-    /// Calls that are given up although something of them is still under way.
+    /// Calls that are given up while a message of them is still in transit.
     pub timeouts: u8,
-    /// Operations that start, stall, and are carried out later with old clocks.
+    /// Operations that begin, stall, and are executed later with old clock readings.
     pub stalls: u8,
     /// Processes that die.
     pub crashes: u8,
-    /// Streams of events that end without a word.
+    /// Streams of events that end silently.
     pub breaks: u8,
-    /// Leases that are taken away by force.
+    /// Force-releases.
     pub forces: u8,
-    /// Primaries that are followed by one that has only what a majority has.
+    /// Fail-overs to a primary that has only the data of the majority.
     pub failovers: u8,
     /// How much the clocks of any two primaries may differ.
     pub skew: u8,

@@ -1,4 +1,5 @@
-//! The configurations: each small enough to be explored as a whole, and together everything that the protocol has to stand.
+//! The configurations. Each small one can be explored completely, and together they cover
+//! everything that the protocol must tolerate.
 
 use crate::config::{Config, Faults};
 use crate::rules::Rules;
@@ -27,7 +28,7 @@ const BASE: Config = Config {
     messages: 3,
     slow_requests: true,
     slow_answers: true,
-    asks: 2,
+    attempts: 2,
     renewals: 0,
     refreshes: 0,
     cancel: false,
@@ -47,15 +48,16 @@ const BASE: Config = Config {
 pub const SMALL: [Config; 17] = [
     // Messages get lost.
     Config { name: "lost", horizon: 4, faults: Faults { drops: 2, ..NONE }, ..BASE },
-    // Messages come late: their callers do not wait for the answer, or leave.
+    // Messages are late: their callers stop waiting for the answer, or leave.
     Config { name: "late", horizon: 3, cancel: true, faults: Faults { timeouts: 1, ..NONE }, ..BASE },
-    // A call hangs at the server, its acquisition is given up, and its caller goes on under another
-    // id. To the record that is a third process beside the given-up one and a stranger.
+    // A call hangs at the server, its acquisition is given up, and its caller continues under
+    // another id. For the record that is a third process, beside the one that was given up and
+    // another one.
     Config {
         name: "given-up",
         clients: 3,
         horizon: 2,
-        asks: 1,
+        attempts: 1,
         cancel: true,
         slow_answers: false,
         faults: Faults { timeouts: 1, stalls: 1, ..NONE },
@@ -64,7 +66,7 @@ pub const SMALL: [Config; 17] = [
     // Messages are sent twice.
     Config { name: "repeated", horizon: 3, messages: 2, faults: Faults { repeats: 1, drops: 1, ..NONE }, ..BASE },
     // Renewals get lost, and overtake each other.
-    Config { name: "renewals", horizon: 4, asks: 1, renewals: 2, faults: Faults { drops: 1, ..NONE }, ..BASE },
+    Config { name: "renewals", horizon: 4, attempts: 1, renewals: 2, faults: Faults { drops: 1, ..NONE }, ..BASE },
     // Operations stall between reading the clocks and writing.
     Config {
         name: "stalls",
@@ -74,21 +76,21 @@ pub const SMALL: [Config; 17] = [
         faults: Faults { stalls: 1, ..NONE },
         ..BASE
     },
-    // So does a release that passes on, while its waiter refreshes.
+    // A release that grants to a waiter stalls, while that waiter refreshes.
     Config {
         name: "passing",
         acquisitions: 2,
         horizon: 3,
         messages: 2,
-        asks: 1,
+        attempts: 1,
         refreshes: 1,
         slow_answers: false,
         faults: Faults { stalls: 1, ..NONE },
         ..BASE
     },
-    // Refreshes come late, when their waiter has left.
-    Config { name: "refreshes", horizon: 3, cancel: true, asks: 1, refreshes: 2, slow_answers: false, ..BASE },
-    // The stream of events ends without a word.
+    // Refreshes arrive after their waiter has left.
+    Config { name: "refreshes", horizon: 3, cancel: true, attempts: 1, refreshes: 2, slow_answers: false, ..BASE },
+    // The stream of events ends silently.
     Config {
         name: "events",
         refreshes: 1,
@@ -97,7 +99,7 @@ pub const SMALL: [Config; 17] = [
         faults: Faults { breaks: 1, ..NONE },
         ..BASE
     },
-    // Another primary, whose clock differs, and one that does not know that it is none any more.
+    // Another primary, whose clock differs, and a former one that has not noticed the fail-over.
     Config {
         name: "failover",
         horizon: 3,
@@ -108,7 +110,7 @@ pub const SMALL: [Config; 17] = [
         faults: Faults { failovers: 1, skew: 1, ..NONE },
         ..BASE
     },
-    // Records are removed; a process comes again.
+    // Records are removed; a process begins a second acquisition.
     Config {
         name: "purge",
         acquisitions: 2,
@@ -117,13 +119,13 @@ pub const SMALL: [Config; 17] = [
         faults: Faults { purges: 1, ..NONE },
         ..BASE
     },
-    // Guards use more tokens than the clock gains, give back what they have not used, and the record
-    // is removed.
+    // Guards use more tokens than the clock advances, return the unused ones, and the record is
+    // removed.
     Config {
         name: "outrun",
         acquisitions: 2,
         horizon: 7,
-        asks: 1,
+        attempts: 1,
         cancel: true,
         ttl: 9,
         claim: 9,
@@ -136,9 +138,9 @@ pub const SMALL: [Config; 17] = [
         faults: Faults { purges: 1, ..NONE },
         ..BASE
     },
-    // Leases are taken away.
+    // Leases are force-released.
     Config { name: "force", renewals: 1, slow_answers: false, faults: Faults { forces: 1, ..NONE }, ..BASE },
-    // So is one that nobody has heard of yet.
+    // Also a lease whose grant no process has received yet.
     Config {
         name: "forced",
         acquisitions: 2,
@@ -182,7 +184,7 @@ pub const SMALL: [Config; 17] = [
     },
 ];
 
-/// More than fits into a run of moderate length: bounded by states or time, not by what there is.
+/// Too large for a run of moderate length: bounded by states or time.
 const ONLY_LARGE: [Config; 3] = [
     Config {
         name: "three",
@@ -223,20 +225,22 @@ const ONLY_LARGE: [Config; 3] = [
             forces: 1,
             failovers: 1,
             skew: 1,
-            // Together with stalls a tick of grace would have to be longer than any operation may take.
+            // Together with stalls a tick of grace would have to be longer than any operation may
+            // take.
             purges: 0,
         },
         ..BASE
     },
 ];
 
-/// Larger ones: the small ones with a tick, a question, a message and a fault of each kind more, and some that no small run can have.
+/// Returns larger configurations: the small ones with one more tick, attempt, message and fault of
+/// each kind, and some without a small version.
 #[must_use]
 pub fn large() -> Vec<Config> {
     SMALL.iter().map(Config::larger).chain(ONLY_LARGE).collect()
 }
 
-/// The small configuration of a name.
+/// Returns the small configuration of a name.
 #[must_use]
 pub fn small(name: &str) -> Option<Config> {
     SMALL.into_iter().find(|config| config.name == name)
@@ -248,7 +252,7 @@ impl Config {
         let Faults { drops, repeats, timeouts, stalls, crashes, breaks, forces, failovers, skew, purges } = self.faults;
         Self {
             horizon: self.horizon + 1,
-            asks: self.asks + 1,
+            attempts: self.attempts + 1,
             messages: (self.messages + 1).min(MESSAGES as u8),
             faults: Faults {
                 drops: more(drops),

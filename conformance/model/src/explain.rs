@@ -1,13 +1,13 @@
-//! A counterexample as a timeline for people.
+//! Writes a counterexample as a timeline.
 
 use std::fmt::Write;
 
 use crate::action::Action;
 use crate::config::Config;
 use crate::search::Counterexample;
-use crate::state::{Answer, Client, Event, Id, Message, Op, Phase, Record, Stage, State, Told};
+use crate::state::{Answer, Client, Event, EventKind, Id, Message, Op, Phase, Record, Stage, State};
 
-/// What happened, a line for each step, and what it changed.
+/// Writes a line for each step, with what it changed.
 #[must_use]
 pub fn timeline(config: &Config, counterexample: &Counterexample) -> String {
     let mut text = String::new();
@@ -18,11 +18,11 @@ pub fn timeline(config: &Config, counterexample: &Counterexample) -> String {
         state = next;
     }
     if counterexample.is_calm {
-        text.push_str("    from here on nothing fails any more\n");
+        text.push_str("    from here on there are no faults\n");
         let wanted = Some(counterexample.property);
         let _ = state.calm(config, wanted, |state, action, next| step(&mut text, state, action, next, config));
     }
-    let _ = writeln!(text, "    {:?} has fallen", counterexample.property);
+    let _ = writeln!(text, "    violated: {:?}", counterexample.property);
     text
 }
 
@@ -45,7 +45,7 @@ fn name(client: usize) -> char {
 }
 
 fn id(id: Id) -> String {
-    if id.is_some() { format!("{}{}", name(id.client()), id.number()) } else { "nobody".into() }
+    if id.is_some() { format!("{}{}", name(id.client()), id.number()) } else { "none".into() }
 }
 
 fn record(record: &Record) -> String {
@@ -69,18 +69,18 @@ fn record(record: &Record) -> String {
 fn client(client: &Client) -> String {
     match client.phase {
         _ if client.dead => "is dead".into(),
-        Phase::Idle => "has done with it".into(),
-        Phase::Asking => "asks".into(),
+        Phase::Idle => "has ended the acquisition".into(),
+        Phase::Attempting => "attempts".into(),
         Phase::Waiting => "waits".into(),
         Phase::Held => format!("is certain until {}, token {}", client.deadline, client.token),
-        Phase::Leaving if client.farewell => "has lost the lease".into(),
-        Phase::Leaving => "gives it up".into(),
+        Phase::Leaving if client.after_loss => "has lost the lease".into(),
+        Phase::Leaving => "gives the acquisition up".into(),
     }
 }
 
 fn operation(message: &Message) -> String {
     let what = match message.op {
-        Op::Acquire => format!("question {}", message.number),
+        Op::Acquire => format!("attempt {}", message.number),
         Op::Release => format!("release {}", message.number),
         Op::Renew => format!("renewal of token {}", message.token),
         Op::Refresh => "refresh".into(),
@@ -93,8 +93,8 @@ fn answer(message: &Message) -> String {
         Answer::None => "nothing".into(),
         Answer::Granted if message.op == Op::Renew => format!("renewed, {} left", message.left),
         Answer::Granted => format!("granted, {} left, last token {}", message.left, message.token),
-        Answer::Busy => format!("not yet, {} left, now {}, token {}", message.left, message.now, message.token),
-        Answer::Gone => "not yours".into(),
+        Answer::Busy => format!("busy, {} left, now {}, token {}", message.left, message.now, message.token),
+        Answer::Gone => "gone".into(),
         Answer::Released => "released".into(),
         Answer::Replay => "a stored document".into(),
     };
@@ -102,10 +102,12 @@ fn answer(message: &Message) -> String {
 }
 
 fn event(event: &Event) -> String {
-    match event.told {
-        Told::Freed => "the key may be free".into(),
-        Told::Granted => format!("granted to {} until {}, last token {}", id(event.id), event.expires, event.token),
-        Told::Gone => format!("{} has lost it, token {}", id(event.id), event.token),
+    match event.kind {
+        EventKind::Opened => "the key may be free".into(),
+        EventKind::Granted => {
+            format!("granted to {} until {}, last token {}", id(event.id), event.expires, event.token)
+        }
+        EventKind::Gone => format!("{} has lost it, token {}", id(event.id), event.token),
     }
 }
 
@@ -118,38 +120,38 @@ fn phrase(state: &State, action: Action, config: &Config) -> String {
     let process = |at: u8| name(usize::from(at));
     match action {
         Action::Tick => format!("time passes: {}", state.time + 1),
-        Action::Begin(at) => format!("{} begins an acquisition and asks", process(at)),
-        Action::Ask(at) => format!("{} asks again", process(at)),
+        Action::Begin(at) => format!("{} begins an acquisition and sends an attempt", process(at)),
+        Action::Attempt(at) => format!("{} sends another attempt", process(at)),
         Action::Refresh(at) => format!("{} sends a refresh of its ticket", process(at)),
         Action::Renew(at) => format!("{} sends a renewal", process(at)),
         Action::Release(at) => format!("{} sends its release", process(at)),
         Action::HandOn(at) => format!("{} hands the lease on to its next task", process(at)),
         Action::Cancel(at) => format!("{}'s caller leaves", process(at)),
         Action::Withdraw(at) => format!("{} sends a withdrawal", process(at)),
-        Action::NoticeLoss(at) => format!("{} sees that its deadline has passed", process(at)),
-        Action::Timeout(at) => format!("{} does not wait any longer for its answer", process(at)),
+        Action::NoticeLoss(at) => format!("{} finds that its deadline has passed", process(at)),
+        Action::Timeout(at) => format!("{} stops waiting for its answer", process(at)),
         Action::Crash(at) => format!("{} dies", process(at)),
-        Action::Hear(at) => {
-            let heard = &state.clients[usize::from(at)].events.as_slice()[0];
-            format!("{} hears an event: {}", process(at), event(heard))
+        Action::ReceiveEvent(at) => {
+            let received = &state.clients[usize::from(at)].events.as_slice()[0];
+            format!("{} receives an event: {}", process(at), event(received))
         }
-        Action::Break(at) => format!("{}'s stream ends without a word", process(at)),
-        Action::Reopen(at) => format!("{} opens its stream again", process(at)),
-        Action::Carry(at) => match message(at).stage {
-            Stage::Stalled => format!("the server carries out {}, with the clock at {}", about(at), message(at).now),
-            _ => format!("the server carries out {}", about(at)),
+        Action::EndStream(at) => format!("{}'s stream ends silently", process(at)),
+        Action::ReopenStream(at) => format!("{} opens its stream again", process(at)),
+        Action::Execute(at) => match message(at).stage {
+            Stage::Stalled => format!("the server executes {}, with the clock at {}", about(at), message(at).now),
+            _ => format!("the server executes {}", about(at)),
         },
-        Action::Stall(at) => format!("the server begins {}, which stalls; its clock says {}", about(at), state.now()),
-        Action::CarryStale(at) => format!("the primary of before carries out {}", about(at)),
+        Action::Stall(at) => format!("the server begins {}, which stalls; its clock reads {}", about(at), state.now()),
+        Action::ExecuteOnStale(at) => format!("the former primary executes {}", about(at)),
         Action::Drop(at) => format!("lost: {}", about(at)),
         Action::Repeat(at) => format!("the driver sends {} again", about(at)),
-        Action::Deliver(at) => format!("{} hears {}", name(message(at).id.client()), about(at)),
-        Action::Replicate => "a majority has everything".into(),
+        Action::DeliverAnswer(at) => format!("{} receives {}", name(message(at).id.client()), about(at)),
+        Action::Replicate => "a majority has all writes".into(),
         Action::Failover(skewed) => {
             let skew = i16::from(skewed) - i16::from(config.faults.skew);
-            format!("another member becomes primary, with what the majority has; its clock is off by {skew}")
+            format!("another member becomes primary, with the data of the majority; its clock is off by {skew}")
         }
-        Action::Force => format!("the lease of {} is taken away by force", id(state.server.record.holder)),
+        Action::Force => format!("the lease of {} is force-released", id(state.server.record.holder)),
         Action::Purge => "the TTL monitor removes the record".into(),
     }
 }

@@ -4,13 +4,12 @@
 
 pub mod action;
 mod calm;
-mod carry;
 pub mod client;
 pub mod config;
 pub mod configs;
+mod execute;
 pub mod explain;
 pub mod list;
-mod names;
 mod property;
 pub mod removals;
 pub mod rules;
@@ -18,3 +17,4 @@ pub mod search;
 pub mod server;
 pub mod state;
 mod step;
+mod symmetry;

@@ -1,8 +1,9 @@
-//! A list of few items that is copied with its state and needs no allocation.
+//! A short list that is copied with its state and needs no allocation.
 
 use std::hash::{Hash, Hasher};
 
-/// At most `N` items; what is beyond its length is always the default, so that equal lists are equal bytes.
+/// At most `N` items. Items beyond the length always have the default value, so that equal lists
+/// are equal bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct List<T, const N: usize> {
     len: u8,
@@ -23,41 +24,40 @@ impl<T: Copy + Default, const N: usize> Default for List<T, N> {
 }
 
 impl<T: Copy + Default, const N: usize> List<T, N> {
-    /// The items.
+    /// Returns the items.
     #[must_use]
     pub fn as_slice(&self) -> &[T] {
         &self.items[..self.len()]
     }
 
-    /// How many there are.
+    /// Returns the number of items.
     #[must_use]
     pub fn len(&self) -> usize {
         usize::from(self.len)
     }
 
-    /// Whether there is none.
+    /// Whether the list is empty.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
 
-    /// Whether there is room for `more`.
+    /// Whether there is room for `more` items.
     #[must_use]
     pub fn has_room(&self, more: usize) -> bool {
         self.len() + more <= N
     }
 
-    /// Appends.
-    ///
+    /// Appends an item.
     /// # Panics
-    /// If there is no room: a configuration that needs more must say so.
+    /// The list is full, so `N` must be raised.
     pub fn push(&mut self, item: T) {
         assert!(self.has_room(1), "a list of the model is too short");
         self.items[self.len()] = item;
         self.len += 1;
     }
 
-    /// Takes one out; those behind move up.
+    /// Removes an item; those behind it move up.
     pub fn remove(&mut self, at: usize) -> T {
         let len = self.len();
         let item = self.items[at];
@@ -67,7 +67,7 @@ impl<T: Copy + Default, const N: usize> List<T, N> {
         item
     }
 
-    /// Keeps what satisfies the test.
+    /// Keeps the items that pass the test.
     pub fn retain(&mut self, keep: impl Fn(&T) -> bool) {
         let mut at = 0;
         while at < self.len() {
@@ -79,13 +79,13 @@ impl<T: Copy + Default, const N: usize> List<T, N> {
         }
     }
 
-    /// The items, to be changed.
+    /// Returns the items, mutable.
     pub fn iter_mut(&mut self) -> std::slice::IterMut<'_, T> {
         let len = self.len();
         self.items[..len].iter_mut()
     }
 
-    /// Brings the items in order, for lists whose order means nothing.
+    /// Sorts the items, for lists whose order has no meaning.
     pub fn sort(&mut self)
     where
         T: Ord,

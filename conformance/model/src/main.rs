@@ -1,4 +1,4 @@
-//! Explores the protocol's model, and what falls without each of its rules.
+//! Explores the protocol's model, and what fails without each of its rules.
 
 use std::io::{IsTerminal, Write};
 use std::process::ExitCode;
@@ -12,28 +12,28 @@ use distlock_model::rules::Guard;
 use distlock_model::search::{Limits, Progress, Report, explore};
 
 const HELP: &str = "\
-Explores the model of the lease protocol, and what falls without each of its rules.
+Explores the model of the lease protocol, and what fails without each of its rules.
 
 usage: distlock-model [OPTION]...
 
-  --size small|large     small (default): what the tests explore, as a whole;
+  --size small|large     small (default): what the tests explore, completely;
                          large: more faults and more time, as far as the limits allow
   --config NAME          only this configuration; can be repeated
   --max-states N         stop a configuration after N different states (default 4000000);
-                         so many take up to 2 GiB of memory
-  --minutes N            stop the whole run after N minutes; what is left is shared
-                         evenly among the configurations that are left (default: no limit)
+                         4000000 states take up to 2 GiB of memory
+  --minutes N            stop the whole run after N minutes; the remaining time is shared
+                         evenly among the remaining configurations (default: no limit)
   --explain RULE         a rule such as R12, or a guard such as ReleaseById: the shortest
                          counterexamples without it, as timelines; nothing else is run
-  --no-removals          without the table of removed rules
-  --list                 the configurations and the guards
-  --help                 this text
+  --no-removals          omit the table of removed rules
+  --list                 list the configurations and the guards
+  --help                 print this text
 
-Exit status: 0 if nothing has fallen that should stand, and everything that should fall has; 1 if not; 2 for bad arguments.
+Exit status: 0 if every property holds, and fails without the guard that it needs; 1 if not; 2 for bad arguments.
 ";
 
-/// What is asked for.
-struct Wish {
+/// The command line.
+struct Arguments {
     large: bool,
     configs: Vec<String>,
     states: usize,
@@ -43,10 +43,10 @@ struct Wish {
     list: bool,
 }
 
-fn wish() -> Result<Option<Wish>, lexopt::Error> {
+fn arguments() -> Result<Option<Arguments>, lexopt::Error> {
     use lexopt::prelude::*;
 
-    let mut wish = Wish {
+    let mut arguments = Arguments {
         large: false,
         configs: Vec::new(),
         states: 4_000_000,
@@ -59,83 +59,84 @@ fn wish() -> Result<Option<Wish>, lexopt::Error> {
     while let Some(argument) = parser.next()? {
         match argument {
             Long("size") => {
-                wish.large = match &*parser.value()?.string()? {
+                arguments.large = match &*parser.value()?.string()? {
                     "small" => false,
                     "large" => true,
                     other => return Err(format!("--size is small or large, not {other:?}").into()),
                 }
             }
-            Long("config") => wish.configs.push(parser.value()?.string()?),
-            Long("max-states") => wish.states = parser.value()?.parse()?,
-            Long("minutes") => wish.minutes = Some(parser.value()?.parse()?),
-            Long("explain") => wish.explain = Some(parser.value()?.string()?),
-            Long("no-removals") => wish.removals = false,
-            Long("list") => wish.list = true,
+            Long("config") => arguments.configs.push(parser.value()?.string()?),
+            Long("max-states") => arguments.states = parser.value()?.parse()?,
+            Long("minutes") => arguments.minutes = Some(parser.value()?.parse()?),
+            Long("explain") => arguments.explain = Some(parser.value()?.string()?),
+            Long("no-removals") => arguments.removals = false,
+            Long("list") => arguments.list = true,
             Long("help") | Short('h') => return Ok(None),
             _ => return Err(argument.unexpected()),
         }
     }
     let most = u32::MAX as usize;
-    if wish.states == 0 || wish.states > most {
+    if arguments.states == 0 || arguments.states > most {
         return Err(format!("--max-states is between 1 and {most}").into());
     }
-    Ok(Some(wish))
+    Ok(Some(arguments))
 }
 
 fn main() -> ExitCode {
-    let outcome = match wish() {
+    let outcome = match arguments() {
         Ok(None) => {
             print!("{HELP}");
             return ExitCode::SUCCESS;
         }
-        Ok(Some(wish)) => run(&wish),
+        Ok(Some(arguments)) => run(&arguments),
         Err(error) => Err(error.to_string()),
     };
     match outcome {
         Ok(true) => ExitCode::SUCCESS,
         Ok(false) => ExitCode::FAILURE,
         Err(error) => {
-            eprintln!("distlock-model: {error}; --help tells what there is");
+            eprintln!("distlock-model: {error}; see --help");
             ExitCode::from(2)
         }
     }
 }
 
-fn run(wish: &Wish) -> Result<bool, String> {
-    let all = if wish.large { configs::large() } else { configs::SMALL.to_vec() };
-    if let Some(name) = wish.configs.iter().find(|name| all.iter().all(|config| config.name != **name)) {
+fn run(arguments: &Arguments) -> Result<bool, String> {
+    let all = if arguments.large { configs::large() } else { configs::SMALL.to_vec() };
+    if let Some(name) = arguments.configs.iter().find(|name| all.iter().all(|config| config.name != **name)) {
         let names: Vec<&str> = all.iter().map(|config| config.name).collect();
-        return Err(format!("there is no configuration {name:?}, but {}", names.join(", ")));
+        return Err(format!("there is no configuration {name:?}; the configurations are {}", names.join(", ")));
     }
-    if wish.list {
+    if arguments.list {
         list(&all);
         return Ok(true);
     }
-    if let Some(rule) = &wish.explain {
+    if let Some(rule) = &arguments.explain {
         return explain(rule);
     }
     let chosen: Vec<&Config> = all
         .iter()
-        .filter(|config| wish.configs.is_empty() || wish.configs.iter().any(|name| name == config.name))
+        .filter(|config| arguments.configs.is_empty() || arguments.configs.iter().any(|name| name == config.name))
         .collect();
-    let mut sound = explored(&chosen, wish);
-    if wish.removals {
+    let mut sound = explored(&chosen, arguments);
+    if arguments.removals {
         println!();
         sound &= removed();
     }
     Ok(sound)
 }
 
-fn explored(chosen: &[&Config], wish: &Wish) -> bool {
+fn explored(chosen: &[&Config], arguments: &Arguments) -> bool {
     println!("{:<14}{:>12}{:>13}{:>7}{:>9}  violation", "configuration", "unique", "steps", "depth", "s");
-    let end = wish.minutes.map(|minutes| Instant::now() + Duration::from_secs(60 * minutes));
+    let end = arguments.minutes.map(|minutes| Instant::now() + Duration::from_secs(60 * minutes));
     let mut sound = true;
     for (at, config) in chosen.iter().enumerate() {
         let rest = (chosen.len() - at) as u32;
         let until = end.map(|end| Instant::now() + end.saturating_duration_since(Instant::now()) / rest);
-        let mut teller = Teller::new(config.name);
-        let report = explore(config, None, Limits { states: wish.states, until }, |progress| teller.tell(progress));
-        teller.clear();
+        let mut reporter = Reporter::new(config.name);
+        let report =
+            explore(config, None, Limits { states: arguments.states, until }, |progress| reporter.report(progress));
+        reporter.clear();
         let Report { progress: Progress { unique, steps, depth }, is_complete, elapsed, counterexample, .. } = report;
         let found = match &counterexample {
             None if is_complete => "none".into(),
@@ -153,13 +154,13 @@ fn explored(chosen: &[&Config], wish: &Wish) -> bool {
 }
 
 fn removed() -> bool {
-    println!("{:<24}{:<14}{:<14}{:>6}{:>12}{:>9}", "without", "falls", "in", "steps", "unique", "s");
+    println!("{:<24}{:<14}{:<14}{:>6}{:>12}{:>9}", "without", "fails", "in", "steps", "unique", "s");
     let mut sound = true;
     for removal in REMOVALS {
         let guard = removal.guard.to_string();
-        let mut teller = Teller::new(&guard);
-        let report = removal.search(|progress| teller.tell(progress));
-        teller.clear();
+        let mut reporter = Reporter::new(&guard);
+        let report = removal.search(|progress| reporter.report(progress));
+        reporter.clear();
         let (falls, steps) = match &report.counterexample {
             Some(found) => (format!("{:?}", found.property), found.path.len().to_string()),
             None => ("nothing".into(), String::new()),
@@ -181,18 +182,18 @@ fn explain(rule: &str) -> Result<bool, String> {
     let unseen: Vec<&str> =
         UNSEEN.iter().filter(|(unseen, _)| number.as_ref() == Ok(unseen)).map(|(_, reason)| *reason).collect();
     if removals.is_empty() && unseen.is_empty() {
-        return Err(format!("there is no rule or guard {rule:?}: R1 to R21, or what --list names"));
+        return Err(format!("there is no rule or guard {rule:?}; use R1 to R21, or a name from --list"));
     }
     let mut sound = true;
     for removal in removals {
         let guard = removal.guard.to_string();
-        let mut teller = Teller::new(&guard);
-        let report = removal.search(|progress| teller.tell(progress));
-        teller.clear();
+        let mut reporter = Reporter::new(&guard);
+        let report = removal.search(|progress| reporter.report(progress));
+        reporter.clear();
         println!("without {guard}, configuration {}:", removal.config);
         match &report.counterexample {
             Some(found) => print!("{}", timeline(&removal.config(), found)),
-            None => println!("    nothing falls"),
+            None => println!("    every property holds"),
         }
         sound &= report.counterexample.is_some();
     }
@@ -214,21 +215,21 @@ fn list(all: &[Config]) {
     }
 }
 
-/// Says how far a search is: in place on a terminal, now and then elsewhere.
-struct Teller<'a> {
+/// Reports the progress of a search: in place on a terminal, otherwise now and then.
+struct Reporter<'a> {
     name: &'a str,
     begun: Instant,
     last: Instant,
     in_place: bool,
 }
 
-impl<'a> Teller<'a> {
+impl<'a> Reporter<'a> {
     fn new(name: &'a str) -> Self {
         let now = Instant::now();
         Self { name, begun: now, last: now, in_place: std::io::stderr().is_terminal() }
     }
 
-    fn tell(&mut self, progress: &Progress) {
+    fn report(&mut self, progress: &Progress) {
         let every = Duration::from_millis(if self.in_place { 200 } else { 15_000 });
         if self.last.elapsed() < every {
             return;

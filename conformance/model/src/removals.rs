@@ -1,18 +1,18 @@
-//! Which property falls without which guard.
+//! Which property fails without which guard.
 
 use crate::config::Config;
 use crate::configs;
 use crate::rules::{Guard, Property, Rules};
 use crate::search::{Limits, Progress, Report, explore};
 
-/// A guard, the small configuration that shows what it is for, and the property that falls without it.
+/// A guard, the small configuration that shows its purpose, and the property that fails without it.
 #[derive(Clone, Copy, Debug)]
 pub struct Removal {
-    /// What is removed.
+    /// The removed guard.
     pub guard: Guard,
-    /// Where that is seen.
+    /// The configuration that shows it.
     pub config: &'static str,
-    /// What falls.
+    /// The property that fails.
     pub property: Property,
 }
 
@@ -20,7 +20,7 @@ const fn removal(guard: Guard, config: &'static str, property: Property) -> Remo
     Removal { guard, config, property }
 }
 
-/// Every guard.
+/// The removal of every guard.
 pub const REMOVALS: [Removal; 40] = [
     removal(Guard::SentInstant, "renewals", Property::Exclusion),
     removal(Guard::ExtendMax, "stalls", Property::Exclusion),
@@ -31,8 +31,8 @@ pub const REMOVALS: [Removal; 40] = [
     removal(Guard::TokenTime, "outrun", Property::Tokens),
     removal(Guard::FreeIfAbsent, "stalls", Property::Truth),
     removal(Guard::FreeIfExpired, "queue", Property::LostWaiter),
-    removal(Guard::MineAlready, "lost", Property::Truth),
-    removal(Guard::MineUnexpired, "queue", Property::Tokens),
+    removal(Guard::AlreadyHeld, "lost", Property::Truth),
+    removal(Guard::HeldUnexpired, "queue", Property::Tokens),
     removal(Guard::Turns, "queue", Property::Order),
     removal(Guard::Marker, "repeated", Property::Truth),
     removal(Guard::LateGrant, "lost", Property::Exclusion),
@@ -49,14 +49,14 @@ pub const REMOVALS: [Removal; 40] = [
     removal(Guard::RenewUnexpired, "renewals", Property::Tokens),
     removal(Guard::RefreshOnly, "refreshes", Property::Orphan),
     removal(Guard::Revoked, "force", Property::Forced),
-    removal(Guard::Farewell, "renewals", Property::Orphan),
+    removal(Guard::ReleaseAfterLoss, "renewals", Property::Orphan),
     removal(Guard::Majority, "failover", Property::Exclusion),
     removal(Guard::Unknown, "lost", Property::Orphan),
     removal(Guard::Anchor, "passing", Property::Exclusion),
     removal(Guard::AnchorToken, "forced", Property::Exclusion),
     removal(Guard::KeepEvent, "purge", Property::LostGrant),
-    removal(Guard::GapAsks, "events", Property::LostGrant),
-    removal(Guard::GapIsNoLoss, "events", Property::FalseLoss),
+    removal(Guard::QueryAfterGap, "events", Property::LostGrant),
+    removal(Guard::GapIsNotLoss, "events", Property::FalseLoss),
     removal(Guard::LossToken, "queue", Property::FalseLoss),
     removal(Guard::NextToken, "hand-off", Property::Tokens),
     removal(Guard::NotWhileReleasing, "hand-off", Property::Exclusion),
@@ -64,60 +64,60 @@ pub const REMOVALS: [Removal; 40] = [
     removal(Guard::LastUsed, "outrun", Property::Tokens),
 ];
 
-/// What the model cannot show to be needed, and why: the rule, which part of it, and the reason.
+/// The parts of rules that the model cannot show to be needed: the rule, and the part with the
+/// reason.
 pub const UNSEEN: [(u8, &str); 10] = [
     (
         2,
-        "the clocks are fixed when an operation starts: that is what the server does, and every operation of the model does it; `maxTimeMS` bounds how long an operation stalls, which the horizon does",
+        "an operation reads the clocks when it starts: the server always does this, and so does every operation of the model; `maxTimeMS` bounds how long an operation stalls, and the horizon does so in the model",
     ),
     (
         8,
-        "dead tickets are passed over: without that a successor loses a window or a claim for each, and is granted all the same",
+        "dead tickets are skipped: without that a successor loses a window or a claim for each, and is still granted the key",
     ),
     (
         12,
-        "a release passes on: without that waiters ask when the lease would have expired; it is for the time of a hand-over and the number of writes",
+        "a release grants to the first waiter: without that waiters send attempts when the lease would have expired; the rule saves time and writes of a hand-over",
     ),
-    (12, "the block of the head's own length: a block of any length is as good to everything that the model checks"),
+    (12, "the block has the length of the head's ticket: for all properties of the model any length is as good"),
     (
         14,
-        "batches, `matchedCount`, and the query for the missing ones: a renewal of the model is of one lease, and its answer is the truth",
+        "batches, `matchedCount`, and the query for the missing ones: a renewal of the model is of one lease, and its answer is true",
     ),
     (
         16,
-        "the token moves with a force-release: the next grant's is greater anyway; it is for the resource, which can fence off the victim at once",
+        "the token increases with a force-release: that of the next grant is greater anyway; the rule lets the resource fence off the victim at once",
     ),
     (
         18,
-        "\"not yet\" tells the first token of a block, not the last: with the last one a grant that follows a quick release is not taken for a newer one, and the waiter asks instead",
+        "a busy answer contains the first token of a block, not the last: with the last one a grant that follows a quick release does not count as newer, and the waiter sends an attempt instead",
     ),
     (19, "the keeper renews to the full ttl in the background: the claim alone is as safe, and shorter"),
     (
         21,
         "the next local attempt starts after the release has ended: a process of the model has one acquisition at a time",
     ),
-    (22, "documents that are no records: the model has one key, and only records"),
+    (22, "documents that are not records: the model has one key, and only records"),
 ];
 
 impl Removal {
-    /// The removal of a guard.
+    /// Returns the removal of a guard.
     #[must_use]
     pub fn of(guard: Guard) -> Option<Self> {
         REMOVALS.into_iter().find(|removal| removal.guard == guard)
     }
 
-    /// The configuration, without the guard.
-    ///
+    /// Returns the configuration without the guard.
     /// # Panics
-    /// If the table names a configuration that does not exist.
+    /// The table names a configuration that does not exist.
     #[must_use]
     pub fn config(&self) -> Config {
         let config = configs::small(self.config).expect("the table names small configurations");
         Config { rules: Rules::ALL.without(self.guard), ..config }
     }
 
-    /// Looks for the violation.
-    pub fn search(&self, tell: impl FnMut(&Progress)) -> Report {
-        explore(&self.config(), Some(self.property), Limits::default(), tell)
+    /// Searches for the violation.
+    pub fn search(&self, report: impl FnMut(&Progress)) -> Report {
+        explore(&self.config(), Some(self.property), Limits::default(), report)
     }
 }

@@ -1,33 +1,37 @@
-//! The rules as switches, and what falls when one of them is off.
+//! The rules as switches, and the properties that fail without them.
 
 use std::fmt;
 
-/// What the protocol promises.
+/// A property that the protocol guarantees.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Property {
     /// C1, C3: two processes are never certain of one key at the same time.
     Exclusion,
-    /// C5, R21: tokens strictly increase in commit order, also across purge, and from guard to guard.
+    /// C5, R21: tokens strictly increase in commit order, even across a purge, and from guard to
+    /// guard.
     Tokens,
     /// C16: without further faults every live waiter is granted the key in bounded time.
     LostWaiter,
-    /// A lease that was passed on to a live waiter is taken up before it expires, without further faults.
+    /// Without further faults, a lease that was granted by a release to a live waiter is accepted
+    /// before it expires.
     LostGrant,
-    /// C11: no lease and no place of an acquisition that nobody works for any more.
+    /// C11: the record has no lease and no ticket of an acquisition that has ended.
     Orphan,
-    /// C15: nobody gets the key ahead of those who have waited longer and are alive, but for the windows of R8.
+    /// C15: no acquisition is granted the key ahead of an older live ticket, except by the windows
+    /// of R8.
     Order,
-    /// C9, C10: "busy" only if somebody else may have it, and a repeated release is recognised.
+    /// C9, C10: "busy" only if another acquisition may have the key, and a repeated release is
+    /// recognised.
     Truth,
     /// C25: nothing is granted while a minimum hold lasts.
     MinimumHold,
-    /// C22: who was force-released is not renewed, and hears of it.
+    /// C22: the victim of a force-release is not renewed, and receives the event.
     Forced,
-    /// C13: a lease that is the process's own by the record is not given up as lost.
+    /// C13: a process does not give up as lost a lease that the record assigns to it.
     FalseLoss,
 }
 
-/// One thing that a rule demands, and that can be switched off.
+/// One requirement of a rule, which can be switched off.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 #[repr(u8)]
 pub enum Guard {
@@ -35,7 +39,7 @@ pub enum Guard {
     SentInstant,
     /// R3: an extension never shortens.
     ExtendMax,
-    /// R4: the margin covers what the servers' clocks differ by.
+    /// R4: the margin covers the difference of the servers' clocks.
     Margin,
     /// R5: a token is greater than the record's.
     TokenStrict,
@@ -49,35 +53,35 @@ pub enum Guard {
     FreeIfAbsent,
     /// R7: an expired lease is free.
     FreeIfExpired,
-    /// R8: who holds the lease already is told so.
-    MineAlready,
-    /// R8: an expired lease is not "mine already".
-    MineUnexpired,
+    /// R8: an attempt of the present holder is granted.
+    AlreadyHeld,
+    /// R8: an expired lease does not count as already held.
+    HeldUnexpired,
     /// R8: position × window, for newcomers too.
     Turns,
-    /// R9: an answer without the marker is none.
+    /// R9: an answer without the marker does not count.
     Marker,
-    /// R10: a grant that comes too late is not handed on.
+    /// R10: a late grant is not returned to the caller.
     LateGrant,
     /// R11: an id is never used again.
     FreshId,
     /// R11: the session refuses what comes after its successor.
     Session,
-    /// R11: a cancelled attempt is let finish, then withdrawn.
+    /// R11: a cancelled attempt finishes first, and is then withdrawn.
     Withdraw,
     /// R12: a release is by id.
     ReleaseById,
     /// R12: a release frees an expired lease as well.
     ReleaseExpired,
-    /// R12: leaving takes the own ticket along.
+    /// R12: leaving removes the own ticket.
     LeaveQueue,
     /// R12: a repeated release is recognised.
     Released,
     /// R13: no grant before `closedUntil`.
     Closed,
-    /// R14: a renewal is of an id.
+    /// R14: a renewal is by id.
     RenewById,
-    /// R14: a renewal is of a token.
+    /// R14: a renewal is by token.
     RenewToken,
     /// R14: an expired lease is not renewed.
     RenewUnexpired,
@@ -85,11 +89,11 @@ pub enum Guard {
     RefreshOnly,
     /// R16: a force-release names its victim in `revoked`.
     Revoked,
-    /// R16: who loses a lease releases it.
-    Farewell,
+    /// R16: after the loss of a lease the process releases it.
+    ReleaseAfterLoss,
     /// R17: only majority-acknowledged answers count.
     Majority,
-    /// R17: no answer is no refusal.
+    /// R17: a missing answer is not a refusal.
     Unknown,
     /// R18: the deadline of a pushed grant is a difference of two readings of the server's clock.
     Anchor,
@@ -97,24 +101,24 @@ pub enum Guard {
     AnchorToken,
     /// R19: an event that precedes the first answer is kept.
     KeepEvent,
-    /// R20: after a gap everybody asks.
-    GapAsks,
-    /// R20: a gap is no loss.
-    GapIsNoLoss,
-    /// R20: what tells a loss counts only if its token is greater than the guard's.
+    /// R20: after a gap every process queries the record.
+    QueryAfterGap,
+    /// R20: a gap is not a loss.
+    GapIsNotLoss,
+    /// R20: an event of a loss counts only if its token is greater than the guard's.
     LossToken,
     /// R21: every guard has the next token of the block.
     NextToken,
-    /// R21: once its release was sent a lease is not handed on.
+    /// R21: a lease is not handed on after its release was sent.
     NotWhileReleasing,
     /// R21: a lost lease is not handed on.
     NotWhenLost,
-    /// R21: a release gives back no token that a guard has had.
+    /// R21: a release returns no token that a guard has had.
     LastUsed,
 }
 
 impl Guard {
-    /// All of them, in the order of the rules.
+    /// All guards, in the order of the rules.
     pub const ALL: [Self; 40] = [
         Self::SentInstant,
         Self::ExtendMax,
@@ -125,8 +129,8 @@ impl Guard {
         Self::TokenTime,
         Self::FreeIfAbsent,
         Self::FreeIfExpired,
-        Self::MineAlready,
-        Self::MineUnexpired,
+        Self::AlreadyHeld,
+        Self::HeldUnexpired,
         Self::Turns,
         Self::Marker,
         Self::LateGrant,
@@ -143,14 +147,14 @@ impl Guard {
         Self::RenewUnexpired,
         Self::RefreshOnly,
         Self::Revoked,
-        Self::Farewell,
+        Self::ReleaseAfterLoss,
         Self::Majority,
         Self::Unknown,
         Self::Anchor,
         Self::AnchorToken,
         Self::KeepEvent,
-        Self::GapAsks,
-        Self::GapIsNoLoss,
+        Self::QueryAfterGap,
+        Self::GapIsNotLoss,
         Self::LossToken,
         Self::NextToken,
         Self::NotWhileReleasing,
@@ -158,7 +162,7 @@ impl Guard {
         Self::LastUsed,
     ];
 
-    /// The number of the rule.
+    /// Returns the number of the rule.
     #[must_use]
     pub const fn rule(self) -> u8 {
         match self {
@@ -168,7 +172,7 @@ impl Guard {
             Self::TokenStrict | Self::TokenClock => 5,
             Self::PurgeGrace | Self::TokenTime => 6,
             Self::FreeIfAbsent | Self::FreeIfExpired => 7,
-            Self::MineAlready | Self::MineUnexpired | Self::Turns => 8,
+            Self::AlreadyHeld | Self::HeldUnexpired | Self::Turns => 8,
             Self::Marker => 9,
             Self::LateGrant => 10,
             Self::FreshId | Self::Session | Self::Withdraw => 11,
@@ -176,11 +180,11 @@ impl Guard {
             Self::Closed => 13,
             Self::RenewById | Self::RenewToken | Self::RenewUnexpired => 14,
             Self::RefreshOnly => 15,
-            Self::Revoked | Self::Farewell => 16,
+            Self::Revoked | Self::ReleaseAfterLoss => 16,
             Self::Majority | Self::Unknown => 17,
             Self::Anchor | Self::AnchorToken => 18,
             Self::KeepEvent => 19,
-            Self::GapAsks | Self::GapIsNoLoss | Self::LossToken => 20,
+            Self::QueryAfterGap | Self::GapIsNotLoss | Self::LossToken => 20,
             Self::NextToken | Self::NotWhileReleasing | Self::NotWhenLost | Self::LastUsed => 21,
         }
     }
@@ -192,7 +196,7 @@ impl fmt::Display for Guard {
     }
 }
 
-/// Which guards are on.
+/// The guards that are on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Rules(u64);
 
@@ -206,7 +210,7 @@ impl Rules {
         Self(self.0 & !(1 << guard as u8))
     }
 
-    /// Whether a guard is on.
+    /// Returns whether a guard is on.
     #[must_use]
     pub const fn keep(self, guard: Guard) -> bool {
         self.0 & (1 << guard as u8) != 0

@@ -1,4 +1,4 @@
-//! Breadth-first search: the first counterexample found is a shortest one.
+//! Breadth-first search: the first counterexample that is found is a shortest one.
 
 use std::collections::HashSet;
 use std::hash::{BuildHasher, BuildHasherDefault, Hash, Hasher};
@@ -10,26 +10,26 @@ use crate::config::Config;
 use crate::rules::Property;
 use crate::state::State;
 
-/// When to stop although there is more.
+/// The limits of a search.
 #[derive(Clone, Copy, Debug)]
 pub struct Limits {
-    /// Different states.
+    /// The maximum of different states.
     pub states: usize,
     /// When to stop; `None` for never.
     pub until: Option<Instant>,
 }
 
 impl Default for Limits {
-    /// More than any small configuration has, without a limit of time.
+    /// Allows more states than any small configuration has, without a time limit.
     fn default() -> Self {
         Self { states: 30_000_000, until: None }
     }
 }
 
-/// How far a search is.
+/// The progress of a search.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Progress {
-    /// Steps taken, each to a state that may have been there before.
+    /// Steps taken, including those to known states.
     pub steps: u64,
     /// Different states.
     pub unique: usize,
@@ -37,25 +37,25 @@ pub struct Progress {
     pub depth: usize,
 }
 
-/// A violation and a shortest way to it.
+/// A violation, and a shortest path to it.
 #[derive(Clone, Debug)]
 pub struct Counterexample {
-    /// What fell.
+    /// The violated property.
     pub property: Property,
     /// The steps.
     pub path: Vec<Action>,
-    /// Whether it takes the calm continuation after the path to see it.
+    /// Whether the violation shows only in the calm continuation after the path.
     pub is_calm: bool,
 }
 
-/// What a search has found.
+/// The result of a search.
 #[derive(Clone, Debug)]
 pub struct Report {
-    /// How far it went.
+    /// The progress at the end.
     pub progress: Progress,
-    /// Whether every state within the bounds was seen.
+    /// Whether every state within the bounds was explored.
     pub is_complete: bool,
-    /// How long it took.
+    /// The duration.
     pub elapsed: Duration,
     /// The first violation.
     pub counterexample: Option<Counterexample>,
@@ -64,7 +64,7 @@ pub struct Report {
 }
 
 impl Report {
-    /// Whether a step of this kind has led to a new state, whoever took it.
+    /// Whether a step of this kind, of any process, has led to a new state.
     #[must_use]
     pub fn has_happened(&self, action: Action) -> bool {
         self.happened.contains(&discriminant(&action))
@@ -98,7 +98,7 @@ impl Hasher for Packing {
         }
     }
 
-    /// The variants of enums, all of which are few.
+    /// Writes the variants of enums, which are few.
     fn write_isize(&mut self, value: isize) {
         self.write_u8(value as u8);
     }
@@ -129,7 +129,7 @@ impl Hasher for Fingerprint {
     }
 }
 
-/// What is remembered of a state: the one before it, and the step.
+/// The record of a state: its predecessor, and the step.
 struct Visit {
     from: u32,
     action: Action,
@@ -142,15 +142,15 @@ struct Search<'a, F> {
     visits: Vec<Visit>,
     happened: HashSet<Discriminant<Action>, foldhash::fast::FixedState>,
     progress: Progress,
-    tell: F,
+    report: F,
 }
 
-/// Explores everything within the bounds, or until a violation. With `wanted`, violations of other properties are passed over.
-/// `tell` is called now and then.
-pub fn explore(config: &Config, wanted: Option<Property>, limits: Limits, tell: impl FnMut(&Progress)) -> Report {
+/// Explores all states within the bounds, or until a violation. With `wanted`, ignores violations
+/// of other properties. Calls `report` now and then.
+pub fn explore(config: &Config, wanted: Option<Property>, limits: Limits, report: impl FnMut(&Progress)) -> Report {
     let begun = Instant::now();
     let (seen, visits, happened) = (HashSet::default(), Vec::new(), HashSet::default());
-    let mut search = Search { config, wanted, seen, visits, happened, progress: Progress::default(), tell };
+    let mut search = Search { config, wanted, seen, visits, happened, progress: Progress::default(), report };
     let (counterexample, is_complete) = search.run(limits);
     Report {
         progress: search.progress,
@@ -176,13 +176,13 @@ impl<F: FnMut(&Progress)> Search<'_, F> {
                 for action in actions.drain(..) {
                     self.progress.steps += 1;
                     if self.progress.steps.is_multiple_of(1 << 16) {
-                        (self.tell)(&self.progress);
+                        (self.report)(&self.progress);
                         if limits.until.is_some_and(|until| Instant::now() >= until) {
                             return (None, false);
                         }
                     }
                     let (after, found) = state.after(action, self.config);
-                    is_answered_for |= calm == Some(action) && state.is_answered_for_by(&after);
+                    is_answered_for |= calm == Some(action) && state.is_covered_by(&after);
                     let new = self.enter(&after, Visit { from: *at, action });
                     let found =
                         self.wants(found).or_else(|| self.wants(new.and_then(|_| after.violation(self.config))));
@@ -214,7 +214,7 @@ impl<F: FnMut(&Progress)> Search<'_, F> {
         found.filter(|found| self.wanted.is_none_or(|wanted| wanted == *found))
     }
 
-    /// The state's number, if it is a new one.
+    /// Adds a state. Returns its number if it is new.
     fn enter(&mut self, state: &State, visit: Visit) -> Option<u32> {
         let fingerprint =
             if self.config.symmetric { fingerprint(&state.canonical(self.config.clients)) } else { fingerprint(state) };

@@ -1,55 +1,56 @@
-//! What the server does with one operation: pure functions of the record, the operation's clocks and the rules (R3, R5–R8, R12–R16).
+//! The server's operations: pure functions of the record, the operation's clocks and the rules (R3,
+//! R5–R8, R12–R16).
 
 use crate::config::Config;
 use crate::rules::Guard;
-use crate::state::{Answer, Event, Id, Record, Ticket, Time, Token, Told};
+use crate::state::{Answer, Event, EventKind, Id, Record, Ticket, Time, Token};
 
-/// `$$NOW` and `$$CLUSTER_TIME`, as they were when the operation began (R2).
+/// The readings of `$$NOW` and `$$CLUSTER_TIME` at the beginning of an operation (R2).
 #[derive(Clone, Copy, Debug)]
 pub struct Clocks {
     /// The wall clock.
     pub now: Time,
-    /// The logical clock, in the magnitude of tokens.
+    /// The logical clock, in units of tokens.
     pub logical: Token,
 }
 
-/// What an operation answers and tells.
+/// The answer and the events of an operation.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Outcome {
     /// The answer.
     pub answer: Answer,
-    /// The token in it.
+    /// The token of the answer.
     pub token: Token,
-    /// The length of the block in it.
+    /// The length of the block in the answer.
     pub tokens: u8,
-    /// The ticks in it.
+    /// The ticks in the answer.
     pub left: Time,
     /// An event for the process of its id.
     pub event: Option<Event>,
-    /// Whether whoever waits is told that the key may be free.
+    /// Whether all waiters get the event that the key may be free.
     pub freed: bool,
 }
 
 impl Record {
-    /// Whether a ticket counts.
+    /// Whether a ticket is live.
     #[must_use]
     pub fn is_live(ticket: &Ticket, now: Time, config: &Config) -> bool {
-        ticket.seen + config.ticket_ttl > now
+        ticket.refreshed + config.ticket_ttl > now
     }
 
-    /// Whether somebody has the lease.
+    /// Whether the lease is held.
     #[must_use]
     pub fn is_held(&self, now: Time) -> bool {
         self.holder.is_some() && self.expires > now
     }
 
-    /// Whether this acquisition has it.
+    /// Whether this acquisition holds the lease.
     #[must_use]
     pub fn is_held_by(&self, id: Id, now: Time) -> bool {
         self.holder == id && self.expires > now
     }
 
-    /// How many live tickets are before that of `id`; all, if it has none.
+    /// Returns the number of live tickets before that of `id`, or of all if it has none.
     #[must_use]
     pub fn place(&self, id: Id, now: Time, config: &Config) -> u8 {
         let live = self.queue.as_slice().iter().filter(|ticket| Self::is_live(ticket, now, config));
@@ -62,13 +63,13 @@ impl Record {
         self.queue.as_slice().iter().any(|ticket| ticket.id == id && Self::is_live(ticket, now, config))
     }
 
-    /// The first token of the present block, or the last one used of a lease that was released.
+    /// Returns the first token of the present block, or the last one used of a released lease.
     #[must_use]
     pub fn first_of_block(&self) -> Token {
         self.token + 1 - Token::from(self.tokens.max(1)).min(self.token + 1)
     }
 
-    /// When a free lease became free.
+    /// Returns when a free lease became free.
     #[must_use]
     pub fn opened(&self) -> Time {
         self.expires.max(self.closed)
@@ -82,7 +83,7 @@ impl Record {
         (absent || expired) && (!rules.keep(Guard::Closed) || self.closed <= now)
     }
 
-    /// R5: gives out the next block.
+    /// R5: grants the next block.
     fn number(&mut self, tokens: u8, clocks: Clocks, config: &Config) {
         let next = if config.rules.keep(Guard::TokenStrict) { self.token + 1 } else { 1 };
         let logical = if config.rules.keep(Guard::TokenClock) { clocks.logical } else { 1 };
@@ -95,13 +96,13 @@ impl Record {
         self.expires = if config.rules.keep(Guard::ExtendMax) { self.expires.max(until) } else { until };
     }
 
-    /// R8, for somebody who waits.
+    /// R8, for a caller that waits.
     pub fn acquire(&mut self, id: Id, clocks: Clocks, config: &Config) -> Outcome {
         let Clocks { now, .. } = clocks;
         let rules = config.rules;
-        let mine = rules.keep(Guard::MineAlready)
+        let mine = rules.keep(Guard::AlreadyHeld)
             && self.holder == id
-            && (self.expires > now || !rules.keep(Guard::MineUnexpired));
+            && (self.expires > now || !rules.keep(Guard::HeldUnexpired));
         if mine {
             self.extend(now + config.ttl, config);
             return self.granted(now);
@@ -117,13 +118,13 @@ impl Record {
             self.expires = now + config.ttl;
             self.closed = 0;
             self.queue.retain(|ticket| ticket.id != id && Self::is_live(ticket, now, config));
-            let event = expired.map(|id| Event { told: Told::Gone, id, token: self.token, ..Event::default() });
+            let event = expired.map(|id| Event { kind: EventKind::Gone, id, token: self.token, ..Event::default() });
             return Outcome { event, ..self.granted(now) };
         }
         self.queue.retain(|ticket| Self::is_live(ticket, now, config));
         match self.queue.iter_mut().find(|ticket| ticket.id == id) {
-            Some(ticket) => ticket.seen = now,
-            None => self.queue.push(Ticket { id, seen: now, claim: config.claim, tokens: config.block }),
+            Some(ticket) => ticket.refreshed = now,
+            None => self.queue.push(Ticket { id, refreshed: now, claim: config.claim, tokens: config.block }),
         }
         self.busy(id, now, config)
     }
@@ -139,13 +140,13 @@ impl Record {
         Outcome { answer: Answer::Busy, token: self.first_of_block(), left: turn - now, ..Outcome::default() }
     }
 
-    /// R12 and R13: releases or leaves. `used` is the last token that a guard has had (R21), 0 if none.
+    /// R12 and R13: releases or leaves. `used` is the last token that a guard has had (R21), or 0.
     pub fn release(&mut self, id: Id, hold: Time, used: Token, clocks: Clocks, config: &Config) -> Outcome {
         let Clocks { now, .. } = clocks;
         let rules = config.rules;
         let held = if rules.keep(Guard::ReleaseById) { self.holder == id } else { self.holder.is_some() };
         let in_time = self.expires > now;
-        // Also an expired one: an extension that stalled could still revive it.
+        // Also releases an expired lease, because a stalled extension could still revive it.
         let held = held && (in_time || rules.keep(Guard::ReleaseExpired));
         if held || self.queue.as_slice().iter().any(|ticket| ticket.id == id) {
             let leaves = rules.keep(Guard::LeaveQueue);
@@ -160,7 +161,7 @@ impl Record {
         let released = Outcome { answer, ..Outcome::default() };
         if in_time {
             self.released.add(id);
-            // One counts as used in any case: "not yet" has told it (R18).
+            // The first token always counts as used, because busy answers contain it (R18).
             let used = if rules.keep(Guard::LastUsed) { used } else { 0 };
             (self.token, self.tokens) = (used.max(self.first_of_block()), 1);
         }
@@ -174,7 +175,7 @@ impl Record {
             self.expires = now + head.claim;
             self.closed = 0;
             let (id, token, tokens, expires) = (head.id, self.token, self.tokens, self.expires);
-            let event = Event { told: Told::Granted, id, token, tokens, expires, ..Event::default() };
+            let event = Event { kind: EventKind::Granted, id, token, tokens, expires, ..Event::default() };
             return Outcome { event: Some(event), ..released };
         }
         self.holder = Id::NONE;
@@ -202,19 +203,19 @@ impl Record {
     /// R15.
     pub fn refresh(&mut self, id: Id, now: Time, config: &Config) -> Outcome {
         if let Some(ticket) = self.queue.iter_mut().find(|ticket| ticket.id == id) {
-            ticket.seen = now;
+            ticket.refreshed = now;
         } else if self.is_held_by(id, now) {
             return self.granted(now);
         } else if config.rules.keep(Guard::RefreshOnly) {
             return Outcome { answer: Answer::Gone, ..Outcome::default() };
         } else {
             self.exists = true;
-            self.queue.push(Ticket { id, seen: now, claim: config.claim, tokens: config.block });
+            self.queue.push(Ticket { id, refreshed: now, claim: config.claim, tokens: config.block });
         }
         self.busy(id, now, config)
     }
 
-    /// R16; none if nobody has the lease.
+    /// R16; `None` if the lease is not held.
     pub fn force(&mut self, now: Time, config: &Config) -> Option<Outcome> {
         if !self.is_held(now) {
             return None;
@@ -223,12 +224,12 @@ impl Record {
         self.token += 1;
         self.tokens = 1;
         self.expires = now;
-        let event = Event { told: Told::Gone, id: self.revoked, token: self.token, ..Event::default() };
+        let event = Event { kind: EventKind::Gone, id: self.revoked, token: self.token, ..Event::default() };
         let event = config.rules.keep(Guard::Revoked).then_some(event);
         Some(Outcome { event, freed: true, ..Outcome::default() })
     }
 
-    /// R6: whether the TTL monitor may remove it.
+    /// R6: whether the TTL monitor may remove the record.
     #[must_use]
     pub fn is_old(&self, now: Time, config: &Config) -> bool {
         let grace = if config.rules.keep(Guard::PurgeGrace) { config.grace } else { 0 };

@@ -1,46 +1,46 @@
-//! One state of the world.
+//! One state of the model.
 
 use crate::list::List;
 
-/// Ticks.
+/// A time in ticks.
 pub type Time = u8;
 /// A fencing token.
 pub type Token = u16;
 
-/// Processes at most.
+/// The maximum of processes.
 pub const CLIENTS: usize = 3;
-/// Sessions of one process at most, the number 0 unused.
+/// The maximum of sessions of one process. Number 0 is unused.
 pub const SESSIONS: usize = 4;
-/// Messages at most.
+/// The maximum of messages.
 pub const MESSAGES: usize = 5;
 
-/// The id of an acquisition, nobody by default.
+/// The id of an acquisition. The default is none.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Id(pub(crate) u8);
 
 impl Id {
-    /// Nobody.
+    /// No acquisition.
     pub const NONE: Self = Self(0);
 
-    /// The `number`th acquisition, from 1, of a process.
+    /// Makes the id of the `number`th acquisition of a process, from 1.
     #[must_use]
     pub const fn new(client: usize, number: u8) -> Self {
         Self(((client as u8) << 4) | number)
     }
 
-    /// Whether it is somebody.
+    /// Whether this is an acquisition.
     #[must_use]
     pub const fn is_some(self) -> bool {
         self.0 != 0
     }
 
-    /// The process.
+    /// Returns the process.
     #[must_use]
     pub const fn client(self) -> usize {
         (self.0 >> 4) as usize
     }
 
-    /// The number of the acquisition.
+    /// Returns the number of the acquisition.
     #[must_use]
     pub const fn number(self) -> u8 {
         self.0 & 15
@@ -58,35 +58,35 @@ impl Ids {
         1 << (id.client() as u32 * Self::PER_CLIENT + id.number() as u32)
     }
 
-    /// Adds one.
+    /// Adds an acquisition.
     pub fn add(&mut self, id: Id) {
         self.0 |= Self::bit(id);
     }
 
-    /// Whether it is in there.
+    /// Whether an acquisition is in the set.
     #[must_use]
     pub const fn has(self, id: Id) -> bool {
         self.0 & Self::bit(id) != 0
     }
 }
 
-/// A place in the queue.
+/// A ticket in the queue.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Ticket {
-    /// Whose.
+    /// The waiting acquisition.
     pub id: Id,
     /// When it was refreshed.
-    pub seen: Time,
-    /// How long a lease lasts that is passed on to it.
+    pub refreshed: Time,
+    /// The length of a lease that a release grants to it.
     pub claim: Time,
-    /// The block that it wants.
+    /// The length of the block of tokens that it requests.
     pub tokens: u8,
 }
 
 /// The record of the key.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Record {
-    /// Whether there is one.
+    /// Whether the record exists.
     pub exists: bool,
     /// `lockId`.
     pub holder: Id,
@@ -98,9 +98,9 @@ pub struct Record {
     pub acquired: Time,
     /// `expiresAt`.
     pub expires: Time,
-    /// `closedUntil`; open if 0.
+    /// `closedUntil`; 0 if open.
     pub closed: Time,
-    /// Who has released, the last included.
+    /// The acquisitions that have released, including the last.
     pub released: Ids,
     /// `revoked`.
     pub revoked: Id,
@@ -108,39 +108,39 @@ pub struct Record {
     pub queue: List<Ticket, CLIENTS>,
 }
 
-/// What the server knows of a session.
+/// The server's state of a session.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Session {
-    /// The highest number that began; only in memory.
+    /// The highest number that began; kept only in memory.
     pub begun: u8,
     /// The highest number that wrote.
     pub written: u8,
-    /// Whether it has released its lease; only the properties look at it.
+    /// Whether it has released its lease; used only by the properties.
     pub released: bool,
 }
 
-/// What one member of the replica set has.
+/// The data of one member of the replica set.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Server {
     /// The record.
     pub record: Record,
     /// The sessions by process and number.
     pub sessions: [[Session; SESSIONS]; CLIENTS],
-    /// The greatest token ever given out; only the properties look at it.
+    /// The greatest token ever granted; used only by the properties.
     pub given: Token,
-    /// The greatest token taken away by force; only the properties look at it.
+    /// The greatest token that was force-released; used only by the properties.
     pub forced: Token,
-    /// The true end of the minimum hold; only the properties look at it.
+    /// The true end of the minimum hold; used only by the properties.
     pub held_until: Time,
 }
 
-/// What a request asks for.
+/// The operation of a request.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Op {
     /// R8.
     #[default]
     Acquire,
-    /// R12, releasing and leaving.
+    /// R12, release and leave.
     Release,
     /// R14.
     Renew,
@@ -148,31 +148,32 @@ pub enum Op {
     Refresh,
 }
 
-/// Where a message is.
+/// The stage of a message.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Stage {
-    /// On its way to the server.
+    /// In transit to the server.
     #[default]
     Sent,
-    /// Begun, with its clocks read, and stalled.
+    /// Begun and stalled, after it has read the clocks.
     Stalled,
-    /// Carried out; the answer waits for the majority.
+    /// Executed; the answer waits for the majority.
     Pending,
-    /// On its way back.
+    /// In transit back.
     Answer,
 }
 
-/// What the server says.
+/// The server's answer.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Answer {
-    /// Nothing yet.
+    /// No answer yet.
+
     #[default]
     None,
-    /// Held, with `token`, `tokens` and `left`; also by a renewal or refresh.
+    /// Held, with `token`, `tokens` and `left`; also the answer to a renewal or refresh.
     Granted,
-    /// Not yet: `now`, `token`, and `left` until it is the asker's turn.
+    /// Busy: `now`, `token`, and `left` until it is the waiter's turn.
     Busy,
-    /// Not there any more.
+    /// The lease or ticket no longer exists.
     Gone,
     /// Released by this id.
     Released,
@@ -183,11 +184,11 @@ pub enum Answer {
 /// A request, and later its answer.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Message {
-    /// Where it is.
+    /// Its stage.
     pub stage: Stage,
-    /// What it asks for.
+    /// Its operation.
     pub op: Op,
-    /// For whom.
+    /// The acquisition.
     pub id: Id,
     /// The session of a numbered operation.
     pub session: u8,
@@ -197,29 +198,30 @@ pub struct Message {
     pub sent: Time,
     /// `$$NOW`, once it has begun.
     pub now: Time,
-    /// `$$CLUSTER_TIME`, in the magnitude of tokens.
+    /// `$$CLUSTER_TIME`, in units of tokens.
     pub clock: Token,
     /// The answer.
     pub answer: Answer,
-    /// A renewal's token, or the last one that a release has used; then that of the answer.
+    /// The token of a renewal, or the last one used by the lease of a release; later the token of
+    /// the answer.
     pub token: Token,
     /// The length of the block in the answer.
     pub tokens: u8,
-    /// Ticks that are left.
+    /// The remaining ticks.
     pub left: Time,
-    /// Whether the lease was the asker's when this was answered; only the properties look at it.
+    /// Whether the acquisition held the lease when this was answered; used only by the properties.
     pub mine: bool,
-    /// Sent to a primary that is none any more.
+    /// Whether it was sent to a former primary.
     pub to_stale: bool,
 }
 
-/// What a stream tells.
+/// The kind of an event.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub enum Told {
+pub enum EventKind {
     /// The key may be free.
     #[default]
-    Freed,
-    /// The lease was passed on to `id`.
+    Opened,
+    /// A release granted the lease to `id`.
     Granted,
     /// `id` has lost the lease.
     Gone,
@@ -228,9 +230,9 @@ pub enum Told {
 /// An event of the change stream.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Event {
-    /// What happened.
-    pub told: Told,
-    /// To whom.
+    /// Its kind.
+    pub kind: EventKind,
+    /// The acquisition.
     pub id: Id,
     /// The block's last token.
     pub token: Token,
@@ -238,30 +240,31 @@ pub struct Event {
     pub tokens: u8,
     /// The new expiry.
     pub expires: Time,
-    /// From a primary that the process has not heard of yet.
+    /// Whether it is from a primary that the process does not use yet.
     pub of_new_primary: bool,
 }
 
-/// What an acquisition is at.
+/// The phase of an acquisition.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Phase {
-    /// There is none.
+    /// No acquisition.
+
     #[default]
     Idle,
-    /// It asks.
-    Asking,
-    /// It has a place and sleeps.
+    /// An attempt is pending.
+    Attempting,
+    /// It has a ticket, and waits.
     Waiting,
     /// A guard has the lease.
     Held,
-    /// It is given up: released or withdrawn, until the server has confirmed that.
+    /// It is being released or withdrawn, until the server has confirmed that.
     Leaving,
 }
 
-/// A "not yet" from which the deadline of a pushed grant is counted (R18).
+/// A busy answer from which the deadline of a pushed grant counts (R18).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Anchor {
-    /// When its question was sent, by the client's monotonic clock.
+    /// When its attempt was sent, by the client's monotonic clock.
     pub sent: Time,
     /// The server's clock.
     pub now: Time,
@@ -269,60 +272,60 @@ pub struct Anchor {
     pub token: Token,
 }
 
-/// A process, and the one acquisition that it is at.
+/// A process, and its acquisition.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Client {
     /// Whether it has died.
     pub dead: bool,
-    /// What the acquisition is at.
+    /// The phase of the acquisition.
     pub phase: Phase,
-    /// Which acquisition; also its session.
+    /// The number of the acquisition, and of its session.
     pub number: u8,
-    /// Questions of R8 so far.
-    pub asks: u8,
+    /// Attempts (R8) so far.
+    pub attempts: u8,
     /// Renewals so far.
     pub renewals: u8,
     /// Refreshes so far.
     pub refreshes: u8,
     /// The last number used in the session.
     pub last_call: u8,
-    /// The call whose answer is awaited; none if 0.
+    /// The call whose answer is awaited; 0 for none.
     pub call: u8,
-    /// When the ticket was refreshed last.
+    /// When the ticket was last refreshed.
     pub refreshed: Time,
-    /// When to ask again.
+    /// When to send the next attempt.
     pub wake: Time,
-    /// The last "not yet".
+    /// The last busy answer.
     pub anchor: Option<Anchor>,
-    /// A grant that was told before the first answer.
-    pub kept: Option<Event>,
-    /// Until when the lease is certain.
+    /// An event that arrived before the first answer.
+    pub early_event: Option<Event>,
+    /// The end of the certain hold.
     pub deadline: Time,
     /// The guard's token.
     pub token: Token,
     /// The last token of the block.
     pub last_token: Token,
-    /// The last token that a guard of the acquisition has had; none if 0.
+    /// The last token that a guard of the acquisition has had; 0 for none.
     pub used: Token,
-    /// Tasks of the process that still want the lease after this one.
+    /// The number of further tasks of the process that wait for the lease.
     pub local: u8,
-    /// The lease was lost; its release is best effort.
-    pub farewell: bool,
-    /// The lease was lost (only for R21 switched off).
+    /// Whether the lease was lost, so that its release is best effort.
+    pub after_loss: bool,
+    /// Whether the lease was lost (only with R21 switched off).
     pub lost: bool,
-    /// The stream has ended without a word.
-    pub deaf: bool,
-    /// It may have missed its loss, and is about to renew.
-    pub doubts: bool,
-    /// It takes a primary for one that is none any more.
+    /// Whether the stream has ended silently.
+    pub stream_ended: bool,
+    /// Whether it may have missed its loss, and must renew.
+    pub must_renew: bool,
+    /// Whether it still uses a former primary.
     pub at_stale: bool,
-    /// The greatest token with which the server has said "not yet"; only the properties look at it.
-    pub told: Token,
-    /// What the stream is about to tell.
+    /// The greatest token of a busy answer; used only by the properties.
+    pub busy_token: Token,
+    /// The events of the stream that have not arrived yet.
     pub events: List<Event, 4>,
 }
 
-/// The budgets that are left.
+/// The remaining budgets.
 pub use crate::config::Faults;
 
 /// One state.
@@ -330,27 +333,27 @@ pub use crate::config::Faults;
 pub struct State {
     /// The true time, and every client's monotonic clock.
     pub time: Time,
-    /// What the primary's clock is ahead, plus [`SKEWED`](Self::SKEWED).
+    /// The offset of the primary's clock, plus [`SKEWED`](Self::SKEWED).
     pub offset: u8,
     /// The least and the greatest offset that any primary has had.
     pub offsets: (u8, u8),
     /// The latest reading of any primary's clock; the logical clock never goes back.
     pub latest: Time,
-    /// The faults that are left.
+    /// The remaining faults.
     pub faults: Faults,
     /// The processes.
     pub clients: [Client; CLIENTS],
     /// The primary.
     pub server: Server,
-    /// What a majority has.
+    /// The data of the majority.
     pub majority: Server,
-    /// A primary that does not know that it is none any more, and its clock's offset.
+    /// A former primary that has not noticed the fail-over, and its clock's offset.
     pub stale: Option<(Server, u8, bool)>,
-    /// Events that no majority has yet, with their processes.
+    /// Events that wait for the majority, with their processes.
     pub unconfirmed: List<(u8, Event), 6>,
-    /// Everything under way; its order means nothing.
+    /// All messages in transit, in no particular order.
     pub messages: List<Message, MESSAGES>,
-    /// Acquisitions whose farewell got lost: their leases end by the ttl.
+    /// Acquisitions whose release after a loss was lost: their leases expire.
     pub abandoned: Ids,
 }
 
@@ -358,13 +361,13 @@ impl State {
     /// An offset of 0.
     pub const SKEWED: u8 = 4;
 
-    /// The primary's wall clock.
+    /// Returns the primary's wall clock.
     #[must_use]
     pub fn now(&self) -> Time {
         (self.time + self.offset).saturating_sub(Self::SKEWED)
     }
 
-    /// The id of a process's acquisition, if `fresh` ids are used.
+    /// Returns the id of a process's acquisition, a new one each time with `fresh`.
     #[must_use]
     pub fn id(&self, client: usize, fresh: bool) -> Id {
         Id::new(client, if fresh { self.clients[client].number } else { self.clients[client].number.min(1) })

@@ -5,16 +5,16 @@ use crate::client::Verdict;
 use crate::config::Config;
 use crate::rules::{Guard, Property};
 use crate::server::Outcome;
-use crate::state::{Client, Message, Op, Phase, Server, Stage, State, Time, Token, Told};
+use crate::state::{Client, EventKind, Message, Op, Phase, Server, Stage, State, Time, Token};
 
 impl State {
-    /// The beginning.
+    /// Returns the first state.
     #[must_use]
     pub fn initial(config: &Config) -> Self {
         Self { offset: Self::SKEWED, offsets: (Self::SKEWED, Self::SKEWED), faults: config.faults, ..Self::default() }
     }
 
-    /// The state after a step that is possible, and what was found wrong on the way.
+    /// Returns the state after a possible step, and the property that the step violates, if any.
     #[must_use]
     pub fn after(&self, action: Action, config: &Config) -> (Self, Verdict) {
         let mut next = *self;
@@ -27,11 +27,11 @@ impl State {
         (next, verdict)
     }
 
-    /// What follows without a choice, because this network knows no delay.
+    /// Returns the step that must follow at once, because this network has no delay.
     fn at_once(&self, config: &Config) -> Option<Action> {
         let at = |stage| self.messages.as_slice().iter().position(|message| message.stage == stage).map(|at| at as u8);
-        let answer = if config.slow_answers { None } else { at(Stage::Answer).map(Action::Deliver) };
-        let request = || if config.slow_requests { None } else { at(Stage::Sent).map(Action::Carry) };
+        let answer = if config.slow_answers { None } else { at(Stage::Answer).map(Action::DeliverAnswer) };
+        let request = || if config.slow_requests { None } else { at(Stage::Sent).map(Action::Execute) };
         answer.or_else(request)
     }
 
@@ -46,11 +46,11 @@ impl State {
             Action::Begin(at) => {
                 let client = &mut self.clients[usize::from(at)];
                 client.number += 1;
-                client.phase = Phase::Asking;
+                client.phase = Phase::Attempting;
                 client.wake = time;
-                self.ask(at, config);
+                self.attempt(at, config);
             }
-            Action::Ask(at) => self.ask(at, config),
+            Action::Attempt(at) => self.attempt(at, config),
             Action::Refresh(at) => {
                 let client = &mut self.clients[usize::from(at)];
                 client.refreshes += 1;
@@ -60,8 +60,8 @@ impl State {
             Action::Renew(at) => {
                 let client = &mut self.clients[usize::from(at)];
                 client.renewals += 1;
-                // Marked if it comes after a gap: only its answer ends the doubts.
-                let (token, number) = (client.last_token, u8::from(client.doubts));
+                // Marked if it is sent after a gap: only its answer confirms the lease.
+                let (token, number) = (client.last_token, u8::from(client.must_renew));
                 self.send(at, Message { op: Op::Renew, token, number, ..Message::default() }, config);
             }
             Action::Release(at) => {
@@ -90,10 +90,10 @@ impl State {
                 self.faults.timeouts -= u8::from(self.is_under_way(usize::from(at)));
                 let client = &mut self.clients[usize::from(at)];
                 client.call = 0;
-                if client.farewell {
+                if client.after_loss {
                     self.abandoned.add(id);
                     client.finish();
-                } else if client.phase == Phase::Asking && !rules.keep(Guard::Unknown) {
+                } else if client.phase == Phase::Attempting && !rules.keep(Guard::Unknown) {
                     client.finish();
                 }
             }
@@ -103,32 +103,32 @@ impl State {
                 client.dead = true;
                 self.faults.crashes -= 1;
             }
-            Action::Hear(at) => {
+            Action::ReceiveEvent(at) => {
                 let client = &mut self.clients[usize::from(at)];
                 let event = client.events.remove(0);
                 client.at_stale &= !event.of_new_primary;
                 let before = *client;
-                client.hear_event(&event, time, config);
+                client.receive_event(&event, time, config);
                 return self.false_loss(usize::from(at), &before, config);
             }
-            Action::Break(at) => {
+            Action::EndStream(at) => {
                 let client = &mut self.clients[usize::from(at)];
                 client.events.retain(|_| false);
-                client.deaf = true;
+                client.stream_ended = true;
                 self.faults.breaks -= 1;
             }
-            Action::Reopen(at) => {
+            Action::ReopenStream(at) => {
                 let renewals = self.messages.iter_mut().filter(|message| message.op == Op::Renew);
                 renewals
                     .filter(|message| message.id.client() == usize::from(at))
                     .for_each(|message| message.number = 0);
                 let client = &mut self.clients[usize::from(at)];
                 let before = *client;
-                client.hear_gap(time, config);
+                client.receive_gap(time, config);
                 return self.false_loss(usize::from(at), &before, config);
             }
-            Action::Carry(at) => return self.carry(usize::from(at), config),
-            Action::CarryStale(at) => self.carry_stale(usize::from(at), config),
+            Action::Execute(at) => return self.execute(usize::from(at), config),
+            Action::ExecuteOnStale(at) => self.execute_on_stale(usize::from(at), config),
             Action::Stall(at) => {
                 let clocks = self.clocks(config);
                 let mut message = self.reach_primary(usize::from(at));
@@ -144,11 +144,11 @@ impl State {
                 self.messages.push(self.messages.as_slice()[usize::from(at)]);
                 self.faults.repeats -= 1;
             }
-            Action::Deliver(at) => {
+            Action::DeliverAnswer(at) => {
                 let answer = self.messages.remove(usize::from(at));
                 let at = answer.id.client();
                 let before = self.clients[at];
-                let verdict = self.clients[at].hear_answer(&answer, time, config);
+                let verdict = self.clients[at].receive_answer(&answer, time, config);
                 return verdict.or_else(|| self.false_loss(at, &before, config));
             }
             Action::Replicate => self.replicate(),
@@ -172,11 +172,11 @@ impl State {
         None
     }
 
-    fn ask(&mut self, at: u8, config: &Config) {
+    fn attempt(&mut self, at: u8, config: &Config) {
         let client = &mut self.clients[usize::from(at)];
-        client.asks += 1;
-        client.phase = Phase::Asking;
-        client.doubts = false;
+        client.attempts += 1;
+        client.phase = Phase::Attempting;
+        client.must_renew = false;
         self.call(at, Op::Acquire, (0, 0), config);
     }
 
@@ -196,7 +196,7 @@ impl State {
         self.messages.push(Message { id, session, sent: self.time, to_stale, ..message });
     }
 
-    /// R21: the next task of the process gets the lease.
+    /// R21: hands the lease on to the next task of the process.
     fn hand_on(&mut self, at: usize, config: &Config) -> Verdict {
         let time = self.time;
         let client = &mut self.clients[at];
@@ -204,7 +204,7 @@ impl State {
         if client.phase != Phase::Held {
             client.phase = Phase::Held;
             client.deadline = client.deadline.max(if client.lost { time + 1 } else { 0 });
-            (client.call, client.farewell, client.lost) = (0, false, false);
+            (client.call, client.after_loss, client.lost) = (0, false, false);
         }
         let before = client.token;
         if config.rules.keep(Guard::NextToken) {
@@ -214,7 +214,7 @@ impl State {
         (client.token <= before || client.token > client.last_token).then_some(Property::Tokens)
     }
 
-    /// Whether a process has just given up a lease that is its own by every record.
+    /// Whether a process has just given up a lease that every record assigns to it.
     fn false_loss(&self, at: usize, before: &Client, config: &Config) -> Verdict {
         let is_mine = |server: &Server| {
             let record = &server.record;
@@ -225,31 +225,32 @@ impl State {
         (mine && lost).then_some(Property::FalseLoss)
     }
 
-    /// Forgets what nobody can be concerned with any more, and brings the messages in order, so that equal states are equal.
+    /// Removes messages and events without effect, and sorts the messages, so that equal states are
+    /// equal.
     fn tidy(&mut self, config: &Config) {
         let (clients, has_stale) = (&self.clients, self.stale.is_some());
         self.messages.retain(|message| {
             let client = &clients[message.id.client()];
             let own = message.session == client.number && !client.dead;
             match (message.stage, message.op) {
-                // Nothing of what that primary does would ever be heard of.
+                // That primary can no longer have an effect.
                 (Stage::Sent, _) if message.to_stale && !has_stale => own && client.call == message.number,
                 (Stage::Sent | Stage::Stalled, _) => true,
                 (_, Op::Acquire | Op::Release) => own && client.call == message.number,
                 (_, Op::Renew) => own && client.phase == Phase::Held && message.token == client.last_token,
-                (_, Op::Refresh) => own && matches!(client.phase, Phase::Waiting | Phase::Asking),
+                (_, Op::Refresh) => own && matches!(client.phase, Phase::Waiting | Phase::Attempting),
             }
         });
         self.messages.sort();
         for at in 0..usize::from(config.clients) {
             let (id, phase) = (self.id_of(at, config), self.clients[at].phase);
-            self.clients[at].events.retain(|event| match event.told {
-                Told::Freed => matches!(phase, Phase::Asking | Phase::Waiting),
-                Told::Granted => event.id == id && matches!(phase, Phase::Asking | Phase::Waiting),
-                Told::Gone => event.id == id && matches!(phase, Phase::Asking | Phase::Waiting | Phase::Held),
+            self.clients[at].events.retain(|event| match event.kind {
+                EventKind::Opened => matches!(phase, Phase::Attempting | Phase::Waiting),
+                EventKind::Granted => event.id == id && matches!(phase, Phase::Attempting | Phase::Waiting),
+                EventKind::Gone => event.id == id && matches!(phase, Phase::Attempting | Phase::Waiting | Phase::Held),
             });
             if self.clients[at].phase == Phase::Idle {
-                self.clients[at].deaf = false;
+                self.clients[at].stream_ended = false;
             }
         }
         if !self.tracks_majority() {

@@ -1,11 +1,13 @@
-//! The protocol with all its rules: everything within the bounds is explored, and nothing falls.
+//! The protocol with all its rules: every state within the bounds is explored, and every property
+//! holds.
 
 use distlock_model::action::Action;
 use distlock_model::config::{Config, Faults};
 use distlock_model::configs;
 use distlock_model::search::{Limits, explore};
 
-/// A model that explores nothing finds nothing: each configuration must have at least so many different states.
+/// A model that explores nothing finds nothing, so each configuration must have a minimum of
+/// different states.
 macro_rules! sound {
     ($($name:ident, $config:literal, $least:literal;)*) => {
         $(#[test]
@@ -33,30 +35,31 @@ fn describe(config: &Config, report: &distlock_model::search::Report) -> String 
     report.counterexample.as_ref().map(|found| distlock_model::explain::timeline(config, found)).unwrap_or_default()
 }
 
-/// Which kinds of steps a configuration must have shown; the numbers in them mean nothing.
+/// Returns the kinds of steps that a configuration must contain. The numbers in them have no
+/// meaning.
 fn steps(config: &Config) -> Vec<(bool, Action)> {
     let Faults { drops, repeats, timeouts, stalls, crashes, breaks, forces, failovers, skew: _, purges } =
         config.faults;
     vec![
         (true, Action::Tick),
         (true, Action::Begin(0)),
-        (config.asks > 1, Action::Ask(0)),
+        (config.attempts > 1, Action::Attempt(0)),
         (true, Action::Release(0)),
         (true, Action::Withdraw(0)),
         (config.ttl <= config.horizon, Action::NoticeLoss(0)),
-        (true, Action::Hear(0)),
-        (config.slow_requests, Action::Carry(0)),
-        (config.slow_answers, Action::Deliver(0)),
+        (true, Action::ReceiveEvent(0)),
+        (config.slow_requests, Action::Execute(0)),
+        (config.slow_answers, Action::DeliverAnswer(0)),
         (config.refreshes > 0, Action::Refresh(0)),
         (config.renewals > 0, Action::Renew(0)),
         (config.block > 1, Action::HandOn(0)),
         (config.cancel, Action::Cancel(0)),
         (timeouts > 0, Action::Timeout(0)),
         (crashes > 0, Action::Crash(0)),
-        (breaks > 0, Action::Break(0)),
-        (breaks > 0, Action::Reopen(0)),
+        (breaks > 0, Action::EndStream(0)),
+        (breaks > 0, Action::ReopenStream(0)),
         (stalls > 0, Action::Stall(0)),
-        (failovers > 0, Action::CarryStale(0)),
+        (failovers > 0, Action::ExecuteOnStale(0)),
         (failovers > 0, Action::Replicate),
         (failovers > 0, Action::Failover(0)),
         (drops > 0, Action::Drop(0)),

@@ -1,15 +1,15 @@
-//! Without any one of its guards the protocol does not keep its promises.
+//! The protocol needs every one of its guards.
 
 use distlock_model::removals::{REMOVALS, Removal, UNSEEN};
 use distlock_model::rules::Guard;
 use distlock_model::state::State;
 
-fn falls_without(guard: Guard) {
+fn fails_without(guard: Guard) {
     let removal = Removal::of(guard).expect("the guard is in the table");
     let report = removal.search(|_| {});
-    let found = report.counterexample.unwrap_or_else(|| panic!("nothing falls without {guard}"));
+    let found = report.counterexample.unwrap_or_else(|| panic!("every property holds without {guard}"));
     assert_eq!(found.property, removal.property);
-    // The counterexample is one: done again, it ends in the violation.
+    // Repeat the counterexample: it ends in the violation.
     let config = removal.config();
     let mut state = State::initial(&config);
     let mut seen = None;
@@ -29,7 +29,7 @@ macro_rules! needed {
     ($($name:ident $guard:ident;)*) => {
         $(#[test]
         fn $name() {
-            falls_without(Guard::$guard);
+            fails_without(Guard::$guard);
         })*
 
         #[test]
@@ -48,19 +48,19 @@ needed! {
     r05_tokens_follow_the_clock TokenClock;
     r06_records_outlive_their_leases PurgeGrace;
     r06_a_record_is_kept_until_its_token_is_reached TokenTime;
-    r07_what_nobody_holds_is_free FreeIfAbsent;
+    r07_an_absent_holder_means_free FreeIfAbsent;
     r07_what_is_expired_is_free FreeIfExpired;
-    r08_mine_already MineAlready;
-    r08_mine_only_while_unexpired MineUnexpired;
+    r08_mine_already AlreadyHeld;
+    r08_mine_only_while_unexpired HeldUnexpired;
     r08_turns Turns;
     r09_the_marker Marker;
     r10_a_late_grant_is_given_back LateGrant;
     r11_ids_are_fresh FreshId;
     r11_sessions_refuse_stragglers Session;
-    r11_what_is_left_is_withdrawn Withdraw;
+    r11_a_cancelled_attempt_is_withdrawn Withdraw;
     r12_a_release_is_by_id ReleaseById;
     r12_a_release_frees_what_is_expired ReleaseExpired;
-    r12_the_own_ticket_goes LeaveQueue;
+    r12_leaving_removes_the_ticket LeaveQueue;
     r12_a_repeated_release_is_recognised Released;
     r13_no_grant_while_closed Closed;
     r14_a_renewal_is_by_id RenewById;
@@ -68,19 +68,19 @@ needed! {
     r14_a_renewal_revives_nothing RenewUnexpired;
     r15_a_refresh_adds_no_ticket RefreshOnly;
     r16_the_victim_is_named Revoked;
-    r16_the_loser_releases Farewell;
+    r16_a_lost_lease_is_released ReleaseAfterLoss;
     r17_only_a_majority_counts Majority;
-    r17_no_answer_is_no_refusal Unknown;
+    r17_a_missing_answer_is_not_a_refusal Unknown;
     r18_two_readings_of_one_clock Anchor;
     r18_an_older_grant_does_not_count AnchorToken;
     r19_an_early_event_is_kept KeepEvent;
-    r20_a_gap_makes_everybody_ask GapAsks;
-    r20_a_gap_is_no_loss GapIsNoLoss;
+    r20_after_a_gap_every_process_queries QueryAfterGap;
+    r20_a_gap_is_not_a_loss GapIsNotLoss;
     r20_a_loss_is_of_a_later_token LossToken;
     r21_each_guard_has_the_next_token NextToken;
     r21_not_handed_on_while_it_is_released NotWhileReleasing;
     r21_not_handed_on_when_it_is_lost NotWhenLost;
-    r21_a_release_gives_back_no_used_token LastUsed;
+    r21_a_release_returns_no_used_token LastUsed;
 }
 
 #[test]

@@ -9,44 +9,60 @@ use tokio::sync::{Mutex, OwnedMutexGuard};
 
 use crate::shared::{self, Turn};
 
-/// `HostUnreachable`: transient and retryable, and no news about the server itself. An error that is, such as `InterruptedDueToReplStateChange`, makes a
-/// driver wait for up to ten seconds until a server, whose state has not changed, says so.
+/// `HostUnreachable`: transient and retryable, and without information about the server's state. An
+/// error with such information, such as `InterruptedDueToReplStateChange`, makes a driver wait up
+/// to ten seconds for the next report of the server, whose state has not changed.
 const HOST_UNREACHABLE: i32 = 6;
 
-/// The fail point `failCommand` of a server that was started with `enableTestCommands`: makes commands of one client, known by its `appName`, fail without
-/// having been run.
+/// The fail point `failCommand` of a server that was started with `enableTestCommands`. It makes
+/// commands of one client, known by its `appName`, fail without being executed.
 ///
-/// A server has only one of them. Handles made by [`of`](Self::of) take turns: from [`fail_next`](Self::fail_next) to [`end`](Self::end) the fail point is one
-/// handle's, and the others wait.
+/// A server has only one such fail point. Handles made by [`of`](Self::of) take turns: from
+/// [`fail_next`](Self::fail_next) to [`end`](Self::end) one handle owns the fail point, and the
+/// others wait.
+///
+/// ```no_run
+/// use distlock_conformance_mongo::FailCommand;
+///
+/// # async fn example(server: mongodb::Client) -> Result<(), distlock_conformance::FixtureError> {
+/// let orders = FailCommand::new(server).of("orders");
+/// orders.fail_next(&["findAndModify"], 2).await?;
+/// // … the client with `appName=orders` sends commands …
+/// assert_eq!(orders.end().await?, 2);
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Debug)]
 pub struct FailCommand {
     server: Client,
     turns: Arc<Mutex<()>>,
     app: String,
-    /// What the server had counted before, and the turn.
+    /// The server's count before, and the turn.
     running: Mutex<Option<(u64, Turns)>>,
 }
 
-/// The turn among the handles of this process, and among the processes that share the server, if they do.
+/// The turn among the handles of this process, and among the processes that share the server, if
+/// any.
 type Turns = (OwnedMutexGuard<()>, Option<Turn>);
 
 impl FailCommand {
-    /// The fail point of the server that a client is connected to, not meant for anybody yet.
+    /// Makes a handle for the server of `server`, without an `appName` yet.
     #[must_use]
     pub fn new(server: Client) -> Self {
         Self { server, turns: Arc::default(), app: String::new(), running: Mutex::default() }
     }
 
-    /// The same server's, for the clients of one `appName`.
+    /// Makes a handle for the same server and the clients of one `appName`.
     #[must_use]
     pub fn of(&self, app: impl Into<String>) -> Self {
         Self { server: self.server.clone(), turns: Arc::clone(&self.turns), app: app.into(), running: Mutex::default() }
     }
 
-    /// Makes the next `times` of these commands fail.
+    /// Makes the next `times` of these commands fail. Waits until no other handle uses the fail
+    /// point.
     ///
     /// # Errors
-    /// When the server cannot do it.
+    /// The server rejects the fail point.
     pub async fn fail_next(&self, commands: &[&str], times: u32) -> Result<(), FixtureError> {
         let mut running = self.running.lock().await;
         let turn = match running.take() {
@@ -59,10 +75,10 @@ impl FailCommand {
         Ok(())
     }
 
-    /// Ends it, and tells how many commands failed.
+    /// Ends the fault, and returns how many commands failed.
     ///
     /// # Errors
-    /// When the server cannot do it, or there was nothing to end.
+    /// The server rejects the command, or no fault was begun.
     pub async fn end(&self) -> Result<u64, FixtureError> {
         let Some((before, _turns)) = self.running.lock().await.take() else {
             return Err("no command was made to fail".into());
@@ -71,11 +87,11 @@ impl FailCommand {
     }
 }
 
-/// Sets the fail point of a server, and answers how many commands it had hit until then.
+/// Sets the fail point of a server, and returns how many commands it had hit before.
 pub(crate) async fn configure(server: &Client, mode: Bson, data: Document) -> Result<u64, FixtureError> {
     let command = doc! { "configureFailPoint": "failCommand", "mode": mode, "data": data };
     let answer = server.database("admin").run_command(command).await?;
     let count = answer.get("count").and_then(|count| count.as_i64().or(count.as_i32().map(Into::into)));
     let count = count.and_then(|count| u64::try_from(count).ok());
-    count.ok_or_else(|| format!("the server does not count what it lets fail: {answer}").into())
+    count.ok_or_else(|| format!("the server does not report how many commands failed: {answer}").into())
 }

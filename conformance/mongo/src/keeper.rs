@@ -1,5 +1,5 @@
-//! The keeper of a shared server: this program once more, in the background. It starts the server,
-//! writes down where it is, and ends it when the run's runner is gone.
+//! The keeper of a shared server: another process of this program, in the background. It starts the
+//! server, writes its address into a file, and stops it when the run's runner has ended.
 
 use std::fs;
 use std::process::ExitCode;
@@ -11,7 +11,7 @@ use crate::server::MongoServer;
 use crate::shared::{Job, POLL, Place, file};
 use crate::topology::Topology;
 
-/// Does a keeper's job.
+/// Does the job of a keeper.
 pub(crate) fn keep(job: &str) -> ExitCode {
     let Ok(job) = serde_json::from_str::<Job>(job) else { return ExitCode::FAILURE };
     let topologies = [Topology::ReplicaSet, Topology::Standalone];

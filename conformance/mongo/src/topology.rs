@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-/// What kind of deployment a server is.
+/// The kind of a deployment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Topology {
     /// A replica set, of one member or several.

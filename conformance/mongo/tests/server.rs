@@ -1,4 +1,4 @@
-//! The server that tests get is real, has the topology asked for, and is gone afterwards.
+//! The server of tests is real, has the requested topology, and is removed afterwards.
 
 use std::time::Duration;
 
@@ -11,12 +11,12 @@ async fn client(server: &MongoServer) -> Client {
     Client::with_uri_str(server.uri()).await.unwrap()
 }
 
-/// A server that the user names stays.
+/// The user's own server is not removed.
 fn started_here(server: &MongoServer) -> bool {
     !server.source().starts_with("the server that")
 }
 
-/// After a mere drop, local processes are told to end but not waited for, hence the poll.
+/// After a drop, local processes are ordered to end without a wait, so poll.
 async fn assert_gone(uri: &str) {
     let mut options = ClientOptions::parse(uri).await.unwrap();
     options.server_selection_timeout = Some(Duration::from_millis(500));

@@ -1,5 +1,5 @@
-//! The processes of a run share a server that ends with the run: this program runs itself as the test
-//! binary of a backend, a process for each check, as `cargo nextest` has it.
+//! The processes of a run share a server that ends with the run. This program runs itself as the
+//! test binary of a backend, with a process for each check, as `cargo nextest` does.
 
 use std::path::PathBuf;
 use std::process::{Command, ExitCode, Stdio};
@@ -13,7 +13,7 @@ use distlock_memory::MemoryProvider;
 use libtest_mimic::{Arguments, Trial};
 use tokio::sync::Mutex;
 
-/// Set in the processes that are to examine the backend.
+/// Set in the processes that examine the backend.
 const VARIABLE: &str = "DISTLOCK_TEST_BACKEND";
 
 fn main() -> ExitCode {
@@ -27,7 +27,7 @@ fn main() -> ExitCode {
     libtest_mimic::run(&Arguments::from_args(), vec![trial]).exit_code()
 }
 
-/// Starts a server, says where it is, and does not use it.
+/// Starts a server, prints its address, and does not use it.
 #[derive(Default)]
 struct OnServer(Mutex<Option<MongoServer>>);
 
@@ -60,13 +60,13 @@ impl Fixture for OnServer {
     }
 }
 
-/// A shell is the runner: the parent of the processes.
+/// The runner is a shell, the parent of the processes.
 fn shared_by_a_run() {
     let directory = Directory::new();
     let read = |file: &str| std::fs::read_to_string(directory.0.join(file)).expect("what a process said");
     let run = format!("test-{:016x}", fastrand::u64(..));
     let mut shell = Command::new("sh");
-    // Two at once, and a third when they are over.
+    // Two at once, and a third after they have ended.
     shell.args([
         "-c",
         r#"cd "$1"; "$2" --exact "$3" >a & "$2" --exact "$3" >b & wait; "$2" --exact "$3" >c"#,

@@ -1,4 +1,4 @@
-//! Faults between clients and servers, by proxies in front of all servers of an arena.
+//! Faults between clients and servers, made by proxies in front of all servers of an arena.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -9,11 +9,11 @@ use super::Fault;
 use crate::failure::FixtureError;
 use crate::proxy::{FaultProxy, NetworkFault, Way};
 
-/// As [`Hook::Delay`](super::Hook::Delay) says.
+/// The delay of [`Hook::Delay`](super::Hook::Delay).
 pub(crate) const LATE: Duration = Duration::from_secs(2);
 
-/// The faults that [proxies](FaultProxy) in front of all servers of an [`Arena`](crate::Arena) can make.
-/// For a single server, [`TcpArena`](crate::TcpArena) has them.
+/// The faults of [proxies](FaultProxy) in front of all servers of an [`Arena`](crate::Arena). For a
+/// single server, [`TcpArena`](crate::TcpArena) has them.
 #[derive(Clone, Debug)]
 pub struct ProxyFaults {
     proxies: Arc<[FaultProxy]>,
@@ -22,28 +22,29 @@ pub struct ProxyFaults {
 }
 
 impl ProxyFaults {
-    /// Faults that hit all connections at once, and may lose any request.
+    /// Makes faults that affect all connections, and may lose any request.
     #[must_use]
     pub fn new(proxies: impl Into<Arc<[FaultProxy]>>) -> Self {
         Self { proxies: proxies.into(), mark: None, request: None }
     }
 
-    /// Hits only connections whose first bytes contain `mark`: those of clients, where the servers reach
-    /// each other through the same proxies. See [`FaultProxy::strike_marked`].
+    /// Limits the faults to connections whose first bytes contain `mark`. Use this for the
+    /// connections of clients if the servers reach each other through the same proxies. See
+    /// [`FaultProxy::strike_marked`].
     #[must_use]
     pub fn of_marked(mut self, mark: &'static str) -> Self {
         self.mark = Some(mark);
         self
     }
 
-    /// Loses only requests that contain this text, and the replies to them.
+    /// Limits losses to requests that contain this text, and the replies to them.
     #[must_use]
     pub fn of_requests(mut self, text: &'static str) -> Self {
         self.request = Some(text);
         self
     }
 
-    /// All faults that proxies can make of any traffic.
+    /// Returns all faults that proxies can make of any traffic.
     #[must_use]
     pub fn faults(&self) -> Vec<Arc<dyn Fault>> {
         let dropped = |way| NetworkFault::Drop { way, times: 10, containing: self.request.map(str::to_owned) };
@@ -62,7 +63,8 @@ impl ProxyFaults {
         faults
     }
 
-    /// Two requests, or the replies to two, are swallowed, and their connections stay open and silent.
+    /// Returns faults that swallow two requests, or the replies to two, and leave the connections
+    /// open and silent.
     #[must_use]
     pub fn half_open(&self) -> [Arc<dyn Fault>; 2] {
         [("half-open-request", Way::ToServer), ("half-open-reply", Way::ToClient)].map(|(kind, way)| {
@@ -72,20 +74,22 @@ impl ProxyFaults {
         })
     }
 
-    /// Connections end, and none can be made: [`Hook::Cut`](crate::Hook::Cut).
+    /// Returns the fault that ends connections and refuses new ones:
+    /// [`Hook::Cut`](crate::Hook::Cut).
     #[must_use]
     pub fn reset(&self) -> Arc<dyn Fault> {
         self.fault("reset", 3, NetworkFault::Reset)
     }
 
-    /// Requests arrive two seconds late, also if the fault has ended meanwhile:
+    /// Returns the fault that delays requests by two seconds, even beyond its end:
     /// [`Hook::Delay`](crate::Hook::Delay).
     #[must_use]
     pub fn late_requests(&self) -> Arc<dyn Fault> {
         self.fault("late-requests", 3, NetworkFault::Delay { way: Way::ToServer, by: LATE })
     }
 
-    /// Connections stay, and nothing comes through: [`Hook::Stall`](crate::Hook::Stall).
+    /// Returns the fault that keeps connections open and passes nothing:
+    /// [`Hook::Stall`](crate::Hook::Stall).
     #[must_use]
     pub fn black_hole(&self) -> Arc<dyn Fault> {
         self.fault("black-hole", 5, NetworkFault::BlackHole { way: Way::Both })
@@ -110,7 +114,7 @@ impl Fault for OfProxies {
         self.kind
     }
 
-    fn lasts(&self) -> Duration {
+    fn duration(&self) -> Duration {
         self.lasts
     }
 
@@ -126,8 +130,8 @@ impl Fault for OfProxies {
 
     async fn end(&self) -> Result<String, FixtureError> {
         match self.of.proxies.iter().map(FaultProxy::heal).sum::<u64>() {
-            0 => Err("it hit no client".into()),
-            hits => Ok(format!("it hit {hits} times")),
+            0 => Err("it affected no client".into()),
+            hits => Ok(format!("it struck {hits} times")),
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Any server that speaks over TCP, as a deployment that may be damaged.
+//! Any server that speaks over TCP, as a deployment for fault injection.
 
 use std::ffi::OsStr;
 use std::fmt;
@@ -23,14 +23,14 @@ use crate::process;
 use crate::proxy::FaultProxy;
 use crate::supervised::{self, Supervised};
 
-/// How long the server may take to be well again.
+/// How long the server may take to be healthy again.
 const HEALTH_LIMIT: Duration = Duration::from_secs(60);
-/// How long one look at it may take.
+/// How long one health check may take.
 const LOOK_LIMIT: Duration = Duration::from_secs(5);
 const POLL: Duration = Duration::from_millis(20);
 
-/// A server behind a [`FaultProxy`] as an [`Arena`]: it has the network's faults, kills and stops, and
-/// the [hooks](Hook) that cut, stall and restart.
+/// A server behind a [`FaultProxy`] as an [`Arena`]. It has the faults of the network, kills and
+/// stops, and the [hooks](Hook) that cut, stall, delay and restart.
 ///
 /// ```no_run
 /// use std::net::SocketAddr;
@@ -59,52 +59,53 @@ pub struct TcpArena {
 type Block = dyn Fn(&LockKey) -> Arc<dyn Fault> + Send + Sync;
 type Age = dyn Fn() -> BoxFuture<'static, Result<String, FixtureError>> + Send + Sync;
 
-/// What a [`TcpArena`] does to its server. [`LocalServer`] is one.
+/// How a [`TcpArena`] controls its server. [`LocalServer`] implements this for a server that is one
+/// process.
 #[async_trait]
 pub trait TcpServer: Send + Sync + 'static {
-    /// Where it listens.
+    /// Returns where the server listens.
     fn address(&self) -> SocketAddr;
 
-    /// Starts it, after it was killed, and returns when it takes requests.
+    /// Starts the server after it was killed, and returns when it accepts requests.
     ///
     /// # Errors
-    /// When it does not, within a bounded time.
+    /// The server does not accept requests within a bounded time.
     async fn start(&self) -> Result<(), FixtureError>;
 
-    /// Kills it with all its processes, as SIGKILL does, and returns when it is gone.
+    /// Kills the server with all its processes, as SIGKILL does, and returns when they have ended.
     ///
     /// # Errors
-    /// When it goes on.
+    /// The server continues.
     async fn kill(&self) -> Result<(), FixtureError>;
 
-    /// Stops it with all its processes, as SIGSTOP does, and returns when it stands.
+    /// Stops the server with all its processes, as SIGSTOP does, and returns when they have
+    /// stopped.
     ///
     /// # Errors
-    /// When it goes on.
+    /// The server continues.
     async fn pause(&self) -> Result<(), FixtureError>;
 
-    /// Lets it go on.
-    ///
+    /// Lets the server continue.
     /// # Errors
-    /// When it stands.
+    /// The server is still stopped.
     async fn resume(&self) -> Result<(), FixtureError>;
 
-    /// Looks whether it takes requests, in a bounded time.
+    /// Checks in bounded time whether the server accepts requests.
     ///
     /// # Errors
-    /// Why it does not.
-    async fn look(&self) -> Result<(), FixtureError>;
+    /// The reason why it does not.
+    async fn health_check(&self) -> Result<(), FixtureError>;
 
-    /// Ends it for good. Dropped without, it must end, too.
+    /// Ends the server for good. It must also end when this is dropped without a call.
     async fn stop(&self);
 }
 
 impl TcpArena {
-    /// Puts a proxy in front of a server that runs. `address_of` makes the argument of
-    /// [`Fixture::connect`](crate::Fixture::connect) out of the proxy's address.
+    /// Puts a proxy in front of a running server. `address_of` makes the argument of
+    /// [`Fixture::connect`](crate::Fixture::connect) from the proxy's address.
     ///
     /// # Errors
-    /// When no port can be had.
+    /// No port is free.
     pub async fn new(
         server: impl TcpServer,
         address_of: impl FnOnce(SocketAddr) -> String,
@@ -115,18 +116,18 @@ impl TcpArena {
         Ok(Self { server: Arc::new(server), network, address, block: None, age: None })
     }
 
-    /// With [`Hook::Block`]: a fault between whose beginning and end requests for a key wait at the
-    /// server. In SQL: a transaction that has locked the key's row.
+    /// Adds [`Hook::Block`]: a fault during which requests for a key wait at the server. In SQL
+    /// this is a transaction that has locked the key's row.
     #[must_use]
     pub fn block(mut self, block: impl Fn(&LockKey) -> Arc<dyn Fault> + Send + Sync + 'static) -> Self {
         self.block = Some(Box::new(block));
         self
     }
 
-    /// With [`Arena::age`]: does to the records of unused locks what the store does in the end, and
-    /// says how one can know.
+    /// Adds [`Arena::age_records`]: does to the records of unused locks what the store does after a
+    /// long time, and returns the evidence.
     #[must_use]
-    pub fn age<F>(mut self, age: impl Fn() -> F + Send + Sync + 'static) -> Self
+    pub fn age_records<F>(mut self, age: impl Fn() -> F + Send + Sync + 'static) -> Self
     where
         F: Future<Output = Result<String, FixtureError>> + Send + 'static,
     {
@@ -172,7 +173,7 @@ impl Arena for TcpArena {
         until_well(&*self.server).await.map(drop)
     }
 
-    async fn age(&self) -> Result<Option<String>, FixtureError> {
+    async fn age_records(&self) -> Result<Option<String>, FixtureError> {
         match &self.age {
             Some(age) => age().await.map(Some),
             None => Ok(None),
@@ -187,19 +188,19 @@ impl Arena for TcpArena {
 async fn until_well(server: &dyn TcpServer) -> Result<Duration, FixtureError> {
     let started = Instant::now();
     loop {
-        let Err(problem) = server.look().await else { return Ok(started.elapsed()) };
+        let Err(problem) = server.health_check().await else { return Ok(started.elapsed()) };
         if started.elapsed() > HEALTH_LIMIT {
-            return Err(format!("the server is not well after {HEALTH_LIMIT:?}: {problem}").into());
+            return Err(format!("the server is not healthy after {HEALTH_LIMIT:?}: {problem}").into());
         }
         sleep(POLL).await;
     }
 }
 
-/// A server that is a process of this machine, as a [`TcpServer`]. Signals reach that process alone: a
-/// server of several processes needs a `TcpServer` of its own.
+/// A server that is one process of this machine, as a [`TcpServer`]. Signals reach only that
+/// process. Implement `TcpServer` yourself for a server of several processes.
 ///
-/// It and its folder are gone when it is stopped or dropped, and with this process, however that
-/// ends.
+/// The server ends and its folder is removed when this is stopped or dropped, or when this process
+/// ends for any reason.
 pub struct LocalServer {
     process: Supervised,
     at: SocketAddr,
@@ -207,14 +208,14 @@ pub struct LocalServer {
 
 impl LocalServer {
     /// Starts the server by its command line, in the foreground, and waits until it accepts
-    /// connections `at` its address. What it prints is added to `server.log` in `folder`, which must be
-    /// there, and is **removed at the end** with all that is in it.
+    /// connections `at` its address. Its output is appended to `server.log` in `folder`, which must
+    /// exist. The folder is **removed at the end** with everything in it.
     ///
-    /// The process that is started must be the server itself: programs in front of it must end in
-    /// `exec`, as `env` and `setpriv` do.
+    /// The started process must be the server itself. Programs in front of it must end in `exec`,
+    /// as `env` and `setpriv` do.
     ///
     /// # Errors
-    /// When the server ends, or does not listen within 60 s.
+    /// The server ends, or does not listen within 60 s.
     pub async fn start<S: AsRef<OsStr>>(
         folder: impl Into<PathBuf>,
         command: impl IntoIterator<Item = S>,
@@ -226,10 +227,10 @@ impl LocalServer {
         Ok(server)
     }
 
-    /// A port of loopback on which no one listens yet.
+    /// Returns a free port of the loopback interface.
     ///
     /// # Errors
-    /// When there is none.
+    /// No port is free.
     pub fn free_port() -> std::io::Result<u16> {
         supervised::free_port()
     }
@@ -264,7 +265,7 @@ impl TcpServer for LocalServer {
         self.process.resume().await
     }
 
-    async fn look(&self) -> Result<(), FixtureError> {
+    async fn health_check(&self) -> Result<(), FixtureError> {
         let looked = timeout(LOOK_LIMIT, TcpStream::connect(self.at)).await;
         if process::is_dead(self.process.pid()) {
             return Err(format!("the server has ended: {}", self.process.last_words()).into());
@@ -279,9 +280,9 @@ impl TcpServer for LocalServer {
 
 #[derive(Clone, Copy)]
 enum Away {
-    /// SIGKILL, and started again.
+    /// Killed by SIGKILL, and started again.
     Killed,
-    /// SIGSTOP and SIGCONT.
+    /// Stopped by SIGSTOP until SIGCONT.
     Stopped,
 }
 
@@ -300,7 +301,7 @@ impl Fault for WithoutServer {
     }
 
     /// Stopped for longer than a request's timeout and the ttl of most leases.
-    fn lasts(&self) -> Duration {
+    fn duration(&self) -> Duration {
         Duration::from_secs(if matches!(self.away, Away::Killed) { 1 } else { 8 })
     }
 
@@ -324,6 +325,6 @@ impl Fault for WithoutServer {
                 "stopped"
             }
         };
-        Ok(format!("it was {verb}, and took requests {:.1?} after it was told to go on", started.elapsed()))
+        Ok(format!("it was {verb}, and accepted requests {:.1?} after it was resumed", started.elapsed()))
     }
 }

@@ -10,13 +10,20 @@ use crate::bounded::{LIVENESS, throughout, within};
 use crate::check::checks;
 use crate::client::Client;
 use crate::context::{Context, all_passed};
-use crate::failure::{Failure, Verdict, ensure, said_by_caller};
+use crate::failure::{Failure, Verdict, ensure, located_at_caller};
 use crate::leases::{LONG, renewed, unrenewed};
 
 checks! {
-    C23 counts_what_happens Smoke [] "acquired, released, held and waiting follow what a client does";
-    C23 counts_losses [Expiry] "a lost lease is counted as lost, once";
-    C23 balances_throughout [] "acquired = released + lost + abandoned + held at every moment of a mixed load, and in the end nothing is held";
+    C23 counts_what_happens Smoke []
+        "The counts of acquired, released, held and waiting follow what a client does. A failure \
+         means that its accounting cannot be trusted.";
+    C23 counts_losses [Expiry]
+        "A lost lease is counted as lost, once. A failure means that losses are missed, or counted \
+         twice.";
+    C23 balances_throughout []
+        "acquired = released + lost + abandoned + held at every moment of a mixed load, and \
+         nothing is held at the end. A failure means that an acquisition is not counted, or \
+         counted twice.";
 }
 
 async fn counts_what_happens(cx: Context) -> Verdict {
@@ -32,19 +39,22 @@ async fn counts_what_happens(cx: Context) -> Verdict {
     let waiter = client.spawn_take(&keys[0], renewed(LONG));
     client.until_waiting(1).await?;
     let now = client.accounting();
-    ensure!((now.acquired, now.held, now.released) == (3, 3, 0), "with three locks held: {now:?}");
+    ensure!((now.acquired, now.held, now.released) == (3, 3, 0), "with three locks held the accounting is {now:?}");
     for guard in guards {
         let outcome = guard.release().await?;
-        ensure!(outcome.is_released(), "the release of a held lock said {outcome:?}");
+        ensure!(outcome.is_released(), "the release of a held lock returned {outcome:?}");
     }
     let (guard, _) = waiter.guard().await?;
     let now = client.accounting();
     let seen = (now.acquired, now.held, now.released, now.waiting);
-    ensure!(seen == (4, 1, 3, 0), "with one of four locks held: {now:?}");
+    ensure!(seen == (4, 1, 3, 0), "with one of four locks held the accounting is {now:?}");
     drop(guard);
     client.until_idle().await?;
     let end = client.accounting();
-    ensure!((end.acquired, end.released, end.lost, end.abandoned) == (4, 4, 0, 0), "in the end: {end:?}");
+    ensure!(
+        (end.acquired, end.released, end.lost, end.abandoned) == (4, 4, 0, 0),
+        "after four releases the accounting is {end:?}"
+    );
     Ok(())
 }
 
@@ -57,10 +67,10 @@ async fn counts_losses(cx: Context) -> Verdict {
     }
     drop(dropped);
     let outcome = kept.release().await?;
-    ensure!(!outcome.is_released(), "the release of a lost guard said {outcome:?}");
+    ensure!(!outcome.is_released(), "the release of a lost guard returned {outcome:?}");
     client.until_idle().await?;
     let end = client.accounting();
-    ensure!((end.acquired, end.released, end.lost) == (2, 0, 2), "after two losses: {end:?}");
+    ensure!((end.acquired, end.released, end.lost) == (2, 0, 2), "after two losses the accounting is {end:?}");
     Ok(())
 }
 
@@ -71,10 +81,10 @@ async fn balances_throughout(cx: Context) -> Verdict {
     let mut tasks = JoinSet::new();
     let until = Instant::now() + LOAD;
     for task in 0..10 {
-        let (client, keys, mut chance) = (clients[task % 2].clone(), keys.clone(), cx.chance());
+        let (client, keys, mut rng) = (clients[task % 2].clone(), keys.clone(), cx.rng());
         tasks.spawn(async move {
             while Instant::now() < until {
-                mixed_load(&client, &keys, ttl, &mut chance).await?;
+                mixed_load(&client, &keys, ttl, &mut rng).await?;
             }
             Ok(())
         });
@@ -82,7 +92,7 @@ async fn balances_throughout(cx: Context) -> Verdict {
     throughout(until, async || {
         for client in &clients {
             let now = client.accounting();
-            ensure!(now.balances(), "it does not balance: {now:?}");
+            ensure!(now.balances(), "the accounting does not balance: {now:?}");
         }
         Ok(())
     })
@@ -91,13 +101,13 @@ async fn balances_throughout(cx: Context) -> Verdict {
     for client in &clients {
         client.until_idle().await?;
         let end = client.accounting();
-        ensure!(end.acquired > 0, "nothing was acquired: the check proves nothing");
+        ensure!(end.acquired > 0, "nothing was acquired, so the check proves nothing");
     }
     Ok(())
 }
 
-/// A wait may be shorter than the store's answer takes.
-fn or_too_late<T>(answer: distlock_api::Result<Option<T>>) -> distlock_api::Result<Option<T>> {
+/// Maps errors of a wait that was shorter than the store's answer took to `None`.
+fn late_as_none<T>(answer: distlock_api::Result<Option<T>>) -> distlock_api::Result<Option<T>> {
     match answer {
         Err(error) if matches!(error.kind(), ErrorKind::Timeout | ErrorKind::Unavailable | ErrorKind::Overloaded) => {
             Ok(None)
@@ -106,40 +116,40 @@ fn or_too_late<T>(answer: distlock_api::Result<Option<T>>) -> distlock_api::Resu
     }
 }
 
-/// One of the things that callers do.
+/// Makes one random call.
 #[track_caller]
 fn mixed_load(
     client: &Client,
     keys: &[LockKey; 3],
     ttl: Duration,
-    chance: &mut fastrand::Rng,
+    rng: &mut fastrand::Rng,
 ) -> impl Future<Output = Verdict> {
-    said_by_caller(async move {
-        let key = &keys[chance.usize(..keys.len())];
-        let some_time = Duration::from_millis(chance.u64(0..20));
-        match chance.u8(..6) {
+    located_at_caller(async move {
+        let key = &keys[rng.usize(..keys.len())];
+        let some_time = Duration::from_millis(rng.u64(0..20));
+        match rng.u8(..6) {
             0 => drop(client.attempt(key, renewed(LONG)).await?),
-            1 => drop(or_too_late(client.try_acquire(key).ttl(LONG).within(some_time).await)?),
+            1 => drop(late_as_none(client.try_acquire(key).ttl(LONG).within(some_time).await)?),
             2 => {
-                // Given up in the middle.
+                // Cancelled while it waits.
                 let acquiring = client.take(key, renewed(LONG));
                 let _ = tokio::time::timeout(some_time, acquiring).await;
             }
             3 => {
                 // May be lost before it is released.
                 let guard = client.take(key, unrenewed(ttl)).await?;
-                tokio::time::sleep(if chance.u8(..4) == 0 { ttl } else { some_time }).await;
+                tokio::time::sleep(if rng.u8(..4) == 0 { ttl } else { some_time }).await;
                 let _ = guard.release().await?;
             }
             4 => {
-                let all = client.acquire_all(keys).ttl(LONG).timeout(some_time);
-                drop(or_too_late(all.await)?);
+                let all = client.try_acquire_all(keys).ttl(LONG).within(some_time);
+                drop(late_as_none(all.await)?);
             }
             _ => {
                 let guard = client.take(key, renewed(LONG)).await?;
                 let outcome = guard.release().await?;
                 if !outcome.is_released() {
-                    return Err(Failure::new(format!("the release of a held lock said {outcome:?}")));
+                    return Err(Failure::new(format!("the release of a held lock returned {outcome:?}")));
                 }
             }
         }

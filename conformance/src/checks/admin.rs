@@ -1,4 +1,4 @@
-//! Administration: what it lists, what it takes away by owner, and what it remembers (C22).
+//! Administration: lists, releases by owner and by prefix, and the history of force-releases (C22).
 
 use std::time::Duration;
 
@@ -8,18 +8,35 @@ use futures_util::TryStreamExt;
 use crate::bounded::{SOON, eventually, within};
 use crate::check::checks;
 use crate::context::Context;
-use crate::failure::{Failure, Verdict, ensure, said_by_caller};
+use crate::failure::{Failure, Verdict, ensure, located_at_caller};
 use crate::leases::{LONG, renewed, renewed_every, unrenewed};
 
 checks! {
-    C22 history_tells_who_and_why [Admin, Owners] "a key's history tells of each release by force who lost the lock, with which token, and why, the oldest first";
-    Admin list_shows_what_is_held Smoke [Admin, Owners] "a list shows the held locks of a prefix in the order of their keys, page by page, and no others";
-    Admin list_by_owner [Admin, Owners] "a list by owner shows exactly that owner's locks";
-    Admin list_forgets_the_expired [Admin, Owners, Expiry] "a lease that has expired is not listed, although nobody has taken it over";
-    Admin release_owner Smoke [Admin, Owners] "releasing an owner's locks takes all of them from all clients, tells how many, records why, and leaves others alone";
-    Admin release_by_prefix [Admin, Owners] "releasing what matches a prefix leaves other keys alone";
-    Admin release_of_everything_is_refused [Admin, Owners] "a filter that matches every lock releases none";
-    Admin owners_are_refused [Admin, NoOwners] "a backend that lists no locks says so";
+    C22 history_records_who_and_why [Admin, Owners]
+        "A key's history lists each force-release, oldest first: who lost the lock, with which \
+         token, and why. A failure means that an operator cannot trace what was taken away.";
+    Admin list_shows_what_is_held Smoke [Admin, Owners]
+        "A list shows exactly the held locks of a prefix, in the order of their keys, whatever the \
+         page size. A failure means that pages skip, repeat or invent locks.";
+    Admin list_by_owner [Admin, Owners]
+        "A list by owner shows exactly that owner's locks. A failure means that owners are \
+         compared by a part of their name, or that old owners are shown.";
+    Admin list_forgets_the_expired [Admin, Owners, Expiry]
+        "An expired lease is not listed, although no client has taken the key over. A failure \
+         means that an operator sees holders that are gone.";
+    Admin release_owner Smoke [Admin, Owners]
+        "A release by owner takes all of that owner's locks from all clients, returns their \
+         number, records the reason, and leaves other owners alone. A failure means that it takes \
+         too many locks or too few.";
+    Admin release_by_prefix [Admin, Owners]
+        "A release by prefix leaves other keys alone. A failure means that it takes locks outside \
+         the prefix.";
+    Admin release_of_everything_is_refused [Admin, Owners]
+        "A filter that matches every lock is refused and releases none. A failure means that an \
+         empty filter can take all locks away.";
+    Admin owners_are_refused [Admin, NoOwners]
+        "A backend that cannot list locks refuses to with `Unsupported`. A failure means that it \
+         returns an answer that must be wrong.";
 }
 
 /// Keys with a random prefix of their own.
@@ -31,14 +48,14 @@ fn keys<const N: usize>(cx: &Context, names: [&str; N]) -> (String, [LockKey; N]
 
 #[track_caller]
 fn listed(admin: &dyn LockAdmin, options: ListOptions) -> impl Future<Output = Result<Vec<LockInfo>, Failure>> {
-    said_by_caller(async move { Ok(within(SOON, "a list to end", admin.list(options).try_collect()).await??) })
+    located_at_caller(async move { Ok(within(SOON, "a list to end", admin.list(options).try_collect()).await??) })
 }
 
 fn names(list: &[LockInfo]) -> Vec<&LockKey> {
     list.iter().map(|info| &info.key).collect()
 }
 
-async fn history_tells_who_and_why(cx: Context) -> Verdict {
+async fn history_records_who_and_why(cx: Context) -> Verdict {
     let [a, b] = cx.clients().await?;
     let (key, admin) = (cx.key(), cx.admin(&b)?);
     let none = admin.history(&key).await?;
@@ -51,14 +68,14 @@ async fn history_tells_who_and_why(cx: Context) -> Verdict {
         expected.push((id, Some(owner.to_owned()), guard.fencing_token(), reason.to_owned()));
     }
     let outcome = a.take(&key, renewed(LONG)).await?.release().await?;
-    ensure!(outcome.is_released(), "the release of a held lock said {outcome:?}");
+    ensure!(outcome.is_released(), "the release of a held lock returned {outcome:?}");
     let history = admin.history(&key).await?;
-    // The token is the last of the lease's, of which the guard had the first.
-    let is_told = |entry: &ForcedRelease, (id, owner, token, reason): &(Option<_>, Option<String>, _, String)| {
+    // The history has the last token of the lease's block, the guard had the first.
+    let is_recorded = |entry: &ForcedRelease, (id, owner, token, reason): &(Option<_>, Option<String>, _, String)| {
         (&entry.id, &entry.owner, &entry.reason) == (id, owner, reason) && entry.token >= *token
     };
-    let told = history.len() == expected.len() && history.iter().zip(&expected).all(|(e, x)| is_told(e, x));
-    ensure!(told && history[0].token < expected[1].2, "the history is {history:?} instead of {expected:?}");
+    let all_recorded = history.len() == expected.len() && history.iter().zip(&expected).all(|(e, x)| is_recorded(e, x));
+    ensure!(all_recorded && history[0].token < expected[1].2, "the history is {history:?} instead of {expected:?}");
     ensure!(history[0].at <= history[1].at, "the history goes back in time: {history:?}");
     let other = admin.history(&cx.key()).await?;
     ensure!(other.is_empty(), "another key has the history {other:?}");
@@ -68,11 +85,11 @@ async fn history_tells_who_and_why(cx: Context) -> Verdict {
 async fn list_shows_what_is_held(cx: Context) -> Verdict {
     let [a, b] = cx.clients().await?;
     let admin = cx.admin(&b)?;
-    // The last is no child of the prefix, however it is compared.
+    // `outside` does not begin with the prefix, and follows all keys that do.
     let (prefix, keys) = keys(&cx, ["b", "a", "c/\u{10ffff}", "$d"]);
     let outside = LockKey::new(format!("{}0", &prefix[..prefix.len() - 1])).expect("a valid key");
     let nothing = listed(admin, ListOptions::new().prefix(&prefix)).await?;
-    ensure!(nothing.is_empty(), "of locks that were never held are listed: {nothing:?}");
+    ensure!(nothing.is_empty(), "locks that were never held are listed: {nothing:?}");
     let _outside = a.take(&outside, renewed(LONG)).await?;
     let mut guards = Vec::new();
     for (client, key) in [&a, &b, &a, &b].into_iter().zip(&keys) {
@@ -83,21 +100,32 @@ async fn list_shows_what_is_held(cx: Context) -> Verdict {
     // Pages that end with the list, within it, and beyond it.
     for size in [1, 2, 3, 4, 100] {
         let list = listed(admin, ListOptions::new().prefix(&prefix).page_size(size)).await?;
-        ensure!(names(&list) == sorted.each_ref(), "in pages of {size}: {:?} instead of {sorted:?}", names(&list));
+        ensure!(
+            names(&list) == sorted.each_ref(),
+            "in pages of {size} the list is {:?} instead of {sorted:?}",
+            names(&list)
+        );
         for (info, guard) in list.iter().filter_map(|info| Some((info, guards.iter().find(|g| *g.key() == info.key)?)))
         {
             ensure!(info.id.is_some() && info.owner.as_deref() == Some("me"), "a held lock is listed as {info:?}");
-            ensure!(info.token >= guard.fencing_token(), "{info:?} has the token {}", guard.fencing_token());
+            ensure!(
+                info.token >= guard.fencing_token(),
+                "{info:?} is listed for a guard with the token {}",
+                guard.fencing_token()
+            );
         }
     }
     let all = listed(admin, ListOptions::new().page_size(1000)).await?;
-    ensure!(names(&all).contains(&&outside) && names(&all).contains(&&keys[0]), "the list of all locks lacks some");
+    ensure!(
+        names(&all).contains(&&outside) && names(&all).contains(&&keys[0]),
+        "the list of all locks lacks a held one"
+    );
     for guard in guards.drain(..2) {
         let outcome = guard.release().await?;
-        ensure!(outcome.is_released(), "the release of a held lock said {outcome:?}");
+        ensure!(outcome.is_released(), "the release of a held lock returned {outcome:?}");
     }
     let list = listed(admin, ListOptions::new().prefix(&prefix)).await?;
-    ensure!(names(&list) == [&keys[3], &keys[2]], "after two releases are listed: {:?}", names(&list));
+    ensure!(names(&list) == [&keys[3], &keys[2]], "after two releases the list is {:?}", names(&list));
     Ok(())
 }
 
@@ -110,16 +138,16 @@ async fn list_by_owner(cx: Context) -> Verdict {
     let _longer = a.take(&two, renewed(LONG).with_owner(longer)).await?;
     let _third = b.take(&three, renewed(LONG).with_owner(&*owner)).await?;
     let list = listed(admin, ListOptions::new().owner(&*owner).page_size(1)).await?;
-    ensure!(names(&list) == [&one, &three], "of the owner are listed: {list:?}");
+    ensure!(names(&list) == [&one, &three], "the list of the owner is {list:?}");
     let list = listed(admin, ListOptions::new().owner(&*owner).prefix(three.as_str())).await?;
-    ensure!(names(&list) == [&three], "of the owner and a prefix are listed: {list:?}");
+    ensure!(names(&list) == [&three], "the list of the owner and a prefix is {list:?}");
     let outcome = guard.release().await?;
-    ensure!(outcome.is_released(), "the release of a held lock said {outcome:?}");
-    let _other = a.take(&one, renewed(LONG).with_owner("somebody else")).await?;
+    ensure!(outcome.is_released(), "the release of a held lock returned {outcome:?}");
+    let _other = a.take(&one, renewed(LONG).with_owner("another owner")).await?;
     let list = listed(admin, ListOptions::new().owner(&*owner)).await?;
     ensure!(names(&list) == [&three], "a lock that went to another owner is listed: {list:?}");
     let list = listed(admin, ListOptions::new().owner(prefix)).await?;
-    ensure!(list.is_empty(), "of an owner that does not exist are listed: {list:?}");
+    ensure!(list.is_empty(), "the list of an owner that does not exist is {list:?}");
     Ok(())
 }
 
@@ -146,7 +174,7 @@ async fn release_owner(cx: Context) -> Verdict {
         let options = renewed_every(LONG, Duration::from_millis(250)).with_owner(&*owner);
         victims.push(client.take(key, options).await?);
     }
-    let bystander = a.take(&four, renewed(LONG).with_owner("somebody else")).await?;
+    let bystander = a.take(&four, renewed(LONG).with_owner("another owner")).await?;
     let released = admin.release_owner(&owner, "$session ended").await?;
     ensure!(released == 3, "{released} locks were released instead of 3");
     let again = admin.release_owner(&owner, "twice").await?;
@@ -154,7 +182,7 @@ async fn release_owner(cx: Context) -> Verdict {
     for victim in &victims {
         let next = c.attempt(victim.key(), renewed(LONG)).await?;
         let next = next.ok_or_else(|| Failure::new("a released lock is busy"))?;
-        ensure!(next.fencing_token() > victim.fencing_token(), "the token did not advance");
+        ensure!(next.fencing_token() > victim.fencing_token(), "the token did not increase");
         let history = admin.history(victim.key()).await?;
         ensure!(history.len() == 1, "the history of a lock that was released once is {history:?}");
         let entry = &history[0];
@@ -164,14 +192,14 @@ async fn release_owner(cx: Context) -> Verdict {
         );
         drop(next);
     }
-    ensure!(!bystander.is_lost(), "somebody else's lock was lost, too: {:?}", bystander.loss());
+    ensure!(!bystander.is_lost(), "another owner's lock was lost, too: {:?}", bystander.loss());
     let outcome = bystander.release().await?;
-    ensure!(outcome.is_released(), "the release of somebody else's lock said {outcome:?}");
+    ensure!(outcome.is_released(), "the release of another owner's lock returned {outcome:?}");
     for victim in victims {
         let loss = within(SOON, "a victim's lost()", victim.lost()).await?;
-        ensure!(loss != Loss::Expired, "a lock that was taken away was lost by {loss:?}");
+        ensure!(loss != Loss::Expired, "a force-released lock was lost with {loss:?}");
         let outcome = victim.release().await?;
-        ensure!(!outcome.is_released(), "the release of a lock that was taken away said {outcome:?}");
+        ensure!(!outcome.is_released(), "the release of a force-released lock returned {outcome:?}");
     }
     Ok(())
 }
@@ -185,8 +213,8 @@ async fn release_by_prefix(cx: Context) -> Verdict {
     let released = admin.release_matching(&LockFilter::new().prefix(format!("{prefix}a/")), "conformance").await?;
     ensure!(released == 1, "{released} locks were released instead of 1");
     let list = listed(admin, ListOptions::new().prefix(prefix)).await?;
-    ensure!(names(&list) == [&two], "are listed afterwards: {list:?}");
-    ensure!(!bystander.is_lost(), "a lock outside of the prefix was lost: {:?}", bystander.loss());
+    ensure!(names(&list) == [&two], "after a release by prefix the list is {list:?}");
+    ensure!(!bystander.is_lost(), "a lock outside the prefix was lost: {:?}", bystander.loss());
     Ok(())
 }
 
@@ -194,11 +222,13 @@ async fn release_of_everything_is_refused(cx: Context) -> Verdict {
     let [a, b] = cx.clients().await?;
     let guard = a.take(&cx.key(), renewed(LONG)).await?;
     match cx.admin(&b)?.release_matching(&LockFilter::new(), "conformance").await {
-        Err(error) => ensure!(error.kind() == ErrorKind::InvalidOptions, "the refusal is {error:?}"),
-        Ok(released) => return Err(Failure::new(format!("{released} locks were released"))),
+        Err(error) => ensure!(error.kind() == ErrorKind::InvalidOptions, "an empty filter was refused with {error:?}"),
+        Ok(released) => {
+            return Err(Failure::new(format!("an empty filter was accepted: {released} locks were released")));
+        }
     }
     let outcome = guard.release().await?;
-    ensure!(outcome.is_released(), "the release of a held lock said {outcome:?}");
+    ensure!(outcome.is_released(), "the release of a held lock returned {outcome:?}");
     Ok(())
 }
 
@@ -207,12 +237,12 @@ async fn owners_are_refused(cx: Context) -> Verdict {
     let admin = cx.admin(&client)?;
     let refusals = [
         admin.list(ListOptions::new()).try_next().await.err(),
-        admin.release_owner("nobody", "conformance").await.err(),
+        admin.release_owner("an owner", "conformance").await.err(),
         admin.history(&cx.key()).await.err(),
     ];
     for refusal in refusals {
-        let refusal = refusal.ok_or_else(|| Failure::new("what is not promised was answered"))?;
-        ensure!(refusal.kind() == ErrorKind::Unsupported, "the refusal is {refusal:?}");
+        let refusal = refusal.ok_or_else(|| Failure::new("a call that the profile does not declare was answered"))?;
+        ensure!(refusal.kind() == ErrorKind::Unsupported, "a call was refused with {refusal:?} instead of Unsupported");
     }
     Ok(())
 }

@@ -1,4 +1,4 @@
-//! C18: calls are bounded, and nonsense is refused before anything happens.
+//! C18: calls are bounded, and invalid keys and options are refused before any I/O.
 
 use std::collections::HashSet;
 use std::time::Duration;
@@ -12,47 +12,64 @@ use crate::check::checks;
 use crate::client::Client;
 use crate::context::Context;
 use crate::controls::Operation;
-use crate::failure::{Failure, Verdict, ensure, said_by_caller};
+use crate::failure::{Failure, Verdict, ensure, located_at_caller};
 use crate::leases::{LONG, renewed};
 
 checks! {
-    C18 wait_is_bounded [] "acquire with a timeout waits that long and returns soon after, with the phase in which the time ran out";
-    C18 bounded_while_replies_hang [DelayedReplies] "calls return in time although the store does not answer, and leave nothing behind once it does";
-    C18 attempt_is_prompt Smoke [] "a single attempt on a held lock answers at once, and so does a wait of zero";
-    C18 timed_out_waiters_leave [] "a waiter whose time ran out is not granted the lock later";
-    C18 short_waits_leave_nothing [] "a wait that is over before the store has answered leaves no lease behind";
-    C18 invalid_options Smoke [] "durations that make no sense are refused with a message of their own, and nothing is counted";
-    C18 invalid_keys Smoke [] "empty and too long keys are refused, and nothing is counted";
+    C18 wait_is_bounded []
+        "`acquire` with a timeout waits that long and returns soon after, with the phase in which \
+         the time ran out. A failure means that a caller waits too long, gives up too early, or \
+         gets the wrong error.";
+    C18 bounded_while_replies_hang [DelayedReplies]
+        "Calls return in time although the store does not answer, and leave nothing behind once it \
+         does. A failure means that a timeout waits for the store, or forgets the attempt in \
+         flight.";
+    C18 attempt_is_prompt Smoke []
+        "A single attempt on a held lock answers at once, and so does a wait of zero. A failure \
+         means that a single attempt waits for the holder.";
+    C18 timed_out_waiters_leave []
+        "A waiter whose time ran out is not granted the lock later. A failure means that its \
+         ticket or its lease is left behind.";
+    C18 short_waits_leave_nothing []
+        "A wait that ends before the store has answered leaves no lease behind. A failure means \
+         that the attempt in flight was forgotten, and the key stays held.";
+    C18 invalid_options Smoke []
+        "Invalid options are refused, each with a message of its own, and nothing is counted. A \
+         failure means that a mistake goes unnoticed, or is explained by the wrong message.";
+    C18 invalid_keys Smoke []
+        "Empty and too long keys are refused, and nothing is counted. A failure means that an \
+         invalid key reaches the store.";
 }
 
 async fn wait_is_bounded(cx: Context) -> Verdict {
     let [a, b] = cx.clients().await?;
     let key = cx.key();
     let _held = a.take(&key, renewed(LONG)).await?;
-    // Longer than the store takes to answer, so that it is the lock that is waited for.
+    // Longer than the store takes to answer, so that the call waits for the lock, not for the
+    // store.
     for wait in [cx.short() / 2, cx.short()] {
         try_join(times_out(&a, &key, wait), times_out(&b, &key, wait)).await?;
     }
     Ok(())
 }
 
-/// A wait for a held lock ends in time.
+/// Ensures that a wait for a held lock ends in time.
 #[track_caller]
 fn times_out(client: &Client, key: &LockKey, wait: Duration) -> impl Future<Output = Verdict> {
-    said_by_caller(async move {
+    located_at_caller(async move {
         let start = Instant::now();
         let result = within(wait + SOON, "acquire to time out", client.acquire(key).timeout(wait)).await?;
         let took = start.elapsed();
         let error = result.err().map(|error| (error.kind(), error.phase()));
         let expected = Some((ErrorKind::Timeout, Some(Phase::Wait)));
         ensure!(error == expected, "acquire on a held lock ended with {error:?} instead of {expected:?}");
-        ensure!(took + GRAIN >= wait, "acquire with a timeout of {wait:?} gave up after {took:?}");
+        ensure!(took + GRAIN >= wait, "acquire with a timeout of {wait:?} gave up after only {took:?}");
 
         let start = Instant::now();
         let answer = within(wait + SOON, "try_acquire to time out", client.try_acquire(key).within(wait)).await??;
         let took = start.elapsed();
         ensure!(answer.is_none(), "a held lock was granted");
-        ensure!(took + GRAIN >= wait, "try_acquire within {wait:?} gave up after {took:?}");
+        ensure!(took + GRAIN >= wait, "try_acquire within {wait:?} gave up after only {took:?}");
         Ok(())
     })
 }
@@ -67,7 +84,10 @@ async fn bounded_while_replies_hang(cx: Context) -> Verdict {
     let trying = a.try_acquire(&tried).ttl(LONG).into_future();
     let trying = within(LIVENESS, "a single attempt to return while the store does not answer", trying);
     let (waiting, trying) = try_join(waiting, trying).await?;
-    ensure!(controls.end_faults().await? > 0, "no reply was late: the check proves nothing");
+    ensure!(
+        controls.end_faults().await? > 0,
+        "no reply was late, so the check proves nothing: see the controls of the client"
+    );
     let kinds = (waiting.map(drop).map_err(|error| error.kind()), trying.map(drop).map_err(|error| error.kind()));
     let expected = (Err(ErrorKind::Timeout), Err(ErrorKind::Timeout));
     ensure!(kinds == expected, "calls that the store did not answer ended with {kinds:?} instead of {expected:?}");
@@ -78,7 +98,7 @@ async fn bounded_while_replies_hang(cx: Context) -> Verdict {
         a.until_idle().await
     };
     let left = |failure: Failure| {
-        failure.reworded(|said| format!("after a call had ended before the store answered it: {said}"))
+        failure.reworded(|message| format!("after a call had ended before the store answered it: {message}"))
     };
     nothing_left.await.map_err(left)
 }
@@ -94,7 +114,7 @@ async fn attempt_is_prompt(cx: Context) -> Verdict {
             ensure!(answer.held().is_none(), "a held lock was granted");
         }
         let waiting = client.accounting().waiting;
-        ensure!(waiting == 0, "after single attempts {waiting} callers wait");
+        ensure!(waiting == 0, "after single attempts {waiting} callers still wait");
     }
     Ok(())
 }
@@ -109,13 +129,14 @@ async fn timed_out_waiters_leave(cx: Context) -> Verdict {
         ensure!(answer.is_none(), "a held lock was granted");
     }
     let outcome = held.release().await?;
-    ensure!(outcome.is_released(), "the release of a held lock said {outcome:?}");
+    ensure!(outcome.is_released(), "the release of a held lock returned {outcome:?}");
     let next = c.take_within(SOON, &key, renewed(LONG)).await?;
     drop(next);
     b.until_idle().await
 }
 
-/// The timeouts are about as long as a request takes, so that some end before it is sent, some while it is under way and some after it.
+/// The timeouts are about as long as a request takes, so that some end before it is sent, some
+/// while it is in flight, and some after its reply.
 async fn short_waits_leave_nothing(cx: Context) -> Verdict {
     const KEYS: u64 = 60;
     let [a, b] = cx.clients().await?;
@@ -133,7 +154,7 @@ async fn short_waits_leave_nothing(cx: Context) -> Verdict {
         next.map(drop).map_err(|failure| format!("after a wait of {wait:?} had ended: {}", failure.message()))
     });
     let left: Vec<String> = join_all(leaving).await.into_iter().filter_map(Result::err).collect();
-    ensure!(left.is_empty(), "{} of {KEYS} keys are still taken, the first {}", left.len(), left[0]);
+    ensure!(left.is_empty(), "{} of {KEYS} keys are still held, the first one {}", left.len(), left[0]);
     a.until_idle().await?;
     b.until_idle().await
 }
@@ -153,32 +174,32 @@ async fn invalid_options(cx: Context) -> Verdict {
         ("renewal after the ttl", every(ms(100))),
         ("renewal within the margin", every(ms(95))),
     ];
-    let mut nonsense: Vec<(&str, AcquireOptions)> =
+    let mut invalid: Vec<(&str, AcquireOptions)> =
         leases.map(|(what, lease)| (what, AcquireOptions::new().with_lease(lease))).into();
-    nonsense.push(("a long owner", AcquireOptions::new().with_owner("o".repeat(257))));
-    nonsense.push(("long metadata", AcquireOptions::new().with_metadata("name", "v".repeat(4096))));
+    invalid.push(("a long owner", AcquireOptions::new().with_owner("o".repeat(257))));
+    invalid.push(("long metadata", AcquireOptions::new().with_metadata("name", "v".repeat(4096))));
 
     let before = b.counts();
     let mut messages = HashSet::new();
-    for (what, options) in nonsense {
+    for (what, options) in invalid {
         for (key, state) in [(&key, "held"), (&cx.key(), "free")] {
             for wait in [Wait::Try, Wait::UpTo(ms(500))] {
                 let answer = b.acquire_with(key.clone(), options.clone().with_wait(wait)).await;
                 let kind = answer.as_ref().err().map(|error| error.kind());
-                ensure!(kind == Some(ErrorKind::InvalidOptions), "{what}, on a {state} lock: {answer:?}");
+                ensure!(kind == Some(ErrorKind::InvalidOptions), "{what}, on a {state} lock, returned {answer:?}");
                 messages.extend(answer.err().filter(|_| state == "held").map(|error| (what, bare(&error))));
             }
         }
     }
     let distinct: HashSet<_> = messages.iter().map(|(_, message)| message).collect();
-    ensure!(distinct.len() == 9, "nine mistakes have these messages: {messages:#?}");
-    // A shared accounting counts the holder, too; it does not change, either.
+    ensure!(distinct.len() == 9, "nine mistakes need nine messages, and have these: {messages:#?}");
+    // A shared accounting also counts the holder, which does not change.
     let after = b.counts();
     ensure!(before == after, "refused acquisitions were counted: {before:?} became {after:?}");
     Ok(())
 }
 
-/// An error's message without the key it is about.
+/// Returns an error's message without its key.
 fn bare(error: &distlock_api::LockError) -> String {
     let message = error.to_string();
     message.split(" [lock ").next().unwrap_or_default().to_owned()
@@ -193,7 +214,7 @@ async fn invalid_keys(cx: Context) -> Verdict {
         let all = client.acquire_all([&key, "good"]).await;
         let kinds = [acquired.err(), tried.err(), all.err()].map(|error| error.map(|error| error.kind()));
         let expected = [Some(ErrorKind::InvalidKey); 3];
-        ensure!(kinds == expected, "{what} was answered with {kinds:?}");
+        ensure!(kinds == expected, "{what} was refused with {kinds:?} instead of InvalidKey");
     }
     let after = client.counts();
     ensure!(before == after, "refused keys were counted: {before:?} became {after:?}");

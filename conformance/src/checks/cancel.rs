@@ -1,6 +1,7 @@
-//! C11: whatever is dropped, wherever it is dropped, nothing stays behind.
+//! C11: a call that is dropped at any await leaves nothing behind.
 //!
-//! The matrix: each call is begun again and again, and dropped after none of its polls, after the first, after the second …, until it comes to its end.
+//! Each call is started many times, and dropped before its first poll, after the first, after the
+//! second, and so on, until it completes.
 
 use std::future::{Future, poll_fn};
 use std::pin::pin;
@@ -15,36 +16,63 @@ use crate::check::checks;
 use crate::client::Client;
 use crate::context::{Context, on_a_runtime_of_its_own};
 use crate::controls::Operation;
-use crate::failure::{Failure, Verdict, ensure, said_by_caller};
+use crate::failure::{Failure, Verdict, ensure, located_at_caller};
 use crate::history::Expected;
 use crate::leases::{LONG, renewed, unrenewed};
 
 checks! {
-    C11 dropped_acquisition Smoke [] "an acquisition dropped at any await leaves no lease behind";
-    C11 dropped_waiter [] "a waiter dropped at any await leaves no waiter behind and is granted nothing";
-    C11 dropped_timed_wait [] "a wait with a timeout that is dropped at any await, also after its time has run out, leaves nothing behind";
-    C11 dropped_acquire_all [] "an acquisition of several locks dropped at any await leaves none of them behind, be one of them busy or not";
-    C11 dropped_run [] "work under a lock dropped at any await releases the lock";
-    C11 dropped_unanswered [DelayedReplies] "an acquisition, and a release, dropped after the store has done what they ask and before it has said so, leave nothing behind";
-    C11 dropped_guard Smoke [] "a dropped guard releases in the background";
-    C11 dropped_release [] "a release dropped at any await goes on in the background";
-    C11 dropped_signal [Expiry] "lost() dropped at any await costs the guard nothing, and the next one completes";
-    C11 dropped_close [SeparateClients] "a close dropped at any await goes on, or is made up for by the next one: every lock is free then";
-    C11 aborted_task [] "a task that is aborted with a guard inside releases it";
-    C11 runtime_ends [Expiry, SeparateClients] "when a runtime ends while guards live on it, in its tasks and outside, every lock is free at its lease's expiry at the latest, and the books balance";
+    C11 dropped_acquisition Smoke []
+        "An acquisition that is dropped at any await leaves no lease behind. A failure means that \
+         the key stays held without a holder.";
+    C11 dropped_waiter []
+        "A waiter that is dropped at any await leaves no ticket behind and is granted nothing. A \
+         failure means that the others wait for a waiter that has left.";
+    C11 dropped_timed_wait []
+        "A wait with a timeout that is dropped at any await, even after its time has run out, \
+         leaves nothing behind. A failure means that a ticket or a lease of the waiter is left.";
+    C11 dropped_acquire_all []
+        "An acquisition of several locks that is dropped at any await leaves none of them held, \
+         whether or not one of them is busy. A failure means that a key stays held without a \
+         holder.";
+    C11 dropped_run []
+        "Work under a lock that is dropped at any await releases the lock. A failure means that \
+         the key stays held without a holder.";
+    C11 dropped_unanswered [DelayedReplies]
+        "An acquisition or a release that is dropped after the store has carried it out, and \
+         before the store has answered, leaves nothing behind. A failure means that the key stays \
+         held without a holder.";
+    C11 dropped_guard Smoke []
+        "A dropped guard releases its lock in the background. A failure means that the key stays \
+         held until the lease expires.";
+    C11 dropped_release []
+        "A release that is dropped at any await continues in the background. A failure means that \
+         the key stays held until the lease expires.";
+    C11 dropped_signal [Expiry]
+        "Dropping `lost()` at any await does not affect the guard, and the next `lost()` \
+         completes. A failure means that a holder can miss the loss of its lock.";
+    C11 dropped_close [SeparateClients]
+        "A `close()` that is dropped at any await continues, or is completed by the next one: \
+         every lock is free then. A failure means that locks of a closed client stay held.";
+    C11 aborted_task []
+        "A task that is aborted while it owns a guard releases the lock. A failure means that the \
+         key stays held until the lease expires.";
+    C11 runtime_ends [Expiry, SeparateClients]
+        "When a runtime shuts down while guards exist in its tasks and outside, every lock is free \
+         at its lease's expiry at the latest. The accounting balances. A failure means that leases \
+         are renewed without a holder, or are not counted.";
 }
 
-/// No call is dropped later than after so many polls.
+/// The largest number of polls after which a call is dropped.
 const MOST_POLLS: usize = 40;
-/// A future that does not want to be polled for this long has arrived where it waits.
+/// A future that is not woken for this long has reached the point where it waits.
 const IDLE: Duration = Duration::from_millis(250);
 
-/// What became of a call that was to be dropped.
+/// The end of a call that was to be dropped.
 enum Ended<T> {
     Completed(T),
-    /// After as many polls as it was given.
+    /// After as many polls as it was allowed.
     Dropped,
-    /// Before: it did not want to be polled any more.
+    /// Before that, because it was no longer woken.
     Idle,
 }
 
@@ -57,7 +85,7 @@ impl<T> Ended<T> {
     }
 }
 
-/// Polls a future as often as it asks for it, but no more than `polls` times, and drops it.
+/// Polls a future whenever it is woken, but no more than `polls` times, and drops it.
 async fn dropped_after<F: Future>(polls: usize, future: F) -> Ended<F::Output> {
     let mut future = pin!(future);
     let mut left = polls;
@@ -73,19 +101,20 @@ async fn dropped_after<F: Future>(polls: usize, future: F) -> Ended<F::Output> {
     tokio::time::timeout(IDLE, polling).await.unwrap_or(Ended::Idle)
 }
 
-/// One row of the matrix, so many times: `case` drops its call after so many polls, looks at what is left, and says whether the call had come to where it ends or waits for
-/// ever. More than once, because what else happens between two polls is chance.
+/// Runs `case` for 0, 1, 2 … polls, and repeats that `rounds` times, because what happens between
+/// two polls is random. `case` drops its call after the given number of polls and examines what is
+/// left. It returns whether the call completed, or waits and is no longer woken.
 #[track_caller]
 fn at_every_poll(
     what: &str,
     rounds: usize,
     mut case: impl AsyncFnMut(usize) -> Result<bool, Failure>,
 ) -> impl Future<Output = Verdict> {
-    said_by_caller(async move {
+    located_at_caller(async move {
         for _ in 0..rounds {
             for polls in 0..=MOST_POLLS {
                 let ended = case(polls).await;
-                let dropped = |said: &str| format!("after {what} was dropped after {polls} polls: {said}");
+                let dropped = |message: &str| format!("after {what} was dropped after {polls} polls: {message}");
                 if ended.map_err(|failure| failure.reworded(dropped))? {
                     break;
                 }
@@ -95,32 +124,32 @@ fn at_every_poll(
     })
 }
 
-/// A wait may be shorter than the store's answer takes.
-fn or_too_late<T>(answer: distlock_api::Result<T>) -> distlock_api::Result<Option<T>> {
+/// Maps the timeout of a wait that was shorter than the store's answer took to `None`.
+fn late_as_none<T>(answer: distlock_api::Result<T>) -> distlock_api::Result<Option<T>> {
     match answer {
         Err(error) if error.kind() == ErrorKind::Timeout => Ok(None),
         answer => answer.map(Some),
     }
 }
 
-/// The lock can be had by another client at once, and given back.
+/// Ensures that another client can acquire the lock soon, and release it.
 #[track_caller]
 fn ensure_free(client: &Client, key: &LockKey) -> impl Future<Output = Verdict> {
-    said_by_caller(async move {
+    located_at_caller(async move {
         let guard = client.take_within(SOON, key, renewed(LONG)).await?;
         let outcome = guard.release().await?;
-        ensure!(outcome.is_released(), "the release of a held lock said {outcome:?}");
+        ensure!(outcome.is_released(), "the release of a held lock returned {outcome:?}");
         Ok(())
     })
 }
 
-/// In the end nothing is left of it anywhere, and nobody has held a lock together with somebody else.
+/// Ensures that at the end no client holds or waits for a lock, and that no two holds overlapped.
 #[track_caller]
 fn nothing_is_left(cx: &Context, what: &str, clients: &[&Client], keys: &[LockKey]) -> impl Future<Output = Verdict> {
-    said_by_caller(async move {
+    located_at_caller(async move {
         for client in clients {
             let idle = client.until_idle().await;
-            idle.map_err(|failure| failure.reworded(|said| format!("after {what} was dropped: {said}")))?;
+            idle.map_err(|failure| failure.reworded(|message| format!("after {what} was dropped: {message}")))?;
         }
         cx.verdict(keys, Expected { grants: keys.len(), contended: 0 })
     })
@@ -135,9 +164,11 @@ async fn dropped_acquisition(cx: Context) -> Verdict {
         let ended = dropped_after(polls, a.acquire_with(key.clone(), renewed(LONG))).await.completed();
         let completed = ended.is_some();
         if let Some(acquired) = ended {
-            let Some(guard) = acquired?.held() else { return Err(Failure::new("a wait for ever ended with busy")) };
+            let Some(guard) = acquired?.held() else {
+                return Err(Failure::new("an acquisition without a timeout was answered busy"));
+            };
             let outcome = guard.release().await?;
-            ensure!(outcome.is_released(), "the release of a held lock said {outcome:?}");
+            ensure!(outcome.is_released(), "the release of a held lock returned {outcome:?}");
         }
         ensure_free(&b, &key).await?;
         Ok(completed)
@@ -151,13 +182,13 @@ async fn dropped_waiter(cx: Context) -> Verdict {
 }
 
 async fn dropped_timed_wait(cx: Context) -> Verdict {
-    // Soon enough to come to its end before it is taken to wait for ever.
+    // Short enough to end before the call counts as idle.
     dropped_wait(&cx, "a wait with a timeout", renewed(LONG).with_wait(Wait::UpTo(IDLE / 3))).await
 }
 
 #[track_caller]
 fn dropped_wait(cx: &Context, what: &str, options: AcquireOptions) -> impl Future<Output = Verdict> {
-    said_by_caller(async move {
+    located_at_caller(async move {
         let [a, b, c] = cx.clients().await?;
         let mut keys = Vec::new();
         at_every_poll(what, cx.rounds(5), async |polls| {
@@ -166,7 +197,7 @@ fn dropped_wait(cx: &Context, what: &str, options: AcquireOptions) -> impl Futur
             let held = a.take(&key, renewed(LONG)).await?;
             let ended = match dropped_after(polls, b.acquire_with(key.clone(), options.clone())).await {
                 Ended::Completed(answer) => {
-                    let granted = or_too_late(answer)?.and_then(Acquired::held);
+                    let granted = late_as_none(answer)?.and_then(Acquired::held);
                     ensure!(granted.is_none(), "a held lock was granted: {granted:?}");
                     true
                 }
@@ -177,7 +208,7 @@ fn dropped_wait(cx: &Context, what: &str, options: AcquireOptions) -> impl Futur
                 until_queued(cx, &a, &key, 0).await?;
             }
             let outcome = held.release().await?;
-            ensure!(outcome.is_released(), "the release of a held lock said {outcome:?}");
+            ensure!(outcome.is_released(), "the release of a held lock returned {outcome:?}");
             ensure_free(&c, &key).await?;
             Ok(ended)
         })
@@ -202,7 +233,7 @@ async fn dropped_acquire_all(cx: Context) -> Verdict {
             let taking = b.take_all(&keys, renewed(LONG).with_wait(Wait::UpTo(IDLE / 3)));
             let ended = dropped_after(polls, taking).await.completed();
             let completed = ended.is_some();
-            drop(ended.map(or_too_late).transpose()?);
+            drop(ended.map(late_as_none).transpose()?);
             drop(held);
             for key in &keys {
                 ensure_free(&c, key).await?;
@@ -241,17 +272,17 @@ async fn dropped_unanswered(cx: Context) -> Verdict {
     }
     let (acquiring, releasing) = (a.acquire_with(acquired.clone(), renewed(LONG)), guard.release());
     let both = tokio::join!(dropped_after(MOST_POLLS, acquiring), dropped_after(MOST_POLLS, releasing));
-    ensure!(matches!(both, (Ended::Idle, Ended::Idle)), "calls that the store has not answered came to an end");
-    ensure!(controls.end_faults().await? > 1, "the replies were not late: the check proves nothing");
+    ensure!(matches!(both, (Ended::Idle, Ended::Idle)), "calls that the store has not answered completed");
+    ensure!(
+        controls.end_faults().await? > 1,
+        "the replies were not late, so the check proves nothing: see the controls of the client"
+    );
     for key in [&acquired, &released] {
         ensure_free(&b, key).await?;
     }
     nothing_is_left(&cx, "a call without an answer", &[&a, &b], &[acquired, released]).await?;
-    let books = a.accounting();
-    ensure!(
-        books.released == 1 && books.lost == 0,
-        "a release that was dropped and carried out is counted as {books:?}"
-    );
+    let end = a.accounting();
+    ensure!(end.released == 1 && end.lost == 0, "a release that was dropped and carried out is counted as {end:?}");
     Ok(())
 }
 
@@ -261,8 +292,8 @@ async fn dropped_guard(cx: Context) -> Verdict {
     drop(a.take(&key, renewed(LONG)).await?);
     let next = b.take_within(SOON, &key, renewed(LONG)).await?;
     drop(next);
-    // The client that dropped it is not in its own way, either.
-    let again = b.take_within(SOON, &key, renewed(LONG)).await?;
+    // The client that dropped the guard can acquire the lock again, too.
+    let again = a.take_within(SOON, &key, renewed(LONG)).await?;
     drop(again);
     a.until_idle().await?;
     b.until_idle().await
@@ -278,7 +309,7 @@ async fn dropped_release(cx: Context) -> Verdict {
         let ended = dropped_after(polls, guard.release()).await.completed();
         let completed = ended.is_some();
         if let Some(outcome) = ended {
-            ensure!(outcome?.is_released(), "the release of a held lock did not say `Released`");
+            ensure!(outcome?.is_released(), "the release of a held lock did not return `Released`");
         }
         ensure_free(&b, &key).await?;
         Ok(completed)
@@ -295,7 +326,7 @@ async fn dropped_signal(cx: Context) -> Verdict {
     within(cx.short() + SOON, "the next lost() of a lease that is not renewed", guard.lost()).await.map(drop)
 }
 
-/// The guards stay: it is the close that gives their locks back.
+/// The guards are kept, so that only the close can release their locks.
 async fn dropped_close(cx: Context) -> Verdict {
     let mut keys = Vec::new();
     at_every_poll("a close", 1, async |polls| {
@@ -314,7 +345,7 @@ async fn dropped_close(cx: Context) -> Verdict {
             ensure_free(&b, key).await?;
         }
         let end = a.accounting();
-        ensure!(end.held == 0 && end.waiting == 0 && end.balances(), "after close(): {end:?}");
+        ensure!(end.held == 0 && end.waiting == 0 && end.balances(), "after close() the accounting is {end:?}");
         Ok(completed)
     })
     .await?;
@@ -363,12 +394,12 @@ async fn runtime_ends(cx: Context) -> Verdict {
     })
     .await?;
     drop(dropped);
-    // Nobody renews it any more, and it knows when it ends.
+    // The lease is no longer renewed, and the guard knows its deadline.
     within(ttl + SOON, "lost() of a guard whose runtime has ended", guard.lost()).await?;
     for key in [&inside, &outside, &kept] {
         drop(b.take_within(ttl + SOON, key, renewed(LONG)).await?);
     }
-    ensure!(guard.is_lost(), "the lock was granted to somebody else, and its guard is not lost");
+    ensure!(guard.is_lost(), "another client was granted the lock, and its last holder's guard is not lost");
     drop(guard);
     nothing_is_left(&cx, "a runtime", &[&a, &b], &[inside, outside, kept]).await
 }

@@ -1,4 +1,4 @@
-//! C2: only the store's clock decides.
+//! C2: only the store's clock decides expiry.
 
 use std::time::Duration;
 
@@ -8,12 +8,16 @@ use crate::bounded::{GRAIN, LIVENESS};
 use crate::check::checks;
 use crate::child::{ChildGrant, Clock};
 use crate::context::Context;
-use crate::failure::{Failure, Verdict, ensure, said_by_caller};
+use crate::failure::{Failure, Verdict, ensure, located_at_caller};
 use crate::leases::{LONG, renewed};
 
 checks! {
-    C2 client_one_hour_ahead [Expiry, Processes] "a client whose clock is an hour fast takes nothing early, keeps what it holds, and is respected";
-    C2 client_one_hour_behind [Expiry, Processes] "a client whose clock is an hour slow takes nothing early, keeps what it holds, and is respected";
+    C2 client_one_hour_ahead [Expiry, Processes]
+        "A client whose clock is one hour fast takes no lease early and keeps its own, and other \
+         clients respect its lease. A failure means that a client's clock decides expiry.";
+    C2 client_one_hour_behind [Expiry, Processes]
+        "A client whose clock is one hour slow takes no lease early and keeps its own, and other \
+         clients respect its lease. A failure means that a client's clock decides expiry.";
 }
 
 async fn client_one_hour_ahead(cx: Context) -> Verdict {
@@ -26,42 +30,46 @@ async fn client_one_hour_behind(cx: Context) -> Verdict {
     renews(cx, Clock::Slow).await
 }
 
-/// Holders are killed, so that nothing but the expiry frees their locks.
+/// Kills the holders, so that nothing but the expiry frees their locks.
 #[track_caller]
 fn wrong_by_an_hour(cx: Context, clock: Clock) -> impl Future<Output = Verdict> {
-    said_by_caller(async move {
+    located_at_caller(async move {
         let [client] = cx.clients().await?;
         let (mut child, mut victim) = (cx.child(clock).await?, cx.child(Clock::True).await?);
         let (key, ttl) = (cx.key(), cx.short());
-        // So that the child has met its server before the lease begins that it is to see.
+        // The child connects to its server before the lease begins that it is to observe.
         granted(child.acquire(&cx.key(), LONG, false, LIVENESS).await?)?;
 
-        // A lease of another, seen by the child.
-        let asked = Instant::now();
+        // Another process's lease, as the child sees it.
+        let started = Instant::now();
         granted(victim.acquire(&key, ttl, false, LIVENESS).await?)?;
         let early = child.acquire(&key, LONG, true, Duration::ZERO).await?;
         ensure!(early.is_none(), "the child was granted a held lock at once");
         victim.kill().await?;
         let grant = granted(child.acquire(&key, ttl, false, LIVENESS).await?)?;
-        let after = asked.elapsed();
-        ensure!(after + GRAIN >= ttl, "the child took a lease of {ttl:?} over after {after:?}");
+        let after = started.elapsed();
+        ensure!(after + GRAIN >= ttl, "the child took over a lease of {ttl:?} after only {after:?}");
 
-        // The child's lease, seen by the child and by us.
-        ensure!(grant.remaining <= ttl, "the child believes in {:?} of a ttl of {ttl:?}", grant.remaining);
-        ensure!(grant.remaining > ttl / 10, "the child believes in no more than {:?} of {ttl:?}", grant.remaining);
-        let standing = child.look().await?;
-        ensure!(!standing.lost, "the child lost its lease at once: {standing:?}");
+        // The child's lease, as the child and this process see it.
+        ensure!(grant.remaining <= ttl, "the child's guard has {:?} remaining of a ttl of {ttl:?}", grant.remaining);
+        ensure!(
+            grant.remaining > ttl / 10,
+            "the child's guard has only {:?} remaining of a ttl of {ttl:?}",
+            grant.remaining
+        );
+        let state = child.guard_state().await?;
+        ensure!(!state.lost, "the child lost its lease at once: {state:?}");
         child.kill().await?;
         let _taken = client.take(&key, renewed(LONG)).await?;
-        let after = asked.elapsed();
-        ensure!(after + GRAIN * 2 >= ttl * 2, "two leases of {ttl:?}, one after the other, ended after {after:?}");
+        let after = started.elapsed();
+        ensure!(after + GRAIN * 2 >= ttl * 2, "two leases of {ttl:?}, one after the other, ended after only {after:?}");
         Ok(())
     })
 }
 
 #[track_caller]
 fn renews(cx: Context, clock: Clock) -> impl Future<Output = Verdict> {
-    said_by_caller(async move {
+    located_at_caller(async move {
         let [client] = cx.clients().await?;
         let mut child = cx.child(clock).await?;
         let (key, ttl) = (cx.key(), cx.short());
@@ -71,8 +79,11 @@ fn renews(cx: Context, clock: Clock) -> impl Future<Output = Verdict> {
             client.ensure_busy(&key, "the child renews it").await?;
             tokio::time::sleep(ttl / 10).await;
         }
-        let standing = child.look().await?;
-        ensure!(!standing.lost && standing.remaining <= ttl, "the child's guard after two ttls: {standing:?}");
+        let state = child.guard_state().await?;
+        ensure!(
+            !state.lost && state.remaining <= ttl,
+            "after two ttls the child's guard is lost or valid for too long: {state:?}"
+        );
         ensure!(child.release().await?, "the child lost a renewed lease");
         Ok(())
     })

@@ -1,4 +1,4 @@
-//! C19: what a holder leaves behind that is no more.
+//! C19: the lock of a holder that died or was cut off.
 
 use std::time::Duration;
 
@@ -12,12 +12,26 @@ use crate::failure::{Failure, Verdict, ensure};
 use crate::leases::{LONG, renewed, unrenewed};
 
 checks! {
-    C19 killed_holder [Expiry, Processes] "the lock of a killed process is free at its lease's expiry: not earlier, and soon after";
-    C19 killed_before_any_renewal [Expiry, Processes] "the lock of a process that was killed right after the grant is closed for the whole ttl, and free soon after";
-    C19 killed_waiter [Expiry, Processes] "a killed waiter does not keep the lock from the living for long";
-    C19 cut_off_holder [Expiry, CutOff, SeparateClients] "the lock of a client that is cut off from the store is free at its lease's expiry: not before its guard is lost, and soon after";
-    C19 free_soon_after_expiry [Expiry] "a lease that is not renewed can be had soon after its ttl, by waiters and by new attempts";
-    C19 held_for_ever_without_expiry [NoExpiry] "a backend without expiry keeps a lock closed beyond its ttl, and its guards say that they do not expire";
+    C19 killed_holder [Expiry, Processes]
+        "The lock of a killed process is free at its lease's expiry: not earlier, and soon after. \
+         A failure means that a live lease was taken over, or that a dead one blocks the key.";
+    C19 killed_before_any_renewal [Expiry, Processes]
+        "The lock of a process that was killed right after the grant stays held for the whole ttl, \
+         and is free soon after. A failure means that a live lease was taken over, or that a dead \
+         one blocks the key.";
+    C19 killed_waiter [Expiry, Processes]
+        "A killed waiter does not keep the lock from live clients for long. A failure means that \
+         its ticket or its lease outlives it by more than a ttl.";
+    C19 cut_off_holder [Expiry, CutOff, SeparateClients]
+        "The lock of a client that is cut off is free at its lease's expiry: not before its guard \
+         is lost, and soon after. A failure means that a live lease was taken over, or that a dead \
+         one blocks the key.";
+    C19 free_soon_after_expiry [Expiry]
+        "A lease that is not renewed can be acquired soon after its ttl, by waiters and by new \
+         attempts. A failure means that an expired lease blocks the key.";
+    C19 held_for_ever_without_expiry [NoExpiry]
+        "A backend without expiry keeps a lock held beyond its ttl, and its guards report that \
+         they do not expire. A failure means that the declared capability is wrong.";
 }
 
 async fn killed_holder(cx: Context) -> Verdict {
@@ -28,7 +42,7 @@ async fn killed_holder(cx: Context) -> Verdict {
         return Err(Failure::new("a child process was not granted a free lock"));
     };
     let waiter = client.spawn_take(&key, renewed(LONG));
-    // Beyond its ttl it is held because the process is alive.
+    // The process is alive, so the lock stays held beyond its ttl.
     let granted = Instant::now();
     throughout(granted + ttl + ttl / 2, async || {
         ensure!(!waiter.is_finished(), "the lock of a living process was granted after {:?}", granted.elapsed());
@@ -36,7 +50,7 @@ async fn killed_holder(cx: Context) -> Verdict {
     })
     .await?;
 
-    // The last that is known of the lease. A renewal between this and the end only makes it longer.
+    // What is left of the lease before the kill. A renewal in between only prolongs it.
     let looked = Instant::now();
     let remaining = match client.admin() {
         Some(admin) => admin.inspect(&key).await?.map(|info| info.remaining).unwrap_or_default(),
@@ -46,9 +60,9 @@ async fn killed_holder(cx: Context) -> Verdict {
     let killed = Instant::now();
     let (_guard, at) = waiter.guard().await?;
     let after = at - looked;
-    ensure!(after + GRAIN >= remaining, "a lease with {remaining:?} left was taken over after {after:?}");
+    ensure!(after + GRAIN >= remaining, "a lease with {remaining:?} left was taken over after only {after:?}");
     let after = at.saturating_duration_since(killed);
-    ensure!(after < ttl + SOON, "the lock of a killed process was free {after:?} later, its ttl being {ttl:?}");
+    ensure!(after < ttl + SOON, "the lock of a killed process was free only {after:?} later, with a ttl of {ttl:?}");
     Ok(())
 }
 
@@ -56,17 +70,17 @@ async fn killed_before_any_renewal(cx: Context) -> Verdict {
     let [client] = cx.clients().await?;
     let mut child = cx.child(Clock::True).await?;
     let (key, ttl) = (cx.key(), cx.short());
-    let asked = Instant::now();
+    let started = Instant::now();
     let Some(_) = child.acquire(&key, ttl, false, LIVENESS).await? else {
         return Err(Failure::new("a child process was not granted a free lock"));
     };
     child.kill().await?;
     let killed = Instant::now();
     let (_guard, at) = client.spawn_take(&key, renewed(LONG)).guard().await?;
-    let after = at - asked;
-    ensure!(after + GRAIN >= ttl, "a lease of {ttl:?} was taken over after {after:?}");
+    let after = at - started;
+    ensure!(after + GRAIN >= ttl, "a lease of {ttl:?} was taken over after only {after:?}");
     let after = at.saturating_duration_since(killed);
-    ensure!(after < ttl + SOON, "the lock of a killed process was free {after:?} later, its ttl being {ttl:?}");
+    ensure!(after < ttl + SOON, "the lock of a killed process was free only {after:?} later, with a ttl of {ttl:?}");
     Ok(())
 }
 
@@ -77,11 +91,11 @@ async fn killed_waiter(cx: Context) -> Verdict {
     let mut child = cx.child(Clock::True).await?;
     let waiting = child.acquire(&key, ttl, true, LIVENESS);
     if let Ok(answer) = tokio::time::timeout(Duration::from_millis(700), waiting).await {
-        return Err(Failure::new(format!("a child process that waits for a held lock was answered: {answer:?}")));
+        return Err(Failure::new(format!("a child process that waits for a held lock got {answer:?}")));
     }
     child.kill().await?;
     let outcome = held.release().await?;
-    ensure!(outcome.is_released(), "the release of a held lock said {outcome:?}");
+    ensure!(outcome.is_released(), "the release of a held lock returned {outcome:?}");
     client.take_within(ttl + SOON, &key, renewed(LONG)).await.map(drop)
 }
 
@@ -95,11 +109,14 @@ async fn cut_off_holder(cx: Context) -> Verdict {
     controls.cut_off().await?;
     let (_next, at) = waiter.guard().await?;
     let after = at.saturating_duration_since(cut);
-    ensure!(guard.is_lost(), "the lock was granted {after:?} after its holder was cut off, whose guard is not lost");
-    ensure!(after + GRAIN >= remaining, "a lease with {remaining:?} left was taken over after {after:?}");
+    ensure!(
+        guard.is_lost(),
+        "the lock was granted {after:?} after its holder was cut off, and the holder's guard is not lost"
+    );
+    ensure!(after + GRAIN >= remaining, "a lease with {remaining:?} left was taken over after only {after:?}");
     ensure!(
         after < ttl + SOON,
-        "the lock of a holder that was cut off was free {after:?} later, its ttl being {ttl:?}"
+        "the lock of a holder that was cut off was free only {after:?} later, with a ttl of {ttl:?}"
     );
     controls.end_faults().await?;
     Ok(())
@@ -131,6 +148,6 @@ async fn held_for_ever_without_expiry(cx: Context) -> Verdict {
     })
     .await?;
     let outcome = guard.release().await?;
-    ensure!(outcome.is_released(), "the release of a held lock said {outcome:?}");
+    ensure!(outcome.is_released(), "the release of a held lock returned {outcome:?}");
     Ok(())
 }

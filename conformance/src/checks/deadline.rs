@@ -10,14 +10,22 @@ use crate::check::checks;
 use crate::client::Client;
 use crate::context::Context;
 use crate::controls::Operation;
-use crate::failure::{Failure, Verdict, ensure, said_by_caller};
+use crate::failure::{Failure, Verdict, ensure, located_at_caller};
 use crate::leases::{LONG, renewed, unrenewed, validity};
 
 checks! {
-    C3 margin_is_kept Smoke [Expiry] "a guard is valid for its ttl less the margin at the most";
-    C3 counted_from_before_the_request Smoke [Expiry] "the time that the request took is not added to the lease";
-    C3 late_grant_is_not_returned [DelayedReplies, Expiry] "a grant whose reply comes after the lease's own deadline is not returned, and is given back";
-    C3 lost_before_taken_over [Expiry] "when somebody else is granted the lock its last holder's guard is lost already";
+    C3 margin_is_kept Smoke [Expiry]
+        "A guard is valid for at most its ttl minus the safety margin. A failure means that a \
+         guard can outlive its lease.";
+    C3 counted_from_before_the_request Smoke [Expiry]
+        "The time that the request took does not extend the guard's deadline. A failure means that \
+         the deadline counts from the reply, and is later than the store's.";
+    C3 late_grant_is_not_returned [DelayedReplies, Expiry]
+        "A grant whose reply arrives after the lease's own deadline is not returned, and is given \
+         back. A failure means that a caller can get a lock that it no longer holds.";
+    C3 lost_before_taken_over [Expiry]
+        "When another client is granted the lock, its last holder's guard is already lost. A \
+         failure means that two guards of one lock are valid at the same time.";
 }
 
 async fn margin_is_kept(cx: Context) -> Verdict {
@@ -33,8 +41,9 @@ async fn margin_is_kept(cx: Context) -> Verdict {
     Ok(())
 }
 
-/// The guard's deadline would move by the whole duration of the call if it were counted from the reply. The best of many calls is
-/// compared, because the instant before the request is not ours: what the client does before it sends is not the lease's.
+/// A deadline that counts from the reply is later by the whole duration of the call. The best of
+/// many calls is compared, because the check cannot see when the client sends: the time before that
+/// does not count.
 async fn counted_from_before_the_request(cx: Context) -> Verdict {
     const CALLS: usize = 20;
     let [client] = cx.clients().await?;
@@ -64,7 +73,7 @@ async fn late_grant_is_not_returned(cx: Context) -> Verdict {
     Ok(())
 }
 
-/// Whatever becomes of the acquisition, it is not that grant which its caller gets.
+/// However the acquisition ends, its caller does not get the late grant.
 #[track_caller]
 fn after_a_late_reply(
     cx: &Context,
@@ -72,25 +81,35 @@ fn after_a_late_reply(
     ttl: Duration,
     wait: Wait,
 ) -> impl Future<Output = Verdict> {
-    said_by_caller(async move {
+    located_at_caller(async move {
         let key = cx.key();
         let controls = client.disturbed()?;
         controls.delay_replies(Operation::Acquire, 1, ttl + ttl / 4).await?;
         let acquiring = client.acquire_with(key.clone(), unrenewed(ttl).with_wait(wait));
         match within(ttl * 4 + SOON, "an acquisition whose reply comes late to return", acquiring).await? {
             Ok(Acquired::Held(guard)) => {
-                ensure!(!guard.is_lost(), "a grant was returned after its own deadline, by {:?}", guard.loss());
+                ensure!(
+                    !guard.is_lost(),
+                    "a grant was returned after its own deadline, its guard is lost with {:?}",
+                    guard.loss()
+                );
                 let still = other.attempt(&key, renewed(LONG)).await?;
-                // Whoever is granted the lock now knows that the guard was lost meanwhile.
+                // If the lock can be granted now, the guard must have been lost meanwhile.
                 ensure!(still.is_none() || guard.is_lost(), "a late grant was returned as if it were held");
             }
             Ok(Acquired::Busy(_)) => {}
             Err(error) => {
-                let is_told = error.is_outcome_unknown() || error.is_retryable();
-                ensure!(is_told, "an attempt whose reply came late says {error:?}");
+                let is_true = error.is_outcome_unknown() || error.is_retryable();
+                ensure!(
+                    is_true,
+                    "an attempt whose reply came late failed with {error:?}, which is neither retryable nor an unknown outcome"
+                );
             }
         }
-        ensure!(controls.end_faults().await? > 0, "no reply was late: the check proves nothing");
+        ensure!(
+            controls.end_faults().await? > 0,
+            "no reply was late, so the check proves nothing: see the controls of the client"
+        );
         drop(other.take_within(ttl + SOON, &key, renewed(LONG)).await?);
         client.until_idle().await
     })
@@ -111,7 +130,7 @@ async fn lost_before_taken_over(cx: Context) -> Verdict {
             "{key:?} was granted, token {}, while the guard before it was not lost",
             second.0.fencing_token()
         );
-        ensure!(first.loss() == Some(Loss::Expired), "a lease that was not renewed was lost by {:?}", first.loss());
+        ensure!(first.loss() == Some(Loss::Expired), "a lease that was not renewed was lost with {:?}", first.loss());
         ensure!(first.remaining() == Some(Duration::ZERO), "a lost guard has {:?} remaining", first.remaining());
         let signalled = tokio::time::timeout(SOON, lost).await;
         ensure!(signalled.is_ok(), "lost() of a lost guard did not complete");

@@ -1,4 +1,5 @@
-//! Administration: what it tells of locks as it happens.
+//! Administration: the events that it reports.
+
 use distlock_api::{AcquisitionId, ErrorKind, LockAdmin, LockEvent, LockEvents, LockKey};
 use futures_util::TryStreamExt;
 
@@ -6,30 +7,39 @@ use crate::bounded::{LIVENESS, SOON, within};
 use crate::check::checks;
 use crate::child::Clock;
 use crate::context::Context;
-use crate::failure::{Failure, Verdict, ensure, said_by_caller};
+use crate::failure::{Failure, Verdict, ensure, located_at_caller};
 use crate::leases::{LONG, renewed};
 
 checks! {
-    Admin events_tell_what_happens [Admin, LockEvents] "a watcher hears of grants, releases and releases by force, of every client and in their order, and of no renewal";
-    Admin events_tell_of_owners_released [Admin, LockEvents, Owners] "a watcher hears of each lock that is released by owner";
-    Admin events_tell_of_take_overs [Admin, LockEvents, Expiry, Processes] "a watcher hears that a dead holder's lease has expired when somebody takes the lock over";
-    Admin events_are_refused [Admin, NoLockEvents] "a backend that does not tell what happens says so";
+    Admin events_report_what_happens [Admin, LockEvents]
+        "A watcher receives the grants, releases and force-releases of every client in their \
+         order, and no renewals. A failure means that an event is missing, out of order, or of the \
+         wrong kind.";
+    Admin events_report_release_by_owner [Admin, LockEvents, Owners]
+        "A watcher receives an event for each lock that is released by owner. A failure means that \
+         a release by owner is not reported, or reported as a normal release.";
+    Admin events_report_take_overs [Admin, LockEvents, Expiry, Processes]
+        "A watcher receives an event for the expiry of a dead holder's lease when another client \
+         takes the lock over. A failure means that the end of a lease is not reported.";
+    Admin events_are_refused [Admin, NoLockEvents]
+        "A backend that cannot report events refuses to with `Unsupported`. A failure means that a \
+         watcher waits for events that never arrive.";
 }
 
 /// The next event of a key. A gap proves nothing, so it fails the check.
 #[track_caller]
 fn next(events: &mut LockEvents, key: &LockKey) -> impl Future<Output = Result<LockEvent, Failure>> {
-    said_by_caller(async move {
+    located_at_caller(async move {
         within(SOON, "the next event of a key", async {
             while let Some(event) = events.try_next().await? {
                 if event.key() == Some(key) {
                     return Ok(event);
                 }
                 if event.key().is_none() {
-                    return Err(Failure::new("the watcher may have missed something"));
+                    return Err(Failure::new("the stream reported a gap: the watcher may have missed events"));
                 }
             }
-            Err(Failure::new("the stream has ended"))
+            Err(Failure::new("the stream of events has ended"))
         })
         .await?
     })
@@ -37,13 +47,13 @@ fn next(events: &mut LockEvents, key: &LockKey) -> impl Future<Output = Result<L
 
 #[track_caller]
 fn holder(admin: &dyn LockAdmin, key: &LockKey) -> impl Future<Output = Result<AcquisitionId, Failure>> {
-    said_by_caller(async move {
+    located_at_caller(async move {
         let info = admin.inspect(key).await?;
-        info.and_then(|info| info.id).ok_or_else(|| Failure::new("a held lock has no id"))
+        info.and_then(|info| info.id).ok_or_else(|| Failure::new("inspect shows a held lock without an id"))
     })
 }
 
-async fn events_tell_what_happens(cx: Context) -> Verdict {
+async fn events_report_what_happens(cx: Context) -> Verdict {
     let [a, b, c] = cx.clients().await?;
     let (key, admin) = (cx.key(), cx.admin(&c)?);
     let mut events = admin.watch().await?;
@@ -51,28 +61,28 @@ async fn events_tell_what_happens(cx: Context) -> Verdict {
         let guard = client.take(&key, renewed(LONG).with_owner("the holder")).await?;
         let id = holder(admin, &key).await?;
         let granted = next(&mut events, &key).await?;
-        // The token is the last of the lease's, of which the guard has the first.
-        let is_told = match &granted {
-            LockEvent::Granted { id: told, token, owner, .. } => {
-                *told == id && *token >= guard.fencing_token() && owner.as_deref() == Some("the holder")
+        // The event has the last token of the lease's block, the guard the first.
+        let is_right = match &granted {
+            LockEvent::Granted { id: reported, token, owner, .. } => {
+                *reported == id && *token >= guard.fencing_token() && owner.as_deref() == Some("the holder")
             }
             _ => false,
         };
-        ensure!(is_told, "the grant to {id}, token {}, was told as {granted:?}", guard.fencing_token());
+        ensure!(is_right, "the grant to {id}, token {}, was reported as {granted:?}", guard.fencing_token());
         let (ended, expected) = if round % 2 == 0 {
             let outcome = guard.release().await?;
-            ensure!(outcome.is_released(), "the release of a held lock said {outcome:?}");
+            ensure!(outcome.is_released(), "the release of a held lock returned {outcome:?}");
             (next(&mut events, &key).await?, LockEvent::Released { key: key.clone(), id })
         } else {
             admin.force_release(&key, "conformance").await?;
             (next(&mut events, &key).await?, LockEvent::ForceReleased { key: key.clone(), id })
         };
-        ensure!(ended == expected, "the end was told as {ended:?} instead of {expected:?}");
+        ensure!(ended == expected, "the end was reported as {ended:?} instead of {expected:?}");
     }
     Ok(())
 }
 
-async fn events_tell_of_owners_released(cx: Context) -> Verdict {
+async fn events_report_release_by_owner(cx: Context) -> Verdict {
     let [a, b] = cx.clients().await?;
     let admin = cx.admin(&b)?;
     let owner = cx.key().to_string();
@@ -84,13 +94,13 @@ async fn events_tell_of_owners_released(cx: Context) -> Verdict {
     let (mut first, mut second) = (admin.watch().await?, admin.watch().await?);
     admin.release_owner(&owner, "conformance").await?;
     for (key, events) in keys.iter().zip([&mut first, &mut second]) {
-        let told = next(events, key).await?;
-        ensure!(matches!(told, LockEvent::ForceReleased { .. }), "a release by owner was told as {told:?}");
+        let reported = next(events, key).await?;
+        ensure!(matches!(reported, LockEvent::ForceReleased { .. }), "a release by owner was reported as {reported:?}");
     }
     Ok(())
 }
 
-async fn events_tell_of_take_overs(cx: Context) -> Verdict {
+async fn events_report_take_overs(cx: Context) -> Verdict {
     let [client] = cx.clients().await?;
     let (key, admin) = (cx.key(), cx.admin(&client)?);
     let mut child = cx.child(Clock::True).await?;
@@ -99,24 +109,33 @@ async fn events_tell_of_take_overs(cx: Context) -> Verdict {
     };
     let dead = holder(admin, &key).await?;
     child.kill().await?;
-    // It has not seen the grant.
+    // This watcher has not seen the grant.
     let mut events = admin.watch().await?;
     let guard = client.take(&key, renewed(LONG)).await?;
     let expired = next(&mut events, &key).await?;
-    ensure!(expired == LockEvent::Expired { key: key.clone(), id: dead }, "an expiry was told as {expired:?}");
+    ensure!(expired == LockEvent::Expired { key: key.clone(), id: dead }, "an expiry was reported as {expired:?}");
     let granted = next(&mut events, &key).await?;
     let LockEvent::Granted { token, .. } = granted else {
-        return Err(Failure::new(format!("a take-over was told as {granted:?}")));
+        return Err(Failure::new(format!("a take-over was reported as {granted:?}")));
     };
-    ensure!(token >= guard.fencing_token(), "the guard's token is {}, the event's {token}", guard.fencing_token());
+    ensure!(
+        token >= guard.fencing_token(),
+        "the event has the token {token}, which is below the guard's token {}",
+        guard.fencing_token()
+    );
     Ok(())
 }
 
 async fn events_are_refused(cx: Context) -> Verdict {
     let [client] = cx.clients().await?;
     match cx.admin(&client)?.watch().await {
-        Err(error) => ensure!(error.kind() == ErrorKind::Unsupported, "the refusal is {error:?}"),
-        Ok(_) => return Err(Failure::new("what is not promised was answered")),
+        Err(error) => {
+            ensure!(
+                error.kind() == ErrorKind::Unsupported,
+                "watch() was refused with {error:?} instead of Unsupported"
+            );
+        }
+        Ok(_) => return Err(Failure::new("watch() returned a stream that the profile does not declare")),
     }
     Ok(())
 }

@@ -1,4 +1,4 @@
-//! C15: who waits is served in the order of the queue.
+//! C15: waiters are granted the lock in the order of the queue.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -13,23 +13,42 @@ use crate::child::Clock;
 use crate::client::{Client, Waiter};
 use crate::context::{Context, all_passed};
 use crate::controls::Pushes;
-use crate::failure::{Failure, Verdict, ensure, said_by_caller};
+use crate::failure::{Failure, Verdict, ensure, located_at_caller};
 use crate::history::Expected;
 use crate::leases::{LONG, renewed};
 
 checks! {
-    C15 order_of_arrival Smoke [Fair, Admin] "waiters of different clients are granted the lock in the order in which they came";
-    C15 order_without_pushes [Fair, Admin, PushFaults] "so they are if nothing can be pushed to them";
-    C15 order_across_a_break [Fair, Admin, PushFaults] "so they are if what is pushed breaks while they wait";
-    C15 leaving_keeps_the_order [Fair, Admin] "a waiter that gives up makes room, and changes nobody else's place";
-    C15 nobody_barges Smoke [Fair, Admin] "single attempts get nothing while others wait, be the lock handed over again and again";
-    C15 even_turns [Fair, SeparateClients] "clients that want the lock again and again have it equally often";
-    C15 cut_off_waiter [Fair, Admin, CutOff, SeparateClients] "a waiter that is cut off from the store costs those behind it a moment, not a ttl";
-    C15 dead_waiter [Fair, Admin, Processes] "a killed waiter costs those behind it a moment, not a ttl";
-    C15 dead_waiter_without_pushes [Fair, Admin, Processes, PushFaults] "so it does if nothing can be pushed to them";
+    C15 order_of_arrival Smoke [Fair, Admin]
+        "Waiters of different clients are granted the lock in the order in which they arrived. A \
+         failure means that a waiter can be overtaken, and can starve.";
+    C15 order_without_pushes [Fair, Admin, PushFaults]
+        "Waiters to which no events can be pushed are granted the lock in the order in which they \
+         arrived. A failure means that the order depends on pushed events.";
+    C15 order_across_a_break [Fair, Admin, PushFaults]
+        "Waiters whose event streams break while they wait are granted the lock in the order in \
+         which they arrived. A failure means that the order depends on pushed events.";
+    C15 leaving_keeps_the_order [Fair, Admin]
+        "A waiter that gives up leaves the queue, and the others keep their order. A failure means \
+         that a ticket stays behind, or that others lose theirs.";
+    C15 attempts_do_not_barge Smoke [Fair, Admin]
+        "Single attempts get nothing while others wait, however often the lock is handed over. A \
+         failure means that a newcomer can overtake the queue.";
+    C15 even_turns [Fair, SeparateClients]
+        "Clients that compete for the lock without a pause hold it about equally often. A failure \
+         means that one of them can starve.";
+    C15 cut_off_waiter [Fair, Admin, CutOff, SeparateClients]
+        "A waiter that is cut off from the store delays those behind it by a moment, not by a ttl. \
+         A failure means that a dead head of the queue blocks it.";
+    C15 dead_waiter [Fair, Admin, Processes]
+        "A killed waiter delays those behind it by a moment, not by a ttl. A failure means that a \
+         dead head of the queue blocks it.";
+    C15 dead_waiter_without_pushes [Fair, Admin, Processes, PushFaults]
+        "A killed waiter delays those behind it by a moment, not by a ttl, even if no events can \
+         be pushed to them. A failure means that a dead head of the queue blocks it.";
 }
 
-/// Until so many wait in the store's queue: one per client, or all callers of the one provider.
+/// Waits until `waiting` clients have a ticket in the store's queue. Callers of a single provider
+/// are counted by its accounting.
 #[track_caller]
 pub(super) fn until_queued(
     cx: &Context,
@@ -37,7 +56,7 @@ pub(super) fn until_queued(
     key: &LockKey,
     waiting: u32,
 ) -> impl Future<Output = Verdict> {
-    said_by_caller(async move {
+    located_at_caller(async move {
         if cx.profile().is_one_provider() {
             return client.until_waiting(u64::from(waiting)).await;
         }
@@ -48,10 +67,10 @@ pub(super) fn until_queued(
     })
 }
 
-/// The clients wait for the key, one after the other.
+/// Makes the clients wait for the key, one after the other.
 #[track_caller]
 fn queue_up(cx: &Context, clients: &[Client], key: &LockKey) -> impl Future<Output = Result<Vec<Waiter>, Failure>> {
-    said_by_caller(async move {
+    located_at_caller(async move {
         let mut waiters = Vec::new();
         for (client, place) in clients.iter().zip(1..) {
             waiters.push(client.spawn_take(key, renewed(LONG)));
@@ -62,28 +81,28 @@ fn queue_up(cx: &Context, clients: &[Client], key: &LockKey) -> impl Future<Outp
     })
 }
 
-/// Gives the lock back; it must go to each of the waiters in turn.
+/// Releases the lock repeatedly: it must go to each of the waiters in turn.
 #[track_caller]
 fn ensure_order(cx: &Context, held: LockGuard, waiters: Vec<Waiter>) -> impl Future<Output = Verdict> {
-    said_by_caller(async move {
+    located_at_caller(async move {
         let (mut held, mut waiters) = (held, waiters);
         let (key, grants) = (held.key().clone(), waiters.len() + 1);
         let mut place = 0;
         while !waiters.is_empty() {
             place += 1;
             let outcome = held.release().await?;
-            ensure!(outcome.is_released(), "the release of a held lock said {outcome:?}");
+            ensure!(outcome.is_released(), "the release of a held lock returned {outcome:?}");
             let others = waiters.split_off(1);
             let next = waiters.pop().expect("there is one");
-            // Until somebody is served, be it the wrong one: then this one may never be.
+            // Until any waiter is granted the lock. If it is a wrong one, `next` may never be.
             while !next.is_finished() && !others.iter().any(Waiter::is_finished) {
                 tokio::time::sleep(Duration::from_millis(5)).await;
             }
             if let Some(early) = others.iter().position(Waiter::is_finished) {
-                // The history tells the same, and shows it.
+                // The verdict on the history shows the calls.
                 cx.verdict(&[key], Expected::default())?;
                 return Err(Failure::new(format!(
-                    "waiter {} behind number {place} has been granted the lock",
+                    "the waiter {} places behind number {place} was granted the lock first",
                     early + 1
                 )));
             }
@@ -135,8 +154,9 @@ async fn leaving_keeps_the_order(cx: Context) -> Verdict {
     ensure_order(&cx, held, waiters).await
 }
 
-/// With one waiter the lock is free for whoever comes first if the release does not grant it.
-async fn nobody_barges(cx: Context) -> Verdict {
+/// There is one waiter at a time. If the release does not hand the lock to it, the attempt may take
+/// it.
+async fn attempts_do_not_barge(cx: Context) -> Verdict {
     let [a, b, c] = cx.clients().await?;
     let key = cx.key();
     let mut barged = 0;
@@ -147,7 +167,7 @@ async fn nobody_barges(cx: Context) -> Verdict {
         let waiter = next.spawn_take(&key, renewed(LONG));
         until_queued(&cx, next, &key, 1).await?;
         let (released, attempt) = tokio::join!(held.release(), c.attempt(&key, renewed(LONG)));
-        ensure!(released?.is_released(), "the release of a held lock did not say `Released`");
+        ensure!(released?.is_released(), "the release of a held lock did not return `Released`");
         barged += u32::from(attempt?.is_some());
         held = waiter.guard().await?.0;
     }
@@ -156,7 +176,7 @@ async fn nobody_barges(cx: Context) -> Verdict {
     cx.verdict(&[key], Expected { grants: rounds + 1, contended: rounds })
 }
 
-/// Each has one waiter at a time, so that within a round nobody can have two turns.
+/// Each client has one waiter at a time, so that no client can have two turns within a round.
 async fn even_turns(cx: Context) -> Verdict {
     let all = u32::try_from(cx.rounds(40)).unwrap_or(u32::MAX);
     let clients = cx.clients::<4>().await?;
@@ -172,7 +192,7 @@ async fn even_turns(cx: Context) -> Verdict {
                 turns.lock().expect("not poisoned")[n] += 1;
                 tokio::time::sleep(Duration::from_millis(5)).await;
                 let outcome = guard.release().await?;
-                ensure!(outcome.is_released(), "the release of a held lock said {outcome:?}");
+                ensure!(outcome.is_released(), "the release of a held lock returned {outcome:?}");
             }
             Ok(())
         });
@@ -181,7 +201,7 @@ async fn even_turns(cx: Context) -> Verdict {
     let turns = *turns.lock().expect("not poisoned");
     let (fewest, most) = (turns.iter().min().copied().unwrap_or(0), turns.iter().max().copied().unwrap_or(0));
     ensure!(turns.iter().sum::<u32>() >= all, "too few turns within {LIVENESS:?} to judge by: {turns:?}");
-    ensure!(fewest * 3 >= most * 2, "the turns are uneven: {turns:?}");
+    ensure!(fewest * 3 >= most * 2, "the turns are uneven, the fewest are below two thirds of the most: {turns:?}");
     let all = cx.rounds(40);
     cx.verdict(&[key], Expected { grants: all, contended: all / 2 })
 }
@@ -197,8 +217,8 @@ async fn cut_off_waiter(cx: Context) -> Verdict {
     until_queued(&cx, &a, &key, 2).await?;
     let outcome = held.release().await?;
     let released = Instant::now();
-    ensure!(outcome.is_released(), "the release of a held lock said {outcome:?}");
-    let next = within(SOON, "the one behind a waiter that was cut off", next.guard()).await??;
+    ensure!(outcome.is_released(), "the release of a held lock returned {outcome:?}");
+    let next = within(SOON, "the waiter behind one that was cut off to get the lock", next.guard()).await??;
     let after = next.1.saturating_duration_since(released);
     ensure!(after < SOON, "a waiter that was cut off kept the lock from the next one for {after:?}");
     b.disturbed()?.end_faults().await?;
@@ -216,12 +236,13 @@ async fn dead_waiter_without_pushes(cx: Context) -> Verdict {
     behind_a_dead_waiter(cx, a, b).await
 }
 
-/// Nobody tells when all that a dead process has sent has been dealt with.
+/// How long the last requests of a killed process may take to be carried out. Nothing reports their
+/// end.
 const ARRIVAL: Duration = Duration::from_secs(1);
 
 #[track_caller]
 fn behind_a_dead_waiter(cx: Context, a: Client, b: Client) -> impl Future<Output = Verdict> {
-    said_by_caller(async move {
+    located_at_caller(async move {
         let key = cx.key();
         let held = a.take(&key, renewed(LONG)).await?;
         let mut child = cx.child(Clock::True).await?;
@@ -231,18 +252,19 @@ fn behind_a_dead_waiter(cx: Context, a: Client, b: Client) -> impl Future<Output
         };
         tokio::select! {
             answer = child.acquire(&key, LONG, true, LIVENESS) => {
-                return Err(Failure::new(format!("a child process that waits for a held lock was answered: {answer:?}")));
+                return Err(Failure::new(format!("a child process that waits for a held lock got {answer:?}")));
             }
             queued = in_line => queued?,
         }
         child.kill().await?;
         let next = b.spawn_take(&key, renewed(LONG).with_wait(Wait::Forever));
         until_queued(&cx, &b, &key, 2).await?;
-        // A question that the dead one had sent would be granted if it came after the release: that death costs a ttl, as a holder's does.
+        // An attempt of the dead waiter that arrived after the release would be granted. Its death
+        // would then cost a ttl, as a holder's does.
         tokio::time::sleep(ARRIVAL).await;
         let outcome = held.release().await?;
         let released = Instant::now();
-        ensure!(outcome.is_released(), "the release of a held lock said {outcome:?}");
+        ensure!(outcome.is_released(), "the release of a held lock returned {outcome:?}");
         let (_guard, at) = next.guard().await?;
         let after = at.saturating_duration_since(released);
         ensure!(after < SOON, "a killed waiter kept the lock from the next one for {after:?}");

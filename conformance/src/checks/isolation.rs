@@ -1,4 +1,4 @@
-//! C14: one slow key is nobody else's problem.
+//! C14: a stalled key delays no other key.
 
 use tokio::time::Instant;
 
@@ -9,7 +9,10 @@ use crate::failure::{Failure, Verdict, ensure};
 use crate::leases::renewed;
 
 checks! {
-    C14 a_stalled_key_delays_no_other [Stalls, Expiry] "while every operation on one key stalls, the client's other locks are renewed in time, and new ones are granted";
+    C14 a_stalled_key_delays_no_other [Stalls, Expiry]
+        "While every operation on one key stalls, the client's other locks are renewed in time, \
+         and new ones are granted. A failure means that requests for different keys wait for each \
+         other.";
 }
 
 async fn a_stalled_key_delays_no_other(cx: Context) -> Verdict {
@@ -29,15 +32,18 @@ async fn a_stalled_key_delays_no_other(cx: Context) -> Verdict {
             ensure!(!guard.is_lost(), "{} was lost, while another key stalled: {:?}", guard.key(), guard.loss());
         }
         let fresh = b.attempt(&cx.key(), renewed(ttl)).await?;
-        ensure!(fresh.is_some(), "a free lock was busy");
+        ensure!(fresh.is_some(), "a free lock was busy while another key stalled");
         Ok(())
     })
     .await?;
-    ensure!(victim.is_lost(), "the stalled key was renewed: the check proves nothing");
+    ensure!(
+        victim.is_lost(),
+        "the stalled key was renewed, so the check proves nothing: see the controls of the client"
+    );
     controls.end_faults().await?;
     for guard in guards {
         let outcome = guard.release().await.map_err(|error| Failure::new(format!("a release failed: {error}")))?;
-        ensure!(outcome.is_released(), "the release of a held lock said {outcome:?}");
+        ensure!(outcome.is_released(), "the release of a held lock returned {outcome:?}");
     }
     Ok(())
 }

@@ -1,4 +1,4 @@
-//! C20: keys are bytes, and other keys are other locks.
+//! C20: keys are compared by their bytes, and different keys are different locks.
 
 use distlock_api::LockKey;
 
@@ -8,8 +8,12 @@ use crate::failure::{Failure, Verdict, ensure};
 use crate::leases::{LONG, renewed};
 
 checks! {
-    C20 different_keys_are_different_locks Smoke [] "keys that differ in a byte can be held at the same time, and each is closed exactly";
-    C20 words_come_back [Admin] "owner and metadata come back as they were given, whatever they look like";
+    C20 different_keys_are_different_locks Smoke []
+        "Keys that differ in one byte can be held at the same time, and each is held exactly by \
+         itself. A failure means that the store folds, cuts, trims or interprets keys.";
+    C20 owner_and_metadata_round_trip [Admin]
+        "Owner and metadata are shown exactly as they were given, whatever characters they \
+         contain. A failure means that the store changes or interprets them.";
 }
 
 /// Texts that stores and query languages are known to fold, cut, trim, parse or evaluate.
@@ -32,7 +36,7 @@ fn odd_keys(limit: usize) -> Result<Vec<LockKey>, Failure> {
     for text in ODD {
         keys.push(LockKey::new(*text)?);
     }
-    // Long ones that differ only at the very end.
+    // Long keys that differ only at the very end.
     let stem = "k".repeat(limit - 1);
     for last in ["", "a", "b", "A"] {
         keys.push(LockKey::new(format!("{stem}{last}"))?);
@@ -51,13 +55,13 @@ async fn different_keys_are_different_locks(cx: Context) -> Verdict {
     for key in &keys {
         let guard = a.attempt(key, renewed(LONG)).await?;
         let guard = guard.ok_or_else(|| Failure::new(format!("{key:?} is busy, and only other keys are held")))?;
-        ensure!(guard.key() == key, "the guard of {key:?} says {:?}", guard.key());
+        ensure!(guard.key() == key, "the guard of {key:?} has the key {:?}", guard.key());
         guards.push(guard);
     }
     for key in &keys {
         b.ensure_busy(key, "another client holds it").await?;
     }
-    // Every other one is released, and nothing else becomes free by that.
+    // Releasing every other key must not free the rest.
     let mut kept = Vec::new();
     for (at, guard) in guards.into_iter().enumerate() {
         if at % 2 == 1 {
@@ -66,7 +70,7 @@ async fn different_keys_are_different_locks(cx: Context) -> Verdict {
         }
         let key = guard.key().clone();
         let outcome = guard.release().await?;
-        ensure!(outcome.is_released(), "the release of {key:?} said {outcome:?}");
+        ensure!(outcome.is_released(), "the release of {key:?} returned {outcome:?}");
     }
     for guard in &kept {
         b.ensure_busy(guard.key(), "another client holds it").await?;
@@ -79,12 +83,12 @@ async fn different_keys_are_different_locks(cx: Context) -> Verdict {
     Ok(())
 }
 
-async fn words_come_back(cx: Context) -> Verdict {
+async fn owner_and_metadata_round_trip(cx: Context) -> Verdict {
     let [a, b] = cx.clients().await?;
     let admin = cx.admin(&b)?;
     let plain = cx.key();
     let _plain = a.take(&plain, renewed(LONG)).await?;
-    // What a provider says of all its holders.
+    // The metadata that the provider adds for every holder.
     let always = admin.inspect(&plain).await?.map(|info| info.metadata).unwrap_or_default();
     for text in ODD {
         let key = cx.key();
@@ -93,17 +97,17 @@ async fn words_come_back(cx: Context) -> Verdict {
         let name = text.replace('\0', "nul");
         options = options.with_metadata(name.clone(), *text).with_metadata("also", "$$NOW");
         let guard = a.take(&key, options).await?;
-        let info = admin.inspect(&key).await?.ok_or_else(|| Failure::new("a held lock is not shown"))?;
-        ensure!(info.key == key, "asked about {key:?}, the store answered about {:?}", info.key);
+        let info = admin.inspect(&key).await?.ok_or_else(|| Failure::new("inspect shows nothing for a held lock"))?;
+        ensure!(info.key == key, "inspect of {key:?} returned the lock {:?}", info.key);
         ensure!(info.owner.as_deref() == Some(*text), "the owner {text:?} came back as {:?}", info.owner);
         let value = info.metadata.get(&name).map(String::as_str);
         ensure!(value == Some(*text), "metadata {name:?} = {text:?} came back as {value:?}: {:?}", info.metadata);
         let also = info.metadata.get("also").map(String::as_str);
         ensure!(also == Some("$$NOW"), "metadata \"$$NOW\" came back as {also:?}");
-        let mut of_others = info.metadata.iter().filter(|(said, _)| **said != name && *said != "also");
+        let mut of_others = info.metadata.iter().filter(|(other, _)| **other != name && *other != "also");
         ensure!(
             of_others.all(|(name, value)| always.get(name) == Some(value)),
-            "two remarks came back as {:?}",
+            "two entries of metadata came back as {:?}",
             info.metadata
         );
         drop(guard);

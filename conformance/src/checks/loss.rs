@@ -1,4 +1,4 @@
-//! C4: loss is noticed in time, and is final.
+//! C4: a loss is signalled in time, and is final.
 
 use std::time::Duration;
 
@@ -14,31 +14,49 @@ use crate::failure::{Failure, Verdict, ensure};
 use crate::leases::{LONG, renewed, renewed_every, unrenewed, validity};
 
 checks! {
-    C4 signalled_by_the_deadline [Expiry] "lost() of a lease that is not renewed completes at the guard's deadline: not later, and not much earlier";
-    C4 signalled_while_renewals_hang [DelayedReplies, Expiry] "lost() completes at the guard's deadline even if no renewal is ever answered, and an answer that comes later revives nothing";
-    C4 stalled_runtime [Expiry, SeparateClients] "a guard whose runtime stood still beyond its deadline says so as soon as it is asked: it never claims a lock that somebody else was granted";
-    C4 loss_is_final [Expiry] "a lost guard stays lost, whatever happens to the key";
-    C4 silent_while_renewed [Expiry] "lost() does not complete while renewals succeed";
-    C4 run_stops_on_loss [Expiry] "work under a guard is dropped when the guard is lost";
-    C4 force_release_is_heard Smoke [Admin] "lost() completes soon after a force-release: with the next renewal or a pushed event";
-    C4 never_signalled_after_release [] "lost() never completes after a release";
+    C4 signalled_by_the_deadline [Expiry]
+        "`lost()` of a lease that is not renewed completes at the guard's deadline: not later, and \
+         not much earlier. A failure means that a holder works on after its lease, or stops too \
+         early.";
+    C4 signalled_while_renewals_hang [DelayedReplies, Expiry]
+        "`lost()` completes at the guard's deadline even if no renewal is ever answered, and a \
+         later answer does not revive the guard. A failure means that the signal depends on the \
+         store's answer.";
+    C4 stalled_runtime [Expiry, SeparateClients]
+        "A guard whose runtime stood still beyond its deadline reports the loss on the next query. \
+         A failure means that it can claim a lock that another client was granted.";
+    C4 loss_is_final [Expiry]
+        "A lost guard stays lost, whatever happens to the key. A failure means that a later event \
+         revived it.";
+    C4 silent_while_renewed [Expiry]
+        "`lost()` does not complete while renewals succeed. A failure means that a holder stops \
+         working although it holds the lock.";
+    C4 run_stops_on_loss [Expiry]
+        "Work that runs under a guard is dropped when the guard is lost. A failure means that the \
+         work continues without the lock.";
+    C4 force_release_is_signalled Smoke [Admin]
+        "`lost()` completes soon after a force-release: with the next renewal or a pushed event. A \
+         failure means that the victim works on without the lock.";
+    C4 never_signalled_after_release []
+        "`lost()` never completes after a release. A failure means that a normal end is reported \
+         as a loss.";
 }
 
 async fn signalled_by_the_deadline(cx: Context) -> Verdict {
     let [client] = cx.clients().await?;
     let ttl = cx.short();
-    let asked = Instant::now();
+    let started = Instant::now();
     let guard = client.take(&cx.key(), unrenewed(ttl)).await?;
     let remaining = guard.remaining().ok_or_else(|| Failure::new("a guard of an expiring lease has no deadline"))?;
     let deadline = Instant::now() + remaining;
     let loss = within(cx.short() + SOON, "lost() of a lease that is not renewed", guard.lost()).await?;
     let now = Instant::now();
-    ensure!(loss == Loss::Expired, "a lease that was not renewed was lost by {loss:?}");
+    ensure!(loss == Loss::Expired, "a lease that was not renewed was lost with {loss:?}");
     ensure!(guard.is_lost(), "lost() completed, but is_lost() is false");
     let late = now.saturating_duration_since(deadline);
     ensure!(late < SOON, "lost() completed {late:?} after the deadline");
-    let (after, least) = (now - asked, validity(ttl));
-    ensure!(after + GRAIN >= least, "a lease of {ttl:?} with a margin of {:?} was lost after {after:?}", ttl / 10);
+    let (after, least) = (now - started, validity(ttl));
+    ensure!(after + GRAIN >= least, "a lease of {ttl:?} with a margin of {:?} was lost after only {after:?}", ttl / 10);
     Ok(())
 }
 
@@ -49,8 +67,11 @@ async fn signalled_while_renewals_hang(cx: Context) -> Verdict {
     let controls = client.disturbed()?;
     controls.delay_replies(Operation::Renew, u32::MAX, LONG).await?;
     let loss = within(ttl + SOON, "lost() while no renewal is answered", guard.lost()).await?;
-    ensure!(loss == Loss::Expired, "a lease whose renewals were not answered was lost by {loss:?}");
-    ensure!(controls.end_faults().await? > 0, "no renewal was under way: the check proves nothing");
+    ensure!(loss == Loss::Expired, "a lease whose renewals were not answered was lost with {loss:?}");
+    ensure!(
+        controls.end_faults().await? > 0,
+        "no renewal was in flight, so the check proves nothing: see the controls of the client"
+    );
     throughout(Instant::now() + ttl / 2, async || {
         ensure!(guard.is_lost(), "a renewal that was answered late revived a lost guard");
         Ok(())
@@ -58,7 +79,7 @@ async fn signalled_while_renewals_hang(cx: Context) -> Verdict {
     .await
 }
 
-/// What a blocking call does to the only thread of a runtime: nothing there runs, neither renewals nor timers.
+/// A blocking call occupies the only thread of a runtime: neither renewals nor timers run there.
 async fn stalled_runtime(cx: Context) -> Verdict {
     let [a, b] = cx.clients().await?;
     let (key, ttl) = (cx.key(), cx.short());
@@ -70,7 +91,7 @@ async fn stalled_runtime(cx: Context) -> Verdict {
             runtime.block_on(async {
                 let guard = a.take(&key, renewed(ttl)).await?;
                 let _ = holds.send(());
-                // Until somebody else was granted the lock, or long enough.
+                // Until another client was granted the lock, or the time is up.
                 stand_still(waking, ttl * 2 + SOON);
                 let (loss, remaining) = (guard.loss(), guard.remaining());
                 let lost = within(SOON, "lost() after its runtime stood still", guard.lost()).await.map(|_| ());
@@ -86,16 +107,16 @@ async fn stalled_runtime(cx: Context) -> Verdict {
     };
     let (stalled, next) = tokio::join!(stalled, taking);
     let (loss, remaining, signalled, guard) = stalled?;
-    // Renewed from elsewhere, it is the guard's with good reason.
+    // A lease that was renewed outside that runtime is still the guard's.
     let Some(next) = next?.held() else { return Ok(()) };
     ensure!(
         loss.is_some() && remaining == Some(Duration::ZERO),
-        "somebody else was granted the lock while its guard's runtime stood still, and the guard says {loss:?}, {remaining:?} left"
+        "another client was granted the lock while its guard's runtime stood still, and the guard reports {loss:?}, {remaining:?} left"
     );
     signalled?;
     let outcome = guard.release().await?;
-    ensure!(outcome == ReleaseOutcome::AlreadyLost, "the release of a lost guard said {outcome:?}");
-    ensure!(!next.is_lost(), "the release of a lost guard made its successor lose: {:?}", next.loss());
+    ensure!(outcome == ReleaseOutcome::AlreadyLost, "the release of a lost guard returned {outcome:?}");
+    ensure!(!next.is_lost(), "the release of a lost guard ended its successor's lease: {:?}", next.loss());
     Ok(())
 }
 
@@ -114,17 +135,17 @@ async fn loss_is_final(cx: Context) -> Verdict {
     let loss = within(cx.short() + SOON, "lost() of a lease that is not renewed", guard.lost()).await?;
     let next = b.take(&key, renewed(LONG)).await?;
     let outcome = next.release().await?;
-    ensure!(outcome.is_released(), "the next holder's release said {outcome:?}");
+    ensure!(outcome.is_released(), "the next holder's release returned {outcome:?}");
     let again = a.take(&key, renewed(LONG)).await?;
     throughout(Instant::now() + ttl, async || {
-        ensure!(guard.loss() == Some(loss), "a guard lost by {loss:?} says later: {:?}", guard.loss());
+        ensure!(guard.loss() == Some(loss), "a guard that was lost with {loss:?} reports {:?} later", guard.loss());
         ensure!(guard.remaining() == Some(Duration::ZERO), "a lost guard has {:?} left", guard.remaining());
         Ok(())
     })
     .await?;
     ensure!(!again.is_lost(), "the present guard of the same client and key was lost: {:?}", again.loss());
     let outcome = guard.release().await?;
-    ensure!(outcome == ReleaseOutcome::AlreadyLost, "the release of a lost guard said {outcome:?}");
+    ensure!(outcome == ReleaseOutcome::AlreadyLost, "the release of a lost guard returned {outcome:?}");
     Ok(())
 }
 
@@ -133,13 +154,13 @@ async fn silent_while_renewed(cx: Context) -> Verdict {
     let ttl = cx.short();
     let guard = client.take(&cx.key(), renewed(ttl)).await?;
     if let Ok(loss) = tokio::time::timeout(ttl * 3, guard.lost()).await {
-        return Err(Failure::new(format!("a renewed lease was lost by {loss:?}")));
+        return Err(Failure::new(format!("a renewed lease was lost with {loss:?}")));
     }
     ensure!(!guard.is_lost(), "is_lost() is true, but lost() did not complete");
     let remaining = guard.remaining().unwrap_or_default();
     ensure!(!remaining.is_zero() && remaining <= ttl, "{remaining:?} remain of a renewed lease of {ttl:?}");
     let outcome = guard.release().await?;
-    ensure!(outcome.is_released(), "the release of a renewed lease said {outcome:?}");
+    ensure!(outcome.is_released(), "the release of a renewed lease returned {outcome:?}");
     Ok(())
 }
 
@@ -148,19 +169,19 @@ async fn run_stops_on_loss(cx: Context) -> Verdict {
     let guard = client.take(&cx.key(), unrenewed(cx.short())).await?;
     let ran = within(cx.short() + SOON, "run() to end with the loss", guard.run(std::future::pending::<()>())).await?;
     let kind = ran.err().map(|error| error.kind());
-    ensure!(kind == Some(ErrorKind::Lost), "work under a lost guard ended with {kind:?}");
+    ensure!(kind == Some(ErrorKind::Lost), "work under a lost guard ended with {kind:?} instead of Lost");
     Ok(())
 }
 
-async fn force_release_is_heard(cx: Context) -> Verdict {
+async fn force_release_is_signalled(cx: Context) -> Verdict {
     let [a, b] = cx.clients().await?;
     let key = cx.key();
     let guard = a.take(&key, renewed_every(LONG, Duration::from_millis(250))).await?;
     let lost = guard.lost();
     let victim = cx.admin(&b)?.force_release(&key, "conformance").await?;
-    ensure!(victim.is_some(), "nobody held a held lock");
+    ensure!(victim.is_some(), "the force-release of a held lock returned None");
     let loss = within(SOON, "lost() after a force-release", lost).await?;
-    ensure!(matches!(loss, Loss::ForceReleased | Loss::Gone), "a force-released lease was lost by {loss:?}");
+    ensure!(matches!(loss, Loss::ForceReleased | Loss::Gone), "a force-released lease was lost with {loss:?}");
     ensure!(guard.is_lost(), "lost() completed, but is_lost() is false");
     Ok(())
 }
@@ -170,9 +191,9 @@ async fn never_signalled_after_release(cx: Context) -> Verdict {
     let guard = client.take(&cx.key(), unrenewed(cx.short())).await?;
     let lost = guard.lost();
     let outcome = guard.release().await?;
-    ensure!(outcome.is_released(), "the release of a held lock said {outcome:?}");
+    ensure!(outcome.is_released(), "the release of a held lock returned {outcome:?}");
     match tokio::time::timeout(cx.short() + cx.short() / 4, lost).await {
         Err(_) => Ok(()),
-        Ok(loss) => Err(Failure::new(format!("a released lease was lost by {loss:?}"))),
+        Ok(loss) => Err(Failure::new(format!("a released lease was lost with {loss:?}"))),
     }
 }

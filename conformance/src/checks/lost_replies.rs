@@ -1,4 +1,4 @@
-//! C10: what was done counts, also if nobody heard of it.
+//! C10: a request that was carried out counts, even if its reply was lost.
 
 use distlock_api::{LockGuard, Wait};
 use tokio::time::Instant;
@@ -8,15 +8,28 @@ use crate::check::checks;
 use crate::client::Client;
 use crate::context::Context;
 use crate::controls::Operation;
-use crate::failure::{Verdict, ensure, said_by_caller};
+use crate::failure::{Verdict, ensure, located_at_caller};
 use crate::leases::{LONG, renewed, renewed_every};
 
 checks! {
-    C10 acquisition Smoke [LostReplies] "a grant whose reply was lost is found again: the caller gets the lock soon, and does not wait for itself";
-    C10 single_attempt [LostReplies] "a single attempt whose reply was lost leaves no lease behind, whatever it says";
-    C10 release Smoke [LostReplies] "a release whose reply was lost has released once: the next holder keeps the lock";
-    C10 hand_over [LostReplies] "so it has if somebody waits";
-    C10 renewal [LostReplies, Expiry] "renewals whose replies were lost are no loss";
+    C10 acquisition Smoke [LostReplies]
+        "A grant whose reply was lost is found again: the caller gets the lock soon and does not \
+         wait for itself. A failure means that the repeated attempt is not recognised as the same \
+         claim.";
+    C10 single_attempt [LostReplies]
+        "A single attempt whose reply was lost leaves no lease behind, whatever it returns. A \
+         failure means that the key stays held without a holder.";
+    C10 release Smoke [LostReplies]
+        "A release whose reply was lost is carried out once: the next holder keeps the lock. A \
+         failure means that the repeated release is not recognised, or frees the next holder's \
+         lock.";
+    C10 hand_over [LostReplies]
+        "A release whose reply was lost hands the lock to a waiter once, and that waiter keeps it. \
+         A failure means that the repeated release is not recognised, or frees the next holder's \
+         lock.";
+    C10 renewal [LostReplies, Expiry]
+        "Renewals whose replies were lost do not lose the lease. A failure means that an unknown \
+         outcome is taken for a loss.";
 }
 
 async fn acquisition(cx: Context) -> Verdict {
@@ -25,10 +38,13 @@ async fn acquisition(cx: Context) -> Verdict {
     let controls = a.disturbed()?;
     controls.lose_replies(Operation::Acquire, 2).await?;
     let guard = a.take_within(SOON, &key, renewed(LONG)).await?;
-    ensure!(controls.end_faults().await? > 0, "no reply was lost: the check proves nothing");
-    b.ensure_busy(&key, "it is held by an acquisition that was asked for twice").await?;
+    ensure!(
+        controls.end_faults().await? > 0,
+        "no reply was lost, so the check proves nothing: see the controls of the client"
+    );
+    b.ensure_busy(&key, "an acquisition that was sent twice holds it").await?;
     let outcome = guard.release().await?;
-    ensure!(outcome.is_released(), "the release of a held lock said {outcome:?}");
+    ensure!(outcome.is_released(), "the release of a held lock returned {outcome:?}");
     drop(b.take_within(SOON, &key, renewed(LONG)).await?);
     a.until_idle().await
 }
@@ -40,10 +56,16 @@ async fn single_attempt(cx: Context) -> Verdict {
     controls.lose_replies(Operation::Acquire, 100).await?;
     let attempt = a.acquire_with(key.clone(), renewed(LONG).with_wait(Wait::Try));
     let attempt = within(LIVENESS, "a single attempt to return", attempt).await?;
-    ensure!(controls.end_faults().await? > 0, "no reply was lost: the check proves nothing");
+    ensure!(
+        controls.end_faults().await? > 0,
+        "no reply was lost, so the check proves nothing: see the controls of the client"
+    );
     match attempt {
         Ok(acquired) => drop(acquired.held()),
-        Err(error) => ensure!(error.is_outcome_unknown(), "an attempt whose reply was lost says {error:?}"),
+        Err(error) => ensure!(
+            error.is_outcome_unknown(),
+            "an attempt whose reply was lost failed with {error:?}, which is no unknown outcome"
+        ),
     }
     drop(b.take_within(SOON, &key, renewed(LONG)).await?);
     a.until_idle().await
@@ -53,7 +75,7 @@ async fn release(cx: Context) -> Verdict {
     let [a, b, c] = cx.clients().await?;
     let key = cx.key();
     let guard = a.take(&key, renewed(LONG)).await?;
-    release_unheard(&a, guard).await?;
+    release_without_reply(&a, guard).await?;
     let next = b.take_within(SOON, &key, renewed(LONG)).await?;
     ensure_kept([&a, &c], &next).await
 }
@@ -64,31 +86,37 @@ async fn hand_over(cx: Context) -> Verdict {
     let guard = a.take(&key, renewed(LONG)).await?;
     let waiter = b.spawn_take(&key, renewed(LONG));
     b.until_waiting(1).await?;
-    release_unheard(&a, guard).await?;
+    release_without_reply(&a, guard).await?;
     let (next, _) = waiter.guard().await?;
     ensure_kept([&a, &c], &next).await
 }
 
-/// Gives a client's lock back, while the replies get lost.
+/// Releases a client's lock while the replies to releases are lost.
 #[track_caller]
-fn release_unheard(client: &Client, guard: LockGuard) -> impl Future<Output = Verdict> {
-    said_by_caller(async move {
+fn release_without_reply(client: &Client, guard: LockGuard) -> impl Future<Output = Verdict> {
+    located_at_caller(async move {
         let controls = client.disturbed()?;
         controls.lose_replies(Operation::Release, 2).await?;
         let outcome = guard.release().await;
-        ensure!(controls.end_faults().await? > 0, "no reply was lost: the check proves nothing");
+        ensure!(
+            controls.end_faults().await? > 0,
+            "no reply was lost, so the check proves nothing: see the controls of the client"
+        );
         match outcome {
-            Ok(outcome) => ensure!(outcome.is_released(), "a release that happened said {outcome:?}"),
-            Err(error) => ensure!(error.is_outcome_unknown(), "a release that happened said {error:?}"),
+            Ok(outcome) => ensure!(outcome.is_released(), "a release that was carried out returned {outcome:?}"),
+            Err(error) => ensure!(
+                error.is_outcome_unknown(),
+                "a release that was carried out failed with {error:?}, which is no unknown outcome"
+            ),
         }
         Ok(())
     })
 }
 
-/// When the one who released has come to rest, whoever got the lock after that still has it.
+/// Ensures that the next holder still has the lock once the client that released is idle.
 #[track_caller]
 fn ensure_kept([released, other]: [&Client; 2], next: &LockGuard) -> impl Future<Output = Verdict> {
-    said_by_caller(async move {
+    located_at_caller(async move {
         released.until_idle().await?;
         other.ensure_busy(next.key(), "its last holder's release was repeated").await?;
         ensure!(!next.is_lost(), "the next holder lost the lock to a repeated release: {:?}", next.loss());
@@ -96,7 +124,7 @@ fn ensure_kept([released, other]: [&Client; 2], next: &LockGuard) -> impl Future
     })
 }
 
-/// The lease is long enough for a client that looks for its server anew after each error.
+/// The lease is long enough for a client that looks up its server again after each error.
 async fn renewal(cx: Context) -> Verdict {
     let [a, b] = cx.clients().await?;
     let (key, ttl) = (cx.key(), cx.short() * 2);
@@ -105,13 +133,16 @@ async fn renewal(cx: Context) -> Verdict {
     controls.lose_replies(Operation::Renew, 2).await?;
     throughout(Instant::now() + ttl * 3 / 2, async || {
         b.ensure_busy(&key, "the replies to two of its holder's renewals were lost").await?;
-        ensure!(!guard.is_lost(), "two lost replies lost the lease: {:?}", guard.loss());
+        ensure!(!guard.is_lost(), "two lost replies made the holder lose its lease: {:?}", guard.loss());
         tokio::time::sleep(ttl / 20).await;
         Ok(())
     })
     .await?;
-    ensure!(controls.end_faults().await? > 0, "no reply was lost: the check proves nothing");
+    ensure!(
+        controls.end_faults().await? > 0,
+        "no reply was lost, so the check proves nothing: see the controls of the client"
+    );
     let outcome = guard.release().await?;
-    ensure!(outcome.is_released(), "the release of a lock whose renewals were not heard of said {outcome:?}");
+    ensure!(outcome.is_released(), "after lost replies to renewals the release of a held lock returned {outcome:?}");
     Ok(())
 }

@@ -1,4 +1,4 @@
-//! C7: every acquisition is an owner of its own.
+//! C7: every acquisition has an owner id of its own.
 
 use std::sync::Arc;
 
@@ -11,9 +11,15 @@ use crate::failure::{Failure, Verdict, ensure};
 use crate::leases::{LONG, renewed};
 
 checks! {
-    C7 not_re_entrant Smoke [] "a lock is closed to the task, the provider and the lock object that hold it";
-    C7 second_waiter_waits_for_the_release [] "an acquisition by the holding client waits until the lock is released";
-    C7 an_id_per_acquisition [Admin] "no two acquisitions of a client have the same id";
+    C7 not_re_entrant Smoke []
+        "A held lock is busy for the task, the provider and the lock object that hold it. A \
+         failure means that two critical sections can share one hold.";
+    C7 second_waiter_waits_for_the_release []
+        "An acquisition by the client that holds the lock waits until the lock is released. A \
+         failure means that two critical sections of one client can overlap.";
+    C7 an_id_per_acquisition [Admin]
+        "No two acquisitions of a client have the same id. A failure means that one acquisition \
+         can release or renew the lease of another.";
 }
 
 async fn not_re_entrant(cx: Context) -> Verdict {
@@ -30,7 +36,7 @@ async fn not_re_entrant(cx: Context) -> Verdict {
     });
     elsewhere.await.map_err(|error| Failure::of_task("a task of the check", &error))??;
     let outcome = held.release().await?;
-    ensure!(outcome.is_released(), "the release of a held lock said {outcome:?}");
+    ensure!(outcome.is_released(), "the release of a held lock returned {outcome:?}");
     Ok(())
 }
 
@@ -47,7 +53,7 @@ async fn second_waiter_waits_for_the_release(cx: Context) -> Verdict {
         client.ensure_busy(&key, "it is held and waited for").await?;
     }
     let outcome = held.release().await?;
-    ensure!(outcome.is_released(), "the release of a held lock said {outcome:?}");
+    ensure!(outcome.is_released(), "the release of a held lock returned {outcome:?}");
     waiter.guard().await.map(|_| ())
 }
 
@@ -61,12 +67,13 @@ async fn an_id_per_acquisition(cx: Context) -> Verdict {
     for _ in 0..3 {
         let guard = client.take(&key, renewed(LONG)).await?;
         let info = cx.admin(&client)?.inspect(&key).await?;
-        let id = info.and_then(|info| info.id).ok_or_else(|| Failure::new("a held lock has no id"))?;
+        let id =
+            info.and_then(|info| info.id).ok_or_else(|| Failure::new("inspect shows a held lock without an id"))?;
         ensure!(!seen.contains(&id), "two acquisitions have the id {id}");
         seen.push(id);
         let outcome = guard.release().await?;
-        ensure!(outcome.is_released(), "the release of a held lock said {outcome:?}");
+        ensure!(outcome.is_released(), "the release of a held lock returned {outcome:?}");
     }
-    ensure!(seen.len() == 4, "a held lock has no id");
+    ensure!(seen.len() == 4, "inspect shows a held lock without an id");
     Ok(())
 }

@@ -1,4 +1,5 @@
-//! C12: no renewal after the end. C13: one transient error is no end.
+//! C12: no renewal after a release or a loss. C13: one transient error ends neither a lease nor a
+//! wait.
 
 use std::time::Duration;
 
@@ -13,13 +14,28 @@ use crate::failure::{Failure, Verdict, ensure};
 use crate::leases::{LONG, renewed, renewed_every, unrenewed};
 
 checks! {
-    C12 none_after_release [Admin, Expiry] "the renewals of a released lease do not prolong the next one";
-    C12 id_is_gone_after_release Smoke [Admin, Expiry] "a released lease never shows up again at the store";
-    C12 none_after_loss [Admin, Expiry] "a lease that expired comes not back, even if nobody took it over";
-    C12 none_revives_what_was_taken [Admin, Expiry] "the renewals of a lease that was taken away do not bring it back, even if nobody else wants the lock";
-    C13 renewal_survives [Faults, Expiry] "transient renewal errors neither stop the renewal nor signal loss";
-    C13 waiting_survives Smoke [Faults] "a transient error of an attempt does not end the wait";
-    C13 a_single_attempt_reports [Faults] "a transient error of a single attempt is returned as retryable or of unknown outcome, and nothing is held";
+    C12 none_after_release [Admin, Expiry]
+        "Renewals of a released lease do not prolong the next lease. A failure means that a \
+         renewal was sent after the release and took effect.";
+    C12 id_is_gone_after_release Smoke [Admin, Expiry]
+        "A released lease never shows up in the store again. A failure means that a renewal was \
+         sent after the release and took the lease again.";
+    C12 none_after_loss [Admin, Expiry]
+        "An expired lease does not come back, even if no client has taken the key over. A failure \
+         means that a late renewal revived it.";
+    C12 none_after_force_release [Admin, Expiry]
+        "Renewals of a lease that was released by force do not bring it back, even if no other \
+         client wants the lock. A failure means that a renewal grants the lease again.";
+    C13 renewal_survives [Faults, Expiry]
+        "Transient renewal errors neither stop the renewal nor signal a loss. A failure means that \
+         a holder loses its lock to a short disturbance.";
+    C13 waiting_survives Smoke [Faults]
+        "A transient error of an attempt does not end the wait. A failure means that a waiter \
+         gives up because of a short disturbance.";
+    C13 a_single_attempt_reports [Faults]
+        "A transient error of a single attempt is returned as retryable or of unknown outcome, and \
+         nothing is held. A failure means that the caller cannot decide whether to try again, or \
+         that the key stays held.";
 }
 
 async fn none_after_release(cx: Context) -> Verdict {
@@ -28,7 +44,7 @@ async fn none_after_release(cx: Context) -> Verdict {
     let guard = a.take(&key, renewed_every(ttl, ttl / 30)).await?;
     tokio::time::sleep(ttl / 10).await;
     let outcome = guard.release().await?;
-    ensure!(outcome.is_released(), "the release of a held lock said {outcome:?}");
+    ensure!(outcome.is_released(), "the release of a held lock returned {outcome:?}");
     let _next = b.take(&key, unrenewed(ttl)).await?;
     ensure_not_prolonged(cx.admin(&b)?, &key, Instant::now() + ttl).await
 }
@@ -39,12 +55,12 @@ async fn id_is_gone_after_release(cx: Context) -> Verdict {
     let guard = a.take(&key, renewed_every(ttl, ttl / 30)).await?;
     let admin = cx.admin(&b)?;
     let id = admin.inspect(&key).await?.and_then(|info| info.id);
-    ensure!(id.is_some(), "a held lock has no id");
+    ensure!(id.is_some(), "inspect shows a held lock without an id");
     let outcome = guard.release().await?;
-    ensure!(outcome.is_released(), "the release of a held lock said {outcome:?}");
+    ensure!(outcome.is_released(), "the release of a held lock returned {outcome:?}");
     throughout(Instant::now() + ttl / 3, async || {
         let now = admin.inspect(&key).await?.and_then(|info| info.id);
-        ensure!(now.is_none(), "after its release the lock is held by {now:?}, it was {id:?}");
+        ensure!(now.is_none(), "after its release the lock is held by {now:?}; the released lease was {id:?}");
         Ok(())
     })
     .await
@@ -53,23 +69,27 @@ async fn id_is_gone_after_release(cx: Context) -> Verdict {
 async fn none_after_loss(cx: Context) -> Verdict {
     let [a, b] = cx.clients().await?;
     let (key, ttl) = (cx.key(), cx.short());
-    let asked = Instant::now();
+    let started = Instant::now();
     let guard = a.take(&key, unrenewed(ttl)).await?;
     within(LIVENESS, "lost() of a lease that is not renewed", guard.lost()).await?;
-    tokio::time::sleep_until(asked + ttl + ttl / 5).await;
+    tokio::time::sleep_until(started + ttl + ttl / 5).await;
     let admin = cx.admin(&b)?;
     throughout(Instant::now() + ttl / 3, async || {
         let held = admin.inspect(&key).await?.filter(|info| info.id.is_some());
-        ensure!(held.is_none(), "an expired lease of {ttl:?} is held {:?} later: {held:?}", asked.elapsed());
+        ensure!(
+            held.is_none(),
+            "an expired lease of {ttl:?} is held {:?} after its grant: {held:?}",
+            started.elapsed()
+        );
         Ok(())
     })
     .await?;
     let outcome = guard.release().await?;
-    ensure!(outcome == ReleaseOutcome::AlreadyLost, "the release of an expired lease said {outcome:?}");
+    ensure!(outcome == ReleaseOutcome::AlreadyLost, "the release of an expired lease returned {outcome:?}");
     Ok(())
 }
 
-async fn none_revives_what_was_taken(cx: Context) -> Verdict {
+async fn none_after_force_release(cx: Context) -> Verdict {
     let [a, b] = cx.clients().await?;
     let (key, ttl) = (cx.key(), cx.short());
     let _victim = a.take(&key, renewed_every(ttl, ttl / 30)).await?;
@@ -77,13 +97,13 @@ async fn none_revives_what_was_taken(cx: Context) -> Verdict {
     admin.force_release(&key, "conformance").await?;
     throughout(Instant::now() + ttl / 2, async || {
         let held = admin.inspect(&key).await?.filter(|info| info.id.is_some());
-        ensure!(held.is_none(), "a lease that was taken away came back: {held:?}");
+        ensure!(held.is_none(), "a force-released lease came back: {held:?}");
         Ok(())
     })
     .await
 }
 
-/// The lease is long enough for a client that looks for its server anew after each error.
+/// The lease is long enough for a client that looks up its server again after each error.
 async fn renewal_survives(cx: Context) -> Verdict {
     let [a, b] = cx.clients().await?;
     let (key, ttl) = (cx.key(), cx.short() * 2);
@@ -92,15 +112,15 @@ async fn renewal_survives(cx: Context) -> Verdict {
     controls.fail_next(Operation::Renew, 2).await?;
     throughout(Instant::now() + ttl * 3 / 2, async || {
         b.ensure_busy(&key, "two of its holder's renewals failed").await?;
-        ensure!(!guard.is_lost(), "two failed renewals lost the lease: {:?}", guard.loss());
+        ensure!(!guard.is_lost(), "two failed renewals made the holder lose its lease: {:?}", guard.loss());
         tokio::time::sleep(ttl / 20).await;
         Ok(())
     })
     .await?;
     let hit = controls.end_faults().await?;
-    ensure!(hit > 0, "no renewal was made to fail: the check proves nothing");
+    ensure!(hit > 0, "no renewal was made to fail, so the check proves nothing: see the controls of the client");
     let outcome = guard.release().await?;
-    ensure!(outcome.is_released(), "the release of a held lock said {outcome:?}");
+    ensure!(outcome.is_released(), "the release of a held lock returned {outcome:?}");
     Ok(())
 }
 
@@ -120,9 +140,9 @@ async fn waiting_survives(cx: Context) -> Verdict {
         waiter.guard().await.map(|(guard, _)| guard)
     );
     let hit = controls.end_faults().await?;
-    ensure!(hit > 0, "no attempt was made to fail: the check proves nothing");
+    ensure!(hit > 0, "no attempt was made to fail, so the check proves nothing: see the controls of the client");
     let outcome = guard.release().await?;
-    ensure!(outcome.is_released(), "the release of a held lock said {outcome:?}");
+    ensure!(outcome.is_released(), "the release of a held lock returned {outcome:?}");
     waiter.guard().await.map(|_| ())
 }
 
@@ -135,10 +155,14 @@ async fn a_single_attempt_reports(cx: Context) -> Verdict {
     let attempt = a.acquire_with(key.clone(), renewed(LONG).with_wait(distlock_api::Wait::Try));
     let attempt = within(LIVENESS, "a single attempt to return", attempt).await?;
     let hit = controls.end_faults().await?;
-    ensure!(hit > 0, "no attempt was made to fail: the check proves nothing");
+    ensure!(hit > 0, "no attempt was made to fail, so the check proves nothing: see the controls of the client");
     match attempt {
         Err(error) if error.is_retryable() || error.is_outcome_unknown() => {}
-        other => return Err(Failure::new(format!("a failed attempt was answered with {other:?}"))),
+        other => {
+            return Err(Failure::new(format!(
+                "a failed attempt returned {other:?} instead of a retryable error or an unknown outcome"
+            )));
+        }
     }
     let guard = b.take_within(SOON, &key, renewed(LONG)).await?;
     drop(guard);

@@ -1,4 +1,4 @@
-//! C24: the end of a provider.
+//! C24: closing a provider.
 
 use distlock_api::{ErrorKind, LockKey, Loss, Wait};
 use tokio::time::Instant;
@@ -10,10 +10,18 @@ use crate::failure::{Failure, Verdict, ensure};
 use crate::leases::{LONG, renewed};
 
 checks! {
-    C24 releases_every_lease Smoke [SeparateClients] "after close() every lock that the client held can be had by others";
-    C24 guards_are_lost [] "guards of a closed client are lost, and say that it was closed";
-    C24 refuses_and_wakes Smoke [] "close() wakes waiters with `Closed` and refuses later calls, and a second close is harmless";
-    C24 leaves_others_alone [SeparateClients] "close() of one client changes nothing for another";
+    C24 releases_every_lease Smoke [SeparateClients]
+        "After `close()` every lock that the client held can be acquired by others. A failure \
+         means that a lock of a closed client stays held.";
+    C24 guards_are_lost []
+        "Guards of a closed client are lost, and report `Closed` as the reason. A failure means \
+         that a holder works on after its lock was given back.";
+    C24 refuses_and_wakes Smoke []
+        "`close()` wakes waiters with `Closed` and refuses later calls, and a second close is \
+         harmless. A failure means that a caller waits for a client that is closed.";
+    C24 leaves_others_alone [SeparateClients]
+        "`close()` of one client changes nothing for another. A failure means that clients share \
+         state that the close ends.";
 }
 
 async fn releases_every_lease(cx: Context) -> Verdict {
@@ -32,9 +40,9 @@ async fn releases_every_lease(cx: Context) -> Verdict {
     }
     let (_guard, at) = waiter.guard().await?;
     let after = at - start;
-    ensure!(after < SOON, "a waiter was let in {after:?} after the close of the holder");
+    ensure!(after < SOON, "a waiter was granted the lock only {after:?} after its holder's close()");
     let end = a.accounting();
-    ensure!(end.held == 0 && end.waiting == 0 && end.balances(), "after close(): {end:?}");
+    ensure!(end.held == 0 && end.waiting == 0 && end.balances(), "after close() the accounting is {end:?}");
     Ok(())
 }
 
@@ -45,13 +53,16 @@ async fn guards_are_lost(cx: Context) -> Verdict {
     within(LIVENESS, "close() to return", client.close()).await??;
     for (guard, lost) in guards.into_iter().zip(lost) {
         let loss = within(SOON, "lost() after close()", lost).await?;
-        ensure!(loss == Loss::Closed && guard.loss() == Some(Loss::Closed), "close() lost a lease by {loss:?}");
+        ensure!(
+            loss == Loss::Closed && guard.loss() == Some(Loss::Closed),
+            "close() ended a lease with {loss:?} instead of Closed"
+        );
         let outcome = within(SOON, "a release after close()", guard.release()).await??;
-        ensure!(!outcome.is_released(), "the release of a guard that close() had ended said {outcome:?}");
+        ensure!(!outcome.is_released(), "the release of a guard that close() had ended returned {outcome:?}");
     }
     let end = client.accounting();
-    ensure!(end.held == 0 && end.balances(), "after close(): {end:?}");
-    ensure!((end.released, end.lost) == (2, 0), "what close() gave back counts as released, not {end:?}");
+    ensure!(end.held == 0 && end.balances(), "after close() the accounting is {end:?}");
+    ensure!((end.released, end.lost) == (2, 0), "close() released two leases, which are counted as {end:?}");
     Ok(())
 }
 
@@ -68,16 +79,16 @@ async fn refuses_and_wakes(cx: Context) -> Verdict {
     let waited = within(SOON, "close() to wake a waiter", waiter).await?;
     let waited = waited.map_err(|error| Failure::of_task("a waiter", &error))?;
     let kind = waited.err().map(|error| error.kind());
-    ensure!(kind == Some(ErrorKind::Closed), "close() ended a wait with {kind:?}");
+    ensure!(kind == Some(ErrorKind::Closed), "close() ended a wait with {kind:?} instead of Closed");
     for wait in [Wait::Try, Wait::UpTo(SOON), Wait::Forever] {
         let free = cx.key();
         let later = client.acquire_with(free.clone(), renewed(LONG).with_wait(wait));
         let kind = within(SOON, "an acquisition after close()", later).await?.err().map(|error| error.kind());
-        ensure!(kind == Some(ErrorKind::Closed), "an acquisition after close() ended with {kind:?}");
+        ensure!(kind == Some(ErrorKind::Closed), "an acquisition after close() ended with {kind:?} instead of Closed");
     }
     within(SOON, "a second close()", client.close()).await??;
     let end = client.accounting();
-    ensure!(end.waiting == 0, "after close() {} callers wait", end.waiting);
+    ensure!(end.waiting == 0, "after close() {} callers still wait", end.waiting);
     Ok(())
 }
 
@@ -86,8 +97,8 @@ async fn leaves_others_alone(cx: Context) -> Verdict {
     let key = cx.key();
     let guard = b.take(&key, renewed(LONG)).await?;
     within(LIVENESS, "close() to return", a.close()).await??;
-    ensure!(!guard.is_lost(), "the close of one client lost the lease of another: {:?}", guard.loss());
+    ensure!(!guard.is_lost(), "close() of one client ended the lease of another: {:?}", guard.loss());
     let outcome = guard.release().await?;
-    ensure!(outcome.is_released(), "the release of a held lock said {outcome:?}");
+    ensure!(outcome.is_released(), "the release of a held lock returned {outcome:?}");
     b.take_within(SOON, &cx.key(), renewed(LONG)).await.map(drop)
 }

@@ -1,4 +1,4 @@
-//! C8: what past holders do harms nobody. C9: a release tells the truth.
+//! C8: calls of past holders change nothing. C9: a release reports what it has done.
 
 use std::time::Duration;
 
@@ -13,15 +13,34 @@ use crate::failure::{Verdict, ensure};
 use crate::leases::{LONG, renewed, renewed_every, unrenewed};
 
 checks! {
-    C8 stale_release [Expiry] "the release of a lost guard does not free the lock of its present holder";
-    C8 stale_drop [Expiry] "the drop of a lost guard does not free the lock of its present holder";
-    C8 stale_release_of_the_same_client [Expiry] "a client's lost guard does not free the lock that the same client holds again";
-    C8 stale_release_after_force Smoke [Admin] "a holder that was force-released and has not heard of it does not free the lock of its successor";
-    C8 stale_renewal [Admin, Expiry] "the renewals of a force-released holder do not prolong the lease of the present one";
-    C9 released_means_free Smoke [] "after `Released` the lock can be had at once";
-    C9 already_lost_by_expiry [Expiry] "the release of an expired lease says `AlreadyLost`, even if nobody took it over";
-    C9 failed_release_is_told [Faults] "a release that the store refuses to carry out never says `Released`, and is carried out later";
-    C9 already_lost_by_force Smoke [Admin] "the release of a force-released lock says `AlreadyLost`";
+    C8 stale_release [Expiry]
+        "The release of a lost guard does not free the lock of its present holder. A failure means \
+         that a release is not bound to its own lease.";
+    C8 stale_drop [Expiry]
+        "The drop of a lost guard does not free the lock of its present holder. A failure means \
+         that the release in the background is not bound to its own lease.";
+    C8 stale_release_of_the_same_client [Expiry]
+        "A client's lost guard does not free the lock that the same client holds again. A failure \
+         means that a release is bound to the client, not to its own lease.";
+    C8 stale_release_after_force Smoke [Admin]
+        "A holder that lost its lock to a force-release, and has not noticed, does not free the \
+         lock of its successor. A failure means that a release is bound to the key, not to its own \
+         lease.";
+    C8 stale_renewal [Admin, Expiry]
+        "The renewals of a force-released holder do not prolong the present holder's lease. A \
+         failure means that a renewal is bound to the key, not to its own lease.";
+    C9 released_means_free Smoke []
+        "After `Released` the lock can be acquired at once. A failure means that the release was \
+         reported, but not carried out.";
+    C9 already_lost_by_expiry [Expiry]
+        "The release of an expired lease returns `AlreadyLost`, even if no other client has taken \
+         the key over. A failure means that the caller does not learn that its lease had expired.";
+    C9 failed_release_is_reported [Faults]
+        "A release that the store refuses to carry out never returns `Released`, and is carried \
+         out later. A failure means that the error was swallowed, or that the lock stays held.";
+    C9 already_lost_by_force Smoke [Admin]
+        "The release of a force-released lock returns `AlreadyLost`. A failure means that the \
+         victim does not learn that it had lost the lock.";
 }
 
 async fn stale_release(cx: Context) -> Verdict {
@@ -30,11 +49,11 @@ async fn stale_release(cx: Context) -> Verdict {
     let stale = a.take(&key, unrenewed(cx.short())).await?;
     let present = b.take(&key, renewed(LONG)).await?;
     let outcome = stale.release().await?;
-    ensure!(outcome == ReleaseOutcome::AlreadyLost, "the release of a lost guard said {outcome:?}");
+    ensure!(outcome == ReleaseOutcome::AlreadyLost, "the release of a lost guard returned {outcome:?}");
     a.ensure_busy(&key, "a stale release freed it").await?;
-    ensure!(!present.is_lost(), "a stale release made the present holder lose: {:?}", present.loss());
+    ensure!(!present.is_lost(), "a stale release ended the present holder's lease: {:?}", present.loss());
     let outcome = present.release().await?;
-    ensure!(outcome.is_released(), "after a stale release the present holder's release said {outcome:?}");
+    ensure!(outcome.is_released(), "after a stale release the present holder's release returned {outcome:?}");
     Ok(())
 }
 
@@ -44,15 +63,15 @@ async fn stale_drop(cx: Context) -> Verdict {
     let stale = a.take(&key, unrenewed(cx.short())).await?;
     let present = b.take(&key, renewed(LONG)).await?;
     drop(stale);
-    // A release in the background has no end to wait for.
+    // Nothing reports the end of a release in the background.
     throughout(Instant::now() + Duration::from_millis(300), async || {
         a.ensure_busy(&key, "the drop of a lost guard freed it").await?;
-        ensure!(!present.is_lost(), "a stale drop made the present holder lose: {:?}", present.loss());
+        ensure!(!present.is_lost(), "a stale drop ended the present holder's lease: {:?}", present.loss());
         Ok(())
     })
     .await?;
     let outcome = present.release().await?;
-    ensure!(outcome.is_released(), "after a stale drop the present holder's release said {outcome:?}");
+    ensure!(outcome.is_released(), "after a stale drop the present holder's release returned {outcome:?}");
     Ok(())
 }
 
@@ -62,9 +81,9 @@ async fn stale_release_of_the_same_client(cx: Context) -> Verdict {
     let stale = a.take(&key, unrenewed(cx.short())).await?;
     let present = a.take(&key, renewed(LONG)).await?;
     let outcome = stale.release().await?;
-    ensure!(outcome == ReleaseOutcome::AlreadyLost, "the release of a lost guard said {outcome:?}");
+    ensure!(outcome == ReleaseOutcome::AlreadyLost, "the release of a lost guard returned {outcome:?}");
     b.ensure_busy(&key, "a stale release freed it").await?;
-    ensure!(!present.is_lost(), "a stale release made the present holder lose: {:?}", present.loss());
+    ensure!(!present.is_lost(), "a stale release ended the present holder's lease: {:?}", present.loss());
     Ok(())
 }
 
@@ -79,16 +98,23 @@ async fn stale_release_after_force(cx: Context) -> Verdict {
             drop(stale);
         } else {
             let outcome = stale.release().await?;
-            ensure!(outcome == ReleaseOutcome::AlreadyLost, "the release of a force-released lock said {outcome:?}");
+            ensure!(
+                outcome == ReleaseOutcome::AlreadyLost,
+                "the release of a force-released lock returned {outcome:?}"
+            );
         }
         throughout(Instant::now() + Duration::from_millis(200), async || {
-            a.ensure_busy(&key, "the end of a past holder freed it").await?;
-            ensure!(!present.is_lost(), "a past holder made the present one lose: {:?}", present.loss());
+            a.ensure_busy(&key, "a past holder's release or drop freed it").await?;
+            ensure!(
+                !present.is_lost(),
+                "a past holder's release or drop ended the present holder's lease: {:?}",
+                present.loss()
+            );
             Ok(())
         })
         .await?;
         let outcome = present.release().await?;
-        ensure!(outcome.is_released(), "the present holder's release said {outcome:?}");
+        ensure!(outcome.is_released(), "the present holder's release returned {outcome:?}");
     }
     Ok(())
 }
@@ -110,12 +136,12 @@ async fn released_means_free(cx: Context) -> Verdict {
         let (releasing, next) = if turn % 2 == 0 { (&a, &b) } else { (&b, &a) };
         let guard = releasing.take(&key, renewed(LONG)).await?;
         let outcome = guard.release().await?;
-        ensure!(outcome.is_released(), "the release of a held lock said {outcome:?}");
+        ensure!(outcome.is_released(), "the release of a held lock returned {outcome:?}");
         let guard = next.attempt(&key, renewed(LONG)).await?;
-        ensure!(guard.is_some(), "a lock whose release said `Released` is busy");
+        ensure!(guard.is_some(), "a lock whose release returned `Released` is busy");
         if let Some(guard) = guard {
             let outcome = guard.release().await?;
-            ensure!(outcome.is_released(), "the release of a held lock said {outcome:?}");
+            ensure!(outcome.is_released(), "the release of a held lock returned {outcome:?}");
         }
     }
     Ok(())
@@ -124,35 +150,38 @@ async fn released_means_free(cx: Context) -> Verdict {
 async fn already_lost_by_expiry(cx: Context) -> Verdict {
     let [client] = cx.clients().await?;
     let (key, ttl) = (cx.key(), cx.short());
-    let asked = Instant::now();
+    let started = Instant::now();
     let guard = client.take(&key, unrenewed(ttl)).await?;
     within(LIVENESS, "lost() of a lease that is not renewed", guard.lost()).await?;
-    tokio::time::sleep_until(asked + ttl + GRAIN).await;
+    tokio::time::sleep_until(started + ttl + GRAIN).await;
     let outcome = guard.release().await?;
-    ensure!(outcome == ReleaseOutcome::AlreadyLost, "the release of an expired lease said {outcome:?}");
+    ensure!(outcome == ReleaseOutcome::AlreadyLost, "the release of an expired lease returned {outcome:?}");
     let again = client.attempt(&key, renewed(LONG)).await?;
-    ensure!(again.is_some() || asked.elapsed() < ttl * 2, "an expired and released lock is busy");
+    ensure!(again.is_some() || started.elapsed() < ttl * 2, "an expired and released lock is busy");
     Ok(())
 }
 
-async fn failed_release_is_told(cx: Context) -> Verdict {
+async fn failed_release_is_reported(cx: Context) -> Verdict {
     let [a, b] = cx.clients().await?;
     let key = cx.key();
     let guard = a.take(&key, renewed(LONG)).await?;
     let controls = a.disturbed()?;
-    // More than anybody tries again.
+    // More often than any client retries.
     controls.fail_next(Operation::Release, 1000).await?;
-    match within(LIVENESS, "a release that fails to return", guard.release()).await? {
+    match within(LIVENESS, "a failing release to return", guard.release()).await? {
         Ok(outcome) => {
             let free = b.attempt(&key, renewed(LONG)).await?;
-            ensure!(free.is_some(), "a release that was not carried out said {outcome:?}, and the lock is busy");
+            ensure!(free.is_some(), "a release that was not carried out returned {outcome:?}, and the lock is busy");
         }
         Err(error) => {
-            ensure!(error.is_outcome_unknown(), "a release that failed, and goes on, is answered with {error:?}");
+            ensure!(
+                error.is_outcome_unknown(),
+                "a release that failed, and continues, returned {error:?}, which is no unknown outcome"
+            );
         }
     }
     let hit = controls.end_faults().await?;
-    ensure!(hit > 0, "no release was made to fail: the check proves nothing");
+    ensure!(hit > 0, "no release was made to fail, so the check proves nothing: see the controls of the client");
     drop(b.take_within(SOON, &key, renewed(LONG)).await?);
     a.until_idle().await
 }
@@ -163,6 +192,6 @@ async fn already_lost_by_force(cx: Context) -> Verdict {
     let guard = a.take(&key, renewed(LONG)).await?;
     cx.admin(&b)?.force_release(&key, "conformance").await?;
     let outcome = guard.release().await?;
-    ensure!(outcome == ReleaseOutcome::AlreadyLost, "the release of a force-released lock said {outcome:?}");
+    ensure!(outcome == ReleaseOutcome::AlreadyLost, "the release of a force-released lock returned {outcome:?}");
     Ok(())
 }

@@ -1,4 +1,4 @@
-//! C5: tokens grow. C6: a guard's token does not.
+//! C5: tokens increase per key. C6: a guard's token never changes.
 
 use std::time::Duration;
 
@@ -13,22 +13,45 @@ use crate::failure::{Failure, Verdict, ensure};
 use crate::leases::{LONG, renewed, renewed_every, unrenewed};
 
 checks! {
-    C5 across_release Smoke [] "each grant of a key has a greater token, whichever client gets it";
-    C5 across_takeover [Expiry] "a take-over of an expired lease has a greater token";
-    C5 across_silence [Expiry] "a grant long after an expiry that nobody noticed has a greater token";
-    C5 across_force_release Smoke [Admin] "a grant after a force-release has a greater token";
-    C5 across_purge [Purge] "a grant after the store has forgotten the key has a greater token";
-    C5 handed_over [] "waiters of one and of several clients are granted growing tokens";
-    C5 keeps_late_writers_out [Expiry] "a resource that remembers the greatest token refuses a holder whose lease has expired once the next one has written";
-    C5 keeps_victims_out Smoke [Admin] "a resource that remembers the greatest token refuses the victim of a force-release once the next holder has written";
-    C6 of_its_own_grant [Admin] "a guard's token is that of its own grant, even if the lock was granted to somebody else before the guard was there";
-    C6 through_renewals_and_contention [] "a guard's token is the same for its whole life";
+    C5 across_release Smoke []
+        "Each grant of a key has a greater token than the grant before, whichever client gets it. \
+         A failure means that a resource cannot refuse a past holder.";
+    C5 across_takeover [Expiry]
+        "The take-over of an expired lease has a greater token than that lease. A failure means \
+         that a resource cannot refuse the expired holder.";
+    C5 across_unnoticed_expiry [Expiry]
+        "A grant long after an expiry that no client noticed has a greater token. A failure means \
+         that the store forgets the token with the lease.";
+    C5 across_force_release Smoke [Admin]
+        "A grant after a force-release has a greater token than its victim. A failure means that a \
+         resource cannot refuse the victim.";
+    C5 across_purge [Purge]
+        "A grant after the store has forgotten the key has a greater token. A failure means that \
+         tokens restart when the record is removed.";
+    C5 handed_over []
+        "Waiters of one client and of several are granted increasing tokens. A failure means that \
+         a hand-over repeats a token or goes back.";
+    C5 keeps_late_writers_out [Expiry]
+        "A resource that remembers the greatest token refuses a holder whose lease has expired, \
+         once the next holder has written. A failure means that tokens do not protect the resource \
+         from late writes.";
+    C5 keeps_victims_out Smoke [Admin]
+        "A resource that remembers the greatest token refuses the victim of a force-release, once \
+         the next holder has written. A failure means that tokens do not protect the resource from \
+         late writes.";
+    C6 of_its_own_grant [Admin]
+        "A guard has the token of its own grant, even if another client was granted the lock \
+         before the guard existed. A failure means that the token was read from the store after \
+         the grant.";
+    C6 through_renewals_and_contention []
+        "A guard's token is the same for the guard's whole life. A failure means that a renewal or \
+         another claim changed it.";
 }
 
 #[track_caller]
-fn grown(before: u64, guard: &LockGuard) -> Result<u64, Failure> {
+fn increased(before: u64, guard: &LockGuard) -> Result<u64, Failure> {
     let token = guard.fencing_token().get();
-    ensure!(token > before, "token {token} follows token {before} of the same key");
+    ensure!(token > before, "token {token} follows token {before} of the same key, and must be greater");
     Ok(token)
 }
 
@@ -36,11 +59,11 @@ async fn across_release(cx: Context) -> Verdict {
     let clients: [Client; 2] = cx.clients().await?;
     let (key, mut last) = (cx.key(), 0);
     for turn in 0..cx.rounds(20) {
-        // Two grants in a row to each, so that both orders of clients are seen.
+        // Two grants in a row to each client, so that both orders of clients occur.
         let guard = clients[turn / 2 % 2].take(&key, renewed(LONG)).await?;
-        last = grown(last, &guard)?;
+        last = increased(last, &guard)?;
         let outcome = guard.release().await?;
-        ensure!(outcome.is_released(), "the release of a held lock said {outcome:?}");
+        ensure!(outcome.is_released(), "the release of a held lock returned {outcome:?}");
     }
     Ok(())
 }
@@ -53,17 +76,17 @@ async fn across_takeover(cx: Context) -> Verdict {
     let third = a.take(&key, unrenewed(ttl)).await?;
     let mut last = 0;
     for guard in [&first, &second, &third] {
-        last = grown(last, guard)?;
+        last = increased(last, guard)?;
     }
     Ok(())
 }
 
-async fn across_silence(cx: Context) -> Verdict {
+async fn across_unnoticed_expiry(cx: Context) -> Verdict {
     let [a, b] = cx.clients().await?;
     let (key, ttl) = (cx.key(), cx.short() / 3);
     let first = a.take(&key, unrenewed(ttl)).await?;
     tokio::time::sleep(ttl * 3).await;
-    grown(first.fencing_token().get(), &b.take(&key, renewed(LONG)).await?).map(|_| ())
+    increased(first.fencing_token().get(), &b.take(&key, renewed(LONG)).await?).map(|_| ())
 }
 
 async fn across_force_release(cx: Context) -> Verdict {
@@ -71,11 +94,11 @@ async fn across_force_release(cx: Context) -> Verdict {
     let (key, mut last) = (cx.key(), 0);
     for client in [&a, &b, &a] {
         let guard = client.take(&key, renewed(LONG)).await?;
-        last = grown(last, &guard)?;
+        last = increased(last, &guard)?;
         cx.admin(&b)?.force_release(&key, "conformance").await?;
     }
     let next = b.take(&key, renewed(LONG)).await?;
-    grown(last, &next).map(|_| ())
+    increased(last, &next).map(|_| ())
 }
 
 async fn across_purge(cx: Context) -> Verdict {
@@ -83,9 +106,9 @@ async fn across_purge(cx: Context) -> Verdict {
     let (key, mut last) = (cx.key(), 0);
     for client in [&a, &b, &a, &a] {
         let guard = client.take(&key, renewed(LONG)).await?;
-        last = grown(last, &guard)?;
+        last = increased(last, &guard)?;
         let outcome = guard.release().await?;
-        ensure!(outcome.is_released(), "the release of a held lock said {outcome:?}");
+        ensure!(outcome.is_released(), "the release of a held lock returned {outcome:?}");
         client.disturbed()?.purge(&key).await?;
     }
     Ok(())
@@ -98,17 +121,17 @@ async fn handed_over(cx: Context) -> Verdict {
     let mut last = first.fencing_token().get();
     let waiters = [&a, &b, &a, &b].map(|client| client.spawn_take(&key, renewed(LONG)));
     let outcome = first.release().await?;
-    ensure!(outcome.is_released(), "the release of a held lock said {outcome:?}");
+    ensure!(outcome.is_released(), "the release of a held lock returned {outcome:?}");
     let mut waiters: Vec<_> = waiters.into_iter().map(|waiter| Box::pin(waiter.guard())).collect();
     while !waiters.is_empty() {
-        // Whose turn it is is not this check's matter.
+        // The order of the waiters is checked by C15.
         let next = futures_util::future::select_all(waiters);
-        let (granted, _, rest) = within(LIVENESS * 2, "the next waiter", next).await?;
+        let (granted, _, rest) = within(LIVENESS * 2, "the next waiter to get the lock", next).await?;
         waiters = rest;
         let (guard, _) = granted?;
-        last = grown(last, &guard)?;
+        last = increased(last, &guard)?;
         let outcome = guard.release().await?;
-        ensure!(outcome.is_released(), "the release of a held lock said {outcome:?}");
+        ensure!(outcome.is_released(), "the release of a held lock returned {outcome:?}");
     }
     Ok(())
 }
@@ -130,21 +153,25 @@ async fn keeps_victims_out(cx: Context) -> Verdict {
     fenced_off(&victim, &next)
 }
 
-/// Both write, and then the first again.
+/// Both holders write, and then the first one again, which must be refused.
 #[track_caller]
 fn fenced_off(late: &LockGuard, next: &LockGuard) -> Verdict {
-    let (register, late, next) = (FencedRegister::new("nobody"), late.fencing_token(), next.fencing_token());
+    let (register, late, next) = (FencedRegister::new("initial"), late.fencing_token(), next.fencing_token());
     ensure!(register.write(late, "late").is_accepted(), "the first write was refused");
     ensure!(register.write(next, "next").is_accepted(), "token {next} was refused after token {late}");
     let again = register.write(late, "late");
-    ensure!(again == FencedWrite::FencedOff { newest: next }, "token {late} after token {next}: {again:?}");
+    ensure!(
+        again == FencedWrite::FencedOff { newest: next },
+        "the write with token {late} after token {next} returned {again:?}"
+    );
     ensure!(register.get() == "next", "the resource was overwritten");
     Ok(())
 }
 
-/// The lock is taken away as soon as the store shows that it is held, which may be before the holder knows.
+/// The lock is force-released as soon as the store shows it as held, which may be before the holder
+/// has its guard.
 async fn of_its_own_grant(cx: Context) -> Verdict {
-    /// The next holder stays so long, unless the first one has its guard before.
+    /// How long the next holder keeps the lock, unless the first one gets its guard before.
     const A_WHILE: Duration = Duration::from_millis(300);
     let [a, b, c] = cx.clients().await?;
     let admin = cx.admin(&b)?;
@@ -163,14 +190,14 @@ async fn of_its_own_grant(cx: Context) -> Verdict {
         while !taking.is_finished() && Instant::now() < until {
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
-        let others = next.fencing_token();
-        // Without its first grant it is granted the lock once more.
+        let later = next.fencing_token();
+        // If its first grant was lost, it is granted the lock once more.
         drop(next);
         let (guard, _) = taking.guard().await?;
         let token = guard.fencing_token();
-        ensure!(token != others, "a guard has the token {token} of the grant after its own");
+        ensure!(token != later, "a guard has the token {token} of the grant after its own");
         if Some(token) > seen {
-            ensure!(token > others, "a guard has the token {token} between two grants, {seen:?} and {others}");
+            ensure!(token > later, "a guard has the token {token}, which is between two grants, {seen:?} and {later}");
             b.ensure_busy(&key, "a guard has the token of a second grant").await?;
         }
     }

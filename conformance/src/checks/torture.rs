@@ -1,4 +1,4 @@
-//! C1, and with it nearly all of the contract, while everything happens to the store and to its clients.
+//! C1, and with it most of the contract, under every kind of fault of the store and its clients.
 
 use std::time::Duration;
 
@@ -8,11 +8,17 @@ use crate::failure::Verdict;
 use crate::torture::{Length, run};
 
 checks! {
-    C1 under_faults [Expiry, Processes, Arena] "a few faults of the store and of processes, one after the other, break no promise, and everybody can work afterwards";
-    C1 torture Torture [Expiry, Processes, Arena] "every kind of fault, in random order for as long as the run is told to go on, breaks no promise, and everybody can work afterwards";
+    C1 under_faults [Expiry, Processes, Arena]
+        "A few faults of the store and of processes, one after the other, break no promise, and \
+         every client can work afterwards. A failure means that a fault broke a promise or left a \
+         client stuck.";
+    C1 torture Torture [Expiry, Processes, Arena]
+        "Every kind of fault, in random order for as long as the run lasts, breaks no promise, and \
+         every client can work afterwards. A failure means that a fault broke a promise or left a \
+         client stuck.";
 }
 
-/// What the level torture does, for a short time.
+/// How long the check of the level `standard` runs.
 const SHORT: Duration = Duration::from_secs(25);
 
 async fn under_faults(cx: Context) -> Verdict {

@@ -1,4 +1,4 @@
-//! C16: nobody who waits is forgotten. C17: and they are not all woken for one to win.
+//! C16: no wake-up is lost. C17: a release does not wake all waiters.
 
 use std::time::Duration;
 
@@ -10,15 +10,27 @@ use crate::check::checks;
 use crate::client::Client;
 use crate::context::Context;
 use crate::controls::Pushes;
-use crate::failure::{Failure, Verdict, ensure, said_by_caller};
+use crate::failure::{Failure, Verdict, ensure, located_at_caller};
 use crate::leases::{LONG, renewed};
 
 checks! {
-    C16 release_racing_arrival Smoke [] "a waiter that comes while the lock is being released gets it soon, and no later than its holder's lease would end";
-    C16 pushes_refused [PushFaults, SeparateClients] "every waiter gets the lock soon although nothing can be pushed to it";
-    C16 pushes_broken [PushFaults, SeparateClients] "every waiter gets the lock soon although what is pushed breaks while it waits";
-    C16 pushes_delayed [PushFaults, SeparateClients] "every waiter gets the lock although what is pushed to it comes seconds late, and what is late is not believed";
-    C17 one_hand_over_costs_the_same_for_many [Requests, Admin, Fair, Push, SeparateClients] "a release with many waiters costs their clients no more requests than one with a few";
+    C16 release_racing_arrival Smoke []
+        "A waiter that arrives while the lock is being released gets it soon, and no later than \
+         its holder's lease would end. A failure means that a wake-up between the query and the \
+         ticket was lost.";
+    C16 pushes_refused [PushFaults, SeparateClients]
+        "Every waiter gets the lock soon although no events can be pushed to it. A failure means \
+         that a waiter depends on pushed events.";
+    C16 pushes_broken [PushFaults, SeparateClients]
+        "Every waiter gets the lock soon although its event stream breaks while it waits. A \
+         failure means that a waiter does not notice the break.";
+    C16 pushes_delayed [PushFaults, SeparateClients]
+        "Every waiter gets the lock although its events arrive seconds late, and a late event is \
+         not believed. A failure means that a waiter is stuck, or believes that it holds a lock \
+         that it has lost.";
+    C17 hand_over_cost_is_constant [Requests, Admin, Fair, Push, SeparateClients]
+        "A release with many waiters costs their clients no more requests than a release with a \
+         few. A failure means that all waiters are woken for one to win.";
 }
 
 async fn release_racing_arrival(cx: Context) -> Verdict {
@@ -28,14 +40,15 @@ async fn release_racing_arrival(cx: Context) -> Verdict {
         let key = cx.key();
         let held = a.take(&key, renewed(LONG)).await?;
         let waiter = b.spawn_take(&key, renewed(LONG));
-        // At any point of its way into the queue, and at last when it is there.
+        // The release hits the waiter at different points on its way into the queue, and in the
+        // last round after it.
         if round < last {
             tokio::time::sleep(Duration::from_micros(round * 400)).await;
         } else {
             b.until_waiting(1).await?;
         }
         let outcome = held.release().await?;
-        ensure!(outcome.is_released(), "the release of a held lock said {outcome:?}");
+        ensure!(outcome.is_released(), "the release of a held lock returned {outcome:?}");
         let what = format!("a waiter to get a lock that is free, in round {round}");
         drop(within(SOON, &what, waiter.guard()).await??);
     }
@@ -50,16 +63,19 @@ async fn pushes_broken(cx: Context) -> Verdict {
     disturbed(&cx, Pushes::Broken, SOON).await
 }
 
-/// Later than a claim may last: whoever hears so late of its grant has lost it, and must not believe that it holds the lock.
+/// The delay is longer than a claim window: a waiter whose event is so late has lost the grant, and
+/// must not believe that it holds the lock.
 async fn pushes_delayed(cx: Context) -> Verdict {
-    // Yet sooner than the first in the queue looks by itself: it would not be waiting for the push any more.
+    // But the delay is shorter than the poll interval of the head of the queue, which would
+    // otherwise no longer wait for the event.
     disturbed(&cx, Pushes::Delayed(Duration::from_millis(4500)), SOON * 2).await
 }
 
-/// Three clients wait while a fourth one holds the lock, pushes are disturbed, and then it is passed around.
+/// Three clients wait while a fourth one holds the lock, pushes are disturbed, and then the lock is
+/// passed around.
 #[track_caller]
 fn disturbed(cx: &Context, pushes: Pushes, bound: Duration) -> impl Future<Output = Verdict> {
-    said_by_caller(async move {
+    located_at_caller(async move {
         let [a, others @ ..] = cx.clients::<4>().await?;
         let key = cx.key();
         let held = a.take(&key, renewed(LONG)).await?;
@@ -70,7 +86,7 @@ fn disturbed(cx: &Context, pushes: Pushes, bound: Duration) -> impl Future<Outpu
             client.disturbed()?.disturb_pushes(pushes).await?;
         }
         let outcome = held.release().await?;
-        ensure!(outcome.is_released(), "the release of a held lock said {outcome:?}");
+        ensure!(outcome.is_released(), "the release of a held lock returned {outcome:?}");
         let what = format!("the next of three waiters to have had the lock, with pushes {pushes:?}");
         while let Some(ended) = within(bound, &what, running.join_next()).await? {
             ended.map_err(|error| Failure::of_task("a waiter", &error))??;
@@ -79,34 +95,34 @@ fn disturbed(cx: &Context, pushes: Pushes, bound: Duration) -> impl Future<Outpu
     })
 }
 
-/// Holds the lock for a moment, and writes as if nobody else did.
+/// Holds the lock for a moment, and ensures that its release finds it still held.
 #[track_caller]
 fn pass_through(client: Client, key: distlock_api::LockKey) -> impl Future<Output = Verdict> {
-    said_by_caller(async move {
+    located_at_caller(async move {
         let guard = client.take(&key, renewed(LONG)).await?;
         tokio::time::sleep(Duration::from_millis(20)).await;
         ensure!(!guard.is_lost(), "a lock that was just granted is lost: {:?}", guard.loss());
         let outcome = guard.release().await?;
         ensure!(
             outcome.is_released(),
-            "a waiter believed in a lock that it did not hold: its release said {outcome:?}"
+            "a waiter was given a lock that it did not hold: its release returned {outcome:?}"
         );
         Ok(())
     })
 }
 
-/// What a hand-over costs all clients, with a few waiters and with three times as many.
-async fn one_hand_over_costs_the_same_for_many(cx: Context) -> Verdict {
+/// Counts the requests of all clients for one hand-over, with three waiters and with nine.
+async fn hand_over_cost_is_constant(cx: Context) -> Verdict {
     let few = cost_of_hand_over(&cx, cx.clients::<4>().await?).await?;
     let many = cost_of_hand_over(&cx, cx.clients::<10>().await?).await?;
-    // A refresh of tickets may fall into the moment.
+    // A refresh of tickets may fall into the measured time.
     ensure!(many <= few + 3, "a hand-over takes {few} requests with 3 waiters and {many} with 9");
     Ok(())
 }
 
 #[track_caller]
 fn cost_of_hand_over<const N: usize>(cx: &Context, clients: [Client; N]) -> impl Future<Output = Result<u64, Failure>> {
-    said_by_caller(async move {
+    located_at_caller(async move {
         let key = cx.key();
         let held = clients[0].take(&key, renewed(LONG)).await?;
         let mut waiters = Vec::new();
@@ -114,27 +130,28 @@ fn cost_of_hand_over<const N: usize>(cx: &Context, clients: [Client; N]) -> impl
             waiters.push(client.spawn_take(&key, renewed(LONG)));
             until_queued(cx, client, &key, place).await?;
         }
-        // The clients have just come and still ask; the quietest of a few moments is what a hand-over costs.
+        // Clients that have just joined still send requests, so the cheapest of a few hand-overs
+        // counts.
         let mut cheapest = u64::MAX;
         let mut held = held;
         for waiter in waiters.drain(..2) {
             tokio::time::sleep(Duration::from_millis(300)).await;
             let before = requests(&clients).await?;
             let outcome = held.release().await?;
-            ensure!(outcome.is_released(), "the release of a held lock said {outcome:?}");
+            ensure!(outcome.is_released(), "the release of a held lock returned {outcome:?}");
             held = waiter.guard().await?.0;
-            // Whoever was woken in vain asks now.
+            // Waiters that were woken without a grant send their requests now.
             tokio::time::sleep(Duration::from_millis(100)).await;
             cheapest = cheapest.min(requests(&clients).await? - before);
         }
-        ensure!(cheapest >= 1, "a hand-over without a request: they are not counted");
+        ensure!(cheapest >= 1, "a hand-over took no request: the controls do not count requests");
         Ok(cheapest)
     })
 }
 
 #[track_caller]
 fn requests(clients: &[Client]) -> impl Future<Output = Result<u64, Failure>> {
-    said_by_caller(async move {
+    located_at_caller(async move {
         let mut sum = 0;
         for client in clients {
             sum += client.disturbed()?.requests().await?;

@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-/// A file that tells `libfaketime` how wrong a clock is. Removed when dropped.
+/// A file from which `libfaketime` reads the shift of a clock. Removed when dropped.
 pub(super) struct ClockFile(Arc<PathBuf>);
 
 impl ClockFile {
@@ -13,7 +13,7 @@ impl ClockFile {
         Ok(Self(Arc::new(file)))
     }
 
-    /// The file, which others may set as long as the child lives.
+    /// Returns the file, which others may set while the child lives.
     pub(super) fn shared(&self) -> Arc<PathBuf> {
         Arc::clone(&self.0)
     }

@@ -1,4 +1,4 @@
-//! What can be done to a child.
+//! Signals and clock changes for a child, its history, and its accounting.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -6,13 +6,13 @@ use std::time::Duration;
 
 use super::clock;
 use super::process::{Child, TOLERANCE, unexpected};
-use super::protocol::{Answer, Order};
+use super::protocol::{Answer, Request};
 use crate::bounded::LIVENESS;
 use crate::failure::{Failure, Verdict, ensure};
 use crate::process;
 use crate::recorder::Recorder;
 
-/// A child as others see it: a process to which signals can be sent, and its clock, while it is at work.
+/// The process and the clock of a child, for faults while the child is in use.
 #[derive(Clone)]
 pub(crate) struct Handle {
     pid: u32,
@@ -25,12 +25,13 @@ impl Handle {
         Ok(process::send(name, self.pid).await?)
     }
 
-    /// What it does, as `/proc` has it.
+    /// Returns the state of the process, as in `/proc`.
     pub(crate) fn state(&self) -> Option<char> {
         process::state(self.pid)
     }
 
-    /// Sets its clock so many seconds ahead of the machine's, or behind. It sees that within about a second.
+    /// Sets its clock `shift` seconds ahead of the machine's, or behind if negative. The child
+    /// notices within about a second.
     pub(crate) fn set_clock(&self, shift: i64) -> Verdict {
         let Some(file) = &self.clock else { return Err(Failure::new("this child's clock cannot be set")) };
         Ok(clock::set(file, shift)?)
@@ -38,24 +39,24 @@ impl Handle {
 }
 
 impl Child {
-    /// None if it is no more.
+    /// Returns `None` if the process has ended.
     pub(crate) fn handle(&self) -> Option<Handle> {
         let clock = self.clock.as_ref().map(|file| file.shared());
         self.process.id().map(|pid| Handle { pid, clock })
     }
 
-    /// What it does from now on belongs to another history, as the calls of a client of its own.
+    /// Records its calls from now on in another history, as those of a client of its own.
     pub(crate) fn record_in(&mut self, recorder: &Recorder) {
         self.recorder = recorder.clone();
         self.number = recorder.client();
     }
 
-    /// Its number in the history.
+    /// Returns its number in the history.
     pub(crate) fn number(&self) -> usize {
         self.number
     }
 
-    /// Makes sure that its clock is shifted by so much, before long.
+    /// Waits until its clock is shifted by `shift` seconds.
     pub(crate) async fn ensure_clock(&mut self, shift: i64) -> Verdict {
         let deadline = tokio::time::Instant::now() + LIVENESS;
         loop {
@@ -64,15 +65,16 @@ impl Child {
                 return Ok(());
             }
             let over = tokio::time::Instant::now() > deadline;
-            ensure!(!over, "a child's clock was set by {shift} s, and is wrong by {error:?}");
+            ensure!(!over, "a child's clock was shifted by {shift} s, and is still wrong by {error:?}");
             tokio::time::sleep(Duration::from_millis(50)).await;
         }
     }
 
-    /// None if nothing is held and nobody waits, and its books balance; else what they say.
-    pub(crate) async fn unbalanced(&mut self) -> Result<Option<String>, Failure> {
-        match self.ask(Order::Accounting).await? {
-            Answer::Accounting { idle, books } => Ok((!idle).then_some(books)),
+    /// Returns its accounting if that is not settled: a lock is held, a caller waits, or it does
+    /// not balance.
+    pub(crate) async fn unsettled_accounting(&mut self) -> Result<Option<String>, Failure> {
+        match self.send(Request::Accounting).await? {
+            Answer::Accounting { idle, accounting } => Ok((!idle).then_some(accounting)),
             other => Err(unexpected(&other)),
         }
     }

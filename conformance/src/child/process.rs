@@ -9,7 +9,7 @@ use tokio::process::{ChildStdin, ChildStdout, Command};
 
 use super::VARIABLE;
 use super::clock::ClockFile;
-use super::protocol::{Answer, Job, Order, Refusal};
+use super::protocol::{Answer, ChildError, Job, Request};
 use crate::bounded::{LIVENESS, within};
 use crate::failure::{Failure, FailureKind};
 use crate::recorder::{Holding, Recorder};
@@ -17,30 +17,30 @@ use crate::recorder::{Holding, Recorder};
 /// The wall clock that a child sees.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Clock {
-    /// The machine's.
+    /// The machine's clock.
     True,
     /// An hour ahead.
     Fast,
     /// An hour behind.
     Slow,
-    /// The machine's, until it is [set](Child::set_clock).
+    /// The machine's, until it is [set](super::Handle::set_clock).
     Adjustable,
 }
 
 const SHIFT_SECONDS: i64 = 3600;
-/// How exactly a shifted clock must be shifted, to be believed.
+/// The largest error of a shifted clock that is accepted.
 pub(super) const TOLERANCE: Duration = Duration::from_secs(120);
 
 /// A child process that is a client, with at most one guard. Killed when dropped.
 pub(crate) struct Child {
     pub(super) process: tokio::process::Child,
-    orders: ChildStdin,
+    requests: ChildStdin,
     answers: Lines<BufReader<ChildStdout>>,
     pub(super) recorder: Recorder,
     pub(super) number: usize,
-    /// What it holds, and until when for certain, whatever becomes of the process.
+    /// What it holds, and until when that is certain, whatever happens to the process.
     holding: Option<(Holding, Duration)>,
-    /// The file from which it reads how wrong its clock is.
+    /// The file from which it reads the shift of its clock.
     pub(super) clock: Option<ClockFile>,
 }
 
@@ -53,7 +53,7 @@ pub(crate) struct ChildGrant {
 
 /// The guard of a child.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct ChildStanding {
+pub(crate) struct GuardState {
     pub(crate) lost: bool,
     pub(crate) remaining: Duration,
 }
@@ -81,17 +81,17 @@ impl Child {
             _ => &mut command,
         };
         let mut process = command.spawn()?;
-        let orders = process.stdin.take().expect("piped");
+        let requests = process.stdin.take().expect("piped");
         let answers = BufReader::new(process.stdout.take().expect("piped")).lines();
         let (recorder, number) = (recorder.clone(), recorder.client());
-        let mut child = Self { process, orders, answers, recorder, number, holding: None, clock: file };
+        let mut child = Self { process, requests, answers, recorder, number, holding: None, clock: file };
         match child.answer().await? {
             Answer::Ready => child.verify(clock).await.map(|()| child),
             other => Err(unexpected(&other)),
         }
     }
 
-    /// A check with a wrong clock proves nothing if the clock is right.
+    /// Ensures that the clock is as wrong as it should be: otherwise a check proves nothing.
     async fn verify(&mut self, clock: Clock) -> Result<(), Failure> {
         let shift = match clock {
             Clock::True | Clock::Adjustable => 0,
@@ -102,14 +102,14 @@ impl Child {
         if error < TOLERANCE {
             return Ok(());
         }
-        let message = format!("the child's clock ought to be {clock:?}, and is wrong by {error:?}");
+        let message = format!("the child's clock should be {clock:?}, and differs from that by {error:?}");
         Err(Failure::of(FailureKind::Check, message))
     }
 
-    /// How far its clock is from the machine's with this shift.
+    /// Returns how far its clock is from the machine's clock plus `shift`.
     pub(super) async fn clock_error(&mut self, shift: i64) -> Result<Duration, Failure> {
-        let Answer::Clock { unix_ms } = self.ask(Order::Clock).await? else {
-            return Err(Failure::of(FailureKind::Check, "the child does not know the time"));
+        let Answer::Clock { unix_ms } = self.send(Request::Clock).await? else {
+            return Err(Failure::of(FailureKind::Check, "the child did not return the time"));
         };
         let here = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         let by = Duration::from_secs(shift.unsigned_abs());
@@ -117,7 +117,8 @@ impl Child {
         Ok(expected.abs_diff(Duration::from_millis(unix_ms)))
     }
 
-    /// Acquires; none if that took longer than `wait`, zero being a single attempt.
+    /// Acquires a lock. Returns `None` if it was not granted within `wait`; a `wait` of zero is a
+    /// single attempt.
     pub(crate) async fn acquire(
         &mut self,
         key: &LockKey,
@@ -125,24 +126,25 @@ impl Child {
         renew: bool,
         wait: Duration,
     ) -> Result<Option<ChildGrant>, Failure> {
-        self.ask_for(key, ttl, renew, wait).await?.map_err(|refusal| refusal.failure())
+        self.acquire_result(key, ttl, renew, wait).await?.map_err(|error| error.failure())
     }
 
-    /// The same, where the backend may fail.
-    pub(crate) async fn ask_for(
+    /// Acquires as [`acquire`](Self::acquire) does, and returns errors of the backend instead of
+    /// failing.
+    pub(crate) async fn acquire_result(
         &mut self,
         key: &LockKey,
         ttl: Duration,
         renew: bool,
         wait: Duration,
-    ) -> Result<Result<Option<ChildGrant>, Refusal>, Failure> {
+    ) -> Result<Result<Option<ChildGrant>, ChildError>, Failure> {
         let [ttl_ms, wait_ms] = [ttl, wait].map(|d| u64::try_from(d.as_millis()).unwrap_or(u64::MAX));
-        let order = Order::Acquire { key: key.as_str().to_owned(), ttl_ms, renew, wait_ms };
-        let (asked, acquisition) = (self.recorder.now(), self.recorder.acquisition(self.number, key));
-        match self.ask(order).await? {
+        let request = Request::Acquire { key: key.as_str().to_owned(), ttl_ms, renew, wait_ms };
+        let (started, acquisition) = (self.recorder.now(), self.recorder.acquisition(self.number, key));
+        match self.send(request).await? {
             Answer::Granted { token, remaining_ms } => {
                 let remaining = Duration::from_millis(remaining_ms);
-                self.holding = Some((acquisition.granted(token), asked.saturating_add(remaining)));
+                self.holding = Some((acquisition.granted(token), started.saturating_add(remaining)));
                 Ok(Ok(Some(ChildGrant { token, remaining })))
             }
             Answer::Busy => {
@@ -151,66 +153,67 @@ impl Child {
                 }
                 Ok(Ok(None))
             }
-            Answer::Failed { error, unknown } => Ok(Err(Refusal { error, unknown })),
+            Answer::Failed { error, unknown } => Ok(Err(ChildError { error, unknown })),
             other => Err(unexpected(&other)),
         }
     }
 
-    /// How its guard is doing.
-    pub(crate) async fn look(&mut self) -> Result<ChildStanding, Failure> {
-        match self.ask(Order::Look).await? {
-            Answer::Standing { lost, remaining_ms } => {
-                Ok(ChildStanding { lost, remaining: Duration::from_millis(remaining_ms) })
+    /// Returns the state of its guard.
+    pub(crate) async fn guard_state(&mut self) -> Result<GuardState, Failure> {
+        match self.send(Request::GuardState).await? {
+            Answer::GuardState { lost, remaining_ms } => {
+                Ok(GuardState { lost, remaining: Duration::from_millis(remaining_ms) })
             }
             other => Err(unexpected(&other)),
         }
     }
 
-    /// Releases; whether that was in time.
+    /// Releases the lock. Returns whether the lease was still held.
     pub(crate) async fn release(&mut self) -> Result<bool, Failure> {
-        self.give_back().await?.map_err(|refusal| refusal.failure())
+        self.release_result().await?.map_err(|error| error.failure())
     }
 
-    /// The same, where the backend may fail.
-    pub(crate) async fn give_back(&mut self) -> Result<Result<bool, Refusal>, Failure> {
-        let (holding, asked) = (self.let_go(), self.recorder.now());
-        match self.ask(Order::Release).await? {
+    /// Releases as [`release`](Self::release) does, and returns errors of the backend instead of
+    /// failing.
+    pub(crate) async fn release_result(&mut self) -> Result<Result<bool, ChildError>, Failure> {
+        let (holding, started) = (self.take_holding(), self.recorder.now());
+        match self.send(Request::Release).await? {
             Answer::Released { in_time } => {
                 match holding {
                     Some(holding) if in_time => {
-                        // It was renewed as long as it had to be.
-                        holding.until(asked);
-                        holding.released(asked);
+                        // It was renewed until then.
+                        holding.until(started);
+                        holding.released(started);
                     }
                     Some(holding) => holding.lost(),
                     None => {}
                 }
                 Ok(Ok(in_time))
             }
-            Answer::Failed { error, unknown } => Ok(Err(Refusal { error, unknown })),
+            Answer::Failed { error, unknown } => Ok(Err(ChildError { error, unknown })),
             other => Err(unexpected(&other)),
         }
     }
 
-    /// Kills it (SIGKILL) and waits for its end.
+    /// Kills the process (SIGKILL) and waits for its end.
     pub(crate) async fn kill(mut self) -> Result<(), Failure> {
-        // Whatever it holds ends at an unknown time.
-        drop(self.let_go());
+        // What it holds ends at an unknown time.
+        drop(self.take_holding());
         Ok(self.process.kill().await?)
     }
 
-    /// What it holds now and will not hold much longer.
-    fn let_go(&mut self) -> Option<Holding> {
+    /// Takes out what it holds, with the end of the time that is certain so far.
+    fn take_holding(&mut self) -> Option<Holding> {
         let (holding, valid_until) = self.holding.take()?;
         holding.until(holding.now().min(valid_until));
         Some(holding)
     }
 
-    pub(super) async fn ask(&mut self, order: Order) -> Result<Answer, Failure> {
-        let mut line = serde_json::to_string(&order).expect("orders are plain data");
+    pub(super) async fn send(&mut self, request: Request) -> Result<Answer, Failure> {
+        let mut line = serde_json::to_string(&request).expect("requests are plain data");
         line.push('\n');
-        self.orders.write_all(line.as_bytes()).await?;
-        self.orders.flush().await?;
+        self.requests.write_all(line.as_bytes()).await?;
+        self.requests.flush().await?;
         self.answer().await
     }
 
@@ -218,9 +221,9 @@ impl Child {
         within(LIVENESS * 2, "a child process to answer", async {
             loop {
                 let Some(line) = self.answers.next_line().await? else {
-                    return Err(Failure::of(FailureKind::Check, "a child process ended before it had answered"));
+                    return Err(Failure::of(FailureKind::Check, "a child process ended before it answered"));
                 };
-                // Whatever else a library prints in the child is not for us.
+                // Skip what a library prints in the child.
                 if let Ok(answer) = serde_json::from_str(&line) {
                     return Ok(answer);
                 }
@@ -232,8 +235,8 @@ impl Child {
 
 pub(super) fn unexpected(answer: &Answer) -> Failure {
     let (kind, message) = match answer {
-        Answer::Failed { error, .. } => (FailureKind::Error, format!("a child process says: {error}")),
-        other => (FailureKind::Check, format!("a child process gave an answer that does not fit: {other:?}")),
+        Answer::Failed { error, .. } => (FailureKind::Error, format!("a child process failed: {error}")),
+        other => (FailureKind::Check, format!("a child process sent an unexpected answer: {other:?}")),
     };
     Failure::of(kind, message)
 }
@@ -243,10 +246,10 @@ fn faketime_library() -> Result<std::path::PathBuf, Failure> {
     crate::faketime::faketime_library().map_err(|error| Failure::of(FailureKind::Check, crate::failure::chain(&error)))
 }
 
-/// Without the feature that knows where to find one, the library must be named.
+/// Without the feature `faketime`, the environment must name the library.
 #[cfg(not(feature = "faketime"))]
 fn faketime_library() -> Result<std::path::PathBuf, Failure> {
     let named = std::env::var_os("DISTLOCK_FAKETIME_LIB").filter(|name| !name.is_empty());
-    let message = "no libfaketime: name one by DISTLOCK_FAKETIME_LIB";
+    let message = "there is no libfaketime: set DISTLOCK_FAKETIME_LIB to its path, or enable the feature `faketime`";
     named.map(Into::into).ok_or_else(|| Failure::of(FailureKind::Check, message))
 }

@@ -1,4 +1,4 @@
-//! What parent and child say to each other: one JSON value per line.
+//! The protocol between parent and child: one JSON value per line.
 
 use serde::{Deserialize, Serialize};
 
@@ -11,22 +11,22 @@ pub(super) struct Job {
     pub(super) address: String,
 }
 
-/// What the parent asks. The child answers each before it reads the next.
+/// A request of the parent. The child answers each before it reads the next.
 #[derive(Debug, Serialize, Deserialize)]
-pub(super) enum Order {
-    /// Acquire, wait at most so long (0: one attempt), and keep the guard.
+pub(super) enum Request {
+    /// Acquire, wait for at most `wait_ms` (0: one attempt), and keep the guard.
     Acquire { key: String, ttl_ms: u64, renew: bool, wait_ms: u64 },
-    /// How is the guard doing?
-    Look,
+    /// Return the state of the guard.
+    GuardState,
     /// Release the guard.
     Release,
-    /// What time is it?
+    /// Return the wall clock's time.
     Clock,
-    /// What does the provider account for?
+    /// Return the provider's accounting.
     Accounting,
 }
 
-/// What the child answers.
+/// An answer of the child.
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) enum Answer {
     /// The first line: connected.
@@ -36,7 +36,7 @@ pub(super) enum Answer {
         remaining_ms: u64,
     },
     Busy,
-    Standing {
+    GuardState {
         lost: bool,
         remaining_ms: u64,
     },
@@ -47,29 +47,30 @@ pub(super) enum Answer {
     Clock {
         unix_ms: u64,
     },
-    /// Whether nothing is held and nobody waits, and the books balance; if not, what they say.
+    /// `idle`: no lock is held, no caller waits, and the accounting balances. `accounting` is its
+    /// text.
     Accounting {
         idle: bool,
-        books: String,
+        accounting: String,
     },
     Failed {
         error: String,
-        /// Whether it may have been carried out all the same.
+        /// Whether the request may have been carried out.
         unknown: bool,
     },
 }
 
-/// Why an order was not obeyed: the backend failed in a child.
+/// An error of the backend in a child.
 #[derive(Clone, Debug)]
-pub(crate) struct Refusal {
+pub(crate) struct ChildError {
     pub(crate) error: String,
-    /// Whether it may have been carried out all the same.
+    /// Whether the request may have been carried out.
     pub(crate) unknown: bool,
 }
 
-impl Refusal {
+impl ChildError {
     #[track_caller]
     pub(super) fn failure(self) -> Failure {
-        Failure::new(format!("a child process says: {}", self.error))
+        Failure::new(format!("a child process failed: {}", self.error))
     }
 }

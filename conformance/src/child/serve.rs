@@ -10,21 +10,21 @@ use distlock_api::{
     Wait,
 };
 
-use super::protocol::{Answer, Job, Order, Refusal};
+use super::protocol::{Answer, ChildError, Job, Request};
 use crate::client::is_settled;
 use crate::failure::chain;
 use crate::fixture::Fixture;
 
-/// How long a child that was told to release and got no answer keeps its parent waiting.
+/// How long a child waits for the store to answer a release.
 const RELEASING: Duration = Duration::from_secs(20);
 
-/// Does a child's job. Returns only when the job is nonsense or the parent is gone.
+/// Does a child's job. Returns only if the job is invalid or the fixture fails.
 pub(crate) fn serve(job: &str, fixtures: Vec<Box<dyn Fixture>>) -> ExitCode {
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build();
-    let Ok(runtime) = runtime else { return fail("there is no runtime") };
+    let Ok(runtime) = runtime else { return fail("the runtime cannot be built") };
     let job: Job = match serde_json::from_str(job) {
         Ok(job) => job,
-        Err(error) => return fail(&format!("the job is not understood: {error}")),
+        Err(error) => return fail(&format!("the job is invalid: {error}")),
     };
     let Some(fixture) = fixtures.into_iter().find(|fixture| fixture.name() == job.fixture) else {
         return fail(&format!("there is no fixture {:?}", job.fixture));
@@ -33,28 +33,29 @@ pub(crate) fn serve(job: &str, fixtures: Vec<Box<dyn Fixture>>) -> ExitCode {
         Ok(provider) => provider,
         Err(error) => return fail(&chain(&*error)),
     };
-    say(&Answer::Ready);
+    send(&Answer::Ready);
 
     let mut guard = None;
     for line in std::io::stdin().lock().lines() {
-        let order = line.map_err(|error| error.to_string()).and_then(|line| {
-            serde_json::from_str(&line).map_err(|error| format!("the order {line:?} is not understood: {error}"))
+        let request = line.map_err(|error| error.to_string()).and_then(|line| {
+            serde_json::from_str(&line).map_err(|error| format!("the request {line:?} is invalid: {error}"))
         });
-        let answer =
-            order.map_err(Refusal::from).and_then(|order| runtime.block_on(obey(order, &provider, &mut guard)));
-        say(&answer.unwrap_or_else(|Refusal { error, unknown }| Answer::Failed { error, unknown }));
+        let answer = request
+            .map_err(ChildError::from)
+            .and_then(|request| runtime.block_on(execute(request, &provider, &mut guard)));
+        send(&answer.unwrap_or_else(|ChildError { error, unknown }| Answer::Failed { error, unknown }));
     }
-    // The parent is gone. No farewell: a child ends like a process that was killed.
+    // The parent has ended. The child releases nothing, like a process that was killed.
     std::process::exit(0)
 }
 
-async fn obey(
-    order: Order,
+async fn execute(
+    request: Request,
     provider: &Arc<dyn LockProvider>,
     guard: &mut Option<LockGuard>,
-) -> Result<Answer, Refusal> {
-    match order {
-        Order::Acquire { key, ttl_ms, renew, wait_ms } => {
+) -> Result<Answer, ChildError> {
+    match request {
+        Request::Acquire { key, ttl_ms, renew, wait_ms } => {
             let renewal = if renew { RenewalPolicy::Auto } else { RenewalPolicy::Never };
             let lease = LeaseOptions::new().ttl(Duration::from_millis(ttl_ms)).renewal(renewal);
             let wait = if wait_ms == 0 { Wait::Try } else { Wait::UpTo(Duration::from_millis(wait_ms)) };
@@ -69,39 +70,39 @@ async fn obey(
                 }
             }
         }
-        Order::Look => {
-            let held = guard.as_ref().ok_or_else(|| Refusal::from("nothing is held".to_owned()))?;
-            Ok(Answer::Standing { lost: held.is_lost(), remaining_ms: remaining(held) })
+        Request::GuardState => {
+            let held = guard.as_ref().ok_or_else(|| ChildError::from("nothing is held".to_owned()))?;
+            Ok(Answer::GuardState { lost: held.is_lost(), remaining_ms: remaining(held) })
         }
-        Order::Release => {
-            let releasing = guard.take().ok_or_else(|| Refusal::from("nothing is held".to_owned()))?.release();
+        Request::Release => {
+            let releasing = guard.take().ok_or_else(|| ChildError::from("nothing is held".to_owned()))?.release();
             match tokio::time::timeout(RELEASING, releasing).await {
                 Ok(Ok(outcome)) => Ok(Answer::Released { in_time: outcome == ReleaseOutcome::Released }),
                 Ok(Err(error)) => Err(error.into()),
                 Err(_) => {
                     let error = format!("a release did not return within {RELEASING:?}");
-                    Err(Refusal { error, unknown: true })
+                    Err(ChildError { error, unknown: true })
                 }
             }
         }
-        Order::Clock => {
+        Request::Clock => {
             let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
             Ok(Answer::Clock { unix_ms: millis(now) })
         }
-        Order::Accounting => {
+        Request::Accounting => {
             let now = provider.accounting();
-            Ok(Answer::Accounting { idle: is_settled(&now), books: format!("{now:?}") })
+            Ok(Answer::Accounting { idle: is_settled(&now), accounting: format!("{now:?}") })
         }
     }
 }
 
-impl From<LockError> for Refusal {
+impl From<LockError> for ChildError {
     fn from(error: LockError) -> Self {
         Self { error: chain(&error), unknown: error.is_outcome_unknown() }
     }
 }
 
-impl From<String> for Refusal {
+impl From<String> for ChildError {
     fn from(error: String) -> Self {
         Self { error, unknown: false }
     }
@@ -115,7 +116,7 @@ fn millis(duration: Duration) -> u64 {
     u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
 }
 
-fn say(answer: &Answer) {
+fn send(answer: &Answer) {
     let line = serde_json::to_string(answer).expect("answers are plain data");
     let mut out = std::io::stdout().lock();
     if writeln!(out, "{line}").and_then(|()| out.flush()).is_err() {
@@ -124,6 +125,6 @@ fn say(answer: &Answer) {
 }
 
 fn fail(error: &str) -> ExitCode {
-    say(&Answer::Failed { error: error.to_owned(), unknown: false });
+    send(&Answer::Failed { error: error.to_owned(), unknown: false });
     ExitCode::FAILURE
 }

@@ -15,7 +15,7 @@ const ENGINE_LIMIT: Duration = Duration::from_secs(10);
 const PULL_LIMIT: Duration = Duration::from_secs(120);
 const START_LIMIT: Duration = Duration::from_secs(60);
 
-/// A container that is removed when this is dropped, inside a tokio runtime or not.
+/// A container that is removed when this is dropped, with or without a Tokio runtime.
 pub(super) struct Running(Option<Box<ContainerAsync<GenericImage>>>);
 
 impl Running {
@@ -45,7 +45,7 @@ impl Drop for Running {
             let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
             match runtime {
                 Ok(runtime) => runtime.block_on(async { drop(container) }),
-                // Left to the next test process, see `owner`.
+                // The next test process removes it, see `owner`.
                 Err(_) => std::mem::forget(container),
             }
         });
@@ -53,7 +53,8 @@ impl Drop for Running {
     }
 }
 
-/// Starts a container of an image that is there or can be pulled, after those that died test processes have left are removed.
+/// Starts a container of an image that exists or can be pulled. First removes the containers of
+/// test processes that have died.
 pub(super) async fn start(docker: &Docker, request: ContainerRequest<GenericImage>) -> Result<Running, String> {
     owner::remove_orphans(docker).await;
     let image = request.descriptor();
@@ -63,7 +64,7 @@ pub(super) async fn start(docker: &Docker, request: ContainerRequest<GenericImag
     Ok(Running(Some(Box::new(container))))
 }
 
-/// The engine that testcontainers finds, if it answers.
+/// Returns the engine that testcontainers finds, if it answers.
 pub(super) async fn engine() -> Result<Docker, String> {
     let docker = docker_client_instance().await.map_err(|error| format!("no Docker engine is configured: {error}"))?;
     match timeout(ENGINE_LIMIT, docker.ping()).await {
@@ -73,7 +74,7 @@ pub(super) async fn engine() -> Result<Docker, String> {
     }
 }
 
-/// Where no registry is reachable a pull may hang, so a failed one is not repeated by this process.
+/// Without a reachable registry a pull may hang, so this process does not repeat a failed one.
 static NOT_PULLED: Mutex<Vec<(String, String)>> = Mutex::new(Vec::new());
 
 pub(super) async fn ensure_image(docker: &Docker, image: &str) -> Result<(), String> {
@@ -91,22 +92,22 @@ pub(super) async fn ensure_image(docker: &Docker, image: &str) -> Result<(), Str
     let reason = match timeout(PULL_LIMIT, self::image(image).pull_image()).await {
         Ok(Ok(_)) => return Ok(()),
         Ok(Err(error)) => error.to_string(),
-        Err(_) => format!("no end after {} s", PULL_LIMIT.as_secs()),
+        Err(_) => format!("not finished after {} s", PULL_LIMIT.as_secs()),
     };
-    let problem = format!("the image {image} is not there and cannot be pulled ({reason})");
+    let problem = format!("the image {image} does not exist here and cannot be pulled ({reason})");
     let mut failures = NOT_PULLED.lock().unwrap_or_else(PoisonError::into_inner);
     failures.push((image.to_owned(), problem.clone()));
     Err(problem)
 }
 
-/// The image of a name with or without a tag, as an environment variable may have it: `mongo:7.0`.
-/// Without one the tag is `latest`.
+/// Returns the image for a name with or without a tag, such as `mongo:7.0`. The default tag is
+/// `latest`.
 pub fn image(name: &str) -> GenericImage {
     let (name, tag) = split(name);
     GenericImage::new(name, tag)
 }
 
-/// Name and tag. A colon before the last slash belongs to the port of a registry.
+/// Splits into name and tag. A colon before the last slash belongs to the port of a registry.
 fn split(image: &str) -> (&str, &str) {
     match image.rsplit_once(':') {
         Some((name, tag)) if !tag.contains('/') => (name, tag),

@@ -1,8 +1,9 @@
-//! Any service in a container, for fixtures, and the faults that containers can have.
+//! Any service in a container, for fixtures, with faults.
 //!
-//! [`Service::start`] takes an image of [testcontainers] and a probe that says when the service is ready. The same probe says when it is well again after a fault:
-//! [`pause`](Service::pause), [`kill`](Service::kill) and [`cut_off`](Service::cut_off) return when the fault is there – the engine has been asked –, and what undoes
-//! them when the service answers.
+//! [`Service::start`] takes an image of [testcontainers] and a probe that succeeds when the service
+//! is ready. [`pause`](Service::pause), [`kill`](Service::kill) and [`cut_off`](Service::cut_off)
+//! return when the engine confirms the fault. The methods that end these faults return when the
+//! probe succeeds again.
 //!
 //! ```no_run
 //! # async fn example() -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
@@ -19,15 +20,17 @@
 //! .await?;
 //! let client = TcpStream::connect(service.address()).await?;
 //! service.pause().await?;
-//! // … nobody answers; what is under way goes on afterwards …
+//! // … the service does not answer; pending requests continue afterwards …
 //! service.resume().await?;
 //! service.stop().await;
 //! # Ok(())
 //! # }
 //! ```
 //!
-//! A [`Fixture`](crate::Fixture) starts it in [`start`](crate::Fixture::start), gives its address to its clients, and stops it in
-//! [`stop`](crate::Fixture::stop). The container is removed after [`Service::stop`], after a drop, and, if the test process is killed, when the next one starts a container.
+//! A [`Fixture`](crate::Fixture) starts it in [`start`](crate::Fixture::start), passes its address
+//! to its clients, and stops it in [`stop`](crate::Fixture::stop). The container is removed by
+//! [`Service::stop`] or a drop. If the test process is killed, the next one that starts a container
+//! removes it.
 
 mod engine;
 mod owner;
@@ -54,7 +57,8 @@ const PROBE_PAUSE: Duration = Duration::from_millis(50);
 
 type Probe = Box<dyn Fn(String) -> Pin<Box<dyn Future<Output = Result<(), FixtureError>> + Send>> + Send + Sync>;
 
-/// Why a container could not be had, or not be put into a state: no engine, no image, a probe that never succeeds, a fault that does not happen.
+/// Why a container could not be started or changed: no engine, no image, a probe that never
+/// succeeds, or a fault that does not happen.
 #[derive(Debug, thiserror::Error)]
 #[error("{problem}")]
 pub struct ContainerError {
@@ -63,7 +67,8 @@ pub struct ContainerError {
 }
 
 impl ContainerError {
-    /// Whether there are no containers of this image here: no engine answers, or the image is not there and cannot be pulled.
+    /// Returns whether no container of this image is possible here: no engine answers, or the image
+    /// does not exist and cannot be pulled.
     #[must_use]
     pub fn is_unavailable(&self) -> bool {
         self.is_unavailable
@@ -85,20 +90,23 @@ pub struct Service {
     port: u16,
     ready: Probe,
     address: Mutex<String>,
-    /// Those that it was cut off from.
+    /// The networks that it was cut off from.
     networks: Mutex<Vec<String>>,
 }
 
 impl Service {
-    /// Starts a container and waits until `ready`, which is given the service's address, says so; it is asked every 50 ms, for at most 60 s. `port` is that of the service inside
-    /// of the container; the image must expose it.
+    /// Starts a container and waits until the probe `ready` succeeds. The probe receives the
+    /// service's address; it is called every 50 ms, for at most 60 s. `port` is the port of the
+    /// service inside the container, which the image must expose.
     ///
     /// # Errors
-    /// No Docker engine answers, the image is not there and cannot be pulled within two minutes, the container does not start, the port is not exposed, or the probe
-    /// never succeeds; then the message has its last error.
+    /// No Docker engine answers, the image does not exist and cannot be pulled within two minutes,
+    /// the container does not start, the port is not exposed, or the probe never succeeds. The
+    /// message then contains the probe's last error.
     ///
     /// # Cancel safety
-    /// A container that is just being created is removed when the next test process starts one; after that, with the future.
+    /// A container whose creation is interrupted is removed when the next test process starts one.
+    /// Afterwards it is removed when the future is dropped.
     pub async fn start<F, R>(
         image: impl Into<ContainerRequest<GenericImage>>,
         port: u16,
@@ -130,45 +138,47 @@ impl Service {
         Ok(service)
     }
 
-    /// Host and port of the service as seen from here. Another one after each [`start_again`](Self::start_again) and [`reconnect`](Self::reconnect), unless the request
+    /// Returns host and port of the service as seen from here. They change with each
+    /// [`start_again`](Self::start_again) and [`reconnect`](Self::reconnect), unless the request
     /// maps the port to a fixed one.
     #[must_use]
     pub fn address(&self) -> String {
         lock(&self.address).clone()
     }
 
-    /// The container's id, for the engine.
+    /// Returns the container's id, for the engine.
     ///
     /// # Errors
-    /// None while the service is there.
+    /// No error occurs while the service exists.
     pub fn id(&self) -> Result<&str, ContainerError> {
         Ok(self.running.container()?.id())
     }
 
-    /// All processes of the container stand still, as in a long pause of the whole machine. Its connections stay open.
+    /// Stops all processes of the container, as in a long pause of the whole machine. Its
+    /// connections stay open.
     ///
     /// # Errors
-    /// The engine cannot, or says afterwards that it is not so.
+    /// The engine fails, or does not confirm the pause.
     pub async fn pause(&self) -> Result<(), ContainerError> {
         let container = self.running.container()?;
         container.pause().await.map_err(|error| self.failed("pause", &error))?;
         self.verify("paused", |seen| seen.state.as_ref().and_then(|state| state.paused) == Some(true)).await
     }
 
-    /// Goes on after a [`pause`](Self::pause), and waits until the service is ready.
+    /// Continues after a [`pause`](Self::pause), and waits until the service is ready.
     ///
     /// # Errors
-    /// The engine cannot, or the service does not get ready.
+    /// The engine fails, or the service does not become ready.
     pub async fn resume(&self) -> Result<(), ContainerError> {
         let container = self.running.container()?;
         container.unpause().await.map_err(|error| self.failed("resume", &error))?;
         self.until_ready().await
     }
 
-    /// Ends the container by SIGKILL, as a crash does. Its file system stays.
+    /// Ends the container by SIGKILL, as in a crash. Its file system remains.
     ///
     /// # Errors
-    /// The engine cannot, or says afterwards that it has ended otherwise.
+    /// The engine fails, or reports another end.
     pub async fn kill(&self) -> Result<(), ContainerError> {
         const KILLED: i64 = 128 + 9;
         self.docker.kill_container(self.id()?, None).await.map_err(|error| self.failed("kill", &error))?;
@@ -178,21 +188,22 @@ impl Service {
         self.verify("killed", is_killed).await
     }
 
-    /// Starts the container again after a [`kill`](Self::kill), and waits until the service is ready.
+    /// Starts the container again after a [`kill`](Self::kill), and waits until the service is
+    /// ready.
     ///
     /// # Errors
-    /// The engine cannot, or the service does not get ready.
+    /// The engine fails, or the service does not become ready.
     pub async fn start_again(&self) -> Result<(), ContainerError> {
         let container = self.running.container()?;
         container.start().await.map_err(|error| self.failed("start", &error))?;
         self.until_ready().await
     }
 
-    /// Takes the container off all its networks: nothing reaches it and it reaches nobody, while it goes on working. Packets of open connections get lost without a word;
-    /// new connections may be refused.
+    /// Disconnects the container from all its networks, while it keeps running. Packets of open
+    /// connections are lost silently; new connections may be refused.
     ///
     /// # Errors
-    /// The engine cannot, or says afterwards that there is a network left.
+    /// The engine fails, or reports that a network is left.
     pub async fn cut_off(&self) -> Result<(), ContainerError> {
         let networks = networks(&self.seen().await?);
         for network in &networks {
@@ -207,10 +218,11 @@ impl Service {
         self.verify("cut off", |seen| self::networks(seen).is_empty()).await
     }
 
-    /// Puts the container on the networks again that it was [cut off](Self::cut_off) from, and waits until the service is ready.
+    /// Connects the container again to the networks from which it was [cut off](Self::cut_off), and
+    /// waits until the service is ready.
     ///
     /// # Errors
-    /// The engine cannot, or the service does not get ready.
+    /// The engine fails, or the service does not become ready.
     pub async fn reconnect(&self) -> Result<(), ContainerError> {
         let networks = std::mem::take(&mut *lock(&self.networks));
         for network in &networks {
@@ -221,13 +233,13 @@ impl Service {
         self.until_ready().await
     }
 
-    /// Removes the container, and waits for that.
+    /// Removes the container, and waits until it is removed.
     pub async fn stop(self) {
         self.running.remove().await;
     }
 
     async fn until_ready(&self) -> Result<(), ContainerError> {
-        let mut last = String::from("it has not been asked");
+        let mut last = String::from("the probe has not run");
         let answered = async {
             loop {
                 match self.probe().await {
@@ -244,7 +256,7 @@ impl Service {
                 *lock(&self.address) = address;
                 Ok(())
             }
-            Err(_) => Err(self.failed("get ready", &format!("within {} s: {last}", READY_LIMIT.as_secs()))),
+            Err(_) => Err(self.failed("become ready", &format!("within {} s: {last}", READY_LIMIT.as_secs()))),
         }
     }
 
@@ -275,7 +287,7 @@ impl Service {
                 sleep(PROBE_PAUSE).await;
             }
         };
-        let never = || Err(self.failed("be a fault", &format!("it is not {what}, says the engine")));
+        let never = || Err(self.failed("be a fault", &format!("the engine does not report it as {what}")));
         timeout(Duration::from_secs(10), waiting).await.unwrap_or_else(|_| never())
     }
 

@@ -1,7 +1,7 @@
-//! Containers outlive a killed test process; the next one removes them.
+//! Removes containers that outlived a killed test process, when the next one starts.
 //!
-//! Every container carries labels that identify the process that owns it. A container is an orphan only
-//! if its owner would be visible from here (same boot, process namespace and user) and is not there.
+//! Every container has labels that identify its owner process. A container is an orphan only if its
+//! owner would be visible from here (same boot, process namespace and user) and does not exist.
 
 use std::collections::HashMap;
 use std::os::unix::fs::MetadataExt;
@@ -16,7 +16,7 @@ const VIEW: &str = "distlock.test.view";
 const PID: &str = "distlock.test.pid";
 const STARTED: &str = "distlock.test.started";
 
-/// The labels for a container that belongs to this process.
+/// Returns the labels for a container that belongs to this process.
 pub(super) fn labels() -> Vec<(&'static str, String)> {
     let mut labels = vec![(MARK, "1".to_owned())];
     let pid = std::process::id();
@@ -26,7 +26,7 @@ pub(super) fn labels() -> Vec<(&'static str, String)> {
     labels
 }
 
-/// Removes the containers whose owner has died. Failures are left to the next run.
+/// Removes the containers whose owner has died. The next run repeats what fails.
 pub(super) async fn remove_orphans(docker: &Docker) {
     let Some(view) = view() else { return };
     let filters = HashMap::from([("label".to_owned(), vec![format!("{MARK}=1"), format!("{VIEW}={view}")])]);
@@ -51,8 +51,8 @@ fn owner_is_gone(labels: &HashMap<String, String>) -> bool {
     start_time(pid).as_ref() != Some(started)
 }
 
-/// What this process can see of other processes: boot, process namespace, and (since `/proc` may hide
-/// the processes of others) user. `None` where `/proc` does not tell.
+/// Returns which processes are visible to this one: boot, process namespace, and user, because
+/// `/proc` may hide the processes of other users. `None` without `/proc`.
 fn view() -> Option<String> {
     let boot = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").ok()?;
     let namespace = std::fs::read_link("/proc/self/ns/pid").ok()?;

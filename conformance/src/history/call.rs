@@ -1,4 +1,4 @@
-//! What a history consists of.
+//! The calls of a history.
 
 use std::time::Duration;
 
@@ -6,27 +6,27 @@ use serde::{Deserialize, Serialize};
 
 use super::micros;
 
-/// One call of a client, and what came of it. Times count from the start of the history.
+/// One call of a client, and its result. Times count from the start of the history.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Call {
-    /// Who.
+    /// The number of the client.
     pub client: usize,
-    /// Which lock.
+    /// The key of the lock.
     pub key: String,
-    /// The moment before the question.
+    /// The moment before the request.
     #[serde(rename = "asked_us", with = "micros")]
     pub asked: Duration,
-    /// The moment after the answer, or at which the caller gave up; none if neither came before the history ended.
+    /// The moment after the answer, or when the caller gave up. `None` if the history ended before.
     #[serde(rename = "answered_us", with = "micros::option")]
     pub answered: Option<Duration>,
-    /// From when on it is known to have had a place in the queue, if it is known.
+    /// The moment from which on it certainly had a ticket in the queue, if that is known.
     #[serde(rename = "queued_us", with = "micros::option")]
     pub queued: Option<Duration>,
-    /// What it was.
+    /// The kind of call, and its result.
     pub what: What,
 }
 
-/// What a call was, and its answer.
+/// The kind of a call, and its result.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
@@ -35,33 +35,35 @@ pub enum What {
     Granted {
         /// The token.
         token: u64,
-        /// The last moment at which it was held for certain: before the release, or when its guard was last valid.
+        /// The last moment at which it was held for certain: before the release, or when its guard
+        /// was last valid.
         #[serde(rename = "until_us", with = "micros")]
         until: Duration,
         /// How the hold ended.
         end: End,
     },
-    /// A single attempt was answered: somebody else has it.
+    /// A single attempt was answered: another acquisition holds the lock.
     Busy,
-    /// No grant: too late, given up, or failed. It may have been granted, and given back, at any time from the question on.
+    /// No grant: too late, given up, or failed. The store may have granted the lock, and taken it
+    /// back, at any time after the request.
     NotGranted,
     /// The resource that the lock protects accepted a write under this token.
     Wrote {
         /// The token.
         token: u64,
     },
-    /// A request below the client's own calls, as it was sent to the store. It is shown, and judged by nobody.
+    /// A request to the store, below the client's own calls. It is shown, but not judged.
     Sent {
-        /// What was asked for.
+        /// The kind of request.
         request: String,
-        /// What the store answered; none if it has not.
+        /// The store's answer; `None` without one.
         answer: Option<String>,
     },
-    /// What the store had left when all was over.
+    /// What the store had left at the end.
     Left {
-        /// Whether it said that the lock is held.
+        /// Whether it reported the lock as held.
         held: bool,
-        /// How many waiters it knew.
+        /// How many waiters it reported.
         waiting: u32,
     },
 }
@@ -71,7 +73,7 @@ pub enum What {
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum End {
-    /// It had not ended when the history did.
+    /// It was still held when the history ended.
     Open,
     /// By a release that was in time.
     Released {
@@ -82,14 +84,15 @@ pub enum End {
         #[serde(rename = "answered_us", with = "micros")]
         answered: Duration,
     },
-    /// The guard was dropped, the holder killed, or the release not confirmed: at any time after `until`.
+    /// The guard was dropped, the holder killed, or the release not confirmed: the hold ended at
+    /// any time after `until`.
     Unknown,
-    /// The lease was lost, or left to its ttl: at any time after `until`.
+    /// The lease was lost, or left to expire: the hold ended at any time after `until`.
     Lost,
 }
 
 impl Call {
-    /// The token and the certain hold, if there was one.
+    /// Returns the token, and the beginning and end of the certain hold, if there was one.
     #[must_use]
     pub fn hold(&self) -> Option<(u64, Duration, Duration)> {
         match (&self.what, self.answered) {
@@ -98,7 +101,8 @@ impl Call {
         }
     }
 
-    /// When the client may have held the lock: without an end if none is known. None if it cannot have.
+    /// Returns when the client may have held the lock, without an end if that is unknown. `None` if
+    /// it cannot have held the lock.
     pub(crate) fn possible_hold(&self) -> Option<(Duration, Option<Duration>)> {
         match &self.what {
             What::Granted { end: End::Released { answered, .. }, .. } => Some((self.asked, Some(*answered))),
@@ -108,7 +112,7 @@ impl Call {
     }
 }
 
-/// The calls of each key, in the order in which they were asked.
+/// Returns the calls of each key, in the order of their requests.
 pub(crate) fn by_key(calls: &[Call]) -> Vec<Vec<&Call>> {
     let mut sorted: Vec<&Call> = calls.iter().collect();
     sorted.sort_by(|a, b| (&a.key, a.asked).cmp(&(&b.key, b.asked)));

@@ -1,16 +1,17 @@
-//! What the intervals of a history show.
+//! Violations that the intervals of a history show.
 
 use std::time::Duration;
 
 use super::call::{Call, End, What, by_key};
 use super::violation::Violation;
 
-/// What a history must have to prove anything.
+/// What a history must contain to prove anything. The default is nothing.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Expected {
-    /// So many grants.
+    /// The minimum of grants.
     pub grants: usize,
-    /// So many calls that met another holder: attempts that were busy, and grants that were waited for.
+    /// The minimum of calls that met another holder: attempts that were busy, and grants after a
+    /// wait.
     pub contended: usize,
 }
 
@@ -18,17 +19,17 @@ fn pair(a: &Call, b: &Call) -> Box<[Call; 2]> {
     Box::new([a.clone(), b.clone()])
 }
 
-/// What the calls of one key break.
+/// Finds violations in the calls of one key.
 type Rule = fn(&[&Call]) -> Vec<Violation>;
 
-/// The worst first.
+/// Returns all violations, the worst first.
 pub(super) fn violations(calls: &[Call]) -> Vec<Violation> {
     let keys = by_key(calls);
-    let rules: [Rule; 6] = [overlaps, tokens, register, overtaken, busy_for_nobody, left];
+    let rules: [Rule; 6] = [overlaps, tokens, register, overtaken, busy_without_holder, left];
     rules.iter().flat_map(|rule| keys.iter().flat_map(|calls| rule(calls))).collect()
 }
 
-/// The calls of a key that held it for certain, in the order of their holds.
+/// Returns the calls that held the key for certain, in the order of their holds.
 fn holds<'a>(calls: &[&'a Call]) -> Vec<(&'a Call, u64, Duration, Duration)> {
     let hold = |call: &&'a Call| call.hold().map(|(token, from, until)| (*call, token, from, until));
     let mut holds: Vec<_> = calls.iter().filter_map(hold).collect();
@@ -65,7 +66,7 @@ fn tokens(calls: &[&Call]) -> Vec<Violation> {
     found
 }
 
-/// Writes of which one had ended before the other began.
+/// Compares writes of which one had ended before the other began.
 fn register(calls: &[&Call]) -> Vec<Violation> {
     let write = |call: &&Call| match (&call.what, call.answered) {
         (What::Wrote { token }, Some(answered)) => Some((*token, answered)),
@@ -93,7 +94,7 @@ fn register(calls: &[&Call]) -> Vec<Violation> {
     found
 }
 
-/// Who had a place before another one even asked is served before it.
+/// A waiter that had a ticket before another one's request must be granted first.
 fn overtaken(calls: &[&Call]) -> Vec<Violation> {
     let mut found = Vec::new();
     for first in calls {
@@ -113,7 +114,7 @@ fn overtaken(calls: &[&Call]) -> Vec<Violation> {
     found
 }
 
-fn busy_for_nobody(calls: &[&Call]) -> Vec<Violation> {
+fn busy_without_holder(calls: &[&Call]) -> Vec<Violation> {
     let possible: Vec<_> = calls.iter().filter_map(|call| call.possible_hold()).collect();
     let explained = |asked: Duration, answered: Duration| {
         possible.iter().any(|(from, until)| *from <= answered && until.is_none_or(|until| asked <= until))
@@ -121,10 +122,10 @@ fn busy_for_nobody(calls: &[&Call]) -> Vec<Violation> {
     let lied = |call: &&&Call| {
         call.what == What::Busy && call.answered.is_some_and(|answered| !explained(call.asked, answered))
     };
-    calls.iter().filter(lied).map(|call| Violation::BusyForNobody(Box::new((*call).clone()))).collect()
+    calls.iter().filter(lied).map(|call| Violation::BusyWithoutHolder(Box::new((*call).clone()))).collect()
 }
 
-/// Only those that have not ended may still be there.
+/// Only acquisitions that have not ended may have left something.
 fn left(calls: &[&Call]) -> Vec<Violation> {
     let holds = calls.iter().any(|call| matches!(call.what, What::Granted { end: End::Open, .. }));
     let waits = calls.iter().any(|call| call.what == What::NotGranted && call.answered.is_none());
@@ -135,7 +136,7 @@ fn left(calls: &[&Call]) -> Vec<Violation> {
     calls.iter().filter(is_left).map(|call| Violation::LeftBehind(Box::new((*call).clone()))).collect()
 }
 
-/// What a history lacks to prove anything.
+/// Returns what a history lacks to prove anything.
 pub(super) fn too_little(calls: &[Call], expected: Expected) -> Vec<Violation> {
     let grants = calls.iter().filter(|call| call.hold().is_some()).count();
     let mut found = Vec::new();
@@ -149,7 +150,7 @@ pub(super) fn too_little(calls: &[Call], expected: Expected) -> Vec<Violation> {
     found
 }
 
-/// Attempts that were busy, and grants for which somebody else's certain hold was waited out.
+/// Counts attempts that were busy, and grants that waited for the end of another certain hold.
 fn contended(calls: &[&Call]) -> usize {
     let busy = calls.iter().filter(|call| call.what == What::Busy).count();
     let holds = holds(calls);

@@ -1,9 +1,13 @@
-//! Whether a lock could have answered the calls of one key as they were answered.
+//! Checks whether a lock could have given the recorded answers to the calls of one key.
 //!
-//! The search of Wing and Gong (1993), with the memory of Lowe (2017): calls take effect one after the other, each within its interval; a
-//! set of calls that was tried in vain with the same holder is not tried again. The lock is free, or held by one call. What is known of tokens spares most of the search:
-//! they must increase, so that the grant with the smallest one that is left is always the next. Ends without an answer – a lease that expired, a guard that was
-//! dropped, an acquisition that may have been granted – may take effect at any time from their beginning, or never.
+//! This is the search of Wing and Gong (1993), with the memory of Lowe (2017). Calls take effect
+//! one after the other, each within its interval. A set of calls that failed with the same holder
+//! is not tried again. The lock is free, or held by one call.
+//!
+//! Tokens make the search short: they must increase, so the next grant is always the remaining one
+//! with the smallest token. Ends without an answer may take effect at any time from their
+//! beginning, or never: a lease that expired, a guard that was dropped, an acquisition that may
+//! have been granted.
 
 use std::collections::HashSet;
 use std::time::Duration;
@@ -19,18 +23,18 @@ struct Step<'a> {
     call: &'a Call,
     effect: Effect,
     asked: Duration,
-    /// None: at any time, or never.
+    /// `None`: at any time, or never.
     answered: Option<Duration>,
 }
 
-/// Whose effect, by the number of the call.
+/// An effect, with the number of its call.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Effect {
     Grant {
         call: usize,
         token: u64,
     },
-    /// Nobody knows whether it was.
+    /// It is unknown whether the lock was granted.
     PossibleGrant {
         call: usize,
     },
@@ -40,7 +44,7 @@ enum Effect {
     Busy,
 }
 
-/// A point of the search: which steps have taken effect, and what they made of the lock.
+/// A point of the search: which steps have taken effect, and the resulting state of the lock.
 #[derive(Clone)]
 struct Point {
     done: Vec<u64>,
@@ -59,7 +63,8 @@ impl Point {
     }
 }
 
-/// The calls, of one key and in the order in which they were asked, as one violation if they are not linearizable.
+/// Returns a violation if the calls are not linearizable. All are of one key, in the order of their
+/// requests.
 pub(super) fn violation(calls: &[&Call], limit: usize) -> Option<Violation> {
     let search = Search::new(calls);
     let answers = search.steps.iter().filter(|step| step.answered.is_some()).count();
@@ -92,11 +97,11 @@ pub(super) fn violation(calls: &[&Call], limit: usize) -> Option<Violation> {
     Some(Violation::NotLinearizable { stuck, explained: best.explained, of: answers })
 }
 
-/// What does not change in the course of a search.
+/// The constants of a search.
 struct Search<'a> {
-    /// In the order in which they were asked.
+    /// In the order of their requests.
     steps: Vec<Step<'a>>,
-    /// The grants in the order of their tokens, with these.
+    /// The tokens and steps of the grants, in the order of tokens.
     grants: Vec<(u64, usize)>,
 }
 
@@ -112,17 +117,18 @@ impl<'a> Search<'a> {
         Self { steps, grants }
     }
 
-    /// The points that may follow, the most promising last.
+    /// Returns the points that may follow, the most promising last.
     fn nexts(&self, point: &Point) -> Vec<Point> {
         let reachable = self.reachable(point);
         let find = |is: &dyn Fn(Effect) -> bool| reachable.iter().copied().find(|step| is(self.steps[*step].effect));
         let busy = find(&|effect| effect == Effect::Busy);
         let next: [Option<usize>; 2] = match point.holder {
-            // Who is told that the lock is busy changes nothing: it may as well be told at once.
+            // A busy answer changes nothing, so it may take effect at once.
             Some(_) if busy.is_some() => [busy, None],
             Some(holder) => [find(&|effect| effect == Effect::End { call: holder }), None],
             None => {
-                // What nobody knows of explains who was busy, and nothing else. Such grants differ only in when they began: the first is as good as any.
+                // Possible grants explain busy answers, and nothing else. They differ only in their
+                // beginning, so the first is as good as any.
                 let possible = busy.and_then(|_| find(&|effect| matches!(effect, Effect::PossibleGrant { .. })));
                 let is_greater = |token| point.grants == 0 || token > self.grants[point.grants - 1].0;
                 let grant = self.grants.get(point.grants).filter(|(token, _)| is_greater(*token));
@@ -132,7 +138,8 @@ impl<'a> Search<'a> {
         next.into_iter().flatten().map(|step| self.after(point, step)).collect()
     }
 
-    /// What may come next: nothing that was asked after an answer comes before it.
+    /// Returns the steps that may be next. No step comes before an answer that preceded its
+    /// request.
     fn reachable(&self, point: &Point) -> Vec<usize> {
         let (mut reachable, mut bound) = (Vec::new(), Duration::MAX);
         for (number, step) in self.steps.iter().enumerate().skip(point.first) {
@@ -148,7 +155,7 @@ impl<'a> Search<'a> {
         reachable
     }
 
-    /// The step whose answer came first of those that are left.
+    /// Returns the remaining step whose answer came first.
     fn most_urgent(&self, point: &Point) -> Option<usize> {
         let left = (0..self.steps.len()).filter(|step| !point.is_done(*step) && self.steps[*step].answered.is_some());
         left.min_by_key(|step| self.steps[*step].answered)
@@ -171,7 +178,7 @@ impl<'a> Search<'a> {
     }
 }
 
-/// In the order in which they were asked.
+/// Returns the steps in the order of their requests.
 fn steps<'a>(calls: &[&'a Call]) -> Vec<Step<'a>> {
     let mut steps = Vec::new();
     for (number, call) in calls.iter().enumerate() {

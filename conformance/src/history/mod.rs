@@ -1,16 +1,36 @@
-//! Recorded histories, and what they must not contain.
+//! Recorded histories of calls, and the judges that find violations in them.
 //!
-//! A history is a list of [`Call`]s by one monotonic clock, each a closed interval from the question to the answer; a call without
-//! an answer stays open. Two judges look at it:
+//! A history is a list of [`Call`]s by one monotonic clock. Each is a closed interval from the
+//! request to the answer; a call without an answer stays open. There are two judges:
 //!
-//! * the **interval checks**: a client held a lock *for certain* from the moment the grant had returned until the moment before it
-//!   released, or until its guard was last valid. Such holds lie inside those at the store, so two that overlap prove a broken exclusion (C1), and their order is
-//!   the store's order of the grants, in which tokens must increase (C5). From the question of an acquisition until the answer to its release a
-//!   client *may* have held the lock; who hears "busy" when nobody may have held it was told a lie.
-//! * the **linearizability checker**: is there one order of all calls, each at a moment within its interval, in which a
-//!   lock – free, or held under a token – would have answered all of them as they were answered?
+//! * The **interval checks**. A client held a lock *for certain* from the moment the grant returned
+//!   until the moment before the release, or until its guard was last valid. Such holds lie inside
+//!   those at the store. So two that overlap prove a broken exclusion (C1), and their order is the
+//!   store's order of grants, in which tokens must increase (C5). A client *may* have held the lock
+//!   from the request of an acquisition until the answer to its release. An answer "busy" while no
+//!   client may have held the lock is wrong.
+//! * The **linearizability checker**. It searches for one order of all calls, each at a moment
+//!   within its interval, in which a lock – free, or held under a token – would have given all the
+//!   recorded answers.
 //!
-//! What cannot be decided, and what proves nothing for lack of grants or contention, is a [`Violation`] as well.
+//! A history that cannot be decided, or that proves nothing for lack of grants or contention, is a
+//! [`Violation`] as well.
+//!
+//! ```
+//! use std::time::Duration;
+//! use distlock_conformance::history::{Call, End, Expected, Violation, What, violations};
+//!
+//! let held = |client, token, from, until| Call {
+//!     client,
+//!     key: "orders/4711".to_owned(),
+//!     asked: Duration::from_millis(from),
+//!     answered: Some(Duration::from_millis(from)),
+//!     queued: None,
+//!     what: What::Granted { token, until: Duration::from_millis(until), end: End::Lost },
+//! };
+//! let found = violations(&[held(1, 1, 0, 20), held(2, 2, 10, 30)], Expected::default());
+//! assert!(matches!(found[0], Violation::Overlap(_)));
+//! ```
 
 mod call;
 mod intervals;
@@ -25,9 +45,10 @@ pub use call::{Call, End, What};
 pub use intervals::Expected;
 pub use violation::Violation;
 
-/// Everything that is wrong with a history: first what the intervals show, the worst first, then what is not linearizable.
+/// Returns all violations of a history: first those of the intervals, the worst first, then those
+/// of linearizability.
 ///
-/// It is a pure function: calls in any order in, violations out.
+/// A pure function. The calls may be in any order.
 #[must_use]
 pub fn violations(calls: &[Call], expected: Expected) -> Vec<Violation> {
     let mut found = intervals::violations(calls);

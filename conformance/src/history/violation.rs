@@ -1,14 +1,14 @@
-//! What is wrong with a history, in words.
+//! The violations of a history, and their texts.
 
 use std::fmt;
 
 use super::call::{Call, End, What};
 
-/// What is wrong with a history.
+/// A violation in a history.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Violation {
-    /// Two held the same key at the same time.
+    /// Two clients held the same key at the same time.
     Overlap(Box<[Call; 2]>),
     /// A later grant has a smaller token.
     TokenWentBack(Box<[Call; 2]>),
@@ -16,17 +16,18 @@ pub enum Violation {
     SameToken(Box<[Call; 2]>),
     /// The resource accepted a write under a smaller token after one under a greater.
     RegisterWentBack(Box<[Call; 2]>),
-    /// An attempt was told that the lock is busy while nobody may have held it.
-    BusyForNobody(Box<Call>),
-    /// A waiter was overtaken by one that came after it.
+    /// An attempt was answered "busy" while no client may have held the lock.
+    BusyWithoutHolder(Box<Call>),
+    /// A later waiter overtook an earlier one.
     Overtaken(Box<[Call; 2]>),
-    /// All was over, and yet the store had something left.
+    /// The store had a lease or ticket left at the end.
     LeftBehind(Box<Call>),
-    /// A lock cannot have answered so, in whatever order the calls took effect.
+    /// No order of the calls explains the answers of the lock.
     NotLinearizable {
-        /// The call that fits nowhere, in the longest order that was found, and the holder at that point.
+        /// The call that does not fit into the longest order that was found, and the holder at that
+        /// point.
         stuck: Vec<Call>,
-        /// How many answers the order explains.
+        /// How many answers that order explains.
         explained: usize,
         /// How many there are.
         of: usize,
@@ -35,32 +36,32 @@ pub enum Violation {
     Undecided {
         /// The lock.
         key: String,
-        /// After so many steps.
+        /// The limit of steps.
         steps: usize,
     },
-    /// More calls than were recorded.
+    /// The history has more calls than were recorded.
     Truncated {
-        /// How many were.
+        /// How many were recorded.
         recorded: usize,
     },
     /// The history proves nothing: it has fewer grants than it must have.
     TooFewGrants {
         /// How many there are.
         seen: usize,
-        /// How many there must be at the least.
+        /// The minimum.
         expected: usize,
     },
     /// The history proves nothing: too few calls met another holder.
     TooLittleContention {
-        /// How many did.
+        /// How many there are.
         seen: usize,
-        /// How many must at the least.
+        /// The minimum.
         expected: usize,
     },
 }
 
 impl Violation {
-    /// The calls that show it.
+    /// Returns the calls that show the violation.
     #[must_use]
     pub fn calls(&self) -> &[Call] {
         match self {
@@ -69,7 +70,7 @@ impl Violation {
             | Self::SameToken(pair)
             | Self::RegisterWentBack(pair)
             | Self::Overtaken(pair) => &**pair,
-            Self::BusyForNobody(call) | Self::LeftBehind(call) => std::slice::from_ref(call),
+            Self::BusyWithoutHolder(call) | Self::LeftBehind(call) => std::slice::from_ref(call),
             Self::NotLinearizable { stuck, .. } => stuck,
             _ => &[],
         }
@@ -77,7 +78,7 @@ impl Violation {
 }
 
 impl fmt::Display for Violation {
-    /// One line; the calls that show it are not part of it.
+    /// Writes one line, without the calls that show the violation.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Overlap(_) => f.write_str("two clients held one key at the same time"),
@@ -86,9 +87,11 @@ impl fmt::Display for Violation {
             Self::RegisterWentBack(_) => {
                 f.write_str("the resource accepted a write under a smaller token after one under a greater")
             }
-            Self::BusyForNobody(_) => f.write_str("an attempt was told \"busy\" while nobody may have held the lock"),
-            Self::Overtaken(_) => f.write_str("a waiter was overtaken by one that came after it"),
-            Self::LeftBehind(_) => f.write_str("all was over, and yet the store had something left"),
+            Self::BusyWithoutHolder(_) => {
+                f.write_str("an attempt was answered \"busy\" while no client may have held the lock")
+            }
+            Self::Overtaken(_) => f.write_str("a later waiter overtook an earlier one"),
+            Self::LeftBehind(_) => f.write_str("the store had a lease or ticket left at the end"),
             Self::NotLinearizable { explained, of, .. } => {
                 write!(f, "no order of the calls explains their answers: the best one explains {explained} of {of}")
             }
@@ -107,7 +110,8 @@ impl fmt::Display for Violation {
 }
 
 impl fmt::Display for Call {
-    /// Who held what when, in one line: `client 2, "key": asked at 1.2 ms, granted token 7 at 3.4 ms, held until 9 ms, released by 9.6 ms`.
+    /// Writes the call in one line: `client 2, "key": asked at 1.2 ms, granted token 7 at 3.4 ms,
+    /// held until 9 ms, released by 9.6 ms`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "client {}, {:?}: asked at {:?}", self.client, self.key, self.asked)?;
         let answered = match self.answered {

@@ -1,6 +1,7 @@
-//! One connection on its way through a proxy.
+//! One connection through a proxy.
 //!
-//! Each direction is a pump. The two share the connection's task, so that the streams are closed, or reset, in one place.
+//! Each direction is a pump. The two share the connection's task, so that the streams are closed,
+//! or reset, in one place.
 
 use std::future::pending;
 use std::io;
@@ -19,18 +20,18 @@ use super::fault::{NetworkFault, Strike, Way, contains};
 use super::hits::Hits;
 
 const MOST: usize = 64 * 1024;
-/// So long the pieces of something split are apart.
+/// The time between the pieces of split traffic.
 const APART: Duration = Duration::from_millis(1);
 
 type Strikes = watch::Receiver<Option<Arc<Strike>>>;
 
-/// Why a connection ends before both sides have said that they are done.
+/// Why a connection ends before both sides have closed it.
 enum Cut {
     /// Closed on both sides.
     Closed,
     /// Reset on both sides.
     Reset,
-    /// Open and silent on both sides, as long as the proxy lives.
+    /// Open and silent on both sides until the proxy is dropped.
     HalfOpen,
 }
 
@@ -40,7 +41,7 @@ impl From<io::Error> for Cut {
     }
 }
 
-/// What is to become of a piece of traffic.
+/// What happens to a piece of traffic.
 enum Fate {
     Pass,
     Wait(Duration),
@@ -52,9 +53,9 @@ enum Fate {
 pub(super) struct Connection {
     strikes: Strikes,
     hits: Arc<Hits>,
-    /// What the client said first: marks are looked for in it.
+    /// The first bytes from the client, in which marks are searched.
     first: OnceLock<Vec<u8>>,
-    /// The reply to a request with the right text is still to come.
+    /// The reply to a request that contains the text is still pending.
     reply_is_meant: AtomicBool,
 }
 
@@ -85,12 +86,12 @@ impl Connection {
         }
     }
 
-    /// Passes on what comes from one side until that side is done, or the connection is cut.
+    /// Forwards the traffic of one side until that side closes, or the connection is cut.
     async fn pump(&self, mut from: ReadHalf<'_>, mut to: WriteHalf<'_>, way: Way) -> Result<(), Cut> {
         let mut strikes = self.strikes.clone();
         let mut buffer = vec![0; MOST];
         loop {
-            // Whoever is silent is reset, too.
+            // Silent connections are reset, too.
             if self.is_reset(strikes.borrow_and_update().as_deref()) && self.hits.strikes() {
                 return Err(Cut::Reset);
             }
@@ -113,7 +114,7 @@ impl Connection {
         }
     }
 
-    /// One piece of traffic, empty if it is the end of the stream.
+    /// Forwards one piece of traffic, which is empty at the end of the stream.
     async fn pass(&self, bytes: &[u8], to: &mut WriteHalf<'_>, way: Way, strikes: &mut Strikes) -> Result<(), Cut> {
         let (mut piece, mut held) = (bytes.len().max(1), false);
         loop {

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-/// A direction between client and server.
+/// A direction of traffic between client and server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Way {
@@ -24,12 +24,13 @@ impl Way {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum NetworkFault {
-    /// What comes next in this direction is swallowed, and its connection closed. `ToServer`: the request never arrives. `ToClient`: the server has done what it was asked for,
-    /// and nobody hears of it.
+    /// The next request or reply in this direction is swallowed, and its connection is closed.
+    /// `ToServer`: the request never arrives. `ToClient`: the server has executed the request, and
+    /// the reply is lost.
     Drop {
-        /// Which of the two; [`Way::Both`] is whatever comes first.
+        /// Which direction; [`Way::Both`] is whichever comes first.
         way: Way,
-        /// So many times.
+        /// How many times.
         times: u32,
         /// Only requests that contain this text, or the replies to such requests.
         containing: Option<String>,
@@ -38,9 +39,9 @@ pub enum NetworkFault {
     /// from then on: it stays open, and nothing comes through in either direction, not even the end
     /// of one side. Other connections, including new ones, are not affected.
     ///
-    /// A NAT or a firewall that has lost its state does this. [`heal`](super::FaultProxy::heal)
-    /// spares further connections and does not revive those that are half-open; they end with the
-    /// proxy.
+    /// A NAT or a firewall that has lost its state does this. After
+    /// [`heal`](super::FaultProxy::heal) no further connections become half-open. Those that are
+    /// stay so until the proxy is dropped.
     HalfOpen {
         /// [`Way::ToServer`]: the request never arrives. [`Way::ToClient`]: the server has carried
         /// out the request, and the reply never arrives. [`Way::Both`]: whichever comes first.
@@ -51,22 +52,24 @@ pub enum NetworkFault {
         /// before the fault do not count; with `None` their replies are swallowed, too.
         containing: Option<String>,
     },
-    /// Everything in this direction arrives so much later.
+    /// All traffic in this direction arrives later.
     Delay {
         /// Which direction.
         way: Way,
         /// How much later.
         by: Duration,
     },
-    /// Everything arrives in pieces of so many bytes, one millisecond apart.
+    /// All traffic arrives in small pieces, one millisecond apart.
     Split {
-        /// How many; 0 counts as 1.
+        /// The bytes of a piece; 0 counts as 1.
         bytes: usize,
     },
-    /// Connections end by a reset (RST): those that are there at once, new ones as soon as the client has said something.
+    /// Connections end by a reset (RST): existing ones at once, new ones as soon as the client has
+    /// sent something.
     Reset,
-    /// Connections stay open and can be made, and nothing comes through in this direction – or in neither. It is held, and passed on after
-    /// the fault, even if its sender has given up meanwhile.
+    /// Connections stay open and new ones succeed, but no traffic passes in this direction, or in
+    /// either with [`Way::Both`]. The traffic is held, and delivered after the fault, even if its
+    /// sender has gone.
     BlackHole {
         /// Which direction.
         way: Way,
@@ -74,7 +77,7 @@ pub enum NetworkFault {
 }
 
 impl NetworkFault {
-    /// The next so many requests, or replies, are lost with their connections.
+    /// Loses the next `times` requests or replies, and closes their connections.
     #[must_use]
     pub fn drop_next(way: Way, times: u32) -> Self {
         Self::Drop { way, times, containing: None }
@@ -90,7 +93,7 @@ impl NetworkFault {
     }
 }
 
-/// A fault, and whom it hits.
+/// A fault, and which connections it affects.
 #[derive(Debug)]
 pub(super) struct Strike {
     pub(super) fault: NetworkFault,

@@ -14,7 +14,7 @@ pub(super) struct Hits {
 }
 
 impl Hits {
-    /// A fault begins that hits at most so often.
+    /// Begins a fault that hits at most `most` times.
     pub(super) fn begin(&self, most: u64) {
         self.left.store(most, Ordering::SeqCst);
         self.hit.send_replace(0);

@@ -1,7 +1,9 @@
 //! Faults between a client and its server: a proxy for any protocol over TCP.
 //!
-//! A [`FaultProxy`] listens on loopback and passes every connection on to a server. [`strike`](FaultProxy::strike) begins a [`NetworkFault`] – one at a time –,
-//! [`heal`](FaultProxy::heal) ends it and tells how often it hit. A fault that hit nothing proves nothing, so look at that number.
+//! A [`FaultProxy`] listens on loopback and forwards every connection to a server.
+//! [`strike`](FaultProxy::strike) begins a [`NetworkFault`], one at a time.
+//! [`heal`](FaultProxy::heal) ends it and returns how often it hit. A fault that hit nothing proves
+//! nothing, so check that number.
 //!
 //! ```
 //! # #[tokio::main(flavor = "current_thread")]
@@ -22,7 +24,7 @@
 //! client.write_all(b"hello").await?;
 //! client.read_exact(&mut answer).await?;
 //!
-//! // The server answers, and the client never hears of it.
+//! // The server answers, and the reply is lost.
 //! proxy.strike(NetworkFault::drop_next(Way::ToClient, 1));
 //! client.write_all(b"hello").await?;
 //! assert_eq!(client.read(&mut answer).await?, 0);
@@ -31,12 +33,13 @@
 //! # }
 //! ```
 //!
-//! What a client sends is not understood, only looked at: a fault can be
-//! [aimed](FaultProxy::strike_marked) at the connections whose first bytes contain a text – a
-//! MongoDB driver begins with its `appName` –, and a [drop](NetworkFault::Drop) or a [half-open
-//! connection](NetworkFault::HalfOpen) at the requests that contain one. "First bytes" and
-//! "request" are what one read of up to 64 KiB brings: enough for protocols of question and answer
-//! over loopback. [`until_hit`](FaultProxy::until_hit) waits until a fault has hit.
+//! The proxy does not parse the traffic, but it can search it. A fault can be
+//! [aimed](FaultProxy::strike_marked) at connections whose first bytes contain a text: a MongoDB
+//! driver begins with its `appName`. A [drop](NetworkFault::Drop) or a
+//! [half-open connection](NetworkFault::HalfOpen) can be aimed at requests that contain a text.
+//! "First bytes" and "request" are the result of one read of up to 64 KiB, which is enough for
+//! request–reply protocols over loopback. [`until_hit`](FaultProxy::until_hit) waits until a fault
+//! has hit.
 
 mod connection;
 mod fault;
@@ -60,7 +63,8 @@ use self::hits::Hits;
 /// After a connection that could not be accepted.
 const PAUSE: Duration = Duration::from_millis(10);
 
-/// A TCP proxy with faults; see the [module](self). Dropped, it ends with all its connections.
+/// A TCP proxy with faults; see the [module](self). It ends with all its connections when it is
+/// dropped.
 pub struct FaultProxy {
     address: SocketAddr,
     target: SocketAddr,
@@ -70,18 +74,18 @@ pub struct FaultProxy {
 }
 
 impl FaultProxy {
-    /// Listens on a free port of `127.0.0.1` and passes connections on to `target`.
+    /// Listens on a free port of `127.0.0.1` and forwards connections to `target`.
     ///
     /// # Errors
-    /// When no port can be had.
+    /// No port is free.
     pub async fn start(target: SocketAddr) -> io::Result<Self> {
         Self::listen((Ipv4Addr::LOCALHOST, 0).into(), target).await
     }
 
-    /// Listens on an address of your choice; port 0 is any free one.
+    /// Listens on the address `at` and forwards connections to `target`. Port 0 is any free one.
     ///
     /// # Errors
-    /// When it cannot listen there.
+    /// The proxy cannot listen there.
     pub async fn listen(at: SocketAddr, target: SocketAddr) -> io::Result<Self> {
         let listener = TcpListener::bind(at).await?;
         let address = listener.local_addr()?;
@@ -91,24 +95,25 @@ impl FaultProxy {
         Ok(Self { address, target, strikes, hits, task })
     }
 
-    /// Where clients connect to.
+    /// Returns the address for clients.
     #[must_use]
     pub fn address(&self) -> SocketAddr {
         self.address
     }
 
-    /// Where connections are passed on to.
+    /// Returns the address to which connections are forwarded.
     #[must_use]
     pub fn target(&self) -> SocketAddr {
         self.target
     }
 
-    /// Begins a fault, in the place of the one before. Connections that are there are hit as well as new ones.
+    /// Begins a fault, which replaces the previous one. It affects existing connections and new
+    /// ones.
     pub fn strike(&self, fault: NetworkFault) {
         self.begin(fault, None);
     }
 
-    /// Begins a fault for those connections alone whose first bytes contain `mark`.
+    /// Begins a fault only for connections whose first bytes contain `mark`.
     pub fn strike_marked(&self, fault: NetworkFault, mark: impl Into<String>) {
         self.begin(fault, Some(mark.into()));
     }
@@ -121,23 +126,25 @@ impl FaultProxy {
         self.strikes.send_replace(Some(Arc::new(Strike { fault, mark })));
     }
 
-    /// Ends the fault and tells how often it hit since it began: drops and held or delayed or split pieces of traffic, or connections that were reset.
-    /// What a black hole had held goes its way now, as packets do that are sent again after a cut.
-    /// A connection that is [half-open](NetworkFault::HalfOpen) stays so.
+    /// Ends the fault and returns how often it hit since it began. It counts drops, pieces of
+    /// traffic that were held, delayed or split, and connections that were reset.
+    ///
+    /// Traffic that a black hole held is delivered now, like packets that are sent again after a
+    /// cut. A [half-open](NetworkFault::HalfOpen) connection stays half-open.
     #[must_use = "a fault that hit nothing proves nothing"]
     pub fn heal(&self) -> u64 {
         self.strikes.send_replace(None);
         self.hits.hit()
     }
 
-    /// How often the fault has hit since it began, or had until it was healed.
+    /// Returns how often the fault has hit since it began, or until it was healed.
     #[must_use]
     pub fn hits(&self) -> u64 {
         self.hits.hit()
     }
 
-    /// Waits until the fault has hit at least `times` times since it began. If it never does, this
-    /// never returns: put a timeout around it.
+    /// Waits until the fault has hit at least `times` times since it began. If that never happens,
+    /// this never returns, so use a timeout.
     ///
     /// ```
     /// # use std::time::Duration;
@@ -151,18 +158,18 @@ impl FaultProxy {
     /// ```
     ///
     /// # Cancel safety
-    /// Nothing is lost when the future is dropped.
+    /// Cancel safe: dropping the future has no effect.
     pub async fn until_hit(&self, times: u64) {
         self.hits.until_hit(times).await;
     }
 
-    /// How many bytes have been passed on so far, in both directions.
+    /// Returns how many bytes have been forwarded so far, in both directions.
     #[must_use]
     pub fn passed(&self) -> u64 {
         self.hits.passed()
     }
 
-    /// How many connections there have been so far.
+    /// Returns how many connections have been opened so far.
     #[must_use]
     pub fn connections(&self) -> u64 {
         self.hits.connections()
@@ -199,7 +206,8 @@ async fn serve(
                     let connection = Connection::new(strikes.subscribe(), Arc::clone(&hits));
                     connections.spawn(connection.serve(client, target));
                 }
-                // Too many open files, or a client that has gone already: others may still come.
+                // Too many open files, or a client that has gone already: later connections may
+                // succeed.
                 Err(_) => tokio::time::sleep(PAUSE).await,
             },
             Some(_) = connections.join_next() => {}

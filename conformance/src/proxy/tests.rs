@@ -14,7 +14,7 @@ const SOON: Duration = Duration::from_secs(10);
 /// Long enough for anything that is not held.
 const MOMENT: Duration = Duration::from_millis(150);
 
-/// A server that says everything again, and counts what it has heard.
+/// A server that echoes all bytes, and counts them.
 struct Echo {
     address: SocketAddr,
     heard: Arc<AtomicUsize>,
@@ -73,7 +73,7 @@ async fn hear(client: &mut TcpStream, bytes: usize) -> io::Result<String> {
     Ok(String::from_utf8(answer).unwrap())
 }
 
-/// Whether nothing comes for a while.
+/// Whether nothing arrives for a while.
 async fn is_silent(client: &mut TcpStream) -> bool {
     timeout(MOMENT, client.peek(&mut [0])).await.is_err()
 }
@@ -91,7 +91,7 @@ async fn without_a_fault_everything_passes_and_is_counted() {
     }
     assert_eq!((proxy.passed(), proxy.connections(), proxy.hits(), proxy.heal()), (22, 1, 0, 0));
     assert_eq!((proxy.target(), echo.heard.load(Ordering::SeqCst)), (echo.address, 11));
-    // The end of one side is told to the other, whose last words still arrive.
+    // The other side sees the end of the stream, and what it still sends arrives.
     client.write_all(b"last").await.unwrap();
     client.shutdown().await.unwrap();
     let mut rest = String::new();
@@ -177,7 +177,7 @@ async fn a_reset_is_a_reset_for_old_and_new_connections() {
     let mut old = connect(&proxy).await;
     assert_eq!(ask(&mut old, "before").await.unwrap(), "before");
     proxy.strike(NetworkFault::Reset);
-    // It is silent, and yet it is reset.
+    // A silent connection is reset, too.
     let error = hear(&mut old, 1).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::ConnectionReset);
     let error = ask(&mut connect(&proxy).await, "new").await.unwrap_err();
@@ -198,7 +198,7 @@ async fn a_black_hole_holds_what_is_said_and_passes_it_on_in_the_end() {
         assert!(is_silent(&mut client).await, "{way:?}");
         echo.heard(before + arrives).await;
         assert_eq!(echo.heard.load(Ordering::SeqCst), before + arrives, "{way:?}");
-        // Connections can be made, and are no better.
+        // New connections succeed, and are silent as well.
         let mut new = connect(&proxy).await;
         new.write_all(b"new").await.unwrap();
         assert!(is_silent(&mut new).await, "{way:?}");
@@ -240,7 +240,7 @@ async fn a_half_open_connection_is_silent_for_ever_and_alone() {
         assert_eq!(ask(&mut connect(&proxy).await, "write").await.unwrap(), "write", "{way:?}");
         assert_eq!(echo.heard.load(Ordering::SeqCst), before + 4 + heard + 2 * 5, "{way:?}");
         assert_eq!(proxy.heal(), 1, "{way:?}");
-        // Neither the end of the fault nor another one revives it, and nothing arrives any more.
+        // Neither the end of the fault nor another fault revives it, and nothing arrives.
         let before = echo.heard.load(Ordering::SeqCst);
         meant.write_all(b"again").await.unwrap();
         proxy.strike(NetworkFault::Reset);
@@ -265,7 +265,7 @@ async fn the_server_does_not_learn_that_the_client_of_a_half_open_connection_has
     timeout(SOON, proxy.until_hit(1)).await.unwrap();
     drop(client);
     assert!(is_silent(&mut server).await);
-    // What it says is not refused, either.
+    // What the server sends is not refused, either.
     server.write_all(b"anybody?").await.unwrap();
     assert!(is_silent(&mut server).await);
     assert_eq!(proxy.heal(), 1);

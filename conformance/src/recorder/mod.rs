@@ -1,4 +1,4 @@
-//! Records what the clients of a check do: every call, of every check.
+//! Records every call of the clients of a check.
 
 mod provider;
 
@@ -15,13 +15,13 @@ use crate::history::{Call, End, Expected, Violation, What, violations};
 
 pub(crate) use provider::RecordedProvider;
 
-/// So many calls of a check are recorded. A verdict on a history that has more cannot be given.
+/// How many calls of a check are recorded. A longer history cannot be judged.
 const MOST: usize = 20_000;
 
-/// So many requests to stores are kept.
+/// How many requests to stores are kept.
 const MOST_SENT: usize = 2_000;
 
-/// What [`What::Sent`] calls a renewal.
+/// The name of a renewal in [`What::Sent`].
 pub(crate) const RENEWAL: &str = "renewal";
 
 /// The history of one check.
@@ -36,7 +36,7 @@ struct Inner {
 #[derive(Default)]
 struct History {
     calls: Vec<Call>,
-    /// What was sent to stores: the last ones.
+    /// The latest requests to stores.
     sent: VecDeque<Call>,
     clients: usize,
     truncated: bool,
@@ -63,34 +63,34 @@ impl Recorder {
         self.0.origin.elapsed()
     }
 
-    /// The number of another client, from 1 on.
+    /// Returns the number of a new client, from 1 on.
     pub(crate) fn client(&self) -> usize {
         let mut history = self.history();
         history.clients += 1;
         history.clients
     }
 
-    /// An acquisition that is about to be asked for.
+    /// Records an acquisition that is about to be requested.
     pub(crate) fn acquisition(&self, client: usize, key: &LockKey) -> Acquisition {
         self.acquisition_since(client, key, self.now())
     }
 
-    /// An acquisition that was asked for at the moment `asked`.
+    /// Records an acquisition that was requested at the moment `asked`.
     pub(crate) fn acquisition_since(&self, client: usize, key: &LockKey, asked: Duration) -> Acquisition {
         Acquisition(Some(self.entry(client, key, asked, None, What::NotGranted)))
     }
 
-    /// A write under a token, from the moment `asked` until now.
+    /// Records a write under a token, from the moment `asked` until now.
     pub(crate) fn wrote(&self, client: usize, key: &LockKey, token: u64, asked: Duration) {
         self.entry(client, key, asked, Some(self.now()), What::Wrote { token });
     }
 
-    /// What the store has left of a key, asked for at the moment `asked`.
+    /// Records what the store has left of a key, queried at the moment `asked`.
     pub(crate) fn left(&self, client: usize, key: &LockKey, held: bool, waiting: u32, asked: Duration) {
         self.entry(client, key, asked, Some(self.now()), What::Left { held, waiting });
     }
 
-    /// The client's last acquisition of the key has a place in the queue.
+    /// Records that the client's last acquisition of the key has a ticket in the queue.
     pub(crate) fn queued(&self, client: usize, key: &LockKey) {
         let now = self.now();
         let is_meant = |call: &&mut Call| call.client == client && call.key == key.as_str() && call.answered.is_none();
@@ -110,18 +110,18 @@ impl Recorder {
         Entry { recorder: self.clone(), index }
     }
 
-    /// All calls until now, without requests to stores.
+    /// Returns all calls until now, without requests to stores.
     pub(crate) fn calls(&self) -> Vec<Call> {
         self.history().calls.clone()
     }
 
-    /// All calls until now, requests to stores among them.
+    /// Returns all calls until now, including requests to stores.
     pub(crate) fn everything(&self) -> Vec<Call> {
         let history = self.history();
         history.calls.iter().chain(&history.sent).cloned().collect()
     }
 
-    /// A request to a store, and what it was answered when.
+    /// Records a request to a store, with its answer and the time of that.
     pub(crate) fn sent(
         &self,
         client: usize,
@@ -141,7 +141,7 @@ impl Recorder {
         }
     }
 
-    /// The verdict on the calls of these keys.
+    /// Judges the calls of these keys.
     #[track_caller]
     pub(crate) fn verdict(&self, keys: &[LockKey], expected: Expected) -> Verdict {
         let is_meant = |call: &&Call| keys.iter().any(|key| key.as_str() == call.key);
@@ -158,7 +158,7 @@ impl Recorder {
     }
 }
 
-/// A place in the history.
+/// The index of a call in the history.
 struct Entry {
     recorder: Recorder,
     index: Option<usize>,
@@ -172,7 +172,7 @@ impl Entry {
     }
 }
 
-/// An acquisition on its way. Dropped, it was given up.
+/// A pending acquisition. If it is dropped, it was given up.
 pub(crate) struct Acquisition(Option<Entry>);
 
 impl Acquisition {
@@ -185,7 +185,7 @@ impl Acquisition {
         Holding { entry: Some(entry) }
     }
 
-    /// A single attempt was busy.
+    /// Records that a single attempt was busy.
     pub(crate) fn busy(mut self) {
         self.end(What::Busy);
     }
@@ -204,7 +204,7 @@ impl Drop for Acquisition {
     }
 }
 
-/// A hold. Dropped without an end it ended at an unknown time.
+/// A hold. If it is dropped without an end, it ended at an unknown time.
 pub(crate) struct Holding {
     entry: Option<Entry>,
 }
@@ -214,7 +214,7 @@ impl Holding {
         self.entry.as_ref().map(|entry| entry.recorder.now()).unwrap_or_default()
     }
 
-    /// It is held until this moment for certain.
+    /// Records that the lock is held until this moment for certain.
     pub(crate) fn until(&self, moment: Duration) {
         let Some(entry) = &self.entry else { return };
         entry.change(|call| {
@@ -224,13 +224,13 @@ impl Holding {
         });
     }
 
-    /// A release that was asked for at `asked` has just been answered: it was in time.
+    /// Records a release in time that was requested at `asked` and has just been answered.
     pub(crate) fn released(mut self, asked: Duration) {
         let answered = self.now();
         self.finish(End::Released { asked, answered });
     }
 
-    /// It was lost, or left to its ttl.
+    /// Records that the lease was lost, or left to expire.
     pub(crate) fn lost(mut self) {
         self.finish(End::Lost);
     }

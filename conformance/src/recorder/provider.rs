@@ -1,18 +1,18 @@
-//! A provider whose calls are recorded.
+//! A provider that records its calls.
 
 use std::fmt;
 use std::sync::Arc;
 
 use async_trait::async_trait;
 use distlock_api::{
-    Accounting, AcquireOptions, Acquired, Capabilities, HeldLock, LockAdmin, LockKey, LockProvider, Loss, LostSignal,
-    ReleaseFuture, ReleaseOutcome, Result, Wait,
+    AcquireOptions, Acquired, LeaseHandle, LockKey, LockProvider, Loss, LostSignal, ReleaseFuture, ReleaseOutcome,
+    Result, Wait, delegate_provider,
 };
 use tokio::time::Instant;
 
 use super::{Acquisition, Holding, Recorder};
 
-/// Changes nothing, adds no await, and records the calls of a client.
+/// Records the calls of a client. It changes nothing and adds no await.
 pub(crate) struct RecordedProvider {
     pub(crate) inner: Arc<dyn LockProvider>,
     pub(crate) client: usize,
@@ -40,7 +40,8 @@ impl LockProvider for RecordedProvider {
         Ok(recorded(self.inner.acquire_with(key, options).await?, acquisition, is_attempt))
     }
 
-    /// What is not answered has not been asked.
+    /// Records nothing if there is no answer, because then the caller continues with
+    /// `acquire_with`.
     fn acquire_now(&self, key: &LockKey, options: &AcquireOptions) -> Option<Result<Acquired>> {
         let asked = self.recorder.now();
         let answer = self.inner.acquire_now(key, options)?;
@@ -48,28 +49,14 @@ impl LockProvider for RecordedProvider {
         Some(answer.map(|acquired| recorded(acquired, acquisition, options.wait() == Wait::Try)))
     }
 
-    fn capabilities(&self) -> Capabilities {
-        self.inner.capabilities()
-    }
-
-    fn accounting(&self) -> Accounting {
-        self.inner.accounting()
-    }
-
-    fn admin(&self) -> Option<&dyn LockAdmin> {
-        self.inner.admin()
-    }
-
-    async fn close(&self) -> Result<()> {
-        self.inner.close().await
-    }
+    delegate_provider!(this => this.inner; capabilities, accounting, admin, close);
 }
 
 fn recorded(acquired: Acquired, acquisition: Acquisition, is_attempt: bool) -> Acquired {
     match acquired {
         Acquired::Held(guard) => {
             let holding = acquisition.granted(guard.fencing_token().get());
-            Acquired::Held(guard.map_held(|held| Box::new(RecordedHold::new(held, holding))))
+            Acquired::Held(guard.map_handle(|held| Box::new(RecordedHold::new(held, holding))))
         }
         Acquired::Busy(busy) => {
             if is_attempt {
@@ -80,27 +67,28 @@ fn recorded(acquired: Acquired, acquisition: Acquisition, is_attempt: bool) -> A
     }
 }
 
-/// What a guard holds until it is released, abandoned or dropped.
-struct RecordedHold(Option<(Box<dyn HeldLock>, Holding)>);
+/// The state of a guard until it is released, abandoned or dropped.
+struct RecordedHold(Option<(Box<dyn LeaseHandle>, Holding)>);
 
 impl RecordedHold {
-    fn new(held: Box<dyn HeldLock>, holding: Holding) -> Self {
+    fn new(held: Box<dyn LeaseHandle>, holding: Holding) -> Self {
         Self(Some((held, holding)))
     }
 
-    fn parts(&self) -> (&dyn HeldLock, &Holding) {
+    fn parts(&self) -> (&dyn LeaseHandle, &Holding) {
         let (held, holding) = self.0.as_ref().expect("taken only at the end");
         (&**held, holding)
     }
 
-    /// The end: what is known of the hold is noted, and how it was lost, if it was.
-    fn take(&mut self) -> Option<(Box<dyn HeldLock>, Holding, Option<Loss>)> {
+    /// Takes the parts at the end, and records the certain hold. Returns the loss if the lease was
+    /// lost.
+    fn take(&mut self) -> Option<(Box<dyn LeaseHandle>, Holding, Option<Loss>)> {
         let (held, holding) = self.0.take()?;
         let loss = note(&*held, &holding);
         Some((held, holding, loss))
     }
 
-    fn end(&mut self, end: impl FnOnce(Box<dyn HeldLock>) -> ReleaseFuture) -> ReleaseFuture {
+    fn end(&mut self, end: impl FnOnce(Box<dyn LeaseHandle>) -> ReleaseFuture) -> ReleaseFuture {
         let (held, holding, _) = self.take().expect("taken only at the end");
         let asked = holding.now();
         let release = end(held);
@@ -116,8 +104,8 @@ impl RecordedHold {
     }
 }
 
-/// Notes until when it was held for certain. A guard promises to be lost no later than when its lease is (C3).
-fn note(held: &dyn HeldLock, holding: &Holding) -> Option<Loss> {
+/// Records until when it was held for certain. A guard is lost no later than its lease (C3).
+fn note(held: &dyn LeaseHandle, holding: &Holding) -> Option<Loss> {
     let before = holding.now();
     let loss = held.loss();
     let valid_until = || match held.valid_until() {
@@ -127,13 +115,13 @@ fn note(held: &dyn HeldLock, holding: &Holding) -> Option<Loss> {
     match loss {
         None => holding.until(before),
         Some(Loss::Expired) => holding.until(valid_until()),
-        // It was taken away at a moment that nobody here knows.
+        // It was taken away at an unknown moment.
         Some(_) => {}
     }
     loss
 }
 
-impl HeldLock for RecordedHold {
+impl LeaseHandle for RecordedHold {
     fn valid_until(&self) -> Option<Instant> {
         self.parts().0.valid_until()
     }

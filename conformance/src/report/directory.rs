@@ -1,7 +1,8 @@
-//! The files of a report: one of JSON and one of JUnit XML for each backend, and one page for all of them.
+//! The files of a report: a JSON and a JUnit XML file for each backend, and one page for all.
 //!
-//! `mine.json`, `mine.xml`, `index.html`. The page shows every backend whose JSON is there, so that the suites of several test binaries can share a
-//! directory. Where a process runs a single check it leaves its part in `parts`, and the files are made anew from all parts of the run.
+//! `mine.json`, `mine.xml`, `index.html`. The page shows every backend whose JSON is in the
+//! directory, so that several test binaries can share one. A process that runs a single check
+//! writes its part into `parts`, and makes the files again from all parts of the run.
 
 use std::fs;
 use std::io;
@@ -11,10 +12,11 @@ use std::time::SystemTime;
 use super::text::plain;
 use super::{Backend, html, junit};
 
-/// The files are made anew so often at most, while other processes add to what they are made of.
+/// How often the files are made again at most, while other processes add parts.
 const ROUNDS: usize = 50;
 
-/// Writes the reports of some backends. `run` names a run of which this process is only a part.
+/// Writes the reports of some backends. `run` is the name of the run if this process is only a part
+/// of it.
 pub(crate) fn save(directory: &Path, backends: &[Backend], run: Option<&str>) -> io::Result<()> {
     fs::create_dir_all(directory)?;
     for backend in backends {
@@ -56,7 +58,8 @@ fn merge(directory: &Path, backend: &Backend, run: &str) -> io::Result<()> {
     })
 }
 
-/// Makes something from the JSON files of a folder, and again if they have changed meanwhile: so whoever comes last has seen all of them.
+/// Makes something from the JSON files of a folder, and again if they have changed in the meantime.
+/// So the last process has seen all of them.
 fn settled(folder: &Path, make: impl Fn(&[PathBuf]) -> io::Result<()>) -> io::Result<()> {
     let mut seen = listing(folder)?;
     for _ in 0..ROUNDS {
@@ -80,12 +83,12 @@ fn listing(folder: &Path) -> io::Result<Vec<(PathBuf, Option<SystemTime>)>> {
     Ok(listing)
 }
 
-/// Other JSON files are none of ours.
+/// Reads a backend. Ignores other JSON files.
 fn read(file: &Path) -> Option<Backend> {
     serde_json::from_str(&fs::read_to_string(file).ok()?).ok()
 }
 
-/// Nobody sees half a file.
+/// Replaces a file in one step, so that no reader sees half of it.
 fn replace(file: &Path, text: &str) -> io::Result<()> {
     let draft = file.with_extension(format!("{}-{:016x}.draft", std::process::id(), fastrand::u64(..)));
     fs::write(&draft, text)?;
@@ -93,7 +96,7 @@ fn replace(file: &Path, text: &str) -> io::Result<()> {
 }
 
 impl Backend {
-    /// Together with another part of the same run.
+    /// Merges with another part of the same run.
     fn with(mut self, other: Self) -> Self {
         let end = |part: &Self| part.started_unix_ms as f64 + part.took_ms;
         let ended = end(&self).max(end(&other));

@@ -1,11 +1,11 @@
-//! JUnit XML, as build servers read it.
+//! JUnit XML for build servers.
 
 use std::fmt::Write;
 
 use super::text::{escape, moment};
 use super::{Backend, Checked, Result, counts, summary};
 
-/// A document for one backend: a test suite with a test case for each check.
+/// Writes a document for one backend: a test suite with a test case for each check.
 pub(super) fn document(backend: &Backend) -> String {
     let [_, failed, refused] = counts(&backend.checks);
     let totals = format!(

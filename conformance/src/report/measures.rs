@@ -1,4 +1,4 @@
-//! How long things took, read from histories.
+//! The durations of grants and hand-overs, from histories.
 
 use std::time::Duration;
 
@@ -6,17 +6,17 @@ use serde::{Deserialize, Serialize};
 
 use crate::history::{Call, End, What, by_key};
 
-/// So many samples of a check are kept, evenly spread from the least to the greatest.
+/// How many samples of a check are kept, evenly spread from the least to the greatest.
 const MOST: usize = 200;
-/// So many calls of a key are looked at.
+/// How many calls of a key are considered.
 const MOST_CALLS: usize = 400;
 
 /// Microseconds, sorted.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Measures {
-    /// From the question to the grant of a lock that was free all that time.
+    /// From the request to the grant of a lock that was free all that time.
     pub(crate) acquire_us: Vec<f64>,
-    /// From the beginning of a release to the grant to one that was waiting.
+    /// From the beginning of a release to the grant to a waiter.
     pub(crate) hand_over_us: Vec<f64>,
 }
 

@@ -1,4 +1,4 @@
-//! What a run found, for each backend: the one structure from which all reports are made.
+//! The results of a run for each backend. All reports are made from this structure.
 
 mod directory;
 mod html;
@@ -25,25 +25,25 @@ pub(crate) use directory::save;
 pub(crate) use measures::Measures;
 pub(crate) use summary::{Summary, explained};
 
-/// So many calls of a failing check's history are kept: the last ones before the failure was seen.
+/// How many calls of a failed check's history are kept: the last ones before the failure.
 const MOST_CALLS: usize = 1_000;
 
-/// One backend.
+/// The results of one backend.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Backend {
     pub(crate) name: String,
     pub(crate) level: Level,
-    /// That of the first round.
+    /// The seed of the first round.
     pub(crate) seed: String,
     /// When the run began, in milliseconds since 1970.
     pub(crate) started_unix_ms: u64,
-    /// From the beginning of the run to the end of the last check.
+    /// The time from the beginning of the run to the end of the last check.
     pub(crate) took_ms: f64,
     /// In the order of their clauses.
     pub(crate) checks: Vec<Checked>,
 }
 
-/// One check, which may have run several times.
+/// The result of one check, which may have run several times.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Checked {
     /// Without the backend: `C5_fencing::across_release`.
@@ -52,46 +52,46 @@ pub(crate) struct Checked {
     pub(crate) clause: String,
     /// What the clause promises.
     pub(crate) text: String,
-    /// What the check holds the backend to.
+    /// What the check tests.
     pub(crate) promise: String,
     pub(crate) result: Result,
     pub(crate) runs: u32,
     pub(crate) took_ms: f64,
     pub(crate) measures: Measures,
-    /// Of the last run of a check that damages a deployment.
+    /// The figures of the last run of a check that damages a deployment.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) figures: Option<Figures>,
 }
 
-/// What became of a check: the first failure, if there is one.
+/// The result of a check: the first failure, if there is one.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Result {
     Passed,
     Failed(Box<Failed>),
-    /// By design, and why.
+    /// Refused by design, with the reason.
     Refused(String),
 }
 
-/// A failure, and what is needed to understand it and to see it again.
+/// A failure, with all that is needed to understand and repeat it.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Failed {
     pub(crate) message: String,
-    /// The line of the suite that says so.
+    /// The line of the suite that found it.
     pub(crate) location: String,
     pub(crate) seed: String,
-    /// Runs just that check, with the same seed.
+    /// The command that runs only this check, with the same seed.
     pub(crate) command: String,
-    /// The calls that show it.
+    /// The calls that show the failure.
     pub(crate) shown_by: Vec<Call>,
-    /// What its clients did.
+    /// The calls of the check's clients.
     pub(crate) history: Vec<Call>,
-    /// How the leases of its clients were renewed, a line for each client and lock.
+    /// The renewals of the clients' leases, a line for each client and lock.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(crate) renewals: Vec<String>,
 }
 
-/// What a check is called and about.
+/// The name, clause and promise of a check.
 #[derive(Clone, Debug)]
 pub(crate) struct Subject {
     pub(crate) name: String,
@@ -113,12 +113,12 @@ impl Subject {
         }
     }
 
-    /// A check of what the fixture says.
+    /// Makes the subject of a check of the fixture's profile.
     pub(crate) fn profile(word: &str, promise: &'static str) -> Self {
         Self {
             name: format!("profile::{word}"),
             clause: "profile".into(),
-            text: "What a fixture declares is what its provider says, and no check falls silent unnoticed.",
+            text: "The provider is what the fixture declares, and no check falls silent unnoticed.",
             promise,
             level: Level::Smoke,
         }
@@ -161,7 +161,7 @@ impl Checked {
 impl Failed {
     pub(crate) fn new(backend: &str, subject: &Subject, failure: &Failure, plan: Plan, calls: Vec<Call>) -> Self {
         let shown_by = failure.calls().to_vec();
-        let renewals = renewals::told(&calls, &shown_by);
+        let renewals = renewals::lines(&calls, &shown_by);
         Self {
             renewals,
             message: failure.message().to_owned(),
@@ -174,7 +174,7 @@ impl Failed {
     }
 }
 
-/// The calls of the keys that the failure is about, up to it.
+/// Returns the calls of the keys that the failure is about, up to it.
 fn kept(mut calls: Vec<Call>, shown_by: &[Call]) -> Vec<Call> {
     if let Some(last) = shown_by.iter().map(|call| call.answered.unwrap_or(call.asked)).max() {
         calls.retain(|call| call.asked <= last && shown_by.iter().any(|shown| shown.key == call.key));
@@ -205,13 +205,13 @@ impl Backend {
         }
     }
 
-    /// Brings the checks into the order of their clauses: C2 before C10.
+    /// Sorts the checks by their clauses: C2 before C10.
     pub(crate) fn sort(&mut self) {
         self.checks.sort_by_cached_key(|check| (place(&check.clause), check.name.clone()));
     }
 }
 
-/// How many passed, failed and were refused.
+/// Counts the checks that passed, failed and were refused.
 pub(crate) fn counts<'a>(checks: impl IntoIterator<Item = &'a Checked>) -> [usize; 3] {
     let mut counts = [0; 3];
     for check in checks {
@@ -224,7 +224,7 @@ pub(crate) fn counts<'a>(checks: impl IntoIterator<Item = &'a Checked>) -> [usiz
     counts
 }
 
-/// The place of a clause among the others: by its number, and after those the groups without one.
+/// Returns the sort key of a clause: its number, and after those the groups without one.
 pub(crate) fn place(clause: &str) -> (u32, String) {
     let digits = clause.strip_prefix('C').and_then(|rest| rest.split('_').next());
     (digits.and_then(|digits| digits.parse().ok()).unwrap_or(u32::MAX), clause.to_owned())

@@ -1,16 +1,16 @@
-//! How leases were renewed, for failures that ask why one was lost.
+//! The renewals of leases, to explain why one was lost.
 
 use std::collections::BTreeMap;
 
 use crate::history::{Call, What};
 use crate::recorder::RENEWAL;
 
-/// So many lines, those of the locks that the failure is about first.
+/// The maximum of lines. Those of the failure's locks come first.
 const MOST: usize = 6;
 
-/// A line for each client and lock: how many renewals were sent and answered, the last one, and the
-/// last that was not answered well.
-pub(super) fn told(calls: &[Call], shown_by: &[Call]) -> Vec<String> {
+/// Writes a line for each client and lock: how many renewals were sent and answered, the last one,
+/// and the last one that failed.
+pub(super) fn lines(calls: &[Call], shown_by: &[Call]) -> Vec<String> {
     let mut renewals: BTreeMap<(bool, usize, &str), Vec<&Call>> = BTreeMap::new();
     for call in calls {
         if matches!(&call.what, What::Sent { request, .. } if request == RENEWAL) {
@@ -63,14 +63,14 @@ mod tests {
     #[test]
     fn says_how_many_when_and_what_went_wrong() {
         let calls = [sent(10, Some("Held")), sent(20, Some("error: no answer")), sent(30, None)];
-        let line = &told(&calls, &[])[0];
+        let line = &lines(&calls, &[])[0];
         assert_eq!(
             line,
             "client 1 sent 3 for \"k\", 2 of them answered; the last was sent at 30ms and not answered; of those \
              before, the last that failed was sent at 20ms: error: no answer"
         );
-        let line = &told(&calls[..1], &[])[0];
+        let line = &lines(&calls[..1], &[])[0];
         assert!(line.ends_with("the last was sent at 10ms and answered 3ms later: Held"), "{line}");
-        assert!(told(&[], &[]).is_empty());
+        assert!(lines(&[], &[]).is_empty());
     }
 }

@@ -1,10 +1,11 @@
-//! How to run one check again.
+//! The command that repeats one check.
 
 use std::path::Path;
 
 use crate::level::{Level, Plan};
 
-/// A command line that runs just this check, with this seed. `level` is the lowest at which the check runs.
+/// Returns a command line that runs only this check, with this seed. `level` is the lowest at which
+/// the check runs.
 pub(super) fn command(test: &str, level: Level, plan: Plan) -> String {
     let executable = std::env::current_exe().unwrap_or_default();
     let package = std::env::var("CARGO_PKG_NAME").ok();
@@ -17,7 +18,7 @@ pub(super) fn command(test: &str, level: Level, plan: Plan) -> String {
     format!("{program} --seed {}{level} --exact '{}'", plan.seed, test.replace('\'', r"'\''"))
 }
 
-/// Cargo's command for a test that Cargo has built and runs, else the program itself.
+/// Returns Cargo's command for a test that Cargo has built and runs, or else the program itself.
 fn program(executable: &Path, package: Option<&str>) -> String {
     let is_test = executable.parent().is_some_and(|folder| folder.ends_with("deps"));
     let name = executable.file_stem().map(|stem| stem.to_string_lossy().into_owned()).unwrap_or_default();

@@ -1,13 +1,13 @@
-//! What the terminal shows.
+//! The results in the terminal.
 
 use std::fmt;
 
 use super::{Backend, Checked, Failed, counts, place};
 
-/// So many calls are shown where no calls of their own show the failure.
+/// How many of the last calls are shown if no particular calls show the failure.
 const LAST_CALLS: usize = 12;
 
-/// A failure with all that is needed to understand it and to see it again.
+/// Writes a failure with all that is needed to understand and repeat it.
 pub(crate) fn explained(checked: &Checked, failed: &Failed) -> String {
     let mut text = format!("{} ({})\n", failed.message, failed.location);
     for call in &failed.shown_by {
@@ -29,7 +29,7 @@ pub(crate) fn explained(checked: &Checked, failed: &Failed) -> String {
     text
 }
 
-/// A table of clauses and backends, and how many checks passed, failed and were refused.
+/// A table of clauses and backends, with the number of checks that passed, failed and were refused.
 pub(crate) struct Summary<'a>(pub(crate) &'a [Backend]);
 
 impl fmt::Display for Summary<'_> {

@@ -1,4 +1,4 @@
-//! What is kept of a run, and how.
+//! What a report keeps of a run.
 
 use std::time::Duration;
 

@@ -2,13 +2,14 @@
 
 use time::UtcDateTime;
 
-/// A name in letters, digits, `-`, `_` and `.`: for files, and for links. Different names stay different.
+/// Writes a name with letters, digits, `-`, `_` and `.` only, for files and links. Different names
+/// stay different.
 pub(in crate::report) fn plain(name: &str) -> String {
     let is_plain = |c: char| c.is_ascii_alphanumeric() || "-_".contains(c);
     name.chars().map(|c| if is_plain(c) { c.to_string() } else { format!(".{:x}", u32::from(c)) }).collect()
 }
 
-/// Text that is safe between tags and in quoted attributes, of HTML and XML.
+/// Escapes text for element content and quoted attributes, in HTML and XML.
 pub(in crate::report) fn escape(text: &str) -> String {
     let mut safe = String::with_capacity(text.len());
     for c in text.chars() {
@@ -19,7 +20,7 @@ pub(in crate::report) fn escape(text: &str) -> String {
             '"' => safe.push_str("&quot;"),
             '\'' => safe.push_str("&#39;"),
             '\t' | '\n' => safe.push(c),
-            // XML has no way to write these.
+            // XML cannot represent these.
             '\0'..=' ' if c != ' ' => safe.push('\u{fffd}'),
             '\u{7f}'..='\u{9f}' | '\u{fffe}' | '\u{ffff}' => safe.push('\u{fffd}'),
             c => safe.push(c),
@@ -28,7 +29,7 @@ pub(in crate::report) fn escape(text: &str) -> String {
     safe
 }
 
-/// A time in the unit that suits it.
+/// Writes a time in a suitable unit.
 pub(in crate::report) fn time(millis: f64) -> String {
     match millis {
         ..0.001 => "0".into(),
@@ -43,7 +44,8 @@ pub(in crate::report) fn time(millis: f64) -> String {
 /// The last second of the year 9999.
 const LAST: u64 = 253_402_300_799;
 
-/// A moment as ISO 8601 in UTC, to the second; one after the year 9999 as the end of that year.
+/// Writes a moment as ISO 8601 in UTC, to the second. A moment after the year 9999 is shown as the
+/// end of that year.
 pub(in crate::report) fn moment(unix_ms: u64) -> String {
     let seconds = (unix_ms / 1000).min(LAST).cast_signed();
     let at = UtcDateTime::from_unix_timestamp(seconds).expect("a year of four digits");

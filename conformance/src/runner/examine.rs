@@ -1,4 +1,4 @@
-//! One check on one fixture.
+//! Runs one check on one fixture.
 
 use std::io;
 use std::panic::AssertUnwindSafe;
@@ -20,22 +20,22 @@ use crate::level::{Level, Plan, Seed};
 use crate::report::{self, Backend, Checked, Failed, Measures, Subject};
 use crate::stage::Stage;
 
-/// No check takes this long, whatever the backend does; those of the level torture take so much longer than they are told to go on.
+/// The time limit of a check. At the level torture, the time of the run is added.
 const LIMIT: Duration = Duration::from_secs(240);
 
-/// What became of a check.
+/// The result of a check.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum Outcome {
     /// The promise holds.
     Passed,
-    /// It does not.
+    /// The promise is broken, or could not be judged.
     Failed(Failure),
-    /// The backend does not make it, and says so.
+    /// The backend does not make the promise, with the reason.
     Refused(String),
 }
 
-/// The outcomes of some checks on one fixture.
+/// The results of some checks on one fixture.
 #[derive(Debug)]
 #[must_use]
 pub struct Report {
@@ -44,17 +44,17 @@ pub struct Report {
 }
 
 impl Report {
-    /// Names and outcomes, in the order of the checks.
+    /// Returns names and outcomes, in the order of the checks.
     pub fn outcomes(&self) -> impl Iterator<Item = (&str, &Outcome)> {
         self.outcomes.iter().map(|(name, outcome)| (name.as_str(), outcome))
     }
 
-    /// The names of the checks that failed, such as `C5_fencing::across_release`.
+    /// Returns the names of the checks that failed, such as `C5_fencing::across_release`.
     pub fn failed(&self) -> impl Iterator<Item = &str> {
         self.outcomes().filter(|(_, outcome)| matches!(outcome, Outcome::Failed(_))).map(|(name, _)| name)
     }
 
-    /// The failure of a check, if it failed.
+    /// Returns the failure of a check, if it failed.
     #[must_use]
     pub fn failure(&self, check: &str) -> Option<&Failure> {
         self.outcomes().find(|(name, _)| *name == check).and_then(|(_, outcome)| match outcome {
@@ -63,21 +63,47 @@ impl Report {
         })
     }
 
-    /// Writes the reports that [`run`](crate::run) writes when it is asked for them: JSON and JUnit for the backend, and `index.html` for all backends whose JSON is
-    /// in the directory, which is made if it is missing. It blocks the thread.
+    /// Writes the reports of [`run`](crate::run): JSON and JUnit for the backend, and `index.html`
+    /// for all backends whose JSON is in the directory. Creates the directory if it is missing.
+    /// Blocks the thread.
     ///
     /// # Errors
-    /// When the files cannot be written.
+    /// The files cannot be written.
     pub fn save(&self, directory: impl AsRef<Path>) -> io::Result<()> {
         report::save(directory.as_ref(), std::slice::from_ref(&self.backend), None)
     }
 }
 
-/// Runs some checks on a fixture, concurrently, without a test binary around them: for programs, and for tests of the suite itself. The level is
-/// [`Standard`](Level::Standard), whatever the environment says.
+/// Runs some checks on a fixture, concurrently, without a test binary: for programs, and for tests
+/// of the suite itself. The level is always [`Standard`](Level::Standard); the environment is
+/// ignored.
+///
+/// ```
+/// use distlock_conformance::{Clause, Client, Fixture, FixtureError, Profile, async_trait, examine};
+/// # use distlock_memory::MemoryStore;
+///
+/// struct Memory(MemoryStore);
+///
+/// #[async_trait]
+/// impl Fixture for Memory {
+///     // …
+/// #   fn name(&self) -> &str { "memory" }
+/// #   fn profile(&self) -> Profile { Profile::new(self.0.provider().capabilities()) }
+/// #   async fn clients(&self, count: usize) -> Result<Vec<Client>, FixtureError> {
+/// #       Ok((0..count).map(|_| Client::of_store(self.0.clone())).collect())
+/// #   }
+/// }
+///
+/// # use distlock_api::LockProvider;
+/// # #[tokio::main]
+/// # async fn main() {
+/// let report = examine(Memory(MemoryStore::new()), |check| check.clause() == Clause::C6).await;
+/// assert_eq!(report.failed().count(), 0);
+/// # }
+/// ```
 ///
 /// # Cancel safety
-/// Dropping the future ends the checks and leaves the fixture started.
+/// Dropping the future ends the checks, and does not stop the fixture.
 pub async fn examine(fixture: impl Fixture, wanted: impl Fn(&Check) -> bool) -> Report {
     let plan = Plan { level: Level::Standard, seed: Seed::random(), time: Duration::ZERO };
     let stage = Stage::new(Arc::new(fixture));
@@ -94,7 +120,7 @@ pub async fn examine(fixture: impl Fixture, wanted: impl Fn(&Check) -> bool) -> 
     Report { outcomes, backend }
 }
 
-/// Runs a check. A panic in it is its failure.
+/// Runs a check. A panic is a failure of the check.
 pub(super) async fn examined(check: Check, stage: &Arc<Stage>, plan: Plan) -> (Outcome, Checked) {
     let subject = Subject::of(&check);
     if let Some(reason) = check.refusal(stage.profile()) {
@@ -105,7 +131,7 @@ pub(super) async fn examined(check: Check, stage: &Arc<Stage>, plan: Plan) -> (O
     judged(&subject, stage, plan, async |context| check.start(context).await).await
 }
 
-/// Runs something that judges a backend, with a context of its own.
+/// Runs a judgement of a backend, with a separate context.
 pub(super) async fn judged(
     subject: &Subject,
     stage: &Arc<Stage>,
@@ -116,7 +142,7 @@ pub(super) async fn judged(
     let mut started = Instant::now();
     let running = async {
         stage.ready().await?;
-        // What the fixture takes to start is not the check's.
+        // The start of the fixture does not count.
         started = Instant::now();
         judge(context.clone()).await
     };
@@ -138,7 +164,7 @@ pub(super) async fn judged(
     (outcome, checked)
 }
 
-/// A verdict that needed no client, and no time.
+/// Reports a verdict that needed no client, and no time.
 pub(super) fn decided(subject: &Subject, stage: &Stage, plan: Plan, verdict: Verdict) -> (Outcome, Checked) {
     reported(subject, stage, plan, verdict, Duration::ZERO, Vec::new())
 }
@@ -164,5 +190,5 @@ fn reported(
 
 fn said(panic: &(dyn std::any::Any + Send)) -> &str {
     let text = panic.downcast_ref::<&str>().copied();
-    text.or_else(|| panic.downcast_ref::<String>().map(String::as_str)).unwrap_or("without a word")
+    text.or_else(|| panic.downcast_ref::<String>().map(String::as_str)).unwrap_or("without a message")
 }

@@ -23,26 +23,42 @@ pub use examine::{Outcome, Report, examine};
 pub use probe::{ProbeError, probe};
 use settings::Settings;
 
-/// Most checks wait for a clock most of the time: so many run at once for each processor, unless `--test-threads` says otherwise.
+/// How many checks run at once per processor, unless `--test-threads` is given. Most checks wait
+/// for a clock most of the time.
 const CHECKS_PER_PROCESSOR: usize = 4;
 
-/// Set by `cargo nextest` to the name of its run, of which each process runs one check.
+/// `cargo nextest` sets this to the name of its run, in which each process runs one check.
 const NEXTEST_RUN: &str = "NEXTEST_RUN_ID";
 
-/// Runs the suite on one backend. See [`run`].
+/// Runs the suite on one backend. See [`run`], and [`Fixture`] for an example.
 pub fn run_one(fixture: impl Fixture) -> ExitCode {
     run([Box::new(fixture) as Box<dyn Fixture>])
 }
 
-/// Runs the suite on backends: the `main` of a test binary without the standard harness.
+/// Runs the suite on some backends. This is the whole `main` of a test binary with
+/// `harness = false`.
 ///
-/// It takes the arguments of any Rust test binary (a filter, `--list`, `--exact`, `--test-threads`, …), and those of the [crate](crate#running-it).
-/// Fixtures start with their first check and are stopped before it returns. In the end it prints how many checks passed, failed and were refused by
-/// design, for each clause and fixture.
+/// It accepts the arguments of any Rust test binary (a filter, `--list`, `--exact`,
+/// `--test-threads`, …), and those of the [crate](crate#running-it). Each fixture is started by its
+/// first check, and stopped before this returns. At the end it prints how many checks passed,
+/// failed and were refused by design, for each clause and fixture.
 ///
-/// The exit code is a failure if a check failed, if none ran on one of the fixtures although none was filtered out, and if a report could not be written.
+/// The exit code is a failure if a check failed, if no check ran on a fixture although none was
+/// filtered out, or if a report could not be written.
 ///
-/// Call it first of all: a test binary that was started as a child process never returns from it.
+/// Call it at the beginning of `main`. In a child process it does that process's job, and ends the
+/// process.
+///
+/// ```no_run
+/// use std::process::ExitCode;
+/// use distlock_conformance::{Fixture, run};
+/// # fn over_tcp() -> Box<dyn Fixture> { unimplemented!() }
+/// # fn over_tls() -> Box<dyn Fixture> { unimplemented!() }
+///
+/// fn main() -> ExitCode {
+///     run([over_tcp(), over_tls()])
+/// }
+/// ```
 pub fn run(fixtures: impl IntoIterator<Item = Box<dyn Fixture>>) -> ExitCode {
     let fixtures: Vec<Box<dyn Fixture>> = fixtures.into_iter().collect();
     if let Some(job) = child::job() {
@@ -57,14 +73,15 @@ pub fn run(fixtures: impl IntoIterator<Item = Box<dyn Fixture>>) -> ExitCode {
     }
 }
 
-/// Does the job of a child process, if this process is one: for programs that [`examine`] fixtures whose profile declares processes. Call it first of all; [`run`] does so by
-/// itself. A child's exit code is given back only when something went wrong.
+/// Does the job of a child process, if this process is one. Needed in programs that [`examine`]
+/// fixtures whose profile declares processes; [`run`] calls it itself. Call it at the beginning of
+/// `main`, and return its exit code if it returns one.
 pub fn run_child(fixtures: impl FnOnce() -> Vec<Box<dyn Fixture>>) -> Option<ExitCode> {
     child::job().map(|job| child::serve(&job, fixtures()))
 }
 
-/// The name of the run of which this process is a part, if each check is a process of its own, as under
-/// `cargo nextest`. For fixtures that start something once for all processes of a run.
+/// Returns the name of the run if each check is a separate process, as under `cargo nextest`.
+/// Fixtures use it to start something once for all processes of a run.
 #[must_use]
 pub fn run_id() -> Option<String> {
     std::env::var(NEXTEST_RUN).ok()
@@ -104,17 +121,17 @@ fn run_tests(fixtures: Vec<Box<dyn Fixture>>) -> Result<ExitCode, String> {
     let filtered = arguments.filter.is_some() || !arguments.skip.is_empty() || arguments.ignored;
     let silent = run.silent(&backends);
     if !filtered && (run.stages.is_empty() || !silent.is_empty()) {
-        return Err(format!("no check ran, and that is no success: {silent:?}"));
+        return Err(format!("no check ran on {silent:?}, and that is not a success"));
     }
     Ok(conclusion.exit_code())
 }
 
-/// A run of the suite, and what it has found so far.
+/// A run of the suite, and its results so far.
 struct Run {
     stages: Vec<Arc<Stage>>,
     plan: Plan,
     started: Instant,
-    /// A check that damages a deployment takes the whole machine, and runs alone.
+    /// A check that damages a deployment uses the whole machine, and runs alone.
     turns: tokio::sync::RwLock<()>,
     found: Mutex<Vec<Backend>>,
 }
@@ -125,7 +142,8 @@ impl Run {
         Self { stages, plan, started: Instant::now(), turns: tokio::sync::RwLock::default(), found: Mutex::new(found) }
     }
 
-    /// As many rounds as are asked for, and at the level torture as many as there is time for, each with a fresh seed, until a check has failed.
+    /// Runs `rounds` rounds, or at the level torture as many as there is time for, each with a new
+    /// seed, until a check has failed.
     fn rounds(self: &Arc<Self>, rounds: u32, arguments: &Arguments, runtime: &tokio::runtime::Runtime) -> Conclusion {
         let mut plan = self.plan;
         let mut round = 0;
@@ -143,7 +161,7 @@ impl Run {
         }
     }
 
-    /// The checks of this level that concern the fixtures, as tests.
+    /// Returns the checks of this level that apply to the fixtures, as tests.
     fn trials(self: &Arc<Self>, plan: Plan, runtime: &tokio::runtime::Runtime) -> Vec<Trial> {
         let mut trials = Vec::new();
         for stage in &self.stages {
@@ -198,7 +216,7 @@ impl Run {
         }
     }
 
-    /// Those of which a check has run or was refused.
+    /// Returns the backends of which a check has run or was refused.
     fn backends(&self) -> Vec<Backend> {
         let mut found = self.found.lock().expect("not poisoned").clone();
         found.retain(|backend| !backend.checks.is_empty());
@@ -206,7 +224,8 @@ impl Run {
         found
     }
 
-    /// Fixtures on which nothing was shown. The checks of the profile run always, and prove nothing about the backend.
+    /// Returns the fixtures on which no check ran. The checks of the profile always run, and prove
+    /// nothing about the backend.
     fn silent(&self, backends: &[Backend]) -> Vec<&str> {
         let ran = |name: &str| {
             let checks = backends.iter().filter(|backend| backend.name == name).flat_map(|backend| &backend.checks);
@@ -218,7 +237,7 @@ impl Run {
     }
 }
 
-/// What a test does.
+/// The job of a test.
 #[derive(Clone, Copy)]
 enum Job {
     Check(Check),

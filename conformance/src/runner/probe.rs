@@ -1,4 +1,4 @@
-//! A look at a store before it is used.
+//! Checks a store before an application uses it.
 
 use std::fmt;
 use std::sync::Arc;
@@ -18,11 +18,11 @@ use crate::level::{Level, Plan, Seed};
 use crate::profile::Profile;
 use crate::stage::Stage;
 
-/// What is looked at. Those that need a queue come last.
+/// The checks of a probe. Those that need a queue come last.
 const CHECKS: &[&str] = &[
     "C1_exclusion::store_grants_a_free_key_once",
     "C1_exclusion::store_grants_an_expired_key_once",
-    "C3_deadline::store_says_what_is_left",
+    "C3_deadline::store_reports_remaining_time",
     "C5_fencing::store_tokens_grow",
     "C8_stale_calls::store_release_against_take_over",
     "C9_release::store_releases_by_claim",
@@ -35,16 +35,16 @@ const CHECKS: &[&str] = &[
     "C14_isolation::store_answers_batches_in_order",
     "C20_independent_keys::store_keys_are_bytes",
     "C15_fairness::store_queues_in_order",
-    "C15_fairness::store_passes_on_what_was_asked",
+    "C15_fairness::store_hands_over_what_was_requested",
 ];
 
-/// Checks the requests and answers of a store that is about to be used: for applications that refuse a
-/// wrong configuration, or a wrong backend, when they start.
+/// Checks the requests and answers of a store before it is used. For applications that refuse to
+/// start with a wrong configuration or backend.
 ///
-/// A choice of the suite's checks below the lease engine, all at once: on a store that answers in a few
-/// milliseconds it takes less than two seconds. It works on random keys that begin with `check-`, and
-/// gives up every lease and ticket that it took. What only faults, other processes or hours bring to
-/// light is left to the suite.
+/// Runs a selection of the suite's checks below the lease engine, all at once. On a store that
+/// answers in a few milliseconds this takes less than two seconds. It uses random keys that begin
+/// with `check-`, and gives up every lease and ticket that it took. The suite also finds what needs
+/// faults, other processes or hours.
 ///
 /// ```
 /// use std::sync::Arc;
@@ -60,14 +60,14 @@ const CHECKS: &[&str] = &[
 /// ```
 ///
 /// # Errors
-/// Which clauses the store breaks, and what was seen; also when the store cannot be reached. A request
-/// that is not answered fails after 30 s.
+/// The store breaks clauses, which the error lists, or it cannot be reached. A request without an
+/// answer fails after 30 s.
 ///
 /// # Panics
 /// Outside of a Tokio runtime.
 ///
 /// # Cancel safety
-/// Cancel safe: a probe that has begun goes on in the background, and leaves nothing.
+/// Cancel safe: a probe that has begun continues in the background, and leaves nothing behind.
 pub async fn probe(store: &Arc<dyn LeaseStore>) -> Result<(), ProbeError> {
     let (store, runtime) = (Arc::clone(store), Handle::current());
     // The futures of checks do not move between threads.
@@ -96,14 +96,14 @@ async fn probed(store: &Arc<dyn LeaseStore>) -> Result<(), ProbeError> {
     if failures.is_empty() { Ok(()) } else { Err(ProbeError { failures }) }
 }
 
-/// What a [`probe`] has found.
+/// The checks that a [`probe`] found to fail.
 #[derive(Debug)]
 pub struct ProbeError {
     failures: Vec<(String, Failure)>,
 }
 
 impl ProbeError {
-    /// The checks that failed, such as `C5_fencing::store_tokens_grow`, and why.
+    /// Returns the checks that failed, such as `C5_fencing::store_tokens_grow`, and why.
     pub fn failures(&self) -> impl Iterator<Item = (&str, &Failure)> {
         self.failures.iter().map(|(name, failure)| (name.as_str(), failure))
     }
@@ -111,7 +111,7 @@ impl ProbeError {
 
 impl fmt::Display for ProbeError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("the store does not keep the contract of its locks")?;
+        f.write_str("the store breaks the contract of locks")?;
         for (name, failure) in &self.failures {
             write!(f, "; {name}: {}", failure.message())?;
         }
@@ -137,7 +137,7 @@ impl Fixture for Probed {
     }
 
     async fn clients(&self, _: usize) -> Result<Vec<Client>, FixtureError> {
-        Err("a probe looks below the engine only".into())
+        Err("a probe tests only the bare store".into())
     }
 
     async fn store(&self) -> Result<Arc<dyn LeaseStore>, FixtureError> {

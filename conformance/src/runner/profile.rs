@@ -1,4 +1,5 @@
-//! The profile itself is checked, too: what a fixture declares must be what the provider says, and nothing may fall silent.
+//! Checks of the profile itself: the provider must be what the fixture declares, and no check may
+//! fall silent.
 
 use std::sync::Arc;
 
@@ -44,7 +45,7 @@ pub(super) async fn examined(job: Job, stage: &Arc<Stage>, plan: Plan) -> (Outco
     match job {
         Job::Capabilities => judged(&subject, stage, plan, async |cx| capabilities(stage, cx).await).await,
         Job::Pace => judged(&subject, stage, plan, async |_| stage.pace().verdict()).await,
-        // Asks no server, and starts none.
+        // Needs no server, and starts none.
         Job::Refusals => {
             let verdict = refusals(stage);
             decided(&subject, stage, plan, verdict)
@@ -54,16 +55,17 @@ pub(super) async fn examined(job: Job, stage: &Arc<Stage>, plan: Plan) -> (Outco
 
 async fn capabilities(stage: &Stage, cx: Context) -> Verdict {
     let [client] = cx.clients().await?;
-    // Some providers know what they can do only after they have met their server.
+    // Some providers learn their capabilities from their server.
     drop(client.take(&cx.key(), renewed(LONG)).await?);
     let (declared, seen) = (stage.profile().capabilities(), client.capabilities());
     let (admin, has_admin) = (stage.profile().has_admin(), client.admin().is_some());
-    ensure!(declared == seen, "the profile declares {declared:?}, the provider {seen:?}");
-    ensure!(admin == has_admin, "administration: the profile says {admin}, the provider {has_admin}");
+    ensure!(declared == seen, "the profile declares {declared:?}, but the provider has {seen:?}");
+    ensure!(admin == has_admin, "administration: the profile declares {admin}, but the provider has {has_admin}");
     Ok(())
 }
 
-/// Counted from the list, not from a run, so that it holds under any filter and with a process for each check.
+/// Counts the refused checks from the list, not from a run, so that the number is right under any
+/// filter and with a process for each check.
 fn refusals(stage: &Stage) -> Verdict {
     let (checks, profile) = (checks::all(), stage.profile());
     let is_known = |name: &str| checks.iter().any(|check| check.name() == name);
@@ -74,8 +76,8 @@ fn refusals(stage: &Stage) -> Verdict {
     let (declared, seen) = (profile.declared_refusals(), refused.len());
     ensure!(
         declared == seen,
-        "the profile expects {declared} checks to be refused by design, there are {seen}; read the list, and if each of them is right, \
-         declare `.expected_refusals({seen})`: {refused:#?}"
+        "the profile expects {declared} checks to be refused by design, but there are {seen}; read the list, and if all \
+         of them are right, declare `.expected_refusals({seen})`: {refused:#?}"
     );
     Ok(())
 }

@@ -1,4 +1,4 @@
-//! What the command line and the environment say.
+//! The settings from the command line and the environment.
 
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -7,38 +7,38 @@ use std::time::Duration;
 use crate::level::{Level, Seed};
 
 const HELP: &str = "\
-CONFORMANCE OPTIONS (or environment variables, which also reach the suite where other test binaries are run, too):
+CONFORMANCE OPTIONS (use the environment variables if the command also runs other test binaries):
   --level <LEVEL>      smoke, standard or torture         [DISTLOCK_CONFORMANCE_LEVEL, default standard]
-  --minutes <MINUTES>  how long the level torture goes on [DISTLOCK_CONFORMANCE_MINUTES, default 10]
-  --rounds <NUMBER>    how often other levels run in a row [DISTLOCK_CONFORMANCE_ROUNDS, default 1]
-  --seed <SEED>        from which all chance derives      [DISTLOCK_CONFORMANCE_SEED, default random]
-  --report <DIR>       writes JSON, JUnit and HTML there  [DISTLOCK_CONFORMANCE_REPORT]
+  --minutes <MINUTES>  how long the level torture runs    [DISTLOCK_CONFORMANCE_MINUTES, default 10]
+  --rounds <NUMBER>    how often the other levels run     [DISTLOCK_CONFORMANCE_ROUNDS, default 1]
+  --seed <SEED>        source of all random choices       [DISTLOCK_CONFORMANCE_SEED, default random]
+  --report <DIR>       directory for JSON, JUnit and HTML [DISTLOCK_CONFORMANCE_REPORT]
 ";
 
-/// An option, and the variable that stands in for it.
+/// An option, and its variable.
 const LEVEL: [&str; 2] = ["--level", "DISTLOCK_CONFORMANCE_LEVEL"];
 const MINUTES: [&str; 2] = ["--minutes", "DISTLOCK_CONFORMANCE_MINUTES"];
 const ROUNDS: [&str; 2] = ["--rounds", "DISTLOCK_CONFORMANCE_ROUNDS"];
 const SEED: [&str; 2] = ["--seed", "DISTLOCK_CONFORMANCE_SEED"];
 const REPORT: [&str; 2] = ["--report", "DISTLOCK_CONFORMANCE_REPORT"];
 
-/// What is said of a run.
+/// The settings of a run.
 #[derive(Debug)]
 pub(super) struct Settings {
     pub(super) level: Level,
-    /// How long the level torture goes on.
+    /// How long the level torture runs.
     pub(super) time: Duration,
-    /// How often another level runs in a row, unless a check fails.
+    /// How many times another level runs, unless a check fails.
     pub(super) rounds: u32,
-    /// None: a random one.
+    /// `None`: a random one.
     pub(super) seed: Option<Seed>,
     pub(super) report: Option<PathBuf>,
-    /// The arguments that are not ours, the name of the program first.
+    /// The other arguments, after the name of the program.
     pub(super) others: Vec<OsString>,
 }
 
 impl Settings {
-    /// Reads the process's arguments and environment. Prints our part of the help if it is asked for.
+    /// Reads the process's arguments and environment. Prints our part of the help if requested.
     pub(super) fn from_env() -> Result<Self, String> {
         let settings = Self::read(std::env::args_os(), |name| std::env::var_os(name))?;
         if settings.others.iter().any(|argument| argument == "--help" || argument == "-h") {
@@ -86,11 +86,11 @@ struct Minutes(Duration);
 impl std::str::FromStr for Minutes {
     type Err = String;
 
-    /// A part of a minute is possible.
+    /// Reads a decimal number.
     fn from_str(text: &str) -> Result<Self, String> {
         let seconds = text.parse::<f64>().ok().map(|minutes| minutes * 60.0);
         let time = seconds.and_then(|seconds| Duration::try_from_secs_f64(seconds).ok());
-        time.map(Self).ok_or_else(|| format!("`{text}` is no number of minutes"))
+        time.map(Self).ok_or_else(|| format!("`{text}` is not a number of minutes"))
     }
 }
 
@@ -101,7 +101,7 @@ impl std::str::FromStr for Rounds {
 
     fn from_str(text: &str) -> Result<Self, String> {
         let number = text.parse().ok().filter(|number| *number > 0);
-        number.map(Self).ok_or_else(|| format!("`{text}` is no number of rounds"))
+        number.map(Self).ok_or_else(|| format!("`{text}` is not a number of rounds"))
     }
 }
 

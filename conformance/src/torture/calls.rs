@@ -4,44 +4,45 @@ use std::time::Duration;
 
 use distlock_api::{FencedWrite, FencingToken};
 
-use super::field::{Player, Work};
-use crate::child::{ChildGrant, Refusal};
+use super::participants::{ChildClient, Work};
+use crate::child::{ChildError, ChildGrant};
 use crate::failure::Failure;
 
 pub(super) async fn acquire(
     work: &Work,
-    player: &mut Player,
+    child: &mut ChildClient,
     key: usize,
     wait: Duration,
 ) -> Result<Option<ChildGrant>, Failure> {
-    match player.child.ask_for(&work.keys[key], work.cx.short(), true, wait).await? {
+    match child.process.acquire_result(&work.keys[key], work.cx.short(), true, wait).await? {
         Ok(granted) => Ok(granted),
-        Err(refusal) => {
-            refused(work, &refusal).await;
+        Err(error) => {
+            record_error(work, &error).await;
             Ok(None)
         }
     }
 }
 
-/// The register decides: the child may have been stopped since it was granted the lock.
-pub(super) fn write(work: &Work, player: &Player, key: usize, granted: ChildGrant) {
-    let asked = work.recorder.now();
+/// Writes to the fenced register. The child may have been stopped since its grant, so a refused
+/// write is counted, not a failure.
+pub(super) fn write(work: &Work, child: &ChildClient, key: usize, granted: ChildGrant) {
+    let started = work.recorder.now();
     match work.registers[key].write(FencingToken::new(granted.token), ()) {
-        FencedWrite::Accepted => work.recorder.wrote(player.child.number(), &work.keys[key], granted.token, asked),
+        FencedWrite::Accepted => work.recorder.wrote(child.process.number(), &work.keys[key], granted.token, started),
         FencedWrite::FencedOff { .. } => work.tally.fenced_off(),
     }
 }
 
-pub(super) async fn give_back(work: &Work, player: &mut Player) -> Result<(), Failure> {
-    match player.child.give_back().await? {
+pub(super) async fn release(work: &Work, child: &mut ChildClient) -> Result<(), Failure> {
+    match child.process.release_result().await? {
         Ok(true) => {}
         Ok(false) => work.tally.lost(),
-        Err(refusal) => refused(work, &refusal).await,
+        Err(error) => record_error(work, &error).await,
     }
     Ok(())
 }
 
-async fn refused(work: &Work, refusal: &Refusal) {
-    work.tally.refused(refusal);
+async fn record_error(work: &Work, error: &ChildError) {
+    work.tally.child_failed(error);
     tokio::time::sleep(Duration::from_millis(20)).await;
 }

@@ -4,37 +4,38 @@ use std::time::Duration;
 
 use distlock_api::LockKey;
 
-use super::field::{Field, Work};
+use super::participants::{Participants, Work};
 use crate::bounded::{LIVENESS, eventually};
 use crate::client::{Client, is_settled};
 use crate::failure::{Failure, Verdict, ensure};
 use crate::history::{Call, End, Expected, What};
 use crate::leases::renewed;
 
-/// A round with less than this shows nothing: the time before its faults is enough for many times as much.
+/// A round with less than this proves nothing. The time before its faults is enough for many times
+/// as much.
 const EXPECTED: Expected = Expected { grants: 20, contended: 5 };
 
-/// How long anything may take that must come after a round.
+/// How long anything may take that must happen after a round.
 const SETTLES: Duration = LIVENESS.saturating_mul(2);
 
-/// Everybody is at rest. Returns what the round came to, for people.
+/// Judges a round after all work has ended. Returns a summary for the terminal.
 pub(super) async fn judge(
     work: &Work,
-    field: &mut Field,
+    participants: &mut Participants,
     clients: &[Client],
     name: &str,
     at_work: Duration,
 ) -> Result<String, Failure> {
-    everybody_is_well(work, field, clients).await?;
-    books_balance(field, clients).await?;
+    ensure_all_can_work(work, participants, clients).await?;
+    ensure_settled(participants, clients).await?;
     if let Some(client) = clients.first() {
-        for key in &field.keys {
-            settle(work, client, key).await?;
+        for key in &participants.keys {
+            record_leftovers(work, client, key).await?;
         }
     }
     let calls = work.recorder.calls();
-    tokens_go_on(field, &calls)?;
-    work.recorder.verdict(&field.keys, EXPECTED)?;
+    ensure_tokens_increase(participants, &calls)?;
+    work.recorder.verdict(&participants.keys, EXPECTED)?;
 
     let granted: Vec<Duration> = calls.iter().filter_map(granted_at).filter(|at| *at <= at_work).collect();
     let stall = longest_stall(granted.clone(), at_work);
@@ -45,63 +46,66 @@ pub(super) async fn judge(
     Ok(format!("{} grants in {at_work:.1?}, longest stall {stall:.1?}", granted.len()))
 }
 
-/// Health came back: each client is granted a lock that all of them use.
-async fn everybody_is_well(work: &Work, field: &mut Field, clients: &[Client]) -> Verdict {
-    let key = &field.keys[1];
+/// Ensures that each client is granted a lock that all of them use.
+async fn ensure_all_can_work(work: &Work, participants: &mut Participants, clients: &[Client]) -> Verdict {
+    let key = &participants.keys[1];
     for client in clients {
         let guard = client.take(key, renewed(work.cx.short())).await?;
         let outcome = guard.release().await?;
-        ensure!(outcome.is_released(), "after all faults the release of a held lock said {outcome:?}");
+        ensure!(outcome.is_released(), "after all faults the release of a held lock returned {outcome:?}");
     }
-    for player in &mut field.children {
-        let granted = player.child.acquire(key, work.cx.short(), true, LIVENESS).await?;
+    for child in &mut participants.children {
+        let granted = child.process.acquire(key, work.cx.short(), true, LIVENESS).await?;
         ensure!(granted.is_some(), "after all faults a child process was not granted a lock within {LIVENESS:?}");
-        ensure!(player.child.release().await?, "after all faults a child process lost a lock at once");
+        ensure!(child.process.release().await?, "after all faults a child process lost a lock right after its grant");
     }
     Ok(())
 }
 
-/// C23: everything is accounted for, and nothing goes on. An acquisition that is settled in the
-/// background would otherwise take effect in the next round, whose history does not have it.
-async fn books_balance(field: &mut Field, clients: &[Client]) -> Verdict {
+/// C23: ensures that the accounting balances and that nothing continues. An acquisition that is
+/// settled in the background would otherwise take effect in the next round, whose history does not
+/// have it.
+async fn ensure_settled(participants: &mut Participants, clients: &[Client]) -> Verdict {
     for client in clients {
-        let balanced =
-            eventually(SETTLES, "the books of a client to balance", async || Ok(is_settled(&client.accounting())));
+        let balanced = eventually(SETTLES, "the accounting of a client to be settled", async || {
+            Ok(is_settled(&client.accounting()))
+        });
         balanced
             .await
             .map_err(|failure| failure.reworded(|message| format!("{message}: {:?}", client.accounting())))?;
     }
-    for player in &mut field.children {
-        let mut books = None;
-        let balanced = eventually(SETTLES, "the books of a child process to balance", async || {
-            books = player.child.unbalanced().await?;
-            Ok(books.is_none())
+    for child in &mut participants.children {
+        let mut accounting = None;
+        let balanced = eventually(SETTLES, "the accounting of a child process to be settled", async || {
+            accounting = child.process.unsettled_accounting().await?;
+            Ok(accounting.is_none())
         });
         let balanced = balanced.await;
-        balanced.map_err(|failure| failure.reworded(|message| format!("{message}: {books:?}")))?;
+        balanced.map_err(|failure| failure.reworded(|message| format!("{message}: {accounting:?}")))?;
     }
     Ok(())
 }
 
-/// Waits until the store has nothing left of a key, and notes what it says in the end: the verdict is the history's.
-async fn settle(work: &Work, client: &Client, key: &LockKey) -> Verdict {
+/// Waits until the store has nothing left of a key, and records what it shows at the end. The
+/// verdict is the history's.
+async fn record_leftovers(work: &Work, client: &Client, key: &LockKey) -> Verdict {
     let Some(admin) = client.admin() else { return Ok(()) };
     let deadline = tokio::time::Instant::now() + SETTLES;
     loop {
-        let asked = work.recorder.now();
+        let started = work.recorder.now();
         let info = admin.inspect(key).await?;
         let waiting = info.as_ref().and_then(|info| info.waiting).unwrap_or(0);
         if info.is_none() || tokio::time::Instant::now() > deadline {
-            work.recorder.left(client.number(), key, info.is_some(), waiting, asked);
+            work.recorder.left(client.number(), key, info.is_some(), waiting, started);
             return Ok(());
         }
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
 }
 
-/// C5 from round to round; within one the history says it.
-fn tokens_go_on(field: &mut Field, calls: &[Call]) -> Verdict {
-    for (key, greatest) in field.keys.iter().zip(&mut field.tokens) {
+/// C5 from round to round. Within a round the history is judged.
+fn ensure_tokens_increase(participants: &mut Participants, calls: &[Call]) -> Verdict {
+    for (key, greatest) in participants.keys.iter().zip(&mut participants.tokens) {
         let of_key = calls.iter().filter(|call| call.key == key.as_str());
         let tokens = of_key.filter_map(|call| match call.what {
             What::Granted { token, .. } => Some((token, call)),

@@ -1,37 +1,42 @@
-//! What a child process does, by order of a task of this process.
+//! The work of a child process, which a task of this process controls.
 
 use std::time::Duration;
 
 use fastrand::Rng;
 
-use super::acts::{self, Acts};
-use super::calls::{acquire, give_back, write};
-use super::field::{Player, Work};
+use super::calls::{acquire, release, write};
+use super::participants::{ChildClient, Work};
+use super::process_faults::{self, FaultRequests};
 use crate::failure::Failure;
 
-/// Acquires and releases until the round is over; whatever is to happen to the process happens meanwhile.
-pub(super) async fn work(work: Work, mut player: Player, mut acts: Acts, mut chance: Rng) -> Result<Player, Failure> {
-    player.child.record_in(&work.recorder);
+/// Acquires and releases until the round is over, and injects the requested faults in between.
+pub(super) async fn work(
+    work: Work,
+    mut child: ChildClient,
+    mut requests: FaultRequests,
+    mut rng: Rng,
+) -> Result<ChildClient, Failure> {
+    child.process.record_in(&work.recorder);
     loop {
-        // What was promised to happen happens, even if the round is over meanwhile.
-        if let Ok(told) = acts.try_recv() {
-            player = acts::happen(&work, player, told, &mut chance).await?;
+        // A requested fault is injected even if the round ends in the meantime.
+        if let Ok(request) = requests.try_recv() {
+            child = process_faults::inject(&work, child, request, &mut rng).await?;
         } else if work.is_over() {
-            return Ok(player);
+            return Ok(child);
         } else {
-            section(&work, &mut player, &mut chance).await?;
+            section(&work, &mut child, &mut rng).await?;
         }
     }
 }
 
-async fn section(work: &Work, player: &mut Player, chance: &mut Rng) -> Result<(), Failure> {
-    let (key, wait) = work.choose(chance);
-    let wait = if chance.u8(..6) == 0 { Duration::ZERO } else { wait };
-    if let Some(granted) = acquire(work, player, key, wait).await? {
-        tokio::time::sleep(work.hold(key, chance)).await;
-        write(work, player, key, granted);
-        give_back(work, player).await?;
+async fn section(work: &Work, child: &mut ChildClient, rng: &mut Rng) -> Result<(), Failure> {
+    let (key, wait) = work.choose(rng);
+    let wait = if rng.u8(..6) == 0 { Duration::ZERO } else { wait };
+    if let Some(granted) = acquire(work, child, key, wait).await? {
+        tokio::time::sleep(work.hold(key, rng)).await;
+        write(work, child, key, granted);
+        release(work, child).await?;
     }
-    tokio::time::sleep(Duration::from_micros(chance.u64(0..10_000))).await;
+    tokio::time::sleep(Duration::from_micros(rng.u64(0..10_000))).await;
     Ok(())
 }

@@ -1,4 +1,4 @@
-//! A round: work, faults, rest.
+//! A round: work, faults, end.
 
 use std::time::Duration;
 
@@ -6,9 +6,9 @@ use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinSet;
 use tokio::time::sleep;
 
-use super::acts::{Act, Told};
-use super::deck::Drawn;
-use super::field::{Field, Player, TASKS, Work};
+use super::participants::{ChildClient, Participants, TASKS, Work};
+use super::process_faults::{FaultRequest, ProcessFault};
+use super::schedule::RoundFaults;
 use super::tally::Tally;
 use super::{judge, process, worker};
 use crate::arena::{Arena, Fault};
@@ -19,55 +19,55 @@ use crate::failure::{Failure, Verdict};
 
 /// Work without faults, before them and after.
 const CALM: Duration = Duration::from_millis(1_000);
-/// How long those at work may take to come to rest: a wait and a release that both run into their limits.
-const REST: Duration = Duration::from_secs(60);
-/// How long an act may take: a child process asks for a lock several times before.
-const ACT: Duration = Duration::from_secs(90);
+/// How long the tasks may take to end: a wait and a release that both reach their limits.
+const END: Duration = Duration::from_secs(60);
+/// How long a fault of a process may take: the process first tries to acquire a lock several times.
+const PROCESS_FAULT: Duration = Duration::from_secs(90);
 
-/// Returns what happened, for people.
+/// Runs a round. Returns a summary for the terminal.
 pub(super) async fn round(
     cx: &Context,
     arena: &dyn Arena,
-    field: &mut Field,
-    drawn: Drawn,
+    participants: &mut Participants,
+    round_faults: RoundFaults,
     tally: &Tally,
 ) -> Result<String, Failure> {
-    let work = Work::new(cx, field, tally);
+    let work = Work::new(cx, participants, tally);
     cx.findings().set_history(&work.recorder);
     let clients: Vec<Client> =
-        field.providers.iter().map(|provider| Client::new(provider.clone()).recorded(&work.recorder)).collect();
+        participants.providers.iter().map(|provider| Client::new(provider.clone()).recorded(&work.recorder)).collect();
     let mut tasks = JoinSet::new();
     for client in clients.iter().flat_map(|client| std::iter::repeat_n(client, TASKS)) {
-        tasks.spawn(worker::work(work.clone(), client.clone(), cx.chance()));
+        tasks.spawn(worker::work(work.clone(), client.clone(), cx.rng()));
     }
-    let (mut processes, mut hands) = (JoinSet::new(), Vec::new());
-    for player in field.children.drain(..) {
-        let (hand, acts) = mpsc::unbounded_channel();
-        hands.push(hand);
-        processes.spawn(process::work(work.clone(), player, acts, cx.chance()));
+    let (mut processes, mut senders) = (JoinSet::new(), Vec::new());
+    for child in participants.children.drain(..) {
+        let (sender, requests) = mpsc::unbounded_channel();
+        senders.push(sender);
+        processes.spawn(process::work(work.clone(), child, requests, cx.rng()));
     }
 
-    let name = drawn.name();
+    let name = round_faults.name();
     let faults = async {
         sleep(CALM).await;
-        let hand = &hands[cx.chance().usize(..hands.len())];
-        let seen = tokio::try_join!(store(drawn.store, tally), client(drawn.client, hand, tally))?;
+        let sender = &senders[cx.rng().usize(..senders.len())];
+        let seen = tokio::try_join!(store(round_faults.store, tally), client(round_faults.client, sender, tally))?;
         arena.healthy().await?;
         sleep(CALM).await;
         Ok::<String, Failure>([seen.0, seen.1].into_iter().flatten().collect::<Vec<_>>().join("; "))
     };
-    // Whoever fails at work has seen what the faults must not do: it counts first.
+    // A failure of a task shows what the faults must not cause, so it counts first.
     let seen = tokio::select! {
         seen = faults => seen,
         failure = first_failure(&mut tasks) => Err(failure),
     };
     let at_work = work.recorder.now();
     work.end();
-    let rested = within(REST + ACT, "those at work to come to rest", rest(tasks, processes)).await;
+    let ended = within(END + PROCESS_FAULT, "the tasks of the round to end", finished(tasks, processes)).await;
     let seen: String = seen?;
-    field.children = rested??;
-    let told = judge::judge(&work, field, &clients, &name, at_work).await?;
-    Ok(format!("{name} – {seen}: {told}"))
+    participants.children = ended??;
+    let summary = judge::judge(&work, participants, &clients, &name, at_work).await?;
+    Ok(format!("{name} – {seen}: {summary}"))
 }
 
 async fn store(fault: Option<std::sync::Arc<dyn Fault>>, tally: &Tally) -> Result<Option<String>, Failure> {
@@ -77,28 +77,28 @@ async fn store(fault: Option<std::sync::Arc<dyn Fault>>, tally: &Tally) -> Resul
         Failure::new(format!("the fault {} did not {step}: {error}", fault.kind()))
     };
     fault.begin().await.map_err(|error| about("begin", error))?;
-    sleep(fault.lasts()).await;
-    let seen = fault.end().await.map_err(|error| about("happen, or does not end", error))?;
+    sleep(fault.duration()).await;
+    let seen = fault.end().await.map_err(|error| about("happen, or did not end", error))?;
     tally.happened(fault.kind());
     Ok(Some(seen))
 }
 
 async fn client(
-    act: Option<Act>,
-    hand: &mpsc::UnboundedSender<Told>,
+    fault: Option<ProcessFault>,
+    sender: &mpsc::UnboundedSender<FaultRequest>,
     tally: &Tally,
 ) -> Result<Option<String>, Failure> {
-    let Some(act) = act else { return Ok(None) };
-    let gone = |_| Failure::new(format!("the fault {} did not happen: its process is gone", act.kind()));
+    let Some(fault) = fault else { return Ok(None) };
+    let gone = |_| Failure::new(format!("the fault {} did not happen: its process is gone", fault.kind()));
     let (done, happened) = oneshot::channel();
-    let told = Told { act, done };
-    hand.send(told).map_err(|_| gone(()))?;
-    let seen = within(ACT, "something to happen to a process", happened).await?.map_err(|_| gone(()))?;
-    tally.happened(act.kind());
+    let request = FaultRequest { fault, done };
+    sender.send(request).map_err(|_| gone(()))?;
+    let seen = within(PROCESS_FAULT, "a fault of a process to happen", happened).await?.map_err(|_| gone(()))?;
+    tally.happened(fault.kind());
     Ok(Some(seen))
 }
 
-/// The failure of a task. Never returns without one.
+/// Returns the first failure of a task, and never returns without one.
 async fn first_failure(tasks: &mut JoinSet<Verdict>) -> Failure {
     loop {
         match tasks.join_next().await {
@@ -110,18 +110,18 @@ async fn first_failure(tasks: &mut JoinSet<Verdict>) -> Failure {
     }
 }
 
-/// Until everybody has finished; the child processes come back.
-async fn rest(
+/// Waits until all tasks have ended. Returns the child processes.
+async fn finished(
     mut tasks: JoinSet<Verdict>,
-    mut processes: JoinSet<Result<Player, Failure>>,
-) -> Result<Vec<Player>, Failure> {
+    mut processes: JoinSet<Result<ChildClient, Failure>>,
+) -> Result<Vec<ChildClient>, Failure> {
     let ended = |error: tokio::task::JoinError| Failure::new(format!("a task ended: {error}"));
     while let Some(task) = tasks.join_next().await {
         task.map_err(ended)??;
     }
-    let mut players = Vec::new();
-    while let Some(player) = processes.join_next().await {
-        players.push(player.map_err(ended)??);
+    let mut children = Vec::new();
+    while let Some(child) = processes.join_next().await {
+        children.push(child.map_err(ended)??);
     }
-    Ok(players)
+    Ok(children)
 }

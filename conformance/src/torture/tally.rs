@@ -1,14 +1,14 @@
-//! What is counted.
+//! The counters of a run.
 
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
 use distlock_api::LockError;
 
-use crate::child::Refusal;
+use crate::child::ChildError;
 use crate::figures::Figures;
 
-/// Shared by all that take part.
+/// Counters that all participants share.
 #[derive(Clone)]
 pub(super) struct Tally {
     started: Instant,
@@ -17,7 +17,7 @@ pub(super) struct Tally {
 
 impl Tally {
     pub(super) fn new() -> Self {
-        // Whoever is told of no end has found a violation.
+        // A round that does not pass is a violation.
         let figures = Figures { violations: 1, ..Figures::default() };
         Self { started: Instant::now(), figures: Arc::new(Mutex::new(figures)) }
     }
@@ -44,7 +44,7 @@ impl Tally {
         figures.rounds
     }
 
-    /// The round was as it must be.
+    /// Records a round without a violation.
     pub(super) fn passed(&self, operations: usize, acquisitions: usize, at_work: Duration) {
         let mut figures = self.change();
         figures.violations = 0;
@@ -57,10 +57,10 @@ impl Tally {
         *self.change().faults.entry(kind.to_owned()).or_default() += 1;
     }
 
-    pub(super) fn stalled(&self, for_so_long: Duration, name: &str) {
+    pub(super) fn stalled(&self, stall: Duration, name: &str) {
         let mut figures = self.change();
-        if for_so_long.as_secs_f64() > figures.longest_stall_s {
-            figures.longest_stall_s = for_so_long.as_secs_f64();
+        if stall.as_secs_f64() > figures.longest_stall_s {
+            figures.longest_stall_s = stall.as_secs_f64();
             figures.longest_stall_in = format!("round {}, {name}", figures.rounds);
         }
     }
@@ -71,9 +71,9 @@ impl Tally {
         *figures.errors.entry(error.kind().as_str().to_owned()).or_default() += 1;
     }
 
-    pub(super) fn refused(&self, refusal: &Refusal) {
+    pub(super) fn child_failed(&self, error: &ChildError) {
         let mut figures = self.change();
-        figures.unknown_outcomes += u64::from(refusal.unknown);
+        figures.unknown_outcomes += u64::from(error.unknown);
         *figures.errors.entry("child".to_owned()).or_default() += 1;
     }
 

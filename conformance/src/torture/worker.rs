@@ -1,4 +1,4 @@
-//! What a task of this process does.
+//! The work of a task of this process.
 
 use std::time::Duration;
 
@@ -7,7 +7,7 @@ use distlock_api::{
 };
 use fastrand::Rng;
 
-use super::field::{WAIT, Work};
+use super::participants::{WAIT, Work};
 use crate::bounded::{SOON, within};
 use crate::client::Client;
 use crate::failure::{Failure, Verdict, ensure};
@@ -16,13 +16,13 @@ use crate::failure::{Failure, Verdict, ensure};
 const RELEASE: Duration = Duration::from_secs(30);
 
 /// Acquires and releases until the round is over.
-pub(super) async fn work(work: Work, client: Client, mut chance: Rng) -> Verdict {
+pub(super) async fn work(work: Work, client: Client, mut rng: Rng) -> Verdict {
     while !work.is_over() {
-        let (key, wait) = work.choose(&mut chance);
-        match chance.u8(..20) {
-            // Given up while it waits, or while the grant is on its way.
+        let (key, wait) = work.choose(&mut rng);
+        match rng.u8(..20) {
+            // Cancelled while it waits, or while the grant is in flight.
             0..=1 => {
-                let moment = Duration::from_micros(chance.u64(0..20_000));
+                let moment = Duration::from_micros(rng.u64(0..20_000));
                 let acquiring = acquire(&work, &client, &work.keys[key], Wait::UpTo(wait));
                 if let Ok(granted) = tokio::time::timeout(moment, acquiring).await {
                     drop(granted?);
@@ -31,11 +31,11 @@ pub(super) async fn work(work: Work, client: Client, mut chance: Rng) -> Verdict
             choice => {
                 let wait = if choice < 5 { Wait::Try } else { Wait::UpTo(wait) };
                 if let Some(guard) = acquire(&work, &client, &work.keys[key], wait).await? {
-                    section(&work, &client, key, guard, &mut chance).await?;
+                    section(&work, &client, key, guard, &mut rng).await?;
                 }
             }
         }
-        tokio::time::sleep(Duration::from_micros(chance.u64(0..10_000))).await;
+        tokio::time::sleep(Duration::from_micros(rng.u64(0..10_000))).await;
     }
     Ok(())
 }
@@ -50,11 +50,11 @@ async fn acquire(work: &Work, client: &Client, key: &LockKey, wait: Wait) -> Res
     }
 }
 
-/// A critical section: a fenced write, a while, and the release.
-async fn section(work: &Work, client: &Client, key: usize, guard: LockGuard, chance: &mut Rng) -> Verdict {
-    tokio::time::sleep(work.hold(key, chance)).await;
+/// Runs a critical section: a pause, a fenced write, and the release.
+async fn section(work: &Work, client: &Client, key: usize, guard: LockGuard, rng: &mut Rng) -> Verdict {
+    tokio::time::sleep(work.hold(key, rng)).await;
     write(work, client, key, &guard)?;
-    if chance.u8(..10) == 0 {
+    if rng.u8(..10) == 0 {
         drop(guard);
         return Ok(());
     }
@@ -68,20 +68,24 @@ async fn section(work: &Work, client: &Client, key: usize, guard: LockGuard, cha
     }
 }
 
-/// Whoever is kept out by a later holder's write must have lost the lock.
+/// Makes a fenced write. A holder that is fenced off by a later holder's write must have lost the
+/// lock.
 fn write(work: &Work, client: &Client, key: usize, guard: &LockGuard) -> Verdict {
-    let (asked, token) = (work.recorder.now(), guard.fencing_token());
+    let (started, token) = (work.recorder.now(), guard.fencing_token());
     match work.registers[key].write(token, ()) {
-        FencedWrite::Accepted => work.recorder.wrote(client.number(), &work.keys[key], token.get(), asked),
+        FencedWrite::Accepted => work.recorder.wrote(client.number(), &work.keys[key], token.get(), started),
         FencedWrite::FencedOff { newest } => {
             work.tally.fenced_off();
-            ensure!(guard.is_lost(), "token {token} was refused after token {newest}, and its guard is not lost");
+            ensure!(
+                guard.is_lost(),
+                "token {token} was refused after token {newest}, and the guard of token {token} is not lost"
+            );
         }
     }
     Ok(())
 }
 
-/// An error is counted if it is one that faults can bring.
+/// Counts an error that faults can cause. Any other error is a failure.
 async fn failed(work: &Work, error: &LockError) -> Verdict {
     let is_possible = matches!(
         error.kind(),
@@ -89,11 +93,11 @@ async fn failed(work: &Work, error: &LockError) -> Verdict {
     );
     ensure!(
         is_possible || error.is_outcome_unknown(),
-        "no fault explains this error: {}",
+        "no fault can cause this error: {}",
         crate::failure::chain(error)
     );
     work.tally.failed(error);
-    // A store that is down is not asked in a busy loop.
+    // Do not retry in a busy loop while the store is down.
     tokio::time::sleep(Duration::from_millis(20)).await;
     Ok(())
 }

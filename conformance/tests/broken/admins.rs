@@ -12,19 +12,19 @@ use futures_util::TryStreamExt;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Admin {
-    /// An owner's locks are found by what the owner begins with.
+    /// An owner's locks are found by a prefix of the owner.
     OwnerByPrefix,
-    /// The rest of a list is forgotten after a page.
+    /// A list ends after its first page.
     OnePage,
-    /// Everybody loses their locks, whoever is named.
+    /// A release by filter releases all locks, whatever the filter.
     ReleasesOthers,
-    /// Only the last release by force is remembered.
+    /// Only the last force-release is remembered.
     ShortMemory,
-    /// A filter that names nothing is taken to mean nobody, instead of being refused.
-    TakesNothingForNobody,
-    /// A release by force is told as any other.
+    /// An empty filter is accepted and releases nothing, instead of being refused.
+    AcceptsEmptyFilters,
+    /// A force-release is reported as a release.
     ForceIsRelease,
-    /// A release by force needs a holder: a minimum hold keeps its key closed.
+    /// A force-release needs a holder, so a minimum hold keeps its key closed.
     ForceNeedsHolder,
 }
 
@@ -87,13 +87,13 @@ impl LockAdmin for BrokenAdmin {
 
     async fn release_matching(&self, filter: &LockFilter, reason: &str) -> Result<u64> {
         match self.broken {
-            Admin::TakesNothingForNobody if filter.is_everything() => Ok(0),
+            Admin::AcceptsEmptyFilters if filter.matches_all() => Ok(0),
             Admin::ReleasesOthers => {
-                let anybody = self.admin().page(&LockFilter::new(), None, NonZeroUsize::MAX).await?;
-                for info in &anybody {
+                let all = self.admin().page(&LockFilter::new(), None, NonZeroUsize::MAX).await?;
+                for info in &all {
                     self.admin().force_release(&info.key, reason).await?;
                 }
-                Ok(anybody.len() as u64)
+                Ok(all.len() as u64)
             }
             _ => self.admin().release_matching(filter, reason).await,
         }

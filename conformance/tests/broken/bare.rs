@@ -1,4 +1,5 @@
-//! Stores whose requests and answers are wrong below the engine: what authors of stores get wrong.
+//! Stores whose requests or answers are wrong below the engine, with the usual mistakes of their
+//! authors.
 
 use std::collections::HashMap;
 use std::num::{NonZeroU32, NonZeroUsize};
@@ -21,43 +22,43 @@ use tokio::time::sleep;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Bare {
-    /// Nothing is wrong with it.
+    /// Nothing is broken.
     Sound,
-    /// Nothing is wrong with it: it is slow.
+    /// Nothing is broken; the store is slow.
     Slow,
-    /// A lease lasts for whole seconds.
+    /// A ttl is rounded up to whole seconds.
     RoundsTtl,
-    /// Others are told the ttl of the lease, not what is left of it.
-    TellsTheTtl,
+    /// Other claims get the ttl of the lease, not its remaining time.
+    ReportsTheTtl,
     /// A repeated attempt of the holder leaves the expiry as it was.
     RepeatExtendsNothing,
     /// A repeated attempt of the holder is granted other tokens.
     RepeatTakesTokens,
     /// A renewal adds its ttl to what is left.
     RenewalAdds,
-    /// A renewal is by claim alone.
+    /// A renewal compares only the claim.
     RenewalIgnoresToken,
     /// A renewal takes an expired lease again.
     RenewalRevives,
-    /// A renewal looks at the lease in one step and writes it in another.
+    /// A renewal reads the lease in one step and writes it in another.
     RenewsInTwoSteps,
-    /// A release of an expired lease says that it ended it.
+    /// A release of an expired lease returns `Released`.
     ReleasesTheExpired,
     /// Only the last release is remembered.
     RemembersOneRelease,
-    /// A release looks at the lease in one step and ends it in another.
+    /// A release reads the lease in one step and ends it in another.
     ReleasesInTwoSteps,
     /// The next block begins within the last one.
     BlocksOverlap,
     /// A withdrawal leaves a held lease.
     WithdrawsNothing,
-    /// A batch is answered backwards.
+    /// A batch is answered in the reverse order.
     BatchBackwards,
-    /// A batch with one lease that has ended is gone as a whole.
+    /// A batch with one lease that has ended reports all as gone.
     BatchAllOrNothing,
     /// A batch is answered up to the first lease that has ended.
     BatchStops,
-    /// Keys that differ in case only are one.
+    /// Keys that differ only in case are one.
     FoldsCase,
     /// The dotless and the dotted i are one.
     FoldsTurkish,
@@ -71,27 +72,27 @@ pub(crate) enum Bare {
     ContentionIsAnError,
     /// A queue takes any number of tickets.
     UnboundedQueue,
-    /// A waiter that asks again goes to the end of the queue.
-    AskingAgainCosts,
+    /// A waiter that repeats its attempt goes to the end of the queue.
+    RepeatLosesThePlace,
     /// A refresh adds the ticket that is missing.
     RefreshAdds,
     /// A ticket lasts for an hour.
     TicketsLast,
-    /// A lease that was passed on lasts as long as one that was asked for.
-    PassesOnTheTtl,
-    /// A lease that was passed on has one token.
-    PassesOnOneToken,
+    /// A handed-over lease lasts for the whole ttl, not for the claim window.
+    HandsOverTheTtl,
+    /// A handed-over lease has one token.
+    HandsOverOneToken,
     /// A withdrawal leaves the ticket.
     LeavesTickets,
-    /// A withdrawal leaves a lease that was passed on meanwhile.
-    LeavesWhatWasPassedOn,
+    /// A withdrawal leaves a lease that was handed over in the meantime.
+    LeavesWhatWasHandedOver,
     /// Grants are not pushed.
     PushesNoGrant,
     /// Losses are not pushed.
     PushesNoLoss,
     /// A loss is pushed with the token of the lost lease.
     PushesTheOldToken,
-    /// That a key has opened is not pushed.
+    /// The opening of a key is not pushed.
     PushesNoOpening,
     /// Prefixes are patterns, as with SQL's `LIKE`.
     PrefixIsAPattern,
@@ -107,7 +108,7 @@ pub(crate) enum Bare {
 
 /// How long a request takes for [`Bare::Slow`].
 const SLOW: Duration = Duration::from_millis(20);
-/// What lies between two steps that should be one.
+/// The time between two steps that should be one.
 const BETWEEN: Duration = Duration::from_millis(2);
 
 /// The stores of one check.
@@ -121,7 +122,7 @@ pub(crate) struct Bares {
 struct Seen {
     /// The last release of each key.
     released: HashMap<LockKey, AcquisitionId>,
-    /// All grants, as they were listed then.
+    /// All grants, as they were listed at the time.
     granted: Vec<LockInfo>,
     /// How long the leases of each key last.
     ttls: HashMap<LockKey, Duration>,
@@ -132,7 +133,7 @@ impl Bare {
         Bares { broken: self, memory: MemoryStore::new(), seen: Arc::default() }
     }
 
-    /// The key as the store knows it.
+    /// Returns the key as the store compares it.
     fn key(self, key: &LockKey) -> LockKey {
         let text = key.as_str();
         let known = match self {
@@ -149,7 +150,7 @@ impl Bare {
         if key == *claim.key() { claim.clone() } else { Claim::new(key, claim.id().clone()) }
     }
 
-    /// Whether a key begins with a prefix.
+    /// Returns whether a key begins with a prefix.
     fn matches(self, key: &LockKey, prefix: &str) -> bool {
         match self {
             Self::PrefixFoldsCase => key.as_str().to_lowercase().starts_with(&prefix.to_lowercase()),
@@ -208,7 +209,7 @@ impl BareStore {
         self.holder(claim.key()).is_some_and(|info| info.id.as_ref() == Some(claim.id()))
     }
 
-    /// What the store does with an attempt before it asks.
+    /// Changes an attempt before it is carried out.
     async fn before(&self, attempt: &mut Attempt) -> Result<()> {
         match self.broken {
             Bare::Slow => sleep(SLOW).await,
@@ -218,22 +219,24 @@ impl BareStore {
                 let _ = self.memory.release(&Release::new(attempt.claim.clone())).await?;
             }
             Bare::BlocksOverlap => attempt.tokens = NonZeroU32::MIN,
-            Bare::AskingAgainCosts if !self.holds(&attempt.claim) => self.memory.withdraw(&attempt.claim, SLOW).await?,
+            Bare::RepeatLosesThePlace if !self.holds(&attempt.claim) => {
+                self.memory.withdraw(&attempt.claim, SLOW).await?;
+            }
             _ => {}
         }
         if let Some(ticket) = &mut attempt.ticket {
             match self.broken {
                 Bare::UnboundedQueue => ticket.capacity = u32::MAX,
                 Bare::TicketsLast => ticket.ttl = Duration::from_secs(3600),
-                Bare::PassesOnTheTtl => ticket.claim_ttl = attempt.ttl,
-                Bare::PassesOnOneToken => attempt.tokens = NonZeroU32::MIN,
+                Bare::HandsOverTheTtl => ticket.claim_ttl = attempt.ttl,
+                Bare::HandsOverOneToken => attempt.tokens = NonZeroU32::MIN,
                 _ => {}
             }
         }
         Ok(())
     }
 
-    /// Takes the key from a holder that came between two steps.
+    /// Takes the key from a holder that came in between two steps.
     async fn take_anyway(&self, attempt: &Attempt) -> Result<Reply> {
         self.memory.force_release(attempt.claim.key());
         self.memory.try_acquire(attempt).await
@@ -253,7 +256,7 @@ impl LeaseStore for BareStore {
     }
 
     async fn try_acquire(&self, attempt: &Attempt) -> Result<Reply> {
-        let asked = attempt.tokens;
+        let requested = attempt.tokens;
         let mut attempt = attempt.clone();
         attempt.claim = self.broken.claim(&attempt.claim);
         let key = attempt.claim.key().clone();
@@ -283,12 +286,12 @@ impl LeaseStore for BareStore {
                 seen.granted.extend(listed);
                 seen.ttls.insert(key, attempt.ttl);
                 if self.broken == Bare::BlocksOverlap {
-                    Reply::Granted(grant.with_tokens(asked))
+                    Reply::Granted(grant.with_tokens(requested))
                 } else {
                     Reply::Granted(grant)
                 }
             }
-            Reply::Busy(busy) if self.broken == Bare::TellsTheTtl => {
+            Reply::Busy(busy) if self.broken == Bare::ReportsTheTtl => {
                 let ttl = self.seen().ttls.get(&key).copied().unwrap_or_default();
                 Reply::Busy(busy.with_holder_remaining(ttl + SLOW))
             }
@@ -391,7 +394,7 @@ impl LeaseStore for BareStore {
         match self.broken {
             Bare::WithdrawsNothing if held => Ok(()),
             Bare::LeavesTickets if waits => Ok(()),
-            Bare::LeavesWhatWasPassedOn if waits => {
+            Bare::LeavesWhatWasHandedOver if waits => {
                 sleep(BETWEEN).await;
                 if self.holds(&claim) { Ok(()) } else { self.memory.withdraw(&claim, timeout).await }
             }
@@ -425,7 +428,7 @@ impl LeaseStore for BareStore {
 }
 
 impl BareStore {
-    /// All that the store would list, in its order.
+    /// Returns all locks that the store lists, in its order.
     async fn all(&self, filter: &LockFilter) -> Result<Vec<LockInfo>> {
         let everything = filter.clone().prefix("");
         let mut all = self.sound().page(&everything, None, NonZeroUsize::MAX).await?;
@@ -470,7 +473,7 @@ impl LockAdmin for BareStore {
     }
 
     async fn release_matching(&self, filter: &LockFilter, reason: &str) -> Result<u64> {
-        filter.ensure_not_everything()?;
+        filter.ensure_restricted()?;
         let mut released = 0;
         for info in self.all(filter).await? {
             released += u64::from(self.sound().force_release(&info.key, reason).await?.is_some());

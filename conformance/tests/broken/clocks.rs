@@ -1,4 +1,4 @@
-//! A store that processes share, and whose time may be that of whoever asks.
+//! A store that processes share, and whose time may be that of the calling client.
 
 use std::fs::{File, OpenOptions};
 use std::io::{Read, Seek, Write};
@@ -16,12 +16,12 @@ use rustix::fs::{FlockOperation, flock};
 use rustix::time::{ClockId, clock_gettime};
 use serde::{Deserialize, Serialize};
 
-/// Whose clock decides when a lease has expired.
+/// The clock that decides when a lease has expired.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Clock {
-    /// That of the kernel, which all processes have in common, whatever they take for the time.
+    /// The kernel's, which all processes share, whatever their wall clocks show.
     Common,
-    /// That of the client, right or wrong.
+    /// The client's, right or wrong.
     Client,
 }
 
@@ -84,7 +84,7 @@ struct Files {
     folder: PathBuf,
 }
 
-/// What a file holds.
+/// The content of a file.
 #[derive(Default, Serialize, Deserialize)]
 struct Record {
     holder: Option<String>,
@@ -99,10 +99,11 @@ impl Record {
 }
 
 impl Files {
-    /// One step: the file's lock ends with the process that holds it.
+    /// Does one atomic step: the file's lock ends with the process that holds it.
     fn step<T>(&self, key: &LockKey, step: impl FnOnce(&mut Record, Duration) -> T) -> Result<T> {
         let outcome = self.change(key, step);
-        outcome.map_err(|error| LockError::new(ErrorKind::Other, format!("a file cannot be used: {error}")))
+        outcome
+            .map_err(|error| LockError::new(ErrorKind::Other, format!("a file of the store cannot be used: {error}")))
     }
 
     fn change<T>(&self, key: &LockKey, step: impl FnOnce(&mut Record, Duration) -> T) -> std::io::Result<T> {

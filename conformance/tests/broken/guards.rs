@@ -1,4 +1,4 @@
-//! Guards that break a rule of [`HeldLock`].
+//! Guards that break a rule of [`LeaseHandle`].
 
 use std::fmt;
 use std::mem::ManuallyDrop;
@@ -7,8 +7,8 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use distlock_api::{
-    Accounting, AcquireOptions, Acquired, Capabilities, FencingToken, HeldLock, LockAdmin, LockKey, LockProvider, Loss,
-    LostSignal, ReleaseFuture, Result, async_trait,
+    Accounting, AcquireOptions, Acquired, Capabilities, FencingToken, LeaseHandle, LockAdmin, LockKey, LockProvider,
+    Loss, LostSignal, ReleaseFuture, Result, async_trait,
 };
 use distlock_engine::store::{Claim, ProviderId, Renewal};
 use distlock_engine::{LeaseProvider, LeaseStore};
@@ -16,23 +16,24 @@ use tokio::time::Instant;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Guards {
-    /// The guard never says that it is lost, by no means.
+    /// The guard never reports a loss, in any way.
     NeverLost,
-    /// `is_lost` is right, but nobody is told.
+    /// `is_lost` is right, but `lost()` never completes.
     NoSignal,
-    /// The deadline is later by what the request took.
+    /// The deadline is later by the duration of the request.
     CountsFromTheReply,
-    /// The guard is valid as long as the store's lease.
+    /// The guard is valid for as long as the store's lease.
     NoMargin,
     /// A drop does not release.
     NoDrop,
     /// A release stops when its future is dropped.
     ReleaseStops,
-    /// Before a loss is signalled, a last renewal must have returned.
+    /// A loss is signalled only after a last renewal has returned.
     AfterTheRenewal,
-    /// A task of the runtime notes the loss: while the runtime stands still nobody does.
-    NotedByTask,
-    /// Only the first signal that is asked for ever completes.
+    /// A task of the runtime records the loss, so nothing is recorded while the runtime stands
+    /// still.
+    RecordedByTask,
+    /// Only the first `lost()` completes.
     SignalsOnce,
 }
 
@@ -49,24 +50,24 @@ pub(crate) struct BrokenGuards {
 }
 
 struct Held {
-    inner: ManuallyDrop<Box<dyn HeldLock>>,
+    inner: ManuallyDrop<Box<dyn LeaseHandle>>,
     broken: Guards,
     margin: Duration,
     /// How long the acquisition took.
     took: Duration,
     store: Arc<dyn LeaseStore>,
     key: LockKey,
-    noted: Arc<OnceLock<Loss>>,
-    asked: AtomicBool,
+    recorded: Arc<OnceLock<Loss>>,
+    signalled: AtomicBool,
 }
 
-/// What a careful client sends before it gives up.
+/// Sends a last renewal before the loss is signalled.
 async fn last_renewal(store: Arc<dyn LeaseStore>, key: LockKey) {
     let claim = Claim::new(key, ProviderId::random().acquisition_id());
     let _ = store.renew(&Renewal::lease(claim, FencingToken::new(0), Duration::from_secs(1))).await;
 }
 
-impl HeldLock for Held {
+impl LeaseHandle for Held {
     fn valid_until(&self) -> Option<Instant> {
         let until = self.inner.valid_until()?;
         Some(match self.broken {
@@ -80,7 +81,7 @@ impl HeldLock for Held {
     fn loss(&self) -> Option<Loss> {
         match self.broken {
             Guards::NeverLost => None,
-            Guards::NotedByTask => self.noted.get().copied(),
+            Guards::RecordedByTask => self.recorded.get().copied(),
             _ => self.inner.loss(),
         }
     }
@@ -88,7 +89,7 @@ impl HeldLock for Held {
     fn lost(&self) -> LostSignal {
         match self.broken {
             Guards::NeverLost | Guards::NoSignal => LostSignal::never(),
-            Guards::SignalsOnce if self.asked.swap(true, Ordering::Relaxed) => LostSignal::never(),
+            Guards::SignalsOnce if self.signalled.swap(true, Ordering::Relaxed) => LostSignal::never(),
             Guards::AfterTheRenewal => {
                 let (lost, renewal) = (self.inner.lost(), last_renewal(self.store.clone(), self.key.clone()));
                 LostSignal::new(async move {
@@ -103,10 +104,10 @@ impl HeldLock for Held {
 
     fn release(mut self: Box<Self>) -> ReleaseFuture {
         let stops = self.broken == Guards::ReleaseStops;
-        // The box is not dropped by us after this: `taken` says so.
+        // After this the box holds [`Nothing`], so its drop has no effect.
         let inner = self.take();
         if stops {
-            // Nothing happens before the first poll, and the lease is forgotten with the future.
+            // Nothing happens before the first poll, and dropping the future forgets the lease.
             let inner = ManuallyDrop::new(inner);
             return ReleaseFuture::running(async move {
                 tokio::task::yield_now().await;
@@ -118,7 +119,7 @@ impl HeldLock for Held {
 }
 
 impl Held {
-    fn take(&mut self) -> Box<dyn HeldLock> {
+    fn take(&mut self) -> Box<dyn LeaseHandle> {
         std::mem::replace(&mut *self.inner, Box::new(Nothing))
     }
 }
@@ -131,10 +132,10 @@ impl Drop for Held {
     }
 }
 
-/// What is left when the lock was taken out.
+/// What is left after the lock was taken out.
 struct Nothing;
 
-impl HeldLock for Nothing {
+impl LeaseHandle for Nothing {
     fn valid_until(&self) -> Option<Instant> {
         None
     }
@@ -162,19 +163,27 @@ impl fmt::Display for BrokenGuards {
 impl LockProvider for BrokenGuards {
     async fn acquire_with(&self, key: LockKey, options: AcquireOptions) -> Result<Acquired> {
         let margin = options.lease().terms().map(|terms| terms.margin).unwrap_or_default();
-        let (broken, asked) = (self.broken, Instant::now());
+        let (broken, started) = (self.broken, Instant::now());
         Ok(match self.engine.acquire_with(key.clone(), options).await? {
             Acquired::Held(guard) => {
-                let (took, store) = (asked.elapsed(), self.engine.store().clone());
-                let noted = Arc::<OnceLock<Loss>>::default();
-                if broken == Guards::NotedByTask {
-                    let (lost, noted) = (guard.lost(), Arc::clone(&noted));
-                    tokio::spawn(async move { noted.set(lost.await) });
+                let (took, store) = (started.elapsed(), self.engine.store().clone());
+                let recorded = Arc::<OnceLock<Loss>>::default();
+                if broken == Guards::RecordedByTask {
+                    let (lost, recorded) = (guard.lost(), Arc::clone(&recorded));
+                    tokio::spawn(async move { recorded.set(lost.await) });
                 }
-                let asked = AtomicBool::new(false);
-                let held =
-                    |inner| Held { inner: ManuallyDrop::new(inner), broken, margin, took, store, key, noted, asked };
-                Acquired::Held(guard.map_held(|inner| Box::new(held(inner))))
+                let signalled = AtomicBool::new(false);
+                let held = |inner| Held {
+                    inner: ManuallyDrop::new(inner),
+                    broken,
+                    margin,
+                    took,
+                    store,
+                    key,
+                    recorded,
+                    signalled,
+                };
+                Acquired::Held(guard.map_handle(|inner| Box::new(held(inner))))
             }
             busy => busy,
         })

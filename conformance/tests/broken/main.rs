@@ -1,4 +1,5 @@
-//! The suite is tested by backends that are broken on purpose: each must be caught by the clause that it breaks, and by name.
+//! Tests the suite with backends that are broken on purpose: each must be caught by a named check
+//! of the clause that it breaks.
 
 mod admins;
 mod bare;
@@ -35,7 +36,7 @@ use queues::Queue;
 use servers::Server;
 use stores::{Removed, Store};
 
-/// A backend that is broken in one place, or in none.
+/// A backend that is broken in one place, or not at all.
 #[derive(Clone, Copy, Debug)]
 enum Broken {
     Nowhere,
@@ -45,13 +46,13 @@ enum Broken {
     Admin(Admin),
     /// Several locks are taken in the order in which they are named.
     Unsorted,
-    /// With a queue, pushes, and all faults.
+    /// Has a queue, pushes, and all faults.
     Queue(Queue),
-    /// With processes.
+    /// Has processes.
     Clock(Clock),
-    /// Looked at below the engine.
+    /// Is examined below the engine.
     Bare(Bare),
-    /// With a server that is not well.
+    /// Has a server that can fail.
     Server(Server),
 }
 
@@ -103,7 +104,7 @@ impl Broken {
     }
 }
 
-/// A store without push, so that nobody hears by that way what a broken call hides.
+/// A store without pushes, which could reveal what a broken call hides.
 fn store() -> MemoryStore {
     let mut capabilities = StoreCapabilities::default();
     capabilities.minimum_hold = true;
@@ -137,12 +138,13 @@ impl Fixture for Broken {
     }
 }
 
-/// Caught by its own clause, and not by accident: each of its checks has judged the promise, failed, and said why in its own words.
+/// Ensures that a backend is caught by its own clause, and not by accident: each of its checks
+/// judged the promise, failed, and gave the expected reason.
 async fn caught(case: Case) -> Result<(), Failed> {
     let checks: Vec<&str> = case.caught_by.iter().map(|(check, _)| *check).collect();
     let report = case.broken.examine(&checks).await;
     if report.outcomes().count() != checks.len() {
-        return Err(format!("a check that is named here does not exist: {checks:?}").into());
+        return Err(format!("a named check does not exist: {checks:?}").into());
     }
     if !checks.iter().any(|check| check.starts_with(&format!("{}::", case.clause))) {
         return Err(format!("no check of {} is among {checks:?}", case.clause).into());
@@ -151,7 +153,7 @@ async fn caught(case: Case) -> Result<(), Failed> {
     if wrong.is_empty() { Ok(()) } else { Err(wrong.join("\n").into()) }
 }
 
-/// What is wrong with how a check has caught it, if anything is.
+/// Returns what is wrong with how a check caught a backend, or `None`.
 fn missed(report: &Report, (check, words): &(&str, &'static str)) -> Option<String> {
     match report.outcomes().find(|(name, _)| name == check)?.1 {
         Outcome::Failed(failure) => {
@@ -160,19 +162,19 @@ fn missed(report: &Report, (check, words): &(&str, &'static str)) -> Option<Stri
             if !kind.is_judgement() {
                 return Some(format!("{check} failed by accident ({kind:?}): {message}"));
             }
-            if !is_said_by(check, &failure.location()) {
+            if !is_reported_by(check, &failure.location()) {
                 return Some(format!("{check} failed by a line that is not its own: {failure}"));
             }
             let is_meant = matrix::alternatives(words).any(|words| message.contains(words));
             (!is_meant).then(|| format!("{check} failed for another reason than `{words}`: {message}"))
         }
-        other => Some(format!("{check} has not caught it: {other:?}")),
+        other => Some(format!("{check} did not catch it: {other:?}")),
     }
 }
 
-/// Whether a line of the suite, `file:line`, is of this check's own function: the line of a helper
-/// says nothing about what the check had come to.
-fn is_said_by(check: &str, location: &str) -> bool {
+/// Returns whether a line of the suite, `file:line`, is inside this check's own function. The line
+/// of a helper does not show how far the check had come.
+fn is_reported_by(check: &str, location: &str) -> bool {
     let word = check.rsplit("::").next().unwrap_or_default();
     let Some((file, line)) = location.rsplit_once(':') else { return false };
     let file = Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("a workspace").join(file);
@@ -183,28 +185,29 @@ fn is_said_by(check: &str, location: &str) -> bool {
     (first + 1..=first + length + 1).contains(&line)
 }
 
-/// Whoever fails, panics, passes, or fails in other words than expected is not said to have been caught.
+/// A backend that fails with an error, panics, passes, or fails with other words than expected does
+/// not count as caught.
 async fn accidents_do_not_count() -> Result<(), Failed> {
     const CHECK: &str = "C5_fencing::across_release";
     for (broken, words, verdict) in [
         (Broken::Provider(Provider::Fails), "", "by accident (Error)"),
         (Broken::Provider(Provider::Panics), "", "by accident (Panic)"),
-        (Broken::Nowhere, "", "has not caught it"),
+        (Broken::Nowhere, "", "did not catch it"),
         (Broken::Store(Store::ConstantToken), "the lock is busy", "for another reason"),
     ] {
         let missed = missed(&broken.examine(&[CHECK]).await, &(CHECK, words)).unwrap_or_default();
         if !missed.contains(verdict) {
-            return Err(format!("{broken:?} was to be judged `{verdict}`, not `{missed}`").into());
+            return Err(format!("{broken:?} must be judged `{verdict}`, and was judged `{missed}`").into());
         }
     }
     Ok(())
 }
 
-/// What catches the broken ones must be quiet where nothing is broken.
+/// Ensures that the checks that catch broken backends pass on a sound one.
 async fn passes(sound: Broken, checks: &[&str]) -> Result<(), Failed> {
     let report = sound.examine(checks).await;
     if report.outcomes().count() != checks.len() {
-        return Err(format!("a check that is named here does not exist: {checks:?}").into());
+        return Err(format!("a named check does not exist: {checks:?}").into());
     }
     let not_passed = report.outcomes().filter(|(_, outcome)| !matches!(outcome, Outcome::Passed));
     let not_passed: Vec<String> = not_passed.map(|(name, outcome)| format!("{name}: {outcome:?}")).collect();
@@ -214,16 +217,16 @@ async fn passes(sound: Broken, checks: &[&str]) -> Result<(), Failed> {
 /// Backends in which nothing is broken.
 const SOUND: &[(&str, Broken)] = &[
     ("nothing_is_caught_where_nothing_is_broken", Broken::Nowhere),
-    ("nothing_is_caught_where_it_is_only_slow", Broken::Store(Store::Slow)),
-    ("nothing_is_caught_in_a_queue_where_nothing_is_broken", Broken::Queue(Queue::Sound)),
-    ("nothing_is_caught_in_a_queue_that_is_only_slow", Broken::Queue(Queue::Slow)),
-    ("nothing_is_caught_where_processes_have_one_clock", Broken::Clock(Clock::Common)),
-    ("nothing_is_caught_below_the_engine_where_nothing_is_broken", Broken::Bare(Bare::Sound)),
-    ("nothing_is_caught_below_the_engine_where_it_is_only_slow", Broken::Bare(Bare::Slow)),
-    ("nothing_is_caught_at_a_server_where_nothing_is_broken", Broken::Server(Server::Sound)),
+    ("nothing_is_caught_in_a_slow_store", Broken::Store(Store::Slow)),
+    ("nothing_is_caught_in_a_sound_queue", Broken::Queue(Queue::Sound)),
+    ("nothing_is_caught_in_a_slow_queue", Broken::Queue(Queue::Slow)),
+    ("nothing_is_caught_where_processes_share_one_clock", Broken::Clock(Clock::Common)),
+    ("nothing_is_caught_in_a_sound_store_below_the_engine", Broken::Bare(Bare::Sound)),
+    ("nothing_is_caught_in_a_slow_store_below_the_engine", Broken::Bare(Bare::Slow)),
+    ("nothing_is_caught_at_a_sound_server", Broken::Server(Server::Sound)),
 ];
 
-/// All checks that catch the broken relatives of a backend.
+/// Returns all checks that catch the broken relatives of a backend.
 fn named_for(sound: Broken) -> Vec<&'static str> {
     let relatives = CASES.iter().filter(|case| case.broken.is_relative_of(sound));
     let mut checks: Vec<_> = relatives.flat_map(|case| case.caught_by.iter().map(|(check, _)| *check)).collect();
@@ -232,7 +235,7 @@ fn named_for(sound: Broken) -> Vec<&'static str> {
     checks
 }
 
-/// They wait for clocks most of the time.
+/// How many run in parallel: they wait for clocks most of the time.
 const AT_ONCE: usize = 16;
 
 fn main() -> ExitCode {
@@ -257,8 +260,8 @@ fn main() -> ExitCode {
         }));
     }
     trials.push(trial("accidents_do_not_count", &runtime, async || accidents_do_not_count().await));
-    trials.push(Trial::test("every_backend_of_the_list_is_there", matrix::is_complete));
-    trials.push(Trial::test("the_matrix_in_the_docs_is_current", matrix::is_current));
+    trials.push(Trial::test("every_known_fault_has_a_backend", matrix::is_complete));
+    trials.push(Trial::test("the_matrix_in_the_document_is_current", matrix::is_current));
     libtest_mimic::run(&arguments, trials).exit_code()
 }
 

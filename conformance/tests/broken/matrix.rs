@@ -1,4 +1,4 @@
-//! Which broken backend is caught by which clause, by which of its checks, and in which words.
+//! The broken backends, the clauses and the checks that catch them, and the words of the failures.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -16,12 +16,14 @@ use crate::queues::Queue;
 use crate::servers::Server;
 use crate::stores::Store;
 
-/// A broken backend: what is wrong with it, the clause that it breaks, and exactly which checks catch it, in words of theirs. Not named are those that it fails by chance, or
-/// only because what they build upon is broken. Words with a ` | ` between them are alternatives: which of them is said depends on who comes first.
+/// A broken backend: what is wrong with it, the clause that it breaks, and the checks that catch
+/// it, with words of their messages. Checks that it fails by chance, or only because of a broken
+/// precondition, are not named. A ` | ` separates alternatives: which message appears depends on
+/// the order of events.
 #[derive(Clone, Copy)]
 pub(crate) struct Case {
     pub(crate) name: &'static str,
-    /// What it is called in [`LIST`], if it is there.
+    /// Its name in [`LIST`], or empty.
     listed: &'static str,
     pub(crate) clause: Clause,
     pub(crate) broken: Broken,
@@ -38,7 +40,7 @@ const fn case(
     Case { name, listed, clause, broken, caught_by }
 }
 
-/// What a suite for locks has to notice.
+/// The faults that a suite for locks has to notice.
 const LIST: &[&str] = &[
     "release by key",
     "client clock",
@@ -66,163 +68,1017 @@ const LIST: &[&str] = &[
     "multi-key unsorted",
 ];
 
-#[rustfmt::skip]
 pub(crate) const CASES: &[Case] = &[
-    case("a_free_lock_is_said_to_be_busy", "", Clause::C1, Broken::Provider(Provider::LiesToAttempts), &[("C1_exclusion::mixed_calls", "was told \"busy\" while nobody may have held the lock | no order of the calls explains their answers")]),
-    case("a_short_cut_grants_whatever_is_asked_for", "", Clause::C1, Broken::Provider(Provider::GrantsNow), &[("C1_exclusion::answered_now", "was granted, token 1: a short cut had granted it before"), ("C1_exclusion::mixed_calls", "two clients held one key at the same time")]),
-    case("a_short_cut_is_busy", "", Clause::C1, Broken::Provider(Provider::BusyNow), &[("C1_exclusion::answered_now", "a short cut said that a free lock is busy")]),
-    case("the_clients_clock_decides", "client clock", Clause::C2, Broken::Clock(Clock::Client), &[("C2_store_clock::client_one_hour_ahead", "the child was granted a held lock at once"), ("C2_store_clock::client_one_hour_behind", "a child process was not granted the lock within")]),
-    case("the_lease_ends_early", "", Clause::C3, Broken::Store(Store::HalfTheTtl), &[("C3_deadline::lost_before_taken_over", "while the guard before it was not lost"), ("C1_exclusion::takeover_only_after_loss", "was taken over after")]),
-    case("the_deadline_counts_from_the_reply", "ttl counted from the reply", Clause::C3, Broken::Guards(Guards::CountsFromTheReply), &[("C3_deadline::counted_from_before_the_request", "deadlines were too late")]),
-    case("the_margin_is_ignored", "", Clause::C3, Broken::Guards(Guards::NoMargin), &[("C3_deadline::margin_is_kept", "remain of a ttl of")]),
-    case("a_late_grant_is_returned", "late grant returned", Clause::C3, Broken::Provider(Provider::ReturnsLateGrants), &[("C3_deadline::late_grant_is_not_returned", "a grant was returned after its own deadline")]),
-    case("loss_is_never_signalled", "loss never signalled", Clause::C4, Broken::Guards(Guards::NeverLost), &[("C4_loss::signalled_by_the_deadline", "in vain for lost() of a lease that is not renewed"), ("C4_loss::run_stops_on_loss", "in vain for run() to end with the loss"), ("C3_deadline::lost_before_taken_over", "while the guard before it was not lost"), ("C11_cancel_safety::runtime_ends", "in vain for lost() of a guard whose runtime has ended")]),
-    case("the_signal_is_missing", "", Clause::C4, Broken::Guards(Guards::NoSignal), &[("C4_loss::signalled_by_the_deadline", "in vain for lost() of a lease that is not renewed")]),
-    case("a_loss_waits_for_the_renewal", "loss only after the renewal returns", Clause::C4, Broken::Guards(Guards::AfterTheRenewal), &[("C4_loss::signalled_while_renewals_hang", "in vain for lost() while no renewal is answered")]),
-    case("a_loss_is_noted_by_a_task", "", Clause::C4, Broken::Guards(Guards::NotedByTask), &[("C4_loss::stalled_runtime", "somebody else was granted the lock while its guard's runtime stood still")]),
-    case("the_token_is_constant", "", Clause::C5, Broken::Store(Store::ConstantToken), &[("C5_fencing::across_release", "of the same key"), ("C5_fencing::across_force_release", "of the same key"), ("C1_exclusion::counter_under_contention", "two grants have the same token"), ("C1_exclusion::mixed_calls", "two grants have the same token")]),
-    case("the_token_restarts_with_each_client", "", Clause::C5, Broken::Store(Store::TokenPerClient), &[("C5_fencing::across_release", "of the same key"), ("C5_fencing::across_takeover", "token 1 follows token 1 of the same key"), ("C1_exclusion::counter_under_contention", "a later grant has a smaller token | two grants have the same token"), ("C1_exclusion::mixed_calls", "a later grant has a smaller token | two grants have the same token")]),
-    case("tokens_restart_when_the_record_is_removed", "token reset on delete", Clause::C5, Broken::Store(Store::TokenResets), &[("C5_fencing::across_purge", "token 1 follows token 1 of the same key")]),
-    case("the_token_is_read_again", "token re-read", Clause::C6, Broken::Provider(Provider::ReReadsToken), &[("C6_constant_token::of_its_own_grant", "of the grant after its own")]),
-    case("a_holder_gets_it_again", "", Clause::C7, Broken::Provider(Provider::ReEntrant), &[("C7_owner::not_re_entrant", "the lock object that holds the lock was granted it again"), ("C7_owner::second_waiter_waits_for_the_release", "the second acquisition of a held lock did not wait")]),
-    case("a_process_is_one_owner", "owner per process", Clause::C7, Broken::Store(Store::OwnerPerProcess), &[("C7_owner::an_id_per_acquisition", "two acquisitions have the id")]),
-    case("release_is_by_key", "release by key", Clause::C8, Broken::Store(Store::ReleaseByKey), &[("C8_stale_calls::stale_release_after_force", "the end of a past holder freed it")]),
-    case("renewal_is_by_key", "", Clause::C8, Broken::Store(Store::RenewalByKey), &[("C8_stale_calls::stale_renewal", "remain of a lease that nobody renews"), ("C4_loss::force_release_is_heard", "in vain for lost() after a force-release")]),
-    case("release_does_nothing", "", Clause::C9, Broken::Store(Store::ReleaseLies), &[("C9_release::released_means_free", "a lock whose release said `Released` is busy")]),
-    case("release_is_always_glad", "", Clause::C9, Broken::Store(Store::AlwaysReleased), &[("C9_release::already_lost_by_force", "the release of a force-released lock said Released")]),
-    case("a_failed_release_says_released", "swallowed release error", Clause::C9, Broken::Store(Store::SwallowsErrors), &[("C9_release::failed_release_is_told", "a release that was not carried out said Released")]),
-    case("a_repeated_attempt_is_busy_with_itself", "", Clause::C10, Broken::Queue(Queue::BusyWithItself), &[("C10_lost_replies::acquisition", "was not granted within")]),
-    case("a_repeated_release_frees_the_next_holder", "", Clause::C10, Broken::Queue(Queue::ReleasesTheNext), &[("C10_lost_replies::hand_over", "its last holder's release was repeated")]),
-    case("a_repeated_release_is_forgotten", "", Clause::C10, Broken::Queue(Queue::ForgetsReleases), &[("C10_lost_replies::release", "a release that happened said AlreadyLost"), ("C10_lost_replies::hand_over", "a release that happened said AlreadyLost")]),
-    case("a_lost_renewal_is_a_loss", "", Clause::C10, Broken::Queue(Queue::UnknownIsLoss), &[("C10_lost_replies::renewal", "the replies to two of its holder's renewals were lost"), ("C14_isolation::a_stalled_key_delays_no_other", "was lost, while another key stalled")]),
-    case("a_drop_does_nothing", "", Clause::C11, Broken::Guards(Guards::NoDrop), &[("C11_cancel_safety::dropped_guard", "was not granted within"), ("C11_cancel_safety::aborted_task", "was not granted within"), ("C11_cancel_safety::dropped_run", "after work under a lock was dropped")]),
-    case("a_dropped_release_stops", "", Clause::C11, Broken::Guards(Guards::ReleaseStops), &[("C11_cancel_safety::dropped_release", "after a release was dropped")]),
-    case("a_cancelled_acquisition_goes_on", "orphan lease after cancel", Clause::C11, Broken::Provider(Provider::CancelLeaks), &[("C11_cancel_safety::dropped_acquisition", "after an acquisition was dropped"), ("C11_cancel_safety::dropped_waiter", "after a waiter was dropped"), ("C11_cancel_safety::dropped_timed_wait", "after a wait with a timeout was dropped"), ("C11_cancel_safety::dropped_acquire_all", "after an acquisition of free locks was dropped"), ("C11_cancel_safety::dropped_run", "after work under a lock was dropped"), ("C11_cancel_safety::dropped_unanswered", "was not granted within | after a call without an answer was dropped")]),
-    case("a_waiter_that_left_is_served", "ghost ticket after cancel", Clause::C11, Broken::Queue(Queue::Ghosts), &[("C11_cancel_safety::dropped_waiter", "in vain for 0 waiters in the queue"), ("C15_fairness::leaving_keeps_the_order", "in vain for 2 waiters in the queue")]),
-    case("a_withdrawal_does_nothing", "", Clause::C11, Broken::Queue(Queue::WithdrawalLies), &[("C11_cancel_safety::dropped_waiter", "in vain for 0 waiters in the queue"), ("C10_lost_replies::single_attempt", "was not granted within"), ("C15_fairness::leaving_keeps_the_order", "in vain for 2 waiters in the queue")]),
-    case("only_the_first_signal_completes", "", Clause::C11, Broken::Guards(Guards::SignalsOnce), &[("C11_cancel_safety::dropped_signal", "in vain for the next lost()")]),
-    case("renewal_grants_anew", "renewal revives", Clause::C12, Broken::Store(Store::RenewalGrants), &[("C12_no_renewal::none_revives_what_was_taken", "a lease that was taken away came back"), ("C4_loss::force_release_is_heard", "in vain for lost() after a force-release")]),
-    case("a_renewal_follows_the_release", "renewal after release", Clause::C12, Broken::Store(Store::RenewsAfterRelease), &[("C12_no_renewal::id_is_gone_after_release", "after its release the lock is held by")]),
-    case("a_failed_renewal_is_a_loss", "", Clause::C13, Broken::Store(Store::ErrorIsLoss), &[("C13_transient_errors::renewal_survives", "two of its holder's renewals failed")]),
-    case("every_error_is_final", "", Clause::C13, Broken::Store(Store::ErrorsArePermanent), &[("C13_transient_errors::waiting_survives", "a transient error ended a wait")]),
-    case("a_request_waits_for_the_one_before", "one slow key starves renewals", Clause::C14, Broken::Queue(Queue::OneAtATime), &[("C14_isolation::a_stalled_key_delays_no_other", "was lost, while another key stalled")]),
-    case("the_last_to_come_is_served_first", "LIFO queue", Clause::C15, Broken::Queue(Queue::LastInFirstOut), &[("C15_fairness::order_of_arrival", "a waiter was overtaken by one that came after it"), ("C15_fairness::order_without_pushes", "a waiter was overtaken by one that came after it"), ("C15_fairness::order_across_a_break", "a waiter was overtaken by one that came after it"), ("C15_fairness::leaving_keeps_the_order", "a waiter was overtaken by one that came after it"), ("C15_fairness::even_turns", "the turns are uneven")]),
-    case("the_first_to_ask_overtakes_the_queue", "", Clause::C15, Broken::Queue(Queue::FirstToAsk), &[("C15_fairness::nobody_barges", "attempts overtook a waiter")]),
-    case("who_leaves_the_queue_takes_all_along", "", Clause::C15, Broken::Queue(Queue::EverybodyLeaves), &[("C15_fairness::leaving_keeps_the_order", "in vain for 2 waiters in the queue | a waiter was overtaken by one that came after it")]),
-    case("a_dead_head_blocks_the_queue", "dead head blocks", Clause::C15, Broken::Queue(Queue::DeadHeadBlocks), &[("C15_fairness::cut_off_waiter", "in vain for the one behind a waiter that was cut off")]),
-    case("the_heir_is_told_that_it_waits", "", Clause::C16, Broken::Queue(Queue::Silent), &[("C16_wake_ups::release_racing_arrival", "in vain for a waiter to get a lock that is free")]),
-    case("a_broken_stream_looks_alive", "", Clause::C16, Broken::Queue(Queue::HidesBreaks), &[("C16_wake_ups::pushes_refused", "in vain for the next of three waiters to have had the lock"), ("C16_wake_ups::pushes_broken", "in vain for the next of three waiters to have had the lock"), ("C15_fairness::order_across_a_break", "a waiter was overtaken by one that came after it")]),
-    case("a_place_is_taken_too_late", "lost wake-up", Clause::C16, Broken::Queue(Queue::TakesItsPlaceLate), &[("C16_wake_ups::release_racing_arrival", "in vain for a waiter to get a lock that is free")]),
-    case("busy_once_is_busy_for_ever", "busy for ever", Clause::C16, Broken::Queue(Queue::BusyForEver), &[("C16_wake_ups::pushes_refused", "in vain for the next of three waiters to have had the lock")]),
-    case("a_late_grant_is_believed", "", Clause::C16, Broken::Queue(Queue::LiesAboutExpiry), &[("C16_wake_ups::pushes_delayed", "a waiter believed in a lock that it did not hold")]),
-    case("everybody_is_woken_for_one_to_win", "herd", Clause::C17, Broken::Queue(Queue::WakesAll), &[("C17_no_herd::one_hand_over_costs_the_same_for_many", "a hand-over takes")]),
-    case("a_timeout_is_ignored", "", Clause::C18, Broken::Provider(Provider::NoTimeout), &[("C18_bounded_calls::wait_is_bounded", "in vain for acquire to time out")]),
-    case("nonsense_is_corrected", "", Clause::C18, Broken::Provider(Provider::CorrectsOptions), &[("C18_bounded_calls::invalid_options", "a ttl of zero, on a held lock: Ok(")]),
-    case("a_timeout_waits_for_the_last_attempt", "timeout ignores the last attempt", Clause::C18, Broken::Provider(Provider::TimesOutBetweenAttempts), &[("C18_bounded_calls::bounded_while_replies_hang", "in vain for acquire to time out while the store does not answer")]),
-    case("a_timeout_forgets_the_last_attempt", "timeout ignores the last attempt", Clause::C18, Broken::Provider(Provider::TimeoutForgetsAttempt), &[("C18_bounded_calls::short_waits_leave_nothing", "keys are still taken"), ("C18_bounded_calls::bounded_while_replies_hang", "after a call had ended before the store answered it")]),
-    case("a_record_outlives_its_lease", "", Clause::C19, Broken::Store(Store::Overstays), &[("C19_crash::cut_off_holder", "the lock of a holder that was cut off was free")]),
-    case("case_is_folded", "key folding (case)", Clause::C20, Broken::Provider(Provider::FoldsCase), &[("C20_independent_keys::different_keys_are_different_locks", "is busy, and only other keys are held")]),
-    case("a_prefix_of_the_key_counts", "key folding (prefix)", Clause::C20, Broken::Provider(Provider::FoldsPrefix), &[("C20_independent_keys::different_keys_are_different_locks", "is busy, and only other keys are held")]),
-    case("several_locks_are_taken_as_named", "multi-key unsorted", Clause::C21, Broken::Unsorted, &[("C21_multi_key::opposite_orders", "callers of the same three keys in opposite orders waited")]),
-    case("only_the_last_victim_is_remembered", "", Clause::C22, Broken::Admin(Admin::ShortMemory), &[("C22_force_release::history_tells_who_and_why", "the history is")]),
-    case("releases_are_not_counted", "", Clause::C23, Broken::Provider(Provider::MiscountsReleases), &[("C23_accounting::counts_what_happens", "with one of four locks held"), ("C23_accounting::balances_throughout", "it does not balance")]),
-    case("close_does_nothing", "", Clause::C24, Broken::Provider(Provider::NoClose), &[("C24_shutdown::releases_every_lease", "was not granted within"), ("C24_shutdown::guards_are_lost", "in vain for lost() after close()"), ("C24_shutdown::refuses_and_wakes", "in vain for close() to wake a waiter"), ("C11_cancel_safety::dropped_close", "after a close was dropped")]),
-    case("the_minimum_hold_is_forgotten", "", Clause::C25, Broken::Store(Store::NoMinimumHold), &[("C25_minimum_hold::early_release_keeps_it_closed", "the lock was granted at once after an early release"), ("C25_minimum_hold::early_drop_keeps_it_closed", "the lock was granted again after")]),
-    case("a_release_by_force_needs_a_holder", "", Clause::C25, Broken::Admin(Admin::ForceNeedsHolder), &[("C25_minimum_hold::force_release_opens_it", "found nothing")]),
-    case("an_owner_is_matched_by_its_beginning", "", Clause::Admin, Broken::Admin(Admin::OwnerByPrefix), &[("admin::list_by_owner", "of the owner are listed")]),
-    case("a_list_has_one_page", "", Clause::Admin, Broken::Admin(Admin::OnePage), &[("admin::list_shows_what_is_held", "in pages of 1"), ("admin::list_by_owner", "of the owner are listed")]),
-    case("others_lose_their_locks_with_the_owner", "", Clause::Admin, Broken::Admin(Admin::ReleasesOthers), &[("admin::release_owner", "locks were released instead of 3"), ("admin::release_by_prefix", "locks were released instead of 1"), ("admin::release_of_everything_is_refused", "locks were released")]),
-    case("a_filter_of_nothing_is_taken", "", Clause::Admin, Broken::Admin(Admin::TakesNothingForNobody), &[("admin::release_of_everything_is_refused", "locks were released")]),
-    case("a_forced_release_is_told_as_any_other", "", Clause::Admin, Broken::Admin(Admin::ForceIsRelease), &[("admin::events_tell_what_happens", "the end was told as Released"), ("admin::events_tell_of_owners_released", "a release by owner was told as Released")]),
-    case("a_ttl_is_rounded_up", "", Clause::C3, Broken::Bare(Bare::RoundsTtl), &[("C3_deadline::store_says_what_is_left", "are left of")]),
-    case("others_are_told_the_ttl", "", Clause::C3, Broken::Bare(Bare::TellsTheTtl), &[("C3_deadline::store_says_what_is_left", "an attempt of another claim: ")]),
-    case("a_repeated_attempt_extends_nothing", "", Clause::C10, Broken::Bare(Bare::RepeatExtendsNothing), &[("C10_lost_replies::store_repeats_a_grant", "a repeated grant: ")]),
-    case("a_repeated_attempt_takes_tokens", "", Clause::C10, Broken::Bare(Bare::RepeatTakesTokens), &[("C10_lost_replies::store_repeats_a_grant", "a repeated attempt was granted")]),
-    case("a_renewal_adds_to_what_is_left", "", Clause::C12, Broken::Bare(Bare::RenewalAdds), &[("C12_no_renewal::store_renews_from_now", "was answered: ")]),
-    case("a_renewal_ignores_the_token", "", Clause::C12, Broken::Bare(Bare::RenewalIgnoresToken), &[("C12_no_renewal::store_renews_by_claim_and_token", "the lease's last token is")]),
-    case("a_renewal_revives_the_expired", "", Clause::C12, Broken::Bare(Bare::RenewalRevives), &[("C12_no_renewal::store_revives_nothing", "the lease has expired, and a renewal was answered")]),
-    case("a_renewal_has_two_steps", "", Clause::C22, Broken::Bare(Bare::RenewsInTwoSteps), &[("C22_force_release::store_force_release_against_renewal", "the lock was taken away by force at the moment of a renewal")]),
-    case("the_expired_is_released", "", Clause::C9, Broken::Bare(Bare::ReleasesTheExpired), &[("C9_release::store_release_of_the_expired", "the release of an expired lease said Released")]),
-    case("one_release_is_remembered", "", Clause::C10, Broken::Bare(Bare::RemembersOneRelease), &[("C10_lost_replies::store_remembers_releases", "a release was repeated after 1 others")]),
-    case("a_release_has_two_steps", "", Clause::C8, Broken::Bare(Bare::ReleasesInTwoSteps), &[("C8_stale_calls::store_release_against_take_over", "whose expired lease was released at that moment")]),
-    case("blocks_overlap", "", Clause::C5, Broken::Bare(Bare::BlocksOverlap), &[("C5_fencing::store_tokens_grow", "the next grant was")]),
-    case("a_withdrawal_leaves_the_lease", "", Clause::C11, Broken::Bare(Bare::WithdrawsNothing), &[("C11_cancel_safety::store_withdraws_all", "the claim was withdrawn, and a renewal was answered"), ("C5_fencing::store_tokens_grow", "the key is free, and the attempt was answered")]),
-    case("a_batch_is_answered_backwards", "", Clause::C14, Broken::Bare(Bare::BatchBackwards), &[("C14_isolation::store_answers_batches_in_order", "in a batch ")]),
-    case("a_batch_is_gone_as_a_whole", "", Clause::C14, Broken::Bare(Bare::BatchAllOrNothing), &[("C14_isolation::store_answers_batches_in_order", "in a batch ")]),
-    case("a_batch_ends_with_the_first_that_is_gone", "", Clause::C14, Broken::Bare(Bare::BatchStops), &[("C14_isolation::store_answers_batches_in_order", "answers")]),
-    case("the_store_folds_case", "", Clause::C20, Broken::Bare(Bare::FoldsCase), &[("C20_independent_keys::store_keys_are_bytes", "was never locked")]),
-    case("the_store_folds_the_turkish_way", "", Clause::C20, Broken::Bare(Bare::FoldsTurkish), &[("C20_independent_keys::store_keys_are_bytes", "was never locked")]),
-    case("the_store_trims_keys", "", Clause::C20, Broken::Bare(Bare::Trims), &[("C20_independent_keys::store_keys_are_bytes", "was never locked")]),
-    case("a_free_key_is_selected_then_taken", "", Clause::C1, Broken::Bare(Bare::SelectThenUpdate), &[("C1_exclusion::store_grants_a_free_key_once", "attempts for a free key were granted")]),
-    case("an_expired_lease_is_selected_then_taken", "", Clause::C1, Broken::Bare(Bare::SelectThenTakeOver), &[("C1_exclusion::store_grants_an_expired_key_once", "attempts for an expired lease were granted")]),
-    case("a_lost_race_is_an_error", "", Clause::C1, Broken::Bare(Bare::ContentionIsAnError), &[("C1_exclusion::store_grants_a_free_key_once", "contention is an answer"), ("C1_exclusion::store_grants_an_expired_key_once", "contention is an answer")]),
-    case("a_queue_takes_any_number", "", Clause::C15, Broken::Bare(Bare::UnboundedQueue), &[("C15_fairness::store_bounds_its_queue", "the third ticket of two was answered")]),
-    case("asking_again_costs_the_place", "", Clause::C15, Broken::Bare(Bare::AskingAgainCosts), &[("C15_fairness::store_queues_in_order", "before it was answered")]),
-    case("a_refresh_adds_a_ticket", "", Clause::C15, Broken::Bare(Bare::RefreshAdds), &[("C15_fairness::store_refreshes_no_ticket_into_being", "the claim has no ticket")]),
-    case("tickets_last_without_a_refresh", "", Clause::C15, Broken::Bare(Bare::TicketsLast), &[("C15_fairness::store_drops_dead_tickets", "before it was answered")]),
-    case("a_lease_that_is_passed_on_lasts_too_long", "", Clause::C15, Broken::Bare(Bare::PassesOnTheTtl), &[("C15_fairness::store_passes_on_what_was_asked", "a claim of")]),
-    case("a_lease_that_is_passed_on_has_one_token", "", Clause::C15, Broken::Bare(Bare::PassesOnOneToken), &[("C15_fairness::store_passes_on_what_was_asked", "tokens were asked for, and granted")]),
-    case("a_withdrawal_leaves_the_ticket", "", Clause::C11, Broken::Bare(Bare::LeavesTickets), &[("C11_cancel_safety::store_lets_waiters_leave", "before it was answered"), ("C15_fairness::store_refreshes_no_ticket_into_being", "the ticket was withdrawn")]),
-    case("a_withdrawal_leaves_what_was_passed_on", "", Clause::C15, Broken::Bare(Bare::LeavesWhatWasPassedOn), &[("C15_fairness::store_grant_against_leave", "the waiter has left, and a renewal was answered")]),
-    case("no_grant_is_pushed", "", Clause::C16, Broken::Bare(Bare::PushesNoGrant), &[("C16_wake_ups::store_pushes_grants", "in vain for the event of the grant")]),
-    case("no_loss_is_pushed", "", Clause::C4, Broken::Bare(Bare::PushesNoLoss), &[("C4_loss::store_pushes_losses", "in vain for the event of the loss")]),
-    case("a_loss_is_pushed_with_the_old_token", "", Clause::C4, Broken::Bare(Bare::PushesTheOldToken), &[("C4_loss::store_pushes_losses", "which is not above it")]),
-    case("no_opening_is_pushed", "", Clause::C16, Broken::Bare(Bare::PushesNoOpening), &[("C16_wake_ups::store_pushes_openings", "in vain for the event of the opened key")]),
-    case("a_prefix_is_a_pattern", "", Clause::Admin, Broken::Bare(Bare::PrefixIsAPattern), &[("admin::store_prefixes_are_bytes", "with the prefix")]),
-    case("a_prefix_folds_case", "", Clause::Admin, Broken::Bare(Bare::PrefixFoldsCase), &[("admin::store_prefixes_are_bytes", "with the prefix")]),
-    case("pages_fold_case", "", Clause::Admin, Broken::Bare(Bare::PagesFoldCase), &[("admin::store_pages_in_order_of_bytes", "are listed")]),
-    case("the_expired_are_listed", "", Clause::Admin, Broken::Bare(Bare::ListsTheExpired), &[("admin::store_hides_the_expired", "listed are")]),
-    case("the_store_keeps_no_minimum_hold", "", Clause::C25, Broken::Bare(Bare::NoMinimumHold), &[("C25_minimum_hold::store_keeps_it_closed", "a closed key was answered")]),
-    case("requests_wait_for_ever", "", Clause::C18, Broken::Server(Server::WaitsForEver), &[("C18_bounded_calls::store_ends_stalled_calls", "to end while the server stalls")]),
-    case("requests_keep_a_time_of_their_own", "", Clause::C18, Broken::Server(Server::HasItsOwnTimeout), &[("C18_bounded_calls::store_ends_stalled_calls", "to end while the server stalls")]),
-    case("what_was_not_answered_has_not_happened", "", Clause::C18, Broken::Server(Server::SaysNothingHappened), &[("C18_bounded_calls::store_ends_stalled_calls", "said that its claim has")]),
-    case("what_was_not_answered_fails_again", "", Clause::C18, Broken::Server(Server::SaysItIsPermanent), &[("C18_bounded_calls::store_ends_stalled_calls", "says that asking again is no use"), ("C10_lost_replies::store_tells_the_truth_when_cut", "says that asking again is no use")]),
-    case("a_release_waits_for_no_answer", "", Clause::C18, Broken::Server(Server::ReleasesInSilence), &[("C18_bounded_calls::store_ends_stalled_calls", "a release was answered while the server stalls")]),
-    case("a_blocked_key_blocks_all", "", Clause::C14, Broken::Server(Server::OneLine), &[("C14_isolation::store_isolates_a_blocked_key", "for other keys than the one that is blocked | a request for a key that is not blocked")]),
-    case("the_clock_of_the_arrival_counts", "", Clause::C2, Broken::Server(Server::OldClock), &[("C2_store_clock::store_reads_the_clock_after_a_wait", "a renewal waited at the server until its lease had expired")]),
-    case("a_lease_lasts_from_its_arrival", "", Clause::C2, Broken::Server(Server::GrantsByTheOldClock), &[("C2_store_clock::store_reads_the_clock_after_a_wait", "an attempt waited at the server and was granted")]),
-    case("an_attempt_comes_after_its_withdrawal", "", Clause::C11, Broken::Server(Server::WithdrawsTooEarly), &[("C11_cancel_safety::store_gives_up_for_good", "attempts were dropped and withdrawn")]),
-    case("a_late_attempt_is_carried_out", "", Clause::C10, Broken::Server(Server::TakesLateAttempts), &[("C10_lost_replies::store_orders_the_requests_of_a_claim", "then it came, and has the lease")]),
-    case("a_key_is_found_free_before_the_wait", "", Clause::C1, Broken::Server(Server::SelectsBeforeTheWait), &[("C1_exclusion::store_grants_a_blocked_key_once", "attempts for a free key whose record was held back were granted")]),
-    case("a_cut_is_for_ever", "", Clause::C10, Broken::Server(Server::NeverConnectsAgain), &[("C10_lost_replies::store_tells_the_truth_when_cut", "in vain for the store to take a lease after the fault")]),
-    case("a_stream_that_was_cut_is_silent", "", Clause::C16, Broken::Server(Server::SilentStream), &[("C16_wake_ups::store_streams_survive_a_cut", "in vain for a stream whose connection was cut")]),
-    case("a_crash_forgets_leases", "", Clause::C5, Broken::Server(Server::ForgetsLeases), &[("C5_fencing::store_outlives_a_crash", "the server has crashed and runs again, and a renewal")]),
-    case("a_crash_forgets_releases", "", Clause::C5, Broken::Server(Server::ForgetsReleases), &[("C5_fencing::store_outlives_a_crash", "a release was repeated after a crash")]),
-    case("a_crash_forgets_tokens", "", Clause::C5, Broken::Server(Server::TokensBeginAnew), &[("C5_fencing::store_outlives_a_crash", "before a crash of the server the key had")]),
-    case("a_crash_sets_the_clock_back", "", Clause::C5, Broken::Server(Server::ClockBeginsAnew), &[("C5_fencing::store_outlives_a_crash", "after its grant and a crash of the server")]),
+    case(
+        "a_free_lock_is_reported_busy",
+        "",
+        Clause::C1,
+        Broken::Provider(Provider::AttemptsAreBusy),
+        &[(
+            "C1_exclusion::mixed_calls",
+            "was answered \"busy\" while no client may have held the lock | no order of the calls explains their answers",
+        )],
+    ),
+    case(
+        "acquire_now_grants_every_key",
+        "",
+        Clause::C1,
+        Broken::Provider(Provider::GrantsNow),
+        &[
+            ("C1_exclusion::acquire_now", "was granted, token 1: acquire_now granted it before"),
+            ("C1_exclusion::mixed_calls", "two clients held one key at the same time"),
+        ],
+    ),
+    case(
+        "acquire_now_is_always_busy",
+        "",
+        Clause::C1,
+        Broken::Provider(Provider::BusyNow),
+        &[("C1_exclusion::acquire_now", "acquire_now reported a free lock as busy")],
+    ),
+    case(
+        "the_client_clock_decides_expiry",
+        "client clock",
+        Clause::C2,
+        Broken::Clock(Clock::Client),
+        &[
+            ("C2_store_clock::client_one_hour_ahead", "the child was granted a held lock at once"),
+            ("C2_store_clock::client_one_hour_behind", "a child process was not granted the lock within"),
+        ],
+    ),
+    case(
+        "the_lease_ends_early",
+        "",
+        Clause::C3,
+        Broken::Store(Store::HalfTheTtl),
+        &[
+            ("C3_deadline::lost_before_taken_over", "while the guard before it was not lost"),
+            ("C1_exclusion::takeover_only_after_loss", "was taken over after"),
+        ],
+    ),
+    case(
+        "the_deadline_counts_from_the_reply",
+        "ttl counted from the reply",
+        Clause::C3,
+        Broken::Guards(Guards::CountsFromTheReply),
+        &[("C3_deadline::counted_from_before_the_request", "deadlines were too late")],
+    ),
+    case(
+        "the_margin_is_ignored",
+        "",
+        Clause::C3,
+        Broken::Guards(Guards::NoMargin),
+        &[("C3_deadline::margin_is_kept", "remain of a ttl of")],
+    ),
+    case(
+        "a_late_grant_is_returned",
+        "late grant returned",
+        Clause::C3,
+        Broken::Provider(Provider::ReturnsLateGrants),
+        &[("C3_deadline::late_grant_is_not_returned", "a grant was returned after its own deadline")],
+    ),
+    case(
+        "loss_is_never_signalled",
+        "loss never signalled",
+        Clause::C4,
+        Broken::Guards(Guards::NeverLost),
+        &[
+            ("C4_loss::signalled_by_the_deadline", "lost() of a lease that is not renewed"),
+            ("C4_loss::run_stops_on_loss", "run() to end with the loss"),
+            ("C3_deadline::lost_before_taken_over", "while the guard before it was not lost"),
+            ("C11_cancel_safety::runtime_ends", "lost() of a guard whose runtime has ended"),
+        ],
+    ),
+    case(
+        "the_signal_is_missing",
+        "",
+        Clause::C4,
+        Broken::Guards(Guards::NoSignal),
+        &[("C4_loss::signalled_by_the_deadline", "lost() of a lease that is not renewed")],
+    ),
+    case(
+        "a_loss_waits_for_the_renewal",
+        "loss only after the renewal returns",
+        Clause::C4,
+        Broken::Guards(Guards::AfterTheRenewal),
+        &[("C4_loss::signalled_while_renewals_hang", "lost() while no renewal is answered")],
+    ),
+    case(
+        "a_loss_is_recorded_by_a_task",
+        "",
+        Clause::C4,
+        Broken::Guards(Guards::RecordedByTask),
+        &[("C4_loss::stalled_runtime", "another client was granted the lock while its guard's runtime stood still")],
+    ),
+    case(
+        "the_token_is_constant",
+        "",
+        Clause::C5,
+        Broken::Store(Store::ConstantToken),
+        &[
+            ("C5_fencing::across_release", "of the same key"),
+            ("C5_fencing::across_force_release", "of the same key"),
+            ("C1_exclusion::counter_under_contention", "two grants have the same token"),
+            ("C1_exclusion::mixed_calls", "two grants have the same token"),
+        ],
+    ),
+    case(
+        "the_token_restarts_with_each_client",
+        "",
+        Clause::C5,
+        Broken::Store(Store::TokenPerClient),
+        &[
+            ("C5_fencing::across_release", "of the same key"),
+            ("C5_fencing::across_takeover", "token 1 follows token 1 of the same key"),
+            (
+                "C1_exclusion::counter_under_contention",
+                "a later grant has a smaller token | two grants have the same token",
+            ),
+            ("C1_exclusion::mixed_calls", "a later grant has a smaller token | two grants have the same token"),
+        ],
+    ),
+    case(
+        "tokens_restart_when_the_record_is_removed",
+        "token reset on delete",
+        Clause::C5,
+        Broken::Store(Store::TokenResets),
+        &[("C5_fencing::across_purge", "token 1 follows token 1 of the same key")],
+    ),
+    case(
+        "the_token_is_read_after_the_grant",
+        "token re-read",
+        Clause::C6,
+        Broken::Provider(Provider::ReReadsToken),
+        &[("C6_constant_token::of_its_own_grant", "of the grant after its own")],
+    ),
+    case(
+        "a_holder_is_granted_the_lock_again",
+        "",
+        Clause::C7,
+        Broken::Provider(Provider::ReEntrant),
+        &[
+            ("C7_owner::not_re_entrant", "the lock object that holds the lock was granted it again"),
+            ("C7_owner::second_waiter_waits_for_the_release", "the second acquisition of a held lock did not wait"),
+        ],
+    ),
+    case(
+        "a_process_is_one_owner",
+        "owner per process",
+        Clause::C7,
+        Broken::Store(Store::OwnerPerProcess),
+        &[("C7_owner::an_id_per_acquisition", "two acquisitions have the id")],
+    ),
+    case(
+        "a_release_is_by_key",
+        "release by key",
+        Clause::C8,
+        Broken::Store(Store::ReleaseByKey),
+        &[("C8_stale_calls::stale_release_after_force", "a past holder's release or drop freed it")],
+    ),
+    case(
+        "a_renewal_is_by_key",
+        "",
+        Clause::C8,
+        Broken::Store(Store::RenewalByKey),
+        &[
+            ("C8_stale_calls::stale_renewal", "remain of a lease without renewal"),
+            ("C4_loss::force_release_is_signalled", "lost() after a force-release"),
+        ],
+    ),
+    case(
+        "a_release_does_nothing",
+        "",
+        Clause::C9,
+        Broken::Store(Store::ReleaseDoesNothing),
+        &[("C9_release::released_means_free", "a lock whose release returned `Released` is busy")],
+    ),
+    case(
+        "every_release_says_released",
+        "",
+        Clause::C9,
+        Broken::Store(Store::AlwaysReleased),
+        &[("C9_release::already_lost_by_force", "the release of a force-released lock returned Released")],
+    ),
+    case(
+        "a_failed_release_says_released",
+        "swallowed release error",
+        Clause::C9,
+        Broken::Store(Store::SwallowsErrors),
+        &[("C9_release::failed_release_is_reported", "a release that was not carried out returned Released")],
+    ),
+    case(
+        "a_repeated_attempt_is_busy_with_itself",
+        "",
+        Clause::C10,
+        Broken::Queue(Queue::BusyWithItself),
+        &[("C10_lost_replies::acquisition", "was not granted within")],
+    ),
+    case(
+        "a_repeated_release_frees_the_next_holder",
+        "",
+        Clause::C10,
+        Broken::Queue(Queue::ReleasesTheNext),
+        &[("C10_lost_replies::hand_over", "its last holder's release was repeated")],
+    ),
+    case(
+        "a_repeated_release_is_forgotten",
+        "",
+        Clause::C10,
+        Broken::Queue(Queue::ForgetsReleases),
+        &[
+            ("C10_lost_replies::release", "a release that was carried out returned AlreadyLost"),
+            ("C10_lost_replies::hand_over", "a release that was carried out returned AlreadyLost"),
+        ],
+    ),
+    case(
+        "a_lost_renewal_is_a_loss",
+        "",
+        Clause::C10,
+        Broken::Queue(Queue::UnknownIsLoss),
+        &[
+            ("C10_lost_replies::renewal", "the replies to two of its holder's renewals were lost"),
+            ("C14_isolation::a_stalled_key_delays_no_other", "was lost, while another key stalled"),
+        ],
+    ),
+    case(
+        "a_drop_does_nothing",
+        "",
+        Clause::C11,
+        Broken::Guards(Guards::NoDrop),
+        &[
+            ("C11_cancel_safety::dropped_guard", "was not granted within"),
+            ("C11_cancel_safety::aborted_task", "was not granted within"),
+            ("C11_cancel_safety::dropped_run", "after work under a lock was dropped"),
+        ],
+    ),
+    case(
+        "a_dropped_release_stops",
+        "",
+        Clause::C11,
+        Broken::Guards(Guards::ReleaseStops),
+        &[("C11_cancel_safety::dropped_release", "after a release was dropped")],
+    ),
+    case(
+        "a_cancelled_acquisition_continues",
+        "orphan lease after cancel",
+        Clause::C11,
+        Broken::Provider(Provider::CancelLeaks),
+        &[
+            ("C11_cancel_safety::dropped_acquisition", "after an acquisition was dropped"),
+            ("C11_cancel_safety::dropped_waiter", "after a waiter was dropped"),
+            ("C11_cancel_safety::dropped_timed_wait", "after a wait with a timeout was dropped"),
+            ("C11_cancel_safety::dropped_acquire_all", "after an acquisition of free locks was dropped"),
+            ("C11_cancel_safety::dropped_run", "after work under a lock was dropped"),
+            (
+                "C11_cancel_safety::dropped_unanswered",
+                "was not granted within | after a call without an answer was dropped",
+            ),
+        ],
+    ),
+    case(
+        "a_waiter_that_left_is_granted_the_lock",
+        "ghost ticket after cancel",
+        Clause::C11,
+        Broken::Queue(Queue::Ghosts),
+        &[
+            ("C11_cancel_safety::dropped_waiter", "0 waiters in the queue"),
+            ("C15_fairness::leaving_keeps_the_order", "2 waiters in the queue"),
+        ],
+    ),
+    case(
+        "a_withdrawal_does_nothing",
+        "",
+        Clause::C11,
+        Broken::Queue(Queue::WithdrawalDoesNothing),
+        &[
+            ("C11_cancel_safety::dropped_waiter", "0 waiters in the queue"),
+            ("C10_lost_replies::single_attempt", "was not granted within"),
+            ("C15_fairness::leaving_keeps_the_order", "2 waiters in the queue"),
+        ],
+    ),
+    case(
+        "only_the_first_signal_completes",
+        "",
+        Clause::C11,
+        Broken::Guards(Guards::SignalsOnce),
+        &[("C11_cancel_safety::dropped_signal", "the next lost()")],
+    ),
+    case(
+        "a_renewal_grants_again",
+        "renewal revives",
+        Clause::C12,
+        Broken::Store(Store::RenewalGrants),
+        &[
+            ("C12_no_renewal::none_after_force_release", "a force-released lease came back"),
+            ("C4_loss::force_release_is_signalled", "lost() after a force-release"),
+        ],
+    ),
+    case(
+        "a_renewal_follows_the_release",
+        "renewal after release",
+        Clause::C12,
+        Broken::Store(Store::RenewsAfterRelease),
+        &[("C12_no_renewal::id_is_gone_after_release", "after its release the lock is held by")],
+    ),
+    case(
+        "a_failed_renewal_is_a_loss",
+        "",
+        Clause::C13,
+        Broken::Store(Store::ErrorIsLoss),
+        &[("C13_transient_errors::renewal_survives", "two of its holder's renewals failed")],
+    ),
+    case(
+        "every_error_is_final",
+        "",
+        Clause::C13,
+        Broken::Store(Store::ErrorsArePermanent),
+        &[("C13_transient_errors::waiting_survives", "a transient error ended a wait")],
+    ),
+    case(
+        "a_request_waits_for_the_one_before",
+        "one slow key starves renewals",
+        Clause::C14,
+        Broken::Queue(Queue::OneAtATime),
+        &[("C14_isolation::a_stalled_key_delays_no_other", "was lost, while another key stalled")],
+    ),
+    case(
+        "the_last_waiter_is_granted_first",
+        "LIFO queue",
+        Clause::C15,
+        Broken::Queue(Queue::LastInFirstOut),
+        &[
+            ("C15_fairness::order_of_arrival", "a later waiter overtook an earlier one"),
+            ("C15_fairness::order_without_pushes", "a later waiter overtook an earlier one"),
+            ("C15_fairness::order_across_a_break", "a later waiter overtook an earlier one"),
+            ("C15_fairness::leaving_keeps_the_order", "a later waiter overtook an earlier one"),
+            ("C15_fairness::even_turns", "the turns are uneven"),
+        ],
+    ),
+    case(
+        "the_first_attempt_overtakes_the_queue",
+        "",
+        Clause::C15,
+        Broken::Queue(Queue::FirstAttempt),
+        &[("C15_fairness::attempts_do_not_barge", "attempts overtook a waiter")],
+    ),
+    case(
+        "a_withdrawal_empties_the_queue",
+        "",
+        Clause::C15,
+        Broken::Queue(Queue::WithdrawalEmpties),
+        &[("C15_fairness::leaving_keeps_the_order", "2 waiters in the queue | a later waiter overtook an earlier one")],
+    ),
+    case(
+        "a_dead_head_blocks_the_queue",
+        "dead head blocks",
+        Clause::C15,
+        Broken::Queue(Queue::DeadHeadBlocks),
+        &[("C15_fairness::cut_off_waiter", "the waiter behind one that was cut off to get the lock")],
+    ),
+    case(
+        "the_next_holder_is_answered_busy",
+        "",
+        Clause::C16,
+        Broken::Queue(Queue::Silent),
+        &[("C16_wake_ups::release_racing_arrival", "a waiter to get a lock that is free")],
+    ),
+    case(
+        "a_broken_stream_looks_alive",
+        "",
+        Clause::C16,
+        Broken::Queue(Queue::HidesBreaks),
+        &[
+            ("C16_wake_ups::pushes_refused", "the next of three waiters to have had the lock"),
+            ("C16_wake_ups::pushes_broken", "the next of three waiters to have had the lock"),
+            ("C15_fairness::order_across_a_break", "a later waiter overtook an earlier one"),
+        ],
+    ),
+    case(
+        "a_ticket_is_taken_too_late",
+        "lost wake-up",
+        Clause::C16,
+        Broken::Queue(Queue::TakesTicketLate),
+        &[("C16_wake_ups::release_racing_arrival", "a waiter to get a lock that is free")],
+    ),
+    case(
+        "busy_once_is_busy_for_ever",
+        "busy for ever",
+        Clause::C16,
+        Broken::Queue(Queue::BusyForEver),
+        &[("C16_wake_ups::pushes_refused", "the next of three waiters to have had the lock")],
+    ),
+    case(
+        "a_pushed_grant_expires_too_late",
+        "",
+        Clause::C16,
+        Broken::Queue(Queue::PushesLateExpiry),
+        &[("C16_wake_ups::pushes_delayed", "a waiter was given a lock that it did not hold")],
+    ),
+    case(
+        "all_waiters_are_woken_for_one_grant",
+        "herd",
+        Clause::C17,
+        Broken::Queue(Queue::WakesAll),
+        &[("C17_no_herd::hand_over_cost_is_constant", "a hand-over takes")],
+    ),
+    case(
+        "a_timeout_is_ignored",
+        "",
+        Clause::C18,
+        Broken::Provider(Provider::NoTimeout),
+        &[("C18_bounded_calls::wait_is_bounded", "acquire to time out")],
+    ),
+    case(
+        "invalid_options_are_corrected",
+        "",
+        Clause::C18,
+        Broken::Provider(Provider::CorrectsOptions),
+        &[("C18_bounded_calls::invalid_options", "a ttl of zero, on a held lock, returned Ok(")],
+    ),
+    case(
+        "a_timeout_waits_for_the_last_attempt",
+        "timeout ignores the last attempt",
+        Clause::C18,
+        Broken::Provider(Provider::TimesOutBetweenAttempts),
+        &[("C18_bounded_calls::bounded_while_replies_hang", "acquire to time out while the store does not answer")],
+    ),
+    case(
+        "a_timeout_forgets_the_last_attempt",
+        "timeout ignores the last attempt",
+        Clause::C18,
+        Broken::Provider(Provider::TimeoutForgetsAttempt),
+        &[
+            ("C18_bounded_calls::short_waits_leave_nothing", "keys are still held"),
+            ("C18_bounded_calls::bounded_while_replies_hang", "after a call had ended before the store answered it"),
+        ],
+    ),
+    case(
+        "a_record_outlives_its_lease",
+        "",
+        Clause::C19,
+        Broken::Store(Store::Overstays),
+        &[("C19_crash::cut_off_holder", "the lock of a holder that was cut off was free")],
+    ),
+    case(
+        "case_is_folded",
+        "key folding (case)",
+        Clause::C20,
+        Broken::Provider(Provider::FoldsCase),
+        &[("C20_independent_keys::different_keys_are_different_locks", "is busy, and only other keys are held")],
+    ),
+    case(
+        "a_prefix_of_the_key_counts",
+        "key folding (prefix)",
+        Clause::C20,
+        Broken::Provider(Provider::FoldsPrefix),
+        &[("C20_independent_keys::different_keys_are_different_locks", "is busy, and only other keys are held")],
+    ),
+    case(
+        "several_locks_are_taken_in_the_named_order",
+        "multi-key unsorted",
+        Clause::C21,
+        Broken::Unsorted,
+        &[("C21_multi_key::opposite_orders", "callers of the same three keys in opposite orders got none")],
+    ),
+    case(
+        "only_the_last_victim_is_remembered",
+        "",
+        Clause::C22,
+        Broken::Admin(Admin::ShortMemory),
+        &[("C22_force_release::history_records_who_and_why", "the history is")],
+    ),
+    case(
+        "releases_are_not_counted",
+        "",
+        Clause::C23,
+        Broken::Provider(Provider::MiscountsReleases),
+        &[
+            ("C23_accounting::counts_what_happens", "with one of four locks held"),
+            ("C23_accounting::balances_throughout", "the accounting does not balance"),
+        ],
+    ),
+    case(
+        "a_close_does_nothing",
+        "",
+        Clause::C24,
+        Broken::Provider(Provider::NoClose),
+        &[
+            ("C24_shutdown::releases_every_lease", "was not granted within"),
+            ("C24_shutdown::guards_are_lost", "lost() after close()"),
+            ("C24_shutdown::refuses_and_wakes", "close() to wake a waiter"),
+            ("C11_cancel_safety::dropped_close", "after a close was dropped"),
+        ],
+    ),
+    case(
+        "the_minimum_hold_is_ignored",
+        "",
+        Clause::C25,
+        Broken::Store(Store::NoMinimumHold),
+        &[
+            ("C25_minimum_hold::early_release_keeps_it_closed", "the lock was granted at once after an early release"),
+            ("C25_minimum_hold::early_drop_keeps_it_closed", "the lock was granted again after"),
+        ],
+    ),
+    case(
+        "a_force_release_needs_a_holder",
+        "",
+        Clause::C25,
+        Broken::Admin(Admin::ForceNeedsHolder),
+        &[("C25_minimum_hold::force_release_opens_it", "returned None")],
+    ),
+    case(
+        "an_owner_is_matched_by_prefix",
+        "",
+        Clause::Admin,
+        Broken::Admin(Admin::OwnerByPrefix),
+        &[("admin::list_by_owner", "the list of the owner is")],
+    ),
+    case(
+        "a_list_has_one_page",
+        "",
+        Clause::Admin,
+        Broken::Admin(Admin::OnePage),
+        &[("admin::list_shows_what_is_held", "in pages of 1"), ("admin::list_by_owner", "the list of the owner is")],
+    ),
+    case(
+        "a_release_by_owner_takes_all_locks",
+        "",
+        Clause::Admin,
+        Broken::Admin(Admin::ReleasesOthers),
+        &[
+            ("admin::release_owner", "locks were released instead of 3"),
+            ("admin::release_by_prefix", "locks were released instead of 1"),
+            ("admin::release_of_everything_is_refused", "locks were released"),
+        ],
+    ),
+    case(
+        "an_empty_filter_is_accepted",
+        "",
+        Clause::Admin,
+        Broken::Admin(Admin::AcceptsEmptyFilters),
+        &[("admin::release_of_everything_is_refused", "locks were released")],
+    ),
+    case(
+        "a_force_release_is_reported_as_a_release",
+        "",
+        Clause::Admin,
+        Broken::Admin(Admin::ForceIsRelease),
+        &[
+            ("admin::events_report_what_happens", "the end was reported as Released"),
+            ("admin::events_report_release_by_owner", "a release by owner was reported as Released"),
+        ],
+    ),
+    case(
+        "a_ttl_is_rounded_up",
+        "",
+        Clause::C3,
+        Broken::Bare(Bare::RoundsTtl),
+        &[("C3_deadline::store_reports_remaining_time", "left of a ttl of")],
+    ),
+    case(
+        "other_claims_get_the_ttl",
+        "",
+        Clause::C3,
+        Broken::Bare(Bare::ReportsTheTtl),
+        &[("C3_deadline::store_reports_remaining_time", "an attempt of another claim reports")],
+    ),
+    case(
+        "a_repeated_attempt_extends_nothing",
+        "",
+        Clause::C10,
+        Broken::Bare(Bare::RepeatExtendsNothing),
+        &[("C10_lost_replies::store_repeats_a_grant", "a repeated grant reports")],
+    ),
+    case(
+        "a_repeated_attempt_takes_tokens",
+        "",
+        Clause::C10,
+        Broken::Bare(Bare::RepeatTakesTokens),
+        &[("C10_lost_replies::store_repeats_a_grant", "a repeated attempt was granted")],
+    ),
+    case(
+        "a_renewal_adds_to_what_is_left",
+        "",
+        Clause::C12,
+        Broken::Bare(Bare::RenewalAdds),
+        &[("C12_no_renewal::store_renews_from_now", "left instead of at most")],
+    ),
+    case(
+        "a_renewal_ignores_the_token",
+        "",
+        Clause::C12,
+        Broken::Bare(Bare::RenewalIgnoresToken),
+        &[("C12_no_renewal::store_renews_by_claim_and_token", "the lease's last token is")],
+    ),
+    case(
+        "a_renewal_revives_an_expired_lease",
+        "",
+        Clause::C12,
+        Broken::Bare(Bare::RenewalRevives),
+        &[("C12_no_renewal::store_revives_nothing", "the lease has expired, and a renewal was answered")],
+    ),
+    case(
+        "a_renewal_has_two_steps",
+        "",
+        Clause::C22,
+        Broken::Bare(Bare::RenewsInTwoSteps),
+        &[(
+            "C22_force_release::store_force_release_against_renewal",
+            "the lock was force-released at the moment of a renewal",
+        )],
+    ),
+    case(
+        "an_expired_lease_is_released",
+        "",
+        Clause::C9,
+        Broken::Bare(Bare::ReleasesTheExpired),
+        &[("C9_release::store_release_of_the_expired", "the release of an expired lease returned Released")],
+    ),
+    case(
+        "only_one_release_is_remembered",
+        "",
+        Clause::C10,
+        Broken::Bare(Bare::RemembersOneRelease),
+        &[("C10_lost_replies::store_remembers_releases", "a release that was repeated after 1 other holders")],
+    ),
+    case(
+        "a_release_has_two_steps",
+        "",
+        Clause::C8,
+        Broken::Bare(Bare::ReleasesInTwoSteps),
+        &[("C8_stale_calls::store_release_against_take_over", "whose expired lease was released at that moment")],
+    ),
+    case(
+        "token_blocks_overlap",
+        "",
+        Clause::C5,
+        Broken::Bare(Bare::BlocksOverlap),
+        &[("C5_fencing::store_tokens_grow", "the next grant was")],
+    ),
+    case(
+        "a_withdrawal_leaves_the_lease",
+        "",
+        Clause::C11,
+        Broken::Bare(Bare::WithdrawsNothing),
+        &[
+            ("C11_cancel_safety::store_withdraws_all", "the claim was withdrawn, and a renewal was answered"),
+            ("C5_fencing::store_tokens_grow", "the key is free, and the attempt was answered"),
+        ],
+    ),
+    case(
+        "a_batch_is_answered_in_reverse",
+        "",
+        Clause::C14,
+        Broken::Bare(Bare::BatchBackwards),
+        &[("C14_isolation::store_answers_batches_in_order", "in a batch ")],
+    ),
+    case(
+        "a_batch_is_reported_gone_as_a_whole",
+        "",
+        Clause::C14,
+        Broken::Bare(Bare::BatchAllOrNothing),
+        &[("C14_isolation::store_answers_batches_in_order", "in a batch ")],
+    ),
+    case(
+        "a_batch_ends_with_the_first_that_is_gone",
+        "",
+        Clause::C14,
+        Broken::Bare(Bare::BatchStops),
+        &[("C14_isolation::store_answers_batches_in_order", "answers")],
+    ),
+    case(
+        "the_store_folds_case",
+        "",
+        Clause::C20,
+        Broken::Bare(Bare::FoldsCase),
+        &[("C20_independent_keys::store_keys_are_bytes", "was never locked")],
+    ),
+    case(
+        "the_store_folds_the_turkish_i",
+        "",
+        Clause::C20,
+        Broken::Bare(Bare::FoldsTurkish),
+        &[("C20_independent_keys::store_keys_are_bytes", "was never locked")],
+    ),
+    case(
+        "the_store_trims_keys",
+        "",
+        Clause::C20,
+        Broken::Bare(Bare::Trims),
+        &[("C20_independent_keys::store_keys_are_bytes", "was never locked")],
+    ),
+    case(
+        "a_free_key_is_selected_then_taken",
+        "",
+        Clause::C1,
+        Broken::Bare(Bare::SelectThenUpdate),
+        &[("C1_exclusion::store_grants_a_free_key_once", "attempts for a free key had these grants")],
+    ),
+    case(
+        "an_expired_lease_is_selected_then_taken",
+        "",
+        Clause::C1,
+        Broken::Bare(Bare::SelectThenTakeOver),
+        &[("C1_exclusion::store_grants_an_expired_key_once", "attempts for an expired lease had these grants")],
+    ),
+    case(
+        "a_lost_race_is_an_error",
+        "",
+        Clause::C1,
+        Broken::Bare(Bare::ContentionIsAnError),
+        &[
+            ("C1_exclusion::store_grants_a_free_key_once", "contention must be answered busy"),
+            ("C1_exclusion::store_grants_an_expired_key_once", "contention must be answered busy"),
+        ],
+    ),
+    case(
+        "a_queue_takes_any_number",
+        "",
+        Clause::C15,
+        Broken::Bare(Bare::UnboundedQueue),
+        &[("C15_fairness::store_bounds_its_queue", "the third ticket of a queue for two was answered")],
+    ),
+    case(
+        "a_repeated_attempt_loses_its_place",
+        "",
+        Clause::C15,
+        Broken::Bare(Bare::RepeatLosesThePlace),
+        &[("C15_fairness::store_queues_in_order", "before it was answered")],
+    ),
+    case(
+        "a_refresh_adds_a_ticket",
+        "",
+        Clause::C15,
+        Broken::Bare(Bare::RefreshAdds),
+        &[("C15_fairness::store_refresh_adds_no_ticket", "the claim has no ticket")],
+    ),
+    case(
+        "tickets_last_without_a_refresh",
+        "",
+        Clause::C15,
+        Broken::Bare(Bare::TicketsLast),
+        &[("C15_fairness::store_drops_dead_tickets", "before it was answered")],
+    ),
+    case(
+        "a_handed_over_lease_lasts_too_long",
+        "",
+        Clause::C15,
+        Broken::Bare(Bare::HandsOverTheTtl),
+        &[("C15_fairness::store_hands_over_what_was_requested", "a claim window of")],
+    ),
+    case(
+        "a_handed_over_lease_has_one_token",
+        "",
+        Clause::C15,
+        Broken::Bare(Bare::HandsOverOneToken),
+        &[("C15_fairness::store_hands_over_what_was_requested", "tokens were requested, and the store granted")],
+    ),
+    case(
+        "a_withdrawal_leaves_the_ticket",
+        "",
+        Clause::C11,
+        Broken::Bare(Bare::LeavesTickets),
+        &[
+            ("C11_cancel_safety::store_lets_waiters_leave", "before it was answered"),
+            ("C15_fairness::store_refresh_adds_no_ticket", "the ticket was withdrawn"),
+        ],
+    ),
+    case(
+        "a_withdrawal_leaves_a_handed_over_lease",
+        "",
+        Clause::C15,
+        Broken::Bare(Bare::LeavesWhatWasHandedOver),
+        &[("C15_fairness::store_grant_against_leave", "the waiter has left, and a renewal was answered")],
+    ),
+    case(
+        "no_grant_is_pushed",
+        "",
+        Clause::C16,
+        Broken::Bare(Bare::PushesNoGrant),
+        &[("C16_wake_ups::store_pushes_grants", "the event of the grant")],
+    ),
+    case(
+        "no_loss_is_pushed",
+        "",
+        Clause::C4,
+        Broken::Bare(Bare::PushesNoLoss),
+        &[("C4_loss::store_pushes_losses", "the event of the loss")],
+    ),
+    case(
+        "a_loss_is_pushed_with_the_old_token",
+        "",
+        Clause::C4,
+        Broken::Bare(Bare::PushesTheOldToken),
+        &[("C4_loss::store_pushes_losses", "which is not above it")],
+    ),
+    case(
+        "no_opening_is_pushed",
+        "",
+        Clause::C16,
+        Broken::Bare(Bare::PushesNoOpening),
+        &[("C16_wake_ups::store_pushes_openings", "the event of the opened key")],
+    ),
+    case(
+        "a_prefix_is_a_pattern",
+        "",
+        Clause::Admin,
+        Broken::Bare(Bare::PrefixIsAPattern),
+        &[("admin::store_prefixes_are_bytes", "with the prefix")],
+    ),
+    case(
+        "a_prefix_folds_case",
+        "",
+        Clause::Admin,
+        Broken::Bare(Bare::PrefixFoldsCase),
+        &[("admin::store_prefixes_are_bytes", "with the prefix")],
+    ),
+    case(
+        "pages_fold_case",
+        "",
+        Clause::Admin,
+        Broken::Bare(Bare::PagesFoldCase),
+        &[("admin::store_pages_in_order_of_bytes", "the list is")],
+    ),
+    case(
+        "expired_leases_are_listed",
+        "",
+        Clause::Admin,
+        Broken::Bare(Bare::ListsTheExpired),
+        &[("admin::store_hides_the_expired", "the list is")],
+    ),
+    case(
+        "the_store_ignores_the_minimum_hold",
+        "",
+        Clause::C25,
+        Broken::Bare(Bare::NoMinimumHold),
+        &[("C25_minimum_hold::store_keeps_it_closed", "a closed key was answered")],
+    ),
+    case(
+        "requests_wait_for_ever",
+        "",
+        Clause::C18,
+        Broken::Server(Server::WaitsForEver),
+        &[("C18_bounded_calls::store_ends_stalled_calls", "to end while the server stalls")],
+    ),
+    case(
+        "requests_have_a_timeout_of_their_own",
+        "",
+        Clause::C18,
+        Broken::Server(Server::HasItsOwnTimeout),
+        &[("C18_bounded_calls::store_ends_stalled_calls", "to end while the server stalls")],
+    ),
+    case(
+        "an_unanswered_request_is_reported_as_not_carried_out",
+        "",
+        Clause::C18,
+        Broken::Server(Server::ReportsNothingHappened),
+        &[("C18_bounded_calls::store_ends_stalled_calls", "reported that its claim has")],
+    ),
+    case(
+        "an_unanswered_request_is_reported_as_permanent",
+        "",
+        Clause::C18,
+        Broken::Server(Server::ReportsPermanent),
+        &[
+            ("C18_bounded_calls::store_ends_stalled_calls", "is permanent although a retry can succeed"),
+            ("C10_lost_replies::store_answers_truly_when_cut", "is permanent although a retry can succeed"),
+        ],
+    ),
+    case(
+        "a_release_does_not_wait_for_its_answer",
+        "",
+        Clause::C18,
+        Broken::Server(Server::ReleasesWithoutAnswer),
+        &[("C18_bounded_calls::store_ends_stalled_calls", "a release was answered while the server stalls")],
+    ),
+    case(
+        "a_blocked_key_blocks_all_keys",
+        "",
+        Clause::C14,
+        Broken::Server(Server::OneLine),
+        &[(
+            "C14_isolation::store_isolates_a_blocked_key",
+            "requests for keys that are not blocked to be answered | a request for a key that is not blocked",
+        )],
+    ),
+    case(
+        "a_request_is_judged_by_the_time_of_its_arrival",
+        "",
+        Clause::C2,
+        Broken::Server(Server::OldClock),
+        &[(
+            "C2_store_clock::store_reads_the_clock_after_a_wait",
+            "a renewal waited at the server until its lease had expired",
+        )],
+    ),
+    case(
+        "a_lease_begins_when_its_request_arrives",
+        "",
+        Clause::C2,
+        Broken::Server(Server::GrantsByTheOldClock),
+        &[("C2_store_clock::store_reads_the_clock_after_a_wait", "an attempt waited at the server and was granted")],
+    ),
+    case(
+        "an_attempt_is_carried_out_after_its_withdrawal",
+        "",
+        Clause::C11,
+        Broken::Server(Server::WithdrawsTooEarly),
+        &[("C11_cancel_safety::store_withdraws_for_good", "attempts were dropped and withdrawn")],
+    ),
+    case(
+        "a_late_attempt_is_carried_out",
+        "",
+        Clause::C10,
+        Broken::Server(Server::TakesLateAttempts),
+        &[("C10_lost_replies::store_orders_the_requests_of_a_claim", "then the attempt arrived and took the lease")],
+    ),
+    case(
+        "a_key_is_found_free_before_the_wait",
+        "",
+        Clause::C1,
+        Broken::Server(Server::SelectsBeforeTheWait),
+        &[(
+            "C1_exclusion::store_grants_a_blocked_key_once",
+            "attempts for a free key whose record was blocked had these grants",
+        )],
+    ),
+    case(
+        "a_cut_connection_is_never_reopened",
+        "",
+        Clause::C10,
+        Broken::Server(Server::NeverReconnects),
+        &[("C10_lost_replies::store_answers_truly_when_cut", "the store to take a lease after the fault")],
+    ),
+    case(
+        "a_cut_stream_stays_open_and_silent",
+        "",
+        Clause::C16,
+        Broken::Server(Server::SilentStream),
+        &[("C16_wake_ups::store_streams_survive_a_cut", "a stream whose connection was cut")],
+    ),
+    case(
+        "a_crash_forgets_leases",
+        "",
+        Clause::C5,
+        Broken::Server(Server::ForgetsLeases),
+        &[("C5_fencing::store_survives_a_crash", "the server has crashed and runs again, and a renewal")],
+    ),
+    case(
+        "a_crash_forgets_releases",
+        "",
+        Clause::C5,
+        Broken::Server(Server::ForgetsReleases),
+        &[("C5_fencing::store_survives_a_crash", "a release was repeated after a crash")],
+    ),
+    case(
+        "a_crash_forgets_tokens",
+        "",
+        Clause::C5,
+        Broken::Server(Server::TokensRestart),
+        &[("C5_fencing::store_survives_a_crash", "before a crash of the server the key had")],
+    ),
+    case(
+        "a_crash_sets_the_clock_back",
+        "",
+        Clause::C5,
+        Broken::Server(Server::ClockRestarts),
+        &[("C5_fencing::store_survives_a_crash", "after its grant and a crash of the server")],
+    ),
 ];
 
-/// The words of a check, one of which it must say.
+/// Returns the alternatives of the words that a check's message must contain.
 pub(crate) fn alternatives(words: &'static str) -> impl Iterator<Item = &'static str> {
     words.split(" | ")
 }
 
-/// Every backend of the list is there, and no other says that it is.
+/// Ensures that every fault of [`LIST`] has a case, that no case names another, and that all have
+/// words.
 pub(crate) fn is_complete() -> Result<(), Failed> {
     let is_there = |listed: &&&str| CASES.iter().any(|case| case.listed == **listed);
     let missing: Vec<_> = LIST.iter().filter(|listed| !is_there(listed)).collect();
     let unknown = CASES.iter().filter(|case| !case.listed.is_empty() && !LIST.contains(&case.listed));
     let unknown: Vec<_> = unknown.map(|case| case.listed).collect();
-    let silent = CASES.iter().filter(|case| case.caught_by.iter().any(|(_, words)| words.is_empty()));
-    let silent: Vec<_> = silent.map(|case| case.name).collect();
-    if missing.is_empty() && unknown.is_empty() && silent.is_empty() {
+    let wordless = CASES.iter().filter(|case| case.caught_by.iter().any(|(_, words)| words.is_empty()));
+    let wordless: Vec<_> = wordless.map(|case| case.name).collect();
+    if missing.is_empty() && unknown.is_empty() && wordless.is_empty() {
         return Ok(());
     }
-    Err(format!("missing: {missing:?}, unknown: {unknown:?}, without words: {silent:?}").into())
+    Err(format!("missing: {missing:?}, unknown: {unknown:?}, without words: {wordless:?}").into())
 }
 
 const DOCUMENT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/BROKEN.md");
-/// Set, the document is written anew.
+/// If this variable is set, the document is rewritten.
 const WRITE: &str = "DISTLOCK_WRITE_BROKEN";
-/// Behind this line all is written by this test.
-const BEGIN: &str = "<!-- From here on written by `tests/broken/matrix.rs`. -->\n";
+/// This test writes everything after this line.
+const BEGIN: &str = "<!-- `tests/broken/matrix.rs` writes the rest of this file. -->\n";
 
 /// Prints the matrix, and compares it with the document.
 pub(crate) fn is_current() -> Result<(), Failed> {
     let matrix = matrix();
     println!("{matrix}");
     let document = std::fs::read_to_string(DOCUMENT)?;
-    let (text, written) = document.split_once(BEGIN).ok_or("the document has no place for the matrix")?;
+    let (text, written) =
+        document.split_once(BEGIN).ok_or("BROKEN.md has no line after which the matrix is written")?;
     if std::env::var_os(WRITE).is_some() {
         std::fs::write(DOCUMENT, format!("{text}{BEGIN}{matrix}"))?;
         return Ok(());
@@ -230,7 +1086,7 @@ pub(crate) fn is_current() -> Result<(), Failed> {
     if written == matrix {
         Ok(())
     } else {
-        Err(format!("BROKEN.md is not current: run this test with {WRITE}=1").into())
+        Err(format!("BROKEN.md is out of date: run this test with {WRITE}=1").into())
     }
 }
 
@@ -240,7 +1096,7 @@ fn matrix() -> String {
     let clause_of: BTreeMap<String, Clause> = checks().iter().map(|check| (check.name(), check.clause())).collect();
     let id = |clause: &Clause| if *clause == Clause::Admin { "admin".to_owned() } else { format!("{clause:?}") };
     let mut text = String::from(
-        "\n## Broken backend × clause\n\n●: its own clause; ○: a further one that notices it for certain.\n\n|",
+        "\n## Broken backend × clause\n\n●: the clause that it breaks; ○: another clause whose checks always catch it.\n\n|",
     );
     for clause in &clauses {
         let _ = write!(text, " | {}", id(clause));
@@ -261,23 +1117,24 @@ fn matrix() -> String {
         }
         text.push_str(" |\n");
     }
-    text.push_str("\n## The checks that catch them\n\n| broken backend | in the list of what a suite has to notice | check | says |\n|---|---|---|---|\n");
+    text.push_str("\n## The checks that catch them\n\n| broken backend | known fault | check | words of the failure |\n|---|---|---|---|\n");
     for case in CASES {
         let mut name = format!("**{}**", case.name.replace('_', " "));
         let mut listed = case.listed;
         for (check, words) in case.caught_by {
-            let _ = writeln!(text, "| {name} | {listed} | `{check}` | … {} … |", words.replace(" | ", " … or … "));
+            let _ = writeln!(text, "| {name} | {listed} | `{check}` | “{}” |", words.replace(" | ", "” or “"));
             (name, listed) = (String::new(), "");
         }
     }
     let caught = |name: &str| CASES.iter().any(|case| case.caught_by.iter().any(|(check, _)| *check == name));
-    let others: Vec<String> = clause_of.keys().filter(|name| !caught(name)).map(|name| format!("`{name}`")).collect();
+    let others: Vec<String> =
+        clause_of.keys().filter(|name| !caught(name)).map(|name| format!("- `{name}`\n")).collect();
     let _ = write!(
         text,
-        "\n{} of {} checks are named above. The others, which no backend of this table is there for: {}.\n",
+        "\n{} of {} checks are named above. The tables have no broken backend for the others:\n\n{}",
         clause_of.len() - others.len(),
         clause_of.len(),
-        others.join(", ")
+        others.concat()
     );
     text
 }

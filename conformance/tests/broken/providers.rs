@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use distlock_api::{
-    Accounting, AcquireOptions, Acquired, Busy, Capabilities, ErrorKind, FencingToken, HeldLock, LeaseOptions,
+    Accounting, AcquireOptions, Acquired, Busy, Capabilities, ErrorKind, FencingToken, LeaseHandle, LeaseOptions,
     LockAdmin, LockError, LockGuard, LockKey, LockProvider, Loss, LostSignal, ReleaseFuture, ReleaseOutcome, Result,
     Wait, async_trait,
 };
@@ -16,15 +16,15 @@ use tokio::time::Instant;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Provider {
-    /// The short cut grants whatever it is asked for.
+    /// `acquire_now` grants every key.
     GrantsNow,
-    /// The short cut says busy to whoever would wait.
+    /// `acquire_now` reports every key as busy, even to calls that may wait.
     BusyNow,
-    /// Whoever holds a lock gets it again.
+    /// A holder is granted its lock again.
     ReEntrant,
-    /// A single attempt is told that a free lock is busy.
-    LiesToAttempts,
-    /// An acquisition goes on after its future was dropped, and nobody releases what it gets.
+    /// A single attempt on a free lock is answered busy.
+    AttemptsAreBusy,
+    /// An acquisition continues after its future was dropped, and its lock is never released.
     CancelLeaks,
     /// A wait has no end.
     NoTimeout,
@@ -32,19 +32,19 @@ pub(crate) enum Provider {
     CorrectsOptions,
     /// `A` is `a`.
     FoldsCase,
-    /// Of a key only the beginning counts.
+    /// Only the beginning of a key counts.
     FoldsPrefix,
-    /// The token is read from the store when the lock has been granted.
+    /// The token is read from the store after the grant.
     ReReadsToken,
-    /// A grant is returned whenever it comes.
+    /// A grant is returned even after its own deadline.
     ReturnsLateGrants,
-    /// A timeout is looked at between attempts only.
+    /// A timeout is checked only between attempts.
     TimesOutBetweenAttempts,
-    /// A timeout forgets the attempt that is under way.
+    /// A timeout forgets the attempt in flight.
     TimeoutForgetsAttempt,
-    /// Nothing works: no promise can be judged.
+    /// Every call fails: no promise can be judged.
     Fails,
-    /// The same, in another way.
+    /// Every call panics: no promise can be judged.
     Panics,
     /// Releases are not counted.
     MiscountsReleases,
@@ -52,12 +52,12 @@ pub(crate) enum Provider {
     NoClose,
 }
 
-/// So many characters count for [`Provider::FoldsPrefix`].
+/// The number of characters that count for [`Provider::FoldsPrefix`].
 const PREFIX: usize = 64;
-/// How much later than a detached acquisition its caller hears of it.
+/// How much later than a detached acquisition its caller gets the result.
 const AFTERWARDS: Duration = Duration::from_millis(10);
-/// How long the question of [`Provider::ReReadsToken`] takes.
-const SECOND_QUESTION: Duration = Duration::from_millis(30);
+/// How long the query of [`Provider::ReReadsToken`] takes.
+const SECOND_QUERY: Duration = Duration::from_millis(30);
 
 impl Provider {
     pub(crate) fn around(self, engine: LeaseProvider) -> BrokenProvider {
@@ -72,10 +72,10 @@ pub(crate) struct BrokenProvider {
     granted: Mutex<HashMap<LockKey, FencingToken>>,
 }
 
-/// A second guard of a lock that the first one holds.
+/// A second guard of a lock that is held by the first one.
 struct Shared;
 
-impl HeldLock for Shared {
+impl LeaseHandle for Shared {
     fn valid_until(&self) -> Option<Instant> {
         Some(Instant::now() + Duration::from_secs(60))
     }
@@ -93,14 +93,14 @@ impl HeldLock for Shared {
     }
 }
 
-/// A lease of somebody who does without the engine.
+/// A lease of a naive client without the engine.
 struct Naive {
     store: Arc<dyn LeaseStore>,
     claim: Claim,
     valid_until: Instant,
 }
 
-impl HeldLock for Naive {
+impl LeaseHandle for Naive {
     fn valid_until(&self) -> Option<Instant> {
         Some(self.valid_until)
     }
@@ -122,10 +122,10 @@ impl HeldLock for Naive {
     }
 }
 
-/// A guard under another token.
+/// A guard with another token.
 struct Renumbered(LockGuard);
 
-impl HeldLock for Renumbered {
+impl LeaseHandle for Renumbered {
     fn valid_until(&self) -> Option<Instant> {
         self.0.remaining().map(|remaining| Instant::now() + remaining)
     }
@@ -144,17 +144,17 @@ impl HeldLock for Renumbered {
 }
 
 impl BrokenProvider {
-    async fn acquire_and_ask(&self, key: &LockKey, options: AcquireOptions) -> Result<Acquired> {
+    async fn acquire_and_read_token(&self, key: &LockKey, options: AcquireOptions) -> Result<Acquired> {
         let Acquired::Held(guard) = self.engine.acquire_with(key.clone(), options).await? else {
             return Ok(Acquired::Busy(Busy::new()));
         };
-        tokio::time::sleep(SECOND_QUESTION).await;
+        tokio::time::sleep(SECOND_QUERY).await;
         let admin = self.engine.admin().expect("a store with administration");
         let token = admin.inspect(key).await?.map_or(guard.fencing_token(), |info| info.token);
         Ok(Acquired::Held(LockGuard::new(key.clone(), token, Box::new(Renumbered(guard)))))
     }
 
-    /// Asks until it has the lock, or its time is up after an attempt.
+    /// Repeats attempts until one is granted, or until the time is up after an attempt.
     async fn acquire_naively(&self, key: &LockKey, options: AcquireOptions) -> Result<Acquired> {
         let (store, terms, start) = (self.engine.store(), options.lease().terms()?, Instant::now());
         loop {
@@ -180,8 +180,8 @@ impl BrokenProvider {
         }
     }
 
-    async fn acquire_as(&self, key: LockKey, known_as: String, options: AcquireOptions) -> Result<Acquired> {
-        Ok(match self.engine.acquire_with(LockKey::new(known_as)?, options).await? {
+    async fn acquire_under(&self, key: LockKey, other_key: String, options: AcquireOptions) -> Result<Acquired> {
+        Ok(match self.engine.acquire_with(LockKey::new(other_key)?, options).await? {
             Acquired::Held(guard) => Acquired::Held(guard.with_key(key)),
             busy => busy,
         })
@@ -205,18 +205,18 @@ impl BrokenProvider {
     async fn acquire_detached(&self, key: &LockKey, options: AcquireOptions) -> Result<Acquired> {
         let (engine, key) = (self.engine.clone(), key.clone());
         let acquiring = tokio::spawn(async move { engine.acquire_with(key.clone(), options).await });
-        let (tell, told) = tokio::sync::oneshot::channel();
+        let (sender, receiver) = tokio::sync::oneshot::channel();
         tokio::spawn(async move {
             let acquired = acquiring.await;
-            // Whoever leaves has left by now.
+            // A caller that gives up has left by now.
             tokio::time::sleep(AFTERWARDS).await;
             if let Ok(acquired) = acquired
-                && let Err(nobody) = tell.send(acquired)
+                && let Err(unclaimed) = sender.send(acquired)
             {
-                std::mem::forget(nobody);
+                std::mem::forget(unclaimed);
             }
         });
-        told.await.expect("the task ends after it has told")
+        receiver.await.expect("the task sends before it ends")
     }
 }
 
@@ -231,7 +231,7 @@ impl LockProvider for BrokenProvider {
     async fn acquire_with(&self, key: LockKey, mut options: AcquireOptions) -> Result<Acquired> {
         match self.broken {
             Provider::ReEntrant => return self.acquire_again(&key, options).await,
-            Provider::LiesToAttempts if options.wait() == Wait::Try => {
+            Provider::AttemptsAreBusy if options.wait() == Wait::Try => {
                 if let Acquired::Held(guard) = self.engine.acquire_with(key, options).await? {
                     let _ = guard.release().await?;
                 }
@@ -244,15 +244,15 @@ impl LockProvider for BrokenProvider {
             }
             Provider::FoldsCase => {
                 let folded = key.as_str().to_ascii_lowercase();
-                return self.acquire_as(key, folded, options).await;
+                return self.acquire_under(key, folded, options).await;
             }
             Provider::FoldsPrefix => {
                 let prefix = key.as_str().chars().take(PREFIX).collect();
-                return self.acquire_as(key, prefix, options).await;
+                return self.acquire_under(key, prefix, options).await;
             }
             Provider::Fails => return Err(LockError::new(ErrorKind::Other, "nothing works")),
             Provider::Panics => panic!("nothing works"),
-            Provider::ReReadsToken => return self.acquire_and_ask(&key, options).await,
+            Provider::ReReadsToken => return self.acquire_and_read_token(&key, options).await,
             Provider::ReturnsLateGrants | Provider::TimesOutBetweenAttempts => {
                 return self.acquire_naively(&key, options).await;
             }
@@ -299,7 +299,7 @@ impl LockProvider for BrokenProvider {
     }
 }
 
-/// Takes several locks in the order in which they are named, on one wait for all of them.
+/// Takes several locks in the order in which they are named, with one timeout for all.
 pub(crate) async fn acquire_as_named(
     provider: Arc<dyn LockProvider>,
     keys: Vec<LockKey>,

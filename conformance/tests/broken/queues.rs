@@ -17,51 +17,52 @@ use futures_util::{StreamExt, stream};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Queue {
-    /// Nothing is wrong with it.
+    /// Nothing is broken.
     Sound,
-    /// Nothing is wrong with it: it is slow.
+    /// Nothing is broken; the store is slow.
     Slow,
-    /// A release grants to whoever came last.
+    /// A release hands the lease to the last waiter.
     LastInFirstOut,
-    /// A release leaves the key to whoever asks first, in the queue or not.
-    FirstToAsk,
+    /// A release leaves the key to the first attempt, queued or not.
+    FirstAttempt,
     /// A ticket stays when its waiter leaves.
     Ghosts,
-    /// Whoever leaves the queue takes all others along.
-    EverybodyLeaves,
-    /// A withdrawal says that it was done, and was not.
-    WithdrawalLies,
-    /// The head of the queue is granted the lease, and told that it still waits.
+    /// A waiter that leaves the queue removes all other tickets.
+    WithdrawalEmpties,
+    /// A withdrawal returns `Ok` and does nothing.
+    WithdrawalDoesNothing,
+    /// The head of the queue is granted the lease, and answered that it still waits.
     Silent,
-    /// So it is if nothing can be pushed to it, and a stream that breaks looks as if it went on.
+    /// As `Silent` for waiters without pushes, and a stream that breaks looks alive.
     HidesBreaks,
-    /// An attempt looks at the lease in one step, and takes its place in another; of a lease that is free nobody is told.
-    TakesItsPlaceLate,
-    /// A waiter that is granted the lease and does not come keeps it from the others.
+    /// An attempt reads the lease in one step and takes its ticket in another. A lease that became
+    /// free in between is not reported.
+    TakesTicketLate,
+    /// A waiter that is granted the lease and does not claim it keeps it from the others.
     DeadHeadBlocks,
-    /// Whoever was told once that the lease is busy is told so for ever.
+    /// A claim that was answered busy once is answered busy for ever.
     BusyForEver,
-    /// A release tells everybody to ask.
+    /// A release wakes all waiters.
     WakesAll,
-    /// A grant is said to last an hour when it is pushed.
-    LiesAboutExpiry,
-    /// A repeated attempt is busy with the lease that the first one got.
+    /// A pushed grant has an expiry an hour too late.
+    PushesLateExpiry,
+    /// A repeated attempt is answered busy because of its own first grant.
     BusyWithItself,
-    /// A repeated release frees the key, whoever holds it.
+    /// A repeated release frees the key, whichever claim holds it.
     ReleasesTheNext,
-    /// A repeated release is told that there was nothing to release.
+    /// A repeated release is answered `AlreadyLost`.
     ForgetsReleases,
-    /// A renewal whose reply is lost is answered: the lease is gone.
+    /// A renewal whose reply is lost reports the lease as gone.
     UnknownIsLoss,
-    /// A request waits for the answer to the one before.
+    /// A request waits for the answer to the previous one.
     OneAtATime,
 }
 
 /// How long a request takes for [`Queue::Slow`].
 const SLOW: Duration = Duration::from_millis(40);
-/// What a liar says that remains of the present holder's lease.
+/// The remaining time that wrong answers report for the present holder's lease.
 const AGES: Duration = Duration::from_secs(120);
-/// How long [`Queue::TakesItsPlaceLate`] is late.
+/// How late [`Queue::TakesTicketLate`] takes its ticket.
 const LATE: Duration = Duration::from_millis(20);
 
 impl Queue {
@@ -92,7 +93,8 @@ impl Queue {
         (0..count).map(|_| client()).collect()
     }
 
-    /// Where nothing may be caught, claims are longer than busy machines stall: who misses one stands behind the others.
+    /// Where nothing may be caught, claim windows are longer than busy machines stall: a waiter
+    /// that misses its window goes to the end of the queue.
     fn options(self) -> QueueOptions {
         let is_sound = matches!(self, Self::Sound | Self::Slow);
         if is_sound { QueueOptions::new().claim(Duration::from_secs(3)) } else { QueueOptions::new() }
@@ -115,7 +117,7 @@ impl Queue {
         let is_ticket = matches!(renewal.subject, RenewalSubject::Ticket(_));
         match (self, answer) {
             (
-                Self::Silent | Self::HidesBreaks | Self::TakesItsPlaceLate,
+                Self::Silent | Self::HidesBreaks | Self::TakesTicketLate,
                 Ok(Standing::Held { .. } | Standing::Gone(_)),
             ) if is_ticket => Ok(Standing::Waiting(still_first())),
             (Self::UnknownIsLoss, Err(error)) if !is_ticket && error.is_outcome_unknown() => {
@@ -128,8 +130,8 @@ impl Queue {
     fn pushes(self, event: Result<StoreEvent>) -> Option<Result<StoreEvent>> {
         match (self, event) {
             (Self::Silent, Ok(StoreEvent::Granted { .. })) | (Self::HidesBreaks, Err(_)) => None,
-            (Self::TakesItsPlaceLate, Ok(StoreEvent::Freed { .. })) => None,
-            (Self::LiesAboutExpiry, Ok(StoreEvent::Granted { key, id, grant, expires_at })) => {
+            (Self::TakesTicketLate, Ok(StoreEvent::Freed { .. })) => None,
+            (Self::PushesLateExpiry, Ok(StoreEvent::Granted { key, id, grant, expires_at })) => {
                 let origin = StoreTime::since_origin(Duration::ZERO);
                 let later = expires_at.saturating_since(origin) + Duration::from_secs(3600);
                 Some(Ok(StoreEvent::Granted { key, id, grant, expires_at: StoreTime::since_origin(later) }))
@@ -139,12 +141,12 @@ impl Queue {
     }
 }
 
-/// A ticket that nobody has to refresh, and a claim that nobody has to take up.
+/// Returns a ticket that needs no refresh, with a claim window that does not pass.
 fn for_ages(ticket: Ticket) -> Ticket {
     Ticket::new(AGES, AGES, ticket.capacity)
 }
 
-/// What a waiter hears that shall not ask again.
+/// Returns the answer that keeps a waiter from trying again.
 fn still_first() -> BusyReply {
     BusyReply::new().with_holder_remaining(AGES).with_standing(QueueStanding::Queued { ahead: 0 })
 }
@@ -159,13 +161,13 @@ struct BrokenQueue {
 
 #[derive(Debug, Default)]
 struct Seen {
-    /// Held by whoever makes several steps of one.
-    alone: tokio::sync::Mutex<()>,
-    book: Mutex<Book>,
+    /// Held while several steps are made of one.
+    step: tokio::sync::Mutex<()>,
+    records: Mutex<Records>,
 }
 
 #[derive(Debug, Default)]
-struct Book {
+struct Records {
     attempts: HashMap<AcquisitionId, Attempt>,
     busy: HashSet<AcquisitionId>,
     granted: HashSet<AcquisitionId>,
@@ -173,15 +175,15 @@ struct Book {
 }
 
 impl BrokenQueue {
-    fn book(&self) -> MutexGuard<'_, Book> {
-        self.seen.book.lock().unwrap()
+    fn records(&self) -> MutexGuard<'_, Records> {
+        self.seen.records.lock().unwrap()
     }
 
-    /// What a request has to wait for.
+    /// Delays a request, or makes it wait for the previous one.
     async fn begin(&self) -> Option<tokio::sync::MutexGuard<'_, ()>> {
         match self.broken {
             Queue::Slow => tokio::time::sleep(SLOW).await,
-            Queue::OneAtATime | Queue::LastInFirstOut => return Some(self.seen.alone.lock().await),
+            Queue::OneAtATime | Queue::LastInFirstOut => return Some(self.seen.step.lock().await),
             _ => {}
         }
         None
@@ -191,7 +193,7 @@ impl BrokenQueue {
         self.memory.peek(claim.key()).is_some_and(|lock| lock.id.as_ref() == Some(claim.id()))
     }
 
-    async fn take_place_late(&self, attempt: &Attempt) -> Result<Reply> {
+    async fn take_ticket_late(&self, attempt: &Attempt) -> Result<Reply> {
         let mut look = attempt.clone();
         look.ticket = None;
         let reply = self.next.try_acquire(&look).await?;
@@ -208,13 +210,13 @@ impl BrokenQueue {
         })
     }
 
-    /// All but the last waiter stand aside meanwhile.
+    /// Releases to the last waiter: all others are withdrawn for the moment.
     async fn release_to_the_last(&self, release: &Release) -> Result<ReleaseOutcome> {
         let mut waiting = self.memory.waiting(release.claim.key());
         waiting.pop();
         let overtaken: Vec<Attempt> = {
-            let book = self.book();
-            waiting.iter().filter_map(|id| book.attempts.get(id).cloned()).collect()
+            let records = self.records();
+            waiting.iter().filter_map(|id| records.attempts.get(id).cloned()).collect()
         };
         for attempt in &overtaken {
             self.next.withdraw(&attempt.claim, attempt.timeout).await?;
@@ -226,11 +228,11 @@ impl BrokenQueue {
         outcome
     }
 
-    /// The store of those who know nothing of a queue.
+    /// Returns the store as clients without a queue see it.
     fn without_queue(&self) -> MemoryStore {
-        let mut poorer = LeaseStore::capabilities(&self.memory);
-        poorer.queue = false;
-        self.memory.clone().with_capabilities(poorer)
+        let mut reduced = LeaseStore::capabilities(&self.memory);
+        reduced.queue = false;
+        self.memory.clone().with_capabilities(reduced)
     }
 }
 
@@ -245,55 +247,55 @@ impl LeaseStore for BrokenQueue {
     }
 
     async fn try_acquire(&self, attempt: &Attempt) -> Result<Reply> {
-        let _alone = self.begin().await;
+        let _step = self.begin().await;
         let id = attempt.claim.id();
-        self.book().attempts.insert(id.clone(), attempt.clone());
+        self.records().attempts.insert(id.clone(), attempt.clone());
         let reply = match self.broken {
-            Queue::FirstToAsk => self.next.try_acquire(&attempt.clone().with_turn_window(Duration::ZERO)).await?,
+            Queue::FirstAttempt => self.next.try_acquire(&attempt.clone().with_turn_window(Duration::ZERO)).await?,
             Queue::DeadHeadBlocks => {
                 let mut attempt = attempt.clone();
                 attempt.ticket = attempt.ticket.map(for_ages);
                 self.next.try_acquire(&attempt).await?
             }
-            Queue::TakesItsPlaceLate => self.take_place_late(attempt).await?,
-            Queue::BusyWithItself if self.book().granted.contains(id) => Reply::Busy(BusyReply::new()),
+            Queue::TakesTicketLate => self.take_ticket_late(attempt).await?,
+            Queue::BusyWithItself if self.records().granted.contains(id) => Reply::Busy(BusyReply::new()),
             _ => self.next.try_acquire(attempt).await?,
         };
-        let mut book = self.book();
+        let mut records = self.records();
         Ok(match reply {
-            Reply::Granted(_) if self.broken == Queue::BusyForEver && book.busy.contains(id) => {
+            Reply::Granted(_) if self.broken == Queue::BusyForEver && records.busy.contains(id) => {
                 Reply::Busy(BusyReply::new())
             }
             Reply::Granted(grant) => {
-                book.granted.insert(id.clone());
+                records.granted.insert(id.clone());
                 Reply::Granted(grant)
             }
             busy => {
-                book.busy.insert(id.clone());
+                records.busy.insert(id.clone());
                 busy
             }
         })
     }
 
     async fn renew(&self, renewal: &Renewal) -> Result<Standing> {
-        let _alone = self.begin().await;
+        let _step = self.begin().await;
         let sent = self.broken.sends(renewal);
         self.broken.answers(renewal, self.next.renew(&sent).await)
     }
 
     async fn renew_many(&self, renewals: &[Renewal]) -> Vec<Result<Standing>> {
-        let _alone = self.begin().await;
+        let _step = self.begin().await;
         let sent: Vec<_> = renewals.iter().map(|renewal| self.broken.sends(renewal)).collect();
         let answers = self.next.renew_many(&sent).await;
         renewals.iter().zip(answers).map(|(renewal, answer)| self.broken.answers(renewal, answer)).collect()
     }
 
     async fn release(&self, release: &Release) -> Result<ReleaseOutcome> {
-        let _alone = self.begin().await;
-        let again = !self.book().released.insert(release.claim.id().clone());
+        let _step = self.begin().await;
+        let again = !self.records().released.insert(release.claim.id().clone());
         let outcome = match self.broken {
             Queue::LastInFirstOut => self.release_to_the_last(release).await?,
-            Queue::FirstToAsk => self.without_queue().release(release).await?,
+            Queue::FirstAttempt => self.without_queue().release(release).await?,
             _ => self.next.release(release).await?,
         };
         let key = release.claim.key();
@@ -307,18 +309,18 @@ impl LeaseStore for BrokenQueue {
     }
 
     async fn withdraw(&self, claim: &Claim, timeout: Duration) -> Result<()> {
-        let _alone = self.begin().await;
+        let _step = self.begin().await;
         match self.broken {
-            Queue::WithdrawalLies => return Ok(()),
+            Queue::WithdrawalDoesNothing => return Ok(()),
             Queue::Ghosts if !self.holds(claim) => return Ok(()),
-            Queue::EverybodyLeaves if !self.holds(claim) => drop(self.memory.drop_tickets(claim.key())),
+            Queue::WithdrawalEmpties if !self.holds(claim) => drop(self.memory.drop_tickets(claim.key())),
             _ => {}
         }
         self.next.withdraw(claim, timeout).await
     }
 
     async fn waiters(&self, claim: &Claim, timeout: Duration) -> Result<u32> {
-        let _alone = self.begin().await;
+        let _step = self.begin().await;
         self.next.waiters(claim, timeout).await
     }
 

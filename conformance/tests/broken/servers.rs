@@ -1,4 +1,4 @@
-//! Stores whose server is not always well, and what authors make of that.
+//! Stores of a server that fails at times, with the mistakes that authors make then.
 
 use std::collections::HashSet;
 use std::fmt;
@@ -22,45 +22,45 @@ use tokio::time::{Instant, sleep};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Server {
-    /// Nothing is wrong with it.
+    /// Nothing is broken.
     Sound,
-    /// A request waits for its answer as long as it takes.
+    /// A request waits for its answer without a limit.
     WaitsForEver,
-    /// A request waits for its answer for as long as the author thought right.
+    /// A request waits for its answer with a timeout of the author, not the caller's.
     HasItsOwnTimeout,
-    /// What was not answered is said not to have happened.
-    SaysNothingHappened,
-    /// What was not answered is said to fail again.
-    SaysItIsPermanent,
-    /// A release is said to be done before the server has answered.
-    ReleasesInSilence,
+    /// An unanswered request is reported as not carried out.
+    ReportsNothingHappened,
+    /// An unanswered request is reported as a permanent error.
+    ReportsPermanent,
+    /// A release returns `Released` before the server has answered.
+    ReleasesWithoutAnswer,
     /// All requests go through one line.
     OneLine,
-    /// A request is judged by the clock of its arrival.
+    /// A request is judged by the time of its arrival.
     OldClock,
-    /// A lease is told by the clock at the end of the wait, and lasts by the one of its arrival.
+    /// A grant reports its whole ttl, but the lease began when the request arrived.
     GrantsByTheOldClock,
-    /// What was connected once is never connected again.
-    NeverConnectsAgain,
-    /// A withdrawal ends what it finds, and an attempt of before may still come.
+    /// A connection that was cut is never opened again.
+    NeverReconnects,
+    /// A withdrawal ends what it finds, and an earlier attempt may still arrive.
     WithdrawsTooEarly,
-    /// A key is found free, and taken after the wait for its record.
+    /// A key is found free before the wait for its record, and taken after it.
     SelectsBeforeTheWait,
-    /// An attempt is carried out whenever it arrives.
+    /// An attempt is carried out even if it arrives after later requests of its claim.
     TakesLateAttempts,
     /// A stream that was cut stays open and silent.
     SilentStream,
-    /// A crash takes the leases with it.
+    /// A crash forgets the leases.
     ForgetsLeases,
-    /// A crash takes the releases that were remembered with it.
+    /// A crash forgets the remembered releases.
     ForgetsReleases,
-    /// After a crash the tokens begin anew.
-    TokensBeginAnew,
-    /// The expiry is counted by a clock that begins with the server.
-    ClockBeginsAnew,
+    /// After a crash the tokens restart.
+    TokensRestart,
+    /// The expiry is counted by a clock that restarts with the server.
+    ClockRestarts,
 }
 
-/// A server in this process.
+/// A server, simulated in this process.
 struct Sim {
     broken: Server,
     state: watch::Sender<State>,
@@ -80,11 +80,11 @@ struct State {
     crashes: u32,
 }
 
-/// What [`Server::HasItsOwnTimeout`] waits.
+/// The timeout of [`Server::HasItsOwnTimeout`].
 const OWN_TIMEOUT: Duration = Duration::from_secs(5);
-/// How long a request, or an answer, is on its way.
-const WAY: Duration = Duration::from_millis(2);
-/// How late requests are.
+/// How long a request or an answer is in transit.
+const TRANSIT: Duration = Duration::from_millis(2);
+/// The delay of late requests.
 const LATE: Duration = Duration::from_secs(2);
 const AN_HOUR: Duration = Duration::from_secs(3600);
 
@@ -97,7 +97,7 @@ impl Sim {
         self.state.borrow().crashes > 0
     }
 
-    /// Whether a lease of the key is the claim's.
+    /// Returns whether the claim holds the key.
     fn holds(&self, claim: &Claim) -> bool {
         self.memory.peek(claim.key()).is_some_and(|info| info.id.as_ref() == Some(claim.id()))
     }
@@ -137,7 +137,7 @@ impl fmt::Debug for Connection {
 }
 
 impl Connection {
-    /// A request, which the server carries out whether its client waits or not.
+    /// Sends a request, which the server carries out whether or not its client waits.
     async fn send<T: Send + 'static>(
         &self,
         key: &LockKey,
@@ -146,8 +146,8 @@ impl Connection {
     ) -> Result<T> {
         let mut state = self.0.state.subscribe();
         let State { down, cuts, late, .. } = state.borrow().clone();
-        sleep(WAY).await;
-        if down || (cuts > 0 && self.0.broken == Server::NeverConnectsAgain) {
+        sleep(TRANSIT).await;
+        if down || (cuts > 0 && self.0.broken == Server::NeverReconnects) {
             return Err(LockError::new(ErrorKind::Unavailable, "connection refused"));
         }
         let (sim, key) = (Arc::clone(&self.0), key.clone());
@@ -157,7 +157,7 @@ impl Connection {
             }
             sim.until_served(&key).await;
             let answer = carry_out.await;
-            sleep(WAY).await;
+            sleep(TRANSIT).await;
             answer
         });
         let bound = match self.0.broken {
@@ -167,8 +167,8 @@ impl Connection {
         };
         let lost = LockError::timeout(Phase::Request, "no answer");
         let lost = match self.0.broken {
-            Server::SaysNothingHappened => lost,
-            Server::SaysItIsPermanent => LockError::new(ErrorKind::Other, "no answer"),
+            Server::ReportsNothingHappened => lost,
+            Server::ReportsPermanent => LockError::new(ErrorKind::Other, "no answer"),
             _ => lost.outcome_unknown(),
         };
         tokio::select! {
@@ -194,9 +194,9 @@ impl LeaseStore for Connection {
         let (key, bound) = (attempt.claim.key().clone(), attempt.timeout);
         let was_free = sim.memory.peek(&key).is_none();
         let carry_out = async move {
-            let (mut attempt, ttl) = (attempt, attempt_ttl(&sim, sent));
-            let asked = attempt.ttl;
-            attempt.ttl = attempt.ttl.saturating_sub(ttl);
+            let (mut attempt, shortened) = (attempt, shortened_by(&sim, sent));
+            let requested = attempt.ttl;
+            attempt.ttl = attempt.ttl.saturating_sub(shortened);
             let has_ended = sim.ended.lock().unwrap().contains(attempt.claim.id());
             if has_ended && sim.broken != Server::TakesLateAttempts {
                 return Err(LockError::new(ErrorKind::Unavailable, "a later request of the claim was answered"));
@@ -207,14 +207,14 @@ impl LeaseStore for Connection {
             let reply = sim.memory.try_acquire(&attempt).await?;
             Ok(match (sim.broken, reply) {
                 (Server::GrantsByTheOldClock, Reply::Granted(mut grant)) => {
-                    grant.remaining = asked;
+                    grant.remaining = requested;
                     Reply::Granted(grant)
                 }
-                (Server::TokensBeginAnew, Reply::Granted(mut grant)) if sim.has_crashed() => {
+                (Server::TokensRestart, Reply::Granted(mut grant)) if sim.has_crashed() => {
                     grant.token = FencingToken::new(1);
                     Reply::Granted(grant)
                 }
-                (Server::ClockBeginsAnew, Reply::Busy(busy)) if sim.has_crashed() => {
+                (Server::ClockRestarts, Reply::Busy(busy)) if sim.has_crashed() => {
                     let left = busy.holder_remaining.unwrap_or_default();
                     Reply::Busy(busy.with_holder_remaining(left + AN_HOUR))
                 }
@@ -249,7 +249,7 @@ impl LeaseStore for Connection {
             let forgotten = !held && sim.has_crashed() && sim.broken == Server::ForgetsReleases;
             Ok(if forgotten { ReleaseOutcome::AlreadyLost } else { outcome })
         };
-        if self.0.broken == Server::ReleasesInSilence {
+        if self.0.broken == Server::ReleasesWithoutAnswer {
             let this = self.clone();
             tokio::spawn(async move { this.send(&key, bound, carry_out).await.is_ok() });
             return Ok(ReleaseOutcome::Released);
@@ -273,16 +273,16 @@ impl LeaseStore for Connection {
         let cut = async move {
             let _ = state.wait_for(|state| state.cuts != cuts).await;
         };
-        let heard = events.take_until(cut);
+        let received = events.take_until(cut);
         Ok(match self.0.broken {
-            Server::SilentStream => heard.chain(futures_util::stream::pending()).boxed(),
-            _ => heard.boxed(),
+            Server::SilentStream => received.chain(futures_util::stream::pending()).boxed(),
+            _ => received.boxed(),
         })
     }
 }
 
-/// What [`Server::GrantsByTheOldClock`] takes off a lease.
-fn attempt_ttl(sim: &Sim, sent: Instant) -> Duration {
+/// The time by which [`Server::GrantsByTheOldClock`] shortens a lease.
+fn shortened_by(sim: &Sim, sent: Instant) -> Duration {
     if sim.broken == Server::GrantsByTheOldClock { sent.elapsed() } else { Duration::ZERO }
 }
 
@@ -332,7 +332,7 @@ impl Arena for SimArena {
     async fn stop(&self) {}
 }
 
-/// One server, which the checks damage in turns.
+/// One server, which the checks damage in turn.
 pub(crate) struct Servers(Arc<Sim>);
 
 impl Server {
@@ -354,7 +354,7 @@ impl Fixture for Servers {
     }
 
     async fn clients(&self, _: usize) -> Result<Vec<Client>, FixtureError> {
-        Err("looked at below the engine alone".into())
+        Err("this fixture is examined only below the engine".into())
     }
 
     async fn store_at(&self, _: &str) -> Result<Arc<dyn LeaseStore>, FixtureError> {

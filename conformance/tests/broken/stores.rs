@@ -17,47 +17,47 @@ use distlock_memory::MemoryStore;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Store {
-    /// Nothing is wrong with it: it is slow.
+    /// Nothing is broken; the store is slow.
     Slow,
     /// Every grant has the same token.
     ConstantToken,
-    /// Each client counts for itself.
+    /// Each client counts tokens by itself.
     TokenPerClient,
-    /// The record expires after half of what the answer says.
+    /// The record expires after half of the reported time.
     HalfTheTtl,
-    /// A release frees the key, whoever holds it.
+    /// A release frees the key, whichever claim holds it.
     ReleaseByKey,
-    /// A release says that it was done, and was not.
-    ReleaseLies,
-    /// A release says `Released` even if there was nothing to release.
+    /// A release returns `Released` and does nothing.
+    ReleaseDoesNothing,
+    /// A release returns `Released` even if there was nothing to release.
     AlwaysReleased,
     /// A renewal of a lease that is gone takes it again.
     RenewalGrants,
     /// A renewal prolongs whatever lease the key has.
     RenewalByKey,
-    /// A renewal that fails says that the lease is gone.
+    /// A renewal that fails reports the lease as gone.
     ErrorIsLoss,
-    /// No error may be retried.
+    /// Every error is permanent.
     ErrorsArePermanent,
     /// A minimum hold is not kept.
     NoMinimumHold,
-    /// Tokens start anew when the record was removed.
+    /// Tokens restart after the record was removed.
     TokenResets,
     /// All acquisitions of a client have one id for each key.
     OwnerPerProcess,
     /// A renewal is sent after the release, and takes the lease again.
     RenewsAfterRelease,
-    /// A release that fails says that it was done.
+    /// A release that fails returns `Released`.
     SwallowsErrors,
-    /// The record outlives what the answer says.
+    /// The record outlives the reported time.
     Overstays,
 }
 
 /// How long a request takes for [`Store::Slow`].
 const SLOW: Duration = Duration::from_millis(40);
-/// How long after the release [`Store::RenewsAfterRelease`] does so.
+/// How long after the release [`Store::RenewsAfterRelease`] sends the renewal.
 const LATE: Duration = Duration::from_millis(30);
-/// By how much the record of [`Store::Overstays`] does.
+/// By how much the record of [`Store::Overstays`] outlives its lease.
 const OVERSTAY: Duration = Duration::from_secs(20);
 
 impl Store {
@@ -77,7 +77,8 @@ pub(crate) struct BrokenStore {
     seen: Mutex<Seen>,
 }
 
-/// The keys whose records were removed, and the tokens that are to be forgotten then: those up to this one, or to the next.
+/// The keys whose records were removed. The value is the last forgotten token, or `None` until the
+/// next grant shows it.
 #[derive(Debug, Default)]
 pub(crate) struct Removed(Mutex<HashMap<LockKey, Option<u64>>>);
 
@@ -86,7 +87,7 @@ impl Removed {
         self.0.lock().unwrap().insert(key, None);
     }
 
-    /// What is left of a token.
+    /// Returns a token as it is counted after the removal.
     fn since(&self, key: &LockKey, token: u64) -> u64 {
         match self.0.lock().unwrap().get_mut(key) {
             Some(forgotten) => token - *forgotten.get_or_insert(token - 1),
@@ -97,7 +98,7 @@ impl Removed {
 
 #[derive(Debug, Default)]
 struct Seen {
-    /// The token that the inner store gave to an acquisition.
+    /// The token that the inner store granted to an acquisition.
     tokens: HashMap<AcquisitionId, FencingToken>,
     grants: HashMap<LockKey, u64>,
     claims: HashMap<LockKey, Claim>,
@@ -118,7 +119,7 @@ impl BrokenStore {
         Grant::new(FencingToken::new(token), grant.remaining).with_tokens(NonZeroU32::MIN)
     }
 
-    /// Who asks, as the inner store is told.
+    /// Returns the claim that the inner store sees.
     fn claim(&self, claim: &Claim) -> Claim {
         if self.broken != Store::OwnerPerProcess {
             return claim.clone();
@@ -126,7 +127,7 @@ impl BrokenStore {
         self.seen.lock().unwrap().claims.entry(claim.key().clone()).or_insert_with(|| claim.clone()).clone()
     }
 
-    /// The renewal as the inner store knows the lease.
+    /// Returns the renewal with the claim and the token of the inner store.
     fn undisguise(&self, renewal: &Renewal) -> Renewal {
         let mut renewal = renewal.clone();
         renewal.claim = self.claim(&renewal.claim);
@@ -210,7 +211,7 @@ impl LeaseStore for BrokenStore {
         let mut release = release.clone();
         release.claim = self.claim(&release.claim);
         match self.broken {
-            Store::ReleaseLies => return Ok(ReleaseOutcome::Released),
+            Store::ReleaseDoesNothing => return Ok(ReleaseOutcome::Released),
             Store::NoMinimumHold => release.hold_at_least = None,
             _ => {}
         }

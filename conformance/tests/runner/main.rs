@@ -1,4 +1,5 @@
-//! The runner as its users meet it: this program runs itself as the test binary of a backend, sound or broken, and looks at what comes of it.
+//! Tests the runner from outside: this program runs itself as the test binary of a sound or a
+//! broken backend, and examines the output.
 
 mod nextest;
 mod program;

@@ -1,4 +1,4 @@
-//! A process for each check, as `cargo nextest` has it.
+//! A process for each check, as `cargo nextest` runs them.
 
 use serde_json::Value;
 
@@ -28,7 +28,7 @@ fn processes_add_to_one_report() {
         checks.map(|check| check["name"].as_str().expect("a name").to_owned()).collect::<Vec<_>>()
     };
     assert_eq!(report("first", &checks), checks);
-    // Another run begins anew.
+    // Another run starts a new report.
     assert_eq!(report("second", &checks[1..]), checks[1..]);
     let runs = std::fs::read_dir(directory.path().join("parts/sound")).expect("the parts").count();
     assert_eq!(runs, 1, "the parts of a run that is over are still there");

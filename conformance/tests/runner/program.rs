@@ -12,7 +12,7 @@ use distlock_api::{
 use distlock_conformance::{Client, Fixture, FixtureError, Profile, async_trait};
 use distlock_memory::MemoryProvider;
 
-/// Which backend a process of this program is to examine.
+/// The environment variable with the backend that a process of this program examines.
 const VARIABLE: &str = "DISTLOCK_TEST_BACKEND";
 
 pub(crate) fn backend() -> Option<String> {
@@ -29,7 +29,7 @@ pub(crate) fn fixtures(backend: &str) -> Vec<Box<dyn Fixture>> {
     }
 }
 
-/// A name that must be escaped wherever it goes.
+/// A name that must be escaped wherever it is written.
 pub(crate) const NASTY: &str = "a<b>&'\"ü";
 
 pub(crate) struct Memory {
@@ -82,7 +82,7 @@ impl LockProvider for TokensGoBack {
             Acquired::Held(guard) => {
                 let token = FencingToken::new(self.next.fetch_sub(1, Ordering::SeqCst));
                 let mut held = None;
-                let _ = guard.map_held(|inner| {
+                let _ = guard.map_handle(|inner| {
                     held = Some(inner);
                     Box::new(Nothing)
                 });
@@ -109,10 +109,10 @@ impl LockProvider for TokensGoBack {
     }
 }
 
-/// What stays of a guard whose lock was taken out.
+/// What is left of a guard after its lock was taken out.
 struct Nothing;
 
-impl distlock_api::HeldLock for Nothing {
+impl distlock_api::LeaseHandle for Nothing {
     fn valid_until(&self) -> Option<tokio::time::Instant> {
         None
     }
@@ -130,7 +130,7 @@ impl distlock_api::HeldLock for Nothing {
     }
 }
 
-/// What a run of the program said.
+/// The result and the output of a run of the program.
 #[derive(Debug)]
 pub(crate) struct Ran {
     pub(crate) succeeded: bool,
@@ -142,16 +142,16 @@ impl Ran {
     /// The names of the tests that passed or failed.
     pub(crate) fn with_result(&self, result: &str) -> Vec<&str> {
         let lines = self.out.lines().filter_map(|line| line.strip_prefix("test ")?.split_once(" ... "));
-        lines.filter(|(_, said)| *said == result).map(|(name, _)| name.trim()).collect()
+        lines.filter(|(_, seen)| *seen == result).map(|(name, _)| name.trim()).collect()
     }
 
     pub(crate) fn seed(&self) -> &str {
-        let said = self.err.lines().find_map(|line| line.split_once(", seed "));
-        said.map(|(_, seed)| seed).unwrap_or_else(|| panic!("no seed: {self:?}"))
+        let line = self.err.lines().find_map(|line| line.split_once(", seed "));
+        line.map(|(_, seed)| seed).unwrap_or_else(|| panic!("no seed: {self:?}"))
     }
 }
 
-/// A command that examines a backend, without any settings of ours.
+/// Returns a command that examines a backend, without the settings of this process.
 pub(crate) fn command(backend: &str) -> Command {
     let mut command = Command::new(std::env::current_exe().expect("this program"));
     command.env(VARIABLE, backend);

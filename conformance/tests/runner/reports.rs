@@ -1,4 +1,4 @@
-//! What is written when a report is asked for.
+//! The files of a report.
 
 use std::collections::HashMap;
 
@@ -8,7 +8,7 @@ use serde_json::Value;
 use crate::program::{Directory, Memory, NASTY, command, finished, ran};
 
 pub(crate) const TESTS: &[(&str, fn())] = &[
-    ("json_tells_everything", json_tells_everything),
+    ("json_has_everything", json_has_everything),
     ("junit_is_as_build_servers_read_it", junit_is_as_build_servers_read_it),
     ("the_page_shows_it", the_page_shows_it),
     ("binaries_share_a_directory", binaries_share_a_directory),
@@ -36,7 +36,7 @@ fn checks(backend: &Value) -> HashMap<&str, &Value> {
     checks.iter().map(|check| (check["name"].as_str().expect("a name"), check)).collect()
 }
 
-fn json_tells_everything() {
+fn json_has_everything() {
     let directory = reported();
     let broken: Value = serde_json::from_str(&directory.read(&format!("{FILE}.json"))).expect("JSON");
     assert_eq!(broken["name"], NASTY);
@@ -80,9 +80,9 @@ fn junit_is_as_build_servers_read_it() {
     let cases = children(suite, "testcase");
     let count = |tag| cases.iter().filter(|case| !children(**case, tag).is_empty()).count();
     for node in [root, suite] {
-        let said =
+        let counts =
             ["tests", "failures", "skipped"].map(|name| node.attribute(name).and_then(|count| count.parse().ok()));
-        assert_eq!(said, [Some(cases.len()), Some(count("failure")), Some(count("skipped"))]);
+        assert_eq!(counts, [Some(cases.len()), Some(count("failure")), Some(count("skipped"))]);
     }
     assert!(count("failure") >= 1 && count("skipped") >= 1 && cases.len() >= 4, "{text}");
     let counter = cases.iter().find(|case| case.attribute("name") == Some("counter_under_contention"));
@@ -114,7 +114,7 @@ fn the_page_shows_it() {
             |node: &Node<'_, '_>| node.attribute("class").is_some_and(|all| all.split(' ').any(|own| own == class));
         root.descendants().filter(has).collect::<Vec<_>>()
     };
-    // Nothing is fetched, nothing runs.
+    // The page fetches nothing and runs nothing.
     let outside = |node: &Node<'_, '_>| {
         ["script", "link", "img", "iframe"].contains(&node.tag_name().name())
             || node.attributes().any(|attribute| attribute.name() == "src" || attribute.name().starts_with("on"))
@@ -122,7 +122,7 @@ fn the_page_shows_it() {
     };
     assert!(
         !root.descendants().any(|node| outside(&node)) && !text.contains("url("),
-        "it needs something from outside"
+        "the page needs something from outside"
     );
 
     let failures = by_class("failure");
@@ -134,12 +134,12 @@ fn the_page_shows_it() {
     {
         assert!(words.contains(expected), "{expected} is not in {words}");
     }
-    // The timeline has those that show it in red, and everybody else's holds.
+    // The timeline shows the calls of the failure in red, and the other clients' holds.
     let drawn = counter.descendants().filter(|node| node.attribute("class") == Some("call bad")).count();
     assert_eq!(drawn, 2);
     let holds = counter.descendants().filter(|node| node.attribute("class") == Some("hold")).count();
     assert!(holds > 2 && counter.descendants().any(|node| node.has_tag_name("svg")), "{holds} holds are drawn");
-    // Links lead somewhere.
+    // Every link has a target.
     let targets: Vec<_> = root.descendants().filter_map(|node| node.attribute("id")).collect();
     let links: Vec<_> = root.descendants().filter_map(|node| node.attribute("href")).collect();
     assert!(!links.is_empty() && links.iter().all(|link| targets.contains(&&link[1..])), "{links:?} {targets:?}");

@@ -10,8 +10,8 @@ pub(crate) const TESTS: &[(&str, fn())] = &[
     ("rounds_are_counted_and_end_with_a_failure", rounds_are_counted),
     ("torture_ends_with_a_failure", torture_ends_with_a_failure),
     ("the_seed_decides_what_a_check_does", the_seed_decides),
-    ("nonsense_is_refused", nonsense_is_refused),
-    ("a_failure_tells_all_that_is_needed", a_failure_tells_all),
+    ("invalid_arguments_are_refused", invalid_arguments_are_refused),
+    ("a_failure_shows_all_that_is_needed", a_failure_shows_all),
     ("the_summary_is_by_clause_and_backend", the_summary),
 ];
 
@@ -25,7 +25,7 @@ fn lists_like_any_test_binary() {
         }
         assert_eq!(names.iter().filter(|name| name.starts_with(NASTY)).count() * 2, names.len());
     }
-    // All of ours would run, none is marked as ignored.
+    // All checks of this level would run, none is marked as ignored.
     let ignored = ran("sound", &["--list", "--format", "terse", "--ignored"]);
     assert_eq!(ignored.out.trim(), "");
 }
@@ -50,7 +50,7 @@ fn levels_grow() {
         count("standard"),
         ran("sound", &["--list"]).out.lines().filter(|line| line.ends_with(": test")).count()
     );
-    // What is promised not to run is still declared, and everything else passes.
+    // Refusals of checks of other levels are still declared, and all checks that run pass.
     let smoke = ran("sound", &["--level", "smoke"]);
     assert!(smoke.succeeded && smoke.err.contains("level smoke"), "{smoke:?}");
 }
@@ -97,7 +97,7 @@ fn the_seed_decides() {
     assert_eq!(key(&["--seed", &seed]), (seed, first));
 }
 
-fn nonsense_is_refused() {
+fn invalid_arguments_are_refused() {
     for arguments in [["--level", "hell"], ["--seed", "x"], ["--minutes", "soon"]] {
         let refused = ran("sound", &arguments);
         assert!(!refused.succeeded && refused.err.contains(arguments[0]), "{refused:?}");
@@ -107,7 +107,7 @@ fn nonsense_is_refused() {
     assert!(help.succeeded && help.out.contains("--level") && help.out.contains("--exact"), "{help:?}");
 }
 
-fn a_failure_tells_all() {
+fn a_failure_shows_all() {
     let check = format!("{NASTY}::C1_exclusion::counter_under_contention");
     let failed = ran("broken", &["--exact", &check]);
     assert!(!failed.succeeded);
@@ -119,7 +119,7 @@ fn a_failure_tells_all() {
         "asked at ",
         "granted token ",
         "clause:  C1_exclusion – exclusion – in the store's commit order",
-        "promise: tasks of several clients",
+        "promise: Tasks of several clients",
         &format!("seed:    {seed}"),
         &format!("--seed {seed} --exact '{quoted}'"),
     ] {

@@ -94,7 +94,7 @@ impl LockAdmin for PostgresStore {
     }
 
     async fn release_matching(&self, filter: &LockFilter, reason: &str) -> Result<u64> {
-        filter.ensure_not_everything()?;
+        filter.ensure_restricted()?;
         let ((from, until, owner), reason) = (bounds(filter), reason.as_bytes());
         let (mut released, mut after) = (0, None);
         loop {

@@ -92,11 +92,11 @@ impl PostgresStoreBuilder {
     }
 
     /// Has the database tell what happens to locks, for
-    /// [`LockAdmin::watch`](distlock_api::LockAdmin::watch). The first request makes a trigger of the
-    /// role that owns the schema. From then on all stores of the schema tell and may watch, until an
-    /// operator drops the trigger (`DROP TRIGGER lock_events ON distlock.lease`). Each grant and each
-    /// end of a lease then costs a NOTIFY, and the commits of those wait for each other. Defaults to
-    /// no.
+    /// [`LockAdmin::watch`](distlock_api::LockAdmin::watch). The first request makes a trigger of
+    /// the role that owns the schema. From then on all stores of the schema tell and may watch,
+    /// until an operator drops the trigger (`DROP TRIGGER lock_events ON distlock.lease`). Each
+    /// grant and each end of a lease then costs a NOTIFY, and the commits of those wait for each
+    /// other. Defaults to no.
     pub fn lock_events(mut self) -> Self {
         self.options.lock_events = true;
         self

@@ -105,7 +105,8 @@ async fn tells_lock_events(client: &Client, schema: &SchemaName) -> Result<bool,
     client.query_one(&schema.fill_in(Sql::TellsLockEvents.template()), &[]).await?.try_get(0)
 }
 
-/// Makes parts of the schema, in one transaction. Programs that do so at the same moment take turns.
+/// Makes parts of the schema, in one transaction. Programs that do so at the same moment take
+/// turns.
 async fn make(client: &Client, schema: &SchemaName, parts: &[&str]) -> Result<(), Error> {
     let turn = format!("SELECT pg_advisory_xact_lock(hashtextextended('{}', 0))", schema.channel());
     let begin = ["BEGIN; SET LOCAL client_min_messages = warning", &turn];

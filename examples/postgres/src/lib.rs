@@ -96,8 +96,8 @@
 //! * A standby (hot or read-only) is never used: with several hosts the driver connects to the
 //!   primary.
 //! * [`LockAdmin::watch`](distlock_api::LockAdmin::watch) works where a store was built with
-//!   [`lock_events`](PostgresStoreBuilder::lock_events): every grant then needs a NOTIFY, which takes
-//!   a lock of the whole database at its commit.
+//!   [`lock_events`](PostgresStoreBuilder::lock_events): every grant then needs a NOTIFY, which
+//!   takes a lock of the whole database at its commit.
 //! * The queue of NOTIFY holds 8 GB. If a listener of any application is stuck and it is full,
 //!   hand-overs and releases by force fail, and are retried; nothing is lost.
 //!
@@ -109,8 +109,8 @@
 //! # Purging
 //! Records of unused keys stay until they are [purged](PostgresStore::purge). The same in SQL, for
 //! pg_cron, in steps of a bounded number of records:
-//! `SELECT * FROM distlock.purge(NULL, 1000, 3600000000)` looks at the first 1,000 keys and removes those that were unused for an hour; its
-//! `last` is the first argument of the next step.
+//! `SELECT * FROM distlock.purge(NULL, 1000, 3600000000)` looks at the first 1,000 keys and removes
+//! those that were unused for an hour; its `last` is the first argument of the next step.
 //!
 //! # Tests
 //! `cargo test -p distlock-example-postgres` finds a server, or fetches one: see

@@ -1,6 +1,8 @@
-//! An example of a backend for distlock that somebody else could have written: leases in a SQLite file, for the processes of one machine.
+//! An example of a backend for distlock that somebody else could have written: leases in a SQLite
+//! file, for the processes of one machine.
 //!
-//! It was written from the public documentation of `distlock-api`, and passes the conformance suite. `distlock_conformance::tutorial` tells how it came about.
+//! It was written from the public documentation of `distlock-api`, and passes the conformance
+//! suite. `distlock_conformance::tutorial` tells how it came about.
 //!
 //! | file | what it does |
 //! |---|---|
@@ -11,8 +13,9 @@
 //! | `admin` | looking at locks, and taking them away: optional |
 //! | `schema.sql` | the tables |
 //!
-//! Not for production as it is: a process that is stopped (SIGSTOP) in the middle of a step keeps the file's write lock, and with it everybody else, until it goes on;
-//! waiters ask every 250 ms at the latest, because SQLite tells nobody of changes.
+//! Not for production as it is: a process that is stopped (SIGSTOP) in the middle of a step keeps
+//! the file's write lock, and with it everybody else, until it goes on; waiters ask every 250 ms at
+//! the latest, because SQLite tells nobody of changes.
 
 mod admin;
 mod clock;
@@ -35,14 +38,17 @@ use crate::step::Step;
 
 /// How long [`SqliteStore::open`] and administration wait for others to let go of the file.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// How long a step waits before it asks for the file again. SQLite's own way to wait sleeps longer and longer, so that whoever has waited for long comes last.
+/// How long a step waits before it asks for the file again. SQLite's own way to wait sleeps longer
+/// and longer, so that whoever has waited for long comes last.
 const PAUSE: Duration = Duration::from_millis(5);
 
-/// Leases in a SQLite file. Each process opens the file for itself; so may several stores of one process.
+/// Leases in a SQLite file. Each process opens the file for itself; so may several stores of one
+/// process.
 #[derive(Clone, Debug)]
 pub struct SqliteStore {
-    /// Whoever waits for it is served in the order of arrival, and keeps it until the step is done, whatever becomes of the caller. So calls take effect in the order in
-    /// which they were made, and one that was given up never after a later one: [`StoreCapabilities::ordered_claims`].
+    /// Whoever waits for it is served in the order of arrival, and keeps it until the step is done,
+    /// whatever becomes of the caller. So calls take effect in the order in which they were made,
+    /// and one that was given up never after a later one: [`StoreCapabilities::ordered_claims`].
     connection: Arc<Mutex<Connection>>,
 }
 
@@ -58,7 +64,8 @@ impl SqliteStore {
         Ok(Self { connection: Arc::new(Mutex::new(connection)) })
     }
 
-    /// One step, on a thread that may block. If the caller leaves it is carried out to its end, or never begins.
+    /// One step, on a thread that may block. If the caller leaves it is carried out to its end, or
+    /// never begins.
     async fn step<T: Send + 'static>(
         &self,
         timeout: Duration,
@@ -88,7 +95,8 @@ impl SqliteStore {
 fn connect(path: &Path) -> rusqlite::Result<Connection> {
     let mut connection = Connection::open(path)?;
     connection.busy_timeout(PATIENCE)?;
-    // With a write-ahead log a step costs one flush. It is flushed (FULL): a token must not be granted again after a power failure.
+    // With a write-ahead log a step costs one flush. It is flushed (FULL): a token must not be
+    // granted again after a power failure.
     connection.execute_batch("PRAGMA journal_mode = WAL; PRAGMA synchronous = FULL;")?;
     let step = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
     step.execute_batch(include_str!("schema.sql"))?;

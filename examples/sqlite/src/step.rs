@@ -1,4 +1,5 @@
-//! What happens to a key in one step: a transaction that has the file's write lock, and one reading of the clock.
+//! What happens to a key in one step: a transaction that has the file's write lock, and one reading
+//! of the clock.
 
 use std::num::NonZeroU32;
 
@@ -16,7 +17,8 @@ const REMEMBERED: i64 = 60_000_000_000;
 /// One step.
 pub(crate) struct Step<'a> {
     pub(crate) sql: Transaction<'a>,
-    /// Read when the write lock was there: a reading from before the wait for it could revive what has expired meanwhile.
+    /// Read when the write lock was there: a reading from before the wait for it could revive what
+    /// has expired meanwhile.
     pub(crate) now: i64,
 }
 

@@ -1,4 +1,5 @@
-//! What the suite cannot see: this store's clock across a restart of the machine, and what it says when the file cannot be used.
+//! What the suite cannot see: this store's clock across a restart of the machine, and what it says
+//! when the file cannot be used.
 
 use std::path::PathBuf;
 use std::time::{Duration, Instant};

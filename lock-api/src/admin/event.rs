@@ -1,4 +1,4 @@
-//! What happens to locks.
+//! Events of locks.
 
 use std::pin::Pin;
 
@@ -9,54 +9,56 @@ use crate::error::Result;
 use crate::key::LockKey;
 use crate::token::FencingToken;
 
-/// What happens to locks, as it happens. See [`LockAdmin::watch`](crate::LockAdmin::watch).
+/// A stream of events. See [`LockAdmin::watch`](crate::LockAdmin::watch).
 pub type LockEvents = Pin<Box<dyn Stream<Item = Result<LockEvent>> + Send + 'static>>;
 
-/// Something that happened to a lock. Renewals are not told.
+/// A change of a lock. Renewals are not reported.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum LockEvent {
-    /// Somebody holds the lock now.
+    /// A caller holds the lock now.
     Granted {
-        /// Which lock.
+        /// The key.
         key: LockKey,
-        /// Which acquisition.
+        /// The acquisition.
         id: AcquisitionId,
         /// The token of the grant; the last one, if it carries several.
         token: FencingToken,
-        /// Who, in the holder's words, as far as the store tells.
+        /// The owner, as the holder named it; `None` if it named none, or the store does not report
+        /// it.
         owner: Option<String>,
     },
     /// The holder gave the lock back.
     Released {
-        /// Which lock.
+        /// The key.
         key: LockKey,
-        /// Which acquisition.
+        /// The acquisition.
         id: AcquisitionId,
     },
-    /// The lease ended by itself.
+    /// The lease expired.
     ///
-    /// Nothing is written at the moment of an expiry, so this is told later: when somebody else takes the lock over, right before
-    /// [`Granted`](Self::Granted), or when the store removes the record of a lock that nobody wanted any more.
+    /// Nothing is written at the moment of an expiry, so this is reported later: when another
+    /// caller takes the lock over, directly before [`Granted`](Self::Granted), or when the store
+    /// removes the record of a lock that is no longer used.
     Expired {
-        /// Which lock.
+        /// The key.
         key: LockKey,
-        /// Which acquisition.
+        /// The acquisition.
         id: AcquisitionId,
     },
-    /// The lock was taken away; [`history`](crate::LockAdmin::history) tells why.
+    /// The lock was taken away by force; [`history`](crate::LockAdmin::history) has the reason.
     ForceReleased {
-        /// Which lock.
+        /// The key.
         key: LockKey,
-        /// From which acquisition.
+        /// The acquisition that lost it.
         id: AcquisitionId,
     },
-    /// Something may have been missed: [list](crate::LockAdmin::list) what matters.
+    /// Events may have been missed: [list](crate::LockAdmin::list) the locks that matter.
     Gap,
 }
 
 impl LockEvent {
-    /// Which lock; none for a gap, which may concern all.
+    /// Returns the key; `None` for a gap, which may concern all.
     #[must_use]
     pub fn key(&self) -> Option<&LockKey> {
         match self {
@@ -68,7 +70,7 @@ impl LockEvent {
         }
     }
 
-    /// Which acquisition; none for a gap.
+    /// Returns the acquisition; `None` for a gap.
     #[must_use]
     pub fn id(&self) -> Option<&AcquisitionId> {
         match self {
@@ -80,7 +82,7 @@ impl LockEvent {
         }
     }
 
-    /// What happened as a short lower-case word, for logs and metric labels.
+    /// Returns the change as a short lower-case word, for logs and metric labels.
     #[must_use]
     pub const fn as_str(&self) -> &'static str {
         match self {
@@ -92,14 +94,14 @@ impl LockEvent {
         }
     }
 
-    /// The same event under another name of the lock, for wrappers that translate keys.
+    /// Returns the event with another key. For wrappers that translate keys.
     #[must_use]
-    pub fn with_key(mut self, name: LockKey) -> Self {
+    pub fn with_key(mut self, other: LockKey) -> Self {
         match &mut self {
             Self::Granted { key, .. }
             | Self::Released { key, .. }
             | Self::Expired { key, .. }
-            | Self::ForceReleased { key, .. } => *key = name,
+            | Self::ForceReleased { key, .. } => *key = other,
             Self::Gap => {}
         }
         self

@@ -1,4 +1,4 @@
-//! What a store knows about a lock.
+//! The state of a lock, for operators.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, SystemTime};
@@ -7,52 +7,53 @@ use crate::acquisition::AcquisitionId;
 use crate::key::LockKey;
 use crate::token::FencingToken;
 
-/// What a store knows about a held lock.
+/// The state of a lock that is not free, as the store reported it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct LockInfo {
-    /// Which lock.
+    /// The key.
     pub key: LockKey,
-    /// Which acquisition holds it; none while only a minimum hold keeps it closed.
+    /// The acquisition that holds the lock; `None` while only a minimum hold keeps the key closed.
     pub id: Option<AcquisitionId>,
-    /// The last token granted.
+    /// The last token that was granted.
     pub token: FencingToken,
-    /// Time until it opens if nobody renews, by the store's clock.
+    /// The time until the key is free unless the lease is renewed, by the store's clock.
     pub remaining: Duration,
-    /// How many wait for it in the store's queue, one per process; none if the backend keeps no queue.
+    /// The number of tickets in the store's queue, one per waiting process; `None` if the backend
+    /// keeps no queue.
     pub waiting: Option<u32>,
-    /// Who holds it, in the holder's words.
+    /// The owner, as the holder named it.
     pub owner: Option<String>,
-    /// Anything else the holder said.
+    /// The holder's remarks, by name.
     pub metadata: BTreeMap<String, String>,
-    /// Why the record is not what the backend writes, if it is not: changed by hand, or written by
-    /// another program. Then everything else but the key may be missing.
+    /// Why the backend cannot read the record, if it cannot: it was changed by hand, or written by
+    /// another program. Then all other fields but the key may be empty.
     pub unreadable: Option<String>,
 }
 
 impl LockInfo {
-    /// What is known about a key at the least.
+    /// Makes the state of a key from what every backend has.
     #[must_use]
     pub fn new(key: LockKey, id: Option<AcquisitionId>, token: FencingToken, remaining: Duration) -> Self {
         let metadata = BTreeMap::new();
         Self { key, id, token, remaining, waiting: None, owner: None, metadata, unreadable: None }
     }
 
-    /// What is known about a key whose record is not what the backend writes.
+    /// Makes the state of a key whose record the backend cannot read.
     #[must_use]
     pub fn unreadable(key: LockKey, remaining: Duration, why: impl Into<String>) -> Self {
         let info = Self::new(key, None, FencingToken::new(0), remaining);
         Self { unreadable: Some(why.into()), ..info }
     }
 
-    /// With the number of those who wait.
+    /// Sets the number of tickets in the queue.
     #[must_use]
     pub fn with_waiting(mut self, waiting: u32) -> Self {
         self.waiting = Some(waiting);
         self
     }
 
-    /// With the holder's own words.
+    /// Sets the owner and the remarks.
     #[must_use]
     pub fn with_holder(mut self, owner: Option<String>, metadata: BTreeMap<String, String>) -> Self {
         self.owner = owner;
@@ -61,30 +62,31 @@ impl LockInfo {
     }
 }
 
-/// One time that a lock was taken away by force. See [`LockAdmin::history`](crate::LockAdmin::history).
+/// One forced release of a lock. See
+/// [`LockAdmin::history`](crate::LockAdmin::history).
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct ForcedRelease {
-    /// Which acquisition lost it; none if only a minimum hold kept it closed.
+    /// The acquisition that lost the lock; `None` if only a minimum hold kept the key closed.
     pub id: Option<AcquisitionId>,
-    /// Who lost it, in the holder's words.
+    /// The owner that lost the lock, as the holder named it.
     pub owner: Option<String>,
-    /// The last token granted until then.
+    /// The last token that was granted until then.
     pub token: FencingToken,
-    /// When, by the store's clock: for people.
+    /// The time, by the store's clock: for people.
     pub at: SystemTime,
-    /// Why, in the words of whoever took it away; a store may cut long ones.
+    /// The reason, as the operator gave it; a store may cut a long one.
     pub reason: String,
 }
 
 impl ForcedRelease {
-    /// An entry, as it follows from what the victim was.
+    /// Makes an entry from the state of the lock before its forced release.
     #[must_use]
-    pub fn of(victim: &LockInfo, at: SystemTime, reason: impl Into<String>) -> Self {
-        Self::new(victim.id.clone(), victim.owner.clone(), victim.token, at, reason)
+    pub fn from_info(before: &LockInfo, at: SystemTime, reason: impl Into<String>) -> Self {
+        Self::new(before.id.clone(), before.owner.clone(), before.token, at, reason)
     }
 
-    /// An entry.
+    /// Makes an entry.
     #[must_use]
     pub fn new(
         id: Option<AcquisitionId>,

@@ -11,37 +11,56 @@ use async_trait::async_trait;
 use tokio::time::Instant;
 use tracing::Instrument;
 
-use crate::admin::LockAdmin;
 use crate::contain::contained;
+use crate::delegate_provider;
 use crate::error::Result;
-use crate::guard::{HeldLock, Loss, LostSignal, ReleaseFuture, ReleaseOutcome};
+use crate::guard::{LeaseHandle, ReleaseFuture, ReleaseOutcome};
 use crate::key::LockKey;
+use crate::loss::{Loss, LostSignal};
 use crate::options::AcquireOptions;
-use crate::provider::{Accounting, Acquired, Capabilities, LockProvider};
+use crate::provider::{Acquired, LockProvider};
 use crate::token::FencingToken;
 
-/// A provider that reports what happens to its locks.
+/// A provider that reports the acquisitions and holds of the provider inside.
 ///
 /// # Tracing
-/// Each acquisition is a span `distlock.acquire` at level `INFO`; its end and the end of each hold are events at level `DEBUG`.
+/// Each acquisition is a span `distlock.acquire` at level `INFO`; its end and the end of each hold
+/// are events at level `DEBUG`.
 ///
 /// | field | where | meaning |
 /// |---|---|---|
 /// | `lock.provider` | all | the inner provider's `Display` |
 /// | `lock.key` | all | the key |
-/// | `lock.outcome` | all | acquisition: `held`, `busy`, or an error kind; hold: `released`, `already_lost`, `dropped`, `lost` or an error kind |
+/// | `lock.outcome` | all | acquisition: `held`, `busy`, or an error kind; hold: `released`, `already_lost`, `dropped`, `lost`, `abandoned` or an error kind |
 /// | `lock.wait_ms` | acquisition | milliseconds from the call to the answer |
 /// | `lock.token` | held | the fencing token |
 /// | `lock.hold_ms` | hold | milliseconds from the grant to the end |
 ///
 /// # Metrics
-/// With the feature `metrics`, through the `metrics` facade, labelled `provider` and where it applies `outcome` (as above; keys are never labels):
-/// counters `distlock_acquisitions_total` and `distlock_holds_total`, histograms `distlock_wait_seconds` and `distlock_hold_seconds`, gauge `distlock_held`.
+/// With the feature `metrics`, through the `metrics` facade. `outcome` has the values above. Keys
+/// are never labels.
+///
+/// | metric | type | labels |
+/// |---|---|---|
+/// | `distlock_acquisitions_total` | counter | `provider`, `outcome` |
+/// | `distlock_wait_seconds` | histogram | `provider`, `outcome` |
+/// | `distlock_holds_total` | counter | `provider`, `outcome` |
+/// | `distlock_hold_seconds` | histogram | `provider` |
+/// | `distlock_held` | gauge | `provider` |
 ///
 /// A recorder that panics costs the sample, never the lock.
 ///
 /// # Order of wrappers
-/// Put it outside of [`Namespaced`](crate::Namespaced) to see the keys as the application names them, inside to see those of the store.
+/// Put it outside of [`Namespaced`](crate::Namespaced) to report the keys as the application names
+/// them, inside to report those of the store.
+///
+/// ```
+/// use distlock_api::{Instrumented, LockError, LockProvider, Namespaced};
+///
+/// fn of_tenant<P: LockProvider>(locks: P) -> Result<impl LockProvider, LockError> {
+///     Ok(Instrumented::new(Namespaced::new(locks, "tenant-1")?).named("tenant-1"))
+/// }
+/// ```
 #[derive(Clone, Debug)]
 pub struct Instrumented<P> {
     inner: P,
@@ -49,25 +68,25 @@ pub struct Instrumented<P> {
 }
 
 impl<P: LockProvider> Instrumented<P> {
-    /// Reports about a provider under its `Display` name.
+    /// Wraps a provider. Its name in reports is its `Display`.
     pub fn new(inner: P) -> Self {
         let name = inner.to_string().into();
         Self { inner, name }
     }
 
-    /// Reports under another name.
+    /// Sets the name in reports.
     #[must_use]
     pub fn named(mut self, name: impl Into<Arc<str>>) -> Self {
         self.name = name.into();
         self
     }
 
-    /// The provider inside.
+    /// Returns the provider inside.
     pub fn get_ref(&self) -> &P {
         &self.inner
     }
 
-    /// The provider inside.
+    /// Returns the provider inside.
     pub fn into_inner(self) -> P {
         self.inner
     }
@@ -111,39 +130,26 @@ impl<P: LockProvider> LockProvider for Instrumented<P> {
         contained(|| record::acquisition(&self.name, outcome, wait));
         if let Ok(Acquired::Held(guard)) = result {
             let hold = Hold::start(self.name.clone(), key, guard.fencing_token());
-            result =
-                Ok(Acquired::Held(guard.map_held(|held| Box::new(Observed { held: Some(held), hold: Some(hold) }))));
+            result = Ok(Acquired::Held(
+                guard.map_handle(|handle| Box::new(Observed { handle: Some(handle), hold: Some(hold) })),
+            ));
         }
         result
     }
 
-    /// None: all acquisitions come by where they are reported.
+    /// Always `None`, so that every acquisition goes through `acquire_with` and is reported.
     fn acquire_now(&self, _: &LockKey, _: &AcquireOptions) -> Option<Result<Acquired>> {
         None
     }
 
-    fn capabilities(&self) -> Capabilities {
-        self.inner.capabilities()
-    }
-
-    fn accounting(&self) -> Accounting {
-        self.inner.accounting()
-    }
-
-    fn admin(&self) -> Option<&dyn LockAdmin> {
-        self.inner.admin()
-    }
-
-    async fn close(&self) -> Result<()> {
-        self.inner.close().await
-    }
+    delegate_provider!(this => this.inner; capabilities, accounting, admin, close);
 }
 
 fn millis(duration: Duration) -> u64 {
     u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
 }
 
-/// A hold, reported once when it ends; as `dropped` if nobody says how.
+/// A hold, reported once when it ends: as `dropped` unless another outcome was set.
 struct Hold {
     provider: Arc<str>,
     key: LockKey,
@@ -162,7 +168,7 @@ impl Hold {
 impl Drop for Hold {
     fn drop(&mut self) {
         let hold = self.since.elapsed();
-        // The lock may be dropped because of a panic, and a second one would end the process.
+        // The guard may be dropped by a panic, and a second panic would end the process.
         contained(|| {
             tracing::debug!(
                 lock.provider = %self.provider,
@@ -179,60 +185,60 @@ impl Drop for Hold {
 }
 
 struct Observed {
-    held: Option<Box<dyn HeldLock>>,
+    handle: Option<Box<dyn LeaseHandle>>,
     hold: Option<Hold>,
 }
 
 impl Observed {
-    fn held(&self) -> &dyn HeldLock {
-        self.held.as_deref().expect("taken only at the end")
+    fn handle(&self) -> &dyn LeaseHandle {
+        self.handle.as_deref().expect("taken only at the end")
     }
 
-    fn end(mut self, end: impl FnOnce(Box<dyn HeldLock>) -> ReleaseFuture) -> ReleaseFuture {
-        let held = self.held.take().expect("taken only here");
+    fn end(mut self, end: impl FnOnce(Box<dyn LeaseHandle>) -> ReleaseFuture) -> ReleaseFuture {
+        let handle = self.handle.take().expect("taken only here");
         let mut hold = self.hold.take().expect("taken only here");
-        // What is reported if nobody waits for the answer.
-        if held.loss().is_some() {
+        // Reported if the caller does not wait for the answer.
+        if handle.loss().is_some() {
             hold.outcome = "lost";
         }
-        ReleaseFuture::running(ObservedRelease { release: end(held), hold })
+        ReleaseFuture::running(ObservedRelease { release: end(handle), hold })
     }
 }
 
-impl HeldLock for Observed {
+impl LeaseHandle for Observed {
     fn valid_until(&self) -> Option<Instant> {
-        self.held().valid_until()
+        self.handle().valid_until()
     }
 
     fn loss(&self) -> Option<Loss> {
-        self.held().loss()
+        self.handle().loss()
     }
 
     fn lost(&self) -> LostSignal {
-        self.held().lost()
+        self.handle().lost()
     }
 
     fn release(self: Box<Self>) -> ReleaseFuture {
-        self.end(HeldLock::release)
+        self.end(LeaseHandle::release)
     }
 
     fn discard(self: Box<Self>) -> ReleaseFuture {
-        self.end(HeldLock::discard)
+        self.end(LeaseHandle::discard)
     }
 
     fn abandon(mut self: Box<Self>) {
-        let held = self.held.take().expect("taken only at the end");
+        let handle = self.handle.take().expect("taken only at the end");
         if let Some(hold) = &mut self.hold {
-            hold.outcome = if held.loss().is_some() { "lost" } else { "abandoned" };
+            hold.outcome = if handle.loss().is_some() { "lost" } else { "abandoned" };
         }
-        held.abandon();
+        handle.abandon();
     }
 }
 
 impl Drop for Observed {
     fn drop(&mut self) {
-        if let (Some(held), Some(hold)) = (&self.held, &mut self.hold)
-            && held.loss().is_some()
+        if let (Some(handle), Some(hold)) = (&self.handle, &mut self.hold)
+            && handle.loss().is_some()
         {
             hold.outcome = "lost";
         }

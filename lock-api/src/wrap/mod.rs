@@ -1,4 +1,4 @@
-//! Providers around providers.
+//! Wrappers: providers around providers.
 
 mod instrumented;
 mod namespaced;

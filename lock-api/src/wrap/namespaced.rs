@@ -1,4 +1,4 @@
-//! A part of the key space as a provider of its own.
+//! A part of the key space as a provider.
 
 use std::fmt;
 use std::future::ready;
@@ -8,17 +8,22 @@ use async_trait::async_trait;
 use futures_util::stream::{self, TryStreamExt};
 
 use crate::admin::{ForcedRelease, ListOptions, LockAdmin, LockEvents, LockFilter, LockInfo, LockList};
+use crate::delegate_provider;
 use crate::error::{LockError, Result};
 use crate::key::LockKey;
 use crate::options::AcquireOptions;
-use crate::provider::{Accounting, Acquired, Capabilities, LockProvider};
+use crate::parse::check_namespace;
+use crate::provider::{Acquired, LockProvider};
 
-/// A provider whose keys live under a prefix of another provider's: key `7` of namespace `orders` is key `orders/7` inside.
+/// A provider whose keys live under a prefix of another provider's: key `7` of namespace `orders`
+/// is key `orders/7` inside.
 ///
-/// A namespace does not contain `/`, so two namespaces of one provider never share a key (C20): the first `/` ends the namespace. Namespaces nest. Code that uses
-/// the inner provider directly sees, and can use, every namespace.
+/// A namespace does not contain `/`, so two namespaces of one provider never share a key ([C20]):
+/// the first `/` ends the namespace. Namespaces nest. Code that uses the inner provider directly
+/// sees, and can use, every namespace.
 ///
-/// Guards, errors and [`LockInfo`] show the key without the prefix, as the caller named it.
+/// Guards, errors and [`LockInfo`] show the key without the prefix, as the caller named it. For
+/// single calls, a pair as a key does the same: see [`IntoLockKey`](crate::IntoLockKey#pairs).
 ///
 /// ```
 /// use distlock_api::{LockProvider, Namespaced, LockError};
@@ -27,6 +32,8 @@ use crate::provider::{Accounting, Acquired, Capabilities, LockProvider};
 ///     Namespaced::new(locks, "tenant-1")
 /// }
 /// ```
+///
+/// [C20]: distlock_api::contract#c20
 #[derive(Clone, Debug)]
 pub struct Namespaced<P> {
     inner: P,
@@ -34,28 +41,25 @@ pub struct Namespaced<P> {
 }
 
 impl<P: LockProvider> Namespaced<P> {
-    /// A namespace of a provider.
+    /// Makes a namespace of a provider.
     ///
     /// # Errors
-    /// [`ErrorKind::InvalidKey`](crate::ErrorKind::InvalidKey) when the namespace is empty, contains `/`, or leaves no room for a key.
+    /// [`ErrorKind::InvalidKey`](crate::ErrorKind::InvalidKey) when the namespace is empty,
+    /// contains `/`, or leaves no room for a key.
     pub fn new(inner: P, namespace: &str) -> Result<Self> {
-        if namespace.is_empty() || namespace.contains('/') {
-            return Err(LockError::invalid_key(format!(
-                "a namespace must not be empty and must not contain '/': {namespace:?}"
-            )));
-        }
+        check_namespace(namespace)?;
         if namespace.len() + 2 > LockKey::MAX_LEN {
             return Err(LockError::invalid_key("the namespace leaves no room for a key"));
         }
         Ok(Self { inner, prefix: format!("{namespace}/") })
     }
 
-    /// The provider inside.
+    /// Returns the provider inside.
     pub fn get_ref(&self) -> &P {
         &self.inner
     }
 
-    /// The provider inside.
+    /// Returns the provider inside.
     pub fn into_inner(self) -> P {
         self.inner
     }
@@ -65,7 +69,7 @@ impl<P: LockProvider> Namespaced<P> {
     }
 }
 
-/// The answer for the key as the caller named it.
+/// Returns the answer with the key as the caller named it.
 fn without_namespace(answer: Result<Acquired>, key: LockKey) -> Result<Acquired> {
     match answer {
         Ok(Acquired::Held(guard)) => Ok(Acquired::Held(guard.with_key(key))),
@@ -96,24 +100,14 @@ impl<P: LockProvider> LockProvider for Namespaced<P> {
         Some(without_namespace(self.inner.acquire_now(&full, options)?, key.clone()))
     }
 
-    fn capabilities(&self) -> Capabilities {
-        self.inner.capabilities()
-    }
-
-    fn accounting(&self) -> Accounting {
-        self.inner.accounting()
-    }
-
     fn admin(&self) -> Option<&dyn LockAdmin> {
         self.inner.admin().is_some().then_some(self)
     }
 
-    async fn close(&self) -> Result<()> {
-        self.inner.close().await
-    }
+    delegate_provider!(this => this.inner; capabilities, accounting, close);
 }
 
-/// What is outside of the namespace is neither shown nor touched.
+/// Locks outside of the namespace are neither shown nor changed.
 #[async_trait]
 #[deny(clippy::missing_trait_methods)]
 impl<P: LockProvider> LockAdmin for Namespaced<P> {
@@ -137,7 +131,7 @@ impl<P: LockProvider> LockAdmin for Namespaced<P> {
     }
 
     async fn page(&self, filter: &LockFilter, after: Option<&LockKey>, limit: NonZeroUsize) -> Result<Vec<LockInfo>> {
-        // The first key beyond the bare prefix, which is no key of this namespace.
+        // The bare prefix is no key of this namespace: the page starts after it.
         let after = after.map_or_else(|| LockKey::new(self.prefix.as_str()), |key| self.full_key(key))?;
         let page = self.inner_admin()?.page(&self.full_filter(filter.clone()), Some(&after), limit).await?;
         Ok(page.into_iter().filter_map(|info| self.own_key(&info.key).map(|key| LockInfo { key, ..info })).collect())
@@ -159,8 +153,8 @@ impl<P: LockProvider> LockAdmin for Namespaced<P> {
     }
 
     async fn release_matching(&self, filter: &LockFilter, reason: &str) -> Result<u64> {
-        // Before the prefix makes it something less than everything.
-        filter.ensure_not_everything()?;
+        // Before the prefix is added, which would restrict it.
+        filter.ensure_restricted()?;
         self.inner_admin()?.release_matching(&self.full_filter(filter.clone()), reason).await
     }
 
@@ -181,7 +175,8 @@ impl<P: LockProvider> Namespaced<P> {
         filter.prefix(prefix)
     }
 
-    /// A key of this namespace as the caller names it; none for one of others, and for the inner key that is the bare prefix.
+    /// Returns a key of this namespace as the caller names it; `None` for a key of another
+    /// namespace, and for the bare prefix.
     fn own_key(&self, full: &LockKey) -> Option<LockKey> {
         without_prefix(full, &self.prefix)
     }

@@ -1,18 +1,19 @@
 //! The lease engine under simulated time and a simulated network.
 //!
-//! Several engines, each as if it were a process, share one store on one paused clock. A seed decides
-//! everything: the processes and what their callers do, when requests and replies are slow, lost, late
-//! or repeated, which events are lost, and when a process is killed. So a seed repeats exactly, and a
-//! failing one can be looked at:
+//! Several engines, each as if it were a process, share one store on one paused clock. A seed
+//! decides everything: the processes and what their callers do, when requests and replies are slow,
+//! lost, late or repeated, which events are lost, and when a process is killed. So a seed repeats
+//! exactly, and a failing one can be looked at:
 //!
 //! ```sh
 //! cargo run --release -p distlock-simulator                   # 2,000 seeds
 //! cargo run --release -p distlock-simulator -- --seed 4711    # one, with its timeline
 //! ```
 //!
-//! Afterwards the history is judged as in the conformance suite (`distlock_conformance::history`), the
-//! books of each engine must balance, nothing may be left at the store, and no caller may wait for
-//! ever. That the simulator would notice is tested by defects of the engine, which can be switched on.
+//! Afterwards the history is judged as in the conformance suite (`distlock_conformance::history`),
+//! the books of each engine must balance, nothing may be left at the store, and no caller may wait
+//! for ever. That the simulator would notice is tested by defects of the engine, which can be
+//! switched on.
 
 mod caller;
 mod network;
@@ -76,8 +77,8 @@ impl fmt::Display for Outcome {
     }
 }
 
-/// Runs one seed on this thread, with a defect of the engine if there is one. With `logs` the outcome
-/// has a log, too.
+/// Runs one seed on this thread, with a defect of the engine if there is one. With `logs` the
+/// outcome has a log, too.
 ///
 /// # Panics
 /// If no runtime can be made.
@@ -233,8 +234,8 @@ async fn finish(network: &Arc<Network>, seen: &Seen, processes: Vec<Process>) {
 fn judge(seed: u64, network: &Network, seen: &Seen, plan: String) -> Outcome {
     let calls = std::mem::take(&mut *seen.calls.lock().expect("one thread"));
     let mut complaints = std::mem::take(&mut *seen.complaints.lock().expect("one thread"));
-    // While there are faults, a key may be busy with what no caller knows of: an attempt that was given
-    // up and is being withdrawn.
+    // While there are faults, a key may be busy with what no caller knows of: an attempt that was
+    // given up and is being withdrawn.
     let quiet = network.plan.quiet();
     let judged: Vec<Call> =
         calls.iter().filter(|call| !matches!(call.what, What::Busy) || call.asked >= quiet).cloned().collect();

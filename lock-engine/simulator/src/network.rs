@@ -1,5 +1,5 @@
-//! The network between the processes and the store: requests and replies are delayed, lost, late and
-//! repeated, and events are lost, late and repeated, as the seed decides.
+//! The network between the processes and the store: requests and replies are delayed, lost, late
+//! and repeated, and events are lost, late and repeated, as the seed decides.
 
 use std::collections::HashMap;
 use std::fmt;

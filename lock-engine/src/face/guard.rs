@@ -5,7 +5,7 @@ use std::future::Future;
 use std::sync::Arc;
 
 use distlock_api::{
-    Busy, FencingToken, HeldLock, LockError, LockGuard, LockKey, Loss, LostSignal, ReleaseFuture, ReleaseOutcome,
+    Busy, FencingToken, LeaseHandle, LockError, LockGuard, LockKey, Loss, LostSignal, ReleaseFuture, ReleaseOutcome,
     Result,
 };
 use tokio::time::Instant;
@@ -24,10 +24,12 @@ pub enum AcquiredLease {
     Busy(Busy),
 }
 
-/// A held lease, for the guard of a typed style to be built on: what a [`LockGuard`] is made of, and in addition writes that are
-/// atomic with the check that the lease is held. Dropping it releases in the background.
+/// A held lease, for the guard of a typed style to be built on: what a [`LockGuard`] is made of,
+/// and in addition writes that are atomic with the check that the lease is held. Dropping it
+/// releases in the background.
 ///
-/// Made by [`LeaseProvider::acquire_via`](crate::LeaseProvider::acquire_via). The methods that it shares with `LockGuard` are the same.
+/// Made by [`LeaseProvider::acquire_via`](crate::LeaseProvider::acquire_via). The methods that it
+/// shares with `LockGuard` are the same.
 #[must_use = "the lock is released as soon as the guard is dropped"]
 #[clippy::has_significant_drop]
 pub struct LeaseGuard(Box<HeldLease>);
@@ -49,7 +51,9 @@ impl LeaseGuard {
         self.0.lease().key()
     }
 
-    /// The token of this grant (C6).
+    /// The token of this grant ([C6]).
+    ///
+    /// [C6]: distlock_api::contract#c6
     #[must_use]
     pub fn fencing_token(&self) -> FencingToken {
         self.0.token()
@@ -61,13 +65,16 @@ impl LeaseGuard {
         self.0.valid_until()
     }
 
-    /// How the lease was lost, if it was (C4).
+    /// How the lease was lost, if it was ([C4]).
+    ///
+    /// [C4]: distlock_api::contract#c4
     #[must_use]
     pub fn loss(&self) -> Option<Loss> {
         self.0.loss()
     }
 
-    /// Resolves when the lease is lost; see [`LockGuard::lost`]. While a commit is under way nothing is lost; afterwards it is, if the commit says so.
+    /// Resolves when the lease is lost; see [`LockGuard::lost`]. While a commit is under way
+    /// nothing is lost; afterwards it is, if the commit says so.
     pub fn lost(&self) -> LostSignal {
         self.0.lost()
     }
@@ -99,17 +106,18 @@ impl LeaseGuard {
         self.0.abandon();
     }
 
-    /// Writes and keeps the lease. Not sent at all once the lease is lost by our own account; the operation's own condition decides in any case.
+    /// Writes and keeps the lease. Not sent at all once the lease is lost by our own account; the
+    /// operation's own condition decides in any case.
     ///
-    /// Calls of unknown outcome, and those that certainly did nothing, are made again within the request timeout. If the answer is
-    /// [`AlreadyLost`](Written::AlreadyLost) the guard is lost.
+    /// Calls of unknown outcome, and those that certainly did nothing, are made again within the
+    /// request timeout. If the answer is [`AlreadyLost`](Written::AlreadyLost) the guard is lost.
     ///
     /// # Errors
     /// Those of the operation. With an unknown outcome the lease is held as before.
     ///
     /// # Cancel safety
-    /// When the future is dropped the write goes on in the background, and may or may not be carried out. Writes made after that must not be harmed by one that
-    /// comes late.
+    /// When the future is dropped the write goes on in the background, and may or may not be
+    /// carried out. Writes made after that must not be harmed by one that comes late.
     pub async fn write_via(&self, op: Arc<dyn WriteOp>) -> Result<Written> {
         if self.loss().is_some() {
             return Ok(Written::AlreadyLost);
@@ -117,18 +125,25 @@ impl LeaseGuard {
         self.0.write(op).await
     }
 
-    /// Releases by a write that does so in the same atomic step, and says whether the lease was held until then (C9). Not sent at all once
-    /// the lease is lost by our own account; the operation's own condition decides in any case.
+    /// Releases by a write that does so in the same atomic step, and says whether the lease was
+    /// held until then ([C9]). Not sent at all once the lease is lost by our own account; the
+    /// operation's own condition decides in any case.
     ///
-    /// Calls of unknown outcome, and those that certainly did nothing, are made again within the request timeout. Until there is an answer the lease is
-    /// renewed, because the write may be refused; and it is not lost, whatever the store says of it, because the write may have been carried out.
+    /// Calls of unknown outcome, and those that certainly did nothing, are made again within the
+    /// request timeout. Until there is an answer the lease is renewed, because the write may be
+    /// refused; and it is not lost, whatever the store says of it, because the write may have been
+    /// carried out.
     ///
     /// # Errors
     /// See [`NotCommitted`].
     ///
     /// # Cancel safety
-    /// When the future is dropped, polled or not, the call in flight is finished in the background – the write may or may not be carried out –
-    /// and what is left of the lease then is released (C11).
+    /// When the future is dropped, polled or not, the call in flight is finished in the background
+    /// – the write may or may not be carried out – and what is left of the lease then is released
+    /// ([C11]).
+    ///
+    /// [C9]: distlock_api::contract#c9
+    /// [C11]: distlock_api::contract#c11
     pub fn release_via(
         mut self,
         op: Arc<dyn WriteOp>,
@@ -165,9 +180,11 @@ impl fmt::Debug for LeaseGuard {
 #[derive(Debug)]
 #[non_exhaustive]
 pub struct NotCommitted {
-    /// What went wrong. With a [permanent](distlock_api::Disposition::Permanent) disposition the write was refused, with a retryable one it could not be made: nothing
-    /// was changed. Otherwise it may have been carried out.
+    /// What went wrong. With a [permanent](distlock_api::Disposition::Permanent) disposition the
+    /// write was refused, with a retryable one it could not be made: nothing was changed. Otherwise
+    /// it may have been carried out.
     pub error: LockError,
-    /// The lease, held as before, unless the outcome is unknown: then what is left of it is released in the background.
+    /// The lease, held as before, unless the outcome is unknown: then what is left of it is
+    /// released in the background.
     pub guard: Option<LeaseGuard>,
 }

@@ -19,7 +19,8 @@ use crate::store::{AcquireOp, LeaseStore};
 
 /// A [`LockProvider`] over any [`LeaseStore`]: waiting, renewal, loss detection and clean-up.
 ///
-/// Clones share everything; two providers over one store are strangers to each other, like two processes.
+/// Clones share everything; two providers over one store are strangers to each other, like two
+/// processes.
 ///
 /// # Runtime
 /// A provider needs a tokio runtime with time enabled: one task renews all leases of the provider,
@@ -29,7 +30,8 @@ use crate::store::{AcquireOp, LeaseStore};
 /// [`enable_time`](tokio::runtime::Builder::enable_time) they panic: tokio has no way to query that
 /// beforehand.
 ///
-/// When the last clone and the last guard are dropped the tasks end. [`close`](LockProvider::close) ends them in order.
+/// When the last clone and the last guard are dropped the tasks end. [`close`](LockProvider::close)
+/// ends them in order.
 #[derive(Clone)]
 pub struct LeaseProvider {
     engine: Arc<Engine>,
@@ -48,7 +50,7 @@ impl LeaseProvider {
             store,
             config: Config {
                 defaults: LeaseOptions::new(),
-                holder: Holder::of_this_process(),
+                holder: Holder::this_process(),
                 request_timeout: Duration::from_secs(5),
                 poll: backoff::Poll { first: Duration::from_millis(10), longest: Duration::from_millis(250) },
                 queue: Some(QueueOptions::new()),
@@ -57,13 +59,18 @@ impl LeaseProvider {
         }
     }
 
-    /// Acquires by an operation of a typed style in the store's place, with the same turns, waiting, renewal, loss detection and clean-up as
-    /// [`acquire_with`](LockProvider::acquire_with), of which it is the twin in everything else. For authors of such styles.
+    /// Acquires by an operation of a typed style in the store's place, with the same turns,
+    /// waiting, renewal, loss detection and clean-up as
+    /// [`acquire_with`](LockProvider::acquire_with), of which it is the twin in everything else.
+    /// For authors of such styles.
     ///
-    /// The operation must be about leases of this provider's store: it is the store that renews and releases them.
+    /// The operation must be about leases of this provider's store: it is the store that renews and
+    /// releases them.
     ///
-    /// Each grant comes with an answer of the operation, so that it brings whatever the style wants. Such an acquisition therefore takes
-    /// over neither a lease that is handed on within the process nor one that a releaser has granted, without asking once more, and its own lease is not handed on.
+    /// Each grant comes with an answer of the operation, so that it brings whatever the style
+    /// wants. Such an acquisition therefore takes over neither a lease that is handed on within the
+    /// process nor one that a releaser has granted, without asking once more, and its own lease is
+    /// not handed on.
     ///
     /// # Errors
     /// As [`acquire_with`](LockProvider::acquire_with), and the operation's own permanent ones.
@@ -76,7 +83,7 @@ impl LeaseProvider {
         options: AcquireOptions,
         op: Arc<dyn AcquireOp>,
     ) -> Result<AcquiredLease> {
-        let options = options.with_metadata_of(&self.engine.config.holder);
+        let options = options.with_default_metadata(&self.engine.config.holder);
         Ok(match self.engine.acquire(&key, options, Some(&op)).await? {
             Obtained::Held(held) => AcquiredLease::Held(LeaseGuard::new(held)),
             Obtained::Busy(busy) => AcquiredLease::Busy(busy),
@@ -98,7 +105,8 @@ pub struct LeaseProviderBuilder {
 }
 
 impl LeaseProviderBuilder {
-    /// The lease terms for acquisitions that set none of their own. Defaults to those of [`LeaseOptions`].
+    /// The lease terms for acquisitions that set none of their own. Defaults to those of
+    /// [`LeaseOptions`].
     pub fn lease(mut self, defaults: LeaseOptions) -> Self {
         self.config.defaults = defaults;
         self
@@ -110,27 +118,32 @@ impl LeaseProviderBuilder {
         self
     }
 
-    /// One named remark about all locks of this provider, for people, such as the program's version. Added to those of
-    /// [`Holder::of_this_process`]; an acquisition adds [its own](AcquireOptions::with_metadata).
+    /// One named remark about all locks of this provider, for people, such as the program's
+    /// version. Added to those of [`Holder::this_process`]; an acquisition adds
+    /// [its own](AcquireOptions::with_metadata).
     pub fn metadata(mut self, name: impl Into<String>, value: impl Into<String>) -> Self {
         self.config.holder = self.config.holder.with_metadata(name, value);
         self
     }
 
-    /// Who holds this provider's locks and everything else about them, for people. Replaces what was said before and the defaults.
+    /// Who holds this provider's locks and everything else about them, for people. Replaces what
+    /// was said before and the defaults.
     pub fn holder(mut self, holder: Holder) -> Self {
         self.config.holder = holder;
         self
     }
 
-    /// How long one request to the store may take: the bound of [`Wait::Try`](distlock_api::Wait::Try), of a release, and of everything in the background. Defaults to 5 s.
-    /// An acquisition is bounded by its ttl less the safety margin, too: a later answer would be of no use.
+    /// How long one request to the store may take: the bound of
+    /// [`Wait::Try`](distlock_api::Wait::Try), of a release, and of everything in the background.
+    /// Defaults to 5 s. An acquisition is bounded by its ttl less the safety margin, too: a later
+    /// answer would be of no use.
     pub fn request_timeout(mut self, timeout: Duration) -> Self {
         self.config.request_timeout = timeout;
         self
     }
 
-    /// How often a waiter asks a store that does not tell it more: first after `first`, then doubling up to `longest`, with jitter. Defaults to 10 ms and 250 ms.
+    /// How often a waiter asks a store that does not tell it more: first after `first`, then
+    /// doubling up to `longest`, with jitter. Defaults to 10 ms and 250 ms.
     pub fn poll_interval(mut self, first: Duration, longest: Duration) -> Self {
         self.config.poll = backoff::Poll { first, longest };
         self
@@ -142,19 +155,22 @@ impl LeaseProviderBuilder {
         self
     }
 
-    /// No place in the store's queue: waiters poll, and stand back behind those who have one. Defaults to queueing.
+    /// No place in the store's queue: waiters poll, and stand back behind those who have one.
+    /// Defaults to queueing.
     pub fn without_queue(mut self) -> Self {
         self.config.queue = None;
         self
     }
 
-    /// How long a lease is handed on within the process while others wait for it. Defaults to [`HandOff::new`].
+    /// How long a lease is handed on within the process while others wait for it. Defaults to
+    /// [`HandOff::new`].
     pub fn hand_off(mut self, limits: HandOff) -> Self {
         self.config.hand_off = Some(limits);
         self
     }
 
-    /// No handing on: every guard has a lease of its own, and every release goes to the store. Defaults to handing on.
+    /// No handing on: every guard has a lease of its own, and every release goes to the store.
+    /// Defaults to handing on.
     pub fn without_hand_off(mut self) -> Self {
         self.config.hand_off = None;
         self
@@ -163,8 +179,10 @@ impl LeaseProviderBuilder {
     /// The provider.
     ///
     /// # Errors
-    /// [`ErrorKind::InvalidOptions`](distlock_api::ErrorKind::InvalidOptions) for a queue that cannot work, lease terms, an owner or metadata that no acquisition could use, a request timeout below
-    /// one millisecond or above a day, and a poll interval that is below one millisecond, above a day, or shrinks.
+    /// [`ErrorKind::InvalidOptions`](distlock_api::ErrorKind::InvalidOptions) for a queue that
+    /// cannot work, lease terms, an owner or metadata that no acquisition could use, a request
+    /// timeout below one millisecond or above a day, and a poll interval that is below one
+    /// millisecond, above a day, or shrinks.
     pub fn build(self) -> Result<LeaseProvider> {
         let Self { store, config } = self;
         config.defaults.terms()?;
@@ -208,7 +226,7 @@ impl fmt::Display for LeaseProvider {
 #[async_trait]
 impl LockProvider for LeaseProvider {
     async fn acquire_with(&self, key: LockKey, options: AcquireOptions) -> Result<Acquired> {
-        let options = options.with_metadata_of(&self.engine.config.holder);
+        let options = options.with_default_metadata(&self.engine.config.holder);
         Ok(match self.engine.acquire(&key, options, None).await? {
             Obtained::Held(held) => Acquired::Held(held.into_guard()),
             Obtained::Busy(busy) => Acquired::Busy(busy),

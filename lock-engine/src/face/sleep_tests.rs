@@ -1,6 +1,6 @@
-//! A sleep of the machine, from the clock to the guard: the leases of a provider after the boot time
-//! has advanced and the monotonic clock has not. Time is paused, so whatever comes without time
-//! passing comes at once.
+//! A sleep of the machine, from the clock to the guard: the leases of a provider after the boot
+//! time has advanced and the monotonic clock has not. Time is paused, so whatever comes without
+//! time passing comes at once.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};

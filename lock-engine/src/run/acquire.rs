@@ -86,7 +86,8 @@ impl Engine {
             Limit::Once => match self.turns.try_take(key) {
                 Found::Turn(turn) => Some(turn),
                 Found::Held => return Ok(Obtained::Busy(Busy::new())),
-                // Somebody here waits for a holder elsewhere, who may have left by now: only the store knows.
+                // Somebody here waits for a holder elsewhere, who may have left by now: only the
+                // store knows.
                 Found::Asking => None,
             },
             Limit::Until(_) | Limit::Never => match self.turns.try_take(key) {
@@ -116,7 +117,8 @@ impl Engine {
         self.ask_until_granted(key, limit, (terms, holder), (turn, busy), via).await
     }
 
-    /// Takes the lease that the guard before has handed on (R21), or else comes back with the turn alone.
+    /// Takes the lease that the guard before has handed on (R21), or else comes back with the turn
+    /// alone.
     async fn receive(
         self: &Arc<Self>,
         mut turn: Option<Turn>,
@@ -140,7 +142,8 @@ impl Engine {
                 Err(turn) => Err(Some(turn)),
             };
         }
-        // Once its release has been sent, it is nobody's. A caller that leaves meanwhile leaves it to the background.
+        // Once its release has been sent, it is nobody's. A caller that leaves meanwhile leaves it
+        // to the background.
         if !defect!(NotReleasedBeforeHandOn)
             && let Some(job) = self.release_handed_on(lease)
         {
@@ -161,8 +164,8 @@ impl Engine {
     /// The request for a lease, with a ticket if the caller waits and the store keeps a queue.
     fn attempt(&self, claim: &Claim, limit: Limit, terms: &LeaseTerms, holder: &Holder, via: Via<'_>) -> Attempt {
         let can = self.store.capabilities();
-        // The caller leaves at its bound, the call does not: one that is cut off costs a store its connection, and
-        // leaves an outcome that nobody knows.
+        // The caller leaves at its bound, the call does not: one that is cut off costs a store its
+        // connection, and leaves an outcome that nobody knows.
         let mut attempt = Attempt::new(claim.clone(), terms.ttl)
             .with_holder(holder.clone())
             .with_timeout(self.config.store_timeout());
@@ -313,7 +316,8 @@ impl Engine {
     }
 }
 
-/// How many tokens a grant brings that may be handed on: so many guards in a row need no round trip.
+/// How many tokens a grant brings that may be handed on: so many guards in a row need no round
+/// trip.
 const TOKEN_BLOCK: NonZeroU32 = NonZeroU32::new(1 << 16).expect("not zero");
 
 enum NewGuard {

@@ -17,8 +17,9 @@ use crate::simulation::defect;
 use crate::state::backoff;
 use crate::store::{AcquireOp, Attempt, Claim, Lane, QueueStanding, Reply};
 
-/// An acquisition that has not come to its end. It owns the call in flight, not the caller's future: dropped with it,
-/// the call is finished in the background and whatever it brought is withdrawn (C11, R11).
+/// An acquisition that has not come to its end. It owns the call in flight, not the caller's
+/// future: dropped with it, the call is finished in the background and whatever it brought is
+/// withdrawn (C11, R11).
 pub(crate) struct Acquisition<'a> {
     engine: &'a Arc<Engine>,
     home: Handle,
@@ -116,7 +117,8 @@ impl<'a> Acquisition<'a> {
         };
         match &answer {
             Ok(Reply::Granted(_)) => self.dirty = true,
-            // Asked again under the same id, the store has said what became of the earlier attempts.
+            // Asked again under the same id, the store has said what became of the earlier
+            // attempts.
             Ok(Reply::Busy(busy)) => {
                 self.dirty = false;
                 self.queued = matches!(busy.standing, QueueStanding::Queued { .. });
@@ -196,7 +198,8 @@ impl Engine {
         self.ledger().ends(claim.id());
     }
 
-    /// Best effort for a lease that has been lost: one withdrawal, if not too many are under way (R16).
+    /// Best effort for a lease that has been lost: one withdrawal, if not too many are under way
+    /// (R16).
     pub(crate) fn withdraw_lost(self: &Arc<Self>, lease: &Lease) {
         let Ok(permit) = self.withdrawal_permits.clone().try_acquire_owned() else { return };
         let (engine, claim) = (self.clone(), lease.claim().clone());
@@ -246,8 +249,8 @@ async fn connected(engine: &Engine, limit: Option<Instant>) -> Result<()> {
     }
 }
 
-/// Lets a call end, then withdraws its claim until the store has confirmed that, or a lease that it might have got has expired. Nothing
-/// is withdrawn where nothing can have been granted.
+/// Lets a call end, then withdraws its claim until the store has confirmed that, or a lease that it
+/// might have got has expired. Nothing is withdrawn where nothing can have been granted.
 async fn settle(engine: Arc<Engine>, claim: Claim, mut call: InFlight<Reply>, mut dirty: bool, ttl: Duration) {
     if call.is_under_way() {
         // Stores end their calls by themselves; one that does not is given up here.
@@ -271,8 +274,8 @@ async fn settle(engine: Arc<Engine>, claim: Claim, mut call: InFlight<Reply>, mu
         drop(permit);
         sleep(backoff::after_error(failed, fastrand::f64())).await;
         failed += 1;
-        // Withdrawals that are made again are bounded in number, and in time by the lease that there
-        // may be.
+        // Withdrawals that are made again are bounded in number, and in time by the lease that
+        // there may be.
         let Ok(next) = timeout_at(last_chance, engine.clean_ups.acquire()).await else { break };
         permit = Some(next);
     }

@@ -1,11 +1,11 @@
 //! One request to the store: in line until the store has room for it, then in flight until it ends.
 //!
-//! A [`Call`] is one request. Dropped, it ends where it is, whatever the store makes of it. A call in
-//! line has sent nothing, and leaves the line with its caller.
+//! A [`Call`] is one request. Dropped, it ends where it is, whatever the store makes of it. A call
+//! in line has sent nothing, and leaves the line with its caller.
 //!
-//! [`InFlight`] is what owns a call until it is answered. There is one call at a time: a call that has
-//! not been answered is finished, not repeated beside itself (R11). Acquisitions, releases and writes
-//! all go through it; what differs is what they do without an answer.
+//! [`InFlight`] is what owns a call until it is answered. There is one call at a time: a call that
+//! has not been answered is finished, not repeated beside itself (R11). Acquisitions, releases and
+//! writes all go through it; what differs is what they do without an answer.
 
 use std::future::Future;
 use std::panic::AssertUnwindSafe;
@@ -132,8 +132,8 @@ impl<T: Send + 'static> Call<T> {
 
 /// The call of one request, until it is answered: at most one at a time (R11).
 ///
-/// Whatever owns it decides what becomes of a call without an answer: it is waited for again, taken to
-/// the background, or given up.
+/// Whatever owns it decides what becomes of a call without an answer: it is waited for again, taken
+/// to the background, or given up.
 pub(crate) struct InFlight<T>(Option<Call<T>>);
 
 /// The store's answer to a call.
@@ -173,8 +173,8 @@ impl<T: Send + 'static> InFlight<T> {
         Some(Answered { sent, answer })
     }
 
-    /// Leaves the line with a call that has not been sent. Returns the error to report, if there was
-    /// one.
+    /// Leaves the line with a call that has not been sent. Returns the error to report, if there
+    /// was one.
     pub(crate) fn leave_line(&mut self) -> Option<LockError> {
         let not_sent = self.0.as_mut()?.leave()?;
         self.0 = None;

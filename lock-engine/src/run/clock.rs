@@ -3,11 +3,11 @@
 //! On Linux the monotonic clock, by which deadlines are kept (R1), stands still while a laptop or a
 //! virtual machine is suspended; the store's clock goes on. So whatever looks at a lease also reads
 //! `CLOCK_BOOTTIME`, which counts a sleep, and a sleep counts against every deadline from a request
-//! that was sent before it. Elsewhere a sleep is not noticed, and a lease that ended meanwhile is found
-//! lost by its next renewal.
+//! that was sent before it. Elsewhere a sleep is not noticed, and a lease that ended meanwhile is
+//! found lost by its next renewal.
 //!
-//! The clock is read without a lock, before a sleep and after it. A sleep is noticed once per process,
-//! by the first that looks; the keepers then renew all leases.
+//! The clock is read without a lock, before a sleep and after it. A sleep is noticed once per
+//! process, by the first that looks; the keepers then renew all leases.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
@@ -90,7 +90,8 @@ impl Sleeps {
         now: std::time::Instant,
         again: impl Fn() -> (Option<Duration>, std::time::Instant),
     ) {
-        // Not the caller's reading: that may be of a clock that a test has paused, and be hours ahead.
+        // Not the caller's reading: that may be of a clock that a test has paused, and be hours
+        // ahead.
         let &(boot0, now0) = self.start.get_or_init(|| {
             let (boot_again, now_again) = again();
             (boot_again.unwrap_or(boot), now_again)
@@ -102,8 +103,8 @@ impl Sleeps {
         if slept(boot, now) <= known + TOLERANCE {
             return;
         }
-        // The thread may have been kept waiting between the two readings, or the caller's clock be a
-        // test's, which is paused.
+        // The thread may have been kept waiting between the two readings, or the caller's clock be
+        // a test's, which is paused.
         let (Some(boot), now) = again() else { return };
         let total = slept(boot, now);
         let noting = self.noting.lock().unwrap_or_else(PoisonError::into_inner);
@@ -114,7 +115,8 @@ impl Sleeps {
         let mut noticed = self.noticed.load().as_ref().map_or_else(Vec::new, |noticed| noticed.to_vec());
         noticed.push(Sleep { noticed: Instant::now(), slept: total - known });
         if noticed.len() > REMEMBERED {
-            // Counted against what was sent between the two as well: too much rather than too little.
+            // Counted against what was sent between the two as well: too much rather than too
+            // little.
             let first = noticed.remove(0);
             noticed[0].slept += first.slept;
         }

@@ -9,8 +9,8 @@
 //! | an error of unknown outcome, or the caller leaves | a call under way is finished in the background |
 //!
 //! In the background an answer settles the commit. Without one the lease is released, which ends it
-//! whether or not the write was applied. The job is always in a [`ScopeGuard`], so that this happens
-//! wherever it is dropped.
+//! whether or not the write was applied. The job is always in a [`ScopeGuard`], so that this
+//! happens wherever it is dropped.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -87,7 +87,8 @@ impl WriteRequest {
         }
     }
 
-    /// One call, or the rest of the one under way. A call that has not been sent by then is not sent.
+    /// One call, or the rest of the one under way. A call that has not been sent by then is not
+    /// sent.
     async fn attempt(&mut self, until: Instant) -> Result<Written> {
         if !self.call.is_under_way() {
             let (op, write) = (self.op.clone(), self.write.clone());
@@ -127,8 +128,8 @@ impl CommitJob {
         Self(guard(Job { lease, token, request, _open }, Job::finish_in_background))
     }
 
-    /// Runs in the caller's future for one request timeout, errors retried. If the write is refused,
-    /// the lease is returned as it was.
+    /// Runs in the caller's future for one request timeout, errors retried. If the write is
+    /// refused, the lease is returned as it was.
     pub(crate) async fn run(mut self) -> std::result::Result<ReleaseOutcome, (LockError, Option<PutBack>)> {
         let answer = self.0.request.run().await;
         let job = ScopeGuard::into_inner(self.0);
@@ -145,8 +146,8 @@ impl CommitJob {
 }
 
 impl Job {
-    /// Waits for the answer to the call under way on the runtime that acquired the lease. With no call
-    /// under way, releases the lease.
+    /// Waits for the answer to the call under way on the runtime that acquired the lease. With no
+    /// call under way, releases the lease.
     fn finish_in_background(self) {
         if !self.request.call.is_under_way() {
             return self.release();

@@ -22,7 +22,8 @@ use crate::state::lease::Seen;
 use crate::state::ledger::End;
 use crate::store::{LeaseStore, ProviderId};
 
-/// How many clean-ups are made again at once, and how many farewells of lost leases are said at once.
+/// How many clean-ups are made again at once, and how many farewells of lost leases are said at
+/// once.
 const BACKGROUND_CALLS: usize = 64;
 
 /// What the builder settles once and for all.
@@ -36,7 +37,8 @@ pub(crate) struct Config {
 }
 
 impl Config {
-    /// What a store is given of a request's time: a little less than all, so that its own error, which says more, comes before ours.
+    /// What a store is given of a request's time: a little less than all, so that its own error,
+    /// which says more, comes before ours.
     pub(crate) fn store_timeout(&self) -> Duration {
         (self.request_timeout * 9 / 10).max(Duration::from_millis(1))
     }
@@ -99,8 +101,8 @@ impl Engine {
         })
     }
 
-    /// The ledger. A panic while it is locked is a bug in this crate; the ledger may be wrong then, so
-    /// nothing continues.
+    /// The ledger. A panic while it is locked is a bug in this crate; the ledger may be wrong then,
+    /// so nothing continues.
     pub(crate) fn ledger(&self) -> std::sync::MutexGuard<'_, Ledger> {
         self.ledger.lock().expect("the ledger is never left half-changed")
     }
@@ -126,7 +128,8 @@ impl Engine {
     pub(crate) fn record_loss(self: &Arc<Self>, lease: &Arc<Lease>, loss: Loss) {
         log!(warn, lock.key = %lease.key(), lock.token = %lease.token(), lock.loss = loss.as_str(), "lock lost");
         self.ledger().end(lease, End::Lost);
-        // R16: the loser sends a release by id, best effort; it helps if only our margin has passed, and harms nobody (C8).
+        // R16: the loser sends a release by id, best effort; it helps if only our margin has
+        // passed, and harms nobody (C8).
         self.withdraw_lost(lease);
         if lease.is_in_transit() {
             self.turns.mark_unheld(lease.key(), lease.claim().id());

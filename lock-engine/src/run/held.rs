@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use distlock_api::{FencingToken, HeldLock, LockGuard, Loss, LostSignal, ReleaseFuture, ReleaseOutcome, Result};
+use distlock_api::{FencingToken, LeaseHandle, LockGuard, Loss, LostSignal, ReleaseFuture, ReleaseOutcome, Result};
 use tokio::time::{Instant, sleep_until};
 
 use crate::run::call::Call;
@@ -43,7 +43,8 @@ impl HeldLease {
         Some(loss)
     }
 
-    /// Gives the lease up: to the next caller of this process, or to the store by the job that comes back.
+    /// Gives the lease up: to the next caller of this process, or to the store by the job that
+    /// comes back.
     fn give_up(&mut self, hold: Option<Duration>) -> GivenUp {
         self.released = true;
         if self.loss_seen().is_some() {
@@ -55,7 +56,8 @@ impl HeldLease {
         match self.engine.begin_release(&self.lease, hold) {
             Some(job) => GivenUp::Releasing(job),
             None => {
-                // It may have been lost while nobody was found to hand it to: then its turn was not with it.
+                // It may have been lost while nobody was found to hand it to: then its turn was not
+                // with it.
                 self.lease.pass_turn();
                 GivenUp::Lost
             }
@@ -137,7 +139,7 @@ enum GivenUp {
     Lost,
 }
 
-impl HeldLock for HeldLease {
+impl LeaseHandle for HeldLease {
     fn valid_until(&self) -> Option<Instant> {
         Some(self.valid_until())
     }
@@ -191,7 +193,8 @@ impl ReleaseUnclaimed for Engine {
 }
 
 impl Engine {
-    /// Ends the time of a lease's renewals, and makes the release that is now due; none if the lease was lost before.
+    /// Ends the time of a lease's renewals, and makes the release that is now due; none if the
+    /// lease was lost before.
     pub(crate) fn begin_release(self: &Arc<Self>, lease: &Arc<Lease>, hold: Option<Duration>) -> Option<ReleaseJob> {
         match lease.begin_release() {
             Begun::Releasing => {
@@ -202,8 +205,8 @@ impl Engine {
         }
     }
 
-    /// The release of a lease that was handed on and that no guard takes; `None` if it was lost on the
-    /// way.
+    /// The release of a lease that was handed on and that no guard takes; `None` if it was lost on
+    /// the way.
     pub(crate) fn release_handed_on(self: &Arc<Self>, lease: &Arc<Lease>) -> Option<ReleaseJob> {
         if self.look(lease).is_some() { None } else { self.begin_release(lease, None) }
     }
@@ -230,7 +233,8 @@ impl Engine {
     }
 }
 
-/// Resolves at the loss: by its own timer at the deadline, so that neither a hung renewal nor a dead keeper delays it (C4).
+/// Resolves at the loss: by its own timer at the deadline, so that neither a hung renewal nor a
+/// dead keeper delays it (C4).
 pub(crate) async fn lost(engine: std::sync::Weak<Engine>, lease: Arc<Lease>, token: FencingToken) -> Loss {
     loop {
         let mut changed = std::pin::pin!(lease.changed.notified());

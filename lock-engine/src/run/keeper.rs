@@ -37,7 +37,8 @@ struct Answer {
 
 type RenewalCall = Pin<Box<dyn Future<Output = Answer> + Send>>;
 
-/// Says so when a keeper ends, be it with its runtime, so that the next lease there gets another one.
+/// Says so when a keeper ends, be it with its runtime, so that the next lease there gets another
+/// one.
 struct Kept {
     engine: Weak<Engine>,
     home: runtime::Id,
@@ -93,7 +94,8 @@ impl Engine {
     }
 }
 
-/// Runs as long as the engine does, or its runtime. It owns nothing of the engine: a keeper never keeps a provider alive.
+/// Runs as long as the engine does, or its runtime. It owns nothing of the engine: a keeper never
+/// keeps a provider alive.
 async fn keep(kept: Kept, wake: Arc<Notify>) {
     let mut calls = FuturesUnordered::<RenewalCall>::new();
     let mut rooms = Rooms::default();
@@ -119,8 +121,8 @@ async fn keep(kept: Kept, wake: Arc<Notify>) {
             // What has found no room is due now, and goes when there is some.
             if due.full.is_empty() { next } else { next.map(|next| next.max(now.instant() + LOOKS_WHILE_FULL)) }
         };
-        // In this order, so that a simulation repeats exactly. Each branch leads to the same look at
-        // what is due, so none has to come first.
+        // In this order, so that a simulation repeats exactly. Each branch leads to the same look
+        // at what is due, so none has to come first.
         tokio::select! {
             biased;
             () = gone.cancelled() => return,
@@ -197,17 +199,19 @@ impl Rooms {
     }
 }
 
-/// One call. Its answer counts however late it comes: a lease that is still held then is extended from when the call was sent.
+/// One call. Its answer counts however late it comes: a lease that is still held then is extended
+/// from when the call was sent.
 fn renew(engine: &Engine, Batch { mut items, again, room }: Batch) -> RenewalCall {
     let (store, bound) = (engine.store.clone(), engine.config.request_timeout);
     Box::pin(async move {
         let sent = clock::sending();
-        // C12: not those that were released since the beat was planned. Nor those on their way to the next guard: a lease that never arrives is
-        // not kept from others for ever.
+        // C12: not those that were released since the beat was planned. Nor those on their way to
+        // the next guard: a lease that never arrives is not kept from others for ever.
         items.retain(|item| !matches!(item, Item::Lease(lease) if !lease.is_in_hand()));
         let now = clock::now();
         let patience = items.iter().map(|item| item.patience(&now)).min().unwrap_or(bound);
-        // One that has failed before makes room for others soon; not at once, because a call that is cut off costs a connection.
+        // One that has failed before makes room for others soon; not at once, because a call that
+        // is cut off costs a connection.
         let bound = if again { bound.min(patience.max(bound / 4)) } else { bound };
         let renewals: Vec<_> = items.iter().map(|item| item.renewal(bound)).collect();
         let call =

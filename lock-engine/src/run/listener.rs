@@ -17,8 +17,8 @@ use crate::state::backoff;
 use crate::state::claim::Pushed;
 use crate::store::{EventStream, LeaseStore, StoreEvent, Watch};
 
-/// How old a lease is when its holder begins to listen. A stream costs its server something with every change, and who only ever takes free
-/// locks for a moment has nothing to hear.
+/// How old a lease is when its holder begins to listen. A stream costs its server something with
+/// every change, and who only ever takes free locks for a moment has nothing to hear.
 const LISTENS_AFTER: Duration = Duration::from_secs(1);
 
 /// How long there have been neither leases nor waiting claims when the stream is closed.
@@ -27,7 +27,8 @@ const CLOSES_AFTER: Duration = Duration::from_secs(5);
 const CHECKS_EVERY: Duration = Duration::from_secs(1);
 
 impl Engine {
-    /// Opens the provider's one stream of hints because somebody waits, and again if its runtime has died.
+    /// Opens the provider's one stream of hints because somebody waits, and again if its runtime
+    /// has died.
     pub(crate) fn watch(self: &Arc<Self>) {
         if self.may_watch() {
             self.listen(&mut self.listening.lock().expect("no code in here panics"));
@@ -133,7 +134,8 @@ impl Engine {
     }
 }
 
-/// Whoever listens. Its end is that of the stream, be it by the end of its runtime: who waits on another one polls from then on, and opens the next.
+/// Whoever listens. Its end is that of the stream, be it by the end of its runtime: who waits on
+/// another one polls from then on, and opens the next.
 struct Hearing(Weak<Engine>);
 
 impl Hearing {

@@ -17,8 +17,8 @@
 //!
 //! A lease is in exactly one phase, changed under its own lock, and leaves the ledger exactly once:
 //! that is all of the accounting (C23). Everything that must not be forgotten is owned by a value
-//! whose `Drop` sees to it: a [turn](transit::Turn), an [acquisition](attempt::Acquisition) with its
-//! call in flight, a [release](release::ReleaseJob).
+//! whose `Drop` sees to it: a [turn](transit::Turn), an [acquisition](attempt::Acquisition) with
+//! its call in flight, a [release](release::ReleaseJob).
 
 pub(crate) mod acquire;
 pub(crate) mod attempt;

@@ -9,8 +9,8 @@
 //! | the runtime that acquired the lease | the store answers, the lease expires, or `close` gives up | abandoned |
 //! | the runtime current when that one ends | the same | abandoned |
 //!
-//! Each place may be dropped at any time, by a caller that leaves or a runtime that ends. So the job is
-//! always in a [`ScopeGuard`], which moves it to the next place then.
+//! Each place may be dropped at any time, by a caller that leaves or a runtime that ends. So the
+//! job is always in a [`ScopeGuard`], which moves it to the next place then.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -58,8 +58,8 @@ impl ReleaseJob {
         Job { engine, lease, hold, request: InFlight::none(), place: Place::Caller, _open }.guarded()
     }
 
-    /// The release of a lease that is taken from its guard because the provider is closed; `None` if
-    /// it is being released already, or lost.
+    /// The release of a lease that is taken from its guard because the provider is closed; `None`
+    /// if it is being released already, or lost.
     pub(crate) fn of_closed(engine: &Arc<Engine>, lease: &Arc<Lease>) -> Option<Self> {
         if engine.look(lease).is_some() || !lease.lose(Loss::Closed) {
             return None;
@@ -68,9 +68,9 @@ impl ReleaseJob {
         Some(Self::new(engine.clone(), lease.clone(), lease.terms().hold_at_least))
     }
 
-    /// Runs in the caller's future for one request timeout, errors retried. Without an answer by then
-    /// the outcome is unknown (C9), and the release continues in the background. So it does if the
-    /// caller leaves.
+    /// Runs in the caller's future for one request timeout, errors retried. Without an answer by
+    /// then the outcome is unknown (C9), and the release continues in the background. So it does if
+    /// the caller leaves.
     pub(crate) async fn run(mut self) -> Result<ReleaseOutcome> {
         let until = Instant::now() + self.0.engine.config.request_timeout;
         let answer = self.0.release_until(until).await;
@@ -88,7 +88,8 @@ impl ReleaseJob {
         }
     }
 
-    /// Runs while shutting down: until then, errors retried. Returns whether the store has answered.
+    /// Runs while shutting down: until then, errors retried. Returns whether the store has
+    /// answered.
     pub(crate) async fn run_until(mut self, until: Instant) -> bool {
         let answer = self.0.release_until(until).await;
         let job = self.into_job();
@@ -130,8 +131,8 @@ impl Job {
         ReleaseJob(guard(self, Self::run_in_next_place))
     }
 
-    /// Moves from the caller's future to the background, or from a runtime that has ended to the one
-    /// that is current. With neither, the lease is left to its ttl.
+    /// Moves from the caller's future to the background, or from a runtime that has ended to the
+    /// one that is current. With neither, the lease is left to its ttl.
     fn run_in_next_place(mut self) {
         let home = self.lease.home();
         let next = match self.place {
@@ -176,8 +177,8 @@ impl Job {
         let expiry = self.lease.expiry(&clock::now());
         let mut failed = 0;
         loop {
-            // The first attempt needs no permit. Those after it are bounded in number by permits, and
-            // in time by the expiry.
+            // The first attempt needs no permit. Those after it are bounded in number by permits,
+            // and in time by the expiry.
             let permit = if failed == 0 { None } else { timeout_at(expiry, clean_ups.acquire()).await.ok() };
             let answer = self.attempt(Instant::now() + request_timeout).await;
             drop(permit);
@@ -198,8 +199,8 @@ impl Job {
         }
     }
 
-    /// One call, or the rest of the one under way. A call stays in line for the store until the lease
-    /// expires by itself.
+    /// One call, or the rest of the one under way. A call stays in line for the store until the
+    /// lease expires by itself.
     async fn attempt(&mut self, until: Instant) -> Result<ReleaseOutcome> {
         if !self.request.is_under_way() {
             let bound = self.engine.config.store_timeout();

@@ -30,7 +30,8 @@ impl Engine {
         outcome.insert(found).clone()
     }
 
-    /// Releases what was held, each lease on its own, waits for everything that is under way, and closes the store.
+    /// Releases what was held, each lease on its own, waits for everything that is under way, and
+    /// closes the store.
     async fn shut_down(self: &Arc<Self>, jobs: Vec<ReleaseJob>) -> Result<()> {
         let bound = Instant::now() + 2 * self.config.request_timeout;
         let total = jobs.len();

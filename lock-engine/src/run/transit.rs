@@ -1,5 +1,5 @@
-//! A lease in transit from one guard of this process to the next (R21), and the types that it closes:
-//! a turn may carry a lease, and a lease keeps a turn.
+//! A lease in transit from one guard of this process to the next (R21), and the types that it
+//! closes: a turn may carry a lease, and a lease keeps a turn.
 
 use std::sync::Arc;
 

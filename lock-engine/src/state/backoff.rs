@@ -10,8 +10,9 @@ pub(crate) struct Poll {
 }
 
 impl Poll {
-    /// The pause before the next question after `asked` answers of "busy": doubling, jittered down by up to a half, and not past the
-    /// moment at which the present holder's lease ends unless it is renewed.
+    /// The pause before the next question after `asked` answers of "busy": doubling, jittered down
+    /// by up to a half, and not past the moment at which the present holder's lease ends unless it
+    /// is renewed.
     ///
     /// `random` is uniform in `0.0..1.0`.
     pub(crate) fn pause(self, asked: u32, holder_remaining: Option<Duration>, random: f64) -> Duration {
@@ -19,7 +20,8 @@ impl Poll {
         match holder_remaining {
             // A store that says "at once" again and again is not asked again and again.
             Some(remaining) if asked > 0 && remaining < self.first => jittered,
-            // Not all of them in the same millisecond; later by a little, because the store frees at its own expiry.
+            // Not all of them in the same millisecond; later by a little, because the store frees
+            // at its own expiry.
             Some(remaining) => jittered.min(remaining.saturating_add(self.first.mul_f64(0.1 + random / 2.0))),
             None => jittered,
         }
@@ -30,21 +32,22 @@ impl Poll {
     }
 }
 
-/// The pause after the `failed`-th error in a row: 20 ms doubling to 1 s, jittered down by up to a half.
+/// The pause after the `failed`-th error in a row: 20 ms doubling to 1 s, jittered down by up to a
+/// half.
 pub(crate) fn after_error(failed: u32, random: f64) -> Duration {
     Poll { first: Duration::from_millis(20), longest: Duration::from_secs(1) }.pause(failed, None, random)
 }
 
-/// When to ask again for a renewal that has failed, or has not been answered: after a third of what is left, so that there is always
-/// time for more attempts before the deadline (C13, C14).
+/// When to ask again for a renewal that has failed, or has not been answered: after a third of what
+/// is left, so that there is always time for more attempts before the deadline (C13, C14).
 pub(crate) fn renewal_patience(left: Duration, cadence: Duration) -> Duration {
     (left / 3).min(cadence).max(Duration::from_millis(10))
 }
 
 /// How many renewals to put into one call, for leases that have failed `level` times in a row.
 ///
-/// One poisoned key must not take its batch with it (C14), so each failure divides the batch by four, down to single
-/// leases.
+/// One poisoned key must not take its batch with it (C14), so each failure divides the batch by
+/// four, down to single leases.
 pub(crate) fn chunk(level: u32, batch: usize) -> usize {
     (batch >> (2 * level).min(usize::BITS - 1)).max(1)
 }

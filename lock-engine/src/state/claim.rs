@@ -15,7 +15,8 @@ use crate::state::time::Now;
 /// A claim that asks, or waits in the queue: its mailbox, and its ticket.
 #[derive(Default)]
 pub(crate) struct PendingClaim {
-    /// The key's token after a lease of the claim was lost, if the store has pushed that before its answer.
+    /// The key's token after a lease of the claim was lost, if the store has pushed that before its
+    /// answer.
     lost: Option<FencingToken>,
     pushed: Option<Pushed>,
     told: Option<Told>,
@@ -57,7 +58,8 @@ pub(crate) struct News {
     pub(crate) told: Option<Told>,
 }
 
-/// An answer of "not yet", from which the deadline of a later grant can be counted (R18). It does not age.
+/// An answer of "not yet", from which the deadline of a later grant can be counted (R18). It does
+/// not age.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Anchor {
     sent: Instant,
@@ -65,12 +67,14 @@ pub(crate) struct Anchor {
     token: FencingToken,
 }
 
-/// Waiters with at most so many before them look after themselves in time for the next claim window.
+/// Waiters with at most so many before them look after themselves in time for the next claim
+/// window.
 const NEAR_THE_HEAD: u32 = 8;
 
 impl Seat {
-    /// How often the ticket is refreshed, and with that the waiter's knowledge: for the first in the queue that the holder is alive; for those
-    /// right behind, that a waiter before them has been granted the lease – it may be dead, and then its claim is short.
+    /// How often the ticket is refreshed, and with that the waiter's knowledge: for the first in
+    /// the queue that the holder is alive; for those right behind, that a waiter before them has
+    /// been granted the lease – it may be dead, and then its claim is short.
     pub(crate) fn cadence(&self, ahead: u32) -> Duration {
         let rarely = self.ticket.ttl / 3;
         if (1..=NEAR_THE_HEAD).contains(&ahead) { rarely.min(self.ticket.claim_ttl) } else { rarely }
@@ -104,7 +108,8 @@ impl Anchor {
         Some(Self { sent, now: busy.now?, token: busy.token? })
     }
 
-    /// Until when a lease that was handed over is held, the margin not yet taken off; none if it is an older grant than the answer.
+    /// Until when a lease that was handed over is held, the margin not yet taken off; none if it is
+    /// an older grant than the answer.
     pub(crate) fn end_of(&self, pushed: &Pushed, now: &Now) -> Option<Instant> {
         let left = pushed.expires_at.saturating_since(self.now);
         let end = self.sent.checked_add(left).filter(|_| pushed.grant.token > self.token)?;

@@ -28,8 +28,8 @@ use crate::state::time::Now;
 use crate::store::{Claim, Grant, Renewal, Standing};
 use distlock_api::{FencingToken, Holder, LeaseTerms, LockKey, Loss, contained};
 
-/// A granted lease, from the grant until nothing of it is left. It may be held by several guards of this process in turn, each with a token
-/// of its own (R21).
+/// A granted lease, from the grant until nothing of it is left. It may be held by several guards of
+/// this process in turn, each with a token of its own (R21).
 pub(crate) struct Lease<C: Cargo> {
     claim: Claim,
     last_token: FencingToken,
@@ -46,22 +46,27 @@ pub(crate) struct Lease<C: Cargo> {
 struct State<C: Cargo> {
     phase: Phase,
     deadline: Instant,
-    /// When the request was sent from which the deadline counts; of a pushed grant, when that arrived.
+    /// When the request was sent from which the deadline counts; of a pushed grant, when that
+    /// arrived.
     sent: Instant,
     turn: Option<Turn<C>>,
-    /// The token of the present guard, or of the last one while the lease is on its way to the next.
+    /// The token of the present guard, or of the last one while the lease is on its way to the
+    /// next.
     token: FencingToken,
-    /// Whether a guard has it; a guard with another token, or one that has handed it on, has nothing to do with it any more.
+    /// Whether a guard has it; a guard with another token, or one that has handed it on, has
+    /// nothing to do with it any more.
     in_hand: bool,
     relay: Relay,
 }
 
-/// `Held → Releasing → Ended`, or `Held → Lost`. There is no way back (C4, C12), except from a commit that was refused.
+/// `Held → Releasing → Ended`, or `Held → Lost`. There is no way back (C4, C12), except from a
+/// commit that was refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Phase {
     Held,
-    /// A write that also releases is under way: the lease is renewed, because the write may be refused; but that the store says it is gone is no
-    /// loss, because the write may have been carried out. `heard` is what it said.
+    /// A write that also releases is under way: the lease is renewed, because the write may be
+    /// refused; but that the store says it is gone is no loss, because the write may have been
+    /// carried out. `heard` is what it said.
     Committing {
         heard: Option<Loss>,
     },
@@ -184,7 +189,8 @@ impl<C: Cargo> Lease<C> {
         state.is_renewed().then(|| state.end(now))
     }
 
-    /// How the lease stands, in one reading: asked in two, a loss between them would be seen by neither (C4).
+    /// How the lease stands, in one reading: asked in two, a loss between them would be seen by
+    /// neither (C4).
     pub(crate) fn look(&self, now: &Now) -> Seen {
         self.see(self.state(), now)
     }
@@ -209,7 +215,8 @@ impl<C: Cargo> Lease<C> {
         }
     }
 
-    /// Takes note that the lease is gone; false if it was not held any more. On true the caller buries it.
+    /// Takes note that the lease is gone; false if it was not held any more. On true the caller
+    /// buries it.
     pub(crate) fn lose(&self, loss: Loss) -> bool {
         let mut state = self.state();
         state.hear(loss);
@@ -254,7 +261,8 @@ impl<C: Cargo> Lease<C> {
         Renewed::Lost(loss)
     }
 
-    /// Ends the time of renewals (C12). Nothing may extend or hand on the lease from here. Of a commit: it has been given up.
+    /// Ends the time of renewals (C12). Nothing may extend or hand on the lease from here. Of a
+    /// commit: it has been given up.
     pub(crate) fn begin_release(&self) -> Begun {
         let state = self.state();
         match state.phase {
@@ -285,19 +293,22 @@ impl<C: Cargo> Lease<C> {
         may
     }
 
-    /// The commit has been answered without having been carried out: the lease is what it would be without it. The loss that the commit found
-    /// or the store has told meanwhile comes back; then the caller buries the lease.
+    /// The commit has been answered without having been carried out: the lease is what it would be
+    /// without it. The loss that the commit found or the store has told meanwhile comes back; then
+    /// the caller buries the lease.
     pub(crate) fn end_commit(&self, found: Option<Loss>) -> Option<Loss> {
         let state = self.state();
         let Phase::Committing { heard } = state.phase else { return None };
-        // Both are final, whichever came first: an acquisition that does not hold its lease any more never gets it again.
+        // Both are final, whichever came first: an acquisition that does not hold its lease any
+        // more never gets it again.
         let loss = heard.or(found);
         self.turn_to(state, loss.map_or(Phase::Held, Phase::Lost));
         loss
     }
 
-    /// Takes the lease out of its guard's hand, with its turn, to go to the next caller of this process; none if it must be released: it is not held
-    /// any more, has no token left, or others shall have it now (R21).
+    /// Takes the lease out of its guard's hand, with its turn, to go to the next caller of this
+    /// process; none if it must be released: it is not held any more, has no token left, or others
+    /// shall have it now (R21).
     pub(crate) fn hand_on(&self, now: &Now, limits: &HandOff) -> Option<Turn<C>> {
         let mut state = self.state();
         // What is never renewed lasts one ttl, and whoever comes next has asked for a whole one.
@@ -342,7 +353,8 @@ impl<C: Cargo> Lease<C> {
         self.terms == *terms && self.holder == *holder && self.home_id == home
     }
 
-    /// Takes the lease that was handed on, with its next token; the turn comes back if it has been lost on the way.
+    /// Takes the lease that was handed on, with its next token; the turn comes back if it has been
+    /// lost on the way.
     pub(crate) fn receive(&self, turn: Turn<C>, now: &Now) -> Result<FencingToken, Turn<C>> {
         let mut state = self.state();
         if state.phase != Phase::Held || now.instant() >= state.end(now) {
@@ -404,8 +416,9 @@ impl<C: Cargo> State<C> {
     }
 }
 
-/// The instant until which a lease is surely held (C3, R1): counted from before the request was sent, by a difference of
-/// two readings of the store's clock, less the margin. A store that promises more than the ttl is not believed.
+/// The instant until which a lease is surely held (C3, R1): counted from before the request was
+/// sent, by a difference of two readings of the store's clock, less the margin. A store that
+/// promises more than the ttl is not believed.
 pub(crate) fn deadline(sent: Instant, remaining: Duration, terms: &LeaseTerms) -> Instant {
     let margin = if defect!(NoMargin) { Duration::ZERO } else { terms.margin };
     sent + remaining.min(terms.ttl).saturating_sub(margin)

@@ -18,8 +18,8 @@ use crate::state::schedule::{Beat, HomeId, Schedule};
 use crate::state::time::Now;
 use crate::store::Claim;
 
-/// By ids, which are random already: a fixed hash invites no collisions, and what is done for all of
-/// them is done in the same order when a simulation repeats.
+/// By ids, which are random already: a fixed hash invites no collisions, and what is done for all
+/// of them is done in the same order when a simulation repeats.
 type ById<T> = HashMap<AcquisitionId, T, BuildHasherDefault<DefaultHasher>>;
 
 /// The books of one engine, under one lock: a lease is entered once and leaves once (C23).
@@ -159,7 +159,8 @@ impl<C: Cargo> Ledger<C> {
         }
     }
 
-    /// The lease is renewed no more. It stays in the books until it has ended, and is due once more when it expires by itself.
+    /// The lease is renewed no more. It stays in the books until it has ended, and is due once more
+    /// when it expires by itself.
     pub(crate) fn releasing(&mut self, lease: &Lease<C>, now: &Now) {
         let expiry = lease.expiry(now);
         if let Some(entry) = self.leases.get_mut(lease.claim().id()) {
@@ -211,7 +212,8 @@ impl<C: Cargo> Ledger<C> {
         self.asking.remove(id);
     }
 
-    /// A claim waits in the store's queue, as it was told by a request that was sent then: from now on its ticket is refreshed.
+    /// A claim waits in the store's queue, as it was told by a request that was sent then: from now
+    /// on its ticket is refreshed.
     pub(crate) fn waits(&mut self, seat: &Seat, sent: Instant, ahead: u32) -> Entered {
         let id = seat.claim.id();
         if self.asking.get(id).is_some_and(|asking| asking.sits_elsewhere(seat.home)) {
@@ -237,7 +239,8 @@ impl<C: Cargo> Ledger<C> {
         self.asking.get_mut(id).map(PendingClaim::news).unwrap_or_default()
     }
 
-    /// A releaser has granted the lease to a claim, says the store (R19: perhaps before it has answered). Whoever is to be woken comes back.
+    /// A releaser has granted the lease to a claim, says the store (R19: perhaps before it has
+    /// answered). Whoever is to be woken comes back.
     pub(crate) fn pushed(&mut self, id: &AcquisitionId, pushed: Pushed) -> Option<Arc<Notify>> {
         let asking = self.asking.get_mut(id)?;
         asking.push(pushed);
@@ -256,7 +259,8 @@ impl<C: Cargo> Ledger<C> {
         Some(asking.wake())
     }
 
-    /// Every claim that asks, or sleeps between two questions, shall ask again. Whoever is to be woken comes back.
+    /// Every claim that asks, or sleeps between two questions, shall ask again. Whoever is to be
+    /// woken comes back.
     pub(crate) fn ask_again(&mut self) -> Vec<Arc<Notify>> {
         self.asking.values_mut().for_each(PendingClaim::miss);
         self.asking.values().map(PendingClaim::wake).collect()
@@ -279,7 +283,8 @@ impl<C: Cargo> Ledger<C> {
         self.schedule_at(id, Some(due));
     }
 
-    /// A lease of a claim was lost, says the store, whose token is this since: the lease, if it is that one, and whoever is to be woken.
+    /// A lease of a claim was lost, says the store, whose token is this since: the lease, if it is
+    /// that one, and whoever is to be woken.
     pub(crate) fn gone(
         &mut self,
         id: &AcquisitionId,
@@ -305,8 +310,8 @@ impl<C: Cargo> Ledger<C> {
         self.homes.remove(&home);
     }
 
-    /// Something may have been missed: every lease is asked for now (R20). One that is never renewed
-    /// is due at its deadline, which is earlier after a sleep of the machine.
+    /// Something may have been missed: every lease is asked for now (R20). One that is never
+    /// renewed is due at its deadline, which is earlier after a sleep of the machine.
     pub(crate) fn all_due(&mut self, now: &Now) {
         for lease in self.leases() {
             let Some(deadline) = lease.held_until(now) else { continue };
@@ -345,14 +350,16 @@ impl<C: Cargo> Ledger<C> {
         }
     }
 
-    /// A renewal that was sent then has succeeded (or the lease is new): the next one is a cadence later.
+    /// A renewal that was sent then has succeeded (or the lease is new): the next one is a cadence
+    /// later.
     pub(crate) fn settled(&mut self, lease: &Lease<C>, sent: Instant, now: &Now) {
         let Some(entry) = self.leases.get_mut(lease.claim().id()) else { return };
         // A released lease is in the books, but its time of renewals is over.
         let Some(deadline) = lease.held_until(now) else { return };
         let left = deadline.saturating_duration_since(sent);
         let is_new = std::mem::take(&mut entry.is_new);
-        // Such as the short claim of a waiter to whom the lease was handed over: it is renewed to its full ttl soon, once also if never again.
+        // Such as the short claim of a waiter to whom the lease was handed over: it is renewed to
+        // its full ttl soon, once also if never again.
         let is_short = left < lease.terms().ttl.saturating_sub(lease.terms().margin);
         let cadence = match lease.terms().renew_every {
             Some(cadence) if is_short => Some(cadence.min(left / 2)),

@@ -109,8 +109,8 @@ impl<C: Cargo> Lines<C> {
         }
     }
 
-    /// The turn, now or when all callers that came before have had it. A lease may come with it only
-    /// if it suits the `wish`.
+    /// The turn, now or when all callers that came before have had it. A lease may come with it
+    /// only if it suits the `wish`.
     pub(crate) async fn take(self: &Arc<Self>, key: &LockKey, wish: C::Wish) -> Turn<C> {
         let (sender, receiver) = oneshot::channel();
         let ticket = {
@@ -145,7 +145,8 @@ impl<C: Cargo> Lines<C> {
         self.shard(key).get(key)?.held.clone()
     }
 
-    /// The lease that is in transit with the turn is lost: the caller that gets the turn has to ask.
+    /// The lease that is in transit with the turn is lost: the caller that gets the turn has to
+    /// ask.
     pub(crate) fn mark_unheld(&self, key: &LockKey, lease: &AcquisitionId) {
         if let Some(entry) = self.shard(key).get_mut(key) {
             // Another lease may hold it by now.
@@ -159,7 +160,8 @@ impl<C: Cargo> Lines<C> {
     }
 }
 
-/// A place in the line. Dropping it leaves the line; a turn that was already on its way passes itself on.
+/// A place in the line. Dropping it leaves the line; a turn that was already on its way passes
+/// itself on.
 struct LineGuard<'a, C: Cargo> {
     lines: &'a Lines<C>,
     key: &'a LockKey,
@@ -218,9 +220,9 @@ impl<C: Cargo> Turn<C> {
         }
     }
 
-    /// Passes the turn on with the cargo; returned if no caller waits, or the cargo does not suit the
-    /// next one. Then the lease must be released before that caller gets the turn: until the store has
-    /// carried out the release, the key would be busy although no caller holds it.
+    /// Passes the turn on with the cargo; returned if no caller waits, or the cargo does not suit
+    /// the next one. Then the lease must be released before that caller gets the turn: until the
+    /// store has carried out the release, the key would be busy although no caller holds it.
     pub(crate) fn hand_on(mut self, cargo: C) -> Result<(), Self> {
         let Some(mut right) = self.0.take() else { return Err(self) };
         right.cargo = Some(cargo);
@@ -240,8 +242,8 @@ impl<C: Cargo> Turn<C> {
 }
 
 impl<C: Cargo> Right<C> {
-    /// Goes to the next waiter. Returned without one, or if the cargo does not suit it. With cargo the
-    /// key is still taken then, without it the key is free.
+    /// Goes to the next waiter. Returned without one, or if the cargo does not suit it. With cargo
+    /// the key is still taken then, without it the key is free.
     fn pass_on(self) -> Result<(), Self> {
         let mut right = self;
         loop {
@@ -259,7 +261,8 @@ impl<C: Cargo> Right<C> {
                     Some((Some(Waiter { sender: next, .. }), entry)) => {
                         // A lease that goes on from hand to hand is held.
                         entry.held = right.cargo.as_ref().map(|cargo| cargo.id().clone());
-                        // What came before is no reason to ask twice: whoever comes next has not asked yet.
+                        // What came before is no reason to ask twice: whoever comes next has not
+                        // asked yet.
                         (entry.nudge, entry.nudged) = (None, false);
                         Some(next)
                     }
@@ -271,7 +274,8 @@ impl<C: Cargo> Right<C> {
                 }
             };
             let Some(next) = next else { return Err(right) };
-            // Outside the lock: a waiter that left gives the turn back here, one that leaves later drops it there.
+            // Outside the lock: a waiter that left gives the turn back here, one that leaves later
+            // drops it there.
             match next.send(Turn(Some(right))) {
                 Ok(()) => return Ok(()),
                 Err(mut refused) => match refused.0.take() {

@@ -4,7 +4,8 @@ use tokio::time::Instant;
 
 use crate::options::HandOff;
 
-/// How long a lease has been handed on within the process, and what is known of those who wait elsewhere (R21).
+/// How long a lease has been handed on within the process, and what is known of those who wait
+/// elsewhere (R21).
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Relay {
     /// The grant, or the last time at which nobody waited elsewhere.
@@ -31,8 +32,9 @@ impl Relay {
         Self { since: now, count: 0, others: Others::Unknown, asked: false, fresh: false }
     }
 
-    /// Whether it may be handed on once more: while somebody waits elsewhere, within both limits. Until that is known within the time, and whatever the
-    /// first guard's work has taken; where nobody waited when the present guard worked, in any case.
+    /// Whether it may be handed on once more: while somebody waits elsewhere, within both limits.
+    /// Until that is known within the time, and whatever the first guard's work has taken; where
+    /// nobody waited when the present guard worked, in any case.
     pub(crate) fn may_go_on(&self, now: Instant, limits: &HandOff) -> bool {
         let in_time = now.saturating_duration_since(self.since) < limits.max_time;
         match self.others {

@@ -1,7 +1,7 @@
 //! What is due when, on one runtime.
 //!
-//! A due time stands in two places: in the [`Beat`] of its lease or ticket, and as the key under which
-//! the [`Schedule`] sorts it. [`Schedule::set`] alone changes either, and so changes both.
+//! A due time stands in two places: in the [`Beat`] of its lease or ticket, and as the key under
+//! which the [`Schedule`] sorts it. [`Schedule::set`] alone changes either, and so changes both.
 
 use std::collections::BTreeSet;
 use std::time::Duration;

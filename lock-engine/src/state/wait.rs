@@ -133,8 +133,8 @@ struct QueuePosition {
 }
 
 impl Wait {
-    /// A wait that begins. `busy`: the caller stood in the local queue, so it knows that the lock is
-    /// busy.
+    /// A wait that begins. `busy`: the caller stood in the local queue, so it knows that the lock
+    /// is busy.
     pub(crate) fn new(settings: Settings, busy: Option<Busy>, now: &Now) -> Self {
         Self {
             settings,
@@ -265,7 +265,8 @@ impl Wait {
                 other => other,
             };
         }
-        // Without an anchor's answer there is nothing to compare it with; the next one brings it (R19).
+        // Without an anchor's answer there is nothing to compare it with; the next one brings it
+        // (R19).
         let Some(mut position) = self.position else { return self.ask_again(now) };
         if missed || (self.settings.needs_answer && pushed.is_some()) {
             return self.ask_again(now);
@@ -294,7 +295,8 @@ impl Wait {
         if is_waiting { Next::Sleep(self.capped(self.wake)) } else { self.ask_again(now) }
     }
 
-    /// R18, R19: the lease starts at once, on its short claim; the keeper renews it to the full ttl.
+    /// R18, R19: the lease starts at once, on its short claim; the keeper renews it to the full
+    /// ttl.
     fn on_pushed(&self, now: &Now, end: Instant, grant: Grant, ticket: Ticket) -> Next {
         let margin = self.settings.terms.margin;
         let end = if defect!(PushFromArrival) { now.instant() + ticket.claim_ttl } else { end };

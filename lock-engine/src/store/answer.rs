@@ -46,16 +46,17 @@ impl Grant {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct BusyReply {
-    /// How long it is until the claim's turn if no one renews or releases, by the store's clock: until the
-    /// key opens, and a turn's window more for each ticket ahead.
+    /// How long it is until the claim's turn if no one renews or releases, by the store's clock:
+    /// until the key opens, and a turn's window more for each ticket ahead.
     pub holder_remaining: Option<Duration>,
     /// What became of the ticket.
     pub standing: QueueStanding,
-    /// The store's clock in this step, to be compared with the times of later events of the same store (R18).
+    /// The store's clock in this step, to be compared with the times of later events of the same
+    /// store (R18).
     pub now: Option<StoreTime>,
-    /// A token below those of all grants that come after this answer: a grant that is pushed is believed
-    /// only with a greater one. The last token of the key; where a release gives back the tokens of its
-    /// block that no guard has had, the first token of the present block (R18).
+    /// A token below those of all grants that come after this answer: a grant that is pushed is
+    /// believed only with a greater one. The last token of the key; where a release gives back the
+    /// tokens of its block that no guard has had, the first token of the present block (R18).
     pub token: Option<FencingToken>,
 }
 
@@ -105,7 +106,8 @@ pub enum QueueStanding {
     Full,
 }
 
-/// A reading of the store's clock. Opaque: only the difference of two readings of one store means something.
+/// A reading of the store's clock. Opaque: only the difference of two readings of one store means
+/// something.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct StoreTime(Duration);
 

@@ -6,19 +6,26 @@ use std::num::NonZeroUsize;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct StoreCapabilities {
-    /// Keeps tickets, and grants in their order (C15).
+    /// Keeps tickets, and grants in their order ([C15]).
+    ///
+    /// [C15]: distlock_api::contract#c15
     pub queue: bool,
     /// Supports [`LeaseStore::subscribe`](super::LeaseStore::subscribe).
     pub push: bool,
     /// Grants blocks of more than one token for in-process hand-off.
     pub token_blocks: bool,
-    /// Supports [`Release::hold_at_least`](super::Release::hold_at_least) (C25).
+    /// Supports [`Release::hold_at_least`](super::Release::hold_at_least) ([C25]).
+    ///
+    /// [C25]: distlock_api::contract#c25
     pub minimum_hold: bool,
-    /// A call of a claim that was given up cannot take effect after a later call of the same claim has been answered, be it only with "busy".
-    /// A store that carries its calls out one after the other, in the order in which they were made, has it for nothing.
-    /// Without it the engine never uses a claim again after a call of unknown outcome: it cleans it up and starts afresh with a new id.
+    /// A call of a claim that was given up cannot take effect after a later call of the same claim
+    /// has been answered, be it only with "busy". A store that carries its calls out one after the
+    /// other, in the order in which they were made, has it for nothing. Without it the engine never
+    /// uses a claim again after a call of unknown outcome: it cleans it up and starts afresh with a
+    /// new id.
     pub ordered_claims: bool,
-    /// How many renewals one [`LeaseStore::renew_many`](super::LeaseStore::renew_many) may carry. Defaults to 100.
+    /// How many renewals one [`LeaseStore::renew_many`](super::LeaseStore::renew_many) may carry.
+    /// Defaults to 100.
     pub renew_batch: NonZeroUsize,
 }
 

@@ -21,9 +21,11 @@ impl ProviderId {
         Self(random_bits() as u64)
     }
 
-    /// The identity of a new acquisition: text of 49 bytes that begins with this id, so that a store
-    /// can filter its events by prefix. Random for every acquisition, so that not even a cloned
-    /// virtual machine uses one twice (C7).
+    /// The identity of a new acquisition: text of 49 bytes that begins with this id, so that a
+    /// store can filter its events by prefix. Random for every acquisition, so that not even a
+    /// cloned virtual machine uses one twice ([C7]).
+    ///
+    /// [C7]: distlock_api::contract#c7
     #[must_use]
     pub fn acquisition_id(self) -> AcquisitionId {
         AcquisitionId::new(format!("{self}-{:032x}", random_bits()))
@@ -36,7 +38,8 @@ impl fmt::Display for ProviderId {
     }
 }
 
-/// One acquisition of one key, from its first attempt until it is settled. Clones are the same claim.
+/// One acquisition of one key, from its first attempt until it is settled. Clones are the same
+/// claim.
 #[derive(Clone)]
 pub struct Claim {
     key: LockKey,
@@ -84,8 +87,9 @@ impl Claim {
         self.shared.used.store(token.get(), Ordering::Release);
     }
 
-    /// The tokens that its guards have had, for a release or withdrawal: a store that gives out blocks
-    /// may give out the others again. [`Used::Unknown`] for claims that the engine has not made.
+    /// The tokens that its guards have had, for a release or withdrawal: a store that gives out
+    /// blocks may give out the others again. [`Used::Unknown`] for claims that the engine has not
+    /// made.
     #[must_use]
     pub fn used(&self) -> Used {
         match self.shared.used.load(Ordering::Acquire) {
@@ -107,8 +111,9 @@ impl Claim {
         &self.id
     }
 
-    /// Something the store keeps for the claim's life, such as a database session: made on first use, dropped when the
-    /// engine has settled the claim and the guard is gone – on whatever thread that happens, with a runtime or without.
+    /// Something the store keeps for the claim's life, such as a database session: made on first
+    /// use, dropped when the engine has settled the claim and the guard is gone – on whatever
+    /// thread that happens, with a runtime or without.
     ///
     /// # Panics
     /// If the same claim is asked for two different types.

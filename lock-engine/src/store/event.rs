@@ -62,8 +62,9 @@ pub enum StoreEvent {
         key: LockKey,
         /// Whose.
         id: AcquisitionId,
-        /// The key's last token after the loss. The lost lease's tokens are smaller; those of a lease that the same claim has been granted since are not, and
-        /// that one is not lost (R20).
+        /// The key's last token after the loss. The lost lease's tokens are smaller; those of a
+        /// lease that the same claim has been granted since are not, and that one is not lost
+        /// (R20).
         token: FencingToken,
         /// How.
         loss: Loss,

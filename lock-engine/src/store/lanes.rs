@@ -26,8 +26,8 @@ pub(crate) use self::state::{Lane, Overload};
 ///
 /// * Renewals go before everything else and may use all permits; releases go before acquisitions. A
 ///   quarter of the permits, at least one, is never used by acquisitions; an eighth, at least one,
-///   is used neither by acquisitions nor by releases. While acquisitions wait, releases leave them a
-///   quarter, too. With a single permit all take turns.
+///   is used neither by acquisitions nor by releases. While acquisitions wait, releases leave them
+///   a quarter, too. With a single permit all take turns.
 /// * A call in line is removed when its caller leaves. It is not sent when its caller could not be
 ///   answered in time any more: when less time is left than 1.25 × the recent duration of such
 ///   calls.

@@ -17,14 +17,16 @@ pub struct Attempt {
     pub claim: Claim,
     /// How long the lease shall last without a renewal; whole milliseconds, at least one.
     pub ttl: Duration,
-    /// How many tokens the grant shall carry; 1 unless the store declares [`token_blocks`](super::StoreCapabilities::token_blocks).
-    /// The grant has exactly this many. The engine asks for 65,536 at once, so tokens need 64 bits: a
-    /// counter of 32 bits overflows after 32,767 grants.
+    /// How many tokens the grant shall carry; 1 unless the store declares
+    /// [`token_blocks`](super::StoreCapabilities::token_blocks). The grant has exactly this many.
+    /// The engine asks for 65,536 at once, so tokens need 64 bits: a counter of 32 bits overflows
+    /// after 32,767 grants.
     pub tokens: NonZeroU32,
     /// The ticket to queue up with if busy; none if the caller does not wait, or the store has no
     /// [`queue`](super::StoreCapabilities::queue).
     pub ticket: Option<Ticket>,
-    /// How much later each further place in the queue may take a free lease. Defaults to [`Attempt::TURN_WINDOW`].
+    /// How much later each further place in the queue may take a free lease. Defaults to
+    /// [`Attempt::TURN_WINDOW`].
     pub turn_window: Duration,
     /// For people; to be stored with the lease.
     pub holder: Holder,
@@ -94,7 +96,8 @@ pub struct Ticket {
     pub ttl: Duration,
     /// The ttl of a lease that a releaser grants to this waiter, until the waiter's first renewal.
     pub claim_ttl: Duration,
-    /// How many live tickets the queue may hold; one more is refused with [`QueueStanding::Full`](super::QueueStanding::Full).
+    /// How many live tickets the queue may hold; one more is refused with
+    /// [`QueueStanding::Full`](super::QueueStanding::Full).
     pub capacity: u32,
 }
 
@@ -106,7 +109,8 @@ impl Ticket {
     }
 }
 
-/// A request to extend a lease or to refresh a ticket. See [`LeaseStore::renew`](super::LeaseStore::renew).
+/// A request to extend a lease or to refresh a ticket. See
+/// [`LeaseStore::renew`](super::LeaseStore::renew).
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Renewal {

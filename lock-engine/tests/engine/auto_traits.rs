@@ -3,9 +3,10 @@
 use std::sync::Arc;
 
 use distlock_api::{
-    Acquire, AcquireAll, AcquireFuture, Acquired, AllGuard, DistributedLock, FencedRegister, ForcedRelease, HeldLock,
-    Instrumented, ListOptions, Lock, LockAdmin, LockError, LockEvent, LockEvents, LockFilter, LockGuard, LockInfo,
-    LockKey, LockList, LockProvider, LockProviderExt, LostSignal, Namespaced, OfProvider, ReleaseFuture,
+    Acquire, AcquireAll, AcquireFuture, Acquired, AllGuard, DistributedLock, FencedRegister, ForcedRelease,
+    Instrumented, KeyTarget, LeaseHandle, ListOptions, Lock, LockAdmin, LockError, LockEvent, LockEvents, LockFilter,
+    LockGuard, LockInfo, LockKey, LockList, LockProvider, LockProviderExt, LostSignal, Namespaced, ReleaseFuture,
+    TryAcquireAll,
 };
 use distlock_engine::store::{AcquireOp, WriteOp};
 use distlock_engine::{AcquiredLease, LeaseGuard, LeaseProvider, LeaseStore, NotCommitted};
@@ -28,7 +29,7 @@ fn auto_traits() {
         LockGuard: is_send, is_sync, is_static;
         AllGuard: is_send, is_sync, is_static;
         Acquired: is_send, is_sync, is_static;
-        LostSignal: is_send, is_static;
+        LostSignal: is_send, is_sync, is_static;
         ReleaseFuture: is_send, is_static;
         LeaseProvider: is_send, is_sync, is_static;
         LeaseGuard: is_send, is_sync, is_static;
@@ -38,8 +39,9 @@ fn auto_traits() {
         Arc<dyn WriteOp>: is_send, is_sync, is_static;
         Lock<Arc<dyn LockProvider>>: is_send, is_sync, is_static;
         Namespaced<Instrumented<Arc<dyn LockProvider>>>: is_send, is_sync, is_static;
-        Acquire<OfProvider<'_, dyn LockProvider>>: is_send;
+        Acquire<KeyTarget<'_, dyn LockProvider>>: is_send;
         AcquireAll<'_, dyn LockProvider>: is_send;
+        TryAcquireAll<'_, dyn LockProvider>: is_send;
         AcquireFuture<std::future::Ready<distlock_api::Result<Acquired>>>: is_send;
         Arc<dyn LockProvider>: is_send, is_sync, is_static;
         Arc<dyn DistributedLock>: is_send, is_sync, is_static;
@@ -53,7 +55,7 @@ fn auto_traits() {
         LockEvents: is_send, is_static;
         LockList<'_>: is_send;
         FencedRegister<std::cell::Cell<u8>>: is_send, is_sync, is_static;
-        Box<dyn HeldLock>: is_send, is_sync, is_static;
+        Box<dyn LeaseHandle>: is_send, is_sync, is_static;
     }
 }
 

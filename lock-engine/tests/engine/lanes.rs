@@ -148,7 +148,7 @@ async fn overload_is_an_error_at_once_that_can_be_retried() {
     let error = provider.acquire("hasty").timeout(secs(3)).await.unwrap_err();
     assert_eq!(begun.elapsed(), Duration::ZERO);
     assert_eq!(
-        (error.kind(), error.is_retryable(), error.in_line()),
+        (error.kind(), error.is_retryable(), error.calls_ahead()),
         (ErrorKind::Overloaded, true, Some(4)),
         "{error}"
     );

@@ -1,5 +1,5 @@
-//! The engine's integration tests, by clause of the contract (`DESIGN.md` §4). Time is paused
-//! unless a test says otherwise. The store is the memory store with planned faults, or
+//! The engine's integration tests, by clause of the contract (`lock-api/CONTRACT.md`). Time is
+//! paused unless a test says otherwise. The store is the memory store with planned faults, or
 //! [`store::ScriptedStore`] over it.
 //!
 //! | clause | module |

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use distlock_api::{ErrorKind, LockProvider, LockProviderExt, ReleaseOutcome};
+use distlock_api::{ErrorKind, LockKey, LockProvider, LockProviderExt, ReleaseOutcome};
 use distlock_memory::MemoryStore;
 use futures_util::future::join_all;
 use tokio::task::yield_now;
@@ -15,21 +15,25 @@ use crate::store::ScriptedStore;
 async fn c21_several_locks_at_once() {
     let store = MemoryStore::new();
     let provider = quick(&store);
-    let all = provider.acquire_all(["b", "a", "b"]).await.unwrap().unwrap();
+    let all = provider.acquire_all(["b", "a", "b"]).await.unwrap();
     assert_eq!(all.guards().iter().map(|guard| guard.key().as_str()).collect::<Vec<_>>(), ["a", "b"]);
     let started = Instant::now();
-    assert!(provider.acquire_all(["0", "b"]).timeout(ms(300)).await.unwrap().is_none());
+    let error = provider.acquire_all(["0", "b"]).timeout(ms(300)).await.unwrap_err();
+    assert!(error.is_not_granted() && error.is_retryable(), "{error:?}");
+    assert_eq!(error.key().map(LockKey::as_str), Some("b"));
     assert!(started.elapsed() <= ms(302));
+    assert!(store.peek("0").is_none(), "all or nothing");
+    assert!(provider.try_acquire_all(["0", "b"]).await.unwrap().is_none());
     assert!(store.peek("0").is_none(), "all or nothing");
     assert_eq!(all.release().await.unwrap(), ReleaseOutcome::Released);
     let mut tasks = tokio::task::JoinSet::new();
     for n in 0..40 {
         let provider = provider.clone();
         let keys = if n % 2 == 0 { ["x", "y", "z"] } else { ["z", "x", "y"] };
-        tasks.spawn(async move { drop(provider.acquire_all(keys).await.unwrap().unwrap()) });
+        tasks.spawn(async move { drop(provider.acquire_all(keys).await.unwrap()) });
     }
     timeout(ms(600_000), tasks.join_all()).await.expect("no deadlock");
-    assert!(provider.acquire_all(Vec::<&str>::new()).await.unwrap().unwrap().guards().is_empty());
+    assert!(provider.acquire_all(Vec::<&str>::new()).await.unwrap().guards().is_empty());
     let error = provider.acquire_all(["fine", ""]).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::InvalidKey);
 }
@@ -39,7 +43,7 @@ async fn c21_a_rolled_back_acquisition_does_not_keep_its_keys_closed() {
     let store = Arc::new(ScriptedStore::honest());
     let (provider, other) = (provider(&store), provider(&store));
     let _held = other.acquire("b").await.unwrap();
-    let all = provider.acquire_all(["a", "b"]).hold_at_least(secs(3600)).timeout(ms(50)).await.unwrap();
+    let all = provider.try_acquire_all(["a", "b"]).hold_at_least(secs(3600)).within(ms(50)).await.unwrap();
     assert!(all.is_none());
     quiet().await;
     assert!(store.is_free("a"), "all or nothing: nobody has done the work, and nobody may for an hour");
@@ -53,7 +57,7 @@ async fn c21_opposite_orders_do_not_deadlock() {
         let provider = providers[n % 2].clone();
         tokio::spawn(async move {
             let keys = if n % 3 == 0 { ["a", "b", "a"] } else { ["b", "a", "b"] };
-            let all = provider.acquire_all(keys).await.unwrap().unwrap();
+            let all = provider.acquire_all(keys).await.unwrap();
             yield_now().await;
             all.release().await.unwrap()
         })
@@ -73,7 +77,7 @@ async fn c21_opposite_orders_do_not_deadlock_while_leases_are_handed_on() {
             tokio::spawn(async move {
                 let keys = if n % 2 == 0 { ["x", "y", "z"] } else { ["z", "y", "x"] };
                 for _ in 0..5 {
-                    let all = provider.acquire_all(keys).await.unwrap().unwrap();
+                    let all = provider.acquire_all(keys).await.unwrap();
                     sleep(ms(1)).await;
                     assert!(!all.is_lost());
                     let _ = all.release().await.unwrap();

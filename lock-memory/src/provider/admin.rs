@@ -53,7 +53,7 @@ impl LockAdmin for MemoryProvider {
     }
 
     async fn release_matching(&self, filter: &LockFilter, reason: &str) -> Result<u64> {
-        filter.ensure_not_everything()?;
+        filter.ensure_restricted()?;
         let mut taken = 0;
         for LockInfo { key, .. } in self.matching(filter, None) {
             let (hash, shard) = self.shared.shards.of(&key);
@@ -84,7 +84,7 @@ impl MemoryProvider {
             let victim = taking.state().find(hash, key).map(|entry| self.describe(entry)).filter(meant)?;
             // First, and under the same lock: a task that is woken by the release finds it in the
             // history, which has the order of the releases (C22).
-            self.history().record(key.clone(), ForcedRelease::of(&victim, SystemTime::now(), reason));
+            self.history().record(key.clone(), ForcedRelease::from_info(&victim, SystemTime::now(), reason));
             (victim, taking.force_release(hash, key)?)
         };
         let Taken { token, after } = taken;

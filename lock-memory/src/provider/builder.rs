@@ -17,7 +17,7 @@ pub struct MemoryProviderBuilder {
 impl MemoryProvider {
     /// A provider still to be configured.
     pub fn builder() -> MemoryProviderBuilder {
-        MemoryProviderBuilder { holder: Holder::of_this_process() }
+        MemoryProviderBuilder { holder: Holder::this_process() }
     }
 }
 
@@ -29,7 +29,7 @@ impl MemoryProviderBuilder {
     }
 
     /// One named remark about all locks of this provider, for people. Added to those of
-    /// [`Holder::of_this_process`].
+    /// [`Holder::this_process`].
     pub fn metadata(mut self, name: impl Into<String>, value: impl Into<String>) -> Self {
         self.holder = self.holder.with_metadata(name, value);
         self

@@ -48,7 +48,7 @@ mod tests {
         let mut history = History::default();
         for (n, name) in (1..).zip(released) {
             let victim = LockInfo::new(key(name), None, FencingToken::new(n), Duration::ZERO);
-            history.record(key(name), ForcedRelease::of(&victim, SystemTime::UNIX_EPOCH, n.to_string()));
+            history.record(key(name), ForcedRelease::from_info(&victim, SystemTime::UNIX_EPOCH, n.to_string()));
         }
         history.of_key(&key(of)).into_iter().map(|release| release.reason.to_string()).collect()
     }

@@ -39,16 +39,16 @@ use self::shards::Shards;
 ///
 /// # Behaviour
 /// * **Fair**: waiters of a key are served in the order of their calls; a release hands the lock
-///   over to the first waiter, and no other caller barges in (C15). A call that finds a key in the
-///   hands of another thread, and without a waiter, may spin for some microseconds before it joins
-///   the queue: on machines with several cores, and only where locks are held that briefly. A task
-///   that shares the thread of the holder joins at once.
+///   over to the first waiter, and no other caller barges in ([C15]). A call that finds a key in
+///   the hands of another thread, and without a waiter, may spin for some microseconds before it
+///   joins the queue: on machines with several cores, and only where locks are held that briefly. A
+///   task that shares the thread of the holder joins at once.
 /// * **A lock never expires**: lease times are checked and otherwise ignored. Its guard is lost
 ///   only by [`close`](LockProvider::close) or [`force_release`](LockAdmin::force_release), and
 ///   then at once.
 /// * **Idle keys take no memory**: a key without holder and waiter leaves nothing behind, and yet
-///   its tokens never repeat (C5). They start again with the process.
-/// * **Minimum holds** are kept (C25).
+///   its tokens never repeat ([C5]). They start again with the process.
+/// * **Minimum holds** are kept ([C25]).
 ///
 /// # Runtime
 /// [`Wait::Try`](distlock_api::Wait::Try) and [`Wait::Forever`](distlock_api::Wait::Forever) work
@@ -72,6 +72,10 @@ use self::shards::Shards;
 /// # Ok(())
 /// # }
 /// ```
+///
+/// [C5]: distlock_api::contract#c5
+/// [C15]: distlock_api::contract#c15
+/// [C25]: distlock_api::contract#c25
 #[derive(Clone)]
 pub struct MemoryProvider {
     shared: Arc<Shared>,
@@ -91,7 +95,7 @@ impl MemoryProvider {
     /// A provider with locks of its own.
     #[must_use]
     pub fn new() -> Self {
-        Self::with_defaults(Holder::of_this_process())
+        Self::with_defaults(Holder::this_process())
     }
 
     fn with_defaults(defaults: Holder) -> Self {

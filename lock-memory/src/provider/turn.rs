@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use distlock_api::{HeldLock, Loss, LostSignal, ReleaseFuture, ReleaseOutcome, contained};
+use distlock_api::{LeaseHandle, Loss, LostSignal, ReleaseFuture, ReleaseOutcome, contained};
 use tokio::time::Instant;
 
 use super::entry::Next;
@@ -89,7 +89,7 @@ impl Drop for Turn {
     }
 }
 
-impl HeldLock for Turn {
+impl LeaseHandle for Turn {
     fn valid_until(&self) -> Option<Instant> {
         None
     }

@@ -17,7 +17,7 @@ impl State {
         let at = self.clock.wall(now);
         let record = self.records.get_mut(key)?;
         let victim = record.describe(now, key)?;
-        record.force_release(now, ForcedRelease::of(&victim, at, reason));
+        record.force_release(now, ForcedRelease::from_info(&victim, at, reason));
         let token = FencingToken::new(record.token());
         if let Some(id) = victim.id.clone() {
             self.publish(StoreEvent::Gone { key: key.clone(), id: id.clone(), token, loss: Loss::ForceReleased });
@@ -70,7 +70,7 @@ impl LockAdmin for MemoryStore {
 
     /// All of them in one step.
     async fn release_matching(&self, filter: &LockFilter, reason: &str) -> Result<u64> {
-        filter.ensure_not_everything()?;
+        filter.ensure_restricted()?;
         self.call(Operation::ReleaseMatching, None, |state, now| {
             // A minimum hold that goes on after a release is held by nobody.
             let held: Vec<_> = state.matching(now, filter, None).filter(|info| info.id.is_some()).collect();

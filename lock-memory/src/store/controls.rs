@@ -61,7 +61,9 @@ impl MemoryStore {
     }
 
     /// Removes the key's record, held or not and with all tickets, as a database's clean-up would.
-    /// Later tokens are still greater than all before (C5). Whether there was one.
+    /// Later tokens are still greater than all before ([C5]). Whether there was one.
+    ///
+    /// [C5]: distlock_api::contract#c5
     pub fn purge(&self, key: impl IntoLockKey) -> bool {
         let key = valid(key);
         self.step(|state, _| {

@@ -52,7 +52,7 @@ impl Common {
             token_floor: None,
             calls_at_once: None,
             lease: LeaseOptions::new(),
-            holder: Holder::of_this_process(),
+            holder: Holder::this_process(),
             poll_interval: None,
             queue: Some(QueueOptions::new()),
             hand_off: Some(HandOff::new()),
@@ -145,10 +145,12 @@ impl std::fmt::Debug for Common {
     }
 }
 
-/// The setters of what is the same in both styles: inside an `impl` of a builder with a field `common`.
+/// The setters of what is the same in both styles: inside an `impl` of a builder with a field
+/// `common`.
 macro_rules! common_setters {
     () => {
-        /// The terms of leases whose acquisition does not set them. Defaults to those of [`LeaseOptions`].
+        /// The terms of leases whose acquisition does not set them. Defaults to those of
+        /// [`LeaseOptions`].
         pub fn lease(mut self, defaults: LeaseOptions) -> Self {
             self.common.lease = defaults;
             self
@@ -160,14 +162,17 @@ macro_rules! common_setters {
             self
         }
 
-        /// One named remark about all locks of this provider, for people, such as the program's version. Added to those of
-        /// [`Holder::of_this_process`](distlock_api::Holder::of_this_process); an acquisition adds [its own](distlock_api::AcquireOptions::with_metadata).
+        /// One named remark about all locks of this provider, for people, such as the program's
+        /// version. Added to those of
+        /// [`Holder::this_process`](distlock_api::Holder::this_process); an acquisition adds
+        /// [its own](distlock_api::AcquireOptions::with_metadata).
         pub fn metadata(mut self, name: impl Into<String>, value: impl Into<String>) -> Self {
             self.common.holder = self.common.holder.with_metadata(name, value);
             self
         }
 
-        /// How long one request to MongoDB may take, the driver's choice of a server included. Defaults to 5 s. Each request also carries it to the server.
+        /// How long one request to MongoDB may take, the driver's choice of a server included.
+        /// Defaults to 5 s. Each request also carries it to the server.
         pub fn request_timeout(mut self, limit: Duration) -> Self {
             self.common.request_timeout = limit;
             self
@@ -188,46 +193,53 @@ macro_rules! common_setters {
             self
         }
 
-        /// No token is below this one. For data that was restored, or moved to a deployment whose clock is
-        /// behind: see [the runbook](crate#after-a-restore). All providers of a collection set the same,
-        /// until the clock has passed it. Defaults to none.
+        /// No token is below this one. For data that was restored, or moved to a deployment whose
+        /// clock is behind: see [the runbook](crate#after-a-restore). All providers of a collection
+        /// set the same, until the clock has passed it. Defaults to none.
         pub fn token_floor(mut self, floor: distlock_api::FencingToken) -> Self {
             self.common.token_floor = Some(floor);
             self
         }
 
-        /// How often a waiter asks when it hears nothing: between `min` and `max`. Defaults to the engine's.
+        /// How often a waiter asks when it hears nothing: between `min` and `max`. Defaults to the
+        /// engine's.
         pub fn poll_interval(mut self, min: Duration, max: Duration) -> Self {
             self.common.poll_interval = Some((min, max));
             self
         }
 
-        /// How waiters queue up with those of other processes, in the lock's record. Defaults to [`QueueOptions::new`].
+        /// How waiters queue up with those of other processes, in the lock's record. Defaults to
+        /// [`QueueOptions::new`].
         pub fn queue(mut self, options: QueueOptions) -> Self {
             self.common.queue = Some(options);
             self
         }
 
-        /// No place in the queue: waiters poll, and stand back behind those who have one. Defaults to queueing.
+        /// No place in the queue: waiters poll, and stand back behind those who have one. Defaults
+        /// to queueing.
         pub fn without_queue(mut self) -> Self {
             self.common.queue = None;
             self
         }
 
-        /// How long a lease is handed on within the process while others wait for it. Defaults to [`HandOff::new`].
+        /// How long a lease is handed on within the process while others wait for it. Defaults to
+        /// [`HandOff::new`].
         pub fn hand_off(mut self, limits: HandOff) -> Self {
             self.common.hand_off = Some(limits);
             self
         }
 
-        /// No handing on: every guard has a lease of its own, and every release goes to the server. Defaults to handing on.
+        /// No handing on: every guard has a lease of its own, and every release goes to the server.
+        /// Defaults to handing on.
         pub fn without_hand_off(mut self) -> Self {
             self.common.hand_off = None;
             self
         }
 
-        /// Says that the client's options turn retryable writes off (`retryWrites=false`), which the driver does not tell. Then the server cannot refuse a call that
-        /// arrives late, and the engine gives up an acquisition's id after a call of unknown outcome, as on a standalone. Defaults to on.
+        /// Says that the client's options turn retryable writes off (`retryWrites=false`), which
+        /// the driver does not tell. Then the server cannot refuse a call that arrives late, and
+        /// the engine gives up an acquisition's id after a call of unknown outcome, as on a
+        /// standalone. Defaults to on.
         pub fn without_retryable_writes(mut self) -> Self {
             self.common.retryable_writes = false;
             self

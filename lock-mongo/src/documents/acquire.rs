@@ -18,13 +18,20 @@ type BoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
 
 /// The locking of a document being described; await it to get the [`DocumentGuard`].
 ///
-/// Errors, besides those of [`LockProvider::acquire_with`](distlock_api::LockProvider::acquire_with):
-/// * [`Timeout`](distlock_api::ErrorKind::Timeout) with [`Phase::Wait`](distlock_api::Phase::Wait) for a wait that ended without the lock;
-/// * [`NotFound`](distlock_api::ErrorKind::NotFound) if there is no such document, and no default for one;
-/// * [`InvalidKey`](distlock_api::ErrorKind::InvalidKey) for an `_id` of another kind than the collection's, before any I/O;
-/// * [`Corrupt`](distlock_api::ErrorKind::Corrupt) if the document's field for the lock is something else, or the document is no `T`. It is untouched.
+/// Errors, besides those of
+/// [`LockProvider::acquire_with`](distlock_api::LockProvider::acquire_with):
+/// * [`Timeout`](distlock_api::ErrorKind::Timeout) with [`Phase::Wait`](distlock_api::Phase::Wait)
+///   for a wait that ended without the lock;
+/// * [`NotFound`](distlock_api::ErrorKind::NotFound) if there is no such document, and no default
+///   for one;
+/// * [`InvalidKey`](distlock_api::ErrorKind::InvalidKey) for an `_id` of another kind than the
+///   collection's, before any I/O;
+/// * [`Corrupt`](distlock_api::ErrorKind::Corrupt) if the document's field for the lock is
+///   something else, or the document is no `T`. It is untouched.
 ///
-/// Cancel safe (C11).
+/// Cancel safe ([C11]).
+///
+/// [C11]: distlock_api::contract#c11
 #[must_use = "nothing is locked until this is awaited"]
 pub struct LockDocument<'a, T> {
     locks: &'a DocumentLocks<T>,
@@ -33,8 +40,11 @@ pub struct LockDocument<'a, T> {
     default: Option<Result<Document>>,
 }
 
-/// The locking of a document without waiting being described; await it to get [`Locked`]: the guard, or that it is busy, or that it is missing. Errors are the other ones
-/// of [`LockDocument`]. Cancel safe (C11).
+/// The locking of a document without waiting being described; await it to get [`Locked`]: the
+/// guard, or that it is busy, or that it is missing. Errors are the other ones of [`LockDocument`].
+/// Cancel safe ([C11]).
+///
+/// [C11]: distlock_api::contract#c11
 #[must_use = "nothing is locked until this is awaited"]
 pub struct TryLockDocument<'a, T> {
     locks: &'a DocumentLocks<T>,
@@ -62,7 +72,8 @@ impl<'a, T> LockDocument<'a, T> {
         self
     }
 
-    /// What the document becomes if it is not there, in this acquisition. Defaults to the [collection's](super::DocumentLocksBuilder::default_document).
+    /// What the document becomes if it is not there, in this acquisition. Defaults to the
+    /// [collection's](super::DocumentLocksBuilder::default_document).
     pub fn or_insert(mut self, document: &T) -> Self
     where
         T: Serialize,

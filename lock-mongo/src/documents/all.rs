@@ -13,17 +13,25 @@ use tokio::time::Instant;
 use super::{DocumentGuard, DocumentLocks, Locked};
 use crate::records::Absent;
 
-/// How long a failed locking of several documents waits for the release of those it had; then they are released in the background.
+/// How long a failed locking of several documents waits for the release of those it had; then they
+/// are released in the background.
 const ROLLBACK_WAIT: Duration = Duration::from_secs(1);
 
-/// The locking of several documents being described; await it to get their guards, or none if they were not all granted within the wait (C21).
+/// The locking of several documents being described; await it to get their guards, or none if they
+/// were not all granted within the wait ([C21]).
 ///
 /// The documents are locked one after the other in the order of their keys, each once, as by
-/// [`acquire_all`](distlock_api::LockProviderExt::acquire_all) of the [plain provider](DocumentLocks::provider): whoever locks the same ones in another order, by either, cannot
-/// deadlock with it. One wait covers them all. If one is not granted, or missing, those already locked are released again. The guards come in the order of their keys. Each is
+/// [`acquire_all`](distlock_api::LockProviderExt::acquire_all) of the
+/// [plain provider](DocumentLocks::provider): whoever locks the same ones in another order, by
+/// either, cannot deadlock with it. One wait covers them all. If one is not granted, or missing,
+/// those already locked are released again. The guards come in the order of their keys. Each is
 /// committed for itself: a change of several documents is as many atomic steps.
 ///
-/// Errors are those of [`LockDocument`](super::LockDocument), except that the end of the wait is none. Cancel safe (C11).
+/// Errors are those of [`LockDocument`](super::LockDocument), except that the end of the wait is
+/// none. Cancel safe ([C11]).
+///
+/// [C11]: distlock_api::contract#c11
+/// [C21]: distlock_api::contract#c21
 #[must_use = "nothing is locked until this is awaited"]
 pub struct LockAllDocuments<'a, T> {
     locks: &'a DocumentLocks<T>,

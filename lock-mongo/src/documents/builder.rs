@@ -48,9 +48,11 @@ impl<T: Send + Sync> DocumentLocksBuilder<T> {
 }
 
 impl<T> DocumentLocksBuilder<T> {
-    /// The field of each document that holds its lock. All who lock these documents name the same. Defaults to `lock`.
+    /// The field of each document that holds its lock. All who lock these documents name the same.
+    /// Defaults to `lock`.
     ///
-    /// Any name of a field at the top of the document: not empty, not `_id`, without `.` and NUL, not beginning with `$`.
+    /// Any name of a field at the top of the document: not empty, not `_id`, without `.` and NUL,
+    /// not beginning with `$`.
     pub fn field(mut self, name: impl Into<String>) -> Self {
         self.field = name.into();
         self
@@ -77,10 +79,14 @@ impl<T> DocumentLocksBuilder<T> {
         self.ids(IntegerIds)
     }
 
-    /// What a document that is locked and not there becomes: it is made, locked, in the same step. Of two that make the same one, one gets the lock, and
-    /// the other waits or is told busy. Its `_id` is that of the lock, whatever the default says. A document with nothing but an `_id` counts as not there.
+    /// What a document that is locked and not there becomes: it is made, locked, in the same step.
+    /// Of two that make the same one, one gets the lock, and the other waits or is told busy. Its
+    /// `_id` is that of the lock, whatever the default says. A document with nothing but an `_id`
+    /// counts as not there.
     ///
-    /// It goes along with every acquisition, so keep it small. Defaults to none: what is not there is [missing](super::Locked::Missing). For one acquisition alone see [`LockDocument::or_insert`](super::LockDocument::or_insert).
+    /// It goes along with every acquisition, so keep it small. Defaults to none: what is not there
+    /// is [missing](super::Locked::Missing). For one acquisition alone see
+    /// [`LockDocument::or_insert`](super::LockDocument::or_insert).
     pub fn default_document(mut self, document: &T) -> Self
     where
         T: Serialize,
@@ -89,8 +95,10 @@ impl<T> DocumentLocksBuilder<T> {
         self
     }
 
-    /// Creates an index of the owners of locks in the collection, of the locked documents only. It makes [listing and releasing](distlock_api::LockAdmin::release_owner) by
-    /// owner quick, and costs each acquisition and release a little on the server. Defaults to no index: the collection is yours.
+    /// Creates an index of the owners of locks in the collection, of the locked documents only. It
+    /// makes [listing and releasing](distlock_api::LockAdmin::release_owner) by owner quick, and
+    /// costs each acquisition and release a little on the server. Defaults to no index: the
+    /// collection is yours.
     pub fn owner_index(mut self) -> Self {
         self.owner_index = true;
         self
@@ -101,14 +109,16 @@ impl<T> DocumentLocksBuilder<T> {
     /// The locks.
     ///
     /// # Errors
-    /// [`InvalidOptions`](ErrorKind::InvalidOptions): a name that is not one, a default that is no document or has the lock's field itself, a request
-    /// timeout of zero, or what the lease engine refuses.
+    /// [`InvalidOptions`](ErrorKind::InvalidOptions): a name that is not one, a default that is no
+    /// document or has the lock's field itself, a request timeout of zero, or what the lease engine
+    /// refuses.
     pub fn build(self) -> Result<DocumentLocks<T>> {
         let store = self.store()?;
         Ok(DocumentLocks::new(self.common.provider(store)?))
     }
 
-    /// The store alone, for an engine of one's own; lease terms, owner and poll interval are not its business.
+    /// The store alone, for an engine of one's own; lease terms, owner and poll interval are not
+    /// its business.
     ///
     /// # Errors
     /// As [`build`](Self::build), except for what concerns the engine.

@@ -18,11 +18,12 @@ use crate::lease::{Edit, Form, Layout};
 /// # let _ = (some, same, expert);
 /// ```
 ///
-/// Values are data: a string that begins with `$` is stored as that string, and a sub-document replaces what was there. Only in a pipeline is
-/// everything an expression.
+/// Values are data: a string that begins with `$` is stored as that string, and a sub-document
+/// replaces what was there. Only in a pipeline is everything an expression.
 ///
-/// Nothing here can touch the `_id` or the field of the lock. A change that tries to is refused with
-/// [`InvalidOptions`](distlock_api::ErrorKind::InvalidOptions) when it is to be made, before anything is sent.
+/// Nothing here can touch the `_id` or the field of the lock. A change that tries to is refused
+/// with [`InvalidOptions`](distlock_api::ErrorKind::InvalidOptions) when it is to be made, before
+/// anything is sent.
 #[derive(Clone, Debug)]
 #[must_use = "a change does nothing until it is committed or saved"]
 pub struct Change(Result<Form>);
@@ -50,27 +51,34 @@ impl Change {
         })
     }
 
-    /// The stages of an update pipeline, for experts: `$set`, `$addFields`, `$unset`, `$project`, `$replaceWith`, `$replaceRoot`.
+    /// The stages of an update pipeline, for experts: `$set`, `$addFields`, `$unset`, `$project`,
+    /// `$replaceWith`, `$replaceRoot`.
     ///
-    /// They run before the stages that release, in the same atomic step. In them a string that begins with `$` is an expression: put what comes from elsewhere into
-    /// `{ "$literal": … }`. Stages that replace the document keep its `_id` and the lock. A document that is copied by `$$ROOT` is copied
-    /// with the lock in it.
+    /// They run before the stages that release, in the same atomic step. In them a string that
+    /// begins with `$` is an expression: put what comes from elsewhere into `{ "$literal": … }`.
+    /// Stages that replace the document keep its `_id` and the lock. A document that is copied by
+    /// `$$ROOT` is copied with the lock in it.
     pub fn pipeline(stages: impl IntoIterator<Item = Document>) -> Self {
         Self(Ok(Form::Stages(stages.into_iter().collect())))
     }
 
-    /// Sets a field. Its path may lead into sub-documents, by dots; those that are missing are made.
+    /// Sets a field. Its path may lead into sub-documents, by dots; those that are missing are
+    /// made.
     ///
-    /// Paths that would surprise are refused: names that are empty or begin with `$`, and numbers inside of a path, which could be
-    /// meant as places in an array. If the path leads through something else than sub-documents – an array, a string, null –
-    /// the change is [rejected](distlock_api::ErrorKind::Rejected) by the server, and nothing is changed. For names with dots or dollars see [`set_at`](Self::set_at).
+    /// Paths that would surprise are refused: names that are empty or begin with `$`, and numbers
+    /// inside of a path, which could be meant as places in an array. If the path leads through
+    /// something else than sub-documents – an array, a string, null – the change is
+    /// [rejected](distlock_api::ErrorKind::Rejected) by the server, and nothing is changed. For
+    /// names with dots or dollars see [`set_at`](Self::set_at).
     pub fn set(self, path: &str, value: impl Into<Bson>) -> Self {
         self.edit(split(path), Edit::Set(value.into()))
     }
 
-    /// Sets a field by the names on its path, each of them literally: dots, dollars and digits are parts of names.
+    /// Sets a field by the names on its path, each of them literally: dots, dollars and digits are
+    /// parts of names.
     ///
-    /// Names must not be empty or contain NUL. Names that begin with `$` or contain a dot are legal in MongoDB, but many tools have their trouble with them.
+    /// Names must not be empty or contain NUL. Names that begin with `$` or contain a dot are legal
+    /// in MongoDB, but many tools have their trouble with them.
     pub fn set_at<N: Into<String>>(self, path: impl IntoIterator<Item = N>, value: impl Into<Bson>) -> Self {
         self.edit(names(path), Edit::Set(value.into()))
     }
@@ -83,7 +91,8 @@ impl Change {
         }
     }
 
-    /// Removes a field, if it is there. The path is as in [`set`](Self::set); one that leads through something else than sub-documents leads nowhere.
+    /// Removes a field, if it is there. The path is as in [`set`](Self::set); one that leads
+    /// through something else than sub-documents leads nowhere.
     pub fn unset(self, path: &str) -> Self {
         self.edit(split(path), Edit::Unset)
     }
@@ -111,7 +120,8 @@ impl Change {
     }
 }
 
-/// Sets each of the fields, as [`Change::set`] does. Not an update document: operators such as `$inc` are refused.
+/// Sets each of the fields, as [`Change::set`] does. Not an update document: operators such as
+/// `$inc` are refused.
 impl From<Document> for Change {
     fn from(fields: Document) -> Self {
         fields.into_iter().fold(Self::new(), |change, (path, value)| change.set(&path, value))

@@ -20,10 +20,12 @@ use super::ops::WriteDocument;
 use super::{Change, CommitError};
 use crate::store::MongoStore;
 
-/// A locked document, as it was when the lock was granted. Dropping it unlocks in the background and changes nothing.
+/// A locked document, as it was when the lock was granted. Dropping it unlocks in the background
+/// and changes nothing.
 ///
-/// It dereferences to the document. Changing that changes nothing in the database until it is [committed](Self::commit_document) or
-/// [saved](Self::save_document). What is said of [`LockGuard`] holds here as well: validity, loss, renewal, drop.
+/// It dereferences to the document. Changing that changes nothing in the database until it is
+/// [committed](Self::commit_document) or [saved](Self::save_document). What is said of
+/// [`LockGuard`] holds here as well: validity, loss, renewal, drop.
 #[must_use = "the document is unlocked as soon as the guard is dropped"]
 #[clippy::has_significant_drop]
 pub struct DocumentGuard<T> {
@@ -34,8 +36,8 @@ pub struct DocumentGuard<T> {
     writes: i64,
 }
 
-/// A [commit that keeps the lock](DocumentGuard::commit_or_keep) if it is rejected. No error, because an
-/// error that is passed on, logged or kept would hold the lock.
+/// A [commit that keeps the lock](DocumentGuard::commit_or_keep) if it is rejected. No error,
+/// because an error that is passed on, logged or kept would hold the lock.
 #[derive(Debug)]
 #[must_use = "dropping it drops the guard, which releases in the background"]
 pub struct NotCommitted<T> {
@@ -51,7 +53,8 @@ impl<T> DocumentGuard<T> {
         Self { lease, store, document, writes: 0 }
     }
 
-    /// The document as it was when the lock was granted, or after the last [`save`](Self::save), with whatever was changed in it here since.
+    /// The document as it was when the lock was granted, or after the last [`save`](Self::save),
+    /// with whatever was changed in it here since.
     #[must_use]
     pub fn document(&self) -> &T {
         &self.document
@@ -104,20 +107,23 @@ impl<T> DocumentGuard<T> {
         self.lease.lost()
     }
 
-    /// Changes the document and unlocks it, in one atomic step at the server, if the lock is held at that moment by the server's clock.
-    /// As any release it grants to the first who waits (R12).
+    /// Changes the document and unlocks it, in one atomic step at the server, if the lock is held
+    /// at that moment by the server's clock. As any release it grants to the first who waits (R12).
     ///
     /// If it is rejected the lock is released in the background: `?` keeps nothing locked. To go on
     /// with the lock see [`commit_or_keep`](Self::commit_or_keep).
     ///
     /// # Errors
-    /// See [`CommitError`]: lost before, with the document untouched; rejected; or unknown, after the
-    /// request timeout. Until then it is asked again, under a number of its own, so that it is carried
-    /// out once.
+    /// See [`CommitError`]: lost before, with the document untouched; rejected; or unknown, after
+    /// the request timeout. Until then it is asked again, under a number of its own, so that it is
+    /// carried out once.
     ///
     /// # Cancel safety
-    /// When the future is dropped the call in flight is finished in the background: the change may or may not be made. Either way the lock is
-    /// released (C11). One that is kept without being polled keeps the lock, as the guard does.
+    /// When the future is dropped the call in flight is finished in the background: the change may
+    /// or may not be made. Either way the lock is released ([C11]). One that is kept without being
+    /// polled keeps the lock, as the guard does.
+    ///
+    /// [C11]: distlock_api::contract#c11
     pub async fn commit(self, change: impl Into<Change>) -> Result<(), CommitError> {
         self.commit_or_keep(change).await.map_err(|not| not.error)
     }
@@ -150,7 +156,8 @@ impl<T> DocumentGuard<T> {
         NotCommitted { error: CommitError::Rejected { error, code }, guard: Some(self) }
     }
 
-    /// Replaces the document by this one as it is here, and unlocks it: [`commit`](Self::commit) of [`Change::replace`].
+    /// Replaces the document by this one as it is here, and unlocks it: [`commit`](Self::commit) of
+    /// [`Change::replace`].
     ///
     /// Fields that `T` does not know are lost, as with any replacement.
     ///
@@ -167,17 +174,23 @@ impl<T> DocumentGuard<T> {
         self.commit(change).await
     }
 
-    /// Changes the document and keeps the lock, if it is held at that moment by the server's clock. The document in this guard becomes what it is then.
+    /// Changes the document and keeps the lock, if it is held at that moment by the server's clock.
+    /// The document in this guard becomes what it is then.
     ///
     /// # Errors
-    /// * [`Lost`](ErrorKind::Lost): the lock had been lost before, and the document is untouched; the guard is lost.
-    /// * [`InvalidOptions`](ErrorKind::InvalidOptions) before any I/O, and [`Rejected`](ErrorKind::Rejected) by MongoDB: nothing was changed, and the lock is held.
-    /// * [`Corrupt`](ErrorKind::Corrupt) of unknown outcome if the changed document is no `T`: then it has been changed, and the one here has not.
-    /// * Whatever else MongoDB fails with, after the request timeout; until then it is asked again, under a number of its own, so that it is carried out once.
+    /// * [`Lost`](ErrorKind::Lost): the lock had been lost before, and the document is untouched;
+    ///   the guard is lost.
+    /// * [`InvalidOptions`](ErrorKind::InvalidOptions) before any I/O, and
+    ///   [`Rejected`](ErrorKind::Rejected) by MongoDB: nothing was changed, and the lock is held.
+    /// * [`Corrupt`](ErrorKind::Corrupt) of unknown outcome if the changed document is no `T`: then
+    ///   it has been changed, and the one here has not.
+    /// * Whatever else MongoDB fails with, after the request timeout; until then it is asked again,
+    ///   under a number of its own, so that it is carried out once.
     ///
     /// # Cancel safety
-    /// When the future is dropped the save goes on in the background, and may or may not be carried out; the document here stays what it was. A later commit or save of this guard is
-    /// not undone by it.
+    /// When the future is dropped the save goes on in the background, and may or may not be carried
+    /// out; the document here stays what it was. A later commit or save of this guard is not undone
+    /// by it.
     pub fn save(&mut self, change: impl Into<Change>) -> impl Future<Output = Result<()>> + Send + '_
     where
         T: DeserializeOwned + Send + Sync,
@@ -197,7 +210,8 @@ impl<T> DocumentGuard<T> {
         }
     }
 
-    /// Replaces the document by this one as it is here, and keeps the lock: [`save`](Self::save) of [`Change::replace`].
+    /// Replaces the document by this one as it is here, and keeps the lock: [`save`](Self::save) of
+    /// [`Change::replace`].
     ///
     /// Fields that `T` does not know are lost, as with any replacement.
     ///
@@ -214,7 +228,8 @@ impl<T> DocumentGuard<T> {
         self.save(change)
     }
 
-    /// Unlocks without a change, and says whether the lock was held until then. See [`LockGuard::release`].
+    /// Unlocks without a change, and says whether the lock was held until then. See
+    /// [`LockGuard::release`].
     ///
     /// # Errors
     /// As [`LockGuard::release`].
@@ -225,7 +240,8 @@ impl<T> DocumentGuard<T> {
         self.lease.release()
     }
 
-    /// Gives back a document with which nothing was done, without the minimum hold. See [`LockGuard::discard`].
+    /// Gives back a document with which nothing was done, without the minimum hold. See
+    /// [`LockGuard::discard`].
     ///
     /// # Errors
     /// As [`LockGuard::release`].
@@ -241,7 +257,8 @@ impl<T> DocumentGuard<T> {
         self.lease.abandon();
     }
 
-    /// Runs a future while the lock is held: drops it and fails as soon as the lock is lost. See [`LockGuard::run`].
+    /// Runs a future while the lock is held: drops it and fails as soon as the lock is lost. See
+    /// [`LockGuard::run`].
     ///
     /// # Errors
     /// [`ErrorKind::Lost`] when the lock was lost before the future had finished.

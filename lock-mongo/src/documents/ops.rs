@@ -1,4 +1,5 @@
-//! The operations that take the place of the store's: they keep what an answer brings besides the lock.
+//! The operations that take the place of the store's: they keep what an answer brings besides the
+//! lock.
 
 use std::sync::atomic::{AtomicI32, Ordering};
 use std::sync::{Arc, Mutex};

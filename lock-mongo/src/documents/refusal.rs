@@ -4,24 +4,26 @@ use std::fmt;
 
 use distlock_api::LockError;
 
-/// Why a [commit](super::DocumentGuard::commit) is not known to have been carried out. It holds no lock.
+/// Why a [commit](super::DocumentGuard::commit) is not known to have been carried out. It holds no
+/// lock.
 #[derive(Debug)]
 #[must_use]
 pub enum CommitError {
-    /// The lock had been lost before: the document is untouched, and another process may hold the lock.
-    /// The error's kind is [`Lost`](distlock_api::ErrorKind::Lost).
+    /// The lock had been lost before: the document is untouched, and another process may hold the
+    /// lock. The error's kind is [`Lost`](distlock_api::ErrorKind::Lost).
     AlreadyLost(LockError),
     /// Nothing was changed, and the lock was still held.
     Rejected {
         /// Why: [`InvalidOptions`](distlock_api::ErrorKind::InvalidOptions) for a change that was
-        /// refused before anything was sent, [`Rejected`](distlock_api::ErrorKind::Rejected) if MongoDB
-        /// refused it, and otherwise what kept it from being made. A retryable one may be tried again.
+        /// refused before anything was sent, [`Rejected`](distlock_api::ErrorKind::Rejected) if
+        /// MongoDB refused it, and otherwise what kept it from being made. A retryable one may be
+        /// tried again.
         error: LockError,
         /// MongoDB's code, if it refused the change: 121 for a validator, 11000 for a unique index.
         code: Option<i32>,
     },
-    /// It may or may not have been carried out; if so, once. The lock is released in the background if
-    /// it was not.
+    /// It may or may not have been carried out; if so, once. The lock is released in the background
+    /// if it was not.
     Unknown(LockError),
 }
 

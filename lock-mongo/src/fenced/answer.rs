@@ -8,7 +8,8 @@ use distlock_api::FencingToken;
 pub enum Fenced<T> {
     /// It was written.
     Accepted(T),
-    /// A later holder of the lock has written to the document: nothing was changed. Whoever hears this has lost the lock, whatever its guard says.
+    /// A later holder of the lock has written to the document: nothing was changed. Whoever hears
+    /// this has lost the lock, whatever its guard says.
     FencedOff {
         /// The token in the document.
         newest: FencingToken,

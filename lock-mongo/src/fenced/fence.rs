@@ -4,11 +4,14 @@ use distlock_api::{ErrorKind, FencingToken, LockError, LockGuard, Result};
 use mongodb::bson::{Bson, Document, doc};
 use mongodb::options::UpdateModifications;
 
-/// The fencing token of a guard, as a condition and a stamp on documents of the application's own collections.
+/// The fencing token of a guard, as a condition and a stamp on documents of the application's own
+/// collections.
 ///
-/// A lease cannot stop a holder that was paused beyond it; the documents that it writes to can. Each write goes only to a document whose field `_fence` is
-/// missing or not greater than the token, and sets the field to the token, in one atomic step at the server. As soon as a later holder
-/// has written, every earlier one hears [`Fenced::FencedOff`](super::Fenced::FencedOff), and the document is untouched.
+/// A lease cannot stop a holder that was paused beyond it; the documents that it writes to can.
+/// Each write goes only to a document whose field `_fence` is missing or not greater than the
+/// token, and sets the field to the token, in one atomic step at the server. As soon as a later
+/// holder has written, every earlier one hears [`Fenced::FencedOff`](super::Fenced::FencedOff), and
+/// the document is untouched.
 ///
 /// ```no_run
 /// use distlock_api::{LockError, LockProvider, LockProviderExt};
@@ -31,17 +34,23 @@ use mongodb::options::UpdateModifications;
 /// ```
 ///
 /// # What it rests on
-/// * **One lock for a document.** Tokens of different keys must not be compared, so all who write to a document hold the same key.
-/// * **Every writer does it.** A plain update that leaves the field alone is not stopped; one that removes or lowers it opens the door again.
-/// * **Nothing is fenced before the first write.** A later holder that has only read so far does not stop an earlier one. Let it begin with
-///   a write – [`claim`](Self::claim) – if it decides by what it reads.
-/// * **Majority writes.** Whatever the collection's own write concern is, since a stamp that is rolled back stops nobody.
+/// * **One lock for a document.** Tokens of different keys must not be compared, so all who write
+///   to a document hold the same key.
+/// * **Every writer does it.** A plain update that leaves the field alone is not stopped; one that
+///   removes or lowers it opens the door again.
+/// * **Nothing is fenced before the first write.** A later holder that has only read so far does
+///   not stop an earlier one. Let it begin with a write – [`claim`](Self::claim) – if it decides by
+///   what it reads.
+/// * **Majority writes.** Whatever the collection's own write concern is, since a stamp that is
+///   rolled back stops nobody.
 ///
 /// # Updates
-/// * **Operators** (`{ "$set": … }`): values are data; a string that begins with `$` is stored as that string.
-/// * **Pipelines**, for experts: there a string that begins with `$` is an expression. Put what comes from elsewhere into `{ "$literal": … }`. The
-///   stamp is the last stage.
-/// * Replacement documents, and updates that touch the fence's field themselves, are refused before anything is sent.
+/// * **Operators** (`{ "$set": … }`): values are data; a string that begins with `$` is stored as
+///   that string.
+/// * **Pipelines**, for experts: there a string that begins with `$` is an expression. Put what
+///   comes from elsewhere into `{ "$literal": … }`. The stamp is the last stage.
+/// * Replacement documents, and updates that touch the fence's field themselves, are refused before
+///   anything is sent.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[must_use]
 pub struct Fence {
@@ -53,7 +62,8 @@ impl Fence {
     /// The field when nobody says: `_fence`.
     pub const DEFAULT_FIELD: &str = "_fence";
 
-    /// The fence of a guard's token. Whether the guard is lost plays no part: that is what the fence is for.
+    /// The fence of a guard's token. Whether the guard is lost plays no part: that is what the
+    /// fence is for.
     ///
     /// # Errors
     /// As [`new`](Self::new).
@@ -64,7 +74,8 @@ impl Fence {
     /// The fence of a token.
     ///
     /// # Errors
-    /// [`InvalidOptions`](ErrorKind::InvalidOptions) for a token above `i64::MAX`, which BSON cannot hold. No backend of this project makes one.
+    /// [`InvalidOptions`](ErrorKind::InvalidOptions) for a token above `i64::MAX`, which BSON
+    /// cannot hold. No backend of this project makes one.
     pub fn new(token: FencingToken) -> Result<Self> {
         match i64::try_from(token.get()) {
             Ok(token) => Ok(Self { field: Self::DEFAULT_FIELD.to_owned(), token }),
@@ -72,10 +83,12 @@ impl Fence {
         }
     }
 
-    /// Keeps the token in another field, at the top of the document. Defaults to [`DEFAULT_FIELD`](Self::DEFAULT_FIELD).
+    /// Keeps the token in another field, at the top of the document. Defaults to
+    /// [`DEFAULT_FIELD`](Self::DEFAULT_FIELD).
     ///
     /// # Errors
-    /// [`InvalidOptions`](ErrorKind::InvalidOptions) for a name that is empty, begins with `$`, contains `.` or NUL, or is `_id`.
+    /// [`InvalidOptions`](ErrorKind::InvalidOptions) for a name that is empty, begins with `$`,
+    /// contains `.` or NUL, or is `_id`.
     pub fn field(mut self, name: impl Into<String>) -> Result<Self> {
         let name = name.into();
         if name.is_empty() || name.starts_with('$') || name.contains(['.', '\0']) || name == "_id" {
@@ -85,8 +98,9 @@ impl Fence {
         Ok(self)
     }
 
-    /// The given filter, and that no later holder has been there: for operations of the driver's own. What it does not find is either missing or fenced off;
-    /// [`update_one`](Self::update_one) tells which.
+    /// The given filter, and that no later holder has been there: for operations of the driver's
+    /// own. What it does not find is either missing or fenced off; [`update_one`](Self::update_one)
+    /// tells which.
     #[must_use]
     pub fn filter(&self, filter: Document) -> Document {
         let field = &self.field;
@@ -97,10 +111,12 @@ impl Fence {
         doc! { "$and": [filter, open] }
     }
 
-    /// The given update, and the stamp: for operations of the driver's own, which must also have the [filter](Self::filter).
+    /// The given update, and the stamp: for operations of the driver's own, which must also have
+    /// the [filter](Self::filter).
     ///
     /// # Errors
-    /// [`InvalidOptions`](ErrorKind::InvalidOptions) for a replacement document, and for an update that touches the fence's field.
+    /// [`InvalidOptions`](ErrorKind::InvalidOptions) for a replacement document, and for an update
+    /// that touches the fence's field.
     pub fn stamped(&self, update: impl Into<UpdateModifications>) -> Result<UpdateModifications> {
         match update.into() {
             UpdateModifications::Document(operators) => Ok(self.stamped_operators(operators)?.into()),
@@ -137,7 +153,8 @@ impl Fence {
         Ok(operators)
     }
 
-    /// What a stage sets or removes by name. A stage that replaces the document as a whole cannot be looked into; the stamp comes after it.
+    /// What a stage sets or removes by name. A stage that replaces the document as a whole cannot
+    /// be looked into; the stamp comes after it.
     fn check_stage(&self, stage: &Document) -> Result<()> {
         for (name, argument) in stage {
             let touched = match (name.as_str(), argument) {

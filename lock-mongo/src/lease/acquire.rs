@@ -11,9 +11,11 @@ use super::{
 };
 
 impl Layout {
-    /// One attempt to acquire (R8). An upsert: without a document the lease is free, and nobody waits.
+    /// One attempt to acquire (R8). An upsert: without a document the lease is free, and nobody
+    /// waits.
     ///
-    /// An attempt that neither takes nor waits leaves the record as it is, dead tickets included, so that the server writes nothing.
+    /// An attempt that neither takes nor waits leaves the record as it is, dead tickets included,
+    /// so that the server writes nothing.
     pub(crate) fn acquire(&self, attempt: &Attempt, clock: Clock) -> Vec<Document> {
         let (id, ttl) = (attempt.claim.id(), attempt.ttl);
         let tokens = block(attempt);
@@ -60,7 +62,8 @@ impl Layout {
         ]
     }
 
-    /// The short way of [`acquire`](Self::acquire), for a lease that is [probably free](Self::unwanted): a grant without a question.
+    /// The short way of [`acquire`](Self::acquire), for a lease that is
+    /// [probably free](Self::unwanted): a grant without a question.
     pub(crate) fn take(&self, attempt: &Attempt, clock: Clock) -> Vec<Document> {
         let taken = self.taken(attempt, clock).into_iter().map(|(field, new)| (self.path(field), new));
         // The filter's null has been written to a new record.
@@ -68,8 +71,9 @@ impl Layout {
         vec![doc! { "$set": change }]
     }
 
-    /// The record, if nobody has the lease, nobody waits and nothing keeps it closed, or a new one with these nulls (R7). In the filter, because that spares the server the expressions of all that
-    /// might be otherwise; if it is, the insertion collides with the record.
+    /// The record, if nobody has the lease, nobody waits and nothing keeps it closed, or a new one
+    /// with these nulls (R7). In the filter, because that spares the server the expressions of all
+    /// that might be otherwise; if it is, the insertion collides with the record.
     pub(crate) fn unwanted(&self, identity: Bson) -> Document {
         let mut filter = self.record(identity);
         filter.extend([LOCK_ID, QUEUE, CLOSED_UNTIL].map(|field| (self.path(field), Bson::Null)));
@@ -81,7 +85,8 @@ impl Layout {
         answer(doc! { "token": self.value(TOKEN) })
     }
 
-    /// The [`Acquisition`](super::Acquisition) of the document after [`acquire`](Self::acquire); with the document itself, if it is asked for and the lease is granted.
+    /// The [`Acquisition`](super::Acquisition) of the document after [`acquire`](Self::acquire);
+    /// with the document itself, if it is asked for and the lease is granted.
     pub(crate) fn acquisition(&self, attempt: &Attempt, with_document: bool) -> Document {
         let id = attempt.claim.id();
         answer(with_tickets(self, id, |place| {
@@ -103,7 +108,8 @@ impl Layout {
     }
 }
 
-/// What an answer says with `$$at`, the index of the acquisition among the live tickets or -1, and its place.
+/// What an answer says with `$$at`, the index of the acquisition among the live tickets or -1, and
+/// its place.
 fn with_tickets(layout: &Layout, id: &AcquisitionId, answer: impl FnOnce(Document) -> Document) -> Document {
     let place = doc! { "$cond": [{ "$gte": ["$$at", 0] }, "$$at", { "$size": "$$live" }] };
     doc! { "$let": {

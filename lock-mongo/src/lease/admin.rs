@@ -9,7 +9,8 @@ use super::{
 };
 
 impl Layout {
-    /// Takes the lease away from its holder, or ends a minimum hold that keeps the key closed (R16).
+    /// Takes the lease away from its holder, or ends a minimum hold that keeps the key closed
+    /// (R16).
     pub(crate) fn force_release(&self, reason: &str) -> Vec<Document> {
         let token = doc! { "$add": [self.value(TOKEN), 1_i64] };
         let entry = doc! {
@@ -50,8 +51,8 @@ impl Layout {
         below
     }
 
-    /// Raises the token to a floor, and takes the lease away, if there is one: its holder's tokens are
-    /// below. The record stays until the clock has reached the floor (R6).
+    /// Raises the token to a floor, and takes the lease away, if there is one: its holder's tokens
+    /// are below. The record stays until the clock has reached the floor (R6).
     pub(crate) fn raise(&self, floor: i64, reason: &str) -> Vec<Document> {
         let mut stages = self.force_release(reason);
         stages.push(doc! { "$set": {
@@ -70,8 +71,8 @@ impl Layout {
         answer(doc! { "entries": self.value(AUDIT) })
     }
 
-    /// The documents that match and are not free, beyond a key. In a lock collection also those that
-    /// are no records.
+    /// The documents that match and are not free, beyond a key. In a lock collection also those
+    /// that are no records.
     pub(crate) fn listed(&self, filter: &LockFilter, after: Option<&LockKey>) -> Result<Document> {
         let mut listed = if self.is_within() {
             self.if_record(doc! {})
@@ -96,12 +97,14 @@ impl Layout {
         Ok(held)
     }
 
-    /// The keys of the index by which an owner's records are found, and which records are in it: those that name one.
+    /// The keys of the index by which an owner's records are found, and which records are in it:
+    /// those that name one.
     pub(crate) fn owner_index(&self) -> (Document, Document) {
         (doc! { self.path(OWNER): 1, ID: 1 }, doc! { self.path(OWNER): { "$exists": true } })
     }
 
-    /// In the order of the keys, if they are the identities themselves: both compare by bytes, as the collection has no collation.
+    /// In the order of the keys, if they are the identities themselves: both compare by bytes, as
+    /// the collection has no collation.
     pub(crate) fn by_identity() -> Document {
         doc! { ID: 1 }
     }

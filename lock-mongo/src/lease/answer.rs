@@ -22,7 +22,8 @@ pub(crate) struct Acquisition {
     /// The first token of the present block, or the last one that was used.
     #[serde(default)]
     pub(crate) since: i64,
-    /// Milliseconds until the lease ends, if granted, else until it is this acquisition's turn to take it.
+    /// Milliseconds until the lease ends, if granted, else until it is this acquisition's turn to
+    /// take it.
     pub(crate) remaining: i64,
     /// The live tickets before its own; -1 if it has none.
     pub(crate) at: i64,

@@ -1,4 +1,5 @@
-//! What an application changes in a document that holds a lease, as stages of a pipeline that leave the lease and the `_id` alone.
+//! What an application changes in a document that holds a lease, as stages of a pipeline that leave
+//! the lease and the `_id` alone.
 
 use distlock_api::{LockError, LockKey, Result};
 use mongodb::bson::{Bson, Document, doc};
@@ -47,7 +48,8 @@ impl Layout {
                 if document.get(ID).is_some_and(|id| self.key(id).as_ref() != Some(key)) {
                     return refuse("the new document has another `_id`".into());
                 }
-                // The identity first, as everywhere, and as it was: 7 stays 7 and does not become 7.0.
+                // The identity first, as everywhere, and as it was: 7 stays 7 and does not become
+                // 7.0.
                 let id = format!("${ID}");
                 let kept = doc! { ID: &id, field: format!("${field}") };
                 let merged = doc! { "$mergeObjects": [{ ID: id }, literal(document.clone()), kept] };
@@ -168,8 +170,9 @@ fn append(stages: &mut Vec<Document>, path: &[String], edit: &Edit) {
     stages.push(doc! { "$replaceWith": edited });
 }
 
-/// The document of an expression with a field set. Sub-documents on the way are made if they are missing; anything else on the way is an error, because it
-/// would be overwritten, or, in an array, each element would get the field.
+/// The document of an expression with a field set. Sub-documents on the way are made if they are
+/// missing; anything else on the way is an error, because it would be overwritten, or, in an array,
+/// each element would get the field.
 fn set_in(input: &str, path: &[String], value: &Bson, depth: usize) -> Bson {
     let [name, rest @ ..] = path else { return value.clone() };
     if rest.is_empty() {

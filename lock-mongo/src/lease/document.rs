@@ -8,8 +8,9 @@ use super::{ID, Layout, TOKEN, literal};
 pub(crate) const NOT_A_LOCK: &str = "distlock: not a lock but ";
 
 impl Layout {
-    /// What comes before the stages of an acquisition: a document that was missing becomes the given one, and a field that is something else than a lock
-    /// lets the whole command fail, so that it stays what it is.
+    /// What comes before the stages of an acquisition: a document that was missing becomes the
+    /// given one, and a field that is something else than a lock lets the whole command fail, so
+    /// that it stays what it is.
     ///
     /// A document with nothing but its `_id` looks the same as a missing one.
     pub(crate) fn beginning(&self, default: Option<&Document>) -> Vec<Document> {
@@ -21,12 +22,14 @@ impl Layout {
             stages.push(doc! { "$replaceWith": { "$cond": [bare, made, "$$ROOT"] } });
         }
         let found = doc! { "$type": format!("${whole}") };
-        // Every record has had a token since its first grant, and nobody waits for a lock that was never granted.
+        // Every record has had a token since its first grant, and nobody waits for a lock that was
+        // never granted.
         let record = doc! { "$or": [
             { "$eq": [&found, "missing"] },
             { "$and": [{ "$eq": [&found, "object"] }, { "$eq": [{ "$type": self.value(TOKEN) }, "long"] }] },
         ] };
-        // The one way for a pipeline to refuse: a conversion that fails. Not of a constant, which would fail always.
+        // The one way for a pipeline to refuse: a conversion that fails. Not of a constant, which
+        // would fail always.
         let refusal = doc! { "$toLong": { "$concat": [NOT_A_LOCK, found] } };
         stages.push(doc! { "$set": { whole: { "$cond": [record, format!("${whole}"), refusal] } } });
         stages

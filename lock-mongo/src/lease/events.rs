@@ -43,7 +43,8 @@ impl Layout {
         }
     }
 
-    /// A field of the changed ones, which stand there by their literal paths, or in the whole sub-document.
+    /// A field of the changed ones, which stand there by their literal paths, or in the whole
+    /// sub-document.
     fn changed<'d>(&self, changed: &'d Document, field: &str) -> Option<&'d Bson> {
         changed.get(self.path(field)).or_else(|| self.get(changed, field))
     }
@@ -53,7 +54,8 @@ impl Layout {
 #[derive(Debug)]
 pub(crate) struct Watcher {
     layout: Layout,
-    /// Bounded by the number of records: it is forgotten with the end of the lease or the removal of the record.
+    /// Bounded by the number of records: it is forgotten with the end of the lease or the removal
+    /// of the record.
     held: HashMap<LockKey, Held>,
 }
 

@@ -13,7 +13,8 @@ use super::{Clock, EXPIRES_AT, ID, Layout, TOKEN, answer};
 pub(crate) struct Found {
     /// The type of its token.
     token: String,
-    /// Milliseconds until its `expiresAt`, less than zero if that was before; none if that is no date.
+    /// Milliseconds until its `expiresAt`, less than zero if that was before; none if that is no
+    /// date.
     remaining: Option<i64>,
 }
 

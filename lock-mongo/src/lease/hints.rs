@@ -1,8 +1,11 @@
-//! What one provider hears of (R18, R20): that a releaser granted to it, that it lost a lease, that a key opened for a reason that its waiters cannot foresee.
+//! What one provider hears of (R18, R20): that a releaser granted to it, that it lost a lease, that
+//! a key opened for a reason that its waiters cannot foresee.
 //!
-//! The server filters, and sends of each change only what is read here: renewals, tickets, others' grants and ordinary releases stay there.
-//! *Not* told is a release that finds nobody to grant to: whoever waits without a ticket polls anyway, and every unlocking of every process would be told to all others.
-//! Told to all are releases by force and the beginning of a minimum hold, since neither grants; removed records, which may have held a queue; and what is no record any more.
+//! The server filters, and sends of each change only what is read here: renewals, tickets, others'
+//! grants and ordinary releases stay there. *Not* told is a release that finds nobody to grant to:
+//! whoever waits without a ticket polls anyway, and every unlocking of every process would be told
+//! to all others. Told to all are releases by force and the beginning of a minimum hold, since
+//! neither grants; removed records, which may have held a queue; and what is no record any more.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
@@ -67,7 +70,8 @@ impl Subject {
             { "operationType": RENAME, "to.coll": &all },
             { "operationType": { "$in": ENDS_ALL.as_slice() } },
         ] } };
-        // First of all what needs no calculation: who holds the lease has changed, or the whole record.
+        // First of all what needs no calculation: who holds the lease has changed, or the whole
+        // record.
         let mut of_interest = vec![doc! { "operationType": { "$ne": UPDATE } }];
         let mut leases = Document::new();
         let mut told = vec![doc! { "operationType": { "$nin": [UPDATE, REPLACE] } }];
@@ -156,7 +160,8 @@ impl Layout {
         slot
     }
 
-    /// A field as a change tells it: of the whole document, by its literal path, or in the whole sub-document. What an update leaves as it was is missing.
+    /// A field as a change tells it: of the whole document, by its literal path, or in the whole
+    /// sub-document. What an update leaves as it was is missing.
     fn told(&self, field: &str) -> Document {
         let path = self.path(field);
         let changed = "$updateDescription.updatedFields";
@@ -230,7 +235,8 @@ impl Traces {
         self.revoked.is_some() && (self.released.is_none() || self.last_forced.as_ref().is_some_and(moved))
     }
 
-    /// The block and its end, if the change tells all of it: an end that happens to be the one before is not told.
+    /// The block and its end, if the change tells all of it: an end that happens to be the one
+    /// before is not told.
     fn grant(&self) -> Option<(Grant, DateTime)> {
         let number = |value: &Option<Bson>| value.as_ref().and_then(Bson::as_i64);
         let (first, last) = (number(&self.passed)?, number(&self.token)?);
@@ -306,7 +312,8 @@ impl Hints {
         events
     }
 
-    /// Every loss moves the token; a change that does not tell it was made by hand, and everybody asks.
+    /// Every loss moves the token; a change that does not tell it was made by hand, and everybody
+    /// asks.
     fn gone(&self, key: &LockKey, id: AcquisitionId, lease: &Traces, loss: Loss) -> StoreEvent {
         match lease.token.as_ref().and_then(Bson::as_i64).and_then(|token| u64::try_from(token).ok()) {
             Some(token) => StoreEvent::Gone { key: key.clone(), id, token: FencingToken::new(token), loss },

@@ -1,7 +1,8 @@
 //! The queue: `[{id, seen, ttl, claim, tokens, owner, meta}]`, the first to come first.
 //!
-//! A ticket describes itself, because others grant to it: who waits, for how many tokens, and how long the lease shall last that a releaser grants. It is
-//! alive for its own `ttl` after it was last `seen`. Only what changes the queue anyway drops dead ones; everybody else looks past them.
+//! A ticket describes itself, because others grant to it: who waits, for how many tokens, and how
+//! long the lease shall last that a releaser grants. It is alive for its own `ttl` after it was
+//! last `seen`. Only what changes the queue anyway drops dead ones; everybody else looks past them.
 
 use std::time::Duration;
 
@@ -25,7 +26,8 @@ const BLOCK: &str = "tokens";
 /// Milliseconds, 35 years: others calculate with what stands in a ticket, and must not overflow.
 const LONGEST: i64 = 1 << 40;
 
-/// Bytes of names and values: a ticket with more remarks goes without them, so that a full queue stays small.
+/// Bytes of names and values: a ticket with more remarks goes without them, so that a full queue
+/// stays small.
 const MAX_REMARKS_LEN: usize = 512;
 
 /// One ticket that is to be refreshed.
@@ -43,7 +45,8 @@ impl Layout {
         doc! { "$cond": [{ "$isArray": self.value(QUEUE) }, self.value(QUEUE), []] }
     }
 
-    /// Those who wait. A ticket that lacks something, or holds it in another form, counts as dead: nobody could grant to it.
+    /// Those who wait. A ticket that lacks something, or holds it in another form, counts as dead:
+    /// nobody could grant to it.
     pub(super) fn live_tickets(&self) -> Document {
         let of = |field| format!("$$this.{field}");
         let mut alive =
@@ -53,7 +56,8 @@ impl Layout {
         doc! { "$filter": { "input": self.tickets(), "cond": { "$and": alive } } }
     }
 
-    /// How many live tickets are before that of the acquisition; all, if it has none: newcomers keep the order, too.
+    /// How many live tickets are before that of the acquisition; all, if it has none: newcomers
+    /// keep the order, too.
     pub(super) fn place(&self, id: &AcquisitionId) -> Document {
         let at = doc! { "$indexOfArray": [self.ids_of_live(), literal(id.as_str())] };
         doc! { "$let": {
@@ -62,8 +66,9 @@ impl Layout {
         } }
     }
 
-    /// Whether the place may take the free lease: each further one a window later (R8). The first needs no time at all: what
-    /// is free can look unexpired to an operation that started before the release (R7).
+    /// Whether the place may take the free lease: each further one a window later (R8). The first
+    /// needs no time at all: what is free can look unexpired to an operation that started before
+    /// the release (R7).
     pub(super) fn is_turn(&self, window: Duration) -> Document {
         let place = self.value(PLACE);
         let turn = doc! { "$add": [self.opened(), { "$multiply": [&place, bounded(window)] }] };
@@ -153,8 +158,8 @@ impl Layout {
         self.value(&format!("{LIVE}.{TICKET}"))
     }
 
-    /// The records that hold a ticket of a batch. Not by `queue.id`, which would also match a queue of an odd type, and one such record
-    /// would let the whole batch fail.
+    /// The records that hold a ticket of a batch. Not by `queue.id`, which would also match a queue
+    /// of an odd type, and one such record would let the whole batch fail.
     pub(crate) fn refreshable(&self, batch: &[Seat]) -> Document {
         let ids: Vec<&str> = batch.iter().map(|seat| seat.id.as_str()).collect();
         let mut filter = self.records(batch.iter().map(|seat| seat.identity.clone()));
@@ -162,7 +167,8 @@ impl Layout {
         filter
     }
 
-    /// Refreshes the tickets that [`mine`](Self::mine) names, and adds none (R15). No pipeline, because that would write the whole queue.
+    /// Refreshes the tickets that [`mine`](Self::mine) names, and adds none (R15). No pipeline,
+    /// because that would write the whole queue.
     pub(crate) fn refresh(&self) -> Document {
         doc! { "$currentDate": { format!("{}.$[mine].{SEEN}", self.path(QUEUE)): true } }
     }
@@ -173,7 +179,8 @@ impl Layout {
         doc! { format!("mine.{TICKET}"): { "$in": ids } }
     }
 
-    /// What has become of the tickets of a batch: the [`Seated`](super::Seated) of each of its records. The places stand in the order of [`seats_by_key`].
+    /// What has become of the tickets of a batch: the [`Seated`](super::Seated) of each of its
+    /// records. The places stand in the order of [`seats_by_key`].
     pub(crate) fn seated(&self, batch: &[Seat]) -> Document {
         let (mut keys, mut ids) = (Vec::new(), Vec::new());
         for (_, seats) in seats_by_key(batch) {

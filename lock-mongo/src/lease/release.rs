@@ -14,11 +14,14 @@ use super::{
 };
 
 impl Layout {
-    /// One release, or leaving. The own ticket goes first, or a release could grant to the releaser; then the lease, if it is the acquisition's, is
-    /// the first waiter's, or nobody's. So is an expired one that nobody has taken: a renewal that began in time and stalled could still revive it, for nobody.
-    /// But that was no release, and is not remembered as one. Changes nothing if there is neither.
+    /// One release, or leaving. The own ticket goes first, or a release could grant to the
+    /// releaser; then the lease, if it is the acquisition's, is the first waiter's, or nobody's. So
+    /// is an expired one that nobody has taken: a renewal that began in time and stalled could
+    /// still revive it, for nobody. But that was no release, and is not remembered as one. Changes
+    /// nothing if there is neither.
     ///
-    /// Tokens of the block that no guard has had are given back (R21): the next grant may have them.
+    /// Tokens of the block that no guard has had are given back (R21): the next grant may have
+    /// them.
     pub(crate) fn release(
         &self,
         id: &AcquisitionId,
@@ -29,7 +32,8 @@ impl Layout {
         self.give_up(id, used, hold_at_least, clock, false)
     }
 
-    /// The same of a record that [the acquisition holds](Self::held_record), so that less has to be found out while the next holder waits.
+    /// The same of a record that [the acquisition holds](Self::held_record), so that less has to be
+    /// found out while the next holder waits.
     pub(crate) fn pass(
         &self,
         id: &AcquisitionId,
@@ -125,10 +129,11 @@ impl Layout {
         self.in_steps(findings, steps, change)
     }
 
-    /// What becomes of the fields if nobody gets the lease, the queue apart. All of them are also those of a hand-over.
+    /// What becomes of the fields if nobody gets the lease, the queue apart. All of them are also
+    /// those of a hand-over.
     fn freed(&self, id: &AcquisitionId, used: Used, closed: Bson) -> [(&'static str, Bson); 9] {
-        // The latest one, so that the TTL index removes no record that keeps its key closed, or whose
-        // token the clock has not reached yet (R6).
+        // The latest one, so that the TTL index removes no record that keeps its key closed, or
+        // whose token the clock has not reached yet (R6).
         let mut ends = vec![Bson::from("$$NOW")];
         ends.extend(Some(closed.clone()).filter(|closed| *closed != removed()));
         if let Used::UpTo(token) = used {
@@ -149,7 +154,8 @@ impl Layout {
         ]
     }
 
-    /// The short way of [`release`](Self::release), for a lease that [probably nobody waits for](Self::alone).
+    /// The short way of [`release`](Self::release), for a lease that
+    /// [probably nobody waits for](Self::alone).
     pub(crate) fn free(&self, id: &AcquisitionId, used: Used) -> Vec<Document> {
         let change: Document =
             self.freed(id, used, removed()).into_iter().map(|(field, new)| (self.path(field), new)).collect();
@@ -181,13 +187,15 @@ impl Layout {
         filter
     }
 
-    /// The [`Released`](super::Released) of the document after [`free`](Self::free) or [`pass`](Self::pass).
+    /// The [`Released`](super::Released) of the document after [`free`](Self::free) or
+    /// [`pass`](Self::pass).
     pub(crate) fn has_been_freed() -> Document {
         // A plain `true` would mean a field of the document.
         answer(doc! { "released": literal(true) })
     }
 
-    /// The [`Released`](super::Released) of the document after [`release`](Self::release): true also for a repeated one.
+    /// The [`Released`](super::Released) of the document after [`release`](Self::release): true
+    /// also for a repeated one.
     pub(crate) fn released(&self, id: &AcquisitionId) -> Document {
         answer(doc! { "released": { "$in": [literal(id.as_str()), self.released_before()] } })
     }

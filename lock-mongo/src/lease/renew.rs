@@ -26,10 +26,12 @@ impl Extension {
 }
 
 impl Layout {
-    /// The leases of a batch that may be extended (R14): by key alone it would revive others', without the token one that was taken
-    /// away by force, without the expiry test one that nobody holds any more.
+    /// The leases of a batch that may be extended (R14): by key alone it would revive others',
+    /// without the token one that was taken away by force, without the expiry test one that nobody
+    /// holds any more.
     ///
-    /// The identities stand in one constant list, not in a branch of `$or` each: that leaves the planner one plan, and 200 leases take a third of the time.
+    /// The identities stand in one constant list, not in a branch of `$or` each: that leaves the
+    /// planner one plan, and 200 leases take a third of the time.
     pub(crate) fn renewable(&self, batch: &[Extension]) -> Document {
         let one = doc! { "key": format!("${ID}"), "id": self.value(LOCK_ID), "token": self.value(TOKEN) };
         let each = batch

@@ -22,8 +22,8 @@ impl WriteId<'_> {
 }
 
 impl Layout {
-    /// The document, if the acquisition holds its lease unexpired, and neither this write nor a later one of its own has been made: in a filter, so that
-    /// the pipeline needs no condition.
+    /// The document, if the acquisition holds its lease unexpired, and neither this write nor a
+    /// later one of its own has been made: in a filter, so that the pipeline needs no condition.
     pub(crate) fn writable(&self, identity: Bson, write: WriteId<'_>) -> Document {
         let mut filter = self.held_record(identity, write.acquisition);
         let made = doc! { "id": write.acquisition.as_str(), "n": { "$gte": write.number } };
@@ -49,7 +49,8 @@ impl Layout {
         stages
     }
 
-    /// The [`Wrote`](super::Wrote) of a document that has just been written; with the document, if it is asked for.
+    /// The [`Wrote`](super::Wrote) of a document that has just been written; with the document, if
+    /// it is asked for.
     pub(crate) fn wrote(&self, with_document: bool) -> Document {
         // A plain `true` would mean a field of the document.
         let mut fields = doc! { "applied": literal(true) };
@@ -59,7 +60,8 @@ impl Layout {
         answer(fields)
     }
 
-    /// The [`Wrote`](super::Wrote) of a document that could not be written: whether it was done before.
+    /// The [`Wrote`](super::Wrote) of a document that could not be written: whether it was done
+    /// before.
     pub(crate) fn wrote_before(&self, write: WriteId<'_>, with_document: bool) -> Document {
         let mut projection = self.wrote(with_document);
         if let Ok(fields) = projection.get_document_mut(super::ANSWER) {

@@ -1,7 +1,7 @@
 //! Acquiring, queueing up, asking again (R7, R8, R9).
 //!
-//! A lease that is probably free is taken by the short way. Everything else, and what that way finds in
-//! use, goes the long way, whose one command decides by what the record was.
+//! A lease that is probably free is taken by the short way. Everything else, and what that way
+//! finds in use, goes the long way, whose one command decides by what the record was.
 
 use std::num::NonZeroU32;
 use std::sync::atomic::Ordering;
@@ -120,7 +120,8 @@ async fn acquire(
             let message = "the document's field for the lock is something else: name another one for the locks";
             Err(about(LockError::new(ErrorKind::Corrupt, message)))
         }
-        // Of a document of the application's own: its validator, or a unique index that the default violates.
+        // Of a document of the application's own: its validator, or a unique index that the default
+        // violates.
         Err(Failure::Driver(error)) if layout.is_within() => {
             Err(about(rejection(&error).map_or_else(|| Failure::Driver(error).into(), |(_, rejected)| rejected)))
         }
@@ -153,8 +154,8 @@ async fn after_collision(
     }
 }
 
-/// Nothing was done, not even a ticket left, and nothing is known of the winner: worth another attempt
-/// at once.
+/// Nothing was done, not even a ticket left, and nothing is known of the winner: worth another
+/// attempt at once.
 fn retry_at_once() -> Reply {
     Reply::Busy(BusyReply::new().with_holder_remaining(Duration::ZERO))
 }

@@ -63,7 +63,7 @@ pub(crate) async fn page(
 
 /// Releases the locks that match by force, and returns how many.
 pub(crate) async fn release_matching(records: &Records, filter: &LockFilter, reason: &str) -> Result<u64> {
-    filter.ensure_not_everything()?;
+    filter.ensure_restricted()?;
     change_all(records, records.layout.held(filter)?, records.layout.force_release(reason)).await
 }
 

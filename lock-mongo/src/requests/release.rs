@@ -15,9 +15,9 @@ use crate::records::Records;
 
 /// Releases what the claim has, and grants to the first ticket.
 ///
-/// Its first release goes the short ways: it frees a lease that had no waiter when it was granted, or
-/// passes on one that the claim still holds. If their filters find nothing, the long way tells what the
-/// claim has, a ticket included.
+/// Its first release goes the short ways: it frees a lease that had no waiter when it was granted,
+/// or passes on one that the claim still holds. If their filters find nothing, the long way tells
+/// what the claim has, a ticket included.
 pub(crate) async fn release(records: &Records, release: &Release) -> Result<ReleaseOutcome> {
     let Release { claim, hold_at_least, timeout, .. } = release;
     let layout = &records.layout;

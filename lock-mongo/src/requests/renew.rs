@@ -19,9 +19,9 @@ pub(crate) async fn renew(records: &Records, renewal: &Renewal) -> Result<Standi
     answers.pop().unwrap_or_else(|| Err(LockError::new(ErrorKind::Other, "a renewal without an answer")))
 }
 
-/// Answers each renewal. Leases: one update extends what may be extended, and only if that is not all,
-/// one query tells which are missing. Tickets: one update refreshes those that are there, and one query
-/// tells what became of each.
+/// Answers each renewal. Leases: one update extends what may be extended, and only if that is not
+/// all, one query tells which are missing. Tickets: one update refreshes those that are there, and
+/// one query tells what became of each.
 pub(crate) async fn renew_many(records: &Records, renewals: &[Renewal]) -> Vec<Result<Standing>> {
     let subjects: Vec<Result<Subject>> = renewals.iter().map(|renewal| Subject::of(renewal, &records.layout)).collect();
     let mut leases: Vec<Extension> = Vec::new();
@@ -94,8 +94,8 @@ async fn extend(records: &Records, batch: &[Extension], budget: Budget) -> Resul
     if extended == Some(batch.len() as u64) {
         return Ok(Verdicts::AllHeld);
     }
-    // One query for all the records of the batch: it compares by the same rules, and tells in addition
-    // whose lease was taken away by force.
+    // One query for all the records of the batch: it compares by the same rules, and tells in
+    // addition whose lease was taken away by force.
     let (filter, projection) = (layout.records(batch.iter().map(|lease| lease.identity.clone())), layout.keyed_state());
     let found: Vec<Keyed> = records.find_all(filter, projection, budget).await?;
     let states = found.into_iter().filter_map(|Keyed { identity, state }| Some((layout.key(&identity)?, state)));
@@ -120,7 +120,8 @@ enum Verdicts {
     AllHeld,
     Some {
         states: HashMap<LockKey, State>,
-        /// How the number of leases that the query found held compares to the number that the update extended.
+        /// How the number of leases that the query found held compares to the number that the
+        /// update extended.
         surplus: Ordering,
     },
 }
@@ -140,7 +141,8 @@ impl Verdicts {
         let held = Ok(Standing::Held { remaining: lease.ttl });
         let Self::Some { states, surplus } = self else { return held };
         match (survives(lease, states), surplus) {
-            // Some of the held were not extended, or some of the extended are not held any more: ask again rather than guess which.
+            // Some of the held were not extended, or some of the extended are not held any more:
+            // ask again rather than guess which.
             (true, Greater) | (false, Less) => {
                 Err(LockError::new(ErrorKind::Unavailable, "the records changed between renewing and looking"))
             }

@@ -15,7 +15,8 @@ use crate::records::Records;
 /// What became of the tickets of a batch.
 pub(super) type Standings = HashMap<AcquisitionId, Result<Standing>>;
 
-/// Refreshes the tickets that are there. Those that are not get nothing, and their standing says so.
+/// Refreshes the tickets that are there. Those that are not get nothing, and their standing says
+/// so.
 pub(super) async fn refresh(records: &Records, batch: &[Seat], budget: Budget) -> Result<Standings> {
     let layout = &records.layout;
     let update = UpdateMany {

@@ -34,8 +34,8 @@ impl From<LockError> for NotWritten {
 
 /// Makes the change, and returns its answer; `None` if the lease had been lost before.
 ///
-/// One command. A second one only if the document could not be written: then it is either lost, or the
-/// write had been made before and its reply got lost.
+/// One command. A second one only if the document could not be written: then it is either lost, or
+/// the write had been made before and its reply got lost.
 pub(crate) async fn write(
     records: &Records,
     write: &Write,

@@ -1,11 +1,12 @@
 //! What the driver knows of its servers: whether one takes writes, and why none can be used.
 //!
-//! The driver reports it in the error that ends its own choice of a server, after 30 s by default. A
-//! request of ours is over long before, and cannot tell then whether it was sent. The driver shows the
-//! same in its debug output, and nowhere else. If that looks otherwise one day, errors say less.
+//! The driver reports it in the error that ends its own choice of a server, after 30 s by default.
+//! A request of ours is over long before, and cannot tell then whether it was sent. The driver
+//! shows the same in its debug output, and nowhere else. If that looks otherwise one day, errors
+//! say less.
 //!
-//! The debug output is long, so it is read only when there is [`doubt`](Reachability): a call was not
-//! answered, or none has been for a while.
+//! The debug output is long, so it is read only when there is [`doubt`](Reachability): a call was
+//! not answered, or none has been for a while.
 
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};

@@ -86,7 +86,8 @@ async fn wrong_credentials(world: World) {
     let secret = "correct horse battery staple";
     let credential = Credential::builder().username("alice".to_owned()).password(secret.to_owned()).build();
     let (client, _) = world.connect(|options| options.credential = Some(credential)).await;
-    // The driver gives a server that refused it a pause of seconds, in which it only says that there is none.
+    // The driver gives a server that refused it a pause of seconds, in which it only says that
+    // there is none.
     let limit = Duration::from_millis(500);
     let provider = MongoProvider::builder_from_client(&client).request_timeout(limit).build().unwrap();
     let builder = MongoProvider::builder(client.database("app"));
@@ -128,7 +129,8 @@ async fn hung_server_is_bounded(world: World) {
     assert!(release(&store, &b).await.is_released(), "repeated");
 }
 
-/// Many callers give up while the server hangs. Their calls must not stand in the way of those that come when it is back.
+/// Many callers give up while the server hangs. Their calls must not stand in the way of those that
+/// come when it is back.
 async fn a_hung_server_is_usable_as_soon_as_it_is_back(world: World) {
     let (store, app) = world.store_of_app(&random_name("locks")).await;
     granted(&store, &claim(&key()), LONG).await;
@@ -279,8 +281,8 @@ async fn corrupt_record(world: World) {
     assert_eq!((error.kind(), error.disposition()), (ErrorKind::Corrupt, Disposition::Permanent), "{error:?}");
 }
 
-/// The server applies the write and closes the connection; the driver sends it again, and the server repeats what it stored – without
-/// the projection (R9).
+/// The server applies the write and closes the connection; the driver sends it again, and the
+/// server repeats what it stored – without the projection (R9).
 async fn replayed_write(world: World) {
     let store = world.store();
     granted(&store, &claim(&key()), LONG).await;
@@ -315,7 +317,8 @@ async fn replayed_write(world: World) {
     assert_eq!((info.id.as_ref(), store.waiters(&a, LONG).await.unwrap()), (Some(b.id()), 1));
 }
 
-/// An acquisition that the server carries out after its own withdrawal would make a lease that nobody owns.
+/// An acquisition that the server carries out after its own withdrawal would make a lease that
+/// nobody owns.
 async fn straggler_is_refused(world: World) {
     let name = random_name("locks");
     let (store, app) = world.store_of_app(&name).await;

@@ -127,7 +127,8 @@ async fn fenced_upsert(world: World) {
     assert_eq!((found.get_str("by").unwrap(), found.get_i64("_fence").unwrap()), ("$pipe", 1));
 }
 
-/// Sixteen at once make the same document: nobody hears of a duplicate key, and the newest token is what remains.
+/// Sixteen at once make the same document: nobody hears of a duplicate key, and the newest token is
+/// what remains.
 async fn fenced_upsert_race(world: World) {
     let documents = documents(&world);
     for round in 0..10 {

@@ -1,5 +1,5 @@
-//! Collections that hold something else than our records, or cannot hold them, and users who may not
-//! do what locks need (R22).
+//! Collections that hold something else than our records, or cannot hold them, and users who may
+//! not do what locks need (R22).
 
 use std::time::{Duration, SystemTime};
 
@@ -333,8 +333,8 @@ async fn refused_connections_are_not_waited_for(world: World) {
     locks.close().await.unwrap();
 }
 
-/// What a user without a privilege hears. The server says so by a fail point: its test servers have no
-/// access control.
+/// What a user without a privilege hears. The server says so by a fail point: its test servers have
+/// no access control.
 async fn connect_names_the_missing_privilege(world: World) {
     let (client, app) = world.client_of_app().await;
     for (command, skip, privilege) in [

@@ -57,7 +57,8 @@ fn attempt(claim: &Claim, remarks: usize) -> Attempt {
     Attempt::new(claim.clone(), LONG).with_holder(said.holder().clone())
 }
 
-/// The lease goes through a chain of waiters, foreign and own; each own grant is told with all that its deadline needs.
+/// The lease goes through a chain of waiters, foreign and own; each own grant is told with all that
+/// its deadline needs.
 async fn grants_by_releasers_are_told(world: World) {
     for remarks in REMARKS {
         let name = random_name("locks");

@@ -2,8 +2,8 @@
 //!
 //! Every check has a collection of its own. Those that break a whole server run alone.
 
-/// Adds a check under the name of its function, after the clause or rule that it keeps. One that breaks
-/// the server for others runs `alone`.
+/// Adds a check under the name of its function, after the clause or rule that it keeps. One that
+/// breaks the server for others runs `alone`.
 macro_rules! check {
     ($checks:ident, alone $clause:ident $function:ident) => {
         $checks.add_alone(concat!(stringify!($clause), "_", stringify!($function)), $function)

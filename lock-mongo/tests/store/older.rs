@@ -1,6 +1,8 @@
-//! Processes of the record format without a queue beside those with one, as during a rolling deployment.
+//! Processes of the record format without a queue beside those with one, as during a rolling
+//! deployment.
 //!
-//! The pipelines are literally those that the version before the queue sends; they are kept here because deployed programs keep sending them.
+//! The pipelines are literally those that the version before the queue sends; they are kept here
+//! because deployed programs keep sending them.
 
 use std::time::Duration;
 

@@ -1,7 +1,9 @@
-//! The real driver behind a proxy that drops, delays, cuts and holds what the two say to each other.
+//! The real driver behind a proxy that drops, delays, cuts and holds what the two say to each
+//! other.
 //!
-//! Whatever happens to an acquisition or a release: nobody else holds the lock at the same time, what is not known is withdrawn – the ttl is far too long to be waited for –, and
-//! as soon as the network is well everybody can go on.
+//! Whatever happens to an acquisition or a release: nobody else holds the lock at the same time,
+//! what is not known is withdrawn – the ttl is far too long to be waited for –, and as soon as the
+//! network is well everybody can go on.
 
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};

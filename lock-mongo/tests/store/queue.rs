@@ -185,7 +185,8 @@ async fn leaving_is_one_step_and_spares_the_holder(world: World) {
     assert_eq!(ahead(&queued(&store, &c).await), 0);
     assert_eq!(release(&store, &a).await, Released);
     assert_eq!(holder(&store, &key).await.as_ref(), Some(c.id()));
-    // A holder with an old ticket, as a straggler could leave it: nothing is granted to the releaser.
+    // A holder with an old ticket, as a straggler could leave it: nothing is granted to the
+    // releaser.
     let d = claim(&key);
     queued(&store, &d).await;
     assert_eq!(release(&store, &c).await, Released);
@@ -298,7 +299,8 @@ async fn newcomers_keep_the_order(world: World) {
     assert_eq!(store.waiters(&b, LONG).await.unwrap(), 0);
 }
 
-/// The first waiter died after its last refresh: it is granted, and the next one takes over when the claim is over.
+/// The first waiter died after its last refresh: it is granted, and the next one takes over when
+/// the claim is over.
 async fn dead_head_costs_its_claim(world: World) {
     let store = world.store();
     let key = key();

@@ -1,4 +1,5 @@
-//! The short way to a lease that is probably free, and back: fewer expressions for the server, the same record.
+//! The short way to a lease that is probably free, and back: fewer expressions for the server, the
+//! same record.
 
 use std::time::Duration;
 
@@ -127,7 +128,8 @@ async fn whatever_is_in_use_is_not_taken(world: World) {
         let mut record = doc! { "_id": key.as_str() };
         record.extend(open.clone());
         raw.insert_one(&record).await.unwrap();
-        tokio::time::sleep(Duration::from_millis(2)).await; // `now` is over by the server's clock, too
+        // `now` is over by the server's clock, too.
+        tokio::time::sleep(Duration::from_millis(2)).await;
         let grant = granted(&here, &claim(&key), LONG).await;
         assert!(grant.token.get() > open.get_i64("fencingToken").map_or(0, |last| last.unsigned_abs()), "C5");
         let after = raw.find_one(doc! { "_id": key.as_str() }).await.unwrap().unwrap();

@@ -124,7 +124,8 @@ async fn one_session_per_claim(world: World) {
     }
 }
 
-/// Without numbered writes the server refuses no late call, and the engine is not told that it does.
+/// Without numbered writes the server refuses no late call, and the engine is not told that it
+/// does.
 async fn claims_have_no_order_without_retryable_writes(world: World) {
     let sent = Sent::default();
     let change = |options: &mut ClientOptions| {

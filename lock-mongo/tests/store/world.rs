@@ -72,7 +72,8 @@ impl World {
         (self.store_on(&client, collection), app)
     }
 
-    /// Lets the next command of an application fail. A server has one such fail point: the check must be alone.
+    /// Lets the next command of an application fail. A server has one such fail point: the check
+    /// must be alone.
     pub(crate) async fn fail(&self, app: &str, command: &str, how: Document) {
         let mut data = doc! { "failCommands": [command], "appName": app };
         data.extend(how);

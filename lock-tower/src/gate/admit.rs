@@ -84,7 +84,11 @@ impl Gate {
             return Ok(one(self.provider.acquire_with(key.clone(), options).await?));
         }
         let keys: Vec<LockKey> = keys.as_slice().to_vec();
-        Ok(self.provider.acquire_all(keys).options(options).await?.map(Guards::All).ok_or_else(Busy::new))
+        match self.provider.acquire_all(keys).options(options).await {
+            Ok(all) => Ok(Ok(Guards::All(all))),
+            Err(error) if error.is_not_granted() => Ok(Err(Busy::new())),
+            Err(error) => Err(error),
+        }
     }
 
     fn judge(

@@ -72,8 +72,8 @@ fn refused(active: &Active, span: &Span, refusal: Refusal, wait: Duration) -> Re
     Err(refusal)
 }
 
-/// Whether the lock service gave no answer. An error that it answers with is no outage. Neither is a
-/// closed provider: nothing that it would have guarded should begin.
+/// Whether the lock service gave no answer. An error that it answers with is no outage. Neither is
+/// a closed provider: nothing that it would have guarded should begin.
 fn is_outage(refusal: &Refusal) -> bool {
     refusal.lock_error().is_some_and(|error| matches!(error.kind(), ErrorKind::Timeout | ErrorKind::Unavailable))
 }

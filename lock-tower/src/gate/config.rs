@@ -133,8 +133,8 @@ macro_rules! common_setters {
         /// request is logged as a warning and counted. Defaults to refusing them.
         ///
         /// An outage is noticed when the wait is over, since an acquisition is tried until then. A
-        /// lock service that answers is not out of reach: with a closed provider, without the document
-        /// to lock, or with refused credentials, requests are still refused.
+        /// lock service that answers is not out of reach: with a closed provider, without the
+        /// document to lock, or with refused credentials, requests are still refused.
         #[must_use]
         pub fn fail_open(mut self) -> Self {
             self.config.fail_open = true;

@@ -61,7 +61,8 @@ impl<S, B, F, R> LockFuture<S, B, F, R> {
     }
 }
 
-#[allow(private_bounds)] // `Start` is how the two kinds of running calls are made, nothing to be implemented elsewhere
+// `Start` is how the two kinds of running calls are made, and nothing to be implemented elsewhere.
+#[allow(private_bounds)]
 impl<S, B, R> LockFuture<S, B, S::Future, R>
 where
     S: Service<Request<B>>,

@@ -58,8 +58,8 @@ use crate::refusal::KeyRejection;
 /// [`LockKey`](distlock_api::LockKey), several of them, or a [`KeySet`], and whose `E` is a
 /// [`KeyRejection`] or a [`LockError`](distlock_api::LockError).
 ///
-/// A closure parses the value as the service does, and makes the key of what it parsed. A key of the
-/// path's own text would be [another one for each spelling](self#what-a-value-means).
+/// A closure parses the value as the service does, and makes the key of what it parsed. A key of
+/// the path's own text would be [another one for each spelling](self#what-a-value-means).
 ///
 /// ```
 /// use distlock_api::LockKey;

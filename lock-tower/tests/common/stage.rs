@@ -14,7 +14,8 @@ pub enum Event {
     Dropped(String),
 }
 
-/// Handlers enter, wait to be let go, and finish – or are dropped before. Two in the same room at once is what a lock must prevent.
+/// Handlers enter, wait to be let go, and finish – or are dropped before. Two in the same room at
+/// once is what a lock must prevent.
 #[derive(Clone)]
 pub struct Stage {
     inside: Arc<AtomicUsize>,

@@ -4,8 +4,8 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use rustix::time::{ClockId, Timespec, clock_gettime};
 
-/// Nanoseconds of `CLOCK_MONOTONIC`: readings of different processes of one machine can be subtracted from each other, those of
-/// `std::time::Instant` cannot be passed on.
+/// Nanoseconds of `CLOCK_MONOTONIC`: readings of different processes of one machine can be
+/// subtracted from each other, those of `std::time::Instant` cannot be passed on.
 pub type Nanos = u64;
 
 /// Now.
@@ -18,7 +18,8 @@ pub fn cpu() -> Nanos {
     nanos(clock_gettime(ClockId::ProcessCPUTime))
 }
 
-/// What a time of the wall clock, in milliseconds since 1970, is on the monotonic clock. Servers of this machine read the same wall clock.
+/// What a time of the wall clock, in milliseconds since 1970, is on the monotonic clock. Servers of
+/// this machine read the same wall clock.
 pub fn from_wall_millis(millis: i64) -> Nanos {
     let wall = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_nanos();
     let ahead = i128::from(millis) * 1_000_000 - wall as i128;

@@ -9,10 +9,11 @@ use tokio::sync::Notify;
 
 use crate::clock::{self, Nanos};
 
-/// How many commands of each kind.
+/// The number of commands of each kind.
 pub type Counts = BTreeMap<String, u64>;
 
-/// Counts what the clients that it listens to send. Heartbeats and handshakes are not among it: the driver does not tell of them.
+/// Counts what the clients that it monitors send. Heartbeats and handshakes are not counted: the
+/// driver does not report them.
 #[derive(Debug, Default)]
 pub struct Monitor {
     seen: Mutex<Seen>,
@@ -27,7 +28,7 @@ struct Seen {
 }
 
 impl Monitor {
-    /// Writes down every command with its time from now on.
+    /// Records every command with its time from now on.
     pub fn keep_log(&self) {
         self.seen().log = Some(Vec::new());
     }
@@ -37,12 +38,13 @@ impl Monitor {
         self.seen().sent.clone()
     }
 
-    /// Takes what was written down.
+    /// Takes what was recorded.
     pub fn take_log(&self) -> Vec<(Nanos, String)> {
         self.seen().log.take().unwrap_or_default()
     }
 
-    /// Waits until this many deletions have been answered. A lock that deletes its record in the background does not tell otherwise.
+    /// Waits until this many deletions have been answered. A lock that deletes its record in the
+    /// background does not report it in any other way.
     pub async fn deletes_answered(&self, number: u64) {
         loop {
             let woken = self.deleted.notified();
@@ -53,7 +55,7 @@ impl Monitor {
         }
     }
 
-    /// What a client of driver 3 gets as its handler.
+    /// The handler for a client of driver 3.
     pub fn handler(self: &Arc<Self>) -> EventHandler<CommandEvent> {
         let monitor = Arc::clone(self);
         EventHandler::callback(move |event| match event {
@@ -124,7 +126,7 @@ pub fn add(total: &mut Counts, counts: &Counts) {
     }
 }
 
-/// All of them, but for those that only wait for the next event of a change stream.
+/// Returns their sum without those that only wait for the next event of a change stream.
 pub fn without_get_more(counts: &Counts) -> u64 {
     counts.iter().filter(|(name, _)| *name != "getMore").map(|(_, count)| count).sum()
 }

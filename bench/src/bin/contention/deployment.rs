@@ -12,7 +12,8 @@ use tokio::time::timeout;
 use crate::Outcome;
 use crate::clock::{self, Nanos};
 
-/// Members of the set that this program starts. Set in the environment, as [`MongoServer`] wants it.
+/// Members of the set that this program starts. Set in the environment, as [`MongoServer`] wants
+/// it.
 pub const ENVIRONMENT: [(&str, &str); 2] = [("DISTLOCK_MONGODB_SOURCE", "local"), ("DISTLOCK_MONGODB_NODES", "3")];
 
 const POLL: Duration = Duration::from_millis(5);
@@ -20,7 +21,7 @@ const ELECTION_LIMIT: Duration = Duration::from_secs(30);
 const HEALTH_POLL: Duration = Duration::from_millis(500);
 const HEALTH_LIMIT: Duration = Duration::from_secs(60);
 
-/// A replica set, our own or somebody's.
+/// A replica set: our own, or one of the user.
 pub struct Deployment {
     server: Option<MongoServer>,
     uri: String,
@@ -33,7 +34,7 @@ impl Deployment {
         Ok(Self { uri: server.uri().to_owned(), server: Some(server) })
     }
 
-    /// Uses a set that is there.
+    /// Uses an existing set.
     pub fn given(uri: String) -> Self {
         Self { server: None, uri }
     }
@@ -176,7 +177,7 @@ async fn member(address: &str) -> Outcome<Client> {
     Ok(Client::with_options(options)?)
 }
 
-/// `serverStatus` tells process ids as 64-bit numbers.
+/// `serverStatus` reports process ids as 64-bit numbers.
 fn as_i32(value: &Bson) -> Option<i32> {
     value.as_i32().or_else(|| i32::try_from(value.as_i64()?).ok())
 }

@@ -15,7 +15,7 @@ use crate::worker::protocol::{Message, Report, Spec, Window};
 /// The argument that makes this program a child.
 pub const WORKER: &str = "worker";
 
-/// Before the window, so that every child knows of it in time.
+/// The time before the window, so that every child reads of it in time.
 const LEAD: Duration = Duration::from_millis(200);
 /// For connecting and warming up.
 const READY_LIMIT: Duration = Duration::from_secs(60);
@@ -55,7 +55,7 @@ impl Worker {
         match timeout(limit, self.hear()).await.map_err(|_| "a child does not get ready")?? {
             Message::Ready => Ok(()),
             Message::Failed(problem) => Err(problem.into()),
-            Message::Report(_) | Message::Listening(_) => Err("a child reports before it was asked".into()),
+            Message::Report(_) | Message::Listening(_) => Err("a child reports before its window".into()),
         }
     }
 
@@ -64,11 +64,11 @@ impl Worker {
         match timeout(READY_LIMIT, self.hear()).await.map_err(|_| "a child does not listen")?? {
             Message::Listening(address) => Ok(address),
             Message::Failed(problem) => Err(problem.into()),
-            Message::Ready | Message::Report(_) => Err("a child does not say where it listens".into()),
+            Message::Ready | Message::Report(_) => Err("a child does not report where it listens".into()),
         }
     }
 
-    /// Says when to measure.
+    /// Sends the window in which to measure.
     pub async fn measure(&mut self, window: Window) -> Outcome<()> {
         self.say(&window).await
     }
@@ -78,7 +78,7 @@ impl Worker {
         clock::sleep_until(window.stop).await;
         match timeout(REPORT_LIMIT, self.hear()).await.map_err(|_| "a child does not report")?? {
             Message::Report(report) => {
-                // It has nothing left to do, and must not disturb whoever is measured next.
+                // It has nothing left to do, and must not disturb the next measurement.
                 self.child.kill().await?;
                 Ok(*report)
             }
@@ -105,7 +105,7 @@ impl Worker {
     }
 }
 
-/// Starts as many children and waits until all are prepared.
+/// Starts a child per spec and waits until all are prepared.
 pub async fn start_all(specs: &[Spec]) -> Outcome<Vec<Worker>> {
     let mut workers = Vec::new();
     for spec in specs {
@@ -117,7 +117,7 @@ pub async fn start_all(specs: &[Spec]) -> Outcome<Vec<Worker>> {
     Ok(workers)
 }
 
-/// Tells all of them to measure from now on for so long; returns the window.
+/// Lets all of them measure from now on for `length`; returns the window.
 pub async fn measure_all(workers: &mut [Worker], length: Duration) -> Outcome<Window> {
     let window = window(length);
     for worker in workers {
@@ -141,7 +141,7 @@ pub async fn reports(workers: Vec<Worker>, window: Window) -> Outcome<Vec<Report
     Ok(reports)
 }
 
-/// Starts children, lets them measure together, and collects what they say.
+/// Starts children, lets them measure together, and collects their reports.
 pub async fn run(specs: &[Spec], length: Duration) -> Outcome<(Window, Vec<Report>)> {
     let mut workers = start_all(specs).await?;
     let window = measure_all(&mut workers, length).await?;

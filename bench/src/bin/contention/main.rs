@@ -1,7 +1,8 @@
 //! Locks under contention, beside other crates, on a real replica set: the figures B1 to B13 and,
 //! under faults, B18 to B22; and the middleware: T1 to T4. B1 to B6 also compare with PostgreSQL.
 //!
-//! Run with `cargo run --release --bin contention`; `-- --help` lists the options, `README.md` says what each figure is.
+//! Run with `cargo run --release --bin contention`; `-- --help` lists the options, `README.md` says
+//! what each figure is.
 
 mod clock;
 mod commands;
@@ -31,7 +32,7 @@ use crate::postgres::Postgres;
 use crate::report::machine::Machine;
 use crate::report::{Results, markdown, plot};
 
-/// Nobody here tells errors apart.
+/// Errors are only shown.
 type Outcome<T> = Result<T, Box<dyn std::error::Error + Send + Sync>>;
 
 /// A thread for each of B8's waiters on `mongo-lock`, which blocks, and some to spare.
@@ -40,7 +41,8 @@ const BLOCKING_THREADS: usize = 1_200;
 fn main() -> ExitCode {
     let mut arguments = std::env::args().skip(1).peekable();
     let done = if arguments.next_if(|argument| argument == fleet::WORKER).is_some() {
-        // From inside the runtime: its end would wait for the thread that reads standard input, and for somebody's blocking waits.
+        // From inside the runtime: its end would wait for the thread that reads standard input, and
+        // for blocking waits of peers.
         runtime().map(|runtime| runtime.block_on(async { std::process::exit(i32::from(worker::run().await.is_err())) }))
     } else {
         Options::parse(arguments).and_then(parent)
@@ -65,7 +67,8 @@ fn parent(options: Options) -> Outcome<()> {
     }
     let environment = deployment::ENVIRONMENT;
     if environment.iter().any(|(name, value)| std::env::var(name).as_deref() != Ok(value)) {
-        // A process may not change its environment once it has threads, and dependencies start some: begin anew.
+        // A process may not change its environment once it has threads, and dependencies start
+        // some: start again.
         let mut again = Command::new(std::env::current_exe()?);
         return Err(again.args(std::env::args_os().skip(1)).envs(environment).exec().into());
     }

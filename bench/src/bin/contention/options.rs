@@ -29,7 +29,7 @@ pub struct Options {
     pub quick: bool,
     /// Where results go.
     pub out: PathBuf,
-    /// Somebody's replica set.
+    /// A replica set of the user.
     pub uri: Option<String>,
     /// A trace instead of figures.
     pub trace: bool,

@@ -1,6 +1,6 @@
 //! The PostgreSQL server of the contenders that use PostgreSQL, and connections to it by hand.
 
-// The finder of the example's tests: the only place that knows where a server comes from.
+// The finder of the example's tests: the only place that decides where a server comes from.
 #[path = "../../../../examples/postgres/tests/server/mod.rs"]
 mod server;
 
@@ -25,7 +25,7 @@ const PREPARE: &str = "
 const DESCRIBE: &str = "SELECT current_setting('server_version'), current_setting('fsync'), \
                         current_setting('synchronous_commit')";
 
-/// A server, our own or somebody's.
+/// A server: our own, or one of the user.
 pub struct Postgres {
     server: Server,
     description: String,

@@ -1,6 +1,7 @@
 //! Statistics without I/O.
 
-/// The value below or at which a share `q` (0 to 1) of the values lies, by nearest rank. `NaN` without values.
+/// The value below or at which a share `q` (0 to 1) of the values lies, by nearest rank. `NaN`
+/// without values.
 pub fn quantile(values: &[f64], q: f64) -> f64 {
     let mut sorted = values.to_vec();
     sorted.sort_unstable_by(f64::total_cmp);
@@ -19,7 +20,8 @@ pub fn median(values: &[f64]) -> f64 {
     }
 }
 
-/// `steps + 1` quantiles from the least to the greatest value: a distribution small enough to be written down.
+/// `steps + 1` quantiles from the least to the greatest value: a distribution small enough to be
+/// written down.
 pub fn curve(values: &[f64], steps: usize) -> Vec<f64> {
     let mut sorted = values.to_vec();
     sorted.sort_unstable_by(f64::total_cmp);
@@ -37,7 +39,8 @@ fn quantile_of_sorted(sorted: &[f64], q: f64) -> f64 {
     sorted[rank.clamp(1, sorted.len()) - 1]
 }
 
-/// How evenly something was shared: the least share divided by the greatest; 1 is even, 0 left somebody out. `NaN` if nobody had anything.
+/// How evenly something was shared: the least share divided by the greatest. 1 is even; at 0 one
+/// participant got nothing. `NaN` if all shares are 0.
 pub fn evenness(shares: &[u64]) -> f64 {
     match (shares.iter().min(), shares.iter().max()) {
         (Some(&least), Some(&most)) if most > 0 => least as f64 / most as f64,
@@ -51,8 +54,8 @@ pub fn least_of_even(shares: &[u64]) -> f64 {
     shares.iter().min().map_or(f64::NAN, |&least| least as f64 / even)
 }
 
-/// A sample of evenly spaced values of a long series, in bounded memory: when it is full every second value goes, and from then on only
-/// every second of those that would have been taken is.
+/// A sample of evenly spaced values of a long series, in bounded memory. When it is full, every
+/// second value is dropped, and from then on it takes half as many.
 #[derive(Debug, Default)]
 pub struct Thinned {
     kept: Vec<u64>,
@@ -63,7 +66,7 @@ pub struct Thinned {
 impl Thinned {
     const MOST: usize = 1 << 13;
 
-    /// Takes a value, or lets it go.
+    /// Takes a value, or skips it.
     pub fn push(&mut self, value: u64) {
         if self.seen.trailing_zeros() >= self.stride_log2 {
             if self.kept.len() == Self::MOST {

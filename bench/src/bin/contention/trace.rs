@@ -14,7 +14,7 @@ const PROCESSES: usize = 4;
 const HOLD_MS: u64 = 10;
 const LENGTH: Duration = Duration::from_millis(400);
 
-/// Runs a chain and tells it, one line per event.
+/// Runs a chain and prints it, one line per event.
 pub async fn run(deployment: &Deployment) -> Outcome<String> {
     let task = Contend { key: "trace".to_owned(), waiters: 1, hold_ms: HOLD_MS, every_turn: true, log: true };
     let spec = Spec {
@@ -46,8 +46,8 @@ fn events(reports: &[Report], start: Nanos) -> Vec<(Nanos, char, String)> {
             add(*at, format!("            {command}"));
         }
         for turn in report.waiters.iter().flat_map(|waiter| &waiter.turns) {
-            add(turn.asked, "asks".to_owned());
-            let waited = millis(turn.acquired - turn.asked);
+            add(turn.requested, "requests".to_owned());
+            let waited = millis(turn.acquired - turn.requested);
             let token = turn.token.unwrap_or_default();
             add(turn.acquired, format!("HOLDS       token {token}, after {waited:.1} ms"));
             add(turn.release, format!("releases    token {token}"));

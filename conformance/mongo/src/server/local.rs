@@ -26,7 +26,8 @@ const PORTS_TRIED: u32 = 5;
 /// The first user of a server with access control.
 const ADMINISTRATOR: &str = "admin";
 
-/// A `mongod` that dies, and whose data goes, with this value or with this process (see `guard.sh`).
+/// A `mongod` that ends, and whose data is removed, with this value or with this process (see
+/// `guard.sh`).
 pub(super) struct Process {
     /// Holds the pipe: dropping it is the order to stop.
     guard: Child,
@@ -56,7 +57,7 @@ pub(super) async fn start(topology: Topology, nodes: u8) -> Result<Started, Stri
     Ok((processes, uri, source))
 }
 
-/// Starts one server with access control. The connection string carries an administrator's
+/// Starts one server with access control. The connection string contains an administrator's
 /// credentials.
 pub(super) async fn start_controlled(topology: Topology) -> Result<Started, String> {
     let (program, version) = find().await?;
@@ -70,7 +71,7 @@ async fn find() -> Result<(PathBuf, String), String> {
     tokio::task::spawn_blocking(mongod::find).await.map_err(|error| error.to_string())?
 }
 
-/// Whether a server checks what its clients may do.
+/// Whether a server has access control.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Access {
     Open,
@@ -120,16 +121,16 @@ async fn launch(program: &Path, topology: Topology, access: Access) -> Result<Pr
             None => continue,
         }
     }
-    Err(format!("{PORTS_TRIED} ports that were free were taken before mongod could listen"))
+    Err(format!("other programs took {PORTS_TRIED} free ports before mongod could listen"))
 }
 
-/// A key file, which the server takes only if its owner alone may read it.
+/// Writes a key file, which the server accepts only if no other user may read it.
 fn write_key(path: &Path) -> std::io::Result<()> {
     let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(path)?;
     write!(file, "{:016x}{:016x}", fastrand::u64(..), fastrand::u64(..))
 }
 
-/// `None` if another program was faster to take the port.
+/// Starts a server on a free port. Returns `None` if another program took the port first.
 async fn launch_once(program: &Path, topology: Topology, access: Access) -> Result<Option<Process>, String> {
     let failed = |error: std::io::Error| format!("cannot start mongod: {error}");
     let port = LocalServer::free_port().map_err(failed)?;
@@ -143,12 +144,13 @@ async fn launch_once(program: &Path, topology: Topology, access: Access) -> Resu
         command.args(["--replSet", replica_set::NAME]);
     }
     if access == Access::Controlled {
-        // Members of a replica set need a key for each other, even if there is only one of them.
+        // Members of a replica set need a key for each other, even a single member.
         let key = data.join("key");
         write_key(&key).map_err(failed)?;
         command.arg("--auth").arg("--keyFile").arg(key);
     }
-    // A group of its own: Ctrl-C reaches the tests alone, and their end stops the server in order.
+    // A separate process group: Ctrl-C reaches only the tests, and their end stops the server in
+    // order.
     command.process_group(0).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null());
     let guard = command.spawn().map_err(|error| {
         let _ = std::fs::remove_dir_all(&data);

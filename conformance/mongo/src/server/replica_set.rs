@@ -1,4 +1,4 @@
-//! Talking to a fresh server: `hello`, initiation, and waiting until a replica set takes writes.
+//! Sets up a new server: `hello`, initiation, and the wait until a replica set accepts writes.
 
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ use crate::topology::Topology;
 
 /// The name of every replica set that this module starts.
 pub(crate) const NAME: &str = "rs0";
-/// For the connection strings that are handed out: short, so that a dead server fails a test soon.
+/// For the connection strings that are returned: short, so that a dead server fails a test soon.
 pub(super) const SELECTION_TIMEOUT_MS: u32 = 10_000;
 
 const ELECTION_LIMIT: Duration = Duration::from_secs(60);
@@ -18,17 +18,18 @@ const POLL: Duration = Duration::from_millis(50);
 /// The default of 10 s makes the first election of three members take as long.
 const ELECTION_TIMEOUT_MS: i32 = 2_000;
 
-/// The connection string of one server, whatever it believes its own address to be.
+/// Returns the connection string of one server, independent of the server's configured address.
 pub(crate) fn direct_uri(address: &str) -> String {
     format!("mongodb://{address}/?directConnection=true&serverSelectionTimeoutMS={SELECTION_TIMEOUT_MS}")
 }
 
-/// The connection string of a replica set whose members are reachable under their configured addresses.
+/// Returns the connection string of a replica set whose members are reachable under their
+/// configured addresses.
 pub(crate) fn set_uri(addresses: &[String]) -> String {
     format!("mongodb://{}/?replicaSet={NAME}&serverSelectionTimeoutMS={SELECTION_TIMEOUT_MS}", addresses.join(","))
 }
 
-/// A client for a connection string of this module, which holds no credentials.
+/// Makes a client for a connection string of this module, which contains no credentials.
 pub(super) async fn client(uri: &str) -> Result<Client, String> {
     Client::with_uri_str(uri).await.map_err(|error| error.kind.to_string())
 }
@@ -37,7 +38,8 @@ pub(super) async fn admin(client: &Client, command: Document) -> Result<Document
     client.database("admin").run_command(command).await.map_err(|error| error.kind.to_string())
 }
 
-/// Whether a reply to `hello` comes from a server of this topology; if not, what it comes from.
+/// Checks that a reply to `hello` is from a server of this topology. The error names the actual
+/// kind.
 pub(super) fn expect_topology(hello: &Document, topology: Topology) -> Result<(), String> {
     let mongos = hello.get_str("msg").is_ok_and(|message| message == "isdbgrid");
     let found = match (mongos, hello.contains_key("setName")) {
@@ -51,8 +53,8 @@ pub(super) fn expect_topology(hello: &Document, topology: Topology) -> Result<()
     Ok(())
 }
 
-/// Makes the servers a replica set. `client` speaks to the first member alone; `members` are the addresses
-/// under which they find each other.
+/// Initiates a replica set. `client` is connected only to the first member; `members` are the
+/// addresses by which the members reach each other.
 pub(crate) async fn initiate(client: &Client, members: &[String]) -> Result<(), String> {
     let hosts: Vec<Bson> =
         members.iter().zip(0_i32..).map(|(host, id)| doc! { "_id": id, "host": host }.into()).collect();
@@ -64,14 +66,13 @@ pub(crate) async fn initiate(client: &Client, members: &[String]) -> Result<(), 
     admin(client, doc! { "replSetInitiate": config }).await.map(drop)
 }
 
-/// Waits until the primary takes writes and every other member has caught up. The commands of `client`
-/// must reach the primary once there is one.
+/// Waits until the primary accepts writes and every other member has caught up. The commands of
+/// `client` must reach the primary once there is one.
 pub(crate) async fn wait_until_writable(client: &Client) -> Result<(), String> {
     wait(client, Ready::Set).await
 }
 
-/// Waits until the member that `client` speaks to is the primary and takes writes. It needs no
-/// privilege.
+/// Waits until the member of `client` is the primary and accepts writes. Needs no privilege.
 pub(super) async fn wait_until_primary(client: &Client) -> Result<(), String> {
     wait(client, Ready::Primary).await
 }
@@ -93,7 +94,7 @@ async fn wait(client: &Client, ready: Ready) -> Result<(), String> {
         let Err(state) = answer else { return Ok(()) };
         if Instant::now() > deadline {
             let seconds = ELECTION_LIMIT.as_secs();
-            return Err(format!("the replica set takes no writes after {seconds} s: {state}"));
+            return Err(format!("the replica set accepts no writes after {seconds} s: {state}"));
         }
         sleep(POLL).await;
     }

@@ -1,4 +1,4 @@
-//! The environment variables that steer the choice of a server.
+//! The environment variables for the choice of a server.
 
 use super::error::ServerError;
 use crate::topology::Topology;
@@ -14,7 +14,7 @@ const DEFAULT_IMAGE: &str = "mongo:7.0";
 /// A replica set has at most seven voting members.
 const MOST_NODES: u8 = 7;
 
-/// A place from which servers are started.
+/// A source of servers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Origin {
     Docker,
@@ -33,9 +33,9 @@ impl Origin {
 /// The variables, read and checked.
 #[derive(Debug)]
 pub(super) struct Settings {
-    /// The connection string of a server to use as it is; `None` as well when a source is forced.
+    /// The connection string of a given server; also `None` if a source is forced.
     pub(super) given_uri: Option<String>,
-    /// The variable that leaves only one source, if one does.
+    /// The variable that forces one source, if any.
     pub(super) insisting: Option<&'static str>,
     /// The sources to try, in order.
     pub(super) origins: &'static [Origin],

@@ -1,7 +1,9 @@
-//! One server for all processes of a run in which each check is a process of its own.
+//! One server for all processes of a run in which each check is a separate process.
 //!
-//! `cargo nextest` is such a runner. The first process that needs a server starts a keeper – this program once more, in the background – which
-//! starts the server, writes down where it is, and ends it when the runner, the parent of all, is gone, however that ended.
+//! `cargo nextest` is such a runner. The first process that needs a server starts a keeper: another
+//! process of this program, in the background. The keeper starts the server, writes its address
+//! into a file, and stops it when the runner, the parent of all processes, has ended for any
+//! reason.
 
 mod turn;
 
@@ -27,7 +29,8 @@ const START_LIMIT: Duration = Duration::from_secs(240);
 
 static RUN: OnceLock<PathBuf> = OnceLock::new();
 
-/// Servers are shared from now on by the processes of the run of this name, if it can be seen when their parent ends.
+/// Shares servers from now on between the processes of the run of this name, if the end of their
+/// parent is visible.
 pub(crate) fn share(run: &str) {
     let name: String = run.chars().filter(|c| c.is_ascii_alphanumeric() || *c == '-').collect();
     if process::start_time(parent_id()).is_some() {
@@ -35,30 +38,32 @@ pub(crate) fn share(run: &str) {
     }
 }
 
-/// The turn to use what a shared server has but once. None if no server is shared.
+/// Waits for the turn to use a resource that exists once per shared server. `None` if no server is
+/// shared.
 pub(crate) async fn turn(what: &str) -> std::io::Result<Option<Turn>> {
     let Some(folder) = RUN.get() else { return Ok(None) };
     fs::create_dir_all(folder)?;
     Turn::take(&folder.join(what)).await.map(Some)
 }
 
-/// Where a shared server is.
+/// The address of a shared server.
 #[derive(Serialize, Deserialize)]
 pub(crate) struct Place {
     pub(crate) uri: String,
     pub(crate) source: String,
 }
 
-/// What a keeper is told.
+/// The job of a keeper.
 #[derive(Serialize, Deserialize)]
 pub(crate) struct Job {
     pub(crate) folder: PathBuf,
     pub(crate) topology: String,
-    /// Whose end is the server's, and when it started.
+    /// The process whose end stops the server, and its start time.
     pub(crate) runner: (u32, String),
 }
 
-/// The connection string and the source of the run's server, which is started if there is none; none if servers are not shared.
+/// Returns the connection string and the source of the run's server, which is started if there is
+/// none. `None` if servers are not shared.
 pub(crate) async fn find(topology: Topology) -> Result<Option<(String, String)>, String> {
     let Some(folder) = RUN.get() else { return Ok(None) };
     let failed = |error: std::io::Error| format!("cannot share a server through {}: {error}", folder.display());
@@ -80,10 +85,10 @@ pub(crate) async fn find(topology: Topology) -> Result<Option<(String, String)>,
         }
         sleep(POLL).await;
     }
-    Err(format!("no server that the processes of a run can share was there after {} s", START_LIMIT.as_secs()))
+    Err(format!("no shared server was ready after {} s", START_LIMIT.as_secs()))
 }
 
-/// What the processes of the run leave for each other.
+/// Returns the path of a file that the processes of the run share.
 pub(crate) fn file(folder: &Path, topology: Topology, what: &str) -> PathBuf {
     folder.join(format!("{topology}.{what}").replace(' ', "-"))
 }
@@ -98,12 +103,13 @@ fn start_keeper(folder: &Path, topology: Topology) -> std::io::Result<()> {
     let job = Job { folder: folder.to_owned(), topology: topology.to_string(), runner };
     let mut command = Command::new(std::env::current_exe()?);
     command.env(VARIABLE, serde_json::to_string(&job)?);
-    // A group of its own, and none of our pipes: it must neither end with this check nor keep the runner waiting.
+    // A separate process group, and none of our pipes: it must neither end with this check nor keep
+    // the runner waiting.
     command.process_group(0).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
     command.spawn().map(drop)
 }
 
-/// The job of this process, if it is a keeper.
+/// Returns the job of this process, if it is a keeper.
 pub(crate) fn job() -> Option<String> {
     std::env::var(VARIABLE).ok()
 }

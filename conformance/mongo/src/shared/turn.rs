@@ -1,4 +1,4 @@
-//! A turn that the processes of one machine take: a file that names its owner.
+//! A lock between the processes of one machine: a file that names its owner.
 
 use std::fs::{self, OpenOptions};
 use std::io::{ErrorKind, Write};
@@ -9,12 +9,12 @@ use distlock_conformance::process::start_time;
 
 const POLL: Duration = Duration::from_millis(20);
 
-/// Held until dropped. A process that dies with it loses it, where `/proc` tells who lives.
+/// Held until dropped. With `/proc`, a process that dies loses it.
 #[derive(Debug)]
 pub(crate) struct Turn(PathBuf);
 
 impl Turn {
-    /// Takes the turn if nobody living has it.
+    /// Takes the turn if no living process has it.
     pub(crate) fn try_take(file: &Path) -> std::io::Result<Option<Self>> {
         match OpenOptions::new().write(true).create_new(true).open(file) {
             Ok(mut created) => {
@@ -47,11 +47,11 @@ impl Drop for Turn {
     }
 }
 
-/// Removes the file of an owner that is no more, but not one that took its place a moment ago.
+/// Removes the file of an owner that has ended, but not a newer file.
 fn remove_of_dead(file: &Path) {
     let is_dead = |text: String| {
         let mut words = text.split(' ');
-        // A file that does not end with the full stop is just being written.
+        // A file without the final full stop is still being written.
         let (Some(pid), Some(started), Some(".")) = (words.next(), words.next(), words.next()) else { return false };
         let Ok(pid) = pid.parse() else { return false };
         !started.is_empty() && start_time(pid).as_deref() != Some(started)
@@ -64,7 +64,7 @@ fn remove_of_dead(file: &Path) {
         if fs::read_to_string(&aside).is_ok_and(is_dead) {
             let _ = fs::remove_file(&aside);
         } else {
-            // Somebody was faster, and lives: it keeps its turn.
+            // A living process was faster, and keeps its turn.
             let _ = fs::rename(&aside, file);
         }
     }
@@ -95,7 +95,7 @@ mod tests {
         fs::write(&file, format!("{} 1 .", std::process::id())).unwrap();
         assert!(Turn::try_take(&file).unwrap().is_none());
         assert!(Turn::try_take(&file).unwrap().is_some());
-        // Half a file is of one who is just coming.
+        // An incomplete file belongs to a process that is still writing it.
         fs::write(&file, format!("{} 1", std::process::id())).unwrap();
         assert!(Turn::try_take(&file).unwrap().is_none());
         assert!(file.exists());

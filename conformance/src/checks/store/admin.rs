@@ -1,4 +1,4 @@
-//! What administration of a store shows and takes away.
+//! What the administration of a store shows and releases.
 
 use std::num::NonZeroUsize;
 use std::time::Duration;
@@ -10,22 +10,28 @@ use crate::bare::LEASE;
 use crate::bounded::{LIVENESS, within};
 use crate::check::checks;
 use crate::context::Context;
-use crate::failure::{Failure, Verdict, ensure, said_by_caller};
+use crate::failure::{Failure, Verdict, ensure, located_at_caller};
 
 checks! {
-    Admin store_prefixes_are_bytes [Store, Admin, Owners] "a prefix means the bytes that it names: no character of it is a pattern, and no case is folded";
-    Admin store_pages_in_order_of_bytes [Store, Admin, Owners] "pages follow each other in the order of the keys' bytes: no lock is missing, none is shown twice";
-    Admin store_hides_the_expired [Store, Admin, Owners, Expiry] "an expired lease is neither shown nor released by force";
+    Admin store_prefixes_are_bytes [Store, Admin, Owners]
+        "A prefix matches by its bytes: no character of it is a pattern, and case matters. A \
+         failure means that a list or a release includes other keys.";
+    Admin store_pages_in_order_of_bytes [Store, Admin, Owners]
+        "Pages follow each other in the order of the keys' bytes: no lock is missing, and none is \
+         shown twice. A failure means that the store sorts and continues by different orders.";
+    Admin store_hides_the_expired [Store, Admin, Owners, Expiry]
+        "An expired lease is neither shown nor released by force. A failure means that \
+         administration reads records without the clock.";
 }
 
-/// All that a filter matches, in pages of this size.
+/// Lists all locks that a filter matches, in pages of `size`.
 #[track_caller]
 fn listed(
     admin: &dyn LockAdmin,
     filter: &LockFilter,
     size: usize,
 ) -> impl Future<Output = Result<Vec<LockKey>, Failure>> {
-    said_by_caller(async move {
+    located_at_caller(async move {
         let size = NonZeroUsize::new(size).expect("pages hold something");
         let mut keys: Vec<LockKey> = Vec::new();
         loop {
@@ -54,12 +60,12 @@ async fn store_prefixes_are_bytes(cx: Context) -> Verdict {
     for name in names {
         let filter = LockFilter::new().prefix(format!("{base}/{name}/"));
         let seen = listed(admin, &filter, 100).await?;
-        ensure!(seen == [key(name)], "with the prefix {:?} are listed {seen:?}", filter.prefix);
+        ensure!(seen == [key(name)], "with the prefix {:?} the list is {seen:?}", filter.prefix);
     }
     for (at, name) in names.into_iter().enumerate() {
         let filter = LockFilter::new().prefix(format!("{base}/{name}/"));
         let released = admin.release_matching(&filter, "conformance").await?;
-        ensure!(released == 1, "with the prefix {:?} were released {released} locks", filter.prefix);
+        ensure!(released == 1, "with the prefix {:?} {released} locks were released instead of 1", filter.prefix);
         for (claim, grant) in &held[at + 1..] {
             let why = format!("only what begins with {:?} was released", filter.prefix);
             a.ensure_held(claim, grant, &why).await?;
@@ -102,7 +108,7 @@ async fn store_pages_in_order_of_bytes(cx: Context) -> Verdict {
     let filter = LockFilter::new().prefix(format!("{base}/"));
     for size in [1, 2, 3, 5, names.len(), 100] {
         let seen = listed(b.admin()?, &filter, size).await?;
-        ensure!(seen == keys, "in pages of {size} are listed {seen:?} instead of {keys:?}");
+        ensure!(seen == keys, "in pages of {size} the list is {seen:?} instead of {keys:?}");
     }
     Ok(())
 }
@@ -119,12 +125,12 @@ async fn store_hides_the_expired(cx: Context) -> Verdict {
     sleep(BRIEF * 2).await;
     let (admin, filter) = (b.admin()?, LockFilter::new().prefix(format!("{base}/")));
     let seen = listed(admin, &filter, 10).await?;
-    ensure!(seen == [held.clone()], "listed are {seen:?}, held is only {held:?}");
+    ensure!(seen == [held.clone()], "the list is {seen:?}, and only {held:?} is held");
     let shown = admin.inspect(&expired).await?;
     ensure!(shown.is_none(), "an expired lease is shown as {shown:?}");
     let taken = admin.force_release(&expired, "conformance").await?;
-    ensure!(taken.is_none(), "an expired lease was taken by force from {taken:?}");
-    a.ensure_held(&claim, &grant, "another key was released by force").await?;
+    ensure!(taken.is_none(), "the force-release of an expired lease returned {taken:?}");
+    a.ensure_held(&claim, &grant, "another key was force-released").await?;
     let released = admin.release_matching(&filter, "conformance").await?;
     ensure!(released == 1, "one lock is held, and {released} were released");
     Ok(())

@@ -1,7 +1,7 @@
-//! A server that stalls, loses its connections, crashes, or holds one key back.
+//! A server that stalls, loses connections, crashes, or blocks one key.
 //!
-//! Faults above a store never show what the store does when its server is not well: whether it keeps
-//! the time of a request, and whether an error says what is true.
+//! Faults that are injected above a store do not show what the store does when its server fails:
+//! whether it keeps the timeout of a request, and whether its errors are true.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -19,25 +19,48 @@ use crate::bare::{BareStore, LEASE, last};
 use crate::bounded::{GRAIN, LIVENESS, SOON, eventually, within};
 use crate::check::checks;
 use crate::context::Context;
-use crate::failure::{Failure, FailureKind, Verdict, ensure, said_by_caller};
+use crate::failure::{Failure, FailureKind, Verdict, ensure, located_at_caller};
 
 checks! {
-    C18 store_ends_stalled_calls [Store, Arena, Stall] "while the server stalls, each request ends when its time is up, with an error that tells the truth, and the store works again afterwards";
-    C14 store_isolates_a_blocked_key [Store, Arena, Block] "while requests for one key wait at the server, those for other keys are answered";
-    C1 store_grants_a_blocked_key_once [Store, Arena, Block] "of the requests that wait at the server for a free key exactly one is granted";
-    C2 store_reads_the_clock_after_a_wait [Store, Arena, Block, Expiry] "a request that waited at the server for its key is judged by the clock after the wait";
-    C11 store_gives_up_for_good [Store, Arena, Block] "a request that its caller dropped while it waited at the server takes nothing after a withdrawal was answered, and spoils no other request";
-    C10 store_orders_the_requests_of_a_claim [Store, Arena, Delay] "after a later request of a claim was answered, an earlier one that is still on its way takes nothing, if the store declares ordered claims";
-    C10 store_tells_the_truth_when_cut [Store, Arena, Cut] "what requests answer whose connections are cut is true, and the store connects again by itself";
-    C16 store_streams_survive_a_cut [Store, Arena, Fair, Push, Cut] "a stream of events whose connection was cut says so, or misses nothing";
-    C5 store_outlives_a_crash [Store, Arena, Restart] "leases, tokens and releases outlive a crash of the server";
+    C18 store_ends_stalled_calls [Store, Arena, Stall]
+        "While the server stalls, each request ends when its time is up, with a true error, and \
+         the store works again afterwards. A failure means that calls hang, or that callers act on \
+         a wrong outcome.";
+    C14 store_isolates_a_blocked_key [Store, Arena, Block]
+        "While requests for one key wait at the server, requests for other keys are answered. A \
+         failure means that all requests share one line or one connection.";
+    C1 store_grants_a_blocked_key_once [Store, Arena, Block]
+        "Of the requests that wait at the server for a free key exactly one is granted it. A \
+         failure means that the store decides before the wait, and writes after it.";
+    C2 store_reads_the_clock_after_a_wait [Store, Arena, Block, Expiry]
+        "A request that waited at the server for its key is judged by the clock after the wait. A \
+         failure means that expired leases are renewed, or that grants promise more time than is \
+         left.";
+    C11 store_withdraws_for_good [Store, Arena, Block]
+        "An attempt that was dropped while it waited at the server takes nothing once its \
+         withdrawal was answered, and affects no other request. A failure means that a cancelled \
+         acquisition can take the lease later.";
+    C10 store_orders_the_requests_of_a_claim [Store, Arena, Delay]
+        "If the store declares ordered claims, an attempt that arrives after a later request of \
+         its claim was answered takes nothing. A failure means that a withdrawn attempt can take \
+         the lease later.";
+    C10 store_answers_truly_when_cut [Store, Arena, Cut]
+        "Requests whose connections are cut return true outcomes, and the store connects again by \
+         itself. A failure means that callers act on a wrong outcome, or that the store stays \
+         disconnected.";
+    C16 store_streams_survive_a_cut [Store, Arena, Fair, Push, Cut]
+        "An event stream whose connection was cut reports that, or misses no event. A failure \
+         means that a waiter listens to a dead stream.";
+    C5 store_survives_a_crash [Store, Arena, Restart]
+        "Leases, tokens and remembered releases survive a crash of the server. A failure means \
+         that the store answers before its writes are durable.";
 }
 
-/// The time of a request that will not be answered.
+/// The timeout of a request that will not be answered.
 const TIMEOUT: Duration = Duration::from_millis(500);
-/// When such a request must have ended: well before the usual time-outs of clients.
+/// When such a request must have ended: well before the usual timeouts of clients.
 const BOUND: Duration = Duration::from_millis(3500);
-/// After a fault, for what was on its way.
+/// How long requests in flight may take to arrive after a fault.
 const CALM: Duration = Duration::from_millis(500);
 /// How long connections stay cut.
 const CUT: Duration = Duration::from_millis(400);
@@ -46,31 +69,33 @@ const WORKERS: usize = 4;
 const DROPPED: usize = 4;
 const DROP_AFTER: Duration = Duration::from_millis(100);
 
-/// What a request said, and what must be so afterwards.
-enum Told {
+/// What the outcome of a request reports about its claim, which must be true afterwards.
+enum Reported {
     /// The claim holds the lease, or it does not.
     Holds(bool),
-    /// Nothing was said.
+    /// The outcome is unknown.
     Unknown,
 }
 
-/// What an error says of a claim that held its lease before, or did not.
+/// Returns what an error reports about a claim; `held` is whether it held its lease before.
 #[track_caller]
-fn told(error: &LockError, held: bool) -> Result<Told, Failure> {
+fn reported(error: &LockError, held: bool) -> Result<Reported, Failure> {
     match error.disposition() {
-        Disposition::OutcomeUnknown => Ok(Told::Unknown),
-        Disposition::Retryable => Ok(Told::Holds(held)),
+        Disposition::OutcomeUnknown => Ok(Reported::Unknown),
+        Disposition::Retryable => Ok(Reported::Holds(held)),
         _ => {
-            let message = format!("the server was not well, and the error {error:?} says that asking again is no use");
+            let message = format!(
+                "the server failed for a while, and the error {error:?} is permanent although a retry can succeed"
+            );
             Err(Failure::new(message))
         }
     }
 }
 
-/// Whether anyone holds the key, as a new claim finds out.
+/// Returns whether the key is held, by an attempt of a new claim.
 #[track_caller]
 fn is_held(store: &BareStore, key: &LockKey) -> impl Future<Output = Result<bool, Failure>> {
-    said_by_caller(async move {
+    located_at_caller(async move {
         let claim = store.claim(key);
         match store.ask(&store.attempt(&claim, LEASE)).await?? {
             Reply::Granted(_) => {
@@ -83,11 +108,11 @@ fn is_held(store: &BareStore, key: &LockKey) -> impl Future<Output = Result<bool
 }
 
 #[track_caller]
-fn ensure_true(store: &BareStore, key: &LockKey, told: &Told, what: &str) -> impl Future<Output = Verdict> {
-    said_by_caller(async move {
-        let Told::Holds(should) = *told else { return Ok(()) };
+fn ensure_true(store: &BareStore, key: &LockKey, reported: &Reported, what: &str) -> impl Future<Output = Verdict> {
+    located_at_caller(async move {
+        let Reported::Holds(should) = *reported else { return Ok(()) };
         let holds = is_held(store, key).await?;
-        ensure!(holds == should, "{what} said that its claim {}, and it {}", verb(should), verb(holds));
+        ensure!(holds == should, "{what} reported that its claim {}, and it {}", verb(should), verb(holds));
         Ok(())
     })
 }
@@ -96,24 +121,26 @@ fn verb(holds: bool) -> &'static str {
     if holds { "has the lease" } else { "has no lease" }
 }
 
-/// A request for which there can be no answer: its error.
+/// Returns the error of a request that cannot be answered.
 #[track_caller]
 fn unanswered<T>(
     what: &str,
     request: impl Future<Output = distlock_api::Result<T>>,
 ) -> impl Future<Output = Result<LockError, Failure>> {
-    said_by_caller(async move {
-        match within(BOUND, &format!("{what} of {TIMEOUT:?} to end while the server stalls"), request).await? {
+    located_at_caller(async move {
+        match within(BOUND, &format!("{what} with a timeout of {TIMEOUT:?} to end while the server stalls"), request)
+            .await?
+        {
             Ok(_) => Err(Failure::new(format!("{what} was answered while the server stalls"))),
             Err(error) => Ok(error),
         }
     })
 }
 
-/// Until the store is of use again.
+/// Waits until the store works again.
 #[track_caller]
 fn recovered(store: &BareStore, key: &LockKey) -> impl Future<Output = Verdict> {
-    said_by_caller(async move {
+    located_at_caller(async move {
         eventually(LIVENESS, "the store to take a lease after the fault", async || {
             let claim = store.claim(key);
             match store.ask(&store.attempt(&claim, LEASE)).await? {
@@ -139,7 +166,7 @@ async fn store_ends_stalled_calls(cx: Context) -> Verdict {
 
     let stall = hooks.begin(Hook::Stall, kept.key()).await?;
     let batched = async {
-        let waits = format!("a batch of renewals of {TIMEOUT:?} to end while the server stalls");
+        let waits = format!("a batch of renewals with a timeout of {TIMEOUT:?} to end while the server stalls");
         let answers = within(BOUND, &waits, store.renew_many(&batch)).await?;
         let message = "a renewal of a batch was answered while the server stalls";
         answers.into_iter().find_map(|answer| answer.err()).ok_or_else(|| Failure::new(message))
@@ -155,10 +182,10 @@ async fn store_ends_stalled_calls(cx: Context) -> Verdict {
 
     sleep(CALM).await;
     recovered(&a, &cx.key()).await?;
-    told(&renewed, true)?;
-    ensure_true(&b, free.key(), &told(&attempted, false)?, "an attempt").await?;
-    ensure_true(&b, released.key(), &told(&ended, true)?, "a release").await?;
-    a.ensure_held(&kept, &grant, "no one took it while the server stalled").await
+    reported(&renewed, true)?;
+    ensure_true(&b, free.key(), &reported(&attempted, false)?, "an attempt").await?;
+    ensure_true(&b, released.key(), &reported(&ended, true)?, "a release").await?;
+    a.ensure_held(&kept, &grant, "no other claim took it while the server stalled").await
 }
 
 async fn store_isolates_a_blocked_key(cx: Context) -> Verdict {
@@ -179,9 +206,10 @@ async fn store_isolates_a_blocked_key(cx: Context) -> Verdict {
             }
             Ok::<_, Failure>(())
         });
-        let served = within(SOON, "requests for other keys than the one that is blocked", try_join_all(served)).await?;
+        let served =
+            within(SOON, "requests for keys that are not blocked to be answered", try_join_all(served)).await?;
         served.map_err(|failure| {
-            failure.reworded(|said| format!("a request for a key that is not blocked: {said}")).judged()
+            failure.reworded(|message| format!("a request for a key that is not blocked: {message}")).judged()
         })
     };
     let (renewed, one, two, _) = tokio::try_join!(
@@ -196,13 +224,13 @@ async fn store_isolates_a_blocked_key(cx: Context) -> Verdict {
     let message = "each request for the key was answered while it was blocked";
     ensure_hook(!errors.is_empty(), message)?;
     for error in &errors {
-        told(error, true)?;
+        reported(error, true)?;
     }
     sleep(CALM).await;
-    a.ensure_held(&holder, &grant, "its lease has not expired, and others only asked").await
+    a.ensure_held(&holder, &grant, "its lease has not expired, and other claims only made attempts").await
 }
 
-/// A hook that does nothing proves nothing.
+/// Fails as a fault of the fixture: a hook without effect proves nothing.
 #[track_caller]
 fn ensure_hook(works: bool, message: &str) -> Verdict {
     if works { Ok(()) } else { Err(Failure::of(FailureKind::Fixture, message)) }
@@ -225,7 +253,7 @@ async fn store_grants_a_blocked_key_once(cx: Context) -> Verdict {
         ended?;
         let answers = answers?;
         ensure_hook(since.elapsed() >= CALM, "attempts for a blocked key were answered")?;
-        races::one_winner(answers, "a free key whose record was held back").await?;
+        races::one_winner(answers, "a free key whose record was blocked").await?;
     }
     Ok(())
 }
@@ -243,24 +271,24 @@ async fn store_reads_the_clock_after_a_wait(cx: Context) -> Verdict {
     tokio::time::sleep_until(started + ttl + CALM).await;
     ensure_hook(!renewing.is_finished(), "a renewal of a blocked key was answered")?;
     blocked.end().await?;
-    let renewed = within(SOON, "a renewal whose key is not blocked any more", renewing).await?;
+    let renewed = within(SOON, "a renewal whose key is no longer blocked to return", renewing).await?;
     let renewed = renewed.map_err(|error| Failure::of_task("a renewal", &error))?;
     let revived = matches!(renewed, Ok(Standing::Held { .. }));
     ensure!(!revived, "a renewal waited at the server until its lease had expired, and was answered {renewed:?}");
 
-    // Expired, so that no store can answer without its record.
+    // The lease has expired, so that no store can answer without reading its record.
     a.take(&lapses, Duration::from_millis(1)).await?;
     sleep(CALM).await;
     let blocked = hooks.begin(Hook::Block, lapses.key()).await?;
-    let (asking, attempt) = (b.clone(), b.attempt(&b.claim(lapses.key()), LEASE).with_timeout(LIVENESS));
-    let asking = tokio::spawn(async move { asking.ask(&attempt).await });
+    let (attempting, attempt) = (b.clone(), b.attempt(&b.claim(lapses.key()), LEASE).with_timeout(LIVENESS));
+    let attempting = tokio::spawn(async move { attempting.ask(&attempt).await });
     sleep(CALM).await;
-    ensure_hook(!asking.is_finished(), "an attempt for a blocked key was answered")?;
+    ensure_hook(!attempting.is_finished(), "an attempt for a blocked key was answered")?;
     let since = Instant::now();
     blocked.end().await?;
-    let asked = within(SOON, "an attempt whose key is not blocked any more", asking).await?;
+    let answer = within(SOON, "an attempt whose key is no longer blocked to return", attempting).await?;
     if let Ok(Reply::Granted(Grant { remaining, .. })) =
-        asked.map_err(|error| Failure::of_task("an attempt", &error))??
+        answer.map_err(|error| Failure::of_task("an attempt", &error))??
         && let Some(left) = c.left(lapses.key()).await?
     {
         let passed = since.elapsed();
@@ -272,7 +300,7 @@ async fn store_reads_the_clock_after_a_wait(cx: Context) -> Verdict {
     Ok(())
 }
 
-async fn store_gives_up_for_good(cx: Context) -> Verdict {
+async fn store_withdraws_for_good(cx: Context) -> Verdict {
     let (hooks, [a, b]) = cx.hooked().await?;
     let key = cx.key();
     let holder = a.claim(&key);
@@ -283,10 +311,10 @@ async fn store_gives_up_for_good(cx: Context) -> Verdict {
     let dropped: Vec<Claim> = (0..DROPPED).map(|_| b.claim(&key)).collect();
     for claim in &dropped {
         let attempt = b.attempt(claim, LEASE);
-        let asked = tokio::time::timeout(DROP_AFTER, b.ask(&attempt)).await;
-        ensure_hook(asked.is_err(), "an attempt for a blocked key was answered")?;
+        let answer = tokio::time::timeout(DROP_AFTER, b.ask(&attempt)).await;
+        ensure_hook(answer.is_err(), "an attempt for a blocked key was answered")?;
     }
-    // Those of the caller's that come next must not meet what is left of the dropped ones.
+    // The next requests of the same caller must not be affected by the dropped ones.
     for _ in 0..DROPPED {
         let other = b.claim(&cx.key());
         b.take(&other, LEASE).await.map_err(Failure::judged)?;
@@ -307,18 +335,18 @@ async fn store_gives_up_for_good(cx: Context) -> Verdict {
 
 async fn store_orders_the_requests_of_a_claim(cx: Context) -> Verdict {
     let (hooks, [a, b]) = cx.hooked().await?;
-    // Without, the engine asks under another claim: there is nothing to keep.
+    // Without them the engine retries under another claim, and nothing needs to be ordered.
     if !b.inner().capabilities().ordered_claims {
         return Ok(());
     }
-    // Connections are there before the fault.
+    // Connections are opened before the fault.
     recovered(&b, &cx.key()).await?;
     let late = b.claim(&cx.key());
     let delayed = hooks.begin(Hook::Delay, late.key()).await?;
     let sent = Instant::now();
     let attempt = b.attempt(&late, LEASE).with_timeout(TIMEOUT);
-    let asked = within(BOUND, "an attempt that arrives late to end", b.ask(&attempt)).await??;
-    ensure_hook(asked.is_err(), "an attempt was answered although requests are late")?;
+    let answer = within(BOUND, "an attempt that arrives late to end", b.ask(&attempt)).await??;
+    ensure_hook(answer.is_err(), "an attempt was answered although requests are delayed")?;
     delayed.end().await?;
     let withdrawn = b.inner().withdraw(&late, SOON).await;
     let answered = sent.elapsed();
@@ -326,20 +354,21 @@ async fn store_orders_the_requests_of_a_claim(cx: Context) -> Verdict {
     let held = is_held(&a, late.key()).await?;
     ensure!(
         !held || withdrawn.is_err(),
-        "an attempt was on its way when the withdrawal of its claim was answered, {answered:?} after it; then it came, \
-         and has the lease"
+        "an attempt was in flight when the withdrawal of its claim was answered, {answered:?} after it was sent; then \
+         the attempt arrived and took the lease"
     );
     Ok(())
 }
 
-/// A key, what was said of it at last, and by which request.
-type Said = (LockKey, Told, &'static str);
+/// A key, what was last reported about its claim, and by which request.
+type Report = (LockKey, Reported, &'static str);
 
-/// Takes and gives back keys of its own until it is told to end; returns what was not certain.
+/// Acquires and releases keys of its own until `over` is set. Returns what the failed requests
+/// reported.
 #[track_caller]
-fn worker(cx: Context, store: BareStore, over: Arc<AtomicBool>) -> impl Future<Output = Result<Vec<Said>, Failure>> {
-    said_by_caller(async move {
-        let mut said = Vec::new();
+fn worker(cx: Context, store: BareStore, over: Arc<AtomicBool>) -> impl Future<Output = Result<Vec<Report>, Failure>> {
+    located_at_caller(async move {
+        let mut reports = Vec::new();
         while !over.load(Ordering::SeqCst) {
             let claim: Claim = store.claim(&cx.key());
             let key = claim.key().clone();
@@ -351,19 +380,19 @@ fn worker(cx: Context, store: BareStore, over: Arc<AtomicBool>) -> impl Future<O
                         let releasing = store.inner().release(&release);
                         match within(BOUND, "a release to end while connections are cut", releasing).await? {
                             Ok(_) => continue,
-                            Err(error) => (told(&error, true)?, "a release"),
+                            Err(error) => (reported(&error, true)?, "a release"),
                         }
                     }
-                    Err(error) => (told(&error, false)?, "an attempt"),
+                    Err(error) => (reported(&error, false)?, "an attempt"),
                 };
-            said.push((key, error.0, error.1));
+            reports.push((key, error.0, error.1));
             sleep(Duration::from_millis(20)).await;
         }
-        Ok(said)
+        Ok(reports)
     })
 }
 
-async fn store_tells_the_truth_when_cut(cx: Context) -> Verdict {
+async fn store_answers_truly_when_cut(cx: Context) -> Verdict {
     let (hooks, [a, b]) = cx.hooked().await?;
     for _ in 0..cx.rounds(3) {
         let over = Arc::new(AtomicBool::new(false));
@@ -374,16 +403,16 @@ async fn store_tells_the_truth_when_cut(cx: Context) -> Verdict {
         sleep(CUT).await;
         cut.end().await?;
         over.store(true, Ordering::SeqCst);
-        let mut said = Vec::new();
+        let mut reports = Vec::new();
         for worker in workers {
-            said.extend(worker.await.map_err(|error| Failure::of_task("a worker", &error))??);
+            reports.extend(worker.await.map_err(|error| Failure::of_task("a worker", &error))??);
         }
-        ensure_hook(!said.is_empty(), "no request failed while connections were cut")?;
+        ensure_hook(!reports.is_empty(), "no request failed while connections were cut")?;
         recovered(&a, &cx.key()).await?;
         recovered(&b, &cx.key()).await?;
         sleep(CALM).await;
-        for (key, told, what) in &said {
-            ensure_true(&b, key, told, what).await?;
+        for (key, reported, what) in &reports {
+            ensure_true(&b, key, reported, what).await?;
         }
     }
     Ok(())
@@ -402,7 +431,7 @@ async fn store_streams_survive_a_cut(cx: Context) -> Verdict {
     cut.end().await?;
     recovered(&a, &cx.key()).await?;
     a.give_back(&holder).await?;
-    within(LIVENESS, "a stream whose connection was cut to say so, or to tell of the grant after it", async {
+    within(LIVENESS, "a stream whose connection was cut to report the cut, or the grant after it", async {
         loop {
             match events.try_next().await {
                 Ok(Some(StoreEvent::Granted { id, .. })) if id == *waiter.id() => break,
@@ -420,10 +449,10 @@ async fn store_streams_survive_a_cut(cx: Context) -> Verdict {
     b.queued(&next, ticket, 0).await?;
     a.give_back(&holder).await?;
     let granted = |event| matches!(event, StoreEvent::Granted { id, .. } if id == *next.id()).then_some(());
-    crate::bare::event(&mut events, "the event of a grant by the stream that was opened after a cut", granted).await
+    crate::bare::event(&mut events, "the event of a grant on the stream that was opened after a cut", granted).await
 }
 
-async fn store_outlives_a_crash(cx: Context) -> Verdict {
+async fn store_survives_a_crash(cx: Context) -> Verdict {
     let (hooks, [a, b]) = cx.hooked().await?;
     let (kept, released) = (a.claim(&cx.key()), a.claim(&cx.key()));
     let since = Instant::now();
@@ -433,9 +462,9 @@ async fn store_outlives_a_crash(cx: Context) -> Verdict {
 
     let crash = hooks.begin(Hook::Restart, kept.key()).await?;
     let attempt = a.attempt(&a.claim(&cx.key()), LEASE).with_timeout(TIMEOUT);
-    let asked = within(BOUND, "an attempt to end while the server is down", a.ask(&attempt)).await??;
-    if let Err(error) = &asked {
-        told(error, false)?;
+    let answer = within(BOUND, "an attempt to end while the server is down", a.ask(&attempt)).await??;
+    if let Err(error) = &answer {
+        reported(error, false)?;
     }
     crash.end().await?;
 
@@ -452,6 +481,9 @@ async fn store_outlives_a_crash(cx: Context) -> Verdict {
     let again = b.take(&b.claim(released.key()), LEASE).await?;
     ensure!(again.token > last(&past), "before a crash of the server the key had {past:?}, and after it {again:?}");
     let remembered = a.release(&released).await?;
-    ensure!(remembered.is_released(), "a release was repeated after a crash of the server, and said {remembered:?}");
+    ensure!(
+        remembered.is_released(),
+        "a release was repeated after a crash of the server, and returned {remembered:?}"
+    );
     Ok(())
 }

@@ -11,40 +11,73 @@ use crate::bare::{BareStore, LEASE, last};
 use crate::bounded::GRAIN;
 use crate::check::checks;
 use crate::context::Context;
-use crate::failure::{Failure, Verdict, ensure, said_by_caller};
+use crate::failure::{Failure, Verdict, ensure, located_at_caller};
 
 checks! {
-    C3 store_says_what_is_left Smoke [Store] "what a store says is left of a lease is what is left: never more than its ttl, and not less";
-    C10 store_repeats_a_grant Smoke [Store] "a repeated attempt of the holder is granted the same tokens, and the lease lasts for the attempt's ttl from then on, or longer";
-    C12 store_renews_from_now Smoke [Store] "a renewal makes a lease last for its ttl from now on, not from the old expiry, and never shortens it";
-    C12 store_renews_by_claim_and_token [Store] "only a renewal by the claim and the last token of its block extends a lease";
-    C12 store_revives_nothing [Store, Expiry] "a renewal of an expired lease finds it gone, taken over or not";
-    C9 store_releases_by_claim Smoke [Store] "a release ends its own claim's lease, says so, and touches no other";
-    C9 store_release_of_the_expired [Store, Expiry] "the release of an expired lease says `AlreadyLost`, and leaves its successor alone";
-    C10 store_remembers_releases [Store] "a repeated release is answered as the first one, also after three others have held and released the key, and leaves the present holder alone";
-    C5 store_tokens_grow Smoke [Store] "each grant's tokens are greater than all those of the grants before, after a release, a withdrawal and an expiry";
-    C5 store_tokens_grow_after_force [Store, Admin] "the tokens after a release by force are greater than those of its victim";
-    C11 store_withdraws_all [Store] "after a withdrawal nothing of the claim is left, and a withdrawal of what is not there harms no one";
-    C14 store_answers_batches_in_order [Store] "a batch of renewals is answered one by one, in its order, and what has ended spoils nothing for the others";
-    C20 store_keys_are_bytes [Store] "keys that differ in a single byte are different locks, whatever a collation says of them";
-    C25 store_keeps_it_closed [Store, MinimumHold] "after a release with a minimum hold the key stays closed until that has passed since the grant, and not longer";
+    C3 store_reports_remaining_time Smoke [Store]
+        "The remaining time that a store reports for a lease is true: never more than its ttl, and \
+         not less than what is left. A failure means that guards get wrong deadlines.";
+    C10 store_repeats_a_grant Smoke [Store]
+        "A repeated attempt of the holder is granted the same tokens, and the lease lasts at least \
+         for the attempt's ttl from then on. A failure means that a retry after a lost reply \
+         changes the token, or gets an old expiry.";
+    C12 store_renews_from_now Smoke [Store]
+        "A renewal makes a lease last for its ttl from now, not from the old expiry, and never \
+         shortens it. A failure means that the store and the guard disagree about the expiry.";
+    C12 store_renews_by_claim_and_token [Store]
+        "Only a renewal by the claim and the last token of its block extends a lease. A failure \
+         means that a past or foreign renewal can extend it.";
+    C12 store_revives_nothing [Store, Expiry]
+        "A renewal of an expired lease finds it gone, whether or not the key was taken over. A \
+         failure means that a late renewal revives a lease that others may have seen expire.";
+    C9 store_releases_by_claim Smoke [Store]
+        "A release ends the lease of its own claim, reports that, and leaves every other lease \
+         alone. A failure means that a release frees another holder's lock, or reports a wrong \
+         outcome.";
+    C9 store_release_of_the_expired [Store, Expiry]
+        "The release of an expired lease returns `AlreadyLost`, and leaves its successor alone. A \
+         failure means that the store ends a lease without comparing the clock.";
+    C10 store_remembers_releases [Store]
+        "A repeated release is answered like the first one, even after three others have held and \
+         released the key, and leaves the present holder alone. A failure means that a retry \
+         reports a false loss, or frees another holder's lock.";
+    C5 store_tokens_grow Smoke [Store]
+        "The tokens of each grant are greater than all those granted before, after a release, a \
+         withdrawal and an expiry. A failure means that blocks of tokens overlap or restart.";
+    C5 store_tokens_grow_after_force [Store, Admin]
+        "The tokens granted after a force-release are greater than those of its victim. A failure \
+         means that a resource cannot refuse the victim.";
+    C11 store_withdraws_all [Store]
+        "A withdrawal leaves nothing of its claim, and the withdrawal of an unknown claim affects \
+         no other. A failure means that a cancelled acquisition leaves a lease behind.";
+    C14 store_answers_batches_in_order [Store]
+        "Each renewal of a batch has its own answer, in the order of the batch. A lease that has \
+         ended does not affect the others. A failure means that a lease is reported lost, or held, \
+         by the answer for another.";
+    C20 store_keys_are_bytes [Store]
+        "Keys that differ in a single byte are different locks, whatever a collation makes of \
+         them. A failure means that the store compares keys as text.";
+    C25 store_keeps_it_closed [Store, MinimumHold]
+        "After a release with a minimum hold the key stays closed until that has passed since the \
+         grant, and not longer. A failure means that the store ignores the minimum hold, or counts \
+         it from the release.";
 }
 
 /// A ttl that the check outlives.
 const BRIEF: Duration = Duration::from_millis(100);
-/// How much later than its expiry a lease is looked at.
+/// How long after its expiry a lease is examined.
 const AFTER: Duration = Duration::from_millis(50);
 
-/// What is left of a lease that was made to last for `ttl` at `since`, or soon after.
+/// Ensures what is left of a lease whose ttl began at `since`, or soon after.
 #[track_caller]
 fn ensure_left(what: &str, left: Duration, ttl: Duration, since: Instant) -> Verdict {
-    ensure!(left <= ttl, "{what}: {left:?} are left of {ttl:?}");
+    ensure!(left <= ttl, "{what} reports {left:?} left of a ttl of {ttl:?}");
     let passed = since.elapsed();
-    ensure!(left + passed + GRAIN >= ttl, "{what}: {left:?} are left of {ttl:?} after {passed:?}");
+    ensure!(left + passed + GRAIN >= ttl, "{what} reports {left:?} left of a ttl of {ttl:?} after {passed:?}");
     Ok(())
 }
 
-/// The same, as others see it, if the store tells them.
+/// Ensures the same for what the store reports to other claims, if it does.
 #[track_caller]
 fn ensure_seen_left(
     other: &BareStore,
@@ -53,7 +86,7 @@ fn ensure_seen_left(
     ttl: Duration,
     since: Instant,
 ) -> impl Future<Output = Verdict> {
-    said_by_caller(async move {
+    located_at_caller(async move {
         match other.left(key).await? {
             Some(left) => ensure_left(what, left, ttl, since),
             None => Ok(()),
@@ -61,7 +94,7 @@ fn ensure_seen_left(
     })
 }
 
-async fn store_says_what_is_left(cx: Context) -> Verdict {
+async fn store_reports_remaining_time(cx: Context) -> Verdict {
     let [a, b] = cx.stores().await?;
     for ttl in [LEASE, Duration::from_millis(30_999), Duration::from_millis(20_001)] {
         let key = cx.key();
@@ -87,7 +120,7 @@ async fn store_repeats_a_grant(cx: Context) -> Verdict {
         ensure_left("a repeated grant", again.remaining, lasts, since)?;
         ensure_seen_left(&b, &key, "an attempt of another claim after a repeated grant", lasts, since).await?;
     }
-    // From another process, which the claim does not know.
+    // The same claim, sent by another process.
     let elsewhere = Claim::new(key.clone(), claim.id().clone());
     let again = b.granted(&b.attempt(&elsewhere, LEASE), "the claim holds the lease").await?;
     ensure!(
@@ -108,7 +141,10 @@ async fn store_renews_from_now(cx: Context) -> Verdict {
         let since = if ttl < LEASE { granted } else { sent };
         match a.extend(&claim, &grant, ttl).await? {
             Standing::Held { remaining } => {
-                ensure!(remaining <= lasts, "a renewal for {ttl:?} was answered: {remaining:?} are left");
+                ensure!(
+                    remaining <= lasts,
+                    "a renewal for {ttl:?} reports {remaining:?} left instead of at most {lasts:?}"
+                );
             }
             other => ensure!(false, "the renewal of a held lease was answered {other:?}"),
         }
@@ -146,7 +182,10 @@ async fn store_revives_nothing(cx: Context) -> Verdict {
     a.ensure_gone(&renewal, "the lease has expired").await?;
     let attempt = b.attempt(&next, LEASE);
     let grant = b.granted(&attempt, "the lease has expired, a renewal came too late").await?;
-    ensure!(grant.token > last(&expired), "after {expired:?} had expired the next grant was {grant:?}");
+    ensure!(
+        grant.token > last(&expired),
+        "after {expired:?} had expired the next grant was {grant:?}, whose token is not greater"
+    );
     a.ensure_gone(&renewal, "another claim has taken the expired lease over").await?;
     b.ensure_held(&next, &grant, "its predecessor was renewed too late").await
 }
@@ -156,14 +195,14 @@ async fn store_releases_by_claim(cx: Context) -> Verdict {
     let key = cx.key();
     let (claim, other) = (a.claim(&key), b.claim(&key));
     let outcome = a.release(&claim).await?;
-    ensure!(outcome == ReleaseOutcome::AlreadyLost, "the release of a lease that never was said {outcome:?}");
+    ensure!(outcome == ReleaseOutcome::AlreadyLost, "the release of a lease that never existed returned {outcome:?}");
     let grant = a.take(&claim, LEASE).await?;
     let outcome = b.release(&other).await?;
-    ensure!(outcome == ReleaseOutcome::AlreadyLost, "a release of another claim said {outcome:?}");
+    ensure!(outcome == ReleaseOutcome::AlreadyLost, "the release of a claim without a lease returned {outcome:?}");
     a.ensure_held(&claim, &grant, "only another claim was released").await?;
     for time in ["first", "repeated"] {
         let outcome = a.release(&claim).await?;
-        ensure!(outcome == ReleaseOutcome::Released, "the {time} release of a held lease said {outcome:?}");
+        ensure!(outcome == ReleaseOutcome::Released, "the {time} release of a held lease returned {outcome:?}");
     }
     a.ensure_gone(&Renewal::lease(claim, last(&grant), LEASE), "the lease was released").await?;
     b.granted(&b.attempt(&other, LEASE), "the lease was released").await.map(drop)
@@ -179,7 +218,7 @@ async fn store_release_of_the_expired(cx: Context) -> Verdict {
         let attempt = b.attempt(&next, LEASE);
         let grant = if taken_over { Some(b.granted(&attempt, "the lease before has expired").await?) } else { None };
         let outcome = a.release(&old).await?;
-        ensure!(outcome == ReleaseOutcome::AlreadyLost, "the release of an expired lease said {outcome:?}");
+        ensure!(outcome == ReleaseOutcome::AlreadyLost, "the release of an expired lease returned {outcome:?}");
         match grant {
             Some(grant) => b.ensure_held(&next, &grant, "its predecessor was released after it had expired").await?,
             None => b.granted(&attempt, "the lease before has expired and was released").await.map(drop)?,
@@ -196,7 +235,7 @@ async fn store_remembers_releases(cx: Context) -> Verdict {
         let claim = store.claim(&key);
         store.take(&claim, LEASE).await?;
         let outcome = store.release(&claim).await?;
-        ensure!(outcome.is_released(), "the release of a held lease said {outcome:?}");
+        ensure!(outcome.is_released(), "the release of a held lease returned {outcome:?}");
         past.push((store, claim));
     }
     let present = a.claim(&key);
@@ -205,7 +244,7 @@ async fn store_remembers_releases(cx: Context) -> Verdict {
         let outcome = store.release(claim).await?;
         ensure!(
             outcome.is_released(),
-            "a release was repeated after {later} others had held the key and released it, and one holds it: {outcome:?}"
+            "a release that was repeated after {later} other holders, while another claim holds the key, returned {outcome:?}"
         );
     }
     a.ensure_held(&present, &grant, "its predecessors repeated their releases").await
@@ -214,21 +253,24 @@ async fn store_remembers_releases(cx: Context) -> Verdict {
 async fn store_tokens_grow(cx: Context) -> Verdict {
     let [a, b] = cx.stores().await?;
     let key = cx.key();
-    let mut so_far: Option<Grant> = None;
+    let mut previous: Option<Grant> = None;
     for (round, store) in [&a, &b, &b, &a, &a, &b].into_iter().enumerate() {
         let claim = store.claim(&key);
-        let (is_last_way, ttl) = match round % 3 {
+        let (by_release, ttl) = match round % 3 {
             0 if cx.profile().capabilities().expiry => (false, BRIEF),
             1 => (false, LEASE),
             _ => (true, LEASE),
         };
         let grant = store.take(&claim, ttl).await?;
-        let asked = store.attempt(&claim, ttl).tokens;
-        ensure!(grant.tokens == asked, "a grant of {asked} tokens was asked for, it was {grant:?}");
-        if let Some(before) = so_far.replace(grant.clone()) {
-            ensure!(grant.token > last(&before), "after {before:?} the next grant was {grant:?}");
+        let requested = store.attempt(&claim, ttl).tokens;
+        ensure!(grant.tokens == requested, "{requested} tokens were requested, and the store granted {grant:?}");
+        if let Some(before) = previous.replace(grant.clone()) {
+            ensure!(
+                grant.token > last(&before),
+                "after {before:?} the next grant was {grant:?}, whose token is not greater"
+            );
         }
-        match (ttl == BRIEF, is_last_way) {
+        match (ttl == BRIEF, by_release) {
             (true, _) => sleep(BRIEF + AFTER).await,
             (false, true) => drop(store.release(&claim).await?),
             (false, false) => store.withdraw(&claim).await?,
@@ -244,10 +286,13 @@ async fn store_tokens_grow_after_force(cx: Context) -> Verdict {
     let grant = a.take(&victim, LEASE).await?;
     let taken = b.admin()?.force_release(&key, "conformance").await?;
     let known = taken.as_ref().and_then(|info| info.id.as_ref());
-    ensure!(known == Some(victim.id()), "a release by force took the lock from {taken:?}, not from {victim:?}");
-    a.ensure_gone(&Renewal::lease(victim.clone(), last(&grant), LEASE), "the lock was taken away by force").await?;
-    let again = a.granted(&a.attempt(&victim, LEASE), "the lock was taken away by force").await?;
-    ensure!(again.token > last(&grant), "after {grant:?} was taken away by force the next grant was {again:?}");
+    ensure!(known == Some(victim.id()), "a force-release took the lock from {taken:?}, not from {victim:?}");
+    a.ensure_gone(&Renewal::lease(victim.clone(), last(&grant), LEASE), "the lock was force-released").await?;
+    let again = a.granted(&a.attempt(&victim, LEASE), "the lock was force-released").await?;
+    ensure!(
+        again.token > last(&grant),
+        "after {grant:?} was force-released the next grant was {again:?}, whose token is not greater"
+    );
     Ok(())
 }
 
@@ -294,8 +339,8 @@ async fn store_answers_batches_in_order(cx: Context) -> Verdict {
         }
         let since = Instant::now();
         let standings = a.extend_all(&renewals).await?;
-        let asked = renewals.len();
-        ensure!(standings.len() == asked, "{asked} renewals had {} answers: {standings:?}", standings.len());
+        let sent = renewals.len();
+        ensure!(standings.len() == sent, "{sent} renewals had {} answers: {standings:?}", standings.len());
         for ((standing, is_held), renewal) in standings.iter().zip(&expected).zip(&renewals) {
             let is_right = match standing {
                 Ok(Standing::Held { .. }) => *is_held,
@@ -328,7 +373,7 @@ async fn store_keys_are_bytes(cx: Context) -> Verdict {
     let held = try_join_all(taking).await?;
     let (key, first, _) = &held[0];
     let outcome = a.release(first).await?;
-    ensure!(outcome.is_released(), "the release of {key:?} said {outcome:?}");
+    ensure!(outcome.is_released(), "the release of {key:?} returned {outcome:?}");
     let looking = held[1..].iter().map(async |(key, claim, grant)| {
         let other = format!("{key:?} is held, only {:?} was released", held[0].0);
         a.ensure_held(claim, grant, &other).await?;
@@ -345,24 +390,24 @@ async fn store_keeps_it_closed(cx: Context) -> Verdict {
     let sent = Instant::now();
     a.take(&first, LEASE).await?;
     let outcome = a.release_as(&Release::new(first.clone()).with_hold_at_least(HOLD)).await?;
-    ensure!(outcome.is_released(), "a release with a minimum hold said {outcome:?}");
+    ensure!(outcome.is_released(), "a release with a minimum hold returned {outcome:?}");
     let attempt = b.attempt(&next, LEASE);
     let reply = b.ask(&attempt).await??;
     let passed = sent.elapsed();
     match &reply {
         distlock_engine::store::Reply::Busy(busy) => {
             let left = busy.holder_remaining.unwrap_or_default();
-            ensure!(left <= HOLD, "a key that stays closed for {HOLD:?} was said to open in {left:?}");
+            ensure!(left <= HOLD, "a key that stays closed for {HOLD:?} was reported to open in {left:?}");
         }
         granted => ensure!(passed + GRAIN >= HOLD, "{passed:?} after the grant a closed key was answered {granted:?}"),
     }
     a.ensure_gone(
         &Renewal::lease(first.clone(), FencingToken::new(1), LEASE),
-        "the lease was released, its minimum hold goes on",
+        "the lease was released, and its minimum hold has not passed",
     )
     .await?;
     sleep((sent + HOLD + AFTER).saturating_duration_since(Instant::now())).await;
-    // Its own clock started a little later.
+    // The store's clock started a little later.
     let late = Instant::now();
     while late.elapsed() < crate::bounded::SOON {
         if let distlock_engine::store::Reply::Granted(_) = b.ask(&attempt).await?? {

@@ -1,7 +1,7 @@
 //! The store itself, below the lease engine: each request, and each answer.
 //!
-//! The engine hides much of what a store does: it repeats calls, forgets late answers, and never sends
-//! what it knows to be wrong. What a store must do all the same is checked here.
+//! The engine hides much of what a store does: it repeats calls, ignores late answers, and never
+//! sends a wrong request on purpose. These checks send such requests directly.
 
 pub(super) mod admin;
 pub(super) mod hooks;

@@ -8,9 +8,16 @@ use crate::context::Context;
 use crate::failure::{Verdict, ensure};
 
 checks! {
-    C16 store_pushes_grants [Store, Fair, Push] "a waiter to which a release passes the lease is told so, with the tokens and the expiry that the store has";
-    C4 store_pushes_losses [Store, Push, Admin] "a holder whose lock is taken away by force is told so, with a token above its own";
-    C16 store_pushes_openings [Store, Push, Admin] "a key that a release by force opens is reported to those who do not hold it";
+    C16 store_pushes_grants [Store, Fair, Push]
+        "A waiter to which a release hands the lease receives an event with the tokens and the \
+         expiry that the store has. A failure means that waiters depend on polling, or get a wrong \
+         deadline.";
+    C4 store_pushes_losses [Store, Push, Admin]
+        "A holder whose lock is taken away by force receives an event with a token above its own. \
+         A failure means that the victim notices only at its next renewal.";
+    C16 store_pushes_openings [Store, Push, Admin]
+        "A key that a force-release opens is reported to the claims that do not hold it. A failure \
+         means that waiters notice only at their next poll.";
 }
 
 async fn store_pushes_grants(cx: Context) -> Verdict {
@@ -21,7 +28,7 @@ async fn store_pushes_grants(cx: Context) -> Verdict {
     a.take(&holder, LEASE).await?;
     let busy = b.queued(&waiter, ticket, 0).await?;
     let outcome = a.release(&holder).await?;
-    ensure!(outcome.is_released(), "the release of a held lease said {outcome:?}");
+    ensure!(outcome.is_released(), "the release of a held lease returned {outcome:?}");
     let (pushed, expires_at) = event(&mut events, "the event of the grant", |event| match event {
         StoreEvent::Granted { key: of, id, grant, expires_at } if of == key && id == *waiter.id() => {
             Some((grant, expires_at))
@@ -31,12 +38,15 @@ async fn store_pushes_grants(cx: Context) -> Verdict {
     .await?;
     if let Some(now) = busy.now {
         let lasts = expires_at.saturating_since(now);
-        ensure!(lasts >= LEASE / 2, "a lease of {LEASE:?} was said to expire {lasts:?} after the waiter had asked");
+        ensure!(
+            lasts >= LEASE / 2,
+            "the event of a lease of {LEASE:?} has an expiry {lasts:?} after the waiter's attempt"
+        );
     }
-    let asks = b.attempt(&waiter, LEASE).with_ticket(ticket);
-    let grant = b.granted(&asks, "the grant was pushed").await?;
+    let attempt = b.attempt(&waiter, LEASE).with_ticket(ticket);
+    let grant = b.granted(&attempt, "the grant was pushed").await?;
     let is_it = (pushed.token, pushed.tokens) == (grant.token, grant.tokens);
-    ensure!(is_it, "pushed was {pushed:?}, granted {grant:?}");
+    ensure!(is_it, "the event has {pushed:?}, and the store granted {grant:?}");
     Ok(())
 }
 

@@ -1,4 +1,4 @@
-//! Tickets, and the lease that a release passes on.
+//! Tickets, and the lease that a release hands over.
 
 use std::time::Duration;
 
@@ -9,22 +9,37 @@ use crate::bare::{BareStore, LEASE};
 use crate::bounded::{GRAIN, SOON};
 use crate::check::checks;
 use crate::context::Context;
-use crate::failure::{Verdict, ensure, said_by_caller};
+use crate::failure::{Verdict, ensure, located_at_caller};
 
 checks! {
-    C15 store_queues_in_order Smoke [Store, Fair] "waiters stand in the order of their first attempts, keep their places when they ask again, and are granted in that order by the releases";
-    C15 store_passes_on_what_was_asked [Store, Fair] "the lease that a release passes on lasts for the ticket's claim, and has the tokens that the waiter asked for";
-    C15 store_bounds_its_queue [Store, Fair] "a queue takes as many tickets as its capacity, refuses the next, and keeps those that it has";
-    C15 store_refreshes_no_ticket_into_being [Store, Fair] "a refresh finds a ticket that is there, and never adds one";
-    C15 store_drops_dead_tickets [Store, Fair] "a ticket that was not refreshed for its ttl stands in the way of no other";
-    C11 store_lets_waiters_leave [Store, Fair] "a waiter that is withdrawn leaves no ticket, and those behind it move up";
+    C15 store_queues_in_order Smoke [Store, Fair]
+        "Waiters stand in the order of their first attempts, keep their places when they repeat \
+         them, and are granted the lease in that order. A failure means that a waiter can be \
+         overtaken.";
+    C15 store_hands_over_what_was_requested [Store, Fair]
+        "A lease that a release hands over lasts for the ticket's claim window, and has the tokens \
+         that the waiter requested. A failure means that a dead waiter blocks the queue, or that a \
+         live one gets wrong tokens.";
+    C15 store_bounds_its_queue [Store, Fair]
+        "A queue takes as many tickets as its capacity, refuses the next, and keeps those that it \
+         has. A failure means that a queue can grow without limit, or loses waiters.";
+    C15 store_refresh_adds_no_ticket [Store, Fair]
+        "A refresh finds an existing ticket, and never adds one. A failure means that a waiter \
+         that has left comes back into the queue.";
+    C15 store_drops_dead_tickets [Store, Fair]
+        "A ticket that was not refreshed for its ttl delays no other waiter. A failure means that \
+         dead waiters block the queue.";
+    C11 store_lets_waiters_leave [Store, Fair]
+        "A withdrawn waiter leaves no ticket, and those behind it move up. A failure means that \
+         the others wait for a waiter that has left.";
 }
 
 const TICKET: Ticket = Ticket::new(LEASE, CLAIM, 100);
-/// How long a lease lasts that was passed on: far above what a busy machine needs to look at it.
+/// The claim window of a lease that was handed over: far longer than a busy machine needs to
+/// examine it.
 const CLAIM: Duration = Duration::from_millis(20_250);
 
-/// This many wait for the key, if the store can tell.
+/// Ensures that `count` claims wait for the key, if the store can count them.
 #[track_caller]
 fn ensure_waiting(
     store: &BareStore,
@@ -32,7 +47,7 @@ fn ensure_waiting(
     count: u32,
     why: &str,
 ) -> impl Future<Output = Verdict> {
-    said_by_caller(async move {
+    located_at_caller(async move {
         let waiters = store.waiters(claim).await?;
         ensure!(waiters.is_none_or(|seen| seen == count), "{why}, and the store counts {waiters:?} instead of {count}");
         Ok(())
@@ -52,22 +67,22 @@ async fn store_queues_in_order(cx: Context) -> Verdict {
     }
     ensure_waiting(&a, &holder, 4, "four claims wait").await?;
     let outcome = a.release(&holder).await?;
-    ensure!(outcome.is_released(), "the release of a held lease said {outcome:?}");
+    ensure!(outcome.is_released(), "the release of a held lease returned {outcome:?}");
     for (turn, (store, claim)) in waiters.iter().enumerate() {
         let newcomer = a.attempt(&a.claim(&key), LEASE);
-        a.busy(&newcomer, "the lease was passed on to a waiter").await?;
+        a.busy(&newcomer, "the lease was handed to a waiter").await?;
         for (other, later) in &waiters[turn + 1..] {
-            other.busy(&other.attempt(later, LEASE).with_ticket(TICKET), "another waiter came before").await?;
+            other.busy(&other.attempt(later, LEASE).with_ticket(TICKET), "another waiter arrived before").await?;
         }
-        let asks = store.attempt(claim, LEASE).with_ticket(TICKET);
-        store.granted(&asks, "a release has passed the lease on to this waiter").await?;
+        let attempt = store.attempt(claim, LEASE).with_ticket(TICKET);
+        store.granted(&attempt, "a release has handed the lease to this waiter").await?;
         let outcome = store.release(claim).await?;
-        ensure!(outcome.is_released(), "the release of a lease that was passed on said {outcome:?}");
+        ensure!(outcome.is_released(), "the release of a lease that was handed over returned {outcome:?}");
     }
     a.take(&a.claim(&key), LEASE).await.map(drop)
 }
 
-async fn store_passes_on_what_was_asked(cx: Context) -> Verdict {
+async fn store_hands_over_what_was_requested(cx: Context) -> Verdict {
     let [a, b] = cx.stores().await?;
     let key = cx.key();
     let (holder, waiter) = (a.claim(&key), b.claim(&key));
@@ -75,22 +90,31 @@ async fn store_passes_on_what_was_asked(cx: Context) -> Verdict {
     b.queued(&waiter, TICKET, 0).await?;
     let since = Instant::now();
     let outcome = a.release(&holder).await?;
-    ensure!(outcome.is_released(), "the release of a held lease said {outcome:?}");
+    ensure!(outcome.is_released(), "the release of a held lease returned {outcome:?}");
     match b.renew(&Renewal::ticket(waiter.clone(), TICKET)).await? {
-        Standing::Held { remaining } => ensure!(remaining <= CLAIM, "a claim of {CLAIM:?} has {remaining:?} left"),
+        Standing::Held { remaining } => {
+            ensure!(remaining <= CLAIM, "a claim window of {CLAIM:?} has {remaining:?} left");
+        }
         Standing::Gone(_) => {}
-        other => ensure!(false, "the ticket of a waiter that was granted the lease was answered {other:?}"),
+        other => ensure!(false, "the refresh of a waiter that was granted the lease was answered {other:?}"),
     }
     if let Some(left) = a.left(&key).await? {
         let passed = since.elapsed();
-        ensure!(left <= CLAIM, "a claim of {CLAIM:?} has {left:?} left");
-        ensure!(left + passed + GRAIN >= CLAIM, "a claim of {CLAIM:?} has {left:?} left after {passed:?}");
+        ensure!(left <= CLAIM, "a claim window of {CLAIM:?} has {left:?} left");
+        ensure!(left + passed + GRAIN >= CLAIM, "a claim window of {CLAIM:?} has {left:?} left after {passed:?}");
     }
-    let asks = b.attempt(&waiter, LEASE).with_ticket(TICKET);
-    let grant = b.granted(&asks, "a release has passed the lease on to this waiter").await?;
-    ensure!(grant.tokens == asks.tokens, "{} tokens were asked for, and granted: {grant:?}", asks.tokens);
-    ensure!(grant.token > crate::bare::last(&before), "after {before:?} was granted {grant:?}");
-    b.ensure_held(&waiter, &grant, "a release has passed the lease on").await
+    let attempt = b.attempt(&waiter, LEASE).with_ticket(TICKET);
+    let grant = b.granted(&attempt, "a release has handed the lease to this waiter").await?;
+    ensure!(
+        grant.tokens == attempt.tokens,
+        "{} tokens were requested, and the store granted {grant:?}",
+        attempt.tokens
+    );
+    ensure!(
+        grant.token > crate::bare::last(&before),
+        "after {before:?} the store granted {grant:?}, whose token is not greater"
+    );
+    b.ensure_held(&waiter, &grant, "a release has handed the lease over").await
 }
 
 async fn store_bounds_its_queue(cx: Context) -> Verdict {
@@ -105,14 +129,18 @@ async fn store_bounds_its_queue(cx: Context) -> Verdict {
     for store in [&a, &b] {
         let refused = store.attempt(&store.claim(&key), LEASE).with_ticket(ticket);
         let busy = store.busy(&refused, "the key is held").await?;
-        ensure!(busy.standing == QueueStanding::Full, "the third ticket of two was answered {:?}", busy.standing);
+        ensure!(
+            busy.standing == QueueStanding::Full,
+            "the third ticket of a queue for two was answered {:?}",
+            busy.standing
+        );
     }
     ensure_waiting(&a, &holder, 2, "a queue for two is full").await?;
     b.queued(&first, ticket, 0).await?;
     a.queued(&second, ticket, 1).await.map(drop)
 }
 
-async fn store_refreshes_no_ticket_into_being(cx: Context) -> Verdict {
+async fn store_refresh_adds_no_ticket(cx: Context) -> Verdict {
     let [a, b] = cx.stores().await?;
     let key = cx.key();
     let (holder, waiter) = (a.claim(&key), b.claim(&key));
@@ -138,9 +166,9 @@ async fn store_drops_dead_tickets(cx: Context) -> Verdict {
     sleep(BRIEF * 2).await;
     a.queued(&alive, TICKET, 0).await?;
     let outcome = a.release(&holder).await?;
-    ensure!(outcome.is_released(), "the release of a held lease said {outcome:?}");
-    let asks = a.attempt(&alive, LEASE).with_ticket(TICKET);
-    a.granted(&asks, "the ticket before was not refreshed for twice its ttl").await.map(drop)
+    ensure!(outcome.is_released(), "the release of a held lease returned {outcome:?}");
+    let attempt = a.attempt(&alive, LEASE).with_ticket(TICKET);
+    a.granted(&attempt, "the ticket before was not refreshed for twice its ttl").await.map(drop)
 }
 
 async fn store_lets_waiters_leave(cx: Context) -> Verdict {
@@ -154,16 +182,16 @@ async fn store_lets_waiters_leave(cx: Context) -> Verdict {
     c.queued(&waiter, TICKET, 0).await?;
     ensure_waiting(&a, &holder, 1, "one of two waiters has left").await?;
     let outcome = a.release(&holder).await?;
-    ensure!(outcome.is_released(), "the release of a held lease said {outcome:?}");
+    ensure!(outcome.is_released(), "the release of a held lease returned {outcome:?}");
     b.ensure_gone(&Renewal::ticket(leaver, TICKET), "the waiter has left").await?;
-    let asks = c.attempt(&waiter, LEASE).with_ticket(TICKET);
+    let attempt = c.attempt(&waiter, LEASE).with_ticket(TICKET);
     let until = Instant::now() + SOON;
     while Instant::now() < until {
-        if let Reply::Granted(_) = c.ask(&asks).await?? {
+        if let Reply::Granted(_) = c.ask(&attempt).await?? {
             return Ok(());
         }
         sleep(GRAIN * 5).await;
     }
-    ensure!(false, "the waiter behind one that left has not been granted the lease");
+    ensure!(false, "the waiter behind one that left was not granted the lease");
     Ok(())
 }

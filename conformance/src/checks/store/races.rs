@@ -13,37 +13,51 @@ use crate::bare::{BareStore, LEASE, last};
 use crate::bounded::{SOON, eventually};
 use crate::check::checks;
 use crate::context::Context;
-use crate::failure::{Failure, Verdict, ensure, said_by_caller};
+use crate::failure::{Failure, Verdict, ensure, located_at_caller};
 
 checks! {
-    C1 store_grants_a_free_key_once Smoke [Store] "of several processes that ask for a free key at the same moment exactly one is granted, and the others are told that it is busy";
-    C1 store_grants_an_expired_key_once [Store, Expiry] "of several processes that take an expired lease over at the same moment exactly one is granted";
-    C1 store_grants_a_released_key_once [Store] "a release and attempts of others at the same moment grant the key to one of them at most, and leave it with that one";
-    C8 store_release_against_take_over [Store, Expiry] "the release of an expired lease at the moment of a take-over takes nothing from the new holder";
-    C22 store_force_release_against_renewal [Store, Admin] "after a release by force at the moment of a renewal the lease has ended, and the next one has greater tokens";
-    C15 store_grant_against_leave [Store, Fair] "a waiter that leaves at the moment at which the lease is passed to it keeps it from none of the others";
+    C1 store_grants_a_free_key_once Smoke [Store]
+        "When several processes attempt to take a free key at the same moment, exactly one is \
+         granted it, and the others are answered busy. A failure means that the store reads and \
+         writes in two steps, or returns contention as an error.";
+    C1 store_grants_an_expired_key_once [Store, Expiry]
+        "When several processes take over an expired lease at the same moment, exactly one is \
+         granted it. A failure means that the store reads and writes in two steps.";
+    C1 store_grants_a_released_key_once [Store]
+        "A release and attempts at the same moment grant the key to one claim at most, which keeps \
+         it. A failure means that the release reads and writes in two steps.";
+    C8 store_release_against_take_over [Store, Expiry]
+        "The release of an expired lease at the moment of a take-over takes nothing from the new \
+         holder. A failure means that the release reads and writes in two steps.";
+    C22 store_force_release_against_renewal [Store, Admin]
+        "After a force-release at the moment of a renewal the lease has ended, and the next one \
+         has greater tokens. A failure means that the renewal reads and writes in two steps.";
+    C15 store_grant_against_leave [Store, Fair]
+        "A waiter that leaves at the moment at which the lease is handed to it does not keep it \
+         from the others. A failure means that the withdrawal misses a lease that was just \
+         granted.";
 }
 
 const STORES: usize = 4;
-/// Of each store.
+/// The claims of each store.
 const CLAIMS: usize = 2;
-/// How long a lease lasts that is to expire at once, and how much later it is looked at.
+/// The ttl of a lease that is to expire at once, and how long after that it is examined.
 const MOMENT: Duration = Duration::from_millis(1);
 const AFTER: Duration = Duration::from_millis(10);
 
 pub(super) type Racer<T> = Pin<Box<dyn Future<Output = Result<T, Failure>> + Send>>;
 
-/// Runs them from one moment on, each in a task of its own; the results are in no order.
+/// Starts all racers at the same moment, each in a task of its own. The results are in no order.
 ///
-/// The last one to be ready goes first, and on a busy machine by far: which one that is differs from
-/// race to race.
+/// The racer that is ready last runs first, on a busy machine by far. The shuffle makes that a
+/// different one in each race.
 #[track_caller]
 pub(super) fn race<T: Send + 'static>(
     cx: &Context,
     mut racers: Vec<Racer<T>>,
 ) -> impl Future<Output = Result<Vec<T>, Failure>> {
-    cx.chance().shuffle(&mut racers);
-    said_by_caller(async move {
+    cx.rng().shuffle(&mut racers);
+    located_at_caller(async move {
         let barrier = Arc::new(Barrier::new(racers.len()));
         let tasks: Vec<_> = racers
             .into_iter()
@@ -63,14 +77,16 @@ pub(super) fn race<T: Send + 'static>(
     })
 }
 
-/// One attempt. Contention is an answer, so an error is the store's fault.
+/// Makes one attempt. Contention must be answered busy, so an error is the store's fault.
 pub(super) fn attempt(store: &BareStore, claim: &Claim) -> Racer<Option<(BareStore, Claim, Grant)>> {
     let (store, attempt) = (store.clone(), store.attempt(claim, LEASE));
     Box::pin(async move {
         match store.ask(&attempt).await? {
             Ok(Reply::Granted(grant)) => Ok(Some((store, attempt.claim, grant))),
             Ok(_) => Ok(None),
-            Err(error) => Err(Failure::new(format!("contention is an answer, and the store failed with {error:?}"))),
+            Err(error) => {
+                Err(Failure::new(format!("contention must be answered busy, and the store failed with {error:?}")))
+            }
         }
     })
 }
@@ -80,18 +96,20 @@ fn release(store: &BareStore, claim: &Claim) -> Racer<Option<(BareStore, Claim, 
     Box::pin(async move { store.release(&claim).await.map(|_| None) })
 }
 
-/// Exactly one attempt was granted, and holds the lease.
+/// Ensures that exactly one attempt was granted, and that it holds the lease.
 #[track_caller]
 pub(super) fn one_winner(
     results: Vec<Option<(BareStore, Claim, Grant)>>,
     what: &str,
 ) -> impl Future<Output = Result<(BareStore, Claim, Grant), Failure>> {
-    said_by_caller(async move {
-        let asked = results.len();
+    located_at_caller(async move {
+        let attempts = results.len();
         let mut winners: Vec<_> = results.into_iter().flatten().collect();
         let granted: Vec<_> = winners.iter().map(|(_, claim, grant)| (claim.id().clone(), grant.clone())).collect();
         let (Some(winner), true) = (winners.pop(), winners.is_empty()) else {
-            return Err(Failure::new(format!("of {asked} attempts for {what} were granted: {granted:?}")));
+            return Err(Failure::new(format!(
+                "{attempts} attempts for {what} had these grants instead of one: {granted:?}"
+            )));
         };
         let (store, claim, grant) = &winner;
         store.ensure_held(claim, grant, &format!("it alone was granted {what}")).await?;
@@ -117,7 +135,10 @@ async fn store_grants_an_expired_key_once(cx: Context) -> Verdict {
         sleep(AFTER).await;
         let racers = stores.iter().flat_map(|store| (0..CLAIMS).map(|_| attempt(store, &store.claim(&key))));
         let (_, _, grant) = one_winner(race(&cx, racers.collect()).await?, "an expired lease").await?;
-        ensure!(grant.token > last(&expired), "after {expired:?} had expired the next grant was {grant:?}");
+        ensure!(
+            grant.token > last(&expired),
+            "after {expired:?} had expired the next grant was {grant:?}, whose token is not greater"
+        );
     }
     Ok(())
 }
@@ -136,7 +157,11 @@ async fn store_grants_a_released_key_once(cx: Context) -> Verdict {
         } else {
             one_winner(race(&cx, vec![attempt(&stores[1], &stores[1].claim(&key))]).await?, "a released key").await?
         };
-        ensure!(winner.2.token > last(&released), "after {released:?} the next grant was {:?}", winner.2);
+        ensure!(
+            winner.2.token > last(&released),
+            "after {released:?} the next grant was {:?}, whose token is not greater",
+            winner.2
+        );
     }
     Ok(())
 }
@@ -172,11 +197,14 @@ async fn store_force_release_against_renewal(cx: Context) -> Verdict {
             Box::pin(async move { Ok(b.admin()?.force_release(&key, "conformance").await?.is_some()) }) as Racer<bool>
         };
         let was_held = race(&cx, vec![renewing, forcing]).await?.contains(&true);
-        ensure!(was_held, "a release by force at the moment of a renewal found no holder");
-        a.ensure_gone(&renewal, "the lock was taken away by force at the moment of a renewal").await?;
+        ensure!(was_held, "a force-release at the moment of a renewal found no holder");
+        a.ensure_gone(&renewal, "the lock was force-released at the moment of a renewal").await?;
         let attempt = b.attempt(&b.claim(&key), LEASE);
-        let next = b.granted(&attempt, "the lock was taken away by force").await?;
-        ensure!(next.token > last(&grant), "after {grant:?} was taken away by force the next grant was {next:?}");
+        let next = b.granted(&attempt, "the lock was force-released").await?;
+        ensure!(
+            next.token > last(&grant),
+            "after {grant:?} was force-released the next grant was {next:?}, whose token is not greater"
+        );
     }
     Ok(())
 }
@@ -196,12 +224,12 @@ async fn store_grant_against_leave(cx: Context) -> Verdict {
         };
         race(&cx, vec![release(&a, &holder), leaving]).await?;
         b.ensure_gone(&Renewal::ticket(leaver, ticket), "the waiter has left").await?;
-        let asks = c.attempt(&waiter, LEASE).with_ticket(ticket);
-        eventually(SOON, "the lease, which the only waiter left must get", async || {
-            Ok(matches!(c.ask(&asks).await??, Reply::Granted(_)))
+        let retry = c.attempt(&waiter, LEASE).with_ticket(ticket);
+        eventually(SOON, "the only waiter that is left to get the lease", async || {
+            Ok(matches!(c.ask(&retry).await??, Reply::Granted(_)))
         })
         .await?;
-        d.busy(&Attempt::new(d.claim(&key), LEASE), "the waiter that stayed has got the lease").await?;
+        d.busy(&Attempt::new(d.claim(&key), LEASE), "the waiter that stayed holds the lease").await?;
     }
     Ok(())
 }

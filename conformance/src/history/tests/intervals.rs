@@ -1,4 +1,4 @@
-//! What the interval checks find, and that the linearizability checker agrees where it can.
+//! Violations that the interval checks find. The linearizability checker agrees where it can.
 
 use super::*;
 
@@ -36,10 +36,11 @@ fn one_client_that_holds_twice_overlaps_too() {
 }
 
 #[test]
-fn whoever_never_let_go_still_holds() {
+fn a_hold_without_an_end_continues() {
     let open = held_until(1, 1, [0, 1, 30], End::Open);
     assert_eq!(kinds(&[open.clone(), held(2, 2, [0, 9, 12, 12])]), BOTH);
-    // Beyond the last certain moment only the second opinion objects: the lease did not end.
+    // After the last certain moment only the linearizability checker objects: the lease did not
+    // end.
     assert_eq!(kinds(&[open, held(2, 2, [0, 40, 50, 50])]), ["not linearizable"]);
     for end in [End::Lost, End::Unknown] {
         assert!(kinds(&[held_until(1, 1, [0, 1, 30], end), held(2, 2, [0, 40, 50, 50])]).is_empty());
@@ -68,49 +69,49 @@ fn a_register_that_goes_back_is_found() {
     let with = |writes: &[Call]| kinds(&[&holds[..], writes].concat());
     assert!(with(&[wrote(1, 5, 2, 3), wrote(2, 6, 13, 14)]).is_empty());
     assert_eq!(with(&[wrote(1, 5, 15, 16), wrote(2, 6, 13, 14)]), ["register back"]);
-    // Which of two that overlap came first is not known.
+    // The order of two overlapping writes is unknown.
     assert!(with(&[wrote(1, 5, 13, 16), wrote(2, 6, 13, 14)]).is_empty());
     assert_eq!(with(&[wrote(2, 6, 13, 14), wrote(2, 6, 14, 15), wrote(1, 5, 17, 18)]), ["register back"]);
 }
 
 #[test]
-fn busy_needs_somebody_who_may_have_held_it() {
+fn busy_needs_a_possible_holder() {
     let hold = held(1, 1, [10, 12, 20, 22]);
     for (asked, answered) in [(0, 10), (11, 11), (13, 19), (22, 30)] {
         assert!(kinds(&[hold.clone(), busy(2, asked, answered)]).is_empty(), "{asked}..{answered}");
     }
     for (asked, answered) in [(0, 9), (23, 30)] {
         let found = kinds(&[hold.clone(), busy(2, asked, answered)]);
-        assert_eq!(found, ["busy for nobody", "not linearizable"], "{asked}..{answered}");
+        assert_eq!(found, ["busy without holder", "not linearizable"], "{asked}..{answered}");
     }
-    assert_eq!(kinds(&[hold.on("other"), busy(2, 13, 19)]), ["busy for nobody", "not linearizable"]);
+    assert_eq!(kinds(&[hold.on("other"), busy(2, 13, 19)]), ["busy without holder", "not linearizable"]);
 }
 
 #[test]
-fn whose_outcome_is_unknown_may_have_held_it() {
+fn an_unknown_outcome_is_a_possible_holder() {
     assert!(kinds(&[not_granted(1, 5, 8), busy(2, 100, 110)]).is_empty());
     assert!(kinds(&[not_granted(1, 5, 8).unanswered(), busy(2, 100, 110)]).is_empty());
-    assert_eq!(kinds(&[not_granted(1, 120, 130), busy(2, 100, 110)]), ["busy for nobody", "not linearizable"]);
+    assert_eq!(kinds(&[not_granted(1, 120, 130), busy(2, 100, 110)]), ["busy without holder", "not linearizable"]);
     for end in [End::Lost, End::Unknown, End::Open] {
         assert!(kinds(&[held_until(1, 1, [0, 1, 5], end), busy(2, 100, 110)]).is_empty());
     }
 }
 
 #[test]
-fn who_came_later_is_not_served_before() {
+fn a_later_waiter_is_not_served_first() {
     let holder = held(1, 1, [0, 1, 30, 31]);
     let in_order = [holder.clone(), held(2, 2, [2, 32, 40, 41]).queued(5), held(3, 3, [6, 42, 50, 51])];
     assert!(kinds(&in_order).is_empty());
     let swapped = [holder.clone(), held(2, 3, [2, 42, 50, 51]).queued(5), held(3, 2, [6, 32, 40, 41])];
     assert_eq!(kinds(&swapped), ["overtaken"]);
-    // Who asked before the other one had its place may have been first.
+    // A request from before the other one had its ticket may have been first.
     let unclear = [holder.clone(), held(2, 3, [2, 42, 50, 51]).queued(7), held(3, 2, [6, 32, 40, 41])];
     assert!(kinds(&unclear).is_empty());
     let starved = not_granted(2, 2, 90).queued(5);
     let later = held(3, 2, [6, 32, 40, 41]);
     assert_eq!(kinds(&[holder.clone(), starved.clone(), later.clone()]), ["overtaken"]);
     assert_eq!(kinds(&[holder.clone(), starved.unanswered(), later.clone()]), ["overtaken"]);
-    // Who had left was not overtaken.
+    // A waiter that had left was not overtaken.
     assert!(kinds(&[holder, not_granted(2, 2, 20).queued(5), later]).is_empty());
 }
 
@@ -122,21 +123,21 @@ fn what_is_left_behind_is_found() {
     assert!(with(left(false, 0)).is_empty());
     assert_eq!(with(left(true, 0)), ["left behind"]);
     assert_eq!(with(left(false, 1)), ["left behind"]);
-    // Who is still there leaves nothing behind.
+    // An acquisition that has not ended leaves nothing behind.
     assert!(kinds(&[held_until(1, 1, [0, 1, 40], End::Open), left(true, 0)]).is_empty());
     assert!(kinds(&[not_granted(2, 2, 5).unanswered(), left(false, 1)]).is_empty());
 }
 
 #[test]
-fn silence_is_not_success() {
+fn an_empty_history_proves_nothing() {
     assert_eq!(kinds_with(&[], 1, 0), ["few grants"]);
     assert_eq!(kinds_with(&[held(1, 1, [0, 1, 10, 11])], 2, 0), ["few grants"]);
-    // A grant that was over when it arrived proves nothing.
+    // A grant that had ended when it arrived proves nothing.
     assert_eq!(kinds_with(&[held(1, 1, [0, 10, 10, 11])], 1, 0), ["few grants"]);
 }
 
 #[test]
-fn who_never_meets_another_proves_nothing() {
+fn without_contention_nothing_is_proved() {
     let apart = [held(1, 1, [0, 1, 10, 11]), held(2, 2, [12, 13, 20, 21])];
     assert_eq!(kinds_with(&apart, 2, 1), ["little contention"]);
     let waited = [held(1, 1, [0, 1, 10, 11]), held(2, 2, [5, 13, 20, 21]), busy(3, 6, 7)];
@@ -145,7 +146,7 @@ fn who_never_meets_another_proves_nothing() {
 }
 
 #[test]
-fn the_calls_that_show_it_say_who_held_what_when() {
+fn the_calls_that_show_it_are_written_out() {
     let found = violations(&[held(1, 7, [0, 1, 10, 11]), held(2, 8, [2, 4, 9, 12])], Expected::default());
     let shown: Vec<String> = found[0].calls().iter().map(ToString::to_string).collect();
     let first = "client 1, \"k\": asked at 0ns, granted token 7 at 1ms, held until 10ms, released by 11ms";

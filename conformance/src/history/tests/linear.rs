@@ -1,26 +1,27 @@
-//! What the linearizability checker finds that no pair of intervals shows.
+//! Violations that only the linearizability checker finds.
 
 use super::super::linear;
 use super::*;
 
 #[test]
 fn the_order_of_answers_is_not_the_order_of_effects() {
-    // The second grant's answer comes while the first release is still on its way.
+    // The answer to the second grant arrives while the first release is still pending.
     assert!(kinds(&[held(1, 1, [0, 1, 10, 30]), held(2, 2, [5, 12, 20, 21])]).is_empty());
-    // An attempt that was busy with a lock that is granted only to the one that asked later, and was answered sooner.
+    // An attempt that was busy although the lock was granted only to a later request, which was
+    // answered sooner.
     assert!(kinds(&[busy(1, 0, 20), held(2, 1, [10, 12, 30, 31])]).is_empty());
 }
 
 #[test]
-fn who_may_have_held_it_by_the_clock_may_not_have_by_the_tokens() {
-    // The tokens say that 3 came before 1: then nobody was there for 2 to be busy with.
+fn tokens_can_exclude_a_possible_holder() {
+    // By the tokens 3 was granted before 1, so the lock was free when 2 was answered "busy".
     let calls = [held(1, 2, [0, 30, 40, 41]), busy(2, 1, 2), held(3, 1, [3, 4, 5, 6])];
     assert_eq!(kinds(&calls), ["not linearizable"]);
 }
 
 #[test]
 fn a_possible_grant_explains_one_hold_and_no_more() {
-    // It was busy, free, and busy again: what nobody confirmed can have been granted once.
+    // It was busy, free, and busy again: an unconfirmed acquisition can have been granted once.
     let once = [not_granted(1, 0, 5), busy(2, 1, 2), held(3, 1, [10, 11, 12, 13])];
     assert!(kinds(&once).is_empty());
     let twice = [&once[..], &[busy(2, 20, 21)]].concat();
@@ -33,7 +34,7 @@ fn a_possible_grant_explains_one_hold_and_no_more() {
 fn a_lost_lease_ends_once_and_for_all() {
     let lost = held_until(1, 1, [0, 1, 5], End::Lost);
     assert!(kinds(&[lost.clone(), busy(2, 6, 8), held(2, 2, [9, 10, 11, 12])]).is_empty());
-    // Held again after others had it.
+    // Held again after other holders.
     assert_eq!(kinds(&[lost, held(2, 2, [9, 10, 11, 12]), busy(2, 20, 21)]), ["not linearizable"]);
 }
 
@@ -46,7 +47,7 @@ fn it_names_the_call_that_fits_nowhere_and_the_holder() {
 }
 
 #[test]
-fn what_takes_too_long_is_undecided_and_no_success() {
+fn a_search_over_the_limit_is_undecided() {
     let calls: Vec<Call> = (0..50).map(|n| held(1, n + 1, [n * 10, n * 10 + 1, n * 10 + 2, n * 10 + 3])).collect();
     let calls: Vec<&Call> = calls.iter().collect();
     assert_eq!(linear::violation(&calls, linear::STEPS), None);
@@ -54,7 +55,7 @@ fn what_takes_too_long_is_undecided_and_no_success() {
     assert_eq!(gave_up, Some(Violation::Undecided { key: "k".into(), steps: 20 }));
 }
 
-/// Everybody waits at once, some are cancelled, some are lost.
+/// All clients wait at once; some acquisitions are cancelled, some are lost.
 #[test]
 fn a_long_history_is_decided() {
     let mut calls = Vec::new();
@@ -72,7 +73,7 @@ fn a_long_history_is_decided() {
         }
     }
     assert!(kinds_with(&calls, 2_000, 3_000).is_empty());
-    // One that nobody can explain, in the very end.
+    // An answer without explanation at the end.
     let end = 2_000 * 10;
     calls.push(held(92, 5_000, [end, end + 1, end + 2, end + 3]));
     calls.push(held(93, 4_999, [end + 4, end + 5, end + 6, end + 7]));

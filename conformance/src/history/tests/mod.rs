@@ -1,4 +1,5 @@
-//! Handmade histories: good ones, and bad ones, each for its own reason. Times are milliseconds.
+//! Handmade histories: good ones, and bad ones, each with its own defect. Times are in
+//! milliseconds.
 
 mod intervals;
 mod linear;
@@ -16,14 +17,14 @@ fn call(client: usize, asked: u64, answered: u64, what: What) -> Call {
     Call { client, key: "k".into(), asked: ms(asked), answered: Some(ms(answered)), queued: None, what }
 }
 
-/// Asked, granted, held until a release, released.
+/// Requested, granted, held until a release, released.
 fn held(client: usize, token: u64, times: [u64; 4]) -> Call {
     let [asked, answered, until, released] = times;
     let end = End::Released { asked: ms(until), answered: ms(released) };
     call(client, asked, answered, What::Granted { token, until: ms(until), end })
 }
 
-/// Asked, granted, held for certain until then, and ended in another way than by a release.
+/// Requested, granted, held for certain until then, and ended without a release.
 fn held_until(client: usize, token: u64, times: [u64; 3], end: End) -> Call {
     let [asked, answered, until] = times;
     call(client, asked, answered, What::Granted { token, until: ms(until), end })
@@ -70,7 +71,7 @@ fn kind(violation: &Violation) -> &'static str {
         Violation::TokenWentBack(_) => "token back",
         Violation::SameToken(_) => "same token",
         Violation::RegisterWentBack(_) => "register back",
-        Violation::BusyForNobody(_) => "busy for nobody",
+        Violation::BusyWithoutHolder(_) => "busy without holder",
         Violation::Overtaken(_) => "overtaken",
         Violation::LeftBehind(_) => "left behind",
         Violation::NotLinearizable { .. } => "not linearizable",

@@ -1,9 +1,9 @@
-//! The checker's search against one that tries everything, on thousands of small histories.
+//! Compares the checker's search with an exhaustive one, on thousands of small histories.
 
 use super::super::linear;
 use super::*;
 
-/// What is left to take effect, and the lock.
+/// The remaining effects, and the state of the lock.
 struct Naive<'a> {
     calls: &'a [Call],
     /// For each call: nothing yet, granted, over.
@@ -15,7 +15,8 @@ struct Naive<'a> {
 type Interval = (Duration, Option<Duration>);
 
 impl Naive<'_> {
-    /// The interval of the next effect of a call; none if all have been. An open one need not be.
+    /// Returns the interval of the next effect of a call; `None` after the last one. An open effect
+    /// may not happen.
     fn next(&self, call: usize) -> Option<Interval> {
         let Call { asked, answered, ref what, .. } = self.calls[call];
         match (what, self.stage[call]) {
@@ -31,7 +32,8 @@ impl Naive<'_> {
     }
 
     fn is_possible(&mut self) -> bool {
-        // Also what comes after the next effect of a call is due: its answer bounds the others just the same.
+        // The effect after the next one of a call also counts: its answer bounds the others just
+        // the same.
         let due = |call: usize| -> Option<Duration> {
             let next = self.next(call)?.1;
             let release = match &self.calls[call].what {
@@ -51,7 +53,7 @@ impl Naive<'_> {
         false
     }
 
-    /// Whether all is possible with this as the next effect.
+    /// Whether the rest is possible with this as the next effect.
     fn take(&mut self, call: usize) -> bool {
         let before = (self.stage[call], self.holder, self.token);
         let possible = match (&self.calls[call].what, self.stage[call]) {
@@ -99,6 +101,6 @@ fn it_finds_exactly_what_trying_everything_finds() {
         assert_eq!(found.is_none(), possible, "number {number}: {calls:#?}\n{found:?}");
         good += usize::from(possible);
     }
-    // Both answers are given often.
+    // Both answers are frequent.
     assert!((HISTORIES / 10..HISTORIES * 9 / 10).contains(&good), "{good} of {HISTORIES} are possible");
 }

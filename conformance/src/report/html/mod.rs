@@ -1,4 +1,4 @@
-//! One page for all backends: no scripts, nothing fetched from elsewhere. It is well-formed XML, too.
+//! One page for all backends, without scripts or other files. It is also well-formed XML.
 
 mod plot;
 mod timeline;
@@ -11,7 +11,7 @@ use super::{Backend, Checked, Failed, Result, counts, place};
 
 const STYLE: &str = include_str!("style.css");
 
-/// The page.
+/// Writes the page.
 pub(super) fn page(backends: &[Backend]) -> String {
     let mut page = String::new();
     let _ = write!(
@@ -33,7 +33,7 @@ pub(super) fn page(backends: &[Backend]) -> String {
 fn overview(page: &mut String, backends: &[Backend]) {
     page.push_str(
         "<table class=\"overview\">\n<thead><tr><th>Backend</th><th>Passed</th><th>Failed</th><th>Refused by design</th>\
-         <th>Level</th><th>Time</th><th>Begun</th><th>Seed</th></tr></thead>\n<tbody>\n",
+         <th>Level</th><th>Time</th><th>Started</th><th>Seed</th></tr></thead>\n<tbody>\n",
     );
     for backend in backends {
         let [passed, failed, refused] = counts(&backend.checks);
@@ -92,18 +92,18 @@ fn failure(page: &mut String, backend: &Backend, check: &Checked, failed: &Faile
     let _ = write!(
         page,
         "<dl>\n<dt>Clause</dt><dd><b>{clause}</b> {text}</dd>\n<dt>Promise</dt><dd>{promise}</dd>\n\
-         <dt>Said by</dt><dd><code>{}</code></dd>\n<dt>Again</dt><dd><code>{}</code></dd>\n</dl>\n</section>\n",
+         <dt>Found by</dt><dd><code>{}</code></dd>\n<dt>Repeat</dt><dd><code>{}</code></dd>\n</dl>\n</section>\n",
         escape(&failed.location),
         escape(&failed.command),
     );
 }
 
-/// In characters that a link may have.
+/// Returns the anchor of a failure, in characters that a link may contain.
 fn anchor(backend: &Backend, check: &Checked) -> String {
     format!("{}.{}", plain(&backend.name), plain(&check.name))
 }
 
-/// A row for each check, by clause, and a column for each backend.
+/// Writes a row for each check, by clause, and a column for each backend.
 fn clauses(page: &mut String, backends: &[Backend]) {
     let mut rows: BTreeMap<_, Vec<(&str, &Checked)>> = BTreeMap::new();
     for check in backends.iter().flat_map(|backend| &backend.checks) {
@@ -145,7 +145,7 @@ fn clauses(page: &mut String, backends: &[Backend]) {
 
 fn result(backend: &Backend, name: &str) -> String {
     let Some(check) = backend.checks.iter().find(|check| check.name == name) else {
-        return "<td class=\"none\" title=\"did not run, or does not concern this backend\"></td>".into();
+        return "<td class=\"none\" title=\"did not run, or does not apply to this backend\"></td>".into();
     };
     let runs = if check.runs > 1 { format!(" × {}", check.runs) } else { String::new() };
     match &check.result {
@@ -163,7 +163,7 @@ fn result(backend: &Backend, name: &str) -> String {
     }
 }
 
-/// What came of checks that damage a deployment.
+/// Writes the figures of checks that damage a deployment.
 fn under_faults(page: &mut String, backends: &[Backend]) {
     let mut heading = "<h2>Under faults</h2>\n";
     for backend in backends {

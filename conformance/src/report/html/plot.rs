@@ -1,11 +1,11 @@
-//! How long grants and hand-overs took, as cumulative curves over a logarithmic axis.
+//! The durations of grants and hand-overs, as cumulative curves over a logarithmic axis.
 
 use std::fmt::Write;
 
 use super::super::text::{escape, time};
 use super::super::{Backend, Checked};
 
-/// So many backends have a colour of their own; see `style.css`.
+/// How many backends have their own colour; see `style.css`.
 const COLOURS: usize = 8;
 
 const LEFT: f64 = 44.0;
@@ -15,18 +15,16 @@ const HEIGHT: f64 = 200.0;
 /// From a microsecond to a hundred seconds.
 const DECADES: u32 = 8;
 
-/// A way to read samples off a check.
+/// Reads samples of a check.
 type Samples = fn(&Checked) -> &[f64];
 
 pub(super) fn section(page: &mut String, backends: &[Backend]) {
     page.push_str(
-        "<h2>How long it took</h2>\n<p>From the histories of all checks that were not refused, those with faults and slow stores among them: a picture of the \
-         backend under the suite, not a benchmark.</p>\n<div class=\"plots\">\n",
+        "<h2>Durations</h2>\n<p>From the histories of all checks that were not refused, including those with faults and slow stores. \
+         This shows the backend under the suite, and is not a benchmark.</p>\n<div class=\"plots\">\n",
     );
-    plot(page, backends, "Acquire: a lock that is free, from the question to the grant", |check| {
-        &check.measures.acquire_us
-    });
-    plot(page, backends, "Hand-over: from the beginning of a release to the grant to one that waits", |check| {
+    plot(page, backends, "Acquire: from the request to the grant of a free lock", |check| &check.measures.acquire_us);
+    plot(page, backends, "Hand-over: from the beginning of a release to the grant to a waiter", |check| {
         &check.measures.hand_over_us
     });
     page.push_str("</div>\n");
@@ -90,7 +88,7 @@ fn of_backend(backend: &Backend, samples: Samples) -> Vec<f64> {
     all
 }
 
-/// The least of the sorted samples that so many percent do not exceed.
+/// Returns the least sample that `percent` percent of the sorted samples do not exceed.
 fn quantile(sorted: &[f64], percent: usize) -> Option<f64> {
     let rank = (sorted.len() * percent).div_ceil(100);
     sorted.get(rank.max(1) - 1).copied()
@@ -101,7 +99,7 @@ fn curve(sorted: &[f64]) -> String {
     let y = |share: f64| TOP + HEIGHT * (1.0 - share);
     let first = sorted.first().copied().unwrap_or_default();
     let mut path = format!("M{:.1} {:.1}", x(first), y(0.0));
-    // As many points as the plot is wide, at the most.
+    // At most as many points as the plot is wide.
     let step = sorted.len().div_ceil(WIDTH as usize).max(1);
     let last = sorted.len() - 1;
     for (number, sample) in sorted.iter().enumerate().filter(|(number, _)| number % step == 0 || *number == last) {

@@ -1,4 +1,4 @@
-//! Who held what when, drawn.
+//! Timelines of the clients' calls and holds.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -8,9 +8,9 @@ use super::super::Failed;
 use super::super::text::{escape, time};
 use crate::history::{Call, End, What, by_key};
 
-/// So many locks are drawn, those that the failure is about first.
+/// How many locks are drawn. Those that the failure is about come first.
 const MOST_KEYS: usize = 3;
-/// So many calls of a lock are drawn: those around the ones that show the failure.
+/// How many calls of a lock are drawn: those around the ones that show the failure.
 const MOST_CALLS: usize = 60;
 
 const LEFT: f64 = 90.0;
@@ -26,7 +26,7 @@ pub(super) fn figure(page: &mut String, failed: &Failed) {
         let is_named = || calls.first().is_some_and(|call| failed.message.contains(&call.key));
         failed.shown_by.iter().any(|shown| is_of(&shown.key)) || is_named()
     };
-    // Of the others those that were used last: the failure ended the check.
+    // Then those that were used last, because the failure ended the check.
     keys.sort_by_key(|calls| (!is_shown(calls), std::cmp::Reverse(calls.last().map(|call| last_known(call)))));
     for calls in keys.iter().take(MOST_KEYS) {
         timeline(page, &around(calls, &failed.shown_by), calls.len(), &failed.shown_by);
@@ -36,7 +36,7 @@ pub(super) fn figure(page: &mut String, failed: &Failed) {
     }
 }
 
-/// The calls nearest to those that show the failure; without any, the last ones.
+/// Returns the calls nearest to those that show the failure, or the last ones.
 fn around<'a>(calls: &[&'a Call], shown_by: &[Call]) -> Vec<&'a Call> {
     let shown = calls.iter().rposition(|call| shown_by.contains(call));
     let end = shown.map_or(calls.len(), |last| (last + MOST_CALLS / 3).min(calls.len()));
@@ -58,7 +58,7 @@ fn timeline(page: &mut String, calls: &[&Call], of: usize, shown_by: &[Call]) {
     let _ = write!(
         page,
         "<figure>\n<svg width=\"{w}\" height=\"{height}\" viewBox=\"0 0 {w} {height}\" role=\"img\">\n\
-         <title>Who held {} when</title>\n",
+         <title>Holders of {}</title>\n",
         escape(key),
         w = LEFT + WIDTH + 20.0,
     );
@@ -83,14 +83,16 @@ fn timeline(page: &mut String, calls: &[&Call], of: usize, shown_by: &[Call]) {
     let some = if calls.len() < of { format!("{} of {of} calls. ", calls.len()) } else { String::new() };
     let _ = write!(
         page,
-        "</svg>\n<figcaption>Lock <code>{}</code>. {some}Thin: asked and waiting. Full: held for certain, with the token. Outlined: until the release was \
-         answered, dashed if nobody knows when it ended. Diamond: busy. Circle: not granted. Square: written, or seen. Upright: a request to the store, such as a renewal, dashed if it was not answered. Red: what shows the failure.\
+        "</svg>\n<figcaption>Lock <code>{}</code>. {some}Thin line: waiting for the answer. \
+         Filled: held for certain, with the token. Outlined: until the release was answered, dashed if the end is \
+         unknown. Diamond: busy. Circle: not granted. Square: a write, or what was left. Upright: a request to the \
+         store, such as a renewal, dashed without an answer. Red: the calls that show the failure.\
          </figcaption>\n</figure>\n",
         escape(key)
     );
 }
 
-/// Calls of one client that overlap are drawn below each other.
+/// Puts overlapping calls of one client below each other.
 fn rows<'a>(calls: &[&'a Call]) -> BTreeMap<usize, Vec<Vec<&'a Call>>> {
     let mut rows: BTreeMap<usize, Vec<Vec<&Call>>> = BTreeMap::new();
     for call in calls {
@@ -104,7 +106,7 @@ fn rows<'a>(calls: &[&'a Call]) -> BTreeMap<usize, Vec<Vec<&'a Call>>> {
     rows
 }
 
-/// The last moment that the history knows of a call.
+/// Returns the last moment of a call in the history.
 fn last_known(call: &Call) -> Duration {
     match &call.what {
         What::Granted { end: End::Released { answered, .. }, .. } => *answered,
@@ -146,7 +148,7 @@ fn draw(page: &mut String, call: &Call, scale: &Scale, y: f64, bad: bool) {
                 "<rect class=\"{class}\" x=\"{until:.1}\" y=\"{top}\" width=\"{tail:.1}\" height=\"{BAR}\"/>\
                  <rect class=\"hold\" x=\"{answered:.1}\" y=\"{top}\" width=\"{width:.1}\" height=\"{BAR}\"/>",
             );
-            // Where it fits.
+            // If it fits.
             if width > 8.0 * token.to_string().len() as f64 {
                 let _ = write!(
                     page,

@@ -1,4 +1,5 @@
-//! A server of its own that may be damaged: killed, stopped, cut off, and with records that are locked.
+//! A server of its own that may be damaged: killed, stopped, cut off, and with records that are
+//! locked.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -24,7 +25,7 @@ pub(crate) async fn start(schema: &str) -> Result<TcpArena, FixtureError> {
     let arena = TcpArena::new(server, through).await?;
     let (locking, locked) = (uri.clone(), of.clone());
     let purge = format!("SELECT {of}.purge_keys(array_agg(key), 0)::text FROM {of}.lease");
-    Ok(arena.block(move |key| Arc::new(Locked::new(&locking, &locked, key))).age(move || {
+    Ok(arena.block(move |key| Arc::new(Locked::new(&locking, &locked, key))).age_records(move || {
         let (uri, purge) = (uri.clone(), purge.clone());
         async move { Ok(format!("{} records were removed", ask(&uri, &purge).await?)) }
     }))
@@ -73,7 +74,7 @@ impl TcpServer for Server {
         self.order("CONT")
     }
 
-    async fn look(&self) -> Result<(), FixtureError> {
+    async fn health_check(&self) -> Result<(), FixtureError> {
         ask(&self.uri, "SELECT 'well'").await.map(drop)
     }
 

@@ -112,7 +112,7 @@ async fn documents_plain_face(world: World) {
     let error = provider.acquire("nobody").await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::NotFound, "{error:?}");
     let _ = plain.release().await.unwrap();
-    let both = provider.acquire_all([&id, &other]).await.unwrap().expect("free");
+    let both = provider.acquire_all([&id, &other]).await.unwrap();
     assert!(matches!(locks.try_lock(other.as_str()).await.unwrap(), Locked::Busy(_)));
     let _ = both.release().await.unwrap();
     assert_eq!(bank.read(&id).await, Account { _id: id.clone(), ..super::account(&id) });
@@ -144,7 +144,7 @@ async fn documents_several(world: World) {
         let (locks, a, b) = (if n % 2 == 0 { locks.clone() } else { others.clone() }, a.clone(), b.clone());
         tokio::spawn(async move {
             if n % 3 == 0 {
-                let both = locks.provider().acquire_all([&b, &a]).await.unwrap().expect("for ever");
+                let both = locks.provider().acquire_all([&b, &a]).await.unwrap();
                 return both.release().await.unwrap().is_released();
             }
             let ids = if n % 4 == 1 { [a, b] } else { [b, a] };

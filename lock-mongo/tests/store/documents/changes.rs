@@ -146,7 +146,8 @@ async fn documents_odd_names(world: World) {
     assert_eq!(shelf.committed(guard, change).await, left);
 }
 
-/// A path that leads through something else than sub-documents would overwrite it, or write into each element.
+/// A path that leads through something else than sub-documents would overwrite it, or write into
+/// each element.
 async fn documents_paths(world: World) {
     let shelf = Shelf::of(&world);
     let content = doc! { "list": [{ "b": 1 }, { "b": 2 }], "none": [], "text": "$t", "null": Bson::Null, "deep": { "list": [1] } };

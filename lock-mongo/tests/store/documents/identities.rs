@@ -1,4 +1,5 @@
-//! Identities of every kind, and lock fields with odd names: locking, renewing, queueing, pushing, administration.
+//! Identities of every kind, and lock fields with odd names: locking, renewing, queueing, pushing,
+//! administration.
 
 use std::time::Duration;
 
@@ -212,7 +213,8 @@ async fn documents_keys_that_are_no_ids(world: World) {
     assert!(matches!(locks.try_lock(id).await.unwrap(), Locked::Busy(_)));
 
     if world.topology == distlock_conformance_mongo::Topology::ReplicaSet {
-        // A watcher hears of documents by their keys, and of nothing else that happens in the collection.
+        // A watcher hears of documents by their keys, and of nothing else that happens in the
+        // collection.
         let provider = locks.provider();
         let mut events = provider.admin().unwrap().watch().await.unwrap();
         documents.insert_one(doc! { "_id": "plain" }).await.unwrap();

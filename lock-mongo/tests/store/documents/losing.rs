@@ -84,12 +84,14 @@ async fn documents_after_the_next_holder(world: World) {
     }
 }
 
-/// Whoever hears that it was committed has changed the document, and whoever hears that the lock was lost has not.
+/// Whoever hears that it was committed has changed the document, and whoever hears that the lock
+/// was lost has not.
 async fn documents_commit_races_expiry(world: World) {
     let bank = Bank::of(&world);
     let (locks, others) = (bank.locks(), bank.locks());
     let (mut made, mut lost) = (0, 0);
-    // Milliseconds from the update to the end; always a little more or less, so that it stays where the race is on this machine.
+    // Milliseconds from the update to the end; always a little more or less, so that it stays where
+    // the race is on this machine.
     let mut left = 3_i64;
     for round in 0.. {
         let id = bank.open().await;

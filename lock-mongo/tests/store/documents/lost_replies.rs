@@ -1,4 +1,5 @@
-//! Writes that were carried out and whose reply got lost are asked for again, carried out once, and recognised.
+//! Writes that were carried out and whose reply got lost are asked for again, carried out once, and
+//! recognised.
 
 use std::time::Duration;
 

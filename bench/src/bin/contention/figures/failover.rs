@@ -1,4 +1,5 @@
-//! B10: the primary is killed. Each contender gets a replica set of its own, because a set of three survives that once.
+//! B10: the primary is killed. Each contender gets a replica set of its own, because a set of three
+//! survives that once.
 
 use std::time::Duration;
 
@@ -34,7 +35,7 @@ pub(super) async fn run(bench: &Bench<'_>) -> Outcome<Figure> {
     figure.judge(ERRORS, figure.median(Contender::Ours, ERRORS), "", Bound::Most(0.0));
     figure.judge(PROGRESS, figure.median(Contender::Ours, PROGRESS), "ms", Bound::Most(1_000.0));
     figure.note(format!(
-        "4 processes × 4 waiters, hold 20 ms, leases of {} s, elections after 2 s. The new primary is seen by asking the members every 5 ms.",
+        "4 processes × 4 waiters, hold 20 ms, leases of {} s, elections after 2 s. The members are queried for the new primary every 5 ms.",
         TTL_MS / 1000
     ));
     Ok(figure)
@@ -56,7 +57,7 @@ async fn one(bench: &Bench<'_>, figure: &mut Figure, who: Contender) -> Outcome<
         Some(next) => figure.push(who, PROGRESS, "ms", millis(next - elected)),
         None => {
             let rest = millis(window.stop - elected) / 1000.0;
-            figure.note(format!("{who}: nobody got the lock in the {rest:.0} s after the election."));
+            figure.note(format!("{who}: no waiter got the lock in the {rest:.0} s after the election."));
         }
     }
     let waiters = || reports.iter().flat_map(|report| &report.waiters);

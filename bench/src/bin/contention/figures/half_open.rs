@@ -18,7 +18,7 @@ use crate::report::{Bound, Figure};
 
 /// When the program stops waiting for an answer.
 const LIMIT: Duration = Duration::from_secs(90);
-/// After the fault, the others ask for the key.
+/// When, after the fault, the others request the key.
 const LATER: Duration = Duration::from_millis(500);
 /// Twice the default request timeout of 5 s.
 const MOST: f64 = 10.0;
@@ -117,7 +117,7 @@ async fn one(uri: &str, case: Case, round: usize) -> Outcome<Seen> {
     Ok(Seen { start, ends: [hit, task, provider_of_another].map(|end| end.map_err(|_| ())) })
 }
 
-/// So that the pool has more than one connection.
+/// Opens more than one connection of the pool.
 async fn warm_up(provider: &MongoProvider) -> Outcome<()> {
     let cycles = (0..WARM_UP).map(|number| async move {
         let guard = provider.acquire(format!("warm-up-{number}-{}", fastrand::u64(..))).await?;

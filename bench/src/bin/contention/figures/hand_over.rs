@@ -93,10 +93,10 @@ pub(super) async fn run(bench: &Bench<'_>) -> Outcome<Vec<Figure>> {
         crate::locks::PEERS_POLL.as_millis()
     ));
     time.note(
-        "raw driver on PostgreSQL: the same chain by an `UPDATE` with `pg_notify` in one statement, heard of by `LISTEN`. \
+        "raw driver on PostgreSQL: the same chain by an `UPDATE` with `pg_notify` in one statement, received by `LISTEN`. \
          The second write is to a table of its own, as the store's queue is.",
     );
-    cost.note("Counted by the drivers' command monitoring in all processes, in a window of its own: whom the driver tells of its commands, it also makes wait. Heartbeats are not commands in this sense.");
+    cost.note("Counted by the drivers' command monitoring in all processes, in a window of its own, because monitoring makes the clients slower. Heartbeats are not commands in this sense.");
     cost.note("On PostgreSQL: the engine's requests to the store, each of which is one statement and one transaction.");
     fair.note("Turns of 16 waiters within one window, per round.");
     Ok(vec![time, cost, fair])
@@ -176,15 +176,17 @@ fn turns(reports: &[Report]) -> Vec<(usize, Turn)> {
     numbered.flat_map(|(process, report)| of(report).into_iter().map(move |turn| (process, turn))).collect()
 }
 
-/// What can be told from all turns of all processes.
+/// What follows from all turns of all processes.
 struct Seen {
-    /// From the call to release to the return of the next acquisition, in ms, of those who had been waiting by then in another process.
+    /// From the call to release to the return of the next acquisition, in ms, of those tasks that
+    /// had been waiting by then in another process.
     times: Vec<f64>,
     /// Grants before the release of the one before: exclusion was broken.
     overlaps: u64,
 }
 
-/// Who comes next is told by the clock: processes of one machine share it, and under exclusion the order of grants is that of the tokens.
+/// The clock decides which turn is next: processes of one machine share it, and under exclusion the
+/// order of grants is that of the tokens.
 fn hand_overs(mut turns: Vec<(usize, Turn)>) -> Seen {
     turns.sort_unstable_by_key(|(_, turn)| turn.acquired);
     let mut seen = Seen { times: Vec::new(), overlaps: 0 };
@@ -192,14 +194,14 @@ fn hand_overs(mut turns: Vec<(usize, Turn)>) -> Seen {
         let [(here, one), (there, next)] = pair else { continue };
         if next.acquired < one.release {
             seen.overlaps += 1;
-        } else if next.asked <= one.release && here != there {
+        } else if next.requested <= one.release && here != there {
             seen.times.push(millis(next.acquired - one.release));
         }
     }
     seen
 }
 
-/// The chain of writes by hand; times from sending to hearing, in ms.
+/// The chain of writes by hand; times from sending to receipt, in ms.
 async fn relay(
     bench: &Bench<'_>,
     Chain { who, second_write, .. }: Chain,
@@ -214,9 +216,9 @@ async fn relay(
     let (_, reports) = fleet::run(&specs, length).await?;
     let hops = || reports.iter().flat_map(|report| &report.hops);
     let sent: std::collections::HashMap<u64, Nanos> = hops().filter_map(|hop| Some((hop.number, hop.sent?))).collect();
-    let heard = hops().filter_map(|hop| Some((hop.number, hop.heard?)));
+    let received = hops().filter_map(|hop| Some((hop.number, hop.received?)));
     let times: Vec<f64> =
-        heard.filter_map(|(number, heard)| Some(millis(heard.saturating_sub(*sent.get(&number)?)))).collect();
+        received.filter_map(|(number, received)| Some(millis(received.saturating_sub(*sent.get(&number)?)))).collect();
     if times.len() < 10 { Err("the chain of raw writes broke off".into()) } else { Ok(times) }
 }
 
@@ -224,13 +226,18 @@ async fn relay(
 mod tests {
     use super::*;
 
-    const fn turn(asked: u64, acquired: u64, release: u64) -> Turn {
-        Turn { asked: asked * 1_000_000, acquired: acquired * 1_000_000, release: release * 1_000_000, token: None }
+    const fn turn(requested: u64, acquired: u64, release: u64) -> Turn {
+        Turn {
+            requested: requested * 1_000_000,
+            acquired: acquired * 1_000_000,
+            release: release * 1_000_000,
+            token: None,
+        }
     }
 
     #[test]
     fn only_those_who_waited_are_handed_over_to() {
-        // The last asked only after the release.
+        // The last one made its request only after the release.
         let seen = hand_overs(vec![(1, turn(1, 30, 40)), (0, turn(0, 10, 20)), (0, turn(42, 45, 50))]);
         assert_eq!(seen.times, [10.0]);
         assert_eq!(seen.overlaps, 0);

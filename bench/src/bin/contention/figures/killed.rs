@@ -11,7 +11,7 @@ use crate::worker::protocol::{Contend, Task};
 
 const WHAT: &str = "expiry → next holder";
 const TTL_MS: u64 = 2_000;
-/// Waiters have asked by then, and the holder has renewed.
+/// Waiters have made an attempt by then, and the holder has renewed.
 const HOLD: Duration = Duration::from_millis(1_000);
 /// What was on its way when the holder died has arrived by then.
 const LAST_CALLS: Duration = Duration::from_millis(50);
@@ -29,7 +29,7 @@ pub(super) async fn run(bench: &Bench<'_>) -> Outcome<Figure> {
     }
     figure.judge(WHAT, figure.median(Contender::Ours, WHAT), "ms", Bound::Most(300.0));
     figure.note(format!(
-        "Leases of {} s; the time at which the lease expires is read from its record. `mongodb-lock` never expires: after the death of a holder nobody gets its lock again. \
+        "Leases of {} s; the time at which the lease expires is read from its record. `mongodb-lock` never expires: after the death of a holder its lock is never acquired again. \
          `mongo-lock` writes its clients' clocks into the record, which on one machine are the server's.",
         TTL_MS / 1000
     ));
@@ -58,7 +58,7 @@ async fn one(bench: &Bench<'_>, figure: &mut Figure, who: Contender, round: usiz
 
     let report = waiters.report(window).await?;
     let turns = report.waiters.iter().flat_map(|waiter| &waiter.turns);
-    let next = turns.map(|turn| turn.acquired).min().ok_or("nobody got the lock of the killed holder")?;
+    let next = turns.map(|turn| turn.acquired).min().ok_or("no waiter got the lock of the killed holder")?;
     // Milliseconds are what records hold, so that a grant may seem to come a little early.
     figure.push(who, WHAT, "ms", (next as f64 - expiry as f64) / 1e6);
     note_errors(figure, who, &[report]);

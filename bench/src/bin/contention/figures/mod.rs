@@ -42,7 +42,7 @@ pub enum Id {
 }
 
 impl Id {
-    /// All that there are.
+    /// All figures.
     pub const ALL: [Self; 22] = {
         let mut all = [Self::B(0); 22];
         let mut place = 0;
@@ -116,12 +116,12 @@ impl Bench<'_> {
         Spec { who, uri: self.uri(who).to_owned(), settings, task }
     }
 
-    /// As many equal children that contend for one key.
+    /// Specs of `processes` equal children that contend for one key.
     fn contenders(&self, who: Contender, settings: Settings, processes: usize, task: &Contend) -> Vec<Spec> {
         vec![self.spec(who, settings, Task::Contend(task.clone())); processes]
     }
 
-    /// Says what is being done.
+    /// Reports what is being done.
     fn progress(&self, what: impl fmt::Display) {
         eprintln!("    {what}");
     }
@@ -130,7 +130,7 @@ impl Bench<'_> {
 /// Longer than any figure takes as a rule; what hangs must not keep the others from being measured.
 const LIMIT: Duration = Duration::from_secs(1_800);
 
-/// Makes the figures asked for, in order. One that fails says why, and the others go on.
+/// Makes the figures that were named, in order. One that fails reports why; the others continue.
 pub async fn run(bench: &Bench<'_>, wanted: &[Id]) -> Vec<Figure> {
     let mut made: Vec<Figure> = Vec::new();
     for &id in wanted {
@@ -148,7 +148,7 @@ pub async fn run(bench: &Bench<'_>, wanted: &[Id]) -> Vec<Figure> {
         };
         for figure in figures {
             summarize(&figure);
-            // Those nobody asked for are made all the same, and not shown.
+            // Those that were not named are made all the same, and not shown.
             if wanted.iter().any(|id| id.to_string() == figure.id) {
                 made.push(figure);
             }
@@ -223,7 +223,7 @@ fn rotated<T: Copy>(contenders: &[T], round: usize) -> Vec<T> {
     order
 }
 
-/// Tells of acquisitions that ended with an error, which their callers would have to deal with.
+/// Notes acquisitions that ended with an error, with which their callers would have to deal.
 fn note_errors(figure: &mut Figure, who: Contender, reports: &[Report]) {
     let waiters = || reports.iter().flat_map(|report| &report.waiters);
     let errors: u64 = waiters().map(|waiter| waiter.errors).sum();
@@ -231,14 +231,15 @@ fn note_errors(figure: &mut Figure, who: Contender, reports: &[Report]) {
         let first = waiters().find_map(|waiter| waiter.first_error.as_deref()).unwrap_or_default();
         let first: String = first.chars().take(160).collect();
         figure.push(who, "acquisitions that failed", "", errors as f64);
-        let told = format!("{who} gave errors to those who waited, such as: ");
+        let told = format!("{who} returned errors to waiters, such as: ");
         if !figure.notes.iter().any(|note| note.starts_with(&told)) {
             figure.note(format!("{told}{first}"));
         }
     }
 }
 
-/// The peer with the greatest, or the least, of the medians of a quantity; those without one do not count.
+/// The peer with the greatest, or the least, of the medians of a quantity; those without one do not
+/// count.
 fn best_peer(figure: &Figure, what: &str, greatest: bool) -> (String, f64) {
     let medians = Contender::PEERS.map(|who| (who.to_string(), figure.median(who, what)));
     let finite = medians.into_iter().filter(|(_, value)| value.is_finite());

@@ -154,7 +154,7 @@ async fn find(client: &Client, window: Duration) -> Outcome<Finds> {
 async fn find_until(documents: Collection<Document>, start: Nanos, stop: Nanos) -> Finds {
     let mut finds = Finds::default();
     while clock::now() < stop {
-        let asked = clock::now();
+        let requested = clock::now();
         let find = async { documents.find_one(doc! { "_id": fastrand::i32(0..DOCUMENTS) }).await };
         let failed = tokio::select! {
             found = find => !matches!(found, Ok(Some(_))),
@@ -162,7 +162,7 @@ async fn find_until(documents: Collection<Document>, start: Nanos, stop: Nanos) 
         };
         let ended = clock::now();
         if ended >= start {
-            finds.times.push(millis(ended - asked));
+            finds.times.push(millis(ended - requested));
             finds.errors += u64::from(failed);
         }
         sleep(PAUSE).await;

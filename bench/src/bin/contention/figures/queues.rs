@@ -1,4 +1,4 @@
-//! B5 and B6: many who want the same lock all the time, and hold it for nothing.
+//! B5 and B6: many tasks that want the same lock all the time, and release it at once.
 
 use std::time::Duration;
 
@@ -14,7 +14,8 @@ use crate::worker::protocol::Contend;
 const RATE: &str = "acquisitions";
 const WAIT_P50: &str = "wait, p50";
 const WAIT_P99: &str = "wait, p99";
-/// The last one tells how even waits can be on the machine, and with it what the 99th percentile owes to its scheduler.
+/// The last one shows how even waits can be on the machine, and thus how much of the 99th
+/// percentile is due to its scheduler.
 const WITH_MUTEX: [Contender; 6] = {
     let [a, b, c, d, e] = Contender::WITH_POSTGRES;
     [a, b, c, d, e, Contender::Mutex]
@@ -97,6 +98,6 @@ async fn run(
             note_errors(figure, who, &reports);
         }
     }
-    figure.note("Waits that the end of the window cut off count with what they had lasted, so that waiters who never got the lock are among them.");
+    figure.note("Waits that the end of the window cut off count with the time until then, so that waiters that never got the lock are among them.");
     Ok(())
 }

@@ -1,4 +1,4 @@
-//! B1: a lock that nobody else wants.
+//! B1: a lock without contention.
 
 use std::sync::Arc;
 

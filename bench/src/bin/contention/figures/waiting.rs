@@ -12,7 +12,7 @@ use crate::worker::protocol::{Task, Window};
 
 const KEYS: usize = 1_000;
 const WHAT: &str = "commands";
-/// For everybody to have asked once.
+/// For every task to have made one attempt.
 const SETTLE: Duration = Duration::from_secs(10);
 
 pub(super) async fn run(bench: &Bench<'_>) -> Outcome<Figure> {
@@ -29,7 +29,7 @@ pub(super) async fn run(bench: &Bench<'_>) -> Outcome<Figure> {
         let mut waiter = Worker::start(&waiter).await?;
         waiter.ready().await?;
 
-        // A peer's commands per second show at once, and cost everybody else.
+        // A peer's commands per second show at once, and cost every other process.
         let length = if who == Contender::Ours { bench.choose(10, 30) } else { 5 };
         let after = fleet::window(Duration::from_secs(length));
         let settle = SETTLE.as_nanos() as u64;
@@ -48,6 +48,6 @@ pub(super) async fn run(bench: &Bench<'_>) -> Outcome<Figure> {
         );
     }
     figure.judge(WHAT, figure.median(Contender::Ours, WHAT), "/s", Bound::Most(2.0));
-    figure.note("Only the commands of the process that waits are counted. Peers would ask 100,000 times a second; what they reach is what the machine can bear.");
+    figure.note("Only the commands of the process that waits are counted. Peers would poll 100,000 times a second; what they reach is what the machine can bear.");
     Ok(figure)
 }

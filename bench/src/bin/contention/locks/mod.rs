@@ -21,14 +21,15 @@ use serde::{Deserialize, Serialize};
 use crate::Outcome;
 use crate::commands::Monitor;
 
-/// How often peers ask for a lock that is taken, where they let their callers choose: the default of `distributed-lock-mongo`, the quickest among
-/// the peers' defaults. `mongodb-lock` would ask every 500 ms, `mongo-lock` has no default.
+/// How often peers poll for a lock that is taken, where they let their callers choose: the default
+/// of `distributed-lock-mongo`, the quickest among the peers' defaults. `mongodb-lock` would poll
+/// every 500 ms, `mongo-lock` has no default.
 pub const PEERS_POLL: Duration = Duration::from_millis(10);
 
 /// Longer than any figure.
 pub const PATIENCE: Duration = Duration::from_secs(600);
 
-/// Whose locks.
+/// Whose locks are measured.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub enum Contender {
     /// This project's.
@@ -39,11 +40,11 @@ pub enum Contender {
     MongodbLock,
     /// Crate `mongo-lock`.
     MongoLock,
-    /// Two writes by hand, that nobody may contend for.
+    /// Two writes by hand, without contention.
     Raw,
     /// This project's, by the example of a backend for PostgreSQL.
     OursPostgres,
-    /// Two statements by hand in PostgreSQL, that nobody may contend for.
+    /// Two statements by hand in PostgreSQL, without contention.
     RawPostgres,
     /// A mutex of one process, without a server.
     Mutex,
@@ -52,7 +53,7 @@ pub enum Contender {
 impl Contender {
     /// All on MongoDB that can be waited for.
     pub const LOCKS: [Self; 4] = [Self::Ours, Self::DistributedLock, Self::MongodbLock, Self::MongoLock];
-    /// The same and ours on PostgreSQL.
+    /// [`LOCKS`](Self::LOCKS), and ours on PostgreSQL.
     pub const WITH_POSTGRES: [Self; 5] = {
         let [a, b, c, d] = Self::LOCKS;
         [a, b, c, d, Self::OursPostgres]
@@ -86,7 +87,8 @@ impl Contender {
         }
     }
 
-    /// The collection whose documents have the key as `_id` and their expiry as `expiresAt`; none if its locks never expire.
+    /// The collection whose documents have the key as `_id` and their expiry as `expiresAt`; none
+    /// if its locks never expire.
     pub const fn expiring_records(self) -> Option<&'static str> {
         match self {
             Self::Ours | Self::MongoLock => Some("locks"),
@@ -116,7 +118,8 @@ pub struct Settings {
     pub hand_off: bool,
     /// Whether waiters stand in a queue in the store. Only ours can.
     pub queue: bool,
-    /// Whether the commands are counted. The driver then decodes each of them for whom it tells, which takes long enough to be seen in the times.
+    /// Whether the commands are counted. The driver then decodes each of them for the
+    /// monitor, which takes long enough to be seen in the times.
     pub counted: bool,
 }
 
@@ -126,7 +129,7 @@ impl Settings {
         Self { ttl_ms: 30_000, hand_off, queue: true, counted: true }
     }
 
-    /// The same without counting commands.
+    /// Returns these settings without counting commands.
     pub const fn uncounted(self) -> Self {
         Self { counted: false, ..self }
     }
@@ -151,7 +154,7 @@ pub trait Held: Send {
         None
     }
 
-    /// Whether its holder has been told that it is lost.
+    /// Whether its loss was reported to its holder.
     fn is_lost(&self) -> bool {
         false
     }
@@ -160,7 +163,8 @@ pub trait Held: Send {
     async fn release(self: Box<Self>) -> Outcome<()>;
 }
 
-/// The locks of a contender, with a client of its own that `monitor` listens to if its commands are counted.
+/// The locks of a contender, with a client of its own, which `monitor` watches if its commands are
+/// counted.
 pub async fn connect(who: Contender, uri: &str, settings: Settings, monitor: &Arc<Monitor>) -> Outcome<Arc<dyn Locks>> {
     let database = who.database();
     if who == Contender::MongoLock {
@@ -176,7 +180,7 @@ pub async fn connect(who: Contender, uri: &str, settings: Settings, monitor: &Ar
             _ => raw_postgres::connect(uri, monitor).await,
         };
     }
-    // Nothing else tells when a release of `mongodb-lock` is over.
+    // Nothing else reports when a release of `mongodb-lock` is over.
     let counted = settings.counted || who == Contender::MongodbLock;
     let client = client(uri, counted.then_some(monitor)).await?;
     Ok(match who {
@@ -187,7 +191,7 @@ pub async fn connect(who: Contender, uri: &str, settings: Settings, monitor: &Ar
     })
 }
 
-/// A client of driver 3 with its defaults, and whoever counts what it sends.
+/// A client of driver 3 with its defaults; `monitor` counts what it sends.
 pub async fn client(uri: &str, monitor: Option<&Arc<Monitor>>) -> Outcome<Client> {
     let mut options = ClientOptions::parse(uri).await?;
     options.command_event_handler = monitor.map(Monitor::handler);

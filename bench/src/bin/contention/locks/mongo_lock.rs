@@ -54,7 +54,7 @@ struct Guard(Lock);
 #[async_trait]
 impl Held for Guard {
     async fn release(self: Box<Self>) -> Outcome<()> {
-        // Its errors are nobody's: the crate drops them.
+        // Its errors reach no caller: the crate drops them.
         Ok(spawn_blocking(move || drop(self.0)).await?)
     }
 }

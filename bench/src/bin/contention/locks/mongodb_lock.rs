@@ -1,4 +1,5 @@
-//! Crate `mongodb-lock`. Its guard releases in the background and tells nobody when that is done, so the driver is asked.
+//! Crate `mongodb-lock`. Its guard releases in the background without a report when that is
+//! done, so the driver's command monitoring is used.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -12,7 +13,8 @@ use crate::Outcome;
 use crate::commands::Monitor;
 
 struct Peer {
-    /// A guard borrows it, and these guards live as long as they like: one per process, never freed.
+    /// A guard borrows it, and these guards have no bound lifetime: one per process, never
+    /// freed.
     mutex: &'static Mutex<String>,
     releases: Arc<Releases>,
 }

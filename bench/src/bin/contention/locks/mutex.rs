@@ -1,4 +1,5 @@
-//! tokio's `Mutex` behind the same shape: no key, no other process, no loss. What waiting one's turn costs on this machine at the very least.
+//! tokio's `Mutex` behind the same shape: no key, no other process, no loss. The least that waiting
+//! for a turn costs on this machine.
 
 use std::sync::Arc;
 

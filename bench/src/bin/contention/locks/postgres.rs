@@ -4,10 +4,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
+use distlock_api::{LeaseOptions, LockAdmin, ReleaseOutcome, Result};
 use distlock_engine::store::{
     Attempt, Claim, Connecting, EventStream, Lanes, Release, Renewal, Reply, Standing, StoreCapabilities, Watch,
 };
-use distlock_api::{LeaseOptions, LockAdmin, ReleaseOutcome, Result};
 use distlock_engine::{LeaseProvider, LeaseStore};
 use distlock_example_postgres::PostgresStore;
 

@@ -1,4 +1,5 @@
-//! The least that a lock in MongoDB can do: one majority write to take it, one to give it back. Nobody waits for it.
+//! The least that a lock in MongoDB can do: one majority write to take it, one to give it back.
+//! It has no waiters.
 
 use std::sync::Arc;
 
@@ -44,6 +45,6 @@ impl Held for Taken {
     async fn release(self: Box<Self>) -> Outcome<()> {
         let filter = doc! { "_id": self.key, "lockId": self.id };
         let updated = self.records.update_one(filter, doc! { "$unset": { "lockId": 1 } }).await?;
-        if updated.matched_count == 1 { Ok(()) } else { Err("somebody else's".into()) }
+        if updated.matched_count == 1 { Ok(()) } else { Err("the lock belongs to another task".into()) }
     }
 }

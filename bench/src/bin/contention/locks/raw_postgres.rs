@@ -1,5 +1,5 @@
 //! The least that a lock in PostgreSQL can do: one statement to take it, one to give it back, each
-//! of them a transaction that is on disk when it returns. Nobody waits for it.
+//! of them a transaction that is on disk when it returns. It has no waiters.
 
 use std::sync::Arc;
 

@@ -7,7 +7,7 @@ use time::UtcDateTime;
 
 use crate::Outcome;
 
-/// The lock file decides what is compiled, so it also knows the versions.
+/// The lock file decides what is compiled, so the versions are read from it.
 const LOCK_FILE: &str = include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/Cargo.lock"));
 const CRATES: [&str; 14] = [
     "distlock-mongo",

@@ -66,7 +66,7 @@ fn verdicts(page: &mut String, figure: &Figure) {
 fn details(page: &mut String, figure: &Figure) {
     let _ = write!(page, "\n### {} {}\n\n`{}`\n\n", figure.id, figure.title, figure.command);
     if !figure.measurements.is_empty() {
-        page.push_str("| who | what | value |\n|---|---|---|\n");
+        page.push_str("| contender | what | value |\n|---|---|---|\n");
     }
     for one in &figure.measurements {
         let least = one.rounds.iter().copied().fold(f64::INFINITY, f64::min);

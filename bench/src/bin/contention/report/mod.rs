@@ -1,4 +1,4 @@
-//! What a run leaves behind: figures, and how they are written down.
+//! The results of a run: figures, and how they are written.
 
 pub mod machine;
 pub mod markdown;
@@ -19,24 +19,24 @@ pub struct Results {
     pub figures: Vec<Figure>,
 }
 
-/// One line of the table, with all that was measured for it.
+/// One figure, with all that was measured for it.
 #[derive(Debug, Serialize)]
 pub struct Figure {
     /// `B1` to `B13`, `B18` to `B22`, `T1` to `T4`.
     pub id: String,
     /// What it is about.
     pub title: &'static str,
-    /// How it is made again.
+    /// The command that repeats it.
     pub command: String,
     /// What was measured, by contender.
     pub measurements: Vec<Measurement>,
     /// Distributions, for plots.
     pub curves: Vec<Curve>,
-    /// Ours held against the targets.
+    /// Our values beside the targets.
     pub verdicts: Vec<Verdict>,
     /// What a reader should know.
     pub notes: Vec<String>,
-    /// Why there is nothing, if there is nothing.
+    /// Why nothing was measured, if so.
     pub failure: Option<String>,
 }
 
@@ -77,7 +77,7 @@ pub struct Verdict {
     pub ours: f64,
     /// Its unit.
     pub unit: &'static str,
-    /// Who it is compared with, and that value.
+    /// The contender that it is compared with, and its value.
     pub reference: Option<(String, f64)>,
     /// Ours divided by the reference, if there is one.
     pub ratio: Option<f64>,
@@ -148,7 +148,7 @@ impl Figure {
         found.map_or(f64::NAN, |one| one.median)
     }
 
-    /// Holds a value of ours against a limit.
+    /// Compares a value of ours with a limit.
     pub fn judge(&mut self, what: impl ToString, ours: f64, unit: &'static str, bound: Bound) {
         self.verdicts.push(Verdict {
             what: what.to_string(),
@@ -182,7 +182,7 @@ impl Figure {
         });
     }
 
-    /// Holds the ratio of a value of ours to another's against a limit.
+    /// Compares the ratio of a value of ours to another's with a limit.
     pub fn judge_ratio(
         &mut self,
         what: impl ToString,

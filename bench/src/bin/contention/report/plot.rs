@@ -24,7 +24,7 @@ const OTHERS: [RGBColor; 8] = [
     RGBColor(0xbc, 0xbd, 0x22),
 ];
 
-/// Draws what there is to draw; returns the names of the files.
+/// Draws all plots for which there are figures; returns the names of the files.
 pub fn draw(results: &Results, folder: &Path) -> Outcome<Vec<String>> {
     let mut drawn = Vec::new();
     let figure = |id: &str| results.figures.iter().find(|figure| figure.id == id && figure.failure.is_none());
@@ -66,7 +66,7 @@ fn values(figure: &Figure, what: &str) -> Vec<(String, f64)> {
     chosen.map(|one| (format!("{}{}", one.who, one.what.trim_start_matches(what)), one.median)).collect()
 }
 
-/// How many hand-overs took at most so long.
+/// The share of hand-overs that took at most a given time.
 fn distribution(file: &Path, title: &str, curves: &[&Curve]) -> Outcome<()> {
     let all = || curves.iter().flat_map(|curve| curve.quantiles.iter().copied()).filter(|value| *value > 0.0);
     let (least, greatest) = (all().fold(f64::INFINITY, f64::min), all().fold(0.0, f64::max));

@@ -15,9 +15,10 @@ use crate::worker::protocol::Window;
 pub struct Load {
     /// Requests served, of each connection.
     pub served: Vec<u64>,
-    /// Requests that were answered otherwise.
+    /// Requests with another answer.
     pub refused: u64,
-    /// A sample of the times from a request to the end of its answer, in ms, those included that the end of the window cut off.
+    /// A sample of the times from a request to the end of its answer, in ms, those included that
+    /// the end of the window cut off.
     pub times: Vec<f64>,
 }
 
@@ -26,10 +27,11 @@ struct Log {
     served: u64,
     refused: u64,
     times: Thinned,
-    asked: Option<clock::Nanos>,
+    requested: Option<clock::Nanos>,
 }
 
-/// As many connections, shared out evenly among the addresses, each with one request at a time, to where `path` says.
+/// Opens the connections, shared evenly among the addresses. Each has one request at a time, to
+/// what `path` returns.
 pub async fn run(
     addresses: &[SocketAddr],
     connections: usize,
@@ -46,8 +48,8 @@ pub async fn run(
             let mut random = fastrand::Rng::with_seed(number as u64);
             clock::sleep_until(window.start).await;
             loop {
-                let asked = clock::now();
-                log().asked = Some(asked);
+                let requested = clock::now();
+                log().requested = Some(requested);
                 let answered = connection.post(&path(&mut random)).await;
                 let now = clock::now();
                 // A replica ends with its window, and takes its connections along.
@@ -56,12 +58,12 @@ pub async fn run(
                 }
                 let status = answered?;
                 let mut log = log();
-                log.asked = None;
+                log.requested = None;
                 match status.is_success() {
                     true => log.served += 1,
                     false => log.refused += 1,
                 }
-                log.times.push(now - asked);
+                log.times.push(now - requested);
             }
         });
     }
@@ -76,7 +78,7 @@ pub async fn run(
         let log = log.lock().unwrap_or_else(PoisonError::into_inner);
         load.served.push(log.served);
         load.refused += log.refused;
-        let cut_off = log.asked.map(|asked| window.stop.saturating_sub(asked));
+        let cut_off = log.requested.map(|requested| window.stop.saturating_sub(requested));
         load.times.extend(log.times.kept().iter().copied().chain(cut_off).map(clock::millis));
     }
     Ok(load)

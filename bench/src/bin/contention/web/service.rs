@@ -1,4 +1,5 @@
-//! The service that is measured: a request works for a while, under the lock of the key in its path or without one.
+//! The service that is measured: a request works for a while, under the lock of the key in its path
+//! or without one.
 
 use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
@@ -37,11 +38,12 @@ pub const IDLE: &str = "/idle/";
 pub enum Guard {
     /// From our middleware.
     Layer(Arc<dyn LockProvider>),
-    /// By hand, as there is no middleware for them: the handler acquires, works, releases and answers.
+    /// By hand, as there is no middleware for them: the handler acquires, works, releases and
+    /// answers.
     Calls(Arc<dyn Locks>),
 }
 
-/// Every request works for so long; those to [`LOCKED`] under their lock.
+/// Serves requests that work for `work`; those to [`LOCKED`] under their lock.
 pub fn router(guard: Guard, work: Duration) -> Router {
     let plain = move || working(work);
     let locked = match guard {
@@ -71,10 +73,11 @@ async fn working(time: Duration) -> Result<&'static str, StatusCode> {
     Ok("done")
 }
 
-/// A sleep as exact as the kernel's: the runtime's timer counts in milliseconds, so that one of 1 ms lasts up to two.
+/// A sleep as exact as the kernel's: the runtime's timer counts in milliseconds, so that one of 1
+/// ms lasts up to two.
 #[expect(
     deprecated,
-    reason = "its replacement is unsafe, for descriptors that somebody else may close; this one is owned"
+    reason = "its replacement is unsafe, for descriptors that other code may close; this one is owned"
 )]
 async fn pause(time: Duration) -> std::io::Result<()> {
     let timer: OwnedFd = timerfd_create(TimerfdClockId::Monotonic, TimerfdFlags::NONBLOCK | TimerfdFlags::CLOEXEC)?;

@@ -11,7 +11,7 @@ use crate::clock::{self, Nanos};
 use crate::locks::Locks;
 use crate::stats::Thinned;
 
-/// After an error that an application would see, before it asks again.
+/// The pause after an error that an application would see, before the next attempt.
 const AFTER_ERROR: Duration = Duration::from_millis(10);
 
 /// Opens connections, so that the first turn is like every other.
@@ -28,7 +28,7 @@ struct Log {
     waiter: Waiter,
     waits: Thinned,
     /// Since when it has been waiting.
-    asked: Option<Nanos>,
+    requested: Option<Nanos>,
 }
 
 /// Takes turns within the window.
@@ -52,8 +52,8 @@ pub(super) async fn run(locks: Arc<dyn Locks>, task: Contend, window: Window) ->
 
 async fn turn(locks: &dyn Locks, task: &Contend, log: &Mutex<Log>) {
     let log = || log.lock().unwrap_or_else(PoisonError::into_inner);
-    let asked = clock::now();
-    log().asked = Some(asked);
+    let requested = clock::now();
+    log().requested = Some(requested);
     let held = match locks.acquire(&task.key).await {
         Ok(held) => held,
         Err(error) => {
@@ -74,11 +74,11 @@ async fn turn(locks: &dyn Locks, task: &Contend, log: &Mutex<Log>) {
     {
         // Before the release: the next holder may be there before it returns.
         let mut log = log();
-        log.asked = None;
+        log.requested = None;
         log.waiter.acquired += 1;
-        log.waits.push(acquired - asked);
+        log.waits.push(acquired - requested);
         if task.every_turn {
-            log.waiter.turns.push(Turn { asked, acquired, release, token: held.token() });
+            log.waiter.turns.push(Turn { requested, acquired, release, token: held.token() });
         }
     }
     if held.release().await.is_err() {
@@ -86,9 +86,10 @@ async fn turn(locks: &dyn Locks, task: &Contend, log: &Mutex<Log>) {
     }
 }
 
-/// A wait that was cut off counts with what it had lasted: who never got the lock must not be missing among the waits.
+/// A wait that was cut off counts with the time until then: a waiter that never got the lock must
+/// not be missing among the waits.
 fn finished(log: &Log, window: Window) -> Waiter {
     let mut waits_ns = log.waits.kept().to_vec();
-    waits_ns.extend(log.asked.map(|asked| window.stop.saturating_sub(asked)));
+    waits_ns.extend(log.requested.map(|requested| window.stop.saturating_sub(requested)));
     Waiter { waits_ns, ..log.waiter.clone() }
 }

@@ -26,7 +26,7 @@ pub(super) async fn acquire(locks: &dyn Locks, prefix: &str, keys: usize) -> Out
 pub(super) async fn run(held: Vec<Box<dyn Held>>, window: Window) -> Outcome<Report> {
     clock::sleep_until(window.stop).await;
     let lost = held.iter().filter(|lock| lock.is_lost()).count() as u64;
-    // Given back by nobody: the process ends, and its database with it.
+    // Not released: the process ends, and its database with it.
     std::mem::forget(held);
     Ok(Report { lost, ..Report::default() })
 }
@@ -34,13 +34,13 @@ pub(super) async fn run(held: Vec<Box<dyn Held>>, window: Window) -> Outcome<Rep
 /// Tasks that wait.
 pub(super) struct Waiting(JoinSet<()>);
 
-/// Starts to wait for locks that somebody else holds.
+/// Starts to wait for locks that another process holds.
 pub(super) fn wait(locks: Arc<dyn Locks>, prefix: &str, keys: usize) -> Waiting {
     let mut waiting = JoinSet::new();
     for number in 0..keys {
         let (locks, key) = (Arc::clone(&locks), format!("{prefix}{number}"));
         waiting.spawn(async move {
-            // Whoever gets one keeps it, and counts as one that waits no more.
+            // A task that gets one keeps it, and counts as one that no longer waits.
             if let Ok(held) = locks.acquire(&key).await {
                 std::mem::forget(held);
             }
@@ -50,7 +50,7 @@ pub(super) fn wait(locks: Arc<dyn Locks>, prefix: &str, keys: usize) -> Waiting 
 }
 
 impl Waiting {
-    /// Goes on until the window ends.
+    /// Continues until the window ends.
     pub(super) async fn run(mut self, window: Window) -> Outcome<Report> {
         clock::sleep_until(window.stop).await;
         if self.0.try_join_next().is_some() {

@@ -11,7 +11,8 @@ use crate::report::machine::resident_bytes;
 use crate::{Outcome, stats};
 
 const KEYS: u32 = 1_000_000;
-/// The time is the median over so many slices: whatever else the machine does hits some of them, and not the figure.
+/// The time is the median over this many slices: other work of the machine hits some of them, and
+/// not the figure.
 const SLICES: u32 = 100;
 /// Enough for the allocator and the tables to have their usual size.
 const WARM_UP: u32 = 1_000;
@@ -21,7 +22,7 @@ pub(super) async fn run(who: &str) -> Outcome<Report> {
         Keyed::NAME => measure::<Keyed>().await?,
         Lockable::NAME => measure::<Lockable>().await?,
         Fluent::NAME => measure::<Fluent>().await?,
-        other => return Err(format!("nobody is called {other}").into()),
+        other => return Err(format!("there is no contender {other}").into()),
     };
     Ok(Report { keys_once: Some(measured), ..Report::default() })
 }

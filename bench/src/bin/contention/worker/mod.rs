@@ -1,4 +1,5 @@
-//! What runs in the child processes: they take a task on standard input, and report on standard output, a JSON document per line.
+//! What runs in the child processes: they take a task on standard input, and report on standard
+//! output, a JSON document per line.
 
 mod contend;
 mod hold;
@@ -29,7 +30,7 @@ impl Orders {
     }
 }
 
-/// The whole life of a child.
+/// Runs a child from start to end.
 pub async fn run() -> Outcome<()> {
     let mut orders = Orders(BufReader::new(tokio::io::stdin()).lines());
     let spec: Spec = orders.next().await?;
@@ -84,7 +85,7 @@ async fn perform(spec: Spec, orders: &mut Orders) -> Outcome<Report> {
     }
 }
 
-/// Says so, and gets to know when to measure.
+/// Reports that it is ready, and reads when to measure.
 async fn ready(orders: &mut Orders) -> Outcome<Window> {
     say(&Message::Ready)?;
     orders.next().await

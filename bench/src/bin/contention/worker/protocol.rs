@@ -1,4 +1,4 @@
-//! What parent and children say to each other.
+//! The messages between parent and children.
 
 use std::net::SocketAddr;
 
@@ -11,7 +11,7 @@ use crate::locks::{Contender, Settings};
 /// The first line that a child gets.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Spec {
-    /// Whose locks, if the task takes locks.
+    /// The contender, if the task takes locks.
     pub who: Contender,
     /// The server or the replica set of that contender.
     pub uri: String,
@@ -33,7 +33,7 @@ pub enum Task {
         /// How many.
         keys: usize,
     },
-    /// Wait for `keys` locks that somebody else holds.
+    /// Wait for `keys` locks that another process holds.
     Wait {
         /// Their keys are this and a number.
         prefix: String,
@@ -47,7 +47,7 @@ pub enum Task {
         /// How often each.
         cadence_ms: u64,
     },
-    /// Be one of several clients that write in turn, as soon as they hear of the other's write.
+    /// Be one of several clients that write in turn, as soon as they receive the other's write.
     Relay(Relay),
     /// Serve requests over HTTP until the end of the window.
     Serve(Serve),
@@ -76,7 +76,7 @@ pub struct Contend {
 /// Requests over HTTP.
 #[derive(Debug, Clone, Copy, Serialize, Deserialize)]
 pub struct Serve {
-    /// Whether the locks are those of a process without a server, whoever else is named.
+    /// Whether the locks are those of a process without a server, whatever the contender.
     pub in_memory: bool,
     /// How long a request works under its lock.
     pub work_us: u64,
@@ -91,7 +91,8 @@ pub struct Relay {
     pub of: u64,
     /// Time between hearing and writing.
     pub hold_ms: u64,
-    /// Whether each also makes a second write to the same record after its own, as a holder does that queues up again.
+    /// Whether each also makes a second write to the same record after its own, as a holder does
+    /// that queues up again.
     pub second_write: bool,
     /// The record.
     pub key: String,
@@ -150,7 +151,7 @@ pub struct Report {
 pub struct Waiter {
     /// Locks acquired in the window.
     pub acquired: u64,
-    /// Every turn, if that was asked for.
+    /// Every turn, if `every_turn` was set.
     pub turns: Vec<Turn>,
     /// A sample of the waits, the one that was cut off included.
     pub waits_ns: Vec<u64>,
@@ -166,7 +167,7 @@ pub struct Waiter {
 #[derive(Debug, Clone, Copy, Serialize, Deserialize)]
 pub struct Turn {
     /// The call to acquire.
-    pub asked: Nanos,
+    pub requested: Nanos,
     /// Its return.
     pub acquired: Nanos,
     /// The call to release.
@@ -175,13 +176,13 @@ pub struct Turn {
     pub token: Option<u64>,
 }
 
-/// A relay's write or the hearing of one.
+/// A write of a relay, or its receipt.
 #[derive(Debug, Clone, Copy, Serialize, Deserialize)]
 pub struct Hop {
     /// The number written.
     pub number: u64,
-    /// When it was heard of by whom it is meant for.
-    pub heard: Option<Nanos>,
+    /// When the client for which it is meant received it.
+    pub received: Option<Nanos>,
     /// When it was sent.
     pub sent: Option<Nanos>,
 }

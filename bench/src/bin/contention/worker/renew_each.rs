@@ -1,4 +1,5 @@
-//! Leases kept alive with an update each, evenly spread over the cadence: what there is to pay without batches.
+//! Leases kept alive with an update each, evenly spread over the cadence: the cost
+//! without batches.
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -13,7 +13,7 @@ use crate::commands::Monitor;
 use crate::locks::{self, Contender};
 use crate::web::service::{self, Guard};
 
-/// Listens, with the locks of whoever is named.
+/// Serves, with the locks of the contender that `spec` names.
 pub(super) async fn start(spec: &Spec, task: Serve, monitor: &Arc<Monitor>) -> Outcome<SocketAddr> {
     let guard = match spec.who {
         _ if task.in_memory => Guard::Layer(Arc::new(MemoryProvider::new())),

@@ -12,19 +12,20 @@ use super::super::member::Member;
 use super::super::set::{Cluster, MARK};
 use crate::fail_command::configure;
 
-/// What the store of a lock sends.
+/// The commands that the store of locks sends.
 const COMMANDS: [&str; 5] = ["findAndModify", "update", "find", "aggregate", "getMore"];
-/// Of the writes among them a write concern error is said after they were carried out.
+/// The writes among them. A write concern error is reported after they were executed.
 const WRITES: [&str; 2] = ["findAndModify", "update"];
-/// `HostUnreachable`, `NetworkTimeout`, `ShutdownInProgress`, `PrimarySteppedDown`, `NotWritablePrimary`, `InterruptedDueToReplStateChange`: transient, and most of them retryable.
+/// `HostUnreachable`, `NetworkTimeout`, `ShutdownInProgress`, `PrimarySteppedDown`,
+/// `NotWritablePrimary`, `InterruptedDueToReplStateChange`: transient, and most of them retryable.
 const CODES: [i32; 6] = [6, 89, 91, 189, 10_107, 11_602];
-/// Of ten commands so many fail.
+/// How many of ten commands fail.
 const SHARE: f64 = 0.3;
 
-/// How long a slow command waits before it is carried out, from one time to the next.
+/// How long a slow command waits before it is executed, by turns.
 const SLOW_MS: [i32; 3] = [300, 1_000, 600];
 
-/// What the fail point is told, unlike from time to time.
+/// The settings of the fail point, by turns.
 type Data = fn(usize) -> Document;
 
 pub(super) fn all(cluster: &Arc<Cluster>) -> Vec<Arc<dyn Fault>> {
@@ -51,12 +52,12 @@ fn slow(commands: &[&str], turn: usize) -> Document {
     doc! { "failCommands": commands.to_vec(), "blockConnection": true, "blockTimeMS": SLOW_MS[turn % SLOW_MS.len()] }
 }
 
-/// Which commands of clients are hit.
+/// Which commands of clients are affected.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Extent {
-    /// A share of those that the primary gets.
+    /// A share of the commands to the primary.
     Some,
-    /// Each one, on each member: an election does not end it.
+    /// Every command, on every member: an election does not end the fault.
     All,
 }
 
@@ -81,9 +82,9 @@ impl Fault for DisturbedCommands {
         self.kind
     }
 
-    /// Slow commands queue up in the clients: it lasts longer than the request timeout of a caller
-    /// in that queue.
-    fn lasts(&self) -> Duration {
+    /// Slow commands queue up in the clients, so the fault lasts longer than the request timeout of
+    /// a caller in that queue.
+    fn duration(&self) -> Duration {
         Duration::from_secs(if self.extent == Extent::All { 8 } else { 3 })
     }
 

@@ -1,4 +1,4 @@
-//! A disk that is full.
+//! A full disk.
 
 use std::fs::File;
 use std::io::Write;
@@ -19,14 +19,16 @@ pub(in super::super) const FULL: &str = "disk-full";
 /// The member whose disk is small.
 const MEMBER: usize = 0;
 const LIMIT: Duration = Duration::from_secs(40);
-/// What is written to a full disk, again and again, until the server gives up: nothing that could be compressed.
+/// The data that is written repeatedly until the server of the full disk gives up. It cannot be
+/// compressed.
 const WRITE: usize = 1 << 20;
 
 pub(super) fn full(cluster: &Arc<Cluster>) -> Arc<dyn Fault> {
     Arc::new(DiskFull(Arc::clone(cluster)))
 }
 
-/// The disk of one member – the primary, if it can be had – is filled. A `mongod` whose disk is full aborts; with room again it starts and recovers.
+/// Fills the disk of one member, which is made the primary if possible. A `mongod` whose disk is
+/// full aborts. With free space it starts and recovers.
 struct DiskFull(Arc<Cluster>);
 
 impl DiskFull {
@@ -35,7 +37,7 @@ impl DiskFull {
     }
 
     async fn ballast(&self) -> Result<PathBuf, FixtureError> {
-        let disk = self.member().disk().await.ok_or("the member has no disk of its own")?;
+        let disk = self.member().disk().await.ok_or("the member has no separate disk")?;
         Ok(disk.join("ballast"))
     }
 }
@@ -48,16 +50,16 @@ impl Fault for DiskFull {
 
     async fn begin(&self) -> Result<(), FixtureError> {
         let member = self.member();
-        // A member that lags behind is not elected; the disk of a secondary gets full as well.
+        // A member that lags behind is not elected. The disk of a secondary also fills up.
         let _ = member.admin(doc! { "replSetStepUp": 1 }).await;
         let ballast = self.ballast().await?;
         tokio::task::spawn_blocking(move || fill(&ballast)).await??;
         let deadline = Instant::now() + LIMIT;
         while !process::is_dead(member.pid()) {
             if Instant::now() > deadline {
-                return Err("a server goes on with a full disk".into());
+                return Err("a server keeps running with a full disk".into());
             }
-            // A secondary writes what the primary does, and at checkpoints.
+            // A secondary writes when the primary does, and at checkpoints.
             let bytes = std::iter::repeat_with(|| fastrand::u8(..)).take(WRITE).collect();
             let data = Binary { subtype: BinarySubtype::Generic, bytes };
             let probes = self.0.client.database("distlock_arena").collection("ballast");
@@ -78,7 +80,7 @@ impl Fault for DiskFull {
     }
 }
 
-/// Writes until nothing more fits.
+/// Writes until the disk is full.
 fn fill(file: &std::path::Path) -> std::io::Result<()> {
     let mut file = File::create(file)?;
     let block = vec![0x5A; 1 << 20];

@@ -1,4 +1,4 @@
-//! A primary that steps down, and one that takes no writes for a while.
+//! A primary that steps down, and one that accepts no writes for a while.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -18,7 +18,7 @@ pub(super) fn all(cluster: &Arc<Cluster>) -> [Arc<dyn Fault>; 2] {
 
 struct StepDown {
     cluster: Arc<Cluster>,
-    /// Who it was, and in which term.
+    /// The number of the former primary, and its term.
     running: Mutex<Option<(usize, i64)>>,
 }
 
@@ -48,7 +48,7 @@ impl Fault for StepDown {
     }
 }
 
-/// `fsyncLock`: writes wait, as they do for a disk that does not answer.
+/// `fsyncLock`: writes wait, as for a disk that does not answer.
 struct StalledDisk {
     cluster: Arc<Cluster>,
     running: Mutex<Option<usize>>,
@@ -67,7 +67,7 @@ impl Fault for StalledDisk {
         let probes = primary.client().database("distlock_arena").collection::<Document>("probes");
         let probe = probes.update_one(doc! { "_id": 0 }, doc! { "$inc": { "n": 1 } });
         let written = tokio::time::timeout(Duration::from_millis(500), async { probe.await }).await;
-        if matches!(written, Ok(Ok(_))) { Err("a write got through".into()) } else { Ok(()) }
+        if matches!(written, Ok(Ok(_))) { Err("a write was acknowledged".into()) } else { Ok(()) }
     }
 
     async fn end(&self) -> Result<String, FixtureError> {
@@ -75,8 +75,8 @@ impl Fault for StalledDisk {
         let number = running.ok_or("it was not begun")?;
         let left = self.cluster.members[number].admin(doc! { "fsyncUnlock": 1 }).await?;
         match left.get_i64("lockCount") {
-            Ok(0) => Ok(format!("no write got through on member {number}")),
-            other => Err(format!("locks that are left after the unlock: {other:?}").into()),
+            Ok(0) => Ok(format!("no write was acknowledged by member {number}")),
+            other => Err(format!("locks are left after the unlock: {other:?}").into()),
         }
     }
 }

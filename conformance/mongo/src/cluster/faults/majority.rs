@@ -14,7 +14,7 @@ use super::super::member::Member;
 use super::super::set::Cluster;
 use super::process::Mode;
 
-/// How long the member that is left may take to acknowledge a write.
+/// How long the remaining member may take to acknowledge a write.
 const PROBE: Duration = Duration::from_millis(500);
 
 pub(super) fn all(cluster: &Arc<Cluster>) -> [Arc<dyn Fault>; 2] {
@@ -23,9 +23,8 @@ pub(super) fn all(cluster: &Arc<Cluster>) -> [Arc<dyn Fault>; 2] {
     })
 }
 
-/// All members but one are away, and no write is acknowledged by a majority until they are back.
-/// The member that is left is by turns the primary, which steps down after a while, and a
-/// secondary.
+/// Takes all members but one away, so that no majority acknowledges a write until they are back.
+/// The remaining member is by turns the primary, which steps down after a while, and a secondary.
 struct WithoutMajority {
     mode: Mode,
     cluster: Arc<Cluster>,
@@ -35,7 +34,7 @@ struct WithoutMajority {
 #[derive(Clone, Copy, Default)]
 struct State {
     turn: usize,
-    /// The member that goes on, and whether it was the primary.
+    /// The remaining member, and whether it was the primary.
     left: Option<(usize, bool)>,
 }
 
@@ -44,7 +43,7 @@ impl WithoutMajority {
         self.cluster.members.iter().filter(move |member| member.number != left)
     }
 
-    /// An error if the member that is left gets a write acknowledged by a majority.
+    /// Fails if a majority acknowledges a write to the remaining member.
     async fn expect_no_write(&self, left: usize) -> Result<(), FixtureError> {
         let probes = self.cluster.members[left].client().database("distlock_arena").collection::<Document>("probes");
         let concern = WriteConcern::builder().w(Acknowledgment::Majority).w_timeout(PROBE).build();
@@ -66,7 +65,7 @@ impl Fault for WithoutMajority {
     }
 
     /// Longer than a primary remains one without a majority.
-    fn lasts(&self) -> Duration {
+    fn duration(&self) -> Duration {
         Duration::from_secs(6)
     }
 
@@ -82,11 +81,11 @@ impl Fault for WithoutMajority {
         let left = self.state.lock().expect("not poisoned").left.take();
         let (left, was_primary) = left.ok_or("it was not begun")?;
         let silent = self.expect_no_write(left).await;
-        // Each of them is brought back, even if another one is not.
+        // Bring each of them back, even if another one fails.
         let back = join_all(self.away(left).map(|member| self.mode.bring_back(member))).await;
         silent?;
         back.into_iter().collect::<Result<(), _>>()?;
-        let written = self.cluster.until_written().await.ok_or("no majority takes writes after it was back")?;
+        let written = self.cluster.until_written().await.ok_or("no majority acknowledges writes after it was back")?;
         let role = if was_primary { "the primary" } else { "a secondary" };
         Ok(format!(
             "all members but {left}, {role}, were {}, no write was acknowledged, and one was {written:.1?} after \

@@ -1,4 +1,4 @@
-//! What can happen to a cluster.
+//! The faults of a cluster.
 
 mod commands;
 mod disk;
@@ -15,7 +15,7 @@ use distlock_conformance::Fault;
 use super::set::Cluster;
 pub(super) use sweep::sweep;
 
-/// Those that need namespaces.
+/// The faults that need namespaces.
 pub(super) const OF_NAMESPACES: [&str; 2] = [network::CUT, disk::FULL];
 
 /// The primary is killed, and another member takes over.
@@ -23,7 +23,7 @@ pub(super) fn crash(cluster: &Arc<Cluster>) -> Arc<dyn Fault> {
     process::without_primary(cluster, process::Mode::Kill)
 }
 
-/// All that can be had here.
+/// Returns all faults that are possible here.
 pub(super) fn all(cluster: &Arc<Cluster>) -> Vec<Arc<dyn Fault>> {
     let mut all = Vec::new();
     all.extend(commands::all(cluster));

@@ -1,4 +1,5 @@
-//! Faults of the network: between clients and members by the proxies, and around one member by its interface.
+//! Faults of the network: between clients and members by the proxies, and of one member by its
+//! interface.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -14,7 +15,7 @@ use super::super::set::{Cluster, HEALTH_LIMIT, MARK, POLL};
 
 pub(in super::super) const CUT: &str = "network-cut";
 
-/// How long it may take until a client sends what a fault waits for.
+/// How long it may take until a client sends the request that a fault waits for.
 const HIT_LIMIT: Duration = Duration::from_secs(10);
 
 pub(super) fn half_open(cluster: &Arc<Cluster>) -> [Arc<dyn Fault>; 2] {
@@ -24,7 +25,7 @@ pub(super) fn half_open(cluster: &Arc<Cluster>) -> [Arc<dyn Fault>; 2] {
 }
 
 /// The proxy in front of the primary swallows one request of one client, or the reply to it. That
-/// connection stays open and silent, also after the fault. All others work.
+/// connection stays open and silent, even after the fault. All others work.
 struct HalfOpen {
     kind: &'static str,
     way: Way,
@@ -39,7 +40,7 @@ impl Fault for HalfOpen {
     }
 
     /// Longer than a few request timeouts of the client that waits for an answer.
-    fn lasts(&self) -> Duration {
+    fn duration(&self) -> Duration {
         Duration::from_secs(8)
     }
 
@@ -66,8 +67,9 @@ pub(super) fn inbound_cut(cluster: &Arc<Cluster>) -> Arc<dyn Fault> {
     Arc::new(InboundCut { cluster: Arc::clone(cluster), running: Mutex::default() })
 }
 
-/// Nobody reaches the primary: neither clients nor members, old connections or new ones. What it asks the others itself, and what they answer, comes through: half a partition, which can be had
-/// without a network of its own.
+/// Cuts all connections to the primary, old and new, from clients and members. Its own requests to
+/// other members, and their answers, still pass. This is half a partition, and needs no separate
+/// network.
 struct InboundCut {
     cluster: Arc<Cluster>,
     running: Mutex<usize>,
@@ -80,7 +82,7 @@ impl Fault for InboundCut {
     }
 
     /// Longer than an election takes.
-    fn lasts(&self) -> Duration {
+    fn duration(&self) -> Duration {
         Duration::from_secs(6)
     }
 
@@ -94,8 +96,8 @@ impl Fault for InboundCut {
     async fn end(&self) -> Result<String, FixtureError> {
         let member = *self.running.lock().expect("not poisoned");
         match self.cluster.proxies[member].heal() {
-            0 => Err(format!("nobody wanted anything of member {member}").into()),
-            hits => Ok(format!("{hits} connections to member {member}, the primary, heard nothing")),
+            0 => Err(format!("no traffic was sent to member {member}").into()),
+            hits => Ok(format!("{hits} connections to member {member}, the primary, were cut")),
         }
     }
 }
@@ -104,7 +106,8 @@ pub(super) fn cut(cluster: &Arc<Cluster>) -> Arc<dyn Fault> {
     Arc::new(Cut { cluster: Arc::clone(cluster), running: Mutex::default() })
 }
 
-/// The interface of one member goes down: nothing goes in or out, to clients or to members. The primary and a secondary by turns.
+/// Takes the interface of one member down, by turns of the primary and of a secondary. No traffic
+/// passes to or from clients and members.
 struct Cut {
     cluster: Arc<Cluster>,
     running: Mutex<Running>,
@@ -124,7 +127,7 @@ impl Fault for Cut {
     }
 
     /// Longer than an election takes.
-    fn lasts(&self) -> Duration {
+    fn duration(&self) -> Duration {
         Duration::from_secs(6)
     }
 
@@ -151,7 +154,7 @@ impl Fault for Cut {
 }
 
 impl Cut {
-    /// Until a primary among the others says that the member does not answer.
+    /// Waits until a primary among the others reports that the member does not answer.
     async fn until_missed(&self, member: usize) -> Result<(), FixtureError> {
         let deadline = Instant::now() + HEALTH_LIMIT;
         while Instant::now() < deadline {

@@ -18,12 +18,12 @@ pub(super) fn without_primary(cluster: &Arc<Cluster>, mode: Mode) -> Arc<dyn Fau
     Arc::new(WithoutPrimary { mode, cluster: Arc::clone(cluster), running: Mutex::default() })
 }
 
-/// How members are away.
+/// How members are taken away.
 #[derive(Clone, Copy)]
 pub(super) enum Mode {
-    /// SIGKILL, and started again.
+    /// Killed by SIGKILL, and started again.
     Kill,
-    /// SIGSTOP and SIGCONT.
+    /// Stopped by SIGSTOP until SIGCONT.
     Stop,
 }
 
@@ -57,10 +57,10 @@ struct WithoutPrimary {
 }
 
 struct Running {
-    /// The member that was the primary, and in which term.
+    /// The former primary, and its term.
     number: usize,
     term: i64,
-    /// How long it took until a plain driver's write was acknowledged again.
+    /// The time until a plain driver's write was acknowledged again.
     written: JoinSet<Option<Duration>>,
 }
 
@@ -73,10 +73,10 @@ impl Fault for WithoutPrimary {
         }
     }
 
-    /// Longer than an election takes. The connections of a stopped primary stay open: it stays
-    /// stopped for longer than a request timeout after the election, so that clients must leave it
-    /// by themselves.
-    fn lasts(&self) -> Duration {
+    /// Longer than an election. The connections of a stopped primary stay open. It stays stopped
+    /// for longer than a request timeout after the election, so that clients must leave it without
+    /// its help.
+    fn duration(&self) -> Duration {
         match self.mode {
             Mode::Kill => Duration::from_secs(6),
             Mode::Stop => Duration::from_secs(12),

@@ -1,4 +1,4 @@
-//! Records that the TTL monitor removes.
+//! The removal of records by the TTL monitor.
 
 use std::time::Duration;
 
@@ -9,14 +9,15 @@ use tokio::time::{Instant, sleep};
 
 use super::super::set::POLL;
 
-/// Tokens go on after a sweep because the server's clock has moved on since the record was last used (R6): by more than its resolution.
+/// Tokens continue after a sweep because the server's clock has advanced since the record was last
+/// used (R6), by more than its resolution.
 const UNUSED: Duration = Duration::from_secs(2);
-/// The TTL monitor comes every second, and may have to wait for the disk.
+/// The TTL monitor runs every second, and may have to wait for the disk.
 const LIMIT: Duration = Duration::from_secs(60);
-/// The shortest that an index may leave to a record after its expiry is an hour.
+/// An index keeps a record for at least one hour after its expiry.
 const OLDER_MS: i64 = 2 * 60 * 60 * 1_000;
 
-/// Makes all records older, and waits until they are gone.
+/// Makes all records older, and waits until they are removed.
 pub(in super::super) async fn sweep(records: &Collection<Document>) -> Result<String, FixtureError> {
     sleep(UNUSED).await;
     let older = doc! { "$set": { "expiresAt": { "$subtract": ["$$NOW", OLDER_MS] } } };
@@ -28,10 +29,10 @@ pub(in super::super) async fn sweep(records: &Collection<Document>) -> Result<St
     loop {
         let left = records.count_documents(doc! {}).await?;
         if left == 0 {
-            return Ok(format!("{aged} records were swept by the TTL monitor"));
+            return Ok(format!("the TTL monitor removed {aged} records"));
         }
         if Instant::now() > deadline {
-            return Err(format!("of {aged} records the TTL monitor has left {left} after {LIMIT:?}").into());
+            return Err(format!("the TTL monitor has left {left} of {aged} records after {LIMIT:?}").into());
         }
         sleep(POLL).await;
     }

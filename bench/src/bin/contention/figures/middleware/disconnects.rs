@@ -1,4 +1,5 @@
-//! T4: clients of two replicas, a tenth of whom go away in the middle of a request. Afterwards there must be nothing left of them.
+//! T4: clients of two replicas, a tenth of which go away in the middle of a request. Afterwards
+//! nothing of them must be left.
 
 use std::convert::Infallible;
 use std::net::SocketAddr;
@@ -31,13 +32,13 @@ use crate::web::service;
 
 const KEYS: usize = 16;
 const CLIENTS: u64 = 64;
-/// What is left after so long stays.
+/// What is left after this time stays.
 const SETTLE: Duration = Duration::from_secs(10);
 const LEFT: [&str; 3] = ["leases left", "tickets left", "tasks left"];
 const BROKEN: &str = "two holders at once";
 const MISSING: &str = "requests without their answer";
 
-/// Whose locks.
+/// Whose locks are used.
 #[derive(Clone, Copy, PartialEq)]
 enum Locks {
     Memory,
@@ -75,7 +76,7 @@ pub(in crate::figures) async fn run(bench: &Bench<'_>) -> Outcome<Figure> {
     figure.note(format!(
         "{CLIENTS} clients, {KEYS} keys, two servers with a provider each – on MongoDB also a client each – in one process, so that the handlers see whether two of them hold one key. A client that goes away closes its \
          connection at a random moment between 0 and about 5 ms after it has sent its request: while it waits, in the handler, or in the body. Leases and tickets are counted in the store \
-         when nobody is served any more, tasks when servers and providers are closed.",
+         when no request is served any longer, tasks when servers and providers are closed.",
     ));
     Ok(figure)
 }
@@ -237,7 +238,7 @@ fn guarded(provider: Arc<dyn LockProvider>, rooms: Arc<Rooms>) -> Outcome<(Route
     Ok((Router::new().route("/{key}", post(handler)).route_layer(layer), monitor))
 }
 
-/// Gives way so often; now and then it sleeps, too.
+/// Yields `times` times; now and then it sleeps, too.
 async fn pause(times: u32) {
     for _ in 0..times {
         yield_now().await;
@@ -295,7 +296,7 @@ fn in_store(store: &MemoryStore) -> (u64, u64) {
     (held as u64, keys().map(|key| store.waiting(key).len() as u64).sum())
 }
 
-/// Records that say who holds them, and entries in their queues.
+/// Records that have a holder, and entries in their queues.
 async fn in_collection(client: &Client) -> Outcome<(u64, u64)> {
     let records = client.database(Contender::Ours.database()).collection::<Document>("locks");
     let room = doc! { "_id": { "$regex": "^room/" } };

@@ -1,4 +1,4 @@
-//! T3: everybody wants the same key, and two replicas serve.
+//! T3: all requests are for one key, and two replicas serve.
 
 use std::time::Duration;
 
@@ -21,7 +21,7 @@ const RATE: &str = "requests";
 const IDEAL: &str = "the ideal, 1 / hold";
 const IN_MEMORY: &str = "one replica, memory backend";
 
-/// Ours as it is, and without what was made for contention.
+/// Ours as it is, and without its parts for contention.
 const OURS: [(&str, Settings); 4] = [
     ("distlock", Settings::new(true)),
     ("distlock without hand-off", Settings::new(false)),
@@ -73,7 +73,7 @@ async fn measure(
 ) -> Outcome<()> {
     let (mut workers, addresses): (Vec<_>, Vec<_>) = servers.into_iter().unzip();
     let window = fleet::measure_all(&mut workers, Duration::from_secs(seconds)).await?;
-    // A key of its own, so that nobody finds what the one before has left.
+    // A key of its own, so that no contender finds what the one before has left.
     let path = format!("{}{}-{round}", service::LOCKED, name.replace(' ', "-"));
     let load = load::run(&addresses, CONNECTIONS, window, move |_| path.clone()).await?;
     let reports = fleet::reports(workers, window).await?;

@@ -1,4 +1,4 @@
-//! T1: what the layer adds to a request that nobody competes with.
+//! T1: what the layer adds to a request without contention.
 
 use std::sync::Arc;
 use std::time::Instant;

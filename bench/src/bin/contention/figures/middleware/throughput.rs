@@ -1,4 +1,4 @@
-//! T2: many keys, so that hardly anybody waits.
+//! T2: many keys, so that hardly any request waits.
 
 use std::time::Duration;
 
@@ -12,7 +12,8 @@ use crate::web::{load, service};
 
 const KEYS: u32 = 10_000;
 const CONNECTIONS: usize = 32;
-/// Where a process happens to have its memory moves its shares by some hundredths; so there are several.
+/// Where a process happens to have its memory moves its shares by some hundredths, so there are
+/// several processes.
 const ROUNDS_OF_A_PROCESS: usize = 5;
 const RATE: &str = "requests";
 const SHARE: &str = "requests, share of the bare service's";

@@ -1,5 +1,5 @@
-//! A chain of writes through several clients by hand: who sees the other's number in its events writes the next one. This is what a hand-over that is
-//! pushed cannot do without.
+//! A chain of writes through several clients by hand: a client that sees another's number in its
+//! events writes the next one. This is the least that a pushed hand-over costs.
 
 mod mongo;
 mod postgres;
@@ -19,7 +19,7 @@ use crate::locks::Contender;
 #[async_trait]
 trait Client: Send {
     /// The next number that was written, by this client or another one.
-    async fn heard(&mut self) -> Outcome<u64>;
+    async fn received(&mut self) -> Outcome<u64>;
 
     /// Writes a number; then makes the second write, if the task has one.
     fn write(&self, number: u64) -> BoxFuture<'static, Outcome<()>>;
@@ -48,15 +48,15 @@ impl Relay {
         }
         loop {
             let number = tokio::select! {
-                number = self.client.heard() => number?,
+                number = self.client.received() => number?,
                 () = clock::sleep_until(window.stop) => break,
             };
-            let heard = clock::now();
+            let received = clock::now();
             // Each number is for the one after its writer.
             if (number + 1) % self.task.of != self.task.place % self.task.of {
                 continue;
             }
-            hops.push(Hop { number, heard: Some(heard), sent: None });
+            hops.push(Hop { number, received: Some(received), sent: None });
             if self.task.hold_ms > 0 {
                 tokio::time::sleep(Duration::from_millis(self.task.hold_ms)).await;
             }
@@ -65,11 +65,11 @@ impl Relay {
         Ok(Report { hops, ..Report::default() })
     }
 
-    /// Writes in the background, so that the own event, too, is heard at once.
+    /// Writes in the background, so that the client's own event, too, is received at once.
     fn write(&self, number: u64, hops: &mut Vec<Hop>, writes: &mut JoinSet<Outcome<()>>) {
         while writes.try_join_next().is_some() {}
         let write = self.client.write(number);
-        hops.push(Hop { number, heard: None, sent: Some(clock::now()) });
+        hops.push(Hop { number, received: None, sent: Some(clock::now()) });
         writes.spawn(write);
     }
 }

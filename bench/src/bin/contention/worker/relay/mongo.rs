@@ -35,7 +35,7 @@ impl Records {
 
 #[async_trait]
 impl Client for Records {
-    async fn heard(&mut self) -> Outcome<u64> {
+    async fn received(&mut self) -> Outcome<u64> {
         loop {
             let event = self.events.next().await.ok_or("the change stream ended")??;
             if let Some(number) = number(&event) {

@@ -40,7 +40,7 @@ impl Records {
 
 #[async_trait]
 impl Client for Records {
-    async fn heard(&mut self) -> Outcome<u64> {
+    async fn received(&mut self) -> Outcome<u64> {
         Ok(self.events.next().await?.parse()?)
     }
 

@@ -1,4 +1,4 @@
-//! Interchangeable processes: states that differ by their names only are one.
+//! Interchangeable processes: states that differ only by their names are one state.
 
 use crate::state::{CLIENTS, Id, Ids, State};
 
@@ -19,7 +19,7 @@ impl Ids {
 }
 
 impl State {
-    /// The state with its processes in an order that does not depend on their names.
+    /// Returns the state with its processes in an order that does not depend on their names.
     #[must_use]
     pub(crate) fn canonical(&self, clients: u8) -> Self {
         let mut order: [u8; CLIENTS] = [0, 1, 2];
@@ -32,7 +32,7 @@ impl State {
         if names == [0, 1, 2] { *self } else { self.renamed(&names) }
     }
 
-    /// The same state with other names for the processes.
+    /// Returns the state with other names for the processes.
     fn renamed(&self, names: &[u8; CLIENTS]) -> Self {
         let mut new = *self;
         for (old, name) in names.iter().enumerate() {
@@ -41,7 +41,7 @@ impl State {
             for event in client.events.iter_mut() {
                 event.id = event.id.renamed(names);
             }
-            if let Some(kept) = &mut client.kept {
+            if let Some(kept) = &mut client.early_event {
                 kept.id = kept.id.renamed(names);
             }
         }

@@ -1,38 +1,40 @@
-//! An operation's way through the replica set: sessions, the majority, fail-over, and what the stream tells (R11, R17, R20).
+//! The execution of operations in the replica set: sessions, the majority, fail-over, and events
+//! (R11, R17, R20).
 
 use crate::client::Verdict;
 use crate::config::Config;
 use crate::rules::{Guard, Property};
 use crate::server::{Clocks, Outcome};
-use crate::state::{Answer, Event, Message, Op, Record, Server, Stage, State, Time, Token, Told};
+use crate::state::{Answer, Event, EventKind, Message, Op, Record, Server, Stage, State, Time, Token};
 
-/// What became of an operation.
-enum Carried {
-    /// The session has seen a later one.
+/// The result of an execution.
+enum Execution {
+    /// The session has begun a later operation.
     Refused,
-    /// It has been carried out before.
+    /// It has been executed before.
     Replayed,
     Done(Outcome),
 }
 
 impl State {
-    /// What an operation that begins now reads (R2).
+    /// Returns the clock readings of an operation that begins now (R2).
     ///
-    /// Within one tick the logical clock stands still: equal readings on one key are the rule here, not
-    /// the exception.
+    /// The logical clock does not advance within a tick, so equal readings on one key are common
+    /// here.
     pub(crate) fn clocks(&self, config: &Config) -> Clocks {
         Clocks { now: self.now(), logical: Token::from(self.latest) * Token::from(config.tokens_per_tick) + 1 }
     }
 
-    /// Takes a request out that the primary begins. If it was sent to another one, the driver has found this one, and sent it again.
+    /// Removes a request that the primary begins. If it was sent to another primary, the driver has
+    /// found this one, and sent it again.
     pub(crate) fn reach_primary(&mut self, at: usize) -> Message {
         let message = self.messages.remove(at);
         self.clients[message.id.client()].at_stale &= !message.to_stale;
         Message { to_stale: false, ..message }
     }
 
-    /// Carries an operation out on the primary.
-    pub(crate) fn carry(&mut self, at: usize, config: &Config) -> Verdict {
+    /// Executes an operation on the primary.
+    pub(crate) fn execute(&mut self, at: usize, config: &Config) -> Verdict {
         let mut message = self.reach_primary(at);
         let clocks = if message.stage == Stage::Stalled {
             Clocks { now: message.now, logical: message.clock }
@@ -41,9 +43,9 @@ impl State {
         };
         let now = self.now();
         let before = self.server;
-        let carried = self.server.carry(&message, clocks, config);
-        let Carried::Done(outcome) = carried else {
-            if matches!(carried, Carried::Replayed) {
+        let execution = self.server.execute(&message, clocks, config);
+        let Execution::Done(outcome) = execution else {
+            if matches!(execution, Execution::Replayed) {
                 let mine = self.server.record.is_held_by(message.id, now);
                 message = Message { answer: Answer::Replay, mine, ..message };
                 self.answer(message, config);
@@ -63,20 +65,21 @@ impl State {
 
     fn answer(&mut self, message: Message, config: &Config) {
         let waits = self.tracks_majority() && self.server != self.majority && config.rules.keep(Guard::Majority);
-        // What only the server's side needs is forgotten.
+        // Clear the fields that only the server needs.
         let stage = if waits { Stage::Pending } else { Stage::Answer };
         let now = if message.answer == Answer::Busy { message.now } else { 0 };
         self.messages.push(Message { stage, now, clock: 0, ..message });
     }
 
-    /// Carries an operation out on a primary that is none any more: what it writes nobody ever acknowledges, but that it has nothing to write it may say.
-    pub(crate) fn carry_stale(&mut self, at: usize, config: &Config) {
+    /// Executes an operation on a former primary. Its writes are never acknowledged, but it may
+    /// answer if it has nothing to write.
+    pub(crate) fn execute_on_stale(&mut self, at: usize, config: &Config) {
         let Some((mut server, offset, clean)) = self.stale.take() else { return };
         let message = self.messages.remove(at);
         let now = (self.time + offset).saturating_sub(Self::SKEWED);
         let before = server.record;
         let clocks = Clocks { now, ..self.clocks(config) };
-        let Carried::Done(outcome) = server.carry(&message, clocks, config) else { return };
+        let Execution::Done(outcome) = server.execute(&message, clocks, config) else { return };
         if (server.record == before && clean) || !config.rules.keep(Guard::Majority) {
             let Outcome { answer, token, tokens, left, .. } = outcome;
             let mine = before.is_held_by(message.id, now);
@@ -86,23 +89,23 @@ impl State {
         }
     }
 
-    /// A majority has everything.
+    /// Replicates all writes to a majority.
     pub(crate) fn replicate(&mut self) {
         self.majority = self.server;
         for message in self.messages.iter_mut().filter(|message| message.stage == Stage::Pending) {
             message.stage = Stage::Answer;
         }
         for (client, event) in std::mem::take(&mut self.unconfirmed).as_slice() {
-            self.tell(usize::from(*client), *event);
+            self.push_event(usize::from(*client), *event);
         }
     }
 
-    /// The range of the offsets when there is one more.
+    /// Returns the range of the offsets with another one.
     pub(crate) fn offsets_with(&self, offset: u8) -> (u8, u8) {
         (self.offsets.0.min(offset), self.offsets.1.max(offset))
     }
 
-    /// Another member becomes primary.
+    /// Makes another member the primary.
     pub(crate) fn fail_over(&mut self, skewed: u8) {
         let old = (self.server, self.offset, self.server == self.majority);
         let skew = self.faults.skew;
@@ -121,50 +124,50 @@ impl State {
         self.faults.failovers -= 1;
     }
 
-    /// Lets the stream tell what an operation did, once a majority has it.
+    /// Sends the events of an operation, once a majority has it.
     pub(crate) fn publish(&mut self, outcome: &Outcome, config: &Config) {
         let mut events: [Option<(usize, Event)>; 4] = [None; 4];
         events[0] = outcome.event.map(|event| (event.id.client(), event));
         if outcome.freed {
             for client in 0..usize::from(config.clients) {
-                events[client + 1] = Some((client, Event { told: Told::Freed, ..Event::default() }));
+                events[client + 1] = Some((client, Event { kind: EventKind::Opened, ..Event::default() }));
             }
         }
         for (client, event) in events.into_iter().flatten() {
             if self.tracks_majority() {
                 self.unconfirmed.push((client as u8, event));
             } else {
-                self.tell(client, event);
+                self.push_event(client, event);
             }
         }
     }
 
-    fn tell(&mut self, client: usize, event: Event) {
+    fn push_event(&mut self, client: usize, event: Event) {
         let client = &mut self.clients[client];
-        if client.deaf || client.dead {
+        if client.stream_ended || client.dead {
             return;
         }
         if client.events.has_room(1) {
             client.events.push(Event { of_new_primary: client.at_stale, ..event });
         } else {
-            // A stream that lags too far behind ends.
+            // A stream that lags too far ends.
             client.events.retain(|_| false);
-            client.deaf = true;
+            client.stream_ended = true;
         }
     }
 }
 
 impl Server {
-    fn carry(&mut self, message: &Message, clocks: Clocks, config: &Config) -> Carried {
+    fn execute(&mut self, message: &Message, clocks: Clocks, config: &Config) -> Execution {
         let &Message { op, id, number, token, left, .. } = message;
         let ordered = matches!(op, Op::Acquire | Op::Release) && config.rules.keep(Guard::Session);
         let session = &mut self.sessions[id.client()][usize::from(message.session)];
         if ordered {
             if number < session.begun {
-                return Carried::Refused;
+                return Execution::Refused;
             }
             if number == session.written {
-                return Carried::Replayed;
+                return Execution::Replayed;
             }
             session.begun = number;
         }
@@ -179,10 +182,11 @@ impl Server {
             let session = &mut self.sessions[id.client()][usize::from(message.session)];
             (session.begun, session.written) = (number, number);
         }
-        Carried::Done(outcome)
+        Execution::Done(outcome)
     }
 
-    /// What is wrong with what an operation did to the record, by the operation's clock and the true one.
+    /// Returns the property that the operation's change of the record violates, by the operation's
+    /// clock and the true one.
     fn judge(
         &mut self,
         message: &Message,
@@ -193,7 +197,7 @@ impl Server {
     ) -> Verdict {
         let id = message.id;
         let record = self.record;
-        // A lease that is had again after its expiry is a grant as well, whoever has it.
+        // A lease that becomes valid again after its expiry also counts as a grant.
         let granted =
             record.is_held(started) && (!before.is_held_by(record.holder, started) || before.token != record.token);
         let until = if message.op == Op::Release && message.left > 0 { before.acquired + message.left } else { 0 };
@@ -201,7 +205,7 @@ impl Server {
             self.held_until = until;
         }
         if outcome.answer == Answer::Released && before.is_held_by(id, started) {
-            // No guard will have what is left of the block.
+            // No guard gets the rest of the block.
             self.given = message.token.max(before.first_of_block());
         }
         if granted {
@@ -243,11 +247,11 @@ impl Server {
 }
 
 impl Record {
-    /// How many live waiters were before the one who got the lease, not counting the releaser.
+    /// Counts the live waiters before the new holder, without the releaser.
     fn place_of_grant(&self, winner: crate::state::Id, releaser: crate::state::Id, now: Time, config: &Config) -> u8 {
         let tickets = self.queue.as_slice().iter();
         let others = tickets.filter(|ticket| ticket.id != releaser || ticket.id == winner);
-        let live = others.filter(|ticket| ticket.seen + config.ticket_ttl > now);
+        let live = others.filter(|ticket| ticket.refreshed + config.ticket_ttl > now);
         live.take_while(|ticket| ticket.id != winner).count() as u8
     }
 }

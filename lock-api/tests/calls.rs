@@ -1,0 +1,76 @@
+//! The fluent calls: keys, `run`, and the answer at the end of a wait.
+
+use std::time::Duration;
+
+use distlock_api::{AcquireOptions, ErrorKind, LockGuard, LockKey, LockProviderExt, Wait};
+use distlock_memory::{MemoryProvider, MemoryStore};
+
+const SHORT: Duration = Duration::from_millis(20);
+
+#[tokio::test]
+async fn each_wait_ends_with_the_same_error() {
+    let locks = MemoryProvider::new();
+    let held = locks.acquire("b").await.unwrap();
+    let one = locks.acquire("b").timeout(SHORT).await.map(drop).unwrap_err();
+    let all = locks.acquire_all(["a", "b"]).timeout(SHORT).await.map(drop).unwrap_err();
+    let once = locks.acquire_all(["a", "b"]).options(AcquireOptions::try_once()).await.map(drop).unwrap_err();
+    for error in [one, all, once] {
+        assert!(error.is_not_granted() && error.is_retryable(), "{error:?}");
+        assert_eq!(error.key().map(LockKey::as_str), Some("b"), "{error:?}");
+        assert_eq!(
+            error.to_string(),
+            r#"the lock was not granted (timed out waiting for the present holder) [lock "b"]"#
+        );
+    }
+    assert!(locks.try_acquire("b").within(SHORT).await.unwrap().is_none());
+    assert!(locks.try_acquire_all(["a", "b"]).within(SHORT).await.unwrap().is_none());
+    // A wait without an end stays an attempt.
+    let forever = AcquireOptions::new().with_wait(Wait::Forever);
+    assert!(locks.try_acquire_all(["a", "b"]).options(forever).await.unwrap().is_none());
+    assert!(locks.try_acquire("a").await.unwrap().is_some(), "all or nothing");
+    drop(held);
+}
+
+#[tokio::test]
+async fn work_runs_under_one_or_several_locks() {
+    let locks = MemoryProvider::new();
+    let token = locks.acquire(("orders", 7)).run(async |token| token).await.unwrap();
+    let next = locks.try_acquire(("orders", 7)).run(async |token| token).await.unwrap().unwrap();
+    assert!(next > token);
+    let tokens = locks.acquire_all(["b", "a", "b"]).run(async |tokens| tokens).await.unwrap();
+    assert_eq!(tokens.iter().map(|(key, _)| key.as_str()).collect::<Vec<_>>(), ["a", "b"]);
+    assert_eq!((tokens.get("a"), tokens.get("c"), tokens.len()), (Some(tokens["a"]), None, 2));
+
+    let held = locks.acquire("b").await.unwrap();
+    assert!(locks.try_acquire("b").run(async |_| panic!("the lock is busy")).await.unwrap().is_none());
+    let all = locks.try_acquire_all(["a", "b"]).run(async |_| panic!("a lock is busy")).await.unwrap();
+    assert!(all.is_none());
+    assert!(held.release().await.unwrap().is_released());
+    assert_eq!(locks.try_acquire_all(["a", "b"]).run(async |tokens| tokens.len()).await.unwrap(), Some(2));
+}
+
+#[tokio::test(start_paused = true)]
+async fn work_under_several_locks_ends_when_one_is_lost() {
+    let store = MemoryStore::new();
+    let locks = store.provider();
+    let work = locks.acquire_all(["a", "b"]).run(async |_| {
+        store.force_release("b");
+        std::future::pending::<()>().await;
+    });
+    assert_eq!(work.await.unwrap_err().kind(), ErrorKind::Lost);
+}
+
+#[tokio::test(start_paused = true)]
+async fn both_guards_say_how_long_they_are_valid() {
+    let locks = MemoryStore::new().provider();
+    let ttl = Duration::from_secs(10);
+    let all = locks.acquire_all([1, 2]).ttl(ttl).await.unwrap();
+    let second = all.get(2).expect("the lock of the key 2");
+    assert!(all.get("1").is_some() && all.get("").is_none() && all.get(3).is_none());
+    assert_eq!(all.valid_until(), all.guards().iter().filter_map(LockGuard::valid_until).min());
+    assert!(all.remaining() <= second.remaining() && all.remaining() > Some(ttl / 2));
+    assert!(!all.is_lost() && all.loss().is_none());
+    // Locks of one process do not expire.
+    let one = MemoryProvider::new().acquire("k").await.unwrap();
+    assert_eq!((one.valid_until(), one.remaining()), (None, None));
+}

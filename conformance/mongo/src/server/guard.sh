@@ -1,10 +1,10 @@
-# Runs a server that must not outlive its owner.
+# Runs a server that does not outlive its owner.
 #
 # usage: sh guard.sh DATA_DIR COMMAND...
 #
 # The owner holds the other end of this script's standard input and never writes to it. However the
-# owner ends, SIGKILL included, the kernel closes that end; the server is then killed and DATA_DIR removed.
-# Prints the server's last error lines and exits with its status.
+# owner ends, SIGKILL included, the kernel closes that end; the server is then killed and DATA_DIR
+# removed. Prints the server's last error lines and exits with its status.
 data=$1
 shift
 

@@ -19,6 +19,7 @@ use crate::simulation::defect;
 use crate::state::claim::Seat;
 use crate::state::ledger;
 use crate::state::line::Found;
+use crate::state::time::Now;
 use crate::state::wait::{Circumstances, Limit, Next, Settings, Start, Wait};
 use crate::store::{AcquireOp, Attempt, BusyReply, Claim, QueueStanding, Reply, Ticket};
 
@@ -48,7 +49,7 @@ impl Engine {
     ) -> Result<Obtained> {
         self.check(&options)
             .map(|(terms, holder)| {
-                self.acquire_checked(key, Limit::new(options.wait(), &clock::now()), terms, holder, via)
+                self.acquire_checked(key, Limit::new(options.wait(), Instant::now), terms, holder, via)
             })?
             .await
             .map_err(|error| error.with_key(key.clone()))
@@ -111,10 +112,11 @@ impl Engine {
             Ok(guard) => return Ok(Obtained::Held(guard)),
             Err(turn) => turn,
         };
-        if limit.has_passed(&clock::now()) {
+        let now = clock::now();
+        if limit.has_passed(&now) {
             return Ok(Obtained::Busy(Busy::new()));
         }
-        self.ask_until_granted(key, limit, (terms, holder), (turn, busy), via).await
+        self.ask_until_granted(key, (limit, now), (terms, holder), (turn, busy), via).await
     }
 
     /// Takes the lease that the guard before has handed on (R21), or else comes back with the turn
@@ -145,7 +147,7 @@ impl Engine {
         // Once its release has been sent, it is nobody's. A caller that leaves meanwhile leaves it
         // to the background.
         if !defect!(NotReleasedBeforeHandOn)
-            && let Some(job) = self.release_handed_on(lease)
+            && let Some(job) = self.release_handed_on(lease, &clock::now())
         {
             tokio::select! {
                 biased;
@@ -180,11 +182,12 @@ impl Engine {
         attempt
     }
 
-    /// Carries out what [`Wait`] decides.
+    /// Carries out what [`Wait`] decides. The clocks are read once after each await: nothing between
+    /// two of them takes time.
     async fn ask_until_granted(
         self: &Arc<Self>,
         key: &LockKey,
-        limit: Limit,
+        (limit, mut now): (Limit, Now),
         (terms, holder): (LeaseTerms, Holder),
         (mut turn, busy): (Option<Turn>, Option<Busy>),
         via: Via<'_>,
@@ -197,7 +200,6 @@ impl Engine {
             refuses_when_full: self.config.queue.is_some_and(|queue| queue.when_full == WhenFull::Refuse),
             needs_answer: via.is_some(),
         };
-        let now = clock::now();
         let mut wait = Wait::new(settings, busy, &now);
         // An answer after ttl - margin could only bring a lease that is lost already (C3).
         let answer = self.config.request_timeout.min(terms.ttl - terms.margin);
@@ -211,6 +213,7 @@ impl Engine {
                     let attempt = self.attempt(acquisition.claim(), limit, &terms, &holder, via);
                     let ticket = attempt.ticket;
                     let answer = acquisition.ask(attempt, patience).await;
+                    now = clock::now();
                     if let (Ok((sent, Reply::Busy(reply))), Some(ticket)) = (&answer, ticket) {
                         self.refresh_ticket(&acquisition, ticket, *sent, reply);
                     }
@@ -221,7 +224,7 @@ impl Engine {
                         cut_off: acquisition.is_cut_off(),
                     };
                     let failed = wait.failed();
-                    let next = wait.on_answer(&clock::now(), answer, circumstances, fastrand::f64());
+                    let next = wait.on_answer(&now, answer, circumstances, fastrand::f64());
                     log_failure(key, failed, &wait);
                     next
                 }
@@ -234,19 +237,23 @@ impl Engine {
                     self.watch();
                     let updated = acquisition.updates();
                     let nudge = turn.as_ref().map(Turn::nudged).unwrap_or_default();
-                    tokio::select! {
+                    let is_updated = tokio::select! {
                         biased;
                         () = self.closed.cancelled() => return Err(LockError::closed()),
-                        () = updated.notified() => {
-                            let updates = self.ledger().news(acquisition.claim().id());
-                            let stream_open = self.stream_open.load(Ordering::Relaxed);
-                            wait.on_updates(&clock::now(), updates, stream_open, fastrand::f64())
-                        }
-                        () = nudge.notified() => wait.on_timer(&clock::now()),
-                        () = sleep_until(until) => wait.on_timer(&clock::now()),
+                        () = updated.notified() => true,
+                        () = nudge.notified() => false,
+                        () = sleep_until(until) => false,
+                    };
+                    now = clock::now();
+                    if is_updated {
+                        let updates = self.ledger().news(acquisition.claim().id());
+                        let stream_open = self.stream_open.load(Ordering::Relaxed);
+                        wait.on_updates(&now, updates, stream_open, fastrand::f64())
+                    } else {
+                        wait.on_timer(&now)
                     }
                 }
-                Next::Start(start) => match self.enter(&acquisition, &start, (terms, holder.clone()), turn) {
+                Next::Start(start) => match self.enter(&acquisition, &start, &now, (terms, holder.clone()), turn) {
                     NewGuard::Held(guard) => {
                         acquisition.keep();
                         return Ok(Obtained::Held(guard));
@@ -258,7 +265,7 @@ impl Engine {
                             // R10: it is withdrawn.
                             acquisition.start_afresh();
                         }
-                        wait.on_late(&clock::now(), start.answered, fastrand::f64())
+                        wait.on_late(&now, start.answered, fastrand::f64())
                     }
                 },
                 Next::Return(outcome) => return outcome.map(Obtained::Busy),
@@ -290,18 +297,19 @@ impl Engine {
         self: &Arc<Self>,
         acquisition: &Acquisition<'_>,
         start: &Start,
+        now: &Now,
         terms: (LeaseTerms, Holder),
         turn: Option<Turn>,
     ) -> NewGuard {
         let Start { grant, sent, deadline, .. } = start;
         let claim = acquisition.claim().clone();
-        let (now, home) = (clock::now(), Handle::current());
+        let home = Handle::current();
         let home = (home.clone(), home.id());
-        let lease = match Lease::granted(claim, grant, terms, (*sent, *deadline), &now, home, turn) {
+        let lease = match Lease::granted(claim, grant, terms, (*sent, *deadline), now, home, turn) {
             Ok(lease) => lease,
             Err(turn) => return NewGuard::Late(turn),
         };
-        let entered = self.ledger().enter(&lease, *sent, &now);
+        let entered = self.ledger().enter(&lease, *sent, now);
         match entered {
             ledger::Entered::Kept => {}
             ledger::Entered::Unkept(wake) => self.keep(lease.home(), wake),

@@ -21,6 +21,7 @@ use tokio::time::{Instant, sleep};
 use tokio_util::task::task_tracker::TaskTrackerToken;
 
 use crate::run::call::{Call, InFlight};
+use crate::run::clock;
 use crate::run::core::Engine;
 use crate::run::transit::Lease;
 use crate::state::backoff;
@@ -175,7 +176,7 @@ impl Job {
         let Self { lease, request, _open, .. } = self;
         let hold = lease.terms().hold_at_least;
         drop(request.call);
-        if let Some(release) = request.engine.begin_release(&lease, hold) {
+        if let Some(release) = request.engine.begin_release(&lease, hold, &clock::now()) {
             release.run_in_background();
         }
     }

@@ -15,11 +15,11 @@ use tokio_util::task::TaskTracker;
 
 use crate::log::log;
 use crate::options::{HandOff, QueueOptions};
-use crate::run::clock;
 use crate::run::transit::{Lease, Ledger, Lines};
 use crate::state::backoff;
 use crate::state::lease::Seen;
 use crate::state::ledger::End;
+use crate::state::time::Now;
 use crate::store::{LeaseStore, ProviderId};
 
 /// How many clean-ups are made again at once, and how many farewells of lost leases are said at
@@ -138,9 +138,9 @@ impl Engine {
         lease.pass_turn();
     }
 
-    /// Looks at the clock on behalf of a lease, and says how it was lost if it was.
-    pub(crate) fn look(self: &Arc<Self>, lease: &Arc<Lease>) -> Option<Loss> {
-        let Seen::Lost { loss, fresh } = lease.look(&clock::now()) else { return None };
+    /// Returns how a lease was lost, if it was, and records a loss that is first seen now.
+    pub(crate) fn look(self: &Arc<Self>, lease: &Arc<Lease>, now: &Now) -> Option<Loss> {
+        let Seen::Lost { loss, fresh } = lease.look(now) else { return None };
         if fresh {
             self.record_loss(lease, loss);
         }

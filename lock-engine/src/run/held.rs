@@ -14,6 +14,7 @@ use crate::run::release::ReleaseJob;
 use crate::run::transit::{InTransit, Lease, ReleaseUnclaimed};
 use crate::simulation::defect;
 use crate::state::lease::{Begun, Seen};
+use crate::state::time::Now;
 use crate::store::{Lane, Release, WriteOp, Written};
 
 /// What the engine keeps behind a guard.
@@ -35,8 +36,8 @@ impl HeldLease {
         LockGuard::new(key, token, Box::new(self))
     }
 
-    fn loss_seen(&self) -> Option<Loss> {
-        let Seen::Lost { loss, fresh } = self.lease.look_for(self.token, &clock::now()) else { return None };
+    fn loss_seen(&self, now: &Now) -> Option<Loss> {
+        let Seen::Lost { loss, fresh } = self.lease.look_for(self.token, now) else { return None };
         if fresh {
             self.engine.record_loss(&self.lease, loss);
         }
@@ -47,13 +48,14 @@ impl HeldLease {
     /// comes back.
     fn give_up(&mut self, hold: Option<Duration>) -> GivenUp {
         self.released = true;
-        if self.loss_seen().is_some() {
+        let now = clock::now();
+        if self.loss_seen(&now).is_some() {
             return GivenUp::Lost;
         }
-        if self.hand_on() {
+        if self.hand_on(&now) {
             return GivenUp::HandedOn;
         }
-        match self.engine.begin_release(&self.lease, hold) {
+        match self.engine.begin_release(&self.lease, hold, &now) {
             Some(job) => GivenUp::Releasing(job),
             None => {
                 // It may have been lost while nobody was found to hand it to: then its turn was not
@@ -64,13 +66,12 @@ impl HeldLease {
         }
     }
 
-    fn hand_on(&self) -> bool {
+    fn hand_on(&self, now: &Now) -> bool {
         let Some(limits) = &self.engine.config.hand_off else { return false };
         if self.engine.closed.is_cancelled() {
             return false;
         }
-        let now = clock::now();
-        let Some(turn) = self.lease.hand_on(&now, limits) else { return false };
+        let Some(turn) = self.lease.hand_on(now, limits) else { return false };
         match turn.hand_on(InTransit::new(&self.lease, self.engine.clone())) {
             Ok(()) => {
                 if defect!(HandedOnAfterRelease) {
@@ -109,7 +110,8 @@ impl HeldLease {
 
     /// Makes a commit of it, which sees to the lease from now on; none if it is lost.
     pub(crate) fn begin_commit(&mut self, op: Arc<dyn WriteOp>) -> Option<CommitJob> {
-        let held = self.loss_seen().is_none() && self.lease.begin_commit(&clock::now());
+        let now = clock::now();
+        let held = self.loss_seen(&now).is_none() && self.lease.begin_commit(&now);
         if held {
             self.released = true;
             return Some(CommitJob::new(self.engine.clone(), self.lease.clone(), self.token, op));
@@ -145,7 +147,7 @@ impl LeaseHandle for HeldLease {
     }
 
     fn loss(&self) -> Option<Loss> {
-        self.loss_seen()
+        self.loss_seen(&clock::now())
     }
 
     fn lost(&self) -> LostSignal {
@@ -163,10 +165,11 @@ impl LeaseHandle for HeldLease {
 
     fn abandon(mut self: Box<Self>) {
         self.released = true;
-        if self.loss_seen().is_some() {
+        let now = clock::now();
+        if self.loss_seen(&now).is_some() {
             return;
         }
-        match self.engine.begin_release(&self.lease, None) {
+        match self.engine.begin_release(&self.lease, None, &now) {
             Some(job) => job.abandon(),
             None => self.lease.pass_turn(),
         }
@@ -185,7 +188,7 @@ impl Drop for HeldLease {
 
 impl ReleaseUnclaimed for Engine {
     fn release_unclaimed(self: Arc<Self>, lease: &Arc<Lease>) {
-        match self.release_handed_on(lease) {
+        match self.release_handed_on(lease, &clock::now()) {
             Some(job) => job.run_in_background(),
             None => lease.pass_turn(),
         }
@@ -195,10 +198,15 @@ impl ReleaseUnclaimed for Engine {
 impl Engine {
     /// Ends the time of a lease's renewals, and makes the release that is now due; none if the
     /// lease was lost before.
-    pub(crate) fn begin_release(self: &Arc<Self>, lease: &Arc<Lease>, hold: Option<Duration>) -> Option<ReleaseJob> {
+    pub(crate) fn begin_release(
+        self: &Arc<Self>,
+        lease: &Arc<Lease>,
+        hold: Option<Duration>,
+        now: &Now,
+    ) -> Option<ReleaseJob> {
         match lease.begin_release() {
             Begun::Releasing => {
-                self.ledger().releasing(lease, &clock::now());
+                self.ledger().releasing(lease, now);
                 Some(ReleaseJob::new(self.clone(), lease.clone(), hold))
             }
             Begun::Lost => None,
@@ -207,8 +215,8 @@ impl Engine {
 
     /// The release of a lease that was handed on and that no guard takes; `None` if it was lost on
     /// the way.
-    pub(crate) fn release_handed_on(self: &Arc<Self>, lease: &Arc<Lease>) -> Option<ReleaseJob> {
-        if self.look(lease).is_some() { None } else { self.begin_release(lease, None) }
+    pub(crate) fn release_handed_on(self: &Arc<Self>, lease: &Arc<Lease>, now: &Now) -> Option<ReleaseJob> {
+        if self.look(lease, now).is_some() { None } else { self.begin_release(lease, None, now) }
     }
 
     /// Asks in the background whether other processes wait for a lease that is being handed on.

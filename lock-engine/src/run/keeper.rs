@@ -112,7 +112,7 @@ async fn keep(kept: Kept, wake: Arc<Notify>) {
             rooms.wait_for(lanes.as_ref(), &due.full);
             for lease in due.over {
                 contained(|| {
-                    engine.look(&lease);
+                    engine.look(&lease, &now);
                     lease.pass_turn();
                 });
             }

@@ -61,10 +61,11 @@ impl ReleaseJob {
     /// The release of a lease that is taken from its guard because the provider is closed; `None`
     /// if it is being released already, or lost.
     pub(crate) fn of_closed(engine: &Arc<Engine>, lease: &Arc<Lease>) -> Option<Self> {
-        if engine.look(lease).is_some() || !lease.lose(Loss::Closed) {
+        let now = clock::now();
+        if engine.look(lease, &now).is_some() || !lease.lose(Loss::Closed) {
             return None;
         }
-        engine.ledger().releasing(lease, &clock::now());
+        engine.ledger().releasing(lease, &now);
         Some(Self::new(engine.clone(), lease.clone(), lease.terms().hold_at_least))
     }
 

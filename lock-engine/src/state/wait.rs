@@ -32,10 +32,11 @@ pub(crate) enum Limit {
 }
 
 impl Limit {
-    pub(crate) fn new(wait: WaitFor, now: &Now) -> Self {
+    /// The limit of a call that begins now. The clock is only read if the limit depends on it.
+    pub(crate) fn new(wait: WaitFor, now: impl FnOnce() -> Instant) -> Self {
         match wait {
             WaitFor::Try | WaitFor::UpTo(Duration::ZERO) => Self::Once,
-            WaitFor::UpTo(limit) => now.instant().checked_add(limit).map_or(Self::Never, Self::Until),
+            WaitFor::UpTo(limit) => now().checked_add(limit).map_or(Self::Never, Self::Until),
             WaitFor::Forever => Self::Never,
         }
     }

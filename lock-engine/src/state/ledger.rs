@@ -1,10 +1,10 @@
 //! Which leases are alive and which tickets wait, when each is due, and what became of the others.
 
 use std::collections::HashMap;
-use std::hash::{BuildHasherDefault, DefaultHasher};
 use std::sync::Arc;
 use std::time::Duration;
 
+use foldhash::fast::FixedState;
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
@@ -20,14 +20,14 @@ use crate::store::Claim;
 
 /// By ids, which are random already: a fixed hash invites no collisions, and what is done for all
 /// of them is done in the same order when a simulation repeats.
-type ById<T> = HashMap<AcquisitionId, T, BuildHasherDefault<DefaultHasher>>;
+type ById<T> = HashMap<AcquisitionId, T, FixedState>;
 
 /// The books of one engine, under one lock: a lease is entered once and leaves once (C23).
 pub(crate) struct Ledger<C: Cargo> {
     closed: bool,
     leases: ById<Entry<C>>,
     /// What the keeper of each runtime has to do.
-    homes: HashMap<HomeId, Home<C>, BuildHasherDefault<DefaultHasher>>,
+    homes: HashMap<HomeId, Home<C>, FixedState>,
     counts: Accounting,
     /// Claims that ask, and what the store has said about them unasked.
     asking: ById<PendingClaim>,

@@ -9,10 +9,11 @@
 
 use std::collections::{HashMap, VecDeque};
 use std::fmt;
-use std::hash::{BuildHasher, RandomState};
+use std::hash::BuildHasher;
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use distlock_api::{AcquisitionId, LockKey, contained};
+use foldhash::fast::RandomState;
 use tokio::sync::{Notify, oneshot};
 
 use crate::simulation::defect;
@@ -40,8 +41,10 @@ pub(crate) trait Cargo: Sized {
 /// The lines of all keys of one engine. A key that no caller wants takes no memory.
 pub(crate) struct Lines<C: Cargo> {
     hasher: RandomState,
-    shards: [Mutex<HashMap<LockKey, Entry<C>>>; SHARDS],
+    shards: [Mutex<Shard<C>>; SHARDS],
 }
+
+type Shard<C> = HashMap<LockKey, Entry<C>, RandomState>;
 
 struct Entry<C: Cargo> {
     /// The lease that the turn is with, unless it is with a caller that still asks.
@@ -76,7 +79,7 @@ impl<C: Cargo> Entry<C> {
 
 impl<C: Cargo> Default for Lines<C> {
     fn default() -> Self {
-        Self { hasher: RandomState::new(), shards: Default::default() }
+        Self { hasher: RandomState::default(), shards: Default::default() }
     }
 }
 
@@ -91,7 +94,7 @@ pub(crate) enum Found<C: Cargo> {
 }
 
 impl<C: Cargo> Lines<C> {
-    fn shard(&self, key: &LockKey) -> MutexGuard<'_, HashMap<LockKey, Entry<C>>> {
+    fn shard(&self, key: &LockKey) -> MutexGuard<'_, Shard<C>> {
         let index = usize::try_from(self.hasher.hash_one(key) % SHARDS as u64).expect("below 16");
         self.shards[index].lock().expect("no code in here panics")
     }
@@ -127,8 +130,10 @@ impl<C: Cargo> Lines<C> {
                 }
             }
         };
-        let mut guard = LineGuard { lines: self, key, ticket, receiver };
-        (&mut guard.receiver).await.expect("an entry with waiters is never removed")
+        let mut guard = LineGuard { lines: self, key, ticket, receiver, waits: true };
+        let turn = (&mut guard.receiver).await.expect("an entry with waiters is never removed");
+        guard.waits = false;
+        turn
     }
 
     /// Wakes the caller of this process that asks for the key, if it sleeps between two questions.
@@ -167,10 +172,15 @@ struct LineGuard<'a, C: Cargo> {
     key: &'a LockKey,
     ticket: u64,
     receiver: oneshot::Receiver<Turn<C>>,
+    /// Whether the turn has not been received.
+    waits: bool,
 }
 
 impl<C: Cargo> Drop for LineGuard<'_, C> {
     fn drop(&mut self) {
+        if !self.waits {
+            return;
+        }
         let mut shard = self.lines.shard(self.key);
         let left = shard.get_mut(self.key).and_then(|entry| {
             let place = entry.waiters.iter().position(|waiter| waiter.ticket == self.ticket)?;

@@ -34,8 +34,8 @@ impl Now {
 
     /// How long the machine has slept since a request was sent.
     pub(crate) fn slept_since(&self, sent: Instant) -> Duration {
-        let sleeps = self.sleeps.iter().flat_map(|sleeps| sleeps.iter());
-        sleeps.filter(|sleep| sleep.noticed > sent).map(|sleep| sleep.slept).sum()
+        let Some(sleeps) = &self.sleeps else { return Duration::ZERO };
+        sleeps.iter().filter(|sleep| sleep.noticed > sent).map(|sleep| sleep.slept).sum()
     }
 
     /// A deadline that counts from a request, less what the machine has slept since.

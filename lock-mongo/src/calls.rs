@@ -17,7 +17,7 @@ use distlock_api::{LockError, Result};
 use distlock_engine::store::Claim;
 use futures_util::TryStreamExt;
 use mongodb::bson::{Bson, Document, doc};
-use mongodb::options::ReturnDocument;
+use mongodb::options::{Acknowledgment, ReturnDocument, WriteConcern};
 use mongodb::{Client, ClientSession};
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
@@ -40,7 +40,25 @@ pub(crate) struct Change<'a> {
     pub(crate) deployment: Deployment,
     /// The claim whose writes are numbered.
     pub(crate) session: Option<&'a Claim>,
+    pub(crate) confirmed_by: ConfirmedBy,
     pub(crate) budget: Budget,
+}
+
+impl<'a> Change<'a> {
+    /// A change of a document that exists, returned as it is after it.
+    pub(crate) fn new(deployment: Deployment, session: Option<&'a Claim>, budget: Budget) -> Self {
+        let (upsert, returning, confirmed_by) = (false, ReturnDocument::After, ConfirmedBy::Majority);
+        Self { upsert, returning, deployment, session, confirmed_by, budget }
+    }
+}
+
+/// Which members of the replica set must have a write before it is answered.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum ConfirmedBy {
+    /// R17: nothing else counts for a grant.
+    Majority,
+    /// R24: enough for a release.
+    Primary,
 }
 
 /// Why [`Records::change`] failed.
@@ -123,7 +141,7 @@ impl Records {
         projection: Document,
         how: Change<'_>,
     ) -> Result<Option<T>, Failure> {
-        let Change { upsert, returning, deployment, session, budget } = how;
+        let Change { upsert, returning, deployment, session, confirmed_by, budget } = how;
         let documents = self.collection.clone_with_type::<Marked<T>>();
         let session =
             session.filter(|_| self.orders_sessions(deployment)).map(|claim| claim_state(claim).session.clone());
@@ -140,6 +158,9 @@ impl Records {
                 .return_document(returning)
                 .upsert(upsert)
                 .max_time(budget.on_server());
+            if confirmed_by == ConfirmedBy::Primary {
+                action = action.write_concern(WriteConcern::from(Acknowledgment::Nodes(1)));
+            }
             if let Some(session) = &mut session {
                 action = action.session(started(documents.client(), session).await?);
             }

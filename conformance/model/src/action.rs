@@ -67,19 +67,36 @@ impl State {
         self.id(client, config.rules.keep(Guard::FreshId))
     }
 
-    /// Whether a message of the call that a process waits for is in transit.
+    /// Whether a message of the call that a process waits for is in transit. A batch to a former
+    /// primary is not: the driver ends that call when it finds the new one.
     #[must_use]
     pub fn is_under_way(&self, client: usize) -> bool {
-        self.messages.as_slice().iter().any(|message| self.is_awaited(client, message))
+        let is_cut_off = |message: &Message| message.op == Op::Batch && message.to_stale;
+        self.messages.as_slice().iter().any(|message| self.is_awaited(client, message) && !is_cut_off(message))
     }
 
     /// Whether a numbered message belongs to the call that a process waits for.
     #[must_use]
     pub fn is_awaited(&self, client: usize, message: &Message) -> bool {
         let it = &self.clients[client];
-        matches!(message.op, Op::Acquire | Op::Release)
+        matches!(message.op, Op::Acquire | Op::Release | Op::Batch)
             && message.id.client() == client
             && (message.session, message.number) == (it.number, it.call)
+    }
+
+    /// Whether the primary can get a request. One that was sent to a former primary reaches this
+    /// one only as the driver's second try, which batches do not have.
+    #[must_use]
+    pub fn reaches_primary(&self, message: &Message) -> bool {
+        !message.to_stale || (message.op != Op::Batch && self.is_awaited(message.id.client(), message))
+    }
+
+    /// Whether a process may withdraw its acquisition now: once at once, and once its batch can no
+    /// longer act.
+    #[must_use]
+    pub fn may_withdraw(&self, client: usize) -> bool {
+        let client = &self.clients[client];
+        client.call == 0 && (!client.withdrawn || self.now() >= client.fence)
     }
 
     /// Whether a stalled earlier operation of the session delays it.
@@ -107,10 +124,7 @@ impl State {
             let number = at as u8;
             match message.stage {
                 Stage::Sent => {
-                    // A message to another primary reaches the new one only as the driver's second
-                    // try.
-                    let is_tried_again = || self.is_awaited(message.id.client(), message);
-                    if !self.waits_for_session(message) && (!message.to_stale || is_tried_again()) {
+                    if !self.waits_for_session(message) && self.reaches_primary(message) {
                         into.push(Action::Execute(number));
                         if faults.stalls > 0 {
                             into.push(Action::Stall(number));
@@ -213,7 +227,7 @@ impl State {
                 }
             }
             Phase::Leaving => {
-                if client.call == 0 && room {
+                if self.may_withdraw(at) && room {
                     into.push(Action::Withdraw(number));
                 }
                 let releasing = !client.after_loss && !rules.keep(Guard::NotWhileReleasing);

@@ -107,9 +107,7 @@ impl State {
         for (at, message) in messages.iter().enumerate() {
             match message.stage {
                 Stage::Answer => return Action::DeliverAnswer(at as u8),
-                Stage::Sent if !message.to_stale || self.is_awaited(message.id.client(), message) => {
-                    return Action::Execute(at as u8);
-                }
+                Stage::Sent if self.reaches_primary(message) => return Action::Execute(at as u8),
                 Stage::Sent | Stage::Stalled | Stage::Pending => {}
             }
         }
@@ -137,7 +135,7 @@ impl State {
             }
             Phase::Held if self.time >= client.deadline => Some(Action::NoticeLoss(at)),
             Phase::Held => Some(Action::Release(at)),
-            Phase::Leaving if client.call == 0 => Some(Action::Withdraw(at)),
+            Phase::Leaving if self.may_withdraw(usize::from(at)) => Some(Action::Withdraw(at)),
             _ => None,
         }
     }

@@ -28,9 +28,19 @@ impl Client {
 
     /// Gives the acquisition up, to withdraw it.
     pub fn leave(&mut self) {
-        let Self { dead, number, stream_ended, at_stale, last_call, call, events, used, .. } = *self;
+        let Self { dead, number, stream_ended, at_stale, last_call, call, batch, events, used, .. } = *self;
         let phase = Phase::Leaving;
-        *self = Self { dead, number, stream_ended, at_stale, last_call, call, events, used, phase, ..Self::default() };
+        let rest = Self { dead, number, stream_ended, at_stale, last_call, call, ..Self::default() };
+        *self = Self { batch, events, used, phase, ..rest };
+    }
+
+    /// Stops waiting for the answer to a batch, which may still act (R24).
+    pub fn leave_batch(&mut self, config: &Config) {
+        let bound = std::mem::take(&mut self.batch);
+        if bound > 0 && config.rules.keep(Guard::BatchGivenUp) {
+            self.leave();
+            self.fence = bound + config.longest_stall + config.margin();
+        }
     }
 
     /// Ends a lost lease. The process releases it once, as a precaution (R16).
@@ -78,9 +88,18 @@ impl Client {
                     return self.acquire_answered(answer, time, config);
                 }
             }
+            Op::Batch => {
+                (self.call, self.batch) = (0, 0);
+                // If nothing was granted, nothing was done, and R8 follows.
+                if self.phase == Phase::Attempting && answer.answer == Answer::Granted {
+                    return self.acquire_answered(answer, time, config);
+                }
+            }
             Op::Release => {
                 self.call = 0;
-                if answer.answer != Answer::Replay {
+                if answer.now < self.fence && config.rules.keep(Guard::BatchSettled) {
+                    self.withdrawn = true;
+                } else if answer.answer != Answer::Replay {
                     self.finish();
                 }
             }

@@ -26,6 +26,13 @@ pub struct Config {
     pub slow_answers: bool,
     /// Attempts (R8) per acquisition.
     pub attempts: u8,
+    /// For how many ticks a batch may act, in which the first attempt of an acquisition goes (R24);
+    /// 0 if there are no batches.
+    pub batch: u8,
+    /// Whether releases are answered before a majority has them (R23).
+    pub early_releases: bool,
+    /// For how many ticks an operation may stall before `maxTimeMS` ends it.
+    pub longest_stall: u8,
     /// Renewals per acquisition.
     pub renewals: u8,
     /// Ticket refreshes per acquisition.

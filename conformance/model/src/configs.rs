@@ -29,6 +29,9 @@ const BASE: Config = Config {
     slow_requests: true,
     slow_answers: true,
     attempts: 2,
+    batch: 0,
+    early_releases: false,
+    longest_stall: 100,
     renewals: 0,
     refreshes: 0,
     cancel: false,
@@ -45,7 +48,7 @@ const BASE: Config = Config {
 };
 
 /// For continuous integration: a minute or so.
-pub const SMALL: [Config; 17] = [
+pub const SMALL: [Config; 20] = [
     // Messages get lost.
     Config { name: "lost", horizon: 4, faults: Faults { drops: 2, ..NONE }, ..BASE },
     // Messages are late: their callers stop waiting for the answer, or leave.
@@ -180,6 +183,44 @@ pub const SMALL: [Config; 17] = [
         hold: 3,
         slow_answers: false,
         faults: Faults { drops: 1, ..NONE },
+        ..BASE
+    },
+    // First attempts go in batches, which have no numbers. One is late, and one stalls.
+    Config {
+        name: "batches",
+        horizon: 4,
+        batch: 1,
+        longest_stall: 1,
+        cancel: true,
+        slow_answers: false,
+        faults: Faults { timeouts: 1, stalls: 1, ..NONE },
+        ..BASE
+    },
+    // A batch reaches another primary, whose clock differs.
+    Config {
+        name: "batch-failover",
+        horizon: 3,
+        ttl: 4,
+        margin: 1,
+        batch: 1,
+        longest_stall: 0,
+        messages: 2,
+        attempts: 1,
+        slow_answers: false,
+        faults: Faults { timeouts: 1, failovers: 1, skew: 1, ..NONE },
+        ..BASE
+    },
+    // Releases are answered before a majority has them, and are rolled back.
+    Config {
+        name: "early",
+        symmetric: false,
+        horizon: 4,
+        ttl: 2,
+        hold: 3,
+        messages: 2,
+        early_releases: true,
+        slow_answers: false,
+        faults: Faults { failovers: 1, ..NONE },
         ..BASE
     },
 ];

@@ -48,7 +48,7 @@ impl State {
             if matches!(execution, Execution::Replayed) {
                 let mine = self.server.record.is_held_by(message.id, now);
                 message = Message { answer: Answer::Replay, mine, ..message };
-                self.answer(message, config);
+                self.answer(message, false, config);
             }
             return None;
         };
@@ -58,16 +58,17 @@ impl State {
         }
         let Outcome { answer, token, tokens, left, .. } = outcome;
         let mine = answer == Answer::Busy && before.record.is_held_by(message.id, clocks.now);
-        self.answer(Message { answer, token, tokens, left, now: clocks.now, mine, ..message }, config);
+        let is_early = is_early_release(&message, &outcome, config);
+        self.answer(Message { answer, token, tokens, left, now: clocks.now, mine, ..message }, is_early, config);
         self.publish(&outcome, config);
         verdict
     }
 
-    fn answer(&mut self, message: Message, config: &Config) {
+    fn answer(&mut self, message: Message, is_early: bool, config: &Config) {
         let waits = self.tracks_majority() && self.server != self.majority && config.rules.keep(Guard::Majority);
         // Clear the fields that only the server needs.
-        let stage = if waits { Stage::Pending } else { Stage::Answer };
-        let now = if message.answer == Answer::Busy { message.now } else { 0 };
+        let stage = if waits && !is_early { Stage::Pending } else { Stage::Answer };
+        let now = if tells_the_time(&message, config) { message.now } else { 0 };
         self.messages.push(Message { stage, now, clock: 0, ..message });
     }
 
@@ -80,10 +81,15 @@ impl State {
         let before = server.record;
         let clocks = Clocks { now, ..self.clocks(config) };
         let Execution::Done(outcome) = server.execute(&message, clocks, config) else { return };
-        if (server.record == before && clean) || !config.rules.keep(Guard::Majority) {
+        let is_early = is_early_release(&message, &outcome, config);
+        if is_early {
+            // What it has released there is held until it expires.
+            self.abandoned.add(message.id);
+        }
+        if is_early || (server.record == before && clean) || !config.rules.keep(Guard::Majority) {
             let Outcome { answer, token, tokens, left, .. } = outcome;
             let mine = before.is_held_by(message.id, now);
-            let now = if answer == Answer::Busy { now } else { 0 };
+            let now = if tells_the_time(&Message { answer, ..message }, config) { now } else { 0 };
             let answer = Message { answer, token, tokens, left, now, mine, ..message };
             self.messages.push(Message { stage: Stage::Answer, clock: 0, to_stale: false, ..answer });
         }
@@ -106,9 +112,17 @@ impl State {
     }
 
     /// Makes another member the primary.
-    pub(crate) fn fail_over(&mut self, skewed: u8) {
+    pub(crate) fn fail_over(&mut self, skewed: u8, config: &Config) {
         let old = (self.server, self.offset, self.server == self.majority);
         let skew = self.faults.skew;
+        if config.early_releases {
+            // Leases whose releases are rolled back expire by themselves.
+            self.abandoned.0 |= self.server.record.released.0 & !self.majority.record.released.0;
+            if !config.rules.keep(Guard::HoldMajority) {
+                // It has been answered, so the key must stay closed.
+                self.majority.held_until = self.server.held_until;
+            }
+        }
         self.stale = Some(old);
         self.server = self.majority;
         for session in self.server.sessions.iter_mut().flatten() {
@@ -157,6 +171,17 @@ impl State {
     }
 }
 
+/// R23: whether a request is answered before a majority has what it wrote.
+fn is_early_release(message: &Message, outcome: &Outcome, config: &Config) -> bool {
+    let keeps_closed = message.left > 0 && config.rules.keep(Guard::HoldMajority);
+    config.early_releases && message.op == Op::Release && outcome.answer == Answer::Released && !keeps_closed
+}
+
+/// Whether the process reads the server's clock in an answer: R18, R24.
+fn tells_the_time(message: &Message, config: &Config) -> bool {
+    message.answer == Answer::Busy || (message.op == Op::Release && config.batch > 0)
+}
+
 impl Server {
     fn execute(&mut self, message: &Message, clocks: Clocks, config: &Config) -> Execution {
         let &Message { op, id, number, token, left, .. } = message;
@@ -177,6 +202,7 @@ impl Server {
             Op::Release => self.record.release(id, left, token, clocks, config),
             Op::Renew => self.record.renew(id, token, clocks.now, config),
             Op::Refresh => self.record.refresh(id, clocks.now, config),
+            Op::Batch => self.record.acquire_in_batch(id, left, clocks, config),
         };
         if ordered && self.record != before {
             let session = &mut self.sessions[id.client()][usize::from(message.session)];

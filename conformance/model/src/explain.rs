@@ -84,6 +84,7 @@ fn operation(message: &Message) -> String {
         Op::Release => format!("release {}", message.number),
         Op::Renew => format!("renewal of token {}", message.token),
         Op::Refresh => "refresh".into(),
+        Op::Batch => "batch".into(),
     };
     format!("{}'s {what} of {}", id(message.id), message.sent)
 }

@@ -21,7 +21,7 @@ const fn removal(guard: Guard, config: &'static str, property: Property) -> Remo
 }
 
 /// The removal of every guard.
-pub const REMOVALS: [Removal; 40] = [
+pub const REMOVALS: [Removal; 44] = [
     removal(Guard::SentInstant, "renewals", Property::Exclusion),
     removal(Guard::ExtendMax, "stalls", Property::Exclusion),
     removal(Guard::Margin, "failover", Property::Exclusion),
@@ -62,6 +62,10 @@ pub const REMOVALS: [Removal; 40] = [
     removal(Guard::NotWhileReleasing, "hand-off", Property::Exclusion),
     removal(Guard::NotWhenLost, "hand-off", Property::Exclusion),
     removal(Guard::LastUsed, "outrun", Property::Tokens),
+    removal(Guard::HoldMajority, "early", Property::MinimumHold),
+    removal(Guard::BatchBound, "batches", Property::Orphan),
+    removal(Guard::BatchGivenUp, "batches", Property::Orphan),
+    removal(Guard::BatchSettled, "batches", Property::Orphan),
 ];
 
 /// The parts of rules that the model cannot show to be needed: the rule, and the part with the

@@ -115,11 +115,19 @@ pub enum Guard {
     NotWhenLost,
     /// R21: a release returns no token that a guard has had.
     LastUsed,
+    /// R23: a release with a minimum hold waits for the majority.
+    HoldMajority,
+    /// R24: a batch grants nothing from its bound on.
+    BatchBound,
+    /// R24: an acquisition whose batch is not answered makes no other attempt.
+    BatchGivenUp,
+    /// R24: it has not ended before it was withdrawn after the bound.
+    BatchSettled,
 }
 
 impl Guard {
     /// All guards, in the order of the rules.
-    pub const ALL: [Self; 40] = [
+    pub const ALL: [Self; 44] = [
         Self::SentInstant,
         Self::ExtendMax,
         Self::Margin,
@@ -160,6 +168,10 @@ impl Guard {
         Self::NotWhileReleasing,
         Self::NotWhenLost,
         Self::LastUsed,
+        Self::HoldMajority,
+        Self::BatchBound,
+        Self::BatchGivenUp,
+        Self::BatchSettled,
     ];
 
     /// Returns the number of the rule.
@@ -186,6 +198,8 @@ impl Guard {
             Self::KeepEvent => 19,
             Self::QueryAfterGap | Self::GapIsNotLoss | Self::LossToken => 20,
             Self::NextToken | Self::NotWhileReleasing | Self::NotWhenLost | Self::LastUsed => 21,
+            Self::HoldMajority => 23,
+            Self::BatchBound | Self::BatchGivenUp | Self::BatchSettled => 24,
         }
     }
 }

@@ -129,6 +129,15 @@ impl Record {
         self.busy(id, now, config)
     }
 
+    /// R24: the short way of R8, in a batch. If it does not grant the lease, it does nothing.
+    pub fn acquire_in_batch(&mut self, id: Id, bound: Time, clocks: Clocks, config: &Config) -> Outcome {
+        let is_in_time = clocks.now < bound || !config.rules.keep(Guard::BatchBound);
+        if is_in_time && !self.holder.is_some() && self.closed == 0 && self.queue.is_empty() {
+            return self.acquire(id, clocks, config);
+        }
+        Outcome { answer: Answer::Gone, ..Outcome::default() }
+    }
+
     fn granted(&self, now: Time) -> Outcome {
         let left = self.expires.saturating_sub(now);
         Outcome { answer: Answer::Granted, token: self.token, tokens: self.tokens, left, ..Outcome::default() }

@@ -146,6 +146,8 @@ pub enum Op {
     Renew,
     /// R15.
     Refresh,
+    /// R24: an attempt by the short way of R8, without a number.
+    Batch,
 }
 
 /// The stage of a message.
@@ -207,7 +209,8 @@ pub struct Message {
     pub token: Token,
     /// The length of the block in the answer.
     pub tokens: u8,
-    /// The remaining ticks.
+    /// The remaining ticks. Of a release before it is answered, its minimum hold; of a batch, its
+    /// bound.
     pub left: Time,
     /// Whether the acquisition held the lease when this was answered; used only by the properties.
     pub mine: bool,
@@ -291,6 +294,12 @@ pub struct Client {
     pub last_call: u8,
     /// The call whose answer is awaited; 0 for none.
     pub call: u8,
+    /// The bound of the batch whose answer is awaited; 0 for none.
+    pub batch: Time,
+    /// The server's time until which a batch that was not answered may still act; 0 for none.
+    pub fence: Time,
+    /// Whether a withdrawal was answered before that time.
+    pub withdrawn: bool,
     /// When the ticket was last refreshed.
     pub refreshed: Time,
     /// When to send the next attempt.

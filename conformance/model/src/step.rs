@@ -48,7 +48,7 @@ impl State {
                 client.number += 1;
                 client.phase = Phase::Attempting;
                 client.wake = time;
-                self.attempt(at, config);
+                if config.batch > 0 { self.attempt_in_batch(at, config) } else { self.attempt(at, config) }
             }
             Action::Attempt(at) => self.attempt(at, config),
             Action::Refresh(at) => {
@@ -90,6 +90,7 @@ impl State {
                 self.faults.timeouts -= u8::from(self.is_under_way(usize::from(at)));
                 let client = &mut self.clients[usize::from(at)];
                 client.call = 0;
+                client.leave_batch(config);
                 if client.after_loss {
                     self.abandoned.add(id);
                     client.finish();
@@ -152,7 +153,7 @@ impl State {
                 return verdict.or_else(|| self.false_loss(at, &before, config));
             }
             Action::Replicate => self.replicate(),
-            Action::Failover(skewed) => self.fail_over(skewed),
+            Action::Failover(skewed) => self.fail_over(skewed, config),
             Action::Force => {
                 let now = self.now();
                 let revoked = self.server.record.token;
@@ -180,13 +181,20 @@ impl State {
         self.call(at, Op::Acquire, (0, 0), config);
     }
 
+    /// Sends an attempt in a batch. The process knows the server's clock from earlier answers.
+    fn attempt_in_batch(&mut self, at: u8, config: &Config) {
+        let bound = self.now() + config.batch;
+        self.clients[usize::from(at)].batch = bound;
+        self.call(at, Op::Batch, (bound, 0), config);
+    }
+
     /// Sends the next operation of the session, and waits for its answer (R11).
-    fn call(&mut self, at: u8, op: Op, (hold, used): (Time, Token), config: &Config) {
+    fn call(&mut self, at: u8, op: Op, (left, used): (Time, Token), config: &Config) {
         let client = &mut self.clients[usize::from(at)];
         client.last_call += 1;
         client.call = client.last_call;
         let number = client.call;
-        self.send(at, Message { op, number, left: hold, token: used, ..Message::default() }, config);
+        self.send(at, Message { op, number, left, token: used, ..Message::default() }, config);
     }
 
     fn send(&mut self, at: u8, message: Message, config: &Config) {
@@ -228,15 +236,17 @@ impl State {
     /// Removes messages and events without effect, and sorts the messages, so that equal states are
     /// equal.
     fn tidy(&mut self, config: &Config) {
-        let (clients, has_stale) = (&self.clients, self.stale.is_some());
+        let (clients, has_stale, now) = (&self.clients, self.stale.is_some(), self.now());
         self.messages.retain(|message| {
             let client = &clients[message.id.client()];
             let own = message.session == client.number && !client.dead;
             match (message.stage, message.op) {
                 // That primary can no longer have an effect.
+                (Stage::Sent, Op::Batch) if message.to_stale => has_stale,
                 (Stage::Sent, _) if message.to_stale && !has_stale => own && client.call == message.number,
-                (Stage::Sent | Stage::Stalled, _) => true,
-                (_, Op::Acquire | Op::Release) => own && client.call == message.number,
+                (Stage::Sent, _) => true,
+                (Stage::Stalled, _) => now <= message.now.saturating_add(config.longest_stall),
+                (_, Op::Acquire | Op::Release | Op::Batch) => own && client.call == message.number,
                 (_, Op::Renew) => own && client.phase == Phase::Held && message.token == client.last_token,
                 (_, Op::Refresh) => own && matches!(client.phase, Phase::Waiting | Phase::Attempting),
             }

@@ -93,6 +93,9 @@ sound! {
     hand_off, "hand-off", 400_000;
     queue_of_three, "queue", 120_000;
     minimum_hold, "hold", 28_000;
+    batches, "batches", 900_000;
+    batches_and_fail_over, "batch-failover", 900_000;
+    early_releases, "early", 250_000;
 }
 
 #[test]

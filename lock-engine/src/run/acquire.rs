@@ -182,8 +182,8 @@ impl Engine {
         attempt
     }
 
-    /// Carries out what [`Wait`] decides. The clocks are read once after each await: nothing between
-    /// two of them takes time.
+    /// Carries out what [`Wait`] decides. The clocks are read once after each await, because
+    /// nothing between two of them takes time.
     async fn ask_until_granted(
         self: &Arc<Self>,
         key: &LockKey,

@@ -10,7 +10,6 @@ use std::time::Duration;
 use distlock_api::{ErrorKind, LockError, Result};
 use distlock_engine::store::{Attempt, BusyReply, Grant, QueueStanding, Reply, StoreTime};
 use mongodb::bson::Bson;
-use mongodb::options::ReturnDocument;
 
 use super::foreign::found;
 use super::privileges;
@@ -54,7 +53,7 @@ async fn take_if_free(records: &Records, attempt: &Attempt, budget: Budget) -> R
     let identity = layout.identity(claim.key())?;
     let deployment = records.deployment(claim, budget).await?;
     let pipeline = layout.take(attempt, records.clock(deployment));
-    let how = Change { upsert: true, returning: ReturnDocument::After, deployment, session: Some(claim), budget };
+    let how = Change { upsert: true, ..Change::new(deployment, Some(claim), budget) };
     match records.change::<Taken>(layout.unwanted(identity), pipeline, layout.token_taken(), how).await {
         Ok(Some(Taken { token })) => {
             claim_state(claim).alone.store(true, Ordering::Relaxed);
@@ -90,7 +89,7 @@ async fn acquire(
     let mut pipeline = layout.beginning(default);
     pipeline.extend(layout.acquire(attempt, records.clock(deployment)));
     let upsert = !matches!(absent, Absent::Nothing);
-    let how = Change { upsert, returning: ReturnDocument::After, deployment, session: Some(claim), budget };
+    let how = Change { upsert, ..Change::new(deployment, Some(claim), budget) };
     let projection = layout.acquisition(attempt, with_document);
     // A document that is no record stays: then the insertion collides with it (R22).
     let filter = match absent {
@@ -147,7 +146,7 @@ async fn after_collision(
     }
     let (filter, pipeline) = (layout.expired_foreign(identity), layout.adopt(attempt, records.clock(deployment)));
     let claim = Some(&attempt.claim);
-    let how = Change { upsert: false, returning: ReturnDocument::After, deployment, session: claim, budget };
+    let how = Change::new(deployment, claim, budget);
     match records.change::<Acquisition>(filter, pipeline, layout.acquisition(attempt, false), how).await? {
         Some(answer) => reply(attempt, &answer),
         None => Ok(retry_at_once()),

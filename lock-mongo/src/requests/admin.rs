@@ -36,7 +36,7 @@ pub(crate) async fn force_release(records: &Records, key: &LockKey, reason: &str
     let about = |error: LockError| error.with_key(key.clone());
     let budget = Budget::new(records.request_timeout);
     let deployment = records.deployment_within(budget).await.map_err(about)?;
-    let how = Change { upsert: false, returning: ReturnDocument::Before, deployment, session: None, budget };
+    let how = Change { returning: ReturnDocument::Before, ..Change::new(deployment, None, budget) };
     let identity = layout.identity(key)?;
     let (filter, pipeline) = (layout.record(identity.clone()), layout.force_release(reason));
     let before = records.change::<State>(filter, pipeline, layout.state(), how).await;

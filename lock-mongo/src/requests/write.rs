@@ -3,7 +3,6 @@
 use distlock_api::{ErrorKind, LockError};
 use distlock_engine::store::Write;
 use mongodb::bson::Document;
-use mongodb::options::ReturnDocument;
 
 use crate::budget::Budget;
 use crate::calls::{Change, Failure};
@@ -55,7 +54,7 @@ pub(crate) async fn write(
         false => layout.written(id),
     });
     let filter = layout.writable(identity.clone(), id);
-    let how = Change { upsert: false, returning: ReturnDocument::After, deployment, session: Some(claim), budget };
+    let how = Change::new(deployment, Some(claim), budget);
     match records.change::<Wrote>(filter, pipeline, layout.wrote(!releases), how).await {
         Ok(Some(wrote)) => return Ok(Some(wrote).filter(|wrote| wrote.applied)),
         Ok(None) => {}

@@ -1,7 +1,7 @@
 //! What is sent: how many commands, with which concerns, in which session.
 
 use distlock_api::LockKey;
-use distlock_engine::store::{Attempt, LeaseStore, Renewal, Reply, Ticket};
+use distlock_engine::store::{Attempt, LeaseStore, Release, Renewal, Reply, Ticket};
 use distlock_mongo::mongodb::bson::{Document, doc};
 use distlock_mongo::mongodb::options::{
     Acknowledgment, ClientOptions, ReadConcern, ReadPreference, SelectionCriteria, WriteConcern,
@@ -13,6 +13,7 @@ use super::world::{LONG, Sent, World, admin, busy, claim, granted, key, queued, 
 
 pub(super) fn add(checks: &mut Checks<'_>) {
     check!(checks, R17 majority_whatever_the_client_says);
+    check!(checks, R23 only_plain_releases_wait_for_the_primary_alone);
     check!(checks, one_command_per_operation);
     check!(checks, R11 one_session_per_claim);
     check!(checks, R11 claims_have_no_order_without_retryable_writes);
@@ -56,8 +57,12 @@ async fn majority_whatever_the_client_says(world: World) {
         renew(&store, &claim(a.key()), token, LONG).await;
         admin(&store).inspect(a.key()).await.unwrap().unwrap();
         admin(&store).force_release(a.key(), "test").await.unwrap().unwrap();
+        let mut commands = sent.take();
         assert!(!release(&store, &a).await.is_released());
-        for command in sent.take() {
+        let after = sent.take();
+        assert!(!after.is_empty(), "a release that finds nothing has asked the majority");
+        commands.extend(after.into_iter().next_back());
+        for command in commands {
             if command.contains_key("findAndModify") || command.contains_key("update") {
                 assert_eq!(command.get_document("writeConcern").unwrap(), &doc! { "w": "majority" }, "{command}");
             } else if command.contains_key("find") {
@@ -71,6 +76,35 @@ async fn majority_whatever_the_client_says(world: World) {
         }
         store.connect().await.unwrap();
     }
+}
+
+async fn only_plain_releases_wait_for_the_primary_alone(world: World) {
+    let (store, sent, _) = store_with(&world, |_| ()).await;
+    let concern = || {
+        let commands = sent.take();
+        let [command] = &*commands else { panic!("{commands:?}") };
+        command.get_document("writeConcern").unwrap().clone()
+    };
+    let held = async || {
+        let a = claim(&key());
+        granted(&store, &a, LONG).await;
+        sent.take();
+        a
+    };
+    let (primary, majority) = (doc! { "w": 1 }, doc! { "w": "majority" });
+
+    let a = held().await;
+    assert!(release(&store, &a).await.is_released());
+    assert_eq!(concern(), primary);
+
+    let mut closing = Release::new(held().await);
+    closing.hold_at_least = Some(LONG);
+    assert!(store.release(&closing).await.unwrap().is_released());
+    assert_eq!(concern(), majority, "R13");
+
+    let left = held().await;
+    store.withdraw(&left, LONG).await.unwrap();
+    assert_eq!(concern(), majority, "R11");
 }
 
 async fn one_command_per_operation(world: World) {

@@ -1,16 +1,16 @@
 //! The lease engine: a full [`LockProvider`](distlock_api::LockProvider) over any [`LeaseStore`].
 //!
 //! For authors of backends. They implement [`LeaseStore`], three required methods without loops,
-//! timers or tasks; [`LeaseProvider`] makes a provider of it, and [`LeaseGuard`] is the base of
-//! guards that carry more than a lock. The conformance suite (`distlock-conformance`) tells whether
-//! the promises hold.
+//! timers or tasks. [`LeaseProvider`] makes a provider of it, and [`LeaseGuard`] is the base of
+//! guards that carry more than a lock. The conformance suite (`distlock-conformance`) checks
+//! whether the promises hold.
 //!
 //! # How it works
 //!
 //! ```text
 //!  caller                      engine                                                store
 //!
-//!  acquire(key) ──► local queue: one caller per key asks        state::line
+//!  acquire(key) ──► local queue: one caller per key goes on     state::line
 //!                        │ turn
 //!                        ▼
 //!                   attempt ──► lane: permit ──► try_acquire ──────────────────────► busy: a ticket
@@ -25,15 +25,15 @@
 //!     │                  │          state::schedule, batch
 //!     │  lost() ◄── lost: at the deadline, by an answer, by an event   run::core::record_loss
 //!     │
-//!     ├─ release ──► hand on: next local caller, next token, no call   state::relay (R21)
+//!     ├─ release ──► hand on: next local caller, next token, no call   state::hand_off (R21)
 //!     │         └──► release ──► lane: permit ──► release ──────────────────────────► next ticket granted
 //!     │                          run::release
 //!     └─ drop ─────► the same in the background
 //! ```
 //!
-//! * **Acquire.** Callers of one process that want the same key stand in a local queue; one of them
-//!   asks the store. It sends an attempt, and does what the wait decides after each answer, event
-//!   and timer, until it has the lease or leaves. An attempt that is dropped is finished and
+//! * **Acquire.** Callers of one process that want the same key stand in a local queue, and one of
+//!   them makes attempts at the store. After each answer, event and timer it does what the wait
+//!   decides, until it has the lease or leaves. An attempt that is dropped is finished and
 //!   withdrawn in the background.
 //! * **Hold.** The lease is held until its deadline, which counts from before its attempt, or its
 //!   last answered renewal, was sent. One keeper per runtime renews all leases in batches and
@@ -55,12 +55,12 @@
 //!
 //! | to change | edit |
 //! |---|---|
-//! | how often a lease is renewed | `LeaseOptions::terms` in `distlock-api`; of a short lease `state/ledger.rs` (`settled`) |
+//! | how often a lease is renewed | `LeaseOptions::terms` in `distlock-api`; of a short lease `state/ledger.rs` (`renewal_succeeded`) |
 //! | when a failed renewal is sent again | `state/backoff.rs` (`renewal_patience`) |
 //! | what the deadline of a lease is | `state/lease.rs` (`deadline`); of a pushed grant `state/wait.rs` (`on_pushed`) |
 //! | what happens when a release is not answered | `run/release.rs` |
 //! | what a waiter does after an answer | `state/wait.rs` |
-//! | how long a lease is handed on | `state/relay.rs` |
+//! | how long a lease is handed on | `state/hand_off.rs` |
 //! | how many calls go to the store at once | `store/lanes/state.rs` |
 
 mod face;

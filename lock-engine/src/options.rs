@@ -1,14 +1,14 @@
-//! What a provider does when many callers want the same key.
+//! Options for keys that many callers want: the queue, and hand-off.
 
 use std::time::Duration;
 
 use crate::store::{Attempt, Ticket};
 use distlock_api::{LeaseTerms, LockError, Result};
 
-/// The queue in which the waiters of all processes stand, one place per process and key, first
-/// come, first served ([C15]).
+/// The queue of the waiters of all processes: one ticket per process and key, first come, first
+/// served ([C15]).
 ///
-/// For providers whose store keeps one; others poll.
+/// For providers whose store keeps a queue. Other providers poll.
 ///
 /// [C15]: distlock_api::contract#c15
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -21,15 +21,14 @@ pub struct QueueOptions {
     pub(crate) turn_window: Duration,
 }
 
-/// What becomes of a waiter for whom the queue has no room.
+/// What a waiter does when the queue is full.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub enum WhenFull {
-    /// It asks again and again, without a place, until there is room or the lock is free. The
-    /// default.
+    /// It polls without a ticket, until there is room or the lock is free. The default.
     #[default]
     Poll,
-    /// It hears [`ErrorKind::QueueFull`](distlock_api::ErrorKind::QueueFull) at once.
+    /// It gets [`ErrorKind::QueueFull`](distlock_api::ErrorKind::QueueFull) at once.
     Refuse,
 }
 
@@ -51,38 +50,37 @@ impl QueueOptions {
         }
     }
 
-    /// How many processes may wait for one key, which bounds the size of its record. At least 1;
-    /// defaults to 64.
+    /// The number of processes that may wait for one key. It bounds the size of the key's record.
+    /// At least 1; defaults to 64.
     pub const fn capacity(mut self, tickets: u32) -> Self {
         self.capacity = tickets;
         self
     }
 
-    /// What becomes of one more. Defaults to [`WhenFull::Poll`].
+    /// What a further waiter does. Defaults to [`WhenFull::Poll`].
     pub const fn when_full(mut self, when_full: WhenFull) -> Self {
         self.when_full = when_full;
         self
     }
 
-    /// How long the place of a process that is not heard of any more is kept; three times as often
-    /// it is refreshed, all keys of a process in one go. Whole milliseconds. Defaults to 15 s, 100
-    /// ms at least.
+    /// How long the store keeps a ticket without a refresh. Tickets are refreshed three times per
+    /// ttl, all keys of a process together. Whole milliseconds. Defaults to 15 s, 100 ms at least.
     pub const fn ticket_ttl(mut self, ttl: Duration) -> Self {
         self.ticket_ttl = ttl;
         self
     }
 
-    /// How long a waiter to whom a lease was handed over may take to hear of it, before the next
-    /// one gets its chance: what a waiter that died just then costs the others. The lease's safety
-    /// margin comes on top. Whole milliseconds. Defaults to 1 s.
+    /// How long a waiter to which a lease was handed over may take to confirm it, before the next
+    /// waiter gets its chance. A waiter that died just then costs the others this time. The lease's
+    /// safety margin is added. Whole milliseconds. Defaults to 1 s.
     pub const fn claim(mut self, window: Duration) -> Self {
         self.claim = window;
         self
     }
 
-    /// How much later than the one before it each waiter may take a lease that nobody handed over,
-    /// because its holder died: long enough for one question. Whole milliseconds. Defaults to 200
-    /// ms.
+    /// If a holder dies, its lease is not handed over. Each waiter may then take it this much later
+    /// than the waiter before it. Make it long enough for one request. Whole milliseconds. Defaults
+    /// to 200 ms.
     pub const fn turn_window(mut self, window: Duration) -> Self {
         self.turn_window = window;
         self
@@ -91,7 +89,7 @@ impl QueueOptions {
     pub(crate) fn validate(&self) -> Result<()> {
         let day = Duration::from_secs(86_400);
         if self.capacity == 0 {
-            return Err(LockError::invalid_options("a queue without room for anybody"));
+            return Err(LockError::invalid_options("a queue capacity of 0: set at least 1, or use `without_queue`"));
         }
         if self.ticket_ttl < Duration::from_millis(100) || self.ticket_ttl > day {
             let message = format!("a ticket ttl of {:?} is not between 100 ms and a day", self.ticket_ttl);
@@ -106,22 +104,25 @@ impl QueueOptions {
         Ok(())
     }
 
-    /// The ticket of an acquisition with these terms.
+    /// Returns the ticket of an acquisition with these terms.
     pub(crate) fn ticket(&self, terms: &LeaseTerms) -> Ticket {
         Ticket::new(self.ticket_ttl, self.claim.saturating_add(terms.margin).min(terms.ttl), self.capacity)
     }
 }
 
-/// Handing a lease on within one process, without asking the store: the next waiter gets the next
-/// token of a block (R21).
+/// Limits of the hand-off: within one process a lease passes to the next waiter without a request
+/// to the store, with the next token of its block (R21).
 ///
-/// As long as nobody else has a place in the queue that goes on without end; otherwise until the
-/// first of the two limits. Who polls without a place – a provider
-/// [without queue](crate::LeaseProviderBuilder::without_queue), or one for whom the queue has no
-/// room – is not seen, and can wait long while a process hands on a lease without end. For
-/// providers whose store grants tokens in blocks. Nothing is handed on to a caller with other lease
-/// terms, another owner or metadata, or on another runtime, nor with a minimum hold or without
-/// renewal.
+/// While no other process has a ticket in the queue, the hand-off continues without limit.
+/// Otherwise it ends at the first of the two limits.
+///
+/// A waiter without a ticket is not seen, and can wait long while a process hands a lease on. Such
+/// a waiter belongs to a provider [without queue](crate::LeaseProviderBuilder::without_queue), or
+/// found the queue full.
+///
+/// Hand-off needs a store that grants tokens in blocks. A lease is not handed on to a caller with
+/// other lease terms, another owner or other metadata, or on another runtime. Nor is a lease with a
+/// minimum hold or without renewal handed on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use]
 pub struct HandOff {
@@ -141,13 +142,13 @@ impl HandOff {
         Self { max_count: 64, max_time: Duration::from_millis(100) }
     }
 
-    /// How often a lease is handed on while another process waits. Defaults to 64.
+    /// The number of times that a lease is handed on while another process waits. Defaults to 64.
     pub const fn max_count(mut self, count: u32) -> Self {
         self.max_count = count;
         self
     }
 
-    /// For how long a lease is handed on while another process waits. Defaults to 100 ms.
+    /// How long a lease is handed on while another process waits. Defaults to 100 ms.
     pub const fn max_time(mut self, time: Duration) -> Self {
         self.max_time = time;
         self

@@ -1,9 +1,8 @@
-//! What the simulator of the engine switches on, per thread: ids that come from its seed, and
-//! defects.
+//! Switches for the simulator of the engine, per thread: ids that come from its seed, and defects.
 //!
 //! Without the feature `simulation` all of this is constant.
 
-/// A deliberate defect, to see that the simulator finds it. Each breaks one rule.
+/// A deliberate defect, to test that the simulator finds it. Each breaks one rule.
 #[cfg(feature = "simulation")]
 #[doc(hidden)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -18,7 +17,7 @@ pub enum Defect {
     NoDeadline,
     /// C4: an answer to a renewal revives a lost lease.
     Revived,
-    /// R11: an id is used again after it was given up, while its withdrawal is under way.
+    /// R11: an id that was given up is used again while its withdrawal is under way.
     IdReused,
     /// R11: an attempt whose caller has left is not withdrawn.
     NotWithdrawn,
@@ -28,7 +27,8 @@ pub enum Defect {
     SameToken,
     /// R21: a lease is handed on although its release has been sent.
     HandedOnAfterRelease,
-    /// R21: a lease that does not suit the next caller is not released before it asks.
+    /// R21: a lease that does not meet the next caller's requirements is not released before that
+    /// caller makes its attempt.
     NotReleasedBeforeHandOn,
     /// C11: a turn that is dropped is lost.
     TurnLost,
@@ -36,7 +36,7 @@ pub enum Defect {
 
 #[cfg(feature = "simulation")]
 impl Defect {
-    /// All of them.
+    /// All defects.
     #[doc(hidden)]
     pub const ALL: [Self; 12] = [
         Self::DeadlineFromReply,
@@ -65,8 +65,8 @@ mod thread {
         static DEFECT: Cell<Option<Defect>> = const { Cell::new(None) };
     }
 
-    /// From now on the engines of this thread take their random parts, ids included, from
-    /// [`fastrand`], which the caller has seeded, and have this defect.
+    /// From now on the engines of this thread have this defect. They take their random parts, ids
+    /// included, from [`fastrand`], which the caller has seeded.
     #[doc(hidden)]
     pub fn simulate(defect: Option<Defect>) {
         ON.set(true);
@@ -87,7 +87,7 @@ pub(crate) use thread::has;
 #[cfg(feature = "simulation")]
 pub use thread::simulate;
 
-/// Whether the engine has one of these defects.
+/// Returns whether the engine has one of these defects.
 macro_rules! defect {
     ($($defect:ident)|+) => {{
         #[cfg(feature = "simulation")]
@@ -100,7 +100,7 @@ macro_rules! defect {
 
 pub(crate) use defect;
 
-/// Whether this thread simulates.
+/// Returns whether this thread simulates.
 pub(crate) fn is_simulated() -> bool {
     #[cfg(feature = "simulation")]
     let on = thread::is_on();
@@ -109,7 +109,7 @@ pub(crate) fn is_simulated() -> bool {
     on
 }
 
-/// 128 random bits for an id.
+/// Returns 128 random bits for an id.
 pub(crate) fn random_bits() -> u128 {
     if is_simulated() {
         return fastrand::u128(..);

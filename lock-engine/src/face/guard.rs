@@ -18,18 +18,18 @@ use crate::store::{Claim, WriteOp, Written};
 #[derive(Debug)]
 #[must_use]
 pub enum AcquiredLease {
-    /// The lease is ours.
+    /// The caller holds the lease.
     Held(LeaseGuard),
     /// It was not granted within the wait.
     Busy(Busy),
 }
 
-/// A held lease, for the guard of a typed style to be built on: what a [`LockGuard`] is made of,
-/// and in addition writes that are atomic with the check that the lease is held. Dropping it
-/// releases in the background.
+/// A held lease, the base for guards of typed styles. It does what a [`LockGuard`] does, and also
+/// makes writes that are atomic with the check that the lease is held. Dropping it releases the
+/// lease in the background.
 ///
-/// Made by [`LeaseProvider::acquire_via`](crate::LeaseProvider::acquire_via). The methods that it
-/// shares with `LockGuard` are the same.
+/// Returned by [`LeaseProvider::acquire_via`](crate::LeaseProvider::acquire_via). The methods that
+/// it shares with `LockGuard` do the same.
 #[must_use = "the lock is released as soon as the guard is dropped"]
 #[clippy::has_significant_drop]
 pub struct LeaseGuard(Box<HeldLease>);
@@ -39,19 +39,19 @@ impl LeaseGuard {
         Self(Box::new(held))
     }
 
-    /// The acquisition, with whatever its operation has [kept in it](Claim::state).
+    /// Returns the acquisition, with what its operation has [kept in it](Claim::state).
     #[must_use]
     pub fn claim(&self) -> &Claim {
         self.0.lease().claim()
     }
 
-    /// The key.
+    /// Returns the key.
     #[must_use]
     pub fn key(&self) -> &LockKey {
         self.0.lease().key()
     }
 
-    /// The token of this grant ([C6]).
+    /// Returns the token of this grant ([C6]).
     ///
     /// [C6]: distlock_api::contract#c6
     #[must_use]
@@ -59,13 +59,14 @@ impl LeaseGuard {
         self.0.token()
     }
 
-    /// The monotonic instant until which the lease is held if nothing is heard from the store.
+    /// Returns the monotonic instant until which the lease is held if the store does not answer
+    /// again.
     #[must_use]
     pub fn valid_until(&self) -> Instant {
         self.0.valid_until()
     }
 
-    /// How the lease was lost, if it was ([C4]).
+    /// Returns how the lease was lost, if it was ([C4]).
     ///
     /// [C4]: distlock_api::contract#c4
     #[must_use]
@@ -73,24 +74,25 @@ impl LeaseGuard {
         self.0.loss()
     }
 
-    /// Resolves when the lease is lost; see [`LockGuard::lost`]. While a commit is under way
-    /// nothing is lost; afterwards it is, if the commit says so.
+    /// Returns a future that resolves when the lease is lost; see [`LockGuard::lost`]. It does not
+    /// resolve while a commit is under way. It resolves afterwards if the commit finds the lease
+    /// lost.
     pub fn lost(&self) -> LostSignal {
         self.0.lost()
     }
 
-    /// Releases; see [`LockGuard::release`].
+    /// Releases the lease; see [`LockGuard::release`].
     ///
     /// # Errors
     /// As [`LockGuard::release`].
     ///
-    /// # Cancel safety
-    /// When the returned future is dropped, polled or not, the release goes on in the background.
+    /// # When the returned future is dropped, polled or not, the release continues in the
+    /// background.
     pub fn release(self) -> ReleaseFuture {
         self.0.release()
     }
 
-    /// Releases without the minimum hold; see [`LockGuard::discard`].
+    /// Releases the lease without the minimum hold; see [`LockGuard::discard`].
     ///
     /// # Errors
     /// As [`LockGuard::release`].
@@ -101,22 +103,22 @@ impl LeaseGuard {
         self.0.discard()
     }
 
-    /// Stops keeping the lease without giving it back; see [`LockGuard::abandon`].
+    /// Stops renewing the lease without releasing it; see [`LockGuard::abandon`].
     pub fn abandon(self) {
         self.0.abandon();
     }
 
-    /// Writes and keeps the lease. Not sent at all once the lease is lost by our own account; the
-    /// operation's own condition decides in any case.
+    /// Writes and keeps the lease. Nothing is sent if the engine already knows that the lease is
+    /// lost. The operation's own condition decides in any case.
     ///
-    /// Calls of unknown outcome, and those that certainly did nothing, are made again within the
-    /// request timeout. If the answer is [`AlreadyLost`](Written::AlreadyLost) the guard is lost.
+    /// Calls of unknown outcome, and those that certainly did nothing, are repeated within the
+    /// request timeout. If the answer is [`AlreadyLost`](Written::AlreadyLost), the lease is lost.
     ///
     /// # Errors
     /// Those of the operation. With an unknown outcome the lease is held as before.
     ///
-    /// # Cancel safety
-    /// When the future is dropped the write goes on in the background, and may or may not be
+    /// # When the future is dropped, the write continues in the background, and may or may not be
+    /// applied. A late write must not harm writes that are made after it.
     /// carried out. Writes made after that must not be harmed by one that comes late.
     pub async fn write_via(&self, op: Arc<dyn WriteOp>) -> Result<Written> {
         if self.loss().is_some() {
@@ -125,20 +127,21 @@ impl LeaseGuard {
         self.0.write(op).await
     }
 
-    /// Releases by a write that does so in the same atomic step, and says whether the lease was
-    /// held until then ([C9]). Not sent at all once the lease is lost by our own account; the
-    /// operation's own condition decides in any case.
+    /// Releases the lease by a write that does so in the same atomic step. Returns whether the
+    /// lease was held until then ([C9]). Nothing is sent if the engine already knows that the lease
+    /// is lost. The operation's own condition decides in any case.
     ///
-    /// Calls of unknown outcome, and those that certainly did nothing, are made again within the
-    /// request timeout. Until there is an answer the lease is renewed, because the write may be
-    /// refused; and it is not lost, whatever the store says of it, because the write may have been
-    /// carried out.
+    /// Calls of unknown outcome, and those that certainly did nothing, are repeated within the
+    /// request timeout. Until there is an answer, the lease is renewed, because the write may be
+    /// refused. Until then it is not lost either, whatever the store reports, because the write may
+    /// have been applied.
     ///
     /// # Errors
     /// See [`NotCommitted`].
     ///
-    /// # Cancel safety
-    /// When the future is dropped, polled or not, the call in flight is finished in the background
+    /// # When the future is dropped, polled or not, the call in flight is finished in the
+    /// background; the write may or may not be applied. What is left of the lease then is released
+    /// ([C11]).
     /// – the write may or may not be carried out – and what is left of the lease then is released
     /// ([C11]).
     ///
@@ -159,7 +162,7 @@ impl LeaseGuard {
         }
     }
 
-    /// The same lease as the guard of a plain lock.
+    /// Returns the same lease as the guard of a plain lock.
     pub fn into_guard(self) -> LockGuard {
         let (key, token) = (self.key().clone(), self.fencing_token());
         LockGuard::new(key, token, self.0)
@@ -176,15 +179,15 @@ impl fmt::Debug for LeaseGuard {
     }
 }
 
-/// Why a [commit](LeaseGuard::release_via) is not known to have been carried out.
+/// The error of a [commit](LeaseGuard::release_via) that is not known to have been applied.
 #[derive(Debug)]
 #[non_exhaustive]
 pub struct NotCommitted {
-    /// What went wrong. With a [permanent](distlock_api::Disposition::Permanent) disposition the
-    /// write was refused, with a retryable one it could not be made: nothing was changed. Otherwise
-    /// it may have been carried out.
+    /// The error. With a [permanent](distlock_api::Disposition::Permanent) disposition the write
+    /// was refused; with a retryable one it could not be made. In both cases nothing was changed.
+    /// Otherwise it may have been applied.
     pub error: LockError,
-    /// The lease, held as before, unless the outcome is unknown: then what is left of it is
-    /// released in the background.
+    /// The lease, held as before. `None` if the outcome is unknown: what is left of the lease is
+    /// then released in the background.
     pub guard: Option<LeaseGuard>,
 }

@@ -1,4 +1,4 @@
-//! The public face of the engine.
+//! The provider and its builder.
 
 use std::fmt;
 use std::sync::Arc;
@@ -19,32 +19,35 @@ use crate::store::{AcquireOp, LeaseStore};
 
 /// A [`LockProvider`] over any [`LeaseStore`]: waiting, renewal, loss detection and clean-up.
 ///
-/// Clones share everything; two providers over one store are strangers to each other, like two
-/// processes.
+/// Clones share everything. Two providers over one store are independent, like two processes.
 ///
-/// # Runtime
-/// A provider needs a tokio runtime with time enabled: one task renews all leases of the provider,
+/// # A provider needs a tokio runtime with time enabled. One task renews all leases of the
+/// provider; another one reads the store's events, if it pushes. Outside of a runtime,
+/// [`acquire_with`](LockProvider::acquire_with) and [`close`](LockProvider::close) return
+/// [`Unsupported`](distlock_api::ErrorKind::Unsupported). In a runtime that was built without
+/// [`enable_time`](tokio::runtime::Builder::enable_time) they panic: tokio has no way to query that
+/// beforehand.
 /// another one listens to the store if it pushes. Outside of a runtime,
 /// [`acquire_with`](LockProvider::acquire_with) and [`close`](LockProvider::close) return
 /// [`Unsupported`](distlock_api::ErrorKind::Unsupported). In a runtime that was built without
 /// [`enable_time`](tokio::runtime::Builder::enable_time) they panic: tokio has no way to query that
 /// beforehand.
 ///
-/// When the last clone and the last guard are dropped the tasks end. [`close`](LockProvider::close)
-/// ends them in order.
+/// When the last clone and the last guard are dropped, the tasks end.
+/// [`close`](LockProvider::close) ends them in order.
 #[derive(Clone)]
 pub struct LeaseProvider {
     engine: Arc<Engine>,
 }
 
 impl LeaseProvider {
-    /// A provider with the defaults of [`builder`](Self::builder).
+    /// Creates a provider with the defaults of [`builder`](Self::builder).
     pub fn new(store: Arc<dyn LeaseStore>) -> Self {
         let LeaseProviderBuilder { store, config } = Self::builder(store);
         Self { engine: Engine::new(store, config) }
     }
 
-    /// A provider to be configured.
+    /// Creates a builder.
     pub fn builder(store: Arc<dyn LeaseStore>) -> LeaseProviderBuilder {
         LeaseProviderBuilder {
             store,
@@ -59,17 +62,15 @@ impl LeaseProvider {
         }
     }
 
-    /// Acquires by an operation of a typed style in the store's place, with the same turns,
-    /// waiting, renewal, loss detection and clean-up as
-    /// [`acquire_with`](LockProvider::acquire_with), of which it is the twin in everything else.
-    /// For authors of such styles.
+    /// Acquires by an operation of a typed style instead of the store's own. Turns, waiting,
+    /// renewal, loss detection, clean-up and everything else are as with
+    /// [`acquire_with`](LockProvider::acquire_with). For authors of such styles.
     ///
-    /// The operation must be about leases of this provider's store: it is the store that renews and
-    /// releases them.
+    /// The operation must act on leases of this provider's store, which renews and releases them.
     ///
-    /// Each grant comes with an answer of the operation, so that it brings whatever the style
-    /// wants. Such an acquisition therefore takes over neither a lease that is handed on within the
-    /// process nor one that a releaser has granted, without asking once more, and its own lease is
+    /// Each grant comes with an answer of the operation, so that it brings everything that the
+    /// style requires. Such an acquisition therefore never takes a lease that is handed on within
+    /// the process, and makes one more attempt when a release has granted it one. Its own lease is
     /// not handed on.
     ///
     /// # Errors
@@ -90,14 +91,14 @@ impl LeaseProvider {
         })
     }
 
-    /// The store.
+    /// Returns the store.
     #[must_use]
     pub fn store(&self) -> &Arc<dyn LeaseStore> {
         &self.engine.store
     }
 }
 
-/// Describes a [`LeaseProvider`]. Made by [`LeaseProvider::builder`].
+/// Configures a [`LeaseProvider`]. Returned by [`LeaseProvider::builder`].
 #[must_use = "nothing is made until `build` is called"]
 pub struct LeaseProviderBuilder {
     store: Arc<dyn LeaseStore>,
@@ -105,78 +106,80 @@ pub struct LeaseProviderBuilder {
 }
 
 impl LeaseProviderBuilder {
-    /// The lease terms for acquisitions that set none of their own. Defaults to those of
+    /// Sets the lease terms for acquisitions that set none of their own. Defaults to those of
     /// [`LeaseOptions`].
     pub fn lease(mut self, defaults: LeaseOptions) -> Self {
         self.config.defaults = defaults;
         self
     }
 
-    /// Who holds this provider's locks, for people. Defaults to host name and process id.
+    /// Sets the owner of this provider's locks, for people. Defaults to host name and process id.
     pub fn owner(mut self, owner: impl Into<Arc<str>>) -> Self {
         self.config.holder.owner = Some(owner.into());
         self
     }
 
-    /// One named remark about all locks of this provider, for people, such as the program's
-    /// version. Added to those of [`Holder::this_process`]; an acquisition adds
-    /// [its own](AcquireOptions::with_metadata).
+    /// Adds one metadata entry to all locks of this provider, for people, such as the program's
+    /// version. It is added to those of [`Holder::this_process`]; an acquisition adds [its
+    /// own](AcquireOptions::with_metadata).
     pub fn metadata(mut self, name: impl Into<String>, value: impl Into<String>) -> Self {
         self.config.holder = self.config.holder.with_metadata(name, value);
         self
     }
 
-    /// Who holds this provider's locks and everything else about them, for people. Replaces what
-    /// was said before and the defaults.
+    /// Sets the owner and all metadata of this provider's locks, for people. Replaces earlier
+    /// values and the defaults.
     pub fn holder(mut self, holder: Holder) -> Self {
         self.config.holder = holder;
         self
     }
 
-    /// How long one request to the store may take: the bound of
-    /// [`Wait::Try`](distlock_api::Wait::Try), of a release, and of everything in the background.
-    /// Defaults to 5 s. An acquisition is bounded by its ttl less the safety margin, too: a later
-    /// answer would be of no use.
+    /// Sets how long one request to the store may take: the bound of
+    /// [`Wait::Try`](distlock_api::Wait::Try), of a release, and of all background work. Defaults
+    /// to 5 s. An acquisition is also bounded by its ttl less the safety margin: a later answer
+    /// would be of no use.
     pub fn request_timeout(mut self, timeout: Duration) -> Self {
         self.config.request_timeout = timeout;
         self
     }
 
-    /// How often a waiter asks a store that does not tell it more: first after `first`, then
-    /// doubling up to `longest`, with jitter. Defaults to 10 ms and 250 ms.
+    /// Sets how often a waiter polls a store that reports neither events nor a holder's expiry:
+    /// first after `first`, then doubling up to `longest`, with jitter. Defaults to 10 ms and 250
+    /// ms.
     pub fn poll_interval(mut self, first: Duration, longest: Duration) -> Self {
         self.config.poll = backoff::Poll { first, longest };
         self
     }
 
-    /// How waiters queue up with the waiters of other processes. Defaults to [`QueueOptions::new`].
+    /// Sets how waiters queue with the waiters of other processes. Defaults to
+    /// [`QueueOptions::new`].
     pub fn queue(mut self, options: QueueOptions) -> Self {
         self.config.queue = Some(options);
         self
     }
 
-    /// No place in the store's queue: waiters poll, and stand back behind those who have one.
+    /// Switches the store's queue off: waiters poll without a ticket, behind those that have one.
     /// Defaults to queueing.
     pub fn without_queue(mut self) -> Self {
         self.config.queue = None;
         self
     }
 
-    /// How long a lease is handed on within the process while others wait for it. Defaults to
-    /// [`HandOff::new`].
+    /// Sets how long a lease is handed on within the process while other processes wait for it.
+    /// Defaults to [`HandOff::new`].
     pub fn hand_off(mut self, limits: HandOff) -> Self {
         self.config.hand_off = Some(limits);
         self
     }
 
-    /// No handing on: every guard has a lease of its own, and every release goes to the store.
-    /// Defaults to handing on.
+    /// Switches hand-off off: every guard has a lease of its own, and every release goes to the
+    /// store. Defaults to hand-off.
     pub fn without_hand_off(mut self) -> Self {
         self.config.hand_off = None;
         self
     }
 
-    /// The provider.
+    /// Creates the provider.
     ///
     /// # Errors
     /// [`ErrorKind::InvalidOptions`](distlock_api::ErrorKind::InvalidOptions) for a queue that

@@ -1,6 +1,6 @@
 //! A sleep of the machine, from the clock to the guard: the leases of a provider after the boot
-//! time has advanced and the monotonic clock has not. Time is paused, so whatever comes without
-//! time passing comes at once.
+//! time has advanced and the monotonic clock has not. Time is paused, so what comes without time
+//! passing comes at once.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
@@ -56,14 +56,15 @@ const fn secs(secs: u64) -> Duration {
     Duration::from_secs(secs)
 }
 
-/// Everything that can run without time passing has run.
+/// Runs everything that can run without time passing.
 async fn quiet() {
     for _ in 0..200 {
         yield_now().await;
     }
 }
 
-/// A provider whose keeper has begun, and guards of leases with these names and times to live.
+/// Returns a store, below a provider whose keeper has begun, and guards of leases with these names
+/// and times to live.
 async fn holding<const N: usize>(leases: [(&str, u64, RenewalPolicy); N]) -> (Arc<Obliging>, [LockGuard; N]) {
     let store = Arc::new(Obliging::default());
     let provider = LeaseProvider::new(store.clone());
@@ -78,7 +79,7 @@ async fn holding<const N: usize>(leases: [(&str, u64, RenewalPolicy); N]) -> (Ar
     (store, guards.try_into().unwrap_or_else(|_| unreachable!("one for each")))
 }
 
-/// Something else of the process looks at the clock.
+/// Reads the clock, as any other code of the process may.
 fn anything_looks() {
     let _ = clock::now();
 }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-/// How a waiter polls a store that does not tell it more.
+/// How a waiter polls a store that reports neither events nor a holder's expiry.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Poll {
     pub(crate) first: Duration,
@@ -10,18 +10,18 @@ pub(crate) struct Poll {
 }
 
 impl Poll {
-    /// The pause before the next question after `asked` answers of "busy": doubling, jittered down
-    /// by up to a half, and not past the moment at which the present holder's lease ends unless it
-    /// is renewed.
+    /// Returns the pause before the next attempt, after `busy_answers` answers of "busy". It
+    /// doubles with each answer, is shortened by a random part of up to a half, and ends no later
+    /// than the present holder's lease would end without a renewal.
     ///
     /// `random` is uniform in `0.0..1.0`.
     pub(crate) fn pause(self, asked: u32, holder_remaining: Option<Duration>, random: f64) -> Duration {
         let jittered = self.backoff(asked).mul_f64(1.0 - random / 2.0);
         match holder_remaining {
-            // A store that says "at once" again and again is not asked again and again.
+            // A store that keeps answering "at once" is not polled without a pause.
             Some(remaining) if asked > 0 && remaining < self.first => jittered,
-            // Not all of them in the same millisecond; later by a little, because the store frees
-            // at its own expiry.
+            // Waiters do not all attempt in the same millisecond, and a little later than the
+            // expiry, because the store frees the key at its own expiry.
             Some(remaining) => jittered.min(remaining.saturating_add(self.first.mul_f64(0.1 + random / 2.0))),
             None => jittered,
         }
@@ -32,19 +32,20 @@ impl Poll {
     }
 }
 
-/// The pause after the `failed`-th error in a row: 20 ms doubling to 1 s, jittered down by up to a
-/// half.
+/// Returns the pause after the `failed`-th error in a row: 20 ms doubling to 1 s, shortened by a
+/// random part of up to a half.
 pub(crate) fn after_error(failed: u32, random: f64) -> Duration {
     Poll { first: Duration::from_millis(20), longest: Duration::from_secs(1) }.pause(failed, None, random)
 }
 
-/// When to ask again for a renewal that has failed, or has not been answered: after a third of what
-/// is left, so that there is always time for more attempts before the deadline (C13, C14).
+/// Returns how long to wait before a renewal that failed or was not answered is sent again: a third
+/// of the time left. So there is always time for more attempts before the deadline (C13, C14).
 pub(crate) fn renewal_patience(left: Duration, cadence: Duration) -> Duration {
     (left / 3).min(cadence).max(Duration::from_millis(10))
 }
 
-/// How many renewals to put into one call, for leases that have failed `level` times in a row.
+/// Returns how many renewals to put into one call, for leases that have failed `level` times in a
+/// row.
 ///
 /// One poisoned key must not take its batch with it (C14), so each failure divides the batch by
 /// four, down to single leases.

@@ -1,4 +1,4 @@
-//! Which leases and tickets are renewed in one call.
+//! Decides which leases and tickets are renewed in one call.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -15,7 +15,8 @@ use crate::state::schedule::Beat;
 use crate::state::time::Now;
 use crate::store::{Lane, Permit, Renewal};
 
-/// Those that have not failed go first: a poisoned key does not delay them.
+/// The leases or tickets that may share a call. Groups that have not failed sort first, so that a
+/// poisoned key does not delay them.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Group {
     pub(crate) lane: Lane,
@@ -23,7 +24,7 @@ pub(crate) struct Group {
     pub(crate) level: u32,
 }
 
-/// What is renewed: leases in calls of their own, so that tickets never delay them.
+/// A lease or a ticket to renew. Leases go in calls of their own, so that tickets never delay them.
 pub(crate) enum Item<C: Cargo> {
     Lease(Arc<Lease<C>>),
     Ticket(Seat),
@@ -37,8 +38,8 @@ impl<C: Cargo> Item<C> {
         }
     }
 
-    /// Leases by their deadline: first come, first served lets those of a short ttl expire behind
-    /// the others when the store is slow.
+    /// The sort key within a group. Leases sort by their deadline: in the order of due times,
+    /// leases with a short ttl would expire behind the others when the store is slow.
     pub(crate) fn urgency(&self, beat: &Beat, now: &Now) -> (Instant, AcquisitionId) {
         let until = match self {
             Self::Lease(lease) => lease.deadline(now),
@@ -47,7 +48,7 @@ impl<C: Cargo> Item<C> {
         (until, self.id().clone())
     }
 
-    /// The call that it goes into next.
+    /// Returns the group whose next call takes the item.
     pub(crate) fn group(&self, beat: &Beat, answered: Option<Instant>, few_failed: bool) -> Group {
         let level = beat.next_level(answered, few_failed);
         Group { lane: self.lane(), is_again: beat.failures > 0, level }
@@ -86,23 +87,23 @@ impl<C: Cargo> Item<C> {
 /// Leases and tickets that may go into a call, the most urgent first.
 pub(crate) type Waiting<C> = BTreeMap<(Instant, AcquisitionId), Item<C>>;
 
-/// What may be renewed, by the calls it goes into.
+/// What may be renewed now, by group.
 pub(crate) struct Ready<C: Cargo> {
     pub(crate) groups: BTreeMap<Group, Waiting<C>>,
     pub(crate) few_failed: bool,
-    /// What became due until then is included.
+    /// Items that became due up to this instant are included.
     pub(crate) looked: Instant,
-    /// When the keeper looks through all again.
+    /// When the keeper looks through all leases and tickets again.
     pub(crate) until: Instant,
 }
 
-/// What is to be renewed in one call.
+/// The leases or tickets to renew in one call.
 pub(crate) struct Batch<C: Cargo> {
     pub(crate) items: Vec<Item<C>>,
-    /// Whether they have failed before: then an answer is not waited for longer than there is time
-    /// for more attempts.
+    /// Whether they have failed before. Then the call ends early enough to leave time for more
+    /// attempts.
     pub(crate) again: bool,
-    /// The room that the store has for the call.
+    /// The permission to make the call.
     pub(crate) room: Room,
 }
 
@@ -113,12 +114,12 @@ pub(crate) enum Room {
     Permitted(#[expect(dead_code, reason = "kept until the call has ended")] Permit),
 }
 
-/// What a keeper shall do now.
+/// What a keeper has to do now.
 pub(crate) struct Due<C: Cargo> {
-    /// Held past their deadline, or in a release that takes longer than the lease.
+    /// Leases held past their deadline, or in a release that takes longer than the lease.
     pub(crate) over: Vec<Arc<Lease<C>>>,
     pub(crate) batches: Vec<Batch<C>>,
-    /// The lanes that had no room for something that is due.
+    /// The lanes that had no permit for a due call.
     pub(crate) full: Vec<Lane>,
 }
 

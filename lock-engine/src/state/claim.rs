@@ -1,4 +1,4 @@
-//! What is known of a claim that asks, and of its place in the store's queue. Pure.
+//! What is known of a claim that is pending, and of its ticket in the store's queue.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,21 +12,21 @@ use distlock_api::FencingToken;
 use crate::state::schedule::{Beat, HomeId};
 use crate::state::time::Now;
 
-/// A claim that asks, or waits in the queue: its mailbox, and its ticket.
+/// A claim without a lease yet: what the store has reported about it, and its ticket.
 #[derive(Default)]
 pub(crate) struct PendingClaim {
-    /// The key's token after a lease of the claim was lost, if the store has pushed that before its
+    /// The key's token after a lease of the claim was lost, if the store pushed the loss before its
     /// answer.
     lost: Option<FencingToken>,
     pushed: Option<Pushed>,
     told: Option<Told>,
-    /// Something may have been missed: an answer that is on its way is too old.
+    /// Whether events may have been missed: an answer in transit may be out of date.
     missed: bool,
     wake: Arc<Notify>,
     seat: Option<(Seat, Beat)>,
 }
 
-/// A ticket that is refreshed as long as its claim waits.
+/// The ticket of a waiting claim, which a keeper refreshes.
 #[derive(Clone, Debug)]
 pub(crate) struct Seat {
     pub(crate) claim: Claim,
@@ -42,14 +42,14 @@ pub(crate) struct Pushed {
     pub(crate) expires_at: StoreTime,
 }
 
-/// What a refreshed ticket was told.
+/// The store's answer to the refresh of a ticket.
 #[derive(Debug)]
 pub(crate) struct Told {
     pub(crate) sent: Instant,
     pub(crate) standing: Standing,
 }
 
-/// What has been said about a claim since its caller looked last.
+/// What the store has reported about a claim since its caller looked last.
 #[derive(Debug, Default)]
 pub(crate) struct News {
     pub(crate) lost: bool,
@@ -58,8 +58,7 @@ pub(crate) struct News {
     pub(crate) told: Option<Told>,
 }
 
-/// An answer of "not yet", from which the deadline of a later grant can be counted (R18). It does
-/// not age.
+/// An answer of "busy", from which the deadline of a later grant is counted (R18). It does not age.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Anchor {
     sent: Instant,
@@ -67,27 +66,26 @@ pub(crate) struct Anchor {
     token: FencingToken,
 }
 
-/// Waiters with at most so many before them look after themselves in time for the next claim
-/// window.
+/// Waiters with at most this many tickets ahead refresh within one claim window.
 const NEAR_THE_HEAD: u32 = 8;
 
 impl Seat {
-    /// How often the ticket is refreshed, and with that the waiter's knowledge: for the first in
-    /// the queue that the holder is alive; for those right behind, that a waiter before them has
-    /// been granted the lease – it may be dead, and then its claim is short.
+    /// Returns how often the ticket is refreshed. The first in the queue thereby learns that the
+    /// holder is alive. The next eight learn that a waiter ahead of them was granted the lease: if
+    /// that waiter is dead, its claim is short.
     pub(crate) fn cadence(&self, ahead: u32) -> Duration {
         let rarely = self.ticket.ttl / 3;
         if (1..=NEAR_THE_HEAD).contains(&ahead) { rarely.min(self.ticket.claim_ttl) } else { rarely }
     }
 
-    /// How long a refresh is waited for before it is sent again.
+    /// Returns how long to wait for the answer to a refresh before it is sent again.
     pub(crate) fn patience(&self) -> Duration {
         (self.ticket.ttl / 9).max(Duration::from_millis(10))
     }
 }
 
 impl Told {
-    /// The tickets ahead; none if there is no ticket any more.
+    /// Returns the number of tickets ahead; `None` if the ticket is gone.
     pub(crate) fn ahead(&self) -> Option<u32> {
         match &self.standing {
             Standing::Waiting(busy) => Some(ahead(busy)),
@@ -108,8 +106,8 @@ impl Anchor {
         Some(Self { sent, now: busy.now?, token: busy.token? })
     }
 
-    /// Until when a lease that was handed over is held, the margin not yet taken off; none if it is
-    /// an older grant than the answer.
+    /// Returns the expiry of a lease that was handed over, before the margin is subtracted. `None`
+    /// if the grant is older than the anchor's answer.
     pub(crate) fn end_of(&self, pushed: &Pushed, now: &Now) -> Option<Instant> {
         let left = pushed.expires_at.saturating_since(self.now);
         let end = self.sent.checked_add(left).filter(|_| pushed.grant.token > self.token)?;
@@ -117,13 +115,13 @@ impl Anchor {
     }
 }
 
-/// Whoever changes one of these wakes its caller afterwards, outside of all locks.
+/// After a change, the code that made it wakes the claim's caller, outside of all locks.
 impl PendingClaim {
     pub(crate) fn wake(&self) -> Arc<Notify> {
         self.wake.clone()
     }
 
-    /// Whether a lease with this last token was lost.
+    /// Returns whether a lease with this last token was lost.
     pub(crate) fn has_lost(&self, last_token: FencingToken) -> bool {
         self.lost.is_some_and(|lost| lost > last_token)
     }
@@ -159,7 +157,7 @@ impl PendingClaim {
         self.seat = Some((seat, beat));
     }
 
-    /// To be called when the ticket is not in a schedule any more.
+    /// Removes the ticket. Call this only after it has left its schedule.
     pub(crate) fn leave(&mut self) {
         self.seat = None;
     }
@@ -168,7 +166,7 @@ impl PendingClaim {
         self.seat.is_some()
     }
 
-    /// Whether the claim has a seat with the keeper of another runtime than this.
+    /// Returns whether the keeper of another runtime refreshes the claim's ticket.
     pub(crate) fn sits_elsewhere(&self, home: HomeId) -> bool {
         self.seat.as_ref().is_some_and(|(seat, _)| seat.home != home)
     }

@@ -1,13 +1,13 @@
 //! The life of one lease.
 //!
-//! The combinations of phase, hand and turn that occur:
+//! The combinations that occur:
 //!
-//! | phase | in hand | turn | relay | what has the lease |
+//! | phase | in hand | turn | hand-off state | what has the lease |
 //! |---|---|---|---|---|
 //! | held | yes | with the lease, or none: acquired without one, by a `try` | counts hand-overs | a guard |
 //! | held | no | in transit | decides whether it may be handed on | the turn that carries it (R21) |
 //! | held | no | returned to the lease | – | nothing: the engine is about to release it |
-//! | committing, `heard` a loss or not | yes | with the lease | – | a commit; `heard` counts if it is refused |
+//! | committing, with or without a reported loss | yes | with the lease | – | a commit; the loss counts if it is refused |
 //! | releasing | either | with the lease until the first answer, which may be an error | – | a release |
 //! | ended, lost | either | none | – | nothing |
 //!
@@ -39,22 +39,21 @@ pub(crate) struct Lease<C: Cargo> {
     home: C::Home,
     home_id: HomeId,
     state: Mutex<State<C>>,
-    /// Wakes whoever awaits the loss, when the lease is lost or is not held any more.
+    /// Notified when the lease is lost or is no longer held.
     pub(crate) changed: Notify,
 }
 
 struct State<C: Cargo> {
     phase: Phase,
     deadline: Instant,
-    /// When the request was sent from which the deadline counts; of a pushed grant, when that
+    /// When the request was sent from which the deadline counts. For a pushed grant: when it
     /// arrived.
     sent: Instant,
     turn: Option<Turn<C>>,
-    /// The token of the present guard, or of the last one while the lease is on its way to the
-    /// next.
+    /// The token of the present guard; in transit, that of the last guard.
     token: FencingToken,
-    /// Whether a guard has it; a guard with another token, or one that has handed it on, has
-    /// nothing to do with it any more.
+    /// Whether a guard has the lease. A guard that has another token, or has handed the lease on,
+    /// no longer affects it.
     in_hand: bool,
     relay: Relay,
 }
@@ -64,9 +63,9 @@ struct State<C: Cargo> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Phase {
     Held,
-    /// A write that also releases is under way: the lease is renewed, because the write may be
-    /// refused; but that the store says it is gone is no loss, because the write may have been
-    /// carried out. `heard` is what it said.
+    /// A write that also releases is under way. The lease is renewed, because the write may be
+    /// refused. A report that the lease is gone is not a loss yet, because the write may have been
+    /// applied; `reported_loss` keeps the report.
     Committing {
         heard: Option<Loss>,
     },
@@ -75,40 +74,41 @@ enum Phase {
     Lost(Loss),
 }
 
-/// What somebody who looks at a lease sees.
+/// The state of a lease, as one reading shows it.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Seen {
     HeldUntil(Instant),
-    /// Lost; `fresh` if that was noticed only now: then the caller buries it.
+    /// Lost. If `fresh`, this reading noticed it, and the caller must call `record_loss`.
     Lost {
         loss: Loss,
         fresh: bool,
     },
-    /// A commit is under way, and nobody knows yet how it ends.
+    /// A commit is under way, and its outcome is not known yet.
     Undecided,
     /// In a release, or past it.
     Over,
 }
 
-/// What a release finds.
+/// How a release starts.
 pub(crate) enum Begun {
     Releasing,
     Lost,
 }
 
-/// What a renewal's answer changed.
+/// What the answer to a renewal changed.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Renewed {
     /// Held until the new deadline.
     Extended,
     /// Lost just now.
     Lost(Loss),
-    /// The answer came after the end and changes nothing.
+    /// The answer came after the lease had ended, and changes nothing.
     TooLate,
 }
 
 impl<C: Cargo> Lease<C> {
-    /// A lease as granted, unless its deadline has passed already (C3, R1, R10).
+    /// Creates the lease of a grant. Returns the turn instead if the deadline has passed already
+    /// (C3, R1, R10).
     pub(crate) fn granted(
         claim: Claim,
         grant: &Grant,
@@ -178,24 +178,24 @@ impl<C: Cargo> Lease<C> {
         self.state().end(now)
     }
 
-    /// When the store frees the lease if nobody renews it any more.
+    /// Returns when the store frees the lease unless it is renewed.
     pub(crate) fn expiry(&self, now: &Now) -> Instant {
         self.deadline(now) + self.terms.margin
     }
 
-    /// The deadline, while the lease is held or committed.
+    /// Returns the deadline, while the lease is held or committing.
     pub(crate) fn held_until(&self, now: &Now) -> Option<Instant> {
         let state = self.state();
         state.is_renewed().then(|| state.end(now))
     }
 
-    /// How the lease stands, in one reading: asked in two, a loss between them would be seen by
-    /// neither (C4).
+    /// Returns the state of the lease, in one reading: with two, a loss between them could be
+    /// missed by both (C4).
     pub(crate) fn look(&self, now: &Now) -> Seen {
         self.see(self.state(), now)
     }
 
-    /// How the lease stands for the guard with this token.
+    /// Returns the state of the lease for the guard with this token.
     pub(crate) fn look_for(&self, token: FencingToken, now: &Now) -> Seen {
         let state = self.state();
         if state.token == token && state.in_hand { self.see(state, now) } else { Seen::Over }
@@ -215,8 +215,8 @@ impl<C: Cargo> Lease<C> {
         }
     }
 
-    /// Takes note that the lease is gone; false if it was not held any more. On true the caller
-    /// buries it.
+    /// Marks a held lease as lost. Returns whether it was held; then the caller must call
+    /// `record_loss`.
     pub(crate) fn lose(&self, loss: Loss) -> bool {
         let mut state = self.state();
         state.hear(loss);
@@ -227,8 +227,8 @@ impl<C: Cargo> Lease<C> {
         fresh
     }
 
-    /// Takes note of a renewal's answer. The clock is read under the lock, and the deadline checked
-    /// by that reading, so a lease that was once seen lost is not revived (C4).
+    /// Applies the answer to a renewal. The clock is read under the lock and the deadline checked
+    /// by that reading, so a lease once seen lost is not revived (C4).
     pub(crate) fn renewed(&self, sent: Instant, standing: Standing, clock: impl FnOnce() -> Now) -> Renewed {
         let mut state = self.state();
         if defect!(Revived) && matches!((state.phase, &standing), (Phase::Lost(_), Standing::Held { .. })) {
@@ -261,8 +261,8 @@ impl<C: Cargo> Lease<C> {
         Renewed::Lost(loss)
     }
 
-    /// Ends the time of renewals (C12). Nothing may extend or hand on the lease from here. Of a
-    /// commit: it has been given up.
+    /// Starts the release. From here on, nothing renews the lease or hands it on (C12). A commit
+    /// that is under way is given up.
     pub(crate) fn begin_release(&self) -> Begun {
         let state = self.state();
         match state.phase {
@@ -275,7 +275,7 @@ impl<C: Cargo> Lease<C> {
         }
     }
 
-    /// The release has an answer, or is given up; or the commit has been carried out.
+    /// Ends the lease: its release was answered or given up, or its commit was applied.
     pub(crate) fn end(&self) {
         let state = self.state();
         if matches!(state.phase, Phase::Releasing | Phase::Committing { .. }) {
@@ -283,7 +283,7 @@ impl<C: Cargo> Lease<C> {
         }
     }
 
-    /// A write that also releases is about to be sent; false if the lease is not held any more.
+    /// Starts a commit, a write that also releases. Returns `false` if the lease is no longer held.
     pub(crate) fn begin_commit(&self, now: &Now) -> bool {
         let mut state = self.state();
         let may = state.phase == Phase::Held && now.instant() < state.end(now);
@@ -293,25 +293,25 @@ impl<C: Cargo> Lease<C> {
         may
     }
 
-    /// The commit has been answered without having been carried out: the lease is what it would be
-    /// without it. The loss that the commit found or the store has told meanwhile comes back; then
-    /// the caller buries the lease.
+    /// Ends a commit that was not applied. The lease is then what it would be without the commit.
+    /// Returns the loss that the commit found or the store reported meanwhile; then the caller must
+    /// call `record_loss`.
     pub(crate) fn end_commit(&self, found: Option<Loss>) -> Option<Loss> {
         let state = self.state();
         let Phase::Committing { heard } = state.phase else { return None };
-        // Both are final, whichever came first: an acquisition that does not hold its lease any
-        // more never gets it again.
+        // Both are final, whichever came first: a claim that has lost its lease never gets it
+        // again.
         let loss = heard.or(found);
         self.turn_to(state, loss.map_or(Phase::Held, Phase::Lost));
         loss
     }
 
-    /// Takes the lease out of its guard's hand, with its turn, to go to the next caller of this
-    /// process; none if it must be released: it is not held any more, has no token left, or others
-    /// shall have it now (R21).
+    /// Takes the lease from its guard, with its turn, for the next caller of this process. Returns
+    /// `None` if it must be released instead: it is no longer held, has no token left, or is due to
+    /// other processes (R21).
     pub(crate) fn hand_on(&self, now: &Now, limits: &HandOff) -> Option<Turn<C>> {
         let mut state = self.state();
-        // What is never renewed lasts one ttl, and whoever comes next has asked for a whole one.
+        // A lease that is never renewed lasts one ttl, and the next caller requires a whole one.
         let may = self.terms.hold_at_least.is_none()
             && self.terms.renew_every.is_some()
             && state.phase == Phase::Held
@@ -325,36 +325,39 @@ impl<C: Cargo> Lease<C> {
         Some(turn)
     }
 
-    /// Nobody wanted it: the guard that let it go releases it.
+    /// Takes the turn back because no caller takes the lease. The guard that gave the lease up
+    /// releases it.
     pub(crate) fn reclaim(&self, turn: Turn<C>) {
         let mut state = self.state();
         state.in_hand = true;
         state.turn = Some(turn);
     }
 
-    /// Nobody took it: it is released, and no guard has to do with that.
+    /// Takes the turn back because the lease was dropped in transit. The engine releases it; no
+    /// guard has it.
     pub(crate) fn return_turn(&self, turn: Turn<C>) {
         self.state().turn = Some(turn);
     }
 
-    /// Whether the last guard has handed it on, and the next has not got it yet.
+    /// Returns whether the lease is in transit from one guard to the next.
     pub(crate) fn is_in_transit(&self) -> bool {
         !self.state().in_hand
     }
 
-    /// Whether a guard has the lease, and it is held or committed.
+    /// Returns whether a guard has the lease, and it is held or committing.
     pub(crate) fn is_in_hand(&self) -> bool {
         let state = self.state();
         state.is_renewed() && state.in_hand
     }
 
-    /// Whether a guard with these terms, on the runtime `home`, can have the lease as it is.
+    /// Returns whether the lease can pass, as it is, to a guard with these terms, this holder and
+    /// this runtime.
     pub(crate) fn suits(&self, terms: &LeaseTerms, holder: &Holder, home: HomeId) -> bool {
         self.terms == *terms && self.holder == *holder && self.home_id == home
     }
 
-    /// Takes the lease that was handed on, with its next token; the turn comes back if it has been
-    /// lost on the way.
+    /// Gives the lease in transit to its next guard, with the next token. Returns the turn if the
+    /// lease was lost in transit.
     pub(crate) fn receive(&self, turn: Turn<C>, now: &Now) -> Result<FencingToken, Turn<C>> {
         let mut state = self.state();
         if state.phase != Phase::Held || now.instant() >= state.end(now) {
@@ -369,17 +372,17 @@ impl<C: Cargo> Lease<C> {
         Ok(state.token)
     }
 
-    /// Whether the store is to be asked now who else waits.
+    /// Returns whether to query the store now for waiters of other processes.
     pub(crate) fn should_query_waiters(&self, now: Instant, limits: &HandOff) -> bool {
         self.state().relay.asks(now, limits)
     }
 
-    /// Who else waits, as a question that was sent then was answered.
+    /// Records whether other processes wait, from the answer to a query that was sent at `sent`.
     pub(crate) fn others(&self, sent: Instant, others: bool) {
         self.state().relay.told(sent, others);
     }
 
-    /// Lets the next caller of this process ask for the key.
+    /// Passes the turn to the next caller of this process.
     pub(crate) fn pass_turn(&self) {
         drop(self.take_turn());
     }
@@ -388,7 +391,7 @@ impl<C: Cargo> Lease<C> {
         self.state().turn.take()
     }
 
-    /// Ends a phase; wakes outside of the lock, because a waker is somebody else's code.
+    /// Changes the phase. Notifies outside of the lock, because a waker runs foreign code.
     fn turn_to(&self, mut state: MutexGuard<'_, State<C>>, phase: Phase) {
         state.phase = phase;
         drop(state);
@@ -397,7 +400,7 @@ impl<C: Cargo> Lease<C> {
 }
 
 impl<C: Cargo> State<C> {
-    /// The deadline, less what the machine has slept.
+    /// Returns the deadline, less what the machine has slept.
     fn end(&self, now: &Now) -> Instant {
         now.awake_until(self.sent, self.deadline)
     }
@@ -406,7 +409,7 @@ impl<C: Cargo> State<C> {
         matches!(self.phase, Phase::Held | Phase::Committing { .. })
     }
 
-    /// Takes note of a loss that is none yet, while a commit is under way.
+    /// Keeps a reported loss while a commit is under way; it counts only if the commit is refused.
     fn hear(&mut self, loss: Loss) {
         if let Phase::Committing { heard } = &mut self.phase
             && loss != Loss::Closed
@@ -416,9 +419,9 @@ impl<C: Cargo> State<C> {
     }
 }
 
-/// The instant until which a lease is surely held (C3, R1): counted from before the request was
-/// sent, by a difference of two readings of the store's clock, less the margin. A store that
-/// promises more than the ttl is not believed.
+/// Returns the instant until which a lease is certainly held (C3, R1). It counts from before the
+/// request was sent, by a difference of two readings of the store's clock, less the margin. A
+/// remaining time above the ttl is cut to the ttl.
 pub(crate) fn deadline(sent: Instant, remaining: Duration, terms: &LeaseTerms) -> Instant {
     let margin = if defect!(NoMargin) { Duration::ZERO } else { terms.margin };
     sent + remaining.min(terms.ttl).saturating_sub(margin)
@@ -471,7 +474,7 @@ mod tests {
         assert_eq!(looked_at.look(&now), Seen::Lost { loss: Loss::Expired, fresh: true });
         assert!(looked_at.deadline(&now) <= now.instant());
         assert!(renewed.held_until(&now).is_some_and(|end| end <= now.instant()));
-        // An answer to a request from before the sleep.
+        // The answer to a request sent before the sleep.
         let answer = Standing::Held { remaining: ms(1000) };
         assert_eq!(renewed.renewed(sent, answer, || now.clone()), Renewed::Lost(Loss::Expired));
         assert!(!committed.begin_commit(&now));

@@ -1,4 +1,5 @@
-//! Which leases are alive and which tickets wait, when each is due, and what became of the others.
+//! The ledger: which leases are alive, which claims are pending, when each is due, and the counts
+//! of what became of them.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -18,47 +19,47 @@ use crate::state::schedule::{Beat, HomeId, Schedule};
 use crate::state::time::Now;
 use crate::store::Claim;
 
-/// By ids, which are random already: a fixed hash invites no collisions, and what is done for all
-/// of them is done in the same order when a simulation repeats.
+/// A map by ids. These are random already, so a fixed hash invites no collisions, and a simulation
+/// iterates in the same order when it repeats.
 type ById<T> = HashMap<AcquisitionId, T, FixedState>;
 
-/// The books of one engine, under one lock: a lease is entered once and leaves once (C23).
+/// The ledger of one engine, under one lock: a lease enters once and leaves once (C23).
 pub(crate) struct Ledger<C: Cargo> {
     closed: bool,
     leases: ById<Entry<C>>,
-    /// What the keeper of each runtime has to do.
+    /// The work of the keeper of each runtime.
     homes: HashMap<HomeId, Home<C>, FixedState>,
     counts: Accounting,
-    /// Claims that ask, and what the store has said about them unasked.
+    /// The claims without a lease yet, and what the store has pushed about them.
     asking: ById<PendingClaim>,
     /// When a call that renews or refreshes was last answered.
     answered: Option<Instant>,
 }
 
-/// What the keeper of one runtime works from.
+/// The work of one runtime's keeper.
 struct Home<C: Cargo> {
     schedule: Schedule,
-    /// When the keeper is going to look again by itself; `None` if it knows of nothing to do.
+    /// When the keeper looks again by itself; `None` if nothing is due.
     planned: Option<Instant>,
-    /// What found no room when the keeper looked.
+    /// What found no permit when the keeper looked.
     ready: Option<Ready<C>>,
     wake: Arc<Notify>,
-    /// Whether there is a keeper.
+    /// Whether the keeper has been started.
     kept: bool,
 }
 
-/// An event that is told of a lease so soon after its grant may be of the release before.
+/// An event that comes so soon after the grant of a lease may be about the release before it.
 const EVENTS_ARE_LATE: Duration = Duration::from_secs(1);
 
 struct Entry<C: Cargo> {
     lease: Arc<Lease<C>>,
     since: Instant,
     beat: Beat,
-    /// Whether nothing has been heard of it since it was granted.
+    /// Whether no renewal has been answered since the grant.
     is_new: bool,
 }
 
-/// How a lease leaves the books.
+/// How a lease leaves the ledger.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum End {
     Released,
@@ -75,15 +76,15 @@ impl From<ReleaseOutcome> for End {
     }
 }
 
-/// What a new lease or ticket needs.
+/// What became of a new lease or ticket.
 pub(crate) enum Entered {
-    /// The keeper knows when to look.
+    /// It is in the ledger, and the runtime has a keeper.
     Kept,
-    /// There must be a keeper; it waits for this.
+    /// It is in the ledger. The caller must start a keeper, which waits for this notification.
     Unkept(Arc<Notify>),
     /// The provider is closed.
     Closed,
-    /// The lease has been lost already, or the claim is not known any more.
+    /// The lease has been lost already, or the claim is no longer known.
     Refused,
 }
 
@@ -117,7 +118,7 @@ impl<C: Cargo> Ledger<C> {
         if asking.is_some_and(|asking| asking.has_lost(lease.last_token())) {
             return Entered::Refused;
         }
-        // The answer was on its way during a gap: it is as old as the other leases (R20).
+        // The answer was in transit during a gap: renew the lease at once, like the others (R20).
         let is_doubtful = asking.is_some_and(PendingClaim::has_missed) && lease.terms().renew_every.is_some();
         self.leave(id);
         self.counts.acquired += 1;
@@ -140,13 +141,13 @@ impl<C: Cargo> Ledger<C> {
         Entered::Kept
     }
 
-    /// Takes note that the lease goes on under another guard, with another token (R21).
+    /// Counts a hand-over of a lease to another guard, with another token (R21).
     pub(crate) fn handed_on(&mut self) {
         self.counts.released += 1;
         self.counts.acquired += 1;
     }
 
-    /// Takes a lease out; does nothing if it is out already.
+    /// Removes a lease. Does nothing if it has left already.
     pub(crate) fn end(&mut self, lease: &Lease<C>, end: End) {
         self.schedule_at(lease.claim().id(), None);
         if self.leases.remove(lease.claim().id()).is_none() {
@@ -159,8 +160,8 @@ impl<C: Cargo> Ledger<C> {
         }
     }
 
-    /// The lease is renewed no more. It stays in the books until it has ended, and is due once more
-    /// when it expires by itself.
+    /// Records that the release of a lease has begun: it is no longer renewed. It stays in the
+    /// ledger until it has ended, and is due once more at its own expiry.
     pub(crate) fn releasing(&mut self, lease: &Lease<C>, now: &Now) {
         let expiry = lease.expiry(now);
         if let Some(entry) = self.leases.get_mut(lease.claim().id()) {
@@ -173,7 +174,7 @@ impl<C: Cargo> Ledger<C> {
         self.closed = true;
     }
 
-    /// The claims whose tickets are refreshed; from now on they are not.
+    /// Removes all tickets and returns their claims.
     pub(crate) fn take_seats(&mut self) -> Vec<Claim> {
         let seated = self.asking.values().filter_map(|asking| Some(asking.seated()?.0.claim.clone()));
         let claims: Vec<_> = seated.collect();
@@ -185,12 +186,12 @@ impl<C: Cargo> Ledger<C> {
         self.leases.values().map(|entry| entry.lease.clone()).collect()
     }
 
-    /// Since when the oldest lease has been held.
+    /// Returns since when the oldest lease has been held.
     pub(crate) fn oldest(&self) -> Option<Instant> {
         self.leases.values().map(|entry| entry.since).min()
     }
 
-    /// Whether there are neither leases nor claims that wait for one.
+    /// Returns whether there are neither leases nor pending claims.
     pub(crate) fn is_idle(&self) -> bool {
         self.leases.is_empty() && self.asking.is_empty()
     }
@@ -201,19 +202,19 @@ impl<C: Cargo> Ledger<C> {
         accounting
     }
 
-    /// A claim begins to ask. Wakes its caller when there is news of it.
+    /// Adds a pending claim. The returned value is notified when there are updates about it.
     pub(crate) fn begins(&mut self, id: AcquisitionId) -> Arc<Notify> {
         self.asking.entry(id).or_default().wake()
     }
 
-    /// A claim does not ask any more.
+    /// Removes a pending claim, with its ticket.
     pub(crate) fn ends(&mut self, id: &AcquisitionId) {
         self.leave(id);
         self.asking.remove(id);
     }
 
-    /// A claim waits in the store's queue, as it was told by a request that was sent then: from now
-    /// on its ticket is refreshed.
+    /// Adds a claim's ticket in the store's queue, from the answer to a request that was sent at
+    /// `sent`. The keeper refreshes it from now on.
     pub(crate) fn waits(&mut self, seat: &Seat, sent: Instant, ahead: u32) -> Entered {
         let id = seat.claim.id();
         if self.asking.get(id).is_some_and(|asking| asking.sits_elsewhere(seat.home)) {
@@ -226,7 +227,7 @@ impl<C: Cargo> Ledger<C> {
         self.kept(seat.home)
     }
 
-    /// A claim has no ticket to be refreshed any more.
+    /// Removes the ticket of a claim, if it has one.
     pub(crate) fn leave(&mut self, id: &AcquisitionId) {
         if self.asking.get(id).is_some_and(PendingClaim::is_seated) {
             self.schedule_at(id, None);
@@ -234,20 +235,20 @@ impl<C: Cargo> Ledger<C> {
         }
     }
 
-    /// What has been said about a claim since the last look.
+    /// Returns what the store has reported about a claim since the last call.
     pub(crate) fn news(&mut self, id: &AcquisitionId) -> News {
         self.asking.get_mut(id).map(PendingClaim::news).unwrap_or_default()
     }
 
-    /// A releaser has granted the lease to a claim, says the store (R19: perhaps before it has
-    /// answered). Whoever is to be woken comes back.
+    /// Records a pushed grant of a lease to a claim (R19: it may come before the answer of the
+    /// attempt). Returns the caller to notify.
     pub(crate) fn pushed(&mut self, id: &AcquisitionId, pushed: Pushed) -> Option<Arc<Notify>> {
         let asking = self.asking.get_mut(id)?;
         asking.push(pushed);
         Some(asking.wake())
     }
 
-    /// A refreshed ticket has been answered. Whoever is to be woken comes back.
+    /// Records the answer to the refresh of a ticket. Returns the caller to notify.
     pub(crate) fn told(&mut self, seat: &Seat, told: Told) -> Option<Arc<Notify>> {
         let id = seat.claim.id();
         match told.ahead() {
@@ -259,8 +260,8 @@ impl<C: Cargo> Ledger<C> {
         Some(asking.wake())
     }
 
-    /// Every claim that asks, or sleeps between two questions, shall ask again. Whoever is to be
-    /// woken comes back.
+    /// Records that events may have been missed, so that every pending claim makes another attempt.
+    /// Returns the callers to notify.
     pub(crate) fn ask_again(&mut self) -> Vec<Arc<Notify>> {
         self.asking.values_mut().for_each(PendingClaim::miss);
         self.asking.values().map(PendingClaim::wake).collect()
@@ -273,7 +274,7 @@ impl<C: Cargo> Ledger<C> {
         self.schedule_at(id, Some(sent + cadence));
     }
 
-    /// A ticket could not be refreshed: try again soon.
+    /// Records that a ticket could not be refreshed, so that it is tried again soon.
     pub(crate) fn not_told(&mut self, seat: &Seat, now: Instant) {
         let id = seat.claim.id();
         let Some((_, beat)) = self.asking.get_mut(id).and_then(PendingClaim::seat) else { return };
@@ -283,8 +284,8 @@ impl<C: Cargo> Ledger<C> {
         self.schedule_at(id, Some(due));
     }
 
-    /// A lease of a claim was lost, says the store, whose token is this since: the lease, if it is
-    /// that one, and whoever is to be woken.
+    /// Records a pushed loss of a lease of this claim; the key's token is now `token`. Returns the
+    /// lease if it predates that token, and the caller to notify.
     pub(crate) fn gone(
         &mut self,
         id: &AcquisitionId,
@@ -298,20 +299,21 @@ impl<C: Cargo> Ledger<C> {
         (lease.cloned(), wake)
     }
 
-    /// When the keeper has something to do next, as it is told before it goes to sleep.
+    /// Returns when the keeper has something to do next. Called before it goes to sleep.
     pub(crate) fn plan(&mut self, home: HomeId) -> Option<Instant> {
         let home = self.homes.get_mut(&home)?;
         home.planned = home.next_due();
         home.planned
     }
 
-    /// The keeper has ended, with its runtime or with the provider.
+    /// Records that a keeper has ended, with its runtime or with the provider.
     pub(crate) fn unkept(&mut self, home: HomeId) {
         self.homes.remove(&home);
     }
 
-    /// Something may have been missed: every lease is asked for now (R20). One that is never
-    /// renewed is due at its deadline, which is earlier after a sleep of the machine.
+    /// Makes every lease and ticket due now, because events may have been missed (R20). A lease
+    /// that is never renewed becomes due at its deadline, which is earlier after a sleep of the
+    /// machine.
     pub(crate) fn all_due(&mut self, now: &Now) {
         for lease in self.leases() {
             let Some(deadline) = lease.held_until(now) else { continue };
@@ -332,8 +334,9 @@ impl<C: Cargo> Ledger<C> {
         }
     }
 
-    /// An event says that the lease's key is free. The lease is renewed now, which brings the truth
-    /// (R20), or as soon as the event cannot be that of the release before its grant.
+    /// Renews a lease soon, because an event reported its key as free. The answer to the renewal
+    /// decides (R20). It is sent at once, or as soon as the event cannot be about the release
+    /// before the lease's grant.
     pub(crate) fn doubt(&mut self, id: &AcquisitionId, now: &Now) {
         let Some(entry) = self.leases.get(id) else { return };
         if entry.lease.held_until(now).is_none() || entry.lease.terms().renew_every.is_none() {
@@ -350,16 +353,16 @@ impl<C: Cargo> Ledger<C> {
         }
     }
 
-    /// A renewal that was sent then has succeeded (or the lease is new): the next one is a cadence
-    /// later.
+    /// Schedules the next renewal, a cadence after `sent`: a renewal sent then has succeeded, or
+    /// the lease is new.
     pub(crate) fn settled(&mut self, lease: &Lease<C>, sent: Instant, now: &Now) {
         let Some(entry) = self.leases.get_mut(lease.claim().id()) else { return };
-        // A released lease is in the books, but its time of renewals is over.
+        // A lease in a release is in the ledger, but is no longer renewed.
         let Some(deadline) = lease.held_until(now) else { return };
         let left = deadline.saturating_duration_since(sent);
         let is_new = std::mem::take(&mut entry.is_new);
-        // Such as the short claim of a waiter to whom the lease was handed over: it is renewed to
-        // its full ttl soon, once also if never again.
+        // Such as the short claim of a waiter to which the lease was handed over. It is renewed to
+        // its full ttl soon, once even if it is never renewed afterwards.
         let is_short = left < lease.terms().ttl.saturating_sub(lease.terms().margin);
         let cadence = match lease.terms().renew_every {
             Some(cadence) if is_short => Some(cadence.min(left / 2)),
@@ -374,12 +377,13 @@ impl<C: Cargo> Ledger<C> {
         self.schedule_at(lease.claim().id(), Some(due));
     }
 
-    /// A call of renewals or refreshes was answered.
+    /// Records that a call of renewals or refreshes was answered.
     pub(crate) fn answered(&mut self, now: Instant) {
         self.answered = Some(now);
     }
 
-    /// A renewal has failed: try again soon. Sending it has already put it into smaller company.
+    /// Records that a renewal has failed, so that it is tried again soon. Its batch was already
+    /// divided when it was sent.
     pub(crate) fn failed(&mut self, lease: &Lease<C>, now: &Now) {
         let Some(entry) = self.leases.get_mut(lease.claim().id()) else { return };
         let (Some(due), Some(_)) = (entry.beat.due(), lease.held_until(now)) else { return };
@@ -388,7 +392,7 @@ impl<C: Cargo> Ledger<C> {
         self.schedule_at(lease.claim().id(), Some(due.min(now.instant() + patience)));
     }
 
-    /// When a lease or a ticket is due; at no time if none.
+    /// Sets when a lease or a ticket is due; `None` for never.
     fn schedule_at(&mut self, id: &AcquisitionId, due: Option<Instant>) {
         let (home, beat) = match (self.leases.get_mut(id), self.asking.get_mut(id)) {
             (Some(entry), _) => (entry.lease.home_id(), &mut entry.beat),
@@ -398,7 +402,7 @@ impl<C: Cargo> Ledger<C> {
             },
             (None, None) => return,
         };
-        // Without a home the runtime has ended, and its keeper with it.
+        // Without a keeper the runtime has ended.
         let schedule = self.homes.get_mut(&home).map(|home| &mut home.schedule);
         Schedule::set(schedule, id, beat, due);
     }
@@ -409,13 +413,13 @@ impl<C: Cargo> Home<C> {
         self.schedule.next_due()
     }
 
-    /// Forgets what was ready, because something has become due earlier since.
+    /// Discards what was ready, because something has become due earlier.
     fn look_again(&mut self) {
         self.ready = None;
         self.remind();
     }
 
-    /// Wakes the keeper if something is due before it would look by itself.
+    /// Wakes the keeper if something is due before its next look.
     fn remind(&self) {
         if self.next_due().is_some_and(|due| self.planned.is_none_or(|planned| due < planned)) {
             self.wake.notify_one();

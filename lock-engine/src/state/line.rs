@@ -1,11 +1,11 @@
-//! The local queue: which caller of this process may ask the store for a key. One at a time, first
-//! come, first served.
+//! The local queue: which caller of this process may request a key from the store. One at a time,
+//! in the order in which they came.
 //!
 //! Callers that want the same key would only compete with each other at the store. So one of them
-//! has the *turn*. It travels with the guard while the lock is held, and to the next caller
-//! afterwards. A turn is a value: wherever it is dropped (in a cancelled future, in a channel that
-//! is no longer read, in a failed clean-up), it passes itself on (C11). Something may travel with
-//! it, the [`Cargo`]: the lease itself, from one guard to the next (R21).
+//! has the *turn*. It stays with the guard while the lock is held, and passes to the next caller
+//! afterwards. A turn is a value. Wherever it is dropped, in a cancelled future, an unread channel
+//! or a failed clean-up, it passes itself on (C11). A lease may travel with it, from one guard to
+//! the next (R21): the [`CarriedLease`].
 
 use std::collections::{HashMap, VecDeque};
 use std::fmt;
@@ -20,25 +20,25 @@ use crate::simulation::defect;
 
 const SHARDS: usize = 16;
 
-/// What may travel with a turn: a lease.
+/// A lease that may travel with a turn.
 pub(crate) trait Cargo: Sized {
     /// Where the background work of the lease runs.
     type Home: Clone;
 
-    /// What a caller wants that waits for a turn.
+    /// What a caller in the local queue requires of a lease.
     type Wish;
 
-    /// The acquisition that has the lease.
+    /// The id of the lease's claim.
     fn id(&self) -> &AcquisitionId;
 
-    /// Whether a caller can have the lease as it is.
+    /// Returns whether the lease can pass to a caller as it is.
     fn suits(&self, wish: &Self::Wish) -> bool;
 
-    /// Takes both back because no caller takes them.
+    /// Returns the lease and the turn to the engine, because no caller takes them.
     fn return_turn(self, turn: Turn<Self>);
 }
 
-/// The lines of all keys of one engine. A key that no caller wants takes no memory.
+/// The local queues of all keys of one engine. A key that no caller uses takes no memory.
 pub(crate) struct Lines<C: Cargo> {
     hasher: RandomState,
     shards: [Mutex<Shard<C>>; SHARDS],
@@ -47,13 +47,13 @@ pub(crate) struct Lines<C: Cargo> {
 type Shard<C> = HashMap<LockKey, Entry<C>, RandomState>;
 
 struct Entry<C: Cargo> {
-    /// The lease that the turn is with, unless it is with a caller that still asks.
+    /// The lease that has the turn; `None` while a caller without a lease has it.
     held: Option<AcquisitionId>,
     waiters: VecDeque<Waiter<C>>,
     last_ticket: u64,
-    /// Wakes the one who asks; made when it first sleeps.
+    /// Notifies the caller that has the turn; created when it first sleeps.
     nudge: Option<Arc<Notify>>,
-    /// It was nudged before that.
+    /// Whether it was nudged before it first slept.
     nudged: bool,
 }
 
@@ -70,7 +70,7 @@ impl<C: Cargo> Default for Entry<C> {
 }
 
 impl<C: Cargo> Entry<C> {
-    /// The waiter to notify. If it is not asleep yet, the notification is kept for it.
+    /// Returns the caller to notify. If it is not asleep yet, the notification is kept for it.
     fn nudge(&mut self) -> Option<Arc<Notify>> {
         self.nudged |= self.nudge.is_none() && self.held.is_none();
         self.nudge.clone()
@@ -83,13 +83,13 @@ impl<C: Cargo> Default for Lines<C> {
     }
 }
 
-/// What a caller that does not wait finds.
+/// What a caller that does not wait finds in the local queue.
 pub(crate) enum Found<C: Cargo> {
-    /// No caller of this process wants the key.
+    /// No other caller of this process wants the key.
     Turn(Turn<C>),
-    /// A guard of this process holds it.
+    /// A guard of this process holds the key.
     Held,
-    /// A caller of this process asks for it.
+    /// Another caller of this process is acquiring the key.
     Asking,
 }
 
@@ -99,7 +99,7 @@ impl<C: Cargo> Lines<C> {
         self.shards[index].lock().expect("no code in here panics")
     }
 
-    /// The turn, if no caller has it.
+    /// Returns the turn, if no caller has it.
     pub(crate) fn try_take(self: &Arc<Self>, key: &LockKey) -> Found<C> {
         let mut shard = self.shard(key);
         match shard.get(key) {
@@ -112,8 +112,8 @@ impl<C: Cargo> Lines<C> {
         }
     }
 
-    /// The turn, now or when all callers that came before have had it. A lease may come with it
-    /// only if it suits the `wish`.
+    /// Returns the turn, now or after all callers that came before. It brings a lease only if that
+    /// lease meets the `requirements`.
     pub(crate) async fn take(self: &Arc<Self>, key: &LockKey, wish: C::Wish) -> Turn<C> {
         let (sender, receiver) = oneshot::channel();
         let ticket = {
@@ -136,22 +136,22 @@ impl<C: Cargo> Lines<C> {
         turn
     }
 
-    /// Wakes the caller of this process that asks for the key, if it sleeps between two questions.
+    /// Wakes the caller that is acquiring the key, if it sleeps between two attempts.
     pub(crate) fn nudge(&self, key: &LockKey) {
-        // Outside the lock: a waker is somebody else's code.
+        // Outside the lock: a waker runs foreign code.
         let nudge = self.shard(key).get_mut(key).and_then(Entry::<C>::nudge);
         if let Some(nudge) = nudge {
             contained(|| nudge.notify_one());
         }
     }
 
-    /// The lease of this process that holds the key.
+    /// Returns the lease of this process that holds the key.
     pub(crate) fn holder(&self, key: &LockKey) -> Option<AcquisitionId> {
         self.shard(key).get(key)?.held.clone()
     }
 
-    /// The lease that is in transit with the turn is lost: the caller that gets the turn has to
-    /// ask.
+    /// Records that the lease in transit with the turn is lost. The caller that gets the turn must
+    /// request the key from the store.
     pub(crate) fn mark_unheld(&self, key: &LockKey, lease: &AcquisitionId) {
         if let Some(entry) = self.shard(key).get_mut(key) {
             // Another lease may hold it by now.
@@ -165,8 +165,8 @@ impl<C: Cargo> Lines<C> {
     }
 }
 
-/// A place in the line. Dropping it leaves the line; a turn that was already on its way passes
-/// itself on.
+/// A position in the local queue. Dropping it leaves the queue; a turn that was already sent to it
+/// passes itself on.
 struct LineGuard<'a, C: Cargo> {
     lines: &'a Lines<C>,
     key: &'a LockKey,
@@ -187,13 +187,13 @@ impl<C: Cargo> Drop for LineGuard<'_, C> {
             entry.waiters.remove(place)
         });
         drop(shard);
-        // Outside the lock: dropping it wakes the receiver, and a waker is somebody else's code.
+        // Outside the lock: dropping it wakes the receiver, and a waker runs foreign code.
         drop(left);
     }
 }
 
-/// The right to ask the store for a key, and then to hold it; perhaps with the lease that the guard
-/// before has handed on.
+/// The right to request a key from the store, and then to hold it. It may carry the lease that the
+/// previous guard has handed on.
 pub(crate) struct Turn<C: Cargo>(Option<Right<C>>);
 
 struct Right<C: Cargo> {
@@ -207,14 +207,15 @@ impl<C: Cargo> Turn<C> {
         Self(Some(Right { lines: lines.clone(), key: key.clone(), cargo: None }))
     }
 
-    /// From now on the turn is with a lease.
+    /// Records the lease that has the turn from now on.
     pub(crate) fn hold(&self, lease: &AcquisitionId) {
         if let Some(Right { lines, key, .. }) = &self.0 {
             lines.shard(key).entry(key.clone()).or_default().held = Some(lease.clone());
         }
     }
 
-    /// Notified when the key is nudged: at once if that has happened since this was last awaited.
+    /// Returns what is notified when the key is nudged: at once if it was nudged since this was
+    /// last awaited.
     pub(crate) fn nudged(&self) -> Arc<Notify> {
         match &self.0 {
             Some(Right { lines, key, .. }) => {
@@ -230,9 +231,10 @@ impl<C: Cargo> Turn<C> {
         }
     }
 
-    /// Passes the turn on with the cargo; returned if no caller waits, or the cargo does not suit
-    /// the next one. Then the lease must be released before that caller gets the turn: until the
-    /// store has carried out the release, the key would be busy although no caller holds it.
+    /// Passes the turn on with a lease. Returns the turn if no caller waits, or if the lease does
+    /// not meet the next caller's requirements. Then the lease must be released before that caller
+    /// gets the turn: until the release is carried out, the key would be busy although no caller
+    /// holds it.
     pub(crate) fn hand_on(mut self, cargo: C) -> Result<(), Self> {
         let Some(mut right) = self.0.take() else { return Err(self) };
         right.cargo = Some(cargo);
@@ -242,7 +244,7 @@ impl<C: Cargo> Turn<C> {
         }
     }
 
-    /// What came with the turn.
+    /// Takes the lease that came with the turn.
     pub(crate) fn take_cargo(&mut self) -> Option<C> {
         let right = self.0.as_mut()?;
         let cargo = right.cargo.take()?;
@@ -252,8 +254,8 @@ impl<C: Cargo> Turn<C> {
 }
 
 impl<C: Cargo> Right<C> {
-    /// Goes to the next waiter. Returned without one, or if the cargo does not suit it. With cargo
-    /// the key is still taken then, without it the key is free.
+    /// Passes to the next waiter. Returned if none waits, or if the lease does not meet its
+    /// requirements. With a lease the key stays taken then, without one it becomes free.
     fn pass_on(self) -> Result<(), Self> {
         let mut right = self;
         loop {
@@ -269,10 +271,10 @@ impl<C: Cargo> Right<C> {
                 };
                 match shard.get_mut(&right.key).map(|entry| (next(entry), entry)) {
                     Some((Some(Waiter { sender: next, .. }), entry)) => {
-                        // A lease that goes on from hand to hand is held.
+                        // A lease that passes from guard to guard is held.
                         entry.held = right.cargo.as_ref().map(|cargo| cargo.id().clone());
-                        // What came before is no reason to ask twice: whoever comes next has not
-                        // asked yet.
+                        // Earlier nudges give no reason for a second attempt: the next caller has
+                        // made none.
                         (entry.nudge, entry.nudged) = (None, false);
                         Some(next)
                     }
@@ -284,8 +286,8 @@ impl<C: Cargo> Right<C> {
                 }
             };
             let Some(next) = next else { return Err(right) };
-            // Outside the lock: a waiter that left gives the turn back here, one that leaves later
-            // drops it there.
+            // Outside the lock: a waiter that has left returns the turn here. One that leaves later
+            // drops it, and so passes it on.
             match next.send(Turn(Some(right))) {
                 Ok(()) => return Ok(()),
                 Err(mut refused) => match refused.0.take() {
@@ -329,7 +331,7 @@ pub(crate) mod tests {
         future.poll(&mut Context::from_waker(Waker::noop()))
     }
 
-    /// The turns of tests carry nothing.
+    /// In tests, turns carry no lease.
     #[derive(Debug)]
     pub(crate) enum Nothing {}
 
@@ -365,7 +367,7 @@ pub(crate) mod tests {
         first.hold(&AcquisitionId::new("a"));
         assert!(matches!(turns.try_take(&key), Found::Held));
         drop(first);
-        assert!(poll(b.as_mut()).is_pending(), "b came second");
+        assert!(poll(b.as_mut()).is_pending(), "the other came first");
         let Poll::Ready(turn) = poll(a.as_mut()) else { panic!("a is next") };
         assert!(matches!(turns.try_take(&key), Found::Asking), "a new turn does not count as held");
         drop(turn);
@@ -374,7 +376,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn whoever_leaves_is_passed_over_before_and_after_the_turn_was_sent() {
+    fn a_caller_that_leaves_is_passed_over_before_and_after_the_turn_was_sent() {
         let (turns, key) = turns();
         let Found::Turn(first) = turns.try_take(&key) else { panic!("nobody wants it yet") };
         let mut last = pin!(async {
@@ -384,7 +386,7 @@ pub(crate) mod tests {
             let mut stays = Box::pin(turns.take(&key, ()));
             assert!(poll(stays.as_mut()).is_pending());
             drop(leaves_early);
-            drop(first); // now on its way to `leaves_late`
+            drop(first); // the turn is sent to `leaves_late`
             drop(leaves_late);
             stays.await
         });
@@ -406,7 +408,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn a_nudge_is_kept_until_somebody_sleeps() {
+    fn a_nudge_is_kept_until_the_caller_sleeps() {
         let (turns, key) = turns();
         let Found::Turn(turn) = turns.try_take(&key) else { panic!("nobody wants it yet") };
         // Between the store's answer and the first sleep.
@@ -430,7 +432,7 @@ pub(crate) mod tests {
         let Poll::Ready(turn) = poll(next.as_mut()) else { panic!("it is next") };
         let nudged = turn.nudged();
         assert!(poll(pin!(nudged.notified())).is_pending());
-        before.notify_one(); // somebody who was told of the turn before
+        before.notify_one(); // by code that has the notification of the previous turn
         assert!(poll(pin!(nudged.notified())).is_pending());
         turns.nudge(&key);
         assert!(poll(pin!(nudged.notified())).is_ready());

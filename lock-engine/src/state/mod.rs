@@ -2,24 +2,24 @@
 //!
 //! | file | what it decides |
 //! |---|---|
-//! | `line` | which caller of this process may ask the store for a key, and which gets a lease that is handed on |
+//! | `line` | which caller of this process may request a key from the store, and which gets a lease that is handed on |
 //! | `wait` | what an acquisition does next after each answer, event and timer |
 //! | `claim` | what is known of a claim that is pending or waits in the store's queue |
 //! | `lease` | the life of one lease: held, committing, releasing, ended, lost; and its deadline |
-//! | `ledger` | which leases are alive, when each is due (`settled`, `failed`), and the accounting |
+//! | `ledger` | which leases are alive, when each is due (`renewal_succeeded`, `renewal_failed`), and the accounting |
 //! | `schedule` | the due times of one lease or ticket |
-//! | `batch` | which of those that are due are renewed in one call |
-//! | `relay` | how long a lease is handed on within the process |
+//! | `batch` | which of the due leases and tickets are renewed in one call |
+//! | `hand_off` | how long a lease is handed on within the process |
 //! | `time` | one reading of the clocks: the time is an argument everywhere here |
 //! | `backoff` | how long to wait before the next attempt |
 
 pub(crate) mod backoff;
 pub(crate) mod batch;
 pub(crate) mod claim;
+pub(crate) mod hand_off;
 pub(crate) mod lease;
 pub(crate) mod ledger;
 pub(crate) mod line;
-pub(crate) mod relay;
 pub(crate) mod schedule;
 pub(crate) mod time;
 pub(crate) mod wait;

@@ -1,28 +1,28 @@
-//! How long a lease is handed on within the process (R21).
+//! Decides how long a lease is handed on within the process (R21).
 
 use tokio::time::Instant;
 
 use crate::options::HandOff;
 
-/// How long a lease has been handed on within the process, and what is known of those who wait
-/// elsewhere (R21).
+/// How long a lease has been handed on within the process, and whether other processes are known to
+/// wait for it (R21).
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Relay {
-    /// The grant, or the last time at which nobody waited elsewhere.
+    /// The grant, or the last time at which no other process waited.
     since: Instant,
     /// How often it has been handed on since then.
     count: u32,
     others: Others,
-    /// Whether a question is under way.
+    /// Whether a query for waiters is under way.
     asked: bool,
-    /// Whether the last answer is younger than the last guard.
+    /// Whether the last answer is newer than the present guard.
     fresh: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Others {
     Unknown,
-    /// Nobody, as of `since`.
+    /// No other process waited at `since`.
     None,
     Wait,
 }
@@ -32,9 +32,13 @@ impl Relay {
         Self { since: now, count: 0, others: Others::Unknown, asked: false, fresh: false }
     }
 
-    /// Whether it may be handed on once more: while somebody waits elsewhere, within both limits.
-    /// Until that is known within the time, and whatever the first guard's work has taken; where
-    /// nobody waited when the present guard worked, in any case.
+    /// Returns whether the lease may be handed on once more:
+    ///
+    /// * If another process waits: within both limits.
+    /// * If that is not known yet: within the time limit, and once in any case, however long the
+    ///   first guard has worked.
+    /// * If no other process waited: within the time limit, or if the query ran under the present
+    ///   guard.
     pub(crate) fn may_go_on(&self, now: Instant, limits: &HandOff) -> bool {
         let in_time = now.saturating_duration_since(self.since) < limits.max_time;
         match self.others {
@@ -49,7 +53,7 @@ impl Relay {
         self.fresh = false;
     }
 
-    /// Whether to ask now who waits elsewhere; true once per question.
+    /// Returns whether to query for waiters of other processes now; true once per query.
     pub(crate) fn asks(&mut self, now: Instant, limits: &HandOff) -> bool {
         let due = match self.others {
             Others::Unknown => true,
@@ -59,7 +63,7 @@ impl Relay {
         due && !std::mem::replace(&mut self.asked, true)
     }
 
-    /// The answer to a question that was sent then.
+    /// Records the answer to a query that was sent at `sent`.
     pub(crate) fn told(&mut self, sent: Instant, others: bool) {
         if others {
             (self.others, self.asked) = (Others::Wait, false);
@@ -85,12 +89,12 @@ mod tests {
         let start = Instant::now();
         let mut relay = Relay::new(start);
         assert!(relay.may_go_on(start + ms(5000), &limits), "the first guard's own work does not count");
-        assert!(relay.asks(start, &limits) && !relay.asks(start, &limits), "one question at a time");
+        assert!(relay.asks(start, &limits) && !relay.asks(start, &limits), "one query at a time");
         (0..50).for_each(|_| relay.went_on());
-        assert!(relay.may_go_on(start + ms(99), &limits), "nobody is known to wait");
-        assert!(!relay.may_go_on(start + ms(100), &limits), "but somebody may");
+        assert!(relay.may_go_on(start + ms(99), &limits), "no other process is known to wait");
+        assert!(!relay.may_go_on(start + ms(100), &limits), "but one may");
         relay.told(start + ms(90), false);
-        assert!(relay.may_go_on(start + ms(900), &limits), "nobody did when this guard worked");
+        assert!(relay.may_go_on(start + ms(900), &limits), "none did when this guard worked");
         relay.went_on();
         assert!(relay.may_go_on(start + ms(189), &limits) && !relay.may_go_on(start + ms(190), &limits));
         assert!(!relay.asks(start + ms(139), &limits) && relay.asks(start + ms(140), &limits));
@@ -98,6 +102,6 @@ mod tests {
         assert!(relay.may_go_on(start + ms(141), &limits));
         (0..3).for_each(|_| relay.went_on());
         assert!(!relay.may_go_on(start + ms(141), &limits), "by count");
-        assert!(!relay.asks(start + ms(185), &limits), "it is known that somebody waits");
+        assert!(!relay.asks(start + ms(185), &limits), "another process is known to wait");
     }
 }

@@ -1,7 +1,7 @@
 //! What is due when, on one runtime.
 //!
-//! A due time stands in two places: in the [`Beat`] of its lease or ticket, and as the key under
-//! which the [`Schedule`] sorts it. [`Schedule::set`] alone changes either, and so changes both.
+//! A due time is stored twice: in the [`Pacing`] of its lease or ticket, and as the key under which
+//! the [`Schedule`] sorts it. Only [`Schedule::set`] changes either, and it changes both.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -9,16 +9,16 @@ use std::time::Duration;
 use distlock_api::AcquisitionId;
 use tokio::time::Instant;
 
-/// The runtime whose keeper renews something.
+/// The id of a runtime, whose keeper renews the leases and tickets of that runtime.
 pub(crate) type HomeId = tokio::runtime::Id;
 
-/// The leases and tickets of one runtime by when they are due; each once, if at all.
+/// The leases and tickets of one runtime, sorted by due time. Each has at most one entry.
 #[derive(Debug, Default)]
 pub(crate) struct Schedule(BTreeSet<(Instant, AcquisitionId)>);
 
 impl Schedule {
-    /// Sets when something is due; `None` takes it out. Without a schedule, because the runtime has
-    /// ended, only the beat records it.
+    /// Sets the due time of a lease or ticket; `None` removes it. If the runtime has ended, there
+    /// is no schedule, and only `pacing` is changed.
     pub(crate) fn set(schedule: Option<&mut Self>, id: &AcquisitionId, beat: &mut Beat, due: Option<Instant>) {
         let old = std::mem::replace(&mut beat.due, due);
         let Some(Self(sorted)) = schedule else { return };
@@ -30,17 +30,17 @@ impl Schedule {
         }
     }
 
-    /// When the first of them is due.
+    /// Returns the earliest due time.
     pub(crate) fn next_due(&self) -> Option<Instant> {
         self.0.first().map(|(due, _)| *due)
     }
 
-    /// All of them, the first due first.
+    /// Iterates over all entries, the earliest first.
     pub(crate) fn iter(&self) -> impl Iterator<Item = &(Instant, AcquisitionId)> {
         self.0.iter()
     }
 
-    /// Those that became due after `after`, and no later than `until`.
+    /// Iterates over the entries that became due after `after` and no later than `until`.
     pub(crate) fn became_due(&self, after: Instant, until: Instant) -> impl Iterator<Item = &(Instant, AcquisitionId)> {
         let first = after + Duration::from_nanos(1);
         self.0.range((first, AcquisitionId::new(""))..).take_while(move |(due, _)| *due <= until)
@@ -51,15 +51,15 @@ impl Schedule {
     }
 }
 
-/// When something is to be renewed.
+/// When a lease or ticket is renewed next, and how its recent renewals went.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Beat {
     due: Option<Instant>,
-    /// When it may be renewed, if others are renewed then anyway.
+    /// From when it may be renewed together with others that are due.
     pub(crate) early: Instant,
-    /// Renewals that failed or were not answered in time, in a row.
+    /// How many renewals in a row failed or were not answered in time.
     pub(crate) failures: u32,
-    /// How often its batch has been divided since.
+    /// How often its batch has been divided since the last success.
     pub(crate) level: u32,
     /// When the last renewal was sent.
     pub(crate) sent: Instant,
@@ -74,13 +74,13 @@ impl Beat {
         self.due
     }
 
-    /// Starts again with a renewal that was sent then and has succeeded.
+    /// Records the success of a renewal that was sent at `sent`.
     pub(crate) fn succeeded(&mut self, sent: Instant, early: Instant) {
         *self = Self { due: self.due, early, ..Self::new(sent) };
     }
 
-    /// How often the batch that it goes into next is divided. Many that have failed are divided
-    /// only if others were answered since: then there may be poisoned keys among them. Otherwise
+    /// Returns how often the next batch is divided. If many renewals have failed, batches are
+    /// divided only if other calls were answered since: then there may be poisoned keys. Otherwise
     /// the store is slow or away, and smaller calls would only be more calls.
     pub(crate) fn next_level(&self, answered: Option<Instant>, few_failed: bool) -> u32 {
         let may_be_poisoned = few_failed || answered.is_some_and(|answered| answered >= self.sent);

@@ -5,12 +5,12 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-/// One reading of the monotonic clock, and the sleeps of the machine that were noticed until then:
-/// the monotonic clock stands still while the machine is suspended, and the store's continues.
+/// One reading of the monotonic clock, with the sleeps of the machine noticed until then. While the
+/// machine is suspended, the monotonic clock stands still and the store's clock continues.
 #[derive(Clone, Debug)]
 pub(crate) struct Now {
     instant: Instant,
-    /// `None` if there was none, which is usual.
+    /// `None` if there were none, the usual case.
     sleeps: Option<Arc<Vec<Sleep>>>,
 }
 
@@ -32,13 +32,13 @@ impl Now {
         self.instant
     }
 
-    /// How long the machine has slept since a request was sent.
+    /// Returns how long the machine has slept since a request was sent.
     pub(crate) fn slept_since(&self, sent: Instant) -> Duration {
         let Some(sleeps) = &self.sleeps else { return Duration::ZERO };
         sleeps.iter().filter(|sleep| sleep.noticed > sent).map(|sleep| sleep.slept).sum()
     }
 
-    /// A deadline that counts from a request, less what the machine has slept since.
+    /// Returns a deadline that counts from a request, less what the machine has slept since.
     pub(crate) fn awake_until(&self, sent: Instant, deadline: Instant) -> Instant {
         let slept = self.slept_since(sent);
         if slept.is_zero() { deadline } else { deadline.checked_sub(slept).unwrap_or(sent) }

@@ -1,7 +1,7 @@
 //! The wait of one acquisition: what it does next after each answer, event and timer.
 //!
 //! ```text
-//!             ┌──────────────── Ask ◄──────────────┬───────────────┐
+//!             ┌────────────── Attempt ◄────────────┬───────────────┐
 //!             ▼                                    │               │
 //!   the store answers            timer, nudge, an update that      │
 //!     │     │      │             only an answer can settle         │
@@ -23,7 +23,7 @@ use crate::state::lease;
 use crate::state::time::Now;
 use crate::store::{BusyReply, Grant, QueueStanding, Reply, Standing, Ticket};
 
-/// How long the caller waits.
+/// Until when the caller waits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Limit {
     Once,
@@ -56,10 +56,10 @@ impl Limit {
 /// What the caller does next.
 #[derive(Debug)]
 pub(crate) enum Next {
-    /// Asks the store.
+    /// Makes an attempt.
     Ask,
-    /// Asks the store under a new claim: the lease of this one was granted and lost before the
-    /// caller heard of it.
+    /// Makes an attempt under a new claim: the lease of this one was granted and lost before the
+    /// caller learned of it.
     AskUnderNewClaim,
     /// Waits for an update, a nudge, or this instant.
     Sleep(Instant),
@@ -73,21 +73,21 @@ pub(crate) enum Next {
 #[derive(Debug)]
 pub(crate) struct Start {
     pub(crate) grant: Grant,
-    /// When the answered request was sent; of a pushed grant, when it arrived.
+    /// When the answered request was sent. For a pushed grant: when it arrived.
     pub(crate) sent: Instant,
     pub(crate) deadline: Instant,
-    /// Whether it came with an answer; otherwise the store has pushed it.
+    /// Whether it came with an answer. Otherwise the store has pushed it.
     pub(crate) answered: bool,
 }
 
 /// What else is known when an attempt is answered.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Circumstances {
-    /// The ticket that the attempt asked for.
+    /// The ticket that the attempt requested.
     pub(crate) ticket: Option<Ticket>,
     /// Whether the stream of events is open.
     pub(crate) stream_open: bool,
-    /// Whether another attempt says what became of this one.
+    /// Whether another attempt would resolve the outcome of this one.
     pub(crate) can_resolve: bool,
     /// Whether the attempt is still under way.
     pub(crate) cut_off: bool,
@@ -100,7 +100,7 @@ pub(crate) struct Settings {
     pub(crate) terms: LeaseTerms,
     pub(crate) poll: Poll,
     pub(crate) refuses_when_full: bool,
-    /// Whether a grant must come with an answer, which brings more than the lease.
+    /// Whether a grant must come with an answer, which then brings more than the lease.
     pub(crate) needs_answer: bool,
 }
 
@@ -108,25 +108,25 @@ pub(crate) struct Settings {
 #[derive(Debug)]
 pub(crate) struct Wait {
     settings: Settings,
-    /// Answers of "busy".
+    /// The number of answers of "busy".
     asked: u32,
     /// Failures in a row.
     failed: u32,
-    /// The last that is known of the holder.
+    /// The last report about the holder.
     busy: Option<Busy>,
     last_error: Option<LockError>,
-    /// Whether the stream is trusted: no longer once a place was lost, because the grant that went
-    /// with it was not heard.
+    /// Whether the event stream is trusted. It no longer is once a queue position was lost without
+    /// the event of its grant.
     trusts_stream: bool,
-    /// The tickets ahead, when last known.
+    /// The tickets ahead, by the last answer.
     ahead: Option<u32>,
     position: Option<QueuePosition>,
-    /// What the caller gets when its limit has passed.
+    /// What the caller gets if its limit passes now.
     so_far: Result<Busy>,
     wake: Instant,
 }
 
-/// A place in the store's queue.
+/// A position in the store's queue.
 #[derive(Clone, Copy, Debug)]
 struct QueuePosition {
     anchor: Option<Anchor>,
@@ -134,8 +134,8 @@ struct QueuePosition {
 }
 
 impl Wait {
-    /// A wait that begins. `busy`: the caller stood in the local queue, so it knows that the lock
-    /// is busy.
+    /// Starts a wait. `busy` is set if the caller was in the local queue, and so knows that the
+    /// lock is busy.
     pub(crate) fn new(settings: Settings, busy: Option<Busy>, now: &Now) -> Self {
         Self {
             settings,
@@ -160,13 +160,13 @@ impl Wait {
         self.last_error.as_ref()
     }
 
-    /// Whether the store may refuse the next attempt because of its load. A caller that knows that
-    /// the lock is busy waits for its turn until it leaves.
+    /// Returns whether the next attempt may be refused because the store is overloaded. A caller
+    /// that knows that the lock is busy stays in line instead, until it leaves.
     pub(crate) fn admission(&self) -> bool {
         self.busy.is_none() && self.last_error.is_none()
     }
 
-    /// The store has answered an attempt, or has not answered it in time.
+    /// Decides after the answer to an attempt, or after its time-out.
     pub(crate) fn on_answer(
         &mut self,
         now: &Now,
@@ -197,7 +197,7 @@ impl Wait {
         (self.failed, self.last_error) = (0, None);
         self.asked += 1;
         if reply.standing == QueueStanding::Full && self.settings.refuses_when_full {
-            let message = "as many others wait as the queue has room for";
+            let message = "the lock's queue is full; try again later, or raise the queue's capacity";
             return Next::Return(Err(LockError::new(ErrorKind::QueueFull, message)));
         }
         let ahead = tickets_ahead(reply);
@@ -214,23 +214,23 @@ impl Wait {
         if error.disposition() == Disposition::Permanent {
             return Next::Return(Err(error));
         }
-        // Nothing was sent. A caller that knows that the lock is busy is better told that.
+        // Nothing was sent. If the lock is known to be busy, that says more to the caller.
         if error.kind() == ErrorKind::Overloaded {
             return Next::Return(self.busy.ok_or(error));
         }
         if self.failed == 0 {
-            // C10: the second attempt says what became of the first one.
+            // C10: the second attempt resolves the outcome of the first one.
             if circumstances.can_resolve {
                 self.failed = 1;
                 return Next::Ask;
             }
-            // Cut off by the caller's own limit soon after an answer of "busy", which says more.
+            // Cut off by the caller's own limit after an answer of "busy", which says more.
             if let Some(busy) = self.busy.filter(|_| self.settings.limit.has_passed(now)) {
                 return Next::Return(Ok(busy));
             }
         }
         self.failed += 1;
-        // An error of the store's says more than that its last answer did not come in time.
+        // An earlier error of the store says more than a time-out of the last attempt.
         let error = match self.last_error.take() {
             Some(said) if circumstances.cut_off => said.outcome_unknown(),
             _ => error,
@@ -240,8 +240,8 @@ impl Wait {
         self.sleep(now, backoff::after_error(self.failed - 1, random))
     }
 
-    /// The lease could not be taken: its deadline has passed, or it is lost (R10). An answered one
-    /// is withdrawn.
+    /// Decides after a grant that came too late: its deadline has passed, or the lease is lost
+    /// (R10). A grant that came with an answer is withdrawn.
     pub(crate) fn on_late(&mut self, now: &Now, answered: bool, random: f64) -> Next {
         if !answered {
             return self.ask_again(now);
@@ -252,12 +252,12 @@ impl Wait {
         self.sleep(now, backoff::after_error(self.failed, random))
     }
 
-    /// A nudge has come, or the instant until which the caller sleeps.
+    /// Decides after a nudge, or at the instant until which the caller sleeps.
     pub(crate) fn on_timer(&self, now: &Now) -> Next {
         self.ask_again(now)
     }
 
-    /// There may be updates about the claim.
+    /// Decides after a notification of updates about the claim.
     pub(crate) fn on_updates(&mut self, now: &Now, updates: News, stream_open: bool, random: f64) -> Next {
         let News { lost, missed, pushed, told: refreshed } = updates;
         if lost {
@@ -266,7 +266,7 @@ impl Wait {
                 other => other,
             };
         }
-        // Without an anchor's answer there is nothing to compare it with; the next one brings it
+        // Without an anchor there is nothing to compare the push with; the next answer brings one
         // (R19).
         let Some(mut position) = self.position else { return self.ask_again(now) };
         if missed || (self.settings.needs_answer && pushed.is_some()) {
@@ -278,7 +278,7 @@ impl Wait {
                 self.position = Some(position);
                 self.ahead = tickets_ahead(&reply);
                 let wake = now.instant() + self.pause(&reply, stream_open, random);
-                // The time of its turn moves with each answer; a poll is not put off by any.
+                // The time of its turn moves with each answer. The time of a poll does not.
                 self.wake = if self.sleeps_until_its_turn(&reply, stream_open) { wake } else { wake.min(self.wake) };
                 self.so_far = Ok(*self.busy.insert(to_busy(&reply)));
                 pushed.is_none() || position.anchor.is_some()
@@ -296,13 +296,13 @@ impl Wait {
         if is_waiting { Next::Sleep(self.capped(self.wake)) } else { self.ask_again(now) }
     }
 
-    /// R18, R19: the lease starts at once, on its short claim; the keeper renews it to the full
+    /// R18, R19: starts the lease at once, on its short claim; the keeper renews it to the full
     /// ttl.
     fn on_pushed(&self, now: &Now, end: Instant, grant: Grant, ticket: Ticket) -> Next {
         let margin = self.settings.terms.margin;
         let end = if defect!(PushFromArrival) { now.instant() + ticket.claim_ttl } else { end };
         let deadline = end.min(now.instant() + ticket.claim_ttl).checked_sub(margin).unwrap_or(now.instant());
-        // Too late to be renewed in time: asked for, it comes with its full ttl.
+        // Too late to be renewed in time. An attempt brings the lease with its full ttl.
         let left = deadline.saturating_duration_since(now.instant());
         if left < ticket.claim_ttl.saturating_sub(margin) / 2 {
             return self.ask_again(now);
@@ -326,9 +326,9 @@ impl Wait {
         self.settings.limit.instant().map_or(instant, |limit| instant.min(limit))
     }
 
-    /// How long to wait before the next attempt. A caller with a place that is told when it is
-    /// granted asks when its turn has come by itself, because no holder has handed the lease over.
-    /// Others poll.
+    /// Returns how long to wait before the next attempt. A caller that is queued and gets events
+    /// sleeps until its turn comes without a hand-over, when the holder's lease has expired. Other
+    /// callers poll.
     fn pause(&self, reply: &BusyReply, stream_open: bool, random: f64) -> Duration {
         let poll = self.settings.poll;
         match reply.holder_remaining {
@@ -339,8 +339,8 @@ impl Wait {
         }
     }
 
-    /// Whether the caller has a place, would be told of its grant, and knows when its turn comes by
-    /// itself.
+    /// Returns whether the caller is queued, gets the event of its grant, and knows when its turn
+    /// comes without a hand-over.
     fn sleeps_until_its_turn(&self, reply: &BusyReply, stream_open: bool) -> bool {
         let knows = reply.holder_remaining.is_some_and(|remaining| remaining > self.settings.poll.first);
         tickets_ahead(reply).is_some() && self.trusts_stream && stream_open && knows
@@ -351,7 +351,7 @@ fn to_busy(reply: &BusyReply) -> Busy {
     Busy::new().with_retry_after(reply.holder_remaining).with_ahead(tickets_ahead(reply))
 }
 
-/// The tickets ahead, if there is a place.
+/// Returns the tickets ahead, if the claim is queued.
 fn tickets_ahead(reply: &BusyReply) -> Option<u32> {
     match reply.standing {
         QueueStanding::Queued { ahead } => Some(ahead),

@@ -1,4 +1,4 @@
-//! What a store answers.
+//! The answers of a store.
 
 use std::num::NonZeroU32;
 use std::time::Duration;
@@ -11,7 +11,7 @@ use distlock_api::{FencingToken, Loss};
 pub enum Reply {
     /// The claim holds the lease.
     Granted(Grant),
-    /// Somebody else does, or it is somebody else's turn.
+    /// Another claim does, or it is another claim's turn.
     Busy(BusyReply),
 }
 
@@ -42,46 +42,46 @@ impl Grant {
     }
 }
 
-/// Why an attempt was not granted. Everything in it is optional knowledge.
+/// Why an attempt was not granted. All of it is optional.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct BusyReply {
-    /// How long it is until the claim's turn if no one renews or releases, by the store's clock:
-    /// until the key opens, and a turn's window more for each ticket ahead.
+    /// The time until the claim's turn if the lease is neither renewed nor released, by the store's
+    /// clock: the time until the key opens, and one turn window for each ticket ahead.
     pub holder_remaining: Option<Duration>,
     /// What became of the ticket.
     pub standing: QueueStanding,
     /// The store's clock in this step, to be compared with the times of later events of the same
     /// store (R18).
     pub now: Option<StoreTime>,
-    /// A token below those of all grants that come after this answer: a grant that is pushed is
-    /// believed only with a greater one. The last token of the key; where a release gives back the
-    /// tokens of its block that no guard has had, the first token of the present block (R18).
+    /// A token below those of all grants that come after this answer. A pushed grant is believed
+    /// only with a greater token. It is the last token of the key. Where a release gives back the
+    /// unused tokens of its block, it is the first token of the present block (R18).
     pub token: Option<FencingToken>,
 }
 
 impl BusyReply {
-    /// Busy, and nothing else is known.
+    /// Returns an answer of "busy" without further information.
     #[must_use]
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// With the time until the key opens at the latest.
+    /// Sets the time until the key opens at the latest.
     #[must_use]
     pub fn with_holder_remaining(mut self, remaining: Duration) -> Self {
         self.holder_remaining = Some(remaining);
         self
     }
 
-    /// With what became of the ticket.
+    /// Sets what became of the ticket.
     #[must_use]
     pub fn with_standing(mut self, standing: QueueStanding) -> Self {
         self.standing = standing;
         self
     }
 
-    /// With the store's clock and the last granted token.
+    /// Sets the store's clock and the last granted token.
     #[must_use]
     pub fn with_anchor(mut self, now: StoreTime, token: FencingToken) -> Self {
         self.now = Some(now);
@@ -90,11 +90,11 @@ impl BusyReply {
     }
 }
 
-/// A waiter's place in the store's queue.
+/// A waiter's position in the store's queue.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum QueueStanding {
-    /// Not in the queue: none was asked for, or the store has none.
+    /// Not in the queue: no ticket was requested, or the store has no queue.
     #[default]
     NotQueued,
     /// Waiting, with this many live tickets before it.
@@ -102,7 +102,7 @@ pub enum QueueStanding {
         /// Tickets ahead.
         ahead: u32,
     },
-    /// There was no room.
+    /// The queue has no room.
     Full,
 }
 
@@ -112,13 +112,13 @@ pub enum QueueStanding {
 pub struct StoreTime(Duration);
 
 impl StoreTime {
-    /// A reading, as the time since an origin of the store's choice.
+    /// Creates a reading, as the time since an origin of the store's choice.
     #[must_use]
     pub const fn since_origin(elapsed: Duration) -> Self {
         Self(elapsed)
     }
 
-    /// How much later this is than the other reading; zero if it is not.
+    /// Returns how much later this is than the other reading; zero if it is not.
     #[must_use]
     pub fn saturating_since(self, earlier: Self) -> Duration {
         self.0.saturating_sub(earlier.0)
@@ -134,8 +134,8 @@ pub enum Standing {
         /// Expiry minus now; a lower bound will do.
         remaining: Duration,
     },
-    /// Its ticket is in the queue: what an attempt that finds it there would be told.
+    /// Its ticket is in the queue. The reply is the one that an attempt would get now.
     Waiting(BusyReply),
-    /// It has neither. [`Loss::Gone`], unless the store knows more.
+    /// It has neither a lease nor a ticket. [`Loss::Gone`], unless the store knows the reason.
     Gone(Loss),
 }

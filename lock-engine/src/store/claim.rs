@@ -1,4 +1,4 @@
-//! Who asks.
+//! Acquisitions and providers, by their ids.
 
 use std::any::Any;
 use std::fmt;
@@ -14,16 +14,16 @@ use crate::simulation::random_bits;
 pub struct ProviderId(u64);
 
 impl ProviderId {
-    /// A new random one.
+    /// Creates a random id.
     #[must_use]
     pub fn random() -> Self {
         // The lower half.
         Self(random_bits() as u64)
     }
 
-    /// The identity of a new acquisition: text of 49 bytes that begins with this id, so that a
-    /// store can filter its events by prefix. Random for every acquisition, so that not even a
-    /// cloned virtual machine uses one twice ([C7]).
+    /// Creates the id of a new acquisition. It is a text of 49 bytes that begins with this
+    /// provider's id, so that a store can filter its events by prefix. It is random for every
+    /// acquisition, so that not even a cloned virtual machine uses one twice ([C7]).
     ///
     /// [C7]: distlock_api::contract#c7
     #[must_use]
@@ -56,7 +56,7 @@ struct Shared {
 const UNKNOWN: u64 = u64::MAX;
 const NONE: u64 = 0;
 
-/// Which tokens of its block a claim has used, so that a release can give back the others (R21).
+/// The tokens of its block that a claim has used, so that a release can give back the others (R21).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Used {
     /// Not known: all may be used.
@@ -68,28 +68,28 @@ pub enum Used {
 }
 
 impl Claim {
-    /// A claim. The engine makes them; a store's own tests do too.
+    /// Creates a claim. The engine creates claims; a store's own tests may, too.
     #[must_use]
     pub fn new(key: LockKey, id: AcquisitionId) -> Self {
         let shared = Shared { state: OnceLock::new(), used: AtomicU64::new(UNKNOWN) };
         Self { key, id, shared: Arc::new(shared) }
     }
 
-    /// A claim that keeps account of the tokens that its guards have.
+    /// Creates a claim that records the tokens that its guards have had.
     pub(crate) fn accounted(key: LockKey, id: AcquisitionId) -> Self {
         let claim = Self::new(key, id);
         claim.shared.used.store(NONE, Ordering::Relaxed);
         claim
     }
 
-    /// A guard is about to have this token.
+    /// Records that a guard is about to have this token.
     pub(crate) fn uses(&self, token: FencingToken) {
         self.shared.used.store(token.get(), Ordering::Release);
     }
 
-    /// The tokens that its guards have had, for a release or withdrawal: a store that gives out
-    /// blocks may give out the others again. [`Used::Unknown`] for claims that the engine has not
-    /// made.
+    /// Returns the tokens that its guards have had, for a release or withdrawal. A store that
+    /// grants blocks may grant the others again. [`Used::Unknown`] for claims that the engine has
+    /// not created.
     #[must_use]
     pub fn used(&self) -> Used {
         match self.shared.used.load(Ordering::Acquire) {
@@ -99,24 +99,23 @@ impl Claim {
         }
     }
 
-    /// The key it is about.
+    /// Returns the key.
     #[must_use]
     pub fn key(&self) -> &LockKey {
         &self.key
     }
 
-    /// Its identity.
+    /// Returns the id.
     #[must_use]
     pub fn id(&self) -> &AcquisitionId {
         &self.id
     }
 
-    /// Something the store keeps for the claim's life, such as a database session: made on first
-    /// use, dropped when the engine has settled the claim and the guard is gone – on whatever
-    /// thread that happens, with a runtime or without.
+    /// Returns what the store keeps for the claim's life, such as a database session. It is created
+    /// on first use. It is dropped when the engine has settled the claim and the guard is gone, on
+    /// any thread, with a runtime or without.
     ///
-    /// # Panics
-    /// If the same claim is asked for two different types.
+    /// # If it is called with two different types for the same claim.
     pub fn state<T: Any + Send + Sync>(&self, make: impl FnOnce() -> T) -> &T {
         self.shared
             .state

@@ -1,4 +1,4 @@
-//! What a store pushes.
+//! The events that a store pushes.
 
 use std::pin::Pin;
 
@@ -10,16 +10,16 @@ use distlock_api::{AcquisitionId, FencingToken, LockKey, Loss, Result};
 /// The changes that a store pushes. See [`LeaseStore::subscribe`](super::LeaseStore::subscribe).
 pub type EventStream = Pin<Box<dyn Stream<Item = Result<StoreEvent>> + Send + 'static>>;
 
-/// What a watcher wants to hear about. See [`LeaseStore::subscribe`](super::LeaseStore::subscribe).
+/// What a watcher subscribes to. See [`LeaseStore::subscribe`](super::LeaseStore::subscribe).
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Watch {
-    /// Whose grants and losses: claims whose id starts with this provider's.
+    /// The provider whose grants and losses are sent: those of claims whose id starts with its id.
     pub provider: ProviderId,
 }
 
 impl Watch {
-    /// What concerns one provider.
+    /// Returns a request for the events of one provider.
     #[must_use]
     pub const fn provider(provider: ProviderId) -> Self {
         Self { provider }
@@ -28,7 +28,7 @@ impl Watch {
 
 /// A change at the store. A store that declares [`push`](super::StoreCapabilities::push) sends:
 ///
-/// | event | to whom | when |
+/// | event | receiver | when |
 /// |---|---|---|
 /// | [`Granted`](Self::Granted) | the provider of the waiter | a release has passed the lease on to it |
 /// | [`Gone`](Self::Gone) | the provider of the holder | its lease was taken away by force. May also be sent when another claim has taken the expired lease over |
@@ -39,19 +39,19 @@ impl Watch {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum StoreEvent {
-    /// A key may be free: waiters ask the store. So does a holder, because its record may have been
-    /// removed; an event of the release before its grant does no harm.
+    /// A key may be free: waiters make an attempt. A holder renews, because its record may have
+    /// been removed; an event about the release before its grant does no harm.
     Freed {
-        /// Which.
+        /// The key.
         key: LockKey,
     },
-    /// A releaser granted the key to a waiter.
+    /// A release granted the key to a waiter.
     Granted {
         /// Which key.
         key: LockKey,
-        /// To whom.
+        /// The waiter's acquisition.
         id: AcquisitionId,
-        /// What; `remaining` is meaningless here, `expires_at` counts.
+        /// The grant. `remaining` is meaningless here, `expires_at` counts.
         grant: Grant,
         /// The store's clock at the lease's expiry.
         expires_at: StoreTime,
@@ -60,15 +60,15 @@ pub enum StoreEvent {
     Gone {
         /// Which key.
         key: LockKey,
-        /// Whose.
+        /// The acquisition that lost its lease.
         id: AcquisitionId,
-        /// The key's last token after the loss. The lost lease's tokens are smaller; those of a
-        /// lease that the same claim has been granted since are not, and that one is not lost
-        /// (R20).
+        /// The key's last token after the loss. The lost lease's tokens are smaller. If the same
+        /// claim has been granted another lease since, that one's tokens are not smaller, and it is
+        /// not lost (R20).
         token: FencingToken,
-        /// How.
+        /// How it was lost.
         loss: Loss,
     },
-    /// Something may have been missed: everybody shall ask.
+    /// Events may have been missed: all waiters make an attempt, and all leases are renewed.
     Gap,
 }

@@ -1,9 +1,9 @@
-//! How many calls a store takes at once, and which go first.
+//! Bounds how many calls a store takes at once, and decides which go first.
 //!
-//! A store that is slow must not delay what cannot wait. Without lanes, a thousand acquisitions
-//! queue up before one renewal, and healthy leases expire although the store still answers (C14).
-//! The engine asks here for a permit before each call; [`state`] decides, without I/O and without a
-//! clock of its own.
+//! A slow store must not delay urgent calls. Without lanes, a thousand acquisitions queue up before
+//! one renewal, and healthy leases expire although the store still answers (C14). So the engine
+//! takes a permit here before each call. [`state`] decides, without I/O and without a clock of its
+//! own.
 
 mod state;
 
@@ -18,19 +18,19 @@ use tokio::time::{Instant, sleep_until};
 use self::state::{Entry, Next, State, WaiterId};
 pub(crate) use self::state::{Lane, Overload};
 
-/// The calls that a store takes at once, and the lines of those that wait for a permit.
+/// The permits for the calls that a store takes at once, and the lines of the calls that wait for
+/// one.
 ///
 /// A store with a bounded number of connections returns its lanes from
 /// [`LeaseStore::lanes`](super::LeaseStore::lanes). Clones share everything: stores that share
 /// connections return clones of one.
 ///
-/// * Renewals go before everything else and may use all permits; releases go before acquisitions. A
-///   quarter of the permits, at least one, is never used by acquisitions; an eighth, at least one,
-///   is used neither by acquisitions nor by releases. While acquisitions wait, releases leave them
-///   a quarter, too. With a single permit all take turns.
-/// * A call in line is removed when its caller leaves. It is not sent when its caller could not be
-///   answered in time any more: when less time is left than 1.25 × the recent duration of such
-///   calls.
+/// * Renewals go first and may use all permits; releases go before acquisitions. Acquisitions never
+///   use the last quarter of the permits, at least one. Acquisitions and releases together never
+///   use the last eighth, at least one. While acquisitions wait, releases leave them a quarter.
+///   With a single permit all take turns.
+/// * A call in line is removed when its caller leaves. It is not sent if its answer would come too
+///   late for its caller: if less time is left than 1.25 × the recent duration of such calls.
 /// * An acquisition whose turn in the line would come too late, by the line's recent pace, fails at
 ///   once with [`ErrorKind::Overloaded`](distlock_api::ErrorKind::Overloaded).
 ///
@@ -39,21 +39,21 @@ pub(crate) use self::state::{Lane, Overload};
 pub struct Lanes(Arc<Mutex<State<Permit>>>);
 
 impl Lanes {
-    /// Lanes for a store that takes `at_once` calls at once.
+    /// Creates lanes for a store that takes `at_once` calls at once.
     #[must_use]
     pub fn new(at_once: NonZeroUsize) -> Self {
         Self(Arc::new(Mutex::new(State::new(at_once.get()))))
     }
 
-    /// How many calls the store takes at once, without what is set aside.
+    /// Returns how many calls the store takes at once, without those set aside.
     #[must_use]
     pub fn at_once(&self) -> usize {
         self.state().at_once()
     }
 
-    /// Takes one call at once away until the value is dropped, but never the last one: for a
-    /// connection that something else of the store occupies, such as a stream of events. Calls in
-    /// flight go on.
+    /// Reduces the number of calls at once by one until the value is dropped, but never to zero.
+    /// For a connection that the store uses for something else, such as a stream of events. Calls
+    /// in flight continue.
     pub fn set_aside(&self) -> SetAside {
         self.state().set_aside();
         SetAside(self.clone())
@@ -63,7 +63,8 @@ impl Lanes {
         self.0.lock().expect("no code in here panics")
     }
 
-    /// A permit for a call whose caller leaves at `deadline`, or a place in the line for one.
+    /// Returns a permit for a call whose caller leaves at `deadline`, or a position in the line for
+    /// one.
     ///
     /// With `admission`, a caller whose turn would come too late is refused instead.
     pub(crate) fn enter(&self, lane: Lane, deadline: Option<Instant>, admission: bool) -> Entered {
@@ -77,7 +78,7 @@ impl Lanes {
         }
     }
 
-    /// A permit, if there is one now and no call of the lane waits for it.
+    /// Returns a permit, if one is free and no call of the lane waits for it.
     pub(crate) fn try_enter(&self, lane: Lane) -> Option<Permit> {
         self.state().try_enter(lane, Instant::now()).then(|| Permit::new(self, lane))
     }
@@ -114,7 +115,7 @@ impl fmt::Debug for Lanes {
     }
 }
 
-/// What [`Lanes::set_aside`] took away. Dropping it gives it back.
+/// The call that [`Lanes::set_aside`] took away. Dropping it gives the call back.
 #[derive(Debug)]
 #[must_use]
 pub struct SetAside(Lanes);
@@ -145,7 +146,7 @@ impl Permit {
         Self { lanes: Some(lanes.clone()), lane, since: Instant::now() }
     }
 
-    /// Gives the permit back; `took` is how long the call took, `None` if there was none.
+    /// Gives the permit back. `took` is the duration of the call, `None` if there was no call.
     fn give_back(&mut self, took: Option<Duration>) -> Option<Lanes> {
         let lanes = self.lanes.take()?;
         lanes.state().ended(self.lane, took);
@@ -162,7 +163,7 @@ impl Drop for Permit {
     }
 }
 
-/// A place in a line.
+/// A position in a line.
 #[derive(Clone)]
 pub(crate) struct Place {
     lanes: Lanes,
@@ -171,7 +172,7 @@ pub(crate) struct Place {
 }
 
 impl Place {
-    /// Leaves the line. Returns how it stood there; `None` if the permit was given already.
+    /// Leaves the line. Returns the load that it leaves, or `None` if the permit was given already.
     pub(crate) fn leave(&self) -> Option<Overload> {
         let (waiter, overload) = {
             let mut state = self.lanes.state();
@@ -201,7 +202,7 @@ impl InLine {
         self.place.clone()
     }
 
-    /// The permit; `None` once it would come too late, or after [`Place::leave`].
+    /// Waits for the permit; `None` once it would come too late, or after [`LinePosition::leave`].
     pub(crate) async fn permit(mut self) -> Option<Permit> {
         let deadline = self.deadline;
         tokio::select! {

@@ -1,4 +1,4 @@
-//! What a store is asked.
+//! The requests to a store.
 
 use std::num::NonZeroU32;
 use std::time::Duration;
@@ -6,39 +6,38 @@ use std::time::Duration;
 use super::Claim;
 use distlock_api::{FencingToken, Holder};
 
-/// The bound of a request when nobody sets one: 5 s.
+/// The default bound of a request: 5 s.
 const DEFAULT_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// A request to take a lease. See [`LeaseStore::try_acquire`](super::LeaseStore::try_acquire).
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Attempt {
-    /// Who asks for what.
+    /// The acquisition and its key.
     pub claim: Claim,
-    /// How long the lease shall last without a renewal; whole milliseconds, at least one.
+    /// How long the lease lasts without a renewal; whole milliseconds, at least one.
     pub ttl: Duration,
-    /// How many tokens the grant shall carry; 1 unless the store declares
-    /// [`token_blocks`](super::StoreCapabilities::token_blocks). The grant has exactly this many.
-    /// The engine asks for 65,536 at once, so tokens need 64 bits: a counter of 32 bits overflows
-    /// after 32,767 grants.
+    /// The number of tokens of the grant, exactly; 1 unless the store declares
+    /// [`token_blocks`](super::StoreCapabilities::token_blocks). The engine requests 65,536 at
+    /// once, so tokens need 64 bits: a counter of 32 bits overflows after 32,767 grants.
     pub tokens: NonZeroU32,
-    /// The ticket to queue up with if busy; none if the caller does not wait, or the store has no
-    /// [`queue`](super::StoreCapabilities::queue).
+    /// The ticket to queue with if the key is busy. `None` if the caller does not wait, or the
+    /// store has no [`queue`](super::StoreCapabilities::queue).
     pub ticket: Option<Ticket>,
-    /// How much later each further place in the queue may take a free lease. Defaults to
+    /// How much later each further position in the queue may take a free lease. Defaults to
     /// [`Attempt::TURN_WINDOW`].
     pub turn_window: Duration,
-    /// For people; to be stored with the lease.
+    /// The holder's owner and metadata, for people; to be stored with the lease.
     pub holder: Holder,
     /// The bound of this call.
     pub timeout: Duration,
 }
 
 impl Attempt {
-    /// The [`turn_window`](Self::turn_window) when nobody sets one: 200 ms.
+    /// The default [`turn_window`](Self::turn_window): 200 ms.
     pub const TURN_WINDOW: Duration = Duration::from_millis(200);
 
-    /// An attempt for one token, without a ticket.
+    /// Creates an attempt for one token, without a ticket.
     #[must_use]
     pub fn new(claim: Claim, ttl: Duration) -> Self {
         Self {
@@ -52,35 +51,35 @@ impl Attempt {
         }
     }
 
-    /// With a ticket.
+    /// Sets a ticket.
     #[must_use]
     pub fn with_ticket(mut self, ticket: Ticket) -> Self {
         self.ticket = Some(ticket);
         self
     }
 
-    /// With another window between the places of the queue.
+    /// Sets another window between the positions of the queue.
     #[must_use]
     pub fn with_turn_window(mut self, window: Duration) -> Self {
         self.turn_window = window;
         self
     }
 
-    /// With a block of tokens.
+    /// Sets the length of the block of tokens.
     #[must_use]
     pub fn with_tokens(mut self, tokens: NonZeroU32) -> Self {
         self.tokens = tokens;
         self
     }
 
-    /// With remarks for people.
+    /// Sets the holder's owner and metadata.
     #[must_use]
     pub fn with_holder(mut self, holder: Holder) -> Self {
         self.holder = holder;
         self
     }
 
-    /// With another bound.
+    /// Sets another bound.
     #[must_use]
     pub fn with_timeout(mut self, timeout: Duration) -> Self {
         self.timeout = timeout;
@@ -88,21 +87,21 @@ impl Attempt {
     }
 }
 
-/// A place in a store's queue.
+/// A position in a store's queue, as an attempt requests it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Ticket {
     /// A ticket that has not been refreshed for this long is dropped.
     pub ttl: Duration,
-    /// The ttl of a lease that a releaser grants to this waiter, until the waiter's first renewal.
+    /// The ttl of a lease that a release grants to this waiter, until the waiter's first renewal.
     pub claim_ttl: Duration,
-    /// How many live tickets the queue may hold; one more is refused with
+    /// The number of live tickets that the queue may hold; one more is refused with
     /// [`QueueStanding::Full`](super::QueueStanding::Full).
     pub capacity: u32,
 }
 
 impl Ticket {
-    /// A ticket.
+    /// Creates a ticket.
     #[must_use]
     pub const fn new(ttl: Duration, claim_ttl: Duration, capacity: u32) -> Self {
         Self { ttl, claim_ttl, capacity }
@@ -114,15 +113,15 @@ impl Ticket {
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Renewal {
-    /// Whose.
+    /// The acquisition that has the lease or ticket.
     pub claim: Claim,
-    /// What.
+    /// The lease or ticket.
     pub subject: RenewalSubject,
     /// The bound of this call.
     pub timeout: Duration,
 }
 
-/// What a [`Renewal`] is about.
+/// What a [`Renewal`] extends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum RenewalSubject {
@@ -130,7 +129,7 @@ pub enum RenewalSubject {
     Lease {
         /// The **last** token of the grant's block; a lease with another one is not this one.
         token: FencingToken,
-        /// The lease shall last at least this long from now on.
+        /// The lease lasts at least this long from now on.
         ttl: Duration,
     },
     /// A ticket in the queue.
@@ -138,19 +137,19 @@ pub enum RenewalSubject {
 }
 
 impl Renewal {
-    /// A renewal of a lease.
+    /// Creates a renewal of a lease.
     #[must_use]
     pub fn lease(claim: Claim, token: FencingToken, ttl: Duration) -> Self {
         Self { claim, subject: RenewalSubject::Lease { token, ttl }, timeout: DEFAULT_TIMEOUT }
     }
 
-    /// A refresh of a ticket.
+    /// Creates a refresh of a ticket.
     #[must_use]
     pub fn ticket(claim: Claim, ticket: Ticket) -> Self {
         Self { claim, subject: RenewalSubject::Ticket(ticket), timeout: DEFAULT_TIMEOUT }
     }
 
-    /// With another bound.
+    /// Sets another bound.
     #[must_use]
     pub fn with_timeout(mut self, timeout: Duration) -> Self {
         self.timeout = timeout;
@@ -162,29 +161,29 @@ impl Renewal {
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Release {
-    /// Whose.
+    /// The acquisition that has the lease.
     pub claim: Claim,
-    /// Keep the key closed until the lease's start + this.
+    /// The key stays closed until the lease's start + this.
     pub hold_at_least: Option<Duration>,
     /// The bound of this call.
     pub timeout: Duration,
 }
 
 impl Release {
-    /// A release without a minimum hold.
+    /// Creates a release without a minimum hold.
     #[must_use]
     pub fn new(claim: Claim) -> Self {
         Self { claim, hold_at_least: None, timeout: DEFAULT_TIMEOUT }
     }
 
-    /// With a minimum hold.
+    /// Sets a minimum hold.
     #[must_use]
     pub fn with_hold_at_least(mut self, duration: Duration) -> Self {
         self.hold_at_least = Some(duration);
         self
     }
 
-    /// With another bound.
+    /// Sets another bound.
     #[must_use]
     pub fn with_timeout(mut self, timeout: Duration) -> Self {
         self.timeout = timeout;

@@ -1,4 +1,4 @@
-//! Operations of a typed style: a store whose answers bring, and whose releases carry, more than a
+//! Operations of a typed style: acquisitions that bring, and releases that carry, more than a
 //! lease.
 
 use std::time::Duration;
@@ -11,20 +11,21 @@ use distlock_api::Result;
 /// An attempt to acquire that brings more than a lease, made where the engine would call
 /// [`LeaseStore::try_acquire`](super::LeaseStore::try_acquire).
 ///
-/// It keeps what it brings – a document, say – in the [claim's state](Claim::state), from where the
-/// style takes it when the engine has made a [`LeaseGuard`](crate::LeaseGuard) of the grant:
-/// answers of other claims, which may come late, do not get mixed up with it.
+/// It keeps what it brings, such as a document, in the [claim's state](Claim::state). The style
+/// takes it from there when the engine has made a [`LeaseGuard`](crate::LeaseGuard) of the grant.
+/// So late answers of other claims do not get mixed up with it.
 ///
-/// # Contract
-/// That of [`try_acquire`](super::LeaseStore::try_acquire), on the same leases. In addition every
+/// # That of [`try_acquire`](super::LeaseStore::try_acquire), on the same leases. In addition every
+/// granted answer brings everything, even to a claim that holds the lease already: the engine sends
+/// one more attempt when a release has granted the lease.
 /// granted answer brings everything, also the one to a claim that holds the lease already: the
 /// engine asks once more when a releaser has granted it unasked.
 ///
-/// A permanent error ends the wait and reaches the caller as it is: so a style says that there is
-/// nothing to lock.
+/// A permanent error ends the wait and reaches the caller unchanged. A style uses it to report that
+/// there is nothing to lock.
 #[async_trait]
 pub trait AcquireOp: Send + Sync + 'static {
-    /// One attempt.
+    /// Makes one attempt.
     ///
     /// # Errors
     /// See the [store's](super::LeaseStore) *Errors*.
@@ -32,25 +33,25 @@ pub trait AcquireOp: Send + Sync + 'static {
 }
 
 /// A write that is made under a lease, in one atomic step with the check that the claim holds it
-/// unexpired – and, for a commit, with its release.
+/// unexpired. For a commit, its release is part of the same step.
 ///
 /// # Contract
-/// * One value is one write. The engine repeats it when its outcome is unknown: then it is applied
-///   once, and recognised, also if others have held the lease meanwhile.
-/// * [`Applied`](Written::Applied): this call, or an earlier one of the same value, did it.
+/// * One value is one write. The engine repeats it when its outcome is unknown. It is then
+///   recognised and applied once, even if others have held the lease meanwhile.
+/// * [`Applied`](Written::Applied): this call, or an earlier one of the same value, was applied.
 /// * [`AlreadyLost`](Written::AlreadyLost): the claim does not hold the lease, and nothing was
 ///   changed.
 /// * A [permanent](distlock_api::Disposition::Permanent) error: the resource refused the write.
-///   Neither it nor the lease was changed, now or by an earlier call of the same value; the kind is
-///   [`Rejected`](distlock_api::ErrorKind::Rejected) if the resource itself said so. Any other
-///   permanent kind says so only of this call.
+///   Neither it nor the lease was changed, by this call or an earlier one of the same value. The
+///   kind is [`Rejected`](distlock_api::ErrorKind::Rejected) if the resource itself refused it.
+///   With any other permanent kind this holds only for this call.
 /// * Other errors: see the [store's](super::LeaseStore) *Errors*.
 ///
 /// A write that arrives late must be refused by its own condition: the engine gives up on calls
 /// that take too long.
 #[async_trait]
 pub trait WriteOp: Send + Sync + 'static {
-    /// One attempt.
+    /// Makes one attempt.
     ///
     /// # Errors
     /// See the trait's *Contract*.
@@ -61,16 +62,16 @@ pub trait WriteOp: Send + Sync + 'static {
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Write {
-    /// Who holds the lease.
+    /// The claim that holds the lease.
     pub claim: Claim,
-    /// For a write that releases: keep the key closed until the lease's start + this.
+    /// For a write that releases: the key stays closed until the lease's start + this.
     pub hold_at_least: Option<Duration>,
     /// The bound of this call.
     pub timeout: Duration,
 }
 
 impl Write {
-    /// A write without a minimum hold.
+    /// Creates a write without a minimum hold.
     #[must_use]
     pub const fn new(claim: Claim, timeout: Duration) -> Self {
         Self { claim, hold_at_least: None, timeout }

@@ -1,4 +1,5 @@
-//! What a keeper has to do now: which leases and tickets go into which calls, and which are over.
+//! Decides what a keeper has to do now: which leases and tickets go into which calls, and which
+//! leases are over.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -17,27 +18,27 @@ use crate::state::schedule::{Beat, HomeId};
 use crate::state::time::Now;
 use crate::store::Lane;
 
-/// Up to this many that have failed are divided down to single calls, whatever the store does.
+/// Up to this many failed items are divided down to single calls, whatever the store does.
 const FEW: usize = 512;
 
-/// How long what found no room is kept ready, and how much longer for each lease and ticket:
-/// looking through all of them then takes a few percent of a core at most.
+/// How long the items that found no permit are kept ready, and how much longer per lease and
+/// ticket. Looking through all of them then takes a few percent of a core at most.
 const KEPT_READY: Duration = Duration::from_millis(200);
 const LOOK: Duration = Duration::from_micros(20);
 
-/// When a renewal that found no room is tried again.
+/// When a renewal is tried again that exceeded the number of calls made again.
 const NO_ROOM: Duration = Duration::from_millis(20);
 
 impl<C: Cargo> Ledger<C> {
-    /// What the keeper of a runtime shall do now.
+    /// Returns what the keeper of a runtime has to do now.
     ///
-    /// What may be renewed goes along with what must be, so that leases of one cadence gather in
-    /// common beats. A lease that is sent is due again after some patience, whether or not an
-    /// answer has come: a hung call delays no lease, not even its own (C14). At most `again` calls
-    /// are made again: a store that is down is not flooded with them, and calls that fail soon make
+    /// Leases that may be renewed go along with those that must be, so that leases of one cadence
+    /// gather in common batches. A lease that was sent is due again after its patience, whether or
+    /// not an answer has come: a hung call delays no lease, not even its own (C14). At most `again`
+    /// calls are repeated. So a store that is down is not flooded, and calls that fail soon make
     /// room for the others.
     ///
-    /// `room` returns the room for one call in a lane. What finds none stays due.
+    /// `room` returns the permission for one call in a lane. Items without permission stay due.
     pub(crate) fn take_due(
         &mut self,
         home: HomeId,
@@ -77,9 +78,9 @@ impl<C: Cargo> Ledger<C> {
         result
     }
 
-    /// What may be renewed: what found no room before and what has become due since; or else, if
-    /// anything is due, all that may go along. With many leases, looking through all of them for
-    /// each call would take longer than the calls.
+    /// Returns what may be renewed: what found no permit before and what has become due since. If
+    /// nothing was kept but something is due, returns everything that may go along. With many
+    /// leases, looking through all of them for each call would take longer than the calls.
     fn ready(&mut self, home: HomeId, now: &Now) -> Option<Ready<C>> {
         let kept = self.homes.get_mut(&home)?.ready.take().filter(|ready| now.instant() < ready.until);
         let home = self.homes.get(&home)?;
@@ -87,7 +88,7 @@ impl<C: Cargo> Ledger<C> {
             let new = home.schedule.became_due(ready.looked, now.instant());
             for (item, beat) in new.filter_map(|(due, id)| self.if_ready(*due, id, now)) {
                 let group = item.group(&beat, self.answered, ready.few_failed);
-                // A second entry of an item is skipped: once sent, the item is no longer ready.
+                // A second entry of an item is skipped: once sent, it is no longer ready.
                 ready.groups.entry(group).or_default().insert(item.urgency(&beat, now), item);
             }
             ready.looked = now.instant();
@@ -116,8 +117,8 @@ impl<C: Cargo> Ledger<C> {
         beat.is_ready(due, now.instant()).then(|| (Item::Ticket(seat.clone()), *beat))
     }
 
-    /// Whether there is a next item. Removes those before it that an answer has settled, and moves
-    /// those past their deadline to `over`.
+    /// Returns whether there is a next item. Removes those before it that an answer has settled,
+    /// and moves those past their deadline to `over`.
     fn any_next(&mut self, waiting: &mut Waiting<C>, now: &Now, over: &mut Vec<Arc<Lease<C>>>) -> bool {
         while let Some(first) = waiting.first_entry() {
             let is_ready = |beat: &mut Beat| beat.due().is_some_and(|due| beat.is_ready(due, now.instant()));
@@ -134,17 +135,18 @@ impl<C: Cargo> Ledger<C> {
         false
     }
 
-    /// Something goes into a call now; it is due again if that is not answered in time.
+    /// Records that an item goes into a call now. It is due again if the call is not answered in
+    /// time.
     fn sent(&mut self, item: &Item<C>, now: &Now, level: u32) {
         self.due_again(item, now.instant() + item.patience(now), now, |beat| {
-            // Until the answer says otherwise.
+            // The answer resets this.
             beat.failures += 1;
             beat.level = level;
             beat.sent = now.instant();
         });
     }
 
-    /// Something has found no room among the calls that are made again.
+    /// Postpones an item for which no repeated call is allowed now.
     fn put_off(&mut self, item: &Item<C>, now: &Now) {
         self.due_again(item, now.instant() + NO_ROOM, now, |_| {});
     }

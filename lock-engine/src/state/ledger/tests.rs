@@ -38,7 +38,7 @@ fn lease(name: &str, ttl: u64, renewal: RenewalPolicy, now: Instant) -> Arc<Leas
 }
 
 #[tokio::test(start_paused = true)]
-async fn leases_of_one_cadence_gather_in_one_beat() {
+async fn leases_of_one_cadence_gather_in_one_batch() {
     let (start, mut ledger) = (Instant::now(), Ledger::<Nothing>::default());
     for n in 0..10 {
         let at = start + ms(n * 20);
@@ -69,7 +69,7 @@ async fn c14_an_unanswered_batch_is_sent_again_in_smaller_ones() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_slow_store_is_told_from_a_poisoned_key() {
+async fn a_slow_store_is_distinguished_from_a_poisoned_key() {
     let (start, mut ledger) = (Instant::now(), Ledger::<Nothing>::default());
     for n in 0..800 {
         ledger.enter(&lease(&n.to_string(), 30_000, RenewalPolicy::Auto, start), start, &start.into());
@@ -86,7 +86,7 @@ async fn a_slow_store_is_told_from_a_poisoned_key() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_finds_no_room_stays_due() {
+async fn what_finds_no_permit_stays_due() {
     let (start, mut ledger) = (Instant::now(), Ledger::<Nothing>::default());
     for n in 0..300 {
         ledger.enter(&lease(&n.to_string(), 30_000, RenewalPolicy::Auto, start), start, &start.into());
@@ -100,7 +100,7 @@ async fn what_finds_no_room_stays_due() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_earliest_deadline_goes_first_also_before_what_waits_for_room() {
+async fn the_earliest_deadline_goes_first_even_before_what_waits_for_a_permit() {
     let (start, mut ledger) = (Instant::now(), Ledger::<Nothing>::default());
     for n in 0..300 {
         ledger.enter(&lease(&n.to_string(), 30_000, RenewalPolicy::Auto, start), start, &start.into());
@@ -153,7 +153,7 @@ async fn a_lease_without_renewal_is_due_at_its_deadline() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn c23_a_lease_leaves_the_books_once() {
+async fn c23_a_lease_leaves_the_ledger_once() {
     let (start, mut ledger) = (Instant::now(), Ledger::<Nothing>::default());
     let lease = lease("a", 1000, RenewalPolicy::Auto, start);
     ledger.enter(&lease, start, &start.into());

@@ -85,8 +85,8 @@ fn granted(remaining: u64) -> Result<Reply> {
     Ok(Reply::Granted(Grant::new(FencingToken::new(8), ms(remaining))))
 }
 
-/// The first in the queue, behind a lease with token 7 that ends so much later by a clock that
-/// stands at 5,000.
+/// A reply to a queued waiter, behind a lease with token 7 that ends after `remaining`. The store's
+/// clock is at 5,000.
 fn reply(ahead: u32, remaining: u64) -> BusyReply {
     let mut reply = BusyReply::new().with_anchor(StoreTime::since_origin(ms(5000)), FencingToken::new(7));
     reply.standing = QueueStanding::Queued { ahead };
@@ -130,11 +130,11 @@ async fn c3_a_grant_counts_from_the_sending() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_caller_with_a_place_sleeps_until_its_turn_if_it_is_told_of_grants_and_polls_otherwise() {
+async fn a_queued_caller_sleeps_until_its_turn_if_it_gets_events_and_polls_otherwise() {
     for (stream_open, ticket, expected) in [
         (true, Some(ticket()), "sleep until 20001"),
         (false, Some(ticket()), "sleep until 10"),
-        // The place is the store's to say; without a ticket it is only not refreshed.
+        // The store reports the position. Without a ticket it is only not refreshed.
         (true, None, "sleep until 20001"),
     ] {
         let mut world = World::new(never);
@@ -160,11 +160,11 @@ async fn a_limit_ends_the_wait_with_what_is_known() {
     assert_eq!(world.timer(100), "Timeout, OutcomeUnknown");
     let mut world = World::new(within(100));
     world.answer(0, busy(3, 20_000));
-    assert_eq!(world.answer(100, Err(unknown())), "busy, ahead Some(3)", "cut off by the limit: busy says more");
+    assert_eq!(world.answer(100, Err(unknown())), "busy, ahead Some(3)", "cut off by the limit");
 }
 
 #[tokio::test(start_paused = true)]
-async fn errors_are_repeated_permanent_ones_returned_and_overload_is_no_news_to_a_waiter() {
+async fn errors_are_retried_permanent_ones_returned_and_overload_means_busy_to_a_waiter() {
     let mut world = World::new(never);
     assert_eq!(world.answer(0, Err(LockError::invalid_options("no"))), "InvalidOptions, Permanent");
     let overloaded = || LockError::overloaded(7, "too much");
@@ -188,7 +188,7 @@ async fn c10_an_unknown_outcome_is_resolved_at_once_and_once() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_the_store_has_said_outlasts_a_time_out() {
+async fn an_error_of_the_store_outlasts_a_time_out() {
     let mut world = World::new(within(1000));
     world.answer(0, Err(LockError::new(ErrorKind::Unavailable, "away")));
     world.cut_off = true;
@@ -196,7 +196,7 @@ async fn what_the_store_has_said_outlasts_a_time_out() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_answer_of_busy_ends_what_an_earlier_error_said() {
+async fn an_answer_of_busy_replaces_an_earlier_error() {
     let mut world = World::new(within(60_000));
     world.answer(0, Err(LockError::new(ErrorKind::Unavailable, "away")));
     world.answer(20, busy(1, 20_000));
@@ -206,7 +206,7 @@ async fn an_answer_of_busy_ends_what_an_earlier_error_said() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn c16_refreshes_do_not_put_off_a_poll() {
+async fn c16_refreshes_do_not_postpone_a_poll() {
     let mut world = World::with(never, |settings| settings.poll = Poll { first: ms(100), longest: ms(30_000) });
     world.stream_open = false;
     let mut at = 0;
@@ -227,7 +227,7 @@ async fn c16_refreshes_do_not_put_off_a_poll() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn r10_a_late_grant_is_an_error_and_a_late_push_is_asked_for() {
+async fn r10_a_late_grant_is_an_error_and_a_late_push_leads_to_an_attempt() {
     let mut world = World::new(never);
     let next = world.wait.on_late(&world.at(0).into(), true, 0.0);
     assert_eq!(world.show(next), "sleep until 40");
@@ -279,7 +279,7 @@ async fn a_refreshed_ticket_moves_the_turn_and_the_anchor() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_place_that_is_gone_without_a_grant_ends_the_trust_in_the_stream() {
+async fn a_position_lost_without_a_grant_ends_the_trust_in_the_stream() {
     for standing in [Standing::Gone(Loss::Gone), Standing::Held { remaining: ms(2000) }] {
         let mut world = World::new(never);
         world.answer(0, busy(0, 20_000));
@@ -289,7 +289,7 @@ async fn a_place_that_is_gone_without_a_grant_ends_the_trust_in_the_stream() {
     }
     let mut world = World::new(never);
     world.answer(0, busy(1, 20_000));
-    assert_eq!(world.answer(10, busy(3, 20_000)), "sleep until 30", "a place further back is another place");
+    assert_eq!(world.answer(10, busy(3, 20_000)), "sleep until 30", "further back is another position");
 }
 
 #[tokio::test(start_paused = true)]

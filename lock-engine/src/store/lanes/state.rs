@@ -1,4 +1,4 @@
-//! Which call goes next. Pure: the time is an argument.
+//! Decides which call goes next. Pure: the time is an argument.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -6,7 +6,7 @@ use std::time::Duration;
 use tokio::sync::oneshot;
 use tokio::time::Instant;
 
-/// What a call is for, the most urgent first.
+/// The purpose of a call, the most urgent first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Lane {
     /// Renewals of leases: they may use every permit.
@@ -38,18 +38,18 @@ pub(crate) struct Overload {
     /// The calls in line before it.
     pub(crate) in_line: usize,
     pub(crate) at_once: usize,
-    /// When its turn would have come, by the line's recent pace.
+    /// How long it would have waited, by the line's recent pace.
     pub(crate) wait: Duration,
 }
 
 pub(super) type WaiterId = u64;
-/// What hands a waiter its permit, `P`.
+/// The channel on which a waiter gets its permit, `P`.
 pub(super) type Waiter<P> = oneshot::Sender<P>;
 
 /// The permits, and a line for each lane.
 pub(super) struct State<P> {
     at_once: usize,
-    /// How many of them something else occupies.
+    /// How many of them are set aside.
     set_aside: usize,
     lines: [Line<P>; Lane::ALL.len()],
     last_id: WaiterId,
@@ -59,7 +59,7 @@ struct Line<P> {
     in_flight: usize,
     /// First come, first served.
     waiting: BTreeMap<WaiterId, Waiting<P>>,
-    /// How long a call takes.
+    /// The duration of a call.
     duration: Average,
     /// The time from one start to the next while calls wait.
     interval: Average,
@@ -71,15 +71,16 @@ struct Waiting<P> {
     waiter: Waiter<P>,
 }
 
-/// A call that is no longer in line.
+/// A call that has just left the line.
 pub(super) enum Next<P> {
     /// It gets a permit.
     Starts(Lane, Waiter<P>),
-    /// Its caller has left, or will have left before the answer can be there. Dropping it says so.
+    /// Its caller has left, or will have left before the answer can come. Dropping the waiter
+    /// notifies it.
     Expired(Waiter<P>),
 }
 
-/// What became of a request for a permit.
+/// The answer to a request for a permit.
 pub(super) enum Entry<P> {
     Permitted,
     InLine(WaiterId, oneshot::Receiver<P>),
@@ -98,7 +99,7 @@ impl<P> State<P> {
         Self { at_once, set_aside: 0, lines: Default::default(), last_id: 0 }
     }
 
-    /// Never zero: what is set aside does not stop the calls.
+    /// Returns the number of permits, never zero: what is set aside does not stop the calls.
     pub(super) fn at_once(&self) -> usize {
         self.at_once.saturating_sub(self.set_aside).max(1)
     }
@@ -111,7 +112,7 @@ impl<P> State<P> {
         self.set_aside -= 1;
     }
 
-    /// How many calls of a lane are in flight, and how many wait.
+    /// Returns how many calls of a lane are in flight, and how many wait.
     pub(super) fn load(&self, lane: Lane) -> (usize, usize) {
         let line = self.line(lane);
         (line.in_flight, line.waiting.len())
@@ -125,7 +126,7 @@ impl<P> State<P> {
         &mut self.lines[lane as usize]
     }
 
-    /// How many permits this lane and the less urgent ones may use together.
+    /// Returns how many permits this lane and the less urgent ones may use together.
     fn share(&self, lane: Lane) -> usize {
         let reserved = match lane {
             Lane::Renew | Lane::Refresh => 0,
@@ -135,8 +136,8 @@ impl<P> State<P> {
         self.at_once().saturating_sub(reserved).max(1)
     }
 
-    /// How many permits releases may use. Waiting acquisitions get a quarter: withdrawals of those
-    /// that timed out must not fill a server that has become fast again.
+    /// Returns how many permits releases may use. Waiting acquisitions get a quarter: withdrawals
+    /// of those that timed out must not fill a server that has become fast again.
     fn releases_at_once(&self) -> usize {
         let for_acquisitions = match self.line(Lane::Acquire).waiting.is_empty() {
             true => 0,
@@ -145,7 +146,7 @@ impl<P> State<P> {
         self.share(Lane::Release).saturating_sub(for_acquisitions).max(1)
     }
 
-    /// Whether a call of this lane leaves the others the permits reserved for them.
+    /// Returns whether a call of this lane leaves the others their reserved permits.
     fn has_room(&self, lane: Lane) -> bool {
         if lane == Lane::Release && self.line(lane).in_flight >= self.releases_at_once() {
             return false;
@@ -164,7 +165,7 @@ impl<P> State<P> {
     }
 
     pub(super) fn enter(&mut self, lane: Lane, deadline: Option<Instant>, admission: bool, now: Instant) -> Entry<P> {
-        // A free permit is always used: the answer says how fast the store is by now.
+        // A free permit is always used: the answer shows how fast the store is now.
         if self.try_enter(lane, now) {
             return Entry::Permitted;
         }
@@ -180,14 +181,14 @@ impl<P> State<P> {
         Entry::InLine(id, permit)
     }
 
-    /// The length of a lane's line, and when the turn of a newcomer comes by the recent pace.
+    /// Returns the length of a lane's line, and how long a newcomer waits by the recent pace.
     pub(super) fn overload(&self, lane: Lane, now: Instant) -> Overload {
         let line = self.line(lane);
         let in_line = line.waiting.len();
         let share = u32::try_from(self.share(lane)).unwrap_or(u32::MAX);
         let interval = line.interval.mean.unwrap_or(line.duration.recent() / share);
         let ahead = u32::try_from(in_line).unwrap_or(u32::MAX);
-        // A line that has not moved for some time is at least that much later.
+        // A line that has not moved for some time adds at least that time.
         let stands = line.last_start.filter(|_| in_line > 0).map_or(Duration::ZERO, |start| now - start);
         let wait = interval.saturating_mul(ahead).saturating_add(stands.max(interval));
         Overload { in_line, at_once: self.at_once(), wait }
@@ -197,7 +198,7 @@ impl<P> State<P> {
         self.line_mut(lane).waiting.remove(&id).map(|waiting| waiting.waiter)
     }
 
-    /// A call has ended, or a permit was not used.
+    /// Records that a call has ended, or that a permit was not used.
     pub(super) fn ended(&mut self, lane: Lane, took: Option<Duration>) {
         let line = self.line_mut(lane);
         line.in_flight -= 1;
@@ -206,8 +207,8 @@ impl<P> State<P> {
         }
     }
 
-    /// The next call to be taken out of line, if there is a permit for it: of the most urgent lane
-    /// that may have one.
+    /// Takes the next call out of line, if there is a permit for it: of the most urgent lane that
+    /// may have one.
     pub(super) fn next(&mut self, now: Instant) -> Option<Next<P>> {
         let lane = Lane::ALL.into_iter().find(|lane| !self.line(*lane).waiting.is_empty() && self.has_room(*lane))?;
         let line = self.line_mut(lane);
@@ -224,7 +225,7 @@ impl<P> State<P> {
 }
 
 impl<P> Line<P> {
-    /// How long before its deadline a call must be sent: a quarter more than calls take, because a
+    /// Returns how long before its deadline a call must be sent: a quarter more than calls take. A
     /// call that just fails to be answered in time is wasted.
     fn needs(&self) -> Duration {
         self.duration.recent() * 5 / 4
@@ -248,8 +249,8 @@ impl Average {
         self.mix(value, 8);
     }
 
-    /// The same, but a rise counts more than a fall: each call that is sent before the store is
-    /// known to have become slow may be wasted.
+    /// Adds a value so that a rise counts more than a fall: each call that is sent before the store
+    /// is known to be slow may be wasted.
     fn add_warily(&mut self, value: Duration) {
         let rises = self.mean.is_some_and(|mean| value > mean);
         self.mix(value, if rises { 2 } else { 8 });
@@ -260,7 +261,7 @@ impl Average {
         self.mean = Some(self.mean.map_or(value, |mean| (mean * (parts - 1) + value) / parts));
     }
 
-    /// The mean, or the last value if that is smaller: an improvement counts at once.
+    /// Returns the mean, or the last value if that is smaller: an improvement counts at once.
     fn recent(self) -> Duration {
         self.mean.map_or(Duration::ZERO, |mean| mean.min(self.last))
     }

@@ -75,7 +75,7 @@ async fn a_crowd_of_releases_leaves_waiting_acquisitions_a_quarter() {
         assert_eq!(in_flight(Lane::Acquire), acquisitions, "{lanes:?}");
         assert_eq!(in_flight(Lane::Release), most - acquisitions, "{lanes:?}");
         drop(waiting);
-        assert_eq!(in_flight(Lane::Release), most, "no acquisition waits any more: {lanes:?}");
+        assert_eq!(in_flight(Lane::Release), most, "no acquisition waits now: {lanes:?}");
         drop(releases);
     }
 }
@@ -96,7 +96,7 @@ async fn what_is_set_aside_is_for_no_call() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn who_leaves_is_passed_over_before_and_after_the_permit_was_sent() {
+async fn a_caller_that_leaves_is_passed_over_before_and_after_the_permit_was_sent() {
     let lanes = lanes(1);
     let first = lanes.try_enter(Lane::Acquire).unwrap();
     let (early, late, stays) = (
@@ -107,7 +107,7 @@ async fn who_leaves_is_passed_over_before_and_after_the_permit_was_sent() {
     assert_eq!(early.place().leave().map(|overload| overload.in_line), Some(2));
     assert!(early.permit().await.is_none());
     drop(first);
-    assert!(late.place().leave().is_none(), "its permit is on its way");
+    assert!(late.place().leave().is_none(), "its permit was sent");
     drop(late);
     assert!(stays.permit().await.is_some());
     assert_eq!(permits(&lanes, Lane::Acquire).len(), 1);
@@ -119,7 +119,7 @@ async fn nothing_is_sent_that_would_be_answered_too_late() {
     let slow = lanes.try_enter(Lane::Acquire).unwrap();
     tokio::time::advance(Duration::from_millis(500)).await;
     drop(slow);
-    // A free permit is used however short the time is: the answer says how fast the store is now.
+    // A free permit is used however short the time is: the answer shows how fast the store is now.
     let Entered::Now(second) = lanes.enter(Lane::Acquire, Some(Instant::now() + SOON), true) else { panic!("free") };
     let hasty = in_line(&lanes, Lane::Acquire, Some(Instant::now() + Duration::from_millis(1100)));
     let patient = in_line(&lanes, Lane::Acquire, Some(Instant::now() + Duration::from_millis(1200)));

@@ -1,18 +1,18 @@
-//! Locks in memory, for [`distlock-api`](distlock_api): two backends with one thing in common, that
-//! they need no server.
+//! Locks in memory, for [`distlock-api`](distlock_api): two backends that need no server.
 //!
 //! # Which one?
-//! * [`MemoryProvider`] is a **backend for production** within one process: fair, fast, never
-//!   expires, leaves nothing behind for idle keys. It is a
-//!   [`LockProvider`](distlock_api::LockProvider) of its own, without leases and without the
-//!   engine. It also serves tests in which nothing goes wrong.
+//! * [`MemoryProvider`] is a **backend for production** within one process: it is fair and fast,
+//!   its locks never expire, and idle keys take no memory. It implements
+//!   [`LockProvider`](distlock_api::LockProvider) directly, without leases and without the engine.
+//!   It also serves tests in which nothing goes wrong.
 //! * [`MemoryStore`] is a **test double for a database**: a
-//!   [`LeaseStore`](distlock_engine::LeaseStore) under the same engine that runs on the real one,
-//!   with a clock that a test can move and with faults that a test can plan. Choose it to test what
-//!   an application does when a lease is lost, a release is not confirmed or the store is down.
+//!   [`LeaseStore`](distlock_engine::LeaseStore) under the engine that also runs over a real one. A
+//!   test can move its clock and plan its faults. Choose it to test what an application does when a
+//!   lease is lost, a release is not confirmed or the store is down.
 //!
-//! # Testing an application
-//! Code that takes an `Arc<dyn LockProvider>` or a `&dyn LockProvider` is given a provider of the
+//! # Code that takes an `Arc<dyn LockProvider>` or a `&dyn LockProvider` gets a provider of the
+//! store. Each [`MemoryStore::provider`] acts as one more process. The test keeps the store itself
+//! and controls it. Under tokio's paused time no test waits.
 //! store. Each [`MemoryStore::provider`] is one more process; the test keeps the store itself and
 //! pulls the strings. Under tokio's paused time nothing is waited for.
 //!
@@ -22,7 +22,7 @@
 //! use distlock_api::{ErrorKind, LockError, LockProvider, LockProviderExt};
 //! use distlock_memory::{MemoryStore, Operation};
 //!
-//! /// What is tested: it must stop when the lock is lost.
+//! /// The code under test: it must stop when the lock is lost.
 //! async fn nightly_report(locks: &dyn LockProvider) -> Result<(), LockError> {
 //!     let guard = locks.acquire("reports/nightly").await?;
 //!     guard.run(tokio::time::sleep(Duration::from_secs(3600))).await?;
@@ -35,7 +35,7 @@
 //! let store = MemoryStore::new();
 //! let (here, elsewhere) = (store.provider(), store.provider());
 //!
-//! // Renewed all the while, the work is done.
+//! // The lease is renewed until the work is done.
 //! nightly_report(&here).await.unwrap();
 //! assert!(store.calls(Operation::RenewMany) > 100);
 //!
@@ -44,7 +44,7 @@
 //! let lost = nightly_report(&here).await.unwrap_err();
 //! assert_eq!(lost.kind(), ErrorKind::Lost);
 //!
-//! // Somebody else may go on, and has a greater fencing token.
+//! // Another process takes the lock, with a greater fencing token.
 //! store.clear_faults();
 //! let guard = elsewhere.acquire("reports/nightly").await.unwrap();
 //! assert!(guard.fencing_token().get() > 2);

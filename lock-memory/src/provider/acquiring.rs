@@ -18,18 +18,19 @@ use super::turn::{Turn, TurnShard, settle};
 
 type Grant = state::Grant<Turn>;
 
-/// A running acquisition. Written by hand rather than as an `async` block: it is half as large, and
-/// each one is moved into a box of its own.
+/// A running acquisition. A hand-written future is half as large as an `async` block, and each one
+/// is moved into a box of its own.
 ///
-/// Dropped while it waits, it leaves the queue; if its turn has come, the turn passes on (C11).
+/// If it is dropped while it waits, it leaves the queue. If its turn has come, the turn passes on
+/// (C11).
 pub(super) struct Acquiring<'a> {
     shards: &'a Shards,
-    /// `None` once it is with the guard.
+    /// `None` once the guard has it.
     key: Option<LockKey>,
     options: AcquireOptions,
-    /// While it waits.
+    /// `Some` while it waits.
     position: Option<QueuePosition<'a>>,
-    /// Of a bounded wait, from its beginning.
+    /// The timer of a bounded wait.
     timer: Option<Pin<Box<Sleep>>>,
 }
 
@@ -77,8 +78,8 @@ impl<'a> Acquiring<'a> {
         let (mut budget, mut policy, mut brisk) = (SpinBudget::default(), SpinPolicy::Spinning, false);
         let answer = loop {
             let seen = shard.ended.get();
-            // Where keys change hands this fast, the turn comes soon even at the end of the queue,
-            // and this task need not be woken.
+            // Where keys change holders this fast, the turn comes soon even at the end of the
+            // queue, and this task need not be woken.
             let waker = if brisk && policy == SpinPolicy::Exhausted { None } else { Some(cx.waker()) };
             let answer = shard.lock().acquire(hash, key, &self.options, &mut hold, waker, policy)?;
             match answer {
@@ -168,7 +169,7 @@ impl<'a> Acquiring<'a> {
     }
 }
 
-/// The answer, if the key is free or the caller does not want to wait.
+/// Returns the answer, if the key is free or the caller does not wait.
 #[inline]
 pub(super) fn at_once(shards: &Shards, key: &LockKey, options: &AcquireOptions) -> Result<Option<Acquired>> {
     let mut hold = validated(options)?;

@@ -63,7 +63,7 @@ impl LockAdmin for MemoryProvider {
         Ok(taken)
     }
 
-    /// The last five of the key among the last 256 of all keys.
+    /// Returns the last five releases of the key, among the last 256 of all keys.
     async fn history(&self, key: &LockKey) -> Result<Vec<ForcedRelease>> {
         Ok(self.history().of_key(key))
     }

@@ -1,4 +1,4 @@
-//! How a [`MemoryProvider`] is configured.
+//! The builder of a [`MemoryProvider`].
 
 use std::sync::Arc;
 
@@ -6,8 +6,8 @@ use distlock_api::{Holder, Result};
 
 use super::MemoryProvider;
 
-/// Builds a [`MemoryProvider`] with another owner or more metadata than the defaults. Created by
-/// [`MemoryProvider::builder`].
+/// Configures a [`MemoryProvider`] with another owner or more metadata than the defaults. Returned
+/// by [`MemoryProvider::builder`].
 #[derive(Clone, Debug)]
 #[must_use = "nothing is made until `build` is called"]
 pub struct MemoryProviderBuilder {
@@ -15,27 +15,27 @@ pub struct MemoryProviderBuilder {
 }
 
 impl MemoryProvider {
-    /// A provider still to be configured.
+    /// Creates a builder.
     pub fn builder() -> MemoryProviderBuilder {
         MemoryProviderBuilder { holder: Holder::this_process() }
     }
 }
 
 impl MemoryProviderBuilder {
-    /// The owner of this provider's locks, for people. Defaults to host name and process id.
+    /// Sets the owner of this provider's locks, for people. Defaults to host name and process id.
     pub fn owner(mut self, owner: impl Into<Arc<str>>) -> Self {
         self.holder = self.holder.with_owner(owner);
         self
     }
 
-    /// One named remark about all locks of this provider, for people. Added to those of
+    /// Adds one metadata entry to all locks of this provider, for people. It is added to those of
     /// [`Holder::this_process`].
     pub fn metadata(mut self, name: impl Into<String>, value: impl Into<String>) -> Self {
         self.holder = self.holder.with_metadata(name, value);
         self
     }
 
-    /// The provider.
+    /// Creates the provider.
     ///
     /// # Errors
     /// [`InvalidOptions`](distlock_api::ErrorKind::InvalidOptions) for an owner or metadata that is

@@ -15,48 +15,48 @@ use super::spin::Thread;
 pub(super) struct Entry {
     pub(super) hash: u64,
     pub(super) key: LockKey,
-    /// Of the present grant.
+    /// The token of the present grant.
     pub(super) token: u64,
     pub(super) phase: Phase,
-    /// Of the present holder when it got the key.
+    /// The thread of the present holder when it got the key.
     pub(super) thread: Thread,
     extra: Option<Box<Extra>>,
 }
 
-/// Where the right to the key is.
+/// Which part of the code has the key.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Phase {
-    /// On its way to a waiter that has been woken and has not looked yet.
+    /// A waiter that has been woken and has not looked yet.
     InTransit,
-    /// In a guard.
+    /// A guard.
     Held,
-    /// With the timer of a minimum hold.
+    /// The timer of a minimum hold.
     Resting,
 }
 
-/// What an uncontended key with plain options does without.
+/// The data that an uncontended key with plain options does not need.
 #[derive(Default)]
 struct Extra {
     holder: Holder,
     /// The end of the present grant's minimum hold, and the runtime whose timer will wait for it.
     hold: Option<(Instant, Handle)>,
-    /// Made for the first guard that waits for its loss.
+    /// Created for the first guard that waits for its loss.
     signal: Option<LossSender>,
     queue: Queue,
 }
 
 pub(super) type LossSender = watch::Sender<Option<Loss>>;
 
-/// Where the right to a key goes next.
+/// What has the key next.
 pub(super) enum Next {
-    /// A waiter, to be woken unless it spins. It finds the key with its own token.
+    /// A waiter, to be woken unless it spins. It finds the key under its own token.
     Waiter(Option<Waker>),
     /// A timer, before any waiter.
     Timer { until: Instant, runtime: Handle },
 }
 
 impl Entry {
-    /// A key that was free, held from now on.
+    /// Creates the entry of a key that was free, held from now on.
     #[inline]
     pub(super) fn held(hash: u64, key: LockKey, token: u64, holder: &Holder, hold: Option<MinimumHold>) -> Self {
         let plain = hold.is_none() && holder.owner.is_none() && holder.metadata.is_none();
@@ -67,8 +67,8 @@ impl Entry {
         Self { hash, key, token, phase: Phase::Held, thread: Thread::this(), extra }
     }
 
-    /// Nothing but a key that is held: no waiter, no minimum hold, no guard that waits for its
-    /// loss.
+    /// Returns whether the key is only held: no waiter, no minimum hold, no guard that waits for
+    /// its loss.
     #[inline]
     pub(super) fn is_plain(&self) -> bool {
         self.extra.is_none()
@@ -82,7 +82,7 @@ impl Entry {
         Some(&mut self.extra.as_mut()?.queue)
     }
 
-    /// Whether it is in the hands of another thread, or on its way to one, and has no waiter.
+    /// Returns whether another thread has the key, or is about to get it, and it has no waiter.
     pub(super) fn is_elsewhere(&self, here: Thread) -> bool {
         let no_waiter = self.extra.as_ref().is_none_or(|extra| extra.queue.is_empty());
         self.phase != Phase::Resting && self.thread != here && no_waiter
@@ -100,7 +100,7 @@ impl Entry {
         Some(waker)
     }
 
-    /// Begins the rest of a minimum hold (C25), if there is one.
+    /// Starts the timer of the minimum hold (C25), if one is not over yet.
     pub(super) fn rest(&mut self) -> Option<Next> {
         let (until, runtime) = self.extra.as_ref()?.hold.clone()?;
         if until <= Instant::now() {
@@ -110,7 +110,7 @@ impl Entry {
         Some(Next::Timer { until, runtime })
     }
 
-    /// How much longer a minimum hold without a guard keeps the key closed.
+    /// Returns how much longer a minimum hold without a guard keeps the key closed.
     pub(super) fn resting(&self) -> Option<Duration> {
         let (until, _) = self.extra.as_ref()?.hold.as_ref().filter(|_| self.phase == Phase::Resting)?;
         Some(until.saturating_duration_since(Instant::now()))
@@ -134,8 +134,8 @@ impl Entry {
         Busy::new().with_retry_after(self.resting()).with_ahead(u32::try_from(ahead).ok())
     }
 
-    /// The provider was closed: reports the loss to the holder, and wakes the waiters, which find
-    /// the state closed.
+    /// Ends the entry because the provider was closed: reports the loss to the holder, and wakes
+    /// the waiters, which find the state closed.
     pub(super) fn end_closed(self) {
         let Some(extra) = self.extra else { return };
         let Extra { signal, queue, .. } = *extra;

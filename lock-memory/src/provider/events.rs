@@ -7,7 +7,7 @@ use tokio::sync::broadcast::Sender;
 use super::entry::Entry;
 
 /// Sends the events of one provider. Used under the lock of the shard, so that the events of a key
-/// come in their order: the tasks of watchers are woken there.
+/// keep their order: the tasks of watchers are woken there.
 #[derive(Clone)]
 pub(super) struct EventSender {
     pub(super) provider: ProviderId,
@@ -44,7 +44,7 @@ impl EventSender {
     }
 }
 
-/// A key's tokens never repeat within a provider, so this names one acquisition.
+/// Returns the id of one acquisition: a key's tokens never repeat within a provider.
 pub(super) fn acquisition_id(provider: ProviderId, token: u64, key: &LockKey) -> AcquisitionId {
     AcquisitionId::new(format!("{provider}-{token}-{key}"))
 }

@@ -14,8 +14,8 @@ pub(super) struct MinimumHold {
 }
 
 impl MinimumHold {
-    /// Validates the lease options. Of those only the minimum hold has a meaning here; returns it,
-    /// or `None` if there is none.
+    /// Validates the lease options. Only the minimum hold has a meaning here; returns it, or `None`
+    /// if there is none.
     #[inline]
     pub(super) fn of(options: &AcquireOptions) -> Result<Option<Self>> {
         const DEFAULTS: LeaseOptions = LeaseOptions::new();
@@ -27,13 +27,14 @@ impl MinimumHold {
         Ok(Some(Self { at_least, runtime }))
     }
 
-    /// The hold of a lock that is granted now: when it ends, and the runtime whose timer ends it.
+    /// Starts the hold of a lock that is granted now. Returns when it ends, and the runtime whose
+    /// timer ends it.
     pub(super) fn start(self) -> (Instant, Handle) {
         (Instant::now() + self.at_least, self.runtime)
     }
 }
 
-/// The error for what needs a timer and was requested outside of a tokio runtime.
+/// Returns the error for an option that needs a timer, outside of a tokio runtime.
 pub(super) fn needs_runtime(what: &str) -> LockError {
     LockError::new(ErrorKind::Unsupported, format!("{what} needs a tokio runtime"))
 }

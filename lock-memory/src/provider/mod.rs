@@ -38,20 +38,23 @@ use self::shards::Shards;
 /// Clones share the same locks.
 ///
 /// # Behaviour
-/// * **Fair**: waiters of a key are served in the order of their calls; a release hands the lock
-///   over to the first waiter, and no other caller barges in ([C15]). A call that finds a key in
-///   the hands of another thread, and without a waiter, may spin for some microseconds before it
-///   joins the queue: on machines with several cores, and only where locks are held that briefly. A
-///   task that shares the thread of the holder joins at once.
+/// * **Fair**: waiters of a key are served in the order of their calls. A release hands the lock
+///   over to the first waiter, and no other caller overtakes it ([C15]). A caller that finds a key
+///   held by another thread, and without a waiter, may spin for some microseconds before it joins
+///   the queue. It does so only on machines with several cores, and only where locks are held that
+///   briefly. A task that shares the holder's thread joins at once.
 /// * **A lock never expires**: lease times are checked and otherwise ignored. Its guard is lost
 ///   only by [`close`](LockProvider::close) or [`force_release`](LockAdmin::force_release), and
 ///   then at once.
-/// * **Idle keys take no memory**: a key without holder and waiter leaves nothing behind, and yet
-///   its tokens never repeat ([C5]). They start again with the process.
+/// * **Idle keys take no memory**: a key without holder and waiter leaves nothing behind. Its
+///   tokens still never repeat ([C5]). They start again with the process.
 /// * **Minimum holds** are kept ([C25]).
 ///
-/// # Runtime
-/// [`Wait::Try`](distlock_api::Wait::Try) and [`Wait::Forever`](distlock_api::Wait::Forever) work
+/// # [`Wait::Try`](distlock_api::Wait::Try) and [`Wait::Forever`](distlock_api::Wait::Forever) work
+/// on any executor. [`Wait::UpTo`](distlock_api::Wait::UpTo), if it has to wait, and a minimum hold
+/// need tokio's timer. Outside of a tokio runtime they are refused with
+/// [`Unsupported`](distlock_api::ErrorKind::Unsupported); in one whose timer is not enabled they
+/// panic.
 /// on any executor. [`Wait::UpTo`](distlock_api::Wait::UpTo), where it really has to wait, and a
 /// minimum hold need tokio's timer: outside of a tokio runtime they are refused with
 /// [`Unsupported`](distlock_api::ErrorKind::Unsupported); in one whose timer is not enabled they
@@ -84,15 +87,15 @@ pub struct MemoryProvider {
 struct Shared {
     id: ProviderId,
     shards: Shards,
-    /// Describes holders that do not describe themselves.
+    /// Owner and metadata of acquisitions that set none.
     defaults: Holder,
     history: Mutex<History>,
-    /// Made for the first watcher.
+    /// Created for the first watcher.
     events: OnceLock<broadcast::Sender<LockEvent>>,
 }
 
 impl MemoryProvider {
-    /// A provider with locks of its own.
+    /// Creates a provider with locks of its own.
     #[must_use]
     pub fn new() -> Self {
         Self::with_defaults(Holder::this_process())
@@ -110,7 +113,8 @@ impl MemoryProvider {
         }
     }
 
-    /// How many keys are held, waited for or kept closed by a minimum hold: those that take memory.
+    /// Returns the number of keys in use: held, waited for, or kept closed by a minimum hold. Only
+    /// these take memory.
     #[must_use]
     pub fn keys_in_use(&self) -> usize {
         self.shared.shards.iter().map(|shard| shard.lock().keys_in_use()).sum()

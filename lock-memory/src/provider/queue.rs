@@ -8,14 +8,14 @@ use distlock_api::Holder;
 use super::minimum_hold::MinimumHold;
 use super::spin::Thread;
 
-/// Gaps are cleared away when there are more of them than of waiters, and more than this many.
+/// Gaps are removed when there are more of them than of waiters, and more than this many.
 const MANY: usize = 16;
 
 /// Waiters in the order of their tokens, which is that of their calls (C15).
 ///
 /// A waiter that gives up leaves a gap, so that none behind it is moved: giving up costs a search,
-/// however many wait. Neither the first nor the last place is ever a gap, and no more than half of
-/// all are, a few aside.
+/// however many wait. The first and the last slot are never gaps. Apart from a few, no more than
+/// half of all slots are.
 #[derive(Default)]
 pub(super) struct Queue {
     places: VecDeque<(u64, Option<Waiter>)>,
@@ -23,7 +23,7 @@ pub(super) struct Queue {
 }
 
 pub(super) struct Waiter {
-    /// `None` as long as the waiter spins.
+    /// `None` while the waiter spins.
     pub(super) waker: Option<Waker>,
     pub(super) thread: Thread,
     pub(super) holder: Holder,
@@ -36,7 +36,7 @@ impl Queue {
         self.places.is_empty()
     }
 
-    /// How many wait.
+    /// Returns the number of waiters.
     pub(super) fn len(&self) -> usize {
         self.places.len() - self.gaps
     }
@@ -72,7 +72,7 @@ impl Queue {
         Some(waiter)
     }
 
-    /// All waiters.
+    /// Returns all waiters.
     pub(super) fn into_waiters(self) -> impl Iterator<Item = Waiter> {
         self.places.into_iter().filter_map(|(_, waiter)| waiter)
     }
@@ -114,7 +114,7 @@ mod tests {
     }
 
     #[test]
-    fn a_waiter_that_leaves_changes_no_other_place() {
+    fn a_waiter_that_leaves_moves_no_other() {
         let mut queue = queue([2, 3, 5, 8, 13]);
         assert!(queue.remove(4).is_none());
         for token in [5, 2, 13] {
@@ -126,20 +126,20 @@ mod tests {
     }
 
     #[test]
-    fn gaps_do_not_pile_up_between_those_who_stay() {
+    fn gaps_do_not_pile_up_between_remaining_waiters() {
         let mut queue = queue([0]);
         for token in 1..1_000 {
             queue.push(token, waiter());
             if token > 1 {
                 assert!(queue.remove(token - 1).is_some());
             }
-            assert!(queue.places.len() <= 2 + MANY + 1, "{} places for {}", queue.places.len(), queue.len());
+            assert!(queue.places.len() <= 2 + MANY + 1, "{} slots for {}", queue.places.len(), queue.len());
         }
         assert_eq!(served(queue), [0, 999]);
     }
 
     #[test]
-    fn an_empty_queue_has_no_places() {
+    fn an_empty_queue_has_no_slots() {
         let mut queue = queue(0..10);
         for token in [3, 4, 0, 9, 5, 6, 7, 8, 2, 1] {
             assert!(queue.remove(token).is_some());

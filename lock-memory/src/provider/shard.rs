@@ -17,7 +17,7 @@ pub(super) struct Shard<T> {
     state: Mutex<State<T>>,
     /// Set after the lock.
     pub(super) ended: LastEnded,
-    /// Whether a key was ever to be taken away. Until then no guard needs to look for its loss.
+    /// Whether a key has ever been taken away. Until then no guard needs to look for its loss.
     taken: AtomicBool,
 }
 
@@ -27,13 +27,13 @@ impl<T> Shard<T> {
         self.state.lock()
     }
 
-    /// Locks the state for taking keys away.
+    /// Locks the state in order to take keys away.
     pub(super) fn lock_to_take(&self) -> Taking<'_, T> {
         self.taken.store(true, Ordering::Release);
         Taking(self.state.lock())
     }
 
-    /// How the guard with this token was lost.
+    /// Returns how the guard with this token was lost.
     #[inline]
     pub(super) fn loss(&self, token: u64) -> Option<Loss> {
         if !self.taken.load(Ordering::Acquire) {

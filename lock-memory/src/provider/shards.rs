@@ -1,4 +1,4 @@
-//! All shards of a provider, and which of them a key belongs to.
+//! The shards of a provider, and the mapping of keys to them.
 
 use std::hash::BuildHasher;
 use std::num::NonZeroUsize;
@@ -9,22 +9,22 @@ use foldhash::fast::RandomState;
 
 use super::turn::TurnShard;
 
-/// Enough for each core that threads seldom meet at one shard, and few enough for all of them to
-/// stay in the cache of the processor.
+/// Enough per core that threads seldom meet at one shard, and few enough that all of them stay in
+/// the cache of the processor.
 const PER_CORE: usize = 8;
 
 pub(super) struct Shards {
     hasher: RandomState,
-    /// A power of two of them.
+    /// Their number is a power of two.
     shards: Box<[Arc<TurnShard>]>,
 }
 
 impl Shards {
-    /// The hash of the key, and its shard.
+    /// Returns the hash of the key, and its shard.
     #[inline]
     pub(super) fn of(&self, key: &LockKey) -> (u64, &Arc<TurnShard>) {
         let hash = self.hasher.hash_one(key.as_str());
-        // The table in the shard looks at the lowest and the seven highest bits.
+        // The table in the shard uses the lowest and the seven highest bits.
         (hash, &self.shards[(hash >> 40) as usize & (self.shards.len() - 1)])
     }
 

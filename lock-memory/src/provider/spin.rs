@@ -1,16 +1,16 @@
 //! Spinning for a moment before a task is suspended.
 //!
 //! Handing a lock over to a thread that sleeps costs the time to wake it: microseconds, as much as
-//! dozens of acquisitions. Two threads that want a key again and again would hand it to each other
-//! asleep, for ever. So a caller that finds a key in the hands of *another* thread, with no waiter,
-//! looks a few more times before it joins the queue. Where keys change hands quickly it looks a few
-//! more times before its task is suspended.
+//! dozens of acquisitions. Two threads that want a key again and again would hand it over asleep
+//! each time. So a caller that finds a key held by *another* thread, with no waiter, looks a few
+//! more times before it joins the queue. Where keys change holders quickly, it looks a few more
+//! times before its task is suspended.
 //!
-//! This is a matter of speed alone. The queue stays as it is: no caller overtakes a waiter (C15),
-//! and every waiter is woken, because a caller that spins leaves a waker under the lock of the
-//! shard before it stops. Tasks of the thread that has the key never spin, so no task does on a
-//! runtime of one thread, nor on a machine with one core. Where spinning was without effect a few
-//! times in a row, because keys are held for longer, it is seldom tried.
+//! This affects speed alone. The queue stays as it is: no caller overtakes a waiter (C15). Every
+//! waiter is woken, because a caller that spins registers a waker under the lock of the shard
+//! before it stops. Tasks of the thread that has the key never spin, so no task spins on a runtime
+//! of one thread, nor on a machine with one core. Where spinning failed a few times in a row,
+//! because keys are held for longer, it is seldom tried.
 
 use std::hint::spin_loop;
 use std::ptr;
@@ -21,8 +21,8 @@ use std::thread::{available_parallelism, yield_now};
 /// The first rounds: 1, 2, 4, … pauses of the processor, each pause 10 to 60 ns, 1 µs at most in
 /// all. Enough if the other thread is running.
 const PAUSES: u32 = 4;
-/// The rounds after those: in each the processor is offered to other threads, because the other
-/// thread may need this very core. If none takes it, a round is less than 1 µs.
+/// The rounds after those: each offers the processor to other threads, because the other thread may
+/// need this very core. If none takes it, a round is less than 1 µs.
 const YIELDS: u32 = 10;
 /// After this many failures in a row spinning is tried once in [`SELDOM`] times.
 const ENOUGH: u32 = 4;
@@ -53,8 +53,8 @@ impl Thread {
     }
 }
 
-/// The turn of a shard that ended last, for callers that spin outside of its lock. On a cache line
-/// of its own, or their reads would slow down the holder.
+/// The turn of a shard that ended last, for callers that spin outside of its lock. It has a cache
+/// line of its own, so that their reads do not slow down the holder.
 #[derive(Default)]
 #[repr(align(128))]
 pub(super) struct LastEnded(AtomicU64);
@@ -71,14 +71,14 @@ impl LastEnded {
     }
 }
 
-/// How many rounds of spinning are left.
+/// The rounds of spinning that are left.
 #[derive(Default)]
 pub(super) struct SpinBudget {
     rounds: u32,
 }
 
 impl SpinBudget {
-    /// Spins until a turn ends other than `seen`. Returns false if the budget is used up before.
+    /// Spins until a turn other than `seen` ends. Returns `false` if the budget is used up before.
     pub(super) fn wait(&mut self, ended: &LastEnded, seen: u64) -> bool {
         while self.rounds < PAUSES + YIELDS {
             if self.rounds < PAUSES {
@@ -95,14 +95,14 @@ impl SpinBudget {
     }
 }
 
-/// Whether spinning has been worth it of late.
+/// Whether spinning has recently succeeded.
 #[derive(Default)]
 pub(super) struct Experience {
     failures: u32,
 }
 
 impl Experience {
-    /// Whether to try.
+    /// Returns whether to try.
     pub(super) fn advises(&mut self) -> bool {
         if self.failures >= ENOUGH {
             self.failures += 1;
@@ -168,7 +168,7 @@ mod tests {
     }
 
     #[test]
-    fn threads_are_told_apart() {
+    fn threads_are_distinguished() {
         let here = Thread::this();
         assert!(here == Thread::this());
         assert!(std::thread::scope(|scope| scope.spawn(|| here != Thread::this()).join().unwrap()));

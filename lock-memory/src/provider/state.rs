@@ -22,18 +22,17 @@ use super::spin::{Experience, SpinPolicy, Thread};
 /// Tables up to this capacity are not worth shrinking.
 const SMALL: usize = 16;
 
-/// `T` is the type whose boxes are the guards; the state does no more with it than keep a spare
-/// box.
+/// `T` is the type whose boxes are the guards. The state only keeps a spare box of it.
 pub(super) struct State<T> {
     /// The keys in use, and no others.
     entries: HashTable<Entry>,
-    /// One counter for all keys, so that tokens grow although entries vanish (C5). A token also
-    /// identifies one grant. A waiter has its token from the moment of its request: waiters of a
-    /// key are served in the order of their requests, and no other caller is while one waits, so
-    /// the key's tokens still grow (C15).
+    /// One counter for all keys, so that tokens grow although entries are removed (C5). A token
+    /// also identifies one grant. A waiter gets its token with its request. Waiters of a key are
+    /// served in the order of their requests, and no other caller is served while one waits. So the
+    /// key's tokens still grow (C15).
     last_token: u64,
     closed: bool,
-    /// How guards were lost, for those that still live.
+    /// The losses of guards that still exist.
     lost: HashMap<u64, Loss>,
     tally: Accounting,
     /// The box of the last guard that was released, for the next one.
@@ -65,22 +64,22 @@ pub(super) enum Answer<T> {
     Queued {
         token: u64,
     },
-    /// Another caller has it. This one did not want to queue, or should spin.
+    /// Another caller has the key. This one does not queue, or should spin.
     Held,
 }
 
-/// A key is held from now on.
+/// A granted key.
 pub(super) struct Grant<T> {
     pub(super) token: u64,
     /// The box for the guard, if there is a spare one.
     pub(super) spare: Option<Box<T>>,
 }
 
-/// What a waiter finds.
+/// What a waiter finds when it looks.
 pub(super) enum Look<T> {
     Granted(Grant<T>),
     Closed,
-    /// Nothing yet. The waker that was registered before is to be dropped after the lock.
+    /// Its turn has not come. The waker that was registered before is to be dropped after the lock.
     Waits {
         replaced: Option<Waker>,
     },
@@ -93,7 +92,7 @@ pub(super) enum LossWatch {
     Released,
 }
 
-/// What remains to be done after the lock, because it wakes tasks.
+/// The work that remains after the lock, because it wakes tasks.
 pub(super) struct After {
     pub(super) signal: Option<LossSender>,
     pub(super) next: Option<Next>,
@@ -101,9 +100,9 @@ pub(super) struct After {
 
 /// How a turn ended.
 pub(super) enum Ended {
-    /// It had been taken away before.
+    /// The key had been taken away before.
     Lost,
-    /// The key is free again, or a waiter has it, which is to be woken unless it spins.
+    /// The key is free again, or a waiter has it. That waiter is to be woken unless it spins.
     Plainly(Option<Waker>),
     Otherwise(Box<After>),
 }
@@ -115,8 +114,8 @@ pub(super) struct Taken {
 }
 
 impl<T> State<T> {
-    /// Grants the key if it is free. Otherwise, if the caller wants to wait, it joins the queue or
-    /// is advised to spin. A caller without a waker spins while it is in the queue.
+    /// Grants the key if it is free. Otherwise a caller that waits joins the queue or is advised to
+    /// spin. A caller without a waker spins while it is in the queue.
     #[inline]
     pub(super) fn acquire(
         &mut self,
@@ -175,8 +174,8 @@ impl<T> State<T> {
         }
     }
 
-    /// A waiter looks whether its turn has come. If not, its waker is replaced by the given one, if
-    /// there is one. A turn that was taken away in transit makes a guard that is lost.
+    /// Checks whether a waiter's turn has come. If not, replaces its waker by the given one, if
+    /// any. A turn that was taken away in transit becomes a guard that is lost.
     pub(super) fn look(&mut self, hash: u64, key: &LockKey, token: u64, waker: Option<&Waker>) -> Look<T> {
         if self.closed {
             self.tally.waiting -= 1;
@@ -214,8 +213,8 @@ impl<T> State<T> {
         Look::Granted(Grant { token, spare: self.spare.take() })
     }
 
-    /// A waiter gives up: it leaves the queue, or ends its turn, which passes to the next. The
-    /// returned waiter is to be dropped after the lock.
+    /// Removes a waiter that gives up: it leaves the queue, or ends its turn, which passes to the
+    /// next. The returned waiter is to be dropped after the lock.
     pub(super) fn leave(&mut self, hash: u64, key: &LockKey, token: u64) -> (Ended, Option<Waiter>) {
         self.tally.waiting -= 1;
         let queue = self.entries.find_mut(hash, |entry| entry.key == *key).and_then(Entry::queue);
@@ -225,7 +224,7 @@ impl<T> State<T> {
         }
     }
 
-    /// A turn ends: its guard is released, or its waiter or timer passes it on.
+    /// Ends a turn: its guard is released, or its waiter or timer passes it on.
     #[inline]
     pub(super) fn end(&mut self, hash: u64, token: u64) -> Ended {
         let Ok(mut slot) = self.entries.find_entry(hash, |entry| entry.token == token) else {
@@ -260,8 +259,8 @@ impl<T> State<T> {
         }
     }
 
-    /// Keeps the box of a guard that was released for the next one. Returns the spare that it
-    /// replaces, to be dropped after the lock.
+    /// Keeps the box of a released guard for the next one. Returns the spare that it replaces, to
+    /// be dropped after the lock.
     #[inline]
     pub(super) fn keep(&mut self, spare: Box<T>) -> Option<Box<T>> {
         self.spare.replace(spare)
@@ -284,7 +283,7 @@ impl<T> State<T> {
         Some(Taken { token, after: After { signal, next } })
     }
 
-    /// Gives the key of a grant to its first waiter, or forgets it.
+    /// Gives the key of a grant to its first waiter, or removes its entry.
     fn open(&mut self, hash: u64, token: u64) -> Option<Next> {
         let mut slot = self.entries.find_entry(hash, |entry| entry.token == token).ok()?;
         let next = slot.get_mut().serve().map(Next::Waiter);
@@ -300,7 +299,7 @@ impl<T> State<T> {
         let entries: Vec<Entry> = std::mem::take(&mut self.entries).into_iter().collect();
         for entry in entries.iter().filter(|entry| entry.phase == Phase::Held) {
             self.tally.held -= 1;
-            // Given back in order, by the provider rather than by the guard.
+            // Released by the provider instead of the guard.
             self.tally.released += 1;
             self.lost.insert(entry.token, Loss::Closed);
             if let Some(events) = &self.events {
@@ -345,7 +344,7 @@ impl<T> State<T> {
         self.entries.len()
     }
 
-    /// A guard that had lost its lock is gone.
+    /// Removes the loss of a guard that is gone.
     fn forget_lost(&mut self, token: u64) {
         self.lost.remove(&token);
         if self.lost.is_empty() {

@@ -12,9 +12,9 @@ use super::state::{After, Ended, LossWatch};
 /// A shard whose guards are boxed turns.
 pub(super) type TurnShard = Shard<Turn>;
 
-/// The right to a key. It is made by a grant, lives in the guard and rests with the timer of a
-/// minimum hold. Wherever it is dropped, the next in line gets the key (C11). In transit to a
-/// waiter it is kept by the waiter's acquisition.
+/// The right to a key. A grant creates it; the guard or the timer of a minimum hold keeps it.
+/// Wherever it is dropped, the next waiter gets the key (C11). In transit to a waiter, the waiter's
+/// acquisition keeps it.
 pub(super) struct Turn {
     /// `None` once it has ended.
     shard: Option<Arc<TurnShard>>,
@@ -28,7 +28,7 @@ impl Turn {
         Self { shard: Some(shard), hash, token }
     }
 
-    /// Makes a boxed turn, in the box of an ended one if there is a spare.
+    /// Creates a boxed turn, in the box of an ended one if there is a spare.
     #[inline]
     pub(super) fn boxed(shard: Arc<TurnShard>, hash: u64, token: u64, spare: Option<Box<Self>>) -> Box<Self> {
         match spare {
@@ -43,7 +43,7 @@ impl Turn {
     }
 }
 
-/// Does what follows the end of a turn, after the lock of the shard.
+/// Carries out what follows the end of a turn, after the lock of the shard.
 #[inline]
 pub(super) fn settle(shard: &Arc<TurnShard>, hash: u64, token: u64, ended: Ended) -> ReleaseOutcome {
     match ended {

@@ -12,7 +12,7 @@ use distlock_engine::store::StoreEvent;
 use super::{MemoryStore, Operation, State, events};
 
 impl State {
-    /// Takes the key away from whoever keeps it closed, and says so.
+    /// Takes the key away from its holder or minimum hold, and sends the events.
     pub(super) fn force_release(&mut self, now: Duration, key: &LockKey, reason: &str) -> Option<LockInfo> {
         let at = self.clock.wall(now);
         let record = self.records.get_mut(key)?;
@@ -27,7 +27,7 @@ impl State {
         Some(victim)
     }
 
-    /// The locks that match and are not free, beyond a key, in no order.
+    /// Returns the locks after the key `after` that match and are not free, in no order.
     fn matching<'a>(
         &'a self,
         now: Duration,
@@ -68,11 +68,11 @@ impl LockAdmin for MemoryStore {
         self.call(Operation::WatchLocks, None, |state, _| Ok(events::operator_stream(&state.lock_events))).await
     }
 
-    /// All of them in one step.
+    /// Releases all of them in one step.
     async fn release_matching(&self, filter: &LockFilter, reason: &str) -> Result<u64> {
         filter.ensure_restricted()?;
         self.call(Operation::ReleaseMatching, None, |state, now| {
-            // A minimum hold that goes on after a release is held by nobody.
+            // A minimum hold that continues after a release has no holder.
             let held: Vec<_> = state.matching(now, filter, None).filter(|info| info.id.is_some()).collect();
             Ok(held.iter().filter_map(|info| state.force_release(now, &info.key, reason)).count() as u64)
         })

@@ -1,5 +1,4 @@
-//! What a test can do to the store: put the clock forward, take leases away, plan faults, count
-//! calls.
+//! The controls of a test over the store: the clock, leases, tickets, events, faults and counters.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,7 +12,7 @@ use super::{Calls, HangHandle, MemoryStore, valid};
 
 /// Providers.
 impl MemoryStore {
-    /// A provider on this store with the engine's defaults: one more process.
+    /// Creates a provider on this store with the engine's defaults. It acts as one more process.
     ///
     /// # Panics
     /// Never: the defaults are valid.
@@ -22,7 +21,7 @@ impl MemoryStore {
         self.builder().build().expect("the defaults are valid")
     }
 
-    /// A provider on this store, still to be configured.
+    /// Creates the builder of a provider on this store.
     pub fn builder(&self) -> LeaseProviderBuilder {
         LeaseProvider::builder(Arc::new(self.clone()))
     }
@@ -30,20 +29,20 @@ impl MemoryStore {
 
 /// Time and leases. The methods that name a key panic if the text is not a valid one.
 impl MemoryStore {
-    /// Puts the store's clock forward. With tokio's clock this is a step that the engine's clock
-    /// does not make.
+    /// Advances the store's clock. With tokio's clock this is a step that the engine's clock does
+    /// not make.
     pub fn advance(&self, by: Duration) {
         self.step(|state, _| state.clock.advance(by));
     }
 
-    /// The store's clock: the time since the store was made.
+    /// Returns the store's clock: the time since the store was created.
     #[must_use]
     pub fn now(&self) -> Duration {
         self.step(|_, now| now)
     }
 
-    /// Ends the key's lease and its minimum hold as if their time had passed: nobody is told, as
-    /// with a database, and who waits keeps their tickets. Whether the key was closed.
+    /// Ends the key's lease and its minimum hold as if their time had passed. As with a database,
+    /// no event is sent, and waiters keep their tickets. Returns whether the key was closed.
     pub fn expire(&self, key: impl IntoLockKey) -> bool {
         let key = valid(key);
         self.step(|state, now| {
@@ -55,13 +54,13 @@ impl MemoryStore {
     }
 
     /// Takes the lock away, as [`LockAdmin::force_release`](distlock_api::LockAdmin::force_release)
-    /// does, but at once, uncounted and untouched by faults.
+    /// does, but at once, uncounted and not affected by faults.
     pub fn force_release(&self, key: impl IntoLockKey) -> Option<LockInfo> {
         self.step(|state, now| state.force_release(now, &valid(key), "a test"))
     }
 
     /// Removes the key's record, held or not and with all tickets, as a database's clean-up would.
-    /// Later tokens are still greater than all before ([C5]). Whether there was one.
+    /// Later tokens are still greater than all before ([C5]). Returns whether there was a record.
     ///
     /// [C5]: distlock_api::contract#c5
     pub fn purge(&self, key: impl IntoLockKey) -> bool {
@@ -77,7 +76,7 @@ impl MemoryStore {
         })
     }
 
-    /// Who holds the key or keeps it closed, uncounted and untouched by faults.
+    /// Returns what holds the key or keeps it closed, uncounted and not affected by faults.
     #[must_use]
     pub fn peek(&self, key: impl IntoLockKey) -> Option<LockInfo> {
         let key = valid(key);
@@ -87,8 +86,8 @@ impl MemoryStore {
 
 /// The queue.
 impl MemoryStore {
-    /// Whose tickets wait for the key, the head first, without those that were not refreshed in
-    /// time; uncounted and untouched by faults.
+    /// Returns the acquisitions whose tickets wait for the key, the first in the queue first.
+    /// Expired tickets are left out. Uncounted and not affected by faults.
     #[must_use]
     pub fn waiting(&self, key: impl IntoLockKey) -> Vec<AcquisitionId> {
         let key = valid(key);
@@ -97,8 +96,8 @@ impl MemoryStore {
         })
     }
 
-    /// Drops the tickets of all who wait for the key, as if they had not been refreshed in time:
-    /// nobody is told. Whose they were.
+    /// Drops all tickets of the key, as if they had not been refreshed in time; no event is sent.
+    /// Returns the acquisitions that had them.
     pub fn drop_tickets(&self, key: impl IntoLockKey) -> Vec<AcquisitionId> {
         let key = valid(key);
         self.step(|state, now| {
@@ -110,34 +109,34 @@ impl MemoryStore {
     }
 }
 
-/// Push. What is said of streams holds for those of operators, too. A stream is refused by a fault
-/// of [`Operation::Watch`](crate::Operation::Watch).
+/// Push. This applies to the streams of operators, too. A fault of
+/// [`Operation::Watch`](crate::Operation::Watch) refuses a stream.
 impl MemoryStore {
-    /// Ends every open stream of events in silence; the engine opens new ones. What had not been
-    /// heard by then is lost.
+    /// Ends every open stream of events without an error; the engine opens new ones. Events that
+    /// had not been received by then are lost.
     pub fn cut_watchers(&self) {
         self.end_streams(None);
     }
 
-    /// Ends every open stream of events with an error of this kind. What had not been heard by then
-    /// is lost.
+    /// Ends every open stream of events with an error of this kind. Events that had not been
+    /// received by then are lost.
     pub fn break_watchers(&self, kind: ErrorKind) {
         self.end_streams(Some(Arc::new(move || planned(kind))));
     }
 
-    /// From now on no event reaches anybody although the streams stay open; `false` ends that.
+    /// From now on all events are lost although the streams stay open; `false` ends that.
     pub fn lose_events(&self, lose: bool) {
         self.step(|state, _| state.events_lost = lose);
     }
 
-    /// What happens from now on is heard that much later by tokio's clock, in the order in which it
-    /// happened; zero ends that.
+    /// Delays all events from now on by this much of tokio's clock, and keeps their order; zero
+    /// ends that.
     pub fn delay_events(&self, by: Duration) {
         self.step(|state, _| state.events_delayed = by);
     }
 
-    /// Pushes this to the providers that it concerns, whether it has happened or not: an event
-    /// twice, one of long ago, a gap.
+    /// Pushes this event to the providers that it concerns, whether or not it has happened: an
+    /// event twice, an old one, a gap.
     pub fn push(&self, event: StoreEvent) {
         self.step(|state, _| state.publish(event));
     }
@@ -170,8 +169,8 @@ impl MemoryStore {
     }
 
     /// The next such call hangs and is not applied, until the handle lets it
-    /// [proceed](HangHandle::proceed). A batch hangs as a whole. If the handle is dropped the call
-    /// fails without being applied; if the caller gives the call up it never will be.
+    /// [proceed](HangHandle::proceed). A batch hangs as a whole. If the handle is dropped, the call
+    /// fails without being applied. If the caller gives the call up, it is never applied.
     pub fn hang_next(&self, calls: impl Into<Calls>) -> HangHandle {
         let (gate, handle) = Gate::new();
         self.shared.faults.plan(calls.into(), Fault::Hang(gate));
@@ -184,14 +183,14 @@ impl MemoryStore {
     }
 
     /// The next such call is applied, but its answer hangs until the handle lets it
-    /// [proceed](HangHandle::proceed): it comes late. If the handle is dropped the answer is lost.
+    /// [proceed](HangHandle::proceed): it comes late. If the handle is dropped, the answer is lost.
     pub fn hang_reply_next(&self, calls: impl Into<Calls>) -> HangHandle {
         let (gate, handle) = Gate::new();
         self.shared.faults.plan(calls.into(), Fault::HangReply(gate));
         handle
     }
 
-    /// Forgets what was planned; calls that hang already go on hanging.
+    /// Removes all planned faults. Calls that hang already continue to hang.
     pub fn clear_faults(&self) {
         self.shared.faults.clear();
     }
@@ -199,13 +198,13 @@ impl MemoryStore {
 
 /// Counters.
 impl MemoryStore {
-    /// How many such calls have come to the store, whatever became of them.
+    /// Returns how many such calls have come to the store, whatever became of them.
     #[must_use]
     pub fn calls(&self, calls: impl Into<Calls>) -> u64 {
         self.shared.faults.count(&calls.into())
     }
 
-    /// Waits until at least so many such calls have come since the store was made.
+    /// Waits until at least `at_least` such calls have come since the store was created.
     pub async fn called(&self, calls: impl Into<Calls>, at_least: u64) {
         self.shared.faults.counted(&calls.into(), at_least).await;
     }

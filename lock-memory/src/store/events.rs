@@ -1,4 +1,4 @@
-//! What the store pushes.
+//! The event streams of the store.
 
 use std::future::ready;
 use std::time::Duration;
@@ -13,7 +13,7 @@ use tokio::time::{Instant, sleep_until};
 
 use super::faults::MakeError;
 
-/// How many events a watcher may be behind before it hears of a gap.
+/// How many events a watcher may be behind before it gets a gap.
 const KEPT: usize = 256;
 
 pub(crate) fn channel<T: Clone>() -> Sender<T> {
@@ -23,11 +23,11 @@ pub(crate) fn channel<T: Clone>() -> Sender<T> {
 /// All streams of one kind of event.
 pub(super) struct Pushes<T> {
     events: Sender<Push<T>>,
-    /// How the streams break.
+    /// Ends the streams, with an error if one is given.
     broken: watch::Sender<Option<MakeError>>,
 }
 
-/// An event on its way.
+/// An event in transit.
 #[derive(Clone)]
 struct Push<T> {
     event: T,
@@ -47,8 +47,8 @@ impl<T: Clone + Send + 'static> Pushes<T> {
         contained(|| drop(self.events.send(Push { event, due })));
     }
 
-    /// Ends the streams that are open, with an error if there is one. What has not been heard by
-    /// then never is.
+    /// Ends the streams that are open, with an error if one is given. Events that have not been
+    /// received by then are lost.
     pub(super) fn end(&mut self, error: Option<MakeError>) {
         contained(|| drop(self.broken.send_replace(error)));
         *self = Self::new();
@@ -69,11 +69,12 @@ impl<T: Clone + Send + 'static> Pushes<T> {
 
 /// Waits for the end of a stream.
 async fn broken(mut broken: watch::Receiver<Option<MakeError>>) -> Option<MakeError> {
-    // Without a sender it ended in silence.
+    // Without a sender the stream ended without an error.
     broken.wait_for(Option::is_some).await.ok().and_then(|error| error.clone())
 }
 
-/// What one provider hears: every key that may be free, its own grants and losses, and gaps.
+/// Returns the stream of one provider: every key that may be free, its own grants and losses, and
+/// gaps.
 pub(super) fn stream(events: &Pushes<StoreEvent>, provider: ProviderId) -> EventStream {
     let own = format!("{provider}-");
     Box::pin(events.stream(StoreEvent::Gap).filter(move |event| {
@@ -84,12 +85,12 @@ pub(super) fn stream(events: &Pushes<StoreEvent>, provider: ProviderId) -> Event
     }))
 }
 
-/// What an operator of the store hears.
+/// Returns the stream of an operator of the store.
 pub(super) fn operator_stream(events: &Pushes<LockEvent>) -> LockEvents {
     Box::pin(events.stream(LockEvent::Gap))
 }
 
-/// What an operator of a provider hears.
+/// Returns the stream of an operator of a provider.
 pub(crate) fn lock_events(events: Receiver<LockEvent>) -> LockEvents {
     Box::pin(received(events, LockEvent::Gap).map(Ok))
 }

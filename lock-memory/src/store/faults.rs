@@ -1,4 +1,4 @@
-//! What goes wrong with which call, and how many calls there were.
+//! The faults that are planned for calls, and the counts of calls.
 
 use std::collections::HashMap;
 use std::pin::pin;
@@ -25,9 +25,9 @@ pub enum Operation {
     Withdraw,
     /// [`waiters`](distlock_engine::LeaseStore::waiters)
     Waiters,
-    /// [`subscribe`](distlock_engine::LeaseStore::subscribe): the opening of the stream. What
-    /// becomes of it then is another matter: [`cut_watchers`](crate::MemoryStore::cut_watchers) and
-    /// its neighbours.
+    /// [`subscribe`](distlock_engine::LeaseStore::subscribe): the opening of the stream. Open
+    /// streams are controlled by [`cut_watchers`](crate::MemoryStore::cut_watchers) and its
+    /// neighbours.
     Watch,
     /// [`close`](distlock_engine::LeaseStore::close)
     Close,
@@ -47,7 +47,8 @@ pub enum Operation {
 }
 
 impl Operation {
-    /// Only the calls that are about this key. In a batch a failure then concerns this key alone.
+    /// Returns only the calls that concern this key. In a batch a fault then concerns this key
+    /// alone.
     ///
     /// # Panics
     /// If the text is not a valid key.
@@ -56,7 +57,7 @@ impl Operation {
     }
 }
 
-/// Which calls are meant: an [`Operation`], or [`Operation::of`] one key.
+/// The calls that a fault or a count is for: an [`Operation`], or [`Operation::of`] one key.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 #[must_use]
 pub struct Calls {
@@ -76,20 +77,20 @@ impl Calls {
     }
 }
 
-/// Makes the error of a failed call; a batch needs one for each answer in it.
+/// Creates the error of a failed call; a batch needs one for each answer in it.
 pub(super) type MakeError = Arc<dyn Fn() -> LockError + Send + Sync>;
 
 /// What happens to a call.
 pub(super) enum Fault {
-    /// It is not applied and fails.
+    /// The call is not applied and fails.
     Fail(MakeError),
-    /// The same, and the plan stays for the calls after it.
+    /// The call is not applied and fails, and so do the calls after it.
     Outage(MakeError),
-    /// It stands before the store until told to go on.
+    /// The call hangs before the store until it is let through.
     Hang(Gate),
-    /// It is applied and its answer is lost.
+    /// The call is applied and its answer is lost.
     DropReply(MakeError),
-    /// It is applied and its answer stands still until told to go on.
+    /// The call is applied and its answer hangs until it is let through.
     HangReply(Gate),
 }
 
@@ -108,14 +109,14 @@ impl Gate {
 
     async fn pass(&mut self) -> Result<(), RecvError> {
         if let Some(reached) = self.reached.take() {
-            // Nobody needs to be interested.
+            // The test may have stopped waiting for it.
             let _ = reached.send(());
         }
         (&mut self.opened).await
     }
 }
 
-/// A call that hangs. Dropping the handle ends the call with an error; to let it hang for ever,
+/// A call that hangs. Dropping the handle ends the call with an error. To let it hang for ever,
 /// keep the handle.
 #[derive(Debug)]
 #[must_use = "dropping the handle ends the call with an error"]
@@ -133,25 +134,25 @@ impl HangHandle {
         }
     }
 
-    /// Lets the call go on, if its caller has not given it up.
+    /// Lets the call continue, if its caller has not given it up.
     pub fn proceed(self) {
         let _ = self.open.send(());
     }
 }
 
-/// Something planned for calls to come.
+/// A fault that is planned for later calls.
 struct Plan {
     calls: Calls,
     fault: Fault,
 }
 
-/// One call, with what was planned for it.
+/// A call that has reached the store, with the fault that was planned for it.
 pub(super) struct Arrival {
     fault: Option<(Calls, Fault)>,
 }
 
 impl Arrival {
-    /// The way to the store.
+    /// Applies the faults on the way to the store.
     pub(super) async fn before(&mut self) -> Result<(), MakeError> {
         match &mut self.fault {
             Some((_, Fault::Fail(error) | Fault::Outage(error))) => Err(error.clone()),
@@ -160,7 +161,7 @@ impl Arrival {
         }
     }
 
-    /// The way back.
+    /// Applies the faults on the way back.
     pub(super) async fn after(&mut self) -> Result<(), MakeError> {
         match &mut self.fault {
             Some((_, Fault::DropReply(error))) => Err(error.clone()),
@@ -169,18 +170,18 @@ impl Arrival {
         }
     }
 
-    /// Whether the fault concerns this key; within a batch it may be another's.
+    /// Returns whether the fault concerns this key; within a batch it may concern another.
     pub(super) fn concerns(&self, key: &LockKey) -> bool {
         self.fault.as_ref().is_some_and(|(calls, _)| calls.mean(key))
     }
 }
 
-/// An error of something that did not happen.
+/// Returns the error of a call that was not applied.
 pub(super) fn unavailable(message: &'static str) -> MakeError {
     Arc::new(move || LockError::new(ErrorKind::Unavailable, message))
 }
 
-/// The error of a call whose answer was lost.
+/// Returns the error of a call whose answer was lost.
 pub(super) fn reply_lost() -> MakeError {
     Arc::new(|| LockError::new(ErrorKind::Unavailable, "the store's answer was lost").outcome_unknown())
 }
@@ -199,7 +200,8 @@ struct Book {
 }
 
 impl Faults {
-    /// Counts a call and takes what was planned for it. Plans are used in the order they were made.
+    /// Counts a call and takes the fault that was planned for it. Faults are used in the order in
+    /// which they were planned.
     pub(super) fn arrive<'a>(&self, operation: Operation, keys: impl Iterator<Item = &'a LockKey> + Clone) -> Arrival {
         let fault = self.with(|book| {
             *book.counts.entry(operation.into()).or_default() += 1;

@@ -1,4 +1,4 @@
-//! The lease store of tests.
+//! The lease store for tests.
 
 mod admin;
 mod clock;
@@ -29,26 +29,30 @@ use self::events::Pushes;
 use self::faults::Faults;
 use self::record::{GivenUp, Heir, Record};
 
-/// A [`LeaseStore`] in memory: what stands in for the database when an application's use of locks
-/// is tested.
+/// A [`LeaseStore`] in memory. It takes the place of the database in tests of applications that use
+/// locks.
 ///
-/// Under it runs the same engine as under a real backend, so waiting, renewal, loss and clean-up
-/// behave as in production. Clones share one state: a provider made of each clone is another
-/// process at the same store.
+/// The engine above it is the one that also runs over a real backend, so waiting, renewal, loss and
+/// clean-up behave as in production. Clones share one state: a provider made of each clone acts as
+/// another process at the same store.
 ///
-/// # Time
-/// Leases expire by tokio's clock, so `tokio::time::pause` and `advance` work;
+/// # Leases expire by tokio's clock, so `tokio::time::pause` and `advance` work. With
+/// [`with_manual_clock`](Self::with_manual_clock) the clock stands still.
+/// [`advance`](Self::advance) moves either forward, which to the engine is a step of the store's
+/// clock.
 /// [`with_manual_clock`](Self::with_manual_clock) makes a clock that stands still.
 /// [`advance`](Self::advance) puts either forward, which to the engine is a step of the store's
 /// clock.
 ///
-/// # Queue
-/// Who waits has a ticket, and a release grants the lease to the head of the queue in the same
+/// # Each waiter has a ticket, and a release grants the lease to the first in the queue in the same
+/// step, as in MongoDB. [`waiting`](Self::waiting) shows the queue of a key. To test with a dead
+/// waiter, make a [`Claim`] with a ticket and do not refresh it.
 /// step, as in MongoDB. [`waiting`](Self::waiting) shows the queue of a key. A waiter that died is
 /// a [`Claim`] with a ticket that nobody refreshes.
 ///
-/// # Push
-/// Providers hear at once what happens. The streams can be [cut](Self::cut_watchers),
+/// # Providers get events at once. The streams can be [cut](Self::cut_watchers),
+/// [broken](Self::break_watchers), [delayed](Self::delay_events) and [silenced](Self::lose_events),
+/// and a test can [push](Self::push) any event.
 /// [broken](Self::break_watchers), [delayed](Self::delay_events) and [silenced](Self::lose_events),
 /// and a test can [push](Self::push) what it likes.
 ///
@@ -57,8 +61,8 @@ use self::record::{GivenUp, Heir, Record};
 /// [`Operation::of`]. Plans are used in the order they were made, each once. [`calls`](Self::calls)
 /// counts and [`called`](Self::called) waits, so that tests need not sleep.
 ///
-/// # Records
-/// A key's record stays until it is [purged](Self::purge), as in a database. For locks that leave
+/// # A key's record stays until it is [purged](Self::purge), as in a database. For locks that leave
+/// no records behind use [`MemoryProvider`](crate::MemoryProvider).
 /// nothing behind use [`MemoryProvider`](crate::MemoryProvider).
 #[derive(Clone)]
 pub struct MemoryStore {
@@ -83,28 +87,28 @@ struct State {
 }
 
 impl MemoryStore {
-    /// An empty store on tokio's clock.
+    /// Creates an empty store on tokio's clock.
     #[must_use]
     pub fn new() -> Self {
         Self::on(Clock::tokio())
     }
 
-    /// An empty store whose clock stands still until [`advance`](Self::advance) moves it.
+    /// Creates an empty store whose clock stands still until [`advance`](Self::advance) moves it.
     #[must_use]
     pub fn with_manual_clock() -> Self {
         Self::on(Clock::manual())
     }
 
-    /// The same store, declared with other capabilities: what this handle and its clones tell the
-    /// engine, and what they do. By default everything is on. For tests of the engine with a poorer
-    /// store, or of processes that differ at the same one.
+    /// Returns a handle to the same store with other capabilities. This handle and its clones
+    /// declare them to the engine, and behave accordingly. By default all are on. For tests of the
+    /// engine with a less capable store, or of processes that differ at one store.
     ///
-    /// * Without `queue` no ticket is taken, it is everybody's turn, and a release grants to
-    ///   nobody; tickets of other handles stay.
+    /// * Without `queue` no ticket is added, every claim has its turn at once, and a release grants
+    ///   the lease to no waiter; tickets of other handles stay.
     /// * Without `push` there is no stream.
     /// * Without `token_blocks` a grant has one token.
     /// * Without `minimum_hold` a release opens the key at once.
-    /// * Without `ordered_claims` a call that was given up takes effect however late it comes.
+    /// * Without `ordered_claims` a call that was given up takes effect whenever it arrives.
     #[must_use]
     pub fn with_capabilities(mut self, capabilities: StoreCapabilities) -> Self {
         self.capabilities = capabilities;
@@ -130,7 +134,7 @@ impl MemoryStore {
         Self { shared: Arc::new(Shared { state: Mutex::new(state), faults: Faults::default() }), capabilities }
     }
 
-    /// The request of a handle that may have declared less.
+    /// Reduces an attempt to the capabilities of this handle.
     fn attempt(&self, attempt: &Attempt) -> Attempt {
         let mut attempt = attempt.clone();
         if !self.capabilities.queue {
@@ -143,20 +147,20 @@ impl MemoryStore {
         attempt
     }
 
-    /// Refuses a straggler, if that has been declared. To be called within the step.
+    /// Refuses a straggler, if the handle declares that. To be called within the step.
     fn in_order(&self, claim: &Claim, number: u64) -> Result<()> {
         if self.capabilities.ordered_claims { CallOrder::apply(claim, number) } else { Ok(()) }
     }
 
-    /// One atomic step at the store.
+    /// Runs one atomic step at the store.
     fn step<T>(&self, step: impl FnOnce(&mut State, Duration) -> T) -> T {
         let mut state = self.shared.state.lock().unwrap_or_else(PoisonError::into_inner);
         let now = state.clock.now();
         step(&mut state, now)
     }
 
-    /// One call: the way to the store, the step, the way back. Dropped before the step, it has no
-    /// effect and never will.
+    /// Runs one call: the way to the store, the step, the way back. If it is dropped before the
+    /// step, it never has an effect.
     async fn call<T>(
         &self,
         operation: Operation,
@@ -184,7 +188,7 @@ impl fmt::Debug for MemoryStore {
     }
 }
 
-/// The key a test names.
+/// Returns the key of a test.
 fn valid(key: impl IntoLockKey) -> LockKey {
     key.into_lock_key().expect("a test names valid keys")
 }
@@ -243,7 +247,7 @@ impl State {
         }
     }
 
-    /// Tells operators.
+    /// Sends an event to operators.
     fn tell(&self, event: LockEvent) {
         if !self.events_lost {
             self.lock_events.send(event, self.events_delayed);
@@ -251,8 +255,8 @@ impl State {
     }
 }
 
-/// The order of one claim's calls, kept with the claim itself: a call is refused once a later one
-/// has been applied. Renewals are exempt, they neither grant nor free.
+/// The order of one claim's calls, kept with the claim itself. A call is refused once a later one
+/// has been applied. Renewals are exempt: they neither grant nor free.
 #[derive(Default)]
 struct CallOrder {
     begun: AtomicU64,

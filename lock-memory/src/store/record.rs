@@ -14,20 +14,20 @@ use distlock_engine::store::{
 
 use self::queue::{Queue, Waiter};
 
-/// How many ended leases a record remembers, so that a repeated release hears what the first one
-/// did (C10).
+/// How many ended leases a record remembers, so that a repeated release gets the answer of the
+/// first one (C10).
 const REMEMBERED: usize = 64;
 /// How many releases by force a record remembers.
 const HISTORY: usize = 5;
 
-/// What the store knows about one key. Every `now` is the store's clock: the time since its origin.
+/// The record of one key. Every `now` is the store's clock: the time since its origin.
 #[derive(Clone, Debug)]
 pub(crate) struct Record {
     /// The last token granted, or skipped by a force-release.
     token: u64,
     lease: Option<Lease>,
-    /// The end of a minimum hold (C25), or when the last lease was given up or taken away: since
-    /// then the key is free, if no lease stands here.
+    /// The end of a minimum hold (C25), or when the last lease was given up or taken away. Without
+    /// a lease, the key is free from then on.
     closed_until: Duration,
     queue: Queue,
     ended: VecDeque<(AcquisitionId, Ending)>,
@@ -44,18 +44,18 @@ struct Lease {
     holder: Holder,
 }
 
-/// What a release has done.
+/// The effect of a release.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum GivenUp {
-    /// There was no lease to end, or none any more.
+    /// The claim had no lease.
     Nothing(ReleaseOutcome),
     /// The key is free, or will be after a minimum hold.
     Freed,
-    /// The head of the queue has the lease now.
+    /// The first in the queue has the lease now.
     PassedOn(Heir),
 }
 
-/// A waiter that was granted the lease by its predecessor.
+/// A waiter to which a release has granted the lease.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Heir {
     pub(crate) id: AcquisitionId,
@@ -81,8 +81,8 @@ impl Lease {
 }
 
 impl Record {
-    /// A record whose tokens start above `floor`: the highest token of any record that was removed
-    /// (C5).
+    /// Creates a record whose tokens start above `floor`: the highest token of any record that was
+    /// removed (C5).
     pub(crate) fn new(floor: u64) -> Self {
         Self {
             token: floor,
@@ -98,7 +98,7 @@ impl Record {
         self.token
     }
 
-    /// Whose lease stands here, expired or not.
+    /// Returns the acquisition that has the lease, expired or not.
     pub(crate) fn lease_of(&self) -> Option<&AcquisitionId> {
         self.lease.as_ref().map(|lease| &lease.id)
     }
@@ -107,7 +107,7 @@ impl Record {
         self.history.iter().cloned().collect()
     }
 
-    /// Who waits, the head first.
+    /// Returns the waiters, in the order of the queue.
     pub(crate) fn waiting(&self, now: Duration) -> impl Iterator<Item = &AcquisitionId> {
         self.queue.live(now)
     }
@@ -116,7 +116,7 @@ impl Record {
         self.queue.drop_all();
     }
 
-    /// R8: everybody at their place, newcomers behind those who wait.
+    /// R8: every waiter takes the lease at its position, newcomers behind the waiters.
     pub(crate) fn try_acquire(&mut self, now: Duration, attempt: &Attempt) -> Reply {
         if let Some(lease) = self.held_by(now, &attempt.claim) {
             lease.expires_at = lease.expires_at.max(now.saturating_add(attempt.ttl));
@@ -133,8 +133,8 @@ impl Record {
         Reply::Granted(self.start(now, attempt.ttl, id.clone(), attempt.tokens, attempt.holder.clone()).grant(now))
     }
 
-    /// Extends, never revives (C12): an expired lease stays expired even while nobody has taken the
-    /// key.
+    /// Extends a lease, never revives it (C12): an expired lease stays expired even while no claim
+    /// has taken the key.
     pub(crate) fn renew(&mut self, now: Duration, renewal: &Renewal) -> Standing {
         match renewal.subject {
             RenewalSubject::Lease { token, ttl } => match self.held_by(now, &renewal.claim) {
@@ -162,8 +162,8 @@ impl Record {
         }
     }
 
-    /// R12: the claim's own ticket first, so that nobody passes a lease on to themselves. Without
-    /// `passes_on` the key is left to who comes first.
+    /// R12: removes the claim's own ticket first, so that a claim never hands a lease over to
+    /// itself. Without `passes_on`, the key is left to the first claim that comes.
     pub(crate) fn release(&mut self, now: Duration, release: &Release, passes_on: bool) -> GivenUp {
         self.queue.remove(release.claim.id());
         let Some(lease) = self.held_by(now, &release.claim) else {
@@ -175,7 +175,7 @@ impl Record {
         let hold = release.hold_at_least.map_or(now, |hold| lease.granted_at.saturating_add(hold));
         self.closed_until = hold.max(now);
         self.end(Ending::Released);
-        // R13: nobody before the end of a minimum hold.
+        // R13: no claim is granted before the end of a minimum hold.
         if !passes_on || now < self.closed_until {
             return GivenUp::Freed;
         }
@@ -204,7 +204,8 @@ impl Record {
             .with_anchor(StoreTime::since_origin(now), FencingToken::new(self.token))
     }
 
-    /// Opens the key whoever holds it, a minimum hold included, and skips a token (C22).
+    /// Opens the key, whichever claim holds it and even during a minimum hold, and skips a token
+    /// (C22).
     pub(crate) fn force_release(&mut self, now: Duration, entry: ForcedRelease) {
         if now < self.opens_at() {
             if self.history.len() == HISTORY {
@@ -217,7 +218,7 @@ impl Record {
         }
     }
 
-    /// As if the time until the key opens had passed.
+    /// Ends lease and minimum hold as if their time had passed.
     pub(crate) fn expire(&mut self, now: Duration) {
         self.closed_until = self.closed_until.min(now);
         if let Some(lease) = &mut self.lease {
@@ -225,7 +226,7 @@ impl Record {
         }
     }
 
-    /// Who holds the key, or what keeps it closed; none if it is free.
+    /// Returns what holds the key or keeps it closed; `None` if it is free.
     pub(crate) fn describe(&self, now: Duration, key: &LockKey) -> Option<LockInfo> {
         let remaining = self.opens_at().checked_sub(now).filter(|remaining| !remaining.is_zero())?;
         let lease = self.lease.as_ref().filter(|lease| now < lease.expires_at);
@@ -241,12 +242,13 @@ impl Record {
         })
     }
 
-    /// Held while `now < expires_at`, free from `expires_at` on.
+    /// Returns when the key opens. A lease is held while `now < expires_at`, and free from
+    /// `expires_at` on.
     fn opens_at(&self) -> Duration {
         self.lease.as_ref().map_or(self.closed_until, |lease| lease.expires_at.max(self.closed_until))
     }
 
-    /// When somebody may take the lease who has to let so much time pass after it has become free.
+    /// Returns when a claim may take the lease that must wait `later` after it has become free.
     fn turn(&self, later: Duration) -> Duration {
         self.opens_at().saturating_add(later)
     }

@@ -1,4 +1,4 @@
-//! The tickets of those who wait for one key, in their order. Pure.
+//! The tickets of one key, in their order. Pure.
 
 use std::num::NonZeroU32;
 use std::time::Duration;
@@ -8,12 +8,12 @@ use distlock_engine::store::{Attempt, QueueStanding, Ticket};
 
 #[derive(Clone, Debug, Default)]
 pub(super) struct Queue {
-    /// The head first. Those that are not live any more are dropped by the next step that looks at
-    /// their order.
+    /// The first to be served comes first. Expired tickets are dropped by the next step that uses
+    /// the order.
     waiters: Vec<Waiter>,
 }
 
-/// A claim that waits, with what it wants to have if it is granted the lease.
+/// A claim that waits, with what its grant will contain.
 #[derive(Clone, Debug)]
 pub(super) struct Waiter {
     pub(super) id: AcquisitionId,
@@ -63,12 +63,12 @@ impl Queue {
         (!self.waiters.is_empty()).then(|| self.waiters.remove(0))
     }
 
-    /// How many stand before the claim; before one without a ticket, all.
+    /// Returns the number of tickets before the claim's own, or of all if it has none.
     pub(super) fn place(&self, id: &AcquisitionId) -> usize {
         self.waiters.iter().position(|waiter| waiter.id == *id).unwrap_or(self.waiters.len())
     }
 
-    /// Adds the ticket that a refused attempt asks for, or refreshes it where it is.
+    /// Adds the ticket that a refused attempt requests, or refreshes it where it is.
     pub(super) fn stand(&mut self, now: Duration, attempt: &Attempt) -> QueueStanding {
         let place = self.place(attempt.claim.id());
         let is_queued = place < self.waiters.len();
@@ -82,8 +82,8 @@ impl Queue {
         queued(place)
     }
 
-    /// Refreshes a ticket that is there: its place, and how much later than the head it may take a
-    /// free lease (R15).
+    /// Refreshes a ticket that is there. Returns its position, and how much later than the first it
+    /// may take a free lease (R15).
     pub(super) fn refresh(
         &mut self,
         now: Duration,
@@ -101,7 +101,7 @@ fn queued(place: usize) -> QueueStanding {
     QueueStanding::Queued { ahead: place.try_into().unwrap_or(u32::MAX) }
 }
 
-/// How much later than the head somebody at this place may take a free lease.
+/// Returns how much later than the first the waiter at this position may take a free lease.
 pub(super) fn windows(place: usize, window: Duration) -> Duration {
     window.saturating_mul(place.try_into().unwrap_or(u32::MAX))
 }

@@ -21,17 +21,17 @@ fn claim(text: &str) -> Claim {
     Claim::new(key(text), ProviderId::random().acquisition_id())
 }
 
-/// What is there to be heard at this moment.
-fn heard(events: &mut LockEvents) -> Vec<(String, &'static str)> {
-    let mut heard = Vec::new();
+/// Returns the events that can be received now.
+fn received(events: &mut LockEvents) -> Vec<(String, &'static str)> {
+    let mut received = Vec::new();
     while let Some(Some(event)) = events.next().now_or_never() {
         let event = event.unwrap();
-        heard.push((event.key().map(ToString::to_string).unwrap_or_default(), event.as_str()));
+        received.push((event.key().map(ToString::to_string).unwrap_or_default(), event.as_str()));
     }
-    heard
+    received
 }
 
-fn told<const N: usize>(events: [(&str, &'static str); N]) -> Vec<(String, &'static str)> {
+fn expected<const N: usize>(events: [(&str, &'static str); N]) -> Vec<(String, &'static str)> {
     events.map(|(key, event)| (key.to_owned(), event)).to_vec()
 }
 
@@ -45,32 +45,36 @@ async fn granted(store: &MemoryStore, claim: &Claim) {
 }
 
 #[tokio::test]
-async fn a_store_tells_of_an_expiry_when_the_lock_is_taken_over() {
+async fn a_store_reports_an_expiry_when_the_lock_is_taken_over() {
     let store = MemoryStore::with_manual_clock();
     let mut events = LockAdmin::watch(&store).await.unwrap();
     let (a, b) = (claim("k"), claim("k"));
     granted(&store, &a).await;
     granted(&store, &a).await;
     store.advance(Duration::from_secs(1));
-    assert_eq!(heard(&mut events), told([("k", "granted")]), "nothing happens at the store when a lease expires");
+    assert_eq!(
+        received(&mut events),
+        expected([("k", "granted")]),
+        "nothing happens at the store when a lease expires"
+    );
     granted(&store, &b).await;
     let release = Release::new(b.clone());
     for _ in 0..2 {
         assert!(store.release(&release).await.unwrap().is_released());
     }
-    assert_eq!(heard(&mut events), told([("k", "expired"), ("k", "granted"), ("k", "released")]));
+    assert_eq!(received(&mut events), expected([("k", "expired"), ("k", "granted"), ("k", "released")]));
     granted(&store, &a).await;
     store.purge("k");
-    assert_eq!(heard(&mut events), told([("k", "granted"), ("k", "expired")]));
-    // The same acquisition anew, after its own lease has expired, is a new grant.
+    assert_eq!(received(&mut events), expected([("k", "granted"), ("k", "expired")]));
+    // The same acquisition again, after its own lease has expired, is a new grant.
     granted(&store, &a).await;
     store.advance(Duration::from_secs(1));
     granted(&store, &a).await;
-    assert_eq!(heard(&mut events), told([("k", "granted"), ("k", "expired"), ("k", "granted")]));
+    assert_eq!(received(&mut events), expected([("k", "granted"), ("k", "expired"), ("k", "granted")]));
 }
 
 #[tokio::test]
-async fn a_watcher_that_is_late_hears_of_a_gap() {
+async fn a_watcher_that_is_late_gets_a_gap() {
     let store = MemoryStore::with_manual_clock();
     let mut events = LockAdmin::watch(&store).await.unwrap();
     for n in 0..400 {
@@ -121,7 +125,7 @@ async fn a_minimum_hold_is_listed_and_not_released_by_owner() {
 }
 
 #[tokio::test]
-async fn what_a_provider_says_of_its_holders() {
+async fn a_provider_describes_its_holders() {
     let locks = MemoryProvider::builder().owner("me").metadata("version", "1").build().unwrap();
     let plain = locks.acquire("plain").await.unwrap();
     let own = locks.acquire("own").owner("else").metadata("version", "2").await.unwrap();
@@ -141,7 +145,7 @@ async fn what_a_provider_says_of_its_holders() {
 }
 
 #[tokio::test]
-async fn c22_a_forced_release_is_in_the_history_before_anybody_hears_of_it() {
+async fn c22_a_forced_release_is_in_the_history_before_any_event_of_it() {
     /// Looks as soon as it is woken, on the thread that wakes it.
     struct Looks(MemoryProvider, Mutex<Vec<FencingToken>>);
     impl Wake for Looks {
@@ -153,7 +157,7 @@ async fn c22_a_forced_release_is_in_the_history_before_anybody_hears_of_it() {
     let locks = MemoryProvider::new();
     let mut events = locks.watch().await.unwrap();
     let guard = locks.acquire("k").await.unwrap();
-    assert_eq!(heard(&mut events), told([("k", "granted")]));
+    assert_eq!(received(&mut events), expected([("k", "granted")]));
     let looks = Arc::new(Looks(locks.clone(), Mutex::default()));
     let waker = looks.clone().into();
     assert!(events.poll_next_unpin(&mut Context::from_waker(&waker)).is_pending());
@@ -162,7 +166,7 @@ async fn c22_a_forced_release_is_in_the_history_before_anybody_hears_of_it() {
 }
 
 #[tokio::test]
-async fn a_provider_tells_of_hand_overs_and_of_its_end() {
+async fn a_provider_reports_hand_overs_and_its_end() {
     let locks = MemoryProvider::new();
     let before = locks.acquire("before").await.unwrap();
     let mut events = locks.watch().await.unwrap();
@@ -171,10 +175,10 @@ async fn a_provider_tells_of_hand_overs_and_of_its_end() {
     assert!((&mut waiting).now_or_never().is_none());
     drop(first);
     let second = waiting.await.unwrap();
-    assert_eq!(heard(&mut events), told([("k", "granted"), ("k", "released"), ("k", "granted")]));
+    assert_eq!(received(&mut events), expected([("k", "granted"), ("k", "released"), ("k", "granted")]));
     drop(before);
     locks.close().await.unwrap();
-    assert_eq!(heard(&mut events), told([("before", "released"), ("k", "released")]));
+    assert_eq!(received(&mut events), expected([("before", "released"), ("k", "released")]));
     drop((second, locks));
     assert!(events.next().await.is_none());
 }
@@ -208,7 +212,7 @@ async fn a_namespace_neither_shows_nor_touches_others() {
     assert_eq!((page("-").await, page("a").await), (vec!["a".into(), "b".into()], vec!["b".into(), "c".into()]));
 
     let everything = one_admin.release_matching(&LockFilter::new(), "test").await.unwrap_err();
-    assert_eq!(everything.kind(), ErrorKind::InvalidOptions, "a namespace is not a prefix that somebody named");
+    assert_eq!(everything.kind(), ErrorKind::InvalidOptions, "a namespace is not a prefix that the caller gave");
     assert_eq!(one_admin.release_owner("me", "ended").await.unwrap(), 3);
     for guard in &guards {
         assert_eq!(guard.lost().await, Loss::ForceReleased);
@@ -216,9 +220,9 @@ async fn a_namespace_neither_shows_nor_touches_others() {
     assert_eq!(other.loss(), None);
     assert_eq!(one_admin.history(&key("a")).await.unwrap()[0].reason, "ended");
     assert!(two_admin.history(&key("a")).await.unwrap().is_empty());
-    let mut heard = heard(&mut events);
-    heard[3..].sort();
+    let mut received = received(&mut events);
+    received[3..].sort();
     let granted = [("b", "granted"), ("a", "granted"), ("c", "granted")];
     let forced = ["a", "b", "c"].map(|key| (key, "force_released"));
-    assert_eq!((&heard[..3], &heard[3..]), (&*told(granted), &*told(forced)));
+    assert_eq!((&received[..3], &received[3..]), (&*expected(granted), &*expected(forced)));
 }

@@ -1,4 +1,4 @@
-//! Both faces of this crate keep the contract, and one of them does so behind a wrapper.
+//! Both backends of this crate keep the contract, and one of them does so behind a wrapper.
 
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -48,7 +48,7 @@ impl Fixture for Direct {
 /// The lease engine over a [`MemoryStore`]; each client is an engine of its own.
 #[derive(Default)]
 struct Engine {
-    /// That of the checks below the engine.
+    /// The store of the checks below the engine.
     bare: MemoryStore,
 }
 
@@ -74,7 +74,8 @@ impl Fixture for Engine {
 
     async fn clients(&self, count: usize) -> Result<Vec<Client>, FixtureError> {
         let store = MemoryStore::new();
-        // Longer than busy test machines stall; who misses its claim stands behind the others.
+        // Longer than busy test machines stall: a waiter that misses its claim stands behind the
+        // others.
         let queue = QueueOptions::new().claim(Duration::from_secs(3));
         let client = || {
             let memory = store.clone();
@@ -88,7 +89,7 @@ impl Fixture for Engine {
     }
 }
 
-/// A provider behind pointers and a wrapper, as applications have it.
+/// A provider behind pointers and a wrapper, as applications use it.
 struct Wrapped;
 
 const NAMESPACE: &str = "tenant-1";

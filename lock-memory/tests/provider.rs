@@ -22,7 +22,7 @@ fn poll<F: Future + ?Sized>(future: &mut Pin<Box<F>>) -> Poll<F::Output> {
 
 type Waiting<'a> = Pin<Box<dyn Future<Output = Result<LockGuard, LockError>> + Send + 'a>>;
 
-/// A waiter that has been polled once, and so stands in the queue.
+/// A waiter that has been polled once, and so is in the queue.
 fn waiter<'a>(locks: &'a MemoryProvider, key: &'a str) -> Waiting<'a> {
     let mut waiting: Waiting<'a> = Box::pin(locks.acquire(key).into_future());
     assert!(poll(&mut waiting).is_pending());
@@ -36,14 +36,14 @@ fn ready(waiting: &mut Waiting<'_>) -> LockGuard {
     }
 }
 
-/// Nothing is held or waited for, and every acquisition is accounted for.
+/// Asserts that nothing is held or waited for, and every acquisition is accounted for.
 fn assert_idle(locks: &MemoryProvider) {
     let accounting = locks.accounting();
     assert!(accounting.balances() && accounting.held == 0 && accounting.waiting == 0, "{accounting:?}");
     assert_eq!(locks.keys_in_use(), 0);
 }
 
-/// On no runtime at all.
+/// Runs a future outside of any runtime.
 fn block_on<T>(future: impl Future<Output = T>) -> T {
     match pin!(future).poll(&mut Context::from_waker(Waker::noop())) {
         Poll::Ready(output) => output,
@@ -60,7 +60,7 @@ fn c15_waiters_are_served_in_the_order_of_their_calls() {
     for mut next in waiting.drain(..) {
         let token = guard.fencing_token();
         assert!(block_on(guard.release()).unwrap().is_released());
-        // Handed over already: nobody barges in, not even before the waiter has looked.
+        // Handed over already: no other caller overtakes, not even before the waiter has looked.
         assert!(block_on(locks.try_acquire("k").into_future()).unwrap().is_none());
         guard = ready(&mut next);
         assert!(guard.fencing_token() > token);
@@ -70,7 +70,7 @@ fn c15_waiters_are_served_in_the_order_of_their_calls() {
 }
 
 #[test]
-fn c11_a_waiter_may_go_at_any_stage() {
+fn c11_a_waiter_may_leave_at_any_stage() {
     let locks = MemoryProvider::new();
     let held = || block_on(locks.acquire("k").into_future()).unwrap();
 
@@ -89,29 +89,29 @@ fn c11_a_waiter_may_go_at_any_stage() {
     let Acquired::Busy(busy) = block_on(locks.acquire_with(key.clone(), AcquireOptions::try_once())).unwrap() else {
         panic!("held")
     };
-    assert_eq!(busy.ahead, Some(2), "those who went are not in the queue");
+    assert_eq!(busy.ahead, Some(2), "waiters that left are not in the queue");
     drop(guard);
     drop(ready(&mut second));
 
-    // Granted, but it has not looked: the lock goes on to the next.
+    // Granted, but it has not looked: the lock passes to the next.
     let guard = ready(&mut fourth);
     let (granted, mut next) = (waiter(&locks, "k"), waiter(&locks, "k"));
     drop(guard);
     drop(granted);
     drop(ready(&mut next));
 
-    // Granted, and nobody is next: the key is free.
+    // Granted, and no waiter is next: the key is free.
     let guard = held();
     let granted = waiter(&locks, "k");
     drop(guard);
     drop(granted);
     assert_idle(&locks);
-    assert_eq!(locks.accounting().acquired, 5, "grants that nobody got are not acquisitions");
+    assert_eq!(locks.accounting().acquired, 5, "grants that no caller got are not acquisitions");
     assert_eq!(locks.accounting().released, 5);
 }
 
 #[test]
-fn c11_many_that_go_at_once_do_not_overflow_the_stack() {
+fn c11_many_that_leave_at_once_do_not_overflow_the_stack() {
     let locks = MemoryProvider::new();
     let guard = block_on(locks.acquire("k").into_future()).unwrap();
     let waiting: Vec<_> = (0..100_000).map(|_| waiter(&locks, "k")).collect();
@@ -189,7 +189,7 @@ async fn c24_close_refuses_wakes_and_takes_away() {
     let (mut asked_before, unasked) = (Box::pin(guard.lost()), guard.lost());
     assert!(poll(&mut asked_before).is_pending());
     let mut waiting = waiter(&locks, "k");
-    // One more, whose turn is on its way.
+    // One more, whose turn is in transit.
     let other = locks.acquire("other").await.unwrap();
     let mut on_its_way = waiter(&locks, "other");
     drop(other);
@@ -198,7 +198,7 @@ async fn c24_close_refuses_wakes_and_takes_away() {
     assert_eq!(guard.loss(), Some(Loss::Closed));
     assert_eq!((asked_before.await, unasked.await, guard.lost().await), (Loss::Closed, Loss::Closed, Loss::Closed));
     for waiting in [&mut waiting, &mut on_its_way] {
-        let Poll::Ready(Err(error)) = poll(waiting) else { panic!("waiters are told") };
+        let Poll::Ready(Err(error)) = poll(waiting) else { panic!("waiters get an error") };
         assert_eq!((error.kind(), error.key().is_some()), (ErrorKind::Closed, true));
     }
     drop((waiting, on_its_way));
@@ -211,7 +211,7 @@ async fn c24_close_refuses_wakes_and_takes_away() {
 }
 
 #[tokio::test]
-async fn c22_a_force_release_is_heard_at_once_and_hands_over() {
+async fn c22_a_force_release_is_signalled_at_once_and_hands_over() {
     let locks = MemoryProvider::new();
     let key = LockKey::new("k").unwrap();
     let admin = locks.admin().unwrap();
@@ -239,7 +239,7 @@ async fn c22_a_force_release_is_heard_at_once_and_hands_over() {
 }
 
 #[tokio::test]
-async fn a_turn_that_is_taken_away_under_way_makes_a_lost_guard() {
+async fn a_turn_that_is_taken_away_in_transit_makes_a_lost_guard() {
     let locks = MemoryProvider::new();
     let key = LockKey::new("k").unwrap();
     let guard = locks.acquire(&key).await.unwrap();
@@ -310,7 +310,7 @@ async fn c1_c23_two_threads_never_meet_and_every_acquisition_is_accounted_for() 
                     let which = ((task + round) % 2) as usize;
                     let waiting = locks.acquire(["a", "b"][which]).into_future();
                     let guard = match (task * 7 + round) % 5 {
-                        // Sometimes it goes away after one poll, granted or not.
+                        // Sometimes it leaves after one poll, granted or not.
                         0 => {
                             let mut waiting: Waiting<'_> = Box::pin(waiting);
                             let _ = poll(&mut waiting);
@@ -345,7 +345,7 @@ async fn c1_c23_two_threads_never_meet_and_every_acquisition_is_accounted_for() 
 /// Threads that look again before they sleep, with waits that end, waits that are given up, and
 /// holders that take their time.
 #[test]
-fn c1_c16_threads_of_their_own_pass_a_key_to_each_other_and_nobody_is_left_waiting() {
+fn c1_c16_threads_pass_a_key_to_each_other_and_no_waiter_is_forgotten() {
     const THREADS: u64 = 3;
     const ROUNDS: u64 = 4_000;
     let locks = MemoryProvider::new();
@@ -365,7 +365,7 @@ fn c1_c16_threads_of_their_own_pass_a_key_to_each_other_and_nobody_is_left_waiti
                                     Poll::Ready(guard) => Some(guard.unwrap()),
                                     Poll::Pending => None,
                                 },
-                                // Long enough for everybody, and yet whoever is forgotten fails.
+                                // Long enough for all, and a waiter that is forgotten still fails.
                                 _ => Some(locks.acquire("k").timeout(MS(30_000)).await.unwrap()),
                             };
                             let Some(guard) = guard else { continue };

@@ -46,13 +46,13 @@ async fn release(store: &MemoryStore, claim: &Claim) -> ReleaseOutcome {
     store.release(&Release::new(claim.clone())).await.unwrap()
 }
 
-/// What is there to be heard at this moment.
-fn heard(events: &mut EventStream) -> Vec<StoreEvent> {
+/// Returns the events that can be received now.
+fn received(events: &mut EventStream) -> Vec<StoreEvent> {
     std::iter::from_fn(|| events.next().now_or_never().flatten()).map(Result::unwrap).collect()
 }
 
 #[tokio::test]
-async fn c15_a_hand_over_is_one_call_and_pushed_to_whom_it_concerns() {
+async fn c15_a_hand_over_is_one_call_and_pushed_to_the_waiter() {
     let store = MemoryStore::with_manual_clock();
     let (mine, other) = (ProviderId::random(), ProviderId::random());
     let [mut to_me, mut to_other] =
@@ -69,20 +69,20 @@ async fn c15_a_hand_over_is_one_call_and_pushed_to_whom_it_concerns() {
     let calls = store.calls(Operation::TryAcquire);
     assert_eq!(release(&store, &holder).await, ReleaseOutcome::Released);
 
-    let granted = heard(&mut to_me);
+    let granted = received(&mut to_me);
     let [StoreEvent::Granted { key, id, grant, expires_at }] = &granted[..] else { panic!("got {granted:?}") };
     assert_eq!((key, id), (first.key(), first.id()));
     assert!(grant.token > anchor.token.unwrap(), "R18: a grant after the answer");
     assert_eq!(expires_at.saturating_since(anchor.now.unwrap()), Duration::from_secs(2) + CLAIM_TTL);
-    assert!(heard(&mut to_other).is_empty(), "neither another's grant nor a free key");
+    assert!(received(&mut to_other).is_empty(), "neither another's grant nor a free key");
     assert_eq!(store.peek("k").unwrap().id.as_ref(), Some(first.id()));
-    assert_eq!(store.calls(Operation::TryAcquire), calls, "nobody needed to ask");
+    assert_eq!(store.calls(Operation::TryAcquire), calls, "no attempt was needed");
 
     let renewal = Renewal::lease(first.clone(), grant.token, TTL);
     assert_eq!(store.renew(&renewal).await.unwrap(), Standing::Held { remaining: TTL });
-    // Once more: the key is not free, and nobody is granted anything anew.
+    // Once more: the key is not free, and nothing is granted again.
     assert_eq!(release(&store, &holder).await, ReleaseOutcome::Released);
-    assert!(heard(&mut to_me).is_empty());
+    assert!(received(&mut to_me).is_empty());
 
     let told: Vec<_> = std::iter::from_fn(|| told.next().now_or_never().flatten()).map(Result::unwrap).collect();
     let (key, owner) = (first.key().clone(), Some("me".to_owned()));
@@ -92,7 +92,7 @@ async fn c15_a_hand_over_is_one_call_and_pushed_to_whom_it_concerns() {
 }
 
 #[tokio::test]
-async fn a_free_key_is_told_to_all_only_if_nobody_was_granted_it() {
+async fn a_free_key_is_pushed_to_all_only_if_no_waiter_was_granted_it() {
     let store = MemoryStore::new();
     let mut events = LeaseStore::subscribe(&store, &Watch::provider(ProviderId::random())).await.unwrap();
     let (holder, waiter) = (claim("k"), claim("k"));
@@ -101,21 +101,21 @@ async fn a_free_key_is_told_to_all_only_if_nobody_was_granted_it() {
     let _ = queue_up(&store, &waiter).await;
     let release = Release::new(holder.clone()).with_hold_at_least(TTL);
     assert_eq!(store.release(&release).await.unwrap(), ReleaseOutcome::Released);
-    assert_eq!(heard(&mut events), std::slice::from_ref(&freed), "after a minimum hold");
+    assert_eq!(received(&mut events), std::slice::from_ref(&freed), "after a minimum hold");
     assert!(store.force_release("k").is_some());
-    assert_eq!(heard(&mut events), std::slice::from_ref(&freed), "after force: the waiters ask");
+    assert_eq!(received(&mut events), std::slice::from_ref(&freed), "after force: the waiters make attempts");
     assert_eq!(store.waiting("k"), [waiter.id().clone()]);
-    assert_eq!(queue_up(&store, &claim("k")).await.standing, QueueStanding::Queued { ahead: 1 }, "nobody overtakes");
+    assert_eq!(queue_up(&store, &claim("k")).await.standing, QueueStanding::Queued { ahead: 1 }, "no claim overtakes");
     hold(&store, &waiter).await;
     assert!(!store.drop_tickets("k").is_empty());
     for _ in 0..2 {
         assert_eq!(self::release(&store, &waiter).await, ReleaseOutcome::Released);
     }
-    assert_eq!(heard(&mut events), [freed], "and once");
+    assert_eq!(received(&mut events), [freed], "and once");
 }
 
 #[tokio::test]
-async fn c11_whoever_leaves_with_a_grant_that_crossed_passes_it_on() {
+async fn c11_a_waiter_that_leaves_with_a_grant_in_transit_hands_it_over() {
     let store = MemoryStore::new();
     let (holder, first, second) = (claim("k"), claim("k"), claim("k"));
     hold(&store, &holder).await;
@@ -142,14 +142,14 @@ async fn c11_a_straggler_leaves_no_ticket() {
 }
 
 #[tokio::test]
-async fn who_waits_can_be_asked_and_that_can_fail() {
+async fn waiters_can_be_queried_and_the_query_can_fail() {
     let store = MemoryStore::with_manual_clock();
     let (holder, waiter) = (claim("k"), claim("k"));
     assert_eq!(store.waiters(&holder, TTL).await.unwrap(), 0);
     hold(&store, &holder).await;
     let _ = (queue_up(&store, &waiter).await, queue_up(&store, &claim("k")).await);
     let _ = store.try_acquire(&Attempt::new(claim("k"), TTL)).await.unwrap();
-    assert_eq!(store.waiters(&holder, TTL).await.unwrap(), 2, "who only tries does not wait");
+    assert_eq!(store.waiters(&holder, TTL).await.unwrap(), 2, "a claim that only tries does not wait");
     assert_eq!(store.waiters(&claim("else"), TTL).await.unwrap(), 0);
     store.advance(TICKET.ttl / 2);
     let _ = queue_up(&store, &waiter).await;
@@ -213,7 +213,7 @@ async fn tests_can_end_leases_and_tickets() {
 }
 
 #[tokio::test]
-async fn a_test_can_push_what_it_likes() {
+async fn a_test_can_push_any_event() {
     let store = MemoryStore::new();
     let (mine, other) = (claim("k"), claim("k"));
     let provider = ProviderId::random();
@@ -225,8 +225,8 @@ async fn a_test_can_push_what_it_likes() {
     for event in [StoreEvent::Gap, gone(&mine), gone(&own), gone(&other), gone(&own)] {
         store.push(event);
     }
-    assert_eq!(heard(&mut events), [StoreEvent::Gap, gone(&own), gone(&own)]);
+    assert_eq!(received(&mut events), [StoreEvent::Gap, gone(&own), gone(&own)]);
     store.lose_events(true);
     store.push(StoreEvent::Gap);
-    assert!(heard(&mut events).is_empty());
+    assert!(received(&mut events).is_empty());
 }

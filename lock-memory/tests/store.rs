@@ -120,7 +120,7 @@ async fn a_fault_may_concern_one_key_alone() {
 }
 
 #[tokio::test]
-async fn a_hanging_call_goes_on_fails_or_is_forgotten() {
+async fn a_hanging_call_continues_fails_or_is_dropped() {
     let store = MemoryStore::new();
     let holder = claim("k");
 
@@ -150,7 +150,7 @@ async fn a_hanging_call_goes_on_fails_or_is_forgotten() {
 }
 
 #[tokio::test]
-async fn a_late_answer_is_of_a_call_that_was_applied() {
+async fn a_late_answer_belongs_to_a_call_that_was_applied() {
     let store = MemoryStore::new();
     let holder = claim("k");
     let request = attempt(&holder);
@@ -181,7 +181,7 @@ async fn ordered_claims_refuse_a_straggler() {
 }
 
 #[tokio::test]
-async fn watchers_hear_of_free_keys_and_of_their_own_losses() {
+async fn watchers_get_free_keys_and_their_own_losses() {
     let store = MemoryStore::new();
     let (mine, other) = (ProviderId::random(), ProviderId::random());
     let mut events = LeaseStore::subscribe(&store, &Watch::provider(mine)).await.unwrap();
@@ -222,9 +222,9 @@ async fn events_can_be_missed_lost_and_cut() {
     store.lose_events(true);
     free("lost").await;
     store.lose_events(false);
-    free("heard").await;
-    let heard = StoreEvent::Freed { key: LockKey::new("heard").unwrap() };
-    assert_eq!(events.next().await.unwrap().unwrap(), heard);
+    free("received").await;
+    let received = StoreEvent::Freed { key: LockKey::new("received").unwrap() };
+    assert_eq!(events.next().await.unwrap().unwrap(), received);
 }
 
 #[tokio::test(start_paused = true)]
@@ -242,24 +242,24 @@ async fn a_stream_can_be_refused_and_can_break() {
     store.push(StoreEvent::Gap);
     store.break_watchers(ErrorKind::Unavailable);
     store.push(StoreEvent::Gap);
-    assert_eq!(events.next().await.unwrap().unwrap_err().kind(), ErrorKind::Unavailable, "nothing else is heard");
+    assert_eq!(events.next().await.unwrap().unwrap_err().kind(), ErrorKind::Unavailable, "nothing else is received");
     let mut told = || told.next().now_or_never().unwrap();
     assert_eq!(told().unwrap().unwrap_err().kind(), ErrorKind::Unavailable);
     assert!(events.next().await.is_none() && told().is_none());
 
-    // One that somebody listens to, and whose events take long.
+    // A stream with a reader, whose events take long.
     let mut events = LeaseStore::subscribe(&store, &watch).await.unwrap();
     store.delay_events(Duration::from_secs(3600));
     store.push(StoreEvent::Gap);
     let mut next = pin!(events.next());
     assert!(poll_once(next.as_mut()).is_pending());
     store.cut_watchers();
-    let Poll::Ready(None) = poll_once(next.as_mut()) else { panic!("it ends at once, in silence") };
+    let Poll::Ready(None) = poll_once(next.as_mut()) else { panic!("it ends at once, without an error") };
     drop(LeaseStore::subscribe(&store, &watch).await.unwrap());
 }
 
 #[tokio::test(start_paused = true)]
-async fn events_can_come_late() {
+async fn events_can_be_delayed() {
     let store = MemoryStore::new();
     let provider = ProviderId::random();
     let mut events = LeaseStore::subscribe(&store, &Watch::provider(provider)).await.unwrap();
@@ -272,11 +272,11 @@ async fn events_can_come_late() {
     store.push(freed("later"));
     store.delay_events(Duration::ZERO);
     store.push(freed("in order"));
-    let mut heard = Vec::new();
+    let mut received = Vec::new();
     for _ in 0..4 {
-        heard.push((events.next().await.unwrap().unwrap(), started.elapsed().as_secs()));
+        received.push((events.next().await.unwrap().unwrap(), started.elapsed().as_secs()));
     }
-    assert_eq!(heard, [(freed("at once"), 1), (freed("late"), 3), (freed("later"), 4), (freed("in order"), 4)]);
+    assert_eq!(received, [(freed("at once"), 1), (freed("late"), 3), (freed("later"), 4), (freed("in order"), 4)]);
 }
 
 #[tokio::test]
@@ -299,7 +299,7 @@ async fn a_handle_can_declare_less() {
     let refreshed = poor.renew(&Renewal::ticket(waiter.clone(), ticket)).await.unwrap();
     assert_eq!(refreshed, Standing::Gone(Loss::Gone));
 
-    // Together with processes that have more: it neither passes on nor waits for its turn.
+    // Together with processes that have more: it neither hands over nor waits for its turn.
     let _ = store.try_acquire(&wants(&waiter)).await.unwrap();
     let release = Release::new(old).with_hold_at_least(TTL);
     assert_eq!(poor.release(&release).await.unwrap(), ReleaseOutcome::Released);

@@ -1,5 +1,5 @@
-//! `MemoryProvider` and wakers that panic: code of the caller's executor, which it runs. The panic
-//! costs the wake-up in which it happens, and nothing else.
+//! `MemoryProvider` with wakers that panic: code of the caller's executor, which the provider runs.
+//! The panic costs the wake-up in which it happens, and nothing else.
 
 use std::future::Future;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -92,7 +92,7 @@ fn c14_a_release_survives_the_waker_of_the_next_in_line() {
 fn c14_a_guard_that_is_dropped_by_a_panic_survives_the_waker_of_the_next_in_line() {
     let locks = MemoryProvider::new();
     let guard = held(&locks, "k");
-    // A loss is awaited too, so that the turn ends in the long way.
+    // A loss is awaited too, so that the turn has a follow-up.
     let mut lost = Box::pin(guard.lost());
     assert!(poll(&mut lost, &panicking()).is_pending());
     let mut next = waiter(&locks, "k", &panicking());

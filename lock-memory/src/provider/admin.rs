@@ -80,12 +80,12 @@ impl MemoryProvider {
         meant: impl FnOnce(&LockInfo) -> bool,
     ) -> Option<LockInfo> {
         let (victim, taken) = {
-            let mut taking = shard.lock_to_take();
-            let victim = taking.state().find(hash, key).map(|entry| self.describe(entry)).filter(meant)?;
+            let mut locked = shard.lock_to_take_away();
+            let victim = locked.state().find(hash, key).map(|entry| self.describe(entry)).filter(meant)?;
             // First, and under the same lock: a task that is woken by the release finds it in the
             // history, which has the order of the releases (C22).
             self.history().record(key.clone(), ForcedRelease::from_info(&victim, SystemTime::now(), reason));
-            (victim, taking.force_release(hash, key)?)
+            (victim, locked.force_release(hash, key)?)
         };
         let Taken { token, after } = taken;
         if let Some(signal) = after.signal {
@@ -115,7 +115,7 @@ impl MemoryProvider {
     fn describe(&self, entry: &Entry) -> LockInfo {
         let Entry { key, token, .. } = entry;
         let last = FencingToken::new(*token);
-        if let Some(remaining) = entry.resting() {
+        if let Some(remaining) = entry.minimum_hold_left() {
             return LockInfo::new(key.clone(), None, last, remaining);
         }
         let Holder { owner, metadata, .. } = entry.holder().cloned().unwrap_or_default().or(&self.shared.defaults);

@@ -31,7 +31,7 @@ pub(super) enum Phase {
     /// A guard.
     Held,
     /// The timer of a minimum hold.
-    Resting,
+    MinimumHold,
 }
 
 /// The data that an uncontended key with plain options does not need.
@@ -85,7 +85,7 @@ impl Entry {
     /// Returns whether another thread has the key, or is about to get it, and it has no waiter.
     pub(super) fn is_elsewhere(&self, here: Thread) -> bool {
         let no_waiter = self.extra.as_ref().is_none_or(|extra| extra.queue.is_empty());
-        self.phase != Phase::Resting && self.thread != here && no_waiter
+        self.phase != Phase::MinimumHold && self.thread != here && no_waiter
     }
 
     /// Makes the first waiter the next holder, under the token that it has had since its request.
@@ -101,18 +101,18 @@ impl Entry {
     }
 
     /// Starts the timer of the minimum hold (C25), if one is not over yet.
-    pub(super) fn rest(&mut self) -> Option<Next> {
+    pub(super) fn start_minimum_hold_timer(&mut self) -> Option<Next> {
         let (until, runtime) = self.extra.as_ref()?.hold.clone()?;
         if until <= Instant::now() {
             return None;
         }
-        self.phase = Phase::Resting;
+        self.phase = Phase::MinimumHold;
         Some(Next::Timer { until, runtime })
     }
 
     /// Returns how much longer a minimum hold without a guard keeps the key closed.
-    pub(super) fn resting(&self) -> Option<Duration> {
-        let (until, _) = self.extra.as_ref()?.hold.as_ref().filter(|_| self.phase == Phase::Resting)?;
+    pub(super) fn minimum_hold_left(&self) -> Option<Duration> {
+        let (until, _) = self.extra.as_ref()?.hold.as_ref().filter(|_| self.phase == Phase::MinimumHold)?;
         Some(until.saturating_duration_since(Instant::now()))
     }
 
@@ -131,7 +131,7 @@ impl Entry {
 
     pub(super) fn busy(&self) -> Busy {
         let ahead = self.extra.as_ref().map_or(0, |extra| extra.queue.len());
-        Busy::new().with_retry_after(self.resting()).with_ahead(u32::try_from(ahead).ok())
+        Busy::new().with_retry_after(self.minimum_hold_left()).with_ahead(u32::try_from(ahead).ok())
     }
 
     /// Ends the entry because the provider was closed: reports the loss to the holder, and wakes

@@ -164,7 +164,7 @@ impl LockProvider for MemoryProvider {
     fn accounting(&self) -> Accounting {
         let mut sum = Accounting::new();
         for shard in self.shared.shards.iter() {
-            sum += shard.lock().tally();
+            sum += shard.lock().counts();
         }
         sum
     }
@@ -175,7 +175,7 @@ impl LockProvider for MemoryProvider {
 
     async fn close(&self) -> Result<()> {
         for shard in self.shared.shards.iter() {
-            let entries = shard.lock_to_take().close();
+            let entries = shard.lock_to_take_away().close();
             entries.into_iter().for_each(Entry::end_closed);
         }
         Ok(())

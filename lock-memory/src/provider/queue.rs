@@ -18,7 +18,7 @@ const MANY: usize = 16;
 /// half of all slots are.
 #[derive(Default)]
 pub(super) struct Queue {
-    places: VecDeque<(u64, Option<Waiter>)>,
+    slots: VecDeque<(u64, Option<Waiter>)>,
     gaps: usize,
 }
 
@@ -33,22 +33,22 @@ pub(super) struct Waiter {
 impl Queue {
     #[inline]
     pub(super) fn is_empty(&self) -> bool {
-        self.places.is_empty()
+        self.slots.is_empty()
     }
 
     /// Returns the number of waiters.
     pub(super) fn len(&self) -> usize {
-        self.places.len() - self.gaps
+        self.slots.len() - self.gaps
     }
 
     /// Adds a waiter with a token greater than all before.
     pub(super) fn push(&mut self, token: u64, waiter: Waiter) {
-        self.places.push_back((token, Some(waiter)));
+        self.slots.push_back((token, Some(waiter)));
     }
 
     /// Removes the first waiter.
     pub(super) fn pop(&mut self) -> Option<(u64, Waiter)> {
-        let first = self.places.pop_front();
+        let first = self.slots.pop_front();
         if self.gaps > 0 {
             self.trim();
         }
@@ -57,16 +57,16 @@ impl Queue {
 
     pub(super) fn find(&mut self, token: u64) -> Option<&mut Waiter> {
         let at = self.position(token)?;
-        self.places[at].1.as_mut()
+        self.slots[at].1.as_mut()
     }
 
     pub(super) fn remove(&mut self, token: u64) -> Option<Waiter> {
         let at = self.position(token)?;
-        let waiter = self.places[at].1.take()?;
+        let waiter = self.slots[at].1.take()?;
         self.gaps += 1;
         self.trim();
         if self.gaps > MANY.max(self.len()) {
-            self.places.retain(|(_, waiter)| waiter.is_some());
+            self.slots.retain(|(_, waiter)| waiter.is_some());
             self.gaps = 0;
         }
         Some(waiter)
@@ -74,21 +74,21 @@ impl Queue {
 
     /// Returns all waiters.
     pub(super) fn into_waiters(self) -> impl Iterator<Item = Waiter> {
-        self.places.into_iter().filter_map(|(_, waiter)| waiter)
+        self.slots.into_iter().filter_map(|(_, waiter)| waiter)
     }
 
     fn position(&self, token: u64) -> Option<usize> {
-        self.places.binary_search_by_key(&token, |(of, _)| *of).ok()
+        self.slots.binary_search_by_key(&token, |(of, _)| *of).ok()
     }
 
     /// Clears the gaps at both ends.
     fn trim(&mut self) {
-        while self.places.front().is_some_and(|(_, waiter)| waiter.is_none()) {
-            self.places.pop_front();
+        while self.slots.front().is_some_and(|(_, waiter)| waiter.is_none()) {
+            self.slots.pop_front();
             self.gaps -= 1;
         }
-        while self.places.back().is_some_and(|(_, waiter)| waiter.is_none()) {
-            self.places.pop_back();
+        while self.slots.back().is_some_and(|(_, waiter)| waiter.is_none()) {
+            self.slots.pop_back();
             self.gaps -= 1;
         }
     }
@@ -133,7 +133,7 @@ mod tests {
             if token > 1 {
                 assert!(queue.remove(token - 1).is_some());
             }
-            assert!(queue.places.len() <= 2 + MANY + 1, "{} slots for {}", queue.places.len(), queue.len());
+            assert!(queue.slots.len() <= 2 + MANY + 1, "{} slots for {}", queue.slots.len(), queue.len());
         }
         assert_eq!(served(queue), [0, 999]);
     }

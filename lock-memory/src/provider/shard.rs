@@ -28,9 +28,9 @@ impl<T> Shard<T> {
     }
 
     /// Locks the state in order to take keys away.
-    pub(super) fn lock_to_take(&self) -> Taking<'_, T> {
+    pub(super) fn lock_to_take_away(&self) -> TakeAway<'_, T> {
         self.taken.store(true, Ordering::Release);
-        Taking(self.state.lock())
+        TakeAway(self.state.lock())
     }
 
     /// Returns how the guard with this token was lost.
@@ -50,9 +50,9 @@ impl<T> Default for Shard<T> {
 }
 
 /// The locked state. From now on the guards of the shard look for their loss.
-pub(super) struct Taking<'a, T>(MutexGuard<'a, State<T>>);
+pub(super) struct TakeAway<'a, T>(MutexGuard<'a, State<T>>);
 
-impl<T> Taking<'_, T> {
+impl<T> TakeAway<'_, T> {
     pub(super) fn state(&self) -> &State<T> {
         &self.0
     }

@@ -34,7 +34,7 @@ pub(super) struct State<T> {
     closed: bool,
     /// The losses of guards that still exist.
     lost: HashMap<u64, Loss>,
-    tally: Accounting,
+    counts: Accounting,
     /// The box of the last guard that was released, for the next one.
     spare: Option<Box<T>>,
     experience: Experience,
@@ -49,7 +49,7 @@ impl<T> Default for State<T> {
             last_token: 0,
             closed: false,
             lost: HashMap::default(),
-            tally: Accounting::default(),
+            counts: Accounting::default(),
             spare: None,
             experience: Experience::default(),
             events: None,
@@ -93,7 +93,7 @@ pub(super) enum LossWatch {
 }
 
 /// The work that remains after the lock, because it wakes tasks.
-pub(super) struct After {
+pub(super) struct FollowUp {
     pub(super) signal: Option<LossSender>,
     pub(super) next: Option<Next>,
 }
@@ -103,14 +103,14 @@ pub(super) enum Ended {
     /// The key had been taken away before.
     Lost,
     /// The key is free again, or a waiter has it. That waiter is to be woken unless it spins.
-    Plainly(Option<Waker>),
-    Otherwise(Box<After>),
+    NextWaiter(Option<Waker>),
+    WithFollowUp(Box<FollowUp>),
 }
 
 /// What a force-release took away.
 pub(super) struct Taken {
     pub(super) token: u64,
-    pub(super) after: After,
+    pub(super) after: FollowUp,
 }
 
 impl<T> State<T> {
@@ -135,8 +135,8 @@ impl<T> State<T> {
                     self.experience.learn(true);
                 }
                 self.last_token += 1;
-                self.tally.acquired += 1;
-                self.tally.held += 1;
+                self.counts.acquired += 1;
+                self.counts.held += 1;
                 let entry = Entry::held(hash, key.clone(), self.last_token, options.holder(), hold.take());
                 let entry = slot.insert(entry);
                 if let Some(events) = &self.events {
@@ -165,7 +165,7 @@ impl<T> State<T> {
                     self.experience.learn(false);
                 }
                 self.last_token += 1;
-                self.tally.waiting += 1;
+                self.counts.waiting += 1;
                 let holder = options.holder().clone();
                 let waiter = Waiter { waker: waker.cloned(), thread, holder, hold: hold.take() };
                 entry.enqueue(self.last_token, waiter);
@@ -178,7 +178,7 @@ impl<T> State<T> {
     /// any. A turn that was taken away in transit becomes a guard that is lost.
     pub(super) fn look(&mut self, hash: u64, key: &LockKey, token: u64, waker: Option<&Waker>) -> Look<T> {
         if self.closed {
-            self.tally.waiting -= 1;
+            self.counts.waiting -= 1;
             return Look::Closed;
         }
         if let Some(entry) = self.entries.find_mut(hash, |entry| entry.token == token) {
@@ -187,7 +187,7 @@ impl<T> State<T> {
             }
             entry.phase = Phase::Held;
             entry.thread = Thread::this();
-            self.tally.held += 1;
+            self.counts.held += 1;
             if let Some(events) = &self.events {
                 events.granted(entry);
             }
@@ -206,20 +206,20 @@ impl<T> State<T> {
                 return Look::Waits { replaced };
             }
             self.lost.insert(token, Loss::ForceReleased);
-            self.tally.lost += 1;
+            self.counts.lost += 1;
         }
-        self.tally.waiting -= 1;
-        self.tally.acquired += 1;
+        self.counts.waiting -= 1;
+        self.counts.acquired += 1;
         Look::Granted(Grant { token, spare: self.spare.take() })
     }
 
     /// Removes a waiter that gives up: it leaves the queue, or ends its turn, which passes to the
     /// next. The returned waiter is to be dropped after the lock.
     pub(super) fn leave(&mut self, hash: u64, key: &LockKey, token: u64) -> (Ended, Option<Waiter>) {
-        self.tally.waiting -= 1;
+        self.counts.waiting -= 1;
         let queue = self.entries.find_mut(hash, |entry| entry.key == *key).and_then(Entry::queue);
         match queue.and_then(|queue| queue.remove(token)) {
-            Some(waiter) => (Ended::Plainly(None), Some(waiter)),
+            Some(waiter) => (Ended::NextWaiter(None), Some(waiter)),
             None => (self.end(hash, token), None),
         }
     }
@@ -234,8 +234,8 @@ impl<T> State<T> {
         let entry = slot.get_mut();
         let held = entry.phase == Phase::Held;
         if held {
-            self.tally.held -= 1;
-            self.tally.released += 1;
+            self.counts.held -= 1;
+            self.counts.released += 1;
             if let Some(events) = &self.events {
                 events.released(entry);
             }
@@ -243,26 +243,26 @@ impl<T> State<T> {
         if entry.is_plain() {
             slot.remove();
             self.shrink();
-            return Ended::Plainly(None);
+            return Ended::NextWaiter(None);
         }
         let signal = entry.take_signal();
-        let rest = if held { entry.rest() } else { None };
-        let next = rest.or_else(|| entry.serve().map(Next::Waiter));
+        let start_minimum_hold_timer = if held { entry.start_minimum_hold_timer() } else { None };
+        let next = start_minimum_hold_timer.or_else(|| entry.serve().map(Next::Waiter));
         if next.is_none() {
             slot.remove();
             self.shrink();
         }
         match (signal, next) {
-            (None, None) => Ended::Plainly(None),
-            (None, Some(Next::Waiter(waker))) => Ended::Plainly(waker),
-            (signal, next) => Ended::Otherwise(Box::new(After { signal, next })),
+            (None, None) => Ended::NextWaiter(None),
+            (None, Some(Next::Waiter(waker))) => Ended::NextWaiter(waker),
+            (signal, next) => Ended::WithFollowUp(Box::new(FollowUp { signal, next })),
         }
     }
 
     /// Keeps the box of a released guard for the next one. Returns the spare that it replaces, to
     /// be dropped after the lock.
     #[inline]
-    pub(super) fn keep(&mut self, spare: Box<T>) -> Option<Box<T>> {
+    pub(super) fn keep_spare(&mut self, spare: Box<T>) -> Option<Box<T>> {
         self.spare.replace(spare)
     }
 
@@ -270,17 +270,17 @@ impl<T> State<T> {
         let entry = self.entries.find_mut(hash, |entry| entry.key == *key)?;
         let (token, signal) = (entry.token, entry.take_signal());
         if entry.phase == Phase::Held {
-            self.tally.held -= 1;
-            self.tally.lost += 1;
+            self.counts.held -= 1;
+            self.counts.lost += 1;
             self.lost.insert(token, Loss::ForceReleased);
         }
-        if entry.phase != Phase::Resting
+        if entry.phase != Phase::MinimumHold
             && let Some(events) = &self.events
         {
             events.force_released(entry);
         }
         let next = self.open(hash, token);
-        Some(Taken { token, after: After { signal, next } })
+        Some(Taken { token, after: FollowUp { signal, next } })
     }
 
     /// Gives the key of a grant to its first waiter, or removes its entry.
@@ -298,9 +298,9 @@ impl<T> State<T> {
         self.closed = true;
         let entries: Vec<Entry> = std::mem::take(&mut self.entries).into_iter().collect();
         for entry in entries.iter().filter(|entry| entry.phase == Phase::Held) {
-            self.tally.held -= 1;
+            self.counts.held -= 1;
             // Released by the provider instead of the guard.
-            self.tally.released += 1;
+            self.counts.released += 1;
             self.lost.insert(entry.token, Loss::Closed);
             if let Some(events) = &self.events {
                 events.released(entry);
@@ -336,8 +336,8 @@ impl<T> State<T> {
         }
     }
 
-    pub(super) fn tally(&self) -> Accounting {
-        self.tally
+    pub(super) fn counts(&self) -> Accounting {
+        self.counts
     }
 
     pub(super) fn keys_in_use(&self) -> usize {
@@ -385,7 +385,7 @@ mod tests {
         let tokens: Vec<_> = (0..).zip(&keys).map(|(n, key)| acquire(&mut state, n << 50 | n, key)).collect();
         assert!(state.entries.capacity() >= keys.len());
         for (n, token) in (0..).zip(tokens) {
-            assert!(matches!(state.end(n << 50 | n, token), Ended::Plainly(None)));
+            assert!(matches!(state.end(n << 50 | n, token), Ended::NextWaiter(None)));
         }
         assert_eq!(state.keys_in_use(), 0);
         assert!(state.entries.capacity() <= SMALL, "{}", state.entries.capacity());
@@ -432,7 +432,7 @@ mod tests {
             if registers {
                 assert!(matches!(state.look(HASH, &key, token, Some(waker)), Look::Waits { replaced: None }));
             }
-            let Ended::Plainly(wakes) = state.end(HASH, 1) else { panic!("nothing else is to be done") };
+            let Ended::NextWaiter(wakes) = state.end(HASH, 1) else { panic!("nothing else is to be done") };
             assert_eq!(wakes.is_some(), registers);
             assert!(matches!(state.look(HASH, &key, token, None), Look::Granted(grant) if grant.token == token));
         }

@@ -7,7 +7,7 @@ use tokio::time::Instant;
 
 use super::entry::Next;
 use super::shard::Shard;
-use super::state::{After, Ended, LossWatch};
+use super::state::{Ended, FollowUp, LossWatch};
 
 /// A shard whose guards are boxed turns.
 pub(super) type TurnShard = Shard<Turn>;
@@ -48,14 +48,14 @@ impl Turn {
 pub(super) fn settle(shard: &Arc<TurnShard>, hash: u64, token: u64, ended: Ended) -> ReleaseOutcome {
     match ended {
         Ended::Lost => return ReleaseOutcome::AlreadyLost,
-        Ended::Plainly(waker) => {
+        Ended::NextWaiter(waker) => {
             shard.ended.set(token);
             if let Some(waker) = waker {
                 contained(|| waker.wake());
             }
         }
-        Ended::Otherwise(after) => {
-            let After { signal, next } = *after;
+        Ended::WithFollowUp(after) => {
+            let FollowUp { signal, next } = *after;
             if let Some(signal) = signal {
                 contained(|| drop(signal));
             }
@@ -123,7 +123,7 @@ impl LeaseHandle for Turn {
         let (hash, token) = (self.hash, self.token);
         let mut state = shard.lock();
         let ended = state.end(hash, token);
-        let second = state.keep(self);
+        let second = state.keep_spare(self);
         drop(state);
         drop(second);
         ReleaseFuture::done(Ok(settle(&shard, hash, token, ended)))

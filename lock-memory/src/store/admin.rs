@@ -21,7 +21,7 @@ impl State {
         let token = FencingToken::new(record.token());
         if let Some(id) = victim.id.clone() {
             self.publish(StoreEvent::Gone { key: key.clone(), id: id.clone(), token, loss: Loss::ForceReleased });
-            self.tell(LockEvent::ForceReleased { key: key.clone(), id });
+            self.publish_lock_event(LockEvent::ForceReleased { key: key.clone(), id });
         }
         self.publish(StoreEvent::Freed { key: key.clone() });
         Some(victim)

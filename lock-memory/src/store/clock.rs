@@ -10,23 +10,23 @@ pub(crate) struct Clock {
     origin: Option<Instant>,
     /// The origin as wall-clock time.
     wall: SystemTime,
-    put_forward: Duration,
+    advanced: Duration,
 }
 
 impl Clock {
     /// Creates a clock that follows tokio's, paused time included.
     pub(crate) fn tokio() -> Self {
-        Self { origin: Some(Instant::now()), wall: SystemTime::now(), put_forward: Duration::ZERO }
+        Self { origin: Some(Instant::now()), wall: SystemTime::now(), advanced: Duration::ZERO }
     }
 
     /// Creates a clock that stands still.
     pub(crate) fn manual() -> Self {
-        Self { origin: None, wall: SystemTime::UNIX_EPOCH, put_forward: Duration::ZERO }
+        Self { origin: None, wall: SystemTime::UNIX_EPOCH, advanced: Duration::ZERO }
     }
 
     /// Returns the time since the origin.
     pub(crate) fn now(&self) -> Duration {
-        self.origin.map_or(Duration::ZERO, |origin| origin.elapsed()).saturating_add(self.put_forward)
+        self.origin.map_or(Duration::ZERO, |origin| origin.elapsed()).saturating_add(self.advanced)
     }
 
     /// Returns a time since the origin as wall-clock time, for people; no decision uses it. On a
@@ -36,6 +36,6 @@ impl Clock {
     }
 
     pub(crate) fn advance(&mut self, by: Duration) {
-        self.put_forward = self.put_forward.saturating_add(by);
+        self.advanced = self.advanced.saturating_add(by);
     }
 }

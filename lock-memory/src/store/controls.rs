@@ -69,7 +69,7 @@ impl MemoryStore {
             let Some(record) = state.records.remove(&key) else { return false };
             state.purged_token = state.purged_token.max(record.token());
             if let Some(id) = record.lease_of().cloned() {
-                state.tell(LockEvent::Expired { key: key.clone(), id });
+                state.publish_lock_event(LockEvent::Expired { key: key.clone(), id });
             }
             state.publish(StoreEvent::Freed { key });
             true

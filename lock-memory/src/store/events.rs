@@ -21,21 +21,21 @@ pub(crate) fn channel<T: Clone>() -> Sender<T> {
 }
 
 /// All streams of one kind of event.
-pub(super) struct Pushes<T> {
-    events: Sender<Push<T>>,
+pub(super) struct Streams<T> {
+    events: Sender<SentEvent<T>>,
     /// Ends the streams, with an error if one is given.
     broken: watch::Sender<Option<MakeError>>,
 }
 
 /// An event in transit.
 #[derive(Clone)]
-struct Push<T> {
+struct SentEvent<T> {
     event: T,
     /// When it arrives, if not at once.
     due: Option<Instant>,
 }
 
-impl<T: Clone + Send + 'static> Pushes<T> {
+impl<T: Clone + Send + 'static> Streams<T> {
     pub(super) fn new() -> Self {
         Self { events: channel(), broken: watch::channel(None).0 }
     }
@@ -44,7 +44,7 @@ impl<T: Clone + Send + 'static> Pushes<T> {
         let due = Some(delay).filter(|delay| !delay.is_zero()).map(|delay| Instant::now() + delay);
         // A waker of a watcher that panics must not end the step half way. An error means that no
         // watcher is left.
-        contained(|| drop(self.events.send(Push { event, due })));
+        contained(|| drop(self.events.send(SentEvent { event, due })));
     }
 
     /// Ends the streams that are open, with an error if one is given. Events that have not been
@@ -55,7 +55,7 @@ impl<T: Clone + Send + 'static> Pushes<T> {
     }
 
     fn stream(&self, gap: T) -> impl Stream<Item = Result<T>> + Send + use<T> {
-        let arrived = received(self.events.subscribe(), Push { event: gap, due: None }).then(|push| async move {
+        let arrived = received(self.events.subscribe(), SentEvent { event: gap, due: None }).then(|push| async move {
             if let Some(due) = push.due {
                 sleep_until(due).await;
             }
@@ -75,7 +75,7 @@ async fn broken(mut broken: watch::Receiver<Option<MakeError>>) -> Option<MakeEr
 
 /// Returns the stream of one provider: every key that may be free, its own grants and losses, and
 /// gaps.
-pub(super) fn stream(events: &Pushes<StoreEvent>, provider: ProviderId) -> EventStream {
+pub(super) fn stream(events: &Streams<StoreEvent>, provider: ProviderId) -> EventStream {
     let own = format!("{provider}-");
     Box::pin(events.stream(StoreEvent::Gap).filter(move |event| {
         ready(match event {
@@ -86,7 +86,7 @@ pub(super) fn stream(events: &Pushes<StoreEvent>, provider: ProviderId) -> Event
 }
 
 /// Returns the stream of an operator of the store.
-pub(super) fn operator_stream(events: &Pushes<LockEvent>) -> LockEvents {
+pub(super) fn operator_stream(events: &Streams<LockEvent>) -> LockEvents {
     Box::pin(events.stream(LockEvent::Gap))
 }
 

@@ -72,7 +72,7 @@ impl From<Operation> for Calls {
 }
 
 impl Calls {
-    fn mean(&self, key: &LockKey) -> bool {
+    fn include(&self, key: &LockKey) -> bool {
         self.key.as_ref().is_none_or(|only| only == key)
     }
 }
@@ -172,7 +172,7 @@ impl Arrival {
 
     /// Returns whether the fault concerns this key; within a batch it may concern another.
     pub(super) fn concerns(&self, key: &LockKey) -> bool {
-        self.fault.as_ref().is_some_and(|(calls, _)| calls.mean(key))
+        self.fault.as_ref().is_some_and(|(calls, _)| calls.include(key))
     }
 }
 
@@ -189,12 +189,12 @@ pub(super) fn reply_lost() -> MakeError {
 /// Plans and counters of one store.
 #[derive(Default)]
 pub(super) struct Faults {
-    book: Mutex<Book>,
+    table: Mutex<FaultTable>,
     counted: Notify,
 }
 
 #[derive(Default)]
-struct Book {
+struct FaultTable {
     plans: Vec<Plan>,
     counts: HashMap<Calls, u64>,
 }
@@ -203,19 +203,19 @@ impl Faults {
     /// Counts a call and takes the fault that was planned for it. Faults are used in the order in
     /// which they were planned.
     pub(super) fn arrive<'a>(&self, operation: Operation, keys: impl Iterator<Item = &'a LockKey> + Clone) -> Arrival {
-        let fault = self.with(|book| {
-            *book.counts.entry(operation.into()).or_default() += 1;
+        let fault = self.with(|table| {
+            *table.counts.entry(operation.into()).or_default() += 1;
             for key in keys.clone() {
-                *book.counts.entry(operation.of(key)).or_default() += 1;
+                *table.counts.entry(operation.of(key)).or_default() += 1;
             }
-            let meant = |calls: &Calls| {
-                calls.operation == operation && (calls.key.is_none() || keys.clone().any(|key| calls.mean(key)))
+            let is_planned_for = |calls: &Calls| {
+                calls.operation == operation && (calls.key.is_none() || keys.clone().any(|key| calls.include(key)))
             };
-            let index = book.plans.iter().position(|plan| meant(&plan.calls))?;
-            if let Plan { calls, fault: Fault::Outage(error) } = &book.plans[index] {
+            let index = table.plans.iter().position(|plan| is_planned_for(&plan.calls))?;
+            if let Plan { calls, fault: Fault::Outage(error) } = &table.plans[index] {
                 return Some((calls.clone(), Fault::Outage(error.clone())));
             }
-            let Plan { calls, fault } = book.plans.remove(index);
+            let Plan { calls, fault } = table.plans.remove(index);
             Some((calls, fault))
         });
         self.counted.notify_waiters();
@@ -223,15 +223,15 @@ impl Faults {
     }
 
     pub(super) fn plan(&self, calls: Calls, fault: Fault) {
-        self.with(|book| book.plans.push(Plan { calls, fault }));
+        self.with(|table| table.plans.push(Plan { calls, fault }));
     }
 
     pub(super) fn clear(&self) {
-        self.with(|book| book.plans.clear());
+        self.with(|table| table.plans.clear());
     }
 
     pub(super) fn count(&self, calls: &Calls) -> u64 {
-        self.with(|book| book.counts.get(calls).copied().unwrap_or_default())
+        self.with(|table| table.counts.get(calls).copied().unwrap_or_default())
     }
 
     pub(super) async fn counted(&self, calls: &Calls, at_least: u64) {
@@ -245,7 +245,7 @@ impl Faults {
         }
     }
 
-    fn with<T>(&self, change: impl FnOnce(&mut Book) -> T) -> T {
-        change(&mut self.book.lock().unwrap_or_else(PoisonError::into_inner))
+    fn with<T>(&self, change: impl FnOnce(&mut FaultTable) -> T) -> T {
+        change(&mut self.table.lock().unwrap_or_else(PoisonError::into_inner))
     }
 }

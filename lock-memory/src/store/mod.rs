@@ -25,9 +25,9 @@ use distlock_engine::store::{
 };
 
 use self::clock::Clock;
-use self::events::Pushes;
+use self::events::Streams;
 use self::faults::Faults;
-use self::record::{GivenUp, Heir, Record};
+use self::record::{NextHolder, Record, ReleaseEffect};
 
 /// A [`LeaseStore`] in memory. It takes the place of the database in tests of applications that use
 /// locks.
@@ -80,8 +80,8 @@ struct State {
     records: HashMap<LockKey, Record>,
     /// The highest token of any record that was removed.
     purged_token: u64,
-    events: Pushes<StoreEvent>,
-    lock_events: Pushes<LockEvent>,
+    events: Streams<StoreEvent>,
+    lock_events: Streams<LockEvent>,
     events_lost: bool,
     events_delayed: Duration,
 }
@@ -126,8 +126,8 @@ impl MemoryStore {
             clock,
             records: HashMap::new(),
             purged_token: 0,
-            events: Pushes::new(),
-            lock_events: Pushes::new(),
+            events: Streams::new(),
+            lock_events: Streams::new(),
             events_lost: false,
             events_delayed: Duration::ZERO,
         };
@@ -207,11 +207,11 @@ impl State {
         let token = record.token();
         if token != last {
             if let Some(id) = before {
-                self.tell(LockEvent::Expired { key: key.clone(), id });
+                self.publish_lock_event(LockEvent::Expired { key: key.clone(), id });
             }
             let owner = attempt.holder.owner.as_deref().map(str::to_owned);
             let token = FencingToken::new(token);
-            self.tell(LockEvent::Granted { key: key.clone(), id: id.clone(), token, owner });
+            self.publish_lock_event(LockEvent::Granted { key: key.clone(), id: id.clone(), token, owner });
         }
         reply
     }
@@ -220,23 +220,23 @@ impl State {
         let (key, id) = (release.claim.key(), release.claim.id());
         let mut release = release.clone();
         release.hold_at_least = release.hold_at_least.filter(|_| can.minimum_hold);
-        let heir = match self.record(key).release(now, &release, can.queue) {
-            GivenUp::Nothing(outcome) => return outcome,
-            GivenUp::Freed => None,
-            GivenUp::PassedOn(heir) => Some(heir),
+        let next_holder = match self.record(key).release(now, &release, can.queue) {
+            ReleaseEffect::Nothing(outcome) => return outcome,
+            ReleaseEffect::Freed => None,
+            ReleaseEffect::HandedOver(next_holder) => Some(next_holder),
         };
-        self.tell(LockEvent::Released { key: key.clone(), id: id.clone() });
-        match heir {
-            Some(heir) => self.passed_on(key, heir),
+        self.publish_lock_event(LockEvent::Released { key: key.clone(), id: id.clone() });
+        match next_holder {
+            Some(next_holder) => self.hand_over(key, next_holder),
             None => self.publish(StoreEvent::Freed { key: key.clone() }),
         }
         ReleaseOutcome::Released
     }
 
-    fn passed_on(&mut self, key: &LockKey, Heir { id, holder, grant, expires_at }: Heir) {
+    fn hand_over(&mut self, key: &LockKey, NextHolder { id, holder, grant, expires_at }: NextHolder) {
         let token = FencingToken::new(self.record(key).token());
         let owner = holder.owner.as_deref().map(str::to_owned);
-        self.tell(LockEvent::Granted { key: key.clone(), id: id.clone(), token, owner });
+        self.publish_lock_event(LockEvent::Granted { key: key.clone(), id: id.clone(), token, owner });
         let expires_at = StoreTime::since_origin(expires_at);
         self.publish(StoreEvent::Granted { key: key.clone(), id, grant, expires_at });
     }
@@ -248,7 +248,7 @@ impl State {
     }
 
     /// Sends an event to operators.
-    fn tell(&self, event: LockEvent) {
+    fn publish_lock_event(&self, event: LockEvent) {
         if !self.events_lost {
             self.lock_events.send(event, self.events_delayed);
         }

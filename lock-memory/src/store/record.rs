@@ -46,18 +46,18 @@ struct Lease {
 
 /// The effect of a release.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum GivenUp {
+pub(crate) enum ReleaseEffect {
     /// The claim had no lease.
     Nothing(ReleaseOutcome),
     /// The key is free, or will be after a minimum hold.
     Freed,
     /// The first in the queue has the lease now.
-    PassedOn(Heir),
+    HandedOver(NextHolder),
 }
 
 /// A waiter to which a release has granted the lease.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Heir {
+pub(crate) struct NextHolder {
     pub(crate) id: AcquisitionId,
     pub(crate) holder: Holder,
     pub(crate) grant: Grant,
@@ -122,12 +122,12 @@ impl Record {
             lease.expires_at = lease.expires_at.max(now.saturating_add(attempt.ttl));
             return Reply::Granted(lease.grant(now));
         }
-        self.queue.drop_dead(now);
+        self.queue.drop_expired(now);
         let id = attempt.claim.id();
-        let turn = self.turn(queue::windows(self.queue.place(id), attempt.turn_window));
+        let turn = self.turn(queue::windows(self.queue.position(id), attempt.turn_window));
         if now < turn {
-            let standing = self.queue.stand(now, attempt);
-            return Reply::Busy(self.not_yet(now, turn, standing));
+            let standing = self.queue.enqueue(now, attempt);
+            return Reply::Busy(self.busy_reply(now, turn, standing));
         }
         self.queue.remove(id);
         Reply::Granted(self.start(now, attempt.ttl, id.clone(), attempt.tokens, attempt.holder.clone()).grant(now))
@@ -142,7 +142,7 @@ impl Record {
                     lease.expires_at = lease.expires_at.max(now.saturating_add(ttl));
                     Standing::Held { remaining: lease.expires_at - now }
                 }
-                _ => Standing::Gone(self.how_lost(renewal.claim.id())),
+                _ => Standing::Gone(self.loss_of(renewal.claim.id())),
             },
             RenewalSubject::Ticket(ticket) => self.refresh(now, &renewal.claim, ticket),
             _ => Standing::Gone(Loss::Gone),
@@ -155,19 +155,19 @@ impl Record {
         if let Some(lease) = self.held_by(now, claim) {
             return Standing::Held { remaining: lease.expires_at - now };
         }
-        self.queue.drop_dead(now);
+        self.queue.drop_expired(now);
         match self.queue.refresh(now, claim.id(), ticket) {
-            Some((standing, later)) => Standing::Waiting(self.not_yet(now, self.turn(later), standing)),
-            None => Standing::Gone(self.how_lost(claim.id())),
+            Some((standing, later)) => Standing::Waiting(self.busy_reply(now, self.turn(later), standing)),
+            None => Standing::Gone(self.loss_of(claim.id())),
         }
     }
 
     /// R12: removes the claim's own ticket first, so that a claim never hands a lease over to
-    /// itself. Without `passes_on`, the key is left to the first claim that comes.
-    pub(crate) fn release(&mut self, now: Duration, release: &Release, passes_on: bool) -> GivenUp {
+    /// itself. Without `hands_over`, the key is left to the first claim that comes.
+    pub(crate) fn release(&mut self, now: Duration, release: &Release, hands_over: bool) -> ReleaseEffect {
         self.queue.remove(release.claim.id());
         let Some(lease) = self.held_by(now, &release.claim) else {
-            return GivenUp::Nothing(match self.ending(release.claim.id()) {
+            return ReleaseEffect::Nothing(match self.ending(release.claim.id()) {
                 Some(Ending::Released) => ReleaseOutcome::Released,
                 _ => ReleaseOutcome::AlreadyLost,
             });
@@ -176,18 +176,18 @@ impl Record {
         self.closed_until = hold.max(now);
         self.end(Ending::Released);
         // R13: no claim is granted before the end of a minimum hold.
-        if !passes_on || now < self.closed_until {
-            return GivenUp::Freed;
+        if !hands_over || now < self.closed_until {
+            return ReleaseEffect::Freed;
         }
-        self.queue.drop_dead(now);
-        self.queue.take_head().map_or(GivenUp::Freed, |head| GivenUp::PassedOn(self.pass_on(now, head)))
+        self.queue.drop_expired(now);
+        self.queue.take_head().map_or(ReleaseEffect::Freed, |head| ReleaseEffect::HandedOver(self.hand_over(now, head)))
     }
 
-    fn pass_on(&mut self, now: Duration, head: Waiter) -> Heir {
+    fn hand_over(&mut self, now: Duration, head: Waiter) -> NextHolder {
         let Waiter { id, ticket, tokens, holder, .. } = head;
         let lease = self.start(now, ticket.claim_ttl, id, tokens, holder);
         let Lease { id, holder, expires_at, .. } = lease.clone();
-        Heir { id, holder, grant: lease.grant(now), expires_at }
+        NextHolder { id, holder, grant: lease.grant(now), expires_at }
     }
 
     fn start(&mut self, now: Duration, ttl: Duration, id: AcquisitionId, tokens: NonZeroU32, holder: Holder) -> &Lease {
@@ -197,7 +197,7 @@ impl Record {
         self.lease.insert(lease)
     }
 
-    fn not_yet(&self, now: Duration, turn: Duration, standing: QueueStanding) -> BusyReply {
+    fn busy_reply(&self, now: Duration, turn: Duration, standing: QueueStanding) -> BusyReply {
         BusyReply::new()
             .with_holder_remaining(turn.saturating_sub(now))
             .with_standing(standing)
@@ -257,7 +257,7 @@ impl Record {
         self.lease.as_mut().filter(|lease| lease.id == *claim.id() && now < lease.expires_at)
     }
 
-    fn how_lost(&self, id: &AcquisitionId) -> Loss {
+    fn loss_of(&self, id: &AcquisitionId) -> Loss {
         match self.ending(id) {
             Some(Ending::ForceReleased) => Loss::ForceReleased,
             _ => Loss::Gone,

@@ -47,7 +47,7 @@ impl Queue {
         self.waiters.iter().filter(move |waiter| waiter.is_live(now)).map(|waiter| &waiter.id)
     }
 
-    pub(super) fn drop_dead(&mut self, now: Duration) {
+    pub(super) fn drop_expired(&mut self, now: Duration) {
         self.waiters.retain(|waiter| waiter.is_live(now));
     }
 
@@ -64,22 +64,22 @@ impl Queue {
     }
 
     /// Returns the number of tickets before the claim's own, or of all if it has none.
-    pub(super) fn place(&self, id: &AcquisitionId) -> usize {
+    pub(super) fn position(&self, id: &AcquisitionId) -> usize {
         self.waiters.iter().position(|waiter| waiter.id == *id).unwrap_or(self.waiters.len())
     }
 
     /// Adds the ticket that a refused attempt requests, or refreshes it where it is.
-    pub(super) fn stand(&mut self, now: Duration, attempt: &Attempt) -> QueueStanding {
-        let place = self.place(attempt.claim.id());
-        let is_queued = place < self.waiters.len();
+    pub(super) fn enqueue(&mut self, now: Duration, attempt: &Attempt) -> QueueStanding {
+        let position = self.position(attempt.claim.id());
+        let is_queued = position < self.waiters.len();
         match attempt.ticket {
-            Some(ticket) if is_queued => self.waiters[place] = Waiter::new(now, attempt, ticket),
-            Some(ticket) if place >= ticket.capacity as usize => return QueueStanding::Full,
+            Some(ticket) if is_queued => self.waiters[position] = Waiter::new(now, attempt, ticket),
+            Some(ticket) if position >= ticket.capacity as usize => return QueueStanding::Full,
             Some(ticket) => self.waiters.push(Waiter::new(now, attempt, ticket)),
             None if is_queued => {}
             None => return QueueStanding::NotQueued,
         }
-        queued(place)
+        queued(position)
     }
 
     /// Refreshes a ticket that is there. Returns its position, and how much later than the first it
@@ -90,18 +90,18 @@ impl Queue {
         id: &AcquisitionId,
         ticket: Ticket,
     ) -> Option<(QueueStanding, Duration)> {
-        let place = self.place(id);
-        let waiter = self.waiters.get_mut(place)?;
+        let position = self.position(id);
+        let waiter = self.waiters.get_mut(position)?;
         (waiter.seen, waiter.ticket) = (now, ticket);
-        Some((queued(place), windows(place, waiter.turn_window)))
+        Some((queued(position), windows(position, waiter.turn_window)))
     }
 }
 
-fn queued(place: usize) -> QueueStanding {
-    QueueStanding::Queued { ahead: place.try_into().unwrap_or(u32::MAX) }
+fn queued(position: usize) -> QueueStanding {
+    QueueStanding::Queued { ahead: position.try_into().unwrap_or(u32::MAX) }
 }
 
 /// Returns how much later than the first the waiter at this position may take a free lease.
-pub(super) fn windows(place: usize, window: Duration) -> Duration {
-    window.saturating_mul(place.try_into().unwrap_or(u32::MAX))
+pub(super) fn windows(position: usize, window: Duration) -> Duration {
+    window.saturating_mul(position.try_into().unwrap_or(u32::MAX))
 }

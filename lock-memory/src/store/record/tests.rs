@@ -31,13 +31,13 @@ fn renew(record: &mut Record, now: Duration, claim: &Claim, token: FencingToken)
 }
 
 fn release(record: &mut Record, now: Duration, claim: &Claim) -> ReleaseOutcome {
-    given_up(record, now, &Release::new(claim.clone()))
+    release_with(record, now, &Release::new(claim.clone()))
 }
 
-fn given_up(record: &mut Record, now: Duration, release: &Release) -> ReleaseOutcome {
+fn release_with(record: &mut Record, now: Duration, release: &Release) -> ReleaseOutcome {
     match record.release(now, release, true) {
-        GivenUp::Nothing(outcome) => outcome,
-        GivenUp::Freed | GivenUp::PassedOn(_) => ReleaseOutcome::Released,
+        ReleaseEffect::Nothing(outcome) => outcome,
+        ReleaseEffect::Freed | ReleaseEffect::HandedOver(_) => ReleaseOutcome::Released,
     }
 }
 
@@ -87,7 +87,7 @@ fn c12_a_renewal_extends_but_never_revives() {
     assert_eq!(
         renew(&mut record, SEC(14), &claim, token),
         Standing::Gone(Loss::Gone),
-        "expired, though nobody took it"
+        "expired, though no claim took it"
     );
     assert_eq!(record.describe(SEC(14), &key()), None);
 }
@@ -104,12 +104,12 @@ fn c8_a_past_holder_changes_nothing() {
 }
 
 #[test]
-fn c9_c10_a_repeated_release_hears_what_the_first_did() {
+fn c9_c10_a_repeated_release_gets_the_first_answer() {
     let (mut record, claim) = (Record::new(0), claim());
     assert_eq!(release(&mut record, SEC(0), &claim), ReleaseOutcome::AlreadyLost, "never granted");
     let _ = granted(&mut record, SEC(0), &claim);
     assert_eq!(release(&mut record, SEC(1), &claim), ReleaseOutcome::Released);
-    // Others hold and release the key in between, as many as the record remembers less one.
+    // Others hold and release the key in between, one fewer than the record remembers.
     for _ in 1..REMEMBERED {
         let other = self::claim();
         let _ = granted(&mut record, SEC(2), &other);
@@ -123,25 +123,25 @@ fn c9_c10_a_repeated_release_hears_what_the_first_did() {
 }
 
 #[test]
-fn c22_a_force_release_skips_a_token_and_tells_the_victim() {
+fn c22_a_force_release_skips_a_token_and_the_victim_learns_of_it() {
     let (mut record, victim, next) = (Record::new(0), claim(), claim());
     let token = granted(&mut record, SEC(0), &victim);
-    record.force_release(SEC(1), entry());
+    record.force_release(SEC(1), forced_release());
     assert_eq!(renew(&mut record, SEC(1), &victim, token), Standing::Gone(Loss::ForceReleased));
     assert_eq!(release(&mut record, SEC(1), &victim), ReleaseOutcome::AlreadyLost);
     assert_eq!(granted(&mut record, SEC(1), &next).get(), token.get() + 2);
-    // Nobody's key: nothing to take, no token to skip.
+    // A free key: nothing to take, no token to skip.
     let mut free = Record::new(7);
-    free.force_release(SEC(0), entry());
+    free.force_release(SEC(0), forced_release());
     assert_eq!(free.token(), 7);
 }
 
 #[test]
-fn c25_a_minimum_hold_counts_from_the_grant_and_keeps_everybody_out() {
+fn c25_a_minimum_hold_counts_from_the_grant_and_keeps_every_claim_out() {
     let (mut record, claim) = (Record::new(0), claim());
     let _ = granted(&mut record, SEC(5), &claim);
     let hold = Release::new(claim.clone()).with_hold_at_least(SEC(20));
-    assert_eq!(given_up(&mut record, SEC(6), &hold), ReleaseOutcome::Released);
+    assert_eq!(release_with(&mut record, SEC(6), &hold), ReleaseOutcome::Released);
     let closed = record.describe(SEC(6), &key()).unwrap();
     assert_eq!((closed.id, closed.remaining), (None, SEC(19)));
     assert!(matches!(acquire(&mut record, SEC(24), &claim), Reply::Busy(_)), "its own claim included");
@@ -149,7 +149,7 @@ fn c25_a_minimum_hold_counts_from_the_grant_and_keeps_everybody_out() {
 }
 
 #[test]
-fn c5_tokens_go_on_above_the_floor() {
+fn c5_tokens_continue_above_the_floor() {
     let (mut record, claim) = (Record::new(41), claim());
     assert_eq!(granted(&mut record, SEC(0), &claim), FencingToken::new(42));
 }
@@ -169,9 +169,9 @@ fn nothing_overflows() {
     let attempt = Attempt::new(claim.clone(), Duration::MAX);
     assert!(matches!(record.try_acquire(SEC(1), &attempt), Reply::Granted(_)));
     let hold = Release::new(claim).with_hold_at_least(Duration::MAX);
-    assert_eq!(given_up(&mut record, SEC(2), &hold), ReleaseOutcome::Released);
+    assert_eq!(release_with(&mut record, SEC(2), &hold), ReleaseOutcome::Released);
 }
 
-fn entry() -> ForcedRelease {
+fn forced_release() -> ForcedRelease {
     ForcedRelease::new(None, None, FencingToken::new(1), std::time::SystemTime::UNIX_EPOCH, "test")
 }

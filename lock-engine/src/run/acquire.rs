@@ -31,13 +31,13 @@ async fn passed(limit: Limit) {
     }
 }
 
-/// The answer to an acquisition.
+/// The result of an acquisition.
 pub(crate) enum Obtained {
     Held(HeldLease),
     Busy(Busy),
 }
 
-/// The operation of a typed style that takes the place of the store's.
+/// The operation of a typed style that replaces the store's own.
 pub(crate) type Via<'a> = Option<&'a Arc<dyn AcquireOp>>;
 
 impl Engine {
@@ -55,11 +55,11 @@ impl Engine {
             .map_err(|error| error.with_key(key.clone()))
     }
 
-    /// Refuses what cannot work, before any I/O.
+    /// Checks the options before any I/O.
     fn check(&self, options: &AcquireOptions) -> Result<(LeaseTerms, Holder)> {
         let terms = options.lease().or(self.config.defaults).terms()?;
         if terms.hold_at_least.is_some() && !self.store.capabilities().minimum_hold {
-            let message = format!("{} has no minimum hold", self.store.name());
+            let message = format!("the store {} does not support a minimum hold", self.store.name());
             return Err(LockError::new(ErrorKind::Unsupported, message));
         }
         let mut holder = options.holder().clone();
@@ -81,14 +81,15 @@ impl Engine {
         if self.closed.is_cancelled() {
             return Err(LockError::closed());
         }
-        // Who stood in line knows that the lock is busy, even if there is no time left to ask.
+        // A caller that was in the local queue knows that the lock is busy, even if no time is left
+        // for an attempt.
         let mut busy = None;
         let turn = match limit {
             Limit::Once => match self.turns.try_take(key) {
                 Found::Turn(turn) => Some(turn),
                 Found::Held => return Ok(Obtained::Busy(Busy::new())),
-                // Somebody here waits for a holder elsewhere, who may have left by now: only the
-                // store knows.
+                // A caller of this process waits for a holder elsewhere, which may have released by
+                // now: only the store knows.
                 Found::Asking => None,
             },
             Limit::Until(_) | Limit::Never => match self.turns.try_take(key) {
@@ -119,8 +120,7 @@ impl Engine {
         self.ask_until_granted(key, (limit, now), (terms, holder), (turn, busy), via).await
     }
 
-    /// Takes the lease that the guard before has handed on (R21), or else comes back with the turn
-    /// alone.
+    /// Takes the lease that the previous guard has handed on (R21). Without one, returns the turn.
     async fn receive(
         self: &Arc<Self>,
         mut turn: Option<Turn>,
@@ -144,8 +144,8 @@ impl Engine {
                 Err(turn) => Err(Some(turn)),
             };
         }
-        // Once its release has been sent, it is nobody's. A caller that leaves meanwhile leaves it
-        // to the background.
+        // Once its release has been sent, the lease has no holder. If the caller leaves meanwhile,
+        // the release continues in the background.
         if !defect!(NotReleasedBeforeHandOn)
             && let Some(job) = self.release_handed_on(lease, &clock::now())
         {
@@ -163,11 +163,12 @@ impl Engine {
         HeldLease::new(self.clone(), lease.clone(), token)
     }
 
-    /// The request for a lease, with a ticket if the caller waits and the store keeps a queue.
+    /// Returns the request for a lease, with a ticket if the caller waits and the store keeps a
+    /// queue.
     fn attempt(&self, claim: &Claim, limit: Limit, terms: &LeaseTerms, holder: &Holder, via: Via<'_>) -> Attempt {
         let can = self.store.capabilities();
-        // The caller leaves at its bound, the call does not: one that is cut off costs a store its
-        // connection, and leaves an outcome that nobody knows.
+        // The caller leaves at its limit, the call continues: cutting it off would cost the store a
+        // connection, and leave an unknown outcome.
         let mut attempt = Attempt::new(claim.clone(), terms.ttl)
             .with_holder(holder.clone())
             .with_timeout(self.config.store_timeout());
@@ -175,7 +176,7 @@ impl Engine {
             attempt = attempt.with_turn_window(queue.turn_window);
             attempt.ticket = (!matches!(limit, Limit::Once)).then(|| queue.ticket(terms));
         }
-        // What a typed style brings is for one guard, and so is the lease.
+        // What a typed style brings is for one guard, and so is its lease.
         if self.config.hand_off.is_some() && can.token_blocks && terms.hold_at_least.is_none() && via.is_none() {
             attempt = attempt.with_tokens(TOKEN_BLOCK);
         }
@@ -273,7 +274,7 @@ impl Engine {
         }
     }
 
-    /// Has the ticket refreshed from now on, if the claim has a place in the store's queue.
+    /// Has the ticket refreshed from now on, if the claim is in the store's queue.
     fn refresh_ticket(
         self: &Arc<Self>,
         acquisition: &Acquisition<'_>,
@@ -292,7 +293,7 @@ impl Engine {
         }
     }
 
-    /// Makes a guard of a grant, if it came in time and the provider is still open.
+    /// Creates the guard of a grant, if it came in time and the provider is still open.
     fn enter(
         self: &Arc<Self>,
         acquisition: &Acquisition<'_>,
@@ -324,7 +325,7 @@ impl Engine {
     }
 }
 
-/// How many tokens a grant brings that may be handed on: so many guards in a row need no round
+/// The number of tokens of a grant that may be handed on: this many guards in a row need no round
 /// trip.
 const TOKEN_BLOCK: NonZeroU32 = NonZeroU32::new(1 << 16).expect("not zero");
 
@@ -334,17 +335,17 @@ enum NewGuard {
     Closed,
 }
 
-/// The first failure in a row is a warning.
+/// Logs a failed attempt; the first failure in a row is a warning.
 fn log_failure(key: &LockKey, failed_before: u32, wait: &Wait) {
     let Some(error) = wait.last_error().filter(|_| wait.failed() > failed_before) else { return };
     if failed_before == 0 {
-        log!(warn, lock.key = %key, %error, "attempt to acquire failed; trying again while time is left");
+        log!(warn, lock.key = %key, %error, "attempt to acquire failed; retrying while time is left");
     } else {
         log!(debug, lock.key = %key, %error, "attempt failed");
     }
 }
 
-/// Counts a caller that waits, as long as it exists.
+/// Counts a waiting caller while it exists.
 struct Waiting<'a>(&'a AtomicU64);
 
 impl<'a> Waiting<'a> {

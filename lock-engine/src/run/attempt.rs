@@ -1,4 +1,4 @@
-//! Attempts, and what must be done about them when nobody waits for their answer any more.
+//! Attempts, and the clean-up of those whose caller has left.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -17,21 +17,21 @@ use crate::simulation::defect;
 use crate::state::backoff;
 use crate::store::{AcquireOp, Attempt, Claim, Lane, QueueStanding, Reply};
 
-/// An acquisition that has not come to its end. It owns the call in flight, not the caller's
-/// future: dropped with it, the call is finished in the background and whatever it brought is
+/// An acquisition that is not complete. It owns the call in flight; the caller's future does not.
+/// If the acquisition is dropped, the call is finished in the background, and what it brought is
 /// withdrawn (C11, R11).
 pub(crate) struct Acquisition<'a> {
     engine: &'a Arc<Engine>,
     home: Handle,
     claim: Claim,
     ttl: Duration,
-    /// Asks in the store's place.
+    /// Makes the attempts instead of the store.
     via: Option<Arc<dyn AcquireOp>>,
-    /// Wakes the caller when the store says something of the claim unasked.
+    /// Notified when the store has pushed something about the claim.
     news: Arc<Notify>,
-    /// The store may have granted this claim something.
+    /// Whether the store may have granted this claim a lease.
     dirty: bool,
-    /// The claim has a ticket in the queue.
+    /// Whether the claim has a ticket in the queue.
     queued: bool,
     call: InFlight<Reply>,
     /// How many calls in a row were not answered in time.
@@ -45,14 +45,14 @@ pub(crate) struct Acquisition<'a> {
 pub(crate) struct Patience {
     /// When the caller leaves.
     pub(crate) limit: Option<Instant>,
-    /// How long after sending the answer is waited for.
+    /// How long to wait for the answer after sending.
     pub(crate) answer: Duration,
-    /// Whether a caller that would wait too long in the line for the store is refused at once.
+    /// Whether to fail at once if the call would wait too long in line for the store.
     pub(crate) admission: bool,
 }
 
-/// After this many unanswered calls in a row the claim is given up: its session, or what the server
-/// does for it, may hang, and another claim depends on neither.
+/// After this many unanswered calls in a row the claim is given up. Its session, or the server's
+/// work for it, may hang; another claim depends on neither.
 const UNANSWERED: u32 = 2;
 
 impl<'a> Acquisition<'a> {
@@ -83,7 +83,7 @@ impl<'a> Acquisition<'a> {
         &self.claim
     }
 
-    /// Asks once. Returns the instant before sending with the answer (C3).
+    /// Makes one attempt. Returns the answer with the instant before it was sent (C3).
     pub(crate) async fn ask(&mut self, attempt: Attempt, patience: Patience) -> Result<(Instant, Reply)> {
         self.call.leave_line();
         let hangs = self.dirty && self.unanswered >= UNANSWERED;
@@ -117,7 +117,7 @@ impl<'a> Acquisition<'a> {
         };
         match &answer {
             Ok(Reply::Granted(_)) => self.dirty = true,
-            // Asked again under the same id, the store has said what became of the earlier
+            // The answer to a repeated attempt under the same id also resolves the earlier
             // attempts.
             Ok(Reply::Busy(busy)) => {
                 self.dirty = false;
@@ -129,24 +129,24 @@ impl<'a> Acquisition<'a> {
             Err(error) if error.is_outcome_unknown() && error.kind() == ErrorKind::Timeout => self.unanswered + 1,
             _ => 0,
         };
-        // A ticket keeps nobody waiting: `close` withdraws it, whether its caller is polled or not.
+        // A ticket does not delay `close`, which withdraws it whether or not its caller is polled.
         if !self.dirty {
             self.open = None;
         }
         answer.map(|reply| (sent, reply))
     }
 
-    /// Whether the last attempt was left before it was answered.
+    /// Returns whether the last attempt was abandoned before it was answered.
     pub(crate) fn is_cut_off(&self) -> bool {
         self.call.is_under_way()
     }
 
-    /// Whether asking again would say what became of the last attempt.
+    /// Returns whether another attempt would resolve the outcome of the last one.
     pub(crate) fn can_resolve(&self) -> bool {
         self.dirty && !self.call.is_under_way() && self.engine.store.capabilities().ordered_claims
     }
 
-    /// Gives the claim up, clean-up included; what follows is another acquisition.
+    /// Gives the claim up, clean-up included, and starts a new one.
     pub(crate) fn start_afresh(&mut self) {
         self.give_up();
         self.unanswered = 0;
@@ -157,7 +157,7 @@ impl<'a> Acquisition<'a> {
         (self.claim, self.news) = self.engine.begin_claim(self.claim.key());
     }
 
-    /// The lease is somebody's: there is nothing to clean up.
+    /// Ends the acquisition without clean-up, because a guard has the lease.
     pub(crate) fn keep(mut self) {
         self.dirty = false;
         self.queued = false;
@@ -172,10 +172,10 @@ impl<'a> Acquisition<'a> {
         let dirty = std::mem::take(&mut self.dirty) | std::mem::take(&mut self.queued);
         if (dirty || call.is_under_way()) && !defect!(NotWithdrawn) {
             let work = settle(self.engine.clone(), self.claim.clone(), call, dirty, self.ttl);
-            // Without its runtime, what is left ends by its ttl.
+            // If the runtime has ended, what is left ends by its ttl.
             self.engine.spawn(&self.home, work);
         }
-        // The task has been counted before.
+        // Only now: the task is counted already, so `close` waits for it.
         drop(open);
     }
 }
@@ -189,7 +189,8 @@ impl Drop for Acquisition<'_> {
 impl Engine {
     fn begin_claim(&self, key: &LockKey) -> (Claim, Arc<Notify>) {
         let claim = Claim::accounted(key.clone(), self.id.acquisition_id());
-        // Always: what the store can do it may know only after its first answer.
+        // Even if the store declares no push: it may know its capabilities only after its first
+        // answer.
         let news = self.ledger().begins(claim.id().clone());
         (claim, news)
     }
@@ -198,19 +199,19 @@ impl Engine {
         self.ledger().ends(claim.id());
     }
 
-    /// Best effort for a lease that has been lost: one withdrawal, if not too many are under way
-    /// (R16).
+    /// Withdraws a lost lease, best effort: once, and only if not too many withdrawals are under
+    /// way (R16).
     pub(crate) fn withdraw_lost(self: &Arc<Self>, lease: &Lease) {
         let Ok(permit) = self.withdrawal_permits.clone().try_acquire_owned() else { return };
         let (engine, claim) = (self.clone(), lease.claim().clone());
         self.spawn(lease.home(), async move {
-            // Nobody depends on it, so the answer does not matter.
+            // Nothing depends on it, so the answer does not matter.
             let _ = engine.withdraw(&claim, Instant::now() + engine.config.request_timeout).await;
             drop(permit);
         });
     }
 
-    /// Withdraws what waits in the store's queue, because the provider is closed.
+    /// Withdraws the claims that wait in the store's queue, because the provider is closed.
     pub(crate) fn withdraw_closed(self: &Arc<Self>, claims: Vec<Claim>) {
         for claim in claims {
             let engine = self.clone();
@@ -222,7 +223,7 @@ impl Engine {
         }
     }
 
-    /// One withdrawal, if the store has room for it until then.
+    /// Makes one withdrawal, if the store has room for it by `until`.
     async fn withdraw(&self, claim: &Claim, until: Instant) -> Result<()> {
         let bound = self.config.request_timeout;
         let (store, claim) = (self.store.clone(), claim.clone());
@@ -238,7 +239,7 @@ impl Engine {
 async fn connected(engine: &Engine, limit: Option<Instant>) -> Result<()> {
     let bound = engine.config.store_timeout();
     let left = limit.map_or(bound, |limit| limit.saturating_duration_since(Instant::now()).min(bound));
-    // A little less, so that the store can say what is wrong before the caller leaves.
+    // A little less, so that the store's own error comes before the caller leaves.
     let Some(connecting) = engine.store.ensure_connected(left * 9 / 10) else { return Ok(()) };
     let not_yet =
         || LockError::new(ErrorKind::Unavailable, "the store is not connected yet").with_phase(Phase::Connect);
@@ -249,11 +250,11 @@ async fn connected(engine: &Engine, limit: Option<Instant>) -> Result<()> {
     }
 }
 
-/// Lets a call end, then withdraws its claim until the store has confirmed that, or a lease that it
-/// might have got has expired. Nothing is withdrawn where nothing can have been granted.
+/// Waits until a call has ended. Then withdraws its claim until the store has confirmed that, or a
+/// lease that it may have got has expired. Withdraws nothing if nothing can have been granted.
 async fn settle(engine: Arc<Engine>, claim: Claim, mut call: InFlight<Reply>, mut dirty: bool, ttl: Duration) {
     if call.is_under_way() {
-        // Stores end their calls by themselves; one that does not is given up here.
+        // Stores end their calls themselves. A call that does not end is given up here.
         dirty |= match call.ended_within(2 * engine.config.request_timeout).await {
             Some(Ok(Reply::Busy(busy))) => matches!(busy.standing, QueueStanding::Queued { .. }),
             Some(Err(error)) => error.is_outcome_unknown(),
@@ -274,8 +275,7 @@ async fn settle(engine: Arc<Engine>, claim: Claim, mut call: InFlight<Reply>, mu
         drop(permit);
         sleep(backoff::after_error(failed, fastrand::f64())).await;
         failed += 1;
-        // Withdrawals that are made again are bounded in number, and in time by the lease that
-        // there may be.
+        // Repeated withdrawals are bounded in number, and in time by the lease that there may be.
         let Ok(next) = timeout_at(last_chance, engine.clean_ups.acquire()).await else { break };
         permit = Some(next);
     }

@@ -1,11 +1,11 @@
 //! One request to the store: in line until the store has room for it, then in flight until it ends.
 //!
-//! A [`Call`] is one request. Dropped, it ends where it is, whatever the store makes of it. A call
-//! in line has sent nothing, and leaves the line with its caller.
+//! A [`Call`] is one request. If it is dropped, it ends where it is, with whatever effect at the
+//! store. A call in line has sent nothing, and leaves the line with its caller.
 //!
-//! [`InFlight`] is what owns a call until it is answered. There is one call at a time: a call that
-//! has not been answered is finished, not repeated beside itself (R11). Acquisitions, releases and
-//! writes all go through it; what differs is what they do without an answer.
+//! [`InFlight`] owns a call until it is answered, one call at a time. A call that has not been
+//! answered is finished; it is not repeated concurrently (R11). Acquisitions, releases and writes
+//! use it, and differ in what they do without an answer.
 
 use std::future::Future;
 use std::panic::AssertUnwindSafe;
@@ -21,7 +21,7 @@ use tokio_util::task::AbortOnDropHandle;
 use crate::run::clock;
 use crate::store::{Entered, InLine, Lane, Lanes, Overload, Permit, Place};
 
-/// A request that has been made and has not been answered yet.
+/// A request that has not been answered yet.
 pub(crate) struct Call<T> {
     stage: Stage,
     work: Work<T>,
@@ -43,8 +43,8 @@ enum Work<T> {
 }
 
 impl<T: Send + 'static> Call<T> {
-    /// Makes a request, with the caller's `deadline` if it has one. With `admission`, fails at once
-    /// where its turn in the line would come too late.
+    /// Starts a request, with the caller's `deadline` if it has one. With `admission`, fails at
+    /// once if its turn in the line would come too late.
     pub(crate) fn new(
         lanes: Option<Lanes>,
         lane: Lane,
@@ -74,17 +74,16 @@ impl<T: Send + 'static> Call<T> {
     }
 
     /// Waits for the answer until `limit`, and for `patience` from sending. `None` if it has not
-    /// come by then; the call goes on.
+    /// come by then; the call continues.
     ///
-    /// # Cancel safety
-    /// Cancel safe: the call goes on.
+    /// # Cancel safe: the call continues.
     pub(crate) async fn answer(&mut self, limit: Option<Instant>, patience: Duration) -> Option<Result<T>> {
         if let Stage::InLine(_, starts) = &mut self.stage {
             let started = match limit {
                 Some(limit) => timeout_at(limit, starts).await.ok()?,
                 None => starts.await,
             };
-            // Without a start the answer says why.
+            // If it was not started, the answer is the error.
             self.stage = started.map_or(Stage::NotSent, Stage::Sent);
         }
         let until = self.sent().map(|sent| sent + patience);
@@ -115,7 +114,7 @@ impl<T: Send + 'static> Call<T> {
         }
     }
 
-    /// Leaves the line, if the call is still there. Returns the error to report if the call was not
+    /// Leaves the line, if the call is still in it. Returns the error to report if the call was not
     /// sent and will not be.
     pub(crate) fn leave(&mut self) -> Option<LockError> {
         match &self.stage {
@@ -132,8 +131,8 @@ impl<T: Send + 'static> Call<T> {
 
 /// The call of one request, until it is answered: at most one at a time (R11).
 ///
-/// Whatever owns it decides what becomes of a call without an answer: it is waited for again, taken
-/// to the background, or given up.
+/// Its owner decides what becomes of a call without an answer: wait for it again, move it to the
+/// background, or give it up.
 pub(crate) struct InFlight<T>(Option<Call<T>>);
 
 /// The store's answer to a call.
@@ -149,12 +148,12 @@ impl<T: Send + 'static> InFlight<T> {
         Self(None)
     }
 
-    /// Whether there is a call that has not been answered.
+    /// Returns whether there is a call that has not been answered.
     pub(crate) fn is_under_way(&self) -> bool {
         self.0.is_some()
     }
 
-    /// Takes a new call, where none is under way.
+    /// Starts a new call; none may be under way.
     pub(crate) fn begin(&mut self, call: Call<T>) {
         debug_assert!(self.0.is_none(), "R11: one call at a time");
         self.0 = Some(call);
@@ -181,7 +180,7 @@ impl<T: Send + 'static> InFlight<T> {
         Some(not_sent)
     }
 
-    /// Gives up a call that has been sent. One in line stays there.
+    /// Gives up a call that has been sent. A call in line stays there.
     pub(crate) fn give_up_sent(&mut self) {
         drop(self.0.take_if(|call| call.sent().is_some()));
     }
@@ -191,7 +190,7 @@ impl<T: Send + 'static> InFlight<T> {
         Self(self.0.take())
     }
 
-    /// Waits for the answer for `patience` from now, whatever it takes to send the call.
+    /// Waits for the answer for `patience` from now, including the time until the call is sent.
     pub(crate) async fn ended_within(&mut self, patience: Duration) -> Option<Result<T>> {
         timeout_at(Instant::now() + patience, self.0.as_mut()?.ended()).await.ok()
     }
@@ -209,8 +208,8 @@ async fn send_later<T>(
     with_permit(permit, request).await
 }
 
-/// One call of the store. A store that panics has failed, with an unknown outcome. It takes neither
-/// the caller's clean-up nor other leases with it.
+/// Runs one call of the store. A panic of the store counts as a failure of unknown outcome. It
+/// harms neither the caller's clean-up nor other leases.
 pub(crate) async fn guarded<T>(call: impl Future<Output = Result<T>>) -> Result<T> {
     AssertUnwindSafe(call)
         .catch_unwind()

@@ -1,13 +1,13 @@
 //! The time, and how long the machine has slept.
 //!
-//! On Linux the monotonic clock, by which deadlines are kept (R1), stands still while a laptop or a
-//! virtual machine is suspended; the store's clock goes on. So whatever looks at a lease also reads
-//! `CLOCK_BOOTTIME`, which counts a sleep, and a sleep counts against every deadline from a request
-//! that was sent before it. Elsewhere a sleep is not noticed, and a lease that ended meanwhile is
-//! found lost by its next renewal.
+//! Deadlines are kept by the monotonic clock (R1). On Linux it stands still while a laptop or a
+//! virtual machine is suspended; the store's clock continues. So each look at a lease also reads
+//! `CLOCK_BOOTTIME`, which counts a sleep. A sleep counts against every deadline from a request
+//! that was sent before it. On other systems a sleep is not noticed, and the next renewal finds a
+//! lease lost that ended meanwhile.
 //!
 //! The clock is read without a lock, before a sleep and after it. A sleep is noticed once per
-//! process, by the first that looks; the keepers then renew all leases.
+//! process, by the first reading after it; the keepers then renew all leases.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
@@ -21,19 +21,19 @@ use tokio::time::Instant;
 use crate::simulation;
 use crate::state::time::{Now, Sleep};
 
-/// The two clocks are not read at the same instant.
+/// The clocks may differ by this much, because they are not read at the same instant.
 const TOLERANCE: Duration = Duration::from_millis(2);
-/// More sleeps are remembered as if the first of them were one.
+/// The number of sleeps remembered. Beyond it, the oldest ones are merged.
 const REMEMBERED: usize = 64;
 
-/// The instant before a request is sent.
+/// Returns the instant before a request is sent.
 pub(crate) fn sending() -> Instant {
-    // A sleep before it is noticed before it.
+    // Notices an earlier sleep first, so that it does not count against this instant.
     notice(Instant::now());
     Instant::now()
 }
 
-/// Reads the clocks; cheap as long as the machine has not slept.
+/// Reads the clocks; cheap unless the machine has slept.
 fn notice(now: Instant) {
     if simulation::is_simulated() {
         return;
@@ -55,15 +55,15 @@ pub(crate) fn noticed() -> OwnedNotified {
     with(|sleeps| sleeps.wakes().notified_owned())
 }
 
-/// The sleeps that were noticed.
+/// The sleeps of the machine that were noticed.
 struct Sleeps {
-    /// Both clocks, when they were read first: boot time, and the monotonic one.
+    /// The first readings of both clocks: boot time, and the monotonic one.
     start: OnceLock<(Duration, std::time::Instant)>,
-    /// Nanoseconds in all.
+    /// The total of all sleeps, in nanoseconds.
     total: AtomicU64,
-    /// Those that were noticed; `None` if there were none, which is usual.
+    /// The sleeps; `None` if there were none, the usual case.
     noticed: ArcSwapOption<Vec<Sleep>>,
-    /// Held while one is noted.
+    /// Locked while a sleep is recorded.
     noting: Mutex<()>,
     wakes: OnceLock<Arc<Notify>>,
 }
@@ -90,8 +90,7 @@ impl Sleeps {
         now: std::time::Instant,
         again: impl Fn() -> (Option<Duration>, std::time::Instant),
     ) {
-        // Not the caller's reading: that may be of a clock that a test has paused, and be hours
-        // ahead.
+        // Not the caller's reading: a test may have paused that clock, and it may be hours ahead.
         let &(boot0, now0) = self.start.get_or_init(|| {
             let (boot_again, now_again) = again();
             (boot_again.unwrap_or(boot), now_again)
@@ -103,8 +102,8 @@ impl Sleeps {
         if slept(boot, now) <= known + TOLERANCE {
             return;
         }
-        // The thread may have been kept waiting between the two readings, or the caller's clock be
-        // a test's, which is paused.
+        // The thread may have been delayed between the two readings, or a test may have paused the
+        // caller's clock.
         let (Some(boot), now) = again() else { return };
         let total = slept(boot, now);
         let noting = self.noting.lock().unwrap_or_else(PoisonError::into_inner);
@@ -115,7 +114,7 @@ impl Sleeps {
         let mut noticed = self.noticed.load().as_ref().map_or_else(Vec::new, |noticed| noticed.to_vec());
         noticed.push(Sleep { noticed: Instant::now(), slept: total - known });
         if noticed.len() > REMEMBERED {
-            // Counted against what was sent between the two as well: too much rather than too
+            // This also counts against requests sent between the two: too much instead of too
             // little.
             let first = noticed.remove(0);
             noticed[0].slept += first.slept;
@@ -126,9 +125,9 @@ impl Sleeps {
         self.wakes().notify_waiters();
     }
 
-    /// Those that were noticed; `None` if there were none.
+    /// Returns the sleeps; `None` if there were none.
     fn noticed(&self) -> Option<Arc<Vec<Sleep>>> {
-        // One load where there was none.
+        // One atomic load if there were none.
         if self.total.load(Ordering::Acquire) == 0 { None } else { self.noticed.load_full() }
     }
 }

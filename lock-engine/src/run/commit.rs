@@ -34,11 +34,11 @@ struct WriteRequest {
     op: Arc<dyn WriteOp>,
     write: Write,
     call: InFlight<Written>,
-    /// Whether an earlier call may have been carried out without an answer.
+    /// Whether an earlier call may have been applied without an answer.
     unknown: bool,
 }
 
-/// A lease whose commit was refused: a guard has it again.
+/// A lease whose commit was refused, for its guard.
 pub(crate) struct PutBack {
     pub(crate) engine: Arc<Engine>,
     pub(crate) lease: Arc<Lease>,
@@ -60,7 +60,7 @@ impl WriteRequest {
         Self { engine: engine.clone(), op, write, call: InFlight::none(), unknown: false }
     }
 
-    /// Sends the write for one request timeout, errors retried.
+    /// Sends the write for one request timeout, and retries errors.
     async fn run(&mut self) -> Answer {
         let until = Instant::now() + self.engine.config.request_timeout;
         let mut failed = 0;
@@ -88,8 +88,8 @@ impl WriteRequest {
         }
     }
 
-    /// One call, or the rest of the one under way. A call that has not been sent by then is not
-    /// sent.
+    /// Makes one call, or continues the one under way. A call that has not been sent by `until` is
+    /// not sent.
     async fn attempt(&mut self, until: Instant) -> Result<Written> {
         if !self.call.is_under_way() {
             let (op, write) = (self.op.clone(), self.write.clone());
@@ -110,7 +110,7 @@ impl WriteRequest {
     }
 }
 
-/// A commit that has begun. Dropped, it is finished in the background.
+/// A commit that has begun. If it is dropped, it is finished in the background.
 pub(crate) struct CommitJob(ScopeGuard<Job, fn(Job)>);
 
 struct Job {
@@ -122,14 +122,14 @@ struct Job {
 }
 
 impl CommitJob {
-    /// The commit of a lease whose [`begin_commit`](Lease::begin_commit) was successful.
+    /// Creates the commit of a lease whose [`begin_commit`](Lease::begin_commit) was successful.
     pub(crate) fn new(engine: Arc<Engine>, lease: Arc<Lease>, token: FencingToken, op: Arc<dyn WriteOp>) -> Self {
         let _open = engine.tasks.token();
         let request = WriteRequest::new(&engine, &lease, op, lease.terms().hold_at_least);
         Self(guard(Job { lease, token, request, _open }, Job::finish_in_background))
     }
 
-    /// Runs in the caller's future for one request timeout, errors retried. If the write is
+    /// Runs in the caller's future for one request timeout, and retries errors. If the write is
     /// refused, the lease is returned as it was.
     pub(crate) async fn run(mut self) -> std::result::Result<ReleaseOutcome, (LockError, Option<PutBack>)> {
         let answer = self.0.request.run().await;
@@ -147,8 +147,8 @@ impl CommitJob {
 }
 
 impl Job {
-    /// Waits for the answer to the call under way on the runtime that acquired the lease. With no
-    /// call under way, releases the lease.
+    /// Waits, on the runtime that acquired the lease, for the answer to the call under way. Without
+    /// such a call, releases the lease.
     fn finish_in_background(self) {
         if !self.request.call.is_under_way() {
             return self.release();
@@ -160,18 +160,19 @@ impl Job {
 
     async fn background(mut job: ScopeGuard<Self, fn(Self)>) {
         let gone = job.request.engine.gone.clone();
-        // Stores end their calls by themselves. One that does not is given up here, or by `close`.
+        // Stores end their calls themselves. A call that does not end is given up here, or by
+        // `close`.
         let bound = 2 * job.request.engine.config.request_timeout;
         let answer = gone.run_until_cancelled(job.request.call.ended_within(bound)).await;
         let job = ScopeGuard::into_inner(job);
         match answer.flatten() {
-            // The caller has left, or knows that the outcome is unknown.
+            // The caller has left, or has got an error of unknown outcome.
             Some(Ok(written)) => drop(job.settle(written)),
             Some(Err(_)) | None => job.release(),
         }
     }
 
-    /// Gives the commit up: the lease is released in the background.
+    /// Gives the commit up, and releases the lease in the background.
     fn release(self) {
         let Self { lease, request, _open, .. } = self;
         let hold = lease.terms().hold_at_least;
@@ -213,8 +214,8 @@ impl Job {
     }
 }
 
-/// A write that keeps the lease. It is a task of its own, so that its call is finished even if the
-/// caller leaves.
+/// Makes a write that keeps the lease. It is a task of its own, so that its call is finished even
+/// if the caller leaves.
 pub(crate) async fn write(engine: Arc<Engine>, lease: Arc<Lease>, op: Arc<dyn WriteOp>) -> Result<Written> {
     let mut request = WriteRequest::new(&engine, &lease, op, None);
     let open = engine.tasks.token();

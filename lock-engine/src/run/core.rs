@@ -22,11 +22,10 @@ use crate::state::ledger::End;
 use crate::state::time::Now;
 use crate::store::{LeaseStore, ProviderId};
 
-/// How many clean-ups are made again at once, and how many farewells of lost leases are said at
-/// once.
+/// How many clean-ups are repeated at once, and how many lost leases are withdrawn at once.
 const BACKGROUND_CALLS: usize = 64;
 
-/// What the builder settles once and for all.
+/// The configuration, fixed by the builder.
 pub(crate) struct Config {
     pub(crate) defaults: LeaseOptions,
     pub(crate) holder: Holder,
@@ -37,8 +36,8 @@ pub(crate) struct Config {
 }
 
 impl Config {
-    /// What a store is given of a request's time: a little less than all, so that its own error,
-    /// which says more, comes before ours.
+    /// Returns the time that a store gets for a request: a little less than the request timeout, so
+    /// that its own error, which says more, comes before ours.
     pub(crate) fn store_timeout(&self) -> Duration {
         (self.request_timeout * 9 / 10).max(Duration::from_millis(1))
     }
@@ -49,10 +48,10 @@ impl Config {
 pub(crate) enum Listening {
     #[default]
     NotYet,
-    /// No caller waits, and no lease is old enough.
+    /// It will, if a caller waits or a lease becomes old enough.
     Soon(JoinHandle<()>),
     Listens(JoinHandle<()>),
-    /// The deployment has no push.
+    /// Never: the deployment has no push.
     Never,
 }
 
@@ -65,15 +64,15 @@ pub(crate) struct Engine {
     pub(crate) ledger: Mutex<Ledger>,
     /// Background work, and whatever else [`close`](Engine::close) must wait for.
     pub(crate) tasks: TaskTracker,
-    /// Bounds the clean-ups that are made again.
+    /// Bounds the clean-ups that are repeated.
     pub(crate) clean_ups: Arc<Semaphore>,
-    /// Bounds the withdrawals of lost leases; one that finds no permit is left out.
+    /// Bounds the withdrawals of lost leases. A withdrawal without a permit is left out.
     pub(crate) withdrawal_permits: Arc<Semaphore>,
     /// Cancelled when the provider is closed.
     pub(crate) closed: CancellationToken,
     /// Cancelled when the provider has been closed, or dropped: ends keepers and listener.
     pub(crate) gone: CancellationToken,
-    /// What the first shutdown found.
+    /// The result of the first shutdown.
     pub(crate) closing: tokio::sync::Mutex<Option<Result<()>>>,
     pub(crate) listening: Mutex<Listening>,
     /// Whether the stream of events is open.
@@ -101,8 +100,8 @@ impl Engine {
         })
     }
 
-    /// The ledger. A panic while it is locked is a bug in this crate; the ledger may be wrong then,
-    /// so nothing continues.
+    /// Locks the ledger. A panic while it is locked is a bug in this crate; the ledger may be wrong
+    /// then, so nothing continues.
     pub(crate) fn ledger(&self) -> std::sync::MutexGuard<'_, Ledger> {
         self.ledger.lock().expect("the ledger is never left half-changed")
     }
@@ -117,7 +116,7 @@ impl Engine {
     }
 
     pub(crate) fn accounting(&self) -> Accounting {
-        // A caller that is granted in between is counted twice, rather than not at all.
+        // A caller that is granted in between is counted twice instead of not at all.
         let waiting = self.waiting.load(Ordering::Relaxed);
         let mut accounting = self.ledger().accounting();
         (accounting.waiting, accounting.unsettled) = (waiting, self.tasks.len() as u64);
@@ -128,8 +127,8 @@ impl Engine {
     pub(crate) fn record_loss(self: &Arc<Self>, lease: &Arc<Lease>, loss: Loss) {
         log!(warn, lock.key = %lease.key(), lock.token = %lease.token(), lock.loss = loss.as_str(), "lock lost");
         self.ledger().end(lease, End::Lost);
-        // R16: the loser sends a release by id, best effort; it helps if only our margin has
-        // passed, and harms nobody (C8).
+        // R16: a release by id, best effort. It helps if only our margin has passed, and otherwise
+        // changes nothing (C8).
         self.withdraw_lost(lease);
         if lease.is_in_transit() {
             self.turns.mark_unheld(lease.key(), lease.claim().id());
@@ -148,7 +147,7 @@ impl Engine {
     }
 }
 
-/// An error instead of tokio's panic: calls need the timers and tasks of a runtime.
+/// Returns an error outside of a runtime, where tokio would panic: calls need its timers and tasks.
 pub(crate) fn ensure_runtime() -> Result<()> {
     let message = "called outside a tokio runtime, whose timers and tasks leases need: await the call in a task of \
                    the runtime, or in its `block_on`";

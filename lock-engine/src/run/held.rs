@@ -1,4 +1,4 @@
-//! What is behind the guards of a lease: whoever has it, hands it on, or gives it back.
+//! What is behind the guards of a lease: its loss, its hand-off, its release.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -30,7 +30,7 @@ impl HeldLease {
         Self { engine, lease, token, released: false }
     }
 
-    /// As the guard of a plain lock.
+    /// Returns the guard of a plain lock.
     pub(crate) fn into_guard(self) -> LockGuard {
         let (key, token) = (self.lease.key().clone(), self.token);
         LockGuard::new(key, token, Box::new(self))
@@ -44,8 +44,8 @@ impl HeldLease {
         Some(loss)
     }
 
-    /// Gives the lease up: to the next caller of this process, or to the store by the job that
-    /// comes back.
+    /// Gives the lease up: hands it on to the next caller of this process, or returns the job that
+    /// releases it in the store.
     fn give_up(&mut self, hold: Option<Duration>) -> GivenUp {
         self.released = true;
         let now = clock::now();
@@ -58,7 +58,7 @@ impl HeldLease {
         match self.engine.begin_release(&self.lease, hold, &now) {
             Some(job) => GivenUp::Releasing(job),
             None => {
-                // It may have been lost while nobody was found to hand it to: then its turn was not
+                // It may have been lost while no caller was found for it. Then its turn was not
                 // with it.
                 self.lease.pass_turn();
                 GivenUp::Lost
@@ -103,12 +103,12 @@ impl HeldLease {
         self.token
     }
 
-    /// A write that keeps the lease. Its call is finished also if the caller leaves.
+    /// Writes and keeps the lease. The call is finished even if the caller leaves.
     pub(crate) async fn write(&self, op: Arc<dyn WriteOp>) -> Result<Written> {
         commit::write(self.engine.clone(), self.lease.clone(), op).await
     }
 
-    /// Makes a commit of it, which sees to the lease from now on; none if it is lost.
+    /// Starts a commit, which owns the lease from now on; `None` if the lease is lost.
     pub(crate) fn begin_commit(&mut self, op: Arc<dyn WriteOp>) -> Option<CommitJob> {
         let now = clock::now();
         let held = self.loss_seen(&now).is_none() && self.lease.begin_commit(&now);
@@ -134,7 +134,7 @@ impl From<PutBack> for HeldLease {
     }
 }
 
-/// What became of a lease whose guard let it go.
+/// What became of a lease whose guard gave it up.
 enum GivenUp {
     Releasing(ReleaseJob),
     HandedOn,
@@ -196,8 +196,8 @@ impl ReleaseUnclaimed for Engine {
 }
 
 impl Engine {
-    /// Ends the time of a lease's renewals, and makes the release that is now due; none if the
-    /// lease was lost before.
+    /// Ends the renewals of a lease, and returns the release that is now due; `None` if the lease
+    /// was lost before.
     pub(crate) fn begin_release(
         self: &Arc<Self>,
         lease: &Arc<Lease>,
@@ -213,13 +213,13 @@ impl Engine {
         }
     }
 
-    /// The release of a lease that was handed on and that no guard takes; `None` if it was lost on
-    /// the way.
+    /// Returns the release of a lease that was handed on and that no guard takes; `None` if it was
+    /// lost in transit.
     pub(crate) fn release_handed_on(self: &Arc<Self>, lease: &Arc<Lease>, now: &Now) -> Option<ReleaseJob> {
         if self.look(lease, now).is_some() { None } else { self.begin_release(lease, None, now) }
     }
 
-    /// Asks in the background whether other processes wait for a lease that is being handed on.
+    /// Queries in the background whether other processes wait for a lease that is being handed on.
     fn query_waiters(self: &Arc<Self>, lease: &Arc<Lease>) {
         let (engine, lease) = (self.clone(), lease.clone());
         let home = lease.home().clone();
@@ -235,14 +235,14 @@ impl Engine {
                 }
                 Err(_) => (called, None),
             };
-            // If the query fails, assume that someone is waiting.
+            // If the query fails, assume that another process is waiting.
             lease.others(sent, !matches!(answer, Some(Ok(0))));
         });
     }
 }
 
-/// Resolves at the loss: by its own timer at the deadline, so that neither a hung renewal nor a
-/// dead keeper delays it (C4).
+/// Resolves when the lease is lost. Its own timer resolves it at the deadline, so that neither a
+/// hung renewal nor a dead keeper delays it (C4).
 pub(crate) async fn lost(engine: std::sync::Weak<Engine>, lease: Arc<Lease>, token: FencingToken) -> Loss {
     loop {
         let mut changed = std::pin::pin!(lease.changed.notified());
@@ -290,7 +290,7 @@ mod tests {
     }
 
     #[test]
-    fn c4_a_loss_is_heard_whenever_it_comes() {
+    fn c4_a_loss_is_signalled_whenever_it_comes() {
         use std::future::Future;
         use std::sync::Barrier;
         use std::task::{Context, Waker};
@@ -318,7 +318,7 @@ mod tests {
                 let heard = signal.as_mut().poll(&mut cx).is_ready();
                 there.wait();
                 if !heard && signal.as_mut().poll(&mut cx).is_pending() {
-                    eprintln!("a loss was not heard");
+                    eprintln!("a loss was not signalled");
                     std::process::abort(); // the other thread waits at a barrier
                 }
             }

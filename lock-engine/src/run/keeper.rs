@@ -26,7 +26,7 @@ use crate::store::{Entered, Lane, Lanes, Permit, Standing};
 type Item = batch::Item<InTransit>;
 type Batch = batch::Batch<InTransit>;
 
-/// How many calls may be under way while one is made again.
+/// Calls are repeated only while fewer than this many are under way.
 const CALLS_AGAIN: usize = 256;
 
 struct Answer {
@@ -37,8 +37,8 @@ struct Answer {
 
 type RenewalCall = Pin<Box<dyn Future<Output = Answer> + Send>>;
 
-/// Says so when a keeper ends, be it with its runtime, so that the next lease there gets another
-/// one.
+/// Records the end of a keeper, also by the end of its runtime, so that the next lease there starts
+/// another one.
 struct Kept {
     engine: Weak<Engine>,
     home: runtime::Id,
@@ -87,15 +87,15 @@ impl Engine {
                 wake.iter().for_each(|wake| wake.notify_one());
             }
             (Item::Ticket(seat), Err(error)) => {
-                log!(debug, lock.key = %item.key(), %error, "ticket not refreshed");
+                log!(debug, lock.key = %item.key(), %error, "refresh of a ticket failed");
                 self.ledger().not_told(seat, Instant::now());
             }
         }
     }
 }
 
-/// Runs as long as the engine does, or its runtime. It owns nothing of the engine: a keeper never
-/// keeps a provider alive.
+/// Runs as long as the engine and its runtime. It owns nothing of the engine, so it does not keep a
+/// provider alive.
 async fn keep(kept: Kept, wake: Arc<Notify>) {
     let mut calls = FuturesUnordered::<RenewalCall>::new();
     let mut rooms = Rooms::default();
@@ -118,11 +118,11 @@ async fn keep(kept: Kept, wake: Arc<Notify>) {
             }
             calls.extend(due.batches.into_iter().map(|batch| renew(&engine, batch)));
             let next = engine.ledger().plan(kept.home);
-            // What has found no room is due now, and goes when there is some.
+            // What has found no permit is due now, and is sent when there is one.
             if due.full.is_empty() { next } else { next.map(|next| next.max(now.instant() + LOOKS_WHILE_FULL)) }
         };
-        // In this order, so that a simulation repeats exactly. Each branch leads to the same look
-        // at what is due, so none has to come first.
+        // In a fixed order, so that a simulation repeats exactly. Each branch leads to the same
+        // look at what is due, so the order does not matter otherwise.
         tokio::select! {
             biased;
             () = gone.cancelled() => return,
@@ -131,7 +131,7 @@ async fn keep(kept: Kept, wake: Arc<Notify>) {
                 let Some(engine) = kept.engine.upgrade() else { return };
                 engine.note(answer);
             }
-            // The timers have slept, too.
+            // The machine has slept, and the timers with it.
             () = slept => {
                 let Some(engine) = kept.engine.upgrade() else { return };
                 engine.ledger().all_due(&clock::now());
@@ -145,8 +145,7 @@ async fn keep(kept: Kept, wake: Arc<Notify>) {
 /// How often the keeper looks for leases past their deadline while the store has no room.
 const LOOKS_WHILE_FULL: Duration = Duration::from_millis(200);
 
-/// The room that the store has for calls of the keeper: its places in the lines, and permits that
-/// have come.
+/// The keeper's permits for calls to the store, and its positions in the lines.
 #[derive(Default)]
 struct Rooms {
     places: Vec<(Lane, PendingPermit)>,
@@ -156,7 +155,7 @@ struct Rooms {
 type PendingPermit = Pin<Box<dyn Future<Output = Option<Permit>> + Send>>;
 
 impl Rooms {
-    /// The room for one call.
+    /// Returns the permission for one call.
     fn room(&mut self, lanes: Option<&Lanes>, lane: Lane) -> Option<Room> {
         let Some(lanes) = lanes else { return Some(Room::Unbounded) };
         let came = self.permits.iter().position(|(of, _)| *of == lane);
@@ -167,7 +166,7 @@ impl Rooms {
         Some(Room::Permitted(permit))
     }
 
-    /// Stands in the lines of these lanes, and in no others.
+    /// Joins the lines of these lanes, and leaves all others.
     fn wait_for(&mut self, lanes: Option<&Lanes>, full: &[Lane]) {
         self.permits.clear();
         self.places.retain(|(lane, _)| full.contains(lane));
@@ -183,7 +182,7 @@ impl Rooms {
         }
     }
 
-    /// Waits until a permit comes; for ever if there is none to come.
+    /// Waits until a permit comes; for ever if it is in no line.
     async fn some(&mut self) {
         let came = std::future::poll_fn(|context| {
             let came =
@@ -199,19 +198,19 @@ impl Rooms {
     }
 }
 
-/// One call. Its answer counts however late it comes: a lease that is still held then is extended
-/// from when the call was sent.
+/// Makes one call. Its answer counts however late it comes: a lease that is still held then is
+/// extended from when the call was sent.
 fn renew(engine: &Engine, Batch { mut items, again, room }: Batch) -> RenewalCall {
     let (store, bound) = (engine.store.clone(), engine.config.request_timeout);
     Box::pin(async move {
         let sent = clock::sending();
-        // C12: not those that were released since the beat was planned. Nor those on their way to
-        // the next guard: a lease that never arrives is not kept from others for ever.
+        // C12: leaves out leases that were released since the batch was planned. Also those in
+        // transit to the next guard: a lease that never arrives must not stay closed for ever.
         items.retain(|item| !matches!(item, Item::Lease(lease) if !lease.is_in_hand()));
         let now = clock::now();
         let patience = items.iter().map(|item| item.patience(&now)).min().unwrap_or(bound);
-        // One that has failed before makes room for others soon; not at once, because a call that
-        // is cut off costs a connection.
+        // A call that has failed before makes room for others soon. Not at once, because cutting a
+        // call off costs a connection.
         let bound = if again { bound.min(patience.max(bound / 4)) } else { bound };
         let renewals: Vec<_> = items.iter().map(|item| item.renewal(bound)).collect();
         let call =

@@ -1,4 +1,5 @@
-//! The store's hints: wake who waits, and hear of losses at once. Never more than hints (R20).
+//! The event stream of the store: its events wake waiters and report losses at once. They are only
+//! hints (R20).
 
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
@@ -17,25 +18,25 @@ use crate::state::backoff;
 use crate::state::claim::Pushed;
 use crate::store::{EventStream, LeaseStore, StoreEvent, Watch};
 
-/// How old a lease is when its holder begins to listen. A stream costs its server something with
-/// every change, and who only ever takes free locks for a moment has nothing to hear.
+/// How old a lease is when the stream is opened for it. A stream costs the server something with
+/// every change, and a process that only takes free locks for a moment needs no events.
 const LISTENS_AFTER: Duration = Duration::from_secs(1);
 
-/// How long there have been neither leases nor waiting claims when the stream is closed.
+/// The stream is closed after this long without leases and pending claims.
 const CLOSES_AFTER: Duration = Duration::from_secs(5);
-/// How often an open stream is checked for that.
+/// How often this is checked.
 const CHECKS_EVERY: Duration = Duration::from_secs(1);
 
 impl Engine {
-    /// Opens the provider's one stream of hints because somebody waits, and again if its runtime
-    /// has died.
+    /// Opens the provider's one event stream because a caller waits, and reopens it if its runtime
+    /// has ended.
     pub(crate) fn watch(self: &Arc<Self>) {
         if self.may_watch() {
             self.listen(&mut self.listening.lock().expect("no code in here panics"));
         }
     }
 
-    /// The same because there is a lease, as soon as one is old enough.
+    /// Opens the event stream for a lease, as soon as one is old enough.
     pub(crate) fn watch_soon(self: &Arc<Self>) {
         if !self.may_watch() {
             return;
@@ -69,7 +70,8 @@ impl Engine {
         }
     }
 
-    /// Listens if a lease is old enough by now; else, until when none can be, if there is any.
+    /// Opens the stream if a lease is old enough. Otherwise returns when the oldest lease will be,
+    /// if there is one.
     fn listen_if_old(self: &Arc<Self>) -> Option<Instant> {
         let mut listening = self.listening.lock().expect("no code in here panics");
         let oldest = self.ledger().oldest();
@@ -82,9 +84,9 @@ impl Engine {
         None
     }
 
-    /// Stops listening if there is still nothing to listen for; a later waiter opens the stream
-    /// again. A claim is registered before its caller calls [`watch`](Self::watch), so that no
-    /// waiter is left without a stream.
+    /// Closes the stream if there is still no use for it; a later waiter opens it again. A claim is
+    /// registered before its caller calls [`watch`](Self::watch), so no waiter is left without a
+    /// stream.
     fn stop_listening(&self) -> bool {
         let mut listening = self.listening.lock().expect("no code in here panics");
         let stops = self.ledger().is_idle();
@@ -122,7 +124,8 @@ impl Engine {
         }
     }
 
-    /// What was missed is asked for: waiters ask, and holders renew.
+    /// Makes up for events that may have been missed: waiters make an attempt, and leases are
+    /// renewed.
     fn ask_everything(self: &Arc<Self>) {
         self.waiters_ask();
         self.ledger().all_due(&clock::now());
@@ -134,12 +137,13 @@ impl Engine {
     }
 }
 
-/// Whoever listens. Its end is that of the stream, be it by the end of its runtime: who waits on
-/// another one polls from then on, and opens the next.
+/// The task that reads the event stream. When it ends, even because its runtime shut down, waiters
+/// on other runtimes fall back to polling and reopen the stream.
 struct Hearing(Weak<Engine>);
 
 impl Hearing {
-    /// The stream has been closed on purpose, and another task may listen by now.
+    /// Drops the handle without effect: the stream was closed on purpose, and another task may have
+    /// opened one.
     fn disarm(mut self) {
         self.0 = Weak::new();
     }
@@ -159,7 +163,7 @@ impl Drop for Hearing {
     }
 }
 
-/// Waits until a lease is old enough to be listened for, or there is none.
+/// Waits until a lease is old enough for a stream, or there is none.
 async fn listen_soon(engine: Weak<Engine>, gone: CancellationToken) {
     let mut until = Instant::now() + LISTENS_AFTER;
     loop {
@@ -175,7 +179,7 @@ async fn listen_soon(engine: Weak<Engine>, gone: CancellationToken) {
     }
 }
 
-/// Listens as long as the engine lives, and opens the stream again when it breaks.
+/// Reads events while the engine exists, and reopens the stream when it breaks.
 async fn listen(hearing: Hearing, store: Arc<dyn LeaseStore>, request: Watch, gone: CancellationToken) {
     let engine = hearing.0.clone();
     let mut failed = 0;
@@ -189,7 +193,7 @@ async fn listen(hearing: Hearing, store: Arc<dyn LeaseStore>, request: Watch, go
         let broken = match opened {
             Ok(mut events) => {
                 listening.stream_open.store(true, Ordering::Relaxed);
-                // What was missed while there was no stream.
+                // For the events that were missed while there was no stream.
                 listening.ask_everything();
                 drop(listening);
                 tokio::select! {
@@ -200,7 +204,7 @@ async fn listen(hearing: Hearing, store: Arc<dyn LeaseStore>, request: Watch, go
                 }
             }
             Err(error) if error.kind() == ErrorKind::Unsupported => {
-                log!(debug, %error, "no push; waiters poll");
+                log!(debug, %error, "the store pushes no events; waiters poll");
                 *listening.listening.lock().expect("no code in here panics") = Listening::Never;
                 return;
             }
@@ -208,7 +212,7 @@ async fn listen(hearing: Hearing, store: Arc<dyn LeaseStore>, request: Watch, go
         };
         hearing.ends();
         if let Some(error) = broken {
-            log!(warn, %error, "the stream of hints broke; waiters poll until it is open again");
+            log!(warn, %error, "the event stream broke; waiters poll until it is open again");
         }
         tokio::select! {
             biased;
@@ -219,8 +223,7 @@ async fn listen(hearing: Hearing, store: Arc<dyn LeaseStore>, request: Watch, go
     }
 }
 
-/// Returns when nothing has needed the stream for [`CLOSES_AFTER`], and the engine has stopped
-/// listening.
+/// Returns when the stream was not needed for [`CLOSES_AFTER`], and the engine has closed it.
 async fn unused(engine: &Weak<Engine>) {
     let mut idle_since = None;
     loop {
@@ -237,7 +240,7 @@ async fn unused(engine: &Weak<Engine>) {
     }
 }
 
-/// Hears events until the stream ends, by itself or with an error.
+/// Handles events until the stream ends, by itself or with an error.
 async fn follow(engine: &Weak<Engine>, events: &mut EventStream, failed: &mut u32) -> Option<LockError> {
     loop {
         let event = match guarded(async { events.next().await.transpose() }).await {

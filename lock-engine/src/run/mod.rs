@@ -5,20 +5,20 @@
 //! | `core` | what a provider and its guards share |
 //! | `acquire` | one acquisition from the call to the guard: turn, attempts, waiting |
 //! | `attempt` | attempts, and the withdrawal of those that were cancelled or whose outcome is unknown |
-//! | `clock` | the time, and how long the machine was suspended, which the monotonic clock does not tell |
+//! | `clock` | the time, and how long the machine was suspended, which the monotonic clock does not show |
 //! | `call` | one request in line for the store or in flight, never doubled |
-//! | `held` | what is behind the guards of a lease: losing it, handing it on, giving it back |
+//! | `held` | what is behind the guards of a lease: its loss, its hand-off, its release |
 //! | `transit` | a lease in transit from one guard to the next |
-//! | `release` | giving a lease back, in the foreground and behind a dropped guard |
+//! | `release` | the release of a lease, in the foreground and behind a dropped guard |
 //! | `commit` | a write that also releases, and one that does not |
 //! | `keeper` | the one task per runtime that renews all leases and refreshes all tickets in batches, and notices missed deadlines |
 //! | `listener` | the store's events |
 //! | `shutdown` | closing a provider |
 //!
 //! A lease is in exactly one phase, changed under its own lock, and leaves the ledger exactly once:
-//! that is all of the accounting (C23). Everything that must not be forgotten is owned by a value
-//! whose `Drop` sees to it: a [turn](transit::Turn), an [acquisition](attempt::Acquisition) with
-//! its call in flight, a [release](release::ReleaseJob).
+//! that is all of the accounting (C23). Work that must not be forgotten is owned by a value whose
+//! `Drop` completes it: a [turn](transit::Turn), an [acquisition](attempt::Acquisition) with its
+//! call in flight, a [release](release::ReleaseJob).
 
 pub(crate) mod acquire;
 pub(crate) mod attempt;

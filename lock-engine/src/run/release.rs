@@ -9,8 +9,8 @@
 //! | the runtime that acquired the lease | the store answers, the lease expires, or `close` gives up | abandoned |
 //! | the runtime current when that one ends | the same | abandoned |
 //!
-//! Each place may be dropped at any time, by a caller that leaves or a runtime that ends. So the
-//! job is always in a [`ScopeGuard`], which moves it to the next place then.
+//! Each of them may be dropped at any time, by a caller that leaves or a runtime that ends. So the
+//! job is always in a [`ScopeGuard`], which then moves it to the next one.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -30,7 +30,7 @@ use crate::state::backoff;
 use crate::state::ledger::End;
 use crate::store::{Lane, Release};
 
-/// A release that has begun. Dropped, it continues in the next place.
+/// A release that has begun. If it is dropped, it continues in the next place.
 pub(crate) struct ReleaseJob(ScopeGuard<Job, fn(Job)>);
 
 struct Job {
@@ -52,14 +52,14 @@ enum Place {
 }
 
 impl ReleaseJob {
-    /// The release of a lease whose [`begin_release`](Lease::begin_release) was successful.
+    /// Creates the release of a lease whose [`begin_release`](Lease::begin_release) was successful.
     pub(crate) fn new(engine: Arc<Engine>, lease: Arc<Lease>, hold: Option<Duration>) -> Self {
         let _open = engine.tasks.token();
         Job { engine, lease, hold, request: InFlight::none(), place: Place::Caller, _open }.guarded()
     }
 
-    /// The release of a lease that is taken from its guard because the provider is closed; `None`
-    /// if it is being released already, or lost.
+    /// Creates the release of a lease that is taken from its guard because the provider is closed;
+    /// `None` if it is being released already, or lost.
     pub(crate) fn of_closed(engine: &Arc<Engine>, lease: &Arc<Lease>) -> Option<Self> {
         let now = clock::now();
         if engine.look(lease, &now).is_some() || !lease.lose(Loss::Closed) {
@@ -69,9 +69,9 @@ impl ReleaseJob {
         Some(Self::new(engine.clone(), lease.clone(), lease.terms().hold_at_least))
     }
 
-    /// Runs in the caller's future for one request timeout, errors retried. Without an answer by
-    /// then the outcome is unknown (C9), and the release continues in the background. So it does if
-    /// the caller leaves.
+    /// Runs in the caller's future for one request timeout, and retries errors. Without an answer
+    /// by then the outcome is unknown (C9), and the release continues in the background. It also
+    /// continues there if the caller leaves.
     pub(crate) async fn run(mut self) -> Result<ReleaseOutcome> {
         let until = Instant::now() + self.0.engine.config.request_timeout;
         let answer = self.0.release_until(until).await;
@@ -89,7 +89,7 @@ impl ReleaseJob {
         }
     }
 
-    /// Runs while shutting down: until then, errors retried. Returns whether the store has
+    /// Runs during shutdown, until `until`, and retries errors. Returns whether the store has
     /// answered.
     pub(crate) async fn run_until(mut self, until: Instant) -> bool {
         let answer = self.0.release_until(until).await;
@@ -111,7 +111,7 @@ impl ReleaseJob {
         self.into_job().run_in_next_place();
     }
 
-    /// Sends nothing: the lease ends by its ttl.
+    /// Sends nothing; the lease ends by its ttl.
     pub(crate) fn abandon(self) {
         self.into_job().end(End::Abandoned);
     }
@@ -200,7 +200,7 @@ impl Job {
         }
     }
 
-    /// One call, or the rest of the one under way. A call stays in line for the store until the
+    /// Makes one call, or continues the one under way. A call stays in line for the store until the
     /// lease expires by itself.
     async fn attempt(&mut self, until: Instant) -> Result<ReleaseOutcome> {
         if !self.request.is_under_way() {
@@ -233,7 +233,8 @@ impl Job {
 }
 
 impl Engine {
-    /// Releases in the background what was not held when the provider was closed, and is held now.
+    /// Releases a lease in the background that is held now but was not when the provider was
+    /// closed.
     pub(crate) fn release_closed(self: &Arc<Self>, lease: &Arc<Lease>) {
         if let Some(job) = ReleaseJob::of_closed(self, lease) {
             job.run_in_background();

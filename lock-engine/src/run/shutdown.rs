@@ -40,7 +40,8 @@ impl Engine {
         self.tasks.close();
         let settled = timeout_at(bound, self.tasks.wait()).await.is_ok();
         self.gone.cancel();
-        // What has not ended is dropped now, with its calls. Only a task that does not run is left.
+        // What has not ended is dropped now, with its calls. Only a task that its runtime does not
+        // run is left.
         let _ = timeout_at(bound + self.config.request_timeout, self.tasks.wait()).await;
         let closed = match timeout_at(bound + self.config.request_timeout, guarded(self.store.close())).await {
             Ok(closed) => closed,

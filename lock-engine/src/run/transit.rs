@@ -15,23 +15,24 @@ pub(crate) type Lines = line::Lines<InTransit>;
 pub(crate) type Lease = lease::Lease<InTransit>;
 pub(crate) type Ledger = ledger::Ledger<InTransit>;
 
-/// A lease in transit. Dropped on the way with its turn, it returns to the engine.
+/// A lease in transit. If it is dropped with its turn, it returns to the engine.
 #[derive(Clone)]
 pub(crate) struct InTransit {
     lease: Arc<Lease>,
     engine: Arc<dyn ReleaseUnclaimed>,
 }
 
-/// What a caller wants that waits for a turn.
+/// What a caller in the local queue requires of a lease that is handed on.
 pub(crate) struct Wish {
     pub(crate) terms: LeaseTerms,
     pub(crate) holder: Holder,
     pub(crate) home: HomeId,
-    /// Whether the caller acquires by an operation of its own, which brings more than a lease.
+    /// Whether the caller acquires by an operation of a typed style, which brings more than a
+    /// lease.
     pub(crate) via: bool,
 }
 
-/// What releases a lease that no caller takes.
+/// Releases a lease that no caller takes.
 pub(crate) trait ReleaseUnclaimed: Send + Sync {
     /// Releases the lease in the background. Its turn stays with it until then.
     fn release_unclaimed(self: Arc<Self>, lease: &Arc<Lease>);

@@ -10,7 +10,7 @@ use distlock_api::{
 };
 use tokio::time::Instant;
 
-use crate::run::commit::PutBack;
+use crate::run::commit::RefusedCommit;
 use crate::run::held::HeldLease;
 use crate::store::{Claim, WriteOp, Written};
 
@@ -154,7 +154,7 @@ impl LeaseGuard {
         let job = self.0.begin_commit(op);
         async move {
             let Some(job) = job else { return Ok(ReleaseOutcome::AlreadyLost) };
-            let refused = |(error, held): (LockError, Option<PutBack>)| NotCommitted {
+            let refused = |(error, held): (LockError, Option<RefusedCommit>)| NotCommitted {
                 error,
                 guard: held.map(|held| Self::new(held.into())),
             };

@@ -14,9 +14,9 @@ use crate::run::attempt::{Acquisition, Patience};
 use crate::run::clock;
 use crate::run::core::{Engine, ensure_runtime};
 use crate::run::held::HeldLease;
-use crate::run::transit::{Lease, Turn, Wish};
+use crate::run::transit::{Lease, Requirements, Turn};
 use crate::simulation::defect;
-use crate::state::claim::Seat;
+use crate::state::claim::QueuedTicket;
 use crate::state::ledger;
 use crate::state::line::Found;
 use crate::state::time::Now;
@@ -85,24 +85,24 @@ impl Engine {
         // for an attempt.
         let mut busy = None;
         let turn = match limit {
-            Limit::Once => match self.turns.try_take(key) {
+            Limit::Once => match self.local_queues.try_take(key) {
                 Found::Turn(turn) => Some(turn),
                 Found::Held => return Ok(Obtained::Busy(Busy::new())),
                 // A caller of this process waits for a holder elsewhere, which may have released by
                 // now: only the store knows.
-                Found::Asking => None,
+                Found::Acquiring => None,
             },
-            Limit::Until(_) | Limit::Never => match self.turns.try_take(key) {
+            Limit::Until(_) | Limit::Never => match self.local_queues.try_take(key) {
                 Found::Turn(turn) => Some(turn),
-                Found::Held | Found::Asking => {
+                Found::Held | Found::Acquiring => {
                     busy = Some(Busy::new());
                     let _waiting = Waiting::new(&self.waiting);
                     let (home, via) = (Handle::current().id(), via.is_some());
-                    let wish = Wish { terms, holder: holder.clone(), home, via };
+                    let requirements = Requirements { terms, holder: holder.clone(), home, via };
                     tokio::select! {
                         biased;
                         () = self.closed.cancelled() => return Err(LockError::closed()),
-                        turn = self.turns.take(key, wish) => Some(turn),
+                        turn = self.local_queues.take(key, requirements) => Some(turn),
                         () = passed(limit) => return Ok(Obtained::Busy(Busy::new())),
                     }
                 }
@@ -117,7 +117,7 @@ impl Engine {
         if limit.has_passed(&now) {
             return Ok(Obtained::Busy(Busy::new()));
         }
-        self.ask_until_granted(key, (limit, now), (terms, holder), (turn, busy), via).await
+        self.attempt_until_granted(key, (limit, now), (terms, holder), (turn, busy), via).await
     }
 
     /// Takes the lease that the previous guard has handed on (R21). Without one, returns the turn.
@@ -129,16 +129,16 @@ impl Engine {
         holder: &Holder,
         via: Via<'_>,
     ) -> std::result::Result<HeldLease, Option<Turn>> {
-        let (handed_on, turn) = match turn.as_mut().and_then(Turn::take_cargo) {
+        let (handed_on, turn) = match turn.as_mut().and_then(Turn::take_lease) {
             Some(handed_on) => (handed_on, turn.expect("it had a lease with it")),
             None => return Err(turn),
         };
         let lease = handed_on.lease();
         // A lease that is handed on brings nothing else with it.
-        if via.is_none() && lease.suits(terms, holder, Handle::current().id()) {
+        if via.is_none() && lease.meets(terms, holder, Handle::current().id()) {
             return match lease.receive(turn, &clock::now()) {
                 Ok(token) => {
-                    self.ledger().handed_on();
+                    self.ledger().count_hand_over();
                     Ok(self.guard(lease, token))
                 }
                 Err(turn) => Err(Some(turn)),
@@ -185,7 +185,7 @@ impl Engine {
 
     /// Carries out what [`Wait`] decides. The clocks are read once after each await, because
     /// nothing between two of them takes time.
-    async fn ask_until_granted(
+    async fn attempt_until_granted(
         self: &Arc<Self>,
         key: &LockKey,
         (limit, mut now): (Limit, Now),
@@ -206,14 +206,14 @@ impl Engine {
         let answer = self.config.request_timeout.min(terms.ttl - terms.margin);
         let leaves = if limit == Limit::Once { Some(now.instant() + answer) } else { limit.instant() };
         let mut waiting = None;
-        let mut next = Next::Ask;
+        let mut next = Next::Attempt;
         loop {
             next = match next {
-                Next::Ask => {
+                Next::Attempt => {
                     let patience = Patience { limit: leaves, answer, admission: wait.admission() };
                     let attempt = self.attempt(acquisition.claim(), limit, &terms, &holder, via);
                     let ticket = attempt.ticket;
-                    let answer = acquisition.ask(attempt, patience).await;
+                    let answer = acquisition.attempt(attempt, patience).await;
                     now = clock::now();
                     if let (Ok((sent, Reply::Busy(reply))), Some(ticket)) = (&answer, ticket) {
                         self.refresh_ticket(&acquisition, ticket, *sent, reply);
@@ -229,13 +229,13 @@ impl Engine {
                     log_failure(key, failed, &wait);
                     next
                 }
-                Next::AskUnderNewClaim => {
-                    acquisition.start_afresh();
-                    Next::Ask
+                Next::AttemptUnderNewClaim => {
+                    acquisition.start_new_claim();
+                    Next::Attempt
                 }
                 Next::Sleep(until) => {
                     waiting.get_or_insert_with(|| Waiting::new(&self.waiting));
-                    self.watch();
+                    self.open_stream();
                     let updated = acquisition.updates();
                     let nudge = turn.as_ref().map(Turn::nudged).unwrap_or_default();
                     let is_updated = tokio::select! {
@@ -247,7 +247,7 @@ impl Engine {
                     };
                     now = clock::now();
                     if is_updated {
-                        let updates = self.ledger().news(acquisition.claim().id());
+                        let updates = self.ledger().take_updates(acquisition.claim().id());
                         let stream_open = self.stream_open.load(Ordering::Relaxed);
                         wait.on_updates(&now, updates, stream_open, fastrand::f64())
                     } else {
@@ -256,7 +256,7 @@ impl Engine {
                 }
                 Next::Start(start) => match self.enter(&acquisition, &start, &now, (terms, holder.clone()), turn) {
                     NewGuard::Held(guard) => {
-                        acquisition.keep();
+                        acquisition.complete();
                         return Ok(Obtained::Held(guard));
                     }
                     NewGuard::Closed => return Err(LockError::closed()),
@@ -264,7 +264,7 @@ impl Engine {
                         turn = returned;
                         if start.answered {
                             // R10: it is withdrawn.
-                            acquisition.start_afresh();
+                            acquisition.start_new_claim();
                         }
                         wait.on_late(&now, start.answered, fastrand::f64())
                     }
@@ -283,13 +283,13 @@ impl Engine {
         reply: &BusyReply,
     ) {
         let QueueStanding::Queued { ahead } = reply.standing else {
-            return self.ledger().leave(acquisition.claim().id());
+            return self.ledger().remove_ticket(acquisition.claim().id());
         };
         let home = Handle::current();
-        let seat = Seat { claim: acquisition.claim().clone(), ticket, home: home.id() };
-        let entered = self.ledger().waits(&seat, sent, ahead);
-        if let ledger::Entered::Unkept(wake) = entered {
-            self.keep(&home, wake);
+        let queued = QueuedTicket { claim: acquisition.claim().clone(), ticket, home: home.id() };
+        let entered = self.ledger().add_ticket(&queued, sent, ahead);
+        if let ledger::Registration::NeedsKeeper(wake) = entered {
+            self.start_keeper(&home, wake);
         }
     }
 
@@ -312,15 +312,15 @@ impl Engine {
         };
         let entered = self.ledger().enter(&lease, *sent, now);
         match entered {
-            ledger::Entered::Kept => {}
-            ledger::Entered::Unkept(wake) => self.keep(lease.home(), wake),
-            ledger::Entered::Closed => return NewGuard::Closed,
-            ledger::Entered::Refused => {
-                self.turns.mark_unheld(lease.key(), lease.claim().id());
+            ledger::Registration::Registered => {}
+            ledger::Registration::NeedsKeeper(wake) => self.start_keeper(lease.home(), wake),
+            ledger::Registration::Closed => return NewGuard::Closed,
+            ledger::Registration::Refused => {
+                self.local_queues.mark_unheld(lease.key(), lease.claim().id());
                 return NewGuard::Late(lease.take_turn());
             }
         }
-        self.watch_soon();
+        self.open_stream_soon();
         NewGuard::Held(self.guard(&lease, grant.token))
     }
 }

@@ -28,7 +28,7 @@ pub(crate) struct Acquisition<'a> {
     /// Makes the attempts instead of the store.
     via: Option<Arc<dyn AcquireOp>>,
     /// Notified when the store has pushed something about the claim.
-    news: Arc<Notify>,
+    updates: Arc<Notify>,
     /// Whether the store may have granted this claim a lease.
     dirty: bool,
     /// Whether the claim has a ticket in the queue.
@@ -58,14 +58,14 @@ const UNANSWERED: u32 = 2;
 impl<'a> Acquisition<'a> {
     pub(crate) fn new(engine: &'a Arc<Engine>, key: &LockKey, ttl: Duration, via: Option<Arc<dyn AcquireOp>>) -> Self {
         let home = Handle::current();
-        let (claim, news) = engine.begin_claim(key);
+        let (claim, updates) = engine.begin_claim(key);
         Self {
             engine,
             home,
             claim,
             ttl,
             via,
-            news,
+            updates,
             dirty: false,
             queued: false,
             call: InFlight::none(),
@@ -76,7 +76,7 @@ impl<'a> Acquisition<'a> {
 
     /// Notified when there may be updates about the claim.
     pub(crate) fn updates(&self) -> Arc<Notify> {
-        self.news.clone()
+        self.updates.clone()
     }
 
     pub(crate) fn claim(&self) -> &Claim {
@@ -84,12 +84,12 @@ impl<'a> Acquisition<'a> {
     }
 
     /// Makes one attempt. Returns the answer with the instant before it was sent (C3).
-    pub(crate) async fn ask(&mut self, attempt: Attempt, patience: Patience) -> Result<(Instant, Reply)> {
+    pub(crate) async fn attempt(&mut self, attempt: Attempt, patience: Patience) -> Result<(Instant, Reply)> {
         self.call.leave_line();
         let hangs = self.dirty && self.unanswered >= UNANSWERED;
         let unordered = self.dirty && !self.engine.store.capabilities().ordered_claims;
         if self.call.is_under_way() || hangs || unordered {
-            self.start_afresh();
+            self.start_new_claim();
         }
         self.open.get_or_insert_with(|| self.engine.tasks.token());
         if self.engine.closed.is_cancelled() {
@@ -147,18 +147,18 @@ impl<'a> Acquisition<'a> {
     }
 
     /// Gives the claim up, clean-up included, and starts a new one.
-    pub(crate) fn start_afresh(&mut self) {
+    pub(crate) fn start_new_claim(&mut self) {
         self.give_up();
         self.unanswered = 0;
         if defect!(IdReused) {
-            self.news = self.engine.ledger().begins(self.claim.id().clone());
+            self.updates = self.engine.ledger().add_pending(self.claim.id().clone());
             return;
         }
-        (self.claim, self.news) = self.engine.begin_claim(self.claim.key());
+        (self.claim, self.updates) = self.engine.begin_claim(self.claim.key());
     }
 
     /// Ends the acquisition without clean-up, because a guard has the lease.
-    pub(crate) fn keep(mut self) {
+    pub(crate) fn complete(mut self) {
         self.dirty = false;
         self.queued = false;
     }
@@ -191,12 +191,12 @@ impl Engine {
         let claim = Claim::accounted(key.clone(), self.id.acquisition_id());
         // Even if the store declares no push: it may know its capabilities only after its first
         // answer.
-        let news = self.ledger().begins(claim.id().clone());
-        (claim, news)
+        let updates = self.ledger().add_pending(claim.id().clone());
+        (claim, updates)
     }
 
     fn end_claim(&self, claim: &Claim) {
-        self.ledger().ends(claim.id());
+        self.ledger().remove_pending(claim.id());
     }
 
     /// Withdraws a lost lease, best effort: once, and only if not too many withdrawals are under
@@ -263,7 +263,7 @@ async fn settle(engine: Arc<Engine>, claim: Claim, mut call: InFlight<Reply>, mu
         };
     }
     if !dirty {
-        return engine.turns.nudge(claim.key());
+        return engine.local_queues.nudge(claim.key());
     }
     let last_chance = Instant::now() + ttl;
     let (mut failed, mut permit) = (0, None);
@@ -279,5 +279,5 @@ async fn settle(engine: Arc<Engine>, claim: Claim, mut call: InFlight<Reply>, mu
         let Ok(next) = timeout_at(last_chance, engine.clean_ups.acquire()).await else { break };
         permit = Some(next);
     }
-    engine.turns.nudge(claim.key());
+    engine.local_queues.nudge(claim.key());
 }

@@ -19,7 +19,7 @@ use tokio::time::{Instant, timeout_at};
 use tokio_util::task::AbortOnDropHandle;
 
 use crate::run::clock;
-use crate::store::{Entered, InLine, Lane, Lanes, Overload, Permit, Place};
+use crate::store::{InLine, Lane, Lanes, LinePosition, Overload, Permit, PermitReply};
 
 /// A request that has not been answered yet.
 pub(crate) struct Call<T> {
@@ -28,7 +28,7 @@ pub(crate) struct Call<T> {
 }
 
 enum Stage {
-    InLine(Place, oneshot::Receiver<Instant>),
+    InLine(LinePosition, oneshot::Receiver<Instant>),
     Sent(Instant),
     /// It was not sent in time.
     NotSent,
@@ -57,19 +57,19 @@ impl<T: Send + 'static> Call<T> {
             return Ok(Self { stage: Stage::Sent(clock::sending()), work: Work::Here(Box::pin(request)) });
         };
         match lanes.enter(lane, deadline, admission) {
-            Entered::Now(permit) => {
+            PermitReply::Now(permit) => {
                 // Before the task: another thread may send the request at once (R1).
                 let stage = Stage::Sent(clock::sending());
                 let task = AbortOnDropHandle::new(tokio::spawn(with_permit(permit, request)));
                 Ok(Self { stage, work: Work::Task(task) })
             }
-            Entered::Later(in_line) => {
+            PermitReply::Later(in_line) => {
                 let (started, starts) = oneshot::channel();
-                let stage = Stage::InLine(in_line.place(), starts);
+                let stage = Stage::InLine(in_line.position(), starts);
                 let task = AbortOnDropHandle::new(tokio::spawn(send_later(in_line, started, request)));
                 Ok(Self { stage, work: Work::Task(task) })
             }
-            Entered::Refused(overload) => Err(error(overload)),
+            PermitReply::Refused(overload) => Err(error(overload)),
         }
     }
 
@@ -118,8 +118,8 @@ impl<T: Send + 'static> Call<T> {
     /// sent and will not be.
     pub(crate) fn leave(&mut self) -> Option<LockError> {
         match &self.stage {
-            Stage::InLine(place, _) => {
-                let overload = place.leave()?;
+            Stage::InLine(position, _) => {
+                let overload = position.leave()?;
                 self.stage = Stage::NotSent;
                 Some(error(overload))
             }
@@ -201,8 +201,8 @@ async fn send_later<T>(
     started: oneshot::Sender<Instant>,
     request: impl Future<Output = Result<T>>,
 ) -> Result<T> {
-    let place = in_line.place();
-    let Some(permit) = in_line.permit().await else { return Err(error(place.overload())) };
+    let position = in_line.position();
+    let Some(permit) = in_line.permit().await else { return Err(error(position.overload())) };
     // The caller may wait for the answer alone.
     let _ = started.send(clock::sending());
     with_permit(permit, request).await

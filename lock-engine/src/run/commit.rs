@@ -39,14 +39,14 @@ struct WriteRequest {
 }
 
 /// A lease whose commit was refused, for its guard.
-pub(crate) struct PutBack {
+pub(crate) struct RefusedCommit {
     pub(crate) engine: Arc<Engine>,
     pub(crate) lease: Arc<Lease>,
     pub(crate) token: FencingToken,
 }
 
 /// How a write ended.
-enum Answer {
+enum WriteOutcome {
     Written(Written),
     /// Nothing was changed, and nothing will be.
     NotWritten(LockError),
@@ -61,27 +61,27 @@ impl WriteRequest {
     }
 
     /// Sends the write for one request timeout, and retries errors.
-    async fn run(&mut self) -> Answer {
+    async fn run(&mut self) -> WriteOutcome {
         let until = Instant::now() + self.engine.config.request_timeout;
         let mut failed = 0;
         loop {
             let error = match self.attempt(until).await {
-                Ok(written) => return Answer::Written(written),
+                Ok(written) => return WriteOutcome::Written(written),
                 Err(error) => error,
             };
             match error.disposition() {
                 // The resource refuses only after checking that no earlier call was carried out.
                 Disposition::Permanent if !self.unknown || error.kind() == ErrorKind::Rejected => {
-                    return Answer::NotWritten(error);
+                    return WriteOutcome::NotWritten(error);
                 }
-                Disposition::Permanent => return Answer::Unknown(error),
+                Disposition::Permanent => return WriteOutcome::Unknown(error),
                 Disposition::Retryable => {}
                 // A disposition that this version does not know is treated as an unknown outcome.
                 _ => self.unknown = true,
             }
             let pause = backoff::after_error(failed, fastrand::f64());
             if self.call.is_under_way() || Instant::now() + pause >= until {
-                return if self.unknown { Answer::Unknown(error) } else { Answer::NotWritten(error) };
+                return if self.unknown { WriteOutcome::Unknown(error) } else { WriteOutcome::NotWritten(error) };
             }
             sleep(pause).await;
             failed += 1;
@@ -111,9 +111,9 @@ impl WriteRequest {
 }
 
 /// A commit that has begun. If it is dropped, it is finished in the background.
-pub(crate) struct CommitJob(ScopeGuard<Job, fn(Job)>);
+pub(crate) struct CommitJob(ScopeGuard<CommitState, fn(CommitState)>);
 
-struct Job {
+struct CommitState {
     lease: Arc<Lease>,
     token: FencingToken,
     request: WriteRequest,
@@ -126,18 +126,18 @@ impl CommitJob {
     pub(crate) fn new(engine: Arc<Engine>, lease: Arc<Lease>, token: FencingToken, op: Arc<dyn WriteOp>) -> Self {
         let _open = engine.tasks.token();
         let request = WriteRequest::new(&engine, &lease, op, lease.terms().hold_at_least);
-        Self(guard(Job { lease, token, request, _open }, Job::finish_in_background))
+        Self(guard(CommitState { lease, token, request, _open }, CommitState::finish_in_background))
     }
 
     /// Runs in the caller's future for one request timeout, and retries errors. If the write is
     /// refused, the lease is returned as it was.
-    pub(crate) async fn run(mut self) -> std::result::Result<ReleaseOutcome, (LockError, Option<PutBack>)> {
+    pub(crate) async fn run(mut self) -> std::result::Result<ReleaseOutcome, (LockError, Option<RefusedCommit>)> {
         let answer = self.0.request.run().await;
         let job = ScopeGuard::into_inner(self.0);
         match answer {
-            Answer::Written(written) => Ok(job.settle(written)),
-            Answer::NotWritten(error) => Err((job.request.error(error), Some(job.put_back()))),
-            Answer::Unknown(error) => {
+            WriteOutcome::Written(written) => Ok(job.settle(written)),
+            WriteOutcome::NotWritten(error) => Err((job.request.error(error), Some(job.return_lease()))),
+            WriteOutcome::Unknown(error) => {
                 let error = job.request.error(error).outcome_unknown();
                 job.finish_in_background();
                 Err((error, None))
@@ -146,7 +146,7 @@ impl CommitJob {
     }
 }
 
-impl Job {
+impl CommitState {
     /// Waits, on the runtime that acquired the lease, for the answer to the call under way. Without
     /// such a call, releases the lease.
     fn finish_in_background(self) {
@@ -188,7 +188,7 @@ impl Job {
             Written::Applied => {
                 lease.end();
                 engine.ledger().end(&lease, End::Released);
-                engine.turns.nudge(lease.key());
+                engine.local_queues.nudge(lease.key());
                 lease.pass_turn();
                 ReleaseOutcome::Released
             }
@@ -201,7 +201,7 @@ impl Job {
         }
     }
 
-    fn put_back(self) -> PutBack {
+    fn return_lease(self) -> RefusedCommit {
         let Self { lease, token, request: WriteRequest { engine, .. }, .. } = self;
         if let Some(loss) = lease.end_commit(None) {
             engine.record_loss(&lease, loss);
@@ -210,7 +210,7 @@ impl Job {
         if engine.closed.is_cancelled() {
             engine.release_closed(&lease);
         }
-        PutBack { engine, lease, token }
+        RefusedCommit { engine, lease, token }
     }
 }
 
@@ -223,9 +223,9 @@ pub(crate) async fn write(engine: Arc<Engine>, lease: Arc<Lease>, op: Arc<dyn Wr
         let answer = request.run().await;
         drop(open);
         match answer {
-            Answer::Written(written) => Ok(written),
-            Answer::NotWritten(error) => Err(request.error(error)),
-            Answer::Unknown(error) => Err(request.error(error).outcome_unknown()),
+            WriteOutcome::Written(written) => Ok(written),
+            WriteOutcome::NotWritten(error) => Err(request.error(error)),
+            WriteOutcome::Unknown(error) => Err(request.error(error).outcome_unknown()),
         }
     });
     let written = match task.await {

@@ -15,9 +15,9 @@ use tokio_util::task::TaskTracker;
 
 use crate::log::log;
 use crate::options::{HandOff, QueueOptions};
-use crate::run::transit::{Lease, Ledger, Lines};
+use crate::run::transit::{Lease, Ledger, LocalQueues};
 use crate::state::backoff;
-use crate::state::lease::Seen;
+use crate::state::lease::LeaseView;
 use crate::state::ledger::End;
 use crate::state::time::Now;
 use crate::store::{LeaseStore, ProviderId};
@@ -60,7 +60,7 @@ pub(crate) struct Engine {
     pub(crate) store: Arc<dyn LeaseStore>,
     pub(crate) id: ProviderId,
     pub(crate) config: Config,
-    pub(crate) turns: Arc<Lines>,
+    pub(crate) local_queues: Arc<LocalQueues>,
     pub(crate) ledger: Mutex<Ledger>,
     /// Background work, and whatever else [`close`](Engine::close) must wait for.
     pub(crate) tasks: TaskTracker,
@@ -86,7 +86,7 @@ impl Engine {
             store,
             id: ProviderId::random(),
             config,
-            turns: Arc::default(),
+            local_queues: Arc::default(),
             ledger: Mutex::default(),
             tasks: TaskTracker::new(),
             clean_ups: Arc::new(Semaphore::new(BACKGROUND_CALLS)),
@@ -131,15 +131,15 @@ impl Engine {
         // changes nothing (C8).
         self.withdraw_lost(lease);
         if lease.is_in_transit() {
-            self.turns.mark_unheld(lease.key(), lease.claim().id());
+            self.local_queues.mark_unheld(lease.key(), lease.claim().id());
         }
-        self.turns.nudge(lease.key());
+        self.local_queues.nudge(lease.key());
         lease.pass_turn();
     }
 
     /// Returns how a lease was lost, if it was, and records a loss that is first seen now.
-    pub(crate) fn look(self: &Arc<Self>, lease: &Arc<Lease>, now: &Now) -> Option<Loss> {
-        let Seen::Lost { loss, fresh } = lease.look(now) else { return None };
+    pub(crate) fn check_loss(self: &Arc<Self>, lease: &Arc<Lease>, now: &Now) -> Option<Loss> {
+        let LeaseView::Lost { loss, fresh } = lease.view(now) else { return None };
         if fresh {
             self.record_loss(lease, loss);
         }

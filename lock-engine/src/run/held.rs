@@ -8,12 +8,12 @@ use tokio::time::{Instant, sleep_until};
 
 use crate::run::call::Call;
 use crate::run::clock;
-use crate::run::commit::{self, CommitJob, PutBack};
+use crate::run::commit::{self, CommitJob, RefusedCommit};
 use crate::run::core::Engine;
 use crate::run::release::ReleaseJob;
 use crate::run::transit::{InTransit, Lease, ReleaseUnclaimed};
 use crate::simulation::defect;
-use crate::state::lease::{Begun, Seen};
+use crate::state::lease::{LeaseView, ReleaseStart};
 use crate::state::time::Now;
 use crate::store::{Lane, Release, WriteOp, Written};
 
@@ -37,7 +37,7 @@ impl HeldLease {
     }
 
     fn loss_seen(&self, now: &Now) -> Option<Loss> {
-        let Seen::Lost { loss, fresh } = self.lease.look_for(self.token, now) else { return None };
+        let LeaseView::Lost { loss, fresh } = self.lease.view_for(self.token, now) else { return None };
         if fresh {
             self.engine.record_loss(&self.lease, loss);
         }
@@ -128,8 +128,8 @@ impl HeldLease {
     }
 }
 
-impl From<PutBack> for HeldLease {
-    fn from(PutBack { engine, lease, token }: PutBack) -> Self {
+impl From<RefusedCommit> for HeldLease {
+    fn from(RefusedCommit { engine, lease, token }: RefusedCommit) -> Self {
         Self::new(engine, lease, token)
     }
 }
@@ -205,18 +205,18 @@ impl Engine {
         now: &Now,
     ) -> Option<ReleaseJob> {
         match lease.begin_release() {
-            Begun::Releasing => {
-                self.ledger().releasing(lease, now);
+            ReleaseStart::Releasing => {
+                self.ledger().release_begun(lease, now);
                 Some(ReleaseJob::new(self.clone(), lease.clone(), hold))
             }
-            Begun::Lost => None,
+            ReleaseStart::Lost => None,
         }
     }
 
     /// Returns the release of a lease that was handed on and that no guard takes; `None` if it was
     /// lost in transit.
     pub(crate) fn release_handed_on(self: &Arc<Self>, lease: &Arc<Lease>, now: &Now) -> Option<ReleaseJob> {
-        if self.look(lease, now).is_some() { None } else { self.begin_release(lease, None, now) }
+        if self.check_loss(lease, now).is_some() { None } else { self.begin_release(lease, None, now) }
     }
 
     /// Queries in the background whether other processes wait for a lease that is being handed on.
@@ -236,7 +236,7 @@ impl Engine {
                 Err(_) => (called, None),
             };
             // If the query fails, assume that another process is waiting.
-            lease.others(sent, !matches!(answer, Some(Ok(0))));
+            lease.waiters_answered(sent, !matches!(answer, Some(Ok(0))));
         });
     }
 }
@@ -247,20 +247,20 @@ pub(crate) async fn lost(engine: std::sync::Weak<Engine>, lease: Arc<Lease>, tok
     loop {
         let mut changed = std::pin::pin!(lease.changed.notified());
         changed.as_mut().enable();
-        match lease.look_for(token, &clock::now()) {
-            Seen::Lost { loss, fresh } => {
+        match lease.view_for(token, &clock::now()) {
+            LeaseView::Lost { loss, fresh } => {
                 if let (true, Some(engine)) = (fresh, engine.upgrade()) {
                     engine.record_loss(&lease, loss);
                 }
                 return loss;
             }
-            Seen::HeldUntil(deadline) => tokio::select! {
+            LeaseView::HeldUntil(deadline) => tokio::select! {
                 biased;
                 () = changed => {}
                 () = sleep_until(deadline) => {}
             },
-            Seen::Undecided => changed.await,
-            Seen::Over => break,
+            LeaseView::Undecided => changed.await,
+            LeaseView::Over => break,
         }
     }
     drop((engine, lease));

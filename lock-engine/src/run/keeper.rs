@@ -19,9 +19,9 @@ use crate::run::clock;
 use crate::run::core::Engine;
 use crate::run::transit::InTransit;
 use crate::state::batch::{self, Room};
-use crate::state::claim::Told;
+use crate::state::claim::RefreshAnswer;
 use crate::state::lease::Renewed;
-use crate::store::{Entered, Lane, Lanes, Permit, Standing};
+use crate::store::{Lane, Lanes, Permit, PermitReply, Standing};
 
 type Item = batch::Item<InTransit>;
 type Batch = batch::Batch<InTransit>;
@@ -29,66 +29,66 @@ type Batch = batch::Batch<InTransit>;
 /// Calls are repeated only while fewer than this many are under way.
 const CALLS_AGAIN: usize = 256;
 
-struct Answer {
+struct BatchAnswer {
     sent: Instant,
     items: Vec<Item>,
     standings: Vec<Result<Standing>>,
 }
 
-type RenewalCall = Pin<Box<dyn Future<Output = Answer> + Send>>;
+type RenewalCall = Pin<Box<dyn Future<Output = BatchAnswer> + Send>>;
 
 /// Records the end of a keeper, also by the end of its runtime, so that the next lease there starts
 /// another one.
-struct Kept {
+struct KeeperGuard {
     engine: Weak<Engine>,
     home: runtime::Id,
 }
 
-impl Drop for Kept {
+impl Drop for KeeperGuard {
     fn drop(&mut self) {
         if let Some(engine) = self.engine.upgrade() {
-            engine.ledger().unkept(self.home);
+            engine.ledger().keeper_ended(self.home);
         }
     }
 }
 
 impl Engine {
     /// Starts the keeper of a runtime.
-    pub(crate) fn keep(self: &Arc<Self>, home: &Handle, wake: Arc<Notify>) {
-        let kept = Kept { engine: Arc::downgrade(self), home: home.id() };
-        drop(home.spawn(keep(kept, wake)));
+    pub(crate) fn start_keeper(self: &Arc<Self>, home: &Handle, wake: Arc<Notify>) {
+        let guard = KeeperGuard { engine: Arc::downgrade(self), home: home.id() };
+        drop(home.spawn(run_keeper(guard, wake)));
     }
 
-    fn note(self: &Arc<Self>, Answer { sent, items, standings }: Answer) {
+    fn record_answers(self: &Arc<Self>, BatchAnswer { sent, items, standings }: BatchAnswer) {
         if standings.iter().any(Result::is_ok) {
-            self.ledger().answered(Instant::now());
+            self.ledger().call_answered(Instant::now());
         }
         let missing = || Err(LockError::new(ErrorKind::Corrupt, "no answer in the batch"));
         let standings = standings.into_iter().chain(std::iter::repeat_with(missing));
         for (item, standing) in items.iter().zip(standings) {
-            contained(|| self.note_one(sent, item, standing));
+            contained(|| self.record_answer(sent, item, standing));
         }
     }
 
-    fn note_one(self: &Arc<Self>, sent: Instant, item: &Item, standing: Result<Standing>) {
+    fn record_answer(self: &Arc<Self>, sent: Instant, item: &Item, standing: Result<Standing>) {
         match (item, standing) {
             (Item::Lease(lease), Ok(standing)) => match lease.renewed(sent, standing, clock::now) {
-                Renewed::Extended => self.ledger().settled(lease, sent, &clock::now()),
+                Renewed::Extended => self.ledger().renewal_succeeded(lease, sent, &clock::now()),
                 Renewed::Lost(loss) => self.record_loss(lease, loss),
                 Renewed::TooLate => {}
             },
             // C13: an error is not a loss.
             (Item::Lease(lease), Err(error)) => {
                 log!(warn, lock.key = %lease.key(), lock.token = %lease.token(), %error, "renewal failed");
-                self.ledger().failed(lease, &clock::now());
+                self.ledger().renewal_failed(lease, &clock::now());
             }
-            (Item::Ticket(seat), Ok(standing)) => {
-                let wake = self.ledger().told(seat, Told { sent, standing });
+            (Item::Ticket(queued), Ok(standing)) => {
+                let wake = self.ledger().refresh_answered(queued, RefreshAnswer { sent, standing });
                 wake.iter().for_each(|wake| wake.notify_one());
             }
-            (Item::Ticket(seat), Err(error)) => {
+            (Item::Ticket(queued), Err(error)) => {
                 log!(debug, lock.key = %item.key(), %error, "refresh of a ticket failed");
-                self.ledger().not_told(seat, Instant::now());
+                self.ledger().refresh_failed(queued, Instant::now());
             }
         }
     }
@@ -96,28 +96,28 @@ impl Engine {
 
 /// Runs as long as the engine and its runtime. It owns nothing of the engine, so it does not keep a
 /// provider alive.
-async fn keep(kept: Kept, wake: Arc<Notify>) {
+async fn run_keeper(guard: KeeperGuard, wake: Arc<Notify>) {
     let mut calls = FuturesUnordered::<RenewalCall>::new();
     let mut rooms = Rooms::default();
-    let Some(gone) = kept.engine.upgrade().map(|engine| engine.gone.clone()) else { return };
+    let Some(gone) = guard.engine.upgrade().map(|engine| engine.gone.clone()) else { return };
     loop {
         let slept = clock::noticed();
         let next = {
-            let Some(engine) = kept.engine.upgrade() else { return };
+            let Some(engine) = guard.engine.upgrade() else { return };
             let batch = engine.store.capabilities().renew_batch.get();
             let again = CALLS_AGAIN.saturating_sub(calls.len());
             let lanes = engine.store.lanes();
             let now = clock::now();
-            let due = engine.ledger().take_due(kept.home, &now, batch, again, |lane| rooms.room(lanes.as_ref(), lane));
+            let due = engine.ledger().take_due(guard.home, &now, batch, again, |lane| rooms.room(lanes.as_ref(), lane));
             rooms.wait_for(lanes.as_ref(), &due.full);
             for lease in due.over {
                 contained(|| {
-                    engine.look(&lease, &now);
+                    engine.check_loss(&lease, &now);
                     lease.pass_turn();
                 });
             }
             calls.extend(due.batches.into_iter().map(|batch| renew(&engine, batch)));
-            let next = engine.ledger().plan(kept.home);
+            let next = engine.ledger().plan(guard.home);
             // What has found no permit is due now, and is sent when there is one.
             if due.full.is_empty() { next } else { next.map(|next| next.max(now.instant() + LOOKS_WHILE_FULL)) }
         };
@@ -128,13 +128,13 @@ async fn keep(kept: Kept, wake: Arc<Notify>) {
             () = gone.cancelled() => return,
             () = rooms.some() => {}
             Some(answer) = calls.next() => {
-                let Some(engine) = kept.engine.upgrade() else { return };
-                engine.note(answer);
+                let Some(engine) = guard.engine.upgrade() else { return };
+                engine.record_answers(answer);
             }
             // The machine has slept, and the timers with it.
             () = slept => {
-                let Some(engine) = kept.engine.upgrade() else { return };
-                engine.ledger().all_due(&clock::now());
+                let Some(engine) = guard.engine.upgrade() else { return };
+                engine.ledger().make_all_due(&clock::now());
             }
             () = wake.notified() => {}
             () = async { sleep_until(next.expect("guarded")).await }, if next.is_some() => {}
@@ -148,7 +148,7 @@ const LOOKS_WHILE_FULL: Duration = Duration::from_millis(200);
 /// The keeper's permits for calls to the store, and its positions in the lines.
 #[derive(Default)]
 struct Rooms {
-    places: Vec<(Lane, PendingPermit)>,
+    positions: Vec<(Lane, PendingPermit)>,
     permits: Vec<(Lane, Permit)>,
 }
 
@@ -169,15 +169,17 @@ impl Rooms {
     /// Joins the lines of these lanes, and leaves all others.
     fn wait_for(&mut self, lanes: Option<&Lanes>, full: &[Lane]) {
         self.permits.clear();
-        self.places.retain(|(lane, _)| full.contains(lane));
+        self.positions.retain(|(lane, _)| full.contains(lane));
         for lane in full {
-            if self.places.iter().any(|(of, _)| of == lane) {
+            if self.positions.iter().any(|(of, _)| of == lane) {
                 continue;
             }
             match lanes.map(|lanes| lanes.enter(*lane, None, false)) {
-                Some(Entered::Later(in_line)) => self.places.push((*lane, Box::pin(in_line.permit()))),
-                Some(Entered::Now(permit)) => self.places.push((*lane, Box::pin(std::future::ready(Some(permit))))),
-                Some(Entered::Refused(_)) | None => {}
+                Some(PermitReply::Later(in_line)) => self.positions.push((*lane, Box::pin(in_line.permit()))),
+                Some(PermitReply::Now(permit)) => {
+                    self.positions.push((*lane, Box::pin(std::future::ready(Some(permit)))))
+                }
+                Some(PermitReply::Refused(_)) | None => {}
             }
         }
     }
@@ -185,15 +187,16 @@ impl Rooms {
     /// Waits until a permit comes; for ever if it is in no line.
     async fn some(&mut self) {
         let came = std::future::poll_fn(|context| {
-            let came =
-                self.places.iter_mut().enumerate().find_map(|(at, (_, place))| match place.as_mut().poll(context) {
+            let came = self.positions.iter_mut().enumerate().find_map(|(at, (_, position))| {
+                match position.as_mut().poll(context) {
                     Poll::Ready(permit) => Some((at, permit)),
                     Poll::Pending => None,
-                });
+                }
+            });
             came.map_or(Poll::Pending, Poll::Ready)
         });
         let (at, permit) = came.await;
-        let (lane, _) = self.places.swap_remove(at);
+        let (lane, _) = self.positions.swap_remove(at);
         self.permits.extend(permit.map(|permit| (lane, permit)));
     }
 }
@@ -221,6 +224,6 @@ fn renew(engine: &Engine, Batch { mut items, again, room }: Batch) -> RenewalCal
             Err(_) => failed(LockError::timeout(Phase::Request, "no answer to a renewal")),
         };
         drop(room);
-        Answer { sent, items, standings }
+        BatchAnswer { sent, items, standings }
     })
 }

@@ -15,7 +15,7 @@ use crate::run::call::guarded;
 use crate::run::clock;
 use crate::run::core::{Engine, Listening};
 use crate::state::backoff;
-use crate::state::claim::Pushed;
+use crate::state::claim::PushedGrant;
 use crate::store::{EventStream, LeaseStore, StoreEvent, Watch};
 
 /// How old a lease is when the stream is opened for it. A stream costs the server something with
@@ -30,15 +30,15 @@ const CHECKS_EVERY: Duration = Duration::from_secs(1);
 impl Engine {
     /// Opens the provider's one event stream because a caller waits, and reopens it if its runtime
     /// has ended.
-    pub(crate) fn watch(self: &Arc<Self>) {
-        if self.may_watch() {
+    pub(crate) fn open_stream(self: &Arc<Self>) {
+        if self.may_open_stream() {
             self.listen(&mut self.listening.lock().expect("no code in here panics"));
         }
     }
 
     /// Opens the event stream for a lease, as soon as one is old enough.
-    pub(crate) fn watch_soon(self: &Arc<Self>) {
-        if !self.may_watch() {
+    pub(crate) fn open_stream_soon(self: &Arc<Self>) {
+        if !self.may_open_stream() {
             return;
         }
         let mut listening = self.listening.lock().expect("no code in here panics");
@@ -53,7 +53,7 @@ impl Engine {
         }
     }
 
-    fn may_watch(&self) -> bool {
+    fn may_open_stream(&self) -> bool {
         self.store.capabilities().push && !self.gone.is_cancelled()
     }
 
@@ -65,7 +65,7 @@ impl Engine {
         };
         if needed {
             let request = Watch::provider(self.id);
-            let work = listen(Hearing(Arc::downgrade(self)), self.store.clone(), request, self.gone.clone());
+            let work = listen(StreamReader(Arc::downgrade(self)), self.store.clone(), request, self.gone.clone());
             *listening = Listening::Listens(tokio::spawn(work));
         }
     }
@@ -85,7 +85,7 @@ impl Engine {
     }
 
     /// Closes the stream if there is still no use for it; a later waiter opens it again. A claim is
-    /// registered before its caller calls [`watch`](Self::watch), so no waiter is left without a
+    /// registered before its caller calls [`open_stream`](Self::open_stream), so no waiter is left without a
     /// stream.
     fn stop_listening(&self) -> bool {
         let mut listening = self.listening.lock().expect("no code in here panics");
@@ -97,69 +97,69 @@ impl Engine {
         stops
     }
 
-    fn hear(self: &Arc<Self>, event: StoreEvent) {
+    fn on_event(self: &Arc<Self>, event: StoreEvent) {
         match event {
             StoreEvent::Freed { key } => {
                 // The record of a held lease was deleted, or changed by other means (R20).
-                if let Some(holder) = self.turns.holder(&key) {
-                    self.ledger().doubt(&holder, &clock::now());
+                if let Some(holder) = self.local_queues.holder(&key) {
+                    self.ledger().renew_soon(&holder, &clock::now());
                 }
-                self.turns.nudge(&key);
+                self.local_queues.nudge(&key);
             }
             StoreEvent::Granted { id, grant, expires_at, .. } => {
-                let wake = self.ledger().pushed(&id, Pushed { grant, expires_at });
+                let wake = self.ledger().grant_pushed(&id, PushedGrant { grant, expires_at });
                 wake.iter().for_each(|wake| contained(|| wake.notify_one()));
             }
             StoreEvent::Gone { key, id, token, loss } => {
-                let (lease, wake) = self.ledger().gone(&id, token);
+                let (lease, wake) = self.ledger().loss_pushed(&id, token);
                 wake.iter().for_each(|wake| contained(|| wake.notify_one()));
                 if let Some(lease) = lease
                     && lease.lose(loss)
                 {
                     self.record_loss(&lease, loss);
                 }
-                self.turns.nudge(&key);
+                self.local_queues.nudge(&key);
             }
-            StoreEvent::Gap => self.ask_everything(),
+            StoreEvent::Gap => self.recheck_all(),
         }
     }
 
     /// Makes up for events that may have been missed: waiters make an attempt, and leases are
     /// renewed.
-    fn ask_everything(self: &Arc<Self>) {
-        self.waiters_ask();
-        self.ledger().all_due(&clock::now());
+    fn recheck_all(self: &Arc<Self>) {
+        self.wake_waiters();
+        self.ledger().make_all_due(&clock::now());
     }
 
-    fn waiters_ask(&self) {
-        let wakes = self.ledger().ask_again();
+    fn wake_waiters(&self) {
+        let wakes = self.ledger().mark_all_missed();
         wakes.iter().for_each(|wake| contained(|| wake.notify_one()));
     }
 }
 
 /// The task that reads the event stream. When it ends, even because its runtime shut down, waiters
 /// on other runtimes fall back to polling and reopen the stream.
-struct Hearing(Weak<Engine>);
+struct StreamReader(Weak<Engine>);
 
-impl Hearing {
+impl StreamReader {
     /// Drops the handle without effect: the stream was closed on purpose, and another task may have
     /// opened one.
     fn disarm(mut self) {
         self.0 = Weak::new();
     }
 
-    fn ends(&self) {
+    fn stream_closed(&self) {
         if let Some(engine) = self.0.upgrade()
             && engine.stream_open.swap(false, Ordering::Relaxed)
         {
-            engine.waiters_ask();
+            engine.wake_waiters();
         }
     }
 }
 
-impl Drop for Hearing {
+impl Drop for StreamReader {
     fn drop(&mut self) {
-        self.ends();
+        self.stream_closed();
     }
 }
 
@@ -180,8 +180,8 @@ async fn listen_soon(engine: Weak<Engine>, gone: CancellationToken) {
 }
 
 /// Reads events while the engine exists, and reopens the stream when it breaks.
-async fn listen(hearing: Hearing, store: Arc<dyn LeaseStore>, request: Watch, gone: CancellationToken) {
-    let engine = hearing.0.clone();
+async fn listen(reader: StreamReader, store: Arc<dyn LeaseStore>, request: Watch, gone: CancellationToken) {
+    let engine = reader.0.clone();
     let mut failed = 0;
     loop {
         let opened = tokio::select! {
@@ -194,13 +194,13 @@ async fn listen(hearing: Hearing, store: Arc<dyn LeaseStore>, request: Watch, go
             Ok(mut events) => {
                 listening.stream_open.store(true, Ordering::Relaxed);
                 // For the events that were missed while there was no stream.
-                listening.ask_everything();
+                listening.recheck_all();
                 drop(listening);
                 tokio::select! {
                     biased;
                     () = gone.cancelled() => return,
                     error = follow(&engine, &mut events, &mut failed) => error,
-                    () = unused(&engine) => return hearing.disarm(),
+                    () = unused(&engine) => return reader.disarm(),
                 }
             }
             Err(error) if error.kind() == ErrorKind::Unsupported => {
@@ -210,7 +210,7 @@ async fn listen(hearing: Hearing, store: Arc<dyn LeaseStore>, request: Watch, go
             }
             Err(error) => Some(error),
         };
-        hearing.ends();
+        reader.stream_closed();
         if let Some(error) = broken {
             log!(warn, %error, "the event stream broke; waiters poll until it is open again");
         }
@@ -249,6 +249,6 @@ async fn follow(engine: &Weak<Engine>, events: &mut EventStream, failed: &mut u3
         };
         let engine = engine.upgrade()?;
         *failed = 0;
-        contained(|| engine.hear(event));
+        contained(|| engine.on_event(event));
     }
 }

@@ -31,20 +31,20 @@ use crate::state::ledger::End;
 use crate::store::{Lane, Release};
 
 /// A release that has begun. If it is dropped, it continues in the next place.
-pub(crate) struct ReleaseJob(ScopeGuard<Job, fn(Job)>);
+pub(crate) struct ReleaseJob(ScopeGuard<ReleaseState, fn(ReleaseState)>);
 
-struct Job {
+struct ReleaseState {
     engine: Arc<Engine>,
     lease: Arc<Lease>,
     hold: Option<Duration>,
     request: InFlight<ReleaseOutcome>,
-    place: Place,
+    runs_on: RunsOn,
     /// Keeps `close` waiting.
     _open: TaskTrackerToken,
 }
 
 #[derive(Clone, Copy)]
-enum Place {
+enum RunsOn {
     Caller,
     /// The runtime that acquired the lease.
     Home,
@@ -55,17 +55,17 @@ impl ReleaseJob {
     /// Creates the release of a lease whose [`begin_release`](Lease::begin_release) was successful.
     pub(crate) fn new(engine: Arc<Engine>, lease: Arc<Lease>, hold: Option<Duration>) -> Self {
         let _open = engine.tasks.token();
-        Job { engine, lease, hold, request: InFlight::none(), place: Place::Caller, _open }.guarded()
+        ReleaseState { engine, lease, hold, request: InFlight::none(), runs_on: RunsOn::Caller, _open }.guarded()
     }
 
     /// Creates the release of a lease that is taken from its guard because the provider is closed;
     /// `None` if it is being released already, or lost.
     pub(crate) fn of_closed(engine: &Arc<Engine>, lease: &Arc<Lease>) -> Option<Self> {
         let now = clock::now();
-        if engine.look(lease, &now).is_some() || !lease.lose(Loss::Closed) {
+        if engine.check_loss(lease, &now).is_some() || !lease.lose(Loss::Closed) {
             return None;
         }
-        engine.ledger().releasing(lease, &now);
+        engine.ledger().release_begun(lease, &now);
         Some(Self::new(engine.clone(), lease.clone(), lease.terms().hold_at_least))
     }
 
@@ -122,12 +122,12 @@ impl ReleaseJob {
         self.into_job().end(end.unwrap_or(End::Abandoned));
     }
 
-    fn into_job(self) -> Job {
+    fn into_job(self) -> ReleaseState {
         ScopeGuard::into_inner(self.0)
     }
 }
 
-impl Job {
+impl ReleaseState {
     fn guarded(self) -> ReleaseJob {
         ReleaseJob(guard(self, Self::run_in_next_place))
     }
@@ -136,17 +136,17 @@ impl Job {
     /// one that is current. With neither, the lease is left to its ttl.
     fn run_in_next_place(mut self) {
         let home = self.lease.home();
-        let next = match self.place {
-            Place::Caller => Some((Place::Home, home.clone())),
-            Place::Home => {
+        let next = match self.runs_on {
+            RunsOn::Caller => Some((RunsOn::Home, home.clone())),
+            RunsOn::Home => {
                 let current = Handle::try_current().ok().filter(|current| current.id() != home.id());
-                current.map(|current| (Place::AnotherRuntime, current))
+                current.map(|current| (RunsOn::AnotherRuntime, current))
             }
-            Place::AnotherRuntime => None,
+            RunsOn::AnotherRuntime => None,
         };
         match next {
-            Some((place, runtime)) => {
-                self.place = place;
+            Some((runs_on, runtime)) => {
+                self.runs_on = runs_on;
                 // A runtime that has ended drops the task at once, and so moves it again.
                 drop(runtime.spawn(self.guarded().background()));
             }
@@ -227,7 +227,7 @@ impl Job {
         lease.end();
         engine.ledger().end(&lease, end);
         // A local caller that got the turn meanwhile may have found the key busy.
-        engine.turns.nudge(lease.key());
+        engine.local_queues.nudge(lease.key());
         lease.pass_turn();
     }
 }

@@ -16,7 +16,7 @@ impl Engine {
         let (leases, waiting) = {
             let mut ledger = self.ledger();
             ledger.close();
-            (ledger.leases(), ledger.take_seats())
+            (ledger.leases(), ledger.take_tickets())
         };
         self.closed.cancel();
         self.withdraw_closed(waiting);

@@ -6,12 +6,12 @@ use std::sync::Arc;
 use distlock_api::{AcquisitionId, Holder, LeaseTerms};
 use tokio::runtime::Handle;
 
-use crate::state::line::Cargo;
+use crate::state::line::CarriedLease;
 use crate::state::schedule::HomeId;
 use crate::state::{lease, ledger, line};
 
 pub(crate) type Turn = line::Turn<InTransit>;
-pub(crate) type Lines = line::Lines<InTransit>;
+pub(crate) type LocalQueues = line::LocalQueues<InTransit>;
 pub(crate) type Lease = lease::Lease<InTransit>;
 pub(crate) type Ledger = ledger::Ledger<InTransit>;
 
@@ -23,7 +23,7 @@ pub(crate) struct InTransit {
 }
 
 /// What a caller in the local queue requires of a lease that is handed on.
-pub(crate) struct Wish {
+pub(crate) struct Requirements {
     pub(crate) terms: LeaseTerms,
     pub(crate) holder: Holder,
     pub(crate) home: HomeId,
@@ -48,16 +48,16 @@ impl InTransit {
     }
 }
 
-impl Cargo for InTransit {
+impl CarriedLease for InTransit {
     type Home = Handle;
-    type Wish = Wish;
+    type Requirements = Requirements;
 
     fn id(&self) -> &AcquisitionId {
         self.lease.claim().id()
     }
 
-    fn suits(&self, Wish { terms, holder, home, via }: &Wish) -> bool {
-        !via && self.lease.suits(terms, holder, *home)
+    fn meets(&self, Requirements { terms, holder, home, via }: &Requirements) -> bool {
+        !via && self.lease.meets(terms, holder, *home)
     }
 
     fn return_turn(self, turn: Turn) {

@@ -15,11 +15,11 @@ impl Poll {
     /// than the present holder's lease would end without a renewal.
     ///
     /// `random` is uniform in `0.0..1.0`.
-    pub(crate) fn pause(self, asked: u32, holder_remaining: Option<Duration>, random: f64) -> Duration {
-        let jittered = self.backoff(asked).mul_f64(1.0 - random / 2.0);
+    pub(crate) fn pause(self, busy_answers: u32, holder_remaining: Option<Duration>, random: f64) -> Duration {
+        let jittered = self.backoff(busy_answers).mul_f64(1.0 - random / 2.0);
         match holder_remaining {
             // A store that keeps answering "at once" is not polled without a pause.
-            Some(remaining) if asked > 0 && remaining < self.first => jittered,
+            Some(remaining) if busy_answers > 0 && remaining < self.first => jittered,
             // Waiters do not all attempt in the same millisecond, and a little later than the
             // expiry, because the store frees the key at its own expiry.
             Some(remaining) => jittered.min(remaining.saturating_add(self.first.mul_f64(0.1 + random / 2.0))),
@@ -27,8 +27,8 @@ impl Poll {
         }
     }
 
-    fn backoff(self, asked: u32) -> Duration {
-        self.first.saturating_mul(1 << asked.min(16)).min(self.longest)
+    fn backoff(self, busy_answers: u32) -> Duration {
+        self.first.saturating_mul(1 << busy_answers.min(16)).min(self.longest)
     }
 }
 

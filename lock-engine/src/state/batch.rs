@@ -8,10 +8,10 @@ use distlock_api::{AcquisitionId, LockKey};
 use tokio::time::Instant;
 
 use crate::state::backoff;
-use crate::state::claim::Seat;
+use crate::state::claim::QueuedTicket;
 use crate::state::lease::Lease;
-use crate::state::line::Cargo;
-use crate::state::schedule::Beat;
+use crate::state::line::CarriedLease;
+use crate::state::schedule::Pacing;
 use crate::state::time::Now;
 use crate::store::{Lane, Permit, Renewal};
 
@@ -25,33 +25,33 @@ pub(crate) struct Group {
 }
 
 /// A lease or a ticket to renew. Leases go in calls of their own, so that tickets never delay them.
-pub(crate) enum Item<C: Cargo> {
+pub(crate) enum Item<C: CarriedLease> {
     Lease(Arc<Lease<C>>),
-    Ticket(Seat),
+    Ticket(QueuedTicket),
 }
 
-impl<C: Cargo> Item<C> {
+impl<C: CarriedLease> Item<C> {
     pub(crate) fn id(&self) -> &AcquisitionId {
         match self {
             Self::Lease(lease) => lease.claim().id(),
-            Self::Ticket(seat) => seat.claim.id(),
+            Self::Ticket(queued) => queued.claim.id(),
         }
     }
 
     /// The sort key within a group. Leases sort by their deadline: in the order of due times,
     /// leases with a short ttl would expire behind the others when the store is slow.
-    pub(crate) fn urgency(&self, beat: &Beat, now: &Now) -> (Instant, AcquisitionId) {
+    pub(crate) fn urgency(&self, pacing: &Pacing, now: &Now) -> (Instant, AcquisitionId) {
         let until = match self {
             Self::Lease(lease) => lease.deadline(now),
-            Self::Ticket(_) => beat.due().unwrap_or(beat.early),
+            Self::Ticket(_) => pacing.due().unwrap_or(pacing.early),
         };
         (until, self.id().clone())
     }
 
     /// Returns the group whose next call takes the item.
-    pub(crate) fn group(&self, beat: &Beat, answered: Option<Instant>, few_failed: bool) -> Group {
-        let level = beat.next_level(answered, few_failed);
-        Group { lane: self.lane(), is_again: beat.failures > 0, level }
+    pub(crate) fn group(&self, pacing: &Pacing, answered: Option<Instant>, few_failed: bool) -> Group {
+        let level = pacing.next_level(answered, few_failed);
+        Group { lane: self.lane(), is_again: pacing.failures > 0, level }
     }
 
     fn lane(&self) -> Lane {
@@ -64,14 +64,14 @@ impl<C: Cargo> Item<C> {
     pub(crate) fn key(&self) -> &LockKey {
         match self {
             Self::Lease(lease) => lease.key(),
-            Self::Ticket(seat) => seat.claim.key(),
+            Self::Ticket(queued) => queued.claim.key(),
         }
     }
 
     pub(crate) fn renewal(&self, timeout: Duration) -> Renewal {
         match self {
             Self::Lease(lease) => lease.renewal(timeout),
-            Self::Ticket(seat) => Renewal::ticket(seat.claim.clone(), seat.ticket).with_timeout(timeout),
+            Self::Ticket(queued) => Renewal::ticket(queued.claim.clone(), queued.ticket).with_timeout(timeout),
         }
     }
 
@@ -79,7 +79,7 @@ impl<C: Cargo> Item<C> {
     pub(crate) fn patience(&self, now: &Now) -> Duration {
         match self {
             Self::Lease(lease) => patience(lease, now),
-            Self::Ticket(seat) => seat.patience(),
+            Self::Ticket(queued) => queued.patience(),
         }
     }
 }
@@ -88,7 +88,7 @@ impl<C: Cargo> Item<C> {
 pub(crate) type Waiting<C> = BTreeMap<(Instant, AcquisitionId), Item<C>>;
 
 /// What may be renewed now, by group.
-pub(crate) struct Ready<C: Cargo> {
+pub(crate) struct Ready<C: CarriedLease> {
     pub(crate) groups: BTreeMap<Group, Waiting<C>>,
     pub(crate) few_failed: bool,
     /// Items that became due up to this instant are included.
@@ -98,7 +98,7 @@ pub(crate) struct Ready<C: Cargo> {
 }
 
 /// The leases or tickets to renew in one call.
-pub(crate) struct Batch<C: Cargo> {
+pub(crate) struct Batch<C: CarriedLease> {
     pub(crate) items: Vec<Item<C>>,
     /// Whether they have failed before. Then the call ends early enough to leave time for more
     /// attempts.
@@ -115,7 +115,7 @@ pub(crate) enum Room {
 }
 
 /// What a keeper has to do now.
-pub(crate) struct Due<C: Cargo> {
+pub(crate) struct Due<C: CarriedLease> {
     /// Leases held past their deadline, or in a release that takes longer than the lease.
     pub(crate) over: Vec<Arc<Lease<C>>>,
     pub(crate) batches: Vec<Batch<C>>,
@@ -123,14 +123,14 @@ pub(crate) struct Due<C: Cargo> {
     pub(crate) full: Vec<Lane>,
 }
 
-impl<C: Cargo> Default for Due<C> {
+impl<C: CarriedLease> Default for Due<C> {
     fn default() -> Self {
         Self { over: Vec::new(), batches: Vec::new(), full: Vec::new() }
     }
 }
 
 /// How long an answer is waited for before the lease is put into another call.
-pub(crate) fn patience<C: Cargo>(lease: &Lease<C>, now: &Now) -> Duration {
+pub(crate) fn patience<C: CarriedLease>(lease: &Lease<C>, now: &Now) -> Duration {
     let left = lease.deadline(now).saturating_duration_since(now.instant());
     backoff::renewal_patience(left, lease.terms().renew_every.unwrap_or(left))
 }

@@ -9,7 +9,7 @@ use tokio::time::Instant;
 use crate::store::{BusyReply, Claim, Grant, QueueStanding, Standing, StoreTime, Ticket};
 use distlock_api::FencingToken;
 
-use crate::state::schedule::{Beat, HomeId};
+use crate::state::schedule::{HomeId, Pacing};
 use crate::state::time::Now;
 
 /// A claim without a lease yet: what the store has reported about it, and its ticket.
@@ -18,17 +18,17 @@ pub(crate) struct PendingClaim {
     /// The key's token after a lease of the claim was lost, if the store pushed the loss before its
     /// answer.
     lost: Option<FencingToken>,
-    pushed: Option<Pushed>,
-    told: Option<Told>,
+    pushed: Option<PushedGrant>,
+    refreshed: Option<RefreshAnswer>,
     /// Whether events may have been missed: an answer in transit may be out of date.
     missed: bool,
     wake: Arc<Notify>,
-    seat: Option<(Seat, Beat)>,
+    ticket: Option<(QueuedTicket, Pacing)>,
 }
 
 /// The ticket of a waiting claim, which a keeper refreshes.
 #[derive(Clone, Debug)]
-pub(crate) struct Seat {
+pub(crate) struct QueuedTicket {
     pub(crate) claim: Claim,
     pub(crate) ticket: Ticket,
     /// The runtime whose keeper refreshes it.
@@ -37,25 +37,25 @@ pub(crate) struct Seat {
 
 /// A grant that the store has pushed.
 #[derive(Clone, Debug)]
-pub(crate) struct Pushed {
+pub(crate) struct PushedGrant {
     pub(crate) grant: Grant,
     pub(crate) expires_at: StoreTime,
 }
 
 /// The store's answer to the refresh of a ticket.
 #[derive(Debug)]
-pub(crate) struct Told {
+pub(crate) struct RefreshAnswer {
     pub(crate) sent: Instant,
     pub(crate) standing: Standing,
 }
 
 /// What the store has reported about a claim since its caller looked last.
 #[derive(Debug, Default)]
-pub(crate) struct News {
+pub(crate) struct Updates {
     pub(crate) lost: bool,
     pub(crate) missed: bool,
-    pub(crate) pushed: Option<Pushed>,
-    pub(crate) told: Option<Told>,
+    pub(crate) pushed: Option<PushedGrant>,
+    pub(crate) refreshed: Option<RefreshAnswer>,
 }
 
 /// An answer of "busy", from which the deadline of a later grant is counted (R18). It does not age.
@@ -69,7 +69,7 @@ pub(crate) struct Anchor {
 /// Waiters with at most this many tickets ahead refresh within one claim window.
 const NEAR_THE_HEAD: u32 = 8;
 
-impl Seat {
+impl QueuedTicket {
     /// Returns how often the ticket is refreshed. The first in the queue thereby learns that the
     /// holder is alive. The next eight learn that a waiter ahead of them was granted the lease: if
     /// that waiter is dead, its claim is short.
@@ -84,7 +84,7 @@ impl Seat {
     }
 }
 
-impl Told {
+impl RefreshAnswer {
     /// Returns the number of tickets ahead; `None` if the ticket is gone.
     pub(crate) fn ahead(&self) -> Option<u32> {
         match &self.standing {
@@ -108,7 +108,7 @@ impl Anchor {
 
     /// Returns the expiry of a lease that was handed over, before the margin is subtracted. `None`
     /// if the grant is older than the anchor's answer.
-    pub(crate) fn end_of(&self, pushed: &Pushed, now: &Now) -> Option<Instant> {
+    pub(crate) fn end_of(&self, pushed: &PushedGrant, now: &Now) -> Option<Instant> {
         let left = pushed.expires_at.saturating_since(self.now);
         let end = self.sent.checked_add(left).filter(|_| pushed.grant.token > self.token)?;
         Some(now.awake_until(self.sent, end))
@@ -130,53 +130,53 @@ impl PendingClaim {
         self.missed
     }
 
-    pub(crate) fn lose(&mut self, token: FencingToken) {
+    pub(crate) fn lease_lost(&mut self, token: FencingToken) {
         self.lost = self.lost.max(Some(token));
     }
 
-    pub(crate) fn push(&mut self, pushed: Pushed) {
+    pub(crate) fn grant_pushed(&mut self, pushed: PushedGrant) {
         // Events of one claim come in order; a repeated one changes nothing.
         self.pushed = Some(pushed);
     }
 
-    pub(crate) fn tell(&mut self, told: Told) {
-        self.told = Some(told);
+    pub(crate) fn refresh_answered(&mut self, answer: RefreshAnswer) {
+        self.refreshed = Some(answer);
     }
 
-    pub(crate) fn miss(&mut self) {
+    pub(crate) fn events_missed(&mut self) {
         self.missed = true;
     }
 
-    pub(crate) fn news(&mut self) -> News {
+    pub(crate) fn take_updates(&mut self) -> Updates {
         let missed = std::mem::take(&mut self.missed);
-        News { lost: self.lost.is_some(), missed, pushed: self.pushed.take(), told: self.told.take() }
+        Updates { lost: self.lost.is_some(), missed, pushed: self.pushed.take(), refreshed: self.refreshed.take() }
     }
 
-    pub(crate) fn sit(&mut self, seat: Seat, now: Instant) {
-        let beat = self.seat.take().map_or_else(|| Beat::new(now), |(_, beat)| beat);
-        self.seat = Some((seat, beat));
+    pub(crate) fn add_ticket(&mut self, queued: QueuedTicket, now: Instant) {
+        let pacing = self.ticket.take().map_or_else(|| Pacing::new(now), |(_, pacing)| pacing);
+        self.ticket = Some((queued, pacing));
     }
 
     /// Removes the ticket. Call this only after it has left its schedule.
-    pub(crate) fn leave(&mut self) {
-        self.seat = None;
+    pub(crate) fn remove_ticket(&mut self) {
+        self.ticket = None;
     }
 
-    pub(crate) fn is_seated(&self) -> bool {
-        self.seat.is_some()
+    pub(crate) fn has_ticket(&self) -> bool {
+        self.ticket.is_some()
     }
 
     /// Returns whether the keeper of another runtime refreshes the claim's ticket.
-    pub(crate) fn sits_elsewhere(&self, home: HomeId) -> bool {
-        self.seat.as_ref().is_some_and(|(seat, _)| seat.home != home)
+    pub(crate) fn has_ticket_elsewhere(&self, home: HomeId) -> bool {
+        self.ticket.as_ref().is_some_and(|(queued, _)| queued.home != home)
     }
 
-    pub(crate) fn seat(&mut self) -> Option<(&Seat, &mut Beat)> {
-        self.seat.as_mut().map(|(seat, beat)| (&*seat, beat))
+    pub(crate) fn ticket_mut(&mut self) -> Option<(&QueuedTicket, &mut Pacing)> {
+        self.ticket.as_mut().map(|(queued, pacing)| (&*queued, pacing))
     }
 
-    pub(crate) fn seated(&self) -> Option<(&Seat, &Beat)> {
-        self.seat.as_ref().map(|(seat, beat)| (seat, beat))
+    pub(crate) fn ticket(&self) -> Option<(&QueuedTicket, &Pacing)> {
+        self.ticket.as_ref().map(|(queued, pacing)| (queued, pacing))
     }
 }
 
@@ -194,8 +194,8 @@ mod tests {
         StoreTime::since_origin(ms(millis))
     }
 
-    fn pushed(token: u64, expires_at: u64) -> Pushed {
-        Pushed { grant: Grant::new(FencingToken::new(token), ms(0)), expires_at: at(expires_at) }
+    fn pushed(token: u64, expires_at: u64) -> PushedGrant {
+        PushedGrant { grant: Grant::new(FencingToken::new(token), ms(0)), expires_at: at(expires_at) }
     }
 
     #[tokio::test(start_paused = true)]
@@ -212,8 +212,11 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn c15_those_behind_the_head_look_once_per_claim_window() {
         let claim = Claim::new(LockKey::new("k").unwrap(), ProviderId::random().acquisition_id());
-        let seat =
-            Seat { claim, ticket: Ticket::new(ms(15_000), ms(1100), 64), home: tokio::runtime::Handle::current().id() };
-        assert_eq!([0, 1, 8, 9].map(|ahead| seat.cadence(ahead)), [ms(5000), ms(1100), ms(1100), ms(5000)]);
+        let queued = QueuedTicket {
+            claim,
+            ticket: Ticket::new(ms(15_000), ms(1100), 64),
+            home: tokio::runtime::Handle::current().id(),
+        };
+        assert_eq!([0, 1, 8, 9].map(|ahead| queued.cadence(ahead)), [ms(5000), ms(1100), ms(1100), ms(5000)]);
     }
 }

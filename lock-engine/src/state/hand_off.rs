@@ -7,14 +7,14 @@ use crate::options::HandOff;
 /// How long a lease has been handed on within the process, and whether other processes are known to
 /// wait for it (R21).
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Relay {
+pub(crate) struct HandOffState {
     /// The grant, or the last time at which no other process waited.
     since: Instant,
     /// How often it has been handed on since then.
     count: u32,
     others: Others,
     /// Whether a query for waiters is under way.
-    asked: bool,
+    query_under_way: bool,
     /// Whether the last answer is newer than the present guard.
     fresh: bool,
 }
@@ -24,12 +24,12 @@ enum Others {
     Unknown,
     /// No other process waited at `since`.
     None,
-    Wait,
+    Waiting,
 }
 
-impl Relay {
+impl HandOffState {
     pub(crate) fn new(now: Instant) -> Self {
-        Self { since: now, count: 0, others: Others::Unknown, asked: false, fresh: false }
+        Self { since: now, count: 0, others: Others::Unknown, query_under_way: false, fresh: false }
     }
 
     /// Returns whether the lease may be handed on once more:
@@ -39,34 +39,34 @@ impl Relay {
     ///   first guard has worked.
     /// * If no other process waited: within the time limit, or if the query ran under the present
     ///   guard.
-    pub(crate) fn may_go_on(&self, now: Instant, limits: &HandOff) -> bool {
+    pub(crate) fn may_hand_on(&self, now: Instant, limits: &HandOff) -> bool {
         let in_time = now.saturating_duration_since(self.since) < limits.max_time;
         match self.others {
-            Others::Wait => in_time && self.count < limits.max_count,
+            Others::Waiting => in_time && self.count < limits.max_count,
             Others::Unknown => in_time || self.count == 0,
             Others::None => in_time || self.fresh,
         }
     }
 
-    pub(crate) fn went_on(&mut self) {
+    pub(crate) fn handed_on(&mut self) {
         self.count = self.count.saturating_add(1);
         self.fresh = false;
     }
 
     /// Returns whether to query for waiters of other processes now; true once per query.
-    pub(crate) fn asks(&mut self, now: Instant, limits: &HandOff) -> bool {
+    pub(crate) fn should_query(&mut self, now: Instant, limits: &HandOff) -> bool {
         let due = match self.others {
             Others::Unknown => true,
             Others::None => now.saturating_duration_since(self.since) >= limits.max_time / 2,
-            Others::Wait => false,
+            Others::Waiting => false,
         };
-        due && !std::mem::replace(&mut self.asked, true)
+        due && !std::mem::replace(&mut self.query_under_way, true)
     }
 
     /// Records the answer to a query that was sent at `sent`.
-    pub(crate) fn told(&mut self, sent: Instant, others: bool) {
+    pub(crate) fn query_answered(&mut self, sent: Instant, others: bool) {
         if others {
-            (self.others, self.asked) = (Others::Wait, false);
+            (self.others, self.query_under_way) = (Others::Waiting, false);
         } else {
             *self = Self { others: Others::None, fresh: true, ..Self::new(sent) };
         }
@@ -87,21 +87,21 @@ mod tests {
     async fn r21_handing_on_is_bounded_while_others_wait_and_only_then() {
         let limits = HandOff::new().max_count(3).max_time(ms(100));
         let start = Instant::now();
-        let mut relay = Relay::new(start);
-        assert!(relay.may_go_on(start + ms(5000), &limits), "the first guard's own work does not count");
-        assert!(relay.asks(start, &limits) && !relay.asks(start, &limits), "one query at a time");
-        (0..50).for_each(|_| relay.went_on());
-        assert!(relay.may_go_on(start + ms(99), &limits), "no other process is known to wait");
-        assert!(!relay.may_go_on(start + ms(100), &limits), "but one may");
-        relay.told(start + ms(90), false);
-        assert!(relay.may_go_on(start + ms(900), &limits), "none did when this guard worked");
-        relay.went_on();
-        assert!(relay.may_go_on(start + ms(189), &limits) && !relay.may_go_on(start + ms(190), &limits));
-        assert!(!relay.asks(start + ms(139), &limits) && relay.asks(start + ms(140), &limits));
-        relay.told(start + ms(140), true);
-        assert!(relay.may_go_on(start + ms(141), &limits));
-        (0..3).for_each(|_| relay.went_on());
-        assert!(!relay.may_go_on(start + ms(141), &limits), "by count");
-        assert!(!relay.asks(start + ms(185), &limits), "another process is known to wait");
+        let mut state = HandOffState::new(start);
+        assert!(state.may_hand_on(start + ms(5000), &limits), "the first guard's own work does not count");
+        assert!(state.should_query(start, &limits) && !state.should_query(start, &limits), "one query at a time");
+        (0..50).for_each(|_| state.handed_on());
+        assert!(state.may_hand_on(start + ms(99), &limits), "no other process is known to wait");
+        assert!(!state.may_hand_on(start + ms(100), &limits), "but one may");
+        state.query_answered(start + ms(90), false);
+        assert!(state.may_hand_on(start + ms(900), &limits), "none did when this guard worked");
+        state.handed_on();
+        assert!(state.may_hand_on(start + ms(189), &limits) && !state.may_hand_on(start + ms(190), &limits));
+        assert!(!state.should_query(start + ms(139), &limits) && state.should_query(start + ms(140), &limits));
+        state.query_answered(start + ms(140), true);
+        assert!(state.may_hand_on(start + ms(141), &limits));
+        (0..3).for_each(|_| state.handed_on());
+        assert!(!state.may_hand_on(start + ms(141), &limits), "by count");
+        assert!(!state.should_query(start + ms(185), &limits), "another process is known to wait");
     }
 }

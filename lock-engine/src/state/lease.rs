@@ -21,8 +21,8 @@ use tokio::time::Instant;
 
 use crate::options::HandOff;
 use crate::simulation::defect;
-use crate::state::line::{Cargo, Turn};
-use crate::state::relay::Relay;
+use crate::state::hand_off::HandOffState;
+use crate::state::line::{CarriedLease, Turn};
 use crate::state::schedule::HomeId;
 use crate::state::time::Now;
 use crate::store::{Claim, Grant, Renewal, Standing};
@@ -30,7 +30,7 @@ use distlock_api::{FencingToken, Holder, LeaseTerms, LockKey, Loss, contained};
 
 /// A granted lease, from the grant until nothing of it is left. It may be held by several guards of
 /// this process in turn, each with a token of its own (R21).
-pub(crate) struct Lease<C: Cargo> {
+pub(crate) struct Lease<C: CarriedLease> {
     claim: Claim,
     last_token: FencingToken,
     terms: LeaseTerms,
@@ -43,7 +43,7 @@ pub(crate) struct Lease<C: Cargo> {
     pub(crate) changed: Notify,
 }
 
-struct State<C: Cargo> {
+struct State<C: CarriedLease> {
     phase: Phase,
     deadline: Instant,
     /// When the request was sent from which the deadline counts. For a pushed grant: when it
@@ -55,7 +55,7 @@ struct State<C: Cargo> {
     /// Whether a guard has the lease. A guard that has another token, or has handed the lease on,
     /// no longer affects it.
     in_hand: bool,
-    relay: Relay,
+    hand_off: HandOffState,
 }
 
 /// `Held → Releasing → Ended`, or `Held → Lost`. There is no way back (C4, C12), except from a
@@ -67,7 +67,7 @@ enum Phase {
     /// refused. A report that the lease is gone is not a loss yet, because the write may have been
     /// applied; `reported_loss` keeps the report.
     Committing {
-        heard: Option<Loss>,
+        reported_loss: Option<Loss>,
     },
     Releasing,
     Ended,
@@ -76,7 +76,7 @@ enum Phase {
 
 /// The state of a lease, as one reading shows it.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) enum Seen {
+pub(crate) enum LeaseView {
     HeldUntil(Instant),
     /// Lost. If `fresh`, this reading noticed it, and the caller must call `record_loss`.
     Lost {
@@ -90,7 +90,7 @@ pub(crate) enum Seen {
 }
 
 /// How a release starts.
-pub(crate) enum Begun {
+pub(crate) enum ReleaseStart {
     Releasing,
     Lost,
 }
@@ -106,7 +106,7 @@ pub(crate) enum Renewed {
     TooLate,
 }
 
-impl<C: Cargo> Lease<C> {
+impl<C: CarriedLease> Lease<C> {
     /// Creates the lease of a grant. Returns the turn instead if the deadline has passed already
     /// (C3, R1, R10).
     pub(crate) fn granted(
@@ -122,9 +122,9 @@ impl<C: Cargo> Lease<C> {
             return Err(turn);
         }
         if let Some(turn) = &turn {
-            turn.hold(claim.id());
+            turn.mark_held(claim.id());
         }
-        let (token, relay) = (grant.token, Relay::new(now.instant()));
+        let (token, hand_off) = (grant.token, HandOffState::new(now.instant()));
         claim.uses(token);
         Ok(Arc::new(Self {
             claim,
@@ -133,7 +133,7 @@ impl<C: Cargo> Lease<C> {
             holder,
             home,
             home_id,
-            state: Mutex::new(State { phase: Phase::Held, deadline, sent, turn, token, in_hand: true, relay }),
+            state: Mutex::new(State { phase: Phase::Held, deadline, sent, turn, token, in_hand: true, hand_off }),
             changed: Notify::new(),
         }))
     }
@@ -175,7 +175,7 @@ impl<C: Cargo> Lease<C> {
     }
 
     pub(crate) fn deadline(&self, now: &Now) -> Instant {
-        self.state().end(now)
+        self.state().effective_deadline(now)
     }
 
     /// Returns when the store frees the lease unless it is renewed.
@@ -186,32 +186,34 @@ impl<C: Cargo> Lease<C> {
     /// Returns the deadline, while the lease is held or committing.
     pub(crate) fn held_until(&self, now: &Now) -> Option<Instant> {
         let state = self.state();
-        state.is_renewed().then(|| state.end(now))
+        state.is_renewed().then(|| state.effective_deadline(now))
     }
 
     /// Returns the state of the lease, in one reading: with two, a loss between them could be
     /// missed by both (C4).
-    pub(crate) fn look(&self, now: &Now) -> Seen {
-        self.see(self.state(), now)
+    pub(crate) fn view(&self, now: &Now) -> LeaseView {
+        self.view_locked(self.state(), now)
     }
 
     /// Returns the state of the lease for the guard with this token.
-    pub(crate) fn look_for(&self, token: FencingToken, now: &Now) -> Seen {
+    pub(crate) fn view_for(&self, token: FencingToken, now: &Now) -> LeaseView {
         let state = self.state();
-        if state.token == token && state.in_hand { self.see(state, now) } else { Seen::Over }
+        if state.token == token && state.in_hand { self.view_locked(state, now) } else { LeaseView::Over }
     }
 
-    fn see(&self, state: MutexGuard<'_, State<C>>, now: &Now) -> Seen {
+    fn view_locked(&self, state: MutexGuard<'_, State<C>>, now: &Now) -> LeaseView {
         match state.phase {
-            Phase::Held if now.instant() >= state.end(now) && defect!(NoDeadline) => Seen::Undecided,
-            Phase::Held if now.instant() >= state.end(now) => {
-                self.turn_to(state, Phase::Lost(Loss::Expired));
-                Seen::Lost { loss: Loss::Expired, fresh: true }
+            Phase::Held if now.instant() >= state.effective_deadline(now) && defect!(NoDeadline) => {
+                LeaseView::Undecided
             }
-            Phase::Held => Seen::HeldUntil(state.end(now)),
-            Phase::Lost(loss) => Seen::Lost { loss, fresh: false },
-            Phase::Committing { .. } => Seen::Undecided,
-            Phase::Releasing | Phase::Ended => Seen::Over,
+            Phase::Held if now.instant() >= state.effective_deadline(now) => {
+                self.change_phase(state, Phase::Lost(Loss::Expired));
+                LeaseView::Lost { loss: Loss::Expired, fresh: true }
+            }
+            Phase::Held => LeaseView::HeldUntil(state.effective_deadline(now)),
+            Phase::Lost(loss) => LeaseView::Lost { loss, fresh: false },
+            Phase::Committing { .. } => LeaseView::Undecided,
+            Phase::Releasing | Phase::Ended => LeaseView::Over,
         }
     }
 
@@ -219,10 +221,10 @@ impl<C: Cargo> Lease<C> {
     /// `record_loss`.
     pub(crate) fn lose(&self, loss: Loss) -> bool {
         let mut state = self.state();
-        state.hear(loss);
+        state.note_loss(loss);
         let fresh = state.phase == Phase::Held;
         if fresh {
-            self.turn_to(state, Phase::Lost(loss));
+            self.change_phase(state, Phase::Lost(loss));
         }
         fresh
     }
@@ -239,13 +241,13 @@ impl<C: Cargo> Lease<C> {
         }
         let now = clock();
         let sent = if defect!(DeadlineFromReply) { now.instant() } else { sent };
-        let is_over = now.instant() >= state.end(&now);
+        let is_over = now.instant() >= state.effective_deadline(&now);
         let is_ignored = defect!(NoDeadline | Revived);
         let loss = match standing {
             _ if is_over && !is_ignored => Loss::Expired,
             Standing::Held { remaining } => {
                 let deadline = deadline(sent, remaining, &self.terms);
-                if now.awake_until(sent, deadline) > state.end(&now) {
+                if now.awake_until(sent, deadline) > state.effective_deadline(&now) {
                     (state.deadline, state.sent) = (deadline, sent);
                 }
                 return Renewed::Extended;
@@ -254,23 +256,23 @@ impl<C: Cargo> Lease<C> {
             Standing::Waiting(_) => Loss::Gone,
         };
         if state.phase != Phase::Held {
-            state.hear(loss);
+            state.note_loss(loss);
             return Renewed::TooLate;
         }
-        self.turn_to(state, Phase::Lost(loss));
+        self.change_phase(state, Phase::Lost(loss));
         Renewed::Lost(loss)
     }
 
     /// Starts the release. From here on, nothing renews the lease or hands it on (C12). A commit
     /// that is under way is given up.
-    pub(crate) fn begin_release(&self) -> Begun {
+    pub(crate) fn begin_release(&self) -> ReleaseStart {
         let state = self.state();
         match state.phase {
             Phase::Held | Phase::Committing { .. } => {
-                self.turn_to(state, Phase::Releasing);
-                Begun::Releasing
+                self.change_phase(state, Phase::Releasing);
+                ReleaseStart::Releasing
             }
-            Phase::Lost(_) => Begun::Lost,
+            Phase::Lost(_) => ReleaseStart::Lost,
             Phase::Releasing | Phase::Ended => unreachable!("a guard is released once"),
         }
     }
@@ -279,16 +281,16 @@ impl<C: Cargo> Lease<C> {
     pub(crate) fn end(&self) {
         let state = self.state();
         if matches!(state.phase, Phase::Releasing | Phase::Committing { .. }) {
-            self.turn_to(state, Phase::Ended);
+            self.change_phase(state, Phase::Ended);
         }
     }
 
     /// Starts a commit, a write that also releases. Returns `false` if the lease is no longer held.
     pub(crate) fn begin_commit(&self, now: &Now) -> bool {
         let mut state = self.state();
-        let may = state.phase == Phase::Held && now.instant() < state.end(now);
+        let may = state.phase == Phase::Held && now.instant() < state.effective_deadline(now);
         if may {
-            state.phase = Phase::Committing { heard: None };
+            state.phase = Phase::Committing { reported_loss: None };
         }
         may
     }
@@ -298,11 +300,11 @@ impl<C: Cargo> Lease<C> {
     /// call `record_loss`.
     pub(crate) fn end_commit(&self, found: Option<Loss>) -> Option<Loss> {
         let state = self.state();
-        let Phase::Committing { heard } = state.phase else { return None };
+        let Phase::Committing { reported_loss } = state.phase else { return None };
         // Both are final, whichever came first: a claim that has lost its lease never gets it
         // again.
-        let loss = heard.or(found);
-        self.turn_to(state, loss.map_or(Phase::Held, Phase::Lost));
+        let loss = reported_loss.or(found);
+        self.change_phase(state, loss.map_or(Phase::Held, Phase::Lost));
         loss
     }
 
@@ -315,9 +317,9 @@ impl<C: Cargo> Lease<C> {
         let may = self.terms.hold_at_least.is_none()
             && self.terms.renew_every.is_some()
             && state.phase == Phase::Held
-            && now.instant() < state.end(now)
+            && now.instant() < state.effective_deadline(now)
             && state.token < self.last_token
-            && state.relay.may_go_on(now.instant(), limits);
+            && state.hand_off.may_hand_on(now.instant(), limits);
         let turn = state.turn.take_if(|_| may)?;
         state.in_hand = false;
         drop(state);
@@ -352,7 +354,7 @@ impl<C: Cargo> Lease<C> {
 
     /// Returns whether the lease can pass, as it is, to a guard with these terms, this holder and
     /// this runtime.
-    pub(crate) fn suits(&self, terms: &LeaseTerms, holder: &Holder, home: HomeId) -> bool {
+    pub(crate) fn meets(&self, terms: &LeaseTerms, holder: &Holder, home: HomeId) -> bool {
         self.terms == *terms && self.holder == *holder && self.home_id == home
     }
 
@@ -360,26 +362,26 @@ impl<C: Cargo> Lease<C> {
     /// lease was lost in transit.
     pub(crate) fn receive(&self, turn: Turn<C>, now: &Now) -> Result<FencingToken, Turn<C>> {
         let mut state = self.state();
-        if state.phase != Phase::Held || now.instant() >= state.end(now) {
+        if state.phase != Phase::Held || now.instant() >= state.effective_deadline(now) {
             return Err(turn);
         }
-        turn.hold(self.claim.id());
+        turn.mark_held(self.claim.id());
         state.token = FencingToken::new(state.token.get() + u64::from(!defect!(SameToken)));
         self.claim.uses(state.token);
         state.in_hand = true;
         state.turn = Some(turn);
-        state.relay.went_on();
+        state.hand_off.handed_on();
         Ok(state.token)
     }
 
     /// Returns whether to query the store now for waiters of other processes.
     pub(crate) fn should_query_waiters(&self, now: Instant, limits: &HandOff) -> bool {
-        self.state().relay.asks(now, limits)
+        self.state().hand_off.should_query(now, limits)
     }
 
     /// Records whether other processes wait, from the answer to a query that was sent at `sent`.
-    pub(crate) fn others(&self, sent: Instant, others: bool) {
-        self.state().relay.told(sent, others);
+    pub(crate) fn waiters_answered(&self, sent: Instant, any: bool) {
+        self.state().hand_off.query_answered(sent, any);
     }
 
     /// Passes the turn to the next caller of this process.
@@ -392,16 +394,16 @@ impl<C: Cargo> Lease<C> {
     }
 
     /// Changes the phase. Notifies outside of the lock, because a waker runs foreign code.
-    fn turn_to(&self, mut state: MutexGuard<'_, State<C>>, phase: Phase) {
+    fn change_phase(&self, mut state: MutexGuard<'_, State<C>>, phase: Phase) {
         state.phase = phase;
         drop(state);
         contained(|| self.changed.notify_waiters());
     }
 }
 
-impl<C: Cargo> State<C> {
+impl<C: CarriedLease> State<C> {
     /// Returns the deadline, less what the machine has slept.
-    fn end(&self, now: &Now) -> Instant {
+    fn effective_deadline(&self, now: &Now) -> Instant {
         now.awake_until(self.sent, self.deadline)
     }
 
@@ -410,11 +412,11 @@ impl<C: Cargo> State<C> {
     }
 
     /// Keeps a reported loss while a commit is under way; it counts only if the commit is refused.
-    fn hear(&mut self, loss: Loss) {
-        if let Phase::Committing { heard } = &mut self.phase
+    fn note_loss(&mut self, loss: Loss) {
+        if let Phase::Committing { reported_loss } = &mut self.phase
             && loss != Loss::Closed
         {
-            heard.get_or_insert(loss);
+            reported_loss.get_or_insert(loss);
         }
     }
 }
@@ -430,7 +432,7 @@ pub(crate) fn deadline(sent: Instant, remaining: Duration, terms: &LeaseTerms) -
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::state::line::tests::Nothing;
+    use crate::state::line::tests::NoLease;
     use crate::state::time::Sleep;
     use crate::store::ProviderId;
 
@@ -438,7 +440,7 @@ mod tests {
         Duration::from_millis(millis)
     }
 
-    fn lease(remaining: Duration, sent: Instant, now: Instant) -> Option<Arc<Lease<Nothing>>> {
+    fn lease(remaining: Duration, sent: Instant, now: Instant) -> Option<Arc<Lease<NoLease>>> {
         let claim = Claim::new(LockKey::new("k").unwrap(), ProviderId::random().acquisition_id());
         let terms = distlock_api::LeaseOptions::new().ttl(ms(1000)).safety_margin(ms(100)).terms().unwrap();
         let deadline = deadline(sent, remaining, &terms);
@@ -452,11 +454,11 @@ mod tests {
         let sent = Instant::now();
         let lease = lease(ms(1000), sent, sent + ms(300)).expect("in time");
         assert_eq!(lease.deadline(&sent.into()), sent + ms(900));
-        assert_eq!(lease.look(&(sent + ms(899)).into()), Seen::HeldUntil(sent + ms(900)));
-        assert_eq!(lease.look(&(sent + ms(900)).into()), Seen::Lost { loss: Loss::Expired, fresh: true });
+        assert_eq!(lease.view(&(sent + ms(899)).into()), LeaseView::HeldUntil(sent + ms(900)));
+        assert_eq!(lease.view(&(sent + ms(900)).into()), LeaseView::Lost { loss: Loss::Expired, fresh: true });
         assert_eq!(
-            lease.look(&(sent).into()),
-            Seen::Lost { loss: Loss::Expired, fresh: false },
+            lease.view(&(sent).into()),
+            LeaseView::Lost { loss: Loss::Expired, fresh: false },
             "final, and noticed once"
         );
     }
@@ -468,11 +470,11 @@ mod tests {
             let sleep = Sleep { noticed: sent + ms(5), slept: ms(slept) };
             Now::new(sent + ms(10), Some(vec![sleep].into()))
         };
-        let [looked_at, renewed, committed, handed] = [(); 4].map(|()| lease(ms(1000), sent, sent).unwrap());
-        assert_eq!(looked_at.look(&after(500)), Seen::HeldUntil(sent + ms(400)), "half of it has passed");
+        let [viewed, renewed, committed, handed] = [(); 4].map(|()| lease(ms(1000), sent, sent).unwrap());
+        assert_eq!(viewed.view(&after(500)), LeaseView::HeldUntil(sent + ms(400)), "half of it has passed");
         let now = after(1000);
-        assert_eq!(looked_at.look(&now), Seen::Lost { loss: Loss::Expired, fresh: true });
-        assert!(looked_at.deadline(&now) <= now.instant());
+        assert_eq!(viewed.view(&now), LeaseView::Lost { loss: Loss::Expired, fresh: true });
+        assert!(viewed.deadline(&now) <= now.instant());
         assert!(renewed.held_until(&now).is_some_and(|end| end <= now.instant()));
         // The answer to a request sent before the sleep.
         let answer = Standing::Held { remaining: ms(1000) };
@@ -480,7 +482,7 @@ mod tests {
         assert!(!committed.begin_commit(&now));
         assert!(handed.hand_on(&now, &HandOff::new()).is_none());
         let again = lease(ms(1000), now.instant(), now.instant()).unwrap();
-        assert_eq!(again.look(&now), Seen::HeldUntil(now.instant() + ms(900)), "sent after the sleep");
+        assert_eq!(again.view(&now), LeaseView::HeldUntil(now.instant() + ms(900)), "sent after the sleep");
     }
 
     #[tokio::test(start_paused = true)]
@@ -521,9 +523,9 @@ mod tests {
     async fn c12_a_releasing_lease_is_neither_renewed_nor_lost() {
         let sent = Instant::now();
         let lease = lease(ms(1000), sent, sent).unwrap();
-        assert!(matches!(lease.begin_release(), Begun::Releasing));
+        assert!(matches!(lease.begin_release(), ReleaseStart::Releasing));
         assert_eq!(lease.renewed(sent, Standing::Gone(Loss::Gone), || Instant::now().into()), Renewed::TooLate);
         assert!(!lease.lose(Loss::Gone));
-        assert_eq!(lease.look(&(sent + ms(5000)).into()), Seen::Over);
+        assert_eq!(lease.view(&(sent + ms(5000)).into()), LeaseView::Over);
     }
 }

@@ -12,10 +12,10 @@ use tokio::time::Instant;
 use distlock_api::{Accounting, AcquisitionId, FencingToken, ReleaseOutcome};
 
 use crate::state::batch::{Ready, patience};
-use crate::state::claim::{News, PendingClaim, Pushed, Seat, Told};
+use crate::state::claim::{PendingClaim, PushedGrant, QueuedTicket, RefreshAnswer, Updates};
 use crate::state::lease::Lease;
-use crate::state::line::Cargo;
-use crate::state::schedule::{Beat, HomeId, Schedule};
+use crate::state::line::CarriedLease;
+use crate::state::schedule::{HomeId, Pacing, Schedule};
 use crate::state::time::Now;
 use crate::store::Claim;
 
@@ -24,20 +24,20 @@ use crate::store::Claim;
 type ById<T> = HashMap<AcquisitionId, T, FixedState>;
 
 /// The ledger of one engine, under one lock: a lease enters once and leaves once (C23).
-pub(crate) struct Ledger<C: Cargo> {
+pub(crate) struct Ledger<C: CarriedLease> {
     closed: bool,
-    leases: ById<Entry<C>>,
+    leases: ById<LeaseRecord<C>>,
     /// The work of the keeper of each runtime.
-    homes: HashMap<HomeId, Home<C>, FixedState>,
+    keepers: HashMap<HomeId, KeeperWork<C>, FixedState>,
     counts: Accounting,
     /// The claims without a lease yet, and what the store has pushed about them.
-    asking: ById<PendingClaim>,
+    pending: ById<PendingClaim>,
     /// When a call that renews or refreshes was last answered.
     answered: Option<Instant>,
 }
 
 /// The work of one runtime's keeper.
-struct Home<C: Cargo> {
+struct KeeperWork<C: CarriedLease> {
     schedule: Schedule,
     /// When the keeper looks again by itself; `None` if nothing is due.
     planned: Option<Instant>,
@@ -45,16 +45,16 @@ struct Home<C: Cargo> {
     ready: Option<Ready<C>>,
     wake: Arc<Notify>,
     /// Whether the keeper has been started.
-    kept: bool,
+    running: bool,
 }
 
 /// An event that comes so soon after the grant of a lease may be about the release before it.
 const EVENTS_ARE_LATE: Duration = Duration::from_secs(1);
 
-struct Entry<C: Cargo> {
+struct LeaseRecord<C: CarriedLease> {
     lease: Arc<Lease<C>>,
     since: Instant,
-    beat: Beat,
+    pacing: Pacing,
     /// Whether no renewal has been answered since the grant.
     is_new: bool,
 }
@@ -77,72 +77,74 @@ impl From<ReleaseOutcome> for End {
 }
 
 /// What became of a new lease or ticket.
-pub(crate) enum Entered {
+pub(crate) enum Registration {
     /// It is in the ledger, and the runtime has a keeper.
-    Kept,
+    Registered,
     /// It is in the ledger. The caller must start a keeper, which waits for this notification.
-    Unkept(Arc<Notify>),
+    NeedsKeeper(Arc<Notify>),
     /// The provider is closed.
     Closed,
     /// The lease has been lost already, or the claim is no longer known.
     Refused,
 }
 
-impl<C: Cargo> Default for Ledger<C> {
+impl<C: CarriedLease> Default for Ledger<C> {
     fn default() -> Self {
         Self {
             closed: false,
             leases: HashMap::default(),
-            homes: HashMap::default(),
+            keepers: HashMap::default(),
             counts: Accounting::new(),
-            asking: HashMap::default(),
+            pending: HashMap::default(),
             answered: None,
         }
     }
 }
 
-impl<C: Cargo> Default for Home<C> {
+impl<C: CarriedLease> Default for KeeperWork<C> {
     fn default() -> Self {
-        Self { schedule: Schedule::default(), planned: None, ready: None, wake: Arc::default(), kept: false }
+        Self { schedule: Schedule::default(), planned: None, ready: None, wake: Arc::default(), running: false }
     }
 }
 
-impl<C: Cargo> Ledger<C> {
+impl<C: CarriedLease> Ledger<C> {
     /// Enters a new lease.
-    pub(crate) fn enter(&mut self, lease: &Arc<Lease<C>>, sent: Instant, now: &Now) -> Entered {
+    pub(crate) fn enter(&mut self, lease: &Arc<Lease<C>>, sent: Instant, now: &Now) -> Registration {
         let id = lease.claim().id();
         if self.closed {
-            return Entered::Closed;
+            return Registration::Closed;
         }
-        let asking = self.asking.get(id);
-        if asking.is_some_and(|asking| asking.has_lost(lease.last_token())) {
-            return Entered::Refused;
+        let pending = self.pending.get(id);
+        if pending.is_some_and(|pending| pending.has_lost(lease.last_token())) {
+            return Registration::Refused;
         }
         // The answer was in transit during a gap: renew the lease at once, like the others (R20).
-        let is_doubtful = asking.is_some_and(PendingClaim::has_missed) && lease.terms().renew_every.is_some();
-        self.leave(id);
+        let is_doubtful = pending.is_some_and(PendingClaim::has_missed) && lease.terms().renew_every.is_some();
+        self.remove_ticket(id);
         self.counts.acquired += 1;
-        self.leases
-            .insert(id.clone(), Entry { lease: lease.clone(), since: sent, beat: Beat::new(sent), is_new: true });
-        self.homes.entry(lease.home_id()).or_default();
-        self.settled(lease, sent, now);
+        self.leases.insert(
+            id.clone(),
+            LeaseRecord { lease: lease.clone(), since: sent, pacing: Pacing::new(sent), is_new: true },
+        );
+        self.keepers.entry(lease.home_id()).or_default();
+        self.renewal_succeeded(lease, sent, now);
         if is_doubtful {
             self.schedule_at(id, Some(now.instant()));
         }
-        self.kept(lease.home_id())
+        self.ensure_keeper(lease.home_id())
     }
 
-    fn kept(&mut self, home: HomeId) -> Entered {
-        let home = self.homes.entry(home).or_default();
-        if !std::mem::replace(&mut home.kept, true) {
-            return Entered::Unkept(home.wake.clone());
+    fn ensure_keeper(&mut self, home: HomeId) -> Registration {
+        let home = self.keepers.entry(home).or_default();
+        if !std::mem::replace(&mut home.running, true) {
+            return Registration::NeedsKeeper(home.wake.clone());
         }
-        home.remind();
-        Entered::Kept
+        home.wake_if_due_earlier();
+        Registration::Registered
     }
 
     /// Counts a hand-over of a lease to another guard, with another token (R21).
-    pub(crate) fn handed_on(&mut self) {
+    pub(crate) fn count_hand_over(&mut self) {
         self.counts.released += 1;
         self.counts.acquired += 1;
     }
@@ -162,10 +164,10 @@ impl<C: Cargo> Ledger<C> {
 
     /// Records that the release of a lease has begun: it is no longer renewed. It stays in the
     /// ledger until it has ended, and is due once more at its own expiry.
-    pub(crate) fn releasing(&mut self, lease: &Lease<C>, now: &Now) {
+    pub(crate) fn release_begun(&mut self, lease: &Lease<C>, now: &Now) {
         let expiry = lease.expiry(now);
         if let Some(entry) = self.leases.get_mut(lease.claim().id()) {
-            entry.beat.early = expiry;
+            entry.pacing.early = expiry;
             self.schedule_at(lease.claim().id(), Some(expiry));
         }
     }
@@ -175,10 +177,10 @@ impl<C: Cargo> Ledger<C> {
     }
 
     /// Removes all tickets and returns their claims.
-    pub(crate) fn take_seats(&mut self) -> Vec<Claim> {
-        let seated = self.asking.values().filter_map(|asking| Some(asking.seated()?.0.claim.clone()));
-        let claims: Vec<_> = seated.collect();
-        claims.iter().for_each(|claim| self.leave(claim.id()));
+    pub(crate) fn take_tickets(&mut self) -> Vec<Claim> {
+        let with_ticket = self.pending.values().filter_map(|pending| Some(pending.ticket()?.0.claim.clone()));
+        let claims: Vec<_> = with_ticket.collect();
+        claims.iter().for_each(|claim| self.remove_ticket(claim.id()));
         claims
     }
 
@@ -193,7 +195,7 @@ impl<C: Cargo> Ledger<C> {
 
     /// Returns whether there are neither leases nor pending claims.
     pub(crate) fn is_idle(&self) -> bool {
-        self.leases.is_empty() && self.asking.is_empty()
+        self.leases.is_empty() && self.pending.is_empty()
     }
 
     pub(crate) fn accounting(&self) -> Accounting {
@@ -203,97 +205,97 @@ impl<C: Cargo> Ledger<C> {
     }
 
     /// Adds a pending claim. The returned value is notified when there are updates about it.
-    pub(crate) fn begins(&mut self, id: AcquisitionId) -> Arc<Notify> {
-        self.asking.entry(id).or_default().wake()
+    pub(crate) fn add_pending(&mut self, id: AcquisitionId) -> Arc<Notify> {
+        self.pending.entry(id).or_default().wake()
     }
 
     /// Removes a pending claim, with its ticket.
-    pub(crate) fn ends(&mut self, id: &AcquisitionId) {
-        self.leave(id);
-        self.asking.remove(id);
+    pub(crate) fn remove_pending(&mut self, id: &AcquisitionId) {
+        self.remove_ticket(id);
+        self.pending.remove(id);
     }
 
     /// Adds a claim's ticket in the store's queue, from the answer to a request that was sent at
     /// `sent`. The keeper refreshes it from now on.
-    pub(crate) fn waits(&mut self, seat: &Seat, sent: Instant, ahead: u32) -> Entered {
-        let id = seat.claim.id();
-        if self.asking.get(id).is_some_and(|asking| asking.sits_elsewhere(seat.home)) {
-            self.leave(id);
+    pub(crate) fn add_ticket(&mut self, queued: &QueuedTicket, sent: Instant, ahead: u32) -> Registration {
+        let id = queued.claim.id();
+        if self.pending.get(id).is_some_and(|pending| pending.has_ticket_elsewhere(queued.home)) {
+            self.remove_ticket(id);
         }
-        let Some(asking) = self.asking.get_mut(id) else { return Entered::Refused };
-        asking.sit(seat.clone(), sent);
-        self.homes.entry(seat.home).or_default();
+        let Some(pending) = self.pending.get_mut(id) else { return Registration::Refused };
+        pending.add_ticket(queued.clone(), sent);
+        self.keepers.entry(queued.home).or_default();
         self.refreshed(id, sent, ahead);
-        self.kept(seat.home)
+        self.ensure_keeper(queued.home)
     }
 
     /// Removes the ticket of a claim, if it has one.
-    pub(crate) fn leave(&mut self, id: &AcquisitionId) {
-        if self.asking.get(id).is_some_and(PendingClaim::is_seated) {
+    pub(crate) fn remove_ticket(&mut self, id: &AcquisitionId) {
+        if self.pending.get(id).is_some_and(PendingClaim::has_ticket) {
             self.schedule_at(id, None);
-            self.asking.get_mut(id).into_iter().for_each(PendingClaim::leave);
+            self.pending.get_mut(id).into_iter().for_each(PendingClaim::remove_ticket);
         }
     }
 
     /// Returns what the store has reported about a claim since the last call.
-    pub(crate) fn news(&mut self, id: &AcquisitionId) -> News {
-        self.asking.get_mut(id).map(PendingClaim::news).unwrap_or_default()
+    pub(crate) fn take_updates(&mut self, id: &AcquisitionId) -> Updates {
+        self.pending.get_mut(id).map(PendingClaim::take_updates).unwrap_or_default()
     }
 
     /// Records a pushed grant of a lease to a claim (R19: it may come before the answer of the
     /// attempt). Returns the caller to notify.
-    pub(crate) fn pushed(&mut self, id: &AcquisitionId, pushed: Pushed) -> Option<Arc<Notify>> {
-        let asking = self.asking.get_mut(id)?;
-        asking.push(pushed);
-        Some(asking.wake())
+    pub(crate) fn grant_pushed(&mut self, id: &AcquisitionId, pushed: PushedGrant) -> Option<Arc<Notify>> {
+        let pending = self.pending.get_mut(id)?;
+        pending.grant_pushed(pushed);
+        Some(pending.wake())
     }
 
     /// Records the answer to the refresh of a ticket. Returns the caller to notify.
-    pub(crate) fn told(&mut self, seat: &Seat, told: Told) -> Option<Arc<Notify>> {
-        let id = seat.claim.id();
-        match told.ahead() {
-            Some(ahead) => self.refreshed(id, told.sent, ahead),
-            None => self.leave(id),
+    pub(crate) fn refresh_answered(&mut self, queued: &QueuedTicket, answer: RefreshAnswer) -> Option<Arc<Notify>> {
+        let id = queued.claim.id();
+        match answer.ahead() {
+            Some(ahead) => self.refreshed(id, answer.sent, ahead),
+            None => self.remove_ticket(id),
         }
-        let asking = self.asking.get_mut(id)?;
-        asking.tell(told);
-        Some(asking.wake())
+        let pending = self.pending.get_mut(id)?;
+        pending.refresh_answered(answer);
+        Some(pending.wake())
     }
 
     /// Records that events may have been missed, so that every pending claim makes another attempt.
     /// Returns the callers to notify.
-    pub(crate) fn ask_again(&mut self) -> Vec<Arc<Notify>> {
-        self.asking.values_mut().for_each(PendingClaim::miss);
-        self.asking.values().map(PendingClaim::wake).collect()
+    pub(crate) fn mark_all_missed(&mut self) -> Vec<Arc<Notify>> {
+        self.pending.values_mut().for_each(PendingClaim::events_missed);
+        self.pending.values().map(PendingClaim::wake).collect()
     }
 
     fn refreshed(&mut self, id: &AcquisitionId, sent: Instant, ahead: u32) {
-        let Some((seat, beat)) = self.asking.get_mut(id).and_then(PendingClaim::seat) else { return };
-        let cadence = seat.cadence(ahead);
-        beat.succeeded(sent, sent + cadence / 2);
+        let Some((queued, pacing)) = self.pending.get_mut(id).and_then(PendingClaim::ticket_mut) else { return };
+        let cadence = queued.cadence(ahead);
+        pacing.succeeded(sent, sent + cadence / 2);
         self.schedule_at(id, Some(sent + cadence));
     }
 
     /// Records that a ticket could not be refreshed, so that it is tried again soon.
-    pub(crate) fn not_told(&mut self, seat: &Seat, now: Instant) {
-        let id = seat.claim.id();
-        let Some((_, beat)) = self.asking.get_mut(id).and_then(PendingClaim::seat) else { return };
-        let again = now + seat.patience();
-        beat.early = again;
-        let due = beat.due().map_or(again, |due| due.min(again));
+    pub(crate) fn refresh_failed(&mut self, queued: &QueuedTicket, now: Instant) {
+        let id = queued.claim.id();
+        let Some((_, pacing)) = self.pending.get_mut(id).and_then(PendingClaim::ticket_mut) else { return };
+        let again = now + queued.patience();
+        pacing.early = again;
+        let due = pacing.due().map_or(again, |due| due.min(again));
         self.schedule_at(id, Some(due));
     }
 
     /// Records a pushed loss of a lease of this claim; the key's token is now `token`. Returns the
     /// lease if it predates that token, and the caller to notify.
-    pub(crate) fn gone(
+    pub(crate) fn loss_pushed(
         &mut self,
         id: &AcquisitionId,
         token: FencingToken,
     ) -> (Option<Arc<Lease<C>>>, Option<Arc<Notify>>) {
-        let wake = self.asking.get_mut(id).map(|asking| {
-            asking.lose(token);
-            asking.wake()
+        let wake = self.pending.get_mut(id).map(|pending| {
+            pending.lease_lost(token);
+            pending.wake()
         });
         let lease = self.leases.get(id).map(|entry| &entry.lease).filter(|lease| lease.last_token() < token);
         (lease.cloned(), wake)
@@ -301,61 +303,61 @@ impl<C: Cargo> Ledger<C> {
 
     /// Returns when the keeper has something to do next. Called before it goes to sleep.
     pub(crate) fn plan(&mut self, home: HomeId) -> Option<Instant> {
-        let home = self.homes.get_mut(&home)?;
+        let home = self.keepers.get_mut(&home)?;
         home.planned = home.next_due();
         home.planned
     }
 
     /// Records that a keeper has ended, with its runtime or with the provider.
-    pub(crate) fn unkept(&mut self, home: HomeId) {
-        self.homes.remove(&home);
+    pub(crate) fn keeper_ended(&mut self, home: HomeId) {
+        self.keepers.remove(&home);
     }
 
     /// Makes every lease and ticket due now, because events may have been missed (R20). A lease
     /// that is never renewed becomes due at its deadline, which is earlier after a sleep of the
     /// machine.
-    pub(crate) fn all_due(&mut self, now: &Now) {
+    pub(crate) fn make_all_due(&mut self, now: &Now) {
         for lease in self.leases() {
             let Some(deadline) = lease.held_until(now) else { continue };
             let id = lease.claim().id();
             if lease.terms().renew_every.is_some() || deadline <= now.instant() {
                 self.schedule_at(id, Some(now.instant()));
-            } else if self.leases.get(id).and_then(|entry| entry.beat.due()).is_some_and(|due| due > deadline) {
+            } else if self.leases.get(id).and_then(|entry| entry.pacing.due()).is_some_and(|due| due > deadline) {
                 self.schedule_at(id, Some(deadline));
             }
         }
         let waiting: Vec<_> =
-            self.asking.iter().filter(|(_, asking)| asking.is_seated()).map(|(id, _)| id.clone()).collect();
+            self.pending.iter().filter(|(_, pending)| pending.has_ticket()).map(|(id, _)| id.clone()).collect();
         for id in waiting {
             self.schedule_at(&id, Some(now.instant()));
         }
-        for home in self.homes.values_mut() {
-            home.look_again();
+        for keeper in self.keepers.values_mut() {
+            keeper.discard_ready();
         }
     }
 
     /// Renews a lease soon, because an event reported its key as free. The answer to the renewal
     /// decides (R20). It is sent at once, or as soon as the event cannot be about the release
     /// before the lease's grant.
-    pub(crate) fn doubt(&mut self, id: &AcquisitionId, now: &Now) {
+    pub(crate) fn renew_soon(&mut self, id: &AcquisitionId, now: &Now) {
         let Some(entry) = self.leases.get(id) else { return };
         if entry.lease.held_until(now).is_none() || entry.lease.terms().renew_every.is_none() {
             return;
         }
         let at = now.instant().max(entry.since + EVENTS_ARE_LATE);
-        if entry.beat.due().is_some_and(|due| due <= at) {
+        if entry.pacing.due().is_some_and(|due| due <= at) {
             return;
         }
         let home = entry.lease.home_id();
         self.schedule_at(id, Some(at));
-        if let Some(home) = self.homes.get_mut(&home) {
-            home.look_again();
+        if let Some(keeper) = self.keepers.get_mut(&home) {
+            keeper.discard_ready();
         }
     }
 
     /// Schedules the next renewal, a cadence after `sent`: a renewal sent then has succeeded, or
     /// the lease is new.
-    pub(crate) fn settled(&mut self, lease: &Lease<C>, sent: Instant, now: &Now) {
+    pub(crate) fn renewal_succeeded(&mut self, lease: &Lease<C>, sent: Instant, now: &Now) {
         let Some(entry) = self.leases.get_mut(lease.claim().id()) else { return };
         // A lease in a release is in the ledger, but is no longer renewed.
         let Some(deadline) = lease.held_until(now) else { return };
@@ -373,54 +375,54 @@ impl<C: Cargo> Ledger<C> {
             Some(cadence) => (sent + cadence, sent + cadence * 3 / 4),
             None => (deadline, deadline),
         };
-        entry.beat.succeeded(sent, early);
+        entry.pacing.succeeded(sent, early);
         self.schedule_at(lease.claim().id(), Some(due));
     }
 
     /// Records that a call of renewals or refreshes was answered.
-    pub(crate) fn answered(&mut self, now: Instant) {
+    pub(crate) fn call_answered(&mut self, now: Instant) {
         self.answered = Some(now);
     }
 
     /// Records that a renewal has failed, so that it is tried again soon. Its batch was already
     /// divided when it was sent.
-    pub(crate) fn failed(&mut self, lease: &Lease<C>, now: &Now) {
+    pub(crate) fn renewal_failed(&mut self, lease: &Lease<C>, now: &Now) {
         let Some(entry) = self.leases.get_mut(lease.claim().id()) else { return };
-        let (Some(due), Some(_)) = (entry.beat.due(), lease.held_until(now)) else { return };
+        let (Some(due), Some(_)) = (entry.pacing.due(), lease.held_until(now)) else { return };
         let patience = patience(lease, now);
-        entry.beat.early = now.instant() + patience;
+        entry.pacing.early = now.instant() + patience;
         self.schedule_at(lease.claim().id(), Some(due.min(now.instant() + patience)));
     }
 
     /// Sets when a lease or a ticket is due; `None` for never.
     fn schedule_at(&mut self, id: &AcquisitionId, due: Option<Instant>) {
-        let (home, beat) = match (self.leases.get_mut(id), self.asking.get_mut(id)) {
-            (Some(entry), _) => (entry.lease.home_id(), &mut entry.beat),
-            (None, Some(asking)) => match asking.seat() {
-                Some((seat, beat)) => (seat.home, beat),
+        let (home, pacing) = match (self.leases.get_mut(id), self.pending.get_mut(id)) {
+            (Some(entry), _) => (entry.lease.home_id(), &mut entry.pacing),
+            (None, Some(pending)) => match pending.ticket_mut() {
+                Some((queued, pacing)) => (queued.home, pacing),
                 None => return,
             },
             (None, None) => return,
         };
         // Without a keeper the runtime has ended.
-        let schedule = self.homes.get_mut(&home).map(|home| &mut home.schedule);
-        Schedule::set(schedule, id, beat, due);
+        let schedule = self.keepers.get_mut(&home).map(|keeper| &mut keeper.schedule);
+        Schedule::set(schedule, id, pacing, due);
     }
 }
 
-impl<C: Cargo> Home<C> {
+impl<C: CarriedLease> KeeperWork<C> {
     fn next_due(&self) -> Option<Instant> {
         self.schedule.next_due()
     }
 
     /// Discards what was ready, because something has become due earlier.
-    fn look_again(&mut self) {
+    fn discard_ready(&mut self) {
         self.ready = None;
-        self.remind();
+        self.wake_if_due_earlier();
     }
 
     /// Wakes the keeper if something is due before its next look.
-    fn remind(&self) {
+    fn wake_if_due_earlier(&self) {
         if self.next_due().is_some_and(|due| self.planned.is_none_or(|planned| due < planned)) {
             self.wake.notify_one();
         }

@@ -21,55 +21,55 @@ use crate::simulation::defect;
 const SHARDS: usize = 16;
 
 /// A lease that may travel with a turn.
-pub(crate) trait Cargo: Sized {
+pub(crate) trait CarriedLease: Sized {
     /// Where the background work of the lease runs.
     type Home: Clone;
 
     /// What a caller in the local queue requires of a lease.
-    type Wish;
+    type Requirements;
 
     /// The id of the lease's claim.
     fn id(&self) -> &AcquisitionId;
 
     /// Returns whether the lease can pass to a caller as it is.
-    fn suits(&self, wish: &Self::Wish) -> bool;
+    fn meets(&self, requirements: &Self::Requirements) -> bool;
 
     /// Returns the lease and the turn to the engine, because no caller takes them.
     fn return_turn(self, turn: Turn<Self>);
 }
 
 /// The local queues of all keys of one engine. A key that no caller uses takes no memory.
-pub(crate) struct Lines<C: Cargo> {
+pub(crate) struct LocalQueues<C: CarriedLease> {
     hasher: RandomState,
     shards: [Mutex<Shard<C>>; SHARDS],
 }
 
-type Shard<C> = HashMap<LockKey, Entry<C>, RandomState>;
+type Shard<C> = HashMap<LockKey, LocalQueue<C>, RandomState>;
 
-struct Entry<C: Cargo> {
+struct LocalQueue<C: CarriedLease> {
     /// The lease that has the turn; `None` while a caller without a lease has it.
     held: Option<AcquisitionId>,
     waiters: VecDeque<Waiter<C>>,
-    last_ticket: u64,
+    last_waiter_id: u64,
     /// Notifies the caller that has the turn; created when it first sleeps.
     nudge: Option<Arc<Notify>>,
     /// Whether it was nudged before it first slept.
     nudged: bool,
 }
 
-struct Waiter<C: Cargo> {
-    ticket: u64,
-    wish: C::Wish,
+struct Waiter<C: CarriedLease> {
+    waiter_id: u64,
+    requirements: C::Requirements,
     sender: oneshot::Sender<Turn<C>>,
 }
 
-impl<C: Cargo> Default for Entry<C> {
+impl<C: CarriedLease> Default for LocalQueue<C> {
     fn default() -> Self {
-        Self { held: None, waiters: VecDeque::new(), last_ticket: 0, nudge: None, nudged: false }
+        Self { held: None, waiters: VecDeque::new(), last_waiter_id: 0, nudge: None, nudged: false }
     }
 }
 
-impl<C: Cargo> Entry<C> {
+impl<C: CarriedLease> LocalQueue<C> {
     /// Returns the caller to notify. If it is not asleep yet, the notification is kept for it.
     fn nudge(&mut self) -> Option<Arc<Notify>> {
         self.nudged |= self.nudge.is_none() && self.held.is_none();
@@ -77,23 +77,23 @@ impl<C: Cargo> Entry<C> {
     }
 }
 
-impl<C: Cargo> Default for Lines<C> {
+impl<C: CarriedLease> Default for LocalQueues<C> {
     fn default() -> Self {
         Self { hasher: RandomState::default(), shards: Default::default() }
     }
 }
 
 /// What a caller that does not wait finds in the local queue.
-pub(crate) enum Found<C: Cargo> {
+pub(crate) enum Found<C: CarriedLease> {
     /// No other caller of this process wants the key.
     Turn(Turn<C>),
     /// A guard of this process holds the key.
     Held,
     /// Another caller of this process is acquiring the key.
-    Asking,
+    Acquiring,
 }
 
-impl<C: Cargo> Lines<C> {
+impl<C: CarriedLease> LocalQueues<C> {
     fn shard(&self, key: &LockKey) -> MutexGuard<'_, Shard<C>> {
         let index = usize::try_from(self.hasher.hash_one(key) % SHARDS as u64).expect("below 16");
         self.shards[index].lock().expect("no code in here panics")
@@ -104,9 +104,9 @@ impl<C: Cargo> Lines<C> {
         let mut shard = self.shard(key);
         match shard.get(key) {
             Some(entry) if entry.held.is_some() => Found::Held,
-            Some(_) => Found::Asking,
+            Some(_) => Found::Acquiring,
             None => {
-                shard.insert(key.clone(), Entry::default());
+                shard.insert(key.clone(), LocalQueue::default());
                 Found::Turn(Turn::new(self, key))
             }
         }
@@ -114,23 +114,23 @@ impl<C: Cargo> Lines<C> {
 
     /// Returns the turn, now or after all callers that came before. It brings a lease only if that
     /// lease meets the `requirements`.
-    pub(crate) async fn take(self: &Arc<Self>, key: &LockKey, wish: C::Wish) -> Turn<C> {
+    pub(crate) async fn take(self: &Arc<Self>, key: &LockKey, requirements: C::Requirements) -> Turn<C> {
         let (sender, receiver) = oneshot::channel();
-        let ticket = {
+        let waiter_id = {
             let mut shard = self.shard(key);
             match shard.get_mut(key) {
                 None => {
-                    shard.insert(key.clone(), Entry::default());
+                    shard.insert(key.clone(), LocalQueue::default());
                     return Turn::new(self, key);
                 }
                 Some(entry) => {
-                    entry.last_ticket += 1;
-                    entry.waiters.push_back(Waiter { ticket: entry.last_ticket, wish, sender });
-                    entry.last_ticket
+                    entry.last_waiter_id += 1;
+                    entry.waiters.push_back(Waiter { waiter_id: entry.last_waiter_id, requirements, sender });
+                    entry.last_waiter_id
                 }
             }
         };
-        let mut guard = LineGuard { lines: self, key, ticket, receiver, waits: true };
+        let mut guard = LineGuard { queues: self, key, waiter_id, receiver, waits: true };
         let turn = (&mut guard.receiver).await.expect("an entry with waiters is never removed");
         guard.waits = false;
         turn
@@ -139,7 +139,7 @@ impl<C: Cargo> Lines<C> {
     /// Wakes the caller that is acquiring the key, if it sleeps between two attempts.
     pub(crate) fn nudge(&self, key: &LockKey) {
         // Outside the lock: a waker runs foreign code.
-        let nudge = self.shard(key).get_mut(key).and_then(Entry::<C>::nudge);
+        let nudge = self.shard(key).get_mut(key).and_then(LocalQueue::<C>::nudge);
         if let Some(nudge) = nudge {
             contained(|| nudge.notify_one());
         }
@@ -167,24 +167,24 @@ impl<C: Cargo> Lines<C> {
 
 /// A position in the local queue. Dropping it leaves the queue; a turn that was already sent to it
 /// passes itself on.
-struct LineGuard<'a, C: Cargo> {
-    lines: &'a Lines<C>,
+struct LineGuard<'a, C: CarriedLease> {
+    queues: &'a LocalQueues<C>,
     key: &'a LockKey,
-    ticket: u64,
+    waiter_id: u64,
     receiver: oneshot::Receiver<Turn<C>>,
     /// Whether the turn has not been received.
     waits: bool,
 }
 
-impl<C: Cargo> Drop for LineGuard<'_, C> {
+impl<C: CarriedLease> Drop for LineGuard<'_, C> {
     fn drop(&mut self) {
         if !self.waits {
             return;
         }
-        let mut shard = self.lines.shard(self.key);
+        let mut shard = self.queues.shard(self.key);
         let left = shard.get_mut(self.key).and_then(|entry| {
-            let place = entry.waiters.iter().position(|waiter| waiter.ticket == self.ticket)?;
-            entry.waiters.remove(place)
+            let position = entry.waiters.iter().position(|waiter| waiter.waiter_id == self.waiter_id)?;
+            entry.waiters.remove(position)
         });
         drop(shard);
         // Outside the lock: dropping it wakes the receiver, and a waker runs foreign code.
@@ -194,23 +194,23 @@ impl<C: Cargo> Drop for LineGuard<'_, C> {
 
 /// The right to request a key from the store, and then to hold it. It may carry the lease that the
 /// previous guard has handed on.
-pub(crate) struct Turn<C: Cargo>(Option<Right<C>>);
+pub(crate) struct Turn<C: CarriedLease>(Option<TurnState<C>>);
 
-struct Right<C: Cargo> {
-    lines: Arc<Lines<C>>,
+struct TurnState<C: CarriedLease> {
+    queues: Arc<LocalQueues<C>>,
     key: LockKey,
-    cargo: Option<C>,
+    lease: Option<C>,
 }
 
-impl<C: Cargo> Turn<C> {
-    fn new(lines: &Arc<Lines<C>>, key: &LockKey) -> Self {
-        Self(Some(Right { lines: lines.clone(), key: key.clone(), cargo: None }))
+impl<C: CarriedLease> Turn<C> {
+    fn new(queues: &Arc<LocalQueues<C>>, key: &LockKey) -> Self {
+        Self(Some(TurnState { queues: queues.clone(), key: key.clone(), lease: None }))
     }
 
     /// Records the lease that has the turn from now on.
-    pub(crate) fn hold(&self, lease: &AcquisitionId) {
-        if let Some(Right { lines, key, .. }) = &self.0 {
-            lines.shard(key).entry(key.clone()).or_default().held = Some(lease.clone());
+    pub(crate) fn mark_held(&self, lease: &AcquisitionId) {
+        if let Some(TurnState { queues, key, .. }) = &self.0 {
+            queues.shard(key).entry(key.clone()).or_default().held = Some(lease.clone());
         }
     }
 
@@ -218,8 +218,8 @@ impl<C: Cargo> Turn<C> {
     /// last awaited.
     pub(crate) fn nudged(&self) -> Arc<Notify> {
         match &self.0 {
-            Some(Right { lines, key, .. }) => {
-                let mut shard = lines.shard(key);
+            Some(TurnState { queues, key, .. }) => {
+                let mut shard = queues.shard(key);
                 let entry = shard.entry(key.clone()).or_default();
                 let nudge = entry.nudge.get_or_insert_default().clone();
                 if std::mem::take(&mut entry.nudged) {
@@ -235,63 +235,63 @@ impl<C: Cargo> Turn<C> {
     /// not meet the next caller's requirements. Then the lease must be released before that caller
     /// gets the turn: until the release is carried out, the key would be busy although no caller
     /// holds it.
-    pub(crate) fn hand_on(mut self, cargo: C) -> Result<(), Self> {
-        let Some(mut right) = self.0.take() else { return Err(self) };
-        right.cargo = Some(cargo);
-        match right.pass_on() {
+    pub(crate) fn hand_on(mut self, lease: C) -> Result<(), Self> {
+        let Some(mut state) = self.0.take() else { return Err(self) };
+        state.lease = Some(lease);
+        match state.pass_on() {
             Ok(()) => Ok(()),
-            Err(right) => Err(Self(Some(Right { cargo: None, ..right }))),
+            Err(state) => Err(Self(Some(TurnState { lease: None, ..state }))),
         }
     }
 
     /// Takes the lease that came with the turn.
-    pub(crate) fn take_cargo(&mut self) -> Option<C> {
-        let right = self.0.as_mut()?;
-        let cargo = right.cargo.take()?;
-        right.lines.mark_unheld(&right.key, cargo.id());
-        Some(cargo)
+    pub(crate) fn take_lease(&mut self) -> Option<C> {
+        let state = self.0.as_mut()?;
+        let lease = state.lease.take()?;
+        state.queues.mark_unheld(&state.key, lease.id());
+        Some(lease)
     }
 }
 
-impl<C: Cargo> Right<C> {
+impl<C: CarriedLease> TurnState<C> {
     /// Passes to the next waiter. Returned if none waits, or if the lease does not meet its
     /// requirements. With a lease the key stays taken then, without one it becomes free.
     fn pass_on(self) -> Result<(), Self> {
-        let mut right = self;
+        let mut state = self;
         loop {
             let next = {
-                let mut shard = right.lines.shard(&right.key);
-                let suits = |next: &Waiter<C>| {
-                    let cargo = right.cargo.as_ref();
-                    cargo.is_none_or(|cargo| cargo.suits(&next.wish) || defect!(NotReleasedBeforeHandOn))
+                let mut shard = state.queues.shard(&state.key);
+                let meets = |next: &Waiter<C>| {
+                    let lease = state.lease.as_ref();
+                    lease.is_none_or(|lease| lease.meets(&next.requirements) || defect!(NotReleasedBeforeHandOn))
                 };
-                let next = |entry: &mut Entry<C>| match entry.waiters.front() {
-                    Some(next) if suits(next) => entry.waiters.pop_front(),
+                let next = |entry: &mut LocalQueue<C>| match entry.waiters.front() {
+                    Some(next) if meets(next) => entry.waiters.pop_front(),
                     _ => None,
                 };
-                match shard.get_mut(&right.key).map(|entry| (next(entry), entry)) {
+                match shard.get_mut(&state.key).map(|entry| (next(entry), entry)) {
                     Some((Some(Waiter { sender: next, .. }), entry)) => {
                         // A lease that passes from guard to guard is held.
-                        entry.held = right.cargo.as_ref().map(|cargo| cargo.id().clone());
+                        entry.held = state.lease.as_ref().map(|lease| lease.id().clone());
                         // Earlier nudges give no reason for a second attempt: the next caller has
                         // made none.
                         (entry.nudge, entry.nudged) = (None, false);
                         Some(next)
                     }
-                    Some((None, _)) if right.cargo.is_none() => {
-                        shard.remove(&right.key);
+                    Some((None, _)) if state.lease.is_none() => {
+                        shard.remove(&state.key);
                         None
                     }
                     Some((None, _)) | None => None,
                 }
             };
-            let Some(next) = next else { return Err(right) };
+            let Some(next) = next else { return Err(state) };
             // Outside the lock: a waiter that has left returns the turn here. One that leaves later
             // drops it, and so passes it on.
-            match next.send(Turn(Some(right))) {
+            match next.send(Turn(Some(state))) {
                 Ok(()) => return Ok(()),
                 Err(mut refused) => match refused.0.take() {
-                    Some(again) => right = again,
+                    Some(again) => state = again,
                     None => unreachable!("it was sent with its right"),
                 },
             }
@@ -299,23 +299,23 @@ impl<C: Cargo> Right<C> {
     }
 }
 
-impl<C: Cargo> Drop for Turn<C> {
+impl<C: CarriedLease> Drop for Turn<C> {
     fn drop(&mut self) {
-        let Some(right) = self.0.take() else { return };
+        let Some(state) = self.0.take() else { return };
         if defect!(TurnLost) {
             return;
         }
-        if let Err(mut right) = right.pass_on()
-            && let Some(cargo) = right.cargo.take()
+        if let Err(mut state) = state.pass_on()
+            && let Some(lease) = state.lease.take()
         {
-            cargo.return_turn(Self(Some(right)));
+            lease.return_turn(Self(Some(state)));
         }
     }
 }
 
-impl<C: Cargo> fmt::Debug for Turn<C> {
+impl<C: CarriedLease> fmt::Debug for Turn<C> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("Turn").field(&self.0.as_ref().map(|right| &right.key)).finish()
+        f.debug_tuple("Turn").field(&self.0.as_ref().map(|state| &state.key)).finish()
     }
 }
 
@@ -333,18 +333,18 @@ pub(crate) mod tests {
 
     /// In tests, turns carry no lease.
     #[derive(Debug)]
-    pub(crate) enum Nothing {}
+    pub(crate) enum NoLease {}
 
-    impl Cargo for Nothing {
+    impl CarriedLease for NoLease {
         type Home = ();
 
         fn id(&self) -> &AcquisitionId {
             match *self {}
         }
 
-        type Wish = ();
+        type Requirements = ();
 
-        fn suits(&self, (): &()) -> bool {
+        fn meets(&self, (): &()) -> bool {
             match *self {}
         }
 
@@ -353,7 +353,7 @@ pub(crate) mod tests {
         }
     }
 
-    fn turns() -> (Arc<Lines<Nothing>>, LockKey) {
+    fn turns() -> (Arc<LocalQueues<NoLease>>, LockKey) {
         (Arc::default(), LockKey::new("k").unwrap())
     }
 
@@ -363,13 +363,13 @@ pub(crate) mod tests {
         let Found::Turn(first) = turns.try_take(&key) else { panic!("nobody wants it yet") };
         let (mut a, mut b) = (pin!(turns.take(&key, ())), pin!(turns.take(&key, ())));
         assert!(poll(a.as_mut()).is_pending() && poll(b.as_mut()).is_pending());
-        assert!(matches!(turns.try_take(&key), Found::Asking));
-        first.hold(&AcquisitionId::new("a"));
+        assert!(matches!(turns.try_take(&key), Found::Acquiring));
+        first.mark_held(&AcquisitionId::new("a"));
         assert!(matches!(turns.try_take(&key), Found::Held));
         drop(first);
         assert!(poll(b.as_mut()).is_pending(), "the other came first");
         let Poll::Ready(turn) = poll(a.as_mut()) else { panic!("a is next") };
-        assert!(matches!(turns.try_take(&key), Found::Asking), "a new turn does not count as held");
+        assert!(matches!(turns.try_take(&key), Found::Acquiring), "a new turn does not count as held");
         drop(turn);
         assert!(poll(b.as_mut()).is_ready());
         assert_eq!(turns.keys(), 0);
@@ -399,8 +399,8 @@ pub(crate) mod tests {
         let (turns, key) = turns();
         let Found::Turn(turn) = turns.try_take(&key) else { panic!("no caller wants it yet") };
         let [lost, next] = ["lost", "next"].map(AcquisitionId::new);
-        turn.hold(&lost);
-        turn.hold(&next);
+        turn.mark_held(&lost);
+        turn.mark_held(&next);
         turns.mark_unheld(&key, &lost);
         assert_eq!(turns.holder(&key), Some(next.clone()));
         turns.mark_unheld(&key, &next);

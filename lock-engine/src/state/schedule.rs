@@ -19,8 +19,8 @@ pub(crate) struct Schedule(BTreeSet<(Instant, AcquisitionId)>);
 impl Schedule {
     /// Sets the due time of a lease or ticket; `None` removes it. If the runtime has ended, there
     /// is no schedule, and only `pacing` is changed.
-    pub(crate) fn set(schedule: Option<&mut Self>, id: &AcquisitionId, beat: &mut Beat, due: Option<Instant>) {
-        let old = std::mem::replace(&mut beat.due, due);
+    pub(crate) fn set(schedule: Option<&mut Self>, id: &AcquisitionId, pacing: &mut Pacing, due: Option<Instant>) {
+        let old = std::mem::replace(&mut pacing.due, due);
         let Some(Self(sorted)) = schedule else { return };
         if let Some(old) = old {
             sorted.remove(&(old, id.clone()));
@@ -53,7 +53,7 @@ impl Schedule {
 
 /// When a lease or ticket is renewed next, and how its recent renewals went.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Beat {
+pub(crate) struct Pacing {
     due: Option<Instant>,
     /// From when it may be renewed together with others that are due.
     pub(crate) early: Instant,
@@ -65,7 +65,7 @@ pub(crate) struct Beat {
     pub(crate) sent: Instant,
 }
 
-impl Beat {
+impl Pacing {
     pub(crate) fn new(now: Instant) -> Self {
         Self { due: None, early: now, failures: 0, level: 0, sent: now }
     }

@@ -18,7 +18,7 @@ use tokio::time::Instant;
 
 use crate::simulation::defect;
 use crate::state::backoff::{self, Poll};
-use crate::state::claim::{Anchor, News, Told};
+use crate::state::claim::{Anchor, RefreshAnswer, Updates};
 use crate::state::lease;
 use crate::state::time::Now;
 use crate::store::{BusyReply, Grant, QueueStanding, Reply, Standing, Ticket};
@@ -57,10 +57,10 @@ impl Limit {
 #[derive(Debug)]
 pub(crate) enum Next {
     /// Makes an attempt.
-    Ask,
+    Attempt,
     /// Makes an attempt under a new claim: the lease of this one was granted and lost before the
     /// caller learned of it.
-    AskUnderNewClaim,
+    AttemptUnderNewClaim,
     /// Waits for an update, a nudge, or this instant.
     Sleep(Instant),
     /// Takes the lease.
@@ -109,7 +109,7 @@ pub(crate) struct Settings {
 pub(crate) struct Wait {
     settings: Settings,
     /// The number of answers of "busy".
-    asked: u32,
+    busy_answers: u32,
     /// Failures in a row.
     failed: u32,
     /// The last report about the holder.
@@ -139,7 +139,7 @@ impl Wait {
     pub(crate) fn new(settings: Settings, busy: Option<Busy>, now: &Now) -> Self {
         Self {
             settings,
-            asked: 0,
+            busy_answers: 0,
             failed: 0,
             busy,
             last_error: None,
@@ -195,7 +195,7 @@ impl Wait {
         random: f64,
     ) -> Next {
         (self.failed, self.last_error) = (0, None);
-        self.asked += 1;
+        self.busy_answers += 1;
         if reply.standing == QueueStanding::Full && self.settings.refuses_when_full {
             let message = "the lock's queue is full; try again later, or raise the queue's capacity";
             return Next::Return(Err(LockError::new(ErrorKind::QueueFull, message)));
@@ -222,7 +222,7 @@ impl Wait {
             // C10: the second attempt resolves the outcome of the first one.
             if circumstances.can_resolve {
                 self.failed = 1;
-                return Next::Ask;
+                return Next::Attempt;
             }
             // Cut off by the caller's own limit after an answer of "busy", which says more.
             if let Some(busy) = self.busy.filter(|_| self.settings.limit.has_passed(now)) {
@@ -244,7 +244,7 @@ impl Wait {
     /// (R10). A grant that came with an answer is withdrawn.
     pub(crate) fn on_late(&mut self, now: &Now, answered: bool, random: f64) -> Next {
         if !answered {
-            return self.ask_again(now);
+            return self.attempt_again(now);
         }
         self.failed += 1;
         let error = LockError::timeout(Phase::Request, "the grant came after its own deadline");
@@ -254,26 +254,26 @@ impl Wait {
 
     /// Decides after a nudge, or at the instant until which the caller sleeps.
     pub(crate) fn on_timer(&self, now: &Now) -> Next {
-        self.ask_again(now)
+        self.attempt_again(now)
     }
 
     /// Decides after a notification of updates about the claim.
-    pub(crate) fn on_updates(&mut self, now: &Now, updates: News, stream_open: bool, random: f64) -> Next {
-        let News { lost, missed, pushed, told: refreshed } = updates;
+    pub(crate) fn on_updates(&mut self, now: &Now, updates: Updates, stream_open: bool, random: f64) -> Next {
+        let Updates { lost, missed, pushed, refreshed } = updates;
         if lost {
-            return match self.ask_again(now) {
-                Next::Ask => Next::AskUnderNewClaim,
+            return match self.attempt_again(now) {
+                Next::Attempt => Next::AttemptUnderNewClaim,
                 other => other,
             };
         }
         // Without an anchor there is nothing to compare the push with; the next answer brings one
         // (R19).
-        let Some(mut position) = self.position else { return self.ask_again(now) };
+        let Some(mut position) = self.position else { return self.attempt_again(now) };
         if missed || (self.settings.needs_answer && pushed.is_some()) {
-            return self.ask_again(now);
+            return self.attempt_again(now);
         }
         let is_waiting = match refreshed {
-            Some(Told { sent, standing: Standing::Waiting(reply) }) => {
+            Some(RefreshAnswer { sent, standing: Standing::Waiting(reply) }) => {
                 position.anchor = Anchor::new(sent, &reply);
                 self.position = Some(position);
                 self.ahead = tickets_ahead(&reply);
@@ -283,7 +283,7 @@ impl Wait {
                 self.so_far = Ok(*self.busy.insert(to_busy(&reply)));
                 pushed.is_none() || position.anchor.is_some()
             }
-            Some(Told { .. }) => {
+            Some(RefreshAnswer { .. }) => {
                 self.trusts_stream &= pushed.is_some();
                 false
             }
@@ -293,7 +293,7 @@ impl Wait {
         if let (Some(end), Some(pushed)) = (end, pushed) {
             return self.on_pushed(now, end, pushed.grant, position.ticket);
         }
-        if is_waiting { Next::Sleep(self.capped(self.wake)) } else { self.ask_again(now) }
+        if is_waiting { Next::Sleep(self.capped(self.wake)) } else { self.attempt_again(now) }
     }
 
     /// R18, R19: starts the lease at once, on its short claim; the keeper renews it to the full
@@ -305,13 +305,13 @@ impl Wait {
         // Too late to be renewed in time. An attempt brings the lease with its full ttl.
         let left = deadline.saturating_duration_since(now.instant());
         if left < ticket.claim_ttl.saturating_sub(margin) / 2 {
-            return self.ask_again(now);
+            return self.attempt_again(now);
         }
         Next::Start(Start { grant, sent: now.instant(), deadline, answered: false })
     }
 
-    fn ask_again(&self, now: &Now) -> Next {
-        if self.settings.limit.has_passed(now) { Next::Return(self.so_far.clone()) } else { Next::Ask }
+    fn attempt_again(&self, now: &Now) -> Next {
+        if self.settings.limit.has_passed(now) { Next::Return(self.so_far.clone()) } else { Next::Attempt }
     }
 
     fn sleep(&mut self, now: &Now, pause: Duration) -> Next {
@@ -335,7 +335,7 @@ impl Wait {
             Some(remaining) if self.sleeps_until_its_turn(reply, stream_open) => {
                 remaining.min(LeaseOptions::MAX_TTL) + poll.first.mul_f64(0.1 + random / 2.0)
             }
-            remaining => poll.pause(self.asked - 1, remaining, random),
+            remaining => poll.pause(self.busy_answers - 1, remaining, random),
         }
     }
 

@@ -15,8 +15,8 @@ use std::time::Duration;
 use tokio::sync::oneshot;
 use tokio::time::{Instant, sleep_until};
 
-use self::state::{Entry, Next, State, WaiterId};
 pub(crate) use self::state::{Lane, Overload};
+use self::state::{NextInLine, PermitDecision, State, WaiterId};
 
 /// The permits for the calls that a store takes at once, and the lines of the calls that wait for
 /// one.
@@ -67,14 +67,16 @@ impl Lanes {
     /// one.
     ///
     /// With `admission`, a caller whose turn would come too late is refused instead.
-    pub(crate) fn enter(&self, lane: Lane, deadline: Option<Instant>, admission: bool) -> Entered {
+    pub(crate) fn enter(&self, lane: Lane, deadline: Option<Instant>, admission: bool) -> PermitReply {
         let entry = self.state().enter(lane, deadline, admission, Instant::now());
         match entry {
-            Entry::Permitted => Entered::Now(Permit::new(self, lane)),
-            Entry::InLine(id, permit) => {
-                Entered::Later(InLine { place: Place { lanes: self.clone(), lane, id }, deadline, permit })
-            }
-            Entry::Refused(overload) => Entered::Refused(overload),
+            PermitDecision::Permitted => PermitReply::Now(Permit::new(self, lane)),
+            PermitDecision::InLine(id, permit) => PermitReply::Later(InLine {
+                position: LinePosition { lanes: self.clone(), lane, id },
+                deadline,
+                permit,
+            }),
+            PermitDecision::Refused(overload) => PermitReply::Refused(overload),
         }
     }
 
@@ -91,8 +93,8 @@ impl Lanes {
             let next = self.state().next(Instant::now());
             match next {
                 None => return,
-                Some(Next::Expired(waiter)) => drop(waiter),
-                Some(Next::Starts(lane, waiter)) => {
+                Some(NextInLine::Expired(waiter)) => drop(waiter),
+                Some(NextInLine::Starts(lane, waiter)) => {
                     if let Err(mut unclaimed) = waiter.send(Permit::new(self, lane)) {
                         unclaimed.give_back(None);
                     }
@@ -122,13 +124,13 @@ pub struct SetAside(Lanes);
 
 impl Drop for SetAside {
     fn drop(&mut self) {
-        self.0.state().take_back();
+        self.0.state().return_set_aside();
         self.0.pass_on();
     }
 }
 
 /// The answer to a request for a permit.
-pub(crate) enum Entered {
+pub(crate) enum PermitReply {
     Now(Permit),
     Later(InLine),
     Refused(Overload),
@@ -165,13 +167,13 @@ impl Drop for Permit {
 
 /// A position in a line.
 #[derive(Clone)]
-pub(crate) struct Place {
+pub(crate) struct LinePosition {
     lanes: Lanes,
     lane: Lane,
     id: WaiterId,
 }
 
-impl Place {
+impl LinePosition {
     /// Leaves the line. Returns the load that it leaves, or `None` if the permit was given already.
     pub(crate) fn leave(&self) -> Option<Overload> {
         let (waiter, overload) = {
@@ -192,14 +194,14 @@ impl Place {
 
 /// A call in line. Dropping it leaves the line.
 pub(crate) struct InLine {
-    place: Place,
+    position: LinePosition,
     deadline: Option<Instant>,
     permit: oneshot::Receiver<Permit>,
 }
 
 impl InLine {
-    pub(crate) fn place(&self) -> Place {
-        self.place.clone()
+    pub(crate) fn position(&self) -> LinePosition {
+        self.position.clone()
     }
 
     /// Waits for the permit; `None` once it would come too late, or after [`LinePosition::leave`].
@@ -215,7 +217,7 @@ impl InLine {
 
 impl Drop for InLine {
     fn drop(&mut self) {
-        let _ = self.place.leave();
+        let _ = self.position.leave();
     }
 }
 

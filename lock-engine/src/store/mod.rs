@@ -21,7 +21,7 @@ pub use self::answer::{BusyReply, Grant, QueueStanding, Reply, Standing, StoreTi
 pub use self::capabilities::StoreCapabilities;
 pub use self::claim::{Claim, ProviderId, Used};
 pub use self::event::{EventStream, StoreEvent, Watch};
-pub(crate) use self::lanes::{Entered, InLine, Lane, Overload, Permit, Place};
+pub(crate) use self::lanes::{InLine, Lane, LinePosition, Overload, Permit, PermitReply};
 pub use self::lanes::{Lanes, SetAside};
 pub use self::request::{Attempt, Release, Renewal, RenewalSubject, Ticket};
 pub use self::style::{AcquireOp, Write, WriteOp, Written};

@@ -8,13 +8,13 @@ use std::time::Duration;
 use distlock_api::AcquisitionId;
 use tokio::time::Instant;
 
-use super::{Entry, Ledger};
+use super::{LeaseRecord, Ledger};
 use crate::state::backoff;
 use crate::state::batch::{Batch, Due, Group, Item, Ready, Room, Waiting};
 use crate::state::claim::PendingClaim;
 use crate::state::lease::Lease;
-use crate::state::line::Cargo;
-use crate::state::schedule::{Beat, HomeId};
+use crate::state::line::CarriedLease;
+use crate::state::schedule::{HomeId, Pacing};
 use crate::state::time::Now;
 use crate::store::Lane;
 
@@ -29,7 +29,7 @@ const LOOK: Duration = Duration::from_micros(20);
 /// When a renewal is tried again that exceeded the number of calls made again.
 const NO_ROOM: Duration = Duration::from_millis(20);
 
-impl<C: Cargo> Ledger<C> {
+impl<C: CarriedLease> Ledger<C> {
     /// Returns what the keeper of a runtime has to do now.
     ///
     /// Leases that may be renewed go along with those that must be, so that leases of one cadence
@@ -72,7 +72,7 @@ impl<C: Cargo> Ledger<C> {
         result.full.dedup();
         result.over.iter().for_each(|lease| self.schedule_at(lease.claim().id(), None));
         ready.groups.retain(|_, waiting| !waiting.is_empty());
-        if let Some(home) = self.homes.get_mut(&home).filter(|_| !ready.groups.is_empty()) {
+        if let Some(home) = self.keepers.get_mut(&home).filter(|_| !ready.groups.is_empty()) {
             home.ready = Some(ready);
         }
         result
@@ -82,47 +82,47 @@ impl<C: Cargo> Ledger<C> {
     /// nothing was kept but something is due, returns everything that may go along. With many
     /// leases, looking through all of them for each call would take longer than the calls.
     fn ready(&mut self, home: HomeId, now: &Now) -> Option<Ready<C>> {
-        let kept = self.homes.get_mut(&home)?.ready.take().filter(|ready| now.instant() < ready.until);
-        let home = self.homes.get(&home)?;
+        let kept = self.keepers.get_mut(&home)?.ready.take().filter(|ready| now.instant() < ready.until);
+        let home = self.keepers.get(&home)?;
         if let Some(mut ready) = kept {
             let new = home.schedule.became_due(ready.looked, now.instant());
-            for (item, beat) in new.filter_map(|(due, id)| self.if_ready(*due, id, now)) {
-                let group = item.group(&beat, self.answered, ready.few_failed);
+            for (item, pacing) in new.filter_map(|(due, id)| self.if_ready(*due, id, now)) {
+                let group = item.group(&pacing, self.answered, ready.few_failed);
                 // A second entry of an item is skipped: once sent, it is no longer ready.
-                ready.groups.entry(group).or_default().insert(item.urgency(&beat, now), item);
+                ready.groups.entry(group).or_default().insert(item.urgency(&pacing, now), item);
             }
             ready.looked = now.instant();
             return Some(ready);
         }
         home.next_due().filter(|due| *due <= now.instant())?;
-        let beats: Vec<_> = home.schedule.iter().filter_map(|(due, id)| self.if_ready(*due, id, now)).collect();
-        let few_failed = beats.iter().filter(|(_, beat)| beat.failures > 0).count() <= FEW;
+        let items: Vec<_> = home.schedule.iter().filter_map(|(due, id)| self.if_ready(*due, id, now)).collect();
+        let few_failed = items.iter().filter(|(_, pacing)| pacing.failures > 0).count() <= FEW;
         let looked_through = u32::try_from(home.schedule.len()).unwrap_or(u32::MAX);
         let mut groups = BTreeMap::<Group, Waiting<C>>::new();
-        for (item, beat) in beats {
+        for (item, pacing) in items {
             groups
-                .entry(item.group(&beat, self.answered, few_failed))
+                .entry(item.group(&pacing, self.answered, few_failed))
                 .or_default()
-                .insert(item.urgency(&beat, now), item);
+                .insert(item.urgency(&pacing, now), item);
         }
         let until = now.instant() + KEPT_READY + LOOK.saturating_mul(looked_through);
         Some(Ready { groups, few_failed, looked: now.instant(), until })
     }
 
-    fn if_ready(&self, due: Instant, id: &AcquisitionId, now: &Now) -> Option<(Item<C>, Beat)> {
-        if let Some(Entry { lease, beat, .. }) = self.leases.get(id) {
-            return beat.is_ready(due, now.instant()).then(|| (Item::Lease(lease.clone()), *beat));
+    fn if_ready(&self, due: Instant, id: &AcquisitionId, now: &Now) -> Option<(Item<C>, Pacing)> {
+        if let Some(LeaseRecord { lease, pacing, .. }) = self.leases.get(id) {
+            return pacing.is_ready(due, now.instant()).then(|| (Item::Lease(lease.clone()), *pacing));
         }
-        let (seat, beat) = self.asking.get(id).and_then(PendingClaim::seated)?;
-        beat.is_ready(due, now.instant()).then(|| (Item::Ticket(seat.clone()), *beat))
+        let (queued, pacing) = self.pending.get(id).and_then(PendingClaim::ticket)?;
+        pacing.is_ready(due, now.instant()).then(|| (Item::Ticket(queued.clone()), *pacing))
     }
 
     /// Returns whether there is a next item. Removes those before it that an answer has settled,
     /// and moves those past their deadline to `over`.
     fn any_next(&mut self, waiting: &mut Waiting<C>, now: &Now, over: &mut Vec<Arc<Lease<C>>>) -> bool {
         while let Some(first) = waiting.first_entry() {
-            let is_ready = |beat: &mut Beat| beat.due().is_some_and(|due| beat.is_ready(due, now.instant()));
-            if self.beat(first.get()).is_some_and(is_ready) {
+            let is_ready = |pacing: &mut Pacing| pacing.due().is_some_and(|due| pacing.is_ready(due, now.instant()));
+            if self.pacing(first.get()).is_some_and(is_ready) {
                 match first.get() {
                     Item::Lease(lease) if lease.held_until(now).is_none_or(|deadline| deadline <= now.instant()) => {
                         over.push(lease.clone());
@@ -138,11 +138,11 @@ impl<C: Cargo> Ledger<C> {
     /// Records that an item goes into a call now. It is due again if the call is not answered in
     /// time.
     fn sent(&mut self, item: &Item<C>, now: &Now, level: u32) {
-        self.due_again(item, now.instant() + item.patience(now), now, |beat| {
+        self.due_again(item, now.instant() + item.patience(now), now, |pacing| {
             // The answer resets this.
-            beat.failures += 1;
-            beat.level = level;
-            beat.sent = now.instant();
+            pacing.failures += 1;
+            pacing.level = level;
+            pacing.sent = now.instant();
         });
     }
 
@@ -151,23 +151,23 @@ impl<C: Cargo> Ledger<C> {
         self.due_again(item, now.instant() + NO_ROOM, now, |_| {});
     }
 
-    fn due_again(&mut self, item: &Item<C>, again: Instant, now: &Now, change: impl FnOnce(&mut Beat)) {
+    fn due_again(&mut self, item: &Item<C>, again: Instant, now: &Now, change: impl FnOnce(&mut Pacing)) {
         let again = match item {
             Item::Lease(lease) => again.min(lease.deadline(now)),
             Item::Ticket(_) => again,
         };
-        if let Some(beat) = self.beat(item) {
-            change(beat);
-            beat.early = again;
+        if let Some(pacing) = self.pacing(item) {
+            change(pacing);
+            pacing.early = again;
             self.schedule_at(item.id(), Some(again));
         }
     }
 
-    fn beat(&mut self, item: &Item<C>) -> Option<&mut Beat> {
+    fn pacing(&mut self, item: &Item<C>) -> Option<&mut Pacing> {
         match item {
-            Item::Lease(lease) => self.leases.get_mut(lease.claim().id()).map(|entry| &mut entry.beat),
-            Item::Ticket(seat) => {
-                self.asking.get_mut(seat.claim.id()).and_then(PendingClaim::seat).map(|(_, beat)| beat)
+            Item::Lease(lease) => self.leases.get_mut(lease.claim().id()).map(|entry| &mut entry.pacing),
+            Item::Ticket(queued) => {
+                self.pending.get_mut(queued.claim.id()).and_then(PendingClaim::ticket_mut).map(|(_, pacing)| pacing)
             }
         }
     }

@@ -1,6 +1,6 @@
 use super::*;
 use crate::state::batch::{Due, Room};
-use crate::state::line::tests::Nothing;
+use crate::state::line::tests::NoLease;
 use crate::store::{Grant, Lane, ProviderId};
 use distlock_api::{FencingToken, LeaseOptions, LockKey, RenewalPolicy};
 
@@ -16,11 +16,11 @@ fn unbounded(_: Lane) -> Option<Room> {
     Some(Room::Unbounded)
 }
 
-fn sizes(due: &Due<Nothing>) -> Vec<usize> {
+fn sizes(due: &Due<NoLease>) -> Vec<usize> {
     due.batches.iter().map(|batch| batch.items.len()).collect()
 }
 
-fn lease(name: &str, ttl: u64, renewal: RenewalPolicy, now: Instant) -> Arc<Lease<Nothing>> {
+fn lease(name: &str, ttl: u64, renewal: RenewalPolicy, now: Instant) -> Arc<Lease<NoLease>> {
     let claim = Claim::new(LockKey::new(name).unwrap(), ProviderId::random().acquisition_id());
     let terms = LeaseOptions::new().ttl(ms(ttl)).renewal(renewal).terms().unwrap();
     let deadline = crate::state::lease::deadline(now, ms(ttl), &terms);
@@ -39,11 +39,11 @@ fn lease(name: &str, ttl: u64, renewal: RenewalPolicy, now: Instant) -> Arc<Leas
 
 #[tokio::test(start_paused = true)]
 async fn leases_of_one_cadence_gather_in_one_batch() {
-    let (start, mut ledger) = (Instant::now(), Ledger::<Nothing>::default());
+    let (start, mut ledger) = (Instant::now(), Ledger::<NoLease>::default());
     for n in 0..10 {
         let at = start + ms(n * 20);
         let entered = ledger.enter(&lease(&n.to_string(), 3000, RenewalPolicy::Auto, at), at, &at.into());
-        assert_eq!(matches!(entered, Entered::Unkept(_)), n == 0, "one keeper for all");
+        assert_eq!(matches!(entered, Registration::NeedsKeeper(_)), n == 0, "one keeper for all");
     }
     assert_eq!(ledger.plan(home()), Some(start + ms(1000)));
     let due = ledger.take_due(home(), &(start + ms(1000)).into(), 100, 0, unbounded);
@@ -55,7 +55,7 @@ async fn leases_of_one_cadence_gather_in_one_batch() {
 
 #[tokio::test(start_paused = true)]
 async fn c14_an_unanswered_batch_is_sent_again_in_smaller_ones() {
-    let (start, mut ledger) = (Instant::now(), Ledger::<Nothing>::default());
+    let (start, mut ledger) = (Instant::now(), Ledger::<NoLease>::default());
     for n in 0..100 {
         ledger.enter(&lease(&n.to_string(), 30_000, RenewalPolicy::Auto, start), start, &start.into());
     }
@@ -70,24 +70,24 @@ async fn c14_an_unanswered_batch_is_sent_again_in_smaller_ones() {
 
 #[tokio::test(start_paused = true)]
 async fn a_slow_store_is_distinguished_from_a_poisoned_key() {
-    let (start, mut ledger) = (Instant::now(), Ledger::<Nothing>::default());
+    let (start, mut ledger) = (Instant::now(), Ledger::<NoLease>::default());
     for n in 0..800 {
         ledger.enter(&lease(&n.to_string(), 30_000, RenewalPolicy::Auto, start), start, &start.into());
     }
-    let next = |ledger: &mut Ledger<Nothing>| {
+    let next = |ledger: &mut Ledger<NoLease>| {
         let at = ledger.plan(home()).unwrap();
         ledger.take_due(home(), &at.into(), 400, 256, unbounded)
     };
     assert_eq!(sizes(&next(&mut ledger)), [400, 400]);
     assert_eq!(sizes(&next(&mut ledger)), [400, 400], "nothing was answered: the store is away");
     // Others are answered, so there may be poisoned keys among these.
-    ledger.answered(start + ms(29_000));
+    ledger.call_answered(start + ms(29_000));
     assert_eq!(sizes(&next(&mut ledger)), [100; 8]);
 }
 
 #[tokio::test(start_paused = true)]
 async fn what_finds_no_permit_stays_due() {
-    let (start, mut ledger) = (Instant::now(), Ledger::<Nothing>::default());
+    let (start, mut ledger) = (Instant::now(), Ledger::<NoLease>::default());
     for n in 0..300 {
         ledger.enter(&lease(&n.to_string(), 30_000, RenewalPolicy::Auto, start), start, &start.into());
     }
@@ -101,14 +101,14 @@ async fn what_finds_no_permit_stays_due() {
 
 #[tokio::test(start_paused = true)]
 async fn the_earliest_deadline_goes_first_even_before_what_waits_for_a_permit() {
-    let (start, mut ledger) = (Instant::now(), Ledger::<Nothing>::default());
+    let (start, mut ledger) = (Instant::now(), Ledger::<NoLease>::default());
     for n in 0..300 {
         ledger.enter(&lease(&n.to_string(), 30_000, RenewalPolicy::Auto, start), start, &start.into());
     }
     let short = lease("short", 1_500, RenewalPolicy::Auto, start + ms(9_650));
     let short_id = short.claim().id().clone();
     ledger.enter(&short, start + ms(9_650), &(start + ms(9_650)).into());
-    let one = |ledger: &mut Ledger<Nothing>, at| {
+    let one = |ledger: &mut Ledger<NoLease>, at| {
         let mut rooms = vec![Room::Unbounded];
         let mut due = ledger.take_due(home(), &(start + ms(at)).into(), 100, 0, |_| rooms.pop());
         due.batches.remove(0).items
@@ -117,10 +117,10 @@ async fn the_earliest_deadline_goes_first_even_before_what_waits_for_a_permit() 
     let items = one(&mut ledger, 10_160);
     assert_eq!((items.len(), items[0].id()), (100, &short_id));
     let released = ledger.leases().into_iter().find(|lease| {
-        let due = ledger.leases[lease.claim().id()].beat.due();
+        let due = ledger.leases[lease.claim().id()].pacing.due();
         due.is_some_and(|due| due <= start + ms(10_160))
     });
-    ledger.releasing(&released.unwrap(), &start.into());
+    ledger.release_begun(&released.unwrap(), &start.into());
     assert_eq!(one(&mut ledger, 10_160).len(), 100, "without the released one");
     let due = ledger.take_due(home(), &(start + ms(10_160)).into(), 100, 0, unbounded);
     assert_eq!(sizes(&due), [], "each goes once");
@@ -128,7 +128,7 @@ async fn the_earliest_deadline_goes_first_even_before_what_waits_for_a_permit() 
 
 #[tokio::test(start_paused = true)]
 async fn a_hundred_thousand_leases_are_not_looked_through_for_each_call() {
-    let (start, mut ledger) = (Instant::now(), Ledger::<Nothing>::default());
+    let (start, mut ledger) = (Instant::now(), Ledger::<NoLease>::default());
     for n in 0..100_000 {
         ledger.enter(&lease(&n.to_string(), 60_000, RenewalPolicy::Auto, start), start, &start.into());
     }
@@ -145,7 +145,7 @@ async fn a_hundred_thousand_leases_are_not_looked_through_for_each_call() {
 
 #[tokio::test(start_paused = true)]
 async fn a_lease_without_renewal_is_due_at_its_deadline() {
-    let (start, mut ledger) = (Instant::now(), Ledger::<Nothing>::default());
+    let (start, mut ledger) = (Instant::now(), Ledger::<NoLease>::default());
     ledger.enter(&lease("a", 1000, RenewalPolicy::Never, start), start, &start.into());
     assert_eq!(ledger.plan(home()), Some(start + ms(900)));
     let due = ledger.take_due(home(), &(start + ms(900)).into(), 100, 0, unbounded);
@@ -154,7 +154,7 @@ async fn a_lease_without_renewal_is_due_at_its_deadline() {
 
 #[tokio::test(start_paused = true)]
 async fn c23_a_lease_leaves_the_ledger_once() {
-    let (start, mut ledger) = (Instant::now(), Ledger::<Nothing>::default());
+    let (start, mut ledger) = (Instant::now(), Ledger::<NoLease>::default());
     let lease = lease("a", 1000, RenewalPolicy::Auto, start);
     ledger.enter(&lease, start, &start.into());
     assert_eq!(ledger.accounting().held, 1);
@@ -164,19 +164,19 @@ async fn c23_a_lease_leaves_the_ledger_once() {
     assert_eq!((books.acquired, books.lost, books.released, books.held), (1, 1, 0, 0));
     assert!(books.balances() && ledger.plan(home()).is_none());
     ledger.close();
-    assert!(matches!(ledger.enter(&lease, start, &start.into()), Entered::Closed));
+    assert!(matches!(ledger.enter(&lease, start, &start.into()), Registration::Closed));
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_runtime_that_has_ended_is_forgotten() {
-    let (start, mut ledger) = (Instant::now(), Ledger::<Nothing>::default());
+    let (start, mut ledger) = (Instant::now(), Ledger::<NoLease>::default());
     let lease = lease("key", 3000, RenewalPolicy::Auto, start);
     ledger.enter(&lease, start, &start.into());
-    ledger.unkept(home());
-    ledger.all_due(&start.into());
-    ledger.settled(&lease, start, &start.into());
-    ledger.releasing(&lease, &start.into());
-    assert!(ledger.homes.is_empty(), "whatever is due there");
+    ledger.keeper_ended(home());
+    ledger.make_all_due(&start.into());
+    ledger.renewal_succeeded(&lease, start, &start.into());
+    ledger.release_begun(&lease, &start.into());
+    assert!(ledger.keepers.is_empty(), "whatever is due there");
     ledger.end(&lease, End::Released);
-    assert!(ledger.homes.is_empty() && ledger.is_idle());
+    assert!(ledger.keepers.is_empty() && ledger.is_idle());
 }

@@ -3,7 +3,7 @@
 use distlock_api::{FencingToken, LeaseOptions, Loss};
 
 use super::*;
-use crate::state::claim::Pushed;
+use crate::state::claim::PushedGrant;
 use crate::store::StoreTime;
 
 const fn ms(millis: u64) -> Duration {
@@ -54,7 +54,7 @@ impl World {
         self.show(next)
     }
 
-    fn updates(&mut self, at: u64, updates: News) -> String {
+    fn updates(&mut self, at: u64, updates: Updates) -> String {
         let next = self.wait.on_updates(&self.at(at).into(), updates, self.stream_open, 0.0);
         self.show(next)
     }
@@ -68,8 +68,8 @@ impl World {
     fn show(&self, next: Next) -> String {
         let since = |instant: Instant| instant.saturating_duration_since(self.start).as_millis();
         match next {
-            Next::Ask => "ask".into(),
-            Next::AskUnderNewClaim => "ask under a new claim".into(),
+            Next::Attempt => "attempt".into(),
+            Next::AttemptUnderNewClaim => "attempt under a new claim".into(),
             Next::Sleep(until) => format!("sleep until {}", since(until)),
             Next::Start(Start { sent, deadline, answered, .. }) => {
                 let how = if answered { "answered" } else { "pushed" };
@@ -98,16 +98,16 @@ fn busy(ahead: u32, remaining: u64) -> Result<Reply> {
     Ok(Reply::Busy(reply(ahead, remaining)))
 }
 
-fn pushed(token: u64, expires_at: u64) -> News {
-    let pushed = Pushed {
+fn pushed(token: u64, expires_at: u64) -> Updates {
+    let pushed = PushedGrant {
         grant: Grant::new(FencingToken::new(token), ms(0)),
         expires_at: StoreTime::since_origin(ms(expires_at)),
     };
-    News { pushed: Some(pushed), ..News::default() }
+    Updates { pushed: Some(pushed), ..Updates::default() }
 }
 
-fn refreshed(world: &World, at: u64, standing: Standing) -> News {
-    News { told: Some(Told { sent: world.at(at), standing }), ..News::default() }
+fn refreshed(world: &World, at: u64, standing: Standing) -> Updates {
+    Updates { refreshed: Some(RefreshAnswer { sent: world.at(at), standing }), ..Updates::default() }
 }
 
 fn unknown() -> LockError {
@@ -155,7 +155,7 @@ async fn a_limit_ends_the_wait_with_what_is_known() {
     assert_eq!(once.answer(0, busy(3, 20_000)), "busy, ahead Some(3)");
     let mut world = World::new(within(100));
     assert_eq!(world.answer(0, busy(3, 20_000)), "sleep until 100", "no longer than the caller waits");
-    assert_eq!(world.timer(99), "ask");
+    assert_eq!(world.timer(99), "attempt");
     assert_eq!(world.answer(99, Err(unknown())), "sleep until 100");
     assert_eq!(world.timer(100), "Timeout, OutcomeUnknown");
     let mut world = World::new(within(100));
@@ -173,7 +173,7 @@ async fn errors_are_retried_permanent_ones_returned_and_overload_means_busy_to_a
     for expected in [20, 40, 80] {
         assert!(world.wait.admission() == (expected == 20));
         assert_eq!(world.answer(0, Err(unavailable())), format!("sleep until {expected}"));
-        assert_eq!(world.timer(expected), "ask");
+        assert_eq!(world.timer(expected), "attempt");
     }
     assert_eq!(world.answer(0, busy(1, 20_000)), "sleep until 20001");
     assert_eq!(world.answer(0, Err(overloaded())), "busy, ahead Some(1)");
@@ -183,7 +183,7 @@ async fn errors_are_retried_permanent_ones_returned_and_overload_means_busy_to_a
 async fn c10_an_unknown_outcome_is_resolved_at_once_and_once() {
     let mut world = World::new(never);
     world.can_resolve = true;
-    assert_eq!(world.answer(0, Err(unknown())), "ask");
+    assert_eq!(world.answer(0, Err(unknown())), "attempt");
     assert_eq!(world.answer(0, Err(unknown())), "sleep until 40");
 }
 
@@ -220,10 +220,10 @@ async fn c16_refreshes_do_not_postpone_a_poll() {
         let waiting = refreshed(&world, refresh, Standing::Waiting(reply(0, 60_000)));
         assert_eq!(world.updates(refresh, waiting), "sleep until 25680");
     }
-    let mut told = World::new(never);
-    told.answer(0, busy(0, 9_000));
-    let waiting = refreshed(&told, 5_000, Standing::Waiting(reply(0, 9_000)));
-    assert_eq!(told.updates(5_000, waiting), "sleep until 14001", "its turn by itself has moved");
+    let mut queued = World::new(never);
+    queued.answer(0, busy(0, 9_000));
+    let waiting = refreshed(&queued, 5_000, Standing::Waiting(reply(0, 9_000)));
+    assert_eq!(queued.updates(5_000, waiting), "sleep until 14001", "its turn by itself has moved");
 }
 
 #[tokio::test(start_paused = true)]
@@ -232,7 +232,7 @@ async fn r10_a_late_grant_is_an_error_and_a_late_push_leads_to_an_attempt() {
     let next = world.wait.on_late(&world.at(0).into(), true, 0.0);
     assert_eq!(world.show(next), "sleep until 40");
     let next = world.wait.on_late(&world.at(0).into(), false, 0.0);
-    assert_eq!(world.show(next), "ask");
+    assert_eq!(world.show(next), "attempt");
     let mut once = World::new(|_| Limit::Once);
     let next = once.wait.on_late(&once.at(0).into(), true, 0.0);
     assert_eq!(once.show(next), "Timeout, Retryable");
@@ -246,21 +246,21 @@ async fn r18_r19_a_pushed_grant_starts_on_its_claim_if_an_older_answer_dates_it(
         // No longer than the claim, whatever the store says.
         (pushed(8, 90_000), "start, pushed, sent 100, deadline 1100"),
         // An older grant of the same id.
-        (pushed(7, 7100), "ask"),
+        (pushed(7, 7100), "attempt"),
         // Less than half of the claim is left.
-        (pushed(8, 6500), "ask"),
-        (News { missed: true, ..pushed(8, 7100) }, "ask"),
-        (News { lost: true, ..pushed(8, 7100) }, "ask under a new claim"),
+        (pushed(8, 6500), "attempt"),
+        (Updates { missed: true, ..pushed(8, 7100) }, "attempt"),
+        (Updates { lost: true, ..pushed(8, 7100) }, "attempt under a new claim"),
     ] {
         let mut world = World::new(never);
         world.answer(0, busy(0, 20_000));
         assert_eq!(world.updates(100, history), expected);
     }
     let mut unanswered = World::new(never);
-    assert_eq!(unanswered.updates(100, pushed(8, 7100)), "ask", "nothing to compare it with");
+    assert_eq!(unanswered.updates(100, pushed(8, 7100)), "attempt", "nothing to compare it with");
     let mut brings = World::with(never, |settings| settings.needs_answer = true);
     brings.answer(0, busy(0, 20_000));
-    assert_eq!(brings.updates(100, pushed(8, 7100)), "ask", "an answer brings more than the lease");
+    assert_eq!(brings.updates(100, pushed(8, 7100)), "attempt", "an answer brings more than the lease");
 }
 
 #[tokio::test(start_paused = true)]
@@ -270,7 +270,7 @@ async fn a_refreshed_ticket_moves_the_turn_and_the_anchor() {
     let waiting = refreshed(&world, 5000, Standing::Waiting(reply(2, 9000)));
     assert_eq!(world.updates(5000, waiting), "sleep until 14001");
     // The refresh dates the push now: the store's clock stood at 5,000 then.
-    assert_eq!(world.updates(6000, pushed(8, 7100)), "ask", "too little of the claim is left");
+    assert_eq!(world.updates(6000, pushed(8, 7100)), "attempt", "too little of the claim is left");
     let mut world = World::new(never);
     world.answer(0, busy(4, 20_000));
     let waiting = refreshed(&world, 5000, Standing::Waiting(reply(2, 9000)));
@@ -284,7 +284,7 @@ async fn a_position_lost_without_a_grant_ends_the_trust_in_the_stream() {
         let mut world = World::new(never);
         world.answer(0, busy(0, 20_000));
         let gone = refreshed(&world, 5000, standing);
-        assert_eq!(world.updates(5000, gone), "ask");
+        assert_eq!(world.updates(5000, gone), "attempt");
         assert_eq!(world.answer(5000, busy(0, 20_000)), "sleep until 5020", "polls from now on");
     }
     let mut world = World::new(never);

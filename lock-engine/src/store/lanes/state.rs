@@ -72,7 +72,7 @@ struct Waiting<P> {
 }
 
 /// A call that has just left the line.
-pub(super) enum Next<P> {
+pub(super) enum NextInLine<P> {
     /// It gets a permit.
     Starts(Lane, Waiter<P>),
     /// Its caller has left, or will have left before the answer can come. Dropping the waiter
@@ -81,7 +81,7 @@ pub(super) enum Next<P> {
 }
 
 /// The answer to a request for a permit.
-pub(super) enum Entry<P> {
+pub(super) enum PermitDecision<P> {
     Permitted,
     InLine(WaiterId, oneshot::Receiver<P>),
     Refused(Overload),
@@ -108,7 +108,7 @@ impl<P> State<P> {
         self.set_aside += 1;
     }
 
-    pub(super) fn take_back(&mut self) {
+    pub(super) fn return_set_aside(&mut self) {
         self.set_aside -= 1;
     }
 
@@ -164,21 +164,27 @@ impl<P> State<P> {
         free
     }
 
-    pub(super) fn enter(&mut self, lane: Lane, deadline: Option<Instant>, admission: bool, now: Instant) -> Entry<P> {
+    pub(super) fn enter(
+        &mut self,
+        lane: Lane,
+        deadline: Option<Instant>,
+        admission: bool,
+        now: Instant,
+    ) -> PermitDecision<P> {
         // A free permit is always used: the answer shows how fast the store is now.
         if self.try_enter(lane, now) {
-            return Entry::Permitted;
+            return PermitDecision::Permitted;
         }
         let overload = self.overload(lane, now);
         let line = self.line(lane);
         if admission && deadline.is_some_and(|deadline| now + overload.wait + line.needs() > deadline) {
-            return Entry::Refused(overload);
+            return PermitDecision::Refused(overload);
         }
         self.last_id += 1;
         let id = self.last_id;
         let (waiter, permit) = oneshot::channel();
         self.line_mut(lane).waiting.insert(id, Waiting { deadline, waiter });
-        Entry::InLine(id, permit)
+        PermitDecision::InLine(id, permit)
     }
 
     /// Returns the length of a lane's line, and how long a newcomer waits by the recent pace.
@@ -209,18 +215,18 @@ impl<P> State<P> {
 
     /// Takes the next call out of line, if there is a permit for it: of the most urgent lane that
     /// may have one.
-    pub(super) fn next(&mut self, now: Instant) -> Option<Next<P>> {
+    pub(super) fn next(&mut self, now: Instant) -> Option<NextInLine<P>> {
         let lane = Lane::ALL.into_iter().find(|lane| !self.line(*lane).waiting.is_empty() && self.has_room(*lane))?;
         let line = self.line_mut(lane);
         let (_, Waiting { deadline, waiter }) = line.waiting.pop_first()?;
         if waiter.is_closed() || deadline.is_some_and(|deadline| now + line.needs() > deadline) {
-            return Some(Next::Expired(waiter));
+            return Some(NextInLine::Expired(waiter));
         }
         if let Some(last) = line.last_start {
             line.interval.add(now - last);
         }
         line.start(now);
-        Some(Next::Starts(lane, waiter))
+        Some(NextInLine::Starts(lane, waiter))
     }
 }
 

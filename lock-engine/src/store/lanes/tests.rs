@@ -8,8 +8,8 @@ fn lanes(at_once: usize) -> Lanes {
 
 fn in_line(lanes: &Lanes, lane: Lane, deadline: Option<Instant>) -> InLine {
     match lanes.enter(lane, deadline, false) {
-        Entered::Later(in_line) => in_line,
-        Entered::Now(_) | Entered::Refused(_) => panic!("no permit is free, and none is refused"),
+        PermitReply::Later(in_line) => in_line,
+        PermitReply::Now(_) | PermitReply::Refused(_) => panic!("no permit is free, and none is refused"),
     }
 }
 
@@ -104,10 +104,10 @@ async fn a_caller_that_leaves_is_passed_over_before_and_after_the_permit_was_sen
         in_line(&lanes, Lane::Acquire, None),
         in_line(&lanes, Lane::Acquire, None),
     );
-    assert_eq!(early.place().leave().map(|overload| overload.in_line), Some(2));
+    assert_eq!(early.position().leave().map(|overload| overload.in_line), Some(2));
     assert!(early.permit().await.is_none());
     drop(first);
-    assert!(late.place().leave().is_none(), "its permit was sent");
+    assert!(late.position().leave().is_none(), "its permit was sent");
     drop(late);
     assert!(stays.permit().await.is_some());
     assert_eq!(permits(&lanes, Lane::Acquire).len(), 1);
@@ -120,7 +120,9 @@ async fn nothing_is_sent_that_would_be_answered_too_late() {
     tokio::time::advance(Duration::from_millis(500)).await;
     drop(slow);
     // A free permit is used however short the time is: the answer shows how fast the store is now.
-    let Entered::Now(second) = lanes.enter(Lane::Acquire, Some(Instant::now() + SOON), true) else { panic!("free") };
+    let PermitReply::Now(second) = lanes.enter(Lane::Acquire, Some(Instant::now() + SOON), true) else {
+        panic!("free")
+    };
     let hasty = in_line(&lanes, Lane::Acquire, Some(Instant::now() + Duration::from_millis(1100)));
     let patient = in_line(&lanes, Lane::Acquire, Some(Instant::now() + Duration::from_millis(1200)));
     tokio::time::advance(Duration::from_millis(500)).await;
@@ -139,12 +141,12 @@ async fn overload_is_reported_at_once_with_the_length_of_the_line() {
     in_flight.clear();
     let _in_flight = permits(&lanes, Lane::Acquire);
     let waiting: Vec<_> = (0..5).map(|_| in_line(&lanes, Lane::Acquire, None)).collect();
-    let Entered::Refused(overload) = lanes.enter(Lane::Acquire, deadline(900), true) else { panic!("too late") };
+    let PermitReply::Refused(overload) = lanes.enter(Lane::Acquire, deadline(900), true) else { panic!("too late") };
     assert_eq!((overload.in_line, overload.at_once), (5, 4));
     assert_eq!(overload.wait, Duration::from_millis(600));
-    assert!(matches!(lanes.enter(Lane::Acquire, deadline(1000), true), Entered::Later(_)));
+    assert!(matches!(lanes.enter(Lane::Acquire, deadline(1000), true), PermitReply::Later(_)));
     assert!(
-        matches!(lanes.enter(Lane::Acquire, None, true), Entered::Later(_)),
+        matches!(lanes.enter(Lane::Acquire, None, true), PermitReply::Later(_)),
         "without a deadline there is no hurry"
     );
     drop(waiting);

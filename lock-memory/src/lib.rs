@@ -10,11 +10,10 @@
 //!   test can move its clock and plan its faults. Choose it to test what an application does when a
 //!   lease is lost, a release is not confirmed or the store is down.
 //!
-//! # Code that takes an `Arc<dyn LockProvider>` or a `&dyn LockProvider` gets a provider of the
+//! # Testing an application
+//! Code that takes an `Arc<dyn LockProvider>` or a `&dyn LockProvider` gets a provider of the
 //! store. Each [`MemoryStore::provider`] acts as one more process. The test keeps the store itself
 //! and controls it. Under tokio's paused time no test waits.
-//! store. Each [`MemoryStore::provider`] is one more process; the test keeps the store itself and
-//! pulls the strings. Under tokio's paused time nothing is waited for.
 //!
 //! ```
 //! use std::time::Duration;

@@ -1,4 +1,5 @@
-//! The callers of a process: they acquire, hold, release, drop and leave, and record what they saw.
+//! The callers of a process: they acquire, hold, release, drop and leave, and record what they
+//! observe.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -13,16 +14,16 @@ use tokio::time::{Sleep, sleep, sleep_until, timeout};
 
 use crate::network::Network;
 
-/// What all callers have seen.
+/// What all callers have observed.
 #[derive(Default)]
-pub(crate) struct Seen {
+pub(crate) struct Records {
     pub(crate) calls: Mutex<Vec<Call>>,
     pub(crate) complaints: Mutex<Vec<String>>,
-    /// When keys were released by force: holds of then prove nothing.
+    /// When keys were released by force. Holds at that time prove nothing.
     pub(crate) forced: Mutex<Vec<(String, Duration)>>,
 }
 
-impl Seen {
+impl Records {
     pub(crate) fn complain(&self, what: String) {
         self.complaints.lock().expect("one thread").push(what);
     }
@@ -45,7 +46,7 @@ pub(crate) struct Caller {
     pub(crate) process: usize,
     pub(crate) locks: LeaseProvider,
     pub(crate) network: Arc<Network>,
-    pub(crate) seen: Arc<Seen>,
+    pub(crate) records: Arc<Records>,
 }
 
 impl Caller {
@@ -59,16 +60,16 @@ impl Caller {
         }
     }
 
-    /// One call. Returns whether the provider is still open.
+    /// Makes one call. Returns whether the provider is still open.
     async fn once(&self) -> bool {
         let network = &self.network;
         let (which, kind, owner) = network.random(|rng| (rng.usize(..network.plan.keys), rng.f64(), rng.f64() < 0.2));
         let key = format!("key{which}");
         let asked = network.now();
-        let call = self.seen.begin(self.client, &key, asked);
+        let call = self.records.begin(self.client, &key, asked);
         let mut request = self.locks.acquire(&*key);
         if owner {
-            // Not handed on to those without one.
+            // Not handed on to callers with the default owner.
             request = request.owner("another");
         }
         let answer = if kind < 0.25 {
@@ -94,7 +95,7 @@ impl Caller {
         let answered = network.now();
         match answer {
             Ok(Some(guard)) => self.hold(call, guard).await,
-            Ok(None) => self.seen.update(call, |call| (call.answered, call.what) = (Some(answered), What::Busy)),
+            Ok(None) => self.records.update(call, |call| (call.answered, call.what) = (Some(answered), What::Busy)),
             Err(error) => return self.ended(call, &error),
         }
         true
@@ -103,7 +104,7 @@ impl Caller {
     fn ended(&self, call: usize, error: &LockError) -> bool {
         let answered = self.network.now();
         self.network.log(|| format!("client {} gets {error}", self.client));
-        self.seen.update(call, |call| call.answered = Some(answered));
+        self.records.update(call, |call| call.answered = Some(answered));
         error.kind() != ErrorKind::Closed
     }
 
@@ -112,10 +113,10 @@ impl Caller {
         let (answered, token) = (network.now(), guard.fencing_token().get());
         network.log(|| format!("client {} holds {} with token {token}", self.client, guard.key()));
         if guard.loss() == Some(Loss::Expired) {
-            self.seen.complain(format!("client {} was given a lease past its deadline, token {token}", self.client));
+            self.records.complain(format!("client {} got a lease past its deadline, token {token}", self.client));
         }
         // If the process is killed, nothing more is certain.
-        self.seen.update(call, |call| {
+        self.records.update(call, |call| {
             (call.answered, call.what) = (Some(answered), What::Granted { token, until: answered, end: End::Unknown });
         });
         let (long, way) = network.random(|rng| (rng.f64(), rng.f64()));
@@ -127,21 +128,21 @@ impl Caller {
         };
         let mut until = network.now();
         if let Some(stalled) = network.plan.first_stall(self.process, answered, until) {
-            // It could not have seen the loss.
+            // It could not have noticed the loss.
             until = stalled;
         }
-        // A lease that was released by force is believed for a ttl at most, and may be handed on
-        // meanwhile: then the grant proves nothing.
+        // A lease that was released by force counts as held for a ttl at most, and may be handed on
+        // meanwhile. Then the grant proves nothing.
         let forced = self.forced(guard.key().as_str(), answered.saturating_sub(network.plan.ttl));
         let proves = forced.is_none_or(|forced| forced > answered);
         until = until.min(forced.unwrap_or(until));
         let granted = |until, end| if proves { What::Granted { token, until, end } } else { What::NotGranted };
         if let Some(loss) = lost {
             network.log(|| format!("client {} has lost token {token}: {loss:?}", self.client));
-            self.seen.update(call, |call| call.what = granted(until, End::Lost));
+            self.records.update(call, |call| call.what = granted(until, End::Lost));
             return self.stays_lost(guard, loss).await;
         }
-        self.seen.update(call, |call| call.what = granted(until, End::Unknown));
+        self.records.update(call, |call| call.what = granted(until, End::Unknown));
         // The last part of the run leaves nothing behind.
         let gentle = network.now() >= network.plan.faults;
         if way < 0.6 || gentle {
@@ -153,7 +154,7 @@ impl Caller {
                 Ok(_) => End::Lost,
                 Err(_) => End::Unknown,
             };
-            self.seen.update(call, |call| call.what = granted(until, end));
+            self.records.update(call, |call| call.what = granted(until, end));
         } else if way < 0.85 {
             network.log(|| format!("client {} drops token {token}", self.client));
             drop(guard);
@@ -164,9 +165,9 @@ impl Caller {
         }
     }
 
-    /// When the key was first released by force after this moment.
+    /// Returns when the key was first released by force after this moment.
     fn forced(&self, key: &str, after: Duration) -> Option<Duration> {
-        let forced = self.seen.forced.lock().expect("one thread");
+        let forced = self.records.forced.lock().expect("one thread");
         forced.iter().filter(|(of, at)| of == key && *at >= after).map(|(_, at)| *at).min()
     }
 
@@ -174,7 +175,7 @@ impl Caller {
         sleep(self.network.plan.ttl / 2).await;
         if guard.loss() != Some(loss) {
             let now = guard.loss();
-            self.seen.complain(format!("client {}: a lease was lost ({loss:?}), and then {now:?}", self.client));
+            self.records.complain(format!("client {}: a lease was lost ({loss:?}), and then {now:?}", self.client));
         }
     }
 }
@@ -204,7 +205,7 @@ impl<F: Future<Output = ()>> Future for Stalling<F> {
     }
 }
 
-/// Whether a call of this provider is refused because it is closed.
+/// Returns whether a call of this provider is refused because it is closed.
 pub(crate) async fn is_closed(locks: &LeaseProvider) -> bool {
     match locks.try_acquire("closed?").await {
         Err(error) => error.kind() == ErrorKind::Closed,
@@ -212,7 +213,7 @@ pub(crate) async fn is_closed(locks: &LeaseProvider) -> bool {
     }
 }
 
-/// The terms of all leases.
+/// Returns the terms of all leases.
 pub(crate) fn terms(network: &Network) -> LeaseOptions {
     LeaseOptions::new().ttl(network.plan.ttl).safety_margin(network.plan.margin)
 }

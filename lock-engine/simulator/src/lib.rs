@@ -1,19 +1,19 @@
 //! The lease engine under simulated time and a simulated network.
 //!
-//! Several engines, each as if it were a process, share one store on one paused clock. A seed
-//! decides everything: the processes and what their callers do, when requests and replies are slow,
-//! lost, late or repeated, which events are lost, and when a process is killed. So a seed repeats
-//! exactly, and a failing one can be looked at:
+//! Several engines, each in the role of a process, share one store on one paused clock. A seed
+//! decides everything: the processes and their callers; requests and replies that are slow, lost,
+//! late or repeated; events that are lost; processes that are killed. So a seed repeats exactly,
+//! and a failing one can be examined:
 //!
 //! ```sh
 //! cargo run --release -p distlock-simulator                   # 2,000 seeds
 //! cargo run --release -p distlock-simulator -- --seed 4711    # one, with its timeline
 //! ```
 //!
-//! Afterwards the history is judged as in the conformance suite (`distlock_conformance::history`),
-//! the books of each engine must balance, nothing may be left at the store, and no caller may wait
-//! for ever. That the simulator would notice is tested by defects of the engine, which can be
-//! switched on.
+//! Afterwards the history is judged as in the conformance suite (`distlock_conformance::history`):
+//! by intervals, and by the linearizability checker. The accounting of each engine must balance,
+//! nothing may be left at the store, and no caller may wait for ever. Defects of the engine, which
+//! can be switched on, test that the simulator finds them.
 
 mod caller;
 mod network;
@@ -34,26 +34,26 @@ use tokio::runtime::Builder;
 use tokio::task::{JoinHandle, JoinSet};
 use tokio::time::{Instant, sleep_until, timeout_at};
 
-use crate::caller::{Caller, Seen, Stalling, is_closed, terms};
+use crate::caller::{Caller, Records, Stalling, is_closed, terms};
 use crate::network::{Link, Network};
 use crate::plan::{Ending, Plan};
 
-/// What became of a seed.
+/// The result of a seed.
 #[derive(Debug)]
 pub struct Outcome {
     /// The seed.
     pub seed: u64,
     /// All calls, in the order in which they began.
     pub calls: Vec<Call>,
-    /// What is wrong; empty if nothing is.
+    /// The violations; empty if there are none.
     pub complaints: Vec<String>,
-    /// What happened when, if it was asked for.
+    /// The timeline, if `logs` was set.
     pub log: Vec<(Duration, String)>,
     plan: String,
 }
 
 impl Outcome {
-    /// How many locks were granted.
+    /// Returns how many locks were granted.
     #[must_use]
     pub fn grants(&self) -> usize {
         self.calls.iter().filter(|call| matches!(call.what, What::Granted { .. })).count()
@@ -61,7 +61,7 @@ impl Outcome {
 }
 
 impl fmt::Display for Outcome {
-    /// The timeline, and what is wrong.
+    /// Writes the timeline, and the violations.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(f, "seed {}: {}", self.seed, self.plan)?;
         for (at, line) in &self.log {
@@ -77,11 +77,11 @@ impl fmt::Display for Outcome {
     }
 }
 
-/// Runs one seed on this thread, with a defect of the engine if there is one. With `logs` the
-/// outcome has a log, too.
+/// Runs one seed on this thread, with a defect of the engine if one is given. With `logs` the
+/// outcome has a timeline.
 ///
 /// # Panics
-/// If no runtime can be made.
+/// If no runtime can be created.
 #[must_use]
 pub fn run(seed: u64, defect: Option<Defect>, logs: bool) -> Outcome {
     fastrand::seed(seed);
@@ -97,7 +97,7 @@ struct Process {
     dead: Arc<AtomicBool>,
     ending: Option<JoinHandle<()>>,
     killed: bool,
-    /// The books when the last trace of the faults was gone.
+    /// The accounting when the last effect of the faults was over.
     quiet: Arc<OnceLock<Accounting>>,
 }
 
@@ -106,11 +106,12 @@ async fn world(seed: u64, logs: bool) -> Outcome {
     let plan = Plan::new(&mut rng);
     let shown = format!("{plan:?}");
     let network = Network::new(plan, rng, logs);
-    let seen = Arc::new(Seen::default());
-    let mut processes: Vec<Process> = (0..network.plan.processes).map(|index| start(index, &network, &seen)).collect();
-    let operator = tokio::spawn(operate(network.clone(), seen.clone()));
+    let records = Arc::new(Records::default());
+    let mut processes: Vec<Process> =
+        (0..network.plan.processes).map(|index| start(index, &network, &records)).collect();
+    let operator = tokio::spawn(operate(network.clone(), records.clone()));
     let end = network.start + network.plan.end();
-    // Generous: a waiter may wait for all others, and each of them holds for up to two ttls.
+    // Generous: a waiter may wait for all others, and each of them may hold for up to two ttls.
     let patience = network.plan.ttl * 200;
     for (index, process) in processes.iter_mut().enumerate() {
         let Process { callers, killed, .. } = process;
@@ -119,15 +120,15 @@ async fn world(seed: u64, logs: bool) -> Outcome {
         }
         let all = async { while callers.join_next().await.is_some() {} };
         if timeout_at(end + patience, all).await.is_err() {
-            seen.complain(format!("callers of process {index} wait for ever"));
+            records.complain(format!("callers of process {index} wait for ever"));
         }
     }
     operator.abort();
-    finish(&network, &seen, processes).await;
-    judge(seed, &network, &seen, shown)
+    finish(&network, &records, processes).await;
+    judge(seed, &network, &records, shown)
 }
 
-fn start(index: usize, network: &Arc<Network>, seen: &Arc<Seen>) -> Process {
+fn start(index: usize, network: &Arc<Network>, records: &Arc<Records>) -> Process {
     let dead = Arc::new(AtomicBool::new(false));
     let link = Link::new(network.clone(), index, dead.clone());
     let claim = (network.plan.ttl / 3).max(Duration::from_millis(200));
@@ -137,8 +138,8 @@ fn start(index: usize, network: &Arc<Network>, seen: &Arc<Seen>) -> Process {
     let mut callers = JoinSet::new();
     for caller in 0..network.plan.callers {
         let client = index * network.plan.callers + caller;
-        let (locks, network, seen) = (locks.clone(), network.clone(), seen.clone());
-        let caller = Caller { client, process: index, locks, network: network.clone(), seen };
+        let (locks, network, records) = (locks.clone(), network.clone(), records.clone());
+        let caller = Caller { client, process: index, locks, network: network.clone(), records };
         callers.spawn(Stalling { work: Box::pin(caller.run()), process: index, network, pause: None });
     }
     let killed = matches!(network.plan.ends[index], Some((_, Ending::Killed)));
@@ -149,7 +150,7 @@ fn start(index: usize, network: &Arc<Network>, seen: &Arc<Seen>) -> Process {
             network.log(|| format!("process {index} is {ending:?}"));
             match ending {
                 Ending::Killed => dead.store(true, Ordering::Relaxed),
-                // What could not be released is said, and ends by its ttl.
+                // Leases that could not be released are reported, and end by their ttl.
                 Ending::Closed => drop(locks.close().await),
             }
         })
@@ -167,7 +168,7 @@ fn start(index: usize, network: &Arc<Network>, seen: &Arc<Seen>) -> Process {
 }
 
 /// Releases by force, and steps the store's clock.
-async fn operate(network: Arc<Network>, seen: Arc<Seen>) {
+async fn operate(network: Arc<Network>, records: Arc<Records>) {
     let steps: Vec<_> = network.plan.clock_steps.clone();
     let stepping = {
         let network = network.clone();
@@ -185,7 +186,7 @@ async fn operate(network: Arc<Network>, seen: Arc<Seen>) {
             tokio::time::sleep(pause).await;
             if network.random(Rng::f64) < network.plan.rates.forced {
                 let key = format!("key{}", network.random(|rng| rng.usize(..network.plan.keys)));
-                seen.forced.lock().expect("one thread").push((key.clone(), network.now()));
+                records.forced.lock().expect("one thread").push((key.clone(), network.now()));
                 network.log(|| format!("{key} is released by force"));
                 network.store.force_release(&*key);
             }
@@ -194,8 +195,8 @@ async fn operate(network: Arc<Network>, seen: Arc<Seen>) {
     tokio::join!(stepping, forcing);
 }
 
-/// Closes what is open, and looks at what is left.
-async fn finish(network: &Arc<Network>, seen: &Seen, processes: Vec<Process>) {
+/// Closes what is open, and checks what is left.
+async fn finish(network: &Arc<Network>, records: &Records, processes: Vec<Process>) {
     for (index, mut process) in processes.into_iter().enumerate() {
         if let Some(ending) = process.ending.take() {
             let _ = timeout_at(Instant::now() + network.plan.ttl * 100, ending).await;
@@ -207,35 +208,35 @@ async fn finish(network: &Arc<Network>, seen: &Seen, processes: Vec<Process>) {
         }
         let was_closed = is_closed(&process.locks).await;
         let closed = process.locks.close().await;
-        let books = process.locks.accounting();
-        if !books.balances() || books.held > 0 || books.waiting > 0 {
-            seen.complain(format!("the books of process {index} are {books:?}"));
+        let accounting = process.locks.accounting();
+        if !accounting.balances() || accounting.held > 0 || accounting.waiting > 0 {
+            records.complain(format!("the accounting of process {index} is {accounting:?}"));
         }
         if let Some(quiet) = process.quiet.get()
-            && (quiet.lost, quiet.abandoned) != (books.lost, books.abandoned)
+            && (quiet.lost, quiet.abandoned) != (accounting.lost, accounting.abandoned)
         {
-            seen.complain(format!("process {index} has lost leases without faults: {quiet:?}, then {books:?}"));
+            records.complain(format!("process {index} has lost leases without faults: {quiet:?}, then {accounting:?}"));
         }
         // A close during the faults may have left leases to their ttl.
         if let (false, Err(error)) = (was_closed, closed) {
-            seen.complain(format!("process {index} was not closed: {error}"));
+            records.complain(format!("process {index} was not closed: {error}"));
         }
-        if books.unsettled > 0 && !was_closed {
-            seen.complain(format!("process {index} has {} calls left", books.unsettled));
+        if accounting.unsettled > 0 && !was_closed {
+            records.complain(format!("process {index} has {} calls left", accounting.unsettled));
         }
     }
     for key in (0..network.plan.keys).map(|key| format!("key{key}")) {
         if let Some(left) = network.store.peek(&*key) {
-            seen.complain(format!("{key} is still held, or waited for: {left:?}"));
+            records.complain(format!("{key} is still held, or kept closed: {left:?}"));
         }
     }
 }
 
-fn judge(seed: u64, network: &Network, seen: &Seen, plan: String) -> Outcome {
-    let calls = std::mem::take(&mut *seen.calls.lock().expect("one thread"));
-    let mut complaints = std::mem::take(&mut *seen.complaints.lock().expect("one thread"));
-    // While there are faults, a key may be busy with what no caller knows of: an attempt that was
-    // given up and is being withdrawn.
+fn judge(seed: u64, network: &Network, records: &Records, plan: String) -> Outcome {
+    let calls = std::mem::take(&mut *records.calls.lock().expect("one thread"));
+    let mut complaints = std::mem::take(&mut *records.complaints.lock().expect("one thread"));
+    // While there are faults, a key may be busy with an attempt that was given up and is being
+    // withdrawn.
     let quiet = network.plan.quiet();
     let judged: Vec<Call> =
         calls.iter().filter(|call| !matches!(call.what, What::Busy) || call.asked >= quiet).cloned().collect();

@@ -85,7 +85,7 @@ fn main() -> ExitCode {
         }
         None => {
             let per_minute = 60.0 * seeds as f64 / began.elapsed().as_secs_f64();
-            println!("{seeds} seeds, {grants} grants, nothing wrong; {per_minute:.0} seeds per minute");
+            println!("{seeds} seeds, {grants} grants, no violation; {per_minute:.0} seeds per minute");
             ExitCode::SUCCESS
         }
     }

@@ -36,7 +36,7 @@ pub(crate) struct Network {
     log: Option<Mutex<Vec<(Duration, String)>>>,
 }
 
-/// What happens to a request.
+/// The faults of one request.
 struct Fate {
     there: Duration,
     back: Duration,
@@ -78,7 +78,7 @@ impl Network {
         self.log.as_ref().map(|log| std::mem::take(&mut *log.lock().expect("one thread"))).unwrap_or_default()
     }
 
-    /// Whether something fails with this probability now.
+    /// Draws whether something fails now, with this probability.
     fn fails(&self, rate: f64) -> bool {
         rate > 0.0 && self.now() < self.plan.faults && self.random(Rng::f64) < rate
     }
@@ -108,8 +108,8 @@ impl Network {
         }
     }
 
-    /// Whether a request still counts: a store that orders the calls of a claim refuses one that
-    /// comes after a later one.
+    /// Returns whether a request still counts. A store that orders the calls of a claim refuses one
+    /// that comes after a later one.
     fn in_order(&self, claim: Option<&AcquisitionId>, number: u64) -> bool {
         let Some(id) = claim.filter(|_| self.plan.capabilities.ordered_claims) else { return true };
         let mut applied = self.applied.lock().expect("one thread");
@@ -127,7 +127,7 @@ pub(crate) struct Link {
     network: Arc<Network>,
     process: usize,
     lanes: Option<Lanes>,
-    /// Nothing of a killed process goes out any more, and nothing reaches it.
+    /// A killed process sends nothing, and nothing reaches it.
     dead: Arc<AtomicBool>,
 }
 
@@ -155,11 +155,11 @@ impl Link {
         if fate.refused {
             sleep(fate.there).await;
             network.log(|| format!("#{number} is refused"));
-            return Err(LockError::new(ErrorKind::Unavailable, "the simulated server refuses"));
+            return Err(LockError::new(ErrorKind::Unavailable, "the simulated server refuses the request"));
         }
         let (answer, answered) = oneshot::channel();
         let dead = self.dead.clone();
-        // The request goes on when its caller leaves.
+        // The request continues when its caller leaves.
         tokio::spawn(async move {
             sleep(fate.there).await;
             if fate.lost {
@@ -205,7 +205,7 @@ impl Network {
         answer
     }
 
-    /// Passes the events of a stream on as the seed decides.
+    /// Forwards the events of a stream as the seed decides.
     async fn forward(self: Arc<Self>, process: usize, mut events: EventStream, to: mpsc::UnboundedSender<Pushed>) {
         let rates = self.plan.rates;
         while let Some(event) = events.next().await {

@@ -1,4 +1,5 @@
-//! What a seed decides before the run: the processes, the store, and how often the network fails.
+//! The parameters that a seed decides before the run: the processes, the store, and how often the
+//! network fails.
 
 use std::time::Duration;
 
@@ -16,9 +17,9 @@ pub(crate) struct Plan {
     pub(crate) margin: Duration,
     pub(crate) request_timeout: Duration,
     pub(crate) capabilities: StoreCapabilities,
-    /// How many calls the store takes at once, if it says so.
+    /// How many calls the store takes at once, if it declares that.
     pub(crate) at_once: Option<usize>,
-    /// How long faults last; as long again there are none.
+    /// How long faults last.
     pub(crate) faults: Duration,
     pub(crate) rates: Rates,
     /// When each process is killed, or closed.
@@ -40,7 +41,7 @@ pub(crate) enum Ending {
     Closed,
 }
 
-/// How often something happens, as probabilities per request or event.
+/// How often faults happen, as probabilities per request or event.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Rates {
     pub(crate) request_lost: f64,
@@ -129,7 +130,7 @@ impl Plan {
         }
     }
 
-    /// The stall of a process at this moment: when it ends.
+    /// Returns when the stall of a process at this moment ends.
     pub(crate) fn stalled_until(&self, process: usize, now: Duration) -> Option<Duration> {
         self.stalls[process]
             .iter()
@@ -138,23 +139,23 @@ impl Plan {
             .max()
     }
 
-    /// The first moment from `from` to `until` at which a process stood still.
+    /// Returns the first moment from `from` to `until` at which a process stood still.
     pub(crate) fn first_stall(&self, process: usize, from: Duration, until: Duration) -> Option<Duration> {
         let stalls = self.stalls[process].iter().filter(|(begin, end)| *begin < until && *end > from);
         stalls.map(|(begin, _)| (*begin).max(from)).min()
     }
 
-    /// How late a request may arrive.
+    /// Returns how late a request may arrive.
     pub(crate) fn latest(&self) -> Duration {
         2 * self.ttl
     }
 
-    /// From when on nothing of the faults is left.
+    /// Returns when the last effect of the faults is over.
     pub(crate) fn quiet(&self) -> Duration {
         self.faults + self.latest() + 2 * self.ttl + 4 * self.request_timeout
     }
 
-    /// When callers start nothing any more.
+    /// Returns when callers stop making calls.
     pub(crate) fn end(&self) -> Duration {
         self.quiet() + 4 * self.ttl
     }

@@ -4,14 +4,14 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use distlock_simulator::{Defect, Outcome, run};
 
-/// `DISTLOCK_SEEDS` asks for another number.
+/// The number of seeds: 2,000, or that of `DISTLOCK_SEEDS`.
 fn seeds() -> u64 {
-    let asked = std::env::var("DISTLOCK_SEEDS").ok();
-    asked.map_or(2000, |asked| asked.parse().expect("DISTLOCK_SEEDS is a number"))
+    let number = std::env::var("DISTLOCK_SEEDS").ok();
+    number.map_or(2000, |number| number.parse().expect("DISTLOCK_SEEDS is a number"))
 }
 
 #[test]
-fn nothing_is_wrong_with_any_seed() {
+fn no_seed_has_a_violation() {
     let (seeds, next, grants) = (seeds(), AtomicU64::new(0), AtomicU64::new(0));
     let work = || -> Option<Outcome> {
         loop {
@@ -36,7 +36,7 @@ fn nothing_is_wrong_with_any_seed() {
     }
     let grants = grants.into_inner();
     println!("{seeds} seeds, {grants} grants");
-    assert!(grants > 20 * seeds, "so few grants prove little: {grants}");
+    assert!(grants > 20 * seeds, "too few grants to prove anything: {grants}");
 }
 
 #[test]

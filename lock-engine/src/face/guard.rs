@@ -86,8 +86,8 @@ impl LeaseGuard {
     /// # Errors
     /// As [`LockGuard::release`].
     ///
-    /// # When the returned future is dropped, polled or not, the release continues in the
-    /// background.
+    /// # Cancel safety
+    /// When the returned future is dropped, polled or not, the release continues in the background.
     pub fn release(self) -> ReleaseFuture {
         self.0.release()
     }
@@ -117,9 +117,9 @@ impl LeaseGuard {
     /// # Errors
     /// Those of the operation. With an unknown outcome the lease is held as before.
     ///
-    /// # When the future is dropped, the write continues in the background, and may or may not be
+    /// # Cancel safety
+    /// When the future is dropped, the write continues in the background, and may or may not be
     /// applied. A late write must not harm writes that are made after it.
-    /// carried out. Writes made after that must not be harmed by one that comes late.
     pub async fn write_via(&self, op: Arc<dyn WriteOp>) -> Result<Written> {
         if self.loss().is_some() {
             return Ok(Written::AlreadyLost);
@@ -139,11 +139,9 @@ impl LeaseGuard {
     /// # Errors
     /// See [`NotCommitted`].
     ///
-    /// # When the future is dropped, polled or not, the call in flight is finished in the
-    /// background; the write may or may not be applied. What is left of the lease then is released
-    /// ([C11]).
-    /// – the write may or may not be carried out – and what is left of the lease then is released
-    /// ([C11]).
+    /// # Cancel safety
+    /// When the future is dropped, polled or not, the call in flight is finished in the background;
+    /// the write may or may not be applied. What is left of the lease then is released ([C11]).
     ///
     /// [C9]: distlock_api::contract#c9
     /// [C11]: distlock_api::contract#c11

@@ -21,13 +21,9 @@ use crate::store::{AcquireOp, LeaseStore};
 ///
 /// Clones share everything. Two providers over one store are independent, like two processes.
 ///
-/// # A provider needs a tokio runtime with time enabled. One task renews all leases of the
-/// provider; another one reads the store's events, if it pushes. Outside of a runtime,
-/// [`acquire_with`](LockProvider::acquire_with) and [`close`](LockProvider::close) return
-/// [`Unsupported`](distlock_api::ErrorKind::Unsupported). In a runtime that was built without
-/// [`enable_time`](tokio::runtime::Builder::enable_time) they panic: tokio has no way to query that
-/// beforehand.
-/// another one listens to the store if it pushes. Outside of a runtime,
+/// # Runtime
+/// A provider needs a tokio runtime with time enabled. One task renews all leases of the provider;
+/// another one reads the store's events, if it pushes. Outside of a runtime,
 /// [`acquire_with`](LockProvider::acquire_with) and [`close`](LockProvider::close) return
 /// [`Unsupported`](distlock_api::ErrorKind::Unsupported). In a runtime that was built without
 /// [`enable_time`](tokio::runtime::Builder::enable_time) they panic: tokio has no way to query that

@@ -76,7 +76,8 @@ impl<T: Send + 'static> Call<T> {
     /// Waits for the answer until `limit`, and for `patience` from sending. `None` if it has not
     /// come by then; the call continues.
     ///
-    /// # Cancel safe: the call continues.
+    /// # Cancel safety
+    /// Cancel safe: the call continues.
     pub(crate) async fn answer(&mut self, limit: Option<Instant>, patience: Duration) -> Option<Result<T>> {
         if let Stage::InLine(_, starts) = &mut self.stage {
             let started = match limit {

@@ -85,8 +85,8 @@ impl Engine {
     }
 
     /// Closes the stream if there is still no use for it; a later waiter opens it again. A claim is
-    /// registered before its caller calls [`open_stream`](Self::open_stream), so no waiter is left without a
-    /// stream.
+    /// registered before its caller calls [`open_stream`](Self::open_stream), so no waiter is left
+    /// without a stream.
     fn stop_listening(&self) -> bool {
         let mut listening = self.listening.lock().expect("no code in here panics");
         let stops = self.ledger().is_idle();

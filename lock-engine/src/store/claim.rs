@@ -115,7 +115,8 @@ impl Claim {
     /// on first use. It is dropped when the engine has settled the claim and the guard is gone, on
     /// any thread, with a runtime or without.
     ///
-    /// # If it is called with two different types for the same claim.
+    /// # Panics
+    /// If it is called with two different types for the same claim.
     pub fn state<T: Any + Send + Sync>(&self, make: impl FnOnce() -> T) -> &T {
         self.shared
             .state

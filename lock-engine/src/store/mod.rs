@@ -30,12 +30,10 @@ pub use self::style::{AcquireOp, Write, WriteOp, Written};
 /// The [`LeaseProvider`](crate::LeaseProvider) turns any store into a full
 /// [`LockProvider`](distlock_api::LockProvider).
 ///
-/// # Three methods are required. A store has **no loops, no timers, no tasks** except those of its
+/// # Contract
+/// Three methods are required. A store has **no loops, no timers, no tasks** except those of its
 /// driver's connections. The engine does the waiting, renewal, loss detection, retries and
 /// clean-up. Each method is one atomic step at the store, and the steps of one key have a single
-/// order.
-/// driver's connections: waiting, renewal, loss detection, retries and clean-up are the engine's.
-/// Every method is one atomic step at the store, and between the steps of one key there is a single
 /// order.
 ///
 /// ## Time
@@ -90,9 +88,9 @@ pub use self::style::{AcquireOp, Write, WriteOp, Written};
 /// * The engine may drop the future of a call at any await. The effect may then happen or not;
 ///   nothing else may break.
 ///
-/// # Run the conformance suite (`distlock-conformance`): it names the clause that a store breaks.
-/// Its `tutorial` leads from an empty crate to a store that passes.
-/// `tutorial` goes from an empty crate to a store that passes.
+/// # Testing
+/// Run the conformance suite (`distlock-conformance`): it names the clause that a store breaks. Its
+/// `tutorial` leads from an empty crate to a store that passes.
 ///
 /// [C2]: distlock_api::contract#c2
 /// [C5]: distlock_api::contract#c5
@@ -263,7 +261,8 @@ pub trait LeaseStore: fmt::Debug + Send + Sync + 'static {
     /// sends [`StoreEvent::Gap`] or ends. The engine then wakes all its waiters once; if the stream
     /// ended, it opens a new one.
     ///
-    /// # [`ErrorKind::Unsupported`] by default, and whenever the deployment has no push.
+    /// # Errors
+    /// [`ErrorKind::Unsupported`] by default, and whenever the deployment has no push.
     async fn subscribe(&self, watch: &Watch) -> Result<EventStream> {
         let _ = watch;
         Err(LockError::new(ErrorKind::Unsupported, format!("{} has no push", self.name())))
@@ -288,7 +287,8 @@ pub trait LeaseStore: fmt::Debug + Send + Sync + 'static {
     /// been shut down and every lease is settled. What several providers of one store share must
     /// continue to work for the others. Defaults to nothing.
     ///
-    /// # If something could not be closed; the provider reports the error.
+    /// # Errors
+    /// If something could not be closed; the provider reports the error.
     async fn close(&self) -> Result<()> {
         Ok(())
     }

@@ -15,11 +15,10 @@ use distlock_api::Result;
 /// takes it from there when the engine has made a [`LeaseGuard`](crate::LeaseGuard) of the grant.
 /// So late answers of other claims do not get mixed up with it.
 ///
-/// # That of [`try_acquire`](super::LeaseStore::try_acquire), on the same leases. In addition every
+/// # Contract
+/// That of [`try_acquire`](super::LeaseStore::try_acquire), on the same leases. In addition every
 /// granted answer brings everything, even to a claim that holds the lease already: the engine sends
 /// one more attempt when a release has granted the lease.
-/// granted answer brings everything, also the one to a claim that holds the lease already: the
-/// engine asks once more when a releaser has granted it unasked.
 ///
 /// A permanent error ends the wait and reaches the caller unchanged. A style uses it to report that
 /// there is nothing to lock.

@@ -50,13 +50,10 @@ use self::shards::Shards;
 ///   tokens still never repeat ([C5]). They start again with the process.
 /// * **Minimum holds** are kept ([C25]).
 ///
-/// # [`Wait::Try`](distlock_api::Wait::Try) and [`Wait::Forever`](distlock_api::Wait::Forever) work
+/// # Runtime
+/// [`Wait::Try`](distlock_api::Wait::Try) and [`Wait::Forever`](distlock_api::Wait::Forever) work
 /// on any executor. [`Wait::UpTo`](distlock_api::Wait::UpTo), if it has to wait, and a minimum hold
 /// need tokio's timer. Outside of a tokio runtime they are refused with
-/// [`Unsupported`](distlock_api::ErrorKind::Unsupported); in one whose timer is not enabled they
-/// panic.
-/// on any executor. [`Wait::UpTo`](distlock_api::Wait::UpTo), where it really has to wait, and a
-/// minimum hold need tokio's timer: outside of a tokio runtime they are refused with
 /// [`Unsupported`](distlock_api::ErrorKind::Unsupported); in one whose timer is not enabled they
 /// panic.
 ///

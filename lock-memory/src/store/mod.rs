@@ -36,34 +36,30 @@ use self::record::{NextHolder, Record, ReleaseEffect};
 /// clean-up behave as in production. Clones share one state: a provider made of each clone acts as
 /// another process at the same store.
 ///
-/// # Leases expire by tokio's clock, so `tokio::time::pause` and `advance` work. With
+/// # Time
+/// Leases expire by tokio's clock, so `tokio::time::pause` and `advance` work. With
 /// [`with_manual_clock`](Self::with_manual_clock) the clock stands still.
 /// [`advance`](Self::advance) moves either forward, which to the engine is a step of the store's
 /// clock.
-/// [`with_manual_clock`](Self::with_manual_clock) makes a clock that stands still.
-/// [`advance`](Self::advance) puts either forward, which to the engine is a step of the store's
-/// clock.
 ///
-/// # Each waiter has a ticket, and a release grants the lease to the first in the queue in the same
+/// # Queue
+/// Each waiter has a ticket, and a release grants the lease to the first in the queue in the same
 /// step, as in MongoDB. [`waiting`](Self::waiting) shows the queue of a key. To test with a dead
 /// waiter, make a [`Claim`] with a ticket and do not refresh it.
-/// step, as in MongoDB. [`waiting`](Self::waiting) shows the queue of a key. A waiter that died is
-/// a [`Claim`] with a ticket that nobody refreshes.
 ///
-/// # Providers get events at once. The streams can be [cut](Self::cut_watchers),
+/// # Push
+/// Providers get events at once. The streams can be [cut](Self::cut_watchers),
 /// [broken](Self::break_watchers), [delayed](Self::delay_events) and [silenced](Self::lose_events),
 /// and a test can [push](Self::push) any event.
-/// [broken](Self::break_watchers), [delayed](Self::delay_events) and [silenced](Self::lose_events),
-/// and a test can [push](Self::push) what it likes.
 ///
 /// # Faults
 /// A fault is planned for the next call of an [`Operation`], or of an operation on one key with
 /// [`Operation::of`]. Plans are used in the order they were made, each once. [`calls`](Self::calls)
 /// counts and [`called`](Self::called) waits, so that tests need not sleep.
 ///
-/// # A key's record stays until it is [purged](Self::purge), as in a database. For locks that leave
+/// # Records
+/// A key's record stays until it is [purged](Self::purge), as in a database. For locks that leave
 /// no records behind use [`MemoryProvider`](crate::MemoryProvider).
-/// nothing behind use [`MemoryProvider`](crate::MemoryProvider).
 #[derive(Clone)]
 pub struct MemoryStore {
     shared: Arc<Shared>,

@@ -13,7 +13,7 @@ pub enum Defect {
     NoMargin,
     /// R10: a grant is returned although its deadline has passed.
     LateGrantReturned,
-    /// C4: the deadline is ignored: a lease is lost only when the store says so.
+    /// C4: the deadline is ignored: a lease is lost only when the store reports it.
     NoDeadline,
     /// C4: an answer to a renewal revives a lost lease.
     Revived,

@@ -186,7 +186,7 @@ async fn c18_a_bounded_wait_ends_on_time() {
 async fn c24_close_refuses_wakes_and_takes_away() {
     let locks = MemoryProvider::new();
     let guard = locks.acquire("k").await.unwrap();
-    let (mut asked_before, unasked) = (Box::pin(guard.lost()), guard.lost());
+    let (mut asked_before, first_polled_after) = (Box::pin(guard.lost()), guard.lost());
     assert!(poll(&mut asked_before).is_pending());
     let mut waiting = waiter(&locks, "k");
     // One more, whose turn is in transit.
@@ -196,7 +196,10 @@ async fn c24_close_refuses_wakes_and_takes_away() {
 
     locks.close().await.unwrap();
     assert_eq!(guard.loss(), Some(Loss::Closed));
-    assert_eq!((asked_before.await, unasked.await, guard.lost().await), (Loss::Closed, Loss::Closed, Loss::Closed));
+    assert_eq!(
+        (asked_before.await, first_polled_after.await, guard.lost().await),
+        (Loss::Closed, Loss::Closed, Loss::Closed)
+    );
     for waiting in [&mut waiting, &mut on_its_way] {
         let Poll::Ready(Err(error)) = poll(waiting) else { panic!("waiters get an error") };
         assert_eq!((error.kind(), error.key().is_some()), (ErrorKind::Closed, true));
@@ -216,7 +219,7 @@ async fn c22_a_force_release_is_signalled_at_once_and_hands_over() {
     let key = LockKey::new("k").unwrap();
     let admin = locks.admin().unwrap();
     assert_eq!(admin.inspect(&key).await.unwrap(), None);
-    assert_eq!(admin.force_release(&key, "nobody").await.unwrap(), None);
+    assert_eq!(admin.force_release(&key, "free").await.unwrap(), None);
 
     let victim = locks.acquire(&key).owner("o").metadata("why", "test").await.unwrap();
     let mut next = waiter(&locks, "k");
@@ -256,12 +259,12 @@ async fn a_turn_that_is_taken_away_in_transit_makes_a_lost_guard() {
 async fn a_loss_is_never_signalled_after_a_release() {
     let locks = MemoryProvider::new();
     let guard = locks.acquire("k").await.unwrap();
-    let (mut asked, mut unasked) = (Box::pin(guard.lost()), Box::pin(guard.lost()));
-    assert!(poll(&mut asked).is_pending());
+    let (mut polled_before, mut first_polled_after) = (Box::pin(guard.lost()), Box::pin(guard.lost()));
+    assert!(poll(&mut polled_before).is_pending());
     assert!(guard.release().await.unwrap().is_released());
     let _again = locks.acquire("k").await.unwrap();
     locks.close().await.unwrap();
-    assert!(poll(&mut asked).is_pending() && poll(&mut unasked).is_pending());
+    assert!(poll(&mut polled_before).is_pending() && poll(&mut first_polled_after).is_pending());
 }
 
 #[tokio::test(start_paused = true)]

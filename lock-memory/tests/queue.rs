@@ -57,7 +57,7 @@ async fn c15_a_hand_over_is_one_call_and_pushed_to_the_waiter() {
     let (mine, other) = (ProviderId::random(), ProviderId::random());
     let [mut to_me, mut to_other] =
         [mine, other].map(|id| LeaseStore::subscribe(&store, &Watch::provider(id)).now_or_never().unwrap().unwrap());
-    let mut told = LockAdmin::watch(&store).await.unwrap();
+    let mut lock_events = LockAdmin::watch(&store).await.unwrap();
     let (holder, first, second) = (claim_of(other, "k"), claim_of(mine, "k"), claim_of(other, "k"));
     hold(&store, &holder).await;
     store.advance(Duration::from_secs(3));
@@ -84,11 +84,12 @@ async fn c15_a_hand_over_is_one_call_and_pushed_to_the_waiter() {
     assert_eq!(release(&store, &holder).await, ReleaseOutcome::Released);
     assert!(received(&mut to_me).is_empty());
 
-    let told: Vec<_> = std::iter::from_fn(|| told.next().now_or_never().flatten()).map(Result::unwrap).collect();
+    let lock_events: Vec<_> =
+        std::iter::from_fn(|| lock_events.next().now_or_never().flatten()).map(Result::unwrap).collect();
     let (key, owner) = (first.key().clone(), Some("me".to_owned()));
     let released = LockEvent::Released { key: key.clone(), id: holder.id().clone() };
     let granted = LockEvent::Granted { key, id: first.id().clone(), token: grant.token, owner };
-    assert_eq!(told[1..], [released, granted]);
+    assert_eq!(lock_events[1..], [released, granted]);
 }
 
 #[tokio::test]

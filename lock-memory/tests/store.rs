@@ -238,14 +238,14 @@ async fn a_stream_can_be_refused_and_can_break() {
     assert_eq!(LockAdmin::watch(&store).await.err().unwrap().kind(), ErrorKind::Unavailable);
 
     let mut events = LeaseStore::subscribe(&store, &watch).await.unwrap();
-    let mut told = LockAdmin::watch(&store).await.unwrap();
+    let mut lock_events = LockAdmin::watch(&store).await.unwrap();
     store.push(StoreEvent::Gap);
     store.break_watchers(ErrorKind::Unavailable);
     store.push(StoreEvent::Gap);
     assert_eq!(events.next().await.unwrap().unwrap_err().kind(), ErrorKind::Unavailable, "nothing else is received");
-    let mut told = || told.next().now_or_never().unwrap();
-    assert_eq!(told().unwrap().unwrap_err().kind(), ErrorKind::Unavailable);
-    assert!(events.next().await.is_none() && told().is_none());
+    let mut lock_events = || lock_events.next().now_or_never().unwrap();
+    assert_eq!(lock_events().unwrap().unwrap_err().kind(), ErrorKind::Unavailable);
+    assert!(events.next().await.is_none() && lock_events().is_none());
 
     // A stream with a reader, whose events take long.
     let mut events = LeaseStore::subscribe(&store, &watch).await.unwrap();

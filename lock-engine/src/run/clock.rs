@@ -150,7 +150,7 @@ fn with<R>(read: impl FnOnce(&Sleeps) -> R) -> R {
 mod boottime {
     use std::time::Duration;
 
-    /// The time since the machine was started, sleeps included; none where it cannot be told.
+    /// Returns the time since the machine was started, sleeps included; `None` where it is unknown.
     #[cfg(target_os = "linux")]
     pub(crate) fn read() -> Option<Duration> {
         let time = rustix::time::clock_gettime(rustix::time::ClockId::Boottime);
@@ -184,7 +184,7 @@ pub(crate) mod tests {
         pub(crate) static PRETENDED: Cell<Duration> = const { Cell::new(Duration::ZERO) };
     }
 
-    /// Lets this thread's machine have slept, as its boot time tells.
+    /// Simulates a sleep of this thread's machine, by its boot time.
     #[cfg(target_os = "linux")]
     pub(crate) fn sleep(duration: Duration) {
         notice(Instant::now());
@@ -217,11 +217,11 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn a_thread_that_was_kept_waiting_is_no_sleep() {
+    fn a_delayed_thread_is_no_sleep() {
         let sleeps = Sleeps::new();
         let now = std::time::Instant::now();
         sleeps.look(HOUR, now, || (Some(HOUR), now));
-        // Two seconds between the two readings of the one who looks, none when they are read again.
+        // Two seconds between the two readings of the caller, none when they are read again.
         let later = now + Duration::from_secs(10);
         let boot = HOUR + Duration::from_secs(12);
         sleeps.look(boot, later, || (Some(boot), later + Duration::from_secs(2)));
@@ -232,7 +232,7 @@ pub(crate) mod tests {
     fn a_paused_clock_that_is_ahead_is_no_sleep_of_another() {
         let sleeps = Sleeps::new();
         let now = std::time::Instant::now();
-        // The first to look has advanced its own clock by an hour.
+        // The first reader has advanced its own clock by an hour.
         sleeps.look(HOUR, now + HOUR, || (Some(HOUR), now));
         let later = Duration::from_secs(1);
         sleeps.look(HOUR + later, now + later, || (Some(HOUR + later), now + later));

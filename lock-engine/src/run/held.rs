@@ -315,9 +315,9 @@ mod tests {
                 let mut signal = Box::pin(super::lost(std::sync::Weak::new(), lease, FencingToken::new(7)));
                 let mut cx = Context::from_waker(Waker::noop());
                 here.wait();
-                let heard = signal.as_mut().poll(&mut cx).is_ready();
+                let signalled = signal.as_mut().poll(&mut cx).is_ready();
                 there.wait();
-                if !heard && signal.as_mut().poll(&mut cx).is_pending() {
+                if !signalled && signal.as_mut().poll(&mut cx).is_pending() {
                     eprintln!("a loss was not signalled");
                     std::process::abort(); // the other thread waits at a barrier
                 }

@@ -360,7 +360,7 @@ pub(crate) mod tests {
     #[test]
     fn first_come_first_served_and_nothing_left_behind() {
         let (turns, key) = turns();
-        let Found::Turn(first) = turns.try_take(&key) else { panic!("nobody wants it yet") };
+        let Found::Turn(first) = turns.try_take(&key) else { panic!("no caller wants it yet") };
         let (mut a, mut b) = (pin!(turns.take(&key, ())), pin!(turns.take(&key, ())));
         assert!(poll(a.as_mut()).is_pending() && poll(b.as_mut()).is_pending());
         assert!(matches!(turns.try_take(&key), Found::Acquiring));
@@ -378,7 +378,7 @@ pub(crate) mod tests {
     #[test]
     fn a_caller_that_leaves_is_passed_over_before_and_after_the_turn_was_sent() {
         let (turns, key) = turns();
-        let Found::Turn(first) = turns.try_take(&key) else { panic!("nobody wants it yet") };
+        let Found::Turn(first) = turns.try_take(&key) else { panic!("no caller wants it yet") };
         let mut last = pin!(async {
             let mut leaves_early = Box::pin(turns.take(&key, ()));
             let mut leaves_late = Box::pin(turns.take(&key, ()));
@@ -410,7 +410,7 @@ pub(crate) mod tests {
     #[test]
     fn a_nudge_is_kept_until_the_caller_sleeps() {
         let (turns, key) = turns();
-        let Found::Turn(turn) = turns.try_take(&key) else { panic!("nobody wants it yet") };
+        let Found::Turn(turn) = turns.try_take(&key) else { panic!("no caller wants it yet") };
         // Between the store's answer and the first sleep.
         turns.nudge(&key);
         let nudged = turn.nudged();
@@ -423,7 +423,7 @@ pub(crate) mod tests {
     #[test]
     fn a_nudge_ends_with_its_turn() {
         let (turns, key) = turns();
-        let Found::Turn(turn) = turns.try_take(&key) else { panic!("nobody wants it yet") };
+        let Found::Turn(turn) = turns.try_take(&key) else { panic!("no caller wants it yet") };
         let mut next = pin!(turns.take(&key, ()));
         assert!(poll(next.as_mut()).is_pending());
         let before = turn.nudged();

@@ -232,7 +232,7 @@ impl Wait {
         self.failed += 1;
         // An earlier error of the store says more than a time-out of the last attempt.
         let error = match self.last_error.take() {
-            Some(said) if circumstances.cut_off => said.outcome_unknown(),
+            Some(earlier) if circumstances.cut_off => earlier.outcome_unknown(),
             _ => error,
         };
         self.last_error = Some(error.clone());

@@ -1,4 +1,4 @@
-//! The books: what is settled in the background, and what is abandoned (C23).
+//! The accounting (C23): what is settled in the background, and what is abandoned.
 
 use std::sync::Arc;
 
@@ -38,12 +38,12 @@ async fn c23_an_abandoned_lease_is_neither_renewed_nor_released_and_keeps_others
         let provider = provider.clone();
         async move { (provider.acquire("k").await.unwrap(), Instant::now()) }
     });
-    sleep(ms(1)).await; // it waits in line
+    sleep(ms(1)).await; // it waits in the local queue
     let abandoned = Instant::now();
     guard.abandon();
-    let books = provider.accounting();
-    assert_eq!((books.acquired, books.abandoned, books.held, books.released), (1, 1, 0, 0));
-    assert!(store.peek("k").is_some(), "nobody was told");
+    let accounting = provider.accounting();
+    assert_eq!((accounting.acquired, accounting.abandoned, accounting.held, accounting.released), (1, 1, 0, 0));
+    assert!(store.peek("k").is_some(), "no event was sent");
     let (next, granted) = next.await.unwrap();
     assert!(granted - abandoned >= ms(890), "{:?}", granted - abandoned);
     assert!(granted - abandoned <= ms(1100), "{:?}", granted - abandoned);
@@ -52,6 +52,6 @@ async fn c23_an_abandoned_lease_is_neither_renewed_nor_released_and_keeps_others
     store.force_release("k");
     assert_eq!(next.lost().await, Loss::ForceReleased);
     next.abandon();
-    let books = provider.accounting();
-    assert_eq!((books.acquired, books.abandoned, books.lost, books.held), (2, 1, 1, 0));
+    let accounting = provider.accounting();
+    assert_eq!((accounting.acquired, accounting.abandoned, accounting.lost, accounting.held), (2, 1, 1, 0));
 }

@@ -1,5 +1,5 @@
 //! A release by force (C22): the victim learns of it, the next holder has a greater token, and the
-//! head of the queue goes first.
+//! first in the queue goes first.
 
 use std::time::Duration;
 
@@ -10,12 +10,12 @@ use tokio::time::{Instant, sleep};
 use crate::kit::{acquire, guard, memory, ms, queued, queueing, quick, waiter};
 
 #[tokio::test(start_paused = true)]
-async fn c4_c22_a_forced_release_is_heard_at_once_by_push_and_with_the_next_renewal_without() {
+async fn c4_c22_a_forced_release_is_noticed_at_once_by_push_and_with_the_next_renewal_without() {
     for push in [true, false] {
         let store = memory(|capabilities| capabilities.push = push);
         let (provider, other) = (quick(&store), quick(&store));
         let guard = acquire(&provider, "k").await;
-        // Who holds listens when the lease is a second old.
+        // The stream is opened when the lease is a second old.
         sleep(ms(1010)).await;
         let started = Instant::now();
         store.force_release("k");
@@ -30,7 +30,7 @@ async fn c4_c22_a_forced_release_is_heard_at_once_by_push_and_with_the_next_rene
 }
 
 #[tokio::test(start_paused = true)]
-async fn c22_what_happens_to_a_young_lease_is_heard_as_soon_as_it_is_listened_for() {
+async fn c22_a_loss_of_a_young_lease_is_noticed_as_soon_as_the_stream_is_open() {
     let store = MemoryStore::new();
     let [provider] = queueing(&store);
     let held = provider.acquire("k").ttl(Duration::from_secs(3600)).await.unwrap();
@@ -41,7 +41,7 @@ async fn c22_what_happens_to_a_young_lease_is_heard_as_soon_as_it_is_listened_fo
 }
 
 #[tokio::test(start_paused = true)]
-async fn c22_a_lease_taken_by_force_goes_to_the_head_of_the_queue() {
+async fn c22_a_lease_taken_by_force_goes_to_the_first_in_the_queue() {
     let store = MemoryStore::new();
     let [a, b] = queueing(&store);
     let first = a.acquire("k").await.unwrap();

@@ -58,7 +58,7 @@ async fn c18_calls_are_bounded_when_the_store_hangs() {
 async fn c18_every_request_has_a_bound_that_is_not_zero() {
     for seed in 0..200 {
         fastrand::seed(seed);
-        // Fails so late that a pause of 10 to 20 ms may use up what is left.
+        // Fails so late that a pause of 10 to 20 ms may use up the time left.
         let store = Arc::new(ScriptedStore::new(|op, _, nth| match (op, nth) {
             (Operation::Release, 1) => Fate::FailAfter(ms(4988)),
             (Operation::Release, _) => Fate::fail(),
@@ -88,7 +88,7 @@ async fn c18_a_waiter_leaves_at_its_limit_although_the_store_hangs() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn c18_a_wait_ends_in_time_whoever_holds_the_lock() {
+async fn c18_a_wait_ends_in_time_at_a_local_and_at_a_remote_holder() {
     let store = MemoryStore::new();
     let (here, there) = (quick(&store), quick(&store));
     let _guard = acquire(&here, "k").await;
@@ -124,7 +124,7 @@ async fn c18_contention_at_a_slow_store_is_an_answer_and_no_error() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn c18_who_stood_in_line_until_it_was_too_late_to_ask_hears_that_the_lock_is_busy() {
+async fn c18_a_caller_without_time_for_an_attempt_after_the_local_queue_gets_busy() {
     let store =
         Arc::new(ScriptedStore::new(
             |op, _, _| if op == Operation::TryAcquire { Fate::After(ms(50)) } else { Fate::Serve },
@@ -154,29 +154,29 @@ async fn c18_acquire_all_does_not_begin_with_another_key_when_its_time_is_up() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn c18_a_try_beside_a_lease_that_was_lost_on_its_way_asks_the_store() {
+async fn c18_a_try_beside_a_lease_that_was_lost_in_transit_makes_an_attempt() {
     let store = MemoryStore::new();
     let a = process(&store);
     let first = a.acquire("k").await.unwrap();
-    // Who holds listens when the lease is a second old.
+    // The stream is opened when the lease is a second old.
     sleep(ms(1010)).await;
     let mut sleeps = by_hand(&a);
     assert!(poll_once(sleeps.as_mut()).is_pending());
     drop(first);
-    assert!(a.try_acquire("k").await.unwrap().is_none(), "on its way");
+    assert!(a.try_acquire("k").await.unwrap().is_none(), "in transit");
     store.force_release("k").unwrap();
     sleep(ms(10)).await;
     let taken = a.try_acquire("k").await.unwrap();
-    assert!(taken.is_some(), "nobody has it");
+    assert!(taken.is_some(), "no caller has it");
     drop((taken, sleeps));
 }
 
-/// A lease that was taken away before its grant arrived holds no turn: a try asks the store.
+/// A lease that was taken away before its grant arrived has no turn: a try makes an attempt.
 #[tokio::test(start_paused = true)]
-async fn c18_a_try_beside_a_grant_that_was_lost_on_its_way_asks_the_store() {
+async fn c18_a_try_beside_a_grant_that_was_lost_in_transit_makes_an_attempt() {
     let store = MemoryStore::new();
     let (a, b) = (process(&store), process(&store));
-    // Holding for long opens its stream.
+    // A lease that is held for long opens the stream.
     let _other = a.acquire("other").await.unwrap();
     sleep(Duration::from_secs(3)).await;
     let mut hangs = store.hang_reply_next(Operation::TryAcquire);

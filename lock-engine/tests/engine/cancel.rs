@@ -1,6 +1,6 @@
 //! The cancellation matrix (C11). Every call is begun again and again, and dropped after none of
-//! its polls, after the first, after the second … until it comes to its end. The store yields
-//! before and after each of its steps, with each fault in the call's way. Nothing may stay behind.
+//! its polls, after the first, after the second … until it ends by itself. The store yields before
+//! and after each of its steps, and each fault meets the call. Nothing may stay behind.
 
 use std::future::{Future, IntoFuture};
 use std::pin::Pin;
@@ -16,27 +16,27 @@ use tokio::time::{sleep, timeout};
 use crate::kit::{Deployment, memory, ms, polled, waiting};
 use crate::store::ScriptedStore;
 
-/// Long after the clean-up of anything, and long before the end of any lease or ticket.
+/// Longer than any clean-up takes, and much shorter than any lease or ticket lasts.
 const SETTLED: Duration = ms(4000);
-/// No call wants to be polled more often than this before it ends.
+/// No call is polled more often than this before it ends.
 const MOST_POLLS: usize = 200;
 const KEYS: [&str; 3] = ["a", "b", "c"];
 
-/// What stands in the call's way.
+/// The fault that meets the call.
 #[derive(Clone, Copy, Debug)]
 enum Fault {
     None,
-    /// The next such request fails, and has not happened.
+    /// The next such request fails, and is not applied.
     Fails(Operation),
-    /// It has happened, and its reply is lost.
+    /// It is applied, and its reply is lost.
     LosesReply(Operation),
-    /// It hangs before it happens, longer than its caller has patience.
+    /// It hangs before it is applied, longer than its caller waits.
     HangsBefore(Operation),
-    /// It has happened, and its reply hangs.
+    /// It is applied, and its reply hangs.
     HangsAfter(Operation),
-    /// It happens a moment later.
+    /// It is applied a moment later.
     SlowBefore(Operation),
-    /// It has happened, and its reply comes a moment later.
+    /// It is applied, and its reply comes a moment later.
     SlowAfter(Operation),
 }
 
@@ -78,7 +78,7 @@ impl Fault {
     }
 }
 
-/// What is dropped.
+/// The call that is dropped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Call {
     Acquire,
@@ -86,7 +86,7 @@ enum Call {
     Try,
     /// Another process holds the lock.
     Wait,
-    /// The same, with a timeout.
+    /// Another process holds the lock; with a timeout.
     TimedWait,
     /// A guard of the same process holds the lock.
     LocalWait,
@@ -137,7 +137,7 @@ impl World {
         Self { store, here, there }
     }
 
-    /// What must be there before the call: guards that are held meanwhile.
+    /// Prepares the call. Returns guards that are held meanwhile.
     async fn prepare(&self, call: Call) -> Vec<LockGuard> {
         let holder = match call {
             Call::Wait | Call::TimedWait | Call::AcquireAllBusy => &self.there,
@@ -147,7 +147,7 @@ impl World {
         vec![holder.acquire("b").await.unwrap()]
     }
 
-    /// The call, not begun. It answers whether it was granted a lock that it gave back.
+    /// Returns the call, not begun. Its output is whether it was granted a lock that it gave back.
     async fn begin(&self, call: Call, held: &[LockGuard]) -> Dropped {
         let here = self.here.clone();
         match call {
@@ -181,13 +181,17 @@ impl World {
         }
     }
 
-    /// Nothing is left of the call: neither lease nor ticket nor turn. The books balance, and each
-    /// provider can have the locks at once.
+    /// Asserts that nothing is left of the call: neither lease nor ticket nor turn. The accounting
+    /// balances, and each provider can have the locks at once.
     async fn nothing_is_left(&self, is_closed: bool) {
         for provider in [&self.here, &self.there] {
-            let books = provider.accounting();
-            assert!(books.balances(), "{books:?}");
-            assert_eq!((books.held, books.waiting, books.lost, books.abandoned), (0, 0, 0, 0), "{books:?}");
+            let accounting = provider.accounting();
+            assert!(accounting.balances(), "{accounting:?}");
+            assert_eq!(
+                (accounting.held, accounting.waiting, accounting.lost, accounting.abandoned),
+                (0, 0, 0, 0),
+                "{accounting:?}"
+            );
         }
         for key in KEYS {
             assert!(self.store.peek(key).is_none(), "{key} is held: {:?}", self.store.peek(key));
@@ -201,12 +205,12 @@ impl World {
     }
 }
 
-/// Whether there was something to drop.
+/// Returns whether there was something to drop.
 fn drops<T>(what: Option<T>) -> bool {
     what.is_some()
 }
 
-/// One cell: whether the call came to its end, or waits for ever.
+/// Runs one cell. Returns whether the call came to its end, or waits for ever.
 async fn cell(world: World, call: Call, fault: Fault, polls: usize) -> bool {
     let held = world.prepare(call).await;
     let dropped = world.begin(call, &held).await;
@@ -229,10 +233,13 @@ async fn cell(world: World, call: Call, fault: Fault, polls: usize) -> bool {
         assert!(held.iter().all(|guard| !guard.is_lost()), "its holder lost it");
     }
     if call == Call::Lost {
-        assert!(held.iter().all(|guard| !guard.is_lost()), "who does not listen any more holds on");
+        assert!(
+            held.iter().all(|guard| !guard.is_lost()),
+            "a provider that no longer reads its stream keeps its leases"
+        );
     }
     if call == Call::Close {
-        // Whatever became of the first one.
+        // After any outcome of the first one.
         let _ = timeout(SETTLED, world.here.close()).await.expect("a second close comes to its end");
     }
     drop(held);
@@ -248,20 +255,20 @@ async fn matrix(name: &str, change: impl Fn(&mut StoreCapabilities) + Copy) {
     for call in CALLS {
         for fault in FAULTS {
             for polls in 0..=MOST_POLLS {
-                let place = format!("{name}: {call:?} with {fault:?}, dropped after {polls} polls");
+                let what = format!("{name}: {call:?} with {fault:?}, dropped after {polls} polls");
                 let running = tokio::spawn(cell(World::new(change), call, fault, polls));
-                let has_ended = running.await.unwrap_or_else(|error| panic!("{place}: {error}"));
+                let has_ended = running.await.unwrap_or_else(|error| panic!("{what}: {error}"));
                 cells += 1;
                 if has_ended {
-                    assert!(polls > 0, "{place}: it was never polled");
+                    assert!(polls > 0, "{what}: it was never polled");
                     break;
                 }
-                assert!(polls < MOST_POLLS, "{place}: no end is in sight");
+                assert!(polls < MOST_POLLS, "{what}: it does not end");
             }
         }
     }
     println!("{name}: {cells} cells");
-    assert!(cells > 500, "{cells} cells are no matrix");
+    assert!(cells > 500, "only {cells} cells");
 }
 
 #[tokio::test(start_paused = true)]

@@ -22,12 +22,12 @@ use crate::store::{Fate, Gate};
 use self::resource::{Style, rejected, unavailable, unknown};
 
 fn totals(provider: &LeaseProvider) -> (u64, u64, u64, u64) {
-    let books = provider.accounting();
-    assert!(books.balances(), "{books:?}");
-    (books.released, books.lost, books.abandoned, books.held)
+    let accounting = provider.accounting();
+    assert!(accounting.balances(), "{accounting:?}");
+    (accounting.released, accounting.lost, accounting.abandoned, accounting.held)
 }
 
-/// A lock that anybody can have again at once.
+/// Waits until the lock is free.
 async fn is_free(store: &MemoryStore) {
     while store.peek("k").is_some() {
         sleep(ms(1)).await;
@@ -40,13 +40,13 @@ async fn an_acquisition_brings_what_its_own_answer_brought() {
     let provider = style.provider();
     for n in 0..3 {
         let lease = style.lock(&provider).await;
-        assert_eq!((style.brought(&lease), style.asked()), (n, u32::try_from(n).unwrap() + 1));
+        assert_eq!((style.brought(&lease), style.attempts()), (n, u32::try_from(n).unwrap() + 1));
         assert_eq!(lease.key().as_str(), "k");
         assert!(lease.loss().is_none() && lease.valid_until() > Instant::now());
         assert_eq!(lease.release_via(style.adds(true, [])).await.unwrap(), ReleaseOutcome::Released);
     }
     assert_eq!(totals(&provider), (3, 0, 0, 0));
-    assert_eq!(style.store.calls(Operation::Release), 3, "the commits' own");
+    assert_eq!(style.store.calls(Operation::Release), 3, "the commits release by themselves");
 }
 
 #[tokio::test(start_paused = true)]
@@ -59,31 +59,31 @@ async fn a_lease_that_is_handed_on_brings_nothing_and_is_released_first() {
     *style.value.lock().unwrap() = 7;
     assert_eq!(plain.release().await.unwrap(), ReleaseOutcome::Released);
     let lease = waits.await.unwrap();
-    assert_eq!((style.brought(&lease), style.asked()), (7, 1));
+    assert_eq!((style.brought(&lease), style.attempts()), (7, 1));
     assert!(lease.fencing_token() > token);
     // Nor is its own lease handed on.
-    let (asked, waits) = (style.store.calls(Operation::TryAcquire), waiter(&provider));
+    let (attempts, waits) = (style.store.calls(Operation::TryAcquire), waiter(&provider));
     waiting(&provider, 1).await;
     assert_eq!(lease.release().await.unwrap(), ReleaseOutcome::Released);
     drop(guard(waits).await);
-    assert!(style.store.calls(Operation::TryAcquire) > asked);
+    assert!(style.store.calls(Operation::TryAcquire) > attempts);
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_pushed_grant_is_asked_for() {
+async fn a_pushed_grant_leads_to_an_attempt() {
     let style = Style::new();
     let (provider, other) = (style.provider(), style.provider());
     let held = other.acquire("k").await.unwrap();
     let waits = style.lock_in_task(&provider);
     queued(&style.store, 1).await;
-    sleep(ms(100)).await; // the stream is open, and it has asked once more
-    let asked = style.asked();
+    sleep(ms(100)).await; // the stream is open, and it has made another attempt
+    let attempts = style.attempts();
     *style.value.lock().unwrap() = 7;
     assert_eq!(held.release().await.unwrap(), ReleaseOutcome::Released);
     let start = Instant::now();
     let lease = waits.await.unwrap();
     assert_eq!(start.elapsed(), ms(0), "pushed, not polled");
-    assert_eq!((style.brought(&lease), style.asked()), (7, asked + 1));
+    assert_eq!((style.brought(&lease), style.attempts()), (7, attempts + 1));
     assert!(lease.valid_until() - start >= ms(900), "for the full ttl, not for a claim");
 }
 
@@ -130,7 +130,7 @@ async fn a_rejected_commit_gives_the_lease_back_as_it_was() {
     let provider = style.provider();
     let lease = style.lock(&provider).await;
     let (token, id) = (lease.fencing_token(), lease.claim().id().clone());
-    let lost = tokio::spawn(lease.lost()); // which looks while the commit is under way
+    let lost = tokio::spawn(lease.lost()); // polled while the commit is under way
     let not = lease.release_via(style.adds(true, [unknown(), rejected()])).await.unwrap_err();
     assert_eq!(not.error.kind(), ErrorKind::Rejected);
     let lease = not.guard.expect("held");
@@ -138,7 +138,7 @@ async fn a_rejected_commit_gives_the_lease_back_as_it_was() {
     sleep(ms(5000)).await;
     assert!(lease.loss().is_none() && !lost.is_finished(), "it is renewed");
     style.store.force_release("k");
-    assert_eq!(timeout(ms(1000), lost).await.unwrap().unwrap(), Loss::ForceReleased, "and its loss is still heard");
+    assert_eq!(timeout(ms(1000), lost).await.unwrap().unwrap(), Loss::ForceReleased, "and its loss is still signalled");
     assert_eq!(lease.release_via(style.adds(true, [])).await.unwrap(), ReleaseOutcome::AlreadyLost);
     assert_eq!((style.value(), totals(&provider)), (0, (0, 1, 0, 0)));
 }
@@ -156,7 +156,7 @@ async fn a_permanent_error_after_an_unknown_one_is_no_rejection() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn c8_a_commit_that_finds_the_lease_lost_changes_nothing_and_says_so() {
+async fn c8_a_commit_that_finds_the_lease_lost_changes_nothing_and_reports_it() {
     let style = Style::new();
     let provider = style.provider();
     let lease = style.lock(&provider).await;
@@ -197,8 +197,8 @@ async fn a_lease_is_renewed_while_its_commit_is_under_way() {
     assert_eq!((style.value(), totals(&provider)), (1, (1, 0, 0, 0)));
 }
 
-/// The commit may have been carried out, so the store's "gone" is no loss – until it is known that
-/// it was not.
+/// The commit may have been applied, so "gone" from the store is no loss until it is known that it
+/// was not.
 #[tokio::test(start_paused = true)]
 async fn a_loss_during_a_commit_counts_when_the_commit_was_refused() {
     for is_refused in [false, true] {
@@ -206,7 +206,7 @@ async fn a_loss_during_a_commit_counts_when_the_commit_was_refused() {
         let provider = style.provider();
         let lease = style.lock(&provider).await;
         let mut lost = lease.lost();
-        // Who holds listens when the lease is a second old.
+        // The stream is opened when the lease is a second old.
         sleep(ms(1010)).await;
         let go_on = Gate::default();
         let calls = [Fate::LoseReply, Fate::Hold(go_on.clone())];
@@ -222,7 +222,7 @@ async fn a_loss_during_a_commit_counts_when_the_commit_was_refused() {
             assert_eq!(totals(&provider), (0, 1, 0, 0));
         } else {
             sleep(ms(400)).await;
-            assert!((&mut lost).now_or_never().is_none(), "renewals find the lease gone, but nobody knows why");
+            assert!((&mut lost).now_or_never().is_none(), "renewals find the lease gone, but the reason is unknown");
             go_on.open();
             assert_eq!(commit.await.unwrap().unwrap(), ReleaseOutcome::Released);
             assert_eq!(totals(&provider), (1, 0, 0, 0));
@@ -230,14 +230,14 @@ async fn a_loss_during_a_commit_counts_when_the_commit_was_refused() {
     }
 }
 
-/// Polls a future so many times, and drops it then. Whether it had ended by then.
+/// Polls a future `times` times, then drops it. Returns whether it had ended by then.
 async fn polled<T>(times: usize, future: impl Future<Output = T>) -> bool {
     let mut future = Box::pin(future);
     for _ in 0..times {
         if future.as_mut().now_or_never().is_some() {
             return true;
         }
-        // What it waits for goes on.
+        // What it waits for continues.
         sleep(ms(50)).await;
     }
     false
@@ -254,14 +254,14 @@ async fn c11_commits_dropped_at_any_poll_leave_nothing() {
             let ended = polled(polls, lease.release_via(style.adds(true, [first(), Fate::Yield]))).await;
             sleep(ms(500)).await;
             assert!(style.store.peek("k").is_none(), "after {polls} polls");
-            assert!(style.value() <= 1, "carried out twice");
+            assert!(style.value() <= 1, "applied twice");
             drop(timeout(ms(100), style.lock(&there)).await.expect("another one"));
             let (_, lost, abandoned, held) = totals(&here);
             assert_eq!((lost, abandoned, held), (0, 0, 0), "after {polls} polls");
             if ended {
                 break;
             }
-            assert!(polls < 20, "no end is in sight");
+            assert!(polls < 20, "it does not end");
         }
     }
 }
@@ -270,8 +270,7 @@ async fn c11_commits_dropped_at_any_poll_leave_nothing() {
 async fn c11_a_dropped_commit_leaves_nothing() {
     let refused = || LockError::new(ErrorKind::Rejected, "not allowed");
     let unknown = || LockError::new(ErrorKind::Unavailable, "perhaps").outcome_unknown();
-    // Never polled; between two calls; in flight, and then carried out, refused, or not known to be
-    // either.
+    // Never polled; between two calls; in flight, and then applied, refused, or of unknown outcome.
     for (polled, calls, value) in [
         (false, vec![], 0),
         (true, vec![unavailable()], 0),
@@ -382,7 +381,7 @@ async fn a_write_keeps_the_lease() {
     assert_eq!((lease.loss(), style.value()), (Some(Loss::Gone), 2));
     let op = style.adds(false, []);
     assert_eq!(lease.write_via(op.clone()).await.unwrap(), Written::AlreadyLost);
-    assert_eq!(op.made(), 0, "lost by our own account");
+    assert_eq!(op.made(), 0, "known as lost");
     assert_eq!(totals(&provider), (0, 1, 0, 0));
 }
 

@@ -1,5 +1,5 @@
-//! The deadline of a guard is conservative (C3), also that of a pushed grant (R18). A dead holder's
-//! key becomes free soon after its expiry (C19).
+//! The deadline of a guard is conservative (C3), even of a pushed grant (R18). A dead holder's key
+//! becomes free soon after its expiry (C19).
 
 use std::sync::Arc;
 
@@ -12,7 +12,8 @@ use distlock_memory::{MemoryStore, Operation};
 use tokio::time::{Instant, advance, sleep};
 
 use crate::kit::{
-    acquire, books, guard, memory, ms, process, provider, queued, queueing, quick, quick_terms, quiet, secs, waiter,
+    accounting_when, acquire, guard, memory, ms, process, provider, queued, queueing, quick, quick_terms, quiet, secs,
+    waiter,
 };
 use crate::store::{Fate, ScriptedStore};
 
@@ -53,9 +54,9 @@ async fn c3_a_grant_that_comes_too_late_is_withdrawn_not_returned() {
     let error = provider.try_acquire("k").await.unwrap_err();
     assert_eq!((error.kind(), error.phase()), (ErrorKind::Timeout, Some(Phase::Request)));
     assert!(error.is_outcome_unknown() && started.elapsed() <= ms(510), "{error} after {:?}", started.elapsed());
-    assert!(store.peek("k").is_some(), "granted, and nobody knows");
+    assert!(store.peek("k").is_some(), "granted, and no caller knows");
     store.called(Operation::Withdraw, 1).await;
-    books(&provider, |_| store.peek("k").is_none()).await;
+    accounting_when(&provider, |_| store.peek("k").is_none()).await;
     assert_eq!(provider.accounting().acquired, 0);
 }
 
@@ -99,7 +100,7 @@ async fn c3_a_late_answer_to_a_renewal_extends_from_its_sending_only() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn r18_a_grant_that_is_heard_late_starts_no_lease_beyond_its_claim() {
+async fn r18_a_grant_that_is_pushed_late_starts_no_lease_beyond_its_claim() {
     for late in [ms(500), ms(900), ms(999), ms(1000), ms(1200), ms(1300), ms(1301), ms(2500)] {
         let store = MemoryStore::new();
         let (a, b) = (process(&store), process(&store));
@@ -110,7 +111,7 @@ async fn r18_a_grant_that_is_heard_late_starts_no_lease_beyond_its_claim() {
         store.delay_events(late);
         drop(first);
         let guard = next.await.unwrap().unwrap();
-        let info = store.peek("k").expect("the store holds it for somebody");
+        let info = store.peek("k").expect("the store has a lease");
         assert!(guard.remaining().unwrap() + ms(300) <= info.remaining, "{late:?} {:?} {info:?}", guard.remaining());
         assert_eq!(info.token.get() & 0xffff, (guard.fencing_token().get() + 0xffff) & 0xffff);
         sleep(secs(10)).await;
@@ -119,7 +120,7 @@ async fn r18_a_grant_that_is_heard_late_starts_no_lease_beyond_its_claim() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn r18_a_grant_of_long_ago_is_not_believed() {
+async fn r18_an_old_grant_is_not_believed() {
     let store = MemoryStore::new();
     let (a, b) = (process(&store), process(&store));
     let first = a.acquire("k").ttl(secs(60)).await.unwrap();
@@ -169,7 +170,7 @@ async fn r19_a_pushed_lease_starts_at_once_and_is_renewed_to_its_full_ttl() {
 async fn c19_a_lock_whose_holder_is_gone_is_taken_soon_after_its_expiry() {
     for push in [true, false] {
         let store = memory(|capabilities| capabilities.push = push);
-        // A process that was killed: it has a lease, and no engine any more.
+        // A process that was killed: it has a lease, but no engine.
         let claim = Claim::new(LockKey::new("k").unwrap(), AcquisitionId::new("dead"));
         store.try_acquire(&Attempt::new(claim, ms(20_000))).await.unwrap();
         let started = Instant::now();

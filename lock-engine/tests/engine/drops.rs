@@ -11,8 +11,8 @@ use tokio::task::yield_now;
 use tokio::time::{Instant, sleep, timeout};
 
 use crate::kit::{
-    acquire, books, by_hand, guard, holds_nothing, in_task, ms, polled, process, provider, queued, queueing, quick,
-    quiet, secs, waiter, waiting,
+    accounting_when, acquire, by_hand, guard, holds_nothing, in_task, ms, polled, process, provider, queued, queueing,
+    quick, quiet, secs, waiter, waiting,
 };
 use crate::store::{Fate, ScriptedStore};
 
@@ -27,7 +27,7 @@ async fn c11_an_acquisition_dropped_at_any_await_leaves_nothing() {
         };
         assert!(timeout(ms(after), provider.acquire("k").into_future()).await.is_err());
         assert_eq!(store.peek("k").is_some(), hang_reply);
-        // The next caller of the same process is not held up by the cancelled one.
+        // The cancelled caller does not delay the next one of the same process.
         let next = in_task(&provider, "k");
         sleep(ms(50)).await;
         hang.proceed();
@@ -45,13 +45,13 @@ async fn c11_a_dropped_guard_and_a_dropped_release_are_released_in_the_backgroun
     let store = MemoryStore::new();
     let provider = quick(&store);
     drop(acquire(&provider, "k").await);
-    books(&provider, |books| books.released == 1).await;
+    accounting_when(&provider, |accounting| accounting.released == 1).await;
     drop(acquire(&provider, "k").await.release());
-    books(&provider, |books| books.released == 2).await;
+    accounting_when(&provider, |accounting| accounting.released == 2).await;
     let hang = store.hang_next(Operation::Release);
     assert!(timeout(ms(10), acquire(&provider, "k").await.release()).await.is_err());
     hang.proceed();
-    books(&provider, |books| books.released == 3 && books.held == 0).await;
+    accounting_when(&provider, |accounting| accounting.released == 3 && accounting.held == 0).await;
     assert_eq!(store.calls(Operation::Release), 3, "the call in flight was finished, not repeated");
 }
 
@@ -73,7 +73,7 @@ async fn c11_an_attempt_that_panicked_is_withdrawn() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn c11_hung_clean_ups_do_not_hold_up_a_healthy_release() {
+async fn c11_hung_clean_ups_do_not_delay_a_healthy_release() {
     let store = ScriptedStore::new(|op, key, _| match (op, key) {
         (Operation::Withdraw, _) => Fate::Never,
         _ => Fate::Serve,
@@ -86,7 +86,7 @@ async fn c11_hung_clean_ups_do_not_hold_up_a_healthy_release() {
     for n in 0..640 {
         store.take_away(&format!("lost {n}"));
     }
-    // All are found to be gone; a clean-up of each hangs.
+    // All are found gone; the clean-up of each hangs.
     sleep(secs(1)).await;
     drop(lost);
     let start = Instant::now();
@@ -126,8 +126,11 @@ async fn c11_a_waiter_dropped_at_any_poll_leaves_neither_ticket_nor_lease() {
                     quiet().await;
                     let what = format!("{own} {push} {ordered} {queue} {blocks} {polls} {released_after}");
                     assert!(store.waiting("k").is_empty(), "a ticket: {what}");
-                    let books = b.accounting();
-                    assert!(books.balances() && books.held == 0 && books.waiting == 0, "{what} {books:?}");
+                    let accounting = b.accounting();
+                    assert!(
+                        accounting.balances() && accounting.held == 0 && accounting.waiting == 0,
+                        "{what} {accounting:?}"
+                    );
                     for next in [&a, &b] {
                         let start = Instant::now();
                         let guard = next.acquire("k").await.unwrap();
@@ -160,7 +163,7 @@ async fn c11_giving_up_leaves_the_queue_in_one_operation() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn c11_a_grant_that_crosses_the_leaving_is_passed_on() {
+async fn c11_a_grant_in_transit_to_a_waiter_that_leaves_is_handed_over() {
     let store = MemoryStore::new();
     let [a, b, c] = queueing(&store);
     let first = a.acquire("k").await.unwrap();
@@ -173,7 +176,7 @@ async fn c11_a_grant_that_crosses_the_leaving_is_passed_on() {
     leaves.abort();
     hang.reached().await;
     assert!(first.release().await.unwrap().is_released());
-    assert!(store.peek("k").is_some_and(|info| info.id.is_some()), "granted to the one who is leaving");
+    assert!(store.peek("k").is_some_and(|info| info.id.is_some()), "granted to the waiter that is leaving");
     let start = Instant::now();
     hang.proceed();
     let _guard = guard(stays).await;
@@ -181,7 +184,7 @@ async fn c11_a_grant_that_crosses_the_leaving_is_passed_on() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn c11_a_waiter_that_leaves_with_the_lease_on_its_way_passes_it_on_or_back() {
+async fn c11_a_waiter_that_leaves_with_the_lease_in_transit_passes_it_on_or_back() {
     let store = MemoryStore::new();
     let provider = quick(&store);
     let first = provider.acquire("k").await.unwrap();
@@ -196,7 +199,7 @@ async fn c11_a_waiter_that_leaves_with_the_lease_on_its_way_passes_it_on_or_back
     let guard = provider.acquire("k").await.unwrap();
     let leaves = waiter(&provider);
     waiting(&provider, 1).await;
-    drop(guard); // on its way now, the task has not run yet
+    drop(guard); // in transit now, the task has not run yet
     leaves.abort();
     holds_nothing(&provider).await;
     assert!(provider.accounting().balances());

@@ -7,7 +7,7 @@ use distlock_engine::LeaseStore;
 use distlock_engine::store::{Attempt, Claim, ProviderId, Release, Reply};
 use distlock_memory::MemoryStore;
 
-use crate::kit::{acquire, books, guard, ms, queued, queueing, quick, waiter};
+use crate::kit::{accounting_when, acquire, guard, ms, queued, queueing, quick, waiter};
 
 #[tokio::test(start_paused = true)]
 async fn one_holder_at_a_time_and_growing_tokens() {
@@ -21,7 +21,7 @@ async fn one_holder_at_a_time_and_growing_tokens() {
     let second = acquire(&there, "k").await;
     assert!(second.fencing_token() > token, "C5");
     drop(second);
-    books(&there, |books| books.released == 1 && books.held == 0).await;
+    accounting_when(&there, |accounting| accounting.released == 1 && accounting.held == 0).await;
 }
 
 #[tokio::test(start_paused = true)]

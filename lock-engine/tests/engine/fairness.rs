@@ -17,7 +17,7 @@ use crate::kit::{
 };
 
 #[tokio::test(start_paused = true)]
-async fn waiters_of_one_process_are_served_in_order_and_ask_one_at_a_time() {
+async fn waiters_of_one_process_are_served_in_order_and_make_attempts_one_at_a_time() {
     let store = MemoryStore::new();
     let (here, there) = (quick(&store), quick(&store));
     let guard = acquire(&there, "k").await;
@@ -50,8 +50,8 @@ async fn c15_first_come_first_served_with_one_request_to_queue_up_and_one_to_han
         waiters.push(waiter(provider));
         queued(&store, place + 1).await;
     }
-    sleep(ms(100)).await; // the streams are open, and everybody has asked once more
-    let asked = store.calls(Operation::TryAcquire);
+    sleep(ms(100)).await; // the streams are open, and each waiter has made another attempt
+    let attempts = store.calls(Operation::TryAcquire);
     let mut token = first.fencing_token();
     let mut held = Some(first);
     for waiter in waiters {
@@ -63,32 +63,32 @@ async fn c15_first_come_first_served_with_one_request_to_queue_up_and_one_to_han
         token = guard.fencing_token();
         held = Some(guard);
     }
-    assert_eq!(store.calls(Operation::TryAcquire), asked, "nobody asks");
+    assert_eq!(store.calls(Operation::TryAcquire), attempts, "no attempt");
     assert_eq!(store.calls(Operation::Release), 3, "C17: one write each");
 }
 
 #[tokio::test(start_paused = true)]
-async fn c17_what_woke_a_guard_that_waited_does_not_make_the_next_caller_here_ask_twice() {
+async fn c17_what_woke_a_guard_that_waited_gives_the_next_caller_no_second_attempt() {
     let store = MemoryStore::new();
     let [elsewhere, here] = queueing(&store);
-    // A stream for both, so that neither polls.
+    // Both have a stream, so that neither polls.
     drop((elsewhere.acquire("another").await.unwrap(), here.acquire("yet another").await.unwrap()));
     let mut foreign = elsewhere.acquire("k").await.unwrap();
     let mut own = waiter(&here);
     queued(&store, 1).await;
-    sleep(ms(100)).await; // it has asked once more since its stream is open
+    sleep(ms(100)).await; // it has made another attempt since its stream is open
     for turn in 1..=5 {
         let next_own = waiter(&here);
         drop(foreign);
         let guard = guard(own).await;
         let next_foreign = waiter(&elsewhere);
         queued(&store, 1).await;
-        let asked = store.calls(Operation::TryAcquire);
+        let attempts = store.calls(Operation::TryAcquire);
         assert!(guard.release().await.unwrap().is_released());
         foreign = self::guard(next_foreign).await;
         queued(&store, 1).await;
         sleep(ms(100)).await;
-        assert_eq!(store.calls(Operation::TryAcquire), asked + 1, "turn {turn}: one question for a place");
+        assert_eq!(store.calls(Operation::TryAcquire), attempts + 1, "turn {turn}: one attempt for a ticket");
         own = next_own;
     }
 }
@@ -130,14 +130,14 @@ async fn turns(store: &MemoryStore) -> (Vec<usize>, Duration) {
 }
 
 #[tokio::test(start_paused = true)]
-async fn c15_without_a_stream_everybody_polls_and_keeps_the_place() {
+async fn c15_without_a_stream_all_waiters_poll_and_keep_their_position() {
     let (order, took) = turns(&memory(|capabilities| capabilities.push = false)).await;
     assert_eq!(order, [0, 1, 2]);
     assert!(took < ms(3 * 260), "{took:?}");
 }
 
 #[tokio::test(start_paused = true)]
-async fn c16_nobody_is_forgotten_when_no_push_arrives() {
+async fn c16_no_waiter_is_forgotten_when_no_push_arrives() {
     let store = MemoryStore::new();
     store.lose_events(true);
     let (order, took) = turns(&store).await;
@@ -182,7 +182,7 @@ async fn c15_dead_waiters_before_a_dead_holder_cost_a_turn_window_each() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_ticket_that_nobody_refreshes_disappears_and_one_that_is_refreshed_stays() {
+async fn a_ticket_without_refreshes_disappears_and_one_with_refreshes_stays() {
     let store = MemoryStore::new();
     let [a, b] = queueing(&store);
     let first = a.acquire("k").await.unwrap();
@@ -197,7 +197,7 @@ async fn a_ticket_that_nobody_refreshes_disappears_and_one_that_is_refreshed_sta
 }
 
 #[tokio::test(start_paused = true)]
-async fn tickets_are_refreshed_in_batches_and_nobody_asks_meanwhile() {
+async fn tickets_are_refreshed_in_batches_without_attempts_meanwhile() {
     let store = MemoryStore::new();
     let [a, b] = queueing(&store);
     let mut guards = Vec::new();
@@ -209,9 +209,9 @@ async fn tickets_are_refreshed_in_batches_and_nobody_asks_meanwhile() {
     }
     waiting(&b, 200).await;
     sleep(ms(1000)).await;
-    let (asked, renewed) = (store.calls(Operation::TryAcquire), store.calls(Operation::RenewMany));
+    let (attempts, renewed) = (store.calls(Operation::TryAcquire), store.calls(Operation::RenewMany));
     sleep(ms(60_000)).await;
-    assert_eq!(store.calls(Operation::TryAcquire), asked);
+    assert_eq!(store.calls(Operation::TryAcquire), attempts);
     let calls = store.calls(Operation::RenewMany) - renewed;
     // Two calls of 100 every 10 s for the leases, and every 5 s for the tickets.
     assert!(calls <= 2 * 6 + 2 * 13 + 8, "{calls}");
@@ -247,7 +247,7 @@ async fn a_full_queue_is_an_error_or_a_poll_as_configured() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_provider_without_queue_excludes_and_stands_back() {
+async fn a_provider_without_queue_excludes_and_comes_last() {
     let store = MemoryStore::new();
     let [a, b] = queueing(&store);
     let older = store.builder().lease(terms()).without_queue().build().unwrap();
@@ -265,13 +265,13 @@ async fn a_provider_without_queue_excludes_and_stands_back() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn c15_a_lease_on_its_way_to_somebody_who_is_not_polled_ends_with_its_ttl() {
+async fn c15_a_lease_in_transit_to_a_caller_that_is_not_polled_ends_with_its_ttl() {
     let store = MemoryStore::new();
     let (a, b) = (process(&store), process(&store));
     let first = a.acquire("k").await.unwrap();
     let mut sleeps = by_hand(&a);
     assert!(poll_once(sleeps.as_mut()).is_pending());
-    drop(first); // on its way
+    drop(first); // in transit
     let start = Instant::now();
     let other = timeout(secs(30), b.acquire("k").into_future()).await.expect("after the ttl at the latest").unwrap();
     assert!(start.elapsed() <= ms(3500), "{:?}", start.elapsed());
@@ -283,8 +283,8 @@ async fn c15_a_lease_on_its_way_to_somebody_who_is_not_polled_ends_with_its_ttl(
     assert!(a.accounting().balances());
 }
 
-/// How long a caller of another process waits while this process hands its lease on without a
-/// pause.
+/// Returns how long a caller of another process waits while this process hands its lease on without
+/// a pause.
 async fn waits_beside_a_busy_process(store: &MemoryStore, a: LeaseProvider) -> Duration {
     let b = process(store);
     let busy: Vec<_> = (0..4)
@@ -309,7 +309,7 @@ async fn waits_beside_a_busy_process(store: &MemoryStore, a: LeaseProvider) -> D
 }
 
 #[tokio::test(start_paused = true)]
-async fn c15_handing_on_ends_in_time_whatever_becomes_of_the_question_who_waits() {
+async fn c15_the_hand_off_ends_in_time_whatever_becomes_of_the_query_for_waiters() {
     for what in 0..4 {
         let store = MemoryStore::new();
         let a = process(&store);

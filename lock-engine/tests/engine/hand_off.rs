@@ -30,8 +30,8 @@ async fn the_next_one_gets_the_lease_with_the_next_token_and_no_request() {
     }
     holds_nothing(&provider).await;
     assert_eq!(requests(&store), (1, 1));
-    let books = provider.accounting();
-    assert!(books.balances() && (books.acquired, books.released) == (4, 4), "{books:?}");
+    let accounting = provider.accounting();
+    assert!(accounting.balances() && (accounting.acquired, accounting.released) == (4, 4), "{accounting:?}");
     assert!(provider.acquire("k").await.unwrap().fencing_token() > token, "C5: beyond the block");
 }
 
@@ -48,7 +48,7 @@ async fn switched_off_every_release_goes_to_the_store() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_store_that_cannot_tell_who_waits_gets_the_lease_back_after_the_count() {
+async fn a_store_that_cannot_count_waiters_gets_the_lease_back_after_the_count() {
     let store = memory(|capabilities| capabilities.queue = false);
     store.fail_always(Operation::Waiters, ErrorKind::Unsupported);
     let provider = store.builder().lease(quick_terms()).hand_off(HandOff::new().max_count(2)).build().unwrap();
@@ -58,7 +58,7 @@ async fn a_store_that_cannot_tell_who_waits_gets_the_lease_back_after_the_count(
     drop(first);
     for waiter in waiters {
         let guard = waiter.await.unwrap().unwrap();
-        sleep(ms(1)).await; // so that the question is answered
+        sleep(ms(1)).await; // so that the query is answered
         drop(guard);
     }
     holds_nothing(&provider).await;
@@ -67,7 +67,7 @@ async fn a_store_that_cannot_tell_who_waits_gets_the_lease_back_after_the_count(
 }
 
 #[tokio::test(start_paused = true)]
-async fn while_nobody_else_waits_it_goes_on_without_end_and_is_renewed() {
+async fn while_no_other_process_waits_it_continues_without_end_and_is_renewed() {
     for (section, sections) in [(1, 4000), (20, 400), (500, 40)] {
         let store = MemoryStore::new();
         let provider = quick(&store);
@@ -95,7 +95,7 @@ async fn an_expired_lease_is_not_handed_on() {
     advance(ms(950)).await;
     assert_eq!(first.release().await.unwrap(), ReleaseOutcome::AlreadyLost);
     let _next = next.await.unwrap().unwrap();
-    assert_eq!(requests(&store).0, 2, "asked afresh");
+    assert_eq!(requests(&store).0, 2, "a new attempt");
 }
 
 #[tokio::test(start_paused = true)]
@@ -112,8 +112,8 @@ async fn c19_a_lease_that_is_never_renewed_is_not_handed_on_with_what_is_left_of
     assert!(next.remaining().unwrap() > ms(2600), "{:?} of 2.7 s", next.remaining());
 }
 
-/// A lease that does not suit the next caller is not handed on: between the end of its guard and
-/// its release the key would be busy, although no caller holds it.
+/// A lease that does not meet the next caller's requirements is not handed on: between the end of
+/// its guard and its release the key would be busy, although no caller holds it.
 #[tokio::test(start_paused = true)]
 async fn c9_a_release_is_complete_before_a_caller_with_other_terms_gets_the_turn() {
     let store = ScriptedStore::new(|operation, _, _| match operation {
@@ -141,14 +141,14 @@ async fn other_terms_or_another_owner_get_a_lease_of_their_own() {
     let (longer, other) = (provider.clone(), provider.clone());
     let longer = tokio::spawn(async move { longer.acquire("k").ttl(ms(5000)).await.unwrap() });
     waiting(&provider, 1).await;
-    let other = tokio::spawn(async move { other.acquire("k").ttl(ms(5000)).owner("somebody else").await.unwrap() });
+    let other = tokio::spawn(async move { other.acquire("k").ttl(ms(5000)).owner("another").await.unwrap() });
     waiting(&provider, 2).await;
     drop(first);
     let longer = longer.await.unwrap();
     assert!(longer.remaining().unwrap() > ms(4000));
     drop(longer);
     let other = other.await.unwrap();
-    assert_eq!(store.peek("k").unwrap().owner.as_deref(), Some("somebody else"));
+    assert_eq!(store.peek("k").unwrap().owner.as_deref(), Some("another"));
     drop(other);
     holds_nothing(&provider).await;
     assert_eq!(requests(&store), (3, 3));

@@ -1,4 +1,4 @@
-//! What several modules need: terms, providers, callers in tasks of their own, and waiting for a
+//! Helpers of several modules: terms, providers, callers in tasks of their own, and waiting for a
 //! state.
 
 use std::future::{Future, poll_fn};
@@ -35,7 +35,7 @@ pub(crate) fn terms() -> LeaseOptions {
     LeaseOptions::new().ttl(ms(3000))
 }
 
-/// What a provider is built on: each one is another process.
+/// A store on which a provider is built: each provider is another process.
 pub(crate) trait Deployment {
     fn provider_builder(&self) -> LeaseProviderBuilder;
 }
@@ -111,7 +111,7 @@ pub(crate) async fn holding_at(store: ScriptedStore, key: &str) -> (Arc<Scripted
     (store, provider, guard)
 }
 
-/// What a [`waiter`] is granted.
+/// Returns the guard that a [`waiter`] is granted.
 pub(crate) async fn guard(waiter: JoinHandle<Result<LockGuard>>) -> LockGuard {
     waiter.await.unwrap().unwrap()
 }
@@ -143,27 +143,27 @@ pub(crate) async fn holds_nothing(provider: &LeaseProvider) {
     }
 }
 
-/// Waits, in paused time, until the books are as they should be. They balance meanwhile.
-pub(crate) async fn books(provider: &LeaseProvider, check: impl Fn(&Accounting) -> bool) -> Accounting {
+/// Waits, in paused time, until the accounting is as `check` requires. It balances meanwhile.
+pub(crate) async fn accounting_when(provider: &LeaseProvider, check: impl Fn(&Accounting) -> bool) -> Accounting {
     for _ in 0..10_000 {
-        let books = provider.accounting();
-        assert!(books.balances(), "{books:?}");
-        if check(&books) {
-            return books;
+        let accounting = provider.accounting();
+        assert!(accounting.balances(), "{accounting:?}");
+        if check(&accounting) {
+            return accounting;
         }
         sleep(ms(1)).await;
     }
-    panic!("the books never came to that: {:?}", provider.accounting());
+    panic!("the accounting never came to that: {:?}", provider.accounting());
 }
 
-/// Everything that can run without time passing has run.
+/// Runs everything that can run without time passing.
 pub(crate) async fn quiet() {
     for _ in 0..200 {
         yield_now().await;
     }
 }
 
-/// A future is pending now, and stays so for a while.
+/// Asserts that a future stays pending for a while.
 pub(crate) async fn assert_pending<F: Future + Unpin>(future: &mut F, time: Duration) {
     assert!(timeout(time, future).await.is_err(), "came too early");
 }
@@ -172,7 +172,7 @@ pub(crate) fn poll_once<F: Future + ?Sized>(future: Pin<&mut F>) -> Poll<F::Outp
     future.poll(&mut Context::from_waker(Waker::noop()))
 }
 
-/// Polls a future this many times, and drops it then. Returns its output if it got that far.
+/// Polls a future this many times, then drops it. Returns its output if it got that far.
 pub(crate) async fn polled<F: Future>(times: usize, future: F) -> Option<F::Output> {
     let mut future = Box::pin(future);
     let mut polls = 0;

@@ -1,4 +1,4 @@
-//! The engine over a store that is slow, and takes only so many requests at once.
+//! The engine over a store that is slow, and takes a limited number of requests at once.
 
 use std::future::IntoFuture;
 use std::num::NonZeroUsize;
@@ -52,7 +52,7 @@ impl Server {
     }
 }
 
-/// A store that takes so many requests at once, and the server that it is a client of.
+/// Returns a store that takes `at_once` requests at once, and the server that it is a client of.
 fn slow(at_once: usize) -> (Arc<ScriptedStore>, Server) {
     let server = Server::default();
     let pace = server.clone();
@@ -63,8 +63,8 @@ fn slow(at_once: usize) -> (Arc<ScriptedStore>, Server) {
     (store, server)
 }
 
-/// Acquires and releases a key of its own again and again; counts the acquisitions, and the errors
-/// that are not those of an overloaded store.
+/// Acquires and releases a key of its own repeatedly. Counts the acquisitions, and the errors that
+/// are not those of an overloaded store.
 async fn works(provider: &LeaseProvider, key: String, until: Instant, done: &AtomicUsize, errors: &AtomicUsize) {
     while Instant::now() < until {
         match provider.acquire(&key).timeout(secs(3)).await {
@@ -103,7 +103,7 @@ async fn c14_leases_are_kept_and_goodput_holds_while_acquisitions_are_slow() {
         assert!(goodput >= 0.8 * capacity, "{goodput} of {capacity} /s with {tasks} tasks, {pace:?}");
         assert_eq!(errors.load(Ordering::Relaxed), 0);
 
-        // And as soon as the server is well, so are they.
+        // They recover as soon as the server does.
         server.is_now(Pace { acquire: ms(2), release: ms(2), renew: ms(2) });
         let begun = Instant::now();
         done.store(0, Ordering::Relaxed);
@@ -114,7 +114,7 @@ async fn c14_leases_are_kept_and_goodput_holds_while_acquisitions_are_slow() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn nothing_is_sent_for_a_caller_that_left() {
+async fn nothing_is_sent_for_a_caller_that_has_left() {
     let (store, server) = slow(1);
     server.is_now(Pace { acquire: secs(2), ..Pace::default() });
     let provider = provider(&store);
@@ -191,7 +191,7 @@ async fn a_release_goes_before_the_acquisitions_in_line() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_waiter_that_knows_the_lock_is_busy_is_told_that_at_its_limit() {
+async fn a_waiter_that_knows_the_lock_is_busy_gets_busy_at_its_limit() {
     let (store, server) = slow(1);
     let (here, there) = (provider(&store), provider(&store.memory));
     let _held = there.acquire("k").ttl(secs(60)).await.unwrap();
@@ -234,9 +234,9 @@ async fn c14_many_leases_pass_through_a_stall_and_a_slow_server() {
     provider.close().await.unwrap();
 }
 
-/// Withdrawals are made again by 64 at a time, however many a slow server has left open.
+/// Withdrawals are repeated 64 at a time, however many a slow server has left open.
 #[tokio::test(start_paused = true)]
-async fn clean_ups_that_are_made_again_are_bounded() {
+async fn repeated_clean_ups_are_bounded() {
     let (store, server) = slow(1000);
     let provider = store.provider_builder().request_timeout(secs(1)).build().unwrap();
     server.is_now(Pace { acquire: ms(50), release: secs(3600), renew: Duration::ZERO });

@@ -13,8 +13,8 @@ use tokio::task::JoinHandle;
 use tokio::time::{Instant, advance, sleep, timeout};
 
 use crate::kit::{
-    acquire, books, by_hand, holding, holding_at, in_task, ms, poll_once, process, provider, quick, quiet, secs,
-    waiter, waiting,
+    accounting_when, acquire, by_hand, holding, holding_at, in_task, ms, poll_once, process, provider, quick, quiet,
+    secs, waiter, waiting,
 };
 use crate::store::{Fate, Gate, ScriptedStore, Stream};
 
@@ -33,7 +33,7 @@ async fn c4_lost_comes_at_the_deadline_even_if_every_renewal_hangs() {
     sleep(ms(2000)).await;
     assert!(guard.is_lost(), "final");
     assert_eq!(guard.release().await.unwrap(), ReleaseOutcome::AlreadyLost);
-    assert_eq!(books(&provider, |books| books.held == 0).await.lost, 1);
+    assert_eq!(accounting_when(&provider, |accounting| accounting.held == 0).await.lost, 1);
 }
 
 #[tokio::test(start_paused = true)]
@@ -55,12 +55,12 @@ async fn c4_lost_resolves_at_the_deadline_while_every_renewal_hangs_and_stays_lo
     quiet().await;
     assert_eq!(guard.loss(), Some(Loss::Expired));
     assert_eq!(guard.release().await.unwrap(), ReleaseOutcome::AlreadyLost);
-    let books = provider.accounting();
-    assert!(books.balances() && books.lost == 1 && books.held == 0, "{books:?}");
+    let accounting = provider.accounting();
+    assert!(accounting.balances() && accounting.lost == 1 && accounting.held == 0, "{accounting:?}");
 }
 
 #[tokio::test(start_paused = true)]
-async fn c4_the_keeper_notices_a_loss_that_nobody_looks_at() {
+async fn c4_the_keeper_notices_a_loss_that_no_caller_looks_at() {
     let store = MemoryStore::new();
     let provider = quick(&store);
     let guard = acquire(&provider, "k").await;
@@ -68,12 +68,12 @@ async fn c4_the_keeper_notices_a_loss_that_nobody_looks_at() {
     let next = in_task(&provider, "k");
     sleep(ms(1500)).await;
     assert_eq!(provider.accounting().lost, 1);
-    assert!(next.is_finished(), "the next caller of this process went on");
+    assert!(next.is_finished(), "the next caller of this process continued");
     assert!(guard.is_lost());
 }
 
 #[tokio::test(start_paused = true)]
-async fn c4_a_pushed_loss_is_heard_at_once_and_counted_once() {
+async fn c4_a_pushed_loss_is_signalled_at_once_and_counted_once() {
     let (store, provider, guard) = holding("k").await;
     let start = Instant::now();
     let lost = guard.lost();
@@ -90,14 +90,14 @@ async fn c4_a_pushed_loss_is_heard_at_once_and_counted_once() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn c14_a_store_that_panics_when_its_events_are_requested_is_asked_again() {
+async fn c14_a_store_that_panics_in_a_subscription_gets_another_one() {
     let store = ScriptedStore::new(|op, _, nth| match (op, nth) {
         (Operation::Watch, 1) => Fate::Panic,
         _ => Fate::Serve,
     });
     let (store, _provider, guard) = holding_at(store, "k").await;
     sleep(secs(3)).await;
-    assert_eq!(store.count(Operation::Watch), 2, "the listener goes on after a panic of the store");
+    assert_eq!(store.count(Operation::Watch), 2, "the listener continues after a panic of the store");
     let id = store.take_away("k");
     let key = LockKey::new("k").unwrap();
     store.memory.push(StoreEvent::Gone { key, id, token: AFTER, loss: Loss::Gone });
@@ -111,23 +111,23 @@ async fn c14_a_stream_of_events_that_panics_is_opened_again() {
     store.stream = Stream::Panics;
     let (store, _provider, guard) = holding_at(store, "k").await;
     sleep(secs(3)).await;
-    assert!(store.count(Operation::Watch) > 1, "the listener goes on after a panic of the stream");
+    assert!(store.count(Operation::Watch) > 1, "the listener continues after a panic of the stream");
     assert_eq!(guard.loss(), None);
 }
 
 #[tokio::test(start_paused = true)]
-async fn c4_after_a_gap_holders_ask_at_once() {
+async fn c4_after_a_gap_holders_renew_at_once() {
     let (store, _provider, guard) = holding("k").await;
     store.take_away("k");
     store.memory.push(StoreEvent::Gap);
     quiet().await;
     advance(secs(1)).await;
     quiet().await;
-    assert_eq!(guard.loss(), Some(Loss::Gone), "R20: a gap makes everybody ask, holders too");
+    assert_eq!(guard.loss(), Some(Loss::Gone), "R20: after a gap holders renew, too");
 }
 
 #[tokio::test(start_paused = true)]
-async fn c4_a_holder_asks_at_once_when_its_key_is_said_to_be_free() {
+async fn c4_a_holder_renews_at_once_when_an_event_reports_its_key_free() {
     let (store, provider, guard) = holding("k").await;
     let kept = provider.acquire("kept").await.unwrap();
     sleep(secs(2)).await;
@@ -137,7 +137,7 @@ async fn c4_a_holder_asks_at_once_when_its_key_is_said_to_be_free() {
     }
     quiet().await;
     sleep(ms(300)).await;
-    assert_eq!((guard.loss(), kept.loss()), (Some(Loss::Gone), None), "an event is a hint; the store is asked");
+    assert_eq!((guard.loss(), kept.loss()), (Some(Loss::Gone), None), "an event is a hint; the renewal decides");
 }
 
 #[tokio::test(start_paused = true)]
@@ -154,10 +154,10 @@ async fn c4_an_event_of_the_release_before_costs_a_new_lease_no_renewal() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn c13_a_loss_of_an_earlier_lease_of_the_same_claim_is_not_that_of_the_present_one() {
+async fn c13_a_loss_of_an_earlier_lease_of_the_same_claim_does_not_end_the_present_one() {
     let (store, _provider, guard) = holding("k").await;
     let (key, id) = (LockKey::new("k").unwrap(), store.memory.peek("k").unwrap().id.unwrap());
-    // What a take-over of the own, expired lease says: the token of the present one.
+    // A take-over of the claim's own, expired lease reports the token of the present one.
     let gone = |token| StoreEvent::Gone { key: key.clone(), id: id.clone(), token, loss: Loss::Gone };
     store.memory.push(gone(guard.fencing_token()));
     quiet().await;
@@ -167,11 +167,11 @@ async fn c13_a_loss_of_an_earlier_lease_of_the_same_claim_is_not_that_of_the_pre
     assert_eq!(guard.loss(), Some(Loss::Gone));
 }
 
-/// A token of a key, after all that these tests have granted.
+/// A token greater than all that these tests have granted.
 const AFTER: FencingToken = FencingToken::new(1 << 40);
 
 /// A provider with an open stream has been granted `k`, and the answer is held back by the gate.
-struct Unheard {
+struct Unanswered {
     store: Arc<ScriptedStore>,
     provider: LeaseProvider,
     gate: Gate,
@@ -179,7 +179,7 @@ struct Unheard {
     _opens_the_stream: LockGuard,
 }
 
-impl Unheard {
+impl Unanswered {
     async fn grant() -> Self {
         let gate = Gate::default();
         let late = gate.clone();
@@ -194,7 +194,7 @@ impl Unheard {
     }
 
     /// Lets the answer through.
-    async fn heard(self) -> LockGuard {
+    async fn answered(self) -> LockGuard {
         quiet().await;
         self.gate.open();
         self.acquiring.await.unwrap().unwrap()
@@ -203,9 +203,9 @@ impl Unheard {
 
 #[tokio::test(start_paused = true)]
 async fn c4_a_loss_pushed_before_the_grants_answer_is_not_forgotten() {
-    let unheard = Unheard::grant().await;
-    let (store, provider) = (unheard.store.clone(), unheard.provider.clone());
-    // Granted, and force-released before the holder has heard of its grant.
+    let unanswered = Unanswered::grant().await;
+    let (store, provider) = (unanswered.store.clone(), unanswered.provider.clone());
+    // Granted, and force-released before the holder knows of its grant.
     let id = store.take_away("k");
     store.memory.push(StoreEvent::Gone {
         key: LockKey::new("k").unwrap(),
@@ -213,28 +213,28 @@ async fn c4_a_loss_pushed_before_the_grants_answer_is_not_forgotten() {
         token: AFTER,
         loss: Loss::ForceReleased,
     });
-    // What was lost before it was heard of is no lease: the caller gets another grant.
-    let guard = unheard.heard().await;
+    // A lease that was lost before its answer arrived is none: the caller gets another grant.
+    let guard = unanswered.answered().await;
     quiet().await;
     assert_eq!((guard.loss(), store.count(Operation::TryAcquire)), (None, 3));
-    assert_eq!(provider.accounting().acquired, 2, "the lost one was never anybody's");
+    assert_eq!(provider.accounting().acquired, 2, "no caller ever had the lost one");
 }
 
 #[tokio::test(start_paused = true)]
-async fn c4_a_grant_that_was_on_its_way_during_a_gap_is_asked_for_at_once() {
-    let unheard = Unheard::grant().await;
-    let (store, _provider) = (unheard.store.clone(), unheard.provider.clone());
+async fn c4_a_grant_that_was_in_transit_during_a_gap_is_renewed_at_once() {
+    let unanswered = Unanswered::grant().await;
+    let (store, _provider) = (unanswered.store.clone(), unanswered.provider.clone());
     // Granted, and taken away while the stream delivered nothing.
     store.take_away("k");
     store.memory.push(StoreEvent::Gap);
-    let guard = unheard.heard().await;
+    let guard = unanswered.answered().await;
     advance(ms(100)).await;
     quiet().await;
     assert_eq!(guard.loss(), Some(Loss::Gone), "R20: not a cadence later");
 }
 
 #[tokio::test(start_paused = true)]
-async fn c4_a_lease_lost_on_its_way_is_none_of_the_guard_that_let_it_go() {
+async fn c4_a_lease_lost_in_transit_is_no_loss_of_the_guard_that_handed_it_on() {
     let store = MemoryStore::new();
     let a = process(&store);
     let first = a.acquire("k").await.unwrap();

@@ -46,7 +46,7 @@ async fn c21_a_rolled_back_acquisition_does_not_keep_its_keys_closed() {
     let all = provider.try_acquire_all(["a", "b"]).hold_at_least(secs(3600)).within(ms(50)).await.unwrap();
     assert!(all.is_none());
     quiet().await;
-    assert!(store.is_free("a"), "all or nothing: nobody has done the work, and nobody may for an hour");
+    assert!(store.is_free("a"), "all or nothing: the work was not done, and could not be for an hour");
 }
 
 #[tokio::test(start_paused = true)]

@@ -21,7 +21,7 @@ async fn c18_a_holder_that_never_expires_is_no_reason_to_panic() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn c18_a_provider_told_never_to_poll_does_not_panic() {
+async fn c18_a_poll_interval_of_absurd_length_does_not_panic() {
     let store = ScriptedStore::honest().with(|store| store.bend_busy(|_| BusyReply::new()));
     let other = provider(&store);
     let _held = other.acquire("k").await.unwrap();
@@ -52,7 +52,7 @@ async fn c18_leases_of_absurd_length_are_no_reason_to_panic() {
         let side = if Instant::now().checked_add(secs(middle)).is_some() { &mut fits } else { &mut too_far };
         *side = middle;
     }
-    // The first one fits without the margin of 3 s, and does not with it.
+    // The first one fits without the margin of 3 s, but not with it.
     for remaining in [secs(fits + 2), secs(fits - 2), Duration::MAX, secs(u64::MAX)] {
         let store = ScriptedStore::honest().with(|store| {
             store.bend_grants(remaining);

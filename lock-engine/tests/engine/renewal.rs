@@ -46,13 +46,13 @@ async fn a_thousand_leases_are_renewed_in_batches_without_a_task_each() {
     assert!(tasks <= 3, "{tasks}");
     sleep(ms(3000)).await;
     let renewals = store.calls(Operation::RenewMany) - before;
-    assert!((80..=150).contains(&renewals), "10 calls of 100 for each of 10 beats, {renewals}");
+    assert!((80..=150).contains(&renewals), "10 calls of 100 in each of 10 rounds, {renewals}");
     assert!(guards.iter().all(|guard| !guard.is_lost()));
 }
 
 #[tokio::test(start_paused = true)]
 async fn c10_a_lease_granted_or_renewed_for_less_than_a_cadence_is_renewed_before_it_ends() {
-    // "A lower bound will do", says `Standing::Held`.
+    // `Standing::Held` allows a lower bound.
     let store = ScriptedStore::honest().with(|store| store.bend_renewals(secs(12)));
     let provider = provider(&store);
     let guard = provider.acquire("k").ttl(secs(30)).await.unwrap();
@@ -61,7 +61,7 @@ async fn c10_a_lease_granted_or_renewed_for_less_than_a_cadence_is_renewed_befor
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_lease_that_is_never_renewed_ends_although_the_store_tells_lower_bounds() {
+async fn a_lease_that_is_never_renewed_ends_although_the_store_reports_lower_bounds() {
     let store = MemoryStore::new();
     let careful = ScriptedStore::over(&store).with(|store| {
         store.standing = Box::new(|standing| match standing {
@@ -108,14 +108,14 @@ async fn c12_a_renewal_answered_after_the_release_revives_nothing() {
     assert_eq!(guard.release().await.unwrap(), ReleaseOutcome::Released);
     gate.open();
     sleep(secs(30)).await;
-    let books = provider.accounting();
-    assert!(store.is_free("k") && books.balances() && books.released == 1 && books.held == 0);
+    let accounting = provider.accounting();
+    assert!(store.is_free("k") && accounting.balances() && accounting.released == 1 && accounting.held == 0);
     assert_eq!(store.count(Operation::Renew), 1);
 }
 
 #[tokio::test(start_paused = true)]
 async fn c12_a_batch_that_was_planned_before_a_release_does_not_renew_after_it() {
-    // A store that does real work uses up the keeper's budget: the beat is cut in two.
+    // A store that does real work uses up the keeper's budget: the batch is interrupted.
     let store = ScriptedStore::new(|operation, _, _| match operation {
         Operation::Renew => Fate::DrainBudget,
         _ => Fate::Serve,
@@ -180,7 +180,7 @@ async fn c13_a_keeper_asleep_wakes_for_a_newer_lease_that_is_due_earlier() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn c13_tiny_terms_with_a_queue_keep_nobody_busy_and_lose_nothing() {
+async fn c13_tiny_terms_with_a_queue_cause_no_busy_loop_and_no_loss() {
     let edges = [
         LeaseOptions::new().ttl(ms(1000)).safety_margin(ms(900)),
         LeaseOptions::new().ttl(ms(40)).safety_margin(ms(4)),
@@ -224,7 +224,7 @@ async fn c14_one_hanging_key_does_not_take_its_batch_with_it() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn c14_one_hung_key_costs_nobody_else_the_lease() {
+async fn c14_one_hung_key_costs_no_other_lease() {
     let store = Arc::new(ScriptedStore::new(|op, key, _| match (op, key) {
         (Operation::Renew, "7") => Fate::Never,
         _ => Fate::Serve,
@@ -237,8 +237,8 @@ async fn c14_one_hung_key_costs_nobody_else_the_lease() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn c14_many_hung_keys_cost_nobody_else_the_lease() {
-    // Such as one shard of two being down.
+async fn c14_many_hung_keys_cost_no_other_lease() {
+    // For example because one shard of two is down.
     let store = Arc::new(ScriptedStore::new(|op, key, _| match op {
         Operation::Renew | Operation::Withdraw if key.ends_with("hung") => Fate::Never,
         _ => Fate::Serve,

@@ -6,16 +6,16 @@ use distlock_api::{LockProvider, LockProviderExt, Phase, ReleaseOutcome};
 use distlock_memory::{MemoryStore, Operation};
 use tokio::time::{Instant, sleep};
 
-use crate::kit::{acquire, assert_pending, books, memory, ms, provider, quick, secs};
+use crate::kit::{accounting_when, acquire, assert_pending, memory, ms, provider, quick, secs};
 use crate::store::{Fate, ScriptedStore};
 
 #[tokio::test(start_paused = true)]
-async fn c10_a_lost_grant_is_asked_for_again_under_the_same_id() {
+async fn c10_a_lost_grant_is_requested_again_under_the_same_id() {
     let store = MemoryStore::new();
     let provider = quick(&store);
     for _ in 0..3 {
         store.drop_reply_next(Operation::TryAcquire);
-        let guard = provider.try_acquire("k").await.unwrap().expect("ours, not busy by ourselves");
+        let guard = provider.try_acquire("k").await.unwrap().expect("its own grant does not make it busy");
         assert_eq!(guard.release().await.unwrap(), ReleaseOutcome::Released);
     }
     assert_eq!(store.calls(Operation::Withdraw), 0);
@@ -29,7 +29,7 @@ async fn c10_a_grant_whose_reply_was_lost_is_found_again_with_one_token() {
         _ => Fate::Serve,
     }));
     let provider = provider(&store);
-    let guard = provider.try_acquire("k").await.unwrap().expect("nobody else wants it");
+    let guard = provider.try_acquire("k").await.unwrap().expect("no other caller wants it");
     assert_eq!((guard.fencing_token().get(), store.count(Operation::Withdraw)), (1, 0));
 }
 
@@ -60,7 +60,7 @@ async fn c10_without_ordered_claims_a_lost_reply_is_no_self_deadlock() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn c10_a_release_whose_reply_was_lost_is_repeated_and_says_released() {
+async fn c10_a_release_whose_reply_was_lost_is_repeated_and_returns_released() {
     let store = MemoryStore::new();
     let provider = quick(&store);
     let guard = acquire(&provider, "k").await;
@@ -86,7 +86,7 @@ async fn c10_lost_replies_of_renewal_and_release_change_nothing() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn c9_an_unconfirmed_release_says_so_and_goes_on() {
+async fn c9_an_unconfirmed_release_is_an_error_and_continues() {
     let store = MemoryStore::new();
     let provider = quick(&store);
     let guard = acquire(&provider, "k").await;
@@ -96,5 +96,5 @@ async fn c9_an_unconfirmed_release_says_so_and_goes_on() {
     assert!(error.is_outcome_unknown() && error.phase() == Some(Phase::Release), "{error}");
     assert!(started.elapsed() <= ms(502));
     hang.proceed();
-    assert_eq!(books(&provider, |books| books.held == 0).await.released, 1);
+    assert_eq!(accounting_when(&provider, |accounting| accounting.held == 0).await.released, 1);
 }

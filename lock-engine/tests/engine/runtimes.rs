@@ -1,4 +1,4 @@
-//! A provider that is used from several runtimes, from one that dies, or from none (C11, C13, C16,
+//! A provider that is used from several runtimes, from one that ends, or from none (C11, C13, C16,
 //! C23). Time is real where a test has more than one runtime.
 
 use std::sync::Arc;
@@ -26,8 +26,8 @@ fn c11_c23_without_a_runtime_the_lease_is_left_to_its_ttl_and_counted() {
     let guard = runtime.block_on(acquire(&provider, "k"));
     drop(runtime);
     drop(guard);
-    let books = provider.accounting();
-    assert_eq!((books.acquired, books.abandoned, books.held), (1, 1, 0));
+    let accounting = provider.accounting();
+    assert_eq!((accounting.acquired, accounting.abandoned, accounting.held), (1, 1, 0));
     // Another runtime: everything works, the keeper included.
     let runtime = Builder::new_current_thread().enable_all().start_paused(true).build().unwrap();
     runtime.block_on(async {
@@ -54,7 +54,7 @@ fn outside_a_runtime_calls_are_errors_and_no_panics() {
 }
 
 #[test]
-fn c11_c23_a_runtime_that_dies_leaves_balanced_books() {
+fn c11_c23_a_runtime_that_ends_leaves_a_balanced_accounting() {
     let store = ScriptedStore::new(|op, _, _| if op == Operation::Release { Fate::Never } else { Fate::Serve });
     let provider = provider(&Arc::new(store));
     let runtime = one_thread();
@@ -73,12 +73,12 @@ fn c11_c23_a_runtime_that_dies_leaves_balanced_books() {
     });
     drop(runtime);
     drop((guard, release));
-    let books = provider.accounting();
-    assert!(books.balances() && books.held == 0 && books.abandoned == 4, "{books:?}");
+    let accounting = provider.accounting();
+    assert!(accounting.balances() && accounting.held == 0 && accounting.abandoned == 4, "{accounting:?}");
 }
 
 #[test]
-fn c11_a_guard_dropped_on_a_passing_runtime_is_released_on_the_one_that_acquired_it() {
+fn c11_a_guard_dropped_on_a_short_lived_runtime_is_released_on_the_one_that_acquired_it() {
     let store = ScriptedStore::honest().with(|store| store.yields = 1);
     let provider = provider(&store);
     let home = one_thread();
@@ -87,8 +87,8 @@ fn c11_a_guard_dropped_on_a_passing_runtime_is_released_on_the_one_that_acquired
     passing.block_on(async move { drop(guard) });
     drop(passing);
     home.block_on(quiet());
-    let books = provider.accounting();
-    assert!(store.is_free("k") && books.released == 1, "{books:?}");
+    let accounting = provider.accounting();
+    assert!(store.is_free("k") && accounting.released == 1, "{accounting:?}");
 }
 
 #[test]
@@ -103,8 +103,8 @@ fn c11_a_guard_dropped_on_a_runtime_without_time_is_released() {
         quiet().await;
     });
     home.block_on(quiet());
-    let books = provider.accounting();
-    assert!(store.is_free("k") && books.released == 1, "{books:?}");
+    let accounting = provider.accounting();
+    assert!(store.is_free("k") && accounting.released == 1, "{accounting:?}");
 }
 
 #[test]
@@ -122,7 +122,7 @@ fn c11_a_guard_dropped_outside_of_runtimes_is_released_on_the_one_that_acquired_
 }
 
 #[test]
-fn c11_a_runtime_that_dies_with_the_lease_on_its_way_to_it_gives_it_back() {
+fn c11_a_runtime_that_ends_with_the_lease_in_transit_to_it_releases_it() {
     assert!(ends_within(secs(30), || {
         let (here, there) = (one_thread(), one_thread());
         let store = here.block_on(async { MemoryStore::new() });
@@ -141,14 +141,14 @@ fn c11_a_runtime_that_dies_with_the_lease_on_its_way_to_it_gives_it_back() {
             drop(guard);
             holds_nothing(&a).await;
             assert!(waits.await.is_err());
-            let books = a.accounting();
-            assert!(books.balances() && books.released == 1 && books.waiting == 0, "{books:?}");
+            let accounting = a.accounting();
+            assert!(accounting.balances() && accounting.released == 1 && accounting.waiting == 0, "{accounting:?}");
         });
     }));
 }
 
 #[test]
-fn c11_a_lease_whose_runtime_has_died_is_not_handed_on_but_given_back() {
+fn c11_a_lease_whose_runtime_has_ended_is_not_handed_on_but_released() {
     assert!(ends_within(secs(30), || {
         let (here, there) = (one_thread(), one_thread());
         let store = here.block_on(async { MemoryStore::new() });
@@ -181,29 +181,29 @@ fn renewed_on_the_second_runtime(first_dies: bool) {
     let _first = (!first_dies).then_some(first);
     second.block_on(async {
         sleep(secs(60)).await;
-        assert_eq!(two.loss(), None, "its runtime and its store are well");
+        assert_eq!(two.loss(), None, "its runtime and its store work");
         let _ = two.release().await;
     });
 }
 
 #[test]
-fn c13_renewal_goes_on_when_the_runtime_of_the_first_acquisition_has_died() {
+fn c13_renewal_continues_when_the_runtime_of_the_first_acquisition_has_ended() {
     renewed_on_the_second_runtime(true);
 }
 
 #[test]
-fn c13_renewal_goes_on_while_the_runtime_of_the_first_acquisition_stands_still() {
+fn c13_renewal_continues_while_the_runtime_of_the_first_acquisition_stands_still() {
     renewed_on_the_second_runtime(false);
 }
 
 #[test]
-fn c16_push_is_heard_again_after_the_runtime_of_the_first_acquisition_has_died() {
+fn c16_events_arrive_again_after_the_runtime_of_the_first_acquisition_has_ended() {
     let store = ScriptedStore::honest().with(|store| store.capabilities.push = true);
     let provider = provider(&store);
-    // A lease is listened for when it is a second old.
+    // The stream is opened when a lease is a second old.
     let listens = async |times| {
         let _guard = provider.acquire("k").ttl(secs(2)).await.unwrap();
-        timeout(secs(30), store.called(Operation::Watch, times)).await.expect("nobody listens");
+        timeout(secs(30), store.called(Operation::Watch, times)).await.expect("no stream is open");
     };
     let first = one_thread();
     first.block_on(listens(1));
@@ -213,7 +213,7 @@ fn c16_push_is_heard_again_after_the_runtime_of_the_first_acquisition_has_died()
 }
 
 #[test]
-fn c16_the_stream_dies_with_the_runtime_that_opened_it() {
+fn c16_the_stream_ends_with_the_runtime_that_opened_it() {
     assert!(ends_within(secs(30), || {
         let (here, there) = (one_thread(), one_thread());
         let store = here.block_on(async { MemoryStore::new() });
@@ -253,7 +253,7 @@ fn c16_a_waiter_that_moves_to_another_runtime_keeps_no_keeper_busy() {
     });
     assert_eq!(store.waiting("k").len(), 1);
     there.block_on(async {
-        store.push(StoreEvent::Gap); // so that it asks again
+        store.push(StoreEvent::Gap); // so that it makes another attempt
         let _ = timeout(ms(5), next.as_mut()).await;
     });
     here.block_on(async {

@@ -15,7 +15,7 @@ use crate::kit::{
 use crate::store::{Fate, ScriptedStore};
 
 #[tokio::test(start_paused = true)]
-async fn c24_close_releases_everything_wakes_everybody_and_is_bounded() {
+async fn c24_close_releases_everything_wakes_all_waiters_and_is_bounded() {
     let store = MemoryStore::new();
     let (provider, other) = (quick(&store), quick(&store));
     let mut guards = Vec::new();
@@ -36,14 +36,10 @@ async fn c24_close_releases_everything_wakes_everybody_and_is_bounded() {
     assert_eq!(waiting.await.unwrap().unwrap_err().kind(), ErrorKind::Closed);
     assert_eq!(asking.await.unwrap().unwrap_err().kind(), ErrorKind::Closed);
     assert_eq!(lost.await, Loss::Closed);
-    let books = provider.accounting();
-    assert_eq!((books.acquired, books.released, books.abandoned, books.held), (100, 98, 2, 0));
+    let accounting = provider.accounting();
+    assert_eq!((accounting.acquired, accounting.released, accounting.abandoned, accounting.held), (100, 98, 2, 0));
     assert_eq!(provider.try_acquire("new").await.unwrap_err().kind(), ErrorKind::Closed);
-    assert_eq!(
-        provider.close().await.unwrap_err().to_string(),
-        error.to_string(),
-        "the same, however often it is asked"
-    );
+    assert_eq!(provider.close().await.unwrap_err().to_string(), error.to_string(), "the same at every call");
     assert_eq!(store.calls(Operation::Close), 1);
     drop(elsewhere);
 }
@@ -82,13 +78,13 @@ async fn c24_close_waits_for_a_release_that_its_caller_awaits() {
     let releasing = tokio::spawn(provider.acquire("k").await.unwrap().release());
     store.called(Operation::Release, 1).await;
     provider.close().await.unwrap();
-    let books = provider.accounting();
-    assert!(store.is_free("k") && books.held == 0, "the provider is closed, the store too: {books:?}");
+    let accounting = provider.accounting();
+    assert!(store.is_free("k") && accounting.held == 0, "the provider is closed, the store too: {accounting:?}");
     assert_eq!(releasing.await.unwrap().unwrap(), ReleaseOutcome::Released);
 }
 
 #[tokio::test(start_paused = true)]
-async fn c24_no_waiter_asks_the_store_once_close_has_begun() {
+async fn c24_no_waiter_makes_an_attempt_once_close_has_begun() {
     let store = Arc::new(ScriptedStore::honest());
     let provider = provider(&store);
     let _held = provider.acquire("k").await.unwrap();
@@ -97,11 +93,11 @@ async fn c24_no_waiter_asks_the_store_once_close_has_begun() {
         async move { provider.acquire("k").await.map(drop) }
     });
     quiet().await;
-    let asked = store.count(Operation::TryAcquire);
+    let attempts = store.count(Operation::TryAcquire);
     provider.close().await.unwrap();
     assert_eq!(waiting.await.unwrap().unwrap_err().kind(), ErrorKind::Closed);
     quiet().await;
-    assert_eq!(store.count(Operation::TryAcquire), asked, "after the store was closed: {:?}", after_close(&store));
+    assert_eq!(store.count(Operation::TryAcquire), attempts, "after the store was closed: {:?}", after_close(&store));
 }
 
 #[tokio::test(start_paused = true)]
@@ -114,12 +110,12 @@ async fn c24_the_store_is_closed_once() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn c24_nobody_watches_a_closed_store() {
+async fn c24_no_stream_stays_open_at_a_closed_store() {
     let (store, provider, guard) = holding("k").await;
     drop(guard);
     provider.close().await.unwrap();
     sleep(secs(60)).await;
-    assert_eq!(store.count(Operation::Watch), 1, "`close` ends the tasks, says LeaseProvider");
+    assert_eq!(store.count(Operation::Watch), 1, "`close` ends the tasks");
 }
 
 #[tokio::test(start_paused = true)]
@@ -149,7 +145,8 @@ async fn c24_one_transient_error_does_not_leave_a_lease_behind() {
     assert!(closed.is_ok() && store.is_free("k"), "{closed:?}");
 }
 
-/// What outlives `close` would keep connections and sessions of the store's client, for a ttl.
+/// A task that outlives `close` would keep connections and sessions of the store's client, for a
+/// ttl.
 #[tokio::test(start_paused = true)]
 async fn c24_what_close_gave_up_is_over_when_it_returns() {
     for fate in [|| Fate::Never, || Fate::fail()] {
@@ -182,7 +179,7 @@ async fn c24_a_second_close_does_not_hide_what_the_first_one_left_behind() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn c24_a_close_dropped_at_any_poll_goes_on() {
+async fn c24_a_close_dropped_at_any_poll_continues() {
     for polls in 0..12 {
         let store = ScriptedStore::honest().with(|store| store.yields = 2);
         let provider = provider(&store);
@@ -193,8 +190,8 @@ async fn c24_a_close_dropped_at_any_poll_goes_on() {
             assert!(guards.iter().flatten().all(|guard| guard.loss() == Some(Loss::Closed)), "{polls}");
         }
         provider.close().await.unwrap();
-        let books = provider.accounting();
-        assert!(books.balances() && books.held == 0 && books.released == 5, "{polls} {books:?}");
+        let accounting = provider.accounting();
+        assert!(accounting.balances() && accounting.held == 0 && accounting.released == 5, "{polls} {accounting:?}");
     }
 }
 
@@ -223,8 +220,11 @@ async fn c24_closed_at_any_moment_nothing_is_left_behind() {
                     assert_eq!(guard.loss(), Some(Loss::Closed), "{own} {moment}");
                 }
             }
-            let books = b.accounting();
-            assert!(books.balances() && (books.held, books.waiting) == (0, 0), "{own} {moment} {books:?}");
+            let accounting = b.accounting();
+            assert!(
+                accounting.balances() && (accounting.held, accounting.waiting) == (0, 0),
+                "{own} {moment} {accounting:?}"
+            );
         }
     }
 }
@@ -255,7 +255,7 @@ async fn c24_closing_ends_a_lease_that_is_handed_on() {
     let closing = provider.clone();
     let waiter = tokio::spawn(async move { closing.acquire("k").await });
     waiting(&provider, 1).await;
-    drop(first); // on its way
+    drop(first); // in transit
     provider.close().await.unwrap();
     if let Ok(guard) = waiter.await.unwrap() {
         assert_eq!(guard.lost().await, Loss::Closed);

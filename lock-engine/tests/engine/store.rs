@@ -1,4 +1,5 @@
-//! The store of these tests: the memory store, and a script that says what happens to each request.
+//! The store of these tests: the memory store, and a script that decides what happens to each
+//! request.
 
 mod fate;
 
@@ -22,8 +23,8 @@ use tokio::task::yield_now;
 
 pub(crate) use self::fate::{Fate, Gate};
 
-/// What happens to a request of this kind, about this key, the n-th of its kind about that key. A
-/// renewal is a request of its own, [`Operation::Renew`], also as a member of a batch.
+/// Decides what happens to a request of this kind, about this key, the n-th of its kind about that
+/// key. A renewal is a request of its own, [`Operation::Renew`], even as a member of a batch.
 type Script = Box<dyn Fn(Operation, &str, usize) -> Fate + Send + Sync>;
 
 type Bend<T> = Box<dyn Fn(T) -> T + Send + Sync>;
@@ -31,13 +32,13 @@ type Bend<T> = Box<dyn Fn(T) -> T + Send + Sync>;
 /// The stream of events that a subscription returns.
 #[derive(Clone, Copy)]
 pub(crate) enum Stream {
-    /// That of the memory store.
+    /// The stream of the memory store.
     Open,
-    /// One that ends at once.
+    /// A stream that ends at once.
     Ends,
-    /// One that stays open and delivers nothing.
+    /// A stream that stays open and delivers nothing.
     Silent,
-    /// One that panics when it is polled.
+    /// A stream that panics when it is polled.
     Panics,
 }
 
@@ -45,16 +46,16 @@ pub(crate) enum Stream {
 /// The script decides for each request whether, when and how it is applied and answered.
 pub(crate) struct ScriptedStore {
     pub(crate) memory: MemoryStore,
-    /// What it declares, and what the memory store behind it does.
+    /// The capabilities that it declares and the memory store behind it has.
     pub(crate) capabilities: StoreCapabilities,
-    /// What it declares until it has answered an attempt, if that differs.
+    /// The capabilities that it declares until it has answered an attempt, if they differ.
     pub(crate) at_first: Option<StoreCapabilities>,
     pub(crate) lanes: Option<Lanes>,
     /// How often each request yields to the scheduler before it is applied, and after that.
     pub(crate) yields: usize,
-    /// Changes answers to attempts on their way back.
+    /// Changes answers to attempts in transit.
     pub(crate) reply: Bend<Reply>,
-    /// Changes answers to renewals on their way back.
+    /// Changes answers to renewals in transit.
     pub(crate) standing: Bend<Standing>,
     pub(crate) stream: Stream,
     script: Script,
@@ -116,7 +117,7 @@ impl ScriptedStore {
         Arc::new(self)
     }
 
-    /// Each grant is answered as one for this long.
+    /// Makes each grant one for this long.
     pub(crate) fn bend_grants(&mut self, remaining: Duration) {
         self.reply = Box::new(move |mut reply| {
             if let Reply::Granted(grant) = &mut reply {
@@ -126,7 +127,7 @@ impl ScriptedStore {
         });
     }
 
-    /// Each renewal is answered as one for this long.
+    /// Makes each renewal one for this long.
     pub(crate) fn bend_renewals(&mut self, remaining: Duration) {
         self.standing = Box::new(move |standing| match standing {
             Standing::Held { .. } => Standing::Held { remaining },
@@ -134,7 +135,7 @@ impl ScriptedStore {
         });
     }
 
-    /// Changes every answer that says "busy".
+    /// Changes every answer of "busy".
     pub(crate) fn bend_busy(&mut self, bend: impl Fn(BusyReply) -> BusyReply + Send + Sync + 'static) {
         let bend = Arc::new(bend);
         let of_renewals = bend.clone();
@@ -148,12 +149,12 @@ impl ScriptedStore {
         });
     }
 
-    /// How many such requests have arrived.
+    /// Returns how many such requests have arrived.
     pub(crate) fn count(&self, operation: Operation) -> usize {
         self.log.lock().unwrap().by_operation.get(&operation).copied().unwrap_or_default()
     }
 
-    /// Every request that has arrived, in order, with its key.
+    /// Returns every request that has arrived, in order, with its key.
     pub(crate) fn requests(&self) -> Vec<(Operation, String)> {
         self.log.lock().unwrap().requests.clone()
     }
@@ -170,18 +171,18 @@ impl ScriptedStore {
         }
     }
 
-    /// The least time that a request was given. The engine survives a store that panics, so only
+    /// Returns the shortest timeout of a request. The engine survives a store that panics, so only
     /// the test can assert something about it.
     pub(crate) fn shortest_timeout(&self) -> Duration {
         self.log.lock().unwrap().shortest_timeout.expect("a request has arrived")
     }
 
-    /// How many requests are being carried out.
+    /// Returns how many requests are being carried out.
     pub(crate) fn in_flight(&self) -> usize {
         self.in_flight.load(Ordering::Relaxed)
     }
 
-    /// The most requests that were in flight at once since the last call.
+    /// Returns the most requests that were in flight at once since the last call.
     pub(crate) fn take_most_in_flight(&self) -> usize {
         self.most_in_flight.swap(0, Ordering::Relaxed)
     }
@@ -223,7 +224,7 @@ impl ScriptedStore {
         }
     }
 
-    /// One request, from its arrival to its answer.
+    /// Carries out one request, from its arrival to its answer.
     async fn request<T>(
         &self,
         operation: Operation,
@@ -241,7 +242,7 @@ impl ScriptedStore {
     }
 }
 
-/// Counts a request as long as its future lives.
+/// Counts a request while its future exists.
 struct InFlight<'a>(&'a ScriptedStore);
 
 impl<'a> InFlight<'a> {
@@ -292,7 +293,7 @@ impl LeaseStore for ScriptedStore {
         self.renew_many(std::slice::from_ref(renewal)).await.remove(0)
     }
 
-    /// As a batch at a real store: one member's delay is that of all.
+    /// As a batch at a real store: the delay of one member delays all.
     async fn renew_many(&self, renewals: &[Renewal]) -> Vec<Result<Standing>> {
         let timeout = renewals.iter().map(|renewal| renewal.timeout).min().expect("no empty batch");
         self.note_timeout(timeout);
@@ -339,7 +340,7 @@ impl LeaseStore for ScriptedStore {
         self.pause().await;
         let events = fate.carry_out(Duration::MAX, self.memory.subscribe(watch)).await?;
         self.pause().await;
-        // What the store opened ends with it.
+        // The stream ends with the store that opened it.
         let mut closings = self.closings.subscribe();
         let closed = async move { drop(closings.changed().await) };
         Ok(match self.stream {

@@ -1,4 +1,4 @@
-//! Code of the caller that the engine runs: wakers, and subscribers to its log. It may look at the
+//! Code of the caller that the engine runs: wakers, and subscribers to its log. It may use the
 //! provider, panic, or take its time.
 
 use std::future::IntoFuture;
@@ -47,7 +47,7 @@ fn c4_a_waker_that_looks_at_the_guard_does_not_deadlock() {
 }
 
 #[test]
-fn c4_a_waker_that_looks_at_the_books_when_a_grant_is_pushed_does_not_deadlock() {
+fn c4_a_waker_that_reads_the_accounting_when_a_grant_is_pushed_does_not_deadlock() {
     assert!(ends_within(secs(30), || {
         one_thread().block_on(async {
             let store = MemoryStore::new();
@@ -75,7 +75,7 @@ fn c4_a_waker_that_looks_at_the_books_when_a_grant_is_pushed_does_not_deadlock()
 }
 
 #[test]
-fn c11_a_waker_that_tries_when_a_place_in_the_line_is_left_does_not_deadlock() {
+fn c11_a_waker_that_tries_when_a_waiter_leaves_the_local_queue_does_not_deadlock() {
     assert!(ends_within(secs(30), || {
         one_thread().block_on(async {
             let store = MemoryStore::new();
@@ -94,7 +94,7 @@ fn c11_a_waker_that_tries_when_a_place_in_the_line_is_left_does_not_deadlock() {
 }
 
 #[test]
-fn c16_a_lease_lost_while_nobody_is_found_to_hand_it_to_frees_the_line() {
+fn c16_a_lease_lost_while_no_caller_is_found_for_it_frees_the_local_queue() {
     assert!(ends_within(secs(30), || {
         let away = Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
         let store = away.block_on(async { MemoryStore::new() });
@@ -105,11 +105,10 @@ fn c16_a_lease_lost_while_nobody_is_found_to_hand_it_to_frees_the_line() {
             .unwrap();
         store.fail_always(Operation::RenewMany, ErrorKind::Unavailable);
         let guard = away.block_on(async { a.acquire("k").await.unwrap() });
-        // The keeper finds the deadline passed just while the guard looks for a caller to hand the
-        // lease to.
-        let books = a.clone();
+        // The keeper finds the deadline passed just while the guard looks for the next caller.
+        let looking = a.clone();
         let waker: Waker = Arc::new(Looks(move || {
-            while books.accounting().lost == 0 {
+            while looking.accounting().lost == 0 {
                 std::thread::yield_now();
             }
         }))
@@ -121,7 +120,7 @@ fn c16_a_lease_lost_while_nobody_is_found_to_hand_it_to_frees_the_line() {
             assert_eq!(guard.release().await.unwrap(), ReleaseOutcome::AlreadyLost);
             // The signal is still there.
             let next = timeout(secs(2), a.acquire("k").into_future()).await;
-            assert!(next.is_ok(), "the line is blocked");
+            assert!(next.is_ok(), "the local queue is blocked");
             drop(lost);
         });
     }));
@@ -130,7 +129,7 @@ fn c16_a_lease_lost_while_nobody_is_found_to_hand_it_to_frees_the_line() {
 /// A lease may be lost between one guard and the next. Here a waker that takes its time makes that
 /// gap long.
 #[test]
-fn c16_a_lease_that_is_lost_while_nobody_takes_it_on_does_not_keep_its_turn() {
+fn c16_a_lease_that_is_lost_in_transit_does_not_keep_its_turn() {
     struct Stalls(std::thread::ThreadId);
     impl Wake for Stalls {
         fn wake(self: Arc<Self>) {
@@ -149,12 +148,13 @@ fn c16_a_lease_that_is_lost_while_nobody_takes_it_on_does_not_keep_its_turn() {
         assert!(lost.as_mut().poll(&mut Context::from_waker(&waker)).is_pending());
         let _ = guard.release().await.unwrap();
         let next = provider.acquire("k").timeout(Duration::from_secs(10)).await;
-        assert!(next.is_ok(), "the lease is long over: {next:?}");
+        assert!(next.is_ok(), "the lease ended long ago: {next:?}");
         drop(lost);
     });
 }
 
-/// The engine wakes a task that awaits the loss of a lock, by code of the caller's executor.
+/// The engine wakes a task that awaits the loss of a lock, which runs code of the caller's
+/// executor.
 #[tokio::test(start_paused = true)]
 async fn c14_c23_a_waker_that_panics_costs_no_lease() {
     struct Panicking;
@@ -174,8 +174,8 @@ async fn c14_c23_a_waker_that_panics_costs_no_lease() {
     // Before the deadline, at which the runtime's timer would wake it.
     sleep(secs(5)).await;
     assert_eq!((lost.loss(), other.loss()), (Some(Loss::Gone), None));
-    let books = provider.accounting();
-    assert_eq!((books.held, books.lost), (1, 1), "{books:?}");
+    let accounting = provider.accounting();
+    assert_eq!((accounting.held, accounting.lost), (1, 1), "{accounting:?}");
     drop(other);
     provider.close().await.unwrap();
     assert!(provider.accounting().balances());
@@ -222,8 +222,8 @@ async fn c14_a_subscriber_that_panics_costs_no_lease() {
     assert_eq!(lost.lost().await, Loss::Gone);
     sleep(secs(60)).await;
     assert_eq!((unlucky.loss(), other.loss()), (None, None));
-    let books = provider.accounting();
-    assert_eq!((books.held, books.lost, books.abandoned), (2, 1, 1), "{books:?}");
+    let accounting = provider.accounting();
+    assert_eq!((accounting.held, accounting.lost, accounting.abandoned), (2, 1, 1), "{accounting:?}");
     drop((unlucky, other, lost));
     provider.close().await.unwrap();
 }

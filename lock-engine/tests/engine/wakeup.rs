@@ -13,7 +13,7 @@ use crate::kit::{by_hand, guard, ms, poll_once, process, provider, queued, queue
 use crate::store::{Fate, ScriptedStore, Stream};
 
 #[tokio::test(start_paused = true)]
-async fn c16_a_stream_that_breaks_is_opened_again_and_everybody_asks() {
+async fn c16_a_stream_that_breaks_is_reopened_and_all_waiters_make_attempts() {
     let store = MemoryStore::new();
     let [a, b] = queueing(&store);
     let first = a.acquire("k").await.unwrap();
@@ -31,7 +31,7 @@ async fn c16_a_stream_that_breaks_is_opened_again_and_everybody_asks() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn c16_a_store_that_has_just_learnt_to_queue_and_push_forgets_no_waiter() {
+async fn c16_a_store_that_declares_queue_and_push_late_forgets_no_waiter() {
     let store = MemoryStore::new();
     let a = process(&store);
     let first = a.acquire("k").ttl(secs(60)).await.unwrap();
@@ -47,7 +47,7 @@ async fn c16_a_store_that_has_just_learnt_to_queue_and_push_forgets_no_waiter() 
     let start = Instant::now();
     drop(first);
     let _guard = next.await.unwrap().unwrap();
-    assert_eq!(start.elapsed(), ms(0), "and its grant is heard");
+    assert_eq!(start.elapsed(), ms(0), "and its grant arrives");
 }
 
 #[tokio::test(start_paused = true)]
@@ -74,7 +74,7 @@ async fn c16_a_grant_before_the_stream_is_open_and_an_answer_after_it() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn c16_a_gap_while_the_answer_is_on_its_way() {
+async fn c16_a_gap_while_the_answer_is_in_transit() {
     let store = MemoryStore::new();
     let (a, b) = (process(&store), process(&store));
     let first = a.acquire("k").ttl(secs(60)).await.unwrap();
@@ -96,7 +96,7 @@ async fn c16_a_gap_while_the_answer_is_on_its_way() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn c16_a_grant_behind_an_answer_that_tells_no_time() {
+async fn c16_a_grant_behind_an_answer_without_a_time() {
     let store = MemoryStore::new();
     let a = process(&store);
     let first = a.acquire("k").ttl(secs(60)).await.unwrap();
@@ -115,16 +115,16 @@ async fn c16_a_grant_behind_an_answer_that_tells_no_time() {
     while store.calls(Operation::RenewMany.of("k")) == refreshed {
         sleep(ms(100)).await;
     }
-    quiet().await; // what the refresh was told waits for it
+    quiet().await; // the answer to the refresh is ready
     drop(first);
-    quiet().await; // and the grant, too
+    quiet().await; // and so is the grant
     let start = Instant::now();
     let _guard = timeout(ms(300), next).await.unwrap_or_else(|_| panic!("{:?}", start.elapsed())).unwrap();
     drop(elsewhere);
 }
 
 #[tokio::test(start_paused = true)]
-async fn c16_a_process_whose_stream_is_silent_gets_its_turn_among_others_that_hear() {
+async fn c16_a_process_whose_stream_is_silent_gets_its_turn_among_others() {
     let store = MemoryStore::new();
     let deaf = ScriptedStore::over(&store).with(|store| store.stream = Stream::Silent);
     let (a, b, c) = (process(&store), process(&store), process(&deaf));
@@ -153,7 +153,7 @@ async fn c16_a_process_whose_stream_is_silent_gets_its_turn_among_others_that_he
 }
 
 #[tokio::test(start_paused = true)]
-async fn c16_a_hung_release_does_not_hold_up_local_waiters_past_the_expiry() {
+async fn c16_a_hung_release_does_not_delay_local_waiters_past_the_expiry() {
     let store = Arc::new(ScriptedStore::new(|op, _, nth| match (op, nth) {
         (Operation::Release, 1) => Fate::Never,
         _ => Fate::Serve,
@@ -167,7 +167,7 @@ async fn c16_a_hung_release_does_not_hold_up_local_waiters_past_the_expiry() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn c16_a_release_that_nobody_polls_does_not_hold_up_local_waiters_for_ever() {
+async fn c16_a_release_that_is_not_polled_does_not_delay_local_waiters_for_ever() {
     let store = Arc::new(ScriptedStore::honest());
     let provider = provider(&store);
     let unpolled = provider.acquire("k").ttl(secs(1)).await.unwrap().release();
@@ -177,7 +177,7 @@ async fn c16_a_release_that_nobody_polls_does_not_hold_up_local_waiters_for_ever
 }
 
 #[tokio::test(start_paused = true)]
-async fn who_takes_free_locks_for_a_moment_does_not_listen() {
+async fn a_process_that_takes_free_locks_for_a_moment_opens_no_stream() {
     let store = MemoryStore::new();
     let [provider] = queueing(&store);
     for _ in 0..30 {
@@ -191,9 +191,9 @@ async fn who_takes_free_locks_for_a_moment_does_not_listen() {
     let waiter = waiter(&self::provider(&store));
     queued(&store, 1).await;
     sleep(ms(10)).await;
-    assert_eq!(store.calls(Operation::Watch), 1, "who waits listens at once");
+    assert_eq!(store.calls(Operation::Watch), 1, "a waiter opens it at once");
     sleep(ms(1000)).await;
-    assert_eq!(store.calls(Operation::Watch), 2, "who holds listens when the lease is a second old");
+    assert_eq!(store.calls(Operation::Watch), 2, "a holder opens it when the lease is a second old");
     assert!(held.release().await.unwrap().is_released());
     assert!(guard(waiter).await.release().await.unwrap().is_released());
 }
@@ -212,12 +212,12 @@ async fn c17_a_stream_that_breaks_at_once_is_not_opened_in_a_busy_loop() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn c17_busy_with_nothing_remaining_is_not_asked_in_a_busy_loop() {
+async fn c17_busy_with_nothing_remaining_is_not_polled_in_a_busy_loop() {
     let store =
         ScriptedStore::honest().with(|store| store.bend_busy(|busy| busy.with_holder_remaining(Duration::ZERO)));
     let (provider, other) = (provider(&store), provider(&store));
     let _held = other.acquire("k").await.unwrap();
     assert!(provider.acquire("k").timeout(secs(10)).await.is_err());
-    let asked = store.count(Operation::TryAcquire);
-    assert!(asked < 200, "asked {asked} times in 10 s although the longest pause is 250 ms");
+    let attempts = store.count(Operation::TryAcquire);
+    assert!(attempts < 200, "{attempts} attempts in 10 s although the longest pause is 250 ms");
 }

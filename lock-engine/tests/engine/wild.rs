@@ -1,5 +1,5 @@
-//! Random runs of several callers, with and without faults: exclusion, growing tokens and books
-//! (C1, C5, C23). Time is real in the runs without faults.
+//! Random runs of several callers, with and without faults: exclusion, growing tokens and the
+//! accounting (C1, C5, C23). Time is real in the runs without faults.
 
 use std::future::IntoFuture;
 use std::sync::{Arc, Mutex};
@@ -17,7 +17,7 @@ use crate::kit::{ms, secs, terms};
 use crate::store::{Fate, ScriptedStore};
 
 #[tokio::test]
-async fn wild_waiters_of_four_processes_keep_exclusion_order_and_books() {
+async fn wild_waiters_of_four_processes_keep_exclusion_order_and_accounting() {
     let store = MemoryStore::new();
     let providers: Vec<_> = (0..4)
         .map(|n| {
@@ -56,14 +56,17 @@ async fn wild_waiters_of_four_processes_keep_exclusion_order_and_books() {
     }
     for provider in &providers {
         provider.close().await.unwrap();
-        let books = provider.accounting();
-        assert!(books.balances() && (books.held, books.waiting, books.abandoned) == (0, 0, 0), "{books:?}");
+        let accounting = provider.accounting();
+        assert!(
+            accounting.balances() && (accounting.held, accounting.waiting, accounting.abandoned) == (0, 0, 0),
+            "{accounting:?}"
+        );
     }
     assert!(store.waiting("k").is_empty() && store.peek("k").is_none_or(|info| info.id.is_none()), "nothing is left");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn wild_hand_overs_keep_order_and_books() {
+async fn wild_hand_overs_keep_order_and_accounting() {
     let store = MemoryStore::new();
     // Time is real here: nothing may expire because the machine has stalled.
     let provider = store.builder().lease(LeaseOptions::new().ttl(ms(60_000))).build().unwrap();
@@ -94,8 +97,12 @@ async fn wild_hand_overs_keep_order_and_books() {
         task.await.unwrap();
     }
     provider.close().await.unwrap();
-    let books = provider.accounting();
-    assert!(books.balances() && (books.held, books.waiting, books.lost, books.abandoned) == (0, 0, 0, 0), "{books:?}");
+    let accounting = provider.accounting();
+    assert!(
+        accounting.balances()
+            && (accounting.held, accounting.waiting, accounting.lost, accounting.abandoned) == (0, 0, 0, 0),
+        "{accounting:?}"
+    );
     assert!(store.peek("k").is_none_or(|info| info.remaining.is_zero()), "nothing is left behind");
 }
 
@@ -196,8 +203,8 @@ async fn wild(seed: u64) {
     }
     for provider in &providers {
         let _ = provider.close().await;
-        let books = provider.accounting();
-        assert!(books.balances() && (books.held, books.waiting) == (0, 0), "{seed} {books:?}");
+        let accounting = provider.accounting();
+        assert!(accounting.balances() && (accounting.held, accounting.waiting) == (0, 0), "{seed} {accounting:?}");
     }
     sleep(secs(20)).await;
     assert!(store.waiting("k").is_empty() && store.peek("k").is_none(), "{seed}");
@@ -211,7 +218,7 @@ async fn c1_c5_c23_wild_processes_at_a_wild_store() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn c23_the_books_balance_at_every_moment_of_a_wild_run() {
+async fn c23_the_accounting_balances_at_every_moment_of_a_wild_run() {
     let store = Arc::new(ScriptedStore::new(|_, _, _| match fastrand::u8(0..12) {
         0 => Fate::fail(),
         1 => Fate::LoseReply,
@@ -246,6 +253,6 @@ async fn c23_the_books_balance_at_every_moment_of_a_wild_run() {
     }
     let _ = provider.close().await;
     sleep(secs(10)).await;
-    let books = provider.accounting();
-    assert!(books.balances() && books.held == 0 && books.waiting == 0, "{books:?}");
+    let accounting = provider.accounting();
+    assert!(accounting.balances() && accounting.held == 0 && accounting.waiting == 0, "{accounting:?}");
 }

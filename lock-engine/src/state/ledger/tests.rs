@@ -160,9 +160,9 @@ async fn c23_a_lease_leaves_the_ledger_once() {
     assert_eq!(ledger.accounting().held, 1);
     ledger.end(&lease, End::Lost);
     ledger.end(&lease, End::Released);
-    let books = ledger.accounting();
-    assert_eq!((books.acquired, books.lost, books.released, books.held), (1, 1, 0, 0));
-    assert!(books.balances() && ledger.plan(home()).is_none());
+    let accounting = ledger.accounting();
+    assert_eq!((accounting.acquired, accounting.lost, accounting.released, accounting.held), (1, 1, 0, 0));
+    assert!(accounting.balances() && ledger.plan(home()).is_none());
     ledger.close();
     assert!(matches!(ledger.enter(&lease, start, &start.into()), Registration::Closed));
 }

@@ -243,7 +243,7 @@ async fn r18_r19_a_pushed_grant_starts_on_its_claim_if_an_older_answer_dates_it(
     // The answer of instant 0 read the store's clock at 5,000.
     for (history, expected) in [
         (pushed(8, 7100), "start, pushed, sent 100, deadline 1100"),
-        // No longer than the claim, whatever the store says.
+        // No longer than the claim, whatever the store reports.
         (pushed(8, 90_000), "start, pushed, sent 100, deadline 1100"),
         // An older grant of the same id.
         (pushed(7, 7100), "attempt"),

@@ -19,13 +19,13 @@ pub(super) struct Style {
     pub(super) store: MemoryStore,
     pub(super) value: Arc<Mutex<u64>>,
     brought: Arc<Mutex<HashMap<AcquisitionId, u64>>>,
-    asked: Arc<Mutex<u32>>,
+    attempts: Arc<Mutex<u32>>,
 }
 
 #[async_trait]
 impl AcquireOp for Style {
     async fn try_acquire(&self, attempt: &Attempt) -> Result<Reply> {
-        *self.asked.lock().unwrap() += 1;
+        *self.attempts.lock().unwrap() += 1;
         assert_eq!(attempt.tokens.get(), 1, "what it brings is for one guard");
         let reply = self.store.try_acquire(attempt).await?;
         if matches!(reply, Reply::Granted(_)) {
@@ -36,7 +36,7 @@ impl AcquireOp for Style {
     }
 }
 
-/// One write: adds one.
+/// A write that adds one.
 pub(super) struct Adds {
     style: Style,
     releases: bool,
@@ -81,15 +81,15 @@ impl WriteOp for Adds {
 
 impl Style {
     pub(super) fn new() -> Self {
-        Self { store: MemoryStore::new(), value: Arc::default(), brought: Arc::default(), asked: Arc::default() }
+        Self { store: MemoryStore::new(), value: Arc::default(), brought: Arc::default(), attempts: Arc::default() }
     }
 
     pub(super) fn provider(&self) -> LeaseProvider {
         quick(&self.store)
     }
 
-    pub(super) fn asked(&self) -> u32 {
-        *self.asked.lock().unwrap()
+    pub(super) fn attempts(&self) -> u32 {
+        *self.attempts.lock().unwrap()
     }
 
     pub(super) fn value(&self) -> u64 {
@@ -109,7 +109,7 @@ impl Style {
         tokio::spawn(async move { style.lock(&provider).await })
     }
 
-    /// What came with a guard.
+    /// Returns what came with a guard.
     pub(super) fn brought(&self, lease: &LeaseGuard) -> u64 {
         self.brought.lock().unwrap()[lease.claim().id()]
     }

@@ -13,7 +13,7 @@ use tokio_util::sync::CancellationToken;
 pub(crate) enum Fate {
     /// Applied and answered at once.
     Serve,
-    /// The same, with a yield to the scheduler before and after it is applied.
+    /// Applied and answered at once, with a yield to the scheduler before and after it is applied.
     Yield,
     /// Not applied; the error is the answer.
     Fail(LockError),
@@ -27,8 +27,8 @@ pub(crate) enum Fate {
     After(Duration),
     /// Applied and answered once the gate is open.
     Hold(Gate),
-    /// Applied and answered after as long as this says, which may change meanwhile. If that exceeds
-    /// the request's timeout, not applied: the server gives up, and its answer is an error.
+    /// Applied and answered after this duration, which may change meanwhile. If that exceeds the
+    /// request's timeout, not applied: the server gives up, and its answer is an error.
     Paced(watch::Receiver<Duration>),
     /// Applied at once, answered after a while.
     Late(Duration),
@@ -38,7 +38,7 @@ pub(crate) enum Fate {
     LoseReply,
     /// A renewal that is applied, but its answer and those after it are missing from the batch's.
     Forget,
-    /// Applied after it has used up its task's budget, as a store that does real work.
+    /// Applied after it has used up its task's budget, like a store that does real work.
     DrainBudget,
     Panic,
 }
@@ -49,13 +49,13 @@ impl Fate {
         Self::Fail(not_applied())
     }
 
-    /// The request with this fate: its step is the one in which it is applied.
+    /// Carries out a request with this fate; `step` applies it.
     pub(crate) async fn carry_out<T>(&self, limit: Duration, step: impl Future<Output = Result<T>>) -> Result<T> {
         self.before(limit).await?;
         self.after(step.await?).await
     }
 
-    /// The way to the store.
+    /// Applies the faults on the way to the store.
     pub(super) async fn before(&self, limit: Duration) -> Result<()> {
         match self {
             Self::Serve | Self::Late(_) | Self::HoldReply(_) | Self::LoseReply | Self::Forget => {}
@@ -86,7 +86,7 @@ impl Fate {
         Ok(())
     }
 
-    /// The way back.
+    /// Applies the faults on the way back.
     pub(super) async fn after<T>(&self, answer: T) -> Result<T> {
         match self {
             Self::Yield => tokio::task::yield_now().await,
@@ -103,7 +103,8 @@ fn not_applied() -> LockError {
     LockError::new(ErrorKind::Unavailable, "not applied")
 }
 
-/// A server that becomes quick again answers what it was slow with.
+/// Waits for the pace of the server. When it becomes quick again, it answers the requests under
+/// way.
 async fn paced(mut pace: watch::Receiver<Duration>) {
     let begun = Instant::now();
     loop {
@@ -114,7 +115,7 @@ async fn paced(mut pace: watch::Receiver<Duration>) {
     }
 }
 
-/// Holds requests until it is opened, once and for all.
+/// Holds requests until it is opened; it stays open.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Gate(CancellationToken);
 

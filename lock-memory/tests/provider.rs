@@ -1,54 +1,32 @@
 //! `MemoryProvider`: order, cancellation, loss, accounting, and what it leaves behind.
 
+#[path = "kit/provider.rs"]
+mod kit;
+
 use std::future::Future;
-use std::pin::{Pin, pin};
+use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::task::{Context, Poll, Waker};
+use std::task::{Poll, Waker};
 use std::time::Duration;
 
 use distlock_api::{
-    AcquireOptions, Acquired, ErrorKind, LeaseOptions, LockError, LockGuard, LockKey, LockProvider, LockProviderExt,
-    Loss, ReleaseOutcome, Wait,
+    AcquireOptions, Acquired, ErrorKind, LeaseOptions, LockKey, LockProvider, LockProviderExt, Loss, ReleaseOutcome,
+    Wait,
 };
 use distlock_memory::MemoryProvider;
 use tokio::time::Instant;
 
+use self::kit::{Waiting, assert_idle, block_on, poll_with, ready, waiter_with};
+
 const MS: fn(u64) -> Duration = Duration::from_millis;
 
 fn poll<F: Future + ?Sized>(future: &mut Pin<Box<F>>) -> Poll<F::Output> {
-    future.as_mut().poll(&mut Context::from_waker(Waker::noop()))
+    poll_with(future, Waker::noop())
 }
 
-type Waiting<'a> = Pin<Box<dyn Future<Output = Result<LockGuard, LockError>> + Send + 'a>>;
-
-/// A waiter that has been polled once, and so is in the queue.
 fn waiter<'a>(locks: &'a MemoryProvider, key: &'a str) -> Waiting<'a> {
-    let mut waiting: Waiting<'a> = Box::pin(locks.acquire(key).into_future());
-    assert!(poll(&mut waiting).is_pending());
-    waiting
-}
-
-fn ready(waiting: &mut Waiting<'_>) -> LockGuard {
-    match poll(waiting) {
-        Poll::Ready(guard) => guard.unwrap(),
-        Poll::Pending => panic!("the turn should have come"),
-    }
-}
-
-/// Asserts that nothing is held or waited for, and every acquisition is accounted for.
-fn assert_idle(locks: &MemoryProvider) {
-    let accounting = locks.accounting();
-    assert!(accounting.balances() && accounting.held == 0 && accounting.waiting == 0, "{accounting:?}");
-    assert_eq!(locks.keys_in_use(), 0);
-}
-
-/// Runs a future outside of any runtime.
-fn block_on<T>(future: impl Future<Output = T>) -> T {
-    match pin!(future).poll(&mut Context::from_waker(Waker::noop())) {
-        Poll::Ready(output) => output,
-        Poll::Pending => panic!("nothing to wait for"),
-    }
+    waiter_with(locks, key, Waker::noop())
 }
 
 #[test]

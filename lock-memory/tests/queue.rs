@@ -1,12 +1,15 @@
 //! The queue of a `MemoryStore` through its store interface: grants by release, pushes, tickets,
 //! faults.
 
+#[path = "kit/store.rs"]
+mod kit;
+
 use std::future::Future;
 use std::pin::pin;
 use std::task::{Context, Waker};
 use std::time::Duration;
 
-use distlock_api::{ErrorKind, FencingToken, Holder, LockAdmin, LockEvent, LockKey, Loss, ReleaseOutcome};
+use distlock_api::{ErrorKind, FencingToken, Holder, LockAdmin, LockEvent, Loss, ReleaseOutcome};
 use distlock_engine::LeaseStore;
 use distlock_engine::store::{
     Attempt, BusyReply, Claim, EventStream, ProviderId, QueueStanding, Release, Renewal, Reply, Standing, StoreEvent,
@@ -15,17 +18,11 @@ use distlock_engine::store::{
 use distlock_memory::{MemoryStore, Operation};
 use futures_util::{FutureExt, StreamExt};
 
+use self::kit::{claim, claim_of};
+
 const TTL: Duration = Duration::from_secs(30);
 const CLAIM_TTL: Duration = Duration::from_secs(1);
 const TICKET: Ticket = Ticket::new(Duration::from_secs(15), CLAIM_TTL, 100);
-
-fn claim_of(provider: ProviderId, key: &str) -> Claim {
-    Claim::new(LockKey::new(key).unwrap(), provider.acquisition_id())
-}
-
-fn claim(key: &str) -> Claim {
-    claim_of(ProviderId::random(), key)
-}
 
 fn wants(claim: &Claim) -> Attempt {
     Attempt::new(claim.clone(), TTL).with_ticket(TICKET)

@@ -1,5 +1,8 @@
 //! `MemoryStore` through its store interface: clock, faults, order of calls, push, counters.
 
+#[path = "kit/store.rs"]
+mod kit;
+
 use std::future::Future;
 use std::num::NonZeroU32;
 use std::pin::pin;
@@ -15,15 +18,9 @@ use distlock_engine::store::{
 use distlock_memory::{MemoryStore, Operation};
 use futures_util::{FutureExt, StreamExt};
 
+use self::kit::{claim, claim_of};
+
 const TTL: Duration = Duration::from_secs(10);
-
-fn claim(key: &str) -> Claim {
-    claim_of(ProviderId::random(), key)
-}
-
-fn claim_of(provider: ProviderId, key: &str) -> Claim {
-    Claim::new(LockKey::new(key).unwrap(), provider.acquisition_id())
-}
 
 fn attempt(claim: &Claim) -> Attempt {
     Attempt::new(claim.clone(), TTL)

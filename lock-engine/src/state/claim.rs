@@ -88,16 +88,17 @@ impl RefreshAnswer {
     /// Returns the number of tickets ahead; `None` if the ticket is gone.
     pub(crate) fn ahead(&self) -> Option<u32> {
         match &self.standing {
-            Standing::Waiting(busy) => Some(ahead(busy)),
+            Standing::Waiting(busy) => Some(tickets_ahead(busy).unwrap_or(0)),
             Standing::Held { .. } | Standing::Gone(_) => None,
         }
     }
 }
 
-pub(crate) fn ahead(busy: &BusyReply) -> u32 {
-    match busy.standing {
-        QueueStanding::Queued { ahead } => ahead,
-        QueueStanding::NotQueued | QueueStanding::Full => 0,
+/// Returns the number of tickets ahead, if the claim is queued.
+pub(crate) fn tickets_ahead(reply: &BusyReply) -> Option<u32> {
+    match reply.standing {
+        QueueStanding::Queued { ahead } => Some(ahead),
+        QueueStanding::NotQueued | QueueStanding::Full => None,
     }
 }
 

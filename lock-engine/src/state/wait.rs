@@ -18,7 +18,7 @@ use tokio::time::Instant;
 
 use crate::simulation::defect;
 use crate::state::backoff::{self, Poll};
-use crate::state::claim::{Anchor, RefreshAnswer, Updates};
+use crate::state::claim::{Anchor, RefreshAnswer, Updates, tickets_ahead};
 use crate::state::lease;
 use crate::state::time::Now;
 use crate::store::{BusyReply, Grant, QueueStanding, Reply, Standing, Ticket};
@@ -349,14 +349,6 @@ impl Wait {
 
 fn to_busy(reply: &BusyReply) -> Busy {
     Busy::new().with_retry_after(reply.holder_remaining).with_ahead(tickets_ahead(reply))
-}
-
-/// Returns the tickets ahead, if the claim is queued.
-fn tickets_ahead(reply: &BusyReply) -> Option<u32> {
-    match reply.standing {
-        QueueStanding::Queued { ahead } => Some(ahead),
-        QueueStanding::NotQueued | QueueStanding::Full => None,
-    }
 }
 
 #[cfg(test)]

@@ -7,7 +7,7 @@ use distlock_api::{LockProviderExt, Loss, ReleaseOutcome};
 use distlock_memory::MemoryStore;
 use tokio::time::{Instant, sleep};
 
-use crate::kit::{acquire, guard, memory, ms, queued, queueing, quick, waiter};
+use crate::kit::{acquire, guard, holder_and_waiter, memory, ms, queueing, quick};
 
 #[tokio::test(start_paused = true)]
 async fn c4_c22_a_forced_release_is_noticed_at_once_by_push_and_with_the_next_renewal_without() {
@@ -44,9 +44,7 @@ async fn c22_a_loss_of_a_young_lease_is_noticed_as_soon_as_the_stream_is_open() 
 async fn c22_a_lease_taken_by_force_goes_to_the_first_in_the_queue() {
     let store = MemoryStore::new();
     let [a, b] = queueing(&store);
-    let first = a.acquire("k").await.unwrap();
-    let next = waiter(&b);
-    queued(&store, 1).await;
+    let (first, next) = holder_and_waiter(&store, &a, &b).await;
     sleep(ms(100)).await;
     store.force_release("k").unwrap();
     let start = Instant::now();

@@ -11,8 +11,8 @@ use tokio::task::yield_now;
 use tokio::time::{Instant, sleep, timeout};
 
 use crate::kit::{
-    accounting_when, acquire, by_hand, guard, holds_nothing, in_task, ms, polled, process, provider, queued, queueing,
-    quick, quiet, secs, waiter, waiting,
+    accounting_when, acquire, by_hand, guard, holder_and_waiter, holds_nothing, in_task, ms, polled, process, provider,
+    queued, queueing, quick, quiet, secs, waiter, waiting,
 };
 use crate::store::{Fate, ScriptedStore};
 
@@ -147,9 +147,7 @@ async fn c11_a_waiter_dropped_at_any_poll_leaves_neither_ticket_nor_lease() {
 async fn c11_giving_up_leaves_the_queue_in_one_operation() {
     let store = MemoryStore::new();
     let [a, b, c] = queueing(&store);
-    let first = a.acquire("k").await.unwrap();
-    let leaves = waiter(&b);
-    queued(&store, 1).await;
+    let (first, leaves) = holder_and_waiter(&store, &a, &b).await;
     let stays = waiter(&c);
     queued(&store, 2).await;
     leaves.abort();
@@ -166,9 +164,7 @@ async fn c11_giving_up_leaves_the_queue_in_one_operation() {
 async fn c11_a_grant_in_transit_to_a_waiter_that_leaves_is_handed_over() {
     let store = MemoryStore::new();
     let [a, b, c] = queueing(&store);
-    let first = a.acquire("k").await.unwrap();
-    let leaves = waiter(&b);
-    queued(&store, 1).await;
+    let (first, leaves) = holder_and_waiter(&store, &a, &b).await;
     let stays = waiter(&c);
     queued(&store, 2).await;
     sleep(ms(100)).await;

@@ -12,8 +12,8 @@ use tokio::task::{JoinHandle, yield_now};
 use tokio::time::{Instant, sleep, timeout};
 
 use crate::kit::{
-    acquire, by_hand, guard, holds_nothing, in_task, memory, ms, poll_once, process, queued, queueing, quick, secs,
-    terms, waiter, waiting,
+    acquire, by_hand, guard, holder_and_waiter, holds_nothing, in_task, memory, ms, poll_once, process, queued,
+    queueing, quick, secs, terms, waiter, waiting,
 };
 
 #[tokio::test(start_paused = true)]
@@ -230,9 +230,7 @@ async fn a_full_queue_is_an_error_or_a_poll_as_configured() {
     let small = QueueOptions::new().capacity(1);
     let refuses = store.builder().lease(terms()).queue(small.when_full(WhenFull::Refuse)).build().unwrap();
     let polls = store.builder().lease(terms()).queue(small).build().unwrap();
-    let first = a.acquire("k").await.unwrap();
-    let next = waiter(&b);
-    queued(&store, 1).await;
+    let (first, next) = holder_and_waiter(&store, &a, &b).await;
     let error = refuses.acquire("k").await.unwrap_err();
     assert_eq!((error.kind(), error.is_retryable()), (ErrorKind::QueueFull, true), "{error}");
     let last = waiter(&polls);

@@ -129,6 +129,18 @@ pub(crate) async fn queued(store: &MemoryStore, tickets: usize) {
     }
 }
 
+/// Acquires `k` by one provider, and queues a caller of another one for it.
+pub(crate) async fn holder_and_waiter(
+    store: &MemoryStore,
+    holder: &LeaseProvider,
+    other: &LeaseProvider,
+) -> (LockGuard, JoinHandle<Result<LockGuard>>) {
+    let first = acquire(holder, "k").await;
+    let next = waiter(other);
+    queued(store, 1).await;
+    (first, next)
+}
+
 /// Waits until this many callers of the provider wait.
 pub(crate) async fn waiting(provider: &LeaseProvider, waiters: u64) {
     while provider.accounting().waiting < waiters {

@@ -13,7 +13,7 @@ use distlock_memory::{MemoryStore, Operation};
 use futures_util::future::join_all;
 use tokio::time::{Instant, advance, sleep};
 
-use crate::kit::{acquire, assert_pending, in_task, ms, process, provider, queued, quick, secs, waiter};
+use crate::kit::{acquire, assert_pending, holder_and_waiter, in_task, ms, process, provider, queued, quick, secs};
 use crate::store::{Fate, Gate, ScriptedStore};
 
 #[tokio::test(start_paused = true)]
@@ -192,9 +192,7 @@ async fn c13_tiny_terms_with_a_queue_cause_no_busy_loop_and_no_loss() {
         let store = MemoryStore::new();
         let make = || store.builder().lease(terms).request_timeout(ms(500)).build().unwrap();
         let (a, b) = (make(), make());
-        let first = a.acquire("k").await.unwrap();
-        let next = waiter(&b);
-        queued(&store, 1).await;
+        let (first, next) = holder_and_waiter(&store, &a, &b).await;
         sleep(secs(3)).await;
         assert!(!first.is_lost(), "{n}");
         let start = Instant::now();

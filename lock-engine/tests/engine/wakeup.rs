@@ -9,16 +9,16 @@ use distlock_memory::{MemoryStore, Operation};
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep, timeout};
 
-use crate::kit::{by_hand, guard, ms, poll_once, process, provider, queued, queueing, quiet, secs, waiter};
+use crate::kit::{
+    by_hand, guard, holder_and_waiter, ms, poll_once, process, provider, queued, queueing, quiet, secs, waiter,
+};
 use crate::store::{Fate, ScriptedStore, Stream};
 
 #[tokio::test(start_paused = true)]
 async fn c16_a_stream_that_breaks_is_reopened_and_all_waiters_make_attempts() {
     let store = MemoryStore::new();
     let [a, b] = queueing(&store);
-    let first = a.acquire("k").await.unwrap();
-    let next = waiter(&b);
-    queued(&store, 1).await;
+    let (first, next) = holder_and_waiter(&store, &a, &b).await;
     sleep(ms(100)).await;
     let hang = store.hang_next(Operation::Watch);
     store.cut_watchers();

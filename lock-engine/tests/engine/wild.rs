@@ -16,6 +16,15 @@ use tokio::time::{sleep, timeout};
 use crate::kit::{ms, secs, terms};
 use crate::store::{Fate, ScriptedStore};
 
+/// Asserts that no other guard has the lock meanwhile (C1), and that tokens grow (C5).
+async fn critical_section(guard: &LockGuard, last: &Mutex<u64>) {
+    let token = guard.fencing_token().get();
+    let before = std::mem::replace(&mut *last.lock().unwrap(), token);
+    assert!(token > before, "C5");
+    yield_now().await;
+    assert_eq!(*last.lock().unwrap(), token, "C1");
+}
+
 #[tokio::test]
 async fn wild_waiters_of_four_processes_keep_exclusion_order_and_accounting() {
     let store = MemoryStore::new();
@@ -41,11 +50,7 @@ async fn wild_waiters_of_four_processes_keep_exclusion_order_and_accounting() {
                         continue;
                     }
                     let guard = provider.acquire("k").await.unwrap();
-                    let token = guard.fencing_token().get();
-                    let before = std::mem::replace(&mut *last.lock().unwrap(), token);
-                    assert!(token > before, "C5");
-                    yield_now().await;
-                    assert_eq!(*last.lock().unwrap(), token, "C1");
+                    critical_section(&guard, &last).await;
                     if round % 2 == 0 { drop(guard) } else { assert!(guard.release().await.unwrap().is_released()) }
                 }
             })
@@ -82,11 +87,7 @@ async fn wild_hand_overs_keep_order_and_accounting() {
                         continue;
                     }
                     let guard = provider.acquire("k").await.unwrap();
-                    let token = guard.fencing_token().get();
-                    let before = std::mem::replace(&mut *last.lock().unwrap(), token);
-                    assert!(token > before, "C5");
-                    yield_now().await;
-                    assert_eq!(*last.lock().unwrap(), token, "C1");
+                    critical_section(&guard, &last).await;
                     assert!(provider.accounting().balances(), "C23");
                     if round % 2 == 0 { drop(guard) } else { assert!(guard.release().await.unwrap().is_released()) }
                 }

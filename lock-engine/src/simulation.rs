@@ -30,6 +30,8 @@ pub enum Defect {
     /// R21: a lease that does not meet the next caller's requirements is not released before that
     /// caller makes its attempt.
     NotReleasedBeforeHandOn,
+    /// R21: a lease is handed on regardless of the next caller's terms and owner.
+    TermsIgnored,
     /// C11: a turn that is dropped is lost.
     TurnLost,
 }
@@ -38,7 +40,7 @@ pub enum Defect {
 impl Defect {
     /// All defects.
     #[doc(hidden)]
-    pub const ALL: [Self; 12] = [
+    pub const ALL: [Self; 13] = [
         Self::DeadlineFromReply,
         Self::NoMargin,
         Self::LateGrantReturned,
@@ -50,6 +52,7 @@ impl Defect {
         Self::SameToken,
         Self::HandedOnAfterRelease,
         Self::NotReleasedBeforeHandOn,
+        Self::TermsIgnored,
         Self::TurnLost,
     ];
 }

@@ -40,6 +40,9 @@ impl Records {
     }
 }
 
+/// The owner of some acquisitions; the others have their process's.
+const ANOTHER: &str = "another";
+
 /// One caller.
 pub(crate) struct Caller {
     pub(crate) client: usize,
@@ -70,7 +73,7 @@ impl Caller {
         let mut request = self.locks.acquire(&*key);
         if owner {
             // Not handed on to callers with the default owner.
-            request = request.owner("another");
+            request = request.owner(ANOTHER);
         }
         let answer = if kind < 0.25 {
             self.locks.try_acquire(&*key).await
@@ -94,7 +97,10 @@ impl Caller {
         };
         let answered = network.now();
         match answer {
-            Ok(Some(guard)) => self.hold(call, guard).await,
+            Ok(Some(guard)) => {
+                self.check_owner(&guard, owner && kind >= 0.25);
+                self.hold(call, guard).await;
+            }
             Ok(None) => self.records.update(call, |call| (call.answered, call.what) = (Some(answered), What::Busy)),
             Err(error) => return self.ended(call, &error),
         }
@@ -106,6 +112,22 @@ impl Caller {
         self.network.log(|| format!("client {} gets {error}", self.client));
         self.records.update(call, |call| call.answered = Some(answered));
         error.kind() != ErrorKind::Closed
+    }
+
+    /// While a guard is valid, the store has its caller as the owner of the key. A release by force
+    /// may not be known here yet, so the check leaves out keys that were released recently.
+    fn check_owner(&self, guard: &LockGuard, another: bool) {
+        let network = &self.network;
+        let recently = network.now().saturating_sub(network.plan.ttl);
+        if guard.loss().is_some() || self.forced(guard.key().as_str(), recently).is_some() {
+            return;
+        }
+        let owner = network.store.peek(guard.key()).and_then(|info| info.owner);
+        if (owner.as_deref() == Some(ANOTHER)) != another {
+            let token = guard.fencing_token();
+            let Self { client, records, .. } = self;
+            records.complain(format!("client {client} got token {token}, but the store's owner is {owner:?}"));
+        }
     }
 
     async fn hold(&self, call: usize, guard: LockGuard) {

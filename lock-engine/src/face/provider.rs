@@ -66,8 +66,8 @@ impl LeaseProvider {
     ///
     /// Each grant comes with an answer of the operation, so that it brings everything that the
     /// style requires. Such an acquisition therefore never takes a lease that is handed on within
-    /// the process, and makes one more attempt when a release has granted it one. Its own lease is
-    /// not handed on.
+    /// the process. When a release has granted it a lease, it makes one more attempt. Its own lease
+    /// is not handed on.
     ///
     /// # Errors
     /// As [`acquire_with`](LockProvider::acquire_with), and the operation's own permanent ones.
@@ -178,10 +178,12 @@ impl LeaseProviderBuilder {
     /// Creates the provider.
     ///
     /// # Errors
-    /// [`ErrorKind::InvalidOptions`](distlock_api::ErrorKind::InvalidOptions) for a queue that
-    /// cannot work, lease terms, an owner or metadata that no acquisition could use, a request
-    /// timeout below one millisecond or above a day, and a poll interval that is below one
-    /// millisecond, above a day, or shrinks.
+    /// [`ErrorKind::InvalidOptions`](distlock_api::ErrorKind::InvalidOptions) for:
+    ///
+    /// * queue options out of range;
+    /// * lease terms, an owner or metadata that no acquisition could use;
+    /// * a request timeout below one millisecond or above a day;
+    /// * a poll interval that is below one millisecond, above a day, or shrinks.
     pub fn build(self) -> Result<LeaseProvider> {
         let Self { store, config } = self;
         config.defaults.terms()?;

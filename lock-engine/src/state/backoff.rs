@@ -11,8 +11,8 @@ pub(crate) struct Poll {
 
 impl Poll {
     /// Returns the pause before the next attempt, after `busy_answers` answers of "busy". It
-    /// doubles with each answer, is shortened by a random part of up to a half, and ends no later
-    /// than the present holder's lease would end without a renewal.
+    /// doubles with each answer, and is shortened by a random part of up to a half. It ends no
+    /// later than the present holder's lease would end without a renewal.
     ///
     /// `random` is uniform in `0.0..1.0`.
     pub(crate) fn pause(self, busy_answers: u32, holder_remaining: Option<Duration>, random: f64) -> Duration {
@@ -20,8 +20,8 @@ impl Poll {
         match holder_remaining {
             // A store that keeps answering "at once" is not polled without a pause.
             Some(remaining) if busy_answers > 0 && remaining < self.first => jittered,
-            // Waiters do not all attempt in the same millisecond, and a little later than the
-            // expiry, because the store frees the key at its own expiry.
+            // Not all waiters in the same millisecond. A little later than the expiry, because the
+            // store frees the key at its own expiry.
             Some(remaining) => jittered.min(remaining.saturating_add(self.first.mul_f64(0.1 + random / 2.0))),
             None => jittered,
         }

@@ -18,11 +18,11 @@ pub struct StoreCapabilities {
     ///
     /// [C25]: distlock_api::contract#c25
     pub minimum_hold: bool,
-    /// A call that was given up cannot take effect after a later call of the same claim has been
-    /// answered, even if that answer was "busy". A store that carries out its calls one after the
-    /// other, in the order in which they were made, has this without effort. Without it the engine
-    /// never uses a claim again after a call of unknown outcome: it cleans the claim up and starts
-    /// with a new id.
+    /// Once a later call of the same claim has been answered, even with "busy", a call that was
+    /// given up can no longer take effect. A store that carries out its calls one after the other,
+    /// in the order in which they were made, has this without effort. Without it the engine never
+    /// uses a claim again after a call of unknown outcome: it cleans the claim up and starts with a
+    /// new id.
     pub ordered_claims: bool,
     /// How many renewals one [`LeaseStore::renew_many`](super::LeaseStore::renew_many) may carry.
     /// Defaults to 100.

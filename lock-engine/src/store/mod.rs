@@ -140,12 +140,13 @@ pub trait LeaseStore: fmt::Debug + Send + Sync + 'static {
     /// In one step:
     /// 1. The claim holds the lease already, unexpired. Its expiry becomes the later of its present
     ///    value and now + ttl. The answer is [`Granted`](Reply::Granted) with the **same** tokens.
-    /// 2. Otherwise, if the lease is free and it is the claim's turn (see below), it is granted for
-    ///    `ttl` with a new token, and the claim's ticket is removed. A lease is free if it was
-    ///    never granted, released, or has expired, and no minimum hold is running.
-    /// 3. Otherwise nothing changes, except for the ticket. If `attempt.ticket` is set and there is
-    ///    room, a store with a [`queue`](StoreCapabilities::queue) adds the claim's ticket at the
-    ///    end, or refreshes it where it is. The answer is [`Busy`](Reply::Busy).
+    /// 2. Otherwise, if the lease is free and the claim has its turn (see below), it is granted for
+    ///    `ttl` with a new token. The claim's ticket is removed. A lease is free if it was never
+    ///    granted, released, or has expired, and no minimum hold is running.
+    /// 3. Otherwise nothing changes, except for the ticket. It counts only with `attempt.ticket`,
+    ///    at a store with a [`queue`](StoreCapabilities::queue), and if there is room. The store
+    ///    then adds the claim's ticket at the end, or refreshes it where it is. The answer is
+    ///    [`Busy`](Reply::Busy).
     ///
     /// Without a queue it is always the claim's turn. With one, tickets that were not refreshed for
     /// their own ttl are dropped first. The claim's *position* is the number of tickets before its
@@ -189,9 +190,8 @@ pub trait LeaseStore: fmt::Debug + Send + Sync + 'static {
     async fn renew(&self, renewal: &Renewal) -> Result<Standing>;
 
     /// Gives up what the claim has: its lease, and its ticket. This includes an expired lease that
-    /// was not taken yet, where a renewal that began with an earlier reading of the store's clock
-    /// could still extend it. The answer is [`AlreadyLost`](ReleaseOutcome::AlreadyLost) all the
-    /// same.
+    /// was not taken yet: a renewal that began with an earlier reading of the store's clock might
+    /// still extend it. The answer is [`AlreadyLost`](ReleaseOutcome::AlreadyLost) all the same.
     ///
     /// * [`Released`](ReleaseOutcome::Released): this call, or an earlier one of the same claim,
     ///   ended a lease that the claim held.

@@ -8,7 +8,7 @@
 //!
 //! This affects speed alone. The queue stays as it is: no caller overtakes a waiter (C15). Every
 //! waiter is woken, because a caller that spins registers a waker under the lock of the shard
-//! before it stops. Tasks of the thread that has the key never spin, so no task spins on a runtime
+//! before it stops. Tasks of the thread that has the key never spin. So no task spins on a runtime
 //! of one thread, nor on a machine with one core. Where spinning failed a few times in a row,
 //! because keys are held for longer, it is seldom tried.
 

@@ -112,7 +112,7 @@ impl<'a> Acquisition<'a> {
         };
         let Some(Answered { sent, answer }) = answered else {
             return Err(self.call.leave_line().unwrap_or_else(|| {
-                LockError::timeout(Phase::Request, "the store has not answered").outcome_unknown()
+                LockError::timeout(Phase::Request, "the store did not answer in time").outcome_unknown()
             }));
         };
         match &answer {

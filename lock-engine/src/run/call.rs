@@ -125,7 +125,9 @@ impl<T: Send + 'static> Call<T> {
                 Some(error(overload))
             }
             Stage::Sent(_) => None,
-            Stage::NotSent => Some(LockError::overloaded(0, "the store had no room for the call in time")),
+            Stage::NotSent => {
+                Some(LockError::overloaded(0, "the store is overloaded: it had no room for the call in time"))
+            }
         }
     }
 }

@@ -98,10 +98,9 @@ impl WriteRequest {
         }
         match self.call.answer(Some(until), self.engine.config.request_timeout).await {
             Some(answered) => answered.answer,
-            None => Err(self
-                .call
-                .leave_line()
-                .unwrap_or_else(|| LockError::timeout(Phase::Request, "the store has not answered").outcome_unknown())),
+            None => Err(self.call.leave_line().unwrap_or_else(|| {
+                LockError::timeout(Phase::Request, "the store did not answer in time").outcome_unknown()
+            })),
         }
     }
 

@@ -214,7 +214,7 @@ impl ReleaseState {
         }
         match self.request.answer(Some(until), self.engine.config.request_timeout).await {
             Some(answered) => answered.answer,
-            None => Err(LockError::timeout(Phase::Release, "the store has not answered")),
+            None => Err(LockError::timeout(Phase::Release, "the store did not answer in time")),
         }
     }
 

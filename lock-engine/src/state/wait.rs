@@ -247,7 +247,10 @@ impl Wait {
             return self.attempt_again(now);
         }
         self.failed += 1;
-        let error = LockError::timeout(Phase::Request, "the grant came after its own deadline");
+        let error = LockError::timeout(
+            Phase::Request,
+            "the grant arrived after its own deadline: the store is slow, or the ttl too short",
+        );
         self.so_far = Err(error.with_disposition(Disposition::Retryable));
         self.sleep(now, backoff::after_error(self.failed, random))
     }

@@ -143,10 +143,9 @@ pub trait LeaseStore: fmt::Debug + Send + Sync + 'static {
     /// 2. Otherwise, if the lease is free and the claim has its turn (see below), it is granted for
     ///    `ttl` with a new token. The claim's ticket is removed. A lease is free if it was never
     ///    granted, released, or has expired, and no minimum hold is running.
-    /// 3. Otherwise nothing changes, except for the ticket. It counts only with `attempt.ticket`,
-    ///    at a store with a [`queue`](StoreCapabilities::queue), and if there is room. The store
-    ///    then adds the claim's ticket at the end, or refreshes it where it is. The answer is
-    ///    [`Busy`](Reply::Busy).
+    /// 3. Otherwise nothing changes, except that a store with a [`queue`](StoreCapabilities::queue)
+    ///    adds the claim's ticket at the end, or refreshes it where it is. It does so only if
+    ///    `attempt.ticket` is set and there is room. The answer is [`Busy`](Reply::Busy).
     ///
     /// Without a queue it is always the claim's turn. With one, tickets that were not refreshed for
     /// their own ttl are dropped first. The claim's *position* is the number of tickets before its
@@ -189,9 +188,9 @@ pub trait LeaseStore: fmt::Debug + Send + Sync + 'static {
     /// [C13]: distlock_api::contract#c13
     async fn renew(&self, renewal: &Renewal) -> Result<Standing>;
 
-    /// Gives up what the claim has: its lease, and its ticket. This includes an expired lease that
-    /// was not taken yet: a renewal that began with an earlier reading of the store's clock might
-    /// still extend it. The answer is [`AlreadyLost`](ReleaseOutcome::AlreadyLost) all the same.
+    /// Gives up what the claim has: its lease, and its ticket. If a renewal that began with an
+    /// earlier reading of the store's clock could still extend an expired lease, such a lease is
+    /// given up, too. The answer is [`AlreadyLost`](ReleaseOutcome::AlreadyLost) all the same.
     ///
     /// * [`Released`](ReleaseOutcome::Released): this call, or an earlier one of the same claim,
     ///   ended a lease that the claim held.
@@ -250,7 +249,7 @@ pub trait LeaseStore: fmt::Debug + Send + Sync + 'static {
     /// See the trait's *Errors*.
     async fn waiters(&self, claim: &Claim, timeout: Duration) -> Result<u32> {
         let _ = (claim, timeout);
-        Err(LockError::new(ErrorKind::Unsupported, format!("{} cannot count waiters", self.name())))
+        Err(LockError::new(ErrorKind::Unsupported, format!("the store {} does not count waiters", self.name())))
     }
 
     /// Opens a stream of events, so that waiters need not poll and losses are noticed at once.
@@ -265,7 +264,7 @@ pub trait LeaseStore: fmt::Debug + Send + Sync + 'static {
     /// [`ErrorKind::Unsupported`] by default, and whenever the deployment has no push.
     async fn subscribe(&self, watch: &Watch) -> Result<EventStream> {
         let _ = watch;
-        Err(LockError::new(ErrorKind::Unsupported, format!("{} has no push", self.name())))
+        Err(LockError::new(ErrorKind::Unsupported, format!("the store {} pushes no events", self.name())))
     }
 
     /// Returns the administration of the leases in this store. Defaults to `None`.

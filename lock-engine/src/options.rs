@@ -39,7 +39,7 @@ impl Default for QueueOptions {
 }
 
 impl QueueOptions {
-    /// The defaults.
+    /// Creates the defaults.
     pub const fn new() -> Self {
         Self {
             capacity: 64,
@@ -50,37 +50,38 @@ impl QueueOptions {
         }
     }
 
-    /// The number of processes that may wait for one key. It bounds the size of the key's record.
-    /// At least 1; defaults to 64.
+    /// Sets the number of processes that may wait for one key. It bounds the size of the key's
+    /// record. At least 1; defaults to 64.
     pub const fn capacity(mut self, tickets: u32) -> Self {
         self.capacity = tickets;
         self
     }
 
-    /// What a further waiter does. Defaults to [`WhenFull::Poll`].
+    /// Sets what a further waiter does. Defaults to [`WhenFull::Poll`].
     pub const fn when_full(mut self, when_full: WhenFull) -> Self {
         self.when_full = when_full;
         self
     }
 
-    /// How long the store keeps a ticket without a refresh. Tickets are refreshed three times per
-    /// ttl, all keys of a process together. Whole milliseconds. Defaults to 15 s, 100 ms at least.
+    /// Sets how long the store keeps a ticket without a refresh. Tickets are refreshed three times
+    /// per ttl, all keys of a process together. Whole milliseconds. Defaults to 15 s, 100 ms at
+    /// least.
     pub const fn ticket_ttl(mut self, ttl: Duration) -> Self {
         self.ticket_ttl = ttl;
         self
     }
 
-    /// How long a waiter to which a lease was handed over may take to confirm it, before the next
-    /// waiter gets its chance. A waiter that died just then costs the others this time. The lease's
-    /// safety margin is added. Whole milliseconds. Defaults to 1 s.
+    /// Sets how long a waiter to which a lease was handed over may take to confirm it, before the
+    /// next waiter gets its chance. A waiter that died just then costs the others this time. The
+    /// lease's safety margin is added. Whole milliseconds. Defaults to 1 s.
     pub const fn claim(mut self, window: Duration) -> Self {
         self.claim = window;
         self
     }
 
-    /// If a holder dies, its lease is not handed over. Each waiter may then take it this much later
-    /// than the waiter before it. Make it long enough for one request. Whole milliseconds. Defaults
-    /// to 200 ms.
+    /// Sets how much later than the waiter before it each waiter may take a lease that was not
+    /// handed over, because its holder died. Make it long enough for one request. Whole
+    /// milliseconds. Defaults to 200 ms.
     pub const fn turn_window(mut self, window: Duration) -> Self {
         self.turn_window = window;
         self
@@ -137,18 +138,19 @@ impl Default for HandOff {
 }
 
 impl HandOff {
-    /// The defaults.
+    /// Creates the defaults.
     pub const fn new() -> Self {
         Self { max_count: 64, max_time: Duration::from_millis(100) }
     }
 
-    /// The number of times that a lease is handed on while another process waits. Defaults to 64.
+    /// Sets the number of times that a lease is handed on while another process waits. Defaults to
+    /// 64.
     pub const fn max_count(mut self, count: u32) -> Self {
         self.max_count = count;
         self
     }
 
-    /// How long a lease is handed on while another process waits. Defaults to 100 ms.
+    /// Sets how long a lease is handed on while another process waits. Defaults to 100 ms.
     pub const fn max_time(mut self, time: Duration) -> Self {
         self.max_time = time;
         self

@@ -68,7 +68,7 @@ mod thread {
         static DEFECT: Cell<Option<Defect>> = const { Cell::new(None) };
     }
 
-    /// From now on the engines of this thread have this defect. They take their random parts, ids
+    /// Gives the engines of this thread a defect from now on. They take their random parts, ids
     /// included, from [`fastrand`], which the caller has seeded.
     #[doc(hidden)]
     pub fn simulate(defect: Option<Defect>) {

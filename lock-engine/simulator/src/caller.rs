@@ -114,8 +114,9 @@ impl Caller {
         error.kind() != ErrorKind::Closed
     }
 
-    /// While a guard is valid, the store has its caller as the owner of the key. A release by force
-    /// may not be known here yet, so the check leaves out keys that were released recently.
+    /// Checks that the store has the caller as the owner of the key while the guard is valid. A
+    /// release by force may not be known to the guard yet, so keys that were released recently are
+    /// left out.
     fn check_owner(&self, guard: &LockGuard, another: bool) {
         let network = &self.network;
         let recently = network.now().saturating_sub(network.plan.ttl);

@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use distlock_simulator::{Defect, Outcome, run};
 
-/// The number of seeds: 2,000, or that of `DISTLOCK_SEEDS`.
+/// Returns the number of seeds: 2,000, or that of `DISTLOCK_SEEDS`.
 fn seeds() -> u64 {
     let number = std::env::var("DISTLOCK_SEEDS").ok();
     number.map_or(2000, |number| number.parse().expect("DISTLOCK_SEEDS is a number"))

@@ -74,7 +74,7 @@ impl<'a> Acquisition<'a> {
         }
     }
 
-    /// Notified when there may be updates about the claim.
+    /// Returns what is notified when there may be updates about the claim.
     pub(crate) fn updates(&self) -> Arc<Notify> {
         self.updates.clone()
     }

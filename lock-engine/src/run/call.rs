@@ -107,7 +107,8 @@ impl<T: Send + 'static> Call<T> {
         }
     }
 
-    /// The instant before the call was sent (C3); `None` if it is in line, or was never sent.
+    /// Returns the instant before the call was sent (C3); `None` if it is in line, or was never
+    /// sent.
     pub(crate) fn sent(&self) -> Option<Instant> {
         match self.stage {
             Stage::Sent(sent) => Some(sent),
@@ -146,7 +147,7 @@ pub(crate) struct Answered<T> {
 }
 
 impl<T: Send + 'static> InFlight<T> {
-    /// Nothing has been sent yet.
+    /// Creates a value without a call.
     pub(crate) fn none() -> Self {
         Self(None)
     }

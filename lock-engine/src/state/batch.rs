@@ -38,8 +38,8 @@ impl<C: CarriedLease> Item<C> {
         }
     }
 
-    /// The sort key within a group. Leases sort by their deadline: in the order of due times,
-    /// leases with a short ttl would expire behind the others when the store is slow.
+    /// Returns the sort key within a group. Leases sort by their deadline: in the order of due
+    /// times, leases with a short ttl would expire behind the others when the store is slow.
     pub(crate) fn urgency(&self, pacing: &Pacing, now: &Now) -> (Instant, AcquisitionId) {
         let until = match self {
             Self::Lease(lease) => lease.deadline(now),
@@ -75,7 +75,7 @@ impl<C: CarriedLease> Item<C> {
         }
     }
 
-    /// How long an answer is waited for before it is put into another call.
+    /// Returns how long to wait for an answer before the item goes into another call.
     pub(crate) fn patience(&self, now: &Now) -> Duration {
         match self {
             Self::Lease(lease) => patience(lease, now),
@@ -129,7 +129,7 @@ impl<C: CarriedLease> Default for Due<C> {
     }
 }
 
-/// How long an answer is waited for before the lease is put into another call.
+/// Returns how long to wait for an answer before the lease goes into another call.
 pub(crate) fn patience<C: CarriedLease>(lease: &Lease<C>, now: &Now) -> Duration {
     let left = lease.deadline(now).saturating_duration_since(now.instant());
     backoff::renewal_patience(left, lease.terms().renew_every.unwrap_or(left))

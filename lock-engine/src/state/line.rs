@@ -28,7 +28,7 @@ pub(crate) trait CarriedLease: Sized {
     /// What a caller in the local queue requires of a lease.
     type Requirements;
 
-    /// The id of the lease's claim.
+    /// Returns the id of the lease's claim.
     fn id(&self) -> &AcquisitionId;
 
     /// Returns whether the lease can pass to a caller as it is.

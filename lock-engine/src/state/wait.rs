@@ -32,7 +32,8 @@ pub(crate) enum Limit {
 }
 
 impl Limit {
-    /// The limit of a call that begins now. The clock is only read if the limit depends on it.
+    /// Returns the limit of a call that begins now. The clock is only read if the limit depends on
+    /// it.
     pub(crate) fn new(wait: WaitFor, now: impl FnOnce() -> Instant) -> Self {
         match wait {
             WaitFor::Try | WaitFor::UpTo(Duration::ZERO) => Self::Once,

@@ -28,13 +28,13 @@ pub struct Grant {
 }
 
 impl Grant {
-    /// A grant of one token.
+    /// Creates a grant of one token.
     #[must_use]
     pub const fn new(token: FencingToken, remaining: Duration) -> Self {
         Self { token, tokens: NonZeroU32::MIN, remaining }
     }
 
-    /// A grant of a block that starts with [`token`](Self::token).
+    /// Sets the length of the block, which starts with [`token`](Self::token).
     #[must_use]
     pub const fn with_tokens(mut self, tokens: NonZeroU32) -> Self {
         self.tokens = tokens;

@@ -148,7 +148,7 @@ impl<'a> Acquiring<'a> {
         }
     }
 
-    /// The waker is in the queue; what remains is the timer.
+    /// Polls the timer; the waker is in the queue already.
     fn wait(&mut self, cx: &mut Context<'_>) -> Poll<Result<Acquired>> {
         let Some(timer) = &mut self.timer else { return Poll::Pending };
         ready!(timer.as_mut().poll(cx));

@@ -22,7 +22,7 @@ impl History {
         self.0.push_back((key, release));
     }
 
-    /// The last releases of this key, the oldest first.
+    /// Returns the last releases of this key, the oldest first.
     pub(super) fn of_key(&self, key: &LockKey) -> Vec<ForcedRelease> {
         let newest_first = self.0.iter().rev().filter(|(of, _)| of == key).take(PER_KEY);
         let mut releases: Vec<_> = newest_first.map(|(_, release)| release.clone()).collect();

@@ -124,7 +124,7 @@ impl MemoryStore {
         self.end_streams(Some(Arc::new(move || planned(kind))));
     }
 
-    /// From now on all events are lost although the streams stay open; `false` ends that.
+    /// Loses all events from now on, although the streams stay open; `false` ends that.
     pub fn lose_events(&self, lose: bool) {
         self.step(|state, _| state.events_lost = lose);
     }
@@ -151,24 +151,24 @@ impl MemoryStore {
 
 /// Faults.
 impl MemoryStore {
-    /// The next such call is not applied and fails with an error of this kind and its usual
+    /// Lets the next such call fail, not applied, with an error of this kind and its usual
     /// disposition.
     pub fn fail_next(&self, calls: impl Into<Calls>, kind: ErrorKind) {
         self.fail_next_with(calls, move || planned(kind));
     }
 
-    /// The next such call is not applied and fails with this error.
+    /// Lets the next such call fail, not applied, with this error.
     pub fn fail_next_with(&self, calls: impl Into<Calls>, error: impl Fn() -> LockError + Send + Sync + 'static) {
         self.shared.faults.plan(calls.into(), Fault::Fail(Arc::new(error)));
     }
 
-    /// Every such call is not applied and fails, until [`clear_faults`](Self::clear_faults): an
+    /// Lets every such call fail, not applied, until [`clear_faults`](Self::clear_faults): an
     /// outage.
     pub fn fail_always(&self, calls: impl Into<Calls>, kind: ErrorKind) {
         self.shared.faults.plan(calls.into(), Fault::Outage(Arc::new(move || planned(kind))));
     }
 
-    /// The next such call hangs and is not applied, until the handle lets it
+    /// Lets the next such call hang, not applied, until the handle lets it
     /// [proceed](HangHandle::proceed). A batch hangs as a whole. If the handle is dropped, the call
     /// fails without being applied. If the caller gives the call up, it is never applied.
     pub fn hang_next(&self, calls: impl Into<Calls>) -> HangHandle {
@@ -177,12 +177,12 @@ impl MemoryStore {
         handle
     }
 
-    /// The next such call is applied, but its answer is lost: an error of unknown outcome.
+    /// Applies the next such call, and loses its answer: an error of unknown outcome.
     pub fn drop_reply_next(&self, calls: impl Into<Calls>) {
         self.shared.faults.plan(calls.into(), Fault::DropReply(reply_lost()));
     }
 
-    /// The next such call is applied, but its answer hangs until the handle lets it
+    /// Applies the next such call, and holds its answer back until the handle lets it
     /// [proceed](HangHandle::proceed): it comes late. If the handle is dropped, the answer is lost.
     pub fn hang_reply_next(&self, calls: impl Into<Calls>) -> HangHandle {
         let (gate, handle) = Gate::new();

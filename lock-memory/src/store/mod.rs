@@ -264,7 +264,8 @@ impl CallOrder {
         claim.state(Self::default).begun.fetch_add(1, Ordering::Relaxed) + 1
     }
 
-    /// To be called within the step, whose lock orders the accesses.
+    /// Records that a call is applied, and refuses it after a later one. To be called within the
+    /// step, whose lock orders the accesses.
     fn apply(claim: &Claim, number: u64) -> Result<()> {
         if claim.state(Self::default).applied.fetch_max(number, Ordering::Relaxed) > number {
             let error = LockError::new(ErrorKind::Other, "a later call of the same claim came first");

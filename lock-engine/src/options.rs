@@ -79,9 +79,8 @@ impl QueueOptions {
         self
     }
 
-    /// Sets how much later than the waiter before it each waiter may take a lease that was not
-    /// handed over, because its holder died. Make it long enough for one request. Whole
-    /// milliseconds. Defaults to 200 ms.
+    /// Sets how much later than the waiter before it each waiter may take the lease of a holder
+    /// that died. Make it long enough for one request. Whole milliseconds. Defaults to 200 ms.
     pub const fn turn_window(mut self, window: Duration) -> Self {
         self.turn_window = window;
         self

@@ -25,7 +25,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use distlock_api::{Accounting, LockProvider};
-use distlock_conformance::history::{Call, Expected, What, violations};
+use distlock_conformance::history::{Call, Expected, Violation, What, violations};
 pub use distlock_engine::simulation::Defect;
 use distlock_engine::simulation::simulate;
 use distlock_engine::{LeaseProvider, QueueOptions};
@@ -47,6 +47,9 @@ pub struct Outcome {
     pub calls: Vec<Call>,
     /// The violations; empty if there are none.
     pub complaints: Vec<String>,
+    /// Whether one order of the calls explains all their answers. If not, `complaints` has the
+    /// violation.
+    pub linearizable: bool,
     /// The timeline, if `logs` was set.
     pub log: Vec<(Duration, String)>,
     plan: String,
@@ -240,9 +243,11 @@ fn judge(seed: u64, network: &Network, records: &Records, plan: String) -> Outco
     let quiet = network.plan.quiet();
     let judged: Vec<Call> =
         calls.iter().filter(|call| !matches!(call.what, What::Busy) || call.asked >= quiet).cloned().collect();
+    let mut linearizable = true;
     for violation in violations(&judged, Expected::default()) {
+        linearizable &= !matches!(violation, Violation::NotLinearizable { .. } | Violation::Undecided { .. });
         let shown: Vec<String> = violation.calls().iter().map(ToString::to_string).collect();
         complaints.push(format!("{violation}: {}", shown.join("; ")));
     }
-    Outcome { seed, calls, complaints, log: network.take_log(), plan }
+    Outcome { seed, calls, complaints, linearizable, log: network.take_log(), plan }
 }

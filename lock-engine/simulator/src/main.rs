@@ -58,16 +58,17 @@ fn main() -> ExitCode {
         }
     };
     if all_defects {
-        println!("| defect | seeds until it is found | complaint |\n|---|--:|---|");
+        println!(
+            "| defect | seeds until it is found | by the linearizability checker | complaint |\n|---|--:|--:|---|"
+        );
         for defect in Defect::ALL {
             let (_, found) = first_failure(from, seeds, Some(defect));
-            match found {
-                Some(outcome) => {
-                    let complaint = outcome.complaints[0].split(": client").next().unwrap_or_default();
-                    println!("| `{defect:?}` | {} | {complaint} |", outcome.seed - from + 1);
-                }
-                None => println!("| `{defect:?}` | not within {seeds} | |"),
-            }
+            let not_linearizable = (from..from + seeds).find(|seed| !run(*seed, Some(defect), false).linearizable);
+            let [found_by, not_linearizable] = [found.as_ref().map(|outcome| outcome.seed), not_linearizable]
+                .map(|seed| seed.map_or_else(|| format!("not within {seeds}"), |seed| (seed - from + 1).to_string()));
+            let complaint = found.iter().flat_map(|outcome| &outcome.complaints).next();
+            let complaint = complaint.and_then(|complaint| complaint.split(": client").next()).unwrap_or_default();
+            println!("| `{defect:?}` | {found_by} | {not_linearizable} | {complaint} |");
         }
         return ExitCode::SUCCESS;
     }

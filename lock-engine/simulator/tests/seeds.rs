@@ -50,6 +50,14 @@ fn a_seed_repeats_exactly() {
     }
 }
 
+/// Intervals and searches for an order judge every seed: a defect that breaks exclusion is found by
+/// both.
+#[test]
+fn the_linearizability_checker_judges_the_seeds() {
+    let found = (0..1000).find(|seed| !run(*seed, Some(Defect::NoDeadline), false).linearizable);
+    assert!(found.is_some(), "no history without an order was found");
+}
+
 #[test]
 fn every_defect_is_found_within_a_thousand_seeds() {
     for defect in Defect::ALL {

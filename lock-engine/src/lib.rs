@@ -10,7 +10,7 @@
 //! ```text
 //!  caller                      engine                                                store
 //!
-//!  acquire(key) ──► local queue: one caller per key goes on     state::line
+//!  acquire(key) ──► local queue: one turn per key             state::line
 //!                        │ turn
 //!                        ▼
 //!                   attempt ──► lane: permit ──► try_acquire ──────────────────────► busy: a ticket

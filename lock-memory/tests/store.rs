@@ -9,13 +9,14 @@ use std::pin::pin;
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
-use distlock_api::{ErrorKind, FencingToken, LockAdmin, LockError, LockKey, Loss, ReleaseOutcome};
+use distlock_api::{ErrorKind, FencingToken, LockAdmin, LockError, LockKey, Loss, ReleaseOutcome, Result};
 use distlock_engine::LeaseStore;
 use distlock_engine::store::{
     Attempt, Claim, Grant, ProviderId, QueueStanding, Release, Renewal, Reply, Standing, StoreCapabilities, StoreEvent,
     Ticket, Watch,
 };
 use distlock_memory::{MemoryStore, Operation};
+use futures_util::future::BoxFuture;
 use futures_util::{FutureExt, StreamExt};
 
 use self::kit::{claim, claim_of};
@@ -35,6 +36,13 @@ async fn acquire(store: &MemoryStore, claim: &Claim) -> Grant {
 
 fn poll_once<F: Future>(future: std::pin::Pin<&mut F>) -> Poll<F::Output> {
     future.poll(&mut Context::from_waker(Waker::noop()))
+}
+
+/// Begins an attempt that hangs.
+fn pending_attempt<'a>(store: &'a MemoryStore, request: &'a Attempt) -> BoxFuture<'a, Result<Reply>> {
+    let mut call = store.try_acquire(request);
+    assert!(poll_once(call.as_mut()).is_pending());
+    call
 }
 
 #[tokio::test(start_paused = true)]
@@ -152,8 +160,7 @@ async fn a_late_answer_belongs_to_a_call_that_was_applied() {
     let holder = claim("k");
     let request = attempt(&holder);
     let handle = store.hang_reply_next(Operation::TryAcquire);
-    let mut call = pin!(store.try_acquire(&request));
-    assert!(poll_once(call.as_mut()).is_pending());
+    let call = pending_attempt(&store, &request);
     assert!(store.peek("k").is_some());
     handle.proceed();
     assert!(matches!(call.await.unwrap(), Reply::Granted(_)));
@@ -168,8 +175,7 @@ async fn ordered_claims_refuse_a_straggler() {
     let holder = claim("k");
     let request = attempt(&holder);
     let handle = store.hang_next(Operation::TryAcquire);
-    let mut straggler = pin!(store.try_acquire(&request));
-    assert!(poll_once(straggler.as_mut()).is_pending());
+    let straggler = pending_attempt(&store, &request);
     store.withdraw(&holder, TTL).await.unwrap();
     handle.proceed();
     let refused = straggler.await.unwrap_err();
@@ -319,8 +325,7 @@ async fn without_ordered_claims_a_straggler_takes_effect() {
     let holder = claim("k");
     let request = attempt(&holder);
     let handle = store.hang_next(Operation::TryAcquire);
-    let mut straggler = pin!(store.try_acquire(&request));
-    assert!(poll_once(straggler.as_mut()).is_pending());
+    let straggler = pending_attempt(&store, &request);
     store.withdraw(&holder, TTL).await.unwrap();
     handle.proceed();
     assert!(matches!(straggler.await.unwrap(), Reply::Granted(_)));

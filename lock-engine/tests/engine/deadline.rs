@@ -4,11 +4,13 @@
 use std::sync::Arc;
 
 use distlock_api::{
-    AcquisitionId, ErrorKind, FencingToken, LockKey, LockProvider, LockProviderExt, Loss, Phase, RenewalPolicy,
+    AcquisitionId, ErrorKind, FencingToken, LockGuard, LockKey, LockProvider, LockProviderExt, Loss, Phase,
+    RenewalPolicy, Result,
 };
-use distlock_engine::LeaseStore;
 use distlock_engine::store::{Attempt, Claim, Grant, StoreEvent, StoreTime};
+use distlock_engine::{LeaseProvider, LeaseStore};
 use distlock_memory::{MemoryStore, Operation};
+use tokio::task::JoinHandle;
 use tokio::time::{Instant, advance, sleep};
 
 use crate::kit::{
@@ -99,15 +101,21 @@ async fn c3_a_late_answer_to_a_renewal_extends_from_its_sending_only() {
     assert_eq!(start.elapsed(), ms(300 + 900));
 }
 
+/// One process holds `k` for a minute, and a caller of another one is queued for it.
+async fn long_lease_and_waiter(store: &MemoryStore) -> ([LeaseProvider; 2], LockGuard, JoinHandle<Result<LockGuard>>) {
+    let processes = [process(store), process(store)];
+    let first = processes[0].acquire("k").ttl(secs(60)).await.unwrap();
+    let next = waiter(&processes[1]);
+    queued(store, 1).await;
+    sleep(ms(50)).await;
+    (processes, first, next)
+}
+
 #[tokio::test(start_paused = true)]
 async fn r18_a_grant_that_is_pushed_late_starts_no_lease_beyond_its_claim() {
     for late in [ms(500), ms(900), ms(999), ms(1000), ms(1200), ms(1300), ms(1301), ms(2500)] {
         let store = MemoryStore::new();
-        let (a, b) = (process(&store), process(&store));
-        let first = a.acquire("k").ttl(secs(60)).await.unwrap();
-        let next = waiter(&b);
-        queued(&store, 1).await;
-        sleep(ms(50)).await;
+        let (_processes, first, next) = long_lease_and_waiter(&store).await;
         store.delay_events(late);
         drop(first);
         let guard = next.await.unwrap().unwrap();
@@ -122,11 +130,7 @@ async fn r18_a_grant_that_is_pushed_late_starts_no_lease_beyond_its_claim() {
 #[tokio::test(start_paused = true)]
 async fn r18_an_old_grant_is_not_believed() {
     let store = MemoryStore::new();
-    let (a, b) = (process(&store), process(&store));
-    let first = a.acquire("k").ttl(secs(60)).await.unwrap();
-    let next = waiter(&b);
-    queued(&store, 1).await;
-    sleep(ms(50)).await;
+    let (_processes, first, next) = long_lease_and_waiter(&store).await;
     let id = store.waiting("k").remove(0);
     for token in [1, first.fencing_token().get(), store.peek("k").unwrap().token.get()] {
         let expires_at = StoreTime::since_origin(store.now() + secs(50));

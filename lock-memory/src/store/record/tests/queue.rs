@@ -123,7 +123,7 @@ fn c15_the_windows_count_from_when_the_lease_became_free() {
         let hold = Release::new(holder.clone()).with_hold_at_least(SEC(7));
         assert_eq!(record.release(SEC(4), &hold, true), ReleaseEffect::Freed, "R13: nothing is granted");
     };
-    let by_force = |record: &mut Record, _: &Claim| record.force_release(SEC(4), entry());
+    let by_force = |record: &mut Record, _: &Claim| record.force_release(SEC(4), forced_release());
     let opened: [(_, Opens, _); 4] = [
         ("a release that hands nothing over", without_hand_over, SEC(4)),
         ("the end of a minimum hold", with_a_minimum_hold, SEC(7)),
@@ -232,7 +232,7 @@ fn r15_a_refresh_never_adds_a_ticket_and_never_grants() {
     assert_eq!(waiting(&record, SEC(17)), [first.id()]);
     // Granted, and taken away before the waiter learned of it.
     let _ = granted(&mut record, SEC(17), &first);
-    record.force_release(SEC(17), entry());
+    record.force_release(SEC(17), forced_release());
     assert_eq!(refresh(&mut record, SEC(17), &first), Standing::Gone(Loss::ForceReleased));
 }
 

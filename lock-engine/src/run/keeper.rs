@@ -178,7 +178,7 @@ impl Rooms {
             match lanes.map(|lanes| lanes.enter(*lane, None, false)) {
                 Some(PermitReply::Later(in_line)) => self.positions.push((*lane, Box::pin(in_line.permit()))),
                 Some(PermitReply::Now(permit)) => {
-                    self.positions.push((*lane, Box::pin(std::future::ready(Some(permit)))))
+                    self.positions.push((*lane, Box::pin(std::future::ready(Some(permit)))));
                 }
                 Some(PermitReply::Refused(_)) | None => {}
             }

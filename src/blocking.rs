@@ -55,8 +55,8 @@ use std::time::Duration;
 
 use distlock_api::style::finish_run;
 use distlock_api::{
-    AcquireOptions, ErrorKind, FencingToken, IntoLockKey, LockError, LockGuard, LockKey, LockProvider, LockProviderExt,
-    Loss, ReleaseOutcome, acquire_setters, try_setters, wait_setters,
+    AcquireOptions, ErrorKind, FencingToken, HasFencingToken, IntoLockKey, LockError, LockGuard, LockKey, LockProvider,
+    LockProviderExt, Loss, ReleaseOutcome, acquire_setters, try_setters, wait_setters,
 };
 use tokio::runtime::{Builder, Handle, Runtime, RuntimeFlavor};
 
@@ -372,6 +372,16 @@ impl Guard {
     /// only while a clone of the [`Provider`] exists.
     pub fn into_inner(self) -> LockGuard {
         self.guard
+    }
+}
+
+impl HasFencingToken for Guard {
+    fn key(&self) -> &LockKey {
+        self.key()
+    }
+
+    fn fencing_token(&self) -> FencingToken {
+        self.fencing_token()
     }
 }
 

@@ -43,6 +43,36 @@ impl ReleaseOutcome {
     }
 }
 
+/// A guard that has a fencing token, for helpers that pass the token to a resource.
+///
+/// [`LockGuard`] has it, and so have the guards of typed styles, such as a locked document of
+/// `distlock-mongo`. Implement it for a guard of your own.
+///
+/// ```
+/// use distlock_api::{FencedRegister, FencedWrite, HasFencingToken};
+///
+/// fn store(balance: &FencedRegister<i64>, guard: &impl HasFencingToken, value: i64) -> FencedWrite {
+///     balance.write(guard.fencing_token(), value)
+/// }
+/// ```
+pub trait HasFencingToken {
+    /// Returns the key of the lock.
+    fn key(&self) -> &LockKey;
+
+    /// Returns the token of this grant. See [`LockGuard::fencing_token`].
+    fn fencing_token(&self) -> FencingToken;
+}
+
+impl HasFencingToken for LockGuard {
+    fn key(&self) -> &LockKey {
+        self.key()
+    }
+
+    fn fencing_token(&self) -> FencingToken {
+        self.fencing_token()
+    }
+}
+
 /// The backend's side of a [`LockGuard`]: one held lock.
 ///
 /// Dropping it must release in the background ([C11]). `distlock-engine` implements it for every

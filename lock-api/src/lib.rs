@@ -95,7 +95,7 @@ pub use ext::{
     Acquire, AcquireFuture, DistributedLockExt, KeyTarget, LockProviderExt, LockTarget, TryAcquire, TryAcquireFuture,
 };
 pub use fenced::{FencedRegister, FencedWrite};
-pub use guard::{LeaseHandle, LockGuard, ReleaseFuture, ReleaseOutcome};
+pub use guard::{HasFencingToken, LeaseHandle, LockGuard, ReleaseFuture, ReleaseOutcome};
 pub use holder::Holder;
 pub use key::LockKey;
 pub use loss::{Loss, LostSignal};

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use distlock_api::{FencingToken, LockKey, Loss, LostSignal};
+use distlock_api::{FencingToken, HasFencingToken, LockKey, Loss, LostSignal};
 
 use crate::gate::{Hold, Slot};
 
@@ -68,6 +68,17 @@ impl HeldLock {
     /// Dropping it has no effect; there may be any number of them.
     pub fn lost(&self) -> LostSignal {
         self.slot.lost()
+    }
+}
+
+/// Of several keys, the first.
+impl HasFencingToken for HeldLock {
+    fn key(&self) -> &LockKey {
+        self.key()
+    }
+
+    fn fencing_token(&self) -> FencingToken {
+        self.fencing_token()
     }
 }
 

@@ -127,7 +127,8 @@ where
         }
     }
     // A lease can be lost while the next lock is waited for.
-    match guards.iter().find_map(|guard: &G| Some((guard.key().clone(), guard.loss()?))) {
+    let lost = guards.iter().find_map(|guard: &G| Some((guard.key().clone(), guard.loss()?)));
+    match lost {
         None => Ok(Group::Held(guards)),
         Some((key, loss)) => {
             roll_back(guards).await;

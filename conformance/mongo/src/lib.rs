@@ -33,8 +33,9 @@
 //! Under `cargo nextest` each check is a separate process. In programs whose `main` calls [`run`]
 //! the processes of one run share a server of each topology, which ends with the run.
 //!
-//! [`MongoServer::start_local`] and [`MongoServer::start_with_access_control`] always start local
-//! processes, for tests that need what the other sources do not have.
+//! [`MongoServer::start_local`], [`MongoServer::start_with_access_control`] and
+//! [`MongoServer::start_with_tls`] always start local processes, for tests that need what the other
+//! sources do not have.
 //!
 //! Servers that are started here accept test commands (`configureFailPoint`), remove expired
 //! documents every second, and have no access control unless it was requested. They and their data

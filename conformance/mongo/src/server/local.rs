@@ -67,15 +67,36 @@ pub(super) async fn start_controlled(topology: Topology) -> Result<Started, Stri
     Ok((vec![process], uri, source))
 }
 
+/// Starts a standalone that requires TLS. The connection string does not name the authority.
+pub(super) async fn start_with_tls(tls: TlsFiles<'_>) -> Result<Started, String> {
+    let (program, version) = find().await?;
+    let process = launch(&program, Topology::Standalone, Access::Tls(tls)).await?;
+    let uri = format!("{}&tls=true", replica_set::direct_uri(&process.address));
+    let source = format!("1 local process of {} ({version}) with TLS", program.display());
+    Ok((vec![process], uri, source))
+}
+
 async fn find() -> Result<(PathBuf, String), String> {
     tokio::task::spawn_blocking(mongod::find).await.map_err(|error| error.to_string())?
 }
 
-/// Whether a server has access control.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Access {
+/// The clients that a server accepts.
+#[derive(Clone, Copy)]
+enum Access<'a> {
     Open,
+    /// With credentials, except for the creation of the first user.
     Controlled,
+    /// With TLS.
+    Tls(TlsFiles<'a>),
+}
+
+/// The files of a server with TLS, in PEM format.
+#[derive(Clone, Copy)]
+pub(super) struct TlsFiles<'a> {
+    /// The server's certificate, followed by its private key.
+    pub(super) certificate_key: &'a Path,
+    /// The certificate of the authority that issued it.
+    pub(super) authority: &'a Path,
 }
 
 /// Uses the localhost exception: until there is a user, a local client may initiate the set and
@@ -114,7 +135,7 @@ async fn make_ready(topology: Topology, addresses: &[String]) -> Result<String, 
     writable.map(|()| uri)
 }
 
-async fn launch(program: &Path, topology: Topology, access: Access) -> Result<Process, String> {
+async fn launch(program: &Path, topology: Topology, access: Access<'_>) -> Result<Process, String> {
     for _ in 0..PORTS_TRIED {
         match launch_once(program, topology, access).await? {
             Some(process) => return Ok(process),
@@ -131,7 +152,7 @@ fn write_key(path: &Path) -> std::io::Result<()> {
 }
 
 /// Starts a server on a free port. Returns `None` if another program took the port first.
-async fn launch_once(program: &Path, topology: Topology, access: Access) -> Result<Option<Process>, String> {
+async fn launch_once(program: &Path, topology: Topology, access: Access<'_>) -> Result<Option<Process>, String> {
     let failed = |error: std::io::Error| format!("cannot start mongod: {error}");
     let port = LocalServer::free_port().map_err(failed)?;
     let data = mongod::fresh_dir().map_err(failed)?;
@@ -143,11 +164,18 @@ async fn launch_once(program: &Path, topology: Topology, access: Access) -> Resu
     if topology == Topology::ReplicaSet {
         command.args(["--replSet", replica_set::NAME]);
     }
-    if access == Access::Controlled {
-        // Members of a replica set need a key for each other, even a single member.
-        let key = data.join("key");
-        write_key(&key).map_err(failed)?;
-        command.arg("--auth").arg("--keyFile").arg(key);
+    match access {
+        Access::Open => {}
+        Access::Controlled => {
+            // Members of a replica set need a key for each other, even a single member.
+            let key = data.join("key");
+            write_key(&key).map_err(failed)?;
+            command.arg("--auth").arg("--keyFile").arg(key);
+        }
+        Access::Tls(TlsFiles { certificate_key, authority }) => {
+            command.args(["--tlsMode", "requireTLS", "--tlsAllowConnectionsWithoutCertificates"]);
+            command.arg("--tlsCertificateKeyFile").arg(certificate_key).arg("--tlsCAFile").arg(authority);
+        }
     }
     // A separate process group: Ctrl-C reaches only the tests, and their end stops the server in
     // order.

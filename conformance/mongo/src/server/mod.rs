@@ -9,6 +9,7 @@ pub(crate) mod replica_set;
 mod settings;
 
 use std::fmt;
+use std::path::Path;
 
 use distlock_conformance::container::Service;
 
@@ -95,6 +96,24 @@ impl MongoServer {
     /// As [`start`](Self::start).
     pub async fn start_with_access_control(topology: Topology) -> Result<Self, ServerError> {
         let started = local::start_controlled(topology).await;
+        Self::local(topology, started.map(|started| Self::of_processes(topology, started)))
+    }
+
+    /// Starts a standalone of one local process that requires TLS. Ignores the environment
+    /// variables for sources. Its [`uri`](Self::uri) has `tls=true`, and does not name the
+    /// authority: add `tlsCAFile`.
+    ///
+    /// Both files are in PEM format: `certificate_key` contains the server's certificate, for
+    /// 127.0.0.1, and its private key, and `authority` the certificate of its issuer.
+    ///
+    /// # Errors
+    /// As [`start_local`](Self::start_local).
+    ///
+    /// # Cancel safety
+    /// As [`start`](Self::start).
+    pub async fn start_with_tls(certificate_key: &Path, authority: &Path) -> Result<Self, ServerError> {
+        let topology = Topology::Standalone;
+        let started = local::start_with_tls(local::TlsFiles { certificate_key, authority }).await;
         Self::local(topology, started.map(|started| Self::of_processes(topology, started)))
     }
 

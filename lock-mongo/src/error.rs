@@ -1,4 +1,4 @@
-//! What the driver's errors mean for a lock.
+//! The translation of the driver's errors.
 
 use std::fmt;
 
@@ -6,17 +6,17 @@ use distlock_api::{Disposition, ErrorKind, LockError, Phase};
 use mongodb::error::{CommandError, Error, ErrorKind as DriverKind, NO_WRITES_PERFORMED, WriteFailure};
 use serde::Deserialize;
 
-/// What the failed operation may have changed.
+/// What a failed operation may have changed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Effect {
-    /// Nothing, ever: it reads, or the same again does no harm and nobody believes it was done.
+    /// Nothing: it only reads, or it can be repeated and no decision depends on its outcome.
     None,
     /// A record.
     Write,
 }
 
-/// The cause of an error, without what the driver's own one shows: the raw answer of the server, in
-/// which the refused command may be quoted.
+/// The cause of an error. The driver's own error is not used, because it shows the raw answer of
+/// the server, which may quote the refused command.
 #[derive(Debug)]
 struct Cause(String);
 
@@ -28,7 +28,7 @@ impl fmt::Display for Cause {
 
 impl std::error::Error for Cause {}
 
-/// Kind and disposition of a driver's error. In doubt the outcome of a write is unknown.
+/// Translates a driver's error. In doubt the outcome of a write is unknown.
 pub(crate) fn translate(error: &Error, effect: Effect) -> LockError {
     let verdict = Verdict::of(error);
     let disposition = match (verdict.disposition, effect) {
@@ -42,20 +42,40 @@ pub(crate) fn translate(error: &Error, effect: Effect) -> LockError {
     }
 }
 
-/// A document in the lock collection that is none of ours (R22).
+/// Makes the error of a connection string that the driver refuses, or whose hosts it cannot find.
+pub(crate) fn unusable_uri(error: &Error) -> LockError {
+    match &*error.kind {
+        DriverKind::InvalidArgument { .. } | DriverKind::InvalidTlsConfig { .. } => {
+            let message = "the MongoDB driver refused the connection string: its form is \
+                           `mongodb://user:password@host:port/database?option=value`, percent-encoded; the cause \
+                           names the part";
+            LockError::new(ErrorKind::InvalidOptions, message).with_source(Cause(error.kind.to_string()))
+        }
+        _ => translate(error, Effect::None),
+    }
+}
+
+/// Makes the error of a document that is to be locked and does not exist.
+pub(crate) fn no_document() -> LockError {
+    let message = "there is no document with this `_id`: insert it, or give a default (`or_insert`, \
+                   `DocumentLocksBuilder::default_document`)";
+    LockError::new(ErrorKind::NotFound, message)
+}
+
+/// Makes the error of a document in the lock collection that is no lock record (R22).
 pub(crate) fn not_a_record() -> LockError {
     let message = "the document with this `_id` is no lock record: `fencingToken` is missing or no long. It is left as \
-                   it is. Name a collection of its own for the locks (`MongoProviderBuilder::collection`); if it is \
-                   a lock of an earlier program, see `MongoProviderBuilder::adopt_foreign_locks`";
+                   it is. Give the locks a collection of their own (`MongoProviderBuilder::collection`). If it is a \
+                   lock of an earlier program, see `MongoProviderBuilder::adopt_foreign_locks`";
     LockError::new(ErrorKind::Corrupt, message)
 }
 
-/// The client's own limit ran out while an operation was under way.
+/// Makes the error of an operation that the client's own limit ended.
 pub(crate) fn unanswered(limit: std::time::Duration, effect: Effect) -> LockError {
     unanswered_because(limit, effect, "")
 }
 
-/// The same with a reason, which follows the message.
+/// Makes the error of [`unanswered`], with a reason that follows the message.
 pub(crate) fn unanswered_because(limit: std::time::Duration, effect: Effect, because: &str) -> LockError {
     let error = LockError::timeout(Phase::Request, format!("MongoDB did not answer within {limit:?}{because}"));
     match effect {
@@ -64,18 +84,19 @@ pub(crate) fn unanswered_because(limit: std::time::Duration, effect: Effect, bec
     }
 }
 
-/// The server answered without the marker (R9).
+/// Makes the error of an answer without the marker (R9).
 pub(crate) fn unmarked() -> LockError {
-    let message = "the server repeated an earlier answer in a form that does not tell what it was";
+    let message = "MongoDB repeated the answer to an earlier try without the fields that were requested, so the \
+                   outcome cannot be read from it";
     LockError::new(ErrorKind::Unavailable, message).outcome_unknown()
 }
 
-/// An answer that is not what the server's documentation says.
+/// Makes the error of an answer in another form than the server's documentation has.
 pub(crate) fn unreadable(error: mongodb::bson::de::Error) -> LockError {
-    LockError::new(ErrorKind::Corrupt, "MongoDB's answer cannot be read").outcome_unknown().with_source(error)
+    LockError::new(ErrorKind::Corrupt, UNREADABLE).outcome_unknown().with_source(error)
 }
 
-/// What the reply to a command says of a write that was not done, or not acknowledged.
+/// The part of a reply that reports a write that was not done, or not acknowledged.
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct Refusal {
@@ -86,7 +107,7 @@ pub(crate) struct Refusal {
     errmsg: String,
 }
 
-/// The error for it. If the primary has done the write, whether it lasts is open.
+/// Makes the error of a refusal. If the primary has done the write, it may still be rolled back.
 pub(crate) fn refused(refusal: &Refusal, is_done: bool) -> LockError {
     let Refusal { code, code_name, errmsg } = refusal;
     let verdict = if is_done {
@@ -97,7 +118,7 @@ pub(crate) fn refused(refusal: &Refusal, is_done: bool) -> LockError {
     verdict.into_error()
 }
 
-/// Whether the error is a server's answer.
+/// Whether the error is an answer of a server.
 pub(crate) fn is_answer(error: &Error) -> bool {
     !matches!(
         &*error.kind,
@@ -110,7 +131,7 @@ pub(crate) fn is_answer(error: &Error) -> bool {
     )
 }
 
-/// Whether an upsert lost a race for a fresh record.
+/// Whether an upsert lost a race for a new record.
 pub(crate) fn is_lost_race(error: &Error) -> bool {
     let DriverKind::Command(command) = &*error.kind else { return false };
     let on_id = || {
@@ -122,37 +143,37 @@ pub(crate) fn is_lost_race(error: &Error) -> bool {
     command.code == 11000 && on_id().is_some()
 }
 
-/// Whether the server refused a pipeline that was made to fail with these words.
-pub(crate) fn says(error: &Error, words: &str) -> bool {
-    // A refusal for a missing privilege quotes the whole command, the words included.
-    let is_said = |command: &CommandError| command.code != UNAUTHORIZED && command.message.contains(words);
-    matches!(&*error.kind, DriverKind::Command(command) if is_said(command))
+/// Whether a pipeline failed with this text, which one of its stages puts into the error.
+pub(crate) fn failed_with(error: &Error, text: &str) -> bool {
+    // A refusal for a missing privilege quotes the whole command, the text included.
+    let has_text = |command: &CommandError| command.code != UNAUTHORIZED && command.message.contains(text);
+    matches!(&*error.kind, DriverKind::Command(command) if has_text(command))
 }
 
-/// The code and meaning of a server's refusal of a change that an application made: a validator, a
-/// unique index, a value that the change could not be calculated with. None for everything that is
-/// not the document's doing.
+/// Returns the code and the error of a server's refusal of an application's change: by a validator,
+/// a unique index, or a value that the change could not be computed with. `None` if the refusal has
+/// nothing to do with the document.
 pub(crate) fn rejection(error: &Error) -> Option<(i32, LockError)> {
     let DriverKind::Command(refused) = &*error.kind else { return None };
     let known = matches!(
         refused.code,
         2 | 9 | 14 | 15 | 28 | 40 | 51 | 52 | 55 | 56 | 57 | 59 | 66 | 72 | 121 | 168 | 241 | 10334 | 11000 | 17280
     );
-    // An assertion with a number and no name is raised while the change is parsed or calculated,
-    // before anything is written.
+    // An assertion that has a number and no name is raised while the change is parsed or computed,
+    // before any write.
     if !known && !refused.code_name.starts_with("Location") {
         return None;
     }
     let message = match refused.code {
-        121 => "the validator of the collection refused the change",
-        11000 => "the change violates a unique index",
-        _ => "MongoDB refused the change",
+        121 => "the validator of the collection refused the change: the new document does not meet its rules",
+        11000 => "the change violates a unique index: another document has the value that the cause names",
+        _ => "MongoDB refused the change: the cause names the reason",
     };
     let cause = Cause(named(refused.code, &refused.code_name, &refused.message));
     Some((refused.code, LockError::new(ErrorKind::Rejected, message).with_source(cause)))
 }
 
-/// The code of a command that the server refused.
+/// Returns the code of a command that the server refused.
 pub(crate) fn command_code(error: &Error) -> Option<i32> {
     match &*error.kind {
         DriverKind::Command(refused) => Some(refused.code),
@@ -160,22 +181,24 @@ pub(crate) fn command_code(error: &Error) -> Option<i32> {
     }
 }
 
-/// The error for a privilege that a probe has found missing.
+/// Makes the error of a privilege that a probe found missing.
 pub(crate) fn lacks(privilege: &str, namespace: &str, error: &Error) -> LockError {
     let refused = translate(error, Effect::None);
     if refused.kind() != ErrorKind::PermissionDenied || is_unauthenticated(error) {
         return refused;
     }
-    let message = format!("the MongoDB user lacks the privilege {privilege} on the collection {namespace}");
+    let message = format!(
+        "the MongoDB user lacks the privilege {privilege} on the collection {namespace}: grant it by a role of the user"
+    );
     LockError::new(ErrorKind::PermissionDenied, message).with_source(refused)
 }
 
-/// Whether a command was refused for want of a privilege, or of a user.
+/// Whether a command was refused because a privilege, or a user, is missing.
 pub(crate) fn is_unauthorized(error: &Error) -> bool {
     command_code(error) == Some(UNAUTHORIZED)
 }
 
-/// Whether the server has said that the client has not logged in.
+/// Whether a command was refused because the client has not authenticated.
 pub(crate) fn is_unauthenticated(error: &Error) -> bool {
     matches!(&*error.kind, DriverKind::Command(refused) if refused.message.contains(UNAUTHENTICATED))
 }
@@ -191,9 +214,14 @@ pub(crate) const UNAUTHORIZED: i32 = 13;
 pub(crate) const NAMESPACE_NOT_FOUND: i32 = 26;
 /// The server's code for a condition that an upsert cannot have.
 pub(crate) const NOT_IN_AN_UPSERT: i32 = 224;
-/// What the server says to a client that has not logged in, with the code of a missing privilege.
+/// The server's text for a client that has not authenticated. The code is that of a missing
+/// privilege.
 const UNAUTHENTICATED: &str = "requires authentication";
 
+const UNREADABLE: &str = "MongoDB's answer cannot be read: it has another form than the answers of MongoDB 6.0 to 8.0";
+const REFUSED_CREDENTIALS: &str = "MongoDB refused the credentials: check user, password and authSource";
+
+/// The translation of one error.
 struct Verdict {
     kind: ErrorKind,
     disposition: Disposition,
@@ -207,17 +235,21 @@ impl Verdict {
 
         let verdict = |kind, disposition, message| Self { kind, disposition, message, cause: error.kind.to_string() };
         match &*error.kind {
-            // The driver answers so only if no earlier try of the same operation reached a server.
+            // The driver reports this only if no earlier try of the operation reached a server.
             DriverKind::ServerSelection { .. } | DriverKind::DnsResolve { .. } => {
-                verdict(ErrorKind::Unavailable, Retryable, "no MongoDB server can be reached")
+                let message =
+                    "no MongoDB server can be reached: check the hosts of the connection string, and the network";
+                verdict(ErrorKind::Unavailable, Retryable, message)
             }
-            DriverKind::Authentication { .. } => {
-                verdict(ErrorKind::PermissionDenied, Permanent, "MongoDB refused the credentials")
-            }
+            DriverKind::Authentication { .. } => verdict(ErrorKind::PermissionDenied, Permanent, REFUSED_CREDENTIALS),
             DriverKind::IncompatibleServer { .. } | DriverKind::SessionsNotSupported => {
-                verdict(ErrorKind::Unsupported, Permanent, "this MongoDB server is not supported")
+                let message = "this MongoDB server is not supported: 6.0 or later is needed";
+                verdict(ErrorKind::Unsupported, Permanent, message)
             }
-            DriverKind::Shutdown => verdict(ErrorKind::Unavailable, Permanent, "the MongoDB client has been shut down"),
+            DriverKind::Shutdown => {
+                let message = "the MongoDB client has been shut down: close the lock provider before the client";
+                verdict(ErrorKind::Unavailable, Permanent, message)
+            }
             DriverKind::InvalidArgument { .. } | DriverKind::InvalidTlsConfig { .. } => {
                 verdict(ErrorKind::Other, Permanent, "the MongoDB driver refused the operation")
             }
@@ -225,7 +257,7 @@ impl Verdict {
                 verdict(ErrorKind::Unavailable, OutcomeUnknown, "the connection to MongoDB failed")
             }
             DriverKind::BsonDeserialization(_) | DriverKind::InvalidResponse { .. } => {
-                verdict(ErrorKind::Corrupt, OutcomeUnknown, "MongoDB's answer cannot be read")
+                verdict(ErrorKind::Corrupt, OutcomeUnknown, UNREADABLE)
             }
             DriverKind::Command(failed) => {
                 Self::of_code(failed.code, &failed.code_name, &failed.message).unless_nothing_written(error)
@@ -234,7 +266,7 @@ impl Verdict {
                 let name = failed.code_name.as_deref().unwrap_or_default();
                 Self::of_code(failed.code, name, &failed.message).unless_nothing_written(error)
             }
-            // It was applied by the primary; whether it lasts is open.
+            // The primary has applied it; it may still be rolled back.
             DriverKind::Write(WriteFailure::WriteConcernError(failed)) => {
                 Self::of_write_concern(failed.code, &failed.code_name, &failed.message)
             }
@@ -253,22 +285,24 @@ impl Verdict {
     fn of_write_concern(code: i32, name: &str, message: &str) -> Self {
         let kind = if matches!(code, 50 | 64) { ErrorKind::Timeout } else { ErrorKind::Unavailable };
         let (disposition, cause) = (Disposition::OutcomeUnknown, named(code, name, message));
-        Self { kind, disposition, message: "no majority acknowledged the write", cause }
+        let message = "no majority of the replica set acknowledged the write";
+        Self { kind, disposition, message, cause }
     }
 
-    /// What a server means by an error code. One that stands in no group says nothing about what
-    /// was done.
+    /// Translates an error code of a server. After a code that is not listed here the outcome is
+    /// unknown.
     fn of_code(code: i32, name: &str, message: &str) -> Self {
         use Disposition::{OutcomeUnknown, Permanent, Retryable};
 
         let (kind, disposition, summary) = match code {
             UNAUTHORIZED if message.contains(UNAUTHENTICATED) => {
-                let summary = "MongoDB requires authentication, and the connection string names no user";
+                let summary = "MongoDB requires authentication, and the client has no user: name one in the connection \
+                               string";
                 (ErrorKind::PermissionDenied, Permanent, summary)
             }
-            // The text of these quotes the command, with keys and owners.
+            // The server's text quotes the command, with keys and owners.
             UNAUTHORIZED => {
-                let summary = "the MongoDB user may not do what locks need on this collection";
+                let summary = "the MongoDB user lacks a privilege that locks need on this collection";
                 return Self {
                     kind: ErrorKind::PermissionDenied,
                     disposition: Permanent,
@@ -276,18 +310,22 @@ impl Verdict {
                     cause: named(code, name, "needed: find, insert, update and createIndex; to watch, changeStream"),
                 };
             }
-            18 | 8000 => (ErrorKind::PermissionDenied, Permanent, "MongoDB refused the credentials"),
-            50 => (ErrorKind::Timeout, OutcomeUnknown, "MongoDB gave up at the time limit"),
-            112 | 225 => (ErrorKind::Unavailable, Retryable, "MongoDB gave way to another write"),
+            18 | 8000 => (ErrorKind::PermissionDenied, Permanent, REFUSED_CREDENTIALS),
+            50 => (ErrorKind::Timeout, OutcomeUnknown, "MongoDB ended the operation at its time limit"),
+            112 | 225 => (ErrorKind::Unavailable, Retryable, "MongoDB refused the write because of a concurrent one"),
             // Stepping down, shutting down, recovering, not primary; and, between the members of a
             // cluster, a host that cannot be reached.
             6 | 7 | 89 | 91 | 134 | 189 | 262 | 9001 | 10058 | 10107 | 11600 | 11602 | 13435 | 13436 => {
-                (ErrorKind::Unavailable, OutcomeUnknown, "MongoDB cannot serve now")
+                (ErrorKind::Unavailable, OutcomeUnknown, "MongoDB cannot serve now: the primary changes or shuts down")
             }
             20 | 40573 | 51144 => {
-                (ErrorKind::Unsupported, Permanent, "this MongoDB deployment cannot do what was asked")
+                (ErrorKind::Unsupported, Permanent, "this MongoDB deployment does not support the operation")
             }
-            14 | 15 | 241 | 16554 => (ErrorKind::Corrupt, Permanent, "a lock record is not what the protocol allows"),
+            14 | 15 | 241 | 16554 => {
+                let summary =
+                    "a lock record has a form that the protocol does not allow: another program has changed it";
+                (ErrorKind::Corrupt, Permanent, summary)
+            }
             2 | 9 | 26 | 59 | 66 | 67 | 72 | 73 | 115 | 121 | 166 | 303 | 323 | 10334 | 11000 | 13297 | 17280 => {
                 (ErrorKind::Other, Permanent, "MongoDB refused the operation")
             }
@@ -296,7 +334,7 @@ impl Verdict {
         Self { kind, disposition, message: summary, cause: named(code, name, message) }
     }
 
-    /// The server says so itself for some errors of a state change.
+    /// Makes the error retryable if the server has labelled it as one without any write.
     fn unless_nothing_written(mut self, error: &Error) -> Self {
         if self.disposition == Disposition::OutcomeUnknown && error.contains_label(NO_WRITES_PERFORMED) {
             self.disposition = Disposition::Retryable;
@@ -323,7 +361,7 @@ mod tests {
     }
 
     #[test]
-    fn what_an_index_or_a_database_name_prevents_is_permanent() {
+    fn a_refused_index_or_database_name_is_permanent() {
         for (code, name) in [(67, "CannotCreateIndex"), (13297, "DatabaseDifferCase")] {
             let reply = doc! { "code": code, "codeName": name, "errmsg": "no" };
             let error = Error::from(DriverKind::Command(mongodb::bson::from_document(reply).unwrap()));
@@ -344,18 +382,18 @@ mod tests {
     }
 
     #[test]
-    fn a_missing_privilege_is_not_what_its_quoted_command_says() {
+    fn the_command_that_a_missing_privilege_quotes_is_not_read() {
         let answer = |code: i32| {
             let reply = doc! { "code": code, "errmsg": "not authorized to execute { $concat: [ \"not a lock\" ] }" };
             Error::from(DriverKind::Command(mongodb::bson::from_document::<CommandError>(reply).unwrap()))
         };
-        assert!(says(&answer(241), "not a lock"));
-        assert!(!says(&answer(13), "not a lock"));
+        assert!(failed_with(&answer(241), "not a lock"));
+        assert!(!failed_with(&answer(13), "not a lock"));
         assert_eq!(translate(&answer(13), Effect::Write).kind(), ErrorKind::PermissionDenied);
     }
 
     #[test]
-    fn reading_changes_nothing() {
+    fn a_failed_read_is_retryable() {
         let error = Error::from(std::io::Error::from(std::io::ErrorKind::ConnectionReset));
         assert!(translate(&error, Effect::Write).is_outcome_unknown());
         assert!(translate(&error, Effect::None).is_retryable());

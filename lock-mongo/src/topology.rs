@@ -1,8 +1,8 @@
-//! What kind of deployment the database is in.
+//! The kind of deployment, and whether locks can be kept in it.
 
 use std::time::Duration;
 
-use distlock_api::{ErrorKind, LockError, Phase, Result};
+use distlock_api::{Disposition, ErrorKind, LockError, Phase, Result};
 use futures_util::TryStreamExt;
 use futures_util::future::join;
 use mongodb::bson::{Document, doc};
@@ -16,7 +16,7 @@ use tokio::time::sleep;
 mod reach;
 
 pub(crate) use reach::Reachability;
-use reach::Seen;
+use reach::Servers;
 
 use crate::error::{
     Effect, NAMESPACE_NOT_FOUND, UNAUTHORIZED, command_code, translate, unanswered, unanswered_because,
@@ -26,7 +26,7 @@ use crate::lease::Source;
 /// MongoDB 6.0.
 const OLDEST_WIRE_VERSION: i32 = 17;
 
-/// A deployment, as far as the protocol cares.
+/// A deployment, as far as the protocol depends on it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Deployment {
     ReplicaSet,
@@ -35,7 +35,7 @@ pub(crate) enum Deployment {
 }
 
 impl Deployment {
-    /// Where tokens come from: `$$CLUSTER_TIME` is an error on a standalone.
+    /// Returns the source of tokens: `$$CLUSTER_TIME` is an error on a standalone.
     pub(crate) fn clock(self) -> Source {
         match self {
             Self::ReplicaSet | Self::Sharded => Source::ClusterTime,
@@ -43,14 +43,14 @@ impl Deployment {
         }
     }
 
-    /// Whether the writes of a session can be numbered, so that the server refuses one that comes
-    /// after its successor (R11).
+    /// Whether the writes of a session can be numbered, so that the server refuses one that arrives
+    /// after a later one (R11).
     pub(crate) fn numbers_writes(self) -> bool {
         !matches!(self, Self::Standalone)
     }
 }
 
-/// Found out with the first request, and kept once it is known.
+/// The deployment, determined by the first request and then kept.
 #[derive(Debug, Default)]
 pub(crate) struct Topology(OnceCell<Deployment>);
 
@@ -73,8 +73,8 @@ impl Topology {
         self.0.get().copied()
     }
 
-    /// The deployment, if locks can be kept in this collection. A failure is not remembered, and
-    /// nothing has been changed then.
+    /// Returns the deployment, if locks can be kept in this collection. A failure is not kept, and
+    /// has changed nothing.
     pub(crate) async fn of(&self, database: &Database, collection: &str, limit: Duration) -> Result<Deployment> {
         if let Some(deployment) = self.known() {
             return Ok(deployment);
@@ -82,46 +82,50 @@ impl Topology {
         // The driver's own limit for choosing a server may be longer than this request's.
         tokio::select! {
             biased;
-            found = self.0.get_or_try_init(|| ask(database, collection, limit)) => found.copied(),
-            seen = reach::hopeless(database.client()) => Err(unusable(seen)),
-            () = sleep(limit) => Err(unusable(Seen::by(database.client()))),
+            found = self.0.get_or_try_init(|| query(database, collection, limit)) => found.copied(),
+            servers = reach::unusable_for_good(database.client()) => Err(unusable(servers)),
+            () = sleep(limit) => Err(unusable(Servers::of(database.client()))),
         }
     }
 }
 
-/// Waits until the driver has a server to send a write to. What it sends nothing for is never of
-/// unknown outcome.
+/// Waits until the driver has a server to send a write to. Nothing is sent before that, so that the
+/// outcome of the write is not unknown if there is none.
 pub(crate) async fn server(client: &Client, reachability: &Reachability, limit: Duration) -> Result<()> {
     tokio::select! {
         biased;
         () = reachability.server(client) => Ok(()),
-        seen = reach::hopeless(client) => Err(unusable(seen)),
-        () = sleep(limit) => Err(unusable(Seen::by(client))),
+        servers = reach::unusable_for_good(client) => Err(unusable(servers)),
+        () = sleep(limit) => Err(unusable(Servers::of(client))),
     }
 }
 
-/// The client's own limit ran out while an operation was under way. Says what the driver knows of
-/// its servers, if some cannot be used.
+/// Makes the error of an operation that the client's own limit ended. It names the servers that
+/// cannot be used, as far as the driver knows.
 pub(crate) fn unanswered_by(client: &Client, limit: Duration, effect: Effect) -> LockError {
-    let seen = Seen::by(client);
-    match seen.trouble() {
-        Some(trouble) => unanswered_because(limit, effect, &format!(": {trouble}")).with_source(seen),
+    let servers = Servers::of(client);
+    match servers.trouble() {
+        Some(trouble) => unanswered_because(limit, effect, &format!(": {trouble}")).with_source(servers),
         None => unanswered(limit, effect),
     }
 }
 
-/// The error for servers none of which could be used in time.
-fn unusable(seen: Seen) -> LockError {
-    let says = |what: &str| seen.trouble().map_or_else(|| what.to_owned(), |trouble| format!("{what}: {trouble}"));
-    let error = if seen.is_denial() {
-        LockError::new(ErrorKind::PermissionDenied, says("MongoDB refused the credentials"))
+/// Makes the error of a deployment none of whose servers could be used in time.
+fn unusable(servers: Servers) -> LockError {
+    let because =
+        |what: &str| servers.trouble().map_or_else(|| what.to_owned(), |trouble| format!("{what}: {trouble}"));
+    let unavailable = |what| LockError::new(ErrorKind::Unavailable, because(what)).with_phase(Phase::Connect);
+    let error = if servers.refuse_credentials() {
+        LockError::new(ErrorKind::PermissionDenied, because("MongoDB refused the credentials"))
+    } else if servers.fail_tls() {
+        unavailable("no secure connection to MongoDB is possible").with_disposition(Disposition::Permanent)
     } else {
-        LockError::new(ErrorKind::Unavailable, says("no MongoDB server can be used")).with_phase(Phase::Connect)
+        unavailable("no MongoDB server can be used")
     };
-    error.with_source(seen)
+    error.with_source(servers)
 }
 
-async fn ask(database: &Database, collection: &str, limit: Duration) -> Result<Deployment> {
+async fn query(database: &Database, collection: &str, limit: Duration) -> Result<Deployment> {
     let (hello, collation) = join(hello(database), collation(database, collection, limit)).await;
     let deployment = classify(&hello?)?;
     match collation? {
@@ -133,25 +137,27 @@ async fn ask(database: &Database, collection: &str, limit: Duration) -> Result<D
 async fn hello(database: &Database) -> Result<Hello> {
     let reply = database.run_command(doc! { "hello": 1 }).await;
     let reply = reply.map_err(|error| translate(&error, Effect::None))?;
-    mongodb::bson::from_document(reply)
-        .map_err(|error| LockError::new(ErrorKind::Corrupt, "the server's hello cannot be read").with_source(error))
+    mongodb::bson::from_document(reply).map_err(|error| {
+        let message = "the answer to `hello` cannot be read: is this a MongoDB server?";
+        LockError::new(ErrorKind::Corrupt, message).with_source(error)
+    })
 }
 
-/// The collection's default collation, as the index of its identities has it; none if that is
-/// `simple`, or if the user may not look.
+/// Returns the default collation of the collection, as its index on `_id` has it. `None` if it is
+/// `simple`, or if the user lacks the privilege `listIndexes`.
 async fn collation(database: &Database, collection: &str, limit: Duration) -> Result<Option<Collation>> {
     let records = database.collection::<Document>(collection);
     let list = async { records.list_indexes().max_time(limit).await?.try_collect().await };
     let listed: Result<Vec<IndexModel>, Error> = list.await;
     match listed {
         Ok(indexes) => {
-            let of_identities = indexes.into_iter().find(|index| index.keys.keys().eq(["_id"]));
-            let collation = of_identities.and_then(|index| index.options?.collation);
+            let on_id = indexes.into_iter().find(|index| index.keys.keys().eq(["_id"]));
+            let collation = on_id.and_then(|index| index.options?.collation);
             Ok(collation.filter(|collation| collation.locale != "simple"))
         }
         Err(error) if command_code(&error) == Some(NAMESPACE_NOT_FOUND) => Ok(None),
         Err(error) if command_code(&error) == Some(UNAUTHORIZED) => {
-            tracing::debug!(%error, collection, "without the privilege listIndexes the collation is not checked");
+            tracing::debug!(%error, collection, "the privilege listIndexes is missing: the collation is not checked");
             Ok(None)
         }
         Err(error) => Err(translate(&error, Effect::None)),
@@ -161,8 +167,8 @@ async fn collation(database: &Database, collection: &str, limit: Duration) -> Re
 fn collated(namespace: &str, collation: &Collation) -> LockError {
     let strength = collation.strength.map_or_else(String::new, |strength| format!(", strength {strength:?}"));
     let message = format!(
-        "the collection {namespace} has the default collation {:?}{strength}: keys that it calls equal would be one \
-         lock (C20). Name a collection without a collation",
+        "the collection {namespace} has the default collation {:?}{strength}: keys that it considers equal would be \
+         one lock (C20). Use a collection without a collation",
         collation.locale
     );
     LockError::new(ErrorKind::Unsupported, message)
@@ -171,18 +177,19 @@ fn collated(namespace: &str, collation: &Collation) -> LockError {
 fn classify(hello: &Hello) -> Result<Deployment> {
     if hello.max_wire_version < OLDEST_WIRE_VERSION {
         let message = format!(
-            "the server is too old: MongoDB 6.0 or later is needed (wire version {OLDEST_WIRE_VERSION}, this one has {})",
+            "the server is too old: MongoDB 6.0 or later is needed (wire version {OLDEST_WIRE_VERSION}; this server has \
+             {})",
             hello.max_wire_version
         );
         return Err(LockError::new(ErrorKind::Unsupported, message));
     }
     if hello.is_replica_set && hello.set_name.is_none() {
-        let message = "the server is a member of a replica set that has not been initiated yet";
+        let message = "the server belongs to a replica set that has not been initiated yet: run `replSetInitiate`";
         return Err(LockError::new(ErrorKind::Unavailable, message));
     }
     if hello.set_name.is_some() && !hello.is_writable_primary {
-        let message = "the server is not the primary of its replica set. If the connection string says \
-                       `directConnection=true`, or names one member: name the set (`replicaSet=…`) instead";
+        let message = "the server is not the primary of its replica set. If the connection string has \
+                       `directConnection=true`, or names one member, name the set (`replicaSet=…`) instead";
         return Err(LockError::new(ErrorKind::Unavailable, message));
     }
     Ok(if hello.msg.as_deref() == Some("isdbgrid") {
@@ -204,14 +211,14 @@ mod tests {
     }
 
     #[test]
-    fn a_member_without_a_set_is_nothing_yet() {
+    fn a_member_of_an_uninitiated_set_is_unavailable() {
         let ghost = Hello { is_replica_set: true, ..hello(None, None, 17) };
         let error = classify(&ghost).unwrap_err();
         assert_eq!((error.kind(), error.is_retryable()), (ErrorKind::Unavailable, true));
     }
 
     #[test]
-    fn a_secondary_is_no_deployment() {
+    fn a_secondary_is_unavailable() {
         let secondary = Hello { is_writable_primary: false, ..hello(Some("rs0"), None, 17) };
         let error = classify(&secondary).unwrap_err();
         assert_eq!((error.kind(), error.is_retryable()), (ErrorKind::Unavailable, true));
@@ -219,14 +226,14 @@ mod tests {
     }
 
     #[test]
-    fn deployments_are_told_apart() {
+    fn deployments_are_distinguished() {
         assert_eq!(classify(&hello(Some("rs0"), None, 17)).unwrap(), Deployment::ReplicaSet);
         assert_eq!(classify(&hello(None, Some("isdbgrid"), 21)).unwrap(), Deployment::Sharded);
         assert_eq!(classify(&hello(None, None, 25)).unwrap(), Deployment::Standalone);
     }
 
     #[test]
-    fn an_old_server_is_refused_by_name() {
+    fn the_error_of_an_old_server_names_the_needed_version() {
         let error = classify(&hello(Some("rs0"), None, 13)).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Unsupported);
         assert!(error.to_string().contains("MongoDB 6.0"), "{error}");

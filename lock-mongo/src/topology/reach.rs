@@ -1,12 +1,12 @@
-//! What the driver knows of its servers: whether one takes writes, and why none can be used.
+//! The driver's knowledge of its servers: whether one takes writes, and why none can be used.
 //!
-//! The driver reports it in the error that ends its own choice of a server, after 30 s by default.
-//! A request of ours is over long before, and cannot tell then whether it was sent. The driver
-//! shows the same in its debug output, and nowhere else. If that looks otherwise one day, errors
-//! say less.
+//! The driver reports this in the error that ends its own choice of a server, after 30 s by
+//! default. Our requests end long before, and could not know then whether they were sent. Apart
+//! from that error, only the debug output of the client shows it. If its form changes one day,
+//! errors contain less.
 //!
-//! The debug output is long, so it is read only when there is [`doubt`](Reachability): a call was
-//! not answered, or none has been for a while.
+//! The debug output is long, so it is read only when [`Reachability`] is uncertain: the last call
+//! was not answered, or there has been no call for a while.
 
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -16,15 +16,15 @@ use std::time::Duration;
 use mongodb::Client;
 use tokio::time::{Instant, sleep};
 
-/// How often a client is looked at while no server can be chosen. The driver asks each server again
+/// How often the client is read while no server can be chosen. The driver checks each server again
 /// after half a second.
 const LOOK: Duration = Duration::from_millis(250);
-/// For so long every server must have refused, so that the driver has asked each of them again.
+/// How long every server must have refused, so that the driver has checked each of them again.
 const FOR_GOOD: Duration = Duration::from_millis(1500);
 
-/// For so long an answer shows that the servers can be reached. The driver's own interval.
+/// How long an answer proves that the servers can be reached. The driver's own interval.
 const FRESH: Duration = Duration::from_secs(10);
-/// How often a call looks whether there is a server for it. All calls of a client share the looks.
+/// How often a call checks whether there is a server for it. All calls of a client share the check.
 const WAIT: Duration = Duration::from_millis(50);
 
 /// When a client's servers were last known to be reachable.
@@ -33,12 +33,12 @@ pub(crate) struct Reachability {
     start: std::time::Instant,
     /// Milliseconds since `start`, of the last answer; zero if a later call was not answered.
     answered: AtomicU64,
-    looked: Mutex<Option<(Instant, Seen)>>,
+    last_look: Mutex<Option<(Instant, Servers)>>,
 }
 
 impl Default for Reachability {
     fn default() -> Self {
-        Self { start: std::time::Instant::now(), answered: AtomicU64::new(0), looked: Mutex::default() }
+        Self { start: std::time::Instant::now(), answered: AtomicU64::new(0), last_look: Mutex::default() }
     }
 }
 
@@ -49,11 +49,11 @@ impl Reachability {
     }
 
     /// Records that a call was not answered.
-    pub(crate) fn doubt(&self) {
+    pub(crate) fn unanswered(&self) {
         self.answered.store(0, Ordering::Relaxed);
     }
 
-    /// Whether calls may be made without a look: the last one was answered, and not long ago.
+    /// Whether a call may be made without a check: the last one was answered, and not long ago.
     pub(crate) fn is_certain(&self) -> bool {
         let answered = self.answered.load(Ordering::Relaxed);
         answered > 0 && self.millis() - answered.min(self.millis()) < u64::try_from(FRESH.as_millis()).expect("small")
@@ -63,12 +63,12 @@ impl Reachability {
         u64::try_from(self.start.elapsed().as_millis()).unwrap_or(u64::MAX)
     }
 
-    /// The servers as they were seen a moment ago, or are now.
-    fn look(&self, client: &Client) -> Seen {
-        let mut looked = self.looked.lock().unwrap_or_else(PoisonError::into_inner);
-        match &*looked {
-            Some((at, seen)) if at.elapsed() < WAIT * 9 / 10 => seen.clone(),
-            _ => looked.insert((Instant::now(), Seen::by(client))).1.clone(),
+    /// Returns the servers as they are now, or were a moment ago.
+    fn look(&self, client: &Client) -> Servers {
+        let mut last_look = self.last_look.lock().unwrap_or_else(PoisonError::into_inner);
+        match &*last_look {
+            Some((at, servers)) if at.elapsed() < WAIT * 9 / 10 => servers.clone(),
+            _ => last_look.insert((Instant::now(), Servers::of(client))).1.clone(),
         }
     }
 
@@ -87,21 +87,21 @@ const WRITABLE: [&str; 4] = ["RsPrimary", "Standalone", "Mongos", "LoadBalancer"
 
 /// The servers of a client, and how the driver's last check of each ended.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct Seen {
-    servers: Vec<Server>,
-    /// Whether some server takes writes.
-    is_served: bool,
+pub(super) struct Servers {
+    all: Vec<Server>,
+    /// Whether a server takes writes.
+    has_writable: bool,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Server {
     address: String,
-    /// None if it answered, or has not been asked yet.
+    /// `None` if it answered, or has not been checked yet.
     error: Option<String>,
 }
 
-impl Seen {
-    pub(super) fn by(client: &Client) -> Self {
+impl Servers {
+    pub(super) fn of(client: &Client) -> Self {
         Self::read(&format!("{client:?}"))
     }
 
@@ -116,55 +116,61 @@ impl Seen {
             });
             Some(Server { address: format!("{host}:{port}"), error })
         });
-        let is_served = WRITABLE.iter().any(|kind| shown.contains(&format!("server_type: {kind}")));
-        Self { servers: servers.collect(), is_served }
+        let has_writable = WRITABLE.iter().any(|kind| shown.contains(&format!("server_type: {kind}")));
+        Self { all: servers.collect(), has_writable }
     }
 
-    /// Whether a server takes writes. In doubt, because the driver shows something else, it does.
+    /// Whether a server takes writes. If the driver shows something that cannot be read, assume so.
     pub(super) fn can_serve(&self) -> bool {
-        self.is_served || self.servers.is_empty()
+        self.has_writable || self.all.is_empty()
     }
 
-    /// Whether each server refuses connections, or its name is unknown.
-    fn is_refusal(&self) -> bool {
-        let refuses = |server: &Server| {
+    /// Whether each server refuses connections, or its name cannot be resolved.
+    fn refuse_connections(&self) -> bool {
+        self.all_fail_with(&["ConnectionRefused", "failed to lookup", "no record found", "Name or service not known"])
+    }
+
+    /// Whether the TLS handshake with each server fails by its certificate, or by the client's
+    /// options.
+    pub(super) fn fail_tls(&self) -> bool {
+        self.all_fail_with(&["InvalidCertificate", "invalid peer certificate"])
+    }
+
+    fn all_fail_with(&self, signs: &[&str]) -> bool {
+        let fails = |server: &Server| {
             let error = server.error.as_deref().unwrap_or_default();
-            ["ConnectionRefused", "failed to lookup", "no record found", "Name or service not known"]
-                .iter()
-                .any(|sign| error.contains(sign))
+            signs.iter().any(|sign| error.contains(sign))
         };
-        !self.servers.is_empty() && self.servers.iter().all(refuses)
+        !self.all.is_empty() && self.all.iter().all(fails)
     }
 
     /// Whether a server has refused the client's credentials.
-    pub(super) fn is_denial(&self) -> bool {
-        self.servers
-            .iter()
-            .any(|server| server.error.as_deref().is_some_and(|error| error.starts_with("Authentication")))
+    pub(super) fn refuse_credentials(&self) -> bool {
+        self.all.iter().any(|server| server.error.as_deref().is_some_and(|error| error.starts_with("Authentication")))
     }
 
-    /// What is wrong with the servers; none if each has answered.
+    /// Describes why servers cannot be used; `None` if each has answered, and one takes writes.
     pub(super) fn trouble(&self) -> Option<String> {
-        let is_trouble = !self.is_served || self.servers.iter().any(|server| server.error.is_some());
-        is_trouble.then(|| self.to_string())
+        let has_trouble = !self.has_writable || self.all.iter().any(|server| server.error.is_some());
+        has_trouble.then(|| self.to_string())
     }
 }
 
-impl fmt::Display for Seen {
+impl fmt::Display for Servers {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        if self.servers.is_empty() {
+        if self.all.is_empty() {
             return f.write_str(
-                "no server is left: those that the connection string names belong to another replica set \
-                 (`replicaSet=…`), or to none",
+                "no server is left: the hosts of the connection string belong to another replica set than its \
+                 `replicaSet=…` names, or to none",
             );
         }
-        if self.servers.iter().all(|server| server.error.is_none()) {
+        if self.all.iter().all(|server| server.error.is_none()) {
             f.write_str("no server is the primary: ")?;
         }
-        for (index, Server { address, error }) in self.servers.iter().enumerate() {
+        for (index, Server { address, error }) in self.all.iter().enumerate() {
             let separator = if index == 0 { "" } else { "; " };
             match error {
-                Some(error) => write!(f, "{separator}{address}: {}", plain(error))?,
+                Some(error) => write!(f, "{separator}{address}: {}", message_of(error))?,
                 None => write!(f, "{separator}{address}: no error")?,
             }
         }
@@ -172,32 +178,56 @@ impl fmt::Display for Seen {
     }
 }
 
-impl std::error::Error for Seen {}
+impl std::error::Error for Servers {}
 
-/// The words in an error as the driver shows it: those of its message, if it has one.
-fn plain(shown: &str) -> &str {
+/// Errors of TLS that the driver shows without a message.
+const CERTIFICATE_ERRORS: [(&str, &str); 4] = [
+    (
+        "UnknownIssuer",
+        "the server's certificate is issued by a certificate authority that this client does not know (UnknownIssuer): \
+         name the file with the authority's certificate (`tlsCAFile=…`)",
+    ),
+    (
+        "NotValidForName",
+        "the server's certificate does not name this host (NotValidForName): connect by a name that it has",
+    ),
+    ("Expired", "the server's certificate has expired: renew it, and check the clocks of server and client"),
+    (
+        "CaUsedAsEndEntity",
+        "the server presents the certificate of an authority as its own (CaUsedAsEndEntity): give it one that is issued \
+         by the authority",
+    ),
+];
+
+/// Returns the message of an error that the driver shows in its debug form.
+fn message_of(shown: &str) -> &str {
+    if shown.contains("InvalidCertificate")
+        && let Some((_, message)) = CERTIFICATE_ERRORS.iter().find(|(sign, _)| shown.contains(sign))
+    {
+        return message;
+    }
     let quoted = |name: &str| {
         let (_, rest) = shown.split_once(name)?;
-        rest.split_once('"').map(|(words, _)| words)
+        rest.split_once('"').map(|(message, _)| message)
     };
-    quoted("message: \"").or_else(|| quoted("error: \"")).filter(|words| !words.is_empty()).unwrap_or(shown)
+    quoted("message: \"").or_else(|| quoted("error: \"")).filter(|message| !message.is_empty()).unwrap_or(shown)
 }
 
-/// Resolves while no server can be chosen and waiting will not help: every server has refused
-/// connections for a while, or one has refused the credentials.
-pub(super) async fn hopeless(client: &Client) -> Seen {
+/// Resolves when no server can be used and waiting will not help: a server has refused the
+/// credentials, or every server has refused connections or failed TLS for a while.
+pub(super) async fn unusable_for_good(client: &Client) -> Servers {
     let mut since = None;
     loop {
-        // A server that can be chosen answers meanwhile.
+        // If a server can be chosen, it answers meanwhile.
         sleep(LOOK).await;
-        let seen = Seen::by(client);
-        if seen.is_denial() {
-            return seen;
+        let servers = Servers::of(client);
+        if servers.refuse_credentials() {
+            return servers;
         }
-        if !seen.is_refusal() {
+        if !servers.refuse_connections() && !servers.fail_tls() {
             since = None;
         } else if since.get_or_insert_with(Instant::now).elapsed() >= FOR_GOOD {
-            return seen;
+            return servers;
         }
     }
 }
@@ -209,48 +239,47 @@ mod tests {
 
     use super::*;
 
-    async fn seen_after(uri: &str, enough: fn(&Seen) -> bool) -> Seen {
+    async fn servers_after(uri: &str, enough: fn(&Servers) -> bool) -> Servers {
         let mut options = ClientOptions::parse(uri).await.unwrap();
         options.server_selection_timeout = Some(Duration::from_secs(20));
         let client = Client::with_options(options).unwrap();
         let database = client.database("admin");
-        let asked = tokio::spawn(async move { database.run_command(doc! { "hello": 1 }).await });
-        let seen = async {
+        let command = tokio::spawn(async move { database.run_command(doc! { "hello": 1 }).await });
+        let servers = async {
             loop {
-                let seen = Seen::by(&client);
-                if enough(&seen) {
-                    return seen;
+                let servers = Servers::of(&client);
+                if enough(&servers) {
+                    return servers;
                 }
                 sleep(Duration::from_millis(20)).await;
             }
         };
-        let seen = tokio::time::timeout(Duration::from_secs(20), seen).await.expect("the driver shows it");
-        asked.abort();
-        seen
+        let servers = tokio::time::timeout(Duration::from_secs(20), servers).await.expect("the driver shows it");
+        command.abort();
+        servers
     }
 
     #[tokio::test]
     async fn the_driver_shows_why_a_server_cannot_be_used() {
-        let seen = seen_after("mongodb://127.0.0.1:1,127.0.0.1:2/", |seen| seen.is_refusal()).await;
-        assert_eq!(seen.servers.len(), 2, "{seen}");
-        let text = seen.trouble().unwrap();
+        let servers = servers_after("mongodb://127.0.0.1:1,127.0.0.1:2/", Servers::refuse_connections).await;
+        assert_eq!(servers.all.len(), 2, "{servers}");
+        let text = servers.trouble().unwrap();
         assert!(text.contains("127.0.0.1:1: ") && text.contains("127.0.0.1:2: "), "{text}");
         assert!(text.contains("refused"), "{text}");
-        let seen =
-            seen_after("mongodb://no-such-host.invalid:5/", |seen| seen.servers.iter().any(|s| s.error.is_some()))
-                .await;
-        assert!(seen.is_refusal(), "{seen}");
+        let has_error = |servers: &Servers| servers.all.iter().any(|server| server.error.is_some());
+        let servers = servers_after("mongodb://no-such-host.invalid:5/", has_error).await;
+        assert!(servers.refuse_connections(), "{servers}");
     }
 
     #[tokio::test]
-    async fn a_server_that_has_not_been_asked_refuses_nothing() {
+    async fn a_server_that_has_not_been_checked_refuses_nothing() {
         let client = Client::with_options(ClientOptions::parse("mongodb://127.0.0.1:1/").await.unwrap()).unwrap();
-        assert!(!Seen::by(&client).is_refusal());
+        assert!(!Servers::of(&client).refuse_connections());
     }
 
     #[test]
-    fn errors_are_shown_in_their_own_words() {
-        for (shown, words) in [
+    fn errors_are_shown_by_their_message() {
+        for (shown, message) in [
             (r#"Io(Os { code: 111, kind: ConnectionRefused, message: "Connection refused" })"#, "Connection refused"),
             (r#"Io(Custom { kind: InvalidData, error: "tls handshake eof" })"#, "tls handshake eof"),
             (
@@ -259,12 +288,14 @@ mod tests {
             ),
             ("Io(Kind(TimedOut))", "Io(Kind(TimedOut))"),
         ] {
-            assert_eq!(plain(shown), words);
+            assert_eq!(message_of(shown), message);
         }
+        let unknown = message_of("Io(Custom { kind: InvalidData, error: InvalidCertificate(UnknownIssuer) })");
+        assert!(unknown.contains("does not know") && unknown.contains("tlsCAFile"), "{unknown}");
     }
 
     #[test]
-    fn a_set_without_a_primary_does_not_serve() {
+    fn a_set_without_a_primary_takes_no_writes() {
         let set = |kinds: [&str; 2]| {
             let server = |(port, kind): (usize, &str)| {
                 format!(
@@ -272,7 +303,7 @@ mod tests {
                      reply: Ok(None) }}"
                 )
             };
-            Seen::read(&kinds.into_iter().enumerate().map(server).collect::<Vec<_>>().join(", "))
+            Servers::read(&kinds.into_iter().enumerate().map(server).collect::<Vec<_>>().join(", "))
         };
         assert!(set(["RsSecondary", "RsPrimary"]).can_serve());
         assert_eq!(set(["RsSecondary", "RsPrimary"]).trouble(), None);
@@ -282,22 +313,22 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn certainty_ends_with_a_call_that_is_not_answered() {
+    async fn a_call_without_an_answer_ends_certainty() {
         let reachability = Reachability::default();
         assert!(!reachability.is_certain(), "nothing has been sent yet");
         reachability.answered();
         assert!(reachability.is_certain());
-        reachability.doubt();
+        reachability.unanswered();
         assert!(!reachability.is_certain());
     }
 
     #[test]
-    fn without_servers_or_in_another_form() {
-        assert!(Seen::default().trouble().unwrap().contains("replicaSet"));
-        let other = Seen::read(
+    fn an_unknown_form_means_that_a_server_takes_writes() {
+        assert!(Servers::default().trouble().unwrap().contains("replicaSet"));
+        let other = Servers::read(
             "ServerDescription { address: Unix { path: \"/tmp/x\" }, reply: Err(Error { kind: Io, labels: {} })",
         );
-        assert_eq!(other, Seen::default());
-        assert!(other.can_serve(), "in doubt");
+        assert_eq!(other, Servers::default());
+        assert!(other.can_serve());
     }
 }

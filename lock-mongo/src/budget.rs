@@ -1,10 +1,10 @@
-//! The time of one request: each call that it makes gets what is left.
+//! The time limit of one request. Each of its calls gets the time that is left.
 
 use std::time::Duration;
 
 use tokio::time::Instant;
 
-/// The time of one request.
+/// The time limit of one request.
 #[derive(Clone, Copy)]
 pub(crate) struct Budget {
     limit: Duration,
@@ -24,8 +24,8 @@ impl Budget {
         self.limit.saturating_sub(self.since.elapsed())
     }
 
-    /// For `maxTimeMS`: a little less than what is left, so that the server's answer comes before
-    /// we stop listening, and never zero, which is no bound.
+    /// Returns the time for `maxTimeMS`: a little less than is left, so that the server's answer
+    /// arrives before the call is cut off. Never zero, which would be no limit.
     pub(crate) fn on_server(&self) -> Duration {
         (self.left() * 9 / 10).max(Duration::from_millis(1))
     }

@@ -1,14 +1,14 @@
 //! Calls of the driver, bounded by the time of their request.
 //!
-//! The driver has no timeout for an answer: a call whose reply was lost hangs as long as its
-//! connection, and keeps that connection, its session and its place among the calls in flight. Each
-//! operation therefore carries a `maxTimeMS` a little below its limit (R2). A server that has not
-//! answered by the limit is frozen, or the connection is half open; the call is cut off, and the
-//! driver closes the connection. What the call has done is unknown then (R17).
+//! The driver has no timeout for an answer. A call whose reply was lost hangs as long as its
+//! connection, and keeps the connection, its session and its permit. Each operation therefore has a
+//! `maxTimeMS` a little below its limit (R2). If a server has not answered by the limit, it is
+//! frozen or the connection is half open. The call is then cut off, the driver closes the
+//! connection, and the outcome of the call is unknown (R17).
 //!
 //! No more calls are made at once than the pool has connections. A call that is cut off while it
-//! waits for a connection leaves a dead waiter in the driver's line, and the driver clears away one
-//! of them with each event of the pool: behind hundreds, live calls time out for many seconds.
+//! waits for a connection leaves a dead entry in the driver's line. The driver removes one of these
+//! per event of the pool, so that live calls behind hundreds of them time out for many seconds.
 
 use std::future::Future;
 use std::num::NonZeroUsize;
@@ -30,11 +30,11 @@ use crate::lease::Marked;
 use crate::records::Records;
 use crate::topology::{Deployment, unanswered_by};
 
-/// How many records one update changes: bigger ones hold up everybody else's writes (R14).
+/// How many records one update changes. Larger updates delay all other writes (R14).
 pub(crate) const BATCH: NonZeroUsize = NonZeroUsize::new(360).expect("not zero");
 
-/// How [`Records::change`] goes about it.
-pub(crate) struct Change<'a> {
+/// The options of [`Records::change`].
+pub(crate) struct ChangeOptions<'a> {
     pub(crate) upsert: bool,
     pub(crate) returning: ReturnDocument,
     pub(crate) deployment: Deployment,
@@ -44,20 +44,20 @@ pub(crate) struct Change<'a> {
     pub(crate) budget: Budget,
 }
 
-impl<'a> Change<'a> {
-    /// A change of a document that exists, returned as it is after it.
+impl<'a> ChangeOptions<'a> {
+    /// Makes the options of a change of an existing document, which returns the changed document.
     pub(crate) fn new(deployment: Deployment, session: Option<&'a Claim>, budget: Budget) -> Self {
         let (upsert, returning, confirmed_by) = (false, ReturnDocument::After, ConfirmedBy::Majority);
         Self { upsert, returning, deployment, session, confirmed_by, budget }
     }
 }
 
-/// Which members of the replica set must have a write before it is answered.
+/// The members of the replica set that must have a write before it is answered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ConfirmedBy {
     /// R17: nothing else counts for a grant.
     Majority,
-    /// R24: enough for a release.
+    /// R23: enough for a release without a minimum hold.
     Primary,
 }
 
@@ -96,20 +96,20 @@ struct Updated {
 }
 
 impl Records {
-    /// Waits for a call no longer than the budget allows. The inner result is the driver's.
+    /// Makes a call within the budget. The inner result is the driver's.
     pub(crate) async fn attempt<T>(
         &self,
         budget: Budget,
         effect: Effect,
         call: impl Future<Output = mongodb::error::Result<T>>,
     ) -> Result<mongodb::error::Result<T>> {
-        // Without an engine there are no lanes that keep calls out of the driver's own line.
+        // Without an engine there are no lanes, and calls would wait in the driver's own line.
         let shared = self.shared_within(budget).await?;
         let client = self.database.client();
         let connection = timeout(budget.left(), shared.pool.connections.acquire()).await;
         let _connection = connection.map_err(|_| unanswered_by(client, budget.limit(), Effect::None))?;
-        // With the last twentieth of its time a call would be cut off before its answer, and leave
-        // a dead waiter: many calls of one instant reach their limit together.
+        // In the last twentieth of its time a call would be cut off before its answer, and leave a
+        // dead entry. Many calls that started together also reach their limit together.
         if budget.left() < budget.limit() / 20 {
             return Err(unanswered_by(client, budget.limit(), Effect::None));
         }
@@ -117,12 +117,12 @@ impl Records {
         match &answer {
             Ok(Ok(_)) => shared.pool.reachability.answered(),
             Ok(Err(error)) if is_answer(error) => shared.pool.reachability.answered(),
-            Ok(Err(_)) | Err(_) => shared.pool.reachability.doubt(),
+            Ok(Err(_)) | Err(_) => shared.pool.reachability.unanswered(),
         }
         answer.map_err(|_| unanswered_by(client, budget.limit(), effect))
     }
 
-    /// The same, with the driver's error translated.
+    /// Makes a call within the budget, and translates the driver's error.
     pub(crate) async fn run<T>(
         &self,
         budget: Budget,
@@ -132,22 +132,22 @@ impl Records {
         self.attempt(budget, effect, call).await?.map_err(|error| translate(&error, effect))
     }
 
-    /// Changes one document, and decodes the answer that the projection computes. `None` if none
-    /// matches.
+    /// Changes one document, and decodes the answer that the projection computes. Returns `None` if
+    /// no document matches.
     pub(crate) async fn change<T: DeserializeOwned + Send + Sync + 'static>(
         &self,
         filter: Document,
         pipeline: Vec<Document>,
         projection: Document,
-        how: Change<'_>,
+        options: ChangeOptions<'_>,
     ) -> Result<Option<T>, Failure> {
-        let Change { upsert, returning, deployment, session, confirmed_by, budget } = how;
+        let ChangeOptions { upsert, returning, deployment, session, confirmed_by, budget } = options;
         let documents = self.collection.clone_with_type::<Marked<T>>();
         let session =
             session.filter(|_| self.orders_sessions(deployment)).map(|claim| claim_state(claim).session.clone());
         let call = async move {
-            // The next call of the claim waits until this one has ended, even if the caller of this
-            // one has left (R11).
+            // The next call of the claim waits for the end of this one, even if its caller has left
+            // (R11).
             let mut session = match session {
                 Some(session) => Some(session.lock_owned().await),
                 None => None,
@@ -177,7 +177,8 @@ impl Records {
         }
     }
 
-    /// Finds one document, and decodes what the projection computes. `None` if none matches.
+    /// Finds one document, and decodes the answer that the projection computes. Returns `None` if
+    /// no document matches.
     pub(crate) async fn find_one<T: DeserializeOwned + Send + Sync>(
         &self,
         filter: Document,
@@ -203,8 +204,8 @@ impl Records {
         self.run(budget, Effect::None, find).await
     }
 
-    /// Updates many documents by one command, and returns how many matched. By hand, because the
-    /// driver's `update_many` has no `maxTimeMS` (R2); like that, it is not retried.
+    /// Updates many documents by one command, and returns how many matched. The command is built
+    /// here, because the driver's `update_many` has no `maxTimeMS` (R2). Neither is retried.
     pub(crate) async fn update_many(&self, update: UpdateMany, budget: Budget) -> Result<u64> {
         let UpdateMany { filter, change, array_filters, hint } = update;
         let mut statement = doc! { "q": filter, "u": change, "multi": true };
@@ -223,7 +224,7 @@ impl Records {
         let call = async { self.database.run_command(command).await };
         let reply = self.run(budget, Effect::Write, call).await?;
         let updated: Updated = mongodb::bson::from_document(reply).map_err(unreadable)?;
-        // A write error comes first: it says that not even the primary has done everything.
+        // A write error comes first: not even the primary has done everything.
         match updated.write_errors.first().or(updated.write_concern_error.as_ref()) {
             Some(refusal) => Err(refused(refusal, updated.write_errors.is_empty())),
             None => Ok(u64::try_from(updated.n).unwrap_or(0)),

@@ -1,4 +1,4 @@
-//! What the store keeps for a claim, between its requests.
+//! The state that the store keeps for a claim between its requests.
 
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex};
@@ -10,16 +10,16 @@ use mongodb::bson::RawDocumentBuf;
 /// The session that numbers the writes of a claim (R11).
 pub(crate) type Session = Arc<tokio::sync::Mutex<Option<ClientSession>>>;
 
-/// What the store keeps for a claim.
+/// The state of a claim.
 #[derive(Default)]
 pub(crate) struct ClaimState {
     pub(crate) session: Session,
-    /// An attempt was made before: what the claim has by now, only the long way tells.
+    /// Whether an attempt was sent before. Then only the long way shows what the claim holds.
     pub(crate) attempted: AtomicBool,
-    /// No ticket was waiting when the lease was granted.
-    pub(crate) alone: AtomicBool,
-    /// It has been given up before: what it has by now, only the long way tells.
-    pub(crate) given_up: AtomicBool,
+    /// Whether no ticket was waiting when the lease was granted.
+    pub(crate) had_no_waiter: AtomicBool,
+    /// Whether a release was sent before. Then only the long way shows what the claim holds.
+    pub(crate) release_sent: AtomicBool,
     /// The document that the last grant returned, if it was requested.
     pub(crate) document: Mutex<Option<RawDocumentBuf>>,
 }

@@ -1,4 +1,4 @@
-//! Lock keys and the identities of documents.
+//! The mapping between lock keys and the `_id`s of documents.
 
 use std::fmt::Debug;
 use std::str::FromStr;
@@ -8,33 +8,63 @@ use mongodb::bson::oid::ObjectId;
 use mongodb::bson::spec::BinarySubtype;
 use mongodb::bson::{Bson, Document, Uuid, doc};
 
-/// How lock keys and the `_id`s of a collection stand for each other, one to one.
+/// A one-to-one mapping between lock keys and the `_id`s of a collection.
 ///
-/// Ready ones: [`TextIds`], [`ObjectIds`], [`UuidIds`], [`IntegerIds`]. An own one keeps this:
-/// * [`key`](Self::key) of [`id`](Self::id) of a key is that key. A key for which it is not – `007`
-///   for the number 7 – is refused before anything is sent: two keys must never be one lock
-///   ([C20]).
+/// The crate has [`TextIds`], [`ObjectIds`], [`UuidIds`] and [`IntegerIds`]. An implementation must
+/// keep these rules:
+/// * [`key`](Self::key) of the [`id`](Self::id) of a key is that key. If it is another one, as for
+///   `007` and the number 7, the key is refused before anything is sent: two keys must never be one
+///   lock ([C20]).
 /// * Both are pure functions, and the same in all processes.
+///
+/// ```
+/// use distlock_api::{LockError, LockKey};
+/// use distlock_mongo::KeyMap;
+/// use distlock_mongo::mongodb::bson::{Bson, doc};
+///
+/// /// The `_id` is `{ tenant, name }`; the key is `tenant/name`.
+/// #[derive(Debug)]
+/// struct TenantIds;
+///
+/// impl KeyMap for TenantIds {
+///     fn id(&self, key: &LockKey) -> Result<Bson, LockError> {
+///         let parts = key.as_str().split_once('/');
+///         let (tenant, name) = parts.ok_or_else(|| LockError::invalid_key("a key is `tenant/name`"))?;
+///         Ok(doc! { "tenant": tenant, "name": name }.into())
+///     }
+///
+///     fn key(&self, id: &Bson) -> Option<LockKey> {
+///         let id = id.as_document()?;
+///         let (tenant, name) = (id.get_str("tenant").ok()?, id.get_str("name").ok()?);
+///         LockKey::new(format!("{tenant}/{name}")).ok()
+///     }
+/// }
+/// # let key = LockKey::new("a/b").unwrap();
+/// # assert_eq!(TenantIds.key(&TenantIds.id(&key).unwrap()), Some(key));
+/// ```
 ///
 /// [C20]: distlock_api::contract#c20
 pub trait KeyMap: Debug + Send + Sync + 'static {
-    /// The `_id` of a key.
+    /// Returns the `_id` of a key.
     ///
     /// # Errors
     /// [`InvalidKey`](ErrorKind::InvalidKey) for a key that names no `_id`.
     fn id(&self, key: &LockKey) -> Result<Bson>;
 
-    /// The key of an `_id`; none for one that no key names. Such documents cannot be locked, and
+    /// Returns the key of an `_id`; `None` if no key names it. Such documents cannot be locked, and
     /// are left out of lists.
     fn key(&self, id: &Bson) -> Option<LockKey>;
 
-    /// The `_id`s whose keys begin with some text that is not empty, for administration: conditions
-    /// on `_id` in the language of queries, of which one must hold. Defaults to an error.
+    /// Returns the filter of the `_id`s whose keys begin with a text that is not empty, for
+    /// administration: query conditions on `_id`, one of which must hold. Defaults to an error.
     ///
     /// # Errors
-    /// [`Unsupported`](ErrorKind::Unsupported) if they cannot be told in this way.
+    /// [`Unsupported`](ErrorKind::Unsupported) if no such conditions exist.
     fn beginning_with(&self, prefix: &str) -> Result<Vec<Document>> {
-        let message = format!("keys of these documents cannot be found by what they begin with ({prefix:?})");
+        let message = format!(
+            "the locks of these documents cannot be listed by the prefix {prefix:?} of their keys: {self:?} does not \
+             implement `KeyMap::beginning_with`"
+        );
         Err(LockError::new(ErrorKind::Unsupported, message))
     }
 }
@@ -51,10 +81,11 @@ pub struct ObjectIds;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct UuidIds;
 
-/// The `_id` is a whole number, of whatever numeric type – MongoDB takes 7, 7.0 and `NumberLong(7)`
-/// for the same `_id`: the key is its decimal digits.
+/// The `_id` is a whole number of any numeric type: the key is its decimal digits. To MongoDB 7,
+/// 7.0 and `NumberLong(7)` are the same `_id`.
 ///
-/// A document that is made from a default has a 64-bit one. Lists are in the order of the numbers.
+/// A document that is inserted from a default has a 64-bit `_id`. Lists are in the order of the
+/// numbers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct IntegerIds;
 
@@ -129,7 +160,7 @@ impl KeyMap for IntegerIds {
         LockKey::new(number.to_string()).ok()
     }
 
-    /// The number itself, and those with one, two … digits more.
+    /// Returns the ranges of the number itself, and of those with one, two … more digits.
     fn beginning_with(&self, prefix: &str) -> Result<Vec<Document>> {
         if prefix == "-" {
             return Ok(vec![doc! { "$lt": 0_i64 }]);
@@ -155,10 +186,11 @@ impl KeyMap for IntegerIds {
 }
 
 fn refused(key: &LockKey, form: &str) -> LockError {
-    LockError::invalid_key(format!("the `_id`s here are {form}")).with_key(key.clone())
+    let message = format!("a key of this collection is {form}, as its `_id`s: see `DocumentLocksBuilder::ids`");
+    LockError::invalid_key(message).with_key(key.clone())
 }
 
-/// A condition that no `_id` meets: what is no beginning of one begins none.
+/// Returns a condition that no `_id` meets, for a text with which no key can begin.
 fn nothing() -> Document {
     doc! { "$in": [] }
 }
@@ -167,19 +199,19 @@ fn is_lower(text: &str) -> bool {
     !text.contains(|letter: char| letter.is_ascii_uppercase())
 }
 
-/// The text, filled up to the length of the form by one digit, and by the hyphens of the form. Too
-/// long, it stays what it is.
+/// Extends a text to the length of `form`, by one digit and by the hyphens of the form. A text that
+/// is too long is returned unchanged.
 fn completed(text: &str, form: &str, digit: char) -> String {
-    let rest = form.chars().skip(text.chars().count());
-    text.chars().chain(rest.map(|place| if place == '-' { '-' } else { digit })).collect()
+    let missing = form.chars().skip(text.chars().count());
+    text.chars().chain(missing.map(|part| if part == '-' { '-' } else { digit })).collect()
 }
 
-/// The first text that is greater, byte by byte, than all that begin with `prefix`; none if there
-/// is no such text.
+/// Returns the first text that is greater, byte by byte, than all that begin with `prefix`; `None`
+/// if there is none.
 fn beyond(prefix: &str) -> Option<String> {
     let mut text = prefix.to_owned();
     while let Some(last) = text.pop() {
-        // The next scalar value: the range steps over the surrogates.
+        // The next scalar value: the range skips the surrogates.
         if let Some(next) = (last..=char::MAX).nth(1) {
             text.push(next);
             return Some(text);
@@ -210,7 +242,7 @@ mod tests {
     }
 
     #[test]
-    fn there_and_back() {
+    fn the_mapping_is_one_to_one() {
         let keys = |ids: &dyn KeyMap, texts: &[&str]| {
             for text in texts {
                 let id = ids.id(&key(text)).unwrap();
@@ -232,7 +264,7 @@ mod tests {
     }
 
     #[test]
-    fn other_identities_have_no_key() {
+    fn identities_of_other_types_have_no_key() {
         let others = [Bson::Null, Bson::Boolean(true), doc! { "a": 1 }.into(), Bson::Double(1.5)];
         for ids in [&TextIds as &dyn KeyMap, &ObjectIds, &UuidIds, &IntegerIds] {
             assert!(others.iter().all(|id| ids.key(id).is_none()), "{ids:?}");

@@ -16,23 +16,24 @@ use crate::lease::Layout;
 
 const PURGE: &str = "distlock_purge";
 const OWNER: &str = "distlock_owner";
-/// An index over a big collection takes its time, and no operation waits for it.
+/// An index over a large collection takes long, and no operation waits for it.
 const LIMIT: Duration = Duration::from_secs(60);
-/// Records are purged an hour after their expiry at the earliest, so nothing is missed meanwhile.
-const AGAIN: Duration = Duration::from_secs(60);
+/// How often the indexes are created again. Records are purged an hour after their expiry at the
+/// earliest, so this misses none.
+const INTERVAL: Duration = Duration::from_secs(60);
 
-/// Makes sure that the indexes are there.
+/// Keeps the indexes in place.
 #[derive(Debug)]
 pub(crate) struct Indexes {
-    /// None in collections of others: nothing of theirs is ever removed.
+    /// `None` in an application's own collection, where nothing is ever removed.
     purge_after: Option<Duration>,
     by_owner: bool,
-    asked: Mutex<Option<Instant>>,
+    last_created: Mutex<Option<Instant>>,
     warned: Warned,
 }
 
 /// The warnings that have been logged. Each is logged once, although the indexes are created again
-/// every [`AGAIN`].
+/// every [`INTERVAL`].
 #[derive(Clone, Debug, Default)]
 struct Warned(Arc<Mutex<HashSet<String>>>);
 
@@ -44,12 +45,12 @@ impl Warned {
 
 impl Indexes {
     pub(crate) fn new(purge_after: Option<Duration>, by_owner: bool) -> Self {
-        Self { purge_after, by_owner, asked: Mutex::new(None), warned: Warned::default() }
+        Self { purge_after, by_owner, last_created: Mutex::new(None), warned: Warned::default() }
     }
 
-    /// Creates them in the background, after an operation that succeeded, if the last time is
-    /// [`AGAIN`] ago: they go with a collection that is dropped. The one task of this crate: no
-    /// operation waits for it, and it ends by itself.
+    /// Creates the indexes in the background, after an operation that succeeded, if the last time
+    /// is [`INTERVAL`] ago: a drop of the collection removes them. No operation waits for the task,
+    /// and it ends by itself.
     pub(crate) fn ensure(&self, records: &Collection<Document>, layout: &Layout) {
         if self.purge_after.is_none() && !self.by_owner || !self.are_due(Instant::now()) {
             return;
@@ -57,38 +58,38 @@ impl Indexes {
         let (purge, owner) = (self.purge(layout), self.owner(layout));
         let (records, warned) = (records.clone(), self.warned.clone());
         tokio::spawn(async move {
-            // It logs what goes wrong.
+            // It logs its errors.
             let _ = create_all(&records, purge, owner, LIMIT, &warned).await;
         });
     }
 
-    /// Creates them now.
+    /// Creates the indexes now.
     ///
     /// # Errors
-    /// When there can be no index that purges. One that exists with other options is left as it is,
-    /// and a warning is logged.
+    /// If the TTL index cannot be created. One that exists with other options is left as it is, and
+    /// a warning is logged.
     pub(crate) async fn create(&self, records: &Collection<Document>, layout: &Layout, limit: Duration) -> Result<()> {
         create_all(records, self.purge(layout), self.owner(layout), limit, &self.warned).await?;
-        *self.asked() = Some(Instant::now());
+        *self.last_created() = Some(Instant::now());
         Ok(())
     }
 
-    /// The collection may be another one now.
+    /// Makes the indexes due, because the collection may have been dropped.
     pub(crate) fn forget(&self) {
-        *self.asked() = None;
+        *self.last_created() = None;
     }
 
     fn are_due(&self, now: Instant) -> bool {
-        let mut asked = self.asked();
-        let are_due = asked.is_none_or(|asked| now.saturating_duration_since(asked) >= AGAIN);
+        let mut last_created = self.last_created();
+        let are_due = last_created.is_none_or(|last| now.saturating_duration_since(last) >= INTERVAL);
         if are_due {
-            *asked = Some(now);
+            *last_created = Some(now);
         }
         are_due
     }
 
-    fn asked(&self) -> MutexGuard<'_, Option<Instant>> {
-        self.asked.lock().expect("no code in here panics")
+    fn last_created(&self) -> MutexGuard<'_, Option<Instant>> {
+        self.last_created.lock().expect("no code in here panics")
     }
 
     fn purge(&self, layout: &Layout) -> Option<IndexModel> {
@@ -127,17 +128,16 @@ async fn create_all(
         Some(purge) => create(records, purge, limit).await,
         None => Ok(()),
     };
-    // Without it the locks of an owner are found all the same, only slower.
     if let Some(owner) = owner
-        && let Err(Failure::Conflict(error) | Failure::Other(error)) = create(records, owner, limit).await
+        && let Err(IndexFailure::Conflict(error) | IndexFailure::Other(error)) = create(records, owner, limit).await
     {
-        warn(&error, "no index of the owners of locks");
+        warn(&error, "there is no owner index: the locks of an owner are found more slowly");
     }
     match purged {
         Ok(()) => {}
-        Err(Failure::Conflict(error)) => warn(&error, "the TTL index is not the one that was to be made"),
-        Err(Failure::Other(error)) => {
-            warn(&error, "records of locks are not purged: no TTL index");
+        Err(IndexFailure::Conflict(error)) => warn(&error, "the TTL index has other options than this provider"),
+        Err(IndexFailure::Other(error)) => {
+            warn(&error, "there is no TTL index: lock records are not purged");
             return Err(error);
         }
     }
@@ -147,31 +147,31 @@ async fn create_all(
     Ok(())
 }
 
-enum Failure {
-    /// There is one with other options.
+enum IndexFailure {
+    /// An index with other options exists.
     Conflict(LockError),
     Other(LockError),
 }
 
-async fn create(records: &Collection<Document>, model: IndexModel, limit: Duration) -> Result<(), Failure> {
+async fn create(records: &Collection<Document>, model: IndexModel, limit: Duration) -> Result<(), IndexFailure> {
     match timeout(limit, records.create_index(model).max_time(limit)).await {
-        Err(_) => Err(Failure::Other(unanswered(limit, Effect::None))),
+        Err(_) => Err(IndexFailure::Other(unanswered(limit, Effect::None))),
         Ok(Ok(_)) => Ok(()),
         Ok(Err(error)) if is_index_conflict(&error) => {
-            let message = "an index for this exists with other options, and stays: set the same purge time everywhere, \
-                           or drop it, and it is made again. One that an earlier version made without a partial \
-                           filter also removes documents that are no lock records";
+            let message = "the index exists with other options, and is left as it is. Set the same purge time in all \
+                           programs, or drop the index, and it is created again. An index of an earlier version, \
+                           without a partial filter, also removes documents that are no lock records";
             let source = translate(&error, Effect::None);
-            Err(Failure::Conflict(LockError::new(ErrorKind::Other, message).with_source(source)))
+            Err(IndexFailure::Conflict(LockError::new(ErrorKind::Other, message).with_source(source)))
         }
-        Ok(Err(error)) => Err(Failure::Other(lacks("createIndex", &records.namespace().to_string(), &error))),
+        Ok(Err(error)) => Err(IndexFailure::Other(lacks("createIndex", &records.namespace().to_string(), &error))),
     }
 }
 
-/// An application's own TTL index may remove records while their tokens must be remembered (R6).
+/// Warns of an application's own TTL index, which may remove records whose tokens are needed (R6).
 async fn warn_of_others(records: &Collection<Document>, limit: Duration, warned: &Warned) {
     let list = async { records.list_indexes().max_time(limit).await?.try_collect::<Vec<IndexModel>>().await };
-    // Without the privilege there is no warning: the locks work all the same.
+    // Without the privilege listIndexes there is no warning.
     let Ok(Ok(indexes)) = timeout(limit, list).await else { return };
     for index in indexes {
         let Some(IndexOptions { name: Some(name), expire_after: Some(after), .. }) = index.options else { continue };
@@ -181,7 +181,7 @@ async fn warn_of_others(records: &Collection<Document>, limit: Duration, warned:
                 %collection,
                 index = name,
                 ?after,
-                "another TTL index may remove lock records: tokens may go back (R6), and held locks be lost"
+                "another TTL index may remove lock records: tokens can repeat (R6), and held locks can be lost. Drop it"
             );
         }
     }
@@ -192,23 +192,23 @@ mod tests {
     use super::*;
 
     #[test]
-    fn they_are_made_once_again_after_a_while_or_a_drop() {
+    fn indexes_are_created_again_after_the_interval_or_a_drop() {
         let indexes = Indexes::new(None, true);
         let start = Instant::now();
         assert!(indexes.are_due(start));
-        assert!(!indexes.are_due(start + AGAIN / 2));
-        assert!(indexes.are_due(start + AGAIN));
-        assert!(!indexes.are_due(start + AGAIN));
+        assert!(!indexes.are_due(start + INTERVAL / 2));
+        assert!(indexes.are_due(start + INTERVAL));
+        assert!(!indexes.are_due(start + INTERVAL));
         indexes.forget();
-        assert!(indexes.are_due(start + AGAIN));
+        assert!(indexes.are_due(start + INTERVAL));
     }
 
     #[test]
     fn each_warning_is_logged_once() {
         let indexes = Indexes::new(None, true);
         let in_the_background = indexes.warned.clone();
-        assert!(in_the_background.is_first("no index of the owners of locks"));
-        assert!(!indexes.warned.is_first("no index of the owners of locks"));
+        assert!(in_the_background.is_first("there is no owner index"));
+        assert!(!indexes.warned.is_first("there is no owner index"));
         assert!(indexes.warned.is_first("another"));
     }
 }

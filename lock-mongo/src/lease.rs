@@ -1,14 +1,13 @@
 //! The record: its field names, and the pipelines, filters and projections of every operation on
 //! it.
 //!
-//! Nothing else spells a field. Everything here is a pure function of a [`Layout`] – where the
-//! fields are – and of the request; the only clock in it is the server's (`$$NOW`,
-//! `$$CLUSTER_TIME`), which is one value for a whole command.
+//! No other module has the name of a field. Everything here is a pure function of a [`Layout`],
+//! which has the paths of the fields, and of the request. The only clock is the server's (`$$NOW`,
+//! `$$CLUSTER_TIME`), which has one value for a whole command.
 //!
-//! Every pipeline is made of `$set` and `$unset`, so that fields which a newer version keeps in a
-//! record survive. What a caller said stands in `$literal`: a plain string that begins with `$`
-//! would be an expression. The rules R3–R16 that the comments cite are in `PROTOCOL.md` of this
-//! crate.
+//! Every pipeline consists of `$set` and `$unset`, so that fields of a newer version survive.
+//! Values from callers are in `$literal`, because a plain string that begins with `$` would be an
+//! expression. The comments cite the rules of this crate's `PROTOCOL.md`.
 
 use distlock_api::{AcquisitionId, Holder, LockError, LockKey, Result};
 use mongodb::bson::{Bson, DateTime, Document, doc};
@@ -35,20 +34,20 @@ mod write;
 
 pub(crate) use acquire::block;
 pub(crate) use answer::{
-    Acquisition, Forced, ForcedEntry, Keyed, Marked, Queued, Released, Seated, State, Taken, Waiters, Wrote,
+    Acquisition, Forced, ForcedEntry, Keyed, KeyedTickets, Marked, Released, State, Taken, TicketStates, Waiters, Wrote,
 };
 pub(crate) use change::{Edit, Form, NO_SUB_DOCUMENT};
 pub(crate) use document::NOT_A_LOCK;
 pub(crate) use events::Watcher;
 pub(crate) use foreign::Found;
-pub(crate) use hints::{Hints, Subject, Told};
-pub(crate) use queue::{Seat, seats_by_key};
+pub(crate) use hints::{Hints, ReportedChange, Subject};
+pub(crate) use queue::{KeyTicket, tickets_by_key};
 pub(crate) use renew::Extension;
 pub(crate) use write::WriteId;
 
-/// The document's identity. In a lock collection this is the lock's key.
+/// The identity of the document. In a lock collection this is the lock's key.
 const ID: &str = "_id";
-/// The acquisition that holds the lease; absent when nobody does.
+/// The acquisition that holds the lease; absent without a holder.
 const LOCK_ID: &str = "lockId";
 /// The last token of the holder's block.
 const TOKEN: &str = "fencingToken";
@@ -59,36 +58,36 @@ const ACQUIRED_AT: &str = "acquiredAt";
 const EXPIRES_AT: &str = "expiresAt";
 /// Milliseconds; for people.
 const TTL: &str = "ttl";
-/// Who waits, in the order of their coming; absent when nobody does. See `queue.rs`.
+/// The tickets, in the order of their arrival; absent without a waiter. See `queue.rs`.
 const QUEUE: &str = "queue";
-/// The first token of the present block, if a releaser granted it; absent if the holder took the
-/// lease itself. Unlike everything else that a grant says it differs from what was there before, so
-/// that a change stream always tells it, and with it the length of the block.
+/// The first token of the present block, if a release granted it; absent if the holder took the
+/// lease itself. Unlike the other fields of a grant it always differs from its previous value. A
+/// change stream therefore always reports it, and thus the length of the block.
 const PASSED: &str = "passed";
-/// A minimum hold that goes on after a release.
+/// The end of a minimum hold that continues after a release.
 const CLOSED_UNTIL: &str = "closedUntil";
 /// The last acquisition that released.
 const LAST_RELEASED: &str = "lastReleased";
-/// The last [`RELEASED_LEN`] of them, so that a repeated release is recognised, also when others
-/// have held the key meanwhile.
+/// The last [`RELEASED_LEN`] acquisitions that released. A repeated release is recognised by them,
+/// even if others have held the key meanwhile.
 const RELEASED: &str = "released";
 const RELEASED_LEN: i32 = 8;
-/// `[{id, n}]`: the last [`WRITTEN_LEN`] acquisitions that changed the document together with their
-/// lease, and which of their writes was the last, so that a repeated write is recognised, also when
-/// others have held the key meanwhile.
+/// `[{id, n}]`: the last [`WRITTEN_LEN`] acquisitions that changed the document under their lease,
+/// with the number of their last write. A repeated write is recognised by them, even if others have
+/// held the key meanwhile.
 const WRITTEN: &str = "written";
 const WRITTEN_LEN: i32 = 8;
-/// The last acquisition whose lease was taken away by force.
+/// The last acquisition whose lease was released by force.
 const REVOKED: &str = "revoked";
 /// The acquisition whose expired lease the present holder took over; absent if there was none.
 const EXPIRED: &str = "expired";
 const OWNER: &str = "owner";
-/// `[{k, v}]`, so that every name is possible.
+/// `[{k, v}]`, so that any name is possible.
 const META: &str = "meta";
 /// `[{lockId, owner, token, at, why}]`, the last [`AUDIT_LEN`] releases by force.
 const AUDIT: &str = "audit";
-/// What an operation has found out and decided; set by its first stages, read by the next, removed
-/// by the last.
+/// The intermediate results of an operation: set by its first stages, read by the next, removed by
+/// the last.
 const STEP: &str = "step";
 /// The decision.
 const DO: &str = "step.do";
@@ -109,18 +108,18 @@ const PASS: &str = "pass";
 const FREE: &str = "free";
 const DROP: &str = "drop";
 
-/// Where the fields of a lease are, and in which document.
+/// The paths of the fields of a lease, and the mapping of keys to documents.
 #[derive(Clone, Debug)]
 pub(crate) struct Layout {
     prefix: Cow<'static, str>,
     ids: Arc<dyn KeyMap>,
 }
 
-/// What makes tokens outlive their record (R5).
+/// The clock of tokens, by which they grow even after their record was removed (R5).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Clock {
     pub(crate) source: Source,
-    /// What all tokens are greater than, or equal to; zero for nothing.
+    /// The smallest token; zero for no floor.
     pub(crate) floor: i64,
 }
 
@@ -129,83 +128,91 @@ pub(crate) enum Source {
     /// The logical clock of a replica set: seconds since [`EPOCH`] × 2²¹ + number within the
     /// second.
     ClusterTime,
-    /// A standalone has none. The server's clock in the same magnitude: seconds × 2²¹ +
-    /// milliseconds × 2¹¹.
+    /// The wall clock of a standalone, which has no logical one, in the same magnitude: seconds ×
+    /// 2²¹ + milliseconds × 2¹¹.
     WallTime,
 }
 
-/// The beginning of 2025, in seconds of Unix time. Counted from there, in seconds of 2²¹ tokens,
-/// tokens stay below 2⁵³ until the year 2161: readers that make doubles of them can tell them
-/// apart.
+/// The beginning of 2025, in seconds of Unix time. With this epoch and 2²¹ tokens per second,
+/// tokens stay below 2⁵³ until the year 2161, so that a double holds each of them exactly.
 const EPOCH: i64 = 1_735_689_600;
-/// Tokens of a second. A second of the logical clock has fewer writes than that.
+/// Tokens per second. A second of the logical clock has fewer writes.
 const SECOND: i64 = 1 << 21;
 
-/// When the clock reaches a token: until then the record must stay, or a later token could be less
-/// (R6).
+/// Returns when the clock reaches a token. Until then the record must stay, or a later token could
+/// be smaller (R6).
 fn time_of(token: i64) -> DateTime {
     DateTime::from_millis((token / SECOND).saturating_add(EPOCH).saturating_mul(1000))
 }
 
-/// The index of the documents' identities, as a hint: the planner would also consider the one on
-/// the expiry, which every live lease matches.
+/// Returns the index on `_id`, as a hint. The planner would also consider the TTL index, which has
+/// an entry for every live lease.
 pub(crate) fn identity_index() -> Document {
     doc! { ID: 1 }
 }
 
 impl Layout {
-    /// The fields in a document whose paths begin with `prefix`: nothing, or the name of a
+    /// Makes the layout of fields whose paths begin with `prefix`: nothing, or the name of a
     /// sub-document and a dot.
     pub(crate) fn new(prefix: impl Into<Cow<'static, str>>) -> Self {
         Self { prefix: prefix.into(), ids: Arc::new(TextIds) }
     }
 
-    /// The fields in a sub-document of documents with such identities.
+    /// Makes the layout of fields in a sub-document.
     pub(crate) fn within(field: &str, ids: Arc<dyn KeyMap>) -> Self {
         Self { prefix: format!("{field}.").into(), ids }
     }
 
-    /// The identity of a key's document.
+    /// Returns the `_id` of a key's document.
     pub(crate) fn identity(&self, key: &LockKey) -> Result<Bson> {
         let id = self.ids.id(key)?;
         // Two keys for one document would be one lock (C20).
         match self.ids.key(&id) {
             Some(same) if same == *key => Ok(id),
-            _ => Err(LockError::invalid_key("this is not how the `_id` is written as a key").with_key(key.clone())),
+            canonical => {
+                let canonical = canonical.map_or_else(String::new, |key| format!(": write {key}"));
+                let message = format!("the key is not the canonical form of its `_id`{canonical}");
+                Err(LockError::invalid_key(message).with_key(key.clone()))
+            }
         }
     }
 
-    /// The key of a document.
+    /// Returns the mapping of keys to identities.
+    pub(crate) fn ids(&self) -> &dyn KeyMap {
+        &*self.ids
+    }
+
+    /// Returns the key of a document, if it has one.
     pub(crate) fn key(&self, id: &Bson) -> Option<LockKey> {
         self.ids.key(id)
     }
 
-    /// The document with an identity, whatever else it is.
+    /// Returns the filter of the document with this `_id`, whether or not it is a record.
     pub(crate) fn document(id: Bson) -> Document {
         match id {
-            // It would be read as a condition.
+            // Without `$eq` it would be a condition.
             Bson::Document(_) => doc! { ID: { "$eq": id } },
             id => doc! { ID: id },
         }
     }
 
-    /// The document with an identity, if it is a record, or holds one.
+    /// Returns the filter of the document with this `_id`, if it is or contains a record.
     pub(crate) fn record(&self, id: Bson) -> Document {
         self.if_record(Self::document(id))
     }
 
-    /// The same of several.
+    /// Returns the filter of several records.
     pub(crate) fn records(&self, ids: impl IntoIterator<Item = Bson>) -> Document {
         self.if_record(doc! { ID: { "$in": ids.into_iter().collect::<Vec<_>>() } })
     }
 
-    /// What is no record stays what it is (R22): an application's document in the lock
-    /// collection, or another field of the same name in a document.
+    /// Restricts a filter to records, so that others are never changed (R22): an application's
+    /// document in the lock collection, or another field of the same name in a document.
     fn if_record(&self, mut filter: Document) -> Document {
-        if let Some(whole) = self.whole() {
+        if let Some(whole) = self.sub_document() {
             filter.insert(whole, doc! { "$not": { "$type": "array" } });
         }
-        // `$type` looks into arrays.
+        // `$type` also matches elements of arrays.
         filter.insert(self.path(TOKEN), doc! { "$type": "long", "$not": { "$type": "array" } });
         filter
     }
@@ -214,12 +221,12 @@ impl Layout {
         format!("{}{field}", self.prefix)
     }
 
-    /// The field's value in an expression.
+    /// Returns the expression for the value of a field.
     fn value(&self, field: &str) -> String {
         format!("${}{field}", self.prefix)
     }
 
-    /// The [`State`] of a document.
+    /// Projects a document to its [`State`].
     pub(crate) fn state(&self) -> Document {
         answer(doc! {
             "holder": { "$cond": [self.is_held(), self.value(LOCK_ID), Bson::Null] },
@@ -232,14 +239,14 @@ impl Layout {
         })
     }
 
-    /// The [`Keyed`] state of a document.
+    /// Projects a document to its [`Keyed`] state.
     pub(crate) fn keyed_state(&self) -> Document {
         let mut projection = self.state();
         projection.insert(ID, 1);
         projection
     }
 
-    /// The same of a document that may be no record.
+    /// Projects a document, which may be no record, to its [`Keyed`] state.
     pub(crate) fn listed_state(&self) -> Document {
         let mut state = self.state();
         if !self.is_within() {
@@ -251,13 +258,13 @@ impl Layout {
         state
     }
 
-    /// The keys of the TTL index that removes records that have not been used for a while (R6), and
-    /// which documents are in it: records (R22).
+    /// Returns the keys and the partial filter of the TTL index. It removes records that have not
+    /// been used for a while (R6), and only records (R22).
     pub(crate) fn purge_index(&self) -> (Document, Document) {
         (doc! { self.path(EXPIRES_AT): 1 }, doc! { self.path(TOKEN): { "$type": "long" } })
     }
 
-    /// Held, and not expired.
+    /// Whether the lease has a holder, and has not expired.
     fn is_held(&self) -> Document {
         doc! { "$and": [
             { "$gt": [self.value(LOCK_ID), Bson::Null] },
@@ -265,7 +272,7 @@ impl Layout {
         ] }
     }
 
-    /// Held by this acquisition, and not expired.
+    /// Whether this acquisition holds the lease, and it has not expired.
     fn held_by(&self, id: &AcquisitionId) -> Document {
         doc! { "$and": [
             { "$eq": [self.value(LOCK_ID), literal(id.as_str())] },
@@ -273,9 +280,10 @@ impl Layout {
         ] }
     }
 
-    /// R7: nobody's **or** expired – a released record can look unexpired to an operation that
-    /// started before the release – and not closed by a minimum hold. What is missing sorts before
-    /// null, and null before every date.
+    /// Whether the lease has no holder **or** has expired, and no minimum hold closes the key (R7).
+    ///
+    /// A released record can look unexpired to an operation that started before the release. A
+    /// missing field sorts before null, and null before every date.
     fn is_free(&self) -> Document {
         doc! { "$and": [
             { "$or": [
@@ -286,42 +294,41 @@ impl Layout {
         ] }
     }
 
-    /// Milliseconds until the key opens if nobody renews or releases.
+    /// Milliseconds until the key opens without a renewal or a release.
     fn remaining(&self) -> Document {
         let lease = doc! { "$cond": [self.is_held(), self.value(EXPIRES_AT), Bson::Null] };
         doc! { "$subtract": [{ "$max": [lease, self.value(CLOSED_UNTIL), "$$NOW"] }, "$$NOW"] }
     }
 
-    /// The first token of the present block, or the last one used of a lease that was released:
-    /// every later grant has a greater one, every earlier one a smaller one (R18).
+    /// The first token of the present block, or the last used token of a released lease. Later
+    /// grants have greater tokens, earlier grants smaller ones (R18).
     fn first_of_block(&self) -> Document {
         let length = doc! { "$cond": [{ "$isNumber": self.value(TOKENS) }, self.value(TOKENS), 1] };
         doc! { "$toLong": { "$subtract": [{ "$add": [self.value(TOKEN), 1_i64] }, length] } }
     }
 
-    /// When a free lease became free, null if nobody knows. The end of a hold is later than the
-    /// expiry, or there is none.
+    /// The time at which a free lease became free, or null if it is not known. The end of a minimum
+    /// hold is later than the expiry, or there is none.
     fn opened(&self) -> Document {
         doc! { "$max": [self.value(EXPIRES_AT), self.value(CLOSED_UNTIL)] }
     }
 
-    /// The field's new value in each of some steps, and in the others.
+    /// The new value of a field in each of some steps, and in all others.
     fn when(&self, changes: &[(&str, Bson)], others: Bson) -> Bson {
         changes.iter().filter(|(_, new)| *new != others).fold(others.clone(), |otherwise: Bson, (name, new)| {
             doc! { "$cond": [self.value(&format!("{DO}.{name}")), new, otherwise] }.into()
         })
     }
 
-    /// Finds out one thing after the other, decides once, on the record as it was, for the first
-    /// step whose condition holds, and then changes it.
+    /// Makes a pipeline: it computes findings one after the other, decides once, on the record as
+    /// it was, for the first step whose condition holds, and then changes the record.
     fn in_steps(
         &self,
         findings: impl IntoIterator<Item = (&'static str, Document)>,
         steps: impl IntoIterator<Item = (&'static str, Document)>,
         change: Document,
     ) -> Vec<Document> {
-        // A flag for each step rather than its name: read once per field, and a name would have to
-        // be compared.
+        // A flag for each step instead of its name, which each field would have to compare.
         let branches: Vec<Document> =
             steps.into_iter().map(|(name, case)| doc! { "case": case, "then": { name: true } }).collect();
         let decision = doc! { "$switch": { "branches": branches, "default": {} } };
@@ -372,7 +379,7 @@ fn later_by(duration: Duration) -> Bson {
     doc! { "$add": ["$$NOW", millis(duration)] }.into()
 }
 
-/// The next token of a record, the first one of a new block (R5).
+/// The next token of a record, which is the first of a new block (R5).
 fn first_token(last: impl Into<Bson>, clock: Clock) -> Document {
     let next = doc! { "$add": [{ "$ifNull": [last.into(), 0_i64] }, 1_i64] };
     let mut all: Vec<Bson> = vec![next.into(), clock.reading().into()];
@@ -380,13 +387,13 @@ fn first_token(last: impl Into<Bson>, clock: Clock) -> Document {
     doc! { "$max": all }
 }
 
-/// The last token of the block. Beyond the last one there is an error, and nothing is written;
-/// without the conversion there would be a floating-point number.
+/// The last token of a block. After the greatest possible token this is an error, and nothing is
+/// written. Without the conversion the sum would become a floating-point number.
 fn last_token(first: impl Into<Bson>, tokens: impl Into<Bson>) -> Bson {
     doc! { "$toLong": { "$subtract": [{ "$add": [first.into(), tokens.into()] }, 1_i64] } }.into()
 }
 
-/// Remarks as they stand in a record.
+/// The remarks, in the form of a record.
 fn remarks(holder: &Holder) -> Option<Bson> {
     holder.metadata.as_deref().map(|remarks| {
         let remarks = remarks.iter().map(|(k, v)| Bson::from(doc! { "k": k, "v": v }));

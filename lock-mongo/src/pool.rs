@@ -1,4 +1,4 @@
-//! The connection pool of one client: what is in flight, and how its connections are divided.
+//! The connection pool of one client: the calls in flight, and the division of its connections.
 
 use std::num::NonZeroUsize;
 use std::sync::Arc;
@@ -17,7 +17,7 @@ use crate::topology::Reachability;
 /// The driver's default for `maxPoolSize`.
 const DEFAULT_POOL: usize = 10;
 
-/// A smaller pool has connections for calls only.
+/// A pool smaller than this has connections for calls only.
 const SHARED_POOL: usize = 4;
 
 /// The pool of one client.
@@ -28,7 +28,7 @@ pub(crate) struct Pool {
     pub(crate) lanes: Lanes,
     /// One permit for each connection.
     pub(crate) connections: Semaphore,
-    /// How many connections it has at most.
+    /// The greatest number of connections.
     pub(crate) size: usize,
     pub(crate) reachability: Reachability,
 }
@@ -47,9 +47,11 @@ impl Pool {
         }
     }
 
-    /// Whether this is the pool of the client that started `session`. The driver does not compare
-    /// clients, but before any I/O it refuses a command with a session of another client. The
-    /// criteria match no server, so that otherwise nothing is sent either.
+    /// Whether this is the pool of the client that started `session`.
+    ///
+    /// The driver does not compare clients, but it refuses a command with a session of another
+    /// client before any I/O. The criteria match no server, so nothing is sent in the other case
+    /// either.
     pub(crate) fn is_of(&self, session: &mut ClientSession) -> bool {
         let no_server = SelectionCriteria::Predicate(Arc::new(|_| false));
         let database = self.client.database("admin");
@@ -61,15 +63,15 @@ impl Pool {
         }
     }
 
-    /// How many connections may be used by streams of events: a quarter, four at most. In a pool of
-    /// less than four connections waiters poll.
+    /// Returns how many connections change streams may use: a quarter, four at most. With fewer
+    /// than four connections there are no streams, and waiters poll.
     pub(crate) fn connections_of_streams(&self) -> usize {
         streams_of_pool(self.size)
     }
 }
 
-/// How many connections of the pool are used at once, streams of events included: all but one. That
-/// one is for the application, also while no call is answered.
+/// Returns how many connections calls and streams use at once: all but one. That one is for the
+/// application, even while no call is answered.
 fn calls_of_pool(connections: usize) -> NonZeroUsize {
     let for_the_application = usize::from(connections >= SHARED_POOL);
     NonZeroUsize::new(connections - for_the_application).unwrap_or(NonZeroUsize::MIN)
@@ -79,8 +81,8 @@ fn streams_of_pool(connections: usize) -> usize {
     (connections / SHARED_POOL).min(4)
 }
 
-/// The client's `maxPoolSize`, per server. The driver shows it in its debug output and nowhere
-/// else; if it is not found there, the driver's default is assumed.
+/// Returns the client's `maxPoolSize`, per server. The driver shows it only in its debug output. If
+/// it is not found there, the driver's default is assumed.
 pub(crate) fn pool_size(client: &Client) -> usize {
     let shown = format!("{client:?}");
     let named = shown.split_once("max_pool_size: Some(").and_then(|(_, rest)| rest.split_once(')'));

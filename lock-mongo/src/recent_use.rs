@@ -1,8 +1,8 @@
 //! Which keys were in use when they were last seen: a Bloom filter with one hash.
 //!
-//! It decides only which way is tried first: a key that was free then is taken without a query, see
-//! `Layout::take`. A wrong guess costs one command. Keys share bits, so that the memory does not
-//! grow with their number.
+//! It decides only which way is tried first: a key that was free is taken by the short way, see
+//! `Layout::take`. A wrong guess costs one command. Keys share bits, so the memory does not grow
+//! with their number.
 
 use std::hash::{BuildHasher, RandomState};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -36,13 +36,13 @@ impl RecentUse {
         word.load(Ordering::Relaxed) & mask == 0
     }
 
-    /// The key has a holder, or is about to have one.
+    /// Records that the key has a holder, or is about to have one.
     pub(crate) fn mark_in_use(&self, key: &str) {
         let (word, mask) = self.bit(key);
         word.fetch_or(mask, Ordering::Relaxed);
     }
 
-    /// The key was released, and no ticket was waiting for it.
+    /// Records that the key was released, and had no waiter.
     pub(crate) fn mark_free(&self, key: &str) {
         let (word, mask) = self.bit(key);
         word.fetch_and(!mask, Ordering::Relaxed);
@@ -54,7 +54,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_key_is_free_until_it_is_seen_in_use_and_again_when_it_was_given_back() {
+    fn a_key_is_free_until_it_is_used_and_again_after_its_release() {
         let recent = RecentUse::default();
         assert!(recent.was_free("k"));
         recent.mark_in_use("k");

@@ -1,7 +1,6 @@
-//! The records of one store: where they are, how they are written, and what is known of their
-//! server.
+//! The records of one store: their collection, the options, and the state of the connection.
 //!
-//! Every request is a function of these. `calls.rs` sends what a request has built.
+//! Every request is a function of these. `calls.rs` sends the commands that a request has built.
 
 use std::num::NonZeroUsize;
 use std::sync::OnceLock;
@@ -27,34 +26,35 @@ pub(crate) struct Records {
     pub(crate) collection: Collection<Document>,
     pub(crate) layout: Layout,
     pub(crate) absent: Absent,
-    /// Whether expired locks of other programs become records.
+    /// Whether expired locks of another program become records.
     pub(crate) adopts_foreign: bool,
     pub(crate) topology: Topology,
     pub(crate) indexes: Indexes,
-    /// The bound of a request that has none of its own.
+    /// The limit of a request that has none of its own.
     pub(crate) request_timeout: Duration,
     pub(crate) retryable_writes: bool,
-    /// No token is below it; zero for no floor.
+    /// The smallest token; zero for no floor.
     pub(crate) token_floor: i64,
-    /// How many calls may be in flight, if the builder has set it.
+    /// How many calls may be in flight; `None` for the default.
     pub(crate) calls_at_once: Option<NonZeroUsize>,
-    /// What is shared with the other stores of the client.
+    /// The pool and the streams that all stores of the client share.
     pub(crate) shared: OnceLock<Shared>,
     pub(crate) recent_use: RecentUse,
 }
 
-/// What an acquisition makes of a document that is not there.
+/// What an acquisition does if there is no document with the `_id`.
 #[derive(Clone, Debug)]
 pub(crate) enum Absent {
-    /// A record: in a lock collection it has nothing else to be.
+    /// It inserts a lock record. Only in a lock collection.
     Record,
+    /// It inserts this document, locked.
     Default(Document),
-    /// An error.
+    /// It fails.
     Nothing,
 }
 
 impl Records {
-    /// What is shared with the other stores of the client; see [`Shared::of`].
+    /// Returns the pool and the streams of the client; see [`Shared::of`].
     pub(crate) fn shared(&self) -> Option<&Shared> {
         if self.shared.get().is_none() {
             let shared = Shared::of(self.database.client(), self.calls_at_once)?;
@@ -63,7 +63,7 @@ impl Records {
         self.shared.get()
     }
 
-    /// The same, where one may wait.
+    /// Returns the pool and the streams of the client, and waits for them if need be.
     pub(crate) async fn shared_within(&self, budget: Budget) -> Result<&Shared> {
         if let Some(shared) = self.shared() {
             return Ok(shared);
@@ -82,12 +82,12 @@ impl Records {
         self.deployment_within(budget).await.map_err(|error| error.with_key(claim.key().clone()))
     }
 
-    /// Where tokens come from in a deployment.
+    /// Returns the source of tokens in a deployment.
     pub(crate) fn clock(&self, deployment: Deployment) -> Clock {
         Clock { source: deployment.clock(), floor: self.token_floor }
     }
 
-    /// Whether the server refuses a call of a claim that comes after its successor (R11).
+    /// Whether the server refuses a call of a claim that arrives after a later call of it (R11).
     pub(crate) fn orders_sessions(&self, deployment: Deployment) -> bool {
         self.retryable_writes && deployment.numbers_writes()
     }

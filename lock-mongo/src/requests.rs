@@ -1,10 +1,9 @@
 //! The requests of the lease engine, of guards and of administration, one file for each.
 //!
-//! Each builds filters, pipelines and projections by `lease`, sends them by `calls`, and decides by
-//! the decoded answers. A request sees the [`Records`](crate::records::Records), not the store, and
-//! no request knows another one, with two exceptions: a batch of renewals refreshes tickets along
-//! with leases, and connecting tries the privileges, as does an acquisition that was refused for
-//! want of one.
+//! Each request builds filters, pipelines and projections by `lease`, sends them by `calls`, and
+//! decides by the decoded answers. A request uses the [`Records`](crate::records::Records), not the
+//! store, and no other request. There are two exceptions: a batch of renewals also refreshes
+//! tickets, and privileges are tried by `connect` and by an acquisition that lacks one.
 
 pub(crate) mod acquire;
 pub(crate) mod admin;

@@ -1,5 +1,4 @@
-//! What all stores of one client share, because its connections are the same: its pool, and its
-//! change streams.
+//! The pool and the change streams of one client, which all of its stores share.
 
 use std::num::NonZeroUsize;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
@@ -12,29 +11,29 @@ use tokio::task::unconstrained;
 use crate::pool::Pool;
 use crate::streams::Streams;
 
-/// What the stores of one client share.
+/// The pool and the change streams of one client.
 #[derive(Clone, Debug)]
 pub(crate) struct Shared {
     pub(crate) pool: Arc<Pool>,
     pub(crate) streams: Arc<Streams>,
 }
 
-/// What the stores of each client share, as long as it has any, or an open stream.
+/// The streams, and by them the pools, of all clients that have a store or an open stream.
 static CLIENTS: Mutex<Vec<Weak<Streams>>> = Mutex::new(Vec::new());
 
 impl Shared {
-    /// What the stores of this client share; made with `calls_at_once` if it is the first of them.
-    /// `None` outside of a runtime, and while the client's pool of sessions is in use, which lasts
-    /// for an instant: [`wait_for`](Self::wait_for) waits for it.
+    /// Finds the pool and the streams of this client, or makes them with `calls_at_once`. Returns
+    /// `None` outside of a runtime, and while another task uses the client's pool of sessions,
+    /// which lasts for an instant: [`wait_for`](Self::wait_for) waits for it.
     pub(crate) fn of(client: &Client, calls_at_once: Option<NonZeroUsize>) -> Option<Self> {
-        // The driver needs one to take a session back.
+        // The driver needs a runtime to take a session back.
         Handle::try_current().ok()?;
         let start = async { client.start_session().await };
         let probe = unconstrained(start).now_or_never()?.ok()?;
         Some(Self::found(client, calls_at_once, probe))
     }
 
-    /// The same, where one may wait.
+    /// Finds the pool and the streams of this client, or makes them, as [`of`](Self::of) does.
     pub(crate) async fn wait_for(client: &Client, calls_at_once: Option<NonZeroUsize>) -> mongodb::error::Result<Self> {
         let probe = client.start_session().await?;
         Ok(Self::found(client, calls_at_once, probe))
@@ -53,13 +52,13 @@ impl Shared {
                 tracing::warn!(
                     in_force,
                     ?calls_at_once,
-                    "the first store of a client sets its number of calls at once"
+                    "calls_at_once is ignored: the first store of the client has set it"
                 );
             }
             return Self { pool, streams };
         }
         let pool = Arc::new(Pool::new(client, calls_at_once));
-        // A number that the user has set is for calls alone.
+        // A number that the application has set is for calls alone.
         let of_streams = calls_at_once.is_none().then(|| pool.lanes.clone());
         let streams = Arc::new(Streams::new(Arc::clone(&pool), of_streams));
         clients.push(Arc::downgrade(&streams));
@@ -84,7 +83,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn stores_of_one_client_share_and_those_of_two_do_not() {
+    async fn stores_share_a_pool_if_they_have_the_same_client() {
         let (a, b) = (client().await, client().await);
         let first = Shared::of(&a, None).unwrap();
         assert!(is_same(&first, &Shared::of(&a.clone(), None).unwrap()));
@@ -101,7 +100,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_client_that_was_shut_down_is_no_other() {
+    async fn a_client_that_was_shut_down_is_not_taken_for_another() {
         let (a, b) = (client().await, client().await);
         let first = Shared::of(&a, None).unwrap();
         a.shutdown().immediate(true).await;

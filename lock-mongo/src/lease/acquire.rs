@@ -1,21 +1,21 @@
-//! Acquiring (R8, R9).
+//! Acquisitions (R8, R9).
 
 use distlock_api::AcquisitionId;
 use distlock_engine::store::Attempt;
 use mongodb::bson::{Bson, Document, doc};
 
-use super::queue::{LIVE, PLACE};
+use super::queue::{LIVE, POSITION};
 use super::{
     ACQUIRED_AT, CLOSED_UNTIL, Clock, EXPIRED, EXPIRES_AT, EXTEND, LOCK_ID, Layout, META, OWNER, PASSED, QUEUE, TAKE,
     TOKEN, TOKENS, TTL, WAIT, answer, first_token, last_token, later_by, literal, millis, remarks, removed,
 };
 
 impl Layout {
-    /// One attempt to acquire (R8). An upsert: without a document the lease is free, and nobody
-    /// waits.
+    /// Makes the pipeline of one attempt to acquire (R8). It is an upsert: without a document the
+    /// lease is free and has no waiter.
     ///
-    /// An attempt that neither takes nor waits leaves the record as it is, dead tickets included,
-    /// so that the server writes nothing.
+    /// An attempt that neither takes the lease nor a ticket leaves the record as it is, dead
+    /// tickets included, so that the server writes nothing.
     pub(crate) fn acquire(&self, attempt: &Attempt, clock: Clock) -> Vec<Document> {
         let (id, ttl) = (attempt.claim.id(), attempt.ttl);
         let tokens = block(attempt);
@@ -37,13 +37,14 @@ impl Layout {
             let steps: Vec<(&str, Bson)> = [(TAKE, new)].into_iter().chain(extended.map(|new| (EXTEND, new))).collect();
             change.insert(self.path(field), self.when(&steps, self.value(field).into()));
         }
-        let waiting = attempt.ticket.as_ref().map(|ticket| (WAIT, self.joined(id, ticket, tokens, &attempt.holder)));
-        let queue: Vec<(&str, Bson)> = waiting.into_iter().chain([(TAKE, self.left_by(id))]).collect();
+        let waiting =
+            attempt.ticket.as_ref().map(|ticket| (WAIT, self.queue_with(id, ticket, tokens, &attempt.holder)));
+        let queue: Vec<(&str, Bson)> = waiting.into_iter().chain([(TAKE, self.queue_without(id))]).collect();
         change.insert(self.path(QUEUE), self.when(&queue, self.value(QUEUE).into()));
-        self.in_steps([(LIVE, self.live_tickets()), (PLACE, self.place(id))], steps, change)
+        self.in_steps([(LIVE, self.live_tickets()), (POSITION, self.position(id))], steps, change)
     }
 
-    /// What a grant makes of the fields, the queue apart.
+    /// The fields after a grant, except the queue.
     fn taken(&self, attempt: &Attempt, clock: Clock) -> [(&'static str, Bson); 11] {
         let tokens = block(attempt);
         [
@@ -53,7 +54,7 @@ impl Layout {
             (ACQUIRED_AT, "$$NOW".into()),
             (CLOSED_UNTIL, removed()),
             (PASSED, removed()),
-            // A grant that finds a holder finds an expired one.
+            // If a grant finds a holder, the holder's lease has expired.
             (EXPIRED, doc! { "$ifNull": [self.value(LOCK_ID), "$$REMOVE"] }.into()),
             (OWNER, attempt.holder.owner.as_deref().map_or_else(removed, literal)),
             (META, remarks(&attempt.holder).unwrap_or_else(removed)),
@@ -62,66 +63,69 @@ impl Layout {
         ]
     }
 
-    /// The short way of [`acquire`](Self::acquire), for a lease that is
-    /// [probably free](Self::unwanted): a grant without a question.
+    /// Makes the pipeline of the short way of [`acquire`](Self::acquire): an unconditional grant.
+    /// The condition is in the filter, [`if_unused`](Self::if_unused).
     pub(crate) fn take(&self, attempt: &Attempt, clock: Clock) -> Vec<Document> {
         let taken = self.taken(attempt, clock).into_iter().map(|(field, new)| (self.path(field), new));
-        // The filter's null has been written to a new record.
+        // The upsert of a new record has written the null of the filter.
         let change: Document = taken.chain([(self.path(QUEUE), removed())]).collect();
         vec![doc! { "$set": change }]
     }
 
-    /// The record, if nobody has the lease, nobody waits and nothing keeps it closed, or a new one
-    /// with these nulls (R7). In the filter, because that spares the server the expressions of all
-    /// that might be otherwise; if it is, the insertion collides with the record.
-    pub(crate) fn unwanted(&self, identity: Bson) -> Document {
+    /// Returns the filter of a record without holder, ticket and minimum hold (R7). In an upsert it
+    /// inserts a new record with these nulls.
+    ///
+    /// A condition in the filter spares the server the expressions for all other cases. In those
+    /// cases the insertion collides with the record.
+    pub(crate) fn if_unused(&self, identity: Bson) -> Document {
         let mut filter = self.record(identity);
         filter.extend([LOCK_ID, QUEUE, CLOSED_UNTIL].map(|field| (self.path(field), Bson::Null)));
         filter
     }
 
-    /// The [`Taken`](super::Taken) of the document after [`take`](Self::take).
+    /// Projects the document after [`take`](Self::take) to a [`Taken`](super::Taken).
     pub(crate) fn token_taken(&self) -> Document {
         answer(doc! { "token": self.value(TOKEN) })
     }
 
-    /// The [`Acquisition`](super::Acquisition) of the document after [`acquire`](Self::acquire);
-    /// with the document itself, if it is asked for and the lease is granted.
+    /// Projects the document after [`acquire`](Self::acquire) to an
+    /// [`Acquisition`](super::Acquisition), with the document itself if `with_document` is set and
+    /// the lease is granted.
     pub(crate) fn acquisition(&self, attempt: &Attempt, with_document: bool) -> Document {
         let id = attempt.claim.id();
-        answer(with_tickets(self, id, |place| {
+        answer(with_tickets(self, id, |position| {
             let mut found = doc! {
                 "granted": self.held_by(id),
                 "token": self.value(TOKEN),
                 "tokens": { "$ifNull": [self.value(TOKENS), 1] },
-                "remaining": { "$cond": [self.held_by(id), self.remaining(), self.until_turn(place, attempt.turn_window)] },
+                "remaining": { "$cond": [self.held_by(id), self.remaining(), self.until_turn(position, attempt.turn_window)] },
                 "at": "$$at",
                 "waiting": { "$size": "$$live" },
                 "now": { "$toLong": "$$NOW" },
                 "since": self.first_of_block(),
             };
             if with_document {
-                found.insert("document", doc! { "$cond": [self.held_by(id), self.rest(), "$$REMOVE"] });
+                found.insert("document", doc! { "$cond": [self.held_by(id), self.without_lease(), "$$REMOVE"] });
             }
             found
         }))
     }
 }
 
-/// What an answer says with `$$at`, the index of the acquisition among the live tickets or -1, and
-/// its place.
+/// Makes an answer that can use `$$live`, the live tickets, `$$at`, the index of the acquisition
+/// among them or -1, and its position.
 fn with_tickets(layout: &Layout, id: &AcquisitionId, answer: impl FnOnce(Document) -> Document) -> Document {
-    let place = doc! { "$cond": [{ "$gte": ["$$at", 0] }, "$$at", { "$size": "$$live" }] };
+    let position = doc! { "$cond": [{ "$gte": ["$$at", 0] }, "$$at", { "$size": "$$live" }] };
     doc! { "$let": {
         "vars": { "live": layout.live_tickets() },
         "in": { "$let": {
             "vars": { "at": { "$indexOfArray": ["$$live.id", literal(id.as_str())] } },
-            "in": answer(place),
+            "in": answer(position),
         } },
     } }
 }
 
-/// The length of the block that an attempt asks for.
+/// The number of tokens that an attempt requests.
 pub(crate) fn block(attempt: &Attempt) -> i32 {
     i32::try_from(attempt.tokens.get()).unwrap_or(i32::MAX)
 }

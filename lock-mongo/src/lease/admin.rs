@@ -1,4 +1,4 @@
-//! What administration sends.
+//! The commands of administration.
 
 use distlock_api::{LockFilter, LockKey, Result};
 use mongodb::bson::{Bson, Document, doc};
@@ -9,8 +9,8 @@ use super::{
 };
 
 impl Layout {
-    /// Takes the lease away from its holder, or ends a minimum hold that keeps the key closed
-    /// (R16).
+    /// Makes the pipeline of a forced release: it takes the lease from its holder, or ends a
+    /// minimum hold (R16).
     pub(crate) fn force_release(&self, reason: &str) -> Vec<Document> {
         let token = doc! { "$add": [self.value(TOKEN), 1_i64] };
         let entry = doc! {
@@ -29,7 +29,7 @@ impl Layout {
             (TOKENS, 1.into()),
             (EXPIRES_AT, "$$NOW".into()),
             (CLOSED_UNTIL, removed()),
-            // A key without a holder is revoked from no acquisition.
+            // Without a holder no acquisition loses a lease.
             (REVOKED, doc! { "$ifNull": [self.value(LOCK_ID), self.value(REVOKED)] }.into()),
             (OWNER, removed()),
             (META, removed()),
@@ -41,7 +41,7 @@ impl Layout {
         self.in_steps([], [(TAKE, doc! { "$or": [self.is_held(), is_closed] })], change)
     }
 
-    /// The records whose tokens are below a floor.
+    /// Returns the filter of the records whose tokens are below a floor.
     pub(crate) fn below(&self, floor: i64) -> Document {
         let mut below = self.if_record(doc! {});
         let token = self.path(TOKEN);
@@ -51,12 +51,12 @@ impl Layout {
         below
     }
 
-    /// Raises the token to a floor, and takes the lease away, if there is one: its holder's tokens
-    /// are below. The record stays until the clock has reached the floor (R6).
+    /// Makes the pipeline that raises the token to a floor, and takes the lease from its holder,
+    /// whose tokens are below. The record stays until the clock has reached the floor (R6).
     pub(crate) fn raise(&self, floor: i64, reason: &str) -> Vec<Document> {
         let mut stages = self.force_release(reason);
         stages.push(doc! { "$set": {
-            // An expired lease must not be revived by the later end.
+            // The later end must not revive an expired lease.
             self.path(EXPIRED): { "$ifNull": [self.value(LOCK_ID), self.value(EXPIRED)] },
             self.path(LOCK_ID): removed(),
             self.path(TOKEN): floor,
@@ -66,13 +66,13 @@ impl Layout {
         stages
     }
 
-    /// The [`Forced`](super::Forced) releases that a record remembers.
+    /// Projects a record to its [`Forced`](super::Forced) releases.
     pub(crate) fn history(&self) -> Document {
         answer(doc! { "entries": self.value(AUDIT) })
     }
 
-    /// The documents that match and are not free, beyond a key. In a lock collection also those
-    /// that are no records.
+    /// Returns the filter of the documents that match and are not free, after a key. In a lock
+    /// collection these include documents that are no records.
     pub(crate) fn listed(&self, filter: &LockFilter, after: Option<&LockKey>) -> Result<Document> {
         let mut listed = if self.is_within() {
             self.if_record(doc! {})
@@ -80,7 +80,7 @@ impl Layout {
             doc! {}
         };
         self.add_matching(&mut listed, filter, after)?;
-        // Something that is no date, and sorts after all dates, has no remaining time.
+        // Values of types that sort after dates have no remaining time.
         let is_date = |field| doc! { "$in": [{ "$type": self.value(field) }, ["date", "missing", "null"]] };
         listed.insert(
             "$expr",
@@ -89,7 +89,7 @@ impl Layout {
         Ok(listed)
     }
 
-    /// The records that match and are held.
+    /// Returns the filter of the records that match and are held.
     pub(crate) fn held(&self, filter: &LockFilter) -> Result<Document> {
         let mut held = self.if_record(doc! {});
         self.add_matching(&mut held, filter, None)?;
@@ -97,19 +97,18 @@ impl Layout {
         Ok(held)
     }
 
-    /// The keys of the index by which an owner's records are found, and which records are in it:
-    /// those that name one.
+    /// Returns the keys and the partial filter of the owner index: records that name an owner.
     pub(crate) fn owner_index(&self) -> (Document, Document) {
         (doc! { self.path(OWNER): 1, ID: 1 }, doc! { self.path(OWNER): { "$exists": true } })
     }
 
-    /// In the order of the keys, if they are the identities themselves: both compare by bytes, as
-    /// the collection has no collation.
+    /// Returns the order of the identities. Where keys are the identities it is also that of the
+    /// keys: both compare by bytes, because the collection has no collation.
     pub(crate) fn by_identity() -> Document {
         doc! { ID: 1 }
     }
 
-    /// The records that match, beyond an identity.
+    /// Returns the filter of the records that match, after an identity.
     pub(crate) fn beyond(matching: &Document, last: Option<Bson>) -> Document {
         match last {
             Some(last) => doc! { "$and": [matching.clone(), { ID: { "$gt": last } }] },
@@ -117,12 +116,12 @@ impl Layout {
         }
     }
 
-    /// The records of these that match.
+    /// Returns the filter of those of these records that match.
     pub(crate) fn among(matching: &Document, identities: Vec<Bson>) -> Document {
         doc! { "$and": [{ ID: { "$in": identities } }, matching.clone()] }
     }
 
-    /// The projection to the identity alone, which [`identity_of`](Self::identity_of) reads.
+    /// Projects to the identity alone, which [`identity_of`](Self::identity_of) reads.
     pub(crate) fn only_identity() -> Document {
         doc! { ID: 1 }
     }
@@ -160,7 +159,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn everything_is_no_condition_on_keys_and_owners() {
+    fn an_empty_filter_has_no_condition_on_keys_and_owners() {
         let layout = Layout::new("");
         assert_eq!(layout.held(&LockFilter::new()).unwrap().keys().collect::<Vec<_>>(), [TOKEN, "$expr"]);
         assert_eq!(layout.listed(&LockFilter::new(), None).unwrap().keys().collect::<Vec<_>>(), ["$expr"]);

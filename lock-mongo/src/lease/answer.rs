@@ -1,4 +1,4 @@
-//! What the projections make of a record.
+//! The answers, as the projections compute them.
 
 use std::collections::BTreeMap;
 
@@ -22,16 +22,15 @@ pub(crate) struct Acquisition {
     /// The first token of the present block, or the last one that was used.
     #[serde(default)]
     pub(crate) since: i64,
-    /// Milliseconds until the lease ends, if granted, else until it is this acquisition's turn to
-    /// take it.
+    /// Milliseconds until the lease ends, if granted; otherwise until this acquisition's turn.
     pub(crate) remaining: i64,
-    /// The live tickets before its own; -1 if it has none.
+    /// The number of live tickets before its own; -1 if it has none.
     pub(crate) at: i64,
-    /// The live tickets.
+    /// The number of live tickets.
     pub(crate) waiting: i64,
     /// Milliseconds since the epoch, by the server.
     pub(crate) now: i64,
-    /// The document without the lease, if granted and asked for.
+    /// The document without the lease, if granted and requested.
     #[serde(default)]
     pub(crate) document: Option<RawDocumentBuf>,
 }
@@ -41,7 +40,7 @@ pub(crate) struct Acquisition {
 pub(crate) struct Wrote {
     /// Whether it was carried out.
     pub(crate) applied: bool,
-    /// The document without the lease, if asked for.
+    /// The document without the lease, if requested.
     #[serde(default)]
     pub(crate) document: Option<RawDocumentBuf>,
 }
@@ -49,7 +48,7 @@ pub(crate) struct Wrote {
 /// The answer to an acquisition that found the lease free.
 #[derive(Debug, Deserialize)]
 pub(crate) struct Taken {
-    /// The last one of the block.
+    /// The last token of the block.
     pub(crate) token: i64,
 }
 
@@ -62,7 +61,7 @@ pub(crate) struct Released {
 /// The state of a record.
 #[derive(Debug, Deserialize)]
 pub(crate) struct State {
-    /// Who has the lease, unexpired.
+    /// The acquisition that holds the lease, unexpired.
     #[serde(default)]
     pub(crate) holder: Option<String>,
     #[serde(default)]
@@ -73,7 +72,7 @@ pub(crate) struct State {
     pub(crate) revoked: Option<String>,
     #[serde(default)]
     pub(crate) owner: Option<String>,
-    /// The live tickets.
+    /// The number of live tickets.
     pub(crate) waiting: u32,
     #[serde(default)]
     meta: Option<Vec<Remark>>,
@@ -100,25 +99,25 @@ impl State {
     }
 }
 
-/// Who waits for one of several keys.
+/// The states of the requested tickets of one of several records.
 #[derive(Debug, Deserialize)]
-pub(crate) struct Seated {
+pub(crate) struct KeyedTickets {
     #[serde(rename = "_id")]
     pub(crate) identity: Bson,
     #[serde(rename = "distlock")]
-    pub(crate) queued: Queued,
+    pub(crate) states: TicketStates,
 }
 
-/// What has become of some tickets of one record.
+/// The states of the requested tickets of one record.
 #[derive(Debug, Deserialize)]
-pub(crate) struct Queued {
-    /// For each the live tickets before it; -1 if it is not there.
-    pub(crate) places: Vec<i64>,
-    /// Who has the lease, unexpired.
+pub(crate) struct TicketStates {
+    /// For each the number of live tickets before it; -1 if it does not exist.
+    pub(crate) positions: Vec<i64>,
+    /// The acquisition that holds the lease, unexpired.
     #[serde(default)]
     pub(crate) holder: Option<String>,
     pub(crate) token: i64,
-    /// Milliseconds until the first may take the lease; less than zero if that was before.
+    /// Milliseconds until the first waiter may take the lease; negative in the past.
     pub(crate) opens: i64,
     /// Milliseconds until the lease ends.
     pub(crate) remaining: i64,
@@ -128,13 +127,13 @@ pub(crate) struct Queued {
     pub(crate) now: i64,
 }
 
-/// How many wait.
+/// The number of waiters.
 #[derive(Debug, Deserialize)]
 pub(crate) struct Waiters {
     pub(crate) waiters: u32,
 }
 
-/// The releases by force that a record remembers, the oldest first.
+/// The forced releases that a record keeps, the oldest first.
 #[derive(Debug, Deserialize)]
 pub(crate) struct Forced {
     #[serde(default)]

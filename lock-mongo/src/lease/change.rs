@@ -1,22 +1,22 @@
-//! What an application changes in a document that holds a lease, as stages of a pipeline that leave
-//! the lease and the `_id` alone.
+//! The changes that an application makes in a document that contains a lease, as stages of a
+//! pipeline that leave the lease and the `_id` alone.
 
 use distlock_api::{LockError, LockKey, Result};
 use mongodb::bson::{Bson, Document, doc};
 
 use super::{ID, Layout, literal};
 
-/// What the server's error says when a path leads through something else than sub-documents.
+/// The text of the server's error when a path passes through a value that is no sub-document.
 pub(crate) const NO_SUB_DOCUMENT: &str = "distlock: no sub-document but ";
 
-/// A change, before it is known of which document.
+/// The form of a change, independent of the document.
 #[derive(Clone, Debug)]
 pub(crate) enum Form {
-    /// One field after the other, each by the names on its path.
+    /// Fields, one after the other, each by the names on its path.
     Fields(Vec<(Vec<String>, Edit)>),
-    /// All but the lease and the `_id`.
+    /// The whole document, except the lease and the `_id`.
     Whole(Document),
-    /// The stages of an expert.
+    /// The stages of an application's own pipeline.
     Stages(Vec<Document>),
 }
 
@@ -27,10 +27,10 @@ pub(crate) enum Edit {
 }
 
 impl Layout {
-    /// The stages of a change of a key's document.
+    /// Makes the stages of a change of a key's document.
     pub(crate) fn change(&self, form: &Form, key: &LockKey) -> Result<Vec<Document>> {
-        let Some(field) = self.whole() else {
-            return Err(LockError::invalid_options("a record in a lock collection is nothing else than a lock"));
+        let Some(field) = self.sub_document() else {
+            return refuse("the records of a lock collection cannot be changed by an application");
         };
         match form {
             Form::Fields(edits) => {
@@ -43,13 +43,15 @@ impl Layout {
             }
             Form::Whole(document) => {
                 if document.contains_key(field) {
-                    return refuse(format!("the new document has a field {field:?} itself, where the lock is"));
+                    return refuse(format!(
+                        "the new document has a field {field:?}, which is that of the lock: leave it out, or keep the \
+                         lock in another field (`DocumentLocksBuilder::field`)"
+                    ));
                 }
                 if document.get(ID).is_some_and(|id| self.key(id).as_ref() != Some(key)) {
-                    return refuse("the new document has another `_id`".into());
+                    return refuse("the new document has another `_id` than the locked one: leave it out");
                 }
-                // The identity first, as everywhere, and as it was: 7 stays 7 and does not become
-                // 7.0.
+                // The `_id` comes first, and as it was: 7 stays 7 and does not become 7.0.
                 let id = format!("${ID}");
                 let kept = doc! { ID: &id, field: format!("${field}") };
                 let merged = doc! { "$mergeObjects": [{ ID: id }, literal(document.clone()), kept] };
@@ -59,11 +61,11 @@ impl Layout {
         }
     }
 
-    /// A stage of an expert, after which the lease and the `_id` are what they were.
+    /// Rewrites a stage of an application's own pipeline so that it keeps the lease and the `_id`.
     fn kept_in(&self, stage: &Document, field: &str) -> Result<Document> {
         let mut parts = stage.iter();
         let (Some((name, argument)), None) = (parts.next(), parts.next()) else {
-            return refuse("a stage of a pipeline has one operator".into());
+            return refuse(format!("a stage of a pipeline has exactly one operator, and this one has {}", stage.len()));
         };
         match (name.as_str(), argument) {
             ("$set" | "$addFields", Bson::Document(fields)) => {
@@ -84,8 +86,8 @@ impl Layout {
                     .filter(|path| *path != ID || !is_kept(&fields[ID]))
                     .try_for_each(|path| check_path(path, field))?;
                 let mut fields = fields.clone();
-                // One that names what stays would leave the lease out.
-                if fields.iter().any(|(path, value)| path != ID && names_what_stays(value)) {
+                // A projection that names the fields to keep would drop the lease.
+                if fields.iter().any(|(path, value)| path != ID && names_kept_fields(value)) {
                     fields.insert(field, 1);
                 }
                 Ok(doc! { "$project": fields })
@@ -94,12 +96,16 @@ impl Layout {
             ("$replaceRoot", Bson::Document(root)) if root.len() == 1 && root.contains_key("newRoot") => {
                 Ok(replaced_by(&root["newRoot"], field))
             }
-            _ => refuse(format!("{name} is not a stage of a change, or has another argument than it needs")),
+            _ => refuse(format!(
+                "{name} is no stage of a change, or has a wrong argument: use $set, $addFields, $unset, $project, \
+                 $replaceWith or $replaceRoot"
+            )),
         }
     }
 }
 
-/// What is no document stays what it is, for the server to refuse.
+/// Replaces the document, except the lease and the `_id`. A value that is no document is left as it
+/// is, so that the server refuses it.
 fn replaced_by(new: &Bson, field: &str) -> Document {
     let kept = doc! { ID: format!("${ID}"), field: format!("${field}") };
     doc! { "$replaceWith": { "$let": {
@@ -112,16 +118,17 @@ fn replaced_by(new: &Bson, field: &str) -> Document {
     } } }
 }
 
-fn names_what_stays(value: &Bson) -> bool {
+/// Whether a part of a projection names fields to keep, not fields to drop.
+fn names_kept_fields(value: &Bson) -> bool {
     match value {
         Bson::Document(nested) => {
-            nested.is_empty() || nested.iter().any(|(name, value)| name.starts_with('$') || names_what_stays(value))
+            nested.is_empty() || nested.iter().any(|(name, value)| name.starts_with('$') || names_kept_fields(value))
         }
         value => is_kept(value),
     }
 }
 
-/// Whether a projection's value means "stays", or a new value.
+/// Whether the value of a field in a projection keeps the field, or computes it.
 fn is_kept(value: &Bson) -> bool {
     match value {
         Bson::Boolean(kept) => *kept,
@@ -138,19 +145,19 @@ fn check_path(path: &str, field: &str) -> Result<()> {
 
 fn check_name(name: &str, field: &str) -> Result<()> {
     if name == field {
-        return refuse(format!("the change touches {field:?}, where the lock is"));
+        return refuse(format!("the change touches the field {field:?}, which is that of the lock: leave it out"));
     }
     if name == ID {
-        return refuse("an `_id` never changes".into());
+        return refuse("the change touches `_id`, which never changes: leave it out");
     }
     Ok(())
 }
 
-fn refuse<T>(message: String) -> Result<T> {
+fn refuse<T>(message: impl Into<String>) -> Result<T> {
     Err(LockError::invalid_options(message))
 }
 
-/// Adds an edit, to the last stage if both are plain.
+/// Adds an edit, to the last stage if both set plain fields.
 fn append(stages: &mut Vec<Document>, path: &[String], edit: &Edit) {
     if let ([name], Edit::Set(value)) = (path, edit)
         && !name.contains('.')
@@ -170,9 +177,9 @@ fn append(stages: &mut Vec<Document>, path: &[String], edit: &Edit) {
     stages.push(doc! { "$replaceWith": edited });
 }
 
-/// The document of an expression with a field set. Sub-documents on the way are made if they are
-/// missing; anything else on the way is an error, because it would be overwritten, or, in an array,
-/// each element would get the field.
+/// The document of an expression, with a field set. Missing sub-documents on the path are made. Any
+/// other value on the path is an error: it would be overwritten, or, in an array, each element
+/// would get the field.
 fn set_in(input: &str, path: &[String], value: &Bson, depth: usize) -> Bson {
     let [name, rest @ ..] = path else { return value.clone() };
     if rest.is_empty() {
@@ -197,7 +204,7 @@ fn set_in(input: &str, path: &[String], value: &Bson, depth: usize) -> Bson {
     doc! { "$setField": { "field": literal(name), "input": input, "value": new } }.into()
 }
 
-/// The document of an expression without a field, if it is there.
+/// The document of an expression, without a field.
 fn unset_in(input: &str, path: &[String], depth: usize) -> Bson {
     let [name, rest @ ..] = path else { return input.into() };
     if rest.is_empty() {
@@ -272,7 +279,7 @@ mod tests {
     }
 
     #[test]
-    fn a_projection_that_names_what_stays_keeps_the_lease() {
+    fn a_projection_that_names_the_fields_to_keep_keeps_the_lease() {
         let project = |fields: Document| stages(vec![doc! { "$project": fields }]).unwrap().remove(0);
         for named in
             [doc! { "a": 1 }, doc! { "a": "$b" }, doc! { "a": { "b": true } }, doc! { "a": { "$add": [1, 2] } }]

@@ -1,20 +1,19 @@
-//! Leases in documents that are about something else (R8, R9).
+//! Leases in an application's own documents (R8, R9).
 
 use mongodb::bson::{Bson, Document, doc};
 
 use super::{ID, Layout, TOKEN, literal};
 
-/// What the server's error says when the field is something else than a lock.
+/// The text of the server's error when the field is no lock.
 pub(crate) const NOT_A_LOCK: &str = "distlock: not a lock but ";
 
 impl Layout {
-    /// What comes before the stages of an acquisition: a document that was missing becomes the
-    /// given one, and a field that is something else than a lock lets the whole command fail, so
-    /// that it stays what it is.
+    /// Makes the stages before those of an acquisition. A missing document becomes the given one.
+    /// If the field is no lock, the whole command fails, so that the document stays as it is.
     ///
     /// A document with nothing but its `_id` looks the same as a missing one.
-    pub(crate) fn beginning(&self, default: Option<&Document>) -> Vec<Document> {
-        let Some(whole) = self.whole() else { return Vec::new() };
+    pub(crate) fn preparation(&self, default: Option<&Document>) -> Vec<Document> {
+        let Some(whole) = self.sub_document() else { return Vec::new() };
         let mut stages = Vec::new();
         if let Some(default) = default {
             let bare = doc! { "$eq": ["$$ROOT", { ID: format!("${ID}") }] };
@@ -22,32 +21,31 @@ impl Layout {
             stages.push(doc! { "$replaceWith": { "$cond": [bare, made, "$$ROOT"] } });
         }
         let found = doc! { "$type": format!("${whole}") };
-        // Every record has had a token since its first grant, and nobody waits for a lock that was
-        // never granted.
+        // Every record has had a token since its first grant, and a lock that was never granted has
+        // no waiter.
         let record = doc! { "$or": [
             { "$eq": [&found, "missing"] },
             { "$and": [{ "$eq": [&found, "object"] }, { "$eq": [{ "$type": self.value(TOKEN) }, "long"] }] },
         ] };
-        // The one way for a pipeline to refuse: a conversion that fails. Not of a constant, which
-        // would fail always.
+        // A pipeline can only fail by a conversion. That of a constant would always fail.
         let refusal = doc! { "$toLong": { "$concat": [NOT_A_LOCK, found] } };
         stages.push(doc! { "$set": { whole: { "$cond": [record, format!("${whole}"), refusal] } } });
         stages
     }
 
-    /// The field of the sub-document that holds the lease; empty in a lock collection.
+    /// Returns the field of the sub-document that contains the lease; empty in a lock collection.
     pub(crate) fn field(&self) -> &str {
-        self.whole().unwrap_or_default()
+        self.sub_document().unwrap_or_default()
     }
 
-    /// Whether the documents are about something else.
+    /// Whether leases are in an application's own documents.
     pub(crate) fn is_within(&self) -> bool {
-        self.whole().is_some()
+        self.sub_document().is_some()
     }
 
     /// The document without the lease.
-    pub(super) fn rest(&self) -> Bson {
-        match self.whole() {
+    pub(super) fn without_lease(&self) -> Bson {
+        match self.sub_document() {
             Some(whole) => doc! { "$unsetField": { "field": literal(whole), "input": "$$ROOT" } }.into(),
             None => "$$ROOT".into(),
         }

@@ -1,4 +1,4 @@
-//! Documents in a lock collection that are no records (R22).
+//! Documents in a lock collection that are no lock records (R22).
 
 use std::time::Duration;
 
@@ -8,13 +8,12 @@ use serde::Deserialize;
 
 use super::{Clock, EXPIRES_AT, ID, Layout, TOKEN, answer};
 
-/// What stands where a record was to be inserted.
+/// The document in the place of a record.
 #[derive(Debug, Deserialize)]
 pub(crate) struct Found {
     /// The type of its token.
     token: String,
-    /// Milliseconds until its `expiresAt`, less than zero if that was before; none if that is no
-    /// date.
+    /// Milliseconds until its `expiresAt`, negative in the past; `None` if that is no date.
     remaining: Option<i64>,
 }
 
@@ -23,8 +22,8 @@ impl Found {
         self.token == "long"
     }
 
-    /// How long a lock of another program's is still to be respected. None of a document that is no
-    /// such lock, or that was a record once: its tokens would start afresh.
+    /// Returns how long a lock of another program must still be respected. `None` if the document
+    /// is no such lock, or was a record once, whose tokens would repeat.
     pub(crate) fn respected_for(&self) -> Option<Duration> {
         let millis = self.remaining.filter(|_| self.token == "missing")?;
         Some(Duration::from_millis(u64::try_from(millis).unwrap_or(0)))
@@ -32,7 +31,7 @@ impl Found {
 }
 
 impl Layout {
-    /// The [`Found`] of a document.
+    /// Projects a document to a [`Found`].
     pub(crate) fn found(&self) -> Document {
         answer(doc! {
             "token": { "$type": self.value(TOKEN) },
@@ -40,7 +39,7 @@ impl Layout {
         })
     }
 
-    /// The document, if it is a lock of another program's that has expired.
+    /// Returns the filter of the document, if it is an expired lock of another program.
     pub(crate) fn expired_foreign(&self, identity: Bson) -> Document {
         let mut filter = Self::document(identity);
         filter.insert(self.path(TOKEN), doc! { "$exists": false });
@@ -49,7 +48,7 @@ impl Layout {
         filter
     }
 
-    /// Makes the document a record, and acquires it.
+    /// Makes the pipeline that turns the document into a record, and acquires it.
     pub(crate) fn adopt(&self, attempt: &Attempt, clock: Clock) -> Vec<Document> {
         let mut stages = vec![doc! { "$replaceWith": { ID: format!("${ID}") } }];
         stages.extend(self.acquire(attempt, clock));

@@ -1,11 +1,14 @@
-//! What one provider hears of (R18, R20): that a releaser granted to it, that it lost a lease, that
-//! a key opened for a reason that its waiters cannot foresee.
+//! The events of one provider, read from changes of records (R18, R20): a release granted it a
+//! lease, it lost a lease, or a key opened for a reason that its waiters cannot foresee.
 //!
-//! The server filters, and sends of each change only what is read here: renewals, tickets, others'
-//! grants and ordinary releases stay there. *Not* told is a release that finds nobody to grant to:
-//! whoever waits without a ticket polls anyway, and every unlocking of every process would be told
-//! to all others. Told to all are releases by force and the beginning of a minimum hold, since
-//! neither grants; removed records, which may have held a queue; and what is no record any more.
+//! The server filters the changes, and sends only the fields that are read here. Renewals, tickets,
+//! grants to others and ordinary releases are not sent.
+//!
+//! * *Not reported* is a release without a waiter to grant to. Waiters without a ticket poll, and
+//!   otherwise every release of every process would be sent to all others.
+//! * *Reported to all* are forced releases and the beginning of a minimum hold, because neither
+//!   grants. The same holds for removed records, which may have had a queue, and for documents that
+//!   are no longer records.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
@@ -21,13 +24,13 @@ const REPLACE: &str = "replace";
 const DELETE: &str = "delete";
 const DROP: &str = "drop";
 const RENAME: &str = "rename";
-/// After these all records of the database are not where they were.
+/// After these changes all records of the database are gone.
 const ENDS_ALL: [&str; 2] = ["dropDatabase", "invalidate"];
 
-/// How many providers' ids go into one regular expression: the server bounds their length.
+/// How many ids of providers one regular expression contains: the server limits its length.
 const IDS_IN_REGEX: usize = 256;
 
-/// What one subscriber of a change stream is interested in.
+/// The changes that one subscriber of a change stream needs.
 #[derive(Clone, Debug)]
 pub(crate) struct Subject {
     collection: String,
@@ -36,7 +39,7 @@ pub(crate) struct Subject {
 }
 
 impl PartialEq for Subject {
-    /// Whether the same changes are sent for both.
+    /// Whether both need the same changes.
     fn eq(&self, other: &Self) -> bool {
         (&self.collection, &self.layout.prefix, self.provider)
             == (&other.collection, &other.layout.prefix, other.provider)
@@ -56,7 +59,7 @@ impl Subject {
         Hints::new(self.layout.clone(), self.provider)
     }
 
-    /// The stages after `$changeStream` for all these subjects.
+    /// Makes the stages after `$changeStream` for all these subjects.
     pub(crate) fn hints(subjects: &[Self]) -> Vec<Document> {
         let mut layouts = BTreeMap::<String, (&Layout, BTreeSet<&str>)>::new();
         for Self { collection, layout, .. } in subjects {
@@ -70,17 +73,17 @@ impl Subject {
             { "operationType": RENAME, "to.coll": &all },
             { "operationType": { "$in": ENDS_ALL.as_slice() } },
         ] } };
-        // First of all what needs no calculation: who holds the lease has changed, or the whole
-        // record.
-        let mut of_interest = vec![doc! { "operationType": { "$ne": UPDATE } }];
+        // The first condition needs no computation: the holder has changed, or the whole record.
+        let mut may_change_holder = vec![doc! { "operationType": { "$ne": UPDATE } }];
         let mut leases = Document::new();
-        let mut told = vec![doc! { "operationType": { "$nin": [UPDATE, REPLACE] } }];
+        let mut reported = vec![doc! { "operationType": { "$nin": [UPDATE, REPLACE] } }];
         let own = own(&subjects.iter().map(|subject| subject.provider.to_string()).collect());
         for (slot, (layout, collections)) in layouts {
             let collections = among(&collections);
-            of_interest.push(doc! { "$and": [{ "ns.coll": &collections }, layout.of_interest()] });
-            told.push(doc! { "$and": [{ "ns.coll": collections }, told_in(&format!("lease.{slot}"), &own)] });
-            leases.insert(slot, layout.traces());
+            may_change_holder.push(doc! { "$and": [{ "ns.coll": &collections }, layout.may_change_holder()] });
+            let is_reported = is_reported(&format!("lease.{slot}"), &own);
+            reported.push(doc! { "$and": [{ "ns.coll": collections }, is_reported] });
+            leases.insert(slot, layout.changed_lease());
         }
         let project = doc! {
             "operationType": 1,
@@ -91,14 +94,14 @@ impl Subject {
         };
         vec![
             concerns,
-            doc! { "$match": { "$or": of_interest } },
+            doc! { "$match": { "$or": may_change_holder } },
             doc! { "$project": project },
-            doc! { "$match": { "$or": told } },
+            doc! { "$match": { "$or": reported } },
         ]
     }
 }
 
-/// The acquisition ids of these providers.
+/// The condition that an acquisition id belongs to one of these providers.
 fn own(providers: &BTreeSet<String>) -> Document {
     let providers: Vec<&str> = providers.iter().map(String::as_str).collect();
     let patterns = providers.chunks(IDS_IN_REGEX).map(|some| {
@@ -108,8 +111,8 @@ fn own(providers: &BTreeSet<String>) -> Document {
     doc! { "$in": patterns.collect::<Vec<_>>() }
 }
 
-/// The condition for a changed record, whose traces are under this path, to be told.
-fn told_in(lease: &str, own: &Document) -> Document {
+/// The condition that the change of a record, whose fields are under this path, is reported.
+fn is_reported(lease: &str, own: &Document) -> Document {
     let at = |field: &str| format!("{lease}.{field}");
     let (exists, missing) = (doc! { "$exists": true }, doc! { "$exists": false });
     let without_holder = |and: Document| {
@@ -123,7 +126,7 @@ fn told_in(lease: &str, own: &Document) -> Document {
         { "operationType": REPLACE, at("token"): { "$not": { "$type": "long" } } },
         { at("holder"): own, at("passed"): &exists },
         { at("holder"): &exists, at("expired"): own },
-        // By force, if the change tells only what is new; or by hand.
+        // By force, if the change has only the changed fields; or by hand.
         without_holder(doc! { at("released"): &missing }),
         without_holder(doc! { at("closed"): &exists }),
         without_holder(doc! { at("revoked"): &exists, "$expr": by_force }),
@@ -131,26 +134,27 @@ fn told_in(lease: &str, own: &Document) -> Document {
 }
 
 impl Layout {
-    /// The fields that are read, as the `$project` stage computes them.
-    fn traces(&self) -> Document {
+    /// The fields that are read, as the `$project` stage computes them: a [`ChangedLease`].
+    fn changed_lease(&self) -> Document {
+        let audit = self.in_change(AUDIT);
         let last_forced = doc! { "$let": {
-            "vars": { "last": { "$cond": [{ "$isArray": self.told(AUDIT) }, { "$last": self.told(AUDIT) }, Bson::Null] } },
+            "vars": { "last": { "$cond": [{ "$isArray": &audit }, { "$last": &audit }, Bson::Null] } },
             "in": "$$last.token",
         } };
         doc! {
-            "holder": self.told(LOCK_ID),
-            "token": self.told(TOKEN),
-            "passed": self.told(PASSED),
-            "expiresAt": self.told(EXPIRES_AT),
-            "released": self.told(LAST_RELEASED),
-            "revoked": self.told(REVOKED),
-            "expired": self.told(EXPIRED),
-            "closed": self.told(CLOSED_UNTIL),
+            "holder": self.in_change(LOCK_ID),
+            "token": self.in_change(TOKEN),
+            "passed": self.in_change(PASSED),
+            "expiresAt": self.in_change(EXPIRES_AT),
+            "released": self.in_change(LAST_RELEASED),
+            "revoked": self.in_change(REVOKED),
+            "expired": self.in_change(EXPIRED),
+            "closed": self.in_change(CLOSED_UNTIL),
             "lastForced": last_forced,
         }
     }
 
-    /// Under which name the traces of such records are sent: each layout has one of its own,
+    /// Returns the name under which the fields of such records are sent. Each layout has its own,
     /// without dots.
     fn slot(&self) -> String {
         let mut slot = String::from("at");
@@ -160,9 +164,9 @@ impl Layout {
         slot
     }
 
-    /// A field as a change tells it: of the whole document, by its literal path, or in the whole
-    /// sub-document. What an update leaves as it was is missing.
-    fn told(&self, field: &str) -> Document {
+    /// The value of a field in a change: in the whole document, by its literal path, or in the
+    /// whole sub-document. A field that an update has not changed is missing.
+    fn in_change(&self, field: &str) -> Document {
         let path = self.path(field);
         let changed = "$updateDescription.updatedFields";
         doc! { "$ifNull": [
@@ -173,24 +177,24 @@ impl Layout {
     }
 }
 
-/// What acquisition ids of a provider begin with.
+/// Returns the prefix of all acquisition ids of a provider.
 fn own_prefix(provider: ProviderId) -> String {
     format!("{provider}-")
 }
 
-/// A change, as [`Subject::hints`] sends it.
+/// A change, in the form that [`Subject::hints`] makes.
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub(crate) struct Told {
+pub(crate) struct ReportedChange {
     operation_type: String,
     #[serde(default)]
     document_key: Document,
     ns: Option<Namespace>,
     /// The new name of a collection.
     to: Option<Namespace>,
-    /// The traces of each layout.
+    /// The changed fields, by the slot of their layout.
     #[serde(default)]
-    lease: HashMap<String, Traces>,
+    lease: HashMap<String, ChangedLease>,
 }
 
 #[derive(Debug, Deserialize)]
@@ -198,24 +202,24 @@ struct Namespace {
     coll: Option<String>,
 }
 
-impl Told {
-    /// Whether the change is about the collection of this subject.
+impl ReportedChange {
+    /// Whether the change concerns the collection of this subject.
     pub(crate) fn concerns(&self, subject: &Subject) -> bool {
         let is_it =
             |name: &Option<Namespace>| name.as_ref().and_then(|name| name.coll.as_ref()) == Some(&subject.collection);
         ENDS_ALL.contains(&&*self.operation_type) || is_it(&self.ns) || is_it(&self.to)
     }
 
-    /// Whether the records are not where they were.
+    /// Whether the records of the collection are gone.
     pub(crate) fn ends(&self) -> bool {
         [DROP, RENAME].contains(&&*self.operation_type) || ENDS_ALL.contains(&&*self.operation_type)
     }
 }
 
-/// Values of any type, because anybody may have written them.
+/// The changed fields of a record. They can have any type, because any program can write them.
 #[derive(Debug, Default, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
-struct Traces {
+struct ChangedLease {
     holder: Option<Bson>,
     token: Option<Bson>,
     passed: Option<Bson>,
@@ -226,17 +230,17 @@ struct Traces {
     last_forced: Option<Bson>,
 }
 
-impl Traces {
+impl ChangedLease {
     fn is_by_force(&self) -> bool {
-        // A change that names who was revoked and no release tells only what is new.
+        // A change with a revoked acquisition and no release has only the changed fields.
         let moved = |last: &Bson| {
             last.as_i64().and_then(|last| last.checked_add(1)) == self.token.as_ref().and_then(Bson::as_i64)
         };
         self.revoked.is_some() && (self.released.is_none() || self.last_forced.as_ref().is_some_and(moved))
     }
 
-    /// The block and its end, if the change tells all of it: an end that happens to be the one
-    /// before is not told.
+    /// Returns the block and its end, if the change contains all of it. An end that equals the
+    /// previous one is missing.
     fn grant(&self) -> Option<(Grant, DateTime)> {
         let number = |value: &Option<Bson>| value.as_ref().and_then(Bson::as_i64);
         let (first, last) = (number(&self.passed)?, number(&self.token)?);
@@ -247,7 +251,7 @@ impl Traces {
     }
 }
 
-/// Reads the changes of one provider.
+/// The reader of the changes for one provider.
 #[derive(Debug)]
 pub(crate) struct Hints {
     layout: Layout,
@@ -260,25 +264,25 @@ impl Hints {
         Self { slot: layout.slot(), layout, prefix: own_prefix(provider) }
     }
 
-    /// What a change means to the provider.
-    pub(crate) fn read(&self, change: &Told) -> Vec<StoreEvent> {
+    /// Reads the events of a change.
+    pub(crate) fn read(&self, change: &ReportedChange) -> Vec<StoreEvent> {
         if change.ends() {
             return vec![StoreEvent::Gap];
         }
-        // A document that cannot be a record.
+        // A document without a key cannot be a record.
         let key = change.document_key.get(ID).and_then(|id| self.layout.key(id));
         let Some(key) = key else { return Vec::new() };
         if change.operation_type == DELETE {
             return vec![StoreEvent::Freed { key }];
         }
-        let nothing = Traces::default();
+        let nothing = ChangedLease::default();
         let lease = change.lease.get(&self.slot).unwrap_or(&nothing);
         self.changed(key, lease, change.operation_type == REPLACE)
     }
 
-    fn changed(&self, key: LockKey, lease: &Traces, is_whole: bool) -> Vec<StoreEvent> {
+    fn changed(&self, key: LockKey, lease: &ChangedLease, is_whole: bool) -> Vec<StoreEvent> {
         match &lease.token {
-            // It was replaced by something else, or never was a record.
+            // The record was replaced by another document, or there never was one.
             None if is_whole => return vec![StoreEvent::Freed { key }],
             Some(token) if token.as_i64().is_none() => return vec![StoreEvent::Gap],
             _ => {}
@@ -305,16 +309,16 @@ impl Hints {
                     let end = std::time::Duration::from_millis(u64::try_from(end.timestamp_millis()).unwrap_or(0));
                     StoreEvent::Granted { key, id, grant, expires_at: StoreTime::since_origin(end) }
                 }
-                // The waiter asks, and is told.
+                // The waiter queries the store, which has the grant.
                 None => StoreEvent::Freed { key },
             });
         }
         events
     }
 
-    /// Every loss moves the token; a change that does not tell it was made by hand, and everybody
-    /// asks.
-    fn gone(&self, key: &LockKey, id: AcquisitionId, lease: &Traces, loss: Loss) -> StoreEvent {
+    /// Makes the event of a lost lease. Every loss moves the token. A change without it was made by
+    /// hand; then all waiters must query the store.
+    fn gone(&self, key: &LockKey, id: AcquisitionId, lease: &ChangedLease, loss: Loss) -> StoreEvent {
         match lease.token.as_ref().and_then(Bson::as_i64).and_then(|token| u64::try_from(token).ok()) {
             Some(token) => StoreEvent::Gone { key: key.clone(), id, token: FencingToken::new(token), loss },
             None => StoreEvent::Gap,

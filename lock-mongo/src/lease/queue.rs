@@ -1,8 +1,8 @@
-//! The queue: `[{id, seen, ttl, claim, tokens, owner, meta}]`, the first to come first.
+//! The queue: `[{id, seen, ttl, claim, tokens, owner, meta}]`, in the order of arrival.
 //!
-//! A ticket describes itself, because others grant to it: who waits, for how many tokens, and how
-//! long the lease shall last that a releaser grants. It is alive for its own `ttl` after it was
-//! last `seen`. Only what changes the queue anyway drops dead ones; everybody else looks past them.
+//! A ticket contains everything that a release needs to grant to it: the acquisition, the number of
+//! tokens, and the duration of the lease. It is alive for its own `ttl` after it was last `seen`.
+//! Operations that change the queue also remove dead tickets; all others skip them.
 
 use std::time::Duration;
 
@@ -12,10 +12,10 @@ use mongodb::bson::{Bson, Document, doc};
 
 use super::{EXPIRES_AT, ID, LOCK_ID, Layout, META, OWNER, QUEUE, REVOKED, answer, literal, millis, remarks, removed};
 
-/// The live tickets, found out by an operation's first stage.
+/// The live tickets, computed by the first stage of an operation.
 pub(super) const LIVE: &str = "step.live";
-/// The place of the one who asks.
-pub(super) const PLACE: &str = "step.place";
+/// The position of the acquisition.
+pub(super) const POSITION: &str = "step.position";
 
 const TICKET: &str = "id";
 const SEEN: &str = "seen";
@@ -23,30 +23,30 @@ const TICKET_TTL: &str = "ttl";
 const CLAIM: &str = "claim";
 const BLOCK: &str = "tokens";
 
-/// Milliseconds, 35 years: others calculate with what stands in a ticket, and must not overflow.
+/// Milliseconds, 35 years: other processes compute with these times, and must not overflow.
 const LONGEST: i64 = 1 << 40;
 
-/// Bytes of names and values: a ticket with more remarks goes without them, so that a full queue
-/// stays small.
+/// Bytes of names and values. A ticket with more remarks is stored without them, so that a full
+/// queue stays small.
 const MAX_REMARKS_LEN: usize = 512;
 
-/// One ticket that is to be refreshed.
+/// A ticket to refresh, with its key.
 #[derive(Clone, Debug)]
-pub(crate) struct Seat {
+pub(crate) struct KeyTicket {
     pub(crate) key: LockKey,
-    /// The document's.
+    /// The `_id` of the document.
     pub(crate) identity: Bson,
     pub(crate) id: AcquisitionId,
 }
 
 impl Layout {
-    /// Those who wait, whether they live or not; an odd value of the field is none.
+    /// The tickets, dead or alive. A value that is no array counts as none.
     fn tickets(&self) -> Document {
         doc! { "$cond": [{ "$isArray": self.value(QUEUE) }, self.value(QUEUE), []] }
     }
 
-    /// Those who wait. A ticket that lacks something, or holds it in another form, counts as dead:
-    /// nobody could grant to it.
+    /// The live tickets. A ticket that lacks a field, or has it in another form, counts as dead,
+    /// because no release could grant to it.
     pub(super) fn live_tickets(&self) -> Document {
         let of = |field| format!("$$this.{field}");
         let mut alive =
@@ -56,9 +56,9 @@ impl Layout {
         doc! { "$filter": { "input": self.tickets(), "cond": { "$and": alive } } }
     }
 
-    /// How many live tickets are before that of the acquisition; all, if it has none: newcomers
-    /// keep the order, too.
-    pub(super) fn place(&self, id: &AcquisitionId) -> Document {
+    /// The number of live tickets before that of the acquisition. Without a ticket all of them are
+    /// before it, so that newcomers keep the order, too.
+    pub(super) fn position(&self, id: &AcquisitionId) -> Document {
         let at = doc! { "$indexOfArray": [self.ids_of_live(), literal(id.as_str())] };
         doc! { "$let": {
             "vars": { "at": at },
@@ -66,22 +66,22 @@ impl Layout {
         } }
     }
 
-    /// Whether the place may take the free lease: each further one a window later (R8). The first
-    /// needs no time at all: what is free can look unexpired to an operation that started before
-    /// the release (R7).
+    /// Whether the position may take the free lease: each one a window later than the one before
+    /// (R8). The first one may at once, without a test of times: a free lease can look unexpired to
+    /// an operation that started before the release (R7).
     pub(super) fn is_turn(&self, window: Duration) -> Document {
-        let place = self.value(PLACE);
-        let turn = doc! { "$add": [self.opened(), { "$multiply": [&place, bounded(window)] }] };
-        doc! { "$or": [{ "$lte": [place, 0] }, { "$lte": [turn, "$$NOW"] }] }
+        let position = self.value(POSITION);
+        let turn = doc! { "$add": [self.opened(), { "$multiply": [&position, bounded(window)] }] };
+        doc! { "$or": [{ "$lte": [position, 0] }, { "$lte": [turn, "$$NOW"] }] }
     }
 
-    /// Milliseconds until the place may take the lease if nobody renews or releases.
-    pub(super) fn until_turn(&self, place: impl Into<Bson>, window: Duration) -> Document {
-        let turn = doc! { "$add": [self.opened(), { "$multiply": [place.into(), bounded(window)] }] };
+    /// Milliseconds until the position may take the lease without a renewal or a release.
+    pub(super) fn until_turn(&self, position: impl Into<Bson>, window: Duration) -> Document {
+        let turn = doc! { "$add": [self.opened(), { "$multiply": [position.into(), bounded(window)] }] };
         doc! { "$max": [{ "$subtract": [turn, "$$NOW"] }, 0_i64] }
     }
 
-    /// Whether the acquisition may wait: it does so already, or there are fewer than `capacity`.
+    /// Whether the acquisition may have a ticket: it has one, or there are fewer than `capacity`.
     pub(super) fn has_room(&self, id: &AcquisitionId, capacity: u32) -> Document {
         doc! { "$or": [
             { "$in": [literal(id.as_str()), self.ids_of_live()] },
@@ -89,8 +89,9 @@ impl Layout {
         ] }
     }
 
-    /// The queue with the acquisition's ticket, refreshed where it is, or at the end.
-    pub(super) fn joined(&self, id: &AcquisitionId, ticket: &Ticket, tokens: i32, holder: &Holder) -> Bson {
+    /// The live tickets with that of the acquisition, refreshed in its position or added at the
+    /// end.
+    pub(super) fn queue_with(&self, id: &AcquisitionId, ticket: &Ticket, tokens: i32, holder: &Holder) -> Bson {
         let mut new = doc! {
             TICKET: literal(id.as_str()),
             SEEN: "$$NOW",
@@ -120,8 +121,8 @@ impl Layout {
         .into()
     }
 
-    /// The queue of the living without the acquisition.
-    pub(super) fn left_by(&self, id: &AcquisitionId) -> Bson {
+    /// The live tickets without that of the acquisition; nothing if there are none.
+    pub(super) fn queue_without(&self, id: &AcquisitionId) -> Bson {
         unless_empty(without(self.value(LIVE).into(), id))
     }
 
@@ -138,12 +139,12 @@ impl Layout {
         } }
     }
 
-    /// Something of the first live ticket.
+    /// The value of a field of the first live ticket.
     fn of_head(&self, field: &str) -> String {
         self.value(&format!("{HEAD}.{field}"))
     }
 
-    /// The first live ticket, when an operation has put it at [`HEAD`].
+    /// The first live ticket, which an earlier stage has set as [`HEAD`].
     pub(super) fn head(&self) -> Head {
         Head {
             id: self.of_head(TICKET),
@@ -158,40 +159,40 @@ impl Layout {
         self.value(&format!("{LIVE}.{TICKET}"))
     }
 
-    /// The records that hold a ticket of a batch. Not by `queue.id`, which would also match a queue
-    /// of an odd type, and one such record would let the whole batch fail.
-    pub(crate) fn refreshable(&self, batch: &[Seat]) -> Document {
-        let ids: Vec<&str> = batch.iter().map(|seat| seat.id.as_str()).collect();
-        let mut filter = self.records(batch.iter().map(|seat| seat.identity.clone()));
+    /// Returns the filter of the records that have a ticket of a batch. Not by `queue.id`, which
+    /// would also match a queue that is no array, and one such record would fail the whole batch.
+    pub(crate) fn refreshable(&self, batch: &[KeyTicket]) -> Document {
+        let ids: Vec<&str> = batch.iter().map(|ticket| ticket.id.as_str()).collect();
+        let mut filter = self.records(batch.iter().map(|ticket| ticket.identity.clone()));
         filter.insert(self.path(QUEUE), doc! { "$elemMatch": { TICKET: { "$in": ids } } });
         filter
     }
 
-    /// Refreshes the tickets that [`mine`](Self::mine) names, and adds none (R15). No pipeline,
-    /// because that would write the whole queue.
+    /// Makes the update that refreshes the tickets of [`own_tickets`](Self::own_tickets), and adds
+    /// none (R15). It is no pipeline, because that would write the whole queue.
     pub(crate) fn refresh(&self) -> Document {
         doc! { "$currentDate": { format!("{}.$[mine].{SEEN}", self.path(QUEUE)): true } }
     }
 
-    /// The array filter of [`refresh`](Self::refresh).
-    pub(crate) fn mine(batch: &[Seat]) -> Document {
-        let ids: Vec<&str> = batch.iter().map(|seat| seat.id.as_str()).collect();
+    /// Returns the array filter of [`refresh`](Self::refresh).
+    pub(crate) fn own_tickets(batch: &[KeyTicket]) -> Document {
+        let ids: Vec<&str> = batch.iter().map(|ticket| ticket.id.as_str()).collect();
         doc! { format!("mine.{TICKET}"): { "$in": ids } }
     }
 
-    /// What has become of the tickets of a batch: the [`Seated`](super::Seated) of each of its
-    /// records. The places stand in the order of [`seats_by_key`].
-    pub(crate) fn seated(&self, batch: &[Seat]) -> Document {
+    /// Projects each record of a batch to its [`KeyedTickets`](super::KeyedTickets). The positions
+    /// are in the order of [`tickets_by_key`].
+    pub(crate) fn ticket_states(&self, batch: &[KeyTicket]) -> Document {
         let (mut keys, mut ids) = (Vec::new(), Vec::new());
-        for (_, seats) in seats_by_key(batch) {
-            keys.push(seats[0].identity.clone());
-            ids.push(Bson::Array(seats.iter().map(|seat| seat.id.as_str().into()).collect()));
+        for (_, tickets) in tickets_by_key(batch) {
+            keys.push(tickets[0].identity.clone());
+            ids.push(Bson::Array(tickets.iter().map(|ticket| ticket.id.as_str().into()).collect()));
         }
-        let asked = doc! { "$arrayElemAt": [literal(ids), { "$indexOfArray": [literal(keys), format!("${ID}")] }] };
-        let places =
-            doc! { "$map": { "input": asked, "in": { "$indexOfArray": [format!("$$live.{TICKET}"), "$$this"] } } };
+        let of_key = doc! { "$arrayElemAt": [literal(ids), { "$indexOfArray": [literal(keys), format!("${ID}")] }] };
+        let positions =
+            doc! { "$map": { "input": of_key, "in": { "$indexOfArray": [format!("$$live.{TICKET}"), "$$this"] } } };
         let found = doc! {
-            "places": places,
+            "positions": positions,
             "holder": { "$cond": [self.is_held(), self.value(LOCK_ID), Bson::Null] },
             "token": { "$ifNull": [self.first_of_block(), 0_i64] },
             "opens": { "$ifNull": [{ "$subtract": [self.opened(), "$$NOW"] }, 0_i64] },
@@ -204,16 +205,16 @@ impl Layout {
         projection
     }
 
-    /// The [`Waiters`](super::Waiters) of a record.
+    /// Projects a record to its [`Waiters`](super::Waiters).
     pub(crate) fn waiters(&self) -> Document {
         answer(doc! { "waiters": { "$size": self.live_tickets() } })
     }
 }
 
-/// The first live ticket of others, found out by a release.
+/// The first live ticket of others, computed by the first stages of a release.
 pub(super) const HEAD: &str = "step.head";
 
-/// Expressions for what the first live ticket says of itself.
+/// Expressions for the fields of the first live ticket.
 pub(super) struct Head {
     pub(super) id: String,
     pub(super) tokens: String,
@@ -222,21 +223,21 @@ pub(super) struct Head {
     pub(super) meta: String,
 }
 
-/// The seats of a batch by their keys, in the order in which the keys come first.
-pub(crate) fn seats_by_key(batch: &[Seat]) -> Vec<(&LockKey, Vec<&Seat>)> {
-    let mut keys: Vec<(&LockKey, Vec<&Seat>)> = Vec::new();
+/// Groups the tickets of a batch by their keys, in the order in which the keys first occur.
+pub(crate) fn tickets_by_key(batch: &[KeyTicket]) -> Vec<(&LockKey, Vec<&KeyTicket>)> {
+    let mut keys: Vec<(&LockKey, Vec<&KeyTicket>)> = Vec::new();
     let mut known = std::collections::HashMap::new();
-    for seat in batch {
-        let at = *known.entry(&seat.key).or_insert_with(|| {
-            keys.push((&seat.key, Vec::new()));
+    for ticket in batch {
+        let at = *known.entry(&ticket.key).or_insert_with(|| {
+            keys.push((&ticket.key, Vec::new()));
             keys.len() - 1
         });
-        keys[at].1.push(seat);
+        keys[at].1.push(ticket);
     }
     keys
 }
 
-/// The queue of an expression, or nothing instead of an empty one.
+/// The queue of an expression; nothing if it is empty.
 pub(super) fn unless_empty(queue: impl Into<Bson>) -> Bson {
     doc! { "$let": {
         "vars": { "queue": queue.into() },

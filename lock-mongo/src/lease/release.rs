@@ -1,4 +1,4 @@
-//! Giving up what an acquisition has, and passing it on (R12, R13).
+//! Releases, and the grants that they make to the first waiter (R12, R13).
 
 use std::time::Duration;
 
@@ -14,13 +14,14 @@ use super::{
 };
 
 impl Layout {
-    /// One release, or leaving. The own ticket goes first, or a release could grant to the
-    /// releaser; then the lease, if it is the acquisition's, is the first waiter's, or nobody's. So
-    /// is an expired one that nobody has taken: a renewal that began in time and stalled could
-    /// still revive it, for nobody. But that was no release, and is not remembered as one. Changes
-    /// nothing if there is neither.
+    /// Makes the pipeline of a release. It removes the ticket of the acquisition first, because a
+    /// release must not grant to itself. A lease of the acquisition is then granted to the first
+    /// waiter, or freed. Without a ticket and a lease nothing changes.
     ///
-    /// Tokens of the block that no guard has had are given back (R21): the next grant may have
+    /// An expired lease that has no new holder is also granted or freed: a renewal that started in
+    /// time and stalled could still revive it without a holder. That is not recorded as a release.
+    ///
+    /// Tokens of the block that no guard has had are given back (R21), so the next grant may have
     /// them.
     pub(crate) fn release(
         &self,
@@ -32,8 +33,8 @@ impl Layout {
         self.give_up(id, used, hold_at_least, clock, false)
     }
 
-    /// The same of a record that [the acquisition holds](Self::held_record), so that less has to be
-    /// found out while the next holder waits.
+    /// Makes the pipeline of the short way of [`release`](Self::release), for the filter
+    /// [`held_record`](Self::held_record). It computes less while the next holder waits.
     pub(crate) fn pass(
         &self,
         id: &AcquisitionId,
@@ -56,10 +57,10 @@ impl Layout {
             let until = doc! { "$add": [self.value(ACQUIRED_AT), millis(hold)] };
             doc! { "$cond": [{ "$gt": [until.clone(), "$$NOW"] }, until, "$$REMOVE"] }.into()
         });
-        let somebody_waits = doc! { "$gt": [{ "$size": self.value(LIVE) }, 0] };
-        let mut pass = vec![Bson::from(somebody_waits)];
+        let has_waiter = doc! { "$gt": [{ "$size": self.value(LIVE) }, 0] };
+        let mut pass = vec![Bson::from(has_waiter)];
         if let Some(hold) = hold_at_least {
-            // R13: while the minimum hold lasts nobody is granted anything.
+            // R13: there is no grant before the end of the minimum hold.
             let until = doc! { "$add": [self.value(ACQUIRED_AT), millis(hold)] };
             pass.push(doc! { "$lte": [until, "$$NOW"] }.into());
         }
@@ -106,12 +107,12 @@ impl Layout {
         }
         let mut change = doc! {};
         for (field, passed) in passed {
-            let remembers = matches!(field, LAST_RELEASED | RELEASED);
+            let records_release = matches!(field, LAST_RELEASED | RELEASED);
             let new = |new: Bson, only_in_time: bool| if only_in_time { in_time(new, same(field)) } else { new };
             let gives_back = matches!(field, TOKEN | TOKENS);
             let freed = freed.iter().find(|(freed, _)| *freed == field);
-            let freed = freed.map(|(_, freed)| new(freed.clone(), remembers || gives_back));
-            let (passed, same) = (new(passed, remembers), same(field));
+            let freed = freed.map(|(_, freed)| new(freed.clone(), records_release || gives_back));
+            let (passed, same) = (new(passed, records_release), same(field));
             let new = match freed {
                 Some(freed) if is_held => self.when(&[(PASS, passed)], freed),
                 Some(freed) => self.when(&[(PASS, passed), (FREE, freed)], same),
@@ -129,11 +130,10 @@ impl Layout {
         self.in_steps(findings, steps, change)
     }
 
-    /// What becomes of the fields if nobody gets the lease, the queue apart. All of them are also
-    /// those of a hand-over.
+    /// The fields of a freed lease, except the queue. A hand-over sets all of these fields, too.
     fn freed(&self, id: &AcquisitionId, used: Used, closed: Bson) -> [(&'static str, Bson); 9] {
-        // The latest one, so that the TTL index removes no record that keeps its key closed, or
-        // whose token the clock has not reached yet (R6).
+        // The latest of these times, so that the TTL index removes no record that keeps its key
+        // closed, or whose token the clock has not reached yet (R6).
         let mut ends = vec![Bson::from("$$NOW")];
         ends.extend(Some(closed.clone()).filter(|closed| *closed != removed()));
         if let Used::UpTo(token) = used {
@@ -154,25 +154,25 @@ impl Layout {
         ]
     }
 
-    /// The short way of [`release`](Self::release), for a lease that
-    /// [probably nobody waits for](Self::alone).
+    /// Makes the pipeline of the short way of [`release`](Self::release), for the filter
+    /// [`held_without_waiters`](Self::held_without_waiters).
     pub(crate) fn free(&self, id: &AcquisitionId, used: Used) -> Vec<Document> {
         let change: Document =
             self.freed(id, used, removed()).into_iter().map(|(field, new)| (self.path(field), new)).collect();
         vec![doc! { "$set": change }]
     }
 
-    /// The last token of the present block that counts as used.
+    /// Returns the last token of the present block that counts as used.
     fn last_used(&self, used: Used) -> Bson {
         match used {
             Used::UpTo(token) => number(token).into(),
-            // One, because a grant must be greater than what an answer has told (R18).
+            // One, because a later grant must be greater than the token of any answer (R18).
             Used::None => self.first_of_block().into(),
             Used::Unknown => self.value(TOKEN).into(),
         }
     }
 
-    /// The record, if the acquisition has the lease unexpired.
+    /// Returns the filter of the record, if the acquisition holds the lease, unexpired.
     pub(crate) fn held_record(&self, identity: Bson, id: &AcquisitionId) -> Document {
         let mut filter = self.record(identity);
         filter.insert(self.path(LOCK_ID), doc! { "$eq": id.as_str() });
@@ -180,27 +180,28 @@ impl Layout {
         filter
     }
 
-    /// The record, if moreover nobody waits.
-    pub(crate) fn alone(&self, identity: Bson, id: &AcquisitionId) -> Document {
+    /// Returns the filter of the record, if the acquisition holds the lease, and there is no
+    /// ticket.
+    pub(crate) fn held_without_waiters(&self, identity: Bson, id: &AcquisitionId) -> Document {
         let mut filter = self.held_record(identity, id);
         filter.insert(self.path(QUEUE), Bson::Null);
         filter
     }
 
-    /// The [`Released`](super::Released) of the document after [`free`](Self::free) or
-    /// [`pass`](Self::pass).
+    /// Projects the document after [`free`](Self::free) or [`pass`](Self::pass) to a
+    /// [`Released`](super::Released).
     pub(crate) fn has_been_freed() -> Document {
-        // A plain `true` would mean a field of the document.
+        // A plain `true` would project a field of the document.
         answer(doc! { "released": literal(true) })
     }
 
-    /// The [`Released`](super::Released) of the document after [`release`](Self::release): true
-    /// also for a repeated one.
+    /// Projects the document after [`release`](Self::release) to a [`Released`](super::Released),
+    /// which is also true for a repeated release.
     pub(crate) fn released(&self, id: &AcquisitionId) -> Document {
         answer(doc! { "released": { "$in": [literal(id.as_str()), self.released_before()] } })
     }
 
-    /// Who has released lately, the last one first.
+    /// The acquisitions that released recently, the last one first.
     fn released_before(&self) -> Document {
         doc! { "$cond": [{ "$isArray": self.value(RELEASED) }, self.value(RELEASED), []] }
     }

@@ -1,4 +1,4 @@
-//! Renewing (R3, R14).
+//! Renewals (R3, R14).
 
 use std::time::Duration;
 
@@ -7,11 +7,11 @@ use mongodb::bson::{Bson, Document, doc};
 
 use super::{EXPIRES_AT, ID, LOCK_ID, Layout, TOKEN, TTL, literal, millis};
 
-/// One lease that is to be renewed.
+/// One lease to renew.
 #[derive(Clone, Debug)]
 pub(crate) struct Extension {
     pub(crate) key: LockKey,
-    /// The document's.
+    /// The `_id` of the document.
     pub(crate) identity: Bson,
     pub(crate) id: AcquisitionId,
     pub(crate) token: i64,
@@ -19,19 +19,20 @@ pub(crate) struct Extension {
 }
 
 impl Extension {
-    /// Whether both are about the same lease.
+    /// Whether both renew the same lease.
     pub(crate) fn is_of(&self, other: &Self) -> bool {
         (&self.key, &self.id, self.token) == (&other.key, &other.id, other.token)
     }
 }
 
 impl Layout {
-    /// The leases of a batch that may be extended (R14): by key alone it would revive others',
-    /// without the token one that was taken away by force, without the expiry test one that nobody
-    /// holds any more.
+    /// Returns the filter of the leases of a batch that may be extended (R14).
     ///
-    /// The identities stand in one constant list, not in a branch of `$or` each: that leaves the
-    /// planner one plan, and 200 leases take a third of the time.
+    /// By key alone it would extend leases of others. Without the token it would extend a lease
+    /// that was released by force, and without the expiry one that no longer has a holder.
+    ///
+    /// The identities are one constant list, not a branch of `$or` each: that leaves the planner
+    /// one plan, and 200 leases take a third of the time.
     pub(crate) fn renewable(&self, batch: &[Extension]) -> Document {
         let one = doc! { "key": format!("${ID}"), "id": self.value(LOCK_ID), "token": self.value(TOKEN) };
         let each = batch
@@ -47,10 +48,10 @@ impl Layout {
         filter
     }
 
-    /// Extends what [`renewable`](Self::renewable) has found.
+    /// Makes the pipeline that extends the leases of [`renewable`](Self::renewable).
     pub(crate) fn renew(&self, batch: &[Extension]) -> Vec<Document> {
         let ttl: Bson = match batch {
-            [first, rest @ ..] if rest.iter().all(|lease| lease.ttl == first.ttl) => millis(first.ttl).into(),
+            [first, others @ ..] if others.iter().all(|lease| lease.ttl == first.ttl) => millis(first.ttl).into(),
             _ => {
                 let ids: Vec<Bson> = batch.iter().map(|lease| lease.id.as_str().into()).collect();
                 let ttls: Vec<Bson> = batch.iter().map(|lease| millis(lease.ttl).into()).collect();

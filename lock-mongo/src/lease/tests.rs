@@ -1,4 +1,4 @@
-//! The shape of what is sent; what it does is tested on servers.
+//! The form of the commands. Their effect is tested on servers.
 
 use std::num::NonZeroU32;
 
@@ -27,7 +27,7 @@ fn everything(layout: &Layout, clock: Clock) -> String {
     let identity = layout.identity(&key).unwrap();
     let lease = Extension { key: key.clone(), identity: identity.clone(), id: id.clone(), token: 7, ttl: HOUR };
     let short = Extension { ttl: HOUR / 2, ..lease.clone() };
-    let seats = [Seat { key, identity: identity.clone(), id: id.clone() }];
+    let tickets = [KeyTicket { key, identity: identity.clone(), id: id.clone() }];
     let write = WriteId { acquisition: &id, number: 1 };
     let pipelines = [
         layout.acquire(&attempt("$id"), clock),
@@ -40,12 +40,12 @@ fn everything(layout: &Layout, clock: Clock) -> String {
         vec![layout.renewable(&[lease]), layout.purge_index().0, layout.waiters()],
         layout.committed(write, None, clock),
         vec![layout.writable(identity, write), layout.wrote_before(write, true)],
-        vec![layout.refreshable(&seats), layout.refresh(), layout.seated(&seats)],
+        vec![layout.refreshable(&tickets), layout.refresh(), layout.ticket_states(&tickets)],
     ];
     pipelines.concat().iter().map(ToString::to_string).collect()
 }
 
-/// The path or value of a field as it stands in a pipeline.
+/// Whether a pipeline contains the path or the value of a field.
 fn mentions(text: &str, field: &str) -> bool {
     text.contains(&format!("\"{field}\"")) || text.contains(&format!("\"${field}\""))
 }
@@ -79,14 +79,14 @@ fn a_prefix_moves_every_field() {
 }
 
 #[test]
-fn a_standalone_never_asks_for_the_cluster_time() {
+fn a_standalone_never_uses_the_cluster_time() {
     let layout = Layout::new("");
     assert!(everything(&layout, CLUSTER).contains("$$CLUSTER_TIME"));
     assert!(!everything(&layout, WALL).contains("$$CLUSTER_TIME"));
 }
 
 #[test]
-fn nothing_replaces_a_whole_record() {
+fn no_pipeline_replaces_a_whole_record() {
     let layout = Layout::new("");
     let id = AcquisitionId::new("id");
     let pipelines = [
@@ -101,7 +101,7 @@ fn nothing_replaces_a_whole_record() {
 }
 
 #[test]
-fn what_a_caller_says_is_literal() {
+fn values_of_callers_are_literal() {
     let layout = Layout::new("");
     let id = AcquisitionId::new("$$ROOT");
     let mut stages = layout.acquire(&queueing("$$ROOT"), CLUSTER);
@@ -109,7 +109,7 @@ fn what_a_caller_says_is_literal() {
     stages.extend([layout.acquisition(&queueing("$$ROOT"), false), layout.released(&id)]);
     for stage in stages {
         let text = stage.to_string();
-        // Remarks stand in one literal for all.
+        // One literal contains all remarks.
         let remarks = "{ \"$literal\": [{ \"k\": \"$$ROOT\", \"v\": \"$$ROOT\" }] }";
         let text = text.replace(remarks, "");
         assert_eq!(text.matches("$$ROOT").count(), text.matches("{ \"$literal\": \"$$ROOT\" }").count(), "{text}");
@@ -117,7 +117,7 @@ fn what_a_caller_says_is_literal() {
 }
 
 #[test]
-fn nobody_can_write_a_ticket_that_others_cannot_calculate_with() {
+fn the_times_of_a_ticket_are_bounded() {
     let endless = Ticket::new(Duration::MAX, Duration::MAX, u32::MAX);
     let attempt = attempt("id").with_ticket(endless).with_turn_window(Duration::MAX);
     let text = format!("{:?}", Layout::new("").acquire(&attempt, CLUSTER));

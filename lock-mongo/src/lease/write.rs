@@ -1,4 +1,4 @@
-//! Changing the document and its lease in one step.
+//! Changes of a document and its lease in one step.
 
 use std::time::Duration;
 
@@ -22,8 +22,8 @@ impl WriteId<'_> {
 }
 
 impl Layout {
-    /// The document, if the acquisition holds its lease unexpired, and neither this write nor a
-    /// later one of its own has been made: in a filter, so that the pipeline needs no condition.
+    /// Returns the filter of the document, if the acquisition holds its lease, unexpired, and has
+    /// made neither this write nor a later one. As it is a filter, the pipeline needs no condition.
     pub(crate) fn writable(&self, identity: Bson, write: WriteId<'_>) -> Document {
         let mut filter = self.held_record(identity, write.acquisition);
         let made = doc! { "id": write.acquisition.as_str(), "n": { "$gte": write.number } };
@@ -31,7 +31,7 @@ impl Layout {
         filter
     }
 
-    /// The stages after those of a change: that it has been made.
+    /// Makes the stages after those of a change: they record the write.
     pub(crate) fn written(&self, write: WriteId<'_>) -> Vec<Document> {
         let others = doc! { "$filter": {
             "input": self.writes(),
@@ -41,27 +41,27 @@ impl Layout {
         vec![doc! { "$set": { self.path(WRITTEN): { "$slice": [all, WRITTEN_LEN] } } }]
     }
 
-    /// The stages after those of a commit: that it has been made, and the release.
+    /// Makes the stages after those of a commit: they record the write, and release.
     pub(crate) fn committed(&self, write: WriteId<'_>, hold_at_least: Option<Duration>, clock: Clock) -> Vec<Document> {
         let mut stages = self.written(write);
-        // A typed style asks for blocks of one token.
+        // A typed style requests blocks of one token.
         stages.extend(self.pass(write.acquisition, Used::Unknown, hold_at_least, clock));
         stages
     }
 
-    /// The [`Wrote`](super::Wrote) of a document that has just been written; with the document, if
-    /// it is asked for.
+    /// Projects a document that has just been written to a [`Wrote`](super::Wrote), with the
+    /// document itself if `with_document` is set.
     pub(crate) fn wrote(&self, with_document: bool) -> Document {
-        // A plain `true` would mean a field of the document.
+        // A plain `true` would project a field of the document.
         let mut fields = doc! { "applied": literal(true) };
         if with_document {
-            fields.insert("document", self.rest());
+            fields.insert("document", self.without_lease());
         }
         answer(fields)
     }
 
-    /// The [`Wrote`](super::Wrote) of a document that could not be written: whether it was done
-    /// before.
+    /// Projects a document that was not written to a [`Wrote`](super::Wrote): whether an earlier
+    /// try has made the write.
     pub(crate) fn wrote_before(&self, write: WriteId<'_>, with_document: bool) -> Document {
         let mut projection = self.wrote(with_document);
         if let Ok(fields) = projection.get_document_mut(super::ANSWER) {

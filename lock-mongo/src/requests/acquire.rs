@@ -1,7 +1,7 @@
-//! Acquiring, queueing up, asking again (R7, R8, R9).
+//! Acquisitions: the first attempt and later ones, with a ticket or without (R7, R8, R9).
 //!
-//! A lease that is probably free is taken by the short way. Everything else, and what that way
-//! finds in use, goes the long way, whose one command decides by what the record was.
+//! A lease that is probably free is taken by the short way. All other attempts, and those that find
+//! the lease in use there, go the long way: one command that decides by the state of the record.
 
 use std::num::NonZeroU32;
 use std::sync::atomic::Ordering;
@@ -14,15 +14,15 @@ use mongodb::bson::Bson;
 use super::foreign::found;
 use super::privileges;
 use crate::budget::Budget;
-use crate::calls::{Change, Failure};
+use crate::calls::{ChangeOptions, Failure};
 use crate::claim::claim_state;
-use crate::error::{is_lost_race, is_unauthorized, not_a_record, rejection, says, unmarked};
+use crate::error::{failed_with, is_lost_race, is_unauthorized, no_document, not_a_record, rejection, unmarked};
 use crate::lease::{Acquisition, Layout, NOT_A_LOCK, Taken, block};
 use crate::numbers::{corrupt, millis, token};
 use crate::records::{Absent, Records};
 use crate::topology::Deployment;
 
-/// One attempt to acquire.
+/// Sends one attempt to acquire.
 pub(crate) async fn try_acquire(records: &Records, attempt: &Attempt) -> Result<Reply> {
     let budget = Budget::new(attempt.timeout);
     if let Some(granted) = take_if_free(records, attempt, budget).await? {
@@ -31,16 +31,16 @@ pub(crate) async fn try_acquire(records: &Records, attempt: &Attempt) -> Result<
     acquire(records, attempt, &records.absent, false, budget).await
 }
 
-/// One attempt to acquire that also reads the document, which is kept for the claim.
+/// Sends one attempt to acquire that also reads the document, and keeps it in the claim's state.
 pub(crate) async fn try_acquire_document(records: &Records, attempt: &Attempt, absent: &Absent) -> Result<Reply> {
     acquire(records, attempt, absent, true, Budget::new(attempt.timeout)).await
 }
 
-/// The short way to a lease that is probably free; `None` if it turns out to be in use.
+/// Takes a lease that is probably free by the short way. Returns `None` if it is in use.
 async fn take_if_free(records: &Records, attempt: &Attempt, budget: Budget) -> Result<Option<Reply>> {
     let Records { layout, recent_use, .. } = records;
     let claim = &attempt.claim;
-    let about = |error: LockError| error.with_key(claim.key().clone());
+    let with_key = |error: LockError| error.with_key(claim.key().clone());
     let key = claim.key().as_str();
     let first = !claim_state(claim).attempted.swap(true, Ordering::Relaxed);
     // A caller that does not wait has one round trip, even if the lease has a holder (C18).
@@ -48,28 +48,28 @@ async fn take_if_free(records: &Records, attempt: &Attempt, budget: Budget) -> R
     if !may || !recent_use.was_free(key) {
         return Ok(None);
     }
-    // Other callers of this process will have to wait meanwhile, or to learn of the queue.
+    // Meanwhile other callers of this process must go the long way.
     recent_use.mark_in_use(key);
     let identity = layout.identity(claim.key())?;
     let deployment = records.deployment(claim, budget).await?;
     let pipeline = layout.take(attempt, records.clock(deployment));
-    let how = Change { upsert: true, ..Change::new(deployment, Some(claim), budget) };
-    match records.change::<Taken>(layout.unwanted(identity), pipeline, layout.token_taken(), how).await {
+    let options = ChangeOptions { upsert: true, ..ChangeOptions::new(deployment, Some(claim), budget) };
+    match records.change::<Taken>(layout.if_unused(identity), pipeline, layout.token_taken(), options).await {
         Ok(Some(Taken { token })) => {
-            claim_state(claim).alone.store(true, Ordering::Relaxed);
-            let grant = grant(token, block(attempt), attempt.ttl).map_err(about)?;
+            claim_state(claim).had_no_waiter.store(true, Ordering::Relaxed);
+            let grant = grant(token, block(attempt), attempt.ttl).map_err(with_key)?;
             Ok(Some(Reply::Granted(grant)))
         }
-        Ok(None) => Err(about(unmarked())),
+        Ok(None) => Err(with_key(unmarked())),
         Err(Failure::Driver(error)) if is_lost_race(&error) => Ok(None),
         Err(Failure::Driver(error)) if is_unauthorized(&error) => {
-            Err(about(Box::pin(privileges::explain(records, &records.absent, &error, budget)).await))
+            Err(with_key(Box::pin(privileges::explain(records, &records.absent, &error, budget)).await))
         }
-        Err(failure) => Err(about(failure.into())),
+        Err(failure) => Err(with_key(failure.into())),
     }
 }
 
-/// The long way. If granted and requested, the document is kept for the claim.
+/// Goes the long way. With a grant the document, if requested, is kept in the claim's state.
 async fn acquire(
     records: &Records,
     attempt: &Attempt,
@@ -79,56 +79,60 @@ async fn acquire(
 ) -> Result<Reply> {
     let Records { layout, recent_use, .. } = records;
     let claim = &attempt.claim;
-    let about = |error: LockError| error.with_key(claim.key().clone());
+    let with_key = |error: LockError| error.with_key(claim.key().clone());
     let identity = layout.identity(claim.key())?;
     let deployment = records.deployment(claim, budget).await?;
     let default = match absent {
         Absent::Default(default) => Some(default),
         Absent::Record | Absent::Nothing => None,
     };
-    let mut pipeline = layout.beginning(default);
+    let mut pipeline = layout.preparation(default);
     pipeline.extend(layout.acquire(attempt, records.clock(deployment)));
     let upsert = !matches!(absent, Absent::Nothing);
-    let how = Change { upsert, ..Change::new(deployment, Some(claim), budget) };
+    let options = ChangeOptions { upsert, ..ChangeOptions::new(deployment, Some(claim), budget) };
     let projection = layout.acquisition(attempt, with_document);
-    // A document that is no record stays: then the insertion collides with it (R22).
+    // A document that is no record is not matched, and the insertion collides with it (R22).
     let filter = match absent {
         Absent::Record => layout.record(identity.clone()),
         Absent::Default(_) | Absent::Nothing => Layout::document(identity.clone()),
     };
-    match records.change::<Acquisition>(filter, pipeline, projection, how).await {
+    match records.change::<Acquisition>(filter, pipeline, projection, options).await {
         Ok(Some(mut answer)) => {
             recent_use.mark_in_use(claim.key().as_str());
-            claim_state(claim).alone.store(answer.granted && answer.waiting == 0, Ordering::Relaxed);
+            claim_state(claim).had_no_waiter.store(answer.granted && answer.waiting == 0, Ordering::Relaxed);
             if with_document && answer.granted {
-                let document = answer.document.take().ok_or_else(|| about(unmarked()))?;
+                let document = answer.document.take().ok_or_else(|| with_key(unmarked()))?;
                 *claim_state(claim).document.lock().expect("no code in here panics") = Some(document);
             }
-            reply(attempt, &answer).map_err(about)
+            reply(attempt, &answer).map_err(with_key)
         }
-        Ok(None) if upsert => Err(about(unmarked())),
-        Ok(None) => Err(about(LockError::new(ErrorKind::NotFound, "there is no document with this `_id`"))),
+        Ok(None) if upsert => Err(with_key(unmarked())),
+        Ok(None) => Err(with_key(no_document())),
         Err(Failure::Driver(error)) if is_lost_race(&error) => match absent {
-            Absent::Record => after_collision(records, attempt, identity, deployment, budget).await.map_err(about),
+            Absent::Record => after_collision(records, attempt, identity, deployment, budget).await.map_err(with_key),
             Absent::Default(_) | Absent::Nothing => Ok(retry_at_once()),
         },
         Err(Failure::Driver(error)) if is_unauthorized(&error) => {
-            Err(about(Box::pin(privileges::explain(records, absent, &error, budget)).await))
+            Err(with_key(Box::pin(privileges::explain(records, absent, &error, budget)).await))
         }
-        Err(Failure::Driver(error)) if says(&error, NOT_A_LOCK) => {
-            let message = "the document's field for the lock is something else: name another one for the locks";
-            Err(about(LockError::new(ErrorKind::Corrupt, message)))
+        Err(Failure::Driver(error)) if failed_with(&error, NOT_A_LOCK) => {
+            let message = format!(
+                "the field {:?} of the document is no lock, and is left as it is: name another field for the locks \
+                 (`DocumentLocksBuilder::field`)",
+                layout.field()
+            );
+            Err(with_key(LockError::new(ErrorKind::Corrupt, message)))
         }
-        // Of a document of the application's own: its validator, or a unique index that the default
+        // The validator of an application's collection, or a unique index that the default
         // violates.
         Err(Failure::Driver(error)) if layout.is_within() => {
-            Err(about(rejection(&error).map_or_else(|| Failure::Driver(error).into(), |(_, rejected)| rejected)))
+            Err(with_key(rejection(&error).map_or_else(|| Failure::Driver(error).into(), |(_, rejected)| rejected)))
         }
-        Err(failure) => Err(about(failure.into())),
+        Err(failure) => Err(with_key(failure.into())),
     }
 }
 
-/// Another acquisition has inserted a record, or there is a document that is none (R22).
+/// Handles a collision: another acquisition has inserted the record, or the document is none (R22).
 async fn after_collision(
     records: &Records,
     attempt: &Attempt,
@@ -146,15 +150,15 @@ async fn after_collision(
     }
     let (filter, pipeline) = (layout.expired_foreign(identity), layout.adopt(attempt, records.clock(deployment)));
     let claim = Some(&attempt.claim);
-    let how = Change::new(deployment, claim, budget);
-    match records.change::<Acquisition>(filter, pipeline, layout.acquisition(attempt, false), how).await? {
+    let options = ChangeOptions::new(deployment, claim, budget);
+    match records.change::<Acquisition>(filter, pipeline, layout.acquisition(attempt, false), options).await? {
         Some(answer) => reply(attempt, &answer),
         None => Ok(retry_at_once()),
     }
 }
 
-/// Nothing was done, not even a ticket left, and nothing is known of the winner: worth another
-/// attempt at once.
+/// Makes the answer of an attempt that has changed nothing, not even left a ticket. The state of
+/// the record is not known, so another attempt follows at once.
 fn retry_at_once() -> Reply {
     Reply::Busy(BusyReply::new().with_holder_remaining(Duration::ZERO))
 }
@@ -174,7 +178,7 @@ fn reply(attempt: &Attempt, answer: &Acquisition) -> Result<Reply> {
     grant(answer.token, answer.tokens, remaining).map(Reply::Granted)
 }
 
-/// A grant of a block that ends with this token.
+/// Makes the grant of a block that ends with this token.
 fn grant(last: i64, tokens: i32, remaining: Duration) -> Result<Grant> {
     let first = last.checked_sub(i64::from(tokens) - 1).ok_or_else(corrupt)?;
     let tokens = u32::try_from(tokens).ok().and_then(NonZeroU32::new).ok_or_else(corrupt)?;

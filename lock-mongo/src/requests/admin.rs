@@ -1,4 +1,4 @@
-//! Administration: looking at locks, taking them away, raising tokens.
+//! Administration: inspection, forced releases, and raising tokens.
 
 use std::num::NonZeroUsize;
 
@@ -9,45 +9,45 @@ use mongodb::options::ReturnDocument;
 
 use super::foreign;
 use crate::budget::Budget;
-use crate::calls::{BATCH, Change, UpdateMany};
+use crate::calls::{BATCH, ChangeOptions, UpdateMany};
 use crate::error::Effect;
 use crate::lease::{Forced, ForcedEntry, Keyed, Layout, State};
 use crate::numbers::{checked_floor, millis, token};
 use crate::records::Records;
 
-/// The lock of a key, if it is held or kept closed.
+/// Returns the lock of a key, if it is held or kept closed.
 pub(crate) async fn inspect(records: &Records, key: &LockKey) -> Result<Option<LockInfo>> {
     let layout = &records.layout;
     let budget = Budget::new(records.request_timeout);
-    let about = |error: LockError| error.with_key(key.clone());
+    let with_key = |error: LockError| error.with_key(key.clone());
     let identity = layout.identity(key)?;
     let (filter, projection) = (layout.record(identity.clone()), layout.state());
-    let Some(found) = records.find_one::<State>(filter, projection, budget).await.map_err(about)? else {
-        foreign::refuse(records, identity, budget).await.map_err(about)?;
+    let Some(found) = records.find_one::<State>(filter, projection, budget).await.map_err(with_key)? else {
+        foreign::refuse(records, identity, budget).await.map_err(with_key)?;
         return Ok(None);
     };
     let state = found.answer.filter(|state| state.remaining > 0);
     state.map(|state| info(key, state)).transpose()
 }
 
-/// Takes the lease of a key away, and returns what the lock was before.
+/// Releases the lock of a key by force, and returns its state before.
 pub(crate) async fn force_release(records: &Records, key: &LockKey, reason: &str) -> Result<Option<LockInfo>> {
     let layout = &records.layout;
-    let about = |error: LockError| error.with_key(key.clone());
+    let with_key = |error: LockError| error.with_key(key.clone());
     let budget = Budget::new(records.request_timeout);
-    let deployment = records.deployment_within(budget).await.map_err(about)?;
-    let how = Change { returning: ReturnDocument::Before, ..Change::new(deployment, None, budget) };
+    let deployment = records.deployment_within(budget).await.map_err(with_key)?;
+    let options = ChangeOptions { returning: ReturnDocument::Before, ..ChangeOptions::new(deployment, None, budget) };
     let identity = layout.identity(key)?;
     let (filter, pipeline) = (layout.record(identity.clone()), layout.force_release(reason));
-    let before = records.change::<State>(filter, pipeline, layout.state(), how).await;
-    let before = before.map_err(|failure| about(failure.into()))?;
+    let before = records.change::<State>(filter, pipeline, layout.state(), options).await;
+    let before = before.map_err(|failure| with_key(failure.into()))?;
     if before.is_none() {
-        foreign::refuse(records, identity, budget).await.map_err(about)?;
+        foreign::refuse(records, identity, budget).await.map_err(with_key)?;
     }
     before.filter(|state| state.remaining > 0).map(|state| info(key, state)).transpose()
 }
 
-/// The next locks that match, beyond a key.
+/// Returns the next locks that match, after a key.
 pub(crate) async fn page(
     records: &Records,
     filter: &LockFilter,
@@ -57,7 +57,7 @@ pub(crate) async fn page(
     let layout = &records.layout;
     let (filter, projection) = (layout.listed(filter, after)?, layout.listed_state());
     let found = by_identity(records, filter, projection, limit).await?;
-    // A document whose `_id` no key names is locked by others.
+    // A document whose `_id` no key names cannot be locked by this crate.
     Ok(found.into_iter().filter_map(|found| listed(layout, found)).collect())
 }
 
@@ -67,7 +67,7 @@ pub(crate) async fn release_matching(records: &Records, filter: &LockFilter, rea
     change_all(records, records.layout.held(filter)?, records.layout.force_release(reason)).await
 }
 
-/// The forced releases that a record remembers.
+/// Returns the forced releases that a record keeps.
 pub(crate) async fn history(records: &Records, key: &LockKey) -> Result<Vec<ForcedRelease>> {
     let layout = &records.layout;
     let budget = Budget::new(records.request_timeout);
@@ -89,7 +89,8 @@ pub(crate) async fn raise_tokens(records: &Records, floor: FencingToken) -> Resu
     change_all(records, layout.below(floor), layout.raise(floor, "tokens were raised to a floor")).await
 }
 
-/// Changes all records that match, in batches, each only if it matches still, and returns how many.
+/// Changes all records that match, in batches, and returns how many. A record is changed only if it
+/// still matches.
 async fn change_all(records: &Records, matching: Document, change: Vec<Document>) -> Result<u64> {
     let change: Bson = change.into();
     let (mut changed, mut last) = (0, None);
@@ -110,13 +111,13 @@ async fn change_all(records: &Records, matching: Document, change: Vec<Document>
     }
 }
 
-/// The identities of the next records that match, beyond `last`.
+/// Returns the identities of the next records that match, after `last`.
 async fn identities(records: &Records, matching: &Document, last: Option<Bson>) -> Result<Vec<Bson>> {
     let found = by_identity(records, Layout::beyond(matching, last), Layout::only_identity(), BATCH).await?;
     Ok(found.into_iter().filter_map(Layout::identity_of).collect())
 }
 
-/// The first documents that match, in the order of their identities.
+/// Finds the first documents that match, in the order of their identities.
 async fn by_identity(
     records: &Records,
     filter: Document,
@@ -132,18 +133,19 @@ async fn by_identity(
     records.run(budget, Effect::None, find).await
 }
 
-/// What a list says of a document: also of one that is no record, or not what we write.
+/// Makes the entry of a list, also for a document that is no record, or an unreadable one.
 fn listed(layout: &Layout, found: Document) -> Option<LockInfo> {
     let key = layout.key(found.get("_id")?)?;
     let state = found.get_document("distlock").ok()?.clone();
-    let read = from_document::<Keyed>(found).map_err(|error| odd(&state).unwrap_or_else(|| error.to_string()));
+    let read =
+        from_document::<Keyed>(found).map_err(|error| malformed_field(&state).unwrap_or_else(|| error.to_string()));
     let info = read.and_then(|Keyed { state, .. }| info(&key, state).map_err(|error| error.to_string()));
     let remaining = millis(state.get_i64("remaining").unwrap_or(0));
     Some(info.unwrap_or_else(|why| LockInfo::unreadable(key, remaining, why)))
 }
 
-/// Which field of a listed state is not what a record has there.
-fn odd(state: &Document) -> Option<String> {
+/// Describes the field of a listed state that no record has in this form.
+fn malformed_field(state: &Document) -> Option<String> {
     if let Ok(found) = state.get_str("token") {
         return Some(format!("`fencingToken` is of type {found}, not long: the document is no lock record"));
     }
@@ -151,12 +153,12 @@ fn odd(state: &Document) -> Option<String> {
     let no_text = [holder, owner]
         .into_iter()
         .find(|(name, _)| !matches!(state.get(name), None | Some(Bson::Null | Bson::String(_))));
-    no_text.map(|(_, field)| format!("`{field}` is no text"))
+    no_text.map(|(_, field)| format!("`{field}` is not a string"))
 }
 
-/// An error in the middle of a change of many.
+/// Makes the error of a change of many records that failed in the middle.
 fn interrupted(error: LockError, changed: u64) -> LockError {
-    let message = format!("{error}; {changed} locks were changed before; call again for the others");
+    let message = format!("{error}; {changed} locks were changed before it; call again for the others");
     let mut interrupted = LockError::new(error.kind(), message).with_disposition(error.disposition());
     if let Some(phase) = error.phase() {
         interrupted = interrupted.with_phase(phase);

@@ -1,4 +1,4 @@
-//! Connecting: finding out early what would fail later.
+//! Verifying a connection before the first lock needs it.
 
 use distlock_api::{ErrorKind, LockError, Result};
 
@@ -7,8 +7,8 @@ use crate::budget::Budget;
 use crate::pool::pool_size;
 use crate::records::Records;
 
-/// Finds out the deployment, tries the privileges, and creates the indexes.
-pub(crate) async fn connect(records: &Records) -> Result<()> {
+/// Determines the deployment, tries the privileges, and creates the indexes.
+pub(crate) async fn prepare(records: &Records) -> Result<()> {
     check_calls_at_once(records)?;
     let budget = Budget::new(records.request_timeout);
     records.deployment_within(budget).await?;
@@ -23,7 +23,7 @@ fn check_calls_at_once(records: &Records) -> Result<()> {
     let message = format!(
         "calls_at_once is {calls}, but the client's pool has {pool} connections (maxPoolSize): the other calls \
          would wait inside the driver, where renewals stand behind acquisitions. Lower calls_at_once, or raise \
-         maxPoolSize to more than {calls}, so that the change stream and the application have connections, too"
+         maxPoolSize above {calls}, so that the change stream and the application have connections, too"
     );
     Err(LockError::new(ErrorKind::InvalidOptions, message))
 }

@@ -1,4 +1,4 @@
-//! Documents in a lock collection that are no records (R22): what stands where a record would.
+//! Documents in a lock collection that are no lock records (R22).
 
 use distlock_api::Result;
 use mongodb::bson::Bson;
@@ -8,13 +8,13 @@ use crate::error::not_a_record;
 use crate::lease::{Found, Layout};
 use crate::records::Records;
 
-/// What stands where a record would.
+/// Finds the document in the place of a record.
 pub(super) async fn found(records: &Records, identity: Bson, budget: Budget) -> Result<Option<Found>> {
     let found = records.find_one::<Found>(Layout::document(identity), records.layout.found(), budget).await?;
     Ok(found.and_then(|found| found.answer))
 }
 
-/// No record was found: because there is nothing, or because the document there is no record.
+/// Fails if the document in the place of a record is none.
 pub(super) async fn refuse(records: &Records, identity: Bson, budget: Budget) -> Result<()> {
     if records.layout.is_within() {
         return Ok(());

@@ -1,4 +1,4 @@
-//! What the client's user may do, found out by trying it.
+//! The privileges of the client's user, determined by trying them.
 
 use distlock_api::{ErrorKind, LockError, Result};
 use mongodb::bson::{Document, doc};
@@ -7,8 +7,9 @@ use crate::budget::Budget;
 use crate::error::{Effect, NOT_IN_AN_UPSERT, command_code, is_unauthenticated, lacks, translate};
 use crate::records::{Absent, Records};
 
-/// The error for a lock that the server refused with the code of a missing privilege. Its text does
-/// not name one, but quotes the command; so the privileges are tried, in what is left of the time.
+/// Makes the error of an acquisition that the server refused because of a missing privilege. The
+/// server's text does not name it, and quotes the command. So the privileges are tried in the time
+/// that is left.
 pub(super) async fn explain(
     records: &Records,
     absent: &Absent,
@@ -24,11 +25,11 @@ pub(super) async fn explain(
     translate(error, Effect::Write)
 }
 
-/// Tries what each lock needs, in ways that find and change nothing. `absent` is what an
-/// acquisition makes of a document that is not there.
+/// Tries the privileges that each lock needs, by commands that match and change nothing. `absent`
+/// decides whether `insert` is one of them.
 ///
 /// # Errors
-/// [`PermissionDenied`](ErrorKind::PermissionDenied) that names the privilege.
+/// [`PermissionDenied`](ErrorKind::PermissionDenied), which names the privilege.
 pub(super) async fn check(records: &Records, absent: &Absent, budget: Budget) -> Result<()> {
     let nothing = || doc! { "_id": { "$in": [] } };
     let find = async { records.collection.find_one(nothing()).max_time(budget.on_server()).await };
@@ -38,7 +39,7 @@ pub(super) async fn check(records: &Records, absent: &Absent, budget: Budget) ->
     if matches!(absent, Absent::Nothing) {
         return Ok(());
     }
-    // An upsert that the server refuses, but only to those who may make one.
+    // The server refuses this upsert with an error of its own, but only if the user may insert.
     let upsert = doc! { "query": { "$expr": true }, "upsert": true };
     let refused = async {
         match change_nothing(records, upsert, budget).await {

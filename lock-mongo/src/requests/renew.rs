@@ -1,4 +1,4 @@
-//! Renewing many leases by one update (R14), and tickets along with them.
+//! Renewals of many leases by one update (R14), and refreshes of tickets in the same batch.
 
 use std::cmp::Ordering;
 use std::collections::{HashMap, HashSet};
@@ -9,7 +9,7 @@ use distlock_engine::store::{Renewal, RenewalSubject, Standing};
 use super::tickets::{Standings, refresh};
 use crate::budget::Budget;
 use crate::calls::UpdateMany;
-use crate::lease::{Extension, Keyed, Layout, Seat, State, identity_index};
+use crate::lease::{Extension, KeyTicket, Keyed, Layout, State, identity_index};
 use crate::records::Records;
 use crate::topology::Deployment;
 
@@ -19,39 +19,44 @@ pub(crate) async fn renew(records: &Records, renewal: &Renewal) -> Result<Standi
     answers.pop().unwrap_or_else(|| Err(LockError::new(ErrorKind::Other, "a renewal without an answer")))
 }
 
-/// Answers each renewal. Leases: one update extends what may be extended, and only if that is not
-/// all, one query tells which are missing. Tickets: one update refreshes those that are there, and
-/// one query tells what became of each.
+/// Answers each renewal.
+///
+/// One update extends the leases that may be extended. Only if these are not all, a query finds the
+/// others. For tickets, one update refreshes those that exist, and one query returns the state of
+/// each.
 pub(crate) async fn renew_many(records: &Records, renewals: &[Renewal]) -> Vec<Result<Standing>> {
-    let subjects: Vec<Result<Subject>> = renewals.iter().map(|renewal| Subject::of(renewal, &records.layout)).collect();
+    let subjects: Vec<Result<RenewalTarget>> =
+        renewals.iter().map(|renewal| RenewalTarget::of(renewal, &records.layout)).collect();
     let mut leases: Vec<Extension> = Vec::new();
-    let mut seats: Vec<Seat> = Vec::new();
+    let mut tickets: Vec<KeyTicket> = Vec::new();
     let mut known = HashSet::new();
     for subject in subjects.iter().flatten() {
         match subject {
-            Subject::Lease(lease) => match leases.iter_mut().find(|known| known.is_of(lease)) {
+            RenewalTarget::Lease(lease) => match leases.iter_mut().find(|known| known.is_of(lease)) {
                 Some(known) => known.ttl = known.ttl.max(lease.ttl),
                 None => leases.push(lease.clone()),
             },
-            Subject::Ticket(seat) => {
-                if known.insert((&seat.key, &seat.id)) {
-                    seats.push(seat.clone());
+            RenewalTarget::Ticket(ticket) => {
+                if known.insert((&ticket.key, &ticket.id)) {
+                    tickets.push(ticket.clone());
                 }
             }
         }
     }
     let budget = Budget::new(renewals.iter().map(|renewal| renewal.timeout).min().unwrap_or_default());
     let extended =
-        async { if leases.is_empty() { Ok(Verdicts::AllHeld) } else { extend(records, &leases, budget).await } };
+        async { if leases.is_empty() { Ok(LeaseAnswers::AllHeld) } else { extend(records, &leases, budget).await } };
     let refreshed =
-        async { if seats.is_empty() { Ok(Standings::default()) } else { refresh(records, &seats, budget).await } };
-    let (verdicts, standings) = futures_util::future::join(extended, refreshed).await;
+        async { if tickets.is_empty() { Ok(Standings::default()) } else { refresh(records, &tickets, budget).await } };
+    let (answers_of_leases, standings) = futures_util::future::join(extended, refreshed).await;
     let answers = subjects.iter().zip(renewals).map(|(subject, renewal)| {
         let answer = match subject {
             Err(error) => Err(error.clone()),
-            Ok(Subject::Lease(lease)) => verdicts.as_ref().map_err(LockError::clone).and_then(|all| all.about(lease)),
-            Ok(Subject::Ticket(seat)) => standings.as_ref().map_err(LockError::clone).and_then(|all| {
-                all.get(&seat.id).cloned().unwrap_or_else(|| Err(LockError::new(ErrorKind::Other, "no answer")))
+            Ok(RenewalTarget::Lease(lease)) => {
+                answers_of_leases.as_ref().map_err(LockError::clone).and_then(|all| all.answer(lease))
+            }
+            Ok(RenewalTarget::Ticket(ticket)) => standings.as_ref().map_err(LockError::clone).and_then(|all| {
+                all.get(&ticket.id).cloned().unwrap_or_else(|| Err(LockError::new(ErrorKind::Other, "no answer")))
             }),
         };
         answer.map_err(|error| error.with_key(renewal.claim.key().clone()))
@@ -59,29 +64,29 @@ pub(crate) async fn renew_many(records: &Records, renewals: &[Renewal]) -> Vec<R
     answers.collect()
 }
 
-/// What is to be renewed.
-enum Subject {
+/// A lease or a ticket to renew.
+enum RenewalTarget {
     Lease(Extension),
-    Ticket(Seat),
+    Ticket(KeyTicket),
 }
 
-impl Subject {
+impl RenewalTarget {
     fn of(renewal: &Renewal, layout: &Layout) -> Result<Self> {
         let (key, id) = (renewal.claim.key().clone(), renewal.claim.id().clone());
         let identity = layout.identity(&key)?;
         match renewal.subject {
             RenewalSubject::Lease { token, ttl } => {
-                // A token that no grant can have had names no lease.
+                // No grant has such a token, so it names no lease.
                 let token = i64::try_from(token.get()).unwrap_or(-1);
                 Ok(Self::Lease(Extension { key, identity, id, token, ttl }))
             }
-            RenewalSubject::Ticket(_) => Ok(Self::Ticket(Seat { key, identity, id })),
+            RenewalSubject::Ticket(_) => Ok(Self::Ticket(KeyTicket { key, identity, id })),
             _ => Err(LockError::new(ErrorKind::Unsupported, "this store keeps leases and tickets")),
         }
     }
 }
 
-async fn extend(records: &Records, batch: &[Extension], budget: Budget) -> Result<Verdicts> {
+async fn extend(records: &Records, batch: &[Extension], budget: Budget) -> Result<LeaseAnswers> {
     let layout = &records.layout;
     let update = UpdateMany {
         filter: layout.renewable(batch),
@@ -92,20 +97,21 @@ async fn extend(records: &Records, batch: &[Extension], budget: Budget) -> Resul
     let extended = records.update_many(update, budget).await?;
     let extended = reliable_count(extended, records.topology.known());
     if extended == Some(batch.len() as u64) {
-        return Ok(Verdicts::AllHeld);
+        return Ok(LeaseAnswers::AllHeld);
     }
-    // One query for all the records of the batch: it compares by the same rules, and tells in
-    // addition whose lease was taken away by force.
+    // One query for all records of the batch. It compares by the same rules, and also returns which
+    // lease was released by force.
     let (filter, projection) = (layout.records(batch.iter().map(|lease| lease.identity.clone())), layout.keyed_state());
     let found: Vec<Keyed> = records.find_all(filter, projection, budget).await?;
     let states = found.into_iter().filter_map(|Keyed { identity, state }| Some((layout.key(&identity)?, state)));
     let states: HashMap<LockKey, State> = states.collect();
-    Ok(Verdicts::by_name(batch, states, extended))
+    Ok(LeaseAnswers::new(batch, states, extended))
 }
 
-/// How many leases an update has extended, where that can be told from what the server counted. On
-/// a sharded cluster a record that was moved is counted twice if its old copy is still there, which
-/// could hide a lost lease: there each lease is looked up.
+/// Returns how many leases an update has extended, if the server's count is reliable.
+///
+/// On a sharded cluster a record that was moved is counted twice while its old copy exists. That
+/// could hide a lost lease, so there each lease is looked up.
 fn reliable_count(extended: u64, deployment: Option<Deployment>) -> Option<u64> {
     (deployment != Some(Deployment::Sharded)).then_some(extended)
 }
@@ -116,35 +122,36 @@ fn survives(lease: &Extension, states: &HashMap<LockKey, State>) -> bool {
         .is_some_and(|state| state.holder.as_deref() == Some(lease.id.as_str()) && state.token == Some(lease.token))
 }
 
-enum Verdicts {
+enum LeaseAnswers {
     AllHeld,
     Some {
         states: HashMap<LockKey, State>,
-        /// How the number of leases that the query found held compares to the number that the
+        /// The comparison of two numbers: the leases that the query found held, and those that the
         /// update extended.
         surplus: Ordering,
     },
 }
 
-impl Verdicts {
-    /// What a query found of each lease, beside the number that the update extended, if that is
+impl LeaseAnswers {
+    /// Makes the answers of a query's result and of the number that the update extended, if that is
     /// known.
-    fn by_name(batch: &[Extension], states: HashMap<LockKey, State>, extended: Option<u64>) -> Self {
+    fn new(batch: &[Extension], states: HashMap<LockKey, State>, extended: Option<u64>) -> Self {
         let survivors = batch.iter().filter(|lease| survives(lease, &states)).count() as u64;
         let surplus = extended.map_or(Ordering::Equal, |extended| survivors.cmp(&extended));
         Self::Some { states, surplus }
     }
 
-    fn about(&self, lease: &Extension) -> Result<Standing> {
+    fn answer(&self, lease: &Extension) -> Result<Standing> {
         use Ordering::{Greater, Less};
 
         let held = Ok(Standing::Held { remaining: lease.ttl });
         let Self::Some { states, surplus } = self else { return held };
         match (survives(lease, states), surplus) {
-            // Some of the held were not extended, or some of the extended are not held any more:
-            // ask again rather than guess which.
+            // Some held leases were not extended, or some extended ones are no longer held. It is
+            // not known which, so the renewal must be sent again.
             (true, Greater) | (false, Less) => {
-                Err(LockError::new(ErrorKind::Unavailable, "the records changed between renewing and looking"))
+                let message = "the lock records changed between the renewal and its check: the renewal is sent again";
+                Err(LockError::new(ErrorKind::Unavailable, message))
             }
             (true, _) => held,
             (false, _) => {
@@ -170,7 +177,7 @@ mod tests {
         Extension { key: LockKey::new(key).unwrap(), identity: key.into(), id, token: 7, ttl: Duration::from_secs(9) }
     }
 
-    /// The records of leases that are held.
+    /// Returns the records of leases that are held.
     fn held(leases: &[&Extension]) -> HashMap<LockKey, State> {
         let state = |lease: &&Extension| {
             let record =
@@ -181,7 +188,7 @@ mod tests {
     }
 
     #[test]
-    fn on_a_sharded_cluster_leases_are_looked_up_by_name() {
+    fn on_a_sharded_cluster_each_lease_is_looked_up() {
         for deployment in [None, Some(Deployment::ReplicaSet), Some(Deployment::Standalone)] {
             assert_eq!(reliable_count(2, deployment), Some(2), "{deployment:?}");
         }
@@ -195,22 +202,22 @@ mod tests {
         // One of them was extended, in two copies.
         let extended = reliable_count(2, Some(Deployment::Sharded));
         assert_ne!(extended, Some(batch.len() as u64), "the query would be spared");
-        let verdicts = Verdicts::by_name(&batch, held(&[&kept]), extended);
-        assert_eq!(verdicts.about(&lost).unwrap(), Standing::Gone(Loss::Gone));
-        assert_eq!(verdicts.about(&kept).unwrap(), Standing::Held { remaining: kept.ttl });
+        let answers = LeaseAnswers::new(&batch, held(&[&kept]), extended);
+        assert_eq!(answers.answer(&lost).unwrap(), Standing::Gone(Loss::Gone));
+        assert_eq!(answers.answer(&kept).unwrap(), Standing::Held { remaining: kept.ttl });
     }
 
     #[test]
-    fn a_count_that_differs_from_what_is_found_is_no_verdict() {
+    fn a_count_that_differs_from_the_query_decides_nothing() {
         let (lost, kept) = (lease("lost"), lease("kept"));
         let batch = [lost.clone(), kept.clone()];
         let found = || held(&[&kept]);
         // It was extended, and lost before the query.
-        let verdicts = Verdicts::by_name(&batch, found(), Some(2));
-        assert!(verdicts.about(&lost).unwrap_err().is_retryable() && verdicts.about(&kept).is_ok());
+        let answers = LeaseAnswers::new(&batch, found(), Some(2));
+        assert!(answers.answer(&lost).unwrap_err().is_retryable() && answers.answer(&kept).is_ok());
         // It was not extended, and is held nevertheless.
-        let verdicts = Verdicts::by_name(&batch, found(), Some(0));
-        assert!(verdicts.about(&kept).unwrap_err().is_retryable());
-        assert_eq!(verdicts.about(&lost).unwrap(), Standing::Gone(Loss::Gone));
+        let answers = LeaseAnswers::new(&batch, found(), Some(0));
+        assert!(answers.answer(&kept).unwrap_err().is_retryable());
+        assert_eq!(answers.answer(&lost).unwrap(), Standing::Gone(Loss::Gone));
     }
 }

@@ -1,4 +1,4 @@
-//! Counting the waiters of a key.
+//! The number of waiters of a key.
 
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -11,7 +11,7 @@ use crate::claim::claim_state;
 use crate::lease::Waiters;
 use crate::records::Records;
 
-/// How many tickets wait for the claim's key.
+/// Counts the live tickets of the claim's key.
 pub(crate) async fn waiters(records: &Records, claim: &Claim, timeout: Duration) -> Result<u32> {
     let budget = Budget::new(timeout);
     let layout = &records.layout;
@@ -20,7 +20,7 @@ pub(crate) async fn waiters(records: &Records, claim: &Claim, timeout: Duration)
     let found = found.map_err(|error| error.with_key(claim.key().clone()))?;
     let waiters = found.and_then(|found| found.answer).map_or(0, |Waiters { waiters }| waiters);
     if waiters > 0 {
-        claim_state(claim).alone.store(false, Ordering::Relaxed);
+        claim_state(claim).had_no_waiter.store(false, Ordering::Relaxed);
     }
     Ok(waiters)
 }

@@ -1,4 +1,4 @@
-//! Events: the hints of one provider, and what an operator watches.
+//! Events: the hints for one provider, and those for an operator.
 
 use std::collections::VecDeque;
 
@@ -14,21 +14,21 @@ use crate::records::Records;
 use crate::streams;
 use crate::topology::Deployment;
 
-/// Subscribes to the change stream that the stores of the client share: when this returns, the
-/// server has it, and what happens from then on is reported. It ends when the collection is dropped
-/// or renamed, and when the shared stream does.
+/// Subscribes to the change stream that the stores of the client share. When this returns, the
+/// stream is open at the server, and all later changes are reported. The subscription ends when the
+/// collection is dropped or renamed, and with the shared stream.
 pub(crate) async fn hints(records: &Records, provider: ProviderId) -> Result<EventStream> {
     let Records { database, collection, layout, indexes, .. } = records;
     let budget = Budget::new(records.request_timeout);
     refuse_standalone(records, budget).await?;
-    // A subscription also begins again after the collection was dropped, and its indexes with it.
+    // A new subscription may follow a drop of the collection, and of its indexes.
     indexes.forget();
     let shared = records.shared_within(budget).await?;
     let subject = Subject::new(collection.name(), layout.clone(), provider);
     streams::subscribe(&shared.streams, database, collection, subject, budget).await.map_err(without_privilege)
 }
 
-/// Opens a change stream of its own, and reads what happens to all keys of the collection.
+/// Opens a change stream for an operator, and reads the events of all keys of the collection.
 pub(crate) async fn events(records: &Records) -> Result<LockEvents> {
     let budget = Budget::new(records.request_timeout);
     refuse_standalone(records, budget).await?;
@@ -55,17 +55,20 @@ async fn refuse_standalone(records: &Records, budget: Budget) -> Result<()> {
     match records.deployment_within(budget).await? {
         Deployment::ReplicaSet | Deployment::Sharded => Ok(()),
         Deployment::Standalone => {
-            Err(LockError::new(ErrorKind::Unsupported, "a standalone MongoDB server has no change streams"))
+            let message =
+                "a standalone MongoDB server has no change streams: use a replica set, of one member if need be";
+            Err(LockError::new(ErrorKind::Unsupported, message))
         }
     }
 }
 
-/// A user who may not watch does without (C16), and need not try again.
+/// Turns a missing privilege into "unsupported": the provider works without events (C16), and does
+/// not try again.
 fn without_privilege(error: LockError) -> LockError {
     if error.kind() != ErrorKind::PermissionDenied {
         return error;
     }
-    let message = "the MongoDB user may watch neither the database nor the lock collection: \
-                   the privilege changeStream is missing";
+    let message = "the MongoDB user lacks the privilege changeStream on the database and on the lock collection: \
+                   waiters poll until it is granted";
     LockError::new(ErrorKind::Unsupported, message).with_source(error)
 }

@@ -5,20 +5,20 @@ use distlock_engine::store::Write;
 use mongodb::bson::Document;
 
 use crate::budget::Budget;
-use crate::calls::{Change, Failure};
-use crate::error::{rejection, says};
+use crate::calls::{ChangeOptions, Failure};
+use crate::error::{failed_with, rejection};
 use crate::lease::{NO_SUB_DOCUMENT, WriteId, Wrote};
 use crate::records::Records;
 
 /// A change of a locked document.
 pub(crate) struct DocumentChange {
     pub(crate) stages: Vec<Document>,
-    /// Of an acquisition's writes each has a greater one than those before it.
+    /// The number of this write among those of its acquisition, in ascending order.
     pub(crate) number: i64,
     pub(crate) releases: bool,
 }
 
-/// Why a change is not known to have been made.
+/// A change that failed, or may have failed.
 pub(crate) struct NotWritten {
     pub(crate) error: LockError,
     /// The server's code, if it has rejected the change.
@@ -33,8 +33,8 @@ impl From<LockError> for NotWritten {
 
 /// Makes the change, and returns its answer; `None` if the lease had been lost before.
 ///
-/// One command. A second one only if the document could not be written: then it is either lost, or
-/// the write had been made before and its reply got lost.
+/// This is one command. If it matches nothing, a query follows: either the lease is lost, or an
+/// earlier try made the write and its reply was lost.
 pub(crate) async fn write(
     records: &Records,
     write: &Write,
@@ -43,7 +43,7 @@ pub(crate) async fn write(
     let Write { claim, hold_at_least, timeout, .. } = write;
     let DocumentChange { stages, number, releases } = change;
     let layout = &records.layout;
-    let about = |error: LockError| error.with_key(claim.key().clone());
+    let with_key = |error: LockError| error.with_key(claim.key().clone());
     let identity = layout.identity(claim.key())?;
     let budget = Budget::new(*timeout);
     let deployment = records.deployment(claim, budget).await?;
@@ -54,29 +54,30 @@ pub(crate) async fn write(
         false => layout.written(id),
     });
     let filter = layout.writable(identity.clone(), id);
-    let how = Change::new(deployment, Some(claim), budget);
-    match records.change::<Wrote>(filter, pipeline, layout.wrote(!releases), how).await {
+    let options = ChangeOptions::new(deployment, Some(claim), budget);
+    match records.change::<Wrote>(filter, pipeline, layout.wrote(!releases), options).await {
         Ok(Some(wrote)) => return Ok(Some(wrote).filter(|wrote| wrote.applied)),
         Ok(None) => {}
         Err(Failure::Driver(error)) => {
             return Err(match rejection(&error) {
                 Some((code, rejected)) => {
-                    let error = if says(&error, NO_SUB_DOCUMENT) { led_astray() } else { rejected };
-                    NotWritten { error: about(error), code: Some(code) }
+                    let error = if failed_with(&error, NO_SUB_DOCUMENT) { no_sub_document() } else { rejected };
+                    NotWritten { error: with_key(error), code: Some(code) }
                 }
-                None => about(Failure::Driver(error).into()).into(),
+                None => with_key(Failure::Driver(error).into()).into(),
             });
         }
-        Err(failure) => return Err(about(failure.into()).into()),
+        Err(failure) => return Err(with_key(failure.into()).into()),
     }
     let (filter, projection) = (layout.record(identity), layout.wrote_before(id, !releases));
-    // A failure to look says nothing of the write.
+    // After a failed query the outcome of the write is unknown.
     let found = records.find_one::<Wrote>(filter, projection, budget).await;
-    let found = found.map_err(|error| about(error.outcome_unknown()))?;
+    let found = found.map_err(|error| with_key(error.outcome_unknown()))?;
     Ok(found.and_then(|found| found.answer).filter(|wrote| wrote.applied))
 }
 
-fn led_astray() -> LockError {
-    let message = "a path of the change leads through something else than sub-documents";
+fn no_sub_document() -> LockError {
+    let message = "a path of the change passes through a value that is no sub-document, such as an array, a string or \
+                   null: set the value as a whole, or use a pipeline";
     LockError::new(ErrorKind::Rejected, message)
 }

@@ -20,14 +20,14 @@ use tokio::time::{sleep, timeout};
 use super::registry::{Join, Slot};
 use super::subscriber::{Leaving, Subscriber};
 use crate::error::{Effect, translate, unanswered};
-use crate::lease::{Subject, Told};
+use crate::lease::{ReportedChange, Subject};
 
-/// How long the server lets a question for changes wait if there are none.
+/// How long the server waits for changes before it answers that there are none.
 const AWAIT: Duration = Duration::from_secs(5);
-/// How long the stream waits for further subscribers before it is opened again for a new one.
+/// How long the task waits for further subscribers before it opens the stream again for a new one.
 const GATHER: Duration = Duration::from_millis(20);
 
-/// What is watched.
+/// The database or the collection that is watched.
 pub(super) enum Source {
     Database(Database),
     Collection(Collection<Document>),
@@ -39,12 +39,12 @@ pub(super) struct Hub {
     joins: UnboundedReceiver<Join>,
     leaving: Arc<Notify>,
     subscribers: Vec<Subscriber>,
-    /// What the open stream includes.
+    /// The subjects that the open stream includes.
     included: Vec<Subject>,
     slot: Slot,
 }
 
-/// Why there is no stream, or none any longer.
+/// Why there is no stream, or no longer one.
 enum Broken {
     Driver(mongodb::error::Error),
     Unanswered(Duration),
@@ -59,9 +59,9 @@ impl Broken {
     }
 }
 
-/// Why the stream is not read further.
+/// Why the task has stopped reading the stream.
 enum Pause {
-    /// These subscribers have come.
+    /// There are new subscribers.
     Joined(Vec<Join>),
     Ended,
     Broken(Broken),
@@ -75,9 +75,9 @@ impl Hub {
 
     /// Reads the stream until it has no subscriber left, or has ended for all.
     ///
-    /// The driver resumes it by itself after a failure of the network or of a member. It ends when
-    /// the database is dropped, with the first error, and when the server has not even reported
-    /// that there is nothing new for [`AWAIT`] and a request's time.
+    /// The driver resumes it after a failure of the network or of a member. It ends when the
+    /// database is dropped, with the first error, and when the server has not answered for
+    /// [`AWAIT`] and the time of a request.
     pub(super) async fn run(mut self, first: Join) {
         let mut joining = vec![first];
         let mut after = None;
@@ -104,7 +104,11 @@ impl Hub {
     }
 
     /// Opens the stream for all subscribers, after the last change that has been read.
-    async fn open(&mut self, joining: Vec<Join>, after: Option<ResumeToken>) -> Result<ChangeStream<Told>, Broken> {
+    async fn open(
+        &mut self,
+        joining: Vec<Join>,
+        after: Option<ResumeToken>,
+    ) -> Result<ChangeStream<ReportedChange>, Broken> {
         self.subscribers.retain(|subscriber| !subscriber.has_left());
         let subjects = self.subscribers.iter().chain(joining.iter().map(|join| &join.subscriber));
         let subjects: Vec<Subject> = subjects.map(|subscriber| subscriber.subject.clone()).collect();
@@ -143,7 +147,7 @@ impl Hub {
         subjects: &[Subject],
         after: Option<ResumeToken>,
         limit: Duration,
-    ) -> Result<ChangeStream<Told>, Broken> {
+    ) -> Result<ChangeStream<ReportedChange>, Broken> {
         let pipeline = Subject::hints(subjects);
         let opening = async {
             let _connection = self.slot.pool().connections.acquire().await;
@@ -166,10 +170,10 @@ impl Hub {
     }
 
     /// Passes changes on until there is a subscriber that the stream does not include.
-    async fn read(&mut self, changes: &mut ChangeStream<Told>) -> Pause {
+    async fn read(&mut self, changes: &mut ChangeStream<ReportedChange>) -> Pause {
         loop {
             let silence = AWAIT + self.limit();
-            // One question to the server at a time, so that its "nothing new" is heard, too.
+            // One answer of the server at a time, because an empty one also shows that it is alive.
             let answer = match self.next(timeout(silence, changes.next_if_any())).await {
                 Ok(answer) => answer,
                 Err(pause) => return pause,
@@ -186,8 +190,8 @@ impl Hub {
         }
     }
 
-    /// Waits for an answer of the server. It is not dropped before that, except at the end: the
-    /// driver may be resuming the stream.
+    /// Waits for an answer of the server. The future is dropped early only at the end of the
+    /// stream, because the driver may be resuming it.
     async fn next<T>(&mut self, answer: impl Future<Output = T>) -> Result<T, Pause> {
         let mut answer = pin!(answer);
         loop {
@@ -212,13 +216,13 @@ impl Hub {
         }
     }
 
-    /// Passes a change on, by its collection. After a drop the subscribers of the collection are
-    /// dismissed, which ends their streams.
-    fn route(&mut self, change: &Told) {
+    /// Passes a change to the subscribers of its collection. After a drop of the collection they
+    /// are removed, which ends their streams.
+    fn route(&mut self, change: &ReportedChange) {
         let before = self.subscribers.len();
         self.subscribers.retain_mut(|subscriber| !change.concerns(&subscriber.subject) || subscriber.receive(change));
         if self.subscribers.len() < before {
-            // The loop looks whether there are any left.
+            // The loop checks whether any are left.
             self.leaving.notify_one();
         }
     }
@@ -242,7 +246,7 @@ impl Hub {
         joining
     }
 
-    /// Gives the slot up if all subscribers have left; returns one that comes just then.
+    /// Gives up the slot if all subscribers have left. Returns one that joins at that moment.
     fn close_if_unused(&mut self) -> ControlFlow<(), Option<Join>> {
         self.subscribers.retain(|subscriber| !subscriber.has_left());
         if !self.subscribers.is_empty() {

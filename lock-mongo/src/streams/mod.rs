@@ -1,9 +1,9 @@
 //! The change streams of one client: one per database, shared by all its stores.
 //!
-//! An open stream takes a connection of the client's pool, because there is always one question to
-//! the server under way. The number of streams is therefore bounded, see
-//! [`Pool::connections_of_streams`](crate::pool::Pool::connections_of_streams). A user who may not
-//! watch the database gets one stream per collection instead, within the same bound.
+//! An open stream takes a connection of the client's pool, because one request for changes is
+//! always in flight. The number of streams is therefore bounded, see
+//! [`Pool::connections_of_streams`](crate::pool::Pool::connections_of_streams). Without the
+//! privilege to watch the database there is one stream per collection, within the same bound.
 
 use std::sync::Arc;
 
@@ -38,7 +38,8 @@ pub(crate) async fn subscribe(
     budget: Budget,
 ) -> Result<EventStream> {
     if !streams.any() {
-        let message = "the client's pool is too small for a change stream: maxPoolSize is below 4";
+        let message =
+            "the client's pool is too small for a change stream: raise maxPoolSize to 4 or more. Waiters poll";
         return Err(LockError::new(ErrorKind::Unsupported, message));
     }
     let name = database.name();
@@ -57,11 +58,14 @@ pub(crate) async fn subscribe(
             match answered.await {
                 Ok(Ok(leaving)) => return Ok(events.stream(leaving)),
                 Ok(Err(error)) if whole && error.kind() == ErrorKind::PermissionDenied => {
-                    tracing::info!(database = name, "the user may not watch the database; each collection is watched");
+                    tracing::info!(
+                        database = name,
+                        "the user lacks the privilege to watch the database: each lock collection is watched instead"
+                    );
                     streams.refuse(name);
                 }
                 Ok(Err(error)) => return Err(error),
-                // It ended, or its runtime did.
+                // The stream ended, or its runtime did.
                 Err(_) => tokio::task::yield_now().await,
             }
         }
@@ -70,14 +74,15 @@ pub(crate) async fn subscribe(
     answer.unwrap_or_else(|_| Err(unanswered(budget.limit(), Effect::None)))
 }
 
-/// Passes a new subscriber to the stream of the target, which is opened if there is none.
+/// Passes a new subscriber to the stream of the target, and opens the stream if there is none.
 async fn join(streams: &Arc<Streams>, target: Target, source: Source, join: Join) -> Result<()> {
     let Some(join) = streams.hand_over(&target, join) else { return Ok(()) };
     let permit = streams.connection().await;
-    // Meanwhile another subscriber may have opened it.
+    // Meanwhile another subscriber may have opened the stream.
     let Some(join) = streams.hand_over(&target, join) else { return Ok(()) };
     let Some(permit) = permit else {
-        let message = "all connections that the client's pool has for change streams are in use";
+        let message = "all connections that the client's pool has for change streams are in use: raise maxPoolSize, or \
+                       grant changeStream on the database, so that one stream serves all collections. Waiters poll";
         return Err(LockError::new(ErrorKind::Unsupported, message));
     };
     if let Some((slot, joins, first)) = streams.open(target, permit, join) {

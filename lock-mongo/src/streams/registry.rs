@@ -1,4 +1,4 @@
-//! The open change streams of one client, and the room that there is for others.
+//! The open change streams of one client, and the connections that are left for others.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex};
@@ -13,7 +13,7 @@ use tokio::time::timeout;
 use super::subscriber::{Leaving, Subscriber};
 use crate::pool::Pool;
 
-/// How long a new stream waits for one that is just closing.
+/// How long a new stream waits for a connection, in case another stream is closing.
 const CLOSING: Duration = Duration::from_secs(1);
 
 /// The change streams of one client.
@@ -23,14 +23,14 @@ pub(crate) struct Streams {
     /// One permit for each connection that streams may take.
     permits: Arc<Semaphore>,
     at_most: usize,
-    /// Where the connection of an open stream is set aside.
+    /// The lanes that give a connection to each open stream.
     lanes: Option<Lanes>,
     hubs: Mutex<HashMap<Target, UnboundedSender<Join>>>,
-    /// The databases that the user may not watch.
+    /// The databases that the user lacks the privilege to watch.
     refused: Mutex<HashSet<String>>,
 }
 
-/// What a stream watches.
+/// The database or the collection that a stream watches.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Target {
     pub(super) database: String,
@@ -63,17 +63,17 @@ impl Streams {
         &self.pool
     }
 
-    /// Whether there may be any stream.
+    /// Whether the pool is large enough for a stream.
     pub(crate) fn any(&self) -> bool {
         self.at_most > 0
     }
 
-    /// Whether the user may watch a database, as far as is known.
+    /// Whether the user may watch a database, unless it was refused before.
     pub(super) fn may_watch(&self, database: &str) -> bool {
         !self.refused.lock().expect("no code in here panics").contains(database)
     }
 
-    /// The user may not watch the database.
+    /// Records that the user may not watch the database.
     pub(super) fn refuse(&self, database: &str) {
         self.refused.lock().expect("no code in here panics").insert(database.to_owned());
     }
@@ -87,13 +87,13 @@ impl Streams {
         Some(rejected.0)
     }
 
-    /// The connection of a new stream; `None` if other streams keep all of them.
+    /// Returns a permit for the connection of a new stream; `None` if other streams keep all.
     pub(super) async fn connection(&self) -> Option<OwnedSemaphorePermit> {
         timeout(CLOSING, Arc::clone(&self.permits).acquire_owned()).await.ok().and_then(Result::ok)
     }
 
-    /// Makes room for a new stream of the target, whose first subscriber is `join`. If another one
-    /// has been opened meanwhile, that one gets the subscriber.
+    /// Makes the slot of a new stream of the target, whose first subscriber is `join`. If another
+    /// stream has been opened meanwhile, that one gets the subscriber.
     pub(super) fn open(
         self: &Arc<Self>,
         target: Target,
@@ -104,7 +104,7 @@ impl Streams {
         {
             let mut hubs = self.hubs.lock().expect("no code in here panics");
             if let Some(other) = hubs.get(&target) {
-                // If that one ends just now, the caller tries again.
+                // If that stream is ending, the caller tries again.
                 drop(other.send(join));
                 return None;
             }
@@ -118,7 +118,7 @@ impl Streams {
 /// The slot of an open stream among those of its client.
 #[derive(Debug)]
 pub(super) struct Slot {
-    /// As long as there is a stream, stores of the client find what they share.
+    /// Keeps the shared state of the client alive while there is a stream.
     streams: Arc<Streams>,
     target: Target,
     sender: UnboundedSender<Join>,
@@ -131,7 +131,7 @@ impl Slot {
         &self.streams.pool
     }
 
-    /// Gives the slot up, unless `joins` returns a new subscriber.
+    /// Gives up the slot, unless `joins` returns a new subscriber.
     pub(super) fn close(&self, joins: impl FnOnce() -> Option<Join>) -> Option<Join> {
         let mut hubs = self.streams.hubs.lock().expect("no code in here panics");
         let join = joins();

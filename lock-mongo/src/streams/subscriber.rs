@@ -10,12 +10,12 @@ use tokio::sync::Notify;
 use tokio::sync::mpsc::error::TrySendError;
 use tokio::sync::mpsc::{self, Receiver, Sender};
 
-use crate::lease::{Hints, Subject, Told};
+use crate::lease::{Hints, ReportedChange, Subject};
 
-/// How many events are kept for a subscriber. One that is further behind gets a gap instead.
+/// How many events are buffered for a subscriber. If there are more, it gets a gap instead.
 const BUFFER: usize = 4096;
 
-/// A subscriber, as the stream sees it.
+/// The stream's side of a subscriber.
 #[derive(Debug)]
 pub(super) struct Subscriber {
     pub(super) subject: Subject,
@@ -41,8 +41,8 @@ impl Subscriber {
         self.events.is_closed()
     }
 
-    /// Reads a change, and returns whether there will be others.
-    pub(super) fn receive(&mut self, change: &Told) -> bool {
+    /// Reads a change, and returns whether others can follow.
+    pub(super) fn receive(&mut self, change: &ReportedChange) -> bool {
         for event in self.hints.read(change) {
             self.send(Ok(event));
         }
@@ -59,7 +59,7 @@ impl Subscriber {
         }
     }
 
-    /// Reports that events did not fit into the buffer, if there is room by now.
+    /// Reports that events did not fit into the buffer, as soon as there is room.
     pub(super) fn report_missed(&mut self) {
         if self.missed && self.events.try_send(Ok(StoreEvent::Gap)).is_ok() {
             self.missed = false;
@@ -68,7 +68,7 @@ impl Subscriber {
 }
 
 impl Subscription {
-    /// The events, as an open stream sends them. Dropping them notifies it.
+    /// Returns the events of an open stream. Dropping them notifies the stream.
     pub(super) fn stream(self, leaving: Leaving) -> EventStream {
         // The fields are dropped in this order: the notified stream finds the buffer closed.
         let subscription = (self.0, leaving);

@@ -1,12 +1,12 @@
-//! What changes mean, in the shapes in which servers tell them.
+//! The events of an operator, from changes in the forms of different servers.
 
 use mongodb::bson::{from_document, to_bson};
 
 use super::*;
 
-struct Heard(Watcher);
+struct Events(Watcher);
 
-impl Heard {
+impl Events {
     fn new(prefix: &'static str) -> Self {
         Self(Watcher::new(Layout::new(prefix)))
     }
@@ -33,70 +33,70 @@ impl Heard {
 }
 
 #[test]
-fn the_life_of_a_lease_told_by_updates() {
-    let mut heard = Heard::new("");
+fn updates_report_the_life_of_a_lease() {
+    let mut watcher = Events::new("");
     let first = doc! { "_id": "k", "lockId": "a", "fencingToken": 7_i64, "owner": "o" };
-    assert_eq!(heard.change("insert", "k", doc! { "fullDocument": first }), ["granted a 7 Some(\"o\")"]);
+    assert_eq!(watcher.change("insert", "k", doc! { "fullDocument": first }), ["granted a 7 Some(\"o\")"]);
     let taken_over = doc! { "lockId": "b", "fencingToken": 8_i64, "expired": "a" };
-    assert_eq!(heard.update(taken_over, &[]), ["expired a", "granted b 8 Some(\"o\")"]);
-    assert_eq!(heard.update(doc! { "lastReleased": "b" }, &["lockId", "owner", "expired"]), ["released b"]);
-    assert_eq!(heard.update(doc! { "lockId": "c", "fencingToken": 9_i64 }, &[]), ["granted c 9 None"]);
+    assert_eq!(watcher.update(taken_over, &[]), ["expired a", "granted b 8 Some(\"o\")"]);
+    assert_eq!(watcher.update(doc! { "lastReleased": "b" }, &["lockId", "owner", "expired"]), ["released b"]);
+    assert_eq!(watcher.update(doc! { "lockId": "c", "fencingToken": 9_i64 }, &[]), ["granted c 9 None"]);
     let forced = doc! { "revoked": "c", "fencingToken": 10_i64, "audit.0.lockId": "c" };
-    assert_eq!(heard.update(forced, &["lockId"]), ["force_released c"]);
+    assert_eq!(watcher.update(forced, &["lockId"]), ["force_released c"]);
 }
 
 #[test]
-fn a_release_that_hands_the_lock_on_is_both() {
-    let mut heard = Heard::new("");
+fn a_hand_over_is_a_release_and_a_grant() {
+    let mut watcher = Events::new("");
     let handed = doc! { "lockId": "b", "fencingToken": 8_i64, "lastReleased": "a" };
-    assert_eq!(heard.update(handed.clone(), &[]), ["released a", "granted b 8 None"]);
-    let mut heard = Heard::new("");
-    assert_eq!(heard.update(doc! { "lockId": "a", "fencingToken": 7_i64 }, &[]).len(), 1);
-    assert_eq!(heard.replace(handed.clone()), ["released a", "granted b 8 None"]);
-    // Not seen before: `passed` tells a grant by a releaser from one after a release.
-    assert_eq!(Heard::new("").replace(handed.clone()), ["granted b 8 None"]);
+    assert_eq!(watcher.update(handed.clone(), &[]), ["released a", "granted b 8 None"]);
+    let mut watcher = Events::new("");
+    assert_eq!(watcher.update(doc! { "lockId": "a", "fencingToken": 7_i64 }, &[]).len(), 1);
+    assert_eq!(watcher.replace(handed.clone()), ["released a", "granted b 8 None"]);
+    // Without an earlier change: `passed` distinguishes a grant by a release from one after it.
+    assert_eq!(Events::new("").replace(handed.clone()), ["granted b 8 None"]);
     let mut passed = handed;
     passed.insert("passed", 8_i64);
-    assert_eq!(Heard::new("").replace(passed), ["released a", "granted b 8 None"]);
+    assert_eq!(Events::new("").replace(passed), ["released a", "granted b 8 None"]);
 }
 
 #[test]
-fn a_replaced_record_is_read_by_what_it_was_before() {
-    let mut heard = Heard::new("");
+fn a_replaced_record_is_read_by_its_previous_state() {
+    let mut watcher = Events::new("");
     let held = doc! { "lockId": "b", "fencingToken": 8_i64, "lastReleased": "z", "revoked": "y", "expired": "a" };
-    assert_eq!(heard.replace(held.clone()), ["expired a", "granted b 8 None"]);
-    assert!(heard.replace(held).is_empty(), "nothing that concerns the lease");
+    assert_eq!(watcher.replace(held.clone()), ["expired a", "granted b 8 None"]);
+    assert!(watcher.replace(held).is_empty(), "the lease has not changed");
     let forced = doc! { "fencingToken": 9_i64, "lastReleased": "z", "revoked": "b", "audit": [{ "token": 8_i64 }] };
-    assert_eq!(heard.replace(forced.clone()), ["force_released b"]);
-    // Not seen before: the token tells a release by force from one before it.
-    assert_eq!(Heard::new("").replace(forced.clone()), ["force_released b"]);
+    assert_eq!(watcher.replace(forced.clone()), ["force_released b"]);
+    // Without an earlier change: the token distinguishes a forced release from an earlier one.
+    assert_eq!(Events::new("").replace(forced.clone()), ["force_released b"]);
     let mut released = forced;
     released.insert("fencingToken", 11_i64);
     released.insert("lastReleased", "c");
-    assert_eq!(Heard::new("").replace(released), ["released c"]);
+    assert_eq!(Events::new("").replace(released), ["released c"]);
 }
 
 #[test]
-fn a_sub_document_is_told_by_path_or_whole() {
-    let mut heard = Heard::new("lock.");
+fn a_sub_document_is_reported_by_path_or_whole() {
+    let mut watcher = Events::new("lock.");
     let by_path = doc! { "lock.lockId": "a", "lock.fencingToken": 7_i64, "lock.owner": "o", "n": 1 };
-    assert_eq!(heard.update(by_path, &[]), ["granted a 7 Some(\"o\")"]);
+    assert_eq!(watcher.update(by_path, &[]), ["granted a 7 Some(\"o\")"]);
     let whole = doc! { "lock": { "fencingToken": 7_i64, "lastReleased": "a" } };
-    assert_eq!(heard.update(whole, &[]), ["released a"]);
+    assert_eq!(watcher.update(whole, &[]), ["released a"]);
     let inside = doc! { "lock": { "lockId": "b", "fencingToken": 8_i64 }, "lockId": "of the application" };
-    assert_eq!(heard.replace(inside), ["granted b 8 None"]);
-    assert!(Heard::new("lock.").replace(doc! { "lock": "of the application" }).is_empty());
+    assert_eq!(watcher.replace(inside), ["granted b 8 None"]);
+    assert!(Events::new("lock.").replace(doc! { "lock": "of the application" }).is_empty());
 }
 
 #[test]
-fn what_cannot_be_explained_is_a_gap_and_what_is_foreign_is_nothing() {
-    let mut heard = Heard::new("");
-    assert_eq!(heard.update(doc! { "note": "by hand" }, &["lockId"]), ["gap"]);
-    assert_eq!(heard.change("drop", "k", doc! {}), ["gap"]);
-    assert_eq!(heard.change("invalidate", "k", doc! {}), ["gap"]);
-    assert!(heard.change("insert", 7, doc! { "fullDocument": { "_id": 7, "lockId": "a" } }).is_empty());
-    assert!(heard.change("delete", "k", doc! {}).is_empty());
-    assert_eq!(heard.update(doc! { "lockId": "a", "fencingToken": 7_i64 }, &[]).len(), 1);
-    assert_eq!(heard.change("delete", "k", doc! {}), ["expired a"]);
-    assert!(heard.change("delete", "k", doc! {}).is_empty());
+fn an_unexplained_change_is_a_gap_and_a_foreign_one_is_ignored() {
+    let mut watcher = Events::new("");
+    assert_eq!(watcher.update(doc! { "note": "by hand" }, &["lockId"]), ["gap"]);
+    assert_eq!(watcher.change("drop", "k", doc! {}), ["gap"]);
+    assert_eq!(watcher.change("invalidate", "k", doc! {}), ["gap"]);
+    assert!(watcher.change("insert", 7, doc! { "fullDocument": { "_id": 7, "lockId": "a" } }).is_empty());
+    assert!(watcher.change("delete", "k", doc! {}).is_empty());
+    assert_eq!(watcher.update(doc! { "lockId": "a", "fencingToken": 7_i64 }, &[]).len(), 1);
+    assert_eq!(watcher.change("delete", "k", doc! {}), ["expired a"]);
+    assert!(watcher.change("delete", "k", doc! {}).is_empty());
 }

@@ -55,8 +55,8 @@ async fn records(client: &Client, name: &str, sent: &Sent) -> Result<(), Failure
     let every = LeaseOptions::new().renewal(RenewalPolicy::Every(SOON));
     let builder = || MongoProvider::builder(client.database(name)).without_hand_off();
     let locks = builder().build()?;
-    locks.connect().await?;
-    sent.tell("upsert style: connect");
+    locks.prepare().await?;
+    sent.tell("upsert style: prepare");
     let guard = locks.acquire("orders/7").await?;
     sent.tell("acquire");
     println!("the record: {}\n", record(client, name, "locks").await?);

@@ -127,7 +127,7 @@
 //! |---|---|
 //! | – | [`LockProvider`] and [`LockProviderExt`], [`LockGuard`], keys, errors, fencing tokens, administration ([`LockAdmin`]), and the wrappers [`Namespaced`] and [`Instrumented`] |
 //! | `memory` (default) | `memory`: locks of one process, and a store for tests |
-//! | `mongodb` | `mongodb`: locks of many processes on MongoDB 6.0 or later, as records of their own or as fields of documents |
+//! | `mongodb` | `mongodb`: locks of many processes on MongoDB 6.0 or later, as records of their own or as fields of documents. Begin with `MongoProvider::connect(uri)` |
 //! | `tower` | `tower`: a layer that lets one request per key through |
 //! | `axum` | the same with keys from axum's routes, and an extractor for the lock |
 //! | `blocking` | `blocking`: locks for code without `async` |

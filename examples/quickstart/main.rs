@@ -84,7 +84,7 @@ async fn on_mongodb(uri: &str, arguments: &Arguments, name: &str) -> Result<Arc<
     let client = Client::with_uri_str(uri).await.map_err(|error| format!("not a MongoDB URI: {}", error.kind))?;
     let database = client.database(&arguments.database);
     let locks = MongoProvider::builder(database).lease(lease()).owner(name).build()?;
-    locks.connect().await?;
+    locks.prepare().await?;
     Ok(Arc::new(locks))
 }
 

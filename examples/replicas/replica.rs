@@ -72,7 +72,7 @@ pub(crate) async fn on_mongodb(
     let client = MongoClient::with_uri_str(uri).await?;
     let lease = LeaseOptions::new().ttl(LEASE);
     let locks = MongoProvider::builder(client.database(&arguments.database)).lease(lease).owner(name).build()?;
-    locks.connect().await?;
+    locks.prepare().await?;
     Ok((locks, client))
 }
 

@@ -92,7 +92,7 @@ pub(crate) async fn play(setting: Setting, mut orders: Orders) -> Result<(), Fai
         true => {
             let lease = LeaseOptions::new().ttl(LEASE);
             let locks = MongoProvider::builder(database.clone()).lease(lease).owner(&*setting.name).build()?;
-            locks.connect().await?;
+            locks.prepare().await?;
             Some(locks)
         }
         false => None,

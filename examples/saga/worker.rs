@@ -6,7 +6,7 @@ use distlock_api::{LeaseOptions, LockProvider};
 use distlock_examples::{Database, Failure, Orders, report};
 use distlock_mongo::mongodb::Collection;
 use distlock_mongo::mongodb::bson::{self, Document, doc};
-use distlock_mongo::{Change, CommitError, DocumentGuard, DocumentLocks, Locked};
+use distlock_mongo::{Change, CommitError, DocumentGuard, DocumentLocks};
 use futures_util::TryStreamExt;
 use serde::{Deserialize, Serialize};
 use tokio::time::sleep;
@@ -98,11 +98,11 @@ impl Worker {
     /// Locks one of the orders. None if all are locked, and stay so for a while.
     async fn lock(&self, locks: &DocumentLocks<Order>, open: &[i64]) -> Result<Option<DocumentGuard<Order>>, Failure> {
         for id in open {
-            if let Locked::Held(order) = locks.try_lock(*id).await? {
+            if let Some(order) = locks.try_lock(*id).await? {
                 return Ok(Some(order));
             }
         }
-        Ok(locks.try_lock(open[0]).within(PATIENCE).await?.held())
+        Ok(locks.try_lock(open[0]).within(PATIENCE).await?)
     }
 
     /// What the step is about, somewhere else: by its key the other side knows a repetition.

@@ -31,7 +31,7 @@ pub(crate) async fn show(arguments: &Arguments) -> Result<bool, Failure> {
     items.insert_many((1..=arguments.items).map(|n| Item { id: format!("item {n:02}"), edits: Vec::new() })).await?;
     let locks =
         MongoProvider::builder(client.database(database.name())).collection(LOCKS).owner("supervisor").build()?;
-    locks.connect().await?;
+    locks.prepare().await?;
 
     let mut children = Children::none();
     for (session, habit) in SESSIONS {

@@ -1,12 +1,14 @@
-//! Building a provider, without I/O.
+//! The builder of the provider. It makes no I/O.
 
+use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use distlock_api::{LeaseOptions, Result};
+use distlock_api::{LeaseOptions, RenewalPolicy, Result};
 use distlock_engine::{HandOff, QueueOptions};
 use mongodb::{Client, Database};
 
+use crate::error::unusable_uri;
 use crate::index::Indexes;
 use crate::lease::Layout;
 use crate::provider::MongoProvider;
@@ -19,29 +21,70 @@ use common::{Common, common_setters, refuse};
 
 const DEFAULT_DATABASE: &str = "distlock";
 const DEFAULT_COLLECTION: &str = "locks";
-/// Before that, tokens of a purged record could come back, and a queue be lost (R6).
+/// If a record is purged earlier, its tokens can repeat, and its queue is lost (R6).
 const MIN_PURGE_AFTER: Duration = Duration::from_secs(60 * 60);
 /// `expireAfterSeconds` is a 32-bit number.
 const MAX_PURGE_AFTER: Duration = Duration::from_secs(i32::MAX as u64);
 
 impl MongoProvider {
-    /// A provider in a database. Its client's read and write concerns are not used: locks need
-    /// their own.
+    /// Returns the builder of a provider in a database. The read and write concerns of its client
+    /// are not used: locks need their own.
     pub fn builder(database: Database) -> MongoProviderBuilder {
         MongoProviderBuilder::new(database.client().clone(), Some(database.name()))
     }
 
-    /// A provider in the database `distlock` of a client, unless
+    /// Returns the builder of a provider in the database `distlock` of a client, unless
     /// [another](MongoProviderBuilder::database) is named.
     pub fn builder_from_client(client: &Client) -> MongoProviderBuilder {
         MongoProviderBuilder::new(client.clone(), None)
     }
+
+    /// Makes a client of a connection string, and returns the builder of a provider in the database
+    /// of its path, or in `distlock` if the path has none. Sends nothing, but resolves
+    /// `mongodb+srv` names.
+    ///
+    /// As with every driver, a user that was created in another database than that of the path
+    /// needs the option `authSource`.
+    ///
+    /// ```no_run
+    /// use distlock_api::LockError;
+    /// use distlock_mongo::MongoProvider;
+    ///
+    /// async fn locks() -> Result<MongoProvider, LockError> {
+    ///     let uri = "mongodb://orders:secret@db1,db2/shop?replicaSet=rs0&authSource=admin";
+    ///     MongoProvider::builder_from_uri(uri).await?.owner("server-3").connect().await
+    /// }
+    /// ```
+    ///
+    /// # Errors
+    /// [`InvalidOptions`](distlock_api::ErrorKind::InvalidOptions) for a connection string that the
+    /// driver refuses, and [`Unavailable`](distlock_api::ErrorKind::Unavailable) if a name cannot
+    /// be resolved. No error shows the password.
+    pub async fn builder_from_uri(uri: impl AsRef<str>) -> Result<MongoProviderBuilder> {
+        let client = Client::with_uri_str(uri).await.map_err(|error| unusable_uri(&error))?;
+        let database = client.default_database();
+        Ok(MongoProviderBuilder::new(client, database.as_ref().map(Database::name)))
+    }
 }
 
-/// Makes a [`MongoProvider`]. Nothing is sent before the first lock is acquired, or
-/// [`MongoProvider::connect`].
-#[derive(Clone, Debug)]
-#[must_use]
+/// The builder of a [`MongoProvider`]. Made by [`MongoProvider::builder`].
+///
+/// ```no_run
+/// use std::time::Duration;
+///
+/// use distlock_api::LockError;
+/// use distlock_mongo::MongoProvider;
+/// use distlock_mongo::mongodb::Database;
+///
+/// async fn locks(shop: Database) -> Result<MongoProvider, LockError> {
+///     MongoProvider::builder(shop).owner("server-3").ttl(Duration::from_secs(20)).connect().await
+/// }
+/// ```
+///
+/// [`build`](Self::build) sends nothing; [`connect`](Self::connect) reports a wrong address,
+/// credential or privilege.
+#[derive(Clone)]
+#[must_use = "nothing is made until `build` is called"]
 pub struct MongoProviderBuilder {
     common: Common,
     purge_after: Duration,
@@ -54,20 +97,21 @@ impl MongoProviderBuilder {
         Self { common, purge_after: MIN_PURGE_AFTER, owner_index: true }
     }
 
-    /// The database. Defaults to the one that the builder was made with, or `distlock`.
+    /// Sets the database. Defaults to the one that the builder was made with, or `distlock`.
     pub fn database(mut self, name: impl Into<String>) -> Self {
         self.common.database = name.into();
         self
     }
 
-    /// The lock collection; all who share locks name the same. Defaults to `locks`.
+    /// Sets the lock collection. All processes that share locks must name the same. Defaults to
+    /// `locks`.
     pub fn collection(mut self, name: impl Into<String>) -> Self {
         self.common.collection = name.into();
         self
     }
 
-    /// Creates no index of the owners. It makes
-    /// [listing and releasing](distlock_api::LockAdmin::release_owner) by owner quick, and costs
+    /// Creates no owner index. The index makes
+    /// [listing and releasing](distlock_api::LockAdmin::release_owner) by owner fast, and costs
     /// each acquisition and release a little on the server. Defaults to creating it.
     pub fn without_owner_index(mut self) -> Self {
         self.owner_index = false;
@@ -75,24 +119,24 @@ impl MongoProviderBuilder {
     }
 
     /// Respects the locks of an earlier program in the same collection until they expire, and then
-    /// makes them records. Such a lock is a document with the key as `_id` and an `expiresAt` that
-    /// is a date; waiters ask until then. Its other fields are dropped when the key is first
+    /// makes records of them. Such a lock is a document with the key as `_id` and a date as
+    /// `expiresAt`. Waiters poll until then. Its other fields are dropped when the key is first
     /// acquired.
     ///
-    /// For a change of programs, not for both at once: stop the earlier one first, because it does
-    /// not know when our locks are free. Defaults to an error
+    /// This is for a migration, not for both programs at once. Stop the earlier one first, because
+    /// it cannot see when our locks are free. Defaults to an error
     /// ([`Corrupt`](distlock_api::ErrorKind::Corrupt)) for every document that is no lock record,
-    /// and to leaving it as it is.
+    /// which is left as it is.
     pub fn adopt_foreign_locks(mut self) -> Self {
         self.common.adopts_foreign = true;
         self
     }
 
-    /// How long after its expiry a record is removed by the server, in whole seconds. Defaults to 1
+    /// Sets how long after its expiry the server removes a record, in whole seconds. Defaults to 1
     /// h, which is also the shortest.
     ///
-    /// The first to create the collection's TTL index decides; a provider that wants another time
-    /// logs a warning and goes on.
+    /// The provider that creates the TTL index of the collection decides. One with another setting
+    /// logs a warning, and works with the existing index.
     pub fn purge_after(mut self, grace: Duration) -> Self {
         self.purge_after = grace;
         self
@@ -100,21 +144,35 @@ impl MongoProviderBuilder {
 
     common_setters!();
 
-    /// The provider.
+    /// Makes the provider.
     ///
     /// # Errors
-    /// [`InvalidOptions`](distlock_api::ErrorKind::InvalidOptions): a name that is not one, a purge
-    /// time below 1 h, a request timeout of zero, or what the lease engine refuses.
+    /// [`InvalidOptions`](distlock_api::ErrorKind::InvalidOptions) for a name that MongoDB does not
+    /// allow, a purge time below 1 h, a request timeout of zero, or an option that the lease engine
+    /// refuses.
     pub fn build(self) -> Result<MongoProvider> {
         let store = self.store()?;
         self.common.provider(store)
     }
 
-    /// The store alone, for an engine of one's own; lease terms, owner and poll interval are not
-    /// its business.
+    /// Makes the provider, and [prepares](MongoProvider::prepare) the deployment.
     ///
     /// # Errors
-    /// As [`build`](Self::build), except for what concerns the engine.
+    /// As [`build`](Self::build) and [`MongoProvider::prepare`].
+    ///
+    /// # Cancel safety
+    /// As [`MongoProvider::prepare`].
+    pub async fn connect(self) -> Result<MongoProvider> {
+        let locks = self.build()?;
+        locks.prepare().await?;
+        Ok(locks)
+    }
+
+    /// Makes the store alone, for an engine of your own. Lease terms, owner, queue, hand-off and
+    /// poll interval belong to the engine, and are ignored.
+    ///
+    /// # Errors
+    /// As [`build`](Self::build), except for options of the engine.
     pub fn build_store(self) -> Result<MongoStore> {
         self.store()
     }
@@ -122,14 +180,27 @@ impl MongoProviderBuilder {
     fn store(&self) -> Result<MongoStore> {
         if self.purge_after < MIN_PURGE_AFTER {
             return refuse(format!(
-                "records must not be purged before {MIN_PURGE_AFTER:?} after their expiry, not {:?}: tokens could repeat",
+                "purge_after is {:?}, and must be at least {MIN_PURGE_AFTER:?}: the tokens of a record that is purged \
+                 earlier can repeat",
                 self.purge_after
             ));
         }
         if self.purge_after > MAX_PURGE_AFTER {
-            return refuse(format!("a purge time of {:?} is above the longest, {MAX_PURGE_AFTER:?}", self.purge_after));
+            return refuse(format!(
+                "purge_after is {:?}, and must be at most {MAX_PURGE_AFTER:?}, the longest time of a TTL index",
+                self.purge_after
+            ));
         }
         let indexes = Indexes::new(Some(Duration::from_secs(self.purge_after.as_secs())), self.owner_index);
         self.common.store(Layout::new(""), Absent::Record, indexes)
+    }
+}
+
+impl fmt::Debug for MongoProviderBuilder {
+    /// Without the client, whose options contain credentials.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut shown = f.debug_struct("MongoProviderBuilder");
+        self.common.describe(&mut shown);
+        shown.field("purge_after", &self.purge_after).field("owner_index", &self.owner_index).finish_non_exhaustive()
     }
 }

@@ -1,4 +1,4 @@
-//! Locks in the documents themselves.
+//! Locks in an application's own documents.
 
 mod acquire;
 mod all;
@@ -12,7 +12,7 @@ use std::fmt;
 use std::marker::PhantomData;
 use std::sync::Arc;
 
-use distlock_api::{AcquireOptions, Busy, ErrorKind, LockError, LockKey, Result};
+use distlock_api::{AcquireOptions, ErrorKind, LockError, LockKey, Result};
 use distlock_engine::AcquiredLease;
 use mongodb::bson::Bson;
 use mongodb::{Collection, Namespace};
@@ -24,18 +24,18 @@ use crate::records::Absent;
 use crate::store::MongoStore;
 
 pub use acquire::{LockDocument, TryLockDocument};
-pub use all::LockAllDocuments;
+pub use all::{LockAllDocuments, TryLockAllDocuments};
 pub use builder::DocumentLocksBuilder;
 pub use change::Change;
 pub use guard::{DocumentGuard, NotCommitted};
 pub use refusal::CommitError;
 
-/// Locks that live in your own documents: locking one brings it along, and committing changes it
-/// and unlocks it in one atomic step. Clones share everything.
+/// Locks in your own documents: locking returns the document, and a commit changes and unlocks it
+/// in one atomic step. Clones share everything.
 ///
-/// The lease is a sub-document under a field of its own, `lock` unless
-/// [told otherwise](DocumentLocksBuilder::field), in each document that has ever been locked.
-/// Readers that know nothing of it find their documents as they were, and one field more.
+/// The lease is a sub-document in a field of its own, [`lock`](DocumentLocksBuilder::field) by
+/// default, of each document that has ever been locked. Readers that ignore this field find their
+/// documents unchanged.
 ///
 /// ```no_run
 /// use std::time::Duration;
@@ -55,88 +55,74 @@ pub use refusal::CommitError;
 /// # async fn charge(_: &Order) -> f64 { 0.0 }
 /// async fn pay(app: &Database, id: i64) -> Result<(), LockError> {
 ///     let orders = DocumentLocks::<Order>::builder(&app.collection("orders")).integer_ids().build()?;
-///     let order = orders.lock(id).timeout(Duration::from_secs(5)).await?; // one round trip: the lock and the order
+///     // One round trip: the lock and the order.
+///     let order = orders.lock(id).timeout(Duration::from_secs(5)).await?;
 ///     let paid = charge(&order).await;
-///     order.commit(Change::new().set("state", "paid").set("paid", paid)).await?; // one more: the change and the unlocking
+///     // One more: the change and the release.
+///     order.commit(Change::new().set("state", "paid").set("paid", paid)).await?;
 ///     Ok(())
 /// }
 /// ```
 ///
-/// # What a late holder can do
-/// Nothing, through its guard: a [commit](DocumentGuard::commit) or a [save](DocumentGuard::save)
-/// is filtered by the acquisition and its expiry, by the server's clock, in the same step. However
-/// long the process was paused, it hears [`AlreadyLost`](CommitError::AlreadyLost), and the
-/// document is untouched. No fencing token needs to be checked for this; for other resources the
-/// guard [has one](DocumentGuard::fencing_token).
+/// # Late holders
+/// Through its guard a late holder can do nothing. A [commit](DocumentGuard::commit) or a
+/// [save](DocumentGuard::save) is filtered by the acquisition and its expiry, by the server's
+/// clock, in the same step. After any pause of the process it gets
+/// [`AlreadyLost`](CommitError::AlreadyLost), and the document is untouched. This needs no check of
+/// a fencing token; for other resources the guard [has one](DocumentGuard::fencing_token).
 ///
-/// # What plain writers can do
-/// Everything. The lock is advice for those who ask for it: an update that does not ask is carried
-/// out, held or not. One that changes single fields does no harm to the lock. One that **replaces
-/// the whole document** – `replaceOne`, or a `save` of an object-document mapper that knows no
-/// `lock` – removes the lock: the holder loses it, nobody waits in line any more, and the next
-/// token is only as much greater as the server's clock is. Let such writers lock, or let their type
-/// keep unknown fields. A document that is deleted takes its lock with it.
+/// # Writers that do not lock
+/// The lock is advisory: an update by a writer that does not lock is carried out, whether or not
+/// the document is locked.
 ///
-/// # What it needs
-/// * The `_id`s of one kind: [`TextIds`](crate::TextIds) unless told otherwise, and every key names
-///   one. An `_id` is never made by the server.
-/// * A field name that nothing else uses. If a document has it for something else, locking fails
-///   with [`Corrupt`](ErrorKind::Corrupt) and leaves it as it is.
-/// * Room: up to 2 KB per document that has been locked, and 150 bytes for each who waits. A
-///   validator with `additionalProperties: false` must allow the field, or locking fails as the
-///   validator's refusal.
-/// * No collation but `simple`; the privileges `find`, `insert` (for
-///   [defaults](DocumentLocksBuilder::default_document)), `update`, and `changeStream`, without
-///   which waiters poll.
-/// * No index. Only [listing](distlock_api::LockAdmin::list) reads the collection from end to end;
-///   [by owner](DocumentLocksBuilder::owner_index) it can have one. **Nothing is ever removed**:
-///   there is no TTL index in this style.
+/// * An update of single fields does not affect the lock.
+/// * An update that **replaces the whole document** removes the lock: `replaceOne`, or a `save` of
+///   an object-document mapper that does not know the field. The holder loses the lock, the queue
+///   is gone, and the next token grows only with the server's clock. Let such writers lock, or let
+///   their type keep unknown fields.
+/// * A deletion removes the lock with the document.
+///
+/// # Requirements
+/// * All `_id`s are of one kind, [`TextIds`](crate::TextIds) by default, and each has a key. The
+///   server never makes an `_id`.
+/// * A field name that nothing else uses. If a document has another value in it, locking fails with
+///   [`Corrupt`](ErrorKind::Corrupt) and leaves the document as it is.
+/// * Space: up to 2 KB per document that has been locked, and 150 bytes per waiter. A validator
+///   with `additionalProperties: false` must allow the field; otherwise locking is
+///   [rejected](ErrorKind::Rejected).
+/// * The collation `simple`, and the privileges `find`, `update`, `insert` (for
+///   [defaults](DocumentLocksBuilder::default_document)) and `changeStream`, without which waiters
+///   poll.
+/// * No index. Only [listing](distlock_api::LockAdmin::list) reads the whole collection; listing by
+///   owner can have [an index](DocumentLocksBuilder::owner_index). **Nothing is ever removed**:
+///   this style has no TTL index.
 ///
 /// # The same locks without the documents
-/// [`provider`](Self::provider) is a [`LockProvider`](distlock_api::LockProvider) of the same
-/// locks, with the same turns, queue and tokens, for code that knows only keys, for
-/// [several at once](distlock_api::LockProviderExt::acquire_all), and for
+/// [`provider`](Self::provider) returns a [`LockProvider`](distlock_api::LockProvider) of the same
+/// locks, with the same turns, queue and tokens. It is for code that works with keys, and for
 /// [administration](distlock_api::LockProvider::admin).
 pub struct DocumentLocks<T> {
     provider: MongoProvider,
     documents: PhantomData<fn() -> T>,
 }
 
-/// The answer to a [`try_lock`](DocumentLocks::try_lock).
-#[derive(Debug)]
-#[must_use]
-pub enum Locked<T> {
-    /// The lock is ours, and here is the document.
-    Held(DocumentGuard<T>),
-    /// It was not granted within the wait.
-    Busy(Busy),
-    /// There is no such document, and no default for one.
-    Missing,
-}
-
-impl<T> Locked<T> {
-    /// The guard, if there is one.
-    #[must_use]
-    pub fn held(self) -> Option<DocumentGuard<T>> {
-        match self {
-            Self::Held(guard) => Some(guard),
-            Self::Busy(_) | Self::Missing => None,
-        }
-    }
-
-    /// Whether there is no such document.
-    #[must_use]
-    pub const fn is_missing(&self) -> bool {
-        matches!(self, Self::Missing)
-    }
-}
-
 impl<T> DocumentLocks<T> {
-    /// Locks in the documents of a collection, to be configured. The collection's own read and
-    /// write concerns are not used: locks need majority writes and the primary.
+    /// Returns the builder of locks in the documents of a collection. The read and write concerns
+    /// of the collection are not used: locks need majority writes and the primary.
+    ///
+    /// The type of the documents must be `Deserialize`:
+    ///
+    /// ```compile_fail,E0277
+    /// # use distlock_mongo::{DocumentLocks, mongodb::Collection};
+    /// struct Order;
+    ///
+    /// fn locks(orders: &Collection<Order>) {
+    ///     DocumentLocks::builder(orders); // `Order: Deserialize` is not satisfied
+    /// }
+    /// ```
     pub fn builder(collection: &Collection<T>) -> DocumentLocksBuilder<T>
     where
-        T: Send + Sync,
+        T: DeserializeOwned + Send + Sync,
     {
         DocumentLocksBuilder::new(collection)
     }
@@ -145,49 +131,114 @@ impl<T> DocumentLocks<T> {
         Self { provider, documents: PhantomData }
     }
 
-    /// Locks a document and brings it along, in one round trip; waits for ever unless told
-    /// otherwise. See [`LockDocument`] for what can be set, and await it.
+    /// Locks a document and returns it, in one round trip, and waits without a limit unless a
+    /// [`timeout`](LockDocument::timeout) is set.
     ///
-    /// The id is whatever the collection's `_id`s are: text, an `ObjectId`, a `Uuid`, a number.
-    pub fn lock(&self, id: impl Into<Bson>) -> LockDocument<'_, T> {
+    /// Await it to get the [`DocumentGuard`], or call [`run`](LockDocument::run). See
+    /// [`LockDocument`] for the options and errors. The id has the type of the collection's `_id`s:
+    /// text, an `ObjectId`, a `Uuid`, a number.
+    pub fn lock(&self, id: impl Into<Bson>) -> LockDocument<'_, T>
+    where
+        T: DeserializeOwned,
+    {
         LockDocument::new(self, id.into())
     }
 
-    /// Locks a document if that can be done at once, and brings it along. See [`TryLockDocument`]
-    /// for what can be set, and await it.
-    pub fn try_lock(&self, id: impl Into<Bson>) -> TryLockDocument<'_, T> {
+    /// Locks a document if it is free now, and returns it.
+    ///
+    /// Await it to get the [`DocumentGuard`], or `None` if the document is busy; or call
+    /// [`run`](TryLockDocument::run). See [`TryLockDocument`] for the options and errors.
+    ///
+    /// ```no_run
+    /// use distlock_api::LockError;
+    /// use distlock_mongo::mongodb::bson::Document;
+    /// use distlock_mongo::{Change, DocumentLocks};
+    ///
+    /// async fn ship(orders: &DocumentLocks<Document>, id: &str) -> Result<bool, LockError> {
+    ///     let Some(order) = orders.try_lock(id).await? else { return Ok(false) };
+    ///     order.commit(Change::new().set("state", "shipped")).await?;
+    ///     Ok(true)
+    /// }
+    /// ```
+    pub fn try_lock(&self, id: impl Into<Bson>) -> TryLockDocument<'_, T>
+    where
+        T: DeserializeOwned,
+    {
         TryLockDocument::new(self, id.into())
     }
 
     /// Locks several documents, all or nothing, in an order that cannot deadlock ([C21]), and
-    /// brings them along. See [`LockAllDocuments`].
+    /// returns them.
+    ///
+    /// Await it to get the guards, or call [`run`](LockAllDocuments::run). See [`LockAllDocuments`]
+    /// for the options and errors.
     ///
     /// [C21]: distlock_api::contract#c21
-    pub fn lock_all<I: Into<Bson>>(&self, ids: impl IntoIterator<Item = I>) -> LockAllDocuments<'_, T> {
-        LockAllDocuments::new(self, ids.into_iter().map(|id| self.key(id)).collect())
+    pub fn lock_all<I: Into<Bson>>(&self, ids: impl IntoIterator<Item = I>) -> LockAllDocuments<'_, T>
+    where
+        T: DeserializeOwned + Send,
+    {
+        LockAllDocuments::new(self, self.keys(ids))
     }
 
-    /// The same locks without their documents. It shares everything with this, and its
-    /// [`close`](distlock_api::LockProvider::close) closes both.
+    /// Locks several documents, all or nothing, if all are free now ([C21]), and returns them.
     ///
-    /// Without a default document, the lock of a document that is not there is an error of kind
+    /// Await it to get the guards, or `None` if a document is busy; or call
+    /// [`run`](TryLockAllDocuments::run). See [`TryLockAllDocuments`] for the options and errors.
+    ///
+    /// [C21]: distlock_api::contract#c21
+    pub fn try_lock_all<I: Into<Bson>>(&self, ids: impl IntoIterator<Item = I>) -> TryLockAllDocuments<'_, T>
+    where
+        T: DeserializeOwned + Send,
+    {
+        TryLockAllDocuments::new(self, self.keys(ids))
+    }
+
+    /// Returns the same locks without their documents. The provider shares everything with this,
+    /// and its [`close`](distlock_api::LockProvider::close) closes both.
+    ///
+    /// Without a default document, the lock of a missing document is an error of kind
     /// [`NotFound`](ErrorKind::NotFound).
+    ///
+    /// ```no_run
+    /// use distlock_api::{LockError, LockProvider};
+    /// use distlock_mongo::DocumentLocks;
+    /// # #[derive(serde::Serialize, serde::Deserialize)]
+    /// # struct Order { paid: f64 }
+    ///
+    /// /// Releases all locks of a session that has ended.
+    /// async fn end(orders: &DocumentLocks<Order>, session: &str) -> Result<u64, LockError> {
+    ///     let provider = orders.provider();
+    ///     let admin = provider.admin().expect("MongoDB has administration");
+    ///     admin.release_owner(session, "the session has ended").await
+    /// }
+    /// ```
     #[must_use]
     pub fn provider(&self) -> MongoProvider {
         self.provider.clone()
     }
 
-    /// The key of an `_id` in [`provider`](Self::provider).
+    /// Returns the key of an `_id` in [`provider`](Self::provider).
     ///
     /// # Errors
     /// [`InvalidKey`](ErrorKind::InvalidKey) for an `_id` that is not of the collection's kind.
     pub fn key(&self, id: impl Into<Bson>) -> Result<LockKey> {
         let id = id.into();
         let key = self.store().records.layout.key(&id);
-        key.ok_or_else(|| LockError::invalid_key(format!("the `_id`s of this collection are not like {id}")))
+        key.ok_or_else(|| {
+            let message = format!(
+                "{id} is no `_id` of this collection, whose `_id`s are {:?}: see `DocumentLocksBuilder::ids`",
+                self.store().records.layout.ids()
+            );
+            LockError::invalid_key(message)
+        })
     }
 
-    /// Where the documents are.
+    fn keys<I: Into<Bson>>(&self, ids: impl IntoIterator<Item = I>) -> Result<Vec<LockKey>> {
+        ids.into_iter().map(|id| self.key(id)).collect()
+    }
+
+    /// Returns the namespace of the documents.
     #[must_use]
     pub fn namespace(&self) -> Namespace {
         self.store().records.collection.namespace()
@@ -199,43 +250,34 @@ impl<T> DocumentLocks<T> {
 }
 
 impl<T: DeserializeOwned> DocumentLocks<T> {
-    /// Locks a document, and makes of an absent one what is said, or what all acquisitions do.
-    async fn acquire(&self, key: LockKey, options: AcquireOptions, absent: Option<Absent>) -> Result<Locked<T>> {
+    /// Locks a document, and returns `None` if it is busy. `absent` is for this acquisition; `None`
+    /// for what the collection has configured.
+    async fn acquire(
+        &self,
+        key: LockKey,
+        options: AcquireOptions,
+        absent: Option<Absent>,
+    ) -> Result<Option<DocumentGuard<T>>> {
         let absent = absent.unwrap_or_else(|| self.store().records.absent.clone());
         let op = ops::AcquireDocument { store: self.store().clone(), absent };
         let lease = match self.provider.engine().acquire_via(key, options, Arc::new(op)).await {
             Ok(AcquiredLease::Held(lease)) => lease,
-            Ok(AcquiredLease::Busy(busy)) => return Ok(Locked::Busy(busy)),
-            Err(error) if error.kind() == ErrorKind::NotFound => return Ok(Locked::Missing),
+            Ok(AcquiredLease::Busy(_)) => return Ok(None),
             Err(error) => return Err(error),
         };
         let brought = claim_state(lease.claim()).document.lock().expect("no code in here panics").take();
         let document = brought.map(|document| guard::read(&document));
         match document {
-            Some(Ok(document)) => Ok(Locked::Held(DocumentGuard::new(lease, self.store().clone(), document))),
-            // Nothing was done under the lock.
+            Some(Ok(document)) => Ok(Some(DocumentGuard::new(lease, self.store().clone(), document))),
+            // No work was done under the lock.
             Some(Err(error)) => {
                 let key = lease.key().clone();
                 drop(lease.discard());
                 Err(error.with_key(key))
             }
-            None => Err(LockError::new(ErrorKind::Other, "a grant came without its document")),
+            None => Err(LockError::new(ErrorKind::Other, "the answer to an acquisition lacks the document")),
         }
     }
-}
-
-/// Busy or missing as the errors that they are where a guard is the only answer.
-fn or_error<T>(locked: Locked<T>, key: LockKey) -> Result<DocumentGuard<T>> {
-    let error = match locked {
-        Locked::Held(guard) => return Ok(guard),
-        Locked::Busy(_) => LockError::not_granted(),
-        Locked::Missing => missing(),
-    };
-    Err(error.with_key(key))
-}
-
-fn missing() -> LockError {
-    LockError::new(ErrorKind::NotFound, "there is no document with this `_id`")
 }
 
 impl<T> Clone for DocumentLocks<T> {
@@ -246,7 +288,7 @@ impl<T> Clone for DocumentLocks<T> {
 
 impl<T> fmt::Debug for DocumentLocks<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("DocumentLocks").field("store", self.store()).finish_non_exhaustive()
+        self.store().describe(f, "DocumentLocks")
     }
 }
 

@@ -1,4 +1,4 @@
-//! Writes to the user's own documents that a late holder cannot make.
+//! Fenced writes to an application's own documents, which a late holder cannot make.
 
 mod answer;
 mod fence;
@@ -12,28 +12,28 @@ use mongodb::options::{
 use serde::de::DeserializeOwned;
 
 use crate::error::{Effect, is_lost_race, translate};
-use fence::Seen;
+use fence::FenceState;
 
 pub use answer::Fenced;
 pub use fence::Fence;
 
-/// How often a write is tried whose document changes between being refused and being looked at.
+/// How often a write is tried if its document changes between the refusal and the query after it.
 const ATTEMPTS: usize = 5;
 
 impl Fence {
-    /// Applies an update to the one document that matches, unless a later holder has been there.
+    /// Applies an update to the one document that matches, unless a later holder has written to it.
     ///
-    /// The filter must be about one document – by `_id` or another unique field: of several the one
-    /// that no later holder has written would be taken.
+    /// The filter must match one document only, by `_id` or another unique field. Of several
+    /// documents, one that no later holder has written would be updated.
     ///
     /// # Errors
-    /// [`InvalidOptions`](ErrorKind::InvalidOptions) for an update that is refused here;
-    /// [`Corrupt`](ErrorKind::Corrupt) for a document whose fence is something else than a number;
-    /// whatever MongoDB fails with. If the outcome is unknown the same call can be made again, as
-    /// far as the update itself can be applied twice.
+    /// [`InvalidOptions`](ErrorKind::InvalidOptions) for an update that the fence refuses;
+    /// [`Corrupt`](ErrorKind::Corrupt) for a document whose fence is no number; any error of
+    /// MongoDB. After an unknown outcome the call can be repeated, if the update itself can be
+    /// applied twice.
     ///
     /// # Cancel safety
-    /// When the future is dropped the update may be applied nevertheless.
+    /// When the future is dropped, the update may be applied nevertheless.
     pub async fn update_one<T: Send + Sync>(
         &self,
         collection: &Collection<T>,
@@ -46,11 +46,11 @@ impl Fence {
         Ok(written.map(|_| ()))
     }
 
-    /// As [`update_one`](Self::update_one), and returns the document as it is then.
+    /// Applies an update as [`update_one`](Self::update_one), and returns the updated document.
     ///
     /// # Errors
-    /// As [`update_one`](Self::update_one), and [`Corrupt`](ErrorKind::Corrupt) of unknown outcome
-    /// if the document is no `T`: then the update has been applied.
+    /// As [`update_one`](Self::update_one). If the document is no `T`, the error is
+    /// [`Corrupt`](ErrorKind::Corrupt) of unknown outcome, and the update has been applied.
     ///
     /// # Cancel safety
     /// As [`update_one`](Self::update_one).
@@ -64,15 +64,15 @@ impl Fence {
         self.write(collection, filter, update, None, false).await
     }
 
-    /// As [`update_one`](Self::update_one) by `_id`, and makes the document if there is none: the
-    /// answer is never [`Fenced::NoDocument`].
+    /// Applies an update as [`update_one`](Self::update_one), by `_id`, and inserts the document if
+    /// there is none. The answer is never [`Fenced::NoDocument`].
     ///
-    /// Two that make the same document at once come one after the other, in either order, if their
-    /// tokens allow it; neither hears of a duplicate key.
+    /// Two callers that insert the same document at once are served one after the other, in either
+    /// order, if their tokens allow it. Neither gets an error of a duplicate key.
     ///
     /// # Errors
-    /// As [`update_one`](Self::update_one). A unique index of another field that the new document
-    /// violates is an error of MongoDB's.
+    /// As [`update_one`](Self::update_one). If the new document violates a unique index of another
+    /// field, that is an error of MongoDB.
     ///
     /// # Cancel safety
     /// As [`update_one`](Self::update_one).
@@ -89,9 +89,9 @@ impl Fence {
         Ok(written.map(|_| ()))
     }
 
-    /// Stamps a document and changes nothing else: from now on every earlier holder is fenced off,
-    /// although this one has not written yet. Returns the document as it is under the fence, to
-    /// decide by.
+    /// Stamps a document with the token and changes nothing else. From now on every earlier holder
+    /// is fenced off, although this one has not written yet. Returns the document, for decisions
+    /// that no earlier holder can invalidate.
     ///
     /// # Errors
     /// As [`find_one_and_update`](Self::find_one_and_update).
@@ -126,22 +126,23 @@ impl Fence {
             match action.await {
                 Ok(Some(document)) => return Ok(Fenced::Accepted(document)),
                 Ok(None) => {}
-                // The document is there, and either fenced or made at this moment by somebody else.
+                // The document exists: it is fenced, or another caller has just inserted it.
                 Err(error) if upsert && is_lost_race(&error) => {}
                 Err(error) => return Err(translate(&error, Effect::Write)),
             }
-            match self.look(collection, filter.clone()).await? {
-                Some(Seen::Newer(newest)) => return Ok(Fenced::FencedOff { newest }),
+            match self.query(collection, filter.clone()).await? {
+                Some(FenceState::Newer(newest)) => return Ok(Fenced::FencedOff { newest }),
                 None if !upsert => return Ok(Fenced::NoDocument),
-                // It has come or changed since.
-                None | Some(Seen::Open) => {}
+                // It was inserted or changed since.
+                None | Some(FenceState::Open) => {}
             }
         }
-        Err(LockError::new(ErrorKind::Unavailable, "the document changed each time between writing and looking"))
+        let message = format!("the document changed {ATTEMPTS} times between the write and its check: try again");
+        Err(LockError::new(ErrorKind::Unavailable, message))
     }
 
-    /// What stands before the fence, after a write that found nothing to change.
-    async fn look<T: Send + Sync>(&self, collection: &Collection<T>, filter: Document) -> Result<Option<Seen>> {
+    /// Queries the fence of the document, after a write that matched nothing.
+    async fn query<T: Send + Sync>(&self, collection: &Collection<T>, filter: Document) -> Result<Option<FenceState>> {
         let documents = collection.clone_with_type::<Document>();
         let found = documents
             .find_one(filter)
@@ -151,6 +152,6 @@ impl Fence {
             .await
             .map_err(|error| translate(&error, Effect::None))?;
         let Some(document) = found else { return Ok(None) };
-        fence::seen(document.get(&self.field), self.token).map(Some)
+        fence::read(document.get(&self.field), self.token).map(Some)
     }
 }

@@ -1,55 +1,52 @@
 //! Distributed locks in MongoDB, for fleets that already run it.
 //!
 //! [`MongoProvider`] is a [`LockProvider`](distlock_api::LockProvider): one record per key in a
-//! lock collection, and the record *is* the lock. What a lock promises is said there and at
-//! [`LockGuard`](distlock_api::LockGuard); this page says what MongoDB adds.
+//! lock collection, and the record *is* the lock. The promises of a lock are documented there and
+//! at [`LockGuard`](distlock_api::LockGuard). This page documents what is specific to MongoDB.
 //!
 //! ```no_run
-//! use distlock_api::LockProviderExt;
+//! use distlock_api::{LockError, LockProviderExt};
 //! use distlock_mongo::MongoProvider;
-//! use distlock_mongo::mongodb::Client;
 //!
 //! # async fn nightly_report() {}
-//! # async fn example() -> Result<(), Box<dyn std::error::Error>> {
-//! let client = Client::with_uri_str("mongodb://db1,db2,db3/?replicaSet=rs0").await?;
-//! let locks = MongoProvider::builder(client.database("app")).owner("report-server-3").build()?;
-//! // Optional: a wrong address, or a user without find, insert, update or createIndex, fails here.
-//! locks.connect().await?;
+//! # async fn example() -> Result<(), LockError> {
+//! // A wrong address, or a user without find, insert, update or createIndex, fails here.
+//! let locks = MongoProvider::connect("mongodb://db1,db2,db3/app?replicaSet=rs0").await?;
 //!
-//! let guard = locks.acquire("reports/nightly").await?;
-//! guard.run(nightly_report()).await?; // dropped at once if the lock is lost
-//! let _ = guard.release().await?;
+//! // Acquires, works, releases. The work is dropped at once if the lock is lost.
+//! locks.acquire("reports/nightly").run(async |_token| nightly_report().await).await?;
 //! # Ok(())
 //! # }
 //! ```
 //!
-//! # When which
-//! [Which style should I use?](styles) compares this provider with [`DocumentLocks`], whose locks
-//! live in your own documents, and shows the commands of both.
+//! An application that has a client already, or sets options, uses [`MongoProvider::builder`].
 //!
-//! * A lock around work whose data is **elsewhere**, or everywhere: this provider. Let the resource
+//! # Choose a style
+//! [Which style should I use?](styles) compares this provider with [`DocumentLocks`], whose locks
+//! are in your own documents, and shows the commands of both.
+//!
+//! * The work is about data **outside of one MongoDB document**: this provider. Let the resource
 //!   check the [fencing token](distlock_api::LockGuard::fencing_token) where it can.
-//! * Work that ends in a change of **one MongoDB document**: [`DocumentLocks`], where the lock is
-//!   in the document, and the change and the unlocking are one atomic step. Both styles are the
-//!   same locks in everything else: the same protocol, waiting, renewal, tokens and administration.
-//! * A change that needs no work in between: a conditional update of that document, and no lock at
-//!   all.
+//! * The work ends in a change of **one MongoDB document**: [`DocumentLocks`]. The lock is in the
+//!   document, and the change and the release are one atomic step. In everything else both styles
+//!   are the same: protocol, waiting, renewal, tokens and administration.
+//! * One update without work before it: a conditional update of the document, and no lock at all.
 //! * Tests and single processes: the in-memory backend of `distlock-memory`.
 //!
 //! # What it needs
 //! **MongoDB 6.0 or later.** Older servers are refused with
-//! [`Unsupported`](distlock_api::ErrorKind::Unsupported). MongoDB itself has not supported 6.0
-//! since July 2025. The locks work on it, and most tests below ran on it; for a new deployment take
-//! a later one.
+//! [`Unsupported`](distlock_api::ErrorKind::Unsupported). MongoDB ended its support of 6.0 in July
+//! 2025. The locks work on it, and most tests below ran on it; use a later version for a new
+//!       deployment.
 //!
 //! | deployment | |
 //! |---|---|
 //! | replica set | supported; also of one member |
 //! | primary, secondary, arbiter | works while both members with data are up. While one of them is down, no majority can acknowledge a write: no lock is granted or released, and held ones are lost at their deadline. The arbiter elects a primary, but such a set has no fail-over for locks |
-//! | standalone | works. Fencing tokens come from the server's wall clock instead of the logical one. An acquisition that was cancelled or timed out, and reaches the server after its own withdrawal, can leave a lease that nobody owns until its ttl ends |
-//! | sharded | expected to work with the collection unsharded or sharded by `_id`; not tested. `$$NOW` and `$$CLUSTER_TIME` come from the router there, so the skew of the routers' clocks belongs into the safety margin |
+//! | standalone | works. Fencing tokens come from the server's wall clock instead of the logical one. An acquisition that was cancelled or timed out, and reaches the server after its own withdrawal, can leave a lease without a holder until its ttl ends |
+//! | sharded | expected to work with the collection unsharded or sharded by `_id`; not tested. `$$NOW` and `$$CLUSTER_TIME` come from the router, so the safety margin must cover the skew of the routers' clocks |
 //!
-//! What has been tested, and how. *Always* means with every change; a date, by hand on that day:
+//! The tests so far. *Always* means with every change; a date, by hand on that day:
 //!
 //! | server | deployment | what was run | when |
 //! |---|---|---|---|
@@ -57,9 +54,11 @@
 //! | 6.0.5 | set of three members | conformance at `standard` and under faults: killed, frozen and stepped-down primary, lost majority, partitions | always |
 //! | 6.0.5 | set of three members | conformance at `torture`, 20 min, all faults | 2026-11 |
 //! | 6.0.5 | pools of 1, 4 and 10 connections; `retryWrites=false`; read preference, read and write concern of the client | store tests | always |
-//! | 6.0.5 | set of one member with access control: a wrong password, no user, users that lack one privilege each | `connect`, and the first lock (`tests/access.rs`) | always, since 2026-11-23 |
-//! | 6.0.5 | set of three members, connected to a secondary alone | `connect`, and the first lock (`tests/access.rs`) | always, since 2026-11-23 |
-//! | 6.0.5 | TLS: a CA that the client knows, one that it does not know, a plain server | `connect`, and the first lock | 2026-11 |
+//! | 6.0.5 | set of one member with access control: a wrong password, no user, users that lack one privilege each | `prepare`, and the first lock (`tests/access.rs`) | always, since 2026-11-23 |
+//! | 6.0.5 | set of one member with access control: a user with the documented role only | conformance at `standard`, except what breaks servers (`tests/conformance.rs`) | always, since 2026-11-24 |
+//! | 6.0.5 | set of three members, connected to a secondary alone | `prepare`, and the first lock (`tests/access.rs`) | always, since 2026-11-23 |
+//! | 6.0.5 | TLS: a CA that the client knows, one that it does not know | `connect`, and the first lock (`tests/access.rs`) | always, since 2026-11-24 |
+//! | 6.0.5 | a client with TLS and a server without | `connect`, and the first lock | 2026-11 |
 //! | 6.0.5 | primary, secondary, arbiter, all up | store tests | 2026-11-23 |
 //! | 6.0.5 | primary, secondary, arbiter, the secondary or the primary killed | acquire, renew, release: `Timeout`, then `Overloaded`; granted again 3 s after the member was started | 2026-11-23 |
 //! | 6.0.5 | set of one member, `directConnection=true` | store tests | 2026-11-23 |
@@ -67,21 +66,23 @@
 //! | 7.0.28 | set of one member | store tests; conformance at `standard` | 2026-11-23 |
 //! | 8.0 | none was available | its changes are weighed in the protocol, under *Newer servers* | |
 //!
-//! Options of the connection string, with what was seen on 2026-11-23 on 6.0.5:
+//! Options of the connection string, as observed on 6.0.5 on 2026-11-23:
 //!
 //! | option | what happens |
 //! |---|---|
 //! | `replicaSet=NAME` | works with any member as the only host, the secondary or the arbiter included. With a wrong name no server can be used, and the error says why |
 //! | neither `replicaSet` nor `directConnection`, one host | works: the driver finds the primary, also from a secondary |
 //! | `directConnection=true` | works on the primary, but knows no other member. A secondary or an arbiter is refused with [`Unavailable`](distlock_api::ErrorKind::Unavailable): name the set instead |
-//! | `serverSelectionTimeoutMS`, `connectTimeoutMS` (2 s each), `heartbeatFrequencyMS` (1 s) | work; a request has a limit of its own all the same ([`request_timeout`](MongoProviderBuilder::request_timeout)) |
+//! | `serverSelectionTimeoutMS`, `connectTimeoutMS` (2 s each), `heartbeatFrequencyMS` (1 s) | work; each request also has its own limit ([`request_timeout`](MongoProviderBuilder::request_timeout)) |
 //! | `socketTimeoutMS` | the driver refuses the connection string. It is not needed: each call has a limit |
+//! | `tls=true`, `tlsCAFile=FILE` | work. With a certificate that the client cannot verify, the error is [`Unavailable`](distlock_api::ErrorKind::Unavailable), permanent, and names the cause |
 //! | `compressors` | the driver refuses the connection string unless one of its features `zlib-compression`, `snappy-compression` or `zstd-compression` is enabled. This crate enables none; compression is not tested |
 //! | `maxPoolSize`, `retryWrites`, `w`, `readPreference`, `readConcernLevel` | see the rest of this section |
 //!
 //! **Privileges** on the lock collection: `find`, `insert`, `update` and `createIndex`.
-//! [`connect`](MongoProvider::connect) tries these four, and its error names the one that is
-//! missing; so does that of the first lock. A missing `changeStream` or `listIndexes` is no error.
+//! [`connect`](MongoProvider::connect) and [`prepare`](MongoProvider::prepare) try these four.
+//! Their error names the one that is missing, and so does that of the first lock. A missing
+//! `changeStream` or `listIndexes` is no error.
 //!
 //! | privilege that is missing | what happens |
 //! |---|---|
@@ -90,100 +91,108 @@
 //! | `changeStream` | waiters poll, and operators cannot [watch](distlock_api::LockAdmin::watch) |
 //! | `listIndexes` | a collation of the collection and TTL indexes of others are not noticed |
 //!
-//! **The client's pool**: all providers of a client together make no more calls at once than its
-//! pool has connections, less one for the application and those of change streams
-//! ([`calls_at_once`](MongoProviderBuilder::calls_at_once)): eight of the driver's default of ten,
-//! and one of them is for renewals alone. Other calls wait in line: renewals go first, acquisitions
-//! last, and these fail with [`Overloaded`](distlock_api::ErrorKind::Overloaded) if their turn
-//! would come too late.
+//! **The client's pool** limits how many calls all providers of a client make at once: its number
+//! of connections, less one for the application and those of change streams. With the driver's
+//! default of ten these are eight, one of them for renewals alone
+//! ([`calls_at_once`](MongoProviderBuilder::calls_at_once)). Other calls wait in line, renewals
+//! first and acquisitions last. An acquisition whose turn would come too late fails with
+//! [`Overloaded`](distlock_api::ErrorKind::Overloaded).
 //!
-//! **One connection** of the client's pool is taken by the change stream, as long as any provider
-//! of the client listens on the database: they share it, and the driver's pools have ten
-//! connections by default. For that the user needs `find` and `changeStream` on the whole database.
+//! **The change stream** takes one connection of the pool while any provider of the client waits
+//! for events of the database. All providers of the client share it. For that the user needs `find`
+//! and `changeStream` on the whole database.
+//!
 //! With the privilege for single collections, each collection takes a stream and a connection: at
-//! most a quarter of the pool, and never more than four. The other providers' waiters poll, and so
-//! do all waiters of a client whose `maxPoolSize` is below four.
+//! most a quarter of the pool, and never more than four. The waiters of other collections poll, and
+//! so do all waiters of a client whose `maxPoolSize` is below four.
 //!
-//! **The client's defaults play no part**: locks are written with `w: "majority"` and read from the
-//! primary, whatever the connection string says. Retryable writes must be on, which is the driver's
-//! default; else say [`without_retryable_writes`](MongoProviderBuilder::without_retryable_writes).
-//! A collection with a default collation other than `simple` is refused ([C20]): keys that a
-//! collation calls equal would be one lock.
+//! **The client's defaults** for concerns and read preference are not used: locks are written with
+//! `w: "majority"`, except plain releases (rule R23), and read from the primary. Retryable writes
+//! must be on, which is the driver's default; otherwise declare
+//! [`without_retryable_writes`](MongoProviderBuilder::without_retryable_writes).
+//!
+//! **A collation** of the collection other than `simple` is refused ([C20]): keys that a collation
+//! considers equal would be one lock.
 //!
 //! **A session for each held lock**: [`Client::shutdown`](mongodb::Client::shutdown) waits for all
 //! sessions, so close the provider first.
 //!
-//! # Whose clock
-//! Only the server's (contract clause [C2]): `$$NOW` inside the one command that decides. The
-//! client measures durations with its monotonic clock. What must hold (rule R4): steps of the
-//! server's clock, and the skew between members that succeed each other as primary, stay below the
-//! [safety margin](distlock_api::LeaseOptions::safety_margin), by default a tenth of the ttl, and 1
-//! s at most. Keep NTP running on the members.
+//! # Clocks
+//! Only the server's clock counts (contract clause [C2]): `$$NOW` inside the one command that
+//! decides. The client measures durations with its monotonic clock.
 //!
-//! Beyond the margin, exclusion suffers for as long as the clocks differ by more:
+//! One condition must hold (rule R4): steps of the server's clock, and the skew between members
+//! that succeed each other as primary, stay below the
+//! [safety margin](distlock_api::LeaseOptions::safety_margin). It is a tenth of the ttl by default,
+//! 1 s at most. Keep NTP running on the members. Beyond the margin, exclusion is not guaranteed
+//! while the clocks differ:
 //!
 //! | what a member's clock does | what happens | what to do |
 //! |---|---|---|
 //! | a new primary's clock is ahead of the old one's | a lease ends early, by the difference less the margin: two holders overlap for that time. The [fence](Fence) keeps the first one out | a greater margin, or NTP that works |
 //! | a step forward by an hour | all leases and minimum holds end at once; their holders notice at the next renewal | as above |
-//! | a step back by an hour | the key of a holder that dies stays closed for an hour, as do minimum holds. Live holders renew and release as usual | [`force_release`](distlock_api::LockAdmin::force_release) of the keys in question |
+//! | a step back by an hour | the key of a holder that dies stays closed for an hour, as do minimum holds. Live holders renew and release as usual | [`force_release`](distlock_api::LockAdmin::force_release) of the affected keys |
 //!
 //! # Tokens
-//! `max(last token + 1, clock)`. The first half makes them strictly increasing, the second carries
-//! them over the removal of a record (rule R5). The clock is the replica set's logical one, seconds
-//! since the beginning of 2025 × 2²¹ + the number within the second; on a standalone the server's
-//! wall clock in the same magnitude, with milliseconds × 2¹¹, so that a standalone that becomes a
-//! replica set goes on upwards. Tokens stay below 2⁵³ until the year 2161, so JSON, JavaScript and
-//! Redis' Lua, which make doubles of them, can tell them apart.
+//! A token is `max(last token + 1, clock)`. The first part makes tokens strictly increasing, the
+//! second keeps the order after the removal of a record (rule R5).
+//!
+//! The clock is the logical one of the replica set: seconds since the beginning of 2025 × 2²¹ + the
+//! number within the second. On a standalone it is the server's wall clock in the same magnitude,
+//! with milliseconds × 2¹¹. Tokens thus still grow when the standalone becomes a replica set.
+//! Tokens stay below 2⁵³ until the year 2161, so JSON, JavaScript and Redis' Lua, which convert
+//! them to doubles, represent them exactly.
 //!
 //! ## After a restore
-//! Tokens grow as long as the data and the deployment's clock do. They can go back when the data is
-//! restored from a backup or dumped into another deployment, or when a replica set whose cluster
-//! time has run ahead of the wall clock becomes a standalone. Then a resource that remembers
-//! greater tokens refuses every holder, and a late holder from before could pass. So, before the
-//! first lock is taken:
+//! Tokens grow as long as the data and the deployment's clock do. They can become smaller when the
+//! data is restored from a backup or copied to another deployment. The same holds when a replica
+//! set whose cluster time is ahead of the wall clock becomes a standalone. Then a resource that has
+//! seen greater tokens refuses every holder, and an earlier late holder could pass. Therefore,
+//! before the first lock is taken:
 //!
-//! 1. Stop all clients. Find the greatest token that any resource has seen, or take a time that is
-//!    surely later than the last use before: `(seconds since 2025-01-01 UTC) × 2²¹`. Call it *T*.
-//! 2. [`raise_tokens(T)`](MongoStore::raise_tokens) once: it takes all locks away, and raises all
-//!    records.
-//! 3. Start the clients with [`token_floor(T)`](MongoProviderBuilder::token_floor), all of them,
-//!    until the clock has passed *T*. It also covers the keys that have no record.
+//! 1. Stop all clients. Find the greatest token that any resource has seen, or choose a time that
+//!    is certainly after the last use: `(seconds since 2025-01-01 UTC) × 2²¹`. Call it *T*.
+//! 2. Call [`raise_tokens(T)`](MongoStore::raise_tokens) once. It takes all locks away, and raises
+//!    all records.
+//! 3. Start all clients with [`token_floor(T)`](MongoProviderBuilder::token_floor), until the clock
+//!    has passed *T*. The floor also covers the keys that have no record.
 //!
-//! A collection with tokens of the first format of this crate, above 2⁵³, goes on with those: give
-//! the locks a new collection.
+//! A collection with tokens of the first format of this crate, above 2⁵³, continues with that
+//! format: give the locks a new collection.
 //!
 //! # The collection
-//! Records are removed by a TTL index, [an hour](MongoProviderBuilder::purge_after) after their
-//! last use at the earliest, so the collection grows with the number of keys used per hour. Another
-//! index finds the locks of an owner
-//! ([unless left out](MongoProviderBuilder::without_owner_index)). Both are made in the background,
-//! again after a drop; if that fails a warning is logged. A document that is no lock record stays
-//! as it is, and its key cannot be locked (R22): give the locks a collection of their own.
-//! **Deleting records by hand** frees locks that are held, and within that hour also puts the order
-//! of tokens at risk ([C5]): use [`force_release`](distlock_api::LockAdmin::force_release) instead.
+//! A TTL index removes records, [an hour](MongoProviderBuilder::purge_after) after their last use
+//! at the earliest. The collection thus grows with the number of keys used per hour. An owner index
+//! finds the locks of an owner ([optional](MongoProviderBuilder::without_owner_index)). Both are
+//! created in the background, and again after a drop. If that fails, a warning is logged.
 //!
-//! # Documents of your own
-//! [`DocumentLocks`] keep the lock in them: `lock(id)` brings the document, and a late holder
+//! A document that is no lock record is left as it is, and its key cannot be locked (R22): give the
+//! locks a collection of their own. **Deleting records by hand** frees locks that are held, and
+//! within that hour also breaks the order of tokens ([C5]). Use
+//! [`force_release`](distlock_api::LockAdmin::force_release) instead.
+//!
+//! # Your own documents
+//! [`DocumentLocks`] keep the lock in them: `lock(id)` returns the document, and a late holder
 //! cannot commit. Where the lock is elsewhere, [`Fence`] keeps a late holder out of the documents
-//! that a lock protects: an update carries the guard's token as a condition and as a stamp.
+//! that a lock protects: an update has the guard's token as a condition and as a stamp.
 //!
 //! # Costs
-//! Each row is one operation of the [store](MongoStore); writes wait for a majority of the replica
-//! set. Commands that change nothing write nothing, not even to the oplog.
+//! Each row is one operation of the [store](MongoStore). Writes wait for a majority of the replica
+//! set, plain releases for the primary alone (rule R23). Commands that change nothing write
+//! nothing, not even to the oplog.
 //!
 //! | operation | commands | |
 //! |---|---|---|
-//! | acquire, queue up, ask again | `findAndModify` | two for a caller that waits, if the key was free when this process last saw it, and is not |
-//! | release, hand over, leave | `findAndModify` | the hand-over is the release: it grants to the first waiter. Two, if nobody waited at the grant, and somebody does now |
+//! | acquire, take a ticket, acquire again | `findAndModify` | two for a caller that waits, if the key was free when this process last saw it, and is in use now |
+//! | release, hand over, leave | `findAndModify` | the hand-over is the release: it grants to the first waiter. Two, if there was no waiter at the grant, and there is one now |
 //! | renew up to 360 leases | `update` | and a `find` if not all could be renewed |
 //! | refresh up to 360 tickets | `update`, `find` | |
 //! | count the waiters | `find` | |
-//! | lock a document and bring it | `findAndModify` | [`DocumentLocks::lock`]; once more if a release has granted it |
+//! | lock a document and return it | `findAndModify` | [`DocumentLocks::lock`]; once more if a release has granted it |
 //! | commit, save | `findAndModify` | and a `find` if the lock was lost, or the reply of an earlier try |
-//! | listen | `aggregate` once, then `getMore` every 5 s when nothing happens | one change stream per client and database, filtered by the server; `aggregate` again when another collection joins; none on a standalone |
+//! | read events | `aggregate` once, then `getMore` every 5 s without an event | one change stream per client and database, filtered by the server; `aggregate` again when another collection joins; none on a standalone |
 //!
-//! Listening costs each server that is listened to a look at every write of the whole deployment.
+//! A server with an open change stream examines every write of the whole deployment.
 //!
 //! [C2]: distlock_api::contract#c2
 //! [C5]: distlock_api::contract#c5
@@ -193,31 +202,31 @@
 // tests that.
 //
 //     documents      locked documents: fluent calls, guard, builder
-//     builder        the builder of the provider, and what both styles configure alike
+//     builder        the builder of the provider, and the options of both styles
 //     provider       the store under the lease engine
-//     store          what the engine and operators may request, handed over to
+//     store          the requests of the engine and of operators, passed to
 //     requests       one file per request: build by lease, send by calls, decode, decide
 //     calls          one call of the driver: its session, its connection, its time
 //     records        one store: its collection, options, deployment
-//     shared         what all stores of one client share
+//     shared         the pool and the streams of one client
 //     streams        its change streams
 //     pool           its connections, and the calls in flight
 //     index          the TTL index and the owner index
-//     topology       which deployment it is, and why no server can be used
+//     topology       the kind of deployment, and why no server can be used
 //     lease          the record: filters, pipelines, projections and answers, without I/O
 //
 // On the ground: budget, claim, error, ids, numbers, recent_use. Apart: fenced.
 //
 // To change                                                edit
-//     the record's fields, what a command says             lease/
+//     the record's fields, the text of a command           lease/
 //     which commands a request sends, and when             requests/, the request's file
 //     how long a call may take, when it is cut off         calls.rs, budget.rs
 //     how many calls and streams a client has              pool.rs
 //     which changes a provider reads as events             lease/hints.rs
 //     when a change stream is opened, shared, closed       streams/
-//     what an error of the driver or the server means      error.rs
-//     which options there are, and their defaults          builder/common.rs, builder.rs
-//     which servers and privileges are needed              topology.rs, requests/privileges.rs
+//     the translation of errors                            error.rs
+//     the options and their defaults                       builder/common.rs, builder.rs
+//     the servers and privileges that are needed           topology.rs, requests/privileges.rs
 
 mod budget;
 mod builder;
@@ -246,8 +255,8 @@ mod topology;
 
 pub use builder::MongoProviderBuilder;
 pub use documents::{
-    Change, CommitError, DocumentGuard, DocumentLocks, DocumentLocksBuilder, LockAllDocuments, LockDocument, Locked,
-    NotCommitted, TryLockDocument,
+    Change, CommitError, DocumentGuard, DocumentLocks, DocumentLocksBuilder, LockAllDocuments, LockDocument,
+    NotCommitted, TryLockAllDocuments, TryLockDocument,
 };
 pub use fenced::{Fence, Fenced};
 pub use ids::{IntegerIds, KeyMap, ObjectIds, TextIds, UuidIds};

@@ -11,7 +11,10 @@ use crate::store::MongoStore;
 
 /// Distributed locks in a MongoDB collection. Clones are the same provider.
 ///
-/// See the [crate's documentation](crate) for what it needs and what it promises.
+/// [`connect`](Self::connect) makes one of a connection string,
+/// [`builder_from_uri`](Self::builder_from_uri) also with options, and [`builder`](Self::builder)
+/// with a client that the application has already. See the [crate's documentation](crate) for what
+/// it needs and what it promises.
 #[derive(Clone)]
 pub struct MongoProvider {
     store: Arc<MongoStore>,
@@ -23,24 +26,64 @@ impl MongoProvider {
         Self { store, engine }
     }
 
-    /// Checks the connection, the deployment and the privileges `find`, `update` and `insert`, and
-    /// creates the indexes, which takes the privilege `createIndex`, before the first lock is
-    /// needed. Optional.
+    /// Connects to the deployment of a connection string, and [prepares](Self::prepare) it for
+    /// locks. The options are the defaults of
+    /// [`MongoProviderBuilder`](crate::MongoProviderBuilder).
+    ///
+    /// The database is the one in the path of the connection string, or `distlock` if the path has
+    /// none. All processes that share locks must name the same. To set options, see
+    /// [`builder_from_uri`](Self::builder_from_uri).
+    ///
+    /// ```no_run
+    /// use distlock_api::{LockError, LockProviderExt};
+    /// use distlock_mongo::MongoProvider;
+    ///
+    /// async fn nightly() -> Result<(), LockError> {
+    ///     let locks = MongoProvider::connect("mongodb://db1,db2,db3/shop?replicaSet=rs0").await?;
+    ///     locks.acquire("jobs/nightly").run(async |token| println!("token {token}")).await
+    /// }
+    /// ```
     ///
     /// # Errors
-    /// As [`MongoStore::connect`].
+    /// As [`builder_from_uri`](Self::builder_from_uri) and [`prepare`](Self::prepare).
     ///
     /// # Cancel safety
-    /// Cancel safe: what was found out is kept, the index may be made nevertheless.
-    pub async fn connect(&self) -> Result<()> {
-        self.store.connect().await
+    /// Cancel safe: the client is dropped, and the indexes may be made nevertheless.
+    pub async fn connect(uri: impl AsRef<str>) -> Result<Self> {
+        Self::builder_from_uri(uri).await?.connect().await
+    }
+
+    /// Connects, checks the deployment and the privileges `find`, `update` and `insert`, and
+    /// creates the indexes, which needs the privilege `createIndex`. Optional: it reports early
+    /// what would fail at the first lock.
+    ///
+    /// ```no_run
+    /// use distlock_api::LockError;
+    /// use distlock_mongo::MongoProvider;
+    /// use distlock_mongo::mongodb::Database;
+    ///
+    /// async fn locks(shop: Database) -> Result<MongoProvider, LockError> {
+    ///     let locks = MongoProvider::builder(shop).owner("server-3").build()?;
+    ///     locks.prepare().await?;
+    ///     Ok(locks)
+    /// }
+    /// ```
+    ///
+    /// # Errors
+    /// As [`MongoStore::prepare`].
+    ///
+    /// # Cancel safety
+    /// Cancel safe: what was found is kept, and the indexes may be made nevertheless.
+    pub async fn prepare(&self) -> Result<()> {
+        self.store.prepare().await
     }
 
     pub(crate) fn engine(&self) -> &LeaseProvider {
         &self.engine
     }
 
-    /// The store.
+    /// Returns the store, for what only MongoDB has, such as
+    /// [`raise_tokens`](MongoStore::raise_tokens).
     #[must_use]
     pub fn store(&self) -> &Arc<MongoStore> {
         &self.store
@@ -55,7 +98,7 @@ impl fmt::Display for MongoProvider {
 
 impl fmt::Debug for MongoProvider {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("MongoProvider").field("store", &self.store).finish_non_exhaustive()
+        self.store.describe(f, "MongoProvider")
     }
 }
 

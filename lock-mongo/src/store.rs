@@ -1,4 +1,4 @@
-//! The store: what the lease engine and operators may request. Each request is a file in
+//! The store: the requests of the lease engine and of operators. Each request is a file in
 //! `requests`.
 
 use std::fmt;
@@ -20,9 +20,10 @@ use crate::records::Records;
 use crate::requests::{acquire, admin, connect, release, renew, waiters, watch};
 use crate::topology::{Deployment, server};
 
-/// Leases in a lock collection, one record per key, or in the documents of another one. Under an
-/// engine it is a [`MongoProvider`](crate::MongoProvider); by itself it is for those who compose
-/// their own. Made by
+/// Leases in a lock collection, one record per key, or in the documents of your own collection.
+///
+/// Under an engine it is a [`MongoProvider`](crate::MongoProvider). By itself it is for programs
+/// that compose their own provider. Made by
 /// [`MongoProviderBuilder::build_store`](crate::MongoProviderBuilder::build_store) and
 /// [`DocumentLocksBuilder::build_store`](crate::DocumentLocksBuilder::build_store).
 pub struct MongoStore {
@@ -30,36 +31,57 @@ pub struct MongoStore {
 }
 
 impl MongoStore {
-    /// Finds out what the deployment is, tries the privileges `find`, `update` and `insert`, and
-    /// creates the indexes, so that a wrong address, credentials or privileges are known early. Not
-    /// needed otherwise: the first request finds out the deployment, too, and the indexes are made
-    /// in the background.
+    /// Connects, determines the deployment, tries the privileges `find`, `update` and `insert`, and
+    /// creates the indexes. A wrong address, credential or privilege is thus reported early.
+    ///
+    /// Optional: the first request also determines the deployment, and the indexes are made in the
+    /// background. Locks work without the indexes, and also after this has failed.
     ///
     /// # Errors
-    /// [`InvalidOptions`](distlock_api::ErrorKind::InvalidOptions) if
-    /// [`calls_at_once`](crate::MongoProviderBuilder::calls_at_once) is above the size of the
-    /// client's pool, [`Unavailable`](distlock_api::ErrorKind::Unavailable), also for a connection
-    /// to a secondary alone, [`PermissionDenied`](distlock_api::ErrorKind::PermissionDenied), which
-    /// names the privilege (`find`, `update`, `insert` or `createIndex`) or says that MongoDB
-    /// requires authentication, [`Unsupported`](distlock_api::ErrorKind::Unsupported) for a server
-    /// before MongoDB 6.0, a view, or a collection with a collation, or what creating the TTL index
-    /// failed with. Locks work without the indexes, and after a failure too.
-    pub async fn connect(&self) -> Result<()> {
-        connect::connect(&self.records).await
+    /// * [`InvalidOptions`](distlock_api::ErrorKind::InvalidOptions) if
+    ///   [`calls_at_once`](crate::MongoProviderBuilder::calls_at_once) is above the size of the
+    ///   client's pool;
+    /// * [`Unavailable`](distlock_api::ErrorKind::Unavailable) if no server can be used. The error
+    ///   names the cause for each server. Also for a connection to a secondary alone;
+    /// * [`PermissionDenied`](distlock_api::ErrorKind::PermissionDenied) if the credentials are
+    ///   missing or wrong, or a privilege is missing. The error names it: `find`, `update`,
+    ///   `insert` or `createIndex`;
+    /// * [`Unsupported`](distlock_api::ErrorKind::Unsupported) for a server before MongoDB 6.0, a
+    ///   view, or a collection with a collation;
+    /// * any error of the creation of the TTL index.
+    pub async fn prepare(&self) -> Result<()> {
+        connect::prepare(&self.records).await
     }
 
-    /// Raises the tokens of all records of the collection to `floor`, and tells how many were
-    /// below: the next grant of each key has a greater one. **Takes every lock away** whose tokens
-    /// are below, as [`force_release`](LockAdmin::force_release) does. For data that was restored,
-    /// together with [`token_floor`](crate::MongoProviderBuilder::token_floor), which also covers
-    /// keys without a record: see [the runbook](crate#after-a-restore).
+    /// Raises the tokens of all records of the collection to `floor`, and returns how many were
+    /// below. The next grant of each key has a greater one. **Takes every lock away** whose tokens
+    /// are below, as [`force_release`](LockAdmin::force_release) does.
+    ///
+    /// For data that was restored, together with
+    /// [`token_floor`](crate::MongoProviderBuilder::token_floor), which also covers keys without a
+    /// record: see [the runbook](crate#after-a-restore).
     ///
     /// # Errors
     /// [`InvalidOptions`](distlock_api::ErrorKind::InvalidOptions) for a floor that leaves no room
-    /// for tokens; when the store cannot be asked, or the outcome is unknown: then some records are
-    /// raised. It can be called again.
+    /// for tokens. After any other error some records may be raised; it can be called again.
     pub async fn raise_tokens(&self, floor: FencingToken) -> Result<u64> {
         admin::raise_tokens(&self.records, floor).await
+    }
+
+    /// The debug output of everything that has this store. The client is left out, because its
+    /// options contain credentials.
+    pub(crate) fn describe(&self, f: &mut fmt::Formatter<'_>, name: &str) -> fmt::Result {
+        let Records { collection, topology, layout, .. } = &self.records;
+        let mut shown = f.debug_struct(name);
+        shown.field("collection", &format_args!("{}", collection.namespace()));
+        if layout.is_within() {
+            shown.field("field", &layout.field());
+        }
+        match topology.known() {
+            Some(deployment) => shown.field("deployment", &deployment),
+            None => shown.field("deployment", &format_args!("not connected yet")),
+        };
+        shown.finish_non_exhaustive()
     }
 }
 
@@ -72,7 +94,7 @@ impl LeaseStore for MongoStore {
         capabilities.queue = true;
         capabilities.token_blocks = true;
         capabilities.minimum_hold = true;
-        // Known with the first answer, and no caller waits before that.
+        // It is known with the first answer, and no caller waits before that.
         capabilities.push = deployment.is_some_and(|known| known != Deployment::Standalone)
             && records.shared().is_none_or(|shared| shared.streams.any());
         capabilities.renew_batch = BATCH;
@@ -142,49 +164,46 @@ impl LockAdmin for MongoStore {
 
     /// Also opens a key that only a minimum hold keeps closed.
     ///
-    /// The record keeps the last five: who lost the lease (acquisition and owner), its token, when,
-    /// and up to 1,024 bytes of the reason.
+    /// The record keeps the last five: the acquisition and the owner that lost the lease, its
+    /// token, the time, and up to 1,024 bytes of the reason.
     async fn force_release(&self, key: &LockKey, reason: &str) -> Result<Option<LockInfo>> {
         admin::force_release(&self.records, key, reason).await
     }
 
-    /// One query. By owner it reads the index; without one, every record within the prefix that has
-    /// not been purged.
+    /// One query. With an owner in the filter it reads the owner index; otherwise it reads every
+    /// record within the prefix that has not been purged.
     async fn page(&self, filter: &LockFilter, after: Option<&LockKey>, limit: NonZeroUsize) -> Result<Vec<LockInfo>> {
         admin::page(&self.records, filter, after, limit).await
     }
 
-    /// A change stream: needs a replica set or a sharded cluster, and the privilege `changeStream`.
+    /// A change stream: it needs a replica set or a sharded cluster, and the privilege
+    /// `changeStream`.
     ///
-    /// The driver resumes it after a failure of the network or of a member. An expiry is told when
-    /// another holder takes the lock over, or, of a grant that this stream has told, when the
-    /// record is purged.
+    /// The driver resumes it after a failure of the network or of a member. An expiry is reported
+    /// when another holder takes the lock over. If this stream has reported the grant, it is
+    /// reported when the record is purged, at the latest.
     async fn watch(&self) -> Result<LockEvents> {
         watch::events(&self.records).await
     }
 
-    /// In batches, in the order of their identities: one query finds the next, one update releases
-    /// those that match still, each as by a forced release of it. Locks that are taken meanwhile
-    /// may stay.
+    /// Works in batches, in the order of the identities: a query finds the next batch, and an
+    /// update releases those that still match, each as a forced release does. Locks that are
+    /// granted meanwhile may stay.
     ///
-    /// After an error the locks of the batches before are released; the error says how many. Called
-    /// again it goes on with the others.
+    /// After an error the locks of earlier batches are released; the error has their number. Call
+    /// it again for the others.
     async fn release_matching(&self, filter: &LockFilter, reason: &str) -> Result<u64> {
         admin::release_matching(&self.records, filter, reason).await
     }
 
-    /// The last five that the record remembers; none once it is purged.
+    /// Returns the last five, which the record keeps; none once the record is purged.
     async fn history(&self, key: &LockKey) -> Result<Vec<ForcedRelease>> {
         admin::history(&self.records, key).await
     }
 }
 
 impl fmt::Debug for MongoStore {
-    /// Without the client, whose options hold credentials.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("MongoStore")
-            .field("collection", &self.records.collection.namespace().to_string())
-            .field("deployment", &self.records.topology.known())
-            .finish_non_exhaustive()
+        self.describe(f, "MongoStore")
     }
 }

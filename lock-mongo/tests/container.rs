@@ -2,8 +2,8 @@
 //! network.
 //!
 //! It needs a Docker engine with the image that `DISTLOCK_MONGODB_IMAGE` names, or `mongo:7.0`.
-//! Without one it says so and examines nothing, unless `DISTLOCK_REQUIRE_CONTAINERS` is set: then
-//! it fails.
+//! Without one it reports that and examines nothing, unless `DISTLOCK_REQUIRE_CONTAINERS` is set:
+//! then it fails.
 
 use std::net::TcpListener;
 use std::process::ExitCode;
@@ -27,7 +27,7 @@ const IMAGE: &str = "DISTLOCK_MONGODB_IMAGE";
 const REQUIRE: &str = "DISTLOCK_REQUIRE_CONTAINERS";
 const PORT: u16 = 27017;
 const TTL: Duration = Duration::from_secs(2);
-/// Many times what anything here takes.
+/// Many times the duration of any call here.
 const BOUND: Duration = Duration::from_secs(60);
 const COLLECTION: &str = "locks";
 
@@ -83,7 +83,7 @@ fn main() -> ExitCode {
             unreachable(service.clone(), fault),
         ));
     }
-    // One container, one fault at a time.
+    // There is one container, so there is one fault at a time.
     let conclusion = libtest_mimic::run(&Arguments { test_threads: Some(1), ..arguments }, trials);
     if let Some(service) = Arc::into_inner(service) {
         runtime.block_on(service.stop());
@@ -108,7 +108,7 @@ fn image() -> GenericImage {
 }
 
 async fn start() -> Result<Service, ContainerError> {
-    // The same one after each fault, because drivers do not look for their server elsewhere.
+    // The port is the same after each fault, because drivers do not search for their server.
     let port = TcpListener::bind("127.0.0.1:0").and_then(|listener| listener.local_addr()).expect("a free port").port();
     let command = ["mongod", "--bind_ip_all", "--wiredTigerCacheSizeGB", "0.25"];
     let request = image().with_cmd(command).with_mapped_port(port, PORT.tcp());
@@ -134,8 +134,8 @@ async fn refused() {
     assert!(error.to_string().contains("would not expose port 27017") && !error.is_unavailable(), "{error}");
 }
 
-/// Whoever holds the lock is told in time that it may be another's, whoever waits hears of the
-/// time-out, and afterwards all goes on.
+/// The holder learns in time that it may have lost the lock, waiters get the time-out, and after
+/// the fault all continue.
 async fn unreachable(service: Arc<Service>, fault: Fault) {
     let client = client(&service.address()).await.unwrap();
     let database = format!("container_{:016x}", fastrand::u64(..));

@@ -1,12 +1,12 @@
-//! Thousands of read-modify-write increments of 16 locked documents, by four processes of which one
-//! after the other is killed, or stopped for longer than its leases last, at random moments: no
+//! Thousands of read-modify-write increments of 16 locked documents, by four processes. At random
+//! moments one process after the other is killed, or stopped for longer than its leases last. No
 //! increment is lost, and none is made twice.
 //!
-//! Each document also counts the increments of each process, in the same commit. What a process has
-//! been told to be committed must be there; what is there beyond that are commits that the process
-//! was killed in.
+//! Each document also counts the increments of each process, in the same commit. The document must
+//! have every commit that was confirmed to a process. It may have more: commits during which the
+//! process was killed.
 //!
-//! 2,000 increments unless `DISTLOCK_INCREMENTS` says otherwise: `DISTLOCK_INCREMENTS=10000 cargo
+//! There are 2,000 increments unless `DISTLOCK_INCREMENTS` is set: `DISTLOCK_INCREMENTS=10000 cargo
 //! test -p distlock-mongo --test increments`.
 
 use std::collections::BTreeMap;
@@ -28,10 +28,10 @@ use tokio::task::{JoinHandle, JoinSet};
 
 const DOCUMENTS: i64 = 16;
 const PROCESSES: usize = 4;
-/// At once in one process.
+/// The number of concurrent tasks of one process.
 const TASKS: u64 = 4;
 const DEFAULT_TOTAL: i64 = 2_000;
-/// Many times what they take on an idle machine.
+/// Many times the duration on an idle machine.
 const BOUND_OF_EACH: Duration = Duration::from_millis(60);
 /// `<uri> <collection> <name> <increments of each document>`
 const CHILD: &str = "DISTLOCK_INCREMENTS_CHILD";
@@ -42,7 +42,7 @@ struct Counter {
     _id: i64,
     value: i64,
     by: BTreeMap<String, i64>,
-    /// The token of the last one who was here.
+    /// The token of the last holder.
     token: i64,
 }
 
@@ -67,7 +67,7 @@ fn main() -> ExitCode {
     libtest_mimic::run(&Arguments::from_args(), vec![trial]).exit_code()
 }
 
-// One process.
+// The process that increments.
 
 async fn work(job: &str) {
     let mut words = job.split(' ');
@@ -83,13 +83,13 @@ async fn work(job: &str) {
     tasks.join_all().await;
 }
 
-/// Until every document has had its increments.
+/// Runs until every document has had its increments.
 async fn increment(locks: DocumentLocks<Counter>, name: String, quota: i64) {
     let mut open: Vec<i64> = (0..DOCUMENTS).collect();
     while !open.is_empty() {
         let at = fastrand::usize(..open.len());
-        // Short, because somebody waits for the documents of those that are killed; others go
-        // elsewhere.
+        // Short, because other processes wait for the documents of those that are killed. They try
+        // others meanwhile.
         let locked = locks.lock(open[at]).ttl(Duration::from_secs(1)).timeout(Duration::from_millis(300)).await;
         let mut counter = match locked {
             Ok(counter) => counter,
@@ -117,14 +117,14 @@ async fn increment(locks: DocumentLocks<Counter>, name: String, quota: i64) {
             Ok(()) => println!("made"),
             Err(CommitError::Unknown(_)) => println!("unknown"),
             Err(CommitError::AlreadyLost(_)) => println!("lost"),
-            Err(rejected @ CommitError::Rejected { .. }) => panic!("{rejected:?}"),
+            Err(other) => panic!("{other:?}"),
         }
     }
 }
 
-// All of them.
+// The process that supervises the others.
 
-/// What a process has said.
+/// The output of a process.
 #[derive(Clone, Copy, Debug, Default)]
 struct Said {
     made: i64,
@@ -165,7 +165,7 @@ impl Worker {
         Self { name, process, listening }
     }
 
-    /// Stops the world for it until its leases have expired. It wakes up without knowing.
+    /// Stops the process until its leases have expired. It cannot notice the pause.
     async fn stop(&self) {
         let signal = async |name: &str| {
             let id = self.process.id().expect("not waited for").to_string();
@@ -176,10 +176,10 @@ impl Worker {
         signal("-CONT").await;
     }
 
-    /// Without any farewell, as by the machine.
+    /// Without a shutdown, as if the machine failed.
     async fn kill(mut self, ledger: &Ledger) {
         self.process.kill().await.expect("killed");
-        // What it has said before that is still in the pipe.
+        // Reads its earlier output that is still in the pipe.
         self.listening.await.expect("lines");
         ledger.lock().unwrap().get_mut(&self.name).unwrap().killed = true;
     }
@@ -247,8 +247,7 @@ async fn supervise(uri: &str, total: i64) {
     let (mut unheard, mut lost) = (0, 0);
     for (name, said) in &*ledger {
         let there = by.remove(name).unwrap_or(0);
-        // Each task of a process that was killed may have been in a commit, or about to tell of
-        // one.
+        // Each task of a killed process may have been in a commit, or about to report one.
         let most = said.made + said.unknown + if said.killed { TASKS as i64 } else { 0 };
         assert!((said.made..=most).contains(&there), "{name}: {there} found, {said:?}");
         unheard += there - said.made;

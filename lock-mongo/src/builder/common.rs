@@ -1,5 +1,6 @@
-//! What both styles configure alike: the store without its layout, and the engine over it.
+//! The options that both styles share: those of the store, except its layout, and of the engine.
 
+use std::fmt;
 use std::num::NonZeroUsize;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
@@ -22,7 +23,7 @@ use crate::topology::Topology;
 
 const DEFAULT_REQUEST_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// What the builders of both styles are given.
+/// The options that the builders of both styles share.
 #[derive(Clone)]
 pub(crate) struct Common {
     pub(crate) client: Client,
@@ -37,7 +38,7 @@ pub(crate) struct Common {
     pub(crate) poll_interval: Option<(Duration, Duration)>,
     pub(crate) queue: Option<QueueOptions>,
     pub(crate) hand_off: Option<HandOff>,
-    /// Of the lock collection alone.
+    /// Only for a lock collection.
     pub(crate) adopts_foreign: bool,
 }
 
@@ -60,15 +61,15 @@ impl Common {
         }
     }
 
-    /// The store of the given records, without an engine.
+    /// Makes the store of the given records, without an engine.
     pub(crate) fn store(&self, layout: Layout, absent: Absent, indexes: Indexes) -> Result<MongoStore> {
         check_database(&self.database)?;
         check_collection(&self.collection)?;
         if self.request_timeout.is_zero() {
-            return refuse("the request timeout must not be zero".into());
+            return refuse("request_timeout is zero: no request could be answered in time. The default is 5 s".into());
         }
         let token_floor = self.token_floor.map_or(Ok(0), checked_floor)?;
-        // Whatever the client's own defaults are (R17).
+        // The client's own defaults play no part (R17).
         let primary = || SelectionCriteria::ReadPreference(ReadPreference::Primary);
         let database = self.client.database_with_options(
             &self.database,
@@ -104,7 +105,7 @@ impl Common {
         Ok(MongoStore { records })
     }
 
-    /// The store under an engine.
+    /// Makes the provider: the store under an engine.
     pub(crate) fn provider(self, store: MongoStore) -> Result<MongoProvider> {
         let store = Arc::new(store);
         let mut engine = LeaseProvider::builder(Arc::<MongoStore>::clone(&store))
@@ -126,120 +127,146 @@ impl Common {
     }
 }
 
-impl std::fmt::Debug for Common {
-    /// Without the client, whose options hold credentials.
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Common")
-            .field("database", &self.database)
-            .field("collection", &self.collection)
+impl Common {
+    /// Adds the options to the debug output of a builder. The client is left out, because its
+    /// options contain credentials.
+    pub(crate) fn describe(&self, shown: &mut fmt::DebugStruct<'_, '_>) {
+        let Self { database, collection, .. } = self;
+        shown
+            .field("collection", &format_args!("{database}.{collection}"))
+            .field("lease", &self.lease)
+            .field("holder", &self.holder)
             .field("request_timeout", &self.request_timeout)
             .field("retryable_writes", &self.retryable_writes)
             .field("token_floor", &self.token_floor)
             .field("calls_at_once", &self.calls_at_once)
-            .field("lease", &self.lease)
-            .field("queue", &self.queue)
-            .field("hand_off", &self.hand_off)
-            .field("holder", &self.holder)
             .field("poll_interval", &self.poll_interval)
-            .finish_non_exhaustive()
+            .field("queue", &self.queue)
+            .field("hand_off", &self.hand_off);
     }
 }
 
-/// The setters of what is the same in both styles: inside an `impl` of a builder with a field
-/// `common`.
+/// Defines the setters that both styles share, inside an `impl` of a builder with a field `common`.
 macro_rules! common_setters {
     () => {
-        /// The terms of leases whose acquisition does not set them. Defaults to those of
+        /// Replaces the lease terms of acquisitions that set none. Defaults to those of
         /// [`LeaseOptions`].
         pub fn lease(mut self, defaults: LeaseOptions) -> Self {
             self.common.lease = defaults;
             self
         }
 
-        /// Who holds the locks of this provider, for people. Defaults to host name and process id.
+        /// Sets how long the store keeps a lease without a renewal, in whole milliseconds. Defaults
+        /// to 30 s. An acquisition can set [its own](distlock_api::Acquire::ttl).
+        pub fn ttl(mut self, ttl: Duration) -> Self {
+            self.common.lease = self.common.lease.ttl(ttl);
+            self
+        }
+
+        /// Sets when leases are renewed. Defaults to every third of the ttl.
+        pub fn renewal(mut self, renewal: RenewalPolicy) -> Self {
+            self.common.lease = self.common.lease.renewal(renewal);
+            self
+        }
+
+        /// Sets how much earlier than the store a guard considers itself lost. Defaults to a tenth
+        /// of the ttl, 1 s at most.
+        pub fn safety_margin(mut self, margin: Duration) -> Self {
+            self.common.lease = self.common.lease.safety_margin(margin);
+            self
+        }
+
+        /// Keeps a key closed for at least this long after a grant, even if its guard is released
+        /// earlier. Defaults to no minimum.
+        pub fn hold_at_least(mut self, duration: Duration) -> Self {
+            self.common.lease = self.common.lease.hold_at_least(duration);
+            self
+        }
+
+        /// Names the holder of the locks, for people. Defaults to host name and process id.
         pub fn owner(mut self, owner: impl Into<Arc<str>>) -> Self {
             self.common.holder = self.common.holder.with_owner(owner);
             self
         }
 
-        /// One named remark about all locks of this provider, for people, such as the program's
-        /// version. Added to those of
-        /// [`Holder::this_process`](distlock_api::Holder::this_process); an acquisition adds
-        /// [its own](distlock_api::AcquireOptions::with_metadata).
+        /// Adds one named remark about all locks of this provider, for people, such as the version
+        /// of the program. The remarks of
+        /// [`Holder::this_process`](distlock_api::Holder::this_process) stay, and an acquisition
+        /// adds [its own](distlock_api::AcquireOptions::with_metadata).
         pub fn metadata(mut self, name: impl Into<String>, value: impl Into<String>) -> Self {
             self.common.holder = self.common.holder.with_metadata(name, value);
             self
         }
 
-        /// How long one request to MongoDB may take, the driver's choice of a server included.
-        /// Defaults to 5 s. Each request also carries it to the server.
+        /// Sets how long one request to MongoDB may take, the driver's choice of a server included.
+        /// The server gets the limit, too. Defaults to 5 s.
         pub fn request_timeout(mut self, limit: Duration) -> Self {
             self.common.request_timeout = limit;
             self
         }
 
-        /// How many calls may be in flight at once, for all providers of one client together: the
-        /// first of them that is used sets it. Other calls wait in lines: renewals go before
-        /// releases, and both before acquisitions, which fail with
-        /// [`ErrorKind::Overloaded`](distlock_api::ErrorKind::Overloaded) if their turn would come
-        /// too late.
+        /// Sets how many calls may be in flight at once, for all providers of one client together.
+        /// The setting of the provider that is used first counts. Other calls wait in line:
+        /// renewals go before releases, and both before acquisitions. An acquisition whose turn
+        /// would come too late fails with
+        /// [`ErrorKind::Overloaded`](distlock_api::ErrorKind::Overloaded).
         ///
-        /// Defaults to the client's `maxPoolSize`, less one for the application and the open
-        /// streams of events, which use a quarter at most: usually 8 of the driver's default of 10.
-        /// A pool smaller than four is used for calls alone. More than the pool has only moves the
+        /// Defaults to the client's `maxPoolSize`, less one for the application and one for each
+        /// open change stream: usually 8 of the driver's default of 10. Streams use a quarter at
+        /// most, and none in a pool smaller than four. A number above `maxPoolSize` only moves the
         /// line into the driver, where renewals wait behind acquisitions.
         pub fn calls_at_once(mut self, calls: std::num::NonZeroUsize) -> Self {
             self.common.calls_at_once = Some(calls);
             self
         }
 
-        /// No token is below this one. For data that was restored, or moved to a deployment whose
+        /// Sets the smallest token. For data that was restored, or moved to a deployment whose
         /// clock is behind: see [the runbook](crate#after-a-restore). All providers of a collection
-        /// set the same, until the clock has passed it. Defaults to none.
+        /// must set the same until the clock has passed it. Defaults to no floor.
         pub fn token_floor(mut self, floor: distlock_api::FencingToken) -> Self {
             self.common.token_floor = Some(floor);
             self
         }
 
-        /// How often a waiter asks when it hears nothing: between `min` and `max`. Defaults to the
-        /// engine's.
+        /// Sets how often a waiter that gets no event polls: first after `min`, then less often, at
+        /// least every `max`. Defaults to that of the engine.
         pub fn poll_interval(mut self, min: Duration, max: Duration) -> Self {
             self.common.poll_interval = Some((min, max));
             self
         }
 
-        /// How waiters queue up with those of other processes, in the lock's record. Defaults to
-        /// [`QueueOptions::new`].
+        /// Sets how waiters queue with those of other processes, in the record of the lock.
+        /// Defaults to [`QueueOptions::new`].
         pub fn queue(mut self, options: QueueOptions) -> Self {
             self.common.queue = Some(options);
             self
         }
 
-        /// No place in the queue: waiters poll, and stand back behind those who have one. Defaults
-        /// to queueing.
+        /// Takes no tickets: waiters poll, and let waiters that have a ticket go first. Defaults to
+        /// tickets.
         pub fn without_queue(mut self) -> Self {
             self.common.queue = None;
             self
         }
 
-        /// How long a lease is handed on within the process while others wait for it. Defaults to
-        /// [`HandOff::new`].
+        /// Sets how long a lease is handed on within the process while other processes wait for it.
+        /// Defaults to [`HandOff::new`].
         pub fn hand_off(mut self, limits: HandOff) -> Self {
             self.common.hand_off = Some(limits);
             self
         }
 
-        /// No handing on: every guard has a lease of its own, and every release goes to the server.
-        /// Defaults to handing on.
+        /// Hands no lease on within the process: every guard has a lease of its own, and every
+        /// release goes to the server. Defaults to hand-off.
         pub fn without_hand_off(mut self) -> Self {
             self.common.hand_off = None;
             self
         }
 
-        /// Says that the client's options turn retryable writes off (`retryWrites=false`), which
-        /// the driver does not tell. Then the server cannot refuse a call that arrives late, and
-        /// the engine gives up an acquisition's id after a call of unknown outcome, as on a
-        /// standalone. Defaults to on.
+        /// Declares that the client's options turn retryable writes off (`retryWrites=false`),
+        /// which the driver does not report. Without them the server cannot refuse a call that
+        /// arrives late. The engine therefore gives up the id of an acquisition after a call of
+        /// unknown outcome, as on a standalone. Defaults to retryable writes.
         pub fn without_retryable_writes(mut self) -> Self {
             self.common.retryable_writes = false;
             self
@@ -250,14 +277,19 @@ pub(crate) use common_setters;
 
 fn check_database(name: &str) -> Result<()> {
     if name.is_empty() || name.len() > 63 || name.contains(['/', '\\', '.', ' ', '"', '$', '\0']) {
-        return refuse(format!("{name:?} is not a name of a MongoDB database"));
+        return refuse(format!(
+            "{name:?} cannot name a MongoDB database: a name has 1 to 63 bytes, and none of / \\ . \" $, space and NUL"
+        ));
     }
     Ok(())
 }
 
 fn check_collection(name: &str) -> Result<()> {
     if name.is_empty() || name.contains(['$', '\0']) || name.starts_with("system.") {
-        return refuse(format!("{name:?} is not a name of a MongoDB collection"));
+        return refuse(format!(
+            "{name:?} cannot name a MongoDB collection: a name is not empty, does not begin with `system.`, and has \
+             neither $ nor NUL"
+        ));
     }
     Ok(())
 }

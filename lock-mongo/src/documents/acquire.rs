@@ -1,33 +1,34 @@
-//! Locking a document, described and then awaited.
+//! The acquisition of one document.
 
 use std::fmt;
 use std::future::{Future, IntoFuture};
 use std::pin::Pin;
-use std::time::Duration;
 
-use distlock_api::{AcquireOptions, LockKey, Result, Wait, acquire_setters};
+use distlock_api::style::until_lost;
+use distlock_api::{AcquireOptions, LockError, Result, acquire_setters, try_setters, wait_setters};
 use mongodb::bson::{Bson, Document};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 use super::builder::{checked, default_document};
-use super::{DocumentGuard, DocumentLocks, Locked, or_error};
+use super::{DocumentGuard, DocumentLocks};
 use crate::records::Absent;
 
 type BoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
 
-/// The locking of a document being described; await it to get the [`DocumentGuard`].
+/// The acquisition of a document; await it to get the [`DocumentGuard`], or call
+/// [`run`](Self::run). Made by [`DocumentLocks::lock`].
 ///
 /// Errors, besides those of
 /// [`LockProvider::acquire_with`](distlock_api::LockProvider::acquire_with):
 /// * [`Timeout`](distlock_api::ErrorKind::Timeout) with [`Phase::Wait`](distlock_api::Phase::Wait)
-///   for a wait that ended without the lock;
-/// * [`NotFound`](distlock_api::ErrorKind::NotFound) if there is no such document, and no default
-///   for one;
+///   for a wait that ended without the lock: see
+///   [`is_not_granted`](distlock_api::LockError::is_not_granted);
+/// * [`NotFound`](distlock_api::ErrorKind::NotFound) if there is no such document, and no default;
 /// * [`InvalidKey`](distlock_api::ErrorKind::InvalidKey) for an `_id` of another kind than the
 ///   collection's, before any I/O;
-/// * [`Corrupt`](distlock_api::ErrorKind::Corrupt) if the document's field for the lock is
-///   something else, or the document is no `T`. It is untouched.
+/// * [`Corrupt`](distlock_api::ErrorKind::Corrupt) if the lock's field contains something else, or
+///   the document is no `T`. The document is left as it is.
 ///
 /// Cancel safe ([C11]).
 ///
@@ -40,9 +41,10 @@ pub struct LockDocument<'a, T> {
     default: Option<Result<Document>>,
 }
 
-/// The locking of a document without waiting being described; await it to get [`Locked`]: the
-/// guard, or that it is busy, or that it is missing. Errors are the other ones of [`LockDocument`].
-/// Cancel safe ([C11]).
+/// The acquisition of a document without a wait; await it to get the [`DocumentGuard`], or `None`
+/// if the document is busy. Or call [`run`](Self::run). Made by [`DocumentLocks::try_lock`].
+///
+/// Errors are the other ones of [`LockDocument`]: a missing document is one. Cancel safe ([C11]).
 ///
 /// [C11]: distlock_api::contract#c11
 #[must_use = "nothing is locked until this is awaited"]
@@ -53,33 +55,67 @@ pub struct TryLockDocument<'a, T> {
     default: Option<Result<Document>>,
 }
 
+/// Defines the setter of the default document, on both acquisitions.
+macro_rules! default_setter {
+    () => {
+        /// Sets the document that is inserted, locked, if there is none. Defaults to the
+        /// [collection's](super::DocumentLocksBuilder::default_document).
+        pub fn or_insert(mut self, document: &T) -> Self
+        where
+            T: Serialize,
+        {
+            self.default = Some(default_document(document));
+            self
+        }
+    };
+}
+
 impl<'a, T> LockDocument<'a, T> {
     pub(super) fn new(locks: &'a DocumentLocks<T>, id: Bson) -> Self {
         Self { locks, id, options: AcquireOptions::new(), default: None }
     }
 
     acquire_setters!();
+    wait_setters!();
+    default_setter!();
+}
 
-    /// All options at once, the wait included.
-    pub fn options(mut self, options: AcquireOptions) -> Self {
-        self.options = options;
-        self
-    }
-
-    /// Wait at most this long. Defaults to waiting for ever.
-    pub fn timeout(mut self, timeout: Duration) -> Self {
-        self.options = self.options.with_wait(Wait::UpTo(timeout));
-        self
-    }
-
-    /// What the document becomes if it is not there, in this acquisition. Defaults to the
-    /// [collection's](super::DocumentLocksBuilder::default_document).
-    pub fn or_insert(mut self, document: &T) -> Self
-    where
-        T: Serialize,
-    {
-        self.default = Some(default_document(document));
-        self
+impl<T: DeserializeOwned> LockDocument<'_, T> {
+    /// Locks the document, and runs what `work` returns while the lock is held. `work` gets the
+    /// guard, and usually ends with a [commit](DocumentGuard::commit). If it drops the guard, the
+    /// document is unlocked in the background, without a change.
+    ///
+    /// # Errors
+    /// Those of the acquisition; [`ErrorKind::Lost`](distlock_api::ErrorKind::Lost) when the lock
+    /// was lost before the work had ended. A lost lock has changed nothing since the last
+    /// [save](DocumentGuard::save).
+    ///
+    /// # Cancel safety
+    /// Dropping the future drops the work and its guard.
+    ///
+    /// ```no_run
+    /// use std::time::Duration;
+    ///
+    /// use distlock_api::LockError;
+    /// use distlock_mongo::{Change, DocumentLocks};
+    /// # #[derive(serde::Serialize, serde::Deserialize)]
+    /// # struct Order { paid: f64 }
+    /// # async fn charge(_: &Order) -> f64 { 0.0 }
+    ///
+    /// async fn pay(orders: &DocumentLocks<Order>, id: i64) -> Result<(), LockError> {
+    ///     orders
+    ///         .lock(id)
+    ///         .timeout(Duration::from_secs(5))
+    ///         .run(async |order| {
+    ///             let paid = charge(&order).await;
+    ///             order.commit(Change::new().set("state", "paid").set("paid", paid)).await
+    ///         })
+    ///         .await??;
+    ///     Ok(())
+    /// }
+    /// ```
+    pub async fn run<F: Future>(self, work: impl FnOnce(DocumentGuard<T>) -> F) -> Result<F::Output> {
+        run(self.await?, work).await
     }
 }
 
@@ -91,7 +127,8 @@ impl<'a, T: DeserializeOwned> IntoFuture for LockDocument<'a, T> {
         Box::pin(async move {
             let Self { locks, id, options, default } = self;
             let key = locks.key(id)?;
-            or_error(acquire(locks, key.clone(), options, default).await?, key)
+            let locked = locks.acquire(key.clone(), options, absent(locks, default)?).await?;
+            locked.ok_or_else(|| LockError::not_granted().with_key(key))
         })
     }
 }
@@ -102,54 +139,49 @@ impl<'a, T> TryLockDocument<'a, T> {
     }
 
     acquire_setters!();
+    try_setters!();
+    default_setter!();
+}
 
-    /// All options at once. The wait counts only if it has an end: without one this is still a try.
-    pub fn options(mut self, options: AcquireOptions) -> Self {
-        self.options = match options.wait() {
-            Wait::Forever => options.with_wait(Wait::Try),
-            Wait::Try | Wait::UpTo(_) => options,
-        };
-        self
-    }
-
-    /// Wait at most this long before answering busy. Defaults to not at all.
-    #[doc(alias = "timeout")]
-    pub fn within(mut self, timeout: Duration) -> Self {
-        self.options = self.options.with_wait(Wait::UpTo(timeout));
-        self
-    }
-
-    /// As [`LockDocument::or_insert`].
-    pub fn or_insert(mut self, document: &T) -> Self
-    where
-        T: Serialize,
-    {
-        self.default = Some(default_document(document));
-        self
+impl<T: DeserializeOwned> TryLockDocument<'_, T> {
+    /// Locks the document, and runs what `work` returns while the lock is held, as
+    /// [`LockDocument::run`]. Returns `None`, without a call of `work`, if the document is busy.
+    ///
+    /// # Errors
+    /// As [`LockDocument::run`], except that a busy document is no error.
+    ///
+    /// # Cancel safety
+    /// Dropping the future drops the work and its guard.
+    pub async fn run<F: Future>(self, work: impl FnOnce(DocumentGuard<T>) -> F) -> Result<Option<F::Output>> {
+        match self.await? {
+            Some(guard) => run(guard, work).await.map(Some),
+            None => Ok(None),
+        }
     }
 }
 
 impl<'a, T: DeserializeOwned> IntoFuture for TryLockDocument<'a, T> {
-    type Output = Result<Locked<T>>;
+    type Output = Result<Option<DocumentGuard<T>>>;
     type IntoFuture = BoxFuture<'a, Self::Output>;
 
     fn into_future(self) -> Self::IntoFuture {
         Box::pin(async move {
             let Self { locks, id, options, default } = self;
-            acquire(locks, locks.key(id)?, options, default).await
+            locks.acquire(locks.key(id)?, options, absent(locks, default)?).await
         })
     }
 }
 
-async fn acquire<T: DeserializeOwned>(
-    locks: &DocumentLocks<T>,
-    key: LockKey,
-    options: AcquireOptions,
-    default: Option<Result<Document>>,
-) -> Result<Locked<T>> {
+/// Returns what an acquisition with this default does if there is no document; `None` for what the
+/// collection has configured.
+fn absent<T>(locks: &DocumentLocks<T>, default: Option<Result<Document>>) -> Result<Option<Absent>> {
     let field = locks.store().records.layout.field();
-    let default = default.map(|default| checked(default?, field)).transpose()?;
-    locks.acquire(key, options, default.map(Absent::Default)).await
+    default.map(|default| checked(default?, field).map(Absent::Default)).transpose()
+}
+
+async fn run<T, F: Future>(guard: DocumentGuard<T>, work: impl FnOnce(DocumentGuard<T>) -> F) -> Result<F::Output> {
+    let (lost, key) = (guard.lost(), guard.key().clone());
+    until_lost(lost, work(guard)).await.map_err(|loss| LockError::lost(loss).with_key(key))
 }
 
 impl<T> fmt::Debug for LockDocument<'_, T> {

@@ -1,39 +1,54 @@
-//! Several documents at once.
+//! The acquisition of several documents.
 
 use std::fmt;
 use std::future::{Future, IntoFuture};
 use std::pin::Pin;
-use std::time::Duration;
 
-use distlock_api::{AcquireOptions, ErrorKind, LockError, LockKey, Result, Wait, acquire_setters};
-use futures_util::future::join_all;
+use distlock_api::style::{Group, GroupGuard, acquire_group, until_lost};
+use distlock_api::{
+    AcquireOptions, LockError, LockKey, Loss, LostSignal, ReleaseFuture, Result, acquire_setters, try_setters,
+    wait_setters,
+};
+use futures_util::future::select_all;
 use serde::de::DeserializeOwned;
-use tokio::time::Instant;
 
-use super::{DocumentGuard, DocumentLocks, Locked};
-use crate::records::Absent;
+use super::{DocumentGuard, DocumentLocks};
 
-/// How long a failed locking of several documents waits for the release of those it had; then they
-/// are released in the background.
-const ROLLBACK_WAIT: Duration = Duration::from_secs(1);
+type BoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
 
-/// The locking of several documents being described; await it to get their guards, or none if they
-/// were not all granted within the wait ([C21]).
+/// The acquisition of several documents; await it to get their guards, or call [`run`](Self::run).
+/// Made by [`DocumentLocks::lock_all`].
 ///
-/// The documents are locked one after the other in the order of their keys, each once, as by
-/// [`acquire_all`](distlock_api::LockProviderExt::acquire_all) of the
-/// [plain provider](DocumentLocks::provider): whoever locks the same ones in another order, by
-/// either, cannot deadlock with it. One wait covers them all. If one is not granted, or missing,
-/// those already locked are released again. The guards come in the order of their keys. Each is
-/// committed for itself: a change of several documents is as many atomic steps.
+/// All documents are locked, or none ([C21]). They are locked one after the other in the order of
+/// their keys, each once, as by [`acquire_all`](distlock_api::LockProviderExt::acquire_all) of the
+/// [plain provider](DocumentLocks::provider). Callers that name the same documents in different
+/// orders, by either method, cannot deadlock. One wait covers all. If one document is not granted
+/// or missing, those already locked are released again.
 ///
-/// Errors are those of [`LockDocument`](super::LockDocument), except that the end of the wait is
-/// none. Cancel safe ([C11]).
+/// The guards are in the order of their keys. Each is committed by itself: a change of several
+/// documents takes as many atomic steps.
+///
+/// Errors are those of [`LockDocument`](super::LockDocument). At the end of the wait the error
+/// names the key that was busy. Cancel safe ([C11]).
 ///
 /// [C11]: distlock_api::contract#c11
 /// [C21]: distlock_api::contract#c21
 #[must_use = "nothing is locked until this is awaited"]
 pub struct LockAllDocuments<'a, T> {
+    locks: &'a DocumentLocks<T>,
+    keys: Result<Vec<LockKey>>,
+    options: AcquireOptions,
+}
+
+/// The acquisition of several documents without a wait; await it to get their guards, or `None` if
+/// one of them is busy. Or call [`run`](Self::run). Made by [`DocumentLocks::try_lock_all`].
+///
+/// All documents are locked, or none, as by [`LockAllDocuments`]. Errors are those of
+/// [`LockDocument`](super::LockDocument): a missing document is one. Cancel safe ([C11]).
+///
+/// [C11]: distlock_api::contract#c11
+#[must_use = "nothing is locked until this is awaited"]
+pub struct TryLockAllDocuments<'a, T> {
     locks: &'a DocumentLocks<T>,
     keys: Result<Vec<LockKey>>,
     options: AcquireOptions,
@@ -45,79 +60,147 @@ impl<'a, T> LockAllDocuments<'a, T> {
     }
 
     acquire_setters!();
-
-    /// All options at once, the wait included.
-    pub fn options(mut self, options: AcquireOptions) -> Self {
-        self.options = options;
-        self
-    }
-
-    /// Wait at most this long for all of them together. Defaults to waiting for ever.
-    pub fn timeout(mut self, timeout: Duration) -> Self {
-        self.options = self.options.with_wait(Wait::UpTo(timeout));
-        self
-    }
+    wait_setters!();
 }
 
-impl<T: DeserializeOwned> LockAllDocuments<'_, T> {
-    async fn acquire(self) -> Result<Option<Vec<DocumentGuard<T>>>> {
-        let mut keys = self.keys?;
-        keys.sort_unstable();
-        keys.dedup();
-        let deadline = match self.options.wait() {
-            Wait::Try | Wait::UpTo(Duration::ZERO) | Wait::Forever => None,
-            Wait::UpTo(limit) => Instant::now().checked_add(limit),
-        };
-        let mut guards = Vec::with_capacity(keys.len());
-        let failed = 'all: {
-            for key in keys {
-                let mut options = self.options.clone();
-                if let Some(deadline) = deadline {
-                    let left = deadline.saturating_duration_since(Instant::now());
-                    if left.is_zero() {
-                        break 'all Ok(());
-                    }
-                    options = options.with_wait(Wait::UpTo(left));
-                }
-                match self.locks.acquire(key.clone(), options, None::<Absent>).await {
-                    Ok(Locked::Held(guard)) => guards.push(guard),
-                    Ok(Locked::Busy(_)) => break 'all Ok(()),
-                    Ok(Locked::Missing) => break 'all Err(super::missing().with_key(key)),
-                    Err(error) => break 'all Err(error),
-                }
-            }
-            match guards.iter().find_map(|guard| Some((guard.key().clone(), guard.loss()?))) {
-                None => return Ok(Some(guards)),
-                // The first was lost while the last was waited for: not all, so nothing.
-                Some((key, loss)) => {
-                    Err(LockError::new(ErrorKind::Lost, format!("the lock was lost: {loss}")).with_key(key))
-                }
-            }
-        };
-        let releases = join_all(guards.into_iter().rev().map(DocumentGuard::discard));
-        if let Ok(outcomes) = tokio::time::timeout(ROLLBACK_WAIT, releases).await {
-            for error in outcomes.into_iter().filter_map(Result::err) {
-                tracing::debug!(%error, "roll-back of a partial locking goes on in the background");
-            }
-        }
-        failed.map(|()| None)
+impl<T: DeserializeOwned + Send> LockAllDocuments<'_, T> {
+    /// Locks all documents, and runs what `work` returns while all locks are held. `work` gets the
+    /// guards, in the order of their keys, and usually commits each. Documents whose guards it
+    /// drops are unlocked in the background, without a change.
+    ///
+    /// # Errors
+    /// Those of the acquisition; [`ErrorKind::Lost`](distlock_api::ErrorKind::Lost) when a lock was
+    /// lost before the work had ended. Documents that were committed before stay changed.
+    ///
+    /// # Cancel safety
+    /// Dropping the future drops the work and its guards.
+    ///
+    /// ```no_run
+    /// use distlock_api::LockError;
+    /// use distlock_mongo::DocumentLocks;
+    /// # #[derive(serde::Serialize, serde::Deserialize)]
+    /// # struct Account { balance: i64 }
+    ///
+    /// async fn close(accounts: &DocumentLocks<Account>, ids: [i64; 2]) -> Result<(), LockError> {
+    ///     accounts
+    ///         .lock_all(ids)
+    ///         .run(async |guards| {
+    ///             for mut account in guards {
+    ///                 account.balance = 0;
+    ///                 account.commit_document().await?;
+    ///             }
+    ///             Ok(())
+    ///         })
+    ///         .await?
+    /// }
+    /// ```
+    pub async fn run<F: Future>(self, work: impl FnOnce(Vec<DocumentGuard<T>>) -> F) -> Result<F::Output> {
+        run(self.await?, work).await
     }
 }
 
 impl<'a, T: DeserializeOwned + Send> IntoFuture for LockAllDocuments<'a, T> {
-    type Output = Result<Option<Vec<DocumentGuard<T>>>>;
-    type IntoFuture = Pin<Box<dyn Future<Output = Self::Output> + Send + 'a>>;
+    type Output = Result<Vec<DocumentGuard<T>>>;
+    type IntoFuture = BoxFuture<'a, Self::Output>;
 
     fn into_future(self) -> Self::IntoFuture {
-        Box::pin(self.acquire())
+        Box::pin(async move { acquire(self.locks, self.keys, self.options).await?.or_not_granted() })
+    }
+}
+
+impl<'a, T> TryLockAllDocuments<'a, T> {
+    pub(super) fn new(locks: &'a DocumentLocks<T>, keys: Result<Vec<LockKey>>) -> Self {
+        Self { locks, keys, options: AcquireOptions::try_once() }
+    }
+
+    acquire_setters!();
+    try_setters!();
+}
+
+impl<T: DeserializeOwned + Send> TryLockAllDocuments<'_, T> {
+    /// Locks all documents, and runs what `work` returns while all locks are held, as
+    /// [`LockAllDocuments::run`]. Returns `None`, without a call of `work`, if a document is busy.
+    ///
+    /// # Errors
+    /// As [`LockAllDocuments::run`], except that a busy document is no error.
+    ///
+    /// # Cancel safety
+    /// Dropping the future drops the work and its guards.
+    pub async fn run<F: Future>(self, work: impl FnOnce(Vec<DocumentGuard<T>>) -> F) -> Result<Option<F::Output>> {
+        match self.await? {
+            Some(guards) => run(guards, work).await.map(Some),
+            None => Ok(None),
+        }
+    }
+}
+
+impl<'a, T: DeserializeOwned + Send> IntoFuture for TryLockAllDocuments<'a, T> {
+    type Output = Result<Option<Vec<DocumentGuard<T>>>>;
+    type IntoFuture = BoxFuture<'a, Self::Output>;
+
+    fn into_future(self) -> Self::IntoFuture {
+        Box::pin(async move { Ok(acquire(self.locks, self.keys, self.options).await?.held()) })
+    }
+}
+
+async fn acquire<T: DeserializeOwned>(
+    locks: &DocumentLocks<T>,
+    keys: Result<Vec<LockKey>>,
+    options: AcquireOptions,
+) -> Result<Group<DocumentGuard<T>>> {
+    acquire_group(keys?, &options, |key, options| async move { locks.acquire(key, options, None).await }).await
+}
+
+async fn run<T, F: Future>(
+    guards: Vec<DocumentGuard<T>>,
+    work: impl FnOnce(Vec<DocumentGuard<T>>) -> F,
+) -> Result<F::Output> {
+    let lost = match &*guards {
+        [] => LostSignal::never(),
+        guards => {
+            let signals: Vec<LostSignal> = guards.iter().map(DocumentGuard::lost).collect();
+            LostSignal::new(async move { select_all(signals).await.0 })
+        }
+    };
+    until_lost(lost, work(guards)).await.map_err(LockError::lost)
+}
+
+impl<T> GroupGuard for DocumentGuard<T> {
+    fn key(&self) -> &LockKey {
+        self.key()
+    }
+
+    fn loss(&self) -> Option<Loss> {
+        self.loss()
+    }
+
+    fn discard(self) -> ReleaseFuture {
+        self.discard()
     }
 }
 
 impl<T> fmt::Debug for LockAllDocuments<'_, T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("LockAllDocuments")
-            .field("keys", &self.keys)
-            .field("options", &self.options)
-            .finish_non_exhaustive()
+        describe(f, "LockAllDocuments", &self.keys, &self.options)
     }
+}
+
+impl<T> fmt::Debug for TryLockAllDocuments<'_, T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        describe(f, "TryLockAllDocuments", &self.keys, &self.options)
+    }
+}
+
+fn describe(
+    f: &mut fmt::Formatter<'_>,
+    name: &str,
+    keys: &Result<Vec<LockKey>>,
+    options: &AcquireOptions,
+) -> fmt::Result {
+    let mut shown = f.debug_struct(name);
+    match keys {
+        Ok(keys) => shown.field("keys", keys),
+        Err(error) => shown.field("error", error),
+    };
+    shown.field("options", options).finish_non_exhaustive()
 }

@@ -1,11 +1,11 @@
-//! Describing locks in documents, without I/O.
+//! The builder of locks in documents. It makes no I/O.
 
 use std::fmt;
 use std::marker::PhantomData;
 use std::sync::Arc;
 use std::time::Duration;
 
-use distlock_api::{ErrorKind, LeaseOptions, LockError, Result};
+use distlock_api::{ErrorKind, LeaseOptions, LockError, RenewalPolicy, Result};
 use distlock_engine::{HandOff, QueueOptions};
 use mongodb::Collection;
 use mongodb::bson::{Bson, Document, to_bson};
@@ -21,7 +21,23 @@ use crate::store::MongoStore;
 
 const DEFAULT_FIELD: &str = "lock";
 
-/// Describes [`DocumentLocks`]. Nothing is sent before the first document is locked.
+/// The builder of [`DocumentLocks`]. Made by [`DocumentLocks::builder`].
+///
+/// ```no_run
+/// use std::time::Duration;
+///
+/// use distlock_api::LockError;
+/// use distlock_mongo::DocumentLocks;
+/// use distlock_mongo::mongodb::{Collection, bson::Document};
+///
+/// async fn locks(orders: &Collection<Document>) -> Result<DocumentLocks<Document>, LockError> {
+///     let builder = DocumentLocks::builder(orders).object_ids().field("_lock");
+///     builder.ttl(Duration::from_secs(20)).connect().await
+/// }
+/// ```
+///
+/// [`build`](Self::build) sends nothing; [`connect`](Self::connect) reports a wrong address,
+/// credential or privilege.
 #[derive(Clone)]
 #[must_use = "nothing is made until `build` is called"]
 pub struct DocumentLocksBuilder<T> {
@@ -48,45 +64,44 @@ impl<T: Send + Sync> DocumentLocksBuilder<T> {
 }
 
 impl<T> DocumentLocksBuilder<T> {
-    /// The field of each document that holds its lock. All who lock these documents name the same.
-    /// Defaults to `lock`.
+    /// Sets the field of each document that contains its lock. All programs that lock these
+    /// documents must name the same. Defaults to `lock`.
     ///
-    /// Any name of a field at the top of the document: not empty, not `_id`, without `.` and NUL,
-    /// not beginning with `$`.
+    /// It is a field at the top of the document. Its name is not empty and not `_id`, does not
+    /// begin with `$`, and has neither `.` nor NUL.
     pub fn field(mut self, name: impl Into<String>) -> Self {
         self.field = name.into();
         self
     }
 
-    /// How `_id`s and lock keys stand for each other. Defaults to [`TextIds`].
+    /// Sets the mapping between `_id`s and lock keys. Defaults to [`TextIds`].
     pub fn ids(mut self, ids: impl KeyMap) -> Self {
         self.ids = Arc::new(ids);
         self
     }
 
-    /// The `_id`s are `ObjectId`s: [`ObjectIds`].
+    /// Sets the mapping for `_id`s that are `ObjectId`s: [`ObjectIds`].
     pub fn object_ids(self) -> Self {
         self.ids(ObjectIds)
     }
 
-    /// The `_id`s are UUIDs: [`UuidIds`].
+    /// Sets the mapping for `_id`s that are UUIDs: [`UuidIds`].
     pub fn uuid_ids(self) -> Self {
         self.ids(UuidIds)
     }
 
-    /// The `_id`s are whole numbers: [`IntegerIds`].
+    /// Sets the mapping for `_id`s that are whole numbers: [`IntegerIds`].
     pub fn integer_ids(self) -> Self {
         self.ids(IntegerIds)
     }
 
-    /// What a document that is locked and not there becomes: it is made, locked, in the same step.
-    /// Of two that make the same one, one gets the lock, and the other waits or is told busy. Its
-    /// `_id` is that of the lock, whatever the default says. A document with nothing but an `_id`
-    /// counts as not there.
+    /// Sets the document that is inserted, locked, if there is none, in the same step. If two
+    /// callers insert the same one, one gets the lock, and the other waits or gets `Busy`. The
+    /// `_id` is always that of the lock. A document with nothing but an `_id` counts as missing.
     ///
-    /// It goes along with every acquisition, so keep it small. Defaults to none: what is not there
-    /// is [missing](super::Locked::Missing). For one acquisition alone see
-    /// [`LockDocument::or_insert`](super::LockDocument::or_insert).
+    /// The default is part of every acquisition's command, so keep it small. Defaults to none: then
+    /// the lock of a missing document is an error of kind [`NotFound`](ErrorKind::NotFound). For a
+    /// single acquisition see [`LockDocument::or_insert`](super::LockDocument::or_insert).
     pub fn default_document(mut self, document: &T) -> Self
     where
         T: Serialize,
@@ -95,9 +110,9 @@ impl<T> DocumentLocksBuilder<T> {
         self
     }
 
-    /// Creates an index of the owners of locks in the collection, of the locked documents only. It
-    /// makes [listing and releasing](distlock_api::LockAdmin::release_owner) by owner quick, and
-    /// costs each acquisition and release a little on the server. Defaults to no index: the
+    /// Creates an owner index in the collection, of the locked documents only. It makes
+    /// [listing and releasing](distlock_api::LockAdmin::release_owner) by owner fast, and costs
+    /// each acquisition and release a little on the server. Defaults to no index, because the
     /// collection is yours.
     pub fn owner_index(mut self) -> Self {
         self.owner_index = true;
@@ -106,22 +121,35 @@ impl<T> DocumentLocksBuilder<T> {
 
     common_setters!();
 
-    /// The locks.
+    /// Makes the locks.
     ///
     /// # Errors
-    /// [`InvalidOptions`](ErrorKind::InvalidOptions): a name that is not one, a default that is no
-    /// document or has the lock's field itself, a request timeout of zero, or what the lease engine
-    /// refuses.
+    /// [`InvalidOptions`](ErrorKind::InvalidOptions) for a name that MongoDB does not allow, a
+    /// default that is no document or has the lock's field, a request timeout of zero, or an option
+    /// that the lease engine refuses.
     pub fn build(self) -> Result<DocumentLocks<T>> {
         let store = self.store()?;
         Ok(DocumentLocks::new(self.common.provider(store)?))
     }
 
-    /// The store alone, for an engine of one's own; lease terms, owner and poll interval are not
-    /// its business.
+    /// Makes the locks, and [prepares](crate::MongoProvider::prepare) the deployment.
     ///
     /// # Errors
-    /// As [`build`](Self::build), except for what concerns the engine.
+    /// As [`build`](Self::build) and [`MongoProvider::prepare`](crate::MongoProvider::prepare).
+    ///
+    /// # Cancel safety
+    /// As [`MongoProvider::prepare`](crate::MongoProvider::prepare).
+    pub async fn connect(self) -> Result<DocumentLocks<T>> {
+        let locks = self.build()?;
+        locks.provider().prepare().await?;
+        Ok(locks)
+    }
+
+    /// Makes the store alone, for an engine of your own. Lease terms, owner, queue, hand-off and
+    /// poll interval belong to the engine, and are ignored.
+    ///
+    /// # Errors
+    /// As [`build`](Self::build), except for options of the engine.
     pub fn build_store(self) -> Result<MongoStore> {
         self.store()
     }
@@ -137,31 +165,37 @@ impl<T> DocumentLocksBuilder<T> {
     }
 }
 
-/// A document that is to be made, whose `_id` is that of the lock.
+/// Makes the document to insert, without its `_id`, which is that of the lock.
 pub(super) fn default_document<T: Serialize + ?Sized>(document: &T) -> Result<Document> {
     match to_bson(document) {
         Ok(Bson::Document(mut document)) => {
             document.remove("_id");
             Ok(document)
         }
-        Ok(_) => refuse("the default is not a document".into()),
+        Ok(_) => refuse("the default is no document: its type must serialize to a struct or a map".into()),
         Err(error) => {
             Err(LockError::new(ErrorKind::InvalidOptions, "the default cannot be stored as BSON").with_source(error))
         }
     }
 }
 
-/// The default, if it leaves the lock's field alone.
+/// Checks that the default does not have the lock's field.
 pub(super) fn checked(document: Document, field: &str) -> Result<Document> {
     if document.contains_key(field) {
-        return refuse(format!("the default has a field {field:?} itself, where the lock is to be"));
+        return refuse(format!(
+            "the default has a field {field:?}, which is that of the lock: leave it out, or keep the lock in another \
+             field (`DocumentLocksBuilder::field`)"
+        ));
     }
     Ok(document)
 }
 
 fn check_field(name: &str) -> Result<()> {
     if name.is_empty() || name.starts_with('$') || name.contains(['.', '\0']) || name == "_id" {
-        return refuse(format!("{name:?} cannot be the field of a lock"));
+        return refuse(format!(
+            "{name:?} cannot be the field of a lock: a name is not empty and not `_id`, does not begin with $, and has \
+             neither . nor NUL"
+        ));
     }
     Ok(())
 }
@@ -171,14 +205,12 @@ fn refuse<T>(message: String) -> Result<T> {
 }
 
 impl<T> fmt::Debug for DocumentLocksBuilder<T> {
-    /// Without the client, whose options hold credentials, and without the default.
+    /// Without the client, whose options contain credentials, and without the default.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("DocumentLocksBuilder")
-            .field("common", &self.common)
-            .field("field", &self.field)
-            .field("ids", &self.ids)
-            .field("owner_index", &self.owner_index)
-            .finish_non_exhaustive()
+        let mut shown = f.debug_struct("DocumentLocksBuilder");
+        shown.field("field", &self.field).field("ids", &self.ids);
+        self.common.describe(&mut shown);
+        shown.field("owner_index", &self.owner_index).finish_non_exhaustive()
     }
 }
 

@@ -1,4 +1,4 @@
-//! What a commit or a save does to the document.
+//! The change of a document by a commit or a save.
 
 use distlock_api::{LockError, LockKey, Result};
 use mongodb::bson::{Bson, Document, to_bson};
@@ -19,11 +19,10 @@ use crate::lease::{Edit, Form, Layout};
 /// ```
 ///
 /// Values are data: a string that begins with `$` is stored as that string, and a sub-document
-/// replaces what was there. Only in a pipeline is everything an expression.
+/// replaces the previous value. Only in a pipeline values are expressions.
 ///
-/// Nothing here can touch the `_id` or the field of the lock. A change that tries to is refused
-/// with [`InvalidOptions`](distlock_api::ErrorKind::InvalidOptions) when it is to be made, before
-/// anything is sent.
+/// No change can touch the `_id` or the field of the lock. A commit or save refuses one that does
+/// with [`InvalidOptions`](distlock_api::ErrorKind::InvalidOptions), before anything is sent.
 #[derive(Clone, Debug)]
 #[must_use = "a change does nothing until it is committed or saved"]
 pub struct Change(Result<Form>);
@@ -35,55 +34,53 @@ impl Default for Change {
 }
 
 impl Change {
-    /// No change, to which fields are added. Committed as it is, it only releases.
+    /// Makes an empty change, to which fields are added. A commit of it only releases.
     pub const fn new() -> Self {
         Self(Ok(Form::Fields(Vec::new())))
     }
 
-    /// The whole document, except for its `_id` and the lock.
+    /// Replaces the whole document, except its `_id` and the lock.
     ///
-    /// An `_id` in it must be that of the document; it may also be left out.
+    /// An `_id` in it must be that of the document, or be left out.
     pub fn replace<T: Serialize + ?Sized>(document: &T) -> Self {
         Self(match serialized(document) {
             Ok(Bson::Document(document)) => Ok(Form::Whole(document)),
-            Ok(_) => refuse("what is to be stored is not a document".into()),
+            Ok(_) => refuse("the new value is no document: its type must serialize to a struct or a map".into()),
             Err(error) => Err(error),
         })
     }
 
-    /// The stages of an update pipeline, for experts: `$set`, `$addFields`, `$unset`, `$project`,
-    /// `$replaceWith`, `$replaceRoot`.
+    /// Changes the document by the stages of an update pipeline, for experts: `$set`, `$addFields`,
+    /// `$unset`, `$project`, `$replaceWith`, `$replaceRoot`.
     ///
-    /// They run before the stages that release, in the same atomic step. In them a string that
-    /// begins with `$` is an expression: put what comes from elsewhere into `{ "$literal": … }`.
-    /// Stages that replace the document keep its `_id` and the lock. A document that is copied by
-    /// `$$ROOT` is copied with the lock in it.
+    /// They run before the stages that release, in the same atomic step. A string that begins with
+    /// `$` is an expression there: put external data into `{ "$literal": … }`. Stages that replace
+    /// the document keep its `_id` and the lock. A copy of `$$ROOT` contains the lock.
     pub fn pipeline(stages: impl IntoIterator<Item = Document>) -> Self {
         Self(Ok(Form::Stages(stages.into_iter().collect())))
     }
 
-    /// Sets a field. Its path may lead into sub-documents, by dots; those that are missing are
-    /// made.
+    /// Sets a field. Dots in the path lead into sub-documents; missing ones are made.
     ///
-    /// Paths that would surprise are refused: names that are empty or begin with `$`, and numbers
-    /// inside of a path, which could be meant as places in an array. If the path leads through
-    /// something else than sub-documents – an array, a string, null – the change is
-    /// [rejected](distlock_api::ErrorKind::Rejected) by the server, and nothing is changed. For
-    /// names with dots or dollars see [`set_at`](Self::set_at).
+    /// Ambiguous paths are refused: with names that are empty or begin with `$`, and with numbers,
+    /// which could mean positions in an array. If the path passes through an array, a string, null
+    /// or another value that is no sub-document, the server
+    /// [rejects](distlock_api::ErrorKind::Rejected) the change, and nothing is changed. For names
+    /// with dots or dollars see [`set_at`](Self::set_at).
     pub fn set(self, path: &str, value: impl Into<Bson>) -> Self {
         self.edit(split(path), Edit::Set(value.into()))
     }
 
-    /// Sets a field by the names on its path, each of them literally: dots, dollars and digits are
+    /// Sets a field by the names on its path, each taken literally: dots, dollars and digits are
     /// parts of names.
     ///
     /// Names must not be empty or contain NUL. Names that begin with `$` or contain a dot are legal
-    /// in MongoDB, but many tools have their trouble with them.
+    /// in MongoDB, but many tools cannot handle them.
     pub fn set_at<N: Into<String>>(self, path: impl IntoIterator<Item = N>, value: impl Into<Bson>) -> Self {
         self.edit(names(path), Edit::Set(value.into()))
     }
 
-    /// Sets a field to whatever a value is in BSON. The path is as in [`set`](Self::set).
+    /// Sets a field to a value that is serialized to BSON. The path is as in [`set`](Self::set).
     pub fn set_serialized<V: Serialize + ?Sized>(self, path: &str, value: &V) -> Self {
         match serialized(value) {
             Ok(value) => self.set(path, value),
@@ -91,13 +88,13 @@ impl Change {
         }
     }
 
-    /// Removes a field, if it is there. The path is as in [`set`](Self::set); one that leads
-    /// through something else than sub-documents leads nowhere.
+    /// Removes a field, if it exists. The path is as in [`set`](Self::set). If it passes through a
+    /// value that is no sub-document, nothing is removed.
     pub fn unset(self, path: &str) -> Self {
         self.edit(split(path), Edit::Unset)
     }
 
-    /// Removes a field, if it is there, by the names on its path, as in [`set_at`](Self::set_at).
+    /// Removes a field, if it exists, by the names on its path, as in [`set_at`](Self::set_at).
     pub fn unset_at<N: Into<String>>(self, path: impl IntoIterator<Item = N>) -> Self {
         self.edit(names(path), Edit::Unset)
     }
@@ -109,12 +106,12 @@ impl Change {
                 Ok(Form::Fields(edits))
             }
             Form::Whole(_) | Form::Stages(_) => {
-                refuse("single fields are set in a change of single fields only".into())
+                refuse("a change of the whole document, or by a pipeline, cannot also set single fields".into())
             }
         }))
     }
 
-    /// The stages for a key's document.
+    /// Makes the stages for a key's document.
     pub(crate) fn stages(&self, layout: &Layout, key: &LockKey) -> Result<Vec<Document>> {
         layout.change(self.0.as_ref().map_err(LockError::clone)?, key)
     }
@@ -132,11 +129,13 @@ fn split(path: &str) -> Result<Vec<String>> {
     let names: Vec<String> = path.split('.').map(str::to_owned).collect();
     if names.iter().any(|name| name.starts_with('$')) {
         return refuse(format!(
-            "{path:?} is no path: names that begin with `$` are for `set_at`, operators for pipelines"
+            "{path:?} is no path: use `set_at` for names that begin with $, and `Change::pipeline` for operators"
         ));
     }
     if names.iter().skip(1).any(|name| !name.is_empty() && name.bytes().all(|byte| byte.is_ascii_digit())) {
-        return refuse(format!("{path:?} could mean a place in an array: use `set_at` for a field with such a name"));
+        return refuse(format!(
+            "{path:?} could mean a position in an array: use `set_at` for a field with such a name"
+        ));
     }
     check(names)
 }
@@ -147,7 +146,7 @@ fn names<N: Into<String>>(path: impl IntoIterator<Item = N>) -> Result<Vec<Strin
 
 fn check(names: Vec<String>) -> Result<Vec<String>> {
     if names.is_empty() || names.iter().any(|name| name.is_empty() || name.contains('\0')) {
-        return refuse(format!("{names:?} is no path: a name is empty or contains NUL"));
+        return refuse(format!("{names:?} is no path: it is empty, or a name in it is empty or contains NUL"));
     }
     Ok(names)
 }
@@ -171,7 +170,7 @@ mod tests {
     }
 
     #[test]
-    fn paths_that_would_surprise_are_refused() {
+    fn ambiguous_paths_are_refused() {
         for path in ["", "a..b", ".a", "a.", "$a", "a.$b", "a.0", "a.0.b", "a\0", "$inc"] {
             assert!(is_refused(Change::new().set(path, 1)), "{path:?}");
             assert!(is_refused(Change::new().unset(path)), "{path:?}");
@@ -185,7 +184,7 @@ mod tests {
     }
 
     #[test]
-    fn a_change_is_of_one_form() {
+    fn a_change_has_one_form() {
         assert!(is_refused(Change::replace(&doc! { "a": 1 }).set("b", 1)));
         assert!(is_refused(Change::pipeline([]).unset("b")));
         assert!(is_refused(Change::replace("text")));

@@ -1,4 +1,4 @@
-//! A locked document, and its guard that a rejected commit gives back.
+//! The guard of a locked document, and the guard that a rejected commit returns.
 
 use std::fmt;
 use std::future::Future;
@@ -6,8 +6,10 @@ use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
 use std::time::Duration;
 
+use distlock_api::style::until_lost;
 use distlock_api::{
-    Disposition, ErrorKind, FencingToken, LockError, LockGuard, LockKey, Loss, LostSignal, ReleaseFuture, Result,
+    Disposition, ErrorKind, FencingToken, HasFencingToken, LockError, LockGuard, LockKey, Loss, LostSignal,
+    ReleaseFuture, Result,
 };
 use distlock_engine::LeaseGuard;
 use distlock_engine::store::Written;
@@ -23,28 +25,47 @@ use crate::store::MongoStore;
 /// A locked document, as it was when the lock was granted. Dropping it unlocks in the background
 /// and changes nothing.
 ///
-/// It dereferences to the document. Changing that changes nothing in the database until it is
-/// [committed](Self::commit_document) or [saved](Self::save_document). What is said of
-/// [`LockGuard`] holds here as well: validity, loss, renewal, drop.
+/// It dereferences to the document. A change of that reaches the database with a
+/// [commit](Self::commit_document) or a [save](Self::save_document). Validity, loss, renewal and
+/// drop are those of [`LockGuard`].
+///
+/// ```no_run
+/// use distlock_api::LockError;
+/// use distlock_mongo::{Change, DocumentGuard};
+/// # #[derive(serde::Serialize, serde::Deserialize)]
+/// # struct Order { state: String, paid: f64 }
+/// # async fn charge(_: &Order) -> f64 { 0.0 }
+///
+/// async fn pay(mut order: DocumentGuard<Order>) -> Result<(), LockError> {
+///     // Visible to readers at once, and the lock is kept.
+///     order.save(Change::new().set("state", "paying")).await?;
+///     // Dropped at once if the lock is lost.
+///     order.paid = order.run(charge(&order)).await?;
+///     order.state = "paid".into();
+///     order.commit_document().await?;
+///     Ok(())
+/// }
+/// ```
 #[must_use = "the document is unlocked as soon as the guard is dropped"]
 #[clippy::has_significant_drop]
 pub struct DocumentGuard<T> {
     lease: LeaseGuard,
     store: Arc<MongoStore>,
     document: T,
-    /// How many writes have been sent, so that each has a number of its own.
+    /// The number of writes that were sent. Each has its own number.
     writes: i64,
 }
 
-/// A [commit that keeps the lock](DocumentGuard::commit_or_keep) if it is rejected. No error,
-/// because an error that is passed on, logged or kept would hold the lock.
+/// The answer of a [commit that keeps the lock](DocumentGuard::commit_or_keep) and has failed.
+///
+/// It does not implement [`Error`](std::error::Error), because an error that is logged or stored
+/// would keep the lock.
 #[derive(Debug)]
 #[must_use = "dropping it drops the guard, which releases in the background"]
 pub struct NotCommitted<T> {
-    /// Why.
+    /// The error of the commit.
     pub error: CommitError,
-    /// The guard, with the document as it was, if the commit was
-    /// [rejected](CommitError::Rejected).
+    /// The guard, with its document unchanged, if the commit was [rejected](CommitError::Rejected).
     pub guard: Option<DocumentGuard<T>>,
 }
 
@@ -53,38 +74,41 @@ impl<T> DocumentGuard<T> {
         Self { lease, store, document, writes: 0 }
     }
 
-    /// The document as it was when the lock was granted, or after the last [`save`](Self::save),
-    /// with whatever was changed in it here since.
+    /// Returns the document as it was when the lock was granted, or after the last
+    /// [`save`](Self::save), with the changes that were made in this guard since.
     #[must_use]
     pub fn document(&self) -> &T {
         &self.document
     }
 
-    /// The key of the lock in the [plain provider](super::DocumentLocks::provider).
+    /// Returns the key of the lock in the [plain provider](super::DocumentLocks::provider).
     #[must_use]
     pub fn key(&self) -> &LockKey {
         self.lease.key()
     }
 
-    /// The token of this grant; for resources elsewhere. See [`LockGuard::fencing_token`].
+    /// Returns the token of this grant, for other resources than the document. See
+    /// [`LockGuard::fencing_token`].
     #[must_use]
     pub fn fencing_token(&self) -> FencingToken {
         self.lease.fencing_token()
     }
 
-    /// The monotonic instant until which the lock is held if nothing is heard from the server.
+    /// Returns the monotonic instant until which the lock is held unless a renewal moves it. Always
+    /// `Some`. See [`LockGuard::valid_until`].
     #[must_use]
-    pub fn valid_until(&self) -> Instant {
-        self.lease.valid_until()
+    pub fn valid_until(&self) -> Option<Instant> {
+        Some(self.lease.valid_until())
     }
 
-    /// How much longer the lock is held if nothing is heard from the server: zero when it is lost.
+    /// Returns how much longer the lock is held unless a renewal extends it: zero when it is lost.
+    /// Always `Some`. See [`LockGuard::remaining`].
     #[must_use]
-    pub fn remaining(&self) -> Duration {
+    pub fn remaining(&self) -> Option<Duration> {
         if self.is_lost() {
-            return Duration::ZERO;
+            return Some(Duration::ZERO);
         }
-        self.valid_until().saturating_duration_since(Instant::now())
+        self.valid_until().map(|until| until.saturating_duration_since(Instant::now()))
     }
 
     /// Whether the lock is lost. See [`LockGuard::is_lost`].
@@ -99,7 +123,7 @@ impl<T> DocumentGuard<T> {
         self.lease.loss()
     }
 
-    /// Resolves when the lock is lost. See [`LockGuard::lost`].
+    /// Returns a future that resolves when the lock is lost. See [`LockGuard::lost`].
     ///
     /// # Cancel safety
     /// Dropping it has no effect.
@@ -108,27 +132,27 @@ impl<T> DocumentGuard<T> {
     }
 
     /// Changes the document and unlocks it, in one atomic step at the server, if the lock is held
-    /// at that moment by the server's clock. As any release it grants to the first who waits (R12).
+    /// at that moment by the server's clock. As any release it grants to the first waiter (R12).
     ///
-    /// If it is rejected the lock is released in the background: `?` keeps nothing locked. To go on
-    /// with the lock see [`commit_or_keep`](Self::commit_or_keep).
+    /// If it is rejected, the lock is released in the background, so `?` keeps nothing locked. To
+    /// keep the lock then, see [`commit_or_keep`](Self::commit_or_keep).
     ///
     /// # Errors
-    /// See [`CommitError`]: lost before, with the document untouched; rejected; or unknown, after
-    /// the request timeout. Until then it is asked again, under a number of its own, so that it is
-    /// carried out once.
+    /// See [`CommitError`]: the lock had been lost, and the document is untouched; the change was
+    /// rejected; or the outcome is unknown after the request timeout. Until then the commit is
+    /// repeated. It has its own number, so that it is carried out once.
     ///
     /// # Cancel safety
-    /// When the future is dropped the call in flight is finished in the background: the change may
-    /// or may not be made. Either way the lock is released ([C11]). One that is kept without being
-    /// polled keeps the lock, as the guard does.
+    /// When the future is dropped, the call in flight is finished in the background: the change may
+    /// or may not be made. In both cases the lock is released ([C11]). A future that is kept
+    /// without being polled keeps the lock, as the guard does.
     ///
     /// [C11]: distlock_api::contract#c11
     pub async fn commit(self, change: impl Into<Change>) -> Result<(), CommitError> {
         self.commit_or_keep(change).await.map_err(|not| not.error)
     }
 
-    /// The same, but a commit that is rejected gives the guard back beside the error.
+    /// Commits as [`commit`](Self::commit), but a rejected commit returns the guard with the error.
     ///
     /// # Errors
     /// As [`commit`](Self::commit).
@@ -156,10 +180,8 @@ impl<T> DocumentGuard<T> {
         NotCommitted { error: CommitError::Rejected { error, code }, guard: Some(self) }
     }
 
-    /// Replaces the document by this one as it is here, and unlocks it: [`commit`](Self::commit) of
-    /// [`Change::replace`].
-    ///
-    /// Fields that `T` does not know are lost, as with any replacement.
+    /// Replaces the document by that of this guard, and unlocks it: a [`commit`](Self::commit) of
+    /// [`Change::replace`]. Fields that `T` does not have are removed.
     ///
     /// # Errors
     /// As [`commit`](Self::commit).
@@ -175,22 +197,22 @@ impl<T> DocumentGuard<T> {
     }
 
     /// Changes the document and keeps the lock, if it is held at that moment by the server's clock.
-    /// The document in this guard becomes what it is then.
+    /// The guard gets the changed document.
     ///
     /// # Errors
-    /// * [`Lost`](ErrorKind::Lost): the lock had been lost before, and the document is untouched;
+    /// * [`Lost`](ErrorKind::Lost): the lock had been lost before. The document is untouched, and
     ///   the guard is lost.
     /// * [`InvalidOptions`](ErrorKind::InvalidOptions) before any I/O, and
     ///   [`Rejected`](ErrorKind::Rejected) by MongoDB: nothing was changed, and the lock is held.
-    /// * [`Corrupt`](ErrorKind::Corrupt) of unknown outcome if the changed document is no `T`: then
-    ///   it has been changed, and the one here has not.
-    /// * Whatever else MongoDB fails with, after the request timeout; until then it is asked again,
-    ///   under a number of its own, so that it is carried out once.
+    /// * [`Corrupt`](ErrorKind::Corrupt) of unknown outcome if the changed document is no `T`. It
+    ///   has been changed in the database, but not in the guard.
+    /// * Any other error of MongoDB, after the request timeout. Until then the save is repeated. It
+    ///   has its own number, so that it is carried out once.
     ///
     /// # Cancel safety
-    /// When the future is dropped the save goes on in the background, and may or may not be carried
-    /// out; the document here stays what it was. A later commit or save of this guard is not undone
-    /// by it.
+    /// When the future is dropped, the save continues in the background, and may or may not be
+    /// carried out. The document of the guard does not change. The save cannot undo a later commit
+    /// or save of this guard.
     pub fn save(&mut self, change: impl Into<Change>) -> impl Future<Output = Result<()>> + Send + '_
     where
         T: DeserializeOwned + Send + Sync,
@@ -200,9 +222,9 @@ impl<T> DocumentGuard<T> {
             let op = op?;
             match self.lease.write_via(op.clone()).await? {
                 Written::Applied => {
-                    let about = |error: LockError| error.with_key(self.lease.key().clone());
-                    let document = op.take_document().ok_or_else(|| about(crate::error::unmarked()))?;
-                    self.document = read(&document).map_err(|error| about(error.outcome_unknown()))?;
+                    let with_key = |error: LockError| error.with_key(self.lease.key().clone());
+                    let document = op.take_document().ok_or_else(|| with_key(crate::error::unmarked()))?;
+                    self.document = read(&document).map_err(|error| with_key(error.outcome_unknown()))?;
                     Ok(())
                 }
                 Written::AlreadyLost => Err(lost().with_key(self.lease.key().clone())),
@@ -210,10 +232,8 @@ impl<T> DocumentGuard<T> {
         }
     }
 
-    /// Replaces the document by this one as it is here, and keeps the lock: [`save`](Self::save) of
-    /// [`Change::replace`].
-    ///
-    /// Fields that `T` does not know are lost, as with any replacement.
+    /// Replaces the document by that of this guard, and keeps the lock: a [`save`](Self::save) of
+    /// [`Change::replace`]. Fields that `T` does not have are removed.
     ///
     /// # Errors
     /// As [`save`](Self::save).
@@ -228,19 +248,19 @@ impl<T> DocumentGuard<T> {
         self.save(change)
     }
 
-    /// Unlocks without a change, and says whether the lock was held until then. See
+    /// Unlocks without a change, and returns whether the lock was held until now. See
     /// [`LockGuard::release`].
     ///
     /// # Errors
     /// As [`LockGuard::release`].
     ///
     /// # Cancel safety
-    /// When the returned future is dropped, polled or not, the release goes on in the background.
+    /// When the returned future is dropped, polled or not, the release continues in the background.
     pub fn release(self) -> ReleaseFuture {
         self.lease.release()
     }
 
-    /// Gives back a document with which nothing was done, without the minimum hold. See
+    /// Unlocks a document with which no work was done, without the minimum hold. See
     /// [`LockGuard::discard`].
     ///
     /// # Errors
@@ -252,7 +272,7 @@ impl<T> DocumentGuard<T> {
         self.lease.discard()
     }
 
-    /// Leaves the document as it is, and locked until the ttl ends. See [`LockGuard::abandon`].
+    /// Leaves the document unchanged, and locked until the ttl ends. See [`LockGuard::abandon`].
     pub fn abandon(self) {
         self.lease.abandon();
     }
@@ -266,22 +286,15 @@ impl<T> DocumentGuard<T> {
     /// # Cancel safety
     /// As cancel safe as the given future.
     pub async fn run<F: Future>(&self, future: F) -> Result<F::Output> {
-        tokio::select! {
-            biased;
-            loss = self.lost() => {
-                let error = LockError::new(ErrorKind::Lost, format!("the lock was lost: {loss}"));
-                Err(error.with_key(self.key().clone()))
-            }
-            output = future => Ok(output),
-        }
+        until_lost(self.lost(), future).await.map_err(|loss| LockError::lost(loss).with_key(self.key().clone()))
     }
 
-    /// The same lock without the document, and the document.
+    /// Splits the guard into a guard without the document, and the document.
     pub fn into_parts(self) -> (LockGuard, T) {
         (self.lease.into_guard(), self.document)
     }
 
-    /// The next write.
+    /// Makes the next write.
     fn write(&mut self, change: &Change, releases: bool) -> Result<Arc<WriteDocument>> {
         let key = self.lease.key();
         let stages = change.stages(&self.store.records.layout, key).map_err(|error| error.with_key(key.clone()))?;
@@ -290,14 +303,25 @@ impl<T> DocumentGuard<T> {
     }
 }
 
-fn lost() -> LockError {
-    LockError::new(ErrorKind::Lost, "the lock had been lost before: nothing was changed")
+impl<T> HasFencingToken for DocumentGuard<T> {
+    fn key(&self) -> &LockKey {
+        self.key()
+    }
+
+    fn fencing_token(&self) -> FencingToken {
+        self.fencing_token()
+    }
 }
 
-/// A document as the application's type.
+fn lost() -> LockError {
+    LockError::new(ErrorKind::Lost, "the lock had been lost before: nothing was changed. Lock the document again")
+}
+
+/// Reads a document as the application's type.
 pub(super) fn read<T: DeserializeOwned>(document: &RawDocument) -> Result<T> {
     from_slice(document.as_bytes()).map_err(|error| {
-        let message = "the document is not what the application's type expects";
+        let message =
+            format!("the document cannot be read as {}: the cause names the field", std::any::type_name::<T>());
         LockError::new(ErrorKind::Corrupt, message).with_disposition(Disposition::Permanent).with_source(error)
     })
 }
@@ -310,7 +334,7 @@ impl<T> Deref for DocumentGuard<T> {
     }
 }
 
-/// Changes here stay here until they are committed or saved.
+/// Changes stay in the guard until they are committed or saved.
 impl<T> DerefMut for DocumentGuard<T> {
     fn deref_mut(&mut self) -> &mut T {
         &mut self.document

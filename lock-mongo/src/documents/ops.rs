@@ -1,5 +1,5 @@
-//! The operations that take the place of the store's: they keep what an answer brings besides the
-//! lock.
+//! The operations of this style, which replace those of the store. They keep the parts of an answer
+//! that the engine does not use.
 
 use std::sync::atomic::{AtomicI32, Ordering};
 use std::sync::{Arc, Mutex};
@@ -14,7 +14,7 @@ use crate::requests::acquire::try_acquire_document;
 use crate::requests::write::{DocumentChange, write};
 use crate::store::MongoStore;
 
-/// An attempt that brings the document.
+/// An attempt that returns the document.
 pub(super) struct AcquireDocument {
     pub(super) store: Arc<MongoStore>,
     pub(super) absent: Absent,
@@ -27,11 +27,11 @@ impl AcquireOp for AcquireDocument {
     }
 }
 
-/// A change of the document, and its release with it or not.
+/// A change of the document, with or without the release.
 pub(super) struct WriteDocument {
     store: Arc<MongoStore>,
     change: DocumentChange,
-    /// The server's code of the last rejection; 0 if there was none.
+    /// The server's code of the last rejection; 0 for none.
     code: AtomicI32,
     document: Mutex<Option<RawDocumentBuf>>,
 }
@@ -42,12 +42,12 @@ impl WriteDocument {
         Self { store, change, code: AtomicI32::new(0), document: Mutex::default() }
     }
 
-    /// The server's code, if it has rejected the change.
+    /// Returns the server's code, if it has rejected the change.
     pub(super) fn code(&self) -> Option<i32> {
         Some(self.code.load(Ordering::Relaxed)).filter(|code| *code != 0)
     }
 
-    /// The document as it was after the change, if the lock was kept.
+    /// Returns the document after the change, if the lock was kept.
     pub(super) fn take_document(&self) -> Option<RawDocumentBuf> {
         self.document.lock().expect("no code in here panics").take()
     }

@@ -1,34 +1,50 @@
-//! Why a commit is not known to have been carried out.
+//! The error of a commit.
 
 use std::fmt;
 
 use distlock_api::LockError;
 
-/// Why a [commit](super::DocumentGuard::commit) is not known to have been carried out. It holds no
-/// lock.
+/// The error of a [commit](super::DocumentGuard::commit) that has failed, or may have failed. It
+/// holds no lock.
+///
+/// ```no_run
+/// use distlock_mongo::mongodb::bson::Document;
+/// use distlock_mongo::{Change, CommitError, DocumentGuard};
+///
+/// async fn pay(order: DocumentGuard<Document>) -> &'static str {
+///     match order.commit(Change::new().set("state", "paid")).await {
+///         Ok(()) => "paid",
+///         Err(CommitError::AlreadyLost(_)) => "nothing was changed: lock it again",
+///         Err(CommitError::Rejected { code: Some(121), .. }) => "the validator does not allow it",
+///         Err(CommitError::Rejected { .. }) => "nothing was changed",
+///         Err(_) => "it may have been changed: lock it again, and look",
+///     }
+/// }
+/// ```
 #[derive(Debug)]
 #[must_use]
+#[non_exhaustive]
 pub enum CommitError {
     /// The lock had been lost before: the document is untouched, and another process may hold the
     /// lock. The error's kind is [`Lost`](distlock_api::ErrorKind::Lost).
     AlreadyLost(LockError),
     /// Nothing was changed, and the lock was still held.
     Rejected {
-        /// Why: [`InvalidOptions`](distlock_api::ErrorKind::InvalidOptions) for a change that was
-        /// refused before anything was sent, [`Rejected`](distlock_api::ErrorKind::Rejected) if
-        /// MongoDB refused it, and otherwise what kept it from being made. A retryable one may be
-        /// tried again.
+        /// The reason: [`InvalidOptions`](distlock_api::ErrorKind::InvalidOptions) for a change
+        /// that was refused before anything was sent,
+        /// [`Rejected`](distlock_api::ErrorKind::Rejected) if MongoDB refused it, or another error.
+        /// After a retryable one try again.
         error: LockError,
         /// MongoDB's code, if it refused the change: 121 for a validator, 11000 for a unique index.
         code: Option<i32>,
     },
-    /// It may or may not have been carried out; if so, once. The lock is released in the background
-    /// if it was not.
+    /// The change may or may not have been made; if so, once. If not, the lock is released in the
+    /// background.
     Unknown(LockError),
 }
 
 impl CommitError {
-    /// The error alone.
+    /// Returns the error alone.
     #[must_use]
     pub fn into_error(self) -> LockError {
         match self {
@@ -36,7 +52,7 @@ impl CommitError {
         }
     }
 
-    /// The error.
+    /// Returns a reference to the error.
     #[must_use]
     pub fn error(&self) -> &LockError {
         match self {

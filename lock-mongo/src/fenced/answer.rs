@@ -1,4 +1,4 @@
-//! What a fenced write says.
+//! The answer of a fenced write.
 
 use distlock_api::FencingToken;
 
@@ -6,10 +6,10 @@ use distlock_api::FencingToken;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use = "`FencedOff` and `NoDocument` mean that nothing was written"]
 pub enum Fenced<T> {
-    /// It was written.
+    /// The update was applied.
     Accepted(T),
-    /// A later holder of the lock has written to the document: nothing was changed. Whoever hears
-    /// this has lost the lock, whatever its guard says.
+    /// Nothing was changed: a later holder of the lock has written to the document. The caller has
+    /// lost the lock, even if its guard does not show it yet.
     FencedOff {
         /// The token in the document.
         newest: FencingToken,
@@ -19,13 +19,13 @@ pub enum Fenced<T> {
 }
 
 impl<T> Fenced<T> {
-    /// Whether it was written.
+    /// Whether the update was applied.
     #[must_use]
     pub const fn is_accepted(&self) -> bool {
         matches!(self, Self::Accepted(_))
     }
 
-    /// What was written, if it was.
+    /// Returns the value of an accepted write; `None` otherwise.
     #[must_use]
     pub fn accepted(self) -> Option<T> {
         match self {

@@ -1,16 +1,16 @@
-//! A fence: its condition and its stamp, as documents, and what is refused.
+//! A fence: its condition and its stamp, as documents, and the updates that it refuses.
 
-use distlock_api::{ErrorKind, FencingToken, LockError, LockGuard, Result};
+use distlock_api::{ErrorKind, FencingToken, HasFencingToken, LockError, Result};
 use mongodb::bson::{Bson, Document, doc};
 use mongodb::options::UpdateModifications;
 
 /// The fencing token of a guard, as a condition and a stamp on documents of the application's own
 /// collections.
 ///
-/// A lease cannot stop a holder that was paused beyond it; the documents that it writes to can.
-/// Each write goes only to a document whose field `_fence` is missing or not greater than the
-/// token, and sets the field to the token, in one atomic step at the server. As soon as a later
-/// holder has written, every earlier one hears [`Fenced::FencedOff`](super::Fenced::FencedOff), and
+/// A lease cannot stop a holder that was paused beyond it, but the documents that it writes to can.
+/// A fenced write applies only to a document whose field `_fence` is missing or not greater than
+/// the token. It sets the field to the token, in one atomic step at the server. As soon as a later
+/// holder has written, each earlier one gets [`Fenced::FencedOff`](super::Fenced::FencedOff), and
 /// the document is untouched.
 ///
 /// ```no_run
@@ -21,11 +21,11 @@ use mongodb::options::UpdateModifications;
 ///
 /// async fn pay(locks: &dyn LockProvider, invoices: &Collection<Document>) -> Result<(), LockError> {
 ///     let guard = locks.acquire("invoices/7").await?;
-///     // … the work, however long the process is paused in it …
-///     let paid = Fence::of(&guard)?.update_one(invoices, doc! { "_id": 7 }, doc! { "$set": { "paid": true } }).await?;
-///     match paid {
+///     // … the work, in which the process may be paused for any time …
+///     let (invoice, paid) = (doc! { "_id": 7 }, doc! { "$set": { "paid": true } });
+///     match Fence::of(&guard)?.update_one(invoices, invoice, paid).await? {
 ///         Fenced::Accepted(()) => {}
-///         Fenced::FencedOff { newest } => println!("token {newest} has been here: the lock was lost"),
+///         Fenced::FencedOff { newest } => println!("the lock was lost to token {newest}"),
 ///         Fenced::NoDocument => println!("there is no such invoice"),
 ///     }
 ///     guard.release().await?;
@@ -33,23 +33,22 @@ use mongodb::options::UpdateModifications;
 /// }
 /// ```
 ///
-/// # What it rests on
-/// * **One lock for a document.** Tokens of different keys must not be compared, so all who write
-///   to a document hold the same key.
-/// * **Every writer does it.** A plain update that leaves the field alone is not stopped; one that
-///   removes or lowers it opens the door again.
-/// * **Nothing is fenced before the first write.** A later holder that has only read so far does
-///   not stop an earlier one. Let it begin with a write – [`claim`](Self::claim) – if it decides by
-///   what it reads.
-/// * **Majority writes.** Whatever the collection's own write concern is, since a stamp that is
-///   rolled back stops nobody.
+/// # Conditions
+/// * **One lock per document.** Tokens of different keys must not be compared, so all writers of a
+///   document must hold the same key.
+/// * **All writers use a fence.** A plain update that does not touch the field is not stopped. One
+///   that removes or lowers the field lets late holders write again.
+/// * **A fence begins with the first write.** A later holder that has only read does not stop an
+///   earlier one. If it decides by what it reads, let it begin with [`claim`](Self::claim).
+/// * **Majority writes**, regardless of the write concern of the collection: a stamp that is rolled
+///   back would stop no late holder.
 ///
 /// # Updates
 /// * **Operators** (`{ "$set": … }`): values are data; a string that begins with `$` is stored as
 ///   that string.
-/// * **Pipelines**, for experts: there a string that begins with `$` is an expression. Put what
-///   comes from elsewhere into `{ "$literal": … }`. The stamp is the last stage.
-/// * Replacement documents, and updates that touch the fence's field themselves, are refused before
+/// * **Pipelines**, for experts: a string that begins with `$` is an expression. Put external data
+///   into `{ "$literal": … }`. The stamp is the last stage.
+/// * Replacement documents, and updates that touch the field of the fence, are refused before
 ///   anything is sent.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[must_use]
@@ -59,31 +58,49 @@ pub struct Fence {
 }
 
 impl Fence {
-    /// The field when nobody says: `_fence`.
+    /// The default field: `_fence`.
     pub const DEFAULT_FIELD: &str = "_fence";
 
-    /// The fence of a guard's token. Whether the guard is lost plays no part: that is what the
-    /// fence is for.
+    /// Makes the fence of a guard's token: of a [`LockGuard`](distlock_api::LockGuard), one of the
+    /// [guards of several locks](distlock_api::AllGuard::guards), or a
+    /// [`DocumentGuard`](crate::DocumentGuard). It is made even if the guard is lost, because it is
+    /// for late holders.
+    ///
+    /// ```no_run
+    /// use distlock_api::{LockError, LockProvider, LockProviderExt};
+    /// use distlock_mongo::mongodb::{Collection, bson::{Document, doc}};
+    /// use distlock_mongo::Fence;
+    ///
+    /// async fn book(locks: &dyn LockProvider, accounts: &Collection<Document>) -> Result<(), LockError> {
+    ///     let both = locks.acquire_all([("accounts", 1), ("accounts", 2)]).await?;
+    ///     for (id, guard) in (1..).zip(both.guards()) {
+    ///         let booked = doc! { "$set": { "booked": true } };
+    ///         let _ = Fence::of(guard)?.update_one(accounts, doc! { "_id": id }, booked).await?;
+    ///     }
+    ///     let _ = both.release().await?;
+    ///     Ok(())
+    /// }
+    /// ```
     ///
     /// # Errors
     /// As [`new`](Self::new).
-    pub fn of(guard: &LockGuard) -> Result<Self> {
+    pub fn of(guard: &(impl HasFencingToken + ?Sized)) -> Result<Self> {
         Self::new(guard.fencing_token()).map_err(|error| error.with_key(guard.key().clone()))
     }
 
-    /// The fence of a token.
+    /// Makes the fence of a token.
     ///
     /// # Errors
     /// [`InvalidOptions`](ErrorKind::InvalidOptions) for a token above `i64::MAX`, which BSON
-    /// cannot hold. No backend of this project makes one.
+    /// cannot represent. No backend of this project makes one.
     pub fn new(token: FencingToken) -> Result<Self> {
         match i64::try_from(token.get()) {
             Ok(token) => Ok(Self { field: Self::DEFAULT_FIELD.to_owned(), token }),
-            Err(_) => refuse(format!("token {token} does not fit into a number of MongoDB")),
+            Err(_) => refuse(format!("the token {token} is too large for MongoDB: the largest is {}", i64::MAX)),
         }
     }
 
-    /// Keeps the token in another field, at the top of the document. Defaults to
+    /// Sets the field of the token, at the top of the document. Defaults to
     /// [`DEFAULT_FIELD`](Self::DEFAULT_FIELD).
     ///
     /// # Errors
@@ -92,27 +109,30 @@ impl Fence {
     pub fn field(mut self, name: impl Into<String>) -> Result<Self> {
         let name = name.into();
         if name.is_empty() || name.starts_with('$') || name.contains(['.', '\0']) || name == "_id" {
-            return refuse(format!("{name:?} cannot be the field of a fence"));
+            return refuse(format!(
+                "{name:?} cannot be the field of a fence: a name is not empty and not `_id`, does not begin with $, and \
+                 has neither . nor NUL"
+            ));
         }
         self.field = name;
         Ok(self)
     }
 
-    /// The given filter, and that no later holder has been there: for operations of the driver's
-    /// own. What it does not find is either missing or fenced off; [`update_one`](Self::update_one)
-    /// tells which.
+    /// Adds the condition that no later holder has written to a filter, for operations of the
+    /// driver. A document that it does not match is missing or fenced off;
+    /// [`update_one`](Self::update_one) distinguishes the two.
     #[must_use]
     pub fn filter(&self, filter: Document) -> Document {
         let field = &self.field;
-        // An array would be compared element by element.
+        // MongoDB would compare the elements of an array.
         let number = doc! { field: { "$lte": self.token, "$not": { "$type": "array" } } };
         let nothing = doc! { field: { "$eq": null, "$not": { "$type": "array" } } };
         let open = doc! { "$or": [number, nothing] };
         doc! { "$and": [filter, open] }
     }
 
-    /// The given update, and the stamp: for operations of the driver's own, which must also have
-    /// the [filter](Self::filter).
+    /// Adds the stamp to an update, for operations of the driver, which also need the
+    /// [filter](Self::filter).
     ///
     /// # Errors
     /// [`InvalidOptions`](ErrorKind::InvalidOptions) for a replacement document, and for an update
@@ -127,7 +147,7 @@ impl Fence {
                 stages.push(doc! { "$set": { &self.field: { "$literal": self.token } } });
                 Ok(stages.into())
             }
-            _ => refuse("a kind of update that is not known here".into()),
+            _ => refuse("this kind of update is not supported: use operators or a pipeline".into()),
         }
     }
 
@@ -137,7 +157,7 @@ impl Fence {
                 return refuse("a replacement document would remove the fence: use `$set`, or a pipeline".into());
             }
             let Bson::Document(changes) = changes else {
-                return refuse(format!("{operator} needs a document"));
+                return refuse(format!("the argument of {operator} must be a document"));
             };
             for (path, value) in changes {
                 let target = (operator == "$rename").then(|| value.as_str()).flatten();
@@ -153,8 +173,8 @@ impl Fence {
         Ok(operators)
     }
 
-    /// What a stage sets or removes by name. A stage that replaces the document as a whole cannot
-    /// be looked into; the stamp comes after it.
+    /// Refuses a stage that sets or removes the field by name. A stage that replaces the whole
+    /// document is allowed: the stamp comes after it.
     fn check_stage(&self, stage: &Document) -> Result<()> {
         for (name, argument) in stage {
             let touched = match (name.as_str(), argument) {
@@ -179,23 +199,23 @@ impl Fence {
     }
 
     fn touched<T>(&self) -> Result<T> {
-        refuse(format!("the update itself touches {:?}, the field of the fence", self.field))
+        refuse(format!("the update touches {:?}, the field of the fence: leave it out", self.field))
     }
 }
 
-/// A fence, as a writer finds it.
+/// The state of a document's fence, for one writer.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Seen {
-    /// A later holder has been here.
+pub(super) enum FenceState {
+    /// A later holder has written.
     Newer(FencingToken),
-    /// Nobody, or an earlier one, or this one.
+    /// No holder has written, or only earlier ones and this one.
     Open,
 }
 
-/// What a field of a document means to a writer with this token.
-pub(super) fn seen(field: Option<&Bson>, token: i64) -> Result<Seen> {
+/// Reads the fence of a document, for a writer with this token.
+pub(super) fn read(field: Option<&Bson>, token: i64) -> Result<FenceState> {
     let found = match field {
-        None | Some(Bson::Null) => return Ok(Seen::Open),
+        None | Some(Bson::Null) => return Ok(FenceState::Open),
         Some(Bson::Int64(found)) => Some(*found),
         Some(Bson::Int32(found)) => Some(i64::from(*found)),
         // A shell writes whole numbers as doubles.
@@ -204,10 +224,13 @@ pub(super) fn seen(field: Option<&Bson>, token: i64) -> Result<Seen> {
         Some(_) => None,
     };
     match found.and_then(|found| Some((found, u64::try_from(found.max(0)).ok()?))) {
-        Some((found, newest)) if found > token => Ok(Seen::Newer(FencingToken::new(newest))),
-        Some(_) => Ok(Seen::Open),
-        None => Err(LockError::new(ErrorKind::Corrupt, "the fence in the document is something else than a token")
-            .with_disposition(distlock_api::Disposition::Permanent)),
+        Some((found, newest)) if found > token => Ok(FenceState::Newer(FencingToken::new(newest))),
+        Some(_) => Ok(FenceState::Open),
+        None => {
+            let message = "the field of the fence contains no token: another program uses it. Name another field \
+                           (`Fence::field`)";
+            Err(LockError::new(ErrorKind::Corrupt, message).with_disposition(distlock_api::Disposition::Permanent))
+        }
     }
 }
 
@@ -247,7 +270,7 @@ mod tests {
     }
 
     #[test]
-    fn the_stamp_is_added_to_what_is_there() {
+    fn the_stamp_is_added_to_the_update() {
         let Ok(UpdateModifications::Document(update)) = fence().stamped(doc! { "$inc": { "n": 1 } }) else { panic!() };
         assert_eq!(update, doc! { "$inc": { "n": 1 }, "$set": { "_fence": 7_i64 } });
         let Ok(UpdateModifications::Document(update)) = fence().stamped(doc! { "$set": { "a": "$b" } }) else {
@@ -271,16 +294,16 @@ mod tests {
     }
 
     #[test]
-    fn a_fence_is_read_as_what_it_is() {
-        let newer = Seen::Newer(FencingToken::new(8));
+    fn a_fence_can_have_any_numeric_type() {
+        let newer = FenceState::Newer(FencingToken::new(8));
         for value in [Bson::Int64(8), Bson::Int32(8), Bson::Double(8.0)] {
-            assert_eq!(seen(Some(&value), 7).unwrap(), newer);
-            assert_eq!(seen(Some(&value), 8).unwrap(), Seen::Open);
+            assert_eq!(read(Some(&value), 7).unwrap(), newer);
+            assert_eq!(read(Some(&value), 8).unwrap(), FenceState::Open);
         }
-        assert_eq!(seen(None, 7).unwrap(), Seen::Open);
-        assert_eq!(seen(Some(&Bson::Int64(-1)), 7).unwrap(), Seen::Open);
+        assert_eq!(read(None, 7).unwrap(), FenceState::Open);
+        assert_eq!(read(Some(&Bson::Int64(-1)), 7).unwrap(), FenceState::Open);
         for value in [Bson::String("8".into()), Bson::Array(vec![]), Bson::Double(f64::NAN), Bson::Boolean(true)] {
-            assert_eq!(seen(Some(&value), 7).unwrap_err().kind(), ErrorKind::Corrupt);
+            assert_eq!(read(Some(&value), 7).unwrap_err().kind(), ErrorKind::Corrupt);
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Administration beyond the forced release of one key: owners, lists, indexes, events.
+//! Administration, except the forced release of one key: owners, lists, indexes, events.
 
 use std::time::Duration;
 
@@ -72,14 +72,14 @@ async fn release_owner_counts_the_held(world: World) {
     assert!(next.token.get() > grant.token.get() + 1, "the token advances by the force-release itself");
 }
 
-/// More than one request's time allows for.
+/// More locks than one request can list or release in its time.
 async fn release_owner_releases_many_in_batches(world: World) {
     const MANY: usize = 20_000;
 
     let name = random_name("locks");
     let builder = MongoProvider::builder_from_client(&world.client).database("distlock_test").collection(&name);
     let provider = builder.request_timeout(Duration::from_millis(500)).build().unwrap();
-    provider.connect().await.unwrap();
+    provider.prepare().await.unwrap();
     let expires_at = DateTime::from_millis(DateTime::now().timestamp_millis() + 3_600_000);
     let record = |n: usize| {
         doc! {
@@ -102,14 +102,14 @@ fn plan(explained: &Document) -> String {
 async fn owner_index_is_used(world: World) {
     let name = random_name("locks");
     let store = world.store_on(&world.client, &name);
-    store.connect().await.unwrap();
+    store.prepare().await.unwrap();
     let a = claim(&key());
     granted_to(&store, &a, "me", LONG).await;
     let database = world.client.database("distlock_test");
     let find = doc! { "find": &name, "filter": { "owner": { "$eq": "me" } }, "sort": { "_id": 1 } };
     let plan = plan(&database.run_command(doc! { "explain": find }).await.unwrap());
     assert!(plan.contains("distlock_owner") && !plan.contains("\"SORT\""), "{plan}");
-    // Only records that name an owner are in it.
+    // The index contains only records that name an owner.
     assert!(release(&store, &a).await.is_released());
     let records = world.raw(&name);
     let named = records.find(doc! { "owner": { "$exists": true } }).hint(Hint::Name("distlock_owner".into()));
@@ -120,7 +120,7 @@ async fn owner_index_can_be_left_out(world: World) {
     let name = random_name("locks");
     let builder = MongoProvider::builder(world.client.database("distlock_test")).collection(&*name);
     let store = builder.without_owner_index().build_store().unwrap();
-    store.connect().await.unwrap();
+    store.prepare().await.unwrap();
     let names = world.raw(&name).list_index_names().await.unwrap();
     assert_eq!(names, ["_id_", "distlock_purge"]);
     granted_to(&store, &claim(&key()), "me", LONG).await;
@@ -133,7 +133,7 @@ async fn owner_index_conflict_is_not_fatal(world: World) {
     let other = IndexModel::builder().keys(doc! { "somethingElse": 1 }).options(options).build();
     world.raw(&name).create_index(other).await.unwrap();
     let store = world.store_on(&world.client, &name);
-    store.connect().await.unwrap();
+    store.prepare().await.unwrap();
     assert_eq!(world.raw(&name).list_index_names().await.unwrap(), ["_id_", "distlock_owner", "distlock_purge"]);
     granted_to(&store, &claim(&key()), "me", LONG).await;
     assert_eq!(admin(&store).release_owner("me", "test").await.unwrap(), 1);
@@ -167,7 +167,7 @@ async fn next(events: &mut LockEvents) -> LockEvent {
     event.unwrap().expect("the stream goes on")
 }
 
-/// Small records are replaced, big ones updated: both tell the same.
+/// The server replaces small records and updates large ones. Both forms give the same events.
 async fn events_of_any_shape(world: World) {
     for meta in [0, 40] {
         let store = world.store();
@@ -181,7 +181,7 @@ async fn events_of_any_shape(world: World) {
             }
             let attempt = Attempt::new(a.clone(), LONG).with_holder(said.holder().clone());
             let Reply::Granted(grant) = store.try_acquire(&attempt).await.unwrap() else { panic!("busy") };
-            // Asked twice, as after a lost reply: one grant.
+            // A repeated attempt, as after a lost reply, is one grant.
             store.try_acquire(&attempt).await.unwrap();
             let (id, token, owner) = (a.id().clone(), grant.token, Some("$me".to_owned()));
             let expected = LockEvent::Granted { key: key.clone(), id: id.clone(), token, owner };
@@ -222,7 +222,7 @@ async fn events_of_an_expiry(world: World) {
     // As the TTL index does.
     world.raw(&name).delete_one(doc! { "_id": key.as_str() }).await.unwrap();
     assert_eq!(next(&mut events).await, LockEvent::Expired { key: key.clone(), id: before.id().clone() });
-    // A grant after a release is no take-over.
+    // A grant after a release does not report an expiry.
     let [a, b] = [(); 2].map(|()| claim(&key));
     granted(&store, &a, LONG).await;
     assert!(release(&store, &a).await.is_released());
@@ -240,17 +240,17 @@ async fn events_of_many_locks_at_once(world: World) {
     }
     let mut events = LockAdmin::watch(&store).await.unwrap();
     assert_eq!(admin(&store).release_owner("session", "ended").await.unwrap(), 20);
-    let mut told = Vec::new();
+    let mut reported = Vec::new();
     for _ in &claims {
         match next(&mut events).await {
-            LockEvent::ForceReleased { id, .. } => told.push(id),
+            LockEvent::ForceReleased { id, .. } => reported.push(id),
             other => panic!("{other:?}"),
         }
     }
     let mut expected: Vec<_> = claims.iter().map(|claim| claim.id().clone()).collect();
     expected.sort();
-    told.sort();
-    assert_eq!(told, expected);
+    reported.sort();
+    assert_eq!(reported, expected);
 }
 
 async fn events_end_with_the_collection(world: World) {
@@ -259,9 +259,9 @@ async fn events_end_with_the_collection(world: World) {
     granted(&store, &claim(&key()), LONG).await;
     let events = LockAdmin::watch(&store).await.unwrap();
     world.raw(&name).drop().await.unwrap();
-    let told: Vec<LockEvent> =
+    let reported: Vec<LockEvent> =
         tokio::time::timeout(Duration::from_secs(20), events.try_collect()).await.expect("an end").unwrap();
-    assert!(!told.is_empty() && told.iter().all(|event| *event == LockEvent::Gap), "{told:?}");
+    assert!(!reported.is_empty() && reported.iter().all(|event| *event == LockEvent::Gap), "{reported:?}");
 }
 
 async fn events_are_not_renewals(world: World) {

@@ -1,4 +1,4 @@
-//! Locks in documents: what reaches the server, what it makes of it, and what is left of it.
+//! Locks in documents: the commands, their effect, and the state that they leave.
 
 mod basics;
 mod changes;
@@ -11,6 +11,7 @@ mod rejecting;
 
 use std::time::Duration;
 
+use distlock_api::LockProvider;
 use distlock_mongo::mongodb::bson::{Bson, Document, doc, from_document};
 use distlock_mongo::mongodb::{Client, Collection};
 use distlock_mongo::{DocumentLocks, DocumentLocksBuilder};
@@ -30,7 +31,7 @@ pub(super) fn add(checks: &mut Checks<'_>) {
     rejecting::add(checks);
 }
 
-/// What the application keeps; it knows nothing of the lock.
+/// An application's document. Its type does not have the lock.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Account {
@@ -41,6 +42,13 @@ struct Account {
 
 fn account(id: &str) -> Account {
     Account { _id: id.into(), owner: "$ada".into(), balance: 10 }
+}
+
+/// Closes the locks of a check in which none was lost.
+async fn close(locks: DocumentLocks<Account>) {
+    let provider = locks.provider();
+    provider.close().await.expect("all guards are released");
+    assert!(provider.accounting().balances() && provider.accounting().lost == 0, "{:?}", provider.accounting());
 }
 
 /// A collection of accounts of its own, and locks in it.
@@ -78,7 +86,7 @@ impl Bank {
         self.raw.find_one(doc! { "_id": id.into() }).await.expect("an answer").expect("a document")
     }
 
-    /// Waits until nobody holds the document.
+    /// Waits until the document has no holder.
     async fn freed(&self, id: &str) -> Document {
         loop {
             let document = self.raw(id).await;

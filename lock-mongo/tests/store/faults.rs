@@ -1,4 +1,4 @@
-//! Servers that are away, refuse, hang, or lose their answers.
+//! Servers that are away, refuse calls, hang, or lose their answers.
 
 use std::error::Error;
 use std::future::IntoFuture;
@@ -36,7 +36,7 @@ pub(super) fn add(checks: &mut Checks<'_>) {
     }
 }
 
-/// Everything that an error shows, to people and to programs.
+/// Returns everything that an error shows, to people and to programs.
 fn shown(error: &LockError) -> String {
     let mut text = format!("{error} {error:?} {error:#?}");
     let mut source = error.source();
@@ -48,7 +48,7 @@ fn shown(error: &LockError) -> String {
 }
 
 async fn unreachable_server_is_bounded(_: World) {
-    // Taken, so that it is nobody else's; but nobody listens there.
+    // The port is taken, so that no other program listens on it.
     let taken = tokio::net::TcpSocket::new_v4().unwrap();
     taken.bind("127.0.0.1:0".parse().unwrap()).unwrap();
     let port = taken.local_addr().unwrap().port();
@@ -72,7 +72,7 @@ async fn unreachable_server_is_bounded(_: World) {
     assert!(store.renew_many(&batch).await.remove(0).is_err());
     assert!(started.elapsed() < Duration::from_secs(5), "{:?}", started.elapsed());
 
-    // The driver's own limit comes first: it says that no server was found.
+    // The driver's own limit comes first, and its error reports that no server was found.
     let mut options =
         ClientOptions::builder().hosts(vec![ServerAddress::Tcp { host: "127.0.0.1".into(), port: Some(port) }]).build();
     options.server_selection_timeout = Some(Duration::from_millis(50));
@@ -86,8 +86,8 @@ async fn wrong_credentials(world: World) {
     let secret = "correct horse battery staple";
     let credential = Credential::builder().username("alice".to_owned()).password(secret.to_owned()).build();
     let (client, _) = world.connect(|options| options.credential = Some(credential)).await;
-    // The driver gives a server that refused it a pause of seconds, in which it only says that
-    // there is none.
+    // After a refusal the driver pauses the server for seconds, and reports only that there is
+    // none.
     let limit = Duration::from_millis(500);
     let provider = MongoProvider::builder_from_client(&client).request_timeout(limit).build().unwrap();
     let builder = MongoProvider::builder(client.database("app"));
@@ -95,7 +95,7 @@ async fn wrong_credentials(world: World) {
     assert!(!shown_things.contains("horse") && !shown_things.contains("alice"), "{shown_things}");
     let error = provider.store().try_acquire(&Attempt::new(claim(&key()), LONG)).await.unwrap_err();
     assert_eq!((error.kind(), error.disposition()), (ErrorKind::PermissionDenied, Disposition::Permanent), "{error:?}");
-    let text = shown(&error) + &shown(&provider.connect().await.unwrap_err());
+    let text = shown(&error) + &shown(&provider.prepare().await.unwrap_err());
     assert!(!text.contains("horse") && !text.contains("mongodb://"), "{text}");
 }
 
@@ -129,8 +129,8 @@ async fn hung_server_is_bounded(world: World) {
     assert!(release(&store, &b).await.is_released(), "repeated");
 }
 
-/// Many callers give up while the server hangs. Their calls must not stand in the way of those that
-/// come when it is back.
+/// Many callers give up while the server hangs. Their calls must not delay those that come after
+/// its return.
 async fn a_hung_server_is_usable_as_soon_as_it_is_back(world: World) {
     let (store, app) = world.store_of_app(&random_name("locks")).await;
     granted(&store, &claim(&key()), LONG).await;
@@ -151,7 +151,8 @@ async fn a_hung_server_is_usable_as_soon_as_it_is_back(world: World) {
     assert!(started.elapsed() < Duration::from_secs(6), "{:?}", started.elapsed());
 }
 
-/// Sixty callers of sixty keys, an acquisition takes 500 ms, and a lease is held meanwhile.
+/// Sixty callers of sixty keys, acquisitions that take 500 ms each, and a lease that is held
+/// meanwhile.
 async fn leases_are_kept_while_acquisitions_are_slow(world: World) {
     let app = random_name("app");
     let (client, _) = world.connect(|options| options.app_name = Some(app.clone())).await;
@@ -189,7 +190,7 @@ async fn leases_are_kept_while_acquisitions_are_slow(world: World) {
     locks.close().await.unwrap();
 }
 
-/// Without one, a hung command keeps its connection for ever.
+/// Without a time limit a hung command would keep its connection for ever.
 async fn every_command_carries_a_time_limit(world: World) {
     let (sender, mut commands) = tokio::sync::mpsc::unbounded_channel();
     let name = random_name("locks");
@@ -248,9 +249,9 @@ const UNAUTHORIZED: i32 = 13;
 
 async fn not_allowed_to_create_the_index(world: World) {
     let (store, app) = world.store_of_app(&random_name("locks")).await;
-    // `connect` says so, and so would the log.
+    // `prepare` reports it, as the log does.
     world.fail(&app, "createIndexes", doc! { "errorCode": UNAUTHORIZED }).await;
-    let error = store.connect().await.unwrap_err();
+    let error = store.prepare().await.unwrap_err();
     assert_eq!((error.kind(), error.disposition()), (ErrorKind::PermissionDenied, Disposition::Permanent), "{error:?}");
     world.fail(&app, "createIndexes", doc! { "errorCode": UNAUTHORIZED }).await;
     let a = claim(&key());
@@ -264,7 +265,7 @@ async fn not_allowed_to_write(world: World) {
     let locks = LeaseProvider::new(Arc::new(store));
     let key = key();
     world.fail(&app, "findAndModify", doc! { "errorCode": UNAUTHORIZED }).await;
-    // For ever, says the caller; but nothing will change, so the error comes at once.
+    // The caller would wait without a limit, but nothing will change, so the error comes at once.
     let error = tokio::time::timeout(Duration::from_secs(10), locks.acquire(&key).into_future()).await;
     let error = error.expect("at once").unwrap_err();
     assert_eq!((error.kind(), error.disposition()), (ErrorKind::PermissionDenied, Disposition::Permanent), "{error:?}");
@@ -281,8 +282,8 @@ async fn corrupt_record(world: World) {
     assert_eq!((error.kind(), error.disposition()), (ErrorKind::Corrupt, Disposition::Permanent), "{error:?}");
 }
 
-/// The server applies the write and closes the connection; the driver sends it again, and the
-/// server repeats what it stored – without the projection (R9).
+/// The server applies the write and closes the connection. The driver sends the write again, and
+/// the server repeats the stored answer, without the projection (R9).
 async fn replayed_write(world: World) {
     let store = world.store();
     granted(&store, &claim(&key()), LONG).await;
@@ -295,14 +296,14 @@ async fn replayed_write(world: World) {
     assert!(error.is_outcome_unknown(), "{error:?}");
     let info = admin(&store).inspect(a.key()).await.unwrap().expect("it was applied");
     assert_eq!(info.id.as_ref(), Some(a.id()));
-    assert_eq!(granted(&store, &a, LONG).await.token, info.token, "asked again");
+    assert_eq!(granted(&store, &a, LONG).await.token, info.token, "a repeated attempt");
 
     lose_reply().await;
     let error = store.release(&Release::new(a.clone())).await.unwrap_err();
     assert!(error.is_outcome_unknown(), "{error:?}");
     assert!(release(&store, &a).await.is_released(), "repeated");
 
-    // What was passed on once is not passed on again.
+    // A lease that was handed over once is not handed over again.
     let [a, b, c] = [(); 3].map(|()| claim(a.key()));
     granted(&store, &a, LONG).await;
     queued(&store, &b).await;
@@ -317,8 +318,8 @@ async fn replayed_write(world: World) {
     assert_eq!((info.id.as_ref(), store.waiters(&a, LONG).await.unwrap()), (Some(b.id()), 1));
 }
 
-/// An acquisition that the server carries out after its own withdrawal would make a lease that
-/// nobody owns.
+/// An acquisition that the server carries out after its own withdrawal would leave a lease without
+/// a holder.
 async fn straggler_is_refused(world: World) {
     let name = random_name("locks");
     let (store, app) = world.store_of_app(&name).await;
@@ -327,7 +328,7 @@ async fn straggler_is_refused(world: World) {
     let pause = Duration::from_millis(700);
     let blocked = i64::try_from(pause.as_millis()).unwrap();
     world.fail(&app, "findAndModify", doc! { "blockConnection": true, "blockTimeMS": blocked }).await;
-    // Dropped, not timed out: the server's own bound would end it first.
+    // The call is dropped, not timed out: the server's own limit would end it first.
     let attempt = Attempt::new(a.clone(), LONG).with_timeout(LONG);
     let given_up = tokio::time::timeout(Duration::from_millis(100), store.try_acquire(&attempt)).await;
     assert!(given_up.is_err(), "{given_up:?}");
@@ -341,7 +342,7 @@ async fn stepped_down(world: World) {
     let name = random_name("locks");
     let (store, app) = world.store_of_app(&name).await;
     granted(&store, &claim(&key()), LONG).await;
-    // Both tries of the driver.
+    // Both tries of the driver fail.
     let data = doc! { "failCommands": ["findAndModify"], "appName": &app, "errorCode": 10107, "errorLabels": ["RetryableWriteError"] };
     world.admin(doc! { "configureFailPoint": "failCommand", "mode": { "times": 2 }, "data": data }).await;
     let a = claim(&key());

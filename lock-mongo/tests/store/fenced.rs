@@ -43,14 +43,14 @@ async fn fenced_late_holder_is_refused(world: World) {
         .build()
         .unwrap();
     let documents = documents(&world);
-    documents.insert_one(doc! { "_id": 7, "by": "nobody" }).await.unwrap();
+    documents.insert_one(doc! { "_id": 7, "by": "none" }).await.unwrap();
     let key = key();
     let slow = locks.acquire(&key).await.unwrap();
     locks.admin().unwrap().force_release(&key, "test").await.unwrap().unwrap();
     let quick = locks.acquire(&key).await.unwrap();
     let (slow_fence, quick_fence) = (Fence::of(&slow).unwrap(), Fence::of(&quick).unwrap());
 
-    // Until the later one has written the earlier one is not stopped.
+    // The earlier holder is not stopped until the later one has written.
     let by = |who: &str| doc! { "$set": { "by": who } };
     let written = slow_fence.update_one(&documents, doc! { "_id": 7 }, by("slow")).await.unwrap();
     assert_eq!(written, Fenced::Accepted(()));
@@ -73,7 +73,7 @@ async fn fenced_missing_document_is_its_own_answer(world: World) {
     let filter = || doc! { "_id": 1, "state": "open" };
     assert_eq!(fence(1).update_one(&documents, filter(), set()).await.unwrap(), Fenced::NoDocument);
     assert!(fence(5).update_one(&documents, doc! { "_id": 1 }, set()).await.unwrap().is_accepted());
-    // What does not match is no document for the latecomer either.
+    // A document that does not match is missing for the late holder, too.
     assert_eq!(fence(1).update_one(&documents, filter(), set()).await.unwrap(), Fenced::NoDocument);
     assert_eq!(documents.count_documents(doc! {}).await.unwrap(), 1);
 }
@@ -100,7 +100,7 @@ async fn fenced_pipeline(world: World) {
     let expected = doc! { "_id": 1, "n": 4, "_fence": 5_i64, "was": 4_i64, "said": "$n" };
     let written = written.accepted().unwrap();
     assert_eq!(expected.iter().filter(|(name, value)| written.get(name) == Some(value)).count(), 5, "{written}");
-    // A stage that replaces everything cannot take the fence away.
+    // A stage that replaces the whole document cannot remove the fence.
     let replace = vec![doc! { "$replaceWith": { "_id": 1, "_fence": 1 } }];
     assert!(fence(6).update_one(&documents, doc! { "_id": 1 }, replace).await.unwrap().is_accepted());
     assert_eq!(
@@ -127,8 +127,8 @@ async fn fenced_upsert(world: World) {
     assert_eq!((found.get_str("by").unwrap(), found.get_i64("_fence").unwrap()), ("$pipe", 1));
 }
 
-/// Sixteen at once make the same document: nobody hears of a duplicate key, and the newest token is
-/// what remains.
+/// Sixteen callers insert the same document at once. None gets an error of a duplicate key, and the
+/// newest token remains.
 async fn fenced_upsert_race(world: World) {
     let documents = documents(&world);
     for round in 0..10 {
@@ -180,7 +180,7 @@ async fn fenced_typed_documents_and_claim(world: World) {
     assert_eq!(late, Fenced::FencedOff { newest: newest(9) }, "a claim is enough to stop earlier holders");
     let paid = fence(9).find_one_and_update(&invoices, doc! { "_id": 7 }, pay).await.unwrap();
     assert_eq!(paid, Fenced::Accepted(Invoice { id: 7, paid: true }));
-    // Readers that know nothing of fences are not disturbed.
+    // Readers without a fence are not affected.
     assert_eq!(invoices.find_one(doc! { "_id": 7 }).await.unwrap(), Some(Invoice { id: 7, paid: true }));
 }
 

@@ -11,7 +11,7 @@ pub(super) fn add(checks: &mut Checks<'_>) {
     check!(checks, C22 force_release);
     check!(checks, C22 force_release_opens_a_minimum_hold);
     check!(checks, C22 audit_is_bounded);
-    check!(checks, inspect_sees_what_is_there);
+    check!(checks, inspect_returns_the_state);
 }
 
 async fn force_release(world: World) {
@@ -32,7 +32,7 @@ async fn force_release(world: World) {
     assert_eq!(renew(&store, &b, next.token, LONG).await, Standing::Held { remaining: LONG });
 }
 
-/// A key that only a minimum hold keeps closed has no holder; the operator opens it all the same.
+/// A key that is closed only by a minimum hold has no holder. The operator opens it, too.
 async fn force_release_opens_a_minimum_hold(world: World) {
     let store = world.store();
     let key = key();
@@ -74,7 +74,7 @@ async fn audit_is_bounded(world: World) {
     assert!(entries[4].get_datetime("at").is_ok() && entries[4].get_i64("token").is_ok());
 }
 
-async fn inspect_sees_what_is_there(world: World) {
+async fn inspect_returns_the_state(world: World) {
     use distlock_engine::store::{Attempt, LeaseStore};
     let store = world.store();
     let key = key();

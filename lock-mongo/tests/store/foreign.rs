@@ -1,5 +1,5 @@
-//! Collections that hold something else than our records, or cannot hold them, and users who may
-//! not do what locks need (R22).
+//! Collections that contain other documents than lock records, or cannot contain locks, and users
+//! without the privileges that locks need (R22).
 
 use std::time::{Duration, SystemTime};
 
@@ -18,15 +18,15 @@ use super::Checks;
 use super::world::{LONG, World, admin, claim, granted, key, random_name, ticket, twin};
 
 pub(super) fn add(checks: &mut Checks<'_>) {
-    check!(checks, R22 documents_of_others_stay_as_they_are);
+    check!(checks, R22 foreign_documents_are_not_changed);
     check!(checks, R22 only_records_are_purged);
     check!(checks, R22 locks_of_another_program_are_respected_until_they_expire);
-    check!(checks, R22 an_odd_record_is_an_item_of_its_own);
+    check!(checks, R22 an_unreadable_record_is_listed);
     check!(checks, C20 a_collation_is_refused);
     check!(checks, indexes_of_others_are_no_error);
-    check!(checks, errors_say_why_no_server_can_be_used);
-    check!(checks, refused_connections_are_not_waited_for);
-    check!(checks, alone connect_names_the_missing_privilege);
+    check!(checks, errors_name_why_no_server_can_be_used);
+    check!(checks, refused_connections_end_the_wait);
+    check!(checks, alone prepare_names_the_missing_privilege);
     if checks.is_replica_set() {
         check!(checks, indexes_come_back_after_a_drop);
         check!(checks, indexes_come_back_after_a_drop_of_the_database);
@@ -44,7 +44,7 @@ fn is_corrupt<T: std::fmt::Debug>(answer: Result<T>) {
     assert!(error.to_string().contains("no lock record"), "{error}");
 }
 
-/// The identities of documents that are no records, each in a way of its own.
+/// The identities of documents that are no records, each for another reason.
 async fn others(world: &World, collection: &str) -> Vec<LockKey> {
     let documents = [
         doc! { "name": "a user", "expiresAt": at(-10_000) },
@@ -68,15 +68,15 @@ async fn all(world: &World, collection: &str) -> Vec<Document> {
     world.raw(collection).find(doc! {}).sort(doc! { "_id": 1 }).await.unwrap().try_collect().await.unwrap()
 }
 
-async fn documents_of_others_stay_as_they_are(world: World) {
+async fn foreign_documents_are_not_changed(world: World) {
     let name = random_name("locks");
     let store = world.store_on(&world.client, &name);
     let keys = others(&world, &name).await;
-    store.connect().await.unwrap();
+    store.prepare().await.unwrap();
     let before = all(&world, &name).await;
     for key in &keys {
         let (first, second) = (claim(key), claim(key));
-        // The short way, the long one of the same claim, and one that does not wait.
+        // The short way, the long way of the same claim, and an attempt that does not wait.
         let waits = Attempt::new(first.clone(), LONG).with_ticket(ticket());
         is_corrupt(store.try_acquire(&waits).await);
         is_corrupt(store.try_acquire(&waits).await);
@@ -102,11 +102,11 @@ async fn documents_of_others_stay_as_they_are(world: World) {
 async fn only_records_are_purged(world: World) {
     let name = random_name("locks");
     let store = world.store_on(&world.client, &name);
-    store.connect().await.unwrap();
+    store.prepare().await.unwrap();
     let keys = others(&world, &name).await;
     let record = doc! { "_id": "record", "fencingToken": 7_i64, "expiresAt": at(-10_000) };
     world.raw(&name).insert_one(record).await.unwrap();
-    // The sweep that removes the record has looked at the others, which are older.
+    // The sweep that removes the record has examined the other documents, which are older.
     let removed = async {
         while world.raw(&name).find_one(doc! { "_id": "record" }).await.unwrap().is_some() {
             sleep(Duration::from_millis(50)).await;
@@ -149,7 +149,7 @@ async fn locks_of_another_program_are_respected_until_they_expire(world: World) 
     assert!(locks.accounting().balances());
 }
 
-async fn an_odd_record_is_an_item_of_its_own(world: World) {
+async fn an_unreadable_record_is_listed(world: World) {
     let name = random_name("locks");
     let store = world.store_on(&world.client, &name);
     let own = claim(&LockKey::new("b").unwrap());
@@ -157,7 +157,7 @@ async fn an_odd_record_is_an_item_of_its_own(world: World) {
     let held = || doc! { "lockId": "x", "expiresAt": at(60), "fencingToken": 7_i64 };
     for (id, field, odd) in [
         ("a", "fencingToken", Bson::Double(7.0)),
-        ("c", "owner", doc! { "name": "somebody" }.into()),
+        ("c", "owner", doc! { "name": "another" }.into()),
         ("d", "meta", "none".into()),
         ("e", "expiresAt", "tomorrow".into()),
         ("f", "fencingToken", (-7_i64).into()),
@@ -171,11 +171,11 @@ async fn an_odd_record_is_an_item_of_its_own(world: World) {
     let shown: Vec<_> = list.iter().map(|info| (info.key.as_str(), info.unreadable.as_deref())).collect();
     let [a, b, c, d, f] = &*shown else { panic!("{shown:?}") };
     assert_eq!(*b, ("b", None));
-    for ((key, why), (odd, says)) in
+    for ((key, why), (odd, text_part)) in
         [(a, ("a", "double")), (c, ("c", "owner")), (d, ("d", "")), (f, ("f", "token"))].map(|(x, y)| (*x, y))
     {
         assert_eq!(key, odd);
-        assert!(why.is_some_and(|why| why.contains(says)), "{key}: {why:?}");
+        assert!(why.is_some_and(|why| why.contains(text_part)), "{key}: {why:?}");
     }
     assert!(list[0].remaining > Duration::from_secs(50), "{:?}", list[0]);
 }
@@ -192,10 +192,10 @@ async fn a_collation_is_refused(world: World) {
         assert_eq!((error.kind(), error.is_retryable()), (ErrorKind::Unsupported, false), "{error}");
         assert!(error.to_string().contains("\"en\", strength Secondary"), "{error}");
     };
-    refused(locks.connect().await);
+    refused(locks.prepare().await);
     refused(locks.acquire("Key").await.map(drop));
     refused(locks.try_acquire("KEY").await.map(drop));
-    refused(documents.connect().await);
+    refused(documents.prepare().await);
     locks.close().await.unwrap();
     assert_eq!(world.raw(&name).count_documents(doc! {}).await.unwrap(), 0);
 }
@@ -211,7 +211,7 @@ async fn indexes_of_others_are_no_error(world: World) {
         let index = IndexModel::builder().keys(doc! { "expiresAt": 1 }).options(options).build();
         world.raw(&collection).create_index(index).await.unwrap();
         let store = world.store_on(&world.client, &collection);
-        store.connect().await.unwrap();
+        store.prepare().await.unwrap();
         granted(&store, &claim(&key()), LONG).await;
     }
 }
@@ -228,7 +228,7 @@ async fn indexes_come_back_after_a_rename(world: World) {
     made_again(&world, End::Rename).await;
 }
 
-/// How a collection goes.
+/// How a collection is removed.
 #[derive(Clone, Copy)]
 enum End {
     Drop,
@@ -236,7 +236,7 @@ enum End {
     Rename,
 }
 
-/// The holder of a lock notices that the collection has gone, and its process makes the indexes of
+/// The holder of a lock notices that the collection is gone, and its process creates the indexes of
 /// the next one. In a database of its own.
 async fn made_again(world: &World, end: End) {
     let (database, name) = (world.client.database(&random_name("again")), "locks");
@@ -257,7 +257,7 @@ async fn made_again(world: &World, end: End) {
     };
     let held = locks.acquire(key()).await.unwrap();
     indexes("at first").await;
-    // A holder listens when its lease is a second old, and hears of the end.
+    // The holder subscribes when its lease is a second old, and gets the end of the stream.
     sleep(Duration::from_secs(2)).await;
     match end {
         End::Drop => database.collection::<Document>(name).drop().await.unwrap(),
@@ -283,10 +283,10 @@ async fn made_again(world: &World, end: End) {
     database.drop().await.unwrap();
 }
 
-/// Nothing has been sent, so no outcome is unknown, however often it is tried.
-async fn errors_say_why_no_server_can_be_used(world: World) {
+/// Nothing was sent, so no outcome is unknown, for any number of tries.
+async fn errors_name_why_no_server_can_be_used(world: World) {
     let nowhere = |host: &str| vec![ServerAddress::Tcp { host: host.into(), port: Some(1) }];
-    let user = Credential::builder().username("nobody".to_owned()).password("wrong".to_owned()).build();
+    let user = Credential::builder().username("unknown".to_owned()).password("wrong".to_owned()).build();
     type Mistake = Box<dyn FnOnce(&mut ClientOptions) + Send>;
     let cases: [(&str, ErrorKind, Mistake); 5] = [
         ("Connection refused", ErrorKind::Unavailable, Box::new(move |options| options.hosts = nowhere("127.0.0.1"))),
@@ -302,40 +302,40 @@ async fn errors_say_why_no_server_can_be_used(world: World) {
         ),
         ("Authentication failed", ErrorKind::PermissionDenied, Box::new(|options| options.credential = Some(user))),
     ];
-    for (says, kind, mistake) in cases {
+    for (text_part, kind, mistake) in cases {
         let (client, _) = world.connect(mistake).await;
         let locks = MongoProvider::builder(client.database("distlock_test"));
         let locks = locks.request_timeout(Duration::from_secs(2)).build().unwrap();
         let tries = [
-            locks.connect().await.unwrap_err(),
+            locks.prepare().await.unwrap_err(),
             locks.acquire(key()).timeout(Duration::from_secs(2)).await.unwrap_err(),
-            locks.connect().await.unwrap_err(),
+            locks.prepare().await.unwrap_err(),
             locks.acquire(key()).timeout(Duration::from_secs(2)).await.unwrap_err(),
         ];
         for error in tries {
-            assert_eq!((error.kind(), error.is_outcome_unknown()), (kind, false), "{says}: {error}");
+            assert_eq!((error.kind(), error.is_outcome_unknown()), (kind, false), "{text_part}: {error}");
             let source = std::error::Error::source(&error).map(ToString::to_string).unwrap_or_default();
-            assert!(source.contains(says), "{says}: {error}: {source}");
+            assert!(source.contains(text_part), "{text_part}: {error}: {source}");
         }
         locks.close().await.unwrap();
-        assert_eq!(locks.accounting().unsettled, 0, "{says}");
+        assert_eq!(locks.accounting().unsettled, 0, "{text_part}");
     }
 }
 
-/// Servers that refuse connections are not waited for until the end of the request.
-async fn refused_connections_are_not_waited_for(world: World) {
+/// If all servers refuse connections, the error comes before the end of the request.
+async fn refused_connections_end_the_wait(world: World) {
     let nowhere = vec![ServerAddress::Tcp { host: "127.0.0.1".into(), port: Some(1) }];
     let (client, _) = world.connect(move |options| options.hosts = nowhere).await;
     let locks = MongoProvider::builder(client.database("distlock_test"));
     let locks = locks.request_timeout(Duration::from_secs(300)).build().unwrap();
-    let error = timeout(Duration::from_secs(60), locks.connect()).await.expect("long before 300 s").unwrap_err();
+    let error = timeout(Duration::from_secs(60), locks.prepare()).await.expect("long before 300 s").unwrap_err();
     assert!(error.to_string().ends_with("(while connecting)"), "{error}");
     locks.close().await.unwrap();
 }
 
-/// What a user without a privilege hears. The server says so by a fail point: its test servers have
-/// no access control.
-async fn connect_names_the_missing_privilege(world: World) {
+/// The error for a user without a privilege. A fail point makes the server report it, because its
+/// test servers have no access control.
+async fn prepare_names_the_missing_privilege(world: World) {
     let (client, app) = world.client_of_app().await;
     for (command, skip, privilege) in [
         ("find", 0, "find"),
@@ -346,11 +346,11 @@ async fn connect_names_the_missing_privilege(world: World) {
         let data = doc! { "failCommands": [command], "appName": &app, "errorCode": 13 };
         world.admin(doc! { "configureFailPoint": "failCommand", "mode": { "skip": skip }, "data": data }).await;
         let store = world.store_on(&client, &random_name("locks"));
-        let answer = store.connect().await;
+        let answer = store.prepare().await;
         world.admin(doc! { "configureFailPoint": "failCommand", "mode": "off" }).await;
         let error = answer.expect_err(privilege);
         assert_eq!((error.kind(), error.is_retryable()), (ErrorKind::PermissionDenied, false), "{error}");
         assert!(error.to_string().contains(&format!("privilege {privilege} on")), "{error}");
-        store.connect().await.unwrap();
+        store.prepare().await.unwrap();
     }
 }

@@ -1,4 +1,4 @@
-//! What a provider hears of (R18, R20).
+//! The events of a provider (R18, R20).
 
 use std::num::NonZeroU32;
 use std::time::Duration;
@@ -19,10 +19,10 @@ use super::world::{
 
 pub(super) fn add(checks: &mut Checks<'_>) {
     if checks.is_replica_set() {
-        check!(checks, R18 grants_by_releasers_are_told);
-        check!(checks, hints_of_losses);
-        check!(checks, hints_are_about_nothing_else);
-        check!(checks, hints_of_what_waiters_cannot_foresee);
+        check!(checks, R18 grants_by_releases_are_reported);
+        check!(checks, losses_are_reported);
+        check!(checks, other_changes_are_not_reported);
+        check!(checks, events_that_waiters_cannot_foresee_are_reported);
         check!(checks, R20 hints_end_with_the_collection);
         check!(checks, hints_end_with_their_cursor);
         check!(checks, alone hints_without_the_privilege);
@@ -46,7 +46,7 @@ fn own(key: &LockKey, provider: ProviderId) -> Claim {
     Claim::new(key.clone(), provider.acquisition_id())
 }
 
-/// The holders of small records and of big ones: the server tells their changes in different forms.
+/// The holders of small and of large records: the server reports their changes in different forms.
 const REMARKS: [usize; 2] = [0, 40];
 
 fn attempt(claim: &Claim, remarks: usize) -> Attempt {
@@ -57,9 +57,9 @@ fn attempt(claim: &Claim, remarks: usize) -> Attempt {
     Attempt::new(claim.clone(), LONG).with_holder(said.holder().clone())
 }
 
-/// The lease goes through a chain of waiters, foreign and own; each own grant is told with all that
-/// its deadline needs.
-async fn grants_by_releasers_are_told(world: World) {
+/// The lease passes through a chain of waiters, foreign and own. Each own grant is reported with
+/// all that its deadline needs.
+async fn grants_by_releases_are_reported(world: World) {
     for remarks in REMARKS {
         let name = random_name("locks");
         let (other, _) = world.connect(|_| ()).await;
@@ -69,7 +69,7 @@ async fn grants_by_releasers_are_told(world: World) {
         let mut holder = claim(&key);
         granted(&releaser, &holder, LONG).await;
         for round in 0..6_u32 {
-            // Blocks of the same length, too: what stays as it was is not told.
+            // Blocks of equal length are tested, too: an unchanged field is not reported.
             let tokens = NonZeroU32::new(1 + round / 3 * 7).unwrap();
             let foreign = claim(&key);
             if round % 2 == 0 {
@@ -82,23 +82,23 @@ async fn grants_by_releasers_are_told(world: World) {
             if round % 2 == 0 {
                 assert_eq!(release(&releaser, &foreign).await, Released);
             }
-            let StoreEvent::Granted { key: told, id, grant, expires_at } = next(&mut events).await else {
+            let StoreEvent::Granted { key: reported, id, grant, expires_at } = next(&mut events).await else {
                 panic!("no grant in round {round}, {remarks} remarks")
             };
-            assert_eq!((&told, &id), (&key, waiter.id()));
+            assert_eq!((&reported, &id), (&key, waiter.id()));
             assert!(grant.token > busy.token.unwrap());
             // R18: a difference of two readings of the server's clock.
             let span = expires_at.saturating_since(busy.now.unwrap());
             assert!(span >= LONG && span < LONG + Duration::from_secs(20), "{span:?}");
-            let asked = granted(&store, &waiter, Duration::from_secs(1)).await;
-            assert_eq!((asked.token, asked.tokens), (grant.token, tokens));
+            let repeated = granted(&store, &waiter, Duration::from_secs(1)).await;
+            assert_eq!((repeated.token, repeated.tokens), (grant.token, tokens));
             assert_eq!(grant.tokens, tokens);
             holder = waiter;
         }
     }
 }
 
-async fn hints_of_losses(world: World) {
+async fn losses_are_reported(world: World) {
     for remarks in REMARKS {
         let store = world.store();
         let (me, key) = (ProviderId::random(), key());
@@ -114,11 +114,11 @@ async fn hints_of_losses(world: World) {
         admin(&store).force_release(&key, "test").await.unwrap().unwrap();
         assert_eq!(next(&mut events).await, gone(&a, last + 1, Loss::ForceReleased));
         assert_eq!(next(&mut events).await, StoreEvent::Freed { key: key.clone() });
-        // Somebody else's: the key is free, that is all.
+        // A lease of another provider: only the key is reported as free.
         store.try_acquire(&attempt(&claim(&key), remarks)).await.unwrap();
         admin(&store).force_release(&key, "test").await.unwrap().unwrap();
         assert_eq!(next(&mut events).await, StoreEvent::Freed { key: key.clone() });
-        // Expired, and taken over.
+        // An expired lease that was taken over.
         let mut brief = attempt(&b, remarks);
         brief.ttl = SHORT;
         store.try_acquire(&brief).await.unwrap();
@@ -126,31 +126,33 @@ async fn hints_of_losses(world: World) {
         let thief = claim(&key);
         store.try_acquire(&attempt(&thief, remarks)).await.unwrap();
         assert_eq!(next(&mut events).await, gone(&b, token().await, Loss::Gone));
-        // The traces stay in the record, and are told no more.
+        // The fields stay in the record, and are no longer reported.
         assert_eq!(release(&store, &thief).await, Released);
         store.try_acquire(&attempt(&claim(&key), remarks)).await.unwrap();
         let marker = self::key();
         granted(&store, &own(&marker, me), LONG).await;
         admin(&store).force_release(&marker, "test").await.unwrap().unwrap();
-        let StoreEvent::Gone { key: told, .. } = next(&mut events).await else { panic!("something else was told") };
-        assert_eq!(told, marker, "{remarks} remarks");
+        let StoreEvent::Gone { key: reported, .. } = next(&mut events).await else {
+            panic!("another event was reported")
+        };
+        assert_eq!(reported, marker, "{remarks} remarks");
     }
 }
 
-async fn hints_are_about_nothing_else(world: World) {
+async fn other_changes_are_not_reported(world: World) {
     for remarks in REMARKS {
         let store = world.store();
         let (me, key) = (ProviderId::random(), key());
         let mut events = listen(&store, me).await;
         let [a, b] = [(); 2].map(|()| own(&key, me));
-        // Others hand it over; after that, too, who takes it knows.
+        // Others hand it over. After that, too, a grant is not reported to the caller that took it.
         let [first, second] = [(); 2].map(|()| claim(&key));
         granted(&store, &first, LONG).await;
         queued(&store, &second).await;
         assert_eq!(release(&store, &first).await, Released);
         assert_eq!(release(&store, &second).await, Released);
         for _ in 0..3 {
-            // Uncontended: who takes it knows, and nobody waits.
+            // Without contention: the caller that took it has the answer, and there is no waiter.
             let c = own(&key, me);
             store.try_acquire(&attempt(&c, remarks)).await.unwrap();
             assert_eq!(release(&store, &c).await, Released);
@@ -169,7 +171,7 @@ async fn hints_are_about_nothing_else(world: World) {
             let _ = release(&store, &foreign).await;
         }
         assert_eq!(release(&store, &b).await, distlock_api::ReleaseOutcome::AlreadyLost);
-        // Passed on to somebody else.
+        // Handed over to another provider.
         let foreign = claim(&key);
         queue_up(&store, &attempt(&foreign, remarks).with_ticket(ticket())).await;
         assert_eq!(release(&store, &a).await, Released);
@@ -183,7 +185,7 @@ async fn hints_are_about_nothing_else(world: World) {
     }
 }
 
-async fn hints_of_what_waiters_cannot_foresee(world: World) {
+async fn events_that_waiters_cannot_foresee_are_reported(world: World) {
     for remarks in REMARKS {
         let name = random_name("locks");
         let store = world.store_on(&world.client, &name);
@@ -206,7 +208,7 @@ async fn hints_of_what_waiters_cannot_foresee(world: World) {
         assert_eq!(next(&mut events).await, freed);
         records.replace_one(by_key(), doc! { "fencingToken": "seven" }).await.unwrap();
         assert_eq!(next(&mut events).await, StoreEvent::Gap);
-        // Documents that are no records at all.
+        // Documents that are no records.
         records.insert_one(doc! { "_id": 7 }).await.unwrap();
         records.delete_one(doc! { "_id": 7 }).await.unwrap();
         records.delete_one(by_key()).await.unwrap();
@@ -220,10 +222,10 @@ async fn hints_end_with_the_collection(world: World) {
     granted(&store, &claim(&key()), LONG).await;
     let events = listen(&store, ProviderId::random()).await;
     world.raw(&name).drop().await.unwrap();
-    let told: Vec<StoreEvent> =
+    let reported: Vec<StoreEvent> =
         tokio::time::timeout(Duration::from_secs(20), events.try_collect()).await.expect("an end").unwrap();
-    assert!(!told.is_empty() && told.iter().all(|event| *event == StoreEvent::Gap), "{told:?}");
-    // Also without a collection it can be opened.
+    assert!(!reported.is_empty() && reported.iter().all(|event| *event == StoreEvent::Gap), "{reported:?}");
+    // The stream can also be opened without a collection.
     let (me, key) = (ProviderId::random(), key());
     let mut events = listen(&store, me).await;
     granted(&store, &own(&key, me), LONG).await;
@@ -231,7 +233,7 @@ async fn hints_end_with_the_collection(world: World) {
     assert!(matches!(next(&mut events).await, StoreEvent::Gone { .. }));
 }
 
-/// The cursors on the database, idle or at work.
+/// The cursors on the database, idle or active.
 async fn cursors(world: &World, name: &str) -> usize {
     let pipeline = vec![
         doc! { "$currentOp": { "allUsers": true, "idleCursors": true } },
@@ -248,7 +250,7 @@ async fn hints_end_with_their_cursor(world: World) {
     let store = MongoProvider::builder(world.client.database(&name)).build_store().unwrap();
     for polled in [false, true] {
         let mut events = listen(&store, ProviderId::random()).await;
-        // A task of the store reads the stream: until the server lists its cursor.
+        // A task of the store reads the stream: wait until the server lists its cursor.
         let open = async {
             while cursors(&world, &name).await != 1 {
                 tokio::time::sleep(Duration::from_millis(20)).await;
@@ -256,7 +258,7 @@ async fn hints_end_with_their_cursor(world: World) {
         };
         tokio::time::timeout(Duration::from_secs(1), open).await.expect("an open cursor");
         if polled {
-            // In the middle of a question to the server.
+            // During a request for changes.
             let wait = tokio::time::timeout(Duration::from_millis(300), events.next()).await;
             assert!(wait.is_err());
         }
@@ -274,7 +276,7 @@ async fn hints_without_the_privilege(world: World) {
     let (store, app) = world.store_of_app(&random_name("locks")).await;
     let watch = Watch::provider(ProviderId::random());
     for (code, kind) in [(13, ErrorKind::Unsupported), (40573, ErrorKind::Unsupported), (11601, ErrorKind::Other)] {
-        // Both tries of the driver.
+        // Both tries of the driver fail.
         let data = doc! { "failCommands": ["aggregate"], "appName": &app, "errorCode": code };
         world.admin(doc! { "configureFailPoint": "failCommand", "mode": { "times": 2 }, "data": data }).await;
         let error = LeaseStore::subscribe(&store, &watch).await.err().expect("refused");
@@ -291,7 +293,7 @@ async fn silent_connection_ends_the_hints(world: World) {
     let store = builder.request_timeout(Duration::from_millis(500)).build_store().unwrap();
     let mut events = listen(&store, ProviderId::random()).await;
     world.fail(&app, "getMore", doc! { "blockConnection": true, "blockTimeMS": 9000 }).await;
-    // The question that is under way is answered first.
+    // The request in flight is answered first.
     let ended = tokio::time::timeout(Duration::from_secs(14), events.next()).await.expect("an end");
     assert_eq!(ended.unwrap().unwrap_err().kind(), ErrorKind::Timeout);
     assert!(events.next().await.is_none());

@@ -1,4 +1,4 @@
-//! Granting, taking over and giving up.
+//! Grants, take-overs and releases.
 
 use std::time::Duration;
 
@@ -7,11 +7,13 @@ use distlock_engine::store::{LeaseStore, QueueStanding, Release, Reply};
 use distlock_mongo::mongodb::bson::{Bson, doc};
 
 use super::Checks;
-use super::world::{LONG, SHORT, World, admin, ask, busy, claim, granted, key, opened, random_name, release, twin};
+use super::world::{
+    LONG, SHORT, World, admin, busy, claim, granted, key, opened, random_name, release, try_once, twin,
+};
 
 pub(super) fn add(checks: &mut Checks<'_>) {
     check!(checks, C1 one_holder);
-    check!(checks, C10 asking_again_keeps_the_token_and_never_shortens);
+    check!(checks, C10 a_repeated_attempt_keeps_the_token_and_never_shortens);
     check!(checks, C19 taken_over_after_expiry_not_before);
     check!(checks, C9 release_is_truthful_and_repeatable);
     check!(checks, C8 stale_release_changes_nothing);
@@ -41,7 +43,7 @@ async fn one_holder(world: World) {
     assert!(granted(&store, &b, LONG).await.token > grant.token);
 }
 
-async fn asking_again_keeps_the_token_and_never_shortens(world: World) {
+async fn a_repeated_attempt_keeps_the_token_and_never_shortens(world: World) {
     let store = world.store();
     let a = claim(&key());
     let first = granted(&store, &a, LONG).await;
@@ -60,7 +62,7 @@ async fn taken_over_after_expiry_not_before(world: World) {
     let started = std::time::Instant::now();
     let first = granted(&store, &a, SHORT).await;
     let second = loop {
-        match ask(&store, &b, LONG).await {
+        match try_once(&store, &b, LONG).await {
             Reply::Granted(grant) => break grant,
             Reply::Busy(busy) => tokio::time::sleep(busy.holder_remaining.unwrap()).await,
             other => panic!("{other:?}"),
@@ -117,7 +119,7 @@ async fn minimum_hold(world: World) {
     let closed = admin(&store).inspect(&key).await.unwrap().expect("closed");
     assert_eq!(closed.id, None);
 
-    // Not longer than that, and not shorter.
+    // Neither longer nor shorter than the minimum hold.
     let key = super::world::key();
     let (a, b) = (claim(&key), claim(&key));
     let started = std::time::Instant::now();
@@ -128,7 +130,7 @@ async fn minimum_hold(world: World) {
     granted(&store, &b, LONG).await;
     assert!(started.elapsed() >= SHORT);
 
-    // Over already: nothing is kept closed.
+    // The minimum hold is over: nothing is kept closed.
     tokio::time::sleep(Duration::from_millis(5)).await;
     let late = Release::new(b.clone()).with_hold_at_least(Duration::from_millis(1));
     assert_eq!(store.release(&late).await.unwrap(), Released);
@@ -186,7 +188,7 @@ async fn racing_for_a_fresh_key(world: World) {
     for round in 0..200 {
         let key = key();
         let claims = [claim(&key), claim(&key)];
-        let answers = tokio::join!(ask(&stores[0], &claims[0], LONG), ask(&stores[1], &claims[1], LONG));
+        let answers = tokio::join!(try_once(&stores[0], &claims[0], LONG), try_once(&stores[1], &claims[1], LONG));
         let grants = [&answers.0, &answers.1].into_iter().filter(|answer| matches!(answer, Reply::Granted(_))).count();
         assert_eq!(grants, 1, "round {round}: {answers:?}");
     }

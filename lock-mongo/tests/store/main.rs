@@ -1,9 +1,9 @@
-//! The store against real servers: a replica set and a standalone, both owned by this binary.
+//! The store on real servers: a replica set and a standalone, both started by this binary.
 //!
 //! Every check has a collection of its own. Those that break a whole server run alone.
 
-/// Adds a check under the name of its function, after the clause or rule that it keeps. One that
-/// breaks the server for others runs `alone`.
+/// Adds a check under the name of its function, after the clause or rule that it tests. A check
+/// that disturbs the server for others runs `alone`.
 macro_rules! check {
     ($checks:ident, alone $clause:ident $function:ident) => {
         $checks.add_alone(concat!(stringify!($clause), "_", stringify!($function)), $function)
@@ -90,7 +90,7 @@ impl Checks<'_> {
         self.push(name, check, false);
     }
 
-    /// A check that breaks the server for others.
+    /// Adds a check that disturbs the server for others.
     fn add_alone<F: Future<Output = ()> + Send + 'static>(&mut self, name: &str, check: fn(World) -> F) {
         self.push(name, check, true);
     }

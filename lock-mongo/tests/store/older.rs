@@ -1,8 +1,8 @@
-//! Processes of the record format without a queue beside those with one, as during a rolling
+//! Processes of the record format without a queue, beside others with a queue, as during a rolling
 //! deployment.
 //!
-//! The pipelines are literally those that the version before the queue sends; they are kept here
-//! because deployed programs keep sending them.
+//! The pipelines are literally those of the version before the queue. They are kept here because
+//! deployed programs still send them.
 
 use std::time::Duration;
 
@@ -24,7 +24,7 @@ pub(super) fn add(checks: &mut Checks<'_>) {
 /// A process of the older format.
 struct Older {
     records: Collection<Document>,
-    /// Expressions for the clock: the older version, too, chooses by the deployment.
+    /// Expressions for the clock: the older version also chooses by the deployment.
     clock: Document,
 }
 
@@ -48,7 +48,7 @@ impl Older {
         change.upsert(upsert).return_document(ReturnDocument::After).await.unwrap()
     }
 
-    /// The last token, if it is granted.
+    /// Returns the last token, if the lease is granted.
     async fn acquire(&self, claim: &Claim, ttl: Duration) -> Option<i64> {
         let id = claim.id().as_str();
         let ttl = i64::try_from(ttl.as_millis()).unwrap();
@@ -139,7 +139,7 @@ async fn older_and_newer_processes_exclude_each_other(world: World) {
     let (older, newer) = (Older::new(&world, &name), world.store_on(&world.client, &name));
     let key = key();
     let [a, b, c, d] = [(); 4].map(|()| claim(&key));
-    // The older one holds: a newer one waits.
+    // The older process holds the lease: a newer one waits.
     let first = older.acquire(&a, LONG).await.expect("free");
     assert_eq!(newer.waiters(&a, LONG).await.unwrap(), 0);
     queued(&newer, &b).await;
@@ -147,12 +147,12 @@ async fn older_and_newer_processes_exclude_each_other(world: World) {
     assert!(older.renew(&a, first, LONG).await, "with a queue");
     assert_eq!(older.acquire(&d, LONG).await, None);
     assert!(older.release(&a).await, "it frees, because it knows no waiters");
-    // The queue's head asks, and is granted.
+    // The head of the queue acquires again, and is granted.
     let second = granted(&newer, &b, LONG).await;
     assert!(second.token.get() > u64::try_from(first).unwrap());
     assert_eq!(older.acquire(&d, LONG).await, None);
     assert!(older.release(&a).await, "repeated");
-    // What a newer one passes on, an older one leaves alone.
+    // An older process respects a lease that a newer one has handed over.
     assert_eq!(release(&newer, &b).await, Released);
     assert_eq!(older.acquire(&d, LONG).await, None);
     assert!(!older.release(&d).await);
@@ -163,7 +163,7 @@ async fn older_and_newer_processes_exclude_each_other(world: World) {
     let fourth = older.acquire(&d, SHORT).await.expect("free");
     assert!(fourth > i64::try_from(info.token.get()).unwrap());
     busy(&newer, &claim(&key)).await;
-    // Taken over after its expiry, and not revived.
+    // The lease was taken over after its expiry, and is not revived.
     opened(&newer, &key).await;
     granted(&newer, &claim(&key), LONG).await;
     assert!(!older.renew(&d, fourth, LONG).await);
@@ -178,10 +178,10 @@ async fn older_process_leaves_the_queue_alone(world: World) {
     let waiter = queued(&newer, &claim(&key)).await;
     assert!(waiter.holder_remaining.is_some());
     assert!(older.release(&a).await, "of a claim of a newer process");
-    // It overtakes, because it sees no queue; the queue stays.
+    // The older process overtakes, because it sees no queue. The queue stays.
     let token = older.acquire(&b, LONG).await.expect("free");
     assert_eq!(newer.waiters(&a, LONG).await.unwrap(), 1);
-    assert!(older.acquire(&b, LONG).await == Some(token), "asked again");
+    assert!(older.acquire(&b, LONG).await == Some(token), "a repeated attempt");
     assert_eq!(release(&newer, &b).await, Released, "passed on by a newer process");
     assert!(older.acquire(&b, LONG).await.is_none());
 }
@@ -193,7 +193,7 @@ async fn older_and_newer_processes_race(world: World) {
     let mut last = 0;
     for round in 0..60 {
         let (a, b) = (claim(&key), claim(&key));
-        let (old, new) = tokio::join!(older.acquire(&a, LONG), super::world::ask(&newer, &b, LONG));
+        let (old, new) = tokio::join!(older.acquire(&a, LONG), super::world::try_once(&newer, &b, LONG));
         let new = match new {
             distlock_engine::store::Reply::Granted(grant) => Some(i64::try_from(grant.token.get()).unwrap()),
             _ => None,

@@ -1,4 +1,4 @@
-//! Building, connecting, and the purge index.
+//! Builders, `prepare`, and the TTL index.
 
 use std::time::Duration;
 
@@ -11,13 +11,13 @@ use super::Checks;
 use super::world::{LONG, World, claim, granted, key, random_name, release};
 
 pub(super) fn add(checks: &mut Checks<'_>) {
-    check!(checks, mistakes_are_told_before_any_request);
+    check!(checks, mistakes_are_reported_before_any_request);
     check!(checks, R6 purge_index_is_made_in_the_background);
     check!(checks, purge_index_with_other_options);
     check!(checks, names);
 }
 
-async fn mistakes_are_told_before_any_request(world: World) {
+async fn mistakes_are_reported_before_any_request(world: World) {
     let hour = Duration::from_secs(3600);
     let wrong: [fn(MongoProviderBuilder) -> MongoProviderBuilder; 8] = [
         |builder| builder.purge_after(Duration::ZERO),
@@ -58,7 +58,7 @@ async fn purge_index_is_made_in_the_background(world: World) {
         tokio::time::sleep(Duration::from_millis(10)).await;
     };
     assert_eq!(index.get("expireAfterSeconds").unwrap().as_i32().map(i64::from), Some(3600));
-    store.connect().await.unwrap();
+    store.prepare().await.unwrap();
     assert_eq!(indexes(&world, &name).await.len(), 3);
 }
 
@@ -70,7 +70,7 @@ async fn purge_index_with_other_options(world: World) {
     let a = claim(&key());
     granted(&store, &a, LONG).await;
     assert!(release(&store, &a).await.is_released());
-    store.connect().await.unwrap();
+    store.prepare().await.unwrap();
     let names = world.raw(&name).list_index_names().await.unwrap();
     assert!(names.iter().any(|name| name == "distlock_purge"), "{names:?}");
 }

@@ -1,4 +1,4 @@
-//! The provider as an application sees it: the store under the engine.
+//! The provider as an application uses it: the store under the engine.
 
 use std::num::NonZeroUsize;
 use std::sync::Arc;
@@ -14,17 +14,34 @@ use super::world::{World, key, random_name};
 
 pub(super) fn add(checks: &mut Checks<'_>) {
     check!(checks, provider_locks_and_unlocks);
-    check!(checks, provider_renews_and_hears_of_losses);
+    check!(checks, provider_renews_and_reports_losses);
+    check!(checks, the_builder_sets_lease_terms);
     check!(checks, the_client_shuts_down_after_close);
     check!(checks, a_probe_finds_nothing_and_leaves_nothing);
     if checks.is_replica_set() {
-        check!(checks, R20 the_holder_of_a_changed_record_asks_at_once);
+        check!(checks, R20 the_holder_of_a_changed_record_renews_at_once);
     }
 }
 
 fn provider(world: &World, collection: &str, lease: LeaseOptions) -> MongoProvider {
     let builder = MongoProvider::builder(world.client.database("distlock_test")).collection(collection);
     builder.lease(lease).owner("test").build().expect("valid options")
+}
+
+async fn the_builder_sets_lease_terms(world: World) {
+    let (ttl, margin) = (Duration::from_secs(20), Duration::from_secs(5));
+    let builder = MongoProvider::builder(world.client.database("distlock_test")).collection(random_name("locks"));
+    let builder = builder.ttl(ttl).safety_margin(margin).renewal(RenewalPolicy::Never).hold_at_least(ttl);
+    let shown = format!("{builder:?}");
+    assert!(shown.contains("distlock_test.locks_") && shown.contains("20s") && !shown.contains("Client"), "{shown}");
+    let locks = builder.connect().await.unwrap();
+    let key = key();
+    let guard = locks.acquire(&key).await.unwrap();
+    let remaining = guard.remaining().unwrap();
+    assert!(remaining > ttl / 2 && remaining <= ttl - margin, "{remaining:?}");
+    assert!(guard.release().await.unwrap().is_released());
+    assert!(locks.try_acquire(&key).await.unwrap().is_none(), "the minimum hold keeps the key closed");
+    locks.close().await.unwrap();
 }
 
 async fn a_probe_finds_nothing_and_leaves_nothing(world: World) {
@@ -41,12 +58,12 @@ async fn a_probe_finds_nothing_and_leaves_nothing(world: World) {
 async fn provider_locks_and_unlocks(world: World) {
     let name = random_name("locks");
     let [a, b] = [(); 2].map(|()| provider(&world, &name, LeaseOptions::new()));
-    a.connect().await.unwrap();
+    a.prepare().await.unwrap();
     let key = key();
     let guard = a.acquire(&key).await.unwrap();
     assert!(b.try_acquire(&key).await.unwrap().is_none());
     let info = b.admin().unwrap().inspect(&key).await.unwrap().unwrap();
-    // The last one of its block.
+    // The last token of its block.
     assert!(info.token >= guard.fencing_token());
     assert_eq!((info.owner.as_deref(), info.waiting), (Some("test"), Some(0)));
     assert!(guard.release().await.unwrap().is_released());
@@ -60,7 +77,7 @@ async fn provider_locks_and_unlocks(world: World) {
     }
 }
 
-/// The driver waits for all sessions and cursors, also of providers that still exist.
+/// The driver waits for all sessions and cursors, including those of providers that still exist.
 async fn the_client_shuts_down_after_close(world: World) {
     let (client, _) = world.connect(|_| {}).await;
     let name = random_name("locks");
@@ -81,8 +98,8 @@ async fn the_client_shuts_down_after_close(world: World) {
     assert!(providers[0].acquire(&key).await.is_err());
 }
 
-/// A renewal would come after 10 s.
-async fn the_holder_of_a_changed_record_asks_at_once(world: World) {
+/// A renewal would follow after 10 s.
+async fn the_holder_of_a_changed_record_renews_at_once(world: World) {
     let name = random_name("locks");
     let locks = provider(&world, &name, LeaseOptions::new());
     let records = world.raw(&name);
@@ -105,7 +122,7 @@ async fn the_holder_of_a_changed_record_asks_at_once(world: World) {
     locks.close().await.unwrap();
 }
 
-async fn provider_renews_and_hears_of_losses(world: World) {
+async fn provider_renews_and_reports_losses(world: World) {
     let ttl = Duration::from_secs(3);
     let lease = LeaseOptions::new().ttl(ttl).renewal(RenewalPolicy::Every(ttl / 10));
     let locks = provider(&world, &random_name("locks"), lease);
@@ -113,7 +130,7 @@ async fn provider_renews_and_hears_of_losses(world: World) {
     tokio::time::sleep(ttl + ttl / 3).await;
     assert_eq!(guard.loss(), None, "not renewed");
     locks.admin().unwrap().force_release(guard.key(), "test").await.unwrap().unwrap();
-    tokio::time::timeout(Duration::from_secs(5), guard.lost()).await.expect("the victim hears of it");
+    tokio::time::timeout(Duration::from_secs(5), guard.lost()).await.expect("the holder gets the loss");
     assert_eq!(guard.loss(), Some(Loss::ForceReleased));
     drop(guard);
     locks.close().await.unwrap();

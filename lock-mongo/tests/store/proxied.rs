@@ -1,9 +1,9 @@
-//! The real driver behind a proxy that drops, delays, cuts and holds what the two say to each
-//! other.
+//! The real driver behind a proxy that drops, delays, cuts and holds its messages and those of the
+//! server.
 //!
-//! Whatever happens to an acquisition or a release: nobody else holds the lock at the same time,
-//! what is not known is withdrawn – the ttl is far too long to be waited for –, and as soon as the
-//! network is well everybody can go on.
+//! After any fault of an acquisition or a release three things hold. No other caller holds the lock
+//! at the same time. Unknown outcomes are withdrawn, long before the ttl ends. As soon as the
+//! network is well, all callers can continue.
 
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
@@ -19,11 +19,11 @@ use tokio::task::JoinHandle;
 use super::Checks;
 use super::world::{LONG, World, key, random_name};
 
-/// A part of the ttl, so that whatever is free by then has been given back.
+/// A part of the ttl, so that a key that is free by then was released, and did not expire.
 const SOON: Duration = Duration::from_secs(30);
 /// How long callers wait during the fault.
 const WAIT: Duration = Duration::from_secs(2);
-/// How long a fault goes on after the call that it hit.
+/// How long a fault continues after the call that it hit.
 const FAULT: Duration = Duration::from_millis(500);
 /// How long the clients behind a proxy wait for one answer.
 const REQUEST: Duration = Duration::from_secs(1);
@@ -33,7 +33,7 @@ const BOUND: Duration = REQUEST.saturating_mul(2).saturating_add(Duration::from_
 
 pub(super) fn add(checks: &mut Checks<'_>) {
     check!(checks, C18 an_outage_has_its_cause_and_a_known_outcome);
-    // Without sessions a straggler is not refused: what it leaves is bounded by the ttl only.
+    // Without sessions a late call is not refused: only the ttl bounds its effect.
     if !checks.is_replica_set() {
         return;
     }
@@ -52,12 +52,12 @@ pub(super) fn add(checks: &mut Checks<'_>) {
     check!(checks, C18 half_open_connection_release_request);
 }
 
-/// More often than the driver tries again.
+/// More tries than the driver makes.
 fn dropped(way: Way) -> NetworkFault {
     NetworkFault::Drop { way, times: 3, containing: Some("findAndModify".to_owned()) }
 }
 
-/// Where the member that takes writes listens.
+/// The address of the member that takes writes.
 async fn primary(world: &World) -> SocketAddr {
     let hosts = match world.options.direct_connection {
         Some(true) => world.options.hosts[0].to_string(),
@@ -94,7 +94,7 @@ async fn disturbed(world: World, fault: NetworkFault) {
     let held = take(&meant, &released).await.unwrap();
     let of_held = held.fencing_token();
 
-    // A grant that may not be heard of.
+    // The reply with the grant may be lost.
     proxy.strike(fault.clone());
     let acquiring = meant.acquire(&acquired).timeout(WAIT).await;
     if let Ok(guard) = &acquiring {
@@ -105,12 +105,12 @@ async fn disturbed(world: World, fault: NetworkFault) {
     drop(acquiring);
     tokio::time::sleep(FAULT).await;
     assert!(proxy.heal() > 0, "{fault:?} hit nothing");
-    // Nothing is left of it: the ttl would keep the others out for much longer.
+    // Nothing of it is left: the ttl would keep the others out for much longer.
     let guard = take(&other, &acquired).await.expect("the lock was not given back");
     assert!(guard.fencing_token() > last);
     drop(guard);
 
-    // A release that may not be heard of.
+    // The reply to the release may be lost.
     proxy.strike(fault.clone());
     let releasing = tokio::time::timeout(WAIT, held.release()).await;
     tokio::time::sleep(FAULT).await;
@@ -124,7 +124,7 @@ async fn disturbed(world: World, fault: NetworkFault) {
     other.close().await.unwrap();
 }
 
-/// Health came back: the client can use each key, and nothing is left of what it did.
+/// After the fault: the client can use each key, and nothing of its calls is left.
 async fn is_well(meant: &MongoProvider, keys: &[&LockKey]) {
     for key in keys {
         let guard = take(meant, key).await.expect("the client does not recover");
@@ -142,7 +142,7 @@ async fn is_well(meant: &MongoProvider, keys: &[&LockKey]) {
     tokio::time::timeout(SOON, idle).await.unwrap_or_else(|_| panic!("{:?}", meant.accounting()));
 }
 
-/// Two providers of one collection: the first behind a proxy, and warmed up.
+/// Two providers of one collection. The first is behind a proxy, and has made calls before.
 async fn two(world: &World) -> (FaultProxy, MongoProvider, MongoProvider) {
     let proxy = FaultProxy::start(primary(world).await).await.unwrap();
     let collection = random_name("locks");
@@ -153,8 +153,8 @@ async fn two(world: &World) -> (FaultProxy, MongoProvider, MongoProvider) {
     (proxy, meant, other)
 }
 
-/// Starts a call, makes the connection of its next `findAndModify` half-open, and returns the call
-/// and the moment as soon as that has happened.
+/// Starts a call, and makes the connection of its next `findAndModify` half-open. Returns the call
+/// and the time of the fault.
 async fn struck<T: Send + 'static>(
     proxy: &FaultProxy,
     way: Way,
@@ -177,7 +177,7 @@ async fn others_work(meant: &MongoProvider) {
     }
 }
 
-/// One request of an acquisition, or the reply to it, is lost, and its connection stays open. The
+/// One request of an acquisition, or its reply, is lost, and the connection stays open. The
 /// acquisition has no time limit.
 async fn half_open_acquisition(world: World, way: Way) {
     let (proxy, meant, other) = two(&world).await;
@@ -191,7 +191,7 @@ async fn half_open_acquisition(world: World, way: Way) {
     let token = guard.fencing_token();
     assert!(other.try_acquire(&contended).await.unwrap().is_none(), "two hold one lock");
     assert!(guard.release().await.unwrap().is_released());
-    // Nothing is left of the lost exchange: another process gets the key at once.
+    // Nothing of the lost exchange is left: another process gets the key at once.
     let next = other.try_acquire(&contended).await.unwrap().expect("the key is not free after its release");
     assert!(next.fencing_token() > token);
     assert!(next.release().await.unwrap().is_released());
@@ -215,7 +215,7 @@ async fn half_open_connection_release_request(world: World) {
     assert!(next.fencing_token() > token);
     let left = BOUND.saturating_sub(hit.elapsed());
     let outcome = tokio::time::timeout(left, releasing).await.expect("the release is not back").unwrap();
-    // An unknown outcome is a correct report, too.
+    // An unknown outcome is also a correct report.
     assert!(matches!(outcome, Ok(ReleaseOutcome::Released) | Err(_)), "{outcome:?}");
     assert!(next.release().await.unwrap().is_released());
 
@@ -224,8 +224,8 @@ async fn half_open_connection_release_request(world: World) {
     other.close().await.unwrap();
 }
 
-/// The servers go away after the first lock, and come back. What was not sent is never of unknown
-/// outcome, and the error says why no server can be used.
+/// The servers go away after the first lock, and return. The outcome of a call that was not sent is
+/// never unknown, and the error names why no server can be used.
 async fn an_outage_has_its_cause_and_a_known_outcome(world: World) {
     let target = primary(&world).await;
     let proxy = FaultProxy::start(target).await.expect("a proxy");
@@ -233,16 +233,16 @@ async fn an_outage_has_its_cause_and_a_known_outcome(world: World) {
     let locks = provider(&client, &random_name("locks"));
     let _ = locks.acquire(key()).await.unwrap().release().await.unwrap();
     drop(proxy);
-    let says = |error: &distlock_api::LockError| {
+    let names_the_cause = |error: &distlock_api::LockError| {
         let source = std::error::Error::source(error).map(ToString::to_string).unwrap_or_default();
         assert!(source.contains("Connection refused"), "{error}: {source}");
         assert!(error.to_string().contains(&at.to_string()), "{error}");
     };
-    // The first may have been on its way.
-    says(&locks.acquire(key()).timeout(WAIT).await.unwrap_err());
+    // The first call may have been sent.
+    names_the_cause(&locks.acquire(key()).timeout(WAIT).await.unwrap_err());
     for _ in 0..3 {
         let error = locks.acquire(key()).timeout(WAIT).await.unwrap_err();
-        says(&error);
+        names_the_cause(&error);
         let (kind, unknown) = (error.kind(), error.is_outcome_unknown());
         assert_eq!((kind, unknown), (distlock_api::ErrorKind::Unavailable, false), "{error}");
     }

@@ -1,4 +1,4 @@
-//! The queue, and handing over (C15, R8, R12, R13, R15).
+//! The queue and hand-overs (C15, R8, R12, R13, R15).
 
 use std::num::NonZeroU32;
 use std::time::Duration;
@@ -13,27 +13,27 @@ use distlock_mongo::mongodb::bson::{Bson, DateTime, Document, doc};
 
 use super::Checks;
 use super::world::{
-    LONG, SHORT, World, admin, ask, busy, claim, granted, key, opened, queue_up, queued, random_name, release, renew,
-    ticket, twin,
+    LONG, SHORT, World, admin, busy, claim, granted, key, opened, queue_up, queued, random_name, release, renew,
+    ticket, try_once, twin,
 };
 
 const WINDOW: Duration = Duration::from_millis(200);
 
 pub(super) fn add(checks: &mut Checks<'_>) {
     check!(checks, C15 grants_follow_the_order);
-    check!(checks, R12 granted_as_the_ticket_says);
+    check!(checks, R12 a_grant_has_the_terms_of_the_ticket);
     check!(checks, C5 tokens_increase_across_blocks_of_waiters);
-    check!(checks, R12 leaving_passes_a_crossed_grant_on);
+    check!(checks, R12 a_withdrawal_hands_a_crossed_grant_over);
     check!(checks, R12 leaving_is_one_step_and_spares_the_holder);
     check!(checks, R12 an_expired_lease_is_given_up_for_good);
-    check!(checks, R12 repeated_release_passes_nothing_on);
-    check!(checks, R13 minimum_hold_grants_nobody);
-    check!(checks, R8 places_wait_for_their_windows);
+    check!(checks, R12 a_repeated_release_hands_nothing_over);
+    check!(checks, R13 no_grant_before_the_end_of_a_minimum_hold);
+    check!(checks, R8 positions_wait_for_their_windows);
     check!(checks, C15 newcomers_keep_the_order);
     check!(checks, C15 dead_head_costs_its_claim);
-    check!(checks, dead_tickets_are_passed_over);
+    check!(checks, dead_tickets_are_skipped);
     check!(checks, full_queue);
-    check!(checks, asking_again_keeps_the_place);
+    check!(checks, a_repeated_attempt_keeps_the_position);
     check!(checks, R15 refreshed_and_never_added);
     check!(checks, refreshes_of_many);
     check!(checks, waiters_are_counted);
@@ -47,11 +47,22 @@ fn block(length: u32) -> NonZeroU32 {
     NonZeroU32::new(length).unwrap()
 }
 
+/// A new key with its holder and two waiters, in their order.
+async fn holder_and_two_waiters(store: &MongoStore) -> (LockKey, [Claim; 3]) {
+    let key = key();
+    let claims = [(); 3].map(|()| claim(&key));
+    granted(store, &claims[0], LONG).await;
+    for waiter in &claims[1..] {
+        queued(store, waiter).await;
+    }
+    (key, claims)
+}
+
 fn standing(claim: &Claim) -> Renewal {
     Renewal::ticket(claim.clone(), ticket())
 }
 
-/// Who has the lease.
+/// Returns the acquisition that holds the lease.
 async fn holder(store: &MongoStore, key: &LockKey) -> Option<distlock_api::AcquisitionId> {
     admin(store).inspect(key).await.unwrap().and_then(|info| info.id)
 }
@@ -87,7 +98,7 @@ async fn grants_follow_the_order(world: World) {
     for (at, pair) in claims.windows(2).enumerate() {
         assert_eq!(release(if at % 2 == 0 { &one } else { &two }, &twin(&pair[0])).await, Released);
         assert_eq!(holder(&one, &key).await.as_ref(), Some(pair[1].id()), "after {at}");
-        // A newcomer comes too late for what was passed on.
+        // A newcomer does not get a lease that was handed over.
         busy(&two, &claim(&key)).await;
         let grant = granted(&one, &pair[1], LONG).await;
         assert!(grant.token > last);
@@ -99,13 +110,13 @@ async fn grants_follow_the_order(world: World) {
         !record.contains_key("queue") && !record.contains_key("lockId") && !record.contains_key("step"),
         "{record}"
     );
-    // Passed on, and then taken: each leaves its trace for who listens.
+    // The lease is handed over, and then taken: change streams report each.
     assert!(record.contains_key("passed"), "{record}");
     granted(&one, &claim(&key), LONG).await;
     assert!(!self::record(&world, &name, &key).await.contains_key("passed"));
 }
 
-async fn granted_as_the_ticket_says(world: World) {
+async fn a_grant_has_the_terms_of_the_ticket(world: World) {
     let store = world.store();
     let key = key();
     let (a, b) = (claim(&key), claim(&key));
@@ -118,7 +129,7 @@ async fn granted_as_the_ticket_says(world: World) {
     assert_eq!((info.id.as_ref(), info.owner.as_deref()), (Some(b.id()), Some("$me")));
     assert_eq!(info.metadata["$job"], "$$NOW");
     assert!(info.remaining <= LONG / 2 && info.remaining > LONG / 4, "{:?}", info.remaining);
-    // The grant is found by renewing the ticket, by renewing the lease, and by asking.
+    // The grant is found by a refresh of the ticket, by a renewal of the lease, and by an attempt.
     let Standing::Held { remaining } = store.renew(&standing(&b)).await.unwrap() else { panic!("not held") };
     assert!(remaining <= LONG / 2 && remaining > LONG / 4, "{remaining:?}");
     assert_eq!(renew(&store, &b, info.token, LONG).await, Standing::Held { remaining: LONG });
@@ -155,15 +166,11 @@ async fn tokens_increase_across_blocks_of_waiters(world: World) {
     assert!(granted(&store, &claim(&key), LONG).await.token > last);
 }
 
-async fn leaving_passes_a_crossed_grant_on(world: World) {
+async fn a_withdrawal_hands_a_crossed_grant_over(world: World) {
     let store = world.store();
-    let key = key();
-    let [a, b, c] = [(); 3].map(|()| claim(&key));
-    granted(&store, &a, LONG).await;
-    queued(&store, &b).await;
-    queued(&store, &c).await;
+    let (key, [a, b, c]) = holder_and_two_waiters(&store).await;
     assert_eq!(release(&store, &a).await, Released);
-    // It has not heard of its grant, and leaves.
+    // The waiter has not received its grant, and leaves.
     store.withdraw(&twin(&b), LONG).await.unwrap();
     assert_eq!(holder(&store, &key).await.as_ref(), Some(c.id()));
     store.withdraw(&c, LONG).await.unwrap();
@@ -185,8 +192,8 @@ async fn leaving_is_one_step_and_spares_the_holder(world: World) {
     assert_eq!(ahead(&queued(&store, &c).await), 0);
     assert_eq!(release(&store, &a).await, Released);
     assert_eq!(holder(&store, &key).await.as_ref(), Some(c.id()));
-    // A holder with an old ticket, as a straggler could leave it: nothing is granted to the
-    // releaser.
+    // A holder with an old ticket, as a late call could leave it: its release does not grant to
+    // itself.
     let d = claim(&key);
     queued(&store, &d).await;
     assert_eq!(release(&store, &c).await, Released);
@@ -194,7 +201,7 @@ async fn leaving_is_one_step_and_spares_the_holder(world: World) {
     assert_eq!(holder(&store, &key).await, None);
 }
 
-/// A renewal that began before the expiry and stalled would find nothing to revive any more.
+/// A renewal that started before the expiry and stalled could otherwise revive the lease.
 async fn an_expired_lease_is_given_up_for_good(world: World) {
     let ([store, _], name) = two_stores(&world).await;
     let key = key();
@@ -208,7 +215,7 @@ async fn an_expired_lease_is_given_up_for_good(world: World) {
     assert_eq!(left.get_str("expired").unwrap(), a.id().as_str());
     assert_eq!(release(&store, &a).await, AlreadyLost, "repeated");
 
-    // Who waits gets it, as after a release.
+    // The first waiter gets it, as after a release.
     granted(&store, &b, SHORT).await;
     queued(&store, &c).await;
     opened(&store, &key).await;
@@ -218,13 +225,9 @@ async fn an_expired_lease_is_given_up_for_good(world: World) {
     assert_eq!(release(&store, &c).await, Released);
 }
 
-async fn repeated_release_passes_nothing_on(world: World) {
+async fn a_repeated_release_hands_nothing_over(world: World) {
     let store = world.store();
-    let key = key();
-    let [a, b, c] = [(); 3].map(|()| claim(&key));
-    granted(&store, &a, LONG).await;
-    queued(&store, &b).await;
-    queued(&store, &c).await;
+    let (key, [a, b, c]) = holder_and_two_waiters(&store).await;
     for _ in 0..3 {
         assert_eq!(release(&store, &a).await, Released);
         assert_eq!(holder(&store, &key).await.as_ref(), Some(b.id()));
@@ -232,7 +235,7 @@ async fn repeated_release_passes_nothing_on(world: World) {
     assert_eq!(ahead(&queued(&store, &c).await), 0);
 }
 
-async fn minimum_hold_grants_nobody(world: World) {
+async fn no_grant_before_the_end_of_a_minimum_hold(world: World) {
     let store = world.store();
     let key = key();
     let [a, b, c] = [(); 3].map(|()| claim(&key));
@@ -247,14 +250,14 @@ async fn minimum_hold_grants_nobody(world: World) {
     assert!(first <= hold && second <= hold + WINDOW && second > first, "{first:?} {second:?}");
     tokio::time::sleep(first).await;
     granted(&store, &b, LONG).await;
-    // A minimum hold that is over keeps nothing.
+    // A minimum hold that is over keeps nothing closed.
     let over = Release::new(b.clone()).with_hold_at_least(Duration::from_millis(1));
     tokio::time::sleep(Duration::from_millis(5)).await;
     assert_eq!(store.release(&over).await.unwrap(), Released);
     assert_eq!(holder(&store, &key).await.as_ref(), Some(c.id()));
 }
 
-async fn places_wait_for_their_windows(world: World) {
+async fn positions_wait_for_their_windows(world: World) {
     let store = world.store();
     let key = key();
     let [a, b, c] = [(); 3].map(|()| claim(&key));
@@ -269,7 +272,7 @@ async fn places_wait_for_their_windows(world: World) {
     let wait = second.holder_remaining.unwrap();
     assert!(wait > window && wait <= window + expiry, "{wait:?}");
     opened(&store, &key).await;
-    // Free, but the first one's for a while.
+    // The lease is free, but only the first waiter may take it for a while.
     let busy = queue_up(&store, &attempt(&c)).await;
     assert_eq!(ahead(&busy), 1);
     assert!(busy.holder_remaining.unwrap() <= window);
@@ -299,8 +302,8 @@ async fn newcomers_keep_the_order(world: World) {
     assert_eq!(store.waiters(&b, LONG).await.unwrap(), 0);
 }
 
-/// The first waiter died after its last refresh: it is granted, and the next one takes over when
-/// the claim is over.
+/// The first waiter died after its last refresh. It is granted, and the next one takes over at the
+/// end of the claim.
 async fn dead_head_costs_its_claim(world: World) {
     let store = world.store();
     let key = key();
@@ -310,17 +313,17 @@ async fn dead_head_costs_its_claim(world: World) {
     queue_up(&store, &Attempt::new(dead.clone(), LONG).with_ticket(short_claim)).await;
     queued(&store, &c).await;
     assert_eq!(release(&store, &a).await, Released);
-    let Standing::Waiting(told) = store.renew(&standing(&c)).await.unwrap() else { panic!("not waiting") };
-    assert_eq!(ahead(&told), 0);
-    assert!(told.token.unwrap() > first.token);
-    let wait = told.holder_remaining.unwrap();
+    let Standing::Waiting(reported) = store.renew(&standing(&c)).await.unwrap() else { panic!("not waiting") };
+    assert_eq!(ahead(&reported), 0);
+    assert!(reported.token.unwrap() > first.token);
+    let wait = reported.holder_remaining.unwrap();
     assert!(wait <= Duration::from_millis(300), "{wait:?}");
     tokio::time::sleep(wait).await;
     granted(&store, &c, LONG).await;
     assert_eq!(release(&store, &dead).await, AlreadyLost);
 }
 
-async fn dead_tickets_are_passed_over(world: World) {
+async fn dead_tickets_are_skipped(world: World) {
     let name = random_name("locks");
     let store = world.store_on(&world.client, &name);
     let key = key();
@@ -339,13 +342,13 @@ async fn dead_tickets_are_passed_over(world: World) {
     assert_eq!(record(&world, &name, &key).await, before, "a busy answer without a ticket cleans nothing up");
     assert_eq!(ahead(&queued(&store, &c).await), 0);
     assert_eq!(record(&world, &name, &key).await.get_array("queue").unwrap().len(), 1);
-    // Back at the end.
+    // It is at the end of the queue again.
     assert_eq!(ahead(&queued(&store, &late).await), 1);
     assert_eq!(store.renew(&standing(&dead)).await.unwrap(), Standing::Gone(Loss::Gone));
     assert_eq!(release(&store, &a).await, Released);
     assert_eq!(holder(&store, &key).await.as_ref(), Some(c.id()));
 
-    // All dead: the lease is free.
+    // All tickets are dead: the lease is free.
     let other = claim(&key);
     assert_eq!(release(&store, &late).await, AlreadyLost);
     queue_up(&store, &Attempt::new(other, LONG).with_ticket(brief)).await;
@@ -374,7 +377,7 @@ async fn full_queue(world: World) {
     assert_eq!(busy.standing, QueueStanding::Full);
 }
 
-async fn asking_again_keeps_the_place(world: World) {
+async fn a_repeated_attempt_keeps_the_position(world: World) {
     let name = random_name("locks");
     let store = world.store_on(&world.client, &name);
     let key = key();
@@ -393,7 +396,7 @@ async fn asking_again_keeps_the_place(world: World) {
     assert!(seen(&after, 0) > seen(&before, 0), "{after}");
     assert_eq!(seen(&after, 1), seen(&before, 1));
     assert_eq!(after.get_array("queue").unwrap()[0].as_document().unwrap().get_i32("tokens").unwrap(), 5);
-    // Without a ticket it says where it stands, and refreshes nothing.
+    // Without a ticket an attempt returns the position, and refreshes nothing.
     assert_eq!(ahead(&busy(&store, &c).await), 1);
     assert_eq!(record(&world, &name, &key).await, after);
 }
@@ -406,7 +409,7 @@ async fn refreshed_and_never_added(world: World) {
     let token = granted(&store, &a, LONG).await.token;
     assert_eq!(store.renew(&standing(&b)).await.unwrap(), Standing::Gone(Loss::Gone));
     assert_eq!(store.waiters(&a, LONG).await.unwrap(), 0, "added by a refresh");
-    // Alive for as long as it is refreshed.
+    // The ticket lives as long as it is refreshed.
     let brief = Ticket::new(Duration::from_millis(600), LONG, 8);
     queue_up(&store, &Attempt::new(b.clone(), LONG).with_ticket(brief)).await;
     queued(&store, &c).await;
@@ -496,7 +499,7 @@ async fn force_release_leaves_the_queue(world: World) {
     queued(&store, &c).await;
     admin(&store).force_release(&key, "test").await.unwrap().unwrap();
     assert_eq!(renew(&store, &a, first.token, LONG).await, Standing::Gone(Loss::ForceReleased));
-    // The second one's window is to come.
+    // The window of the second waiter has not begun.
     let attempt = Attempt::new(c.clone(), LONG).with_ticket(ticket()).with_turn_window(LONG);
     assert_eq!(ahead(&queue_up(&store, &attempt).await), 1);
     assert!(granted(&store, &b, LONG).await.token.get() > first.token.get() + 1);
@@ -525,7 +528,7 @@ async fn odd_values_in_tickets(world: World) {
     }
 }
 
-/// Written by an older version, a newer one, or by hand.
+/// Tickets that an older or newer version has written, or a person.
 async fn odd_queues_are_none(world: World) {
     let name = random_name("locks");
     let store = world.store_on(&world.client, &name);
@@ -572,7 +575,7 @@ async fn odd_queues_are_none(world: World) {
         world.raw(&name).update_one(doc! { "_id": key.as_str() }, doc! { "$set": { "queue": &queue } }).await.unwrap();
         tickets.push(standing(&c));
     }
-    // None of them spoils a batch.
+    // None of them makes a batch fail.
     let well = claim(&key());
     granted(&store, &claim(well.key()), LONG).await;
     queued(&store, &well).await;
@@ -581,7 +584,7 @@ async fn odd_queues_are_none(world: World) {
     assert!(matches!(answers.last().unwrap(), Ok(Standing::Waiting(_))), "{answers:?}");
 }
 
-/// Many claims of two stores, each asking until it is granted, then passing on.
+/// Many claims of two stores. Each tries until it is granted, and then releases.
 async fn two_stores_hand_over_in_a_crowd(world: World) {
     let ([one, two], _) = two_stores(&world).await;
     let key = key();
@@ -610,5 +613,5 @@ async fn two_stores_hand_over_in_a_crowd(world: World) {
     });
     futures_util::future::join_all(turns).await;
     assert_eq!(holder(&one, &key).await, None);
-    assert!(matches!(ask(&one, &claim(&key), LONG).await, Reply::Granted(_)));
+    assert!(matches!(try_once(&one, &claim(&key), LONG).await, Reply::Granted(_)));
 }

@@ -1,4 +1,4 @@
-//! Renewing one lease and many.
+//! Renewals of one lease and of many.
 
 use std::time::Duration;
 
@@ -35,7 +35,7 @@ async fn renewal_never_revives(world: World) {
     let (a, b) = (claim(&key), claim(&key));
     let expired = granted(&store, &a, SHORT).await;
     opened(&store, &key).await;
-    assert_eq!(renew(&store, &a, expired.token, LONG).await, GONE, "expired, though nobody took it");
+    assert_eq!(renew(&store, &a, expired.token, LONG).await, GONE, "expired, without a new holder");
     let grant = granted(&store, &b, LONG).await;
     assert_eq!(renew(&store, &a, expired.token, LONG).await, GONE, "taken over");
     assert_eq!(release(&store, &b).await, distlock_api::ReleaseOutcome::Released);

@@ -1,5 +1,5 @@
-//! The short way to a lease that is probably free, and back: fewer expressions for the server, the
-//! same record.
+//! The short ways of acquisitions and releases: fewer expressions for the server, and the same
+//! record.
 
 use std::time::Duration;
 
@@ -16,7 +16,7 @@ use super::world::{
 pub(super) fn add(checks: &mut Checks<'_>) {
     check!(checks, a_wrong_guess_costs_one_command_once);
     check!(checks, a_waiter_that_came_meanwhile_is_handed_over_to);
-    check!(checks, R7 whatever_is_in_use_is_not_taken);
+    check!(checks, R7 a_lease_in_use_is_not_taken);
     check!(checks, both_ways_leave_the_same_record);
     check!(checks, C9 repeated_release_after_the_short_way);
     check!(checks, a_lease_that_expired_is_not_given_back);
@@ -27,12 +27,12 @@ async fn stores(world: &World) -> (MongoStore, MongoStore, Sent, String) {
     let (name, sent) = (random_name("locks"), Sent::default());
     let (client, _) = world.connect(|options| options.command_event_handler = Some(sent.handler())).await;
     let (one, other) = (world.store_on(&world.client, &name), world.store_on(&client, &name));
-    granted(&other, &claim(&key()), LONG).await; // says hello to the server
+    granted(&other, &claim(&key()), LONG).await; // sends `hello` to the server
     sent.take();
     (one, other, sent, name)
 }
 
-/// A grant to somebody who would wait.
+/// Grants to a caller that would wait.
 async fn granted(store: &MongoStore, claim: &Claim, ttl: Duration) -> Grant {
     let attempt = Attempt::new(claim.clone(), ttl).with_ticket(ticket());
     match store.try_acquire(&attempt).await.expect("an answer") {
@@ -49,7 +49,7 @@ async fn a_wrong_guess_costs_one_command_once(world: World) {
     let another = claim(&self::key());
     granted(&elsewhere, &another, LONG).await;
     busy(&here, &claim(another.key())).await;
-    assert_eq!(sent.take().len(), 1, "C18: who does not wait");
+    assert_eq!(sent.take().len(), 1, "C18: a caller that does not wait");
     for (commands, why) in [(2, "it was not known to be in use"), (1, "now it is")] {
         let waiter = claim(&key);
         queued(&here, &waiter).await;
@@ -64,7 +64,7 @@ async fn a_wrong_guess_costs_one_command_once(world: World) {
         let acquired = sent.take();
         assert_eq!(acquired.len(), 1);
         let short = acquired[0].get_document("query").unwrap().contains_key("lockId");
-        assert_eq!(short, free, "given back with nobody waiting, it is known to be free");
+        assert_eq!(short, free, "released without a waiter, it is known to be free");
         assert!(release(&here, &ours).await.is_released());
         assert_eq!(sent.take().len(), 1);
     }
@@ -81,7 +81,7 @@ async fn a_waiter_that_came_meanwhile_is_handed_over_to(world: World) {
     assert_eq!(sent.take().len(), 2);
     let next = granted(&elsewhere, &theirs, LONG).await;
     assert!(next.token.get() >= grant.token.get() + u64::from(grant.tokens.get()), "handed over, with a later token");
-    // Who has counted the waiters does not guess.
+    // After a count of the waiters the short way is not tried.
     let again = claim(&key);
     queued(&here, &again).await;
     assert!(release(&elsewhere, &theirs).await.is_released());
@@ -93,8 +93,9 @@ async fn a_waiter_that_came_meanwhile_is_handed_over_to(world: World) {
     assert_eq!(sent.take().len(), 1);
 }
 
-/// Whatever a record says, a store that knows nothing of the key decides as one that asks.
-async fn whatever_is_in_use_is_not_taken(world: World) {
+/// For every state of the record, a store without knowledge of the key decides as one that goes the
+/// long way.
+async fn a_lease_in_use_is_not_taken(world: World) {
     let (_, here, _, name) = stores(&world).await;
     let raw = world.raw(&name);
     let now = DateTime::now();
@@ -104,14 +105,14 @@ async fn whatever_is_in_use_is_not_taken(world: World) {
     for closed in [
         held.clone(),
         doc! { "closedUntil": later, "fencingToken": 7_i64, "expiresAt": later },
-        // The place after the first one opens a window after the lease ended.
+        // The second position gets its turn one window after the end of the lease.
         doc! { "queue": [alive], "fencingToken": 7_i64, "expiresAt": later },
     ] {
         let key = key();
         let mut record = doc! { "_id": key.as_str() };
         record.extend(closed);
         raw.insert_one(&record).await.unwrap();
-        // It would wait, but the queue has no room at all, so that nothing is to be written.
+        // It would wait, but the queue has no room, so nothing is written.
         let attempt = Attempt::new(claim(&key), LONG).with_ticket(Ticket::new(LONG, LONG, 0));
         let reply = here.try_acquire(&attempt).await.unwrap();
         assert!(matches!(reply, Reply::Busy(_)), "{reply:?}");
@@ -128,7 +129,7 @@ async fn whatever_is_in_use_is_not_taken(world: World) {
         let mut record = doc! { "_id": key.as_str() };
         record.extend(open.clone());
         raw.insert_one(&record).await.unwrap();
-        // `now` is over by the server's clock, too.
+        // `now` is also in the past by the server's clock.
         tokio::time::sleep(Duration::from_millis(2)).await;
         let grant = granted(&here, &claim(&key), LONG).await;
         assert!(grant.token.get() > open.get_i64("fencingToken").map_or(0, |last| last.unsigned_abs()), "C5");
@@ -150,7 +151,7 @@ async fn record(world: &World, name: &str, key: &LockKey) -> Document {
     record
 }
 
-/// Names and types of the fields; what tells one acquisition from another is cut out.
+/// Names and types of the fields, without the values that identify an acquisition.
 fn shape(record: &Document, claim: &Claim) -> String {
     let mut fields: Vec<String> = record
         .iter()
@@ -167,7 +168,7 @@ async fn both_ways_leave_the_same_record(world: World) {
     let (one, _, _, name) = stores(&world).await;
     let (short, long) = (key(), key());
     let [a, b] = [&short, &long].map(claim);
-    // A store that has seen the key in use asks the long way.
+    // A store that has seen the key in use goes the long way.
     granted(&one, &claim(&long), SHORT).await;
     opened(&one, &long).await;
     world.raw(&name).delete_one(doc! { "_id": long.as_str() }).await.unwrap();
@@ -177,7 +178,7 @@ async fn both_ways_leave_the_same_record(world: World) {
     let (of_a, of_b) = (record(&world, &name, &short).await, record(&world, &name, &long).await);
     assert_eq!(shape(&of_a, &a), shape(&of_b, &b));
     assert!(release(&one, &a).await.is_released());
-    // Asked by a process that knows nothing of the acquisition.
+    // The request comes from a process without state of the acquisition.
     assert!(release(&one, &twin(&b)).await.is_released());
     let (of_a, of_b) = (record(&world, &name, &short).await, record(&world, &name, &long).await);
     assert_eq!(shape(&of_a, &a), shape(&of_b, &b));
@@ -188,7 +189,7 @@ async fn repeated_release_after_the_short_way(world: World) {
     let a = claim(&key());
     granted(&store, &a, LONG).await;
     assert!(release(&store, &a).await.is_released());
-    assert!(release(&store, &a).await.is_released(), "the same release, asked again");
+    assert!(release(&store, &a).await.is_released(), "the same release, repeated");
     granted(&store, &claim(a.key()), LONG).await;
     assert!(release(&store, &a).await.is_released(), "also when another has the lease");
     assert!(!release(&store, &claim(a.key())).await.is_released());

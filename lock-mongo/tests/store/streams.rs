@@ -1,5 +1,5 @@
-//! Change streams share a client's pool with everything else: one stream for all collections of a
-//! database, none in a small pool, none that is not needed.
+//! Change streams share the pool of a client with all other calls: one stream for all collections
+//! of a database, none in a small pool, and none that is not needed.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -25,7 +25,7 @@ pub(super) fn add(checks: &mut Checks<'_>) {
         check!(checks, an_unused_stream_closes);
         check!(checks, a_new_collection_joins_without_a_gap);
         check!(checks, a_stream_waits_for_a_busy_pool_of_sessions);
-        check!(checks, only_its_own_subscribers_hear_of_a_drop);
+        check!(checks, only_its_own_subscribers_get_a_drop);
         check!(checks, the_end_of_a_database_ends_its_stream);
         check!(checks, alone without_the_database_there_are_few_streams);
     }
@@ -80,7 +80,7 @@ async fn many_collections_share_one_stream(world: World) {
     for n in 0..100 {
         let builder = MongoProvider::builder(database.clone()).collection(format!("locks{n}"));
         let provider = builder.lease(lease).build().unwrap();
-        provider.connect().await.unwrap();
+        provider.prepare().await.unwrap();
         providers.push(provider);
     }
     let before = median_find(&database).await;
@@ -97,7 +97,7 @@ async fn many_collections_share_one_stream(world: World) {
     println!("{lost} of 100 leases lost, {open} streams, find {before:?} before, {meanwhile:?} meanwhile");
     assert_eq!(lost, 0);
     assert_eq!(open, 1);
-    // A bound for busy machines: it is about waiting for a connection.
+    // A bound for busy machines. The check concerns the wait for a connection.
     assert!(meanwhile < before * 5 + Duration::from_millis(20), "{before:?} before, {meanwhile:?} meanwhile");
     for guard in guards {
         assert!(guard.release().await.unwrap().is_released());
@@ -108,7 +108,7 @@ async fn many_collections_share_one_stream(world: World) {
     database.drop().await.unwrap();
 }
 
-/// As with a majority that is gone: no write is answered before its `maxTimeMS`, and the renewals
+/// As after the loss of a majority: no write is answered before its `maxTimeMS`, and the renewals
 /// of many collections alone would fill the pool.
 async fn the_application_reads_while_no_write_is_answered(world: World) {
     let (client, app) = world.client_of_app().await;
@@ -167,7 +167,7 @@ async fn an_unused_stream_closes(world: World) {
         }
         until_streams(&world, &database, 0).await;
     }
-    // A waiter opens it again, and hears of its grant by it.
+    // A waiter opens the stream again, and gets its grant by it.
     let (other, _) = world.connect(|_| ()).await;
     let holder = MongoProvider::builder(other.database(database.name())).collection("a").build().unwrap();
     let held = holder.acquire(&key).await.unwrap();
@@ -186,7 +186,7 @@ async fn an_unused_stream_closes(world: World) {
     database.drop().await.unwrap();
 }
 
-/// Every hand-over is told once and at once while other collections join and leave.
+/// Every hand-over is reported once and at once while other collections join and leave.
 async fn a_new_collection_joins_without_a_gap(world: World) {
     let database = database(&world.client);
     let (other, _) = world.connect(|_| ()).await;
@@ -231,7 +231,7 @@ async fn a_new_collection_joins_without_a_gap(world: World) {
     database.drop().await.unwrap();
 }
 
-/// The client's pool of sessions is a lock, for which a new store has to wait like anything else.
+/// The client's pool of sessions is behind a mutex, for which a new store must wait.
 async fn a_stream_waits_for_a_busy_pool_of_sessions(world: World) {
     let (client, _) = world.connect(|_| ()).await;
     let database = database(&client);
@@ -271,12 +271,12 @@ async fn two_that_listen(database: &Database) -> ([MongoStore; 2], [EventStream;
 
 /// The stream reports gaps, at least one, and ends.
 async fn ends_with_gaps(events: EventStream) {
-    let told: Vec<StoreEvent> =
+    let reported: Vec<StoreEvent> =
         tokio::time::timeout(Duration::from_secs(20), events.try_collect()).await.expect("an end").unwrap();
-    assert!(!told.is_empty() && told.iter().all(|event| *event == StoreEvent::Gap), "{told:?}");
+    assert!(!reported.is_empty() && reported.iter().all(|event| *event == StoreEvent::Gap), "{reported:?}");
 }
 
-async fn only_its_own_subscribers_hear_of_a_drop(world: World) {
+async fn only_its_own_subscribers_get_a_drop(world: World) {
     let database = database(&world.client);
     let (stores, events) = two_that_listen(&database).await;
     let [a, mut b] = events;
@@ -300,7 +300,7 @@ async fn the_end_of_a_database_ends_its_stream(world: World) {
         ends_with_gaps(events).await;
     }
     until_streams(&world, &database, 0).await;
-    // It can be opened again.
+    // The stream can be opened again.
     drop(listen(&stores[0], ProviderId::random()).await);
     until_streams(&world, &database, 0).await;
 }
@@ -311,7 +311,7 @@ async fn a_pool_of_one_keeps_its_lease(world: World) {
     let lease = LeaseOptions::new().ttl(Duration::from_secs(5));
     let builder = |client: &Client| MongoProvider::builder(client.database(database.name())).lease(lease);
     let (one, other) = (builder(&client).build().unwrap(), builder(&world.client).build().unwrap());
-    one.connect().await.unwrap();
+    one.prepare().await.unwrap();
     let kept = one.acquire(key()).await.unwrap();
     tokio::time::sleep(Duration::from_secs(6)).await;
     let contended = key();
@@ -341,17 +341,17 @@ async fn more_calls_than_connections_are_refused(world: World) {
         let builder = MongoProvider::builder(database.clone());
         builder.calls_at_once(calls.try_into().unwrap()).build().unwrap()
     };
-    let error = provider(5).connect().await.unwrap_err();
+    let error = provider(5).prepare().await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::InvalidOptions);
     let text = error.to_string();
     assert!(text.contains("calls_at_once") && text.contains("maxPoolSize") && text.contains('4'), "{text}");
     let allowed = provider(4);
-    allowed.connect().await.unwrap();
+    allowed.prepare().await.unwrap();
     database.drop().await.unwrap();
 }
 
-/// Without the privilege for the database each collection has a stream of its own: two at most in
-/// a pool of ten. The other stores are told that there is no push.
+/// Without the privilege for the database each collection has a stream of its own: two at most in a
+/// pool of ten. The other stores report that they have no push.
 async fn without_the_database_there_are_few_streams(world: World) {
     let (client, app) = world.client_of_app().await;
     let database = database(&client);

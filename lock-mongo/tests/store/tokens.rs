@@ -15,12 +15,12 @@ use super::Checks;
 use super::world::{LONG, SHORT, World, admin, claim, granted, key, opened, random_name, release, renew};
 
 pub(super) fn add(checks: &mut Checks<'_>) {
-    check!(checks, C5 tokens_increase_whatever_happens);
+    check!(checks, C5 tokens_increase_after_every_event);
     check!(checks, C5 tokens_increase_across_a_purge);
     check!(checks, C5 tokens_increase_when_the_record_is_ahead_of_the_clock);
     check!(checks, blocks_of_tokens);
     check!(checks, R5 tokens_stay_below_2_to_the_53_and_do_not_outrun_the_clock);
-    check!(checks, R21 what_no_guard_has_had_is_given_back);
+    check!(checks, R21 unused_tokens_are_given_back);
     check!(checks, R6 a_record_is_kept_until_its_token_is_reached);
     check!(checks, token_floor_is_below_every_token);
     check!(checks, raised_tokens_take_every_lock_away);
@@ -35,7 +35,7 @@ async fn clock(world: &World) -> (u64, i64) {
 
 const SECOND: u64 = 1 << 21;
 
-/// Two hundred leases, each with a block of 65,536 tokens, would be ahead by six seconds.
+/// Two hundred leases, each with a block of 65,536 tokens, would be six seconds ahead of the clock.
 async fn tokens_stay_below_2_to_the_53_and_do_not_outrun_the_clock(world: World) {
     let locks = MongoProvider::builder(world.client.database("distlock_test")).collection(random_name("locks"));
     let locks = locks.build().unwrap();
@@ -56,7 +56,7 @@ async fn tokens_stay_below_2_to_the_53_and_do_not_outrun_the_clock(world: World)
     locks.close().await.unwrap();
 }
 
-async fn what_no_guard_has_had_is_given_back(world: World) {
+async fn unused_tokens_are_given_back(world: World) {
     let name = random_name("locks");
     let locks = MongoProvider::builder(world.client.database("distlock_test")).collection(&*name);
     let locks = locks.build().unwrap();
@@ -78,9 +78,9 @@ async fn what_no_guard_has_had_is_given_back(world: World) {
         last += 1;
         let _ = next.release().await.unwrap();
     }
-    assert_eq!(state().await, (last, 1), "what was used, and no more");
+    assert_eq!(state().await, (last, 1), "only the tokens that were used");
 
-    // Another process waits: the release that passes the lease on gives back, too.
+    // Another process waits: the release that hands the lease over also gives tokens back.
     let other = MongoProvider::builder(world.client.database("distlock_test")).collection(&*name).build().unwrap();
     let held = locks.acquire(&key).await.unwrap();
     let waits = in_task(&other, &key);
@@ -166,7 +166,7 @@ async fn raised_tokens_take_every_lock_away(world: World) {
     }
 }
 
-async fn tokens_increase_whatever_happens(world: World) {
+async fn tokens_increase_after_every_event(world: World) {
     let store = world.store();
     let key = key();
     let mut last = FencingToken::new(0);
@@ -186,7 +186,7 @@ async fn tokens_increase_whatever_happens(world: World) {
     }
 }
 
-/// As the TTL index would, but at once, which is harder: grants of one moment.
+/// As the TTL index does, but at once, which is harder: several grants within one millisecond.
 async fn tokens_increase_across_a_purge(world: World) {
     let name = random_name("locks");
     let store = world.store_on(&world.client, &name);
@@ -198,7 +198,7 @@ async fn tokens_increase_across_a_purge(world: World) {
         assert!(token > last, "round {round}: {token} after {last}");
         last = token;
         assert!(release(&store, &claim).await.is_released());
-        // The standalone's clock has milliseconds; a purge comes an hour later, not within one.
+        // The clock of a standalone has milliseconds. A purge comes an hour later, not within one.
         tokio::time::sleep(Duration::from_millis(2)).await;
         let gone = world.raw(&name).delete_one(doc! { "_id": key.as_str() }).await.unwrap();
         assert_eq!(gone.deleted_count, 1);
@@ -225,7 +225,7 @@ async fn blocks_of_tokens(world: World) {
     let attempt = Attempt::new(a.clone(), LONG).with_tokens(NonZeroU32::new(10).unwrap());
     let Reply::Granted(first) = store.try_acquire(&attempt).await.unwrap() else { panic!("busy") };
     assert_eq!(first.tokens.get(), 10);
-    assert_eq!(granted(&store, &a, LONG).await, first, "asked again");
+    assert_eq!(granted(&store, &a, LONG).await, first, "a repeated attempt");
     let last = FencingToken::new(first.token.get() + 9);
     assert_eq!(renew(&store, &a, last, LONG).await, Standing::Held { remaining: LONG });
     assert!(release(&store, &a).await.is_released());

@@ -1,4 +1,4 @@
-//! What callers say comes back as it was (C20).
+//! Values of callers are returned unchanged (C20).
 
 use distlock_api::{AcquireOptions, AcquisitionId, LockKey, Loss};
 use distlock_engine::store::{Attempt, Claim, LeaseStore, Reply, Standing};

@@ -1,4 +1,4 @@
-//! What is sent: how many commands, with which concerns, in which session.
+//! The commands: their number, their concerns, and their sessions.
 
 use distlock_api::LockKey;
 use distlock_engine::store::{Attempt, LeaseStore, Release, Renewal, Reply, Ticket};
@@ -12,7 +12,7 @@ use super::Checks;
 use super::world::{LONG, Sent, World, admin, busy, claim, granted, key, queued, random_name, release, renew, ticket};
 
 pub(super) fn add(checks: &mut Checks<'_>) {
-    check!(checks, R17 majority_whatever_the_client_says);
+    check!(checks, R17 majority_regardless_of_the_client);
     check!(checks, R23 only_plain_releases_wait_for_the_primary_alone);
     check!(checks, one_command_per_operation);
     check!(checks, R11 one_session_per_claim);
@@ -21,7 +21,7 @@ pub(super) fn add(checks: &mut Checks<'_>) {
     check!(checks, commands_of_the_queue);
     check!(checks, refreshing_scans_no_collection);
     if checks.is_replica_set() {
-        check!(checks, what_changes_nothing_is_not_written);
+        check!(checks, a_command_without_a_change_writes_nothing);
     }
 }
 
@@ -37,7 +37,7 @@ async fn store_with(world: &World, change: impl FnOnce(&mut ClientOptions)) -> (
     (world.store_on(&client, &name), sent, name)
 }
 
-async fn majority_whatever_the_client_says(world: World) {
+async fn majority_regardless_of_the_client(world: World) {
     let settings: [fn(&mut ClientOptions); 4] = [
         |options| options.write_concern = Some(WriteConcern::from(Acknowledgment::Nodes(0))),
         |options| {
@@ -60,7 +60,7 @@ async fn majority_whatever_the_client_says(world: World) {
         let mut commands = sent.take();
         assert!(!release(&store, &a).await.is_released());
         let after = sent.take();
-        assert!(!after.is_empty(), "a release that finds nothing has asked the majority");
+        assert!(!after.is_empty(), "a release that matches nothing is sent again, with the majority");
         commands.extend(after.into_iter().next_back());
         for command in commands {
             if command.contains_key("findAndModify") || command.contains_key("update") {
@@ -74,7 +74,7 @@ async fn majority_whatever_the_client_says(world: World) {
                 assert!(command.contains_key("hello"), "{command}");
             }
         }
-        store.connect().await.unwrap();
+        store.prepare().await.unwrap();
     }
 }
 
@@ -158,7 +158,7 @@ async fn one_session_per_claim(world: World) {
     }
 }
 
-/// Without numbered writes the server refuses no late call, and the engine is not told that it
+/// Without numbered writes the server refuses no late call, and the store does not declare that it
 /// does.
 async fn claims_have_no_order_without_retryable_writes(world: World) {
     let sent = Sent::default();
@@ -187,7 +187,7 @@ async fn renewal_scans_no_collection(world: World) {
         let token = granted(&store, &a, LONG).await.token;
         batch.push(Renewal::lease(a, token, LONG));
     }
-    store.connect().await.unwrap();
+    store.prepare().await.unwrap();
     sent.take();
     assert!(store.renew_many(&batch[..3]).await.iter().all(Result::is_ok));
     let update = sent.take().into_iter().next().unwrap();
@@ -241,7 +241,7 @@ async fn refreshing_scans_no_collection(world: World) {
         queued(&store, &a).await;
         batch.push(Renewal::ticket(a, ticket()));
     }
-    store.connect().await.unwrap();
+    store.prepare().await.unwrap();
     sent.take();
     assert!(store.renew_many(&batch[..3]).await.iter().all(Result::is_ok));
     let update = sent.take().into_iter().next().unwrap();
@@ -253,13 +253,13 @@ async fn refreshing_scans_no_collection(world: World) {
     assert!(examined <= 3, "{examined} documents examined, {plan}");
 }
 
-/// The entries of the oplog about a collection.
+/// Returns the entries of the oplog that concern a collection.
 async fn written(world: &World, name: &str) -> u64 {
     let oplog = world.client.database("local").collection::<Document>("oplog.rs");
     oplog.count_documents(doc! { "ns": format!("distlock_test.{name}") }).await.unwrap()
 }
 
-async fn what_changes_nothing_is_not_written(world: World) {
+async fn a_command_without_a_change_writes_nothing(world: World) {
     let name = random_name("locks");
     let store = world.store_on(&world.client, &name);
     let key = key();
@@ -280,7 +280,7 @@ async fn what_changes_nothing_is_not_written(world: World) {
         store.waiters(&a, LONG).await.unwrap();
     }
     assert_eq!(written(&world, &name).await, before);
-    // As ever, a hand-over is one write.
+    // A hand-over is still one write.
     assert!(release(&store, &a).await.is_released());
     assert!(release(&store, &a).await.is_released(), "repeated");
     assert_eq!(written(&world, &name).await, before + 1);

@@ -1,4 +1,4 @@
-//! What the checks share.
+//! The parts that all checks share.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -33,14 +33,14 @@ impl World {
         Self { topology, options, client }
     }
 
-    /// Another client of the same server.
+    /// Makes another client of the same server.
     pub(crate) async fn connect(&self, change: impl FnOnce(&mut ClientOptions)) -> (Client, ClientOptions) {
         let mut options = self.options.clone();
         change(&mut options);
         (Client::with_options(options.clone()).expect("a client"), options)
     }
 
-    /// A store over a collection of its own.
+    /// Makes a store over a new collection.
     pub(crate) fn store(&self) -> MongoStore {
         self.store_on(&self.client, &random_name("locks"))
     }
@@ -50,7 +50,7 @@ impl World {
         builder.build_store().expect("valid options")
     }
 
-    /// The same collection as a plain one.
+    /// Returns the collection of a store.
     pub(crate) fn raw(&self, collection: &str) -> Collection<Document> {
         self.client.database("distlock_test").collection(collection)
     }
@@ -59,21 +59,21 @@ impl World {
         self.client.database("admin").run_command(command).await.expect("an admin command")
     }
 
-    /// A client that alone is hit by [`fail`](Self::fail) with the returned name.
+    /// Makes a client that [`fail`](Self::fail) can hit alone, by the returned name.
     pub(crate) async fn client_of_app(&self) -> (Client, String) {
         let app = random_name("app");
         let (client, _) = self.connect(|options| options.app_name = Some(app.clone())).await;
         (client, app)
     }
 
-    /// A store on such a client.
+    /// Makes a store on such a client.
     pub(crate) async fn store_of_app(&self, collection: &str) -> (MongoStore, String) {
         let (client, app) = self.client_of_app().await;
         (self.store_on(&client, collection), app)
     }
 
-    /// Lets the next command of an application fail. A server has one such fail point: the check
-    /// must be alone.
+    /// Makes the next command of an application fail. A server has one such fail point: the check
+    /// must run alone.
     pub(crate) async fn fail(&self, app: &str, command: &str, how: Document) {
         let mut data = doc! { "failCommands": [command], "appName": app };
         data.extend(how);
@@ -93,40 +93,40 @@ pub(crate) fn id() -> AcquisitionId {
     ProviderId::random().acquisition_id()
 }
 
-/// A new acquisition of a key.
+/// Makes a new claim of a key.
 pub(crate) fn claim(key: &LockKey) -> Claim {
     Claim::new(key.clone(), id())
 }
 
-/// The same acquisition, as if asked from another process.
+/// Makes the same claim in another process.
 pub(crate) fn twin(claim: &Claim) -> Claim {
     Claim::new(claim.key().clone(), claim.id().clone())
 }
 
-pub(crate) async fn ask(store: &MongoStore, claim: &Claim, ttl: Duration) -> Reply {
+pub(crate) async fn try_once(store: &MongoStore, claim: &Claim, ttl: Duration) -> Reply {
     store.try_acquire(&Attempt::new(claim.clone(), ttl)).await.expect("an answer")
 }
 
 pub(crate) async fn granted(store: &MongoStore, claim: &Claim, ttl: Duration) -> Grant {
-    match ask(store, claim, ttl).await {
+    match try_once(store, claim, ttl).await {
         Reply::Granted(grant) => grant,
         other => panic!("not granted: {other:?}"),
     }
 }
 
 pub(crate) async fn busy(store: &MongoStore, claim: &Claim) -> BusyReply {
-    match ask(store, claim, LONG).await {
+    match try_once(store, claim, LONG).await {
         Reply::Busy(busy) => busy,
         other => panic!("not busy: {other:?}"),
     }
 }
 
-/// A ticket that outlives its check; a releaser grants for long.
+/// A ticket that outlives its check. A release grants it a long lease.
 pub(crate) fn ticket() -> Ticket {
     Ticket::new(LONG, LONG, 64)
 }
 
-/// The answer to an attempt that gets a place in the queue.
+/// Returns the answer to an attempt that gets a ticket.
 pub(crate) async fn queue_up(store: &MongoStore, attempt: &Attempt) -> BusyReply {
     match store.try_acquire(attempt).await.expect("an answer") {
         Reply::Busy(busy) if matches!(busy.standing, QueueStanding::Queued { .. }) => busy,
@@ -150,14 +150,14 @@ pub(crate) fn admin(store: &MongoStore) -> &dyn LockAdmin {
     store.admin().expect("administration")
 }
 
-/// Waits until the key is open, by the server's own account.
+/// Waits until the key is open, by the server's clock.
 pub(crate) async fn opened(store: &MongoStore, key: &LockKey) {
     while let Some(info) = admin(store).inspect(key).await.expect("an answer") {
         tokio::time::sleep(info.remaining.min(Duration::from_millis(20)).max(Duration::from_millis(1))).await;
     }
 }
 
-/// What a client sent, by command name.
+/// The commands of a client, by name.
 #[derive(Clone, Default)]
 pub(crate) struct Sent(Arc<Mutex<Vec<Document>>>);
 
@@ -171,7 +171,7 @@ impl Sent {
         })
     }
 
-    /// Everything since the last call, without what the background sends.
+    /// Returns all commands since the last call, except those of the background.
     pub(crate) fn take(&self) -> Vec<Document> {
         let mut sent = std::mem::take(&mut *self.0.lock().expect("not poisoned"));
         sent.retain(|command| !["createIndexes", "listIndexes"].iter().any(|name| command.contains_key(name)));

@@ -1,4 +1,4 @@
-//! What a change does to a document, and what it leaves alone.
+//! The effect of changes on a document, and the parts that they leave alone.
 
 use std::str::FromStr;
 
@@ -42,7 +42,7 @@ impl Shelf {
         self.locks.lock(id).await.unwrap()
     }
 
-    /// The document under a guard after a commit, without what identifies it.
+    /// Returns the document under a guard after a commit, without its identity.
     async fn committed(&self, guard: DocumentGuard<Document>, change: impl Into<Change>) -> Document {
         let id = guard.key().as_str().to_owned();
         guard.commit(change).await.unwrap();
@@ -63,7 +63,7 @@ impl Shelf {
     }
 }
 
-/// Every type, and every string that could be taken for something else.
+/// Every type, and every string that could be misread.
 fn everything() -> Document {
     doc! {
         "text": "$text", "root": "$$ROOT", "remove": "$$REMOVE", "literal": { "$literal": 1 }, "nested": { "$add": ["$a", 1] },
@@ -98,7 +98,7 @@ async fn documents_values_are_data(world: World) {
     assert!(!guard.contains_key("lock"));
     assert_eq!(guard.release().await.unwrap(), ReleaseOutcome::Released);
 
-    // In what a default makes, too, and in what is said for people.
+    // The same in a default document, and in remarks for people.
     let id = random_name("$id");
     let guard =
         shelf.locks.lock(id.as_str()).or_insert(&everything()).owner("$$ROOT").metadata("$k", "$v").await.unwrap();
@@ -146,8 +146,7 @@ async fn documents_odd_names(world: World) {
     assert_eq!(shelf.committed(guard, change).await, left);
 }
 
-/// A path that leads through something else than sub-documents would overwrite it, or write into
-/// each element.
+/// A path through a value that is no sub-document would overwrite it, or write into each element.
 async fn documents_paths(world: World) {
     let shelf = Shelf::of(&world);
     let content = doc! { "list": [{ "b": 1 }, { "b": 2 }], "none": [], "text": "$t", "null": Bson::Null, "deep": { "list": [1] } };

@@ -1,10 +1,10 @@
-//! Documents that are made when they are locked.
+//! Documents that are inserted by their acquisition.
 
 use std::time::Duration;
 
 use distlock_api::{ErrorKind, LeaseOptions};
 use distlock_mongo::mongodb::bson::doc;
-use distlock_mongo::{Change, DocumentLocks, Locked};
+use distlock_mongo::{Change, DocumentLocks};
 use tokio::task::JoinSet;
 
 use super::{Account, Bank, account};
@@ -33,9 +33,8 @@ async fn documents_creators_race(world: World) {
         let (mut held, mut busy) = (None, 0);
         while let Some(answer) = creators.join_next().await {
             match answer.unwrap().expect("never an error") {
-                (n, Locked::Held(guard)) => assert!(held.replace((n, guard)).is_none(), "two of them"),
-                (_, Locked::Busy(_)) => busy += 1,
-                (n, Locked::Missing) => panic!("{n}"),
+                (n, Some(guard)) => assert!(held.replace((n, guard)).is_none(), "two of them"),
+                (_, None) => busy += 1,
             }
         }
         let (n, guard) = held.expect("one of them");
@@ -44,7 +43,7 @@ async fn documents_creators_race(world: World) {
     }
 }
 
-/// Those that lose the race wait, and find what the winner made.
+/// The losers of the race wait, and get the winner's document.
 async fn documents_created_once(world: World) {
     let bank = Bank::of(&world);
     let id = random_name("new");
@@ -65,7 +64,7 @@ async fn documents_created_once(world: World) {
 async fn documents_defaults(world: World) {
     let bank = Bank::of(&world);
     let locks = bank.builder().default_document(&account("ignored")).build().unwrap();
-    // A document with nothing but an `_id` counts as not there; any other stays what it is.
+    // A document with nothing but an `_id` counts as missing. Any other is not changed.
     bank.raw
         .insert_many([doc! { "_id": "bare" }, doc! { "_id": "other", "owner": "x", "balance": 1_i64 }])
         .await
@@ -75,7 +74,7 @@ async fn documents_defaults(world: World) {
     let guard = locks.lock("made").or_insert(&Account { balance: 3, ..account("z") }).await.unwrap();
     assert_eq!(guard.balance, 3, "the acquisition's own counts first");
     let before = bank.raw("made").await;
-    assert!(matches!(bank.locks().try_lock("made").await.unwrap(), Locked::Busy(_)));
+    assert!(bank.locks().try_lock("made").await.unwrap().is_none());
     assert_eq!(bank.raw("made").await, before, "a busy answer writes nothing");
 
     let documents = world.raw(&random_name("documents"));
@@ -91,14 +90,14 @@ async fn documents_defaults(world: World) {
     assert_eq!(*guard, doc! { "_id": "b", "x": 1 }, "what is there is not filled up");
 }
 
-/// Nothing is ever removed from a collection of the user's.
+/// Nothing is ever removed from an application's collection.
 async fn documents_no_index(world: World) {
     for by_owner in [false, true] {
         let bank = Bank::of(&world);
         let builder = bank.builder();
         let locks = if by_owner { builder.owner_index() } else { builder }.build().unwrap();
         let id = bank.open().await;
-        locks.provider().connect().await.unwrap();
+        locks.provider().prepare().await.unwrap();
         locks.lock(id).await.unwrap().commit(Change::new()).await.unwrap();
         let names = bank.raw.list_index_names().await.unwrap();
         assert_eq!(names.len(), 1 + usize::from(by_owner), "{names:?}");
@@ -113,7 +112,7 @@ async fn documents_minimum_hold(world: World) {
     let id = bank.open().await;
     let start = std::time::Instant::now();
     locks.lock(id.as_str()).await.unwrap().commit(doc! { "balance": 1_i64 }).await.unwrap();
-    assert!(matches!(locks.try_lock(id.as_str()).await.unwrap(), Locked::Busy(_)), "C25");
+    assert!(locks.try_lock(id.as_str()).await.unwrap().is_none(), "C25");
     let guard = locks.lock(id.as_str()).await.unwrap();
     assert!(start.elapsed() >= hold, "{:?}", start.elapsed());
     assert_eq!(guard.balance, 1);

@@ -1,4 +1,4 @@
-//! Documents in which others write as they like.
+//! Documents that other programs write without locks.
 
 use std::time::Duration;
 
@@ -58,7 +58,7 @@ async fn documents_field_of_another_kind(world: World) {
             assert_eq!(admin.force_release(&key, "why").await.unwrap(), None);
         }
         assert_eq!(documents.find_one(doc! { "_id": &id }).await.unwrap().unwrap(), stored);
-        // Under another name they can be locked.
+        // With another field they can be locked.
         let elsewhere = DocumentLocks::builder(&documents).field("_lease").build().unwrap();
         elsewhere.lock(id.as_str()).await.unwrap().commit(Change::new().set("z", 2)).await.unwrap();
         let mut after = documents.find_one(doc! { "_id": &id }).await.unwrap().unwrap();
@@ -71,7 +71,7 @@ async fn documents_field_of_another_kind(world: World) {
     assert!(page.is_empty(), "{page:?}");
 }
 
-/// Whatever the holder does then, the field stays what others have made of it.
+/// After any call of the holder, the field has the value of the other program.
 async fn documents_field_overwritten_while_held(world: World) {
     for other in others() {
         let bank = Bank::of(&world);
@@ -93,7 +93,7 @@ async fn documents_field_overwritten_while_held(world: World) {
         assert_eq!(bank.raw(id.as_str()).await, stored);
         bank.raw.update_one(doc! { "_id": &id }, doc! { "$unset": { "lock": "" } }).await.unwrap();
 
-        // Renewals of others go on beside it.
+        // Renewals of other locks are not affected.
         let second = bank.open().await;
         let ttl = Duration::from_secs(6);
         let doomed = locks.lock(id.as_str()).ttl(ttl).await.unwrap();
@@ -108,13 +108,13 @@ async fn documents_field_overwritten_while_held(world: World) {
 async fn documents_plain_writers(world: World) {
     let bank = Bank::of(&world);
     let (locks, id) = (bank.locks(), bank.open().await);
-    // Single fields: no harm to the lock, and a commit of other fields keeps them.
+    // An update of single fields does not affect the lock, and a commit of other fields keeps them.
     let guard = locks.lock(id.as_str()).await.unwrap();
     bank.raw.update_one(doc! { "_id": &id }, doc! { "$set": { "owner": "plain" } }).await.unwrap();
     guard.commit(doc! { "balance": 11_i64 }).await.unwrap();
     let account = bank.read(&id).await;
     assert_eq!((&*account.owner, account.balance), ("plain", 11));
-    // The whole document: the lock is gone, and the holder cannot write.
+    // A replacement removes the lock, and the holder cannot write.
     let mut guard = locks.lock(id.as_str()).await.unwrap();
     bank.accounts.replace_one(doc! { "_id": &id }, &account).await.unwrap();
     assert_eq!(guard.save(doc! { "balance": 99_i64 }).await.unwrap_err().kind(), ErrorKind::Lost);
@@ -122,13 +122,13 @@ async fn documents_plain_writers(world: World) {
     assert!(guard.commit_document().await.unwrap_err().is_already_lost());
     assert_eq!(bank.accounts.find_one(doc! { "_id": &id }).await.unwrap(), Some(account));
     let again = locks.lock(id.as_str()).await.unwrap();
-    // Deleted, it takes its lock with it.
+    // A deletion removes the lock with the document.
     bank.raw.delete_one(doc! { "_id": &id }).await.unwrap();
     assert!(again.commit_document().await.unwrap_err().is_already_lost());
     assert_eq!(bank.raw.count_documents(doc! {}).await.unwrap(), 0, "and is not made again");
 }
 
-/// Whoever knows nothing of locks finds the document as ever.
+/// Readers that ignore locks find the document unchanged.
 async fn documents_readers(world: World) {
     #[derive(Deserialize)]
     struct Reader {
@@ -153,7 +153,7 @@ async fn documents_of_another_type(world: World) {
     let mut document = bank.freed("odd").await;
     document.remove("lock");
     assert_eq!(document, doc! { "_id": "odd", "balance": "much" });
-    // A save that makes something else of it says so; it was made.
+    // A save after which the document is no `T` reports that. It was carried out.
     let id = bank.open().await;
     let mut guard = locks.lock(id.as_str()).await.unwrap();
     let error = guard.save(doc! { "balance": "much" }).await.unwrap_err();

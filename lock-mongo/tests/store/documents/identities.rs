@@ -1,12 +1,12 @@
-//! Identities of every kind, and lock fields with odd names: locking, renewing, queueing, pushing,
-//! administration.
+//! Identities of every kind, and lock fields with unusual names: locks, renewals, queues, events
+//! and administration.
 
 use std::time::Duration;
 
 use distlock_api::{ErrorKind, LockEvent, LockFilter, LockKey, LockProvider, LockProviderExt, Result};
 use distlock_mongo::mongodb::bson::oid::ObjectId;
 use distlock_mongo::mongodb::bson::{Bson, Document, Uuid, doc};
-use distlock_mongo::{Change, DocumentLocks, DocumentLocksBuilder, KeyMap, Locked};
+use distlock_mongo::{Change, DocumentLocks, DocumentLocksBuilder, KeyMap};
 use futures_util::StreamExt;
 
 use crate::Checks;
@@ -24,7 +24,7 @@ pub(super) fn add(checks: &mut Checks<'_>) {
 
 type Builder = DocumentLocksBuilder<Document>;
 
-/// Everything that depends on how a document is found, with two processes.
+/// All operations that find a document, with two processes.
 async fn whole_life(world: &World, id: Bson, stored: Bson, configure: fn(Builder) -> Builder) {
     let documents = world.raw(&random_name("documents"));
     let locks = || configure(DocumentLocks::builder(&documents)).build().unwrap();
@@ -36,7 +36,7 @@ async fn whole_life(world: &World, id: Bson, stored: Bson, configure: fn(Builder
     let key = here.key(id.clone()).unwrap();
     assert_eq!(here.key(stored.clone()).unwrap(), key);
 
-    // Renewed past its ttl, which counts the renewals of this record alone.
+    // The lease is renewed past its ttl, which tests the renewals of this record alone.
     let ttl = Duration::from_secs(3);
     let guard = here.lock(id.clone()).ttl(ttl).await.unwrap();
     let expiry = async || {
@@ -51,7 +51,7 @@ async fn whole_life(world: &World, id: Bson, stored: Bson, configure: fn(Builder
     }
     assert!(!guard.is_lost());
 
-    // The other process queues up, keeps its ticket, and is granted by the commit.
+    // The other process takes a ticket, keeps it, and is granted by the commit.
     let waits = {
         let (there, id) = (there.clone(), id.clone());
         tokio::spawn(async move { there.lock(id).await })
@@ -69,7 +69,7 @@ async fn whole_life(world: &World, id: Bson, stored: Bson, configure: fn(Builder
     assert!(next.get_i32("n").unwrap() == 1 && next.fencing_token() > token);
     assert_eq!(next.get("_id"), Some(&stored), "as it was stored");
 
-    // Force-released, and heard of.
+    // The lock is released by force, and the holder gets the event.
     let forced = admin.force_release(&key, "why").await.unwrap().expect("held");
     assert_eq!((forced.key, forced.token), (key.clone(), next.fencing_token()));
     if world.topology == distlock_conformance_mongo::Topology::ReplicaSet {
@@ -103,7 +103,7 @@ async fn documents_integer_ids(world: World) {
         whole_life(&world, 7.into(), stored, DocumentLocksBuilder::integer_ids).await;
     }
     whole_life(&world, i64::MIN.into(), i64::MIN.into(), DocumentLocksBuilder::integer_ids).await;
-    // Found by what their keys begin with.
+    // The documents are found by the prefix of their keys.
     let documents = world.raw(&random_name("documents"));
     let locks = DocumentLocks::builder(&documents).integer_ids().default_document(&doc! { "a": 1 }).build().unwrap();
     let mut guards = Vec::new();
@@ -210,11 +210,10 @@ async fn documents_keys_that_are_no_ids(world: World) {
     let locks = builder().uuid_ids().build().unwrap();
     let _guard = locks.provider().acquire(uuid).await.unwrap();
     let id = Uuid::parse_str(uuid).unwrap();
-    assert!(matches!(locks.try_lock(id).await.unwrap(), Locked::Busy(_)));
+    assert!(locks.try_lock(id).await.unwrap().is_none());
 
     if world.topology == distlock_conformance_mongo::Topology::ReplicaSet {
-        // A watcher hears of documents by their keys, and of nothing else that happens in the
-        // collection.
+        // A watcher gets events of documents by their keys, and of nothing else in the collection.
         let provider = locks.provider();
         let mut events = provider.admin().unwrap().watch().await.unwrap();
         documents.insert_one(doc! { "_id": "plain" }).await.unwrap();
@@ -223,12 +222,13 @@ async fn documents_keys_that_are_no_ids(world: World) {
         documents.delete_one(doc! { "_id": "plain" }).await.unwrap();
         let other = Uuid::new();
         locks.lock(other).await.unwrap().commit(Change::replace(&doc! { "big": "x".repeat(2000) })).await.unwrap();
-        let mut told = Vec::new();
+        let mut reported = Vec::new();
         for _ in 0..2 {
-            told.push(tokio::time::timeout(Duration::from_secs(10), events.next()).await.unwrap().unwrap().unwrap());
+            reported
+                .push(tokio::time::timeout(Duration::from_secs(10), events.next()).await.unwrap().unwrap().unwrap());
         }
         let key = locks.key(other).unwrap();
-        assert!(matches!(&told[0], LockEvent::Granted { key: granted, .. } if *granted == key), "{told:?}");
-        assert!(matches!(&told[1], LockEvent::Released { key: released, .. } if *released == key), "{told:?}");
+        assert!(matches!(&reported[0], LockEvent::Granted { key: granted, .. } if *granted == key), "{reported:?}");
+        assert!(matches!(&reported[1], LockEvent::Released { key: released, .. } if *released == key), "{reported:?}");
     }
 }

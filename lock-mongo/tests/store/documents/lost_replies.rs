@@ -1,5 +1,4 @@
-//! Writes that were carried out and whose reply got lost are asked for again, carried out once, and
-//! recognised.
+//! Writes whose reply was lost are repeated, carried out once, and recognised.
 
 use std::time::Duration;
 
@@ -7,7 +6,7 @@ use distlock_api::{LockProvider, LockProviderExt};
 use distlock_mongo::mongodb::bson::{Document, doc};
 use distlock_mongo::{Change, CommitError, DocumentLocks};
 
-use super::{Account, Bank};
+use super::{Account, Bank, close};
 use crate::Checks;
 use crate::world::{World, random_name};
 
@@ -20,7 +19,7 @@ pub(super) fn add(checks: &mut Checks<'_>) {
     }
 }
 
-/// One more: carried out twice, it is seen.
+/// Adds one: a second execution would show.
 fn one_more() -> Change {
     Change::pipeline([doc! { "$set": { "balance": { "$add": ["$balance", 1_i64] } } }])
 }
@@ -34,7 +33,7 @@ async fn bank_of_app(world: &World) -> (Bank, String) {
     (bank, app)
 }
 
-/// The write is carried out, and the answer leaves that open.
+/// The write is carried out, and its outcome stays unknown.
 fn open() -> Document {
     doc! { "writeConcernError": { "code": 64, "errmsg": "waiting for replication timed out" } }
 }
@@ -52,17 +51,15 @@ async fn documents_lost_reply(world: World) {
     world.fail(&app, "findAndModify", open()).await;
     guard.commit(one_more()).await.unwrap();
     assert_eq!(bank.read(&id).await.balance, 14);
-    // An acquisition whose reply gets lost brings the document with the next one.
+    // If the reply to an acquisition is lost, the next attempt returns the document.
     world.fail(&app, "findAndModify", open()).await;
     let guard = locks.lock(id.as_str()).await.unwrap();
     assert_eq!(guard.balance, 14);
     drop(guard);
-    let provider = locks.provider();
-    provider.close().await.unwrap();
-    assert!(provider.accounting().balances() && provider.accounting().lost == 0, "{:?}", provider.accounting());
+    close(locks).await;
 }
 
-/// The server repeats what it has stored, without the projection (R9).
+/// The server repeats its stored answer, without the projection (R9).
 async fn documents_replayed(world: World) {
     let bank = Bank::of(&world);
     let locks = bank.locks();
@@ -81,7 +78,7 @@ async fn documents_replayed(world: World) {
     }
 }
 
-/// Until the commit is asked for again, others have had the lock, and changed the document, too.
+/// Before the commit is repeated, others have held the lock, and changed the document, too.
 async fn documents_after_other_holders(world: World) {
     let (bank, app) = bank_of_app(&world).await;
     let other = Bank {
@@ -101,7 +98,8 @@ async fn documents_after_other_holders(world: World) {
     while provider.admin().unwrap().inspect(&key).await.unwrap().unwrap().waiting != Some(5) {
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
-    // Twice open: the second question comes after a pause, and all others have been there by then.
+    // Two unknown outcomes: the second try follows after a pause, and by then all others have held
+    // the lock.
     let data = doc! { "failCommands": ["findAndModify"], "appName": &app, "writeConcernError": { "code": 64, "errmsg": "open" } };
     world.admin(doc! { "configureFailPoint": "failCommand", "mode": { "times": 4 }, "data": data }).await;
     guard.commit(one_more()).await.unwrap();
@@ -123,8 +121,8 @@ async fn documents_hung_server(world: World) {
     let committed = guard.commit(one_more()).await;
     assert!(started.elapsed() < Duration::from_millis(1200), "{:?}", started.elapsed());
     match &committed {
-        // The server ends the first question a little before its limit (R2), and what is left of
-        // the time may suffice for a second one.
+        // The server ends the first try a little before its limit (R2), and the rest of the time
+        // may suffice for a second one.
         Ok(()) => {}
         Err(error) => assert!(matches!(error, CommitError::Unknown(error) if error.is_outcome_unknown()), "{error:?}"),
     }

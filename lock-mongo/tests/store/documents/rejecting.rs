@@ -1,4 +1,4 @@
-//! Changes that MongoDB refuses: the document is untouched, and the lock still held.
+//! Changes that MongoDB refuses: the document is unchanged, and the lock is still held.
 
 use std::time::Duration;
 
@@ -36,7 +36,7 @@ async fn documents_validator(world: World) {
     assert!(is_rejected(&not.error, 121) && not.error.to_string().contains("validator"), "{not:?}");
     assert_eq!(bank.raw(id.as_str()).await, before, "neither document nor lease");
     let guard = not.guard.expect("still held");
-    assert!(!guard.is_lost() && others.try_lock(id.as_str()).await.unwrap().held().is_none(), "still held");
+    assert!(!guard.is_lost() && others.try_lock(id.as_str()).await.unwrap().is_none(), "still held");
     guard.commit(doc! { "balance": 0_i64 }).await.unwrap();
     assert_eq!(bank.read(&id).await.balance, 0);
 
@@ -44,7 +44,7 @@ async fn documents_validator(world: World) {
     let kept: Box<dyn std::error::Error + Send + Sync> = guard.commit(overdrawn()).await.unwrap_err().into();
     let _ = others.lock(id.as_str()).timeout(Duration::from_secs(20)).await.unwrap().release().await.unwrap();
     assert!(kept.downcast_ref().is_some_and(CommitError::is_rejected), "an error that is kept locks nothing");
-    // A guard that came back is renewed all the while.
+    // The guard that a rejected commit returns is renewed.
     let ttl = Duration::from_secs(3);
     let guard = locks.lock(id.as_str()).ttl(ttl).await.unwrap();
     let guard = guard.commit_or_keep(overdrawn()).await.unwrap_err().guard.unwrap();
@@ -62,7 +62,7 @@ fn is_rejected(error: &CommitError, by: i32) -> bool {
     matches!(error, CommitError::Rejected { error, code: Some(code) } if error.kind() == ErrorKind::Rejected && *code == by)
 }
 
-/// One that knows no `lock` refuses to be locked, and says so.
+/// A validator that does not allow the field refuses the lock, and the error names it.
 async fn documents_strict_validator(world: World) {
     let name = random_name("accounts");
     let schema = doc! { "$jsonSchema": {
@@ -90,7 +90,7 @@ async fn documents_unique_index(world: World) {
     assert!(is_rejected(&not.error, 11000) && not.error.to_string().contains("unique"), "{not:?}");
     not.guard.unwrap().commit(doc! { "owner": "free" }).await.unwrap();
     assert_eq!(bank.read(&b).await.owner, "free");
-    // So does a default that cannot be made; it is no lost race.
+    // So does a default that violates an index. That is no lost race.
     let default = Account { owner: "taken".into(), ..account("x") };
     let error = locks.lock("new").or_insert(&default).timeout(Duration::from_secs(5)).await.unwrap_err();
     assert_eq!((error.kind(), error.is_retryable()), (ErrorKind::Rejected, false), "{error:?}");

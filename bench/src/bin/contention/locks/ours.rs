@@ -27,7 +27,7 @@ pub async fn provider(client: &Client, database: &str, settings: Settings) -> Ou
     let builder = MongoProvider::builder_from_client(client).database(database).lease(lease);
     let builder = if settings.hand_off { builder } else { builder.without_hand_off() };
     let provider = if settings.queue { builder } else { builder.without_queue() }.build()?;
-    provider.connect().await?;
+    provider.prepare().await?;
     Ok(provider)
 }
 

@@ -1,32 +1,34 @@
-//! `connect` and the first lock of clients that the server turns away: a user who lacks a
-//! privilege, no user, a wrong password, a secondary.
+//! Clients and users with restricted access: a missing privilege, no user, a wrong password, a
+//! secondary, an unknown certificate authority; and the conformance suite as a user with the
+//! documented role only.
 //!
 //! The servers are local processes in any case: those of the other sources have no access control,
-//! and one member.
+//! no TLS, and one member.
+
+mod role;
 
 use std::error::Error;
+use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
 
-use distlock_api::{ErrorKind, LockError, LockKey, LockProvider, LockProviderExt, ReleaseOutcome};
+use distlock_api::{ErrorKind, LockError, LockKey, LockProvider, LockProviderExt, Phase, ReleaseOutcome};
 use distlock_conformance_mongo::{MongoServer, Topology};
 use distlock_mongo::mongodb::bson::{Document, doc};
 use distlock_mongo::mongodb::options::{ClientOptions, Credential};
 use distlock_mongo::mongodb::{Client, Database};
 use distlock_mongo::{DocumentLocks, MongoProvider};
 use libtest_mimic::{Arguments, Failed, Trial};
+use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, DnType, IsCa, KeyPair};
 use tokio::runtime::Runtime;
 use tokio::sync::OnceCell;
 use tokio::time::{sleep, timeout};
 
 const COLLECTION: &str = "locks";
-const PASSWORD: &str = "secret";
 const OWNER: &str = "the owner";
-/// What the documentation names: the first three are needed, the others have a substitute.
-const PRIVILEGES: [&str; 6] = ["find", "insert", "update", "createIndex", "changeStream", "listIndexes"];
 const TTL: Duration = Duration::from_secs(1);
-/// Many times what anything here takes.
+/// Many times the duration of any call here.
 const BOUND: Duration = Duration::from_secs(60);
 
 fn main() -> ExitCode {
@@ -47,9 +49,12 @@ fn main() -> ExitCode {
         trial("connect_names_the_missing_createIndex", Box::new(|server| Box::pin(without_index(server)))),
         trial("documents_name_the_missing_privilege", Box::new(|server| Box::pin(documents(server)))),
         trial("C16_without_changeStream_locks_work", Box::new(|server| Box::pin(without_stream(server)))),
-        trial("a_client_without_credentials_is_told", Box::new(|server| Box::pin(anonymous(server)))),
-        trial("a_wrong_password_is_told", Box::new(|server| Box::pin(wrong_password(server)))),
+        trial("missing_credentials_are_reported", Box::new(|server| Box::pin(anonymous(server)))),
+        trial("a_wrong_password_is_reported", Box::new(|server| Box::pin(wrong_password(server)))),
         trial("a_secondary_is_refused", Box::new(|_| Box::pin(secondary()))),
+        trial("a_connection_string_suffices", Box::new(|server| Box::pin(connection_string(server)))),
+        trial("an_unknown_authority_is_reported", Box::new(|_| Box::pin(unknown_authority()))),
+        trial("the_guide_names_the_tested_role", Box::new(|_| Box::pin(guide()))),
     ]);
     let conclusion = libtest_mimic::run(&arguments, trials);
     if let Some(server) = Arc::into_inner(controlled.0).and_then(OnceCell::into_inner) {
@@ -66,7 +71,7 @@ fn trial(name: &str, runtime: &Arc<Runtime>, server: Controlled, check: Check) -
         let done = runtime.block_on(async { tokio::spawn(timeout(BOUND * 2, check(server))).await });
         match done {
             Ok(Ok(())) => Ok(()),
-            Ok(Err(_)) => Err(Failed::from("it does not come to an end")),
+            Ok(Err(_)) => Err(Failed::from("the check does not end")),
             Err(panic) => Err(Failed::from(panic.to_string())),
         }
     })
@@ -77,7 +82,7 @@ fn trial(name: &str, runtime: &Arc<Runtime>, server: Controlled, check: Check) -
 struct Controlled(Arc<OnceCell<MongoServer>>);
 
 impl Controlled {
-    /// The options of an administrator.
+    /// Returns the options of an administrator.
     async fn options(&self) -> ClientOptions {
         let start = async || MongoServer::start_with_access_control(Topology::ReplicaSet).await.expect("a server");
         let server = self.0.get_or_init(start).await;
@@ -90,25 +95,18 @@ impl Controlled {
         Client::with_options(options).expect("a client")
     }
 
-    /// A new database, for a new user with these privileges on the collection of locks.
+    /// Makes a new database, and a new user with these privileges on the collection of locks.
     async fn user(&self, privileges: &[&str]) -> Database {
         let (database, user) = (random_name("access"), random_name("user"));
         let administrator = Client::with_options(self.options().await).expect("a client");
-        let resource = doc! { "db": &database, "collection": COLLECTION };
-        let privileges = vec![doc! { "resource": resource, "actions": privileges.to_vec() }];
-        let none = Vec::<Document>::new();
-        for command in [
-            doc! { "createRole": &user, "privileges": privileges, "roles": none },
-            doc! { "createUser": &user, "pwd": PASSWORD, "roles": [&user] },
-        ] {
-            administrator.database("admin").run_command(command).await.expect("an administrator may do it");
-        }
+        let privileges = [(COLLECTION, privileges.to_vec())];
+        role::create_user(&administrator, &user, &database, &privileges).await.expect("an administrator may do it");
         administrator.shutdown().await;
-        self.client(Some(credential(&user, PASSWORD))).await.database(&database)
+        self.client(Some(credential(&user, role::PASSWORD))).await.database(&database)
     }
 
     async fn user_without(&self, privilege: &str) -> Database {
-        let others: Vec<&str> = PRIVILEGES.into_iter().filter(|other| *other != privilege).collect();
+        let others: Vec<&str> = role::OF_RECORDS.into_iter().filter(|other| *other != privilege).collect();
         self.user(&others).await
     }
 }
@@ -125,14 +123,14 @@ fn key() -> LockKey {
     LockKey::new(random_name("key")).expect("a key")
 }
 
-/// A provider that knows nothing of the server yet.
+/// Makes a provider without state of the server.
 fn provider(database: &Database) -> MongoProvider {
     MongoProvider::builder(database.clone()).collection(COLLECTION).owner(OWNER).build().expect("valid options")
 }
 
-/// The errors of `connect`, and of the first lock of a client that has not connected.
+/// Returns the errors of `prepare`, and of the first lock of a client that has made no call.
 async fn refusals(database: &Database) -> [LockError; 2] {
-    let connecting = provider(database).connect().await.expect_err("it connects");
+    let connecting = provider(database).prepare().await.expect_err("it connects");
     let locks = provider(database);
     let locking = timeout(BOUND, locks.acquire(key()).into_future()).await.expect("permanent: an error at once");
     let locking = locking.expect_err("it locks");
@@ -148,11 +146,11 @@ fn is_denied(error: &LockError) {
 
 fn names(error: &LockError, privilege: &str, database: &Database) {
     is_denied(error);
-    let says = format!("lacks the privilege {privilege} on the collection {}.{COLLECTION}", database.name());
-    assert!(error.to_string().contains(&says), "{says}: {}", chain(error));
+    let text_part = format!("lacks the privilege {privilege} on the collection {}.{COLLECTION}", database.name());
+    assert!(error.to_string().contains(&text_part), "{text_part}: {}", chain(error));
 }
 
-/// The error and its causes.
+/// The text of the error and of its causes.
 fn chain(error: &dyn Error) -> String {
     let mut text = error.to_string();
     let mut cause = error.source();
@@ -170,18 +168,18 @@ async fn lacking(server: Controlled, privilege: &str) {
         // The server's own text quotes the command.
         assert!(!chain(&error).contains(OWNER), "{}", chain(&error));
     }
-    // Not the first call of this provider, and not a caller that waits.
+    // The same after the first call of a provider, and for a caller that does not wait.
     let locks = provider(&database);
     for _ in 0..2 {
         names(&locks.try_acquire(key()).await.unwrap_err(), privilege, &database);
     }
 }
 
-/// Locks work without the index: only `connect` refuses.
+/// Locks work without the index: only `prepare` fails.
 async fn without_index(server: Controlled) {
     let database = server.user_without("createIndex").await;
     let locks = provider(&database);
-    names(&locks.connect().await.unwrap_err(), "createIndex", &database);
+    names(&locks.prepare().await.unwrap_err(), "createIndex", &database);
     let locks = provider(&database);
     let guard = locks.acquire(key()).timeout(BOUND).await.unwrap();
     assert_eq!(guard.release().await.unwrap(), ReleaseOutcome::Released);
@@ -195,22 +193,22 @@ async fn documents(server: Controlled) {
     };
     for privilege in ["find", "update"] {
         let database = server.user_without(privilege).await;
-        names(&locks(&database).provider().connect().await.unwrap_err(), privilege, &database);
+        names(&locks(&database).provider().prepare().await.unwrap_err(), privilege, &database);
         names(&locks(&database).lock("a").await.unwrap_err(), privilege, &database);
     }
-    // A document that is not there is inserted only where a default says so.
+    // A missing document is inserted only with a default.
     let database = server.user_without("insert").await;
-    locks(&database).provider().connect().await.unwrap();
-    assert!(locks(&database).try_lock("a").await.unwrap().is_missing());
+    locks(&database).provider().prepare().await.unwrap();
+    assert_eq!(locks(&database).try_lock("a").await.unwrap_err().kind(), ErrorKind::NotFound);
     names(&locks(&database).lock("a").or_insert(&doc! {}).await.unwrap_err(), "insert", &database);
 }
 
-/// Without `changeStream` and `listIndexes`, `connect` reports nothing, leases are renewed, waiters
-/// poll, and only an operator cannot watch.
+/// Without `changeStream` and `listIndexes`, `prepare` succeeds, leases are renewed, and waiters
+/// poll. Only an operator cannot watch.
 async fn without_stream(server: Controlled) {
     let database = server.user(&["find", "insert", "update", "createIndex"]).await;
     let (holder, waiter) = (provider(&database), provider(&database));
-    holder.connect().await.unwrap();
+    holder.prepare().await.unwrap();
     let key = key();
     let guard = holder.acquire(&key).ttl(TTL).await.unwrap();
     let waiting = tokio::spawn({
@@ -263,15 +261,118 @@ async fn secondary() {
     let database = found.expect("a secondary").database(&random_name("access"));
     let locks = provider(&database);
     for error in [
-        locks.connect().await.unwrap_err(),
+        locks.prepare().await.unwrap_err(),
         locks.acquire(key()).timeout(TTL).await.unwrap_err(),
-        locks.connect().await.unwrap_err(),
+        locks.prepare().await.unwrap_err(),
     ] {
         assert_eq!((error.kind(), error.is_outcome_unknown()), (ErrorKind::Unavailable, false), "{}", chain(&error));
-        for says in ["not the primary of its replica set", "directConnection=true", "replicaSet=…"] {
-            assert!(error.to_string().contains(says), "{says}: {}", chain(&error));
+        for text_part in ["not the primary of its replica set", "directConnection=true", "replicaSet=…"] {
+            assert!(error.to_string().contains(text_part), "{text_part}: {}", chain(&error));
         }
     }
     locks.close().await.unwrap();
     server.stop().await;
+}
+
+/// `MongoProvider::connect` takes the database from the path, and reports a string that cannot be
+/// used.
+async fn connection_string(server: Controlled) {
+    let options = server.options().await;
+    let (database, user) = (random_name("access"), random_name("user"));
+    let administrator = Client::with_options(options.clone()).expect("a client");
+    let privileges = [(COLLECTION, role::OF_RECORDS.to_vec())];
+    role::create_user(&administrator, &user, &database, &privileges).await.expect("an administrator may do it");
+    let host = &options.hosts[0];
+    let uri = |path: &str| format!("mongodb://{user}:{}@{host}/{path}?replicaSet=rs0&authSource=admin", role::PASSWORD);
+    let locks = MongoProvider::connect(uri(&database)).await.unwrap();
+    assert_eq!(locks.to_string(), format!("MongoDB({database}.{COLLECTION})"));
+    assert!(format!("{locks:?}").contains("ReplicaSet"), "{locks:?}");
+    let token = locks.acquire(key()).timeout(BOUND).run(async |token| token).await.unwrap();
+    assert!(token.get() > 0);
+    locks.close().await.unwrap();
+
+    // Without a path the database is `distlock`, on which this user has no privileges.
+    let error = MongoProvider::connect(uri("")).await.unwrap_err();
+    is_denied(&error);
+    assert!(error.to_string().contains("on the collection distlock.locks"), "{}", chain(&error));
+    for unusable in
+        ["", "localhost", "mongodb://user:p@ss@host/", "mongodb://host/?w=many&w=", "mongodb://h/?socketTimeoutMS=1"]
+    {
+        let error = MongoProvider::connect(unusable).await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::InvalidOptions, "{unusable}: {}", chain(&error));
+        assert!(error.to_string().contains("connection string") && error.source().is_some(), "{}", chain(&error));
+        assert!(!chain(&error).contains("p@ss"), "{}", chain(&error));
+    }
+}
+
+/// A client that does not know the authority of the server's certificate gets a permanent error,
+/// which names the cause. With the authority's certificate the same client works.
+async fn unknown_authority() {
+    let files = Certificates::make();
+    let server = MongoServer::start_with_tls(&files.certificate_key, &files.authority).await.expect("a server");
+    let database = |uri: &str| {
+        let uri = uri.to_owned();
+        async move { Client::with_uri_str(uri).await.expect("a client").database(&random_name("access")) }
+    };
+    let stranger = database(server.uri()).await;
+    for error in refusals(&stranger).await {
+        let answer = (error.kind(), error.phase(), error.is_retryable(), error.is_outcome_unknown());
+        assert_eq!(answer, (ErrorKind::Unavailable, Some(Phase::Connect), false, false), "{}", chain(&error));
+        for part in ["no secure connection to MongoDB", "certificate authority", "UnknownIssuer", "tlsCAFile"] {
+            assert!(error.to_string().contains(part), "{part}: {}", chain(&error));
+        }
+    }
+    let authority = files.authority.display();
+    let locks = provider(&database(&format!("{}&tlsCAFile={authority}", server.uri())).await);
+    locks.prepare().await.unwrap();
+    let guard = locks.acquire(key()).timeout(BOUND).await.unwrap();
+    assert_eq!(guard.release().await.unwrap(), ReleaseOutcome::Released);
+    locks.close().await.unwrap();
+    server.stop().await;
+}
+
+/// The files of a server with TLS, removed with this value.
+struct Certificates {
+    directory: PathBuf,
+    certificate_key: PathBuf,
+    authority: PathBuf,
+}
+
+impl Certificates {
+    fn make() -> Self {
+        let mut params = CertificateParams::new(Vec::new()).expect("parameters");
+        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+        params.distinguished_name.push(DnType::CommonName, "the test's authority");
+        let authority =
+            CertifiedIssuer::self_signed(params, KeyPair::generate().expect("a key")).expect("an authority");
+        let key = KeyPair::generate().expect("a key");
+        let params = CertificateParams::new(vec!["127.0.0.1".to_owned()]).expect("parameters");
+        let certificate = params.signed_by(&key, &authority).expect("a certificate");
+
+        let directory = std::env::temp_dir().join(random_name("distlock_tls"));
+        std::fs::create_dir(&directory).expect("a directory");
+        let write = |name: &str, text: String| {
+            let path = directory.join(name);
+            std::fs::write(&path, text).expect("a file");
+            path
+        };
+        let certificate_key = write("server.pem", certificate.pem() + &key.serialize_pem());
+        let authority = write("authority.pem", authority.pem());
+        Self { directory, certificate_key, authority }
+    }
+}
+
+impl Drop for Certificates {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.directory);
+    }
+}
+
+/// The guide, which is part of the facade, names exactly the privileges that these tests grant.
+async fn guide() {
+    let guide = std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/../src/guide/privileges.md"));
+    let guide = guide.expect("the guide");
+    for privileges in [&role::OF_RECORDS[..], &role::OF_DOCUMENTS, &role::OF_DATABASE] {
+        assert!(guide.contains(&format!("actions: {privileges:?}")), "{privileges:?}");
+    }
 }

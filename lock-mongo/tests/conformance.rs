@@ -1,4 +1,7 @@
-//! Both styles keep the contract, on a replica set and on a standalone.
+//! Both styles keep the contract: on a replica set, on a standalone, and as a user with the
+//! documented role only.
+
+mod role;
 
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -18,23 +21,26 @@ use mongodb::options::ClientOptions;
 use tokio::sync::{Mutex, OnceCell};
 
 fn main() -> ExitCode {
-    let topologies = [Topology::ReplicaSet, Topology::Standalone];
-    let fixtures =
-        [Style::Upsert, Style::Field].into_iter().flat_map(|style| topologies.map(|topology| (style, topology)));
-    run(fixtures.map(|(style, topology)| Box::new(Mongo::on(style, topology)) as Box<dyn Fixture>))
+    let servers = [
+        (Topology::ReplicaSet, Access::Open),
+        (Topology::Standalone, Access::Open),
+        (Topology::ReplicaSet, Access::Role),
+    ];
+    let fixtures = [Style::Upsert, Style::Field].into_iter().flat_map(|style| servers.map(|server| (style, server)));
+    run(fixtures.map(|(style, (topology, access))| Box::new(Mongo::on(style, topology, access)) as Box<dyn Fixture>))
 }
 
-/// Where the locks are.
+/// The place of the locks.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Style {
     /// In a lock collection.
     Upsert,
-    /// In documents, under a field of them. They are made when they are locked: the suite chooses
-    /// its keys as it goes.
+    /// In a field of documents, which are inserted by their acquisition, because the suite chooses
+    /// its keys.
     Field,
 }
 
-/// What a cluster has. Nothing blocks one record of MongoDB for all who use it.
+/// The faults of a cluster. MongoDB cannot block one record for all its clients.
 const HOOKS: [Hook; 4] = [Hook::Cut, Hook::Stall, Hook::Delay, Hook::Restart];
 const COLLECTION: &str = "locks";
 
@@ -70,12 +76,22 @@ impl Style {
     }
 }
 
+/// The user of the locks.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Access {
+    /// The server has no access control.
+    Open,
+    /// A user with the privileges of the guide, and no others.
+    Role,
+}
+
 /// One style on a server of one kind.
 struct Mongo {
     style: Style,
     topology: Topology,
+    access: Access,
     database: String,
-    /// Taken out when it is stopped.
+    /// `None` after it was stopped.
     server: Mutex<Option<MongoServer>>,
     started: OnceCell<Started>,
 }
@@ -87,20 +103,34 @@ struct Started {
 }
 
 impl Mongo {
-    fn on(style: Style, topology: Topology) -> Self {
+    fn on(style: Style, topology: Topology, access: Access) -> Self {
         let database = format!("distlock_{}_{:016x}", style.name(), fastrand::u64(..));
-        Self { style, topology, database, server: Mutex::default(), started: OnceCell::new() }
+        Self { style, topology, access, database, server: Mutex::default(), started: OnceCell::new() }
     }
 
     fn started(&self) -> &Started {
         self.started.get().expect("the suite starts a fixture before it uses it")
     }
+
+    /// Creates the user with the documented role, and returns its connection string.
+    async fn restricted(&self, uri: &str, admin: &mongodb::Client) -> Result<String, FixtureError> {
+        let on_collection = match self.style {
+            Style::Upsert => role::OF_RECORDS.to_vec(),
+            // The suite's documents are inserted from a default.
+            Style::Field => [&role::OF_DOCUMENTS[..], &["insert"]].concat(),
+        };
+        let (user, password) = (&self.database, role::PASSWORD);
+        let privileges = [(COLLECTION, on_collection), ("", role::OF_DATABASE.to_vec())];
+        role::create_user(admin, user, &self.database, &privileges).await?;
+        let (_, server) = uri.split_once('@').ok_or("the connection string has no user")?;
+        Ok(format!("mongodb://{user}:{password}@{server}"))
+    }
 }
 
-/// A connection of its own, as another process has it.
+/// A connection of its own, as in another process.
 async fn client(uri: &str, app: &str) -> Result<mongodb::Client, FixtureError> {
     let mut options = ClientOptions::parse(uri).await?;
-    // The one of an arena is how its faults know their clients.
+    // The faults of an arena recognise their clients by this one.
     options.app_name.get_or_insert_with(|| app.to_owned());
     Ok(mongodb::Client::with_options(options)?)
 }
@@ -108,11 +138,13 @@ async fn client(uri: &str, app: &str) -> Result<mongodb::Client, FixtureError> {
 #[async_trait]
 impl Fixture for Mongo {
     fn name(&self) -> &str {
-        match (self.style, self.topology) {
-            (Style::Upsert, Topology::ReplicaSet) => "mongo-upsert-replica-set",
-            (Style::Upsert, Topology::Standalone) => "mongo-upsert-standalone",
-            (Style::Field, Topology::ReplicaSet) => "mongo-field-replica-set",
-            (Style::Field, Topology::Standalone) => "mongo-field-standalone",
+        match (self.style, self.topology, self.access) {
+            (Style::Upsert, _, Access::Role) => "mongo-upsert-least-privilege",
+            (Style::Field, _, Access::Role) => "mongo-field-least-privilege",
+            (Style::Upsert, Topology::ReplicaSet, Access::Open) => "mongo-upsert-replica-set",
+            (Style::Upsert, Topology::Standalone, Access::Open) => "mongo-upsert-standalone",
+            (Style::Field, Topology::ReplicaSet, Access::Open) => "mongo-field-replica-set",
+            (Style::Field, Topology::Standalone, Access::Open) => "mongo-field-standalone",
         }
     }
 
@@ -120,25 +152,33 @@ impl Fixture for Mongo {
         let mut promised = Capabilities::default();
         promised.expiry = true;
         promised.minimum_hold = true;
-        // Many times what an operation takes, also with three servers on two busy cores: their
-        // disks stall for a second at times, and a lease that is renewed too late is lost, as it
-        // must be.
+        // Many times the duration of an operation, also with three servers on two busy cores. Their
+        // disks stall for a second at times, and a lease that is renewed too late is correctly
+        // lost.
         let ttl = Duration::from_secs(3);
         promised.fair = true;
         promised.push = self.topology == Topology::ReplicaSet;
         let profile = Profile::new(promised).ttl(ttl).admin().owners().processes().purge().disturbed().store();
-        match self.topology {
-            Topology::ReplicaSet => profile.lock_events().arena().hooks(HOOKS),
-            // Refused: what needs a change stream.
-            Topology::Standalone => profile.expected_refusals(7),
+        match (self.topology, self.access) {
+            (Topology::ReplicaSet, Access::Open) => profile.lock_events().arena().hooks(HOOKS),
+            // An arena has no access control.
+            (Topology::ReplicaSet, Access::Role) => profile.lock_events(),
+            // Checks that need a change stream are refused.
+            (Topology::Standalone, _) => profile.expected_refusals(7),
         }
     }
 
     async fn start(&self) -> Result<(), FixtureError> {
-        let server = MongoServer::start(self.topology).await?;
-        let uri = server.uri().to_owned();
+        let server = match self.access {
+            Access::Open => MongoServer::start(self.topology).await?,
+            Access::Role => MongoServer::start_with_access_control(self.topology).await?,
+        };
+        let mut uri = server.uri().to_owned();
         *self.server.lock().await = Some(server);
         let admin = mongodb::Client::with_uri_str(&uri).await?;
+        if self.access == Access::Role {
+            uri = self.restricted(&uri, &admin).await?;
+        }
         let fail = FailCommand::new(admin.clone());
         self.started.set(Started { uri, admin, fail }).map_err(|_| "started twice".into())
     }
@@ -150,8 +190,8 @@ impl Fixture for Mongo {
             let app = format!("client-{:016x}", fastrand::u64(..));
             let store = self.style.store(&client(uri, &app).await?, &self.database)?;
             let disturbed = DisturbedStore::new(Arc::new(store));
-            // Longer than the disks of busy test machines stall; who misses its claim stands behind
-            // the others.
+            // Longer than the disks of busy test machines stall. A waiter that misses its claim
+            // goes behind the others.
             let queue = QueueOptions::new().claim(Duration::from_secs(3));
             let provider = LeaseProvider::builder(Arc::new(disturbed.clone())).queue(queue).build()?;
             let records = admin.database(&self.database).collection(COLLECTION);
@@ -192,7 +232,7 @@ impl Fixture for Mongo {
 
     async fn stop(&self) {
         if let Some(started) = self.started.get() {
-            // Only a server of the user's outlives the suite.
+            // Only a server of the user survives the suite.
             let _ = started.admin.database(&self.database).drop().await;
         }
         if let Some(server) = self.server.lock().await.take() {
@@ -201,10 +241,10 @@ impl Fixture for Mongo {
     }
 }
 
-/// What the suite may do to one client.
+/// The faults that the suite may cause for one client.
 struct OfClient {
     disturbed: DisturbedStore,
-    /// What fails fails at the server.
+    /// Calls fail at the server.
     fail: FailCommand,
     fails: AtomicBool,
     records: mongodb::Collection<Document>,
@@ -256,7 +296,7 @@ impl Controls for OfClient {
     }
 
     /// The TTL index removes a record an hour after its expiry. By then the server's clock, from
-    /// which tokens come, has moved on.
+    /// which tokens come, has advanced.
     async fn purge(&self, key: &LockKey) -> Result<(), FixtureError> {
         let deleted = self.records.delete_one(doc! { "_id": key.as_str() }).await?;
         tokio::time::sleep(Duration::from_millis(5)).await;

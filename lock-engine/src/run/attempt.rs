@@ -12,6 +12,7 @@ use tokio_util::task::task_tracker::TaskTrackerToken;
 use crate::log::log;
 use crate::run::call::{Answered, Call, InFlight, guarded};
 use crate::run::core::Engine;
+use crate::run::gather::Joined;
 use crate::run::transit::Lease;
 use crate::simulation::defect;
 use crate::state::backoff;
@@ -33,6 +34,10 @@ pub(crate) struct Acquisition<'a> {
     dirty: bool,
     /// Whether the claim has a ticket in the queue.
     queued: bool,
+    /// Whether the claim has made an attempt.
+    attempted: bool,
+    /// Whether the attempt in flight, or the last one, went in a batch.
+    in_batch: bool,
     call: InFlight<Reply>,
     /// How many calls in a row were not answered in time.
     unanswered: u32,
@@ -68,6 +73,8 @@ impl<'a> Acquisition<'a> {
             updates,
             dirty: false,
             queued: false,
+            attempted: false,
+            in_batch: false,
             call: InFlight::none(),
             unanswered: 0,
             open: None,
@@ -87,7 +94,7 @@ impl<'a> Acquisition<'a> {
     pub(crate) async fn attempt(&mut self, attempt: Attempt, patience: Patience) -> Result<(Instant, Reply)> {
         self.call.leave_line();
         let hangs = self.dirty && self.unanswered >= UNANSWERED;
-        let unordered = self.dirty && !self.engine.store.capabilities().ordered_claims;
+        let unordered = self.dirty && !self.is_ordered();
         if self.call.is_under_way() || hangs || unordered {
             self.start_new_claim();
         }
@@ -97,14 +104,10 @@ impl<'a> Acquisition<'a> {
         }
         connected(self.engine, patience.limit).await?;
         let attempt = Attempt { claim: self.claim.clone(), ..attempt };
-        let (store, via) = (self.engine.store.clone(), self.via.clone());
-        let Patience { limit, answer: patience, admission } = patience;
-        self.call.begin(Call::new(store.lanes(), Lane::Acquire, limit, admission, async move {
-            match via {
-                Some(op) => op.try_acquire(&attempt).await,
-                None => store.try_acquire(&attempt).await,
-            }
-        })?);
+        let call = self.send(attempt, patience)?;
+        self.in_batch = call.is_part();
+        self.call.begin(call);
+        let Patience { limit, answer: patience, .. } = patience;
         let answered = tokio::select! {
             biased;
             answered = self.call.answer(limit, patience) => answered,
@@ -136,6 +139,40 @@ impl<'a> Acquisition<'a> {
         answer.map(|reply| (sent, reply))
     }
 
+    /// Starts the call of an attempt. The first attempt of a claim may go in a batch.
+    fn send(&mut self, attempt: Attempt, patience: Patience) -> Result<Call<Reply>> {
+        let store = self.engine.store.clone();
+        let is_first = !std::mem::replace(&mut self.attempted, true);
+        let Patience { limit, admission, .. } = patience;
+        if let Some(op) = self.via.clone() {
+            let request = async move { op.try_acquire(&attempt).await };
+            return Call::new(store.lanes(), Lane::Acquire, limit, admission, request);
+        }
+        // A caller that does not wait gets one round trip (C18).
+        let joined = if is_first && attempt.ticket.is_some() && store.may_gather(&attempt) {
+            self.engine.acquisitions.join(&store, attempt, limit)
+        } else {
+            Joined::Beside(attempt)
+        };
+        let (attempt, slot) = match joined {
+            Joined::Together(call) => return Ok(call),
+            Joined::Alone(attempt, slot) => (attempt, Some(slot)),
+            Joined::Beside(attempt) => (attempt, None),
+        };
+        let lanes = store.lanes();
+        let request = async move {
+            let _slot = slot;
+            store.try_acquire(&attempt).await
+        };
+        Call::new(lanes, Lane::Acquire, limit, admission, request)
+    }
+
+    /// Returns whether a call that was given up has no effect once a later one of the claim is
+    /// answered. A batch is in no order with other calls (R24).
+    fn is_ordered(&self) -> bool {
+        !self.in_batch && self.engine.store.capabilities().ordered_claims
+    }
+
     /// Returns whether the last attempt was abandoned before it was answered.
     pub(crate) fn is_cut_off(&self) -> bool {
         self.call.is_under_way()
@@ -143,13 +180,14 @@ impl<'a> Acquisition<'a> {
 
     /// Returns whether another attempt would resolve the outcome of the last one.
     pub(crate) fn can_resolve(&self) -> bool {
-        self.dirty && !self.call.is_under_way() && self.engine.store.capabilities().ordered_claims
+        self.dirty && !self.call.is_under_way() && self.is_ordered()
     }
 
     /// Gives the claim up, clean-up included, and starts a new one.
     pub(crate) fn start_new_claim(&mut self) {
         self.give_up();
         self.unanswered = 0;
+        self.attempted = false;
         if defect!(IdReused) {
             self.updates = self.engine.ledger().add_pending(self.claim.id().clone());
             return;
@@ -171,7 +209,9 @@ impl<'a> Acquisition<'a> {
         let open = self.open.take();
         let dirty = std::mem::take(&mut self.dirty) | std::mem::take(&mut self.queued);
         if (dirty || call.is_under_way()) && !defect!(NotWithdrawn) {
-            let work = settle(self.engine.clone(), self.claim.clone(), call, dirty, self.ttl);
+            // A batch can act until its bound, and the clean-up ends after that (R24).
+            let ttl = if self.in_batch { 3 * self.ttl } else { self.ttl };
+            let work = settle(self.engine.clone(), self.claim.clone(), call, dirty, ttl);
             // If the runtime has ended, what is left ends by its ttl.
             self.engine.spawn(&self.home, work);
         }

@@ -19,6 +19,7 @@ use tokio::time::{Instant, timeout_at};
 use tokio_util::task::AbortOnDropHandle;
 
 use crate::run::clock;
+use crate::run::gather::Position;
 use crate::store::{InLine, Lane, Lanes, LinePosition, Overload, Permit, PermitReply};
 
 /// A request that has not been answered yet.
@@ -29,6 +30,8 @@ pub(crate) struct Call<T> {
 
 enum Stage {
     InLine(LinePosition, oneshot::Receiver<Instant>),
+    /// It waits for company until then, and then for the store.
+    Gathering(Box<dyn Position>, Instant, oneshot::Receiver<Instant>),
     Sent(Instant),
     /// It was not sent in time.
     NotSent,
@@ -40,6 +43,8 @@ enum Work<T> {
     /// A call with a permit is a task of its own, so that a caller that does not poll keeps no
     /// permit from others.
     Task(AbortOnDropHandle<Result<T>>),
+    /// A part of a batch, whose call runs to its end whatever becomes of this part.
+    Part(oneshot::Receiver<Result<T>>),
 }
 
 impl<T: Send + 'static> Call<T> {
@@ -73,6 +78,22 @@ impl<T: Send + 'static> Call<T> {
         }
     }
 
+    /// A request that waits for company until `due`, and goes in a batch.
+    pub(crate) fn gathering(
+        position: impl Position + 'static,
+        due: Instant,
+        starts: oneshot::Receiver<Instant>,
+        answer: oneshot::Receiver<Result<T>>,
+    ) -> Self {
+        Self { stage: Stage::Gathering(Box::new(position), due, starts), work: Work::Part(answer) }
+    }
+
+    /// Whether the request goes in a batch: then its claim is in no order with its later calls
+    /// (R24).
+    pub(crate) fn is_part(&self) -> bool {
+        matches!(self.work, Work::Part(_))
+    }
+
     /// Waits for the answer until `limit`, and for `patience` from sending. `None` if it has not
     /// come by then; the call continues.
     ///
@@ -87,6 +108,24 @@ impl<T: Send + 'static> Call<T> {
             // If it was not started, the answer is the error.
             self.stage = started.map_or(Stage::NotSent, Stage::Sent);
         }
+        if let Stage::Gathering(position, due, starts) = &mut self.stage {
+            let started = match timeout_at(limit.map_or(*due, |limit| limit.min(*due)), &mut *starts).await {
+                Ok(started) => started,
+                Err(_) => {
+                    position.overdue();
+                    match limit {
+                        Some(limit) => timeout_at(limit, starts).await.ok()?,
+                        None => starts.await,
+                    }
+                }
+            };
+            let Ok(sent) = started else {
+                let overload = position.overload();
+                self.stage = Stage::NotSent;
+                return Some(Err(error(overload)));
+            };
+            self.stage = Stage::Sent(sent);
+        }
         let until = self.sent().map(|sent| sent + patience);
         match [until, limit].into_iter().flatten().min() {
             Some(until) => timeout_at(until, self.ended()).await.ok(),
@@ -97,13 +136,8 @@ impl<T: Send + 'static> Call<T> {
     async fn ended(&mut self) -> Result<T> {
         match &mut self.work {
             Work::Here(request) => request.await,
-            Work::Task(task) => match task.await {
-                Ok(answer) => answer,
-                Err(ended) => {
-                    let error = LockError::new(ErrorKind::Other, "a call of the store ended with its runtime");
-                    Err(error.outcome_unknown().with_source(ended))
-                }
-            },
+            Work::Task(task) => task.await.unwrap_or_else(|ended| Err(ended_with_runtime().with_source(ended))),
+            Work::Part(answer) => answer.await.unwrap_or_else(|_| Err(ended_with_runtime())),
         }
     }
 
@@ -112,16 +146,28 @@ impl<T: Send + 'static> Call<T> {
     pub(crate) fn sent(&self) -> Option<Instant> {
         match self.stage {
             Stage::Sent(sent) => Some(sent),
-            Stage::InLine(..) | Stage::NotSent => None,
+            Stage::InLine(..) | Stage::Gathering(..) | Stage::NotSent => None,
         }
     }
 
     /// Leaves the line, if the call is still in it. Returns the error to report if the call was not
     /// sent and will not be.
     pub(crate) fn leave(&mut self) -> Option<LockError> {
-        match &self.stage {
+        match &mut self.stage {
             Stage::InLine(position, _) => {
                 let overload = position.leave()?;
+                self.stage = Stage::NotSent;
+                Some(error(overload))
+            }
+            Stage::Gathering(position, _, starts) => {
+                // From here on it is not sent.
+                starts.close();
+                if let Ok(sent) = starts.try_recv() {
+                    self.stage = Stage::Sent(sent);
+                    return None;
+                }
+                let overload = position.overload();
+                position.leave();
                 self.stage = Stage::NotSent;
                 Some(error(overload))
             }
@@ -198,6 +244,10 @@ impl<T: Send + 'static> InFlight<T> {
     pub(crate) async fn ended_within(&mut self, patience: Duration) -> Option<Result<T>> {
         timeout_at(Instant::now() + patience, self.0.as_mut()?.ended()).await.ok()
     }
+}
+
+fn ended_with_runtime() -> LockError {
+    LockError::new(ErrorKind::Other, "a call of the store ended with its runtime").outcome_unknown()
 }
 
 async fn send_later<T>(

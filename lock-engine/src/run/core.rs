@@ -15,6 +15,7 @@ use tokio_util::task::TaskTracker;
 
 use crate::log::log;
 use crate::options::{HandOff, QueueOptions};
+use crate::run::gather::{Acquisitions, Gathering, Releases};
 use crate::run::transit::{Lease, Ledger, LocalQueues};
 use crate::state::backoff;
 use crate::state::lease::LeaseView;
@@ -78,6 +79,8 @@ pub(crate) struct Engine {
     /// Whether the stream of events is open.
     pub(crate) stream_open: AtomicBool,
     pub(crate) waiting: AtomicU64,
+    pub(crate) acquisitions: Arc<Gathering<Acquisitions>>,
+    pub(crate) releases: Arc<Gathering<Releases>>,
 }
 
 impl Engine {
@@ -97,6 +100,8 @@ impl Engine {
             listening: Mutex::default(),
             stream_open: AtomicBool::new(false),
             waiting: AtomicU64::new(0),
+            acquisitions: Arc::default(),
+            releases: Arc::default(),
         })
     }
 

@@ -7,6 +7,7 @@
 //! | `attempt` | attempts, and the withdrawal of those that were cancelled or whose outcome is unknown |
 //! | `clock` | the time, and how long the machine was suspended, which the monotonic clock does not show |
 //! | `call` | one request in line for the store or in flight, never doubled |
+//! | `gather` | requests of different keys that go to the store in one call |
 //! | `held` | what is behind the guards of a lease: its loss, its hand-off, its release |
 //! | `transit` | a lease in transit from one guard to the next |
 //! | `release` | the release of a lease, in the foreground and behind a dropped guard |
@@ -26,6 +27,7 @@ pub(crate) mod call;
 pub(crate) mod clock;
 pub(crate) mod commit;
 pub(crate) mod core;
+pub(crate) mod gather;
 pub(crate) mod held;
 pub(crate) mod keeper;
 pub(crate) mod listener;

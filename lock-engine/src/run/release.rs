@@ -25,6 +25,7 @@ use crate::log::log;
 use crate::run::call::{Call, InFlight};
 use crate::run::clock;
 use crate::run::core::Engine;
+use crate::run::gather::Joined;
 use crate::run::transit::Lease;
 use crate::state::backoff;
 use crate::state::ledger::End;
@@ -38,6 +39,8 @@ struct ReleaseState {
     lease: Arc<Lease>,
     hold: Option<Duration>,
     request: InFlight<ReleaseOutcome>,
+    /// Whether a release has been sent, or is in line.
+    sent: bool,
     runs_on: RunsOn,
     /// Keeps `close` waiting.
     _open: TaskTrackerToken,
@@ -55,7 +58,8 @@ impl ReleaseJob {
     /// Creates the release of a lease whose [`begin_release`](Lease::begin_release) was successful.
     pub(crate) fn new(engine: Arc<Engine>, lease: Arc<Lease>, hold: Option<Duration>) -> Self {
         let _open = engine.tasks.token();
-        ReleaseState { engine, lease, hold, request: InFlight::none(), runs_on: RunsOn::Caller, _open }.guarded()
+        ReleaseState { engine, lease, hold, request: InFlight::none(), sent: false, runs_on: RunsOn::Caller, _open }
+            .guarded()
     }
 
     /// Creates the release of a lease that is taken from its guard because the provider is closed;
@@ -207,15 +211,36 @@ impl ReleaseState {
             let bound = self.engine.config.store_timeout();
             let mut release = Release::new(self.lease.claim().clone()).with_timeout(bound);
             release.hold_at_least = self.hold;
-            let store = self.engine.store.clone();
-            let (lanes, expiry) = (store.lanes(), self.lease.expiry(&clock::now()).max(until));
-            let request = async move { store.release(&release).await };
-            self.request.begin(Call::new(lanes, Lane::Release, Some(expiry), false, request)?);
+            let expiry = self.lease.expiry(&clock::now()).max(until);
+            let call = self.send(release, expiry)?;
+            self.request.begin(call);
         }
         match self.request.answer(Some(until), self.engine.config.request_timeout).await {
             Some(answered) => answered.answer,
             None => Err(LockError::timeout(Phase::Release, "the store did not answer in time")),
         }
+    }
+
+    /// Starts the call of a release. The first one may go in a batch.
+    fn send(&mut self, release: Release, expiry: Instant) -> Result<Call<ReleaseOutcome>> {
+        let store = self.engine.store.clone();
+        let is_first = !std::mem::replace(&mut self.sent, true);
+        let joined = if is_first && self.hold.is_none() && store.may_gather_release(&release) {
+            self.engine.releases.join(&store, release, Some(expiry))
+        } else {
+            Joined::Beside(release)
+        };
+        let (release, slot) = match joined {
+            Joined::Together(call) => return Ok(call),
+            Joined::Alone(release, slot) => (release, Some(slot)),
+            Joined::Beside(release) => (release, None),
+        };
+        let lanes = store.lanes();
+        let request = async move {
+            let _slot = slot;
+            store.release(&release).await
+        };
+        Call::new(lanes, Lane::Release, Some(expiry), false, request)
     }
 
     fn end(self, end: End) {

@@ -27,6 +27,11 @@ pub struct StoreCapabilities {
     /// How many renewals one [`LeaseStore::renew_many`](super::LeaseStore::renew_many) may carry.
     /// Defaults to 100.
     pub renew_batch: NonZeroUsize,
+    /// How many attempts one [`LeaseStore::try_acquire_many`](super::LeaseStore::try_acquire_many)
+    /// may carry, and how many releases one
+    /// [`LeaseStore::release_many`](super::LeaseStore::release_many). Defaults to 1: the engine
+    /// never sends them together.
+    pub acquire_batch: NonZeroUsize,
 }
 
 impl Default for StoreCapabilities {
@@ -38,6 +43,7 @@ impl Default for StoreCapabilities {
             minimum_hold: false,
             ordered_claims: false,
             renew_batch: NonZeroUsize::new(100).expect("not zero"),
+            acquire_batch: NonZeroUsize::MIN,
         }
     }
 }

@@ -167,6 +167,31 @@ pub trait LeaseStore: fmt::Debug + Send + Sync + 'static {
     /// [C15]: distlock_api::contract#c15
     async fn try_acquire(&self, attempt: &Attempt) -> Result<Reply>;
 
+    /// Tries once to take the leases of several claims. Returns one answer for each, in the same
+    /// order; each fails on its own. Defaults to [`try_acquire`](Self::try_acquire) for each,
+    /// concurrently.
+    ///
+    /// For stores that declare an [`acquire_batch`](StoreCapabilities::acquire_batch) above 1.
+    /// While some calls are under way, the engine lets the first attempts of other claims wait for
+    /// company, for a fraction of a call's usual duration, and sends them together. An attempt that
+    /// would need more than the common step may be answered as [`Busy`](Reply::Busy) without a
+    /// ticket and with zero remaining: the engine then makes it again, by itself.
+    ///
+    /// # Errors
+    /// An answer of unknown outcome is the last one of its claim: the engine withdraws the claim
+    /// and continues with a new id. As long as the batch may still take effect, the store answers
+    /// [`withdraw`](Self::withdraw) with a retryable error (R24).
+    async fn try_acquire_many(&self, attempts: &[Attempt]) -> Vec<Result<Reply>> {
+        futures_util::future::join_all(attempts.iter().map(|attempt| self.try_acquire(attempt))).await
+    }
+
+    /// Returns whether an attempt, the first of its claim, may wait for company. Defaults to true.
+    /// For stores that know which attempts would gain nothing.
+    fn may_gather(&self, attempt: &Attempt) -> bool {
+        let _ = attempt;
+        true
+    }
+
     /// Extends a held lease, or refreshes a ticket. It never grants anything.
     ///
     /// A lease is extended only if this claim holds it **with this token** and it has not expired
@@ -220,6 +245,22 @@ pub trait LeaseStore: fmt::Debug + Send + Sync + 'static {
     /// [C10]: distlock_api::contract#c10
     /// [C25]: distlock_api::contract#c25
     async fn release(&self, release: &Release) -> Result<ReleaseOutcome>;
+
+    /// Gives up what several claims have. Returns one answer for each, in the same order; each fails
+    /// on its own. Defaults to [`release`](Self::release) for each, concurrently.
+    ///
+    /// For stores that declare an [`acquire_batch`](StoreCapabilities::acquire_batch) above 1. The
+    /// engine repeats a release that has no answer by itself, with `release`.
+    async fn release_many(&self, releases: &[Release]) -> Vec<Result<ReleaseOutcome>> {
+        futures_util::future::join_all(releases.iter().map(|release| self.release(release))).await
+    }
+
+    /// Returns whether a release, the first of its claim, may wait for company. Defaults to true. A
+    /// release that hands the lease to a waiter should not.
+    fn may_gather_release(&self, release: &Release) -> bool {
+        let _ = release;
+        true
+    }
 
     /// Renews many leases and tickets. Returns one answer for each, in the same order; each fails
     /// on its own.

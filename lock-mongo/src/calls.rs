@@ -204,6 +204,17 @@ impl Records {
         self.run(budget, Effect::None, find).await
     }
 
+    /// Runs an update command that the driver neither numbers nor retries. Whether an error that a
+    /// server answers is about the first statement or a later one, nothing tells.
+    pub(crate) async fn run_update(&self, command: Document, budget: Budget) -> Result<Document> {
+        let call = async { self.database.run_command(command).await };
+        match self.attempt(budget, Effect::Write, call).await? {
+            Ok(reply) => Ok(reply),
+            Err(error) if is_answer(&error) => Err(translate(&error, Effect::Write).outcome_unknown()),
+            Err(error) => Err(translate(&error, Effect::Write)),
+        }
+    }
+
     /// Updates many documents by one command, and returns how many matched. The command is built
     /// here, because the driver's `update_many` has no `maxTimeMS` (R2). Neither is retried.
     pub(crate) async fn update_many(&self, update: UpdateMany, budget: Budget) -> Result<u64> {

@@ -1,6 +1,6 @@
 //! The state that the store keeps for a claim between its requests.
 
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::sync::{Arc, Mutex};
 
 use distlock_engine::store::Claim;
@@ -20,6 +20,9 @@ pub(crate) struct ClaimState {
     pub(crate) had_no_waiter: AtomicBool,
     /// Whether a release was sent before. Then only the long way shows what the claim holds.
     pub(crate) release_sent: AtomicBool,
+    /// From when on a batch that was not answered can no longer take effect, by the server's clock
+    /// in milliseconds since the epoch; 0 if there is no such batch (R24).
+    pub(crate) batch_ends: AtomicU64,
     /// The document that the last grant returned, if it was requested.
     pub(crate) document: Mutex<Option<RawDocumentBuf>>,
 }

@@ -96,11 +96,14 @@ pub(crate) fn unreadable(error: mongodb::bson::de::Error) -> LockError {
     LockError::new(ErrorKind::Corrupt, UNREADABLE).outcome_unknown().with_source(error)
 }
 
+/// An insertion, or the insertion of an upsert, has found a document.
+pub(crate) const DUPLICATE_KEY: i32 = 11000;
+
 /// The part of a reply that reports a write that was not done, or not acknowledged.
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct Refusal {
-    code: i32,
+    pub(crate) code: i32,
     #[serde(default)]
     code_name: String,
     #[serde(default)]
@@ -140,7 +143,7 @@ pub(crate) fn is_lost_race(error: &Error) -> bool {
         let (name, _) = fields.next()?.ok()?;
         (fields.next().is_none() && AsRef::<str>::as_ref(name) == "_id").then_some(())
     };
-    command.code == 11000 && on_id().is_some()
+    command.code == DUPLICATE_KEY && on_id().is_some()
 }
 
 /// Whether a pipeline failed with this text, which one of its stages puts into the error.

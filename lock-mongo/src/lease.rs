@@ -34,7 +34,8 @@ mod write;
 
 pub(crate) use acquire::block;
 pub(crate) use answer::{
-    Acquisition, Forced, ForcedEntry, Keyed, KeyedTickets, Marked, Released, State, Taken, TicketStates, Waiters, Wrote,
+    Acquisition, Forced, ForcedEntry, Keyed, KeyedTickets, Marked, Released, State, Taken, TakenTogether, TicketStates,
+    Waiters, Wrote,
 };
 pub(crate) use change::{Edit, Form, NO_SUB_DOCUMENT};
 pub(crate) use document::NOT_A_LOCK;

@@ -246,6 +246,7 @@ mod provider;
 mod recent_use;
 mod records;
 mod requests;
+mod server_clock;
 mod shared;
 mod store;
 mod streams;

@@ -17,6 +17,7 @@ use crate::error::{Effect, translate, unanswered};
 use crate::index::Indexes;
 use crate::lease::{Clock, Layout};
 use crate::recent_use::RecentUse;
+use crate::server_clock::ServerClock;
 use crate::shared::Shared;
 use crate::topology::{Deployment, Topology};
 
@@ -40,6 +41,7 @@ pub(crate) struct Records {
     /// The pool and the streams that all stores of the client share.
     pub(crate) shared: OnceLock<Shared>,
     pub(crate) recent_use: RecentUse,
+    pub(crate) server_clock: ServerClock,
 }
 
 /// What an acquisition does if there is no document with the `_id`.

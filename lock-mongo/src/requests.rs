@@ -2,11 +2,13 @@
 //!
 //! Each request builds filters, pipelines and projections by `lease`, sends them by `calls`, and
 //! decides by the decoded answers. A request uses the [`Records`](crate::records::Records), not the
-//! store, and no other request. There are two exceptions: a batch of renewals also refreshes
-//! tickets, and privileges are tried by `connect` and by an acquisition that lacks one.
+//! store, and no other request. There are three exceptions: a batch of renewals also refreshes
+//! tickets, privileges are tried by `connect` and by an acquisition that lacks one, and a batch of
+//! acquisitions or releases does some of them one by one.
 
 pub(crate) mod acquire;
 pub(crate) mod admin;
+pub(crate) mod batch;
 pub(crate) mod connect;
 mod foreign;
 mod privileges;

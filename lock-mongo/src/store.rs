@@ -16,8 +16,9 @@ use distlock_engine::store::{
 
 use crate::budget::Budget;
 use crate::calls::BATCH;
-use crate::records::Records;
-use crate::requests::{acquire, admin, connect, release, renew, waiters, watch};
+use crate::records::{Absent, Records};
+use crate::requests::batch::STATEMENTS;
+use crate::requests::{acquire, admin, batch, connect, release, renew, waiters, watch};
 use crate::topology::{Deployment, server};
 
 /// Leases in a lock collection, one record per key, or in the documents of your own collection.
@@ -98,6 +99,9 @@ impl LeaseStore for MongoStore {
         capabilities.push = deployment.is_some_and(|known| known != Deployment::Standalone)
             && records.shared().is_none_or(|shared| shared.streams.any());
         capabilities.renew_batch = BATCH;
+        if matches!(records.absent, Absent::Record) {
+            capabilities.acquire_batch = NonZeroUsize::new(STATEMENTS).expect("not zero");
+        }
         capabilities.ordered_claims = deployment.is_some_and(|known| records.orders_sessions(known));
         capabilities
     }
@@ -124,6 +128,22 @@ impl LeaseStore for MongoStore {
 
     async fn try_acquire(&self, attempt: &Attempt) -> Result<Reply> {
         acquire::try_acquire(&self.records, attempt).await
+    }
+
+    async fn try_acquire_many(&self, attempts: &[Attempt]) -> Vec<Result<Reply>> {
+        batch::try_acquire_many(&self.records, attempts).await
+    }
+
+    fn may_gather(&self, attempt: &Attempt) -> bool {
+        batch::may_gather(&self.records, attempt)
+    }
+
+    async fn release_many(&self, releases: &[Release]) -> Vec<Result<ReleaseOutcome>> {
+        batch::release_many(&self.records, releases).await
+    }
+
+    fn may_gather_release(&self, release: &Release) -> bool {
+        batch::may_gather_release(release)
     }
 
     async fn renew(&self, renewal: &Renewal) -> Result<Standing> {

@@ -18,6 +18,7 @@ use crate::numbers::checked_floor;
 use crate::provider::MongoProvider;
 use crate::recent_use::RecentUse;
 use crate::records::{Absent, Records};
+use crate::server_clock::ServerClock;
 use crate::store::MongoStore;
 use crate::topology::Topology;
 
@@ -101,6 +102,7 @@ impl Common {
             calls_at_once: self.calls_at_once,
             shared: OnceLock::new(),
             recent_use: RecentUse::default(),
+            server_clock: ServerClock::default(),
         };
         Ok(MongoStore { records })
     }

@@ -1,8 +1,10 @@
 //! Acquisitions (R8, R9).
 
+use std::time::Duration;
+
 use distlock_api::AcquisitionId;
 use distlock_engine::store::Attempt;
-use mongodb::bson::{Bson, Document, doc};
+use mongodb::bson::{Bson, DateTime, Document, doc};
 
 use super::queue::{LIVE, POSITION};
 use super::{
@@ -72,6 +74,40 @@ impl Layout {
         vec![doc! { "$set": change }]
     }
 
+    /// Makes the pipeline of an attempt in a batch (R24): as [`take`](Self::take) while the server's
+    /// clock is before `bound`. From then on it makes a released record of it, without the block of
+    /// tokens.
+    pub(crate) fn take_until(&self, attempt: &Attempt, clock: Clock, bound: Duration) -> Vec<Document> {
+        let bound = DateTime::from_millis(i64::try_from(bound.as_millis()).unwrap_or(i64::MAX));
+        let in_time = doc! { "$lt": ["$$NOW", bound] };
+        let mut pipeline = self.take(attempt, clock);
+        let change = pipeline[0].get_document_mut("$set").expect("see `take`");
+        for (field, otherwise) in [(LOCK_ID, removed()), (EXPIRES_AT, "$$NOW".into())] {
+            let path = self.path(field);
+            let taken = change.get(&path).cloned().expect("see `taken`");
+            change.insert(path, doc! { "$cond": [in_time.clone(), taken, otherwise] });
+        }
+        pipeline
+    }
+
+    /// Returns the filter of the records that one of these acquisitions holds.
+    pub(crate) fn held_by_any(&self, identities: Vec<Bson>, ids: &[&str]) -> Document {
+        let mut filter = self.records(identities);
+        filter.insert(self.path(LOCK_ID), doc! { "$in": ids });
+        filter
+    }
+
+    /// Projects a document after [`take_until`](Self::take_until) to a
+    /// [`TakenTogether`](super::TakenTogether).
+    pub(crate) fn taken_together(&self) -> Document {
+        answer(doc! {
+            "id": self.value(LOCK_ID),
+            "token": self.value(TOKEN),
+            "remaining": self.remaining(),
+            "now": { "$toLong": "$$NOW" },
+        })
+    }
+
     /// Returns the filter of a record without holder, ticket and minimum hold (R7). In an upsert it
     /// inserts a new record with these nulls.
     ///
@@ -85,7 +121,7 @@ impl Layout {
 
     /// Projects the document after [`take`](Self::take) to a [`Taken`](super::Taken).
     pub(crate) fn token_taken(&self) -> Document {
-        answer(doc! { "token": self.value(TOKEN) })
+        answer(doc! { "token": self.value(TOKEN), "now": { "$toLong": "$$NOW" } })
     }
 
     /// Projects the document after [`acquire`](Self::acquire) to an

@@ -50,6 +50,21 @@ pub(crate) struct Wrote {
 pub(crate) struct Taken {
     /// The last token of the block.
     pub(crate) token: i64,
+    /// Milliseconds since the epoch, by the server.
+    pub(crate) now: i64,
+}
+
+/// What one of several acquisitions has, after a batch.
+#[derive(Debug, Deserialize)]
+pub(crate) struct TakenTogether {
+    /// The acquisition.
+    pub(crate) id: String,
+    /// The last token of the block.
+    pub(crate) token: i64,
+    /// Milliseconds until the lease ends.
+    pub(crate) remaining: i64,
+    /// Milliseconds since the epoch, by the server.
+    pub(crate) now: i64,
 }
 
 /// The answer to a release.

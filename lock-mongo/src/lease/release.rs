@@ -8,9 +8,9 @@ use mongodb::bson::{Bson, Document, doc};
 
 use super::queue::{HEAD, LIVE, unless_empty};
 use super::{
-    ACQUIRED_AT, CLOSED_UNTIL, Clock, DROP, EXPIRED, EXPIRES_AT, FREE, LAST_RELEASED, LOCK_ID, Layout, META, OWNER,
-    PASS, PASSED, QUEUE, RELEASED, RELEASED_LEN, TOKEN, TOKENS, TTL, answer, first_token, last_token, literal, millis,
-    removed, time_of,
+    ACQUIRED_AT, ANSWER, CLOSED_UNTIL, Clock, DROP, EXPIRED, EXPIRES_AT, FREE, ID, LAST_RELEASED, LOCK_ID, Layout,
+    META, OWNER, PASS, PASSED, QUEUE, RELEASED, RELEASED_LEN, TOKEN, TOKENS, TTL, answer, first_token, last_token,
+    literal, millis, removed, time_of,
 };
 
 impl Layout {
@@ -204,6 +204,11 @@ impl Layout {
     /// The acquisitions that released recently, the last one first.
     fn released_before(&self) -> Document {
         doc! { "$cond": [{ "$isArray": self.value(RELEASED) }, self.value(RELEASED), []] }
+    }
+
+    /// Projects a record to the ids of the acquisitions that released last.
+    pub(crate) fn releases_remembered(&self) -> Document {
+        doc! { ID: 0, ANSWER: self.released_before() }
     }
 
     fn released_too(&self, id: &AcquisitionId) -> Bson {

@@ -53,9 +53,11 @@ async fn take_if_free(records: &Records, attempt: &Attempt, budget: Budget) -> R
     let identity = layout.identity(claim.key())?;
     let deployment = records.deployment(claim, budget).await?;
     let pipeline = layout.take(attempt, records.clock(deployment));
+    let reading = records.server_clock.reading();
     let options = ChangeOptions { upsert: true, ..ChangeOptions::new(deployment, Some(claim), budget) };
     match records.change::<Taken>(layout.if_unused(identity), pipeline, layout.token_taken(), options).await {
-        Ok(Some(Taken { token })) => {
+        Ok(Some(Taken { token, now })) => {
+            reading.shows(millis(now));
             claim_state(claim).had_no_waiter.store(true, Ordering::Relaxed);
             let grant = grant(token, block(attempt), attempt.ttl).map_err(with_key)?;
             Ok(Some(Reply::Granted(grant)))
@@ -179,7 +181,7 @@ fn reply(attempt: &Attempt, answer: &Acquisition) -> Result<Reply> {
 }
 
 /// Makes the grant of a block that ends with this token.
-fn grant(last: i64, tokens: i32, remaining: Duration) -> Result<Grant> {
+pub(crate) fn grant(last: i64, tokens: i32, remaining: Duration) -> Result<Grant> {
     let first = last.checked_sub(i64::from(tokens) - 1).ok_or_else(corrupt)?;
     let tokens = u32::try_from(tokens).ok().and_then(NonZeroU32::new).ok_or_else(corrupt)?;
     Ok(Grant::new(token(first)?, remaining).with_tokens(tokens))

@@ -1,0 +1,74 @@
+//! What a store knows of its server's clock (R24): the latest reading, and when it was asked for.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+/// The server's wall clock, as far as it is known.
+#[derive(Debug)]
+pub(crate) struct ServerClock {
+    since: Instant,
+    /// The latest reading, in milliseconds since the epoch, less the time since `since` at which it
+    /// was asked for; 0 if there is none. What it lacks to the present is only the monotonic time
+    /// that has passed.
+    offset: AtomicU64,
+}
+
+/// A question for the server's time.
+pub(crate) struct Reading<'a> {
+    clock: &'a ServerClock,
+    asked: Instant,
+}
+
+impl Default for ServerClock {
+    fn default() -> Self {
+        Self { since: Instant::now(), offset: AtomicU64::new(0) }
+    }
+}
+
+impl ServerClock {
+    pub(crate) fn is_known(&self) -> bool {
+        self.offset.load(Ordering::Relaxed) != 0
+    }
+
+    /// Begins a reading, before the request is sent.
+    pub(crate) fn reading(&self) -> Reading<'_> {
+        Reading { clock: self, asked: Instant::now() }
+    }
+
+    /// Returns a time that the server's clock has not passed yet, as long as its steps and the skew
+    /// of its members are below the margin (R4); `None` before the first reading.
+    pub(crate) fn not_before(&self) -> Option<Duration> {
+        let offset = self.offset.load(Ordering::Relaxed);
+        (offset != 0).then(|| Duration::from_millis(offset + 1) + self.since.elapsed())
+    }
+}
+
+impl Reading<'_> {
+    /// The answer says that the server's clock showed this.
+    pub(crate) fn shows(&self, now: Duration) {
+        let asked = self.asked.saturating_duration_since(self.clock.since);
+        let offset = u64::try_from(now.saturating_sub(asked).as_millis()).unwrap_or(0);
+        self.clock.offset.store(offset, Ordering::Relaxed);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn r24_the_time_that_an_answer_took_counts() {
+        let clock = ServerClock::default();
+        assert_eq!(clock.not_before(), None);
+        let now = Duration::from_secs(1_800_000_000);
+        let reading = clock.reading();
+        tokio::time::advance(Duration::from_secs(2)).await;
+        // The server may have read its clock when the question was sent.
+        reading.shows(now);
+        tokio::time::advance(Duration::from_secs(3)).await;
+        let known = clock.not_before().unwrap();
+        assert!(known >= now + Duration::from_secs(5) && known < now + Duration::from_secs(6), "{known:?}");
+    }
+}

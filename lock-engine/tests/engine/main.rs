@@ -29,6 +29,7 @@ mod deadline;
 mod drops;
 mod exclusion;
 mod fairness;
+mod gather;
 mod hand_off;
 mod hold;
 mod kit;

@@ -58,6 +58,8 @@ pub(crate) struct ScriptedStore {
     /// Changes answers to renewals in transit.
     pub(crate) standing: Bend<Standing>,
     pub(crate) stream: Stream,
+    /// How many attempts or releases each batch had.
+    pub(crate) batches: Mutex<Vec<usize>>,
     script: Script,
     log: Mutex<Log>,
     arrived: Notify,
@@ -102,6 +104,7 @@ impl ScriptedStore {
             standing: Box::new(|standing| standing),
             stream: Stream::Open,
             script: Box::new(|_, _, _| Fate::Serve),
+            batches: Mutex::default(),
             log: Mutex::default(),
             arrived: Notify::new(),
             has_answered: AtomicBool::new(false),
@@ -287,6 +290,16 @@ impl LeaseStore for ScriptedStore {
         };
         let reply = self.request(Operation::TryAcquire, attempt.claim.key().as_str(), attempt.timeout, step).await?;
         Ok((self.reply)(reply))
+    }
+
+    async fn try_acquire_many(&self, attempts: &[Attempt]) -> Vec<Result<Reply>> {
+        self.batches.lock().unwrap().push(attempts.len());
+        join_all(attempts.iter().map(|attempt| self.try_acquire(attempt))).await
+    }
+
+    async fn release_many(&self, releases: &[Release]) -> Vec<Result<ReleaseOutcome>> {
+        self.batches.lock().unwrap().push(releases.len());
+        join_all(releases.iter().map(|release| self.release(release))).await
     }
 
     async fn renew(&self, renewal: &Renewal) -> Result<Standing> {

@@ -1,0 +1,170 @@
+//! The engine over a store that takes the requests of several keys in one call.
+
+use std::num::NonZeroUsize;
+use std::sync::Arc;
+
+use distlock_api::{LockGuard, Result};
+use distlock_engine::LeaseProvider;
+use distlock_memory::{MemoryStore, Operation};
+use futures_util::future::join_all;
+use tokio::task::{JoinHandle, yield_now};
+
+use crate::kit::{acquire, in_task, ms, process};
+use crate::store::{Fate, Gate, ScriptedStore};
+
+/// As many calls as are made before others wait for company.
+const AT_ONCE: usize = 4;
+
+/// A store that takes batches of `batch`, and holds such requests of `busy-…` keys at the gate.
+fn store(
+    batch: usize,
+    held: Operation,
+    gate: &Gate,
+    script: impl Fn(Operation, &str, usize) -> Fate + Send + Sync + 'static,
+) -> Arc<ScriptedStore> {
+    let gate = gate.clone();
+    let script = move |operation: Operation, key: &str, nth| match operation {
+        _ if operation == held && key.starts_with("busy") => Fate::Hold(gate.clone()),
+        _ => script(operation, key, nth),
+    };
+    ScriptedStore::new(script).with(|store| {
+        store.capabilities = distlock_engine::LeaseStore::capabilities(&MemoryStore::new());
+        store.capabilities.acquire_batch = NonZeroUsize::new(batch).unwrap();
+    })
+}
+
+fn tasks(provider: &LeaseProvider, name: &str, count: usize) -> Vec<JoinHandle<Result<LockGuard>>> {
+    (0..count).map(|n| in_task(provider, format!("{name}-{n}"))).collect()
+}
+
+/// Makes as many calls as are made before others wait for company.
+async fn keep_busy(store: &ScriptedStore, provider: &LeaseProvider) -> Vec<JoinHandle<Result<LockGuard>>> {
+    let busy = tasks(provider, "busy", AT_ONCE);
+    store.called(Operation::TryAcquire, AT_ONCE).await;
+    busy
+}
+
+async fn granted(tasks: Vec<JoinHandle<Result<LockGuard>>>) -> Vec<LockGuard> {
+    join_all(tasks).await.into_iter().map(|task| task.unwrap().unwrap()).collect()
+}
+
+fn batches(store: &ScriptedStore) -> Vec<usize> {
+    std::mem::take(&mut store.batches.lock().unwrap())
+}
+
+#[tokio::test(start_paused = true)]
+async fn c18_attempts_go_together_before_their_company_takes_long() {
+    let gate = Gate::default();
+    let store = store(8, Operation::TryAcquire, &gate, |_, _, _| Fate::Serve);
+    let provider = process(&store);
+    let busy = keep_busy(&store, &provider).await;
+    // The calls before hang, and nothing waits for them.
+    let guards = granted(tasks(&provider, "other", 5)).await;
+    assert_eq!(batches(&store), [5]);
+    gate.open();
+    drop((guards, granted(busy).await));
+}
+
+#[tokio::test(start_paused = true)]
+async fn attempts_go_alone_while_few_are_under_way() {
+    let store = store(8, Operation::TryAcquire, &Gate::default(), |_, _, _| Fate::After(ms(5)));
+    let provider = process(&store);
+    for round in 0..3 {
+        let guards = granted(tasks(&provider, &format!("round {round}"), AT_ONCE)).await;
+        join_all(guards.into_iter().map(LockGuard::release)).await;
+    }
+    let no_wait = acquire(&provider, "k").await;
+    no_wait.release().await.unwrap();
+    assert!(batches(&store).is_empty());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_batch_has_as_many_as_the_store_takes() {
+    let gate = Gate::default();
+    let store = store(3, Operation::TryAcquire, &gate, |_, _, _| Fate::Serve);
+    let provider = process(&store);
+    let busy = keep_busy(&store, &provider).await;
+    let others = tasks(&provider, "other", 7);
+    while store.count(Operation::TryAcquire) < AT_ONCE + 7 {
+        tokio::time::sleep(ms(1)).await;
+    }
+    let sizes = batches(&store);
+    assert!(sizes.iter().all(|size| *size <= 3) && sizes.iter().sum::<usize>() == 7, "{sizes:?}");
+    gate.open();
+    drop((granted(others).await, granted(busy).await));
+}
+
+#[tokio::test(start_paused = true)]
+async fn c11_a_caller_that_leaves_before_its_batch_sends_nothing() {
+    let gate = Gate::default();
+    let store = store(8, Operation::TryAcquire, &gate, |_, _, _| Fate::Serve);
+    let provider = process(&store);
+    let busy = keep_busy(&store, &provider).await;
+    let mut others = tasks(&provider, "other", 5);
+    for _ in 0..20 {
+        yield_now().await;
+    }
+    let left = others.remove(2);
+    left.abort();
+    assert!(left.await.unwrap_err().is_cancelled());
+    let guards = granted(others).await;
+    assert_eq!(batches(&store), [4]);
+    assert!(store.requests().iter().all(|(_, key)| key != "other-2"), "{:?}", store.requests());
+    gate.open();
+    drop((guards, granted(busy).await));
+}
+
+/// R24: a batch is in no order with later calls of its claims.
+#[tokio::test(start_paused = true)]
+async fn c10_a_claim_whose_batch_has_no_answer_is_given_up() {
+    let gate = Gate::default();
+    let store = store(8, Operation::TryAcquire, &gate, |operation, key, nth| match operation {
+        Operation::TryAcquire if key == "other-0" && nth == 1 => Fate::LoseReply,
+        _ => Fate::Serve,
+    });
+    assert!(store.capabilities.ordered_claims, "alone it would be asked again under its id");
+    let provider = process(&store);
+    let busy = keep_busy(&store, &provider).await;
+    let guards = granted(tasks(&provider, "other", 2)).await;
+    let withdrawn = |(operation, key): &(Operation, String)| *operation == Operation::Withdraw && key == "other-0";
+    assert_eq!(store.requests().iter().filter(|request| withdrawn(request)).count(), 1);
+    gate.open();
+    drop((guards, granted(busy).await));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_batch_that_panics_is_of_unknown_outcome() {
+    let gate = Gate::default();
+    let store = store(8, Operation::TryAcquire, &gate, |operation, key, nth| match operation {
+        Operation::TryAcquire if key == "other-0" && nth == 1 => Fate::Panic,
+        _ => Fate::Serve,
+    });
+    let provider = process(&store);
+    let busy = keep_busy(&store, &provider).await;
+    let guards = granted(tasks(&provider, "other", 3)).await;
+    assert_eq!(store.count(Operation::Withdraw), 3);
+    gate.open();
+    drop((guards, granted(busy).await));
+}
+
+#[tokio::test(start_paused = true)]
+async fn c9_releases_go_together_and_each_has_its_answer() {
+    let gate = Gate::default();
+    let store = store(8, Operation::Release, &gate, |operation, key, nth| match operation {
+        Operation::Release if key == "other-1" && nth == 1 => Fate::LoseReply,
+        _ => Fate::Serve,
+    });
+    let provider = process(&store);
+    let busy = granted(tasks(&provider, "busy", AT_ONCE)).await;
+    let guards = granted(tasks(&provider, "other", 4)).await;
+    batches(&store);
+    let busy: Vec<_> = busy.into_iter().map(|guard| tokio::spawn(guard.release())).collect();
+    store.called(Operation::Release, AT_ONCE).await;
+    store.take_away("other-3");
+    let outcomes = join_all(guards.into_iter().map(LockGuard::release)).await;
+    let released: Vec<bool> = outcomes.into_iter().map(|outcome| outcome.unwrap().is_released()).collect();
+    assert_eq!(released, [true, true, true, false], "the second one was repeated by itself");
+    assert_eq!(batches(&store), [4]);
+    gate.open();
+    join_all(busy).await;
+}

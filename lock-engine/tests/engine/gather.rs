@@ -74,7 +74,7 @@ async fn attempts_go_alone_while_few_are_under_way() {
         join_all(guards.into_iter().map(LockGuard::release)).await;
     }
     let no_wait = acquire(&provider, "k").await;
-    no_wait.release().await.unwrap();
+    assert!(no_wait.release().await.unwrap().is_released());
     assert!(batches(&store).is_empty());
 }
 

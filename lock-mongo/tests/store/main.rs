@@ -20,6 +20,7 @@ macro_rules! check {
 }
 
 mod admin;
+mod batch;
 mod documents;
 mod faults;
 mod fenced;
@@ -124,6 +125,7 @@ fn trials(runtime: &Arc<Runtime>, servers: &[MongoServer]) -> Vec<Trial> {
         tokens::add(&mut checks);
         queue::add(&mut checks);
         short_way::add(&mut checks);
+        batch::add(&mut checks);
         older::add(&mut checks);
         hints::add(&mut checks);
         streams::add(&mut checks);

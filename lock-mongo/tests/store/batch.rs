@@ -1,0 +1,249 @@
+//! Several keys by one command (R23, R24).
+
+use std::time::Duration;
+
+use distlock_api::{ErrorKind, Holder, LockKey};
+use distlock_engine::store::{Attempt, Claim, LeaseStore, Release, Reply, Standing};
+use distlock_mongo::MongoStore;
+use distlock_mongo::mongodb::bson::{Bson, DateTime, Document, doc};
+
+use super::Checks;
+use super::world::{LONG, SHORT, Sent, World, claim, granted, key, queued, random_name, release, renew, ticket, twin};
+
+pub(super) fn add(checks: &mut Checks<'_>) {
+    check!(checks, free_keys_are_taken_by_two_commands);
+    check!(checks, a_batch_leaves_the_record_of_a_single_attempt);
+    check!(checks, C1 a_batch_takes_no_key_in_use);
+    check!(checks, R22 a_batch_leaves_foreign_documents);
+    check!(checks, releases_go_by_one_command);
+    check!(checks, C9 each_release_of_a_batch_has_its_own_answer);
+    check!(checks, R23 a_batch_of_releases_passes_the_lease_on);
+    check!(checks, alone R24 a_late_batch_takes_nothing);
+    check!(checks, alone R24 a_batch_without_an_answer_is_withdrawn_after_its_bound);
+}
+
+/// A store on a collection of its own that knows its server's clock, and its commands.
+async fn store(world: &World) -> (MongoStore, Sent, String) {
+    let (name, sent) = (random_name("locks"), Sent::default());
+    let (client, _) = world.connect(|options| options.command_event_handler = Some(sent.handler())).await;
+    let store = world.store_on(&client, &name);
+    meet(&store).await;
+    sent.take();
+    (store, sent, name)
+}
+
+/// Lets the store know the server and its clock.
+async fn meet(store: &MongoStore) {
+    let reply = store.try_acquire(&attempt(&claim(&key()))).await.unwrap();
+    assert!(matches!(reply, Reply::Granted(_)), "{reply:?}");
+}
+
+fn attempt(claim: &Claim) -> Attempt {
+    Attempt::new(claim.clone(), LONG).with_ticket(ticket())
+}
+
+fn claims(count: usize) -> Vec<Claim> {
+    (0..count).map(|_| claim(&key())).collect()
+}
+
+async fn take(store: &MongoStore, claims: &[Claim]) -> Vec<Reply> {
+    let attempts: Vec<Attempt> = claims.iter().map(attempt).collect();
+    assert!(attempts.iter().all(|attempt| store.may_gather(attempt)));
+    store.try_acquire_many(&attempts).await.into_iter().map(Result::unwrap).collect()
+}
+
+async fn free_keys_are_taken_by_two_commands(world: World) {
+    let (store, sent, _) = store(&world).await;
+    let claims = claims(5);
+    for round in 0..2 {
+        let claims: Vec<Claim> = claims.iter().map(|it| claim(it.key())).collect();
+        let replies = take(&store, &claims).await;
+        let commands = sent.take();
+        let names: Vec<&str> = commands.iter().map(|command| command.keys().next().unwrap().as_str()).collect();
+        assert_eq!(names, ["update", "find"], "round {round}");
+        assert_eq!(commands[0].get_document("writeConcern").unwrap(), &doc! { "w": "majority" });
+        for (claim, reply) in claims.iter().zip(replies) {
+            let Reply::Granted(grant) = reply else { panic!("{reply:?}") };
+            assert!(grant.remaining <= LONG && grant.remaining > LONG / 2, "{grant:?}");
+            assert!(matches!(renew(&store, claim, grant.token, LONG).await, Standing::Held { .. }));
+            assert!(release(&store, claim).await.is_released());
+        }
+        sent.take();
+    }
+}
+
+/// What differs between two records for other reasons.
+fn comparable(mut record: Document) -> Document {
+    for field in ["_id", "lockId", "fencingToken", "acquiredAt", "expiresAt", "lastReleased", "released"] {
+        if let Some(value) = record.get_mut(field) {
+            *value = Bson::String(format!("{:?}", value.element_type()));
+        }
+    }
+    record
+}
+
+async fn a_batch_leaves_the_record_of_a_single_attempt(world: World) {
+    let (store, _, name) = store(&world).await;
+    let records = world.raw(&name);
+    let with_remarks = |claim: &Claim| {
+        let holder = Holder::new().with_owner("me").with_metadata("why", "$test");
+        attempt(claim).with_holder(holder).with_tokens(16.try_into().unwrap())
+    };
+    let [single, one, two] = [(); 3].map(|()| claim(&key()));
+    for ended in [false, true] {
+        store.try_acquire(&with_remarks(&single)).await.unwrap();
+        if !ended {
+            store.try_acquire_many(&[with_remarks(&one), with_remarks(&two)]).await;
+        } else {
+            assert!(release(&store, &single).await.is_released());
+            store.release_many(&[Release::new(one.clone()), Release::new(two.clone())]).await;
+        }
+        let record = async |claim: &Claim| {
+            comparable(records.find_one(doc! { "_id": claim.key().as_str() }).await.unwrap().expect("a record"))
+        };
+        let expected = record(&single).await;
+        assert_eq!(record(&one).await, expected, "released: {ended}");
+        assert_eq!(record(&two).await, expected, "released: {ended}");
+    }
+}
+
+async fn a_batch_takes_no_key_in_use(world: World) {
+    let (store, _, name) = store(&world).await;
+    let elsewhere = world.store_on(&world.client, &name);
+    let claims = claims(5);
+    let [free, held, expired, waited_for, closed] = &*claims else { panic!() };
+    granted(&elsewhere, &claim(held.key()), LONG).await;
+    granted(&elsewhere, &claim(expired.key()), SHORT).await;
+    let holder = claim(waited_for.key());
+    granted(&elsewhere, &holder, SHORT).await;
+    queued(&elsewhere, &claim(waited_for.key())).await;
+    let quick = claim(closed.key());
+    granted(&elsewhere, &quick, LONG).await;
+    assert!(elsewhere.release(&Release::new(quick).with_hold_at_least(LONG)).await.unwrap().is_released());
+    tokio::time::sleep(SHORT * 2).await;
+
+    for (claim, reply) in claims.iter().zip(take(&store, &claims).await) {
+        match reply {
+            Reply::Granted(_) => assert_eq!(claim.key(), free.key()),
+            Reply::Busy(busy) => assert_eq!(busy.holder_remaining, Some(Duration::ZERO), "it is made again, alone"),
+            other => panic!("{other:?}"),
+        }
+    }
+    // Alone each has the answer that it would have had without the batch.
+    let again = async |claim: &Claim| store.try_acquire(&attempt(claim)).await;
+    assert!(matches!(again(held).await.unwrap(), Reply::Busy(_)));
+    assert!(matches!(again(expired).await.unwrap(), Reply::Granted(_)));
+    assert!(matches!(again(closed).await.unwrap(), Reply::Busy(_)));
+}
+
+async fn a_batch_leaves_foreign_documents(world: World) {
+    let (store, _, name) = store(&world).await;
+    let records = world.raw(&name);
+    let claims = claims(2);
+    let foreign = doc! { "_id": claims[0].key().as_str(), "name": "an order", "expiresAt": DateTime::from_millis(0) };
+    records.insert_one(&foreign).await.unwrap();
+    let replies = take(&store, &claims).await;
+    assert!(matches!(&*replies, [Reply::Busy(_), Reply::Granted(_)]), "{replies:?}");
+    assert_eq!(records.find_one(doc! { "_id": claims[0].key().as_str() }).await.unwrap(), Some(foreign));
+    let error = store.try_acquire(&attempt(&claims[0])).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Corrupt);
+}
+
+async fn releases_go_by_one_command(world: World) {
+    let (store, sent, _) = store(&world).await;
+    let claims = claims(4);
+    take(&store, &claims).await;
+    sent.take();
+    let releases: Vec<Release> = claims.iter().map(|claim| Release::new(claim.clone())).collect();
+    assert!(releases.iter().all(|release| store.may_gather_release(release)));
+    let outcomes = store.release_many(&releases).await;
+    assert!(outcomes.into_iter().all(|outcome| outcome.unwrap().is_released()));
+    let commands = sent.take();
+    let [command] = &*commands else { panic!("{commands:?}") };
+    assert_eq!(command.get_document("writeConcern").unwrap(), &doc! { "w": 1 });
+    assert!(releases.iter().all(|release| !store.may_gather_release(release)), "only the first one");
+    // And again, as after a lost reply.
+    let outcomes = store.release_many(&releases).await;
+    assert!(outcomes.into_iter().all(|outcome| outcome.unwrap().is_released()));
+}
+
+async fn each_release_of_a_batch_has_its_own_answer(world: World) {
+    let (store, _, _) = store(&world).await;
+    let claims = claims(3);
+    take(&store, &claims).await;
+    let never = claim(&key());
+    store.admin().unwrap().force_release(claims[1].key(), "test").await.unwrap();
+    let releases: Vec<Release> = claims.iter().chain([&never]).map(|claim| Release::new(claim.clone())).collect();
+    let outcomes = store.release_many(&releases).await;
+    let released: Vec<bool> = outcomes.into_iter().map(|outcome| outcome.unwrap().is_released()).collect();
+    assert_eq!(released, [true, false, true, false]);
+}
+
+async fn a_batch_of_releases_passes_the_lease_on(world: World) {
+    let (store, _, _) = store(&world).await;
+    let claims = claims(2);
+    take(&store, &claims).await;
+    // It came after the grant, so that the holder does not know of it.
+    let waiter = claim(claims[0].key());
+    queued(&store, &waiter).await;
+    let releases: Vec<Release> = claims.iter().map(|claim| Release::new(claim.clone())).collect();
+    assert!(store.release_many(&releases).await.into_iter().all(|outcome| outcome.unwrap().is_released()));
+    assert!(matches!(store.try_acquire(&attempt(&twin(&waiter))).await.unwrap(), Reply::Granted(_)));
+}
+
+/// The update of a store's next batch waits for so long at the server before it begins.
+async fn delay(world: &World, app: &str, delay: Duration) {
+    let delay = i64::try_from(delay.as_millis()).unwrap();
+    world.fail(app, "update", doc! { "blockConnection": true, "blockTimeMS": delay }).await;
+}
+
+async fn record(world: &World, name: &str, key: &LockKey) -> Option<Document> {
+    world.raw(name).find_one(doc! { "_id": key.as_str() }).await.unwrap()
+}
+
+async fn a_late_batch_takes_nothing(world: World) {
+    let name = random_name("locks");
+    let (store, app) = world.store_of_app(&name).await;
+    meet(&store).await;
+    let claims = claims(2);
+    // One key has a record, which is free, and the other one has none.
+    let before = claim(claims[0].key());
+    granted(&store, &before, LONG).await;
+    assert!(release(&store, &before).await.is_released());
+    let limit = Duration::from_millis(400);
+    delay(&world, &app, limit * 3).await;
+    let attempts: Vec<Attempt> = claims.iter().map(|claim| attempt(claim).with_timeout(limit)).collect();
+    for answer in store.try_acquire_many(&attempts).await {
+        assert!(answer.unwrap_err().is_outcome_unknown());
+    }
+    tokio::time::sleep(limit * 4).await;
+    for claim in &claims {
+        let record = record(&world, &name, claim.key()).await;
+        assert!(record.as_ref().is_none_or(|record| !record.contains_key("lockId")), "{record:?}");
+        let other = self::claim(claim.key());
+        assert!(granted(&store, &other, LONG).await.token > distlock_api::FencingToken::new(0));
+    }
+}
+
+async fn a_batch_without_an_answer_is_withdrawn_after_its_bound(world: World) {
+    let name = random_name("locks");
+    let (store, app) = world.store_of_app(&name).await;
+    meet(&store).await;
+    let claims = claims(2);
+    let limit = Duration::from_millis(400);
+    delay(&world, &app, limit * 3).await;
+    let attempts: Vec<Attempt> = claims
+        .iter()
+        .map(|claim| Attempt::new(claim.clone(), limit).with_ticket(ticket()).with_timeout(limit))
+        .collect();
+    assert!(store.try_acquire_many(&attempts).await.into_iter().all(|answer| answer.is_err()));
+    let error = store.withdraw(&claims[0], LONG).await.unwrap_err();
+    assert!(error.is_retryable(), "the batch may come yet: {error:?}");
+    let mut tries = 1;
+    while store.withdraw(&claims[0], LONG).await.is_err() {
+        tries += 1;
+        assert!(tries < 200, "it ends");
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+    store.withdraw(&claims[0], LONG).await.unwrap();
+}

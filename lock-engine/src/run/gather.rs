@@ -185,8 +185,8 @@ impl<K: Kind> Slot<K> {
 
 impl<K: Kind> Drop for Slot<K> {
     fn drop(&mut self) {
-        // Without a runtime nothing can be sent from here. What waits goes with the next request, or
-        // when it is overdue.
+        // Without a runtime nothing can be sent from here. What waits goes with the next request,
+        // or when it is overdue.
         let batch = if Handle::try_current().is_ok() { batch(&self.store) } else { 0 };
         let next = self.gathering.state().ended(self.since.elapsed(), batch);
         self.gathering.send(&self.store, next);

@@ -246,8 +246,8 @@ pub trait LeaseStore: fmt::Debug + Send + Sync + 'static {
     /// [C25]: distlock_api::contract#c25
     async fn release(&self, release: &Release) -> Result<ReleaseOutcome>;
 
-    /// Gives up what several claims have. Returns one answer for each, in the same order; each fails
-    /// on its own. Defaults to [`release`](Self::release) for each, concurrently.
+    /// Gives up what several claims have. Returns one answer for each, in the same order; each
+    /// fails on its own. Defaults to [`release`](Self::release) for each, concurrently.
     ///
     /// For stores that declare an [`acquire_batch`](StoreCapabilities::acquire_batch) above 1. The
     /// engine repeats a release that has no answer by itself, with `release`.

@@ -74,9 +74,9 @@ impl Layout {
         vec![doc! { "$set": change }]
     }
 
-    /// Makes the pipeline of an attempt in a batch (R24): as [`take`](Self::take) while the server's
-    /// clock is before `bound`. From then on it makes a released record of it, without the block of
-    /// tokens.
+    /// Makes the pipeline of an attempt in a batch (R24): as [`take`](Self::take) while the
+    /// server's clock is before `bound`. From then on it makes a released record, whose tokens are
+    /// used up.
     pub(crate) fn take_until(&self, attempt: &Attempt, clock: Clock, bound: Duration) -> Vec<Document> {
         let bound = DateTime::from_millis(i64::try_from(bound.as_millis()).unwrap_or(i64::MAX));
         let in_time = doc! { "$lt": ["$$NOW", bound] };

@@ -1,19 +1,19 @@
 //! What reaches the server: each operation of both styles, with the commands that the driver
-//! reports, word for word. `lock-mongo/STYLES.md` has them shortened.
-//!
-//! Run with
+//! reports. `lock-mongo/STYLES.md` has them shortened.
 //!
 //! ```text
-//! cargo run -p distlock-examples --features mongodb --bin commands                                   # on a replica set that is found or started for the run
-//! cargo run -p distlock-examples --features mongodb --bin commands -- --mongodb mongodb://localhost  # on one of yours
+//! # on a replica set that is found or started for the run:
+//! cargo run -p distlock-examples --features mongodb --bin commands
+//! # on one of yours:
+//! cargo run -p distlock-examples --features mongodb --bin commands -- --mongodb mongodb://localhost
 //! ```
 
 use std::process::ExitCode;
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use distlock_api::{LeaseOptions, LockProvider, LockProviderExt, RenewalPolicy};
-use distlock_examples::{Database, Failure, conclude};
+use distlock_examples::{Checks, Database, Failure, Interrupt, Outcome, no_child, read_options, wrapped};
 use distlock_mongo::mongodb::bson::{Bson, Document, doc};
 use distlock_mongo::mongodb::event::EventHandler;
 use distlock_mongo::mongodb::event::command::CommandEvent;
@@ -22,98 +22,149 @@ use distlock_mongo::mongodb::{Client, Collection};
 use distlock_mongo::{Change, DocumentLocks, Fence, MongoProvider};
 use tokio::time::sleep;
 
-/// Shorter than the least time between a renewal and the next.
+/// How often the leases are renewed.
 const SOON: Duration = Duration::from_millis(500);
 
-/// What was sent since the last look.
+const USAGE: &str = "\
+usage: commands [OPTION]...
+
+  --mongodb URI  a replica set; without it, one is found or started for the run
+  --help         this text
+";
+
+/// The operations that are one command each.
+const SINGLE: [&str; 8] = [
+    "acquire",
+    "try_acquire while another provider holds it",
+    "release",
+    "a fenced write (Fence::upsert_one)",
+    "lock",
+    "commit, which releases",
+    "save, which keeps the lock",
+    "release of a document",
+];
+
+/// The commands since the last operation, and how many each of the others took.
 #[derive(Clone, Default)]
-struct Sent(Arc<Mutex<Vec<Document>>>);
+struct Sent(Arc<Mutex<Log>>);
+
+#[derive(Default)]
+struct Log {
+    commands: Vec<Document>,
+    counts: Vec<(&'static str, usize)>,
+}
 
 impl Sent {
+    fn log(&self) -> MutexGuard<'_, Log> {
+        self.0.lock().expect("no code in here panics")
+    }
+
     fn handler(&self) -> EventHandler<CommandEvent> {
         let sent = self.clone();
         EventHandler::callback(move |event: CommandEvent| {
             if let CommandEvent::Started(event) = event {
-                sent.0.lock().expect("no code in here panics").push(event.command);
+                sent.log().commands.push(event.command);
             }
         })
     }
 
-    fn tell(&self, what: &str) {
-        println!("── {what}");
-        for mut command in std::mem::take(&mut *self.0.lock().expect("no code in here panics")) {
+    /// Prints the commands of the operation that has just ended.
+    fn print(&self, operation: &'static str) {
+        println!("── {operation}");
+        let mut log = self.log();
+        let commands = std::mem::take(&mut log.commands);
+        log.counts.push((operation, commands.len()));
+        for mut command in commands {
             // What the driver adds to every command.
             for field in ["lsid", "$db", "$clusterTime"] {
                 command.remove(field);
             }
-            println!("{}\n", Bson::from(command).into_relaxed_extjson());
+            println!("{}\n", text(command.into()));
         }
+    }
+
+    /// Checks which operations took one command.
+    fn check(&self, is_complete: bool) -> Checks {
+        let (log, mut checks) = (self.log(), Checks::new(is_complete));
+        for (operation, count) in log.counts.iter().filter(|(operation, _)| SINGLE.contains(operation)) {
+            checks.always(*count == 1, format!("{operation}: {count} commands, not 1"));
+        }
+        let seen = SINGLE.iter().filter(|single| log.counts.iter().any(|(operation, _)| operation == *single));
+        checks.at_the_end(seen.count() == SINGLE.len(), "an operation is missing");
+        checks
     }
 }
 
+/// A value as JSON that can be wrapped.
+fn text(value: Bson) -> String {
+    wrapped(&value.into_relaxed_extjson().to_string().replace(',', ", "), "    ")
+}
+
+/// The style with a record per key.
 async fn records(client: &Client, name: &str, sent: &Sent) -> Result<(), Failure> {
     let every = LeaseOptions::new().renewal(RenewalPolicy::Every(SOON));
     let builder = || MongoProvider::builder(client.database(name)).without_hand_off();
     let locks = builder().build()?;
-    locks.prepare().await?;
-    sent.tell("upsert style: prepare");
+    locks.connect().await?;
+    sent.print("connect");
     let guard = locks.acquire("orders/7").await?;
-    sent.tell("acquire");
-    println!("the record: {}\n", record(client, name, "locks").await?);
-    sent.tell("(reading the record)");
+    sent.print("acquire");
+    println!("the record: {}\n", text(record(client, name, "locks").await?));
+    sent.print("(reading the record)");
     let other = builder().build()?;
     if other.try_acquire("orders/7").await?.is_some() {
         return Err("a lock was granted twice".into());
     }
-    sent.tell("try_acquire while another holds it");
+    sent.print("try_acquire while another provider holds it");
     let waiter =
         tokio::spawn(async move { other.acquire("orders/7").timeout(SOON * 20).await.map(|guard| (guard, other)) });
     sleep(SOON).await;
-    sent.tell("queue up, listen");
+    sent.print("wait in the queue, open the event stream");
     let _ = guard.release().await?;
     let (guard, other) = waiter.await??;
-    sent.tell("release, which grants to the waiter");
+    sent.print("release, which grants the lock to the waiter");
     let _ = guard.release().await?;
-    sent.tell("release, nobody waits");
+    sent.print("release");
     let guard = locks.acquire("orders/8").options(distlock_api::AcquireOptions::new().with_lease(every)).await?;
-    sent.tell("acquire another one");
+    sent.print("acquire another key");
     sleep(SOON * 2).await;
-    sent.tell("renewals");
+    sent.print("renewals");
     let documents: Collection<Document> = client.database(name).collection("invoices");
     let fence = Fence::of(&guard)?;
     let _ = fence.upsert_one(&documents, 7, doc! { "$set": { "paid": true } }).await?;
-    sent.tell("a fenced write (Fence::upsert_one)");
+    sent.print("a fenced write (Fence::upsert_one)");
     let admin = locks.admin().ok_or("no administration")?;
     admin.release_owner("web-1/session-9", "log-out").await?;
-    sent.tell("LockAdmin::release_owner");
+    sent.print("LockAdmin::release_owner");
     drop(guard);
     other.close().await?;
     locks.close().await?;
-    sent.tell("close");
+    sent.print("close");
     Ok(())
 }
 
+/// The style with the lock in a document of the application.
 async fn in_documents(client: &Client, name: &str, sent: &Sent) -> Result<(), Failure> {
     let orders: Collection<Document> = client.database(name).collection("orders");
     orders.insert_one(doc! { "_id": "7", "state": "reserved" }).await?;
-    sent.tell("(inserting an order)");
+    sent.print("(inserting an order)");
     let locks = DocumentLocks::builder(&orders).build()?;
     let order = locks.lock("7").await?;
-    sent.tell("lock-field style: lock");
-    println!("the document: {}\n", record(client, name, "orders").await?);
-    sent.tell("(reading the document)");
+    sent.print("lock");
+    println!("the document: {}\n", text(record(client, name, "orders").await?));
+    sent.print("(reading the document)");
     order.commit(Change::new().set("state", "paid")).await?;
-    sent.tell("commit, which releases");
-    println!("the document: {}\n", record(client, name, "orders").await?);
-    sent.tell("(reading the document)");
+    sent.print("commit, which releases");
+    println!("the document: {}\n", text(record(client, name, "orders").await?));
+    sent.print("(reading the document)");
     let mut order = locks.lock("7").await?;
-    sent.tell("lock again");
+    sent.print("lock again");
     order.save(Change::new().set("state", "packed")).await?;
-    sent.tell("save, which keeps the lock");
+    sent.print("save, which keeps the lock");
     let _ = order.release().await?;
-    sent.tell("release");
+    sent.print("release of a document");
     locks.provider().close().await?;
-    sent.tell("close");
+    sent.print("close");
     Ok(())
 }
 
@@ -122,29 +173,44 @@ async fn record(client: &Client, name: &str, collection: &str) -> Result<Bson, F
     Ok(found.map_or(Bson::Null, Bson::from))
 }
 
-async fn run() -> Result<bool, Failure> {
-    use lexopt::prelude::*;
-
-    let (mut parser, mut uri) = (lexopt::Parser::from_env(), None);
-    while let Some(argument) = parser.next()? {
-        match argument {
-            Long("mongodb") => uri = Some(parser.value()?.string()?),
-            _ => return Err(argument.unexpected().into()),
+fn arguments() -> Result<Option<Option<String>>, Failure> {
+    let mut uri = None;
+    let is_wanted = read_options(USAGE, |option, values| {
+        match option {
+            "mongodb" => uri = Some(values.text()?),
+            _ => return Ok(false),
         }
-    }
+        Ok(true)
+    })?;
+    Ok(is_wanted.then_some(uri))
+}
+
+async fn show(uri: Option<String>) -> Result<Outcome, Failure> {
     let database = Database::open(uri.as_deref(), "commands").await?;
+    let interrupt = Interrupt::listen();
     let sent = Sent::default();
     let mut options = ClientOptions::parse(database.uri()).await?;
     options.command_event_handler = Some(sent.handler());
     let client = Client::with_options(options)?;
-    records(&client, database.name(), &sent).await?;
-    in_documents(&client, database.name(), &sent).await?;
-    client.shutdown().await;
+    let both = async {
+        println!("==== a record per key ====\n");
+        records(&client, database.name(), &sent).await?;
+        println!("==== the lock in the document ====\n");
+        in_documents(&client, database.name(), &sent).await
+    };
+    tokio::select! {
+        done = both => done?,
+        () = interrupt.pressed() => {}
+    }
+    let commands: usize = sent.log().counts.iter().map(|(_, count)| count).sum();
+    println!("{commands} commands for {} operations", sent.log().counts.len());
+    let checks = sent.check(!interrupt.is_pressed());
+    drop(client);
     database.close().await?;
-    Ok(true)
+    Ok(checks.conclude("acquire, release, lock and commit are one command each"))
 }
 
 #[tokio::main]
 async fn main() -> ExitCode {
-    conclude("commands", run().await)
+    distlock_examples::run("commands", arguments, show, no_child).await
 }

@@ -1,4 +1,4 @@
-//! Where workers report, and the resource that they write to.
+//! Where workers record what they do, and the resources that they write to.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -6,12 +6,13 @@ use std::time::{Duration, SystemTime};
 
 use async_trait::async_trait;
 use distlock_api::{FencedRegister, FencedWrite, FencingToken};
+use distlock_examples::{Interrupt, Outcome};
 use serde::{Deserialize, Serialize};
 
 use crate::show::Show;
 
-/// Something a worker did. The time is the machine's, so that several processes can be shown in one
-/// line; it serves the display alone.
+/// Something that a worker did. The time is the machine's, so that the events of several processes
+/// can be shown together. It serves the display alone.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Event {
     pub(crate) at: Duration,
@@ -29,8 +30,8 @@ pub(crate) enum Happening {
     GaveUp {
         waited: Duration,
     },
-    /// With a lease that ends by itself so much later.
     FellAsleep {
+        /// What is left of the lease.
         lease: Duration,
     },
     Lost,
@@ -48,11 +49,11 @@ impl Event {
     }
 }
 
-/// Where a worker reports and writes.
+/// Where a worker records its events and writes.
 #[async_trait]
 pub(crate) trait Desk: Sync {
-    async fn tell(&self, event: Event);
-    /// Writes to a resource; false if the resource refuses because it has seen a newer token.
+    async fn record(&self, event: Event);
+    /// Writes to a resource. Returns `false` if the resource has seen a newer token, and refuses.
     async fn write(&self, worker: &str, resource: &str, token: u64) -> bool;
 }
 
@@ -61,8 +62,8 @@ pub(crate) trait Desk: Sync {
 pub(crate) struct Hub(Arc<Mutex<State>>);
 
 struct State {
-    /// The resources: each holds the name of who wrote to it last, and refuses those whose token is
-    /// not the newest.
+    /// Each resource holds the name of the last writer, and refuses writers whose token is not the
+    /// newest.
     resources: HashMap<String, FencedRegister<String>>,
     show: Show,
 }
@@ -76,7 +77,7 @@ impl Hub {
         self.0.lock().expect("no code in here panics")
     }
 
-    pub(crate) fn tell(&self, event: Event) {
+    pub(crate) fn record(&self, event: Event) {
         self.state().show.note(event);
     }
 
@@ -92,9 +93,9 @@ impl Hub {
         outcome.is_accepted()
     }
 
-    /// Prints what came of it; whether everything was as promised.
-    pub(crate) fn finish(&self, resources: &[&str]) -> bool {
-        self.state().show.summary(resources)
+    /// Prints the summary.
+    pub(crate) fn finish(&self, resources: &[&str], interrupt: &Interrupt) -> Outcome {
+        self.state().show.summary(resources, !interrupt.is_pressed())
     }
 }
 
@@ -103,8 +104,8 @@ pub(crate) struct LocalDesk(pub(crate) Hub);
 
 #[async_trait]
 impl Desk for LocalDesk {
-    async fn tell(&self, event: Event) {
-        self.0.tell(event);
+    async fn record(&self, event: Event) {
+        self.0.record(event);
     }
 
     async fn write(&self, worker: &str, resource: &str, token: u64) -> bool {

@@ -1,106 +1,100 @@
-//! Workers contend for a few resources; watch who holds what, with which token, after which wait.
-//! One of them stalls beyond its lease and writes late: the resource refuses it by its token.
-//!
-//! Run with
+//! Workers contend for a few resources. Watch which worker holds what, with which token, after
+//! which wait. One worker stalls beyond its lease and writes late: the resource refuses the write by
+//! its token.
 //!
 //! ```text
 //! cargo run -p distlock-examples   # no server: five workers in one process
 //! # the same, one OS process per worker:
 //! cargo run -p distlock-examples --features mongodb -- --mongodb mongodb://localhost
 //! ```
-//!
-//! Options: `--workers N` (default 5), `--seconds N` (default 6), `--database NAME` (default
-//! `distlock_quickstart`).
 
 mod desk;
 mod process;
 mod show;
 mod worker;
 
-use std::error::Error;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
 
 use distlock_api::{LeaseOptions, LockProvider};
+use distlock_examples::{Failure, Interrupt, Outcome, read_options};
 use distlock_memory::MemoryStore;
 use tokio::task::JoinSet;
 
 use crate::desk::{Hub, LocalDesk};
+use crate::show::Show;
 use crate::worker::Worker;
-
-pub(crate) type Failure = Box<dyn Error + Send + Sync>;
 
 const RESOURCES: [&str; 3] = ["billing", "invoices", "stock"];
 const NAMES: [&str; 8] = ["anna", "boris", "carla", "dmitri", "elif", "farid", "grete", "hugo"];
 
-/// What the command line asks for.
+const USAGE: &str = "\
+usage: quickstart [OPTION]...
+
+  --mongodb URI    each worker is a process, on this MongoDB; without it, all in this process
+  --database NAME  where the locks are (default distlock_quickstart)
+  --workers N      2 to 8 (default 5)
+  --seconds N      how long they work, 4 to 600 (default 6)
+  --help           this text
+";
+
+/// The command line.
 #[derive(Clone, Debug)]
-pub(crate) struct Arguments {
+struct Arguments {
     mongodb: Option<String>,
     database: String,
     workers: usize,
     seconds: u64,
-    /// This process is the n-th worker of another one.
-    worker: Option<usize>,
 }
-
-const USAGE: &str = "usage: quickstart [--mongodb URI] [--workers N] [--seconds N] [--database NAME]";
 
 fn arguments() -> Result<Option<Arguments>, Failure> {
-    use lexopt::prelude::*;
-
     let database = "distlock_quickstart".to_owned();
-    let mut arguments = Arguments { mongodb: None, database, workers: 5, seconds: 6, worker: None };
-    let mut parser = lexopt::Parser::from_env();
-    while let Some(argument) = parser.next()? {
-        match argument {
-            Long("mongodb") => arguments.mongodb = Some(parser.value()?.string()?),
-            Long("database") => arguments.database = parser.value()?.string()?,
-            Long("workers") => arguments.workers = parser.value()?.parse()?,
-            Long("seconds") => arguments.seconds = parser.value()?.parse()?,
-            Long("help") | Short('h') => return Ok(None),
-            Long("worker") => arguments.worker = Some(parser.value()?.parse()?),
-            _ => return Err(format!("{}; {USAGE}", argument.unexpected()).into()),
+    let mut arguments = Arguments { mongodb: None, database, workers: 5, seconds: 6 };
+    let is_wanted = read_options(USAGE, |option, values| {
+        match option {
+            "mongodb" => arguments.mongodb = Some(values.text()?),
+            "database" => arguments.database = values.text()?,
+            "workers" => arguments.workers = values.number(2..=NAMES.len())?,
+            "seconds" => arguments.seconds = values.number(4..=600)?,
+            _ => return Ok(false),
         }
-    }
-    if !(2..=NAMES.len()).contains(&arguments.workers) || !(4..=600).contains(&arguments.seconds) {
-        return Err(format!("use 2 to {} workers and 4 to 600 seconds", NAMES.len()).into());
-    }
-    Ok(Some(arguments))
+        Ok(true)
+    })?;
+    Ok(is_wanted.then_some(arguments))
 }
 
-/// Short leases, so that the stalled worker's is over soon; a real service would take the default
+/// Short leases, so that the stalled worker's lease ends soon. A real service would keep the default
 /// of 30 s.
 fn lease() -> LeaseOptions {
     LeaseOptions::new().ttl(Duration::from_secs(1))
 }
 
 #[cfg(feature = "mongodb")]
-async fn on_mongodb(uri: &str, arguments: &Arguments, name: &str) -> Result<Arc<dyn LockProvider>, Failure> {
+async fn on_mongodb(uri: &str, database: &str, owner: &str) -> Result<Arc<dyn LockProvider>, Failure> {
     use distlock_mongo::MongoProvider;
-    use distlock_mongo::mongodb::Client;
 
-    let client = Client::with_uri_str(uri).await.map_err(|error| format!("not a MongoDB URI: {}", error.kind))?;
-    let database = client.database(&arguments.database);
-    let locks = MongoProvider::builder(database).lease(lease()).owner(name).build()?;
-    locks.prepare().await?;
+    let database = distlock_examples::Database::client(uri).await?.database(database);
+    let locks = MongoProvider::builder(database).lease(lease()).owner(owner).build()?;
+    locks.connect().await?;
     Ok(Arc::new(locks))
 }
 
 #[cfg(not(feature = "mongodb"))]
-async fn on_mongodb(_: &str, _: &Arguments, _: &str) -> Result<Arc<dyn LockProvider>, Failure> {
+async fn on_mongodb(_: &str, _: &str, _: &str) -> Result<Arc<dyn LockProvider>, Failure> {
     let message = "built without MongoDB: `cargo run -p distlock-examples --features mongodb -- --mongodb URI`";
     Err(message.into())
 }
 
-fn worker(index: usize, arguments: &Arguments) -> Worker {
-    Worker {
-        name: NAMES[index % NAMES.len()].to_owned(),
+/// The workers of a run. The second one stalls.
+fn workers(arguments: &Arguments) -> impl Iterator<Item = Worker> {
+    let time = Duration::from_secs(arguments.seconds);
+    NAMES.into_iter().take(arguments.workers).map(move |name| Worker {
+        name: name.to_owned(),
         resources: RESOURCES.map(str::to_owned).to_vec(),
-        time: Duration::from_secs(arguments.seconds),
-        stalls: index == 1,
-    }
+        time,
+        stalls: name == NAMES[1],
+    })
 }
 
 fn introduce(arguments: &Arguments, how: &str) {
@@ -109,56 +103,51 @@ fn introduce(arguments: &Arguments, how: &str) {
     println!("{} will fall asleep with one of them, and its late write must be refused.\n", NAMES[1]);
 }
 
-async fn run() -> Result<bool, Failure> {
-    let Some(arguments) = arguments()? else {
-        println!("{USAGE}");
-        return Ok(true);
-    };
-    match (&arguments.mongodb, arguments.worker) {
-        // A child: its events go to the parent.
-        (Some(uri), Some(index)) => {
-            let worker = worker(index, &arguments);
-            let locks = on_mongodb(uri, &arguments, &worker.name).await?;
-            worker.run(&*locks, &process::PipeDesk::new()).await?;
-            locks.close().await?;
-            Ok(true)
-        }
-        (Some(uri), None) => {
-            on_mongodb(uri, &arguments, "quickstart").await?; // a clear error before anything starts
-            introduce(&arguments, "each an OS process, all on one MongoDB");
-            let hub = Hub::new(show::Show::live(19));
-            process::run_children(&arguments, hub.clone()).await?;
-            Ok(hub.finish(&RESOURCES))
-        }
-        (None, _) => {
-            introduce(&arguments, "all in this process, without a server");
-            let hub = Hub::new(show::Show::live(5));
-            let store = MemoryStore::new();
-            let mut workers = JoinSet::new();
-            for index in 0..arguments.workers {
-                let (worker, desk) = (worker(index, &arguments), LocalDesk(hub.clone()));
-                // A provider of its own for each, as if it were another process.
-                let locks: Arc<dyn LockProvider> =
-                    Arc::new(store.builder().lease(lease()).owner(&*worker.name).build()?);
-                workers.spawn(async move { worker.run(&*locks, &desk).await });
+async fn show(arguments: Arguments) -> Result<Outcome, Failure> {
+    match &arguments.mongodb {
+        Some(uri) => on_processes(uri, &arguments).await,
+        None => in_this_process(&arguments).await,
+    }
+}
+
+async fn on_processes(uri: &str, arguments: &Arguments) -> Result<Outcome, Failure> {
+    // A clear error before anything starts.
+    on_mongodb(uri, &arguments.database, "quickstart").await?.close().await?;
+    let interrupt = Interrupt::listen();
+    introduce(arguments, "each an OS process, all on one MongoDB");
+    let hub = Hub::new(Show::live(19));
+    process::run_all(uri, arguments, &hub, &interrupt).await?;
+    Ok(hub.finish(&RESOURCES, &interrupt))
+}
+
+async fn in_this_process(arguments: &Arguments) -> Result<Outcome, Failure> {
+    let interrupt = Interrupt::listen();
+    introduce(arguments, "all in this process, without a server");
+    let hub = Hub::new(Show::live(7));
+    let store = MemoryStore::new();
+    let mut running = JoinSet::new();
+    for worker in workers(arguments) {
+        let desk = LocalDesk(hub.clone());
+        // Each worker has a provider of its own, as if it were another process.
+        let locks: Arc<dyn LockProvider> = Arc::new(store.builder().lease(lease()).owner(&*worker.name).build()?);
+        running.spawn(async move { worker.run(&*locks, &desk).await });
+    }
+    loop {
+        tokio::select! {
+            ended = running.join_next() => match ended {
+                Some(ended) => ended??,
+                None => break,
+            },
+            () = interrupt.pressed() => {
+                running.shutdown().await;
+                break;
             }
-            while let Some(ended) = workers.join_next().await {
-                ended??;
-            }
-            Ok(hub.finish(&RESOURCES))
         }
     }
+    Ok(hub.finish(&RESOURCES, &interrupt))
 }
 
 #[tokio::main]
 async fn main() -> ExitCode {
-    match run().await {
-        Ok(true) => ExitCode::SUCCESS,
-        Ok(false) => ExitCode::FAILURE,
-        Err(error) => {
-            let why = error.source().map(|source| format!(": {source}")).unwrap_or_default();
-            eprintln!("quickstart: {error}{why}");
-            ExitCode::FAILURE
-        }
-    }
+    distlock_examples::run("quickstart", arguments, show, process::play).await
 }

@@ -1,8 +1,10 @@
-//! What a person sees: a line for each grant, and at the end who held what when.
+//! What the terminal shows: a line for each grant, and at the end a summary.
 
 use std::collections::BTreeMap;
 use std::io::{IsTerminal, Write};
 use std::time::Duration;
+
+use distlock_examples::{Checks, Outcome};
 
 use crate::desk::{Event, Happening};
 
@@ -11,7 +13,6 @@ const WIDTH: usize = 76;
 /// Like `println`, for a reader that may have gone, such as `head`.
 macro_rules! say {
     ($($text:tt)*) => {
-        // Without a reader there is nobody to tell.
         let _ = writeln!(std::io::stdout(), $($text)*);
     };
 }
@@ -19,7 +20,7 @@ macro_rules! say {
 pub(crate) struct Show {
     events: Vec<Event>,
     colour: bool,
-    /// The width of a token: small numbers in memory, a clock's reading on MongoDB.
+    /// The width of a token: a small number in memory, a clock reading on MongoDB.
     digits: usize,
 }
 
@@ -70,12 +71,12 @@ impl Show {
         if self.colour { format!("\x1b[{code}m{line}\x1b[0m") } else { line.to_owned() }
     }
 
-    /// Prints the whole run; whether no two holds overlapped, all tokens grew, and the late write
-    /// was refused.
-    pub(crate) fn summary(&mut self, resources: &[&str]) -> bool {
+    /// Prints the whole run, and checks that no two holds overlapped, that all tokens grew, and that
+    /// the late write was refused.
+    pub(crate) fn summary(&mut self, resources: &[&str], is_complete: bool) -> Outcome {
         self.events.sort_by_key(|event| event.at);
-        let (Some(first), Some(last)) = (self.events.first(), self.events.last()) else { return false };
-        let (start, length) = (first.at, last.at - first.at);
+        let start = self.events.first().map_or(Duration::ZERO, |first| first.at);
+        let length = self.events.last().map_or(Duration::ZERO, |last| last.at - start);
         say!("\nWho held what (a column is {:.0} ms):\n", length.as_secs_f64() * 1000.0 / WIDTH as f64);
         let (mut grants, mut faults) = (0, 0);
         for resource in resources {
@@ -85,7 +86,7 @@ impl Show {
                 holds.windows(2).filter(|pair| pair[1].from < pair[0].to || pair[1].token <= pair[0].token).count();
             say!("  {resource:<9} {}", bar(&holds, start, length));
         }
-        say!("\n  each letter is a worker's first; · is nobody\n\n  worker   locks  mean wait  longest wait");
+        say!("\n  each letter is the first of a worker's name; · is free\n\n  worker   locks  mean wait  longest wait");
         for (worker, waits) in self.waits() {
             let mean = waits.iter().sum::<Duration>() / u32::try_from(waits.len()).unwrap_or(1);
             let longest = waits.iter().max().copied().unwrap_or_default();
@@ -95,15 +96,13 @@ impl Show {
         let writes = count(|happening| happening == Happening::Wrote);
         let refused = count(|happening| matches!(happening, Happening::Refused { .. }));
         say!("\n{grants} locks held, {faults} overlaps or stale tokens, {writes} writes, {refused} late write refused");
-        let as_promised = faults == 0 && refused == 1 && writes > 0;
-        say!(
-            "{}",
-            match as_promised {
-                true => "as promised: one holder at a time, tokens only grew, the late write was refused",
-                false => "NOT as promised",
-            }
-        );
-        as_promised
+        let mut checks = Checks::new(is_complete);
+        checks.always(faults == 0, format!("{faults} holds overlapped, or had a token that was not the newest"));
+        checks.at_the_end(refused == 1, format!("{refused} late writes were refused, not 1"));
+        checks.at_the_end(writes > 0, "no worker wrote anything");
+        let (outcome, text) = checks.verdict("one holder at a time, tokens only grew, the late write was refused");
+        say!("{text}");
+        outcome
     }
 
     fn holds(&self, resource: &str) -> Vec<Hold<'_>> {
@@ -133,8 +132,7 @@ impl Show {
     }
 }
 
-/// The first end that is known counts: a sleeper's lease is over when it says so, not when the
-/// sleeper hears of it.
+/// Ends a hold. The first end counts: a sleeper's lease ends by itself, not when the sleeper notices.
 fn end(holds: &mut [Hold<'_>], token: u64, at: Duration) {
     if let Some(hold) = holds.iter_mut().find(|hold| hold.token == token && hold.to == hold.from) {
         hold.to = at;

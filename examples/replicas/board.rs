@@ -1,4 +1,4 @@
-//! What is going on, as the proxy and the warehouse see it: both are in this process, and each
+//! The state of the shop, as the proxy and the warehouse see it. Both are in this process, and each
 //! request has a number.
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
@@ -7,14 +7,14 @@ use std::time::{Duration, Instant};
 
 use crate::tally::{OK, Waits, lost_updates};
 
-/// Spans that are kept for pages that are opened later.
+/// How many spans are kept, for pages that are opened later.
 const SPANS: usize = 2000;
 
-/// A counter, and who works on it.
+/// A counter, and the requests that work on it.
 #[derive(Debug)]
 pub(crate) struct Item {
     pub(crate) name: String,
-    /// The racy resource.
+    /// The counter that a race would corrupt.
     pub(crate) sold: u64,
     pub(crate) writes: u64,
     pub(crate) holds: Vec<Hold>,
@@ -23,13 +23,13 @@ pub(crate) struct Item {
     pub(crate) pending: usize,
     newest_token: u64,
     pub(crate) tokens_back: u64,
-    /// Since when somebody waits for something to happen here.
+    /// Since when requests have been waiting without a write.
     stuck_since: Option<Instant>,
     pub(crate) longest_pause: Duration,
     pub(crate) served_since_kill: bool,
 }
 
-/// A request that has read and not yet written.
+/// A request that has read the counter and not yet written it.
 #[derive(Debug)]
 pub(crate) struct Hold {
     request: u64,
@@ -77,7 +77,7 @@ pub(crate) struct State {
     pub(crate) total: Answers,
     pub(crate) this_second: Answers,
     pub(crate) spans: VecDeque<Span>,
-    /// The last word, and whether it is a good one.
+    /// The verdict, and whether it is good.
     pub(crate) finished: Option<(bool, String)>,
     requests: u64,
     pending: HashMap<u64, (usize, Instant)>,
@@ -131,7 +131,7 @@ impl State {
         self.items.iter().position(|candidate| candidate.name == item)
     }
 
-    /// A request has come to the proxy; its number.
+    /// Records a request that has reached the proxy. Returns its number.
     pub(crate) fn arrived(&mut self, item: &str, now: Instant) -> Option<u64> {
         let index = self.find(item)?;
         self.requests += 1;
@@ -142,7 +142,7 @@ impl State {
         Some(self.requests)
     }
 
-    /// A replica reads the counter for a request: it holds the lock, if there is one.
+    /// Reads the counter for a request of a replica, which holds the lock if there is one.
     pub(crate) fn read(&mut self, item: &str, request: u64, replica: &str, token: u64, now: Instant) -> Option<u64> {
         let index = self.find(item)?;
         if let Some((_, arrived)) = self.pending.get(&request) {
@@ -151,7 +151,7 @@ impl State {
             self.this_second.waits.add(wait);
         }
         *self.this_second.grants.entry((index, replica.to_owned())).or_default() += 1;
-        // Whoever is here now got the lock that a dead one left behind.
+        // This request got the lock that a dead replica left behind.
         while let Some(hold) = self.items[index].holds.iter().position(|hold| hold.dead) {
             self.end(index, hold, now);
         }
@@ -165,7 +165,7 @@ impl State {
         Some(item.sold)
     }
 
-    /// A replica writes the counter back.
+    /// Writes the counter for a request.
     pub(crate) fn write(&mut self, item: &str, request: u64, sold: u64, now: Instant) -> Option<()> {
         let index = self.find(item)?;
         let item = &mut self.items[index];
@@ -193,7 +193,7 @@ impl State {
         hold.replica
     }
 
-    /// A request is over for the proxy.
+    /// Records that the proxy has answered a request.
     pub(crate) fn answered(&mut self, request: u64, label: &str, now: Instant) {
         let Some((index, _)) = self.pending.remove(&request) else { return };
         let item = &mut self.items[index];
@@ -215,7 +215,7 @@ impl State {
         }
     }
 
-    /// Whether a replica has read a counter within this time and not yet written it.
+    /// Whether a replica has read a counter within this time, and not yet written it.
     pub(crate) fn has_begun(&self, replica: &str, now: Instant, within: Duration) -> bool {
         let mut holds = self.items.iter().flat_map(|item| &item.holds);
         holds.any(|hold| hold.replica == replica && now.saturating_duration_since(hold.since) < within)
@@ -227,6 +227,10 @@ impl State {
             item.served_since_kill = false;
             item.holds.iter_mut().filter(|hold| hold.replica == replica).for_each(|hold| hold.dead = true);
         }
+    }
+
+    pub(crate) fn has_killed(&self) -> bool {
+        self.replicas.iter().any(|replica| replica.killed.is_some())
     }
 
     pub(crate) fn lost(&self) -> u64 {
@@ -243,12 +247,12 @@ impl Item {
         lost_updates(self.writes, self.sold)
     }
 
-    /// Requests that nobody works on yet.
+    /// How many requests wait for their turn.
     pub(crate) fn queued(&self) -> usize {
         self.pending.saturating_sub(self.holds.iter().filter(|hold| !hold.dead).count())
     }
 
-    /// For how long nothing has been written although somebody waited for it.
+    /// How long nothing has been written although requests were waiting.
     pub(crate) fn pause(&self, now: Instant) -> Duration {
         self.stuck_since.map_or(Duration::ZERO, |since| now.saturating_duration_since(since))
     }

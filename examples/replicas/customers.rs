@@ -3,24 +3,29 @@
 use std::time::Duration;
 
 use axum::http::Method;
-use distlock_examples::HttpClient;
+use distlock_examples::{HttpClient, Interrupt};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, MissedTickBehavior, interval};
 
 use crate::ITEMS;
 
-/// More are not begun before others have been answered.
+/// How many requests are under way at most.
 const AT_ONCE: usize = 256;
 const TWICE: u32 = 2;
 
-/// Every order comes twice at once, as double clicks do, at a steady rate – for a time, or until
-/// Ctrl-C. Waits for the answers.
-pub(crate) async fn order(client: HttpClient, shop: String, rate: u32, length: Option<Duration>) {
+/// Sends each order twice at once, as double clicks do, at a steady rate, for a time or until Ctrl-C.
+/// Then waits for the answers.
+pub(crate) async fn order(
+    client: HttpClient,
+    shop: String,
+    rate: u32,
+    length: Option<Duration>,
+    interrupt: &Interrupt,
+) {
     let end = length.map(|length| Instant::now() + length);
     let mut ticks = interval(Duration::from_secs(1) * TWICE / rate);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Skip);
     let mut orders = JoinSet::new();
-    let mut interrupted = std::pin::pin!(tokio::signal::ctrl_c());
     loop {
         tokio::select! {
             now = ticks.tick() => {
@@ -37,13 +42,13 @@ pub(crate) async fn order(client: HttpClient, shop: String, rate: u32, length: O
                 }
             }
             Some(_) = orders.join_next() => {}
-            _ = &mut interrupted => break,
+            () = interrupt.pressed() => break,
         }
     }
     while orders.join_next().await.is_some() {}
 }
 
-/// Half of the orders are for the first item, the hot one.
+/// The item of an order. Half of the orders are for the first item.
 fn item() -> &'static str {
     if fastrand::bool() { ITEMS[0] } else { ITEMS[fastrand::usize(1..ITEMS.len())] }
 }

@@ -1,4 +1,4 @@
-//! The live page: one file, and a stream of what has changed.
+//! The live page: one file, and a stream of changes.
 
 use std::collections::BTreeMap;
 use std::convert::Infallible;
@@ -17,7 +17,7 @@ use tokio::time::sleep;
 
 use crate::board::{Board, State};
 
-/// How often the page hears of it.
+/// How often the stream sends the state.
 pub(crate) const EVERY: Duration = Duration::from_millis(150);
 
 #[derive(Serialize)]
@@ -31,7 +31,7 @@ struct Snapshot {
     wait_p99: Option<f64>,
     items: Vec<ItemNow>,
     replicas: Vec<ReplicaNow>,
-    /// Holds that have ended since the last one.
+    /// Holds that have ended since the last snapshot.
     spans: Vec<SpanNow>,
     finished: Option<(bool, String)>,
 }
@@ -49,7 +49,7 @@ struct ItemNow {
 #[derive(Serialize)]
 struct HoldNow {
     replica: String,
-    /// A text: scripts have no 64-bit numbers.
+    /// As text, because scripts have no 64-bit numbers.
     token: String,
     since: f64,
     dead: bool,
@@ -131,7 +131,7 @@ async fn page() -> impl IntoResponse {
 }
 
 async fn events(Shared(board): Shared<Board>) -> Sse<impl Stream<Item = Result<Event, Infallible>>> {
-    // What has been seen, once something has; and whether that was the end.
+    // The last span that was sent, if any was, and whether the last snapshot was the final one.
     Sse::new(unfold((board, None, false), |(board, seen, last)| async move {
         if last {
             return None;

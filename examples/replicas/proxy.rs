@@ -1,4 +1,4 @@
-//! A small load balancer: the replicas in turn, those that are dead left out.
+//! A small load balancer: sends requests to the living replicas in turn.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
@@ -27,7 +27,7 @@ pub(crate) struct Proxy {
     board: Board,
 }
 
-/// A request that is on its way, until it is answered or its client has gone away.
+/// A request, until it is answered or its client has gone away.
 struct Ticket<'a> {
     board: &'a Board,
     number: u64,
@@ -53,7 +53,7 @@ async fn forward(
     let body = axum::body::to_bytes(body, 1024).await.map_err(|_| StatusCode::PAYLOAD_TOO_LARGE)?;
     let number = proxy.board.change(|state, now| state.arrived(&item, now)).ok_or(StatusCode::NOT_FOUND)?;
     let mut ticket = Ticket { board: &proxy.board, number, label: "client gone".to_owned() };
-    match proxy.pass_on(parts, body, number).await {
+    match proxy.forward(parts, body, number).await {
         Ok(response) => {
             ticket.label = label(response.status().as_u16(), response.body());
             Ok(response.map(axum::body::Body::from))
@@ -72,8 +72,8 @@ impl Proxy {
         Self { upstreams, next: AtomicUsize::new(0), client, board }
     }
 
-    /// Tries the next living replica, and another one only if that cannot have seen the request.
-    async fn pass_on(
+    /// Tries the next living replica. Tries another only if the first cannot have seen the request.
+    async fn forward(
         &self,
         mut parts: Parts,
         body: Bytes,

@@ -1,5 +1,5 @@
-//! The service itself: an order changes a counter by reading it, waiting a moment and writing it
-//! back – a race, if it were not for the layer.
+//! The service: an order changes a counter by reading it, waiting a moment and writing it back. That
+//! would be a race without the layer.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -9,25 +9,35 @@ use axum::extract::{Path, State};
 use axum::http::{HeaderMap, StatusCode};
 use axum::routing::post;
 use distlock_api::{LeaseOptions, LockProvider};
-use distlock_examples::{Failure, HttpClient};
+use distlock_examples::{Database, Failure, HttpClient, Orders, report};
 use distlock_mongo::MongoProvider;
 use distlock_mongo::mongodb::Client as MongoClient;
 use distlock_tower::{HeldLock, LockLayer, key::ParamKey};
-use tokio::io::AsyncReadExt;
+use serde::{Deserialize, Serialize};
 use tokio::net::TcpListener;
 use tokio::time::sleep;
 
 use crate::warehouse::Counter;
-use crate::{Arguments, LEASE, WAIT};
+use crate::{LEASE, WAIT};
 
 const ORDERS: &str = "/orders/{item}";
-/// What the service does between reading and writing.
+/// How long the service works between reading and writing.
 pub(crate) const MOMENT: Duration = Duration::from_millis(20);
 /// More waiting requests per item are refused at once.
 const QUEUE: usize = 12;
 
-/// The proxy's number of a request, by which the display follows it.
+/// The header with the number that the proxy gives to each request.
 pub(crate) const REQUEST: &str = "x-request";
+
+/// The part of a replica that has a process of its own.
+#[derive(Serialize, Deserialize)]
+pub(crate) struct Part {
+    pub(crate) name: String,
+    pub(crate) warehouse: String,
+    pub(crate) mongodb: String,
+    pub(crate) database: String,
+    pub(crate) locked: bool,
+}
 
 struct Shop {
     name: String,
@@ -63,32 +73,26 @@ async fn order(
     Ok((sold + 1).to_string())
 }
 
-/// Locks on MongoDB, and their client, which wants to be shut down before the program ends.
+/// Locks on MongoDB, and their client, which must be shut down before the program ends.
 pub(crate) async fn on_mongodb(
     uri: &str,
-    arguments: &Arguments,
-    name: &str,
+    database: &str,
+    owner: &str,
 ) -> Result<(MongoProvider, MongoClient), Failure> {
-    let client = MongoClient::with_uri_str(uri).await?;
+    let client = Database::client(uri).await?;
     let lease = LeaseOptions::new().ttl(LEASE);
-    let locks = MongoProvider::builder(client.database(&arguments.database)).lease(lease).owner(name).build()?;
-    locks.prepare().await?;
+    let locks = MongoProvider::builder(client.database(database)).lease(lease).owner(owner).build()?;
+    locks.connect().await?;
     Ok((locks, client))
 }
 
-/// A replica in a process of its own. It says its address in one line, and ends in order when its
-/// standard input does.
-pub(crate) async fn process(name: &str, warehouse: &str, arguments: &Arguments) -> Result<(), Failure> {
-    let uri = arguments.mongodb.as_deref().ok_or("replicas need --mongodb")?;
-    let (locks, client) = on_mongodb(uri, arguments, name).await?;
-    let router = router(name, warehouse, arguments.locked.then(|| locks.clone()))?;
+/// Runs the replica of this process until the parent stops it. Reports its address.
+pub(crate) async fn play(part: Part, orders: Orders) -> Result<(), Failure> {
+    let (locks, client) = on_mongodb(&part.mongodb, &part.database, &part.name).await?;
+    let router = router(&part.name, &part.warehouse, part.locked.then(|| locks.clone()))?;
     let listener = TcpListener::bind("127.0.0.1:0").await?;
-    println!("http://{}", listener.local_addr()?);
-    let until_parent_is_done = async {
-        let mut nothing = Vec::new();
-        let _ = tokio::io::stdin().read_to_end(&mut nothing).await;
-    };
-    axum::serve(listener, router).with_graceful_shutdown(until_parent_is_done).await?;
+    report(&format!("http://{}", listener.local_addr()?));
+    axum::serve(listener, router).with_graceful_shutdown(orders.end()).await?;
     locks.close().await?;
     client.shutdown().await;
     Ok(())

@@ -3,11 +3,12 @@
 use std::fmt::Write as _;
 use std::time::{Duration, Instant};
 
+use distlock_examples::{Outcome, wrapped};
 use tokio::time::{interval, sleep};
 
 use crate::LEASE;
-use crate::board::{Answers, Board, Hold, State};
-use crate::verdict::complaints;
+use crate::board::{Answers, Board, State};
+use crate::verdict::{check, proved};
 
 pub(crate) async fn every_second(board: Board) {
     sleep(Duration::from_secs(1)).await;
@@ -19,38 +20,44 @@ pub(crate) async fn every_second(board: Board) {
     }
 }
 
-/// The second that is over, and begins a new one.
-fn line(state: &mut State, now: Instant) -> String {
-    let seconds = now.saturating_duration_since(state.start).as_secs_f64();
-    let answers = std::mem::take(&mut state.this_second);
-    let held: Vec<String> = (0..state.items.len()).map(|index| held(state, index, &answers, now)).collect();
-    let lost = if state.locked { String::new() } else { format!("  lost {:>3}", state.lost()) };
+/// What the columns of a line are.
+pub(crate) fn heading() -> String {
+    let items: String = crate::ITEMS.iter().map(|item| format!("  {item:<18}")).collect();
     format!(
-        "{seconds:6.1} s  ok {:>3}  queue {:>2}  wait {:>8}{lost}  {}  refused {}",
-        answers.ok,
-        state.queued(),
-        millis(answers.waits.mean()),
-        held.join("  "),
-        refusals(&answers),
+        "    time  served  queue   mean wait  lost{items}  refused\n\
+         (of each item: how many requests of each replica, and in brackets the holder)\n"
     )
 }
 
-/// Who was granted how many within the second, and in brackets who holds it now.
-fn held(state: &State, index: usize, answers: &Answers, now: Instant) -> String {
-    let item = &state.items[index];
-    let mut text = item.name.clone();
-    for replica in &state.replicas {
-        let grants = answers.grants.get(&(index, replica.name.clone())).copied().unwrap_or(0);
-        let _ = write!(text, " {}:{grants:<2}", replica.name);
-    }
-    let holders: Vec<String> = item.holds.iter().map(|hold| holder(hold, now)).collect();
-    let _ = write!(text, " [{}]", if holders.is_empty() { "·".to_owned() } else { holders.join("+") });
-    text
+/// The second that is over. Begins a new one.
+fn line(state: &mut State, now: Instant) -> String {
+    let seconds = now.saturating_duration_since(state.start).as_secs_f64();
+    let answers = std::mem::take(&mut state.this_second);
+    let items: String =
+        (0..state.items.len()).map(|index| format!("  {:<18}", item(state, index, &answers, now))).collect();
+    let (ok, queued, lost, refused) = (answers.ok, state.queued(), state.lost(), answers.refused.values().sum::<u64>());
+    let wait = millis(answers.waits.mean());
+    format!("{seconds:6.1} s  {ok:>6}  {queued:>5}  {wait:>10}  {lost:>4}{items}  {refused:>7}")
 }
 
-fn holder(hold: &Hold, now: Instant) -> String {
-    let age = now.saturating_duration_since(hold.since).as_secs_f64();
-    if hold.dead { format!("{}† {age:.1} s", hold.replica) } else { hold.replica.clone() }
+/// How many requests of each replica got an item within the second, and which holds it now.
+fn item(state: &State, index: usize, answers: &Answers, now: Instant) -> String {
+    let mut text = String::new();
+    for replica in &state.replicas {
+        let grants = answers.grants.get(&(index, replica.name.clone())).copied().unwrap_or(0);
+        let _ = write!(text, "{}:{grants:<2} ", replica.name);
+    }
+    let holders = match state.items[index].holds.as_slice() {
+        [] => "·".to_owned(),
+        [hold] if hold.dead => {
+            let age = now.saturating_duration_since(hold.since).as_secs_f64();
+            format!("{}† {age:.1} s", hold.replica)
+        }
+        [hold] => hold.replica.clone(),
+        several => format!("{} at once", several.len()),
+    };
+    let _ = write!(text, "[{holders}]");
+    text
 }
 
 fn refusals(answers: &Answers) -> String {
@@ -65,20 +72,16 @@ fn millis(time: Option<Duration>) -> String {
     time.map_or("–".to_owned(), |time| format!("{:.1} ms", time.as_secs_f64() * 1000.0))
 }
 
-/// Prints the whole run; whether all was as promised.
-pub(crate) fn summary(board: &Board) -> bool {
-    let (text, good) = board.change(|state, now| {
-        let complaints = complaints(state, LEASE, now);
-        let verdict = match complaints.is_empty() {
-            true => "as promised".to_owned(),
-            false => format!("NOT as promised: {}", complaints.join("; ")),
-        };
+/// Prints the whole run, and checks the promises.
+pub(crate) fn summary(board: &Board, is_complete: bool) -> Outcome {
+    let (text, outcome) = board.change(|state, now| {
+        let (outcome, verdict) = check(state, LEASE, now, is_complete).verdict(proved(state));
         let text = format!("{}\n{verdict}", describe(state, now));
-        state.finished = Some((complaints.is_empty(), verdict));
-        (text, complaints.is_empty())
+        state.finished = Some((outcome != Outcome::Broken, verdict));
+        (text, outcome)
     });
     println!("\n{text}");
-    good
+    outcome
 }
 
 fn describe(state: &State, now: Instant) -> String {
@@ -101,7 +104,8 @@ fn describe(state: &State, now: Instant) -> String {
         .collect();
     let orders = ok + refused.values().sum::<u64>();
     let _ = writeln!(text, "\n  orders       {orders}, of which {ok} served: {}", served.join(", "));
-    let _ = writeln!(text, "  refused      {}", refusals(&state.total));
+    let refused = format!("  refused      {}", refusals(&state.total));
+    let _ = writeln!(text, "{}", wrapped(&refused, "               "));
     let _ = writeln!(text, "  waits        p50 {}, p99 {}", millis(waits.percentile(50)), millis(waits.percentile(99)));
     let pause = state.items.iter().map(|item| item.longest_pause.max(item.pause(now))).max();
     let _ = writeln!(text, "  longest pause {}, with leases of {:.0} s", millis(pause), LEASE.as_secs_f64());

@@ -1,10 +1,9 @@
-//! Counting: waits and their percentiles, and what an answer is called.
+//! Counts: waits and their percentiles, lost updates, and the labels of answers.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-/// How long requests waited, in steps of 0.1 ms, so that it stays small however long the program
-/// runs.
+/// How long requests waited, in steps of 0.1 ms. It stays small however long the program runs.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Waits {
     steps: BTreeMap<u64, u64>,
@@ -39,16 +38,15 @@ impl Waits {
     }
 }
 
-/// How many of so many updates, each of which added one to a counter, are missing from it.
+/// How many of `writes` updates, each of which added one, are missing from the counter.
 pub(crate) fn lost_updates(writes: u64, counter: u64) -> u64 {
     writes.saturating_sub(counter)
 }
 
-/// The name under which answers are counted.
+/// The label of an answer that is a success.
 pub(crate) const OK: &str = "ok";
 
-/// What an answer is called: `ok`, or its status with the reason that the layer's problem document
-/// states.
+/// The label of an answer: `ok`, or its status with the reason in the layer's problem document.
 pub(crate) fn label(status: u16, body: &[u8]) -> String {
     if (200..300).contains(&status) {
         return OK.to_owned();
@@ -87,7 +85,7 @@ mod tests {
     }
 
     #[test]
-    fn answers_are_called_by_status_and_reason() {
+    fn answers_are_labelled_by_status_and_reason() {
         assert_eq!(label(204, b""), "ok");
         assert_eq!(label(503, br#"{"type":"urn:distlock:problem:full","status":503}"#), "503 full");
         assert_eq!(label(502, b"oops"), "502");

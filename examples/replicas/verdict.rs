@@ -2,36 +2,36 @@
 
 use std::time::{Duration, Instant};
 
+use distlock_examples::Checks;
+
 use crate::board::State;
 
-/// What goes on beyond the lease until a dead replica's lock has a new holder: the others find out,
-/// and do their work.
+/// How much later than its lease ends a dead replica's lock must have been used again.
 const GRACE: Duration = Duration::from_millis(2500);
 
-/// What was not as promised; nothing is the good news. Without the layer it is measured by the
-/// same.
-pub(crate) fn complaints(state: &State, lease: Duration, now: Instant) -> Vec<String> {
-    let mut complaints = Vec::new();
-    if state.total.ok == 0 {
-        complaints.push("no order was served".to_owned());
-    }
-    if state.lost() > 0 {
-        complaints.push(format!("{} updates were lost", state.lost()));
-    }
-    let killed = state.replicas.iter().any(|replica| replica.killed.is_some());
+/// Checks the promises. A run without the layer is measured by the same ones.
+pub(crate) fn check(state: &State, lease: Duration, now: Instant, is_complete: bool) -> Checks {
+    let mut checks = Checks::new(is_complete);
+    checks.at_the_end(state.total.ok > 0, "no order was served");
+    checks.always(state.lost() == 0, format!("{} updates were lost", state.lost()));
     for item in &state.items {
-        if item.tokens_back > 0 {
-            complaints.push(format!("{} fencing tokens of {} did not grow", item.tokens_back, item.name));
-        }
-        if killed && !item.served_since_kill {
-            complaints.push(format!("{} were not served any more after a replica was killed", item.name));
-        }
+        let (name, back) = (&item.name, item.tokens_back);
+        checks.always(back == 0, format!("{back} fencing tokens of {name} did not grow"));
+        let is_served = !state.has_killed() || item.served_since_kill;
+        checks.at_the_end(is_served, format!("{name} were no longer served after a replica was killed"));
         let pause = item.longest_pause.max(item.pause(now));
-        if pause > lease + GRACE {
-            complaints.push(format!("{} were not served for {:.1} s", item.name, pause.as_secs_f64()));
-        }
+        checks.always(pause <= lease + GRACE, format!("{name} were not served for {:.1} s", pause.as_secs_f64()));
     }
-    complaints
+    checks
+}
+
+/// What a complete run has proved.
+pub(crate) fn proved(state: &State) -> &'static str {
+    match (state.locked, state.has_killed()) {
+        (true, true) => "no update lost, tokens only grew, the killed replica's locks were free again in time",
+        (true, false) => "no update lost, tokens only grew, no queue was stuck",
+        (false, _) => "no update lost, by chance: there was no lock",
+    }
 }
 
 #[cfg(test)]
@@ -41,7 +41,11 @@ mod tests {
 
     const LEASE: Duration = Duration::from_secs(2);
 
-    /// One order, served in so much time.
+    fn complaints(state: &State, now: Instant) -> Vec<String> {
+        check(state, LEASE, now, true).complaints().to_vec()
+    }
+
+    /// One order, served within `time`.
     fn served_in(time: Duration) -> (State, Instant) {
         let start = Instant::now();
         let mut state = State::new(&["A"], &["apples"], true, start);
@@ -55,32 +59,32 @@ mod tests {
     #[test]
     fn all_is_well() {
         let (state, now) = served_in(Duration::from_millis(20));
-        assert_eq!(complaints(&state, LEASE, now), [""; 0]);
+        assert_eq!(complaints(&state, now), [""; 0]);
     }
 
     #[test]
-    fn each_fault_is_told() {
-        let told = |state: &State, now| complaints(state, LEASE, now).join("; ");
+    fn each_fault_is_a_complaint() {
+        let complained = |state: &State, now| complaints(state, now).join("; ");
 
         let (mut state, now) = served_in(Duration::from_millis(20));
         state.read("apples", 2, "A", 1, now);
         state.write("apples", 2, 1, now);
         state.killed("A", now);
-        let said = told(&state, now);
-        assert!(said.contains("1 updates were lost") && said.contains("did not grow"), "{said}");
-        assert!(said.contains("not served any more"), "{said}");
+        let text = complained(&state, now);
+        assert!(text.contains("1 updates were lost") && text.contains("did not grow"), "{text}");
+        assert!(text.contains("no longer served"), "{text}");
 
         let (state, now) = served_in(Duration::from_secs(9));
-        assert!(told(&state, now).contains("not served for 9.0 s"));
+        assert!(complained(&state, now).contains("not served for 9.0 s"));
 
         let state = State::new(&["A"], &["apples"], true, now);
-        assert_eq!(told(&state, now), "no order was served");
+        assert_eq!(complained(&state, now), "no order was served");
     }
 
     #[test]
-    fn who_still_waits_counts() {
+    fn requests_that_still_wait_count() {
         let (mut state, now) = served_in(Duration::from_millis(20));
         state.arrived("apples", now);
-        assert_eq!(complaints(&state, LEASE, now + Duration::from_secs(7)).len(), 1);
+        assert_eq!(complaints(&state, now + Duration::from_secs(7)).len(), 1);
     }
 }

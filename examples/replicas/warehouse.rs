@@ -1,5 +1,5 @@
-//! Where all replicas see the counters: read one, write one, and nothing that would make the two a
-//! step. Both ends of it are here.
+//! The counters, which all replicas read and write over HTTP. No request does both, so only a lock
+//! makes the two one step. Server and client are in this file.
 
 use axum::Router;
 use axum::extract::{Path, Query, State};
@@ -10,7 +10,7 @@ use serde::Deserialize;
 
 use crate::board::Board;
 
-/// Who reads or writes. Only the display cares.
+/// The reader or writer, for the display.
 #[derive(Deserialize)]
 struct Caller {
     request: u64,
@@ -44,7 +44,7 @@ async fn write(
     }
 }
 
-/// A counter, for the one request of one replica.
+/// A counter, for one request of one replica.
 pub(crate) struct Counter<'a> {
     client: &'a HttpClient,
     uri: String,
@@ -59,7 +59,7 @@ impl<'a> Counter<'a> {
         Self { client, uri: format!("{warehouse}/sold/{item}?request={request}&replica={replica}&token={token}") }
     }
 
-    /// None if there is no such counter, or no warehouse.
+    /// Reads the counter. Returns `None` if there is no such counter, or no warehouse.
     pub(crate) async fn read(&self) -> Option<u64> {
         let reply = self.client.call(Method::GET, &self.uri, String::new()).await.ok()?;
         String::from_utf8_lossy(reply.body()).parse().ok()

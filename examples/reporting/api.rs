@@ -1,5 +1,5 @@
-//! The external reporting API: a program of somebody else's, which can make one report per account
-//! at a time, and notices if that is not respected.
+//! The external reporting API, as if from another company: it can make one report per account at a
+//! time, and notices calls that overlap.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -22,16 +22,16 @@ pub(crate) struct Call {
     pub(crate) server: String,
     pub(crate) account: String,
     month: String,
-    /// For how long nobody had called for the account before.
+    /// How long there had been no call for the account before this one.
     idle: Option<Duration>,
-    pub(crate) outcome: Outcome,
+    pub(crate) ending: Ending,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) enum Outcome {
+pub(crate) enum Ending {
     Made,
     Hangs,
-    /// The caller has gone.
+    /// The caller went away.
     BrokenOff,
 }
 
@@ -39,11 +39,11 @@ impl fmt::Display for Call {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { server, account, month, .. } = self;
         write!(f, "{account} {month}  called by {server}")?;
-        match (self.outcome, self.idle) {
-            (Outcome::Hangs, _) => write!(f, ": the call HANGS"),
-            (Outcome::BrokenOff, _) => write!(f, ": broken off"),
-            (Outcome::Made, Some(idle)) => write!(f, ", {:.1} ms after the call before", idle.as_secs_f64() * 1000.0),
-            (Outcome::Made, None) => Ok(()),
+        match (self.ending, self.idle) {
+            (Ending::Hangs, _) => write!(f, ": the call HANGS"),
+            (Ending::BrokenOff, _) => write!(f, ": broken off"),
+            (Ending::Made, Some(idle)) => write!(f, ", {:.1} ms after the call before", idle.as_secs_f64() * 1000.0),
+            (Ending::Made, None) => Ok(()),
         }
     }
 }
@@ -54,11 +54,11 @@ pub(crate) struct Tally {
     /// How often each report was made.
     pub(crate) made: BTreeMap<String, u64>,
     pub(crate) broken_off: u64,
-    /// Calls that began while another one of the same account was not over.
+    /// Calls that began before another call for the account had ended.
     pub(crate) overlaps: u64,
-    /// From the end of a call until the next one of the account.
+    /// From the end of a call to the next one for the account.
     pub(crate) hand_overs: Vec<Duration>,
-    /// The same, if the call before was broken off.
+    /// From a call that was broken off to the next one for the account.
     pub(crate) recoveries: Vec<Duration>,
 }
 
@@ -85,7 +85,7 @@ impl Api {
         change(&mut self.0.lock().expect("no code in here panics"))
     }
 
-    /// A call begins; whether it will hang.
+    /// Begins a call. Returns whether it will hang.
     fn begin(&self, mut call: Call) -> (Running, bool) {
         let hangs = self.change(|desk| {
             let account = desk.accounts.entry(call.account.clone()).or_default();
@@ -103,7 +103,7 @@ impl Api {
     }
 }
 
-/// A call that is not over. Its server drops it when the caller goes.
+/// A call that has not ended. It is dropped when the caller goes away.
 struct Running {
     api: Api,
     call: Call,
@@ -112,7 +112,7 @@ struct Running {
 impl Drop for Running {
     fn drop(&mut self) {
         let Self { api, call } = self;
-        let made = call.outcome == Outcome::Made;
+        let made = call.ending == Ending::Made;
         api.change(|desk| {
             if let Some(account) = desk.accounts.get_mut(&call.account) {
                 account.running -= 1;
@@ -138,14 +138,14 @@ async fn make(
     Query(caller): Query<Caller>,
 ) -> String {
     let text = format!("the report of {account} for {month}");
-    let call = Call { server: caller.server, account, month, idle: None, outcome: Outcome::BrokenOff };
+    let call = Call { server: caller.server, account, month, idle: None, ending: Ending::BrokenOff };
     let (mut running, hangs) = api.begin(call);
     if hangs {
-        report(&Report::Call(Call { outcome: Outcome::Hangs, ..running.call.clone() }));
+        report(&Report::Call(Call { ending: Ending::Hangs, ..running.call.clone() }));
         pending::<()>().await;
     }
     sleep(CALL).await;
-    running.call.outcome = Outcome::Made;
+    running.call.ending = Ending::Made;
     text
 }
 
@@ -153,8 +153,8 @@ async fn tally(State(api): State<Api>) -> Json<Tally> {
     Json(api.change(|desk| desk.tally.clone()))
 }
 
-/// The API as a process of its own, until it is told to stop.
-pub(crate) async fn play(hang_after: usize, mut orders: Orders) -> Result<(), Failure> {
+/// Runs the API in this process until the parent stops it.
+pub(crate) async fn play(hang_after: usize, orders: Orders) -> Result<(), Failure> {
     let api = Api(Arc::new(Mutex::new(Desk { hang_after, ..Desk::default() })));
     let router = Router::new().route("/accounts/{account}/reports/{month}", post(make)).route("/tally", get(tally));
     let (address, _) = serve(router.with_state(api), 0).await?;

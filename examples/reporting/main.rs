@@ -1,37 +1,38 @@
 //! A short-lived lock around an external reporting API that several web servers call, and that
-//! takes one call per account at a time.
-//!
-//! Run with
+//! accepts one call per account at a time.
 //!
 //! ```text
-//! cargo run -p distlock-examples --features mongodb --bin reporting                                   # on a replica set that is found or started for the run
-//! cargo run -p distlock-examples --features mongodb --bin reporting -- --mongodb mongodb://localhost  # on one of yours
-//! cargo run -p distlock-examples --features mongodb --bin reporting -- --no-lock                      # without the lock: what the API complains about is counted
+//! # on a replica set that is found or started for the run:
+//! cargo run -p distlock-examples --features mongodb --bin reporting
+//! # on one of yours:
+//! cargo run -p distlock-examples --features mongodb --bin reporting -- --mongodb mongodb://localhost
+//! # without the lock, to count the calls that overlap:
+//! cargo run -p distlock-examples --features mongodb --bin reporting -- --no-lock
 //! ```
 //!
-//! Options: `--months N`, the reports of each account (default 8).
-//!
 //! # What it shows
-//! Three web servers and the API are OS processes. Impatient users ask two servers for the same
-//! report at once. A server takes the account's lock, looks whether the report is there, calls the
-//! API if not, and keeps the report in MongoDB. One call hangs for longer than the lease, which is
-//! renewed meanwhile; then its server is killed. At the end the API's own account of calls and the
-//! reports in the database are counted: no overlap, no report made twice, none missing.
+//! Three web servers and the API are OS processes. Impatient users request the same report from two
+//! servers at once. A server takes the account's lock, looks for the report in MongoDB, calls the API
+//! if there is none, and stores the report.
+//!
+//! One call hangs for longer than the lease, which is renewed meanwhile. Then its server is killed.
+//! At the end the API's record of its calls and the reports in the database are counted: no overlap,
+//! no report made twice, none missing.
 //!
 //! # The published approach
-//! One document per lock in a collection: `findAndModify` with `upsert`, and *no document before ⇒
-//! the lock is mine*; else try again every 100 ms for 10 s. Who is done deletes the document by its
-//! key. A TTL index removes what a dead server leaves behind.
+//! A collection has one document per lock. `findAndModify` with `upsert` takes the lock if there was
+//! no document before; else the caller tries again every 100 ms for 10 s. The holder deletes the
+//! document by its key. A TTL index removes what a dead server leaves behind.
 //!
-//! Its weaknesses, and what is done here:
+//! Its weaknesses, and what this program does:
 //!
 //! | there | here |
 //! |---|---|
-//! | the TTL index is the only recovery, and its monitor sweeps once a minute: after a crash the account is blocked for up to ttl + 60 s | an expired lease is taken over by the next attempt; who waits knows when that is. The TTL index only tidies up |
-//! | the ttl must be longer than the longest call, or the lock is deleted under a living holder | the lease is renewed as long as its holder lives, so the ttl only says how long a dead one hurts: 2 s here |
-//! | a waiter asks every 100 ms: ten requests a second each, 50 ms lost on average, and who comes first is chance | a release grants the lock to who waits longest, in the same write, and tells it |
-//! | a slow holder deletes the lock by its key: it may be somebody else's by now | a release names its acquisition: a late one changes nothing, and is told so |
-//! | nobody tells the slow holder | `guard.run` drops the call when the lock is lost, before anybody else can get it |
+//! | the TTL index is the only recovery, and its monitor sweeps once a minute: after a crash the account is blocked for up to ttl + 60 s | the next attempt takes over an expired lease, and waiters know when that is. The TTL index only tidies up |
+//! | the ttl must be longer than the longest call, or the lock of a living holder is deleted | the lease is renewed as long as its holder lives. The ttl only limits how long a dead holder blocks: 2 s here |
+//! | each waiter sends ten requests a second, loses 50 ms on average, and the order is chance | a release grants the lock to the first waiter in the same write, and the grant is pushed |
+//! | a slow holder deletes the lock by its key, perhaps that of another holder | a release names its acquisition: a late one changes nothing, and returns `AlreadyLost` |
+//! | a slow holder does not learn of its loss | `guard.run` drops the call when the lock is lost, before another caller can get it |
 
 mod api;
 mod server;
@@ -41,45 +42,52 @@ mod verdict;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use distlock_examples::{Children, Database, Failure, Said, conclude, part};
+use distlock_examples::{Children, Database, Failure, Interrupt, Message, Orders, Outcome, read_options};
 use serde::{Deserialize, Serialize};
 use tokio::time::{Instant, sleep_until};
 
-use crate::api::Outcome;
+use crate::api::Ending;
 use crate::users::{Users, Wish};
 
 const SERVERS: [&str; 3] = ["A", "B", "C"];
 const ACCOUNTS: [&str; 3] = ["acme", "bolt", "cove"];
-/// How long a dead server's lock hurts; a real service would take the default of 30 s.
+/// How long a dead server blocks an account. A real service would keep the default of 30 s.
 const LEASE: Duration = Duration::from_secs(2);
-/// What the API takes for a report.
+/// How long the API works on a report.
 const CALL: Duration = Duration::from_millis(120);
 /// How long the hanging call hangs before its server is killed: longer than the lease, which
 /// therefore must have been renewed.
 const HANG: Duration = Duration::from_millis(2500);
-/// Far away.
+/// Longer than any run.
 const FOREVER: Duration = Duration::from_secs(3600);
 
-const USAGE: &str = "usage: reporting [--mongodb URI] [--no-lock] [--months N]";
+const USAGE: &str = "\
+usage: reporting [OPTION]...
 
-/// What the command line asks for.
+  --mongodb URI  a replica set; without it, one is found or started for the run
+  --months N     the reports of each account, 2 to 12 (default 8)
+  --no-lock      without the lock: counts the calls that overlap
+  --help         this text
+";
+
+/// The command line.
 struct Arguments {
     mongodb: Option<String>,
     locked: bool,
     months: usize,
 }
 
-/// What a child plays.
+/// The part of a child.
 #[derive(Serialize, Deserialize)]
 enum Part {
-    /// The external API. The call that begins after so many have ended hangs for ever.
+    /// The external API. After `hang_after` calls, the next one hangs for ever.
     Api {
         hang_after: usize,
     },
     Server(server::Setting),
 }
 
-/// What a child says.
+/// What a child reports.
 #[derive(Serialize, Deserialize)]
 enum Report {
     Listening(String),
@@ -87,44 +95,32 @@ enum Report {
 }
 
 fn arguments() -> Result<Option<Arguments>, Failure> {
-    use lexopt::prelude::*;
-
     let mut arguments = Arguments { mongodb: None, locked: true, months: 8 };
-    let mut parser = lexopt::Parser::from_env();
-    while let Some(argument) = parser.next()? {
-        match argument {
-            Long("mongodb") => arguments.mongodb = Some(parser.value()?.string()?),
-            Long("no-lock") => arguments.locked = false,
-            Long("months") => arguments.months = parser.value()?.parse()?,
-            Long("help") | Short('h') => return Ok(None),
-            _ => return Err(format!("{}; {USAGE}", argument.unexpected()).into()),
+    let is_wanted = read_options(USAGE, |option, values| {
+        match option {
+            "mongodb" => arguments.mongodb = Some(values.text()?),
+            "no-lock" => arguments.locked = false,
+            "months" => arguments.months = values.number(2..=12)?,
+            _ => return Ok(false),
         }
-    }
-    match arguments.months {
-        2..=12 => Ok(Some(arguments)),
-        _ => Err("use 2 to 12 months".into()),
+        Ok(true)
+    })?;
+    Ok(is_wanted.then_some(arguments))
+}
+
+async fn play(part: Part, orders: Orders) -> Result<(), Failure> {
+    match part {
+        Part::Api { hang_after } => api::play(hang_after, orders).await,
+        Part::Server(setting) => server::play(setting, orders).await,
     }
 }
 
-async fn run() -> Result<bool, Failure> {
-    match part().await? {
-        Some((Part::Api { hang_after }, orders)) => api::play(hang_after, orders).await.map(|()| true),
-        Some((Part::Server(setting), orders)) => server::play(setting, orders).await.map(|()| true),
-        None => match arguments()? {
-            Some(arguments) => show(&arguments).await,
-            None => {
-                println!("{USAGE}");
-                Ok(true)
-            }
-        },
-    }
-}
-
-async fn show(arguments: &Arguments) -> Result<bool, Failure> {
+async fn show(arguments: Arguments) -> Result<Outcome, Failure> {
     let database = Database::open(arguments.mongodb.as_deref(), "reporting").await?;
-    let mut children = Children::none();
+    let interrupt = Interrupt::listen();
+    let mut children = Children::new();
     let wishes = Wish::all(arguments.months);
-    // In the middle of the work.
+    // One call hangs in the middle of the work.
     let part = Part::Api { hang_after: wishes.len() / 2 };
     children.start("api", &part).await?;
     let api = address(&mut children).await?;
@@ -145,50 +141,51 @@ async fn show(arguments: &Arguments) -> Result<bool, Failure> {
 
     let start = Instant::now();
     let seconds = || start.elapsed().as_secs_f64();
-    let mut users = Users::ask(&wishes, servers);
+    let mut users = Users::come(&wishes, servers);
     let (mut victim, mut killed) = (None::<(String, Instant)>, None::<String>);
     while !users.are_served() {
         let kill_at = victim.as_ref().map_or(start + FOREVER, |(_, at)| *at);
         tokio::select! {
             answered = users.next() => answered?,
-            said = children.next() => match said? {
-                (_, Said::Report(Report::Call(call))) => {
+            message = children.next() => match message?.ok_or("the API has ended")? {
+                (_, Message::Report(Report::Call(call))) => {
                     println!("{:8.3} s  {call}", seconds());
-                    if call.outcome == Outcome::Hangs {
+                    if call.ending == Ending::Hangs {
                         victim = Some((call.server, Instant::now() + HANG));
                     }
                 }
-                (name, Said::Ended) if killed.as_ref() == Some(&name) => {}
+                (name, Message::Ended) if killed.as_ref() == Some(&name) => {}
                 (name, _) => return Err(format!("{name} ended by itself").into()),
             },
             () = sleep_until(kill_at) => if let Some((name, _)) = victim.take() {
                 children.kill(&name).await?;
-                println!("{:8.3} s  server {name} is KILLED, with the lock of that account in its hands", seconds());
+                println!("{:8.3} s  server {name} is KILLED, while it holds the lock of that account", seconds());
                 killed = Some(name);
             },
+            () = interrupt.pressed() => break,
         }
     }
     println!();
+    // Before anything stops, so that calls that are under way cannot be taken for mistakes.
     let counted = verdict::count(&api, &database, &wishes).await?;
     counted.show();
-    let mut complaints = counted.complaints(wishes.len());
-    if killed.is_none() {
-        complaints.push("nobody was killed".to_owned());
-    }
+    let mut checks = counted.check(wishes.len(), users.are_served());
+    checks.at_the_end(killed.is_some(), "no server was killed");
+    drop(users);
     children.stop().await?;
     database.close().await?;
-    Ok(distlock_examples::verdict(&complaints))
+    Ok(checks.conclude("no calls overlapped, no report was made twice or is missing"))
 }
 
-/// Where the child that was started last listens.
+/// The address that a new child reports.
 async fn address(children: &mut Children<Report>) -> Result<String, Failure> {
     match children.next().await? {
-        (_, Said::Report(Report::Listening(address))) => Ok(address),
-        (name, _) => Err(format!("{name} did not start").into()),
+        Some((_, Message::Report(Report::Listening(address)))) => Ok(address),
+        _ => Err("a child did not start".into()),
     }
 }
 
 #[tokio::main]
 async fn main() -> ExitCode {
-    conclude("reporting", run().await)
+    distlock_examples::run("reporting", arguments, show, play).await
 }

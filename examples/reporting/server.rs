@@ -16,10 +16,10 @@ use serde::{Deserialize, Serialize};
 
 use crate::{LEASE, Report};
 
-/// How long a user is kept waiting.
+/// How long a user waits at most.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// Where a server is, and what it talks to.
+/// The part of a server.
 #[derive(Serialize, Deserialize)]
 pub(crate) struct Setting {
     pub(crate) name: String,
@@ -34,19 +34,19 @@ struct Server {
     api: String,
     client: HttpClient,
     reports: Collection<Document>,
-    /// None to see what happens without.
+    /// `None` shows what happens without the lock.
     locks: Option<MongoProvider>,
 }
 
 impl Server {
-    /// The report, made by the API if nobody has asked for it before.
+    /// Returns the report. The first request for it has the API make it.
     async fn report(&self, account: &str, month: &str) -> Result<String, StatusCode> {
         let Some(locks) = &self.locks else { return self.find_or_make(account, month).await };
-        // Waits until the server before is done, or dead; is told, and does not ask.
+        // Waits until the server before has released the lock, or is dead. The grant is pushed.
         let guard = locks.acquire(format!("reporting/{account}")).timeout(PATIENCE).await.map_err(refuse)?;
-        // If the lock is lost the call is broken off before another server can begin one.
+        // If the lock is lost, the call is broken off before another server can begin one.
         let made = guard.run(self.find_or_make(account, month)).await.map_err(refuse)?;
-        // By this acquisition, not by the key: nobody else's lock can be meant.
+        // Releases this acquisition, not the key: it cannot free the lock of another holder.
         match guard.release().await.map_err(refuse)? {
             ReleaseOutcome::Released => made,
             ReleaseOutcome::AlreadyLost => Err(StatusCode::SERVICE_UNAVAILABLE),
@@ -69,7 +69,7 @@ impl Server {
     }
 }
 
-/// The user is asked to come again.
+/// What the user gets. 503 means: try again.
 fn refuse(error: LockError) -> StatusCode {
     match error.kind() {
         ErrorKind::Timeout | ErrorKind::Lost | ErrorKind::Unavailable => StatusCode::SERVICE_UNAVAILABLE,
@@ -84,8 +84,8 @@ async fn serve_report(
     server.report(&account, &month).await
 }
 
-/// The server as a process of its own, until it is told to stop.
-pub(crate) async fn play(setting: Setting, mut orders: Orders) -> Result<(), Failure> {
+/// Runs the server in this process until the parent stops it.
+pub(crate) async fn play(setting: Setting, orders: Orders) -> Result<(), Failure> {
     let mongo = Database::client(&setting.mongodb).await?;
     let database = mongo.database(&setting.database);
     let locks = match setting.locked {

@@ -1,5 +1,5 @@
-//! The users, who want reports, each of them at two servers at once – and who ask again elsewhere
-//! if they get no answer.
+//! The users. Each requests a report from two servers at once, and without an answer tries another
+//! server.
 
 use std::time::Duration;
 
@@ -10,13 +10,13 @@ use tokio::time::sleep;
 
 use crate::ACCOUNTS;
 
-/// All come within this time.
+/// All users come within this time, in milliseconds.
 const RUSH: u64 = 800;
-/// Nobody asks more often.
+/// After this many attempts without an answer the run fails.
 const ATTEMPTS: usize = 20;
 const PAUSE: Duration = Duration::from_millis(100);
 
-/// A report that somebody wants.
+/// A report that a user wants.
 #[derive(Clone, Debug)]
 pub(crate) struct Wish {
     pub(crate) account: String,
@@ -34,11 +34,11 @@ impl Wish {
     }
 }
 
-/// All users, on their way.
+/// The requests of all users. Dropping it drops them.
 pub(crate) struct Users(JoinSet<Result<(), Failure>>);
 
 impl Users {
-    pub(crate) fn ask(wishes: &[Wish], servers: Vec<String>) -> Self {
+    pub(crate) fn come(wishes: &[Wish], servers: Vec<String>) -> Self {
         let (client, mut users) = (HttpClient::new(), JoinSet::new());
         for wish in wishes {
             let first = fastrand::usize(..servers.len());
@@ -55,7 +55,7 @@ impl Users {
                             Ok(_) | Err(_) => sleep(PAUSE).await,
                         }
                     }
-                    Err(format!("nobody serves the report of {} for {}", wish.account, wish.month).into())
+                    Err(format!("no server returns the report of {} for {}", wish.account, wish.month).into())
                 });
             }
         }
@@ -66,8 +66,8 @@ impl Users {
         self.0.is_empty()
     }
 
-    /// Waits for one of them.
+    /// Waits for the answer to one of them.
     pub(crate) async fn next(&mut self) -> Result<(), Failure> {
-        self.0.join_next().await.ok_or("there are no more users")??
+        self.0.join_next().await.ok_or("all users are served")??
     }
 }

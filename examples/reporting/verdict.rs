@@ -1,16 +1,16 @@
-//! Whether all was as promised, by the API's own account and by what is in the database.
+//! Whether all was as promised: counts the API's record of its calls, and the reports in the database.
 
 use std::time::Duration;
 
 use axum::http::Method;
-use distlock_examples::{Database, Failure, HttpClient};
+use distlock_examples::{Checks, Database, Failure, HttpClient};
 use distlock_mongo::mongodb::bson::{Document, doc};
 
 use crate::api::Tally;
 use crate::users::Wish;
 use crate::{LEASE, SERVERS};
 
-/// What goes on beyond the lease until a dead server's account is served again.
+/// How much later than its lease ends a dead server's account must have been served again.
 const GRACE: Duration = Duration::from_millis(2500);
 
 pub(crate) struct Counted {
@@ -21,7 +21,7 @@ pub(crate) struct Counted {
     stored_twice: u64,
 }
 
-/// Asks the API and the database.
+/// Queries the API and the database.
 pub(crate) async fn count(api: &str, database: &Database, wishes: &[Wish]) -> Result<Counted, Failure> {
     let answer = HttpClient::new().call(Method::GET, &format!("{api}/tally"), String::new()).await;
     let answer = answer.map_err(|_| "the API does not answer")?;
@@ -51,7 +51,10 @@ impl Counted {
         println!("  made twice   {}", self.made_twice);
         println!("  database     {} reports, {} of them twice", self.stored, self.stored_twice);
         println!("  missing      {}", self.missing);
-        println!("  hand-over    {} (median; from call to call, with keeping the report)", millis(median(hand_overs)));
+        println!(
+            "  hand-over    {} (median, from call to call, which includes storing the report)",
+            millis(median(hand_overs))
+        );
         println!(
             "  recovery     {} after the kill, with leases of {}",
             millis(longest(recoveries)),
@@ -59,19 +62,18 @@ impl Counted {
         );
     }
 
-    /// What was not as promised; nothing is the good news.
-    pub(crate) fn complaints(&self, wished: usize) -> Vec<String> {
-        let mut complaints = Vec::new();
-        let mut expect = |good: bool, complaint: String| complaints.extend((!good).then_some(complaint));
+    /// Checks the promises.
+    pub(crate) fn check(&self, wished: usize, is_complete: bool) -> Checks {
         let Tally { made, overlaps, broken_off, recoveries, .. } = &self.tally;
-        expect(*overlaps == 0, format!("{overlaps} calls overlapped"));
-        expect(self.made_twice == 0, format!("{} reports were made twice", self.made_twice));
-        expect(self.stored_twice == 0, format!("{} reports are stored twice", self.stored_twice));
-        expect(self.missing == 0 && made.len() == wished, format!("{} reports are missing", self.missing));
-        expect(*broken_off > 0, format!("none of the {} servers was killed in a call", SERVERS.len()));
+        let mut checks = Checks::new(is_complete);
+        checks.always(*overlaps == 0, format!("{overlaps} calls overlapped"));
+        checks.always(self.made_twice == 0, format!("{} reports were made twice", self.made_twice));
+        checks.always(self.stored_twice == 0, format!("{} reports are stored twice", self.stored_twice));
+        checks.at_the_end(self.missing == 0 && made.len() == wished, format!("{} reports are missing", self.missing));
+        checks.at_the_end(*broken_off > 0, format!("none of the {} servers was killed in a call", SERVERS.len()));
         let recovery = longest(recoveries).unwrap_or(Duration::MAX);
-        expect(recovery <= LEASE + GRACE, "the dead server's account was not served soon".to_owned());
-        complaints
+        checks.at_the_end(recovery <= LEASE + GRACE, "the dead server's account was not served soon");
+        checks
     }
 }
 

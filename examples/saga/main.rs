@@ -1,39 +1,39 @@
-//! A saga whose state is a document that is locked, changed and released in place: orders go from
-//! *reserved* to *paid*, *packed* and *shipped*, one step at a time, by whichever worker comes
-//! first.
-//!
-//! Run with
+//! A saga whose state is a document that is locked, changed and released in place. Orders go from
+//! *reserved* to *paid*, *packed* and *shipped*, one step at a time, each by the first free worker.
 //!
 //! ```text
-//! cargo run -p distlock-examples --features mongodb --bin saga                                   # on a replica set that is found or started for the run
-//! cargo run -p distlock-examples --features mongodb --bin saga -- --mongodb mongodb://localhost  # on one of yours
-//! cargo run -p distlock-examples --features mongodb --bin saga -- --no-lock                      # without locks: the steps that were done twice are counted
+//! # on a replica set that is found or started for the run:
+//! cargo run -p distlock-examples --features mongodb --bin saga
+//! # on one of yours:
+//! cargo run -p distlock-examples --features mongodb --bin saga -- --mongodb mongodb://localhost
+//! # without locks, to count the steps that are done twice:
+//! cargo run -p distlock-examples --features mongodb --bin saga -- --no-lock
 //! ```
 //!
-//! Options: `--orders N` (default 20).
-//!
 //! # What it shows
-//! Four workers, each an OS process. A worker locks an order, which brings the order along; does
-//! what the step is about – an effect outside, such as a payment – and commits: the new state and
-//! the release are one atomic update. One worker is killed between the effect and the commit.
-//! Another one falls asleep there (SIGSTOP), beyond its lease, and commits when it wakes up: it is
-//! refused, because another worker has done the step meanwhile. At the end the orders are compared
-//! with what each worker was told that it had committed.
+//! Each of four workers is an OS process. A worker locks an order, and the answer contains the
+//! order. It carries out the step, an effect outside such as a payment, and commits: the new state
+//! and the release are one atomic update.
+//!
+//! One worker is killed between the effect and the commit. Another falls asleep there (SIGSTOP) for
+//! longer than its lease, and commits when it wakes up. The commit is refused, because another
+//! worker has done the step meanwhile. At the end the orders are compared with the commits that were
+//! confirmed to the workers.
 //!
 //! # The published approach
 //! The saga's document has a field for the lock. `findAndModify` by `_id` and "not locked, or
-//! locked for too long" sets the field and returns the document; the worker does the step, writes
+//! locked for too long" sets the field and returns the document. The worker does the step, writes
 //! the new state, and clears the field.
 //!
-//! Its weaknesses, and what is done here:
+//! Its weaknesses, and what this program does:
 //!
 //! | there | here |
 //! |---|---|
 //! | "for too long" compares the clocks of two workers | the server's clock alone decides |
-//! | a worker that takes longer than that goes on, and writes its state over that of its successor | a commit is filtered by the acquisition and its expiry in the same step: who is late changes nothing, and hears `AlreadyLost` |
+//! | a worker that takes longer continues, and overwrites the state of its successor | the filter of a commit contains the acquisition and its expiry: a late commit changes nothing, and returns `AlreadyLost` |
 //! | writing the state and clearing the lock are two writes, with a crash in between | one |
-//! | who finds the document locked asks again and again | a waiter stands in line in the document and is told |
-//! | a step is repeated after a crash, and so is its effect outside | no lock can help that; each effect has a key – the order and the step – by which the other side recognises it |
+//! | a worker that finds the document locked polls | a waiter stands in the document's queue, and the grant is pushed to it |
+//! | a step is repeated after a crash, and so is its effect outside | no lock can prevent that; each effect has a key, the order and the step, by which the other side recognises it |
 
 mod supervisor;
 mod verdict;
@@ -42,18 +42,26 @@ mod worker;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use distlock_examples::{Failure, conclude, part};
+use distlock_examples::{Failure, read_options};
 
-const USAGE: &str = "usage: saga [--mongodb URI] [--no-lock] [--orders N]";
-/// Short, so that the orders of a dead worker go on soon; a real service would take the default of
-/// 30 s.
+const USAGE: &str = "\
+usage: saga [OPTION]...
+
+  --mongodb URI  a replica set; without it, one is found or started for the run
+  --orders N     12 to 1000 (default 20)
+  --no-lock      without locks: counts the steps that are done twice
+  --help         this text
+";
+
+/// Short, so that the orders of a dead worker soon continue. A real service would keep the default
+/// of 30 s.
 const LEASE: Duration = Duration::from_secs(2);
-/// The state documents.
+/// The collection of the orders.
 const ORDERS: &str = "orders";
-/// The world outside: what was asked for, by key.
+/// The collection of the effects outside, by their keys.
 const EFFECTS: &str = "effects";
 
-/// What the command line asks for.
+/// The command line.
 struct Arguments {
     mongodb: Option<String>,
     locked: bool,
@@ -61,40 +69,20 @@ struct Arguments {
 }
 
 fn arguments() -> Result<Option<Arguments>, Failure> {
-    use lexopt::prelude::*;
-
     let mut arguments = Arguments { mongodb: None, locked: true, orders: 20 };
-    let mut parser = lexopt::Parser::from_env();
-    while let Some(argument) = parser.next()? {
-        match argument {
-            Long("mongodb") => arguments.mongodb = Some(parser.value()?.string()?),
-            Long("no-lock") => arguments.locked = false,
-            Long("orders") => arguments.orders = parser.value()?.parse()?,
-            Long("help") | Short('h') => return Ok(None),
-            _ => return Err(format!("{}; {USAGE}", argument.unexpected()).into()),
+    let is_wanted = read_options(USAGE, |option, values| {
+        match option {
+            "mongodb" => arguments.mongodb = Some(values.text()?),
+            "no-lock" => arguments.locked = false,
+            "orders" => arguments.orders = values.number(12..=1000)?,
+            _ => return Ok(false),
         }
-    }
-    match arguments.orders {
-        12..=1000 => Ok(Some(arguments)),
-        _ => Err("use 12 to 1000 orders".into()),
-    }
-}
-
-async fn run() -> Result<bool, Failure> {
-    if let Some((setting, orders)) = part().await? {
-        worker::play(setting, orders).await?;
-        return Ok(true);
-    }
-    match arguments()? {
-        Some(arguments) => supervisor::show(&arguments).await,
-        None => {
-            println!("{USAGE}");
-            Ok(true)
-        }
-    }
+        Ok(true)
+    })?;
+    Ok(is_wanted.then_some(arguments))
 }
 
 #[tokio::main]
 async fn main() -> ExitCode {
-    conclude("saga", run().await)
+    distlock_examples::run("saga", arguments, supervisor::show, worker::play).await
 }

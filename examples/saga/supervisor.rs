@@ -1,8 +1,6 @@
-//! Who starts the workers, kills one and puts another one to sleep.
+//! Starts the workers, kills one and freezes another.
 
-use std::collections::BTreeSet;
-
-use distlock_examples::{Children, Database, Failure, Said, verdict};
+use distlock_examples::{Children, Database, Failure, Interrupt, Message, Outcome};
 use distlock_mongo::mongodb::Collection;
 use distlock_mongo::mongodb::bson::{Document, doc};
 use futures_util::TryStreamExt;
@@ -16,8 +14,8 @@ const WORKERS: [&str; 4] = ["A", "B", KILLED, FROZEN];
 const KILLED: &str = "C";
 const FROZEN: &str = "D";
 
-/// Runs the workers until all orders are shipped, and counts.
-pub(crate) async fn show(arguments: &Arguments) -> Result<bool, Failure> {
+/// Runs the workers until all orders are shipped, and compares.
+pub(crate) async fn show(arguments: Arguments) -> Result<Outcome, Failure> {
     let database = Database::open(arguments.mongodb.as_deref(), "saga").await?;
     let client = Database::client(database.uri()).await?;
     let app = client.database(database.name());
@@ -25,7 +23,8 @@ pub(crate) async fn show(arguments: &Arguments) -> Result<bool, Failure> {
     let fresh = |id| Order { id, state: State::Reserved, log: Vec::new() };
     orders.insert_many((1..=arguments.orders).map(fresh)).await?;
 
-    let mut children = Children::none();
+    let interrupt = Interrupt::listen();
+    let mut children = Children::new();
     for name in WORKERS {
         let setting = Setting {
             name: name.to_owned(),
@@ -40,27 +39,22 @@ pub(crate) async fn show(arguments: &Arguments) -> Result<bool, Failure> {
     println!("{} workers take {} orders through 3 steps each, {how}.\n", WORKERS.len(), arguments.orders);
 
     let mut stage = Stage { children, start: Instant::now(), journal: Journal::default(), asleep: None };
-    let mut running: BTreeSet<&str> = WORKERS.into_iter().collect();
-    while !running.is_empty() {
-        match stage.children.next().await? {
-            (name, Said::Ended) => {
-                running.remove(&*name);
-                // Without locks others may have been done with its order before it fell asleep.
-                if running.len() == 1 {
-                    stage.wake().await?;
-                }
-            }
-            (name, Said::Report(report)) => stage.hear(&name, report).await?,
+    while let Some((name, message)) = stage.children.next_until(&interrupt).await? {
+        match message {
+            Message::Report(report) => stage.record(&name, report).await?,
+            // Without locks, other workers may have shipped the order before this one fell asleep.
+            Message::Ended if stage.children.running() == 1 => stage.wake().await?,
+            Message::Ended => {}
         }
     }
     let found: Vec<Order> = orders.find(doc! {}).await?.try_collect().await?;
     let effects: Vec<Document> = app.collection(EFFECTS).find(doc! {}).await?.try_collect().await?;
     println!();
-    let complaints = stage.journal.compare(&found, &effects);
+    let checks = stage.journal.compare(&found, &effects, !interrupt.is_pressed());
     stage.children.stop().await?;
     client.shutdown().await;
     database.close().await?;
-    Ok(verdict(&complaints))
+    Ok(checks.conclude("each step was done once, and the late commit was refused"))
 }
 
 struct Stage {
@@ -72,31 +66,32 @@ struct Stage {
 }
 
 impl Stage {
-    async fn hear(&mut self, who: &str, report: Report) -> Result<(), Failure> {
+    async fn record(&mut self, worker: &str, report: Report) -> Result<(), Failure> {
         match report {
             Report::Committed { order, state, entry } => {
                 let after = self.journal.committed(order, state, entry);
                 let after = after
                     .map_or(String::new(), |wait| format!(", {:.1} s after its worker stopped", wait.as_secs_f64()));
-                self.say(&format!("order {order:>2} is {state:?} by {who}{after}"));
+                self.print(&format!("order {order:>2} is {state:?} by {worker}{after}"));
                 if self.asleep == Some(order) {
                     self.wake().await?;
                 }
             }
             Report::AlreadyLost { order, state } => {
-                self.say(&format!(
-                    "order {order:>2} is NOT {state:?} by {who}: its lock is lost, and the order as it was"
+                self.print(&format!(
+                    "order {order:>2} is NOT {state:?} by {worker}: its lock is lost, the order is unchanged"
                 ));
                 self.journal.refused += 1;
             }
+            Report::Stops { order, .. } if self.children.is_stopping() => self.journal.stopped(order),
             Report::Stops { order, state } => {
                 self.journal.stopped(order);
-                if who == KILLED {
-                    self.children.kill(who).await?;
-                    self.say(&format!("order {order:>2} would be {state:?}, but {who} is KILLED"));
+                if worker == KILLED {
+                    self.children.kill(worker).await?;
+                    self.print(&format!("order {order:>2} would be {state:?}, but {worker} is KILLED"));
                 } else {
-                    self.children.freeze(who, true).await?;
-                    self.say(&format!("order {order:>2} would be {state:?}, but {who} FALLS ASLEEP"));
+                    self.children.freeze(worker, true)?;
+                    self.print(&format!("order {order:>2} would be {state:?}, but {worker} FALLS ASLEEP"));
                     self.asleep = Some(order);
                 }
             }
@@ -106,15 +101,15 @@ impl Stage {
 
     /// Wakes the sleeper, if there is one.
     async fn wake(&mut self) -> Result<(), Failure> {
-        if self.asleep.take().is_some() {
-            self.say(&format!("{FROZEN} WAKES UP, and commits"));
-            self.children.tell(FROZEN, &()).await?;
-            self.children.freeze(FROZEN, false).await?;
+        if self.asleep.take().is_none() || self.children.is_stopping() {
+            return Ok(());
         }
-        Ok(())
+        self.print(&format!("{FROZEN} WAKES UP, and commits"));
+        self.children.send(FROZEN, &()).await?;
+        self.children.freeze(FROZEN, false)
     }
 
-    fn say(&self, what: &str) {
+    fn print(&self, what: &str) {
         println!("{:8.3} s  {what}", self.start.elapsed().as_secs_f64());
     }
 }

@@ -1,32 +1,33 @@
-//! Whether all was as promised: what the workers were told that they had committed, against what is
-//! in the orders.
+//! Whether all was as promised: compares the commits that were confirmed to the workers with the
+//! orders.
 
 use std::collections::{BTreeMap, HashMap};
 use std::time::{Duration, Instant};
 
+use distlock_examples::Checks;
 use distlock_mongo::mongodb::bson::Document;
 
 use crate::LEASE;
 use crate::worker::{Order, State};
 
-/// What goes on beyond the lease until a stopped worker's order goes on.
+/// How much later than its lease ends a stopped worker's order must have continued.
 const GRACE: Duration = Duration::from_millis(2500);
 
-/// What was told.
+/// What the workers have reported.
 #[derive(Debug, Default)]
 pub(crate) struct Journal {
-    /// By order and state, who has committed it; more than one have done the step twice.
+    /// The commits of each step of each order. With more than one, the step was done twice.
     committed: BTreeMap<(i64, State), Vec<String>>,
-    /// Commits that came too late.
+    /// How many commits came too late.
     pub(crate) refused: usize,
-    /// Orders whose worker has stopped, and when.
+    /// The orders whose workers have stopped, and when.
     stopped: HashMap<i64, Instant>,
     interrupted: usize,
     recoveries: Vec<Duration>,
 }
 
 impl Journal {
-    /// A step is done; how long after its worker had stopped, if it had.
+    /// Records a step that is done. Returns how long ago the order's worker had stopped, if it had.
     pub(crate) fn committed(&mut self, order: i64, state: State, entry: String) -> Option<Duration> {
         self.committed.entry((order, state)).or_default().push(entry);
         let recovery = self.stopped.remove(&order)?.elapsed();
@@ -39,8 +40,8 @@ impl Journal {
         self.interrupted += 1;
     }
 
-    /// Prints the sums, and returns what was not as promised.
-    pub(crate) fn compare(&self, orders: &[Order], effects: &[Document]) -> Vec<String> {
+    /// Prints the sums, and checks the promises.
+    pub(crate) fn compare(&self, orders: &[Order], effects: &[Document], is_complete: bool) -> Checks {
         let logs: HashMap<i64, &[String]> = orders.iter().map(|order| (order.id, &*order.log)).collect();
         let entries =
             self.committed.iter().flat_map(|((order, _), entries)| entries.iter().map(|entry| (*order, entry)));
@@ -52,17 +53,14 @@ impl Journal {
             order.state == State::Shipped && done.eq(State::STEPS.map(|state| format!("{state:?}")))
         };
         let odd = orders.len() - orders.iter().filter(whole).count();
-        let asked_again = effects.iter().filter(|effect| effect.get_i32("asked").is_ok_and(|asked| asked > 1)).count();
+        let repeated = effects.iter().filter(|effect| effect.get_i32("times").is_ok_and(|times| times > 1)).count();
         let longest = self.recoveries.iter().max().copied().unwrap_or(Duration::MAX);
         println!("  orders       {}, {odd} of them without exactly {steps} steps in their order", orders.len());
         println!("  steps        {} confirmed", self.committed.values().map(Vec::len).sum::<usize>());
         println!("  done twice   {twice}");
         println!("  lost steps   {lost}");
         println!("  late commits {} refused", self.refused);
-        println!(
-            "  effects      {}, {asked_again} of them asked for again, and recognised by their keys",
-            effects.len()
-        );
+        println!("  effects      {}, {repeated} of them repeated, and recognised by their keys", effects.len());
         if self.recoveries.len() == 2 {
             println!(
                 "  recovery     {:.1} s at the latest, with leases of {} s",
@@ -71,15 +69,14 @@ impl Journal {
             );
         }
 
-        let mut complaints = Vec::new();
-        let mut expect = |good: bool, complaint: String| complaints.extend((!good).then_some(complaint));
-        expect(twice == 0, format!("{twice} steps were done twice"));
-        expect(lost == 0, format!("{lost} steps were lost"));
-        expect(odd == 0 && !orders.is_empty(), format!("{odd} orders went another way"));
-        expect(self.refused == 1, format!("{} late commits were refused, not 1", self.refused));
-        expect(self.interrupted == 2, "no worker was killed, or none fell asleep".to_owned());
-        expect(asked_again <= self.interrupted, format!("{asked_again} effects were asked for again"));
-        expect(longest <= LEASE + GRACE, "the orders of the stopped workers did not go on soon".to_owned());
-        complaints
+        let mut checks = Checks::new(is_complete);
+        checks.always(twice == 0, format!("{twice} steps were done twice"));
+        checks.always(lost == 0, format!("{lost} steps were lost"));
+        checks.at_the_end(odd == 0 && !orders.is_empty(), format!("{odd} orders went another way"));
+        checks.at_the_end(self.refused == 1, format!("{} late commits were refused, not 1", self.refused));
+        checks.at_the_end(self.interrupted == 2, "no worker was killed, or none fell asleep");
+        checks.always(repeated <= self.interrupted, format!("{repeated} effects were repeated"));
+        checks.at_the_end(longest <= LEASE + GRACE, "the orders of the stopped workers did not soon continue");
+        checks
     }
 }

@@ -15,24 +15,24 @@ use crate::{EFFECTS, LEASE, ORDERS};
 
 /// How long to wait for an order if all that are open are locked.
 const PATIENCE: Duration = Duration::from_millis(500);
-/// After so many steps the one that is to stop in the middle does.
+/// How many steps a worker does before the one in which it is to stop.
 const FIRST_STEPS: usize = 3;
 
-/// What a worker is told.
+/// The part of a worker.
 #[derive(Serialize, Deserialize)]
 pub(crate) struct Setting {
     pub(crate) name: String,
     pub(crate) mongodb: String,
     pub(crate) database: String,
     pub(crate) locked: bool,
-    /// Whether it stops once in the middle of a step, until told to go on.
+    /// Whether it stops once in the middle of a step, until an order to continue.
     pub(crate) stops: bool,
 }
 
-/// What a worker tells.
+/// What a worker reports.
 #[derive(Serialize, Deserialize)]
 pub(crate) enum Report {
-    /// As the database has confirmed it.
+    /// The database has confirmed it.
     Committed {
         order: i64,
         state: State,
@@ -61,19 +61,19 @@ pub(crate) enum State {
 impl State {
     pub(crate) const STEPS: [Self; 3] = [Self::Paid, Self::Packed, Self::Shipped];
 
-    /// What comes next, if anything does.
+    /// The next step, if there is one.
     fn next(self) -> Option<Self> {
         Self::STEPS.into_iter().find(|next| *next > self)
     }
 }
 
-/// The saga's state. It says nothing of the lock, which is in the same document.
+/// The state of the saga. The lock is in the same document, and not in this type.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Order {
     #[serde(rename = "_id")]
     pub(crate) id: i64,
     pub(crate) state: State,
-    /// Who has done which step.
+    /// Which worker has done which step.
     pub(crate) log: Vec<String>,
 }
 
@@ -81,13 +81,15 @@ struct Worker {
     name: String,
     orders: Collection<Order>,
     effects: Collection<Document>,
-    /// None to see what happens without.
+    /// `None` shows what happens without locks.
     locks: Option<DocumentLocks<Order>>,
     steps: usize,
+    /// Whether it has yet to stop.
+    stops: bool,
 }
 
 impl Worker {
-    /// Orders that have not been shipped, in any order.
+    /// The orders that have not been shipped, shuffled.
     async fn open(&self) -> Result<Vec<i64>, Failure> {
         let found = self.orders.find(doc! { "state": { "$ne": "shipped" } }).await?;
         let mut open: Vec<_> = found.map_ok(|order| order.id).try_collect().await?;
@@ -95,7 +97,7 @@ impl Worker {
         Ok(open)
     }
 
-    /// Locks one of the orders. None if all are locked, and stay so for a while.
+    /// Locks one of the orders. Returns `None` if all of them stay locked for a while.
     async fn lock(&self, locks: &DocumentLocks<Order>, open: &[i64]) -> Result<Option<DocumentGuard<Order>>, Failure> {
         for id in open {
             if let Some(order) = locks.try_lock(*id).await? {
@@ -105,16 +107,16 @@ impl Worker {
         Ok(locks.try_lock(open[0]).within(PATIENCE).await?)
     }
 
-    /// What the step is about, somewhere else: by its key the other side knows a repetition.
+    /// Carries out the step's effect elsewhere. By its key the other side recognises a repetition.
     async fn effect(&self, order: i64, state: State) -> Result<(), Failure> {
         sleep(Duration::from_millis(fastrand::u64(10..50))).await;
         let key = doc! { "_id": format!("{order}/{state:?}") };
-        self.effects.update_one(key, doc! { "$inc": { "asked": 1 } }).upsert(true).await?;
+        self.effects.update_one(key, doc! { "$inc": { "times": 1 } }).upsert(true).await?;
         Ok(())
     }
 
-    /// One step of one order; false if there is none left to do.
-    async fn step(&mut self, stop: &mut Option<Orders>) -> Result<bool, Failure> {
+    /// Does one step of one order. Returns `false` if no step is left, or the worker is to stop.
+    async fn step(&mut self, orders: &mut Orders) -> Result<bool, Failure> {
         let open = self.open().await?;
         let Some(first) = open.first() else { return Ok(false) };
         let guard = match &self.locks {
@@ -128,14 +130,13 @@ impl Worker {
             Some(guard) => guard.document().clone(),
             None => self.orders.find_one(doc! { "_id": first }).await?.ok_or("an order has gone")?,
         };
-        // Shipped by another worker in between: the guard is dropped, and unlocks.
+        // Another worker has shipped it in between. Dropping the guard releases the lock.
         let Some(state) = order.state.next() else { return Ok(true) };
         self.effect(order.id, state).await?;
-        if self.steps >= FIRST_STEPS
-            && let Some(mut orders) = stop.take()
-        {
+        if self.stops && self.steps >= FIRST_STEPS {
+            self.stops = false;
             report(&Report::Stops { order: order.id, state });
-            // Asleep, it hears nothing; and when it wakes up, it commits before it looks.
+            // Asleep, it notices nothing. When it wakes up, it commits before it looks.
             let Some(()) = orders.next().await? else { return Ok(false) };
         }
         self.steps += 1;
@@ -165,8 +166,8 @@ impl Worker {
     }
 }
 
-/// The worker as a process of its own, until all orders are shipped.
-pub(crate) async fn play(setting: Setting, orders: Orders) -> Result<(), Failure> {
+/// Runs the worker of this process until all orders are shipped or the parent stops it.
+pub(crate) async fn play(setting: Setting, mut orders: Orders) -> Result<(), Failure> {
     let mongo = Database::client(&setting.mongodb).await?;
     let database = mongo.database(&setting.database);
     let documents = database.collection(ORDERS);
@@ -183,9 +184,9 @@ pub(crate) async fn play(setting: Setting, orders: Orders) -> Result<(), Failure
         effects: database.collection(EFFECTS),
         locks: locks.clone(),
         steps: 0,
+        stops: setting.stops,
     };
-    let mut stop = setting.stops.then_some(orders);
-    while worker.step(&mut stop).await? {}
+    while !orders.have_ended() && worker.step(&mut orders).await? {}
     if let Some(locks) = locks {
         locks.provider().close().await?;
     }

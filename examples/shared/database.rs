@@ -1,11 +1,12 @@
-//! A replica set: the user's, or one that is started for this run.
+//! A replica set: the user's own, or one that is started for this run.
 
 use distlock_conformance_mongo::{MongoServer, Topology};
 use distlock_mongo::mongodb::Client;
 
 use crate::Failure;
 
-/// A MongoDB replica set for one run of an example. One that was started here ends with this value.
+/// A MongoDB replica set for one run of an example. A server that was started here ends with this
+/// value.
 #[derive(Debug)]
 #[must_use = "a server that was started ends when this is dropped"]
 pub struct Database {
@@ -15,12 +16,12 @@ pub struct Database {
 }
 
 impl Database {
-    /// Uses the server of the user, or finds or starts one as the tests of this project do: a
-    /// container, else a local `mongod`, else a fetched one. One line on standard error says which.
-    /// The database's name is new each time, so that runs do not meet.
+    /// Uses the server of the user. Without one it starts a server as the tests of this project do:
+    /// a container, else a local `mongod`, else a fetched one. One line on standard error says which.
+    /// Each run has a database of its own, so that runs do not disturb each other.
     ///
     /// # Errors
-    /// If no server can be had; the message says what was tried.
+    /// If no server can be found or started; the message says what was tried.
     pub async fn open(given: Option<&str>, program: &str) -> Result<Self, Failure> {
         let name = format!("distlock_{program}_{:08x}", fastrand::u32(..));
         Ok(match given {
@@ -32,7 +33,7 @@ impl Database {
         })
     }
 
-    /// The connection string, for processes of one's own.
+    /// The connection string, for child processes.
     #[must_use]
     pub fn uri(&self) -> &str {
         &self.uri
@@ -47,7 +48,8 @@ impl Database {
     /// A client of the server.
     ///
     /// # Errors
-    /// If the connection string is none. Its text is not told, since it may hold a password.
+    /// If the connection string is invalid. The message does not quote it, since it may contain a
+    /// password.
     pub async fn client(uri: &str) -> Result<Client, Failure> {
         Client::with_uri_str(uri).await.map_err(|error| format!("not a MongoDB URI: {}", error.kind).into())
     }
@@ -55,7 +57,7 @@ impl Database {
     /// Removes what the run has written, and ends the server if it was started here.
     ///
     /// # Errors
-    /// If a server of the user's cannot be reached any more.
+    /// If the user's server can no longer be reached.
     pub async fn close(self) -> Result<(), Failure> {
         match self.started {
             Some(server) => server.stop().await,

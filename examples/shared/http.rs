@@ -12,15 +12,15 @@ use tokio::task::JoinHandle;
 
 use crate::Failure;
 
-/// More than any body in here.
+/// The longest body: more than the examples send.
 const LONGEST: usize = 64 * 1024;
 
 /// Why there was no answer.
 #[derive(Debug)]
 pub enum NoAnswer {
-    /// There was no connection, so nobody has seen the request.
+    /// There was no connection, so the server has not seen the request.
     Unconnected,
-    /// The connection ended before the answer did. Nobody knows what was done.
+    /// The connection ended before the answer did. It is unknown what the server has done.
     Broken,
 }
 
@@ -68,11 +68,11 @@ impl Default for HttpClient {
     }
 }
 
-/// Serves a router on this port of this machine, or on a free one for 0, in a task. Returns the
-/// address for people and programs.
+/// Serves a router in a task, on this port of this machine; 0 means any free port. Returns the
+/// address.
 ///
 /// # Errors
-/// If it cannot listen there.
+/// If it cannot listen on the port.
 pub async fn serve(router: Router, port: u16) -> Result<(String, JoinHandle<()>), Failure> {
     let listener = TcpListener::bind(("127.0.0.1", port)).await?;
     let address = format!("http://{}", listener.local_addr()?);

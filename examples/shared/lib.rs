@@ -1,50 +1,30 @@
-//! What the example programs share: a MongoDB to run on, processes of their own to kill, and an
-//! HTTP client.
+//! What the example programs share: the command line, Ctrl-C, the verdict at the end, child
+//! processes, a MongoDB to run on, and an HTTP client.
 
-#[cfg(feature = "mongodb")]
 mod children;
 #[cfg(feature = "mongodb")]
 mod database;
 #[cfg(feature = "mongodb")]
 mod http;
+mod interrupt;
+mod options;
+mod program;
 #[cfg(feature = "mongodb")]
 #[doc = include_str!("../../README.md")]
 pub mod readme {}
+mod verdict;
 
 use std::error::Error;
-use std::process::ExitCode;
 
-#[cfg(feature = "mongodb")]
-pub use crate::children::{Children, Orders, Said, part, report};
+pub use crate::children::{Children, Message, Orders, report};
 #[cfg(feature = "mongodb")]
 pub use crate::database::Database;
 #[cfg(feature = "mongodb")]
 pub use crate::http::{HttpClient, NoAnswer, serve};
+pub use crate::interrupt::Interrupt;
+pub use crate::options::{Values, read_options};
+pub use crate::program::{no_child, run};
+pub use crate::verdict::{Checks, Outcome, wrapped};
 
-/// Why an example cannot go on.
+/// Why an example cannot continue.
 pub type Failure = Box<dyn Error + Send + Sync>;
-
-/// What a program ends with: success only if everything was as promised. An error is told on
-/// standard error, under the program's name.
-#[must_use]
-pub fn conclude(program: &str, outcome: Result<bool, Failure>) -> ExitCode {
-    match outcome {
-        Ok(true) => ExitCode::SUCCESS,
-        Ok(false) => ExitCode::FAILURE,
-        Err(error) => {
-            let why = error.source().map(|source| format!(": {source}")).unwrap_or_default();
-            eprintln!("{program}: {error}{why}");
-            ExitCode::FAILURE
-        }
-    }
-}
-
-/// Prints the last word, and returns whether it is a good one.
-#[must_use]
-pub fn verdict(complaints: &[String]) -> bool {
-    match complaints {
-        [] => println!("\nas promised"),
-        _ => println!("\nNOT as promised: {}", complaints.join("; ")),
-    }
-    complaints.is_empty()
-}

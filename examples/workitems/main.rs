@@ -1,39 +1,43 @@
 //! Pessimistic locking of work items: people check items out, edit them for as long as they like,
-//! and save; meanwhile nobody else can. Who has what stands in a lock collection of its own, by
-//! session, and a session that ends gives everything back in one call.
-//!
-//! Run with
+//! and save. Meanwhile no other session can edit them. A collection of locks records which session
+//! has which item, and a session that ends returns all its items in one call.
 //!
 //! ```text
-//! cargo run -p distlock-examples --features mongodb --bin workitems                                   # on a replica set that is found or started for the run
-//! cargo run -p distlock-examples --features mongodb --bin workitems -- --mongodb mongodb://localhost  # on one of yours
-//! cargo run -p distlock-examples --features mongodb --bin workitems -- --no-lock                      # without locks: the lost edits are counted
-//! cargo run -p distlock-examples --features mongodb --bin workitems -- --no-fence                     # locks, but saves that nobody checks: a late one destroys others' work
+//! # on a replica set that is found or started for the run:
+//! cargo run -p distlock-examples --features mongodb --bin workitems
+//! # on one of yours:
+//! cargo run -p distlock-examples --features mongodb --bin workitems -- --mongodb mongodb://localhost
+//! # without locks, to count the lost edits:
+//! cargo run -p distlock-examples --features mongodb --bin workitems -- --no-lock
+//! # with locks, but without a check of the saves: a late one destroys the work of others
+//! cargo run -p distlock-examples --features mongodb --bin workitems -- --no-fence
 //! ```
 //!
-//! Options: `--items N` (default 12).
-//!
 //! # What it shows
-//! Five sessions, each an OS process, edit the same items by reading the whole item, thinking, and
-//! saving the whole item. Boris logs out with items checked out. Carla's process is killed, and the
-//! server that kept her connection ends her session. Dmitri's laptop falls asleep (SIGSTOP); his
-//! session is ended as dead; others edit his items; then he wakes up and saves. At the end the
-//! items themselves are compared with what each session was told that it had saved.
+//! Five sessions, each an OS process, edit the same items: they read the whole item, think, and save
+//! the whole item.
+//!
+//! * Boris logs out with items checked out.
+//! * Carla's process is killed, and the server that had her connection ends her session.
+//! * Dmitri's laptop falls asleep (SIGSTOP), and his session is ended as dead. Others edit his
+//!   items. Then he wakes up and saves.
+//!
+//! At the end the items are compared with the saves that were confirmed to the sessions.
 //!
 //! # The published approach
-//! A collection of locks beside the items: one document per checked-out item, with the item's id as
-//! the key and the session's id in it. Checking out is an insert, checking in deletes by item and
-//! session, the end of a session deletes by session; a timestamp lets old locks be cleared away.
+//! A collection of locks beside the items has one document per checked-out item, with the item's id
+//! as the key and the session's id in it. Checking out is an insert, checking in deletes by item and
+//! session, and the end of a session deletes by session. By a timestamp old locks can be removed.
 //!
-//! Its weaknesses, and what is done here:
+//! Its weaknesses, and what this program does:
 //!
 //! | there | here |
 //! |---|---|
-//! | a lock without end: who dies without logging out blocks the item until an administrator or a clearing job comes by | a lease that is renewed while its holder lives: 30 s at the worst, and at once if somebody knows that the session has ended |
-//! | or a lock with an age limit, and who thinks longer loses it | thinking is free: the renewal goes on |
-//! | the end of a session deletes what it finds; what another session has got in the meantime may be among it | `LockAdmin::release_owner` decides in the same step in which it takes a lock away, and each lock remembers who took it away, when and why |
-//! | a session that was declared dead and is not saves over its successor's work | `Fence`: each save carries the lock's token, and an older one than the item has seen is refused by the item |
-//! | who wants an item that is taken tries again and again | a waiter stands in line and is told |
+//! | a lock has no end: a session that dies without logging out blocks the item until an administrator or a job removes the lock | a lease is renewed while its holder lives: 30 s at the worst, and none if a server knows that the session has ended |
+//! | or a lock has an age limit, and a session that thinks longer loses it | thinking may take any time, because the lease is renewed |
+//! | the end of a session deletes what it finds, perhaps the lock that another session has got meanwhile | `LockAdmin::release_owner` decides in the same step in which it takes a lock away, and each lock remembers its last removals: by which call, when and why |
+//! | a session that was wrongly declared dead overwrites the work of its successor | `Fence`: each save carries the lock's token, and the item refuses an older token than it has seen |
+//! | a session that wants an item that is taken polls | a waiter stands in the queue, and the grant is pushed to it |
 
 mod session;
 mod supervisor;
@@ -41,16 +45,25 @@ mod verdict;
 
 use std::process::ExitCode;
 
-use distlock_examples::{Failure, conclude, part};
+use distlock_examples::{Failure, read_options};
 
-const USAGE: &str = "usage: workitems [--mongodb URI] [--no-lock | --no-fence] [--items N]";
+const USAGE: &str = "\
+usage: workitems [OPTION]...
+
+  --mongodb URI  a replica set; without it, one is found or started for the run
+  --items N      12 to 99 (default 12)
+  --no-lock      without locks: counts the lost edits
+  --no-fence     with locks, but late saves are not refused: counts the lost edits
+  --help         this text
+";
+
 /// The collection of the locks.
 const LOCKS: &str = "item_locks";
 const ITEMS: &str = "items";
-/// So many edits, and an item is done.
+/// How many edits an item needs.
 const EDITS: usize = 4;
 
-/// What the command line asks for.
+/// The command line.
 struct Arguments {
     mongodb: Option<String>,
     locked: bool,
@@ -59,41 +72,21 @@ struct Arguments {
 }
 
 fn arguments() -> Result<Option<Arguments>, Failure> {
-    use lexopt::prelude::*;
-
     let mut arguments = Arguments { mongodb: None, locked: true, fenced: true, items: 12 };
-    let mut parser = lexopt::Parser::from_env();
-    while let Some(argument) = parser.next()? {
-        match argument {
-            Long("mongodb") => arguments.mongodb = Some(parser.value()?.string()?),
-            Long("no-lock") => arguments.locked = false,
-            Long("no-fence") => arguments.fenced = false,
-            Long("items") => arguments.items = parser.value()?.parse()?,
-            Long("help") | Short('h') => return Ok(None),
-            _ => return Err(format!("{}; {USAGE}", argument.unexpected()).into()),
+    let is_wanted = read_options(USAGE, |option, values| {
+        match option {
+            "mongodb" => arguments.mongodb = Some(values.text()?),
+            "no-lock" => arguments.locked = false,
+            "no-fence" => arguments.fenced = false,
+            "items" => arguments.items = values.number(12..=99)?,
+            _ => return Ok(false),
         }
-    }
-    match arguments.items {
-        12..=99 => Ok(Some(arguments)),
-        _ => Err("use 12 to 99 items".into()),
-    }
-}
-
-async fn run() -> Result<bool, Failure> {
-    if let Some((setting, orders)) = part().await? {
-        session::play(setting, orders).await?;
-        return Ok(true);
-    }
-    match arguments()? {
-        Some(arguments) => supervisor::show(&arguments).await,
-        None => {
-            println!("{USAGE}");
-            Ok(true)
-        }
-    }
+        Ok(true)
+    })?;
+    Ok(is_wanted.then_some(arguments))
 }
 
 #[tokio::main]
 async fn main() -> ExitCode {
-    conclude("workitems", run().await)
+    distlock_examples::run("workitems", arguments, supervisor::show, session::play).await
 }

@@ -13,12 +13,12 @@ use tokio::time::sleep;
 
 use crate::{EDITS, ITEMS, LOCKS};
 
-/// So many items are checked out at once.
+/// How many items are checked out at once.
 const AT_ONCE: usize = 2;
 /// How long to wait for an item if all that are open are taken.
 const PATIENCE: Duration = Duration::from_millis(500);
 
-/// What a session is told.
+/// The part of a session.
 #[derive(Serialize, Deserialize)]
 pub(crate) struct Setting {
     pub(crate) session: String,
@@ -35,17 +35,17 @@ pub(crate) enum Habit {
     Diligent,
     /// Logs out in the middle, with items checked out.
     LogsOut,
-    /// Thinks, with items checked out, until told to go on.
+    /// Thinks, with items checked out, until an order to continue.
     Lingers,
 }
 
-/// What a session tells.
+/// What a session reports.
 #[derive(Serialize, Deserialize)]
 pub(crate) enum Report {
     CheckedOut {
         item: String,
     },
-    /// As the database has confirmed it.
+    /// The database has confirmed it.
     Saved {
         item: String,
         edit: String,
@@ -68,8 +68,8 @@ pub(crate) enum Report {
 pub(crate) struct Item {
     #[serde(rename = "_id")]
     pub(crate) id: String,
-    /// Who has edited it, and each session's number of the edit. The whole list is read and
-    /// written, as an editor does with a text.
+    /// Each edit: the session, and its number of the edit. The whole list is read and written, as an
+    /// editor does with a text.
     pub(crate) edits: Vec<String>,
 }
 
@@ -82,14 +82,14 @@ struct CheckedOut {
 struct Session {
     name: String,
     items: Collection<Item>,
-    /// None to see what happens without.
+    /// `None` shows what happens without locks.
     locks: Option<MongoProvider>,
     fenced: bool,
     edits: usize,
 }
 
 impl Session {
-    /// Items that want more edits, in any order.
+    /// The items that need more edits, shuffled.
     async fn open(&self) -> Result<Vec<String>, Failure> {
         let last = format!("edits.{}", EDITS - 1);
         let found = self.items.find(doc! { last: { "$exists": false } }).await?;
@@ -98,7 +98,7 @@ impl Session {
         Ok(open)
     }
 
-    /// Some items that nobody else has.
+    /// Checks out some items that no other session has.
     async fn check_out(&self, open: &[String]) -> Result<Vec<CheckedOut>, Failure> {
         let mut desk = Vec::new();
         for id in open {
@@ -114,7 +114,7 @@ impl Session {
             };
             desk.extend(self.take(id, guard).await?);
         }
-        // All are taken: stand in line for one.
+        // All are taken: wait for one.
         if let (true, Some(locks)) = (desk.is_empty(), &self.locks)
             && let Some(guard) = locks.try_acquire(&open[0]).within(PATIENCE).await?
         {
@@ -123,11 +123,11 @@ impl Session {
         Ok(desk)
     }
 
-    /// Reads an item that is ours now. None if it has been done meanwhile.
+    /// Reads an item that this session has. Returns `None` if the item was finished meanwhile.
     async fn take(&self, id: &str, guard: Option<LockGuard>) -> Result<Option<CheckedOut>, Failure> {
         let item = match &guard {
-            // Reading begins with a stamp: from now on no earlier holder's save is accepted,
-            // although this one has saved nothing yet.
+            // The claim stamps the item with the token. From now on it refuses saves of earlier
+            // holders, although this session has saved nothing yet.
             Some(guard) if self.fenced => Fence::of(guard)?.claim(&self.items, doc! { "_id": id }).await?.accepted(),
             _ => self.items.find_one(doc! { "_id": id }).await?,
         };
@@ -138,7 +138,7 @@ impl Session {
         Ok(item.map(|item| CheckedOut { item, guard }))
     }
 
-    /// Edits an item, saves it whole, and checks it in.
+    /// Edits an item, saves all of it, and checks it in.
     async fn finish(&mut self, CheckedOut { mut item, guard }: CheckedOut) -> Result<(), Failure> {
         self.edits += 1;
         let edit = format!("{}/{}", self.name, self.edits);
@@ -160,39 +160,39 @@ impl Session {
             _ => return Err(format!("{} has gone", item.id).into()),
         }
         if let Some(guard) = guard {
-            // Too late if the session was ended meanwhile. The save was told the same, and that is
+            // Already lost if the session was ended meanwhile. The save was refused then, and that is
             // what counts.
             let _ = guard.release().await?;
         }
         Ok(())
     }
 
-    /// Gives back all that the session has, in one call.
+    /// Releases all that the session has, in one call.
     async fn log_out(&self) -> Result<u64, Failure> {
         let Some(admin) = self.locks.as_ref().and_then(LockProvider::admin) else { return Ok(0) };
         Ok(admin.release_owner(&self.name, "log-out").await?)
     }
 }
 
-/// The session as a process of its own, until all items are done.
+/// Runs the session of this process until all items are done or the parent stops it.
 pub(crate) async fn play(setting: Setting, mut orders: Orders) -> Result<(), Failure> {
     let mongo = Database::client(&setting.mongodb).await?;
     let database = mongo.database(&setting.database);
     let locks = match setting.locked {
-        // The owner is the session. Leases of 30 s, as nobody says otherwise.
+        // The owner is the session. The leases have the default of 30 s.
         true => Some(MongoProvider::builder(database.clone()).collection(LOCKS).owner(&*setting.session).build()?),
         false => None,
     };
     let items = database.collection(ITEMS);
     let mut session = Session { name: setting.session, items, locks: locks.clone(), fenced: setting.fenced, edits: 0 };
     let mut habit = setting.habit;
-    loop {
+    while !orders.have_ended() {
         let open = session.open().await?;
         if open.is_empty() {
             break;
         }
         let desk = session.check_out(&open).await?;
-        // Before it has a habit, it works a while.
+        // Each session works for a while before its habit shows.
         if session.edits >= AT_ONCE && !desk.is_empty() {
             match std::mem::replace(&mut habit, Habit::Diligent) {
                 Habit::Diligent => {}
@@ -202,8 +202,8 @@ pub(crate) async fn play(setting: Setting, mut orders: Orders) -> Result<(), Fai
                 }
                 Habit::Lingers => {
                     report(&Report::Lingers { items: desk.iter().map(|on| on.item.id.clone()).collect() });
-                    // Asleep, it hears nothing of what happens to its session; and when it wakes
-                    // up, it saves before it looks.
+                    // Asleep, it does not notice the end of its session. When it wakes up, it saves
+                    // before it looks.
                     let Some(()) = orders.next().await? else { break };
                 }
             }

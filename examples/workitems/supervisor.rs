@@ -1,9 +1,9 @@
-//! The server that keeps the sessions, and ends those that are dead.
+//! The server that starts the sessions, and ends those that are dead.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 use distlock_api::{ListOptions, LockAdmin, LockProvider};
-use distlock_examples::{Children, Database, Failure, Said, verdict};
+use distlock_examples::{Children, Database, Failure, Interrupt, Message, Outcome};
 use distlock_mongo::MongoProvider;
 use distlock_mongo::mongodb::Collection;
 use futures_util::TryStreamExt;
@@ -23,8 +23,8 @@ const SESSIONS: [(&str, Habit); 5] = [
 const KILLED: &str = "carla";
 const FROZEN: &str = "dmitri";
 
-/// Runs all sessions until all items are done, and counts.
-pub(crate) async fn show(arguments: &Arguments) -> Result<bool, Failure> {
+/// Runs the sessions until all items are done, and compares.
+pub(crate) async fn show(arguments: Arguments) -> Result<Outcome, Failure> {
     let database = Database::open(arguments.mongodb.as_deref(), "workitems").await?;
     let client = Database::client(database.uri()).await?;
     let items: Collection<Item> = client.database(database.name()).collection(ITEMS);
@@ -33,7 +33,8 @@ pub(crate) async fn show(arguments: &Arguments) -> Result<bool, Failure> {
         MongoProvider::builder(client.database(database.name())).collection(LOCKS).owner("supervisor").build()?;
     locks.prepare().await?;
 
-    let mut children = Children::none();
+    let interrupt = Interrupt::listen();
+    let mut children = Children::new();
     for (session, habit) in SESSIONS {
         let setting = Setting {
             session: session.to_owned(),
@@ -53,28 +54,23 @@ pub(crate) async fn show(arguments: &Arguments) -> Result<bool, Failure> {
     println!("{} sessions edit {} items, {how}.\n", SESSIONS.len(), arguments.items);
 
     let mut office = Office { children, locks, start: Instant::now(), journal: Journal::default(), asleep: None };
-    let mut running: BTreeSet<&str> = SESSIONS.into_iter().map(|(name, _)| name).collect();
-    while !running.is_empty() {
-        match office.children.next().await? {
-            (name, Said::Ended) => {
-                running.remove(&*name);
-                // Without locks others may have been done with its items before it fell asleep.
-                if running.len() == 1 {
-                    office.wake().await?;
-                }
-            }
-            (name, Said::Report(report)) => office.hear(&name, report).await?,
+    while let Some((name, message)) = office.children.next_until(&interrupt).await? {
+        match message {
+            Message::Report(report) => office.record(&name, report).await?,
+            // Without locks, other sessions may have finished the items before this one fell asleep.
+            Message::Ended if office.children.running() == 1 => office.wake().await?,
+            Message::Ended => {}
         }
     }
     let Office { children, locks, journal, .. } = office;
     let found: Vec<Item> = items.find(Default::default()).await?.try_collect().await?;
     println!();
-    let complaints = journal.compare(&found, &[KILLED]);
+    let checks = journal.compare(&found, &[KILLED], !interrupt.is_pressed());
     children.stop().await?;
     locks.close().await?;
     client.shutdown().await;
     database.close().await?;
-    Ok(verdict(&complaints))
+    Ok(checks.conclude("no edit was lost, and the late saves were refused"))
 }
 
 struct Office {
@@ -82,23 +78,23 @@ struct Office {
     locks: MongoProvider,
     start: Instant,
     journal: Journal,
-    /// What the frozen session has checked out, and whether somebody else has saved it since.
+    /// What the frozen session has checked out, and whether another session has saved it since.
     asleep: Option<BTreeMap<String, bool>>,
 }
 
 impl Office {
-    async fn hear(&mut self, who: &str, report: Report) -> Result<(), Failure> {
+    async fn record(&mut self, session: &str, report: Report) -> Result<(), Failure> {
         match report {
             Report::CheckedOut { item } => {
-                if let Some(waited) = self.journal.taken(who, &item) {
-                    self.say(&format!(
-                        "{who} has {item}, {:.1} ms after its session was ended",
+                if let Some(waited) = self.journal.taken(session, &item) {
+                    self.print(&format!(
+                        "{session} has {item}, {:.1} ms after its last session was ended",
                         waited.as_secs_f64() * 1e3
                     ));
                 }
             }
             Report::Saved { item, edit } => {
-                self.say(&format!("{who} saves {item}"));
+                self.print(&format!("{session} saves {item}"));
                 self.journal.saved(item.clone(), edit);
                 if let Some(items) = &mut self.asleep {
                     items.entry(item).and_modify(|saved| *saved = true);
@@ -108,35 +104,36 @@ impl Office {
                 }
             }
             Report::Refused { item, token, newest } => {
-                self.say(&format!("{who} saves {item} late: REFUSED, its token {token} is older than {newest}"));
+                self.print(&format!("{session} saves {item} late: REFUSED, token {token} < {newest}"));
                 self.journal.refused += 1;
             }
             Report::LoggedOut { freed } => {
-                self.say(&format!("{who} logs out: {freed} items are free"));
+                self.print(&format!("{session} logs out: {freed} items are free"));
                 self.journal.freed.push(freed);
             }
-            Report::Lingers { items } if who == KILLED => {
-                self.children.kill(who).await?;
-                self.say(&format!("{who} is KILLED with {} checked out", items.join(" and ")));
-                self.end_session(who, "connection lost", &items).await?;
+            Report::Lingers { .. } if self.children.is_stopping() => {}
+            Report::Lingers { items } if session == KILLED => {
+                self.children.kill(session).await?;
+                self.print(&format!("{session} is KILLED with {} checked out", items.join(" and ")));
+                self.end_session(session, "connection lost", &items).await?;
             }
             Report::Lingers { items } => {
-                self.children.freeze(who, true).await?;
-                self.say(&format!("{who} FALLS ASLEEP with {} checked out", items.join(" and ")));
-                self.end_session(who, "no sign of life", &items).await?;
+                self.children.freeze(session, true)?;
+                self.print(&format!("{session} FALLS ASLEEP with {} checked out", items.join(" and ")));
+                self.end_session(session, "no sign of life", &items).await?;
                 self.asleep = Some(items.into_iter().map(|item| (item, false)).collect());
             }
         }
         Ok(())
     }
 
-    /// Whatever the session still holds is given to others.
+    /// Releases all that the session still holds, for others.
     async fn end_session(&mut self, session: &str, why: &str, items: &[String]) -> Result<(), Failure> {
         let admin: &dyn LockAdmin = self.locks.admin().ok_or("no administration")?;
         let held: Vec<_> = admin.list(ListOptions::new().owner(session)).try_collect().await?;
         let freed = admin.release_owner(session, why).await?;
         let left = held.iter().map(|lock| lock.remaining).max().unwrap_or_default();
-        self.say(&format!(
+        self.print(&format!(
             "the session of {session} is ended: {freed} items are free, {:.0} s early",
             left.as_secs_f64()
         ));
@@ -147,15 +144,15 @@ impl Office {
 
     /// Wakes the sleeper, if there is one.
     async fn wake(&mut self) -> Result<(), Failure> {
-        if self.asleep.take().is_some() {
-            self.say(&format!("{FROZEN} WAKES UP, and knows nothing"));
-            self.children.tell(FROZEN, &()).await?;
-            self.children.freeze(FROZEN, false).await?;
+        if self.asleep.take().is_none() || self.children.is_stopping() {
+            return Ok(());
         }
-        Ok(())
+        self.print(&format!("{FROZEN} WAKES UP, and saves"));
+        self.children.send(FROZEN, &()).await?;
+        self.children.freeze(FROZEN, false)
     }
 
-    fn say(&self, what: &str) {
+    fn print(&self, what: &str) {
         println!("{:8.3} s  {what}", self.start.elapsed().as_secs_f64());
     }
 }

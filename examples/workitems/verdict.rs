@@ -1,23 +1,24 @@
-//! Whether all was as promised: what the sessions were told that they had saved, against what is in
-//! the items.
+//! Whether all was as promised: compares the saves that were confirmed to the sessions with the
+//! items.
 
 use std::collections::{BTreeMap, HashMap};
 use std::time::{Duration, Instant};
 
 use distlock_api::LeaseOptions;
+use distlock_examples::Checks;
 
 use crate::EDITS;
 use crate::session::Item;
 
-/// What was told.
+/// What the sessions have reported.
 #[derive(Debug, Default)]
 pub(crate) struct Journal {
-    /// By edit, the item.
+    /// The item of each confirmed edit.
     saved: BTreeMap<String, String>,
     pub(crate) refused: u64,
-    /// How many locks were given back when each session ended early.
+    /// How many locks were released at each early end of a session.
     pub(crate) freed: Vec<u64>,
-    /// Items of sessions that were ended, and when.
+    /// The items of sessions that were ended, and when.
     orphans: HashMap<String, (String, Instant)>,
     waits: Vec<Duration>,
 }
@@ -32,18 +33,19 @@ impl Journal {
         self.orphans.extend(items.iter().map(|item| (item.clone(), (session.to_owned(), now))));
     }
 
-    /// Somebody has checked an item out; how long after the session before was ended, if it was.
-    pub(crate) fn taken(&mut self, who: &str, item: &str) -> Option<Duration> {
-        self.orphans.get(item).filter(|(session, _)| session != who)?;
+    /// Records that a session has checked an item out. Returns how long ago the session that had the
+    /// item before was ended, if it was.
+    pub(crate) fn taken(&mut self, by: &str, item: &str) -> Option<Duration> {
+        self.orphans.get(item).filter(|(session, _)| session != by)?;
         let (_, since) = self.orphans.remove(item)?;
         let wait = since.elapsed();
         self.waits.push(wait);
         Some(wait)
     }
 
-    /// Prints the sums, and returns what was not as promised. An edit of a session that was killed
-    /// may be there without having been confirmed.
-    pub(crate) fn compare(&self, items: &[Item], killed: &[&str]) -> Vec<String> {
+    /// Prints the sums, and checks the promises. An edit of a killed session may be there although it
+    /// was not confirmed.
+    pub(crate) fn compare(&self, items: &[Item], killed: &[&str], is_complete: bool) -> Checks {
         let mut found: BTreeMap<&str, (usize, &str)> = BTreeMap::new();
         for item in items {
             for edit in &item.edits {
@@ -63,7 +65,7 @@ impl Journal {
         println!("  lost edits   {lost}");
         println!("  twice        {twice}");
         println!("  late saves   {} refused", self.refused);
-        println!("  sessions     {} ended early, {freed} items given back", self.freed.len());
+        println!("  sessions     {} ended early, {freed} items released", self.freed.len());
         if let Some(longest) = longest {
             let ttl = LeaseOptions::DEFAULT_TTL.as_secs();
             println!(
@@ -72,20 +74,15 @@ impl Journal {
             );
         }
 
-        let mut complaints = Vec::new();
-        let mut expect = |good: bool, complaint: String| complaints.extend((!good).then_some(complaint));
-        expect(lost == 0, format!("{lost} edits were lost"));
-        expect(twice + unknown == 0, format!("{} edits are there twice or by nobody", twice + unknown));
-        expect(undone == 0 && !items.is_empty(), format!("{undone} items have another number of edits"));
-        expect(self.refused > 0, "no late save was refused".to_owned());
-        expect(
-            self.freed.len() == 3 && self.freed.iter().all(|freed| *freed > 0),
-            "a session gave nothing back".to_owned(),
-        );
-        expect(
-            longest.is_some_and(|longest| longest < LeaseOptions::DEFAULT_TTL / 2),
-            "the items of a dead session were not taken soon".to_owned(),
-        );
-        complaints
+        let mut checks = Checks::new(is_complete);
+        checks.always(lost == 0, format!("{lost} edits were lost"));
+        checks.always(twice + unknown == 0, format!("{} edits are there twice, or unconfirmed", twice + unknown));
+        checks.at_the_end(undone == 0 && !items.is_empty(), format!("{undone} items have another number of edits"));
+        checks.at_the_end(self.refused > 0, "no late save was refused");
+        let all_released = self.freed.len() == 3 && self.freed.iter().all(|freed| *freed > 0);
+        checks.at_the_end(all_released, "an ended session released nothing");
+        let was_soon = longest.is_some_and(|longest| longest < LeaseOptions::DEFAULT_TTL / 2);
+        checks.at_the_end(was_soon, "the items of a dead session did not soon have another holder");
+        checks
     }
 }

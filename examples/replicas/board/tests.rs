@@ -26,7 +26,7 @@ fn one_after_the_other_loses_nothing() {
     assert_eq!((item.sold, item.writes, state.lost(), item.most_at_once, item.tokens_back), (2, 2, 0, 1, 0));
     assert_eq!((state.total.ok, state.replicas[0].served, state.replicas[1].served), (2, 1, 1));
     assert_eq!(state.total.waits.percentile(99), Some(millis(10)));
-    assert_eq!(item.longest_pause, millis(30), "while nobody waits there is no pause");
+    assert_eq!(item.longest_pause, millis(30), "without a waiter there is no pause");
     assert_eq!((state.spans.len(), state.spans[1].number), (2, 2));
 }
 
@@ -41,7 +41,7 @@ fn two_at_once_lose_an_update() {
 }
 
 #[test]
-fn a_killed_replica_holds_until_somebody_else_does() {
+fn a_killed_replica_holds_until_another_one_does() {
     let (mut state, start) = state();
     let (first, second) = (state.arrived(ITEM, start).unwrap(), state.arrived(ITEM, start).unwrap());
     state.read(ITEM, first, "B", 7, start).unwrap();
@@ -70,7 +70,7 @@ fn tokens_that_do_not_grow_are_noticed() {
 }
 
 #[test]
-fn what_is_unknown_is_refused() {
+fn unknown_items_are_refused() {
     let (mut state, now) = state();
     assert_eq!(state.arrived("coal", now), None);
     assert_eq!(state.read("coal", 1, "A", 1, now), None);

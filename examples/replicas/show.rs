@@ -20,12 +20,15 @@ pub(crate) async fn every_second(board: Board) {
     }
 }
 
+/// The width of an item's column. A line has 100 columns.
+const ITEM: usize = 18;
+
 /// What the columns of a line are.
 pub(crate) fn heading() -> String {
-    let items: String = crate::ITEMS.iter().map(|item| format!("  {item:<18}")).collect();
+    let items: String = crate::ITEMS.iter().map(|item| format!(" {item:<ITEM$}")).collect();
     format!(
-        "    time  served  queue   mean wait  lost{items}  refused\n\
-         (of each item: how many requests of each replica, and in brackets the holder)\n"
+        "   time served queue      wait lost{items} refused\n\
+         (of each item: the requests that each replica served in this second, and the holder now)\n"
     )
 }
 
@@ -34,10 +37,10 @@ fn line(state: &mut State, now: Instant) -> String {
     let seconds = now.saturating_duration_since(state.start).as_secs_f64();
     let answers = std::mem::take(&mut state.this_second);
     let items: String =
-        (0..state.items.len()).map(|index| format!("  {:<18}", item(state, index, &answers, now))).collect();
+        (0..state.items.len()).map(|index| format!(" {:<ITEM$}", item(state, index, &answers, now))).collect();
     let (ok, queued, lost, refused) = (answers.ok, state.queued(), state.lost(), answers.refused.values().sum::<u64>());
     let wait = millis(answers.waits.mean());
-    format!("{seconds:6.1} s  {ok:>6}  {queued:>5}  {wait:>10}  {lost:>4}{items}  {refused:>7}")
+    format!("{seconds:5.0} s {ok:>6} {queued:>5} {wait:>9} {lost:>4}{items} {refused:>7}")
 }
 
 /// How many requests of each replica got an item within the second, and which holds it now.
@@ -51,7 +54,7 @@ fn item(state: &State, index: usize, answers: &Answers, now: Instant) -> String 
         [] => "·".to_owned(),
         [hold] if hold.dead => {
             let age = now.saturating_duration_since(hold.since).as_secs_f64();
-            format!("{}† {age:.1} s", hold.replica)
+            format!("{}† {age:.1}", hold.replica)
         }
         [hold] => hold.replica.clone(),
         several => format!("{} at once", several.len()),

@@ -21,11 +21,16 @@ impl Database {
     /// Each run has a database of its own, so that runs do not disturb each other.
     ///
     /// # Errors
-    /// If no server can be found or started; the message says what was tried.
+    /// If the connection string is invalid, or no server can be found or started. The message says
+    /// what was tried.
     pub async fn open(given: Option<&str>, program: &str) -> Result<Self, Failure> {
         let name = format!("distlock_{program}_{:08x}", fastrand::u32(..));
         Ok(match given {
-            Some(uri) => Self { uri: uri.to_owned(), name, started: None },
+            Some(uri) => {
+                // A clear error before anything starts.
+                Self::client(uri).await?;
+                Self { uri: uri.to_owned(), name, started: None }
+            }
             None => {
                 let server = MongoServer::start(Topology::ReplicaSet).await?;
                 Self { uri: server.uri().to_owned(), name, started: Some(server) }

@@ -1,8 +1,6 @@
-//! The middleware over a real MongoDB: two replicas of the program `replicas` as processes of their
-//! own, whose warehouse is this test – so it sees who is in a handler, and keeps them there as long
-//! as it likes.
+//! The middleware over a real MongoDB: two replicas of the program `replicas` are processes, and this
+//! test is their warehouse. It sees which replica is in a handler, and keeps it there.
 
-use std::process::Stdio;
 use std::time::{Duration, Instant};
 
 use axum::Router;
@@ -12,19 +10,18 @@ use axum::http::{Method, StatusCode};
 use axum::routing::{get, put};
 use distlock_api::{LockError, LockKey, LockProvider};
 use distlock_conformance_mongo::{MongoServer, Topology};
-use distlock_examples::{HttpClient, NoAnswer, serve};
+use distlock_examples::{Children, HttpClient, Message, NoAnswer, serve};
 use distlock_mongo::mongodb::Client;
 use distlock_mongo::mongodb::bson::{Document, doc};
 use distlock_mongo::{DocumentLocks, MongoProvider};
 use distlock_tower::LockLayer;
 use serde::Deserialize;
-use tokio::io::{AsyncBufReadExt, BufReader};
-use tokio::process::{Child, Command};
+use serde_json::json;
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinHandle;
 use tokio::time::{sleep, timeout};
 
-/// Longer than anything takes here; only a failing test waits for it.
+/// Longer than anything takes here. Only a failing test waits this long.
 const LONG: Duration = Duration::from_secs(60);
 const DATABASE: &str = "shop";
 
@@ -38,12 +35,12 @@ struct Caller {
     token: u64,
 }
 
-/// What handlers do in the warehouse.
+/// What a handler does in the warehouse.
 #[derive(Debug)]
 enum Event {
-    /// It reads, and waits for the answer.
+    /// Reads, and waits for the answer.
     Reads { item: String, by: Caller, answer: oneshot::Sender<u64> },
-    /// It has written.
+    /// Has written.
     Wrote { item: String, by: Caller, sold: u64 },
 }
 
@@ -71,21 +68,18 @@ async fn write(
 
 struct Replica {
     address: String,
-    process: Child,
 }
 
 impl Replica {
-    async fn start(uri: &str, index: &str, warehouse: &str) -> Self {
-        let mut process = Command::new(env!("CARGO_BIN_EXE_replicas"))
-            .args(["--mongodb", uri, "--database", DATABASE, "--replica", index, warehouse])
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .kill_on_drop(true)
-            .spawn()
-            .expect("the program starts");
-        let output = process.stdout.take().expect("it is piped");
-        let address = soon("an address", BufReader::new(output).lines().next_line()).await.unwrap().unwrap();
-        Self { address, process }
+    async fn start(fleet: &mut Children<String>, name: &str, uri: &str, warehouse: &str) -> Self {
+        let part = json!({
+            "name": name, "warehouse": warehouse, "mongodb": uri, "database": DATABASE, "locked": true
+        });
+        fleet.start(name, &part).await.expect("the program starts");
+        match soon("an address", fleet.next()).await.expect("a report") {
+            Some((_, Message::Report(address))) => Self { address },
+            other => panic!("{name} should report its address: {other:?}"),
+        }
     }
 
     /// Orders once.
@@ -97,8 +91,8 @@ impl Replica {
         })
     }
 
-    /// Orders again as long as the answer is to come again later: the service's wait is short, and
-    /// this machine may be slow.
+    /// Orders again as long as the answer is to try again: the service's wait is short, and this
+    /// machine may be slow.
     fn order_patiently(&self, item: &'static str) -> JoinHandle<u16> {
         let uri = format!("{}/orders/{item}", self.address);
         tokio::spawn(async move {
@@ -114,6 +108,7 @@ impl Replica {
 }
 
 struct Shop {
+    fleet: Children<String>,
     a: Replica,
     b: Replica,
     events: mpsc::UnboundedReceiver<Event>,
@@ -129,17 +124,18 @@ impl Shop {
         let (sender, events) = mpsc::unbounded_channel();
         let warehouse = Router::new().route("/sold/{item}", get(read).put(write)).with_state(sender);
         let (warehouse, _) = serve(warehouse, 0).await.expect("an address");
-        let [a, b] = ["0", "1"].map(|index| Replica::start(server.uri(), index, &warehouse));
-        let (a, b) = tokio::join!(a, b);
+        let mut fleet = Children::of(env!("CARGO_BIN_EXE_replicas"));
+        let a = Replica::start(&mut fleet, "A", server.uri(), &warehouse).await;
+        let b = Replica::start(&mut fleet, "B", server.uri(), &warehouse).await;
         let client = Client::with_uri_str(server.uri()).await.expect("a client");
         let locks = MongoProvider::builder(client.database(DATABASE)).build().expect("a provider");
-        Self { a, b, events, locks, client, server }
+        Self { fleet, a, b, events, locks, client, server }
     }
 
     async fn close(self) {
         self.locks.close().await.expect("nothing is held");
         self.client.shutdown().await;
-        drop((self.a, self.b));
+        drop(self.fleet);
         self.server.stop().await;
     }
 
@@ -147,7 +143,7 @@ impl Shop {
         soon("an event", self.events.recv()).await.expect("the warehouse is open")
     }
 
-    /// The next event must be a handler that reads: of which replica, under which token.
+    /// Expects that a handler of this replica reads. Returns its token, and where the answer goes.
     async fn reads(&mut self, wanted: &str, replica: &str) -> (u64, oneshot::Sender<u64>) {
         match self.event().await {
             Event::Reads { item, by, answer } if (&*item, &*by.replica) == (wanted, replica) => (by.token, answer),
@@ -162,19 +158,27 @@ impl Shop {
         }
     }
 
+    /// Lets the order of `B` for the first apple finish, and closes the shop.
+    async fn finish(mut self, answer: oneshot::Sender<u64>, order: JoinHandle<u16>) {
+        answer.send(0).expect("it waits for it");
+        assert_eq!(self.wrote("apples", "B").await, 1);
+        assert_eq!(soon("an answer", order).await.unwrap(), 200);
+        self.close().await;
+    }
+
     fn nothing(&mut self) {
         let event = self.events.try_recv();
         assert!(event.is_err(), "{event:?}");
     }
 
-    /// Until another process waits for the lock of an item that is held. Returns when it cannot
-    /// have expired yet.
+    /// Waits until another process waits for the lock of an item. Returns an instant before which the
+    /// lock cannot have expired.
     async fn until_one_waits(&self, item: &str) -> Instant {
         soon("a waiter", async {
             loop {
-                let asked = Instant::now();
+                let begun = Instant::now();
                 match self.locks.admin().expect("there is one").inspect(&key(item)).await.expect("an answer") {
-                    Some(info) if info.waiting == Some(1) => return asked + info.remaining,
+                    Some(info) if info.waiting == Some(1) => return begun + info.remaining,
                     _ => sleep(Duration::from_millis(10)).await,
                 }
             }
@@ -221,17 +225,14 @@ async fn a_lock_that_is_taken_away_ends_the_handler() {
     shop.until_one_waits("apples").await;
 
     let taken = shop.locks.admin().expect("there is one").force_release(&key("apples"), "a test").await;
-    assert_eq!(taken.expect("an answer").expect("somebody held it").owner.as_deref(), Some("A"));
+    assert_eq!(taken.expect("an answer").expect("it was held").owner.as_deref(), Some("A"));
     let (status, text) = soon("an answer", victim).await.unwrap().unwrap();
     assert!(status == 503 && text.contains("urn:distlock:problem:lost"), "{status} {text}");
     soon("the end of the handler's own request", answer.closed()).await;
 
     let (later, answer) = shop.reads("apples", "B").await;
     assert!(later > token, "{later} after {token}");
-    answer.send(0).expect("it waits for it");
-    assert_eq!(shop.wrote("apples", "B").await, 1);
-    assert_eq!(soon("an answer", next).await.unwrap(), 200);
-    shop.close().await;
+    shop.finish(answer, next).await;
 }
 
 #[tokio::test]
@@ -242,22 +243,19 @@ async fn the_lock_of_a_killed_replica_is_free_when_its_lease_has_expired() {
     let next = shop.b.order_patiently("apples");
     let held_until = shop.until_one_waits("apples").await;
 
-    shop.a.process.kill().await.expect("it was alive");
+    shop.fleet.kill("A").await.expect("it was alive");
     assert!(matches!(soon("an answer", lost).await.unwrap(), Err(NoAnswer::Broken)));
     let (later, answer) = shop.reads("apples", "B").await;
     // Records count in milliseconds.
     assert!(Instant::now() + Duration::from_millis(1) >= held_until, "granted before the expiry");
     assert!(later > token, "{later} after {token}");
-    answer.send(0).expect("it waits for it");
-    assert_eq!(shop.wrote("apples", "B").await, 1);
-    assert_eq!(soon("an answer", next).await.unwrap(), 200);
-    shop.close().await;
+    shop.finish(answer, next).await;
 }
 
-/// Locks that are kept in documents can be refused for what the documents are; no outage, so that
-/// nothing fails open.
+/// Locks in documents can be refused because of the documents. That is no outage, so nothing fails
+/// open.
 #[tokio::test]
-async fn locks_in_documents_are_refused_for_what_the_documents_are() {
+async fn locks_in_documents_may_be_refused_because_of_the_documents() {
     let server = MongoServer::start(Topology::ReplicaSet).await.expect("a server");
     let client = Client::with_uri_str(server.uri()).await.expect("a client");
     let database = client.database(DATABASE);
@@ -270,7 +268,7 @@ async fn locks_in_documents_are_refused_for_what_the_documents_are() {
     let existing = DocumentLocks::builder(&orders).build().expect("locks");
     let beginning = DocumentLocks::builder(&orders).default_document(&doc! { "paid": true }).build().expect("locks");
     let id = |parts: &mut Parts| Ok::<_, LockError>(Some(LockKey::new(&parts.uri.path()[1..])?));
-    for (locks, item, status, told) in [
+    for (locks, item, status, word) in [
         (&existing, "1", 200, "changed"),
         (&existing, "2", 500, "urn:distlock:problem:misconfigured"),
         (&existing, "3", 404, "urn:distlock:problem:not-found"),
@@ -283,7 +281,7 @@ async fn locks_in_documents_are_refused_for_what_the_documents_are() {
         let (client, uri) = (HttpClient::new(), format!("{address}/{item}"));
         let response = soon("an answer", client.call(Method::PUT, &uri, String::new())).await.expect("an answer");
         let text = String::from_utf8_lossy(response.body()).into_owned();
-        assert!(response.status() == status && text.contains(told), "{item}: {} {text}", response.status());
+        assert!(response.status() == status && text.contains(word), "{item}: {} {text}", response.status());
         assert!(!response.headers().contains_key("retry-after"), "{item}");
         serving.abort();
     }

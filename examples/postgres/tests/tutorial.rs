@@ -1,4 +1,4 @@
-//! The tutorial shows what is in the files of this package, and counts its lines.
+//! The tutorial quotes the files of this package, and counts their lines.
 
 const TUTORIAL: &str = include_str!("../../../conformance/TUTORIAL_NETWORK.md");
 

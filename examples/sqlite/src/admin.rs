@@ -1,4 +1,4 @@
-//! Looking at locks, and taking them away: the required half of [`LockAdmin`].
+//! Inspects and removes locks: the required half of [`LockAdmin`].
 use distlock_api::{AcquisitionId, LockAdmin, LockInfo, LockKey, Result, async_trait};
 use rusqlite::params;
 
@@ -24,18 +24,18 @@ impl Step<'_> {
         let Some(lease) = self.lease(key)?.filter(|lease| self.now < lease.closed_until) else { return Ok(None) };
         let (token, remaining) = (lease.last_token(), between(self.now, lease.closed_until));
         let info = LockInfo::new(key.clone(), lease.holder.map(AcquisitionId::new), token, remaining);
-        let (owner, metadata) = serde_json::from_str(&lease.words).unwrap_or_default();
+        let (owner, metadata) = serde_json::from_str(&lease.description).unwrap_or_default();
         Ok(Some(info.with_holder(owner, metadata).with_waiting(self.waiters(key)?)))
     }
 
     fn force_release(&self, key: &LockKey, reason: &str) -> rusqlite::Result<Option<LockInfo>> {
-        let victim = self.inspect(key)?;
-        if victim.is_some() {
+        let lock = self.inspect(key)?;
+        if lock.is_some() {
             let record =
-                "INSERT INTO forced SELECT key, holder, words, token, ?2, datetime() FROM lease WHERE key = ?1";
+                "INSERT INTO forced SELECT key, holder, description, token, ?2, datetime() FROM lease WHERE key = ?1";
             self.sql.execute(record, params![bytes(key), reason])?;
             self.hand_over(key)?;
         }
-        Ok(victim)
+        Ok(lock)
     }
 }

@@ -1,9 +1,9 @@
-//! What the engine is told when SQLite fails: above all, whether the step may have happened.
+//! SQLite's failures as errors for the engine: above all, whether the step may have happened.
 
 use distlock_api::{ErrorKind, LockError, Phase};
 use rusqlite::ErrorCode;
 
-/// Of a step that certainly did not happen: SQLite takes back what has not been committed.
+/// The error of a step that did not happen: SQLite rolls back what was not committed.
 pub(crate) fn undone(error: rusqlite::Error) -> LockError {
     let kind = match error.sqlite_error_code() {
         _ if is_busy(&error) => return in_use().with_source(error),
@@ -15,22 +15,22 @@ pub(crate) fn undone(error: rusqlite::Error) -> LockError {
     LockError::new(kind, "SQLite refused a step").with_source(error)
 }
 
-/// Of a step whose commit failed: nobody knows.
+/// The error of a step whose commit failed: it may have happened.
 pub(crate) fn unknown(error: rusqlite::Error) -> LockError {
     undone(error).outcome_unknown()
 }
 
-/// Somebody else is at the file.
+/// Whether another connection has the write lock of the file.
 pub(crate) fn is_busy(error: &rusqlite::Error) -> bool {
     matches!(error.sqlite_error_code(), Some(ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked))
 }
 
-/// The step did not begin in time.
+/// The error of a step that did not begin in time.
 pub(crate) fn in_use() -> LockError {
-    LockError::timeout(Phase::Request, "others were using the file")
+    LockError::timeout(Phase::Request, "other connections were using the file")
 }
 
-/// The thread that did it is gone.
+/// The error of a step whose thread ended early.
 pub(crate) fn cut_off(error: tokio::task::JoinError) -> LockError {
     LockError::new(ErrorKind::Other, "a step was cut off").with_source(error).outcome_unknown()
 }

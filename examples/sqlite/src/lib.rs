@@ -1,21 +1,21 @@
-//! An example of a backend for distlock that somebody else could have written: leases in a SQLite
+//! An example of a backend for distlock, such as another project could write: leases in a SQLite
 //! file, for the processes of one machine.
 //!
-//! It was written from the public documentation of `distlock-api`, and passes the conformance
-//! suite. `distlock_conformance::tutorial` tells how it came about.
+//! It was written from the public documentation of `distlock-engine`, and passes the conformance
+//! suite. The tutorial, `distlock_conformance::tutorial`, explains how.
 //!
-//! | file | what it does |
+//! | file | contents |
 //! |---|---|
 //! | `lib` | runs each call as one step, off the runtime's threads |
 //! | `step` | what happens to a key in a step |
 //! | `clock` | which clock is the store's |
 //! | `error` | whether a step that failed may have happened |
-//! | `admin` | looking at locks, and taking them away: optional |
+//! | `admin` | inspecting and removing locks: optional |
 //! | `schema.sql` | the tables |
 //!
-//! Not for production as it is: a process that is stopped (SIGSTOP) in the middle of a step keeps
-//! the file's write lock, and with it everybody else, until it goes on; waiters ask every 250 ms at
-//! the latest, because SQLite tells nobody of changes.
+//! It is not for production as it is. A process that is stopped (SIGSTOP) in the middle of a step
+//! keeps the file's write lock, and blocks all other processes until it continues. Waiters poll at
+//! least every 250 ms, because SQLite does not push changes.
 
 mod admin;
 mod clock;
@@ -36,27 +36,27 @@ use tokio::time::timeout_at;
 
 use crate::step::Step;
 
-/// How long [`SqliteStore::open`] and administration wait for others to let go of the file.
+/// How long [`SqliteStore::open`] and administration wait for the write lock of the file.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// How long a step waits before it asks for the file again. SQLite's own way to wait sleeps longer
-/// and longer, so that whoever has waited for long comes last.
+/// How long a step waits before it tries to lock the file again. SQLite's own way to wait sleeps
+/// longer each time, so that the oldest waiter comes last.
 const PAUSE: Duration = Duration::from_millis(5);
 
-/// Leases in a SQLite file. Each process opens the file for itself; so may several stores of one
-/// process.
+/// Leases in a SQLite file. Each process opens the file for itself. Several stores of one process
+/// may, too.
 #[derive(Clone, Debug)]
 pub struct SqliteStore {
-    /// Whoever waits for it is served in the order of arrival, and keeps it until the step is done,
-    /// whatever becomes of the caller. So calls take effect in the order in which they were made,
-    /// and one that was given up never after a later one: [`StoreCapabilities::ordered_claims`].
+    /// Steps get it in the order of arrival, and keep it to their end even if the caller leaves. So
+    /// calls take effect in the order in which they were made, and a call that was given up never
+    /// after a later one: [`StoreCapabilities::ordered_claims`].
     connection: Arc<Mutex<Connection>>,
 }
 
 impl SqliteStore {
-    /// Opens the file; makes it if there is none.
+    /// Opens the file, and creates it if there is none.
     ///
     /// # Errors
-    /// When the file cannot be made or read, or is no database.
+    /// When the file cannot be created or read, or is not a database.
     pub async fn open(path: impl Into<PathBuf>) -> Result<Self> {
         let path = path.into();
         let opening = spawn_blocking(move || connect(&path).map_err(error::undone));
@@ -64,7 +64,7 @@ impl SqliteStore {
         Ok(Self { connection: Arc::new(Mutex::new(connection)) })
     }
 
-    /// One step, on a thread that may block. If the caller leaves it is carried out to its end, or
+    /// Runs one step on a thread that may block. If the caller leaves, the step runs to its end or
     /// never begins.
     async fn step<T: Send + 'static>(
         &self,
@@ -124,25 +124,25 @@ impl LeaseStore for SqliteStore {
     }
 
     async fn try_acquire(&self, attempt: &Attempt) -> Result<Reply> {
-        let asked = attempt.clone();
-        self.step(attempt.timeout, move |step| step.try_acquire(&asked)).await
+        let request = attempt.clone();
+        self.step(attempt.timeout, move |step| step.try_acquire(&request)).await
     }
 
     async fn renew(&self, renewal: &Renewal) -> Result<Standing> {
-        let asked = renewal.clone();
-        self.step(renewal.timeout, move |step| step.renew(&asked)).await
+        let request = renewal.clone();
+        self.step(renewal.timeout, move |step| step.renew(&request)).await
     }
 
     async fn release(&self, release: &Release) -> Result<ReleaseOutcome> {
-        let asked = release.clone();
-        self.step(release.timeout, move |step| step.release(&asked)).await
+        let request = release.clone();
+        self.step(release.timeout, move |step| step.release(&request)).await
     }
 
-    /// All in one step: a flush costs more than a hundred renewals.
+    /// Renews all in one step: a flush costs more than a hundred renewals.
     async fn renew_many(&self, renewals: &[Renewal]) -> Vec<Result<Standing>> {
         let timeout = renewals.iter().map(|renewal| renewal.timeout).min().unwrap_or_default();
-        let asked = renewals.to_vec();
-        let renewed = self.step(timeout, move |step| asked.iter().map(|renewal| step.renew(renewal)).collect());
+        let request = renewals.to_vec();
+        let renewed = self.step(timeout, move |step| request.iter().map(|renewal| step.renew(renewal)).collect());
         match renewed.await {
             Ok(standings) => Vec::into_iter(standings).map(Ok).collect(),
             Err(error) => renewals.iter().map(|_| Err(error.clone())).collect(),

@@ -1,5 +1,5 @@
-//! What happens to a key in one step: a transaction that has the file's write lock, and one reading
-//! of the clock.
+//! What happens to a key in one step: a transaction with the file's write lock, and one reading of
+//! the clock.
 
 use std::num::NonZeroU32;
 
@@ -11,13 +11,13 @@ use rusqlite::{OptionalExtension, Result, Row, Transaction, params};
 
 use crate::clock::{between, nanos};
 
-/// How much longer than its lease would have lasted a release is remembered: a minute.
+/// How long a release is remembered after the end of its lease: a minute.
 const REMEMBERED: i64 = 60_000_000_000;
 
 /// One step.
 pub(crate) struct Step<'a> {
     pub(crate) sql: Transaction<'a>,
-    /// Read when the write lock was there: a reading from before the wait for it could revive what
+    /// Read after the write lock was taken. A reading from before the wait could revive a lease that
     /// has expired meanwhile.
     pub(crate) now: i64,
 }
@@ -25,7 +25,7 @@ pub(crate) struct Step<'a> {
 /// A row of the table.
 pub(crate) struct Lease {
     pub(crate) holder: Option<String>,
-    pub(crate) words: String,
+    pub(crate) description: String,
     token: i64,
     tokens: u32,
     granted: i64,
@@ -36,7 +36,7 @@ impl Lease {
     fn read(row: &Row<'_>) -> Result<Self> {
         Ok(Self {
             holder: row.get("holder")?,
-            words: row.get("words")?,
+            description: row.get("description")?,
             token: row.get("token")?,
             tokens: row.get("tokens")?,
             granted: row.get("granted")?,
@@ -61,8 +61,8 @@ impl Step<'_> {
         let my_turn = closed_until.saturating_add(nanos(attempt.turn_window).saturating_mul(ahead.into()));
         if my_turn <= self.now {
             self.leave_queue(id)?;
-            let words = words(&attempt.holder);
-            let (token, closed_until) = self.grant(key, id, &words, attempt.tokens.get(), nanos(attempt.ttl))?;
+            let description = description(&attempt.holder);
+            let (token, closed_until) = self.grant(key, id, &description, attempt.tokens.get(), nanos(attempt.ttl))?;
             return Ok(self.granted(token, attempt.tokens.get(), closed_until));
         }
         let standing = match &attempt.ticket {
@@ -114,13 +114,13 @@ impl Step<'_> {
         Ok(ReleaseOutcome::Released)
     }
 
-    /// How many live tickets the key has. Dead ones are dropped here, before anybody counts.
+    /// How many live tickets the key has. Deletes dead ones before it counts.
     pub(crate) fn waiters(&self, key: &LockKey) -> Result<u32> {
         self.sql.execute("DELETE FROM ticket WHERE key = ?1 AND ends <= ?2", params![bytes(key), self.now])?;
         self.sql.query_row("SELECT count(*) FROM ticket WHERE key = ?1", [bytes(key)], |row| row.get(0))
     }
 
-    /// How many of them are before this claim's; all if it has none.
+    /// How many tickets are before this claim's; all of them if it has none.
     fn ahead(&self, key: &LockKey, id: &str) -> Result<u32> {
         let all = self.waiters(key)?;
         let ahead = "SELECT (SELECT count(*) FROM ticket WHERE key = mine.key AND place < mine.place)
@@ -132,25 +132,25 @@ impl Step<'_> {
         self.sql.query_row("SELECT * FROM lease WHERE key = ?1", [bytes(key)], Lease::read).optional()
     }
 
-    /// The key's lease, if this claim holds it unexpired.
+    /// The key's lease, if this claim holds it and it has not expired.
     fn held_by(&self, claim: &Claim) -> Result<Option<Lease>> {
         let mine =
             |lease: &Lease| lease.holder.as_deref() == Some(claim.id().as_str()) && self.now < lease.closed_until;
         Ok(self.lease(claim.key())?.filter(mine))
     }
 
-    /// A new lease in the place of whatever there was.
-    fn grant(&self, key: &LockKey, id: &str, words: &str, tokens: u32, ttl: i64) -> Result<(i64, i64)> {
+    /// Grants a new lease, in the place of the old one if there is one.
+    fn grant(&self, key: &LockKey, id: &str, description: &str, tokens: u32, ttl: i64) -> Result<(i64, i64)> {
         let last = "UPDATE last_token SET token = token + ?1 RETURNING token";
         let last: i64 = self.sql.query_row(last, [tokens], |row| row.get(0))?;
         let (token, closed_until) = (last - i64::from(tokens) + 1, self.now.saturating_add(ttl));
-        let lease = "REPLACE INTO lease (key, holder, words, token, tokens, granted, written, closed_until)
+        let lease = "REPLACE INTO lease (key, holder, description, token, tokens, granted, written, closed_until)
                      VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?6, ?7)";
-        self.sql.execute(lease, params![bytes(key), id, words, token, tokens, self.now, closed_until])?;
+        self.sql.execute(lease, params![bytes(key), id, description, token, tokens, self.now, closed_until])?;
         Ok((token, closed_until))
     }
 
-    /// Lets a lease last so much longer from now on, and never shorter than it would.
+    /// Extends a lease to `ttl` from now, and never shortens it.
     fn extend(&self, key: &LockKey, lease: &Lease, ttl: i64) -> Result<i64> {
         let closed_until = lease.closed_until.max(self.now.saturating_add(ttl));
         let extend = "UPDATE lease SET written = ?2, closed_until = ?3 WHERE key = ?1";
@@ -158,27 +158,28 @@ impl Step<'_> {
         Ok(closed_until)
     }
 
-    /// To the first who waits; to nobody if none does.
+    /// Grants the key to the first waiter, or frees it if there is none.
     pub(crate) fn hand_over(&self, key: &LockKey) -> Result<()> {
         self.waiters(key)?;
         let first = "DELETE FROM ticket WHERE place = (SELECT min(place) FROM ticket WHERE key = ?1)
-                     RETURNING id, words, tokens, claim_ttl";
+                     RETURNING id, description, tokens, claim_ttl";
         let read = |row: &Row<'_>| Ok((row.get(0)?, row.get(1)?, row.get(2)?, row.get(3)?));
         let first: Option<(String, String, u32, i64)> = self.sql.query_row(first, [bytes(key)], read).optional()?;
         match first {
-            Some((id, words, tokens, ttl)) => self.grant(key, &id, &words, tokens, ttl).map(|_| ()),
+            Some((id, description, tokens, ttl)) => self.grant(key, &id, &description, tokens, ttl).map(|_| ()),
             None => self.sql.execute("DELETE FROM lease WHERE key = ?1", [bytes(key)]).map(|_| ()),
         }
     }
 
-    /// A ticket at the end; the old one, refreshed, if there is one.
+    /// Adds a ticket at the end of the queue, or refreshes the claim's old one.
     fn queue_up(&self, attempt: &Attempt, ticket: &Ticket) -> Result<()> {
         let id = attempt.claim.id().as_str();
         if !self.refresh(id, ticket)? {
-            let add = "INSERT INTO ticket (key, id, words, tokens, claim_ttl, written, ends) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7)";
-            let (key, words, tokens) = (bytes(attempt.claim.key()), words(&attempt.holder), attempt.tokens.get());
+            let add = "INSERT INTO ticket (key, id, description, tokens, claim_ttl, written, ends) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7)";
+            let (key, description, tokens) =
+                (bytes(attempt.claim.key()), description(&attempt.holder), attempt.tokens.get());
             let (claim_ttl, ends) = (nanos(ticket.claim_ttl), self.now.saturating_add(nanos(ticket.ttl)));
-            self.sql.execute(add, params![key, id, words, tokens, claim_ttl, self.now, ends])?;
+            self.sql.execute(add, params![key, id, description, tokens, claim_ttl, self.now, ends])?;
         }
         Ok(())
     }
@@ -204,11 +205,11 @@ impl Step<'_> {
     }
 }
 
-/// Keys are compared byte by byte, which SQLite does with blobs and not always with texts.
+/// The key as a blob, which SQLite compares byte by byte. It does not always do so with text.
 pub(crate) fn bytes(key: &LockKey) -> &[u8] {
     key.as_str().as_bytes()
 }
 
-fn words(holder: &Holder) -> String {
+fn description(holder: &Holder) -> String {
     serde_json::to_string(&(holder.owner.as_deref(), holder.metadata.as_deref())).unwrap_or_default()
 }

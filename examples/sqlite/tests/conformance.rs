@@ -1,4 +1,4 @@
-//! The store keeps what it promises.
+//! The conformance suite on this store.
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -39,7 +39,7 @@ impl Fixture for Sqlite {
         let mut clients = Vec::new();
         for _ in 0..count {
             let store = DisturbedStore::new(Arc::new(SqliteStore::open(self.0.join("locks")).await?));
-            // Longer than busy test machines stall; who misses its claim stands behind the others.
+            // Longer than a busy test machine stalls: a missed claim loses its place in the queue.
             let queue = QueueOptions::new().claim(Duration::from_secs(3));
             clients.push(Client::of_disturbed(store, |engine| engine.queue(queue))?);
         }

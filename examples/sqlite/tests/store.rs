@@ -1,4 +1,4 @@
-//! What the suite cannot see: this store's clock across a restart of the machine, and what it says
+//! What the suite cannot see: this store's clock across a restart of the machine, and its errors
 //! when the file cannot be used.
 
 use std::path::PathBuf;
@@ -12,7 +12,7 @@ use rusqlite::{Connection, TransactionBehavior};
 
 const LONG: Duration = Duration::from_secs(60);
 
-/// A file in a folder that is removed in the end.
+/// A file in a folder that is removed at the end.
 struct Folder(PathBuf);
 
 impl Folder {
@@ -59,7 +59,7 @@ async fn a_lease_from_before_a_restart_of_the_machine_is_void_and_its_token_is_n
 
     let reopened = SqliteStore::open(folder.file()).await.unwrap();
     assert_eq!(token(&reopened, &Attempt::new(claim(), LONG)).await, None, "the machine has not been restarted");
-    // A clock that began again is behind all that was written by the one before.
+    // A clock that has started again is behind all that was written before.
     let tables = ["lease", "ticket"].map(|table| format!("UPDATE {table} SET written = written + {};", i64::MAX / 2));
     Connection::open(folder.file()).unwrap().execute_batch(&tables.concat()).unwrap();
     let restarted = SqliteStore::open(folder.file()).await.unwrap();
@@ -68,16 +68,16 @@ async fn a_lease_from_before_a_restart_of_the_machine_is_void_and_its_token_is_n
 }
 
 #[tokio::test]
-async fn a_file_in_use_is_told_in_time_and_nothing_has_happened() {
+async fn a_file_in_use_is_reported_in_time_and_nothing_has_happened() {
     let folder = Folder::new();
     let store = SqliteStore::open(folder.file()).await.unwrap();
     let attempt = Attempt::new(claim(), LONG).with_timeout(Duration::from_millis(50));
     let mut other = Connection::open(folder.file()).unwrap();
     let step = other.transaction_with_behavior(TransactionBehavior::Immediate).unwrap();
-    let asked = Instant::now();
+    let begun = Instant::now();
     // The second one waits for the first, and no longer than it may.
     let (first, second) = tokio::join!(store.try_acquire(&attempt), store.try_acquire(&attempt));
-    assert!(asked.elapsed() < Duration::from_secs(20));
+    assert!(begun.elapsed() < Duration::from_secs(20));
     for error in [first.unwrap_err(), second.unwrap_err()] {
         assert!(error.kind() == ErrorKind::Timeout && error.is_retryable(), "{error:?}");
     }
@@ -87,7 +87,7 @@ async fn a_file_in_use_is_told_in_time_and_nothing_has_happened() {
 }
 
 #[tokio::test]
-async fn a_release_is_remembered_although_others_have_held_the_key_since() {
+async fn a_release_is_remembered_although_another_claim_has_held_the_key_since() {
     let folder = Folder::new();
     let store = SqliteStore::open(folder.file()).await.unwrap();
     let [first, second] = [claim(), claim()];
@@ -108,7 +108,7 @@ async fn a_step_whose_caller_leaves_is_finished_before_the_next_begins() {
     let left = claim();
     let attempt = Attempt::new(left.clone(), LONG);
     let calling = store.try_acquire(&attempt);
-    // Time enough to begin, and then the caller is gone.
+    // Enough time to begin. Then the caller leaves.
     assert!(tokio::time::timeout(Duration::from_millis(50), calling).await.is_err());
     drop(blocked);
     assert_eq!(store.release(&Release::new(left)).await.unwrap(), ReleaseOutcome::Released, "the attempt came after");
@@ -125,7 +125,7 @@ async fn a_renewal_that_comes_after_the_expiry_revives_nothing() {
     while store.inspect(&key()).await.unwrap().is_some() {
         tokio::task::yield_now().await;
     }
-    // Nobody has taken it.
+    // No other claim has taken the key.
     assert_eq!(store.renew(&renewal).await.unwrap(), Standing::Gone(Loss::Gone));
     assert_eq!(store.inspect(&key()).await.unwrap(), None);
     assert_eq!(store.release(&Release::new(late)).await.unwrap(), ReleaseOutcome::AlreadyLost);
@@ -150,7 +150,7 @@ async fn a_renewal_that_waits_for_the_file_beyond_the_expiry_revives_nothing() {
 }
 
 #[tokio::test]
-async fn a_claim_that_was_withdrawn_may_ask_again() {
+async fn a_withdrawn_claim_may_attempt_again() {
     let folder = Folder::new();
     let store = SqliteStore::open(folder.file()).await.unwrap();
     let claim = claim();
@@ -163,7 +163,7 @@ async fn a_claim_that_was_withdrawn_may_ask_again() {
 }
 
 #[tokio::test]
-async fn what_is_no_database_is_refused_without_a_panic() {
+async fn a_file_that_is_no_database_is_refused_without_a_panic() {
     let folder = Folder::new();
     std::fs::write(folder.file(), "a text that is long enough to be looked at ".repeat(40)).unwrap();
     let error = SqliteStore::open(folder.file()).await.unwrap_err();

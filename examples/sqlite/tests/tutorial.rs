@@ -1,8 +1,8 @@
-//! The tutorial shows what is in the files of this package, and counts its lines.
+//! The tutorial quotes the files of this package, and counts their lines.
 
 const TUTORIAL: &str = include_str!("../../../conformance/TUTORIAL.md");
 
-/// The tutorial's first store, which the suite examines in its own package.
+/// The tutorial's first store, which the package of the suite tests.
 const FIRST_STORE: [&str; 2] = [
     include_str!("../../../conformance/tests/first_store/mine.rs"),
     include_str!("../../../conformance/tests/first_store/main.rs"),
@@ -19,7 +19,7 @@ const FILES: [(&str, &str, &str); 7] = [
     ("tests/conformance.rs", include_str!("conformance.rs"), "//"),
 ];
 
-/// The blocks of a language.
+/// The tutorial's code blocks in a language.
 fn blocks(language: &str) -> impl Iterator<Item = &'static str> {
     let begin = format!("```{language}\n");
     let blocks: Vec<_> = TUTORIAL.split(&begin).skip(1).filter_map(|rest| rest.split("```").next()).collect();

@@ -1,0 +1,69 @@
+//! The programs `reporting`, `workitems` and `saga` on a real replica set: nothing is lost or done
+//! twice although processes are killed. Without locks something is, and the programs report it.
+
+use distlock_conformance_mongo::{MongoServer, Topology};
+use distlock_mongo::mongodb::Client;
+
+use crate::run::{REPORTING, Run, SAGA, WORKITEMS};
+
+#[test]
+fn reports_are_made_once_although_a_server_is_killed_in_a_call() {
+    let run = Run::of(REPORTING, &["--months", "4"]);
+    run.assert_proved(&["is KILLED", "broken off"]);
+    assert_eq!((run.sum("API"), run.sum("overlaps"), run.sum("made twice")), (12, 0, 0), "{}", run.text);
+    assert_eq!((run.sum("database"), run.sum("missing")), (12, 0), "{}", run.text);
+}
+
+#[test]
+fn without_the_lock_the_api_notices_calls_that_overlap() {
+    let run = Run::of(REPORTING, &["--months", "4", "--no-lock"]);
+    run.assert_broken("calls overlapped");
+    assert!(run.sum("overlaps") > 0, "{}", run.text);
+}
+
+#[test]
+fn no_edit_is_lost_although_sessions_end_die_and_wake_up_late() {
+    let run = Run::of(WORKITEMS, &[]);
+    run.assert_proved(&["boris logs out", "carla is KILLED", "dmitri FALLS ASLEEP", "late: REFUSED"]);
+    assert_eq!((run.sum("lost edits"), run.sum("twice"), run.sum("sessions")), (0, 0, 3), "{}", run.text);
+    assert!(run.sum("late saves") > 0, "{}", run.text);
+}
+
+#[test]
+fn without_locks_lost_edits_are_counted() {
+    let run = Run::of(WORKITEMS, &["--no-lock"]);
+    run.assert_broken("edits were lost");
+    assert!(run.sum("lost edits") > 0, "{}", run.text);
+}
+
+#[test]
+fn without_a_fence_a_late_save_destroys_the_work_of_others() {
+    let run = Run::of(WORKITEMS, &["--no-fence"]);
+    run.assert_broken("edits were lost");
+    assert!(run.sum("lost edits") > 0 && run.sum("late saves") == 0, "{}", run.text);
+}
+
+#[test]
+fn without_locks_steps_are_done_twice() {
+    let run = Run::of(SAGA, &["--no-lock"]);
+    run.assert_broken("steps were done twice");
+    assert!(run.sum("done twice") > 0, "{}", run.text);
+}
+
+/// On a server of the user, which is left as it was.
+#[tokio::test]
+async fn each_step_is_done_once_and_nothing_is_left_behind() {
+    let server = MongoServer::start(Topology::ReplicaSet).await.expect("a server");
+    let arguments = ["--mongodb".to_owned(), server.uri().to_owned(), "--orders".to_owned(), "12".to_owned()];
+    let run = tokio::task::spawn_blocking(move || Run::of(SAGA, &arguments.each_ref().map(|text| &**text)));
+    let run = run.await.expect("it does not panic");
+    run.assert_proved(&["C is KILLED", "D FALLS ASLEEP", "its lock is lost"]);
+    assert_eq!((run.sum("done twice"), run.sum("lost steps"), run.sum("late commits")), (0, 0, 1), "{}", run.text);
+    assert_eq!(run.sum("steps"), 36, "{}", run.text);
+
+    let client = Client::with_uri_str(server.uri()).await.expect("a client");
+    let databases = client.list_database_names().await.expect("names");
+    assert!(!databases.iter().any(|name| name.starts_with("distlock_saga")), "{databases:?}");
+    client.shutdown().await;
+    server.stop().await;
+}

@@ -1,0 +1,102 @@
+//! One run of a program.
+
+use std::io::{BufRead, BufReader, Read};
+use std::process::{Command, Output, Stdio};
+
+pub(crate) const COMMANDS: &str = env!("CARGO_BIN_EXE_commands");
+pub(crate) const HAND_OVER: &str = env!("CARGO_BIN_EXE_hand-over");
+pub(crate) const QUICKSTART: &str = env!("CARGO_BIN_EXE_quickstart");
+pub(crate) const REPLICAS: &str = env!("CARGO_BIN_EXE_replicas");
+pub(crate) const REPORTING: &str = env!("CARGO_BIN_EXE_reporting");
+pub(crate) const SAGA: &str = env!("CARGO_BIN_EXE_saga");
+pub(crate) const WORKITEMS: &str = env!("CARGO_BIN_EXE_workitems");
+pub(crate) const ALL: [&str; 7] = [COMMANDS, HAND_OVER, QUICKSTART, REPLICAS, REPORTING, SAGA, WORKITEMS];
+
+pub(crate) struct Run {
+    pub(crate) code: Option<i32>,
+    pub(crate) text: String,
+    pub(crate) errors: String,
+}
+
+impl Run {
+    pub(crate) fn of(program: &str, arguments: &[&str]) -> Self {
+        Self::new(Command::new(program).args(arguments).output().expect("the program starts"))
+    }
+
+    /// Runs a program, and sends it SIGINT after its output contains `sign`.
+    pub(crate) fn interrupted(program: &str, arguments: &[&str], sign: &str) -> Self {
+        let mut command = Command::new(program);
+        command.args(arguments).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let mut child = command.spawn().expect("the program starts");
+        let mut output = BufReader::new(child.stdout.take().expect("it is piped"));
+        let mut before = String::new();
+        while !before.contains(sign) {
+            let length = output.read_line(&mut before).expect("text");
+            assert!(length > 0, "{program} has ended without {sign:?}:\n{before}");
+        }
+        let kill = format!("kill -INT {}", child.id());
+        assert!(Command::new("sh").args(["-c", &kill]).status().expect("a shell").success());
+        // Read here, so that a full pipe does not block the program.
+        let mut after = String::new();
+        output.read_to_string(&mut after).expect("text");
+        let mut run = Self::new(child.wait_with_output().expect("it can be waited for"));
+        run.text = before + &after;
+        run
+    }
+
+    fn new(output: Output) -> Self {
+        let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+        Self { code: output.status.code(), text: text(&output.stdout), errors: text(&output.stderr) }
+    }
+
+    /// All that is known, for the message of a failing test.
+    pub(crate) fn all(&self) -> String {
+        format!("exit code {:?}\n{}\n{}", self.code, self.text, self.errors)
+    }
+
+    /// The number after a word of the summary.
+    pub(crate) fn sum(&self, of: &str) -> u64 {
+        let line = self.text.lines().find_map(|line| line.strip_prefix("  ")?.strip_prefix(of));
+        let number = line.and_then(|rest| rest.split_whitespace().next()?.parse().ok());
+        number.unwrap_or_else(|| panic!("no {of:?}: {}", self.all()))
+    }
+
+    fn verdict(&self) -> &str {
+        let sentences = ["as promised: ", "NOT as promised: ", "interrupted before the end: "];
+        let begin = sentences.iter().find_map(|sentence| self.text.rfind(&format!("\n{sentence}")));
+        &self.text[begin.unwrap_or_else(|| panic!("no verdict: {}", self.all())) + 1..]
+    }
+
+    /// Checks that the program has proved something and that its output contains `texts`.
+    pub(crate) fn assert_proved(&self, texts: &[&str]) {
+        assert!(self.code == Some(0) && self.verdict().starts_with("as promised: "), "{}", self.all());
+        for text in texts {
+            assert!(self.text.contains(text), "no {text:?}: {}", self.all());
+        }
+        self.assert_narrow();
+    }
+
+    /// Checks that the program reports a broken promise, and exits with an error.
+    pub(crate) fn assert_broken(&self, complaint: &str) {
+        let verdict = self.verdict();
+        let is_reported = verdict.starts_with("NOT as promised: ") && verdict.contains(complaint);
+        assert!(self.code == Some(1) && is_reported, "no {complaint:?}: {}", self.all());
+        self.assert_narrow();
+    }
+
+    /// Checks that the program printed `summary` after Ctrl-C, and nothing went wrong.
+    pub(crate) fn assert_interrupted(&self, summary: &str) {
+        assert!(self.code == Some(130) && self.verdict().starts_with("interrupted"), "{}", self.all());
+        assert!(self.text.contains(summary), "no {summary:?}: {}", self.all());
+        assert!(!self.errors.contains("ended with"), "a child did not stop: {}", self.all());
+        self.assert_narrow();
+    }
+
+    pub(crate) fn assert_narrow(&self) {
+        for line in self.text.lines().chain(self.errors.lines()) {
+            // Paths and the like cannot be wrapped.
+            let is_wide = line.chars().count() > 100 && line.split_whitespace().count() > 2;
+            assert!(!is_wide || line.starts_with("distlock: "), "wider than 100 columns: {line}");
+        }
+    }
+}

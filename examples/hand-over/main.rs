@@ -11,8 +11,8 @@
 //! ```
 //!
 //! Two processes take one lock in turn. Each release grants the lock to the process that waits, in
-//! the same write. Then the process that holds the lock is killed, and the other one gets it when the
-//! lease has expired.
+//! the same write. Then the process that holds the lock is killed, and the other one gets it when
+//! the lease has expired.
 
 mod draw;
 mod holder;

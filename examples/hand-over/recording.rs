@@ -21,7 +21,7 @@ pub(crate) struct Recording {
     pub(crate) lease_ms: u64,
     /// In the order in which the lock was granted.
     pub(crate) holds: Vec<Hold>,
-    /// When it began, and who waits now.
+    /// When it began, and which processes wait now.
     #[serde(skip)]
     start: Option<u64>,
     #[serde(skip)]

@@ -1,6 +1,6 @@
 //! Workers contend for a few resources. Watch which worker holds what, with which token, after
-//! which wait. One worker stalls beyond its lease and writes late: the resource refuses the write by
-//! its token.
+//! which wait. One worker stalls beyond its lease and writes late: the resource refuses the write
+//! by its token.
 //!
 //! ```text
 //! cargo run -p distlock-examples   # no server: five workers in one process
@@ -64,8 +64,8 @@ fn arguments() -> Result<Option<Arguments>, Failure> {
     Ok(is_wanted.then_some(arguments))
 }
 
-/// Short leases, so that the stalled worker's lease ends soon. A real service would keep the default
-/// of 30 s.
+/// Short leases, so that the stalled worker's lease ends soon. A real service would keep the
+/// default of 30 s.
 fn lease() -> LeaseOptions {
     LeaseOptions::new().ttl(Duration::from_secs(1))
 }

@@ -71,8 +71,8 @@ impl Show {
         if self.colour { format!("\x1b[{code}m{line}\x1b[0m") } else { line.to_owned() }
     }
 
-    /// Prints the whole run, and checks that no two holds overlapped, that all tokens grew, and that
-    /// the late write was refused.
+    /// Prints the whole run, and checks that no two holds overlapped, that all tokens grew, and
+    /// that the late write was refused.
     pub(crate) fn summary(&mut self, resources: &[&str], is_complete: bool) -> Outcome {
         self.events.sort_by_key(|event| event.at);
         let start = self.events.first().map_or(Duration::ZERO, |first| first.at);
@@ -132,7 +132,8 @@ impl Show {
     }
 }
 
-/// Ends a hold. The first end counts: a sleeper's lease ends by itself, not when the sleeper notices.
+/// Ends a hold. The first end counts: a sleeper's lease ends by itself, not when the sleeper
+/// notices.
 fn end(holds: &mut [Hold<'_>], token: u64, at: Duration) {
     if let Some(hold) = holds.iter_mut().find(|hold| hold.token == token && hold.to == hold.from) {
         hold.to = at;

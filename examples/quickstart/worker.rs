@@ -60,9 +60,9 @@ impl Worker {
         Ok(())
     }
 
-    /// Holds a lock as a process does that is paused by its garbage collector, its hypervisor, or the
-    /// lid of its laptop. The lease is not renewed, and the process wakes up believing that it still
-    /// holds the lock.
+    /// Holds a lock as a process does that is paused by its garbage collector, its hypervisor, or
+    /// the lid of its laptop. The lease is not renewed, and the process wakes up believing that it
+    /// still holds the lock.
     async fn stall(&self, locks: &dyn LockProvider, desk: &impl Desk) -> Result<(), Failure> {
         let resource = &self.resources[0];
         let begun = Instant::now();

@@ -13,8 +13,8 @@ use crate::ITEMS;
 const AT_ONCE: usize = 256;
 const TWICE: u32 = 2;
 
-/// Sends each order twice at once, as double clicks do, at a steady rate, for a time or until Ctrl-C.
-/// Then waits for the answers.
+/// Sends each order twice at once, as double clicks do, at a steady rate, for a time or until
+/// Ctrl-C. Then waits for the answers.
 pub(crate) async fn order(
     client: HttpClient,
     shop: String,

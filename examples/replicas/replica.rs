@@ -1,5 +1,5 @@
-//! The service: an order changes a counter by reading it, waiting a moment and writing it back. That
-//! would be a race without the layer.
+//! The service: an order changes a counter by reading it, waiting a moment and writing it back.
+//! That would be a race without the layer.
 
 use std::sync::Arc;
 use std::time::Duration;

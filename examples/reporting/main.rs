@@ -12,17 +12,17 @@
 //!
 //! # What it shows
 //! Three web servers and the API are OS processes. Impatient users request the same report from two
-//! servers at once. A server takes the account's lock, looks for the report in MongoDB, calls the API
-//! if there is none, and stores the report.
+//! servers at once. A server takes the account's lock, looks for the report in MongoDB, calls the
+//! API if there is none, and stores the report.
 //!
 //! One call hangs for longer than the lease, which is renewed meanwhile. Then its server is killed.
-//! At the end the API's record of its calls and the reports in the database are counted: no overlap,
-//! no report made twice, none missing.
+//! At the end the API's record of its calls and the reports in the database are counted: no
+//! overlap, no report made twice, none missing.
 //!
 //! # The published approach
-//! A collection has one document per lock. `findAndModify` with `upsert` takes the lock if there was
-//! no document before; else the caller tries again every 100 ms for 10 s. The holder deletes the
-//! document by its key. A TTL index removes what a dead server leaves behind.
+//! A collection has one document per lock. `findAndModify` with `upsert` takes the lock if there
+//! was no document before; else the caller tries again every 100 ms for 10 s. The holder deletes
+//! the document by its key. A TTL index removes what a dead server leaves behind.
 //!
 //! Its weaknesses, and what this program does:
 //!

@@ -1,4 +1,5 @@
-//! Whether all was as promised: counts the API's record of its calls, and the reports in the database.
+//! Whether all was as promised: counts the API's record of its calls, and the reports in the
+//! database.
 
 use std::time::Duration;
 

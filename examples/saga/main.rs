@@ -17,8 +17,8 @@
 //!
 //! One worker is killed between the effect and the commit. Another falls asleep there (SIGSTOP) for
 //! longer than its lease, and commits when it wakes up. The commit is refused, because another
-//! worker has done the step meanwhile. At the end the orders are compared with the commits that were
-//! confirmed to the workers.
+//! worker has done the step meanwhile. At the end the orders are compared with the commits that
+//! were confirmed to the workers.
 //!
 //! # The published approach
 //! The saga's document has a field for the lock. `findAndModify` by `_id` and "not locked, or

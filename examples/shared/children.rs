@@ -128,7 +128,8 @@ impl<R: DeserializeOwned + Send + 'static> Children<R> {
         Ok(Some((name, message)))
     }
 
-    /// As [`next`](Self::next). At Ctrl-C it stops all children, and returns what they still report.
+    /// As [`next`](Self::next). At Ctrl-C it stops all children, and returns what they still
+    /// report.
     ///
     /// # Errors
     /// As [`next`](Self::next).
@@ -188,7 +189,7 @@ impl<R: DeserializeOwned + Send + 'static> Children<R> {
         Ok(())
     }
 
-    /// Tells all children to stop, and continues those that are frozen.
+    /// Has all children stop, and continues those that are frozen.
     ///
     /// # Errors
     /// If a frozen child cannot be continued.
@@ -200,7 +201,7 @@ impl<R: DeserializeOwned + Send + 'static> Children<R> {
         frozen.iter().try_for_each(|name| self.freeze(name, false))
     }
 
-    /// Tells all children to stop, and waits until they have ended.
+    /// Has all children stop, and waits until they have ended.
     ///
     /// # Errors
     /// If a child does not end, or ends with an error. Those that were killed do not count.

@@ -17,8 +17,8 @@ pub struct Database {
 
 impl Database {
     /// Uses the server of the user. Without one it starts a server as the tests of this project do:
-    /// a container, else a local `mongod`, else a fetched one. One line on standard error says which.
-    /// Each run has a database of its own, so that runs do not disturb each other.
+    /// a container, else a local `mongod`, else a fetched one. One line on standard error says
+    /// which. Each run has a database of its own, so that runs do not disturb each other.
     ///
     /// # Errors
     /// If the connection string is invalid, or no server can be found or started. The message says

@@ -1,5 +1,5 @@
-//! The middleware over a real MongoDB: two replicas of the program `replicas` are processes, and this
-//! test is their warehouse. It sees which replica is in a handler, and keeps it there.
+//! The middleware over a real MongoDB: two replicas of the program `replicas` are processes, and
+//! this test is their warehouse. It sees which replica is in a handler, and keeps it there.
 
 use std::time::{Duration, Instant};
 
@@ -171,8 +171,8 @@ impl Shop {
         assert!(event.is_err(), "{event:?}");
     }
 
-    /// Waits until another process waits for the lock of an item. Returns an instant before which the
-    /// lock cannot have expired.
+    /// Waits until another process waits for the lock of an item. Returns an instant before which
+    /// the lock cannot have expired.
     async fn until_one_waits(&self, item: &str) -> Instant {
         soon("a waiter", async {
             loop {

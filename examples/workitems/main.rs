@@ -14,8 +14,8 @@
 //! ```
 //!
 //! # What it shows
-//! Five sessions, each an OS process, edit the same items: they read the whole item, think, and save
-//! the whole item.
+//! Five sessions, each an OS process, edit the same items: they read the whole item, think, and
+//! save the whole item.
 //!
 //! * Boris logs out with items checked out.
 //! * Carla's process is killed, and the server that had her connection ends her session.
@@ -26,8 +26,9 @@
 //!
 //! # The published approach
 //! A collection of locks beside the items has one document per checked-out item, with the item's id
-//! as the key and the session's id in it. Checking out is an insert, checking in deletes by item and
-//! session, and the end of a session deletes by session. By a timestamp old locks can be removed.
+//! as the key and the session's id in it. Checking out is an insert, checking in deletes by item
+//! and session, and the end of a session deletes by session. By a timestamp old locks can be
+//! removed.
 //!
 //! Its weaknesses, and what this program does:
 //!

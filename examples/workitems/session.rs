@@ -68,8 +68,8 @@ pub(crate) enum Report {
 pub(crate) struct Item {
     #[serde(rename = "_id")]
     pub(crate) id: String,
-    /// Each edit: the session, and its number of the edit. The whole list is read and written, as an
-    /// editor does with a text.
+    /// Each edit: the session, and its number of the edit. The whole list is read and written, as
+    /// an editor does with a text.
     pub(crate) edits: Vec<String>,
 }
 
@@ -160,8 +160,8 @@ impl Session {
             _ => return Err(format!("{} has gone", item.id).into()),
         }
         if let Some(guard) = guard {
-            // Already lost if the session was ended meanwhile. The save was refused then, and that is
-            // what counts.
+            // Already lost if the session was ended meanwhile. The save was refused then, and that
+            // is what counts.
             let _ = guard.release().await?;
         }
         Ok(())

@@ -57,7 +57,8 @@ pub(crate) async fn show(arguments: Arguments) -> Result<Outcome, Failure> {
     while let Some((name, message)) = office.children.next_until(&interrupt).await? {
         match message {
             Message::Report(report) => office.record(&name, report).await?,
-            // Without locks, other sessions may have finished the items before this one fell asleep.
+            // Without locks, other sessions may have finished the items before this one fell
+            // asleep.
             Message::Ended if office.children.running() == 1 => office.wake().await?,
             Message::Ended => {}
         }

@@ -33,8 +33,8 @@ impl Journal {
         self.orphans.extend(items.iter().map(|item| (item.clone(), (session.to_owned(), now))));
     }
 
-    /// Records that a session has checked an item out. Returns how long ago the session that had the
-    /// item before was ended, if it was.
+    /// Records that a session has checked an item out. Returns how long ago the session that had
+    /// the item before was ended, if it was.
     pub(crate) fn taken(&mut self, by: &str, item: &str) -> Option<Duration> {
         self.orphans.get(item).filter(|(session, _)| session != by)?;
         let (_, since) = self.orphans.remove(item)?;
@@ -43,8 +43,8 @@ impl Journal {
         Some(wait)
     }
 
-    /// Prints the sums, and checks the promises. An edit of a killed session may be there although it
-    /// was not confirmed.
+    /// Prints the sums, and checks the promises. An edit of a killed session may be there although
+    /// it was not confirmed.
     pub(crate) fn compare(&self, items: &[Item], killed: &[&str], is_complete: bool) -> Checks {
         let mut found: BTreeMap<&str, (usize, &str)> = BTreeMap::new();
         for item in items {

@@ -1,4 +1,4 @@
-//! Administration.
+//! Lists, inspects, releases and purges locks.
 
 use std::num::NonZeroUsize;
 use std::time::Duration;
@@ -21,18 +21,19 @@ use crate::statement::Sql;
 
 /// How long a request may take.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// How many locks one statement takes away, and how many records one statement of a purge looks at.
+/// How many locks one statement releases, and how many records one statement of a purge looks at.
 /// Their row locks are held until it has ended.
 const AT_ONCE: i64 = 100;
 
 impl PostgresStore {
-    /// Removes the records of keys that nobody has held or waited for since `unused`, which is at
-    /// least a minute, and returns how many there were. Tokens go on growing, and a history is
-    /// removed with its record. Works in steps of 100 records; an error leaves what was removed
-    /// removed.
+    /// Removes the records of keys that were neither held nor waited for within the time `unused`,
+    /// and returns how many there were. `unused` is at least a minute. Tokens continue to grow. A
+    /// history is removed with its record.
     ///
-    /// Nothing removes records by itself: call this now and then, such as once an hour with an
-    /// `unused` of an hour, or run the [SQL function](crate#purging) of it.
+    /// It works in steps of 100 records. After an error the steps before it stay done.
+    ///
+    /// Records are not removed by themselves. Call this from time to time, such as once an hour
+    /// with an `unused` of an hour, or run the same [as SQL](crate#purging).
     ///
     /// # Errors
     /// When the store cannot be reached.
@@ -41,7 +42,7 @@ impl PostgresStore {
         let unused = micros(unused.max(LEAST));
         let (mut purged, mut after) = (0, None);
         loop {
-            let rows = self.ask(Sql::Purge, &[&after, &AT_ONCE, &unused], Effect::Write).await?;
+            let rows = self.query(Sql::Purge, &[&after, &AT_ONCE, &unused], Effect::Write).await?;
             purged += answers::column::<i64>(&rows, "removed")?.unsigned_abs();
             after = answers::column::<Option<Vec<u8>>>(&rows, "last")?;
             if after.is_none() {
@@ -50,12 +51,12 @@ impl PostgresStore {
         }
     }
 
-    async fn ask(&self, sql: Sql, params: &[&(dyn ToSql + Sync)], effect: Effect) -> Result<Vec<Row>> {
+    async fn query(&self, sql: Sql, params: &[&(dyn ToSql + Sync)], effect: Effect) -> Result<Vec<Row>> {
         self.rows(Request { sql, params, effect, timeout: PATIENCE, claim: None }).await
     }
 }
 
-/// A filter as bounds of keys, and the owner's bytes.
+/// A filter as the bounds of its keys, and the owner's bytes.
 fn bounds(filter: &LockFilter) -> (&[u8], Option<Vec<u8>>, Option<&[u8]>) {
     (filter.prefix.as_bytes(), end_of_prefix(&filter.prefix), filter.owner.as_deref().map(str::as_bytes))
 }
@@ -63,13 +64,13 @@ fn bounds(filter: &LockFilter) -> (&[u8], Option<Vec<u8>>, Option<&[u8]>) {
 #[async_trait]
 impl LockAdmin for PostgresStore {
     async fn inspect(&self, key: &LockKey) -> Result<Option<LockInfo>> {
-        let rows = self.ask(Sql::Inspect, &[&key.as_str().as_bytes()], Effect::None).await?;
+        let rows = self.query(Sql::Inspect, &[&key.as_str().as_bytes()], Effect::None).await?;
         rows.first().map(answers::info).transpose()
     }
 
     async fn force_release(&self, key: &LockKey, reason: &str) -> Result<Option<LockInfo>> {
         let (key, reason) = (key.as_str().as_bytes(), reason.as_bytes());
-        let rows = self.ask(Sql::ForceRelease, &[&key, &reason], Effect::Write).await?;
+        let rows = self.query(Sql::ForceRelease, &[&key, &reason], Effect::Write).await?;
         rows.first().map(answers::info).transpose()
     }
 
@@ -77,16 +78,16 @@ impl LockAdmin for PostgresStore {
         let (from, until, owner) = bounds(filter);
         let after = after.map(|key| key.as_str().as_bytes());
         let limit = i64::try_from(limit.get()).unwrap_or(i64::MAX);
-        let rows = self.ask(Sql::Page, &[&from, &until, &after, &owner, &limit], Effect::None).await?;
+        let rows = self.query(Sql::Page, &[&from, &until, &after, &owner, &limit], Effect::None).await?;
         rows.iter().map(answers::info).collect()
     }
 
-    /// LISTEN on a connection of its own, which ends the stream with an error when it fails. Needs
+    /// Listens on a connection of its own. When that fails, the stream ends with an error. Needs
     /// [`lock_events`](crate::PostgresStoreBuilder::lock_events).
     async fn watch(&self) -> Result<LockEvents> {
-        let told: bool = answers::value(&self.ask(Sql::TellsLockEvents, &[], Effect::None).await?)?;
-        if !told {
-            let message = "this database does not tell what happens to locks: build a store with `lock_events`";
+        let has_events: bool = answers::value(&self.query(Sql::HasLockEvents, &[], Effect::None).await?)?;
+        if !has_events {
+            let message = "this database does not report lock events: build a store with `lock_events`";
             return Err(LockError::new(ErrorKind::Unsupported, message));
         }
         let channels = [self.schema.channel_of_locks()];
@@ -99,7 +100,7 @@ impl LockAdmin for PostgresStore {
         let (mut released, mut after) = (0, None);
         loop {
             let params: [&(dyn ToSql + Sync); 6] = [&from, &until, &after, &owner, &reason, &AT_ONCE];
-            let rows = self.ask(Sql::ForceRange, &params, Effect::Write).await?;
+            let rows = self.query(Sql::ForceRange, &params, Effect::Write).await?;
             released += answers::column::<i64>(&rows, "released")?.unsigned_abs();
             if answers::column::<i64>(&rows, "seen")? < AT_ONCE {
                 return Ok(released);
@@ -109,7 +110,7 @@ impl LockAdmin for PostgresStore {
     }
 
     async fn history(&self, key: &LockKey) -> Result<Vec<ForcedRelease>> {
-        let rows = self.ask(Sql::History, &[&key.as_str().as_bytes()], Effect::None).await?;
+        let rows = self.query(Sql::History, &[&key.as_str().as_bytes()], Effect::None).await?;
         rows.iter().map(answers::forced).collect()
     }
 }

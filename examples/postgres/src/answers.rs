@@ -1,4 +1,4 @@
-//! Rows as answers. No I/O.
+//! Turns rows into answers, without I/O.
 
 use std::collections::BTreeMap;
 use std::num::NonZeroU32;
@@ -46,11 +46,11 @@ fn busy(remaining: Duration, read_at: i64, first: FencingToken) -> BusyReply {
     BusyReply::new().with_holder_remaining(remaining).with_anchor(reading(read_at), first)
 }
 
-/// What became of one renewal.
+/// The result of one renewal.
 #[derive(Debug)]
 pub(crate) enum Renewed {
     Answered(Standing),
-    /// Another transaction had locked the record, and this request did not wait for it.
+    /// Another transaction had locked the record, and this request did not wait.
     Locked,
 }
 
@@ -92,14 +92,14 @@ pub(crate) fn column<'a, T: FromSql<'a>>(rows: &'a [Row], column: &str) -> Resul
     get(rows.first().ok_or_else(|| unreadable("no row"))?, column)
 }
 
-/// What a holder says, as it is stored: the owner's bytes, and a JSON object.
-pub(crate) fn words(holder: &Holder) -> (Option<&[u8]>, Option<Vec<u8>>) {
+/// The description of a holder, as it is stored: the owner's bytes, and a JSON object.
+pub(crate) fn description(holder: &Holder) -> (Option<&[u8]>, Option<Vec<u8>>) {
     let metadata = holder.metadata.as_deref().filter(|metadata| !metadata.is_empty());
     let metadata = metadata.and_then(|metadata| serde_json::to_vec(metadata).ok());
     (holder.owner.as_deref().map(str::as_bytes), metadata)
 }
 
-/// Text that was stored as bytes. What is no UTF-8 was written by another program.
+/// Text that was stored as bytes. Text that is not UTF-8 was written by another program.
 fn text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()
 }
@@ -113,7 +113,7 @@ pub(crate) fn info(row: &Row) -> Result<LockInfo> {
     let info = LockInfo::new(key, id.map(AcquisitionId::new), last, remaining);
     let info = info.with_waiting(small(get(row, "waiting")?));
     if id.is_none() {
-        // A minimum hold. The columns still say who held the key before.
+        // A minimum hold. The columns still describe the last holder.
         return Ok(info);
     }
     let owner: Option<&[u8]> = get(row, "owner")?;

@@ -1,4 +1,4 @@
-//! How a store is configured.
+//! The configuration of a store.
 
 use std::fmt;
 use std::num::NonZeroUsize;
@@ -22,7 +22,7 @@ use crate::statement::Texts;
 
 const DEFAULT_SCHEMA: &str = "distlock";
 const DEFAULT_CONNECTIONS: NonZeroUsize = NonZeroUsize::new(8).expect("not zero");
-/// The driver's own default, by which nobody notices within two hours that a server is gone.
+/// The driver's default, with which it takes two hours to notice that a server is gone.
 const NO_KEEPALIVE: Duration = Duration::from_secs(2 * 60 * 60);
 const KEEPALIVE_IDLE: Duration = Duration::from_secs(10);
 const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(5);
@@ -50,14 +50,14 @@ impl PostgresStoreBuilder {
     }
 
     pub(crate) fn parse(uri: &str) -> Result<Self> {
-        // The driver's error may quote what it could not read.
+        // The driver's error is left out: it may quote the text, and with it a password.
         let config = Config::from_str(uri);
-        let config = config.map_err(|_| LockError::invalid_options("this is no connection string of PostgreSQL"))?;
+        let config = config.map_err(|_| LockError::invalid_options("this is not a connection string of PostgreSQL"))?;
         Ok(Self::new(config))
     }
 
-    /// Connects with TLS by one of the crates for tokio-postgres. Defaults to none: a configuration
-    /// with `sslmode=require` then fails.
+    /// Connects with TLS, by one of the crates for tokio-postgres. Defaults to no TLS: a
+    /// configuration with `sslmode=require` then fails.
     pub fn tls<T>(mut self, tls: T) -> Self
     where
         T: MakeTlsConnect<Socket> + Clone + Send + Sync + 'static,
@@ -76,37 +76,38 @@ impl PostgresStoreBuilder {
         self
     }
 
-    /// How many requests the store makes at once, each on a connection of its own. One more
-    /// connection is opened for administration, and one for each provider that listens to events.
-    /// Defaults to 8.
+    /// How many requests the store sends at once, each on a connection of its own. One more
+    /// connection is for administration, and one for each provider that listens to events. Defaults
+    /// to 8.
     pub fn connections(mut self, connections: NonZeroUsize) -> Self {
         self.connections = connections;
         self
     }
 
-    /// Takes a server that runs with `fsync=off`. Its locks and tokens do not survive a power
-    /// failure. Defaults to no: such a server is refused.
+    /// Accepts a server that runs with `fsync=off`. Its locks and tokens do not survive a power
+    /// failure. Defaults to refusing such a server.
     pub fn accept_fsync_off(mut self) -> Self {
         self.options.accepts_fsync_off = true;
         self
     }
 
-    /// Has the database tell what happens to locks, for
-    /// [`LockAdmin::watch`](distlock_api::LockAdmin::watch). The first request makes a trigger of
-    /// the role that owns the schema. From then on all stores of the schema tell and may watch,
-    /// until an operator drops the trigger (`DROP TRIGGER lock_events ON distlock.lease`). Each
-    /// grant and each end of a lease then costs a NOTIFY, and the commits of those wait for each
-    /// other. Defaults to no.
+    /// Has the database report lock events, for
+    /// [`LockAdmin::watch`](distlock_api::LockAdmin::watch). The first request creates a trigger, as
+    /// the role that owns the schema. From then on all stores of the schema report and may watch,
+    /// until an operator drops the trigger (`DROP TRIGGER lock_events ON distlock.lease`).
+    ///
+    /// Each grant and each end of a lease then costs a NOTIFY, and the commits of those wait for
+    /// each other. Defaults to no events.
     pub fn lock_events(mut self) -> Self {
         self.options.lock_events = true;
         self
     }
 
-    /// The store. It connects with the first request.
+    /// Makes the store. It connects with the first request.
     ///
     /// # Errors
-    /// [`InvalidOptions`](distlock_api::ErrorKind::InvalidOptions) when the schema has no valid
-    /// name.
+    /// [`InvalidOptions`](distlock_api::ErrorKind::InvalidOptions) when the name of the schema
+    /// is invalid.
     pub fn build(self) -> Result<PostgresStore> {
         let schema = SchemaName::new(&self.schema)?;
         let config = defaults(self.config);
@@ -119,7 +120,7 @@ impl PostgresStoreBuilder {
     }
 }
 
-/// What the configuration leaves open.
+/// Sets what the configuration leaves open.
 fn defaults(mut config: Config) -> Config {
     if config.get_application_name().is_none() {
         config.application_name("distlock");
@@ -133,7 +134,7 @@ fn defaults(mut config: Config) -> Config {
     if config.get_tcp_user_timeout().is_none() {
         config.tcp_user_timeout(TCP_USER_TIMEOUT);
     }
-    // Of several hosts the primary.
+    // Of several hosts, use the primary.
     config.target_session_attrs(TargetSessionAttrs::ReadWrite);
     config
 }
@@ -155,7 +156,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_string_that_is_none_is_refused_and_not_quoted() {
+    fn an_invalid_string_is_refused_and_not_quoted() {
         let error = PostgresStoreBuilder::parse("postgres://me:secret@host:port/x").unwrap_err();
         assert_eq!(error.kind(), ErrorKind::InvalidOptions);
         assert!(!format!("{error:?}").contains("secret"), "{error:?}");

@@ -1,5 +1,5 @@
-//! How a request gets to the server: on a connection of the pool, within its timeout, and so that
-//! neither a caller that leaves nor a server that hangs does harm to the next request.
+//! Sends requests: on a connection of the pool, within its timeout. Neither a caller that leaves
+//! nor a server that hangs affects the next request.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -16,7 +16,7 @@ use crate::connection::{Backend, Connection, Dial};
 use crate::error::{self, Effect};
 use crate::statement::{Sql, Texts};
 
-/// What deadpool asks for connections.
+/// Makes connections for the pool.
 pub(crate) struct Manager {
     pub(crate) dial: Arc<dyn Dial>,
     pub(crate) config: Config,
@@ -42,7 +42,7 @@ pub(crate) struct Request<'a> {
     pub(crate) params: &'a [&'a (dyn ToSql + Sync)],
     pub(crate) effect: Effect,
     pub(crate) timeout: Duration,
-    /// Whose later requests must not overtake this one, if it may grant or free.
+    /// The claim whose later requests must not overtake this one, if it may grant or free the key.
     pub(crate) claim: Option<&'a Claim>,
 }
 
@@ -85,8 +85,8 @@ impl Calls {
         }
     }
 
-    /// Waits until an earlier request of the claim, whose outcome is unknown, has ended: after this
-    /// request has been answered it cannot take effect any more.
+    /// Waits until an earlier request of the claim, whose outcome is unknown, has ended. It can
+    /// then no longer take effect after the present request.
     async fn fence(
         &self,
         connection: Object<Manager>,
@@ -113,8 +113,8 @@ impl Calls {
     }
 }
 
-/// The server process of the claim's last request, if it is not known whether that took effect. The
-/// claim keeps it.
+/// The server process of the claim's last request, if the outcome of that is unknown. It is kept in
+/// the claim.
 #[derive(Debug, Default)]
 struct Doubt(Mutex<Option<Backend>>);
 
@@ -129,13 +129,13 @@ fn doubtful(claim: &Claim) -> Option<Backend> {
 /// A connection with a request on it. If the request's future is dropped, the connection is closed:
 /// the next request would wait for the answer to this one.
 struct UnderWay<'a> {
-    /// `None` once it is known not to be usable.
+    /// `None` when it is no longer usable.
     connection: Option<Object<Manager>>,
     claim: Option<&'a Claim>,
 }
 
 impl UnderWay<'_> {
-    /// Leaves the connection in here if it is still good.
+    /// Sends a statement. The connection stays in `self` if it is still usable.
     async fn query(
         &mut self,
         statement: (Sql, &Texts),
@@ -146,7 +146,7 @@ impl UnderWay<'_> {
     ) -> Result<Vec<Row>> {
         let cut_off = CutOff(self);
         let connection = cut_off.0.connection.as_ref().ok_or_else(|| error::not_connected(limit))?;
-        // The server ends first, so that its answer says that nothing happened.
+        // The time limit of the server ends first, and its answer then says that nothing happened.
         let at_server = deadline.saturating_duration_since(Instant::now()).mul_f64(0.9);
         let warnings = connection.warnings();
         let answer = timeout_at(deadline, connection.query(statement, params, at_server)).await;
@@ -171,7 +171,8 @@ impl UnderWay<'_> {
     }
 }
 
-/// Closes the connection of a request that was not answered, and has the claim remember it.
+/// Closes the connection of a request that was not answered, and records its server process in the
+/// claim.
 struct CutOff<'a, 'b>(&'a mut UnderWay<'b>);
 
 impl Drop for CutOff<'_, '_> {

@@ -1,14 +1,13 @@
-//! Times as the store counts them: whole microseconds of the server's clock, since 1970.
+//! The units of time: whole microseconds of the server's clock, since 1970.
 
 use std::time::{Duration, SystemTime};
 
 use distlock_engine::store::StoreTime;
 
-/// The longest duration that is sent: about a hundred years, so that no sum leaves PostgreSQL's
-/// range.
+/// The longest duration that is sent: a hundred years, so that no sum leaves PostgreSQL's range.
 const LONGEST: Duration = Duration::from_secs(100 * 365 * 24 * 60 * 60);
 
-/// A duration to send; at least a microsecond, because a lease of none would not be one.
+/// A duration to send. It is at least a microsecond, because a lease must not be empty.
 pub(crate) fn micros(duration: Duration) -> i64 {
     i64::try_from(duration.min(LONGEST).as_micros()).unwrap_or(i64::MAX).max(1)
 }

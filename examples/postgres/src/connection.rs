@@ -1,5 +1,4 @@
-//! One connection, as all of the store's connections are: how it is opened, and what its session is
-//! set to.
+//! One connection: how it is opened, and the settings of its session.
 
 use std::future::poll_fn;
 use std::sync::Arc;
@@ -17,16 +16,16 @@ use tokio_postgres::{AsyncMessage, Client, Config, Error, Notification, Row, Soc
 
 use crate::statement::{HOT, Sql, Texts};
 
-/// What every session is set to, whatever the role, the database or the server have as defaults.
+/// The settings of every session, whatever the defaults of the role, database or server are.
 ///
-/// * A commit returns when it is on disk; a stronger setting, `remote_apply`, is left alone.
+/// * A commit returns when it is on disk. The stronger setting `remote_apply` is kept.
 /// * Requests wait for row locks and then see what was committed meanwhile: READ COMMITTED.
-/// * Names have their schemas, so nothing is looked up elsewhere.
+/// * The search path is empty, because all names contain their schemas.
 const SESSION: &str = "SET search_path = ''; SET default_transaction_isolation = 'read committed'; \
                        SET jit = off; SET lock_timeout = 0; SET client_min_messages = warning; \
                        SELECT set_config('synchronous_commit', 'on', false) \
                        WHERE current_setting('synchronous_commit') NOT IN ('on', 'remote_apply')";
-const WHO: &str = "SELECT pid, (extract(epoch FROM backend_start) * 1000000)::bigint \
+const SERVER_PROCESS: &str = "SELECT pid, (extract(epoch FROM backend_start) * 1000000)::bigint \
                    FROM pg_stat_activity WHERE pid = pg_backend_pid()";
 
 /// Opens connections, with TLS or without.
@@ -35,7 +34,7 @@ pub(crate) trait Dial: Send + Sync {
     async fn dial(&self, config: &Config, events: Option<Events>) -> Result<Dialled, Error>;
 }
 
-/// A connection, whose task reads what the server sends.
+/// A connection, with a task that reads what the server sends.
 pub(crate) struct Dialled {
     pub(crate) client: Client,
     pub(crate) driver: AbortHandle,
@@ -46,12 +45,12 @@ pub(crate) struct Dialled {
 /// Where the notifications of a connection go.
 #[derive(Debug)]
 pub(crate) struct Events {
-    pub(crate) sender: mpsc::Sender<Heard>,
+    pub(crate) sender: mpsc::Sender<Received>,
 }
 
-/// What a listening connection has heard.
+/// What a connection for events has received.
 #[derive(Debug)]
-pub(crate) enum Heard {
+pub(crate) enum Received {
     Notification(Notification),
     /// Its connection failed.
     Failed(Error),
@@ -76,8 +75,8 @@ where
         let driver = tokio::spawn(async move {
             let warnings = counter;
             while let Some(message) = poll_fn(|cx| connection.poll_message(cx)).await {
-                let heard = match message {
-                    Ok(AsyncMessage::Notification(notification)) => Heard::Notification(notification),
+                let received = match message {
+                    Ok(AsyncMessage::Notification(notification)) => Received::Notification(notification),
                     Ok(AsyncMessage::Notice(notice)) => {
                         tracing::warn!(severity = notice.severity(), message = notice.message(), "PostgreSQL warns");
                         if notice.code() == &SqlState::WARNING {
@@ -86,10 +85,10 @@ where
                         continue;
                     }
                     Ok(_) => continue,
-                    Err(error) => Heard::Failed(error),
+                    Err(error) => Received::Failed(error),
                 };
                 if let Some(events) = &events
-                    && events.sender.send(heard).await.is_err()
+                    && events.sender.send(received).await.is_err()
                 {
                     return;
                 }
@@ -99,8 +98,7 @@ where
     }
 }
 
-/// A server process, by its number and its start, so that a later one of the same number is
-/// another.
+/// A server process. Its start distinguishes it from a later process with the same id.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Backend {
     pub(crate) pid: i32,
@@ -119,8 +117,8 @@ pub(crate) struct Connection {
 impl Connection {
     pub(crate) async fn open(dial: &dyn Dial, config: &Config, texts: &Texts) -> Result<Self, Error> {
         let dialled = session(dial, config, None).await?;
-        let who = dialled.client.query_one(WHO, &[]).await?;
-        let backend = Backend { pid: who.try_get(0)?, started: who.try_get(1)? };
+        let process = dialled.client.query_one(SERVER_PROCESS, &[]).await?;
+        let backend = Backend { pid: process.try_get(0)?, started: process.try_get(1)? };
         let statements = std::array::from_fn(|_| OnceCell::new());
         let connection = Self { dialled, backend, statements, limit: AtomicU64::new(0) };
         try_join_all(HOT.into_iter().map(|sql| connection.statement(sql, texts))).await?;
@@ -135,13 +133,14 @@ impl Connection {
         self.dialled.client.is_closed()
     }
 
-    /// Closes it although it is waiting for an answer. The server carries out what it has begun.
+    /// Closes the connection even if it waits for an answer. The server finishes what it has begun.
     pub(crate) fn abort(self) {
         self.dialled.driver.abort();
     }
 
-    /// How many warnings there have been. One during a commit says that the wait for a synchronous
-    /// standby was cancelled: the server reports success, and the standby may not have the commit.
+    /// How many warnings the server has sent. A warning during a commit means that the wait for a
+    /// synchronous standby was cancelled. The server reports success, but the standby may not have
+    /// the commit.
     pub(crate) fn warnings(&self) -> u64 {
         self.dialled.warnings.load(Ordering::Relaxed)
     }
@@ -150,7 +149,7 @@ impl Connection {
         self.statements[sql as usize].get_or_try_init(|| self.dialled.client.prepare(texts.get(sql))).await
     }
 
-    /// One statement, which the server cancels after about `limit`.
+    /// Sends one statement, which the server cancels after about `limit`.
     pub(crate) async fn query(
         &self,
         (sql, texts): (Sql, &Texts),
@@ -162,7 +161,7 @@ impl Connection {
         let Some(millis) = new_limit(self.limit.load(Ordering::Relaxed), limit) else {
             return client.query(statement, params).await;
         };
-        // Sent together: no round trip of its own.
+        // Both are sent together, without a round trip of its own.
         let setting = format!("SET statement_timeout = {millis}");
         let (set, rows) = join(client.batch_execute(&setting), client.query(statement, params)).await;
         if set.is_ok() {
@@ -178,7 +177,7 @@ fn new_limit(present: u64, limit: Duration) -> Option<u64> {
     (present > millis || present < millis - millis / 5).then_some(millis)
 }
 
-/// A connection whose session is set up.
+/// Opens a connection and sets up its session.
 pub(crate) async fn session(dial: &dyn Dial, config: &Config, events: Option<Events>) -> Result<Dialled, Error> {
     let dialled = dial.dial(config, events).await?;
     dialled.client.batch_execute(SESSION).await?;

@@ -1,4 +1,4 @@
-//! What PostgreSQL's errors mean for a lock: above all, whether the request may have happened.
+//! PostgreSQL's errors as errors for the engine: above all, whether the request may have happened.
 
 use std::error::Error as StdError;
 use std::fmt;
@@ -16,8 +16,8 @@ pub(crate) enum Effect {
     Write,
 }
 
-/// The cause of an error, without what `Debug` of the driver's own one shows: details of the
-/// server, which may quote a row.
+/// The cause of an error. Unlike `Debug` of the driver's error, it omits the server's details,
+/// which may quote a row.
 #[derive(Debug)]
 struct Cause(String);
 
@@ -40,7 +40,7 @@ impl Cause {
     }
 }
 
-/// Of a request that was sent.
+/// The error of a request that was sent.
 pub(crate) fn of_request(error: &Error, effect: Effect) -> LockError {
     let verdict = match error.as_db_error() {
         // The server has rolled the statement back, and said so. A server process that ends may
@@ -52,7 +52,7 @@ pub(crate) fn of_request(error: &Error, effect: Effect) -> LockError {
     verdict.into_error(effect).with_source(Cause::of(error))
 }
 
-/// Of an attempt to connect. Nothing of a request was sent.
+/// The error of an attempt to connect, before any request was sent.
 pub(crate) fn of_connecting(error: &Error) -> LockError {
     let verdict = match error.as_db_error() {
         Some(refusal) => Verdict::of_state(refusal.code().code()),
@@ -65,12 +65,12 @@ pub(crate) fn of_connecting(error: &Error) -> LockError {
     verdict.into_error(Effect::None).with_phase(Phase::Connect).with_source(Cause::of(error))
 }
 
-/// The time of a request ran out before it was sent.
+/// The error of a request whose time ran out before it was sent.
 pub(crate) fn not_connected(limit: Duration) -> LockError {
     LockError::timeout(Phase::Connect, format!("no connection to PostgreSQL was free within {limit:?}"))
 }
 
-/// The time of a request ran out while it was under way.
+/// The error of a request whose time ran out before its answer came.
 pub(crate) fn unanswered(limit: Duration, effect: Effect) -> LockError {
     let error = LockError::timeout(Phase::Request, format!("PostgreSQL did not answer within {limit:?}"));
     match effect {
@@ -79,19 +79,20 @@ pub(crate) fn unanswered(limit: Duration, effect: Effect) -> LockError {
     }
 }
 
-/// The server has committed, with a warning.
+/// The error of a commit with a warning.
 pub(crate) fn not_replicated() -> LockError {
     let message = "the wait for a synchronous standby was cancelled; it may not have the change";
     LockError::new(ErrorKind::Unavailable, message).outcome_unknown()
 }
 
-/// An earlier call of the claim may still take effect, so this one was not sent.
+/// The error of a request that was not sent, because an earlier one of its claim may still take
+/// effect.
 pub(crate) fn not_fenced(cause: LockError) -> LockError {
     let message = "an earlier request of this acquisition is not known to have ended";
     LockError::new(ErrorKind::Unavailable, message).with_source(cause)
 }
 
-/// An answer that is not one of this store's functions.
+/// The error for an answer that this store's functions do not give.
 pub(crate) fn unreadable(what: impl Into<String>) -> LockError {
     let message = format!("PostgreSQL's answer cannot be read: {}", what.into());
     LockError::new(ErrorKind::Corrupt, message).outcome_unknown()
@@ -129,8 +130,8 @@ impl Verdict {
         Self::unknown("the connection to PostgreSQL failed")
     }
 
-    /// Of a statement that was rolled back with this SQLSTATE. `statement_timeout` ends with the
-    /// statement and never strikes in its commit, so 57014 is no exception.
+    /// The verdict on a statement that was rolled back with this SQLSTATE. 57014 is no exception:
+    /// `statement_timeout` ends with the statement, and does not apply to its commit.
     fn of_state(state: &str) -> Self {
         use Disposition::{Permanent, Retryable};
         use ErrorKind::{Corrupt, Other, PermissionDenied, Timeout, Unavailable, Unsupported};

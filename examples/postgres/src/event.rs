@@ -1,4 +1,4 @@
-//! The texts of notifications. No I/O.
+//! Turns the texts of notifications into events, without I/O.
 
 use std::num::NonZeroU32;
 use std::time::Duration;
@@ -9,19 +9,19 @@ use distlock_engine::store::{Grant, StoreEvent};
 use crate::answers::token;
 use crate::clock::reading;
 
-/// The event of a notification; a gap if it is none of this store's.
+/// The event in a notification; a gap if the text is not from this store.
 pub(crate) fn parse(payload: &str) -> StoreEvent {
     parsed(payload).unwrap_or(StoreEvent::Gap)
 }
 
-/// The same on the channel of what happens to locks.
+/// The lock event in a notification; a gap if the text is not from this store.
 pub(crate) fn parse_lock_event(payload: &str) -> LockEvent {
     parsed_lock_event(payload).unwrap_or(LockEvent::Gap)
 }
 
 fn parsed_lock_event(payload: &str) -> Option<LockEvent> {
-    let words: Vec<&str> = payload.split(' ').collect();
-    let (what, key, id, more) = match *words.as_slice() {
+    let parts: Vec<&str> = payload.split(' ').collect();
+    let (what, key, id, more) = match *parts.as_slice() {
         [what, key, id, ref more @ ..] => (what, lock_key(key)?, AcquisitionId::new(id), more),
         _ => return None,
     };
@@ -37,13 +37,13 @@ fn parsed_lock_event(payload: &str) -> Option<LockEvent> {
     })
 }
 
-fn number(word: &str) -> Option<i64> {
-    word.parse().ok()
+fn number(text: &str) -> Option<i64> {
+    text.parse().ok()
 }
 
 fn parsed(payload: &str) -> Option<StoreEvent> {
-    let words: Vec<&str> = payload.split(' ').collect();
-    Some(match *words.as_slice() {
+    let parts: Vec<&str> = payload.split(' ').collect();
+    Some(match *parts.as_slice() {
         ["freed", key] => StoreEvent::Freed { key: lock_key(key)? },
         ["gone", key, id, last] => StoreEvent::Gone {
             key: lock_key(key)?,
@@ -82,7 +82,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_the_functions_push_is_understood() {
+    fn pushed_events_are_parsed() {
         let key = LockKey::new("a \0é").unwrap();
         assert_eq!(parse("freed 612000c3a9"), StoreEvent::Freed { key: key.clone() });
         let id = AcquisitionId::new("p-1");
@@ -95,7 +95,7 @@ mod tests {
     }
 
     #[test]
-    fn what_happens_to_locks_is_understood() {
+    fn lock_events_are_parsed() {
         let (key, id) = (LockKey::new("a").unwrap(), AcquisitionId::new("p-1"));
         let granted = |owner: Option<&str>| {
             let (key, id, owner) = (key.clone(), id.clone(), owner.map(str::to_owned));

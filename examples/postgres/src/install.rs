@@ -1,5 +1,5 @@
-//! The schema: made once, by the first store that finds it missing or older, and checked by the
-//! others.
+//! Installs the schema. The first store that finds it missing or older creates it; other stores
+//! only check it.
 
 use std::time::Duration;
 
@@ -13,7 +13,7 @@ use crate::error::{of_connecting, unanswered};
 use crate::names::SchemaName;
 use crate::statement::Sql;
 
-/// The version of what the files below make.
+/// The version of the schema that these files create.
 const VERSION: i32 = 2;
 const FILES: [&str; 7] = [
     include_str!("sql/schema.sql"),
@@ -24,24 +24,24 @@ const FILES: [&str; 7] = [
     include_str!("sql/renew.sql"),
     include_str!("sql/admin.sql"),
 ];
-/// Made only where a store asks for it.
+/// Created only for a store with `lock_events`.
 const LOCK_EVENTS: &str = include_str!("sql/lock_events.sql");
-/// Functions and settings of this version are used: PostgreSQL 14.
+/// PostgreSQL 14, whose functions and settings the store uses.
 const OLDEST_SERVER: i32 = 140_000;
 const SERVER: &str = "SELECT current_setting('server_version_num')::int, current_setting('fsync') = 'on'";
 
-/// What a store asks of the server and of the schema.
+/// What a store requires of the server and of the schema.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Options {
     pub(crate) accepts_fsync_off: bool,
-    /// Whether what happens to locks is told.
+    /// Whether the database reports lock events.
     pub(crate) lock_events: bool,
 }
 
 /// Makes sure that the server can be used and that the schema is there.
 ///
-/// The connection is not one of the pool: if this is given up, it closes, and the server rolls
-/// back.
+/// The connection is not from the pool. If the call is dropped, the connection closes, and the
+/// server rolls back.
 pub(crate) async fn install(
     dial: &dyn Dial,
     config: &Config,
@@ -59,10 +59,10 @@ pub(crate) async fn install(
                 "INSERT INTO {{schema}}.meta (version) VALUES ({VERSION}) \
                  ON CONFLICT (only_row) DO UPDATE SET version = greatest(meta.version, excluded.version)"
             );
-            make(&client, schema, &[&FILES.concat(), &version]).await.map_err(refused)?;
+            create(&client, schema, &[&FILES.concat(), &version]).await.map_err(refused)?;
         }
-        if options.lock_events && !tells_lock_events(&client, schema).await.map_err(refused)? {
-            make(&client, schema, &[LOCK_EVENTS]).await.map_err(refused)?;
+        if options.lock_events && !has_lock_events(&client, schema).await.map_err(refused)? {
+            create(&client, schema, &[LOCK_EVENTS]).await.map_err(refused)?;
         }
         Ok(())
     };
@@ -72,7 +72,7 @@ pub(crate) async fn install(
 fn check_server(version: i32, keeps_commits: bool) -> Result<()> {
     let unsupported = |message: String| Err(LockError::new(ErrorKind::Unsupported, message));
     if version < OLDEST_SERVER {
-        return unsupported(format!("PostgreSQL 14 or later is needed, this is {}", version / 10_000));
+        return unsupported(format!("PostgreSQL 14 or later is needed, and this is version {}", version / 10_000));
     }
     if !keeps_commits {
         return unsupported("the server runs with fsync=off: a power failure would lose locks".to_owned());
@@ -95,19 +95,18 @@ fn is_there(installed: Option<i32>, schema: &SchemaName) -> Result<bool> {
     match installed {
         Some(newer) if newer > VERSION => Err(LockError::new(
             ErrorKind::Unsupported,
-            format!("the schema {schema} has version {newer}, this program knows {VERSION} and older ones"),
+            format!("the schema {schema} has version {newer}, and this program supports versions up to {VERSION}"),
         )),
         installed => Ok(installed == Some(VERSION)),
     }
 }
 
-async fn tells_lock_events(client: &Client, schema: &SchemaName) -> Result<bool, Error> {
-    client.query_one(&schema.fill_in(Sql::TellsLockEvents.template()), &[]).await?.try_get(0)
+async fn has_lock_events(client: &Client, schema: &SchemaName) -> Result<bool, Error> {
+    client.query_one(&schema.fill_in(Sql::HasLockEvents.template()), &[]).await?.try_get(0)
 }
 
-/// Makes parts of the schema, in one transaction. Programs that do so at the same moment take
-/// turns.
-async fn make(client: &Client, schema: &SchemaName, parts: &[&str]) -> Result<(), Error> {
+/// Creates parts of the schema in one transaction. Stores that do so at the same moment take turns.
+async fn create(client: &Client, schema: &SchemaName, parts: &[&str]) -> Result<(), Error> {
     let turn = format!("SELECT pg_advisory_xact_lock(hashtextextended('{}', 0))", schema.channel());
     let begin = ["BEGIN; SET LOCAL client_min_messages = warning", &turn];
     let script = [&begin, parts, &["COMMIT"]].concat().join(";\n");

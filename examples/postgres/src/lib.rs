@@ -30,13 +30,13 @@
 //! |---|---|
 //! | `store`, `admin` | requests |
 //! | `answers`, `event` | rows and notifications as answers and events, without I/O |
-//! | `calls` | the pool, time limits, and calls that are given up |
+//! | `calls` | the pool, time limits, and requests that are given up |
 //! | `connection`, `listen` | connections for requests and for events |
 //! | `install`, `statement`, `sql/*.sql` | the schema, its functions, and the statements that call them |
 //! | `error`, `names`, `clock`, `builder` | errors, valid names, units, configuration |
 //!
 //! # Schema
-//! The first request makes the schema (`distlock` by default) if it is missing or has an older
+//! The first request creates the schema (`distlock` by default) if it is missing or has an older
 //! version, in one transaction, under an advisory lock.
 //!
 //! ```text
@@ -49,7 +49,7 @@
 //!         owner, metadata
 //! forced  key + nr (primary key), at, id, owner,    the last eight releases by force of each key
 //!         token, reason
-//! held    a view of `lease`: what is not free now, for administration and for `psql`
+//! held    a view of `lease`: the keys that are not free now, for administration and for `psql`
 //! ```
 //!
 //! * Keys, owners, metadata and reasons are `bytea`: compared byte by byte under any collation and
@@ -80,7 +80,7 @@
 //! * **Queue** (C15): a release grants the lease to the head of the queue in its own transaction.
 //! * **Events**: NOTIFY in the transaction that makes the change, on one channel for all watchers
 //!   and one per provider. A broken connection ends the stream with an error; the engine opens the
-//!   next one and asks for what it may have missed. A silent connection is tested every 5 s.
+//!   next one and queries what it may have missed. A silent connection is tested every 5 s.
 //!
 //! # Limits
 //! * **Replication.** With an asynchronous standby a fail-over loses the last commits, and with
@@ -91,8 +91,8 @@
 //!   resource.
 //! * **Poolers.** PgBouncer in session mode only: settings and LISTEN belong to a session, and the
 //!   order of a claim's requests relies on the number of the server process.
-//! * **Restored backups** bring back old leases and old tokens. Tokens then follow the clock, so
-//!   they grow nevertheless; locks that were held when the server stopped are not known.
+//! * **Restored backups** bring back old leases and old tokens. Tokens grow nevertheless, because
+//!   they follow the clock. Locks that were held when the server stopped are lost.
 //! * A standby (hot or read-only) is never used: with several hosts the driver connects to the
 //!   primary.
 //! * [`LockAdmin::watch`](distlock_api::LockAdmin::watch) works where a store was built with
@@ -155,31 +155,32 @@ pub struct PostgresStore {
     config: Config,
     schema: SchemaName,
     options: Options,
-    /// Whether the schema has been made, or found.
+    /// Set when the schema has been created or found.
     installed: Arc<OnceCell<()>>,
 }
 
 impl PostgresStore {
-    /// A store with the defaults, by a connection string: `postgres://user:password@host/database`,
-    /// or `host=… user=…`. It connects with the first request.
+    /// Makes a store with the defaults from a connection string:
+    /// `postgres://user:password@host/database`, or `host=… user=…`. It connects with the first
+    /// request.
     ///
     /// # Errors
-    /// [`InvalidOptions`](distlock_api::ErrorKind::InvalidOptions) when the text is no connection
-    /// string.
+    /// [`InvalidOptions`](distlock_api::ErrorKind::InvalidOptions) when the text is not a
+    /// connection string.
     pub fn new(uri: &str) -> Result<Self> {
         Self::parse(uri)?.build()
     }
 
-    /// Configures a store, by a connection string.
+    /// Configures a store, with a connection string.
     ///
     /// # Errors
-    /// [`InvalidOptions`](distlock_api::ErrorKind::InvalidOptions) when the text is no connection
-    /// string.
+    /// [`InvalidOptions`](distlock_api::ErrorKind::InvalidOptions) when the text is not a
+    /// connection string.
     pub fn parse(uri: &str) -> Result<PostgresStoreBuilder> {
         PostgresStoreBuilder::parse(uri)
     }
 
-    /// Configures a store, by a configuration of the driver.
+    /// Configures a store, with a configuration of the driver.
     pub fn builder(config: Config) -> PostgresStoreBuilder {
         PostgresStoreBuilder::new(config)
     }

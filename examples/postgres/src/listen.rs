@@ -9,32 +9,32 @@ use tokio::task::AbortHandle;
 use tokio::time::{Instant, sleep_until, timeout};
 use tokio_postgres::{Client, Config};
 
-use crate::connection::{Dial, Dialled, Events, Heard, session};
+use crate::connection::{Dial, Dialled, Events, Received, session};
 use crate::error::{Effect, of_connecting, of_request};
 
 /// How long opening may take.
 const OPENING: Duration = Duration::from_secs(5);
-/// How often a silent connection is tested: a server or a network that is gone does not say so.
+/// How often a silent connection is tested, to notice that the server or the network is gone.
 const TESTED_EVERY: Duration = Duration::from_secs(5);
 /// How long the answer to a test may take.
 const ANSWERED_WITHIN: Duration = Duration::from_secs(5);
-/// How many events may be waiting. Beyond that the connection is not read, and the server keeps
-/// them.
+/// How many events may wait here. Beyond that the connection is not read, and they wait at the
+/// server.
 const KEPT: usize = 1024;
 
-/// Listens on these channels, whose notifications `parse` reads. The stream ends with an error when
-/// the connection fails: events may have been missed. The engine then opens another.
+/// Listens on these channels. The stream ends with an error when the connection fails, because
+/// events may have been missed. The engine then opens another stream.
 pub(crate) async fn listen<E: Send + 'static>(
     dial: &dyn Dial,
     config: &Config,
     channels: &[String],
     parse: fn(&str) -> E,
 ) -> Result<BoxStream<'static, Result<E>>> {
-    let (sender, heard) = mpsc::channel(KEPT);
+    let (sender, received) = mpsc::channel(KEPT);
     let opening = async {
         let opened = session(dial, config, Some(Events { sender })).await;
         let Dialled { client, driver, .. } = opened.map_err(|error| of_connecting(&error))?;
-        let listener = Listener { client, driver, heard, parse, test_at: Instant::now() + TESTED_EVERY };
+        let listener = Listener { client, driver, received, parse, test_at: Instant::now() + TESTED_EVERY };
         let listen: String = channels.iter().map(|channel| format!("LISTEN \"{channel}\";")).collect();
         listener.client.batch_execute(&listen).await.map_err(|error| of_request(&error, Effect::None))?;
         Ok(listener)
@@ -51,7 +51,7 @@ pub(crate) async fn listen<E: Send + 'static>(
 struct Listener<E> {
     client: Client,
     driver: AbortHandle,
-    heard: mpsc::Receiver<Heard>,
+    received: mpsc::Receiver<Received>,
     parse: fn(&str) -> E,
     test_at: Instant,
 }
@@ -61,15 +61,15 @@ impl<E> Listener<E> {
         loop {
             tokio::select! {
                 biased;
-                heard = self.heard.recv() => return match heard {
-                    Some(Heard::Notification(notification)) => Ok((self.parse)(notification.payload())),
-                    Some(Heard::Failed(error)) => Err(of_request(&error, Effect::None)),
+                received = self.received.recv() => return match received {
+                    Some(Received::Notification(notification)) => Ok((self.parse)(notification.payload())),
+                    Some(Received::Failed(error)) => Err(of_request(&error, Effect::None)),
                     None => Err(broken("it has ended")),
                 },
                 () = sleep_until(self.test_at) => {
                     let answer = timeout(ANSWERED_WITHIN, self.client.check_connection()).await;
                     answer
-                        .map_err(|_| broken("it is silent"))?
+                        .map_err(|_| broken("the server is silent"))?
                         .map_err(|error| of_request(&error, Effect::None))?;
                     self.test_at = Instant::now() + TESTED_EVERY;
                 }

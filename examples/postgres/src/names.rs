@@ -1,12 +1,12 @@
-//! Names and texts that PostgreSQL must be able to take, checked before anything is sent.
+//! Names and texts that PostgreSQL must accept, checked before anything is sent.
 
 use std::fmt;
 
 use distlock_api::{AcquisitionId, LockError, Result};
 use distlock_engine::store::ProviderId;
 
-/// The name of the store's schema, which needs no quotes in SQL and leaves room for the names of
-/// channels, which have at most 63 bytes.
+/// The name of the store's schema. It is short enough for the names of the channels, which have at
+/// most 63 bytes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct SchemaName(String);
 
@@ -15,12 +15,12 @@ impl SchemaName {
 
     pub(crate) fn new(name: &str) -> Result<Self> {
         let mut bytes = name.bytes();
-        let begins = bytes.next().is_some_and(|byte| byte.is_ascii_lowercase() || byte == b'_');
-        let goes_on = bytes.all(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'_');
-        if !begins || !goes_on || name.len() > Self::MAX_LEN || name.starts_with("pg_") {
+        let is_first_valid = bytes.next().is_some_and(|byte| byte.is_ascii_lowercase() || byte == b'_');
+        let are_others_valid = bytes.all(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'_');
+        if !is_first_valid || !are_others_valid || name.len() > Self::MAX_LEN || name.starts_with("pg_") {
             return Err(LockError::invalid_options(format!(
-                "{name:?} is no name for a schema of locks: it has 1 to {} characters of a-z, 0-9 and _, does not \
-                 begin with a digit, and does not begin with pg_",
+                "{name:?} is not a valid name for the schema: use 1 to {} characters of a-z, 0-9 and _, without a \
+                 digit or pg_ at the beginning",
                 Self::MAX_LEN
             )));
         }
@@ -38,7 +38,7 @@ impl SchemaName {
         format!("distlock:{self}")
     }
 
-    /// The channel of what happens to locks.
+    /// The channel of the lock events.
     pub(crate) fn channel_of_locks(&self) -> String {
         format!("{}:locks", self.channel())
     }
@@ -55,14 +55,14 @@ impl fmt::Display for SchemaName {
     }
 }
 
-/// The longest identity that is taken. Those of the engine have 49 bytes.
+/// The longest id that is accepted. Those of the engine have 49 bytes.
 const MAX_ID_LEN: usize = 128;
 
-/// The text of an identity, if the store can keep it and push it.
-pub(crate) fn identity(id: &AcquisitionId) -> Result<&str> {
+/// The text of an id, if the store can keep it and push it.
+pub(crate) fn id_text(id: &AcquisitionId) -> Result<&str> {
     let text = id.as_str();
     if text.is_empty() || text.len() > MAX_ID_LEN || !text.bytes().all(|byte| byte.is_ascii_graphic()) {
-        let message = format!("{text:?} is no acquisition id: 1 to {MAX_ID_LEN} printable ASCII characters");
+        let message = format!("{text:?} is not an acquisition id: use 1 to {MAX_ID_LEN} printable ASCII characters");
         return Err(LockError::invalid_options(message));
     }
     Ok(text)
@@ -92,10 +92,10 @@ mod tests {
     }
 
     #[test]
-    fn identities_are_printable() {
-        assert!(identity(&ProviderId::random().acquisition_id()).is_ok());
+    fn ids_are_printable() {
+        assert!(id_text(&ProviderId::random().acquisition_id()).is_ok());
         for id in ["", "a b", "a\0", "é", &"a".repeat(129)] {
-            assert!(identity(&AcquisitionId::new(id)).is_err(), "{id:?}");
+            assert!(id_text(&AcquisitionId::new(id)).is_err(), "{id:?}");
         }
     }
 

@@ -17,10 +17,10 @@ pub(crate) enum Sql {
     ForceRange,
     History,
     Purge,
-    TellsLockEvents,
+    HasLockEvents,
 }
 
-/// Those that are prepared when a connection is opened.
+/// The statements that are prepared when a connection is opened.
 pub(crate) const HOT: [Sql; 4] = [Sql::Acquire, Sql::Renew, Sql::Release, Sql::Waiters];
 
 impl Sql {
@@ -38,7 +38,7 @@ impl Sql {
         Self::ForceRange,
         Self::History,
         Self::Purge,
-        Self::TellsLockEvents,
+        Self::HasLockEvents,
     ];
 
     pub(crate) const fn template(self) -> &'static str {
@@ -64,7 +64,7 @@ impl Sql {
                  WHERE key = $1 ORDER BY nr"
             }
             Self::Purge => "SELECT * FROM {schema}.purge($1, $2, $3)",
-            Self::TellsLockEvents => {
+            Self::HasLockEvents => {
                 "SELECT EXISTS (SELECT FROM pg_trigger \
                  WHERE tgname = 'lock_events' AND tgrelid = '{schema}.lease'::regclass)"
             }

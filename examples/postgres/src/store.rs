@@ -1,4 +1,4 @@
-//! The requests of the engine, each as one statement.
+//! The requests of the engine. Each is one statement.
 
 use std::time::Duration;
 
@@ -21,11 +21,11 @@ use crate::error::{self, Effect};
 use crate::event;
 use crate::install::install;
 use crate::listen::listen;
-use crate::names::identity;
+use crate::names::id_text;
 use crate::statement::Sql;
 
 impl PostgresStore {
-    /// Sends a request, after the schema has been made or checked by the first one.
+    /// Sends a request. The first one creates or checks the schema before.
     pub(crate) async fn rows(&self, request: Request<'_>) -> Result<Vec<Row>> {
         let begun = Instant::now();
         self.ready(request.timeout).await?;
@@ -33,7 +33,8 @@ impl PostgresStore {
         self.calls.rows(&Request { timeout, ..request }).await
     }
 
-    /// Stores that come at the same moment wait for the first of them.
+    /// Creates or checks the schema, once. Clones that call it at the same moment wait for the
+    /// first.
     pub(crate) async fn ready(&self, limit: Duration) -> Result<()> {
         if self.installed.initialized() {
             return Ok(());
@@ -43,7 +44,7 @@ impl PostgresStore {
         ready.unwrap_or_else(|_| Err(error::not_connected(limit))).map(|_| ())
     }
 
-    /// Renewals as one statement. With `waits` it waits for records that others have locked.
+    /// Sends renewals as one statement. With `waits` it waits for records that are locked.
     async fn renewed(&self, renewals: &[&Renewal], timeout: Duration, waits: bool) -> Vec<Result<Renewed>> {
         let mut columns = Columns::default();
         if let Err(error) = renewals.iter().try_for_each(|renewal| columns.push(renewal)) {
@@ -85,9 +86,11 @@ impl<'a> Columns<'a> {
             // No token of this store is above i64::MAX, so such a lease is not this one.
             RenewalSubject::Lease { token, ttl } => (Some(token.get().try_into().unwrap_or(i64::MAX)), ttl, None),
             RenewalSubject::Ticket(ticket) => (None, ticket.ttl, Some(micros(ticket.claim_ttl))),
-            _ => return Err(LockError::new(ErrorKind::Unsupported, "this store knows no such renewal")),
+            _ => {
+                return Err(LockError::new(ErrorKind::Unsupported, "this store does not support this kind of renewal"));
+            }
         };
-        self.ids.push(identity(renewal.claim.id())?);
+        self.ids.push(id_text(renewal.claim.id())?);
         self.keys.push(renewal.claim.key().as_str().as_bytes());
         self.tokens.push(token);
         self.ttls.push(micros(ttl));
@@ -122,10 +125,11 @@ impl LeaseStore for PostgresStore {
 
     async fn try_acquire(&self, attempt: &Attempt) -> Result<Reply> {
         let Attempt { claim, ttl, tokens, ticket, turn_window, holder, timeout, .. } = attempt;
-        let (key, id) = (claim.key().as_str().as_bytes(), identity(claim.id())?);
-        let tokens = i32::try_from(tokens.get()).map_err(|_| LockError::invalid_options("a block this long"))?;
+        let (key, id) = (claim.key().as_str().as_bytes(), id_text(claim.id())?);
+        let tokens =
+            i32::try_from(tokens.get()).map_err(|_| LockError::invalid_options("the token block is too long"))?;
         let (ttl, window) = (micros(*ttl), micros(*turn_window));
-        let (owner, metadata) = answers::words(holder);
+        let (owner, metadata) = answers::description(holder);
         let ticket_ttl = ticket.map(|ticket| micros(ticket.ttl));
         let claim_ttl = ticket.map(|ticket| micros(ticket.claim_ttl));
         let capacity = ticket.map(|ticket| i64::from(ticket.capacity));
@@ -140,8 +144,8 @@ impl LeaseStore for PostgresStore {
         self.renew_alone(renewal, renewal.timeout).await
     }
 
-    /// One statement, without waiting for records that others have locked. Those are renewed one by
-    /// one, so that a record that stays locked costs no other renewal its lease.
+    /// Sends one statement, which does not wait for records that are locked. Those are then renewed
+    /// one by one, so that a record that stays locked costs no other lease.
     async fn renew_many(&self, renewals: &[Renewal]) -> Vec<Result<Standing>> {
         let begun = Instant::now();
         let timeout = renewals.iter().map(|renewal| renewal.timeout).min().unwrap_or_default();
@@ -162,7 +166,7 @@ impl LeaseStore for PostgresStore {
 
     async fn release(&self, release: &Release) -> Result<ReleaseOutcome> {
         let Release { claim, hold_at_least, timeout, .. } = release;
-        let (key, id) = (claim.key().as_str().as_bytes(), identity(claim.id())?);
+        let (key, id) = (claim.key().as_str().as_bytes(), id_text(claim.id())?);
         let hold = hold_at_least.map(micros);
         let used: Option<i64> = match claim.used() {
             Used::Unknown => None,
@@ -193,8 +197,7 @@ impl LeaseStore for PostgresStore {
         Some(self)
     }
 
-    /// Closes the connections that are idle. The store stays usable, because another provider may
-    /// have it.
+    /// Closes the idle connections. The store stays usable, because another provider may use it.
     async fn close(&self) -> Result<()> {
         self.calls.close_idle();
         Ok(())

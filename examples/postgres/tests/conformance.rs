@@ -1,4 +1,4 @@
-//! The store keeps what it promises.
+//! The conformance suite on this store.
 
 mod arena;
 mod server;
@@ -32,7 +32,7 @@ struct Postgres {
 struct Started {
     uri: String,
     schema: String,
-    /// For what a client of the store cannot do.
+    /// A connection for what clients of the store cannot do.
     operator: Arc<tokio_postgres::Client>,
 }
 
@@ -46,7 +46,7 @@ fn open(uri: &str, schema: &str) -> distlock_api::Result<PostgresStore> {
     PostgresStore::parse(uri)?.schema(schema).lock_events().build()
 }
 
-/// What [`PostgresStore::purge`] does to a record that has been unused for an hour, to this one.
+/// Purges one record, as [`PostgresStore::purge`] does with records that were unused for an hour.
 async fn purge(operator: &tokio_postgres::Client, schema: &str, key: &LockKey) -> Result<(), FixtureError> {
     let purge = format!("SELECT {schema}.purge_keys(ARRAY[$1::bytea], 0)");
     let purged: i64 = operator.query_one(&purge, &[&key.as_str().as_bytes()]).await?.get(0);
@@ -86,7 +86,7 @@ impl Fixture for Postgres {
                 let (operator, of) = (Arc::clone(&operator), of.clone());
                 async move { purge(&operator, &of, &key).await }
             });
-            // Longer than busy test machines stall; who misses its claim stands behind the others.
+            // Longer than a busy test machine stalls: a missed claim loses its place in the queue.
             let queue = QueueOptions::new().claim(Duration::from_secs(3));
             clients.push(Client::of_disturbed(store, |engine| engine.queue(queue))?);
         }
@@ -119,7 +119,7 @@ impl Fixture for Postgres {
 
     async fn stop(&self) {
         if let Some(Started { schema, operator, .. }) = self.started.get() {
-            // Only a server of the user's outlives the suite.
+            // A server of the user outlives the suite.
             let _ = operator.batch_execute(&format!("DROP SCHEMA {schema} CASCADE")).await;
         }
         if let Some(server) = self.server.lock().expect("not poisoned").take() {

@@ -1,10 +1,10 @@
 //! The store's clock.
 //!
 //! SQLite has none: its `unixepoch()` runs in the calling process, and returns that process's time,
-//! right or wrong. All processes that share a file also share a kernel, which gives out the locks on
-//! that file. So the store's clock is the kernel's monotonic clock. It is the same for all of them
-//! and cannot be set. Rust's `Instant` uses it, too, and with it the engine measures how long a
-//! lease is valid.
+//! right or wrong. All processes that share a file also share a kernel, which gives out the locks
+//! on that file. So the store's clock is the kernel's monotonic clock. It is the same for all of
+//! them and cannot be set. Rust's `Instant` uses it, too, and with it the engine measures how long
+//! a lease is valid.
 //!
 //! It starts again with the machine. No holder survives that, so a row that was written "later than
 //! now" is from an earlier run of the machine, and void:
@@ -12,7 +12,8 @@
 //! recognise so keeps its key closed no longer than a lease lasts.
 //!
 //! A file therefore belongs to one machine. It must not be on a network drive, where SQLite's own
-//! locks do not work reliably either, nor be shared by containers with time namespaces of their own.
+//! locks do not work reliably either, nor be shared by containers with time namespaces of their
+//! own.
 
 use std::time::Duration;
 

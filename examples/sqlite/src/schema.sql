@@ -1,6 +1,7 @@
 -- All times are nanoseconds of the machine's monotonic clock: see clock.rs.
 
--- One row: the last token that was granted, of all keys. It outlives all other rows, so tokens grow although leases are deleted.
+-- One row: the last token that was granted, of all keys. It outlives all other rows, so tokens
+-- grow although leases are deleted.
 CREATE TABLE IF NOT EXISTS last_token (token INTEGER NOT NULL) STRICT;
 INSERT INTO last_token SELECT 0 WHERE NOT EXISTS (SELECT * FROM last_token);
 

@@ -17,8 +17,8 @@ const REMEMBERED: i64 = 60_000_000_000;
 /// One step.
 pub(crate) struct Step<'a> {
     pub(crate) sql: Transaction<'a>,
-    /// Read after the write lock was taken. A reading from before the wait could revive a lease that
-    /// has expired meanwhile.
+    /// Read after the write lock was taken. A reading from before the wait could revive a lease
+    /// that has expired meanwhile.
     pub(crate) now: i64,
 }
 

@@ -1,5 +1,5 @@
-//! The program `replicas`: with the layer nothing is lost. Without it something is, so the check can
-//! fail.
+//! The program `replicas`: with the layer nothing is lost. Without it something is, so the check
+//! can fail.
 
 use distlock_conformance_mongo::{MongoServer, Topology};
 

@@ -1,6 +1,6 @@
--- One attempt. Granted: the first token, the block's length, and what is left. Busy: when it is the
--- claim's turn, the clock, the token before which grants are old, and the place: -1 without a
--- ticket, -2 if the queue is full.
+-- One attempt. If granted, it returns the first token, the block's length, and the time that is
+-- left. If busy, it returns the time until the claim's turn, the clock, the token before which
+-- grants are old, and the position in the queue: -1 without a ticket, -2 if the queue is full.
 CREATE OR REPLACE FUNCTION {schema}.acquire(
     p_key bytea, p_id text, p_ttl bigint, p_tokens integer, p_turn_after bigint, p_owner bytea, p_metadata bytea,
     p_ticket_ttl bigint, p_claim_ttl bigint, p_capacity bigint,
@@ -31,8 +31,7 @@ BEGIN
     END IF;
 
     v_lease := {schema}.locked(p_key);
-    -- Not before: a reading from before the wait for the row could revive what has expired
-    -- meanwhile.
+    -- After the row is locked: an earlier reading could revive a lease that has expired meanwhile.
     v_now := clock_timestamp();
     IF v_lease.id = p_id AND v_now < v_lease.closed_until THEN
         UPDATE {schema}.lease SET closed_until = greatest(closed_until, {schema}.later(v_now, p_ttl))

@@ -1,4 +1,4 @@
--- What is not free, as administration shows it. The clock is read once per query.
+-- The keys that are not free, for administration. The clock is read once per query.
 CREATE OR REPLACE VIEW {schema}.held AS
 SELECT l.key, l.id, l.token,
        {schema}.micros(l.closed_until) - {schema}.micros(c.read_at) AS remaining,
@@ -7,8 +7,9 @@ SELECT l.key, l.id, l.token,
 FROM {schema}.lease l CROSS JOIN (SELECT clock_timestamp() AS read_at) c
 WHERE c.read_at < l.closed_until;
 
--- Takes a key away from its holder, and returns what was there. With `p_holder` only from a holder,
--- and with `p_owner` only from a holder of that owner: decided when the row is locked.
+-- Releases a key by force, and returns the lock that was there. With `p_holder` it releases only a
+-- lease, not a minimum hold; with `p_owner` only a lease of that owner. Both are decided when the
+-- row is locked.
 CREATE OR REPLACE FUNCTION {schema}.force_release(p_key bytea, p_reason bytea, p_holder boolean, p_owner bytea)
 RETURNS SETOF {schema}.held
 LANGUAGE plpgsql AS $fn$
@@ -35,8 +36,8 @@ BEGIN
     RETURN NEXT v_victim;
 END $fn$;
 
--- The same of up to `p_limit` held keys in a range, in the order of the keys. `seen` is how many
--- were looked at, `last` the last of them.
+-- Releases up to `p_limit` leases in a range of keys by force, in the order of the keys. `seen` is
+-- how many it looked at, `last` the last one of them.
 CREATE OR REPLACE FUNCTION {schema}.force_range(
     p_from bytea, p_until bytea, p_after bytea, p_owner bytea, p_reason bytea, p_limit bigint,
     OUT seen bigint, OUT released bigint, OUT last bytea
@@ -59,8 +60,8 @@ BEGIN
     END LOOP;
 END $fn$;
 
--- Removes those of the records that have been unused for `p_unused` microseconds. Their greatest
--- token becomes the floor of new records, in the same transaction.
+-- Removes those of the records that were unused for `p_unused` microseconds. Their greatest token
+-- becomes the floor of new records, in the same transaction.
 CREATE OR REPLACE FUNCTION {schema}.purge_keys(p_keys bytea[], p_unused bigint) RETURNS bigint
 LANGUAGE plpgsql AS $fn$
 DECLARE
@@ -73,7 +74,7 @@ BEGIN
         WHERE key = ANY (p_keys) AND closed_until < {schema}.later(v_now, -p_unused)
         ORDER BY key FOR UPDATE SKIP LOCKED
     ) unused;
-    -- Tickets that were added before the rows were locked show in a new statement only.
+    -- Only a new statement sees the tickets that were added before the rows were locked.
     SELECT array_agg(l.key), max(l.token) INTO v_keys, v_floor FROM {schema}.lease l
     WHERE l.key = ANY (v_keys)
         AND NOT EXISTS (SELECT FROM {schema}.ticket t WHERE t.key = l.key AND v_now < t.ends);
@@ -87,8 +88,8 @@ BEGIN
     RETURN cardinality(v_keys);
 END $fn$;
 
--- The same of the next `p_limit` records beyond a key. `last` is the last one that was looked at,
--- NULL at the end of the table.
+-- Purges the next `p_limit` records after a key. `last` is the last key that it looked at, NULL at
+-- the end of the table.
 CREATE OR REPLACE FUNCTION {schema}.purge(p_after bytea, p_limit bigint, p_unused bigint, OUT removed bigint, OUT last bytea)
 LANGUAGE plpgsql AS $fn$
 DECLARE

@@ -1,4 +1,4 @@
--- What several requests share.
+-- Functions that several requests share.
 
 CREATE OR REPLACE FUNCTION {schema}.micros(p_time timestamptz) RETURNS bigint
 LANGUAGE sql STABLE AS $fn$ SELECT (extract(epoch FROM p_time) * 1000000)::bigint $fn$;
@@ -6,9 +6,9 @@ LANGUAGE sql STABLE AS $fn$ SELECT (extract(epoch FROM p_time) * 1000000)::bigin
 CREATE OR REPLACE FUNCTION {schema}.later(p_time timestamptz, p_micros bigint) RETURNS timestamptz
 LANGUAGE sql STABLE AS $fn$ SELECT p_time + p_micros * interval '1 microsecond' $fn$;
 
--- The record of a key, locked; a new one if there is none. Of a new one the token is the floor,
--- which is read after the insertion: an insertion that waited for a purge must see what that has
--- written.
+-- Locks and returns the record of a key; a new one if there is none. The token of a new one is the
+-- floor. It is read after the insertion, because an insertion that waited for a purge must see what
+-- the purge has written.
 CREATE OR REPLACE FUNCTION {schema}.locked(p_key bytea) RETURNS {schema}.lease
 LANGUAGE plpgsql AS $fn$
 DECLARE
@@ -31,9 +31,9 @@ BEGIN
 END $fn$;
 
 -- Grants a locked key whose last token is `p_last`. The first token of the block is the next one,
--- or the clock in microseconds since 2025, whichever is greater: so a record that was lost with a
--- failed primary does not repeat its tokens. `p_released` is the claim that passes the lease on, if
--- one does.
+-- or the clock in microseconds since 2025, whichever is greater. So a record that was lost with a
+-- failed primary does not repeat its tokens. `p_released` is the claim whose release grants the
+-- lease, if it is one.
 CREATE OR REPLACE FUNCTION {schema}.give(
     p_key bytea, p_last bigint, p_id text, p_now timestamptz, p_ttl bigint, p_tokens integer,
     p_owner bytea, p_metadata bytea, p_released text
@@ -53,9 +53,9 @@ LANGUAGE sql AS $fn$
     RETURNING *
 $fn$;
 
--- Ends the server process of a call whose outcome is unknown, unless it has ended, and waits until
--- it is gone: from then on the call has taken effect or never will. Bounded by the statement's
--- timeout.
+-- Ends the server process of a request whose outcome is unknown, unless it has ended, and waits
+-- until it is gone. From then on the request has taken effect or never will. The timeout of the
+-- statement limits the wait.
 CREATE OR REPLACE FUNCTION {schema}.fence(p_pid integer, p_started bigint) RETURNS void
 LANGUAGE plpgsql AS $fn$
 DECLARE

@@ -1,8 +1,8 @@
--- What watchers are told, when the transaction has committed. `{channel}` is the channel of all of
--- them; each provider has one of its own behind it.
+-- Pushes events, when the transaction has committed. `{channel}` is the channel of all watchers.
+-- Each provider has a channel of its own, whose name begins with it.
 --
--- A release that finds no waiter pushes nothing: a NOTIFY takes a lock of the whole database until
--- its transaction has committed. Nor does a purge, because nobody holds its keys or waits for them.
+-- A release that finds no waiter pushes nothing, because a NOTIFY locks the whole database until its
+-- transaction has committed. A purge pushes nothing, because its keys have no holders or waiters.
 
 CREATE OR REPLACE FUNCTION {schema}.push_own(p_id text, p_event text) RETURNS void
 LANGUAGE sql AS $fn$
@@ -24,8 +24,9 @@ $fn$;
 CREATE OR REPLACE FUNCTION {schema}.push_freed(p_key bytea) RETURNS void
 LANGUAGE sql AS $fn$ SELECT pg_notify({channel}, concat_ws(' ', 'freed', encode(p_key, 'hex'))) $fn$;
 
--- What happens to locks, for administration: told by a trigger, which exists only where a store asks
--- for it (`lock_events.sql`). Called when `lease.id` is written, or its row removed.
+-- Reports lock events, for administration. The trigger that calls it exists only if a store was
+-- built with `lock_events` (`lock_events.sql`). It is called when `lease.id` is written, or its row
+-- is removed.
 CREATE OR REPLACE FUNCTION {schema}.tell_lock_event() RETURNS trigger
 LANGUAGE plpgsql AS $fn$
 DECLARE

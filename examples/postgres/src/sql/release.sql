@@ -1,6 +1,6 @@
--- Gives up what a claim has, and passes its lease on to the head of the queue. True if the claim's
--- lease ended by this call or by an earlier one. `p_used` is the last token that a guard has had: 0
--- if none had one, NULL if that is not known.
+-- Removes a claim's ticket, and passes its lease on to the head of the queue. Returns true if this
+-- release or an earlier one ended the claim's lease. `p_used` is the last token that a guard has
+-- had: 0 if no guard had one, NULL if that is unknown.
 CREATE OR REPLACE FUNCTION {schema}.release(p_key bytea, p_id text, p_hold bigint, p_used bigint) RETURNS boolean
 LANGUAGE plpgsql AS $fn$
 #variable_conflict use_column

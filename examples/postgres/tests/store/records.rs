@@ -1,4 +1,4 @@
-//! The schema, the records, and what they say.
+//! The schema, and the contents of the records.
 
 use std::time::Duration;
 
@@ -13,7 +13,7 @@ use tokio::time::{sleep, timeout};
 use crate::{LONG, SOON, World, claim, give_back, key, take};
 
 #[tokio::test]
-async fn words_come_back_as_they_were_said() {
+async fn descriptions_come_back_unchanged() {
     let world = World::new().await;
     let store = world.store();
     let odd = "\0 'x' \\ %_ é\u{10ffff}";
@@ -31,7 +31,7 @@ async fn words_come_back_as_they_were_said() {
 }
 
 #[tokio::test]
-async fn what_cannot_be_kept_is_refused_before_anything_is_sent() {
+async fn invalid_requests_are_refused_before_anything_is_sent() {
     let nowhere = PostgresStore::new("postgres://me@127.0.0.1:1/x").unwrap();
     let odd = Claim::new(key("k"), AcquisitionId::new("a\0b"));
     let error = nowhere.try_acquire(&Attempt::new(odd.clone(), LONG)).await.unwrap_err();
@@ -49,7 +49,7 @@ async fn what_cannot_be_kept_is_refused_before_anything_is_sent() {
 }
 
 #[tokio::test]
-async fn stores_that_come_at_once_make_one_schema_and_a_newer_one_is_refused() {
+async fn stores_that_start_at_once_create_one_schema_and_a_newer_one_is_refused() {
     let world = World::new().await;
     let stores: Vec<_> = (0..8).map(|_| world.store()).collect();
     let claims: Vec<_> = (0..8).map(|_| claim("k")).collect();
@@ -64,7 +64,7 @@ async fn stores_that_come_at_once_make_one_schema_and_a_newer_one_is_refused() {
 }
 
 #[tokio::test]
-async fn a_purge_removes_what_is_unused_and_tokens_go_on() {
+async fn a_purge_removes_unused_records_and_tokens_still_grow() {
     let world = World::new().await;
     let store = world.store();
     let mut last = Vec::new();
@@ -76,7 +76,7 @@ async fn a_purge_removes_what_is_unused_and_tokens_go_on() {
     let held = claim("k249");
     take(&store, &held, LONG).await;
     assert_eq!(store.purge(Duration::ZERO).await.unwrap(), 0, "unused for less than a minute");
-    // A token far ahead of the clock, as after a clock that was set back.
+    // A token far ahead of the clock, as after the clock was set back.
     let age = format!(
         "UPDATE {schema}.lease SET token = token + 1000000000000000 WHERE id IS NULL;
          UPDATE {schema}.lease SET closed_until = closed_until - interval '2 hours' WHERE id IS NULL",
@@ -130,14 +130,14 @@ async fn a_role_without_ownership_can_use_what_another_has_installed() {
 }
 
 #[tokio::test]
-async fn what_happens_to_locks_is_told_where_a_store_asks_for_it() {
+async fn lock_events_are_reported_where_a_store_has_enabled_them() {
     let world = World::new().await;
     let silent = world.store();
     let error = silent.watch().await.err().expect("no events without the trigger");
     assert_eq!(error.kind(), ErrorKind::Unsupported, "{error:?}");
-    let telling = PostgresStore::parse(world.uri).unwrap().schema(&world.schema).lock_events().build().unwrap();
-    drop(telling.watch().await.unwrap());
-    // The other store tells now, too, and may watch.
+    let reporting = PostgresStore::parse(world.uri).unwrap().schema(&world.schema).lock_events().build().unwrap();
+    drop(reporting.watch().await.unwrap());
+    // Now the other store reports events, too, and may watch.
     let mut events = silent.watch().await.unwrap();
     let (expired, claim) = (claim("k"), claim("k"));
     take(&silent, &expired, Duration::from_millis(1)).await;
@@ -146,14 +146,14 @@ async fn what_happens_to_locks_is_told_where_a_store_asks_for_it() {
     let renewal = Renewal::lease(claim.clone(), token, LONG);
     assert!(matches!(silent.renew(&renewal).await.unwrap(), Standing::Held { .. }));
     give_back(&silent, claim.clone()).await;
-    let told: Vec<LockEvent> = timeout(SOON, (&mut events).take(4).try_collect()).await.unwrap().unwrap();
+    let seen: Vec<LockEvent> = timeout(SOON, (&mut events).take(4).try_collect()).await.unwrap().unwrap();
     let (key, owner) = (key("k"), None::<String>);
     let grant_of = |event: &LockEvent, of: &Claim| match event {
         LockEvent::Granted { id, .. } => id == of.id(),
         _ => false,
     };
-    assert!(grant_of(&told[0], &expired), "{told:?}");
-    assert_eq!(told[1], LockEvent::Expired { key: key.clone(), id: expired.id().clone() });
-    assert_eq!(told[2], LockEvent::Granted { key: key.clone(), id: claim.id().clone(), token, owner });
-    assert_eq!(told[3], LockEvent::Released { key, id: claim.id().clone() });
+    assert!(grant_of(&seen[0], &expired), "{seen:?}");
+    assert_eq!(seen[1], LockEvent::Expired { key: key.clone(), id: expired.id().clone() });
+    assert_eq!(seen[2], LockEvent::Granted { key: key.clone(), id: claim.id().clone(), token, owner });
+    assert_eq!(seen[3], LockEvent::Released { key, id: claim.id().clone() });
 }

@@ -1,4 +1,4 @@
-//! What a handler knows of the lock it runs under.
+//! The view that a handler has of its lock.
 
 use std::sync::Arc;
 
@@ -8,12 +8,12 @@ use crate::gate::{Hold, Slot};
 
 /// The lock under which a request is served: its key, its fencing token, and whether it is lost.
 ///
-/// [`LockLayer`](crate::LockLayer) puts it into the extensions of each request that it serves under
-/// a lock; with the feature `axum` it is an extractor, too (`Option<HeldLock>` for routes where
-/// requests may pass without). It is a view: keeping it does not prolong the hold.
+/// [`LockLayer`](crate::LockLayer) adds it to the extensions of each request that it serves under a
+/// lock. With the feature `axum` it is an extractor, too: `Option<HeldLock>` for routes where
+/// requests may pass without a lock. Keeping this view does not prolong the hold.
 ///
 /// Write the [`fencing_token`](Self::fencing_token) with the data, and have the resource refuse
-/// smaller ones: this alone protects against a process that was paused for longer than its lease.
+/// smaller ones. Only this protects against a process that was paused for longer than its lease.
 #[derive(Clone, Debug)]
 pub struct HeldLock {
     slot: Arc<Slot>,
@@ -25,47 +25,47 @@ impl HeldLock {
         Self { slot: hold.slot().clone() }
     }
 
-    /// The key. Of several, the first.
+    /// Returns the key. Of several, the first.
     #[must_use]
     pub fn key(&self) -> &LockKey {
         &self.grants()[0].0
     }
 
-    /// The fencing token of the [`key`](Self::key).
+    /// Returns the fencing token of the [`key`](Self::key).
     #[must_use]
     pub fn fencing_token(&self) -> FencingToken {
         self.grants()[0].1
     }
 
-    /// All keys with their fencing tokens, in the order of the keys. There is at least one.
+    /// Returns all keys with their fencing tokens, in the order of the keys. There is at least one.
     #[must_use]
     pub fn grants(&self) -> &[(LockKey, FencingToken)] {
         self.slot.grants()
     }
 
-    /// The fencing token of one of the keys.
+    /// Returns the fencing token of one of the keys.
     #[must_use]
     pub fn token_of(&self, key: &LockKey) -> Option<FencingToken> {
         self.grants().iter().find(|(granted, _)| granted == key).map(|(_, token)| *token)
     }
 
-    /// Whether the lock was lost while the request was served. Looks at the monotonic clock, never
-    /// at the network.
+    /// Returns whether the lock was lost while the request was served. Reads the monotonic clock,
+    /// and never uses the network.
     #[must_use]
     pub fn is_lost(&self) -> bool {
         self.loss().is_some()
     }
 
-    /// How the lock was lost, if it was.
+    /// Returns how the lock was lost, if it was.
     #[must_use]
     pub fn loss(&self) -> Option<Loss> {
         self.slot.loss()
     }
 
-    /// Resolves when the lock is lost; never once it was released.
+    /// Resolves when the lock is lost. After a release it never resolves.
     ///
     /// # Cancel safety
-    /// Dropping it has no effect; there may be any number of them.
+    /// Dropping the signal has no effect. There may be any number of signals.
     pub fn lost(&self) -> LostSignal {
         self.slot.lost()
     }
@@ -94,15 +94,15 @@ mod extract {
 
     use super::HeldLock;
 
-    /// A handler asked for the [`HeldLock`] of a request that no layer had locked: a mistake in the
-    /// set-up, answered with 500.
+    /// The rejection of a handler that needs a [`HeldLock`] and got a request without a lock. This
+    /// is a mistake in the set-up, and is answered with 500.
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
     #[non_exhaustive]
     pub struct NotLocked;
 
     impl fmt::Display for NotLocked {
         fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-            f.write_str("the handler wants a `HeldLock`, but the request was not locked by a `LockLayer`")
+            f.write_str("the handler needs a `HeldLock`, but no `LockLayer` has locked the request: add the layer to this route")
         }
     }
 

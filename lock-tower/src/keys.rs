@@ -4,7 +4,7 @@ use std::slice;
 
 use distlock_api::LockKey;
 
-/// What one request locks: one key, or several that are taken together, all or nothing.
+/// The keys that one request locks: one key, or several that are taken together, all or nothing.
 ///
 /// Several keys are sorted and each is taken once, so two requests that name the same keys in
 /// different orders cannot deadlock. An empty set locks nothing: its request passes as if there
@@ -30,7 +30,7 @@ enum Keys {
 }
 
 impl KeySet {
-    /// The keys, sorted.
+    /// Returns the keys, sorted.
     #[must_use]
     pub fn as_slice(&self) -> &[LockKey] {
         match &self.0 {
@@ -39,19 +39,19 @@ impl KeySet {
         }
     }
 
-    /// How many keys there are.
+    /// Returns the number of keys.
     #[must_use]
     pub fn len(&self) -> usize {
         self.as_slice().len()
     }
 
-    /// Whether there is nothing to lock.
+    /// Returns whether there is nothing to lock.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.as_slice().is_empty()
     }
 
-    /// These keys and those.
+    /// Returns the keys of both sets.
     #[must_use]
     pub fn union(self, other: Self) -> Self {
         self.into_iter().chain(other).collect()

@@ -9,7 +9,7 @@ use distlock_api::{Disposition, ErrorKind, LockError};
 
 type Source = Box<dyn StdError + Send + Sync + 'static>;
 
-/// Why a request was refused, as far as a program can react to it.
+/// Why a request was refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Reason {
@@ -17,23 +17,23 @@ pub enum Reason {
     Busy,
     /// Another holder had the lock until the wait, or the caller's own deadline, was over.
     Timeout,
-    /// Too many requests wait already, in this layer or in the store.
+    /// Too many requests are waiting, in this layer or in the store.
     Full,
     /// The lock service could not be reached, or is shutting down.
     Unavailable,
-    /// The lock was lost while the request was served, and the layer aborts then.
+    /// The lock was lost while the request was served, and [`OnLoss::Abort`](crate::OnLoss::Abort)
+    /// was chosen.
     Lost,
     /// The request was served for longer than the maximum hold.
     HeldTooLong,
     /// The request does not name a valid key.
     BadKey,
-    /// What carries the lock is not there: where locks are kept in documents, the document.
+    /// Locks are kept in documents, and there is no such document.
     NotFound,
-    /// The resource refused what comes with its lock: where locks are kept in documents, a
-    /// validator or a unique index the document to begin with.
+    /// Locks are kept in documents, and a validator or a unique index refused the new document.
     Rejected,
-    /// The layer cannot work as it was set up, or the store not with what it found: their
-    /// operator's business, not the caller's.
+    /// The layer cannot work as it was set up, or the store cannot work with the data that it
+    /// found. The operator must act; the caller cannot.
     Misconfigured,
 }
 
@@ -51,7 +51,7 @@ impl Reason {
         Self::Misconfigured,
     ];
 
-    /// The reason as a short lower-case word, for logs and metric labels.
+    /// Returns the reason as a short lower-case word, for logs and metric labels.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {
@@ -76,9 +76,9 @@ impl Reason {
 impl fmt::Display for Reason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            Self::Busy => "the lock is held by somebody else",
+            Self::Busy => "another holder has the lock",
             Self::Timeout => "the lock did not become free in time",
-            Self::Full => "too many requests wait for the lock",
+            Self::Full => "too many requests are waiting for the lock",
             Self::Unavailable => "the lock service is not available",
             Self::Lost => "the lock was lost while the request was served",
             Self::HeldTooLong => "the request held the lock for too long",
@@ -90,10 +90,10 @@ impl fmt::Display for Reason {
     }
 }
 
-/// A refused request: the [reason](Self::reason), when it is worth another try, and the cause as
-/// its [`source`](StdError::source).
+/// A refused request: the [reason](Self::reason), when another try is worth it, and the cause as
+/// [`source`](StdError::source).
 ///
-/// The cause is for logs. It may name keys, which callers must not learn.
+/// The cause is for logs. It may name keys, which callers must not see.
 #[derive(Debug)]
 pub struct Refusal {
     reason: Reason,
@@ -116,27 +116,28 @@ impl Refusal {
         self
     }
 
-    /// Why.
+    /// Returns why the request was refused.
     #[must_use]
     pub fn reason(&self) -> Reason {
         self.reason
     }
 
-    /// How long to wait before another try: the observed hold time of this layer times the queue,
-    /// or what else is known. None where another try is pointless.
+    /// Returns how long to wait before another try: the average hold time in this layer times the
+    /// length of the queue, or what the store suggests. `None` if another try is pointless.
     #[must_use]
     pub fn retry_after(&self) -> Option<Duration> {
         self.retry_after
     }
 
-    /// The same in whole seconds, rounded up and at least one: what a `Retry-After` field says.
+    /// Returns [`retry_after`](Self::retry_after) in whole seconds, rounded up and at least one,
+    /// for a `Retry-After` field.
     #[must_use]
     pub fn retry_after_secs(&self) -> Option<u64> {
         let duration = self.retry_after?;
         Some((duration.as_secs() + u64::from(duration.subsec_nanos() > 0)).max(1))
     }
 
-    /// The lock error behind it, if there is one.
+    /// Returns the lock error that caused the refusal, if there is one.
     #[must_use]
     pub fn lock_error(&self) -> Option<&LockError> {
         self.source.as_deref()?.downcast_ref()
@@ -168,7 +169,7 @@ impl From<LockError> for Refusal {
             }
             ErrorKind::InvalidOptions | ErrorKind::Unsupported | ErrorKind::PermissionDenied => Reason::Misconfigured,
             ErrorKind::Corrupt => Reason::Misconfigured,
-            // Another try is pointless for what fails until something is changed.
+            // A permanent error needs a change, so another try is pointless.
             _ if error.disposition() == Disposition::Permanent => Reason::Misconfigured,
             _ => Reason::Unavailable,
         };
@@ -176,7 +177,7 @@ impl From<LockError> for Refusal {
     }
 }
 
-/// Why no key could be made of a request. Its text goes to the log, never to the caller.
+/// Why a request has no valid key. The text goes to the log, never to the caller.
 #[derive(Debug)]
 pub struct KeyRejection {
     misconfigured: bool,
@@ -185,17 +186,17 @@ pub struct KeyRejection {
 }
 
 impl KeyRejection {
-    /// The caller's mistake: the request does not name a valid key.
+    /// Rejects a request that does not name a valid key: the caller's mistake.
     pub fn bad_key(message: impl Into<Cow<'static, str>>) -> Self {
         Self { misconfigured: false, message: message.into(), source: None }
     }
 
-    /// The operator's mistake: the extractor cannot work where it was put.
+    /// Rejects a request because the extractor is in the wrong place: the operator's mistake.
     pub fn misconfigured(message: impl Into<Cow<'static, str>>) -> Self {
         Self { misconfigured: true, message: message.into(), source: None }
     }
 
-    /// Whether it is the operator's mistake.
+    /// Returns whether it is the operator's mistake.
     #[must_use]
     pub fn is_misconfigured(&self) -> bool {
         self.misconfigured
@@ -261,7 +262,7 @@ mod tests {
         assert_eq!(reason(ErrorKind::Timeout), Reason::Unavailable);
         assert_eq!(reason(ErrorKind::Overloaded), Reason::Unavailable);
         assert_eq!(reason(ErrorKind::Closed), Reason::Unavailable);
-        assert_eq!(reason(ErrorKind::Other), Reason::Misconfigured, "it says that it is permanent");
+        assert_eq!(reason(ErrorKind::Other), Reason::Misconfigured, "by default it is permanent");
         let in_doubt = LockError::new(ErrorKind::Other, "").outcome_unknown();
         assert_eq!(Refusal::from(in_doubt).reason(), Reason::Unavailable);
     }

@@ -1,4 +1,4 @@
-//! Over real TCP: whatever a response is made of, it looks as without the layer.
+//! Over real TCP: responses of all kinds look as they do without the layer.
 #![cfg(feature = "axum")]
 
 mod common;

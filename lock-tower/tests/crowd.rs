@@ -1,5 +1,5 @@
-//! Over real TCP: many clients of two replicas, some of which go away at random. Nothing is left –
-//! no lock, no place in a queue, no task – and exclusion is never broken.
+//! Over real TCP: many clients of two replicas, some of which disconnect at random. No lock, waiter
+//! or task is left, and exclusion is never broken.
 #![cfg(feature = "axum")]
 
 mod common;
@@ -27,7 +27,7 @@ const KEYS: usize = 3;
 const CLIENTS: u64 = 8;
 const REQUESTS: usize = 75;
 
-/// Each run is 600 requests with a connection each: longer than other tests on a slow machine.
+/// Each run sends 600 requests, each on its own connection, which takes long on a slow machine.
 const LIMIT: Duration = Duration::from_secs(120);
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -69,7 +69,7 @@ fn path(parts: &mut Parts) -> Result<Option<LockKey>, LockError> {
     LockKey::new(parts.uri.path()).map(Some)
 }
 
-/// The rooms that the keys stand for. Two in one at once is what must not happen.
+/// A room for each key. Two requests must never be in one room at once.
 #[derive(Clone, Default)]
 struct Rooms {
     busy: Arc<[AtomicBool; KEYS]>,
@@ -157,5 +157,5 @@ async fn random_disconnects_leave_nothing(protocol: Protocol, replicas: [Arc<dyn
     drop(servers);
     until("all tasks have ended", || tasks() <= tasks_before).await;
     assert!(!rooms.broken.load(Ordering::SeqCst), "two in one room");
-    assert!(rooms.visits.load(Ordering::SeqCst) >= answered, "somebody was answered without");
+    assert!(rooms.visits.load(Ordering::SeqCst) >= answered, "a request was answered without a visit");
 }

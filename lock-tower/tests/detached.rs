@@ -1,4 +1,4 @@
-//! Over real TCP: handlers that run to their end although their clients have gone.
+//! Over real TCP: handlers that run to their end although their clients have disconnected.
 
 mod common;
 

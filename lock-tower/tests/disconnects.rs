@@ -1,4 +1,4 @@
-//! Over real TCP: clients that go away, readers that are slow, handlers that panic, servers that
+//! Over real TCP: clients that disconnect, readers that are slow, handlers that panic, servers that
 //! stop. Nothing is left behind.
 
 mod common;
@@ -13,9 +13,9 @@ use common::play::{attached, one_key, play};
 use common::{Answer, Protocol, soon, until};
 
 over_both!(
-    who_disconnects_while_waiting_leaves_no_waiter,
-    who_disconnects_in_the_handler_ends_it_and_releases,
-    who_disconnects_in_the_body_releases,
+    a_client_that_disconnects_while_waiting_leaves_no_waiter,
+    a_client_that_disconnects_ends_its_handler_and_releases,
+    a_client_that_disconnects_in_the_body_releases,
     the_lock_is_held_until_the_body_has_ended,
     until_the_head_by_choice,
     a_slow_reader_holds_the_lock,
@@ -24,7 +24,7 @@ over_both!(
     graceful_shutdown_serves_holders_and_waiters,
 );
 
-async fn who_disconnects_while_waiting_leaves_no_waiter(protocol: Protocol) {
+async fn a_client_that_disconnects_while_waiting_leaves_no_waiter(protocol: Protocol) {
     let mut play = attached().await;
     let [holder, leaver, stayer] =
         [play.server.client(protocol).await, play.server.client(protocol).await, play.server.client(protocol).await];
@@ -45,7 +45,7 @@ async fn who_disconnects_while_waiting_leaves_no_waiter(protocol: Protocol) {
     play.assert_nothing_left().await;
 }
 
-async fn who_disconnects_in_the_handler_ends_it_and_releases(protocol: Protocol) {
+async fn a_client_that_disconnects_ends_its_handler_and_releases(protocol: Protocol) {
     let mut play = attached().await;
     let [leaver, other] = [play.server.client(protocol).await, play.server.client(protocol).await];
     let _left = leaver.spawn_post("/visit/first");
@@ -61,7 +61,7 @@ async fn who_disconnects_in_the_handler_ends_it_and_releases(protocol: Protocol)
     play.assert_nothing_left().await;
 }
 
-async fn who_disconnects_in_the_body_releases(protocol: Protocol) {
+async fn a_client_that_disconnects_in_the_body_releases(protocol: Protocol) {
     let mut play = attached().await;
     let [leaver, other] = [play.server.client(protocol).await, play.server.client(protocol).await];
     let response = leaver.spawn_post("/stream/first").await.unwrap().unwrap();
@@ -127,7 +127,7 @@ async fn a_slow_reader_holds_the_lock(protocol: Protocol) {
 
 async fn a_slow_reader_is_bounded_by_the_maximum_hold(protocol: Protocol) {
     let mut play = play(|provider, app| {
-        // Long enough that both handlers surely answer: it is the second one's, too.
+        // Long enough for both handlers to answer.
         let layer = one_key(provider).max_hold(Duration::from_secs(2));
         let monitor = layer.monitor();
         (app.route_layer(layer), monitor)
@@ -136,7 +136,7 @@ async fn a_slow_reader_is_bounded_by_the_maximum_hold(protocol: Protocol) {
     let [reader, other] = [play.server.client(protocol).await, play.server.client(protocol).await];
     let response = reader.spawn_post("/flood/1").await.unwrap().unwrap();
     let waiting = other.spawn_post("/visit/second");
-    // The body is not polled as long as nobody reads, and yet:
+    // The body is not polled while the client does not read, and yet the hold ends:
     play.events.entered("second").await;
     play.stage.let_go(1);
     assert_eq!(waiting.await.unwrap().unwrap().status(), 200);

@@ -1,4 +1,4 @@
-//! Over real TCP: who waits for whom, and in which order.
+//! Over real TCP: which requests wait for which others, and in which order.
 #![cfg(feature = "axum")]
 
 mod common;
@@ -18,7 +18,7 @@ fn any_method() -> RouteKey {
     RouteKey::any_method().text("kind").text("id")
 }
 
-/// Every handler tells the stage the name in its path and waits there.
+/// Every handler enters the stage with the name in its path, and waits there.
 async fn orders(layer: LockLayer<RouteKey>) -> (Server, Monitor, Stage, Events) {
     let (stage, events) = Stage::new();
     let monitor = layer.monitor();
@@ -37,11 +37,11 @@ over_both!(
     requests_of_one_key_are_served_one_at_a_time_in_their_order,
     keys_are_independent,
     safe_methods_pass,
-    other_methods_too_when_told,
+    other_methods_need_the_lock_if_configured,
     methods_of_one_resource_exclude_each_other_by_choice,
     routes_share_the_lock_of_a_resource,
     spellings_of_one_number_are_one_key,
-    the_handler_knows_its_lock,
+    the_handler_sees_its_lock,
 );
 
 async fn requests_of_one_key_are_served_one_at_a_time_in_their_order(protocol: Protocol) {
@@ -95,7 +95,7 @@ async fn safe_methods_pass(protocol: Protocol) {
     assert_eq!((stage.inside(), monitor.held()), (2, 1));
 }
 
-async fn other_methods_too_when_told(protocol: Protocol) {
+async fn other_methods_need_the_lock_if_configured(protocol: Protocol) {
     let layer = LockLayer::new(MemoryProvider::new(), any_method()).only_if(|parts| parts.method == "GET");
     let (server, monitor, stage, mut events) = orders(layer).await;
     let clients = [server.client(protocol).await, server.client(protocol).await, server.client(protocol).await];
@@ -132,7 +132,7 @@ async fn routes_share_the_lock_of_a_resource(protocol: Protocol) {
         let stage = stage.clone();
         move || async move { stage.visit(name).await }
     };
-    // One layer, put on each route on its own.
+    // One layer, added to each route separately.
     let app = Router::new()
         .route("/orders/{id}", post(visit("change")).layer(layer.clone()))
         .route("/orders/{id}/ship", post(visit("ship")).layer(layer));
@@ -182,7 +182,7 @@ async fn spellings_of_one_number_are_one_key(protocol: Protocol) {
     }
 }
 
-async fn the_handler_knows_its_lock(protocol: Protocol) {
+async fn the_handler_sees_its_lock(protocol: Protocol) {
     let describe = |held: Option<HeldLock>| async move {
         held.map_or("no lock".to_owned(), |held| {
             assert!(!held.is_lost());

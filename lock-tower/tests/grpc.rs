@@ -39,7 +39,7 @@ const DEPOSIT: &str = "/bank.Accounts/Deposit";
 const STATEMENT: &str = "/bank.Accounts/Statement";
 const ACCOUNT: &str = "x-account";
 
-/// Messages are texts: what a generated service would have `prost` for.
+/// Messages are text. A generated service would use `prost` here.
 #[derive(Clone, Default)]
 struct Text;
 
@@ -167,7 +167,7 @@ fn status(error: KeyedLockError<Status>) -> Status {
     }
 }
 
-/// By an entry of the call's metadata. Nobody's wait ends by itself within a test.
+/// Keys from an entry of the call's metadata. No wait ends by itself within a test.
 fn by_metadata(locks: &MemoryProvider) -> LockLayer<HeaderKey> {
     LockLayer::new(locks.clone(), HeaderKey::text("account", HeaderName::from_static(ACCOUNT)).unwrap())
         .wait_up_to(Duration::from_secs(3600))
@@ -192,7 +192,7 @@ async fn bank() -> Bank {
     Bank { server, locks, monitor, stage, events }
 }
 
-/// Calls without a timeout of the client's own, so that what ends a wait is the server.
+/// Calls without a timeout of the client, so that only the server ends a wait.
 async fn connect(address: std::net::SocketAddr) -> Caller {
     let io = TokioIo::new(TcpStream::connect(address).await.unwrap());
     let (sender, connection) = hyper::client::conn::http2::handshake(TokioExecutor::new(), io).await.unwrap();
@@ -328,8 +328,8 @@ async fn a_loss_ends_the_stream_with_an_error() {
     assert!(soon("the end", stream.message()).await.is_err(), "a part is not taken for the whole");
 }
 
-/// As services are usually run: the layer on tonic's server, calls through tonic's channel, both of
-/// which know `grpc-timeout`, too.
+/// The usual set-up: the layer on tonic's server, and calls through tonic's channel. Both of them
+/// also read `grpc-timeout`.
 #[tokio::test]
 async fn on_the_server_of_tonic() {
     let (locks, (stage, mut events)) = (MemoryProvider::new(), Stage::new());
@@ -361,7 +361,8 @@ async fn on_the_server_of_tonic() {
 
     let mut hurried = to("4711");
     hurried.set_timeout(Duration::from_millis(50));
-    // Layer, server and channel see the same deadline; whichever comes first.
+    // Layer, server and channel see the same deadline. Any of them may be the first to end the
+    // call.
     let code = answer(call(hurried)).await.unwrap_err().code();
     assert!(matches!(code, Code::DeadlineExceeded | Code::Cancelled), "{code:?}");
     until("the waiter is gone", || monitor.waiting() == 1).await;
@@ -376,7 +377,7 @@ async fn on_the_server_of_tonic() {
 }
 
 #[tokio::test]
-async fn methods_are_locked_by_what_their_messages_say() {
+async fn methods_are_locked_by_the_content_of_their_messages() {
     let (locks, (stage, mut events)) = (MemoryProvider::new(), Stage::new());
     let layer = KeyedLockLayer::new::<Request<String>>(locks.clone(), ByMessage).wait_up_to(Duration::from_secs(3600));
     let monitor = layer.monitor();

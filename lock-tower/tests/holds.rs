@@ -27,7 +27,7 @@ async fn the_maximum_hold_covers_handler_and_body_together() {
     let service = LockLayer::new(locks.clone(), key()).max_hold(secs(3)).layer(working(secs(2)));
     let mut body = service.clone().oneshot(post()).await.unwrap().into_body();
     assert_eq!(locks.keys_in_use(), 1);
-    // Nobody polls.
+    // Without a poll.
     sleep(ms(999)).await;
     assert_eq!(locks.keys_in_use(), 1);
     sleep(ms(2)).await;
@@ -116,7 +116,7 @@ impl Drop for Witness {
 }
 
 #[tokio::test(start_paused = true)]
-async fn whatever_ends_it_handler_and_body_are_dropped_under_the_lock() {
+async fn handler_and_body_are_always_dropped_under_the_lock() {
     let (locks, seen) = (MemoryProvider::new(), Arc::<Mutex<Vec<bool>>>::default());
     let layer = LockLayer::new(locks.clone(), key()).max_hold(secs(10));
     let service = {

@@ -25,7 +25,7 @@ fn layer(provider: &MemoryProvider) -> LockLayer<FixedKey> {
 async fn take_away(provider: &MemoryProvider) {
     let key = LockKey::new("order/4711").unwrap();
     let taken = provider.admin().unwrap().force_release(&key, "a test").await.unwrap();
-    assert!(taken.is_some(), "nobody held it");
+    assert!(taken.is_some(), "the lock was not held");
 }
 
 async fn serve(layer: LockLayer<FixedKey>) -> (Server, Stage, Events) {
@@ -65,7 +65,7 @@ async fn serve(layer: LockLayer<FixedKey>) -> (Server, Stage, Events) {
 over_both!(
     a_loss_aborts_the_handler_with_503,
     detached_handlers_are_aborted_too,
-    a_loss_is_told_to_a_handler_that_continues,
+    a_handler_that_continues_sees_the_loss,
     a_loss_ends_the_body_with_an_error,
     a_body_continues_by_choice,
     the_maximum_hold_aborts_the_handler,
@@ -102,7 +102,7 @@ async fn detached_handlers_are_aborted_too(protocol: Protocol) {
     events.dropped("handler").await;
 }
 
-async fn a_loss_is_told_to_a_handler_that_continues(protocol: Protocol) {
+async fn a_handler_that_continues_sees_the_loss(protocol: Protocol) {
     let provider = MemoryProvider::new();
     let (server, _, mut events) = serve(layer(&provider).on_loss(OnLoss::Continue)).await;
     let client = server.client(protocol).await;
@@ -139,7 +139,7 @@ async fn a_body_continues_by_choice(protocol: Protocol) {
 
 async fn the_maximum_hold_aborts_the_handler(protocol: Protocol) {
     let provider = MemoryProvider::new();
-    // Long enough that the handler surely begins.
+    // Long enough for the handler to begin.
     let layer = layer(&provider).max_hold(Duration::from_secs(1));
     let (server, _, mut events) = serve(layer).await;
     server.client(protocol).await.post("/visit").await.assert_problem(503, "held-too-long", true);

@@ -1,4 +1,4 @@
-//! Logs, spans and metrics: what they tell, and what they keep to themselves.
+//! Logs, spans and metrics: what they contain, and what they must not disclose.
 
 use std::convert::Infallible;
 use std::io;
@@ -18,8 +18,8 @@ use tower::{Layer, ServiceExt, service_fn};
 use tracing_subscriber::fmt::MakeWriter;
 use tracing_subscriber::fmt::format::FmtSpan;
 
-/// One test at a time: while there is a single subscriber, a span that is first met on a thread
-/// without it stays disabled everywhere.
+/// Only one test runs at a time. While there is a single subscriber, a span that is first used on a
+/// thread without it stays disabled everywhere.
 static ALONE: Mutex<()> = Mutex::const_new(());
 
 /// What was logged.
@@ -75,7 +75,7 @@ async fn handler(_: Request<()>) -> Result<Response<Full<Bytes>>, Infallible> {
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_span_tells_class_wait_hold_and_outcome_but_not_the_key() {
+async fn the_span_has_class_wait_hold_and_outcome_but_not_the_key() {
     let _alone = ALONE.lock().await;
     let log = Log::default();
     let _subscribed = log.subscribe(tracing::Level::INFO);
@@ -175,7 +175,7 @@ fn metrics_count_waits_holds_refusals_and_the_queue() {
             }
         });
     });
-    // A snapshot takes away what it shows, so the second one has only what came after the first.
+    // A snapshot resets the metrics, so the second one has only what came after the first.
     let mut samples = BTreeMap::<String, usize>::new();
     let mut name = |key: &metrics_util::CompositeKey, value: &DebugValue| {
         let labels: Vec<_> = key.key().labels().map(|label| label.value().to_owned()).collect();
@@ -202,7 +202,7 @@ fn metrics_count_waits_holds_refusals_and_the_queue() {
 fn a_recorder_that_panics_costs_no_request() {
     use metrics::{Counter, Gauge, Histogram, Key, KeyName, Metadata, SharedString, Unit};
 
-    /// Panics whenever something is to be counted.
+    /// A recorder that panics at every metric.
     struct Panicking;
 
     impl metrics::Recorder for Panicking {

@@ -1,4 +1,4 @@
-//! On paused time: waits, deadlines, holds, and what `Retry-After` says.
+//! On paused time: waits, deadlines, holds, and `Retry-After`.
 
 mod common;
 
@@ -71,7 +71,7 @@ async fn retry_after_is_the_hold_time_times_the_queue_rounded_up() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn retry_after_without_experience_is_what_the_store_says() {
+async fn retry_after_before_the_first_hold_is_that_of_the_store() {
     let store = MemoryStore::new();
     let (here, elsewhere) = (store.provider(), store.provider());
     let _held = elsewhere.acquire("key").ttl(secs(20)).await.unwrap();
@@ -134,7 +134,7 @@ async fn several_keys_are_taken_together_and_released_together() {
 
 /// A handler may keep its view of the lock longer than the request lasts.
 #[tokio::test(start_paused = true)]
-async fn c4_a_loss_is_final_whatever_ends_the_hold() {
+async fn c4_a_loss_is_final_however_the_hold_ends() {
     for max_hold in [secs(60), secs(1)] {
         for lost in [Some(Loss::ForceReleased), None] {
             let locks = MemoryProvider::new();
@@ -154,7 +154,7 @@ async fn c4_a_loss_is_final_whatever_ends_the_hold() {
             }));
             let response = service.oneshot(post()).await.unwrap();
             let held = response.extensions().get::<HeldLock>().unwrap().clone();
-            // Either the body ends, or nobody polls it until it has been held too long.
+            // Either the body ends, or it is not polled until the lock was held too long.
             sleep(secs(2)).await;
             drop(response);
             assert_eq!((held.loss(), held.lost().now_or_never()), (lost, lost), "{max_hold:?}");
@@ -187,7 +187,7 @@ async fn dropped_at_any_time_nothing_is_left() {
     drop(waiting);
     assert_eq!((monitor.waiting(), locks.accounting().waiting), (0, 0));
 
-    // Granted, but dropped before it could be polled.
+    // Granted, but dropped before the first poll.
     let mut waiting = Box::pin(service.clone().oneshot(post()));
     assert!((&mut waiting).now_or_never().is_none());
     drop(held);
@@ -201,7 +201,7 @@ async fn dropped_at_any_time_nothing_is_left() {
     assert!(idle.as_mut().now_or_never().is_none());
     drop(running);
     assert_eq!((monitor.held(), locks.keys_in_use()), (0, 0));
-    idle.now_or_never().expect("nobody is left");
+    idle.now_or_never().expect("no request is left");
 
     // A free key is taken by the call itself.
     let mut service = service;
@@ -211,6 +211,6 @@ async fn dropped_at_any_time_nothing_is_left() {
     assert_eq!((monitor.held(), locks.keys_in_use()), (0, 0));
     assert_eq!(status(service.call(post())).await.0, 200);
     drop(detached.call(post()));
-    assert_eq!((monitor.held(), locks.keys_in_use()), (0, 0), "nobody has polled, so nothing was detached");
+    assert_eq!((monitor.held(), locks.keys_in_use()), (0, 0), "no poll, so nothing was detached");
     monitor.idle().await;
 }

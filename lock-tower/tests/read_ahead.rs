@@ -16,11 +16,10 @@ use hyper::Method;
 
 use common::{Answer, Protocol, Server, Stage, request, until};
 
-over_both!(who_disconnects_while_waiting_with_a_body_leaves_no_waiter, bodies_arrive_complete,);
+over_both!(a_client_with_a_body_that_disconnects_while_waiting_leaves_no_waiter, bodies_arrive_complete,);
 
-/// HTTP/1 tells a server nothing of a client that has gone while there is a request body that
-/// nobody reads.
-async fn who_disconnects_while_waiting_with_a_body_leaves_no_waiter(protocol: Protocol) {
+/// An HTTP/1 server does not notice that a client has gone while a request body is unread.
+async fn a_client_with_a_body_that_disconnects_while_waiting_leaves_no_waiter(protocol: Protocol) {
     let (stage, mut events) = Stage::new();
     let visit = move |body: String| async move { stage.visit(body).await };
     let layer = LockLayer::new(MemoryProvider::new(), FixedKey::new("key").unwrap());
@@ -28,10 +27,10 @@ async fn who_disconnects_while_waiting_with_a_body_leaves_no_waiter(protocol: Pr
     let app = Router::new().route("/", post(visit)).route_layer(layer).route_layer(ReadAheadLayer::new(1 << 16));
     let server = Server::start(app).await;
     let [holder, leaver] = [server.client(protocol).await, server.client(protocol).await];
-    let saying = |body: &'static str| request(Method::POST, "/").map(|_| Full::from(body));
-    let _first = holder.spawn(saying("first"));
+    let with_body = |body: &'static str| request(Method::POST, "/").map(|_| Full::from(body));
+    let _first = holder.spawn(with_body("first"));
     events.entered("first").await;
-    let _left = leaver.spawn(saying("second"));
+    let _left = leaver.spawn(with_body("second"));
     until("it waits", || monitor.waiting() == 1).await;
     leaver.disconnect();
     until("the waiter is gone", || monitor.waiting() == 0).await;

@@ -1,5 +1,5 @@
-//! The contract of `poll_ready`: the service that was ready is the one that is called, and
-//! readiness says nothing about locks.
+//! The contract of `poll_ready`: the service that was ready is called, and readiness does not
+//! include locks.
 
 use std::convert::Infallible;
 use std::future::{Ready, poll_fn, ready};
@@ -90,8 +90,7 @@ async fn is_ready<S: Service<R>, R>(service: &mut S) {
     assert!(poll_fn(|cx| service.poll_ready(cx)).await.is_ok());
 }
 
-/// Calls a service twice while its lock is held elsewhere and lets both in; then twice while it is
-/// free, when nobody has to wait.
+/// Calls a service twice while its lock is held elsewhere, and then twice while the lock is free.
 macro_rules! assert_contract {
     ($service:expr, $locks:expr, $calls:expr, $request:expr) => {{
         let mut service = $service;

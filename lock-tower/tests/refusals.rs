@@ -1,4 +1,4 @@
-//! Over real TCP: what refused callers are told.
+//! Over real TCP: the answers to refused callers.
 #![cfg(feature = "axum")]
 
 mod common;
@@ -49,10 +49,10 @@ over_both!(
     an_unreachable_store_is_503_and_fails_closed,
     failing_open_is_a_choice_and_is_counted,
     a_closed_provider_refuses_even_when_failing_open,
-    what_a_store_answers_is_told_and_never_fails_open,
+    an_answer_of_the_store_is_reported_and_never_fails_open,
     a_bad_key_is_400,
     a_layer_outside_of_the_router_is_500,
-    a_route_key_that_is_not_told_a_type_is_500,
+    a_route_key_without_a_type_is_500,
     answers_can_be_replaced,
 );
 
@@ -86,7 +86,7 @@ async fn a_full_queue_is_503(protocol: Protocol) {
         let third = server.client(protocol).await;
         third.post("/orders/4711").await.assert_problem(503, "full", true);
         stage.let_go(2);
-        assert_eq!(waiting.await.unwrap().unwrap().status(), 200, "who waits is not disturbed");
+        assert_eq!(waiting.await.unwrap().unwrap().status(), 200, "the waiting request is not disturbed");
     }
 }
 
@@ -124,7 +124,7 @@ async fn a_closed_provider_refuses_even_when_failing_open(protocol: Protocol) {
     events.nothing();
 }
 
-async fn what_a_store_answers_is_told_and_never_fails_open(protocol: Protocol) {
+async fn an_answer_of_the_store_is_reported_and_never_fails_open(protocol: Protocol) {
     for (kind, status, reason) in [
         (ErrorKind::NotFound, 404, "not-found"),
         (ErrorKind::Rejected, 409, "rejected"),
@@ -135,7 +135,7 @@ async fn what_a_store_answers_is_told_and_never_fails_open(protocol: Protocol) {
     ] {
         let store = MemoryStore::new();
         store.fail_always(Operation::TryAcquire, kind);
-        // Nobody waits for what does not change: the answer comes long before the end of the wait.
+        // Waiting would not help, so the answer comes long before the end of the wait.
         let patient = || order(store.provider()).wait_up_to(Duration::from_secs(3600));
         for layer in [patient(), patient().fail_open()] {
             let monitor = layer.monitor();
@@ -171,7 +171,7 @@ async fn a_layer_outside_of_the_router_is_500(protocol: Protocol) {
     assert_eq!(server.client(protocol).await.post("/orders/4711").await.text(), "unlocked");
 }
 
-async fn a_route_key_that_is_not_told_a_type_is_500(protocol: Protocol) {
+async fn a_route_key_without_a_type_is_500(protocol: Protocol) {
     let layer = LockLayer::new(MemoryProvider::new(), RouteKey::any_method().typed::<u64>("order"));
     let app = Router::new().route("/orders/{order}/{line}", post(|| async {})).route_layer(layer);
     let server = Server::start(app).await;

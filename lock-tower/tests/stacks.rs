@@ -1,4 +1,4 @@
-//! In the company of other layers, and without axum.
+//! Together with other layers, and without axum.
 
 mod common;
 
@@ -45,8 +45,7 @@ async fn plain_hyper_serves_one_at_a_time_across_connections(protocol: Protocol)
                     Ok::<_, Infallible>(Response::new(Full::<Bytes>::from("done")))
                 }
             });
-            // The layer is applied anew to each connection; what it bounds is bounded for all of
-            // them.
+            // The layer is applied again for each connection. Its limits are those of all of them.
             let service = TowerToHyperService::new(layer.layer(handler));
             tokio::spawn(async move {
                 let builder = auto::Builder::new(TokioExecutor::new());
@@ -81,7 +80,7 @@ fn post() -> Request<()> {
     Request::post("/").body(()).unwrap()
 }
 
-/// Outside, a timeout covers the wait and the handler; whatever it ends leaves nothing behind.
+/// Outside, a timeout covers the wait and the handler. What it ends leaves nothing behind.
 #[tokio::test(start_paused = true)]
 async fn a_timeout_outside_ends_wait_and_handler() {
     let locks = MemoryProvider::new();
@@ -97,7 +96,7 @@ async fn a_timeout_outside_ends_wait_and_handler() {
     assert_eq!((monitor.held(), monitor.waiting(), locks.keys_in_use()), (0, 0, 0));
 }
 
-/// Inside, it covers the handler alone: who waited has all of it left.
+/// Inside, it covers the handler alone: a request that has waited still has all of it.
 #[tokio::test(start_paused = true)]
 async fn a_timeout_inside_ends_the_handler() {
     let locks = MemoryProvider::new();
@@ -115,7 +114,7 @@ async fn a_timeout_inside_ends_the_handler() {
     assert_eq!((started.elapsed().as_secs(), locks.keys_in_use()), (4, 0));
 }
 
-/// Outside of detached handlers, a timeout answers the client while the handler goes on under the
+/// Outside of detached handlers, a timeout answers the client while the handler continues under the
 /// lock.
 #[tokio::test(start_paused = true)]
 async fn a_timeout_outside_of_detached_handlers_only_answers() {
@@ -132,7 +131,7 @@ async fn a_timeout_outside_of_detached_handlers_only_answers() {
 /// A waiting request keeps the readiness it was given, so a permit of a limit inside is taken while
 /// it waits.
 #[tokio::test(start_paused = true)]
-async fn a_concurrency_limit_inside_counts_those_who_wait() {
+async fn a_concurrency_limit_inside_counts_waiting_requests() {
     let layer = LockLayer::new(MemoryProvider::new(), key()).only_if(|parts| parts.uri.path() == "/");
     let monitor = layer.monitor();
     let service = ServiceBuilder::new().layer(layer).concurrency_limit(2).service_fn(working);

@@ -92,9 +92,9 @@ impl PostgresStoreBuilder {
     }
 
     /// Has the database report lock events, for
-    /// [`LockAdmin::watch`](distlock_api::LockAdmin::watch). The first request creates a trigger, as
-    /// the role that owns the schema. From then on all stores of the schema report and may watch,
-    /// until an operator drops the trigger (`DROP TRIGGER lock_events ON distlock.lease`).
+    /// [`LockAdmin::watch`](distlock_api::LockAdmin::watch). The first request creates a trigger,
+    /// as the role that owns the schema. From then on all stores of the schema report and may
+    /// watch, until an operator drops the trigger (`DROP TRIGGER lock_events ON distlock.lease`).
     ///
     /// Each grant and each end of a lease then costs a NOTIFY, and the commits of those wait for
     /// each other. Defaults to no events.

@@ -1,4 +1,4 @@
-//! Lets requests in: acquires their locks from the provider, at once or after a bounded wait.
+//! Admits requests: acquires their locks from the provider, at once or after a limited wait.
 
 use std::future::{Future, poll_fn};
 use std::pin::{Pin, pin};
@@ -20,15 +20,15 @@ use crate::refusal::Refusal;
 /// Resolves when the request may continue or is refused.
 pub(crate) type Admitting = Pin<Box<dyn Future<Output = Result<Admission, Refusal>> + Send>>;
 
-/// The answer to a request: at once, or when it is known.
+/// The answer to a request, now or later.
 pub(crate) enum Answer {
     Now(Result<Admission, Refusal>),
     Later(Admitting),
 }
 
 impl Gate {
-    /// Takes the locks: at once, if that takes neither waiting nor I/O; else it waits no longer
-    /// than the caller's own `deadline`. Dropped, it leaves no waiter and no lock (C11).
+    /// Takes the locks, at once if that needs neither a wait nor I/O. Otherwise it waits no longer
+    /// than the caller's `deadline`. A dropped future leaves no waiter and no lock (C11).
     #[inline]
     pub(crate) fn admit(self: &Arc<Self>, keys: KeySet, deadline: impl FnOnce() -> Option<Duration>) -> Answer {
         let arrival = Arrival::new(self);
@@ -42,7 +42,7 @@ impl Gate {
         }
     }
 
-    /// The answer, if there is one without waiting and without I/O.
+    /// Returns the answer if there is one without a wait and without I/O.
     fn acquire_now(&self, keys: &KeySet) -> Option<Result<Guards, Refusal>> {
         if self.tally.waiters.is_full(keys, self.config.limits) {
             return Some(Err(self.full(keys)));
@@ -64,7 +64,7 @@ impl Gate {
 
     async fn acquire(&self, keys: &KeySet, wait: Wait) -> Result<Guards, Refusal> {
         let mut acquisition = pin!(self.acquire_from_provider(keys, wait));
-        // A request that is let in at the first poll has not waited.
+        // A request that is admitted at the first poll has not waited.
         let first = poll_fn(|cx| Poll::Ready(acquisition.as_mut().poll(cx))).await;
         let answer = match first {
             Poll::Ready(answer) => answer,

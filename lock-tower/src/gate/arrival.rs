@@ -1,4 +1,4 @@
-//! A request that wants its locks, until it has them or is refused.
+//! A request that needs its locks, until it has them or is refused.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,11 +16,11 @@ use crate::refusal::Refusal;
 /// How a request may continue.
 pub(crate) enum Admission {
     Held(Hold),
-    /// Without a lock, because the lock service is out of reach and the layer fails open.
+    /// Without a lock, because the lock service cannot be reached and the layer fails open.
     Unlocked,
 }
 
-/// Dropped before its [end](Self::end), it leaves the counts as a request that went away.
+/// If this is dropped before its [end](Self::end), it is counted as a request that went away.
 pub(super) struct Arrival {
     active: Active,
     pub(super) span: Span,
@@ -42,7 +42,7 @@ impl Arrival {
         self.active.gate()
     }
 
-    /// Lets it in, or not.
+    /// Admits the request or refuses it.
     pub(super) fn end(self, answer: Result<Guards, Refusal>, wait: Duration) -> Result<Admission, Refusal> {
         let Self { active, span } = self;
         span.record("lock.wait_ms", millis(wait));
@@ -73,12 +73,12 @@ fn refused(active: &Active, span: &Span, refusal: Refusal, wait: Duration) -> Re
 }
 
 /// Whether the lock service gave no answer. An error that it answers with is no outage. Neither is
-/// a closed provider: nothing that it would have guarded should begin.
+/// a closed provider: its process is shutting down, and should not begin more work.
 fn is_outage(refusal: &Refusal) -> bool {
     refusal.lock_error().is_some_and(|error| matches!(error.kind(), ErrorKind::Timeout | ErrorKind::Unavailable))
 }
 
-/// Counts as a request at work, until dropped. Afterwards the hold does.
+/// Counts a request as present until this is dropped. Afterwards its hold counts.
 struct Active(Option<Arc<Gate>>);
 
 impl Active {

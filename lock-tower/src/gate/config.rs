@@ -10,11 +10,11 @@ use super::waiters::Limits;
 /// What to do with a request whose lock is lost while it is served.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub enum OnLoss {
-    /// Drop what serves it and refuse with [`Reason::Lost`](crate::Reason::Lost). The default:
-    /// another request may hold the lock by now.
+    /// Drops the handler and refuses with [`Reason::Lost`](crate::Reason::Lost). The default,
+    /// because another request may hold the lock by now.
     #[default]
     Abort,
-    /// Continue. For handlers that look at [`HeldLock::lost`](crate::HeldLock::lost), or whose
+    /// Continues. For handlers that check [`HeldLock::lost`](crate::HeldLock::lost), or whose
     /// resource checks the fencing token.
     Continue,
 }
@@ -26,12 +26,12 @@ pub(crate) struct Config {
     pub(crate) on_loss: OnLoss,
     pub(crate) max_hold: Option<Duration>,
     pub(crate) fail_open: bool,
-    /// With the layer's own wait.
+    /// These include the layer's own wait.
     pub(crate) options: AcquireOptions,
 }
 
 impl Config {
-    /// How long a caller with such a deadline waits for the holder.
+    /// Returns how long a caller with this deadline waits for the holder.
     pub(crate) fn wait(&self, deadline: Option<Duration>) -> Wait {
         match (self.options.wait(), deadline) {
             (Wait::UpTo(wait), Some(deadline)) => Wait::UpTo(deadline.min(wait)),
@@ -56,31 +56,31 @@ impl Default for Config {
 /// The setters of everything in [`Config`], for a type with a field `config`.
 macro_rules! common_setters {
     () => {
-        /// What the layer is called in spans and metrics: the class of its keys, such as `orders`.
-        /// Defaults to what the key function calls itself.
+        /// Sets the name of the layer in spans and metrics: the class of its keys, such as
+        /// `orders`. Defaults to the class of the key extractor.
         #[must_use]
         pub fn class(mut self, class: impl Into<std::sync::Arc<str>>) -> Self {
             self.config.class = Some(class.into());
             self
         }
 
-        /// Wait at most this long for the holder, less if the caller's deadline is nearer. Defaults
-        /// to 5 s.
+        /// Waits at most this long for the lock, or less if the caller's deadline is nearer.
+        /// Defaults to 5 s.
         #[must_use]
         pub fn wait_up_to(mut self, wait: std::time::Duration) -> Self {
             self.config.options = self.config.options.with_wait(distlock_api::Wait::UpTo(wait));
             self
         }
 
-        /// Do not wait: refuse with [`Reason::Busy`](crate::Reason::Busy). Defaults to waiting up
-        /// to 5 s.
+        /// Refuses with [`Reason::Busy`](crate::Reason::Busy) instead of waiting. Defaults to
+        /// waiting up to 5 s.
         #[must_use]
         pub fn fail_fast(mut self) -> Self {
             self.config.options = self.config.options.with_wait(distlock_api::Wait::Try);
             self
         }
 
-        /// How many requests of this layer may wait for one key; more are refused with
+        /// Limits how many requests of this layer wait for one key. More are refused with
         /// [`Reason::Full`](crate::Reason::Full). An acquisition that is under way counts as
         /// waiting. Defaults to 64.
         #[must_use]
@@ -89,7 +89,8 @@ macro_rules! common_setters {
             self
         }
 
-        /// How many requests of this layer may wait, whatever their keys; more are refused with
+        /// Limits how many requests of this layer wait, for all keys together. More are refused
+        /// with
         /// [`Reason::Full`](crate::Reason::Full). Defaults to 1024.
         #[must_use]
         pub fn max_waiters(mut self, waiters: usize) -> Self {
@@ -97,7 +98,7 @@ macro_rules! common_setters {
             self
         }
 
-        /// What to do when the lock is lost while the request is served. Defaults to
+        /// Sets what happens when the lock is lost while the request is served. Defaults to
         /// [`OnLoss::Abort`](crate::OnLoss::Abort).
         #[must_use]
         pub fn on_loss(mut self, on_loss: crate::OnLoss) -> Self {
@@ -105,7 +106,7 @@ macro_rules! common_setters {
             self
         }
 
-        /// Hold the lock at most this long. A request that is still being served then is aborted
+        /// Holds the lock at most this long. A request that is still being served then is aborted
         /// with [`Reason::HeldTooLong`](crate::Reason::HeldTooLong), and the lock is released.
         /// Defaults to no limit. Needs a tokio runtime with its timer.
         #[must_use]
@@ -114,35 +115,36 @@ macro_rules! common_setters {
             self
         }
 
-        /// The lease terms that differ from the provider's, for example a ttl of its own. Defaults
-        /// to none.
+        /// Sets the lease terms that differ from the provider's, for example the ttl. Defaults to
+        /// none.
         #[must_use]
         pub fn lease(mut self, lease: distlock_api::LeaseOptions) -> Self {
             self.config.options = self.config.options.with_lease(lease);
             self
         }
 
-        /// The owner of this layer's locks, for people. Defaults to the provider's owner.
+        /// Sets the owner of this layer's locks, which operators see. Defaults to the provider's
+        /// owner.
         #[must_use]
         pub fn owner(mut self, owner: impl Into<std::sync::Arc<str>>) -> Self {
             self.config.options = self.config.options.with_owner(owner);
             self
         }
 
-        /// Serve requests **without any lock** when the lock service cannot be reached. Every such
+        /// Serves requests **without any lock** when the lock service cannot be reached. Every such
         /// request is logged as a warning and counted. Defaults to refusing them.
         ///
-        /// An outage is noticed when the wait is over, since an acquisition is tried until then. A
-        /// lock service that answers is not out of reach: with a closed provider, without the
-        /// document to lock, or with refused credentials, requests are still refused.
+        /// An outage is noticed when the wait is over, because the acquisition is tried until then.
+        /// An answer of the lock service is no outage: requests are still refused if the provider
+        /// is closed, the document to lock is missing, or the credentials are refused.
         #[must_use]
         pub fn fail_open(mut self) -> Self {
             self.config.fail_open = true;
             self
         }
 
-        /// What the layer has done so far and is doing now. Keep it before the layer is moved into
-        /// a router.
+        /// Returns a view of what the layer has done and is doing. Get it before the layer is moved
+        /// into a router.
         #[must_use]
         pub fn monitor(&self) -> crate::Monitor {
             crate::Monitor::new(self.tally.clone())

@@ -1,5 +1,5 @@
-//! Keeps panics of foreign code, recorders and subscribers, away from requests: such a panic costs
-//! its sample or its line.
+//! Keeps panics of recorders and subscribers away from requests. Such a panic loses a sample or a
+//! line of the log.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 

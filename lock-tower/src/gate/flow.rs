@@ -2,14 +2,14 @@
 
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed, Ordering::SeqCst};
 
-/// Threads beyond this number share.
+/// Beyond this number, threads share lanes.
 const LANES: usize = 16;
-/// How often to look for a quiet moment.
+/// How often to read the counters until none changes meanwhile.
 const LOOKS: usize = 8;
 
-/// Every request changes three of these counters, and a cache line that all processors change costs
-/// more than the lock itself: so each thread counts in a lane of its own. Counters only grow, and
-/// each counts on the thread where it happens; the sums are what counts.
+/// Every request changes three of these counters. A cache line that all processors change would
+/// cost more than the lock, so each thread counts in a lane of its own. Counters only grow. A
+/// request may arrive on one thread and leave on another, so only the sums have a meaning.
 #[derive(Debug, Default)]
 pub(super) struct Flow([Lane; LANES]);
 
@@ -41,7 +41,7 @@ impl Flow {
         self.lane().left.fetch_add(1, SeqCst);
     }
 
-    /// Whether there was a moment, since the call, when all requests that had arrived were gone.
+    /// Returns whether there was a moment during the call at which all requests were gone.
     pub(super) fn is_empty(&self) -> bool {
         // The gone are summed first. Both sums only grow, and at no moment are more gone than have
         // arrived; so if the later sum of arrivals equals the earlier one of the gone, they were
@@ -50,8 +50,8 @@ impl Flow {
         gone == self.sum(|lane| &lane.arrived)
     }
 
-    /// Exact if no hold ended meanwhile, for which it looks again a few times; else those are
-    /// counted, too.
+    /// Returns how many requests hold their locks. If holds end meanwhile it reads the counters
+    /// again, a few times. If they always do, it may count some that have ended.
     pub(super) fn holding(&self) -> u64 {
         let mut released = self.sum(|lane| &lane.released);
         for _ in 0..LOOKS {
@@ -89,7 +89,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn who_comes_here_may_go_elsewhere() {
+    fn a_request_may_arrive_and_leave_on_different_threads() {
         let flow = Flow::default();
         assert!(flow.is_empty());
         for _ in 0..3 {
@@ -106,11 +106,11 @@ mod tests {
     }
 
     #[test]
-    fn it_is_never_empty_while_one_comes_before_another_goes() {
+    fn it_is_never_empty_while_requests_overlap() {
         let flow = Flow::default();
         flow.arrived();
         std::thread::scope(|scope| {
-            // Wherever they count, a request is there at all times.
+            // On whichever lanes they count, one request is there at all times.
             let relay = scope.spawn(|| {
                 for _ in 0..20_000 {
                     flow.arrived();

@@ -10,8 +10,8 @@ use super::ending::Ending;
 use super::hold::Hold;
 
 pin_project! {
-    /// Resolves with the output and the hold, or with why the hold had to end before. Dropped, it
-    /// drops the future and then releases.
+    /// Resolves with the output and the hold, or with the reason why the hold ended early. When
+    /// this is dropped, it drops the future and then releases the locks.
     #[derive(Debug)]
     pub(crate) struct Guarded<F> {
         // The order of the fields is the order in which they are dropped.

@@ -12,22 +12,22 @@ use tokio::time::{Instant, Sleep, sleep_until};
 use super::ending::Ending;
 use super::slot::Slot;
 
-/// A request's locks. Dropped, they are released.
+/// The locks of a request. They are released when this is dropped.
 #[derive(Debug)]
 pub(crate) struct Hold {
     slot: Arc<Slot>,
-    /// Made when something is pending for the first time: a request that is served at once pays for
-    /// none.
+    /// Made at the first pending poll, so that a request that is served at once does not pay for
+    /// it.
     watch: Option<Box<Watch>>,
     stage: Stage,
 }
 
-/// How far the request is; decides what dropping the hold means.
+/// How far the request is. It decides what dropping the hold means.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Stage {
-    /// Nothing runs under it. Dropped now, its request was cancelled.
+    /// Nothing runs under the hold. If it is dropped now, the request was cancelled.
     Paused,
-    /// Foreign code runs under it. Dropped now, that code has panicked.
+    /// The inner service runs under the hold. If it is dropped now, that service has panicked.
     Running,
     Served,
     Aborted(Ending),
@@ -51,15 +51,15 @@ impl Hold {
         &self.slot
     }
 
-    /// Runs foreign code under the hold.
-    pub(crate) fn run<T>(&mut self, foreign: impl FnOnce() -> T) -> T {
+    /// Runs code of the inner service under the hold.
+    pub(crate) fn run<T>(&mut self, inner: impl FnOnce() -> T) -> T {
         self.stage = Stage::Running;
-        let done = foreign();
+        let done = inner();
         self.stage = Stage::Paused;
         done
     }
 
-    /// Whether the hold must end now.
+    /// Returns why the hold must end now, if it must.
     pub(crate) fn check(&self) -> Option<Ending> {
         if self.slot.deadline().is_some_and(|deadline| deadline <= Instant::now()) {
             return Some(Ending::TooLong);

@@ -1,5 +1,5 @@
-//! The core of both layers: lets a request in when it holds its locks. It knows nothing of
-//! requests.
+//! The core of both layers: admits a request when it holds its locks. It does not depend on the
+//! type of requests.
 //!
 //! [`Gate::admit`] acquires the locks from the provider. The answer is a [`Hold`] or a refusal. The
 //! services of one layer share its [`Tally`]. A file imports only from its own row and those above:

@@ -1,4 +1,4 @@
-//! How long locks are held here: the basis of `Retry-After`.
+//! How long requests hold locks: the basis of `Retry-After`.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -8,7 +8,7 @@ const LONGEST: Duration = Duration::from_secs(3600);
 
 /// An exponentially weighted average of hold times; the newest counts one eighth.
 ///
-/// Concurrent updates may lose one another: an average does not care.
+/// Concurrent updates may overwrite each other, which matters little to an average.
 #[derive(Debug, Default)]
 pub(crate) struct Pace {
     /// Nanoseconds; zero before the first hold.
@@ -25,13 +25,13 @@ impl Pace {
         self.average.store(average, Ordering::Relaxed);
     }
 
-    /// The average, if anything was ever held.
+    /// Returns the average, if there was a hold.
     pub(crate) fn average(&self) -> Option<Duration> {
         let nanos = self.average.load(Ordering::Relaxed);
         (nanos > 0).then(|| Duration::from_nanos(nanos))
     }
 
-    /// The expected wait of a caller behind `ahead` others, the holder included.
+    /// Returns the expected wait of a caller behind `ahead` others, the holder included.
     pub(crate) fn estimate(&self, ahead: usize) -> Option<Duration> {
         let ahead = u32::try_from(ahead).unwrap_or(u32::MAX).max(1);
         Some(self.average()?.saturating_mul(ahead).min(LONGEST))

@@ -45,14 +45,14 @@ impl Gate {
         refusal
     }
 
-    /// What had to serve the request was stopped from outside.
+    /// The task that served the request was stopped from outside.
     pub(crate) fn stopped(&self) -> Refusal {
         let refusal = Refusal::new(Reason::Unavailable).with_retry_after(Some(RETRY_OUTAGE));
         self.count(&refusal);
         refusal
     }
 
-    /// No key could be made of a request.
+    /// The request has no valid key.
     pub(crate) fn rejected(&self, rejection: KeyRejection) -> Refusal {
         if rejection.is_misconfigured() {
             tracing::error!(lock.class = %self.class, error = %rejection, "the lock layer is misconfigured");
@@ -83,13 +83,13 @@ impl Gate {
         refusal.with_retry_after(retry_after)
     }
 
-    /// Too many requests wait already.
+    /// Too many requests are waiting.
     pub(super) fn full(&self, keys: &KeySet) -> Refusal {
         Refusal::new(Reason::Full).with_retry_after(Some(self.retry_after(keys, Busy::new())))
     }
 
-    /// The observed hold time times the length of the queue, its holder included. Without one what
-    /// the store suggests; without that [`RETRY_UNKNOWN`].
+    /// Returns the average hold time times the length of the queue, the holder included. Before the
+    /// first hold it returns what the store suggests, or else [`RETRY_UNKNOWN`].
     fn retry_after(&self, keys: &KeySet, busy: Busy) -> Duration {
         let elsewhere = busy.ahead.map_or(0, |ahead| usize::try_from(ahead).unwrap_or(usize::MAX));
         let ahead = self.tally.waiters.ahead(keys).max(elsewhere).saturating_add(1);

@@ -29,8 +29,8 @@ pub(crate) struct Slot {
 
 enum State {
     Held(Guards),
-    /// `loss` is how the locks had been lost by then, whatever ended the hold: a loss is final
-    /// (C4).
+    /// `loss` is how the locks had been lost by the end of the hold, even if something else ended
+    /// it: a loss is final (C4).
     Ended {
         ending: Option<Ending>,
         loss: Option<Loss>,
@@ -38,7 +38,7 @@ enum State {
 }
 
 impl Slot {
-    /// For a request that the gate counts as a holder, until the hold has [ended](Self::end).
+    /// Makes the slot of a request that the gate counts as a holder until its [end](Self::end).
     #[inline]
     pub(super) fn new(gate: Arc<Gate>, guards: Guards, span: Span) -> Arc<Self> {
         let (grants, since) = (Grants::of(&guards), Instant::now());
@@ -92,7 +92,7 @@ impl Slot {
         let loss = match (&*state, ending) {
             (State::Ended { .. }, _) => return,
             (State::Held(_), Some(Ending::Lost(loss))) => Some(loss),
-            // Read under the lock: what was seen as lost until now stays lost.
+            // Read under the mutex: a lock that was seen as lost stays lost.
             (State::Held(guards), _) => guards.loss(),
         };
         let State::Held(guards) = std::mem::replace(&mut *state, State::Ended { ending, loss }) else { return };

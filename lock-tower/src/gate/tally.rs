@@ -1,4 +1,4 @@
-//! What a layer has done and is doing.
+//! Counts what a layer has done and is doing.
 
 use std::pin::pin;
 use std::sync::Arc;
@@ -25,7 +25,7 @@ pub(crate) struct Tally {
     idle: Notify,
 }
 
-/// A cache line of its own for what many threads change.
+/// A cache line of its own for a value that many threads change.
 #[derive(Debug, Default)]
 #[repr(align(128))]
 struct Apart<T>(T);
@@ -39,13 +39,12 @@ impl Tally {
         self.failed_open.fetch_add(1, Relaxed);
     }
 
-    /// One more request that concerns the layer. It [leaves](Self::left), or [holds](Self::held)
-    /// its lock.
+    /// Counts a request that needs a lock. It then [leaves](Self::left) or [holds](Self::held) it.
     pub(super) fn arrived(&self) {
         self.flow.arrived();
     }
 
-    /// One that had arrived holds its lock from now on, until it is [released](Self::released).
+    /// Counts an arrived request as a holder until its lock is [released](Self::released).
     pub(super) fn held(&self) {
         self.flow.granted();
     }
@@ -66,7 +65,8 @@ impl Tally {
     }
 
     /// Wakes the calls of [`Monitor::idle`] after a request is gone. Such a call registers before
-    /// it reads the numbers: so it finds the request gone, or is found here.
+    /// it reads the numbers, so either it sees that the request is gone, or this method sees the
+    /// call.
     fn notify_watchers(&self) {
         if self.watchers.load(SeqCst) > 0 {
             self.idle.notify_waiters();
@@ -85,44 +85,46 @@ impl Monitor {
         Self { tally }
     }
 
-    /// How many requests wait for their lock now.
+    /// Returns how many requests are waiting for their lock.
     #[must_use]
     pub fn waiting(&self) -> usize {
         self.tally.waiters.total()
     }
 
-    /// How many requests hold their lock now. Where holds are being released all the time, it may
-    /// include some of those.
+    /// Returns how many requests hold their lock. If holds end during the call, it may count some
+    /// of those.
     #[must_use]
     pub fn held(&self) -> u64 {
         self.tally.flow.holding()
     }
 
-    /// How many requests were served under their lock, those that are being served included.
+    /// Returns how many requests got their lock, those that are being served included.
     #[must_use]
     pub fn granted(&self) -> u64 {
         self.tally.flow.total_granted()
     }
 
-    /// How many requests were refused for this reason.
+    /// Returns how many requests were refused for this reason.
     #[must_use]
     pub fn refused(&self, reason: Reason) -> u64 {
         self.tally.refused[reason.index()].load(Relaxed)
     }
 
-    /// How many requests were refused.
+    /// Returns how many requests were refused.
     #[must_use]
     pub fn refused_in_total(&self) -> u64 {
         Reason::ALL.into_iter().map(|reason| self.refused(reason)).sum()
     }
 
-    /// How many requests were served without a lock, by [`fail_open`](crate::LockLayer::fail_open).
+    /// Returns how many requests were served without a lock, because of
+    /// [`fail_open`](crate::LockLayer::fail_open).
     #[must_use]
     pub fn failed_open(&self) -> u64 {
         self.tally.failed_open.load(Relaxed)
     }
 
-    /// The average hold time, weighted towards the latest; none before the first hold has ended.
+    /// Returns the average hold time, weighted towards the latest holds. `None` before the first
+    /// hold has ended.
     #[must_use]
     pub fn average_hold(&self) -> Option<Duration> {
         self.tally.pace().average()
@@ -130,12 +132,12 @@ impl Monitor {
 
     /// Waits until no request waits for a lock or holds one.
     ///
-    /// For shutting down in order: a server that has been shut down gracefully has no connection
-    /// left, but a handler that was [detached](crate::LockLayer::detach) from its connection may
-    /// still be at work.
+    /// Use it for a clean shutdown: a server that was shut down gracefully has no connection left,
+    /// but
+    /// [detached](crate::LockLayer::detach) handlers may still be at work.
     ///
     /// # Cancel safety
-    /// Dropping it has no effect.
+    /// Dropping the future has no effect.
     pub async fn idle(&self) {
         let _watching = Watching::start(&self.tally.watchers);
         loop {

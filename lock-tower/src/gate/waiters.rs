@@ -1,4 +1,4 @@
-//! How many requests of this layer wait, for each key and in total.
+//! Counts the waiting requests of a layer, for each key and in total.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -18,7 +18,7 @@ pub(crate) struct Limits {
 /// The waiting requests. Keys without a waiter take no memory.
 #[derive(Debug, Default)]
 pub(crate) struct Waiters {
-    /// As in `queues`, so that a caller that finds no waiter need not take the lock.
+    /// The sum of `queues`. A caller that finds no waiter need not lock the mutex.
     total: AtomicUsize,
     queues: Mutex<HashMap<LockKey, usize>>,
 }
@@ -28,7 +28,7 @@ impl Waiters {
         self.total.load(Ordering::Relaxed)
     }
 
-    /// How many wait for the most wanted of these keys.
+    /// Returns the length of the longest queue of these keys.
     pub(crate) fn ahead(&self, keys: &KeySet) -> usize {
         if self.total() == 0 {
             return 0;
@@ -36,7 +36,7 @@ impl Waiters {
         longest(&self.lock(), keys)
     }
 
-    /// Whether one more would be too many.
+    /// Returns whether one more waiter would be too many.
     pub(crate) fn is_full(&self, keys: &KeySet, limits: Limits) -> bool {
         match self.total() {
             0 => false,

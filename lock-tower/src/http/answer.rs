@@ -1,4 +1,4 @@
-//! The responses to refused callers.
+//! The responses of refusals.
 
 use std::fmt;
 use std::sync::Arc;
@@ -60,26 +60,32 @@ fn usual_status(reason: Reason) -> StatusCode {
 }
 
 impl Refusal {
-    /// What the problem document calls this refusal: `urn:distlock:problem:` and
-    /// [`Reason::as_str`]. It never changes.
+    /// Returns the `type` of the problem document: `urn:distlock:problem:` and [`Reason::as_str`].
+    /// It never changes.
     #[must_use]
     pub fn problem_type(&self) -> String {
         format!("urn:distlock:problem:{}", self.reason().as_str())
     }
 
-    /// The default answer with its default status, for handlers that only add to it: a problem
-    /// document (RFC 9457) and `Retry-After` where another try is worth it.
+    /// Returns the default answer with its default status, for handlers that only add to it: a
+    /// problem document (RFC 9457), and `Retry-After` if another try is worth it.
     #[must_use]
     pub fn to_response(&self) -> Response<Bytes> {
         problem(self, usual_status(self.reason()))
     }
 
-    /// The status code of gRPC for this refusal, such as `tonic::Code::from_i32` takes.
+    /// Returns the gRPC status code of this refusal, for `tonic::Code::from_i32`.
     ///
-    /// Busy and lost are `ABORTED`, a wait that is over is `DEADLINE_EXCEEDED`, a full queue and a
-    /// hold that was too long are `RESOURCE_EXHAUSTED`, an outage is `UNAVAILABLE`, a bad key is
-    /// `INVALID_ARGUMENT`, nothing to lock is `NOT_FOUND`, a resource that refuses is
-    /// `FAILED_PRECONDITION`, and a misconfigured layer is `INTERNAL`.
+    /// | [`Reason`] | code |
+    /// |---|---|
+    /// | `Busy`, `Lost` | `ABORTED` (10) |
+    /// | `Timeout` | `DEADLINE_EXCEEDED` (4) |
+    /// | `Full`, `HeldTooLong` | `RESOURCE_EXHAUSTED` (8) |
+    /// | `Unavailable` | `UNAVAILABLE` (14) |
+    /// | `BadKey` | `INVALID_ARGUMENT` (3) |
+    /// | `NotFound` | `NOT_FOUND` (5) |
+    /// | `Rejected` | `FAILED_PRECONDITION` (9) |
+    /// | `Misconfigured` | `INTERNAL` (13) |
     #[must_use]
     pub fn grpc_code(&self) -> i32 {
         match self.reason() {
@@ -94,8 +100,8 @@ impl Refusal {
         }
     }
 
-    /// The answer for gRPC callers: a response of trailers only, with `grpc-status` – the
-    /// [code](Self::grpc_code) – and `grpc-message`.
+    /// Returns the answer for gRPC callers: a response of trailers only, with the
+    /// [code](Self::grpc_code) as `grpc-status`, and `grpc-message`.
     #[must_use]
     pub fn to_grpc_response(&self) -> Response<Bytes> {
         let mut response = Response::new(Bytes::new());

@@ -12,14 +12,15 @@ use pin_project_lite::pin_project;
 use crate::gate::{Ending, Hold};
 
 pin_project! {
-    /// The body of a response that was served by [`LockService`](crate::LockService): that of the
-    /// inner service with the lock in it, or a refusal.
+    /// The body of a response of [`LockService`](crate::LockService): the body of the inner
+    /// service, which holds the lock, or that of a refusal.
     ///
-    /// When the inner body has ended or failed it is dropped, and then the lock is released; so it
-    /// is when this body is dropped. Frames, trailers, `is_end_stream` and `size_hint` are those of
-    /// the inner body. If the lock has to be given up before the end the body fails with
-    /// [`LockBodyError::Lost`] or [`LockBodyError::HeldTooLong`], so that a client cannot take a
-    /// part for the whole.
+    /// When the inner body has ended or failed, or this body is dropped, the inner body is dropped
+    /// and then the lock released. Frames, trailers, `is_end_stream` and `size_hint` are those of
+    /// the inner body.
+    ///
+    /// If the lock ends before the body, the body fails with [`LockBodyError::Lost`] or
+    /// [`LockBodyError::HeldTooLong`], so that a client cannot take a part for the whole.
     pub struct LockBody<B> {
         #[pin]
         kind: Kind<B>,
@@ -32,8 +33,8 @@ pin_project! {
         // The order of the fields is the order in which they are dropped.
         Inner { #[pin] body: B, hold: Option<Hold> },
         Refused { text: Option<Bytes> },
-        // The body was dropped, and then the lock released: at its end, or earlier with an error
-        // for the reader.
+        // The body was dropped, and then the lock released: at the end of the body, or earlier with
+        // an error for the reader.
         Done,
     }
 }
@@ -47,10 +48,8 @@ impl<B> LockBody<B> {
         Self { kind: Kind::Refused { text: Some(text).filter(|text| !text.is_empty()) } }
     }
 
-    /// The body of the inner service; none of a refusal, and when the lock was released at the end
-    /// of the body or given up before.
-    ///
-    /// A lock that is still held is released by this.
+    /// Returns the body of the inner service, and releases the lock if it is still held. Returns
+    /// `None` for a refusal, and after the lock was released or lost.
     pub fn into_inner(self) -> Option<B> {
         match self.kind {
             Kind::Inner { body, .. } => Some(body),

@@ -1,10 +1,10 @@
-//! How long the caller is going to wait, as requests say it.
+//! How long the caller waits, as its request states it.
 
 use std::time::Duration;
 
 use http::{HeaderMap, HeaderName, HeaderValue};
 
-/// What the number in a deadline header counts.
+/// The unit of the number in a deadline header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum DeadlineUnit {
@@ -16,7 +16,7 @@ pub enum DeadlineUnit {
 
 const GRPC_TIMEOUT: HeaderName = HeaderName::from_static("grpc-timeout");
 
-/// The shortest time that any of the headers names. A value that cannot be read says nothing.
+/// Returns the shortest time in any of the headers. Ignores values that cannot be read.
 pub(super) fn deadline(headers: &HeaderMap, more: &[(HeaderName, DeadlineUnit)]) -> Option<Duration> {
     let grpc = grpc_timeout(headers);
     let named = more.iter().filter_map(|(name, unit)| read(headers.get(name)?, *unit));
@@ -31,18 +31,18 @@ fn read(value: &HeaderValue, unit: DeadlineUnit) -> Option<Duration> {
     }
 }
 
-/// How long a gRPC caller is going to wait, from the header `grpc-timeout` of its request. None
-/// without one that can be read.
+/// Returns how long a gRPC caller waits, from the header `grpc-timeout` of its request. `None`
+/// without a header that can be read.
 ///
-/// [`LockLayer`](crate::LockLayer) does this by itself; it is for
-/// [`KeyOf::deadline`](crate::keyed::KeyOf::deadline) of requests that carry headers, such as
-/// tonic's: `grpc_timeout(request.metadata().as_ref())`.
+/// [`LockLayer`](crate::LockLayer) reads this header by itself. This function is for
+/// [`KeyOf::deadline`](crate::keyed::KeyOf::deadline) of requests with headers, such as tonic's:
+/// `grpc_timeout(request.metadata().as_ref())`.
 #[must_use]
 pub fn grpc_timeout(headers: &HeaderMap) -> Option<Duration> {
     parse_grpc(headers.get(GRPC_TIMEOUT)?)
 }
 
-/// One to eight digits and a unit, after the gRPC protocol over HTTP/2.
+/// Parses one to eight digits and a unit, as in the gRPC protocol over HTTP/2.
 fn parse_grpc(value: &HeaderValue) -> Option<Duration> {
     let (digits, unit) = value.to_str().ok()?.split_at_checked(value.len().checked_sub(1)?)?;
     if digits.len() > 8 || !digits.bytes().all(|byte| byte.is_ascii_digit()) {
@@ -91,7 +91,7 @@ mod tests {
             (HeaderName::from_static("x-timeout-ms"), DeadlineUnit::Milliseconds),
         ];
         assert_eq!(of(&[("x-timeout", "1.5")], &more), Some(Duration::from_millis(1500)));
-        assert_eq!(of(&[("x-timeout", "1.5")], &[]), None, "only what was asked for");
+        assert_eq!(of(&[("x-timeout", "1.5")], &[]), None, "only headers that were configured");
         let all = [("grpc-timeout", "2S"), ("x-timeout", "1.5"), ("x-timeout-ms", "900")];
         assert_eq!(of(&all, &more), Some(Duration::from_millis(900)));
         for bad in ["-1", "NaN", "inf", "soon", "1e300"] {

@@ -19,9 +19,9 @@ use crate::held::HeldLock;
 use crate::refusal::Refusal;
 
 pin_project! {
-    /// The future of [`LockService`](crate::LockService). Dropped while it waits, it leaves no
-    /// waiter and no lock; dropped while the inner call runs, it drops that and then releases –
-    /// unless the layer [detaches](crate::LockLayer::detach).
+    /// The future of [`LockService`](crate::LockService). If it is dropped while it waits, it
+    /// leaves no waiter and no lock. If it is dropped while the inner call runs, it drops the call
+    /// and then releases the lock, unless the layer [detaches](crate::LockLayer::detach) handlers.
     #[must_use = "futures do nothing unless polled"]
     pub struct LockFuture<S, B, F, R> {
         #[pin]
@@ -39,7 +39,7 @@ pin_project! {
     }
 }
 
-/// What a request needs once it is let in.
+/// What a request needs when it is admitted.
 struct PendingCall<S, B> {
     service: S,
     request: Request<B>,
@@ -61,14 +61,14 @@ impl<S, B, F, R> LockFuture<S, B, F, R> {
     }
 }
 
-// `Start` is how the two kinds of running calls are made, and nothing to be implemented elsewhere.
+// `Start` makes the two kinds of running calls. Other crates must not implement it.
 #[allow(private_bounds)]
 impl<S, B, R> LockFuture<S, B, S::Future, R>
 where
     S: Service<Request<B>>,
     R: Start<S::Future>,
 {
-    /// Continues with a request as it was decided.
+    /// Continues with a request that was admitted or refused.
     #[inline]
     pub(super) fn admitted(
         admission: Result<Admission, Refusal>,

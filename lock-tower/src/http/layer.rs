@@ -19,10 +19,10 @@ use crate::gate::{Config, Gate, Tally, common_setters};
 use crate::key::ExtractKey;
 use crate::refusal::{Reason, Refusal};
 
-/// Puts a [`LockService`] around HTTP services. See the [crate](crate) and the
-/// [module](crate::http).
+/// Takes a lock around each request to an HTTP service. See the [crate](crate) for what happens to
+/// a request, and the [module](crate::http) for bodies.
 ///
-/// All services that one layer and its clones make share their bounds, averages and counters.
+/// All services that one layer and its clones make share their limits, averages and counters.
 pub struct LockLayer<K, M = Attached> {
     provider: Arc<dyn LockProvider>,
     key: Arc<K>,
@@ -37,7 +37,7 @@ pub struct LockLayer<K, M = Attached> {
 }
 
 impl<K: ExtractKey> LockLayer<K> {
-    /// Locks of this provider, with keys from this extractor: a closure, or one of
+    /// Takes locks from this provider, with keys from this extractor: a closure, or one of
     /// [`key`](crate::key).
     pub fn new(provider: impl LockProvider, key: K) -> Self {
         Self {
@@ -56,13 +56,14 @@ impl<K: ExtractKey> LockLayer<K> {
 }
 
 impl<K> LockLayer<K, Attached> {
-    /// A handler that has begun runs to its end under the lock although its client has
-    /// disconnected. Defaults to dropping the handler and then releasing.
+    /// Lets a handler that has begun finish under the lock although its client has disconnected.
+    /// Defaults to dropping the handler and then releasing the lock.
     ///
-    /// The handler runs in a task of its own, so it must be `Send + 'static`, and it needs a tokio
-    /// runtime. A client that disconnects while it *waits* still leaves. When the handler has
-    /// answered and the client is gone the response is dropped, and the lock is released. A
-    /// graceful shutdown of the server does not wait for detached handlers:
+    /// The handler runs in a task of its own, so it must be `Send + 'static`, and needs a tokio
+    /// runtime. A client that disconnects while it *waits* still leaves the queue. When the handler
+    /// has answered and the client is gone, the response is dropped and the lock released.
+    ///
+    /// A graceful shutdown of the server does not wait for detached handlers:
     /// [`Monitor::idle`](crate::Monitor::idle) does.
     #[must_use]
     pub fn detach(self) -> LockLayer<K, Detached> {
@@ -73,14 +74,14 @@ impl<K> LockLayer<K, Attached> {
 impl<K, M> LockLayer<K, M> {
     common_setters!();
 
-    /// Until when a request holds its lock. Defaults to [`HoldUntil::Body`].
+    /// Sets until when a request holds its lock. Defaults to [`HoldUntil::Body`].
     #[must_use]
     pub fn hold_until(mut self, until: HoldUntil) -> Self {
         self.hold_until = until;
         self
     }
 
-    /// Which requests need the lock; the others pass. Defaults to unsafe methods: all but GET,
+    /// Sets which requests need the lock; others pass. Defaults to unsafe methods: all but GET,
     /// HEAD, OPTIONS and TRACE.
     #[must_use]
     pub fn only_if(mut self, applies: impl Fn(&Parts) -> bool + Send + Sync + 'static) -> Self {
@@ -88,25 +89,23 @@ impl<K, M> LockLayer<K, M> {
         self
     }
 
-    /// Also read the caller's deadline from this header; the nearest one shortens the wait.
-    /// `grpc-timeout` is always read. Defaults to no other.
+    /// Also reads the caller's deadline from this header. The nearest deadline shortens the wait.
+    /// `grpc-timeout` is always read. Defaults to no other header.
     #[must_use]
     pub fn deadline_header(mut self, name: HeaderName, unit: DeadlineUnit) -> Self {
         self.deadlines.push((name, unit));
         self
     }
 
-    /// Answer refusals of this reason with this status. Defaults to 409 for [`Busy`](Reason::Busy),
-    /// for which 423 is the other usual one, and for [`Rejected`](Reason::Rejected), 400 for
-    /// [`BadKey`](Reason::BadKey), 404 for [`NotFound`](Reason::NotFound), 500 for
-    /// [`Misconfigured`](Reason::Misconfigured), and 503 for all others.
+    /// Answers refusals for this reason with this status. The [table](crate#refusals) has the
+    /// defaults. For [`Busy`](Reason::Busy), 423 is the other usual status.
     #[must_use]
     pub fn status(mut self, reason: Reason, status: StatusCode) -> Self {
         self.answers.set_status(reason, status);
         self
     }
 
-    /// Answer refusals with what this function makes of them. Defaults to [`Refusal::to_response`],
+    /// Answers refusals with the responses of this function. Defaults to [`Refusal::to_response`],
     /// with the statuses of [`status`](Self::status).
     #[must_use]
     pub fn refuse_with(mut self, answer: impl Fn(&Refusal) -> Response<Bytes> + Send + Sync + 'static) -> Self {

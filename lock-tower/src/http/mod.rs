@@ -1,19 +1,20 @@
 //! Locks around HTTP requests: the service, its future and the body that holds the lock.
 //!
-//! [`LockLayer`] is the way in; the [crate] says what it does. The other types appear in
-//! signatures.
+//! Start with [`LockLayer`]; the documentation of the [crate] explains what it does. The other
+//! types appear in signatures.
 //!
 //! # Bounds
-//! The inner service must be `Clone`, its responses `http::Response` with a body whose data can be
-//! made of [`Bytes`](bytes::Bytes), which refusals are sent in. Only [detached](LockLayer::detach)
-//! handlers need be `Send`.
+//! The inner service must be `Clone`. Its responses must be `http::Response`, with a body whose
+//! data implements `From<Bytes>`, because refusals are sent as [`Bytes`](bytes::Bytes). Only
+//! [detached](LockLayer::detach) handlers must be `Send`.
 //!
 //! # Bodies
-//! `is_end_stream`, `size_hint`, data and trailers are those of the inner body. A response whose
-//! body is at its end with the head – empty, 204, 304, an upgrade – releases the lock with the
-//! head. If the lock has to be given up in the middle of a body the inner body is dropped first,
-//! then the lock, and the reader gets an error: over HTTP/1 the connection is closed before the end
-//! of the message, over HTTP/2 the stream is reset.
+//! `is_end_stream`, `size_hint`, data and trailers are those of the inner body. A response that has
+//! no body to send (empty, 204, 304, an upgrade) releases the lock with its head.
+//!
+//! If the lock ends in the middle of a body, the inner body is dropped, then the lock is released,
+//! and the reader gets an error. Over HTTP/1 the connection is closed before the end of the
+//! message; over HTTP/2 the stream is reset.
 
 mod answer;
 mod body;

@@ -1,4 +1,4 @@
-//! Reading request bodies before the wait.
+//! Reads request bodies before the wait.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -14,18 +14,20 @@ use pin_project_lite::pin_project;
 use tower_layer::Layer;
 use tower_service::Service;
 
+use crate::inner::inner_accessors;
+
 type ReadFrame = Result<Frame<Bytes>, axum::Error>;
 
 /// Reads request bodies, up to a number of bytes, before it passes the requests on. For axum; put
 /// it *outside* of a [`LockLayer`](crate::LockLayer).
 ///
-/// A server does not see that an HTTP/1 client has disconnected while there is a request body that
-/// is not read. A request that waits for its lock reads nothing, so without this layer one with a
-/// body keeps its place in the queue until its turn comes or its wait is over. With it the waiter
-/// leaves at once. HTTP/2 has no such limit and does not need the layer.
+/// A server does not notice that an HTTP/1 client has disconnected while a request body is unread.
+/// A request that waits for its lock reads nothing. So without this layer a waiting request with a
+/// body keeps its place in the queue until its turn comes or its wait is over. With this layer it
+/// leaves at once. HTTP/2 does not need the layer.
 ///
-/// What has been read is kept in memory and comes first when the handler reads; of a longer body
-/// the rest follows as it is sent. No request is refused by this.
+/// The part of a body that was read is kept in memory, and the handler reads it first. The rest of
+/// a longer body follows as it is sent. This layer refuses no request.
 ///
 /// ```
 /// use axum::{Router, routing::put};
@@ -43,7 +45,7 @@ pub struct ReadAheadLayer {
 }
 
 impl ReadAheadLayer {
-    /// Reads on until at least this many bytes have come, or the body has ended.
+    /// Reads until at least this many bytes have come, or the body has ended.
     #[must_use]
     pub fn new(limit: usize) -> Self {
         Self { limit }
@@ -66,20 +68,7 @@ pub struct ReadAhead<S> {
 }
 
 impl<S> ReadAhead<S> {
-    /// The service inside.
-    pub fn get_ref(&self) -> &S {
-        &self.inner
-    }
-
-    /// The service inside.
-    pub fn get_mut(&mut self) -> &mut S {
-        &mut self.inner
-    }
-
-    /// The service inside.
-    pub fn into_inner(self) -> S {
-        self.inner
-    }
+    inner_accessors!();
 }
 
 impl<S: Service<Request<Body>> + Clone> Service<Request<Body>> for ReadAhead<S> {
@@ -135,7 +124,7 @@ impl<S> Reading<S> {
                     let length = frame.data_ref().map_or(0, Bytes::len);
                     self.room = self.room.saturating_sub(length);
                 }
-                // For the handler to see.
+                // The handler gets the error.
                 Err(_) => self.room = 0,
             }
             self.frames.push_back(frame);
@@ -170,7 +159,7 @@ impl<S, F> fmt::Debug for ReadAheadFuture<S, F> {
     }
 }
 
-/// What was read, and then the rest.
+/// The part that was read, and then the rest.
 struct Read {
     frames: VecDeque<ReadFrame>,
     rest: Body,

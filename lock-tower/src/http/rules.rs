@@ -1,5 +1,5 @@
-//! How the services of one layer serve requests: which need the lock, how long they hold it, how
-//! refusals are answered.
+//! The rules by which the services of one layer serve requests: which of them need the lock, how
+//! long they hold it, and how refusals are answered.
 
 use std::fmt;
 use std::sync::Arc;
@@ -16,7 +16,7 @@ use crate::refusal::Refusal;
 /// Until when a request holds its lock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub enum HoldUntil {
-    /// Until the head of the response is there. What the body still does, it does without the lock.
+    /// Until the head of the response is complete. The body is sent without the lock.
     Head,
     /// Until the body of the response has ended, failed or been dropped. The default.
     #[default]
@@ -25,8 +25,8 @@ pub enum HoldUntil {
 
 pub(super) type Applies = dyn Fn(&Parts) -> bool + Send + Sync;
 
-/// What all services of one `layer` call share. Behind one `Arc`, because axum clones the service
-/// for each request, and every `Arc` in it is a counter to change.
+/// What all services of one `layer` call share. It is behind one `Arc`, because axum clones the
+/// service for each request, and each `Arc` in it costs a change of its counter.
 pub(super) struct Shared<K> {
     pub(super) key: Arc<K>,
     pub(super) rules: Arc<Rules>,

@@ -15,13 +15,12 @@ use super::body::LockBody;
 use super::rules::{HoldUntil, Rules};
 use crate::gate::{Guarded, Hold};
 
-/// The handler belongs to its request: a client that disconnects ends it. The default of
-/// [`LockLayer`](crate::LockLayer).
+/// A handler ends when its client disconnects. The default of [`LockLayer`](crate::LockLayer).
 #[derive(Clone, Copy, Debug, Default)]
 #[non_exhaustive]
 pub struct Attached;
 
-/// The handler runs to its end under the lock, whatever the client does. Made by
+/// A handler runs to its end under the lock even if its client disconnects. Made by
 /// [`LockLayer::detach`](crate::LockLayer::detach).
 #[derive(Clone, Copy, Debug, Default)]
 #[non_exhaustive]
@@ -69,7 +68,7 @@ where
     }
 }
 
-/// Moves the lock into the body, if there is anything left to hold it for.
+/// Moves the lock into the body, if the body must hold it.
 fn with_hold<B: Body>(response: Response<B>, mut hold: Hold, until: HoldUntil) -> Response<LockBody<B>> {
     if until == HoldUntil::Head || response.body().is_end_stream() {
         hold.release();
@@ -80,8 +79,7 @@ fn with_hold<B: Body>(response: Response<B>, mut hold: Hold, until: HoldUntil) -
 }
 
 pin_project! {
-    /// The inner call in a task of its own, from the first poll on. Dropped before that, it has not
-    /// started the task.
+    /// The inner call in a task of its own, which the first poll starts.
     #[derive(Debug)]
     #[must_use = "futures do nothing unless polled"]
     pub struct DetachedCall<F, B, E> {

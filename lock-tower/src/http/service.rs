@@ -15,21 +15,24 @@ use super::future::LockFuture;
 use super::rules::Shared;
 use super::run::{Attached, AttachedCall, Detached, DetachedCall, Start};
 use crate::gate::Answer;
+use crate::inner::inner_accessors;
 use crate::key::ExtractKey;
 
 /// Serves each request while its locks are held. Made by [`LockLayer`](crate::LockLayer).
 ///
 /// # Readiness
-/// `poll_ready` is that of the inner service: a layer cannot know the key of a request that has not
-/// come, so readiness says nothing about locks. The request is served by the very service that was
-/// ready; if it has to wait, a clone takes its place for the next one.
+/// `poll_ready` is that of the inner service. It cannot include locks, because the layer does not
+/// know the key of the next request. The service that was ready serves the request. If the request
+/// has to wait, a clone replaces that service for the next one.
 ///
 /// # When the lock is taken
-/// In `call`, if the provider can [answer at once](distlock_api::LockProvider::acquire_now), as
-/// that of the memory backend can for a free key; the inner service is then called before `call`
-/// returns. Otherwise when the future is polled. So poll the future, or drop it, which gives back
-/// what it has: until then it holds the lock, and no maximum hold is enforced.
-/// The span of the request belongs to the one that is current in `call`.
+/// The lock is taken in `call` if the provider can
+/// [answer at once](distlock_api::LockProvider::acquire_now), as the memory backend can for a free
+/// key. The inner service is then called before `call` returns. Otherwise the lock is taken when
+/// the future is polled.
+///
+/// So poll the future or drop it. Until then it may hold the lock, and no maximum hold is enforced.
+/// The span of the request is a child of the span that is current in `call`.
 pub struct LockService<S, K, M = Attached> {
     inner: S,
     shared: Arc<Shared<K>>,
@@ -41,20 +44,7 @@ impl<S, K, M> LockService<S, K, M> {
         Self { inner, shared, mode: PhantomData }
     }
 
-    /// The service inside.
-    pub fn get_ref(&self) -> &S {
-        &self.inner
-    }
-
-    /// The service inside.
-    pub fn get_mut(&mut self) -> &mut S {
-        &mut self.inner
-    }
-
-    /// The service inside.
-    pub fn into_inner(self) -> S {
-        self.inner
-    }
+    inner_accessors!();
 
     fn begin<B, R>(&mut self, request: Request<B>) -> LockFuture<S, B, S::Future, R>
     where

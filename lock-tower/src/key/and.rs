@@ -1,4 +1,4 @@
-//! Two extractors together.
+//! Combines two extractors.
 
 use http::request::Parts;
 
@@ -8,7 +8,7 @@ use crate::refusal::KeyRejection;
 
 /// The keys of two extractors, taken together, all or nothing. Made by [`ExtractKey::and`].
 ///
-/// If only one of them names keys, these are taken; if neither does, the request passes.
+/// If only one of them names keys, those are taken. If neither does, the request passes.
 #[derive(Clone, Copy, Debug)]
 pub struct And<A, B> {
     first: A,
@@ -30,7 +30,7 @@ impl<A: ExtractKey, B: ExtractKey> ExtractKey for And<A, B> {
         })
     }
 
-    /// That of the first.
+    /// Returns the class of the first extractor.
     fn class(&self) -> &str {
         self.first.class()
     }

@@ -1,4 +1,4 @@
-//! One key for all requests.
+//! The same key for all requests.
 
 use distlock_api::{IntoLockKey, LockError, LockKey};
 use http::request::Parts;
@@ -7,17 +7,17 @@ use super::ExtractKey;
 use crate::keys::KeySet;
 use crate::refusal::KeyRejection;
 
-/// The same key for every request: one at a time in the whole fleet.
+/// The same key for every request: all replicas together serve one request at a time.
 #[derive(Clone, Debug)]
 pub struct FixedKey {
     key: LockKey,
 }
 
 impl FixedKey {
-    /// This key.
+    /// Makes an extractor of this key.
     ///
     /// # Errors
-    /// When the text is not a lock key.
+    /// When the text is not a valid lock key.
     pub fn new(key: impl IntoLockKey) -> Result<Self, LockError> {
         Ok(Self { key: key.into_lock_key()? })
     }
@@ -28,7 +28,7 @@ impl ExtractKey for FixedKey {
         Ok(Some(self.key.clone().into()))
     }
 
-    /// The key.
+    /// Returns the key.
     fn class(&self) -> &str {
         self.key.as_str()
     }

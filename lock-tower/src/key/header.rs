@@ -1,4 +1,4 @@
-//! A key out of a header.
+//! A key from a header.
 
 use std::fmt::Display;
 use std::str::FromStr;
@@ -34,8 +34,8 @@ pub struct HeaderKey {
 }
 
 impl HeaderKey {
-    /// The value of this header, read as the service reads it, in a namespace: `7` and `07` are one
-    /// `u32`, and one key. See [the module](super#what-a-value-means).
+    /// Makes keys from this header, read as the service reads it: `7` and `07` are one `u32`, and
+    /// one key. See [the module](super#what-a-value-means).
     ///
     /// # Errors
     /// When the namespace is empty or contains `/`, `%` or control characters.
@@ -43,7 +43,7 @@ impl HeaderKey {
         Self::new(in_namespace, name, Canonical::of::<T>())
     }
 
-    /// The text of this header, byte for byte, in a namespace.
+    /// Makes keys from the text of this header, byte for byte.
     ///
     /// # Errors
     /// As [`typed`](Self::typed).
@@ -55,7 +55,8 @@ impl HeaderKey {
         Ok(Self { namespace: namespace(in_namespace)?, name, value, required: false })
     }
 
-    /// A request without the header is a bad request. Defaults to letting it pass without a lock.
+    /// Rejects requests without the header as bad keys (400). Defaults to letting them pass without
+    /// a lock.
     #[must_use]
     pub fn required(mut self) -> Self {
         self.required = true;
@@ -85,12 +86,12 @@ impl ExtractKey for HeaderKey {
             outcome = self.value.push(key, value);
         });
         if let Err(of_type) = outcome {
-            return Err(KeyRejection::bad_key(format!("the value of header {} is no {of_type}", self.name)));
+            return Err(KeyRejection::bad_key(format!("the value of header {} is not a valid {of_type}", self.name)));
         }
         Ok(Some(key?.into()))
     }
 
-    /// The namespace.
+    /// Returns the namespace.
     fn class(&self) -> &str {
         &self.namespace
     }

@@ -1,31 +1,31 @@
-//! From a request to its keys.
+//! Extractors: which keys a request locks.
 //!
 //! | extractor | two requests exclude each other when |
 //! |---|---|
 //! | a closure | it names the same key for both |
 //! | [`FixedKey`] | always |
 //! | [`HeaderKey`] | they have the same value in a header |
-//! | `ParamKey` (feature `axum`) | they have the same values for named path parameters, whatever their routes |
+//! | `ParamKey` (feature `axum`) | they have the same values for named path parameters, on any routes |
 //! | `RouteKey` (feature `axum`) | they match the same route, by choice with the same method, with the same values for all path parameters |
 //!
-//! The ready extractors put their keys into a namespace of their own, so that order `1` and user
-//! `1` are different locks. What comes from the request is escaped: no value, however crafted,
-//! makes the key of another namespace or of another combination of values.
+//! The extractors of this module put their keys into a namespace, so that order `1` and user `1`
+//! are different locks. Values from the request are escaped: no value can produce the key of
+//! another namespace or of another combination of values.
 //!
 //! # What a value means
 //! `/orders/7`, `/orders/07` and `/orders/+7` are the same order to a handler that takes a
 //! `Path<u64>`. If they were three keys, three requests could change that order at the same time.
-//! So the ready extractors take the type by which the handler reads the value: the text is parsed,
-//! and the key is made of what the type writes. What the type cannot read is a bad key (400), as it
-//! is to the handler. Every `FromStr + Display` will do: integers, `Uuid`, addresses, a type of
-//! your own that folds case.
+//! So the extractors take the type with which the handler reads the value. They parse the text, and
+//! make the key of the parsed value as the type displays it. A value that cannot be parsed is a bad
+//! key (400), as it is for the handler. Any type with `FromStr + Display` works: integers, `Uuid`,
+//! addresses, a type of your own that folds case.
 //!
 //! *Text* is for values that the handler compares byte by byte, such as a `Path<String>` that is
-//! looked up in a database with a binary collation. Percent-encoding is resolved, as it is for the
-//! handler; case and the Unicode form are left as they are: `Ä` in one character and in two are two
-//! keys, as they are two strings.
+//! looked up in a database with a binary collation. Percent-encoding is decoded, as it is for the
+//! handler. Case and Unicode form are kept: `Ä` in one character and in two are different keys, as
+//! they are different strings.
 //!
-//! [`and`](ExtractKey::and) puts two extractors together: the request takes the keys of both.
+//! [`and`](ExtractKey::and) combines two extractors: the request takes the keys of both.
 
 mod and;
 mod fixed;
@@ -58,8 +58,8 @@ use crate::refusal::KeyRejection;
 /// [`LockKey`](distlock_api::LockKey), several of them, or a [`KeySet`], and whose `E` is a
 /// [`KeyRejection`] or a [`LockError`](distlock_api::LockError).
 ///
-/// A closure parses the value as the service does, and makes the key of what it parsed. A key of
-/// the path's own text would be [another one for each spelling](self#what-a-value-means).
+/// In a closure, parse the value as the service does, and make the key of the parsed value. The
+/// text of the path would give [another key for each spelling](self#what-a-value-means).
 ///
 /// ```
 /// use distlock_api::LockKey;
@@ -79,22 +79,22 @@ use crate::refusal::KeyRejection;
 /// }
 /// ```
 pub trait ExtractKey {
-    /// The keys of a request; none, or an empty set, lets it pass without a lock.
+    /// Returns the keys of a request. With `None` or an empty set it passes without a lock.
     ///
-    /// The head is mutable because axum's extractors want it so; leave it as it is.
+    /// The head is mutable because axum's extractors need that. Do not change it.
     ///
     /// # Errors
-    /// When the request does not name a valid key (the caller is answered 400), or when the
-    /// extractor cannot work where it was put (500).
+    /// When the request does not name a valid key (the caller gets 400), or when the extractor is
+    /// in the wrong place (500).
     fn extract(&self, parts: &mut Parts) -> Result<Option<KeySet>, KeyRejection>;
 
-    /// What these keys are called in spans and metrics: a name for all of them, never one of them.
-    /// Defaults to `custom`.
+    /// Returns the name of these keys in spans and metrics: one name for all, never a key. Defaults
+    /// to `custom`.
     fn class(&self) -> &str {
         "custom"
     }
 
-    /// The keys of this extractor and of that one, taken together.
+    /// Combines two extractors. The keys of both are taken together.
     fn and<O>(self, other: O) -> And<Self, O>
     where
         Self: Sized,
@@ -114,8 +114,7 @@ where
     }
 }
 
-/// A ready extractor was described in a way that cannot work. Found when it is made, not when the
-/// first request comes.
+/// The error of an extractor that cannot work. It is found at start-up, not at the first request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct InvalidExtractor(String);
 

@@ -1,4 +1,4 @@
-//! Keys made of a namespace and of values out of requests.
+//! Keys of a namespace and of values from requests.
 
 use std::cell::Cell;
 use std::fmt::Write;
@@ -7,7 +7,7 @@ use distlock_api::{LockError, LockKey};
 
 use super::InvalidExtractor;
 
-/// A namespace is one segment of the key.
+/// Checks a namespace, which is one segment of the key.
 pub(super) fn namespace(text: &str) -> Result<String, InvalidExtractor> {
     if text.is_empty() || text.contains(['/', '%']) || text.chars().any(char::is_control) {
         return Err(InvalidExtractor::new(format!(
@@ -17,8 +17,7 @@ pub(super) fn namespace(text: &str) -> Result<String, InvalidExtractor> {
     Ok(text.to_owned())
 }
 
-/// Makes a key of text that is written into a buffer of the thread's: nothing is allocated but the
-/// key.
+/// Makes a key of text that is written into a buffer of the thread. Only the key is allocated.
 pub(super) fn written(write: impl FnOnce(&mut String)) -> Result<LockKey, LockError> {
     thread_local! {
         static BUFFER: Cell<String> = const { Cell::new(String::new()) };
@@ -27,7 +26,7 @@ pub(super) fn written(write: impl FnOnce(&mut String)) -> Result<LockKey, LockEr
     text.clear();
     write(&mut text);
     let key = LockKey::new(text.as_str());
-    // What is far too long for a key is not worth keeping.
+    // A buffer that is far too long for a key is not worth keeping.
     if text.capacity() <= 4 * LockKey::MAX_LEN {
         BUFFER.set(text);
     }
@@ -38,7 +37,7 @@ const fn is_special(char: char) -> bool {
     matches!(char, '%' | '/' | '&' | '=' | ' ')
 }
 
-/// The bytes of which most values are made, and which stand for themselves.
+/// The bytes that are not escaped, which most values consist of.
 const PLAIN: [bool; 256] = {
     let mut plain = [false; 256];
     let mut byte = 0x21_u8;
@@ -49,7 +48,8 @@ const PLAIN: [bool; 256] = {
     plain
 };
 
-/// Appends a value so that it cannot run into what follows it. Different values stay different.
+/// Appends a value, escaped so that it cannot be confused with the text after it. Different values
+/// stay different.
 pub(super) fn push_escaped(key: &mut String, value: &str) {
     if value.bytes().all(|byte| PLAIN[usize::from(byte)]) {
         key.push_str(value);
@@ -76,7 +76,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_key_has_nothing_of_the_one_before() {
+    fn a_key_contains_nothing_of_the_key_before() {
         let long = "x".repeat(LockKey::MAX_LEN);
         for text in [long.as_str(), "a", "bc"] {
             assert_eq!(written(|key| key.push_str(text)).unwrap().as_str(), text);

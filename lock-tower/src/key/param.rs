@@ -18,15 +18,15 @@ use crate::refusal::KeyRejection;
 /// The route is not part of the key: every route that names the same resource shares its lock.
 ///
 /// # The type
-/// That by which the handler reads the parameter, the `u64` of its `Path<u64>`. Otherwise
+/// Use the type with which the handler reads the parameter, the `u64` of its `Path<u64>`. Otherwise
 /// `/orders/07` has another key than `/orders/7`, and changes the same order. See [the
 /// module](super#what-a-value-means).
 ///
 /// # Where to put the layer
-/// Inside of the router, on routes that have the parameters. Elsewhere every request is answered
-/// 500 and logged as an error, because serving it without its lock would be worse. A layer does not
-/// know the routes it is put on, so [`checked_for`](Self::checked_for) lets you name them: then a
-/// typing mistake is found at start-up.
+/// Put it inside the router, on routes that have the parameters. Elsewhere every request is
+/// answered 500 and logged as an error, because serving it without its lock would be worse. A layer
+/// does not know its routes. Name them with [`checked_for`](Self::checked_for), and a misspelled
+/// parameter is found at start-up.
 ///
 /// ```
 /// use axum::{Router, routing::{post, put}};
@@ -50,17 +50,17 @@ pub struct ParamKey {
 }
 
 impl ParamKey {
-    /// The value of this path parameter, read as the handler reads it, in a namespace.
+    /// Makes keys from this path parameter, read as the handler reads it.
     ///
     /// # Errors
-    /// When the namespace is empty or contains `/`, `%` or control characters, or the parameter has
-    /// no name.
+    /// When the namespace is empty or contains `/`, `%` or control characters, or the name of
+    /// the parameter is empty.
     pub fn typed<T: FromStr + Display>(in_namespace: &str, name: impl Into<String>) -> Result<Self, InvalidExtractor> {
         Self::of(in_namespace)?.with::<T>(name)
     }
 
-    /// The text of this path parameter, percent-decoded and otherwise byte for byte, in a
-    /// namespace.
+    /// Makes keys from the text of this path parameter, percent-decoded and otherwise byte for
+    /// byte.
     ///
     /// # Errors
     /// As [`typed`](Self::typed).
@@ -68,15 +68,15 @@ impl ParamKey {
         Self::of(in_namespace)?.with_text(name)
     }
 
-    /// Another path parameter, which comes after those before it.
+    /// Adds another path parameter to the keys, after those before it.
     ///
     /// # Errors
-    /// When the parameter has no name, or that of one before it.
+    /// When the name is empty, or that of an earlier parameter.
     pub fn with<T: FromStr + Display>(self, name: impl Into<String>) -> Result<Self, InvalidExtractor> {
         self.param(name.into(), Canonical::of::<T>())
     }
 
-    /// The text of another path parameter.
+    /// Adds the text of another path parameter to the keys.
     ///
     /// # Errors
     /// As [`with`](Self::with).
@@ -96,10 +96,10 @@ impl ParamKey {
         Ok(self)
     }
 
-    /// Makes sure that each of these routes, in axum's notation, has the parameters.
+    /// Checks that each of these routes, in axum's notation, has the parameters.
     ///
     /// # Errors
-    /// When one does not.
+    /// When a route lacks a parameter.
     pub fn checked_for<'a>(self, routes: impl IntoIterator<Item = &'a str>) -> Result<Self, InvalidExtractor> {
         for route in routes {
             for (name, _) in &self.params {
@@ -140,7 +140,7 @@ impl ExtractKey for ParamKey {
         Ok(Some(key?.into()))
     }
 
-    /// The namespace.
+    /// Returns the namespace.
     fn class(&self) -> &str {
         &self.namespace
     }

@@ -1,4 +1,4 @@
-//! A key out of the matched route.
+//! A key from the matched route.
 
 use std::fmt::Display;
 use std::str::FromStr;
@@ -13,7 +13,7 @@ use super::value::Canonical;
 use crate::keys::KeySet;
 use crate::refusal::KeyRejection;
 
-/// The path parameters of a request. Ready at once, though axum's trait is asynchronous.
+/// Returns the path parameters of a request, at once although axum's trait is asynchronous.
 pub(super) fn path_params(parts: &mut Parts) -> Result<RawPathParams, KeyRejection> {
     let mut extracting = std::pin::pin!(RawPathParams::from_request_parts(parts, &()));
     let mut cx = std::task::Context::from_waker(std::task::Waker::noop());
@@ -28,37 +28,38 @@ pub(super) fn path_params(parts: &mut Parts) -> Result<RawPathParams, KeyRejecti
 
 fn outside_of_a_router() -> KeyRejection {
     KeyRejection::misconfigured(
-        "no matched route: add the layer inside of the router, with `Router::route_layer` or `MethodRouter::layer`",
+        "no matched route: add the layer inside the router, with `Router::route_layer` or `MethodRouter::layer`",
     )
 }
 
 pub(super) fn not_of_type(name: &str, of_type: &str) -> KeyRejection {
-    KeyRejection::bad_key(format!("path parameter {name:?} is no {of_type}"))
+    KeyRejection::bad_key(format!("path parameter {name:?} is not a valid {of_type}"))
 }
 
 fn without_type(name: &str) -> KeyRejection {
     KeyRejection::misconfigured(format!(
-        "`RouteKey` does not know what path parameter {name:?} means: say `.typed::<T>({name:?})` with the \
-         type by which the handler reads it, or `.text({name:?})`"
+        "`RouteKey` has no type for path parameter {name:?}: add `.typed::<T>({name:?})` with the type that the \
+         handler reads, or `.text({name:?})`"
     ))
 }
 
 /// The route that a request matched, with its path parameters: `/orders/{id}?id=7`.
 ///
-/// The route is part of the key, so `/users/1` and `/orders/1` are different locks – and so are
-/// `/orders/{id}` and `/orders/{id}/ship`. For one lock across several routes use
+/// The route is part of the key. So `/users/1` and `/orders/1` are different locks, and so are
+/// `/orders/1` and `/orders/1/ship`. For one lock across several routes use
 /// [`ParamKey`](super::ParamKey).
 ///
 /// # Path parameters
-/// Each needs the type by which the handler reads it, because `/orders/07` may be order 7 as well:
+/// Each needs the type with which the handler reads it, because `/orders/07` may be order 7 as
+/// well:
 /// [`typed`](Self::typed), or [`text`](Self::text). Otherwise the request is answered 500, and the
-/// logged error says what is missing. See [the module](super#what-a-value-means).
+/// logged error names what is missing. See [the module](super#what-a-value-means).
 ///
 /// # Where to put the layer
-/// Inside of the router, by `Router::route_layer` or on a method router; there alone the route is
-/// known. Around the router, every request is answered 500 and logged as an error, because serving
-/// it without its lock would be worse. axum's `Router::layer` also covers the fallback, where no
-/// route has matched: say [`pass_unmatched`](Self::pass_unmatched) if you use it.
+/// Put it inside the router, with `Router::route_layer` or on a method router, because only there
+/// the route is known. Around the router, every request is answered 500 and logged as an error,
+/// because serving it without its lock would be worse. axum's `Router::layer` also covers the
+/// fallback, where no route has matched: with it, use [`pass_unmatched`](Self::pass_unmatched).
 ///
 /// ```
 /// use axum::{Router, routing::put};
@@ -76,28 +77,25 @@ pub struct RouteKey {
 }
 
 impl RouteKey {
-    /// Requests to one resource exclude each other, whatever their methods: `PUT /orders/7` waits
-    /// for `DELETE /orders/7`.
+    /// Makes keys without the method: `PUT /orders/7` waits for `DELETE /orders/7`.
     #[must_use]
     pub fn any_method() -> Self {
         Self::new(false)
     }
 
-    /// Only requests with the same method exclude each other: `PUT /orders/7` does not wait for
-    /// `DELETE /orders/7`.
+    /// Makes keys with the method: `PUT /orders/7` does not wait for `DELETE /orders/7`.
     #[must_use]
     pub fn per_method() -> Self {
         Self::new(true)
     }
 
-    /// The path parameter of this name is read as the handler reads it, in every route that has it.
+    /// Reads the path parameter of this name as the handler does, in every route that has it.
     #[must_use]
     pub fn typed<T: FromStr + Display>(self, name: impl Into<String>) -> Self {
         self.param(name.into(), Canonical::of::<T>())
     }
 
-    /// The path parameter of this name is text: percent-decoded, and otherwise compared byte for
-    /// byte.
+    /// Reads the path parameter of this name as text: percent-decoded, and otherwise byte for byte.
     #[must_use]
     pub fn text(self, name: impl Into<String>) -> Self {
         self.param(name.into(), Canonical::TEXT)
@@ -119,9 +117,9 @@ impl RouteKey {
         canonical.push(key, value).map_err(|of_type| not_of_type(name, of_type))
     }
 
-    /// A request that matched no route passes without a lock. Defaults to answering 500.
+    /// Lets requests that matched no route pass without a lock. Defaults to answering 500.
     ///
-    /// With it a layer around the router, instead of inside, **locks nothing**.
+    /// With this option a layer around the router, instead of inside, **locks nothing**.
     #[must_use]
     pub fn pass_unmatched(mut self) -> Self {
         self.pass_unmatched = true;

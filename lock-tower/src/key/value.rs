@@ -1,14 +1,14 @@
-//! How the text of a value becomes a part of a key.
+//! Turns the text of a value into a part of a key.
 
 use std::fmt::{self, Display, Write};
 use std::str::FromStr;
 
 use super::names::push_escaped;
 
-/// What a value means, so that all its spellings are one key.
+/// How a value is normalized, so that all its spellings are one key.
 #[derive(Clone, Copy)]
 pub(super) struct Canonical {
-    /// Appends the value's canonical form; false if the text is none of the type.
+    /// Appends the value's canonical form. Returns `false` if the text is not a value of the type.
     push: fn(&mut String, &str) -> bool,
     of_type: &'static str,
 }
@@ -22,10 +22,11 @@ impl Canonical {
     /// The text itself, byte for byte.
     pub(super) const TEXT: Self = Self { push: push_text, of_type: "text" };
 
-    /// Appends the value's canonical form, so that it cannot run into what follows it.
+    /// Appends the value's canonical form, escaped so that it cannot be confused with the text
+    /// after it.
     ///
     /// # Errors
-    /// The name of the type, if the text is none of it.
+    /// The name of the type, if the text is not a value of it.
     pub(super) fn push(self, key: &mut String, text: &str) -> Result<(), &'static str> {
         if (self.push)(key, text) { Ok(()) } else { Err(self.of_type) }
     }
@@ -38,7 +39,7 @@ impl fmt::Debug for Canonical {
 }
 
 fn push_parsed<T: FromStr + Display>(key: &mut String, text: &str) -> bool {
-    // Only a `Display` of the type's own can fail, and what it has written by then is no key.
+    // Writing fails only if the type's `Display` does. What it has written by then is no key.
     text.parse::<T>().is_ok_and(|value| write!(Escaping(key), "{value}").is_ok())
 }
 
@@ -81,7 +82,7 @@ mod tests {
     }
 
     #[test]
-    fn text_is_what_it_is() {
+    fn text_is_kept() {
         for (text, key) in [("07", "07"), ("Ä", "Ä"), ("A\u{308}", "A\u{308}"), ("a/b", "a%2Fb")] {
             assert_eq!(pushed(Canonical::TEXT, text).as_deref(), Ok(key));
             assert_eq!(pushed(Canonical::of::<String>(), text).as_deref(), Ok(key));

@@ -1,21 +1,21 @@
-//! What can go wrong with a call under a lock.
+//! The errors of a call under a lock.
 
 use std::error::Error as StdError;
 use std::fmt;
 
 use crate::refusal::Refusal;
 
-/// A refused call, or the error of the service inside.
+/// A refused call, or the error of the inner service.
 #[derive(Debug)]
 pub enum KeyedLockError<E> {
-    /// The call did not run under its lock, or not to its end.
+    /// The call did not run under its lock, or was aborted.
     Refused(Refusal),
     /// The inner service failed. The lock was held until then.
     Inner(E),
 }
 
 impl<E> KeyedLockError<E> {
-    /// The refusal, if it is one.
+    /// Returns the refusal, if it is one.
     pub fn refusal(&self) -> Option<&Refusal> {
         match self {
             Self::Refused(refusal) => Some(refusal),
@@ -23,7 +23,7 @@ impl<E> KeyedLockError<E> {
         }
     }
 
-    /// The error of the inner service, if it is one.
+    /// Returns the error of the inner service, if it is one.
     pub fn into_inner(self) -> Option<E> {
         match self {
             Self::Refused(_) => None,
@@ -31,8 +31,8 @@ impl<E> KeyedLockError<E> {
         }
     }
 
-    /// Whichever it is, boxed, as middleware likes it: `map_err(KeyedLockError::into_boxed)`. A
-    /// refusal can be found again by `downcast::<Refusal>()`.
+    /// Boxes the refusal or the inner error, as tower's middleware needs it:
+    /// `map_err(KeyedLockError::into_boxed)`. `downcast::<Refusal>()` returns the refusal.
     pub fn into_boxed(self) -> Box<dyn StdError + Send + Sync>
     where
         E: Into<Box<dyn StdError + Send + Sync>>,

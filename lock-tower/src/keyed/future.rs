@@ -16,8 +16,9 @@ use crate::held::HeldLock;
 use crate::refusal::Refusal;
 
 pin_project! {
-    /// The future of [`KeyedLock`](crate::KeyedLock). Dropped while it waits, it leaves no waiter
-    /// and no lock; dropped while the inner call runs, it drops that and then releases.
+    /// The future of [`KeyedLock`](crate::KeyedLock). If it is dropped while it waits, it leaves no
+    /// waiter and no lock. If it is dropped while the inner call runs, it drops the call and then
+    /// releases the lock.
     #[must_use = "futures do nothing unless polled"]
     pub struct KeyedFuture<S, K, Req, F> {
         #[pin]
@@ -54,7 +55,7 @@ where
     S: Service<Req>,
     K: KeyOf<Req>,
 {
-    /// Continues with a request as it was decided.
+    /// Continues with a request that was admitted or refused.
     pub(super) fn admitted(
         admission: Result<Admission, Refusal>,
         service: &mut S,

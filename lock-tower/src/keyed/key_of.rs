@@ -1,4 +1,4 @@
-//! From a request of any kind to its keys.
+//! Which keys a request of any kind locks.
 
 use std::time::Duration;
 
@@ -11,27 +11,28 @@ use crate::refusal::KeyRejection;
 /// Implemented by every closure `Fn(&Req) -> Result<Option<K>, E>` whose `K` is a
 /// [`LockKey`](distlock_api::LockKey), several of them, or a [`KeySet`], and whose `E` is a
 /// [`KeyRejection`] or a [`LockError`](distlock_api::LockError). Implement it for a type of your
-/// own to hand the [`HeldLock`] to the service, or to report how long the caller is going to wait.
+/// own to pass the [`HeldLock`] to the service, or to report how long the caller waits.
 pub trait KeyOf<Req> {
-    /// The keys of a request; none, or an empty set, lets it pass without a lock.
+    /// Returns the keys of a request. With `None` or an empty set it passes without a lock.
     ///
     /// # Errors
     /// When the request does not name a valid key.
     fn keys(&self, request: &Req) -> Result<Option<KeySet>, KeyRejection>;
 
-    /// How much longer the caller is going to wait, if that is known: a shorter wait than the
-    /// layer's counts. Defaults to unknown.
+    /// Returns how much longer the caller waits, if that is known. It shortens the layer's wait.
+    /// Defaults to unknown.
     fn deadline(&self, request: &Req) -> Option<Duration> {
         let _ = request;
         None
     }
 
-    /// The request has got its locks and is about to be served. Defaults to nothing.
+    /// Is called when the request has its locks and is about to be served. Defaults to doing
+    /// nothing.
     fn granted(&self, request: &mut Req, held: HeldLock) {
         let _ = (request, held);
     }
 
-    /// What these keys are called in spans and metrics. Defaults to `custom`.
+    /// Returns the name of these keys in spans and metrics. Defaults to `custom`.
     fn class(&self) -> &str {
         "custom"
     }

@@ -10,9 +10,9 @@ use super::key_of::KeyOf;
 use super::service::KeyedLock;
 use crate::gate::{Config, Gate, Tally, common_setters};
 
-/// Puts a [`KeyedLock`] around services. See the [module](crate::keyed).
+/// Takes locks around each request to a service of any kind. See the [module](crate::keyed).
 ///
-/// All services that one layer and its clones make share their bounds, averages and counters.
+/// All services that one layer and its clones make share their limits, averages and counters.
 pub struct KeyedLockLayer<K> {
     provider: Arc<dyn LockProvider>,
     key: Arc<K>,
@@ -22,7 +22,7 @@ pub struct KeyedLockLayer<K> {
 }
 
 impl<K> KeyedLockLayer<K> {
-    /// Locks of this provider, with keys from this function.
+    /// Takes locks from this provider, with keys from this function.
     pub fn new<Req>(provider: impl LockProvider, key: K) -> Self
     where
         K: KeyOf<Req>,

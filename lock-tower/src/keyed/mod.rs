@@ -1,8 +1,8 @@
 //! Locks around the calls of any tower service: jobs, gRPC, messages.
 //!
-//! [`KeyedLockLayer`] knows nothing of HTTP. A function names the keys of a request, the locks are
-//! held while the inner call runs, and they are released when it has ended, failed, panicked or
-//! been dropped.
+//! [`KeyedLockLayer`] does not depend on HTTP. A function names the keys of a request. The locks
+//! are held while the inner call runs, and released when it has ended, failed, panicked or been
+//! dropped.
 //!
 //! ```
 //! use distlock_api::{LockError, LockKey};
@@ -33,23 +33,23 @@
 //! ```
 //!
 //! # Errors
-//! The service's error is [`KeyedLockError`]: a refusal, or the error of the inner service. To make
-//! something else of refusals – an own error, or an answer – put `map_err` (for example with
+//! The service's error is [`KeyedLockError`]: a refusal, or the error of the inner service. To turn
+//! refusals into another error or into an answer, put `map_err` (for example with
 //! [`KeyedLockError::into_boxed`]) or `map_result` of
 //! [`ServiceBuilder`](https://docs.rs/tower/latest/tower/struct.ServiceBuilder.html) around the
 //! layer.
 //!
 //! # gRPC
-//! Around a method of a tonic service, where [`LockLayer`](crate::LockLayer) around the server sees
-//! only metadata, keys can come from the message: the method is a service of
+//! [`LockLayer`](crate::LockLayer) around a server sees only metadata. This layer around a method
+//! of a tonic service can take keys from the message, because the method is a service of
 //! `tonic::Request<Message>`. [`grpc_timeout`](crate::http::grpc_timeout) reads the caller's
-//! deadline for [`KeyOf::deadline`], and [`Refusal::grpc_code`](crate::Refusal::grpc_code) is for
-//! the status that a refusal becomes.
+//! deadline for [`KeyOf::deadline`], and [`Refusal::grpc_code`](crate::Refusal::grpc_code) gives
+//! the status of a refusal.
 //!
-//! # What is released when
-//! When the call's future is dropped, the inner future is dropped first and the locks are released
-//! after it. When the inner call answers with a stream that is still to be read, the locks are
-//! released before it is: for HTTP bodies use [`LockLayer`](crate::LockLayer).
+//! # When locks are released
+//! When the call's future is dropped, the inner future is dropped first and then the locks are
+//! released. When the inner call returns a stream, the locks are released before the stream is
+//! read: for HTTP bodies use [`LockLayer`](crate::LockLayer).
 
 mod error;
 mod future;

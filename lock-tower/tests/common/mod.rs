@@ -1,4 +1,4 @@
-//! A real server, a real client, and a stage on which handlers do what the test says.
+//! A real server, a real client, and a stage on which a test controls the handlers.
 #![allow(dead_code, unreachable_pub, unused_imports)] // each test file uses its part
 
 pub mod play;
@@ -22,10 +22,10 @@ use tokio::task::JoinHandle;
 
 pub use stage::{Event, Events, Stage, Visit};
 
-/// Longer than anything takes here; only a failing test waits for it.
+/// Longer than anything takes here. Only a failing test waits this long.
 pub const LONG: Duration = Duration::from_secs(20);
 
-/// Awaits what must happen.
+/// Awaits a future that must resolve soon.
 pub async fn soon<F: Future>(what: &str, future: F) -> F::Output {
     match tokio::time::timeout(LONG, future).await {
         Ok(output) => output,
@@ -33,7 +33,7 @@ pub async fn soon<F: Future>(what: &str, future: F) -> F::Output {
     }
 }
 
-/// Polls the state until it is as it must become.
+/// Polls a condition until it holds.
 pub async fn until(what: &str, mut condition: impl FnMut() -> bool) {
     soon(what, async {
         while !condition() {
@@ -144,12 +144,12 @@ impl Client {
         Self { sender, connection, socket }
     }
 
-    /// Sends now; the answer comes in a task, as a browser's other tabs would have it.
+    /// Sends a request now, and awaits the answer in a task.
     pub fn spawn(&self, request: Request<Full<Bytes>>) -> JoinHandle<hyper::Result<Response<Incoming>>> {
         let sender = self.sender.clone();
         tokio::spawn(async move {
-            // No sender is kept while the answer is awaited: a request that enters the queue of a
-            // connection while that ends stays there, unanswered, for as long as there are senders.
+            // No sender is kept while the answer is awaited. A request that enters the queue of a
+            // connection while that ends stays unanswered as long as there are senders.
             match sender {
                 Sender::Http1(sender) => {
                     let sending = sender.lock().await.send_request(request);
@@ -177,13 +177,13 @@ impl Client {
         self.spawn(request(Method::POST, path))
     }
 
-    /// Goes away, whatever is under way.
+    /// Disconnects, even if a request is under way.
     pub fn disconnect(self) {}
 }
 
 impl Drop for Client {
     fn drop(&mut self) {
-        // Tasks of the client's own may outlive its connection's future.
+        // Tasks of the client may outlive the future of its connection.
         let _ = self.socket.shutdown(std::net::Shutdown::Both);
         self.connection.abort();
     }
@@ -216,7 +216,7 @@ impl Answer {
         self.headers.get(name).map(|value| value.to_str().unwrap())
     }
 
-    /// That this is the problem document it must be, and tells nothing else.
+    /// Checks that this is the expected problem document, and discloses nothing else.
     pub fn assert_problem(&self, status: u16, reason: &str, retry: bool) {
         assert_eq!(self.status.as_u16(), status, "{self:?}");
         assert_eq!(self.header("content-type"), Some("application/problem+json"));

@@ -23,8 +23,8 @@ pub struct Play {
     pub events: Events,
 }
 
-/// `/visit/…` waits in the handler, `/stream/…` in the body, `/flood/…` sends more than any socket
-/// takes, `/panic/…` panics.
+/// `/visit/…` waits in the handler, `/stream/…` in the body, `/flood/…` sends more than a socket
+/// accepts, `/panic/…` panics.
 fn app(stage: &Stage) -> Router {
     let visit = {
         let stage = stage.clone();

@@ -1,4 +1,4 @@
-//! Handlers that do what the test says.
+//! Handlers that a test controls.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -14,8 +14,8 @@ pub enum Event {
     Dropped(String),
 }
 
-/// Handlers enter, wait to be let go, and finish – or are dropped before. Two in the same room at
-/// once is what a lock must prevent.
+/// Handlers enter, wait until the test lets them go, and finish, or are dropped before. A lock must
+/// prevent two of them inside at once.
 #[derive(Clone)]
 pub struct Stage {
     inside: Arc<AtomicUsize>,
@@ -54,7 +54,7 @@ impl Stage {
         (stage, Events(receiver))
     }
 
-    /// Lets so many handlers finish, now or later.
+    /// Lets this many handlers finish, now or later.
     pub fn let_go(&self, handlers: usize) {
         self.go.add_permits(handlers);
     }
@@ -66,7 +66,7 @@ impl Stage {
     pub fn enter(&self, name: impl Into<String>) -> Visit {
         let visit = Visit { stage: self.clone(), name: name.into(), finished: false };
         self.inside.fetch_add(1, Ordering::SeqCst);
-        self.tell(Event::Entered(visit.name.clone()));
+        self.record(Event::Entered(visit.name.clone()));
         visit
     }
 
@@ -76,7 +76,7 @@ impl Stage {
         visit.finished = true;
     }
 
-    fn tell(&self, event: Event) {
+    fn record(&self, event: Event) {
         let _ = self.events.send(event);
     }
 }
@@ -91,6 +91,6 @@ impl Drop for Visit {
     fn drop(&mut self) {
         self.stage.inside.fetch_sub(1, Ordering::SeqCst);
         let name = std::mem::take(&mut self.name);
-        self.stage.tell(if self.finished { Event::Finished(name) } else { Event::Dropped(name) });
+        self.stage.record(if self.finished { Event::Finished(name) } else { Event::Dropped(name) });
     }
 }

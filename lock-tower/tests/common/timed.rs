@@ -27,7 +27,7 @@ pub fn post() -> Request<()> {
     Request::post("/").body(()).unwrap()
 }
 
-/// Works for so long, then answers with a body.
+/// A service that works for a while, then answers with a body.
 pub fn working(
     work: Duration,
 ) -> impl Service<Request<()>, Response = Response<Full<Bytes>>, Error = Infallible, Future: Send> + Clone + Send {

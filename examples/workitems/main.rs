@@ -25,9 +25,9 @@
 //! At the end the items are compared with the saves that were confirmed to the sessions.
 //!
 //! # The published approach
-//! A collection of locks beside the items has one document per checked-out item, with the item's id
-//! as the key and the session's id in it. Checking out is an insert, checking in deletes by item
-//! and session, and the end of a session deletes by session. By a timestamp old locks can be
+//! A collection of locks beside the items has one document per checked-out item. Its key is the
+//! item's id, and it contains the session's id. Checking out is an insert, checking in deletes by
+//! item and session, and the end of a session deletes by session. By a timestamp old locks can be
 //! removed.
 //!
 //! Its weaknesses, and what this program does:

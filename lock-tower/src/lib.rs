@@ -96,12 +96,12 @@
 //!
 //! # What the lock cannot promise
 //! A lease protects as long as its holder's process is awake. The layer drops a handler whose lock
-//! is lost ([`OnLoss`]), but a process that was paused for longer than its lease finds out only
-//! when it continues. Where that matters, store the [fencing token](HeldLock::fencing_token) with
-//! the data and refuse smaller ones.
+//! is lost ([`OnLoss`]). A process that was paused for longer than its lease notices that only when
+//! it continues. Where that matters, store the [fencing token](HeldLock::fencing_token) with the
+//! data and refuse smaller ones.
 //!
-//! Locks are not re-entrant. A request waits for itself, until the wait is over, if it passes two
-//! layers with the same key, or calls its own service for the same resource.
+//! Locks are not re-entrant. A request waits for itself if it passes two layers with the same key,
+//! or calls its own service for the same resource. It is refused when the wait is over.
 //!
 //! # Order of layers
 //! *Outside* is the layer that sees the request first: the top of a `ServiceBuilder`, the last of
@@ -120,7 +120,7 @@
 //!   service that was ready for it. Limit the waiters instead:
 //!   [`max_waiters`](LockLayer::max_waiters) below the limit leaves room for other keys.
 //! * **Catching panics**: inside or outside, the lock is released.
-//! * **Reading the request body: outside, where disconnects of HTTP/1 clients matter.** A server
+//! * **Reading request bodies: outside, if disconnects of HTTP/1 clients matter.** A server
 //!   does not notice that an HTTP/1 client has gone while a request body is unread. So a waiting
 //!   request *with a body* keeps its place until its turn comes or its wait is over. In its turn,
 //!   the handler starts, and is dropped soon after it has read the body. An outer layer that reads

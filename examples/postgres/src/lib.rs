@@ -110,7 +110,7 @@
 //! Records of unused keys stay until they are [purged](PostgresStore::purge). The same in SQL, for
 //! pg_cron, in steps of a bounded number of records:
 //! `SELECT * FROM distlock.purge(NULL, 1000, 3600000000)` looks at the first 1,000 keys and removes
-//! those that were unused for an hour; its `last` is the first argument of the next step.
+//! those that were unused for an hour. Its `last` is the first argument of the next step.
 //!
 //! # Tests
 //! `cargo test -p distlock-example-postgres` finds a server, or fetches one: see

@@ -12,8 +12,8 @@
 //! recognise so keeps its key closed no longer than a lease lasts.
 //!
 //! A file therefore belongs to one machine. It must not be on a network drive, where SQLite's own
-//! locks do not work reliably either, nor be shared by containers with time namespaces of their
-//! own.
+//! locks do not work reliably either. Containers with time namespaces of their own must not share
+//! it.
 
 use std::time::Duration;
 

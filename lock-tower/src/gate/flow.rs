@@ -43,9 +43,9 @@ impl Flow {
 
     /// Returns whether there was a moment during the call at which all requests were gone.
     pub(super) fn is_empty(&self) -> bool {
-        // The gone are summed first. Both sums only grow, and at no moment are more gone than have
-        // arrived; so if the later sum of arrivals equals the earlier one of the gone, they were
-        // equal at the moment between.
+        // The requests that are gone are summed first. Both sums only grow, and never are more gone
+        // than have arrived. If the later sum of arrivals equals the earlier one of the gone, they
+        // were equal at the moment between.
         let gone = self.sum(|lane| &lane.released) + self.sum(|lane| &lane.left);
         gone == self.sum(|lane| &lane.arrived)
     }

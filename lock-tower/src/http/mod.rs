@@ -12,9 +12,9 @@
 //! `is_end_stream`, `size_hint`, data and trailers are those of the inner body. A response that has
 //! no body to send (empty, 204, 304, an upgrade) releases the lock with its head.
 //!
-//! If the lock ends in the middle of a body, the inner body is dropped, then the lock is released,
-//! and the reader gets an error. Over HTTP/1 the connection is closed before the end of the
-//! message; over HTTP/2 the stream is reset.
+//! If the lock ends in the middle of a body, the inner body is dropped and then the lock released.
+//! The reader gets an error: over HTTP/1 the connection is closed before the end of the message,
+//! over HTTP/2 the stream is reset.
 
 mod answer;
 mod body;

@@ -20,8 +20,8 @@
 //! key (400), as it is for the handler. Any type with `FromStr + Display` works: integers, `Uuid`,
 //! addresses, a type of your own that folds case.
 //!
-//! *Text* is for values that the handler compares byte by byte, such as a `Path<String>` that is
-//! looked up in a database with a binary collation. Percent-encoding is decoded, as it is for the
+//! *Text* is for values that the handler compares byte by byte: a `Path<String>` for a lookup in a
+//! database with a binary collation, for example. Percent-encoding is decoded, as it is for the
 //! handler. Case and Unicode form are kept: `Ä` in one character and in two are different keys, as
 //! they are different strings.
 //!

@@ -174,15 +174,13 @@ async fn record(client: &Client, name: &str, collection: &str) -> Result<Bson, F
 }
 
 fn arguments() -> Result<Option<Option<String>>, Failure> {
-    let mut uri = None;
-    let is_wanted = read_options(USAGE, |option, values| {
+    read_options(USAGE, None, |uri, option, values| {
         match option {
-            "mongodb" => uri = Some(values.text()?),
+            "mongodb" => *uri = Some(values.text()?),
             _ => return Ok(false),
         }
         Ok(true)
-    })?;
-    Ok(is_wanted.then_some(uri))
+    })
 }
 
 async fn show(uri: Option<String>) -> Result<Outcome, Failure> {

@@ -58,8 +58,8 @@ struct Arguments {
 }
 
 fn arguments() -> Result<Option<Arguments>, Failure> {
-    let mut arguments = Arguments::default();
-    let is_wanted = read_options(USAGE, |option, values| {
+    let defaults = Arguments::default();
+    read_options(USAGE, defaults, |arguments, option, values| {
         match option {
             "mongodb" => arguments.mongodb = Some(values.text()?),
             "save" => arguments.save = Some(values.text()?),
@@ -67,8 +67,7 @@ fn arguments() -> Result<Option<Arguments>, Failure> {
             _ => return Ok(false),
         }
         Ok(true)
-    })?;
-    Ok(is_wanted.then_some(arguments))
+    })
 }
 
 async fn show(arguments: Arguments) -> Result<Outcome, Failure> {

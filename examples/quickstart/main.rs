@@ -50,8 +50,8 @@ struct Arguments {
 
 fn arguments() -> Result<Option<Arguments>, Failure> {
     let database = "distlock_quickstart".to_owned();
-    let mut arguments = Arguments { mongodb: None, database, workers: 5, seconds: 6 };
-    let is_wanted = read_options(USAGE, |option, values| {
+    let defaults = Arguments { mongodb: None, database, workers: 5, seconds: 6 };
+    read_options(USAGE, defaults, |arguments, option, values| {
         match option {
             "mongodb" => arguments.mongodb = Some(values.text()?),
             "database" => arguments.database = values.text()?,
@@ -60,8 +60,7 @@ fn arguments() -> Result<Option<Arguments>, Failure> {
             _ => return Ok(false),
         }
         Ok(true)
-    })?;
-    Ok(is_wanted.then_some(arguments))
+    })
 }
 
 /// Short leases, so that the stalled worker's lease ends soon. A real service would keep the

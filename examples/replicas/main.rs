@@ -71,7 +71,7 @@ struct Arguments {
 }
 
 fn arguments() -> Result<Option<Arguments>, Failure> {
-    let mut arguments = Arguments {
+    let defaults = Arguments {
         mongodb: None,
         database: "distlock_replicas".to_owned(),
         locked: true,
@@ -81,7 +81,7 @@ fn arguments() -> Result<Option<Arguments>, Failure> {
         rate: 40,
         port: 0,
     };
-    let is_wanted = read_options(USAGE, |option, values| {
+    let arguments = read_options(USAGE, defaults, |arguments, option, values| {
         match option {
             "mongodb" => arguments.mongodb = Some(values.text()?),
             "database" => arguments.database = values.text()?,
@@ -96,10 +96,10 @@ fn arguments() -> Result<Option<Arguments>, Failure> {
         Ok(true)
     })?;
     // After the middle of the run, when a replica is killed, its leases must have time to expire.
-    if arguments.mongodb.is_some() && arguments.seconds < 6 {
+    if arguments.as_ref().is_some_and(|arguments| arguments.mongodb.is_some() && arguments.seconds < 6) {
         return Err("with --mongodb, --seconds takes a number from 6 to 600".into());
     }
-    Ok(is_wanted.then_some(arguments))
+    Ok(arguments)
 }
 
 async fn show(arguments: Arguments) -> Result<Outcome, Failure> {

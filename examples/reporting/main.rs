@@ -95,8 +95,8 @@ enum Report {
 }
 
 fn arguments() -> Result<Option<Arguments>, Failure> {
-    let mut arguments = Arguments { mongodb: None, locked: true, months: 8 };
-    let is_wanted = read_options(USAGE, |option, values| {
+    let defaults = Arguments { mongodb: None, locked: true, months: 8 };
+    read_options(USAGE, defaults, |arguments, option, values| {
         match option {
             "mongodb" => arguments.mongodb = Some(values.text()?),
             "no-lock" => arguments.locked = false,
@@ -104,8 +104,7 @@ fn arguments() -> Result<Option<Arguments>, Failure> {
             _ => return Ok(false),
         }
         Ok(true)
-    })?;
-    Ok(is_wanted.then_some(arguments))
+    })
 }
 
 async fn play(part: Part, orders: Orders) -> Result<(), Failure> {

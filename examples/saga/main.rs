@@ -69,8 +69,8 @@ struct Arguments {
 }
 
 fn arguments() -> Result<Option<Arguments>, Failure> {
-    let mut arguments = Arguments { mongodb: None, locked: true, orders: 20 };
-    let is_wanted = read_options(USAGE, |option, values| {
+    let defaults = Arguments { mongodb: None, locked: true, orders: 20 };
+    read_options(USAGE, defaults, |arguments, option, values| {
         match option {
             "mongodb" => arguments.mongodb = Some(values.text()?),
             "no-lock" => arguments.locked = false,
@@ -78,8 +78,7 @@ fn arguments() -> Result<Option<Arguments>, Failure> {
             _ => return Ok(false),
         }
         Ok(true)
-    })?;
-    Ok(is_wanted.then_some(arguments))
+    })
 }
 
 #[tokio::main]

@@ -41,29 +41,32 @@ impl Values {
     }
 }
 
-/// Reads the command line. `set` gets the name of each option, and returns whether the program has
-/// such an option. Returns `false` if `--help` was among them: the usage has been printed.
+/// Reads the command line into `arguments`, which has the defaults. `set` gets the name of each
+/// option, and returns whether the program has such an option.
+///
+/// Returns `None` if `--help` was among them: the usage has been printed.
 ///
 /// # Errors
 /// If an option or its value is invalid.
-pub fn read_options(
+pub fn read_options<A>(
     usage: &str,
-    mut set: impl FnMut(&str, &mut Values) -> Result<bool, Failure>,
-) -> Result<bool, Failure> {
+    mut arguments: A,
+    mut set: impl FnMut(&mut A, &str, &mut Values) -> Result<bool, Failure>,
+) -> Result<Option<A>, Failure> {
     let mut values = Values { parser: Parser::from_env(), option: String::new() };
     while let Some(argument) = values.parser.next()? {
         let option = match argument {
             Arg::Long("help") | Arg::Short('h') => {
                 print!("{usage}");
-                return Ok(false);
+                return Ok(None);
             }
             Arg::Long(name) => name.to_owned(),
             other => return Err(format!("{}\n\n{usage}", other.unexpected()).into()),
         };
         values.option.clone_from(&option);
-        if !set(&option, &mut values)? {
+        if !set(&mut arguments, &option, &mut values)? {
             return Err(format!("there is no option --{option}\n\n{usage}").into());
         }
     }
-    Ok(true)
+    Ok(Some(arguments))
 }

@@ -73,8 +73,8 @@ struct Arguments {
 }
 
 fn arguments() -> Result<Option<Arguments>, Failure> {
-    let mut arguments = Arguments { mongodb: None, locked: true, fenced: true, items: 12 };
-    let is_wanted = read_options(USAGE, |option, values| {
+    let defaults = Arguments { mongodb: None, locked: true, fenced: true, items: 12 };
+    read_options(USAGE, defaults, |arguments, option, values| {
         match option {
             "mongodb" => arguments.mongodb = Some(values.text()?),
             "no-lock" => arguments.locked = false,
@@ -83,8 +83,7 @@ fn arguments() -> Result<Option<Arguments>, Failure> {
             _ => return Ok(false),
         }
         Ok(true)
-    })?;
-    Ok(is_wanted.then_some(arguments))
+    })
 }
 
 #[tokio::main]

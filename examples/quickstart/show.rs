@@ -77,7 +77,7 @@ impl Show {
         self.events.sort_by_key(|event| event.at);
         let start = self.events.first().map_or(Duration::ZERO, |first| first.at);
         let length = self.events.last().map_or(Duration::ZERO, |last| last.at - start);
-        say!("\nWho held what (a column is {:.0} ms):\n", length.as_secs_f64() * 1000.0 / WIDTH as f64);
+        say!("\nThe holders (a column is {:.0} ms):\n", length.as_secs_f64() * 1000.0 / WIDTH as f64);
         let (mut grants, mut faults) = (0, 0);
         for resource in resources {
             let holds = self.holds(resource);

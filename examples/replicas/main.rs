@@ -37,8 +37,8 @@ use crate::proxy::Proxy;
 
 const ITEMS: [&str; 3] = ["apples", "pears", "plums"];
 const REPLICAS: [&str; 2] = ["A", "B"];
-/// Short, so that a dead replica's locks are soon free. A real service would keep the default of 30
-/// s.
+/// Short, so that a dead replica's locks are soon free. A real service would keep the default,
+/// 30 s.
 const LEASE: Duration = Duration::from_secs(2);
 /// Longer than the lease, so that a request that waits for a dead replica's lock gets it.
 const WAIT: Duration = Duration::from_secs(3);

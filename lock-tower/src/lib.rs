@@ -2,7 +2,9 @@
 //!
 //! Two requests that change order 4711 are served one after the other, whichever replicas of the
 //! service they reach. Requests for other orders do not wait. The lock comes from any
-//! [`LockProvider`](distlock_api::LockProvider): in memory for one process, MongoDB for several.
+//! [`LockProvider`](distlock_api::LockProvider). The examples use the in-memory one, which is enough
+//! for one process. Several replicas share a provider with a store, such as `MongoProvider` of
+//! `distlock-mongo`.
 //!
 //! * [`LockLayer`] is for HTTP: axum, hyper, tonic, any `Service<http::Request<B>>`. Refusals are
 //!   responses, and the error type is that of the inner service.
@@ -14,7 +16,7 @@
 //! # #[cfg(feature = "axum")]
 //! # async fn run() -> Result<(), Box<dyn std::error::Error>> {
 //! use axum::{Router, extract::Path, routing::{post, put}};
-//! use distlock_memory::MemoryProvider; // for several replicas: a provider with a store, such as MongoDB
+//! use distlock_memory::MemoryProvider;
 //! use distlock_tower::{HeldLock, LockLayer, key::ParamKey};
 //!
 //! let order = ParamKey::typed::<u64>("order", "id")?.checked_for(["/orders/{id}", "/orders/{id}/ship"])?;
@@ -62,7 +64,8 @@
 //! 2. The request waits for its lock up to 5 s ([`wait_up_to`](LockLayer::wait_up_to),
 //!    [`fail_fast`](LockLayer::fail_fast)), or less if the caller's own deadline is nearer. The
 //!    number of waiting requests is limited, per key and in total.
-//! 3. The inner service is called. The request carries a [`HeldLock`].
+//! 3. The inner service is called. The request carries a [`HeldLock`]. The lease is renewed as long
+//!    as the request is served.
 //! 4. The lock is released when the response body has ended, failed or been dropped, or
 //!    [earlier](HoldUntil). Ended means that the server has taken all of the body, not that the
 //!    client has. An upgraded connection (101) has no body and continues without the lock.
@@ -126,6 +129,11 @@
 //!   the handler starts, and is dropped soon after it has read the body. An outer layer that reads
 //!   bodies first, `http::ReadAheadLayer` with the feature `axum`, lets the request leave at once.
 //!   HTTP/2 has no such limit.
+//!
+//! # Shutting down
+//! First shut the server down gracefully: requests that hold or wait for a lock are still served.
+//! Then await [`Monitor::idle`] if the layer [detaches](LockLayer::detach) handlers. At last close
+//! the provider (`locks.close().await`), which releases what is left.
 //!
 //! # Observability
 //! Each request that needs a lock is a span `distlock.request` at level `INFO` with `lock.class`

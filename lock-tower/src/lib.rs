@@ -2,9 +2,9 @@
 //!
 //! Two requests that change order 4711 are served one after the other, whichever replicas of the
 //! service they reach. Requests for other orders do not wait. The lock comes from any
-//! [`LockProvider`](distlock_api::LockProvider). The examples use the in-memory one, which is enough
-//! for one process. Several replicas share a provider with a store, such as `MongoProvider` of
-//! `distlock-mongo`.
+//! [`LockProvider`](distlock_api::LockProvider). The examples use the in-memory one, which is
+//! enough for one process. Several replicas share a provider with a store, such as `MongoProvider`
+//! of `distlock-mongo`.
 //!
 //! * [`LockLayer`] is for HTTP: axum, hyper, tonic, any `Service<http::Request<B>>`. Refusals are
 //!   responses, and the error type is that of the inner service.

@@ -17,8 +17,7 @@ const MIDDLE: f64 = 126.0;
 const BAR: f64 = 36.0;
 const AXIS: f64 = 206.0;
 
-const STYLE: &str = "\
-    text { font: 13px system-ui, sans-serif; fill: #1f2328 }
+const STYLE: &str = "    text { font: 13px system-ui, sans-serif; fill: #1f2328 }
     .title { font-size: 16px; font-weight: 600 }
     .small { font-size: 12px; fill: #59636e }
     .token { font: 11px ui-monospace, monospace; fill: #ffffff }

@@ -50,7 +50,7 @@ pub(crate) async fn play(part: Part, mut orders: Orders) -> Result<(), Failure> 
     let locks = MongoProvider::builder(client.database(&part.database)).lease(lease).owner(&*part.name).build()?;
     locks.connect().await?;
     // So that the first hold of the recording does not wait for a cold connection.
-    locks.acquire(format!("warm-up/{}", part.name)).await?.release().await?;
+    let _ = locks.acquire(format!("warm-up/{}", part.name)).await?.release().await?;
     report(&Report::Ready);
     if orders.next::<()>().await?.is_some() {
         let end = orders.end();

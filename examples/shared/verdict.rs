@@ -61,6 +61,7 @@ impl Checks {
     }
 
     /// The outcome, and the words for it. `proved` says what a complete run has proved.
+    #[must_use]
     pub fn verdict(&self, proved: &str) -> (Outcome, String) {
         match (self.is_complete, self.complaints.as_slice()) {
             (true, []) => (Outcome::Proved, wrapped(&format!("as promised: {proved}"), "  ")),
@@ -86,17 +87,21 @@ impl Checks {
 /// Wraps a text at spaces. Every line but the first begins with `indent`.
 #[must_use]
 pub fn wrapped(text: &str, indent: &str) -> String {
-    let mut lines = vec![String::new()];
-    for word in text.split(' ') {
-        let is_wide = |line: &String| line.chars().count() + 1 + word.chars().count() > WIDTH;
-        if lines.last().is_some_and(is_wide) {
-            lines.push(indent.to_owned());
-        } else if lines.len() > 1 || !lines[0].is_empty() {
-            lines.last_mut().expect("there is a first line").push(' ');
+    let (mut lines, mut width) = (String::new(), 0);
+    for (index, word) in text.split(' ').enumerate() {
+        let length = word.chars().count();
+        if index > 0 && width + 1 + length > WIDTH {
+            lines.push('\n');
+            lines.push_str(indent);
+            width = indent.len();
+        } else if index > 0 {
+            lines.push(' ');
+            width += 1;
         }
-        lines.last_mut().expect("there is a first line").push_str(word);
+        lines.push_str(word);
+        width += length;
     }
-    lines.join("\n")
+    lines
 }
 
 #[cfg(test)]
@@ -128,6 +133,6 @@ mod tests {
         assert_eq!(wrapped("", "  "), "");
         assert_eq!(wrapped("a b", "  "), "a b");
         let (long, word) = ("x".repeat(96), "y".repeat(120));
-        assert_eq!(wrapped(&format!("{long} a b c {word}"), "  "), format!("{long} a\n  b c\n  {word}"));
+        assert_eq!(wrapped(&format!("{long} a b c {word}"), "  "), format!("{long} a b\n  c\n  {word}"));
     }
 }

@@ -38,26 +38,26 @@ pub(crate) async fn show(arguments: Arguments) -> Result<Outcome, Failure> {
     let how = if arguments.locked { "locked in place" } else { "WITHOUT any lock" };
     println!("{} workers take {} orders through 3 steps each, {how}.\n", WORKERS.len(), arguments.orders);
 
-    let mut stage = Stage { children, start: Instant::now(), journal: Journal::default(), asleep: None };
-    while let Some((name, message)) = stage.children.next_until(&interrupt).await? {
+    let mut supervisor = Supervisor { children, start: Instant::now(), journal: Journal::default(), asleep: None };
+    while let Some((name, message)) = supervisor.children.next_until(&interrupt).await? {
         match message {
-            Message::Report(report) => stage.record(&name, report).await?,
+            Message::Report(report) => supervisor.record(&name, report).await?,
             // Without locks, other workers may have shipped the order before this one fell asleep.
-            Message::Ended if stage.children.running() == 1 => stage.wake().await?,
+            Message::Ended if supervisor.children.running() == 1 => supervisor.wake().await?,
             Message::Ended => {}
         }
     }
     let found: Vec<Order> = orders.find(doc! {}).await?.try_collect().await?;
     let effects: Vec<Document> = app.collection(EFFECTS).find(doc! {}).await?.try_collect().await?;
     println!();
-    let checks = stage.journal.compare(&found, &effects, !interrupt.is_pressed());
-    stage.children.stop().await?;
+    let checks = supervisor.journal.compare(&found, &effects, !interrupt.is_pressed());
+    supervisor.children.stop().await?;
     client.shutdown().await;
     database.close().await?;
     Ok(checks.conclude("each step was done once, and the late commit was refused"))
 }
 
-struct Stage {
+struct Supervisor {
     children: Children<Report>,
     start: Instant,
     journal: Journal,
@@ -65,7 +65,7 @@ struct Stage {
     asleep: Option<i64>,
 }
 
-impl Stage {
+impl Supervisor {
     async fn record(&mut self, worker: &str, report: Report) -> Result<(), Failure> {
         match report {
             Report::Committed { order, state, entry } => {

@@ -53,17 +53,18 @@ pub(crate) async fn show(arguments: Arguments) -> Result<Outcome, Failure> {
     };
     println!("{} sessions edit {} items, {how}.\n", SESSIONS.len(), arguments.items);
 
-    let mut office = Office { children, locks, start: Instant::now(), journal: Journal::default(), asleep: None };
-    while let Some((name, message)) = office.children.next_until(&interrupt).await? {
+    let mut supervisor =
+        Supervisor { children, locks, start: Instant::now(), journal: Journal::default(), asleep: None };
+    while let Some((name, message)) = supervisor.children.next_until(&interrupt).await? {
         match message {
-            Message::Report(report) => office.record(&name, report).await?,
+            Message::Report(report) => supervisor.record(&name, report).await?,
             // Without locks, other sessions may have finished the items before this one fell
             // asleep.
-            Message::Ended if office.children.running() == 1 => office.wake().await?,
+            Message::Ended if supervisor.children.running() == 1 => supervisor.wake().await?,
             Message::Ended => {}
         }
     }
-    let Office { children, locks, journal, .. } = office;
+    let Supervisor { children, locks, journal, .. } = supervisor;
     let found: Vec<Item> = items.find(Default::default()).await?.try_collect().await?;
     println!();
     let checks = journal.compare(&found, &[KILLED], !interrupt.is_pressed());
@@ -74,7 +75,7 @@ pub(crate) async fn show(arguments: Arguments) -> Result<Outcome, Failure> {
     Ok(checks.conclude("no edit was lost, and the late saves were refused"))
 }
 
-struct Office {
+struct Supervisor {
     children: Children<Report>,
     locks: MongoProvider,
     start: Instant,
@@ -83,7 +84,7 @@ struct Office {
     asleep: Option<BTreeMap<String, bool>>,
 }
 
-impl Office {
+impl Supervisor {
     async fn record(&mut self, session: &str, report: Report) -> Result<(), Failure> {
         match report {
             Report::CheckedOut { item } => {

@@ -63,7 +63,7 @@ pub(crate) struct Tally {
 }
 
 #[derive(Default)]
-struct Desk {
+struct ApiState {
     tally: Tally,
     accounts: BTreeMap<String, Account>,
     begun: usize,
@@ -78,26 +78,26 @@ struct Account {
 }
 
 #[derive(Clone)]
-struct Api(Arc<Mutex<Desk>>);
+struct Api(Arc<Mutex<ApiState>>);
 
 impl Api {
-    fn change<T>(&self, change: impl FnOnce(&mut Desk) -> T) -> T {
+    fn change<T>(&self, change: impl FnOnce(&mut ApiState) -> T) -> T {
         change(&mut self.0.lock().expect("no code in here panics"))
     }
 
     /// Begins a call. Returns whether it will hang.
     fn begin(&self, mut call: Call) -> (Running, bool) {
-        let hangs = self.change(|desk| {
-            let account = desk.accounts.entry(call.account.clone()).or_default();
-            desk.tally.overlaps += u64::from(account.running > 0);
+        let hangs = self.change(|state| {
+            let account = state.accounts.entry(call.account.clone()).or_default();
+            state.tally.overlaps += u64::from(account.running > 0);
             account.running += 1;
             if let Some((ended, broken_off)) = account.ended.take() {
                 let idle = ended.elapsed();
                 call.idle = Some(idle);
-                if broken_off { &mut desk.tally.recoveries } else { &mut desk.tally.hand_overs }.push(idle);
+                if broken_off { &mut state.tally.recoveries } else { &mut state.tally.hand_overs }.push(idle);
             }
-            desk.begun += 1;
-            desk.begun == desk.hang_after + 1
+            state.begun += 1;
+            state.begun == state.hang_after + 1
         });
         (Running { api: self.clone(), call }, hangs)
     }
@@ -113,14 +113,14 @@ impl Drop for Running {
     fn drop(&mut self) {
         let Self { api, call } = self;
         let made = call.ending == Ending::Made;
-        api.change(|desk| {
-            if let Some(account) = desk.accounts.get_mut(&call.account) {
+        api.change(|state| {
+            if let Some(account) = state.accounts.get_mut(&call.account) {
                 account.running -= 1;
                 account.ended = Some((Instant::now(), !made));
             }
             match made {
-                true => *desk.tally.made.entry(format!("{}/{}", call.account, call.month)).or_default() += 1,
-                false => desk.tally.broken_off += 1,
+                true => *state.tally.made.entry(format!("{}/{}", call.account, call.month)).or_default() += 1,
+                false => state.tally.broken_off += 1,
             }
         });
         report(&Report::Call(call.clone()));
@@ -150,12 +150,12 @@ async fn make(
 }
 
 async fn tally(State(api): State<Api>) -> Json<Tally> {
-    Json(api.change(|desk| desk.tally.clone()))
+    Json(api.change(|state| state.tally.clone()))
 }
 
 /// Runs the API in this process until the parent stops it.
 pub(crate) async fn play(hang_after: usize, orders: Orders) -> Result<(), Failure> {
-    let api = Api(Arc::new(Mutex::new(Desk { hang_after, ..Desk::default() })));
+    let api = Api(Arc::new(Mutex::new(ApiState { hang_after, ..ApiState::default() })));
     let router = Router::new().route("/accounts/{account}/reports/{month}", post(make)).route("/tally", get(tally));
     let (address, _) = serve(router.with_state(api), 0).await?;
     report(&Report::Listening(address));

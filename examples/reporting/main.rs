@@ -47,7 +47,7 @@ use serde::{Deserialize, Serialize};
 use tokio::time::{Instant, sleep_until};
 
 use crate::api::Ending;
-use crate::users::{Users, Wish};
+use crate::users::{ReportId, Users};
 
 const SERVERS: [&str; 3] = ["A", "B", "C"];
 const ACCOUNTS: [&str; 3] = ["acme", "bolt", "cove"];
@@ -118,9 +118,9 @@ async fn show(arguments: Arguments) -> Result<Outcome, Failure> {
     let database = Database::open(arguments.mongodb.as_deref(), "reporting").await?;
     let interrupt = Interrupt::listen();
     let mut children = Children::new();
-    let wishes = Wish::all(arguments.months);
+    let wanted = ReportId::all(arguments.months);
     // One call hangs in the middle of the work.
-    let part = Part::Api { hang_after: wishes.len() / 2 };
+    let part = Part::Api { hang_after: wanted.len() / 2 };
     children.start("api", &part).await?;
     let api = address(&mut children).await?;
     let mut servers = Vec::new();
@@ -136,11 +136,11 @@ async fn show(arguments: Arguments) -> Result<Outcome, Failure> {
         servers.push(address(&mut children).await?);
     }
     let how = if arguments.locked { "a lock per account" } else { "WITHOUT any lock" };
-    println!("{} web servers call one API for {} reports, each wanted twice, {how}.\n", SERVERS.len(), wishes.len());
+    println!("{} web servers call one API for {} reports, each wanted twice, {how}.\n", SERVERS.len(), wanted.len());
 
     let start = Instant::now();
     let seconds = || start.elapsed().as_secs_f64();
-    let mut users = Users::come(&wishes, servers);
+    let mut users = Users::come(&wanted, servers);
     let (mut victim, mut killed) = (None::<(String, Instant)>, None::<String>);
     while !users.are_served() {
         let kill_at = victim.as_ref().map_or(start + FOREVER, |(_, at)| *at);
@@ -166,9 +166,9 @@ async fn show(arguments: Arguments) -> Result<Outcome, Failure> {
     }
     println!();
     // Before anything stops, so that calls that are under way cannot be taken for mistakes.
-    let counted = verdict::count(&api, &database, &wishes).await?;
+    let counted = verdict::count(&api, &database, &wanted).await?;
     counted.show();
-    let mut checks = counted.check(wishes.len(), users.are_served());
+    let mut checks = counted.check(wanted.len(), users.are_served());
     checks.at_the_end(killed.is_some(), "no server was killed");
     drop(users);
     children.stop().await?;

@@ -18,12 +18,12 @@ const PAUSE: Duration = Duration::from_millis(100);
 
 /// A report that a user wants.
 #[derive(Clone, Debug)]
-pub(crate) struct Wish {
+pub(crate) struct ReportId {
     pub(crate) account: String,
     pub(crate) month: String,
 }
 
-impl Wish {
+impl ReportId {
     pub(crate) fn all(months: usize) -> Vec<Self> {
         let months = 1..=months;
         months
@@ -38,24 +38,24 @@ impl Wish {
 pub(crate) struct Users(JoinSet<Result<(), Failure>>);
 
 impl Users {
-    pub(crate) fn come(wishes: &[Wish], servers: Vec<String>) -> Self {
+    pub(crate) fn come(wanted: &[ReportId], servers: Vec<String>) -> Self {
         let (client, mut users) = (HttpClient::new(), JoinSet::new());
-        for wish in wishes {
+        for report in wanted {
             let first = fastrand::usize(..servers.len());
             let come = Duration::from_millis(fastrand::u64(..RUSH));
             for click in 0..2 {
-                let (client, servers, wish) = (client.clone(), servers.clone(), wish.clone());
+                let (client, servers, report) = (client.clone(), servers.clone(), report.clone());
                 users.spawn(async move {
                     sleep(come).await;
                     for attempt in 0..ATTEMPTS {
                         let server = &servers[(first + click + attempt) % servers.len()];
-                        let uri = format!("{server}/reports/{}/{}", wish.account, wish.month);
+                        let uri = format!("{server}/reports/{}/{}", report.account, report.month);
                         match client.call(Method::POST, &uri, String::new()).await {
                             Ok(answer) if answer.status().is_success() => return Ok(()),
                             Ok(_) | Err(_) => sleep(PAUSE).await,
                         }
                     }
-                    Err(format!("no server returns the report of {} for {}", wish.account, wish.month).into())
+                    Err(format!("no server returns the report of {} for {}", report.account, report.month).into())
                 });
             }
         }

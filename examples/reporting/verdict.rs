@@ -8,7 +8,7 @@ use distlock_examples::{Checks, Database, Failure, HttpClient};
 use distlock_mongo::mongodb::bson::{Document, doc};
 
 use crate::api::Tally;
-use crate::users::Wish;
+use crate::users::ReportId;
 use crate::{LEASE, SERVERS};
 
 /// How much later than its lease ends a dead server's account must have been served again.
@@ -23,7 +23,7 @@ pub(crate) struct Counted {
 }
 
 /// Queries the API and the database.
-pub(crate) async fn count(api: &str, database: &Database, wishes: &[Wish]) -> Result<Counted, Failure> {
+pub(crate) async fn count(api: &str, database: &Database, wanted: &[ReportId]) -> Result<Counted, Failure> {
     let answer = HttpClient::new().call(Method::GET, &format!("{api}/tally"), String::new()).await;
     let answer = answer.map_err(|_| "the API does not answer")?;
     let tally: Tally = serde_json::from_slice(answer.body())?;
@@ -31,7 +31,7 @@ pub(crate) async fn count(api: &str, database: &Database, wishes: &[Wish]) -> Re
     let client = Database::client(database.uri()).await?;
     let reports = client.database(database.name()).collection::<Document>("reports");
     let (mut missing, mut stored_twice) = (0, 0);
-    for Wish { account, month } in wishes {
+    for ReportId { account, month } in wanted {
         match reports.count_documents(doc! { "account": account, "month": month }).await? {
             0 => missing += 1,
             copies => stored_twice += copies - 1,

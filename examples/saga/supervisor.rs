@@ -7,7 +7,7 @@ use futures_util::TryStreamExt;
 use tokio::time::Instant;
 
 use crate::verdict::Journal;
-use crate::worker::{Order, Report, Setting, State};
+use crate::worker::{Order, Part, Report, State};
 use crate::{Arguments, EFFECTS, ORDERS};
 
 const WORKERS: [&str; 4] = ["A", "B", KILLED, FROZEN];
@@ -26,14 +26,14 @@ pub(crate) async fn show(arguments: Arguments) -> Result<Outcome, Failure> {
     let interrupt = Interrupt::listen();
     let mut children = Children::new();
     for name in WORKERS {
-        let setting = Setting {
+        let part = Part {
             name: name.to_owned(),
             mongodb: database.uri().to_owned(),
             database: database.name().to_owned(),
             locked: arguments.locked,
             stops: [KILLED, FROZEN].contains(&name),
         };
-        children.start(name, &setting).await?;
+        children.start(name, &part).await?;
     }
     let how = if arguments.locked { "locked in place" } else { "WITHOUT any lock" };
     println!("{} workers take {} orders through 3 steps each, {how}.\n", WORKERS.len(), arguments.orders);

@@ -20,7 +20,7 @@ const FIRST_STEPS: usize = 3;
 
 /// The part of a worker.
 #[derive(Serialize, Deserialize)]
-pub(crate) struct Setting {
+pub(crate) struct Part {
     pub(crate) name: String,
     pub(crate) mongodb: String,
     pub(crate) database: String,
@@ -167,24 +167,24 @@ impl Worker {
 }
 
 /// Runs the worker of this process until all orders are shipped or the parent stops it.
-pub(crate) async fn play(setting: Setting, mut orders: Orders) -> Result<(), Failure> {
-    let mongo = Database::client(&setting.mongodb).await?;
-    let database = mongo.database(&setting.database);
+pub(crate) async fn play(part: Part, mut orders: Orders) -> Result<(), Failure> {
+    let mongo = Database::client(&part.mongodb).await?;
+    let database = mongo.database(&part.database);
     let documents = database.collection(ORDERS);
-    let locks = match setting.locked {
+    let locks = match part.locked {
         true => {
             let lease = LeaseOptions::new().ttl(LEASE);
-            Some(DocumentLocks::builder(&documents).integer_ids().lease(lease).owner(&*setting.name).build()?)
+            Some(DocumentLocks::builder(&documents).integer_ids().lease(lease).owner(&*part.name).build()?)
         }
         false => None,
     };
     let mut worker = Worker {
-        name: setting.name,
+        name: part.name,
         orders: documents,
         effects: database.collection(EFFECTS),
         locks: locks.clone(),
         steps: 0,
-        stops: setting.stops,
+        stops: part.stops,
     };
     while !orders.have_ended() && worker.step(&mut orders).await? {}
     if let Some(locks) = locks {

@@ -20,7 +20,7 @@ const PATIENCE: Duration = Duration::from_millis(500);
 
 /// The part of a session.
 #[derive(Serialize, Deserialize)]
-pub(crate) struct Setting {
+pub(crate) struct Part {
     pub(crate) session: String,
     pub(crate) mongodb: String,
     pub(crate) database: String,
@@ -73,7 +73,7 @@ pub(crate) struct Item {
     pub(crate) edits: Vec<String>,
 }
 
-/// An item on the desk.
+/// An item that this session has.
 struct CheckedOut {
     item: Item,
     guard: Option<LockGuard>,
@@ -100,9 +100,9 @@ impl Session {
 
     /// Checks out some items that no other session has.
     async fn check_out(&self, open: &[String]) -> Result<Vec<CheckedOut>, Failure> {
-        let mut desk = Vec::new();
+        let mut checked_out = Vec::new();
         for id in open {
-            if desk.len() == AT_ONCE {
+            if checked_out.len() == AT_ONCE {
                 break;
             }
             let guard = match &self.locks {
@@ -112,15 +112,15 @@ impl Session {
                     None => continue,
                 },
             };
-            desk.extend(self.take(id, guard).await?);
+            checked_out.extend(self.take(id, guard).await?);
         }
         // All are taken: wait for one.
-        if let (true, Some(locks)) = (desk.is_empty(), &self.locks)
+        if let (true, Some(locks)) = (checked_out.is_empty(), &self.locks)
             && let Some(guard) = locks.try_acquire(&open[0]).within(PATIENCE).await?
         {
-            desk.extend(self.take(&open[0], Some(guard)).await?);
+            checked_out.extend(self.take(&open[0], Some(guard)).await?);
         }
-        Ok(desk)
+        Ok(checked_out)
     }
 
     /// Reads an item that this session has. Returns `None` if the item was finished meanwhile.
@@ -175,25 +175,25 @@ impl Session {
 }
 
 /// Runs the session of this process until all items are done or the parent stops it.
-pub(crate) async fn play(setting: Setting, mut orders: Orders) -> Result<(), Failure> {
-    let mongo = Database::client(&setting.mongodb).await?;
-    let database = mongo.database(&setting.database);
-    let locks = match setting.locked {
+pub(crate) async fn play(part: Part, mut orders: Orders) -> Result<(), Failure> {
+    let mongo = Database::client(&part.mongodb).await?;
+    let database = mongo.database(&part.database);
+    let locks = match part.locked {
         // The owner is the session. The leases have the default of 30 s.
-        true => Some(MongoProvider::builder(database.clone()).collection(LOCKS).owner(&*setting.session).build()?),
+        true => Some(MongoProvider::builder(database.clone()).collection(LOCKS).owner(&*part.session).build()?),
         false => None,
     };
     let items = database.collection(ITEMS);
-    let mut session = Session { name: setting.session, items, locks: locks.clone(), fenced: setting.fenced, edits: 0 };
-    let mut habit = setting.habit;
+    let mut session = Session { name: part.session, items, locks: locks.clone(), fenced: part.fenced, edits: 0 };
+    let mut habit = part.habit;
     while !orders.have_ended() {
         let open = session.open().await?;
         if open.is_empty() {
             break;
         }
-        let desk = session.check_out(&open).await?;
+        let checked_out = session.check_out(&open).await?;
         // Each session works for a while before its habit shows.
-        if session.edits >= AT_ONCE && !desk.is_empty() {
+        if session.edits >= AT_ONCE && !checked_out.is_empty() {
             match std::mem::replace(&mut habit, Habit::Diligent) {
                 Habit::Diligent => {}
                 Habit::LogsOut => {
@@ -201,7 +201,7 @@ pub(crate) async fn play(setting: Setting, mut orders: Orders) -> Result<(), Fai
                     break;
                 }
                 Habit::Lingers => {
-                    report(&Report::Lingers { items: desk.iter().map(|on| on.item.id.clone()).collect() });
+                    report(&Report::Lingers { items: checked_out.iter().map(|on| on.item.id.clone()).collect() });
                     // Asleep, it does not notice the end of its session. When it wakes up, it saves
                     // before it looks.
                     let Some(()) = orders.next().await? else { break };
@@ -209,7 +209,7 @@ pub(crate) async fn play(setting: Setting, mut orders: Orders) -> Result<(), Fai
             }
         }
         sleep(Duration::from_millis(fastrand::u64(60..180))).await;
-        for item in desk {
+        for item in checked_out {
             session.finish(item).await?;
         }
     }

@@ -9,7 +9,7 @@ use distlock_mongo::mongodb::Collection;
 use futures_util::TryStreamExt;
 use tokio::time::Instant;
 
-use crate::session::{Habit, Item, Report, Setting};
+use crate::session::{Habit, Item, Part, Report};
 use crate::verdict::Journal;
 use crate::{Arguments, ITEMS, LOCKS};
 
@@ -36,7 +36,7 @@ pub(crate) async fn show(arguments: Arguments) -> Result<Outcome, Failure> {
     let interrupt = Interrupt::listen();
     let mut children = Children::new();
     for (session, habit) in SESSIONS {
-        let setting = Setting {
+        let part = Part {
             session: session.to_owned(),
             mongodb: database.uri().to_owned(),
             database: database.name().to_owned(),
@@ -44,7 +44,7 @@ pub(crate) async fn show(arguments: Arguments) -> Result<Outcome, Failure> {
             fenced: arguments.fenced,
             habit,
         };
-        children.start(session, &setting).await?;
+        children.start(session, &part).await?;
     }
     let how = match (arguments.locked, arguments.fenced) {
         (false, _) => "WITHOUT any lock",

@@ -10,8 +10,7 @@ use crate::{KEY, LEASE, ROUNDS};
 /// How much later than its lease ends the lock of a killed process must have a new holder.
 const GRACE: Duration = Duration::from_millis(2500);
 /// What a complete run has proved.
-pub(crate) const PROVED: &str =
-    "one holder at a time, tokens only grew, and the killed holder's lock was free again in time";
+pub(crate) const PROVED: &str = "one holder at a time, tokens only grew, the killed holder's lock was soon free";
 
 /// A run. Times are microseconds since the first process began to wait.
 #[derive(Debug, Serialize, Deserialize)]

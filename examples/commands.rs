@@ -32,7 +32,8 @@ usage: commands [OPTION]...
   --help         this text
 ";
 
-/// The operations that are one command each.
+/// The operations that are one `findAndModify` each. The first one of a client also prepares the
+/// collection.
 const SINGLE: [&str; 8] = [
     "acquire",
     "try_acquire while another provider holds it",
@@ -44,14 +45,21 @@ const SINGLE: [&str; 8] = [
     "release of a document",
 ];
 
-/// The commands since the last operation, and how many each of the others took.
+/// The commands since the last operation, and the numbers of the operations before.
 #[derive(Clone, Default)]
 struct Sent(Arc<Mutex<Log>>);
 
 #[derive(Default)]
 struct Log {
     commands: Vec<Document>,
-    counts: Vec<(&'static str, usize)>,
+    done: Vec<Done>,
+}
+
+/// An operation, and what it took.
+struct Done {
+    operation: &'static str,
+    commands: usize,
+    find_and_modifies: usize,
 }
 
 impl Sent {
@@ -73,7 +81,8 @@ impl Sent {
         println!("── {operation}");
         let mut log = self.log();
         let commands = std::mem::take(&mut log.commands);
-        log.counts.push((operation, commands.len()));
+        let find_and_modifies = commands.iter().filter(|command| command.contains_key("findAndModify")).count();
+        log.done.push(Done { operation, commands: commands.len(), find_and_modifies });
         for mut command in commands {
             // What the driver adds to every command.
             for field in ["lsid", "$db", "$clusterTime"] {
@@ -83,21 +92,25 @@ impl Sent {
         }
     }
 
-    /// Checks which operations took one command.
     fn check(&self, is_complete: bool) -> Checks {
         let (log, mut checks) = (self.log(), Checks::new(is_complete));
-        for (operation, count) in log.counts.iter().filter(|(operation, _)| SINGLE.contains(operation)) {
-            checks.always(*count == 1, format!("{operation}: {count} commands, not 1"));
+        for single in SINGLE {
+            match log.done.iter().find(|done| done.operation == single) {
+                Some(Done { find_and_modifies, .. }) => {
+                    let complaint = format!("{single}: {find_and_modifies} of findAndModify, not 1");
+                    checks.always(*find_and_modifies == 1, complaint);
+                }
+                None => checks.at_the_end(false, format!("{single} is missing")),
+            }
         }
-        let seen = SINGLE.iter().filter(|single| log.counts.iter().any(|(operation, _)| operation == *single));
-        checks.at_the_end(seen.count() == SINGLE.len(), "an operation is missing");
         checks
     }
 }
 
 /// A value as JSON that can be wrapped.
 fn text(value: Bson) -> String {
-    wrapped(&value.into_relaxed_extjson().to_string().replace(',', ", "), "    ")
+    let json = value.into_relaxed_extjson().to_string();
+    wrapped(&json.replace(',', ", ").replace(":{", ": {").replace(":[", ": ["), "    ")
 }
 
 /// The style with a record per key.
@@ -200,12 +213,12 @@ async fn show(uri: Option<String>) -> Result<Outcome, Failure> {
         done = both => done?,
         () = interrupt.pressed() => {}
     }
-    let commands: usize = sent.log().counts.iter().map(|(_, count)| count).sum();
-    println!("{commands} commands for {} operations", sent.log().counts.len());
+    let commands: usize = sent.log().done.iter().map(|done| done.commands).sum();
+    println!("{commands} commands for {} operations", sent.log().done.len());
     let checks = sent.check(!interrupt.is_pressed());
     drop(client);
     database.close().await?;
-    Ok(checks.conclude("acquire, release, lock and commit are one command each"))
+    Ok(checks.conclude("acquire, release, lock, commit and save are one findAndModify each"))
 }
 
 #[tokio::main]

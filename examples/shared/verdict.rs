@@ -61,7 +61,6 @@ impl Checks {
     }
 
     /// The outcome, and the words for it. `proved` says what a complete run has proved.
-    #[must_use]
     pub fn verdict(&self, proved: &str) -> (Outcome, String) {
         match (self.is_complete, self.complaints.as_slice()) {
             (true, []) => (Outcome::Proved, wrapped(&format!("as promised: {proved}"), "  ")),

@@ -152,8 +152,8 @@ impl Picture {
         self.text("", (44.0, y), "start", "holds the lock, with its fencing token");
         self.line(&format!("  <rect class=\"wait\" x=\"320\" y=\"{}\" width=\"22\" height=\"7\"/>", y - 8.0));
         self.text("", (348.0, y), "start", "waits in the queue");
-        self.line(&format!("  <path class=\"pass\" d=\"M512 {}h22\"/>", y - 4.0));
-        self.text("", (540.0, y), "start", "one write: the release grants the lock to the waiter");
+        self.line(&format!("  <path class=\"pass\" d=\"M528 {}h22\"/>", y - 4.0));
+        self.text("", (556.0, y), "start", "one write: releases and grants");
         self.text("small", (16.0, HEIGHT - 16.0), "start", source);
     }
 }

@@ -88,7 +88,7 @@ async fn show(arguments: Arguments) -> Result<Outcome, Failure> {
     if let Some(file) = arguments.save.filter(|_| is_complete) {
         std::fs::write(format!("{file}.json"), serde_json::to_string_pretty(&recording)? + "\n")?;
         std::fs::write(format!("{file}.svg"), draw::picture(&recording))?;
-        println!("\n{file}.json and {file}.svg are written");
+        println!("\nwritten: {file}.json\nwritten: {file}.svg");
     }
     Ok(checks.conclude(recording::PROVED))
 }

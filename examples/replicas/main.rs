@@ -46,7 +46,7 @@ const WAIT: Duration = Duration::from_secs(3);
 const USAGE: &str = "\
 usage: replicas [OPTION]...
 
-  --mongodb URI    two replicas as processes, one of which is killed; without it, one in this process
+  --mongodb URI    two replicas as processes, one is killed; else one replica in this process
   --database NAME  where the locks are (default distlock_replicas)
   --no-lock        without the layer: counts the lost updates
   --seconds N      how long orders come in, 2 to 600, with --mongodb from 6 (default 8)

@@ -28,6 +28,8 @@ const SOON: Duration = Duration::from_millis(500);
 const USAGE: &str = "\
 usage: commands [OPTION]...
 
+Prints the commands that each operation sends to MongoDB.
+
   --mongodb URI  a replica set; without it, one is found or started for the run
   --help         this text
 ";

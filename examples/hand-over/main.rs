@@ -43,6 +43,8 @@ const ROUNDS: usize = 3;
 const USAGE: &str = "\
 usage: hand-over [OPTION]...
 
+Records and draws how a lock passes between two processes.
+
   --mongodb URI  a replica set; without it, one is found or started for the run
   --save FILE    writes the recording to FILE.json and the picture to FILE.svg
   --draw FILE    runs nothing: reads FILE.json and writes FILE.svg

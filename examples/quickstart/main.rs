@@ -32,6 +32,8 @@ const NAMES: [&str; 8] = ["anna", "boris", "carla", "dmitri", "elif", "farid", "
 const USAGE: &str = "\
 usage: quickstart [OPTION]...
 
+Workers contend for a few locks. One stalls, and its late write is refused.
+
   --mongodb URI    each worker is a process, on this MongoDB; without it, all in this process
   --database NAME  where the locks are (default distlock_quickstart)
   --workers N      2 to 8 (default 5)

@@ -46,6 +46,8 @@ const WAIT: Duration = Duration::from_secs(3);
 const USAGE: &str = "\
 usage: replicas [OPTION]...
 
+A web shop behind a lock layer, with a live page.
+
   --mongodb URI    two replicas as processes, one is killed; else one replica in this process
   --database NAME  where the locks are (default distlock_replicas)
   --no-lock        without the layer: counts the lost updates

@@ -64,6 +64,8 @@ const FOREVER: Duration = Duration::from_secs(3600);
 const USAGE: &str = "\
 usage: reporting [OPTION]...
 
+Web servers call an API that takes one call per account. One server is killed in a call.
+
   --mongodb URI  a replica set; without it, one is found or started for the run
   --months N     the reports of each account, 2 to 12 (default 8)
   --no-lock      without the lock: counts the calls that overlap

@@ -47,6 +47,8 @@ use distlock_examples::{Failure, read_options};
 const USAGE: &str = "\
 usage: saga [OPTION]...
 
+Workers take orders through steps. One is killed, and one wakes up late.
+
   --mongodb URI  a replica set; without it, one is found or started for the run
   --orders N     12 to 1000 (default 20)
   --no-lock      without locks: counts the steps that are done twice

@@ -51,6 +51,8 @@ use distlock_examples::{Failure, read_options};
 const USAGE: &str = "\
 usage: workitems [OPTION]...
 
+Sessions check items out and save them. They log out, die, and wake up late.
+
   --mongodb URI  a replica set; without it, one is found or started for the run
   --items N      12 to 99 (default 12)
   --no-lock      without locks: counts the lost edits

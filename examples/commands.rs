@@ -120,8 +120,8 @@ async fn records(client: &Client, name: &str, sent: &Sent) -> Result<(), Failure
     let every = LeaseOptions::new().renewal(RenewalPolicy::Every(SOON));
     let builder = || MongoProvider::builder(client.database(name)).without_hand_off();
     let locks = builder().build()?;
-    locks.connect().await?;
-    sent.print("connect");
+    locks.prepare().await?;
+    sent.print("prepare");
     let guard = locks.acquire("orders/7").await?;
     sent.print("acquire");
     println!("the record: {}\n", text(record(client, name, "locks").await?));

@@ -48,7 +48,7 @@ pub(crate) async fn play(part: Part, mut orders: Orders) -> Result<(), Failure> 
     let client = Database::client(&part.mongodb).await?;
     let lease = LeaseOptions::new().ttl(LEASE);
     let locks = MongoProvider::builder(client.database(&part.database)).lease(lease).owner(&*part.name).build()?;
-    locks.connect().await?;
+    locks.prepare().await?;
     // So that the first hold of the recording does not wait for a cold connection.
     let _ = locks.acquire(format!("warm-up/{}", part.name)).await?.release().await?;
     report(&Report::Ready);

@@ -77,7 +77,7 @@ async fn on_mongodb(uri: &str, database: &str, owner: &str) -> Result<Arc<dyn Lo
 
     let database = distlock_examples::Database::client(uri).await?.database(database);
     let locks = MongoProvider::builder(database).lease(lease()).owner(owner).build()?;
-    locks.connect().await?;
+    locks.prepare().await?;
     Ok(Arc::new(locks))
 }
 

@@ -82,7 +82,7 @@ pub(crate) async fn on_mongodb(
     let client = Database::client(uri).await?;
     let lease = LeaseOptions::new().ttl(LEASE);
     let locks = MongoProvider::builder(client.database(database)).lease(lease).owner(owner).build()?;
-    locks.connect().await?;
+    locks.prepare().await?;
     Ok((locks, client))
 }
 

@@ -71,7 +71,7 @@ impl HeldLock {
     }
 }
 
-/// Of several keys, the first.
+/// With several keys, the key and the token are those of the first.
 impl HasFencingToken for HeldLock {
     fn key(&self) -> &LockKey {
         self.key()

@@ -19,7 +19,6 @@ use tokio::time::{Instant, timeout_at};
 use tokio_util::task::AbortOnDropHandle;
 
 use crate::run::clock;
-use crate::run::gather::Position;
 use crate::store::{InLine, Lane, Lanes, LinePosition, Overload, Permit, PermitReply};
 
 /// A request that has not been answered yet.
@@ -35,6 +34,18 @@ enum Stage {
     Sent(Instant),
     /// It was not sent in time.
     NotSent,
+}
+
+/// A place among the requests that wait for company.
+pub(crate) trait Position: Send + Sync {
+    /// Leaves, if the request still waits here.
+    fn leave(&self);
+
+    /// The request has waited long enough.
+    fn overdue(&self);
+
+    /// How the request stands there.
+    fn overload(&self) -> Overload;
 }
 
 enum Work<T> {

@@ -13,7 +13,7 @@ use tokio::runtime::Handle;
 use tokio::sync::oneshot;
 use tokio::time::Instant;
 
-use crate::run::call::{Call, guarded};
+use crate::run::call::{Call, Position, guarded};
 use crate::run::clock;
 use crate::state::gather::{Arrival, Gather};
 use crate::store::{Attempt, Lane, LeaseStore, Overload, PermitReply, Release, Reply};
@@ -195,18 +195,6 @@ impl<K: Kind> Drop for Slot<K> {
 
 fn batch(store: &Arc<dyn LeaseStore>) -> usize {
     store.capabilities().acquire_batch.get()
-}
-
-/// A place among the requests that wait for company.
-pub(crate) trait Position: Send + Sync {
-    /// Leaves, if the request still waits here.
-    fn leave(&self);
-
-    /// The request has waited long enough.
-    fn overdue(&self);
-
-    /// How the request stands there.
-    fn overload(&self) -> Overload;
 }
 
 struct Place<K: Kind> {

@@ -204,8 +204,8 @@ impl Records {
         self.run(budget, Effect::None, find).await
     }
 
-    /// Runs an update command that the driver neither numbers nor retries. Whether an error that a
-    /// server answers is about the first statement or a later one, nothing tells.
+    /// Runs an update command that the driver neither numbers nor retries. If the server answers
+    /// with an error, some statements may have been carried out.
     pub(crate) async fn run_update(&self, command: Document, budget: Budget) -> Result<Document> {
         let call = async { self.database.run_command(command).await };
         match self.attempt(budget, Effect::Write, call).await? {

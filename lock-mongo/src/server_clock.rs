@@ -1,4 +1,5 @@
-//! What a store knows of its server's clock (R24): the latest reading, and when it was asked for.
+//! A store's knowledge of its server's clock (R24): the latest reading, and when its request was
+//! sent.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -9,16 +10,15 @@ use tokio::time::Instant;
 #[derive(Debug)]
 pub(crate) struct ServerClock {
     since: Instant,
-    /// The latest reading, in milliseconds since the epoch, less the time since `since` at which it
-    /// was asked for; 0 if there is none. What it lacks to the present is only the monotonic time
-    /// that has passed.
+    /// The latest reading in milliseconds since the epoch, less the time from `since` to its
+    /// request; 0 if there is none. With the time since `since` it is the present time.
     offset: AtomicU64,
 }
 
-/// A question for the server's time.
+/// A request whose answer has the server's time.
 pub(crate) struct Reading<'a> {
     clock: &'a ServerClock,
-    asked: Instant,
+    sent: Instant,
 }
 
 impl Default for ServerClock {
@@ -34,7 +34,7 @@ impl ServerClock {
 
     /// Begins a reading, before the request is sent.
     pub(crate) fn reading(&self) -> Reading<'_> {
-        Reading { clock: self, asked: Instant::now() }
+        Reading { clock: self, sent: Instant::now() }
     }
 
     /// Returns a time that the server's clock has not passed yet, as long as its steps and the skew
@@ -46,10 +46,10 @@ impl ServerClock {
 }
 
 impl Reading<'_> {
-    /// The answer says that the server's clock showed this.
+    /// Records the answer.
     pub(crate) fn shows(&self, now: Duration) {
-        let asked = self.asked.saturating_duration_since(self.clock.since);
-        let offset = u64::try_from(now.saturating_sub(asked).as_millis()).unwrap_or(0);
+        let sent = self.sent.saturating_duration_since(self.clock.since);
+        let offset = u64::try_from(now.saturating_sub(sent).as_millis()).unwrap_or(0);
         self.clock.offset.store(offset, Ordering::Relaxed);
     }
 }
@@ -65,7 +65,7 @@ mod tests {
         let now = Duration::from_secs(1_800_000_000);
         let reading = clock.reading();
         tokio::time::advance(Duration::from_secs(2)).await;
-        // The server may have read its clock when the question was sent.
+        // The server may have read its clock when the request was sent.
         reading.shows(now);
         tokio::time::advance(Duration::from_secs(3)).await;
         let known = clock.not_before().unwrap();

@@ -87,10 +87,10 @@ impl Engine {
         let turn = match limit {
             Limit::Once => match self.local_queues.try_take(key) {
                 Found::Turn(turn) => Some(turn),
-                Found::Held => return Ok(Obtained::Busy(Busy::new())),
-                // A caller of this process waits for a holder elsewhere, which may have released by
-                // now: only the store knows.
-                Found::Acquiring => None,
+                Found::Held if self.may_hold(key) => return Ok(Obtained::Busy(Busy::new())),
+                // The lease of this process has ended, or a caller waits for a holder elsewhere,
+                // which may have released by now: only the store knows.
+                Found::Held | Found::Acquiring => None,
             },
             Limit::Until(_) | Limit::Never => match self.local_queues.try_take(key) {
                 Found::Turn(turn) => Some(turn),
@@ -118,6 +118,14 @@ impl Engine {
             return Ok(Obtained::Busy(Busy::new()));
         }
         self.attempt_until_granted(key, (limit, now), (terms, holder), (turn, busy), via).await
+    }
+
+    /// Returns whether a lease of this process may hold the key. Not if its deadline has passed,
+    /// even if the keeper has not noticed that yet (C10).
+    fn may_hold(&self, key: &LockKey) -> bool {
+        let Some(id) = self.local_queues.holder(key) else { return false };
+        let lease = self.ledger().lease(&id);
+        lease.is_some_and(|lease| lease.may_be_held(&clock::now()))
     }
 
     /// Takes the lease that the previous guard has handed on (R21). Without one, returns the turn.

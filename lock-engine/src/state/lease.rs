@@ -189,6 +189,17 @@ impl<C: CarriedLease> Lease<C> {
         state.is_renewed().then(|| state.effective_deadline(now))
     }
 
+    /// Returns whether the store may still have the lease: a guard has it in time, or its commit or
+    /// release has no answer yet.
+    pub(crate) fn may_be_held(&self, now: &Now) -> bool {
+        let state = self.state();
+        match state.phase {
+            Phase::Held => now.instant() < state.effective_deadline(now),
+            Phase::Committing { .. } | Phase::Releasing => true,
+            Phase::Ended | Phase::Lost(_) => false,
+        }
+    }
+
     /// Returns the state of the lease, in one reading: with two, a loss between them could be
     /// missed by both (C4).
     pub(crate) fn view(&self, now: &Now) -> LeaseView {

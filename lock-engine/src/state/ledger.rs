@@ -184,6 +184,11 @@ impl<C: CarriedLease> Ledger<C> {
         claims
     }
 
+    /// Returns the lease of an acquisition, until it has ended.
+    pub(crate) fn lease(&self, id: &AcquisitionId) -> Option<Arc<Lease<C>>> {
+        self.leases.get(id).map(|entry| entry.lease.clone())
+    }
+
     pub(crate) fn leases(&self) -> Vec<Arc<Lease<C>>> {
         self.leases.values().map(|entry| entry.lease.clone()).collect()
     }

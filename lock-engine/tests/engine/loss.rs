@@ -4,7 +4,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use distlock_api::{
-    ErrorKind, FencingToken, LockGuard, LockKey, LockProvider, LockProviderExt, Loss, ReleaseOutcome, Result,
+    ErrorKind, FencingToken, LeaseOptions, LockGuard, LockKey, LockProvider, LockProviderExt, Loss, ReleaseOutcome,
+    RenewalPolicy, Result,
 };
 use distlock_engine::LeaseProvider;
 use distlock_engine::store::StoreEvent;
@@ -285,4 +286,15 @@ async fn work_is_dropped_when_the_lock_is_lost() {
         .unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Lost);
     assert_eq!(error.key().unwrap().as_str(), "k");
+}
+
+/// A runtime that stalls runs no timer, and the store frees the lease meanwhile.
+#[tokio::test]
+async fn c10_a_lease_that_expired_unnoticed_is_not_reported_as_busy() {
+    let terms = LeaseOptions::new().ttl(ms(60)).safety_margin(ms(5)).renewal(RenewalPolicy::Never);
+    let provider = MemoryStore::new().builder().lease(terms).build().unwrap();
+    let expired = provider.acquire("k").await.unwrap();
+    std::thread::sleep(ms(100));
+    assert!(provider.try_acquire("k").await.unwrap().is_some(), "the store has freed it");
+    assert!(expired.is_lost());
 }

@@ -138,6 +138,10 @@ impl LeaseStore for MongoStore {
         batch::may_gather(&self.records, attempt)
     }
 
+    fn may_act_for(&self, claim: &Claim) -> Duration {
+        batch::may_act_for(&self.records, claim)
+    }
+
     async fn release_many(&self, releases: &[Release]) -> Vec<Result<ReleaseOutcome>> {
         batch::release_many(&self.records, releases).await
     }

@@ -178,6 +178,7 @@ impl Engine {
         // The caller leaves at its limit, the call continues: cutting it off would cost the store a
         // connection, and leave an unknown outcome.
         let mut attempt = Attempt::new(claim.clone(), terms.ttl)
+            .with_margin(terms.margin)
             .with_holder(holder.clone())
             .with_timeout(self.config.store_timeout());
         if let Some(queue) = self.config.queue.filter(|_| can.queue) {

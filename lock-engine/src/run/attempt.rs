@@ -209,9 +209,7 @@ impl<'a> Acquisition<'a> {
         let open = self.open.take();
         let dirty = std::mem::take(&mut self.dirty) | std::mem::take(&mut self.queued);
         if (dirty || call.is_under_way()) && !defect!(NotWithdrawn) {
-            // A batch can act until its bound, and the clean-up ends after that (R24).
-            let ttl = if self.in_batch { 3 * self.ttl } else { self.ttl };
-            let work = settle(self.engine.clone(), self.claim.clone(), call, dirty, ttl);
+            let work = settle(self.engine.clone(), self.claim.clone(), call, dirty, self.ttl);
             // If the runtime has ended, what is left ends by its ttl.
             self.engine.spawn(&self.home, work);
         }
@@ -305,7 +303,7 @@ async fn settle(engine: Arc<Engine>, claim: Claim, mut call: InFlight<Reply>, mu
     if !dirty {
         return engine.local_queues.nudge(claim.key());
     }
-    let last_chance = Instant::now() + ttl;
+    let last_chance = Instant::now() + engine.store.may_act_for(&claim) + ttl;
     let (mut failed, mut permit) = (0, None);
     while let Err(error) = engine.withdraw(&claim, last_chance).await {
         log!(debug, lock.key = %claim.key(), %error, "clean-up not confirmed yet");
@@ -313,7 +311,8 @@ async fn settle(engine: Arc<Engine>, claim: Claim, mut call: InFlight<Reply>, mu
             break;
         }
         drop(permit);
-        sleep(backoff::after_error(failed, fastrand::f64())).await;
+        // A batch that may still act is withdrawn at once, and again when it has ended (R24).
+        sleep(backoff::after_error(failed, fastrand::f64()).max(engine.store.may_act_for(&claim))).await;
         failed += 1;
         // Repeated withdrawals are bounded in number, and in time by the lease that there may be.
         let Ok(next) = timeout_at(last_chance, engine.clean_ups.acquire()).await else { break };

@@ -180,7 +180,8 @@ pub trait LeaseStore: fmt::Debug + Send + Sync + 'static {
     /// # Errors
     /// An answer of unknown outcome is the last one of its claim: the engine withdraws the claim
     /// and continues with a new id. As long as the batch may still take effect, the store answers
-    /// [`withdraw`](Self::withdraw) with a retryable error (R24).
+    /// [`withdraw`](Self::withdraw) with a retryable error, and [`may_act_for`](Self::may_act_for)
+    /// tells the engine when to send the next one (R24).
     async fn try_acquire_many(&self, attempts: &[Attempt]) -> Vec<Result<Reply>> {
         futures_util::future::join_all(attempts.iter().map(|attempt| self.try_acquire(attempt))).await
     }
@@ -190,6 +191,14 @@ pub trait LeaseStore: fmt::Debug + Send + Sync + 'static {
     fn may_gather(&self, attempt: &Attempt) -> bool {
         let _ = attempt;
         true
+    }
+
+    /// Returns how much longer a batch with the claim's attempt may take effect, although it was
+    /// not answered. An estimate: only [`withdraw`](Self::withdraw) confirms that it has ended.
+    /// Defaults to zero.
+    fn may_act_for(&self, claim: &Claim) -> Duration {
+        let _ = claim;
+        Duration::ZERO
     }
 
     /// Extends a held lease, or refreshes a ticket. It never grants anything.

@@ -17,6 +17,9 @@ pub struct Attempt {
     pub claim: Claim,
     /// How long the lease lasts without a renewal; whole milliseconds, at least one.
     pub ttl: Duration,
+    /// The lease's safety margin: the store's clocks differ by less (R4). Defaults to the ttl,
+    /// which is above every margin.
+    pub margin: Duration,
     /// The number of tokens of the grant, exactly; 1 unless the store declares
     /// [`token_blocks`](super::StoreCapabilities::token_blocks). The engine requests 65,536 at
     /// once, so tokens need 64 bits: a counter of 32 bits overflows after 32,767 grants.
@@ -43,6 +46,7 @@ impl Attempt {
         Self {
             claim,
             ttl,
+            margin: ttl,
             tokens: NonZeroU32::MIN,
             ticket: None,
             turn_window: Self::TURN_WINDOW,
@@ -62,6 +66,13 @@ impl Attempt {
     #[must_use]
     pub fn with_turn_window(mut self, window: Duration) -> Self {
         self.turn_window = window;
+        self
+    }
+
+    /// Sets another safety margin.
+    #[must_use]
+    pub fn with_margin(mut self, margin: Duration) -> Self {
+        self.margin = margin;
         self
     }
 

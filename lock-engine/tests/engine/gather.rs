@@ -3,11 +3,12 @@
 use std::num::NonZeroUsize;
 use std::sync::Arc;
 
-use distlock_api::{LockGuard, Result};
+use distlock_api::{LockGuard, LockProvider, Result};
 use distlock_engine::LeaseProvider;
 use distlock_memory::{MemoryStore, Operation};
 use futures_util::future::join_all;
 use tokio::task::{JoinHandle, yield_now};
+use tokio::time::Instant;
 
 use crate::kit::{acquire, in_task, ms, process};
 use crate::store::{Fate, Gate, ScriptedStore};
@@ -130,6 +131,39 @@ async fn c10_a_claim_whose_batch_has_no_answer_is_given_up() {
     assert_eq!(store.requests().iter().filter(|request| withdrawn(request)).count(), 1);
     gate.open();
     drop((guards, granted(busy).await));
+}
+
+/// R24: at once, and when the batch has ended. Everything in between would only load the store.
+#[tokio::test(start_paused = true)]
+async fn c11_a_batch_without_an_answer_is_withdrawn_twice() {
+    let gate = Gate::default();
+    let acts_for = ms(7_000);
+    let store = ScriptedStore::new({
+        let gate = gate.clone();
+        move |operation, key: &str, nth| match operation {
+            Operation::TryAcquire if key.starts_with("busy") => Fate::Hold(gate.clone()),
+            Operation::TryAcquire if nth == 1 => Fate::LoseReply,
+            _ => Fate::Serve,
+        }
+    })
+    .with(|store| {
+        store.capabilities = distlock_engine::LeaseStore::capabilities(&MemoryStore::new());
+        store.capabilities.acquire_batch = NonZeroUsize::new(8).unwrap();
+        store.first_batch_acts_for = acts_for;
+    });
+    let provider = process(&store);
+    let busy = keep_busy(&store, &provider).await;
+    let started = Instant::now();
+    let guards = granted(tasks(&provider, "other", 3)).await;
+    assert!(started.elapsed() < acts_for, "callers do not wait for the clean-up");
+    gate.open();
+    drop(granted(busy).await);
+    store.called(Operation::Withdraw, 6).await;
+    assert!(started.elapsed() >= acts_for, "{:?}", started.elapsed());
+    tokio::time::sleep(acts_for).await;
+    assert_eq!(store.count(Operation::Withdraw), 6);
+    assert_eq!(provider.accounting().unsettled, 0);
+    drop(guards);
 }
 
 #[tokio::test(start_paused = true)]

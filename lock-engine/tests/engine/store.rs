@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use distlock_api::{AcquisitionId, ReleaseOutcome, Result, async_trait};
+use distlock_api::{AcquisitionId, ErrorKind, LockError, ReleaseOutcome, Result, async_trait};
 use distlock_engine::LeaseStore;
 use distlock_engine::store::{
     Attempt, BusyReply, Claim, EventStream, Lanes, Release, Renewal, Reply, Standing, StoreCapabilities, Watch,
@@ -20,6 +20,7 @@ use futures_util::StreamExt;
 use futures_util::future::join_all;
 use tokio::sync::{Notify, watch};
 use tokio::task::yield_now;
+use tokio::time::Instant;
 
 pub(crate) use self::fate::{Fate, Gate};
 
@@ -60,6 +61,9 @@ pub(crate) struct ScriptedStore {
     pub(crate) stream: Stream,
     /// How many attempts or releases each batch had.
     pub(crate) batches: Mutex<Vec<usize>>,
+    /// How long the first batch may take effect, counted from its arrival.
+    pub(crate) first_batch_acts_for: Duration,
+    first_batch_ends: Mutex<Option<Instant>>,
     script: Script,
     log: Mutex<Log>,
     arrived: Notify,
@@ -105,6 +109,8 @@ impl ScriptedStore {
             stream: Stream::Open,
             script: Box::new(|_, _, _| Fate::Serve),
             batches: Mutex::default(),
+            first_batch_acts_for: Duration::ZERO,
+            first_batch_ends: Mutex::default(),
             log: Mutex::default(),
             arrived: Notify::new(),
             has_answered: AtomicBool::new(false),
@@ -294,7 +300,13 @@ impl LeaseStore for ScriptedStore {
 
     async fn try_acquire_many(&self, attempts: &[Attempt]) -> Vec<Result<Reply>> {
         self.batches.lock().unwrap().push(attempts.len());
+        self.first_batch_ends.lock().unwrap().get_or_insert_with(|| Instant::now() + self.first_batch_acts_for);
         join_all(attempts.iter().map(|attempt| self.try_acquire(attempt))).await
+    }
+
+    fn may_act_for(&self, _: &Claim) -> Duration {
+        let end = *self.first_batch_ends.lock().unwrap();
+        end.map_or(Duration::ZERO, |end| end.saturating_duration_since(Instant::now()))
     }
 
     async fn release_many(&self, releases: &[Release]) -> Vec<Result<ReleaseOutcome>> {
@@ -339,7 +351,13 @@ impl LeaseStore for ScriptedStore {
     }
 
     async fn withdraw(&self, claim: &Claim, timeout: Duration) -> Result<()> {
-        let step = self.memory.withdraw(claim, timeout);
+        let step = async {
+            self.memory.withdraw(claim, timeout).await?;
+            match self.may_act_for(claim) {
+                Duration::ZERO => Ok(()),
+                _ => Err(LockError::new(ErrorKind::Unavailable, "the batch may take effect yet")),
+            }
+        };
         self.request(Operation::Withdraw, claim.key().as_str(), timeout, step).await
     }
 

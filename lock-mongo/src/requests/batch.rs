@@ -57,15 +57,12 @@ pub(crate) fn may_gather(records: &Records, attempt: &Attempt) -> bool {
 /// Makes attempts in one batch. Those that find their keys in use have done nothing, and are made
 /// again one by one.
 pub(crate) async fn try_acquire_many(records: &Records, attempts: &[Attempt]) -> Vec<Result<Reply>> {
-    // A batch ends after its bound, so that is within the lease that it may grant.
-    let limit = attempts.iter().map(|attempt| attempt.timeout.min(attempt.ttl)).min().unwrap_or_default();
-    let bound = records.server_clock.not_before().map(|now| now + limit);
-    let (Some(bound), [_, _, ..]) = (bound, attempts) else {
+    let (Some(now), [_, _, ..]) = (records.server_clock.not_before(), attempts) else {
         return join_all(attempts.iter().map(|attempt| try_acquire(records, attempt))).await;
     };
-    let budget = Budget::new(limit);
+    let budget = Budget::new(attempts.iter().map(limit).max().unwrap_or_default());
     let mut taking = Taking { records, budget, replies: attempts.iter().map(|_| None).collect() };
-    if let Err(error) = taking.take(attempts, bound).await {
+    if let Err(error) = taking.take(attempts, now).await {
         taking.fill(|| error.clone());
     }
     let missing = || Err(LockError::new(ErrorKind::Other, "an attempt of a batch without an answer").outcome_unknown());
@@ -81,6 +78,17 @@ pub(crate) async fn try_acquire_many(records: &Records, attempts: &[Attempt]) ->
         .collect()
 }
 
+/// How long an attempt may act. It is of no use after the lease that it would bring.
+fn limit(attempt: &Attempt) -> Duration {
+    attempt.timeout.min(attempt.ttl)
+}
+
+/// Returns how much longer the batch of the claim's attempt may take effect.
+pub(crate) fn may_act_for(records: &Records, claim: &Claim) -> Duration {
+    let ends = Duration::from_millis(claim_state(claim).batch_ends.load(Ordering::Relaxed));
+    ends.saturating_sub(records.server_clock.not_before().unwrap_or(ends))
+}
+
 /// A batch of attempts under way.
 struct Taking<'a> {
     records: &'a Records,
@@ -89,8 +97,9 @@ struct Taking<'a> {
 }
 
 impl Taking<'_> {
-    /// Answers all attempts, or returns what those without an answer failed with.
-    async fn take(&mut self, attempts: &[Attempt], bound: Duration) -> Result<()> {
+    /// Answers all attempts, or returns what those without an answer failed with. `now` is a time
+    /// that the server's clock has not passed.
+    async fn take(&mut self, attempts: &[Attempt], now: Duration) -> Result<()> {
         let Self { records, budget, .. } = *self;
         let Records { layout, recent_use, .. } = records;
         let deployment = records.deployment_within(budget).await?;
@@ -102,14 +111,15 @@ impl Taking<'_> {
             let (claim, key) = (&attempt.claim, attempt.claim.key());
             match layout.identity(key) {
                 Ok(identity) => {
+                    let bound = now + limit(attempt);
                     let take = layout.take_until(attempt, clock, bound);
                     statements.push(doc! { "q": layout.if_unused(identity), "u": take, "upsert": true });
                     numbers.push(number);
                     recent_use.mark_in_use(key.as_str());
                     let state = claim_state(claim);
                     state.attempted.store(true, Ordering::Relaxed);
-                    // The statement's last instant, the longest stall, and more than the margin.
-                    let ends = bound + budget.limit() + attempt.ttl;
+                    // The statement's last instant, the longest stall, and the skew of the clocks.
+                    let ends = bound + budget.limit() + attempt.margin;
                     state.batch_ends.store(u64::try_from(ends.as_millis()).unwrap_or(u64::MAX), Ordering::Relaxed);
                 }
                 Err(error) => self.replies[number] = Some(Err(error)),

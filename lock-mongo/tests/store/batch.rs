@@ -19,6 +19,7 @@ pub(super) fn add(checks: &mut Checks<'_>) {
     check!(checks, C9 each_release_of_a_batch_has_its_own_answer);
     check!(checks, R23 a_batch_of_releases_passes_the_lease_on);
     check!(checks, alone R24 a_late_batch_takes_nothing);
+    check!(checks, alone R24 each_statement_has_its_own_bound);
     check!(checks, alone R24 a_batch_without_an_answer_is_withdrawn_after_its_bound);
 }
 
@@ -245,6 +246,25 @@ async fn a_late_batch_takes_nothing(world: World) {
     for claim in &claims {
         granted(&store, &self::claim(claim.key()), LONG).await;
     }
+}
+
+/// A lease with a short ttl must not make the whole batch impatient.
+async fn each_statement_has_its_own_bound(world: World) {
+    let name = random_name("locks");
+    let (store, app) = world.store_of_app(&name).await;
+    meet(&store).await;
+    let claims = claims(2);
+    let ttl = Duration::from_millis(400);
+    delay(&world, &app, ttl * 2).await;
+    let attempts = [Attempt::new(claims[0].clone(), ttl).with_ticket(ticket()), attempt(&claims[1])];
+    let answers = store.try_acquire_many(&attempts).await;
+    assert!(matches!(&*answers, [Err(_), Ok(Reply::Granted(_))]), "{answers:?}");
+    let error = answers.into_iter().next().unwrap().unwrap_err();
+    assert!(error.is_outcome_unknown(), "{error:?}");
+    assert_eq!(
+        record(&world, &name, claims[1].key()).await.unwrap().get_str("lockId").unwrap(),
+        claims[1].id().as_str()
+    );
 }
 
 async fn a_batch_without_an_answer_is_withdrawn_after_its_bound(world: World) {

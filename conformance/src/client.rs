@@ -221,9 +221,14 @@ impl Client {
 
     /// Acquires in a separate task.
     pub(crate) fn spawn_take(&self, key: &LockKey, options: AcquireOptions) -> Waiter {
+        self.spawn_take_within(LIVENESS, key, options)
+    }
+
+    /// Acquires within a bound, in a separate task.
+    pub(crate) fn spawn_take_within(&self, bound: Duration, key: &LockKey, options: AcquireOptions) -> Waiter {
         let (client, key) = (self.clone(), key.clone());
         Waiter(tokio::spawn(async move {
-            let guard = client.take(&key, options).await?;
+            let guard = client.take_within(bound, &key, options).await?;
             Ok((guard, Instant::now()))
         }))
     }

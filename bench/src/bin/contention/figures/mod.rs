@@ -7,6 +7,7 @@ mod hand_over;
 mod held;
 mod keys_once;
 mod killed;
+mod many_keys;
 mod many_leases;
 mod memory;
 mod middleware;
@@ -35,7 +36,7 @@ use crate::worker::protocol::{Contend, Report, Spec, Task};
 /// A figure's name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Id {
-    /// Of locks: `B1` to `B13`, `B18` to `B22`.
+    /// Of locks: `B1` to `B14`, `B18` to `B22`.
     B(u8),
     /// Of the middleware: `T1` to `T4`.
     T(u8),
@@ -43,16 +44,16 @@ pub enum Id {
 
 impl Id {
     /// All figures.
-    pub const ALL: [Self; 22] = {
-        let mut all = [Self::B(0); 22];
+    pub const ALL: [Self; 23] = {
+        let mut all = [Self::B(0); 23];
         let mut place = 0;
         while place < all.len() {
             let number = place as u8 + 1;
             all[place] = match number {
-                1..=13 => Self::B(number),
-                // B14 to B17 do not exist.
-                14..=18 => Self::B(number + 4),
-                _ => Self::T(number - 18),
+                1..=14 => Self::B(number),
+                // B15 to B17 do not exist.
+                15..=19 => Self::B(number + 3),
+                _ => Self::T(number - 19),
             };
             place += 1;
         }
@@ -170,6 +171,7 @@ async fn one(bench: &Bench<'_>, id: Id) -> Outcome<Vec<Figure>> {
         Id::B(11) => vec![memory::uncontended(bench).await?],
         Id::B(12) => vec![memory::contended(bench).await?],
         Id::B(13) => vec![keys_once::run(bench).await?],
+        Id::B(14) => vec![many_keys::run(bench).await?],
         Id::B(18) => vec![slow_server::run(bench).await?],
         Id::B(19) => vec![frozen_primary::run(bench).await?],
         Id::B(20) => vec![half_open::run(bench).await?],

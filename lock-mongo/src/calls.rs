@@ -204,14 +204,19 @@ impl Records {
         self.run(budget, Effect::None, find).await
     }
 
-    /// Runs an update command that the driver neither numbers nor retries. If the server answers
-    /// with an error, some statements may have been carried out.
-    pub(crate) async fn run_update(&self, command: Document, budget: Budget) -> Result<Document> {
+    /// Runs a command that the driver neither numbers nor retries. The inner error is a server's
+    /// answer.
+    pub(crate) async fn run_once(
+        &self,
+        command: Document,
+        effect: Effect,
+        budget: Budget,
+    ) -> Result<std::result::Result<Document, LockError>> {
         let call = async { self.database.run_command(command).await };
-        match self.attempt(budget, Effect::Write, call).await? {
-            Ok(reply) => Ok(reply),
-            Err(error) if is_answer(&error) => Err(translate(&error, Effect::Write).outcome_unknown()),
-            Err(error) => Err(translate(&error, Effect::Write)),
+        match self.attempt(budget, effect, call).await? {
+            Ok(reply) => Ok(Ok(reply)),
+            Err(error) if is_answer(&error) => Ok(Err(translate(&error, effect))),
+            Err(error) => Err(translate(&error, effect)),
         }
     }
 

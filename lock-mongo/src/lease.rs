@@ -372,6 +372,11 @@ fn literal(value: impl Into<Bson>) -> Bson {
     doc! { "$literal": value.into() }.into()
 }
 
+/// The one of the `values` that belongs to what `key` is, by their place in the list `keys`.
+fn one_of(values: Vec<Bson>, key: String, keys: Vec<Bson>) -> Bson {
+    doc! { "$arrayElemAt": [literal(values), { "$indexOfArray": [literal(keys), key] }] }.into()
+}
+
 fn removed() -> Bson {
     "$$REMOVE".into()
 }

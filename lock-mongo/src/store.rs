@@ -17,7 +17,7 @@ use distlock_engine::store::{
 use crate::budget::Budget;
 use crate::calls::BATCH;
 use crate::records::{Absent, Records};
-use crate::requests::batch::STATEMENTS;
+use crate::requests::batch::KEYS;
 use crate::requests::{acquire, admin, batch, connect, release, renew, waiters, watch};
 use crate::topology::{Deployment, server};
 
@@ -100,7 +100,7 @@ impl LeaseStore for MongoStore {
             && records.shared().is_none_or(|shared| shared.streams.any());
         capabilities.renew_batch = BATCH;
         if matches!(records.absent, Absent::Record) {
-            capabilities.acquire_batch = NonZeroUsize::new(STATEMENTS).expect("not zero");
+            capabilities.acquire_batch = NonZeroUsize::new(KEYS).expect("not zero");
         }
         capabilities.ordered_claims = deployment.is_some_and(|known| records.orders_sessions(known));
         capabilities

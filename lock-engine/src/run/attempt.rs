@@ -150,18 +150,20 @@ impl<'a> Acquisition<'a> {
         }
         // A caller that does not wait gets one round trip (C18).
         let joined = if is_first && attempt.ticket.is_some() && store.may_gather(&attempt) {
-            self.engine.acquisitions.join(&store, attempt, limit)
+            self.engine.acquisitions.join(&store, attempt, limit, admission)
         } else {
-            Joined::Beside(attempt)
+            Joined::Alone(attempt, None)
         };
-        let (attempt, slot) = match joined {
+        let (attempt, mut slot) = match joined {
             Joined::Together(call) => return Ok(call),
-            Joined::Alone(attempt, slot) => (attempt, Some(slot)),
-            Joined::Beside(attempt) => (attempt, None),
+            Joined::Refused(overload) => return Err(overload),
+            Joined::Alone(attempt, slot) => (attempt, slot),
         };
         let lanes = store.lanes();
         let request = async move {
-            let _slot = slot;
+            if let Some(slot) = &mut slot {
+                slot.begin();
+            }
             store.try_acquire(&attempt).await
         };
         Call::new(lanes, Lane::Acquire, limit, admission, request)

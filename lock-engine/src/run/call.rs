@@ -85,7 +85,7 @@ impl<T: Send + 'static> Call<T> {
                 let task = AbortOnDropHandle::new(tokio::spawn(send_later(in_line, started, request)));
                 Ok(Self { stage, work: Work::Task(task) })
             }
-            PermitReply::Refused(overload) => Err(error(overload)),
+            PermitReply::Refused(overload) => Err(overloaded(overload)),
         }
     }
 
@@ -133,7 +133,7 @@ impl<T: Send + 'static> Call<T> {
             let Ok(sent) = started else {
                 let overload = position.overload();
                 self.stage = Stage::NotSent;
-                return Some(Err(error(overload)));
+                return Some(Err(overloaded(overload)));
             };
             self.stage = Stage::Sent(sent);
         }
@@ -168,7 +168,7 @@ impl<T: Send + 'static> Call<T> {
             Stage::InLine(position, _) => {
                 let overload = position.leave()?;
                 self.stage = Stage::NotSent;
-                Some(error(overload))
+                Some(overloaded(overload))
             }
             Stage::Gathering(position, _, starts) => {
                 // From here on it is not sent.
@@ -180,7 +180,7 @@ impl<T: Send + 'static> Call<T> {
                 let overload = position.overload();
                 position.leave();
                 self.stage = Stage::NotSent;
-                Some(error(overload))
+                Some(overloaded(overload))
             }
             Stage::Sent(_) => None,
             Stage::NotSent => {
@@ -267,7 +267,7 @@ async fn send_later<T>(
     request: impl Future<Output = Result<T>>,
 ) -> Result<T> {
     let position = in_line.position();
-    let Some(permit) = in_line.permit().await else { return Err(error(position.overload())) };
+    let Some(permit) = in_line.permit().await else { return Err(overloaded(position.overload())) };
     // The caller may wait for the answer alone.
     let _ = started.send(clock::sending());
     with_permit(permit, request).await
@@ -289,7 +289,8 @@ async fn with_permit<T>(permit: Permit, request: impl Future<Output = T>) -> T {
     answer
 }
 
-fn error(overload: Overload) -> LockError {
+/// Returns the error for a call that was not sent.
+pub(crate) fn overloaded(overload: Overload) -> LockError {
     let Overload { in_line, at_once, wait } = overload;
     let message = format!(
         "the store is overloaded: {in_line} calls wait before this one, its turn would come in about {} ms, and the \

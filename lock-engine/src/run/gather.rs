@@ -2,18 +2,22 @@
 //!
 //! What `state::gather` decides is carried out here. A request that waits for company is in a line
 //! like any other: it has sent nothing, and leaves with its caller. Once its batch has been sent,
-//! the call belongs to none of its callers, and runs to its end whoever leaves.
+//! the call belongs to none of its callers, and runs to its end whichever of them leaves.
+//!
+//! Each runtime gathers by itself. Otherwise a request would depend on a runtime that its caller
+//! does not know: one that ends, or whose threads do something else.
 
+use std::collections::HashMap;
 use std::future::Future;
 use std::pin::Pin;
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::{Arc, Mutex};
 
-use distlock_api::{ErrorKind, LockError, ReleaseOutcome, Result};
-use tokio::runtime::Handle;
+use distlock_api::{ErrorKind, LockError, ReleaseOutcome, Result, contained};
+use tokio::runtime::{Handle, Id};
 use tokio::sync::oneshot;
 use tokio::time::Instant;
 
-use crate::run::call::{Call, Position, guarded};
+use crate::run::call::{Call, Position, guarded, overloaded};
 use crate::run::clock;
 use crate::state::gather::{Arrival, Gather};
 use crate::store::{Attempt, Lane, LeaseStore, Overload, PermitReply, Release, Reply};
@@ -56,8 +60,11 @@ impl Kind for Releases {
     }
 }
 
-/// The requests of one kind that one engine gathers.
-pub(crate) struct Gathering<K: Kind>(Mutex<Gather<Gathered<K>>>);
+/// The requests of one kind that one engine gathers, by runtime.
+pub(crate) struct Gathering<K: Kind>(Mutex<HashMap<Id, Gather<Gathered<K>>>>);
+
+/// Runtimes beyond these are forgotten when they have nothing to do.
+const RUNTIMES: usize = 8;
 
 impl<K: Kind> Default for Gathering<K> {
     fn default() -> Self {
@@ -76,76 +83,121 @@ struct Gathered<K: Kind> {
 
 /// How a request goes to the store.
 pub(crate) enum Joined<K: Kind> {
-    /// By itself, at once. The slot lives as long as the call.
-    Alone(K::Request, Slot<K>),
-    /// By itself, through the lanes, because too many wait here.
-    Beside(K::Request),
+    /// By itself, through the lanes. The slot lives as long as the call.
+    Alone(K::Request, Option<Slot<K>>),
     /// In a batch.
     Together(Call<K::Answer>),
+    /// Not at all: its turn would come too late.
+    Refused(LockError),
 }
 
 impl<K: Kind> Gathering<K> {
-    fn state(&self) -> MutexGuard<'_, Gather<Gathered<K>>> {
-        self.0.lock().expect("no code in here panics")
-    }
-
-    /// Adds a request, whose caller leaves at `deadline`.
+    /// Adds a request, whose caller leaves at `deadline`. With `admission`, refuses it if its turn
+    /// would come too late.
     pub(crate) fn join(
         self: &Arc<Self>,
         store: &Arc<dyn LeaseStore>,
         request: K::Request,
         deadline: Option<Instant>,
+        admission: bool,
     ) -> Joined<K> {
-        let batch = batch(store);
-        if batch == 1 {
-            return Joined::Beside(request);
-        }
+        let batch = store.capabilities().acquire_batch.get();
+        let Some(home) = Handle::try_current().ok().filter(|_| batch > 1) else { return Joined::Alone(request, None) };
+        let here = Here { gathering: self.clone(), store: store.clone(), home };
         let ((started, starts), (answer, answers)) = (oneshot::channel(), oneshot::channel());
         let gathered = Gathered { request, deadline, started, answer };
-        let (number, due) = {
-            let mut state = self.state();
-            match state.arrive(gathered, batch) {
-                Arrival::Alone(Gathered { request, .. }) => return Joined::Alone(request, Slot::new(self, store)),
-                Arrival::Full(Gathered { request, .. }) => return Joined::Beside(request),
-                Arrival::Waits(number) => (number, Instant::now() + state.patience()),
-                Arrival::Together(number, next) => {
-                    drop(state);
-                    self.send(store, next);
-                    (number, Instant::now())
-                }
+        let limit = store.lanes().zip(deadline).filter(|_| admission);
+        let joined = here.with(|gather| {
+            if !gather.goes_alone()
+                && let Some((lanes, deadline)) = &limit
+                && let Some(overload) = lanes.refusal(K::LANE, gather.calls_ahead(batch), *deadline)
+            {
+                return Err(overload);
             }
-        };
-        Joined::Together(Call::gathering(
-            Place { gathering: self.clone(), store: store.clone(), number },
-            due,
-            starts,
-            answers,
-        ))
-    }
-
-    /// Sends a batch from a task, because it belongs to none of its callers.
-    fn send(self: &Arc<Self>, store: &Arc<dyn LeaseStore>, batch: Vec<Gathered<K>>) {
-        if !batch.is_empty() {
-            drop(tokio::spawn(Slot::new(self, store).send(batch)));
+            Ok((gather.arrive(gathered), Instant::now() + gather.patience()))
+        });
+        match joined {
+            Err(overload) => Joined::Refused(overloaded(overload)),
+            Ok((Arrival::Alone(Gathered { request, .. }), _)) => Joined::Alone(request, Some(Slot::under_way(here))),
+            Ok((Arrival::Waits { number, sender }, due)) => {
+                here.add_sender(sender);
+                Joined::Together(Call::gathering(Place { here, number }, due, starts, answers))
+            }
         }
     }
 }
 
-/// A call that is under way. When it ends, the next batch goes.
-pub(crate) struct Slot<K: Kind> {
+/// What one runtime gathers.
+struct Here<K: Kind> {
     gathering: Arc<Gathering<K>>,
     store: Arc<dyn LeaseStore>,
-    since: Instant,
+    home: Handle,
+}
+
+impl<K: Kind> Clone for Here<K> {
+    fn clone(&self) -> Self {
+        Self { gathering: self.gathering.clone(), store: self.store.clone(), home: self.home.clone() }
+    }
+}
+
+impl<K: Kind> Here<K> {
+    fn with<T>(&self, change: impl FnOnce(&mut Gather<Gathered<K>>) -> T) -> T {
+        let mut runtimes = self.gathering.0.lock().expect("no code in here panics");
+        let gather = runtimes.entry(self.home.id()).or_default();
+        let answer = change(gather);
+        if gather.is_idle() && runtimes.len() > RUNTIMES {
+            runtimes.remove(&self.home.id());
+        }
+        answer
+    }
+
+    fn batch(&self) -> usize {
+        self.store.capabilities().acquire_batch.get()
+    }
+
+    /// Gets in line with a batch, in a task, because it belongs to none of its callers. If the
+    /// runtime has ended, so have the callers.
+    fn add_sender(&self, needed: bool) {
+        if needed {
+            drop(self.home.spawn(Slot { here: self.clone(), stage: Stage::InLine }.send()));
+        }
+    }
+}
+
+/// A call in line or under way. When it ends, the next batch gets in line.
+pub(crate) struct Slot<K: Kind> {
+    here: Here<K>,
+    stage: Stage,
+}
+
+enum Stage {
+    InLine,
+    /// Since when; `None` as long as nothing has been sent.
+    UnderWay(Option<Instant>),
 }
 
 impl<K: Kind> Slot<K> {
-    fn new(gathering: &Arc<Gathering<K>>, store: &Arc<dyn LeaseStore>) -> Self {
-        Self { gathering: gathering.clone(), store: store.clone(), since: Instant::now() }
+    fn under_way(here: Here<K>) -> Self {
+        Self { here, stage: Stage::UnderWay(None) }
     }
 
-    async fn send(self, batch: Vec<Gathered<K>>) {
-        let store = self.store.clone();
-        let permit = match store.lanes().map(|lanes| lanes.enter(K::LANE, None, false)) {
+    /// The call is sent now.
+    pub(crate) fn begin(&mut self) {
+        self.stage = Stage::UnderWay(Some(Instant::now()));
+    }
+
+    /// The turn has come. Returns the requests that go together.
+    fn take(&mut self) -> Vec<Gathered<K>> {
+        self.stage = Stage::UnderWay(None);
+        let batch = self.here.batch();
+        let (next, another) = self.here.with(|gather| gather.take(batch));
+        self.here.add_sender(another);
+        next
+    }
+
+    async fn send(mut self) {
+        let (store, lanes) = (self.here.store.clone(), self.here.store.lanes());
+        let permit = match lanes.as_ref().map(|lanes| lanes.enter(K::LANE, None, false)) {
             None => None,
             Some(PermitReply::Now(permit)) => Some(permit),
             Some(PermitReply::Later(in_line)) => match in_line.permit().await {
@@ -154,70 +206,85 @@ impl<K: Kind> Slot<K> {
             },
             Some(PermitReply::Refused(_)) => return,
         };
-        let pace = self.gathering.state().pace();
+        let batch = self.take();
+        let needs = match &lanes {
+            Some(lanes) => lanes.needs(K::LANE),
+            None => self.here.with(|gather| gather.pace()),
+        };
         let sent = clock::sending();
         let (mut requests, mut answers) = (Vec::with_capacity(batch.len()), Vec::with_capacity(batch.len()));
         for Gathered { request, deadline, started, answer } in batch {
             // Not for a caller that has left, or that could not be answered in time any more.
-            let in_time = deadline.is_none_or(|deadline| sent + pace <= deadline);
-            if in_time && started.send(sent).is_ok() {
+            // Both wake the caller, and a panic of its waker must cost nobody else an answer.
+            let in_time = deadline.is_none_or(|deadline| sent + needs <= deadline);
+            let mut is_sent = false;
+            contained(|| is_sent = in_time && started.send(sent).is_ok());
+            if is_sent {
                 requests.push(request);
                 answers.push(answer);
             }
         }
         if requests.is_empty() {
+            if let Some(permit) = permit {
+                permit.unused();
+            }
             return;
         }
+        self.begin();
         let call = guarded(async { Ok(K::send(store, requests).await) });
         let replies = call.await.unwrap_or_else(|error| answers.iter().map(|_| Err(error.clone())).collect());
         drop(permit);
-        // The next batch goes before the callers of this one are woken.
+        // The next batch gets in line before the callers of this one are woken.
         drop(self);
         let missing =
             || Err(LockError::new(ErrorKind::Other, "the lease store left an answer of a batch out").outcome_unknown());
         let replies = replies.into_iter().chain(std::iter::repeat_with(missing));
         for (answer, reply) in answers.into_iter().zip(replies) {
             // A caller that has left withdraws its claim.
-            let _ = answer.send(reply);
+            contained(|| drop(answer.send(reply)));
         }
     }
 }
 
 impl<K: Kind> Drop for Slot<K> {
     fn drop(&mut self) {
-        // Without a runtime nothing can be sent from here. What waits goes with the next request,
-        // or when it is overdue.
-        let batch = if Handle::try_current().is_ok() { batch(&self.store) } else { 0 };
-        let next = self.gathering.state().ended(self.since.elapsed(), batch);
-        self.gathering.send(&self.store, next);
+        match self.stage {
+            Stage::InLine => self.here.with(Gather::sender_left),
+            Stage::UnderWay(since) => {
+                let (took, batch) = (since.map(|since| since.elapsed()), self.here.batch());
+                let needed = self.here.with(|gather| gather.ended(took, batch));
+                self.here.add_sender(needed);
+            }
+        }
     }
 }
 
-fn batch(store: &Arc<dyn LeaseStore>) -> usize {
-    store.capabilities().acquire_batch.get()
-}
-
+/// The place of a request that waits for company.
 struct Place<K: Kind> {
-    gathering: Arc<Gathering<K>>,
-    store: Arc<dyn LeaseStore>,
+    here: Here<K>,
     number: u64,
 }
 
 impl<K: Kind> Position for Place<K> {
     fn leave(&self) {
         // Outside the lock: dropping it wakes the receiver.
-        let left = self.gathering.state().leave(self.number);
+        let left = self.here.with(|gather| gather.leave(self.number));
         drop(left);
     }
 
     fn overdue(&self) {
-        let next = self.gathering.state().overdue(self.number, batch(&self.store));
-        self.gathering.send(&self.store, next);
+        let batch = self.here.batch();
+        let needed = self.here.with(|gather| gather.overdue(self.number, batch));
+        self.here.add_sender(needed);
     }
 
     fn overload(&self) -> Overload {
-        let state = self.gathering.state();
-        Overload { in_line: state.len(), at_once: batch(&self.store), wait: state.pace() }
+        let batch = self.here.batch();
+        let (len, ahead, pace) = self.here.with(|gather| (gather.len(), gather.calls_ahead(batch), gather.pace()));
+        match self.here.store.lanes() {
+            Some(lanes) => lanes.overload(K::LANE, ahead),
+            None => Overload { in_line: len, at_once: batch, wait: pace },
+        }
     }
 }
 

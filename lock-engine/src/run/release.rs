@@ -226,18 +226,20 @@ impl ReleaseState {
         let store = self.engine.store.clone();
         let is_first = !std::mem::replace(&mut self.sent, true);
         let joined = if is_first && self.hold.is_none() && store.may_gather_release(&release) {
-            self.engine.releases.join(&store, release, Some(expiry))
+            self.engine.releases.join(&store, release, Some(expiry), false)
         } else {
-            Joined::Beside(release)
+            Joined::Alone(release, None)
         };
-        let (release, slot) = match joined {
+        let (release, mut slot) = match joined {
             Joined::Together(call) => return Ok(call),
-            Joined::Alone(release, slot) => (release, Some(slot)),
-            Joined::Beside(release) => (release, None),
+            Joined::Refused(overload) => return Err(overload),
+            Joined::Alone(release, slot) => (release, slot),
         };
         let lanes = store.lanes();
         let request = async move {
-            let _slot = slot;
+            if let Some(slot) = &mut slot {
+                slot.begin();
+            }
             store.release(&release).await
         };
         Call::new(lanes, Lane::Release, Some(expiry), false, request)

@@ -1,27 +1,27 @@
 //! Which requests go to the store together, and when.
 //!
-//! While as many calls are under way as the store is given at once, further requests wait, and go
-//! together when one of the calls ends: the busier the store, the larger the batches. A request
-//! that finds fewer calls goes at once and alone. No request waits longer than a fraction of a
-//! call's usual duration ([`Gather::patience`]); then all that wait go, besides the others.
+//! While as many calls are under way as the store is given at once, further requests wait. When one
+//! of the calls ends, a *sender* gets in line for the next one. What waits when its turn has come
+//! goes together: the busier the store, the larger the batches. A request that finds fewer calls
+//! goes at once and alone. Once a request has waited for a fraction of a call's usual duration
+//! ([`Gather::patience`]), a sender gets in line besides the others.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
 
 /// How many calls are under way before requests wait for company.
 const AT_ONCE: usize = 4;
-/// How many full batches may wait. Requests beyond go without company, through the lanes, which
-/// refuse what would come too late.
-const MOST_WAITING: usize = 4;
 /// The bounds of [`Gather::patience`].
 const PATIENCE: (Duration, Duration) = (Duration::from_millis(2), Duration::from_millis(50));
 
 /// The requests of one kind that wait for company.
 pub(crate) struct Gather<T> {
-    /// Calls that were sent and have not ended.
+    /// Calls that have not ended. A request that goes alone counts from its arrival.
     under_way: usize,
-    /// A moving average of how long calls take.
-    pace: Duration,
+    /// Batches in line for the store. Their requests still wait here.
+    senders: usize,
+    /// How long calls take: a moving average, and the last one.
+    pace: (Duration, Duration),
     waiting: BTreeMap<u64, T>,
     arrived: u64,
 }
@@ -31,56 +31,80 @@ pub(crate) struct Gather<T> {
 pub(crate) enum Arrival<T> {
     /// It goes at once; [`Gather::ended`] must be called.
     Alone(T),
-    /// It waits under this number.
-    Waits(u64),
-    /// It goes at once, together with those that waited; `ended` must be called.
-    Together(u64, Vec<T>),
-    /// Too many wait: it goes without company.
-    Full(T),
+    /// It waits under this number. If `sender`, a sender must get in line.
+    Waits { number: u64, sender: bool },
 }
 
 impl<T> Default for Gather<T> {
     fn default() -> Self {
-        Self { under_way: 0, pace: PATIENCE.0 * 2, waiting: BTreeMap::new(), arrived: 0 }
+        let pace = (PATIENCE.0 * 2, PATIENCE.0 * 2);
+        Self { under_way: 0, senders: 0, pace, waiting: BTreeMap::new(), arrived: 0 }
     }
 }
 
 impl<T> Gather<T> {
-    /// A request arrives, at a store that takes `batch` of them in one call.
-    pub(crate) fn arrive(&mut self, request: T, batch: usize) -> Arrival<T> {
-        let room = self.under_way < AT_ONCE;
-        if room && self.waiting.is_empty() {
+    /// Returns whether a request that arrives now goes alone.
+    pub(crate) fn goes_alone(&self) -> bool {
+        self.has_room() && self.waiting.is_empty()
+    }
+
+    fn has_room(&self) -> bool {
+        self.under_way + self.senders < AT_ONCE
+    }
+
+    /// A request arrives.
+    pub(crate) fn arrive(&mut self, request: T) -> Arrival<T> {
+        if self.goes_alone() {
             self.under_way += 1;
             return Arrival::Alone(request);
-        }
-        if self.waiting.len() >= batch * MOST_WAITING {
-            return Arrival::Full(request);
         }
         self.arrived += 1;
         let number = self.arrived;
         self.waiting.insert(number, request);
-        if room { Arrival::Together(number, self.next(batch)) } else { Arrival::Waits(number) }
+        Arrival::Waits { number, sender: self.has_room() && self.add_sender() }
     }
 
-    /// Takes the next batch. If it is empty, there is no call.
-    fn next(&mut self, batch: usize) -> Vec<T> {
+    fn add_sender(&mut self) -> bool {
+        self.senders += 1;
+        true
+    }
+
+    /// Returns whether a sender must get in line: there is room, and something waits that is not
+    /// for the senders in line, which take `batch` each.
+    fn needs_sender(&mut self, batch: usize) -> bool {
+        self.has_room() && self.waiting.len() > self.senders * batch && self.add_sender()
+    }
+
+    /// A request has waited for [`patience`](Self::patience). Returns whether a sender must get in
+    /// line for it.
+    pub(crate) fn overdue(&mut self, number: u64, batch: usize) -> bool {
+        let taken_care_of = self.waiting.len() <= self.senders * batch;
+        self.waiting.contains_key(&number) && !taken_care_of && self.add_sender()
+    }
+
+    /// The turn of a sender has come. Returns the requests that go together; `ended` must be
+    /// called, even if there are none. The second value is whether another sender must get in line.
+    pub(crate) fn take(&mut self, batch: usize) -> (Vec<T>, bool) {
+        self.senders -= 1;
+        self.under_way += 1;
         let count = self.waiting.len().min(batch);
-        let next: Vec<T> = std::iter::from_fn(|| self.waiting.pop_first()).take(count).map(|(_, item)| item).collect();
-        self.under_way += usize::from(!next.is_empty());
-        next
+        let next = std::iter::from_fn(|| self.waiting.pop_first()).take(count).map(|(_, item)| item).collect();
+        (next, self.needs_sender(batch))
     }
 
-    /// A call has ended after so much time. Returns the requests that go together now.
-    pub(crate) fn ended(&mut self, took: Duration, batch: usize) -> Vec<T> {
+    /// A sender has left the line.
+    pub(crate) fn sender_left(&mut self) {
+        self.senders -= 1;
+    }
+
+    /// A call has ended after so much time; `None` if nothing was sent. Returns whether a sender
+    /// must get in line.
+    pub(crate) fn ended(&mut self, took: Option<Duration>, batch: usize) -> bool {
         self.under_way -= 1;
-        self.pace = (self.pace * 7 + took) / 8;
-        if self.under_way < AT_ONCE { self.next(batch) } else { Vec::new() }
-    }
-
-    /// A request has waited for [`patience`](Self::patience). Returns the requests that go together
-    /// now; nothing if this one no longer waits.
-    pub(crate) fn overdue(&mut self, number: u64, batch: usize) -> Vec<T> {
-        if self.waiting.contains_key(&number) { self.next(batch) } else { Vec::new() }
+        if let Some(took) = took {
+            self.pace = ((self.pace.0 * 7 + took) / 8, took);
+        }
+        self.needs_sender(batch)
     }
 
     /// The caller of a request has left. Returns the request, if it still waits.
@@ -88,19 +112,30 @@ impl<T> Gather<T> {
         self.waiting.remove(&number)
     }
 
-    /// How long a request waits for company at most.
-    pub(crate) fn patience(&self) -> Duration {
-        (self.pace / 2).clamp(PATIENCE.0, PATIENCE.1)
+    /// Returns how many calls must get in line, besides those that are, before the call of a
+    /// request that arrives now.
+    pub(crate) fn calls_ahead(&self, batch: usize) -> usize {
+        (self.waiting.len() / batch).saturating_sub(self.senders)
     }
 
-    /// How long calls take.
+    /// How long a request waits for company at most.
+    pub(crate) fn patience(&self) -> Duration {
+        (self.pace() / 2).clamp(PATIENCE.0, PATIENCE.1)
+    }
+
+    /// How long calls take. An improvement counts at once.
     pub(crate) fn pace(&self) -> Duration {
-        self.pace
+        self.pace.0.min(self.pace.1)
     }
 
     /// How many requests wait.
     pub(crate) fn len(&self) -> usize {
         self.waiting.len()
+    }
+
+    /// Whether nothing waits and no call is under way.
+    pub(crate) fn is_idle(&self) -> bool {
+        self.under_way + self.senders + self.waiting.len() == 0
     }
 }
 
@@ -110,87 +145,124 @@ mod tests {
 
     const MS: Duration = Duration::from_millis(1);
 
-    fn busy(batch: usize) -> Gather<u32> {
+    fn busy() -> Gather<u32> {
         let mut gather = Gather::default();
         for request in 0..AT_ONCE as u32 {
-            assert_eq!(gather.arrive(request, batch), Arrival::Alone(request));
+            assert_eq!(gather.arrive(request), Arrival::Alone(request));
         }
         gather
     }
 
-    #[test]
-    fn requests_go_together_when_a_call_ends() {
-        let mut gather = busy(3);
-        for request in 10..15 {
-            assert!(matches!(gather.arrive(request, 3), Arrival::Waits(_)));
+    fn wait(gather: &mut Gather<u32>, request: u32) -> u64 {
+        match gather.arrive(request) {
+            Arrival::Waits { number, sender: false } => number,
+            other => panic!("{other:?}"),
         }
-        assert_eq!(gather.ended(MS, 3), [10, 11, 12], "in the order of their arrival");
-        assert_eq!(gather.ended(MS, 3), [13, 14]);
-        assert!(gather.ended(MS, 3).is_empty());
+    }
+
+    #[test]
+    fn what_waits_when_the_turn_comes_goes_together() {
+        let mut gather = busy();
+        wait(&mut gather, 10);
+        assert!(gather.ended(Some(MS), 3), "a sender gets in line");
+        for request in 11..15 {
+            wait(&mut gather, request);
+        }
+        assert_eq!(gather.take(3), (vec![10, 11, 12], false), "in the order of their arrival");
+        assert!(gather.ended(Some(MS), 3));
+        assert_eq!(gather.take(3), (vec![13, 14], false));
+        assert!(!gather.ended(Some(MS), 3));
     }
 
     #[test]
     fn a_request_with_nothing_under_way_goes_alone() {
-        let mut gather = busy(3);
+        let mut gather = busy();
         for _ in 0..AT_ONCE {
-            assert!(gather.ended(MS, 3).is_empty());
+            assert!(!gather.ended(Some(MS), 3));
         }
-        assert_eq!(gather.arrive(7, 3), Arrival::Alone(7));
+        assert!(gather.is_idle());
+        assert_eq!(gather.arrive(7), Arrival::Alone(7));
     }
 
     #[test]
     fn a_caller_that_leaves_is_not_in_the_batch() {
-        let mut gather = busy(3);
-        let Arrival::Waits(number) = gather.arrive(10, 3) else { panic!("no call has ended") };
-        gather.arrive(11, 3);
+        let mut gather = busy();
+        let number = wait(&mut gather, 10);
+        wait(&mut gather, 11);
         assert_eq!(gather.leave(number), Some(10));
         assert_eq!(gather.leave(number), None);
-        assert!(gather.overdue(number, 3).is_empty(), "it has left");
-        assert_eq!(gather.ended(MS, 3), [11]);
+        assert!(!gather.overdue(number, 3), "it has left");
+        assert!(gather.ended(Some(MS), 3));
+        assert_eq!(gather.take(3), (vec![11], false));
     }
 
     #[test]
-    fn an_overdue_request_takes_the_others_along_beside_the_calls() {
-        let mut gather = busy(3);
-        let Arrival::Waits(number) = gather.arrive(10, 3) else { panic!("no call has ended") };
-        gather.arrive(11, 3);
-        assert_eq!(gather.overdue(number, 3), [10, 11]);
-        gather.arrive(12, 3);
-        assert!(gather.ended(MS, 3).is_empty(), "as many as before are still under way");
-        assert_eq!(gather.ended(MS, 3), [12]);
+    fn senders_in_line_take_care_of_a_batch_each() {
+        let mut gather = busy();
+        let numbers: Vec<u64> = (10..15).map(|request| wait(&mut gather, request)).collect();
+        assert!(gather.overdue(numbers[0], 3));
+        assert!(gather.overdue(numbers[1], 3), "five do not fit into one batch");
+        assert!(!gather.overdue(numbers[2], 3));
+        assert_eq!(gather.take(3), (vec![10, 11, 12], false));
+        assert_eq!(gather.take(3), (vec![13, 14], false));
+        assert!(!gather.ended(Some(MS), 3), "nothing waits");
+        wait(&mut gather, 20);
+        assert!(!gather.ended(Some(MS), 3), "as many as before are still under way");
+        assert!(gather.ended(Some(MS), 3));
     }
 
     #[test]
-    fn requests_beyond_the_bound_go_without_company() {
-        let mut gather = busy(2);
-        for request in 0..2 * MOST_WAITING as u32 {
-            assert!(matches!(gather.arrive(request, 2), Arrival::Waits(_)));
+    fn what_is_left_behind_by_a_sender_goes_with_another() {
+        let mut gather = busy();
+        let number = wait(&mut gather, 10);
+        assert!(gather.overdue(number, 3));
+        gather.sender_left();
+        for _ in 0..AT_ONCE - 1 {
+            gather.under_way -= 1;
         }
-        assert_eq!(gather.arrive(99, 2), Arrival::Full(99));
+        assert_eq!(gather.arrive(11), Arrival::Waits { number: 2, sender: true });
+        assert_eq!(gather.take(1), (vec![10], true));
+        assert_eq!(gather.take(1), (vec![11], false));
     }
 
     #[test]
-    fn what_was_left_behind_goes_with_the_next() {
-        // A call ended where no task could be started for the next batch.
-        let mut gather = busy(3);
-        gather.arrive(10, 3);
-        gather.under_way = 1;
-        assert_eq!(gather.arrive(11, 3), Arrival::Together(2, vec![10, 11]));
+    fn a_batch_that_sends_nothing_counts_for_no_duration() {
+        let mut gather = busy();
+        gather.ended(Some(40 * MS), 3);
+        let pace = gather.pace();
+        gather.ended(None, 3);
+        assert_eq!(gather.pace(), pace);
+    }
+
+    #[test]
+    fn the_calls_ahead_are_those_that_are_not_in_line_yet() {
+        let mut gather = busy();
+        let first = wait(&mut gather, 10);
+        assert_eq!(gather.calls_ahead(2), 0);
+        for request in 11..15 {
+            wait(&mut gather, request);
+        }
+        assert_eq!(gather.calls_ahead(2), 2, "two batches of two, and its own has one already");
+        assert!(gather.overdue(first, 2));
+        assert_eq!(gather.calls_ahead(2), 1);
     }
 
     #[test]
     fn patience_follows_the_calls_within_bounds() {
-        let mut gather = busy(3);
+        let mut gather = busy();
         assert_eq!(gather.patience(), PATIENCE.0);
         for _ in 0..100 {
             gather.under_way += 1;
-            gather.ended(40 * MS, 3);
+            gather.ended(Some(40 * MS), 3);
         }
         assert!(gather.patience() > 19 * MS && gather.patience() <= 20 * MS);
         for _ in 0..100 {
             gather.under_way += 1;
-            gather.ended(4000 * MS, 3);
+            gather.ended(Some(4000 * MS), 3);
         }
         assert_eq!(gather.patience(), PATIENCE.1);
+        gather.under_way += 1;
+        gather.ended(Some(MS), 3);
+        assert_eq!(gather.patience(), PATIENCE.0, "an improvement counts at once");
     }
 }

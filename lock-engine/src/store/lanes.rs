@@ -85,6 +85,21 @@ impl Lanes {
         self.state().try_enter(lane, Instant::now()).then(|| Permit::new(self, lane))
     }
 
+    /// Returns why a call would be refused that comes behind the line and `more` calls.
+    pub(crate) fn refusal(&self, lane: Lane, more: usize, deadline: Instant) -> Option<Overload> {
+        self.state().refusal(lane, more, Some(deadline), Instant::now())
+    }
+
+    /// Returns how a call stands that comes behind the line and `more` calls.
+    pub(crate) fn overload(&self, lane: Lane, more: usize) -> Overload {
+        self.state().overload(lane, more, Instant::now())
+    }
+
+    /// Returns how long before its deadline a call must be sent, so that its answer comes in time.
+    pub(crate) fn needs(&self, lane: Lane) -> Duration {
+        self.state().needs(lane)
+    }
+
     /// Gives free permits to calls in line.
     fn pass_on(&self) {
         loop {
@@ -154,6 +169,13 @@ impl Permit {
         lanes.state().ended(self.lane, took);
         Some(lanes)
     }
+
+    /// Passes the permit on without a call, which says nothing about how long calls take.
+    pub(crate) fn unused(mut self) {
+        if let Some(lanes) = self.give_back(None) {
+            lanes.pass_on();
+        }
+    }
 }
 
 impl Drop for Permit {
@@ -178,7 +200,7 @@ impl LinePosition {
     pub(crate) fn leave(&self) -> Option<Overload> {
         let (waiter, overload) = {
             let mut state = self.lanes.state();
-            (state.leave(self.lane, self.id)?, state.overload(self.lane, Instant::now()))
+            (state.leave(self.lane, self.id)?, state.overload(self.lane, 0, Instant::now()))
         };
         // Outside the lock: dropping the sender wakes the receiver.
         drop(waiter);
@@ -188,7 +210,7 @@ impl LinePosition {
     }
 
     pub(crate) fn overload(&self) -> Overload {
-        self.lanes.state().overload(self.lane, Instant::now())
+        self.lanes.overload(self.lane, 0)
     }
 }
 

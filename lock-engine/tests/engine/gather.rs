@@ -1,16 +1,19 @@
 //! The engine over a store that takes the requests of several keys in one call.
 
+use std::future::IntoFuture;
 use std::num::NonZeroUsize;
 use std::sync::Arc;
+use std::task::{Context, Wake};
 
-use distlock_api::{LockGuard, LockProvider, Result};
+use distlock_api::{ErrorKind, LockGuard, LockProvider, LockProviderExt, Result};
 use distlock_engine::LeaseProvider;
+use distlock_engine::store::Lanes;
 use distlock_memory::{MemoryStore, Operation};
 use futures_util::future::join_all;
 use tokio::task::{JoinHandle, yield_now};
 use tokio::time::Instant;
 
-use crate::kit::{acquire, in_task, ms, process};
+use crate::kit::{Deployment, acquire, ends_within, in_task, ms, one_thread, process, quiet, secs};
 use crate::store::{Fate, Gate, ScriptedStore};
 
 /// As many calls as are made before others wait for company.
@@ -23,6 +26,16 @@ fn store(
     gate: &Gate,
     script: impl Fn(Operation, &str, usize) -> Fate + Send + Sync + 'static,
 ) -> Arc<ScriptedStore> {
+    store_with(batch, held, gate, script, |_| {})
+}
+
+fn store_with(
+    batch: usize,
+    held: Operation,
+    gate: &Gate,
+    script: impl Fn(Operation, &str, usize) -> Fate + Send + Sync + 'static,
+    change: impl FnOnce(&mut ScriptedStore),
+) -> Arc<ScriptedStore> {
     let gate = gate.clone();
     let script = move |operation: Operation, key: &str, nth| match operation {
         _ if operation == held && key.starts_with("busy") => Fate::Hold(gate.clone()),
@@ -31,6 +44,7 @@ fn store(
     ScriptedStore::new(script).with(|store| {
         store.capabilities = distlock_engine::LeaseStore::capabilities(&MemoryStore::new());
         store.capabilities.acquire_batch = NonZeroUsize::new(batch).unwrap();
+        change(store);
     })
 }
 
@@ -136,21 +150,12 @@ async fn c10_a_claim_whose_batch_has_no_answer_is_given_up() {
 /// R24: at once, and when the batch has ended. Everything in between would only load the store.
 #[tokio::test(start_paused = true)]
 async fn c11_a_batch_without_an_answer_is_withdrawn_twice() {
-    let gate = Gate::default();
-    let acts_for = ms(7_000);
-    let store = ScriptedStore::new({
-        let gate = gate.clone();
-        move |operation, key: &str, nth| match operation {
-            Operation::TryAcquire if key.starts_with("busy") => Fate::Hold(gate.clone()),
-            Operation::TryAcquire if nth == 1 => Fate::LoseReply,
-            _ => Fate::Serve,
-        }
-    })
-    .with(|store| {
-        store.capabilities = distlock_engine::LeaseStore::capabilities(&MemoryStore::new());
-        store.capabilities.acquire_batch = NonZeroUsize::new(8).unwrap();
-        store.first_batch_acts_for = acts_for;
-    });
+    let (gate, acts_for) = (Gate::default(), ms(7_000));
+    let lose_first = |operation, _: &str, nth| match operation {
+        Operation::TryAcquire if nth == 1 => Fate::LoseReply,
+        _ => Fate::Serve,
+    };
+    let store = store_with(8, Operation::TryAcquire, &gate, lose_first, |store| store.first_batch_acts_for = acts_for);
     let provider = process(&store);
     let busy = keep_busy(&store, &provider).await;
     let started = Instant::now();
@@ -201,4 +206,78 @@ async fn c9_releases_go_together_and_each_has_its_answer() {
     assert_eq!(batches(&store), [4]);
     gate.open();
     join_all(busy).await;
+}
+
+/// As before any other call: a caller learns at once that its turn would come too late.
+#[tokio::test(start_paused = true)]
+async fn c18_an_attempt_that_would_come_too_late_is_refused_at_once() {
+    let gate = Gate::default();
+    let slow = |operation, _: &str, _| match operation {
+        Operation::TryAcquire => Fate::After(secs(1)),
+        _ => Fate::Serve,
+    };
+    // Six permits are for acquisitions.
+    let lanes = Lanes::new(NonZeroUsize::new(8).unwrap());
+    let store = store_with(2, Operation::TryAcquire, &gate, slow, |store| store.lanes = Some(lanes));
+    let provider = store.provider_builder().request_timeout(secs(20)).build().unwrap();
+    drop(acquire(&provider, "first").await);
+    let busy = tasks(&provider, "busy", AT_ONCE + 2 * 2);
+    store.called(Operation::TryAcquire, 1 + AT_ONCE + 2 * 2).await;
+    let started = Instant::now();
+    let error = provider.acquire("late").timeout(ms(1_200)).await.unwrap_err();
+    assert_eq!((error.kind(), started.elapsed()), (ErrorKind::Overloaded, ms(0)), "{error}");
+    // Who has the time waits for the next call.
+    let patient = in_task(&provider, "patient");
+    tokio::time::sleep(secs(1)).await;
+    gate.open();
+    drop((granted(busy).await, granted(vec![patient]).await));
+}
+
+/// Each runtime gathers by itself. This one is not driven any more after its first call.
+#[test]
+fn c16_a_request_depends_on_no_other_runtime() {
+    assert!(ends_within(secs(30), || {
+        let gate = Gate::default();
+        let store = store(8, Operation::TryAcquire, &gate, |_, _, _| Fate::Serve);
+        let provider = process(&store);
+        let (here, other) = (one_thread(), one_thread());
+        let mut busy = here.block_on(keep_busy(&store, &provider));
+        let waiting: Vec<_> = {
+            let _on = other.enter();
+            tasks(&provider, "other", 5)
+        };
+        let waiting = std::thread::spawn(move || other.block_on(granted(waiting)).len());
+        gate.open();
+        here.block_on(async { drop(busy.remove(0).await) });
+        // From here on only the other runtime is driven.
+        assert_eq!(waiting.join().unwrap(), 5);
+        drop(here);
+    }));
+}
+
+/// C14: a panic in a caller's waker costs no other caller its answer.
+#[tokio::test(start_paused = true)]
+async fn c14_a_waker_that_panics_costs_no_other_answer() {
+    struct Panics;
+    impl Wake for Panics {
+        fn wake(self: Arc<Self>) {
+            panic!("a waker of the application");
+        }
+    }
+    let gate = Gate::default();
+    let store = store(8, Operation::TryAcquire, &gate, |_, _, _| Fate::Serve);
+    let provider = process(&store);
+    let busy = keep_busy(&store, &provider).await;
+    let mut first = Box::pin(provider.acquire("other-first").into_future());
+    let waker = Arc::new(Panics).into();
+    assert!(first.as_mut().poll(&mut Context::from_waker(&waker)).is_pending());
+    let others = tasks(&provider, "other", 3);
+    quiet().await;
+    let started = Instant::now();
+    gate.open();
+    let guards = granted(others).await;
+    assert_eq!((store.count(Operation::Withdraw), started.elapsed()), (0, ms(0)));
+    // Its waker would panic in the runtime's timer as well.
+    drop(first);
+    drop((guards, granted(busy).await));
 }

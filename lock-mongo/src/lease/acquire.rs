@@ -8,8 +8,8 @@ use mongodb::bson::{Bson, DateTime, Document, doc};
 
 use super::queue::{LIVE, POSITION};
 use super::{
-    ACQUIRED_AT, CLOSED_UNTIL, Clock, EXPIRED, EXPIRES_AT, EXTEND, LOCK_ID, Layout, META, OWNER, PASSED, QUEUE, TAKE,
-    TOKEN, TOKENS, TTL, WAIT, answer, first_token, last_token, later_by, literal, millis, remarks, removed,
+    ACQUIRED_AT, CLOSED_UNTIL, Clock, EXPIRED, EXPIRES_AT, EXTEND, ID, LOCK_ID, Layout, META, OWNER, PASSED, QUEUE, TAKE,
+    TOKEN, TOKENS, TTL, WAIT, answer, first_token, last_token, later_by, literal, millis, one_of, remarks, removed,
 };
 
 impl Layout {
@@ -74,20 +74,21 @@ impl Layout {
         vec![doc! { "$set": change }]
     }
 
-    /// Makes the pipeline of an attempt in a batch (R24): as [`take`](Self::take) while the
-    /// server's clock is before `bound`. From then on it makes a released record, whose tokens are
-    /// used up.
-    pub(crate) fn take_until(&self, attempt: &Attempt, clock: Clock, bound: Duration) -> Vec<Document> {
-        let bound = DateTime::from_millis(i64::try_from(bound.as_millis()).unwrap_or(i64::MAX));
-        let in_time = doc! { "$lt": ["$$NOW", bound] };
-        let mut pipeline = self.take(attempt, clock);
+    /// Makes the pipeline of several attempts with equal terms, the first one's (R24): as
+    /// [`take`](Self::take), for records with these identities. The condition is in the filter,
+    /// [`all_unused`](Self::all_unused).
+    pub(crate) fn take_together(&self, attempts: &[&Attempt], identities: &[Bson], clock: Clock) -> Vec<Document> {
+        let ids = attempts.iter().map(|attempt| attempt.claim.id().as_str().into()).collect();
+        let mut pipeline = self.take(attempts[0], clock);
         let change = pipeline[0].get_document_mut("$set").expect("see `take`");
-        for (field, otherwise) in [(LOCK_ID, removed()), (EXPIRES_AT, "$$NOW".into())] {
-            let path = self.path(field);
-            let taken = change.get(&path).cloned().expect("see `taken`");
-            change.insert(path, doc! { "$cond": [in_time.clone(), taken, otherwise] });
-        }
+        change.insert(self.path(LOCK_ID), one_of(ids, format!("${ID}"), identities.to_vec()));
         pipeline
+    }
+
+    /// Makes the record of a key that was never locked, so that a batch can take it.
+    pub(crate) fn unused_record(&self, identity: Bson, now: Duration) -> Document {
+        let now = DateTime::from_millis(i64::try_from(now.as_millis()).unwrap_or(i64::MAX));
+        doc! { ID: identity, self.path(TOKEN): 0_i64, self.path(TOKENS): 1, self.path(EXPIRES_AT): now }
     }
 
     /// Returns the filter of the records that one of these acquisitions holds.
@@ -97,7 +98,7 @@ impl Layout {
         filter
     }
 
-    /// Projects a document after [`take_until`](Self::take_until) to a
+    /// Projects a document after [`take_together`](Self::take_together) to a
     /// [`TakenTogether`](super::TakenTogether).
     pub(crate) fn taken_together(&self) -> Document {
         answer(doc! {
@@ -114,7 +115,19 @@ impl Layout {
     /// A condition in the filter spares the server the expressions for all other cases. In those
     /// cases the insertion collides with the record.
     pub(crate) fn if_unused(&self, identity: Bson) -> Document {
-        let mut filter = self.record(identity);
+        self.without_use(self.record(identity))
+    }
+
+    /// Returns the filter of those of the records that are without holder, ticket and minimum hold,
+    /// while the server's clock is before `bound` (R24).
+    pub(crate) fn all_unused(&self, identities: &[Bson], bound: Duration) -> Document {
+        let bound = DateTime::from_millis(i64::try_from(bound.as_millis()).unwrap_or(i64::MAX));
+        let mut filter = self.without_use(self.records(identities.iter().cloned()));
+        filter.insert("$expr", doc! { "$lt": ["$$NOW", bound] });
+        filter
+    }
+
+    fn without_use(&self, mut filter: Document) -> Document {
         filter.extend([LOCK_ID, QUEUE, CLOSED_UNTIL].map(|field| (self.path(field), Bson::Null)));
         filter
     }

@@ -10,8 +10,17 @@ use super::queue::{HEAD, LIVE, unless_empty};
 use super::{
     ACQUIRED_AT, ANSWER, CLOSED_UNTIL, Clock, DROP, EXPIRED, EXPIRES_AT, FREE, ID, LAST_RELEASED, LOCK_ID, Layout,
     META, OWNER, PASS, PASSED, QUEUE, RELEASED, RELEASED_LEN, TOKEN, TOKENS, TTL, answer, first_token, last_token,
-    literal, millis, removed, time_of,
+    literal, millis, one_of, removed, time_of,
 };
+
+/// What a record keeps of a block of tokens.
+struct BlockEnd {
+    /// The last token that counts as used.
+    token: Bson,
+    length: Bson,
+    /// When the clock reaches the token, if that may be later than now (R6).
+    time: Option<Bson>,
+}
 
 impl Layout {
     /// Makes the pipeline of a release. It removes the ticket of the acquisition first, because a
@@ -99,9 +108,9 @@ impl Layout {
             (OWNER, or_nothing(&head.owner)),
             (META, or_nothing(&head.meta)),
             (LAST_RELEASED, literal(id.as_str())),
-            (RELEASED, self.released_too(id)),
+            (RELEASED, self.released_too(literal(id.as_str()))),
         ];
-        let mut freed = self.freed(id, used, closed).to_vec();
+        let mut freed = self.freed(literal(id.as_str()), self.end_of_block(used), closed).to_vec();
         if !is_held {
             freed.push((EXPIRED, in_time(same(EXPIRED), is_lost)));
         }
@@ -131,34 +140,68 @@ impl Layout {
     }
 
     /// The fields of a freed lease, except the queue. A hand-over sets all of these fields, too.
-    fn freed(&self, id: &AcquisitionId, used: Used, closed: Bson) -> [(&'static str, Bson); 9] {
+    fn freed(&self, id: Bson, used: BlockEnd, closed: Bson) -> [(&'static str, Bson); 9] {
         // The latest of these times, so that the TTL index removes no record that keeps its key
         // closed, or whose token the clock has not reached yet (R6).
         let mut ends = vec![Bson::from("$$NOW")];
         ends.extend(Some(closed.clone()).filter(|closed| *closed != removed()));
-        if let Used::UpTo(token) = used {
-            ends.push(time_of(number(token)).into());
-        }
+        ends.extend(used.time);
         let end = if let [end] = &*ends { end.clone() } else { doc! { "$max": ends }.into() };
-        let length = if used == Used::Unknown { self.value(TOKENS).into() } else { 1.into() };
         [
             (LOCK_ID, removed()),
-            (TOKEN, self.last_used(used)),
-            (TOKENS, length),
+            (TOKEN, used.token),
+            (TOKENS, used.length),
             (EXPIRES_AT, end),
             (CLOSED_UNTIL, closed),
             (OWNER, removed()),
             (META, removed()),
-            (LAST_RELEASED, literal(id.as_str())),
+            (LAST_RELEASED, id.clone()),
             (RELEASED, self.released_too(id)),
         ]
+    }
+
+    /// Returns what becomes of a block of which this much was used.
+    fn end_of_block(&self, used: Used) -> BlockEnd {
+        let time = if let Used::UpTo(token) = used { Some(time_of(number(token)).into()) } else { None };
+        let length = if used == Used::Unknown { self.value(TOKENS).into() } else { 1.into() };
+        BlockEnd { token: self.last_used(used), length, time }
+    }
+
+    /// Makes the pipeline that frees the leases of
+    /// [`all_held_without_waiters`](Self::all_held_without_waiters). Of each block is known which
+    /// token was used last, or of all the same less.
+    pub(crate) fn free_together(&self, releases: &[(&AcquisitionId, Used)]) -> Vec<Document> {
+        let lock_id = self.value(LOCK_ID);
+        let last: Option<Vec<i64>> = releases
+            .iter()
+            .map(|(_, used)| if let Used::UpTo(token) = used { Some(number(*token)) } else { None })
+            .collect();
+        let used = match last {
+            Some(last) => {
+                let of_each = |values: Vec<Bson>| {
+                    let ids = releases.iter().map(|(id, _)| id.as_str().into()).collect();
+                    one_of(values, lock_id.clone(), ids)
+                };
+                BlockEnd {
+                    token: of_each(last.iter().map(|token| (*token).into()).collect()),
+                    length: 1.into(),
+                    time: Some(of_each(last.iter().map(|token| time_of(*token).into()).collect())),
+                }
+            }
+            None => self.end_of_block(releases.first().map_or(Used::Unknown, |(_, used)| *used)),
+        };
+        let freed = self.freed(lock_id.into(), used, removed());
+        vec![doc! { "$set": freed.into_iter().map(|(field, new)| (self.path(field), new)).collect::<Document>() }]
     }
 
     /// Makes the pipeline of the short way of [`release`](Self::release), for the filter
     /// [`held_without_waiters`](Self::held_without_waiters).
     pub(crate) fn free(&self, id: &AcquisitionId, used: Used) -> Vec<Document> {
         let change: Document =
-            self.freed(id, used, removed()).into_iter().map(|(field, new)| (self.path(field), new)).collect();
+            self.freed(literal(id.as_str()), self.end_of_block(used), removed())
+                .into_iter()
+                .map(|(field, new)| (self.path(field), new))
+                .collect();
         vec![doc! { "$set": change }]
     }
 
@@ -188,6 +231,15 @@ impl Layout {
         filter
     }
 
+    /// Returns the filter of those of the records whose leases these acquisitions hold, unexpired
+    /// and without a ticket.
+    pub(crate) fn all_held_without_waiters(&self, identities: Vec<Bson>, ids: &[&str]) -> Document {
+        let mut filter = self.held_by_any(identities, ids);
+        filter.insert("$expr", doc! { "$gt": [self.value(EXPIRES_AT), "$$NOW"] });
+        filter.insert(self.path(QUEUE), Bson::Null);
+        filter
+    }
+
     /// Projects the document after [`free`](Self::free) or [`pass`](Self::pass) to a
     /// [`Released`](super::Released).
     pub(crate) fn has_been_freed() -> Document {
@@ -211,8 +263,8 @@ impl Layout {
         doc! { ID: 0, ANSWER: self.released_before() }
     }
 
-    fn released_too(&self, id: &AcquisitionId) -> Bson {
-        let all = doc! { "$concatArrays": [[literal(id.as_str())], self.released_before()] };
+    fn released_too(&self, id: Bson) -> Bson {
+        let all = doc! { "$concatArrays": [[id], self.released_before()] };
         doc! { "$slice": [all, RELEASED_LEN] }.into()
     }
 }

@@ -5,7 +5,7 @@ use std::time::Duration;
 use distlock_api::{AcquisitionId, LockKey};
 use mongodb::bson::{Bson, Document, doc};
 
-use super::{EXPIRES_AT, ID, LOCK_ID, Layout, TOKEN, TTL, literal, millis};
+use super::{EXPIRES_AT, ID, LOCK_ID, Layout, TOKEN, TTL, literal, millis, one_of};
 
 /// One lease to renew.
 #[derive(Clone, Debug)]
@@ -55,8 +55,7 @@ impl Layout {
             _ => {
                 let ids: Vec<Bson> = batch.iter().map(|lease| lease.id.as_str().into()).collect();
                 let ttls: Vec<Bson> = batch.iter().map(|lease| millis(lease.ttl).into()).collect();
-                let place = doc! { "$indexOfArray": [literal(ids), self.value(LOCK_ID)] };
-                doc! { "$arrayElemAt": [literal(ttls), place] }.into()
+                one_of(ttls, self.value(LOCK_ID), ids)
             }
         };
         let end = doc! { "$max": [self.value(EXPIRES_AT), { "$add": ["$$NOW", ttl.clone()] }] };

@@ -93,6 +93,7 @@ async fn acquire(
     let upsert = !matches!(absent, Absent::Nothing);
     let options = ChangeOptions { upsert, ..ChangeOptions::new(deployment, Some(claim), budget) };
     let projection = layout.acquisition(attempt, with_document);
+    let reading = records.server_clock.reading();
     // A document that is no record is not matched, and the insertion collides with it (R22).
     let filter = match absent {
         Absent::Record => layout.record(identity.clone()),
@@ -100,6 +101,7 @@ async fn acquire(
     };
     match records.change::<Acquisition>(filter, pipeline, projection, options).await {
         Ok(Some(mut answer)) => {
+            reading.shows(millis(answer.now));
             recent_use.mark_in_use(claim.key().as_str());
             claim_state(claim).had_no_waiter.store(answer.granted && answer.waiting == 0, Ordering::Relaxed);
             if with_document && answer.granted {

@@ -1,55 +1,51 @@
 //! Acquisitions and releases of several keys by one command (R23, R24).
 //!
-//! The commands go by hand, because the driver numbers no update of several statements, and retries
-//! none that goes by hand. So each batch is sent once.
+//! A statement is for all keys with equal terms, because most of the server's work is per statement:
+//! 128 of them took twice as long as one. The commands go by hand, because the driver numbers no
+//! update of several documents, and retries none that goes by hand. So each batch is sent once.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use distlock_api::{ErrorKind, LockError, ReleaseOutcome, Result};
-use distlock_engine::store::{Attempt, BusyReply, Claim, Release, Reply};
-use futures_util::future::join_all;
+use distlock_engine::store::{Attempt, BusyReply, Claim, Release, Reply, Used};
 use mongodb::bson::{Bson, Document, doc};
 use serde::Deserialize;
+use serde::de::IgnoredAny;
 
 use super::acquire::{grant, try_acquire};
 use super::release::release;
 use crate::budget::Budget;
 use crate::calls::ConfirmedBy;
 use crate::claim::claim_state;
-use crate::error::{DUPLICATE_KEY, Refusal, refused, unreadable};
-use crate::lease::{Marked, TakenTogether, block};
+use crate::error::{Effect, Refusal, refused, unreadable};
+use crate::lease::{Marked, TakenTogether, block, identity_index};
 use crate::numbers::millis;
 use crate::records::{Absent, Records};
+use crate::topology::Deployment;
 
-/// How many statements one command has. Twice as many took twice as long, and delayed other writes.
-pub(crate) const STATEMENTS: usize = 128;
+/// How many keys go in one command. Twice as many took twice as long, and delayed other writes.
+pub(crate) const KEYS: usize = 128;
 
-/// The reply to an update of several statements.
+/// The reply to an update.
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct Updated {
-    /// How many statements matched or inserted a document.
+    /// How many documents it found.
     n: usize,
     #[serde(default)]
-    write_errors: Vec<Failed>,
+    write_errors: Vec<IgnoredAny>,
     write_concern_error: Option<Refusal>,
-}
-
-/// A statement that failed.
-#[derive(Deserialize)]
-struct Failed {
-    index: usize,
-    #[serde(flatten)]
-    refusal: Refusal,
 }
 
 /// Whether an attempt gains by going in a batch: a key that is probably free, in a store that knows
 /// its server's clock.
 pub(crate) fn may_gather(records: &Records, attempt: &Attempt) -> bool {
+    let deployment = records.topology.known();
     matches!(records.absent, Absent::Record)
-        && records.topology.known().is_some()
+        // A record that moves between shards may be updated twice, or not found.
+        && deployment.is_some_and(|deployment| deployment != Deployment::Sharded)
         && records.server_clock.is_known()
         && records.recent_use.was_free(attempt.claim.key().as_str())
 }
@@ -57,13 +53,16 @@ pub(crate) fn may_gather(records: &Records, attempt: &Attempt) -> bool {
 /// Makes attempts in one batch. Those that find their keys in use have done nothing, and are made
 /// again one by one.
 pub(crate) async fn try_acquire_many(records: &Records, attempts: &[Attempt]) -> Vec<Result<Reply>> {
-    let (Some(now), [_, _, ..]) = (records.server_clock.not_before(), attempts) else {
-        return join_all(attempts.iter().map(|attempt| try_acquire(records, attempt))).await;
+    if let [attempt] = attempts {
+        return vec![try_acquire(records, attempt).await];
+    }
+    let Some(now) = records.server_clock.not_before() else {
+        return attempts.iter().map(|_| Ok(again_alone())).collect();
     };
     let budget = Budget::new(attempts.iter().map(limit).max().unwrap_or_default());
     let mut taking = Taking { records, budget, replies: attempts.iter().map(|_| None).collect() };
     if let Err(error) = taking.take(attempts, now).await {
-        taking.fill(|| error.clone());
+        taking.fill(|| Err(error.clone()));
     }
     let missing = || Err(LockError::new(ErrorKind::Other, "an attempt of a batch without an answer").outcome_unknown());
     let replies = taking.replies.into_iter().zip(attempts);
@@ -71,7 +70,7 @@ pub(crate) async fn try_acquire_many(records: &Records, attempts: &[Attempt]) ->
         .map(|(reply, attempt)| {
             let reply = reply.unwrap_or_else(missing);
             if !reply.as_ref().is_err_and(LockError::is_outcome_unknown) {
-                claim_state(&attempt.claim).batch_ends.store(0, Ordering::Relaxed);
+                ended(attempt);
             }
             reply.map_err(|error| error.with_key(attempt.claim.key().clone()))
         })
@@ -81,6 +80,11 @@ pub(crate) async fn try_acquire_many(records: &Records, attempts: &[Attempt]) ->
 /// How long an attempt may act. It is of no use after the lease that it would bring.
 fn limit(attempt: &Attempt) -> Duration {
     attempt.timeout.min(attempt.ttl)
+}
+
+/// Records that the batch of an attempt can no longer take effect.
+fn ended(attempt: &Attempt) {
+    claim_state(&attempt.claim).batch_ends.store(0, Ordering::Relaxed);
 }
 
 /// Returns how much longer the batch of the claim's attempt may take effect.
@@ -96,6 +100,12 @@ struct Taking<'a> {
     replies: Vec<Option<Result<Reply>>>,
 }
 
+/// Attempts of a batch with equal terms: one statement.
+struct Equal<'a> {
+    attempts: Vec<&'a Attempt>,
+    identities: Vec<Bson>,
+}
+
 impl Taking<'_> {
     /// Answers all attempts, or returns what those without an answer failed with. `now` is a time
     /// that the server's clock has not passed.
@@ -104,66 +114,108 @@ impl Taking<'_> {
         let Records { layout, recent_use, .. } = records;
         let deployment = records.deployment_within(budget).await?;
         let clock = records.clock(deployment);
-        let mut statements = Vec::with_capacity(attempts.len());
-        // The number of a statement's attempt.
-        let mut numbers = Vec::with_capacity(attempts.len());
+        let (mut groups, mut new_keys) = (Vec::<Equal<'_>>::new(), Vec::new());
+        // The numbers of the attempts that are sent.
+        let mut sent = Vec::with_capacity(attempts.len());
         for (number, attempt) in attempts.iter().enumerate() {
-            let (claim, key) = (&attempt.claim, attempt.claim.key());
-            match layout.identity(key) {
-                Ok(identity) => {
-                    let bound = now + limit(attempt);
-                    let take = layout.take_until(attempt, clock, bound);
-                    statements.push(doc! { "q": layout.if_unused(identity), "u": take, "upsert": true });
-                    numbers.push(number);
-                    recent_use.mark_in_use(key.as_str());
-                    let state = claim_state(claim);
-                    state.attempted.store(true, Ordering::Relaxed);
-                    // The statement's last instant, the longest stall, and the skew of the clocks.
-                    let ends = bound + budget.limit() + attempt.margin;
-                    state.batch_ends.store(u64::try_from(ends.as_millis()).unwrap_or(u64::MAX), Ordering::Relaxed);
+            let identity = match layout.identity(attempt.claim.key()) {
+                Ok(identity) => identity,
+                Err(error) => {
+                    self.replies[number] = Some(Err(error));
+                    continue;
                 }
-                Err(error) => self.replies[number] = Some(Err(error)),
+            };
+            let key = attempt.claim.key().as_str();
+            if !recent_use.was_seen(key) {
+                new_keys.push(layout.unused_record(identity.clone(), now));
+            }
+            recent_use.mark_in_use(key);
+            sent.push(number);
+            match groups.iter_mut().find(|group| have_equal_terms(group.attempts[0], attempt)) {
+                Some(group) => {
+                    group.attempts.push(attempt);
+                    group.identities.push(identity);
+                }
+                None => groups.push(Equal { attempts: vec![attempt], identities: vec![identity] }),
             }
         }
-        let updated = update(records, statements, ConfirmedBy::Majority, budget).await?;
-        for Failed { index, refusal } in &updated.write_errors {
-            let Some(number) = numbers.get(*index) else { continue };
-            // There is a record that is in use, or a document that is none.
-            let in_use = refusal.code == DUPLICATE_KEY;
-            self.replies[*number] = Some(if in_use { Ok(again_alone()) } else { Err(refused(refusal, false)) });
+        if !new_keys.is_empty() && !insert(records, new_keys, budget).await? {
+            // Each attempt finds out by itself what is wrong.
+            self.fill(|| Ok(again_alone()));
+            return Ok(());
         }
+        let statements = groups.iter().map(|Equal { attempts, identities }| {
+            doc! {
+                "q": layout.all_unused(identities, now + limit(attempts[0])),
+                "u": layout.take_together(attempts, identities, clock),
+                "multi": true,
+                "hint": identity_index(),
+            }
+        });
+        let statements = statements.collect();
+        for attempt in sent.iter().map(|number| &attempts[*number]) {
+            let state = claim_state(&attempt.claim);
+            state.attempted.store(true, Ordering::Relaxed);
+            // The statement's last instant, the longest stall, and the skew of the clocks.
+            let ends = now + limit(attempt) + budget.limit() + attempt.margin;
+            state.batch_ends.store(u64::try_from(ends.as_millis()).unwrap_or(u64::MAX), Ordering::Relaxed);
+        }
+        let updated = update(records, statements, ConfirmedBy::Majority, budget).await?;
+        // The server has answered: it executes nothing of it any more.
+        sent.iter().for_each(|number| ended(&attempts[*number]));
         if let Some(refusal) = &updated.write_concern_error {
             return Err(refused(refusal, true));
         }
-        let granted: Vec<&Attempt> =
-            numbers.iter().filter(|number| self.replies[**number].is_none()).map(|number| &attempts[*number]).collect();
-        if granted.is_empty() {
-            return Ok(());
-        }
-        let taken = found(records, &granted, budget).await?;
-        for number in numbers {
+        let sent_attempts: Vec<&Attempt> = sent.iter().map(|number| &attempts[*number]).collect();
+        let taken = found(records, &sent_attempts, budget).await?;
+        for number in sent {
             let claim = &attempts[number].claim;
-            if self.replies[number].is_none()
-                && let Some(taken) = taken.get(claim.id().as_str())
-            {
+            if let Some(taken) = taken.get(claim.id().as_str()) {
                 claim_state(claim).had_no_waiter.store(true, Ordering::Relaxed);
                 let tokens = block(&attempts[number]);
                 self.replies[number] = Some(grant(taken.token, tokens, millis(taken.remaining)).map(Reply::Granted));
             }
         }
-        // Granted, and gone before the query; or the batch came after its bound.
-        self.fill(|| {
+        if taken.is_empty() {
+            // As far as can be seen, all came after their bounds.
+            records.server_clock.forget();
+        }
+        if updated.write_errors.is_empty() && updated.n != taken.len() {
+            // Granted, and gone before the query.
             let message = "a lease that a batch has taken was not found afterwards";
-            LockError::new(ErrorKind::Unavailable, message).outcome_unknown()
-        });
+            return Err(LockError::new(ErrorKind::Unavailable, message).outcome_unknown());
+        }
+        // In use, no record, or refused for a reason that the next attempt reports.
+        self.fill(|| Ok(again_alone()));
         Ok(())
     }
 
-    fn fill(&mut self, error: impl Fn() -> LockError) {
-        for reply in self.replies.iter_mut().filter(|reply| reply.is_none()) {
-            *reply = Some(Err(error()));
+    fn fill(&mut self, reply: impl Fn() -> Result<Reply>) {
+        for missing in self.replies.iter_mut().filter(|reply| reply.is_none()) {
+            *missing = Some(reply());
         }
     }
+}
+
+/// Whether one statement can take the leases of both.
+fn have_equal_terms(one: &Attempt, other: &Attempt) -> bool {
+    (one.ttl, one.tokens, &one.holder, limit(one)) == (other.ttl, other.tokens, &other.holder, limit(other))
+}
+
+/// Inserts records of keys that may have none. Returns whether the server has carried it out. A
+/// record that is there already stays as it is.
+///
+/// Nothing is lost with them, so the primary's word is enough; the update that follows waits for
+/// the majority, and comes later in the oplog.
+async fn insert(records: &Records, documents: Vec<Document>, budget: Budget) -> Result<bool> {
+    let command = doc! {
+        "insert": records.collection.name(),
+        "documents": documents,
+        "ordered": false,
+        "writeConcern": { "w": 1 },
+        "maxTimeMS": budget.max_time_ms(),
+    };
+    records.run_once(command, Effect::None, budget).await.map(|reply| reply.is_ok())
 }
 
 /// Returns what the acquisitions have, by their ids.
@@ -201,18 +253,15 @@ async fn update(
         ConfirmedBy::Majority => "majority".into(),
         ConfirmedBy::Primary => 1.into(),
     };
-    let reply = records
-        .run_update(
-            doc! {
-                "update": records.collection.name(),
-                "updates": statements,
-                "ordered": false,
-                "writeConcern": { "w": write_concern },
-                "maxTimeMS": budget.max_time_ms(),
-            },
-            budget,
-        )
-        .await?;
+    let command = doc! {
+        "update": records.collection.name(),
+        "updates": statements,
+        "ordered": false,
+        "writeConcern": { "w": write_concern },
+        "maxTimeMS": budget.max_time_ms(),
+    };
+    // If the server answers with an error, some statements may have been carried out.
+    let reply = records.run_once(command, Effect::Write, budget).await?.map_err(LockError::outcome_unknown)?;
     mongodb::bson::from_document(reply).map_err(unreadable)
 }
 
@@ -224,42 +273,64 @@ pub(crate) fn may_gather_release(release: &Release) -> bool {
         && !state.release_sent.load(Ordering::Relaxed)
 }
 
-/// Releases in one batch, by the short way. What it does not find is released one by one.
+/// Releases in one batch, by the short way. What it does not find is released one by one, and one
+/// after the other: all of it is one call of the lanes.
 pub(crate) async fn release_many(records: &Records, releases: &[Release]) -> Vec<Result<ReleaseOutcome>> {
-    let limit = releases.iter().map(|release| release.timeout).min().unwrap_or_default();
-    let one_by_one =
-        |releases: Vec<Release>| async move { join_all(releases.iter().map(|it| release(records, it))).await };
-    let [_, _, ..] = releases else { return one_by_one(releases.to_vec()).await };
-    match free(records, releases, Budget::new(limit)).await {
-        Ok(freed) if freed.len() == releases.len() => releases.iter().map(|_| Ok(ReleaseOutcome::Released)).collect(),
-        Ok(freed) => {
-            let left = releases.iter().filter(|it| !freed.contains(it.claim.id().as_str())).cloned().collect();
-            let mut left = one_by_one(left).await.into_iter();
-            let answers = releases.iter().map(|it| match freed.contains(it.claim.id().as_str()) {
-                true => Ok(ReleaseOutcome::Released),
-                false => left.next().unwrap_or_else(|| Err(LockError::new(ErrorKind::Other, "no answer"))),
-            });
-            answers.collect()
-        }
-        Err(error) => releases.iter().map(|it| Err(error.clone().with_key(it.claim.key().clone()))).collect(),
+    if let [single] = releases {
+        return vec![release(records, single).await];
     }
+    let budget = Budget::new(releases.iter().map(|release| release.timeout).min().unwrap_or_default());
+    let freed = free(records, releases, budget).await;
+    let mut outcomes = Vec::with_capacity(releases.len());
+    for it in releases {
+        let key = it.claim.key();
+        outcomes.push(match &freed {
+            Ok(freed) if freed.contains(it.claim.id().as_str()) => Ok(ReleaseOutcome::Released),
+            Ok(_) if budget.left().is_zero() => {
+                let message = "the time of a batch of releases ended before this one was sent";
+                Err(LockError::new(ErrorKind::Unavailable, message).with_key(key.clone()))
+            }
+            Ok(_) => release(records, &it.clone().with_timeout(budget.left())).await,
+            Err(error) => Err(error.clone().with_key(key.clone())),
+        });
+    }
+    outcomes
 }
 
 /// Frees the leases that the claims hold and that have no waiter. Returns whose.
 async fn free(records: &Records, releases: &[Release], budget: Budget) -> Result<HashSet<String>> {
     let Records { layout, recent_use, .. } = records;
-    let mut statements = Vec::with_capacity(releases.len());
+    releases.iter().for_each(|release| claim_state(&release.claim).release_sent.store(true, Ordering::Relaxed));
+    // Those whose last token is known go in one statement, and of the others those with the same
+    // knowledge: see `Layout::free_together`.
+    let kind = |used: Used| if matches!(used, Used::UpTo(_)) { None } else { Some(used) };
+    let mut groups = Vec::<(Option<Used>, Vec<&Claim>)>::new();
     for Release { claim, .. } in releases {
-        claim_state(claim).release_sent.store(true, Ordering::Relaxed);
-        let filter = layout.held_without_waiters(layout.identity(claim.key())?, claim.id());
-        statements.push(doc! { "q": filter, "u": layout.free(claim.id(), claim.used()) });
+        let of = kind(claim.used());
+        match groups.iter_mut().find(|(group, _)| *group == of) {
+            Some((_, claims)) => claims.push(claim),
+            None => groups.push((of, vec![claim])),
+        }
     }
+    let statements = groups.iter().map(|(_, claims)| {
+        let identities = claims.iter().map(|claim| layout.identity(claim.key())).collect::<Result<Vec<_>>>()?;
+        let ids: Vec<&str> = claims.iter().map(|claim| claim.id().as_str()).collect();
+        let used: Vec<_> = claims.iter().map(|claim| (claim.id(), claim.used())).collect();
+        Ok(doc! {
+            "q": layout.all_held_without_waiters(identities, &ids),
+            "u": layout.free_together(&used),
+            "multi": true,
+            "hint": identity_index(),
+        })
+    });
+    let statements = statements.collect::<Result<Vec<_>>>()?;
     let updated = update(records, statements, ConfirmedBy::Primary, budget).await?;
     let claims = || releases.iter().map(|release| &release.claim);
     let freed: HashSet<String> = if updated.n == releases.len() {
         claims().map(|claim| claim.id().as_str().to_owned()).collect()
     } else {
-        released_by(records, claims(), budget).await?
+        // What the update has freed stays free.
+        released_by(records, claims(), budget).await.map_err(LockError::outcome_unknown)?
     };
     let keys = claims().filter(|claim| freed.contains(claim.id().as_str())).map(Claim::key);
     keys.for_each(|key| recent_use.mark_free(key.as_str()));

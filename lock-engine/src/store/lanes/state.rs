@@ -175,9 +175,7 @@ impl<P> State<P> {
         if self.try_enter(lane, now) {
             return PermitDecision::Permitted;
         }
-        let overload = self.overload(lane, now);
-        let line = self.line(lane);
-        if admission && deadline.is_some_and(|deadline| now + overload.wait + line.needs() > deadline) {
+        if let Some(overload) = self.refusal(lane, 0, deadline.filter(|_| admission), now) {
             return PermitDecision::Refused(overload);
         }
         self.last_id += 1;
@@ -187,10 +185,33 @@ impl<P> State<P> {
         PermitDecision::InLine(id, permit)
     }
 
-    /// Returns the length of a lane's line, and how long a newcomer waits by the recent pace.
-    pub(super) fn overload(&self, lane: Lane, now: Instant) -> Overload {
+    /// Returns why a call would be refused that comes behind the line and `more` calls, if its turn
+    /// would come too late. A free permit is never refused.
+    pub(super) fn refusal(
+        &self,
+        lane: Lane,
+        more: usize,
+        deadline: Option<Instant>,
+        now: Instant,
+    ) -> Option<Overload> {
         let line = self.line(lane);
-        let in_line = line.waiting.len();
+        if more == 0 && line.waiting.is_empty() && self.has_room(lane) {
+            return None;
+        }
+        let overload = self.overload(lane, more, now);
+        deadline.is_some_and(|deadline| now + overload.wait + line.needs() > deadline).then_some(overload)
+    }
+
+    /// Returns how long before its deadline a call of the lane must be sent.
+    pub(super) fn needs(&self, lane: Lane) -> Duration {
+        self.line(lane).needs()
+    }
+
+    /// Returns how many calls are in line, with `more` that come behind it, and how long a newcomer
+    /// then waits by the recent pace.
+    pub(super) fn overload(&self, lane: Lane, more: usize, now: Instant) -> Overload {
+        let line = self.line(lane);
+        let in_line = line.waiting.len() + more;
         let share = u32::try_from(self.share(lane)).unwrap_or(u32::MAX);
         let interval = line.interval.mean.unwrap_or(line.duration.recent() / share);
         let ahead = u32::try_from(in_line).unwrap_or(u32::MAX);

@@ -153,6 +153,32 @@ async fn overload_is_reported_at_once_with_the_length_of_the_line() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_permit_without_a_call_says_nothing_about_durations() {
+    let lanes = lanes(4);
+    let call = lanes.try_enter(Lane::Acquire).unwrap();
+    tokio::time::advance(Duration::from_secs(1)).await;
+    drop(call);
+    let needs = lanes.needs(Lane::Acquire);
+    assert!(needs > Duration::from_secs(1));
+    lanes.try_enter(Lane::Acquire).unwrap().unused();
+    assert_eq!(lanes.needs(Lane::Acquire), needs);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_call_behind_others_that_are_not_in_line_yet_is_refused_like_one_in_line() {
+    let lanes = lanes(4);
+    let soon = |ms| Instant::now() + Duration::from_millis(ms);
+    let mut in_flight = permits(&lanes, Lane::Acquire);
+    tokio::time::advance(Duration::from_millis(300)).await;
+    in_flight.clear();
+    assert!(lanes.refusal(Lane::Acquire, 0, soon(1)).is_none(), "a permit is free");
+    let _in_flight = permits(&lanes, Lane::Acquire);
+    let refused = lanes.refusal(Lane::Acquire, 5, soon(900)).unwrap();
+    assert_eq!((refused.in_line, refused.wait), (5, Duration::from_millis(600)));
+    assert!(lanes.refusal(Lane::Acquire, 5, soon(1000)).is_none());
+}
+
+#[tokio::test(start_paused = true)]
 async fn debug_shows_the_load() {
     let lanes = lanes(2);
     let _permit = lanes.try_enter(Lane::Acquire).unwrap();

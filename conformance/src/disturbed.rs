@@ -241,6 +241,35 @@ impl LeaseStore for DisturbedStore {
         self.pass(Operation::Acquire, [attempt.claim.key()], attempt.timeout, call, Err).await
     }
 
+    /// A fault hits the whole batch.
+    async fn try_acquire_many(&self, attempts: &[Attempt]) -> Vec<Result<Reply>> {
+        let keys = attempts.iter().map(|attempt| attempt.claim.key());
+        let timeout = attempts.iter().map(|attempt| attempt.timeout).min().unwrap_or_default();
+        let call = self.shared.store.try_acquire_many(attempts);
+        let lost = |error: LockError| attempts.iter().map(|_| Err(error.clone())).collect();
+        self.pass(Operation::Acquire, keys, timeout, call, lost).await
+    }
+
+    fn may_gather(&self, attempt: &Attempt) -> bool {
+        self.shared.store.may_gather(attempt)
+    }
+
+    fn may_act_for(&self, claim: &Claim) -> Duration {
+        self.shared.store.may_act_for(claim)
+    }
+
+    async fn release_many(&self, releases: &[Release]) -> Vec<Result<ReleaseOutcome>> {
+        let keys = releases.iter().map(|release| release.claim.key());
+        let timeout = releases.iter().map(|release| release.timeout).min().unwrap_or_default();
+        let call = self.shared.store.release_many(releases);
+        let lost = |error: LockError| releases.iter().map(|_| Err(error.clone())).collect();
+        self.pass(Operation::Release, keys, timeout, call, lost).await
+    }
+
+    fn may_gather_release(&self, release: &Release) -> bool {
+        self.shared.store.may_gather_release(release)
+    }
+
     async fn renew(&self, renewal: &Renewal) -> Result<Standing> {
         let call = self.shared.store.renew(renewal);
         let seen = self.seen([renewal]);

@@ -77,7 +77,7 @@ impl Records {
     }
 
     pub(crate) async fn deployment_within(&self, budget: Budget) -> Result<Deployment> {
-        self.topology.of(&self.database, self.collection.name(), budget.left()).await
+        self.topology.of(&self.database, self.collection.name(), &self.server_clock, budget.left()).await
     }
 
     pub(crate) async fn deployment(&self, claim: &Claim, budget: Budget) -> Result<Deployment> {

@@ -5,7 +5,7 @@ use std::time::Duration;
 use distlock_api::{Disposition, ErrorKind, LockError, Phase, Result};
 use futures_util::TryStreamExt;
 use futures_util::future::join;
-use mongodb::bson::{Document, doc};
+use mongodb::bson::{DateTime, Document, doc};
 use mongodb::error::Error;
 use mongodb::options::Collation;
 use mongodb::{Client, Database, IndexModel};
@@ -22,6 +22,8 @@ use crate::error::{
     Effect, NAMESPACE_NOT_FOUND, UNAUTHORIZED, command_code, translate, unanswered, unanswered_because,
 };
 use crate::lease::Source;
+use crate::numbers::millis;
+use crate::server_clock::ServerClock;
 
 /// MongoDB 6.0.
 const OLDEST_WIRE_VERSION: i32 = 17;
@@ -66,6 +68,7 @@ struct Hello {
     is_replica_set: bool,
     #[serde(default)]
     max_wire_version: i32,
+    local_time: Option<DateTime>,
 }
 
 impl Topology {
@@ -74,15 +77,21 @@ impl Topology {
     }
 
     /// Returns the deployment, if locks can be kept in this collection. A failure is not kept, and
-    /// has changed nothing.
-    pub(crate) async fn of(&self, database: &Database, collection: &str, limit: Duration) -> Result<Deployment> {
+    /// has changed nothing. The server's answer also sets the clock.
+    pub(crate) async fn of(
+        &self,
+        database: &Database,
+        collection: &str,
+        clock: &ServerClock,
+        limit: Duration,
+    ) -> Result<Deployment> {
         if let Some(deployment) = self.known() {
             return Ok(deployment);
         }
         // The driver's own limit for choosing a server may be longer than this request's.
         tokio::select! {
             biased;
-            found = self.0.get_or_try_init(|| query(database, collection, limit)) => found.copied(),
+            found = self.0.get_or_try_init(|| query(database, collection, clock, limit)) => found.copied(),
             servers = reach::unusable_for_good(database.client()) => Err(unusable(servers)),
             () = sleep(limit) => Err(unusable(Servers::of(database.client()))),
         }
@@ -125,8 +134,8 @@ fn unusable(servers: Servers) -> LockError {
     error.with_source(servers)
 }
 
-async fn query(database: &Database, collection: &str, limit: Duration) -> Result<Deployment> {
-    let (hello, collation) = join(hello(database), collation(database, collection, limit)).await;
+async fn query(database: &Database, collection: &str, clock: &ServerClock, limit: Duration) -> Result<Deployment> {
+    let (hello, collation) = join(hello(database, clock), collation(database, collection, limit)).await;
     let deployment = classify(&hello?)?;
     match collation? {
         None => Ok(deployment),
@@ -134,13 +143,18 @@ async fn query(database: &Database, collection: &str, limit: Duration) -> Result
     }
 }
 
-async fn hello(database: &Database) -> Result<Hello> {
+async fn hello(database: &Database, clock: &ServerClock) -> Result<Hello> {
+    let reading = clock.reading();
     let reply = database.run_command(doc! { "hello": 1 }).await;
     let reply = reply.map_err(|error| translate(&error, Effect::None))?;
-    mongodb::bson::from_document(reply).map_err(|error| {
+    let hello: Hello = mongodb::bson::from_document(reply).map_err(|error| {
         let message = "the answer to `hello` cannot be read: is this a MongoDB server?";
         LockError::new(ErrorKind::Corrupt, message).with_source(error)
-    })
+    })?;
+    if let Some(now) = hello.local_time {
+        reading.shows(millis(now.timestamp_millis()));
+    }
+    Ok(hello)
 }
 
 /// Returns the default collation of the collection, as its index on `_id` has it. `None` if it is
@@ -207,7 +221,7 @@ mod tests {
 
     fn hello(set_name: Option<&str>, msg: Option<&str>, max_wire_version: i32) -> Hello {
         let (set_name, msg) = (set_name.map(Into::into), msg.map(Into::into));
-        Hello { set_name, msg, is_writable_primary: true, is_replica_set: false, max_wire_version }
+        Hello { set_name, msg, is_writable_primary: true, is_replica_set: false, max_wire_version, local_time: None }
     }
 
     #[test]

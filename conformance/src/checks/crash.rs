@@ -41,7 +41,7 @@ async fn killed_holder(cx: Context) -> Verdict {
     let Some(_) = child.acquire(&key, ttl, true, LIVENESS).await? else {
         return Err(Failure::new("a child process was not granted a free lock"));
     };
-    // It waits while the process lives and for one more lease, however long that is on this machine.
+    // It waits while the process lives and for one more lease, however long these are here.
     let waiter = client.spawn_take_within(ttl * 3 + LIVENESS, &key, renewed(LONG));
     // The process is alive, so the lock stays held beyond its ttl.
     let granted = Instant::now();

@@ -171,7 +171,10 @@ pub trait LeaseStore: fmt::Debug + Send + Sync + 'static {
     /// order; each fails on its own. Defaults to [`try_acquire`](Self::try_acquire) for each,
     /// concurrently.
     ///
-    /// For stores that declare an [`acquire_batch`](StoreCapabilities::acquire_batch) above 1.
+    /// For stores that declare an [`acquire_batch`](StoreCapabilities::acquire_batch) above 1. A
+    /// store around another one that forwards its capabilities must forward this, too: the default
+    /// makes as many calls at once, for one permit of the [`lanes`](Self::lanes).
+    ///
     /// While some calls are under way, the engine lets the first attempts of other claims wait for
     /// company, for a fraction of a call's usual duration, and sends them together. An attempt that
     /// would need more than the common step may be answered as [`Busy`](Reply::Busy) without a

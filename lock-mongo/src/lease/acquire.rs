@@ -8,8 +8,9 @@ use mongodb::bson::{Bson, DateTime, Document, doc};
 
 use super::queue::{LIVE, POSITION};
 use super::{
-    ACQUIRED_AT, CLOSED_UNTIL, Clock, EXPIRED, EXPIRES_AT, EXTEND, ID, LOCK_ID, Layout, META, OWNER, PASSED, QUEUE, TAKE,
-    TOKEN, TOKENS, TTL, WAIT, answer, first_token, last_token, later_by, literal, millis, one_of, remarks, removed,
+    ACQUIRED_AT, CLOSED_UNTIL, Clock, EXPIRED, EXPIRES_AT, EXTEND, ID, LOCK_ID, Layout, META, OWNER, PASSED, QUEUE,
+    TAKE, TOKEN, TOKENS, TTL, WAIT, answer, first_token, last_token, later_by, literal, millis, one_of, remarks,
+    removed,
 };
 
 impl Layout {

@@ -197,11 +197,11 @@ impl Layout {
     /// Makes the pipeline of the short way of [`release`](Self::release), for the filter
     /// [`held_without_waiters`](Self::held_without_waiters).
     pub(crate) fn free(&self, id: &AcquisitionId, used: Used) -> Vec<Document> {
-        let change: Document =
-            self.freed(literal(id.as_str()), self.end_of_block(used), removed())
-                .into_iter()
-                .map(|(field, new)| (self.path(field), new))
-                .collect();
+        let change: Document = self
+            .freed(literal(id.as_str()), self.end_of_block(used), removed())
+            .into_iter()
+            .map(|(field, new)| (self.path(field), new))
+            .collect();
         vec![doc! { "$set": change }]
     }
 

@@ -1,8 +1,9 @@
 //! Acquisitions and releases of several keys by one command (R23, R24).
 //!
-//! A statement is for all keys with equal terms, because most of the server's work is per statement:
-//! 128 of them took twice as long as one. The commands go by hand, because the driver numbers no
-//! update of several documents, and retries none that goes by hand. So each batch is sent once.
+//! A statement is for all keys with equal terms, because most of the server's work is per
+//! statement: 128 of them took twice as long as one. The commands go by hand, because the driver
+//! numbers no update of several documents, and retries none that goes by hand. So each batch is
+//! sent once.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::atomic::Ordering;

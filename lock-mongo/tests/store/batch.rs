@@ -1,11 +1,15 @@
 //! Several keys by one command (R23, R24).
 
+use std::future::IntoFuture;
 use std::time::Duration;
 
-use distlock_api::{ErrorKind, Holder, LockKey};
+use distlock_api::{ErrorKind, Holder, LockGuard, LockKey, LockProvider, LockProviderExt, Loss};
 use distlock_engine::store::{Attempt, Claim, LeaseStore, Release, Reply, Standing};
-use distlock_mongo::MongoStore;
 use distlock_mongo::mongodb::bson::{Bson, DateTime, Document, doc};
+use distlock_mongo::{MongoProvider, MongoStore};
+use futures_util::future::join_all;
+
+use tokio::time::Instant;
 
 use super::Checks;
 use super::world::{LONG, SHORT, Sent, World, claim, granted, key, queued, random_name, release, renew, ticket, twin};
@@ -17,6 +21,7 @@ pub(super) fn add(checks: &mut Checks<'_>) {
     check!(checks, R22 a_batch_leaves_foreign_documents);
     check!(checks, releases_go_by_one_command);
     check!(checks, C9 each_release_of_a_batch_has_its_own_answer);
+    check!(checks, C24 close_releases_many_leases_by_few_commands);
     check!(checks, R23 a_batch_of_releases_passes_the_lease_on);
     check!(checks, alone R24 a_late_batch_takes_nothing);
     check!(checks, alone R24 each_statement_has_its_own_bound);
@@ -193,6 +198,29 @@ async fn a_batch_of_releases_passes_the_lease_on(world: World) {
     let releases: Vec<Release> = claims.iter().map(|claim| Release::new(claim.clone())).collect();
     assert!(store.release_many(&releases).await.into_iter().all(|outcome| outcome.unwrap().is_released()));
     assert!(matches!(store.try_acquire(&attempt(&twin(&waiter))).await.unwrap(), Reply::Granted(_)));
+}
+
+/// One release per lease would take longer than `close` waits.
+async fn close_releases_many_leases_by_few_commands(world: World) {
+    const LEASES: usize = 2_000;
+    let (name, sent) = (random_name("locks"), Sent::default());
+    let (client, _) = world.connect(|options| options.command_event_handler = Some(sent.handler())).await;
+    let builder = MongoProvider::builder_from_client(&client).database("distlock_test").collection(&name);
+    let provider = builder.connect().await.unwrap();
+    let keys: Vec<LockKey> = (0..LEASES).map(|_| key()).collect();
+    let started = Instant::now();
+    let guards = join_all(keys.iter().map(|key| provider.acquire(key).into_future())).await;
+    let guards: Vec<LockGuard> = guards.into_iter().map(Result::unwrap).collect();
+    let taken = (started.elapsed(), sent.take().len());
+    provider.close().await.unwrap();
+    let commands = sent.take().len();
+    println!("{LEASES} leases taken in {taken:?} commands, and released {:?} later by {commands}", started.elapsed());
+    assert!(commands < LEASES / 4, "{commands}");
+    assert!(guards.iter().all(|guard| guard.loss() == Some(Loss::Closed)));
+    let held = world.raw(&name).count_documents(doc! { "lockId": { "$exists": true } }).await.unwrap();
+    assert_eq!(held, 0);
+    let accounting = provider.accounting();
+    assert_eq!((accounting.released, accounting.abandoned), (LEASES as u64, 0), "{accounting:?}");
 }
 
 /// The update of a store's next batch waits for so long at the server before it begins.

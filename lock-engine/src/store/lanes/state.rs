@@ -187,13 +187,7 @@ impl<P> State<P> {
 
     /// Returns why a call would be refused that comes behind the line and `more` calls, if its turn
     /// would come too late. A free permit is never refused.
-    pub(super) fn refusal(
-        &self,
-        lane: Lane,
-        more: usize,
-        deadline: Option<Instant>,
-        now: Instant,
-    ) -> Option<Overload> {
+    pub(super) fn refusal(&self, lane: Lane, more: usize, deadline: Option<Instant>, now: Instant) -> Option<Overload> {
         let line = self.line(lane);
         if more == 0 && line.waiting.is_empty() && self.has_room(lane) {
             return None;

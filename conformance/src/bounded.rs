@@ -3,6 +3,7 @@
 use std::future::{Future, IntoFuture};
 use std::time::Duration;
 
+use distlock_api::{ErrorKind, LockError, Phase};
 use tokio::time::Instant;
 
 use crate::failure::{Failure, FailureKind, Verdict, located_at_caller};
@@ -25,6 +26,13 @@ pub(crate) fn within<F: IntoFuture>(
     let failure = Failure::of(FailureKind::Overdue, format!("timed out after {bound:?} waiting for {what}"));
     let future = future.into_future();
     async move { tokio::time::timeout(bound, future).await.map_err(|_| failure) }
+}
+
+/// Whether the time of a bounded call ended before the store was connected, or had answered. A
+/// client connects with its first call, which may take longer than a short wait.
+pub(crate) fn is_too_late(error: &LockError) -> bool {
+    let is_connecting = error.kind() == ErrorKind::Unavailable && error.phase() == Some(Phase::Connect);
+    error.kind() == ErrorKind::Timeout || is_connecting
 }
 
 /// Polls until a state is reached, which must happen within the bound.

@@ -8,10 +8,10 @@ use std::pin::pin;
 use std::task::Poll;
 use std::time::Duration;
 
-use distlock_api::{AcquireOptions, Acquired, ErrorKind, LockKey, LockProviderExt, Wait};
+use distlock_api::{AcquireOptions, Acquired, LockKey, LockProviderExt, Wait};
 
 use super::fairness::until_queued;
-use crate::bounded::{LIVENESS, SOON, within};
+use crate::bounded::{LIVENESS, SOON, is_too_late, within};
 use crate::check::checks;
 use crate::client::Client;
 use crate::context::{Context, on_a_runtime_of_its_own};
@@ -124,10 +124,10 @@ fn at_every_poll(
     })
 }
 
-/// Maps the timeout of a wait that was shorter than the store's answer took to `None`.
+/// Maps the end of a wait that was shorter than the store took to connect or to answer to `None`.
 fn late_as_none<T>(answer: distlock_api::Result<T>) -> distlock_api::Result<Option<T>> {
     match answer {
-        Err(error) if error.kind() == ErrorKind::Timeout => Ok(None),
+        Err(error) if is_too_late(&error) => Ok(None),
         answer => answer.map(Some),
     }
 }

@@ -165,13 +165,13 @@ impl fmt::Display for Servers {
             );
         }
         if self.all.iter().all(|server| server.error.is_none()) {
-            f.write_str("no server is the primary: ")?;
+            f.write_str("no server is known to be the primary: ")?;
         }
         for (index, Server { address, error }) in self.all.iter().enumerate() {
             let separator = if index == 0 { "" } else { "; " };
             match error {
                 Some(error) => write!(f, "{separator}{address}: {}", message_of(error))?,
-                None => write!(f, "{separator}{address}: no error")?,
+                None => write!(f, "{separator}{address}: no error so far")?,
             }
         }
         Ok(())
@@ -309,7 +309,8 @@ mod tests {
         assert_eq!(set(["RsSecondary", "RsPrimary"]).trouble(), None);
         let without = set(["RsSecondary", "RsSecondary"]);
         assert!(!without.can_serve());
-        assert_eq!(without.trouble().unwrap(), "no server is the primary: h:0: no error; h:1: no error");
+        let trouble = "no server is known to be the primary: h:0: no error so far; h:1: no error so far";
+        assert_eq!(without.trouble().unwrap(), trouble);
     }
 
     #[tokio::test]

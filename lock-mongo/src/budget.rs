@@ -20,8 +20,12 @@ impl Budget {
         self.limit
     }
 
+    pub(crate) fn spent(&self) -> Duration {
+        self.since.elapsed()
+    }
+
     pub(crate) fn left(&self) -> Duration {
-        self.limit.saturating_sub(self.since.elapsed())
+        self.limit.saturating_sub(self.spent())
     }
 
     /// Returns the time for `maxTimeMS`: a little less than is left, so that the server's answer

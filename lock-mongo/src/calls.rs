@@ -25,10 +25,10 @@ use tokio::time::timeout;
 
 use crate::budget::Budget;
 use crate::claim::claim_state;
-use crate::error::{Effect, Refusal, is_answer, refused, translate, unmarked, unreadable};
+use crate::error::{Effect, Refusal, is_answer, refused, replaced, translate, unmarked, unreadable};
 use crate::lease::Marked;
 use crate::records::Records;
-use crate::topology::{Deployment, unanswered_by};
+use crate::topology::{Deployment, primary_replaced, unanswered_by};
 
 /// How many records one update changes. Larger updates delay all other writes (R14).
 pub(crate) const BATCH: NonZeroUsize = NonZeroUsize::new(360).expect("not zero");
@@ -113,13 +113,17 @@ impl Records {
         if budget.left() < budget.limit() / 20 {
             return Err(unanswered_by(client, budget.limit(), Effect::None));
         }
-        let answer = timeout(budget.left(), call).await;
+        let answer = tokio::select! {
+            biased;
+            answer = timeout(budget.left(), call) => answer.map_err(|_| unanswered_by(client, budget.limit(), effect)),
+            () = primary_replaced(client) => Err(replaced(budget.spent(), effect)),
+        };
         match &answer {
             Ok(Ok(_)) => shared.pool.reachability.answered(),
             Ok(Err(error)) if is_answer(error) => shared.pool.reachability.answered(),
             Ok(Err(_)) | Err(_) => shared.pool.reachability.unanswered(),
         }
-        answer.map_err(|_| unanswered_by(client, budget.limit(), effect))
+        answer
     }
 
     /// Makes a call within the budget, and translates the driver's error.

@@ -84,6 +84,12 @@ pub(crate) fn unanswered_because(limit: std::time::Duration, effect: Effect, bec
     }
 }
 
+/// Makes the error of a call whose server is no longer the primary.
+pub(crate) fn replaced(after: std::time::Duration, effect: Effect) -> LockError {
+    let after = std::time::Duration::from_millis(u64::try_from(after.as_millis()).unwrap_or(u64::MAX));
+    unanswered_because(after, effect, ", and another server has become the primary meanwhile")
+}
+
 /// Makes the error of an answer without the marker (R9).
 pub(crate) fn unmarked() -> LockError {
     let message = "MongoDB repeated the answer to an earlier try without the fields that were requested, so the \

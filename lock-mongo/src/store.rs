@@ -99,7 +99,9 @@ impl LeaseStore for MongoStore {
         capabilities.push = deployment.is_some_and(|known| known != Deployment::Standalone)
             && records.shared().is_none_or(|shared| shared.streams.any());
         capabilities.renew_batch = BATCH;
-        if matches!(records.absent, Absent::Record) {
+        // A record that moves between shards may be updated twice, and be counted twice.
+        let can_count = deployment.is_some_and(|known| known != Deployment::Sharded);
+        if can_count && matches!(records.absent, Absent::Record) {
             capabilities.acquire_batch = NonZeroUsize::new(KEYS).expect("not zero");
         }
         capabilities.ordered_claims = deployment.is_some_and(|known| records.orders_sessions(known));

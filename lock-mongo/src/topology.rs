@@ -15,8 +15,8 @@ use tokio::time::sleep;
 
 mod reach;
 
-pub(crate) use reach::Reachability;
 use reach::Servers;
+pub(crate) use reach::{Reachability, primary_replaced};
 
 use crate::error::{
     Effect, NAMESPACE_NOT_FOUND, UNAUTHORIZED, command_code, translate, unanswered, unanswered_because,

@@ -23,8 +23,7 @@ use crate::claim::claim_state;
 use crate::error::{Effect, Refusal, refused, unreadable};
 use crate::lease::{Marked, TakenTogether, block, identity_index};
 use crate::numbers::millis;
-use crate::records::{Absent, Records};
-use crate::topology::Deployment;
+use crate::records::Records;
 
 /// How many keys go in one command. Twice as many took twice as long, and delayed other writes.
 pub(crate) const KEYS: usize = 128;
@@ -43,12 +42,7 @@ struct Updated {
 /// Whether an attempt gains by going in a batch: a key that is probably free, in a store that knows
 /// its server's clock.
 pub(crate) fn may_gather(records: &Records, attempt: &Attempt) -> bool {
-    let deployment = records.topology.known();
-    matches!(records.absent, Absent::Record)
-        // A record that moves between shards may be updated twice, or not found.
-        && deployment.is_some_and(|deployment| deployment != Deployment::Sharded)
-        && records.server_clock.is_known()
-        && records.recent_use.was_free(attempt.claim.key().as_str())
+    records.server_clock.is_known() && records.recent_use.was_free(attempt.claim.key().as_str())
 }
 
 /// Makes attempts in one batch. Those that find their keys in use have done nothing, and are made

@@ -10,7 +10,6 @@
 
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use mongodb::Client;
@@ -24,8 +23,10 @@ const FOR_GOOD: Duration = Duration::from_millis(1500);
 
 /// How long an answer proves that the servers can be reached. The driver's own interval.
 const FRESH: Duration = Duration::from_secs(10);
-/// How often a call checks whether there is a server for it. All calls of a client share the check.
-const WAIT: Duration = Duration::from_millis(50);
+/// How often it is checked whether there is a server for a call, by one call for all of a client.
+/// After an election each write may take until the next heartbeat of the members, so a call that
+/// comes a moment too late waits 2 s longer.
+const WAIT: Duration = Duration::from_millis(5);
 
 /// When a client's servers were last known to be reachable.
 #[derive(Debug)]
@@ -33,12 +34,14 @@ pub(crate) struct Reachability {
     start: std::time::Instant,
     /// Milliseconds since `start`, of the last answer; zero if a later call was not answered.
     answered: AtomicU64,
-    last_look: Mutex<Option<(Instant, Servers)>>,
+    /// Held by the call that checks whether there is a server.
+    checking: tokio::sync::Mutex<()>,
 }
 
 impl Default for Reachability {
     fn default() -> Self {
-        Self { start: std::time::Instant::now(), answered: AtomicU64::new(0), last_look: Mutex::default() }
+        let start = std::time::Instant::now();
+        Self { start, answered: AtomicU64::new(0), checking: tokio::sync::Mutex::default() }
     }
 }
 
@@ -63,18 +66,10 @@ impl Reachability {
         u64::try_from(self.start.elapsed().as_millis()).unwrap_or(u64::MAX)
     }
 
-    /// Returns the servers as they are now, or were a moment ago.
-    fn look(&self, client: &Client) -> Servers {
-        let mut last_look = self.last_look.lock().unwrap_or_else(PoisonError::into_inner);
-        match &*last_look {
-            Some((at, servers)) if at.elapsed() < WAIT * 9 / 10 => servers.clone(),
-            _ => last_look.insert((Instant::now(), Servers::of(client))).1.clone(),
-        }
-    }
-
     /// Waits until a server takes writes, as far as the driver knows. Sends nothing.
     pub(super) async fn server(&self, client: &Client) {
-        while !self.look(client).can_serve() {
+        let _checking = self.checking.lock().await;
+        while !self.is_certain() && !Servers::of(client).can_serve() {
             sleep(WAIT).await;
         }
         // Certain until the next call is not answered.
@@ -84,6 +79,11 @@ impl Reachability {
 
 /// The kinds of servers that take writes, as the driver shows them.
 const WRITABLE: [&str; 4] = ["RsPrimary", "Standalone", "Mongos", "LoadBalancer"];
+
+/// Whether one of these servers is shown as one that takes writes.
+fn takes_writes(shown: &str) -> bool {
+    WRITABLE.iter().any(|kind| shown.contains(&format!("server_type: {kind}")))
+}
 
 /// The servers of a client, and how the driver's last check of each ended.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -98,6 +98,7 @@ struct Server {
     address: String,
     /// `None` if it answered, or has not been checked yet.
     error: Option<String>,
+    takes_writes: bool,
 }
 
 impl Servers {
@@ -114,15 +115,20 @@ impl Servers {
                 let (kind, _) = error.split_once(", labels: ")?;
                 Some(kind.to_owned())
             });
-            Some(Server { address: format!("{host}:{port}"), error })
+            Some(Server { address: format!("{host}:{port}"), error, takes_writes: takes_writes(rest) })
         });
-        let has_writable = WRITABLE.iter().any(|kind| shown.contains(&format!("server_type: {kind}")));
-        Self { all: servers.collect(), has_writable }
+        Self { all: servers.collect(), has_writable: takes_writes(shown) }
     }
 
     /// Whether a server takes writes. If the driver shows something that cannot be read, assume so.
     pub(super) fn can_serve(&self) -> bool {
         self.has_writable || self.all.is_empty()
+    }
+
+    /// Returns the address of the only server that takes writes.
+    fn primary(self) -> Option<String> {
+        let mut writable = self.all.into_iter().filter(|server| server.takes_writes);
+        writable.next().filter(|_| writable.next().is_none()).map(|server| server.address)
     }
 
     /// Whether each server refuses connections, or its name cannot be resolved.
@@ -167,7 +173,7 @@ impl fmt::Display for Servers {
         if self.all.iter().all(|server| server.error.is_none()) {
             f.write_str("no server is known to be the primary: ")?;
         }
-        for (index, Server { address, error }) in self.all.iter().enumerate() {
+        for (index, Server { address, error, .. }) in self.all.iter().enumerate() {
             let separator = if index == 0 { "" } else { "; " };
             match error {
                 Some(error) => write!(f, "{separator}{address}: {}", message_of(error))?,
@@ -229,6 +235,22 @@ pub(super) async fn unusable_for_good(client: &Client) -> Servers {
         } else if since.get_or_insert_with(Instant::now).elapsed() >= FOR_GOOD {
             return servers;
         }
+    }
+}
+
+/// Resolves when another server has become the primary since a call was sent. The old one may be
+/// frozen, and would keep the call until its limit.
+///
+/// Only calls that take long look: reading the client costs more than most calls.
+pub(crate) async fn primary_replaced(client: &Client) {
+    let mut before = None;
+    loop {
+        sleep(LOOK).await;
+        let now = Servers::of(client).primary();
+        if now.is_some() && before.as_ref().is_some_and(|before| Some(before) != now.as_ref()) {
+            return;
+        }
+        before = before.or(now);
     }
 }
 
@@ -307,6 +329,9 @@ mod tests {
         };
         assert!(set(["RsSecondary", "RsPrimary"]).can_serve());
         assert_eq!(set(["RsSecondary", "RsPrimary"]).trouble(), None);
+        assert_eq!(set(["RsSecondary", "RsPrimary"]).primary().unwrap(), "h:1");
+        assert_eq!(set(["Mongos", "Mongos"]).primary(), None, "none of them replaces another");
+        assert_eq!(set(["RsSecondary", "Unknown"]).primary(), None);
         let without = set(["RsSecondary", "RsSecondary"]);
         assert!(!without.can_serve());
         let trouble = "no server is known to be the primary: h:0: no error so far; h:1: no error so far";

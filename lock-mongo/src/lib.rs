@@ -63,7 +63,7 @@
 //! | 6.0.5 | primary, secondary, arbiter, the secondary or the primary killed | acquire, renew, release: `Timeout`, then `Overloaded`; granted again 3 s after the member was started | 2026-11-23 |
 //! | 6.0.5 | set of one member, `directConnection=true` | store tests | 2026-11-23 |
 //! | 6.0.5 | other options of the connection string, as in the table below | a part of the store tests | 2026-11-23 |
-//! | 7.0.28 | set of one member | store tests; conformance at `standard` | 2026-11-23 |
+//! | 7.0.28 | set of one member | store tests; conformance at `standard`; before rules R23 and R24 | 2026-11-23 |
 //! | 8.0 | none was available | its changes are weighed in the protocol, under *Newer servers* | |
 //!
 //! Options of the connection string, as observed on 6.0.5 on 2026-11-23:
@@ -115,7 +115,8 @@
 //! considers equal would be one lock.
 //!
 //! **A session for each held lock**: [`Client::shutdown`](mongodb::Client::shutdown) waits for all
-//! sessions, so close the provider first.
+//! sessions, so close the provider first. Then shut a client of your own down before its runtime
+//! ends: tasks of the driver that outlive it can panic.
 //!
 //! # Clocks
 //! Only the server's clock counts (contract clause [C2]): `$$NOW` inside the one command that

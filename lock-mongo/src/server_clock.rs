@@ -37,12 +37,6 @@ impl ServerClock {
         Reading { clock: self, sent: Instant::now() }
     }
 
-    /// Forgets the reading, because the server's clock has passed what followed from it: this
-    /// process was suspended, or the server's clock was set forward. Single attempts read it again.
-    pub(crate) fn forget(&self) {
-        self.offset.store(0, Ordering::Relaxed);
-    }
-
     /// Returns a time that the server's clock has not passed yet, as long as its steps and the skew
     /// of its members are below the margin (R4); `None` before the first reading.
     pub(crate) fn not_before(&self) -> Option<Duration> {

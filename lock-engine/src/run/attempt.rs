@@ -92,6 +92,16 @@ impl<'a> Acquisition<'a> {
 
     /// Makes one attempt. Returns the answer with the instant before it was sent (C3).
     pub(crate) async fn attempt(&mut self, attempt: Attempt, patience: Patience) -> Result<(Instant, Reply)> {
+        let again = (self.engine.store.capabilities().acquire_batch.get() > 1).then(|| attempt.clone());
+        let answered = self.attempt_once(attempt, patience).await?;
+        match (&answered, again) {
+            // Only the first attempt of a claim goes in a batch.
+            ((_, Reply::Busy(busy)), Some(again)) if busy.undecided => self.attempt_once(again, patience).await,
+            _ => Ok(answered),
+        }
+    }
+
+    async fn attempt_once(&mut self, attempt: Attempt, patience: Patience) -> Result<(Instant, Reply)> {
         self.call.leave_line();
         let hangs = self.dirty && self.unanswered >= UNANSWERED;
         let unordered = self.dirty && !self.is_ordered();

@@ -151,6 +151,10 @@ impl ReleaseState {
         match next {
             Some((runs_on, runtime)) => {
                 self.runs_on = runs_on;
+                if Handle::try_current().ok().is_none_or(|current| current.id() != runtime.id()) {
+                    // What waits on this runtime, which may be ending, is sent again from the next.
+                    self.request.leave_line();
+                }
                 // A runtime that has ended drops the task at once, and so moves it again.
                 drop(runtime.spawn(self.guarded().background()));
             }

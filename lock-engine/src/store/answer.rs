@@ -58,6 +58,9 @@ pub struct BusyReply {
     /// only with a greater token. It is the last token of the key. Where a release gives back the
     /// unused tokens of its block, it is the first token of the present block (R18).
     pub token: Option<FencingToken>,
+    /// Nothing was decided, because a batch could not: the engine makes the attempt again at once,
+    /// by itself. Only in an answer of [`try_acquire_many`](super::LeaseStore::try_acquire_many).
+    pub undecided: bool,
 }
 
 impl BusyReply {
@@ -65,6 +68,12 @@ impl BusyReply {
     #[must_use]
     pub fn new() -> Self {
         Self::default()
+    }
+
+    /// Returns the answer to an attempt that a batch could not decide.
+    #[must_use]
+    pub fn undecided() -> Self {
+        Self { undecided: true, ..Self::default() }
     }
 
     /// Sets the time until the key opens at the latest.

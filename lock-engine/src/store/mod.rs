@@ -177,8 +177,8 @@ pub trait LeaseStore: fmt::Debug + Send + Sync + 'static {
     ///
     /// While some calls are under way, the engine lets the first attempts of other claims wait for
     /// company, for a fraction of a call's usual duration, and sends them together. An attempt that
-    /// would need more than the common step may be answered as [`Busy`](Reply::Busy) without a
-    /// ticket and with zero remaining: the engine then makes it again, by itself.
+    /// would need more than the common step is answered as [undecided](BusyReply::undecided): the
+    /// engine then makes it again, by itself.
     ///
     /// # Errors
     /// An answer of unknown outcome is the last one of its claim: the engine withdraws the claim

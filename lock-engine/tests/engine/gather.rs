@@ -281,3 +281,53 @@ async fn c14_a_waker_that_panics_costs_no_other_answer() {
     drop(first);
     drop((guards, granted(busy).await));
 }
+
+/// C9: "busy" would be wrong, because nothing was decided.
+#[tokio::test(start_paused = true)]
+async fn c9_what_a_batch_does_not_decide_is_decided_alone_and_at_once() {
+    let gate = Gate::default();
+    let serve = |_: Operation, _: &str, _| Fate::Serve;
+    let store = store_with(8, Operation::TryAcquire, &gate, serve, |store| store.undecided = true);
+    let provider = process(&store);
+    let busy = keep_busy(&store, &provider).await;
+    let others = tasks(&provider, "other", 3);
+    quiet().await;
+    gate.open();
+    let started = Instant::now();
+    let guards = granted(others).await;
+    assert_eq!((batches(&store), started.elapsed()), (vec![3], ms(0)));
+    assert_eq!(store.count(Operation::TryAcquire), AT_ONCE + 3);
+    drop((guards, granted(busy).await));
+}
+
+/// The release waited for company on a runtime that ends.
+#[test]
+fn c11_a_release_leaves_a_runtime_that_ends() {
+    assert!(ends_within(secs(30), || {
+        let gate = Gate::default();
+        let store = store(8, Operation::Release, &gate, |_, _, _| Fate::Serve);
+        let provider = store.provider_builder().build().unwrap();
+        let (home, ends) = (one_thread(), one_thread());
+        let (busy, other) = home.block_on(async {
+            let busy = granted(tasks(&provider, "busy", AT_ONCE)).await;
+            (busy, acquire(&provider, "other").await)
+        });
+        ends.block_on(async {
+            for guard in busy {
+                tokio::spawn(guard.release());
+            }
+            store.called(Operation::Release, AT_ONCE).await;
+            tokio::spawn(other.release());
+            quiet().await;
+        });
+        assert!(!store.is_free("other"));
+        drop(ends);
+        // Its lease lasts for longer than this test.
+        home.block_on(async {
+            while !store.is_free("other") {
+                tokio::time::sleep(ms(5)).await;
+            }
+        });
+        gate.open();
+    }));
+}

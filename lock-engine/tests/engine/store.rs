@@ -64,6 +64,8 @@ pub(crate) struct ScriptedStore {
     /// How long the first batch may take effect, counted from its arrival.
     pub(crate) first_batch_acts_for: Duration,
     first_batch_ends: Mutex<Option<Instant>>,
+    /// Whether no batch decides an attempt.
+    pub(crate) undecided: bool,
     script: Script,
     log: Mutex<Log>,
     arrived: Notify,
@@ -111,6 +113,7 @@ impl ScriptedStore {
             batches: Mutex::default(),
             first_batch_acts_for: Duration::ZERO,
             first_batch_ends: Mutex::default(),
+            undecided: false,
             log: Mutex::default(),
             arrived: Notify::new(),
             has_answered: AtomicBool::new(false),
@@ -301,6 +304,9 @@ impl LeaseStore for ScriptedStore {
     async fn try_acquire_many(&self, attempts: &[Attempt]) -> Vec<Result<Reply>> {
         self.batches.lock().unwrap().push(attempts.len());
         self.first_batch_ends.lock().unwrap().get_or_insert_with(|| Instant::now() + self.first_batch_acts_for);
+        if self.undecided {
+            return attempts.iter().map(|_| Ok(Reply::Busy(BusyReply::undecided()))).collect();
+        }
         join_all(attempts.iter().map(|attempt| self.try_acquire(attempt))).await
     }
 

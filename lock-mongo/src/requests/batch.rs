@@ -52,7 +52,7 @@ pub(crate) async fn try_acquire_many(records: &Records, attempts: &[Attempt]) ->
         return vec![try_acquire(records, attempt).await];
     }
     let Some(now) = records.server_clock.not_before() else {
-        return attempts.iter().map(|_| Ok(again_alone())).collect();
+        return attempts.iter().map(|_| Ok(undecided())).collect();
     };
     let budget = Budget::new(attempts.iter().map(limit).max().unwrap_or_default());
     let mut taking = Taking { records, budget, replies: attempts.iter().map(|_| None).collect() };
@@ -86,6 +86,11 @@ fn ended(attempt: &Attempt) {
 pub(crate) fn may_act_for(records: &Records, claim: &Claim) -> Duration {
     let ends = Duration::from_millis(claim_state(claim).batch_ends.load(Ordering::Relaxed));
     ends.saturating_sub(records.server_clock.not_before().unwrap_or(ends))
+}
+
+/// The answer of an attempt that did nothing, and is made again alone.
+fn undecided() -> Reply {
+    Reply::Busy(BusyReply::undecided())
 }
 
 /// A batch of attempts under way.
@@ -136,7 +141,7 @@ impl Taking<'_> {
         }
         if !new_keys.is_empty() && !insert(records, new_keys, budget).await? {
             // Each attempt finds out by itself what is wrong.
-            self.fill(|| Ok(again_alone()));
+            self.fill(|| Ok(undecided()));
             return Ok(());
         }
         let statements = groups.iter().map(|Equal { attempts, identities }| {
@@ -171,17 +176,13 @@ impl Taking<'_> {
                 self.replies[number] = Some(grant(taken.token, tokens, millis(taken.remaining)).map(Reply::Granted));
             }
         }
-        if taken.is_empty() {
-            // As far as can be seen, all came after their bounds.
-            records.server_clock.forget();
-        }
         if updated.write_errors.is_empty() && updated.n != taken.len() {
             // Granted, and gone before the query.
             let message = "a lease that a batch has taken was not found afterwards";
             return Err(LockError::new(ErrorKind::Unavailable, message).outcome_unknown());
         }
         // In use, no record, or refused for a reason that the next attempt reports.
-        self.fill(|| Ok(again_alone()));
+        self.fill(|| Ok(undecided()));
         Ok(())
     }
 
@@ -232,11 +233,6 @@ async fn found(records: &Records, attempts: &[&Attempt], budget: Budget) -> Resu
     Ok(taken.into_iter().map(|taken| (taken.id.clone(), taken)).collect())
 }
 
-/// The answer of an attempt that found its key in use and did nothing: it is made again, alone.
-fn again_alone() -> Reply {
-    Reply::Busy(BusyReply::new().with_holder_remaining(Duration::ZERO))
-}
-
 /// Sends one update of several statements, in no order.
 async fn update(
     records: &Records,
@@ -268,28 +264,21 @@ pub(crate) fn may_gather_release(release: &Release) -> bool {
         && !state.release_sent.load(Ordering::Relaxed)
 }
 
-/// Releases in one batch, by the short way. What it does not find is released one by one, and one
-/// after the other: all of it is one call of the lanes.
+/// Releases in one batch, by the short way. What it does not free is released again, alone: it may
+/// have a waiter.
 pub(crate) async fn release_many(records: &Records, releases: &[Release]) -> Vec<Result<ReleaseOutcome>> {
     if let [single] = releases {
         return vec![release(records, single).await];
     }
     let budget = Budget::new(releases.iter().map(|release| release.timeout).min().unwrap_or_default());
     let freed = free(records, releases, budget).await;
-    let mut outcomes = Vec::with_capacity(releases.len());
-    for it in releases {
-        let key = it.claim.key();
-        outcomes.push(match &freed {
-            Ok(freed) if freed.contains(it.claim.id().as_str()) => Ok(ReleaseOutcome::Released),
-            Ok(_) if budget.left().is_zero() => {
-                let message = "the time of a batch of releases ended before this one was sent";
-                Err(LockError::new(ErrorKind::Unavailable, message).with_key(key.clone()))
-            }
-            Ok(_) => release(records, &it.clone().with_timeout(budget.left())).await,
-            Err(error) => Err(error.clone().with_key(key.clone())),
-        });
-    }
-    outcomes
+    let outcome = |release: &Release| match &freed {
+        Ok(freed) if freed.contains(release.claim.id().as_str()) => Ok(ReleaseOutcome::Released),
+        Ok(_) => Err(LockError::new(ErrorKind::Unavailable, "a batch did not release the lease: release it alone")),
+        Err(error) => Err(error.clone()),
+    };
+    let with_key = |release: &Release| outcome(release).map_err(|error| error.with_key(release.claim.key().clone()));
+    releases.iter().map(with_key).collect()
 }
 
 /// Frees the leases that the claims hold and that have no waiter. Returns whose.

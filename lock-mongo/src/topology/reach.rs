@@ -13,7 +13,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use mongodb::Client;
-use tokio::time::{Instant, sleep};
+use tokio::sync::Notify;
+use tokio::time::{Instant, sleep, timeout};
 
 /// How often the client is read while no server can be chosen. The driver checks each server again
 /// after half a second.
@@ -27,6 +28,8 @@ const FRESH: Duration = Duration::from_secs(10);
 /// After an election each write may take until the next heartbeat of the members, so a call that
 /// comes a moment too late waits 2 s longer.
 const WAIT: Duration = Duration::from_millis(5);
+/// How often the others see whether that one still checks: its caller may have stopped polling it.
+const WATCH: Duration = Duration::from_millis(50);
 
 /// When a client's servers were last known to be reachable.
 #[derive(Debug)]
@@ -34,14 +37,16 @@ pub(crate) struct Reachability {
     start: std::time::Instant,
     /// Milliseconds since `start`, of the last answer; zero if a later call was not answered.
     answered: AtomicU64,
-    /// Held by the call that checks whether there is a server.
-    checking: tokio::sync::Mutex<()>,
+    /// Milliseconds since `start`, of the last check whether there is a server.
+    checked: AtomicU64,
+    /// Notified when a check has found one.
+    found: Notify,
 }
 
 impl Default for Reachability {
     fn default() -> Self {
         let start = std::time::Instant::now();
-        Self { start, answered: AtomicU64::new(0), checking: tokio::sync::Mutex::default() }
+        Self { start, answered: AtomicU64::new(0), checked: AtomicU64::new(0), found: Notify::new() }
     }
 }
 
@@ -68,22 +73,28 @@ impl Reachability {
 
     /// Waits until a server takes writes, as far as the driver knows. Sends nothing.
     pub(super) async fn server(&self, client: &Client) {
-        let _checking = self.checking.lock().await;
-        while !self.is_certain() && !Servers::of(client).can_serve() {
-            sleep(WAIT).await;
+        while !self.is_certain() {
+            let found = self.found.notified();
+            let is_due = self.is_check_due();
+            if is_due && Servers::of(client).can_serve() {
+                // Certain until the next call is not answered.
+                self.answered();
+                return self.found.notify_waiters();
+            }
+            let _ = timeout(if is_due { WAIT } else { WATCH }, found).await;
         }
-        // Certain until the next call is not answered.
-        self.answered();
+    }
+
+    /// Returns whether the caller is to check now. The one that has checked does so again.
+    fn is_check_due(&self) -> bool {
+        let (now, wait) = (self.millis(), u64::try_from(WAIT.as_millis()).expect("small"));
+        let check = |last| (now >= last + wait || last == 0).then_some(now.max(1));
+        self.checked.fetch_update(Ordering::Relaxed, Ordering::Relaxed, check).is_ok()
     }
 }
 
 /// The kinds of servers that take writes, as the driver shows them.
 const WRITABLE: [&str; 4] = ["RsPrimary", "Standalone", "Mongos", "LoadBalancer"];
-
-/// Whether one of these servers is shown as one that takes writes.
-fn takes_writes(shown: &str) -> bool {
-    WRITABLE.iter().any(|kind| shown.contains(&format!("server_type: {kind}")))
-}
 
 /// The servers of a client, and how the driver's last check of each ended.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -98,7 +109,7 @@ struct Server {
     address: String,
     /// `None` if it answered, or has not been checked yet.
     error: Option<String>,
-    takes_writes: bool,
+    is_primary: bool,
 }
 
 impl Servers {
@@ -115,9 +126,14 @@ impl Servers {
                 let (kind, _) = error.split_once(", labels: ")?;
                 Some(kind.to_owned())
             });
-            Some(Server { address: format!("{host}:{port}"), error, takes_writes: takes_writes(rest) })
+            Some(Server {
+                address: format!("{host}:{port}"),
+                error,
+                is_primary: rest.contains("server_type: RsPrimary"),
+            })
         });
-        Self { all: servers.collect(), has_writable: takes_writes(shown) }
+        let has_writable = WRITABLE.iter().any(|kind| shown.contains(&format!("server_type: {kind}")));
+        Self { all: servers.collect(), has_writable }
     }
 
     /// Whether a server takes writes. If the driver shows something that cannot be read, assume so.
@@ -125,10 +141,9 @@ impl Servers {
         self.has_writable || self.all.is_empty()
     }
 
-    /// Returns the address of the only server that takes writes.
+    /// Returns the address of the primary of the replica set.
     fn primary(self) -> Option<String> {
-        let mut writable = self.all.into_iter().filter(|server| server.takes_writes);
-        writable.next().filter(|_| writable.next().is_none()).map(|server| server.address)
+        self.all.into_iter().find(|server| server.is_primary).map(|server| server.address)
     }
 
     /// Whether each server refuses connections, or its name cannot be resolved.
@@ -276,7 +291,7 @@ mod tests {
                 sleep(Duration::from_millis(20)).await;
             }
         };
-        let servers = tokio::time::timeout(Duration::from_secs(20), servers).await.expect("the driver shows it");
+        let servers = timeout(Duration::from_secs(20), servers).await.expect("the driver shows it");
         command.abort();
         servers
     }
@@ -330,7 +345,7 @@ mod tests {
         assert!(set(["RsSecondary", "RsPrimary"]).can_serve());
         assert_eq!(set(["RsSecondary", "RsPrimary"]).trouble(), None);
         assert_eq!(set(["RsSecondary", "RsPrimary"]).primary().unwrap(), "h:1");
-        assert_eq!(set(["Mongos", "Mongos"]).primary(), None, "none of them replaces another");
+        assert_eq!(set(["Mongos", "Unknown"]).primary(), None, "another one does not replace it");
         assert_eq!(set(["RsSecondary", "Unknown"]).primary(), None);
         let without = set(["RsSecondary", "RsSecondary"]);
         assert!(!without.can_serve());

@@ -161,7 +161,9 @@ async fn leases_are_kept_while_acquisitions_are_slow(world: World) {
     let locks = builder().build().unwrap();
     let ttl = Duration::from_secs(6);
     let held = locks.acquire(key()).ttl(ttl).await.unwrap();
-    let block = doc! { "failCommands": ["findAndModify"], "appName": app, "blockConnection": true, "blockTimeMS": 500 };
+    // All that acquisitions send, alone and in batches, except for the `update` that renewals need.
+    let slow = ["findAndModify", "insert", "find"].as_slice();
+    let block = doc! { "failCommands": slow, "appName": app, "blockConnection": true, "blockTimeMS": 500 };
     world.admin(doc! { "configureFailPoint": "failCommand", "mode": "alwaysOn", "data": block }).await;
     let until = Instant::now() + Duration::from_secs(12);
     let works = async |_| {

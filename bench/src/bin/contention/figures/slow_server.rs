@@ -75,8 +75,8 @@ pub(super) async fn run(bench: &Bench<'_>) -> Outcome<Figure> {
     ));
     figure.note(format!(
         "The capacity is what the raw driver reaches with {POOL} tasks, one for each connection, so that no call is \
-         wasted. distlock acquires and releases with `findAndModify`, and so does the raw driver here. Of the {POOL} \
-         connections distlock keeps one for its change stream, one for renewals, and leaves one to the application."
+         wasted. The raw driver acquires and releases with `findAndModify` here, and so does distlock while few calls \
+         are under way; further ones go in batches, by `update`. Of the {POOL} connections distlock keeps one for its change stream, one for renewals, and leaves one to the application."
     ));
     figure.note(
         "An acquisition by hand counts if both writes end within 3 s. Leases: one with a ttl of 15 s and one with the \

@@ -215,7 +215,7 @@ impl<K: Kind> Slot<K> {
         let (mut requests, mut answers) = (Vec::with_capacity(batch.len()), Vec::with_capacity(batch.len()));
         for Gathered { request, deadline, started, answer } in batch {
             // Not for a caller that has left, or that could not be answered in time any more.
-            // Both wake the caller, and a panic of its waker must cost nobody else an answer.
+            // Both wake the caller, and a panic of its waker must cost no other caller its answer.
             let in_time = deadline.is_none_or(|deadline| sent + needs <= deadline);
             let mut is_sent = false;
             contained(|| is_sent = in_time && started.send(sent).is_ok());

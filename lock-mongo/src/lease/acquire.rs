@@ -88,7 +88,7 @@ impl Layout {
 
     /// Makes the record of a key that was never locked, so that a batch can take it.
     pub(crate) fn unused_record(&self, identity: Bson, now: Duration) -> Document {
-        let now = DateTime::from_millis(i64::try_from(now.as_millis()).unwrap_or(i64::MAX));
+        let now = DateTime::from_millis(millis(now));
         doc! { ID: identity, self.path(TOKEN): 0_i64, self.path(TOKENS): 1, self.path(EXPIRES_AT): now }
     }
 
@@ -122,7 +122,7 @@ impl Layout {
     /// Returns the filter of those of the records that are without holder, ticket and minimum hold,
     /// while the server's clock is before `bound` (R24).
     pub(crate) fn all_unused(&self, identities: &[Bson], bound: Duration) -> Document {
-        let bound = DateTime::from_millis(i64::try_from(bound.as_millis()).unwrap_or(i64::MAX));
+        let bound = DateTime::from_millis(millis(bound));
         let mut filter = self.without_use(self.records(identities.iter().cloned()));
         filter.insert("$expr", doc! { "$lt": ["$$NOW", bound] });
         filter

@@ -57,7 +57,7 @@ impl<'a> ChangeOptions<'a> {
 pub(crate) enum ConfirmedBy {
     /// R17: nothing else counts for a grant.
     Majority,
-    /// R23: enough for a release without a minimum hold.
+    /// R23: enough for a release that grants to no waiter and has no minimum hold.
     Primary,
 }
 

@@ -18,8 +18,8 @@ use crate::records::Records;
 ///
 /// The first release of a claim tries two short ways. One frees a lease that had no waiter when it
 /// was granted; the other grants a lease that the claim still holds to the first waiter. If their
-/// filters match nothing, the long way decides by the state of the record. The short ways are
-/// answered as soon as the primary has released the lease (R23).
+/// filters match nothing, the long way decides by the state of the record. The first of them is
+/// answered as soon as the primary has freed the lease (R23).
 pub(crate) async fn release(records: &Records, release: &Release) -> Result<ReleaseOutcome> {
     let Release { claim, hold_at_least, timeout, .. } = release;
     let layout = &records.layout;
@@ -30,11 +30,9 @@ pub(crate) async fn release(records: &Records, release: &Release) -> Result<Rele
     let options = |confirmed_by| ChangeOptions { confirmed_by, ..ChangeOptions::new(deployment, Some(claim), budget) };
     if !claim_state(claim).release_sent.swap(true, Ordering::Relaxed) {
         let (id, projection) = (claim.id(), Layout::has_been_freed);
-        // R13: a roll-back would open the key before the end of a minimum hold.
-        let confirmed_by = if hold_at_least.is_none() { ConfirmedBy::Primary } else { ConfirmedBy::Majority };
         if hold_at_least.is_none() && claim_state(claim).had_no_waiter.load(Ordering::Relaxed) {
             let (filter, pipeline) = (layout.held_without_waiters(identity.clone(), id), layout.free(id, claim.used()));
-            let freed = records.change::<Released>(filter, pipeline, projection(), options(confirmed_by)).await;
+            let freed = records.change::<Released>(filter, pipeline, projection(), options(ConfirmedBy::Primary)).await;
             if freed.map_err(with_key)?.is_some() {
                 records.recent_use.mark_free(claim.key().as_str());
                 return Ok(ReleaseOutcome::Released);
@@ -42,7 +40,9 @@ pub(crate) async fn release(records: &Records, release: &Release) -> Result<Rele
         }
         let filter = layout.held_record(identity.clone(), id);
         let pipeline = layout.pass(id, claim.used(), *hold_at_least, records.clock(deployment));
-        let passed = records.change::<Released>(filter, pipeline, projection(), options(confirmed_by)).await;
+        // R23: the waiter hears of the grant when a majority has it. And a roll-back would open the
+        // key before the end of a minimum hold (R13).
+        let passed = records.change::<Released>(filter, pipeline, projection(), options(ConfirmedBy::Majority)).await;
         if passed.map_err(with_key)?.is_some() {
             return Ok(ReleaseOutcome::Released);
         }

@@ -97,6 +97,14 @@ async fn only_plain_releases_wait_for_the_primary_alone(world: World) {
     assert!(release(&store, &a).await.is_released());
     assert_eq!(concern(), primary);
 
+    // The waiter hears of its grant when the majority has it.
+    let wanted = held().await;
+    queued(&store, &claim(wanted.key())).await;
+    sent.take();
+    assert!(release(&store, &wanted).await.is_released());
+    let commands = sent.take();
+    assert_eq!(commands.last().unwrap().get_document("writeConcern").unwrap(), &majority, "{commands:?}");
+
     let mut closing = Release::new(held().await);
     closing.hold_at_least = Some(LONG);
     assert!(store.release(&closing).await.unwrap().is_released());

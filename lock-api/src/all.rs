@@ -40,10 +40,14 @@ async fn acquire<P: LockProvider + ?Sized>(
 /// The acquisition of several locks; await it to get the [`AllGuard`], or call [`run`](Self::run).
 /// Made by [`LockProviderExt::acquire_all`](crate::LockProviderExt::acquire_all).
 ///
-/// All locks are granted, or none ([C21]). The keys are sorted and acquired one after the other,
-/// each once, so callers that name the same keys in different orders cannot deadlock. One wait
-/// covers them all. If one lock is not granted, those already acquired are released again. Without
-/// any key the guard is empty, and no request is sent.
+/// All locks are granted, or none ([C21]). The keys are sorted, and a caller waits for a lock only
+/// while it holds those of smaller keys. So callers that name the same keys in different orders
+/// cannot deadlock. Up to 64 locks are asked for at once: if they are free, they take little longer
+/// than one. Locks behind the first busy one are released again before it is waited for, and to
+/// others they may seem busy for a moment.
+///
+/// One wait covers them all. If one lock is not granted, those already acquired are released again.
+/// Without any key the guard is empty, and no request is sent.
 ///
 /// Errors are those of [`Acquire`](crate::Acquire). At the end of the wait the error names the key
 /// that was busy. Cancel safe ([C11]).

@@ -4,9 +4,9 @@ use std::future::Future;
 use std::time::Duration;
 
 use futures_util::future::join_all;
-use tokio::time::Instant;
+use tokio::time::{Instant, timeout};
 
-use crate::error::{LockError, Result};
+use crate::error::{Disposition, LockError, Result};
 use crate::guard::{LockGuard, ReleaseFuture};
 use crate::key::LockKey;
 use crate::loss::Loss;
@@ -74,24 +74,35 @@ impl<G> Group<G> {
     }
 }
 
+/// How many locks of a group are tried at once.
+const AT_ONCE: usize = 64;
+
 /// Acquires several locks, all or nothing ([C21]).
 ///
-/// The keys are sorted, and each is acquired once, one after the other, by `acquire`, which returns
-/// `None` for a lock that was not granted. The wait of `options` covers all of them: each call gets
-/// the rest of it. If one lock is not granted, or fails, those already held are discarded.
+/// The keys are sorted, and duplicates are left out. Up to 64 of them are tried at once, without a
+/// wait. The locks before the first one that is busy are kept, those after it are discarded, and
+/// the busy one is waited for. Then the rest is tried. A caller waits only while it holds locks of
+/// smaller keys, so callers cannot deadlock. Free locks take as long as a few requests, if the
+/// backend sends requests together.
+///
+/// `acquire` returns `None` for a lock that was not granted. The wait of `options` covers all of
+/// them: a call that waits gets the rest of it. If one lock is not granted, or fails, those already
+/// held are discarded.
 ///
 /// # Errors
-/// The first error of `acquire`; [`ErrorKind::Lost`](crate::ErrorKind::Lost) if one of the locks
-/// was lost while the others were acquired.
+/// The first error of `acquire`, in the order of the keys; [`ErrorKind::Lost`] if one of the locks
+/// was lost while the others were acquired. A lock whose try fails is asked for once more within the
+/// wait, unless the error is [permanent](Disposition::Permanent).
 ///
 /// # Cancel safety
 /// As cancel safe as `acquire`: dropping the future drops the guards it has.
 ///
 /// [C21]: distlock_api::contract#c21
+/// [`ErrorKind::Lost`]: crate::ErrorKind::Lost
 pub async fn acquire_group<G, F>(
     mut keys: Vec<LockKey>,
     options: &AcquireOptions,
-    mut acquire: impl FnMut(LockKey, AcquireOptions) -> F,
+    acquire: impl Fn(LockKey, AcquireOptions) -> F,
 ) -> Result<Group<G>>
 where
     G: GroupGuard,
@@ -99,32 +110,42 @@ where
 {
     keys.sort_unstable();
     keys.dedup();
-    let deadline = match options.wait() {
-        Wait::Try | Wait::UpTo(Duration::ZERO) | Wait::Forever => None,
-        Wait::UpTo(limit) => Instant::now().checked_add(limit),
-    };
+    let limit = Limit::of(options.wait());
+    let call = |key: &LockKey, wait| acquire(key.clone(), options.clone().with_wait(wait));
     let mut guards = Vec::with_capacity(keys.len());
-    for key in keys {
-        let mut options = options.clone();
-        if let Some(deadline) = deadline {
-            let left = deadline.saturating_duration_since(Instant::now());
-            if left.is_zero() {
-                roll_back(guards).await;
-                return Ok(Group::Busy(key));
+    let mut at_once = AT_ONCE;
+    while let Some(next) = keys.get(guards.len()) {
+        let round = &keys[guards.len()..];
+        let round = &round[..round.len().min(at_once)];
+        if limit == Limit::Try || round.len() > 1 {
+            let tries = round.iter().map(|key| call(key, Wait::Try));
+            let Tried { held, refusal, beyond } = limit.tried(join_all(tries)).await;
+            guards.extend(held);
+            at_once = if refusal.is_none() { AT_ONCE.min(2 * at_once) } else { 1 };
+            match refusal {
+                Some(refusal) if limit == Limit::Try || refusal.is_permanent() => {
+                    let refused = keys[guards.len()].clone();
+                    roll_back(guards.into_iter().chain(beyond)).await;
+                    return refusal.answer(refused);
+                }
+                // Nothing waits for these releases.
+                Some(_) => beyond.into_iter().for_each(|guard| drop(guard.discard())),
+                None => {}
             }
-            options = options.with_wait(Wait::UpTo(left));
+            continue;
         }
-        match acquire(key.clone(), options).await {
+        let answer = match limit.wait() {
+            Some(wait) => call(next, wait).await,
+            None => Ok(None),
+        };
+        match answer {
             Ok(Some(guard)) => guards.push(guard),
-            Ok(None) => {
+            refused => {
                 roll_back(guards).await;
-                return Ok(Group::Busy(key));
-            }
-            Err(error) => {
-                roll_back(guards).await;
-                return Err(error);
+                return refused.map(|_| Group::Busy(next.clone()));
             }
         }
+        at_once *= 2;
     }
     // A lease can be lost while the next lock is waited for.
     let lost = guards.iter().find_map(|guard: &G| Some((guard.key().clone(), guard.loss()?)));
@@ -137,10 +158,103 @@ where
     }
 }
 
+/// How long the acquisition of a group may take.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Limit {
+    /// As long as one try.
+    Try,
+    Until(Instant),
+    Never,
+}
+
+impl Limit {
+    fn of(wait: Wait) -> Self {
+        match wait {
+            Wait::Try | Wait::UpTo(Duration::ZERO) => Self::Try,
+            Wait::UpTo(limit) => Instant::now().checked_add(limit).map_or(Self::Never, Self::Until),
+            Wait::Forever => Self::Never,
+        }
+    }
+
+    /// Returns how long the next call may wait; `None` when the time is up.
+    fn wait(self) -> Option<Wait> {
+        match self {
+            Self::Try => Some(Wait::Try),
+            Self::Never => Some(Wait::Forever),
+            Self::Until(deadline) => {
+                Some(deadline.saturating_duration_since(Instant::now())).filter(|left| !left.is_zero()).map(Wait::UpTo)
+            }
+        }
+    }
+
+    /// Awaits a round of tries, for half of the time that is left: a call that waits says why the
+    /// store does not answer.
+    async fn tried<G>(self, tries: impl Future<Output = Vec<Result<Option<G>>>>) -> Tried<G> {
+        let answers = match self {
+            Self::Try | Self::Never => Some(tries.await),
+            Self::Until(deadline) => {
+                let left = deadline.saturating_duration_since(Instant::now());
+                timeout(left / 2, tries).await.ok()
+            }
+        };
+        Tried::of(answers.unwrap_or_else(|| vec![Ok(None)]))
+    }
+}
+
+/// What a round of tries gave.
+struct Tried<G> {
+    /// The guards of the first locks.
+    held: Vec<G>,
+    /// Why the next lock is not held; `None` if all are.
+    refusal: Option<Refusal>,
+    /// The guards of locks after that.
+    beyond: Vec<G>,
+}
+
+enum Refusal {
+    Busy,
+    Failed(LockError),
+}
+
+impl<G> Tried<G> {
+    fn of(answers: Vec<Result<Option<G>>>) -> Self {
+        let (mut held, mut refusal, mut beyond) = (Vec::new(), None, Vec::new());
+        for answer in answers {
+            let this = match answer {
+                Ok(Some(guard)) if refusal.is_none() => {
+                    held.push(guard);
+                    continue;
+                }
+                Ok(Some(guard)) => {
+                    beyond.push(guard);
+                    continue;
+                }
+                Ok(None) => Refusal::Busy,
+                Err(error) => Refusal::Failed(error),
+            };
+            refusal.get_or_insert(this);
+        }
+        Self { held, refusal, beyond }
+    }
+}
+
+impl Refusal {
+    fn is_permanent(&self) -> bool {
+        matches!(self, Self::Failed(error) if error.disposition() == Disposition::Permanent)
+    }
+
+    fn answer<G>(self, key: LockKey) -> Result<Group<G>> {
+        match self {
+            Self::Busy => Ok(Group::Busy(key)),
+            Self::Failed(error) => Err(error),
+        }
+    }
+}
+
 /// Discards the guards. Releases that the store does not confirm soon continue in the background.
-async fn roll_back<G: GroupGuard>(guards: Vec<G>) {
-    let releases = join_all(guards.into_iter().rev().map(G::discard));
-    if let Ok(outcomes) = tokio::time::timeout(ROLLBACK_WAIT, releases).await {
+async fn roll_back<G: GroupGuard>(guards: impl IntoIterator<Item = G>) {
+    let releases = join_all(guards.into_iter().map(G::discard));
+    if let Ok(outcomes) = timeout(ROLLBACK_WAIT, releases).await {
         for error in outcomes.into_iter().filter_map(Result::err) {
             tracing::debug!(%error, "the roll-back of a partial acquisition continues in the background");
         }

@@ -2,14 +2,16 @@
 
 use std::sync::Arc;
 
-use distlock_api::{ErrorKind, LockKey, LockProvider, LockProviderExt, ReleaseOutcome};
-use distlock_memory::MemoryStore;
+use distlock_api::{
+    Disposition, ErrorKind, LockError, LockGuard, LockKey, LockProvider, LockProviderExt, ReleaseOutcome,
+};
+use distlock_memory::{MemoryStore, Operation};
 use futures_util::future::join_all;
 use tokio::task::yield_now;
 use tokio::time::{Instant, sleep, timeout};
 
 use crate::kit::{ms, process, provider, quick, quiet, secs};
-use crate::store::ScriptedStore;
+use crate::store::{Fate, ScriptedStore};
 
 #[tokio::test(start_paused = true)]
 async fn c21_several_locks_at_once() {
@@ -89,4 +91,72 @@ async fn c21_opposite_orders_do_not_deadlock_while_leases_are_handed_on() {
         timeout(secs(60), task).await.expect("a deadlock").unwrap();
     }
     assert!(a.accounting().balances() && b.accounting().balances());
+}
+
+#[tokio::test(start_paused = true)]
+async fn c21_free_locks_are_asked_for_at_once() {
+    let store =
+        ScriptedStore::new(|op, _, _| if op == Operation::TryAcquire { Fate::After(ms(100)) } else { Fate::Serve });
+    let store = Arc::new(store);
+    let provider = provider(&store);
+    let started = Instant::now();
+    let all = provider.acquire_all(0..100).await.unwrap();
+    assert_eq!(started.elapsed(), ms(200), "64, then the others");
+    let keys: Vec<&LockKey> = all.guards().iter().map(LockGuard::key).collect();
+    assert!(keys.len() == 100 && keys.is_sorted());
+    assert_eq!(store.count(Operation::TryAcquire), 100);
+    assert_eq!(all.release().await.unwrap(), ReleaseOutcome::Released);
+}
+
+#[tokio::test(start_paused = true)]
+async fn c21_a_caller_that_waits_holds_only_smaller_keys() {
+    let store = Arc::new(ScriptedStore::honest());
+    let (provider, other) = (provider(&store), provider(&store));
+    let held = other.acquire("b").await.unwrap();
+    let waiting = tokio::spawn({
+        let provider = provider.clone();
+        async move { provider.acquire_all(["d", "c", "b", "a"]).timeout(secs(60)).await }
+    });
+    sleep(ms(100)).await;
+    let free = ["a", "c", "d"].map(|key| store.is_free(key));
+    assert_eq!(free, [false, true, true]);
+    let asked = store.count(Operation::TryAcquire);
+    let c = other.try_acquire("c").await.unwrap().expect("it is free");
+    drop(held);
+    sleep(secs(1)).await;
+    assert!(!store.is_free("b") && store.is_free("d"), "it waits for c");
+    assert!(store.count(Operation::TryAcquire) > asked);
+    drop(c);
+    let all = waiting.await.unwrap().unwrap();
+    assert_eq!(all.guards().len(), 4);
+}
+
+#[tokio::test(start_paused = true)]
+async fn c18_several_locks_at_a_store_that_does_not_answer_end_as_one_does() {
+    let provider = provider(&Arc::new(ScriptedStore::new(|_, _, _| Fate::Never)));
+    let one = provider.acquire("a").timeout(secs(2)).await.unwrap_err();
+    let started = Instant::now();
+    let all = provider.acquire_all(["a", "b", "c"]).timeout(secs(2)).await.unwrap_err();
+    assert!(started.elapsed() <= secs(3), "{:?}", started.elapsed());
+    assert_eq!((all.kind(), all.is_not_granted()), (one.kind(), one.is_not_granted()), "{all}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn c21_an_error_of_one_try_is_final_only_if_it_is_permanent() {
+    let failing = |error: fn() -> LockError| {
+        Arc::new(ScriptedStore::new(move |op, key, nth| match (op, key, nth) {
+            (Operation::TryAcquire, "b", 1) => Fate::Fail(error()),
+            _ => Fate::Serve,
+        }))
+    };
+    let store = failing(|| LockError::new(ErrorKind::PermissionDenied, "no").with_disposition(Disposition::Permanent));
+    let error = provider(&store).acquire_all(["a", "b", "c"]).timeout(secs(60)).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::PermissionDenied);
+    assert!(["a", "b", "c"].iter().all(|key| store.is_free(key)));
+    let store = failing(|| LockError::new(ErrorKind::Unavailable, "not now"));
+    assert!(provider(&store).acquire_all(["a", "b", "c"]).timeout(secs(60)).await.is_ok());
+    let store = failing(|| LockError::new(ErrorKind::Unavailable, "not now"));
+    assert!(provider(&store).try_acquire_all(["a", "b", "c"]).await.is_err());
+    quiet().await;
+    assert!(["a", "b", "c"].iter().all(|key| store.is_free(key)));
 }

@@ -19,8 +19,8 @@ type BoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
 /// The acquisition of several documents; await it to get their guards, or call [`run`](Self::run).
 /// Made by [`DocumentLocks::lock_all`].
 ///
-/// All documents are locked, or none ([C21]). They are locked one after the other in the order of
-/// their keys, each once, as by [`acquire_all`](distlock_api::LockProviderExt::acquire_all) of the
+/// All documents are locked, or none ([C21]), in the order of their keys, as by
+/// [`acquire_all`](distlock_api::LockProviderExt::acquire_all) of the
 /// [plain provider](DocumentLocks::provider). Callers that name the same documents in different
 /// orders, by either method, cannot deadlock. One wait covers all. If one document is not granted
 /// or missing, those already locked are released again.

@@ -1,4 +1,4 @@
-//! Locks under contention, beside other crates, on a real replica set: the figures B1 to B14 and,
+//! Locks under contention, beside other crates, on a real replica set: the figures B1 to B15 and,
 //! under faults, B18 to B22; and the middleware: T1 to T4. B1 to B6 also compare with PostgreSQL.
 //!
 //! Run with `cargo run --release --bin contention`; `-- --help` lists the options, `README.md` says

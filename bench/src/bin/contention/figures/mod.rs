@@ -13,6 +13,7 @@ mod memory;
 mod middleware;
 mod own_finds;
 mod queues;
+mod several;
 mod slow_server;
 mod uncontended;
 mod waiting;
@@ -36,7 +37,7 @@ use crate::worker::protocol::{Contend, Report, Spec, Task};
 /// A figure's name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Id {
-    /// Of locks: `B1` to `B14`, `B18` to `B22`.
+    /// Of locks: `B1` to `B15`, `B18` to `B22`.
     B(u8),
     /// Of the middleware: `T1` to `T4`.
     T(u8),
@@ -44,16 +45,16 @@ pub enum Id {
 
 impl Id {
     /// All figures.
-    pub const ALL: [Self; 23] = {
-        let mut all = [Self::B(0); 23];
+    pub const ALL: [Self; 24] = {
+        let mut all = [Self::B(0); 24];
         let mut place = 0;
         while place < all.len() {
             let number = place as u8 + 1;
             all[place] = match number {
-                1..=14 => Self::B(number),
-                // B15 to B17 do not exist.
-                15..=19 => Self::B(number + 3),
-                _ => Self::T(number - 19),
+                1..=15 => Self::B(number),
+                // B16 and B17 do not exist.
+                16..=20 => Self::B(number + 2),
+                _ => Self::T(number - 20),
             };
             place += 1;
         }
@@ -172,6 +173,7 @@ async fn one(bench: &Bench<'_>, id: Id) -> Outcome<Vec<Figure>> {
         Id::B(12) => vec![memory::contended(bench).await?],
         Id::B(13) => vec![keys_once::run(bench).await?],
         Id::B(14) => vec![many_keys::run(bench).await?],
+        Id::B(15) => vec![several::run(bench).await?],
         Id::B(18) => vec![slow_server::run(bench).await?],
         Id::B(19) => vec![frozen_primary::run(bench).await?],
         Id::B(20) => vec![half_open::run(bench).await?],

@@ -226,3 +226,28 @@ async fn a_namespace_neither_shows_nor_touches_others() {
     let forced = ["a", "b", "c"].map(|key| (key, "force_released"));
     assert_eq!((&received[..3], &received[3..]), (&*expected(granted), &*expected(forced)));
 }
+
+/// A page that finds and sorts all keys again would take minutes here.
+#[tokio::test]
+async fn a_list_of_many_locks_finds_them_once() {
+    const MANY: u32 = 100_000;
+
+    let locks = MemoryProvider::new();
+    let mut guards = Vec::new();
+    for number in 0..MANY {
+        guards.push(locks.acquire(format!("{number:06}")).await.unwrap());
+    }
+    let begun = std::time::Instant::now();
+    let mut list = LockAdmin::list(&locks, ListOptions::new());
+    let first = list.try_next().await.unwrap().unwrap();
+    assert_eq!(first.key, key("000000"));
+    // A lock that is released before its page is reached is not shown.
+    drop(guards.pop());
+    let mut shown = 1;
+    while let Some(info) = list.try_next().await.unwrap() {
+        assert_eq!(info.key.as_str(), format!("{shown:06}"));
+        shown += 1;
+    }
+    assert_eq!(shown, MANY - 1);
+    assert!(begun.elapsed() < Duration::from_secs(20), "{:?}", begun.elapsed());
+}

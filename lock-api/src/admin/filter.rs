@@ -65,8 +65,8 @@ impl LockFilter {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[must_use]
 pub struct ListOptions {
-    pub(super) filter: LockFilter,
-    pub(super) page_size: NonZeroUsize,
+    filter: LockFilter,
+    page_size: NonZeroUsize,
 }
 
 impl ListOptions {
@@ -110,6 +110,13 @@ impl ListOptions {
     pub fn page_size(mut self, locks: usize) -> Self {
         self.page_size = NonZeroUsize::new(locks).unwrap_or(NonZeroUsize::MIN).min(Self::MAX_PAGE_SIZE);
         self
+    }
+
+    /// Returns the filter and the page size. For backends that implement
+    /// [`LockAdmin::list`](crate::LockAdmin::list) themselves.
+    #[must_use]
+    pub fn into_parts(self) -> (LockFilter, NonZeroUsize) {
+        (self.filter, self.page_size)
     }
 }
 

@@ -79,10 +79,11 @@ pub trait LockAdmin: Send + Sync {
     /// true at its own moment: a lock that is acquired or released meanwhile may be shown or not,
     /// but never twice.
     ///
-    /// Built on [`page`](Self::page); there is no need to implement it. The stream ends after its
+    /// Built on [`page`](Self::page); there is no need to implement it, unless a page costs as much
+    /// as all of them. The stream ends after its
     /// first error.
     fn list(&self, options: ListOptions) -> LockList<'_> {
-        let ListOptions { filter, page_size } = options;
+        let (filter, page_size) = options.into_parts();
         let pages = try_unfold(Some(None::<LockKey>), move |next| {
             let filter = filter.clone();
             async move {

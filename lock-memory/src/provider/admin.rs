@@ -6,8 +6,11 @@ use std::time::{Duration, SystemTime};
 
 use async_trait::async_trait;
 use distlock_api::{
-    FencingToken, ForcedRelease, Holder, LockAdmin, LockEvents, LockFilter, LockInfo, LockKey, Loss, Result, contained,
+    FencingToken, ForcedRelease, Holder, ListOptions, LockAdmin, LockEvents, LockFilter, LockInfo, LockKey, LockList,
+    Loss, Result, contained,
 };
+use futures_util::future::ready;
+use futures_util::stream::{self, StreamExt};
 
 use super::MemoryProvider;
 use super::entry::Entry;
@@ -20,13 +23,27 @@ use crate::store::events;
 #[async_trait]
 impl LockAdmin for MemoryProvider {
     async fn inspect(&self, key: &LockKey) -> Result<Option<LockInfo>> {
-        let (hash, shard) = self.shared.shards.of(key);
-        Ok(shard.lock().find(hash, key).map(|entry| self.describe(entry)))
+        Ok(self.info(key))
     }
 
     async fn force_release(&self, key: &LockKey, reason: &str) -> Result<Option<LockInfo>> {
         let (hash, shard) = self.shared.shards.of(key);
         Ok(self.take_away(shard, hash, key, reason, |_| true))
+    }
+
+    /// The keys are found and sorted once, which a page by itself would repeat. What the locks are is
+    /// read page by page.
+    fn list(&self, options: ListOptions) -> LockList<'_> {
+        let (filter, page_size) = options.into_parts();
+        let pages = stream::unfold(None, move |keys: Option<std::vec::IntoIter<LockKey>>| {
+            let mut keys = keys.unwrap_or_else(|| self.keys(&filter.prefix).into_iter());
+            let page: Vec<LockKey> = keys.by_ref().take(page_size.get()).collect();
+            let is_over = page.is_empty();
+            let infos = page.iter().filter_map(|key| self.info(key));
+            let infos: Vec<_> = infos.filter(|info| filter.matches(&info.key, info.owner.as_deref())).map(Ok).collect();
+            ready((!is_over).then(|| (stream::iter(infos), Some(keys))))
+        });
+        Box::pin(pages.flatten())
     }
 
     async fn page(&self, filter: &LockFilter, after: Option<&LockKey>, limit: NonZeroUsize) -> Result<Vec<LockInfo>> {
@@ -99,6 +116,24 @@ impl MemoryProvider {
 
     fn history(&self) -> MutexGuard<'_, History> {
         self.shared.history.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn info(&self, key: &LockKey) -> Option<LockInfo> {
+        let (hash, shard) = self.shared.shards.of(key);
+        shard.lock().find(hash, key).map(|entry| self.describe(entry))
+    }
+
+    /// Returns the keys that are not free, in order.
+    fn keys(&self, prefix: &str) -> Vec<LockKey> {
+        let mut keys = Vec::new();
+        for shard in self.shared.shards.iter() {
+            let state = shard.lock();
+            keys.extend(
+                state.entries().filter(|entry| entry.key.as_str().starts_with(prefix)).map(|entry| entry.key.clone()),
+            );
+        }
+        keys.sort_unstable();
+        keys
     }
 
     fn matching(&self, filter: &LockFilter, after: Option<&LockKey>) -> Vec<LockInfo> {

@@ -7,7 +7,8 @@
 //! or a failed clean-up, it passes itself on (C11). A lease may travel with it, from one guard to
 //! the next (R21): the [`CarriedLease`].
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::btree_map::OccupiedEntry;
+use std::collections::{BTreeMap, HashMap};
 use std::fmt;
 use std::hash::BuildHasher;
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -49,7 +50,8 @@ type Shard<C> = HashMap<LockKey, LocalQueue<C>, RandomState>;
 struct LocalQueue<C: CarriedLease> {
     /// The lease that has the turn; `None` while a caller without a lease has it.
     held: Option<AcquisitionId>,
-    waiters: VecDeque<Waiter<C>>,
+    /// In the order in which they came. A map, because any of many may leave.
+    waiters: BTreeMap<u64, Waiter<C>>,
     last_waiter_id: u64,
     /// Notifies the caller that has the turn; created when it first sleeps.
     nudge: Option<Arc<Notify>>,
@@ -58,14 +60,13 @@ struct LocalQueue<C: CarriedLease> {
 }
 
 struct Waiter<C: CarriedLease> {
-    waiter_id: u64,
     requirements: C::Requirements,
     sender: oneshot::Sender<Turn<C>>,
 }
 
 impl<C: CarriedLease> Default for LocalQueue<C> {
     fn default() -> Self {
-        Self { held: None, waiters: VecDeque::new(), last_waiter_id: 0, nudge: None, nudged: false }
+        Self { held: None, waiters: BTreeMap::new(), last_waiter_id: 0, nudge: None, nudged: false }
     }
 }
 
@@ -125,7 +126,7 @@ impl<C: CarriedLease> LocalQueues<C> {
                 }
                 Some(entry) => {
                     entry.last_waiter_id += 1;
-                    entry.waiters.push_back(Waiter { waiter_id: entry.last_waiter_id, requirements, sender });
+                    entry.waiters.insert(entry.last_waiter_id, Waiter { requirements, sender });
                     entry.last_waiter_id
                 }
             }
@@ -182,10 +183,7 @@ impl<C: CarriedLease> Drop for LineGuard<'_, C> {
             return;
         }
         let mut shard = self.queues.shard(self.key);
-        let left = shard.get_mut(self.key).and_then(|entry| {
-            let position = entry.waiters.iter().position(|waiter| waiter.waiter_id == self.waiter_id)?;
-            entry.waiters.remove(position)
-        });
+        let left = shard.get_mut(self.key).and_then(|entry| entry.waiters.remove(&self.waiter_id));
         drop(shard);
         // Outside the lock: dropping it wakes the receiver, and a waker runs foreign code.
         drop(left);
@@ -265,9 +263,9 @@ impl<C: CarriedLease> TurnState<C> {
                     let lease = state.lease.as_ref();
                     lease.is_none_or(|lease| lease.meets(&next.requirements) || defect!(NotReleasedBeforeHandOn))
                 };
-                let next = |entry: &mut LocalQueue<C>| match entry.waiters.front() {
-                    Some(next) if meets(next) => entry.waiters.pop_front(),
-                    _ => None,
+                let next = |entry: &mut LocalQueue<C>| {
+                    let next = entry.waiters.first_entry().filter(|next| meets(next.get()));
+                    next.map(OccupiedEntry::remove)
                 };
                 match shard.get_mut(&state.key).map(|entry| (next(entry), entry)) {
                     Some((Some(Waiter { sender: next, .. }), entry)) => {
@@ -391,6 +389,24 @@ pub(crate) mod tests {
             stays.await
         });
         assert!(poll(last.as_mut()).is_ready());
+        assert_eq!(turns.keys(), 0);
+    }
+
+    /// A search from the front would take minutes.
+    #[test]
+    fn each_of_many_callers_can_leave() {
+        const MANY: usize = 100_000;
+
+        let (turns, key) = turns();
+        let Found::Turn(first) = turns.try_take(&key) else { panic!("no caller wants it yet") };
+        let mut waiting: Vec<_> = (0..MANY).map(|_| Box::pin(turns.take(&key, ()))).collect();
+        assert!(waiting.iter_mut().all(|waiter| poll(waiter.as_mut()).is_pending()));
+        let begun = std::time::Instant::now();
+        while let Some(last) = waiting.pop() {
+            drop(last);
+        }
+        assert!(begun.elapsed() < std::time::Duration::from_secs(20), "{:?}", begun.elapsed());
+        drop(first);
         assert_eq!(turns.keys(), 0);
     }
 

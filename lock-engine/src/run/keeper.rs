@@ -21,7 +21,7 @@ use crate::run::transit::InTransit;
 use crate::state::batch::{self, Room};
 use crate::state::claim::RefreshAnswer;
 use crate::state::lease::Renewed;
-use crate::store::{Lane, Lanes, Permit, PermitReply, Standing};
+use crate::store::{Lane, Lanes, LeaseStore, Permit, PermitReply, Standing, StoreCapabilities};
 
 type Item = batch::Item<InTransit>;
 type Batch = batch::Batch<InTransit>;
@@ -105,9 +105,8 @@ async fn run_keeper(guard: KeeperGuard, wake: Arc<Notify>) {
         let slept = clock::noticed();
         let next = {
             let Some(engine) = guard.engine.upgrade() else { return };
-            let batch = engine.store.capabilities().renew_batch.get();
+            let (batch, lanes) = bounds(engine.store.as_ref());
             let again = CALLS_AGAIN.saturating_sub(calls.len());
-            let lanes = engine.store.lanes();
             let now = clock::now();
             let due = engine.ledger().take_due(guard.home, &now, batch, again, |lane| rooms.room(lanes.as_ref(), lane));
             rooms.wait_for(lanes.as_ref(), &due.full);
@@ -141,6 +140,15 @@ async fn run_keeper(guard: KeeperGuard, wake: Arc<Notify>) {
             () = async { sleep_until(next.expect("guarded")).await }, if next.is_some() => {}
         }
     }
+}
+
+/// Returns how many renewals a call may carry, and the lanes. A store that panics here (C14) still
+/// gets its renewals, within the defaults.
+fn bounds(store: &dyn LeaseStore) -> (usize, Option<Lanes>) {
+    let (mut capabilities, mut lanes) = (StoreCapabilities::default(), None);
+    contained(|| capabilities = store.capabilities());
+    contained(|| lanes = store.lanes());
+    (capabilities.renew_batch.get(), lanes)
 }
 
 /// How often the keeper looks for leases past their deadline while the store has no room.

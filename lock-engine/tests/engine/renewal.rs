@@ -4,6 +4,7 @@
 use std::future::IntoFuture;
 use std::num::NonZeroUsize;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use distlock_api::{
     ErrorKind, LeaseOptions, LockGuard, LockKey, LockProvider, LockProviderExt, ReleaseOutcome, RenewalPolicy,
@@ -260,6 +261,16 @@ async fn c14_a_store_that_panics_on_one_renewal_does_not_stop_all_others() {
     let good = provider.acquire("good").ttl(secs(30)).await.unwrap();
     sleep(secs(60)).await;
     assert_eq!(good.loss(), None);
+}
+
+#[tokio::test(start_paused = true)]
+async fn c14_a_store_that_panics_when_asked_what_it_can_is_still_sent_renewals() {
+    let store = Arc::new(ScriptedStore::honest());
+    let provider = provider(&store);
+    let guard = provider.acquire("k").ttl(secs(3)).await.unwrap();
+    store.panics_when_asked.store(true, Ordering::Relaxed);
+    sleep(secs(60)).await;
+    assert_eq!(guard.loss(), None);
 }
 
 #[tokio::test(start_paused = true)]

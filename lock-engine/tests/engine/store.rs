@@ -52,6 +52,8 @@ pub(crate) struct ScriptedStore {
     /// The capabilities that it declares until it has answered an attempt, if they differ.
     pub(crate) at_first: Option<StoreCapabilities>,
     pub(crate) lanes: Option<Lanes>,
+    /// Whether it panics now when it is asked for its capabilities or its lanes.
+    pub(crate) panics_when_asked: AtomicBool,
     /// How often each request yields to the scheduler before it is applied, and after that.
     pub(crate) yields: usize,
     /// Changes answers to attempts in transit.
@@ -105,6 +107,7 @@ impl ScriptedStore {
             capabilities: memory.capabilities(),
             at_first: None,
             lanes: None,
+            panics_when_asked: AtomicBool::new(false),
             yields: 0,
             reply: Box::new(|reply| reply),
             standing: Box::new(|standing| standing),
@@ -280,6 +283,7 @@ impl fmt::Debug for ScriptedStore {
 #[async_trait]
 impl LeaseStore for ScriptedStore {
     fn capabilities(&self) -> StoreCapabilities {
+        assert!(!self.panics_when_asked.load(Ordering::Relaxed), "a bug of the store");
         self.at_first.filter(|_| !self.has_answered.load(Ordering::Relaxed)).unwrap_or(self.capabilities)
     }
 
@@ -288,6 +292,7 @@ impl LeaseStore for ScriptedStore {
     }
 
     fn lanes(&self) -> Option<Lanes> {
+        assert!(!self.panics_when_asked.load(Ordering::Relaxed), "a bug of the store");
         self.lanes.clone()
     }
 

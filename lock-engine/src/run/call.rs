@@ -291,11 +291,13 @@ async fn with_permit<T>(permit: Permit, request: impl Future<Output = T>) -> T {
 
 /// Returns the error for a call that was not sent.
 pub(crate) fn overloaded(overload: Overload) -> LockError {
-    let Overload { in_line, at_once, wait } = overload;
+    let Overload { in_line, at_once, wait, takes } = overload;
     let message = format!(
-        "the store is overloaded: {in_line} calls wait before this one, its turn would come in about {} ms, and the \
-         store takes {at_once} calls at once; try again later, or raise that number where the store has room",
-        wait.as_millis()
+        "the store is overloaded: it takes {at_once} calls at once and has no room for this one now; {in_line} calls \
+         wait before it, its turn would come in about {} ms, and calls take about {} ms, so the answer would come too \
+         late; try again later, or raise that number where the store has room",
+        wait.as_millis(),
+        takes.as_millis()
     );
     LockError::overloaded(in_line, message)
 }

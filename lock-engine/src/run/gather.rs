@@ -283,7 +283,7 @@ impl<K: Kind> Position for Place<K> {
         let (len, ahead, pace) = self.here.with(|gather| (gather.len(), gather.calls_ahead(batch), gather.pace()));
         match self.here.store.lanes() {
             Some(lanes) => lanes.overload(K::LANE, ahead),
-            None => Overload { in_line: len, at_once: batch, wait: pace },
+            None => Overload { in_line: len, at_once: batch, wait: pace, takes: pace },
         }
     }
 }

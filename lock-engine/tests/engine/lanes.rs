@@ -152,7 +152,7 @@ async fn overload_is_an_error_at_once_that_can_be_retried() {
         (ErrorKind::Overloaded, true, Some(4)),
         "{error}"
     );
-    assert!(error.to_string().contains("4 calls wait before this one"), "{error}");
+    assert!(error.to_string().contains("4 calls wait before it"), "{error}");
     let error = provider.try_acquire("hasty").await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Overloaded, "{error}");
     for patient in patient {

@@ -40,6 +40,8 @@ pub(crate) struct Overload {
     pub(crate) at_once: usize,
     /// How long it would have waited, by the line's recent pace.
     pub(crate) wait: Duration,
+    /// How long calls take, by those that ended last.
+    pub(crate) takes: Duration,
 }
 
 pub(super) type WaiterId = u64;
@@ -212,7 +214,7 @@ impl<P> State<P> {
         // A line that has not moved for some time adds at least that time.
         let stands = line.last_start.filter(|_| in_line > 0).map_or(Duration::ZERO, |start| now - start);
         let wait = interval.saturating_mul(ahead).saturating_add(stands.max(interval));
-        Overload { in_line, at_once: self.at_once(), wait }
+        Overload { in_line, at_once: self.at_once(), wait, takes: line.duration.recent() }
     }
 
     pub(super) fn leave(&mut self, lane: Lane, id: WaiterId) -> Option<Waiter<P>> {

@@ -21,8 +21,8 @@ use tokio::time::Instant;
 use crate::simulation;
 use crate::state::time::{Now, Sleep};
 
-/// The clocks may differ by this much, because they are not read at the same instant.
-const TOLERANCE: Duration = Duration::from_millis(2);
+/// The clocks may differ by this many nanoseconds, because they are not read at the same instant.
+const TOLERANCE: u64 = 2_000_000;
 /// The number of sleeps remembered. Beyond it, the oldest ones are merged.
 const REMEMBERED: usize = 64;
 
@@ -57,8 +57,8 @@ pub(crate) fn noticed() -> OwnedNotified {
 
 /// The sleeps of the machine that were noticed.
 struct Sleeps {
-    /// The first readings of both clocks: boot time, and the monotonic one.
-    start: OnceLock<(Duration, std::time::Instant)>,
+    /// The first readings of both clocks: boot time in nanoseconds, and the monotonic one.
+    start: OnceLock<(u64, std::time::Instant)>,
     /// The total of all sleeps, in nanoseconds.
     total: AtomicU64,
     /// The sleeps; `None` if there were none, the usual case.
@@ -93,12 +93,12 @@ impl Sleeps {
         // Not the caller's reading: a test may have paused that clock, and it may be hours ahead.
         let &(boot0, now0) = self.start.get_or_init(|| {
             let (boot_again, now_again) = again();
-            (boot_again.unwrap_or(boot), now_again)
+            (nanos(boot_again.unwrap_or(boot)), now_again)
         });
         let slept = |boot: Duration, now: std::time::Instant| {
-            boot.saturating_sub(boot0).saturating_sub(now.saturating_duration_since(now0))
+            nanos(boot).saturating_sub(boot0).saturating_sub(nanos(now.saturating_duration_since(now0)))
         };
-        let known = Duration::from_nanos(self.total.load(Ordering::Relaxed));
+        let known = self.total.load(Ordering::Relaxed);
         if slept(boot, now) <= known + TOLERANCE {
             return;
         }
@@ -107,12 +107,12 @@ impl Sleeps {
         let (Some(boot), now) = again() else { return };
         let total = slept(boot, now);
         let noting = self.noting.lock().unwrap_or_else(PoisonError::into_inner);
-        let known = Duration::from_nanos(self.total.load(Ordering::Relaxed));
+        let known = self.total.load(Ordering::Relaxed);
         if total <= known + TOLERANCE {
             return;
         }
         let mut noticed = self.noticed.load().as_ref().map_or_else(Vec::new, |noticed| noticed.to_vec());
-        noticed.push(Sleep { noticed: Instant::now(), slept: total - known });
+        noticed.push(Sleep { noticed: Instant::now(), slept: Duration::from_nanos(total - known) });
         if noticed.len() > REMEMBERED {
             // This also counts against requests sent between the two: too much instead of too
             // little.
@@ -120,7 +120,7 @@ impl Sleeps {
             noticed[0].slept += first.slept;
         }
         self.noticed.store(Some(Arc::new(noticed)));
-        self.total.store(u64::try_from(total.as_nanos()).unwrap_or(u64::MAX), Ordering::Release);
+        self.total.store(total, Ordering::Release);
         drop(noting);
         self.wakes().notify_waiters();
     }
@@ -130,6 +130,11 @@ impl Sleeps {
         // One atomic load if there were none.
         if self.total.load(Ordering::Acquire) == 0 { None } else { self.noticed.load_full() }
     }
+}
+
+/// Returns a duration of less than 584 years in nanoseconds.
+fn nanos(duration: Duration) -> u64 {
+    duration.as_secs() * 1_000_000_000 + u64::from(duration.subsec_nanos())
 }
 
 #[cfg(not(test))]

@@ -308,6 +308,8 @@ fn c11_a_release_leaves_a_runtime_that_ends() {
         let store = store(8, Operation::Release, &gate, |_, _, _| Fate::Serve);
         let provider = store.provider_builder().build().unwrap();
         let (home, ends) = (one_thread(), one_thread());
+        // On a slow machine the release would wait no longer for company.
+        ends.block_on(async { tokio::time::pause() });
         let (busy, other) = home.block_on(async {
             let busy = granted(tasks(&provider, "busy", AT_ONCE)).await;
             (busy, acquire(&provider, "other").await)

@@ -108,10 +108,13 @@ impl Layout {
         doc! { ID: 1 }
     }
 
-    /// Returns the filter of the records that match, after an identity.
+    /// Returns the filter of the records that match, after an identity. A plain `$gt` would leave
+    /// out identities of all types but that of `last`.
     pub(crate) fn beyond(matching: &Document, last: Option<Bson>) -> Document {
         match last {
-            Some(last) => doc! { "$and": [matching.clone(), { ID: { "$gt": last } }] },
+            Some(last) => {
+                doc! { "$and": [matching.clone(), { "$expr": { "$gt": ["$_id", literal(last)] } }] }
+            }
             None => matching.clone(),
         }
     }

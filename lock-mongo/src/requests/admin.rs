@@ -56,9 +56,17 @@ pub(crate) async fn page(
 ) -> Result<Vec<LockInfo>> {
     let layout = &records.layout;
     let (filter, projection) = (layout.listed(filter, after)?, layout.listed_state());
-    let found = by_identity(records, filter, projection, limit).await?;
-    // A document whose `_id` no key names cannot be locked by this crate.
-    Ok(found.into_iter().filter_map(|found| listed(layout, found)).collect())
+    let (mut page, mut last, mut missing) = (Vec::new(), None, Some(limit));
+    while let Some(wanted) = missing {
+        let found = by_identity(records, Layout::beyond(&filter, last), projection.clone(), wanted).await?;
+        let is_all = found.len() < wanted.get();
+        last = found.last().and_then(|found| found.get("_id")).cloned();
+        // A document whose `_id` no key names cannot be locked by this crate. The next one takes its
+        // place, because a short page would end the list.
+        page.extend(found.into_iter().filter_map(|found| listed(layout, found)));
+        missing = NonZeroUsize::new(limit.get() - page.len()).filter(|_| !is_all);
+    }
+    Ok(page)
 }
 
 /// Releases the locks that match by force, and returns how many.

@@ -1,6 +1,6 @@
 //! Administration, except the forced release of one key: owners, lists, indexes, events.
 
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use distlock_api::{
     AcquireOptions, ErrorKind, ListOptions, LockAdmin, LockEvent, LockEvents, LockFilter, LockProvider,
@@ -8,7 +8,8 @@ use distlock_api::{
 };
 use distlock_engine::store::{Attempt, Claim, LeaseStore, Reply, Standing};
 use distlock_mongo::mongodb::IndexModel;
-use distlock_mongo::mongodb::bson::{DateTime, Document, doc};
+use distlock_mongo::mongodb::bson::oid::ObjectId;
+use distlock_mongo::mongodb::bson::{Bson, DateTime, Document, doc};
 use distlock_mongo::mongodb::options::{Hint, IndexOptions};
 use distlock_mongo::{MongoProvider, MongoStore};
 use futures_util::{StreamExt, TryStreamExt};
@@ -24,6 +25,8 @@ pub(super) fn add(checks: &mut Checks<'_>) {
     check!(checks, owner_index_conflict_is_not_fatal);
     check!(checks, defaults_describe_the_process);
     check!(checks, list_skips_foreign_documents);
+    check!(checks, a_list_goes_on_after_documents_without_a_key);
+    check!(checks, a_page_after_another_reads_no_record_before_it);
     if checks.is_replica_set() {
         check!(checks, events_of_any_shape);
         check!(checks, events_of_an_expiry);
@@ -160,6 +163,41 @@ async fn list_skips_foreign_documents(world: World) {
     let list: Vec<_> = admin(&store).list(ListOptions::new()).try_collect().await.unwrap();
     assert_eq!(list.iter().map(|info| &info.key).collect::<Vec<_>>(), [own.key()]);
     assert_eq!(admin(&store).release_matching(&LockFilter::new().prefix("key"), "test").await.unwrap(), 1);
+}
+
+/// Documents that no key names lie among the locks: more than a page of them, held by another
+/// program, with identities of types that sort before and after texts.
+async fn a_list_goes_on_after_documents_without_a_key(world: World) {
+    let name = random_name("locks");
+    let store = world.store_on(&world.client, &name);
+    let mut own = [(); 5].map(|()| key());
+    for key in &own {
+        granted_to(&store, &claim(key), "me", LONG).await;
+    }
+    let until = DateTime::from_system_time(SystemTime::now() + LONG);
+    let identities =
+        [Bson::Int64(1), 2.5.into(), Bson::Null, "".into(), ObjectId::new().into(), ObjectId::new().into()];
+    let foreign = identities.map(|id| doc! { "_id": id, "owner": "other", "expiresAt": until });
+    world.raw(&name).insert_many(foreign).await.unwrap();
+    own.sort();
+    for size in [1, 2, 3, 100] {
+        let pages = ListOptions::new().page_size(size);
+        let list: Vec<_> = admin(&store).list(pages).try_collect().await.unwrap();
+        assert_eq!(list.into_iter().map(|info| info.key).collect::<Vec<_>>(), own, "pages of {size}");
+    }
+}
+
+/// The continuation of a page uses the index of the identities.
+async fn a_page_after_another_reads_no_record_before_it(world: World) {
+    let name = random_name("locks");
+    let records = world.raw(&name);
+    records.insert_many((0..1_000).map(|n| doc! { "_id": format!("{n:03}") })).await.unwrap();
+    let after = doc! { "$and": [{}, { "$expr": { "$gt": ["$_id", { "$literal": "989" }] } }] };
+    let find = doc! { "find": &name, "filter": after, "sort": { "_id": 1 } };
+    let explain = doc! { "explain": find, "verbosity": "executionStats" };
+    let explained = world.client.database("distlock_test").run_command(explain).await.unwrap();
+    let examined = explained.get_document("executionStats").unwrap().get_i32("totalKeysExamined").unwrap();
+    assert!((10..=11).contains(&examined), "{examined}: {explained}");
 }
 
 async fn next(events: &mut LockEvents) -> LockEvent {

@@ -28,13 +28,15 @@ pub(crate) async fn hints(records: &Records, provider: ProviderId) -> Result<Eve
     streams::subscribe(&shared.streams, database, collection, subject, budget).await.map_err(without_privilege)
 }
 
-/// Opens a change stream for an operator, and reads the events of all keys of the collection.
+/// Opens a change stream for an operator, and reads the events of all keys of the collection. The
+/// stream has a connection of its own, which is no longer for calls.
 pub(crate) async fn events(records: &Records) -> Result<LockEvents> {
     let budget = Budget::new(records.request_timeout);
     refuse_standalone(records, budget).await?;
     let (collection, pipeline) = (records.collection.clone(), records.layout.changes());
     let open = async move { collection.watch().pipeline(pipeline).read_concern(ReadConcern::majority()).await };
     let changes = records.run(budget, Effect::None, open).await?;
+    let changes = (changes, records.shared_within(budget).await?.streams.set_aside());
     let watcher = Watcher::new(records.layout.clone());
     let events = stream::unfold((Some(changes), watcher, VecDeque::new()), async |(changes, mut watcher, mut read)| {
         let mut changes = changes;
@@ -42,7 +44,7 @@ pub(crate) async fn events(records: &Records) -> Result<LockEvents> {
             if let Some(event) = read.pop_front() {
                 return Some((Ok(event), (changes, watcher, read)));
             }
-            match changes.as_mut()?.next().await? {
+            match changes.as_mut()?.0.next().await? {
                 Ok(change) => read.extend(watcher.events(&change)),
                 Err(error) => return Some((Err(translate(&error, Effect::None)), (None, watcher, read))),
             }

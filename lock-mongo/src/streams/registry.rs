@@ -58,6 +58,12 @@ impl Streams {
         }
     }
 
+    /// Takes a connection from the calls of the client, for a stream; `None` if the application has
+    /// said how many calls there are.
+    pub(crate) fn set_aside(&self) -> Option<SetAside> {
+        self.lanes.as_ref().map(Lanes::set_aside)
+    }
+
     /// The pool whose connections the streams take.
     pub(crate) fn pool(&self) -> &Arc<Pool> {
         &self.pool
@@ -110,7 +116,7 @@ impl Streams {
             }
             hubs.insert(target.clone(), sender.clone());
         }
-        let _set_aside = self.lanes.as_ref().map(Lanes::set_aside);
+        let _set_aside = self.set_aside();
         Some((Slot { streams: Arc::clone(self), target, sender, _permit: permit, _set_aside }, joins, join))
     }
 }

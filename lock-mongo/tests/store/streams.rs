@@ -20,9 +20,11 @@ pub(super) fn add(checks: &mut Checks<'_>) {
     check!(checks, a_pool_of_one_keeps_its_lease);
     check!(checks, more_calls_than_connections_are_refused);
     check!(checks, alone the_application_reads_while_no_write_is_answered);
+    check!(checks, alone the_client_shuts_down_while_no_write_is_answered);
     if checks.is_replica_set() {
         check!(checks, many_collections_share_one_stream);
         check!(checks, an_unused_stream_closes);
+        check!(checks, the_stream_of_an_operator_takes_a_connection_from_calls);
         check!(checks, a_new_collection_joins_without_a_gap);
         check!(checks, a_stream_waits_for_a_busy_pool_of_sessions);
         check!(checks, only_its_own_subscribers_get_a_drop);
@@ -144,6 +146,48 @@ async fn the_application_reads_while_no_write_is_answered(world: World) {
     }
     drop(guards);
     assert!(slowest < Duration::from_secs(2), "a read of the application took {slowest:?}");
+}
+
+/// The driver waits for every command and session, so a command without an end would keep the
+/// client.
+async fn the_client_shuts_down_while_no_write_is_answered(world: World) {
+    let (client, app) = world.client_of_app().await;
+    let provider = MongoProvider::builder(database(&client)).build().unwrap();
+    let mut guards = Vec::new();
+    for _ in 0..5 {
+        guards.push(provider.acquire(key()).ttl(Duration::from_secs(6)).await.unwrap());
+    }
+    let writes = ["update", "findAndModify", "insert", "commitTransaction", "abortTransaction"];
+    let data = doc! {
+        "failCommands": writes.to_vec(), "appName": &app, "blockConnection": true, "blockTimeMS": 60_000,
+    };
+    world.admin(doc! { "configureFailPoint": "failCommand", "mode": "alwaysOn", "data": data }).await;
+    let acquiring: Vec<_> = (0..20)
+        .map(|_| {
+            let provider = provider.clone();
+            tokio::spawn(async move { provider.acquire(key()).timeout(Duration::from_secs(3)).await.map(drop) })
+        })
+        .collect();
+    for acquiring in acquiring {
+        assert!(acquiring.await.unwrap().is_err(), "no write is answered");
+    }
+    drop(guards);
+    let closed = tokio::time::timeout(Duration::from_secs(30), provider.close()).await.expect("close has a bound");
+    let shut_down = tokio::time::timeout(Duration::from_secs(15), client.shutdown()).await;
+    world.admin(doc! { "configureFailPoint": "failCommand", "mode": "off" }).await;
+    assert!(shut_down.is_ok(), "the client does not shut down after close: {closed:?}");
+}
+
+async fn the_stream_of_an_operator_takes_a_connection_from_calls(world: World) {
+    let (client, _) = world.connect(|_| {}).await;
+    let store = store(&database(&client), "locks");
+    let at_once = || store.lanes().expect("lanes").at_once();
+    granted(&store, &claim(&key()), LONG).await;
+    let calls = at_once();
+    let watches = [admin(&store).watch().await.unwrap(), admin(&store).watch().await.unwrap()];
+    assert_eq!(at_once(), calls - 2);
+    drop(watches);
+    assert_eq!(at_once(), calls);
 }
 
 async fn until_streams(world: &World, database: &Database, expected: usize) {

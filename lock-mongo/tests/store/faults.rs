@@ -222,13 +222,17 @@ async fn every_command_carries_a_time_limit(world: World) {
     admin(&store).history(a.key()).await.unwrap();
     admin(&store).release_matching(&LockFilter::new().prefix("key"), "test").await.unwrap();
     let _ = release(&store, &a).await.is_released();
+    let together: Vec<Attempt> = (0..3).map(|_| Attempt::new(claim(&key()), LONG).with_ticket(ticket())).collect();
+    assert!(store.try_acquire_many(&together).await.iter().all(Result::is_ok));
+    let releases: Vec<Release> = together.iter().map(|attempt| Release::new(attempt.claim.clone())).collect();
+    assert!(store.release_many(&releases).await.iter().all(Result::is_ok));
     drop((store, client));
     let mut seen = std::collections::BTreeSet::new();
     while let Ok(Some((command, limited))) = tokio::time::timeout(Duration::from_millis(500), commands.recv()).await {
         assert!(limited, "{command} has no maxTimeMS");
         seen.insert(command);
     }
-    assert!(["find", "findAndModify", "update"].iter().all(|command| seen.contains(*command)), "{seen:?}");
+    assert!(["find", "findAndModify", "insert", "update"].iter().all(|command| seen.contains(*command)), "{seen:?}");
 }
 
 async fn write_concern_error_leaves_the_outcome_open(world: World) {

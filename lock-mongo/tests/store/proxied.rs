@@ -50,6 +50,10 @@ pub(super) fn add(checks: &mut Checks<'_>) {
     checks.add("C18_half_open_connection_reply", |world| half_open_acquisition(world, Way::ToClient));
     checks.add("C18_half_open_connection_request", |world| half_open_acquisition(world, Way::ToServer));
     check!(checks, C18 half_open_connection_release_request);
+    checks.add("C18_half_open_batch_reply", |world| half_open_batch(world, Way::ToClient, "updates"));
+    checks.add("C18_half_open_batch_request", |world| half_open_batch(world, Way::ToServer, "updates"));
+    checks.add("C18_half_open_batch_of_new_keys_reply", |world| half_open_batch(world, Way::ToClient, "documents"));
+    checks.add("C18_half_open_batch_of_new_keys_request", |world| half_open_batch(world, Way::ToServer, "documents"));
 }
 
 /// More tries than the driver makes.
@@ -197,6 +201,44 @@ async fn half_open_acquisition(world: World, way: Way) {
     assert!(next.release().await.unwrap().is_released());
 
     is_well(&meant, &[&contended]).await;
+    meant.close().await.unwrap();
+    other.close().await.unwrap();
+}
+
+/// One command of a batch of acquisitions, or its reply, is lost in the same way: no key of the
+/// batch waits longer than a key that is acquired alone. `text` occurs only in the command that is
+/// meant.
+async fn half_open_batch(world: World, way: Way, text: &'static str) {
+    const TASKS: usize = 64;
+
+    let (proxy, meant, other) = two(&world).await;
+    let keys: Vec<LockKey> = (0..TASKS).map(|_| key()).collect();
+    proxy.strike(NetworkFault::half_open(way, text));
+    let acquiring: Vec<_> = keys
+        .iter()
+        .map(|key| {
+            let (meant, key) = (meant.clone(), key.clone());
+            tokio::spawn(async move { meant.acquire(&key).await })
+        })
+        .collect();
+    tokio::time::timeout(SOON, proxy.until_hit(1)).await.expect("no batch was sent");
+    let hit = Instant::now();
+    assert_eq!(proxy.heal(), 1);
+    others_work(&meant).await;
+    let mut tokens = Vec::new();
+    for (acquiring, key) in acquiring.into_iter().zip(&keys) {
+        let acquired = tokio::time::timeout(BOUND.saturating_sub(hit.elapsed()), acquiring).await;
+        let guard = acquired.expect("an acquisition hangs on a half-open connection").unwrap().unwrap();
+        assert!(other.try_acquire(key).await.unwrap().is_none(), "two hold one lock");
+        tokens.push(guard.fencing_token());
+        assert!(guard.release().await.unwrap().is_released());
+    }
+    for (key, token) in keys.iter().zip(tokens) {
+        let next = other.try_acquire(key).await.unwrap().expect("the key is not free after its release");
+        assert!(next.fencing_token() > token);
+        assert!(next.release().await.unwrap().is_released());
+    }
+    is_well(&meant, &[&keys[0], &keys[TASKS - 1]]).await;
     meant.close().await.unwrap();
     other.close().await.unwrap();
 }

@@ -24,13 +24,23 @@ pub(super) fn half_open(cluster: &Arc<Cluster>) -> [Arc<dyn Fault>; 2] {
     })
 }
 
+/// What the request of a half-open connection contains, by turns: a command for one key, and one
+/// with a list of statements, for many.
+const STRUCK: [&str; 2] = ["findAndModify", "updates"];
+
 /// The proxy in front of the primary swallows one request of one client, or the reply to it. That
 /// connection stays open and silent, even after the fault. All others work.
 struct HalfOpen {
     kind: &'static str,
     way: Way,
     cluster: Arc<Cluster>,
-    running: Mutex<usize>,
+    running: Mutex<Struck>,
+}
+
+#[derive(Clone, Copy, Default)]
+struct Struck {
+    turn: usize,
+    member: usize,
 }
 
 #[async_trait]
@@ -45,19 +55,21 @@ impl Fault for HalfOpen {
     }
 
     async fn begin(&self) -> Result<(), FixtureError> {
-        let primary = self.cluster.until_primary("a primary", |_| true).await?.number;
-        *self.running.lock().expect("not poisoned") = primary;
-        let proxy = &self.cluster.proxies[primary];
-        proxy.strike_marked(NetworkFault::half_open(self.way, "findAndModify"), MARK);
+        let member = self.cluster.until_primary("a primary", |_| true).await?.number;
+        let Struck { turn, .. } = *self.running.lock().expect("not poisoned");
+        *self.running.lock().expect("not poisoned") = Struck { turn: turn + 1, member };
+        let (proxy, text) = (&self.cluster.proxies[member], STRUCK[turn % STRUCK.len()]);
+        proxy.strike_marked(NetworkFault::half_open(self.way, text), MARK);
         let hit = timeout(HIT_LIMIT, proxy.until_hit(1)).await;
-        hit.map_err(|_| format!("no client sent a findAndModify to member {primary} within {HIT_LIMIT:?}").into())
+        hit.map_err(|_| format!("no client sent a request with {text} to member {member} within {HIT_LIMIT:?}").into())
     }
 
     async fn end(&self) -> Result<String, FixtureError> {
-        let member = *self.running.lock().expect("not poisoned");
+        let Struck { turn, member } = *self.running.lock().expect("not poisoned");
         let what = if self.way == Way::ToServer { "request" } else { "reply" };
+        let text = STRUCK[(turn + STRUCK.len() - 1) % STRUCK.len()];
         match self.cluster.proxies[member].heal() {
-            1 => Ok(format!("one {what} was swallowed, its connection to member {member} is half-open")),
+            1 => Ok(format!("one {what} of {text} was swallowed, its connection to member {member} is half-open")),
             hits => Err(format!("it hit {hits} connections").into()),
         }
     }

@@ -271,6 +271,7 @@ pub struct AcquireOptions {
     /// moves its options.
     lease: Option<Box<LeaseOptions>>,
     holder: Holder,
+    batched: bool,
 }
 
 impl AcquireOptions {
@@ -293,6 +294,16 @@ impl AcquireOptions {
     #[inline]
     pub fn with_wait(mut self, wait: Wait) -> Self {
         self.wait = wait;
+        self
+    }
+
+    /// Lets an attempt without a wait go to the store together with others. For callers that make
+    /// several at once, as [`acquire_group`](crate::style::acquire_group) does: an attempt may then
+    /// take a second round trip. An attempt with a wait goes together with others in any case.
+    #[must_use]
+    #[inline]
+    pub fn batched(mut self) -> Self {
+        self.batched = true;
         self
     }
 
@@ -334,6 +345,13 @@ impl AcquireOptions {
     #[inline]
     pub fn wait(&self) -> Wait {
         self.wait
+    }
+
+    /// Whether an attempt without a wait may go [together with others](Self::batched).
+    #[must_use]
+    #[inline]
+    pub fn is_batched(&self) -> bool {
+        self.batched
     }
 
     /// Returns the lease terms that differ from the provider's.

@@ -175,7 +175,8 @@ impl<'de> Deserialize<'de> for LeaseOptions {
     }
 }
 
-/// As a map of `wait` and of what is set: `lease`, `owner`, `metadata`.
+/// As a map of `wait` and of what is set: `lease`, `owner`, `metadata`. Whether attempts are
+/// batched is the business of the call, and is left out.
 impl Serialize for AcquireOptions {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         let text = AcquireText {

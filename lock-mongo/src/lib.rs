@@ -106,8 +106,8 @@
 //! most a quarter of the pool, and never more than four. The waiters of other collections poll, and
 //! so do all waiters of a client whose `maxPoolSize` is below four.
 //!
-//! An operator's [`watch`](distlock_api::LockAdmin::watch) has a stream and a connection of its own,
-//! which calls cannot use while it is open: give an operator's tool a client of its own.
+//! An operator's [`watch`](distlock_api::LockAdmin::watch) has a stream and a connection of its
+//! own, which calls cannot use while it is open: give an operator's tool a client of its own.
 //!
 //! **The client's defaults** for concerns and read preference are not used: locks are written with
 //! `w: "majority"`, except plain releases (rule R23), and read from the primary. Retryable writes

@@ -91,8 +91,8 @@ const AT_ONCE: usize = 64;
 ///
 /// # Errors
 /// The first error of `acquire`, in the order of the keys; [`ErrorKind::Lost`] if one of the locks
-/// was lost while the others were acquired. A lock whose try fails is asked for once more within the
-/// wait, unless the error is [permanent](Disposition::Permanent).
+/// was lost while the others were acquired. A lock whose try fails is asked for once more within
+/// the wait, unless the error is [permanent](Disposition::Permanent).
 ///
 /// # Cancel safety
 /// As cancel safe as `acquire`: dropping the future drops the guards it has.
@@ -112,13 +112,14 @@ where
     keys.dedup();
     let limit = Limit::of(options.wait());
     let call = |key: &LockKey, wait| acquire(key.clone(), options.clone().with_wait(wait));
+    let attempt = |key: &LockKey| acquire(key.clone(), options.clone().with_wait(Wait::Try).batched());
     let mut guards = Vec::with_capacity(keys.len());
     let mut at_once = AT_ONCE;
     while let Some(next) = keys.get(guards.len()) {
         let round = &keys[guards.len()..];
         let round = &round[..round.len().min(at_once)];
         if limit == Limit::Try || round.len() > 1 {
-            let tries = round.iter().map(|key| call(key, Wait::Try));
+            let tries = round.iter().map(attempt);
             let Tried { held, refusal, beyond } = limit.tried(join_all(tries)).await;
             guards.extend(held);
             at_once = if refusal.is_none() { AT_ONCE.min(2 * at_once) } else { 1 };

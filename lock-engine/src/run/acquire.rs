@@ -49,7 +49,8 @@ impl Engine {
     ) -> Result<Obtained> {
         self.check(&options)
             .map(|(terms, holder)| {
-                self.acquire_checked(key, Limit::new(options.wait(), Instant::now), terms, holder, via)
+                let limit = Limit::new(options.wait(), options.is_batched(), Instant::now);
+                self.acquire_checked(key, limit, terms, holder, via)
             })?
             .await
             .map_err(|error| error.with_key(key.clone()))
@@ -85,7 +86,7 @@ impl Engine {
         // for an attempt.
         let mut busy = None;
         let turn = match limit {
-            Limit::Once => match self.local_queues.try_take(key) {
+            Limit::Once { .. } => match self.local_queues.try_take(key) {
                 Found::Turn(turn) => Some(turn),
                 Found::Held if self.may_hold(key) => return Ok(Obtained::Busy(Busy::new())),
                 // The lease of this process has ended, or a caller waits for a holder elsewhere,
@@ -183,7 +184,7 @@ impl Engine {
             .with_timeout(self.config.store_timeout());
         if let Some(queue) = self.config.queue.filter(|_| can.queue) {
             attempt = attempt.with_turn_window(queue.turn_window);
-            attempt.ticket = (!matches!(limit, Limit::Once)).then(|| queue.ticket(terms));
+            attempt.ticket = (!matches!(limit, Limit::Once { .. })).then(|| queue.ticket(terms));
         }
         // What a typed style brings is for one guard, and so is its lease.
         if self.config.hand_off.is_some() && can.token_blocks && terms.hold_at_least.is_none() && via.is_none() {
@@ -213,15 +214,20 @@ impl Engine {
         let mut wait = Wait::new(settings, busy, &now);
         // An answer after ttl - margin could only bring a lease that is lost already (C3).
         let answer = self.config.request_timeout.min(terms.ttl - terms.margin);
-        let leaves = if limit == Limit::Once { Some(now.instant() + answer) } else { limit.instant() };
+        let leaves = match limit {
+            Limit::Once { .. } => Some(now.instant() + answer),
+            Limit::Until(_) | Limit::Never => limit.instant(),
+        };
         let mut waiting = None;
         let mut next = Next::Attempt;
         loop {
             next = match next {
                 Next::Attempt => {
-                    let patience = Patience { limit: leaves, answer, admission: wait.admission() };
                     let attempt = self.attempt(acquisition.claim(), limit, &terms, &holder, via);
                     let ticket = attempt.ticket;
+                    // C18: a caller that does not wait gets one round trip, unless it has others.
+                    let batched = ticket.is_some() || limit == Limit::Once { batched: true };
+                    let patience = Patience { limit: leaves, answer, admission: wait.admission(), batched };
                     let answer = acquisition.attempt(attempt, patience).await;
                     now = clock::now();
                     if let (Ok((sent, Reply::Busy(reply))), Some(ticket)) = (&answer, ticket) {

@@ -54,6 +54,8 @@ pub(crate) struct Patience {
     pub(crate) answer: Duration,
     /// Whether to fail at once if the call would wait too long in line for the store.
     pub(crate) admission: bool,
+    /// Whether the first call of the claim may wait for others, and go in a batch.
+    pub(crate) batched: bool,
 }
 
 /// After this many unanswered calls in a row the claim is given up. Its session, or the server's
@@ -153,13 +155,12 @@ impl<'a> Acquisition<'a> {
     fn send(&mut self, attempt: Attempt, patience: Patience) -> Result<Call<Reply>> {
         let store = self.engine.store.clone();
         let is_first = !std::mem::replace(&mut self.attempted, true);
-        let Patience { limit, admission, .. } = patience;
+        let Patience { limit, admission, batched, .. } = patience;
         if let Some(op) = self.via.clone() {
             let request = async move { op.try_acquire(&attempt).await };
             return Call::new(store.lanes(), Lane::Acquire, limit, admission, request);
         }
-        // A caller that does not wait gets one round trip (C18).
-        let joined = if is_first && attempt.ticket.is_some() && store.may_gather(&attempt) {
+        let joined = if is_first && batched && store.may_gather(&attempt) {
             self.engine.acquisitions.join(&store, attempt, limit, admission)
         } else {
             Joined::Alone(attempt, None)

@@ -26,7 +26,11 @@ use crate::store::{BusyReply, Grant, QueueStanding, Reply, Standing, Ticket};
 /// Until when the caller waits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Limit {
-    Once,
+    /// One attempt.
+    Once {
+        /// Whether it may go in a batch, although it may then take a second round trip.
+        batched: bool,
+    },
     Until(Instant),
     Never,
 }
@@ -34,9 +38,9 @@ pub(crate) enum Limit {
 impl Limit {
     /// Returns the limit of a call that begins now. The clock is only read if the limit depends on
     /// it.
-    pub(crate) fn new(wait: WaitFor, now: impl FnOnce() -> Instant) -> Self {
+    pub(crate) fn new(wait: WaitFor, batched: bool, now: impl FnOnce() -> Instant) -> Self {
         match wait {
-            WaitFor::Try | WaitFor::UpTo(Duration::ZERO) => Self::Once,
+            WaitFor::Try | WaitFor::UpTo(Duration::ZERO) => Self::Once { batched },
             WaitFor::UpTo(limit) => now().checked_add(limit).map_or(Self::Never, Self::Until),
             WaitFor::Forever => Self::Never,
         }
@@ -45,7 +49,7 @@ impl Limit {
     pub(crate) fn instant(self) -> Option<Instant> {
         match self {
             Self::Until(limit) => Some(limit),
-            Self::Once | Self::Never => None,
+            Self::Once { .. } | Self::Never => None,
         }
     }
 
@@ -319,7 +323,7 @@ impl Wait {
     }
 
     fn sleep(&mut self, now: &Now, pause: Duration) -> Next {
-        if self.settings.limit == Limit::Once || self.settings.limit.has_passed(now) {
+        if matches!(self.settings.limit, Limit::Once { .. }) || self.settings.limit.has_passed(now) {
             return Next::Return(self.so_far.clone());
         }
         self.wake = now.instant() + pause;

@@ -333,3 +333,21 @@ fn c11_a_release_leaves_a_runtime_that_ends() {
         gate.open();
     }));
 }
+
+/// A single try gets one round trip (C18), so it does not wait for company.
+#[tokio::test(start_paused = true)]
+async fn c21_several_locks_go_together_and_a_single_try_alone() {
+    let gate = Gate::default();
+    let store = store(64, Operation::TryAcquire, &gate, |_, _, _| Fate::After(ms(20)));
+    let provider = process(&store);
+    let all = provider.acquire_all(0..20).await.unwrap();
+    assert_eq!(batches(&store), [20 - AT_ONCE]);
+    let others = provider.try_acquire_all(20..40).await.unwrap();
+    assert!(others.is_some());
+    assert_eq!(batches(&store), [20 - AT_ONCE]);
+    let busy = keep_busy(&store, &provider).await;
+    let single = provider.try_acquire("single").await.unwrap();
+    assert!(single.is_some() && batches(&store).is_empty());
+    gate.open();
+    drop((all, others, granted(busy).await));
+}

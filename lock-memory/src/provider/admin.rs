@@ -31,8 +31,8 @@ impl LockAdmin for MemoryProvider {
         Ok(self.take_away(shard, hash, key, reason, |_| true))
     }
 
-    /// The keys are found and sorted once, which a page by itself would repeat. What the locks are is
-    /// read page by page.
+    /// The keys are found and sorted once, which a page by itself would repeat. The locks are read
+    /// page by page.
     fn list(&self, options: ListOptions) -> LockList<'_> {
         let (filter, page_size) = options.into_parts();
         let pages = stream::unfold(None, move |keys: Option<std::vec::IntoIter<LockKey>>| {

@@ -61,8 +61,8 @@ pub(crate) async fn page(
         let found = by_identity(records, Layout::beyond(&filter, last), projection.clone(), wanted).await?;
         let is_all = found.len() < wanted.get();
         last = found.last().and_then(|found| found.get("_id")).cloned();
-        // A document whose `_id` no key names cannot be locked by this crate. The next one takes its
-        // place, because a short page would end the list.
+        // A document whose `_id` no key names cannot be locked by this crate. The next one takes
+        // its place, because a short page would end the list.
         page.extend(found.into_iter().filter_map(|found| listed(layout, found)));
         missing = NonZeroUsize::new(limit.get() - page.len()).filter(|_| !is_all);
     }

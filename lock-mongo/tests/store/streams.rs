@@ -159,7 +159,7 @@ async fn the_client_shuts_down_while_no_write_is_answered(world: World) {
     }
     let writes = ["update", "findAndModify", "insert", "commitTransaction", "abortTransaction"];
     let data = doc! {
-        "failCommands": writes.to_vec(), "appName": &app, "blockConnection": true, "blockTimeMS": 60_000,
+        "failCommands": writes.to_vec(), "appName": &app, "blockConnection": true, "blockTimeMS": 15_000,
     };
     world.admin(doc! { "configureFailPoint": "failCommand", "mode": "alwaysOn", "data": data }).await;
     let acquiring: Vec<_> = (0..20)

@@ -151,7 +151,7 @@ async fn a_queued_caller_sleeps_until_its_turn_if_it_gets_events_and_polls_other
 
 #[tokio::test(start_paused = true)]
 async fn a_limit_ends_the_wait_with_what_is_known() {
-    let mut once = World::new(|_| Limit::Once);
+    let mut once = World::new(|_| Limit::Once { batched: false });
     assert_eq!(once.answer(0, busy(3, 20_000)), "busy, ahead Some(3)");
     let mut world = World::new(within(100));
     assert_eq!(world.answer(0, busy(3, 20_000)), "sleep until 100", "no longer than the caller waits");
@@ -233,7 +233,7 @@ async fn r10_a_late_grant_is_an_error_and_a_late_push_leads_to_an_attempt() {
     assert_eq!(world.show(next), "sleep until 40");
     let next = world.wait.on_late(&world.at(0).into(), false, 0.0);
     assert_eq!(world.show(next), "attempt");
-    let mut once = World::new(|_| Limit::Once);
+    let mut once = World::new(|_| Limit::Once { batched: false });
     let next = once.wait.on_late(&once.at(0).into(), true, 0.0);
     assert_eq!(once.show(next), "Timeout, Retryable");
 }

@@ -1,6 +1,6 @@
 //! B15: several free keys in one call.
 
-use distlock_api::LockProviderExt;
+use distlock_api::{LockProvider, LockProviderExt};
 use distlock_mongo::MongoProvider;
 use mongodb::Client;
 

@@ -89,10 +89,13 @@ const AT_ONCE: usize = 64;
 /// them: a call that waits gets the rest of it. If one lock is not granted, or fails, those already
 /// held are discarded.
 ///
+/// The tries are [batched](AcquireOptions::batched). What they do not get is asked for once more,
+/// by a call of its own.
+///
 /// # Errors
 /// The first error of `acquire`, in the order of the keys; [`ErrorKind::Lost`] if one of the locks
-/// was lost while the others were acquired. A lock whose try fails is asked for once more within
-/// the wait, unless the error is [permanent](Disposition::Permanent).
+/// was lost while the others were acquired. Of the tries only a
+/// [permanent](Disposition::Permanent) error counts.
 ///
 /// # Cancel safety
 /// As cancel safe as `acquire`: dropping the future drops the guards it has.
@@ -118,18 +121,19 @@ where
     while let Some(next) = keys.get(guards.len()) {
         let round = &keys[guards.len()..];
         let round = &round[..round.len().min(at_once)];
-        if limit == Limit::Try || round.len() > 1 {
+        if round.len() > 1 {
             let tries = round.iter().map(attempt);
             let Tried { held, refusal, beyond } = limit.tried(join_all(tries)).await;
             guards.extend(held);
             at_once = if refusal.is_none() { AT_ONCE.min(2 * at_once) } else { 1 };
             match refusal {
-                Some(refusal) if limit == Limit::Try || refusal.is_permanent() => {
-                    let refused = keys[guards.len()].clone();
+                Some(Refusal::Failed(error)) if error.disposition() == Disposition::Permanent => {
                     roll_back(guards.into_iter().chain(beyond)).await;
-                    return refusal.answer(refused);
+                    return Err(error);
                 }
-                // Nothing waits for these releases.
+                // The call that follows asks for the lock by itself.
+                Some(_) if limit == Limit::Try => roll_back(beyond).await,
+                // It may wait, and waits for none of these releases.
                 Some(_) => beyond.into_iter().for_each(|guard| drop(guard.discard())),
                 None => {}
             }
@@ -236,19 +240,6 @@ impl<G> Tried<G> {
             refusal.get_or_insert(this);
         }
         Self { held, refusal, beyond }
-    }
-}
-
-impl Refusal {
-    fn is_permanent(&self) -> bool {
-        matches!(self, Self::Failed(error) if error.disposition() == Disposition::Permanent)
-    }
-
-    fn answer<G>(self, key: LockKey) -> Result<Group<G>> {
-        match self {
-            Self::Busy => Ok(Group::Busy(key)),
-            Self::Failed(error) => Err(error),
-        }
     }
 }
 

@@ -3,14 +3,15 @@
 use std::sync::Arc;
 
 use distlock_api::{
-    Disposition, ErrorKind, LockError, LockGuard, LockKey, LockProvider, LockProviderExt, ReleaseOutcome,
+    AcquireOptions, Disposition, ErrorKind, LockError, LockGuard, LockKey, LockProvider, LockProviderExt,
+    ReleaseOutcome,
 };
 use distlock_memory::{MemoryStore, Operation};
 use futures_util::future::join_all;
 use tokio::task::yield_now;
 use tokio::time::{Instant, sleep, timeout};
 
-use crate::kit::{ms, process, provider, quick, quiet, secs};
+use crate::kit::{in_task, ms, process, provider, quick, quiet, secs};
 use crate::store::{Fate, ScriptedStore};
 
 #[tokio::test(start_paused = true)]
@@ -145,7 +146,7 @@ async fn c18_several_locks_at_a_store_that_does_not_answer_end_as_one_does() {
 async fn c21_an_error_of_one_try_is_final_only_if_it_is_permanent() {
     let failing = |error: fn() -> LockError| {
         Arc::new(ScriptedStore::new(move |op, key, nth| match (op, key, nth) {
-            (Operation::TryAcquire, "b", 1) => Fate::Fail(error()),
+            (Operation::TryAcquire, "b", 1 | 2) => Fate::Fail(error()),
             _ => Fate::Serve,
         }))
     };
@@ -159,4 +160,20 @@ async fn c21_an_error_of_one_try_is_final_only_if_it_is_permanent() {
     assert!(provider(&store).try_acquire_all(["a", "b", "c"]).await.is_err());
     quiet().await;
     assert!(["a", "b", "c"].iter().all(|key| store.is_free(key)));
+}
+
+#[tokio::test(start_paused = true)]
+async fn c15_a_try_of_several_overtakes_no_caller_that_waits() {
+    let store = Arc::new(ScriptedStore::honest());
+    let (provider, other) = (provider(&store), provider(&store));
+    let held = other.acquire("b").await.unwrap();
+    let waits = in_task(&provider, "b");
+    sleep(ms(10)).await;
+    assert!(held.release().await.unwrap().is_released());
+    // The caller that waits polls, and does not know yet that the lock is free.
+    let asked = store.count(Operation::TryAcquire);
+    let batched = AcquireOptions::try_once().batched();
+    assert!(provider.acquire_with(LockKey::new("b").unwrap(), batched).await.unwrap().held().is_none());
+    assert_eq!(store.count(Operation::TryAcquire), asked);
+    assert!(waits.await.unwrap().is_ok());
 }

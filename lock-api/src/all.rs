@@ -42,9 +42,9 @@ async fn acquire<P: LockProvider + ?Sized>(
 ///
 /// All locks are granted, or none ([C21]). The keys are sorted, and a caller waits for a lock only
 /// while it holds those of smaller keys. So callers that name the same keys in different orders
-/// cannot deadlock. Up to 64 locks are asked for at once: if they are free, they take little longer
-/// than one. Locks behind the first busy one are released again before it is waited for, and to
-/// others they may seem busy for a moment.
+/// cannot deadlock. Up to 64 locks are asked for at once, and go to the store together. Locks
+/// behind the first busy one are released again before it is waited for, and to others they may
+/// seem busy for a moment.
 ///
 /// One wait covers them all. If one lock is not granted, those already acquired are released again.
 /// Without any key the guard is empty, and no request is sent.
@@ -128,7 +128,8 @@ impl<P: ?Sized> fmt::Debug for AcquireAll<'_, P> {
 /// one of them is busy. Made by
 /// [`LockProviderExt::try_acquire_all`](crate::LockProviderExt::try_acquire_all).
 ///
-/// All locks are granted, or none, as by [`AcquireAll`]. Errors are those of
+/// All locks are granted, or none, as by [`AcquireAll`]. Of two callers that try the same free keys
+/// at the same time, each may find one of them busy. Errors are those of
 /// [`LockProvider::acquire_with`]. Cancel safe ([C11]).
 ///
 /// [C11]: distlock_api::contract#c11

@@ -4,7 +4,7 @@ use std::future::Future;
 use std::time::Duration;
 
 use futures_util::future::join_all;
-use tokio::time::{Instant, timeout};
+use tokio::time::{Instant, timeout, timeout_at};
 
 use crate::error::{Disposition, LockError, Result};
 use crate::guard::{LockGuard, ReleaseFuture};
@@ -94,8 +94,8 @@ const AT_ONCE: usize = 64;
 ///
 /// # Errors
 /// The first error of `acquire`, in the order of the keys; [`ErrorKind::Lost`] if one of the locks
-/// was lost while the others were acquired. Of the tries only a
-/// [permanent](Disposition::Permanent) error counts.
+/// was lost while the others were acquired. Where there is a
+/// wait, only a [permanent](Disposition::Permanent) error of a try counts.
 ///
 /// # Cancel safety
 /// As cancel safe as `acquire`: dropping the future drops the guards it has.
@@ -121,13 +121,15 @@ where
     while let Some(next) = keys.get(guards.len()) {
         let round = &keys[guards.len()..];
         let round = &round[..round.len().min(at_once)];
-        if round.len() > 1 {
+        if round.len() > 1 && limit.wait().is_some() {
             let tries = round.iter().map(attempt);
-            let Tried { held, refusal, beyond } = limit.tried(join_all(tries)).await;
+            let Tried { held, refusal, beyond } = limit.tried(tries).await;
             guards.extend(held);
             at_once = if refusal.is_none() { AT_ONCE.min(2 * at_once) } else { 1 };
             match refusal {
-                Some(Refusal::Failed(error)) if error.disposition() == Disposition::Permanent => {
+                Some(Refusal::Failed(error))
+                    if limit == Limit::Try || error.disposition() == Disposition::Permanent =>
+                {
                     roll_back(guards.into_iter().chain(beyond)).await;
                     return Err(error);
                 }
@@ -192,17 +194,17 @@ impl Limit {
         }
     }
 
-    /// Awaits a round of tries, for half of the time that is left: a call that waits says why the
-    /// store does not answer.
-    async fn tried<G>(self, tries: impl Future<Output = Vec<Result<Option<G>>>>) -> Tried<G> {
-        let answers = match self {
-            Self::Try | Self::Never => Some(tries.await),
+    /// Awaits a round of tries, each for half of the time that is left: a call that waits says why
+    /// the store does not answer.
+    async fn tried<G>(self, tries: impl Iterator<Item = impl Future<Output = Result<Option<G>>>>) -> Tried<G> {
+        Tried::of(match self {
+            Self::Try | Self::Never => join_all(tries).await,
             Self::Until(deadline) => {
-                let left = deadline.saturating_duration_since(Instant::now());
-                timeout(left / 2, tries).await.ok()
+                let now = Instant::now();
+                let half = now + deadline.saturating_duration_since(now) / 2;
+                join_all(tries.map(|one| async move { timeout_at(half, one).await.unwrap_or(Ok(None)) })).await
             }
-        };
-        Tried::of(answers.unwrap_or_else(|| vec![Ok(None)]))
+        })
     }
 }
 

@@ -89,7 +89,7 @@ impl Engine {
             Limit::Once { .. } => match self.local_queues.try_take(key) {
                 Found::Turn(turn) => Some(turn),
                 Found::Held if self.may_hold(key) => return Ok(Obtained::Busy(Busy::new())),
-                // It does not overtake a caller that waits (C15). The one that follows waits, too.
+                // It does not overtake a caller that waits (C15).
                 _ if limit == Limit::Once { batched: true } => return Ok(Obtained::Busy(Busy::new())),
                 // The lease of this process has ended, or a caller waits for a holder elsewhere,
                 // which may have released by now: only the store knows.

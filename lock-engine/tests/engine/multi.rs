@@ -177,3 +177,15 @@ async fn c15_a_try_of_several_overtakes_no_caller_that_waits() {
     assert_eq!(store.count(Operation::TryAcquire), asked);
     assert!(waits.await.unwrap().is_ok());
 }
+
+#[tokio::test(start_paused = true)]
+async fn c25_what_a_group_got_before_its_time_was_up_is_not_kept_closed() {
+    let store = Arc::new(ScriptedStore::new(|op, key, _| match (op, key) {
+        (Operation::TryAcquire, "b") => Fate::Never,
+        _ => Fate::Serve,
+    }));
+    let all = provider(&store).acquire_all(["a", "b", "c"]).hold_at_least(secs(3600)).timeout(secs(4)).await;
+    assert!(all.is_err());
+    sleep(secs(1)).await;
+    assert!(store.is_free("a") && store.is_free("c"));
+}

@@ -80,8 +80,7 @@ pub trait LockAdmin: Send + Sync {
     /// but never twice.
     ///
     /// Built on [`page`](Self::page); there is no need to implement it, unless a page costs as much
-    /// as all of them. The stream ends after its
-    /// first error.
+    /// as all of them. The stream ends after its first error.
     fn list(&self, options: ListOptions) -> LockList<'_> {
         let (filter, page_size) = options.into_parts();
         let pages = try_unfold(Some(None::<LockKey>), move |next| {

@@ -89,13 +89,13 @@ const AT_ONCE: usize = 64;
 /// them: a call that waits gets the rest of it. If one lock is not granted, or fails, those already
 /// held are discarded.
 ///
-/// The tries are [batched](AcquireOptions::batched). What they do not get is asked for once more,
-/// by a call of its own.
+/// The tries are [batched](AcquireOptions::batched). The busy lock is asked for once more, by a
+/// call of its own. Where there is a wait, the tries get half of what is left of it.
 ///
 /// # Errors
 /// The first error of `acquire`, in the order of the keys; [`ErrorKind::Lost`] if one of the locks
-/// was lost while the others were acquired. Where there is a
-/// wait, only a [permanent](Disposition::Permanent) error of a try counts.
+/// was lost while the others were acquired. Where there is a wait, only a
+/// [permanent](Disposition::Permanent) error of a try counts.
 ///
 /// # Cancel safety
 /// As cancel safe as `acquire`: dropping the future drops the guards it has.

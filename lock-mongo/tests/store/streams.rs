@@ -6,12 +6,13 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use distlock_api::ReleaseOutcome::Released;
-use distlock_api::{ErrorKind, LeaseOptions, LockProvider, LockProviderExt};
+use distlock_api::{ErrorKind, LeaseOptions, LockProvider, LockProviderExt, Result};
 use distlock_engine::store::{Attempt, Claim, EventStream, LeaseStore, ProviderId, StoreEvent, Watch};
 use distlock_mongo::mongodb::bson::{Document, doc};
 use distlock_mongo::mongodb::{Client, Database};
 use distlock_mongo::{MongoProvider, MongoStore};
 use futures_util::{StreamExt, TryStreamExt};
+use tokio::task::JoinHandle;
 
 use super::Checks;
 use super::world::{LONG, World, admin, claim, granted, key, queue_up, random_name, release, ticket};
@@ -110,6 +111,12 @@ async fn many_collections_share_one_stream(world: World) {
     database.drop().await.unwrap();
 }
 
+/// Starts acquisitions, each of a key of its own.
+fn acquisitions(provider: &MongoProvider, count: usize, limit: Duration) -> Vec<JoinHandle<Result<()>>> {
+    let acquire = |provider: MongoProvider| async move { provider.acquire(key()).timeout(limit).await.map(drop) };
+    (0..count).map(|_| tokio::spawn(acquire(provider.clone()))).collect()
+}
+
 /// As after the loss of a majority: no write is answered before its `maxTimeMS`, and the renewals
 /// of many collections alone would fill the pool.
 async fn the_application_reads_while_no_write_is_answered(world: World) {
@@ -126,12 +133,7 @@ async fn the_application_reads_while_no_write_is_answered(world: World) {
         "failCommands": ["update", "findAndModify"], "appName": &app, "blockConnection": true, "blockTimeMS": 30_000,
     };
     world.admin(doc! { "configureFailPoint": "failCommand", "mode": "alwaysOn", "data": data }).await;
-    let acquiring: Vec<_> = (0..40)
-        .map(|_| {
-            let provider = provider.clone();
-            tokio::spawn(async move { provider.acquire(key()).timeout(Duration::from_secs(10)).await.map(drop) })
-        })
-        .collect();
+    let acquiring = acquisitions(&provider, 40, Duration::from_secs(10));
     let accounts = database.collection::<Document>("accounts");
     let (begin, mut slowest) = (Instant::now(), Duration::ZERO);
     while begin.elapsed() < Duration::from_secs(8) {
@@ -162,12 +164,7 @@ async fn the_client_shuts_down_while_no_write_is_answered(world: World) {
         "failCommands": writes.to_vec(), "appName": &app, "blockConnection": true, "blockTimeMS": 15_000,
     };
     world.admin(doc! { "configureFailPoint": "failCommand", "mode": "alwaysOn", "data": data }).await;
-    let acquiring: Vec<_> = (0..20)
-        .map(|_| {
-            let provider = provider.clone();
-            tokio::spawn(async move { provider.acquire(key()).timeout(Duration::from_secs(3)).await.map(drop) })
-        })
-        .collect();
+    let acquiring = acquisitions(&provider, 20, Duration::from_secs(3));
     for acquiring in acquiring {
         assert!(acquiring.await.unwrap().is_err(), "no write is answered");
     }

@@ -41,6 +41,7 @@ struct HalfOpen {
 struct Struck {
     turn: usize,
     member: usize,
+    text: &'static str,
 }
 
 #[async_trait]
@@ -56,18 +57,21 @@ impl Fault for HalfOpen {
 
     async fn begin(&self) -> Result<(), FixtureError> {
         let member = self.cluster.until_primary("a primary", |_| true).await?.number;
-        let Struck { turn, .. } = *self.running.lock().expect("not poisoned");
-        *self.running.lock().expect("not poisoned") = Struck { turn: turn + 1, member };
-        let (proxy, text) = (&self.cluster.proxies[member], STRUCK[turn % STRUCK.len()]);
+        let text = {
+            let mut running = self.running.lock().expect("not poisoned");
+            let text = STRUCK[running.turn % STRUCK.len()];
+            *running = Struck { turn: running.turn + 1, member, text };
+            text
+        };
+        let proxy = &self.cluster.proxies[member];
         proxy.strike_marked(NetworkFault::half_open(self.way, text), MARK);
         let hit = timeout(HIT_LIMIT, proxy.until_hit(1)).await;
         hit.map_err(|_| format!("no client sent a request with {text} to member {member} within {HIT_LIMIT:?}").into())
     }
 
     async fn end(&self) -> Result<String, FixtureError> {
-        let Struck { turn, member } = *self.running.lock().expect("not poisoned");
+        let Struck { member, text, .. } = *self.running.lock().expect("not poisoned");
         let what = if self.way == Way::ToServer { "request" } else { "reply" };
-        let text = STRUCK[(turn + STRUCK.len() - 1) % STRUCK.len()];
         match self.cluster.proxies[member].heal() {
             1 => Ok(format!("one {what} of {text} was swallowed, its connection to member {member} is half-open")),
             hits => Err(format!("it hit {hits} connections").into()),

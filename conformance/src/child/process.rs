@@ -12,6 +12,7 @@ use super::clock::ClockFile;
 use super::protocol::{Answer, ChildError, Job, Request};
 use crate::bounded::{LIVENESS, within};
 use crate::failure::{Failure, FailureKind};
+use crate::history::What;
 use crate::recorder::{Holding, Recorder};
 
 /// The wall clock that a child sees.
@@ -149,7 +150,7 @@ impl Child {
             }
             Answer::Busy => {
                 if wait.is_zero() {
-                    acquisition.busy();
+                    acquisition.busy(What::Busy);
                 }
                 Ok(Ok(None))
             }

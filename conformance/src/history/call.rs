@@ -44,6 +44,9 @@ pub enum What {
     },
     /// A single attempt was answered: another acquisition holds the lock.
     Busy,
+    /// A [batched](distlock_api::AcquireOptions::batched) attempt was answered: another acquisition
+    /// holds the lock, or another caller of the client wants it.
+    GaveWay,
     /// No grant: too late, given up, or failed. The store may have granted the lock, and taken it
     /// back, at any time after the request.
     NotGranted,
@@ -99,6 +102,26 @@ impl Call {
             (What::Granted { token, until, .. }, Some(from)) if from < *until => Some((*token, from, *until)),
             _ => None,
         }
+    }
+
+    /// Whether it says that another acquisition holds the lock. `calls` are all of the key.
+    pub(crate) fn says_held(&self, calls: &[&Self]) -> bool {
+        match self.what {
+            What::Busy => true,
+            What::GaveWay => !calls.iter().any(|other| self.may_give_way_to(other)),
+            _ => false,
+        }
+    }
+
+    /// Whether the other is an acquisition of the same client that was pending at the same time.
+    fn may_give_way_to(&self, other: &Self) -> bool {
+        let is_acquisition = matches!(other.what, What::Granted { .. } | What::Busy | What::GaveWay | What::NotGranted);
+        let ends_before = |one: &Self, other: &Self| one.answered.is_some_and(|answered| answered < other.asked);
+        is_acquisition
+            && !std::ptr::eq(self, other)
+            && self.client == other.client
+            && !ends_before(self, other)
+            && !ends_before(other, self)
     }
 
     /// Returns when the client may have held the lock, without an end if that is unknown. `None` if

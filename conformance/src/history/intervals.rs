@@ -119,9 +119,8 @@ fn busy_without_holder(calls: &[&Call]) -> Vec<Violation> {
     let explained = |asked: Duration, answered: Duration| {
         possible.iter().any(|(from, until)| *from <= answered && until.is_none_or(|until| asked <= until))
     };
-    let lied = |call: &&&Call| {
-        call.what == What::Busy && call.answered.is_some_and(|answered| !explained(call.asked, answered))
-    };
+    let lied =
+        |call: &&&Call| call.says_held(calls) && call.answered.is_some_and(|answered| !explained(call.asked, answered));
     calls.iter().filter(lied).map(|call| Violation::BusyWithoutHolder(Box::new((*call).clone()))).collect()
 }
 
@@ -150,9 +149,9 @@ pub(super) fn too_little(calls: &[Call], expected: Expected) -> Vec<Violation> {
     found
 }
 
-/// Counts attempts that were busy, and grants that waited for the end of another certain hold.
+/// Counts attempts that were answered busy, and grants that waited for the end of another certain hold.
 fn contended(calls: &[&Call]) -> usize {
-    let busy = calls.iter().filter(|call| call.what == What::Busy).count();
+    let busy = calls.iter().filter(|call| matches!(call.what, What::Busy | What::GaveWay)).count();
     let holds = holds(calls);
     let waited = holds.windows(2).filter(|pair| pair[1].0.asked < pair[0].3).count();
     busy + waited

@@ -197,8 +197,10 @@ fn steps<'a>(calls: &[&'a Call]) -> Vec<Step<'a>> {
                 step(Effect::PossibleGrant { call: number }, call.asked, None);
                 step(Effect::End { call: number }, call.asked, None);
             }
-            What::Busy => step(Effect::Busy, call.asked, Some(call.answered.unwrap_or(Duration::MAX))),
-            What::Wrote { .. } | What::Sent { .. } | What::Left { .. } => {}
+            What::Busy | What::GaveWay if call.says_held(calls) => {
+                step(Effect::Busy, call.asked, Some(call.answered.unwrap_or(Duration::MAX)));
+            }
+            What::Busy | What::GaveWay | What::Wrote { .. } | What::Sent { .. } | What::Left { .. } => {}
         }
     }
     steps.sort_by_key(|step| step.asked);

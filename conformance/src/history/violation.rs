@@ -129,6 +129,7 @@ impl fmt::Display for Call {
                 }
             }
             What::Busy => write!(f, ", busy {answered}"),
+            What::GaveWay => write!(f, ", busy or behind another caller {answered}"),
             What::NotGranted => write!(f, ", not granted {answered}"),
             What::Wrote { token } => write!(f, ", written under token {token} {answered}"),
             What::Sent { request, answer: Some(answer) } => write!(f, ", {request}: {answer} {answered}"),

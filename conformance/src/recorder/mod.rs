@@ -185,9 +185,9 @@ impl Acquisition {
         Holding { entry: Some(entry) }
     }
 
-    /// Records that a single attempt was busy.
-    pub(crate) fn busy(mut self) {
-        self.end(What::Busy);
+    /// Records the answer "busy" to a single attempt: [`What::Busy`] or [`What::GaveWay`].
+    pub(crate) fn busy(mut self, what: What) {
+        self.end(what);
     }
 
     fn end(&mut self, what: What) {

@@ -11,6 +11,7 @@ use distlock_api::{
 use tokio::time::Instant;
 
 use super::{Acquisition, Holding, Recorder};
+use crate::history::What;
 
 /// Records the calls of a client. It changes nothing and adds no await.
 pub(crate) struct RecordedProvider {
@@ -36,8 +37,8 @@ impl fmt::Display for RecordedProvider {
 impl LockProvider for RecordedProvider {
     async fn acquire_with(&self, key: LockKey, options: AcquireOptions) -> Result<Acquired> {
         let acquisition = self.recorder.acquisition(self.client, &key);
-        let is_attempt = options.wait() == Wait::Try;
-        Ok(recorded(self.inner.acquire_with(key, options).await?, acquisition, is_attempt))
+        let busy = busy_of(&options);
+        Ok(recorded(self.inner.acquire_with(key, options).await?, acquisition, busy))
     }
 
     /// Records nothing if there is no answer, because then the caller continues with
@@ -46,21 +47,27 @@ impl LockProvider for RecordedProvider {
         let asked = self.recorder.now();
         let answer = self.inner.acquire_now(key, options)?;
         let acquisition = self.recorder.acquisition_since(self.client, key, asked);
-        Some(answer.map(|acquired| recorded(acquired, acquisition, options.wait() == Wait::Try)))
+        Some(answer.map(|acquired| recorded(acquired, acquisition, busy_of(options))))
     }
 
     delegate_provider!(this => this.inner; capabilities, accounting, admin, close);
 }
 
-fn recorded(acquired: Acquired, acquisition: Acquisition, is_attempt: bool) -> Acquired {
+/// Returns what the answer "busy" means for a call with these options: `None` after a wait.
+fn busy_of(options: &AcquireOptions) -> Option<What> {
+    let what = if options.is_batched() { What::GaveWay } else { What::Busy };
+    (options.wait() == Wait::Try).then_some(what)
+}
+
+fn recorded(acquired: Acquired, acquisition: Acquisition, busy_means: Option<What>) -> Acquired {
     match acquired {
         Acquired::Held(guard) => {
             let holding = acquisition.granted(guard.fencing_token().get());
             Acquired::Held(guard.map_handle(|held| Box::new(RecordedHold::new(held, holding))))
         }
         Acquired::Busy(busy) => {
-            if is_attempt {
-                acquisition.busy();
+            if let Some(what) = busy_means {
+                acquisition.busy(what);
             }
             Acquired::Busy(busy)
         }

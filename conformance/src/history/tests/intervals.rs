@@ -88,6 +88,20 @@ fn busy_needs_a_possible_holder() {
 }
 
 #[test]
+fn a_batched_attempt_may_give_way_to_a_pending_call_of_its_client_only() {
+    let pending = busy(1, 12, 19);
+    let holds = held(3, 1, [15, 16, 17, 18]);
+    for (asked, answered) in [(11, 12), (13, 14), (19, 20)] {
+        let of_client = |client| [pending.clone(), holds.clone(), call(client, asked, answered, What::GaveWay)];
+        assert!(kinds(&of_client(1)).is_empty(), "{asked}..{answered}");
+        let found = kinds(&of_client(2));
+        assert_eq!(found, ["busy without holder", "not linearizable"], "{asked}..{answered}");
+    }
+    let alone = [holds, wrote(1, 1, 20, 22), call(1, 20, 21, What::GaveWay)];
+    assert_eq!(kinds(&alone), ["busy without holder", "not linearizable"]);
+}
+
+#[test]
 fn an_unknown_outcome_is_a_possible_holder() {
     assert!(kinds(&[not_granted(1, 5, 8), busy(2, 100, 110)]).is_empty());
     assert!(kinds(&[not_granted(1, 5, 8).unanswered(), busy(2, 100, 110)]).is_empty());

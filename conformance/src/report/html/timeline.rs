@@ -158,7 +158,7 @@ fn draw(page: &mut String, call: &Call, scale: &Scale, y: f64, bad: bool) {
                 );
             }
         }
-        What::Busy => {
+        What::Busy | What::GaveWay => {
             let _ = write!(page, "<path class=\"mark\" d=\"M{answered:.1} {:.1}l5 5l-5 5l-5 -5z\"/>", y - 5.0);
         }
         What::NotGranted => {

@@ -17,6 +17,8 @@ use crate::run::held::HeldLease;
 use crate::run::transit::{Lease, Requirements, Turn};
 use crate::simulation::defect;
 use crate::state::claim::QueuedTicket;
+use crate::state::gather::Company;
+use crate::state::lease::Origin;
 use crate::state::ledger;
 use crate::state::line::Found;
 use crate::state::time::Now;
@@ -228,7 +230,10 @@ impl Engine {
                     let attempt = self.attempt(acquisition.claim(), limit, &terms, &holder, via);
                     let ticket = attempt.ticket;
                     // C18: a caller that does not wait gets one round trip, unless it has others.
-                    let batched = ticket.is_some() || limit == Limit::Once { batched: true };
+                    let batched = match limit {
+                        Limit::Once { batched: true } => Some(Company::Certain),
+                        _ => ticket.map(|_| Company::Unknown),
+                    };
                     let patience = Patience { limit: leaves, answer, admission: wait.admission(), batched };
                     let answer = acquisition.attempt(attempt, patience).await;
                     now = clock::now();
@@ -322,8 +327,8 @@ impl Engine {
         let Start { grant, sent, deadline, .. } = start;
         let claim = acquisition.claim().clone();
         let home = Handle::current();
-        let home = (home.clone(), home.id());
-        let lease = match Lease::granted(claim, grant, terms, (*sent, *deadline), now, home, turn) {
+        let origin = Origin { home_id: home.id(), home, company: acquisition.company() };
+        let lease = match Lease::granted(claim, grant, terms, (*sent, *deadline), now, origin, turn) {
             Ok(lease) => lease,
             Err(turn) => return NewGuard::Late(turn),
         };

@@ -16,6 +16,7 @@ use crate::run::gather::Joined;
 use crate::run::transit::Lease;
 use crate::simulation::defect;
 use crate::state::backoff;
+use crate::state::gather::Company;
 use crate::store::{AcquireOp, Attempt, Claim, Lane, QueueStanding, Reply};
 
 /// An acquisition that is not complete. It owns the call in flight; the caller's future does not.
@@ -38,6 +39,8 @@ pub(crate) struct Acquisition<'a> {
     attempted: bool,
     /// Whether the attempt in flight, or the last one, went in a batch.
     in_batch: bool,
+    /// Whether the attempts were made with others.
+    company: Company,
     call: InFlight<Reply>,
     /// How many calls in a row were not answered in time.
     unanswered: u32,
@@ -55,7 +58,7 @@ pub(crate) struct Patience {
     /// Whether to fail at once if the call would wait too long in line for the store.
     pub(crate) admission: bool,
     /// Whether the first call of the claim may wait for others, and go in a batch.
-    pub(crate) batched: bool,
+    pub(crate) batched: Option<Company>,
 }
 
 /// After this many unanswered calls in a row the claim is given up. Its session, or the server's
@@ -77,6 +80,7 @@ impl<'a> Acquisition<'a> {
             queued: false,
             attempted: false,
             in_batch: false,
+            company: Company::Unknown,
             call: InFlight::none(),
             unanswered: 0,
             open: None,
@@ -86,6 +90,10 @@ impl<'a> Acquisition<'a> {
     /// Returns what is notified when there may be updates about the claim.
     pub(crate) fn updates(&self) -> Arc<Notify> {
         self.updates.clone()
+    }
+
+    pub(crate) fn company(&self) -> Company {
+        self.company
     }
 
     pub(crate) fn claim(&self) -> &Claim {
@@ -160,10 +168,12 @@ impl<'a> Acquisition<'a> {
             let request = async move { op.try_acquire(&attempt).await };
             return Call::new(store.lanes(), Lane::Acquire, limit, admission, request);
         }
-        let joined = if is_first && batched && store.may_gather(&attempt) {
-            self.engine.acquisitions.join(&store, attempt, limit, admission)
-        } else {
-            Joined::Alone(attempt, None)
+        let joined = match batched.filter(|_| is_first && store.may_gather(&attempt)) {
+            Some(company) => {
+                self.company = company;
+                self.engine.acquisitions.join(&store, attempt, company, limit, admission)
+            }
+            None => Joined::Alone(attempt, None),
         };
         let (attempt, mut slot) = match joined {
             Joined::Together(call) => return Ok(call),

@@ -19,7 +19,7 @@ use tokio::time::Instant;
 
 use crate::run::call::{Call, Position, guarded, overloaded};
 use crate::run::clock;
-use crate::state::gather::{Arrival, Gather};
+use crate::state::gather::{Arrival, Company, Gather};
 use crate::store::{Attempt, Lane, LeaseStore, Overload, PermitReply, Release, Reply};
 
 type Answers<T> = Pin<Box<dyn Future<Output = Vec<Result<T>>> + Send>>;
@@ -98,6 +98,7 @@ impl<K: Kind> Gathering<K> {
         self: &Arc<Self>,
         store: &Arc<dyn LeaseStore>,
         request: K::Request,
+        company: Company,
         deadline: Option<Instant>,
         admission: bool,
     ) -> Joined<K> {
@@ -108,13 +109,13 @@ impl<K: Kind> Gathering<K> {
         let gathered = Gathered { request, deadline, started, answer };
         let limit = store.lanes().zip(deadline).filter(|_| admission);
         let joined = here.with(|gather| {
-            if !gather.goes_alone()
+            if !gather.goes_alone(company)
                 && let Some((lanes, deadline)) = &limit
                 && let Some(overload) = lanes.refusal(K::LANE, gather.calls_ahead(batch), *deadline)
             {
                 return Err(overload);
             }
-            Ok((gather.arrive(gathered), Instant::now() + gather.patience()))
+            Ok((gather.arrive(gathered, company, batch), Instant::now() + gather.patience()))
         });
         match joined {
             Err(overload) => Joined::Refused(overloaded(overload)),

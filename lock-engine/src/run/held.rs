@@ -275,17 +275,19 @@ mod tests {
     use tokio::runtime::Handle;
 
     use super::*;
-    use crate::state::lease::deadline;
+    use crate::state::gather::Company;
+    use crate::state::lease::{Origin, deadline};
     use crate::store::{Claim, Grant, ProviderId};
 
     fn granted() -> Arc<Lease> {
-        let here = || (Handle::current(), Handle::current().id());
+        let home = Handle::current();
+        let origin = Origin { home_id: home.id(), home, company: Company::Unknown };
         let claim = Claim::new(LockKey::new("k").unwrap(), ProviderId::random().acquisition_id());
         let terms = LeaseOptions::new().terms().unwrap();
         let (sent, grant) = (Instant::now(), Grant::new(FencingToken::new(7), terms.ttl));
         let deadline = deadline(sent, grant.remaining, &terms);
         let granted =
-            Lease::granted(claim, &grant, (terms, Holder::new()), (sent, deadline), &clock::now(), here(), None);
+            Lease::granted(claim, &grant, (terms, Holder::new()), (sent, deadline), &clock::now(), origin, None);
         granted.unwrap_or_else(|_| panic!("in time"))
     }
 

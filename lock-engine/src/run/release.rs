@@ -230,7 +230,7 @@ impl ReleaseState {
         let store = self.engine.store.clone();
         let is_first = !std::mem::replace(&mut self.sent, true);
         let joined = if is_first && self.hold.is_none() && store.may_gather_release(&release) {
-            self.engine.releases.join(&store, release, Some(expiry), false)
+            self.engine.releases.join(&store, release, self.lease.company(), Some(expiry), false)
         } else {
             Joined::Alone(release, None)
         };

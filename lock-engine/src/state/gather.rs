@@ -3,7 +3,7 @@
 //! While as many calls are under way as the store is given at once, further requests wait. When one
 //! of the calls ends, a *sender* gets in line for the next one. What waits when its turn has come
 //! goes together: the busier the store, the larger the batches. A request that finds fewer calls
-//! goes at once and alone. Once a request has waited for a fraction of a call's usual duration
+//! goes at once and alone, unless it has [company](Company) that arrives with it. Once a request has waited for a fraction of a call's usual duration
 //! ([`Gather::patience`]), a sender gets in line besides the others.
 
 use std::collections::BTreeMap;
@@ -26,6 +26,16 @@ pub(crate) struct Gather<T> {
     arrived: u64,
 }
 
+/// Whether other requests arrive at the same moment.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Company {
+    /// It may be the only one.
+    Unknown,
+    /// It is one of several of one caller. They wait for their sender even if there is room, which
+    /// takes no longer than their arrival.
+    Certain,
+}
+
 /// What becomes of a request that arrives.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Arrival<T> {
@@ -44,24 +54,24 @@ impl<T> Default for Gather<T> {
 
 impl<T> Gather<T> {
     /// Returns whether a request that arrives now goes alone.
-    pub(crate) fn goes_alone(&self) -> bool {
-        self.has_room() && self.waiting.is_empty()
+    pub(crate) fn goes_alone(&self, company: Company) -> bool {
+        company == Company::Unknown && self.has_room() && self.waiting.is_empty()
     }
 
     fn has_room(&self) -> bool {
         self.under_way + self.senders < AT_ONCE
     }
 
-    /// A request arrives.
-    pub(crate) fn arrive(&mut self, request: T) -> Arrival<T> {
-        if self.goes_alone() {
+    /// A request arrives. Senders take `batch` requests each.
+    pub(crate) fn arrive(&mut self, request: T, company: Company, batch: usize) -> Arrival<T> {
+        if self.goes_alone(company) {
             self.under_way += 1;
             return Arrival::Alone(request);
         }
         self.arrived += 1;
         let number = self.arrived;
         self.waiting.insert(number, request);
-        Arrival::Waits { number, sender: self.has_room() && self.add_sender() }
+        Arrival::Waits { number, sender: self.needs_sender(batch) }
     }
 
     fn add_sender(&mut self) -> bool {
@@ -148,13 +158,13 @@ mod tests {
     fn busy() -> Gather<u32> {
         let mut gather = Gather::default();
         for request in 0..AT_ONCE as u32 {
-            assert_eq!(gather.arrive(request), Arrival::Alone(request));
+            assert_eq!(gather.arrive(request, Company::Unknown, 3), Arrival::Alone(request));
         }
         gather
     }
 
     fn wait(gather: &mut Gather<u32>, request: u32) -> u64 {
-        match gather.arrive(request) {
+        match gather.arrive(request, Company::Unknown, 3) {
             Arrival::Waits { number, sender: false } => number,
             other => panic!("{other:?}"),
         }
@@ -181,7 +191,21 @@ mod tests {
             assert!(!gather.ended(Some(MS), 3));
         }
         assert!(gather.is_idle());
-        assert_eq!(gather.arrive(7), Arrival::Alone(7));
+        assert_eq!(gather.arrive(7, Company::Unknown, 3), Arrival::Alone(7));
+    }
+
+    #[test]
+    fn requests_with_company_go_together_though_nothing_is_under_way() {
+        let mut gather = Gather::default();
+        let senders: Vec<bool> = (0..5)
+            .map(|request| match gather.arrive(request, Company::Certain, 3) {
+                Arrival::Waits { sender, .. } => sender,
+                Arrival::Alone(_) => panic!("it has company"),
+            })
+            .collect();
+        assert_eq!(senders, [true, false, false, true, false], "one for three");
+        assert_eq!(gather.take(3), (vec![0, 1, 2], false));
+        assert_eq!(gather.take(3), (vec![3, 4], false));
     }
 
     #[test]
@@ -220,7 +244,7 @@ mod tests {
         for _ in 0..AT_ONCE - 1 {
             gather.under_way -= 1;
         }
-        assert_eq!(gather.arrive(11), Arrival::Waits { number: 2, sender: true });
+        assert_eq!(gather.arrive(11, Company::Unknown, 1), Arrival::Waits { number: 2, sender: true });
         assert_eq!(gather.take(1), (vec![10], true));
         assert_eq!(gather.take(1), (vec![11], false));
     }

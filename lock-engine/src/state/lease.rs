@@ -21,6 +21,7 @@ use tokio::time::Instant;
 
 use crate::options::HandOff;
 use crate::simulation::defect;
+use crate::state::gather::Company;
 use crate::state::hand_off::HandOffState;
 use crate::state::line::{CarriedLease, Turn};
 use crate::state::schedule::HomeId;
@@ -35,9 +36,10 @@ pub(crate) struct Lease<C: CarriedLease> {
     last_token: FencingToken,
     terms: LeaseTerms,
     holder: Holder,
-    /// The runtime that acquired it: there it is renewed, and released in the background.
+    /// See [`Origin`].
     home: C::Home,
     home_id: HomeId,
+    company: Company,
     state: Mutex<State<C>>,
     /// Notified when the lease is lost or is no longer held.
     pub(crate) changed: Notify,
@@ -106,6 +108,15 @@ pub(crate) enum Renewed {
     TooLate,
 }
 
+/// Where a lease comes from.
+pub(crate) struct Origin<H> {
+    /// The runtime that acquired it: there it is renewed, and released in the background.
+    pub(crate) home: H,
+    pub(crate) home_id: HomeId,
+    /// Whether it was acquired with others, and so will presumably be released with them.
+    pub(crate) company: Company,
+}
+
 impl<C: CarriedLease> Lease<C> {
     /// Creates the lease of a grant. Returns the turn instead if the deadline has passed already
     /// (C3, R1, R10).
@@ -115,7 +126,7 @@ impl<C: CarriedLease> Lease<C> {
         (terms, holder): (LeaseTerms, Holder),
         (sent, deadline): (Instant, Instant),
         now: &Now,
-        (home, home_id): (C::Home, HomeId),
+        Origin { home, home_id, company }: Origin<C::Home>,
         turn: Option<Turn<C>>,
     ) -> Result<Arc<Self>, Option<Turn<C>>> {
         if now.instant() >= now.awake_until(sent, deadline) && !defect!(LateGrantReturned) {
@@ -133,6 +144,7 @@ impl<C: CarriedLease> Lease<C> {
             holder,
             home,
             home_id,
+            company,
             state: Mutex::new(State { phase: Phase::Held, deadline, sent, turn, token, in_hand: true, hand_off }),
             changed: Notify::new(),
         }))
@@ -164,6 +176,10 @@ impl<C: CarriedLease> Lease<C> {
 
     pub(crate) fn renewal(&self, timeout: Duration) -> Renewal {
         Renewal::lease(self.claim.clone(), self.last_token, self.terms.ttl).with_timeout(timeout)
+    }
+
+    pub(crate) fn company(&self) -> Company {
+        self.company
     }
 
     pub(crate) fn home(&self) -> &C::Home {
@@ -457,8 +473,9 @@ mod tests {
         let terms = distlock_api::LeaseOptions::new().ttl(ms(1000)).safety_margin(ms(100)).terms().unwrap();
         let deadline = deadline(sent, remaining, &terms);
         let grant = Grant::new(FencingToken::new(7), remaining);
-        let home = ((), tokio::runtime::Handle::current().id());
-        Lease::granted(claim, &grant, (terms, Holder::new()), (sent, deadline), &now.into(), home, None).ok()
+        let home_id = tokio::runtime::Handle::current().id();
+        let origin = Origin { home: (), home_id, company: Company::Unknown };
+        Lease::granted(claim, &grant, (terms, Holder::new()), (sent, deadline), &now.into(), origin, None).ok()
     }
 
     #[tokio::test(start_paused = true)]

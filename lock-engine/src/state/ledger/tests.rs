@@ -1,5 +1,7 @@
 use super::*;
 use crate::state::batch::{Due, Room};
+use crate::state::gather::Company;
+use crate::state::lease::Origin;
 use crate::state::line::tests::NoLease;
 use crate::store::{Grant, Lane, ProviderId};
 use distlock_api::{FencingToken, LeaseOptions, LockKey, RenewalPolicy};
@@ -31,7 +33,7 @@ fn lease(name: &str, ttl: u64, renewal: RenewalPolicy, now: Instant) -> Arc<Leas
         (terms, distlock_api::Holder::new()),
         (now, deadline),
         &now.into(),
-        ((), home()),
+        Origin { home: (), home_id: home(), company: Company::Unknown },
         None,
     )
     .unwrap_or_else(|_| panic!())

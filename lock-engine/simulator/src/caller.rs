@@ -10,6 +10,8 @@ use std::time::Duration;
 use distlock_api::{ErrorKind, LeaseOptions, LockError, LockGuard, LockProviderExt, Loss, ReleaseOutcome};
 use distlock_conformance::history::{Call, End, What};
 use distlock_engine::LeaseProvider;
+use fastrand::Rng;
+use futures_util::future::join_all;
 use tokio::time::{Sleep, sleep, sleep_until, timeout};
 
 use crate::network::Network;
@@ -67,6 +69,9 @@ impl Caller {
     async fn once(&self) -> bool {
         let network = &self.network;
         let (which, kind, owner) = network.random(|rng| (rng.usize(..network.plan.keys), rng.f64(), rng.f64() < 0.2));
+        if network.plan.keys > 1 && network.random(Rng::f64) < 0.15 {
+            return self.several().await;
+        }
         let key = format!("key{which}");
         let asked = network.now();
         let call = self.records.begin(self.client, &key, asked);
@@ -78,7 +83,7 @@ impl Caller {
         let answer = if kind < 0.25 {
             self.locks.try_acquire(&*key).await
         } else if kind < 0.4 {
-            let patience = network.plan.ttl.mul_f64(network.random(fastrand::Rng::f64));
+            let patience = network.plan.ttl.mul_f64(network.random(Rng::f64));
             match timeout(patience, request).await {
                 Ok(answer) => answer.map(Some),
                 Err(_) => {
@@ -87,7 +92,7 @@ impl Caller {
                 }
             }
         } else if kind < 0.7 {
-            let limit = network.plan.ttl.mul_f64(2.0 * network.random(fastrand::Rng::f64));
+            let limit = network.plan.ttl.mul_f64(2.0 * network.random(Rng::f64));
             match request.timeout(limit).await {
                 Err(error) if error.kind() == ErrorKind::Timeout => return self.ended(call, &error),
                 answer => answer.map(Some),
@@ -104,6 +109,23 @@ impl Caller {
             Ok(None) => self.records.update(call, |call| (call.answered, call.what) = (Some(answered), What::Busy)),
             Err(error) => return self.ended(call, &error),
         }
+        true
+    }
+
+    /// Acquires all keys, and holds and releases them together.
+    async fn several(&self) -> bool {
+        let network = &self.network;
+        let keys: Vec<String> = (0..network.plan.keys).map(|key| format!("key{key}")).collect();
+        let asked = network.now();
+        let calls: Vec<usize> = keys.iter().map(|key| self.records.begin(self.client, key, asked)).collect();
+        let limit = network.plan.ttl.mul_f64(2.0 * network.random(Rng::f64));
+        let guards = match self.locks.acquire_all(&keys).timeout(limit).await {
+            Ok(all) => all.into_guards(),
+            Err(error) => {
+                return calls.into_iter().fold(true, |_, call| self.ended(call, &error));
+            }
+        };
+        join_all(calls.into_iter().zip(guards).map(|(call, guard)| self.hold(call, guard))).await;
         true
     }
 

@@ -28,7 +28,7 @@ use distlock_api::{Accounting, LockProvider};
 use distlock_conformance::history::{Call, Expected, Violation, What, violations};
 pub use distlock_engine::simulation::Defect;
 use distlock_engine::simulation::simulate;
-use distlock_engine::{LeaseProvider, QueueOptions};
+use distlock_engine::{HandOff, LeaseProvider, QueueOptions};
 use fastrand::Rng;
 use tokio::runtime::Builder;
 use tokio::task::{JoinHandle, JoinSet};
@@ -137,7 +137,8 @@ fn start(index: usize, network: &Arc<Network>, records: &Arc<Records>) -> Proces
     let claim = (network.plan.ttl / 3).max(Duration::from_millis(200));
     let queue = QueueOptions::new().ticket_ttl(network.plan.ttl.max(Duration::from_millis(600))).claim(claim);
     let builder = LeaseProvider::builder(Arc::new(link)).lease(terms(network));
-    let locks = builder.request_timeout(network.plan.request_timeout).queue(queue).build().expect("valid options");
+    let builder = builder.request_timeout(network.plan.request_timeout).queue(queue);
+    let locks = builder.hand_off(HandOff::new().linger(network.plan.linger)).build().expect("valid options");
     let mut callers = JoinSet::new();
     for caller in 0..network.plan.callers {
         let client = index * network.plan.callers + caller;
@@ -239,10 +240,10 @@ fn judge(seed: u64, network: &Network, records: &Records, plan: String) -> Outco
     let calls = std::mem::take(&mut *records.calls.lock().expect("one thread"));
     let mut complaints = std::mem::take(&mut *records.complaints.lock().expect("one thread"));
     // While there are faults, a key may be busy with an attempt that was given up and is being
-    // withdrawn.
+    // withdrawn; and at any time with a lease that lingers.
     let quiet = network.plan.quiet();
-    let judged: Vec<Call> =
-        calls.iter().filter(|call| !matches!(call.what, What::Busy) || call.asked >= quiet).cloned().collect();
+    let counts = |call: &&Call| call.what != What::Busy || (call.asked >= quiet && network.plan.linger.is_zero());
+    let judged: Vec<Call> = calls.iter().filter(counts).cloned().collect();
     let mut linearizable = true;
     for violation in violations(&judged, Expected::default()) {
         linearizable &= !matches!(violation, Violation::NotLinearizable { .. } | Violation::Undecided { .. });

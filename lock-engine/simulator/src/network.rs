@@ -33,6 +33,8 @@ pub(crate) struct Network {
     requests: AtomicU64,
     /// The last request of each claim that has been carried out.
     applied: Mutex<HashMap<AcquisitionId, u64>>,
+    /// Until when the batch of a claim may be carried out, if it has no answer yet (R24).
+    batches: Mutex<HashMap<AcquisitionId, Instant>>,
     log: Option<Mutex<Vec<(Duration, String)>>>,
 }
 
@@ -56,6 +58,7 @@ impl Network {
             rng: Mutex::new(rng),
             requests: AtomicU64::new(0),
             applied: Mutex::default(),
+            batches: Mutex::default(),
             log: logs.then(Mutex::default),
         })
     }
@@ -110,14 +113,29 @@ impl Network {
 
     /// Returns whether a request still counts. A store that orders the calls of a claim refuses one
     /// that comes after a later one.
-    fn in_order(&self, claim: Option<&AcquisitionId>, number: u64) -> bool {
-        let Some(id) = claim.filter(|_| self.plan.capabilities.ordered_claims) else { return true };
+    fn in_order(&self, order: &Order, number: u64) -> bool {
+        let id = match order {
+            Order::OfClaim(id) if self.plan.capabilities.ordered_claims => id,
+            Order::Until(bound) => return Instant::now() < *bound,
+            Order::OfClaim(_) | Order::None => return true,
+        };
         let mut applied = self.applied.lock().expect("one thread");
         let last = applied.entry(id.clone()).or_default();
         let in_order = number >= *last;
         *last = number.max(*last);
         in_order
     }
+}
+
+/// In which order a request is with others.
+#[derive(Clone)]
+enum Order {
+    /// With those of its claim, if the store orders them. A network may repeat it.
+    OfClaim(AcquisitionId),
+    /// In none. A network may repeat it.
+    None,
+    /// In none. It is sent once, and does nothing from this moment on (R24).
+    Until(Instant),
 }
 
 type Carry<T> = Arc<dyn Fn(MemoryStore) -> BoxFuture<'static, Result<T>> + Send + Sync>;
@@ -140,7 +158,7 @@ impl Link {
     async fn send<T: fmt::Debug + Send + 'static>(
         &self,
         what: String,
-        claim: Option<AcquisitionId>,
+        order: Order,
         timeout: Duration,
         carry: Carry<T>,
     ) -> Result<T> {
@@ -166,14 +184,15 @@ impl Link {
                 network.log(|| format!("#{number} is lost"));
                 return;
             }
-            let carried = network.carried(number, claim.as_ref(), &carry).await;
+            let carried = network.carried(number, &order, &carry).await;
             if let Some(later) = fate.repeated
                 && network.plan.capabilities.ordered_claims
+                && !matches!(order, Order::Until(_))
             {
-                let (network, claim, carry) = (network.clone(), claim.clone(), carry.clone());
+                let (network, order, carry) = (network.clone(), order.clone(), carry.clone());
                 tokio::spawn(async move {
                     sleep(later).await;
-                    drop(network.carried(number, claim.as_ref(), &carry).await);
+                    drop(network.carried(number, &order, &carry).await);
                 });
             }
             sleep(fate.back).await;
@@ -195,11 +214,11 @@ impl Link {
 }
 
 impl Network {
-    async fn carried<T: fmt::Debug>(&self, number: u64, claim: Option<&AcquisitionId>, carry: &Carry<T>) -> Result<T> {
-        let answer = if self.in_order(claim, number) {
+    async fn carried<T: fmt::Debug>(&self, number: u64, order: &Order, carry: &Carry<T>) -> Result<T> {
+        let answer = if self.in_order(order, number) {
             carry(self.store.clone()).await
         } else {
-            Err(LockError::new(ErrorKind::Other, "a later call of the claim came first"))
+            Err(LockError::new(ErrorKind::Other, "it came too late, or after a later call of its claim"))
         };
         self.log(|| format!("#{number} is answered {answer:?}"));
         answer
@@ -267,7 +286,47 @@ impl LeaseStore for Link {
             let request = request.clone();
             Box::pin(async move { store.try_acquire(&request).await })
         });
-        self.send(what, Some(id), attempt.timeout, carry).await
+        self.send(what, Order::OfClaim(id), attempt.timeout, carry).await
+    }
+
+    async fn try_acquire_many(&self, attempts: &[Attempt]) -> Vec<Result<Reply>> {
+        let timeout = attempts.iter().map(|attempt| attempt.timeout).min().unwrap_or_default();
+        let bound = Instant::now() + timeout;
+        let requests = attempts.to_vec();
+        let ids = || attempts.iter().map(|attempt| attempt.claim.id().clone());
+        self.network.batches.lock().expect("one thread").extend(ids().map(|id| (id, bound)));
+        let carry: Carry<Vec<Result<Reply>>> = Arc::new(move |store| {
+            let requests = requests.clone();
+            Box::pin(async move { Ok(store.try_acquire_many(&requests).await) })
+        });
+        let what = format!("attempts {:?}", ids().collect::<Vec<_>>());
+        match self.send(what, Order::Until(bound), timeout, carry).await {
+            Ok(answers) => {
+                let mut batches = self.network.batches.lock().expect("one thread");
+                batches.retain(|id, _| ids().all(|answered| answered != *id));
+                answers
+            }
+            Err(error) => attempts.iter().map(|_| Err(error.clone())).collect(),
+        }
+    }
+
+    fn may_act_for(&self, claim: &Claim) -> Duration {
+        let batches = self.network.batches.lock().expect("one thread");
+        batches.get(claim.id()).map(|bound| bound.saturating_duration_since(Instant::now())).unwrap_or_default()
+    }
+
+    async fn release_many(&self, releases: &[Release]) -> Vec<Result<ReleaseOutcome>> {
+        let timeout = releases.iter().map(|release| release.timeout).min().unwrap_or_default();
+        let requests = releases.to_vec();
+        let claims: Vec<&Claim> = releases.iter().map(|release| &release.claim).collect();
+        let carry: Carry<Vec<Result<ReleaseOutcome>>> = Arc::new(move |store| {
+            let requests = requests.clone();
+            Box::pin(async move { Ok(store.release_many(&requests).await) })
+        });
+        match self.send(format!("releases {claims:?}"), Order::None, timeout, carry).await {
+            Ok(answers) => answers,
+            Err(error) => releases.iter().map(|_| Err(error.clone())).collect(),
+        }
     }
 
     async fn renew(&self, renewal: &Renewal) -> Result<Standing> {
@@ -276,7 +335,7 @@ impl LeaseStore for Link {
             let request = request.clone();
             Box::pin(async move { store.renew(&request).await })
         });
-        self.send(format!("renewal {:?}", renewal.claim), None, renewal.timeout, carry).await
+        self.send(format!("renewal {:?}", renewal.claim), Order::None, renewal.timeout, carry).await
     }
 
     async fn renew_many(&self, renewals: &[Renewal]) -> Vec<Result<Standing>> {
@@ -287,7 +346,7 @@ impl LeaseStore for Link {
             let requests = requests.clone();
             Box::pin(async move { Ok(store.renew_many(&requests).await) })
         });
-        match self.send(format!("renewals {claims:?}"), None, timeout, carry).await {
+        match self.send(format!("renewals {claims:?}"), Order::None, timeout, carry).await {
             Ok(answers) => answers,
             Err(error) => renewals.iter().map(|_| Err(error.clone())).collect(),
         }
@@ -300,16 +359,19 @@ impl LeaseStore for Link {
             Box::pin(async move { store.release(&request).await })
         });
         let id = release.claim.id().clone();
-        self.send(format!("release {:?}", release.claim), Some(id), release.timeout, carry).await
+        self.send(format!("release {:?}", release.claim), Order::OfClaim(id), release.timeout, carry).await
     }
 
     async fn withdraw(&self, claim: &Claim, timeout: Duration) -> Result<()> {
+        if !self.may_act_for(claim).is_zero() {
+            return Err(LockError::new(ErrorKind::Unavailable, "the claim's batch may still take effect"));
+        }
         let request = claim.clone();
         let carry: Carry<()> = Arc::new(move |store| {
             let request = request.clone();
             Box::pin(async move { store.withdraw(&request, timeout).await })
         });
-        self.send(format!("withdrawal {claim:?}"), Some(claim.id().clone()), timeout, carry).await
+        self.send(format!("withdrawal {claim:?}"), Order::OfClaim(claim.id().clone()), timeout, carry).await
     }
 
     async fn waiters(&self, claim: &Claim, timeout: Duration) -> Result<u32> {
@@ -318,7 +380,7 @@ impl LeaseStore for Link {
             let request = request.clone();
             Box::pin(async move { store.waiters(&request, timeout).await })
         });
-        self.send(format!("query for waiters {claim:?}"), None, timeout, carry).await
+        self.send(format!("query for waiters {claim:?}"), Order::None, timeout, carry).await
     }
 
     async fn subscribe(&self, watch: &Watch) -> Result<EventStream> {

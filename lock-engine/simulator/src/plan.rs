@@ -1,6 +1,7 @@
 //! The parameters that a seed decides before the run: the processes, the store, and how often the
 //! network fails.
 
+use std::num::NonZeroUsize;
 use std::time::Duration;
 
 use distlock_engine::store::StoreCapabilities;
@@ -30,6 +31,8 @@ pub(crate) struct Plan {
     pub(crate) slow: Option<(Duration, Duration, Duration)>,
     /// When the callers of each process stand still, as if the process were suspended.
     pub(crate) stalls: Vec<Vec<(Duration, Duration)>>,
+    /// How long released leases linger.
+    pub(crate) linger: Duration,
 }
 
 /// How a process ends before the run does.
@@ -112,6 +115,10 @@ impl Plan {
                 (0..count).map(|_| stall()).collect()
             })
             .collect();
+        let linger = if rng.f64() < 0.25 { ttl.mul_f64(0.2 * rng.f64()) } else { Duration::ZERO };
+        if rng.f64() < 0.4 {
+            capabilities.acquire_batch = NonZeroUsize::new(rng.usize(2..6)).expect("not zero");
+        }
         Self {
             processes,
             callers: rng.usize(1..5),
@@ -127,6 +134,7 @@ impl Plan {
             clock_steps,
             slow,
             stalls,
+            linger,
         }
     }
 

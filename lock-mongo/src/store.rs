@@ -86,6 +86,15 @@ impl MongoStore {
     }
 }
 
+/// Returns how many keys may go in one command: one in the application's own documents, and where
+/// updates cannot be counted. On a sharded cluster a record that moves between shards may be updated
+/// twice, and be counted twice.
+fn acquire_batch(deployment: Option<Deployment>, absent: &Absent) -> NonZeroUsize {
+    let can_count = deployment.is_some_and(|known| known != Deployment::Sharded);
+    let keys = if can_count && matches!(absent, Absent::Record) { KEYS } else { 1 };
+    NonZeroUsize::new(keys).expect("not zero")
+}
+
 #[async_trait]
 impl LeaseStore for MongoStore {
     fn capabilities(&self) -> StoreCapabilities {
@@ -99,11 +108,7 @@ impl LeaseStore for MongoStore {
         capabilities.push = deployment.is_some_and(|known| known != Deployment::Standalone)
             && records.shared().is_none_or(|shared| shared.streams.any());
         capabilities.renew_batch = BATCH;
-        // A record that moves between shards may be updated twice, and be counted twice.
-        let can_count = deployment.is_some_and(|known| known != Deployment::Sharded);
-        if can_count && matches!(records.absent, Absent::Record) {
-            capabilities.acquire_batch = NonZeroUsize::new(KEYS).expect("not zero");
-        }
+        capabilities.acquire_batch = acquire_batch(deployment, &records.absent);
         capabilities.ordered_claims = deployment.is_some_and(|known| records.orders_sessions(known));
         capabilities
     }
@@ -231,5 +236,22 @@ impl LockAdmin for MongoStore {
 impl fmt::Debug for MongoStore {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.describe(f, "MongoStore")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use mongodb::bson::doc;
+
+    use super::*;
+
+    #[test]
+    fn keys_go_together_only_where_updates_can_be_counted() {
+        let batch = |deployment| acquire_batch(deployment, &Absent::Record).get();
+        assert_eq!([Deployment::Standalone, Deployment::ReplicaSet].map(|known| batch(Some(known))), [KEYS; 2]);
+        assert_eq!([None, Some(Deployment::Sharded)].map(batch), [1; 2]);
+        for absent in [Absent::Nothing, Absent::Default(doc! {})] {
+            assert_eq!(acquire_batch(Some(Deployment::ReplicaSet), &absent).get(), 1);
+        }
     }
 }

@@ -55,6 +55,7 @@ pub struct LeaseOptions {
     renewal: Option<RenewalPolicy>,
     safety_margin: Option<Duration>,
     hold_at_least: Option<Duration>,
+    linger: Option<Duration>,
 }
 
 /// Shows what is set.
@@ -80,6 +81,9 @@ impl LeaseOptions {
         if let Some(hold) = &self.hold_at_least {
             f.field("hold_at_least", hold);
         }
+        if let Some(linger) = &self.linger {
+            f.field("linger", linger);
+        }
     }
 
     /// The default ttl: 30 s.
@@ -89,13 +93,16 @@ impl LeaseOptions {
     /// The longest ttl and minimum hold: `i32::MAX` ms, almost 25 days.
     pub const MAX_TTL: Duration = Duration::from_millis(i32::MAX as u64);
 
+    /// The longest linger: a minute. 250 ms or less is recommended.
+    pub const MAX_LINGER: Duration = Duration::from_secs(60);
+
     /// Clock steps and skew, which the margin covers, do not grow with the ttl.
     const MAX_DEFAULT_MARGIN: Duration = Duration::from_secs(1);
 
     /// Returns options without any value set.
     #[must_use]
     pub const fn new() -> Self {
-        Self { ttl: None, renewal: None, safety_margin: None, hold_at_least: None }
+        Self { ttl: None, renewal: None, safety_margin: None, hold_at_least: None, linger: None }
     }
 
     /// Sets how long the store keeps the lease without a renewal. Whole milliseconds; a fraction is
@@ -142,6 +149,36 @@ impl LeaseOptions {
         self
     }
 
+    /// Keeps the lease for this long after a release, for the next acquisition of the key by the
+    /// same provider: it sends no request. At most [`MAX_LINGER`](Self::MAX_LINGER); 250 ms or less
+    /// is recommended. Defaults to the provider's, which defaults to zero, that is, off.
+    ///
+    /// For keys that one process uses again and again, for example because a load balancer sends
+    /// each user to the same replica.
+    ///
+    /// It costs others this time. Until it has passed, a `try_acquire` of another process is
+    /// answered "busy", and a waiter of another process waits that much longer. No time is added
+    /// once the process knows of such a waiter. A process that ends without
+    /// [`close`](crate::LockProvider::close) keeps a lingering lease, like any other, until its ttl
+    /// ends; so does a runtime that ends. When its time is over, the key seems busy, also to this
+    /// process, until the store has answered.
+    ///
+    /// A release is answered at once. Until the lease is given back, it counts as held in the
+    /// provider's [accounting](crate::Accounting) and at the store. `close` gives it back. An
+    /// acquisition with other terms, another owner or on another runtime first releases it, which
+    /// takes a second round trip.
+    ///
+    /// A lease lingers only where it could be handed on to a caller that waits: not without renewal,
+    /// not with a minimum hold, not in a document, and not in a provider whose requests cost
+    /// nothing. Nor does the rolled-back part of an
+    /// [`acquire_all`](crate::LockProviderExt::acquire_all) linger, nor a lease that would end
+    /// meanwhile.
+    #[must_use]
+    pub const fn linger(mut self, duration: Duration) -> Self {
+        self.linger = Some(duration);
+        self
+    }
+
     /// Returns the ttl, if one is set.
     #[must_use]
     pub const fn get_ttl(&self) -> Option<Duration> {
@@ -166,6 +203,12 @@ impl LeaseOptions {
         self.hold_at_least
     }
 
+    /// Returns the linger, if one is set.
+    #[must_use]
+    pub const fn get_linger(&self) -> Option<Duration> {
+        self.linger
+    }
+
     /// Returns these options, with those of `defaults` for what is not set.
     #[must_use]
     pub fn or(self, defaults: Self) -> Self {
@@ -174,6 +217,7 @@ impl LeaseOptions {
             renewal: self.renewal.or(defaults.renewal),
             safety_margin: self.safety_margin.or(defaults.safety_margin),
             hold_at_least: self.hold_at_least.or(defaults.hold_at_least),
+            linger: self.linger.or(defaults.linger),
         }
     }
 
@@ -185,7 +229,8 @@ impl LeaseOptions {
     /// * a ttl that is zero, below 1 ms, or above [`MAX_TTL`](Self::MAX_TTL);
     /// * a margin that is not below the ttl;
     /// * a renewal interval that is zero, or not below the ttl less the margin;
-    /// * a minimum hold above [`MAX_TTL`](Self::MAX_TTL).
+    /// * a minimum hold above [`MAX_TTL`](Self::MAX_TTL);
+    /// * a linger above [`MAX_LINGER`](Self::MAX_LINGER).
     pub fn terms(self) -> Result<LeaseTerms> {
         let refuse = |message: String| Err(LockError::invalid_options(message));
         let ttl = self.ttl.unwrap_or(Self::DEFAULT_TTL);
@@ -224,6 +269,9 @@ impl LeaseOptions {
         let hold_at_least = self.hold_at_least.map(whole_millis).filter(|hold| !hold.is_zero());
         if let Some(hold) = hold_at_least.filter(|hold| *hold > Self::MAX_TTL) {
             return refuse(format!("a minimum hold of {hold:?} is above the longest one, {:?}", Self::MAX_TTL));
+        }
+        if let Some(linger) = self.linger.filter(|linger| *linger > Self::MAX_LINGER) {
+            return refuse(format!("a linger of {linger:?} is above the longest one, {:?}", Self::MAX_LINGER));
         }
         Ok(LeaseTerms { ttl, renew_every, margin, hold_at_least })
     }

@@ -70,6 +70,8 @@ struct LeaseText {
     safety_margin_ms: Option<u64>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     hold_at_least_ms: Option<u64>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    linger_ms: Option<u64>,
 }
 
 #[derive(Serialize, Deserialize)]
@@ -140,7 +142,8 @@ impl<'de> Deserialize<'de> for RenewalPolicy {
     }
 }
 
-/// As a map of what is set: `ttl_ms`, `renewal`, `safety_margin_ms`, `hold_at_least_ms`.
+/// As a map of what is set: `ttl_ms`, `renewal`, `safety_margin_ms`, `hold_at_least_ms`,
+/// `linger_ms`.
 impl Serialize for LeaseOptions {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         let text = LeaseText {
@@ -148,13 +151,14 @@ impl Serialize for LeaseOptions {
             renewal: self.get_renewal(),
             safety_margin_ms: self.get_safety_margin().map(millis::<S::Error>).transpose()?,
             hold_at_least_ms: self.get_hold_at_least().map(millis::<S::Error>).transpose()?,
+            linger_ms: self.get_linger().map(millis::<S::Error>).transpose()?,
         };
         text.serialize(serializer)
     }
 }
 
-/// From a map of `ttl_ms`, `renewal`, `safety_margin_ms` and `hold_at_least_ms`, each of which may
-/// be absent. Other fields are refused. The values are checked when they are used.
+/// From a map of `ttl_ms`, `renewal`, `safety_margin_ms`, `hold_at_least_ms` and `linger_ms`, each
+/// of which may be absent. Other fields are refused. The values are checked when they are used.
 impl<'de> Deserialize<'de> for LeaseOptions {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let text = LeaseText::deserialize(deserializer)?;
@@ -170,6 +174,9 @@ impl<'de> Deserialize<'de> for LeaseOptions {
         }
         if let Some(hold) = text.hold_at_least_ms {
             options = options.hold_at_least(Duration::from_millis(hold));
+        }
+        if let Some(linger) = text.linger_ms {
+            options = options.linger(Duration::from_millis(linger));
         }
         Ok(options)
     }
@@ -227,6 +234,8 @@ mod tests {
             .hold_at_least(Duration::from_secs(60));
         let text = r#"{"ttl_ms":12000,"renewal":{"every_ms":1500},"safety_margin_ms":0,"hold_at_least_ms":60000}"#;
         assert_eq!(round_trip(&lease, text), lease);
+        let lease = LeaseOptions::new().linger(Duration::from_millis(100));
+        assert_eq!(round_trip(&lease, r#"{"linger_ms":100}"#), lease);
         let options = AcquireOptions::new()
             .with_wait(Wait::UpTo(Duration::from_secs(5)))
             .with_lease(LeaseOptions::new().renewal(RenewalPolicy::Never))

@@ -26,6 +26,7 @@
 //!     │  lost() ◄── lost: at the deadline, by an answer, by an event   run::core::record_loss
 //!     │
 //!     ├─ release ──► hand on: next local caller, next token, no call   state::hand_off (R21)
+//!     │         ├──► linger: parked for the next one that comes        run::parked
 //!     │         └──► release ──► lane: permit ──► release ──────────────────────────► next ticket granted
 //!     │                          run::release
 //!     └─ drop ─────► the same in the background
@@ -38,8 +39,8 @@
 //! * **Hold.** The lease is held until its deadline, which counts from before its attempt, or its
 //!   last answered renewal, was sent. One keeper per runtime renews all leases in batches and
 //!   notices deadlines that have passed. A lease is lost once, and only while it is held.
-//! * **Release.** The lease passes to the next local caller without a call of the store. Otherwise
-//!   it is released there, and the store grants it to the first ticket. If the reply of a release
+//! * **Release.** The lease passes to the next local caller without a call of the store, or lingers
+//!   for one. Otherwise it is released there, and the store grants it to the first ticket. If the reply of a release
 //!   is lost, the caller gets an error of unknown outcome after one request timeout. In the
 //!   background the same release is sent again until the store has answered, the lease would have
 //!   expired, or `close` gives up.
@@ -66,6 +67,7 @@
 mod face;
 mod log;
 mod options;
+mod record;
 mod run;
 #[cfg(feature = "simulation")]
 #[doc(hidden)]

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use crate::store::{Attempt, Ticket};
-use distlock_api::{LeaseTerms, LockError, Result};
+use distlock_api::{LeaseOptions, LeaseTerms, LockError, Result};
 
 /// The queue of the waiters of all processes: one ticket per process and key, first come, first
 /// served ([C15]).
@@ -123,11 +123,15 @@ impl QueueOptions {
 /// Hand-off needs a store that grants tokens in blocks. A lease is not handed on to a caller with
 /// other lease terms, another owner or other metadata, or on another runtime. Nor is a lease with a
 /// minimum hold or without renewal handed on.
+///
+/// With a [`linger`](Self::linger), the process keeps a lease for a moment even if none of its
+/// callers waits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use]
 pub struct HandOff {
     pub(crate) max_count: u32,
     pub(crate) max_time: Duration,
+    pub(crate) linger: Duration,
 }
 
 impl Default for HandOff {
@@ -139,7 +143,7 @@ impl Default for HandOff {
 impl HandOff {
     /// Creates the defaults.
     pub const fn new() -> Self {
-        Self { max_count: 64, max_time: Duration::from_millis(100) }
+        Self { max_count: 64, max_time: Duration::from_millis(100), linger: Duration::ZERO }
     }
 
     /// Sets the number of times that a lease is handed on while another process waits. Defaults to
@@ -153,5 +157,17 @@ impl HandOff {
     pub const fn max_time(mut self, time: Duration) -> Self {
         self.max_time = time;
         self
+    }
+
+    /// Sets how long the process keeps a lease after a release with no caller waiting, for the next
+    /// acquisition of the key. See [`LeaseOptions::linger`](distlock_api::LeaseOptions::linger), which
+    /// takes precedence. Defaults to zero, that is, off.
+    pub const fn linger(mut self, time: Duration) -> Self {
+        self.linger = time;
+        self
+    }
+
+    pub(crate) fn validate(&self) -> Result<()> {
+        LeaseOptions::new().linger(self.linger).terms().map(drop)
     }
 }

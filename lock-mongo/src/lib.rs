@@ -259,6 +259,7 @@ pub mod styles {}
 mod topology;
 
 pub use builder::MongoProviderBuilder;
+pub use distlock_engine::{HandOff, QueueOptions, WhenFull};
 pub use documents::{
     Change, CommitError, DocumentGuard, DocumentLocks, DocumentLocksBuilder, LockAllDocuments, LockDocument,
     NotCommitted, TryLockAllDocuments, TryLockDocument,

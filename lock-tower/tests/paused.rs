@@ -106,6 +106,20 @@ async fn a_wait_is_bounded_although_the_store_is_silent() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_lock_lingers_for_the_next_request_with_its_key() {
+    let store = MemoryStore::new();
+    let service = LockLayer::new(store.provider(), key()).linger(ms(100)).layer(working(ms(1)));
+    for _ in 0..5 {
+        assert_eq!(status(service.clone().oneshot(post())).await.0, 200);
+        sleep(ms(50)).await;
+    }
+    assert_eq!(store.calls(Operation::TryAcquire), 1);
+    assert!(store.peek("key").is_some());
+    sleep(ms(100)).await;
+    assert!(store.peek("key").is_none());
+}
+
+#[tokio::test(start_paused = true)]
 async fn several_keys_are_taken_together_and_released_together() {
     let locks = MemoryProvider::new();
     let from = HeaderKey::text("account", HeaderName::from_static("x-from")).unwrap();

@@ -31,6 +31,13 @@ macro_rules! acquire_setters {
             self.lease(|lease| lease.hold_at_least(duration))
         }
 
+        /// Keeps the lease for this long after the release, for the next acquisition of the key by
+        /// the same provider. See [`LeaseOptions::linger`]($crate::LeaseOptions::linger). Defaults to
+        /// the provider's, which defaults to zero.
+        pub fn linger(self, duration: ::std::time::Duration) -> Self {
+            self.lease(|lease| lease.linger(duration))
+        }
+
         /// Names the holder, for people. Defaults to the provider's owner.
         pub fn owner(mut self, owner: impl Into<::std::sync::Arc<str>>) -> Self {
             self.options = self.options.with_owner(owner);

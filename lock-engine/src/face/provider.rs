@@ -31,6 +31,15 @@ use crate::store::{AcquireOp, LeaseStore};
 ///
 /// When the last clone and the last guard are dropped, the tasks end.
 /// [`close`](LockProvider::close) ends them in order.
+///
+/// # Metrics
+/// With the feature `metrics`, through the `metrics` facade. `Debug` shows the same, summed up.
+///
+/// | metric | kind | labels | what |
+/// |---|---|---|---|
+/// | `distlock_batch_size` | histogram | `store`, `requests`: `acquisitions` or `releases` | how many requests went to the store in one call; those that went alone are not counted |
+/// | `distlock_gather_seconds` | histogram | the same | how long a request of a batch waited for the others |
+/// | `distlock_calls_in_line` | gauge | `lane` | calls that wait because the store has as many as it takes at once |
 #[derive(Clone)]
 pub struct LeaseProvider {
     engine: Arc<Engine>,
@@ -180,7 +189,7 @@ impl LeaseProviderBuilder {
     /// # Errors
     /// [`ErrorKind::InvalidOptions`](distlock_api::ErrorKind::InvalidOptions) for:
     ///
-    /// * queue options out of range;
+    /// * queue options or a linger out of range;
     /// * lease terms, an owner or metadata that no acquisition could use;
     /// * a request timeout below one millisecond or above a day;
     /// * a poll interval that is below one millisecond, above a day, or shrinks.
@@ -189,6 +198,7 @@ impl LeaseProviderBuilder {
         config.defaults.terms()?;
         config.holder.validate()?;
         config.queue.as_ref().map_or(Ok(()), QueueOptions::validate)?;
+        config.hand_off.as_ref().map_or(Ok(()), HandOff::validate)?;
         let millisecond = Duration::from_millis(1);
         if config.request_timeout < millisecond || config.request_timeout > Duration::from_secs(86_400) {
             return Err(LockError::invalid_options(format!(

@@ -4,7 +4,9 @@ use std::num::NonZeroU32;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use distlock_api::{AcquireOptions, Busy, ErrorKind, FencingToken, Holder, LeaseTerms, LockError, LockKey, Result};
+use distlock_api::{
+    AcquireOptions, Busy, ErrorKind, FencingToken, Holder, LeaseOptions, LeaseTerms, LockError, LockKey, Result,
+};
 use tokio::runtime::Handle;
 use tokio::time::{Instant, sleep_until};
 
@@ -12,7 +14,7 @@ use crate::log::log;
 use crate::options::WhenFull;
 use crate::run::attempt::{Acquisition, Patience};
 use crate::run::clock;
-use crate::run::core::{Engine, ensure_runtime};
+use crate::run::core::{Engine, current_home};
 use crate::run::held::HeldLease;
 use crate::run::transit::{Lease, Requirements, Turn};
 use crate::simulation::defect;
@@ -21,6 +23,7 @@ use crate::state::gather::Company;
 use crate::state::lease::Origin;
 use crate::state::ledger;
 use crate::state::line::Found;
+use crate::state::schedule::HomeId;
 use crate::state::time::Now;
 use crate::state::wait::{Circumstances, Limit, Next, Settings, Start, Wait};
 use crate::store::{AcquireOp, Attempt, BusyReply, Claim, QueueStanding, Reply, Ticket};
@@ -49,23 +52,31 @@ impl Engine {
         options: AcquireOptions,
         via: Via<'_>,
     ) -> Result<Obtained> {
-        self.check(&options)
+        let lease = options.lease().or(self.config.defaults);
+        let obtained = self
+            .check(lease, options.holder())
             .map(|(terms, holder)| {
                 let limit = Limit::new(options.wait(), options.is_batched(), Instant::now);
                 self.acquire_checked(key, limit, terms, holder, via)
             })?
             .await
-            .map_err(|error| error.with_key(key.clone()))
+            .map_err(|error| error.with_key(key.clone()));
+        obtained.map(|mut obtained| {
+            if let Obtained::Held(held) = &mut obtained {
+                held.set_linger(lease.get_linger());
+            }
+            obtained
+        })
     }
 
     /// Checks the options before any I/O.
-    fn check(&self, options: &AcquireOptions) -> Result<(LeaseTerms, Holder)> {
-        let terms = options.lease().or(self.config.defaults).terms()?;
+    fn check(&self, lease: LeaseOptions, holder: &Holder) -> Result<(LeaseTerms, Holder)> {
+        let terms = lease.terms()?;
         if terms.hold_at_least.is_some() && !self.store.capabilities().minimum_hold {
             let message = format!("the store {} does not support a minimum hold", self.store.name());
             return Err(LockError::new(ErrorKind::Unsupported, message));
         }
-        let mut holder = options.holder().clone();
+        let mut holder = holder.clone();
         holder.validate()?;
         holder.owner = holder.owner.or_else(|| self.config.holder.owner.clone());
         holder.metadata = holder.metadata.or_else(|| self.config.holder.metadata.clone());
@@ -80,7 +91,7 @@ impl Engine {
         holder: Holder,
         via: Via<'_>,
     ) -> Result<Obtained> {
-        ensure_runtime()?;
+        let home = current_home()?;
         if self.closed.is_cancelled() {
             return Err(LockError::closed());
         }
@@ -102,8 +113,7 @@ impl Engine {
                 Found::Held | Found::Acquiring => {
                     busy = Some(Busy::new());
                     let _waiting = Waiting::new(&self.waiting);
-                    let (home, via) = (Handle::current().id(), via.is_some());
-                    let requirements = Requirements { terms, holder: holder.clone(), home, via };
+                    let requirements = Requirements { terms, holder: holder.clone(), home, via: via.is_some() };
                     tokio::select! {
                         biased;
                         () = self.closed.cancelled() => return Err(LockError::closed()),
@@ -114,7 +124,7 @@ impl Engine {
             },
         };
         // Before the limit is checked: a lease that has been handed to this caller is held.
-        let turn = match self.receive(turn, limit, &terms, &holder, via).await {
+        let turn = match self.receive(turn, limit, (&terms, &holder, home), via).await {
             Ok(guard) => return Ok(Obtained::Held(guard)),
             Err(turn) => turn,
         };
@@ -122,7 +132,8 @@ impl Engine {
         if limit.has_passed(&now) {
             return Ok(Obtained::Busy(Busy::new()));
         }
-        self.attempt_until_granted(key, (limit, now), (terms, holder), (turn, busy), via).await
+        // Boxed: it is large, and a caller that gets a lease from another one does without it.
+        Box::pin(self.attempt_until_granted(key, (limit, now), (terms, holder), (turn, busy), via)).await
     }
 
     /// Returns whether a lease of this process may hold the key. Not if its deadline has passed,
@@ -138,8 +149,7 @@ impl Engine {
         self: &Arc<Self>,
         mut turn: Option<Turn>,
         limit: Limit,
-        terms: &LeaseTerms,
-        holder: &Holder,
+        (terms, holder, home): (&LeaseTerms, &Holder, HomeId),
         via: Via<'_>,
     ) -> std::result::Result<HeldLease, Option<Turn>> {
         let (handed_on, turn) = match turn.as_mut().and_then(Turn::take_lease) {
@@ -148,10 +158,16 @@ impl Engine {
         };
         let lease = handed_on.lease();
         // A lease that is handed on brings nothing else with it.
-        if via.is_none() && lease.meets(terms, holder, Handle::current().id()) {
+        if via.is_none() && lease.meets(terms, holder, home) {
             return match lease.receive(turn, &clock::now()) {
-                Ok(token) => {
+                Ok((token, was_parked)) => {
                     self.ledger().count_hand_over();
+                    // A lease that was parked was not queried about when it was given up.
+                    if let Some(limits) = self.config.hand_off.as_ref().filter(|_| was_parked)
+                        && lease.should_query_waiters(Instant::now(), limits)
+                    {
+                        self.query_waiters(lease);
+                    }
                     Ok(self.guard(lease, token))
                 }
                 Err(turn) => Err(Some(turn)),
@@ -164,7 +180,7 @@ impl Engine {
         {
             tokio::select! {
                 biased;
-                _ = job.run() => {}
+                _ = Box::pin(job.run()) => {}
                 () = passed(limit) => {}
                 () = self.closed.cancelled() => {}
             }

@@ -101,13 +101,16 @@ impl<'a> Acquisition<'a> {
     }
 
     /// Makes one attempt. Returns the answer with the instant before it was sent (C3).
-    pub(crate) async fn attempt(&mut self, attempt: Attempt, patience: Patience) -> Result<(Instant, Reply)> {
-        let again = (self.engine.store.capabilities().acquire_batch.get() > 1).then(|| attempt.clone());
-        let answered = self.attempt_once(attempt, patience).await?;
-        match (&answered, again) {
-            // Only the first attempt of a claim goes in a batch.
-            ((_, Reply::Busy(busy)), Some(again)) if busy.undecided => self.attempt_once(again, patience).await,
-            _ => Ok(answered),
+    pub(crate) async fn attempt(&mut self, mut attempt: Attempt, patience: Patience) -> Result<(Instant, Reply)> {
+        loop {
+            // Only the first attempt of a claim goes in a batch, and only a batch leaves it undecided.
+            let may_gather = !self.attempted && patience.batched.is_some();
+            let again = may_gather.then(|| attempt.clone());
+            let answered = self.attempt_once(attempt, patience).await?;
+            match (&answered, again) {
+                ((_, Reply::Busy(busy)), Some(again)) if busy.undecided => attempt = again,
+                _ => return Ok(answered),
+            }
         }
     }
 

@@ -20,6 +20,7 @@ use crate::run::transit::{Lease, Ledger, LocalQueues};
 use crate::state::backoff;
 use crate::state::lease::LeaseView;
 use crate::state::ledger::End;
+use crate::state::schedule::HomeId;
 use crate::state::time::Now;
 use crate::store::{LeaseStore, ProviderId};
 
@@ -152,12 +153,14 @@ impl Engine {
     }
 }
 
-/// Returns an error outside of a runtime, where tokio would panic: calls need its timers and tasks.
-pub(crate) fn ensure_runtime() -> Result<()> {
+/// Returns the current runtime. An error outside of one, where tokio would panic: calls need its
+/// timers and tasks. A handle is shared by all threads, so callers keep the id rather than look
+/// again.
+pub(crate) fn current_home() -> Result<HomeId> {
     let message = "called outside a tokio runtime, whose timers and tasks leases need: await the call in a task of \
                    the runtime, or in its `block_on`";
     let error = |error| LockError::new(ErrorKind::Unsupported, message).with_source(error);
-    Handle::try_current().map(drop).map_err(error)
+    Handle::try_current().map(|current| current.id()).map_err(error)
 }
 
 impl Drop for Engine {
@@ -173,6 +176,8 @@ impl fmt::Debug for Engine {
             .field("id", &format_args!("{}", self.id))
             .field("accounting", &self.accounting())
             .field("lanes", &self.store.lanes())
+            .field("acquisitions", &self.acquisitions)
+            .field("releases", &self.releases)
             .finish_non_exhaustive()
     }
 }

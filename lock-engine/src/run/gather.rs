@@ -8,15 +8,18 @@
 //! does not know: one that ends, or whose threads do something else.
 
 use std::collections::HashMap;
+use std::fmt;
 use std::future::Future;
 use std::pin::Pin;
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::Duration;
 
 use distlock_api::{ErrorKind, LockError, ReleaseOutcome, Result, contained};
 use tokio::runtime::{Handle, Id};
 use tokio::sync::oneshot;
 use tokio::time::Instant;
 
+use crate::record;
 use crate::run::call::{Call, Position, guarded, overloaded};
 use crate::run::clock;
 use crate::state::gather::{Arrival, Company, Gather};
@@ -29,6 +32,8 @@ pub(crate) trait Kind: Send + Sync + 'static {
     type Request: Send + 'static;
     type Answer: Send + 'static;
     const LANE: Lane;
+    /// What metrics call the requests.
+    const NAME: &'static str;
 
     /// Sends requests in one call.
     fn send(store: Arc<dyn LeaseStore>, requests: Vec<Self::Request>) -> Answers<Self::Answer>;
@@ -41,6 +46,7 @@ impl Kind for Acquisitions {
     type Request = Attempt;
     type Answer = Reply;
     const LANE: Lane = Lane::Acquire;
+    const NAME: &'static str = "acquisitions";
 
     fn send(store: Arc<dyn LeaseStore>, requests: Vec<Attempt>) -> Answers<Reply> {
         Box::pin(async move { store.try_acquire_many(&requests).await })
@@ -54,6 +60,7 @@ impl Kind for Releases {
     type Request = Release;
     type Answer = ReleaseOutcome;
     const LANE: Lane = Lane::Release;
+    const NAME: &'static str = "releases";
 
     fn send(store: Arc<dyn LeaseStore>, requests: Vec<Release>) -> Answers<ReleaseOutcome> {
         Box::pin(async move { store.release_many(&requests).await })
@@ -61,20 +68,41 @@ impl Kind for Releases {
 }
 
 /// The requests of one kind that one engine gathers, by runtime.
-pub(crate) struct Gathering<K: Kind>(Mutex<HashMap<Id, Gather<Gathered<K>>>>);
+pub(crate) struct Gathering<K: Kind> {
+    runtimes: Mutex<HashMap<Id, Gather<Gathered<K>>>>,
+    sent: Mutex<Sent>,
+}
+
+/// The batches that were sent.
+#[derive(Clone, Copy, Debug, Default)]
+struct Sent {
+    batches: u64,
+    requests: u64,
+    largest: usize,
+}
 
 /// Runtimes beyond these are forgotten when they have nothing to do.
 const RUNTIMES: usize = 8;
 
 impl<K: Kind> Default for Gathering<K> {
     fn default() -> Self {
-        Self(Mutex::default())
+        Self { runtimes: Mutex::default(), sent: Mutex::default() }
+    }
+}
+
+/// Shows how many requests wait, and what was sent together.
+impl<K: Kind> fmt::Debug for Gathering<K> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let waiting: usize = self.runtimes.lock().expect("no code in here panics").values().map(Gather::len).sum();
+        let Sent { batches, requests, largest } = *self.sent();
+        write!(f, "{waiting} wait; {batches} batches of {requests} in all, {largest} at most")
     }
 }
 
 /// A request that waits for company.
 struct Gathered<K: Kind> {
     request: K::Request,
+    since: Instant,
     /// When its caller leaves.
     deadline: Option<Instant>,
     started: oneshot::Sender<Instant>,
@@ -92,6 +120,23 @@ pub(crate) enum Joined<K: Kind> {
 }
 
 impl<K: Kind> Gathering<K> {
+    fn sent(&self) -> MutexGuard<'_, Sent> {
+        self.sent.lock().expect("no code in here panics")
+    }
+
+    /// Records the size of a batch.
+    fn sends(&self, store: &str, size: usize) {
+        {
+            let mut sent = self.sent();
+            *sent = Sent {
+                batches: sent.batches + 1,
+                requests: sent.requests + size as u64,
+                largest: sent.largest.max(size),
+            };
+        }
+        record::batch(store, K::NAME, size);
+    }
+
     /// Adds a request, whose caller leaves at `deadline`. With `admission`, refuses it if its turn
     /// would come too late.
     pub(crate) fn join(
@@ -106,7 +151,8 @@ impl<K: Kind> Gathering<K> {
         let Some(home) = Handle::try_current().ok().filter(|_| batch > 1) else { return Joined::Alone(request, None) };
         let here = Here { gathering: self.clone(), store: store.clone(), home };
         let ((started, starts), (answer, answers)) = (oneshot::channel(), oneshot::channel());
-        let gathered = Gathered { request, deadline, started, answer };
+        let since = Instant::now();
+        let gathered = Gathered { request, since, deadline, started, answer };
         let limit = store.lanes().zip(deadline).filter(|_| admission);
         let joined = here.with(|gather| {
             if !gather.goes_alone(company)
@@ -115,7 +161,7 @@ impl<K: Kind> Gathering<K> {
             {
                 return Err(overload);
             }
-            Ok((gather.arrive(gathered, company, batch), Instant::now() + gather.patience()))
+            Ok((gather.arrive(gathered, company, batch), since + gather.patience()))
         });
         match joined {
             Err(overload) => Joined::Refused(overloaded(overload)),
@@ -143,7 +189,7 @@ impl<K: Kind> Clone for Here<K> {
 
 impl<K: Kind> Here<K> {
     fn with<T>(&self, change: impl FnOnce(&mut Gather<Gathered<K>>) -> T) -> T {
-        let mut runtimes = self.gathering.0.lock().expect("no code in here panics");
+        let mut runtimes = self.gathering.runtimes.lock().expect("no code in here panics");
         let gather = runtimes.entry(self.home.id()).or_default();
         let answer = change(gather);
         if gather.is_idle() && runtimes.len() > RUNTIMES {
@@ -198,29 +244,33 @@ impl<K: Kind> Slot<K> {
 
     async fn send(mut self) {
         let (store, lanes) = (self.here.store.clone(), self.here.store.lanes());
-        let permit = match lanes.as_ref().map(|lanes| lanes.enter(K::LANE, None, false)) {
-            None => None,
-            Some(PermitReply::Now(permit)) => Some(permit),
+        let (permit, is_idle) = match lanes.as_ref().map(|lanes| lanes.enter(K::LANE, None, false)) {
+            None => (None, false),
+            Some(PermitReply::Now(permit)) => (Some(permit), true),
             Some(PermitReply::Later(in_line)) => match in_line.permit().await {
-                Some(permit) => Some(permit),
+                Some(permit) => (Some(permit), false),
                 None => return,
             },
             Some(PermitReply::Refused(_)) => return,
         };
         let batch = self.take();
+        // A call that had to wait for nothing is sent in any case: only its answer shows whether the
+        // store is fast again.
         let needs = match &lanes {
+            Some(_) if is_idle => Duration::ZERO,
             Some(lanes) => lanes.needs(K::LANE),
-            None => self.here.with(|gather| gather.pace()),
+            None => self.here.with(|gather| if gather.has_others_under_way() { gather.pace() } else { Duration::ZERO }),
         };
         let sent = clock::sending();
         let (mut requests, mut answers) = (Vec::with_capacity(batch.len()), Vec::with_capacity(batch.len()));
-        for Gathered { request, deadline, started, answer } in batch {
+        for Gathered { request, since, deadline, started, answer } in batch {
             // Not for a caller that has left, or that could not be answered in time any more.
             // Both wake the caller, and a panic of its waker must cost no other caller its answer.
             let in_time = deadline.is_none_or(|deadline| sent + needs <= deadline);
             let mut is_sent = false;
             contained(|| is_sent = in_time && started.send(sent).is_ok());
             if is_sent {
+                record::gathered(store.name(), K::NAME, sent.saturating_duration_since(since));
                 requests.push(request);
                 answers.push(answer);
             }
@@ -231,6 +281,7 @@ impl<K: Kind> Slot<K> {
             }
             return;
         }
+        self.here.gathering.sends(store.name(), requests.len());
         self.begin();
         let call = guarded(async { Ok(K::send(store, requests).await) });
         let replies = call.await.unwrap_or_else(|error| answers.iter().map(|_| Err(error.clone())).collect());

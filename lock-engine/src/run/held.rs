@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use distlock_api::{FencingToken, LeaseHandle, LockGuard, Loss, LostSignal, ReleaseFuture, ReleaseOutcome, Result};
+use tokio::runtime::Handle;
 use tokio::time::{Instant, sleep_until};
 
 use crate::run::call::Call;
@@ -11,9 +12,10 @@ use crate::run::clock;
 use crate::run::commit::{self, CommitJob, RefusedCommit};
 use crate::run::core::Engine;
 use crate::run::release::ReleaseJob;
-use crate::run::transit::{InTransit, Lease, ReleaseUnclaimed};
+use crate::run::transit::{InTransit, Lease, ReleaseUnclaimed, Turn};
 use crate::simulation::defect;
-use crate::state::lease::{LeaseView, ReleaseStart};
+use crate::state::lease::{LeaseView, Next, ReleaseStart};
+use crate::state::schedule::HomeId;
 use crate::state::time::Now;
 use crate::store::{Lane, Release, WriteOp, Written};
 
@@ -22,12 +24,19 @@ pub(crate) struct HeldLease {
     engine: Arc<Engine>,
     lease: Arc<Lease>,
     token: FencingToken,
+    /// How long the lease lingers; `None` if the provider decides that.
+    linger: Option<Duration>,
     released: bool,
 }
 
 impl HeldLease {
     pub(crate) fn new(engine: Arc<Engine>, lease: Arc<Lease>, token: FencingToken) -> Self {
-        Self { engine, lease, token, released: false }
+        Self { engine, lease, token, linger: None, released: false }
+    }
+
+    /// Sets how long the lease lingers, if the acquisition says it.
+    pub(crate) fn set_linger(&mut self, linger: Option<Duration>) {
+        self.linger = linger;
     }
 
     /// Returns the guard of a plain lock.
@@ -46,15 +55,16 @@ impl HeldLease {
 
     /// Gives the lease up: hands it on to the next caller of this process, or returns the job that
     /// releases it in the store.
-    fn give_up(&mut self, hold: Option<Duration>) -> GivenUp {
+    fn give_up(&mut self, how: GiveUp) -> GivenUp {
         self.released = true;
         let now = clock::now();
         if self.loss_seen(&now).is_some() {
             return GivenUp::Lost;
         }
-        if self.hand_on(&now) {
+        if self.hand_on(how, &now) {
             return GivenUp::HandedOn;
         }
+        let hold = self.lease.terms().hold_at_least.filter(|_| how == GiveUp::Used);
         match self.engine.begin_release(&self.lease, hold, &now) {
             Some(job) => GivenUp::Releasing(job),
             None => {
@@ -66,13 +76,21 @@ impl HeldLease {
         }
     }
 
-    fn hand_on(&self, now: &Now) -> bool {
+    /// Hands the lease on to the next caller of this process, or keeps it for one that may come.
+    fn hand_on(&self, how: GiveUp, now: &Now) -> bool {
         let Some(limits) = &self.engine.config.hand_off else { return false };
         if self.engine.closed.is_cancelled() {
             return false;
         }
-        let Some(turn) = self.lease.hand_on(now, limits) else { return false };
-        match turn.hand_on(InTransit::new(&self.lease, self.engine.clone())) {
+        let linger = self.linger.unwrap_or(limits.linger);
+        // On another runtime nothing would end the linger that of the lease does.
+        let lingers = how == GiveUp::Used && !linger.is_zero() && is_current(self.lease.home_id());
+        let Some((turn, next)) = self.lease.hand_on(now, limits, lingers) else { return false };
+        let handed_on = match next {
+            Next::Guard => turn.hand_on(InTransit::new(&self.lease, self.engine.clone())),
+            Next::Linger => Err(turn),
+        };
+        match handed_on {
             Ok(()) => {
                 if defect!(HandedOnAfterRelease) {
                     let (store, release) = (self.engine.store.clone(), Release::new(self.lease.claim().clone()));
@@ -84,11 +102,26 @@ impl HeldLease {
                 }
                 true
             }
-            Err(turn) => {
-                self.lease.reclaim(turn);
-                false
-            }
+            Err(turn) => match self.park(turn, lingers.then_some(linger), now) {
+                Ok(()) => true,
+                Err(turn) => {
+                    self.lease.reclaim(turn);
+                    false
+                }
+            },
         }
+    }
+
+    /// Parks the lease for this long.
+    fn park(&self, turn: Turn, linger: Option<Duration>, now: &Now) -> std::result::Result<(), Turn> {
+        let Some(linger) = linger else { return Err(turn) };
+        let until = now.instant() + linger;
+        if !self.lease.park(until, now) {
+            return Err(turn);
+        }
+        turn.park(InTransit::new(&self.lease, self.engine.clone()), until)?;
+        self.engine.watch_parked(&self.lease, until);
+        Ok(())
     }
 
     pub(crate) fn lease(&self) -> &Arc<Lease> {
@@ -119,8 +152,8 @@ impl HeldLease {
         None
     }
 
-    fn release_holding(&mut self, hold: Option<Duration>) -> ReleaseFuture {
-        match self.give_up(hold) {
+    fn release_holding(&mut self, how: GiveUp) -> ReleaseFuture {
+        match self.give_up(how) {
             GivenUp::Releasing(job) => ReleaseFuture::running(job.run()),
             GivenUp::HandedOn => ReleaseFuture::done(Ok(ReleaseOutcome::Released)),
             GivenUp::Lost => ReleaseFuture::done(Ok(ReleaseOutcome::AlreadyLost)),
@@ -132,6 +165,20 @@ impl From<RefusedCommit> for HeldLease {
     fn from(RefusedCommit { engine, lease, token }: RefusedCommit) -> Self {
         Self::new(engine, lease, token)
     }
+}
+
+/// Whether the caller runs on this runtime.
+fn is_current(home: HomeId) -> bool {
+    Handle::try_current().is_ok_and(|current| current.id() == home)
+}
+
+/// How a guard gives its lease up.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum GiveUp {
+    /// After the work: the minimum hold applies, and the lease may linger.
+    Used,
+    /// Without any work.
+    Unused,
 }
 
 /// What became of a lease whose guard gave it up.
@@ -155,12 +202,11 @@ impl LeaseHandle for HeldLease {
     }
 
     fn release(mut self: Box<Self>) -> ReleaseFuture {
-        let hold = self.lease.terms().hold_at_least;
-        self.release_holding(hold)
+        self.release_holding(GiveUp::Used)
     }
 
     fn discard(mut self: Box<Self>) -> ReleaseFuture {
-        self.release_holding(None)
+        self.release_holding(GiveUp::Unused)
     }
 
     fn abandon(mut self: Box<Self>) {
@@ -179,7 +225,7 @@ impl LeaseHandle for HeldLease {
 impl Drop for HeldLease {
     fn drop(&mut self) {
         if !self.released
-            && let GivenUp::Releasing(job) = self.give_up(self.lease.terms().hold_at_least)
+            && let GivenUp::Releasing(job) = self.give_up(GiveUp::Used)
         {
             job.run_in_background();
         }
@@ -220,7 +266,7 @@ impl Engine {
     }
 
     /// Queries in the background whether other processes wait for a lease that is being handed on.
-    fn query_waiters(self: &Arc<Self>, lease: &Arc<Lease>) {
+    pub(crate) fn query_waiters(self: &Arc<Self>, lease: &Arc<Lease>) {
         let (engine, lease) = (self.clone(), lease.clone());
         let home = lease.home().clone();
         self.spawn(&home, async move {
@@ -236,7 +282,11 @@ impl Engine {
                 Err(_) => (called, None),
             };
             // If the query fails, assume that another process is waiting.
-            lease.waiters_answered(sent, !matches!(answer, Some(Ok(0))));
+            let others = !matches!(answer, Some(Ok(0)));
+            lease.waiters_answered(sent, others);
+            if others {
+                engine.unpark(&lease);
+            }
         });
     }
 }
@@ -271,13 +321,11 @@ pub(crate) async fn lost(engine: std::sync::Weak<Engine>, lease: Arc<Lease>, tok
 mod tests {
     use std::sync::Mutex;
 
-    use distlock_api::{Holder, LeaseOptions, LockKey};
-    use tokio::runtime::Handle;
-
     use super::*;
     use crate::state::gather::Company;
     use crate::state::lease::{Origin, deadline};
     use crate::store::{Claim, Grant, ProviderId};
+    use distlock_api::{Holder, LeaseOptions, LockKey};
 
     fn granted() -> Arc<Lease> {
         let home = Handle::current();

@@ -218,7 +218,7 @@ fn renew(engine: &Engine, Batch { mut items, again, room }: Batch) -> RenewalCal
         let sent = clock::sending();
         // C12: leaves out leases that were released since the batch was planned. Also those in
         // transit to the next guard: a lease that never arrives must not stay closed for ever.
-        items.retain(|item| !matches!(item, Item::Lease(lease) if !lease.is_in_hand()));
+        items.retain(|item| !matches!(item, Item::Lease(lease) if !lease.is_kept()));
         let now = clock::now();
         let patience = items.iter().map(|item| item.patience(&now)).min().unwrap_or(bound);
         // A call that has failed before makes room for others soon. Not at once, because cutting a

@@ -10,6 +10,7 @@
 //! | `gather` | requests of different keys that go to the store in one call |
 //! | `held` | what is behind the guards of a lease: its loss, its hand-off, its release |
 //! | `transit` | a lease in transit from one guard to the next |
+//! | `parked` | a lease that lingers for the next guard |
 //! | `release` | the release of a lease, in the foreground and behind a dropped guard |
 //! | `commit` | a write that also releases, and one that does not |
 //! | `keeper` | the one task per runtime that renews all leases and refreshes all tickets in batches, and notices missed deadlines |
@@ -31,6 +32,7 @@ pub(crate) mod gather;
 pub(crate) mod held;
 pub(crate) mod keeper;
 pub(crate) mod listener;
+pub(crate) mod parked;
 pub(crate) mod release;
 pub(crate) mod shutdown;
 pub(crate) mod transit;

@@ -7,12 +7,12 @@ use futures_util::future::join_all;
 use tokio::time::{Instant, timeout_at};
 
 use crate::run::call::guarded;
-use crate::run::core::{Engine, ensure_runtime};
+use crate::run::core::{Engine, current_home};
 use crate::run::release::ReleaseJob;
 
 impl Engine {
     pub(crate) async fn close(self: &Arc<Self>) -> Result<()> {
-        ensure_runtime()?;
+        current_home()?;
         let (leases, waiting) = {
             let mut ledger = self.ledger();
             ledger.close();
@@ -21,6 +21,7 @@ impl Engine {
         self.closed.cancel();
         self.withdraw_closed(waiting);
         let jobs: Vec<_> = leases.iter().filter_map(|lease| ReleaseJob::of_closed(self, lease)).collect();
+        leases.iter().for_each(|lease| self.unpark(lease));
         drop(leases);
         let mut outcome = self.closing.lock().await;
         if let Some(outcome) = &*outcome {

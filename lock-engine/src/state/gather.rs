@@ -138,6 +138,11 @@ impl<T> Gather<T> {
         self.pace.0.min(self.pace.1)
     }
 
+    /// Whether a call is under way besides that of the caller.
+    pub(crate) fn has_others_under_way(&self) -> bool {
+        self.under_way > 1
+    }
+
     /// How many requests wait.
     pub(crate) fn len(&self) -> usize {
         self.waiting.len()

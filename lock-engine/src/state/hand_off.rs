@@ -48,6 +48,17 @@ impl HandOffState {
         }
     }
 
+    /// Returns whether the lease may be kept though no caller of this process waits: not if another
+    /// process does.
+    pub(crate) fn may_linger(&self) -> bool {
+        self.others != Others::Waiting
+    }
+
+    /// Returns whether the answer to a query will say if the lease may linger on.
+    pub(crate) fn is_being_queried(&self) -> bool {
+        self.query_under_way
+    }
+
     pub(crate) fn handed_on(&mut self) {
         self.count = self.count.saturating_add(1);
         self.fresh = false;

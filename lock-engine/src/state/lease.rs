@@ -6,6 +6,7 @@
 //! |---|---|---|---|---|
 //! | held | yes | with the lease, or none: acquired without one, by a `try` | counts hand-overs | a guard |
 //! | held | no | in transit | decides whether it may be handed on | the turn that carries it (R21) |
+//! | held | no | parked with the key | decides whether it may linger | the local queue, until the next caller or its end |
 //! | held | no | returned to the lease | – | nothing: the engine is about to release it |
 //! | committing, with or without a reported loss | yes | with the lease | – | a commit; the loss counts if it is refused |
 //! | releasing | either | with the lease until the first answer, which may be an error | – | a release |
@@ -57,7 +58,11 @@ struct State<C: CarriedLease> {
     /// Whether a guard has the lease. A guard that has another token, or has handed the lease on,
     /// no longer affects it.
     in_hand: bool,
+    /// Whether it is with the local queue, in transit for a while.
+    is_parked: bool,
     hand_off: HandOffState,
+    /// When a task looks whether the lease has been parked for long enough; `None` without one.
+    watched_until: Option<Instant>,
 }
 
 /// `Held → Releasing → Ended`, or `Held → Lost`. There is no way back (C4, C12), except from a
@@ -89,6 +94,15 @@ pub(crate) enum LeaseView {
     Undecided,
     /// In a release, or past it.
     Over,
+}
+
+/// What a lease that its guard has given up may be used for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Next {
+    /// For the next caller of this process, whether it waits or comes.
+    Guard,
+    /// For one that comes, if none waits.
+    Linger,
 }
 
 /// How a release starts.
@@ -145,7 +159,17 @@ impl<C: CarriedLease> Lease<C> {
             home,
             home_id,
             company,
-            state: Mutex::new(State { phase: Phase::Held, deadline, sent, turn, token, in_hand: true, hand_off }),
+            state: Mutex::new(State {
+                phase: Phase::Held,
+                deadline,
+                sent,
+                turn,
+                token,
+                in_hand: true,
+                is_parked: false,
+                hand_off,
+                watched_until: None,
+            }),
             changed: Notify::new(),
         }))
     }
@@ -337,28 +361,32 @@ impl<C: CarriedLease> Lease<C> {
 
     /// Takes the lease from its guard, with its turn, for the next caller of this process. Returns
     /// `None` if it must be released instead: it is no longer held, has no token left, or is due to
-    /// other processes (R21).
-    pub(crate) fn hand_on(&self, now: &Now, limits: &HandOff) -> Option<Turn<C>> {
+    /// other processes (R21). The lease may be handed on, or only linger, if it `lingers`.
+    pub(crate) fn hand_on(&self, now: &Now, limits: &HandOff, lingers: bool) -> Option<(Turn<C>, Next)> {
         let mut state = self.state();
+        let next = if state.hand_off.may_hand_on(now.instant(), limits) {
+            Some(Next::Guard)
+        } else {
+            (lingers && state.hand_off.is_being_queried() && state.hand_off.may_linger()).then_some(Next::Linger)
+        }?;
         // A lease that is never renewed lasts one ttl, and the next caller requires a whole one.
         let may = self.terms.hold_at_least.is_none()
             && self.terms.renew_every.is_some()
             && state.phase == Phase::Held
             && now.instant() < state.effective_deadline(now)
-            && state.token < self.last_token
-            && state.hand_off.may_hand_on(now.instant(), limits);
+            && state.token < self.last_token;
         let turn = state.turn.take_if(|_| may)?;
         state.in_hand = false;
         drop(state);
         contained(|| self.changed.notify_waiters());
-        Some(turn)
+        Some((turn, next))
     }
 
     /// Takes the turn back because no caller takes the lease. The guard that gave the lease up
     /// releases it.
     pub(crate) fn reclaim(&self, turn: Turn<C>) {
         let mut state = self.state();
-        state.in_hand = true;
+        (state.in_hand, state.is_parked) = (true, false);
         state.turn = Some(turn);
     }
 
@@ -373,10 +401,11 @@ impl<C: CarriedLease> Lease<C> {
         !self.state().in_hand
     }
 
-    /// Returns whether a guard has the lease, and it is held or committing.
-    pub(crate) fn is_in_hand(&self) -> bool {
+    /// Returns whether the lease is to be renewed: a guard has it, or it is parked, and it is held
+    /// or committing.
+    pub(crate) fn is_kept(&self) -> bool {
         let state = self.state();
-        state.is_renewed() && state.in_hand
+        state.is_renewed() && (state.in_hand || state.is_parked)
     }
 
     /// Returns whether the lease can pass, as it is, to a guard with these terms, this holder and
@@ -386,9 +415,9 @@ impl<C: CarriedLease> Lease<C> {
         meets || defect!(TermsIgnored)
     }
 
-    /// Gives the lease in transit to its next guard, with the next token. Returns the turn if the
-    /// lease was lost in transit.
-    pub(crate) fn receive(&self, turn: Turn<C>, now: &Now) -> Result<FencingToken, Turn<C>> {
+    /// Gives the lease in transit to its next guard, with the next token. Returns the token, and
+    /// whether the lease was parked; the turn if the lease was lost in transit.
+    pub(crate) fn receive(&self, turn: Turn<C>, now: &Now) -> Result<(FencingToken, bool), Turn<C>> {
         let mut state = self.state();
         if state.phase != Phase::Held || now.instant() >= state.effective_deadline(now) {
             return Err(turn);
@@ -396,10 +425,49 @@ impl<C: CarriedLease> Lease<C> {
         turn.mark_held(self.claim.id());
         state.token = FencingToken::new(state.token.get() + u64::from(!defect!(SameToken)));
         self.claim.uses(state.token);
+        let was_parked = std::mem::take(&mut state.is_parked);
         state.in_hand = true;
         state.turn = Some(turn);
         state.hand_off.handed_on();
-        Ok(state.token)
+        Ok((state.token, was_parked))
+    }
+
+    /// Records that the lease in transit is parked until then. Returns whether it may be: no other
+    /// process is known to wait, and it is held for longer.
+    pub(crate) fn park(&self, until: Instant, now: &Now) -> bool {
+        let mut state = self.state();
+        state.is_parked = state.hand_off.may_linger() && until < state.effective_deadline(now);
+        state.is_parked
+    }
+
+    /// Records that the lease is in transit again, and no longer parked.
+    pub(crate) fn unpark(&self) {
+        self.state().is_parked = false;
+    }
+
+    /// Returns whether another process has been found to wait.
+    pub(crate) fn may_linger_on(&self) -> bool {
+        self.state().hand_off.may_linger()
+    }
+
+    /// Returns whether a task must watch the parked lease: `true` if none looks at it by then.
+    pub(crate) fn needs_watch(&self, until: Instant) -> bool {
+        let mut state = self.state();
+        let needed = state.watched_until.is_none_or(|watched| until < watched);
+        if needed {
+            state.watched_until = Some(until);
+        }
+        needed
+    }
+
+    /// Records when the watching task looks again.
+    pub(crate) fn watched(&self, until: Instant) {
+        self.state().watched_until = Some(until);
+    }
+
+    /// Records that a task no longer watches the lease.
+    pub(crate) fn unwatched(&self) {
+        self.state().watched_until = None;
     }
 
     /// Returns whether to query the store now for waiters of other processes.
@@ -509,7 +577,7 @@ mod tests {
         let answer = Standing::Held { remaining: ms(1000) };
         assert_eq!(renewed.renewed(sent, answer, || now.clone()), Renewed::Lost(Loss::Expired));
         assert!(!committed.begin_commit(&now));
-        assert!(handed.hand_on(&now, &HandOff::new()).is_none());
+        assert!(handed.hand_on(&now, &HandOff::new(), true).is_none());
         let again = lease(ms(1000), now.instant(), now.instant()).unwrap();
         assert_eq!(again.view(&now), LeaseView::HeldUntil(now.instant() + ms(900)), "sent after the sleep");
     }

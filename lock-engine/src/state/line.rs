@@ -5,10 +5,10 @@
 //! has the *turn*. It stays with the guard while the lock is held, and passes to the next caller
 //! afterwards. A turn is a value. Wherever it is dropped, in a cancelled future, an unread channel
 //! or a failed clean-up, it passes itself on (C11). A lease may travel with it, from one guard to
-//! the next (R21): the [`CarriedLease`].
+//! the next (R21): the [`CarriedLease`]. Or the lease is *parked* with the key, for the next caller
+//! that comes.
 
-use std::collections::btree_map::OccupiedEntry;
-use std::collections::{BTreeMap, HashMap};
+use std::collections::HashMap;
 use std::fmt;
 use std::hash::BuildHasher;
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -16,8 +16,10 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use distlock_api::{AcquisitionId, LockKey, contained};
 use foldhash::fast::RandomState;
 use tokio::sync::{Notify, oneshot};
+use tokio::time::Instant;
 
 use crate::simulation::defect;
+use crate::state::fifo::Fifo;
 
 const SHARDS: usize = 16;
 
@@ -50,13 +52,18 @@ type Shard<C> = HashMap<LockKey, LocalQueue<C>, RandomState>;
 struct LocalQueue<C: CarriedLease> {
     /// The lease that has the turn; `None` while a caller without a lease has it.
     held: Option<AcquisitionId>,
-    /// In the order in which they came. A map, because any of many may leave.
-    waiters: BTreeMap<u64, Waiter<C>>,
-    last_waiter_id: u64,
+    /// The lease that waits for a caller, with the turn. Then no caller waits.
+    parked: Option<Parked<C>>,
+    waiters: Fifo<Waiter<C>>,
     /// Notifies the caller that has the turn; created when it first sleeps.
     nudge: Option<Arc<Notify>>,
     /// Whether it was nudged before it first slept.
     nudged: bool,
+}
+
+struct Parked<C> {
+    lease: C,
+    until: Instant,
 }
 
 struct Waiter<C: CarriedLease> {
@@ -66,7 +73,7 @@ struct Waiter<C: CarriedLease> {
 
 impl<C: CarriedLease> Default for LocalQueue<C> {
     fn default() -> Self {
-        Self { held: None, waiters: BTreeMap::new(), last_waiter_id: 0, nudge: None, nudged: false }
+        Self { held: None, parked: None, waiters: Fifo::new(), nudge: None, nudged: false }
     }
 }
 
@@ -100,12 +107,15 @@ impl<C: CarriedLease> LocalQueues<C> {
         self.shards[index].lock().expect("no code in here panics")
     }
 
-    /// Returns the turn, if no caller has it.
+    /// Returns the turn, if no caller has it. It may bring a parked lease.
     pub(crate) fn try_take(self: &Arc<Self>, key: &LockKey) -> Found<C> {
         let mut shard = self.shard(key);
-        match shard.get(key) {
-            Some(entry) if entry.held.is_some() => Found::Held,
-            Some(_) => Found::Acquiring,
+        match shard.get_mut(key) {
+            Some(entry) => match entry.parked.take() {
+                Some(Parked { lease, .. }) => Found::Turn(Turn::with(self, key, lease)),
+                None if entry.held.is_some() => Found::Held,
+                None => Found::Acquiring,
+            },
             None => {
                 shard.insert(key.clone(), LocalQueue::default());
                 Found::Turn(Turn::new(self, key))
@@ -114,7 +124,7 @@ impl<C: CarriedLease> LocalQueues<C> {
     }
 
     /// Returns the turn, now or after all callers that came before. It brings a lease only if that
-    /// lease meets the `requirements`.
+    /// lease was parked, or meets the `requirements`.
     pub(crate) async fn take(self: &Arc<Self>, key: &LockKey, requirements: C::Requirements) -> Turn<C> {
         let (sender, receiver) = oneshot::channel();
         let waiter_id = {
@@ -125,9 +135,10 @@ impl<C: CarriedLease> LocalQueues<C> {
                     return Turn::new(self, key);
                 }
                 Some(entry) => {
-                    entry.last_waiter_id += 1;
-                    entry.waiters.insert(entry.last_waiter_id, Waiter { requirements, sender });
-                    entry.last_waiter_id
+                    if let Some(Parked { lease, .. }) = entry.parked.take() {
+                        return Turn::with(self, key, lease);
+                    }
+                    entry.waiters.push(Waiter { requirements, sender })
                 }
             }
         };
@@ -135,6 +146,19 @@ impl<C: CarriedLease> LocalQueues<C> {
         let turn = (&mut guard.receiver).await.expect("an entry with waiters is never removed");
         guard.waits = false;
         turn
+    }
+
+    /// Returns until when this lease is parked; `None` if it is not.
+    pub(crate) fn parked_until(&self, key: &LockKey, lease: &AcquisitionId) -> Option<Instant> {
+        let shard = self.shard(key);
+        shard.get(key)?.parked.as_ref().filter(|parked| parked.lease.id() == lease).map(|parked| parked.until)
+    }
+
+    /// Returns the turn with this lease, if it is parked.
+    pub(crate) fn unpark(self: &Arc<Self>, key: &LockKey, lease: &AcquisitionId) -> Option<Turn<C>> {
+        let mut shard = self.shard(key);
+        let Parked { lease, .. } = shard.get_mut(key)?.parked.take_if(|parked| parked.lease.id() == lease)?;
+        Some(Turn::with(self, key, lease))
     }
 
     /// Wakes the caller that is acquiring the key, if it sleeps between two attempts.
@@ -183,7 +207,7 @@ impl<C: CarriedLease> Drop for LineGuard<'_, C> {
             return;
         }
         let mut shard = self.queues.shard(self.key);
-        let left = shard.get_mut(self.key).and_then(|entry| entry.waiters.remove(&self.waiter_id));
+        let left = shard.get_mut(self.key).and_then(|entry| entry.waiters.leave(self.waiter_id));
         drop(shard);
         // Outside the lock: dropping it wakes the receiver, and a waker runs foreign code.
         drop(left);
@@ -203,6 +227,27 @@ struct TurnState<C: CarriedLease> {
 impl<C: CarriedLease> Turn<C> {
     fn new(queues: &Arc<LocalQueues<C>>, key: &LockKey) -> Self {
         Self(Some(TurnState { queues: queues.clone(), key: key.clone(), lease: None }))
+    }
+
+    fn with(queues: &Arc<LocalQueues<C>>, key: &LockKey, lease: C) -> Self {
+        Self(Some(TurnState { queues: queues.clone(), key: key.clone(), lease: Some(lease) }))
+    }
+
+    /// Leaves the turn and the lease with the key, for the next caller. Returns the turn if a
+    /// caller waits.
+    pub(crate) fn park(mut self, lease: C, until: Instant) -> Result<(), Self> {
+        let Some(state) = self.0.take() else { return Err(self) };
+        let mut shard = state.queues.shard(&state.key);
+        match shard.get_mut(&state.key).filter(|entry| entry.waiters.is_empty()) {
+            Some(entry) => {
+                entry.parked = Some(Parked { lease, until });
+                Ok(())
+            }
+            None => {
+                drop(shard);
+                Err(Self(Some(state)))
+            }
+        }
     }
 
     /// Records the lease that has the turn from now on.
@@ -264,8 +309,7 @@ impl<C: CarriedLease> TurnState<C> {
                     lease.is_none_or(|lease| lease.meets(&next.requirements) || defect!(NotReleasedBeforeHandOn))
                 };
                 let next = |entry: &mut LocalQueue<C>| {
-                    let next = entry.waiters.first_entry().filter(|next| meets(next.get()));
-                    next.map(OccupiedEntry::remove)
+                    if entry.waiters.first().is_some_and(meets) { entry.waiters.pop() } else { None }
                 };
                 match shard.get_mut(&state.key).map(|entry| (next(entry), entry)) {
                     Some((Some(Waiter { sender: next, .. }), entry)) => {
@@ -421,6 +465,54 @@ pub(crate) mod tests {
         assert_eq!(turns.holder(&key), Some(next.clone()));
         turns.mark_unheld(&key, &next);
         assert_eq!(turns.holder(&key), None);
+    }
+
+    #[test]
+    fn a_parked_lease_goes_to_the_next_caller_or_to_the_one_that_unparks_it() {
+        let (turns, key): (Arc<LocalQueues<Parcel>>, _) = (Arc::default(), LockKey::new("k").unwrap());
+        let (parcel, until) = (|| Parcel(AcquisitionId::new("a")), Instant::now());
+        let Found::Turn(mut turn) = turns.try_take(&key) else { panic!("no caller wants it yet") };
+        for _ in 0..2 {
+            turn.park(parcel(), until).unwrap();
+            assert_eq!(turns.parked_until(&key, parcel().id()), Some(until));
+            assert!(turns.parked_until(&key, &AcquisitionId::new("b")).is_none());
+            let Found::Turn(mut next) = turns.try_take(&key) else { panic!("it is parked") };
+            assert!(next.take_lease().is_some() && turns.parked_until(&key, parcel().id()).is_none());
+            turn = next;
+        }
+        let mut waits = pin!(turns.take(&key, ()));
+        assert!(poll(waits.as_mut()).is_pending());
+        let turn = turn.park(parcel(), until).expect_err("a caller waits");
+        drop(turn);
+        let Poll::Ready(turn) = poll(waits.as_mut()) else { panic!("it is next") };
+        turn.park(parcel(), until).unwrap();
+        let Poll::Ready(mut turn) = poll(pin!(turns.take(&key, ()))) else { panic!("it is parked") };
+        assert!(turn.take_lease().is_some());
+        turn.park(parcel(), until).unwrap();
+        assert!(turns.unpark(&key, &AcquisitionId::new("b")).is_none());
+        let mut turn = turns.unpark(&key, parcel().id()).expect("it is parked");
+        assert!(turn.take_lease().is_some());
+        drop(turn);
+        assert_eq!(turns.keys(), 0);
+    }
+
+    /// A lease that suits every caller.
+    #[derive(Debug)]
+    struct Parcel(AcquisitionId);
+
+    impl CarriedLease for Parcel {
+        type Home = ();
+        type Requirements = ();
+
+        fn id(&self) -> &AcquisitionId {
+            &self.0
+        }
+
+        fn meets(&self, (): &()) -> bool {
+            true
+        }
+
+        fn return_turn(self, _: Turn<Self>) {}
     }
 
     #[test]

@@ -17,6 +17,7 @@ use tokio::time::{Instant, sleep_until};
 
 pub(crate) use self::state::{Lane, Overload};
 use self::state::{NextInLine, PermitDecision, State, WaiterId};
+use crate::record;
 
 /// The permits for the calls that a store takes at once, and the lines of the calls that wait for
 /// one.
@@ -71,11 +72,11 @@ impl Lanes {
         let entry = self.state().enter(lane, deadline, admission, Instant::now());
         match entry {
             PermitDecision::Permitted => PermitReply::Now(Permit::new(self, lane)),
-            PermitDecision::InLine(id, permit) => PermitReply::Later(InLine {
-                position: LinePosition { lanes: self.clone(), lane, id },
-                deadline,
-                permit,
-            }),
+            PermitDecision::InLine(id, permit) => {
+                record::in_line(lane.name(), 1.0);
+                let position = LinePosition { lanes: self.clone(), lane, id };
+                PermitReply::Later(InLine { position, deadline, permit })
+            }
             PermitDecision::Refused(overload) => PermitReply::Refused(overload),
         }
     }
@@ -239,6 +240,7 @@ impl InLine {
 
 impl Drop for InLine {
     fn drop(&mut self) {
+        record::in_line(self.position.lane.name(), -1.0);
         let _ = self.position.leave();
     }
 }

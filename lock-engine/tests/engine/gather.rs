@@ -11,7 +11,7 @@ use distlock_engine::store::Lanes;
 use distlock_memory::{MemoryStore, Operation};
 use futures_util::future::join_all;
 use tokio::task::{JoinHandle, yield_now};
-use tokio::time::Instant;
+use tokio::time::{Instant, sleep};
 
 use crate::kit::{Deployment, acquire, ends_within, in_task, ms, one_thread, process, quiet, secs};
 use crate::store::{Fate, Gate, ScriptedStore};
@@ -105,6 +105,66 @@ async fn c21_several_free_locks_go_together_and_are_released_together() {
     }
 }
 
+/// How long calls take is seen in their answers only, so it must be possible to ask.
+#[tokio::test(start_paused = true)]
+async fn c18_several_locks_are_asked_for_again_after_the_store_was_slow() {
+    for has_lanes in [false, true] {
+        let store = store_with(
+            8,
+            Operation::TryAcquire,
+            &Gate::default(),
+            |_, _, nth| if nth <= 8 { Fate::After(ms(4500)) } else { Fate::Serve },
+            |store| store.lanes = has_lanes.then(|| Lanes::new(NonZeroUsize::new(8).unwrap())),
+        );
+        let provider = LeaseProvider::new(store.clone());
+        for round in 0..8 {
+            drop(provider.try_acquire_all(["a", "b"]).await);
+            sleep(secs(60)).await;
+            assert!(store.count(Operation::TryAcquire) >= 2 * (round + 1), "lanes: {has_lanes}, round {round}");
+        }
+        assert!(provider.try_acquire_all(["a", "b"]).await.unwrap().is_some());
+    }
+}
+
+#[cfg(feature = "metrics")]
+#[test]
+fn batches_and_lines_are_seen_in_metrics_and_in_debug() {
+    use metrics_util::debugging::{DebugValue, DebuggingRecorder};
+
+    let store = store_with(
+        8,
+        Operation::TryAcquire,
+        &Gate::default(),
+        |_, _, _| Fate::After(ms(5)),
+        |store| store.lanes = Some(Lanes::new(NonZeroUsize::new(1).unwrap())),
+    );
+    let provider = process(&store);
+    let recorder = DebuggingRecorder::new();
+    metrics::with_local_recorder(&recorder, || {
+        one_thread().block_on(async {
+            // The batch is in line behind it.
+            let (one, all) = tokio::join!(acquire(&provider, "a"), provider.acquire_all(["b", "c", "d"]).into_future());
+            assert!(all.unwrap().release().await.unwrap().is_released());
+            drop(one);
+        });
+    });
+    let seen = recorder.snapshotter().snapshot().into_vec();
+    let value = |name: &str, label: &str| {
+        let is_meant = |key: &metrics::Key| key.name() == name && key.labels().any(|of| of.value() == label);
+        let found = seen.iter().find(|(key, ..)| is_meant(key.key()));
+        &found.unwrap_or_else(|| panic!("{name} of {label}: {seen:?}")).3
+    };
+    let count = |name, label| match value(name, label) {
+        DebugValue::Histogram(values) => values.len(),
+        other => panic!("{other:?}"),
+    };
+    assert!(count("distlock_batch_size", "acquisitions") >= 1 && count("distlock_batch_size", "releases") >= 1);
+    assert_eq!(count("distlock_gather_seconds", "acquisitions"), 3);
+    assert_eq!(*value("distlock_calls_in_line", "acquire"), DebugValue::Gauge(0.0.into()));
+    let shown = format!("{provider:?}");
+    assert!(shown.contains("0 wait; ") && shown.contains(" of 3 in all"), "{shown}");
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_batch_has_as_many_as_the_store_takes() {
     let gate = Gate::default();
@@ -113,7 +173,7 @@ async fn a_batch_has_as_many_as_the_store_takes() {
     let busy = keep_busy(&store, &provider).await;
     let others = tasks(&provider, "other", 7);
     while store.count(Operation::TryAcquire) < AT_ONCE + 7 {
-        tokio::time::sleep(ms(1)).await;
+        sleep(ms(1)).await;
     }
     let sizes = batches(&store);
     assert!(sizes.iter().all(|size| *size <= 3) && sizes.iter().sum::<usize>() == 7, "{sizes:?}");
@@ -177,7 +237,7 @@ async fn c11_a_batch_without_an_answer_is_withdrawn_twice() {
     drop(granted(busy).await);
     store.called(Operation::Withdraw, 6).await;
     assert!(started.elapsed() >= acts_for, "{:?}", started.elapsed());
-    tokio::time::sleep(acts_for).await;
+    sleep(acts_for).await;
     assert_eq!(store.count(Operation::Withdraw), 6);
     assert_eq!(provider.accounting().unsettled, 0);
     drop(guards);
@@ -240,7 +300,7 @@ async fn c18_an_attempt_that_would_come_too_late_is_refused_at_once() {
     assert_eq!((error.kind(), started.elapsed()), (ErrorKind::Overloaded, ms(0)), "{error}");
     // Who has the time waits for the next call.
     let patient = in_task(&provider, "patient");
-    tokio::time::sleep(secs(1)).await;
+    sleep(secs(1)).await;
     gate.open();
     drop((granted(busy).await, granted(vec![patient]).await));
 }
@@ -339,7 +399,7 @@ fn c11_a_release_leaves_a_runtime_that_ends() {
         // Its lease lasts for longer than this test.
         home.block_on(async {
             while !store.is_free("other") {
-                tokio::time::sleep(ms(5)).await;
+                sleep(ms(5)).await;
             }
         });
         gate.open();

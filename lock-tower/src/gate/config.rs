@@ -123,6 +123,17 @@ macro_rules! common_setters {
             self
         }
 
+        /// Keeps a lock for this long after its request, for the next request with the key at this
+        /// replica: it is served without a request to the lock service. Meanwhile requests with the
+        /// key at other replicas wait. Defaults to the provider's, which defaults to zero. See
+        /// [`LeaseOptions::linger`](distlock_api::LeaseOptions::linger).
+        #[must_use]
+        pub fn linger(mut self, duration: std::time::Duration) -> Self {
+            let lease = self.config.options.lease().linger(duration);
+            self.config.options = self.config.options.with_lease(lease);
+            self
+        }
+
         /// Sets the owner of this layer's locks, which operators see. Defaults to the provider's
         /// owner.
         #[must_use]

@@ -7,6 +7,7 @@ mod hand_over;
 mod held;
 mod keys_once;
 mod killed;
+mod linger;
 mod many_keys;
 mod many_leases;
 mod memory;
@@ -37,7 +38,7 @@ use crate::worker::protocol::{Contend, Report, Spec, Task};
 /// A figure's name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Id {
-    /// Of locks: `B1` to `B15`, `B18` to `B22`.
+    /// Of locks: `B1` to `B15`, `B17` to `B22`.
     B(u8),
     /// Of the middleware: `T1` to `T4`.
     T(u8),
@@ -45,16 +46,16 @@ pub enum Id {
 
 impl Id {
     /// All figures.
-    pub const ALL: [Self; 24] = {
-        let mut all = [Self::B(0); 24];
+    pub const ALL: [Self; 25] = {
+        let mut all = [Self::B(0); 25];
         let mut place = 0;
         while place < all.len() {
             let number = place as u8 + 1;
             all[place] = match number {
                 1..=15 => Self::B(number),
-                // B16 and B17 do not exist.
-                16..=20 => Self::B(number + 2),
-                _ => Self::T(number - 20),
+                // B16 does not exist.
+                16..=21 => Self::B(number + 1),
+                _ => Self::T(number - 21),
             };
             place += 1;
         }
@@ -174,6 +175,7 @@ async fn one(bench: &Bench<'_>, id: Id) -> Outcome<Vec<Figure>> {
         Id::B(13) => vec![keys_once::run(bench).await?],
         Id::B(14) => vec![many_keys::run(bench).await?],
         Id::B(15) => vec![several::run(bench).await?],
+        Id::B(17) => vec![linger::run(bench).await?],
         Id::B(18) => vec![slow_server::run(bench).await?],
         Id::B(19) => vec![frozen_primary::run(bench).await?],
         Id::B(20) => vec![half_open::run(bench).await?],

@@ -116,6 +116,8 @@ pub struct Settings {
     pub ttl_ms: u64,
     /// Whether a lease may go from one task to the next within a process. Only ours can.
     pub hand_off: bool,
+    /// How long a released lease lingers. Only ours can.
+    pub linger_ms: u64,
     /// Whether waiters stand in a queue in the store. Only ours can.
     pub queue: bool,
     /// Whether the commands are counted. The driver then decodes each of them for the
@@ -126,7 +128,7 @@ pub struct Settings {
 impl Settings {
     /// Leases of 30 s, handed on within a process or not, with a queue.
     pub const fn new(hand_off: bool) -> Self {
-        Self { ttl_ms: 30_000, hand_off, queue: true, counted: true }
+        Self { ttl_ms: 30_000, hand_off, linger_ms: 0, queue: true, counted: true }
     }
 
     /// Returns these settings without counting commands.

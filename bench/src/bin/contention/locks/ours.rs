@@ -1,10 +1,11 @@
 //! `distlock-mongo` as applications hold it.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use async_trait::async_trait;
 use distlock_api::{LeaseOptions, LockGuard, LockProvider, LockProviderExt};
-use distlock_mongo::MongoProvider;
+use distlock_mongo::{HandOff, MongoProvider};
 use mongodb::Client;
 
 use super::{Held, Locks, Settings};
@@ -25,7 +26,8 @@ pub(super) fn locks(provider: Arc<dyn LockProvider>) -> Arc<dyn Locks> {
 pub async fn provider(client: &Client, database: &str, settings: Settings) -> Outcome<MongoProvider> {
     let lease = LeaseOptions::new().ttl(settings.ttl());
     let builder = MongoProvider::builder_from_client(client).database(database).lease(lease);
-    let builder = if settings.hand_off { builder } else { builder.without_hand_off() };
+    let limits = HandOff::new().linger(Duration::from_millis(settings.linger_ms));
+    let builder = if settings.hand_off { builder.hand_off(limits) } else { builder.without_hand_off() };
     let provider = if settings.queue { builder } else { builder.without_queue() }.build()?;
     provider.prepare().await?;
     Ok(provider)

@@ -1,0 +1,43 @@
+//! Metrics of the engine, with the feature `metrics`. A recorder that panics harms no lease.
+
+#[cfg(feature = "metrics")]
+mod imp {
+    use std::sync::Arc;
+    use std::time::Duration;
+
+    use distlock_api::contained;
+
+    /// A batch that is sent now.
+    pub(crate) fn batch(store: &str, requests: &'static str, size: usize) {
+        contained(|| {
+            let store: Arc<str> = store.into();
+            metrics::histogram!("distlock_batch_size", "store" => store, "requests" => requests).record(size as f64);
+        });
+    }
+
+    /// How long a request of a batch has waited for company.
+    pub(crate) fn gathered(store: &str, requests: &'static str, waited: Duration) {
+        contained(|| {
+            let store: Arc<str> = store.into();
+            metrics::histogram!("distlock_gather_seconds", "store" => store, "requests" => requests).record(waited);
+        });
+    }
+
+    /// Calls that got in line for a permit, or left it.
+    pub(crate) fn in_line(lane: &'static str, change: f64) {
+        contained(|| metrics::gauge!("distlock_calls_in_line", "lane" => lane).increment(change));
+    }
+}
+
+#[cfg(not(feature = "metrics"))]
+mod imp {
+    use std::time::Duration;
+
+    pub(crate) fn batch(_: &str, _: &'static str, _: usize) {}
+
+    pub(crate) fn gathered(_: &str, _: &'static str, _: Duration) {}
+
+    pub(crate) fn in_line(_: &'static str, _: f64) {}
+}
+
+pub(crate) use imp::{batch, gathered, in_line};

@@ -168,9 +168,9 @@ impl LeaseOptions {
     /// acquisition with other terms, another owner or on another runtime first releases it, which
     /// takes a second round trip.
     ///
-    /// A lease lingers only where it could be handed on to a caller that waits: not without renewal,
-    /// not with a minimum hold, not in a document, and not in a provider whose requests cost
-    /// nothing. Nor does the rolled-back part of an
+    /// A lease lingers only where it could be handed on to a caller that waits: not without
+    /// renewal, not with a minimum hold, not in a document, and not in a provider whose requests
+    /// cost nothing. Nor does the rolled-back part of an
     /// [`acquire_all`](crate::LockProviderExt::acquire_all) linger, nor a lease that would end
     /// meanwhile.
     #[must_use]

@@ -40,10 +40,10 @@
 //!   last answered renewal, was sent. One keeper per runtime renews all leases in batches and
 //!   notices deadlines that have passed. A lease is lost once, and only while it is held.
 //! * **Release.** The lease passes to the next local caller without a call of the store, or lingers
-//!   for one. Otherwise it is released there, and the store grants it to the first ticket. If the reply of a release
-//!   is lost, the caller gets an error of unknown outcome after one request timeout. In the
-//!   background the same release is sent again until the store has answered, the lease would have
-//!   expired, or `close` gives up.
+//!   for one. Otherwise it is released there, and the store grants it to the first ticket. If the
+//!   reply of a release is lost, the caller gets an error of unknown outcome after one request
+//!   timeout. In the background the same release is sent again until the store has answered, the
+//!   lease would have expired, or `close` gives up.
 //!
 //! | floor | contents |
 //! |---|---|

@@ -160,8 +160,8 @@ impl HandOff {
     }
 
     /// Sets how long the process keeps a lease after a release with no caller waiting, for the next
-    /// acquisition of the key. See [`LeaseOptions::linger`](distlock_api::LeaseOptions::linger), which
-    /// takes precedence. Defaults to zero, that is, off.
+    /// acquisition of the key. See [`LeaseOptions::linger`](distlock_api::LeaseOptions::linger),
+    /// which takes precedence. Defaults to zero, that is, off.
     pub const fn linger(mut self, time: Duration) -> Self {
         self.linger = time;
         self

@@ -87,8 +87,8 @@ impl MongoStore {
 }
 
 /// Returns how many keys may go in one command: one in the application's own documents, and where
-/// updates cannot be counted. On a sharded cluster a record that moves between shards may be updated
-/// twice, and be counted twice.
+/// updates cannot be counted. On a sharded cluster a record that moves between shards may be
+/// updated twice, and be counted twice.
 fn acquire_batch(deployment: Option<Deployment>, absent: &Absent) -> NonZeroUsize {
     let can_count = deployment.is_some_and(|known| known != Deployment::Sharded);
     let keys = if can_count && matches!(absent, Absent::Record) { KEYS } else { 1 };

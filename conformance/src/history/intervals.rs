@@ -149,7 +149,8 @@ pub(super) fn too_little(calls: &[Call], expected: Expected) -> Vec<Violation> {
     found
 }
 
-/// Counts attempts that were answered busy, and grants that waited for the end of another certain hold.
+/// Counts attempts that were answered busy, and grants that waited for the end of another certain
+/// hold.
 fn contended(calls: &[&Call]) -> usize {
     let busy = calls.iter().filter(|call| matches!(call.what, What::Busy | What::GaveWay)).count();
     let holds = holds(calls);

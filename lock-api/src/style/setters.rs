@@ -32,8 +32,8 @@ macro_rules! acquire_setters {
         }
 
         /// Keeps the lease for this long after the release, for the next acquisition of the key by
-        /// the same provider. See [`LeaseOptions::linger`]($crate::LeaseOptions::linger). Defaults to
-        /// the provider's, which defaults to zero.
+        /// the same provider. See [`LeaseOptions::linger`]($crate::LeaseOptions::linger). Defaults
+        /// to the provider's, which defaults to zero.
         pub fn linger(self, duration: ::std::time::Duration) -> Self {
             self.lease(|lease| lease.linger(duration))
         }

@@ -103,7 +103,8 @@ impl<'a> Acquisition<'a> {
     /// Makes one attempt. Returns the answer with the instant before it was sent (C3).
     pub(crate) async fn attempt(&mut self, mut attempt: Attempt, patience: Patience) -> Result<(Instant, Reply)> {
         loop {
-            // Only the first attempt of a claim goes in a batch, and only a batch leaves it undecided.
+            // Only the first attempt of a claim goes in a batch, and only a batch leaves it
+            // undecided.
             let may_gather = !self.attempted && patience.batched.is_some();
             let again = may_gather.then(|| attempt.clone());
             let answered = self.attempt_once(attempt, patience).await?;

@@ -254,8 +254,8 @@ impl<K: Kind> Slot<K> {
             Some(PermitReply::Refused(_)) => return,
         };
         let batch = self.take();
-        // A call that had to wait for nothing is sent in any case: only its answer shows whether the
-        // store is fast again.
+        // A call that had to wait for nothing is sent in any case: only its answer shows whether
+        // the store is fast again.
         let needs = match &lanes {
             Some(_) if is_idle => Duration::ZERO,
             Some(lanes) => lanes.needs(K::LANE),

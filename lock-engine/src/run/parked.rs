@@ -39,8 +39,8 @@ impl Engine {
 /// Ends the watch, and the linger of the lease, when it is dropped.
 type Watch = ScopeGuard<(Arc<Engine>, Arc<Lease>), fn((Arc<Engine>, Arc<Lease>))>;
 
-/// Waits until the lease has been parked for long enough, it is not parked any more, the provider is
-/// closed, or the runtime ends.
+/// Waits until the lease has been parked for long enough, it is not parked any more, the provider
+/// is closed, or the runtime ends.
 async fn watch_parked(watch: Watch, mut until: Instant) {
     let (engine, lease) = &*watch;
     loop {

@@ -2,8 +2,8 @@
 
 use std::collections::VecDeque;
 
-/// First in, first out. Adding and taking need no allocation as a rule, and an item in the middle is
-/// found by halving.
+/// First in, first out. Adding and taking need no allocation as a rule, and an item in the middle
+/// is found by halving.
 pub(crate) struct Fifo<T> {
     /// In the order of their numbers. An item that has left is a gap, until there are too many.
     items: VecDeque<(u64, Option<T>)>,

@@ -3,8 +3,9 @@
 //! While as many calls are under way as the store is given at once, further requests wait. When one
 //! of the calls ends, a *sender* gets in line for the next one. What waits when its turn has come
 //! goes together: the busier the store, the larger the batches. A request that finds fewer calls
-//! goes at once and alone, unless it has [company](Company) that arrives with it. Once a request has waited for a fraction of a call's usual duration
-//! ([`Gather::patience`]), a sender gets in line besides the others.
+//! goes at once and alone, unless it has [company](Company) that arrives with it. Once a request
+//! has waited for a fraction of a call's usual duration ([`Gather::patience`]), a sender gets in
+//! line besides the others.
 
 use std::collections::BTreeMap;
 use std::time::Duration;

@@ -79,20 +79,21 @@ impl Layout {
         } else {
             doc! {}
         };
-        self.add_matching(&mut listed, filter, after)?;
+        self.add_matching(&mut listed, filter)?;
         // Values of types that sort after dates have no remaining time.
         let is_date = |field| doc! { "$in": [{ "$type": self.value(field) }, ["date", "missing", "null"]] };
         listed.insert(
             "$expr",
             doc! { "$and": [is_date(EXPIRES_AT), is_date(CLOSED_UNTIL), { "$gt": [self.remaining(), 0] }] },
         );
-        Ok(listed)
+        let after = after.map(|after| self.identity(after)).transpose()?;
+        Ok(Self::beyond(&listed, after))
     }
 
     /// Returns the filter of the records that match and are held.
     pub(crate) fn held(&self, filter: &LockFilter) -> Result<Document> {
         let mut held = self.if_record(doc! {});
-        self.add_matching(&mut held, filter, None)?;
+        self.add_matching(&mut held, filter)?;
         held.insert("$expr", self.is_held());
         Ok(held)
     }
@@ -133,22 +134,12 @@ impl Layout {
         found.remove(ID)
     }
 
-    fn add_matching(&self, matching: &mut Document, filter: &LockFilter, after: Option<&LockKey>) -> Result<()> {
+    fn add_matching(&self, matching: &mut Document, filter: &LockFilter) -> Result<()> {
         let mut ranges = if filter.prefix.is_empty() { Vec::new() } else { self.ids.beginning_with(&filter.prefix)? };
-        let mut beyond = match after {
-            Some(after) => doc! { "$gt": self.identity(after)? },
-            None => doc! {},
-        };
         if let [range] = &mut *ranges {
-            range.extend(std::mem::take(&mut beyond));
             matching.insert(ID, std::mem::take(range));
-        } else {
-            if !ranges.is_empty() {
-                matching.insert("$or", ranges.into_iter().map(|range| doc! { ID: range }).collect::<Vec<_>>());
-            }
-            if !beyond.is_empty() {
-                matching.insert(ID, beyond);
-            }
+        } else if !ranges.is_empty() {
+            matching.insert("$or", ranges.into_iter().map(|range| doc! { ID: range }).collect::<Vec<_>>());
         }
         if let Some(owner) = &filter.owner {
             matching.insert(self.path(OWNER), doc! { "$eq": owner });
@@ -166,9 +157,11 @@ mod tests {
         let layout = Layout::new("");
         assert_eq!(layout.held(&LockFilter::new()).unwrap().keys().collect::<Vec<_>>(), [TOKEN, "$expr"]);
         assert_eq!(layout.listed(&LockFilter::new(), None).unwrap().keys().collect::<Vec<_>>(), ["$expr"]);
-        let listed =
-            layout.listed(&LockFilter::new().prefix("a").owner("$o"), Some(&LockKey::new("ab").unwrap())).unwrap();
-        assert_eq!(listed.get_document(ID).unwrap(), &doc! { "$gte": "a", "$lt": "b", "$gt": "ab" });
+        let filter = LockFilter::new().prefix("a").owner("$o");
+        let listed = layout.listed(&filter, None).unwrap();
+        assert_eq!(listed.get_document(ID).unwrap(), &doc! { "$gte": "a", "$lt": "b" });
         assert_eq!(listed.get_document(OWNER).unwrap(), &doc! { "$eq": "$o" });
+        let after = layout.listed(&filter, Some(&LockKey::new("ab").unwrap())).unwrap();
+        assert_eq!(after, Layout::beyond(&listed, Some("ab".into())));
     }
 }

@@ -3,11 +3,11 @@
 
 use std::time::Duration;
 
-use distlock_api::{ErrorKind, LockEvent, LockFilter, LockKey, LockProvider, LockProviderExt, Result};
+use distlock_api::{ErrorKind, ListOptions, LockEvent, LockFilter, LockKey, LockProvider, LockProviderExt, Result};
 use distlock_mongo::mongodb::bson::oid::ObjectId;
 use distlock_mongo::mongodb::bson::{Bson, Document, Uuid, doc};
 use distlock_mongo::{Change, DocumentLocks, DocumentLocksBuilder, KeyMap};
-use futures_util::StreamExt;
+use futures_util::{StreamExt, TryStreamExt};
 
 use crate::Checks;
 use crate::world::{World, random_name};
@@ -18,6 +18,7 @@ pub(super) fn add(checks: &mut Checks<'_>) {
     check!(checks, documents_uuid_ids);
     check!(checks, documents_integer_ids);
     check!(checks, documents_own_ids);
+    check!(checks, documents_of_two_types_are_listed_in_pages);
     check!(checks, documents_odd_fields);
     check!(checks, documents_keys_that_are_no_ids);
 }
@@ -173,6 +174,37 @@ async fn documents_own_ids(world: World) {
     let filter = LockFilter::new().prefix("t");
     let error = provider.admin().unwrap().page(&filter, None, 1.try_into().unwrap()).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Unsupported);
+}
+
+/// Numbers are whole numbers in the collection, and other names text.
+#[derive(Debug)]
+struct Mixed;
+
+impl KeyMap for Mixed {
+    fn id(&self, key: &LockKey) -> Result<Bson> {
+        Ok(key.as_str().parse().map_or_else(|_| key.as_str().into(), |number: i64| number.into()))
+    }
+
+    fn key(&self, id: &Bson) -> Option<LockKey> {
+        LockKey::new(id.as_i64().map(|number| number.to_string()).or_else(|| id.as_str().map(Into::into))?).ok()
+    }
+}
+
+async fn documents_of_two_types_are_listed_in_pages(world: World) {
+    let documents = world.raw(&random_name("documents"));
+    let keys = ["1", "2", "a", "b", "c"];
+    let of_key = |key| doc! { "_id": Mixed.id(&LockKey::new(key).unwrap()).unwrap() };
+    documents.insert_many(keys.map(of_key)).await.unwrap();
+    let locks = DocumentLocks::builder(&documents).ids(Mixed).build().unwrap();
+    let provider = locks.provider();
+    let guards = provider.acquire_all(keys).await.unwrap();
+    for size in 1..=5 {
+        let pages = ListOptions::new().page_size(size);
+        let list: Vec<_> = provider.admin().unwrap().list(pages).try_collect().await.unwrap();
+        let listed: Vec<_> = list.iter().map(|info| info.key.as_str()).collect();
+        assert_eq!(listed, keys, "pages of {size}");
+    }
+    drop(guards);
 }
 
 async fn documents_odd_fields(world: World) {

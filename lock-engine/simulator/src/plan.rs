@@ -99,7 +99,7 @@ impl Plan {
             })
             .collect();
         let mut clock_steps = Vec::new();
-        if rng.f64() < 0.4 {
+        if rng.f64() < 0.8 {
             for step in 1..=2 {
                 clock_steps.push((faults * step / 3, margin.mul_f64(0.48 * rng.f64().sqrt())));
             }

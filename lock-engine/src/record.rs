@@ -7,19 +7,14 @@ mod imp {
 
     use distlock_api::contained;
 
-    /// A batch that is sent now.
-    pub(crate) fn batch(store: &str, requests: &'static str, size: usize) {
+    /// A batch that is sent now: how long each of its requests has waited for company.
+    pub(crate) fn batch(store: &str, requests: &'static str, waited: &[Duration]) {
         contained(|| {
             let store: Arc<str> = store.into();
-            metrics::histogram!("distlock_batch_size", "store" => store, "requests" => requests).record(size as f64);
-        });
-    }
-
-    /// How long a request of a batch has waited for company.
-    pub(crate) fn gathered(store: &str, requests: &'static str, waited: Duration) {
-        contained(|| {
-            let store: Arc<str> = store.into();
-            metrics::histogram!("distlock_gather_seconds", "store" => store, "requests" => requests).record(waited);
+            metrics::histogram!("distlock_batch_size", "store" => store.clone(), "requests" => requests)
+                .record(waited.len() as f64);
+            let gathering = metrics::histogram!("distlock_gather_seconds", "store" => store, "requests" => requests);
+            waited.iter().for_each(|waited| gathering.record(*waited));
         });
     }
 
@@ -33,11 +28,9 @@ mod imp {
 mod imp {
     use std::time::Duration;
 
-    pub(crate) fn batch(_: &str, _: &'static str, _: usize) {}
-
-    pub(crate) fn gathered(_: &str, _: &'static str, _: Duration) {}
+    pub(crate) fn batch(_: &str, _: &'static str, _: &[Duration]) {}
 
     pub(crate) fn in_line(_: &'static str, _: f64) {}
 }
 
-pub(crate) use imp::{batch, gathered, in_line};
+pub(crate) use imp::{batch, in_line};

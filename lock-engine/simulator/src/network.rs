@@ -265,6 +265,11 @@ impl fmt::Debug for Link {
     }
 }
 
+/// Returns one answer for each request of a call.
+fn of_each<T>(answers: Result<Vec<Result<T>>>, requests: usize) -> Vec<Result<T>> {
+    answers.unwrap_or_else(|error| (0..requests).map(|_| Err(error.clone())).collect())
+}
+
 #[async_trait]
 impl LeaseStore for Link {
     fn capabilities(&self) -> StoreCapabilities {
@@ -300,14 +305,14 @@ impl LeaseStore for Link {
             Box::pin(async move { Ok(store.try_acquire_many(&requests).await) })
         });
         let what = format!("attempts {:?}", ids().collect::<Vec<_>>());
-        match self.send(what, Order::Until(bound), timeout, carry).await {
-            Ok(answers) => {
-                let mut batches = self.network.batches.lock().expect("one thread");
-                batches.retain(|id, _| ids().all(|answered| answered != *id));
-                answers
+        let answers = self.send(what, Order::Until(bound), timeout, carry).await;
+        if answers.is_ok() {
+            let mut batches = self.network.batches.lock().expect("one thread");
+            for id in ids() {
+                batches.remove(&id);
             }
-            Err(error) => attempts.iter().map(|_| Err(error.clone())).collect(),
         }
+        of_each(answers, attempts.len())
     }
 
     fn may_act_for(&self, claim: &Claim) -> Duration {
@@ -323,10 +328,8 @@ impl LeaseStore for Link {
             let requests = requests.clone();
             Box::pin(async move { Ok(store.release_many(&requests).await) })
         });
-        match self.send(format!("releases {claims:?}"), Order::None, timeout, carry).await {
-            Ok(answers) => answers,
-            Err(error) => releases.iter().map(|_| Err(error.clone())).collect(),
-        }
+        let answers = self.send(format!("releases {claims:?}"), Order::None, timeout, carry).await;
+        of_each(answers, releases.len())
     }
 
     async fn renew(&self, renewal: &Renewal) -> Result<Standing> {
@@ -346,10 +349,8 @@ impl LeaseStore for Link {
             let requests = requests.clone();
             Box::pin(async move { Ok(store.renew_many(&requests).await) })
         });
-        match self.send(format!("renewals {claims:?}"), Order::None, timeout, carry).await {
-            Ok(answers) => answers,
-            Err(error) => renewals.iter().map(|_| Err(error.clone())).collect(),
-        }
+        let answers = self.send(format!("renewals {claims:?}"), Order::None, timeout, carry).await;
+        of_each(answers, renewals.len())
     }
 
     async fn release(&self, release: &Release) -> Result<ReleaseOutcome> {

@@ -37,9 +37,11 @@ use crate::store::{AcquireOp, LeaseStore};
 ///
 /// | metric | kind | labels | what |
 /// |---|---|---|---|
-/// | `distlock_batch_size` | histogram | `store`, `requests`: `acquisitions` or `releases` | how many requests went to the store in one call; those that went alone are not counted |
-/// | `distlock_gather_seconds` | histogram | the same | how long a request of a batch waited for the others |
+/// | `distlock_batch_size` | histogram | `store`, `requests` | requests that went to the store in one call |
+/// | `distlock_gather_seconds` | histogram | `store`, `requests` | how long each of them waited for the others |
 /// | `distlock_calls_in_line` | gauge | `lane` | calls that wait because the store has as many as it takes at once |
+///
+/// `requests` is `acquisitions` or `releases`. Those that went alone are not counted.
 #[derive(Clone)]
 pub struct LeaseProvider {
     engine: Arc<Engine>,

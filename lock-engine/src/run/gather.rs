@@ -124,17 +124,15 @@ impl<K: Kind> Gathering<K> {
         self.sent.lock().expect("no code in here panics")
     }
 
-    /// Records the size of a batch.
-    fn sends(&self, store: &str, size: usize) {
+    /// Records a batch by how long each of its requests has waited.
+    fn sends(&self, store: &str, waited: &[Duration]) {
         {
             let mut sent = self.sent();
-            *sent = Sent {
-                batches: sent.batches + 1,
-                requests: sent.requests + size as u64,
-                largest: sent.largest.max(size),
-            };
+            sent.batches += 1;
+            sent.requests += waited.len() as u64;
+            sent.largest = sent.largest.max(waited.len());
         }
-        record::batch(store, K::NAME, size);
+        record::batch(store, K::NAME, waited);
     }
 
     /// Adds a request, whose caller leaves at `deadline`. With `admission`, refuses it if its turn
@@ -245,7 +243,7 @@ impl<K: Kind> Slot<K> {
     async fn send(mut self) {
         let (store, lanes) = (self.here.store.clone(), self.here.store.lanes());
         let (permit, is_idle) = match lanes.as_ref().map(|lanes| lanes.enter(K::LANE, None, false)) {
-            None => (None, false),
+            None => (None, !self.here.with(|gather| gather.is_under_way())),
             Some(PermitReply::Now(permit)) => (Some(permit), true),
             Some(PermitReply::Later(in_line)) => match in_line.permit().await {
                 Some(permit) => (Some(permit), false),
@@ -257,12 +255,13 @@ impl<K: Kind> Slot<K> {
         // A call that had to wait for nothing is sent in any case: only its answer shows whether
         // the store is fast again.
         let needs = match &lanes {
-            Some(_) if is_idle => Duration::ZERO,
+            _ if is_idle => Duration::ZERO,
             Some(lanes) => lanes.needs(K::LANE),
-            None => self.here.with(|gather| if gather.has_others_under_way() { gather.pace() } else { Duration::ZERO }),
+            None => self.here.with(|gather| gather.pace()),
         };
         let sent = clock::sending();
         let (mut requests, mut answers) = (Vec::with_capacity(batch.len()), Vec::with_capacity(batch.len()));
+        let mut waited = Vec::with_capacity(batch.len());
         for Gathered { request, since, deadline, started, answer } in batch {
             // Not for a caller that has left, or that could not be answered in time any more.
             // Both wake the caller, and a panic of its waker must cost no other caller its answer.
@@ -270,7 +269,7 @@ impl<K: Kind> Slot<K> {
             let mut is_sent = false;
             contained(|| is_sent = in_time && started.send(sent).is_ok());
             if is_sent {
-                record::gathered(store.name(), K::NAME, sent.saturating_duration_since(since));
+                waited.push(sent.saturating_duration_since(since));
                 requests.push(request);
                 answers.push(answer);
             }
@@ -281,7 +280,7 @@ impl<K: Kind> Slot<K> {
             }
             return;
         }
-        self.here.gathering.sends(store.name(), requests.len());
+        self.here.gathering.sends(store.name(), &waited);
         self.begin();
         let call = guarded(async { Ok(K::send(store, requests).await) });
         let replies = call.await.unwrap_or_else(|error| answers.iter().map(|_| Err(error.clone())).collect());

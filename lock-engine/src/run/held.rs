@@ -4,18 +4,17 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use distlock_api::{FencingToken, LeaseHandle, LockGuard, Loss, LostSignal, ReleaseFuture, ReleaseOutcome, Result};
-use tokio::runtime::Handle;
 use tokio::time::{Instant, sleep_until};
 
 use crate::run::call::Call;
 use crate::run::clock;
 use crate::run::commit::{self, CommitJob, RefusedCommit};
-use crate::run::core::Engine;
+use crate::run::core::{Engine, current_home};
 use crate::run::release::ReleaseJob;
 use crate::run::transit::{InTransit, Lease, ReleaseUnclaimed, Turn};
 use crate::simulation::defect;
-use crate::state::lease::{LeaseView, Next, ReleaseStart};
-use crate::state::schedule::HomeId;
+use crate::state::hand_off::NextUse;
+use crate::state::lease::{LeaseView, ReleaseStart};
 use crate::state::time::Now;
 use crate::store::{Lane, Release, WriteOp, Written};
 
@@ -84,32 +83,26 @@ impl HeldLease {
         }
         let linger = self.linger.unwrap_or(limits.linger);
         // On another runtime nothing would end the linger that of the lease does.
-        let lingers = how == GiveUp::Used && !linger.is_zero() && is_current(self.lease.home_id());
+        let lingers =
+            how == GiveUp::Used && !linger.is_zero() && current_home().is_ok_and(|home| home == self.lease.home_id());
         let Some((turn, next)) = self.lease.hand_on(now, limits, lingers) else { return false };
         let handed_on = match next {
-            Next::Guard => turn.hand_on(InTransit::new(&self.lease, self.engine.clone())),
-            Next::Linger => Err(turn),
+            NextUse::Guard => turn.hand_on(InTransit::new(&self.lease, self.engine.clone())),
+            NextUse::Linger => Err(turn),
         };
-        match handed_on {
-            Ok(()) => {
-                if defect!(HandedOnAfterRelease) {
-                    let (store, release) = (self.engine.store.clone(), Release::new(self.lease.claim().clone()));
-                    let work = async move { drop(store.release(&release).await) };
-                    self.engine.spawn(self.lease.home(), work);
-                }
-                if self.lease.should_query_waiters(now.instant(), limits) {
-                    self.engine.query_waiters(&self.lease);
-                }
-                true
+        let Err(turn) = handed_on else {
+            if defect!(HandedOnAfterRelease) {
+                let (store, release) = (self.engine.store.clone(), Release::new(self.lease.claim().clone()));
+                let work = async move { drop(store.release(&release).await) };
+                self.engine.spawn(self.lease.home(), work);
             }
-            Err(turn) => match self.park(turn, lingers.then_some(linger), now) {
-                Ok(()) => true,
-                Err(turn) => {
-                    self.lease.reclaim(turn);
-                    false
-                }
-            },
-        }
+            if self.lease.should_query_waiters(now.instant(), limits) {
+                self.engine.query_waiters(&self.lease);
+            }
+            return true;
+        };
+        let parked = self.park(turn, lingers.then_some(linger), now);
+        parked.map_err(|turn| self.lease.reclaim(turn)).is_ok()
     }
 
     /// Parks the lease for this long.
@@ -165,11 +158,6 @@ impl From<RefusedCommit> for HeldLease {
     fn from(RefusedCommit { engine, lease, token }: RefusedCommit) -> Self {
         Self::new(engine, lease, token)
     }
-}
-
-/// Whether the caller runs on this runtime.
-fn is_current(home: HomeId) -> bool {
-    Handle::try_current().is_ok_and(|current| current.id() == home)
 }
 
 /// How a guard gives its lease up.
@@ -320,6 +308,8 @@ pub(crate) async fn lost(engine: std::sync::Weak<Engine>, lease: Arc<Lease>, tok
 #[cfg(test)]
 mod tests {
     use std::sync::Mutex;
+
+    use tokio::runtime::Handle;
 
     use super::*;
     use crate::state::gather::Company;

@@ -139,9 +139,9 @@ impl<T> Gather<T> {
         self.pace.0.min(self.pace.1)
     }
 
-    /// Whether a call is under way besides that of the caller.
-    pub(crate) fn has_others_under_way(&self) -> bool {
-        self.under_way > 1
+    /// Whether a call has not ended.
+    pub(crate) fn is_under_way(&self) -> bool {
+        self.under_way > 0
     }
 
     /// How many requests wait.

@@ -27,6 +27,15 @@ enum Others {
     Waiting,
 }
 
+/// What a lease that its guard has given up may be used for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum NextUse {
+    /// For the next caller of this process, whether it waits or comes.
+    Guard,
+    /// For one that comes, if none waits.
+    Linger,
+}
+
 impl HandOffState {
     pub(crate) fn new(now: Instant) -> Self {
         Self { since: now, count: 0, others: Others::Unknown, query_under_way: false, fresh: false }
@@ -54,9 +63,15 @@ impl HandOffState {
         self.others != Others::Waiting
     }
 
-    /// Returns whether the answer to a query will say if the lease may linger on.
-    pub(crate) fn is_being_queried(&self) -> bool {
-        self.query_under_way
+    /// Returns what the lease may be used for when its guard gives it up; `None` if it must be
+    /// released. A lease that `lingers` may do so while waiters are queried: the answer says
+    /// whether it may linger on.
+    pub(crate) fn next_use(&self, now: Instant, limits: &HandOff, lingers: bool) -> Option<NextUse> {
+        if self.may_hand_on(now, limits) {
+            Some(NextUse::Guard)
+        } else {
+            (lingers && self.query_under_way && self.may_linger()).then_some(NextUse::Linger)
+        }
     }
 
     pub(crate) fn handed_on(&mut self) {

@@ -6,7 +6,7 @@
 //! |---|---|---|---|---|
 //! | held | yes | with the lease, or none: acquired without one, by a `try` | counts hand-overs | a guard |
 //! | held | no | in transit | decides whether it may be handed on | the turn that carries it (R21) |
-//! | held | no | parked with the key | decides whether it may linger | the local queue, until the next caller or its end |
+//! | held | no | parked with the key | decides whether it may linger | the local queue |
 //! | held | no | returned to the lease | – | nothing: the engine is about to release it |
 //! | committing, with or without a reported loss | yes | with the lease | – | a commit; the loss counts if it is refused |
 //! | releasing | either | with the lease until the first answer, which may be an error | – | a release |
@@ -23,7 +23,7 @@ use tokio::time::Instant;
 use crate::options::HandOff;
 use crate::simulation::defect;
 use crate::state::gather::Company;
-use crate::state::hand_off::HandOffState;
+use crate::state::hand_off::{HandOffState, NextUse};
 use crate::state::line::{CarriedLease, Turn};
 use crate::state::schedule::HomeId;
 use crate::state::time::Now;
@@ -94,15 +94,6 @@ pub(crate) enum LeaseView {
     Undecided,
     /// In a release, or past it.
     Over,
-}
-
-/// What a lease that its guard has given up may be used for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Next {
-    /// For the next caller of this process, whether it waits or comes.
-    Guard,
-    /// For one that comes, if none waits.
-    Linger,
 }
 
 /// How a release starts.
@@ -362,13 +353,9 @@ impl<C: CarriedLease> Lease<C> {
     /// Takes the lease from its guard, with its turn, for the next caller of this process. Returns
     /// `None` if it must be released instead: it is no longer held, has no token left, or is due to
     /// other processes (R21). The lease may be handed on, or only linger, if it `lingers`.
-    pub(crate) fn hand_on(&self, now: &Now, limits: &HandOff, lingers: bool) -> Option<(Turn<C>, Next)> {
+    pub(crate) fn hand_on(&self, now: &Now, limits: &HandOff, lingers: bool) -> Option<(Turn<C>, NextUse)> {
         let mut state = self.state();
-        let next = if state.hand_off.may_hand_on(now.instant(), limits) {
-            Some(Next::Guard)
-        } else {
-            (lingers && state.hand_off.is_being_queried() && state.hand_off.may_linger()).then_some(Next::Linger)
-        }?;
+        let next = state.hand_off.next_use(now.instant(), limits, lingers)?;
         // A lease that is never renewed lasts one ttl, and the next caller requires a whole one.
         let may = self.terms.hold_at_least.is_none()
             && self.terms.renew_every.is_some()
@@ -445,7 +432,7 @@ impl<C: CarriedLease> Lease<C> {
         self.state().is_parked = false;
     }
 
-    /// Returns whether another process has been found to wait.
+    /// Returns whether the lease may stay parked: no other process has been found to wait.
     pub(crate) fn may_linger_on(&self) -> bool {
         self.state().hand_off.may_linger()
     }

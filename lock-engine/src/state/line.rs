@@ -112,13 +112,13 @@ impl<C: CarriedLease> LocalQueues<C> {
         let mut shard = self.shard(key);
         match shard.get_mut(key) {
             Some(entry) => match entry.parked.take() {
-                Some(Parked { lease, .. }) => Found::Turn(Turn::with(self, key, lease)),
+                Some(Parked { lease, .. }) => Found::Turn(Turn::new(self, key, Some(lease))),
                 None if entry.held.is_some() => Found::Held,
                 None => Found::Acquiring,
             },
             None => {
                 shard.insert(key.clone(), LocalQueue::default());
-                Found::Turn(Turn::new(self, key))
+                Found::Turn(Turn::new(self, key, None))
             }
         }
     }
@@ -132,11 +132,11 @@ impl<C: CarriedLease> LocalQueues<C> {
             match shard.get_mut(key) {
                 None => {
                     shard.insert(key.clone(), LocalQueue::default());
-                    return Turn::new(self, key);
+                    return Turn::new(self, key, None);
                 }
                 Some(entry) => {
                     if let Some(Parked { lease, .. }) = entry.parked.take() {
-                        return Turn::with(self, key, lease);
+                        return Turn::new(self, key, Some(lease));
                     }
                     entry.waiters.push(Waiter { requirements, sender })
                 }
@@ -158,7 +158,7 @@ impl<C: CarriedLease> LocalQueues<C> {
     pub(crate) fn unpark(self: &Arc<Self>, key: &LockKey, lease: &AcquisitionId) -> Option<Turn<C>> {
         let mut shard = self.shard(key);
         let Parked { lease, .. } = shard.get_mut(key)?.parked.take_if(|parked| parked.lease.id() == lease)?;
-        Some(Turn::with(self, key, lease))
+        Some(Turn::new(self, key, Some(lease)))
     }
 
     /// Wakes the caller that is acquiring the key, if it sleeps between two attempts.
@@ -225,12 +225,8 @@ struct TurnState<C: CarriedLease> {
 }
 
 impl<C: CarriedLease> Turn<C> {
-    fn new(queues: &Arc<LocalQueues<C>>, key: &LockKey) -> Self {
-        Self(Some(TurnState { queues: queues.clone(), key: key.clone(), lease: None }))
-    }
-
-    fn with(queues: &Arc<LocalQueues<C>>, key: &LockKey, lease: C) -> Self {
-        Self(Some(TurnState { queues: queues.clone(), key: key.clone(), lease: Some(lease) }))
+    fn new(queues: &Arc<LocalQueues<C>>, key: &LockKey, lease: Option<C>) -> Self {
+        Self(Some(TurnState { queues: queues.clone(), key: key.clone(), lease }))
     }
 
     /// Leaves the turn and the lease with the key, for the next caller. Returns the turn if a

@@ -56,7 +56,7 @@ use std::time::Duration;
 use distlock_api::style::finish_run;
 use distlock_api::{
     AcquireOptions, ErrorKind, FencingToken, HasFencingToken, IntoLockKey, LockError, LockGuard, LockKey, LockProvider,
-    LockProviderExt, Loss, ReleaseOutcome, acquire_setters, try_setters, wait_setters,
+    LockProviderExt, Loss, ReleaseOutcome, acquire_setters, mode_setters, try_setters, wait_setters,
 };
 use tokio::runtime::{Builder, Handle, Runtime, RuntimeFlavor};
 
@@ -236,6 +236,7 @@ pub struct Acquire<'a> {
 
 impl Acquire<'_> {
     acquire_setters!();
+    mode_setters!();
     wait_setters!();
 
     /// Acquires the lock.
@@ -274,6 +275,7 @@ pub struct TryAcquire<'a> {
 
 impl TryAcquire<'_> {
     acquire_setters!();
+    mode_setters!();
     try_setters!();
 
     /// Acquires the lock. Returns `None` if it is busy.

@@ -70,10 +70,13 @@
 //! }
 //! ```
 //!
+//! * **Leadership:** [`lead`](LockProviderExt::lead) runs a task on one server of the fleet, until it
+//!   resigns or dies.
 //! * **Errors:** [`LockError`]. A wait that ended without the lock is
 //!   [`is_not_granted`](LockError::is_not_granted).
 //! * **Loss:** a lease can be lost before it is released. [`LockGuard::lost`] resolves then, and
 //!   the [`FencingToken`] keeps late writers out.
+//! * **Work that must be done once**, and whose outcome the second caller gets: the module [`once`].
 //! * **Without `async`:** `blocking`, with the feature of that name.
 //! * **Tests:** `memory::MemoryStore` is a store whose clock and faults a test controls.
 //!
@@ -128,7 +131,7 @@
 //! | – | [`LockProvider`] and [`LockProviderExt`], [`LockGuard`], keys, errors, fencing tokens, administration ([`LockAdmin`]), and the wrappers [`Namespaced`] and [`Instrumented`] |
 //! | `memory` (default) | `memory`: locks of one process, and a store for tests |
 //! | `mongodb` | `mongodb`: locks of many processes on MongoDB 6.0 or later, as records of their own or as fields of documents. Begin with `MongoProvider::connect(uri)` |
-//! | `tower` | `tower`: a layer that lets one request per key through |
+//! | `tower` | `tower`: a layer that lets one request per key through, and one that processes each `Idempotency-Key` once |
 //! | `axum` | the same with keys from axum's routes, and an extractor for the lock |
 //! | `blocking` | `blocking`: locks for code without `async` |
 //! | `metrics` | counters and histograms of locks and requests, through the `metrics` facade |

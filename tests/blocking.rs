@@ -2,6 +2,7 @@
 //! lists.
 #![cfg(all(feature = "blocking", feature = "memory"))]
 
+use std::sync::Barrier;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -59,6 +60,26 @@ fn a_busy_lock_is_none_or_an_error_at_the_end_of_the_wait() {
     assert_eq!(guard.release().unwrap(), ReleaseOutcome::Released);
     assert_eq!(locks.try_acquire("k").run(|_| 7).unwrap(), Some(7));
     assert_eq!(locks.acquire("").call().unwrap_err().kind(), ErrorKind::InvalidKey);
+}
+
+#[test]
+fn threads_read_together_and_write_alone() {
+    let (locks, readers) = (memory(), Barrier::new(3));
+    thread::scope(|scope| {
+        for _ in 0..3 {
+            // Each waits inside for the others.
+            scope.spawn(|| locks.acquire("k").shared().timeout(SOON).run(|_| readers.wait()).unwrap());
+        }
+    });
+    let guard = locks.try_acquire("k").permits(2, 3).call().unwrap().expect("free");
+    assert!(locks.try_acquire("k").permits(2, 3).call().unwrap().is_none());
+    let key = LockKey::new("k").unwrap();
+    let admin = locks.provider().admin().unwrap();
+    let info = locks.block_on(admin.inspect(&key)).unwrap().unwrap().unwrap();
+    let taken = admin.force_release_holder(&key, &info.holders[0].id, "test");
+    assert_eq!(locks.block_on(taken).unwrap().unwrap(), Some(info));
+    assert!(guard.is_lost());
+    assert_eq!(locks.acquire("k").permits(4, 3).call().unwrap_err().kind(), ErrorKind::InvalidOptions);
 }
 
 #[test]

@@ -32,11 +32,12 @@ fn collect(folder: &Path, metrics: &mut BTreeMap<String, Kind>) {
         } else if path.extension().is_some_and(|extension| extension == "rs") {
             let source = fs::read_to_string(&path).expect("UTF-8");
             for (call, kind) in
-                [("counter!(\"", Kind::Counter), ("gauge!(\"", Kind::Gauge), ("histogram!(\"", Kind::Histogram)]
+                [("counter!(", Kind::Counter), ("gauge!(", Kind::Gauge), ("histogram!(", Kind::Histogram)]
             {
                 for rest in source.split(call).skip(1) {
-                    let name = rest.split('"').next().expect("split returns one part at least");
-                    metrics.insert(name.to_owned(), kind);
+                    // The name may be on a line of its own.
+                    let name = rest.trim_start().strip_prefix('"').and_then(|rest| rest.split('"').next());
+                    metrics.insert(name.expect("a name").to_owned(), kind);
                 }
             }
         }

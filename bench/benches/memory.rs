@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 use criterion::measurement::WallTime;
 use criterion::{BenchmarkGroup, Criterion, criterion_group, criterion_main};
 use distlock_api::LockKey;
+use distlock_bench::modes::{BarePermit, BareRead, Permit, Shared};
 use distlock_bench::{Bare, Contender, Fluent, Keyed, Lockable, Plain};
 use tokio::runtime::Builder;
 
@@ -111,9 +112,37 @@ fn memory(criterion: &mut Criterion) {
     }
 }
 
+/// S7: shared locks and permits beside exclusive locks. None of the callers ever waits, except for
+/// the exclusive ones.
+fn modes(criterion: &mut Criterion) {
+    let mut group = criterion.benchmark_group("modes, one thread");
+    uncontended::<Fluent>(&mut group);
+    uncontended::<Shared>(&mut group);
+    uncontended::<Permit>(&mut group);
+    uncontended::<BareRead>(&mut group);
+    uncontended::<BarePermit>(&mut group);
+    group.finish();
+
+    let mut group = criterion.benchmark_group("modes, 16 tasks, one key");
+    in_line::<Fluent>(&mut group);
+    in_line::<Shared>(&mut group);
+    in_line::<Permit>(&mut group);
+    in_line::<BareRead>(&mut group);
+    in_line::<BarePermit>(&mut group);
+    group.finish();
+
+    let mut group = criterion.benchmark_group("modes, two threads, one key");
+    two_threads::<Fluent>(&mut group, ["1", "1"]);
+    two_threads::<Shared>(&mut group, ["1", "1"]);
+    two_threads::<Permit>(&mut group, ["1", "1"]);
+    two_threads::<BareRead>(&mut group, ["1", "1"]);
+    two_threads::<BarePermit>(&mut group, ["1", "1"]);
+    group.finish();
+}
+
 criterion_group! {
     name = benches;
     config = Criterion::default().warm_up_time(Duration::from_secs(1)).measurement_time(Duration::from_secs(3));
-    targets = memory
+    targets = memory, modes
 }
 criterion_main!(benches);

@@ -1,5 +1,6 @@
 //! The crates compared, behind one shape: how to take and give back the lock of a key.
 
+pub mod modes;
 pub mod tower;
 
 use std::future::Future;

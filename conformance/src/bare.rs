@@ -7,7 +7,7 @@ use std::num::NonZeroU32;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use distlock_api::{AcquisitionId, ErrorKind, FencingToken, LockAdmin, LockKey, ReleaseOutcome};
+use distlock_api::{AcquisitionId, ErrorKind, FencingToken, LockAdmin, LockKey, Mode, ReleaseOutcome};
 use distlock_engine::LeaseStore;
 use distlock_engine::store::{
     Attempt, BusyReply, Claim, EventStream, Grant, ProviderId, QueueStanding, Release, Renewal, Reply, Standing,
@@ -86,6 +86,11 @@ impl BareStore {
         Claim::new(key.clone(), self.provider.acquisition_id())
     }
 
+    /// Makes a claim for a new acquisition of the key in a mode.
+    pub(crate) fn claim_as(&self, key: &LockKey, mode: Mode) -> Claim {
+        self.claim(key).with_mode(mode)
+    }
+
     /// Makes an attempt, for a block of tokens if the store grants blocks.
     pub(crate) fn attempt(&self, claim: &Claim, ttl: Duration) -> Attempt {
         let attempt = Attempt::new(claim.clone(), ttl);
@@ -110,6 +115,23 @@ impl BareStore {
                 self.settled(claim);
             }
             Ok(reply)
+        })
+    }
+
+    /// Sends any number of attempts, in batches of the store's size.
+    #[track_caller]
+    pub(crate) fn ask_all(
+        &self,
+        attempts: &[Attempt],
+    ) -> impl Future<Output = Result<Vec<distlock_api::Result<Reply>>, Failure>> {
+        located_at_caller(async move {
+            let mut answers = Vec::new();
+            for batch in attempts.chunks(self.store.capabilities().acquire_batch.get()) {
+                let claims = batch.iter().map(|attempt| (attempt.claim.id().clone(), attempt.claim.clone()));
+                self.open.lock().expect("not poisoned").extend(claims);
+                answers.extend(within(LIVENESS, "a batch to return", self.store.try_acquire_many(batch)).await?);
+            }
+            Ok(answers)
         })
     }
 
@@ -232,6 +254,21 @@ impl BareStore {
             let outcome = within(LIVENESS, "a release to return", outcome).await??;
             self.settled(&release.claim);
             Ok(outcome)
+        })
+    }
+
+    /// Sends any number of releases, in batches of the store's size.
+    #[track_caller]
+    pub(crate) fn release_all(
+        &self,
+        releases: &[Release],
+    ) -> impl Future<Output = Result<Vec<distlock_api::Result<ReleaseOutcome>>, Failure>> {
+        located_at_caller(async move {
+            let mut outcomes = Vec::new();
+            for batch in releases.chunks(self.store.capabilities().acquire_batch.get()) {
+                outcomes.extend(within(LIVENESS, "a batch to return", self.store.release_many(batch)).await?);
+            }
+            Ok(outcomes)
         })
     }
 

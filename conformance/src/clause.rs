@@ -2,7 +2,8 @@
 
 use std::fmt;
 
-/// A clause of the contract, as [`distlock_api::contract`] lists it.
+/// A clause: C1 to C31 and O1 to O11 of [`distlock_api::contract`], or L1 to L8 of
+/// [`distlock_api::lead`].
 ///
 /// ```
 /// assert_eq!(distlock_conformance::Clause::C5.to_string(), "C5_fencing");
@@ -36,6 +37,31 @@ pub enum Clause {
     C23,
     C24,
     C25,
+    C26,
+    C27,
+    C28,
+    C29,
+    C30,
+    C31,
+    O1,
+    O2,
+    O3,
+    O4,
+    O5,
+    O6,
+    O7,
+    O8,
+    O9,
+    O10,
+    O11,
+    L1,
+    L2,
+    L3,
+    L4,
+    L5,
+    L6,
+    L7,
+    L8,
     /// Administration beyond C22: what it shows and takes away, as `LockAdmin` in `distlock-api`
     /// says.
     Admin,
@@ -71,6 +97,31 @@ impl Clause {
             Self::C23 => "accounting",
             Self::C24 => "shutdown",
             Self::C25 => "minimum_hold",
+            Self::C26 => "shared",
+            Self::C27 => "permits",
+            Self::C28 => "one_queue",
+            Self::C29 => "expiry_of_each",
+            Self::C30 => "refused",
+            Self::C31 => "no_upgrade",
+            Self::O1 => "one_run",
+            Self::O2 => "remembered",
+            Self::O3 => "fenced_completion",
+            Self::O4 => "two_times",
+            Self::O5 => "interrupted",
+            Self::O6 => "discarded",
+            Self::O7 => "fingerprint",
+            Self::O8 => "truthful_completion",
+            Self::O9 => "bounded_wait",
+            Self::O10 => "forgotten",
+            Self::O11 => "cancel_safety",
+            Self::L1 => "one_leader",
+            Self::L2 => "terms",
+            Self::L3 => "loss",
+            Self::L4 => "resignation",
+            Self::L5 => "errors",
+            Self::L6 => "health",
+            Self::L7 => "cancel_safety",
+            Self::L8 => "observation",
             Self::Admin => "admin",
         }
     }
@@ -105,6 +156,31 @@ impl Clause {
             Self::C23 => "accounting – acquired = released + lost + abandoned + held, at all times.",
             Self::C24 => "shutdown – draining a provider releases every lease, each independent of the others' failures, in bounded time.",
             Self::C25 => "minimum hold – with hold_at_least(d) a quick release keeps the key closed until d has passed (scheduled jobs on skewed fleets).",
+            Self::C26 => "shared – shared guards hold a key together. While one of them does, no guard of another mode holds it. Their tokens differ, and are above those of all guards of other modes before them and below those of all after them (C5). Among shared guards, and among guards with permits, the order of the tokens is not promised.",
+            Self::C27 => "permits – guards with permits hold a key together, and none of another mode beside them. No permits are granted if more than of would be held, by the request's own of.",
+            Self::C28 => "one queue – all modes of a key wait in one queue (C15). A request that would fit beside the holders waits behind all that wait ahead of it. The release that makes room grants the key, in one step, to all at the head that fit together. So no mode starves another. A waiter that dies at the head while others hold the key costs those behind it the rest of its ticket's ttl, because no release grants it the key and shows that it is dead.",
+            Self::C29 => "expiry of each – each of several holders has a lease of its own: one that died delays others until its own expiry, no longer, and its end affects no other holder.",
+            Self::C30 => "refused – a mode that the provider does not have, permits of none, and more permits than there are, are refused with a typed error before any I/O.",
+            Self::C31 => "no upgrade – a holder that requests its key again, in any mode, is another caller (C7): nothing is converted, and it waits as others do.",
+            Self::O1 => "one run at a time – of all callers of a key exactly one begins; the others are busy, or get its outcome.",
+            Self::O2 => "remembered – once complete was answered, every caller gets the same bytes until keep has passed by the store's clock, and nothing is written for that.",
+            Self::O3 => "one fenced write – complete remembers the outcome and ends the lease in one step, which only the holder of the lease can make. A late holder's is refused and changes nothing.",
+            Self::O4 => "two times – a run whose holder vanished is open again at the end of its lease, not earlier, and soon after, however long keep is.",
+            Self::O5 => "interrupted – a run that was begun, and neither completed nor discarded, is reported to the next one, with its token and owner. With at_most_once it is never begun again while it is remembered.",
+            Self::O6 => "discarded – a discarded run leaves what was known before it, and the key open at once, whatever its minimum hold.",
+            Self::O7 => "fingerprint – another fingerprint under the same key is a mismatch, while work is under way, done or interrupted; nothing is begun or changed.",
+            Self::O8 => "truthful completion – completed, lost, rejected, or an error of kind outcome unknown. Repeated after an unknown outcome, complete says what has become of the first call: what was written is never reported as lost, while the store remembers the write, and the reverse.",
+            Self::O9 => "bounded wait – a wait ends with its timeout. Until then a waiter gets the outcome soon after it was remembered.",
+            Self::O10 => "forgotten – an outcome no longer counts when keep has passed. Work under way is never removed, however short keep is.",
+            Self::O11 => "cancel safety – dropping the call at any await leaves neither a lease nor a run behind, after a bounded clean-up. If the process dies at that moment, the key may be left interrupted.",
+            Self::L1 => "one leader – at most one candidate of a key runs its task at a time. A process that was paused beyond its lease may run for longer: until it looks, only the term keeps it out.",
+            Self::L2 => "terms – the task gets the fencing token of its grant. It is constant for a term, and greater than that of every earlier leader of the key.",
+            Self::L3 => "loss – when the leadership is lost, the task is dropped before the lease ends at the store, and is never polled again. The candidate then campaigns again, under a new term.",
+            Self::L4 => "resignation – when the task ends or fails, and at shutdown, the task is dropped first, and then the lock is released. The release is awaited. The next candidate leads at once, not after a ttl.",
+            Self::L5 => "errors – an error of the store or of the task does not end the candidacy. The candidate campaigns again after a pause, which grows with each failure in a row up to a limit and is jittered. Only a mistake of the caller, a missing capability or a closed provider end it.",
+            Self::L6 => "health – the health shows Leading while the task runs, Failing from the first failure until the candidate leads or finds another leader, Following while it campaigns otherwise, and Idle before and after.",
+            Self::L7 => "cancel safety – dropping the candidate at any await drops the task first, and leaves neither a lock nor a waiter behind.",
+            Self::L8 => "observation – an observer reports the present leader, then each change, in their order. After missed events it reports the leader of the moment. A leader that it has reported is never followed by an earlier one.",
             Self::Admin => "Administration shows and takes away what LockAdmin says.",
         }
     }
@@ -127,16 +203,19 @@ mod tests {
     /// They are written twice, so that a report can show them.
     #[test]
     fn the_texts_are_those_of_the_contract() {
-        let contract = concat!(env!("CARGO_MANIFEST_DIR"), "/../lock-api/CONTRACT.md");
-        let contract = std::fs::read_to_string(contract).unwrap().replace(['*', '`'], "").replace("\n  ", " ");
+        let document = |name: &str| {
+            let path = format!("{}/../lock-api/{name}", env!("CARGO_MANIFEST_DIR"));
+            std::fs::read_to_string(path).unwrap().replace(['*', '`'], "").replace("\n  ", " ")
+        };
+        let (contract, leadership) = (document("CONTRACT.md"), document("LEADERSHIP.md"));
         let mut clauses: Vec<_> = checks::all().iter().map(|check| check.clause()).collect();
         clauses.dedup();
         clauses.retain(|clause| *clause != super::Clause::Admin);
-        assert_eq!(clauses.len(), 25);
+        assert_eq!(clauses.len(), 31 + 11 + 8);
         for clause in clauses {
             let anchor = format!("{clause:?}").to_lowercase();
             let line = format!("\n- <a id=\"{anchor}\"></a>{clause:?} {}\n", clause.text());
-            assert!(contract.contains(&line), "{line}");
+            assert!(contract.contains(&line) || leadership.contains(&line), "{line}");
         }
     }
 }

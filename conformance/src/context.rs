@@ -5,6 +5,7 @@ use std::future::Future;
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 
+use distlock_api::once::OnceProvider;
 use distlock_api::{LockAdmin, LockKey};
 use fastrand::Rng;
 use tokio::task::JoinSet;
@@ -38,6 +39,7 @@ pub(crate) struct Context {
     rng: Arc<Mutex<Rng>>,
     recorder: Recorder,
     clients: Arc<Mutex<Vec<Client>>>,
+    once_clients: Arc<Mutex<Vec<Arc<dyn OnceProvider>>>>,
     stores: Arc<Mutex<Vec<BareStore>>>,
     findings: Findings,
     /// The same for the whole check.
@@ -60,6 +62,7 @@ impl Context {
             rng,
             recorder: Recorder::default(),
             clients: Arc::default(),
+            once_clients: Arc::default(),
             stores: Arc::default(),
             findings: Findings::default(),
             short: Arc::default(),
@@ -118,10 +121,19 @@ impl Context {
             let clients = self.stage.fixture().clients(N).await?;
             let clients: Vec<Client> = clients.into_iter().map(|client| client.recorded(&self.recorder)).collect();
             self.clients.lock().expect("not poisoned").extend(clients.iter().cloned());
-            let made = clients.len();
-            let wrong =
-                |_| Failure::of(FailureKind::Fixture, format!("the fixture made {made} clients instead of {N}"));
-            clients.try_into().map_err(wrong)
+            as_many(clients)
+        })
+    }
+
+    /// Makes clients that do work once, which are closed after the check.
+    #[track_caller]
+    pub(crate) fn once_clients<const N: usize>(
+        &self,
+    ) -> impl Future<Output = Result<[Arc<dyn OnceProvider>; N], Failure>> {
+        located_at_caller(async move {
+            let clients = self.stage.fixture().once_clients(N).await?;
+            self.once_clients.lock().expect("not poisoned").extend(clients.iter().cloned());
+            as_many(clients)
         })
     }
 
@@ -182,6 +194,9 @@ impl Context {
         let clients = std::mem::take(&mut *self.clients.lock().expect("not poisoned"));
         let closing = clients.iter().map(|client| client.close());
         let _ = tokio::time::timeout(CLOSING, futures_util::future::join_all(closing)).await;
+        let clients = std::mem::take(&mut *self.once_clients.lock().expect("not poisoned"));
+        let closing = clients.iter().map(|client| client.close());
+        let _ = tokio::time::timeout(CLOSING, futures_util::future::join_all(closing)).await;
         let stores = std::mem::take(&mut *self.stores.lock().expect("not poisoned"));
         let leaving = stores.iter().map(BareStore::leave);
         let _ = tokio::time::timeout(CLOSING, futures_util::future::join_all(leaving)).await;
@@ -196,6 +211,13 @@ impl Context {
     pub(crate) fn short(&self) -> Duration {
         *self.short.get_or_init(|| self.stage.short_ttl())
     }
+}
+
+/// Returns the clients that a fixture has made, if they are as many as were requested.
+fn as_many<T, const N: usize>(clients: Vec<T>) -> Result<[T; N], Failure> {
+    let made = clients.len();
+    let wrong = |_| Failure::of(FailureKind::Fixture, format!("the fixture made {made} clients instead of {N}"));
+    clients.try_into().map_err(wrong)
 }
 
 /// The hooks of the server of [`Context::hooked`].

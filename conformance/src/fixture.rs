@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use distlock_api::LockProvider;
+use distlock_api::once::OnceProvider;
 use distlock_engine::LeaseStore;
 
 use crate::arena::Arena;
@@ -76,6 +77,16 @@ pub trait Fixture: Send + Sync + 'static {
     /// # Errors
     /// Any error. The check fails with it.
     async fn clients(&self, count: usize) -> Result<Vec<Client>, FixtureError>;
+
+    /// Makes `count` clients that do work once, of one shared state, as if each were in its own
+    /// process. Called once per check of the clauses O1–O11. Declared by
+    /// [`Profile::once`](crate::Profile::once).
+    ///
+    /// # Errors
+    /// Any error. The default always returns one.
+    async fn once_clients(&self, count: usize) -> Result<Vec<Arc<dyn OnceProvider>>, FixtureError> {
+        Err(format!("this fixture makes no clients that do work once, and {count} were requested").into())
+    }
 
     /// Opens the bare store, without the lease engine, as another process would. All stores share
     /// one state. Called a few times per check that tests the store directly. Such a check gives up

@@ -23,7 +23,9 @@
 //! stores that are servers.
 //!
 //! Every check is named after the clause of the contract that it tests, such as
-//! `my-backend::C5_fencing::across_release`, so that a failure names the broken promise.
+//! `my-backend::C5_fencing::across_release`, so that a failure names the broken promise. The checks
+//! of [leadership](distlock_api::lead) (L1–L8) run on every backend. Those of work that is done
+//! [once](distlock_api::once) (O1–O11) run on backends that have it: [`Profile::once`].
 //!
 //! # Running it
 //! The binary takes the usual arguments of a Rust test binary – a filter, `--exact`, `--skip`,

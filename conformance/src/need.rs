@@ -12,8 +12,20 @@ pub enum Need {
     MinimumHold,
     /// **No** minimum hold: the check asserts the refusal.
     NoMinimumHold,
+    /// Shared locks.
+    Shared,
+    /// **No** shared locks: the check asserts the refusal.
+    NoShared,
+    /// Permits.
+    Permits,
+    /// **No** permits: the check asserts the refusal.
+    NoPermits,
+    /// Work that is done once. A check that needs it does not apply to backends without it.
+    Once,
     /// Administration.
     Admin,
+    /// **No** administration: the check asserts the refusal.
+    NoAdmin,
     /// Lists of locks, releases by owner, a history of forced releases.
     Owners,
     /// **None** of these: the check asserts the refusal.
@@ -67,11 +79,23 @@ impl Need {
     /// Whether a check that needs it does not apply to backends without it.
     pub(crate) fn is_optional(self) -> bool {
         self.is_refusal()
-            || matches!(self, Self::Arena | Self::Cut | Self::Stall | Self::Delay | Self::Restart | Self::Block)
+            || matches!(
+                self,
+                Self::Once | Self::Arena | Self::Cut | Self::Stall | Self::Delay | Self::Restart | Self::Block
+            )
     }
 
     pub(crate) fn is_refusal(self) -> bool {
-        matches!(self, Self::NoExpiry | Self::NoMinimumHold | Self::NoOwners | Self::NoLockEvents)
+        matches!(
+            self,
+            Self::NoExpiry
+                | Self::NoMinimumHold
+                | Self::NoShared
+                | Self::NoPermits
+                | Self::NoAdmin
+                | Self::NoOwners
+                | Self::NoLockEvents
+        )
     }
 
     /// Returns the reason to refuse a check if this is missing.
@@ -81,7 +105,13 @@ impl Need {
             Self::NoExpiry => "leases of this backend expire",
             Self::MinimumHold => "this backend has no minimum hold",
             Self::NoMinimumHold => "this backend has a minimum hold",
+            Self::Shared => "this backend has no shared locks",
+            Self::NoShared => "this backend has shared locks",
+            Self::Permits => "this backend has no permits",
+            Self::NoPermits => "this backend has permits",
+            Self::Once => "this backend remembers no outcomes of work",
             Self::Admin => "this backend offers no administration",
+            Self::NoAdmin => "this backend offers administration",
             Self::Owners => "this backend lists no locks",
             Self::NoOwners => "this backend lists locks",
             Self::LockEvents => "this backend reports no events about locks",

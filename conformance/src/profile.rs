@@ -28,6 +28,7 @@ use crate::need::Need;
 #[must_use]
 pub struct Profile {
     capabilities: Capabilities,
+    once: bool,
     admin: bool,
     owners: bool,
     lock_events: bool,
@@ -55,6 +56,7 @@ impl Profile {
     pub fn new(capabilities: Capabilities) -> Self {
         Self {
             capabilities,
+            once: false,
             admin: false,
             owners: false,
             lock_events: false,
@@ -76,6 +78,13 @@ impl Profile {
             refused: Vec::new(),
             expected_refusals: 0,
         }
+    }
+
+    /// Declares that [`Fixture::once_clients`](crate::Fixture::once_clients) works. Without it, the
+    /// checks of work that is done once do not apply to the backend.
+    pub fn once(mut self) -> Self {
+        self.once = true;
+        self
     }
 
     /// Declares that [`LockProvider::admin`](distlock_api::LockProvider::admin) returns an
@@ -236,7 +245,13 @@ impl Profile {
             Need::NoExpiry => !self.capabilities.expiry,
             Need::MinimumHold => self.capabilities.minimum_hold,
             Need::NoMinimumHold => !self.capabilities.minimum_hold,
+            Need::Shared => self.capabilities.shared,
+            Need::NoShared => !self.capabilities.shared,
+            Need::Permits => self.capabilities.permits,
+            Need::NoPermits => !self.capabilities.permits,
+            Need::Once => self.once,
             Need::Admin => self.admin,
+            Need::NoAdmin => !self.admin,
             Need::Owners => self.owners,
             // Without administration, no method could refuse.
             Need::NoOwners => self.admin && !self.owners,

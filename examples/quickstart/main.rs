@@ -72,19 +72,36 @@ fn lease() -> LeaseOptions {
 }
 
 #[cfg(feature = "mongodb")]
-async fn on_mongodb(uri: &str, database: &str, owner: &str) -> Result<Arc<dyn LockProvider>, Failure> {
+async fn on_mongodb(uri: &str, database: &str, owner: &str) -> Result<Connected, Failure> {
     use distlock_mongo::MongoProvider;
 
-    let database = distlock_examples::Database::client(uri).await?.database(database);
-    let locks = MongoProvider::builder(database).lease(lease()).owner(owner).build()?;
+    let client = distlock_examples::Database::client(uri).await?;
+    let locks = MongoProvider::builder(client.database(database)).lease(lease()).owner(owner).build()?;
     locks.prepare().await?;
-    Ok(Arc::new(locks))
+    Ok(Connected { locks: Arc::new(locks), client })
 }
 
 #[cfg(not(feature = "mongodb"))]
-async fn on_mongodb(_: &str, _: &str, _: &str) -> Result<Arc<dyn LockProvider>, Failure> {
+async fn on_mongodb(_: &str, _: &str, _: &str) -> Result<Connected, Failure> {
     let message = "built without MongoDB: `cargo run -p distlock-examples --features mongodb -- --mongodb URI`";
     Err(message.into())
+}
+
+/// A provider on MongoDB, and its client.
+struct Connected {
+    locks: Arc<dyn LockProvider>,
+    #[cfg(feature = "mongodb")]
+    client: distlock_mongo::mongodb::Client,
+}
+
+impl Connected {
+    /// Gives everything back. The driver's tasks must have ended before the runtime does.
+    async fn close(self) -> Result<(), Failure> {
+        self.locks.close().await?;
+        #[cfg(feature = "mongodb")]
+        self.client.shutdown().await;
+        Ok(())
+    }
 }
 
 /// The workers of a run. The second one stalls.

@@ -1,7 +1,6 @@
 //! One OS process per worker: the same desk, through pipes.
 
 use async_trait::async_trait;
-use distlock_api::LockProvider;
 use distlock_examples::{Children, Failure, Interrupt, Message, Orders, report};
 use serde::{Deserialize, Serialize};
 use tokio::sync::Mutex;
@@ -45,14 +44,13 @@ impl Desk for PipeDesk {
 /// Runs the worker of this process until its time is over or the parent stops it.
 pub(crate) async fn play(part: Part, orders: Orders) -> Result<(), Failure> {
     let Part { worker, mongodb, database } = part;
-    let locks = on_mongodb(&mongodb, &database, &worker.name).await?;
+    let connected = on_mongodb(&mongodb, &database, &worker.name).await?;
     let (end, desk) = (orders.end(), PipeDesk(Mutex::new(orders)));
     tokio::select! {
-        done = worker.run(&*locks, &desk) => done?,
+        done = worker.run(&*connected.locks, &desk) => done?,
         () = end => {}
     }
-    locks.close().await?;
-    Ok(())
+    connected.close().await
 }
 
 /// Starts a process for each worker, and serves them until all have ended.

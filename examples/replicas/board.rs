@@ -18,25 +18,33 @@ pub(crate) struct Item {
     pub(crate) sold: u64,
     pub(crate) writes: u64,
     pub(crate) holds: Vec<Hold>,
+    /// The most requests at once, where at least one of them writes.
     pub(crate) most_at_once: usize,
+    /// The most requests at once that only read.
+    pub(crate) most_readers: usize,
+    /// Reads that saw another request write.
+    pub(crate) torn: u64,
     /// Requests that have not been answered.
     pub(crate) pending: usize,
     newest_token: u64,
+    newest_token_of_a_writer: u64,
     pub(crate) tokens_back: u64,
-    /// Since when requests have been waiting without a write.
+    /// Since when requests have been waiting without one being served.
     stuck_since: Option<Instant>,
     pub(crate) longest_pause: Duration,
     pub(crate) served_since_kill: bool,
 }
 
-/// A request that has read the counter and not yet written it.
+/// A request at work: it has read the counter, and not yet written it or read it again.
 #[derive(Debug)]
 pub(crate) struct Hold {
     request: u64,
     pub(crate) replica: String,
     pub(crate) token: u64,
     pub(crate) since: Instant,
-    /// Its replica was killed: it will not write.
+    /// What it has read, if it only reads.
+    pub(crate) seen: Option<u64>,
+    /// Its replica was killed: it will not end.
     pub(crate) dead: bool,
 }
 
@@ -48,6 +56,7 @@ pub(crate) struct Span {
     pub(crate) replica: String,
     pub(crate) from: Instant,
     pub(crate) to: Instant,
+    pub(crate) reads: bool,
     pub(crate) dead: bool,
 }
 
@@ -61,7 +70,10 @@ pub(crate) struct Replica {
 /// Answers and waits within a time.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Answers {
+    /// Orders that were served.
     pub(crate) ok: u64,
+    /// Reads that were served.
+    pub(crate) reads: u64,
     pub(crate) refused: BTreeMap<String, u64>,
     pub(crate) waits: Waits,
     /// By item and replica.
@@ -105,8 +117,11 @@ impl State {
             writes: 0,
             holds: Vec::new(),
             most_at_once: 0,
+            most_readers: 0,
+            torn: 0,
             pending: 0,
             newest_token: 0,
+            newest_token_of_a_writer: 0,
             tokens_back: 0,
             stuck_since: None,
             longest_pause: Duration::ZERO,
@@ -142,27 +157,58 @@ impl State {
         Some(self.requests)
     }
 
-    /// Reads the counter for a request of a replica, which holds the lock if there is one.
+    /// Reads the counter for an order at a replica, which holds the lock if there is one.
     pub(crate) fn read(&mut self, item: &str, request: u64, replica: &str, token: u64, now: Instant) -> Option<u64> {
         let index = self.find(item)?;
-        if let Some((_, arrived)) = self.pending.get(&request) {
+        let hold = Hold { request, replica: replica.to_owned(), token, since: now, seen: None, dead: false };
+        Some(self.begin(index, hold, now))
+    }
+
+    /// Reads the counter for a request that only reads, and so shares the lock. It does so twice:
+    /// a write in between tears its view.
+    pub(crate) fn look(&mut self, item: &str, request: u64, replica: &str, token: u64, now: Instant) -> Option<u64> {
+        let index = self.find(item)?;
+        let item = &mut self.items[index];
+        let sold = item.sold;
+        match item.holds.iter().position(|hold| hold.request == request) {
+            Some(hold) => {
+                item.torn += u64::from(item.holds[hold].seen != Some(sold));
+                item.served(now);
+                self.end(index, hold, now);
+            }
+            None => {
+                let seen = Some(sold);
+                self.begin(
+                    index,
+                    Hold { request, replica: replica.to_owned(), token, since: now, seen, dead: false },
+                    now,
+                );
+            }
+        }
+        Some(sold)
+    }
+
+    /// Begins the work of a request. Returns the counter.
+    fn begin(&mut self, index: usize, hold: Hold, now: Instant) -> u64 {
+        if let Some((_, arrived)) = self.pending.get(&hold.request) {
             let wait = now.saturating_duration_since(*arrived);
             self.total.waits.add(wait);
             self.this_second.waits.add(wait);
         }
-        *self.this_second.grants.entry((index, replica.to_owned())).or_default() += 1;
+        *self.this_second.grants.entry((index, hold.replica.clone())).or_default() += 1;
         // This request got the lock that a dead replica left behind.
-        while let Some(hold) = self.items[index].holds.iter().position(|hold| hold.dead) {
-            self.end(index, hold, now);
+        while let Some(left) = self.items[index].holds.iter().position(|left| left.dead && left.excludes(&hold)) {
+            self.end(index, left, now);
         }
         let item = &mut self.items[index];
-        if token != 0 {
-            item.tokens_back += u64::from(token <= item.newest_token);
-            item.newest_token = item.newest_token.max(token);
+        item.check_token(&hold);
+        item.holds.push(hold);
+        if item.holds.iter().all(|hold| hold.seen.is_some()) {
+            item.most_readers = item.most_readers.max(item.holds.len());
+        } else {
+            item.most_at_once = item.most_at_once.max(item.holds.len());
         }
-        item.holds.push(Hold { request, replica: replica.to_owned(), token, since: now, dead: false });
-        item.most_at_once = item.most_at_once.max(item.holds.len());
-        Some(item.sold)
+        item.sold
     }
 
     /// Writes the counter for a request.
@@ -171,9 +217,7 @@ impl State {
         let item = &mut self.items[index];
         item.sold = sold;
         item.writes += 1;
-        item.served_since_kill = true;
-        item.longest_pause = item.longest_pause.max(item.pause(now));
-        item.stuck_since = Some(now);
+        item.served(now);
         let hold = item.holds.iter().position(|hold| hold.request == request);
         let replica = hold.map(|hold| self.end(index, hold, now));
         if let Some(replica) = self.replicas.iter_mut().find(|candidate| replica.as_ref() == Some(&candidate.name)) {
@@ -186,15 +230,16 @@ impl State {
         let hold = self.items[item].holds.remove(hold);
         let number = self.spans.back().map_or(1, |last| last.number + 1);
         let replica = hold.replica.clone();
-        self.spans.push_back(Span { number, item, replica, from: hold.since, to: now, dead: hold.dead });
+        let (from, reads, dead) = (hold.since, hold.seen.is_some(), hold.dead);
+        self.spans.push_back(Span { number, item, replica, from, to: now, reads, dead });
         if self.spans.len() > SPANS {
             self.spans.pop_front();
         }
         hold.replica
     }
 
-    /// Records that the proxy has answered a request.
-    pub(crate) fn answered(&mut self, request: u64, label: &str, now: Instant) {
+    /// Records that the proxy has answered a request, which is an order or only reads.
+    pub(crate) fn answered(&mut self, request: u64, reads: bool, label: &str, now: Instant) {
         let Some((index, _)) = self.pending.remove(&request) else { return };
         let item = &mut self.items[index];
         item.pending -= 1;
@@ -204,7 +249,8 @@ impl State {
         }
         for answers in [&mut self.total, &mut self.this_second] {
             if label == OK {
-                answers.ok += 1;
+                let count = if reads { &mut answers.reads } else { &mut answers.ok };
+                *count += 1;
             } else {
                 *answers.refused.entry(label.to_owned()).or_default() += 1;
             }
@@ -215,10 +261,12 @@ impl State {
         }
     }
 
-    /// Whether a replica has read a counter within this time, and not yet written it.
+    /// Whether a replica has read a counter for an order within this time, and not yet written it.
     pub(crate) fn has_begun(&self, replica: &str, now: Instant, within: Duration) -> bool {
         let mut holds = self.items.iter().flat_map(|item| &item.holds);
-        holds.any(|hold| hold.replica == replica && now.saturating_duration_since(hold.since) < within)
+        holds.any(|hold| {
+            hold.replica == replica && hold.seen.is_none() && now.saturating_duration_since(hold.since) < within
+        })
     }
 
     pub(crate) fn killed(&mut self, replica: &str, now: Instant) {
@@ -240,6 +288,21 @@ impl State {
     pub(crate) fn queued(&self) -> usize {
         self.items.iter().map(Item::queued).sum()
     }
+
+    pub(crate) fn torn(&self) -> u64 {
+        self.items.iter().map(|item| item.torn).sum()
+    }
+
+    pub(crate) fn most_readers(&self) -> usize {
+        self.items.iter().map(|item| item.most_readers).max().unwrap_or(0)
+    }
+}
+
+impl Hold {
+    /// Whether a lock keeps the two apart: at least one of them writes.
+    fn excludes(&self, other: &Self) -> bool {
+        self.seen.is_none() || other.seen.is_none()
+    }
 }
 
 impl Item {
@@ -252,7 +315,29 @@ impl Item {
         self.pending.saturating_sub(self.holds.iter().filter(|hold| !hold.dead).count())
     }
 
-    /// How long nothing has been written although requests were waiting.
+    /// Records that a request was served.
+    fn served(&mut self, now: Instant) {
+        self.served_since_kill = true;
+        self.longest_pause = self.longest_pause.max(self.pause(now));
+        self.stuck_since = Some(now);
+    }
+
+    /// Counts a token that is not greater than those before it. Of readers that are served
+    /// together, the one with the greater token may begin first.
+    fn check_token(&mut self, hold: &Hold) {
+        if hold.token == 0 {
+            return;
+        }
+        let is_writer = hold.seen.is_none();
+        let before = if is_writer { self.newest_token } else { self.newest_token_of_a_writer };
+        self.tokens_back += u64::from(hold.token <= before);
+        self.newest_token = self.newest_token.max(hold.token);
+        if is_writer {
+            self.newest_token_of_a_writer = self.newest_token_of_a_writer.max(hold.token);
+        }
+    }
+
+    /// How long no request was served although requests were waiting.
     pub(crate) fn pause(&self, now: Instant) -> Duration {
         self.stuck_since.map_or(Duration::ZERO, |since| now.saturating_duration_since(since))
     }

@@ -13,8 +13,8 @@ use crate::ITEMS;
 const AT_ONCE: usize = 256;
 const TWICE: u32 = 2;
 
-/// Sends each order twice at once, as double clicks do, at a steady rate, for a time or until
-/// Ctrl-C. Then waits for the answers.
+/// Sends each order twice at once, as double clicks do, and with it two requests that only read. At
+/// a steady rate, for a time or until Ctrl-C. Then waits for the answers.
 pub(crate) async fn order(
     client: HttpClient,
     shop: String,
@@ -34,10 +34,10 @@ pub(crate) async fn order(
                 }
                 if orders.len() < AT_ONCE {
                     let uri = format!("{shop}/orders/{}", item());
-                    for _ in 0..TWICE {
+                    for method in [Method::POST, Method::POST, Method::GET, Method::GET] {
                         let (client, uri) = (client.clone(), uri.clone());
                         // The proxy counts the answers.
-                        orders.spawn(async move { client.call(Method::POST, &uri, String::new()).await.is_ok() });
+                        orders.spawn(async move { client.call(method, &uri, String::new()).await.is_ok() });
                     }
                 }
             }

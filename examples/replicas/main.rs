@@ -1,6 +1,7 @@
 //! A web shop whose orders all change the same few stock counters, by reading, waiting a moment and
 //! writing back. One [`LockLayer`](distlock_tower::LockLayer) makes that safe; without it, updates
-//! are lost. The terminal and a live page show the holders, queues, waits and refusals.
+//! are lost. Requests that only read share the lock: they are served together, but never while an
+//! order is. The terminal and a live page show the holders, queues, waits and refusals.
 //!
 //! ```text
 //! # no server: one replica in this process

@@ -25,6 +25,9 @@ struct Snapshot {
     now: f64,
     locked: bool,
     ok: u64,
+    reads: u64,
+    torn: u64,
+    most_readers: usize,
     refused: BTreeMap<String, u64>,
     lost: u64,
     wait_p50: Option<f64>,
@@ -52,6 +55,7 @@ struct HoldNow {
     /// As text, because scripts have no 64-bit numbers.
     token: String,
     since: f64,
+    reads: bool,
     dead: bool,
 }
 
@@ -68,6 +72,7 @@ struct SpanNow {
     replica: String,
     from: f64,
     to: f64,
+    reads: bool,
     dead: bool,
 }
 
@@ -88,6 +93,7 @@ fn snapshot(state: &State, now: Instant, seen: u64) -> Snapshot {
                 replica: hold.replica.clone(),
                 token: hold.token.to_string(),
                 since: at(hold.since),
+                reads: hold.seen.is_some(),
                 dead: hold.dead,
             })
             .collect(),
@@ -96,6 +102,9 @@ fn snapshot(state: &State, now: Instant, seen: u64) -> Snapshot {
         now: at(now),
         locked: state.locked,
         ok: state.total.ok,
+        reads: state.total.reads,
+        torn: state.torn(),
+        most_readers: state.most_readers(),
         refused: state.total.refused.clone(),
         lost: state.lost(),
         wait_p50: millis(waits.percentile(50)),
@@ -115,6 +124,7 @@ fn snapshot(state: &State, now: Instant, seen: u64) -> Snapshot {
                 replica: span.replica.clone(),
                 from: at(span.from),
                 to: at(span.to),
+                reads: span.reads,
                 dead: span.dead,
             })
             .collect(),

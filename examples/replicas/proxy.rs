@@ -7,7 +7,7 @@ use axum::Router;
 use axum::body::Bytes;
 use axum::extract::{Path, State};
 use axum::http::request::Parts;
-use axum::http::{Request, Response, StatusCode, Uri};
+use axum::http::{Method, Request, Response, StatusCode, Uri};
 use axum::routing::post;
 
 use crate::board::Board;
@@ -31,17 +31,18 @@ pub(crate) struct Proxy {
 struct Ticket<'a> {
     board: &'a Board,
     number: u64,
+    reads: bool,
     label: String,
 }
 
 impl Drop for Ticket<'_> {
     fn drop(&mut self) {
-        self.board.change(|state, now| state.answered(self.number, &self.label, now));
+        self.board.change(|state, now| state.answered(self.number, self.reads, &self.label, now));
     }
 }
 
 pub(crate) fn router(proxy: Arc<Proxy>) -> Router {
-    Router::new().route("/orders/{item}", post(forward)).with_state(proxy)
+    Router::new().route("/orders/{item}", post(forward).get(forward)).with_state(proxy)
 }
 
 async fn forward(
@@ -52,7 +53,8 @@ async fn forward(
     let (parts, body) = request.into_parts();
     let body = axum::body::to_bytes(body, 1024).await.map_err(|_| StatusCode::PAYLOAD_TOO_LARGE)?;
     let number = proxy.board.change(|state, now| state.arrived(&item, now)).ok_or(StatusCode::NOT_FOUND)?;
-    let mut ticket = Ticket { board: &proxy.board, number, label: "client gone".to_owned() };
+    let reads = parts.method == Method::GET;
+    let mut ticket = Ticket { board: &proxy.board, number, reads, label: "client gone".to_owned() };
     match proxy.forward(parts, body, number).await {
         Ok(response) => {
             ticket.label = label(response.status().as_u16(), response.body());

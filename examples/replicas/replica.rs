@@ -1,5 +1,6 @@
 //! The service: an order changes a counter by reading it, waiting a moment and writing it back.
-//! That would be a race without the layer.
+//! That would be a race without the layer. `GET` reads the counter twice, and must not see a write
+//! in between: such requests share the lock.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -48,10 +49,13 @@ struct Shop {
 /// The shop, with the layer around its route if there is a provider.
 pub(crate) fn router(name: &str, warehouse: &str, locks: Option<impl LockProvider>) -> Result<Router, Failure> {
     let shop = Shop { name: name.to_owned(), warehouse: warehouse.to_owned(), client: HttpClient::new() };
-    let mut router = Router::new().route(ORDERS, post(order));
+    let mut router = Router::new().route(ORDERS, post(order).get(look));
     if let Some(locks) = locks {
+        // As text, because the warehouse compares names byte by byte. A number or a UUID would be
+        // `typed`, so that all spellings of it are one key.
         let item = ParamKey::text("stock", "item")?.checked_for([ORDERS])?;
-        router = router.route_layer(LockLayer::new(locks, item).wait_up_to(WAIT).max_waiters_per_key(QUEUE));
+        let layer = LockLayer::new(locks, item).shared_for_safe_methods()?;
+        router = router.route_layer(layer.wait_up_to(WAIT).max_waiters_per_key(QUEUE));
     }
     Ok(router.with_state(Arc::new(shop)))
 }
@@ -63,14 +67,32 @@ async fn order(
     held: Option<HeldLock>,
     headers: HeaderMap,
 ) -> Result<String, StatusCode> {
-    let request = headers.get(REQUEST).and_then(|number| number.to_str().ok()).unwrap_or("0");
-    let token = held.map_or(0, |held| held.fencing_token().get());
-    let counter = Counter::new(&shop.client, (&shop.warehouse, &item), (request, &shop.name, token));
-
+    let counter = counter(&shop, &item, held, &headers);
     let sold = counter.read().await.ok_or(StatusCode::BAD_GATEWAY)?;
     sleep(MOMENT).await;
     counter.write(sold + 1).await.ok_or(StatusCode::BAD_GATEWAY)?;
     Ok((sold + 1).to_string())
+}
+
+/// Looks twice how many pieces were sold.
+async fn look(
+    State(shop): State<Arc<Shop>>,
+    Path(item): Path<String>,
+    held: Option<HeldLock>,
+    headers: HeaderMap,
+) -> Result<String, StatusCode> {
+    let counter = counter(&shop, &item, held, &headers).only_reading();
+    let before = counter.read().await.ok_or(StatusCode::BAD_GATEWAY)?;
+    sleep(MOMENT).await;
+    let after = counter.read().await.ok_or(StatusCode::BAD_GATEWAY)?;
+    Ok(format!("{before} {after}"))
+}
+
+/// The counter of an item, for a request.
+fn counter<'a>(shop: &'a Shop, item: &str, held: Option<HeldLock>, headers: &HeaderMap) -> Counter<'a> {
+    let request = headers.get(REQUEST).and_then(|number| number.to_str().ok()).unwrap_or("0");
+    let token = held.map_or(0, |held| held.fencing_token().get());
+    Counter::new(&shop.client, (&shop.warehouse, item), (request, &shop.name, token))
 }
 
 /// Locks on MongoDB, and their client, which must be shut down before the program ends.

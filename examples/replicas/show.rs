@@ -28,7 +28,7 @@ pub(crate) fn heading() -> String {
     let items: String = crate::ITEMS.iter().map(|item| format!(" {item:<ITEM$}")).collect();
     format!(
         "   time served queue      wait lost{items} refused\n\
-         (of each item: the requests that each replica served in this second, and the holder now)\n"
+         (of each item: requests that each replica served in this second, and who is at work now)\n"
     )
 }
 
@@ -56,7 +56,8 @@ fn item(state: &State, index: usize, answers: &Answers, now: Instant) -> String 
             let age = now.saturating_duration_since(hold.since).as_secs_f64();
             format!("{}† {age:.1}", hold.replica)
         }
-        [hold] => hold.replica.clone(),
+        [hold] if hold.seen.is_none() => hold.replica.clone(),
+        readers if readers.iter().all(|hold| hold.seen.is_some()) => format!("{} read", readers.len()),
         several => format!("{} at once", several.len()),
     };
     let _ = write!(text, "[{holders}]");
@@ -88,14 +89,18 @@ pub(crate) fn summary(board: &Board, is_complete: bool) -> Outcome {
 }
 
 fn describe(state: &State, now: Instant) -> String {
-    let mut text = String::from("  item       written  counter  lost updates  most at once  longest pause\n");
+    let mut text =
+        String::from("  item       written  counter  lost updates  most at once  reads at once  longest pause\n");
     for item in &state.items {
         let pause = millis(Some(item.longest_pause.max(item.pause(now))));
-        let (lost, most) = (item.lost(), item.most_at_once);
-        let _ =
-            writeln!(text, "  {:<9} {:>8} {:>8} {lost:>13} {most:>13} {pause:>14}", item.name, item.writes, item.sold);
+        let (lost, most, readers) = (item.lost(), item.most_at_once, item.most_readers);
+        let _ = writeln!(
+            text,
+            "  {:<9} {:>8} {:>8} {lost:>13} {most:>13} {readers:>14} {pause:>14}",
+            item.name, item.writes, item.sold
+        );
     }
-    let Answers { ok, refused, waits, .. } = &state.total;
+    let Answers { ok, reads, refused, waits, .. } = &state.total;
     let served: Vec<String> = state
         .replicas
         .iter()
@@ -105,13 +110,15 @@ fn describe(state: &State, now: Instant) -> String {
             format!("{} {}{killed}", replica.name, replica.served)
         })
         .collect();
-    let orders = ok + refused.values().sum::<u64>();
-    let _ = writeln!(text, "\n  orders       {orders}, of which {ok} served: {}", served.join(", "));
+    let all = ok + reads + refused.values().sum::<u64>();
+    let served = served.join(", ");
+    let _ = writeln!(text, "\n  requests     {all}; served {reads} reads and {ok} orders: {served}");
     let refused = format!("  refused      {}", refusals(&state.total));
     let _ = writeln!(text, "{}", wrapped(&refused, "               "));
     let _ = writeln!(text, "  waits        p50 {}, p99 {}", millis(waits.percentile(50)), millis(waits.percentile(99)));
     let pause = state.items.iter().map(|item| item.longest_pause.max(item.pause(now))).max();
     let _ = writeln!(text, "  longest pause {}, with leases of {:.0} s", millis(pause), LEASE.as_secs_f64());
     let _ = writeln!(text, "  lost updates {}", state.lost());
+    let _ = writeln!(text, "  torn reads   {}", state.torn());
     text
 }

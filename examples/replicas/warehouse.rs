@@ -16,6 +16,9 @@ struct Caller {
     request: u64,
     replica: String,
     token: u64,
+    /// Whether it only reads.
+    #[serde(default)]
+    reads: bool,
 }
 
 pub(crate) fn router(board: Board) -> Router {
@@ -27,7 +30,11 @@ async fn read(
     Path(item): Path<String>,
     Query(caller): Query<Caller>,
 ) -> Result<String, StatusCode> {
-    let sold = board.change(|state, now| state.read(&item, caller.request, &caller.replica, caller.token, now));
+    let Caller { request, replica, token, reads } = caller;
+    let sold = board.change(|state, now| match reads {
+        true => state.look(&item, request, &replica, token, now),
+        false => state.read(&item, request, &replica, token, now),
+    });
     sold.map(|sold| sold.to_string()).ok_or(StatusCode::NOT_FOUND)
 }
 
@@ -57,6 +64,12 @@ impl<'a> Counter<'a> {
         (request, replica, token): (&str, &str, u64),
     ) -> Self {
         Self { client, uri: format!("{warehouse}/sold/{item}?request={request}&replica={replica}&token={token}") }
+    }
+
+    /// Tells the warehouse that the request only reads.
+    pub(crate) fn only_reading(mut self) -> Self {
+        self.uri.push_str("&reads=true");
+        self
     }
 
     /// Reads the counter. Returns `None` if there is no such counter, or no warehouse.

@@ -1,5 +1,6 @@
 //! Several locks at once.
 
+use std::collections::HashMap;
 use std::fmt;
 use std::future::{Future, IntoFuture};
 use std::ops::Index;
@@ -13,14 +14,18 @@ use crate::error::{LockError, Result};
 use crate::guard::{LockGuard, ReleaseOutcome};
 use crate::key::LockKey;
 use crate::loss::{Loss, LostSignal, until_lost};
+use crate::mode::Mode;
 use crate::options::AcquireOptions;
 use crate::parse::IntoLockKey;
 use crate::provider::{Acquired, LockProvider};
 use crate::style::{Group, acquire_group, finish_run};
 use crate::token::FencingToken;
-use crate::{acquire_setters, try_setters, wait_setters};
+use crate::{acquire_setters, mode_setters, try_setters, wait_setters};
 
 type Keys = Result<Vec<LockKey>>;
+
+/// The modes of keys that differ from that of the others.
+type Modes = Vec<(Result<LockKey>, Mode)>;
 
 pub(crate) fn keys<K: IntoLockKey>(keys: impl IntoIterator<Item = K>) -> Keys {
     keys.into_iter().map(IntoLockKey::into_lock_key).collect()
@@ -29,12 +34,54 @@ pub(crate) fn keys<K: IntoLockKey>(keys: impl IntoIterator<Item = K>) -> Keys {
 async fn acquire<P: LockProvider + ?Sized>(
     provider: &P,
     keys: Keys,
+    modes: Modes,
     options: AcquireOptions,
 ) -> Result<Group<LockGuard>> {
-    acquire_group(keys?, &options, |key, options| async move {
-        provider.acquire_with(key, options).await.map(Acquired::held)
+    let keys = keys?;
+    let modes = modes_by_key(&keys, modes)?;
+    acquire_group(keys, &options, |key, options| {
+        let options = match modes.get(&key) {
+            Some(mode) => options.with_mode(*mode),
+            None => options,
+        };
+        async move { provider.acquire_with(key, options).await.map(Acquired::held) }
     })
     .await
+}
+
+/// Checks that the keys whose modes are set are among the keys to acquire.
+fn modes_by_key(keys: &[LockKey], modes: Modes) -> Result<HashMap<LockKey, Mode>> {
+    let checked = modes.into_iter().map(|(key, mode)| {
+        let key = key?;
+        if keys.contains(&key) {
+            return Ok((key, mode));
+        }
+        let message = "a mode is set for a key that is not among those to acquire: add the key, or remove its mode";
+        Err(LockError::invalid_options(message).with_key(key))
+    });
+    checked.collect()
+}
+
+/// Defines the setter of the mode of one key.
+macro_rules! mode_of_setter {
+    () => {
+        /// Sets what is claimed of one of the keys. For the others the mode of all counts, which is
+        /// [`Mode::Exclusive`] unless it is set. A key that is not among those to acquire is
+        /// refused with [`InvalidOptions`](crate::ErrorKind::InvalidOptions) before any I/O.
+        ///
+        /// ```
+        /// # use distlock_api::{LockError, LockProvider, LockProviderExt, Mode};
+        /// async fn book(locks: &dyn LockProvider) -> Result<(), LockError> {
+        ///     let both = locks.acquire_all(["prices", "orders"]).mode_of("prices", Mode::Shared);
+        ///     let _ = both.await?.release().await?;
+        ///     Ok(())
+        /// }
+        /// ```
+        pub fn mode_of(mut self, key: impl IntoLockKey, mode: Mode) -> Self {
+            self.modes.push((key.into_lock_key(), mode));
+            self
+        }
+    };
 }
 
 /// The acquisition of several locks; await it to get the [`AllGuard`], or call [`run`](Self::run).
@@ -69,15 +116,18 @@ async fn acquire<P: LockProvider + ?Sized>(
 pub struct AcquireAll<'a, P: ?Sized> {
     provider: &'a P,
     keys: Keys,
+    modes: Modes,
     options: AcquireOptions,
 }
 
 impl<'a, P: LockProvider + ?Sized> AcquireAll<'a, P> {
     pub(crate) fn new(provider: &'a P, keys: Keys) -> Self {
-        Self { provider, keys, options: AcquireOptions::new() }
+        Self { provider, keys, modes: Modes::new(), options: AcquireOptions::new() }
     }
 
     acquire_setters!();
+    mode_setters!();
+    mode_of_setter!();
     wait_setters!();
 
     /// Acquires all locks, runs what `work` returns while all are held, and releases them.
@@ -112,7 +162,7 @@ impl<'a, P: LockProvider + ?Sized> IntoFuture for AcquireAll<'a, P> {
 
     fn into_future(self) -> Self::IntoFuture {
         Box::pin(async move {
-            let group = acquire(self.provider, self.keys, self.options).await?;
+            let group = acquire(self.provider, self.keys, self.modes, self.options).await?;
             Ok(AllGuard { guards: group.or_not_granted()? })
         })
     }
@@ -137,15 +187,18 @@ impl<P: ?Sized> fmt::Debug for AcquireAll<'_, P> {
 pub struct TryAcquireAll<'a, P: ?Sized> {
     provider: &'a P,
     keys: Keys,
+    modes: Modes,
     options: AcquireOptions,
 }
 
 impl<'a, P: LockProvider + ?Sized> TryAcquireAll<'a, P> {
     pub(crate) fn new(provider: &'a P, keys: Keys) -> Self {
-        Self { provider, keys, options: AcquireOptions::try_once() }
+        Self { provider, keys, modes: Modes::new(), options: AcquireOptions::try_once() }
     }
 
     acquire_setters!();
+    mode_setters!();
+    mode_of_setter!();
     try_setters!();
 
     /// Acquires all locks, runs what `work` returns while all are held, and releases them. Returns
@@ -170,7 +223,7 @@ impl<'a, P: LockProvider + ?Sized> IntoFuture for TryAcquireAll<'a, P> {
 
     fn into_future(self) -> Self::IntoFuture {
         Box::pin(async move {
-            let group = acquire(self.provider, self.keys, self.options).await?;
+            let group = acquire(self.provider, self.keys, self.modes, self.options).await?;
             Ok(group.held().map(|guards| AllGuard { guards }))
         })
     }

@@ -9,12 +9,13 @@ use crate::all::{self, AcquireAll, TryAcquireAll};
 use crate::error::{LockError, Result};
 use crate::guard::LockGuard;
 use crate::key::LockKey;
+use crate::lead::{Lead, LeaderObserver};
 use crate::options::{AcquireOptions, Wait};
 use crate::parse::IntoLockKey;
 use crate::provider::{Acquired, DistributedLock, Lock, LockProvider};
 use crate::style::finish_run;
 use crate::token::FencingToken;
-use crate::{acquire_setters, try_setters, wait_setters};
+use crate::{acquire_setters, mode_setters, try_setters, wait_setters};
 
 type BoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
 
@@ -81,6 +82,24 @@ pub trait LockProviderExt: LockProvider {
     /// [C21]: distlock_api::contract#c21
     fn try_acquire_all<K: IntoLockKey>(&self, keys: impl IntoIterator<Item = K>) -> TryAcquireAll<'_, Self> {
         TryAcquireAll::new(self, all::keys(keys))
+    }
+
+    /// Campaigns for the leadership of a key, and runs a task while leading. One process of a fleet
+    /// leads; another one takes over when it resigns or dies.
+    ///
+    /// Call [`run`](Lead::run). See [`lead`](crate::lead) for the promises and an example.
+    fn lead(&self, key: impl IntoLockKey) -> Lead<'_, Self> {
+        Lead::new(self, key.into_lock_key())
+    }
+
+    /// Observes the leadership of a key, without campaigning: who leads, and each change. It shows
+    /// the holder of any lock. See [`LeaderObserver`].
+    ///
+    /// # Errors
+    /// As [`LockKey::new`]; [`Unsupported`](crate::ErrorKind::Unsupported) for a provider without
+    /// administration.
+    fn observe(&self, key: impl IntoLockKey) -> Result<LeaderObserver<'_>> {
+        LeaderObserver::new(self.admin(), key.into_lock_key()?)
     }
 
     /// Returns one key of this provider as a value, which coerces to `Arc<dyn DistributedLock>`.
@@ -209,6 +228,7 @@ pub struct Acquire<T> {
 
 impl<T> Acquire<T> {
     acquire_setters!();
+    mode_setters!();
     wait_setters!();
 }
 
@@ -312,6 +332,7 @@ pub struct TryAcquire<T> {
 
 impl<T> TryAcquire<T> {
     acquire_setters!();
+    mode_setters!();
     try_setters!();
 }
 

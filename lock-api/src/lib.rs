@@ -41,11 +41,22 @@
 //! [`acquire_all`](LockProviderExt::acquire_all) acquires several keys, all or nothing, in an order
 //! that cannot deadlock.
 //!
+//! # Once
+//!
+//! A lock keeps a second caller from working at the same time, and not from doing the work again.
+//! [`once`] is a lock that ends in a remembered outcome: for jobs that several servers start, and
+//! requests that are sent twice.
+//!
+//! # Leadership
+//!
+//! [`lead`](LockProviderExt::lead) runs a task on one process of a fleet, and on another one when
+//! the first resigns or dies. [`observe`](LockProviderExt::observe) shows which process leads.
+//!
 //! # What a lock promises
 //!
-//! The [`contract`] lists 25 clauses, C1–C25; the documentation cites them. The rules R1–R22, which
-//! it cites too, are those of the MongoDB lease protocol: see the documentation of
-//! `distlock-mongo`.
+//! The [`contract`] lists 31 clauses, C1–C31, and O1–O12 for [`once`]; the documentation cites
+//! them. The rules R1–R30, which it cites too, are those of the MongoDB lease protocol: see the
+//! documentation of `distlock-mongo`.
 //!
 //! No lease can stop a process that was paused beyond its ttl and then writes. The resource can, by
 //! the [`FencingToken`] that each grant has.
@@ -66,6 +77,7 @@ extern crate self as distlock_api;
 mod acquisition;
 mod admin;
 mod all;
+mod capabilities;
 mod contain;
 pub mod contract;
 mod error;
@@ -74,7 +86,10 @@ mod fenced;
 mod guard;
 mod holder;
 mod key;
+pub mod lead;
 mod loss;
+mod mode;
+pub mod once;
 mod options;
 mod parse;
 pub mod prelude;
@@ -86,8 +101,11 @@ mod token;
 mod wrap;
 
 pub use acquisition::AcquisitionId;
-pub use admin::{ForcedRelease, ListOptions, LockAdmin, LockEvent, LockEvents, LockFilter, LockInfo, LockList};
+pub use admin::{
+    ForcedRelease, ListOptions, LockAdmin, LockEvent, LockEvents, LockFilter, LockHolder, LockInfo, LockList,
+};
 pub use all::{AcquireAll, AllGuard, FencingTokens, TryAcquireAll};
+pub use capabilities::Capabilities;
 #[doc(hidden)]
 pub use contain::contained;
 pub use error::{Disposition, ErrorKind, LockError, Phase, Result};
@@ -99,9 +117,10 @@ pub use guard::{HasFencingToken, LeaseHandle, LockGuard, ReleaseFuture, ReleaseO
 pub use holder::Holder;
 pub use key::LockKey;
 pub use loss::{Loss, LostSignal};
+pub use mode::Mode;
 pub use options::{AcquireOptions, LeaseOptions, LeaseTerms, RenewalPolicy, Wait};
 pub use parse::IntoLockKey;
-pub use provider::{Accounting, Acquired, Busy, Capabilities, DistributedLock, Lock, LockProvider};
+pub use provider::{Accounting, Acquired, Busy, DistributedLock, Lock, LockProvider};
 pub use token::FencingToken;
 pub use wrap::{Instrumented, Namespaced};
 

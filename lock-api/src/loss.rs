@@ -6,6 +6,8 @@ use std::pin::{Pin, pin};
 use std::sync::{Mutex, PoisonError};
 use std::task::{Context, Poll};
 
+use tokio::task::coop::unconstrained;
+
 /// How a lock was lost before its guard was released.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
@@ -20,6 +22,8 @@ pub enum Loss {
     ForceReleased,
     /// The provider was shut down while the guard was alive.
     Closed,
+    /// It was held for as long as its [`max_hold`](crate::LeaseOptions::max_hold) allows.
+    HeldTooLong,
 }
 
 impl Loss {
@@ -31,6 +35,7 @@ impl Loss {
             Self::Gone => "gone",
             Self::ForceReleased => "force_released",
             Self::Closed => "closed",
+            Self::HeldTooLong => "held_too_long",
         }
     }
 }
@@ -42,6 +47,7 @@ impl fmt::Display for Loss {
             Self::Gone => "the store answered that the lease is no longer held",
             Self::ForceReleased => "the lock was force-released",
             Self::Closed => "the lock provider was shut down",
+            Self::HeldTooLong => "the lock was held for as long as its max_hold allows",
         })
     }
 }
@@ -53,8 +59,11 @@ pub struct LostSignal(Option<Mutex<Pin<Box<dyn Future<Output = Loss> + Send>>>>)
 
 impl LostSignal {
     /// Makes a signal that resolves with the given future. For backends.
+    ///
+    /// The future is not subject to tokio's cooperative budget. Else a task that has used its
+    /// budget up in other futures would not see the loss, and would continue with its work.
     pub fn new(signal: impl Future<Output = Loss> + Send + 'static) -> Self {
-        Self(Some(Mutex::new(Box::pin(signal))))
+        Self(Some(Mutex::new(Box::pin(unconstrained(signal)))))
     }
 
     /// Makes a signal that never resolves, for locks that cannot be lost.

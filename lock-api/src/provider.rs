@@ -9,6 +9,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 
 use crate::admin::LockAdmin;
+use crate::capabilities::Capabilities;
 use crate::delegate_provider;
 use crate::error::Result;
 use crate::guard::LockGuard;
@@ -23,7 +24,7 @@ use crate::options::AcquireOptions;
 /// `lock(key)`.
 ///
 /// # Contract
-/// A provider keeps the clauses C1–C25 of the [`contract`](crate::contract); the conformance suite
+/// A provider keeps the clauses C1–C31 of the [`contract`](crate::contract); the conformance suite
 /// checks them. The most important ones: locks are exclusive per key ([C1]) and not re-entrant
 /// ([C7]). Calls are bounded in time by the caller ([C18]) and cancel safe ([C11]). Locks are
 /// independent of each other ([C20]).
@@ -159,6 +160,7 @@ impl Acquired {
 #[non_exhaustive]
 pub struct Busy {
     /// The time until the lock is free at the latest, if its holder neither renews nor releases it.
+    /// Of several holders, the time until the first one's lease ends.
     pub retry_after: Option<Duration>,
     /// The number of waiters ahead.
     pub ahead: Option<u32>,
@@ -184,32 +186,6 @@ impl Busy {
         self.ahead = ahead;
         self
     }
-}
-
-/// What a provider promises beyond what is required. A provider refuses an option that it does not
-/// promise; it never ignores one silently.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct Capabilities {
-    /// Leases expire: a holder that died loses the lock after its ttl ([C19]). Without this promise
-    /// a lock is held for as long as the process lives.
-    ///
-    /// [C19]: distlock_api::contract#c19
-    pub expiry: bool,
-    /// The minimum hold ([C25]).
-    ///
-    /// [C25]: distlock_api::contract#c25
-    pub minimum_hold: bool,
-    /// Grants follow the order of the queue ([C15]): within a process the order of the calls,
-    /// across processes the order of their tickets.
-    ///
-    /// [C15]: distlock_api::contract#c15
-    pub fair: bool,
-    /// The store pushes changes to waiters and holders ([C16], [C17]).
-    ///
-    /// [C16]: distlock_api::contract#c16
-    /// [C17]: distlock_api::contract#c17
-    pub push: bool,
 }
 
 /// Counters since the provider was made. At every moment

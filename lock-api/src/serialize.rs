@@ -10,6 +10,7 @@ use serde::de::Error as _;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use crate::key::LockKey;
+use crate::mode::Mode;
 use crate::options::{AcquireOptions, LeaseOptions, RenewalPolicy, Wait};
 use crate::token::FencingToken;
 
@@ -59,6 +60,15 @@ enum RenewalText {
     Never,
 }
 
+/// `"exclusive"`, `"shared"` or `{"permits": {"take": 1, "of": 10}}`.
+#[derive(Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+enum ModeText {
+    Exclusive,
+    Shared,
+    Permits { take: u32, of: u32 },
+}
+
 #[derive(Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct LeaseText {
@@ -72,6 +82,8 @@ struct LeaseText {
     hold_at_least_ms: Option<u64>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     linger_ms: Option<u64>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    max_hold_ms: Option<u64>,
 }
 
 #[derive(Serialize, Deserialize)]
@@ -79,12 +91,18 @@ struct LeaseText {
 struct AcquireText {
     #[serde(default)]
     wait: Wait,
+    #[serde(default, skip_serializing_if = "is_exclusive")]
+    mode: Mode,
     #[serde(default, skip_serializing_if = "sets_nothing")]
     lease: LeaseOptions,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     owner: Option<String>,
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     metadata: BTreeMap<String, String>,
+}
+
+fn is_exclusive(mode: &Mode) -> bool {
+    mode.is_exclusive()
 }
 
 fn sets_nothing(lease: &LeaseOptions) -> bool {
@@ -119,6 +137,29 @@ impl<'de> Deserialize<'de> for Wait {
     }
 }
 
+/// As `"exclusive"`, `"shared"` or `{"permits": {"take": 1, "of": 10}}`.
+impl Serialize for Mode {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let text = match *self {
+            Self::Exclusive => ModeText::Exclusive,
+            Self::Shared => ModeText::Shared,
+            Self::Permits { take, of } => ModeText::Permits { take, of },
+        };
+        text.serialize(serializer)
+    }
+}
+
+/// From `"exclusive"`, `"shared"` or `{"permits": {"take": 1, "of": 10}}`.
+impl<'de> Deserialize<'de> for Mode {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        Ok(match ModeText::deserialize(deserializer)? {
+            ModeText::Exclusive => Self::Exclusive,
+            ModeText::Shared => Self::Shared,
+            ModeText::Permits { take, of } => Self::Permits { take, of },
+        })
+    }
+}
+
 /// As `"auto"`, `"never"` or `{"every_ms": 10000}`.
 impl Serialize for RenewalPolicy {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
@@ -143,7 +184,7 @@ impl<'de> Deserialize<'de> for RenewalPolicy {
 }
 
 /// As a map of what is set: `ttl_ms`, `renewal`, `safety_margin_ms`, `hold_at_least_ms`,
-/// `linger_ms`.
+/// `linger_ms`, `max_hold_ms`.
 impl Serialize for LeaseOptions {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         let text = LeaseText {
@@ -152,13 +193,15 @@ impl Serialize for LeaseOptions {
             safety_margin_ms: self.get_safety_margin().map(millis::<S::Error>).transpose()?,
             hold_at_least_ms: self.get_hold_at_least().map(millis::<S::Error>).transpose()?,
             linger_ms: self.get_linger().map(millis::<S::Error>).transpose()?,
+            max_hold_ms: self.get_max_hold().map(millis::<S::Error>).transpose()?,
         };
         text.serialize(serializer)
     }
 }
 
-/// From a map of `ttl_ms`, `renewal`, `safety_margin_ms`, `hold_at_least_ms` and `linger_ms`, each
-/// of which may be absent. Other fields are refused. The values are checked when they are used.
+/// From a map of `ttl_ms`, `renewal`, `safety_margin_ms`, `hold_at_least_ms`, `linger_ms` and
+/// `max_hold_ms`, each of which may be absent. Other fields are refused. The values are checked
+/// when they are used.
 impl<'de> Deserialize<'de> for LeaseOptions {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let text = LeaseText::deserialize(deserializer)?;
@@ -178,16 +221,20 @@ impl<'de> Deserialize<'de> for LeaseOptions {
         if let Some(linger) = text.linger_ms {
             options = options.linger(Duration::from_millis(linger));
         }
+        if let Some(hold) = text.max_hold_ms {
+            options = options.max_hold(Duration::from_millis(hold));
+        }
         Ok(options)
     }
 }
 
-/// As a map of `wait` and of what is set: `lease`, `owner`, `metadata`. Whether attempts are
-/// batched is the business of the call, and is left out.
+/// As a map of `wait` and of what is set: `mode`, `lease`, `owner`, `metadata`. Whether attempts
+/// are batched is the business of the call, and is left out.
 impl Serialize for AcquireOptions {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         let text = AcquireText {
             wait: self.wait(),
+            mode: self.mode(),
             lease: self.lease(),
             owner: self.holder().owner.as_deref().map(str::to_owned),
             metadata: self.holder().metadata.as_deref().cloned().unwrap_or_default(),
@@ -196,12 +243,12 @@ impl Serialize for AcquireOptions {
     }
 }
 
-/// From a map of `wait`, `lease`, `owner` and `metadata`, each of which may be absent. Other fields
-/// are refused. The values are checked when they are used.
+/// From a map of `wait`, `mode`, `lease`, `owner` and `metadata`, each of which may be absent.
+/// Other fields are refused. The values are checked when they are used.
 impl<'de> Deserialize<'de> for AcquireOptions {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let text = AcquireText::deserialize(deserializer)?;
-        let mut options = Self::new().with_wait(text.wait).with_lease(text.lease);
+        let mut options = Self::new().with_wait(text.wait).with_mode(text.mode).with_lease(text.lease);
         if let Some(owner) = text.owner {
             options = options.with_owner(owner);
         }
@@ -234,8 +281,8 @@ mod tests {
             .hold_at_least(Duration::from_secs(60));
         let text = r#"{"ttl_ms":12000,"renewal":{"every_ms":1500},"safety_margin_ms":0,"hold_at_least_ms":60000}"#;
         assert_eq!(round_trip(&lease, text), lease);
-        let lease = LeaseOptions::new().linger(Duration::from_millis(100));
-        assert_eq!(round_trip(&lease, r#"{"linger_ms":100}"#), lease);
+        let lease = LeaseOptions::new().linger(Duration::from_millis(100)).max_hold(Duration::from_secs(9));
+        assert_eq!(round_trip(&lease, r#"{"linger_ms":100,"max_hold_ms":9000}"#), lease);
         let options = AcquireOptions::new()
             .with_wait(Wait::UpTo(Duration::from_secs(5)))
             .with_lease(LeaseOptions::new().renewal(RenewalPolicy::Never))
@@ -243,6 +290,9 @@ mod tests {
             .with_metadata("b", "c");
         let text = r#"{"wait":{"up_to_ms":5000},"lease":{"renewal":"never"},"owner":"a","metadata":{"b":"c"}}"#;
         assert_eq!(round_trip(&options, text), options);
+        let options = AcquireOptions::new().with_mode(Mode::Permits { take: 1, of: 10 });
+        assert_eq!(round_trip(&options, r#"{"wait":"forever","mode":{"permits":{"take":1,"of":10}}}"#), options);
+        assert_eq!(round_trip(&Mode::Shared, r#""shared""#), Mode::Shared);
         assert_eq!(round_trip(&AcquireOptions::try_once(), r#"{"wait":"try"}"#), AcquireOptions::try_once());
         assert_eq!(serde_json::from_str::<AcquireOptions>("{}").unwrap(), AcquireOptions::new());
     }

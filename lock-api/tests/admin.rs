@@ -4,7 +4,7 @@ use std::sync::Mutex;
 use std::time::Duration;
 
 use distlock_api::{
-    ErrorKind, FencingToken, ListOptions, LockAdmin, LockFilter, LockInfo, LockKey, Result, async_trait,
+    AcquisitionId, ErrorKind, FencingToken, ListOptions, LockAdmin, LockFilter, LockInfo, LockKey, Result, async_trait,
 };
 use futures_util::{StreamExt, TryStreamExt};
 
@@ -27,6 +27,7 @@ async fn the_other_methods_are_refused_as_unsupported() {
     let errors = [
         admin.list(ListOptions::new()).try_next().await.unwrap_err(),
         admin.watch().await.err().unwrap(),
+        admin.force_release_holder(&LockKey::new("k").unwrap(), &AcquisitionId::new("a"), "test").await.unwrap_err(),
         admin.release_owner("me", "test").await.unwrap_err(),
         admin.release_matching(&LockFilter::new().owner("me"), "test").await.unwrap_err(),
         admin.history(&LockKey::new("k").unwrap()).await.unwrap_err(),

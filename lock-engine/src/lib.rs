@@ -25,7 +25,8 @@
 //!     │                  │          state::schedule, batch
 //!     │  lost() ◄── lost: at the deadline, by an answer, by an event   run::core::record_loss
 //!     │
-//!     ├─ release ──► hand on: next local caller, next token, no call   state::hand_off (R21)
+//!     ├─ release ──► share: other readers have the lease, no call     state::sharing
+//!     │         ├──► hand on: next local caller, next token, no call   state::hand_off (R21)
 //!     │         ├──► linger: parked for the next one that comes        run::parked
 //!     │         └──► release ──► lane: permit ──► release ──────────────────────────► next ticket granted
 //!     │                          run::release
@@ -41,9 +42,15 @@
 //!   notices deadlines that have passed. A lease is lost once, and only while it is held.
 //! * **Release.** The lease passes to the next local caller without a call of the store, or lingers
 //!   for one. Otherwise it is released there, and the store grants it to the first ticket. If the
-//!   reply of a release is lost, the caller gets an error of unknown outcome after one request
-//!   timeout. In the background the same release is sent again until the store has answered, the
-//!   lease would have expired, or `close` gives up.
+//!   reply of a release is lost, the same release is sent again after the error. The store has
+//!   remembered the first one, and answers as it would have then. After one request timeout without
+//!   an answer the caller gets an error of unknown outcome. In the background the release is sent
+//!   until the store has answered, the lease would have expired, or `close` gives up.
+//! * **Share.** Readers of one process share one lease. A reader that has the key's turn joins a
+//!   shared lease that is held, with the next token and without a call of the store, and lets the
+//!   readers behind it join. The last one that leaves releases the lease. A lease that is shared,
+//!   or for permits, does not keep the turn: the next local caller may request the key from the
+//!   store.
 //!
 //! | floor | contents |
 //! |---|---|
@@ -56,12 +63,13 @@
 //!
 //! | to change | edit |
 //! |---|---|
-//! | how often a lease is renewed | `LeaseOptions::terms` in `distlock-api`; of a short lease `state/ledger.rs` (`renewal_succeeded`) |
+//! | how often a lease is renewed | `LeaseOptions::terms` in `lock-api/src/options/lease.rs`; of a short lease, and how much earlier with others, `state/ledger.rs` (`renewal_succeeded`) |
 //! | when a failed renewal is sent again | `state/backoff.rs` (`renewal_patience`) |
-//! | what the deadline of a lease is | `state/lease.rs` (`deadline`); of a pushed grant `state/wait.rs` (`on_pushed`) |
+//! | what the deadline of a lease is | `state/lease.rs` (`deadline`; `effective_deadline` with the maximum hold and the sleeps of the machine); of a pushed grant `state/wait.rs` (`on_pushed`), by the expiry from `state/claim.rs` (`end_of`) |
 //! | what happens when a release is not answered | `run/release.rs` |
 //! | what a waiter does after an answer | `state/wait.rs` |
 //! | how long a lease is handed on | `state/hand_off.rs` |
+//! | when a reader joins a lease of this process | `state/sharing.rs`; the order of joins `run/join.rs` |
 //! | how many calls go to the store at once | `store/lanes/state.rs` |
 
 mod face;

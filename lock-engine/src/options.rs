@@ -42,7 +42,7 @@ impl QueueOptions {
     /// Creates the defaults.
     pub const fn new() -> Self {
         Self {
-            capacity: 64,
+            capacity: 1_000,
             when_full: WhenFull::Poll,
             ticket_ttl: Duration::from_secs(15),
             claim: Duration::from_secs(1),
@@ -51,7 +51,10 @@ impl QueueOptions {
     }
 
     /// Sets the number of processes that may wait for one key. It bounds the size of the key's
-    /// record. At least 1; defaults to 64.
+    /// record, by some 200 bytes for each that waits. At least 1; defaults to 1,000.
+    ///
+    /// Others poll without a place, or are [refused](Self::when_full). They are served only when
+    /// fewer wait, because the first attempt takes a place that becomes free.
     pub const fn capacity(mut self, tickets: u32) -> Self {
         self.capacity = tickets;
         self
@@ -126,6 +129,14 @@ impl QueueOptions {
 ///
 /// With a [`linger`](Self::linger), the process keeps a lease for a moment even if none of its
 /// callers waits.
+///
+/// # Shared locks
+/// Readers of one process share one lease: while it is held, the next reader joins it without a
+/// request, with the next token of its block. The same limits apply while another process waits,
+/// and then readers request leases of their own, behind it in the queue. The process queries for
+/// waiters rarely, at most once a second when none waits, so a writer of another process can wait
+/// about a second longer than the readers before it. A shared lease is neither handed on nor does
+/// it linger. Permits are not shared.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use]
 pub struct HandOff {

@@ -34,13 +34,15 @@ pub enum Defect {
     TermsIgnored,
     /// C11: a turn that is dropped is lost.
     TurnLost,
+    /// C26: a shared lease is released with the first of its guards instead of the last.
+    ReleasedWithFirst,
 }
 
 #[cfg(feature = "simulation")]
 impl Defect {
     /// All defects.
     #[doc(hidden)]
-    pub const ALL: [Self; 13] = [
+    pub const ALL: [Self; 14] = [
         Self::DeadlineFromReply,
         Self::NoMargin,
         Self::LateGrantReturned,
@@ -54,6 +56,7 @@ impl Defect {
         Self::NotReleasedBeforeHandOn,
         Self::TermsIgnored,
         Self::TurnLost,
+        Self::ReleasedWithFirst,
     ];
 }
 

@@ -1,14 +1,16 @@
 //! Locks in memory, for [`distlock-api`](distlock_api): two backends that need no server.
 //!
 //! # Which one?
-//! * [`MemoryProvider`] is a **backend for production** within one process: it is fair and fast,
-//!   its locks never expire, and idle keys take no memory. It implements
-//!   [`LockProvider`](distlock_api::LockProvider) directly, without leases and without the engine.
-//!   It also serves tests in which nothing goes wrong.
+//! * [`MemoryProvider`] is a **backend for production** within one process: it is fair and fast, it
+//!   has shared locks and permits, its locks never expire, and idle keys take no memory. It
+//!   implements [`LockProvider`](distlock_api::LockProvider) directly, without leases and without
+//!   the engine. It also serves tests in which nothing goes wrong.
 //! * [`MemoryStore`] is a **test double for a database**: a
 //!   [`LeaseStore`](distlock_engine::LeaseStore) under the engine that also runs over a real one. A
 //!   test can move its clock and plan its faults. Choose it to test what an application does when a
 //!   lease is lost, a release is not confirmed or the store is down.
+//!
+//! [`MemoryOnce`] remembers the outcome of work that must be done once, over the locks of either.
 //!
 //! # Testing an application
 //! Code that takes an `Arc<dyn LockProvider>` or a `&dyn LockProvider` gets a provider of the
@@ -55,9 +57,11 @@
 //! # }
 //! ```
 
+mod once;
 mod provider;
 mod store;
 
+pub use once::MemoryOnce;
 pub use provider::{MemoryProvider, MemoryProviderBuilder};
 pub use store::{Calls, HangHandle, MemoryStore, Operation};
 

@@ -4,10 +4,11 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
 
+use distlock_api::once::OnceProvider;
 use distlock_api::{Capabilities, LockProvider, Namespaced};
 use distlock_conformance::{Client, DisturbedStore, Fixture, FixtureError, Profile, async_trait, run};
 use distlock_engine::{LeaseStore, QueueOptions};
-use distlock_memory::{MemoryProvider, MemoryStore};
+use distlock_memory::{MemoryOnce, MemoryProvider, MemoryStore};
 
 fn main() -> ExitCode {
     run([Box::new(Direct) as Box<dyn Fixture>, Box::new(Engine::default()), Box::new(Wrapped)])
@@ -21,9 +22,11 @@ fn direct() -> Profile {
     promised.minimum_hold = true;
     promised.fair = true;
     promised.push = true;
+    promised.shared = true;
+    promised.permits = true;
     // Refused: what needs a lease store, expiry, other processes, separate clients, faults or
     // purging.
-    Profile::new(promised).admin().owners().lock_events().one_provider().expected_refusals(95)
+    Profile::new(promised).admin().owners().lock_events().one_provider().expected_refusals(123)
 }
 
 fn clones<P: LockProvider + Clone>(provider: P, count: usize) -> Vec<Client> {
@@ -37,11 +40,17 @@ impl Fixture for Direct {
     }
 
     fn profile(&self) -> Profile {
-        direct()
+        // Work of holders that vanish needs expiry, too.
+        direct().once().expected_refusals(126)
     }
 
     async fn clients(&self, count: usize) -> Result<Vec<Client>, FixtureError> {
         Ok(clones(MemoryProvider::new(), count))
+    }
+
+    async fn once_clients(&self, count: usize) -> Result<Vec<Arc<dyn OnceProvider>>, FixtureError> {
+        let once = MemoryOnce::new();
+        Ok((0..count).map(|_| Arc::new(once.clone()) as Arc<dyn OnceProvider>).collect())
     }
 }
 
@@ -64,8 +73,11 @@ impl Fixture for Engine {
         promised.minimum_hold = true;
         promised.fair = true;
         promised.push = true;
+        promised.shared = true;
+        promised.permits = true;
         // Refused: what needs other processes.
-        Profile::new(promised).admin().owners().lock_events().purge().disturbed().store().expected_refusals(9)
+        let profile = Profile::new(promised).once().admin().owners().lock_events().purge().disturbed().store();
+        profile.expected_refusals(10)
     }
 
     async fn store(&self) -> Result<Arc<dyn LeaseStore>, FixtureError> {
@@ -86,6 +98,12 @@ impl Fixture for Engine {
             Client::of_disturbed(disturbed, |engine| engine.queue(queue))
         };
         (0..count).map(|_| client()).collect()
+    }
+
+    async fn once_clients(&self, count: usize) -> Result<Vec<Arc<dyn OnceProvider>>, FixtureError> {
+        let store = MemoryStore::new();
+        let once = MemoryOnce::with_locks(store.provider());
+        Ok((0..count).map(|_| Arc::new(once.twin(store.provider())) as Arc<dyn OnceProvider>).collect())
     }
 }
 

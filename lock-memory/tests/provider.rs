@@ -246,6 +246,14 @@ async fn a_loss_is_never_signalled_after_a_release() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn c25_a_discarded_lock_has_no_minimum_hold() {
+    let locks = MemoryProvider::new();
+    let guard = locks.acquire("k").hold_at_least(MS(1000)).await.unwrap();
+    assert!(guard.discard().await.unwrap().is_released());
+    assert!(locks.try_acquire("k").await.unwrap().is_some());
+}
+
+#[tokio::test(start_paused = true)]
 async fn c25_a_minimum_hold_outlasts_the_guard() {
     let locks = MemoryProvider::new();
     let key = LockKey::new("k").unwrap();
@@ -367,4 +375,32 @@ fn c1_c16_threads_pass_a_key_to_each_other_and_no_waiter_is_forgotten() {
     });
     assert_eq!(counter.into_inner(), done);
     assert_idle(&locks);
+}
+
+#[tokio::test(start_paused = true)]
+async fn c4_a_guard_is_lost_after_its_maximum_hold_and_the_key_passes_on() {
+    let locks = MemoryProvider::new();
+    let started = Instant::now();
+    let held = locks.acquire("k").max_hold(MS(50)).await.unwrap();
+    assert_eq!((held.remaining(), held.loss()), (Some(MS(50)), None));
+    let next = locks.acquire("k").await.unwrap();
+    assert!(started.elapsed() >= MS(50) && started.elapsed() < MS(60), "{:?}", started.elapsed());
+    assert_eq!((held.loss(), held.lost().await), (Some(Loss::HeldTooLong), Loss::HeldTooLong));
+    assert_eq!(held.release().await.unwrap(), ReleaseOutcome::AlreadyLost);
+    drop(next);
+    // The timer of a guard that was released in time ends with it.
+    drop(locks.acquire("k").max_hold(MS(50)).await.unwrap());
+    let other = locks.acquire("k").await.unwrap();
+    tokio::time::advance(MS(1000)).await;
+    assert_eq!(other.loss(), None);
+    drop(other);
+    let accounting = locks.accounting();
+    assert!(accounting.lost == 1 && accounting.acquired == 4 && accounting.balances(), "{accounting:?}");
+    assert_idle(&locks);
+}
+
+#[test]
+fn a_maximum_hold_needs_a_runtime() {
+    let error = block_on(MemoryProvider::new().acquire("k").max_hold(MS(50)).into_future()).unwrap_err();
+    assert!(error.kind() == ErrorKind::Unsupported && error.to_string().contains("maximum hold"), "{error}");
 }

@@ -9,7 +9,7 @@ use std::pin::pin;
 use std::task::{Context, Waker};
 use std::time::Duration;
 
-use distlock_api::{ErrorKind, FencingToken, Holder, LockAdmin, LockEvent, Loss, ReleaseOutcome};
+use distlock_api::{ErrorKind, FencingToken, Holder, LockAdmin, LockEvent, Loss, Mode, ReleaseOutcome};
 use distlock_engine::LeaseStore;
 use distlock_engine::store::{
     Attempt, BusyReply, Claim, EventStream, ProviderId, QueueStanding, Release, Renewal, Reply, Standing, StoreEvent,
@@ -85,7 +85,7 @@ async fn c15_a_hand_over_is_one_call_and_pushed_to_the_waiter() {
         std::iter::from_fn(|| lock_events.next().now_or_never().flatten()).map(Result::unwrap).collect();
     let (key, owner) = (first.key().clone(), Some("me".to_owned()));
     let released = LockEvent::Released { key: key.clone(), id: holder.id().clone() };
-    let granted = LockEvent::Granted { key, id: first.id().clone(), token: grant.token, owner };
+    let granted = LockEvent::Granted { key, id: first.id().clone(), token: grant.token, owner, mode: Mode::Exclusive };
     assert_eq!(lock_events[1..], [released, granted]);
 }
 

@@ -331,3 +331,12 @@ async fn without_ordered_claims_a_straggler_takes_effect() {
     assert!(matches!(straggler.await.unwrap(), Reply::Granted(_)));
     assert!(store.peek("k").is_some());
 }
+
+#[tokio::test]
+async fn a_purged_key_leaves_no_counts() {
+    let store = MemoryStore::new();
+    acquire(&store, &claim("a")).await;
+    assert_eq!(store.calls(Operation::TryAcquire.of("a")), 1);
+    store.purge("a");
+    assert_eq!((store.calls(Operation::TryAcquire.of("a")), store.calls(Operation::TryAcquire)), (0, 1));
+}

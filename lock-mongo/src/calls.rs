@@ -85,6 +85,20 @@ pub(crate) struct UpdateMany {
     pub(crate) hint: Option<Document>,
 }
 
+impl UpdateMany {
+    fn into_statement(self) -> Document {
+        let Self { filter, change, array_filters, hint } = self;
+        let mut statement = doc! { "q": filter, "u": change, "multi": true };
+        if let Some(hint) = hint {
+            statement.insert("hint", hint);
+        }
+        if !array_filters.is_empty() {
+            statement.insert("arrayFilters", array_filters);
+        }
+        statement
+    }
+}
+
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct Updated {
@@ -173,7 +187,9 @@ impl Records {
         match self.attempt(budget, Effect::Write, call).await.map_err(Failure::Known)? {
             Ok(None) => Ok(None),
             Ok(Some(Marked { answer: Some(answer) })) => {
-                self.indexes.ensure(&self.collection, &self.layout);
+                if let Some(shared) = self.shared() {
+                    self.indexes.ensure(&shared.pool, &self.collection, &self.layout);
+                }
                 Ok(Some(answer))
             }
             Ok(Some(Marked { answer: None })) => Err(Failure::Known(unmarked())),
@@ -227,20 +243,22 @@ impl Records {
     /// Updates many documents by one command, and returns how many matched. The command is built
     /// here, because the driver's `update_many` has no `maxTimeMS` (R2). Neither is retried.
     pub(crate) async fn update_many(&self, update: UpdateMany, budget: Budget) -> Result<u64> {
-        let UpdateMany { filter, change, array_filters, hint } = update;
-        let mut statement = doc! { "q": filter, "u": change, "multi": true };
-        if let Some(hint) = hint {
-            statement.insert("hint", hint);
-        }
-        if !array_filters.is_empty() {
-            statement.insert("arrayFilters", array_filters);
-        }
-        let command = doc! {
+        self.update_all(vec![update], budget).await
+    }
+
+    /// The same by several statements of one command, of which each is tried.
+    pub(crate) async fn update_all(&self, updates: Vec<UpdateMany>, budget: Budget) -> Result<u64> {
+        let are_several = updates.len() > 1;
+        let statements: Vec<Document> = updates.into_iter().map(UpdateMany::into_statement).collect();
+        let mut command = doc! {
             "update": self.collection.name(),
-            "updates": [statement],
+            "updates": statements,
             "writeConcern": { "w": "majority" },
             "maxTimeMS": budget.max_time_ms(),
         };
+        if are_several {
+            command.insert("ordered", false);
+        }
         let call = async { self.database.run_command(command).await };
         let reply = self.run(budget, Effect::Write, call).await?;
         let updated: Updated = mongodb::bson::from_document(reply).map_err(unreadable)?;

@@ -127,7 +127,7 @@ impl<T> DocumentLocks<T> {
         DocumentLocksBuilder::new(collection)
     }
 
-    fn new(provider: MongoProvider) -> Self {
+    pub(crate) fn new(provider: MongoProvider) -> Self {
         Self { provider, documents: PhantomData }
     }
 
@@ -244,7 +244,7 @@ impl<T> DocumentLocks<T> {
         self.store().records.collection.namespace()
     }
 
-    fn store(&self) -> &Arc<MongoStore> {
+    pub(crate) fn store(&self) -> &Arc<MongoStore> {
         self.provider.store()
     }
 }
@@ -252,7 +252,7 @@ impl<T> DocumentLocks<T> {
 impl<T: DeserializeOwned> DocumentLocks<T> {
     /// Locks a document, and returns `None` if it is busy. `absent` is for this acquisition; `None`
     /// for what the collection has configured.
-    async fn acquire(
+    pub(crate) async fn acquire(
         &self,
         key: LockKey,
         options: AcquireOptions,

@@ -2,6 +2,7 @@
 
 mod answer;
 mod fence;
+mod transaction;
 
 use distlock_api::{ErrorKind, LockError, Result};
 use mongodb::Collection;
@@ -16,6 +17,7 @@ use fence::FenceState;
 
 pub use answer::Fenced;
 pub use fence::Fence;
+pub use transaction::{FencedTransaction, TransactionError, TransactionWork};
 
 /// How often a write is tried if its document changes between the refusal and the query after it.
 const ATTEMPTS: usize = 5;

@@ -1,26 +1,35 @@
-//! The TTL index and the owner index.
+//! The TTL index and the owner indexes.
 
 use std::collections::HashSet;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
-use distlock_api::{ErrorKind, LockError, Result};
+use distlock_api::{ErrorKind, LockError, Result, contained};
 use futures_util::TryStreamExt;
 use mongodb::bson::Document;
 use mongodb::options::IndexOptions;
 use mongodb::{Collection, IndexModel};
+use tokio::task::JoinHandle;
 use tokio::time::timeout;
 
 use crate::error::{Effect, is_index_conflict, lacks, translate, unanswered};
 use crate::lease::Layout;
+use crate::pool::Pool;
 
+/// How the names of all indexes of the library begin.
+const OURS: &str = "distlock_";
 const PURGE: &str = "distlock_purge";
 const OWNER: &str = "distlock_owner";
+/// The owners of keys that are not held exclusively.
+const OWNERS: &str = "distlock_owners";
 /// An index over a large collection takes long, and no operation waits for it.
 const LIMIT: Duration = Duration::from_secs(60);
 /// How often the indexes are created again. Records are purged an hour after their expiry at the
 /// earliest, so this misses none.
 const INTERVAL: Duration = Duration::from_secs(60);
+/// How long the end of the creation is awaited, which usually takes some milliseconds. A program
+/// that only ever runs for a moment should create the indexes, too.
+const END: Duration = Duration::from_secs(2);
 
 /// Keeps the indexes in place.
 #[derive(Debug)]
@@ -28,7 +37,11 @@ pub(crate) struct Indexes {
     /// `None` in an application's own collection, where nothing is ever removed.
     purge_after: Option<Duration>,
     by_owner: bool,
+    /// How long open records of work that is done once are kept; `None` for other records.
+    keep_open: Option<Duration>,
     last_created: Mutex<Option<Instant>>,
+    /// The task that creates them in the background.
+    creating: Mutex<Option<JoinHandle<()>>>,
     warned: Warned,
 }
 
@@ -45,22 +58,50 @@ impl Warned {
 
 impl Indexes {
     pub(crate) fn new(purge_after: Option<Duration>, by_owner: bool) -> Self {
-        Self { purge_after, by_owner, last_created: Mutex::new(None), warned: Warned::default() }
+        Self {
+            purge_after,
+            by_owner,
+            keep_open: None,
+            last_created: Mutex::new(None),
+            creating: Mutex::new(None),
+            warned: Warned::default(),
+        }
+    }
+
+    /// Keeps the indexes of work that is done once.
+    pub(crate) fn of_once(keep_open: Duration) -> Self {
+        Self { keep_open: Some(keep_open), ..Self::new(None, false) }
     }
 
     /// Creates the indexes in the background, after an operation that succeeded, if the last time
     /// is [`INTERVAL`] ago: a drop of the collection removes them. No operation waits for the task,
-    /// and it ends by itself.
-    pub(crate) fn ensure(&self, records: &Collection<Document>, layout: &Layout) {
-        if self.purge_after.is_none() && !self.by_owner || !self.are_due(Instant::now()) {
+    /// and it ends by itself. Of all collections of a client, one at a time creates its indexes, on
+    /// a connection that is taken from the calls.
+    pub(crate) fn ensure(&self, pool: &Arc<Pool>, records: &Collection<Document>, layout: &Layout) {
+        if self.purge_after.is_none() && !self.by_owner && self.keep_open.is_none() || !self.are_due(Instant::now()) {
             return;
         }
-        let (purge, owner) = (self.purge(layout), self.owner(layout));
-        let (records, warned) = (records.clone(), self.warned.clone());
-        tokio::spawn(async move {
+        let (purge, owners) = (self.purges(layout), self.owners(layout));
+        let (records, warned, pool) = (records.clone(), self.warned.clone(), Arc::clone(pool));
+        let creating = tokio::spawn(async move {
+            let _turn = pool.creates_indexes.acquire().await;
+            let _connection = pool.lanes.set_aside();
             // It logs its errors.
-            let _ = create_all(&records, purge, owner, LIMIT, &warned).await;
+            let _ = create_all(&records, purge, owners, LIMIT, &warned).await;
         });
+        *self.creating() = Some(creating);
+    }
+
+    /// Waits for the task that creates the indexes, and ends it if it takes long. The driver panics
+    /// in a task that calls it while the runtime ends.
+    pub(crate) async fn close(&self) {
+        let creating = self.creating().take();
+        let Some(mut creating) = creating else { return };
+        if timeout(END, &mut creating).await.is_err() {
+            creating.abort();
+            let _ = creating.await;
+            self.forget();
+        }
     }
 
     /// Creates the indexes now.
@@ -69,7 +110,7 @@ impl Indexes {
     /// If the TTL index cannot be created. One that exists with other options is left as it is, and
     /// a warning is logged.
     pub(crate) async fn create(&self, records: &Collection<Document>, layout: &Layout, limit: Duration) -> Result<()> {
-        create_all(records, self.purge(layout), self.owner(layout), limit, &self.warned).await?;
+        create_all(records, self.purges(layout), self.owners(layout), limit, &self.warned).await?;
         *self.last_created() = Some(Instant::now());
         Ok(())
     }
@@ -92,56 +133,78 @@ impl Indexes {
         self.last_created.lock().expect("no code in here panics")
     }
 
-    fn purge(&self, layout: &Layout) -> Option<IndexModel> {
-        let (keys, of_records) = layout.purge_index();
-        let options = IndexOptions::builder()
-            .name(PURGE.to_owned())
-            .expire_after(self.purge_after?)
-            .partial_filter_expression(of_records)
-            .build();
-        Some(IndexModel::builder().keys(keys).options(options).build())
+    fn creating(&self) -> MutexGuard<'_, Option<JoinHandle<()>>> {
+        self.creating.lock().expect("no code in here panics")
     }
 
-    fn owner(&self, layout: &Layout) -> Option<IndexModel> {
-        let (keys, of_records) = layout.owner_index();
-        let options = IndexOptions::builder().name(OWNER.to_owned()).partial_filter_expression(of_records).build();
-        self.by_owner.then(|| IndexModel::builder().keys(keys).options(options).build())
+    /// The TTL indexes.
+    fn purges(&self, layout: &Layout) -> Vec<IndexModel> {
+        let purge = self.purge_after.map(|after| {
+            let (keys, of_records) = layout.purge_index();
+            ttl_index(PURGE, keys, of_records, after)
+        });
+        let once = self.keep_open.into_iter().flat_map(|keep_open| layout.once_indexes(keep_open));
+        let once = once.map(|index| ttl_index(index.name, index.keys, index.of, index.expire_after));
+        purge.into_iter().chain(once).collect()
     }
+
+    /// The owner indexes.
+    fn owners(&self, layout: &Layout) -> Vec<IndexModel> {
+        if !self.by_owner {
+            return Vec::new();
+        }
+        let index = |name: &str, (keys, of_records): (Document, Document)| {
+            let options = IndexOptions::builder().name(name.to_owned()).partial_filter_expression(of_records).build();
+            IndexModel::builder().keys(keys).options(options).build()
+        };
+        vec![index(OWNER, layout.owner_index()), index(OWNERS, layout.owners_index())]
+    }
+}
+
+fn ttl_index(name: &str, keys: Document, of_records: Document, expire_after: Duration) -> IndexModel {
+    let options = IndexOptions::builder()
+        .name(name.to_owned())
+        .expire_after(expire_after)
+        .partial_filter_expression(of_records)
+        .build();
+    IndexModel::builder().keys(keys).options(options).build()
 }
 
 async fn create_all(
     records: &Collection<Document>,
-    purge: Option<IndexModel>,
-    owner: Option<IndexModel>,
+    purges: Vec<IndexModel>,
+    owners: Vec<IndexModel>,
     limit: Duration,
     warned: &Warned,
 ) -> Result<()> {
-    let purges = purge.is_some();
     let warn = |error: &LockError, what: &str| {
         if !warned.is_first(what) {
             return;
         }
         let (collection, source) = (records.namespace(), std::error::Error::source(error));
-        tracing::warn!(%error, ?source, %collection, "{what}");
+        contained(|| tracing::warn!(%error, ?source, %collection, "{what}"));
     };
-    let purged = match purge {
-        Some(purge) => create(records, purge, limit).await,
-        None => Ok(()),
-    };
-    if let Some(owner) = owner
-        && let Err(IndexFailure::Conflict(error) | IndexFailure::Other(error)) = create(records, owner, limit).await
-    {
-        warn(&error, "there is no owner index: the locks of an owner are found more slowly");
+    let ours = !purges.is_empty();
+    let mut purged = Vec::new();
+    for purge in purges {
+        purged.push(create(records, purge, limit).await);
     }
-    match purged {
-        Ok(()) => {}
-        Err(IndexFailure::Conflict(error)) => warn(&error, "the TTL index has other options than this provider"),
-        Err(IndexFailure::Other(error)) => {
-            warn(&error, "there is no TTL index: lock records are not purged");
-            return Err(error);
+    for owner in owners {
+        if let Err(IndexFailure::Conflict(error) | IndexFailure::Other(error)) = create(records, owner, limit).await {
+            warn(&error, "there is no owner index: the locks of an owner are found more slowly");
         }
     }
-    if purges {
+    for purged in purged {
+        match purged {
+            Ok(()) => {}
+            Err(IndexFailure::Conflict(error)) => warn(&error, "the TTL index has other options than this provider"),
+            Err(IndexFailure::Other(error)) => {
+                warn(&error, "there is no TTL index: lock records are not purged");
+                return Err(error);
+            }
+        }
+    }
+    if ours {
         warn_of_others(records, limit, warned).await;
     }
     Ok(())
@@ -175,14 +238,17 @@ async fn warn_of_others(records: &Collection<Document>, limit: Duration, warned:
     let Ok(Ok(indexes)) = timeout(limit, list).await else { return };
     for index in indexes {
         let Some(IndexOptions { name: Some(name), expire_after: Some(after), .. }) = index.options else { continue };
-        if name != PURGE && warned.is_first(&name) {
+        if !name.starts_with(OURS) && warned.is_first(&name) {
             let collection = records.namespace();
-            tracing::warn!(
-                %collection,
-                index = name,
-                ?after,
-                "another TTL index may remove lock records: tokens can repeat (R6), and held locks can be lost. Drop it"
-            );
+            contained(|| {
+                tracing::warn!(
+                    %collection,
+                    index = name,
+                    ?after,
+                    "another TTL index may remove lock records: tokens can repeat (R6), and held locks can be lost. \
+                     Drop it"
+                );
+            });
         }
     }
 }

@@ -24,31 +24,41 @@ mod change;
 mod document;
 mod events;
 mod foreign;
+mod grants;
 mod hints;
+mod holders;
+mod join;
+mod leave;
+mod once;
 mod queue;
 mod release;
 mod renew;
+mod run;
 #[cfg(test)]
 mod tests;
 mod write;
 
-pub(crate) use acquire::block;
+pub(crate) use admin::Victims;
 pub(crate) use answer::{
-    Acquisition, Forced, ForcedEntry, Keyed, KeyedTickets, Marked, Released, State, Taken, TakenTogether, TicketStates,
-    Waiters, Wrote,
+    Acquisition, Forced, ForcedEntry, HolderState, Keyed, KeyedTickets, Marked, Released, State, Taken, TakenTogether,
+    TicketStates, Waiters, Wrote, names,
 };
 pub(crate) use change::{Edit, Form, NO_SUB_DOCUMENT};
 pub(crate) use document::NOT_A_LOCK;
 pub(crate) use events::Watcher;
 pub(crate) use foreign::Found;
 pub(crate) use hints::{Hints, ReportedChange, Subject};
+pub(crate) use leave::Leaving;
+pub(crate) use once::{Fate, OnceFound, StoredOnce, is_once, new_once, not_once};
+pub(crate) use queue::block;
 pub(crate) use queue::{KeyTicket, tickets_by_key};
 pub(crate) use renew::Extension;
 pub(crate) use write::WriteId;
 
 /// The identity of the document. In a lock collection this is the lock's key.
 const ID: &str = "_id";
-/// The acquisition that holds the lease; absent without a holder.
+/// The acquisition that holds the lease, or the marker of several; absent without a holder. See
+/// `holders.rs`.
 const LOCK_ID: &str = "lockId";
 /// The last token of the holder's block.
 const TOKEN: &str = "fencingToken";
@@ -73,14 +83,17 @@ const LAST_RELEASED: &str = "lastReleased";
 /// even if others have held the key meanwhile.
 const RELEASED: &str = "released";
 const RELEASED_LEN: i32 = 8;
+/// More of them, if the acquisition was one of several holders: many may release at the same time.
+const RELEASED_BESIDE_OTHERS: i32 = 32;
 /// `[{id, n}]`: the last [`WRITTEN_LEN`] acquisitions that changed the document under their lease,
 /// with the number of their last write. A repeated write is recognised by them, even if others have
 /// held the key meanwhile.
 const WRITTEN: &str = "written";
 const WRITTEN_LEN: i32 = 8;
-/// The last acquisition whose lease was released by force.
+/// The last acquisition whose lease was released by force; of several all, with `;` between them.
 const REVOKED: &str = "revoked";
-/// The acquisition whose expired lease the present holder took over; absent if there was none.
+/// The acquisition whose expired lease the present holder took over; absent if there was none. Of
+/// several all, with `;` between them.
 const EXPIRED: &str = "expired";
 const OWNER: &str = "owner";
 /// `[{k, v}]`, so that any name is possible.
@@ -104,8 +117,11 @@ const ANSWER: &str = "distlock";
 
 const TAKE: &str = "take";
 const EXTEND: &str = "extend";
+const KEEP: &str = "keep";
 const WAIT: &str = "wait";
 const PASS: &str = "pass";
+const ADMIT: &str = "admit";
+const LEAVE: &str = "leave";
 const FREE: &str = "free";
 const DROP: &str = "drop";
 
@@ -144,6 +160,12 @@ const SECOND: i64 = 1 << 21;
 /// be smaller (R6).
 fn time_of(token: i64) -> DateTime {
     DateTime::from_millis((token / SECOND).saturating_add(EPOCH).saturating_mul(1000))
+}
+
+/// The same of a token in a record.
+fn time_of_stored(token: &str) -> Document {
+    let seconds = doc! { "$toLong": { "$floor": { "$divide": [token, SECOND] } } };
+    doc! { "$toDate": { "$multiply": [{ "$add": [seconds, EPOCH] }, 1000_i64] } }
 }
 
 /// Returns the index on `_id`, as a hint. The planner would also consider the TTL index, which has
@@ -237,6 +259,7 @@ impl Layout {
             "owner": self.value(OWNER),
             "meta": self.value(META),
             "waiting": { "$size": self.live_tickets() },
+            "holders": self.holder_states(),
         })
     }
 

@@ -30,6 +30,7 @@
 //! * The work ends in a change of **one MongoDB document**: [`DocumentLocks`]. The lock is in the
 //!   document, and the change and the release are one atomic step. In everything else both styles
 //!   are the same: protocol, waiting, renewal, tokens and administration.
+//! * Work that must be **done once**, and whose outcome a second caller gets: [`MongoOnce`].
 //! * One update without work before it: a conditional update of the document, and no lock at all.
 //! * Tests and single processes: the in-memory backend of `distlock-memory`.
 //!
@@ -37,7 +38,7 @@
 //! **MongoDB 6.0 or later.** Older servers are refused with
 //! [`Unsupported`](distlock_api::ErrorKind::Unsupported). MongoDB ended its support of 6.0 in July
 //! 2025. The locks work on it, and most tests below ran on it; use a later version for a new
-//!       deployment.
+//! deployment.
 //!
 //! | deployment | |
 //! |---|---|
@@ -63,7 +64,7 @@
 //! | 6.0.5 | primary, secondary, arbiter, the secondary or the primary killed | acquire, renew, release: `Timeout`, then `Overloaded`; granted again 3 s after the member was started | 2026-11-23 |
 //! | 6.0.5 | set of one member, `directConnection=true` | store tests | 2026-11-23 |
 //! | 6.0.5 | other options of the connection string, as in the table below | a part of the store tests | 2026-11-23 |
-//! | 7.0.28 | set of one member | store tests; conformance at `standard`; before rules R23 and R24 | 2026-11-23 |
+//! | 7.0.28 | set of one member | store tests; conformance at `standard`; both before shared locks and permits | 2026-11-25 |
 //! | 8.0 | none was available | its changes are weighed in the protocol, under *Newer servers* | |
 //!
 //! Options of the connection string, as observed on 6.0.5 on 2026-11-23:
@@ -110,7 +111,7 @@
 //! own, which calls cannot use while it is open: give an operator's tool a client of its own.
 //!
 //! **The client's defaults** for concerns and read preference are not used: locks are written with
-//! `w: "majority"`, except plain releases (rule R23), and read from the primary. Retryable writes
+//! `w: "majority"`, except plain releases (rule [R23]), and read from the primary. Retryable writes
 //! must be on, which is the driver's default; otherwise declare
 //! [`without_retryable_writes`](MongoProviderBuilder::without_retryable_writes).
 //!
@@ -125,7 +126,7 @@
 //! Only the server's clock counts (contract clause [C2]): `$$NOW` inside the one command that
 //! decides. The client measures durations with its monotonic clock.
 //!
-//! One condition must hold (rule R4): steps of the server's clock, and the skew between members
+//! One condition must hold (rule [R4]): steps of the server's clock, and the skew between members
 //! that succeed each other as primary, stay below the
 //! [safety margin](distlock_api::LeaseOptions::safety_margin). It is a tenth of the ttl by default,
 //! 1 s at most. Keep NTP running on the members. Beyond the margin, exclusion is not guaranteed
@@ -139,7 +140,7 @@
 //!
 //! # Tokens
 //! A token is `max(last token + 1, clock)`. The first part makes tokens strictly increasing, the
-//! second keeps the order after the removal of a record (rule R5).
+//! second keeps the order after the removal of a record (rule [R5]).
 //!
 //! The clock is the logical one of the replica set: seconds since the beginning of 2025 × 2²¹ + the
 //! number within the second. On a standalone it is the server's wall clock in the same magnitude,
@@ -166,12 +167,13 @@
 //!
 //! # The collection
 //! A TTL index removes records, [an hour](MongoProviderBuilder::purge_after) after their last use
-//! at the earliest. The collection thus grows with the number of keys used per hour. An owner index
-//! finds the locks of an owner ([optional](MongoProviderBuilder::without_owner_index)). Both are
-//! created in the background, and again after a drop. If that fails, a warning is logged.
+//! at the earliest. The collection thus grows with the number of keys used per hour. Two owner
+//! indexes find the locks of an owner ([optional](MongoProviderBuilder::without_owner_index)), one
+//! of them where several hold a key. All are created in the background, and again after a drop. If
+//! that fails, a warning is logged.
 //!
-//! A document that is no lock record is left as it is, and its key cannot be locked (R22): give the
-//! locks a collection of their own. **Deleting records by hand** frees locks that are held, and
+//! A document that is no lock record is left as it is, and its key cannot be locked ([R22]): give
+//! the locks a collection of their own. **Deleting records by hand** frees locks that are held, and
 //! within that hour also breaks the order of tokens ([C5]). Use
 //! [`force_release`](distlock_api::LockAdmin::force_release) instead.
 //!
@@ -179,17 +181,20 @@
 //! [`DocumentLocks`] keep the lock in them: `lock(id)` returns the document, and a late holder
 //! cannot commit. Where the lock is elsewhere, [`Fence`] keeps a late holder out of the documents
 //! that a lock protects: an update has the guard's token as a condition and as a stamp.
+//! [`FencedTransaction`] does so for transactions of several documents.
 //!
 //! # Costs
 //! Each row is one operation of the [store](MongoStore). Writes wait for a majority of the replica
-//! set, plain releases for the primary alone (rule R23). Commands that change nothing write
+//! set, plain releases for the primary alone (rule [R23]). Commands that change nothing write
 //! nothing, not even to the oplog.
 //!
 //! | operation | commands | |
 //! |---|---|---|
 //! | acquire, take a ticket, acquire again | `findAndModify` | two for a caller that waits, if the key was free when this process last saw it, and is in use now |
 //! | release, hand over, leave | `findAndModify` | the hand-over is the release: it grants to the first waiter. Two, if there was no waiter at the grant, and there is one now |
-//! | renew up to 360 leases | `update` | and a `find` if not all could be renewed |
+//! | acquire [shared or by permits](distlock_api::Mode) | `findAndModify` | one whether or not others hold the key |
+//! | release of one of several holders | `findAndModify` | grants to all waiters that fit beside those that are left |
+//! | renew up to 360 leases | `update` | and a `find` if not all could be renewed, or if one key has several of these leases |
 //! | refresh up to 360 tickets | `update`, `find` | |
 //! | count the waiters | `find` | |
 //! | lock a document and return it | `findAndModify` | [`DocumentLocks::lock`]; once more if a release has granted it |
@@ -201,10 +206,15 @@
 //! [C2]: distlock_api::contract#c2
 //! [C5]: distlock_api::contract#c5
 //! [C20]: distlock_api::contract#c20
+//! [R4]: crate::protocol#r4
+//! [R5]: crate::protocol#r5
+//! [R22]: crate::protocol#r22
+//! [R23]: crate::protocol#r23
 
 // The floors, from the top. A file imports only from floors below its own; `scripts/check-imports`
 // tests that.
 //
+//     once           work that is done once: locked documents with a remembered outcome
 //     documents      locked documents: fluent calls, guard, builder
 //     builder        the builder of the provider, and the options of both styles
 //     provider       the store under the lease engine
@@ -215,7 +225,7 @@
 //     shared         the pool and the streams of one client
 //     streams        its change streams
 //     pool           its connections, and the calls in flight
-//     index          the TTL index and the owner index
+//     index          the TTL index and the owner indexes
 //     topology       the kind of deployment, and why no server can be used
 //     lease          the record: filters, pipelines, projections and answers, without I/O
 //
@@ -243,6 +253,7 @@ mod ids;
 mod index;
 mod lease;
 mod numbers;
+mod once;
 #[doc = include_str!("../PROTOCOL.md")]
 pub mod protocol {}
 mod pool;
@@ -264,9 +275,10 @@ pub use documents::{
     Change, CommitError, DocumentGuard, DocumentLocks, DocumentLocksBuilder, LockAllDocuments, LockDocument,
     NotCommitted, TryLockAllDocuments, TryLockDocument,
 };
-pub use fenced::{Fence, Fenced};
+pub use fenced::{Fence, Fenced, FencedTransaction, TransactionError, TransactionWork};
 pub use ids::{IntegerIds, KeyMap, ObjectIds, TextIds, UuidIds};
 pub use mongodb;
+pub use once::{MongoOnce, MongoOnceBuilder};
 pub use provider::MongoProvider;
 pub use store::MongoStore;
 

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use distlock_api::{ErrorKind, FencingToken, LockError, Result};
+use distlock_api::{ErrorKind, FencingToken, LockError, Result, contained};
 
 /// Reads a stored token.
 pub(crate) fn token(value: i64) -> Result<FencingToken> {
@@ -14,10 +14,24 @@ pub(crate) fn millis(value: i64) -> Duration {
     Duration::from_millis(u64::try_from(value).unwrap_or(0))
 }
 
+/// From here on a double, such as a number of JavaScript, cannot tell consecutive tokens apart.
+const BEYOND_DOUBLES: i64 = 1 << 53;
+
 /// Checks that a floor leaves room for tokens above it.
 pub(crate) fn checked_floor(floor: FencingToken) -> Result<i64> {
     match i64::try_from(floor.get()) {
-        Ok(floor) if floor <= i64::MAX / 2 => Ok(floor),
+        Ok(floor) if floor <= i64::MAX / 2 => {
+            if floor >= BEYOND_DOUBLES {
+                contained(|| {
+                    tracing::warn!(
+                        floor,
+                        "the token floor is 2^53 or more: a resource that reads tokens as doubles takes consecutive \
+                         ones for equal"
+                    );
+                });
+            }
+            Ok(floor)
+        }
         _ => {
             let greatest = i64::MAX / 2;
             let message = format!(

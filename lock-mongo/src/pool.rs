@@ -31,6 +31,9 @@ pub(crate) struct Pool {
     /// The greatest number of connections.
     pub(crate) size: usize,
     pub(crate) reachability: Reachability,
+    /// The right to create indexes in the background. Each collection has its own, and together
+    /// they would take all connections.
+    pub(crate) creates_indexes: Semaphore,
 }
 
 impl Pool {
@@ -44,6 +47,7 @@ impl Pool {
             connections,
             size,
             reachability: Reachability::default(),
+            creates_indexes: Semaphore::new(1),
         }
     }
 

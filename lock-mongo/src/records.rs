@@ -51,6 +51,8 @@ pub(crate) enum Absent {
     Record,
     /// It inserts this document, locked.
     Default(Document),
+    /// It inserts this document, locked. A document that does not match the filter is refused.
+    Own { default: Document, filter: Document },
     /// It fails.
     Nothing,
 }

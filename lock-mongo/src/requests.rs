@@ -11,6 +11,7 @@ pub(crate) mod admin;
 pub(crate) mod batch;
 pub(crate) mod connect;
 mod foreign;
+pub(crate) mod once;
 mod privileges;
 pub(crate) mod release;
 pub(crate) mod renew;

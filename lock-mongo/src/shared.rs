@@ -3,6 +3,7 @@
 use std::num::NonZeroUsize;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
+use distlock_api::contained;
 use futures_util::FutureExt;
 use mongodb::{Client, ClientSession};
 use tokio::runtime::Handle;
@@ -49,11 +50,13 @@ impl Shared {
             let pool = Arc::clone(streams.pool());
             let in_force = pool.lanes.at_once();
             if calls_at_once.is_some_and(|at_once| at_once.get() != in_force) {
-                tracing::warn!(
-                    in_force,
-                    ?calls_at_once,
-                    "calls_at_once is ignored: the first store of the client has set it"
-                );
+                contained(|| {
+                    tracing::warn!(
+                        in_force,
+                        ?calls_at_once,
+                        "calls_at_once is ignored: the first store of the client has set it"
+                    );
+                });
             }
             return Self { pool, streams };
         }

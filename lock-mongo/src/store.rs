@@ -7,7 +7,8 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use distlock_api::{
-    FencingToken, ForcedRelease, LockAdmin, LockEvents, LockFilter, LockInfo, LockKey, ReleaseOutcome, Result,
+    AcquisitionId, FencingToken, ForcedRelease, LockAdmin, LockEvents, LockFilter, LockInfo, LockKey, ReleaseOutcome,
+    Result,
 };
 use distlock_engine::store::{
     Attempt, Claim, Connecting, EventStream, Lanes, LeaseStore, Release, Renewal, Reply, Standing, StoreCapabilities,
@@ -104,6 +105,8 @@ impl LeaseStore for MongoStore {
         capabilities.queue = true;
         capabilities.token_blocks = true;
         capabilities.minimum_hold = true;
+        capabilities.shared = true;
+        capabilities.permits = true;
         // It is known with the first answer, and no caller waits before that.
         capabilities.push = deployment.is_some_and(|known| known != Deployment::Standalone)
             && records.shared().is_none_or(|shared| shared.streams.any());
@@ -184,6 +187,11 @@ impl LeaseStore for MongoStore {
     fn admin(&self) -> Option<&dyn LockAdmin> {
         Some(self)
     }
+
+    async fn close(&self) -> Result<()> {
+        self.records.indexes.close().await;
+        Ok(())
+    }
 }
 
 /// Each call, and each page of a list, is bounded by the builder's request timeout.
@@ -201,7 +209,11 @@ impl LockAdmin for MongoStore {
         admin::force_release(&self.records, key, reason).await
     }
 
-    /// One query. With an owner in the filter it reads the owner index; otherwise it reads every
+    async fn force_release_holder(&self, key: &LockKey, id: &AcquisitionId, reason: &str) -> Result<Option<LockInfo>> {
+        admin::force_release_holder(&self.records, key, id, reason).await
+    }
+
+    /// One query. With an owner in the filter it reads the owner indexes; otherwise it reads every
     /// record within the prefix that has not been purged.
     async fn page(&self, filter: &LockFilter, after: Option<&LockKey>, limit: NonZeroUsize) -> Result<Vec<LockInfo>> {
         admin::page(&self.records, filter, after, limit).await

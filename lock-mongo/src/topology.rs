@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use distlock_api::{Disposition, ErrorKind, LockError, Phase, Result};
+use distlock_api::{Disposition, ErrorKind, LockError, Phase, Result, contained};
 use futures_util::TryStreamExt;
 use futures_util::future::join;
 use mongodb::bson::{DateTime, Document, doc};
@@ -171,7 +171,9 @@ async fn collation(database: &Database, collection: &str, limit: Duration) -> Re
         }
         Err(error) if command_code(&error) == Some(NAMESPACE_NOT_FOUND) => Ok(None),
         Err(error) if command_code(&error) == Some(UNAUTHORIZED) => {
-            tracing::debug!(%error, collection, "the privilege listIndexes is missing: the collation is not checked");
+            contained(|| {
+                tracing::debug!(%error, collection, "the privilege listIndexes is missing: the collation is not checked");
+            });
             Ok(None)
         }
         Err(error) => Err(translate(&error, Effect::None)),

@@ -5,6 +5,7 @@
 //! The servers are local processes in any case: those of the other sources have no access control,
 //! no TLS, and one member.
 
+mod guide;
 mod role;
 
 use std::error::Error;
@@ -54,7 +55,8 @@ fn main() -> ExitCode {
         trial("a_secondary_is_refused", Box::new(|_| Box::pin(secondary()))),
         trial("a_connection_string_suffices", Box::new(|server| Box::pin(connection_string(server)))),
         trial("an_unknown_authority_is_reported", Box::new(|_| Box::pin(unknown_authority()))),
-        trial("the_guide_names_the_tested_role", Box::new(|_| Box::pin(guide()))),
+        trial("servers_that_cannot_be_used_are_named", Box::new(|server| Box::pin(unusable_servers(server)))),
+        trial("the_guide_names_the_tested_role", Box::new(|_| Box::pin(privileges_of_the_guide()))),
     ]);
     let conclusion = libtest_mimic::run(&arguments, trials);
     if let Some(server) = Arc::into_inner(controlled.0).and_then(OnceCell::into_inner) {
@@ -142,6 +144,7 @@ async fn refusals(database: &Database) -> [LockError; 2] {
 fn is_denied(error: &LockError) {
     let answer = (error.kind(), error.is_retryable(), error.is_outcome_unknown());
     assert_eq!(answer, (ErrorKind::PermissionDenied, false, false), "{}", chain(error));
+    guide::lists(error);
 }
 
 fn names(error: &LockError, privilege: &str, database: &Database) {
@@ -269,6 +272,7 @@ async fn secondary() {
         for text_part in ["not the primary of its replica set", "directConnection=true", "replicaSet=…"] {
             assert!(error.to_string().contains(text_part), "{text_part}: {}", chain(&error));
         }
+        guide::lists(&error);
     }
     locks.close().await.unwrap();
     server.stop().await;
@@ -302,6 +306,7 @@ async fn connection_string(server: Controlled) {
         assert_eq!(error.kind(), ErrorKind::InvalidOptions, "{unusable}: {}", chain(&error));
         assert!(error.to_string().contains("connection string") && error.source().is_some(), "{}", chain(&error));
         assert!(!chain(&error).contains("p@ss"), "{}", chain(&error));
+        guide::lists(&error);
     }
 }
 
@@ -321,6 +326,7 @@ async fn unknown_authority() {
         for part in ["no secure connection to MongoDB", "certificate authority", "UnknownIssuer", "tlsCAFile"] {
             assert!(error.to_string().contains(part), "{part}: {}", chain(&error));
         }
+        guide::lists(&error);
     }
     let authority = files.authority.display();
     let locks = provider(&database(&format!("{}&tlsCAFile={authority}", server.uri())).await);
@@ -329,6 +335,30 @@ async fn unknown_authority() {
     assert_eq!(guard.release().await.unwrap(), ReleaseOutcome::Released);
     locks.close().await.unwrap();
     server.stop().await;
+}
+
+/// Wrong hosts, a wrong name of the set, and TLS where the server has none.
+async fn unusable_servers(server: Controlled) {
+    let host = server.options().await.hosts[0].to_string();
+    let closed = std::net::TcpListener::bind("127.0.0.1:0").and_then(|listener| listener.local_addr());
+    let closed = closed.expect("a port").to_string();
+    for (hosts, options, reason) in [
+        (&*closed, "", "Connection refused"),
+        ("no-such-host.invalid", "", "failed to lookup"),
+        (&host, "replicaSet=another", "another replica set"),
+        (&host, "tls=true", "tls"),
+    ] {
+        let client = Client::with_uri_str(format!("mongodb://{hosts}/?{options}")).await.expect("a client");
+        let locks = provider(&client.database(&random_name("access")));
+        let connecting = locks.prepare().await.unwrap_err();
+        let locking = locks.acquire(key()).timeout(TTL).await.unwrap_err();
+        for error in [connecting, locking] {
+            let answer = (error.kind(), error.phase(), error.is_outcome_unknown());
+            assert_eq!(answer, (ErrorKind::Unavailable, Some(Phase::Connect), false), "{}", chain(&error));
+            assert!(error.to_string().contains(reason), "{reason}: {}", chain(&error));
+            guide::lists(&error);
+        }
+    }
 }
 
 /// The files of a server with TLS, removed with this value.
@@ -369,7 +399,7 @@ impl Drop for Certificates {
 }
 
 /// The guide, which is part of the facade, names exactly the privileges that these tests grant.
-async fn guide() {
+async fn privileges_of_the_guide() {
     let guide = std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/../src/guide/privileges.md"));
     let guide = guide.expect("the guide");
     for privileges in [&role::OF_RECORDS[..], &role::OF_DOCUMENTS, &role::OF_DATABASE] {

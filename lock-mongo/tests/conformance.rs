@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use distlock_api::once::OnceProvider;
 use distlock_api::{Capabilities, LockKey, LockProvider};
 use distlock_conformance::{
     Arena, Client, Controls, DisturbedStore, Fixture, FixtureError, Hook, Operation, Profile, Pushes, SeenRenewal,
@@ -15,7 +16,7 @@ use distlock_conformance::{
 };
 use distlock_conformance_mongo::{ClusterArena, FailCommand, MongoServer, Topology, run};
 use distlock_engine::{LeaseProvider, LeaseStore, QueueOptions};
-use distlock_mongo::{DocumentLocks, DocumentLocksBuilder, MongoProvider, MongoProviderBuilder, MongoStore};
+use distlock_mongo::{DocumentLocks, DocumentLocksBuilder, MongoOnce, MongoProvider, MongoProviderBuilder, MongoStore};
 use mongodb::bson::{Document, doc};
 use mongodb::options::ClientOptions;
 use tokio::sync::{Mutex, OnceCell};
@@ -43,6 +44,8 @@ enum Style {
 /// The faults of a cluster. MongoDB cannot block one record for all its clients.
 const HOOKS: [Hook; 4] = [Hook::Cut, Hook::Stall, Hook::Delay, Hook::Restart];
 const COLLECTION: &str = "locks";
+/// The collection of the outcomes of work that is done once.
+const OUTCOMES: &str = "once";
 
 impl Style {
     fn name(self) -> &'static str {
@@ -120,7 +123,10 @@ impl Mongo {
             Style::Field => [&role::OF_DOCUMENTS[..], &["insert"]].concat(),
         };
         let (user, password) = (&self.database, role::PASSWORD);
-        let privileges = [(COLLECTION, on_collection), ("", role::OF_DATABASE.to_vec())];
+        let mut privileges = vec![(COLLECTION, on_collection), ("", role::OF_DATABASE.to_vec())];
+        if self.style == Style::Upsert {
+            privileges.push((OUTCOMES, role::OF_RECORDS.to_vec()));
+        }
         role::create_user(admin, user, &self.database, &privileges).await?;
         let (_, server) = uri.split_once('@').ok_or("the connection string has no user")?;
         Ok(format!("mongodb://{user}:{password}@{server}"))
@@ -157,14 +163,18 @@ impl Fixture for Mongo {
         // lost.
         let ttl = Duration::from_secs(3);
         promised.fair = true;
+        promised.shared = true;
+        promised.permits = true;
         promised.push = self.topology == Topology::ReplicaSet;
         let profile = Profile::new(promised).ttl(ttl).admin().owners().processes().purge().disturbed().store();
+        // Work that is done once has a collection of its own, whatever the place of the locks.
+        let profile = if self.style == Style::Upsert { profile.once() } else { profile };
         match (self.topology, self.access) {
             (Topology::ReplicaSet, Access::Open) => profile.lock_events().arena().hooks(HOOKS),
             // An arena has no access control.
             (Topology::ReplicaSet, Access::Role) => profile.lock_events(),
             // Checks that need a change stream are refused.
-            (Topology::Standalone, _) => profile.expected_refusals(7),
+            (Topology::Standalone, _) => profile.expected_refusals(9),
         }
     }
 
@@ -197,6 +207,16 @@ impl Fixture for Mongo {
             let records = admin.database(&self.database).collection(COLLECTION);
             let controls = OfClient { disturbed, fail: fail.of(app), fails: AtomicBool::new(false), records };
             clients.push(Client::new(Arc::new(provider)).with_controls(controls));
+        }
+        Ok(clients)
+    }
+
+    async fn once_clients(&self, count: usize) -> Result<Vec<Arc<dyn OnceProvider>>, FixtureError> {
+        let mut clients = Vec::new();
+        for _ in 0..count {
+            let client = client(&self.started().uri, "once").await?;
+            let once = MongoOnce::builder(client.database(&self.database)).collection(OUTCOMES).build()?;
+            clients.push(Arc::new(once) as Arc<dyn OnceProvider>);
         }
         Ok(clients)
     }

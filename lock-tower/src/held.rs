@@ -9,8 +9,8 @@ use crate::gate::{Hold, Slot};
 /// The lock under which a request is served: its key, its fencing token, and whether it is lost.
 ///
 /// [`LockLayer`](crate::LockLayer) adds it to the extensions of each request that it serves under a
-/// lock. With the feature `axum` it is an extractor, too: `Option<HeldLock>` for routes where
-/// requests may pass without a lock. Keeping this view does not prolong the hold.
+/// lock, exclusive or shared. With the feature `axum` it is an extractor, too: `Option<HeldLock>`
+/// for routes where requests may pass without a lock. Keeping this view does not prolong the hold.
 ///
 /// Write the [`fencing_token`](Self::fencing_token) with the data, and have the resource refuse
 /// smaller ones. Only this protects against a process that was paused for longer than its lease.

@@ -8,8 +8,11 @@
 //!
 //! * [`LockLayer`] is for HTTP: axum, hyper, tonic, any `Service<http::Request<B>>`. Refusals are
 //!   responses, and the error type is that of the inner service.
+//! * [`PermitLayer`] serves at most `n` HTTP requests of a key at the same time, over all replicas.
 //! * [`KeyedLockLayer`] is for every other tower service; see [`keyed`].
 //! * [`key`] has the extractors that name the locks of a request.
+//! * [`IdempotencyLayer`] processes each HTTP request with an `Idempotency-Key` once, and sends its
+//!   answer to every retry; see [`idempotency`].
 //!
 //! # With axum
 //! ```
@@ -59,7 +62,8 @@
 //! ```
 //!
 //! # What happens to a request
-//! 1. Safe methods (GET, HEAD, OPTIONS, TRACE) pass; [`only_if`](LockLayer::only_if) changes that.
+//! 1. Safe methods (GET, HEAD, OPTIONS, TRACE) pass; [`only_if`](LockLayer::only_if) and
+//!    [modes](#readers-together-and-permits) change that.
 //!    A request for which the extractor names no key passes as well.
 //! 2. The request waits for its lock up to 5 s ([`wait_up_to`](LockLayer::wait_up_to),
 //!    [`fail_fast`](LockLayer::fail_fast)), or less if the caller's own deadline is nearer. The
@@ -74,11 +78,21 @@
 //! its handler is dropped and then its lock released, unless the layer
 //! [detaches](LockLayer::detach) handlers.
 //!
+//! # Readers together, and permits
+//! A lock is exclusive unless the layer has a [mode](LockLayer::mode). With
+//! [`shared_for_safe_methods`](LockLayer::shared_for_safe_methods), requests with safe methods are
+//! served together, and none of them while another request changes the resource. Readers and
+//! writers wait in one queue, so neither starves the other. [`PermitLayer`] limits how many
+//! requests of a key are served at the same time. The provider must have
+//! [shared locks](distlock_api::Capabilities::shared) or
+//! [permits](distlock_api::Capabilities::permits).
+//!
 //! # Refusals
 //! | [`Reason`] | status | `Retry-After` |
 //! |---|---|---|
 //! | `Busy`: locked, and the layer does not wait | 409, by choice 423 | yes |
 //! | `Timeout`: stayed locked for the whole wait | 503 | yes |
+//! | `NoPermit`: no permit became free within the wait | 429 | yes |
 //! | `Full`: too many requests are waiting | 503 | yes |
 //! | `Unavailable`: the lock service cannot be reached | 503 | yes |
 //! | `Lost`: the lock was lost while the request was served | 503 | yes |
@@ -151,24 +165,27 @@
 //! # Features
 //! Both are off by default:
 //!
-//! * `axum`: the extractors of [`key`] that know routes, `HeldLock` as an extractor, and
-//!   `ReadAheadLayer`
+//! * `axum`: the extractors of [`key`] that know routes, `HeldLock` as an extractor,
+//!   `ReadAheadLayer`, and idempotency keys per route
 //! * `metrics`: the metrics above
 
 mod gate;
 mod held;
 pub mod http;
+pub mod idempotency;
 mod inner;
 pub mod key;
 pub mod keyed;
 mod keys;
+mod problem;
 mod refusal;
 
-pub use self::http::{HoldUntil, LockLayer, LockService};
+pub use self::http::{HoldUntil, LockLayer, LockService, PermitLayer};
 pub use gate::{Monitor, OnLoss};
 pub use held::HeldLock;
 #[cfg(feature = "axum")]
 pub use held::NotLocked;
+pub use idempotency::{AfterAnswer, IdempotencyLayer, IdempotencyService, IdempotentRun};
 pub use keyed::{KeyedLock, KeyedLockError, KeyedLockLayer};
 pub use keys::KeySet;
 pub use refusal::{KeyRejection, Reason, Refusal};

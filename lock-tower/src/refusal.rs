@@ -7,7 +7,9 @@ use std::time::Duration;
 
 use distlock_api::{Disposition, ErrorKind, LockError};
 
-type Source = Box<dyn StdError + Send + Sync + 'static>;
+use crate::problem::whole_secs;
+
+pub(crate) type Source = Box<dyn StdError + Send + Sync + 'static>;
 
 /// Why a request was refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -17,6 +19,8 @@ pub enum Reason {
     Busy,
     /// Another holder had the lock until the wait, or the caller's own deadline, was over.
     Timeout,
+    /// All permits of the key were in use until the wait, or the caller's own deadline, was over.
+    NoPermit,
     /// Too many requests are waiting, in this layer or in the store.
     Full,
     /// The lock service could not be reached, or is shutting down.
@@ -38,9 +42,10 @@ pub enum Reason {
 }
 
 impl Reason {
-    pub(crate) const ALL: [Self; 10] = [
+    pub(crate) const ALL: [Self; 11] = [
         Self::Busy,
         Self::Timeout,
+        Self::NoPermit,
         Self::Full,
         Self::Unavailable,
         Self::Lost,
@@ -57,6 +62,7 @@ impl Reason {
         match self {
             Self::Busy => "busy",
             Self::Timeout => "timeout",
+            Self::NoPermit => "no-permit",
             Self::Full => "full",
             Self::Unavailable => "unavailable",
             Self::Lost => "lost",
@@ -78,6 +84,7 @@ impl fmt::Display for Reason {
         f.write_str(match self {
             Self::Busy => "another holder has the lock",
             Self::Timeout => "the lock did not become free in time",
+            Self::NoPermit => "all permits are in use",
             Self::Full => "too many requests are waiting for the lock",
             Self::Unavailable => "the lock service is not available",
             Self::Lost => "the lock was lost while the request was served",
@@ -123,7 +130,8 @@ impl Refusal {
     }
 
     /// Returns how long to wait before another try: the average hold time in this layer times the
-    /// length of the queue, or what the store suggests. `None` if another try is pointless.
+    /// length of the queue, or what the store suggests. The queue of permits is divided by their
+    /// number. `None` if another try is pointless.
     #[must_use]
     pub fn retry_after(&self) -> Option<Duration> {
         self.retry_after
@@ -133,8 +141,12 @@ impl Refusal {
     /// for a `Retry-After` field.
     #[must_use]
     pub fn retry_after_secs(&self) -> Option<u64> {
-        let duration = self.retry_after?;
-        Some((duration.as_secs() + u64::from(duration.subsec_nanos() > 0)).max(1))
+        self.retry_after.map(whole_secs)
+    }
+
+    /// Returns the cause.
+    pub(crate) fn into_source(self) -> Option<Source> {
+        self.source
     }
 
     /// Returns the lock error that caused the refusal, if there is one.
@@ -175,6 +187,12 @@ impl From<LockError> for Refusal {
         };
         Self::new(reason).with_source(error)
     }
+}
+
+/// Whether the lock service gave no answer. An error that it answers with is no outage. Neither is
+/// a closed provider: its process is shutting down, and should not begin more work.
+pub(crate) fn is_outage(error: &LockError) -> bool {
+    matches!(error.kind(), ErrorKind::Timeout | ErrorKind::Unavailable)
 }
 
 /// Why a request has no valid key. The text goes to the log, never to the caller.

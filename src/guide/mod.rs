@@ -3,10 +3,12 @@
 //! | guide | answers |
 //! |---|---|
 //! | [`ttl`] | Which ttl, cadence and safety margin? |
+#![cfg_attr(feature = "memory", doc = "| [`modes`] | Exclusive, shared, or permits? |")]
 //! | [`untrusted_keys`] | What if keys come from outside? |
 //! | [`operating`] | What do I measure, when do I alert, what do I do about a stuck lock? |
 #![cfg_attr(feature = "memory", doc = "| [`testing`] | How do I test code that uses locks, without a server? |")]
 #![cfg_attr(feature = "mongodb", doc = "| [`failover`] | What do my users see when MongoDB's primary changes? |")]
+#![cfg_attr(feature = "mongodb", doc = "| [`errors`] | What does this error of MongoDB mean, and what do I do? |")]
 #![cfg_attr(feature = "mongodb", doc = "| [`sizing`] | How many keys, waiters, processes and commands per second? |")]
 #![cfg_attr(feature = "mongodb", doc = "| [`privileges`] | Which role does the application need? |")]
 #![cfg_attr(feature = "mongodb", doc = "| [`deployments`] | Standalone, replica set, arbiter, sharded cluster? |")]
@@ -16,6 +18,10 @@
 
 #[doc = include_str!("ttl.md")]
 pub mod ttl {}
+
+#[cfg(feature = "memory")]
+#[doc = include_str!("modes.md")]
+pub mod modes {}
 
 #[cfg(feature = "memory")]
 #[doc = include_str!("testing.md")]
@@ -53,6 +59,10 @@ pub mod operating {}
 #[cfg(feature = "mongodb")]
 #[doc = include_str!("failover.md")]
 pub mod failover {}
+
+#[cfg(feature = "mongodb")]
+#[doc = include_str!("errors.md")]
+pub mod errors {}
 
 #[cfg(feature = "mongodb")]
 #[doc = include_str!("sizing.md")]

@@ -1,8 +1,10 @@
 //! The possible steps.
 
 use crate::config::Config;
+use crate::ids::{Id, SESSIONS};
+use crate::modes::Mode;
 use crate::rules::Guard;
-use crate::state::{Id, Message, Op, Phase, SESSIONS, Stage, State};
+use crate::state::{Message, Op, Phase, Stage, State};
 
 /// One step. Processes are named by their index, messages by their index in the state's list.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -21,6 +23,10 @@ pub enum Action {
     Release(u8),
     /// It hands its lease on to its next task.
     HandOn(u8),
+    /// A further reader of the process joins its shared lease.
+    Join(u8),
+    /// One of its readers leaves, while others remain.
+    Part(u8),
     /// A waiter leaves.
     Cancel(u8),
     /// It withdraws an acquisition that it gave up.
@@ -56,6 +62,8 @@ pub enum Action {
     Failover(u8),
     /// The holder's lease is force-released.
     Force,
+    /// The lease of one of several holders is force-released, by its place among them.
+    ForceHolder(u8),
     /// The TTL monitor removes the record.
     Purge,
 }
@@ -165,6 +173,9 @@ impl State {
         let record = &self.server.record;
         if faults.forces > 0 && record.is_held(self.now()) {
             into.push(Action::Force);
+            if record.holder == Id::SHARED && !config.has_old() {
+                into.extend((0..record.leases(self.now()).len()).map(|at| Action::ForceHolder(at as u8)));
+            }
         }
         if faults.purges > 0 && record.is_old(self.now(), config) {
             into.push(Action::Purge);
@@ -217,13 +228,20 @@ impl State {
                     into.push(Action::NoticeLoss(number));
                 }
                 if certain && room {
-                    into.push(Action::Release(number));
+                    if client.others == 0 || !rules.keep(Guard::LastReader) {
+                        into.push(Action::Release(number));
+                    }
                     if client.renewals < config.renewals {
                         into.push(Action::Renew(number));
                     }
                 }
                 if certain && client.local > 0 {
-                    into.push(Action::HandOn(number));
+                    // A lease with several readers is joined, and not handed on.
+                    let shared = client.role.mode == Mode::Shared;
+                    into.push(if shared { Action::Join(number) } else { Action::HandOn(number) });
+                }
+                if certain && client.others > 0 {
+                    into.push(Action::Part(number));
                 }
             }
             Phase::Leaving => {

@@ -4,8 +4,9 @@
 
 use crate::action::Action;
 use crate::config::Config;
+use crate::ids::{CLIENTS, Time};
 use crate::rules::Property;
-use crate::state::{CLIENTS, Phase, Stage, State, Time};
+use crate::state::{Phase, Stage, State};
 
 /// A waiter refreshes its ticket after this fraction of its life.
 const CADENCE: (Time, Time) = (2, 3);
@@ -35,12 +36,11 @@ impl State {
         if waits == [false; CLIENTS] {
             return None;
         }
-        // A waiter that was granted the lease, and has not received the event yet.
-        let record = &self.server.record;
-        let granted = Some(record.holder).filter(|holder| {
-            record.is_held(self.now()) && waits[holder.client()] && self.id_of(holder.client(), config) == *holder
+        // When the lease expires that a waiter was granted, and has not received the event of yet.
+        let leases = self.server.record.leases(self.now());
+        let mut unheard: [Option<Time>; CLIENTS] = std::array::from_fn(|at| {
+            leases.of(self.id_of(at, config)).filter(|_| waits[at]).map(|lease| lease.expires)
         });
-        let mut unheard = granted.map(|holder| (holder.client(), record.expires));
         let mut state = *self;
         // No acquisition is added, and nothing is rolled back.
         let end = self.time + config.patience();
@@ -62,12 +62,13 @@ impl State {
             for (at, wait) in waits.iter_mut().enumerate() {
                 if next.clients[at].is_certain(next.time) {
                     *wait = false;
-                    unheard = unheard.filter(|(client, _)| *client != at);
+                    unheard[at] = None;
                 }
+                // A process that received the event too late has released the lease, and starts
+                // again.
+                unheard[at] = unheard[at].filter(|_| next.clients[at].wants());
             }
-            // A process that received the event too late has released the lease, and starts again.
-            unheard = unheard.filter(|(client, _)| next.clients[*client].wants());
-            if unheard.is_some_and(|(_, expires)| next.now() >= expires) {
+            if unheard.into_iter().flatten().any(|expires| next.now() >= expires) {
                 return Some(Property::LostGrant);
             }
             if waits == [false; CLIENTS] {
@@ -134,6 +135,7 @@ impl State {
                 Some(Action::Refresh(at))
             }
             Phase::Held if self.time >= client.deadline => Some(Action::NoticeLoss(at)),
+            Phase::Held if client.others > 0 => Some(Action::Part(at)),
             Phase::Held => Some(Action::Release(at)),
             Phase::Leaving if self.may_withdraw(usize::from(at)) => Some(Action::Withdraw(at)),
             _ => None,

@@ -1,8 +1,9 @@
 //! How a process handles answers and events (R1, R9, R10, R15–R20).
 
 use crate::config::Config;
+use crate::ids::{Time, Token};
 use crate::rules::{Guard, Property};
-use crate::state::{Anchor, Answer, Client, Event, EventKind, Message, Op, Phase, Time, Token};
+use crate::state::{Anchor, Answer, Client, Event, EventKind, Message, Op, Phase};
 
 /// The property that a step violates, if any.
 pub type Verdict = Option<Property>;
@@ -11,7 +12,8 @@ impl Client {
     /// Whether the process is certain to hold the lease.
     #[must_use]
     pub fn is_certain(&self, time: Time) -> bool {
-        !self.dead && self.phase == Phase::Held && time < self.deadline
+        // Guards that remain after the release (only with R21 switched off).
+        !self.dead && (self.phase == Phase::Held || self.others > 0) && time < self.deadline
     }
 
     /// Whether the process waits for the lease.
@@ -22,15 +24,18 @@ impl Client {
 
     /// Ends the acquisition.
     pub fn finish(&mut self) {
-        let Self { dead, number, stream_ended, at_stale, .. } = *self;
-        *self = Self { dead, number, stream_ended, at_stale, ..Self::default() };
+        let Self { role, dead, number, stream_ended, at_stale, others, token, deadline, .. } = *self;
+        *self = Self { role, dead, number, stream_ended, at_stale, ..Self::default() };
+        if others > 0 {
+            (self.others, self.token, self.deadline) = (others, token, deadline);
+        }
     }
 
     /// Gives the acquisition up, to withdraw it.
     pub fn leave(&mut self) {
-        let Self { dead, number, stream_ended, at_stale, last_call, call, batch, events, used, .. } = *self;
+        let Self { role, dead, number, stream_ended, at_stale, last_call, call, batch, events, used, .. } = *self;
         let phase = Phase::Leaving;
-        let rest = Self { dead, number, stream_ended, at_stale, last_call, call, ..Self::default() };
+        let rest = Self { role, dead, number, stream_ended, at_stale, last_call, call, ..Self::default() };
         *self = Self { batch, events, used, phase, ..rest };
     }
 
@@ -47,7 +52,7 @@ impl Client {
     pub fn lose(&mut self, config: &Config) {
         let (local, token, last_token) = (self.local, self.token, self.last_token);
         // Pending messages no longer count; the session prevents a late effect.
-        self.call = 0;
+        (self.call, self.others) = (0, 0);
         if config.rules.keep(Guard::ReleaseAfterLoss) {
             self.leave();
             self.after_loss = true;
@@ -60,9 +65,11 @@ impl Client {
     }
 
     fn hold(&mut self, deadline: Time, token: Token, tokens: u8) {
-        let Self { dead, number, stream_ended, at_stale, last_call, call, events, busy_token, must_renew, .. } = *self;
+        let Self { role, dead, number, stream_ended, at_stale, last_call, call, events, .. } = *self;
+        let Self { busy_token, must_renew, .. } = *self;
         let phase = Phase::Held;
         let rest = Self {
+            role,
             dead,
             number,
             stream_ended,
@@ -77,6 +84,17 @@ impl Client {
         *self = Self { phase, deadline, ..rest };
         (self.token, self.last_token, self.local) = (token + 1 - Token::from(tokens), token, tokens - 1);
         self.used = self.token;
+    }
+
+    /// R21: gives the next guard of the process its token. Returns whether it has one.
+    pub fn next_token(&mut self, config: &Config) -> bool {
+        let before = self.token;
+        self.local -= 1;
+        if config.rules.keep(Guard::NextToken) {
+            self.token += 1;
+        }
+        self.used = self.used.max(self.token);
+        self.token > before && self.token <= self.last_token
     }
 
     /// Handles an answer that the process waits for.

@@ -1,5 +1,7 @@
 //! The bounds of a run: the number of processes, the time, and the faults.
 
+use crate::ids::CLIENTS;
+use crate::modes::{Mode, Role};
 use crate::rules::{Guard, Rules};
 
 /// The bounds of one run. Time is counted in ticks.
@@ -11,8 +13,10 @@ pub struct Config {
     pub rules: Rules,
     /// Processes, each with one acquisition at a time: 1–3.
     pub clients: u8,
-    /// Whether the processes are interchangeable. If so, states that differ only by their names are
-    /// one state.
+    /// Their roles.
+    pub roles: [Role; CLIENTS],
+    /// Whether processes of one role are interchangeable. If so, states that differ only by their
+    /// names are one state.
     pub symmetric: bool,
     /// Acquisitions of each process.
     pub acquisitions: u8,
@@ -63,6 +67,32 @@ pub struct Config {
 }
 
 impl Config {
+    /// Whether a process of the older format takes part. Then a force-release is by an older
+    /// program.
+    #[must_use]
+    pub fn has_old(&self) -> bool {
+        self.processes().any(|role| role.old)
+    }
+
+    /// Whether a process acquires in a mode that this tests.
+    #[must_use]
+    pub fn has_mode(&self, test: impl Fn(Mode) -> bool) -> bool {
+        self.processes().any(|role| test(role.mode))
+    }
+
+    fn processes(&self) -> impl Iterator<Item = Role> {
+        self.roles.into_iter().take(usize::from(self.clients))
+    }
+
+    /// Returns the length of the block of tokens that a process of this role requests.
+    #[must_use]
+    pub const fn block_of(&self, role: Role) -> u8 {
+        match role.mode {
+            Mode::Exclusive | Mode::Shared => self.block,
+            Mode::Permits { .. } => 1,
+        }
+    }
+
     /// Returns the margin, which is subtracted from every deadline (R4).
     #[must_use]
     pub const fn margin(&self) -> u8 {

@@ -3,9 +3,11 @@
 
 use crate::client::Verdict;
 use crate::config::Config;
+use crate::ids::{Id, Time, Token};
+use crate::modes::{Lease, Leases};
 use crate::rules::{Guard, Property};
 use crate::server::{Clocks, Outcome};
-use crate::state::{Answer, Event, EventKind, Message, Op, Record, Server, Stage, State, Time, Token};
+use crate::state::{Answer, Event, EventKind, Message, Op, Record, Server, Stage, State};
 
 /// The result of an execution.
 enum Execution {
@@ -53,7 +55,8 @@ impl State {
             return None;
         };
         let verdict = self.server.judge(&message, &outcome, &before.record, (clocks.now, now), config);
-        if message.op == Op::Renew && outcome.answer == Answer::Granted && message.token <= self.server.forced {
+        let renewed = message.op == Op::Renew && outcome.answer == Answer::Granted;
+        if renewed && self.server.is_forced(message.token, message.token) {
             return Some(Property::Forced);
         }
         let Outcome { answer, token, tokens, left, .. } = outcome;
@@ -140,14 +143,10 @@ impl State {
 
     /// Sends the events of an operation, once a majority has it.
     pub(crate) fn publish(&mut self, outcome: &Outcome, config: &Config) {
-        let mut events: [Option<(usize, Event)>; 4] = [None; 4];
-        events[0] = outcome.event.map(|event| (event.id.client(), event));
-        if outcome.freed {
-            for client in 0..usize::from(config.clients) {
-                events[client + 1] = Some((client, Event { kind: EventKind::Opened, ..Event::default() }));
-            }
-        }
-        for (client, event) in events.into_iter().flatten() {
+        let own = outcome.events.as_slice().iter().map(|event| (event.id.client(), *event));
+        let opened = Event { kind: EventKind::Opened, ..Event::default() };
+        let told = if outcome.freed { usize::from(config.clients) } else { 0 };
+        for (client, event) in own.chain((0..told).map(|client| (client, opened))) {
             if self.tracks_majority() {
                 self.unconfirmed.push((client as u8, event));
             } else {
@@ -184,7 +183,7 @@ fn tells_the_time(message: &Message, config: &Config) -> bool {
 
 impl Server {
     fn execute(&mut self, message: &Message, clocks: Clocks, config: &Config) -> Execution {
-        let &Message { op, id, number, token, left, .. } = message;
+        let &Message { op, id, role, number, token, left, .. } = message;
         let ordered = matches!(op, Op::Acquire | Op::Release) && config.rules.keep(Guard::Session);
         let session = &mut self.sessions[id.client()][usize::from(message.session)];
         if ordered {
@@ -198,10 +197,10 @@ impl Server {
         }
         let before = self.record;
         let outcome = match op {
-            Op::Acquire => self.record.acquire(id, clocks, config),
-            Op::Release => self.record.release(id, left, token, clocks, config),
+            Op::Acquire => self.record.acquire(id, role, clocks, config),
+            Op::Release => self.record.release(id, role, (left, token), clocks, config),
             Op::Renew => self.record.renew(id, token, clocks.now, config),
-            Op::Refresh => self.record.refresh(id, clocks.now, config),
+            Op::Refresh => self.record.refresh(id, role, clocks.now, config),
             Op::Batch => self.record.acquire_in_batch(id, left, clocks, config),
         };
         if ordered && self.record != before {
@@ -223,41 +222,55 @@ impl Server {
     ) -> Verdict {
         let id = message.id;
         let record = self.record;
-        // A lease that becomes valid again after its expiry also counts as a grant.
-        let granted =
-            record.is_held(started) && (!before.is_held_by(record.holder, started) || before.token != record.token);
+        let (leases_before, leases) = (before.leases(started), record.leases(started));
         let until = if message.op == Op::Release && message.left > 0 { before.acquired + message.left } else { 0 };
-        if outcome.answer == Answer::Released && until > now && before.is_held_by(id, started) {
+        let own = leases_before.of(id);
+        if outcome.answer == Answer::Released && until > now && own.is_some() {
             self.held_until = until;
         }
-        if outcome.answer == Answer::Released && before.is_held_by(id, started) {
-            // No guard gets the rest of the block.
-            self.given = message.token.max(before.first_of_block());
+        if let Some(own) = own.filter(|own| outcome.answer == Answer::Released && own.token == before.token) {
+            // No guard gets the rest of the latest block.
+            self.given = message.token.max(own.first());
         }
-        if granted {
-            let first = record.token + 1 - Token::from(record.tokens);
-            let strict = first > self.given;
-            self.given = self.given.max(record.token);
+        let mut beside = leases_before;
+        beside.retain(|lease| lease.id != id);
+        let mut granted = Leases::default();
+        // A lease that becomes valid again after its expiry also counts as a grant.
+        let is_new = |lease: &&Lease| leases_before.of(lease.id).is_none_or(|before| before.token != lease.token);
+        for lease in leases.as_slice().iter().filter(is_new) {
+            let strict = lease.first() > self.given;
+            self.given = self.given.max(lease.token);
             let closed = now < std::mem::take(&mut self.held_until);
-            let ahead = before.place_of_grant(record.holder, id, now, config);
+            let ahead = before.place_of_grant(lease.id, (id, &granted), now, config);
             let turn = before.opened() + ahead * config.window;
-            let barged = ahead > 0 && (message.op != Op::Acquire || now < turn);
-            let released = &mut self.sessions[id.client()][usize::from(message.session)].released;
-            *released |= message.op == Op::Release && outcome.answer == Answer::Released;
-            return [
+            // Beside holders there are no windows.
+            let barged = ahead > 0 && (message.op != Op::Acquire || !beside.is_empty() || now < turn);
+            let found = [
                 (!strict).then_some(Property::Tokens),
                 closed.then_some(Property::MinimumHold),
                 barged.then_some(Property::Order),
-            ]
-            .into_iter()
-            .flatten()
-            .next();
+            ];
+            if let Some(found) = found.into_iter().flatten().next() {
+                return Some(found);
+            }
+            granted.push(*lease);
+        }
+        let found = record.judge_holders(message, before, started, config);
+        if found.is_some() {
+            return found;
+        }
+        if !granted.is_empty() {
+            let released = &mut self.sessions[id.client()][usize::from(message.session)].released;
+            *released |= message.op == Op::Release && outcome.answer == Answer::Released;
+            return None;
         }
         match message.op {
             Op::Acquire if outcome.answer == Answer::Busy => {
                 let free = !before.is_held(started) && before.closed <= started;
                 let alone = before.place(id, started, config) == 0;
-                (before.is_held_by(id, started) || (free && alone)).then_some(Property::Truth)
+                let fits =
+                    before.holder == Id::SHARED && !leases_before.is_empty() && leases_before.admit(message.role.mode);
+                (own.is_some() || ((free || fits) && alone)).then_some(Property::Truth)
             }
             Op::Release => {
                 let session = &mut self.sessions[id.client()][usize::from(message.session)];
@@ -273,11 +286,33 @@ impl Server {
 }
 
 impl Record {
-    /// Counts the live waiters before the new holder, without the releaser.
-    fn place_of_grant(&self, winner: crate::state::Id, releaser: crate::state::Id, now: Time, config: &Config) -> u8 {
+    /// Counts the live waiters before the new holder, without the releaser and those that the same
+    /// step has granted the key before it.
+    fn place_of_grant(&self, winner: Id, (releaser, granted): (Id, &Leases), now: Time, config: &Config) -> u8 {
         let tickets = self.queue.as_slice().iter();
         let others = tickets.filter(|ticket| ticket.id != releaser || ticket.id == winner);
+        let others = others.filter(|ticket| granted.of(ticket.id).is_none());
         let live = others.filter(|ticket| ticket.refreshed + config.ticket_ttl > now);
         live.take_while(|ticket| ticket.id != winner).count() as u8
+    }
+
+    /// Returns the property of several holders that an operation's change of the record violates.
+    fn judge_holders(&self, message: &Message, before: &Self, started: Time, config: &Config) -> Verdict {
+        if self.holder != Id::SHARED || self == before {
+            return None;
+        }
+        let is_other = |lease: &&Lease| lease.id != message.id;
+        let was_extended = |lease: &Lease| {
+            let mut old = before.holders.as_slice().iter().filter(|old| (old.id, old.token) == (lease.id, lease.token));
+            old.any(|old| old.expires != lease.expires)
+        };
+        if before.holder == Id::SHARED && self.holders.as_slice().iter().filter(is_other).any(was_extended) {
+            return Some(Property::OwnExpiry);
+        }
+        let mut waiters = self.queue.as_slice().iter();
+        let head = waiters.find(|ticket| Self::is_live(ticket, started, config));
+        let beside = self.leases(started);
+        let fits = !beside.is_empty() && head.is_some_and(|head| beside.admit(head.mode));
+        (message.op == Op::Release && !message.role.old && fits).then_some(Property::Together)
     }
 }

@@ -4,8 +4,10 @@ use std::fmt::Write;
 
 use crate::action::Action;
 use crate::config::Config;
+use crate::ids::Id;
+use crate::modes::{Lease, Mode};
 use crate::search::Counterexample;
-use crate::state::{Answer, Client, Event, EventKind, Id, Message, Op, Phase, Record, Stage, State};
+use crate::state::{Answer, Client, Event, EventKind, Message, Op, Phase, Record, Stage, State};
 
 /// Writes a line for each step, with what it changed.
 #[must_use]
@@ -45,7 +47,13 @@ fn name(client: usize) -> char {
 }
 
 fn id(id: Id) -> String {
-    if id.is_some() { format!("{}{}", name(id.client()), id.number()) } else { "none".into() }
+    if id == Id::SHARED {
+        "the holders".into()
+    } else if id.is_some() {
+        format!("{}{}", name(id.client()), id.number())
+    } else {
+        "none".into()
+    }
 }
 
 fn record(record: &Record) -> String {
@@ -54,8 +62,12 @@ fn record(record: &Record) -> String {
     }
     let mut text = match record.holder {
         Id::NONE => format!("record: free since {}, token {}", record.expires, record.token),
+        Id::SHARED => format!("record: {} until {}, token {}", holders(record), record.expires, record.token),
         holder => format!("record: {} until {}, token {}", id(holder), record.expires, record.token),
     };
+    if record.holder != Id::SHARED && !record.holders.is_empty() {
+        let _ = write!(text, ", left behind: {}", holders(record));
+    }
     if record.closed > 0 {
         let _ = write!(text, ", closed until {}", record.closed);
     }
@@ -66,6 +78,21 @@ fn record(record: &Record) -> String {
     text
 }
 
+fn holders(record: &Record) -> String {
+    let one = |lease: &Lease| {
+        format!("{} {} (until {}, token {})", id(lease.id), mode(lease.mode), lease.expires, lease.token)
+    };
+    record.holders.as_slice().iter().map(one).collect::<Vec<_>>().join(" + ")
+}
+
+fn mode(mode: Mode) -> String {
+    match mode {
+        Mode::Exclusive => "alone".into(),
+        Mode::Shared => "shared".into(),
+        Mode::Permits { take, of } => format!("{take} of {of}"),
+    }
+}
+
 fn client(client: &Client) -> String {
     match client.phase {
         _ if client.dead => "is dead".into(),
@@ -73,6 +100,7 @@ fn client(client: &Client) -> String {
         Phase::Attempting => "attempts".into(),
         Phase::Waiting => "waits".into(),
         Phase::Held => format!("is certain until {}, token {}", client.deadline, client.token),
+        _ if client.others > 0 => format!("has readers that are certain until {}", client.deadline),
         Phase::Leaving if client.after_loss => "has lost the lease".into(),
         Phase::Leaving => "gives the acquisition up".into(),
     }
@@ -127,6 +155,8 @@ fn phrase(state: &State, action: Action, config: &Config) -> String {
         Action::Renew(at) => format!("{} sends a renewal", process(at)),
         Action::Release(at) => format!("{} sends its release", process(at)),
         Action::HandOn(at) => format!("{} hands the lease on to its next task", process(at)),
+        Action::Join(at) => format!("another reader of {} joins its lease", process(at)),
+        Action::Part(at) => format!("one of {}'s readers leaves", process(at)),
         Action::Cancel(at) => format!("{}'s caller leaves", process(at)),
         Action::Withdraw(at) => format!("{} sends a withdrawal", process(at)),
         Action::NoticeLoss(at) => format!("{} finds that its deadline has passed", process(at)),
@@ -153,6 +183,10 @@ fn phrase(state: &State, action: Action, config: &Config) -> String {
             format!("another member becomes primary, with the data of the majority; its clock is off by {skew}")
         }
         Action::Force => format!("the lease of {} is force-released", id(state.server.record.holder)),
+        Action::ForceHolder(at) => {
+            let leases = state.server.record.leases(state.now());
+            format!("the lease of {} alone is force-released", id(leases.as_slice()[usize::from(at)].id))
+        }
         Action::Purge => "the TTL monitor removes the record".into(),
     }
 }

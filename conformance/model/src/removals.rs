@@ -21,7 +21,7 @@ const fn removal(guard: Guard, config: &'static str, property: Property) -> Remo
 }
 
 /// The removal of every guard.
-pub const REMOVALS: [Removal; 44] = [
+pub const REMOVALS: [Removal; 56] = [
     removal(Guard::SentInstant, "renewals", Property::Exclusion),
     removal(Guard::ExtendMax, "stalls", Property::Exclusion),
     removal(Guard::Margin, "failover", Property::Exclusion),
@@ -62,10 +62,22 @@ pub const REMOVALS: [Removal; 44] = [
     removal(Guard::NotWhileReleasing, "hand-off", Property::Exclusion),
     removal(Guard::NotWhenLost, "hand-off", Property::Exclusion),
     removal(Guard::LastUsed, "outrun", Property::Tokens),
+    removal(Guard::LastReader, "joined", Property::Exclusion),
     removal(Guard::HoldMajority, "early", Property::MinimumHold),
     removal(Guard::BatchBound, "batches", Property::Orphan),
     removal(Guard::BatchGivenUp, "batches", Property::Orphan),
     removal(Guard::BatchSettled, "batches", Property::Orphan),
+    removal(Guard::SharedMarker, "old-format", Property::Exclusion),
+    removal(Guard::Leftover, "old-format", Property::Exclusion),
+    removal(Guard::LatestExpiry, "readers", Property::Exclusion),
+    removal(Guard::ToldExpiry, "permits-all", Property::Exclusion),
+    removal(Guard::NoOvertaking, "readers", Property::Order),
+    removal(Guard::Fits, "permits", Property::Exclusion),
+    removal(Guard::RunFits, "readers", Property::Exclusion),
+    removal(Guard::WholeRun, "readers", Property::Together),
+    removal(Guard::HolderToken, "reader-forced", Property::Forced),
+    removal(Guard::HolderOnly, "readers", Property::OwnExpiry),
+    removal(Guard::LatestBlock, "joined", Property::Tokens),
 ];
 
 /// The parts of rules that the model cannot show to be needed: the rule, and the part with the

@@ -5,7 +5,8 @@ use std::fmt;
 /// A property that the protocol guarantees.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Property {
-    /// C1, C3: two processes are never certain of one key at the same time.
+    /// C1, C3, C26, C27: two processes are never certain of one key at the same time, unless their
+    /// modes allow it. The leases of a record may always be held together.
     Exclusion,
     /// C5, R21: tokens strictly increase in commit order, even across a purge, and from guard to
     /// guard.
@@ -29,6 +30,11 @@ pub enum Property {
     Forced,
     /// C13: a process does not give up as lost a lease that the record assigns to it.
     FalseLoss,
+    /// C28: a release that makes room grants the key, in one step, to all at the head of the queue
+    /// that fit together.
+    Together,
+    /// C29: no other acquisition changes when the lease of one of several holders expires.
+    OwnExpiry,
 }
 
 /// One requirement of a rule, which can be switched off.
@@ -115,6 +121,8 @@ pub enum Guard {
     NotWhenLost,
     /// R21: a release returns no token that a guard has had.
     LastUsed,
+    /// R21: of several readers of one lease, only the last one releases it.
+    LastReader,
     /// R23: a release with a minimum hold waits for the majority.
     HoldMajority,
     /// R24: a batch grants nothing from its bound on.
@@ -123,11 +131,33 @@ pub enum Guard {
     BatchGivenUp,
     /// R24: it has not ended before it was withdrawn after the bound.
     BatchSettled,
+    /// R25: a record with several holders names the marker as its holder.
+    SharedMarker,
+    /// R25: holders count only beside the marker.
+    Leftover,
+    /// R26: the expiry of the record is the latest of its holders.
+    LatestExpiry,
+    /// R26: a holder relies on its own expiry, and not on that of the record.
+    ToldExpiry,
+    /// R27: beside live holders only the first in the queue is granted the key.
+    NoOvertaking,
+    /// R27: it is granted only if its mode fits.
+    Fits,
+    /// R28: a release grants only to those that fit.
+    RunFits,
+    /// R28: it grants to all at the head that fit together.
+    WholeRun,
+    /// R29: a renewal of one of several holders is by token.
+    HolderToken,
+    /// R29: it extends the lease of that holder only.
+    HolderOnly,
+    /// R30: unused tokens are returned only from the latest block.
+    LatestBlock,
 }
 
 impl Guard {
     /// All guards, in the order of the rules.
-    pub const ALL: [Self; 44] = [
+    pub const ALL: [Self; 56] = [
         Self::SentInstant,
         Self::ExtendMax,
         Self::Margin,
@@ -168,10 +198,22 @@ impl Guard {
         Self::NotWhileReleasing,
         Self::NotWhenLost,
         Self::LastUsed,
+        Self::LastReader,
         Self::HoldMajority,
         Self::BatchBound,
         Self::BatchGivenUp,
         Self::BatchSettled,
+        Self::SharedMarker,
+        Self::Leftover,
+        Self::LatestExpiry,
+        Self::ToldExpiry,
+        Self::NoOvertaking,
+        Self::Fits,
+        Self::RunFits,
+        Self::WholeRun,
+        Self::HolderToken,
+        Self::HolderOnly,
+        Self::LatestBlock,
     ];
 
     /// Returns the number of the rule.
@@ -197,9 +239,15 @@ impl Guard {
             Self::Anchor | Self::AnchorToken => 18,
             Self::KeepEvent => 19,
             Self::QueryAfterGap | Self::GapIsNotLoss | Self::LossToken => 20,
-            Self::NextToken | Self::NotWhileReleasing | Self::NotWhenLost | Self::LastUsed => 21,
+            Self::NextToken | Self::NotWhileReleasing | Self::NotWhenLost | Self::LastUsed | Self::LastReader => 21,
             Self::HoldMajority => 23,
             Self::BatchBound | Self::BatchGivenUp | Self::BatchSettled => 24,
+            Self::SharedMarker | Self::Leftover => 25,
+            Self::LatestExpiry | Self::ToldExpiry => 26,
+            Self::NoOvertaking | Self::Fits => 27,
+            Self::RunFits | Self::WholeRun => 28,
+            Self::HolderToken | Self::HolderOnly => 29,
+            Self::LatestBlock => 30,
         }
     }
 }

@@ -1,74 +1,12 @@
 //! One state of the model.
 
+use crate::config::Config;
+use crate::ids::{CLIENTS, Id, Ids, SESSIONS, Time, Token};
 use crate::list::List;
+use crate::modes::{Leases, Mode, Role};
 
-/// A time in ticks.
-pub type Time = u8;
-/// A fencing token.
-pub type Token = u16;
-
-/// The maximum of processes.
-pub const CLIENTS: usize = 3;
-/// The maximum of sessions of one process. Number 0 is unused.
-pub const SESSIONS: usize = 4;
 /// The maximum of messages.
 pub const MESSAGES: usize = 5;
-
-/// The id of an acquisition. The default is none.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct Id(pub(crate) u8);
-
-impl Id {
-    /// No acquisition.
-    pub const NONE: Self = Self(0);
-
-    /// Makes the id of the `number`th acquisition of a process, from 1.
-    #[must_use]
-    pub const fn new(client: usize, number: u8) -> Self {
-        Self(((client as u8) << 4) | number)
-    }
-
-    /// Whether this is an acquisition.
-    #[must_use]
-    pub const fn is_some(self) -> bool {
-        self.0 != 0
-    }
-
-    /// Returns the process.
-    #[must_use]
-    pub const fn client(self) -> usize {
-        (self.0 >> 4) as usize
-    }
-
-    /// Returns the number of the acquisition.
-    #[must_use]
-    pub const fn number(self) -> u8 {
-        self.0 & 15
-    }
-}
-
-/// A set of acquisitions.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct Ids(pub(crate) u16);
-
-impl Ids {
-    pub(crate) const PER_CLIENT: u32 = SESSIONS as u32;
-
-    const fn bit(id: Id) -> u16 {
-        1 << (id.client() as u32 * Self::PER_CLIENT + id.number() as u32)
-    }
-
-    /// Adds an acquisition.
-    pub fn add(&mut self, id: Id) {
-        self.0 |= Self::bit(id);
-    }
-
-    /// Whether an acquisition is in the set.
-    #[must_use]
-    pub const fn has(self, id: Id) -> bool {
-        self.0 & Self::bit(id) != 0
-    }
-}
 
 /// A ticket in the queue.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -81,6 +19,16 @@ pub struct Ticket {
     pub claim: Time,
     /// The length of the block of tokens that it requests.
     pub tokens: u8,
+    /// Its mode.
+    pub mode: Mode,
+}
+
+impl Ticket {
+    /// Makes the ticket of an acquisition that begins to wait.
+    #[must_use]
+    pub const fn new(id: Id, role: Role, now: Time, config: &Config) -> Self {
+        Self { id, refreshed: now, claim: config.claim, tokens: config.block_of(role), mode: role.mode }
+    }
 }
 
 /// The record of the key.
@@ -90,9 +38,11 @@ pub struct Record {
     pub exists: bool,
     /// `lockId`.
     pub holder: Id,
-    /// `fencingToken`: the last of the block.
+    /// `holders`, in the order of their grants.
+    pub holders: Leases,
+    /// `fencingToken`: the last of the latest block.
     pub token: Token,
-    /// The length of the block.
+    /// The length of that block.
     pub tokens: u8,
     /// `acquiredAt`.
     pub acquired: Time,
@@ -130,6 +80,8 @@ pub struct Server {
     pub given: Token,
     /// The greatest token that was force-released; used only by the properties.
     pub forced: Token,
+    /// The last tokens of the holders that were force-released alone; used only by the properties.
+    pub forced_alone: List<Token, 2>,
     /// The true end of the minimum hold; used only by the properties.
     pub held_until: Time,
 }
@@ -192,6 +144,8 @@ pub struct Message {
     pub op: Op,
     /// The acquisition.
     pub id: Id,
+    /// The role of its process.
+    pub role: Role,
     /// The session of a numbered operation.
     pub session: u8,
     /// Its number in the session.
@@ -278,6 +232,8 @@ pub struct Anchor {
 /// A process, and its acquisition.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Client {
+    /// Its role.
+    pub role: Role,
     /// Whether it has died.
     pub dead: bool,
     /// The phase of the acquisition.
@@ -318,6 +274,8 @@ pub struct Client {
     pub used: Token,
     /// The number of further tasks of the process that wait for the lease.
     pub local: u8,
+    /// The number of guards of a shared lease beside the first.
+    pub others: u8,
     /// Whether the lease was lost, so that its release is best effort.
     pub after_loss: bool,
     /// Whether the lease was lost (only with R21 switched off).

@@ -3,15 +3,22 @@
 use crate::action::Action;
 use crate::client::Verdict;
 use crate::config::Config;
+use crate::ids::{Time, Token};
+use crate::modes::Role;
 use crate::rules::{Guard, Property};
 use crate::server::Outcome;
-use crate::state::{Client, EventKind, Message, Op, Phase, Server, Stage, State, Time, Token};
+use crate::state::{Client, EventKind, Message, Op, Phase, Server, Stage, State};
 
 impl State {
     /// Returns the first state.
     #[must_use]
     pub fn initial(config: &Config) -> Self {
-        Self { offset: Self::SKEWED, offsets: (Self::SKEWED, Self::SKEWED), faults: config.faults, ..Self::default() }
+        let offsets = (Self::SKEWED, Self::SKEWED);
+        let mut state = Self { offset: Self::SKEWED, offsets, faults: config.faults, ..Self::default() };
+        for (client, role) in state.clients.iter_mut().zip(config.roles) {
+            client.role = role;
+        }
+        state
     }
 
     /// Returns the state after a possible step, and the property that the step violates, if any.
@@ -73,9 +80,19 @@ impl State {
                     (client.local, client.deadline) = (old.local, old.deadline);
                     (client.token, client.last_token) = (old.token, old.last_token);
                 }
+                if old.others > 0 {
+                    // Only with R21 switched off: one of the guards has sent the release.
+                    (client.others, client.deadline, client.token) = (old.others, old.deadline, old.token);
+                }
                 self.call(at, Op::Release, (hold, old.used), config);
             }
             Action::HandOn(at) => return self.hand_on(usize::from(at), config),
+            Action::Join(at) => {
+                let client = &mut self.clients[usize::from(at)];
+                client.others += 1;
+                return (!client.next_token(config)).then_some(Property::Tokens);
+            }
+            Action::Part(at) => self.clients[usize::from(at)].others -= 1,
             Action::Cancel(at) => {
                 let client = &mut self.clients[usize::from(at)];
                 if rules.keep(Guard::Withdraw) { client.leave() } else { client.finish() }
@@ -100,6 +117,7 @@ impl State {
             }
             Action::Crash(at) => {
                 let client = &mut self.clients[usize::from(at)];
+                client.others = 0;
                 client.finish();
                 client.dead = true;
                 self.faults.crashes -= 1;
@@ -157,11 +175,21 @@ impl State {
             Action::Force => {
                 let now = self.now();
                 let revoked = self.server.record.token;
-                if let Some(outcome) = self.server.record.force(now, config) {
+                let by = if config.has_old() { Role::OLD } else { Role::EXCLUSIVE };
+                if let Some(outcome) = self.server.record.force(now, by, config) {
                     self.server.forced = revoked;
                     self.server.given = self.server.given.max(self.server.record.token);
                     self.publish(&outcome, config);
                 }
+                self.faults.forces -= 1;
+            }
+            Action::ForceHolder(at) => {
+                let now = self.now();
+                let victim = self.server.record.leases(now).as_slice()[usize::from(at)];
+                let outcome = self.server.record.force_holder(victim.id, now, config);
+                self.server.forced_alone.push(victim.token);
+                self.server.given = self.server.given.max(self.server.record.token);
+                self.publish(&outcome, config);
                 self.faults.forces -= 1;
             }
             Action::Purge => {
@@ -200,33 +228,27 @@ impl State {
     fn send(&mut self, at: u8, message: Message, config: &Config) {
         let client = usize::from(at);
         let (id, session) = (self.id_of(client, config), self.clients[client].number);
-        let to_stale = self.clients[client].at_stale;
-        self.messages.push(Message { id, session, sent: self.time, to_stale, ..message });
+        let Client { at_stale: to_stale, role, .. } = self.clients[client];
+        self.messages.push(Message { id, role, session, sent: self.time, to_stale, ..message });
     }
 
     /// R21: hands the lease on to the next task of the process.
     fn hand_on(&mut self, at: usize, config: &Config) -> Verdict {
         let time = self.time;
         let client = &mut self.clients[at];
-        client.local -= 1;
         if client.phase != Phase::Held {
             client.phase = Phase::Held;
             client.deadline = client.deadline.max(if client.lost { time + 1 } else { 0 });
             (client.call, client.after_loss, client.lost) = (0, false, false);
         }
-        let before = client.token;
-        if config.rules.keep(Guard::NextToken) {
-            client.token += 1;
-        }
-        client.used = client.used.max(client.token);
-        (client.token <= before || client.token > client.last_token).then_some(Property::Tokens)
+        (!client.next_token(config)).then_some(Property::Tokens)
     }
 
     /// Whether a process has just given up a lease that every record assigns to it.
     fn false_loss(&self, at: usize, before: &Client, config: &Config) -> Verdict {
         let is_mine = |server: &Server| {
-            let record = &server.record;
-            record.is_held_by(self.id_of(at, config), self.now()) && record.token == before.last_token
+            let lease = server.record.leases(self.now()).of(self.id_of(at, config));
+            lease.is_some_and(|lease| lease.token == before.last_token)
         };
         let mine = is_mine(&self.server) && (!self.tracks_majority() || is_mine(&self.majority));
         let lost = before.is_certain(self.time) && self.clients[at].phase != Phase::Held;

@@ -1,10 +1,15 @@
 //! Interchangeable processes: states that differ only by their names are one state.
 
-use crate::state::{CLIENTS, Id, Ids, State};
+use crate::ids::{CLIENTS, Id, Ids};
+use crate::state::State;
 
 impl Id {
     fn renamed(self, names: &[u8; CLIENTS]) -> Self {
-        if self.is_some() { Self::new(usize::from(names[self.client()]), self.number()) } else { self }
+        if self.is_some() && self != Self::SHARED {
+            Self::new(usize::from(names[self.client()]), self.number())
+        } else {
+            self
+        }
     }
 }
 
@@ -55,6 +60,9 @@ impl State {
             let record = &mut server.record;
             record.holder = record.holder.renamed(names);
             record.revoked = record.revoked.renamed(names);
+            for holder in record.holders.iter_mut() {
+                holder.id = holder.id.renamed(names);
+            }
             record.released = record.released.renamed(names);
             for ticket in record.queue.iter_mut() {
                 ticket.id = ticket.id.renamed(names);

@@ -4,6 +4,7 @@
 use distlock_model::action::Action;
 use distlock_model::config::{Config, Faults};
 use distlock_model::configs;
+use distlock_model::modes::Mode;
 use distlock_model::search::{Limits, explore};
 
 /// A model that explores nothing finds nothing, so each configuration must have a minimum of
@@ -40,6 +41,8 @@ fn describe(config: &Config, report: &distlock_model::search::Report) -> String 
 fn steps(config: &Config) -> Vec<(bool, Action)> {
     let Faults { drops, repeats, timeouts, stalls, crashes, breaks, forces, failovers, skew: _, purges } =
         config.faults;
+    let shared = config.has_mode(|mode| mode == Mode::Shared);
+    let together = config.has_mode(|mode| mode != Mode::Exclusive) && !config.has_old();
     vec![
         (true, Action::Tick),
         (true, Action::Begin(0)),
@@ -53,6 +56,8 @@ fn steps(config: &Config) -> Vec<(bool, Action)> {
         (config.refreshes > 0, Action::Refresh(0)),
         (config.renewals > 0, Action::Renew(0)),
         (config.block > 1, Action::HandOn(0)),
+        (config.block > 1 && shared, Action::Join(0)),
+        (config.block > 1 && shared, Action::Part(0)),
         (config.cancel, Action::Cancel(0)),
         (timeouts > 0, Action::Timeout(0)),
         (crashes > 0, Action::Crash(0)),
@@ -65,6 +70,7 @@ fn steps(config: &Config) -> Vec<(bool, Action)> {
         (drops > 0, Action::Drop(0)),
         (repeats > 0, Action::Repeat(0)),
         (forces > 0, Action::Force),
+        (forces > 0 && together, Action::ForceHolder(0)),
         (purges > 0, Action::Purge),
     ]
 }
@@ -96,6 +102,21 @@ sound! {
     batches, "batches", 900_000;
     batches_and_fail_over, "batch-failover", 900_000;
     early_releases, "early", 250_000;
+    readers_and_a_writer, "readers", 120_000;
+    readers_and_lost_answers, "readers-lost", 300_000;
+    readers_and_stalled_operations, "readers-stall", 700_000;
+    readers_and_repeated_requests, "readers-repeated", 90_000;
+    readers_and_fail_over, "readers-failover", 900_000;
+    readers_and_force_release, "readers-forced", 350_000;
+    a_reader_and_force_release, "reader-forced", 700_000;
+    joined_readers, "joined", 800_000;
+    permits, "permits", 80_000;
+    all_permits, "permits-all", 1_000_000;
+    mixed_modes, "mixed", 650_000;
+    readers_and_broken_streams, "readers-events", 70_000;
+    readers_and_purge, "readers-purge", 50_000;
+    readers_and_early_releases, "readers-early", 170_000;
+    readers_beside_an_older_format, "old-format", 300_000;
 }
 
 #[test]

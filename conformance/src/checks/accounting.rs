@@ -89,21 +89,33 @@ async fn balances_throughout(cx: Context) -> Verdict {
             Ok(())
         });
     }
-    throughout(until, async || {
-        for client in &clients {
-            let now = client.accounting();
-            ensure!(now.balances(), "the accounting does not balance: {now:?}");
+    ensure_balanced(&clients, until, tasks).await
+}
+
+/// Ensures that the accounting balances while these tasks use the clients, and afterwards.
+#[track_caller]
+pub(in crate::checks) fn ensure_balanced(
+    clients: &[Client],
+    until: Instant,
+    tasks: JoinSet<Verdict>,
+) -> impl Future<Output = Verdict> {
+    located_at_caller(async move {
+        throughout(until, async || {
+            for client in clients {
+                let now = client.accounting();
+                ensure!(now.balances(), "the accounting does not balance: {now:?}");
+            }
+            Ok(())
+        })
+        .await?;
+        all_passed(tasks).await?;
+        for client in clients {
+            client.until_idle().await?;
+            let end = client.accounting();
+            ensure!(end.acquired > 0, "nothing was acquired, so the check proves nothing");
         }
         Ok(())
     })
-    .await?;
-    all_passed(tasks).await?;
-    for client in &clients {
-        client.until_idle().await?;
-        let end = client.accounting();
-        ensure!(end.acquired > 0, "nothing was acquired, so the check proves nothing");
-    }
-    Ok(())
 }
 
 /// Maps errors of a wait that was shorter than the store's answer took to `None`.

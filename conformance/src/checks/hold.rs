@@ -1,8 +1,8 @@
-//! C25: the minimum hold.
+//! C25: the minimum hold; and C4: the maximum hold.
 
 use std::time::Duration;
 
-use distlock_api::{AcquireOptions, ErrorKind, LockKey, Wait};
+use distlock_api::{AcquireOptions, ErrorKind, LockKey, Loss, Wait};
 use tokio::time::Instant;
 
 use crate::bounded::{GRAIN, SOON};
@@ -29,6 +29,10 @@ checks! {
     C25 refused_without_the_capability [NoMinimumHold]
         "A backend without the capability refuses a minimum hold, and counts nothing. A failure \
          means that a caller relies on a hold that is not kept.";
+    C4 maximum_hold_ends_it []
+        "A guard is lost when its maximum hold has passed, although its lease is renewed, and the \
+         lock passes on. A failure means that work that hangs keeps the lock for ever, or that it \
+         loses the lock too early.";
 }
 
 const HOLD: Duration = Duration::from_millis(1500);
@@ -125,5 +129,24 @@ async fn refused_without_the_capability(cx: Context) -> Verdict {
     }
     let after = client.counts();
     ensure!(before == after, "refused acquisitions were counted: {before:?} became {after:?}");
+    Ok(())
+}
+
+async fn maximum_hold_ends_it(cx: Context) -> Verdict {
+    let [a, b] = cx.clients().await?;
+    let key = cx.key();
+    let options = renewed(LONG);
+    let lease = options.lease().max_hold(HOLD);
+    let started = Instant::now();
+    let guard = a.take(&key, options.with_lease(lease)).await?;
+    let granted = Instant::now();
+    ensure!(guard.loss().is_none() || granted - started >= HOLD, "a guard with a maximum hold was lost at once");
+    let (next, at) = b.spawn_take(&key, renewed(LONG)).guard().await?;
+    let after = at - started;
+    ensure!(after + GRAIN >= HOLD, "with a maximum hold of {HOLD:?} another caller got the lock after {after:?}");
+    let after = at - granted;
+    ensure!(after < HOLD + SOON, "with a maximum hold of {HOLD:?} the lock was held for {after:?}");
+    ensure!(guard.loss() == Some(Loss::HeldTooLong), "after its maximum hold the guard reports {:?}", guard.loss());
+    drop(next);
     Ok(())
 }

@@ -3,7 +3,7 @@
 use std::process::Stdio;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use distlock_api::LockKey;
+use distlock_api::{LockKey, Mode};
 use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader, Lines};
 use tokio::process::{ChildStdin, ChildStdout, Command};
 
@@ -127,21 +127,22 @@ impl Child {
         renew: bool,
         wait: Duration,
     ) -> Result<Option<ChildGrant>, Failure> {
-        self.acquire_result(key, ttl, renew, wait).await?.map_err(|error| error.failure())
+        self.acquire_result(key, Mode::Exclusive, ttl, renew, wait).await?.map_err(|error| error.failure())
     }
 
-    /// Acquires as [`acquire`](Self::acquire) does, and returns errors of the backend instead of
-    /// failing.
+    /// Acquires as [`acquire`](Self::acquire) does, in any mode, and returns errors of the backend
+    /// instead of failing.
     pub(crate) async fn acquire_result(
         &mut self,
         key: &LockKey,
+        mode: Mode,
         ttl: Duration,
         renew: bool,
         wait: Duration,
     ) -> Result<Result<Option<ChildGrant>, ChildError>, Failure> {
         let [ttl_ms, wait_ms] = [ttl, wait].map(|d| u64::try_from(d.as_millis()).unwrap_or(u64::MAX));
-        let request = Request::Acquire { key: key.as_str().to_owned(), ttl_ms, renew, wait_ms };
-        let (started, acquisition) = (self.recorder.now(), self.recorder.acquisition(self.number, key));
+        let request = Request::Acquire { key: key.as_str().to_owned(), mode, ttl_ms, renew, wait_ms };
+        let (started, acquisition) = (self.recorder.now(), self.recorder.acquisition(self.number, key, mode));
         match self.send(request).await? {
             Answer::Granted { token, remaining_ms } => {
                 let remaining = Duration::from_millis(remaining_ms);

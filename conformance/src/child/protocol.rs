@@ -1,5 +1,6 @@
 //! The protocol between parent and child: one JSON value per line.
 
+use distlock_api::Mode;
 use serde::{Deserialize, Serialize};
 
 use crate::failure::Failure;
@@ -15,7 +16,7 @@ pub(super) struct Job {
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) enum Request {
     /// Acquire, wait for at most `wait_ms` (0: one attempt), and keep the guard.
-    Acquire { key: String, ttl_ms: u64, renew: bool, wait_ms: u64 },
+    Acquire { key: String, mode: Mode, ttl_ms: u64, renew: bool, wait_ms: u64 },
     /// Return the state of the guard.
     GuardState,
     /// Release the guard.

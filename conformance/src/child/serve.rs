@@ -55,12 +55,12 @@ async fn execute(
     guard: &mut Option<LockGuard>,
 ) -> Result<Answer, ChildError> {
     match request {
-        Request::Acquire { key, ttl_ms, renew, wait_ms } => {
+        Request::Acquire { key, mode, ttl_ms, renew, wait_ms } => {
             let renewal = if renew { RenewalPolicy::Auto } else { RenewalPolicy::Never };
             let lease = LeaseOptions::new().ttl(Duration::from_millis(ttl_ms)).renewal(renewal);
             let wait = if wait_ms == 0 { Wait::Try } else { Wait::UpTo(Duration::from_millis(wait_ms)) };
             let key = LockKey::new(key)?;
-            let options = AcquireOptions::new().with_lease(lease).with_wait(wait);
+            let options = AcquireOptions::new().with_lease(lease).with_wait(wait).with_mode(mode);
             match provider.acquire_with(key.clone(), options).await? {
                 Acquired::Busy(_) => Ok(Answer::Busy),
                 Acquired::Held(held) => {

@@ -2,9 +2,10 @@
 
 use std::time::Duration;
 
+use distlock_api::Mode;
 use serde::{Deserialize, Serialize};
 
-use super::micros;
+use super::{micros, modes};
 
 /// One call of a client, and its result. Times count from the start of the history.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -22,8 +23,15 @@ pub struct Call {
     /// The moment from which on it certainly had a ticket in the queue, if that is known.
     #[serde(rename = "queued_us", with = "micros::option")]
     pub queued: Option<Duration>,
+    /// What an acquisition claims of the key.
+    #[serde(default, skip_serializing_if = "is_exclusive")]
+    pub mode: Mode,
     /// The kind of call, and its result.
     pub what: What,
+}
+
+fn is_exclusive(mode: &Mode) -> bool {
+    mode.is_exclusive()
 }
 
 /// The kind of a call, and its result.
@@ -42,7 +50,7 @@ pub enum What {
         /// How the hold ended.
         end: End,
     },
-    /// A single attempt was answered: another acquisition holds the lock.
+    /// A single attempt was answered: another acquisition holds the lock, or waits for it.
     Busy,
     /// A [batched](distlock_api::AcquireOptions::batched) attempt was answered: another acquisition
     /// holds the lock, or another caller of the client wants it.
@@ -102,6 +110,11 @@ impl Call {
             (What::Granted { token, until, .. }, Some(from)) if from < *until => Some((*token, from, *until)),
             _ => None,
         }
+    }
+
+    /// Whether the modes of these two exclude each other, whatever numbers they have.
+    pub(crate) fn excludes(&self, other: &Self) -> bool {
+        modes::kind(self.mode) != modes::kind(other.mode) || self.mode.is_exclusive()
     }
 
     /// Whether it says that another acquisition holds the lock. `calls` are all of the key.

@@ -13,11 +13,17 @@
 //!   within its interval, in which a lock – free, or held under a token – would have given all the
 //!   recorded answers.
 //!
+//! Clients that share a key, or have permits of it, may hold it together: a hold is a violation
+//! only if its mode does not fit beside the others. Guards of one client may share a lease and its
+//! block of tokens, so the tokens of shared guards have no order among each other, as long as a
+//! client holds the key. Their order to the tokens of all other modes is the order of the grants.
+//!
 //! A history that cannot be decided, or that proves nothing for lack of grants or contention, is a
 //! [`Violation`] as well.
 //!
 //! ```
 //! use std::time::Duration;
+//! use distlock_api::Mode;
 //! use distlock_conformance::history::{Call, End, Expected, Violation, What, violations};
 //!
 //! let held = |client, token, from, until| Call {
@@ -26,6 +32,7 @@
 //!     asked: Duration::from_millis(from),
 //!     answered: Some(Duration::from_millis(from)),
 //!     queued: None,
+//!     mode: Mode::Exclusive,
 //!     what: What::Granted { token, until: Duration::from_millis(until), end: End::Lost },
 //! };
 //! let found = violations(&[held(1, 1, 0, 20), held(2, 2, 10, 30)], Expected::default());
@@ -36,6 +43,7 @@ mod call;
 mod intervals;
 mod linear;
 mod micros;
+mod modes;
 #[cfg(test)]
 mod tests;
 mod violation;

@@ -8,8 +8,15 @@ use super::call::{Call, End, What};
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Violation {
-    /// Two clients held the same key at the same time.
+    /// Two clients held the same key at the same time, in modes that exclude each other.
     Overlap(Box<[Call; 2]>),
+    /// More permits were held at the same time than the last of these calls allows.
+    TooManyPermits {
+        /// The calls that held them, in the order of their grants.
+        held: Vec<Call>,
+        /// How many permits they held.
+        taken: u64,
+    },
     /// A later grant has a smaller token.
     TokenWentBack(Box<[Call; 2]>),
     /// Two grants of a key have the same token.
@@ -71,7 +78,7 @@ impl Violation {
             | Self::RegisterWentBack(pair)
             | Self::Overtaken(pair) => &**pair,
             Self::BusyWithoutHolder(call) | Self::LeftBehind(call) => std::slice::from_ref(call),
-            Self::NotLinearizable { stuck, .. } => stuck,
+            Self::TooManyPermits { held: calls, .. } | Self::NotLinearizable { stuck: calls, .. } => calls,
             _ => &[],
         }
     }
@@ -82,6 +89,11 @@ impl fmt::Display for Violation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Overlap(_) => f.write_str("two clients held one key at the same time"),
+            Self::TooManyPermits { held, taken } => {
+                let last =
+                    held.last().map_or_else(String::new, |last| format!(", and the last was granted {}", last.mode));
+                write!(f, "{taken} permits were held at the same time{last}")
+            }
             Self::TokenWentBack(_) => f.write_str("a later grant has a smaller token"),
             Self::SameToken(_) => f.write_str("two grants have the same token"),
             Self::RegisterWentBack(_) => {
@@ -113,7 +125,11 @@ impl fmt::Display for Call {
     /// Writes the call in one line: `client 2, "key": asked at 1.2 ms, granted token 7 at 3.4 ms,
     /// held until 9 ms, released by 9.6 ms`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "client {}, {:?}: asked at {:?}", self.client, self.key, self.asked)?;
+        write!(f, "client {}, {:?}", self.client, self.key)?;
+        if !self.mode.is_exclusive() {
+            write!(f, ", {}", self.mode)?;
+        }
+        write!(f, ": asked at {:?}", self.asked)?;
         let answered = match self.answered {
             Some(at) => format!("at {at:?}"),
             None => "and the history ended".to_owned(),

@@ -7,7 +7,7 @@ use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
-use distlock_api::LockKey;
+use distlock_api::{LockKey, Mode};
 use tokio::time::Instant;
 
 use crate::failure::{Failure, Verdict};
@@ -71,13 +71,15 @@ impl Recorder {
     }
 
     /// Records an acquisition that is about to be requested.
-    pub(crate) fn acquisition(&self, client: usize, key: &LockKey) -> Acquisition {
-        self.acquisition_since(client, key, self.now())
+    pub(crate) fn acquisition(&self, client: usize, key: &LockKey, mode: Mode) -> Acquisition {
+        self.acquisition_since(client, key, mode, self.now())
     }
 
     /// Records an acquisition that was requested at the moment `asked`.
-    pub(crate) fn acquisition_since(&self, client: usize, key: &LockKey, asked: Duration) -> Acquisition {
-        Acquisition(Some(self.entry(client, key, asked, None, What::NotGranted)))
+    pub(crate) fn acquisition_since(&self, client: usize, key: &LockKey, mode: Mode, asked: Duration) -> Acquisition {
+        let entry = self.entry(client, key, asked, None, What::NotGranted);
+        entry.change(|call| call.mode = mode);
+        Acquisition(Some(entry))
     }
 
     /// Records a write under a token, from the moment `asked` until now.
@@ -100,7 +102,8 @@ impl Recorder {
     }
 
     fn entry(&self, client: usize, key: &LockKey, asked: Duration, answered: Option<Duration>, what: What) -> Entry {
-        let call = Call { client, key: key.as_str().to_owned(), asked, answered, queued: None, what };
+        let call =
+            Call { client, key: key.as_str().to_owned(), asked, answered, queued: None, mode: Mode::Exclusive, what };
         let mut history = self.history();
         let index = (history.calls.len() < MOST).then_some(history.calls.len());
         match index {
@@ -133,7 +136,8 @@ impl Recorder {
         let since = |moment: Instant| moment.saturating_duration_since(self.0.origin);
         let (answered, answer) = answer.map(|(at, said)| (since(at), said)).unzip();
         let what = What::Sent { request: request.to_owned(), answer };
-        let call = Call { client, key: key.as_str().to_owned(), asked: since(asked), answered, queued: None, what };
+        let (key, asked) = (key.as_str().to_owned(), since(asked));
+        let call = Call { client, key, asked, answered, queued: None, mode: Mode::Exclusive, what };
         let mut history = self.history();
         history.sent.push_back(call);
         if history.sent.len() > MOST_SENT {

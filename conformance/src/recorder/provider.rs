@@ -36,7 +36,7 @@ impl fmt::Display for RecordedProvider {
 #[deny(clippy::missing_trait_methods)]
 impl LockProvider for RecordedProvider {
     async fn acquire_with(&self, key: LockKey, options: AcquireOptions) -> Result<Acquired> {
-        let acquisition = self.recorder.acquisition(self.client, &key);
+        let acquisition = self.recorder.acquisition(self.client, &key, options.mode());
         let busy = busy_of(&options);
         Ok(recorded(self.inner.acquire_with(key, options).await?, acquisition, busy))
     }
@@ -46,7 +46,7 @@ impl LockProvider for RecordedProvider {
     fn acquire_now(&self, key: &LockKey, options: &AcquireOptions) -> Option<Result<Acquired>> {
         let asked = self.recorder.now();
         let answer = self.inner.acquire_now(key, options)?;
-        let acquisition = self.recorder.acquisition_since(self.client, key, asked);
+        let acquisition = self.recorder.acquisition_since(self.client, key, options.mode(), asked);
         Some(answer.map(|acquired| recorded(acquired, acquisition, busy_of(options))))
     }
 

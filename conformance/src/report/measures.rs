@@ -66,7 +66,9 @@ fn hand_overs(calls: &[&Call]) -> Vec<Duration> {
     let mut holds: Vec<&Call> = calls.iter().copied().filter(|call| call.hold().is_some()).collect();
     holds.sort_by_key(|call| call.answered);
     let hand_over = |pair: &[&Call]| match (&pair[0].what, pair[1].answered) {
-        (What::Granted { end: End::Released { asked, .. }, .. }, Some(granted)) if pair[1].asked < *asked => {
+        (What::Granted { end: End::Released { asked, .. }, .. }, Some(granted))
+            if pair[1].asked < *asked && pair[0].excludes(pair[1]) =>
+        {
             granted.checked_sub(*asked)
         }
         _ => None,

@@ -224,10 +224,17 @@ pub(crate) fn counts<'a>(checks: impl IntoIterator<Item = &'a Checked>) -> [usiz
     counts
 }
 
-/// Returns the sort key of a clause: its number, and after those the groups without one.
-pub(crate) fn place(clause: &str) -> (u32, String) {
-    let digits = clause.strip_prefix('C').and_then(|rest| rest.split('_').next());
-    (digits.and_then(|digits| digits.parse().ok()).unwrap_or(u32::MAX), clause.to_owned())
+/// Returns the sort key of a clause: its series and its number, and after those the groups without
+/// one.
+pub(crate) fn place(clause: &str) -> (usize, u32, String) {
+    const SERIES: [char; 3] = ['C', 'O', 'L'];
+    let id = clause.split('_').next().unwrap_or_default();
+    let numbered = SERIES.iter().enumerate().find_map(|(series, letter)| {
+        let number = id.strip_prefix(*letter)?.parse().ok()?;
+        Some((series, number))
+    });
+    let (series, number) = numbered.unwrap_or((SERIES.len(), 0));
+    (series, number, clause.to_owned())
 }
 
 fn millis(time: Duration) -> f64 {

@@ -51,13 +51,15 @@ fn answer(call: &Call) -> Option<&str> {
 mod tests {
     use std::time::Duration;
 
+    use distlock_api::Mode;
+
     use super::*;
 
     fn sent(at: u64, said: Option<&str>) -> Call {
         let what = What::Sent { request: RENEWAL.to_owned(), answer: said.map(str::to_owned) };
         let asked = Duration::from_millis(at);
         let answered = said.map(|_| asked + Duration::from_millis(3));
-        Call { client: 1, key: "k".to_owned(), asked, answered, queued: None, what }
+        Call { client: 1, key: "k".to_owned(), asked, answered, queued: None, mode: Mode::Exclusive, what }
     }
 
     #[test]

@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use distlock_api::Mode;
+
 use super::*;
 use crate::history::{End, What};
 
@@ -14,6 +16,7 @@ fn held(key: &str, token: u64, ms: [u64; 4]) -> Call {
         asked,
         answered: Some(answered),
         queued: None,
+        mode: Mode::Exclusive,
         what: What::Granted { token, until, end },
     }
 }
@@ -33,12 +36,13 @@ fn failed(message: &str) -> Result {
 #[test]
 fn checks_stand_in_the_order_of_their_clauses() {
     let mut backend = Backend::new("backend", Level::Standard, "7".parse().unwrap());
-    for name in ["profile::a", "C10_x::a", "admin::a", "C2_x::b", "C2_x::a"] {
+    for name in ["profile::a", "L1_x::a", "C10_x::a", "O10_x::a", "admin::a", "O2_x::a", "C2_x::b", "C2_x::a"] {
         backend.add(checked(name, Result::Passed), Duration::from_millis(10));
     }
     backend.sort();
     let names: Vec<&str> = backend.checks.iter().map(|check| check.name.as_str()).collect();
-    assert_eq!(names, ["C2_x::a", "C2_x::b", "C10_x::a", "admin::a", "profile::a"]);
+    let clauses = ["C2_x::a", "C2_x::b", "C10_x::a", "O2_x::a", "O10_x::a", "L1_x::a"];
+    assert_eq!(names, [&clauses[..], &["admin::a", "profile::a"]].concat());
 }
 
 #[test]

@@ -33,9 +33,17 @@ const CHECKS: &[&str] = &[
     "C12_no_renewal::store_renews_from_now",
     "C12_no_renewal::store_revives_nothing",
     "C14_isolation::store_answers_batches_in_order",
+    "C14_isolation::store_answers_a_batch_of_attempts",
+    "C14_isolation::store_answers_a_batch_of_releases",
     "C20_independent_keys::store_keys_are_bytes",
+    "C26_shared::store_shares_a_key",
+    "C27_permits::store_counts_permits",
+    "C29_expiry_of_each::store_expires_each_holder",
+    "C29_expiry_of_each::store_renews_each_holder",
     "C15_fairness::store_queues_in_order",
     "C15_fairness::store_hands_over_what_was_requested",
+    "C28_one_queue::store_lets_no_reader_overtake",
+    "C28_one_queue::store_grants_the_run_at_its_head",
 ];
 
 /// Checks the requests and answers of a store before it is used. For applications that refuse to
@@ -80,6 +88,7 @@ async fn probed(store: &Arc<dyn LeaseStore>) -> Result<(), ProbeError> {
     let mut promised = Capabilities::default();
     promised.expiry = true;
     promised.fair = store.capabilities().queue;
+    (promised.shared, promised.permits) = (store.capabilities().shared, store.capabilities().permits);
     let stage = Stage::new(Arc::new(Probed { store: Arc::clone(store), promised }));
     let plan = Plan { level: Level::Smoke, seed: Seed::random(), time: Duration::ZERO };
     let chosen = checks::all().into_iter().filter(|check| CHECKS.contains(&check.name().as_str()));

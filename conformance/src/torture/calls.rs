@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use distlock_api::{FencedWrite, FencingToken};
+use distlock_api::{FencedWrite, FencingToken, Mode};
 
 use super::participants::{ChildClient, Work};
 use crate::child::{ChildError, ChildGrant};
@@ -12,9 +12,10 @@ pub(super) async fn acquire(
     work: &Work,
     child: &mut ChildClient,
     key: usize,
+    mode: Mode,
     wait: Duration,
 ) -> Result<Option<ChildGrant>, Failure> {
-    match child.process.acquire_result(&work.keys[key], work.cx.short(), true, wait).await? {
+    match child.process.acquire_result(&work.keys[key], mode, work.cx.short(), true, wait).await? {
         Ok(granted) => Ok(granted),
         Err(error) => {
             record_error(work, &error).await;
@@ -23,9 +24,13 @@ pub(super) async fn acquire(
     }
 }
 
-/// Writes to the fenced register. The child may have been stopped since its grant, so a refused
+/// Writes to the fenced register, if the child holds the lock exclusively: several that hold a key
+/// together fence each other off. The child may have been stopped since its grant, so a refused
 /// write is counted, not a failure.
-pub(super) fn write(work: &Work, child: &ChildClient, key: usize, granted: ChildGrant) {
+pub(super) fn write(work: &Work, child: &ChildClient, key: usize, mode: Mode, granted: ChildGrant) {
+    if !mode.is_exclusive() {
+        return;
+    }
     let started = work.recorder.now();
     match work.registers[key].write(FencingToken::new(granted.token), ()) {
         FencedWrite::Accepted => work.recorder.wrote(child.process.number(), &work.keys[key], granted.token, started),

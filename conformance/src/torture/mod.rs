@@ -1,11 +1,13 @@
 //! Clients at work under faults of their store and of themselves.
 //!
 //! Rounds follow one another. In each the clients – providers of this process, with several tasks
-//! each, and child processes – acquire and release a few locks without a pause, every critical
-//! section makes a fenced write, and one or two faults come and go. Then all work ends. The faults
-//! must have happened, every client must be able to work again, nothing may be left behind, the
-//! accounting must balance, and the round's history is judged. Clients, locks and the store are
-//! kept from round to round.
+//! each, and child processes – acquire and release a few locks without a pause, every exclusive
+//! section makes a fenced write, and one or two faults come and go. Most keys are locked
+//! exclusively only. If the backend has the modes, one more key is shared, and one has permits.
+//!
+//! Then all work ends. The faults must have happened, every client must be able to work again,
+//! nothing may be left behind, the accounting must balance, and the round's history is judged.
+//! Clients, locks and the store are kept from round to round.
 //!
 //! | file | what |
 //! |---|---|

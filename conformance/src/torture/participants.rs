@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use distlock_api::{FencedRegister, LockKey, LockProvider};
+use distlock_api::{FencedRegister, LockKey, LockProvider, Mode};
 use fastrand::Rng;
 
 use super::tally::Tally;
@@ -19,9 +19,12 @@ const SLOW_WAIT: Duration = Duration::from_millis(300);
 const PROVIDERS: usize = 2;
 /// The tasks of each provider.
 pub(super) const TASKS: usize = 3;
-/// The first key may be held for longer than its ttl, all others only for moments.
-const KEYS: usize = 4;
+/// The first key may be held for longer than its ttl, all others only for moments. These keys are
+/// locked exclusively. Those after them are shared, or have permits, if the backend has these.
+const EXCLUSIVE_KEYS: usize = 4;
 const SLOW: usize = 0;
+/// The permits of a key.
+const PERMITS: u32 = 3;
 /// The clocks of the child processes, in seconds ahead of the machine's.
 const CLOCKS: [i64; 3] = [0, 3600, -3600];
 
@@ -31,9 +34,22 @@ pub(super) struct Participants {
     pub(super) providers: Vec<Arc<dyn LockProvider>>,
     pub(super) children: Vec<ChildClient>,
     pub(super) keys: Vec<LockKey>,
+    /// How each key is used.
+    uses: Vec<Use>,
     pub(super) registers: Arc<Vec<FencedRegister<()>>>,
     /// The greatest token of each key in the rounds before.
     pub(super) tokens: Vec<u64>,
+}
+
+/// How the clients use a key.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Use {
+    /// Exclusively.
+    Exclusive,
+    /// Most of the time shared.
+    Shared,
+    /// Most of the time by permits.
+    Permits,
 }
 
 /// A child process, and the shift of its clock in seconds.
@@ -58,7 +74,11 @@ impl ChildClient {
 
 impl Participants {
     pub(super) async fn new(cx: &Context, address: String) -> Result<Self, Failure> {
-        let keys: Vec<LockKey> = (0..KEYS).map(|_| cx.key()).collect();
+        let can = cx.profile().capabilities();
+        let mut uses = vec![Use::Exclusive; EXCLUSIVE_KEYS];
+        uses.extend(can.shared.then_some(Use::Shared));
+        uses.extend(can.permits.then_some(Use::Permits));
+        let keys: Vec<LockKey> = uses.iter().map(|_| cx.key()).collect();
         let mut providers = Vec::new();
         for _ in 0..PROVIDERS {
             providers.push(cx.stage().fixture().connect(&address).await?);
@@ -68,7 +88,7 @@ impl Participants {
             children.push(ChildClient::start(cx, &address, shift, cx.recorder()).await?);
         }
         let registers = Arc::new(keys.iter().map(|_| FencedRegister::new(())).collect());
-        Ok(Self { address, providers, children, tokens: vec![0; keys.len()], keys, registers })
+        Ok(Self { address, providers, children, tokens: vec![0; keys.len()], keys, uses, registers })
     }
 }
 
@@ -78,6 +98,7 @@ pub(super) struct Work {
     pub(super) cx: Context,
     pub(super) address: String,
     pub(super) keys: Vec<LockKey>,
+    uses: Vec<Use>,
     pub(super) registers: Arc<Vec<FencedRegister<()>>>,
     pub(super) recorder: Recorder,
     pub(super) tally: Tally,
@@ -90,6 +111,7 @@ impl Work {
             cx: cx.clone(),
             address: participants.address.clone(),
             keys: participants.keys.clone(),
+            uses: participants.uses.clone(),
             registers: Arc::clone(&participants.registers),
             recorder: Recorder::default(),
             tally: tally.clone(),
@@ -107,6 +129,15 @@ impl Work {
         match rng.u8(..12) {
             0 => (SLOW, SLOW_WAIT),
             _ => (rng.usize(1..self.keys.len()), WAIT),
+        }
+    }
+
+    /// Chooses the mode of an acquisition. Every key is locked exclusively now and then.
+    pub(super) fn mode(&self, key: usize, rng: &mut Rng) -> Mode {
+        match self.uses[key] {
+            Use::Shared if rng.u8(..4) > 0 => Mode::Shared,
+            Use::Permits if rng.u8(..6) > 0 => Mode::Permits { take: rng.u32(1..PERMITS), of: PERMITS },
+            _ => Mode::Exclusive,
         }
     }
 

@@ -32,9 +32,10 @@ pub(super) async fn work(
 async fn section(work: &Work, child: &mut ChildClient, rng: &mut Rng) -> Result<(), Failure> {
     let (key, wait) = work.choose(rng);
     let wait = if rng.u8(..6) == 0 { Duration::ZERO } else { wait };
-    if let Some(granted) = acquire(work, child, key, wait).await? {
+    let mode = work.mode(key, rng);
+    if let Some(granted) = acquire(work, child, key, mode, wait).await? {
         tokio::time::sleep(work.hold(key, rng)).await;
-        write(work, child, key, granted);
+        write(work, child, key, mode, granted);
         release(work, child).await?;
     }
     tokio::time::sleep(Duration::from_micros(rng.u64(0..10_000))).await;

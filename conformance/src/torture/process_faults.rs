@@ -61,9 +61,10 @@ pub(super) async fn inject(
     rng: &mut Rng,
 ) -> Result<ChildClient, Failure> {
     let key = rng.usize(1..work.keys.len());
+    let mode = work.mode(key, rng);
     let mut granted = None;
     for _ in 0..TRIES {
-        granted = acquire(work, &mut child, key, WAIT).await?;
+        granted = acquire(work, &mut child, key, mode, WAIT).await?;
         if granted.is_some() {
             break;
         }
@@ -92,7 +93,7 @@ pub(super) async fn inject(
                     "the guard of a process that was stopped for {lasts:?} is not lost (C4): {state:?}"
                 );
                 // The late write of a holder that has not noticed its loss.
-                write(work, &child, key, granted);
+                write(work, &child, key, mode, granted);
                 release(work, &mut child).await?;
             }
             format!("a process was stopped for {lasts:?} {with}")

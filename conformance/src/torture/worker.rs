@@ -3,7 +3,8 @@
 use std::time::Duration;
 
 use distlock_api::{
-    AcquireOptions, Acquired, ErrorKind, FencedWrite, LeaseOptions, LockError, LockGuard, LockKey, ReleaseOutcome, Wait,
+    AcquireOptions, Acquired, ErrorKind, FencedWrite, LeaseOptions, LockError, LockGuard, LockKey, Mode,
+    ReleaseOutcome, Wait,
 };
 use fastrand::Rng;
 
@@ -19,19 +20,20 @@ const RELEASE: Duration = Duration::from_secs(30);
 pub(super) async fn work(work: Work, client: Client, mut rng: Rng) -> Verdict {
     while !work.is_over() {
         let (key, wait) = work.choose(&mut rng);
+        let mode = work.mode(key, &mut rng);
         match rng.u8(..20) {
             // Cancelled while it waits, or while the grant is in flight.
             0..=1 => {
                 let moment = Duration::from_micros(rng.u64(0..20_000));
-                let acquiring = acquire(&work, &client, &work.keys[key], Wait::UpTo(wait));
+                let acquiring = acquire(&work, &client, &work.keys[key], mode, Wait::UpTo(wait));
                 if let Ok(granted) = tokio::time::timeout(moment, acquiring).await {
                     drop(granted?);
                 }
             }
             choice => {
                 let wait = if choice < 5 { Wait::Try } else { Wait::UpTo(wait) };
-                if let Some(guard) = acquire(&work, &client, &work.keys[key], wait).await? {
-                    section(&work, &client, key, guard, &mut rng).await?;
+                if let Some(guard) = acquire(&work, &client, &work.keys[key], mode, wait).await? {
+                    section(&work, &client, key, mode, guard, &mut rng).await?;
                 }
             }
         }
@@ -40,8 +42,15 @@ pub(super) async fn work(work: Work, client: Client, mut rng: Rng) -> Verdict {
     Ok(())
 }
 
-async fn acquire(work: &Work, client: &Client, key: &LockKey, wait: Wait) -> Result<Option<LockGuard>, Failure> {
-    let options = AcquireOptions::new().with_lease(LeaseOptions::new().ttl(work.cx.short())).with_wait(wait);
+async fn acquire(
+    work: &Work,
+    client: &Client,
+    key: &LockKey,
+    mode: Mode,
+    wait: Wait,
+) -> Result<Option<LockGuard>, Failure> {
+    let lease = LeaseOptions::new().ttl(work.cx.short());
+    let options = AcquireOptions::new().with_lease(lease).with_wait(wait).with_mode(mode);
     let acquiring = client.acquire_with(key.clone(), options);
     match within(WAIT + SOON, "an acquisition to return (C18)", acquiring).await? {
         Ok(Acquired::Held(guard)) => Ok(Some(guard)),
@@ -50,10 +59,13 @@ async fn acquire(work: &Work, client: &Client, key: &LockKey, wait: Wait) -> Res
     }
 }
 
-/// Runs a critical section: a pause, a fenced write, and the release.
-async fn section(work: &Work, client: &Client, key: usize, guard: LockGuard, rng: &mut Rng) -> Verdict {
+/// Runs a critical section: a pause, a fenced write of an exclusive holder, and the release.
+async fn section(work: &Work, client: &Client, key: usize, mode: Mode, guard: LockGuard, rng: &mut Rng) -> Verdict {
     tokio::time::sleep(work.hold(key, rng)).await;
-    write(work, client, key, &guard)?;
+    // Several that hold a key together fence each other off.
+    if mode.is_exclusive() {
+        write(work, client, key, &guard)?;
+    }
     if rng.u8(..10) == 0 {
         drop(guard);
         return Ok(());

@@ -26,6 +26,8 @@ pub(crate) enum Admin {
     ForceIsRelease,
     /// A force-release needs a holder, so a minimum hold keeps its key closed.
     ForceNeedsHolder,
+    /// Releases are not reported.
+    HidesReleases,
 }
 
 impl Admin {
@@ -78,7 +80,9 @@ impl LockAdmin for BrokenAdmin {
 
     async fn watch(&self) -> Result<LockEvents> {
         let events = self.admin().watch().await?;
-        let force_is_release = self.broken == Admin::ForceIsRelease;
+        let (force_is_release, hides) = (self.broken == Admin::ForceIsRelease, self.broken == Admin::HidesReleases);
+        let hidden = move |event: &LockEvent| hides && matches!(event, LockEvent::Released { .. });
+        let events = events.try_filter(move |event| std::future::ready(!hidden(event)));
         Ok(Box::pin(events.map_ok(move |event| match event {
             LockEvent::ForceReleased { key, id } if force_is_release => LockEvent::Released { key, id },
             event => event,

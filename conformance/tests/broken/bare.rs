@@ -7,18 +7,20 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use distlock_api::{
-    AcquisitionId, Capabilities, FencingToken, LockAdmin, LockError, LockFilter, LockInfo, LockKey, Loss,
-    ReleaseOutcome, Result, async_trait,
+    AcquisitionId, FencingToken, LockAdmin, LockError, LockFilter, LockInfo, LockKey, Loss, ReleaseOutcome, Result,
+    async_trait,
 };
 use distlock_conformance::{Client, Fixture, FixtureError, Profile};
 use distlock_engine::LeaseStore;
 use distlock_engine::store::{
-    Attempt, Claim, EventStream, QueueStanding, Release, Renewal, RenewalSubject, Reply, Standing, StoreCapabilities,
-    StoreEvent, Ticket, Watch,
+    Attempt, BusyReply, Claim, EventStream, QueueStanding, Release, Renewal, RenewalSubject, Reply, Standing,
+    StoreCapabilities, StoreEvent, Ticket, Watch,
 };
 use distlock_memory::MemoryStore;
 use futures_util::StreamExt;
 use tokio::time::sleep;
+
+use crate::promised;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Bare {
@@ -58,6 +60,16 @@ pub(crate) enum Bare {
     BatchAllOrNothing,
     /// A batch is answered up to the first lease that has ended.
     BatchStops,
+    /// The attempts of a batch are answered in the reverse order.
+    AttemptsBackwards,
+    /// A batch with one key in use is refused as a whole, and its other leases are held.
+    OneBusyRefusesAll,
+    /// The releases of a batch are answered in the reverse order.
+    ReleasesBackwards,
+    /// A release in a batch frees the key, also that of another holder.
+    ABatchFreesTheKey,
+    /// A release in a batch forgets who waits.
+    ABatchForgetsWaiters,
     /// Keys that differ only in case are one.
     FoldsCase,
     /// The dotless and the dotted i are one.
@@ -133,6 +145,17 @@ impl Bare {
         Bares { broken: self, memory: MemoryStore::new(), seen: Arc::default() }
     }
 
+    fn has_batches(self) -> bool {
+        matches!(
+            self,
+            Self::AttemptsBackwards
+                | Self::OneBusyRefusesAll
+                | Self::ReleasesBackwards
+                | Self::ABatchFreesTheKey
+                | Self::ABatchForgetsWaiters
+        )
+    }
+
     /// Returns the key as the store compares it.
     fn key(self, key: &LockKey) -> LockKey {
         let text = key.as_str();
@@ -171,12 +194,7 @@ impl Fixture for Bares {
     }
 
     fn profile(&self) -> Profile {
-        let mut promised = Capabilities::default();
-        promised.expiry = true;
-        promised.minimum_hold = true;
-        promised.fair = true;
-        promised.push = true;
-        Profile::new(promised).admin().owners().store()
+        Profile::new(promised::exclusive()).admin().owners().store()
     }
 
     async fn clients(&self, count: usize) -> std::result::Result<Vec<Client>, FixtureError> {
@@ -248,6 +266,9 @@ impl LeaseStore for BareStore {
     fn capabilities(&self) -> StoreCapabilities {
         let mut capabilities = self.memory.capabilities();
         capabilities.renew_batch = NonZeroUsize::new(4).expect("not zero");
+        if self.broken.has_batches() {
+            capabilities.acquire_batch = NonZeroUsize::new(16).expect("not zero");
+        }
         capabilities
     }
 
@@ -386,6 +407,43 @@ impl LeaseStore for BareStore {
             Bare::RemembersOneRelease if self.seen().released.get(&key) != Some(&id) => ReleaseOutcome::AlreadyLost,
             _ => outcome,
         })
+    }
+
+    async fn try_acquire_many(&self, attempts: &[Attempt]) -> Vec<Result<Reply>> {
+        let mut replies = Vec::new();
+        for attempt in attempts {
+            replies.push(self.try_acquire(attempt).await);
+        }
+        let is_busy = |reply: &Result<Reply>| matches!(reply, Ok(Reply::Busy(_)));
+        match self.broken {
+            Bare::AttemptsBackwards => replies.reverse(),
+            Bare::OneBusyRefusesAll if replies.iter().any(is_busy) => {
+                replies.iter_mut().for_each(|reply| *reply = Ok(Reply::Busy(BusyReply::new())));
+            }
+            _ => {}
+        }
+        replies
+    }
+
+    async fn release_many(&self, releases: &[Release]) -> Vec<Result<ReleaseOutcome>> {
+        let mut outcomes = Vec::new();
+        for release in releases {
+            let outcome = self.release(release).await;
+            let frees_the_key = match self.broken {
+                Bare::ABatchFreesTheKey => !matches!(outcome, Ok(ReleaseOutcome::Released)),
+                // The release has granted it to the first waiter.
+                Bare::ABatchForgetsWaiters => matches!(outcome, Ok(ReleaseOutcome::Released)),
+                _ => false,
+            };
+            if frees_the_key {
+                self.memory.force_release(release.claim.key());
+            }
+            outcomes.push(outcome);
+        }
+        if self.broken == Bare::ReleasesBackwards {
+            outcomes.reverse();
+        }
+        outcomes
     }
 
     async fn withdraw(&self, claim: &Claim, timeout: Duration) -> Result<()> {

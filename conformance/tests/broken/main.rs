@@ -6,6 +6,9 @@ mod bare;
 mod clocks;
 mod guards;
 mod matrix;
+mod modes;
+mod once;
+mod promised;
 mod providers;
 mod queues;
 mod servers;
@@ -31,6 +34,8 @@ use bare::Bare;
 use clocks::Clock;
 use guards::Guards;
 use matrix::{CASES, Case};
+use modes::Modes;
+use once::Once;
 use providers::{Provider, acquire_as_named};
 use queues::Queue;
 use servers::Server;
@@ -54,6 +59,10 @@ enum Broken {
     Bare(Bare),
     /// Has a server that can fail.
     Server(Server),
+    /// Has all modes, below the engine and above.
+    Modes(Modes),
+    /// Remembers the outcomes of work.
+    Once(Once),
 }
 
 impl Broken {
@@ -64,6 +73,8 @@ impl Broken {
             Self::Clock(_) => 2,
             Self::Bare(_) => 3,
             Self::Server(_) => 4,
+            Self::Modes(_) => 5,
+            Self::Once(_) => 6,
             _ => 0,
         };
         family(self) == family(other)
@@ -99,6 +110,8 @@ impl Broken {
             Self::Clock(clock) => examine(clock.fixture(), wanted).await,
             Self::Bare(bare) => examine(bare.fixture(), wanted).await,
             Self::Server(server) => examine(server.fixture(), wanted).await,
+            Self::Modes(modes) => examine(modes.fixture(), wanted).await,
+            Self::Once(once) => examine(once.fixture(), wanted).await,
             broken => examine(broken, wanted).await,
         }
     }
@@ -224,6 +237,8 @@ const SOUND: &[(&str, Broken)] = &[
     ("nothing_is_caught_in_a_sound_store_below_the_engine", Broken::Bare(Bare::Sound)),
     ("nothing_is_caught_in_a_slow_store_below_the_engine", Broken::Bare(Bare::Slow)),
     ("nothing_is_caught_at_a_sound_server", Broken::Server(Server::Sound)),
+    ("nothing_is_caught_in_a_sound_store_of_all_modes", Broken::Modes(Modes::Sound)),
+    ("nothing_is_caught_where_outcomes_are_remembered", Broken::Once(Once::Sound)),
 ];
 
 /// Returns all checks that catch the broken relatives of a backend.

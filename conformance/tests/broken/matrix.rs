@@ -11,6 +11,8 @@ use crate::admins::Admin;
 use crate::bare::Bare;
 use crate::clocks::Clock;
 use crate::guards::Guards;
+use crate::modes::Modes;
+use crate::once::Once;
 use crate::providers::Provider;
 use crate::queues::Queue;
 use crate::servers::Server;
@@ -136,6 +138,13 @@ pub(crate) const CASES: &[Case] = &[
         Clause::C3,
         Broken::Provider(Provider::ReturnsLateGrants),
         &[("C3_deadline::late_grant_is_not_returned", "a grant was returned after its own deadline")],
+    ),
+    case(
+        "a_maximum_hold_is_ignored",
+        "",
+        Clause::C4,
+        Broken::Provider(Provider::NoMaximumHold),
+        &[("C4_loss::maximum_hold_ends_it", "was not granted within")],
     ),
     case(
         "loss_is_never_signalled",
@@ -747,6 +756,41 @@ pub(crate) const CASES: &[Case] = &[
         &[("C14_isolation::store_answers_batches_in_order", "answers")],
     ),
     case(
+        "the_attempts_of_a_batch_are_answered_in_reverse",
+        "",
+        Clause::C14,
+        Broken::Bare(Bare::AttemptsBackwards),
+        &[("C14_isolation::store_answers_a_batch_of_attempts", "in a batch ")],
+    ),
+    case(
+        "one_key_in_use_refuses_a_batch",
+        "",
+        Clause::C14,
+        Broken::Bare(Bare::OneBusyRefusesAll),
+        &[("C14_isolation::store_answers_a_batch_of_attempts", "in a batch ")],
+    ),
+    case(
+        "the_releases_of_a_batch_are_answered_in_reverse",
+        "",
+        Clause::C14,
+        Broken::Bare(Bare::ReleasesBackwards),
+        &[("C14_isolation::store_answers_a_batch_of_releases", "in a batch ")],
+    ),
+    case(
+        "a_release_in_a_batch_frees_the_key_of_another_holder",
+        "",
+        Clause::C14,
+        Broken::Bare(Bare::ABatchFreesTheKey),
+        &[("C14_isolation::store_answers_a_batch_of_releases", "a batch of another store had this key in it")],
+    ),
+    case(
+        "a_release_in_a_batch_forgets_who_waits",
+        "",
+        Clause::C15,
+        Broken::Bare(Bare::ABatchForgetsWaiters),
+        &[("C15_fairness::store_releases_a_batch_to_its_waiters", "a batch has released a key that had a waiter")],
+    ),
+    case(
         "the_store_folds_case",
         "",
         Clause::C20,
@@ -1044,6 +1088,516 @@ pub(crate) const CASES: &[Case] = &[
         Broken::Server(Server::ClockRestarts),
         &[("C5_fencing::store_survives_a_crash", "after its grant and a crash of the server")],
     ),
+    case(
+        "a_reader_is_granted_a_key_beside_a_writer",
+        "",
+        Clause::C26,
+        Broken::Modes(Modes::ReaderBesideWriter),
+        &[
+            ("C26_shared::writer_holds_alone", "a writer holds the key, and an attempt (shared) was granted"),
+            (
+                "C26_shared::store_shares_a_key",
+                "an exclusive claim holds the key, and the attempt was answered Granted",
+            ),
+            (
+                "C26_shared::readers_and_writers",
+                "two clients held one key at the same time | two grants have the same token | a later grant has a smaller token | no order of the calls explains",
+            ),
+        ],
+    ),
+    case(
+        "a_writer_is_granted_a_key_beside_readers",
+        "",
+        Clause::C26,
+        Broken::Modes(Modes::WriterBesideReader),
+        &[
+            ("C26_shared::writer_holds_alone", "a reader holds the key, and an attempt (exclusive) was granted"),
+            ("C26_shared::store_shares_a_key", "shared claims hold the key, and the attempt was answered Granted"),
+            (
+                "C26_shared::readers_and_writers",
+                "two clients held one key at the same time | two grants have the same token | a later grant has a smaller token | no order of the calls explains",
+            ),
+        ],
+    ),
+    case(
+        "every_mode_is_exclusive",
+        "",
+        Clause::C26,
+        Broken::Modes(Modes::EverythingIsExclusive),
+        &[
+            (
+                "C26_shared::readers_hold_together",
+                "only readers hold the key, and an attempt (shared) was answered busy",
+            ),
+            ("C26_shared::store_shares_a_key", "only shared claims hold the key, and the attempt was answered Busy"),
+            (
+                "C27_permits::as_many_as_there_are",
+                "a permit is left, and an attempt (1 of 3 permits) was answered busy",
+            ),
+        ],
+    ),
+    case(
+        "every_mode_is_shared",
+        "",
+        Clause::C26,
+        Broken::Modes(Modes::EverythingIsShared),
+        &[
+            ("C26_shared::writer_holds_alone", "a writer holds the key, and an attempt (shared) was granted"),
+            (
+                "C27_permits::as_many_as_there_are",
+                "all three permits are held, and an attempt (1 of 3 permits) was granted",
+            ),
+            (
+                "C27_permits::store_counts_permits",
+                "two of three permits are held, and the attempt was answered Granted",
+            ),
+        ],
+    ),
+    case(
+        "a_key_without_holders_is_taken_in_two_steps",
+        "",
+        Clause::C26,
+        Broken::Modes(Modes::TakesInTwoSteps),
+        &[
+            ("C26_shared::store_keeps_readers_and_writers_apart", "had these grants at the same moment"),
+            ("C27_permits::store_grants_no_permit_twice", "of 3 permits these were granted at the same moment"),
+        ],
+    ),
+    case(
+        "one_permit_more_is_granted",
+        "",
+        Clause::C27,
+        Broken::Modes(Modes::OnePermitMore),
+        &[
+            (
+                "C27_permits::as_many_as_there_are",
+                "all three permits are held, and an attempt (1 of 3 permits) was granted",
+            ),
+            (
+                "C27_permits::never_above_the_number",
+                "permits were held at the same time | no order of the calls explains",
+            ),
+            (
+                "C27_permits::store_counts_permits",
+                "two of three permits are held, and the attempt was answered Granted | all three permits are held, and the attempt was answered Granted | two permits are held, and this claim allows two, and the attempt was answered Granted",
+            ),
+        ],
+    ),
+    case(
+        "guards_are_counted_instead_of_permits",
+        "",
+        Clause::C27,
+        Broken::Modes(Modes::CountsGuards),
+        &[
+            (
+                "C27_permits::several_at_once",
+                "two of three permits are held, and an attempt (2 of 3 permits) was granted",
+            ),
+            (
+                "C27_permits::store_counts_permits",
+                "two of three permits are held, and the attempt was answered Granted",
+            ),
+        ],
+    ),
+    case(
+        "the_first_number_of_permits_decides",
+        "",
+        Clause::C27,
+        Broken::Modes(Modes::FirstNumberDecides),
+        &[
+            (
+                "C27_permits::each_by_its_own_number",
+                "two permits are held, and this request allows two, and an attempt (1 of 2 permits) was granted",
+            ),
+            (
+                "C27_permits::store_counts_permits",
+                "two permits are held, and this claim allows two, and the attempt was answered Granted",
+            ),
+        ],
+    ),
+    case(
+        "readers_overtake_a_waiting_writer",
+        "",
+        Clause::C28,
+        Broken::Modes(Modes::ReadersOvertake),
+        &[
+            (
+                "C28_one_queue::reader_waits_behind_a_writer",
+                "a writer waits for the key, and an attempt (shared) was granted | waiting for 2 waiters in the queue",
+            ),
+            (
+                "C28_one_queue::store_lets_no_reader_overtake",
+                "an exclusive claim waits for the key, and the attempt was answered Granted",
+            ),
+        ],
+    ),
+    case(
+        "small_requests_overtake_a_large_one",
+        "",
+        Clause::C28,
+        Broken::Modes(Modes::SmallRequestsOvertake),
+        &[(
+            "C28_one_queue::large_request_is_not_overtaken",
+            "waiting for 2 waiters in the queue | a request for three permits waits, and an attempt (1 of 3 permits) was granted",
+        )],
+    ),
+    case(
+        "a_release_lets_one_reader_in",
+        "",
+        Clause::C28,
+        Broken::Modes(Modes::OneReaderPerRelease),
+        &[
+            (
+                "C28_one_queue::readers_are_granted_together",
+                "waiting for a reader to get the key that a writer released, beside others",
+            ),
+            ("C28_one_queue::store_grants_the_run_at_its_head", "the refresh of its ticket was answered Waiting"),
+        ],
+    ),
+    case(
+        "a_writer_that_leaves_blocks_the_readers_behind_it",
+        "",
+        Clause::C28,
+        Broken::Modes(Modes::LeavingWriterBlocks),
+        &[
+            (
+                "C28_one_queue::writer_that_leaves_lets_readers_in",
+                "a reader to get the key after the writer ahead of it",
+            ),
+            ("C28_one_queue::store_grants_what_a_leaver_kept_back", "the refresh of its ticket was answered Waiting"),
+        ],
+    ),
+    case(
+        "every_second_grant_of_a_run_is_pushed",
+        "",
+        Clause::C28,
+        Broken::Modes(Modes::PushesEverySecondGrant),
+        &[("C28_one_queue::store_pushes_each_grant_of_a_run", "the event of grant")],
+    ),
+    case(
+        "a_dead_reader_blocks_the_key",
+        "",
+        Clause::C29,
+        Broken::Modes(Modes::DeadReaderBlocks),
+        &[
+            ("C29_expiry_of_each::cut_off_reader", "was not granted within"),
+            ("C29_expiry_of_each::renewal_extends_its_own", "a reader blocks the key that was not renewed"),
+            (
+                "C29_expiry_of_each::store_expires_each_holder",
+                "the lease of this holder has expired, and a renewal was answered Held",
+            ),
+        ],
+    ),
+    case(
+        "a_reader_that_expires_frees_the_key",
+        "",
+        Clause::C29,
+        Broken::Modes(Modes::ExpiryOfOneFreesAll),
+        &[
+            ("C29_expiry_of_each::end_of_one_leaves_the_others", "another reader's lease has expired"),
+            (
+                "C29_expiry_of_each::store_expires_each_holder",
+                "the lease of another holder has expired, and a renewal of the lease was answered Gone",
+            ),
+        ],
+    ),
+    case(
+        "a_renewal_extends_all_holders",
+        "",
+        Clause::C29,
+        Broken::Modes(Modes::RenewalExtendsAll),
+        &[
+            ("C29_expiry_of_each::renewal_extends_its_own", "a reader blocks the key that was not renewed"),
+            (
+                "C29_expiry_of_each::store_renews_each_holder",
+                "only the other of two holders was renewed, and a renewal was answered Held",
+            ),
+        ],
+    ),
+    case(
+        "a_reader_is_upgraded",
+        "",
+        Clause::C31,
+        Broken::Modes(Modes::Upgrades),
+        &[(
+            "C31_no_upgrade::holder_waits_for_itself",
+            "the same client holds the key (shared), and an attempt (exclusive) was granted",
+        )],
+    ),
+    case(
+        "readers_have_one_token",
+        "",
+        Clause::C5,
+        Broken::Modes(Modes::OneTokenForReaders),
+        &[
+            ("C5_fencing::across_modes", "two guards (shared) have the tokens"),
+            ("C5_fencing::store_tokens_grow_over_modes", "whose token is not greater"),
+        ],
+    ),
+    case(
+        "the_tokens_of_readers_are_above_those_of_writers",
+        "",
+        Clause::C5,
+        Broken::Modes(Modes::ReadersHaveHighTokens),
+        &[
+            ("C5_fencing::across_modes", "(exclusive) follow token"),
+            ("C5_fencing::store_tokens_grow_over_modes", "the next grant (exclusive) was"),
+        ],
+    ),
+    case(
+        "the_release_of_one_reader_frees_the_key",
+        "",
+        Clause::C26,
+        Broken::Modes(Modes::ReleaseOfOneFreesAll),
+        &[
+            (
+                "C26_shared::readers_hold_together",
+                "readers hold the key, and an attempt (exclusive) was granted | another reader released the key, and a guard is lost | the release of a held lock returned",
+            ),
+            (
+                "C26_shared::store_shares_a_key",
+                "another shared claim was released, and a renewal of the lease was answered Gone",
+            ),
+        ],
+    ),
+    case(
+        "a_repeated_release_frees_another_reader",
+        "",
+        Clause::C10,
+        Broken::Modes(Modes::RepeatedReleaseFreesAnother),
+        &[
+            ("C10_lost_replies::shared_release", "another reader's release was repeated"),
+            (
+                "C10_lost_replies::store_remembers_shared_releases",
+                "other readers sent their repeated releases, and a renewal of the lease was answered Gone | other readers sent their first releases",
+            ),
+        ],
+    ),
+    case(
+        "a_repeated_attempt_is_another_reader",
+        "",
+        Clause::C10,
+        Broken::Modes(Modes::RepeatedAttemptIsAnother),
+        &[
+            ("C10_lost_replies::store_repeats_a_shared_grant", "a repeated attempt was granted"),
+            ("C10_lost_replies::shared_acquisition", "was not granted within"),
+        ],
+    ),
+    case(
+        "the_force_release_of_one_holder_takes_all",
+        "",
+        Clause::C22,
+        Broken::Modes(Modes::ForceOfOneTakesAll),
+        &[
+            (
+                "C22_force_release::force_release_of_one_holder",
+                "another holder was released by force, and a guard is lost | one of two holders was released by force, and an attempt (exclusive) was granted",
+            ),
+            (
+                "C22_force_release::store_takes_holders_by_force",
+                "another holder was released by force, and a renewal of the lease was answered Gone",
+            ),
+        ],
+    ),
+    case(
+        "a_force_release_takes_the_first_holder_only",
+        "",
+        Clause::C22,
+        Broken::Modes(Modes::ForceTakesTheFirst),
+        &[
+            (
+                "C22_force_release::force_release_takes_all",
+                "all holders were released by force, and an attempt (exclusive) was answered busy",
+            ),
+            (
+                "C22_force_release::store_takes_holders_by_force",
+                "all holders were released by force, and a renewal was answered Held",
+            ),
+        ],
+    ),
+    case(
+        "the_minimum_hold_of_a_reader_is_ignored",
+        "",
+        Clause::C25,
+        Broken::Modes(Modes::NoMinimumHoldOfReaders),
+        &[
+            ("C25_minimum_hold::early_release_of_a_reader", "and a writer got the key after"),
+            ("C25_minimum_hold::store_keeps_a_reader", "a writer was answered Granted"),
+        ],
+    ),
+    case(
+        "a_missing_mode_is_ignored",
+        "",
+        Clause::C30,
+        Broken::Provider(Provider::IgnoresModes),
+        &[
+            ("C30_refused::shared_without_the_capability", "ended with None instead of Unsupported"),
+            ("C30_refused::permits_without_the_capability", "ended with None instead of Unsupported"),
+        ],
+    ),
+    case(
+        "work_under_way_is_begun_again",
+        "",
+        Clause::O1,
+        Broken::Once(Once::TwoBegin),
+        &[
+            ("O1_one_run::exactly_one_begins", "callers began the work"),
+            ("O1_one_run::others_are_busy", "work under way is answered"),
+        ],
+    ),
+    case(
+        "a_completion_remembers_nothing",
+        "",
+        Clause::O2,
+        Broken::Once(Once::OutcomeForgotten),
+        &[("O2_remembered::the_outcome_is_remembered", "the outcome is not remembered")],
+    ),
+    case(
+        "an_outcome_is_forgotten_early",
+        "",
+        Clause::O2,
+        Broken::Once(Once::ForgottenEarly),
+        &[("O2_remembered::the_outcome_is_remembered", "the outcome is not remembered")],
+    ),
+    case(
+        "a_late_completion_is_reported_as_made",
+        "",
+        Clause::O3,
+        Broken::Once(Once::LateCompleteAccepted),
+        &[("O3_fenced_completion::a_late_completion_is_refused", "the completion of a late holder is answered Ok(())")],
+    ),
+    case(
+        "an_interrupted_run_is_under_way_for_ever",
+        "",
+        Clause::O4,
+        Broken::Once(Once::CrashNeverReopens),
+        &[("O4_two_times::a_crash_reopens_after_the_ttl", "the work was not begun: Busy")],
+    ),
+    case(
+        "an_interrupted_run_is_not_reported",
+        "",
+        Clause::O5,
+        Broken::Once(Once::VanishedIsNew),
+        &[
+            ("O5_interrupted::an_interrupted_run_is_named", "the interrupted run is reported as None"),
+            ("O5_interrupted::a_vanished_holder_is_named", "the interrupted run of ada is reported as None"),
+        ],
+    ),
+    case(
+        "at_most_once_is_ignored",
+        "",
+        Clause::O5,
+        Broken::Once(Once::AtMostOnceIgnored),
+        &[("O5_interrupted::at_most_once_never_begins_again", "interrupted work is answered")],
+    ),
+    case(
+        "a_discarded_run_is_left_interrupted",
+        "",
+        Clause::O6,
+        Broken::Once(Once::DiscardLeavesTrace),
+        &[("O6_discarded::discarding_leaves_no_trace", "discarded work is")],
+    ),
+    case(
+        "fingerprints_are_ignored",
+        "",
+        Clause::O7,
+        Broken::Once(Once::FingerprintIgnored),
+        &[("O7_fingerprint::another_fingerprint_is_a_mismatch", "another request is answered")],
+    ),
+    case(
+        "a_refused_value_is_reported_as_remembered",
+        "",
+        Clause::O8,
+        Broken::Once(Once::RejectedIsCompleted),
+        &[("O8_truthful_completion::completion_tells_the_truth", "the outcome is not remembered")],
+    ),
+    case(
+        "a_wait_for_work_has_no_end",
+        "",
+        Clause::O9,
+        Broken::Once(Once::WaitIsUnbounded),
+        &[("O9_bounded_wait::a_wait_is_bounded", "waiting for a wait with a timeout to end")],
+    ),
+    case(
+        "a_caller_that_may_wait_is_answered_busy",
+        "",
+        Clause::O9,
+        Broken::Once(Once::WaiterGetsNoOutcome),
+        &[("O9_bounded_wait::a_waiter_gets_the_outcome", "a waiter is answered")],
+    ),
+    case(
+        "an_outcome_is_kept_for_ever",
+        "",
+        Clause::O10,
+        Broken::Once(Once::NeverForgotten),
+        &[("O10_forgotten::an_outcome_is_forgotten_after_keep", "waiting for an outcome to be forgotten")],
+    ),
+    case(
+        "a_dropped_call_begins_the_work",
+        "",
+        Clause::O11,
+        Broken::Once(Once::DroppedCallBegins),
+        &[("O11_cancel_safety::a_dropped_call_leaves_nothing", "the work was not begun | has begun the work")],
+    ),
+    case(
+        "candidates_of_one_process_share_a_lock",
+        "",
+        Clause::L1,
+        Broken::Provider(Provider::ReEntrant),
+        &[("L1_one_leader::one_task_at_a_time", "two tasks ran at the same time")],
+    ),
+    case(
+        "every_leader_has_the_same_term",
+        "",
+        Clause::L2,
+        Broken::Store(Store::ConstantToken),
+        &[("L2_terms::terms_grow", "follows")],
+    ),
+    case(
+        "a_leader_does_not_notice_its_loss",
+        "",
+        Clause::L3,
+        Broken::Guards(Guards::NeverLost),
+        &[("L3_loss::lost_leader_drops_its_task", "although the task of the lost one is not dropped")],
+    ),
+    case(
+        "a_resignation_leaves_the_key_to_the_ttl",
+        "",
+        Clause::L4,
+        Broken::Store(Store::ReleaseDoesNothing),
+        &[
+            ("L4_resignation::finished_task_frees_the_key", "the key is held after the candidate has ended"),
+            ("L4_resignation::resignation_hands_over", "waiting for the next candidate to lead after a resignation"),
+        ],
+    ),
+    case(
+        "an_error_ends_the_candidacy",
+        "",
+        Clause::L5,
+        Broken::Store(Store::ErrorsAreUnsupported),
+        &[("L5_errors::errors_of_the_store", "a candidate ended with Ok(Err(")],
+    ),
+    case(
+        "a_follower_reports_errors",
+        "",
+        Clause::L6,
+        Broken::Provider(Provider::BusyIsAnError),
+        &[("L6_health::health_shows_what_it_does", "a candidate that follows shows Failing")],
+    ),
+    case(
+        "the_lock_of_a_dropped_leader_stays",
+        "",
+        Clause::L7,
+        Broken::Guards(Guards::NoDrop),
+        &[("L7_cancel_safety::dropped_candidates", "was not granted within")],
+    ),
+    case(
+        "a_leader_that_resigned_is_reported_for_longer",
+        "",
+        Clause::L8,
+        Broken::Admin(Admin::HidesReleases),
+        &[("L8_observation::observer_reports_each_leader", "the end of the term of")],
+    ),
 ];
 
 /// Returns the alternatives of the words that a check's message must contain.
@@ -1090,32 +1644,53 @@ pub(crate) fn is_current() -> Result<(), Failed> {
     }
 }
 
+/// A part of the clauses: its heading, and whether a clause belongs to it.
+type Part = (&'static str, fn(Clause) -> bool);
+
+const PARTS: &[Part] = &[
+    ("Broken backend × clause", |clause| !is_of("O", clause) && !is_of("L", clause)),
+    ("Broken memory of outcomes × clause of work that is done once", |clause| is_of("O", clause)),
+    ("Broken backend × clause of leadership", |clause| is_of("L", clause)),
+];
+
+fn is_of(series: &str, clause: Clause) -> bool {
+    id(clause).starts_with(series)
+}
+
+fn id(clause: Clause) -> String {
+    if clause == Clause::Admin { "admin".to_owned() } else { format!("{clause:?}") }
+}
+
 fn matrix() -> String {
-    let mut clauses: Vec<Clause> = checks().iter().map(|check| check.clause()).collect();
-    clauses.dedup();
+    let mut all: Vec<Clause> = checks().iter().map(|check| check.clause()).collect();
+    all.dedup();
     let clause_of: BTreeMap<String, Clause> = checks().iter().map(|check| (check.name(), check.clause())).collect();
-    let id = |clause: &Clause| if *clause == Clause::Admin { "admin".to_owned() } else { format!("{clause:?}") };
-    let mut text = String::from(
-        "\n## Broken backend × clause\n\n●: the clause that it breaks; ○: another clause whose checks always catch it.\n\n|",
-    );
-    for clause in &clauses {
-        let _ = write!(text, " | {}", id(clause));
-    }
-    let _ = writeln!(text, " |\n|---{}|", "|:-:".repeat(clauses.len()));
-    for case in CASES {
-        let _ = write!(text, "| {}", case.name.replace('_', " "));
+    let mut text = String::new();
+    for (heading, is_part) in PARTS {
+        let clauses: Vec<Clause> = all.iter().copied().filter(|clause| is_part(*clause)).collect();
+        let _ = write!(
+            text,
+            "\n## {heading}\n\n●: the clause that it breaks; ○: another clause whose checks always catch it.\n\n|"
+        );
         for clause in &clauses {
-            let catches = case.caught_by.iter().any(|(check, _)| clause_of.get(*check) == Some(clause));
-            let mark = if case.clause == *clause {
-                "●"
-            } else if catches {
-                "○"
-            } else {
-                ""
-            };
-            let _ = write!(text, " | {mark}");
+            let _ = write!(text, " | {}", id(*clause));
         }
-        text.push_str(" |\n");
+        let _ = writeln!(text, " |\n|---{}|", "|:-:".repeat(clauses.len()));
+        for case in CASES.iter().filter(|case| is_part(case.clause)) {
+            let _ = write!(text, "| {}", case.name.replace('_', " "));
+            for clause in &clauses {
+                let catches = case.caught_by.iter().any(|(check, _)| clause_of.get(*check) == Some(clause));
+                let mark = if case.clause == *clause {
+                    "●"
+                } else if catches {
+                    "○"
+                } else {
+                    ""
+                };
+                let _ = write!(text, " | {mark}");
+            }
+            text.push_str(" |\n");
+        }
     }
     text.push_str("\n## The checks that catch them\n\n| broken backend | known fault | check | words of the failure |\n|---|---|---|---|\n");
     for case in CASES {

@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use distlock_api::{
     Accounting, AcquireOptions, Acquired, Busy, Capabilities, ErrorKind, FencingToken, LeaseHandle, LeaseOptions,
-    LockAdmin, LockError, LockGuard, LockKey, LockProvider, Loss, LostSignal, ReleaseFuture, ReleaseOutcome, Result,
-    Wait, async_trait,
+    LockAdmin, LockError, LockGuard, LockKey, LockProvider, Loss, LostSignal, Mode, ReleaseFuture, ReleaseOutcome,
+    Result, Wait, async_trait,
 };
 use distlock_engine::store::{Attempt, Claim, ProviderId, Release, Reply};
 use distlock_engine::{LeaseProvider, LeaseStore};
@@ -50,6 +50,12 @@ pub(crate) enum Provider {
     MiscountsReleases,
     /// `close` returns at once and does nothing.
     NoClose,
+    /// A maximum hold is ignored.
+    NoMaximumHold,
+    /// Modes that the backend does not have are taken as exclusive.
+    IgnoresModes,
+    /// The end of a wait for a busy key is reported as an error of the store.
+    BusyIsAnError,
 }
 
 /// The number of characters that count for [`Provider::FoldsPrefix`].
@@ -188,18 +194,17 @@ impl BrokenProvider {
     }
 
     async fn acquire_again(&self, key: &LockKey, options: AcquireOptions) -> Result<Acquired> {
-        let tried = self.engine.acquire_with(key.clone(), options.clone().with_wait(Wait::Try)).await?;
-        let mut granted = self.granted.lock().unwrap();
-        Ok(match tried {
-            Acquired::Held(guard) => {
-                granted.insert(key.clone(), guard.fencing_token());
-                Acquired::Held(guard)
+        let mut acquired = self.engine.acquire_with(key.clone(), options.clone().with_wait(Wait::Try)).await?;
+        if matches!(acquired, Acquired::Busy(_)) {
+            if let Some(token) = self.granted.lock().unwrap().get(key) {
+                return Ok(Acquired::Held(LockGuard::new(key.clone(), *token, Box::new(Shared))));
             }
-            Acquired::Busy(busy) => match granted.get(key) {
-                Some(token) => Acquired::Held(LockGuard::new(key.clone(), *token, Box::new(Shared))),
-                None => Acquired::Busy(busy),
-            },
-        })
+            acquired = self.engine.acquire_with(key.clone(), options).await?;
+        }
+        if let Acquired::Held(guard) = &acquired {
+            self.granted.lock().unwrap().insert(key.clone(), guard.fencing_token());
+        }
+        Ok(acquired)
     }
 
     async fn acquire_detached(&self, key: &LockKey, options: AcquireOptions) -> Result<Acquired> {
@@ -242,6 +247,10 @@ impl LockProvider for BrokenProvider {
             Provider::CorrectsOptions if options.lease().terms().is_err() => {
                 options = options.with_lease(LeaseOptions::new());
             }
+            Provider::NoMaximumHold if options.lease().get_max_hold().is_some() => {
+                options = options.with_lease(LeaseOptions::new());
+            }
+            Provider::IgnoresModes => options = options.with_mode(Mode::Exclusive),
             Provider::FoldsCase => {
                 let folded = key.as_str().to_ascii_lowercase();
                 return self.acquire_under(key, folded, options).await;
@@ -249,6 +258,12 @@ impl LockProvider for BrokenProvider {
             Provider::FoldsPrefix => {
                 let prefix = key.as_str().chars().take(PREFIX).collect();
                 return self.acquire_under(key, prefix, options).await;
+            }
+            Provider::BusyIsAnError if options.wait() != Wait::Try => {
+                return match self.engine.acquire_with(key, options).await? {
+                    Acquired::Busy(_) => Err(LockError::new(ErrorKind::Unavailable, "the lock was not granted")),
+                    held => Ok(held),
+                };
             }
             Provider::Fails => return Err(LockError::new(ErrorKind::Other, "nothing works")),
             Provider::Panics => panic!("nothing works"),

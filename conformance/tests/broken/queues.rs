@@ -5,7 +5,7 @@ use std::future::ready;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
-use distlock_api::{AcquisitionId, Capabilities, LockAdmin, Loss, ReleaseOutcome, Result, async_trait};
+use distlock_api::{AcquisitionId, LockAdmin, Loss, ReleaseOutcome, Result, async_trait};
 use distlock_conformance::{Client, DisturbedStore, Profile};
 use distlock_engine::store::{
     Attempt, BusyReply, Claim, EventStream, QueueStanding, Release, Renewal, RenewalSubject, Reply, Standing,
@@ -14,6 +14,8 @@ use distlock_engine::store::{
 use distlock_engine::{LeaseProvider, LeaseStore, QueueOptions};
 use distlock_memory::MemoryStore;
 use futures_util::{StreamExt, stream};
+
+use crate::promised;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Queue {
@@ -67,12 +69,7 @@ const LATE: Duration = Duration::from_millis(20);
 
 impl Queue {
     pub(crate) fn profile() -> Profile {
-        let mut promised = Capabilities::default();
-        promised.expiry = true;
-        promised.minimum_hold = true;
-        promised.fair = true;
-        promised.push = true;
-        Profile::new(promised).admin().disturbed()
+        Profile::new(promised::exclusive()).admin().disturbed()
     }
 
     /// Clients of one store that is broken for all of them.

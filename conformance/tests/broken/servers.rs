@@ -7,8 +7,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use distlock_api::{
-    AcquisitionId, Capabilities, ErrorKind, FencingToken, LockError, LockKey, Phase, ReleaseOutcome, Result,
-    async_trait,
+    AcquisitionId, ErrorKind, FencingToken, LockError, LockKey, Phase, ReleaseOutcome, Result, async_trait,
 };
 use distlock_conformance::{Arena, Client, Fault, Fixture, FixtureError, Hook, Profile};
 use distlock_engine::LeaseStore;
@@ -19,6 +18,8 @@ use distlock_memory::MemoryStore;
 use futures_util::StreamExt;
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep};
+
+use crate::promised;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Server {
@@ -348,9 +349,13 @@ impl Fixture for Servers {
     }
 
     fn profile(&self) -> Profile {
-        let mut promised = Capabilities::default();
-        (promised.expiry, promised.minimum_hold, promised.fair, promised.push) = (true, true, true, true);
-        Profile::new(promised).store().arena().hooks([Hook::Cut, Hook::Stall, Hook::Delay, Hook::Restart, Hook::Block])
+        Profile::new(promised::exclusive()).store().arena().hooks([
+            Hook::Cut,
+            Hook::Stall,
+            Hook::Delay,
+            Hook::Restart,
+            Hook::Block,
+        ])
     }
 
     async fn clients(&self, _: usize) -> Result<Vec<Client>, FixtureError> {

@@ -6,7 +6,8 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use distlock_api::{
-    AcquisitionId, Disposition, FencingToken, LockAdmin, LockError, LockKey, ReleaseOutcome, Result, async_trait,
+    AcquisitionId, Disposition, ErrorKind, FencingToken, LockAdmin, LockError, LockKey, ReleaseOutcome, Result,
+    async_trait,
 };
 use distlock_conformance::DisturbedStore;
 use distlock_engine::LeaseStore;
@@ -39,6 +40,8 @@ pub(crate) enum Store {
     ErrorIsLoss,
     /// Every error is permanent.
     ErrorsArePermanent,
+    /// Every error of an attempt is reported as a missing capability.
+    ErrorsAreUnsupported,
     /// A minimum hold is not kept.
     NoMinimumHold,
     /// Tokens restart after the record was removed.
@@ -168,6 +171,9 @@ impl LeaseStore for BrokenStore {
         }
         let reply = match self.inner.try_acquire(&attempt).await {
             Err(error) if self.broken == Store::ErrorsArePermanent => return Err(permanent(error)),
+            Err(error) if self.broken == Store::ErrorsAreUnsupported => {
+                return Err(LockError::new(ErrorKind::Unsupported, error.to_string()));
+            }
             reply => reply?,
         };
         Ok(match reply {

@@ -48,7 +48,9 @@ impl Fixture for Memory {
         promised.minimum_hold = true;
         promised.fair = true;
         promised.push = true;
-        Profile::new(promised).admin().owners().lock_events().one_provider().expected_refusals(95)
+        promised.shared = true;
+        promised.permits = true;
+        Profile::new(promised).admin().owners().lock_events().one_provider().expected_refusals(123)
     }
 
     async fn clients(&self, count: usize) -> std::result::Result<Vec<Client>, FixtureError> {

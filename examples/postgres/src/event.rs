@@ -3,7 +3,7 @@
 use std::num::NonZeroU32;
 use std::time::Duration;
 
-use distlock_api::{AcquisitionId, LockEvent, LockKey, Loss};
+use distlock_api::{AcquisitionId, LockEvent, LockKey, Loss, Mode};
 use distlock_engine::store::{Grant, StoreEvent};
 
 use crate::answers::token;
@@ -31,7 +31,7 @@ fn parsed_lock_event(payload: &str) -> Option<LockEvent> {
         ("expired", []) => LockEvent::Expired { key, id },
         ("granted", [last, owner @ ..]) if owner.len() <= 1 => {
             let owner = owner.first().map(|owner| text(owner)).map_or(Some(None), |owner| owner.map(Some))?;
-            LockEvent::Granted { key, id, token: token(number(last)?), owner }
+            LockEvent::Granted { key, id, token: token(number(last)?), owner, mode: Mode::Exclusive }
         }
         _ => return None,
     })
@@ -99,7 +99,7 @@ mod tests {
         let (key, id) = (LockKey::new("a").unwrap(), AcquisitionId::new("p-1"));
         let granted = |owner: Option<&str>| {
             let (key, id, owner) = (key.clone(), id.clone(), owner.map(str::to_owned));
-            LockEvent::Granted { key, id, token: FencingToken::new(7), owner }
+            LockEvent::Granted { key, id, token: FencingToken::new(7), owner, mode: Mode::Exclusive }
         };
         assert_eq!(parse_lock_event("granted 61 p-1 7"), granted(None));
         assert_eq!(parse_lock_event("granted 61 p-1 7 "), granted(Some("")));

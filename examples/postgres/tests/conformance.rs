@@ -63,7 +63,9 @@ impl Fixture for Postgres {
         let mut promised = Capabilities::default();
         (promised.expiry, promised.minimum_hold, promised.fair, promised.push) = (true, true, true, true);
         let profile = Profile::new(promised).ttl(Duration::from_secs(3));
-        profile.processes().admin().owners().lock_events().purge().store().disturbed().arena().hooks(HOOKS)
+        let profile = profile.processes().admin().owners().lock_events().purge().store().disturbed();
+        // Refused: shared locks and permits.
+        profile.arena().hooks(HOOKS).expected_refusals(52)
     }
 
     async fn start(&self) -> Result<(), FixtureError> {

@@ -20,7 +20,7 @@ fn one_after_the_other_loses_nothing() {
         let sold = state.read(ITEM, request, replica, step + 1, at + millis(10)).unwrap();
         assert_eq!(state.queued(), 0);
         state.write(ITEM, request, sold + 1, at + millis(30)).unwrap();
-        state.answered(request, OK, at + millis(31));
+        state.answered(request, false, OK, at + millis(31));
     }
     let item = &state.items[0];
     assert_eq!((item.sold, item.writes, state.lost(), item.most_at_once, item.tokens_back), (2, 2, 0, 1, 0));
@@ -48,7 +48,7 @@ fn a_killed_replica_holds_until_another_one_does() {
     assert!(state.has_begun("B", start, millis(5)) && !state.has_begun("A", start, millis(5)));
     assert!(!state.has_begun("B", start + millis(5), millis(5)));
     state.killed("B", start + millis(5));
-    state.answered(first, "502 replica died", start + millis(6));
+    state.answered(first, false, "502 replica died", start + millis(6));
     assert!(state.items[0].holds[0].dead);
     assert_eq!(state.queued(), 1);
 
@@ -70,9 +70,32 @@ fn tokens_that_do_not_grow_are_noticed() {
 }
 
 #[test]
+fn readers_are_at_work_together_and_a_write_tears_their_view() {
+    let (mut state, start) = state();
+    let [first, second, writer] = [(); 3].map(|()| state.arrived(ITEM, start).unwrap());
+    // In the other order of their tokens.
+    state.look(ITEM, first, "A", 2, start).unwrap();
+    state.look(ITEM, second, "B", 1, start).unwrap();
+    let item = &state.items[0];
+    assert_eq!((item.most_readers, item.most_at_once, item.tokens_back, item.holds.len()), (2, 0, 0, 2));
+    assert!(!state.has_begun("A", start, millis(5)), "it is no order");
+    state.look(ITEM, first, "A", 2, start + millis(20)).unwrap();
+    state.answered(first, true, OK, start + millis(21));
+    assert_eq!((state.total.ok, state.total.reads, state.torn(), state.items[0].holds.len()), (0, 1, 0, 1));
+    assert!(state.spans[0].reads);
+
+    let sold = state.read(ITEM, writer, "A", 2, start + millis(30)).unwrap();
+    state.write(ITEM, writer, sold + 1, start + millis(40)).unwrap();
+    state.look(ITEM, second, "B", 1, start + millis(50)).unwrap();
+    let item = &state.items[0];
+    assert_eq!((state.torn(), item.most_at_once, item.tokens_back), (1, 2, 1), "the writer was beside a reader");
+}
+
+#[test]
 fn unknown_items_are_refused() {
     let (mut state, now) = state();
     assert_eq!(state.arrived("coal", now), None);
     assert_eq!(state.read("coal", 1, "A", 1, now), None);
+    assert_eq!(state.look("coal", 1, "A", 1, now), None);
     assert_eq!(state.write("coal", 1, 1, now), None);
 }

@@ -22,6 +22,7 @@ mod clock;
 mod error;
 mod step;
 
+use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -41,6 +42,8 @@ const PATIENCE: Duration = Duration::from_secs(5);
 /// How long a step waits before it tries to lock the file again. SQLite's own way to wait sleeps
 /// longer each time, so that the oldest waiter comes last.
 const PAUSE: Duration = Duration::from_millis(5);
+/// How many acquisitions or releases share a step, if as many come at once.
+const BATCH: NonZeroUsize = NonZeroUsize::new(64).expect("not zero");
 
 /// Leases in a SQLite file. Each process opens the file for itself. Several stores of one process
 /// may, too.
@@ -90,6 +93,21 @@ impl SqliteStore {
         };
         spawn_blocking(transaction).await.map_err(error::cut_off)?
     }
+
+    /// Answers many requests in one step: a flush costs more than a hundred of them.
+    async fn steps<R: Clone + Send + 'static, T: Send + 'static>(
+        &self,
+        requests: &[R],
+        timeout: impl Fn(&R) -> Duration,
+        answer: fn(&Step<'_>, &R) -> rusqlite::Result<T>,
+    ) -> Vec<Result<T>> {
+        let timeout = requests.iter().map(timeout).min().unwrap_or_default();
+        let all = requests.to_vec();
+        match self.step(timeout, move |step| all.iter().map(|request| answer(step, request)).collect()).await {
+            Ok(answers) => Vec::into_iter(answers).map(Ok).collect(),
+            Err(error) => requests.iter().map(|_| Err(error.clone())).collect(),
+        }
+    }
 }
 
 fn connect(path: &Path) -> rusqlite::Result<Connection> {
@@ -116,6 +134,7 @@ impl LeaseStore for SqliteStore {
         capabilities.token_blocks = true;
         capabilities.minimum_hold = true;
         capabilities.ordered_claims = true;
+        capabilities.acquire_batch = BATCH;
         capabilities
     }
 
@@ -138,15 +157,16 @@ impl LeaseStore for SqliteStore {
         self.step(release.timeout, move |step| step.release(&request)).await
     }
 
-    /// Renews all in one step: a flush costs more than a hundred renewals.
     async fn renew_many(&self, renewals: &[Renewal]) -> Vec<Result<Standing>> {
-        let timeout = renewals.iter().map(|renewal| renewal.timeout).min().unwrap_or_default();
-        let request = renewals.to_vec();
-        let renewed = self.step(timeout, move |step| request.iter().map(|renewal| step.renew(renewal)).collect());
-        match renewed.await {
-            Ok(standings) => Vec::into_iter(standings).map(Ok).collect(),
-            Err(error) => renewals.iter().map(|_| Err(error.clone())).collect(),
-        }
+        self.steps(renewals, |renewal| renewal.timeout, |step, renewal| step.renew(renewal)).await
+    }
+
+    async fn try_acquire_many(&self, attempts: &[Attempt]) -> Vec<Result<Reply>> {
+        self.steps(attempts, |attempt| attempt.timeout, |step, attempt| step.try_acquire(attempt)).await
+    }
+
+    async fn release_many(&self, releases: &[Release]) -> Vec<Result<ReleaseOutcome>> {
+        self.steps(releases, |release| release.timeout, |step, release| step.release(release)).await
     }
 
     async fn waiters(&self, claim: &Claim, timeout: Duration) -> Result<u32> {

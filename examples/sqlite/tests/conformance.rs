@@ -27,8 +27,8 @@ impl Fixture for Sqlite {
         let mut promised = Capabilities::default();
         (promised.expiry, promised.minimum_hold, promised.fair) = (true, true, true);
         let profile = Profile::new(promised).ttl(Duration::from_secs(3)).processes().admin().store();
-        // Refused: lists and owners, events, pushed hand-overs, purging.
-        profile.disturbed().expected_refusals(18)
+        // Refused: modes, lists and owners, events, pushed hand-overs, purging.
+        profile.disturbed().expected_refusals(71)
     }
 
     async fn start(&self) -> Result<(), FixtureError> {

@@ -1,13 +1,21 @@
-//! What the suite cannot see: this store's clock across a restart of the machine, and its errors
-//! when the file cannot be used.
+//! What the suite cannot see: this store's clock across a restart of the machine, its errors when
+//! the file cannot be used, and how many steps many locks take.
 
 use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use distlock_api::{ErrorKind, FencingToken, LockAdmin, LockKey, Loss, ReleaseOutcome};
-use distlock_engine::LeaseStore;
-use distlock_engine::store::{Attempt, Claim, ProviderId, Release, Renewal, Reply, Standing, Ticket};
+use distlock_api::{
+    ErrorKind, FencingToken, LockAdmin, LockKey, LockProvider, LockProviderExt, Loss, ReleaseOutcome, Result,
+    async_trait,
+};
+use distlock_engine::store::{
+    Attempt, Claim, ProviderId, Release, Renewal, Reply, Standing, StoreCapabilities, Ticket,
+};
+use distlock_engine::{LeaseProvider, LeaseStore};
 use distlock_example_sqlite::SqliteStore;
+use futures_util::future::join_all;
 use rusqlite::{Connection, TransactionBehavior};
 
 const LONG: Duration = Duration::from_secs(60);
@@ -46,6 +54,53 @@ async fn token(store: &SqliteStore, attempt: &Attempt) -> Option<u64> {
         Reply::Granted(grant) => Some(grant.token.get()),
         _ => None,
     }
+}
+
+/// Counts the calls that acquire.
+#[derive(Debug)]
+struct Counted(SqliteStore, AtomicUsize);
+
+#[async_trait]
+impl LeaseStore for Counted {
+    fn capabilities(&self) -> StoreCapabilities {
+        self.0.capabilities()
+    }
+
+    fn name(&self) -> &str {
+        self.0.name()
+    }
+
+    async fn try_acquire(&self, attempt: &Attempt) -> Result<Reply> {
+        self.1.fetch_add(1, Ordering::Relaxed);
+        self.0.try_acquire(attempt).await
+    }
+
+    async fn try_acquire_many(&self, attempts: &[Attempt]) -> Vec<Result<Reply>> {
+        self.1.fetch_add(1, Ordering::Relaxed);
+        self.0.try_acquire_many(attempts).await
+    }
+
+    async fn renew(&self, renewal: &Renewal) -> Result<Standing> {
+        self.0.renew(renewal).await
+    }
+
+    async fn release(&self, release: &Release) -> Result<ReleaseOutcome> {
+        self.0.release(release).await
+    }
+}
+
+/// A hundred acquisitions that start at once need a flush each if each is a step of its own.
+#[tokio::test]
+async fn acquisitions_of_different_keys_share_steps() {
+    let folder = Folder::new();
+    let store = Arc::new(Counted(SqliteStore::open(folder.file()).await.unwrap(), AtomicUsize::new(0)));
+    let locks = LeaseProvider::new(store.clone());
+    let held = join_all((0..100).map(|n| locks.acquire(format!("orders/{n}")).into_future())).await;
+    let guards: Vec<_> = held.into_iter().map(Result::unwrap).collect();
+    let calls = store.1.load(Ordering::Relaxed);
+    assert!(calls <= 20, "{calls} calls for 100 locks");
+    drop(guards);
+    locks.close().await.unwrap();
 }
 
 #[tokio::test]

@@ -1,10 +1,11 @@
-//! The programs `reporting`, `workitems` and `saga` on a real replica set: nothing is lost or done
-//! twice although processes are killed. Without locks something is, and the programs report it.
+//! The programs `nightly`, and on a real replica set `payments`, `reporting`, `workitems`, `saga`
+//! and `leader`: nothing is lost or done twice although processes are killed. Without their
+//! protection something is, and the programs report it.
 
 use distlock_conformance_mongo::{MongoServer, Topology};
 use distlock_mongo::mongodb::Client;
 
-use crate::run::{REPORTING, Run, SAGA, WORKITEMS};
+use crate::run::{LEADER, NIGHTLY, PAYMENTS, REPORTING, Run, SAGA, WORKITEMS};
 
 #[test]
 fn reports_are_made_once_although_a_server_is_killed_in_a_call() {
@@ -19,6 +20,26 @@ fn without_the_lock_the_api_notices_calls_that_overlap() {
     let run = Run::of(REPORTING, &["--months", "4", "--no-lock"]);
     run.assert_broken("calls overlapped");
     assert!(run.sum("overlaps") > 0, "{}", run.text);
+}
+
+#[test]
+fn a_job_is_done_once_per_night_although_a_replica_dies() {
+    Run::of(NIGHTLY, &[]).assert_proved(&["anna begins, and DIES", "begins again what anna left"]);
+}
+
+#[test]
+fn payments_are_charged_once_although_a_replica_is_killed_in_a_charge() {
+    let run = Run::of(PAYMENTS, &["--payments", "200"]);
+    run.assert_proved(&["is KILLED", "600 answers"]);
+    assert_eq!((run.sum("ledger"), run.sum("charged twice")), (200, 0), "{}", run.text);
+    assert!(run.sum("looked up") > 0 && run.sum("replayed") >= 400, "{}", run.text);
+}
+
+#[test]
+fn without_keys_payments_are_charged_too_often() {
+    let run = Run::of(PAYMENTS, &["--payments", "50", "--no-keys"]);
+    run.assert_broken("charges were made too often");
+    assert!(run.sum("charged twice") >= 100, "{}", run.text);
 }
 
 #[test]
@@ -48,6 +69,22 @@ fn without_locks_steps_are_done_twice() {
     let run = Run::of(SAGA, &["--no-lock"]);
     run.assert_broken("steps were done twice");
     assert!(run.sum("done twice") > 0, "{}", run.text);
+}
+
+#[test]
+fn one_process_leads_although_leaders_die_fall_asleep_and_resign() {
+    let run = Run::of(LEADER, &[]);
+    run.assert_proved(&["is KILLED", "FALLS ASLEEP", "which is over: REFUSED", "is to RESIGN"]);
+    assert_eq!((run.sum("overlaps"), run.sum("late writes")), (0, 1), "{}", run.text);
+    assert!(run.sum("leaders") >= 4 && run.sum("observed") >= run.sum("leaders"), "{}", run.text);
+    assert!(run.sum("writes") >= 40, "{}", run.text);
+}
+
+#[test]
+fn without_a_fence_a_leader_of_the_past_writes() {
+    let run = Run::of(LEADER, &["--no-fence", "--writes", "3"]);
+    run.assert_broken("a late write was accepted");
+    assert!(run.sum("overlaps") > 0 && run.sum("late writes") == 0, "{}", run.text);
 }
 
 /// On a server of the user, which is left as it was.

@@ -4,15 +4,18 @@
 use distlock_conformance_mongo::{MongoServer, Topology};
 use distlock_mongo::mongodb::Client;
 
-use crate::run::{COMMANDS, HAND_OVER, QUICKSTART, REPLICAS, REPORTING, Run, SAGA, WORKITEMS};
+use crate::run::{
+    COMMANDS, HAND_OVER, LEADER, NIGHTLY, PAYMENTS, QUICKSTART, REPLICAS, REPORTING, Run, SAGA, WORKITEMS,
+};
 
 /// The databases that programs remove.
-const TEMPORARY: [&str; 5] = ["commands", "hand_over", "reporting", "saga", "workitems"];
+const TEMPORARY: [&str; 7] = ["commands", "hand_over", "leader", "payments", "reporting", "saga", "workitems"];
 
 #[test]
 fn without_a_server() {
     Run::interrupted(QUICKSTART, &[], "waited").assert_interrupted("locks held, 0 overlaps");
     Run::interrupted(REPLICAS, &[], "1 s ").assert_interrupted("lost updates 0");
+    Run::interrupted(NIGHTLY, &[], "night 1").assert_interrupted("made twice  0");
 }
 
 #[test]
@@ -35,9 +38,12 @@ async fn on_a_server_of_the_user() {
         Run::interrupted(QUICKSTART, &on, "waited").assert_interrupted("locks held, 0 overlaps");
         Run::interrupted(REPLICAS, &on, "1 s ").assert_interrupted("lost updates 0");
         Run::interrupted(REPORTING, &on, "called by").assert_interrupted("overlaps     0");
+        // While a request of a replica that was killed is not yet repeated.
+        Run::interrupted(PAYMENTS, &on, "is KILLED").assert_interrupted("charged twice   0");
         Run::interrupted(WORKITEMS, &on, "saves").assert_interrupted("lost edits   0");
         // While a child is frozen.
         Run::interrupted(SAGA, &on, "FALLS ASLEEP").assert_interrupted("lost steps   0");
+        Run::interrupted(LEADER, &on, "FALLS ASLEEP").assert_interrupted("overlaps     0");
         Run::interrupted(COMMANDS, &on, "── release").assert_interrupted("commands for");
         Run::interrupted(HAND_OVER, &on, "holds").assert_interrupted("overlaps     0");
     });

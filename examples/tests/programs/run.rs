@@ -5,12 +5,16 @@ use std::process::{Command, Output, Stdio};
 
 pub(crate) const COMMANDS: &str = env!("CARGO_BIN_EXE_commands");
 pub(crate) const HAND_OVER: &str = env!("CARGO_BIN_EXE_hand-over");
+pub(crate) const LEADER: &str = env!("CARGO_BIN_EXE_leader");
+pub(crate) const NIGHTLY: &str = env!("CARGO_BIN_EXE_nightly");
+pub(crate) const PAYMENTS: &str = env!("CARGO_BIN_EXE_payments");
 pub(crate) const QUICKSTART: &str = env!("CARGO_BIN_EXE_quickstart");
 pub(crate) const REPLICAS: &str = env!("CARGO_BIN_EXE_replicas");
 pub(crate) const REPORTING: &str = env!("CARGO_BIN_EXE_reporting");
 pub(crate) const SAGA: &str = env!("CARGO_BIN_EXE_saga");
 pub(crate) const WORKITEMS: &str = env!("CARGO_BIN_EXE_workitems");
-pub(crate) const ALL: [&str; 7] = [COMMANDS, HAND_OVER, QUICKSTART, REPLICAS, REPORTING, SAGA, WORKITEMS];
+pub(crate) const ALL: [&str; 10] =
+    [COMMANDS, HAND_OVER, LEADER, NIGHTLY, PAYMENTS, QUICKSTART, REPLICAS, REPORTING, SAGA, WORKITEMS];
 
 pub(crate) struct Run {
     pub(crate) code: Option<i32>,

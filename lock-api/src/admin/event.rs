@@ -7,6 +7,7 @@ use futures_core::Stream;
 use crate::acquisition::AcquisitionId;
 use crate::error::Result;
 use crate::key::LockKey;
+use crate::mode::Mode;
 use crate::token::FencingToken;
 
 /// A stream of events. See [`LockAdmin::watch`](crate::LockAdmin::watch).
@@ -27,6 +28,8 @@ pub enum LockEvent {
         /// The owner, as the holder named it; `None` if it named none, or the store does not report
         /// it.
         owner: Option<String>,
+        /// How it holds the lock.
+        mode: Mode,
     },
     /// The holder gave the lock back.
     Released {

@@ -2,6 +2,7 @@
 
 use std::num::NonZeroUsize;
 
+use crate::admin::info::LockInfo;
 use crate::error::{LockError, Result};
 use crate::key::LockKey;
 
@@ -46,6 +47,35 @@ impl LockFilter {
     #[must_use]
     pub fn matches(&self, key: &LockKey, owner: Option<&str>) -> bool {
         key.as_str().starts_with(&self.prefix) && self.owner.as_deref().is_none_or(|wanted| owner == Some(wanted))
+    }
+
+    /// Whether the filter matches a lock by its key and by one of its owners: that of
+    /// [`LockInfo::owner`], or of any of [`LockInfo::holders`].
+    ///
+    /// ```
+    /// use std::time::Duration;
+    ///
+    /// use distlock_api::{AcquisitionId, FencingToken, LockFilter, LockHolder, LockInfo, LockKey, Mode};
+    ///
+    /// let (token, left) = (FencingToken::new(8), Duration::from_secs(20));
+    /// let reader = |id: &str, owner: &str| {
+    ///     let holder = LockHolder::new(AcquisitionId::new(id), Mode::Shared, token, left);
+    ///     holder.with_holder(Some(owner.into()), Default::default())
+    /// };
+    /// let holders = vec![reader("a", "host-1"), reader("b", "host-2")];
+    /// let info = LockInfo::new(LockKey::new("report/7")?, Some(AcquisitionId::new("a")), token, left)
+    ///     .with_holder(Some("host-1".into()), Default::default())
+    ///     .with_holders(holders);
+    ///
+    /// assert!(LockFilter::new().owner("host-2").matches_info(&info));
+    /// assert!(!LockFilter::new().owner("host-3").matches_info(&info));
+    /// assert!(!LockFilter::new().prefix("order/").owner("host-2").matches_info(&info));
+    /// # Ok::<(), distlock_api::LockError>(())
+    /// ```
+    #[must_use]
+    pub fn matches_info(&self, info: &LockInfo) -> bool {
+        let others = info.holders.iter().map(|holder| &holder.owner);
+        others.chain([&info.owner]).any(|owner| self.matches(&info.key, owner.as_deref()))
     }
 
     /// Checks that the filter does not match every lock, where that would be an accident.

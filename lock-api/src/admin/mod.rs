@@ -11,12 +11,13 @@ use async_trait::async_trait;
 use futures_core::Stream;
 use futures_util::stream::{TryStreamExt, iter, try_unfold};
 
+use crate::acquisition::AcquisitionId;
 use crate::error::{ErrorKind, LockError, Result};
 use crate::key::LockKey;
 
 pub use event::{LockEvent, LockEvents};
 pub use filter::{ListOptions, LockFilter};
-pub use info::{ForcedRelease, LockInfo};
+pub use info::{ForcedRelease, LockHolder, LockInfo};
 
 /// Administration of the locks behind a provider, for operators and their tools.
 ///
@@ -54,10 +55,10 @@ pub trait LockAdmin: Send + Sync {
     /// When the store does not answer.
     async fn inspect(&self, key: &LockKey) -> Result<Option<LockInfo>>;
 
-    /// Takes the lock away from its holder, and ends a minimum hold, whether or not a guard still
-    /// exists ([C22]). Returns what kept the key closed, as [`inspect`](Self::inspect) shows it;
-    /// `None` if the key was free. The [`id`](LockInfo::id) is `None` if only a minimum hold kept
-    /// it closed.
+    /// Takes the lock away from its holder, or from all of them, and ends a minimum hold, whether
+    /// or not a guard still exists ([C22]). Returns what kept the key closed, as
+    /// [`inspect`](Self::inspect) shows it; `None` if the key was free. The [`id`](LockInfo::id) is
+    /// `None` if only a minimum hold kept it closed.
     ///
     /// The key's token advances, and the victim's [`lost`](crate::LockGuard::lost) resolves with
     /// its next renewal or pushed event. Until then the victim acts as the holder: only its token
@@ -71,6 +72,18 @@ pub trait LockAdmin: Send + Sync {
     ///
     /// [C22]: distlock_api::contract#c22
     async fn force_release(&self, key: &LockKey, reason: &str) -> Result<Option<LockInfo>>;
+
+    /// Takes the lock away from one of its holders, as [`force_release`](Self::force_release) does
+    /// with all, and leaves the others. Returns what held the key before; `None` if this
+    /// acquisition did not.
+    ///
+    /// # Errors
+    /// As [`force_release`](Self::force_release); [`Unsupported`](ErrorKind::Unsupported) by
+    /// default.
+    async fn force_release_holder(&self, key: &LockKey, id: &AcquisitionId, reason: &str) -> Result<Option<LockInfo>> {
+        let _ = (key, id, reason);
+        Err(unsupported("cannot take a lock away from one of its holders"))
+    }
 
     /// Returns the locks that match and are not free, as [`inspect`](Self::inspect) shows them, in
     /// the order of their keys. They are read page by page as the stream is polled.
@@ -135,6 +148,9 @@ pub trait LockAdmin: Send + Sync {
     ///
     /// Whether a lock matches is decided in the step that takes it away. The locks are taken away
     /// one by one, not all at one moment.
+    ///
+    /// Of a key that several hold, each holder that matches loses it. A backend may count such a
+    /// key once, or once for each.
     ///
     /// # Errors
     /// [`InvalidOptions`](ErrorKind::InvalidOptions) for a filter that matches every lock;

@@ -8,6 +8,7 @@
 //! | piece | for |
 //! |---|---|
 //! | [`acquire_setters!`](crate::acquire_setters) | the lease terms and the holder, on a builder |
+//! | [`mode_setters!`](crate::mode_setters) | the mode, on a builder |
 //! | [`wait_setters!`](crate::wait_setters), [`try_setters!`](crate::try_setters) | the wait, on a builder |
 //! | [`acquire_group`] | several locks, all or nothing |
 //! | [`until_lost`], [`finish_run`] | work that runs while a lock is held |

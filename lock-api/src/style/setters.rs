@@ -4,7 +4,7 @@
 ///
 /// Use it inside an `impl` of a type with a field `options` of type
 /// [`AcquireOptions`](crate::AcquireOptions). The setters are `ttl`, `renewal`, `safety_margin`,
-/// `hold_at_least`, `owner` and `metadata`.
+/// `hold_at_least`, `linger`, `max_hold`, `owner` and `metadata`.
 #[macro_export]
 macro_rules! acquire_setters {
     () => {
@@ -38,6 +38,12 @@ macro_rules! acquire_setters {
             self.lease(|lease| lease.linger(duration))
         }
 
+        /// Ends the lease this long after the request that was granted, whatever the renewals say.
+        /// See [`LeaseOptions::max_hold`]($crate::LeaseOptions::max_hold). Defaults to no maximum.
+        pub fn max_hold(self, duration: ::std::time::Duration) -> Self {
+            self.lease(|lease| lease.max_hold(duration))
+        }
+
         /// Names the holder, for people. Defaults to the provider's owner.
         pub fn owner(mut self, owner: impl Into<::std::sync::Arc<str>>) -> Self {
             self.options = self.options.with_owner(owner);
@@ -57,6 +63,34 @@ macro_rules! acquire_setters {
         fn lease(mut self, change: impl FnOnce($crate::LeaseOptions) -> $crate::LeaseOptions) -> Self {
             let lease = change(self.options.lease());
             self.options = self.options.with_lease(lease);
+            self
+        }
+    };
+}
+
+/// Defines the setters of the mode on the builder of an acquisition: `shared`, `permits` and
+/// `mode`.
+///
+/// Use it beside [`acquire_setters!`](crate::acquire_setters).
+#[macro_export]
+macro_rules! mode_setters {
+    () => {
+        /// Acquires in [`Mode::Shared`]($crate::Mode::Shared): beside other shared guards of the
+        /// key, and no others.
+        pub fn shared(self) -> Self {
+            self.mode($crate::Mode::Shared)
+        }
+
+        /// Acquires `take` of `of` permits of the key: [`Mode::Permits`]($crate::Mode::Permits).
+        pub fn permits(self, take: u32, of: u32) -> Self {
+            self.mode($crate::Mode::Permits { take, of })
+        }
+
+        /// Sets what is claimed of the key. Defaults to
+        /// [`Mode::Exclusive`]($crate::Mode::Exclusive). A mode that the provider does not have is
+        /// refused with [`Unsupported`]($crate::ErrorKind::Unsupported) before any I/O.
+        pub fn mode(mut self, mode: $crate::Mode) -> Self {
+            self.options = self.options.with_mode(mode);
             self
         }
     };

@@ -7,6 +7,7 @@ use std::num::NonZeroUsize;
 use async_trait::async_trait;
 use futures_util::stream::{self, TryStreamExt};
 
+use crate::acquisition::AcquisitionId;
 use crate::admin::{ForcedRelease, ListOptions, LockAdmin, LockEvents, LockFilter, LockInfo, LockList};
 use crate::delegate_provider;
 use crate::error::{LockError, Result};
@@ -118,6 +119,11 @@ impl<P: LockProvider> LockAdmin for Namespaced<P> {
 
     async fn force_release(&self, key: &LockKey, reason: &str) -> Result<Option<LockInfo>> {
         let info = self.inner_admin()?.force_release(&self.full_key(key)?, reason).await?;
+        Ok(info.map(|info| LockInfo { key: key.clone(), ..info }))
+    }
+
+    async fn force_release_holder(&self, key: &LockKey, id: &AcquisitionId, reason: &str) -> Result<Option<LockInfo>> {
+        let info = self.inner_admin()?.force_release_holder(&self.full_key(key)?, id, reason).await?;
         Ok(info.map(|info| LockInfo { key: key.clone(), ..info }))
     }
 

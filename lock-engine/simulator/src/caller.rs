@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
-use distlock_api::{ErrorKind, LeaseOptions, LockError, LockGuard, LockProviderExt, Loss, ReleaseOutcome};
+use distlock_api::{ErrorKind, LeaseOptions, LockError, LockGuard, LockProviderExt, Loss, Mode, ReleaseOutcome};
 use distlock_conformance::history::{Call, End, What};
 use distlock_engine::LeaseProvider;
 use fastrand::Rng;
@@ -30,10 +30,10 @@ impl Records {
         self.complaints.lock().expect("one thread").push(what);
     }
 
-    fn begin(&self, client: usize, key: &str, asked: Duration) -> usize {
+    fn begin(&self, client: usize, key: &str, asked: Duration, mode: Mode) -> usize {
         let mut calls = self.calls.lock().expect("one thread");
         let key = key.to_owned();
-        calls.push(Call { client, key, asked, answered: None, queued: None, what: What::NotGranted });
+        calls.push(Call { client, key, asked, answered: None, queued: None, mode, what: What::NotGranted });
         calls.len() - 1
     }
 
@@ -74,14 +74,15 @@ impl Caller {
         }
         let key = format!("key{which}");
         let asked = network.now();
-        let call = self.records.begin(self.client, &key, asked);
-        let mut request = self.locks.acquire(&*key);
+        let mode = network.mode();
+        let call = self.records.begin(self.process, &key, asked, mode);
+        let mut request = self.locks.acquire(&*key).mode(mode);
         if owner {
             // Not handed on to callers with the default owner.
             request = request.owner(ANOTHER);
         }
         let answer = if kind < 0.25 {
-            self.locks.try_acquire(&*key).await
+            self.locks.try_acquire(&*key).mode(mode).await
         } else if kind < 0.4 {
             let patience = network.plan.ttl.mul_f64(network.random(Rng::f64));
             match timeout(patience, request).await {
@@ -117,9 +118,10 @@ impl Caller {
         let network = &self.network;
         let keys: Vec<String> = (0..network.plan.keys).map(|key| format!("key{key}")).collect();
         let asked = network.now();
-        let calls: Vec<usize> = keys.iter().map(|key| self.records.begin(self.client, key, asked)).collect();
+        let mode = network.mode();
+        let calls: Vec<usize> = keys.iter().map(|key| self.records.begin(self.process, key, asked, mode)).collect();
         let limit = network.plan.ttl.mul_f64(2.0 * network.random(Rng::f64));
-        let guards = match self.locks.acquire_all(&keys).timeout(limit).await {
+        let guards = match self.locks.acquire_all(&keys).mode(mode).timeout(limit).await {
             Ok(all) => all.into_guards(),
             Err(error) => {
                 return calls.into_iter().fold(true, |_, call| self.ended(call, &error));
@@ -145,8 +147,12 @@ impl Caller {
         if guard.loss().is_some() || self.forced(guard.key().as_str(), recently).is_some() {
             return;
         }
-        let owner = network.store.peek(guard.key()).and_then(|info| info.owner);
-        if (owner.as_deref() == Some(ANOTHER)) != another {
+        let info = network.store.peek(guard.key());
+        let owner = info.as_ref().and_then(|info| info.owner.clone());
+        // Of several holders one must be the caller.
+        let holders = info.iter().flat_map(|info| &info.holders).map(|holder| holder.owner.as_deref());
+        let mut owners = holders.chain([owner.as_deref()]);
+        if owners.all(|owner| (owner == Some(ANOTHER)) != another) {
             let token = guard.fencing_token();
             let Self { client, records, .. } = self;
             records.complain(format!("client {client} got token {token}, but the store's owner is {owner:?}"));

@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use async_trait::async_trait;
-use distlock_api::{AcquisitionId, ErrorKind, LockAdmin, LockError, Phase, ReleaseOutcome, Result};
+use distlock_api::{AcquisitionId, ErrorKind, LockAdmin, LockError, Mode, Phase, ReleaseOutcome, Result};
 use distlock_engine::LeaseStore;
 use distlock_engine::store::{
     Attempt, Claim, EventStream, Lanes, Release, Renewal, Reply, Standing, StoreCapabilities, StoreEvent, Watch,
@@ -22,6 +22,7 @@ use futures_util::stream::unfold;
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::{Instant, sleep, sleep_until, timeout_at};
 
+use crate::modes;
 use crate::plan::Plan;
 
 /// One store, and the network before it.
@@ -30,6 +31,8 @@ pub(crate) struct Network {
     pub(crate) plan: Plan,
     pub(crate) start: Instant,
     rng: Mutex<Rng>,
+    /// For the modes of calls. Of its own, so that exclusive runs are what they were without modes.
+    modes: Mutex<Rng>,
     requests: AtomicU64,
     /// The last request of each claim that has been carried out.
     applied: Mutex<HashMap<AcquisitionId, u64>>,
@@ -49,13 +52,14 @@ struct Fate {
 }
 
 impl Network {
-    pub(crate) fn new(plan: Plan, rng: Rng, logs: bool) -> Arc<Self> {
+    pub(crate) fn new(plan: Plan, (rng, modes): (Rng, Rng), logs: bool) -> Arc<Self> {
         let store = MemoryStore::new().with_capabilities(plan.capabilities);
         Arc::new(Self {
             store,
             plan,
             start: Instant::now(),
             rng: Mutex::new(rng),
+            modes: Mutex::new(modes),
             requests: AtomicU64::new(0),
             applied: Mutex::default(),
             batches: Mutex::default(),
@@ -69,6 +73,11 @@ impl Network {
 
     pub(crate) fn random<T>(&self, draw: impl FnOnce(&mut Rng) -> T) -> T {
         draw(&mut self.rng.lock().expect("one thread"))
+    }
+
+    /// Draws the mode of a call.
+    pub(crate) fn mode(&self) -> Mode {
+        if self.plan.modes { modes::draw(&mut self.modes.lock().expect("one thread")) } else { Mode::Exclusive }
     }
 
     pub(crate) fn log(&self, line: impl FnOnce() -> String) {

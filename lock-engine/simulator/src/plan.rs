@@ -33,6 +33,8 @@ pub(crate) struct Plan {
     pub(crate) stalls: Vec<Vec<(Duration, Duration)>>,
     /// How long released leases linger.
     pub(crate) linger: Duration,
+    /// Whether callers acquire in several modes.
+    pub(crate) modes: bool,
 }
 
 /// How a process ends before the run does.
@@ -77,6 +79,7 @@ impl Plan {
         capabilities.push = rng.f64() < 0.8;
         capabilities.token_blocks = rng.f64() < 0.8;
         capabilities.minimum_hold = true;
+        (capabilities.shared, capabilities.permits) = (true, true);
         capabilities.ordered_claims = rng.f64() < 0.6;
         let mut rate = |often: f64, at_most: f64| if rng.f64() < often { rng.f64() * at_most } else { 0.0 };
         let rates = Rates {
@@ -135,6 +138,7 @@ impl Plan {
             slow,
             stalls,
             linger,
+            modes: false,
         }
     }
 

@@ -5,13 +5,13 @@ use std::future::Future;
 use std::sync::Arc;
 
 use distlock_api::{
-    Busy, FencingToken, LeaseHandle, LockError, LockGuard, LockKey, Loss, LostSignal, ReleaseFuture, ReleaseOutcome,
-    Result,
+    Busy, ErrorKind, FencingToken, LeaseHandle, LockError, LockGuard, LockKey, Loss, LostSignal, ReleaseFuture,
+    ReleaseOutcome, Result,
 };
 use tokio::time::Instant;
 
 use crate::run::commit::RefusedCommit;
-use crate::run::held::HeldLease;
+use crate::run::held::{GiveUp, HeldLease};
 use crate::store::{Claim, WriteOp, Written};
 
 /// The answer to [`LeaseProvider::acquire_via`](crate::LeaseProvider::acquire_via).
@@ -116,11 +116,13 @@ impl LeaseGuard {
     ///
     /// # Errors
     /// Those of the operation. With an unknown outcome the lease is held as before.
+    /// [`Unsupported`](ErrorKind::Unsupported) for a shared lease or permits, before any I/O.
     ///
     /// # Cancel safety
     /// When the future is dropped, the write continues in the background, and may or may not be
     /// applied. A late write must not harm writes that are made after it.
     pub async fn write_via(&self, op: Arc<dyn WriteOp>) -> Result<Written> {
+        self.ensure_exclusive()?;
         if self.loss().is_some() {
             return Ok(Written::AlreadyLost);
         }
@@ -137,7 +139,8 @@ impl LeaseGuard {
     /// have been applied.
     ///
     /// # Errors
-    /// See [`NotCommitted`].
+    /// See [`NotCommitted`]. [`Unsupported`](ErrorKind::Unsupported) for a shared lease or permits,
+    /// before any I/O.
     ///
     /// # Cancel safety
     /// When the future is dropped, polled or not, the call in flight is finished in the background;
@@ -146,18 +149,54 @@ impl LeaseGuard {
     /// [C9]: distlock_api::contract#c9
     /// [C11]: distlock_api::contract#c11
     pub fn release_via(
-        mut self,
+        self,
         op: Arc<dyn WriteOp>,
     ) -> impl Future<Output = std::result::Result<ReleaseOutcome, NotCommitted>> + Send + 'static {
-        let job = self.0.begin_commit(op);
+        self.commit(op, GiveUp::Used)
+    }
+
+    /// Releases the lease as [`release_via`](Self::release_via), without the minimum hold. For a
+    /// write that takes the work under the lease back; see [`discard`](Self::discard).
+    ///
+    /// # Errors
+    /// As [`release_via`](Self::release_via).
+    ///
+    /// # Cancel safety
+    /// As [`release_via`](Self::release_via).
+    pub fn discard_via(
+        self,
+        op: Arc<dyn WriteOp>,
+    ) -> impl Future<Output = std::result::Result<ReleaseOutcome, NotCommitted>> + Send + 'static {
+        self.commit(op, GiveUp::Unused)
+    }
+
+    fn commit(
+        mut self,
+        op: Arc<dyn WriteOp>,
+        how: GiveUp,
+    ) -> impl Future<Output = std::result::Result<ReleaseOutcome, NotCommitted>> + Send + 'static {
+        let job = match self.ensure_exclusive() {
+            Ok(()) => Ok(self.0.begin_commit(op, how)),
+            Err(error) => Err(NotCommitted { error, guard: Some(self) }),
+        };
         async move {
-            let Some(job) = job else { return Ok(ReleaseOutcome::AlreadyLost) };
+            let Some(job) = job? else { return Ok(ReleaseOutcome::AlreadyLost) };
             let refused = |(error, held): (LockError, Option<RefusedCommit>)| NotCommitted {
                 error,
                 guard: held.map(|held| Self::new(held.into())),
             };
             job.run().await.map_err(refused)
         }
+    }
+
+    /// A write is atomic with the check of an exclusive lease only: others may hold the key too.
+    fn ensure_exclusive(&self) -> Result<()> {
+        let mode = self.claim().mode();
+        if mode.is_exclusive() {
+            return Ok(());
+        }
+        let message = format!("a write under the lock needs an exclusive lease, and this one is {mode}");
+        Err(LockError::new(ErrorKind::Unsupported, message).with_key(self.key().clone()))
     }
 
     /// Returns the same lease as the guard of a plain lock.

@@ -247,13 +247,7 @@ impl LockProvider for LeaseProvider {
     }
 
     fn capabilities(&self) -> Capabilities {
-        let store = self.engine.store.capabilities();
-        let mut capabilities = Capabilities::default();
-        capabilities.expiry = true;
-        capabilities.minimum_hold = store.minimum_hold;
-        capabilities.fair = store.queue && self.engine.config.queue.is_some();
-        capabilities.push = store.push;
-        capabilities
+        self.engine.capabilities()
     }
 
     fn accounting(&self) -> Accounting {

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use distlock_api::{
-    AcquireOptions, Busy, ErrorKind, FencingToken, Holder, LeaseOptions, LeaseTerms, LockError, LockKey, Result,
+    AcquireOptions, Busy, ErrorKind, FencingToken, Holder, LeaseOptions, LeaseTerms, LockError, LockKey, Mode, Result,
 };
 use tokio::runtime::Handle;
 use tokio::time::{Instant, sleep_until};
@@ -16,14 +16,13 @@ use crate::run::attempt::{Acquisition, Patience};
 use crate::run::clock;
 use crate::run::core::{Engine, current_home};
 use crate::run::held::HeldLease;
-use crate::run::transit::{Lease, Requirements, Turn};
+use crate::run::transit::{Delivery, Lease, Requirements, Turn};
 use crate::simulation::defect;
 use crate::state::claim::QueuedTicket;
 use crate::state::gather::Company;
 use crate::state::lease::Origin;
 use crate::state::ledger;
 use crate::state::line::Found;
-use crate::state::schedule::HomeId;
 use crate::state::time::Now;
 use crate::state::wait::{Circumstances, Limit, Next, Settings, Start, Wait};
 use crate::store::{AcquireOp, Attempt, BusyReply, Claim, QueueStanding, Reply, Ticket};
@@ -54,10 +53,10 @@ impl Engine {
     ) -> Result<Obtained> {
         let lease = options.lease().or(self.config.defaults);
         let obtained = self
-            .check(lease, options.holder())
+            .check(lease, options.holder(), options.mode())
             .map(|(terms, holder)| {
                 let limit = Limit::new(options.wait(), options.is_batched(), Instant::now);
-                self.acquire_checked(key, limit, terms, holder, via)
+                self.acquire_checked(key, limit, (options.mode(), terms, holder), via)
             })?
             .await
             .map_err(|error| error.with_key(key.clone()));
@@ -70,8 +69,11 @@ impl Engine {
     }
 
     /// Checks the options before any I/O.
-    fn check(&self, lease: LeaseOptions, holder: &Holder) -> Result<(LeaseTerms, Holder)> {
+    fn check(&self, lease: LeaseOptions, holder: &Holder, mode: Mode) -> Result<(LeaseTerms, Holder)> {
         let terms = lease.terms()?;
+        if !mode.is_exclusive() {
+            mode.ensure_supported(self.store.name(), &self.capabilities())?;
+        }
         if terms.hold_at_least.is_some() && !self.store.capabilities().minimum_hold {
             let message = format!("the store {} does not support a minimum hold", self.store.name());
             return Err(LockError::new(ErrorKind::Unsupported, message));
@@ -87,11 +89,10 @@ impl Engine {
         self: &Arc<Self>,
         key: &LockKey,
         limit: Limit,
-        terms: LeaseTerms,
-        holder: Holder,
+        (mode, terms, holder): (Mode, LeaseTerms, Holder),
         via: Via<'_>,
     ) -> Result<Obtained> {
-        let home = current_home()?;
+        let wanted = Requirements { mode, terms, holder, home: current_home()?, via: via.is_some() };
         if self.closed.is_cancelled() {
             return Err(LockError::closed());
         }
@@ -113,18 +114,30 @@ impl Engine {
                 Found::Held | Found::Acquiring => {
                     busy = Some(Busy::new());
                     let _waiting = Waiting::new(&self.waiting);
-                    let requirements = Requirements { terms, holder: holder.clone(), home, via: via.is_some() };
-                    tokio::select! {
+                    let delivery = tokio::select! {
                         biased;
                         () = self.closed.cancelled() => return Err(LockError::closed()),
-                        turn = self.local_queues.take(key, requirements) => Some(turn),
+                        delivery = self.local_queues.take(key, wanted.clone()) => delivery,
                         () = passed(limit) => return Ok(Obtained::Busy(Busy::new())),
+                    };
+                    match delivery {
+                        Delivery::Turn(turn) => Some(turn),
+                        Delivery::Joined(joined) => match joined.arrive(&clock::now()) {
+                            Some((lease, token)) => return Ok(Obtained::Held(self.guard(&lease, token))),
+                            // It was lost on the way. Without the turn, like a caller that does
+                            // not wait.
+                            None => None,
+                        },
                     }
                 }
             },
         };
         // Before the limit is checked: a lease that has been handed to this caller is held.
-        let turn = match self.receive(turn, limit, (&terms, &holder, home), via).await {
+        let turn = match self.receive(turn, limit, &wanted).await {
+            Ok(guard) => return Ok(Obtained::Held(guard)),
+            Err(turn) => turn,
+        };
+        let turn = match self.join_with(key, turn, &wanted) {
             Ok(guard) => return Ok(Obtained::Held(guard)),
             Err(turn) => turn,
         };
@@ -133,7 +146,28 @@ impl Engine {
             return Ok(Obtained::Busy(Busy::new()));
         }
         // Boxed: it is large, and a caller that gets a lease from another one does without it.
-        Box::pin(self.attempt_until_granted(key, (limit, now), (terms, holder), (turn, busy), via)).await
+        Box::pin(self.attempt_until_granted(key, (limit, now), wanted, (turn, busy), via)).await
+    }
+
+    /// Joins the shared lease of this process, if the caller is a reader and has the turn.
+    /// Otherwise returns the turn.
+    fn join_with(
+        self: &Arc<Self>,
+        key: &LockKey,
+        turn: Option<Turn>,
+        wanted: &Requirements,
+    ) -> std::result::Result<HeldLease, Option<Turn>> {
+        if wanted.mode.is_exclusive() {
+            return Err(turn);
+        }
+        let Some(turn) = turn else { return Err(None) };
+        match self.join(key, wanted) {
+            Some((lease, token)) => {
+                self.pass_turn_of_shared(turn, &lease);
+                Ok(self.guard(&lease, token))
+            }
+            None => Err(Some(turn)),
+        }
     }
 
     /// Returns whether a lease of this process may hold the key. Not if its deadline has passed,
@@ -149,8 +183,7 @@ impl Engine {
         self: &Arc<Self>,
         mut turn: Option<Turn>,
         limit: Limit,
-        (terms, holder, home): (&LeaseTerms, &Holder, HomeId),
-        via: Via<'_>,
+        wanted: &Requirements,
     ) -> std::result::Result<HeldLease, Option<Turn>> {
         let (handed_on, turn) = match turn.as_mut().and_then(Turn::take_lease) {
             Some(handed_on) => (handed_on, turn.expect("it had a lease with it")),
@@ -158,7 +191,7 @@ impl Engine {
         };
         let lease = handed_on.lease();
         // A lease that is handed on brings nothing else with it.
-        if via.is_none() && lease.meets(terms, holder, home) {
+        if wanted.met_by(lease) {
             return match lease.receive(turn, &clock::now()) {
                 Ok((token, was_parked)) => {
                     self.ledger().count_hand_over();
@@ -194,7 +227,8 @@ impl Engine {
 
     /// Returns the request for a lease, with a ticket if the caller waits and the store keeps a
     /// queue.
-    fn attempt(&self, claim: &Claim, limit: Limit, terms: &LeaseTerms, holder: &Holder, via: Via<'_>) -> Attempt {
+    fn attempt(&self, claim: &Claim, limit: Limit, wanted: &Requirements, block: NonZeroU32) -> Attempt {
+        let Requirements { mode, terms, holder, via, .. } = wanted;
         let can = self.store.capabilities();
         // The caller leaves at its limit, the call continues: cutting it off would cost the store a
         // connection, and leave an unknown outcome.
@@ -207,8 +241,9 @@ impl Engine {
             attempt.ticket = (!matches!(limit, Limit::Once { .. })).then(|| queue.ticket(terms));
         }
         // What a typed style brings is for one guard, and so is its lease.
-        if self.config.hand_off.is_some() && can.token_blocks && terms.hold_at_least.is_none() && via.is_none() {
-            attempt = attempt.with_tokens(TOKEN_BLOCK);
+        let for_several = *mode == Mode::Exclusive || (*mode == Mode::Shared && terms.renew_every.is_some());
+        if for_several && self.config.hand_off.is_some() && can.token_blocks && !terms.is_for_one_guard() && !via {
+            attempt = attempt.with_tokens(block);
         }
         attempt
     }
@@ -219,11 +254,14 @@ impl Engine {
         self: &Arc<Self>,
         key: &LockKey,
         (limit, mut now): (Limit, Now),
-        (terms, holder): (LeaseTerms, Holder),
+        wanted: Requirements,
         (mut turn, busy): (Option<Turn>, Option<Busy>),
         via: Via<'_>,
     ) -> Result<Obtained> {
-        let mut acquisition = Acquisition::new(self, key, terms.ttl, via.cloned());
+        let (terms, mode) = (wanted.terms, wanted.mode);
+        // The same for each attempt of the claim.
+        let block = self.ledger().next_block(key, mode);
+        let mut acquisition = Acquisition::new(self, (key, mode), terms.ttl, via.cloned());
         let settings = Settings {
             limit,
             terms,
@@ -243,10 +281,12 @@ impl Engine {
         loop {
             next = match next {
                 Next::Attempt => {
-                    let attempt = self.attempt(acquisition.claim(), limit, &terms, &holder, via);
+                    let attempt = self.attempt(acquisition.claim(), limit, &wanted, block);
                     let ticket = attempt.ticket;
                     // C18: a caller that does not wait gets one round trip, unless it has others.
                     let batched = match limit {
+                        // A batch is for exclusive leases.
+                        _ if !mode.is_exclusive() => None,
                         Limit::Once { batched: true } => Some(Company::Certain),
                         _ => ticket.map(|_| Company::Unknown),
                     };
@@ -292,7 +332,7 @@ impl Engine {
                         wait.on_timer(&now)
                     }
                 }
-                Next::Start(start) => match self.enter(&acquisition, &start, &now, (terms, holder.clone()), turn) {
+                Next::Start(start) => match self.enter(&acquisition, &start, &now, &wanted, turn) {
                     NewGuard::Held(guard) => {
                         acquisition.complete();
                         return Ok(Obtained::Held(guard));
@@ -337,16 +377,19 @@ impl Engine {
         acquisition: &Acquisition<'_>,
         start: &Start,
         now: &Now,
-        terms: (LeaseTerms, Holder),
+        wanted: &Requirements,
         turn: Option<Turn>,
     ) -> NewGuard {
         let Start { grant, sent, deadline, .. } = start;
         let claim = acquisition.claim().clone();
         let home = Handle::current();
         let origin = Origin { home_id: home.id(), home, company: acquisition.company() };
-        let lease = match Lease::granted(claim, grant, terms, (*sent, *deadline), now, origin, turn) {
+        let terms = (wanted.terms, wanted.holder.clone());
+        // Only an exclusive lease keeps the turn: others may hold the key together with it.
+        let (keeps, passes) = if wanted.mode.is_exclusive() { (turn, None) } else { (None, turn) };
+        let lease = match Lease::granted(claim, grant, terms, (*sent, *deadline), now, origin, keeps) {
             Ok(lease) => lease,
-            Err(turn) => return NewGuard::Late(turn),
+            Err(turn) => return NewGuard::Late(turn.or(passes)),
         };
         let entered = self.ledger().enter(&lease, *sent, now);
         match entered {
@@ -355,17 +398,16 @@ impl Engine {
             ledger::Registration::Closed => return NewGuard::Closed,
             ledger::Registration::Refused => {
                 self.local_queues.mark_unheld(lease.key(), lease.claim().id());
-                return NewGuard::Late(lease.take_turn());
+                return NewGuard::Late(lease.take_turn().or(passes));
             }
         }
         self.open_stream_soon();
+        if let Some(turn) = passes {
+            self.pass_turn_of_shared(turn, &lease);
+        }
         NewGuard::Held(self.guard(&lease, grant.token))
     }
 }
-
-/// The number of tokens of a grant that may be handed on: this many guards in a row need no round
-/// trip.
-const TOKEN_BLOCK: NonZeroU32 = NonZeroU32::new(1 << 16).expect("not zero");
 
 enum NewGuard {
     Held(HeldLease),

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use distlock_api::{Disposition, ErrorKind, LockError, LockKey, Phase, Result};
+use distlock_api::{Disposition, ErrorKind, LockError, LockKey, Mode, Phase, Result};
 use tokio::runtime::Handle;
 use tokio::sync::Notify;
 use tokio::time::{Instant, sleep, timeout, timeout_at};
@@ -66,9 +66,14 @@ pub(crate) struct Patience {
 const UNANSWERED: u32 = 2;
 
 impl<'a> Acquisition<'a> {
-    pub(crate) fn new(engine: &'a Arc<Engine>, key: &LockKey, ttl: Duration, via: Option<Arc<dyn AcquireOp>>) -> Self {
+    pub(crate) fn new(
+        engine: &'a Arc<Engine>,
+        (key, mode): (&LockKey, Mode),
+        ttl: Duration,
+        via: Option<Arc<dyn AcquireOp>>,
+    ) -> Self {
         let home = Handle::current();
-        let (claim, updates) = engine.begin_claim(key);
+        let (claim, updates) = engine.begin_claim(key, mode);
         Self {
             engine,
             home,
@@ -219,7 +224,7 @@ impl<'a> Acquisition<'a> {
             self.updates = self.engine.ledger().add_pending(self.claim.id().clone());
             return;
         }
-        (self.claim, self.updates) = self.engine.begin_claim(self.claim.key());
+        (self.claim, self.updates) = self.engine.begin_claim(self.claim.key(), self.claim.mode());
     }
 
     /// Ends the acquisition without clean-up, because a guard has the lease.
@@ -252,8 +257,8 @@ impl Drop for Acquisition<'_> {
 }
 
 impl Engine {
-    fn begin_claim(&self, key: &LockKey) -> (Claim, Arc<Notify>) {
-        let claim = Claim::accounted(key.clone(), self.id.acquisition_id());
+    fn begin_claim(&self, key: &LockKey, mode: Mode) -> (Claim, Arc<Notify>) {
+        let claim = Claim::accounted(key.clone(), self.id.acquisition_id()).with_mode(mode);
         // Even if the store declares no push: it may know its capabilities only after its first
         // answer.
         let updates = self.ledger().add_pending(claim.id().clone());
@@ -268,12 +273,44 @@ impl Engine {
     /// way (R16).
     pub(crate) fn withdraw_lost(self: &Arc<Self>, lease: &Lease) {
         let Ok(permit) = self.withdrawal_permits.clone().try_acquire_owned() else { return };
+        if !lease.begin_withdrawal() {
+            return;
+        }
         let (engine, claim) = (self.clone(), lease.claim().clone());
         self.spawn(lease.home(), async move {
             // Nothing depends on it, so the answer does not matter.
             let _ = engine.withdraw(&claim, Instant::now() + engine.config.request_timeout).await;
             drop(permit);
+            // The next local caller may have found the key busy.
+            engine.local_queues.nudge(claim.key());
         });
+    }
+
+    /// Withdraws a lost lease whose guard still has it, when its margin has passed. The guard does
+    /// so earlier if it is given up (C3). After that the store may have the lease only because of
+    /// a renewal that came late.
+    pub(crate) fn withdraw_lost_later(self: &Arc<Self>, lease: &Arc<Lease>) {
+        let (engine, closed, gone) = (Arc::downgrade(self), self.closed.clone(), self.gone.clone());
+        let lease = lease.clone();
+        let margin = lease.terms().margin;
+        // Not tracked: nothing is open in the store until the withdrawal begins.
+        drop(lease.home().clone().spawn(async move {
+            tokio::select! {
+                () = gone.cancelled() => return,
+                () = closed.cancelled() => {}
+                () = sleep(margin) => {}
+            }
+            if let Some(engine) = engine.upgrade() {
+                engine.withdraw_lost(&lease);
+            }
+        }));
+    }
+
+    /// Records that a guard has given a lost lease up. With the last one the lease is withdrawn.
+    pub(crate) fn leave_lost(self: &Arc<Self>, lease: &Arc<Lease>) {
+        if lease.leave_lost() {
+            self.withdraw_lost(lease);
+        }
     }
 
     /// Withdraws the claims that wait in the store's queue, because the provider is closed.

@@ -122,9 +122,15 @@ struct CommitState {
 
 impl CommitJob {
     /// Creates the commit of a lease whose [`begin_commit`](Lease::begin_commit) was successful.
-    pub(crate) fn new(engine: Arc<Engine>, lease: Arc<Lease>, token: FencingToken, op: Arc<dyn WriteOp>) -> Self {
+    pub(crate) fn new(
+        engine: Arc<Engine>,
+        lease: Arc<Lease>,
+        token: FencingToken,
+        op: Arc<dyn WriteOp>,
+        hold_at_least: Option<Duration>,
+    ) -> Self {
         let _open = engine.tasks.token();
-        let request = WriteRequest::new(&engine, &lease, op, lease.terms().hold_at_least);
+        let request = WriteRequest::new(&engine, &lease, op, hold_at_least);
         Self(guard(CommitState { lease, token, request, _open }, CommitState::finish_in_background))
     }
 
@@ -174,7 +180,7 @@ impl CommitState {
     /// Gives the commit up, and releases the lease in the background.
     fn release(self) {
         let Self { lease, request, _open, .. } = self;
-        let hold = lease.terms().hold_at_least;
+        let hold = request.write.hold_at_least;
         drop(request.call);
         if let Some(release) = request.engine.begin_release(&lease, hold, &clock::now()) {
             release.run_in_background();

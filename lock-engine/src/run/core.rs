@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use distlock_api::{Accounting, ErrorKind, Holder, LeaseOptions, LockError, Loss, Result};
+use distlock_api::{Accounting, Capabilities, ErrorKind, Holder, LeaseOptions, LockError, Loss, Result};
 use tokio::runtime::Handle;
 use tokio::sync::Semaphore;
 use tokio::task::JoinHandle;
@@ -121,6 +121,19 @@ impl Engine {
         drop(home.spawn(self.tasks.track_future(work)));
     }
 
+    /// Returns what the provider can do: what its store can, as it is configured.
+    pub(crate) fn capabilities(&self) -> Capabilities {
+        let store = self.store.capabilities();
+        let mut capabilities = Capabilities::default();
+        capabilities.expiry = true;
+        capabilities.minimum_hold = store.minimum_hold;
+        capabilities.fair = store.queue && self.config.queue.is_some();
+        capabilities.push = store.push;
+        capabilities.shared = store.shared;
+        capabilities.permits = store.permits;
+        capabilities
+    }
+
     pub(crate) fn accounting(&self) -> Accounting {
         // A caller that is granted in between is counted twice instead of not at all.
         let waiting = self.waiting.load(Ordering::Relaxed);
@@ -133,9 +146,14 @@ impl Engine {
     pub(crate) fn record_loss(self: &Arc<Self>, lease: &Arc<Lease>, loss: Loss) {
         log!(warn, lock.key = %lease.key(), lock.token = %lease.token(), lock.loss = loss.as_str(), "lock lost");
         self.ledger().end(lease, End::Lost);
-        // R16: a release by id, best effort. It helps if only our margin has passed, and otherwise
-        // changes nothing (C8).
-        self.withdraw_lost(lease);
+        // R16: a release by id, best effort. It helps if the store still has the lease, and
+        // otherwise changes nothing (C8). The margin is for a guard that learns of its end by the
+        // time.
+        if lease.may_be_withdrawn_later() {
+            self.withdraw_lost_later(lease);
+        } else {
+            self.withdraw_lost(lease);
+        }
         if lease.is_in_transit() {
             self.local_queues.mark_unheld(lease.key(), lease.claim().id());
         }

@@ -1,6 +1,9 @@
 //! What is behind the guards of a lease: its loss, its hand-off, its release.
 
-use std::sync::Arc;
+use std::future::{Future, pending, poll_fn};
+use std::pin::pin;
+use std::sync::{Arc, Weak};
+use std::task::Poll;
 use std::time::Duration;
 
 use distlock_api::{FencingToken, LeaseHandle, LockGuard, Loss, LostSignal, ReleaseFuture, ReleaseOutcome, Result};
@@ -10,11 +13,13 @@ use crate::run::call::Call;
 use crate::run::clock;
 use crate::run::commit::{self, CommitJob, RefusedCommit};
 use crate::run::core::{Engine, current_home};
+use crate::run::join::Left;
 use crate::run::release::ReleaseJob;
 use crate::run::transit::{InTransit, Lease, ReleaseUnclaimed, Turn};
 use crate::simulation::defect;
 use crate::state::hand_off::NextUse;
 use crate::state::lease::{LeaseView, ReleaseStart};
+use crate::state::ledger::End;
 use crate::state::time::Now;
 use crate::store::{Lane, Release, WriteOp, Written};
 
@@ -57,8 +62,16 @@ impl HeldLease {
     fn give_up(&mut self, how: GiveUp) -> GivenUp {
         self.released = true;
         let now = clock::now();
-        if self.loss_seen(&now).is_some() {
+        if let LeaseView::Lost { loss, fresh } = self.lease.view_for(self.token, &now) {
+            // Before the next local caller may make an attempt.
+            self.engine.leave_lost(&self.lease);
+            if fresh {
+                self.engine.record_loss(&self.lease, loss);
+            }
             return GivenUp::Lost;
+        }
+        if self.lease.is_joinable() {
+            return self.leave(End::Released, &now);
         }
         if self.hand_on(how, &now) {
             return GivenUp::HandedOn;
@@ -70,6 +83,19 @@ impl HeldLease {
                 // It may have been lost while no caller was found for it. Then its turn was not
                 // with it.
                 self.lease.pass_turn();
+                self.engine.leave_lost(&self.lease);
+                GivenUp::Lost
+            }
+        }
+    }
+
+    /// Leaves a shared lease to its other guards, if there are any.
+    fn leave(&self, end: End, now: &Now) -> GivenUp {
+        match self.engine.leave(&self.lease, (self.token, false), end, now) {
+            Left::Shared => GivenUp::HandedOn,
+            Left::Release(job) => GivenUp::Releasing(job),
+            Left::Lost => {
+                self.engine.leave_lost(&self.lease);
                 GivenUp::Lost
             }
         }
@@ -135,12 +161,13 @@ impl HeldLease {
     }
 
     /// Starts a commit, which owns the lease from now on; `None` if the lease is lost.
-    pub(crate) fn begin_commit(&mut self, op: Arc<dyn WriteOp>) -> Option<CommitJob> {
+    pub(crate) fn begin_commit(&mut self, op: Arc<dyn WriteOp>, how: GiveUp) -> Option<CommitJob> {
         let now = clock::now();
         let held = self.loss_seen(&now).is_none() && self.lease.begin_commit(&now);
         if held {
             self.released = true;
-            return Some(CommitJob::new(self.engine.clone(), self.lease.clone(), self.token, op));
+            let hold = self.lease.terms().hold_at_least.filter(|_| how == GiveUp::Used);
+            return Some(CommitJob::new(self.engine.clone(), self.lease.clone(), self.token, op, hold));
         }
         None
     }
@@ -162,7 +189,7 @@ impl From<RefusedCommit> for HeldLease {
 
 /// How a guard gives its lease up.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum GiveUp {
+pub(crate) enum GiveUp {
     /// After the work: the minimum hold applies, and the lease may linger.
     Used,
     /// Without any work.
@@ -172,6 +199,7 @@ enum GiveUp {
 /// What became of a lease whose guard gave it up.
 enum GivenUp {
     Releasing(ReleaseJob),
+    /// The next guard has it, or the others that share it.
     HandedOn,
     Lost,
 }
@@ -201,6 +229,14 @@ impl LeaseHandle for HeldLease {
         self.released = true;
         let now = clock::now();
         if self.loss_seen(&now).is_some() {
+            // The timer withdraws it, as this guard sends nothing.
+            let _ = self.lease.leave_lost();
+            return;
+        }
+        if self.lease.is_joinable() {
+            if let GivenUp::Releasing(job) = self.leave(End::Abandoned, &now) {
+                job.abandon();
+            }
             return;
         }
         match self.engine.begin_release(&self.lease, None, &now) {
@@ -225,6 +261,18 @@ impl ReleaseUnclaimed for Engine {
         match self.release_handed_on(lease, &clock::now()) {
             Some(job) => job.run_in_background(),
             None => lease.pass_turn(),
+        }
+    }
+
+    fn leave_unclaimed(self: Arc<Self>, lease: &Arc<Lease>, token: FencingToken) {
+        let now = clock::now();
+        if self.check_loss(lease, &now).is_some() {
+            return self.leave_lost(lease);
+        }
+        match self.leave(lease, (token, true), End::Released, &now) {
+            Left::Release(job) => job.run_in_background(),
+            Left::Lost => self.leave_lost(lease),
+            Left::Shared => {}
         }
     }
 }
@@ -281,28 +329,41 @@ impl Engine {
 
 /// Resolves when the lease is lost. Its own timer resolves it at the deadline, so that neither a
 /// hung renewal nor a dead keeper delays it (C4).
-pub(crate) async fn lost(engine: std::sync::Weak<Engine>, lease: Arc<Lease>, token: FencingToken) -> Loss {
+///
+/// Each poll looks at the lease, whatever its timer says: a busy runtime runs timers late.
+pub(crate) async fn lost(engine: Weak<Engine>, lease: Arc<Lease>, token: FencingToken) -> Loss {
     loop {
-        let mut changed = std::pin::pin!(lease.changed.notified());
+        // Before the look, so that no change is missed.
+        let mut changed = pin!(lease.changed.notified());
         changed.as_mut().enable();
-        match lease.view_for(token, &clock::now()) {
-            LeaseView::Lost { loss, fresh } => {
-                if let (true, Some(engine)) = (fresh, engine.upgrade()) {
-                    engine.record_loss(&lease, loss);
-                }
-                return loss;
-            }
-            LeaseView::HeldUntil(deadline) => tokio::select! {
-                biased;
-                () = changed => {}
-                () = sleep_until(deadline) => {}
-            },
-            LeaseView::Undecided => changed.await,
+        let deadline = match look(&engine, &lease, token) {
+            LeaseView::Lost { loss, .. } => return loss,
+            LeaseView::HeldUntil(deadline) => Some(deadline),
+            LeaseView::Undecided => None,
             LeaseView::Over => break,
-        }
+        };
+        let mut timer = pin!(deadline.map(sleep_until));
+        poll_fn(|cx| {
+            let is_due = changed.as_mut().poll(cx).is_ready()
+                || timer.as_mut().as_pin_mut().is_some_and(|timer| timer.poll(cx).is_ready())
+                || matches!(look(&engine, &lease, token), LeaseView::Lost { .. });
+            if is_due { Poll::Ready(()) } else { Poll::Pending }
+        })
+        .await;
     }
     drop((engine, lease));
-    std::future::pending().await
+    pending().await
+}
+
+/// Looks at the lease for the guard with this token, and records a loss that this look has noticed.
+fn look(engine: &Weak<Engine>, lease: &Arc<Lease>, token: FencingToken) -> LeaseView {
+    let view = lease.view_for(token, &clock::now());
+    if let LeaseView::Lost { loss, fresh: true } = view
+        && let Some(engine) = engine.upgrade()
+    {
+        engine.record_loss(lease, loss);
+    }
+    view
 }
 
 #[cfg(test)]
@@ -331,7 +392,6 @@ mod tests {
 
     #[test]
     fn c4_a_loss_is_signalled_whenever_it_comes() {
-        use std::future::Future;
         use std::sync::Barrier;
         use std::task::{Context, Waker};
 
@@ -352,7 +412,7 @@ mod tests {
             for _ in 0..20_000 {
                 let lease = granted();
                 *lost.lock().unwrap() = Some(lease.clone());
-                let mut signal = Box::pin(super::lost(std::sync::Weak::new(), lease, FencingToken::new(7)));
+                let mut signal = Box::pin(super::lost(Weak::new(), lease, FencingToken::new(7)));
                 let mut cx = Context::from_waker(Waker::noop());
                 here.wait();
                 let signalled = signal.as_mut().poll(&mut cx).is_ready();

@@ -101,9 +101,11 @@ impl Engine {
         match event {
             StoreEvent::Freed { key } => {
                 // The record of a held lease was deleted, or changed by other means (R20).
+                let now = clock::now();
                 if let Some(holder) = self.local_queues.holder(&key) {
-                    self.ledger().renew_soon(&holder, &clock::now());
+                    self.ledger().renew_soon(&holder, &now);
                 }
+                self.ledger().renew_shared_soon(&key, &now);
                 self.local_queues.nudge(&key);
             }
             StoreEvent::Granted { id, grant, expires_at, .. } => {

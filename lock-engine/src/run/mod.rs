@@ -9,7 +9,8 @@
 //! | `call` | one request in line for the store or in flight, never doubled |
 //! | `gather` | requests of different keys that go to the store in one call |
 //! | `held` | what is behind the guards of a lease: its loss, its hand-off, its release |
-//! | `transit` | a lease in transit from one guard to the next |
+//! | `join` | readers that join a shared lease of this process, and leave it |
+//! | `transit` | a lease in transit from one guard to the next, or to a reader that joins it |
 //! | `parked` | a lease that lingers for the next guard |
 //! | `release` | the release of a lease, in the foreground and behind a dropped guard |
 //! | `commit` | a write that also releases, and one that does not |
@@ -18,9 +19,10 @@
 //! | `shutdown` | closing a provider |
 //!
 //! A lease is in exactly one phase, changed under its own lock, and leaves the ledger exactly once:
-//! that is all of the accounting (C23). Work that must not be forgotten is owned by a value whose
-//! `Drop` completes it: a [turn](transit::Turn), an [acquisition](attempt::Acquisition) with its
-//! call in flight, a [release](release::ReleaseJob).
+//! that is all of the accounting (C23), together with the number of guards of a shared lease. Work
+//! that must not be forgotten is owned by a value whose `Drop` completes it: a
+//! [turn](transit::Turn), a guard [on its way](transit::Joined), an
+//! [acquisition](attempt::Acquisition) with its call in flight, a [release](release::ReleaseJob).
 
 pub(crate) mod acquire;
 pub(crate) mod attempt;
@@ -30,6 +32,7 @@ pub(crate) mod commit;
 pub(crate) mod core;
 pub(crate) mod gather;
 pub(crate) mod held;
+pub(crate) mod join;
 pub(crate) mod keeper;
 pub(crate) mod listener;
 pub(crate) mod parked;

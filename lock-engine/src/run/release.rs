@@ -229,7 +229,9 @@ impl ReleaseState {
     fn send(&mut self, release: Release, expiry: Instant) -> Result<Call<ReleaseOutcome>> {
         let store = self.engine.store.clone();
         let is_first = !std::mem::replace(&mut self.sent, true);
-        let joined = if is_first && self.hold.is_none() && store.may_gather_release(&release) {
+        // A batch is for exclusive leases.
+        let may_gather = is_first && self.hold.is_none() && release.claim.mode().is_exclusive();
+        let joined = if may_gather && store.may_gather_release(&release) {
             self.engine.releases.join(&store, release, self.lease.company(), Some(expiry), false)
         } else {
             Joined::Alone(release, None)

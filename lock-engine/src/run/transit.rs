@@ -1,16 +1,18 @@
-//! A lease in transit from one guard of this process to the next (R21), and the types that it
-//! closes: a turn may carry a lease, and a lease keeps a turn.
+//! A lease in transit from one guard of this process to the next (R21), or to a reader that joins
+//! it (C26); and the types that it closes: a turn may carry a lease, and a lease keeps a turn.
 
 use std::sync::Arc;
 
-use distlock_api::{AcquisitionId, Holder, LeaseTerms};
+use distlock_api::{AcquisitionId, FencingToken, Holder, LeaseTerms, Mode};
 use tokio::runtime::Handle;
 
 use crate::state::line::CarriedLease;
 use crate::state::schedule::HomeId;
+use crate::state::time::Now;
 use crate::state::{lease, ledger, line};
 
 pub(crate) type Turn = line::Turn<InTransit>;
+pub(crate) type Delivery = line::Delivery<InTransit>;
 pub(crate) type LocalQueues = line::LocalQueues<InTransit>;
 pub(crate) type Lease = lease::Lease<InTransit>;
 pub(crate) type Ledger = ledger::Ledger<InTransit>;
@@ -22,8 +24,10 @@ pub(crate) struct InTransit {
     engine: Arc<dyn ReleaseUnclaimed>,
 }
 
-/// What a caller in the local queue requires of a lease that is handed on.
+/// What a caller acquires with, and so requires of a lease that it gets from another caller.
+#[derive(Clone)]
 pub(crate) struct Requirements {
+    pub(crate) mode: Mode,
     pub(crate) terms: LeaseTerms,
     pub(crate) holder: Holder,
     pub(crate) home: HomeId,
@@ -36,6 +40,47 @@ pub(crate) struct Requirements {
 pub(crate) trait ReleaseUnclaimed: Send + Sync {
     /// Releases the lease in the background. Its turn stays with it until then.
     fn release_unclaimed(self: Arc<Self>, lease: &Arc<Lease>);
+
+    /// Takes a shared lease from a guard that no caller has received. If no other guard has it,
+    /// releases it in the background.
+    fn leave_unclaimed(self: Arc<Self>, lease: &Arc<Lease>, token: FencingToken);
+}
+
+impl Requirements {
+    /// Returns whether the lease suits the caller as it is.
+    pub(crate) fn met_by(&self, lease: &Lease) -> bool {
+        let Self { mode, terms, holder, home, via } = self;
+        !via && lease.meets(*mode, terms, holder, *home)
+    }
+}
+
+/// A guard of a shared lease on its way to its caller. If it is dropped, the lease has one guard
+/// less.
+pub(crate) struct Joined {
+    lease: Arc<Lease>,
+    engine: Arc<dyn ReleaseUnclaimed>,
+    token: FencingToken,
+    arrived: bool,
+}
+
+impl Joined {
+    pub(crate) fn new(lease: &Arc<Lease>, engine: Arc<dyn ReleaseUnclaimed>, token: FencingToken) -> Self {
+        Self { lease: lease.clone(), engine, token, arrived: false }
+    }
+
+    /// Returns the lease and the guard's token; `None` if the lease is no longer held.
+    pub(crate) fn arrive(mut self, now: &Now) -> Option<(Arc<Lease>, FencingToken)> {
+        self.arrived = self.lease.arrive(now);
+        self.arrived.then(|| (self.lease.clone(), self.token))
+    }
+}
+
+impl Drop for Joined {
+    fn drop(&mut self) {
+        if !self.arrived {
+            self.engine.clone().leave_unclaimed(&self.lease, self.token);
+        }
+    }
 }
 
 impl InTransit {
@@ -51,13 +96,14 @@ impl InTransit {
 impl CarriedLease for InTransit {
     type Home = Handle;
     type Requirements = Requirements;
+    type Joined = Joined;
 
     fn id(&self) -> &AcquisitionId {
         self.lease.claim().id()
     }
 
-    fn meets(&self, Requirements { terms, holder, home, via }: &Requirements) -> bool {
-        !via && self.lease.meets(terms, holder, *home)
+    fn meets(&self, requirements: &Requirements) -> bool {
+        requirements.met_by(&self.lease)
     }
 
     fn return_turn(self, turn: Turn) {

@@ -27,6 +27,12 @@ impl Poll {
         }
     }
 
+    /// Returns the pauses of a caller without a place in a full queue. The key is not for it yet,
+    /// and its attempts slow down those that have places.
+    pub(crate) fn outside_the_queue(self) -> Self {
+        Self { longest: self.longest.saturating_mul(8), ..self }
+    }
+
     fn backoff(self, busy_answers: u32) -> Duration {
         self.first.saturating_mul(1 << busy_answers.min(16)).min(self.longest)
     }

@@ -13,6 +13,19 @@
 //! | ended, lost | either | none | – | nothing |
 //!
 //! Whether a guard is the present one is decided by its token: each hand-over has the next one.
+//!
+//! A lease of another mode than exclusive has no turn, and is not handed on. A shared lease may
+//! have several guards at once, each with a token of its own (`state::sharing`):
+//!
+//! | phase | guards | what happens next |
+//! |---|---|---|
+//! | held | some in hand | others may join; it is renewed, once for all of them |
+//! | held | all in transit to their callers | it is not renewed, and ends by its ttl if none arrives |
+//! | releasing | none: the last one has left, and that step began the release | nothing joins |
+//! | lost | all of them have lost it, each with the same loss | nothing joins |
+
+mod joining;
+mod transit;
 
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
@@ -23,9 +36,10 @@ use tokio::time::Instant;
 use crate::options::HandOff;
 use crate::simulation::defect;
 use crate::state::gather::Company;
-use crate::state::hand_off::{HandOffState, NextUse};
+use crate::state::hand_off::HandOffState;
 use crate::state::line::{CarriedLease, Turn};
 use crate::state::schedule::HomeId;
+use crate::state::sharing::Sharing;
 use crate::state::time::Now;
 use crate::store::{Claim, Grant, Renewal, Standing};
 use distlock_api::{FencingToken, Holder, LeaseTerms, LockKey, Loss, contained};
@@ -34,7 +48,10 @@ use distlock_api::{FencingToken, Holder, LeaseTerms, LockKey, Loss, contained};
 /// this process in turn, each with a token of its own (R21).
 pub(crate) struct Lease<C: CarriedLease> {
     claim: Claim,
+    first_token: FencingToken,
     last_token: FencingToken,
+    /// Whether it is shared, and other readers of this process may join it.
+    joinable: bool,
     terms: LeaseTerms,
     holder: Holder,
     /// See [`Origin`].
@@ -49,6 +66,8 @@ pub(crate) struct Lease<C: CarriedLease> {
 struct State<C: CarriedLease> {
     phase: Phase,
     deadline: Instant,
+    /// When the lease ends whatever its renewals say, if the caller has limited its hold.
+    ends: Option<Instant>,
     /// When the request was sent from which the deadline counts. For a pushed grant: when it
     /// arrived.
     sent: Instant,
@@ -61,6 +80,11 @@ struct State<C: CarriedLease> {
     /// Whether it is with the local queue, in transit for a while.
     is_parked: bool,
     hand_off: HandOffState,
+    /// The guards, if they may be several. Then `in_hand` is always true, and `token` is the last
+    /// one that a guard has got.
+    sharing: Option<Box<Sharing>>,
+    /// Whether a withdrawal of the lost lease has begun.
+    is_withdrawn: bool,
     /// When a task looks whether the lease has been parked for long enough; `None` without one.
     watched_until: Option<Instant>,
 }
@@ -140,10 +164,14 @@ impl<C: CarriedLease> Lease<C> {
         if let Some(turn) = &turn {
             turn.mark_held(claim.id());
         }
+        let ends = terms.max_hold.and_then(|hold| sent.checked_add(hold));
         let (token, hand_off) = (grant.token, HandOffState::new(now.instant()));
+        let joinable = joining::is_joinable(&claim, grant.tokens, &terms);
         claim.uses(token);
         Ok(Arc::new(Self {
             claim,
+            first_token: token,
+            joinable,
             last_token: FencingToken::new(token.get().saturating_add(u64::from(grant.tokens.get()) - 1)),
             terms,
             holder,
@@ -153,12 +181,15 @@ impl<C: CarriedLease> Lease<C> {
             state: Mutex::new(State {
                 phase: Phase::Held,
                 deadline,
+                ends,
                 sent,
                 turn,
                 token,
                 in_hand: true,
                 is_parked: false,
+                is_withdrawn: false,
                 hand_off,
+                sharing: joinable.then(|| Box::new(Sharing::new(now.instant(), token))),
                 watched_until: None,
             }),
             changed: Notify::new(),
@@ -183,6 +214,11 @@ impl<C: CarriedLease> Lease<C> {
 
     pub(crate) fn token(&self) -> FencingToken {
         self.state().token
+    }
+
+    /// Returns how many tokens guards have had; `None` if there are not several.
+    pub(crate) fn used_tokens(&self) -> Option<u64> {
+        (self.first_token < self.last_token).then(|| self.token().get() - self.first_token.get() + 1)
     }
 
     pub(crate) fn terms(&self) -> &LeaseTerms {
@@ -211,7 +247,13 @@ impl<C: CarriedLease> Lease<C> {
 
     /// Returns when the store frees the lease unless it is renewed.
     pub(crate) fn expiry(&self, now: &Now) -> Instant {
-        self.deadline(now) + self.terms.margin
+        self.state().renewed_until(now) + self.terms.margin
+    }
+
+    /// Returns whether the lease lasts to its maximum hold without another renewal.
+    pub(crate) fn lasts_to_its_end(&self, now: &Now) -> bool {
+        let state = self.state();
+        state.ends.is_some_and(|ends| ends <= state.renewed_until(now))
     }
 
     /// Returns the deadline, while the lease is held or committing.
@@ -240,7 +282,11 @@ impl<C: CarriedLease> Lease<C> {
     /// Returns the state of the lease for the guard with this token.
     pub(crate) fn view_for(&self, token: FencingToken, now: &Now) -> LeaseView {
         let state = self.state();
-        if state.token == token && state.in_hand { self.view_locked(state, now) } else { LeaseView::Over }
+        let is_present = match &state.sharing {
+            Some(sharing) => sharing.is_open(token),
+            None => state.token == token && state.in_hand,
+        };
+        if is_present { self.view_locked(state, now) } else { LeaseView::Over }
     }
 
     fn view_locked(&self, state: MutexGuard<'_, State<C>>, now: &Now) -> LeaseView {
@@ -249,8 +295,9 @@ impl<C: CarriedLease> Lease<C> {
                 LeaseView::Undecided
             }
             Phase::Held if now.instant() >= state.effective_deadline(now) => {
-                self.change_phase(state, Phase::Lost(Loss::Expired));
-                LeaseView::Lost { loss: Loss::Expired, fresh: true }
+                let loss = state.end_by_time(now);
+                self.change_phase(state, Phase::Lost(loss));
+                LeaseView::Lost { loss, fresh: true }
             }
             Phase::Held => LeaseView::HeldUntil(state.effective_deadline(now)),
             Phase::Lost(loss) => LeaseView::Lost { loss, fresh: false },
@@ -286,10 +333,10 @@ impl<C: CarriedLease> Lease<C> {
         let is_over = now.instant() >= state.effective_deadline(&now);
         let is_ignored = defect!(NoDeadline | Revived);
         let loss = match standing {
-            _ if is_over && !is_ignored => Loss::Expired,
+            _ if is_over && !is_ignored => state.end_by_time(&now),
             Standing::Held { remaining } => {
                 let deadline = deadline(sent, remaining, &self.terms);
-                if now.awake_until(sent, deadline) > state.effective_deadline(&now) {
+                if now.awake_until(sent, deadline) > state.renewed_until(&now) {
                     (state.deadline, state.sent) = (deadline, sent);
                 }
                 return Renewed::Extended;
@@ -317,6 +364,25 @@ impl<C: CarriedLease> Lease<C> {
             Phase::Lost(_) => ReleaseStart::Lost,
             Phase::Releasing | Phase::Ended => unreachable!("a guard is released once"),
         }
+    }
+
+    /// Records that a lost lease is withdrawn. Returns whether this was the first time.
+    pub(crate) fn begin_withdrawal(&self) -> bool {
+        !std::mem::replace(&mut self.state().is_withdrawn, true)
+    }
+
+    /// Returns whether a guard may still work under the lost lease, and it has not been withdrawn.
+    pub(crate) fn may_be_withdrawn_later(&self) -> bool {
+        let state = self.state();
+        state.is_lost_by_time() && state.in_hand && !state.is_withdrawn
+    }
+
+    /// Records that a guard has given the lease up, if it is lost. Returns whether no guard has it
+    /// any more, and it was lost at a time that only this process knows: then it is to be
+    /// withdrawn.
+    pub(crate) fn leave_lost(&self) -> bool {
+        let mut state = self.state();
+        state.is_lost_by_time() && state.sharing.as_mut().is_none_or(|sharing| sharing.leave_lost())
     }
 
     /// Ends the lease: its release was answered or given up, or its commit was applied.
@@ -350,121 +416,30 @@ impl<C: CarriedLease> Lease<C> {
         loss
     }
 
-    /// Takes the lease from its guard, with its turn, for the next caller of this process. Returns
-    /// `None` if it must be released instead: it is no longer held, has no token left, or is due to
-    /// other processes (R21). The lease may be handed on, or only linger, if it `lingers`.
-    pub(crate) fn hand_on(&self, now: &Now, limits: &HandOff, lingers: bool) -> Option<(Turn<C>, NextUse)> {
-        let mut state = self.state();
-        let next = state.hand_off.next_use(now.instant(), limits, lingers)?;
-        // A lease that is never renewed lasts one ttl, and the next caller requires a whole one.
-        let may = self.terms.hold_at_least.is_none()
-            && self.terms.renew_every.is_some()
-            && state.phase == Phase::Held
-            && now.instant() < state.effective_deadline(now)
-            && state.token < self.last_token;
-        let turn = state.turn.take_if(|_| may)?;
-        state.in_hand = false;
-        drop(state);
-        contained(|| self.changed.notify_waiters());
-        Some((turn, next))
-    }
-
-    /// Takes the turn back because no caller takes the lease. The guard that gave the lease up
-    /// releases it.
-    pub(crate) fn reclaim(&self, turn: Turn<C>) {
-        let mut state = self.state();
-        (state.in_hand, state.is_parked) = (true, false);
-        state.turn = Some(turn);
-    }
-
-    /// Takes the turn back because the lease was dropped in transit. The engine releases it; no
-    /// guard has it.
-    pub(crate) fn return_turn(&self, turn: Turn<C>) {
-        self.state().turn = Some(turn);
-    }
-
-    /// Returns whether the lease is in transit from one guard to the next.
-    pub(crate) fn is_in_transit(&self) -> bool {
-        !self.state().in_hand
-    }
-
     /// Returns whether the lease is to be renewed: a guard has it, or it is parked, and it is held
     /// or committing.
     pub(crate) fn is_kept(&self) -> bool {
         let state = self.state();
-        state.is_renewed() && (state.in_hand || state.is_parked)
-    }
-
-    /// Returns whether the lease can pass, as it is, to a guard with these terms, this holder and
-    /// this runtime.
-    pub(crate) fn meets(&self, terms: &LeaseTerms, holder: &Holder, home: HomeId) -> bool {
-        let meets = self.terms == *terms && self.holder == *holder && self.home_id == home;
-        meets || defect!(TermsIgnored)
-    }
-
-    /// Gives the lease in transit to its next guard, with the next token. Returns the token, and
-    /// whether the lease was parked; the turn if the lease was lost in transit.
-    pub(crate) fn receive(&self, turn: Turn<C>, now: &Now) -> Result<(FencingToken, bool), Turn<C>> {
-        let mut state = self.state();
-        if state.phase != Phase::Held || now.instant() >= state.effective_deadline(now) {
-            return Err(turn);
-        }
-        turn.mark_held(self.claim.id());
-        state.token = FencingToken::new(state.token.get() + u64::from(!defect!(SameToken)));
-        self.claim.uses(state.token);
-        let was_parked = std::mem::take(&mut state.is_parked);
-        state.in_hand = true;
-        state.turn = Some(turn);
-        state.hand_off.handed_on();
-        Ok((state.token, was_parked))
-    }
-
-    /// Records that the lease in transit is parked until then. Returns whether it may be: no other
-    /// process is known to wait, and it is held for longer.
-    pub(crate) fn park(&self, until: Instant, now: &Now) -> bool {
-        let mut state = self.state();
-        state.is_parked = state.hand_off.may_linger() && until < state.effective_deadline(now);
-        state.is_parked
-    }
-
-    /// Records that the lease is in transit again, and no longer parked.
-    pub(crate) fn unpark(&self) {
-        self.state().is_parked = false;
-    }
-
-    /// Returns whether the lease may stay parked: no other process has been found to wait.
-    pub(crate) fn may_linger_on(&self) -> bool {
-        self.state().hand_off.may_linger()
-    }
-
-    /// Returns whether a task must watch the parked lease: `true` if none looks at it by then.
-    pub(crate) fn needs_watch(&self, until: Instant) -> bool {
-        let mut state = self.state();
-        let needed = state.watched_until.is_none_or(|watched| until < watched);
-        if needed {
-            state.watched_until = Some(until);
-        }
-        needed
-    }
-
-    /// Records when the watching task looks again.
-    pub(crate) fn watched(&self, until: Instant) {
-        self.state().watched_until = Some(until);
-    }
-
-    /// Records that a task no longer watches the lease.
-    pub(crate) fn unwatched(&self) {
-        self.state().watched_until = None;
+        let is_in_hand = state.sharing.as_ref().map_or(state.in_hand, |sharing| sharing.is_in_hand());
+        state.is_renewed() && (is_in_hand || state.is_parked)
     }
 
     /// Returns whether to query the store now for waiters of other processes.
     pub(crate) fn should_query_waiters(&self, now: Instant, limits: &HandOff) -> bool {
-        self.state().hand_off.should_query(now, limits)
+        let mut state = self.state();
+        match &mut state.sharing {
+            Some(sharing) => sharing.should_query(now, limits),
+            None => state.hand_off.should_query(now, limits),
+        }
     }
 
     /// Records whether other processes wait, from the answer to a query that was sent at `sent`.
     pub(crate) fn waiters_answered(&self, sent: Instant, any: bool) {
-        self.state().hand_off.query_answered(sent, any);
+        let mut state = self.state();
+        match &mut state.sharing {
+            Some(sharing) => sharing.query_answered(sent, any),
+            None => state.hand_off.query_answered(sent, any),
+        }
     }
 
     /// Passes the turn to the next caller of this process.
@@ -485,9 +460,24 @@ impl<C: CarriedLease> Lease<C> {
 }
 
 impl<C: CarriedLease> State<C> {
-    /// Returns the deadline, less what the machine has slept.
-    fn effective_deadline(&self, now: &Now) -> Instant {
+    /// Returns the deadline by the last renewal, less what the machine has slept.
+    fn renewed_until(&self, now: &Now) -> Instant {
         now.awake_until(self.sent, self.deadline)
+    }
+
+    /// Returns the deadline: that by the last renewal, or the end of the maximum hold.
+    fn effective_deadline(&self, now: &Now) -> Instant {
+        let until = self.renewed_until(now);
+        self.ends.map_or(until, |ends| ends.min(until))
+    }
+
+    /// Returns how the lease is lost whose deadline has passed.
+    fn end_by_time(&self, now: &Now) -> Loss {
+        if now.instant() < self.renewed_until(now) { Loss::HeldTooLong } else { Loss::Expired }
+    }
+
+    fn is_lost_by_time(&self) -> bool {
+        matches!(self.phase, Phase::Lost(Loss::Expired | Loss::HeldTooLong))
     }
 
     fn is_renewed(&self) -> bool {
@@ -513,103 +503,4 @@ pub(crate) fn deadline(sent: Instant, remaining: Duration, terms: &LeaseTerms) -
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::state::line::tests::NoLease;
-    use crate::state::time::Sleep;
-    use crate::store::ProviderId;
-
-    const fn ms(millis: u64) -> Duration {
-        Duration::from_millis(millis)
-    }
-
-    fn lease(remaining: Duration, sent: Instant, now: Instant) -> Option<Arc<Lease<NoLease>>> {
-        let claim = Claim::new(LockKey::new("k").unwrap(), ProviderId::random().acquisition_id());
-        let terms = distlock_api::LeaseOptions::new().ttl(ms(1000)).safety_margin(ms(100)).terms().unwrap();
-        let deadline = deadline(sent, remaining, &terms);
-        let grant = Grant::new(FencingToken::new(7), remaining);
-        let home_id = tokio::runtime::Handle::current().id();
-        let origin = Origin { home: (), home_id, company: Company::Unknown };
-        Lease::granted(claim, &grant, (terms, Holder::new()), (sent, deadline), &now.into(), origin, None).ok()
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn c3_the_deadline_counts_from_the_sending_and_ends_before_the_margin() {
-        let sent = Instant::now();
-        let lease = lease(ms(1000), sent, sent + ms(300)).expect("in time");
-        assert_eq!(lease.deadline(&sent.into()), sent + ms(900));
-        assert_eq!(lease.view(&(sent + ms(899)).into()), LeaseView::HeldUntil(sent + ms(900)));
-        assert_eq!(lease.view(&(sent + ms(900)).into()), LeaseView::Lost { loss: Loss::Expired, fresh: true });
-        assert_eq!(
-            lease.view(&(sent).into()),
-            LeaseView::Lost { loss: Loss::Expired, fresh: false },
-            "final, and noticed once"
-        );
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn c4_a_machine_that_slept_beyond_the_deadline_finds_the_lease_lost_when_it_wakes() {
-        let sent = Instant::now();
-        let after = |slept: u64| {
-            let sleep = Sleep { noticed: sent + ms(5), slept: ms(slept) };
-            Now::new(sent + ms(10), Some(vec![sleep].into()))
-        };
-        let [viewed, renewed, committed, handed] = [(); 4].map(|()| lease(ms(1000), sent, sent).unwrap());
-        assert_eq!(viewed.view(&after(500)), LeaseView::HeldUntil(sent + ms(400)), "half of it has passed");
-        let now = after(1000);
-        assert_eq!(viewed.view(&now), LeaseView::Lost { loss: Loss::Expired, fresh: true });
-        assert!(viewed.deadline(&now) <= now.instant());
-        assert!(renewed.held_until(&now).is_some_and(|end| end <= now.instant()));
-        // The answer to a request sent before the sleep.
-        let answer = Standing::Held { remaining: ms(1000) };
-        assert_eq!(renewed.renewed(sent, answer, || now.clone()), Renewed::Lost(Loss::Expired));
-        assert!(!committed.begin_commit(&now));
-        assert!(handed.hand_on(&now, &HandOff::new(), true).is_none());
-        let again = lease(ms(1000), now.instant(), now.instant()).unwrap();
-        assert_eq!(again.view(&now), LeaseView::HeldUntil(now.instant() + ms(900)), "sent after the sleep");
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn r10_a_grant_that_arrives_after_its_deadline_is_no_lease() {
-        let sent = Instant::now();
-        assert!(lease(ms(1000), sent, sent + ms(900)).is_none());
-        assert!(lease(ms(50), sent, sent).is_none());
-        assert!(lease(Duration::MAX, sent, sent).is_some());
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn c4_no_answer_revives_a_lease_whose_deadline_has_passed() {
-        let sent = Instant::now();
-        let lease = lease(ms(1000), sent, sent).unwrap();
-        tokio::time::advance(ms(900)).await;
-        assert_eq!(
-            lease.renewed(sent + ms(800), Standing::Held { remaining: ms(1000) }, || Instant::now().into()),
-            Renewed::Lost(Loss::Expired)
-        );
-        assert_eq!(
-            lease.renewed(sent + ms(800), Standing::Held { remaining: ms(1000) }, || Instant::now().into()),
-            Renewed::TooLate
-        );
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn a_renewal_never_shortens() {
-        let sent = Instant::now();
-        let lease = lease(ms(1000), sent, sent).unwrap();
-        assert_eq!(
-            lease.renewed(sent, Standing::Held { remaining: ms(200) }, || Instant::now().into()),
-            Renewed::Extended
-        );
-        assert_eq!(lease.deadline(&sent.into()), sent + ms(900));
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn c12_a_releasing_lease_is_neither_renewed_nor_lost() {
-        let sent = Instant::now();
-        let lease = lease(ms(1000), sent, sent).unwrap();
-        assert!(matches!(lease.begin_release(), ReleaseStart::Releasing));
-        assert_eq!(lease.renewed(sent, Standing::Gone(Loss::Gone), || Instant::now().into()), Renewed::TooLate);
-        assert!(!lease.lose(Loss::Gone));
-        assert_eq!(lease.view(&(sent + ms(5000)).into()), LeaseView::Over);
-    }
-}
+mod tests;

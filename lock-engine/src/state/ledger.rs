@@ -2,16 +2,18 @@
 //! of what became of them.
 
 use std::collections::HashMap;
+use std::num::NonZeroU32;
 use std::sync::Arc;
 use std::time::Duration;
 
-use foldhash::fast::FixedState;
+use foldhash::fast::{FixedState, RandomState};
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
-use distlock_api::{Accounting, AcquisitionId, FencingToken, ReleaseOutcome};
+use distlock_api::{Accounting, AcquisitionId, FencingToken, LockKey, Mode, ReleaseOutcome};
 
 use crate::state::batch::{Ready, patience};
+use crate::state::blocks::Blocks;
 use crate::state::claim::{PendingClaim, PushedGrant, QueuedTicket, RefreshAnswer, Updates};
 use crate::state::lease::Lease;
 use crate::state::line::CarriedLease;
@@ -27,9 +29,14 @@ type ById<T> = HashMap<AcquisitionId, T, FixedState>;
 pub(crate) struct Ledger<C: CarriedLease> {
     closed: bool,
     leases: ById<LeaseRecord<C>>,
+    /// The shared leases that were granted last, for the readers that come.
+    joinable: HashMap<LockKey, Arc<Lease<C>>, RandomState>,
+    /// How many guards there are beyond one per lease.
+    further_guards: u64,
     /// The work of the keeper of each runtime.
     keepers: HashMap<HomeId, KeeperWork<C>, FixedState>,
     counts: Accounting,
+    blocks: Blocks,
     /// The claims without a lease yet, and what the store has pushed about them.
     pending: ById<PendingClaim>,
     /// When a call that renews or refreshes was last answered.
@@ -53,6 +60,8 @@ const EVENTS_ARE_LATE: Duration = Duration::from_secs(1);
 
 struct LeaseRecord<C: CarriedLease> {
     lease: Arc<Lease<C>>,
+    /// How many guards have the lease; a shared one may have several.
+    guards: u64,
     since: Instant,
     pacing: Pacing,
     /// Whether no renewal has been answered since the grant.
@@ -76,6 +85,15 @@ impl From<ReleaseOutcome> for End {
     }
 }
 
+/// Counts guards that have ended.
+fn count(counts: &mut Accounting, end: End, guards: u64) {
+    match end {
+        End::Released => counts.released += guards,
+        End::Lost => counts.lost += guards,
+        End::Abandoned => counts.abandoned += guards,
+    }
+}
+
 /// What became of a new lease or ticket.
 pub(crate) enum Registration {
     /// It is in the ledger, and the runtime has a keeper.
@@ -93,8 +111,11 @@ impl<C: CarriedLease> Default for Ledger<C> {
         Self {
             closed: false,
             leases: HashMap::default(),
+            joinable: HashMap::default(),
+            further_guards: 0,
             keepers: HashMap::default(),
             counts: Accounting::new(),
+            blocks: Blocks::default(),
             pending: HashMap::default(),
             answered: None,
         }
@@ -124,8 +145,12 @@ impl<C: CarriedLease> Ledger<C> {
         self.counts.acquired += 1;
         self.leases.insert(
             id.clone(),
-            LeaseRecord { lease: lease.clone(), since: sent, pacing: Pacing::new(sent), is_new: true },
+            LeaseRecord { lease: lease.clone(), guards: 1, since: sent, pacing: Pacing::new(sent), is_new: true },
         );
+        if lease.is_joinable() {
+            let before = self.joinable.insert(lease.key().clone(), lease.clone());
+            before.into_iter().for_each(|before| lease.continue_queries_of(&before));
+        }
         self.keepers.entry(lease.home_id()).or_default();
         self.renewal_succeeded(lease, sent, now);
         if is_doubtful {
@@ -149,26 +174,39 @@ impl<C: CarriedLease> Ledger<C> {
         self.counts.acquired += 1;
     }
 
-    /// Removes a lease. Does nothing if it has left already.
+    /// Removes a lease, with the guards that it still has. Does nothing if it has left already.
     pub(crate) fn end(&mut self, lease: &Lease<C>, end: End) {
         self.schedule_at(lease.claim().id(), None);
-        if self.leases.remove(lease.claim().id()).is_none() {
-            return;
+        self.end_joining(lease);
+        let Some(record) = self.leases.remove(lease.claim().id()) else { return };
+        if end == End::Lost {
+            self.used_tokens(lease);
         }
-        match end {
-            End::Released => self.counts.released += 1,
-            End::Lost => self.counts.lost += 1,
-            End::Abandoned => self.counts.abandoned += 1,
-        }
+        self.further_guards -= record.guards - 1;
+        count(&mut self.counts, end, record.guards);
     }
 
     /// Records that the release of a lease has begun: it is no longer renewed. It stays in the
     /// ledger until it has ended, and is due once more at its own expiry.
     pub(crate) fn release_begun(&mut self, lease: &Lease<C>, now: &Now) {
         let expiry = lease.expiry(now);
+        self.end_joining(lease);
+        self.used_tokens(lease);
         if let Some(entry) = self.leases.get_mut(lease.claim().id()) {
             entry.pacing.early = expiry;
             self.schedule_at(lease.claim().id(), Some(expiry));
+        }
+    }
+
+    /// Returns how many tokens a lease of the key in this mode asks for.
+    pub(crate) fn next_block(&self, key: &LockKey, mode: Mode) -> NonZeroU32 {
+        self.blocks.next(key, mode)
+    }
+
+    /// Records how many of its tokens a lease has used.
+    fn used_tokens(&mut self, lease: &Lease<C>) {
+        if let Some(used) = lease.used_tokens() {
+            self.blocks.used(lease.key(), used);
         }
     }
 
@@ -205,7 +243,7 @@ impl<C: CarriedLease> Ledger<C> {
 
     pub(crate) fn accounting(&self) -> Accounting {
         let mut accounting = self.counts;
-        accounting.held = self.leases.len() as u64;
+        accounting.held = self.leases.len() as u64 + self.further_guards;
         accounting
     }
 
@@ -372,6 +410,7 @@ impl<C: CarriedLease> Ledger<C> {
         // its full ttl soon, once even if it is never renewed afterwards.
         let is_short = left < lease.terms().ttl.saturating_sub(lease.terms().margin);
         let cadence = match lease.terms().renew_every {
+            _ if lease.lasts_to_its_end(now) => None,
             Some(cadence) if is_short => Some(cadence.min(left / 2)),
             None if is_short && is_new => Some(left / 2),
             cadence => cadence,
@@ -435,5 +474,6 @@ impl<C: CarriedLease> KeeperWork<C> {
 }
 
 mod due;
+mod joining;
 #[cfg(test)]
 mod tests;

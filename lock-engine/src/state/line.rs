@@ -31,6 +31,10 @@ pub(crate) trait CarriedLease: Sized {
     /// What a caller in the local queue requires of a lease.
     type Requirements;
 
+    /// A shared lease that a caller in the local queue gets together with others. If it is dropped,
+    /// the others keep the lease.
+    type Joined;
+
     /// Returns the id of the lease's claim.
     fn id(&self) -> &AcquisitionId;
 
@@ -68,7 +72,15 @@ struct Parked<C> {
 
 struct Waiter<C: CarriedLease> {
     requirements: C::Requirements,
-    sender: oneshot::Sender<Turn<C>>,
+    sender: oneshot::Sender<Delivery<C>>,
+}
+
+/// What a caller in the local queue gets.
+pub(crate) enum Delivery<C: CarriedLease> {
+    /// It is the next one.
+    Turn(Turn<C>),
+    /// The one that has the turn has let it join its shared lease (C26).
+    Joined(C::Joined),
 }
 
 impl<C: CarriedLease> Default for LocalQueue<C> {
@@ -124,28 +136,28 @@ impl<C: CarriedLease> LocalQueues<C> {
     }
 
     /// Returns the turn, now or after all callers that came before. It brings a lease only if that
-    /// lease was parked, or meets the `requirements`.
-    pub(crate) async fn take(self: &Arc<Self>, key: &LockKey, requirements: C::Requirements) -> Turn<C> {
+    /// lease was parked, or meets the `requirements`. Or returns a shared lease without the turn.
+    pub(crate) async fn take(self: &Arc<Self>, key: &LockKey, requirements: C::Requirements) -> Delivery<C> {
         let (sender, receiver) = oneshot::channel();
         let waiter_id = {
             let mut shard = self.shard(key);
             match shard.get_mut(key) {
                 None => {
                     shard.insert(key.clone(), LocalQueue::default());
-                    return Turn::new(self, key, None);
+                    return Delivery::Turn(Turn::new(self, key, None));
                 }
                 Some(entry) => {
                     if let Some(Parked { lease, .. }) = entry.parked.take() {
-                        return Turn::new(self, key, Some(lease));
+                        return Delivery::Turn(Turn::new(self, key, Some(lease)));
                     }
                     entry.waiters.push(Waiter { requirements, sender })
                 }
             }
         };
         let mut guard = LineGuard { queues: self, key, waiter_id, receiver, waits: true };
-        let turn = (&mut guard.receiver).await.expect("an entry with waiters is never removed");
+        let delivery = (&mut guard.receiver).await.expect("an entry with waiters is never removed");
         guard.waits = false;
-        turn
+        delivery
     }
 
     /// Returns until when this lease is parked; `None` if it is not.
@@ -196,7 +208,7 @@ struct LineGuard<'a, C: CarriedLease> {
     queues: &'a LocalQueues<C>,
     key: &'a LockKey,
     waiter_id: u64,
-    receiver: oneshot::Receiver<Turn<C>>,
+    receiver: oneshot::Receiver<Delivery<C>>,
     /// Whether the turn has not been received.
     waits: bool,
 }
@@ -283,6 +295,37 @@ impl<C: CarriedLease> Turn<C> {
         }
     }
 
+    /// Returns whether the next caller in the local queue has such requirements.
+    pub(crate) fn next_meets(&self, meets: impl FnOnce(&C::Requirements) -> bool) -> bool {
+        let Some(TurnState { queues, key, .. }) = &self.0 else { return false };
+        let shard = queues.shard(key);
+        shard.get(key).and_then(|entry| entry.waiters.first()).is_some_and(|next| meets(&next.requirements))
+    }
+
+    /// Lets the next caller leave the local queue with a shared lease, and keeps the turn. Returns
+    /// the lease if that caller has left, or has other requirements.
+    pub(crate) fn deliver(
+        &self,
+        joined: C::Joined,
+        meets: impl FnOnce(&C::Requirements) -> bool,
+    ) -> Result<(), C::Joined> {
+        let Some(TurnState { queues, key, .. }) = &self.0 else { return Err(joined) };
+        let next = {
+            let mut shard = queues.shard(key);
+            let entry = shard.get_mut(key);
+            entry.and_then(|entry| {
+                let meets = entry.waiters.first().is_some_and(|next| meets(&next.requirements));
+                if meets { entry.waiters.pop() } else { None }
+            })
+        };
+        // Outside the lock: it wakes the receiver, and a waker runs foreign code.
+        let Some(Waiter { sender, .. }) = next else { return Err(joined) };
+        sender.send(Delivery::Joined(joined)).map_err(|refused| match refused {
+            Delivery::Joined(joined) => joined,
+            Delivery::Turn(_) => unreachable!("a lease was sent"),
+        })
+    }
+
     /// Takes the lease that came with the turn.
     pub(crate) fn take_lease(&mut self) -> Option<C> {
         let state = self.0.as_mut()?;
@@ -326,13 +369,12 @@ impl<C: CarriedLease> TurnState<C> {
             let Some(next) = next else { return Err(state) };
             // Outside the lock: a waiter that has left returns the turn here. One that leaves later
             // drops it, and so passes it on.
-            match next.send(Turn(Some(state))) {
+            let refused = match next.send(Delivery::Turn(Turn(Some(state)))) {
                 Ok(()) => return Ok(()),
-                Err(mut refused) => match refused.0.take() {
-                    Some(again) => state = again,
-                    None => unreachable!("it was sent with its right"),
-                },
-            }
+                Err(Delivery::Turn(mut refused)) => refused.0.take(),
+                Err(Delivery::Joined(_)) => None,
+            };
+            state = refused.unwrap_or_else(|| unreachable!("it was sent with its right"));
         }
     }
 }
@@ -358,187 +400,4 @@ impl<C: CarriedLease> fmt::Debug for Turn<C> {
 }
 
 #[cfg(test)]
-pub(crate) mod tests {
-    use std::future::Future;
-    use std::pin::pin;
-    use std::task::{Context, Poll, Waker};
-
-    use super::*;
-
-    fn poll<F: Future>(future: std::pin::Pin<&mut F>) -> Poll<F::Output> {
-        future.poll(&mut Context::from_waker(Waker::noop()))
-    }
-
-    /// In tests, turns carry no lease.
-    #[derive(Debug)]
-    pub(crate) enum NoLease {}
-
-    impl CarriedLease for NoLease {
-        type Home = ();
-
-        fn id(&self) -> &AcquisitionId {
-            match *self {}
-        }
-
-        type Requirements = ();
-
-        fn meets(&self, (): &()) -> bool {
-            match *self {}
-        }
-
-        fn return_turn(self, _: Turn<Self>) {
-            match self {}
-        }
-    }
-
-    fn turns() -> (Arc<LocalQueues<NoLease>>, LockKey) {
-        (Arc::default(), LockKey::new("k").unwrap())
-    }
-
-    #[test]
-    fn first_come_first_served_and_nothing_left_behind() {
-        let (turns, key) = turns();
-        let Found::Turn(first) = turns.try_take(&key) else { panic!("no caller wants it yet") };
-        let (mut a, mut b) = (pin!(turns.take(&key, ())), pin!(turns.take(&key, ())));
-        assert!(poll(a.as_mut()).is_pending() && poll(b.as_mut()).is_pending());
-        assert!(matches!(turns.try_take(&key), Found::Acquiring));
-        first.mark_held(&AcquisitionId::new("a"));
-        assert!(matches!(turns.try_take(&key), Found::Held));
-        drop(first);
-        assert!(poll(b.as_mut()).is_pending(), "the other came first");
-        let Poll::Ready(turn) = poll(a.as_mut()) else { panic!("a is next") };
-        assert!(matches!(turns.try_take(&key), Found::Acquiring), "a new turn does not count as held");
-        drop(turn);
-        assert!(poll(b.as_mut()).is_ready());
-        assert_eq!(turns.keys(), 0);
-    }
-
-    #[test]
-    fn a_caller_that_leaves_is_passed_over_before_and_after_the_turn_was_sent() {
-        let (turns, key) = turns();
-        let Found::Turn(first) = turns.try_take(&key) else { panic!("no caller wants it yet") };
-        let mut last = pin!(async {
-            let mut leaves_early = Box::pin(turns.take(&key, ()));
-            let mut leaves_late = Box::pin(turns.take(&key, ()));
-            assert!(poll(leaves_early.as_mut()).is_pending() && poll(leaves_late.as_mut()).is_pending());
-            let mut stays = Box::pin(turns.take(&key, ()));
-            assert!(poll(stays.as_mut()).is_pending());
-            drop(leaves_early);
-            drop(first); // the turn is sent to `leaves_late`
-            drop(leaves_late);
-            stays.await
-        });
-        assert!(poll(last.as_mut()).is_ready());
-        assert_eq!(turns.keys(), 0);
-    }
-
-    /// A search from the front would take minutes.
-    #[test]
-    fn each_of_many_callers_can_leave() {
-        const MANY: usize = 100_000;
-
-        let (turns, key) = turns();
-        let Found::Turn(first) = turns.try_take(&key) else { panic!("no caller wants it yet") };
-        let mut waiting: Vec<_> = (0..MANY).map(|_| Box::pin(turns.take(&key, ()))).collect();
-        assert!(waiting.iter_mut().all(|waiter| poll(waiter.as_mut()).is_pending()));
-        let begun = std::time::Instant::now();
-        while let Some(last) = waiting.pop() {
-            drop(last);
-        }
-        assert!(begun.elapsed() < std::time::Duration::from_secs(20), "{:?}", begun.elapsed());
-        drop(first);
-        assert_eq!(turns.keys(), 0);
-    }
-
-    #[test]
-    fn a_lease_that_was_lost_in_transit_frees_no_other_one() {
-        let (turns, key) = turns();
-        let Found::Turn(turn) = turns.try_take(&key) else { panic!("no caller wants it yet") };
-        let [lost, next] = ["lost", "next"].map(AcquisitionId::new);
-        turn.mark_held(&lost);
-        turn.mark_held(&next);
-        turns.mark_unheld(&key, &lost);
-        assert_eq!(turns.holder(&key), Some(next.clone()));
-        turns.mark_unheld(&key, &next);
-        assert_eq!(turns.holder(&key), None);
-    }
-
-    #[test]
-    fn a_parked_lease_goes_to_the_next_caller_or_to_the_one_that_unparks_it() {
-        let (turns, key): (Arc<LocalQueues<Parcel>>, _) = (Arc::default(), LockKey::new("k").unwrap());
-        let (parcel, until) = (|| Parcel(AcquisitionId::new("a")), Instant::now());
-        let Found::Turn(mut turn) = turns.try_take(&key) else { panic!("no caller wants it yet") };
-        for _ in 0..2 {
-            turn.park(parcel(), until).unwrap();
-            assert_eq!(turns.parked_until(&key, parcel().id()), Some(until));
-            assert!(turns.parked_until(&key, &AcquisitionId::new("b")).is_none());
-            let Found::Turn(mut next) = turns.try_take(&key) else { panic!("it is parked") };
-            assert!(next.take_lease().is_some() && turns.parked_until(&key, parcel().id()).is_none());
-            turn = next;
-        }
-        let mut waits = pin!(turns.take(&key, ()));
-        assert!(poll(waits.as_mut()).is_pending());
-        let turn = turn.park(parcel(), until).expect_err("a caller waits");
-        drop(turn);
-        let Poll::Ready(turn) = poll(waits.as_mut()) else { panic!("it is next") };
-        turn.park(parcel(), until).unwrap();
-        let Poll::Ready(mut turn) = poll(pin!(turns.take(&key, ()))) else { panic!("it is parked") };
-        assert!(turn.take_lease().is_some());
-        turn.park(parcel(), until).unwrap();
-        assert!(turns.unpark(&key, &AcquisitionId::new("b")).is_none());
-        let mut turn = turns.unpark(&key, parcel().id()).expect("it is parked");
-        assert!(turn.take_lease().is_some());
-        drop(turn);
-        assert_eq!(turns.keys(), 0);
-    }
-
-    /// A lease that suits every caller.
-    #[derive(Debug)]
-    struct Parcel(AcquisitionId);
-
-    impl CarriedLease for Parcel {
-        type Home = ();
-        type Requirements = ();
-
-        fn id(&self) -> &AcquisitionId {
-            &self.0
-        }
-
-        fn meets(&self, (): &()) -> bool {
-            true
-        }
-
-        fn return_turn(self, _: Turn<Self>) {}
-    }
-
-    #[test]
-    fn a_nudge_is_kept_until_the_caller_sleeps() {
-        let (turns, key) = turns();
-        let Found::Turn(turn) = turns.try_take(&key) else { panic!("no caller wants it yet") };
-        // Between the store's answer and the first sleep.
-        turns.nudge(&key);
-        let nudged = turn.nudged();
-        assert!(poll(pin!(nudged.notified())).is_ready());
-        turns.nudge(&key);
-        assert!(poll(pin!(nudged.notified())).is_ready());
-        assert!(poll(pin!(nudged.notified())).is_pending());
-    }
-
-    #[test]
-    fn a_nudge_ends_with_its_turn() {
-        let (turns, key) = turns();
-        let Found::Turn(turn) = turns.try_take(&key) else { panic!("no caller wants it yet") };
-        let mut next = pin!(turns.take(&key, ()));
-        assert!(poll(next.as_mut()).is_pending());
-        let before = turn.nudged();
-        turns.nudge(&key);
-        drop(turn);
-        let Poll::Ready(turn) = poll(next.as_mut()) else { panic!("it is next") };
-        let nudged = turn.nudged();
-        assert!(poll(pin!(nudged.notified())).is_pending());
-        before.notify_one(); // by code that has the notification of the previous turn
-        assert!(poll(pin!(nudged.notified())).is_pending());
-        turns.nudge(&key);
-        assert!(poll(pin!(nudged.notified())).is_ready());
-    }
-}
+pub(crate) mod tests;

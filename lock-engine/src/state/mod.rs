@@ -6,6 +6,8 @@
 //! | `wait` | what an acquisition does next after each answer, event and timer |
 //! | `claim` | what is known of a claim that is pending or waits in the store's queue |
 //! | `lease` | the life of one lease: held, committing, releasing, ended, lost; and its deadline |
+//! | `sharing` | which readers of this process share one lease |
+//! | `blocks` | how many tokens a lease asks for |
 //! | `ledger` | which leases are alive, when each is due (`renewal_succeeded`, `renewal_failed`), and the accounting |
 //! | `schedule` | the due times of one lease or ticket |
 //! | `batch` | which of the due leases and tickets are renewed in one call |
@@ -17,6 +19,7 @@
 
 pub(crate) mod backoff;
 pub(crate) mod batch;
+pub(crate) mod blocks;
 pub(crate) mod claim;
 pub(crate) mod fifo;
 pub(crate) mod gather;
@@ -25,5 +28,6 @@ pub(crate) mod lease;
 pub(crate) mod ledger;
 pub(crate) mod line;
 pub(crate) mod schedule;
+pub(crate) mod sharing;
 pub(crate) mod time;
 pub(crate) mod wait;

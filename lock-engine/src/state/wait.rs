@@ -343,6 +343,10 @@ impl Wait {
             Some(remaining) if self.sleeps_until_its_turn(reply, stream_open) => {
                 remaining.min(LeaseOptions::MAX_TTL) + poll.first.mul_f64(0.1 + random / 2.0)
             }
+            // When the holder's lease ends, others are before it.
+            _ if reply.standing == QueueStanding::Full => {
+                poll.outside_the_queue().pause(self.busy_answers - 1, None, random)
+            }
             remaining => poll.pause(self.busy_answers - 1, remaining, random),
         }
     }

@@ -24,6 +24,14 @@ pub struct StoreCapabilities {
     /// uses a claim again after a call of unknown outcome: it cleans the claim up and starts with a
     /// new id.
     pub ordered_claims: bool,
+    /// Has [`Mode::Shared`](distlock_api::Mode::Shared) ([C26]).
+    ///
+    /// [C26]: distlock_api::contract#c26
+    pub shared: bool,
+    /// Has [`Mode::Permits`](distlock_api::Mode::Permits) ([C27]).
+    ///
+    /// [C27]: distlock_api::contract#c27
+    pub permits: bool,
     /// How many renewals one [`LeaseStore::renew_many`](super::LeaseStore::renew_many) may carry.
     /// Defaults to 100.
     pub renew_batch: NonZeroUsize,
@@ -42,6 +50,8 @@ impl Default for StoreCapabilities {
             token_blocks: false,
             minimum_hold: false,
             ordered_claims: false,
+            shared: false,
+            permits: false,
             renew_batch: NonZeroUsize::new(100).expect("not zero"),
             acquire_batch: NonZeroUsize::MIN,
         }

@@ -5,7 +5,7 @@ use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
-use distlock_api::{AcquisitionId, FencingToken, LockKey};
+use distlock_api::{AcquisitionId, FencingToken, LockKey, Mode};
 
 use crate::simulation::random_bits;
 
@@ -44,6 +44,7 @@ impl fmt::Display for ProviderId {
 pub struct Claim {
     key: LockKey,
     id: AcquisitionId,
+    mode: Mode,
     shared: Arc<Shared>,
 }
 
@@ -72,7 +73,16 @@ impl Claim {
     #[must_use]
     pub fn new(key: LockKey, id: AcquisitionId) -> Self {
         let shared = Shared { state: OnceLock::new(), used: AtomicU64::new(UNKNOWN) };
-        Self { key, id, shared: Arc::new(shared) }
+        Self { key, id, mode: Mode::Exclusive, shared: Arc::new(shared) }
+    }
+
+    /// Sets how the claim holds the key. Defaults to [`Mode::Exclusive`]. The engine claims another
+    /// mode only if the store declares [`shared`](super::StoreCapabilities::shared) or
+    /// [`permits`](super::StoreCapabilities::permits).
+    #[must_use]
+    pub fn with_mode(mut self, mode: Mode) -> Self {
+        self.mode = mode;
+        self
     }
 
     /// Creates a claim that records the tokens that its guards have had.
@@ -109,6 +119,12 @@ impl Claim {
     #[must_use]
     pub fn id(&self) -> &AcquisitionId {
         &self.id
+    }
+
+    /// Returns how the claim holds the key, or wants to hold it; the same for all its requests.
+    #[must_use]
+    pub fn mode(&self) -> Mode {
+        self.mode
     }
 
     /// Returns what the store keeps for the claim's life, such as a database session. It is created

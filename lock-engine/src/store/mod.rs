@@ -64,6 +64,24 @@ pub use self::style::{AcquireOp, Write, WriteOp, Written};
 ///   repeated `try_acquire` of a claim that holds the lease returns the token of the first grant
 ///   ([C6], [C10]).
 ///
+/// ## Modes
+/// A store that declares [`shared`](StoreCapabilities::shared) or
+/// [`permits`](StoreCapabilities::permits) gets claims with another [`mode`](Claim::mode) than
+/// exclusive. A key may then have several *holders*: live leases of different claims, each with its
+/// own tokens and expiry. What the methods say of *the* lease of a claim is said of its own.
+///
+/// * A claim that holds nothing is granted beside holders only if no ticket is before it, and its
+///   mode [fits](distlock_api::Mode::fits) them ([C26], [C27], [C28]).
+/// * When a claim gives up its lease, or leaves the queue while others hold the key, the first
+///   tickets are granted one after the other, as long as the mode of the next one fits: all in the
+///   same step, with tokens in the order of the queue, one [`Granted`](StoreEvent::Granted) each.
+/// * `holder_remaining` of a busy answer is the time until the first holder's lease ends: the
+///   others may have been given up by then ([C29]). If only tickets are ahead, it counts the turn
+///   windows alone.
+/// * A renewal changes the lease of its claim and no other ([C29]).
+/// * With a minimum hold, the lease of a claim that is not exclusive stays until then, without its
+///   claim: others that fit are granted beside it ([C25]).
+///
 /// ## Errors
 /// * Contention is an answer, not an error.
 /// * If the operation **certainly did not** happen, the error is
@@ -97,6 +115,11 @@ pub use self::style::{AcquireOp, Write, WriteOp, Written};
 /// [C6]: distlock_api::contract#c6
 /// [C7]: distlock_api::contract#c7
 /// [C10]: distlock_api::contract#c10
+/// [C25]: distlock_api::contract#c25
+/// [C26]: distlock_api::contract#c26
+/// [C27]: distlock_api::contract#c27
+/// [C28]: distlock_api::contract#c28
+/// [C29]: distlock_api::contract#c29
 #[async_trait]
 pub trait LeaseStore: fmt::Debug + Send + Sync + 'static {
     /// Returns what the store can do beyond the required methods. The engine calls this at each
@@ -190,6 +213,7 @@ pub trait LeaseStore: fmt::Debug + Send + Sync + 'static {
     }
 
     /// Returns whether an attempt, the first of its claim, may wait for company. Defaults to true.
+    /// The engine calls it for exclusive claims only.
     /// For stores that know which attempts would gain nothing.
     fn may_gather(&self, attempt: &Attempt) -> bool {
         let _ = attempt;

@@ -21,8 +21,8 @@ pub struct Attempt {
     /// which is above every margin.
     pub margin: Duration,
     /// The number of tokens of the grant, exactly; 1 unless the store declares
-    /// [`token_blocks`](super::StoreCapabilities::token_blocks). The engine requests 65,536 at
-    /// once, so tokens need 64 bits: a counter of 32 bits overflows after 32,767 grants.
+    /// [`token_blocks`](super::StoreCapabilities::token_blocks). The engine requests up to
+    /// 16,777,216 at once, so tokens need 64 bits: a counter of 32 bits overflows after 127 grants.
     pub tokens: NonZeroU32,
     /// The ticket to queue with if the key is busy. `None` if the caller does not wait, or the
     /// store has no [`queue`](super::StoreCapabilities::queue).

@@ -1,7 +1,7 @@
 //! Leases that carry a resource: a register beside the lease, read by the acquisition, changed and
 //! released by a commit.
 
-mod resource;
+pub(crate) mod resource;
 
 use std::future::Future;
 use std::sync::Arc;
@@ -108,6 +108,23 @@ async fn a_permanent_error_ends_the_wait_and_leaves_nothing() {
     assert_eq!(provider.accounting().waiting, 0);
     let lease = timeout(ms(1), style.lock(&provider)).await.expect("the turn is free");
     drop(lease);
+}
+
+#[tokio::test(start_paused = true)]
+async fn c25_a_commit_that_discards_leaves_no_minimum_hold() {
+    let style = Style::new();
+    let provider = style.provider();
+    let options = AcquireOptions::new().with_lease(LeaseOptions::new().hold_at_least(ms(60_000)));
+    let lock = || style.lock_with(&provider, options.clone());
+    let start = Instant::now();
+    // Also if its outcome is not known, and the lease is released in the background.
+    for fates in [vec![], vec![Fate::Hold(Gate::default())]] {
+        let _ = lock().await.discard_via(style.adds(true, fates)).await;
+    }
+    assert_eq!(lock().await.release_via(style.adds(true, [])).await.unwrap(), ReleaseOutcome::Released);
+    assert!(start.elapsed() < ms(60_000), "{:?}", start.elapsed());
+    drop(style.lock(&provider).await);
+    assert!(start.elapsed() >= ms(60_000), "{:?}", start.elapsed());
 }
 
 #[tokio::test(start_paused = true)]

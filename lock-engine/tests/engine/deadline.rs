@@ -48,6 +48,28 @@ async fn c3_the_deadline_counts_from_before_the_sending() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn c4_a_lease_ends_with_its_maximum_hold_and_is_given_back() {
+    let store = MemoryStore::new();
+    let [a, b] = [quick(&store), quick(&store)];
+    let started = Instant::now();
+    let held = a.acquire("k").max_hold(secs(5)).await.unwrap();
+    // It is renewed until then, and not handed on.
+    let waiting = [a.clone(), b].map(|provider| tokio::spawn(async move { drop(acquire(&provider, "k").await) }));
+    assert_eq!(held.lost().await, Loss::HeldTooLong);
+    let passed = started.elapsed();
+    assert!(passed >= secs(5) && passed < ms(5010), "{passed:?}");
+    assert!(store.calls(Operation::RenewMany) >= 4, "a lease of a second");
+    assert_eq!(held.loss(), Some(Loss::HeldTooLong));
+    for waiter in waiting {
+        waiter.await.unwrap();
+    }
+    assert!(started.elapsed() < ms(6500), "{:?}: before the lease would have expired", started.elapsed());
+    let error = held.run(async {}).await.unwrap_err();
+    assert!(error.to_string().contains("max_hold"), "{error}");
+    accounting_when(&a, |accounting| accounting.lost == 1 && accounting.balances()).await;
+}
+
+#[tokio::test(start_paused = true)]
 async fn c3_a_grant_that_comes_too_late_is_withdrawn_not_returned() {
     let store = MemoryStore::new();
     let provider = quick(&store);

@@ -298,7 +298,7 @@ async fn c18_an_attempt_that_would_come_too_late_is_refused_at_once() {
     let started = Instant::now();
     let error = provider.acquire("late").timeout(ms(1_200)).await.unwrap_err();
     assert_eq!((error.kind(), started.elapsed()), (ErrorKind::Overloaded, ms(0)), "{error}");
-    // Who has the time waits for the next call.
+    // A caller that has the time waits for the next call.
     let patient = in_task(&provider, "patient");
     sleep(secs(1)).await;
     gate.open();

@@ -2,7 +2,7 @@
 //! state.
 
 use std::future::{Future, poll_fn};
-use std::pin::Pin;
+use std::pin::{Pin, pin};
 use std::sync::{Arc, mpsc};
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
@@ -12,6 +12,7 @@ use distlock_engine::store::StoreCapabilities;
 use distlock_engine::{LeaseProvider, LeaseProviderBuilder, LeaseStore};
 use distlock_memory::{MemoryStore, Operation};
 use tokio::runtime::{Builder, Runtime};
+use tokio::task::coop::consume_budget;
 use tokio::task::{JoinHandle, yield_now};
 use tokio::time::{sleep, timeout};
 
@@ -182,6 +183,15 @@ pub(crate) async fn assert_pending<F: Future + Unpin>(future: &mut F, time: Dura
 
 pub(crate) fn poll_once<F: Future + ?Sized>(future: Pin<&mut F>) -> Poll<F::Output> {
     future.poll(&mut Context::from_waker(Waker::noop()))
+}
+
+/// Polls a future as a task does that polls others first, which use its cooperative budget up.
+pub(crate) async fn poll_without_budget<F: Future + ?Sized>(mut future: Pin<&mut F>) -> Poll<F::Output> {
+    poll_fn(|cx| {
+        while pin!(consume_budget()).poll(cx).is_ready() {}
+        Poll::Ready(future.as_mut().poll(cx))
+    })
+    .await
 }
 
 /// Polls a future this many times, then drops it. Returns its output if it got that far.

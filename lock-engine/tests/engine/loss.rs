@@ -1,11 +1,13 @@
 //! Loss is prompt and final (C4).
 
+use std::pin::Pin;
 use std::sync::Arc;
+use std::task::Poll;
 use std::time::Duration;
 
 use distlock_api::{
-    ErrorKind, FencingToken, LeaseOptions, LockGuard, LockKey, LockProvider, LockProviderExt, Loss, ReleaseOutcome,
-    RenewalPolicy, Result,
+    AcquireOptions, ErrorKind, FencingToken, LeaseOptions, LockGuard, LockKey, LockProvider, LockProviderExt, Loss,
+    ReleaseOutcome, RenewalPolicy, Result,
 };
 use distlock_engine::LeaseProvider;
 use distlock_engine::store::StoreEvent;
@@ -14,8 +16,8 @@ use tokio::task::JoinHandle;
 use tokio::time::{Instant, advance, sleep, timeout};
 
 use crate::kit::{
-    accounting_when, acquire, by_hand, holding, holding_at, in_task, ms, poll_once, process, provider, quick, quiet,
-    secs, waiter, waiting,
+    accounting_when, acquire, by_hand, holding, holding_at, in_task, ms, poll_once, poll_without_budget, process,
+    provider, quick, quiet, secs, waiter, waiting,
 };
 use crate::store::{Fate, Gate, ScriptedStore, Stream};
 
@@ -74,6 +76,62 @@ async fn c4_the_keeper_notices_a_loss_that_no_caller_looks_at() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn c3_the_margin_of_a_lost_lease_is_for_its_guard() {
+    let expires = LeaseOptions::new().ttl(secs(1)).safety_margin(ms(100)).renewal(RenewalPolicy::Never);
+    let is_limited = LeaseOptions::new().ttl(secs(1)).safety_margin(ms(100)).max_hold(ms(300));
+    for (options, end) in [(expires, ms(900)), (is_limited, ms(300))] {
+        for keeps in [true, false] {
+            let store = MemoryStore::new();
+            let (holder, other) = (process(&store), process(&store));
+            let start = Instant::now();
+            let guard = holder.acquire("k").options(AcquireOptions::new().with_lease(options)).await.unwrap();
+            let next = in_task(&other, "k");
+            guard.lost().await;
+            assert_eq!(start.elapsed(), end);
+            let _kept = keeps.then_some(guard);
+            drop(next.await.unwrap().unwrap());
+            let margin = start.elapsed() - end;
+            assert_eq!(margin >= ms(100), keeps, "after {margin:?}");
+            assert!(margin < ms(150), "{margin:?}");
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn c4_a_lost_shared_guard_that_is_gone_has_told_all_its_signals() {
+    let store = MemoryStore::new();
+    let provider = quick(&store);
+    let reads = || provider.acquire("k").shared();
+    let (first, second) = (reads().await.unwrap(), reads().await.unwrap());
+    store.fail_always(Operation::RenewMany, ErrorKind::Unavailable);
+    let (early, late) = (first.lost(), first.lost());
+    assert_eq!(early.await, Loss::Expired);
+    drop(first);
+    assert_eq!(timeout(secs(1), late).await.unwrap(), Loss::Expired);
+    assert_eq!(store.calls(Operation::Withdraw), 0, "the other reader has its margin");
+    drop(second);
+    quiet().await;
+    assert_eq!(store.calls(Operation::Withdraw), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn c25_a_guard_that_goes_while_its_provider_closes_sends_nothing() {
+    let store = MemoryStore::new();
+    let provider = process(&store);
+    let guard = provider.acquire("k").hold_at_least(ms(500)).await.unwrap();
+    let hangs = store.hang_next(Operation::Release);
+    let closer = provider.clone();
+    let closing = tokio::spawn(async move { closer.close().await });
+    assert_eq!(guard.lost().await, Loss::Closed);
+    drop(guard);
+    quiet().await;
+    assert_eq!(store.calls(Operation::Withdraw), 0, "the release keeps the minimum hold");
+    hangs.proceed();
+    closing.await.unwrap().unwrap();
+    assert!(process(&store).try_acquire("k").await.unwrap().is_none(), "the minimum hold has not passed");
+}
+
+#[tokio::test(start_paused = true)]
 async fn c4_a_pushed_loss_is_signalled_at_once_and_counted_once() {
     let (store, provider, guard) = holding("k").await;
     let start = Instant::now();
@@ -88,6 +146,64 @@ async fn c4_a_pushed_loss_is_signalled_at_once_and_counted_once() {
     advance(secs(60)).await;
     quiet().await;
     assert_eq!((guard.loss(), provider.accounting().lost), (Some(Loss::ForceReleased), 1));
+}
+
+/// A sibling of the signal in its task, such as a channel that is never empty, uses up the budget
+/// of every poll.
+#[tokio::test(start_paused = true)]
+async fn c4_a_loss_is_noticed_by_the_next_poll_whatever_the_task_has_polled_before() {
+    for by_force in [true, false] {
+        let store = MemoryStore::new();
+        let provider = quick(&store);
+        let guard = acquire(&provider, "k").await;
+        let (mut lost, mut first_polled_after) = (guard.lost(), guard.lost());
+        assert!(poll_without_budget(Pin::new(&mut lost)).await.is_pending());
+        let expected = if by_force {
+            assert!(store.force_release("k").is_some());
+            // A renewal finds it.
+            advance(ms(301)).await;
+            Loss::ForceReleased
+        } else {
+            store.fail_always(Operation::RenewMany, ErrorKind::Unavailable);
+            advance(ms(901)).await;
+            Loss::Expired
+        };
+        quiet().await;
+        assert_eq!(poll_without_budget(Pin::new(&mut lost)).await, Poll::Ready(expected));
+        assert_eq!(poll_without_budget(Pin::new(&mut first_polled_after)).await, Poll::Ready(expected));
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn c4_a_signal_that_was_polled_without_budget_wakes_its_task() {
+    let store = MemoryStore::new();
+    let provider = quick(&store);
+    let guard = acquire(&provider, "k").await;
+    let mut lost = guard.lost();
+    let start = Instant::now();
+    let signalled = tokio::spawn(async move {
+        assert!(poll_without_budget(Pin::new(&mut lost)).await.is_pending());
+        lost.await
+    });
+    // It outlives several deadlines.
+    sleep(ms(2500)).await;
+    assert!(!signalled.is_finished());
+    store.fail_always(Operation::RenewMany, ErrorKind::Unavailable);
+    assert_eq!(signalled.await.unwrap(), Loss::Expired);
+    assert!(start.elapsed() <= ms(2500 + 902), "{:?}", start.elapsed());
+}
+
+/// A runtime that is busy runs its timers late.
+#[tokio::test]
+async fn c4_a_poll_of_the_signal_looks_at_the_clock() {
+    let terms = LeaseOptions::new().ttl(ms(60)).safety_margin(ms(5)).renewal(RenewalPolicy::Never);
+    let provider = MemoryStore::new().builder().lease(terms).build().unwrap();
+    let guard = provider.acquire("k").await.unwrap();
+    let mut lost = guard.lost();
+    assert!(poll_once(Pin::new(&mut lost)).is_pending());
+    std::thread::sleep(ms(100));
+    assert_eq!(poll_once(Pin::new(&mut lost)), Poll::Ready(Loss::Expired));
+    assert_eq!(provider.accounting().lost, 1);
 }
 
 #[tokio::test(start_paused = true)]

@@ -17,6 +17,7 @@
 //! | C23 accounting | `accounting` |
 //! | C24 shutdown | `shutdown` |
 //! | C25 minimum hold | `hold` |
+//! | C26 – C31 modes | `modes`; leases that readers share in `sharing` |
 //! | leases that carry a resource | `commit` |
 
 mod accounting;
@@ -25,6 +26,7 @@ mod auto_traits;
 mod bounds;
 mod cancel;
 mod commit;
+mod dead_readers;
 mod deadline;
 mod drops;
 mod exclusion;
@@ -35,11 +37,13 @@ mod hold;
 mod kit;
 mod lanes;
 mod loss;
+mod modes;
 mod multi;
 mod numbers;
 mod renewal;
 mod replies;
 mod runtimes;
+mod sharing;
 mod shutdown;
 mod store;
 mod wakers;

@@ -6,17 +6,19 @@ use std::sync::Arc;
 use std::task::{Context, Poll, Waker, ready};
 
 use distlock_api::{
-    AcquireOptions, Acquired, Busy, FencingToken, LockError, LockGuard, LockKey, Result, Wait, contained,
+    AcquireOptions, Acquired, Busy, Capabilities, FencingToken, LeaseHandle, LockError, LockGuard, LockKey, Result,
+    Wait, contained,
 };
 use tokio::time::{Sleep, sleep};
 
+use super::answers::{self, Answer, Look};
+use super::max_hold::MaxHold;
 use super::minimum_hold::MinimumHold;
 use super::shards::Shards;
 use super::spin::{SpinBudget, SpinPolicy};
-use super::state::{self, Answer, Look};
 use super::turn::{Turn, TurnShard, settle};
 
-type Grant = state::Grant<Turn>;
+type Grant = answers::Grant<Turn>;
 
 /// A running acquisition. A hand-written future is half as large as an `async` block, and each one
 /// is moved into a box of its own.
@@ -32,6 +34,7 @@ pub(super) struct Acquiring<'a> {
     position: Option<QueuePosition<'a>>,
     /// The timer of a bounded wait.
     timer: Option<Pin<Box<Sleep>>>,
+    max_hold: Option<Box<MaxHold>>,
 }
 
 #[derive(Clone, Copy)]
@@ -45,13 +48,14 @@ struct QueuePosition<'a> {
 impl<'a> Acquiring<'a> {
     #[inline]
     pub(super) fn new(shards: &'a Shards, key: LockKey, options: AcquireOptions) -> Self {
-        Self { shards, key: Some(key), options, position: None, timer: None }
+        Self { shards, key: Some(key), options, position: None, timer: None, max_hold: None }
     }
 
     #[inline]
     fn request(&mut self, cx: &mut Context<'_>) -> Poll<Result<Acquired>> {
         let key = self.key.as_ref().expect("polled after completion");
         let mut hold = validated(&self.options)?;
+        self.max_hold = MaxHold::of(&self.options)?.map(Box::new);
         let (hash, shard) = self.shards.of(key);
         let answer = shard.lock().acquire(hash, key, &self.options, &mut hold, Some(cx.waker()), SpinPolicy::IfAdvised);
         match answer? {
@@ -158,7 +162,7 @@ impl<'a> Acquiring<'a> {
 
     #[inline]
     fn held(&mut self, shard: &Arc<TurnShard>, hash: u64, grant: Grant) -> Acquired {
-        held(self.key.take().expect("granted once"), shard, hash, grant)
+        held(self.key.take().expect("granted once"), shard, hash, grant, self.max_hold.take())
     }
 
     fn leave(&mut self) {
@@ -173,27 +177,47 @@ impl<'a> Acquiring<'a> {
 #[inline]
 pub(super) fn at_once(shards: &Shards, key: &LockKey, options: &AcquireOptions) -> Result<Option<Acquired>> {
     let mut hold = validated(options)?;
+    let max_hold = MaxHold::of(options)?.map(Box::new);
     let (hash, shard) = shards.of(key);
     let answer = shard.lock().acquire(hash, key, options, &mut hold, None, SpinPolicy::Never);
     Ok(match answer? {
-        Answer::Granted(grant) => Some(held(key.clone(), shard, hash, grant)),
+        Answer::Granted(grant) => Some(held(key.clone(), shard, hash, grant, max_hold)),
         Answer::Busy(busy) => Some(Acquired::Busy(busy)),
         Answer::Held => None,
         Answer::Queued { .. } => unreachable!("`SpinPolicy::Never` never queues"),
     })
 }
 
+/// Returns what the provider promises.
+pub(super) fn capabilities() -> Capabilities {
+    let mut capabilities = Capabilities::default();
+    capabilities.minimum_hold = true;
+    capabilities.fair = true;
+    capabilities.push = true;
+    capabilities.shared = true;
+    capabilities.permits = true;
+    capabilities
+}
+
 #[inline]
 fn validated(options: &AcquireOptions) -> Result<Option<MinimumHold>> {
+    if !options.mode().is_exclusive() {
+        options.mode().ensure_supported("Memory", &capabilities())?;
+    }
     let hold = MinimumHold::of(options)?;
     options.holder().validate()?;
     Ok(hold)
 }
 
 #[inline]
-fn held(key: LockKey, shard: &Arc<TurnShard>, hash: u64, grant: Grant) -> Acquired {
+fn held(key: LockKey, shard: &Arc<TurnShard>, hash: u64, grant: Grant, max_hold: Option<Box<MaxHold>>) -> Acquired {
     let Grant { token, spare } = grant;
-    Acquired::Held(LockGuard::new(key, FencingToken::new(token), Turn::boxed(shard.clone(), hash, token, spare)))
+    let turn = Turn::boxed(shard.clone(), hash, token, spare);
+    let handle: Box<dyn LeaseHandle> = match max_hold {
+        Some(max_hold) => max_hold.start(&key, turn),
+        None => turn,
+    };
+    Acquired::Held(LockGuard::new(key, FencingToken::new(token), handle))
 }
 
 impl Future for Acquiring<'_> {

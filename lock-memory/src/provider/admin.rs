@@ -1,13 +1,14 @@
 //! The administration of a provider: inspects locks, and takes them away.
 
+use std::collections::BTreeMap;
 use std::num::NonZeroUsize;
 use std::sync::{Arc, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime};
 
 use async_trait::async_trait;
 use distlock_api::{
-    FencingToken, ForcedRelease, Holder, ListOptions, LockAdmin, LockEvents, LockFilter, LockInfo, LockKey, LockList,
-    Loss, Result, contained,
+    AcquisitionId, FencingToken, ForcedRelease, Holder, ListOptions, LockAdmin, LockEvents, LockFilter, LockHolder,
+    LockInfo, LockKey, LockList, Loss, Result,
 };
 use futures_util::future::ready;
 use futures_util::stream::{self, StreamExt};
@@ -16,8 +17,8 @@ use super::MemoryProvider;
 use super::entry::Entry;
 use super::events::{EventSender, acquisition_id};
 use super::history::History;
-use super::state::Taken;
-use super::turn::{TurnShard, pass_on};
+use super::holders::{HolderRef, Phase};
+use super::turn::{TurnShard, settle_taken};
 use crate::store::events;
 
 #[async_trait]
@@ -28,7 +29,13 @@ impl LockAdmin for MemoryProvider {
 
     async fn force_release(&self, key: &LockKey, reason: &str) -> Result<Option<LockInfo>> {
         let (hash, shard) = self.shared.shards.of(key);
-        Ok(self.take_away(shard, hash, key, reason, |_| true))
+        Ok(self.take_away(shard, hash, key, reason, |_| true).map(|taken| taken.before))
+    }
+
+    async fn force_release_holder(&self, key: &LockKey, id: &AcquisitionId, reason: &str) -> Result<Option<LockInfo>> {
+        let (hash, shard) = self.shared.shards.of(key);
+        let is_meant = |victim: &Victim| victim.id.as_ref() == Some(id);
+        Ok(self.take_away(shard, hash, key, reason, is_meant).map(|taken| taken.before))
     }
 
     /// The keys are found and sorted once, which a page by itself would repeat. The locks are read
@@ -40,7 +47,7 @@ impl LockAdmin for MemoryProvider {
             let page: Vec<LockKey> = keys.by_ref().take(page_size.get()).collect();
             let is_over = page.is_empty();
             let infos = page.iter().filter_map(|key| self.info(key));
-            let infos: Vec<_> = infos.filter(|info| filter.matches(&info.key, info.owner.as_deref())).map(Ok).collect();
+            let infos: Vec<_> = infos.filter(|info| filter.matches_info(info)).map(Ok).collect();
             ready((!is_over).then(|| (stream::iter(infos), Some(keys))))
         });
         Box::pin(pages.flatten())
@@ -74,8 +81,8 @@ impl LockAdmin for MemoryProvider {
         let mut taken = 0;
         for LockInfo { key, .. } in self.matching(filter, None) {
             let (hash, shard) = self.shared.shards.of(&key);
-            let still = |info: &LockInfo| info.id.is_some() && filter.matches(&info.key, info.owner.as_deref());
-            taken += u64::from(self.take_away(shard, hash, &key, reason, still).is_some());
+            let still = |victim: &Victim| victim.id.is_some() && filter.matches(&key, victim.owner.as_deref());
+            taken += self.take_away(shard, hash, &key, reason, still).map_or(0, |taken| taken.victims);
         }
         Ok(taken)
     }
@@ -86,32 +93,63 @@ impl LockAdmin for MemoryProvider {
     }
 }
 
+/// A holder that a forced release may be meant for.
+struct Victim {
+    token: u64,
+    /// `None` for the minimum hold of an exclusive guard that was released.
+    id: Option<AcquisitionId>,
+    owner: Option<String>,
+}
+
+/// What a forced release has taken away.
+struct TakenAway {
+    /// The lock as it was before.
+    before: LockInfo,
+    victims: u64,
+}
+
 impl MemoryProvider {
-    /// Takes the key away if its present state is `meant`.
+    /// Takes the key away from those of its present holders that are meant.
     fn take_away(
         &self,
         shard: &Arc<TurnShard>,
         hash: u64,
         key: &LockKey,
         reason: &str,
-        meant: impl FnOnce(&LockInfo) -> bool,
-    ) -> Option<LockInfo> {
-        let (victim, taken) = {
+        is_meant: impl Fn(&Victim) -> bool,
+    ) -> Option<TakenAway> {
+        let (taken_away, taken) = {
             let mut locked = shard.lock_to_take_away();
-            let victim = locked.state().find(hash, key).map(|entry| self.describe(entry)).filter(meant)?;
+            let (before, mut victims) = locked.state().find(hash, key).map(|entry| self.victims(entry))?;
+            victims.retain(is_meant);
+            if victims.is_empty() {
+                return None;
+            }
+            let tokens: Vec<_> = victims.iter().map(|victim| victim.token).collect();
+            let (at, count) = (SystemTime::now(), victims.len() as u64);
             // First, and under the same lock: a task that is woken by the release finds it in the
             // history, which has the order of the releases (C22).
-            self.history().record(key.clone(), ForcedRelease::from_info(&victim, SystemTime::now(), reason));
-            (victim, locked.force_release(hash, key)?)
+            for Victim { id, owner, .. } in victims {
+                self.history().record(key.clone(), ForcedRelease::new(id, owner, before.token, at, reason));
+            }
+            (TakenAway { before, victims: count }, locked.take_away(hash, key, &tokens, Loss::ForceReleased)?)
         };
-        let Taken { token, after } = taken;
-        if let Some(signal) = after.signal {
-            contained(|| {
-                signal.send_replace(Some(Loss::ForceReleased));
-            });
-        }
-        pass_on(shard, hash, token, after.next);
-        Some(victim)
+        settle_taken(shard, hash, taken);
+        Some(taken_away)
+    }
+
+    /// Returns the state of the key, and its holders.
+    fn victims(&self, entry: &Entry) -> (LockInfo, Vec<Victim>) {
+        let info = self.describe(entry);
+        let victim = |grant: HolderRef<'_>| {
+            let id = acquisition_id(self.shared.id, grant.token, &entry.key);
+            let without_guard = grant.mode.is_exclusive() && grant.phase == Phase::MinimumHold;
+            let owner = self.described(grant).0;
+            let (id, owner) = if without_guard { (None, None) } else { (Some(id), owner) };
+            Victim { token: grant.token, id, owner }
+        };
+        let victims = entry.grants().map(victim).collect();
+        (info, victims)
     }
 
     fn history(&self) -> MutexGuard<'_, History> {
@@ -142,20 +180,48 @@ impl MemoryProvider {
             let beyond = state.entries().filter(|entry| after.is_none_or(|after| entry.key > *after));
             let infos = beyond.filter(|entry| entry.key.as_str().starts_with(&filter.prefix));
             let infos = infos.map(|entry| self.describe(entry));
-            infos.filter(|info| filter.matches(&info.key, info.owner.as_deref())).collect::<Vec<_>>()
+            infos.filter(|info| filter.matches_info(info)).collect::<Vec<_>>()
         };
         self.shared.shards.iter().flat_map(of_shard).collect()
     }
 
     fn describe(&self, entry: &Entry) -> LockInfo {
         let Entry { key, token, .. } = entry;
-        let last = FencingToken::new(*token);
-        if let Some(remaining) = entry.minimum_hold_left() {
-            return LockInfo::new(key.clone(), None, last, remaining);
+        let (key, token) = (key.clone(), FencingToken::new(*token));
+        if !entry.is_exclusive() {
+            return self.describe_together(entry, key, token);
         }
-        let Holder { owner, metadata, .. } = entry.holder().cloned().unwrap_or_default().or(&self.shared.defaults);
-        let id = acquisition_id(self.shared.id, *token, key);
-        LockInfo::new(key.clone(), Some(id), last, Duration::MAX)
-            .with_holder(owner.as_deref().map(str::to_owned), metadata.as_deref().cloned().unwrap_or_default())
+        if let Some(remaining) = entry.minimum_hold_left() {
+            return LockInfo::new(key, None, token, remaining);
+        }
+        let (owner, metadata) = entry.grants().next().map(|only| self.described(only)).unwrap_or_default();
+        let id = acquisition_id(self.shared.id, token.get(), &key);
+        LockInfo::new(key, Some(id), token, Duration::MAX).with_holder(owner, metadata)
+    }
+
+    /// Describes a key that is not held exclusively. A minimum hold whose guard was released counts
+    /// as a holder.
+    fn describe_together(&self, entry: &Entry, key: LockKey, token: FencingToken) -> LockInfo {
+        let holder = |grant: HolderRef<'_>| {
+            let id = acquisition_id(self.shared.id, grant.token, &entry.key);
+            let remaining = grant.minimum_hold_left().unwrap_or(Duration::MAX);
+            let (owner, metadata) = self.described(grant);
+            LockHolder::new(id, grant.mode, FencingToken::new(grant.token), remaining).with_holder(owner, metadata)
+        };
+        let holders: Vec<_> = entry.grants().map(holder).collect();
+        let first = holders.first().cloned();
+        let remaining = holders.iter().map(|holder| holder.remaining).max().unwrap_or_default();
+        let (id, owner, metadata) = match first {
+            Some(LockHolder { id, owner, metadata, .. }) => (Some(id), owner, metadata),
+            None => Default::default(),
+        };
+        LockInfo::new(key, id, token, remaining).with_holder(owner, metadata).with_holders(holders)
+    }
+
+    /// Returns the owner and the metadata of a holder.
+    fn described(&self, grant: HolderRef<'_>) -> (Option<String>, BTreeMap<String, String>) {
+        let holder = grant.holder().cloned().unwrap_or_default();
+        let Holder { owner, metadata, .. } = holder.or(&self.shared.defaults);
+        (owner.as_deref().map(str::to_owned), metadata.as_deref().cloned().unwrap_or_default())
     }
 }

@@ -1,10 +1,8 @@
 //! The events that watchers of a provider receive.
 
-use distlock_api::{AcquisitionId, FencingToken, Holder, LockEvent, LockKey, contained};
+use distlock_api::{AcquisitionId, FencingToken, Holder, LockEvent, LockKey, Mode, contained};
 use distlock_engine::store::ProviderId;
 use tokio::sync::broadcast::Sender;
-
-use super::entry::Entry;
 
 /// Sends the events of one provider. Used under the lock of the shard, so that the events of a key
 /// keep their order: the tasks of watchers are woken there.
@@ -16,25 +14,23 @@ pub(super) struct EventSender {
 }
 
 impl EventSender {
-    pub(super) fn granted(&self, entry: &Entry) {
-        let Entry { key, token, .. } = entry;
-        let owner = entry.holder().and_then(|holder| holder.owner.as_deref()).or(self.defaults.owner.as_deref());
+    pub(super) fn granted(&self, key: &LockKey, token: u64, mode: Mode, holder: Option<&Holder>) {
+        let owner = holder.and_then(|holder| holder.owner.as_deref()).or(self.defaults.owner.as_deref());
         self.send(LockEvent::Granted {
             key: key.clone(),
-            id: acquisition_id(self.provider, *token, key),
-            token: FencingToken::new(*token),
+            id: acquisition_id(self.provider, token, key),
+            token: FencingToken::new(token),
             owner: owner.map(str::to_owned),
+            mode,
         });
     }
 
-    pub(super) fn released(&self, entry: &Entry) {
-        let Entry { key, token, .. } = entry;
-        self.send(LockEvent::Released { key: key.clone(), id: acquisition_id(self.provider, *token, key) });
+    pub(super) fn released(&self, key: &LockKey, token: u64) {
+        self.send(LockEvent::Released { key: key.clone(), id: acquisition_id(self.provider, token, key) });
     }
 
-    pub(super) fn force_released(&self, entry: &Entry) {
-        let Entry { key, token, .. } = entry;
-        self.send(LockEvent::ForceReleased { key: key.clone(), id: acquisition_id(self.provider, *token, key) });
+    pub(super) fn force_released(&self, key: &LockKey, token: u64) {
+        self.send(LockEvent::ForceReleased { key: key.clone(), id: acquisition_id(self.provider, token, key) });
     }
 
     fn send(&self, event: LockEvent) {

@@ -9,7 +9,8 @@ use tokio::time::Instant;
 /// A minimum hold that has not begun, and the runtime whose timer will end it.
 #[derive(Clone, Debug)]
 pub(super) struct MinimumHold {
-    at_least: Duration,
+    /// In milliseconds, of which [`LeaseOptions::MAX_TTL`] is the limit. Each waiter has one.
+    at_least: u32,
     runtime: Handle,
 }
 
@@ -24,13 +25,13 @@ impl MinimumHold {
         }
         let Some(at_least) = options.lease().terms()?.hold_at_least else { return Ok(None) };
         let runtime = Handle::try_current().map_err(|error| needs_runtime("a minimum hold").with_source(error))?;
-        Ok(Some(Self { at_least, runtime }))
+        Ok(Some(Self { at_least: u32::try_from(at_least.as_millis()).unwrap_or(u32::MAX), runtime }))
     }
 
     /// Starts the hold of a lock that is granted now. Returns when it ends, and the runtime whose
     /// timer ends it.
     pub(super) fn start(self) -> (Instant, Handle) {
-        (Instant::now() + self.at_least, self.runtime)
+        (Instant::now() + Duration::from_millis(self.at_least.into()), self.runtime)
     }
 }
 

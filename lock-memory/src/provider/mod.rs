@@ -2,11 +2,16 @@
 
 mod acquiring;
 mod admin;
+mod answers;
 mod builder;
+mod by_token;
 mod entry;
 mod events;
 mod history;
+mod holders;
+mod max_hold;
 mod minimum_hold;
+mod packed_mode;
 mod queue;
 mod shard;
 mod shards;
@@ -48,7 +53,10 @@ use self::shards::Shards;
 ///   then at once.
 /// * **Idle keys take no memory**: a key without holder and waiter leaves nothing behind. Its
 ///   tokens still never repeat ([C5]). They start again with the process.
-/// * **Minimum holds** are kept ([C25]).
+/// * **Minimum holds** are kept ([C25]). That of a shared guard, or of permits, keeps its share.
+/// * **All modes**: exclusive, shared and permits, in one queue ([C26] to [C31]). A shared
+///   acquisition of a free key costs as much as an exclusive one. The number of guards of a key is
+///   not limited: [`Mode::MAX_HOLDERS`](distlock_api::Mode::MAX_HOLDERS) is a limit of leases.
 ///
 /// # Runtime
 /// [`Wait::Try`](distlock_api::Wait::Try) and [`Wait::Forever`](distlock_api::Wait::Forever) work
@@ -76,6 +84,8 @@ use self::shards::Shards;
 /// [C5]: distlock_api::contract#c5
 /// [C15]: distlock_api::contract#c15
 /// [C25]: distlock_api::contract#c25
+/// [C26]: distlock_api::contract#c26
+/// [C31]: distlock_api::contract#c31
 #[derive(Clone)]
 pub struct MemoryProvider {
     shared: Arc<Shared>,
@@ -151,11 +161,7 @@ impl LockProvider for MemoryProvider {
     }
 
     fn capabilities(&self) -> Capabilities {
-        let mut capabilities = Capabilities::default();
-        capabilities.minimum_hold = true;
-        capabilities.fair = true;
-        capabilities.push = true;
-        capabilities
+        acquiring::capabilities()
     }
 
     fn accounting(&self) -> Accounting {

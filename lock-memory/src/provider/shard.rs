@@ -5,9 +5,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use distlock_api::{LockKey, Loss};
 use parking_lot::{Mutex, MutexGuard};
 
+use super::answers::Taken;
 use super::entry::Entry;
 use super::spin::LastEnded;
-use super::state::{State, Taken};
+use super::state::State;
 
 /// Aligned, so that threads with keys in neighbouring shards do not share a cache line.
 ///
@@ -57,9 +58,9 @@ impl<T> TakeAway<'_, T> {
         &self.0
     }
 
-    /// Takes the key away from its holder, or from the timer that keeps it closed.
-    pub(super) fn force_release(&mut self, hash: u64, key: &LockKey) -> Option<Taken> {
-        self.0.force_release(hash, key)
+    /// Takes the key away from these of its holders, or from the timers that keep it closed.
+    pub(super) fn take_away(&mut self, hash: u64, key: &LockKey, tokens: &[u64], loss: Loss) -> Option<Taken> {
+        self.0.take_away(hash, key, tokens, loss)
     }
 
     /// Refuses all requests from now on and takes every key away. Waiters and holders are notified

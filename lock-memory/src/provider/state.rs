@@ -7,15 +7,17 @@ use std::collections::HashMap;
 use std::task::Waker;
 use std::time::Duration;
 
-use distlock_api::{Accounting, AcquireOptions, Busy, LockError, LockKey, Loss, Result, Wait};
+use distlock_api::{Accounting, AcquireOptions, LockError, LockKey, Loss, Result, Wait};
 use hashbrown::HashTable;
 use hashbrown::hash_table::Entry as Slot;
 use tokio::runtime::Handle;
-use tokio::sync::watch;
 
-use super::entry::{Entry, LossSender, Next, Phase};
+use super::answers::{Answer, Ended, Grant, Look, LossWatch, Taken};
+use super::entry::{Entry, Next};
 use super::events::EventSender;
+use super::holders::Phase;
 use super::minimum_hold::{MinimumHold, needs_runtime};
+use super::packed_mode::PackedMode;
 use super::queue::Waiter;
 use super::spin::{Experience, SpinPolicy, Thread};
 
@@ -57,65 +59,10 @@ impl<T> Default for State<T> {
     }
 }
 
-/// The answer to an acquisition.
-pub(super) enum Answer<T> {
-    Granted(Grant<T>),
-    Busy(Busy),
-    Queued {
-        token: u64,
-    },
-    /// Another caller has the key. This one does not queue, or should spin.
-    Held,
-}
-
-/// A granted key.
-pub(super) struct Grant<T> {
-    pub(super) token: u64,
-    /// The box for the guard, if there is a spare one.
-    pub(super) spare: Option<Box<T>>,
-}
-
-/// What a waiter finds when it looks.
-pub(super) enum Look<T> {
-    Granted(Grant<T>),
-    Closed,
-    /// Its turn has not come. The waker that was registered before is to be dropped after the lock.
-    Waits {
-        replaced: Option<Waker>,
-    },
-}
-
-/// How a guard learns of its loss.
-pub(super) enum LossWatch {
-    Lost(Loss),
-    Held(watch::Receiver<Option<Loss>>),
-    Released,
-}
-
-/// The work that remains after the lock, because it wakes tasks.
-pub(super) struct FollowUp {
-    pub(super) signal: Option<LossSender>,
-    pub(super) next: Option<Next>,
-}
-
-/// How a turn ended.
-pub(super) enum Ended {
-    /// The key had been taken away before.
-    Lost,
-    /// The key is free again, or a waiter has it. That waiter is to be woken unless it spins.
-    NextWaiter(Option<Waker>),
-    WithFollowUp(Box<FollowUp>),
-}
-
-/// What a force-release took away.
-pub(super) struct Taken {
-    pub(super) token: u64,
-    pub(super) after: FollowUp,
-}
-
 impl<T> State<T> {
-    /// Grants the key if it is free. Otherwise a caller that waits joins the queue or is advised to
-    /// spin. A caller without a waker spins while it is in the queue.
+    /// Grants the key if it is free, or if the request fits beside its holders and no caller waits
+    /// (C28). Otherwise a caller that waits joins the queue or is advised to spin. A caller without
+    /// a waker spins while it is in the queue.
     #[inline]
     pub(super) fn acquire(
         &mut self,
@@ -137,15 +84,27 @@ impl<T> State<T> {
                 self.last_token += 1;
                 self.counts.acquired += 1;
                 self.counts.held += 1;
-                let entry = Entry::held(hash, key.clone(), self.last_token, options.holder(), hold.take());
+                let (token, mode) = (self.last_token, options.mode());
+                let entry = Entry::held(hash, key.clone(), token, mode, options.holder(), hold.take());
                 let entry = slot.insert(entry);
-                if let Some(events) = &self.events {
-                    events.granted(entry.get());
+                if self.events.is_some() {
+                    entry.get().report_grant(token, self.events.as_deref());
                 }
                 Ok(Answer::Granted(Grant { token: self.last_token, spare: self.spare.take() }))
             }
             Slot::Occupied(mut slot) => {
                 let entry = slot.get_mut();
+                if entry.admits(options.mode()) {
+                    if matches!(spin, SpinPolicy::Spinning | SpinPolicy::Exhausted) {
+                        self.experience.learn(true);
+                    }
+                    self.last_token += 1;
+                    self.counts.acquired += 1;
+                    self.counts.held += 1;
+                    entry.admit(self.last_token, options.mode(), options.holder().clone(), hold.take());
+                    entry.report_grant(self.last_token, self.events.as_deref());
+                    return Ok(Answer::Granted(Grant { token: self.last_token, spare: self.spare.take() }));
+                }
                 match options.wait() {
                     Wait::Try | Wait::UpTo(Duration::ZERO) => return Ok(Answer::Busy(entry.busy())),
                     Wait::UpTo(_) if Handle::try_current().is_err() => {
@@ -166,8 +125,8 @@ impl<T> State<T> {
                 }
                 self.last_token += 1;
                 self.counts.waiting += 1;
-                let holder = options.holder().clone();
-                let waiter = Waiter { waker: waker.cloned(), thread, holder, hold: hold.take() };
+                let (mode, holder) = (PackedMode::new(options.mode()), options.holder().clone());
+                let waiter = Waiter { waker: waker.cloned(), thread, mode, holder, hold: hold.take() };
                 entry.enqueue(self.last_token, waiter);
                 Ok(Answer::Queued { token: self.last_token })
             }
@@ -181,19 +140,19 @@ impl<T> State<T> {
             self.counts.waiting -= 1;
             return Look::Closed;
         }
-        if let Some(entry) = self.entries.find_mut(hash, |entry| entry.token == token) {
+        if let Some(entry) = self.entries.find_mut(hash, |entry| entry.holds(token)) {
             if waker.is_none() {
                 self.experience.learn(true);
             }
-            entry.phase = Phase::Held;
-            entry.thread = Thread::this();
+            entry.arrive(token);
             self.counts.held += 1;
-            if let Some(events) = &self.events {
-                events.granted(entry);
+            // Others have been reported.
+            if entry.is_exclusive() {
+                entry.report_grant(token, self.events.as_deref());
             }
         } else {
             let queue = self.entries.find_mut(hash, |entry| entry.key == *key).and_then(Entry::queue);
-            if let Some(waiter) = queue.and_then(|queue| queue.find(token)) {
+            if let Some(waiter) = queue.and_then(|queue| queue.get_mut(token)) {
                 let known = match (&waiter.waker, waker) {
                     (Some(known), Some(waker)) => known.will_wake(waker),
                     (None, Some(_)) => {
@@ -213,49 +172,55 @@ impl<T> State<T> {
         Look::Granted(Grant { token, spare: self.spare.take() })
     }
 
-    /// Removes a waiter that gives up: it leaves the queue, or ends its turn, which passes to the
-    /// next. The returned waiter is to be dropped after the lock.
+    /// Removes a waiter that gives up: it leaves the queue, and those behind it may fit beside the
+    /// holders; or it ends its turn, which passes to the next. The returned waiter is to be dropped
+    /// after the lock.
     pub(super) fn leave(&mut self, hash: u64, key: &LockKey, token: u64) -> (Ended, Option<Waiter>) {
         self.counts.waiting -= 1;
-        let queue = self.entries.find_mut(hash, |entry| entry.key == *key).and_then(Entry::queue);
-        match queue.and_then(|queue| queue.remove(token)) {
-            Some(waiter) => (Ended::NextWaiter(None), Some(waiter)),
-            None => (self.end(hash, token), None),
-        }
+        let mut entry = self.entries.find_mut(hash, |entry| entry.key == *key);
+        let queue = entry.as_deref_mut().and_then(Entry::queue);
+        let Some(waiter) = queue.and_then(|queue| queue.remove(token)) else {
+            return (self.end(hash, token), None);
+        };
+        let next = entry.map_or(Next::Free, |entry| entry.serve_beside(self.events.as_deref()));
+        (Ended::with(None, next), Some(waiter))
     }
 
     /// Ends a turn: its guard is released, or its waiter or timer passes it on.
     #[inline]
     pub(super) fn end(&mut self, hash: u64, token: u64) -> Ended {
-        let Ok(mut slot) = self.entries.find_entry(hash, |entry| entry.token == token) else {
+        let Ok(mut slot) = self.entries.find_entry(hash, |entry| entry.holds(token)) else {
             self.forget_lost(token);
             return Ended::Lost;
         };
         let entry = slot.get_mut();
-        let held = entry.phase == Phase::Held;
+        let held = entry.is_held(token);
         if held {
             self.counts.held -= 1;
             self.counts.released += 1;
-            if let Some(events) = &self.events {
-                events.released(entry);
-            }
+        }
+        if let Some(events) = &self.events
+            && entry.grant(token).is_some_and(|grant| grant.is_reported())
+        {
+            events.released(&entry.key, token);
         }
         if entry.is_plain() {
             slot.remove();
             self.shrink();
             return Ended::NextWaiter(None);
         }
-        let signal = entry.take_signal();
-        let start_minimum_hold_timer = if held { entry.start_minimum_hold_timer() } else { None };
-        let next = start_minimum_hold_timer.or_else(|| entry.serve().map(Next::Waiter));
-        if next.is_none() {
+        let (signal, next) = entry.end(token, held, self.events.as_deref());
+        if matches!(next, Next::Free) {
             slot.remove();
             self.shrink();
         }
-        match (signal, next) {
-            (None, None) => Ended::NextWaiter(None),
-            (None, Some(Next::Waiter(waker))) => Ended::NextWaiter(waker),
-            (signal, next) => Ended::WithFollowUp(Box::new(FollowUp { signal, next })),
+        Ended::with(signal, next)
+    }
+
+    /// Forgets the minimum hold of a guard's grant.
+    pub(super) fn forget_minimum_hold(&mut self, hash: u64, token: u64) {
+        if let Some(entry) = self.entries.find_mut(hash, |entry| entry.holds(token)) {
+            entry.forget_minimum_hold(token);
         }
     }
 
@@ -266,44 +231,52 @@ impl<T> State<T> {
         self.spare.replace(spare)
     }
 
-    pub(super) fn force_release(&mut self, hash: u64, key: &LockKey) -> Option<Taken> {
-        let entry = self.entries.find_mut(hash, |entry| entry.key == *key)?;
-        let (token, signal) = (entry.token, entry.take_signal());
-        if entry.phase == Phase::Held {
-            self.counts.held -= 1;
-            self.counts.lost += 1;
-            self.lost.insert(token, Loss::ForceReleased);
+    /// Takes the key away from these of its holders, and from the timers of their minimum holds.
+    pub(super) fn take_away(&mut self, hash: u64, key: &LockKey, tokens: &[u64], loss: Loss) -> Option<Taken> {
+        let mut slot = self.entries.find_entry(hash, |entry| entry.key == *key).ok()?;
+        let entry = slot.get_mut();
+        let (mut signals, mut found) = (Vec::new(), false);
+        for token in tokens {
+            let Some(phase) = entry.grant(*token).map(|grant| grant.phase) else { continue };
+            found = true;
+            if phase == Phase::Held {
+                self.counts.held -= 1;
+                self.counts.lost += 1;
+                self.lost.insert(*token, loss);
+            }
+            if let Some(events) = self.events.as_ref().filter(|_| phase != Phase::MinimumHold) {
+                match loss {
+                    Loss::ForceReleased => events.force_released(&entry.key, *token),
+                    _ => events.released(&entry.key, *token),
+                }
+            }
+            signals.extend(entry.take_signal(*token));
         }
-        if entry.phase != Phase::MinimumHold
-            && let Some(events) = &self.events
-        {
-            events.force_released(entry);
+        if !found {
+            return None;
         }
-        let next = self.open(hash, token);
-        Some(Taken { token, after: FollowUp { signal, next } })
-    }
-
-    /// Gives the key of a grant to its first waiter, or removes its entry.
-    fn open(&mut self, hash: u64, token: u64) -> Option<Next> {
-        let mut slot = self.entries.find_entry(hash, |entry| entry.token == token).ok()?;
-        let next = slot.get_mut().serve().map(Next::Waiter);
-        if next.is_none() {
+        let next = entry.remove(tokens, self.events.as_deref());
+        if matches!(next, Next::Free) {
             slot.remove();
             self.shrink();
         }
-        next
+        Some(Taken { loss, signals, next })
     }
 
     pub(super) fn close(&mut self) -> Vec<Entry> {
         self.closed = true;
         let entries: Vec<Entry> = std::mem::take(&mut self.entries).into_iter().collect();
-        for entry in entries.iter().filter(|entry| entry.phase == Phase::Held) {
-            self.counts.held -= 1;
-            // Released by the provider instead of the guard.
-            self.counts.released += 1;
-            self.lost.insert(entry.token, Loss::Closed);
-            if let Some(events) = &self.events {
-                events.released(entry);
+        for entry in &entries {
+            for grant in entry.grants() {
+                if grant.phase == Phase::Held {
+                    self.counts.held -= 1;
+                    // Released by the provider instead of the guard.
+                    self.counts.released += 1;
+                    self.lost.insert(grant.token, Loss::Closed);
+                }
+                if let Some(events) = self.events.as_ref().filter(|_| grant.is_reported()) {
+                    events.released(&entry.key, grant.token);
+                }
             }
         }
         entries
@@ -330,8 +303,8 @@ impl<T> State<T> {
         if let Some(loss) = self.loss(token) {
             return LossWatch::Lost(loss);
         }
-        match self.entries.find_mut(hash, |entry| entry.token == token) {
-            Some(entry) => LossWatch::Held(entry.subscribe()),
+        match self.entries.find_mut(hash, |entry| entry.holds(token)) {
+            Some(entry) => LossWatch::Held(entry.subscribe(token)),
             None => LossWatch::Released,
         }
     }

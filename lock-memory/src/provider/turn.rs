@@ -5,16 +5,16 @@ use std::sync::Arc;
 use distlock_api::{LeaseHandle, Loss, LostSignal, ReleaseFuture, ReleaseOutcome, contained};
 use tokio::time::Instant;
 
+use super::answers::{Ended, FollowUp, LossWatch, Taken};
 use super::entry::Next;
 use super::shard::Shard;
-use super::state::{Ended, FollowUp, LossWatch};
 
 /// A shard whose guards are boxed turns.
 pub(super) type TurnShard = Shard<Turn>;
 
-/// The right to a key. A grant creates it; the guard or the timer of a minimum hold keeps it.
-/// Wherever it is dropped, the next waiter gets the key (C11). In transit to a waiter, the waiter's
-/// acquisition keeps it.
+/// The right to a key, or to a share of it. A grant creates it; the guard or the timer of a minimum
+/// hold keeps it. Wherever it is dropped, the next waiters get what they can (C11). In transit to a
+/// waiter, the waiter's acquisition keeps it.
 pub(super) struct Turn {
     /// `None` once it has ended.
     shard: Option<Arc<TurnShard>>,
@@ -26,6 +26,11 @@ impl Turn {
     #[inline]
     pub(super) fn new(shard: Arc<TurnShard>, hash: u64, token: u64) -> Self {
         Self { shard: Some(shard), hash, token }
+    }
+
+    /// Returns the shard, the hash of the key, and the token; `None` once it has ended.
+    pub(super) fn place(&self) -> Option<(&Arc<TurnShard>, u64, u64)> {
+        Some((self.shard.as_ref()?, self.hash, self.token))
     }
 
     /// Creates a boxed turn, in the box of an ended one if there is a spare.
@@ -55,6 +60,7 @@ pub(super) fn settle(shard: &Arc<TurnShard>, hash: u64, token: u64, ended: Ended
             }
         }
         Ended::WithFollowUp(after) => {
+            shard.ended.set(token);
             let FollowUp { signal, next } = *after;
             if let Some(signal) = signal {
                 contained(|| drop(signal));
@@ -65,18 +71,31 @@ pub(super) fn settle(shard: &Arc<TurnShard>, hash: u64, token: u64, ended: Ended
     ReleaseOutcome::Released
 }
 
-/// Passes the key on to the waiter or the timer that has it next.
-pub(super) fn pass_on(shard: &Arc<TurnShard>, hash: u64, token: u64, next: Option<Next>) {
+/// Reports the loss to the guards that had the key, and passes it on, after the lock of the shard.
+pub(super) fn settle_taken(shard: &Arc<TurnShard>, hash: u64, taken: Taken) {
+    let Taken { loss, signals, next } = taken;
+    for signal in signals {
+        contained(|| {
+            signal.send_replace(Some(loss));
+        });
+    }
+    // There is no timer, whose token would matter.
+    pass_on(shard, hash, 0, next);
+}
+
+/// Passes the key on to the waiters or the timer that have it next.
+fn pass_on(shard: &Arc<TurnShard>, hash: u64, token: u64, next: Next) {
     match next {
-        Some(Next::Waiter(waker)) => waker.into_iter().for_each(|waker| contained(|| waker.wake())),
-        Some(Next::Timer { until, runtime }) => {
+        Next::Free | Next::Wake(None) => {}
+        Next::Wake(Some(waker)) => contained(|| waker.wake()),
+        Next::WakeAll(wakers) => wakers.into_iter().for_each(|waker| contained(|| waker.wake())),
+        Next::Timer { until, runtime } => {
             let turn = Turn::new(shard.clone(), hash, token);
             runtime.spawn(async move {
                 tokio::time::sleep_until(until).await;
                 drop(turn);
             });
         }
-        None => {}
     }
 }
 
@@ -127,5 +146,12 @@ impl LeaseHandle for Turn {
         drop(state);
         drop(second);
         ReleaseFuture::done(Ok(settle(&shard, hash, token, ended)))
+    }
+
+    fn discard(self: Box<Self>) -> ReleaseFuture {
+        if let Some(shard) = &self.shard {
+            shard.lock().forget_minimum_hold(self.hash, self.token);
+        }
+        self.release()
     }
 }

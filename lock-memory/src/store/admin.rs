@@ -1,30 +1,54 @@
 //! Administration of the leases in the store.
 
 use std::num::NonZeroUsize;
+use std::ops::Bound;
 use std::time::Duration;
 
 use async_trait::async_trait;
 use distlock_api::{
-    FencingToken, ForcedRelease, LockAdmin, LockEvent, LockEvents, LockFilter, LockInfo, LockKey, Loss, Result,
+    AcquisitionId, FencingToken, ForcedRelease, LockAdmin, LockEvent, LockEvents, LockFilter, LockInfo, LockKey, Loss,
+    Result,
 };
 use distlock_engine::store::StoreEvent;
 
 use super::{MemoryStore, Operation, State, events};
 
 impl State {
-    /// Takes the key away from its holder or minimum hold, and sends the events.
-    pub(super) fn force_release(&mut self, now: Duration, key: &LockKey, reason: &str) -> Option<LockInfo> {
+    /// Takes the key away from its holders or minimum hold, or from the holder `only`, and sends
+    /// the events.
+    pub(super) fn force_release(
+        &mut self,
+        now: Duration,
+        key: &LockKey,
+        only: Option<&AcquisitionId>,
+        reason: &str,
+    ) -> Option<LockInfo> {
         let at = self.clock.wall(now);
         let record = self.records.get_mut(key)?;
-        let victim = record.describe(now, key)?;
-        record.force_release(now, ForcedRelease::from_info(&victim, at, reason));
+        let before = record.describe(now, key)?;
+        let victims = record.force_release(now, only, &ForcedRelease::from_info(&before, at, reason));
+        if only.is_some() && victims.is_empty() {
+            return None;
+        }
         let token = FencingToken::new(record.token());
-        if let Some(id) = victim.id.clone() {
+        for id in victims {
             self.publish(StoreEvent::Gone { key: key.clone(), id: id.clone(), token, loss: Loss::ForceReleased });
             self.publish_lock_event(LockEvent::ForceReleased { key: key.clone(), id });
         }
         self.publish(StoreEvent::Freed { key: key.clone() });
-        Some(victim)
+        Some(before)
+    }
+
+    /// Takes a lock away from all of its holders that match. Returns how many there were.
+    fn force_release_matching(&mut self, now: Duration, info: &LockInfo, filter: &LockFilter, reason: &str) -> u64 {
+        let key = &info.key;
+        // A minimum hold that continues after a release has no holder.
+        let Some(id) = &info.id else { return 0 };
+        if info.holders.is_empty() {
+            return u64::from(self.force_release(now, key, Some(id), reason).is_some());
+        }
+        let matching = info.holders.iter().filter(|holder| filter.matches(key, holder.owner.as_deref()));
+        matching.filter_map(|holder| self.force_release(now, key, Some(&holder.id), reason)).count() as u64
     }
 
     /// Returns the locks after the key `after` that match and are not free, in no order.
@@ -34,10 +58,11 @@ impl State {
         filter: &'a LockFilter,
         after: Option<&'a LockKey>,
     ) -> impl Iterator<Item = LockInfo> + 'a {
-        let beyond = self.records.iter().filter(move |(key, _)| after.is_none_or(|after| *key > after));
-        beyond
+        let beyond = (after.map_or(Bound::Unbounded, Bound::Excluded), Bound::Unbounded);
+        self.records
+            .range::<LockKey, _>(beyond)
             .filter_map(move |(key, record)| record.describe(now, key))
-            .filter(|info| filter.matches(&info.key, info.owner.as_deref()))
+            .filter(|info| filter.matches_info(info))
     }
 }
 
@@ -51,15 +76,18 @@ impl LockAdmin for MemoryStore {
     }
 
     async fn force_release(&self, key: &LockKey, reason: &str) -> Result<Option<LockInfo>> {
-        self.call(Operation::ForceRelease, Some(key), |state, now| Ok(state.force_release(now, key, reason))).await
+        self.call(Operation::ForceRelease, Some(key), |state, now| Ok(state.force_release(now, key, None, reason)))
+            .await
+    }
+
+    async fn force_release_holder(&self, key: &LockKey, id: &AcquisitionId, reason: &str) -> Result<Option<LockInfo>> {
+        self.call(Operation::ForceRelease, Some(key), |state, now| Ok(state.force_release(now, key, Some(id), reason)))
+            .await
     }
 
     async fn page(&self, filter: &LockFilter, after: Option<&LockKey>, limit: NonZeroUsize) -> Result<Vec<LockInfo>> {
         self.call(Operation::List, None, |state, now| {
-            let mut found: Vec<_> = state.matching(now, filter, after).collect();
-            found.sort_by(|a, b| a.key.cmp(&b.key));
-            found.truncate(limit.get());
-            Ok(found)
+            Ok(state.matching(now, filter, after).take(limit.get()).collect())
         })
         .await
     }
@@ -72,9 +100,8 @@ impl LockAdmin for MemoryStore {
     async fn release_matching(&self, filter: &LockFilter, reason: &str) -> Result<u64> {
         filter.ensure_restricted()?;
         self.call(Operation::ReleaseMatching, None, |state, now| {
-            // A minimum hold that continues after a release has no holder.
-            let held: Vec<_> = state.matching(now, filter, None).filter(|info| info.id.is_some()).collect();
-            Ok(held.iter().filter_map(|info| state.force_release(now, &info.key, reason)).count() as u64)
+            let held: Vec<_> = state.matching(now, filter, None).collect();
+            Ok(held.iter().map(|info| state.force_release_matching(now, info, filter, reason)).sum())
         })
         .await
     }

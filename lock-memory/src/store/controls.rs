@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use distlock_api::{AcquisitionId, ErrorKind, IntoLockKey, LockError, LockEvent, LockInfo};
+use distlock_api::{AcquisitionId, ErrorKind, IntoLockKey, LockError, LockInfo};
 use distlock_engine::store::StoreEvent;
 use distlock_engine::{LeaseProvider, LeaseProviderBuilder};
 
@@ -41,7 +41,7 @@ impl MemoryStore {
         self.step(|_, now| now)
     }
 
-    /// Ends the key's lease and its minimum hold as if their time had passed. As with a database,
+    /// Ends the key's leases and its minimum hold as if their time had passed. As with a database,
     /// no event is sent, and waiters keep their tickets. Returns whether the key was closed.
     pub fn expire(&self, key: impl IntoLockKey) -> bool {
         let key = valid(key);
@@ -56,21 +56,21 @@ impl MemoryStore {
     /// Takes the lock away, as [`LockAdmin::force_release`](distlock_api::LockAdmin::force_release)
     /// does, but at once, uncounted and not affected by faults.
     pub fn force_release(&self, key: impl IntoLockKey) -> Option<LockInfo> {
-        self.step(|state, now| state.force_release(now, &valid(key), "a test"))
+        self.step(|state, now| state.force_release(now, &valid(key), None, "a test"))
     }
 
     /// Removes the key's record, held or not and with all tickets, as a database's clean-up would.
-    /// Later tokens are still greater than all before ([C5]). Returns whether there was a record.
+    /// Later tokens are still greater than all before ([C5]). The counts of the key's calls begin
+    /// again at zero. Returns whether there was a record.
     ///
     /// [C5]: distlock_api::contract#c5
     pub fn purge(&self, key: impl IntoLockKey) -> bool {
         let key = valid(key);
+        self.shared.faults.forget(&key);
         self.step(|state, _| {
             let Some(record) = state.records.remove(&key) else { return false };
             state.purged_token = state.purged_token.max(record.token());
-            if let Some(id) = record.lease_of().cloned() {
-                state.publish_lock_event(LockEvent::Expired { key: key.clone(), id });
-            }
+            state.publish_expired(&key, record.lease_ids());
             state.publish(StoreEvent::Freed { key });
             true
         })

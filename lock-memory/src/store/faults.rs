@@ -33,7 +33,8 @@ pub enum Operation {
     Close,
     /// [`inspect`](distlock_api::LockAdmin::inspect)
     Inspect,
-    /// [`force_release`](distlock_api::LockAdmin::force_release)
+    /// [`force_release`](distlock_api::LockAdmin::force_release),
+    /// [`force_release_holder`](distlock_api::LockAdmin::force_release_holder) included
     ForceRelease,
     /// [`page`](distlock_api::LockAdmin::page): each page of a list is one call
     List,
@@ -196,7 +197,8 @@ pub(super) struct Faults {
 #[derive(Default)]
 struct FaultTable {
     plans: Vec<Plan>,
-    counts: HashMap<Calls, u64>,
+    counts: HashMap<Operation, u64>,
+    by_key: HashMap<LockKey, Vec<(Operation, u64)>>,
 }
 
 impl Faults {
@@ -204,9 +206,13 @@ impl Faults {
     /// which they were planned.
     pub(super) fn arrive<'a>(&self, operation: Operation, keys: impl Iterator<Item = &'a LockKey> + Clone) -> Arrival {
         let fault = self.with(|table| {
-            *table.counts.entry(operation.into()).or_default() += 1;
+            *table.counts.entry(operation).or_default() += 1;
             for key in keys.clone() {
-                *table.counts.entry(operation.of(key)).or_default() += 1;
+                let counts = table.by_key.entry(key.clone()).or_default();
+                match counts.iter_mut().find(|(counted, _)| *counted == operation) {
+                    Some((_, count)) => *count += 1,
+                    None => counts.push((operation, 1)),
+                }
             }
             let is_planned_for = |calls: &Calls| {
                 calls.operation == operation && (calls.key.is_none() || keys.clone().any(|key| calls.include(key)))
@@ -231,7 +237,16 @@ impl Faults {
     }
 
     pub(super) fn count(&self, calls: &Calls) -> u64 {
-        self.with(|table| table.counts.get(calls).copied().unwrap_or_default())
+        self.with(|table| {
+            let Some(key) = &calls.key else { return table.counts.get(&calls.operation).copied().unwrap_or_default() };
+            let counts = table.by_key.get(key).into_iter().flatten();
+            counts.filter(|(operation, _)| *operation == calls.operation).map(|(_, count)| count).sum()
+        })
+    }
+
+    /// Forgets the counts of this key's calls.
+    pub(super) fn forget(&self, key: &LockKey) {
+        self.with(|table| table.by_key.remove(key));
     }
 
     pub(super) async fn counted(&self, calls: &Calls, at_least: u64) {

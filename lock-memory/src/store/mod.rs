@@ -7,7 +7,7 @@ pub(crate) mod events;
 mod faults;
 mod record;
 
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 use std::fmt;
 use std::num::NonZeroU32;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -17,7 +17,8 @@ use std::time::Duration;
 pub use self::faults::{Calls, HangHandle, Operation};
 use async_trait::async_trait;
 use distlock_api::{
-    ErrorKind, FencingToken, IntoLockKey, LockAdmin, LockError, LockEvent, LockKey, ReleaseOutcome, Result,
+    AcquisitionId, ErrorKind, FencingToken, IntoLockKey, LockAdmin, LockError, LockEvent, LockKey, ReleaseOutcome,
+    Result,
 };
 use distlock_engine::LeaseStore;
 use distlock_engine::store::{
@@ -73,7 +74,8 @@ struct Shared {
 
 struct State {
     clock: Clock,
-    records: HashMap<LockKey, Record>,
+    /// In the order of lists.
+    records: BTreeMap<LockKey, Record>,
     /// The highest token of any record that was removed.
     purged_token: u64,
     events: Streams<StoreEvent>,
@@ -105,6 +107,7 @@ impl MemoryStore {
     /// * Without `token_blocks` a grant has one token.
     /// * Without `minimum_hold` a release opens the key at once.
     /// * Without `ordered_claims` a call that was given up takes effect whenever it arrives.
+    /// * Without `shared` or `permits` the engine refuses these modes.
     #[must_use]
     pub fn with_capabilities(mut self, capabilities: StoreCapabilities) -> Self {
         self.capabilities = capabilities;
@@ -118,9 +121,11 @@ impl MemoryStore {
         capabilities.token_blocks = true;
         capabilities.minimum_hold = true;
         capabilities.ordered_claims = true;
+        capabilities.shared = true;
+        capabilities.permits = true;
         let state = State {
             clock,
-            records: HashMap::new(),
+            records: BTreeMap::new(),
             purged_token: 0,
             events: Streams::new(),
             lock_events: Streams::new(),
@@ -196,18 +201,17 @@ impl State {
     }
 
     fn try_acquire(&mut self, now: Duration, attempt: &Attempt) -> Reply {
-        let (key, id) = (attempt.claim.key(), attempt.claim.id());
+        let (key, claim) = (attempt.claim.key(), &attempt.claim);
         let record = self.record(key);
-        let (last, before) = (record.token(), record.lease_of().cloned());
+        let last = record.token();
         let reply = record.try_acquire(now, attempt);
-        let token = record.token();
+        let (token, expired) = (record.token(), record.take_expired());
+        self.publish_expired(key, expired);
         if token != last {
-            if let Some(id) = before {
-                self.publish_lock_event(LockEvent::Expired { key: key.clone(), id });
-            }
             let owner = attempt.holder.owner.as_deref().map(str::to_owned);
-            let token = FencingToken::new(token);
-            self.publish_lock_event(LockEvent::Granted { key: key.clone(), id: id.clone(), token, owner });
+            let (token, mode) = (FencingToken::new(token), claim.mode());
+            let (key, id) = (key.clone(), claim.id().clone());
+            self.publish_lock_event(LockEvent::Granted { key, id, token, owner, mode });
         }
         reply
     }
@@ -216,25 +220,37 @@ impl State {
         let (key, id) = (release.claim.key(), release.claim.id());
         let mut release = release.clone();
         release.hold_at_least = release.hold_at_least.filter(|_| can.minimum_hold);
-        let next_holder = match self.record(key).release(now, &release, can.queue) {
-            ReleaseEffect::Nothing(outcome) => return outcome,
-            ReleaseEffect::Freed => None,
-            ReleaseEffect::HandedOver(next_holder) => Some(next_holder),
-        };
-        self.publish_lock_event(LockEvent::Released { key: key.clone(), id: id.clone() });
-        match next_holder {
-            Some(next_holder) => self.hand_over(key, next_holder),
-            None => self.publish(StoreEvent::Freed { key: key.clone() }),
+        let record = self.record(key);
+        let ReleaseEffect { outcome, ended, granted } = record.release(now, &release, can.queue);
+        let expired = record.take_expired();
+        // Beside holders, waiters with a ticket need no event: the release would have granted.
+        let has_waiters = record.waiting(now).next().is_some();
+        let may_be_free = ended && (record.is_free(now) || !has_waiters || !can.queue);
+        self.publish_expired(key, expired);
+        if ended {
+            self.publish_lock_event(LockEvent::Released { key: key.clone(), id: id.clone() });
         }
-        ReleaseOutcome::Released
+        if granted.is_empty() && may_be_free {
+            self.publish(StoreEvent::Freed { key: key.clone() });
+        }
+        for next_holder in granted {
+            self.publish_granted(key, next_holder);
+        }
+        outcome
     }
 
-    fn hand_over(&mut self, key: &LockKey, NextHolder { id, holder, grant, expires_at }: NextHolder) {
-        let token = FencingToken::new(self.record(key).token());
+    fn publish_granted(&mut self, key: &LockKey, next_holder: NextHolder) {
+        let NextHolder { id, mode, holder, grant, last_token: token, expires_at } = next_holder;
         let owner = holder.owner.as_deref().map(str::to_owned);
-        self.publish_lock_event(LockEvent::Granted { key: key.clone(), id: id.clone(), token, owner });
+        self.publish_lock_event(LockEvent::Granted { key: key.clone(), id: id.clone(), token, owner, mode });
         let expires_at = StoreTime::since_origin(expires_at);
         self.publish(StoreEvent::Granted { key: key.clone(), id, grant, expires_at });
+    }
+
+    fn publish_expired(&self, key: &LockKey, expired: Vec<AcquisitionId>) {
+        for id in expired {
+            self.publish_lock_event(LockEvent::Expired { key: key.clone(), id });
+        }
     }
 
     fn publish(&self, event: StoreEvent) {

@@ -225,7 +225,8 @@ macro_rules! common_setters {
         /// Sets the smallest token. For data that was restored, or moved to a deployment whose
         /// clock is behind: see [the runbook](crate#after-a-restore). All providers of a collection
         /// must set the same until the clock has passed it. A floor from 2^53 on gives tokens that
-        /// readers with doubles, such as JavaScript, cannot tell apart. Defaults to no floor.
+        /// readers with doubles, such as JavaScript, cannot tell apart, and logs a warning.
+        /// Defaults to no floor.
         pub fn token_floor(mut self, floor: distlock_api::FencingToken) -> Self {
             self.common.token_floor = Some(floor);
             self

@@ -5,7 +5,7 @@ use std::future::{Future, IntoFuture};
 use std::pin::Pin;
 
 use distlock_api::style::until_lost;
-use distlock_api::{AcquireOptions, LockError, Result, acquire_setters, try_setters, wait_setters};
+use distlock_api::{AcquireOptions, LockError, Result, acquire_setters, mode_setters, try_setters, wait_setters};
 use mongodb::bson::{Bson, Document};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -29,6 +29,9 @@ type BoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
 ///   collection's, before any I/O;
 /// * [`Corrupt`](distlock_api::ErrorKind::Corrupt) if the lock's field contains something else, or
 ///   the document is no `T`. The document is left as it is.
+///
+/// A guard that is [`shared`](Self::shared), or has [`permits`](Self::permits), reads the document:
+/// it can be released, but neither [commits](DocumentGuard::commit) nor saves.
 ///
 /// Cancel safe ([C11]).
 ///
@@ -76,6 +79,7 @@ impl<'a, T> LockDocument<'a, T> {
     }
 
     acquire_setters!();
+    mode_setters!();
     wait_setters!();
     default_setter!();
 }
@@ -139,6 +143,7 @@ impl<'a, T> TryLockDocument<'a, T> {
     }
 
     acquire_setters!();
+    mode_setters!();
     try_setters!();
     default_setter!();
 }

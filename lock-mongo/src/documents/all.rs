@@ -6,8 +6,8 @@ use std::pin::Pin;
 
 use distlock_api::style::{Group, GroupGuard, acquire_group, until_lost};
 use distlock_api::{
-    AcquireOptions, LockError, LockKey, Loss, LostSignal, ReleaseFuture, Result, acquire_setters, try_setters,
-    wait_setters,
+    AcquireOptions, LockError, LockKey, Loss, LostSignal, ReleaseFuture, Result, acquire_setters, mode_setters,
+    try_setters, wait_setters,
 };
 use futures_util::future::select_all;
 use serde::de::DeserializeOwned;
@@ -60,6 +60,7 @@ impl<'a, T> LockAllDocuments<'a, T> {
     }
 
     acquire_setters!();
+    mode_setters!();
     wait_setters!();
 }
 
@@ -114,6 +115,7 @@ impl<'a, T> TryLockAllDocuments<'a, T> {
     }
 
     acquire_setters!();
+    mode_setters!();
     try_setters!();
 }
 

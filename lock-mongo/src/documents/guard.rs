@@ -8,8 +8,8 @@ use std::time::Duration;
 
 use distlock_api::style::until_lost;
 use distlock_api::{
-    Disposition, ErrorKind, FencingToken, HasFencingToken, LockError, LockGuard, LockKey, Loss, LostSignal,
-    ReleaseFuture, Result,
+    AcquisitionId, Disposition, ErrorKind, FencingToken, HasFencingToken, LockError, LockGuard, LockKey, Loss,
+    LostSignal, ReleaseFuture, Result,
 };
 use distlock_engine::LeaseGuard;
 use distlock_engine::store::Written;
@@ -20,6 +20,7 @@ use tokio::time::Instant;
 
 use super::ops::WriteDocument;
 use super::{Change, CommitError};
+use crate::requests::write::ensure_exclusive;
 use crate::store::MongoStore;
 
 /// A locked document, as it was when the lock was granted. Dropping it unlocks in the background
@@ -132,10 +133,12 @@ impl<T> DocumentGuard<T> {
     }
 
     /// Changes the document and unlocks it, in one atomic step at the server, if the lock is held
-    /// at that moment by the server's clock. As any release it grants to the first waiter (R12).
+    /// at that moment by the server's clock. As any release it grants to the first waiter
+    /// ([R12](crate::protocol#r12)).
     ///
     /// If it is rejected, the lock is released in the background, so `?` keeps nothing locked. To
-    /// keep the lock then, see [`commit_or_keep`](Self::commit_or_keep).
+    /// keep the lock then, see [`commit_or_keep`](Self::commit_or_keep). Under a lock that is not
+    /// exclusive it is rejected before any I/O: others read the document meanwhile.
     ///
     /// # Errors
     /// See [`CommitError`]: the lock had been lost, and the document is untouched; the change was
@@ -159,14 +162,28 @@ impl<T> DocumentGuard<T> {
     ///
     /// # Cancel safety
     /// As [`commit`](Self::commit).
-    pub async fn commit_or_keep(mut self, change: impl Into<Change>) -> Result<(), NotCommitted<T>> {
-        let op = match self.write(&change.into(), true) {
+    pub async fn commit_or_keep(self, change: impl Into<Change>) -> Result<(), NotCommitted<T>> {
+        self.end(change.into(), true).await
+    }
+
+    /// Commits as [`commit_or_keep`](Self::commit_or_keep), without the minimum hold: a change that
+    /// takes back what was done under the lock.
+    pub(crate) async fn discard_with(self, change: Change) -> Result<(), NotCommitted<T>> {
+        self.end(change, false).await
+    }
+
+    async fn end(mut self, change: Change, holds: bool) -> Result<(), NotCommitted<T>> {
+        let op = match self.write(&change, true) {
             Ok(op) => op,
             Err(error) => return Err(self.rejected(error, None)),
         };
         let Self { lease, store, document, writes } = self;
         let key = lease.key().clone();
-        match lease.release_via(op.clone()).await {
+        let ended = match holds {
+            true => lease.release_via(op.clone()).await,
+            false => lease.discard_via(op.clone()).await,
+        };
+        match ended {
             Ok(outcome) if outcome.is_released() => Ok(()),
             Ok(_) => Err(NotCommitted { error: CommitError::AlreadyLost(lost().with_key(key)), guard: None }),
             Err(not) => Err(match not.guard {
@@ -202,8 +219,9 @@ impl<T> DocumentGuard<T> {
     /// # Errors
     /// * [`Lost`](ErrorKind::Lost): the lock had been lost before. The document is untouched, and
     ///   the guard is lost.
-    /// * [`InvalidOptions`](ErrorKind::InvalidOptions) before any I/O, and
-    ///   [`Rejected`](ErrorKind::Rejected) by MongoDB: nothing was changed, and the lock is held.
+    /// * [`InvalidOptions`](ErrorKind::InvalidOptions) before any I/O, also under a lock that is
+    ///   not exclusive, and [`Rejected`](ErrorKind::Rejected) by MongoDB: nothing was changed, and
+    ///   the lock is held.
     /// * [`Corrupt`](ErrorKind::Corrupt) of unknown outcome if the changed document is no `T`. It
     ///   has been changed in the database, but not in the guard.
     /// * Any other error of MongoDB, after the request timeout. Until then the save is repeated. It
@@ -294,9 +312,19 @@ impl<T> DocumentGuard<T> {
         (self.lease.into_guard(), self.document)
     }
 
+    pub(crate) fn acquisition(&self) -> &AcquisitionId {
+        self.lease.claim().id()
+    }
+
+    /// Returns the number that the next write will have.
+    pub(crate) fn next_write(&self) -> i64 {
+        self.writes + 1
+    }
+
     /// Makes the next write.
     fn write(&mut self, change: &Change, releases: bool) -> Result<Arc<WriteDocument>> {
         let key = self.lease.key();
+        ensure_exclusive(self.lease.claim()).map_err(|error| error.with_key(key.clone()))?;
         let stages = change.stages(&self.store.records.layout, key).map_err(|error| error.with_key(key.clone()))?;
         self.writes += 1;
         Ok(Arc::new(WriteDocument::new(self.store.clone(), stages, self.writes, releases)))

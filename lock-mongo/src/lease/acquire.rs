@@ -6,7 +6,8 @@ use distlock_api::AcquisitionId;
 use distlock_engine::store::Attempt;
 use mongodb::bson::{Bson, DateTime, Document, doc};
 
-use super::queue::{LIVE, POSITION};
+use super::holders::{GRANTS, HOLDERS};
+use super::queue::{LIVE, POSITION, block};
 use super::{
     ACQUIRED_AT, CLOSED_UNTIL, Clock, EXPIRED, EXPIRES_AT, EXTEND, ID, LOCK_ID, Layout, META, OWNER, PASSED, QUEUE,
     TAKE, TOKEN, TOKENS, TTL, WAIT, answer, first_token, last_token, later_by, literal, millis, one_of, remarks,
@@ -21,7 +22,9 @@ impl Layout {
     /// tickets included, so that the server writes nothing.
     pub(crate) fn acquire(&self, attempt: &Attempt, clock: Clock) -> Vec<Document> {
         let (id, ttl) = (attempt.claim.id(), attempt.ttl);
-        let tokens = block(attempt);
+        if !attempt.claim.mode().is_exclusive() {
+            return self.join(attempt, clock);
+        }
         let mut steps = vec![
             (EXTEND, self.held_by(id)),
             (TAKE, doc! { "$and": [self.is_free(), self.is_turn(attempt.turn_window)] }),
@@ -30,7 +33,7 @@ impl Layout {
             steps.push((WAIT, self.has_room(id, ticket.capacity)));
         }
         let mut change = doc! {};
-        for (field, new) in self.taken(attempt, clock) {
+        for (field, new) in self.taken(attempt, clock).into_iter().chain(self.taken_over()) {
             let extended: Option<Bson> = match field {
                 TTL => Some(millis(ttl).into()),
                 // R3: an extension never shortens.
@@ -40,10 +43,7 @@ impl Layout {
             let steps: Vec<(&str, Bson)> = [(TAKE, new)].into_iter().chain(extended.map(|new| (EXTEND, new))).collect();
             change.insert(self.path(field), self.when(&steps, self.value(field).into()));
         }
-        let waiting =
-            attempt.ticket.as_ref().map(|ticket| (WAIT, self.queue_with(id, ticket, tokens, &attempt.holder)));
-        let queue: Vec<(&str, Bson)> = waiting.into_iter().chain([(TAKE, self.queue_without(id))]).collect();
-        change.insert(self.path(QUEUE), self.when(&queue, self.value(QUEUE).into()));
+        change.insert(self.path(QUEUE), self.queue_after(attempt));
         self.in_steps([(LIVE, self.live_tickets()), (POSITION, self.position(id))], steps, change)
     }
 
@@ -64,6 +64,21 @@ impl Layout {
             (TTL, millis(attempt.ttl).into()),
             (EXPIRES_AT, later_by(attempt.ttl)),
         ]
+    }
+
+    /// What a grant by the long way changes beside [`taken`](Self::taken), because it may take the
+    /// lease over from several holders, or find those that a process without modes has left behind
+    /// (R25).
+    fn taken_over(&self) -> [(&'static str, Bson); 3] {
+        [(EXPIRED, self.expired_by_grant()), (HOLDERS, removed()), (GRANTS, removed())]
+    }
+
+    /// The queue after an attempt, by its decision.
+    pub(super) fn queue_after(&self, attempt: &Attempt) -> Bson {
+        let waiting = attempt.ticket.as_ref().map(|ticket| (WAIT, self.queue_with(attempt, ticket)));
+        let queue: Vec<(&str, Bson)> =
+            waiting.into_iter().chain([(TAKE, self.queue_without(attempt.claim.id()))]).collect();
+        self.when(&queue, self.value(QUEUE).into())
     }
 
     /// Makes the pipeline of the short way of [`acquire`](Self::acquire): an unconditional grant.
@@ -142,6 +157,9 @@ impl Layout {
     /// [`Acquisition`](super::Acquisition), with the document itself if `with_document` is set and
     /// the lease is granted.
     pub(crate) fn acquisition(&self, attempt: &Attempt, with_document: bool) -> Document {
+        if !attempt.claim.mode().is_exclusive() {
+            return self.joined(attempt, with_document);
+        }
         let id = attempt.claim.id();
         answer(with_tickets(self, id, |position| {
             let mut found = doc! {
@@ -164,7 +182,7 @@ impl Layout {
 
 /// Makes an answer that can use `$$live`, the live tickets, `$$at`, the index of the acquisition
 /// among them or -1, and its position.
-fn with_tickets(layout: &Layout, id: &AcquisitionId, answer: impl FnOnce(Document) -> Document) -> Document {
+pub(super) fn with_tickets(layout: &Layout, id: &AcquisitionId, answer: impl FnOnce(Document) -> Document) -> Document {
     let position = doc! { "$cond": [{ "$gte": ["$$at", 0] }, "$$at", { "$size": "$$live" }] };
     doc! { "$let": {
         "vars": { "live": layout.live_tickets() },
@@ -173,9 +191,4 @@ fn with_tickets(layout: &Layout, id: &AcquisitionId, answer: impl FnOnce(Documen
             "in": answer(position),
         } },
     } }
-}
-
-/// The number of tokens that an attempt requests.
-pub(crate) fn block(attempt: &Attempt) -> i32 {
-    i32::try_from(attempt.tokens.get()).unwrap_or(i32::MAX)
 }

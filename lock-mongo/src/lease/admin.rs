@@ -1,44 +1,99 @@
 //! The commands of administration.
 
-use distlock_api::{LockFilter, LockKey, Result};
+use distlock_api::{AcquisitionId, LockFilter, LockKey, Result};
 use mongodb::bson::{Bson, Document, doc};
 
+use super::holders::{GRANTS, HELD, HOLDERS, ID_OF, MARKER, ids_of, latest, unless_blank};
 use super::{
-    AUDIT, AUDIT_LEN, CLOSED_UNTIL, EXPIRED, EXPIRES_AT, ID, LOCK_ID, Layout, MAX_REASON_LEN, META, OWNER, REVOKED,
-    TAKE, TOKEN, TOKENS, answer, cut, literal, removed, time_of,
+    AUDIT, AUDIT_LEN, CLOSED_UNTIL, EXPIRED, EXPIRES_AT, ID, LEAVE, LOCK_ID, Layout, MAX_REASON_LEN, META, OWNER,
+    REVOKED, TAKE, TOKEN, TOKENS, answer, cut, literal, removed, time_of,
 };
 
-impl Layout {
-    /// Makes the pipeline of a forced release: it takes the lease from its holder, or ends a
-    /// minimum hold (R16).
-    pub(crate) fn force_release(&self, reason: &str) -> Vec<Document> {
-        let token = doc! { "$add": [self.value(TOKEN), 1_i64] };
-        let entry = doc! {
-            "lockId": self.value(LOCK_ID),
-            "owner": { "$ifNull": [self.value(OWNER), Bson::Null] },
-            "token": self.value(TOKEN),
-            "at": "$$NOW",
-            "why": literal(cut(reason, MAX_REASON_LEN)),
-        };
-        let past = doc! { "$cond": [{ "$isArray": self.value(AUDIT) }, self.value(AUDIT), []] };
-        let audit = doc! { "$slice": [{ "$concatArrays": [past, [entry]] }, -AUDIT_LEN] };
-        let mut change = doc! {};
-        for (field, new) in [
-            (LOCK_ID, removed()),
-            (TOKEN, token.into()),
-            (TOKENS, 1.into()),
-            (EXPIRES_AT, "$$NOW".into()),
-            (CLOSED_UNTIL, removed()),
-            // Without a holder no acquisition loses a lease.
-            (REVOKED, doc! { "$ifNull": [self.value(LOCK_ID), self.value(REVOKED)] }.into()),
-            (OWNER, removed()),
-            (META, removed()),
-            (AUDIT, audit.into()),
-        ] {
-            change.insert(self.path(field), self.when(&[(TAKE, new)], self.value(field).into()));
+/// The holders that lose their leases, computed by the first stages.
+const VICTIMS: &str = "step.victims";
+/// The others.
+const STAY: &str = "step.stay";
+
+/// Whose leases a forced release ends.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Victims<'a> {
+    All,
+    /// This acquisition alone.
+    One(&'a AcquisitionId),
+    /// All that name this owner.
+    Owner(&'a str),
+}
+
+impl Victims<'_> {
+    /// Whether a holder with this id and this owner loses its lease.
+    fn is(self, id: &str, owner: &str) -> Bson {
+        match self {
+            Self::All => true.into(),
+            Self::One(victim) => doc! { "$eq": [id, literal(victim.as_str())] }.into(),
+            Self::Owner(victim) => doc! { "$eq": [owner, literal(victim)] }.into(),
         }
+    }
+}
+
+impl Layout {
+    /// Makes the pipeline of a forced release: it takes the lease from these holders, or ends a
+    /// minimum hold (R16). If others stay, the key stays held by them.
+    pub(crate) fn force_release(&self, reason: &str, victims: Victims<'_>) -> Vec<Document> {
+        let (held, taken) = (self.value(HELD), self.value(VICTIMS));
+        let is_victim = |one: &str| victims.is(&format!("{one}.{ID_OF}"), &format!("{one}.{OWNER}"));
+        let stays = doc! { "$filter": { "input": &held, "cond": { "$not": is_victim("$$this") } } };
+        let is_among = doc! { "$filter": { "input": &held, "cond": is_victim("$$this") } };
+        let token = Bson::from(doc! { "$add": [self.value(TOKEN), 1_i64] });
+        let entry = |id: Bson, owner: String| {
+            doc! {
+                "lockId": id,
+                "owner": { "$ifNull": [owner, Bson::Null] },
+                "token": self.value(TOKEN),
+                "at": "$$NOW",
+                "why": literal(cut(reason, MAX_REASON_LEN)),
+            }
+        };
+        let of_several = doc! { "$map": {
+            "input": &taken,
+            "in": entry(format!("$$this.{ID_OF}").into(), format!("$$this.{OWNER}")),
+        } };
+        let of_one = entry(self.value(LOCK_ID).into(), self.value(OWNER));
+        let entries = doc! { "$cond": [{ "$eq": [&taken, []] }, [of_one], of_several] };
+        let past = doc! { "$cond": [{ "$isArray": self.value(AUDIT) }, self.value(AUDIT), []] };
+        let audit = Bson::from(doc! { "$slice": [{ "$concatArrays": [past, entries] }, -AUDIT_LEN] });
+        // Without a holder no acquisition loses a lease.
+        let of_one = doc! { "$ifNull": [self.value(LOCK_ID), self.value(REVOKED)] };
+        let revoked = unless_blank(ids_of(taken.clone()), of_one.into());
+        let stay = Bson::from(self.value(STAY));
+        let rows: [(&str, Vec<(&str, Bson)>); 11] = [
+            (LOCK_ID, vec![(TAKE, removed())]),
+            (HOLDERS, vec![(TAKE, removed()), (LEAVE, stay)]),
+            (GRANTS, vec![(TAKE, removed()), (LEAVE, removed())]),
+            (TOKEN, vec![(TAKE, token.clone()), (LEAVE, token)]),
+            (TOKENS, vec![(TAKE, 1.into()), (LEAVE, 1.into())]),
+            // R26.
+            (EXPIRES_AT, vec![(TAKE, "$$NOW".into()), (LEAVE, latest(&self.value(STAY)).into())]),
+            (CLOSED_UNTIL, vec![(TAKE, removed())]),
+            (REVOKED, vec![(TAKE, revoked.clone()), (LEAVE, revoked)]),
+            (OWNER, vec![(TAKE, removed())]),
+            (META, vec![(TAKE, removed())]),
+            (AUDIT, vec![(TAKE, audit.clone()), (LEAVE, audit)]),
+        ];
+        let change: Document = rows
+            .into_iter()
+            .map(|(field, steps)| (self.path(field), self.when(&steps, self.value(field).into())))
+            .collect();
+        let findings = [(HELD, self.live_holders()), (VICTIMS, is_among), (STAY, stays)];
         let is_closed = doc! { "$gt": [self.value(CLOSED_UNTIL), "$$NOW"] };
-        self.in_steps([], [(TAKE, doc! { "$or": [self.is_held(), is_closed] })], change)
+        let (is_left, has_victim) = (doc! { "$ne": [self.value(STAY), []] }, doc! { "$ne": [taken, []] });
+        let alone = doc! { "$and": [self.is_held(), victims.is(&self.value(LOCK_ID), &self.value(OWNER))] };
+        let whole = match victims {
+            Victims::All => doc! { "$or": [self.is_held(), is_closed] },
+            Victims::One(_) | Victims::Owner(_) => {
+                doc! { "$cond": [self.has_marker(), { "$and": [&has_victim, { "$not": &is_left }] }, alone] }
+            }
+        };
+        self.in_steps(findings, [(TAKE, whole), (LEAVE, doc! { "$and": [has_victim, is_left] })], change)
     }
 
     /// Returns the filter of the records whose tokens are below a floor.
@@ -54,11 +109,14 @@ impl Layout {
     /// Makes the pipeline that raises the token to a floor, and takes the lease from its holder,
     /// whose tokens are below. The record stays until the clock has reached the floor (R6).
     pub(crate) fn raise(&self, floor: i64, reason: &str) -> Vec<Document> {
-        let mut stages = self.force_release(reason);
+        let mut stages = self.force_release(reason, Victims::All);
+        let several = unless_blank(ids_of(self.holders()), self.value(EXPIRED).into());
+        let one = doc! { "$ifNull": [self.value(LOCK_ID), self.value(EXPIRED)] };
         stages.push(doc! { "$set": {
             // The later end must not revive an expired lease.
-            self.path(EXPIRED): { "$ifNull": [self.value(LOCK_ID), self.value(EXPIRED)] },
+            self.path(EXPIRED): { "$cond": [self.has_marker(), several, one] },
             self.path(LOCK_ID): removed(),
+            self.path(HOLDERS): removed(),
             self.path(TOKEN): floor,
             self.path(TOKENS): 1,
             self.path(EXPIRES_AT): { "$max": [self.value(EXPIRES_AT), "$$NOW", time_of(floor)] },
@@ -82,10 +140,9 @@ impl Layout {
         self.add_matching(&mut listed, filter)?;
         // Values of types that sort after dates have no remaining time.
         let is_date = |field| doc! { "$in": [{ "$type": self.value(field) }, ["date", "missing", "null"]] };
-        listed.insert(
-            "$expr",
-            doc! { "$and": [is_date(EXPIRES_AT), is_date(CLOSED_UNTIL), { "$gt": [self.remaining(), 0] }] },
-        );
+        let mut conditions = vec![is_date(EXPIRES_AT), is_date(CLOSED_UNTIL), doc! { "$gt": [self.remaining(), 0] }];
+        conditions.extend(filter.owner.as_deref().map(|owner| self.is_held_by_owner(owner)));
+        listed.insert("$expr", doc! { "$and": conditions });
         let after = after.map(|after| self.identity(after)).transpose()?;
         Ok(Self::beyond(&listed, after))
     }
@@ -94,13 +151,35 @@ impl Layout {
     pub(crate) fn held(&self, filter: &LockFilter) -> Result<Document> {
         let mut held = self.if_record(doc! {});
         self.add_matching(&mut held, filter)?;
-        held.insert("$expr", self.is_held());
+        let mut conditions = vec![self.is_held()];
+        conditions.extend(filter.owner.as_deref().map(|owner| self.is_held_by_owner(owner)));
+        held.insert("$expr", doc! { "$and": conditions });
         Ok(held)
+    }
+
+    /// Whether the lease is exclusive, or one of several live holders has this owner. The filter
+    /// also matches expired ones.
+    fn is_held_by_owner(&self, owner: &str) -> Document {
+        let owners = doc! { "$map": { "input": self.live_holders(), "in": format!("$$this.{OWNER}") } };
+        doc! { "$or": [{ "$not": self.has_marker() }, { "$in": [literal(owner), owners] }] }
     }
 
     /// Returns the keys and the partial filter of the owner index: records that name an owner.
     pub(crate) fn owner_index(&self) -> (Document, Document) {
-        (doc! { self.path(OWNER): 1, ID: 1 }, doc! { self.path(OWNER): { "$exists": true } })
+        Self::index_of_owners(&self.path(OWNER))
+    }
+
+    /// The same of records with several holders: one entry for each owner.
+    pub(crate) fn owners_index(&self) -> (Document, Document) {
+        Self::index_of_owners(&self.owners())
+    }
+
+    fn index_of_owners(path: &str) -> (Document, Document) {
+        (doc! { path: 1, ID: 1 }, doc! { path: { "$exists": true } })
+    }
+
+    fn owners(&self) -> String {
+        self.path(&format!("{HOLDERS}.{OWNER}"))
     }
 
     /// Returns the order of the identities. Where keys are the identities it is also that of the
@@ -142,7 +221,11 @@ impl Layout {
             matching.insert("$or", ranges.into_iter().map(|range| doc! { ID: range }).collect::<Vec<_>>());
         }
         if let Some(owner) = &filter.owner {
-            matching.insert(self.path(OWNER), doc! { "$eq": owner });
+            // Either is found by an index. A record with several holders has no owner of its own,
+            // and holders without the marker mean nothing (R25).
+            let of_one = doc! { self.path(OWNER): { "$eq": owner } };
+            let of_several = doc! { self.path(LOCK_ID): MARKER, self.owners(): { "$eq": owner } };
+            matching.insert("$and", vec![doc! { "$or": [of_one, of_several] }]);
         }
         Ok(())
     }
@@ -160,7 +243,9 @@ mod tests {
         let filter = LockFilter::new().prefix("a").owner("$o");
         let listed = layout.listed(&filter, None).unwrap();
         assert_eq!(listed.get_document(ID).unwrap(), &doc! { "$gte": "a", "$lt": "b" });
-        assert_eq!(listed.get_document(OWNER).unwrap(), &doc! { "$eq": "$o" });
+        let of_one = doc! { OWNER: { "$eq": "$o" } };
+        let of_several = doc! { LOCK_ID: MARKER, "holders.owner": { "$eq": "$o" } };
+        assert_eq!(listed.get_array("$and").unwrap(), &[Bson::from(doc! { "$or": [of_one, of_several] })]);
         let after = layout.listed(&filter, Some(&LockKey::new("ab").unwrap())).unwrap();
         assert_eq!(after, Layout::beyond(&listed, Some("ab".into())));
     }

@@ -2,8 +2,11 @@
 
 use std::collections::BTreeMap;
 
+use distlock_api::Mode;
 use mongodb::bson::{Bson, DateTime, RawDocumentBuf};
 use serde::Deserialize;
+
+use super::holders::BETWEEN;
 
 /// A reply that may lack the marker.
 #[derive(Debug, Deserialize)]
@@ -89,6 +92,9 @@ pub(crate) struct State {
     pub(crate) owner: Option<String>,
     /// The number of live tickets.
     pub(crate) waiting: u32,
+    /// The live holders, if the lease is not exclusive. Then `holder` is their marker.
+    #[serde(default)]
+    pub(crate) holders: Option<Vec<HolderState>>,
     #[serde(default)]
     meta: Option<Vec<Remark>>,
 }
@@ -97,6 +103,51 @@ pub(crate) struct State {
 struct Remark {
     k: String,
     v: String,
+}
+
+/// One of several holders.
+#[derive(Debug, Deserialize)]
+pub(crate) struct HolderState {
+    pub(crate) id: String,
+    /// The last token of its block.
+    pub(crate) token: i64,
+    /// Milliseconds until its lease ends.
+    pub(crate) remaining: i64,
+    shared: bool,
+    take: i64,
+    of: i64,
+    /// Whether it has released, and stays for its minimum hold.
+    pub(crate) kept: bool,
+    #[serde(default)]
+    pub(crate) owner: Option<String>,
+    /// As any program has written it.
+    #[serde(default)]
+    meta: Option<Bson>,
+}
+
+impl HolderState {
+    pub(crate) fn mode(&self) -> Mode {
+        let number = |number: i64| u32::try_from(number).unwrap_or(u32::MAX);
+        if self.shared { Mode::Shared } else { Mode::Permits { take: number(self.take), of: number(self.of) } }
+    }
+
+    pub(crate) fn metadata(&self) -> BTreeMap<String, String> {
+        let remark = |remark: &Bson| {
+            let remark = remark.as_document()?;
+            Some((remark.get_str("k").ok()?.to_owned(), remark.get_str("v").ok()?.to_owned()))
+        };
+        self.meta.as_ref().and_then(Bson::as_array).into_iter().flatten().filter_map(remark).collect()
+    }
+
+    /// Whether this acquisition holds a lease with this last token.
+    pub(crate) fn is(&self, id: &str, token: i64) -> bool {
+        self.id == id && self.token == token && !self.kept
+    }
+}
+
+/// Whether a field that contains one acquisition, or several, contains this one.
+pub(crate) fn names(field: Option<&str>, id: &str) -> bool {
+    field.is_some_and(|field| field.split(BETWEEN).any(|one| one == id))
 }
 
 /// The state of one of several records.
@@ -131,6 +182,9 @@ pub(crate) struct TicketStates {
     /// The acquisition that holds the lease, unexpired.
     #[serde(default)]
     pub(crate) holder: Option<String>,
+    /// As in a [`State`].
+    #[serde(default)]
+    pub(crate) holders: Option<Vec<HolderState>>,
     pub(crate) token: i64,
     /// Milliseconds until the first waiter may take the lease; negative in the past.
     pub(crate) opens: i64,

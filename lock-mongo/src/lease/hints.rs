@@ -7,8 +7,8 @@
 //! * *Not reported* is a release without a waiter to grant to. Waiters without a ticket poll, and
 //!   otherwise every release of every process would be sent to all others.
 //! * *Reported to all* are forced releases and the beginning of a minimum hold, because neither
-//!   grants. The same holds for removed records, which may have had a queue, and for documents that
-//!   are no longer records.
+//!   grants, also if other holders stay. The same holds for removed records, which may have had a
+//!   queue, and for documents that are no longer records.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
@@ -17,6 +17,8 @@ use distlock_engine::store::{Grant, ProviderId, StoreEvent, StoreTime};
 use mongodb::bson::{Bson, DateTime, Document, doc};
 use serde::Deserialize;
 
+use super::grants::{Part, parts};
+use super::holders::{BETWEEN, GRANTS, MARKER};
 use super::{AUDIT, CLOSED_UNTIL, EXPIRED, EXPIRES_AT, ID, LAST_RELEASED, LOCK_ID, Layout, PASSED, REVOKED, TOKEN};
 
 const UPDATE: &str = "update";
@@ -77,10 +79,12 @@ impl Subject {
         let mut may_change_holder = vec![doc! { "operationType": { "$ne": UPDATE } }];
         let mut leases = Document::new();
         let mut reported = vec![doc! { "operationType": { "$nin": [UPDATE, REPLACE] } }];
-        let own = own(&subjects.iter().map(|subject| subject.provider.to_string()).collect());
+        let providers = subjects.iter().map(|subject| subject.provider.to_string()).collect();
+        let own = Own { one: own(&providers, "^"), among: own(&providers, "(?:^|;)") };
         for (slot, (layout, collections)) in layouts {
             let collections = among(&collections);
-            may_change_holder.push(doc! { "$and": [{ "ns.coll": &collections }, layout.may_change_holder()] });
+            may_change_holder
+                .push(doc! { "$and": [{ "ns.coll": &collections }, layout.may_change_holder(&[GRANTS, REVOKED])] });
             let is_reported = is_reported(&format!("lease.{slot}"), &own);
             reported.push(doc! { "$and": [{ "ns.coll": collections }, is_reported] });
             leases.insert(slot, layout.changed_lease());
@@ -101,18 +105,25 @@ impl Subject {
     }
 }
 
-/// The condition that an acquisition id belongs to one of these providers.
-fn own(providers: &BTreeSet<String>) -> Document {
+/// The conditions that a text is the id of an acquisition of one of some providers, and that one of
+/// the ids in it is.
+struct Own {
+    one: Document,
+    among: Document,
+}
+
+/// The condition that an acquisition id behind `before` belongs to one of these providers.
+fn own(providers: &BTreeSet<String>, before: &str) -> Document {
     let providers: Vec<&str> = providers.iter().map(String::as_str).collect();
     let patterns = providers.chunks(IDS_IN_REGEX).map(|some| {
-        let pattern = format!("^(?:{})-", some.join("|"));
+        let pattern = format!("{before}(?:{})-", some.join("|"));
         Bson::RegularExpression(mongodb::bson::Regex { pattern, options: String::new() })
     });
     doc! { "$in": patterns.collect::<Vec<_>>() }
 }
 
 /// The condition that the change of a record, whose fields are under this path, is reported.
-fn is_reported(lease: &str, own: &Document) -> Document {
+fn is_reported(lease: &str, own: &Own) -> Document {
     let at = |field: &str| format!("{lease}.{field}");
     let (exists, missing) = (doc! { "$exists": true }, doc! { "$exists": false });
     let without_holder = |and: Document| {
@@ -120,16 +131,20 @@ fn is_reported(lease: &str, own: &Document) -> Document {
         condition.extend(and);
         condition
     };
+    let begins_hold = Bson::RegularExpression(mongodb::bson::Regex { pattern: "^~".into(), options: String::new() });
     let last_forced = format!("${}", at("lastForced"));
     let by_force = doc! { "$eq": [format!("${}", at("token")), { "$add": [last_forced, 1_i64] }] };
     doc! { "$or": [
         { "operationType": REPLACE, at("token"): { "$not": { "$type": "long" } } },
-        { at("holder"): own, at("passed"): &exists },
-        { at("holder"): &exists, at("expired"): own },
+        { at("holder"): &own.one, at("passed"): &exists },
+        { at("holder"): &exists, at("expired"): &own.among },
+        { at("grants"): &exists, at("expired"): &own.among },
+        { at("grants"): &own.among },
+        { at("grants"): begins_hold },
         // By force, if the change has only the changed fields; or by hand.
-        without_holder(doc! { at("released"): &missing }),
+        without_holder(doc! { at("released"): &missing, at("grants"): &missing }),
         without_holder(doc! { at("closed"): &exists }),
-        without_holder(doc! { at("revoked"): &exists, "$expr": by_force }),
+        { at("revoked"): &exists, "$expr": by_force },
     ] }
 }
 
@@ -149,6 +164,7 @@ impl Layout {
             "released": self.in_change(LAST_RELEASED),
             "revoked": self.in_change(REVOKED),
             "expired": self.in_change(EXPIRED),
+            "grants": self.in_change(GRANTS),
             "closed": self.in_change(CLOSED_UNTIL),
             "lastForced": last_forced,
         }
@@ -227,16 +243,22 @@ struct ChangedLease {
     released: Option<Bson>,
     revoked: Option<Bson>,
     expired: Option<Bson>,
+    grants: Option<Bson>,
     last_forced: Option<Bson>,
 }
 
 impl ChangedLease {
     fn is_by_force(&self) -> bool {
         // A change with a revoked acquisition and no release has only the changed fields.
+        self.revoked.is_some() && (self.released.is_none() || self.has_moved_token())
+    }
+
+    /// Whether the last change of the token was a forced release.
+    fn has_moved_token(&self) -> bool {
         let moved = |last: &Bson| {
             last.as_i64().and_then(|last| last.checked_add(1)) == self.token.as_ref().and_then(Bson::as_i64)
         };
-        self.revoked.is_some() && (self.released.is_none() || self.last_forced.as_ref().is_some_and(moved))
+        self.last_forced.as_ref().is_some_and(moved)
     }
 
     /// Returns the block and its end, if the change contains all of it. An end that equals the
@@ -287,19 +309,27 @@ impl Hints {
             Some(token) if token.as_i64().is_none() => return vec![StoreEvent::Gap],
             _ => {}
         }
+        let mut events = Vec::new();
+        // A grant may have taken an expired lease over. Beside the marker `lockId` stays as it is.
+        if lease.holder.is_some() || (lease.grants.is_some() && !is_whole) {
+            let lost = self.own_among(&lease.expired);
+            events.extend(lost.into_iter().map(|id| self.gone(&key, id, lease, Loss::Gone)));
+        }
+        events.extend(self.granted_beside_others(&key, lease));
         let Some(holder) = &lease.holder else {
-            let mut events = Vec::new();
-            if lease.is_by_force()
-                && let Some(id) = self.own(&lease.revoked)
-            {
-                events.push(self.gone(&key, id, lease, Loss::ForceReleased));
+            if lease.is_by_force() {
+                events.extend(self.revoked(&key, lease));
             }
-            events.push(StoreEvent::Freed { key });
+            // Without the marker, grants are of an earlier time.
+            if lease.grants.is_none() || is_whole {
+                events.push(StoreEvent::Freed { key });
+            }
             return events;
         };
-        let mut events = Vec::new();
-        if let Some(id) = self.own(&lease.expired) {
-            events.push(self.gone(&key, id, lease, Loss::Gone));
+        // Some of several holders, in a change that contains the whole record.
+        if holder.as_str() == Some(MARKER) && lease.revoked.is_some() && lease.has_moved_token() {
+            events.extend(self.revoked(&key, lease));
+            events.push(StoreEvent::Freed { key: key.clone() });
         }
         if lease.passed.is_some()
             && let Some(id) = self.own(&Some(holder.clone()))
@@ -316,6 +346,35 @@ impl Hints {
         events
     }
 
+    /// Reads the grants of a release beside the marker, and the beginning of a minimum hold there.
+    fn granted_beside_others(&self, key: &LockKey, lease: &ChangedLease) -> Vec<StoreEvent> {
+        let mut events = Vec::new();
+        for part in parts(lease.grants.as_ref().and_then(Bson::as_str).unwrap_or_default()) {
+            match part {
+                Part::Kept(_) => events.push(StoreEvent::Freed { key: key.clone() }),
+                Part::Granted(granted) if granted.by_release && granted.id.starts_with(&self.prefix) => {
+                    let Some(tokens) = std::num::NonZeroU32::new(granted.tokens) else { continue };
+                    let first = FencingToken::new(granted.first);
+                    let end = std::time::Duration::from_millis(granted.expires_at);
+                    events.push(StoreEvent::Granted {
+                        key: key.clone(),
+                        id: AcquisitionId::new(granted.id),
+                        grant: Grant::new(first, std::time::Duration::ZERO).with_tokens(tokens),
+                        expires_at: StoreTime::since_origin(end),
+                    });
+                }
+                Part::Granted(_) => {}
+            }
+        }
+        events
+    }
+
+    /// Makes the events of leases that were released by force.
+    fn revoked(&self, key: &LockKey, lease: &ChangedLease) -> Vec<StoreEvent> {
+        let own = self.own_among(&lease.revoked);
+        own.into_iter().map(|id| self.gone(key, id, lease, Loss::ForceReleased)).collect()
+    }
+
     /// Makes the event of a lost lease. Every loss moves the token. A change without it was made by
     /// hand; then all waiters must query the store.
     fn gone(&self, key: &LockKey, id: AcquisitionId, lease: &ChangedLease, loss: Loss) -> StoreEvent {
@@ -323,6 +382,12 @@ impl Hints {
             Some(token) => StoreEvent::Gone { key: key.clone(), id, token: FencingToken::new(token), loss },
             None => StoreEvent::Gap,
         }
+    }
+
+    /// Returns the own ones of some acquisitions.
+    fn own_among(&self, ids: &Option<Bson>) -> Vec<AcquisitionId> {
+        let ids = ids.as_ref().and_then(Bson::as_str).unwrap_or_default();
+        ids.split(BETWEEN).filter(|id| id.starts_with(&self.prefix)).map(AcquisitionId::new).collect()
     }
 
     fn own(&self, id: &Option<Bson>) -> Option<AcquisitionId> {

@@ -1,15 +1,17 @@
-//! The queue: `[{id, seen, ttl, claim, tokens, owner, meta}]`, in the order of arrival.
+//! The queue: `[{id, seen, ttl, claim, tokens, owner, meta}]`, in the order of arrival, each with
+//! its mode.
 //!
 //! A ticket contains everything that a release needs to grant to it: the acquisition, the number of
-//! tokens, and the duration of the lease. It is alive for its own `ttl` after it was last `seen`.
-//! Operations that change the queue also remove dead tickets; all others skip them.
+//! tokens, the mode, and the duration of the lease. It is alive for its own `ttl` after it was last
+//! `seen`. Operations that change the queue also remove dead tickets; all others skip them.
 
 use std::time::Duration;
 
 use distlock_api::{AcquisitionId, Holder, LockKey};
-use distlock_engine::store::Ticket;
+use distlock_engine::store::{Attempt, Ticket};
 use mongodb::bson::{Bson, Document, doc};
 
+use super::holders::{earliest, mode_fields, ticket_fits};
 use super::{EXPIRES_AT, ID, LOCK_ID, Layout, META, OWNER, QUEUE, REVOKED, answer, literal, millis, remarks, removed};
 
 /// The live tickets, computed by the first stage of an operation.
@@ -20,7 +22,7 @@ pub(super) const POSITION: &str = "step.position";
 const TICKET: &str = "id";
 const SEEN: &str = "seen";
 const TICKET_TTL: &str = "ttl";
-const CLAIM: &str = "claim";
+pub(super) const CLAIM: &str = "claim";
 const BLOCK: &str = "tokens";
 
 /// Milliseconds, 35 years: other processes compute with these times, and must not overflow.
@@ -37,6 +39,11 @@ pub(crate) struct KeyTicket {
     /// The `_id` of the document.
     pub(crate) identity: Bson,
     pub(crate) id: AcquisitionId,
+}
+
+/// The number of tokens that an attempt requests.
+pub(crate) fn block(attempt: &Attempt) -> i32 {
+    i32::try_from(attempt.tokens.get()).unwrap_or(i32::MAX)
 }
 
 impl Layout {
@@ -75,9 +82,15 @@ impl Layout {
         doc! { "$or": [{ "$lte": [position, 0] }, { "$lte": [turn, "$$NOW"] }] }
     }
 
-    /// Milliseconds until the position may take the lease without a renewal or a release.
+    /// Milliseconds until the position may take the lease without a renewal or a release. Of
+    /// several holders, until the first one's lease ends: the others may have released by then.
     pub(super) fn until_turn(&self, position: impl Into<Bson>, window: Duration) -> Document {
-        let turn = doc! { "$add": [self.opened(), { "$multiply": [position.into(), bounded(window)] }] };
+        let first = doc! { "$let": {
+            "vars": { "held": self.live_holders() },
+            "in": { "$ifNull": [earliest("$$held"), self.opened()] },
+        } };
+        let opened = doc! { "$cond": [self.has_marker(), first, self.opened()] };
+        let turn = doc! { "$add": [opened, { "$multiply": [position.into(), bounded(window)] }] };
         doc! { "$max": [{ "$subtract": [turn, "$$NOW"] }, 0_i64] }
     }
 
@@ -91,14 +104,16 @@ impl Layout {
 
     /// The live tickets with that of the acquisition, refreshed in its position or added at the
     /// end.
-    pub(super) fn queue_with(&self, id: &AcquisitionId, ticket: &Ticket, tokens: i32, holder: &Holder) -> Bson {
+    pub(super) fn queue_with(&self, attempt: &Attempt, ticket: &Ticket) -> Bson {
+        let (id, holder) = (attempt.claim.id(), &attempt.holder);
         let mut new = doc! {
             TICKET: literal(id.as_str()),
             SEEN: "$$NOW",
             TICKET_TTL: bounded(ticket.ttl),
             CLAIM: bounded(ticket.claim_ttl),
-            BLOCK: tokens,
+            BLOCK: block(attempt),
         };
+        new.extend(mode_fields(attempt.claim.mode()));
         if let Some(owner) = holder.owner.as_deref() {
             new.insert(OWNER, literal(owner));
         }
@@ -191,11 +206,13 @@ impl Layout {
         let of_key = doc! { "$arrayElemAt": [literal(ids), { "$indexOfArray": [literal(keys), format!("${ID}")] }] };
         let positions =
             doc! { "$map": { "input": of_key, "in": { "$indexOfArray": [format!("$$live.{TICKET}"), "$$this"] } } };
+        let opens = doc! { "$ifNull": [{ "$subtract": [self.opened(), "$$NOW"] }, 0_i64] };
         let found = doc! {
             "positions": positions,
             "holder": { "$cond": [self.is_held(), self.value(LOCK_ID), Bson::Null] },
+            "holders": self.holder_states(),
             "token": { "$ifNull": [self.first_of_block(), 0_i64] },
-            "opens": { "$ifNull": [{ "$subtract": [self.opened(), "$$NOW"] }, 0_i64] },
+            "opens": { "$cond": [self.has_marker(), self.opens_beside(opens.clone()), opens] },
             "remaining": { "$ifNull": [{ "$subtract": [self.value(EXPIRES_AT), "$$NOW"] }, 0_i64] },
             "revoked": self.value(REVOKED),
             "now": { "$toLong": "$$NOW" },
@@ -203,6 +220,21 @@ impl Layout {
         let mut projection = answer(doc! { "$let": { "vars": { "live": self.live_tickets() }, "in": found } });
         projection.insert(ID, 1);
         projection
+    }
+
+    /// Milliseconds until something may change for the first live ticket, by itself, beside several
+    /// holders: at once if it fits, otherwise at the end of the first holder's lease.
+    fn opens_beside(&self, opens: Document) -> Document {
+        let first = doc! { "$subtract": [earliest("$$held"), "$$NOW"] };
+        let beside = doc! { "$switch": {
+            "branches": [
+                { "case": { "$eq": ["$$held", []] }, "then": opens },
+                { "case": ticket_fits("$$head", "$$held"), "then": 0_i64 },
+            ],
+            "default": first,
+        } };
+        let vars = doc! { "held": self.live_holders(), "head": { "$first": "$$live" } };
+        doc! { "$let": { "vars": vars, "in": beside } }
     }
 
     /// Projects a record to its [`Waiters`](super::Waiters).
@@ -246,6 +278,13 @@ pub(super) fn unless_empty(queue: impl Into<Bson>) -> Bson {
     .into()
 }
 
+/// When the first `number` of these tickets have died, unless they are refreshed; at least one.
+pub(super) fn ends_of_tickets(tickets: &str, number: &Document) -> Document {
+    let end = doc! { "$add": [format!("$$this.{SEEN}"), format!("$$this.{TICKET_TTL}")] };
+    let ahead = doc! { "$slice": [tickets, { "$max": [number, 1] }] };
+    doc! { "$max": { "$map": { "input": ahead, "in": end } } }
+}
+
 fn without(tickets: Bson, id: &AcquisitionId) -> Document {
     let another = doc! { "$ne": [format!("$$this.{TICKET}"), literal(id.as_str())] };
     doc! { "$filter": { "input": tickets, "cond": another } }
@@ -255,6 +294,6 @@ fn remarks_len(holder: &Holder) -> usize {
     holder.metadata.iter().flat_map(|remarks| remarks.iter()).map(|(name, value)| name.len() + value.len()).sum()
 }
 
-fn bounded(duration: Duration) -> i64 {
+pub(super) fn bounded(duration: Duration) -> i64 {
     millis(duration).min(LONGEST)
 }

@@ -1,4 +1,5 @@
-//! Releases, and the grants that they make to the first waiter (R12, R13).
+//! The short ways of a release, and the grants that they make to the first waiter (R12, R13). The
+//! long way is in `leave.rs`.
 
 use std::time::Duration;
 
@@ -6,11 +7,13 @@ use distlock_api::{AcquisitionId, FencingToken};
 use distlock_engine::store::Used;
 use mongodb::bson::{Bson, Document, doc};
 
+use super::holders::{BLOCK_OF, GRANTS, HELD, HOLDERS, MARKER, is_exclusive};
 use super::queue::{HEAD, LIVE, unless_empty};
+use super::run::RUN;
 use super::{
-    ACQUIRED_AT, ANSWER, CLOSED_UNTIL, Clock, DROP, EXPIRED, EXPIRES_AT, FREE, ID, LAST_RELEASED, LOCK_ID, Layout,
-    META, OWNER, PASS, PASSED, QUEUE, RELEASED, RELEASED_LEN, TOKEN, TOKENS, TTL, answer, first_token, last_token,
-    literal, millis, one_of, removed, time_of,
+    ACQUIRED_AT, ADMIT, ANSWER, CLOSED_UNTIL, Clock, EXPIRED, EXPIRES_AT, ID, LAST_RELEASED, LOCK_ID, Layout, META,
+    OWNER, PASS, PASSED, QUEUE, RELEASED, RELEASED_LEN, TOKEN, TOKENS, TTL, answer, first_token, last_token, literal,
+    millis, one_of, removed, time_of,
 };
 
 /// What a record keeps of a block of tokens.
@@ -23,27 +26,10 @@ struct BlockEnd {
 }
 
 impl Layout {
-    /// Makes the pipeline of a release. It removes the ticket of the acquisition first, because a
-    /// release must not grant to itself. A lease of the acquisition is then granted to the first
-    /// waiter, or freed. Without a ticket and a lease nothing changes.
-    ///
-    /// An expired lease that has no new holder is also granted or freed: a renewal that started in
-    /// time and stalled could still revive it without a holder. That is not recorded as a release.
-    ///
-    /// Tokens of the block that no guard has had are given back (R21), so the next grant may have
-    /// them.
-    pub(crate) fn release(
-        &self,
-        id: &AcquisitionId,
-        used: Used,
-        hold_at_least: Option<Duration>,
-        clock: Clock,
-    ) -> Vec<Document> {
-        self.give_up(id, used, hold_at_least, clock, false)
-    }
-
     /// Makes the pipeline of the short way of [`release`](Self::release), for the filter
-    /// [`held_record`](Self::held_record). It computes less while the next holder waits.
+    /// [`held_record`](Self::held_record): an exclusive lease is granted to the first waiter, and
+    /// to those after it that fit beside it (R28), or freed. It computes less while the next holder
+    /// waits.
     pub(crate) fn pass(
         &self,
         id: &AcquisitionId,
@@ -51,91 +37,70 @@ impl Layout {
         hold_at_least: Option<Duration>,
         clock: Clock,
     ) -> Vec<Document> {
-        self.give_up(id, used, hold_at_least, clock, true)
-    }
-
-    fn give_up(
-        &self,
-        id: &AcquisitionId,
-        used: Used,
-        hold_at_least: Option<Duration>,
-        clock: Clock,
-        is_held: bool,
-    ) -> Vec<Document> {
-        let closed = hold_at_least.map_or_else(removed, |hold| {
-            let until = doc! { "$add": [self.value(ACQUIRED_AT), millis(hold)] };
-            doc! { "$cond": [{ "$gt": [until.clone(), "$$NOW"] }, until, "$$REMOVE"] }.into()
-        });
-        let has_waiter = doc! { "$gt": [{ "$size": self.value(LIVE) }, 0] };
-        let mut pass = vec![Bson::from(has_waiter)];
-        if let Some(hold) = hold_at_least {
-            // R13: there is no grant before the end of the minimum hold.
-            let until = doc! { "$add": [self.value(ACQUIRED_AT), millis(hold)] };
-            pass.push(doc! { "$lte": [until, "$$NOW"] }.into());
-        }
-        let steps = if is_held {
-            vec![(PASS, doc! { "$and": pass })]
-        } else {
-            let is_own = doc! { "$eq": [self.value(LOCK_ID), literal(id.as_str())] };
-            pass.push(is_own.clone().into());
-            vec![(PASS, doc! { "$and": pass }), (FREE, is_own), (DROP, self.has_ticket(id))]
-        };
-        let findings = [(LIVE, self.others(id)), (HEAD, doc! { "$first": self.value(LIVE) })];
+        let until = hold_at_least.map(|hold| doc! { "$add": [self.value(ACQUIRED_AT), millis(hold)] });
+        let closed = until
+            .as_ref()
+            .map_or_else(removed, |until| doc! { "$cond": [{ "$gt": [until, "$$NOW"] }, until, "$$REMOVE"] }.into());
+        let mut may_grant = vec![Bson::from(doc! { "$gt": [{ "$size": self.value(LIVE) }, 0] })];
+        // R13: there is no grant before the end of the minimum hold.
+        may_grant.extend(until.map(|until| Bson::from(doc! { "$lte": [until, "$$NOW"] })));
+        let is_exclusive = is_exclusive(&self.value(HEAD));
+        let mut may_admit = may_grant.clone();
+        may_admit.push(doc! { "$not": &is_exclusive }.into());
+        may_grant.push(is_exclusive.into());
+        let run = self.grant_run(&self.value(HELD), self.last_used(used), clock);
+        let findings = [
+            (LIVE, self.others(id)),
+            (HEAD, doc! { "$first": self.value(LIVE) }),
+            // No holder is left.
+            (HELD, doc! { "$literal": [] }),
+            (RUN, doc! { "$cond": [{ "$and": may_admit }, run, "$$REMOVE"] }),
+        ];
+        let steps = [(PASS, doc! { "$and": may_grant }), (ADMIT, self.has_run())];
 
         let head = self.head();
-        let rest = doc! { "$slice": [self.value(LIVE), 1, i32::MAX] };
-        let others = unless_empty(self.value(LIVE));
         let or_nothing = |value: &str| doc! { "$ifNull": [value, removed()] }.into();
-        let in_time = |then: Bson, otherwise: Bson| -> Bson {
-            if is_held {
-                return then;
-            }
-            doc! { "$cond": [{ "$gt": [self.value(EXPIRES_AT), "$$NOW"] }, then, otherwise] }.into()
-        };
-        let same = |field| Bson::from(self.value(field));
-        let is_lost = literal(id.as_str());
-        let first = first_token(in_time(self.last_used(used), same(TOKEN)), clock);
-        let passed = [
-            (LOCK_ID, (&*head.id).into()),
-            (TOKENS, (&*head.tokens).into()),
-            (TOKEN, last_token(first.clone(), &*head.tokens)),
-            (PASSED, doc! { "$toLong": first }.into()),
-            (ACQUIRED_AT, "$$NOW".into()),
-            (EXPIRES_AT, doc! { "$add": ["$$NOW", &head.claim] }.into()),
-            (TTL, (&*head.claim).into()),
-            (CLOSED_UNTIL, removed()),
-            (EXPIRED, in_time(removed(), is_lost.clone())),
-            (OWNER, or_nothing(&head.owner)),
-            (META, or_nothing(&head.meta)),
-            (LAST_RELEASED, literal(id.as_str())),
-            (RELEASED, self.released_too(literal(id.as_str()))),
+        let this = literal(id.as_str());
+        let first = first_token(self.last_used(used), clock);
+        let of_last = doc! { "$let": {
+            "vars": { "last": { "$last": self.of_run("holders") } },
+            "in": format!("$$last.{BLOCK_OF}"),
+        } };
+        let freed = self.freed(this.clone(), self.end_of_block(used), closed);
+        let freed = |field: &str| freed.iter().find(|(freed, _)| *freed == field).map(|(_, new)| new.clone());
+        let rows: [(&str, Bson, Option<Bson>); 14] = [
+            (LOCK_ID, (&*head.id).into(), Some(MARKER.into())),
+            (HOLDERS, removed(), Some(self.of_run("holders").into())),
+            (GRANTS, removed(), Some(self.of_run(GRANTS).into())),
+            (TOKENS, (&*head.tokens).into(), Some(of_last.into())),
+            (TOKEN, last_token(first.clone(), &*head.tokens), Some(self.of_run("last").into())),
+            (PASSED, doc! { "$toLong": first }.into(), Some(removed())),
+            (ACQUIRED_AT, "$$NOW".into(), None),
+            (EXPIRES_AT, doc! { "$add": ["$$NOW", &head.claim] }.into(), Some(self.end_of_run().into())),
+            (TTL, (&*head.claim).into(), None),
+            (CLOSED_UNTIL, removed(), Some(removed())),
+            (EXPIRED, removed(), None),
+            (OWNER, or_nothing(&head.owner), Some(removed())),
+            (META, or_nothing(&head.meta), Some(removed())),
+            (
+                QUEUE,
+                unless_empty(doc! { "$slice": [self.value(LIVE), 1, i32::MAX] }),
+                Some(unless_empty(self.after_run())),
+            ),
         ];
-        let mut freed = self.freed(literal(id.as_str()), self.end_of_block(used), closed).to_vec();
-        if !is_held {
-            freed.push((EXPIRED, in_time(same(EXPIRED), is_lost)));
-        }
         let mut change = doc! {};
-        for (field, passed) in passed {
-            let records_release = matches!(field, LAST_RELEASED | RELEASED);
-            let new = |new: Bson, only_in_time: bool| if only_in_time { in_time(new, same(field)) } else { new };
-            let gives_back = matches!(field, TOKEN | TOKENS);
-            let freed = freed.iter().find(|(freed, _)| *freed == field);
-            let freed = freed.map(|(_, freed)| new(freed.clone(), records_release || gives_back));
-            let (passed, same) = (new(passed, records_release), same(field));
-            let new = match freed {
-                Some(freed) if is_held => self.when(&[(PASS, passed)], freed),
-                Some(freed) => self.when(&[(PASS, passed), (FREE, freed)], same),
-                None => self.when(&[(PASS, passed)], same),
+        for (field, passed, admitted) in rows {
+            let otherwise = match field {
+                HOLDERS | GRANTS => removed(),
+                QUEUE => unless_empty(self.value(LIVE)),
+                field => freed(field).unwrap_or_else(|| self.value(field).into()),
             };
-            change.insert(self.path(field), new);
+            let steps: Vec<(&str, Bson)> =
+                [(PASS, passed)].into_iter().chain(admitted.map(|admitted| (ADMIT, admitted))).collect();
+            change.insert(self.path(field), self.when(&steps, otherwise));
         }
-        let queue = if is_held {
-            self.when(&[(PASS, unless_empty(rest))], others)
-        } else {
-            let same = self.value(QUEUE).into();
-            self.when(&[(PASS, unless_empty(rest)), (FREE, others.clone()), (DROP, others)], same)
-        };
-        change.insert(self.path(QUEUE), queue);
+        change.insert(self.path(LAST_RELEASED), this.clone());
+        change.insert(self.path(RELEASED), self.released_too(this, RELEASED_LEN));
         self.in_steps(findings, steps, change)
     }
 
@@ -156,7 +121,7 @@ impl Layout {
             (OWNER, removed()),
             (META, removed()),
             (LAST_RELEASED, id.clone()),
-            (RELEASED, self.released_too(id)),
+            (RELEASED, self.released_too(id, RELEASED_LEN)),
         ]
     }
 
@@ -263,12 +228,13 @@ impl Layout {
         doc! { ID: 0, ANSWER: self.released_before() }
     }
 
-    fn released_too(&self, id: Bson) -> Bson {
+    /// The acquisitions that released recently, with this one before the others.
+    pub(super) fn released_too(&self, id: Bson, at_most: i32) -> Bson {
         let all = doc! { "$concatArrays": [[id], self.released_before()] };
-        doc! { "$slice": [all, RELEASED_LEN] }.into()
+        doc! { "$slice": [all, at_most] }.into()
     }
 }
 
-fn number(token: FencingToken) -> i64 {
+pub(super) fn number(token: FencingToken) -> i64 {
     i64::try_from(token.get()).unwrap_or(i64::MAX)
 }

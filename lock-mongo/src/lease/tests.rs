@@ -2,7 +2,7 @@
 
 use std::num::NonZeroU32;
 
-use distlock_api::LockKey;
+use distlock_api::{LockKey, Mode};
 use distlock_engine::store::{Attempt, Claim, ProviderId, Ticket, Used};
 
 use super::*;
@@ -21,24 +21,41 @@ fn queueing(text: &str) -> Attempt {
     attempt(text).with_ticket(Ticket::new(HOUR, HOUR, 8))
 }
 
+/// A shared attempt that queues.
+fn reading(text: &str) -> Attempt {
+    let mut attempt = queueing(text);
+    attempt.claim = attempt.claim.with_mode(Mode::Shared);
+    attempt
+}
+
+fn leaving(id: &AcquisitionId, used: Used, hold_at_least: Option<Duration>) -> Leaving<'_> {
+    Leaving { id, mode: Mode::Exclusive, used, hold_at_least }
+}
+
 fn everything(layout: &Layout, clock: Clock) -> String {
     let id = AcquisitionId::new("$id");
     let key = LockKey::new("$key").unwrap();
     let identity = layout.identity(&key).unwrap();
-    let lease = Extension { key: key.clone(), identity: identity.clone(), id: id.clone(), token: 7, ttl: HOUR };
+    let (ttl, is_exclusive) = (HOUR, true);
+    let lease = Extension { key: key.clone(), identity: identity.clone(), id: id.clone(), token: 7, ttl, is_exclusive };
     let short = Extension { ttl: HOUR / 2, ..lease.clone() };
     let tickets = [KeyTicket { key, identity: identity.clone(), id: id.clone() }];
     let write = WriteId { acquisition: &id, number: 1 };
     let pipelines = [
         layout.acquire(&attempt("$id"), clock),
         layout.acquire(&queueing("$id"), clock),
-        layout.release(&id, Used::None, Some(HOUR), clock),
+        layout.acquire(&reading("$id"), clock),
+        layout.release(leaving(&id, Used::None, Some(HOUR)), clock),
+        layout.release(Leaving { mode: Mode::Shared, ..leaving(&id, Used::Unknown, Some(HOUR)) }, clock),
+        layout.pass(&id, Used::None, Some(HOUR), clock),
+        vec![layout.renewable_beside_others(std::slice::from_ref(&lease)), layout.acquisition(&reading("$id"), true)],
+        layout.renew_beside_others(&[lease.clone(), short.clone()]),
         layout.renew(std::slice::from_ref(&lease)),
         layout.renew(&[lease.clone(), short]),
-        layout.force_release("$why"),
+        layout.force_release("$why", Victims::All),
         vec![layout.acquisition(&queueing("$id"), true), layout.released(&id), layout.state(), layout.keyed_state()],
         vec![layout.renewable(&[lease]), layout.purge_index().0, layout.waiters()],
-        layout.committed(write, None, clock),
+        layout.committed(write, Used::Unknown, None, clock),
         vec![layout.writable(identity, write), layout.wrote_before(write, true)],
         vec![layout.refreshable(&tickets), layout.refresh(), layout.ticket_states(&tickets)],
     ];
@@ -68,6 +85,8 @@ fn a_prefix_moves_every_field() {
         WRITTEN,
         REVOKED,
         AUDIT,
+        holders::HOLDERS,
+        holders::GRANTS,
         STEP,
         DO,
     ];
@@ -91,8 +110,11 @@ fn no_pipeline_replaces_a_whole_record() {
     let id = AcquisitionId::new("id");
     let pipelines = [
         layout.acquire(&queueing("id"), CLUSTER),
-        layout.release(&id, Used::Unknown, None, CLUSTER),
-        layout.force_release("why"),
+        layout.acquire(&reading("id"), CLUSTER),
+        layout.release(leaving(&id, Used::Unknown, None), CLUSTER),
+        layout.renew_beside_others(&[]),
+        layout.force_release("why", Victims::All),
+        layout.force_release("why", Victims::Owner("owner")),
     ];
     for stage in pipelines.concat() {
         let name = stage.keys().next().unwrap();
@@ -105,7 +127,9 @@ fn values_of_callers_are_literal() {
     let layout = Layout::new("");
     let id = AcquisitionId::new("$$ROOT");
     let mut stages = layout.acquire(&queueing("$$ROOT"), CLUSTER);
-    stages.extend(layout.release(&id, Used::Unknown, Some(HOUR), CLUSTER));
+    stages.extend(layout.acquire(&reading("$$ROOT"), CLUSTER));
+    stages.extend(layout.release(leaving(&id, Used::Unknown, Some(HOUR)), CLUSTER));
+    stages.extend(layout.pass(&id, Used::Unknown, Some(HOUR), CLUSTER));
     stages.extend([layout.acquisition(&queueing("$$ROOT"), false), layout.released(&id)]);
     for stage in stages {
         let text = stage.to_string();
@@ -129,7 +153,9 @@ fn hints_read_every_field_where_it_is() {
     let provider = ProviderId::random();
     let text: String =
         Subject::hints(&[Subject::new("c", Layout::new("lock."), provider)]).iter().map(ToString::to_string).collect();
-    for field in [LOCK_ID, TOKEN, PASSED, EXPIRES_AT, LAST_RELEASED, REVOKED, EXPIRED, CLOSED_UNTIL, AUDIT] {
+    for field in
+        [LOCK_ID, TOKEN, PASSED, EXPIRES_AT, LAST_RELEASED, REVOKED, EXPIRED, CLOSED_UNTIL, AUDIT, holders::GRANTS]
+    {
         assert!(text.contains(&format!("\"lock.{field}\"")), "{field} by its path");
         assert!(text.contains(&format!("\"$fullDocument.lock.{field}\"")), "{field} of a whole document");
     }

@@ -42,10 +42,15 @@ impl Layout {
     }
 
     /// Makes the stages after those of a commit: they record the write, and release.
-    pub(crate) fn committed(&self, write: WriteId<'_>, hold_at_least: Option<Duration>, clock: Clock) -> Vec<Document> {
+    pub(crate) fn committed(
+        &self,
+        write: WriteId<'_>,
+        used: Used,
+        hold_at_least: Option<Duration>,
+        clock: Clock,
+    ) -> Vec<Document> {
         let mut stages = self.written(write);
-        // A typed style requests blocks of one token.
-        stages.extend(self.pass(write.acquisition, Used::Unknown, hold_at_least, clock));
+        stages.extend(self.pass(write.acquisition, used, hold_at_least, clock));
         stages
     }
 
@@ -65,9 +70,14 @@ impl Layout {
     pub(crate) fn wrote_before(&self, write: WriteId<'_>, with_document: bool) -> Document {
         let mut projection = self.wrote(with_document);
         if let Ok(fields) = projection.get_document_mut(super::ANSWER) {
-            fields.insert("applied", doc! { "$in": [literal(write.entry()), self.writes()] });
+            fields.insert("applied", self.has_written(write));
         }
         projection
+    }
+
+    /// Whether this is the last write of its acquisition, which is remembered.
+    pub(super) fn has_written(&self, write: WriteId<'_>) -> Document {
+        doc! { "$in": [literal(write.entry()), self.writes()] }
     }
 
     fn writes(&self) -> Document {

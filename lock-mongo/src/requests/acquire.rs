@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use distlock_api::{ErrorKind, LockError, Result};
 use distlock_engine::store::{Attempt, BusyReply, Grant, QueueStanding, Reply, StoreTime};
-use mongodb::bson::Bson;
+use mongodb::bson::{Bson, Document};
 
 use super::foreign::found;
 use super::privileges;
@@ -17,7 +17,7 @@ use crate::budget::Budget;
 use crate::calls::{ChangeOptions, Failure};
 use crate::claim::claim_state;
 use crate::error::{failed_with, is_lost_race, is_unauthorized, no_document, not_a_record, rejection, unmarked};
-use crate::lease::{Acquisition, Layout, NOT_A_LOCK, Taken, block};
+use crate::lease::{Acquisition, Found, Layout, NOT_A_LOCK, Taken, block, not_once};
 use crate::numbers::{corrupt, millis, token};
 use crate::records::{Absent, Records};
 use crate::topology::Deployment;
@@ -43,8 +43,10 @@ async fn take_if_free(records: &Records, attempt: &Attempt, budget: Budget) -> R
     let with_key = |error: LockError| error.with_key(claim.key().clone());
     let key = claim.key().as_str();
     let first = !claim_state(claim).attempted.swap(true, Ordering::Relaxed);
-    // A caller that does not wait has one round trip, even if the lease has a holder (C18).
-    let may = first && attempt.ticket.is_some() && matches!(records.absent, Absent::Record);
+    // A caller that does not wait has one round trip, even if the lease has a holder (C18). The
+    // short way grants exclusively.
+    let may =
+        first && attempt.ticket.is_some() && claim.mode().is_exclusive() && matches!(records.absent, Absent::Record);
     if !may || !recent_use.was_free(key) {
         return Ok(None);
     }
@@ -85,7 +87,7 @@ async fn acquire(
     let identity = layout.identity(claim.key())?;
     let deployment = records.deployment(claim, budget).await?;
     let default = match absent {
-        Absent::Default(default) => Some(default),
+        Absent::Default(default) | Absent::Own { default, .. } => Some(default),
         Absent::Record | Absent::Nothing => None,
     };
     let mut pipeline = layout.preparation(default);
@@ -97,6 +99,7 @@ async fn acquire(
     // A document that is no record is not matched, and the insertion collides with it (R22).
     let filter = match absent {
         Absent::Record => layout.record(identity.clone()),
+        Absent::Own { filter, .. } => own(identity.clone(), filter),
         Absent::Default(_) | Absent::Nothing => Layout::document(identity.clone()),
     };
     match records.change::<Acquisition>(filter, pipeline, projection, options).await {
@@ -114,6 +117,10 @@ async fn acquire(
         Ok(None) => Err(with_key(no_document())),
         Err(Failure::Driver(error)) if is_lost_race(&error) => match absent {
             Absent::Record => after_collision(records, attempt, identity, deployment, budget).await.map_err(with_key),
+            Absent::Own { filter, .. } => {
+                refuse_other(records, own(identity.clone(), filter), identity, budget).await.map_err(with_key)?;
+                Ok(retry_at_once())
+            }
             Absent::Default(_) | Absent::Nothing => Ok(retry_at_once()),
         },
         Err(Failure::Driver(error)) if is_unauthorized(&error) => {
@@ -159,6 +166,19 @@ async fn after_collision(
         Some(answer) => reply(attempt, &answer),
         None => Ok(retry_at_once()),
     }
+}
+
+/// Returns the filter of the document, if it is one of the library's own.
+fn own(identity: Bson, filter: &Document) -> Document {
+    let mut own = Layout::document(identity);
+    own.extend(filter.clone());
+    own
+}
+
+/// Fails if the insertion has collided with a document of another program (R22, O12).
+async fn refuse_other(records: &Records, own: Document, identity: Bson, budget: Budget) -> Result<()> {
+    let is_own = records.find_one::<Found>(own, records.layout.found(), budget).await?.is_some();
+    if is_own || found(records, identity, budget).await?.is_none() { Ok(()) } else { Err(not_once()) }
 }
 
 /// Makes the answer of an attempt that has changed nothing, not even left a ticket. The state of

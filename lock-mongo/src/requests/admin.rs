@@ -2,7 +2,9 @@
 
 use std::num::NonZeroUsize;
 
-use distlock_api::{AcquisitionId, FencingToken, ForcedRelease, LockError, LockFilter, LockInfo, LockKey, Result};
+use distlock_api::{
+    AcquisitionId, FencingToken, ForcedRelease, LockError, LockFilter, LockHolder, LockInfo, LockKey, Result,
+};
 use futures_util::TryStreamExt;
 use mongodb::bson::{Bson, Document, from_document};
 use mongodb::options::ReturnDocument;
@@ -11,7 +13,7 @@ use super::foreign;
 use crate::budget::Budget;
 use crate::calls::{BATCH, ChangeOptions, UpdateMany};
 use crate::error::Effect;
-use crate::lease::{Forced, ForcedEntry, Keyed, Layout, State};
+use crate::lease::{Forced, ForcedEntry, HolderState, Keyed, Layout, State, Victims};
 use crate::numbers::{checked_floor, millis, token};
 use crate::records::Records;
 
@@ -32,13 +34,30 @@ pub(crate) async fn inspect(records: &Records, key: &LockKey) -> Result<Option<L
 
 /// Releases the lock of a key by force, and returns its state before.
 pub(crate) async fn force_release(records: &Records, key: &LockKey, reason: &str) -> Result<Option<LockInfo>> {
+    force(records, key, Victims::All, reason).await
+}
+
+/// Takes the lock of a key from one of its holders by force, and returns its state before, if this
+/// acquisition was a holder.
+pub(crate) async fn force_release_holder(
+    records: &Records,
+    key: &LockKey,
+    id: &AcquisitionId,
+    reason: &str,
+) -> Result<Option<LockInfo>> {
+    let before = force(records, key, Victims::One(id), reason).await?;
+    let held = |info: &LockInfo| info.id.as_ref() == Some(id) || info.holders.iter().any(|holder| holder.id == *id);
+    Ok(before.filter(held))
+}
+
+async fn force(records: &Records, key: &LockKey, victims: Victims<'_>, reason: &str) -> Result<Option<LockInfo>> {
     let layout = &records.layout;
     let with_key = |error: LockError| error.with_key(key.clone());
     let budget = Budget::new(records.request_timeout);
     let deployment = records.deployment_within(budget).await.map_err(with_key)?;
     let options = ChangeOptions { returning: ReturnDocument::Before, ..ChangeOptions::new(deployment, None, budget) };
     let identity = layout.identity(key)?;
-    let (filter, pipeline) = (layout.record(identity.clone()), layout.force_release(reason));
+    let (filter, pipeline) = (layout.record(identity.clone()), layout.force_release(reason, victims));
     let before = records.change::<State>(filter, pipeline, layout.state(), options).await;
     let before = before.map_err(|failure| with_key(failure.into()))?;
     if before.is_none() {
@@ -72,7 +91,8 @@ pub(crate) async fn page(
 /// Releases the locks that match by force, and returns how many.
 pub(crate) async fn release_matching(records: &Records, filter: &LockFilter, reason: &str) -> Result<u64> {
     filter.ensure_restricted()?;
-    change_all(records, records.layout.held(filter)?, records.layout.force_release(reason)).await
+    let victims = filter.owner.as_deref().map_or(Victims::All, Victims::Owner);
+    change_all(records, records.layout.held(filter)?, records.layout.force_release(reason, victims)).await
 }
 
 /// Returns the forced releases that a record keeps.
@@ -174,10 +194,27 @@ fn interrupted(error: LockError, changed: u64) -> LockError {
     interrupted.with_source(error)
 }
 
-fn info(key: &LockKey, state: State) -> Result<LockInfo> {
+fn info(key: &LockKey, mut state: State) -> Result<LockInfo> {
     let last = token(state.token.unwrap_or(0))?;
-    let holder = state.holder.as_deref().map(AcquisitionId::new);
-    let (remaining, owner, waiting) = (millis(state.remaining), state.owner.clone(), state.waiting);
-    let info = LockInfo::new(key.clone(), holder, last, remaining).with_waiting(waiting);
+    let (remaining, waiting) = (millis(state.remaining), state.waiting);
+    if let Some(holders) = state.holders.take() {
+        let holders = holders.into_iter().map(holder).collect::<Result<Vec<_>>>()?;
+        let id = holders.first().map(|first| first.id.clone());
+        let info = LockInfo::new(key.clone(), id, last, remaining).with_waiting(waiting);
+        let info = match holders.first() {
+            Some(first) => info.with_holder(first.owner.clone(), first.metadata.clone()),
+            None => info,
+        };
+        return Ok(info.with_holders(holders));
+    }
+    let (id, owner) = (state.holder.as_deref().map(AcquisitionId::new), state.owner.clone());
+    let info = LockInfo::new(key.clone(), id, last, remaining).with_waiting(waiting);
     Ok(info.with_holder(owner, state.into_metadata()))
+}
+
+fn holder(state: HolderState) -> Result<LockHolder> {
+    let holder =
+        LockHolder::new(AcquisitionId::new(&*state.id), state.mode(), token(state.token)?, millis(state.remaining));
+    let metadata = state.metadata();
+    Ok(holder.with_holder(state.owner, metadata))
 }

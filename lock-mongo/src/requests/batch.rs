@@ -39,10 +39,12 @@ struct Updated {
     write_concern_error: Option<Refusal>,
 }
 
-/// Whether an attempt gains by going in a batch: a key that is probably free, in a store that knows
-/// its server's clock.
+/// Whether an attempt gains by going in a batch: an exclusive one of a key that is probably free,
+/// in a store that knows its server's clock.
 pub(crate) fn may_gather(records: &Records, attempt: &Attempt) -> bool {
-    records.server_clock.is_known() && records.recent_use.was_free(attempt.claim.key().as_str())
+    attempt.claim.mode().is_exclusive()
+        && records.server_clock.is_known()
+        && records.recent_use.was_free(attempt.claim.key().as_str())
 }
 
 /// Makes attempts in one batch. Those that find their keys in use have done nothing, and are made
@@ -118,6 +120,11 @@ impl Taking<'_> {
         // The numbers of the attempts that are sent.
         let mut sent = Vec::with_capacity(attempts.len());
         for (number, attempt) in attempts.iter().enumerate() {
+            // A batch grants exclusively.
+            if !attempt.claim.mode().is_exclusive() {
+                self.replies[number] = Some(Ok(undecided()));
+                continue;
+            }
             let identity = match layout.identity(attempt.claim.key()) {
                 Ok(identity) => identity,
                 Err(error) => {
@@ -138,6 +145,9 @@ impl Taking<'_> {
                 }
                 None => groups.push(Equal { attempts: vec![attempt], identities: vec![identity] }),
             }
+        }
+        if groups.is_empty() {
+            return Ok(());
         }
         if !new_keys.is_empty() && !insert(records, new_keys, budget).await? {
             // Each attempt finds out by itself what is wrong.
@@ -260,6 +270,7 @@ async fn update(
 pub(crate) fn may_gather_release(release: &Release) -> bool {
     let state = claim_state(&release.claim);
     release.hold_at_least.is_none()
+        && release.claim.mode().is_exclusive()
         && state.had_no_waiter.load(Ordering::Relaxed)
         && !state.release_sent.load(Ordering::Relaxed)
 }

@@ -11,15 +11,16 @@ use crate::budget::Budget;
 use crate::calls::{ChangeOptions, ConfirmedBy, Failure};
 use crate::claim::claim_state;
 use crate::error::Effect;
-use crate::lease::{Layout, Released};
+use crate::lease::{Layout, Leaving, Released};
 use crate::records::Records;
 
-/// Releases the lease and the ticket of the claim, and grants to the first waiter.
+/// Releases the lease and the ticket of the claim, and grants to the first waiter, and to those
+/// after it that fit beside it.
 ///
-/// The first release of a claim tries two short ways. One frees a lease that had no waiter when it
-/// was granted; the other grants a lease that the claim still holds to the first waiter. If their
-/// filters match nothing, the long way decides by the state of the record. The first of them is
-/// answered as soon as the primary has freed the lease (R23).
+/// The first release of an exclusive claim tries two short ways. One frees a lease that had no
+/// waiter when it was granted; the other grants a lease that the claim still holds to the first
+/// waiter. If their filters match nothing, the long way decides by the state of the record. The
+/// first of them is answered as soon as the primary has freed the lease (R23).
 pub(crate) async fn release(records: &Records, release: &Release) -> Result<ReleaseOutcome> {
     let Release { claim, hold_at_least, timeout, .. } = release;
     let layout = &records.layout;
@@ -28,7 +29,8 @@ pub(crate) async fn release(records: &Records, release: &Release) -> Result<Rele
     let budget = Budget::new(*timeout);
     let deployment = records.deployment(claim, budget).await?;
     let options = |confirmed_by| ChangeOptions { confirmed_by, ..ChangeOptions::new(deployment, Some(claim), budget) };
-    if !claim_state(claim).release_sent.swap(true, Ordering::Relaxed) {
+    // One of several holders goes the long way, which knows the others.
+    if !claim_state(claim).release_sent.swap(true, Ordering::Relaxed) && claim.mode().is_exclusive() {
         let (id, projection) = (claim.id(), Layout::has_been_freed);
         if hold_at_least.is_none() && claim_state(claim).had_no_waiter.load(Ordering::Relaxed) {
             let (filter, pipeline) = (layout.held_without_waiters(identity.clone(), id), layout.free(id, claim.used()));
@@ -40,15 +42,16 @@ pub(crate) async fn release(records: &Records, release: &Release) -> Result<Rele
         }
         let filter = layout.held_record(identity.clone(), id);
         let pipeline = layout.pass(id, claim.used(), *hold_at_least, records.clock(deployment));
-        // R23: the waiter hears of the grant when a majority has it. And a roll-back would open the
-        // key before the end of a minimum hold (R13).
+        // R23: the waiter's event comes when a majority has the grant. And a roll-back would open
+        // the key before the end of a minimum hold (R13).
         let passed = records.change::<Released>(filter, pipeline, projection(), options(ConfirmedBy::Majority)).await;
         if passed.map_err(with_key)?.is_some() {
             return Ok(ReleaseOutcome::Released);
         }
     }
     let (filter, projection) = (layout.record(identity), layout.released(claim.id()));
-    let pipeline = layout.release(claim.id(), claim.used(), *hold_at_least, records.clock(deployment));
+    let leaving = Leaving { id: claim.id(), mode: claim.mode(), used: claim.used(), hold_at_least: *hold_at_least };
+    let pipeline = layout.release(leaving, records.clock(deployment));
     let answer = records.change(filter, pipeline, projection, options(ConfirmedBy::Majority)).await;
     match answer.map_err(with_key)? {
         Some(Released { released: true }) => Ok(ReleaseOutcome::Released),

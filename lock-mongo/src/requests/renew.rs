@@ -1,15 +1,16 @@
-//! Renewals of many leases by one update (R14), and refreshes of tickets in the same batch.
+//! Renewals of many leases by one update (R14, R29), and refreshes of tickets in the same batch.
 
 use std::cmp::Ordering;
 use std::collections::{HashMap, HashSet};
 
 use distlock_api::{ErrorKind, LockError, LockKey, Loss, Result};
 use distlock_engine::store::{Renewal, RenewalSubject, Standing};
+use mongodb::bson::Document;
 
 use super::tickets::{Standings, refresh};
 use crate::budget::Budget;
 use crate::calls::UpdateMany;
-use crate::lease::{Extension, KeyTicket, Keyed, Layout, State, identity_index};
+use crate::lease::{Extension, KeyTicket, Keyed, Layout, State, identity_index, names};
 use crate::records::Records;
 use crate::topology::Deployment;
 
@@ -21,7 +22,8 @@ pub(crate) async fn renew(records: &Records, renewal: &Renewal) -> Result<Standi
 
 /// Answers each renewal.
 ///
-/// One update extends the leases that may be extended. Only if these are not all, a query finds the
+/// One update extends the leases that may be extended, those of several holders of a key by a
+/// statement of its own. Only if these are not all, a query finds the
 /// others. For tickets, one update refreshes those that exist, and one query returns the state of
 /// each.
 pub(crate) async fn renew_many(records: &Records, renewals: &[Renewal]) -> Vec<Result<Standing>> {
@@ -78,7 +80,8 @@ impl RenewalTarget {
             RenewalSubject::Lease { token, ttl } => {
                 // No grant has such a token, so it names no lease.
                 let token = i64::try_from(token.get()).unwrap_or(-1);
-                Ok(Self::Lease(Extension { key, identity, id, token, ttl }))
+                let is_exclusive = renewal.claim.mode().is_exclusive();
+                Ok(Self::Lease(Extension { key, identity, id, token, ttl, is_exclusive }))
             }
             RenewalSubject::Ticket(_) => Ok(Self::Ticket(KeyTicket { key, identity, id })),
             _ => Err(LockError::new(ErrorKind::Unsupported, "this store keeps leases and tickets")),
@@ -88,14 +91,27 @@ impl RenewalTarget {
 
 async fn extend(records: &Records, batch: &[Extension], budget: Budget) -> Result<LeaseAnswers> {
     let layout = &records.layout;
-    let update = UpdateMany {
-        filter: layout.renewable(batch),
-        change: layout.renew(batch).into(),
+    let update = |filter, change: Vec<Document>| UpdateMany {
+        filter,
+        change: change.into(),
         array_filters: Vec::new(),
         hint: Some(identity_index()),
     };
-    let extended = records.update_many(update, budget).await?;
+    let (exclusive, beside_others): (Vec<Extension>, Vec<Extension>) =
+        batch.iter().cloned().partition(|lease| lease.is_exclusive);
+    let mut updates = Vec::with_capacity(2);
+    if !exclusive.is_empty() {
+        updates.push(update(layout.renewable(&exclusive), layout.renew(&exclusive)));
+    }
+    if !beside_others.is_empty() {
+        let (filter, change) =
+            (layout.renewable_beside_others(&beside_others), layout.renew_beside_others(&beside_others));
+        updates.push(update(filter, change));
+    }
+    let extended = records.update_all(updates, budget).await?;
     let extended = reliable_count(extended, records.topology.known());
+    // Fewer, if a record has several leases of the batch: one that is extended says nothing about
+    // the others.
     if extended == Some(batch.len() as u64) {
         return Ok(LeaseAnswers::AllHeld);
     }
@@ -116,18 +132,26 @@ fn reliable_count(extended: u64, deployment: Option<Deployment>) -> Option<u64> 
     (deployment != Some(Deployment::Sharded)).then_some(extended)
 }
 
+/// Returns how many records an update extends for these leases: one for each exclusive lease, and
+/// one for all leases of a key that are not.
+fn units<'a>(leases: impl Iterator<Item = &'a Extension>) -> usize {
+    let unit = |lease: &'a Extension| (&lease.key, lease.is_exclusive.then_some(&lease.id));
+    leases.map(unit).collect::<HashSet<_>>().len()
+}
+
 fn survives(lease: &Extension, states: &HashMap<LockKey, State>) -> bool {
-    states
-        .get(&lease.key)
-        .is_some_and(|state| state.holder.as_deref() == Some(lease.id.as_str()) && state.token == Some(lease.token))
+    let Some(state) = states.get(&lease.key) else { return false };
+    let id = lease.id.as_str();
+    let alone = state.holder.as_deref() == Some(id) && state.token == Some(lease.token);
+    alone || state.holders.iter().flatten().any(|holder| holder.is(id, lease.token))
 }
 
 enum LeaseAnswers {
     AllHeld,
     Some {
         states: HashMap<LockKey, State>,
-        /// The comparison of two numbers: the leases that the query found held, and those that the
-        /// update extended.
+        /// The comparison of two numbers: the records whose leases the query found held, and those
+        /// that the update extended.
         surplus: Ordering,
     },
 }
@@ -136,7 +160,7 @@ impl LeaseAnswers {
     /// Makes the answers of a query's result and of the number that the update extended, if that is
     /// known.
     fn new(batch: &[Extension], states: HashMap<LockKey, State>, extended: Option<u64>) -> Self {
-        let survivors = batch.iter().filter(|lease| survives(lease, &states)).count() as u64;
+        let survivors = units(batch.iter().filter(|lease| survives(lease, &states))) as u64;
         let surplus = extended.map_or(Ordering::Equal, |extended| survivors.cmp(&extended));
         Self::Some { states, surplus }
     }
@@ -156,7 +180,7 @@ impl LeaseAnswers {
             (true, _) => held,
             (false, _) => {
                 let revoked = states.get(&lease.key).and_then(|state| state.revoked.as_deref());
-                let by_force = revoked == Some(lease.id.as_str());
+                let by_force = names(revoked, lease.id.as_str());
                 Ok(Standing::Gone(if by_force { Loss::ForceReleased } else { Loss::Gone }))
             }
         }
@@ -174,7 +198,8 @@ mod tests {
 
     fn lease(key: &str) -> Extension {
         let id = ProviderId::random().acquisition_id();
-        Extension { key: LockKey::new(key).unwrap(), identity: key.into(), id, token: 7, ttl: Duration::from_secs(9) }
+        let (key, identity, ttl) = (LockKey::new(key).unwrap(), key.into(), Duration::from_secs(9));
+        Extension { key, identity, id, token: 7, ttl, is_exclusive: true }
     }
 
     /// Returns the records of leases that are held.

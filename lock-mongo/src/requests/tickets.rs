@@ -8,7 +8,7 @@ use distlock_engine::store::{Attempt, BusyReply, QueueStanding, Standing, StoreT
 
 use crate::budget::Budget;
 use crate::calls::UpdateMany;
-use crate::lease::{KeyTicket, KeyedTickets, Layout, TicketStates, identity_index, tickets_by_key};
+use crate::lease::{KeyTicket, KeyedTickets, Layout, TicketStates, identity_index, names, tickets_by_key};
 use crate::numbers::{millis, token};
 use crate::records::Records;
 
@@ -53,9 +53,12 @@ fn standing(states: &TicketStates, at: usize, id: &AcquisitionId) -> Result<Stan
         let busy = BusyReply::new().with_holder_remaining(turn).with_anchor(anchor.0, anchor.1);
         return Ok(Standing::Waiting(busy.with_standing(QueueStanding::Queued { ahead })));
     }
+    let beside_others = states.holders.iter().flatten().find(|holder| holder.id == id.as_str() && !holder.kept);
     Ok(if is_own(&states.holder) {
         Standing::Held { remaining: millis(states.remaining) }
-    } else if is_own(&states.revoked) {
+    } else if let Some(own) = beside_others {
+        Standing::Held { remaining: millis(own.remaining) }
+    } else if names(states.revoked.as_deref(), id.as_str()) {
         Standing::Gone(Loss::ForceReleased)
     } else {
         GONE

@@ -1,7 +1,7 @@
 //! Changing a locked document under its lease: committing, which also releases, and saving.
 
-use distlock_api::{ErrorKind, LockError};
-use distlock_engine::store::Write;
+use distlock_api::{ErrorKind, LockError, Result};
+use distlock_engine::store::{Claim, Write};
 use mongodb::bson::Document;
 
 use crate::budget::Budget;
@@ -31,6 +31,18 @@ impl From<LockError> for NotWritten {
     }
 }
 
+/// Refuses a change of a document under a lock that others may hold, too.
+pub(crate) fn ensure_exclusive(claim: &Claim) -> Result<()> {
+    if claim.mode().is_exclusive() {
+        return Ok(());
+    }
+    let message = format!(
+        "the document is locked in the mode \"{}\", beside others that read it: lock it exclusively to change it",
+        claim.mode()
+    );
+    Err(LockError::invalid_options(message))
+}
+
 /// Makes the change, and returns its answer; `None` if the lease had been lost before.
 ///
 /// This is one command. If it matches nothing, a query follows: either the lease is lost, or an
@@ -44,13 +56,14 @@ pub(crate) async fn write(
     let DocumentChange { stages, number, releases } = change;
     let layout = &records.layout;
     let with_key = |error: LockError| error.with_key(claim.key().clone());
+    ensure_exclusive(claim).map_err(with_key)?;
     let identity = layout.identity(claim.key())?;
     let budget = Budget::new(*timeout);
     let deployment = records.deployment(claim, budget).await?;
     let id = WriteId { acquisition: claim.id(), number: *number };
     let mut pipeline = stages.clone();
     pipeline.extend(match releases {
-        true => layout.committed(id, *hold_at_least, records.clock(deployment)),
+        true => layout.committed(id, claim.used(), *hold_at_least, records.clock(deployment)),
         false => layout.written(id),
     });
     let filter = layout.writable(identity.clone(), id);

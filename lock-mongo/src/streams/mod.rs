@@ -7,7 +7,7 @@
 
 use std::sync::Arc;
 
-use distlock_api::{ErrorKind, LockError, Result};
+use distlock_api::{ErrorKind, LockError, Result, contained};
 use distlock_engine::store::EventStream;
 use mongodb::bson::Document;
 use mongodb::{Collection, Database};
@@ -58,10 +58,12 @@ pub(crate) async fn subscribe(
             match answered.await {
                 Ok(Ok(leaving)) => return Ok(events.stream(leaving)),
                 Ok(Err(error)) if whole && error.kind() == ErrorKind::PermissionDenied => {
-                    tracing::info!(
-                        database = name,
-                        "the user lacks the privilege to watch the database: each lock collection is watched instead"
-                    );
+                    contained(|| {
+                        tracing::info!(
+                            database = name,
+                            "the user lacks the privilege to watch the database: each lock collection is watched instead"
+                        );
+                    });
                     streams.refuse(name);
                 }
                 Ok(Err(error)) => return Err(error),

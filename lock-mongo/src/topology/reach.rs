@@ -220,12 +220,18 @@ const CERTIFICATE_ERRORS: [(&str, &str); 4] = [
     ),
 ];
 
+/// What the driver says when the other side ends the connection instead of a TLS handshake.
+const NO_HANDSHAKE: &str = "tls handshake eof";
+
 /// Returns the message of an error that the driver shows in its debug form.
 fn message_of(shown: &str) -> &str {
     if shown.contains("InvalidCertificate")
         && let Some((_, message)) = CERTIFICATE_ERRORS.iter().find(|(sign, _)| shown.contains(sign))
     {
         return message;
+    }
+    if shown.contains(NO_HANDSHAKE) {
+        return "the server ended the TLS handshake (tls handshake eof): if it does not use TLS, remove `tls=true`";
     }
     let quoted = |name: &str| {
         let (_, rest) = shown.split_once(name)?;
@@ -318,7 +324,7 @@ mod tests {
     fn errors_are_shown_by_their_message() {
         for (shown, message) in [
             (r#"Io(Os { code: 111, kind: ConnectionRefused, message: "Connection refused" })"#, "Connection refused"),
-            (r#"Io(Custom { kind: InvalidData, error: "tls handshake eof" })"#, "tls handshake eof"),
+            (r#"Io(Custom { kind: InvalidData, error: "a reason" })"#, "a reason"),
             (
                 r#"Authentication { message: "SCRAM failure: Authentication failed." }"#,
                 "SCRAM failure: Authentication failed.",
@@ -329,6 +335,8 @@ mod tests {
         }
         let unknown = message_of("Io(Custom { kind: InvalidData, error: InvalidCertificate(UnknownIssuer) })");
         assert!(unknown.contains("does not know") && unknown.contains("tlsCAFile"), "{unknown}");
+        let plain = message_of(r#"Io(Custom { kind: UnexpectedEof, error: "tls handshake eof" })"#);
+        assert!(plain.contains("(tls handshake eof)") && plain.contains("tls=true"), "{plain}");
     }
 
     #[test]

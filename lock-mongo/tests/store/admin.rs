@@ -4,7 +4,7 @@ use std::time::{Duration, SystemTime};
 
 use distlock_api::{
     AcquireOptions, ErrorKind, ListOptions, LockAdmin, LockEvent, LockEvents, LockFilter, LockProvider,
-    LockProviderExt, Loss,
+    LockProviderExt, Loss, Mode,
 };
 use distlock_engine::store::{Attempt, Claim, LeaseStore, Reply, Standing};
 use distlock_mongo::mongodb::IndexModel;
@@ -20,6 +20,7 @@ use super::world::{LONG, SHORT, World, admin, claim, granted, key, opened, rando
 pub(super) fn add(checks: &mut Checks<'_>) {
     check!(checks, release_owner_counts_the_held);
     check!(checks, release_owner_releases_many_in_batches);
+    check!(checks, alone release_owner_continues_after_an_error);
     check!(checks, owner_index_is_used);
     check!(checks, owner_index_can_be_left_out);
     check!(checks, owner_index_conflict_is_not_fatal);
@@ -75,6 +76,15 @@ async fn release_owner_counts_the_held(world: World) {
     assert!(next.token.get() > grant.token.get() + 1, "the token advances by the force-release itself");
 }
 
+/// Returns the record of a lock that is held for an hour.
+fn held_record(n: usize, owner: &str) -> Document {
+    let expires_at = DateTime::from_millis(DateTime::now().timestamp_millis() + 3_600_000);
+    doc! {
+        "_id": format!("key {n:06}"), "lockId": format!("lock {n}"), "owner": owner,
+        "fencingToken": 1_i64, "tokens": 1, "expiresAt": expires_at, "ttl": 3_600_000,
+    }
+}
+
 /// More locks than one request can list or release in its time.
 async fn release_owner_releases_many_in_batches(world: World) {
     const MANY: usize = 20_000;
@@ -83,18 +93,32 @@ async fn release_owner_releases_many_in_batches(world: World) {
     let builder = MongoProvider::builder_from_client(&world.client).database("distlock_test").collection(&name);
     let provider = builder.request_timeout(Duration::from_millis(500)).build().unwrap();
     provider.prepare().await.unwrap();
-    let expires_at = DateTime::from_millis(DateTime::now().timestamp_millis() + 3_600_000);
-    let record = |n: usize| {
-        doc! {
-            "_id": format!("key {n:06}"), "lockId": format!("lock {n}"), "owner": if n == 7 { "other" } else { "me" },
-            "fencingToken": 1_i64, "tokens": 1, "expiresAt": expires_at, "ttl": 3_600_000,
-        }
-    };
-    world.raw(&name).insert_many((0..MANY).map(record)).await.unwrap();
+    let records = (0..MANY).map(|n| held_record(n, if n == 7 { "other" } else { "me" }));
+    world.raw(&name).insert_many(records).await.unwrap();
     let admin = provider.admin().unwrap();
     assert_eq!(admin.release_owner("me", "test").await.unwrap(), MANY as u64 - 1);
     assert_eq!(admin.release_owner("me", "test").await.unwrap(), 0);
     assert_eq!(admin.release_matching(&LockFilter::new().prefix("key"), "test").await.unwrap(), 1);
+}
+
+/// The second of three batches fails. The error says how many locks the first one released, and the
+/// next call releases the others.
+async fn release_owner_continues_after_an_error(world: World) {
+    const MANY: usize = 800;
+    const BATCH: u64 = 360;
+
+    let name = random_name("locks");
+    let (store, app) = world.store_of_app(&name).await;
+    store.prepare().await.unwrap();
+    world.raw(&name).insert_many((0..MANY).map(|n| held_record(n, "me"))).await.unwrap();
+    let data = doc! { "failCommands": ["update"], "appName": &app, "errorCode": 112 };
+    world.admin(doc! { "configureFailPoint": "failCommand", "mode": { "skip": 1 }, "data": data }).await;
+    let error = admin(&store).release_owner("me", "test").await.unwrap_err();
+    world.admin(doc! { "configureFailPoint": "failCommand", "mode": "off" }).await;
+    assert!(error.is_retryable() && error.to_string().contains("; 360 locks were changed before it"), "{error}");
+    crate::guide::lists(&error);
+    assert_eq!(admin(&store).release_owner("me", "test").await.unwrap(), MANY as u64 - BATCH);
+    assert_eq!(admin(&store).release_owner("me", "test").await.unwrap(), 0);
 }
 
 /// The stages of the plan that the server chose.
@@ -137,7 +161,10 @@ async fn owner_index_conflict_is_not_fatal(world: World) {
     world.raw(&name).create_index(other).await.unwrap();
     let store = world.store_on(&world.client, &name);
     store.prepare().await.unwrap();
-    assert_eq!(world.raw(&name).list_index_names().await.unwrap(), ["_id_", "distlock_owner", "distlock_purge"]);
+    assert_eq!(
+        world.raw(&name).list_index_names().await.unwrap(),
+        ["_id_", "distlock_owner", "distlock_purge", "distlock_owners"]
+    );
     granted_to(&store, &claim(&key()), "me", LONG).await;
     assert_eq!(admin(&store).release_owner("me", "test").await.unwrap(), 1);
 }
@@ -222,7 +249,7 @@ async fn events_of_any_shape(world: World) {
             // A repeated attempt, as after a lost reply, is one grant.
             store.try_acquire(&attempt).await.unwrap();
             let (id, token, owner) = (a.id().clone(), grant.token, Some("$me".to_owned()));
-            let expected = LockEvent::Granted { key: key.clone(), id: id.clone(), token, owner };
+            let expected = LockEvent::Granted { key: key.clone(), id: id.clone(), token, owner, mode: Mode::Exclusive };
             assert_eq!(next(&mut events).await, expected, "round {round}, {meta} remarks");
             let expected = if round % 3 == 1 {
                 admin(&store).force_release(&key, "$why").await.unwrap().unwrap();
@@ -252,7 +279,7 @@ async fn events_of_an_expiry(world: World) {
         let expected = LockEvent::Expired { key: key.clone(), id: before.id().clone() };
         assert_eq!(next(&mut events).await, expected);
         let owner = Some("same owner".to_owned());
-        let expected = LockEvent::Granted { key: key.clone(), id: a.id().clone(), token, owner };
+        let expected = LockEvent::Granted { key: key.clone(), id: a.id().clone(), token, owner, mode: Mode::Exclusive };
         assert_eq!(next(&mut events).await, expected);
         opened(&store, &key).await;
         before = a;

@@ -29,6 +29,7 @@ pub(super) fn add(checks: &mut Checks<'_>) {
     check!(checks, alone C13 a_hung_server_is_usable_as_soon_as_it_is_back);
     check!(checks, alone not_allowed_to_create_the_index);
     check!(checks, alone not_allowed_to_write);
+    check!(checks, alone the_guide_has_the_errors_of_the_server);
     if checks.is_replica_set() {
         check!(checks, alone C10 replayed_write);
         check!(checks, alone R11 straggler_is_refused);
@@ -176,6 +177,7 @@ async fn leases_are_kept_while_acquisitions_are_slow(world: World) {
                 }
                 Err(error) => {
                     assert_ne!(error.disposition(), Disposition::Permanent, "{error:?}");
+                    crate::guide::lists(&error);
                     tokio::time::sleep(Duration::from_millis(50)).await;
                 }
             }
@@ -244,6 +246,7 @@ async fn write_concern_error_leaves_the_outcome_open(world: World) {
     world.fail(&app, "findAndModify", failure.clone()).await;
     let error = store.try_acquire(&Attempt::new(a.clone(), LONG)).await.unwrap_err();
     assert!(error.is_outcome_unknown(), "{error:?}");
+    crate::guide::lists(&error);
     let info = admin(&store).inspect(a.key()).await.unwrap().expect("it was applied");
     assert_eq!(granted(&store, &a, LONG).await.token, info.token);
     world.fail(&app, "findAndModify", failure).await;
@@ -279,6 +282,18 @@ async fn not_allowed_to_write(world: World) {
     assert_eq!(world.raw(&name).count_documents(doc! {}).await.unwrap(), 0, "nothing left behind");
 }
 
+/// One code of each kind of refusal. The codes of a change of the primary, after which the driver
+/// looks for another one, have checks of their own.
+async fn the_guide_has_the_errors_of_the_server(world: World) {
+    let (store, app) = world.store_of_app(&random_name("locks")).await;
+    granted(&store, &claim(&key()), LONG).await;
+    for code in [2, 13, 14, 50, 67, 112, 8000, 13297, 40573, 99_999] {
+        world.fail(&app, "findAndModify", doc! { "errorCode": code }).await;
+        let error = store.try_acquire(&Attempt::new(claim(&key()), LONG)).await.expect_err("a refusal");
+        crate::guide::lists(&error);
+    }
+}
+
 async fn corrupt_record(world: World) {
     let name = random_name("locks");
     let store = world.store_on(&world.client, &name);
@@ -300,6 +315,7 @@ async fn replayed_write(world: World) {
     lose_reply().await;
     let error = store.try_acquire(&Attempt::new(a.clone(), LONG)).await.unwrap_err();
     assert!(error.is_outcome_unknown(), "{error:?}");
+    crate::guide::lists(&error);
     let info = admin(&store).inspect(a.key()).await.unwrap().expect("it was applied");
     assert_eq!(info.id.as_ref(), Some(a.id()));
     assert_eq!(granted(&store, &a, LONG).await.token, info.token, "a repeated attempt");
@@ -355,5 +371,6 @@ async fn stepped_down(world: World) {
     let error = store.try_acquire(&Attempt::new(a.clone(), LONG)).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Unavailable, "{error:?}");
     assert_ne!(error.disposition(), Disposition::Permanent);
+    crate::guide::lists(&error);
     granted(&store, &a, LONG).await;
 }

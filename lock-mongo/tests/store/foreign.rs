@@ -4,7 +4,7 @@
 use std::time::{Duration, SystemTime};
 
 use distlock_api::{ErrorKind, LeaseOptions, ListOptions, LockFilter, LockKey, LockProvider, LockProviderExt, Result};
-use distlock_engine::store::{Attempt, LeaseStore};
+use distlock_engine::store::{Attempt, LeaseStore, Reply};
 use distlock_mongo::mongodb::IndexModel;
 use distlock_mongo::mongodb::bson::{Bson, DateTime, Document, doc};
 use distlock_mongo::mongodb::options::{
@@ -13,6 +13,7 @@ use distlock_mongo::mongodb::options::{
 use distlock_mongo::{DocumentLocks, MongoProvider};
 use futures_util::TryStreamExt;
 use tokio::time::{Instant, sleep, timeout};
+use tracing::instrument::WithSubscriber;
 
 use super::Checks;
 use super::world::{LONG, World, admin, claim, granted, key, random_name, ticket, twin};
@@ -27,6 +28,7 @@ pub(super) fn add(checks: &mut Checks<'_>) {
     check!(checks, errors_name_why_no_server_can_be_used);
     check!(checks, refused_connections_end_the_wait);
     check!(checks, alone prepare_names_the_missing_privilege);
+    check!(checks, alone C14 a_subscriber_that_panics_costs_no_lock);
     if checks.is_replica_set() {
         check!(checks, indexes_come_back_after_a_drop);
         check!(checks, indexes_come_back_after_a_drop_of_the_database);
@@ -41,7 +43,7 @@ fn at(seconds: i64) -> DateTime {
 fn is_corrupt<T: std::fmt::Debug>(answer: Result<T>) {
     let error = answer.unwrap_err();
     assert_eq!((error.kind(), error.is_retryable()), (ErrorKind::Corrupt, false), "{error}");
-    assert!(error.to_string().contains("no lock record"), "{error}");
+    crate::guide::lists(&error);
 }
 
 /// The identities of documents that are no records, each for another reason.
@@ -191,6 +193,7 @@ async fn a_collation_is_refused(world: World) {
         let error = answer.unwrap_err();
         assert_eq!((error.kind(), error.is_retryable()), (ErrorKind::Unsupported, false), "{error}");
         assert!(error.to_string().contains("\"en\", strength Secondary"), "{error}");
+        crate::guide::lists(&error);
     };
     refused(locks.prepare().await);
     refused(locks.acquire("Key").await.map(drop));
@@ -353,4 +356,48 @@ async fn prepare_names_the_missing_privilege(world: World) {
         assert!(error.to_string().contains(&format!("privilege {privilege} on")), "{error}");
         store.prepare().await.unwrap();
     }
+}
+
+/// Panics on each event.
+struct Panicking;
+
+impl tracing::Subscriber for Panicking {
+    fn enabled(&self, _: &tracing::Metadata<'_>) -> bool {
+        true
+    }
+
+    fn new_span(&self, _: &tracing::span::Attributes<'_>) -> tracing::span::Id {
+        tracing::span::Id::from_u64(1)
+    }
+
+    fn record(&self, _: &tracing::span::Id, _: &tracing::span::Record<'_>) {}
+
+    fn record_follows_from(&self, _: &tracing::span::Id, _: &tracing::span::Id) {}
+
+    fn event(&self, _: &tracing::Event<'_>) {
+        panic!("a subscriber panicked");
+    }
+
+    fn enter(&self, _: &tracing::span::Id) {}
+
+    fn exit(&self, _: &tracing::span::Id) {}
+}
+
+/// What the store logs while it connects: that the privilege `listIndexes` is missing, and that
+/// there is a TTL index of others.
+async fn a_subscriber_that_panics_costs_no_lock(world: World) {
+    let (client, app) = world.client_of_app().await;
+    let data = doc! { "failCommands": ["listIndexes"], "appName": &app, "errorCode": 13 };
+    world.admin(doc! { "configureFailPoint": "failCommand", "mode": "alwaysOn", "data": data }).await;
+    let store = world.store_on(&client, &random_name("locks"));
+    let attempt = Attempt::new(claim(&key()), LONG);
+    let reply = store.try_acquire(&attempt).with_subscriber(Panicking).await;
+    world.admin(doc! { "configureFailPoint": "failCommand", "mode": "off" }).await;
+    assert!(matches!(reply, Ok(Reply::Granted(_))), "{reply:?}");
+
+    let name = random_name("locks");
+    let options = IndexOptions::builder().name("theirs".to_owned()).expire_after(Duration::from_secs(7200)).build();
+    let index = IndexModel::builder().keys(doc! { "expiresAt": 1 }).options(options).build();
+    world.raw(&name).create_index(index).await.unwrap();
+    world.store_on(&client, &name).prepare().with_subscriber(Panicking).await.unwrap();
 }

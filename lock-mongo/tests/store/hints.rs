@@ -49,7 +49,8 @@ fn own(key: &LockKey, provider: ProviderId) -> Claim {
 /// The holders of small and of large records: the server reports their changes in different forms.
 const REMARKS: [usize; 2] = [0, 40];
 
-fn attempt(claim: &Claim, remarks: usize) -> Attempt {
+/// Makes an attempt whose record has this many remarks, so that events report it in another form.
+pub(crate) fn attempt(claim: &Claim, remarks: usize) -> Attempt {
     let mut said = AcquireOptions::new().with_owner("$me");
     for n in 0..remarks {
         said = said.with_metadata(format!("{n}"), "something that makes the record big");

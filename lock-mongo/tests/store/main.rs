@@ -24,12 +24,19 @@ mod batch;
 mod documents;
 mod faults;
 mod fenced;
+mod fenced_transactions;
 mod force;
 mod foreign;
+#[path = "../guide/mod.rs"]
+mod guide;
 mod hints;
 mod lease;
+mod modes;
 mod older;
+mod once;
 mod options;
+#[path = "../pair/mod.rs"]
+mod pair;
 mod provider;
 mod proxied;
 mod queue;
@@ -127,6 +134,7 @@ fn trials(runtime: &Arc<Runtime>, servers: &[MongoServer]) -> Vec<Trial> {
         short_way::add(&mut checks);
         batch::add(&mut checks);
         older::add(&mut checks);
+        modes::add(&mut checks);
         hints::add(&mut checks);
         streams::add(&mut checks);
         values::add(&mut checks);
@@ -138,8 +146,10 @@ fn trials(runtime: &Arc<Runtime>, servers: &[MongoServer]) -> Vec<Trial> {
         proxied::add(&mut checks);
         admin::add(&mut checks);
         fenced::add(&mut checks);
+        fenced_transactions::add(&mut checks);
         foreign::add(&mut checks);
         documents::add(&mut checks);
+        once::add(&mut checks);
         trials = checks.trials;
     }
     trials

@@ -22,14 +22,14 @@ pub(super) fn add(checks: &mut Checks<'_>) {
 }
 
 /// A process of the older format.
-struct Older {
+pub(crate) struct Older {
     records: Collection<Document>,
     /// Expressions for the clock: the older version also chooses by the deployment.
     clock: Document,
 }
 
 impl Older {
-    fn new(world: &World, name: &str) -> Self {
+    pub(crate) fn new(world: &World, name: &str) -> Self {
         let clock = match world.topology {
             distlock_conformance_mongo::Topology::ReplicaSet => doc! { "$add": [
                 { "$multiply": [{ "$tsSecond": "$$CLUSTER_TIME" }, 1_073_741_824_i64] },
@@ -49,7 +49,7 @@ impl Older {
     }
 
     /// Returns the last token, if the lease is granted.
-    async fn acquire(&self, claim: &Claim, ttl: Duration) -> Option<i64> {
+    pub(crate) async fn acquire(&self, claim: &Claim, ttl: Duration) -> Option<i64> {
         let id = claim.id().as_str();
         let ttl = i64::try_from(ttl.as_millis()).unwrap();
         let held = held_by(id);
@@ -89,7 +89,7 @@ impl Older {
     }
 
     /// Whether the release is confirmed.
-    async fn release(&self, claim: &Claim) -> bool {
+    pub(crate) async fn release(&self, claim: &Claim) -> bool {
         let id = claim.id().as_str();
         let before = doc! { "$cond": [{ "$isArray": "$released" }, "$released", []] };
         let take = |new, field: &str| doc! { "$cond": [{ "$eq": ["$step", "take"] }, new, format!("${field}")] };

@@ -59,7 +59,7 @@ async fn purge_index_is_made_in_the_background(world: World) {
     };
     assert_eq!(index.get("expireAfterSeconds").unwrap().as_i32().map(i64::from), Some(3600));
     store.prepare().await.unwrap();
-    assert_eq!(indexes(&world, &name).await.len(), 3);
+    assert_eq!(indexes(&world, &name).await.len(), 4);
 }
 
 async fn purge_index_with_other_options(world: World) {

@@ -279,6 +279,7 @@ async fn an_outage_has_its_cause_and_a_known_outcome(world: World) {
         let source = std::error::Error::source(error).map(ToString::to_string).unwrap_or_default();
         assert!(source.contains("Connection refused"), "{error}: {source}");
         assert!(error.to_string().contains(&at.to_string()), "{error}");
+        crate::guide::lists(error);
     };
     // The first call may have been sent.
     names_the_cause(&locks.acquire(key()).timeout(WAIT).await.unwrap_err());

@@ -10,7 +10,7 @@ use distlock_api::{ErrorKind, LeaseOptions, LockProvider, LockProviderExt, Resul
 use distlock_engine::store::{Attempt, Claim, EventStream, LeaseStore, ProviderId, StoreEvent, Watch};
 use distlock_mongo::mongodb::bson::{Document, doc};
 use distlock_mongo::mongodb::{Client, Database};
-use distlock_mongo::{MongoProvider, MongoStore};
+use distlock_mongo::{DocumentLocks, MongoProvider, MongoStore};
 use futures_util::{StreamExt, TryStreamExt};
 use tokio::task::JoinHandle;
 
@@ -21,6 +21,7 @@ pub(super) fn add(checks: &mut Checks<'_>) {
     check!(checks, a_pool_of_one_keeps_its_lease);
     check!(checks, more_calls_than_connections_are_refused);
     check!(checks, alone the_application_reads_while_no_write_is_answered);
+    check!(checks, alone the_application_reads_while_indexes_are_created);
     check!(checks, alone the_client_shuts_down_while_no_write_is_answered);
     if checks.is_replica_set() {
         check!(checks, many_collections_share_one_stream);
@@ -79,17 +80,25 @@ async fn median_find(database: &Database) -> Duration {
 async fn many_collections_share_one_stream(world: World) {
     let database = database(&world.client);
     let lease = LeaseOptions::new().ttl(Duration::from_secs(3));
-    let mut providers = Vec::new();
+    let (mut providers, mut keys) = (Vec::new(), Vec::new());
     for n in 0..100 {
-        let builder = MongoProvider::builder(database.clone()).collection(format!("locks{n}"));
-        let provider = builder.lease(lease).build().unwrap();
+        let (name, key) = (format!("locks{n}"), key());
+        // Every second one locks the application's own documents.
+        let provider = if n % 2 == 0 {
+            MongoProvider::builder(database.clone()).collection(name).lease(lease).build().unwrap()
+        } else {
+            let documents = database.collection::<Document>(&name);
+            documents.insert_one(doc! { "_id": key.as_str() }).await.unwrap();
+            DocumentLocks::builder(&documents).lease(lease).build().unwrap().provider()
+        };
         provider.prepare().await.unwrap();
         providers.push(provider);
+        keys.push(key);
     }
     let before = median_find(&database).await;
     let mut guards = Vec::new();
-    for provider in &providers {
-        guards.push(provider.acquire(key()).await.unwrap());
+    for (provider, key) in providers.iter().zip(keys) {
+        guards.push(provider.acquire(key).await.unwrap());
     }
     let until = Instant::now() + Duration::from_secs(8);
     tokio::time::sleep(Duration::from_secs(3)).await;
@@ -115,6 +124,12 @@ async fn many_collections_share_one_stream(world: World) {
 fn acquisitions(provider: &MongoProvider, count: usize, limit: Duration) -> Vec<JoinHandle<Result<()>>> {
     let acquire = |provider: MongoProvider| async move { provider.acquire(key()).timeout(limit).await.map(drop) };
     (0..count).map(|_| tokio::spawn(acquire(provider.clone()))).collect()
+}
+
+/// Starts an acquisition in each of this many collections.
+fn acquisitions_of_collections(database: &Database, count: usize) -> Vec<JoinHandle<Result<()>>> {
+    let provider = |n: usize| MongoProvider::builder(database.clone()).collection(format!("locks{n}")).build().unwrap();
+    (0..count).flat_map(|n| acquisitions(&provider(n), 1, LONG)).collect()
 }
 
 /// As after the loss of a majority: no write is answered before its `maxTimeMS`, and the renewals
@@ -150,8 +165,34 @@ async fn the_application_reads_while_no_write_is_answered(world: World) {
     assert!(slowest < Duration::from_secs(2), "a read of the application took {slowest:?}");
 }
 
+/// Each collection has indexes of its own, and a slow disk creates them slowly. One at a time is
+/// created, so that a connection is left for the application.
+async fn the_application_reads_while_indexes_are_created(world: World) {
+    let (client, app) = world.client_of_app().await;
+    let database = database(&client);
+    let data = doc! {
+        "failCommands": ["createIndexes"], "appName": &app, "blockConnection": true, "blockTimeMS": 3_000,
+    };
+    world.admin(doc! { "configureFailPoint": "failCommand", "mode": "alwaysOn", "data": data }).await;
+    let accounts = database.collection::<Document>("accounts");
+    let acquiring = acquisitions_of_collections(&database, 20);
+    let (begin, mut slowest) = (Instant::now(), Duration::ZERO);
+    while begin.elapsed() < Duration::from_secs(6) {
+        let read = Instant::now();
+        accounts.find_one(doc! { "_id": 7 }).await.unwrap();
+        slowest = slowest.max(read.elapsed());
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    world.admin(doc! { "configureFailPoint": "failCommand", "mode": "off" }).await;
+    for acquiring in acquiring {
+        assert!(acquiring.await.unwrap().is_ok());
+    }
+    assert!(slowest < Duration::from_secs(2), "a read of the application took {slowest:?}");
+}
+
 /// The driver waits for every command and session, so a command without an end would keep the
-/// client.
+/// client. The server is blocked for longer than close and shutdown may take, and not much longer:
+/// the fail point cannot be ended before.
 async fn the_client_shuts_down_while_no_write_is_answered(world: World) {
     let (client, app) = world.client_of_app().await;
     let provider = MongoProvider::builder(database(&client)).build().unwrap();
@@ -161,7 +202,7 @@ async fn the_client_shuts_down_while_no_write_is_answered(world: World) {
     }
     let writes = ["update", "findAndModify", "insert", "commitTransaction", "abortTransaction"];
     let data = doc! {
-        "failCommands": writes.to_vec(), "appName": &app, "blockConnection": true, "blockTimeMS": 15_000,
+        "failCommands": writes.to_vec(), "appName": &app, "blockConnection": true, "blockTimeMS": 40_000,
     };
     world.admin(doc! { "configureFailPoint": "failCommand", "mode": "alwaysOn", "data": data }).await;
     let acquiring = acquisitions(&provider, 20, Duration::from_secs(3));
@@ -178,6 +219,8 @@ async fn the_client_shuts_down_while_no_write_is_answered(world: World) {
 async fn the_stream_of_an_operator_takes_a_connection_from_calls(world: World) {
     let (client, _) = world.connect(|_| {}).await;
     let store = store(&database(&client), "locks");
+    // Later, the creation of the indexes would take a connection for a moment.
+    store.prepare().await.unwrap();
     let at_once = || store.lanes().expect("lanes").at_once();
     granted(&store, &claim(&key()), LONG).await;
     let calls = at_once();
@@ -386,6 +429,7 @@ async fn more_calls_than_connections_are_refused(world: World) {
     assert_eq!(error.kind(), ErrorKind::InvalidOptions);
     let text = error.to_string();
     assert!(text.contains("calls_at_once") && text.contains("maxPoolSize") && text.contains('4'), "{text}");
+    crate::guide::lists(&error);
     let allowed = provider(4);
     allowed.prepare().await.unwrap();
     database.drop().await.unwrap();

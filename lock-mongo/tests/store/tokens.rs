@@ -140,6 +140,7 @@ async fn token_floor_is_below_every_token(world: World) {
     for impossible in [u64::MAX, i64::MAX.unsigned_abs()] {
         let error = builder().token_floor(FencingToken::new(impossible)).build().unwrap_err();
         assert_eq!(error.kind(), ErrorKind::InvalidOptions, "{error}");
+        crate::guide::lists(&error);
     }
 }
 

@@ -171,6 +171,15 @@ impl Sent {
         })
     }
 
+    /// Waits until this number of commands of this name has been sent.
+    pub(crate) async fn wait_for(&self, count: usize, name: &str) {
+        let limit = tokio::time::Instant::now() + Duration::from_secs(30);
+        while self.0.lock().unwrap().iter().filter(|command| command.contains_key(name)).count() < count {
+            assert!(tokio::time::Instant::now() < limit, "{count} commands `{name}` are not sent: {:?}", self.take());
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    }
+
     /// Returns all commands since the last call, except those of the background.
     pub(crate) fn take(&self) -> Vec<Document> {
         let mut sent = std::mem::take(&mut *self.0.lock().expect("not poisoned"));

@@ -1,20 +1,21 @@
 //! Admits requests: acquires their locks from the provider, at once or after a limited wait.
 
+use std::borrow::Cow;
 use std::future::{Future, poll_fn};
 use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::task::Poll;
 use std::time::Duration;
 
-use distlock_api::{Acquired, Busy, LockError, LockKey, LockProviderExt, Wait};
+use distlock_api::{AcquireOptions, Acquired, Busy, LockError, LockKey, LockProviderExt, Wait};
 use tokio::time::Instant;
 use tracing::Instrument;
 
 use super::arrival::{Admission, Arrival};
+use super::claims::Claims;
 use super::guards::Guards;
 use super::record;
 use super::shared::Gate;
-use crate::keys::KeySet;
 use crate::refusal::Refusal;
 
 /// Resolves when the request may continue or is refused.
@@ -30,60 +31,68 @@ impl Gate {
     /// Takes the locks, at once if that needs neither a wait nor I/O. Otherwise it waits no longer
     /// than the caller's `deadline`. A dropped future leaves no waiter and no lock (C11).
     #[inline]
-    pub(crate) fn admit(self: &Arc<Self>, keys: KeySet, deadline: impl FnOnce() -> Option<Duration>) -> Answer {
+    pub(crate) fn admit(self: &Arc<Self>, claims: Claims, deadline: impl FnOnce() -> Option<Duration>) -> Answer {
         let arrival = Arrival::new(self);
         let answer = arrival.span.in_scope(|| {
-            tracing::debug!(lock.class = %self.class, lock.keys = ?keys.as_slice(), "acquiring");
-            self.acquire_now(&keys)
+            tracing::debug!(lock.class = %self.class, lock.keys = ?claims.keys.as_slice(), lock.mode = %claims.mode, "acquiring");
+            self.acquire_now(&claims)
         });
         match answer {
             Some(answer) => Answer::Now(arrival.end(answer, Duration::ZERO)),
-            None => Answer::Later(Self::acquire_later(arrival, keys, self.config.wait(deadline()))),
+            None => Answer::Later(Self::acquire_later(arrival, claims, self.config.wait(deadline()))),
         }
     }
 
     /// Returns the answer if there is one without a wait and without I/O.
-    fn acquire_now(&self, keys: &KeySet) -> Option<Result<Guards, Refusal>> {
-        if self.tally.waiters.is_full(keys, self.config.limits) {
-            return Some(Err(self.full(keys)));
+    fn acquire_now(&self, claims: &Claims) -> Option<Result<Guards, Refusal>> {
+        if self.tally.waiters.is_full(&claims.keys, self.config.limits) {
+            return Some(Err(self.full(claims)));
         }
-        let [key] = keys.as_slice() else { return None };
-        match self.provider.acquire_now(key, &self.config.options)? {
+        let [key] = claims.keys.as_slice() else { return None };
+        match self.provider.acquire_now(key, &self.options(claims))? {
             Ok(Acquired::Held(guard)) => Some(Ok(Guards::One(guard))),
-            answer => Some(self.judge(keys, self.config.options.wait(), answer.map(one))),
+            answer => Some(self.judge(claims, self.config.options.wait(), answer.map(one))),
         }
     }
 
-    fn acquire_later(arrival: Arrival, keys: KeySet, wait: Wait) -> Admitting {
+    /// Returns the options of an acquisition. Those of an exclusive one are not copied.
+    fn options(&self, claims: &Claims) -> Cow<'_, AcquireOptions> {
+        if claims.mode.is_exclusive() {
+            return Cow::Borrowed(&self.config.options);
+        }
+        Cow::Owned(self.config.options.clone().with_mode(claims.mode))
+    }
+
+    fn acquire_later(arrival: Arrival, claims: Claims, wait: Wait) -> Admitting {
         Box::pin(async move {
             let started = Instant::now();
-            let answer = arrival.gate().acquire(&keys, wait).instrument(arrival.span.clone()).await;
+            let answer = arrival.gate().acquire(&claims, wait).instrument(arrival.span.clone()).await;
             arrival.end(answer, started.elapsed())
         })
     }
 
-    async fn acquire(&self, keys: &KeySet, wait: Wait) -> Result<Guards, Refusal> {
-        let mut acquisition = pin!(self.acquire_from_provider(keys, wait));
+    async fn acquire(&self, claims: &Claims, wait: Wait) -> Result<Guards, Refusal> {
+        let mut acquisition = pin!(self.acquire_from_provider(claims, wait));
         // A request that is admitted at the first poll has not waited.
         let first = poll_fn(|cx| Poll::Ready(acquisition.as_mut().poll(cx))).await;
         let answer = match first {
             Poll::Ready(answer) => answer,
             Poll::Pending => {
-                let waiting = self.tally.waiters.enter(keys, self.config.limits);
-                let _waiting = waiting.ok_or_else(|| self.full(keys))?;
+                let waiting = self.tally.waiters.enter(&claims.keys, self.config.limits);
+                let _waiting = waiting.ok_or_else(|| self.full(claims))?;
                 let _queued = record::Queued::enter(&self.class);
                 acquisition.await
             }
         };
-        self.judge(keys, wait, answer)
+        self.judge(claims, wait, answer)
     }
 
-    async fn acquire_from_provider(&self, keys: &KeySet, wait: Wait) -> Result<Result<Guards, Busy>, LockError> {
-        let options = self.config.options.clone().with_wait(wait);
-        if let [key] = keys.as_slice() {
+    async fn acquire_from_provider(&self, claims: &Claims, wait: Wait) -> Result<Result<Guards, Busy>, LockError> {
+        let options = self.options(claims).into_owned().with_wait(wait);
+        if let [key] = claims.keys.as_slice() {
             return Ok(one(self.provider.acquire_with(key.clone(), options).await?));
         }
-        let keys: Vec<LockKey> = keys.as_slice().to_vec();
+        let keys: Vec<LockKey> = claims.keys.as_slice().to_vec();
         match self.provider.acquire_all(keys).options(options).await {
             Ok(all) => Ok(Ok(Guards::All(all))),
             Err(error) if error.is_not_granted() => Ok(Err(Busy::new())),
@@ -93,14 +102,14 @@ impl Gate {
 
     fn judge(
         &self,
-        keys: &KeySet,
+        claims: &Claims,
         wait: Wait,
         answer: Result<Result<Guards, Busy>, LockError>,
     ) -> Result<Guards, Refusal> {
         match answer {
             Ok(Ok(guards)) => Ok(guards),
-            Ok(Err(busy)) => Err(self.stayed_locked(keys, wait, busy)),
-            Err(error) => Err(self.failed(keys, error)),
+            Ok(Err(busy)) => Err(self.stayed_locked(claims, wait, busy)),
+            Err(error) => Err(self.failed(claims, error)),
         }
     }
 }

@@ -3,7 +3,6 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use distlock_api::ErrorKind;
 use tracing::Span;
 
 use super::guards::Guards;
@@ -11,7 +10,7 @@ use super::hold::Hold;
 use super::record::{self, millis};
 use super::shared::Gate;
 use super::slot::Slot;
-use crate::refusal::Refusal;
+use crate::refusal::{Refusal, is_outage};
 
 /// How a request may continue.
 pub(crate) enum Admission {
@@ -61,7 +60,7 @@ fn refused(active: &Active, span: &Span, refusal: Refusal, wait: Duration) -> Re
     let gate = active.gate();
     record::wait(&gate.class, refusal.reason().as_str(), wait);
     span.record("lock.outcome", refusal.reason().as_str());
-    if gate.config.fail_open && is_outage(&refusal) {
+    if gate.config.fail_open && refusal.lock_error().is_some_and(is_outage) {
         gate.tally.failed_open();
         record::failed_open(&gate.class);
         let error = refusal.lock_error().map(tracing::field::display);
@@ -70,12 +69,6 @@ fn refused(active: &Active, span: &Span, refusal: Refusal, wait: Duration) -> Re
     }
     span.in_scope(|| gate.count(&refusal));
     Err(refusal)
-}
-
-/// Whether the lock service gave no answer. An error that it answers with is no outage. Neither is
-/// a closed provider: its process is shutting down, and should not begin more work.
-fn is_outage(refusal: &Refusal) -> bool {
-    refusal.lock_error().is_some_and(|error| matches!(error.kind(), ErrorKind::Timeout | ErrorKind::Unavailable))
 }
 
 /// Counts a request as present until this is dropped. Afterwards its hold counts.

@@ -9,6 +9,7 @@ use super::waiters::Limits;
 
 /// What to do with a request whose lock is lost while it is served.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+#[non_exhaustive]
 pub enum OnLoss {
     /// Drops the handler and refuses with [`Reason::Lost`](crate::Reason::Lost). The default,
     /// because another request may hold the lock by now.

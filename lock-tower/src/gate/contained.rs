@@ -5,7 +5,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 
 /// Runs `work`. A panic ends `work` and nothing else: a second one while a request unwinds would
 /// end the process.
-pub(super) fn contained(work: impl FnOnce()) {
+pub(crate) fn contained(work: impl FnOnce()) {
     // The panic hook has reported it.
     drop(catch_unwind(AssertUnwindSafe(work)));
 }

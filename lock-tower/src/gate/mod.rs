@@ -8,6 +8,7 @@
 //! |---|---|
 //! | `flow`, `pace`, `waiters`, `tally` | counters, and the [`Monitor`] that shows them |
 //! | `config` | what can be set on a layer |
+//! | `claims` | the keys of a request, and their mode |
 //! | `contained`, `record` | metrics, and the panics of their recorders |
 //! | `ending`, `guards` | plain values: why a hold ends, what it holds |
 //! | `shared` | the [`Gate`] as data, and its refusals |
@@ -16,6 +17,7 @@
 
 mod admit;
 mod arrival;
+mod claims;
 mod config;
 mod contained;
 mod ending;
@@ -32,8 +34,11 @@ mod waiters;
 
 pub(crate) use admit::{Admitting, Answer};
 pub(crate) use arrival::Admission;
+pub(crate) use claims::Claims;
 pub use config::OnLoss;
 pub(crate) use config::{Config, common_setters};
+#[cfg(feature = "metrics")]
+pub(crate) use contained::contained;
 pub(crate) use ending::Ending;
 pub(crate) use guarded::Guarded;
 pub(crate) use hold::Hold;
@@ -41,3 +46,4 @@ pub(crate) use shared::Gate;
 pub(crate) use slot::Slot;
 pub use tally::Monitor;
 pub(crate) use tally::Tally;
+pub(crate) use waiters::{Limits, Waiters};

@@ -4,13 +4,13 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use distlock_api::{Busy, ErrorKind, LockError, LockProvider, Wait};
+use distlock_api::{Busy, ErrorKind, LockError, LockProvider, Mode, Wait};
 
+use super::claims::Claims;
 use super::config::Config;
 use super::ending::Ending;
 use super::record;
 use super::tally::Tally;
-use crate::keys::KeySet;
 use crate::refusal::{KeyRejection, Reason, Refusal};
 
 /// The suggestion when the time for which a lock is held is unknown.
@@ -63,18 +63,22 @@ impl Gate {
     }
 
     /// The key was held until the wait was over.
-    pub(super) fn stayed_locked(&self, keys: &KeySet, wait: Wait, busy: Busy) -> Refusal {
-        let reason = if wait == Wait::Try { Reason::Busy } else { Reason::Timeout };
-        Refusal::new(reason).with_retry_after(Some(self.retry_after(keys, busy)))
+    pub(super) fn stayed_locked(&self, claims: &Claims, wait: Wait, busy: Busy) -> Refusal {
+        let reason = match (claims.mode, wait) {
+            (Mode::Permits { .. }, _) => Reason::NoPermit,
+            (_, Wait::Try) => Reason::Busy,
+            _ => Reason::Timeout,
+        };
+        Refusal::new(reason).with_retry_after(Some(self.retry_after(claims, busy)))
     }
 
     /// The provider answered with an error.
-    pub(super) fn failed(&self, keys: &KeySet, error: LockError) -> Refusal {
+    pub(super) fn failed(&self, claims: &Claims, error: LockError) -> Refusal {
         let refusal = Refusal::from(error);
         let retry_after = match refusal.reason() {
             Reason::BadKey | Reason::NotFound | Reason::Rejected | Reason::Misconfigured => None,
             Reason::Unavailable => Some(RETRY_OUTAGE),
-            _ => Some(self.retry_after(keys, Busy::new())),
+            _ => Some(self.retry_after(claims, Busy::new())),
         };
         if refusal.reason() == Reason::Misconfigured {
             let error = refusal.lock_error().map(tracing::field::display);
@@ -84,16 +88,17 @@ impl Gate {
     }
 
     /// Too many requests are waiting.
-    pub(super) fn full(&self, keys: &KeySet) -> Refusal {
-        Refusal::new(Reason::Full).with_retry_after(Some(self.retry_after(keys, Busy::new())))
+    pub(super) fn full(&self, claims: &Claims) -> Refusal {
+        Refusal::new(Reason::Full).with_retry_after(Some(self.retry_after(claims, Busy::new())))
     }
 
-    /// Returns the average hold time times the length of the queue, the holder included. Before the
-    /// first hold it returns what the store suggests, or else [`RETRY_UNKNOWN`].
-    fn retry_after(&self, keys: &KeySet, busy: Busy) -> Duration {
+    /// Returns the average hold time times the length of the queue, the holder included; of permits
+    /// several are passed on in that time. Before the first hold it returns what the store
+    /// suggests, or else [`RETRY_UNKNOWN`].
+    fn retry_after(&self, claims: &Claims, busy: Busy) -> Duration {
         let elsewhere = busy.ahead.map_or(0, |ahead| usize::try_from(ahead).unwrap_or(usize::MAX));
-        let ahead = self.tally.waiters.ahead(keys).max(elsewhere).saturating_add(1);
-        self.tally.pace().estimate(ahead).or(busy.retry_after).unwrap_or(RETRY_UNKNOWN)
+        let ahead = self.tally.waiters.ahead(&claims.keys).max(elsewhere).saturating_add(1);
+        self.tally.pace().estimate(ahead.div_ceil(claims.at_once())).or(busy.retry_after).unwrap_or(RETRY_UNKNOWN)
     }
 
     /// Reports a refusal in the counters, the metrics and the log.

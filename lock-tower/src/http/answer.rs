@@ -1,49 +1,23 @@
 //! The responses of refusals.
 
-use std::fmt;
-use std::sync::Arc;
-
 use bytes::Bytes;
-use http::header::{CONTENT_TYPE, RETRY_AFTER};
+use http::header::CONTENT_TYPE;
 use http::{HeaderValue, Response, StatusCode};
 
+use crate::problem::{self, Problem};
 use crate::refusal::{Reason, Refusal};
 
-type Replace = dyn Fn(&Refusal) -> Response<Bytes> + Send + Sync;
+impl Problem for Refusal {
+    type Reason = Reason;
 
-/// How refusals are answered.
-#[derive(Clone)]
-pub(super) struct Answers {
-    statuses: [StatusCode; Reason::ALL.len()],
-    replace: Option<Arc<Replace>>,
-}
-
-impl Answers {
-    pub(super) fn set_status(&mut self, reason: Reason, status: StatusCode) {
-        self.statuses[reason.index()] = status;
+    fn reason(&self) -> Reason {
+        self.reason()
     }
 
-    pub(super) fn replace(&mut self, replace: impl Fn(&Refusal) -> Response<Bytes> + Send + Sync + 'static) {
-        self.replace = Some(Arc::new(replace));
-    }
-
-    pub(super) fn answer(&self, refusal: &Refusal) -> Response<Bytes> {
-        match &self.replace {
-            Some(replace) => replace(refusal),
-            None => problem(refusal, self.statuses[refusal.reason().index()]),
-        }
-    }
-}
-
-impl Default for Answers {
-    fn default() -> Self {
-        Self { statuses: Reason::ALL.map(usual_status), replace: None }
-    }
-}
-
-impl fmt::Debug for Answers {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Answers").field("statuses", &self.statuses).finish_non_exhaustive()
+    fn document(&self, status: Option<StatusCode>) -> Response<Bytes> {
+        let reason = self.reason();
+        let status = status.unwrap_or_else(|| usual_status(reason));
+        problem::problem(reason.as_str(), title(reason), status, reason, self.retry_after_secs())
     }
 }
 
@@ -53,6 +27,7 @@ fn usual_status(reason: Reason) -> StatusCode {
         Reason::Timeout | Reason::Full | Reason::Unavailable | Reason::Lost | Reason::HeldTooLong => {
             StatusCode::SERVICE_UNAVAILABLE
         }
+        Reason::NoPermit => StatusCode::TOO_MANY_REQUESTS,
         Reason::BadKey => StatusCode::BAD_REQUEST,
         Reason::NotFound => StatusCode::NOT_FOUND,
         Reason::Misconfigured => StatusCode::INTERNAL_SERVER_ERROR,
@@ -64,14 +39,14 @@ impl Refusal {
     /// It never changes.
     #[must_use]
     pub fn problem_type(&self) -> String {
-        format!("urn:distlock:problem:{}", self.reason().as_str())
+        problem::problem_type(self.reason().as_str())
     }
 
     /// Returns the default answer with its default status, for handlers that only add to it: a
     /// problem document (RFC 9457), and `Retry-After` if another try is worth it.
     #[must_use]
     pub fn to_response(&self) -> Response<Bytes> {
-        problem(self, usual_status(self.reason()))
+        self.document(None)
     }
 
     /// Returns the gRPC status code of this refusal, for `tonic::Code::from_i32`.
@@ -80,7 +55,7 @@ impl Refusal {
     /// |---|---|
     /// | `Busy`, `Lost` | `ABORTED` (10) |
     /// | `Timeout` | `DEADLINE_EXCEEDED` (4) |
-    /// | `Full`, `HeldTooLong` | `RESOURCE_EXHAUSTED` (8) |
+    /// | `NoPermit`, `Full`, `HeldTooLong` | `RESOURCE_EXHAUSTED` (8) |
     /// | `Unavailable` | `UNAVAILABLE` (14) |
     /// | `BadKey` | `INVALID_ARGUMENT` (3) |
     /// | `NotFound` | `NOT_FOUND` (5) |
@@ -92,7 +67,7 @@ impl Refusal {
             Reason::BadKey => 3,
             Reason::Timeout => 4,
             Reason::NotFound => 5,
-            Reason::Full | Reason::HeldTooLong => 8,
+            Reason::NoPermit | Reason::Full | Reason::HeldTooLong => 8,
             Reason::Rejected => 9,
             Reason::Busy | Reason::Lost => 10,
             Reason::Misconfigured => 13,
@@ -113,29 +88,11 @@ impl Refusal {
     }
 }
 
-/// All texts are fixed: neither key nor owner nor any error is disclosed, and nothing needs
-/// escaping.
-fn problem(refusal: &Refusal, status: StatusCode) -> Response<Bytes> {
-    let reason = refusal.reason();
-    let text = format!(
-        r#"{{"type":"{}","title":"{}","status":{},"detail":"{reason}"}}"#,
-        refusal.problem_type(),
-        title(reason),
-        status.as_u16(),
-    );
-    let mut response = Response::new(Bytes::from(text));
-    *response.status_mut() = status;
-    response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("application/problem+json"));
-    if let Some(seconds) = refusal.retry_after_secs() {
-        response.headers_mut().insert(RETRY_AFTER, seconds.into());
-    }
-    response
-}
-
 const fn title(reason: Reason) -> &'static str {
     match reason {
         Reason::Busy => "Resource is locked",
         Reason::Timeout => "Resource stayed locked",
+        Reason::NoPermit => "Too many requests at once",
         Reason::Full => "Too many requests for a resource",
         Reason::Unavailable => "Lock service not available",
         Reason::Lost => "Lock lost",

@@ -78,7 +78,10 @@ where
     ) -> Self {
         match admission {
             Ok(Admission::Held(hold)) => {
-                request.extensions_mut().insert(HeldLock::of(&hold));
+                let extensions = request.extensions_mut();
+                if !rules.keeps_outer_lock() || extensions.get::<HeldLock>().is_none() {
+                    extensions.insert(HeldLock::of(&hold));
+                }
                 let running = R::start(service.call(request), hold, rules);
                 Self { state: State::Running { running } }
             }

@@ -5,24 +5,41 @@ use std::marker::PhantomData;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use distlock_api::LockProvider;
+use distlock_api::{LockError, LockProvider, Mode};
 use http::request::Parts;
 use http::{HeaderName, Response, StatusCode};
 use tower_layer::Layer;
 
-use super::answer::Answers;
 use super::deadline::DeadlineUnit;
-use super::rules::{Applies, HoldUntil, Rules, Shared};
+use super::rules::{Applies, HoldUntil, Modes, Rules, Shared};
 use super::run::{Attached, Detached};
 use super::service::LockService;
 use crate::gate::{Config, Gate, Tally, common_setters};
 use crate::key::ExtractKey;
+use crate::problem::Answers;
 use crate::refusal::{Reason, Refusal};
 
 /// Takes a lock around each request to an HTTP service. See the [crate](crate) for what happens to
 /// a request, and the [module](crate::http) for bodies.
 ///
 /// All services that one layer and its clones make share their limits, averages and counters.
+///
+/// ```
+/// use std::time::Duration;
+///
+/// use distlock_memory::MemoryProvider;
+/// use distlock_tower::{LockLayer, key::HeaderKey};
+/// use http::HeaderName;
+///
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let tenant = HeaderKey::typed::<u32>("tenant", HeaderName::from_static("x-tenant"))?.required();
+/// let layer = LockLayer::new(MemoryProvider::new(), tenant)
+///     .wait_up_to(Duration::from_secs(2))
+///     .max_hold(Duration::from_secs(60))
+///     .shared_for_safe_methods()?; // only this one can fail
+/// # Ok(())
+/// # }
+/// ```
 pub struct LockLayer<K, M = Attached> {
     provider: Arc<dyn LockProvider>,
     key: Arc<K>,
@@ -30,10 +47,11 @@ pub struct LockLayer<K, M = Attached> {
     config: Config,
     tally: Arc<Tally>,
     hold_until: HoldUntil,
-    answers: Answers,
+    answers: Answers<Refusal>,
     deadlines: Vec<(HeaderName, DeadlineUnit)>,
     applies: Option<Arc<Applies>>,
-    mode: PhantomData<fn() -> M>,
+    modes: Modes,
+    run: PhantomData<fn() -> M>,
 }
 
 impl<K: ExtractKey> LockLayer<K> {
@@ -50,7 +68,8 @@ impl<K: ExtractKey> LockLayer<K> {
             answers: Answers::default(),
             deadlines: Vec::new(),
             applies: None,
-            mode: PhantomData,
+            modes: Modes::default(),
+            run: PhantomData,
         }
     }
 }
@@ -67,7 +86,7 @@ impl<K> LockLayer<K, Attached> {
     /// [`Monitor::idle`](crate::Monitor::idle) does.
     #[must_use]
     pub fn detach(self) -> LockLayer<K, Detached> {
-        self.with_mode()
+        self.with_run()
     }
 }
 
@@ -81,8 +100,42 @@ impl<K, M> LockLayer<K, M> {
         self
     }
 
+    /// Lets requests with a safe method (GET, HEAD, OPTIONS, TRACE) share the lock, and keeps it
+    /// exclusive for the others: readers are served together, and none while a writer is. Defaults
+    /// to safe methods passing without the lock.
+    ///
+    /// # Errors
+    /// [`Unsupported`](distlock_api::ErrorKind::Unsupported) if the provider has no
+    /// [shared locks](distlock_api::Capabilities::shared).
+    pub fn shared_for_safe_methods(mut self) -> Result<Self, LockError> {
+        self.ensure_supported(Mode::Shared)?;
+        self.modes = Modes::SharedIfSafe;
+        Ok(self)
+    }
+
+    /// Sets the [mode](Mode) in which a request acquires its keys. Then requests with safe methods
+    /// need the lock as well, unless [`only_if`](Self::only_if) is set. Defaults to
+    /// [`Mode::Exclusive`]. A request whose mode the provider does not have is refused with
+    /// [`Reason::Misconfigured`].
+    #[must_use]
+    pub fn mode(mut self, mode: impl Fn(&Parts) -> Mode + Send + Sync + 'static) -> Self {
+        self.modes = Modes::Chosen(Arc::new(mode));
+        self
+    }
+
+    /// Acquires all keys in this mode.
+    pub(super) fn always(mut self, mode: Mode) -> Result<Self, LockError> {
+        self.ensure_supported(mode)?;
+        self.modes = Modes::Always(mode);
+        Ok(self)
+    }
+
+    fn ensure_supported(&self, mode: Mode) -> Result<(), LockError> {
+        mode.ensure_supported(&self.provider.to_string(), &self.provider.capabilities())
+    }
+
     /// Sets which requests need the lock; others pass. Defaults to unsafe methods: all but GET,
-    /// HEAD, OPTIONS and TRACE.
+    /// HEAD, OPTIONS and TRACE. If a mode is set, defaults to all requests.
     #[must_use]
     pub fn only_if(mut self, applies: impl Fn(&Parts) -> bool + Send + Sync + 'static) -> Self {
         self.applies = Some(Arc::new(applies));
@@ -113,7 +166,7 @@ impl<K, M> LockLayer<K, M> {
         self
     }
 
-    fn with_mode<N>(self) -> LockLayer<K, N> {
+    fn with_run<N>(self) -> LockLayer<K, N> {
         LockLayer {
             provider: self.provider,
             key: self.key,
@@ -124,7 +177,8 @@ impl<K, M> LockLayer<K, M> {
             answers: self.answers,
             deadlines: self.deadlines,
             applies: self.applies,
-            mode: PhantomData,
+            modes: self.modes,
+            run: PhantomData,
         }
     }
 }
@@ -140,6 +194,7 @@ impl<S, K, M> Layer<S> for LockLayer<K, M> {
             answers: self.answers.clone(),
             deadlines: self.deadlines.clone().into(),
             applies: self.applies.clone(),
+            modes: self.modes.clone(),
         };
         LockService::new(inner, Arc::new(Shared { key: self.key.clone(), rules: Arc::new(rules) }))
     }
@@ -157,7 +212,8 @@ impl<K, M> Clone for LockLayer<K, M> {
             answers: self.answers.clone(),
             deadlines: self.deadlines.clone(),
             applies: self.applies.clone(),
-            mode: PhantomData,
+            modes: self.modes.clone(),
+            run: PhantomData,
         }
     }
 }

@@ -21,6 +21,7 @@ mod body;
 mod deadline;
 mod future;
 mod layer;
+mod permits;
 #[cfg(feature = "axum")]
 mod read_ahead;
 mod rules;
@@ -31,6 +32,7 @@ pub use body::{LockBody, LockBodyError};
 pub use deadline::{DeadlineUnit, grpc_timeout};
 pub use future::LockFuture;
 pub use layer::LockLayer;
+pub use permits::PermitLayer;
 #[cfg(feature = "axum")]
 pub use read_ahead::{ReadAhead, ReadAheadFuture, ReadAheadLayer};
 pub use rules::HoldUntil;

@@ -4,17 +4,19 @@
 use std::fmt;
 use std::sync::Arc;
 
+use distlock_api::Mode;
 use http::request::Parts;
 use http::{HeaderName, Method, Response};
 
-use super::answer::Answers;
 use super::body::LockBody;
 use super::deadline::DeadlineUnit;
 use crate::gate::Gate;
+use crate::problem::Answers;
 use crate::refusal::Refusal;
 
 /// Until when a request holds its lock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+#[non_exhaustive]
 pub enum HoldUntil {
     /// Until the head of the response is complete. The body is sent without the lock.
     Head,
@@ -24,6 +26,34 @@ pub enum HoldUntil {
 }
 
 pub(super) type Applies = dyn Fn(&Parts) -> bool + Send + Sync;
+
+/// In which mode a request acquires its keys.
+#[derive(Clone, Default)]
+pub(super) enum Modes {
+    #[default]
+    Exclusive,
+    /// Shared if its method is safe, exclusive otherwise.
+    SharedIfSafe,
+    /// Of [`PermitLayer`](crate::PermitLayer).
+    Always(Mode),
+    Chosen(Arc<dyn Fn(&Parts) -> Mode + Send + Sync>),
+}
+
+impl Modes {
+    fn of(&self, parts: &Parts) -> Mode {
+        match self {
+            Self::SharedIfSafe if is_safe(&parts.method) => Mode::Shared,
+            Self::Exclusive | Self::SharedIfSafe => Mode::Exclusive,
+            Self::Always(mode) => *mode,
+            Self::Chosen(choose) => choose(parts),
+        }
+    }
+}
+
+/// `Method::is_safe` of RFC 9110, 9.2.1: these four.
+fn is_safe(method: &Method) -> bool {
+    matches!(*method, Method::GET | Method::HEAD | Method::OPTIONS | Method::TRACE)
+}
 
 /// What all services of one `layer` call share. It is behind one `Arc`, because axum clones the
 /// service for each request, and each `Arc` in it costs a change of its counter.
@@ -36,18 +66,28 @@ pub(super) struct Shared<K> {
 pub(super) struct Rules {
     pub(super) gate: Arc<Gate>,
     pub(super) hold_until: HoldUntil,
-    pub(super) answers: Answers,
+    pub(super) answers: Answers<Refusal>,
     pub(super) deadlines: Arc<[(HeaderName, DeadlineUnit)]>,
     pub(super) applies: Option<Arc<Applies>>,
+    pub(super) modes: Modes,
 }
 
 impl Rules {
     pub(super) fn applies(&self, parts: &Parts) -> bool {
-        match &self.applies {
-            Some(applies) => applies(parts),
-            // `Method::is_safe` of RFC 9110, 9.2.1: these four.
-            None => !matches!(parts.method, Method::GET | Method::HEAD | Method::OPTIONS | Method::TRACE),
+        match (&self.applies, &self.modes) {
+            (Some(applies), _) => applies(parts),
+            (None, Modes::Exclusive) => !is_safe(&parts.method),
+            (None, _) => true,
         }
+    }
+
+    /// Whether the lock of a layer outside stays visible: a permit does not hide it.
+    pub(super) fn keeps_outer_lock(&self) -> bool {
+        matches!(self.modes, Modes::Always(_))
+    }
+
+    pub(super) fn mode(&self, parts: &Parts) -> Mode {
+        self.modes.of(parts)
     }
 
     pub(super) fn refuse<B>(&self, refusal: &Refusal) -> Response<LockBody<B>> {
@@ -58,5 +98,25 @@ impl Rules {
 impl fmt::Debug for Rules {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Rules").field("gate", &self.gate).finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn safe_methods_share() {
+        let mode = |method: Method| {
+            let request = http::Request::builder().method(method).body(()).unwrap();
+            Modes::SharedIfSafe.of(&request.into_parts().0)
+        };
+        for safe in [Method::GET, Method::HEAD, Method::OPTIONS, Method::TRACE] {
+            assert_eq!(mode(safe), Mode::Shared);
+        }
+        for other in [Method::POST, Method::PUT, Method::PATCH, Method::DELETE, Method::CONNECT] {
+            assert_eq!(mode(other), Mode::Exclusive);
+        }
+        assert_eq!(mode(Method::from_bytes(b"PROPFIND").unwrap()), Mode::Exclusive, "its class is not known");
     }
 }

@@ -14,11 +14,12 @@ use super::deadline::deadline;
 use super::future::LockFuture;
 use super::rules::Shared;
 use super::run::{Attached, AttachedCall, Detached, DetachedCall, Start};
-use crate::gate::Answer;
+use crate::gate::{Answer, Claims};
 use crate::inner::inner_accessors;
 use crate::key::ExtractKey;
 
-/// Serves each request while its locks are held. Made by [`LockLayer`](crate::LockLayer).
+/// Serves each request while its locks are held. Made by [`LockLayer`](crate::LockLayer) and
+/// [`PermitLayer`](crate::PermitLayer).
 ///
 /// # Readiness
 /// `poll_ready` is that of the inner service. It cannot include locks, because the layer does not
@@ -36,12 +37,12 @@ use crate::key::ExtractKey;
 pub struct LockService<S, K, M = Attached> {
     inner: S,
     shared: Arc<Shared<K>>,
-    mode: PhantomData<fn() -> M>,
+    run: PhantomData<fn() -> M>,
 }
 
 impl<S, K, M> LockService<S, K, M> {
     pub(super) fn new(inner: S, shared: Arc<Shared<K>>) -> Self {
-        Self { inner, shared, mode: PhantomData }
+        Self { inner, shared, run: PhantomData }
     }
 
     inner_accessors!();
@@ -62,7 +63,8 @@ impl<S, K, M> LockService<S, K, M> {
             Ok(_) => return LockFuture::passing(self.inner.call(Request::from_parts(parts, body))),
             Err(rejection) => return LockFuture::refused(rules.gate.rejected(rejection), rules.clone()),
         };
-        let answer = rules.gate.admit(keys, || deadline(&parts.headers, &rules.deadlines));
+        let claims = Claims::new(keys, rules.mode(&parts));
+        let answer = rules.gate.admit(claims, || deadline(&parts.headers, &rules.deadlines));
         let request = Request::from_parts(parts, body);
         match answer {
             Answer::Now(Err(refusal)) => {

@@ -44,6 +44,7 @@ use http::request::Parts;
 pub use and::And;
 pub use fixed::FixedKey;
 pub use header::HeaderKey;
+pub(crate) use names::push_escaped;
 #[cfg(feature = "axum")]
 pub use param::ParamKey;
 #[cfg(feature = "axum")]

@@ -50,7 +50,7 @@ const PLAIN: [bool; 256] = {
 
 /// Appends a value, escaped so that it cannot be confused with the text after it. Different values
 /// stay different.
-pub(super) fn push_escaped(key: &mut String, value: &str) {
+pub(crate) fn push_escaped(key: &mut String, value: &str) {
     if value.bytes().all(|byte| PLAIN[usize::from(byte)]) {
         key.push_str(value);
         return;

@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use distlock_api::Mode;
+
 use crate::held::HeldLock;
 use crate::keys::KeySet;
 use crate::refusal::KeyRejection;
@@ -11,13 +13,20 @@ use crate::refusal::KeyRejection;
 /// Implemented by every closure `Fn(&Req) -> Result<Option<K>, E>` whose `K` is a
 /// [`LockKey`](distlock_api::LockKey), several of them, or a [`KeySet`], and whose `E` is a
 /// [`KeyRejection`] or a [`LockError`](distlock_api::LockError). Implement it for a type of your
-/// own to pass the [`HeldLock`] to the service, or to report how long the caller waits.
+/// own to pass the [`HeldLock`] to the service, to report how long the caller waits, or to choose
+/// the mode.
 pub trait KeyOf<Req> {
     /// Returns the keys of a request. With `None` or an empty set it passes without a lock.
     ///
     /// # Errors
     /// When the request does not name a valid key.
     fn keys(&self, request: &Req) -> Result<Option<KeySet>, KeyRejection>;
+
+    /// Returns the mode in which a request acquires its keys. Defaults to [`Mode::Exclusive`].
+    fn mode(&self, request: &Req) -> Mode {
+        let _ = request;
+        Mode::Exclusive
+    }
 
     /// Returns how much longer the caller waits, if that is known. It shortens the layer's wait.
     /// Defaults to unknown.

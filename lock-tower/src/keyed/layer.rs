@@ -3,11 +3,12 @@
 use std::fmt;
 use std::sync::Arc;
 
-use distlock_api::LockProvider;
+use distlock_api::{LockProvider, Mode};
 use tower_layer::Layer;
 
 use super::key_of::KeyOf;
 use super::service::KeyedLock;
+use super::with_mode::WithMode;
 use crate::gate::{Config, Gate, Tally, common_setters};
 
 /// Takes locks around each request to a service of any kind. See the [module](crate::keyed).
@@ -37,6 +38,24 @@ impl<K> KeyedLockLayer<K> {
     }
 
     common_setters!();
+
+    /// Sets the [mode](Mode) in which a request acquires its keys. Defaults to
+    /// [`KeyOf::mode`], which defaults to [`Mode::Exclusive`]. A request whose mode the provider
+    /// does not have is refused with [`Reason::Misconfigured`](crate::Reason::Misconfigured).
+    #[must_use]
+    pub fn mode<Req, F>(self, mode: F) -> KeyedLockLayer<WithMode<K, F>>
+    where
+        K: KeyOf<Req>,
+        F: Fn(&Req) -> Mode,
+    {
+        KeyedLockLayer {
+            provider: self.provider,
+            key: Arc::new(WithMode::new(self.key, mode)),
+            class: self.class,
+            config: self.config,
+            tally: self.tally,
+        }
+    }
 }
 
 impl<S, K> Layer<S> for KeyedLockLayer<K> {

@@ -56,9 +56,11 @@ mod future;
 mod key_of;
 mod layer;
 mod service;
+mod with_mode;
 
 pub use error::KeyedLockError;
 pub use future::KeyedFuture;
 pub use key_of::KeyOf;
 pub use layer::KeyedLockLayer;
 pub use service::KeyedLock;
+pub use with_mode::WithMode;

@@ -9,7 +9,7 @@ use tower_service::Service;
 use super::error::KeyedLockError;
 use super::future::KeyedFuture;
 use super::key_of::KeyOf;
-use crate::gate::{Answer, Gate};
+use crate::gate::{Answer, Claims, Gate};
 use crate::inner::inner_accessors;
 
 /// Serves each request while its locks are held. Made by [`KeyedLockLayer`](crate::KeyedLockLayer).
@@ -61,7 +61,8 @@ where
             Err(rejection) => return KeyedFuture::refused(self.gate.rejected(rejection)),
         };
         let (key, gate) = (&self.key, self.gate.clone());
-        match self.gate.admit(keys, || key.deadline(&request)) {
+        let claims = Claims::new(keys, key.mode(&request));
+        match self.gate.admit(claims, || key.deadline(&request)) {
             Answer::Now(Err(refusal)) => {
                 // A readiness that is not used is given back.
                 self.inner = self.inner.clone();

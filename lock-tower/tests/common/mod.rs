@@ -4,6 +4,7 @@
 pub mod play;
 mod stage;
 pub mod timed;
+pub mod without_modes;
 
 use std::future::Future;
 use std::sync::Arc;

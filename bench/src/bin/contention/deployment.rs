@@ -94,6 +94,11 @@ impl Deployment {
     }
 }
 
+/// Adds options to the address of servers.
+pub fn with_options(uri: &str, options: &str) -> String {
+    format!("{uri}{}{options}", if uri.contains('?') { '&' } else { '?' })
+}
+
 /// The primary of a replica set, as one of its clients sees it.
 pub struct Primary {
     /// Host and port.
@@ -180,4 +185,15 @@ async fn member(address: &str) -> Outcome<Client> {
 /// `serverStatus` reports process ids as 64-bit numbers.
 fn as_i32(value: &Bson) -> Option<i32> {
     value.as_i32().or_else(|| i32::try_from(value.as_i64()?).ok())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn options_are_added_to_those_there_are() {
+        assert_eq!(with_options("mongodb://h/?replicaSet=rs0", "a=1"), "mongodb://h/?replicaSet=rs0&a=1");
+        assert_eq!(with_options("mongodb://h/", "a=1&b=2"), "mongodb://h/?a=1&b=2");
+    }
 }

@@ -74,9 +74,14 @@ impl Worker {
     }
 
     /// Waits for the end of the window and for what was measured.
-    pub async fn report(mut self, window: Window) -> Outcome<Report> {
+    pub async fn report(self, window: Window) -> Outcome<Report> {
         clock::sleep_until(window.stop).await;
-        match timeout(REPORT_LIMIT, self.hear()).await.map_err(|_| "a child does not report")?? {
+        self.report_within(REPORT_LIMIT).await
+    }
+
+    /// Waits for what was measured.
+    pub async fn report_within(mut self, limit: Duration) -> Outcome<Report> {
+        match timeout(limit, self.hear()).await.map_err(|_| "a child does not report")?? {
             Message::Report(report) => {
                 // It has nothing left to do, and must not disturb the next measurement.
                 self.child.kill().await?;
@@ -130,6 +135,23 @@ pub async fn measure_all(workers: &mut [Worker], length: Duration) -> Outcome<Wi
 pub fn window(length: Duration) -> Window {
     let start = clock::now() + LEAD.as_nanos() as u64;
     Window { start, stop: start + length.as_nanos() as u64 }
+}
+
+/// A window that begins `settle` later than soon.
+pub fn window_after(settle: Duration, length: Duration) -> Window {
+    let soon = window(length);
+    let settle = settle.as_nanos() as u64;
+    Window { start: soon.start + settle, stop: soon.stop + settle }
+}
+
+/// Starts children, lets them measure together after `settle`, and collects their reports.
+pub async fn run_settled(specs: &[Spec], settle: Duration, length: Duration) -> Outcome<(Window, Vec<Report>)> {
+    let mut workers = start_all(specs).await?;
+    let window = window_after(settle, length);
+    for worker in &mut workers {
+        worker.measure(window).await?;
+    }
+    Ok((window, reports(workers, window).await?))
 }
 
 /// All reports, in the order of the children.

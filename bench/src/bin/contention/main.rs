@@ -1,5 +1,6 @@
-//! Locks under contention, beside other crates, on a real replica set: the figures B1 to B15 and,
-//! under faults, B18 to B22; and the middleware: T1 to T4. B1 to B6 also compare with PostgreSQL.
+//! Locks under contention, beside other crates, on a real replica set: the figures B1 to B17, under
+//! faults B18 to B22, in great numbers B23 to B25; shared locks and permits: S2 to S7; and the
+//! middleware: T1 to T4. B1 to B6 also compare with PostgreSQL.
 //!
 //! Run with `cargo run --release --bin contention`; `-- --help` lists the options, `README.md` says
 //! what each figure is.
@@ -16,6 +17,7 @@ mod postgres;
 mod report;
 mod stats;
 mod trace;
+mod trace_batch;
 mod web;
 mod worker;
 
@@ -23,11 +25,12 @@ use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Command, ExitCode};
 
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use tokio::runtime::{Builder, Runtime};
 
 use crate::deployment::Deployment;
 use crate::figures::Bench;
-use crate::options::Options;
+use crate::options::{Options, Trace};
 use crate::postgres::Postgres;
 use crate::report::machine::Machine;
 use crate::report::{Results, markdown, plot};
@@ -39,6 +42,8 @@ type Outcome<T> = Result<T, Box<dyn std::error::Error + Send + Sync>>;
 const BLOCKING_THREADS: usize = 1_200;
 
 fn main() -> ExitCode {
+    // B23 opens thousands of connections. Children and servers inherit the limit.
+    allow_open_files();
     let mut arguments = std::env::args().skip(1).peekable();
     let done = if arguments.next_if(|argument| argument == fleet::WORKER).is_some() {
         // From inside the runtime: its end would wait for the thread that reads standard input, and
@@ -53,6 +58,15 @@ fn main() -> ExitCode {
             eprintln!("{error}");
             ExitCode::FAILURE
         }
+    }
+}
+
+/// Raises the number of files that this process may open to what the system permits.
+fn allow_open_files() {
+    let limits = getrlimit(Resource::Nofile);
+    let raised = setrlimit(Resource::Nofile, Rlimit { current: limits.maximum, ..limits });
+    if let Err(error) = raised {
+        eprintln!("the limit of open files stays {:?}: {error}", limits.current);
     }
 }
 
@@ -95,7 +109,7 @@ async fn measure(options: Options) -> Outcome<()> {
 
 /// Starts PostgreSQL as well if a figure uses it.
 async fn measure_on(options: &Options, deployment: &Deployment, postgres: &mut Option<Postgres>) -> Outcome<()> {
-    if !options.trace && options.figures.iter().any(|figure| figure.uses_postgres()) {
+    if options.trace.is_none() && options.figures.iter().any(|figure| figure.uses_postgres()) {
         *postgres = Some(Postgres::start().await?);
     }
     write_all(options, deployment, postgres.as_ref()).await
@@ -104,10 +118,13 @@ async fn measure_on(options: &Options, deployment: &Deployment, postgres: &mut O
 async fn write_all(options: &Options, deployment: &Deployment, postgres: Option<&Postgres>) -> Outcome<()> {
     let out = &options.out;
     std::fs::create_dir_all(out)?;
-    if options.trace {
-        let trace = trace::run(deployment).await?;
+    if let Some(kind) = options.trace {
+        let (file, trace) = match kind {
+            Trace::HandOver => ("trace.txt", trace::run(deployment).await?),
+            Trace::Batch => ("trace-batch.txt", trace_batch::run(deployment).await?),
+        };
         print!("{trace}");
-        return written(&out.join("trace.txt"), trace.as_bytes());
+        return written(&out.join(file), trace.as_bytes());
     }
     let (version, members) = deployment.describe().await?;
     let bench = Bench { deployment, postgres, quick: options.quick };

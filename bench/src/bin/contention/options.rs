@@ -11,14 +11,24 @@ Measures distlock and its peers, interleaved, on a replica set of three members 
 
   contention [OPTIONS]
 
-  --figures B1,B5   only these (B1 to B15, B17 to B22, T1 to T4; default all)
+  --figures B1,B5   only these (B1 to B25, S2 to S7, T1 to T4; default all)
   --quick           fewer and shorter rounds, to see whether everything works
   --out DIR         where table, JSON and plots go (default: results, beside this program's sources)
   --uri URI         a replica set of yours instead. B10 and B19, which stop primaries, start their own in any case;
                     B18 needs a server with enableTestCommands=1, B22 servers of this machine
                     B1 to B6 also need PostgreSQL: DISTLOCK_POSTGRES_URI, else a server that is started as well
   --trace           no figures, but a trace of a hand-over chain through four processes
+  --trace-batch     no figures, but the commands by which eight keys are acquired and released together
 ";
+
+/// What can be traced.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Trace {
+    /// A hand-over chain.
+    HandOver,
+    /// A batch of acquisitions, and one of releases.
+    Batch,
+}
 
 /// What to do.
 #[derive(Debug, PartialEq)]
@@ -32,7 +42,7 @@ pub struct Options {
     /// A replica set of the user.
     pub uri: Option<String>,
     /// A trace instead of figures.
-    pub trace: bool,
+    pub trace: Option<Trace>,
     /// Only the help.
     pub help: bool,
 }
@@ -45,7 +55,7 @@ impl Options {
             quick: false,
             out: PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/results")),
             uri: None,
-            trace: false,
+            trace: None,
             help: false,
         };
         let mut arguments = arguments.into_iter();
@@ -53,7 +63,8 @@ impl Options {
             let mut value = || arguments.next().ok_or(format!("{argument} needs a value"));
             match argument.as_str() {
                 "--quick" => options.quick = true,
-                "--trace" => options.trace = true,
+                "--trace" => options.trace = Some(Trace::HandOver),
+                "--trace-batch" => options.trace = Some(Trace::Batch),
                 "--help" | "-h" => options.help = true,
                 "--out" => options.out = value()?.into(),
                 "--uri" => options.uri = Some(value()?),
@@ -82,16 +93,25 @@ mod tests {
         assert_eq!(parse(&[]).unwrap().figures, Id::ALL);
         let options = parse(&["--quick", "--figures", "t3,b5, B1,B5"]).unwrap();
         assert_eq!(options.figures, [Id::B(1), Id::B(5), Id::T(3)]);
-        assert!(options.quick && !options.trace);
+        assert!(options.quick && options.trace.is_none());
+        assert_eq!(parse(&["--figures", "t4,S7,s2"]).unwrap().figures, [Id::S(2), Id::S(7), Id::T(4)]);
         assert_eq!(parse(&["--figures", "T1,b22,B18"]).unwrap().figures, [Id::B(18), Id::B(22), Id::T(1)]);
+    }
+
+    #[test]
+    fn traces_are_told_apart() {
+        assert_eq!(parse(&["--trace"]).unwrap().trace, Some(Trace::HandOver));
+        assert_eq!(parse(&["--trace-batch"]).unwrap().trace, Some(Trace::Batch));
     }
 
     #[test]
     fn nonsense_is_refused() {
         for arguments in [
             &["--figures"][..],
-            &["--figures", "B16"],
-            &["--figures", "B23"],
+            &["--figures", "B0"],
+            &["--figures", "B26"],
+            &["--figures", "S1"],
+            &["--figures", "S8"],
             &["--figures", "T5"],
             &["--figures", "B01"],
             &["--figures", "5"],

@@ -16,7 +16,14 @@ const LENGTH: Duration = Duration::from_millis(400);
 
 /// Runs a chain and prints it, one line per event.
 pub async fn run(deployment: &Deployment) -> Outcome<String> {
-    let task = Contend { key: "trace".to_owned(), waiters: 1, hold_ms: HOLD_MS, every_turn: true, log: true };
+    let task = Contend {
+        key: "trace".to_owned(),
+        waiters: 1,
+        hold_ms: HOLD_MS,
+        every_turn: true,
+        log: true,
+        ..Contend::default()
+    };
     let spec = Spec {
         who: Contender::Ours,
         uri: deployment.uri().to_owned(),

@@ -4,8 +4,11 @@
 //! sends a wrong request on purpose. These checks send such requests directly.
 
 pub(super) mod admin;
+pub(super) mod batch;
+pub(super) mod holders;
 pub(super) mod hooks;
 pub(super) mod lease;
+pub(super) mod modes;
 pub(super) mod push;
 pub(super) mod queue;
 pub(super) mod races;

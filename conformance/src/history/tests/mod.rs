@@ -3,9 +3,12 @@
 
 mod intervals;
 mod linear;
+mod modes;
 mod search;
 
 use std::time::Duration;
+
+use distlock_api::Mode;
 
 use super::{Call, End, Expected, Violation, What, violations};
 
@@ -14,7 +17,15 @@ fn ms(ms: u64) -> Duration {
 }
 
 fn call(client: usize, asked: u64, answered: u64, what: What) -> Call {
-    Call { client, key: "k".into(), asked: ms(asked), answered: Some(ms(answered)), queued: None, what }
+    Call {
+        client,
+        key: "k".into(),
+        asked: ms(asked),
+        answered: Some(ms(answered)),
+        queued: None,
+        mode: Mode::Exclusive,
+        what,
+    }
 }
 
 /// Requested, granted, held until a release, released.
@@ -46,6 +57,8 @@ trait Edit {
     fn on(self, key: &str) -> Self;
     fn queued(self, at: u64) -> Self;
     fn unanswered(self) -> Self;
+    fn shared(self) -> Self;
+    fn permits(self, take: u32, of: u32) -> Self;
 }
 
 impl Edit for Call {
@@ -63,11 +76,22 @@ impl Edit for Call {
         self.answered = None;
         self
     }
+
+    fn shared(mut self) -> Self {
+        self.mode = Mode::Shared;
+        self
+    }
+
+    fn permits(mut self, take: u32, of: u32) -> Self {
+        self.mode = Mode::Permits { take, of };
+        self
+    }
 }
 
 fn kind(violation: &Violation) -> &'static str {
     match violation {
         Violation::Overlap(_) => "overlap",
+        Violation::TooManyPermits { .. } => "too many permits",
         Violation::TokenWentBack(_) => "token back",
         Violation::SameToken(_) => "same token",
         Violation::RegisterWentBack(_) => "register back",

@@ -1,6 +1,6 @@
 //! Compares the checker's search with an exhaustive one, on thousands of small histories.
 
-use super::super::linear;
+use super::super::{linear, modes};
 use super::*;
 
 /// The remaining effects, and the state of the lock.
@@ -8,8 +8,10 @@ struct Naive<'a> {
     calls: &'a [Call],
     /// For each call: nothing yet, granted, over.
     stage: Vec<u8>,
-    holder: Option<usize>,
-    token: u64,
+    holders: Vec<usize>,
+    /// The greatest token of a shared grant, and of any other.
+    tokens: [u64; 2],
+    granted: Vec<u64>,
 }
 
 type Interval = (Duration, Option<Duration>);
@@ -55,21 +57,48 @@ impl Naive<'_> {
 
     /// Whether the rest is possible with this as the next effect.
     fn take(&mut self, call: usize) -> bool {
-        let before = (self.stage[call], self.holder, self.token);
-        let possible = match (&self.calls[call].what, self.stage[call]) {
+        let before = (self.stage[call], self.holders.clone(), self.tokens, self.granted.clone());
+        let calls = self.calls;
+        let Call { mode, ref what, .. } = calls[call];
+        let fits = modes::fits(mode, self.holders.iter().map(|holder| calls[*holder].mode));
+        let possible = match (what, self.stage[call]) {
             (What::Granted { token, .. }, 0) => {
-                let free = self.holder.is_none() && *token > self.token;
-                (self.holder, self.token) = (Some(call), *token);
-                free
+                let is_shared = mode == Mode::Shared;
+                let least = if is_shared { self.tokens[1] } else { self.tokens[0].max(self.tokens[1]) };
+                let is_new = *token > least && !self.granted.contains(token);
+                let of_kind = &mut self.tokens[usize::from(!is_shared)];
+                *of_kind = (*of_kind).max(*token);
+                self.granted.push(*token);
+                self.holders.push(call);
+                fits && is_new
             }
-            (What::NotGranted, 0) => self.holder.replace(call).is_none(),
-            (What::Busy, _) => self.holder.is_some(),
-            _ => self.holder.take() == Some(call),
+            (What::NotGranted, 0) => {
+                self.holders.push(call);
+                fits
+            }
+            (What::Busy, _) => !self.holders.is_empty() && (!fits || self.is_behind(call)),
+            _ => {
+                let is_held = self.holders.contains(&call);
+                self.holders.retain(|holder| *holder != call);
+                is_held
+            }
         };
-        self.stage[call] += if self.calls[call].what == What::Busy { 2 } else { 1 };
+        self.stage[call] += if *what == What::Busy { 2 } else { 1 };
         let possible = possible && self.is_possible();
-        (self.stage[call], self.holder, self.token) = before;
+        (self.stage[call], self.holders, self.tokens, self.granted) = before;
         possible
+    }
+
+    /// Whether another call may wait ahead of it.
+    fn is_behind(&self, busy: usize) -> bool {
+        let Call { asked, answered, mode, .. } = self.calls[busy];
+        let waits = |other: &Call| match other.what {
+            What::Granted { .. } => other.answered >= Some(asked),
+            What::NotGranted => true,
+            _ => false,
+        };
+        let ahead = |other: &&Call| Some(other.asked) <= answered && waits(other);
+        self.calls.iter().filter(ahead).any(|other| mode != Mode::Shared || other.mode != Mode::Shared)
     }
 }
 
@@ -86,14 +115,36 @@ fn random_call(rng: &mut fastrand::Rng, tokens: u64) -> Call {
     }
 }
 
+fn random_mode(rng: &mut fastrand::Rng) -> Mode {
+    match rng.u8(..8) {
+        0..2 => Mode::Exclusive,
+        2..5 => Mode::Shared,
+        _ => Mode::Permits { take: rng.u32(1..3), of: rng.u32(2..4) },
+    }
+}
+
 #[test]
 fn it_finds_exactly_what_trying_everything_finds() {
-    let mut rng = fastrand::Rng::with_seed(7);
+    compare(7, |_| Mode::Exclusive);
+}
+
+#[test]
+fn it_finds_exactly_what_trying_everything_finds_in_all_modes() {
+    compare(8, random_mode);
+    compare(9, |rng| if rng.u8(..4) == 0 { Mode::Exclusive } else { Mode::Shared });
+    compare(10, |rng| Mode::Permits { take: rng.u32(1..3), of: rng.u32(2..5) });
+}
+
+fn compare(seed: u64, mode: impl Fn(&mut fastrand::Rng) -> Mode) {
+    let mut rng = fastrand::Rng::with_seed(seed);
     let mut good = 0;
     const HISTORIES: usize = 20_000;
     for number in 0..HISTORIES {
-        let calls: Vec<Call> = (0..rng.usize(2..6)).map(|_| random_call(&mut rng, 5)).collect();
-        let mut naive = Naive { calls: &calls, stage: vec![0; calls.len()], holder: None, token: 0 };
+        let count = rng.usize(2..6);
+        let random = |_| Call { mode: mode(&mut rng), ..random_call(&mut rng, 5) };
+        let calls: Vec<Call> = (0..count).map(random).collect();
+        let stage = vec![0; calls.len()];
+        let mut naive = Naive { calls: &calls, stage, holders: Vec::new(), tokens: [0; 2], granted: Vec::new() };
         let possible = naive.is_possible();
         let mut sorted: Vec<&Call> = calls.iter().collect();
         sorted.sort_by_key(|call| call.asked);

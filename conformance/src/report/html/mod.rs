@@ -117,7 +117,7 @@ fn clauses(page: &mut String, backends: &[Backend]) {
         let _ = write!(page, "<th>{}</th>", escape(&backend.name));
     }
     page.push_str("</tr></thead>\n");
-    for ((_, clause), checks) in rows {
+    for ((.., clause), checks) in rows {
         let text = checks.first().map(|(_, check)| escape(&check.text)).unwrap_or_default();
         let columns = backends.len() + 1;
         let _ = writeln!(

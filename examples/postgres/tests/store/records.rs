@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use distlock_api::{AcquisitionId, ErrorKind, Holder, LockAdmin, LockEvent, LockFilter};
+use distlock_api::{AcquisitionId, ErrorKind, Holder, LockAdmin, LockEvent, LockFilter, Mode};
 use distlock_engine::LeaseStore;
 use distlock_engine::store::{Attempt, Claim, ProviderId, QueueStanding, Renewal, Reply, Standing, Ticket};
 use distlock_example_postgres::PostgresStore;
@@ -154,6 +154,9 @@ async fn lock_events_are_reported_where_a_store_has_enabled_them() {
     };
     assert!(grant_of(&seen[0], &expired), "{seen:?}");
     assert_eq!(seen[1], LockEvent::Expired { key: key.clone(), id: expired.id().clone() });
-    assert_eq!(seen[2], LockEvent::Granted { key: key.clone(), id: claim.id().clone(), token, owner });
+    assert_eq!(
+        seen[2],
+        LockEvent::Granted { key: key.clone(), id: claim.id().clone(), token, owner, mode: Mode::Exclusive }
+    );
     assert_eq!(seen[3], LockEvent::Released { key, id: claim.id().clone() });
 }

@@ -299,7 +299,9 @@ async fn a_full_queue_is_refused_or_polled() {
         reply.standing = QueueStanding::Full;
         Ok(Reply::Busy(reply))
     };
-    assert_eq!(World::new(never).answer(0, full()), "sleep until 10");
+    let mut polling = World::new(never);
+    let pauses: Vec<_> = (0..12).map(|_| polling.answer(0, full())).collect();
+    assert_eq!((&*pauses[0], &*pauses[11]), ("sleep until 10", "sleep until 2000"));
     let mut refusing = World::with(never, |settings| settings.refuses_when_full = true);
     assert_eq!(refusing.answer(0, full()), "QueueFull, Retryable");
 }

@@ -15,9 +15,9 @@ use crate::store::Fate;
 
 /// A resource that is kept with the lease.
 #[derive(Clone)]
-pub(super) struct Style {
-    pub(super) store: MemoryStore,
-    pub(super) value: Arc<Mutex<u64>>,
+pub(crate) struct Style {
+    pub(crate) store: MemoryStore,
+    pub(crate) value: Arc<Mutex<u64>>,
     brought: Arc<Mutex<HashMap<AcquisitionId, u64>>>,
     attempts: Arc<Mutex<u32>>,
 }
@@ -37,17 +37,17 @@ impl AcquireOp for Style {
 }
 
 /// A write that adds one.
-pub(super) struct Adds {
+pub(crate) struct Adds {
     style: Style,
     releases: bool,
     done: Mutex<bool>,
-    pub(super) fates: Mutex<VecDeque<Fate>>,
+    pub(crate) fates: Mutex<VecDeque<Fate>>,
     made: Mutex<u32>,
-    pub(super) reached: Notify,
+    pub(crate) reached: Notify,
 }
 
 impl Adds {
-    pub(super) fn made(&self) -> u32 {
+    pub(crate) fn made(&self) -> u32 {
         *self.made.lock().unwrap()
     }
 
@@ -63,7 +63,9 @@ impl Adds {
         *value.lock().unwrap() += 1;
         *self.done.lock().unwrap() = true;
         if self.releases {
-            let _ = store.release(&Release::new(write.claim.clone())).await?;
+            let mut release = Release::new(write.claim.clone());
+            release.hold_at_least = write.hold_at_least;
+            let _ = store.release(&release).await?;
         }
         Ok(Written::Applied)
     }
@@ -80,41 +82,45 @@ impl WriteOp for Adds {
 }
 
 impl Style {
-    pub(super) fn new() -> Self {
+    pub(crate) fn new() -> Self {
         Self { store: MemoryStore::new(), value: Arc::default(), brought: Arc::default(), attempts: Arc::default() }
     }
 
-    pub(super) fn provider(&self) -> LeaseProvider {
+    pub(crate) fn provider(&self) -> LeaseProvider {
         quick(&self.store)
     }
 
-    pub(super) fn attempts(&self) -> u32 {
+    pub(crate) fn attempts(&self) -> u32 {
         *self.attempts.lock().unwrap()
     }
 
-    pub(super) fn value(&self) -> u64 {
+    pub(crate) fn value(&self) -> u64 {
         *self.value.lock().unwrap()
     }
 
-    pub(super) async fn lock(&self, provider: &LeaseProvider) -> LeaseGuard {
+    pub(crate) async fn lock(&self, provider: &LeaseProvider) -> LeaseGuard {
+        self.lock_with(provider, AcquireOptions::new()).await
+    }
+
+    pub(crate) async fn lock_with(&self, provider: &LeaseProvider, options: AcquireOptions) -> LeaseGuard {
         let key = LockKey::new("k").unwrap();
-        match provider.acquire_via(key, AcquireOptions::new(), Arc::new(self.clone())).await.unwrap() {
+        match provider.acquire_via(key, options, Arc::new(self.clone())).await.unwrap() {
             AcquiredLease::Held(lease) => lease,
             AcquiredLease::Busy(busy) => panic!("{busy:?}"),
         }
     }
 
-    pub(super) fn lock_in_task(&self, provider: &LeaseProvider) -> JoinHandle<LeaseGuard> {
+    pub(crate) fn lock_in_task(&self, provider: &LeaseProvider) -> JoinHandle<LeaseGuard> {
         let (style, provider) = (self.clone(), provider.clone());
         tokio::spawn(async move { style.lock(&provider).await })
     }
 
     /// Returns what came with a guard.
-    pub(super) fn brought(&self, lease: &LeaseGuard) -> u64 {
+    pub(crate) fn brought(&self, lease: &LeaseGuard) -> u64 {
         self.brought.lock().unwrap()[lease.claim().id()]
     }
 
-    pub(super) fn adds(&self, releases: bool, fates: impl IntoIterator<Item = Fate>) -> Arc<Adds> {
+    pub(crate) fn adds(&self, releases: bool, fates: impl IntoIterator<Item = Fate>) -> Arc<Adds> {
         Arc::new(Adds {
             style: self.clone(),
             releases,
@@ -126,14 +132,14 @@ impl Style {
     }
 }
 
-pub(super) fn rejected() -> Fate {
+pub(crate) fn rejected() -> Fate {
     Fate::Fail(LockError::new(ErrorKind::Rejected, "not allowed"))
 }
 
-pub(super) fn unavailable() -> Fate {
+pub(crate) fn unavailable() -> Fate {
     Fate::Fail(LockError::new(ErrorKind::Unavailable, "not now"))
 }
 
-pub(super) fn unknown() -> Fate {
+pub(crate) fn unknown() -> Fate {
     Fate::Fail(LockError::new(ErrorKind::Unavailable, "perhaps").outcome_unknown())
 }

@@ -3,7 +3,7 @@
 use std::num::NonZeroU32;
 use std::time::Duration;
 
-use distlock_api::{AcquisitionId, Holder};
+use distlock_api::{AcquisitionId, Holder, Mode};
 use distlock_engine::store::{Attempt, QueueStanding, Ticket};
 
 #[derive(Clone, Debug, Default)]
@@ -17,6 +17,7 @@ pub(super) struct Queue {
 #[derive(Clone, Debug)]
 pub(super) struct Waiter {
     pub(super) id: AcquisitionId,
+    pub(super) mode: Mode,
     /// When the ticket was last refreshed.
     seen: Duration,
     pub(super) ticket: Ticket,
@@ -29,6 +30,7 @@ impl Waiter {
     fn new(now: Duration, attempt: &Attempt, ticket: Ticket) -> Self {
         Self {
             id: attempt.claim.id().clone(),
+            mode: attempt.claim.mode(),
             seen: now,
             ticket,
             turn_window: attempt.turn_window,
@@ -59,8 +61,9 @@ impl Queue {
         self.waiters.retain(|waiter| waiter.id != *id);
     }
 
-    pub(super) fn take_head(&mut self) -> Option<Waiter> {
-        (!self.waiters.is_empty()).then(|| self.waiters.remove(0))
+    /// Takes the first waiter, if it may be granted the key.
+    pub(super) fn take_head_if(&mut self, may: impl FnOnce(&Waiter) -> bool) -> Option<Waiter> {
+        self.waiters.first().is_some_and(may).then(|| self.waiters.remove(0))
     }
 
     /// Returns the number of tickets before the claim's own, or of all if it has none.

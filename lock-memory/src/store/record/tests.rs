@@ -2,6 +2,7 @@ use distlock_engine::store::ProviderId;
 
 use super::*;
 
+mod modes;
 mod queue;
 
 const SEC: fn(u64) -> Duration = Duration::from_secs;
@@ -35,10 +36,7 @@ fn release(record: &mut Record, now: Duration, claim: &Claim) -> ReleaseOutcome 
 }
 
 fn release_with(record: &mut Record, now: Duration, release: &Release) -> ReleaseOutcome {
-    match record.release(now, release, true) {
-        ReleaseEffect::Nothing(outcome) => outcome,
-        ReleaseEffect::Freed | ReleaseEffect::HandedOver(_) => ReleaseOutcome::Released,
-    }
+    record.release(now, release, true).outcome
 }
 
 #[test]
@@ -126,13 +124,13 @@ fn c9_c10_a_repeated_release_gets_the_first_answer() {
 fn c22_a_force_release_skips_a_token_and_the_victim_learns_of_it() {
     let (mut record, victim, next) = (Record::new(0), claim(), claim());
     let token = granted(&mut record, SEC(0), &victim);
-    record.force_release(SEC(1), forced_release());
+    assert_eq!(record.force_release(SEC(1), None, &forced_release()), [victim.id().clone()]);
     assert_eq!(renew(&mut record, SEC(1), &victim, token), Standing::Gone(Loss::ForceReleased));
     assert_eq!(release(&mut record, SEC(1), &victim), ReleaseOutcome::AlreadyLost);
     assert_eq!(granted(&mut record, SEC(1), &next).get(), token.get() + 2);
     // A free key: nothing to take, no token to skip.
     let mut free = Record::new(7);
-    free.force_release(SEC(0), forced_release());
+    assert!(free.force_release(SEC(0), None, &forced_release()).is_empty());
     assert_eq!(free.token(), 7);
 }
 

@@ -16,7 +16,10 @@ impl Events {
         change.extend(more);
         let change: ChangeStreamEvent<Document> = from_document(change).unwrap();
         let word = |event: LockEvent| match event {
-            LockEvent::Granted { id, token, owner, .. } => format!("granted {id} {token} {owner:?}"),
+            LockEvent::Granted { id, token, owner, mode: Mode::Exclusive, .. } => {
+                format!("granted {id} {token} {owner:?}")
+            }
+            LockEvent::Granted { id, token, owner, mode, .. } => format!("granted {id} {token} {owner:?} {mode}"),
             event => event.id().map_or("gap".into(), |id| format!("{} {id}", event.as_str())),
         };
         self.0.events(&change).into_iter().map(word).collect()
@@ -102,4 +105,49 @@ fn an_unexplained_change_is_a_gap_and_a_foreign_one_is_ignored() {
     assert_eq!(watcher.update(doc! { "lockId": "a", "fencingToken": 7_i64 }, &[]).len(), 1);
     assert_eq!(watcher.change("delete", "k", doc! {}), ["expired a"]);
     assert!(watcher.change("delete", "k", doc! {}).is_empty());
+}
+
+#[test]
+fn updates_report_several_holders() {
+    let mut watcher = Events::new("");
+    let holder = |id: &str| doc! { "id": id, "token": 7_i64, "shared": true, "owner": "o" };
+    let first =
+        doc! { "lockId": "shared", "fencingToken": 7_i64, "grants": "+a 7 1 5000 s;", "holders": [holder("a")] };
+    assert_eq!(watcher.update(first, &[]), ["granted a 7 Some(\"o\") shared"]);
+    let joined = doc! { "fencingToken": 10_i64, "grants": "+b 8 3 5000 s;", "holders.1": holder("b") };
+    assert_eq!(watcher.update(joined, &[]), ["granted b 10 Some(\"o\") shared"]);
+    assert_eq!(watcher.update(doc! { "lastReleased": "a", "holders": [holder("b")] }, &[]), ["released a"]);
+    let run = doc! { "lastReleased": "b", "grants": "c 11 1 5000 1/3;d 12 1 5000 2/3;" };
+    assert_eq!(
+        watcher.update(run, &[]),
+        ["released b", "granted c 11 None 1 of 3 permits", "granted d 12 None 2 of 3 permits"]
+    );
+    assert_eq!(watcher.update(doc! { "revoked": "c", "fencingToken": 13_i64 }, &[]), ["force_released c"]);
+    let kept = doc! { "lastReleased": "d", "grants": "~d;" };
+    assert_eq!(watcher.update(kept, &[]), ["released d"]);
+    let taken = doc! { "lockId": "e", "fencingToken": 14_i64, "expired": "x;y" };
+    assert_eq!(watcher.update(taken, &["holders", "grants"]), ["expired x", "expired y", "granted e 14 None"]);
+}
+
+#[test]
+fn a_whole_record_tells_which_of_several_holders_is_new_and_which_is_gone() {
+    let mut watcher = Events::new("lock.");
+    let holder = |id: &str, token: i64| doc! { "id": id, "token": token, "take": 1_i64, "of": 5_i64 };
+    let whole = |holders: Vec<Document>, more: Document| {
+        let mut lock = doc! { "lockId": "shared", "fencingToken": 9_i64, "holders": holders, "grants": "old 1 1 5 s;" };
+        lock.extend(more);
+        doc! { "_id": "k", "lock": lock }
+    };
+    let (a, b, c) = (holder("a", 7), holder("b", 8), holder("c", 9));
+    let granted = |id: &str, token: i64| format!("granted {id} {token} None 1 of 5 permits");
+    assert_eq!(watcher.replace(whole(vec![a.clone(), b.clone()], doc! {})), [granted("a", 7), granted("b", 8)]);
+    assert!(watcher.replace(whole(vec![a.clone(), b.clone()], doc! {})).is_empty(), "renewed");
+    let released = doc! { "lastReleased": "a", "released": ["a", "z"] };
+    assert_eq!(watcher.replace(whole(vec![b.clone(), c.clone()], released)), ["released a".into(), granted("c", 9)]);
+    let mut kept = b;
+    kept.insert("kept", true);
+    let both = doc! { "lastReleased": "b", "released": ["b"], "revoked": "x;c" };
+    assert_eq!(watcher.replace(whole(vec![kept], both)), ["released b", "force_released c"]);
+    let whole = doc! { "lock": { "lockId": "d", "fencingToken": 12_i64, "lastReleased": "b" } };
+    assert_eq!(watcher.update(whole, &[]), ["granted d 12 None"]);
 }

@@ -91,6 +91,38 @@ fn losses_are_reported() {
 }
 
 #[test]
+fn grants_to_several_are_reported() {
+    let events = Events::new();
+    let (a, b) = (events.own("a"), events.own("b"));
+    let grants = format!("x-1 9 1 5000 s;{a} 10 3 6000 s;+{b} 13 1 7000 s;");
+    let run = doc! { "grants": grants, "token": 13_i64, "released": "c" };
+    assert_eq!(events.read(UPDATE, "k", run.clone()), ["granted own-a 10 3 until 6000"]);
+    let mut from_exclusive = run;
+    from_exclusive.insert("holder", "shared");
+    for kind in [UPDATE, REPLACE] {
+        assert_eq!(events.read(kind, "k", from_exclusive.clone()), ["granted own-a 10 3 until 6000"]);
+    }
+    assert_eq!(events.read(UPDATE, "k", doc! { "grants": "~x-1;", "released": "x-1" }), ["freed k"], "a minimum hold");
+    assert!(events.read(UPDATE, "k", doc! { "grants": 7 }).is_empty());
+}
+
+#[test]
+fn losses_of_several_are_reported() {
+    let events = Events::new();
+    let revoked = format!("x-1;{};{}", events.own("a"), events.own("b"));
+    let forced = doc! { "revoked": revoked, "token": 8_i64 };
+    let gone = ["gone own-a force_released by 8", "gone own-b force_released by 8", "freed k"];
+    assert_eq!(events.read(UPDATE, "k", forced.clone()), gone);
+    let mut whole = forced;
+    whole.extend(doc! { "holder": "shared", "released": "c", "lastForced": 7_i64 });
+    assert_eq!(events.read(REPLACE, "k", whole.clone()), gone, "others stay");
+    whole.insert("lastForced", 6_i64);
+    assert!(events.read(REPLACE, "k", whole).is_empty(), "an earlier loss");
+    let expired = doc! { "holder": "shared", "expired": format!("x-1;{}", events.own("a")), "token": 9_i64, "grants": "+y-1 9 1 5 s;" };
+    assert_eq!(events.read(UPDATE, "k", expired), ["gone own-a gone by 9"]);
+}
+
+#[test]
 fn removed_and_replaced_records_are_reported() {
     let events = Events::new();
     for end in [DROP, RENAME, "dropDatabase", "invalidate"] {

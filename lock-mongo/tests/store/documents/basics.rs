@@ -72,6 +72,7 @@ async fn documents_busy_and_missing(world: World) {
     let error = locks.lock("missing").await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::NotFound, "{error:?}");
     assert!(error.key().is_some());
+    crate::guide::lists(&error);
     assert_eq!(locks.lock(7).await.unwrap_err().kind(), ErrorKind::InvalidKey);
     assert_eq!(bank.raw.count_documents(doc! {}).await.unwrap(), 1, "nothing was made");
     let waits = {

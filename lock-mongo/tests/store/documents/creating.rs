@@ -100,7 +100,7 @@ async fn documents_no_index(world: World) {
         locks.provider().prepare().await.unwrap();
         locks.lock(id).await.unwrap().commit(Change::new()).await.unwrap();
         let names = bank.raw.list_index_names().await.unwrap();
-        assert_eq!(names.len(), 1 + usize::from(by_owner), "{names:?}");
+        assert_eq!(names.len(), 1 + 2 * usize::from(by_owner), "{names:?}");
         assert!(names.iter().all(|name| !name.contains("purge")));
     }
 }

@@ -43,7 +43,8 @@ pub(super) async fn run(bench: &Bench<'_>) -> Outcome<Figure> {
 
 async fn one(bench: &Bench<'_>, figure: &mut Figure, who: Contender) -> Outcome<()> {
     let settings = Settings { ttl_ms: TTL_MS, ..Settings::new(true) };
-    let contend = Contend { key: "failover".to_owned(), waiters: 4, hold_ms: 20, every_turn: true, log: false };
+    let contend =
+        Contend { key: "failover".to_owned(), waiters: 4, hold_ms: 20, every_turn: true, ..Contend::default() };
     let specs = vec![bench.spec(who, settings, Task::Contend(contend)); 4];
     let mut workers = fleet::start_all(&specs).await?;
     let window = fleet::measure_all(&mut workers, LENGTH).await?;

@@ -17,15 +17,22 @@ const WAITERS: usize = 4;
 
 /// A chain of writes by hand.
 #[derive(Clone, Copy)]
-struct Chain {
+pub(super) struct Chain {
     who: Contender,
     second_write: bool,
-    name: &'static str,
+    pub(super) name: &'static str,
+}
+
+impl Chain {
+    /// Whether its server is PostgreSQL.
+    pub(super) const fn is_on_postgres(self) -> bool {
+        self.who.is_on_postgres()
+    }
 }
 
 const RAW_TWO: &str = "raw driver, two writes";
 const RAW_TWO_POSTGRES: &str = "raw driver on PostgreSQL, two writes";
-const CHAINS: [Chain; 4] = [
+pub(super) const CHAINS: [Chain; 4] = [
     Chain { who: Contender::Raw, second_write: true, name: RAW_TWO },
     Chain { who: Contender::Raw, second_write: false, name: "raw driver, one write" },
     Chain { who: Contender::RawPostgres, second_write: true, name: RAW_TWO_POSTGRES },
@@ -55,7 +62,7 @@ pub(super) async fn run(bench: &Bench<'_>) -> Outcome<Vec<Figure>> {
             for place in rotated(&[0, 1, 2, 3, 4], round) {
                 let (who, pooled) = &mut pooled[place];
                 let key = format!("hand-over-{hold_ms}-{round}");
-                let task = Contend { key, waiters: WAITERS, hold_ms, every_turn: true, log: false };
+                let task = Contend { key, waiters: WAITERS, hold_ms, every_turn: true, ..Contend::default() };
                 let specs = bench.contenders(*who, Settings::new(false).uncounted(), PROCESSES, &task);
                 let (_, reports) = fleet::run(&specs, length).await?;
                 let seen = hand_overs(turns(&reports));
@@ -72,7 +79,7 @@ pub(super) async fn run(bench: &Bench<'_>) -> Outcome<Vec<Figure>> {
         for who in Contender::WITH_POSTGRES {
             bench.progress(format_args!("hold {hold_ms} ms, the commands of {who}"));
             let key = format!("counted-{hold_ms}");
-            let task = Contend { key, waiters: WAITERS, hold_ms, every_turn: false, log: false };
+            let task = Contend { key, waiters: WAITERS, hold_ms, ..Contend::default() };
             let specs = bench.contenders(who, Settings::new(false), PROCESSES, &task);
             let (_, reports) = fleet::run(&specs, length).await?;
             count(&mut cost, who, hold_ms, &reports);
@@ -202,7 +209,7 @@ fn hand_overs(mut turns: Vec<(usize, Turn)>) -> Seen {
 }
 
 /// The chain of writes by hand; times from sending to receipt, in ms.
-async fn relay(
+pub(super) async fn relay(
     bench: &Bench<'_>,
     Chain { who, second_write, .. }: Chain,
     hold_ms: u64,
@@ -225,15 +232,7 @@ async fn relay(
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    const fn turn(requested: u64, acquired: u64, release: u64) -> Turn {
-        Turn {
-            requested: requested * 1_000_000,
-            acquired: acquired * 1_000_000,
-            release: release * 1_000_000,
-            token: None,
-        }
-    }
+    use crate::worker::protocol::turn;
 
     #[test]
     fn only_those_who_waited_are_handed_over_to() {

@@ -41,7 +41,7 @@ async fn one(bench: &Bench<'_>, figure: &mut Figure, who: Contender, round: usiz
     let prefix = format!("killed-{round}-");
     // Number 0 is the only one.
     let key = format!("{prefix}0");
-    let contend = Contend { key: key.clone(), waiters: 4, hold_ms: 20, every_turn: true, log: false };
+    let contend = Contend { key: key.clone(), waiters: 4, hold_ms: 20, every_turn: true, ..Contend::default() };
     let mut waiters = Worker::start(&bench.spec(who, settings, Task::Contend(contend))).await?;
     waiters.ready().await?;
     let holder = bench.spec(who, settings, Task::Hold { prefix, keys: 1 });

@@ -11,6 +11,7 @@ use super::{Bench, best_peer, isolated, rotated};
 use crate::Outcome;
 use crate::clock;
 use crate::commands::{self, Monitor};
+use crate::deployment;
 use crate::locks::{self, Contender, Locks, Settings};
 use crate::report::{Bound, Figure};
 
@@ -111,8 +112,7 @@ fn note_failure(figure: &mut Figure, who: Contender, seen: &Seen) {
 
 async fn one(bench: &Bench<'_>, who: Contender, window: Window) -> Outcome<Seen> {
     bench.deployment.drop_database(who.database()).await?;
-    let uri = bench.uri(who);
-    let uri = format!("{uri}{}maxPoolSize={POOL}", if uri.contains('?') { '&' } else { '?' });
+    let uri = deployment::with_options(bench.uri(who), &format!("maxPoolSize={POOL}"));
     isolated(async move {
         let monitor = Arc::new(Monitor::default());
         let settings = Settings::new(true);

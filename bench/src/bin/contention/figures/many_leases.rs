@@ -24,7 +24,8 @@ const FEW_LEASES: usize = 10_000;
 const TTL: Duration = Duration::from_secs(60);
 /// Tasks that acquire.
 const TASKS: usize = 64;
-const OWNER: &str = "bench-many-leases";
+/// The owner of all leases.
+pub(super) const OWNER: &str = "bench-many-leases";
 const QUIET: Duration = Duration::from_secs(30);
 const STALL: Duration = Duration::from_secs(20);
 const SLOW: Duration = Duration::from_secs(60);
@@ -128,7 +129,7 @@ async fn observe(uri: &str, leases: usize) -> Outcome<Seen> {
     let client = Client::with_uri_str(uri).await?;
     let provider = ours::provider(&client, Contender::Ours.database(), Settings::new(true)).await?;
     let (before, start) = (resident_bytes()?, Instant::now());
-    let guards = acquire(&provider, leases).await?;
+    let guards = acquire(&provider, leases, TTL).await?;
     let (acquiring, bytes) = (start.elapsed(), resident_bytes()? - before);
     eprintln!("    {leases} leases after {acquiring:.0?}");
 
@@ -152,14 +153,15 @@ async fn observe(uri: &str, leases: usize) -> Outcome<Seen> {
     Ok(Seen { acquiring, bytes, phases, released, releasing })
 }
 
-async fn acquire(provider: &MongoProvider, leases: usize) -> Outcome<Vec<LockGuard>> {
+/// Acquires as many keys.
+pub(super) async fn acquire(provider: &MongoProvider, leases: usize, ttl: Duration) -> Outcome<Vec<LockGuard>> {
     let mut tasks = JoinSet::new();
     for task in 0..TASKS {
         let provider = provider.clone();
         tasks.spawn(async move {
             let mut guards = Vec::new();
             for number in (task..leases).step_by(TASKS) {
-                guards.push(provider.acquire(format!("many-{number}")).ttl(TTL).owner(OWNER).await?);
+                guards.push(provider.acquire(format!("many-{number}")).ttl(ttl).owner(OWNER).await?);
             }
             Outcome::Ok(guards)
         });

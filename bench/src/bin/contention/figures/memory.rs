@@ -1,4 +1,4 @@
-//! B11 and B12: locks within one process, without any server.
+//! B11, B12 and S7: locks within one process, without any server.
 
 use std::hint::black_box;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -7,11 +7,12 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use distlock_api::LockKey;
+use distlock_bench::modes::{BarePermit, BareRead, Permit, Shared};
 use distlock_bench::{Bare, Contender, Fluent, Keyed, Lockable, Plain};
 use tokio::runtime::Builder;
 use tokio::task::spawn_blocking;
 
-use super::{Bench, rotated};
+use super::{Bench, Id, rotated};
 use crate::Outcome;
 use crate::report::{Bound, Figure};
 
@@ -70,6 +71,32 @@ pub(super) async fn contended(bench: &Bench<'_>) -> Outcome<Figure> {
         figure.judge_ratio(format!("{ours}: {QUEUE}"), figure.median(ours, QUEUE), "ns", best, Bound::Most(1.0));
     }
     figure.note("2 threads: each with a runtime of its own, nothing done under the lock. 16 tasks: on one thread, each gives way once while it holds the lock, so that all others queue up.");
+    Ok(figure)
+}
+
+/// S7.
+pub(super) async fn modes(bench: &Bench<'_>) -> Outcome<Figure> {
+    let mut figure = Figure::new(Id::S(7), "in memory, one key, acquire + release, shared and permits", bench.quick);
+    let all: [Measurer; 5] = [
+        (Fluent::NAME, alone::<Fluent>),
+        (Shared::NAME, alone::<Shared>),
+        (Permit::NAME, alone::<Permit>),
+        (BareRead::NAME, alone::<BareRead>),
+        (BarePermit::NAME, alone::<BarePermit>),
+    ];
+    measure(bench, &mut figure, ALONE, "ns", &all).await?;
+    let of = |figure: &Figure, name: &str| (name.to_owned(), figure.median(name, ALONE));
+    for (ours, bare) in [(Shared::NAME, BareRead::NAME), (Permit::NAME, BarePermit::NAME)] {
+        let what = format!("{ours}: {ALONE}");
+        let (_, time) = of(&figure, ours);
+        let (exclusive, bare) = (of(&figure, Fluent::NAME), of(&figure, bare));
+        if ours == Shared::NAME {
+            figure.judge_ratio(&what, time, "ns", exclusive, Bound::Most(1.1));
+        } else {
+            figure.compare(&what, time, "ns", exclusive);
+        }
+        figure.compare(&what, time, "ns", bare);
+    }
     Ok(figure)
 }
 

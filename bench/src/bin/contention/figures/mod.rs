@@ -1,5 +1,7 @@
 //! The figures of the benchmark, one per file.
 
+mod churn;
+mod crowd;
 mod failover;
 mod frozen_primary;
 mod half_open;
@@ -10,11 +12,14 @@ mod killed;
 mod linger;
 mod many_keys;
 mod many_leases;
+mod many_waiters;
 mod memory;
 mod middleware;
 mod own_finds;
 mod queues;
+mod reader_writer;
 mod several;
+mod sharing;
 mod slow_server;
 mod uncontended;
 mod waiting;
@@ -38,24 +43,25 @@ use crate::worker::protocol::{Contend, Report, Spec, Task};
 /// A figure's name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Id {
-    /// Of locks: `B1` to `B15`, `B17` to `B22`.
+    /// Of locks: `B1` to `B25`.
     B(u8),
+    /// Of shared locks and permits: `S2` to `S7`. S1 is a set of others.
+    S(u8),
     /// Of the middleware: `T1` to `T4`.
     T(u8),
 }
 
 impl Id {
     /// All figures.
-    pub const ALL: [Self; 25] = {
-        let mut all = [Self::B(0); 25];
+    pub const ALL: [Self; 35] = {
+        let mut all = [Self::B(0); 35];
         let mut place = 0;
         while place < all.len() {
             let number = place as u8 + 1;
             all[place] = match number {
-                1..=15 => Self::B(number),
-                // B16 does not exist.
-                16..=21 => Self::B(number + 1),
-                _ => Self::T(number - 21),
+                1..=25 => Self::B(number),
+                26..=31 => Self::S(number - 24),
+                _ => Self::T(number - 31),
             };
             place += 1;
         }
@@ -72,6 +78,7 @@ impl fmt::Display for Id {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::B(number) => write!(f, "B{number}"),
+            Self::S(number) => write!(f, "S{number}"),
             Self::T(number) => write!(f, "T{number}"),
         }
     }
@@ -137,7 +144,7 @@ const LIMIT: Duration = Duration::from_secs(1_800);
 pub async fn run(bench: &Bench<'_>, wanted: &[Id]) -> Vec<Figure> {
     let mut made: Vec<Figure> = Vec::new();
     for &id in wanted {
-        // B2, B3 and B4 are seen in the same run.
+        // B2, B3 and B4 are seen in the same run, and so are S4 and S5.
         if made.iter().any(|figure| figure.id == id.to_string()) {
             continue;
         }
@@ -175,12 +182,21 @@ async fn one(bench: &Bench<'_>, id: Id) -> Outcome<Vec<Figure>> {
         Id::B(13) => vec![keys_once::run(bench).await?],
         Id::B(14) => vec![many_keys::run(bench).await?],
         Id::B(15) => vec![several::run(bench).await?],
+        Id::B(16) => vec![middleware::over_mongo::run(bench).await?],
         Id::B(17) => vec![linger::run(bench).await?],
         Id::B(18) => vec![slow_server::run(bench).await?],
         Id::B(19) => vec![frozen_primary::run(bench).await?],
         Id::B(20) => vec![half_open::run(bench).await?],
         Id::B(21) => vec![own_finds::run(bench).await?],
         Id::B(22) => vec![many_leases::run(bench).await?],
+        Id::B(23) => vec![crowd::run(bench).await?],
+        Id::B(24) => vec![many_waiters::run(bench).await?],
+        Id::B(25) => vec![churn::run(bench).await?],
+        Id::S(2) => vec![sharing::one_process(bench).await?],
+        Id::S(3) => vec![sharing::four_processes(bench).await?],
+        Id::S(4..=5) => reader_writer::run(bench).await?,
+        Id::S(6) => vec![sharing::permits(bench).await?],
+        Id::S(7) => vec![memory::modes(bench).await?],
         Id::T(1) => vec![middleware::latency::run(bench).await?],
         Id::T(2) => vec![middleware::throughput::run(bench).await?],
         Id::T(3) => vec![middleware::hot_key::run(bench).await?],

@@ -75,7 +75,7 @@ async fn run(
         bench.progress(format_args!("round {} of {rounds}", round + 1));
         for who in rotated(contenders, round) {
             let key = format!("queue-{processes}-{round}");
-            let task = Contend { key, waiters, hold_ms: 0, every_turn: false, log: false };
+            let task = Contend { key, waiters, ..Contend::default() };
             let specs = bench.contenders(who, Settings::new(true), processes, &task);
             let (window, reports) = fleet::run(&specs, Duration::from_secs(length)).await?;
             let all = || reports.iter().flat_map(|report| &report.waiters);

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use distlock_api::{LockGuard, LockProviderExt};
 use distlock_mongo::MongoProvider;
-use mongodb::bson::{DateTime, Document, doc};
+use mongodb::bson::Document;
 use mongodb::options::ClientOptions;
 use mongodb::{Client, Collection};
 use tokio::task::JoinSet;
@@ -215,12 +215,9 @@ async fn lock(provider: &MongoProvider, key: &str, tally: &Tally) -> Result<(), 
 /// The record of an earlier, abandoned attempt does not matter: no other client wants the key.
 async fn by_hand(records: &Collection<Document>, key: &str, tally: &Tally) -> Result<(), Problem> {
     let writes = async {
-        let identity = || doc! { "_id": key };
-        let take = doc! { "$set": { "acquiredAt": DateTime::now() } };
-        records.find_one_and_update(identity(), take).upsert(true).await.map_err(|_| ("acquire", "driver's error"))?;
+        raw::take(records, key).await.map_err(|_| ("acquire", "driver's error"))?;
         hold().await;
-        let give_back = doc! { "$unset": { "acquiredAt": 1 } };
-        records.find_one_and_update(identity(), give_back).await.map_err(|_| ("release", "driver's error"))
+        raw::give_back(records, key).await.map_err(|_| ("release", "driver's error"))
     };
     timeout(TIMEOUT, writes).await.map_err(|_| ("both writes", "timeout"))??;
     tally.acquired();

@@ -109,6 +109,31 @@ impl fmt::Display for Contender {
     }
 }
 
+/// What is claimed of a key. Peers claim all of it.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Mode {
+    /// All of it.
+    #[default]
+    Exclusive,
+    /// As a reader.
+    Shared,
+    /// One permit.
+    Permit {
+        /// The number of permits of the key.
+        of: u32,
+    },
+}
+
+impl From<Mode> for distlock_api::Mode {
+    fn from(mode: Mode) -> Self {
+        match mode {
+            Mode::Exclusive => Self::Exclusive,
+            Mode::Shared => Self::Shared,
+            Mode::Permit { of } => Self::Permits { take: 1, of },
+        }
+    }
+}
+
 /// What an application would configure.
 #[derive(Debug, Clone, Copy, Serialize, Deserialize)]
 pub struct Settings {
@@ -120,6 +145,8 @@ pub struct Settings {
     pub linger_ms: u64,
     /// Whether waiters stand in a queue in the store. Only ours can.
     pub queue: bool,
+    /// What is claimed of each key.
+    pub mode: Mode,
     /// Whether the commands are counted. The driver then decodes each of them for the
     /// monitor, which takes long enough to be seen in the times.
     pub counted: bool,
@@ -128,12 +155,17 @@ pub struct Settings {
 impl Settings {
     /// Leases of 30 s, handed on within a process or not, with a queue.
     pub const fn new(hand_off: bool) -> Self {
-        Self { ttl_ms: 30_000, hand_off, linger_ms: 0, queue: true, counted: true }
+        Self { ttl_ms: 30_000, hand_off, linger_ms: 0, queue: true, mode: Mode::Exclusive, counted: true }
     }
 
     /// Returns these settings without counting commands.
     pub const fn uncounted(self) -> Self {
         Self { counted: false, ..self }
+    }
+
+    /// Returns these settings with another mode.
+    pub const fn in_mode(self, mode: Mode) -> Self {
+        Self { mode, ..self }
     }
 
     fn ttl(self) -> Duration {

@@ -4,22 +4,25 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use distlock_api::{LeaseOptions, LockGuard, LockProvider, LockProviderExt};
+use distlock_api::{LeaseOptions, LockGuard, LockProvider, LockProviderExt, Mode};
 use distlock_mongo::{HandOff, MongoProvider};
 use mongodb::Client;
 
 use super::{Held, Locks, Settings};
 use crate::Outcome;
 
-struct Ours(Arc<dyn LockProvider>);
+struct Ours {
+    provider: Arc<dyn LockProvider>,
+    mode: Mode,
+}
 
 pub(super) async fn connect(client: &Client, database: &str, settings: Settings) -> Outcome<Arc<dyn Locks>> {
-    Ok(locks(Arc::new(provider(client, database, settings).await?)))
+    Ok(locks(Arc::new(provider(client, database, settings).await?), settings))
 }
 
 /// The locks of a provider of ours, whatever its backend.
-pub(super) fn locks(provider: Arc<dyn LockProvider>) -> Arc<dyn Locks> {
-    Arc::new(Ours(provider))
+pub(super) fn locks(provider: Arc<dyn LockProvider>, settings: Settings) -> Arc<dyn Locks> {
+    Arc::new(Ours { provider, mode: settings.mode.into() })
 }
 
 /// The only place that configures ours.
@@ -36,7 +39,7 @@ pub async fn provider(client: &Client, database: &str, settings: Settings) -> Ou
 #[async_trait]
 impl Locks for Ours {
     async fn acquire(&self, key: &str) -> Outcome<Box<dyn Held>> {
-        Ok(Box::new(Guard(self.0.acquire(key).await?)))
+        Ok(Box::new(Guard(self.provider.acquire(key).mode(self.mode).await?)))
     }
 }
 

@@ -29,7 +29,7 @@ pub(super) fn connect(
     let builder = LeaseProvider::builder(store).lease(LeaseOptions::new().ttl(settings.ttl()));
     let builder = if settings.hand_off { builder } else { builder.without_hand_off() };
     let provider = if settings.queue { builder } else { builder.without_queue() }.build()?;
-    Ok(ours::locks(Arc::new(provider)))
+    Ok(ours::locks(Arc::new(provider), settings))
 }
 
 /// Counts the requests of the engine, each of which the store sends as one statement. The driver

@@ -24,6 +24,19 @@ pub fn majority(client: &Client, database: &str, collection: &str) -> Collection
     client.database(database).collection_with_options(collection, options)
 }
 
+/// Writes the record of a key as an acquisition would, without the condition that it is free.
+pub async fn take(records: &Collection<Document>, key: &str) -> Result<(), mongodb::error::Error> {
+    let set = doc! { "$set": { "acquiredAt": DateTime::now() } };
+    records.find_one_and_update(doc! { "_id": key }, set).upsert(true).await?;
+    Ok(())
+}
+
+/// Writes it as a release would.
+pub async fn give_back(records: &Collection<Document>, key: &str) -> Result<(), mongodb::error::Error> {
+    records.find_one_and_update(doc! { "_id": key }, doc! { "$unset": { "acquiredAt": 1 } }).await?;
+    Ok(())
+}
+
 #[async_trait]
 impl Locks for Raw {
     async fn acquire(&self, key: &str) -> Outcome<Box<dyn Held>> {

@@ -14,6 +14,8 @@ use axum::serve::ListenerExt;
 use distlock_api::LockProvider;
 use distlock_tower::LockLayer;
 use distlock_tower::key::RouteKey;
+use mongodb::Collection;
+use mongodb::bson::Document;
 use rustix::time::{
     Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, Timespec, timerfd_create, timerfd_settime,
 };
@@ -24,7 +26,7 @@ use tokio::task::JoinHandle;
 use tower::layer::util::Identity;
 
 use crate::Outcome;
-use crate::locks::{Locks, PATIENCE};
+use crate::locks::{Locks, PATIENCE, raw};
 
 /// Paths without a lock begin so.
 pub const BARE: &str = "/bare/";
@@ -41,6 +43,8 @@ pub enum Guard {
     /// By hand, as there is no middleware for them: the handler acquires, works, releases and
     /// answers.
     Calls(Arc<dyn Locks>),
+    /// From nothing: the handler makes the two writes of a lock by hand, without its conditions.
+    Writes(Collection<Document>),
 }
 
 /// Serves requests that work for `work`; those to [`LOCKED`] under their lock.
@@ -56,6 +60,15 @@ pub fn router(guard: Guard, work: Duration) -> Router {
                 let held = locks.acquire(&key).await.map_err(|_| StatusCode::SERVICE_UNAVAILABLE)?;
                 let answer = working(work).await;
                 held.release().await.map_err(|_| StatusCode::INTERNAL_SERVER_ERROR)?;
+                answer
+            };
+            Router::new().route("/lock/{key}", post(call))
+        }
+        Guard::Writes(records) => {
+            let call = move |Path(key): Path<String>| async move {
+                raw::take(&records, &key).await.map_err(|_| StatusCode::SERVICE_UNAVAILABLE)?;
+                let answer = working(work).await;
+                raw::give_back(&records, &key).await.map_err(|_| StatusCode::INTERNAL_SERVER_ERROR)?;
                 answer
             };
             Router::new().route("/lock/{key}", post(call))

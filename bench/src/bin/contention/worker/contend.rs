@@ -31,16 +31,18 @@ struct Log {
     requested: Option<Nanos>,
 }
 
-/// Takes turns within the window.
-pub(super) async fn run(locks: Arc<dyn Locks>, task: Contend, window: Window) -> Outcome<Report> {
-    let logs: Vec<Arc<Mutex<Log>>> = (0..task.waiters).map(|_| Arc::default()).collect();
+/// Takes turns from `begin` to the end of the window, by as many waiters at each of `locks`. Turns
+/// before the window are not reported.
+pub(super) async fn run(locks: Vec<Arc<dyn Locks>>, task: Contend, window: Window, begin: Nanos) -> Outcome<Report> {
+    let mut logs: Vec<Arc<Mutex<Log>>> = Vec::new();
     let mut waiters = JoinSet::new();
-    for log in &logs {
-        let (locks, task, log) = (Arc::clone(&locks), task.clone(), Arc::clone(log));
+    for locks in locks.iter().flat_map(|locks| std::iter::repeat_n(locks, task.waiters)) {
+        let (locks, task, log) = (Arc::clone(locks), task.clone(), Arc::<Mutex<Log>>::default());
+        logs.push(Arc::clone(&log));
         waiters.spawn(async move {
-            clock::sleep_until(window.start).await;
+            clock::sleep_until(begin).await;
             while clock::now() < window.stop {
-                turn(&*locks, &task, &log).await;
+                turn(&*locks, &task, &log, window.start).await;
             }
         });
     }
@@ -50,7 +52,7 @@ pub(super) async fn run(locks: Arc<dyn Locks>, task: Contend, window: Window) ->
     Ok(Report { waiters: waiters.collect(), ..Report::default() })
 }
 
-async fn turn(locks: &dyn Locks, task: &Contend, log: &Mutex<Log>) {
+async fn turn(locks: &dyn Locks, task: &Contend, log: &Mutex<Log>, from: Nanos) {
     let log = || log.lock().unwrap_or_else(PoisonError::into_inner);
     let requested = clock::now();
     log().requested = Some(requested);
@@ -67,6 +69,9 @@ async fn turn(locks: &dyn Locks, task: &Contend, log: &Mutex<Log>) {
         }
     };
     let acquired = clock::now();
+    if task.yields {
+        tokio::task::yield_now().await;
+    }
     if task.hold_ms > 0 {
         tokio::time::sleep(Duration::from_millis(task.hold_ms)).await;
     }
@@ -75,14 +80,19 @@ async fn turn(locks: &dyn Locks, task: &Contend, log: &Mutex<Log>) {
         // Before the release: the next holder may be there before it returns.
         let mut log = log();
         log.requested = None;
-        log.waiter.acquired += 1;
-        log.waits.push(acquired - requested);
-        if task.every_turn {
-            log.waiter.turns.push(Turn { requested, acquired, release, token: held.token() });
+        if acquired >= from {
+            log.waiter.acquired += 1;
+            log.waits.push(acquired - requested);
+            if task.every_turn {
+                log.waiter.turns.push(Turn { requested, acquired, release, token: held.token() });
+            }
         }
     }
     if held.release().await.is_err() {
         log().waiter.release_errors += 1;
+    }
+    if task.pause_ms > 0 {
+        tokio::time::sleep(Duration::from_millis(task.pause_ms)).await;
     }
 }
 

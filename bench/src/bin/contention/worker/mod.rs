@@ -1,7 +1,9 @@
 //! What runs in the child processes: they take a task on standard input, and report on standard
 //! output, a JSON document per line.
 
+mod churn;
 mod contend;
+mod crowd;
 mod hold;
 mod keys_once;
 pub mod protocol;
@@ -44,6 +46,7 @@ async fn perform(spec: Spec, orders: &mut Orders) -> Outcome<Report> {
     let monitor = Arc::new(Monitor::default());
     match spec.task {
         Task::KeysOnce { who } => return keys_once::run(&who).await,
+        Task::Churn(task) => return churn::run(&spec.uri, spec.settings, task).await,
         Task::Relay(task) => {
             let relay = relay::Relay::open(spec.who, &spec.uri, task).await?;
             let window = ready(orders).await?;
@@ -67,7 +70,15 @@ async fn perform(spec: Spec, orders: &mut Orders) -> Outcome<Report> {
             if task.log {
                 monitor.keep_log();
             }
-            observe(&monitor, window, orders, contend::run(locks, task, window)).await
+            observe(&monitor, window, orders, contend::run(vec![locks], task, window, window.start)).await
+        }
+        Task::Crowd(ref task) => {
+            let providers = crowd::connect(&spec, task.providers, &monitor).await?;
+            let window = ready(orders).await?;
+            if task.contend.log {
+                monitor.keep_log();
+            }
+            observe(&monitor, window, orders, crowd::run(providers, task, window)).await
         }
         Task::Hold { prefix, keys } => {
             let locks = locks::connect(spec.who, &spec.uri, spec.settings, &monitor).await?;

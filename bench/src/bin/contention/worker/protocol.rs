@@ -26,6 +26,8 @@ pub struct Spec {
 pub enum Task {
     /// Take turns on one key.
     Contend(Contend),
+    /// Take turns on one key, by many providers with a client each.
+    Crowd(Crowd),
     /// Acquire `keys` locks and hold them.
     Hold {
         /// Their keys are this and a number.
@@ -56,10 +58,12 @@ pub enum Task {
         /// Name of the contender.
         who: String,
     },
+    /// Many keys, each used once; half of the acquisitions are dropped.
+    Churn(Churn),
 }
 
 /// Turns on one key.
-#[derive(Debug, Clone, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub struct Contend {
     /// The key.
     pub key: String,
@@ -67,10 +71,45 @@ pub struct Contend {
     pub waiters: usize,
     /// How long each holds the lock.
     pub hold_ms: u64,
+    /// Whether each yields once to the scheduler while it holds the lock.
+    pub yields: bool,
+    /// How long each pauses after a release.
+    pub pause_ms: u64,
     /// Whether every turn is reported, or their number and a sample of the waits.
     pub every_turn: bool,
     /// Whether the commands are reported one by one.
     pub log: bool,
+}
+
+/// Turns on one key by many providers of one process, each of which stands for a process.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct Crowd {
+    /// How many providers there are.
+    pub providers: usize,
+    /// What each does.
+    pub contend: Contend,
+    /// How long before the window they start.
+    pub settle_ms: u64,
+}
+
+/// The backend of locks that are used once.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Backend {
+    /// `MemoryProvider`.
+    Memory,
+    /// The lease engine over `MemoryStore`.
+    Engine,
+    /// `MongoProvider`.
+    MongoDb,
+}
+
+/// Acquisitions of keys that are used once.
+#[derive(Debug, Clone, Copy, Serialize, Deserialize)]
+pub struct Churn {
+    /// Their backend.
+    pub backend: Backend,
+    /// How many there are. Memory is read after a tenth of them, and at the end.
+    pub acquisitions: u64,
 }
 
 /// Requests over HTTP.
@@ -144,6 +183,8 @@ pub struct Report {
     pub log: Vec<(Nanos, String)>,
     /// What a million keys left behind and took.
     pub keys_once: Option<KeysOnce>,
+    /// What acquisitions of keys that are used once left behind.
+    pub churned: Option<Churned>,
 }
 
 /// One task that takes turns.
@@ -176,6 +217,12 @@ pub struct Turn {
     pub token: Option<u64>,
 }
 
+/// Makes a turn, for tests. The times are in milliseconds.
+#[cfg(test)]
+pub const fn turn(requested: u64, acquired: u64, release: u64) -> Turn {
+    Turn { requested: requested * 1_000_000, acquired: acquired * 1_000_000, release: release * 1_000_000, token: None }
+}
+
 /// A write of a relay, or its receipt.
 #[derive(Debug, Clone, Copy, Serialize, Deserialize)]
 pub struct Hop {
@@ -194,4 +241,27 @@ pub struct KeysOnce {
     pub left_bytes: i64,
     /// Per key.
     pub ns: f64,
+}
+
+/// What acquisitions of keys that are used once left behind.
+#[derive(Debug, Default, Clone, Serialize, Deserialize)]
+pub struct Churned {
+    /// Resident memory before the first, after a tenth of them, and at the end, in bytes.
+    pub resident: [i64; 3],
+    /// Futures that were dropped before they had an answer.
+    pub dropped: u64,
+    /// Guards that were dropped instead, because their future was quicker.
+    pub guards_dropped: u64,
+    /// Acquisitions that ended with an error.
+    pub errors: u64,
+    /// The first of these errors.
+    pub first_error: Option<String>,
+    /// Leases and tickets that the provider or the store has left.
+    pub left: u64,
+    /// Records that the store would keep for ever.
+    pub unpurged: u64,
+    /// Records that end with their grace.
+    pub in_grace: u64,
+    /// The time of all acquisitions.
+    pub seconds: f64,
 }

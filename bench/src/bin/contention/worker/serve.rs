@@ -18,9 +18,13 @@ pub(super) async fn start(spec: &Spec, task: Serve, monitor: &Arc<Monitor>) -> O
     let guard = match spec.who {
         _ if task.in_memory => Guard::Layer(Arc::new(MemoryProvider::new())),
         Contender::Ours => {
-            let client = locks::client(&spec.uri, Some(monitor)).await?;
+            let client = locks::client(&spec.uri, spec.settings.counted.then_some(monitor)).await?;
             let provider = locks::ours::provider(&client, spec.who.database(), spec.settings).await?;
             Guard::Layer(Arc::new(provider))
+        }
+        Contender::Raw => {
+            let client = locks::client(&spec.uri, spec.settings.counted.then_some(monitor)).await?;
+            Guard::Writes(locks::raw::majority(&client, spec.who.database(), "locks"))
         }
         peer => Guard::Calls(locks::connect(peer, &spec.uri, spec.settings, monitor).await?),
     };

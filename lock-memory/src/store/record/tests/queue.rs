@@ -38,11 +38,19 @@ fn give_up(record: &mut Record, now: Duration, claim: &Claim) -> ReleaseEffect {
     record.release(now, &Release::new(claim.clone()), true)
 }
 
-fn next_holder(effect: ReleaseEffect) -> NextHolder {
-    match effect {
-        ReleaseEffect::HandedOver(next_holder) => next_holder,
-        other => panic!("expected a hand-over, got {other:?}"),
-    }
+/// The effect of a release that grants to no waiter.
+fn freed() -> ReleaseEffect {
+    ReleaseEffect { outcome: ReleaseOutcome::Released, ended: true, granted: Vec::new() }
+}
+
+/// The effect of the release of a claim without a lease.
+fn nothing(outcome: ReleaseOutcome) -> ReleaseEffect {
+    ReleaseEffect { outcome, ended: false, granted: Vec::new() }
+}
+
+fn next_holder(mut effect: ReleaseEffect) -> NextHolder {
+    assert!(effect.ended && effect.granted.len() == 1, "expected a hand-over, got {effect:?}");
+    effect.granted.remove(0)
 }
 
 fn waiting(record: &Record, now: Duration) -> Vec<&AcquisitionId> {
@@ -70,8 +78,15 @@ fn c15_a_release_grants_to_the_first_waiter_what_its_ticket_requests() {
     assert_eq!(queue_up(&mut record, SEC(1), &second), ahead(1));
 
     let grant = Grant::new(FencingToken::new(2), CLAIM_TTL).with_tokens(block);
-    let expected = NextHolder { id: first.id().clone(), holder: about, grant: grant.clone(), expires_at: SEC(3) };
-    assert_eq!(give_up(&mut record, SEC(2), &holder), ReleaseEffect::HandedOver(expected));
+    let expected = NextHolder {
+        id: first.id().clone(),
+        mode: Mode::Exclusive,
+        holder: about,
+        grant: grant.clone(),
+        last_token: FencingToken::new(5),
+        expires_at: SEC(3),
+    };
+    assert_eq!(next_holder(give_up(&mut record, SEC(2), &holder)), expected);
     assert_eq!(record.token(), 5, "the whole block");
     let info = record.describe(SEC(2), &key()).unwrap();
     assert_eq!((info.owner.as_deref(), info.remaining), (Some("first"), CLAIM_TTL));
@@ -84,13 +99,9 @@ fn c15_a_release_grants_to_the_first_waiter_what_its_ticket_requests() {
         Reply::Granted(Grant::new(grant.token, TTL).with_tokens(block)),
         "C10: the same grant"
     );
-    assert_eq!(
-        give_up(&mut record, SEC(2), &holder),
-        ReleaseEffect::Nothing(ReleaseOutcome::Released),
-        "C10: answered once more"
-    );
+    assert_eq!(give_up(&mut record, SEC(2), &holder), nothing(ReleaseOutcome::Released), "C10: answered once more");
     assert_eq!(next_holder(give_up(&mut record, SEC(3), &first)).id, *second.id());
-    assert_eq!(give_up(&mut record, SEC(3), &second), ReleaseEffect::Freed);
+    assert_eq!(give_up(&mut record, SEC(3), &second), freed());
     assert_eq!(record.describe(SEC(3), &key()), None);
 }
 
@@ -117,13 +128,13 @@ fn c15_no_claim_overtakes_when_a_lease_expires() {
 fn c15_the_windows_count_from_when_the_lease_became_free() {
     let patient = [claim(), claim()];
     let without_hand_over = |record: &mut Record, holder: &Claim| {
-        assert_eq!(record.release(SEC(4), &Release::new(holder.clone()), false), ReleaseEffect::Freed);
+        assert_eq!(record.release(SEC(4), &Release::new(holder.clone()), false), freed());
     };
     let with_a_minimum_hold = |record: &mut Record, holder: &Claim| {
         let hold = Release::new(holder.clone()).with_hold_at_least(SEC(7));
-        assert_eq!(record.release(SEC(4), &hold, true), ReleaseEffect::Freed, "R13: nothing is granted");
+        assert_eq!(record.release(SEC(4), &hold, true), freed(), "R13: nothing is granted");
     };
-    let by_force = |record: &mut Record, _: &Claim| record.force_release(SEC(4), forced_release());
+    let by_force = |record: &mut Record, _: &Claim| drop(record.force_release(SEC(4), None, &forced_release()));
     let opened: [(_, Opens, _); 4] = [
         ("a release that hands nothing over", without_hand_over, SEC(4)),
         ("the end of a minimum hold", with_a_minimum_hold, SEC(7)),
@@ -182,7 +193,7 @@ fn a_bounded_queue_refuses_one_more_and_makes_room_again() {
     assert_eq!(queue_up(&mut record, SEC(1), &newcomer), QueueStanding::Full);
     assert_eq!(refresh(&mut record, SEC(1), &newcomer), Standing::Gone(Loss::Gone));
     assert_eq!(queue_up(&mut record, SEC(1), &waiters[2]), ahead(2), "a queued claim stays queued");
-    assert_eq!(give_up(&mut record, SEC(1), &waiters[1]), ReleaseEffect::Nothing(ReleaseOutcome::AlreadyLost));
+    assert_eq!(give_up(&mut record, SEC(1), &waiters[1]), nothing(ReleaseOutcome::AlreadyLost));
     assert_eq!(queue_up(&mut record, SEC(1), &newcomer), ahead(2));
     assert_eq!(waiting(&record, SEC(1)), [&waiters[0], &waiters[2], &newcomer].map(Claim::id));
     // Expired tickets take no room.
@@ -205,7 +216,7 @@ fn an_attempt_refreshes_its_ticket_where_it_is() {
         Standing::Held { .. }
     ));
     assert_eq!(waiting(&record, SEC(23)), [first.id(), second.id()]);
-    assert_eq!(give_up(&mut record, SEC(23), &first), ReleaseEffect::Nothing(ReleaseOutcome::AlreadyLost));
+    assert_eq!(give_up(&mut record, SEC(23), &first), nothing(ReleaseOutcome::AlreadyLost));
     assert_eq!(
         next_holder(give_up(&mut record, SEC(23), &holder)).grant.tokens,
         block,
@@ -232,7 +243,7 @@ fn r15_a_refresh_never_adds_a_ticket_and_never_grants() {
     assert_eq!(waiting(&record, SEC(17)), [first.id()]);
     // Granted, and taken away before the waiter learned of it.
     let _ = granted(&mut record, SEC(17), &first);
-    record.force_release(SEC(17), forced_release());
+    let _ = record.force_release(SEC(17), None, &forced_release());
     assert_eq!(refresh(&mut record, SEC(17), &first), Standing::Gone(Loss::ForceReleased));
 }
 
@@ -245,7 +256,7 @@ fn c11_leaving_with_a_grant_in_transit_hands_it_over() {
     assert_eq!((inherited.id, inherited.grant.token), (second.id().clone(), FencingToken::new(3)));
     // A grant that has expired by then is not handed over.
     assert_eq!(queue_up(&mut record, SEC(1), &holder), ahead(0));
-    assert_eq!(give_up(&mut record, SEC(2), &second), ReleaseEffect::Nothing(ReleaseOutcome::AlreadyLost));
+    assert_eq!(give_up(&mut record, SEC(2), &second), nothing(ReleaseOutcome::AlreadyLost));
     assert_eq!(waiting(&record, SEC(2)), [holder.id()]);
 }
 
@@ -255,7 +266,7 @@ fn r12_no_claim_hands_a_lease_over_to_itself() {
     let _ = granted(&mut record, SEC(0), &claim);
     // A ticket of the holder, which no attempt leaves behind.
     let _ = record.queue.enqueue(SEC(0), &waiting_attempt(&claim));
-    assert_eq!(give_up(&mut record, SEC(0), &claim), ReleaseEffect::Freed);
+    assert_eq!(give_up(&mut record, SEC(0), &claim), freed());
     assert!(waiting(&record, SEC(0)).is_empty());
 }
 
@@ -266,7 +277,7 @@ fn c25_a_minimum_hold_that_is_over_keeps_no_claim_out() {
     assert_eq!(next_holder(record.release(SEC(3), &hold, true)).id, *first.id());
     // One that is not over closes the key to all, and the waiters continue by polling.
     let hold = Release::new(first).with_hold_at_least(SEC(3));
-    assert_eq!(record.release(SEC(4) - WINDOW, &hold, true), ReleaseEffect::Freed);
+    assert_eq!(record.release(SEC(4) - WINDOW, &hold, true), freed());
     let reply = busy(record.try_acquire(SEC(5), &waiting_attempt(&second)));
     assert_eq!((reply.standing, reply.holder_remaining), (ahead(0), Some(SEC(1))));
     assert!(matches!(record.try_acquire(SEC(6), &waiting_attempt(&second)), Reply::Granted(_)));
@@ -279,7 +290,7 @@ fn a_process_without_the_queue_neither_queues_nor_hands_over() {
     assert!(matches!(record.try_acquire(SEC(9), &old), Reply::Busy(_)));
     assert!(matches!(record.try_acquire(SEC(10), &old), Reply::Granted(_)));
     assert_eq!(queue_up(&mut record, SEC(10), &first), ahead(0));
-    assert_eq!(record.release(SEC(11), &Release::new(old.claim.clone()), false), ReleaseEffect::Freed);
+    assert_eq!(record.release(SEC(11), &Release::new(old.claim.clone()), false), freed());
     assert!(matches!(record.try_acquire(SEC(11), &waiting_attempt(&first)), Reply::Granted(_)));
 }
 

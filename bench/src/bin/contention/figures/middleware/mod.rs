@@ -1,8 +1,9 @@
-//! T1 to T4: the middleware over HTTP.
+//! T1 to T4 and B16: the middleware over HTTP.
 
 pub(super) mod disconnects;
 pub(super) mod hot_key;
 pub(super) mod latency;
+pub(super) mod over_mongo;
 pub(super) mod throughput;
 
 use std::net::SocketAddr;
@@ -11,7 +12,7 @@ use super::Bench;
 use crate::Outcome;
 use crate::fleet::Worker;
 use crate::locks::{Contender, Settings};
-use crate::worker::protocol::{Serve, Task};
+use crate::worker::protocol::{Serve, Spec, Task};
 
 const BARE: &str = "the bare service";
 /// axum's share of what any layer of a route costs.
@@ -20,7 +21,11 @@ const LOCKED: &str = "with LockLayer";
 
 /// Starts a replica in a process of its own, and waits until it serves.
 async fn replica(bench: &Bench<'_>, who: Contender, settings: Settings, serve: Serve) -> Outcome<(Worker, SocketAddr)> {
-    let mut worker = Worker::start(&bench.spec(who, settings, Task::Serve(serve))).await?;
+    serving(&bench.spec(who, settings, Task::Serve(serve))).await
+}
+
+async fn serving(spec: &Spec) -> Outcome<(Worker, SocketAddr)> {
+    let mut worker = Worker::start(spec).await?;
     let address = worker.address().await?;
     worker.ready().await?;
     Ok((worker, address))

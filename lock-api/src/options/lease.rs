@@ -1,23 +1,9 @@
-//! The options of an acquisition, with their defaults and validation.
+//! The terms of a lease, with their defaults and validation.
 
 use std::fmt;
-use std::sync::Arc;
 use std::time::Duration;
 
 use crate::error::{LockError, Result};
-pub(crate) use crate::holder::Holder;
-
-/// How long to wait for the present holder.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
-pub enum Wait {
-    /// No wait: one attempt.
-    Try,
-    /// At most this long, measured from the call. `UpTo(Duration::ZERO)` is [`Try`](Self::Try).
-    UpTo(Duration),
-    /// Until the lock is granted. The default.
-    #[default]
-    Forever,
-}
 
 /// When a held lease is renewed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
@@ -56,6 +42,7 @@ pub struct LeaseOptions {
     safety_margin: Option<Duration>,
     hold_at_least: Option<Duration>,
     linger: Option<Duration>,
+    max_hold: Option<Duration>,
 }
 
 /// Shows what is set.
@@ -68,7 +55,7 @@ impl fmt::Debug for LeaseOptions {
 }
 
 impl LeaseOptions {
-    fn describe(&self, f: &mut fmt::DebugStruct<'_, '_>) {
+    pub(super) fn describe(&self, f: &mut fmt::DebugStruct<'_, '_>) {
         if let Some(ttl) = &self.ttl {
             f.field("ttl", ttl);
         }
@@ -83,6 +70,9 @@ impl LeaseOptions {
         }
         if let Some(linger) = &self.linger {
             f.field("linger", linger);
+        }
+        if let Some(hold) = &self.max_hold {
+            f.field("max_hold", hold);
         }
     }
 
@@ -102,7 +92,7 @@ impl LeaseOptions {
     /// Returns options without any value set.
     #[must_use]
     pub const fn new() -> Self {
-        Self { ttl: None, renewal: None, safety_margin: None, hold_at_least: None, linger: None }
+        Self { ttl: None, renewal: None, safety_margin: None, hold_at_least: None, linger: None, max_hold: None }
     }
 
     /// Sets how long the store keeps the lease without a renewal. Whole milliseconds; a fraction is
@@ -179,6 +169,25 @@ impl LeaseOptions {
         self
     }
 
+    /// Ends the lease this long after the request that was granted, whatever the renewals say: the
+    /// guard is then lost, with [`Loss::HeldTooLong`](crate::Loss::HeldTooLong), and the lock is
+    /// given back: when the guard is given up, or when the safety margin has passed. (In
+    /// `MemoryProvider`, which has no margin, at once.) Defaults to no maximum.
+    ///
+    /// For work that may hang: the lease of a living process is renewed for as long as its guard
+    /// exists, so a task that never ends would keep the lock for ever. The work itself must stop by
+    /// the guard's [`lost`](crate::LockGuard::lost), as it does in
+    /// [`run`](crate::LockGuard::run). Until it has stopped, only the fencing token keeps it from
+    /// writing beside the next holder.
+    ///
+    /// A lease with a maximum is for one guard: it is not handed on within the process, nor shared
+    /// or kept for a moment there. A wait before the grant does not count.
+    #[must_use]
+    pub const fn max_hold(mut self, duration: Duration) -> Self {
+        self.max_hold = Some(duration);
+        self
+    }
+
     /// Returns the ttl, if one is set.
     #[must_use]
     pub const fn get_ttl(&self) -> Option<Duration> {
@@ -209,6 +218,12 @@ impl LeaseOptions {
         self.linger
     }
 
+    /// Returns the maximum hold, if one is set.
+    #[must_use]
+    pub const fn get_max_hold(&self) -> Option<Duration> {
+        self.max_hold
+    }
+
     /// Returns these options, with those of `defaults` for what is not set.
     #[must_use]
     pub fn or(self, defaults: Self) -> Self {
@@ -218,6 +233,7 @@ impl LeaseOptions {
             safety_margin: self.safety_margin.or(defaults.safety_margin),
             hold_at_least: self.hold_at_least.or(defaults.hold_at_least),
             linger: self.linger.or(defaults.linger),
+            max_hold: self.max_hold.or(defaults.max_hold),
         }
     }
 
@@ -230,7 +246,8 @@ impl LeaseOptions {
     /// * a margin that is not below the ttl;
     /// * a renewal interval that is zero, or not below the ttl less the margin;
     /// * a minimum hold above [`MAX_TTL`](Self::MAX_TTL);
-    /// * a linger above [`MAX_LINGER`](Self::MAX_LINGER).
+    /// * a linger above [`MAX_LINGER`](Self::MAX_LINGER);
+    /// * a maximum hold of zero.
     pub fn terms(self) -> Result<LeaseTerms> {
         let refuse = |message: String| Err(LockError::invalid_options(message));
         let ttl = self.ttl.unwrap_or(Self::DEFAULT_TTL);
@@ -273,7 +290,10 @@ impl LeaseOptions {
         if let Some(linger) = self.linger.filter(|linger| *linger > Self::MAX_LINGER) {
             return refuse(format!("a linger of {linger:?} is above the longest one, {:?}", Self::MAX_LINGER));
         }
-        Ok(LeaseTerms { ttl, renew_every, margin, hold_at_least })
+        if self.max_hold.is_some_and(|hold| hold.is_zero()) {
+            return refuse("the maximum hold must not be zero".into());
+        }
+        Ok(LeaseTerms { ttl, renew_every, margin, hold_at_least, max_hold: self.max_hold })
     }
 }
 
@@ -293,149 +313,16 @@ pub struct LeaseTerms {
     pub margin: Duration,
     /// How long the key stays closed after the grant, even if the guard is released earlier.
     pub hold_at_least: Option<Duration>,
+    /// How long after the request that was granted the guard is lost at the latest.
+    pub max_hold: Option<Duration>,
 }
 
-/// The options of one acquisition. Cheap to make, to clone and to pass on.
-///
-/// The setters of [`Acquire`](crate::Acquire) set the same values. Make `AcquireOptions` to keep
-/// them, to call [`LockProvider::acquire_with`](crate::LockProvider::acquire_with), or to read them
-/// from a configuration with the feature `serde`.
-///
-/// ```
-/// # use std::time::Duration;
-/// use distlock_api::{AcquireOptions, LeaseOptions, Wait};
-///
-/// let options = AcquireOptions::new()
-///     .with_wait(Wait::UpTo(Duration::from_secs(5)))
-///     .with_lease(LeaseOptions::new().ttl(Duration::from_secs(12)))
-///     .with_owner("billing-1");
-/// assert_eq!(options.lease().get_ttl(), Some(Duration::from_secs(12)));
-/// assert_eq!(options.holder().owner.as_deref(), Some("billing-1"));
-/// ```
-#[derive(Clone, Default, PartialEq, Eq)]
-pub struct AcquireOptions {
-    wait: Wait,
-    /// `None` if no term is set, which is usual. Boxed, because the terms are large and every call
-    /// moves its options.
-    lease: Option<Box<LeaseOptions>>,
-    holder: Holder,
-    batched: bool,
-}
-
-impl AcquireOptions {
-    /// Returns the defaults: a wait without a limit, and the provider's lease terms and holder.
+impl LeaseTerms {
+    /// Whether the lease is for one guard: its time counts from the grant, so that no further guard
+    /// of the process may have it.
     #[must_use]
-    #[inline]
-    pub fn new() -> Self {
-        Self::default()
-    }
-
-    /// Returns options without a wait: one attempt.
-    #[must_use]
-    #[inline]
-    pub fn try_once() -> Self {
-        Self::default().with_wait(Wait::Try)
-    }
-
-    /// Sets how long to wait for the present holder. Defaults to [`Wait::Forever`].
-    #[must_use]
-    #[inline]
-    pub fn with_wait(mut self, wait: Wait) -> Self {
-        self.wait = wait;
-        self
-    }
-
-    /// Lets an attempt without a wait go to the store together with others. It may then take a
-    /// second round trip, and is answered "busy" as soon as another caller of the process wants the
-    /// key, so that it never overtakes one that waits. For callers that make several attempts at
-    /// once and then ask for the busy lock itself, as
-    /// [`acquire_group`](crate::style::acquire_group) does. An attempt with a wait goes together
-    /// with others in any case.
-    #[must_use]
-    #[inline]
-    pub fn batched(mut self) -> Self {
-        self.batched = true;
-        self
-    }
-
-    /// Sets the lease terms that differ from the provider's.
-    #[must_use]
-    #[inline]
-    pub fn with_lease(mut self, lease: LeaseOptions) -> Self {
-        self.lease = (lease != LeaseOptions::new()).then(|| Box::new(lease));
-        self
-    }
-
-    /// Names the holder, for people. Defaults to the provider's owner.
-    #[must_use]
-    pub fn with_owner(mut self, owner: impl Into<Arc<str>>) -> Self {
-        self.holder.owner = Some(owner.into());
-        self
-    }
-
-    /// Adds one named remark about this acquisition, for people, to the provider's remarks. It
-    /// replaces one of the same name.
-    #[must_use]
-    pub fn with_metadata(mut self, name: impl Into<String>, value: impl Into<String>) -> Self {
-        self.holder = self.holder.with_metadata(name, value);
-        self
-    }
-
-    /// Merges the metadata of a provider's holder into the metadata of these options, if they have
-    /// any. For providers.
-    #[must_use]
-    pub fn with_default_metadata(mut self, provider: &Holder) -> Self {
-        if self.holder.metadata.is_some() && provider.metadata.is_some() {
-            self.holder = self.holder.or(provider);
-        }
-        self
-    }
-
-    /// Returns how long to wait.
-    #[must_use]
-    #[inline]
-    pub fn wait(&self) -> Wait {
-        self.wait
-    }
-
-    /// Whether an attempt without a wait may go [together with others](Self::batched).
-    #[must_use]
-    #[inline]
-    pub fn is_batched(&self) -> bool {
-        self.batched
-    }
-
-    /// Returns the lease terms that differ from the provider's.
-    #[must_use]
-    #[inline]
-    pub fn lease(&self) -> LeaseOptions {
-        match &self.lease {
-            Some(lease) => **lease,
-            None => LeaseOptions::new(),
-        }
-    }
-
-    /// Returns the owner and the remarks.
-    #[must_use]
-    #[inline]
-    pub fn holder(&self) -> &Holder {
-        &self.holder
-    }
-}
-
-/// Shows the wait, and what is set.
-impl fmt::Debug for AcquireOptions {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let mut options = f.debug_struct("AcquireOptions");
-        options.field("wait", &self.wait);
-        self.lease().describe(&mut options);
-        if let Some(owner) = &self.holder.owner {
-            options.field("owner", owner);
-        }
-        if let Some(metadata) = &self.holder.metadata {
-            options.field("metadata", metadata);
-        }
-        options.finish()
+    pub const fn is_for_one_guard(&self) -> bool {
+        self.hold_at_least.is_some() || self.max_hold.is_some()
     }
 }
 
@@ -474,6 +361,7 @@ mod tests {
             (every(ms(100)), "interval (100ms) must be shorter than the ttl (100ms)"),
             (every(ms(95)), "shorter than the ttl less the safety margin (90ms)"),
             (o.hold_at_least(Duration::MAX), "minimum hold"),
+            (o.max_hold(Duration::ZERO), "maximum hold must not be zero"),
         ];
         for (options, expected) in mistakes {
             let error = options.terms().unwrap_err();
@@ -481,28 +369,5 @@ mod tests {
             assert!(error.to_string().contains(expected), "{error} should contain {expected:?}");
         }
         assert!(o.safety_margin(ms(99)).terms().unwrap().renew_every.unwrap() < ms(1));
-    }
-
-    #[test]
-    fn debug_shows_what_is_set() {
-        let options = AcquireOptions::new().with_lease(LeaseOptions::new().ttl(ms(5)));
-        assert_eq!(format!("{options:?}"), "AcquireOptions { wait: Forever, ttl: 5ms }");
-        assert_eq!(format!("{:?}", AcquireOptions::try_once()), "AcquireOptions { wait: Try }");
-    }
-
-    #[test]
-    fn terms_without_a_value_equal_no_terms() {
-        let set = AcquireOptions::new().with_lease(LeaseOptions::new().ttl(ms(5)));
-        assert_eq!(set.lease(), LeaseOptions::new().ttl(ms(5)));
-        assert_ne!(set, AcquireOptions::new());
-        assert_eq!(set.with_lease(LeaseOptions::new()), AcquireOptions::new());
-    }
-
-    #[test]
-    fn long_owners_and_large_metadata_are_refused() {
-        let long = AcquireOptions::new().with_owner("o".repeat(257));
-        assert!(long.holder().validate().unwrap_err().to_string().contains("257"));
-        let fat = AcquireOptions::new().with_metadata("n", "v".repeat(4096));
-        assert!(fat.holder().validate().unwrap_err().to_string().contains("4097"));
     }
 }

@@ -1,54 +1,10 @@
-//! The configurations. Each small one can be explored completely, and together they cover
-//! everything that the protocol must tolerate.
+//! Exclusive locks: lost, late and repeated messages, the queue, fail-overs, removals, forced
+//! releases.
 
+use super::base::{BASE, NONE};
 use crate::config::{Config, Faults};
-use crate::rules::Rules;
-use crate::state::MESSAGES;
 
-const NONE: Faults = Faults {
-    drops: 0,
-    repeats: 0,
-    timeouts: 0,
-    stalls: 0,
-    crashes: 0,
-    breaks: 0,
-    forces: 0,
-    failovers: 0,
-    skew: 0,
-    purges: 0,
-};
-
-const BASE: Config = Config {
-    name: "",
-    rules: Rules::ALL,
-    clients: 2,
-    symmetric: true,
-    acquisitions: 1,
-    horizon: 5,
-    messages: 3,
-    slow_requests: true,
-    slow_answers: true,
-    attempts: 2,
-    batch: 0,
-    early_releases: false,
-    longest_stall: 100,
-    renewals: 0,
-    refreshes: 0,
-    cancel: false,
-    ttl: 3,
-    claim: 2,
-    ticket_ttl: 6,
-    window: 1,
-    margin: 0,
-    grace: 3,
-    hold: 0,
-    tokens_per_tick: 16,
-    block: 1,
-    faults: NONE,
-};
-
-/// For continuous integration: a minute or so.
-pub const SMALL: [Config; 20] = [
+pub(super) const EXCLUSIVE: [Config; 20] = [
     // Messages get lost.
     Config { name: "lost", horizon: 4, faults: Faults { drops: 2, ..NONE }, ..BASE },
     // Messages are late: their callers stop waiting for the answer, or leave.
@@ -224,90 +180,3 @@ pub const SMALL: [Config; 20] = [
         ..BASE
     },
 ];
-
-/// Too large for a run of moderate length: bounded by states or time.
-const ONLY_LARGE: [Config; 3] = [
-    Config {
-        name: "three",
-        clients: 3,
-        messages: 3,
-        renewals: 1,
-        cancel: true,
-        slow_answers: false,
-        faults: Faults { drops: 1, timeouts: 1, crashes: 1, ..NONE },
-        ..BASE
-    },
-    Config {
-        name: "three-events",
-        clients: 3,
-        horizon: 6,
-        refreshes: 1,
-        cancel: true,
-        slow_requests: false,
-        faults: Faults { breaks: 1, forces: 1, crashes: 1, ..NONE },
-        ..BASE
-    },
-    Config {
-        name: "everything",
-        acquisitions: 2,
-        horizon: 6,
-        margin: 1,
-        block: 2,
-        renewals: 1,
-        refreshes: 1,
-        cancel: true,
-        faults: Faults {
-            drops: 1,
-            repeats: 1,
-            timeouts: 1,
-            stalls: 1,
-            crashes: 1,
-            breaks: 1,
-            forces: 1,
-            failovers: 1,
-            skew: 1,
-            // Together with stalls a tick of grace would have to be longer than any operation may
-            // take.
-            purges: 0,
-        },
-        ..BASE
-    },
-];
-
-/// Returns larger configurations: the small ones with one more tick, attempt, message and fault of
-/// each kind, and some without a small version.
-#[must_use]
-pub fn large() -> Vec<Config> {
-    SMALL.iter().map(Config::larger).chain(ONLY_LARGE).collect()
-}
-
-/// Returns the small configuration of a name.
-#[must_use]
-pub fn small(name: &str) -> Option<Config> {
-    SMALL.into_iter().find(|config| config.name == name)
-}
-
-impl Config {
-    fn larger(&self) -> Self {
-        let more = |budget: u8| budget + u8::from(budget > 0);
-        let Faults { drops, repeats, timeouts, stalls, crashes, breaks, forces, failovers, skew, purges } = self.faults;
-        Self {
-            horizon: self.horizon + 1,
-            attempts: self.attempts + 1,
-            messages: (self.messages + 1).min(MESSAGES as u8),
-            faults: Faults {
-                drops: more(drops),
-                repeats: more(repeats),
-                timeouts: more(timeouts),
-                stalls: more(stalls),
-                crashes: more(crashes),
-                breaks: more(breaks),
-                forces: more(forces),
-                failovers: more(failovers),
-                skew,
-                purges: more(purges),
-            },
-            ..*self
-        }
-    }
-}

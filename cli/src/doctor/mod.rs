@@ -1,0 +1,186 @@
+//! `distlock doctor`: examines the deployment, and says what to do.
+
+mod facts;
+mod finding;
+mod judge;
+
+use std::time::Duration;
+
+use clap::Args;
+use distlock::mongodb::mongodb::bson::Document;
+use distlock::{ErrorKind, LeaseOptions, LockAdmin, LockError};
+
+use self::finding::{Finding, Verdict};
+use crate::connect::{ConnectionArgs, Locks};
+use crate::failure::{Failure, chain};
+use crate::output::{self, Format, printable};
+use crate::scratch::{self, Scratch};
+use crate::secret::Secrets;
+use crate::stats::percentile;
+use crate::{duration, exit};
+
+/// How often a round trip is measured.
+const SAMPLES: usize = 30;
+
+const LONG_ABOUT: &str = "\
+Examine the deployment, and say what to do
+
+Looks at the kind of the deployment, the server's version, the user's privileges, the indexes, \
+change streams, round trips, and the clocks of the members against the safety margin. Each finding \
+is ok, a warning, or wrong, and says what to do. The exit code is 1 if something is wrong.
+
+It creates the lock collection and its indexes if they do not exist, as the first lock would, and \
+takes a lock of its own.";
+
+/// Examine the deployment, and say what to do
+#[derive(Args, Debug)]
+#[command(long_about = LONG_ABOUT)]
+pub(crate) struct DoctorArgs {
+    /// The ttl that your applications use, which decides how slow writes and how far apart clocks
+    /// may be
+    #[arg(long, value_name = "TIME", value_parser = duration::parse, default_value = "30s")]
+    ttl: Duration,
+}
+
+/// Prints the findings, and returns the exit code: 1 if something is wrong.
+///
+/// # Errors
+/// No deployment is named, an option makes no sense, or the output fails.
+pub(crate) async fn run(
+    args: DoctorArgs,
+    connection: &ConnectionArgs,
+    format: Format,
+    secrets: &Secrets,
+) -> Result<u8, Failure> {
+    let margin = LeaseOptions::new().ttl(args.ttl).terms()?.margin;
+    let mut report = Report { format, secrets, worst: Verdict::Ok };
+    match Locks::open(connection).await {
+        Ok(locks) => {
+            let examined = examine(&locks, &args, margin, &mut report).await;
+            if let Err(failure) = locks.close().await {
+                let advice = "look for load on the servers, or for a connection that hangs";
+                report.print(&Finding::warning("close", failure.message, advice))?;
+            }
+            examined?;
+        }
+        Err(failure) if failure.code == exit::USAGE => return Err(failure),
+        Err(failure) => {
+            report.print(&Finding::wrong("connection", failure.message, "correct the connection string"))?;
+        }
+    }
+    Ok(if report.worst == Verdict::Wrong { exit::WRONG } else { 0 })
+}
+
+/// Prints findings as they are made, and remembers the worst.
+struct Report<'a> {
+    format: Format,
+    secrets: &'a Secrets,
+    worst: Verdict,
+}
+
+impl Report<'_> {
+    fn print(&mut self, finding: &Finding) -> std::io::Result<()> {
+        self.worst = self.worst.max(finding.verdict);
+        let shown = Finding {
+            found: self.secrets.redact(&finding.found),
+            advice: self.secrets.redact(&finding.advice),
+            ..finding.clone()
+        };
+        match self.format {
+            Format::Json => output::json(&shown.object()),
+            Format::Human => {
+                let lines = shown.lines();
+                output::line(&lines.lines().map(printable).collect::<Vec<_>>().join("\n"))
+            }
+        }
+    }
+}
+
+async fn examine(locks: &Locks, args: &DoctorArgs, margin: Duration, report: &mut Report<'_>) -> Result<(), Failure> {
+    let connection = &locks.connection;
+    let hello = match facts::hello(connection).await {
+        Ok(hello) => hello,
+        Err(error) => {
+            let advice = "check the hosts, the port, replicaSet, TLS, the user and the password, and that a primary is \
+                          elected";
+            return Ok(report.print(&Finding::wrong("connection", error, advice))?);
+        }
+    };
+    let server = hello.get_str("me").unwrap_or("the server");
+    report.print(&Finding::ok("connection", format!("connected to {server}")))?;
+    report.print(&judge::deployment(facts::kind(&hello)))?;
+    let version = facts::version(connection).await.map(|version| judge::version(&version));
+    report.print(&or_unanswered("version", version))?;
+    let (database, collection) = (&connection.database, &connection.collection);
+    let status = facts::status(connection).await;
+    report
+        .print(&or_unanswered("privileges", status.map(|status| judge::privileges(&status, database, collection))))?;
+    if let Err(error) = locks.provider.prepare().await {
+        report.print(&prepared(&error, &format!("{database}.{collection}")))?;
+        if error.kind() != ErrorKind::PermissionDenied {
+            return Ok(());
+        }
+    } else {
+        report.print(&Finding::ok("collection", format!("{database}.{collection} can carry locks")))?;
+    }
+    let indexes = facts::indexes(connection).await.map(|indexes| judge::indexes(&indexes));
+    report.print(&indexes.unwrap_or_else(|error| {
+        Finding::warning("indexes", format!("they cannot be listed: {error}"), "grant listIndexes to the user's role")
+    }))?;
+    report.print(&change_stream(locks.admin()).await)?;
+    round_trips(locks, args, report).await?;
+    clocks(locks, &hello, margin, report).await
+}
+
+/// Judges the failure of the library's own preparation.
+fn prepared(error: &LockError, namespace: &str) -> Finding {
+    let advice = match error.kind() {
+        ErrorKind::PermissionDenied => "grant the privilege that is named",
+        ErrorKind::Unsupported => "give the locks a collection of their own, on a deployment that is supported",
+        _ => "see that a primary is elected, and that a majority of the members is up",
+    };
+    Finding::wrong("collection", format!("{namespace} cannot carry locks: {}", chain(error)), advice)
+}
+
+fn or_unanswered(check: &'static str, found: Result<Finding, String>) -> Finding {
+    found.unwrap_or_else(|error| Finding::warning(check, error, "see that the server answers this command"))
+}
+
+async fn change_stream(admin: &dyn LockAdmin) -> Finding {
+    let check = "changeStream";
+    match admin.watch().await {
+        Ok(_) => Finding::ok(check, "change streams can be opened: waiters are woken by events"),
+        Err(error) => {
+            let advice = match error.kind() {
+                ErrorKind::PermissionDenied => "grant find and changeStream on the database to the user's role",
+                ErrorKind::Unsupported => "use a replica set",
+                _ => "see that a majority of the members is up",
+            };
+            Finding::warning(check, format!("waiters poll, and `watch` does not work: {}", chain(&error)), advice)
+        }
+    }
+}
+
+async fn round_trips(locks: &Locks, args: &DoctorArgs, report: &mut Report<'_>) -> Result<(), Failure> {
+    let pings = facts::pings(&locks.connection, SAMPLES).await;
+    let pings = pings.map(|mut all| judge::ping(percentile(&mut all, 50), percentile(&mut all, 99)));
+    report.print(&or_unanswered("ping", pings))?;
+    let scratch = Scratch::new("doctor");
+    let measured = facts::acquisitions(locks, &scratch.key("lock"), SAMPLES).await;
+    let finding = match measured {
+        Ok(mut all) => judge::writes(percentile(&mut all, 50), percentile(&mut all, 99), args.ttl),
+        Err(error) => {
+            let advice = "see that a majority of the members is up, and that the user has the privileges";
+            Finding::wrong("majority", format!("no lock can be taken: {}", chain(&error)), advice)
+        }
+    };
+    report.print(&finding)?;
+    // Without the privilege `remove` the record stays until the TTL index removes it.
+    let _ = scratch::remove(&locks.connection, &scratch).await;
+    Ok(())
+}
+
+async fn clocks(locks: &Locks, hello: &Document, margin: Duration, report: &mut Report<'_>) -> Result<(), Failure> {
+    let (clocks, unreachable) = facts::clocks(&locks.connection, hello).await;
+    Ok(report.print(&judge::clocks(&clocks, &unreachable, margin))?)
+}

@@ -1,0 +1,113 @@
+//! Watches a running command and its locks.
+
+use std::time::Duration;
+
+use rustix::process::Signal;
+use tokio::process::Child;
+use tokio::time::{Instant, sleep_until};
+
+use super::ending::{Action, Ending, Limits};
+use super::group::Group;
+use super::held::Held;
+use crate::exit;
+use crate::signals::Signals;
+
+const KILLED: &str = "the lock was lost, or about to be, and the command was killed";
+const HELD_TOO_LONG: &str = "the lock was held for --max-hold, and the command was ended";
+
+/// How a command ended.
+#[derive(Debug)]
+pub(crate) struct Outcome {
+    /// Its exit code.
+    pub(crate) code: u8,
+    /// Why it was ended, if it did not end by itself.
+    pub(crate) ended_because: Option<String>,
+    /// Whether all processes of its group are gone.
+    pub(crate) group_is_gone: bool,
+}
+
+/// Returns when the leash kills the group: later than this process would, and before the deadline
+/// of the lease.
+pub(crate) fn leash_deadline(valid_until: Option<Instant>, limits: Limits) -> Option<Instant> {
+    valid_until.and_then(|until| until.checked_sub(limits.lead / 2))
+}
+
+/// Waits for the end of the command. Passes signals on to it, and ends it before the locks are
+/// lost. When this returns, its group is gone, and the locks are not yet released.
+pub(crate) async fn supervise(
+    granted: &impl Held,
+    mut group: Group,
+    mut child: Child,
+    limits: Limits,
+    signals: &mut Signals,
+) -> Outcome {
+    let started = Instant::now();
+    let mut ending = Ending::new(limits);
+    let mut lost = granted.lost();
+    let mut loss = granted.loss();
+    let mut deadline = granted.valid_until();
+    let mut ended_because = None;
+    let mut sent = None;
+    let status = loop {
+        // The signal alone may be late after the machine has slept.
+        loss = loss.or_else(|| granted.loss());
+        // A lost guard has no deadline of its own: the last one counts.
+        deadline = if loss.is_none() { granted.valid_until() } else { deadline };
+        let leash = leash_deadline(deadline, limits);
+        if leash != sent {
+            sent = leash;
+            if let Some(leash) = leash {
+                group.hold_until(leash).await;
+            }
+        }
+        let wake = match ending.look(Instant::now(), deadline, loss.is_some()) {
+            Action::Wait(until) => until.min(Instant::now() + look_again(limits)),
+            Action::Leave => far(),
+            Action::Terminate(kill_at) => {
+                let reason = match loss {
+                    Some(loss) => format!("the lock was lost while the command ran, and the command was ended: {loss}"),
+                    None if limits.is_over(started.elapsed()) => HELD_TOO_LONG.to_owned(),
+                    None => {
+                        "the lock could not be renewed, and the command was ended before the lease's deadline".into()
+                    }
+                };
+                ended_because.get_or_insert(reason);
+                group.signal(Signal::TERM);
+                // A stopped process gets the signal when it continues.
+                group.signal(Signal::CONT);
+                kill_at
+            }
+            Action::Kill => {
+                ended_because.get_or_insert_with(|| KILLED.to_owned());
+                break None;
+            }
+        };
+        tokio::select! {
+            status = child.wait() => break status.ok(),
+            signal = signals.next() => group.signal(signal),
+            how = &mut lost, if loss.is_none() => loss = Some(how),
+            () = group.leash_ended() => {
+                eprintln!("distlock: the leash has been killed: if distlock is killed, too, the command continues");
+            }
+            () = sleep_until(wake) => {}
+        }
+    };
+    let (group_is_gone, after) = group.end(&mut child).await;
+    let is_lost = loss.or_else(|| granted.loss()).is_some();
+    if ended_because.is_none() && ending.look(Instant::now(), deadline, is_lost) == Action::Kill {
+        // This process was stopped or starved, and the leash has killed the group.
+        ended_because = Some(KILLED.to_owned());
+    }
+    let code = status.or(after).map_or(exit::SOFTWARE, exit::of_command);
+    Outcome { code, ended_because, group_is_gone }
+}
+
+/// How often the deadline is read: it moves with each renewal.
+fn look_again(limits: Limits) -> Duration {
+    (limits.at_start / 20).clamp(Duration::from_millis(5), Duration::from_secs(1))
+}
+
+/// Returns an instant that does not come.
+fn far() -> Instant {
+    Instant::now() + Duration::from_secs(86_400 * 365)
+}

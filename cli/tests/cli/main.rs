@@ -1,0 +1,112 @@
+//! The command `distlock`, as real processes on a real replica set.
+//!
+//! Every test has a database of its own. What excludes whom is observed outside of the locks: by
+//! files that are created exclusively, and by the ends of processes.
+
+mod admin;
+mod doctor;
+mod ends;
+mod kit;
+mod losses;
+mod modes;
+mod once;
+mod proxy;
+mod run;
+mod secrets;
+mod waits;
+
+use std::panic::{AssertUnwindSafe, resume_unwind};
+use std::process::ExitCode;
+use std::sync::Arc;
+
+use distlock_conformance_mongo::{MongoServer, Topology};
+use futures_util::FutureExt;
+use libtest_mimic::{Arguments, Failed, Trial};
+use tokio::runtime::{Builder, Runtime};
+use tokio::sync::OnceCell;
+use tokio::time::timeout;
+
+use kit::{BOUND, World};
+
+fn main() -> ExitCode {
+    let arguments = Arguments::from_args();
+    let runtime = Arc::new(Builder::new_multi_thread().worker_threads(2).enable_all().build().expect("a runtime"));
+    let servers = Servers::default();
+    let mut tests = Tests { runtime: runtime.clone(), servers: servers.clone(), trials: Vec::new() };
+    run::add(&mut tests);
+    waits::add(&mut tests);
+    ends::add(&mut tests);
+    losses::add(&mut tests);
+    modes::add(&mut tests);
+    once::add(&mut tests);
+    admin::add(&mut tests);
+    doctor::add(&mut tests);
+    secrets::add(&mut tests);
+    let Tests { trials, .. } = tests;
+    let conclusion = libtest_mimic::run(&arguments, trials);
+    runtime.block_on(async {
+        let Servers { open, controlled } = servers;
+        for server in [open, controlled] {
+            if let Some(server) = Arc::into_inner(server).and_then(OnceCell::into_inner) {
+                server.stop().await;
+            }
+        }
+    });
+    conclusion.exit_code()
+}
+
+/// The servers, started by the first test that needs them.
+#[derive(Clone, Default)]
+struct Servers {
+    open: Arc<OnceCell<MongoServer>>,
+    /// With access control: its connection string contains a password.
+    controlled: Arc<OnceCell<MongoServer>>,
+}
+
+impl Servers {
+    async fn open(&self) -> &str {
+        let start = async || MongoServer::start(Topology::ReplicaSet).await.expect("a server");
+        self.open.get_or_init(start).await.uri()
+    }
+
+    async fn controlled(&self) -> &str {
+        let start = async || MongoServer::start_with_access_control(Topology::ReplicaSet).await.expect("a server");
+        self.controlled.get_or_init(start).await.uri()
+    }
+}
+
+struct Tests {
+    runtime: Arc<Runtime>,
+    servers: Servers,
+    trials: Vec<Trial>,
+}
+
+impl Tests {
+    /// Adds a test on the replica set without access control.
+    fn add<F: Future<Output = ()> + 'static>(&mut self, name: &str, test: fn(World) -> F) {
+        self.push(name, test, false);
+    }
+
+    /// Adds a test on the replica set with access control.
+    fn add_controlled<F: Future<Output = ()> + 'static>(&mut self, name: &str, test: fn(World) -> F) {
+        self.push(name, test, true);
+    }
+
+    fn push<F: Future<Output = ()> + 'static>(&mut self, name: &str, test: fn(World) -> F, controlled: bool) {
+        let (runtime, servers) = (self.runtime.clone(), self.servers.clone());
+        self.trials.push(Trial::test(name, move || {
+            runtime.block_on(async {
+                let uri = if controlled { servers.controlled().await } else { servers.open().await };
+                let world = World::new(uri).await;
+                let tested = AssertUnwindSafe(test(world.clone())).catch_unwind();
+                let tested = timeout(BOUND * 2, tested).await;
+                world.close().await;
+                match tested {
+                    Ok(Ok(())) => Ok(()),
+                    Ok(Err(panic)) => resume_unwind(panic),
+                    Err(_) => Err(Failed::from("the test does not end")),
+                }
+            })
+        }));
+    }
+}

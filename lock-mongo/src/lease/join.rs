@@ -1,0 +1,131 @@
+//! Acquisitions in a mode that is not exclusive: they take a free key, or join its holders
+//! (R25–R27).
+
+use distlock_api::Mode;
+use distlock_engine::store::Attempt;
+use mongodb::bson::{Bson, Document, doc};
+
+use super::acquire::with_tickets;
+use super::holders::{BLOCK_OF, GRANTS, HELD, HOLDERS, MARKER, TOKEN_OF, earliest, fits, is_own, latest};
+use super::queue::{LIVE, POSITION, block, bounded, ends_of_tickets};
+use super::{
+    ACQUIRED_AT, CLOSED_UNTIL, Clock, EXPIRED, EXPIRES_AT, EXTEND, KEEP, LOCK_ID, Layout, META, OWNER, PASSED, QUEUE,
+    TAKE, TOKEN, TOKENS, TTL, WAIT, answer, first_token, last_token, later_by, literal, millis, removed,
+};
+
+impl Layout {
+    /// Makes the pipeline of one attempt to acquire, as [`acquire`](Self::acquire) does.
+    ///
+    /// A lease that a release of a process without modes has granted is extended as it is: no one
+    /// else joins it.
+    pub(super) fn join(&self, attempt: &Attempt, clock: Clock) -> Vec<Document> {
+        let (id, ttl, mode) = (attempt.claim.id(), attempt.ttl, attempt.claim.mode());
+        let held = self.value(HELD);
+        let of_own = doc! { "$filter": { "input": &held, "cond": is_own("$$this", id) } };
+        // R27: no one overtakes the queue.
+        let joins = doc! { "$and": [
+            { "$ne": [&held, []] },
+            { "$lte": [self.value(POSITION), 0] },
+            fits(mode, &held),
+        ] };
+        let takes = doc! { "$and": [self.is_free(), self.is_turn(attempt.turn_window)] };
+        let mut steps = vec![
+            (EXTEND, self.held_by(id)),
+            (KEEP, doc! { "$ne": [of_own, []] }),
+            (TAKE, doc! { "$or": [takes, joins] }),
+        ];
+        if let Some(ticket) = &attempt.ticket {
+            steps.push((WAIT, self.has_room(id, ticket.capacity)));
+        }
+        let first = first_token(self.value(TOKEN), clock);
+        let tokens = block(attempt);
+        let new = self.new_holder(id, mode, first.clone(), tokens, ttl, &attempt.holder);
+        // R3: an extension never shortens.
+        let extended = doc! { "$max": [self.value(EXPIRES_AT), later_by(ttl)] };
+        let end = doc! { "$max": [format!("$$this.{EXPIRES_AT}"), later_by(ttl)] };
+        let kept = doc! { "$mergeObjects": ["$$this", { EXPIRES_AT: end, TTL: millis(ttl) }] };
+        let kept = doc! { "$cond": [is_own("$$this", id), kept, "$$this"] };
+        // R26: the latest expiry of all.
+        let ends = doc! { "$max": [latest(&held), later_by(ttl)] };
+        let rows: [(&str, Vec<(&str, Bson)>); 13] = [
+            (LOCK_ID, vec![(TAKE, MARKER.into())]),
+            (
+                HOLDERS,
+                vec![
+                    (TAKE, doc! { "$concatArrays": [&held, [new]] }.into()),
+                    (KEEP, doc! { "$map": { "input": self.holders(), "in": kept } }.into()),
+                ],
+            ),
+            (TOKEN, vec![(TAKE, last_token(first.clone(), tokens))]),
+            (TOKENS, vec![(TAKE, tokens.into())]),
+            (ACQUIRED_AT, vec![(TAKE, "$$NOW".into())]),
+            (EXPIRES_AT, vec![(TAKE, ends.into()), (KEEP, extended.clone().into()), (EXTEND, extended.into())]),
+            (TTL, vec![(TAKE, millis(ttl).into()), (EXTEND, millis(ttl).into())]),
+            (CLOSED_UNTIL, vec![(TAKE, removed())]),
+            (PASSED, vec![(TAKE, removed())]),
+            (EXPIRED, vec![(TAKE, self.expired_by_grant())]),
+            (OWNER, vec![(TAKE, removed())]),
+            (META, vec![(TAKE, removed())]),
+            (GRANTS, vec![(TAKE, self.taken_text(attempt, first))]),
+        ];
+        let mut change = doc! {};
+        for (field, changes) in rows {
+            change.insert(self.path(field), self.when(&changes, self.value(field).into()));
+        }
+        change.insert(self.path(QUEUE), self.queue_after(attempt));
+        let findings = [(LIVE, self.live_tickets()), (POSITION, self.position(id)), (HELD, self.live_holders())];
+        self.in_steps(findings, steps, change)
+    }
+
+    /// The text of [`GRANTS`] for a lease that the acquisition takes itself.
+    fn taken_text(&self, attempt: &Attempt, first: Document) -> Bson {
+        let mode = match attempt.claim.mode() {
+            Mode::Permits { take, of } => format!("{take}/{of}"),
+            _ => "s".to_owned(),
+        };
+        let number = |value: Bson| doc! { "$toString": { "$toLong": value } };
+        let id = literal(attempt.claim.id().as_str());
+        let rest = literal(format!(" {} ", block(attempt)));
+        let end = number(later_by(attempt.ttl));
+        doc! { "$concat": ["+", id, " ", number(first.into()), rest, end, literal(format!(" {mode};"))] }.into()
+    }
+
+    /// Projects the document after [`join`](Self::join) to an [`Acquisition`](super::Acquisition).
+    pub(super) fn joined(&self, attempt: &Attempt, with_document: bool) -> Document {
+        let (id, mode) = (attempt.claim.id(), attempt.claim.mode());
+        let window = bounded(attempt.turn_window);
+        let granted = doc! { "$or": [self.held_by(id), { "$gt": [format!("$$own.{EXPIRES_AT}"), "$$NOW"] }] };
+        let of_own = |field: &str, otherwise: Bson| doc! { "$ifNull": [format!("$$own.{field}"), otherwise] };
+        let of_lease = |field: &str| Bson::from(self.value(field));
+        let left = |end: Document| doc! { "$max": [{ "$subtract": [end, "$$NOW"] }, 0_i64] };
+        answer(with_tickets(self, id, |position| {
+            let turn = |begin: Document| {
+                doc! { "$add": [begin, { "$multiply": [&position, window] }] }
+            };
+            let opened = turn(self.opened());
+            // Only tickets are ahead: until they have died, or the holders have.
+            let dead = doc! { "$min": [&opened, ends_of_tickets("$$live", &position)] };
+            // The first of the holders has expired. The others may have released by then.
+            let changed = turn(earliest("$$held"));
+            let beside = doc! { "$cond": [fits(mode, "$$held"), dead, changed] };
+            let until_turn = left(doc! { "$cond": [{ "$eq": ["$$held", []] }, opened, beside] });
+            let own_end = of_own(EXPIRES_AT, of_lease(EXPIRES_AT));
+            let mut found = doc! {
+                "granted": &granted,
+                "token": of_own(TOKEN_OF, of_lease(TOKEN)),
+                "tokens": of_own(BLOCK_OF, doc! { "$ifNull": [self.value(TOKENS), 1] }.into()),
+                "remaining": { "$cond": [&granted, { "$subtract": [own_end, "$$NOW"] }, until_turn] },
+                "at": "$$at",
+                "waiting": { "$size": "$$live" },
+                "now": { "$toLong": "$$NOW" },
+                "since": self.first_of_block(),
+            };
+            if with_document {
+                found.insert("document", doc! { "$cond": [&granted, self.without_lease(), "$$REMOVE"] });
+            }
+            let own = doc! { "$first": { "$filter": { "input": "$$held", "cond": is_own("$$this", id) } } };
+            let with_own = doc! { "$let": { "vars": { "own": own }, "in": found } };
+            doc! { "$let": { "vars": { "held": self.live_holders() }, "in": with_own } }
+        }))
+    }
+}

@@ -1,0 +1,287 @@
+//! The long way of a release: it decides by the state of the record what the acquisition has, and
+//! what becomes of the key (R12, R25–R30).
+
+use std::time::Duration;
+
+use distlock_api::{AcquisitionId, Mode};
+use distlock_engine::store::Used;
+use mongodb::bson::{Bson, Document, doc};
+
+use super::holders::{
+    BLOCK_OF, GRANTS, HOLDERS, ID_OF, KEPT, MARKER, TOKEN_OF, ids_of, is_exclusive, is_live, is_own, latest,
+    mode_fields, unless_blank,
+};
+use super::queue::{HEAD, LIVE, unless_empty};
+use super::release::number;
+use super::run::RUN;
+use super::{
+    ACQUIRED_AT, ADMIT, CLOSED_UNTIL, Clock, DROP, EXPIRED, EXPIRES_AT, FREE, LAST_RELEASED, LEAVE, LOCK_ID, Layout,
+    META, OWNER, PASS, PASSED, QUEUE, RELEASED, RELEASED_BESIDE_OTHERS, RELEASED_LEN, TOKEN, TOKENS, TTL, first_token,
+    last_token, literal, millis, removed, time_of, time_of_stored,
+};
+
+/// All holders: those beside the marker, or the acquisition itself as if it were one of them, if it
+/// holds the lease alone.
+const ALL: &str = "step.all";
+/// The holder that releases.
+const OWN: &str = "step.own";
+/// The live holders that stay.
+const REST: &str = "step.rest";
+/// The key's last token, after the return of unused ones.
+const LAST: &str = "step.last";
+
+/// A release, as the long way sees it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Leaving<'a> {
+    pub(crate) id: &'a AcquisitionId,
+    pub(crate) mode: Mode,
+    pub(crate) used: Used,
+    pub(crate) hold_at_least: Option<Duration>,
+}
+
+/// The conditions of a release.
+struct Conditions {
+    /// Whether the acquisition is a holder, expired or not.
+    has_own: Document,
+    /// Whether it has not expired.
+    is_in_time: Document,
+    /// Whether its block is also the key's latest (R30).
+    is_latest: Document,
+    /// Whether it stays for the rest of its minimum hold; `None` if it never does.
+    is_kept: Option<Document>,
+    /// Until when the key stays closed, if the acquisition is exclusive and has a minimum hold.
+    closes: Option<Document>,
+}
+
+impl Layout {
+    /// Makes the pipeline of a release. It removes the ticket of the acquisition first, because a
+    /// release must not grant to itself. Then it removes the acquisition from the holders. If none
+    /// is left, the lease is granted to the first waiter and to those after it that fit beside it,
+    /// or freed. Otherwise it is granted to those at the head of the queue that fit beside the
+    /// holders that are left (R28). That is also done if the acquisition only had a ticket: those
+    /// behind it may fit. Without a ticket and a lease nothing changes.
+    ///
+    /// An expired lease that has no new holder is also granted or freed: a renewal that started in
+    /// time and stalled could still revive it without a holder. That is not recorded as a release.
+    ///
+    /// Tokens of the block that no guard has had are given back (R21), so the next grant may have
+    /// them, but only if no other block was granted since (R30).
+    pub(crate) fn release(&self, leaving: Leaving<'_>, clock: Clock) -> Vec<Document> {
+        let Leaving { id, mode, used, .. } = leaving;
+        let (rest, live, head) = (self.value(REST), self.value(LIVE), self.value(HEAD));
+        let is = self.conditions(leaving);
+        let has_own = is.has_own.clone();
+
+        let stays = doc! { "$and": [is_live("$$this"), { "$not": is_own("$$this", id) }] };
+        let others = filter(self.value(ALL), stays);
+        let rest_found = match (&is.is_kept, leaving.hold_at_least) {
+            (Some(is_kept), Some(hold)) => {
+                let until = doc! { "$add": [self.of_own(ACQUIRED_AT), millis(hold)] };
+                let kept = doc! { "$mergeObjects": [self.value(OWN), { KEPT: true, EXPIRES_AT: until }] };
+                doc! { "$concatArrays": [others, { "$cond": [is_kept, [kept], []] }] }
+            }
+            _ => others,
+        };
+        let unused: Bson = match used {
+            Used::UpTo(token) => number(token).into(),
+            // One, because a later grant must be greater than the token of any answer (R18).
+            Used::None => {
+                let next = doc! { "$add": [self.of_own(TOKEN_OF), 1_i64] };
+                doc! { "$toLong": { "$subtract": [next, self.of_own(BLOCK_OF)] } }.into()
+            }
+            Used::Unknown => self.value(TOKEN).into(),
+        };
+        // R13: there is no grant before the end of the minimum hold.
+        let opens = is.closes.as_ref().map(|until| Bson::from(doc! { "$lte": [until, "$$NOW"] }));
+        let has_waiter = doc! { "$ne": [&live, []] };
+        let mut may_admit: Vec<Bson> = vec![
+            has_waiter.clone().into(),
+            doc! { "$not": is_exclusive(&head) }.into(),
+            doc! { "$or": [&has_own, { "$ne": [&rest, []] }] }.into(),
+        ];
+        let mut may_pass: Vec<Bson> = vec![
+            has_own.clone().into(),
+            has_waiter.into(),
+            is_exclusive(&head).into(),
+            doc! { "$eq": [&rest, []] }.into(),
+        ];
+        may_admit.extend(opens.clone());
+        may_pass.extend(opens);
+        let run = self.grant_run(&rest, self.value(LAST), clock);
+        let findings = [
+            (LIVE, self.others(id)),
+            (HEAD, doc! { "$first": &live }),
+            (ALL, self.all_holders(id, mode)),
+            (OWN, doc! { "$first": filter(self.value(ALL), is_own("$$this", id)) }),
+            (REST, rest_found),
+            (LAST, doc! { "$cond": [&is.is_latest, unused, self.value(TOKEN)] }),
+            (RUN, doc! { "$cond": [{ "$and": may_admit }, run, "$$REMOVE"] }),
+        ];
+        let steps = [
+            (PASS, doc! { "$and": may_pass }),
+            (ADMIT, self.has_run()),
+            (LEAVE, doc! { "$and": [&has_own, { "$ne": [&rest, []] }] }),
+            (FREE, has_own),
+            (DROP, self.has_ticket(id)),
+        ];
+        self.in_steps(findings, steps, self.left(leaving, &is, clock))
+    }
+
+    fn conditions(&self, Leaving { mode, hold_at_least, .. }: Leaving<'_>) -> Conditions {
+        let is_in_time = doc! { "$gt": [self.of_own(EXPIRES_AT), "$$NOW"] };
+        let until = hold_at_least.map(|hold| doc! { "$add": [self.of_own(ACQUIRED_AT), millis(hold)] });
+        let (closes, kept_until) = if mode.is_exclusive() { (until, None) } else { (None, until) };
+        Conditions {
+            // An object is above every number, and one that is missing below.
+            has_own: doc! { "$gt": [self.value(OWN), 0] },
+            is_latest: doc! { "$and": [&is_in_time, { "$eq": [self.of_own(TOKEN_OF), self.value(TOKEN)] }] },
+            is_kept: kept_until.map(|until| doc! { "$and": [&is_in_time, { "$gt": [until, "$$NOW"] }] }),
+            closes,
+            is_in_time,
+        }
+    }
+
+    /// All holders, and the acquisition itself if it holds the lease exclusively, or by a grant of
+    /// a process that knows no modes.
+    fn all_holders(&self, id: &AcquisitionId, mode: Mode) -> Document {
+        let mut alone = doc! {
+            ID_OF: self.value(LOCK_ID),
+            TOKEN_OF: self.value(TOKEN),
+            BLOCK_OF: { "$cond": [{ "$isNumber": self.value(TOKENS) }, self.value(TOKENS), 1] },
+        };
+        for field in [ACQUIRED_AT, EXPIRES_AT, TTL, OWNER, META] {
+            alone.insert(field, self.value(field));
+        }
+        alone.extend(mode_fields(mode));
+        let holds_alone = doc! { "$eq": [self.value(LOCK_ID), literal(id.as_str())] };
+        doc! { "$cond": [holds_alone, [alone], self.holders()] }
+    }
+
+    /// The changes of a release, by what it does.
+    fn left(&self, leaving: Leaving<'_>, is: &Conditions, clock: Clock) -> Document {
+        let Leaving { id, mode, used, .. } = leaving;
+        let (head, rest) = (self.head(), self.value(REST));
+        let same = |field: &str| Bson::from(self.value(field));
+        let or_nothing = |value: &str| Bson::from(doc! { "$ifNull": [value, removed()] });
+        let this = literal(id.as_str());
+        let first = first_token(self.value(LAST), clock);
+
+        let closed: Bson = is
+            .closes
+            .as_ref()
+            .map_or_else(removed, |until| doc! { "$cond": [{ "$gt": [until, "$$NOW"] }, until, "$$REMOVE"] }.into());
+        // R6: not before the time of the token.
+        let mut ends = vec![Bson::from("$$NOW"), closed.clone()];
+        match used {
+            Used::UpTo(token) if mode.is_exclusive() => ends.push(time_of(number(token)).into()),
+            _ if mode.is_exclusive() => {}
+            // Blocks of others may have brought the token further.
+            _ => ends.push(time_of_stored(&self.value(LAST)).into()),
+        }
+        let length = match used {
+            Used::Unknown => same(TOKENS),
+            Used::None | Used::UpTo(_) => doc! { "$cond": [&is.is_latest, 1, same(TOKENS)] }.into(),
+        };
+        let of_last = doc! { "$let": {
+            "vars": { "last": { "$last": self.of_run("holders") } },
+            "in": format!("$$last.{BLOCK_OF}"),
+        } };
+        let was_held = doc! { "$ne": [format!("$$this.{KEPT}"), true] };
+        let expired = filter(self.value(ALL), doc! { "$and": [was_held, { "$not": is_live("$$this") }] });
+        let lost = |otherwise: Bson| unless_blank(ids_of(expired.clone()), otherwise);
+        let released = doc! { "$and": [&is.has_own, &is.is_in_time] };
+        let if_released = |new: Bson, field: &str| Bson::from(doc! { "$cond": [&released, new, same(field)] });
+        let remembered = if mode.is_exclusive() { RELEASED_LEN } else { RELEASED_BESIDE_OTHERS };
+        // A minimum hold that begins may end before waiters expect it.
+        let begun = doc! { "$concat": ["~", &this, ";"] };
+        let granted = Bson::from(self.of_run(GRANTS));
+        let (admitted, left) = match &is.is_kept {
+            // The record may be reported as a whole, and must not tell of an earlier grant again.
+            None => (granted, removed()),
+            Some(is_kept) => (
+                doc! { "$concat": [{ "$cond": [is_kept, &begun, ""] }, granted] }.into(),
+                doc! { "$cond": [is_kept, begun, "$$REMOVE"] }.into(),
+            ),
+        };
+
+        let in_all = |new: Bson| vec![(PASS, new.clone()), (ADMIT, new.clone()), (LEAVE, new.clone()), (FREE, new)];
+        let of_head = |field: &String, others: Bson| {
+            vec![(PASS, or_nothing(field)), (ADMIT, others.clone()), (LEAVE, others.clone()), (FREE, others)]
+        };
+        let rows: [(&str, Vec<(&str, Bson)>); 16] = [
+            (
+                LOCK_ID,
+                vec![(PASS, (&*head.id).into()), (ADMIT, MARKER.into()), (LEAVE, MARKER.into()), (FREE, removed())],
+            ),
+            (
+                HOLDERS,
+                vec![
+                    (PASS, removed()),
+                    (ADMIT, self.of_run("holders").into()),
+                    (LEAVE, rest.clone().into()),
+                    (FREE, removed()),
+                ],
+            ),
+            (
+                TOKEN,
+                vec![
+                    (PASS, last_token(first.clone(), &*head.tokens)),
+                    (ADMIT, self.of_run("last").into()),
+                    (LEAVE, same(LAST)),
+                    (FREE, same(LAST)),
+                ],
+            ),
+            (
+                TOKENS,
+                vec![(PASS, (&*head.tokens).into()), (ADMIT, of_last.into()), (LEAVE, length.clone()), (FREE, length)],
+            ),
+            (PASSED, vec![(PASS, doc! { "$toLong": first }.into()), (ADMIT, removed()), (LEAVE, removed())]),
+            (ACQUIRED_AT, vec![(PASS, "$$NOW".into())]),
+            (
+                EXPIRES_AT,
+                vec![
+                    (PASS, doc! { "$add": ["$$NOW", &head.claim] }.into()),
+                    (ADMIT, self.end_of_run().into()),
+                    (LEAVE, latest(&rest).into()),
+                    (FREE, doc! { "$max": ends }.into()),
+                ],
+            ),
+            (TTL, vec![(PASS, (&*head.claim).into())]),
+            (CLOSED_UNTIL, vec![(PASS, removed()), (ADMIT, removed()), (LEAVE, removed()), (FREE, closed)]),
+            (
+                EXPIRED,
+                vec![
+                    (PASS, lost(removed())),
+                    (ADMIT, lost(same(EXPIRED))),
+                    (LEAVE, lost(same(EXPIRED))),
+                    (FREE, lost(same(EXPIRED))),
+                ],
+            ),
+            (OWNER, of_head(&head.owner, removed())),
+            (META, of_head(&head.meta, removed())),
+            (LAST_RELEASED, in_all(if_released(this.clone(), LAST_RELEASED))),
+            (RELEASED, in_all(if_released(self.released_too(this, remembered), RELEASED))),
+            (GRANTS, vec![(PASS, removed()), (ADMIT, admitted), (LEAVE, left), (FREE, removed())]),
+            (
+                QUEUE,
+                vec![
+                    (PASS, unless_empty(doc! { "$slice": [self.value(LIVE), 1, i32::MAX] })),
+                    (ADMIT, unless_empty(self.after_run())),
+                    (LEAVE, unless_empty(self.value(LIVE))),
+                    (FREE, unless_empty(self.value(LIVE))),
+                    (DROP, unless_empty(self.value(LIVE))),
+                ],
+            ),
+        ];
+        rows.into_iter().map(|(field, steps)| (self.path(field), self.when(&steps, same(field)))).collect()
+    }
+
+    /// The value of a field of the holder that releases.
+    fn of_own(&self, field: &str) -> String {
+        self.value(&format!("{OWN}.{field}"))
+    }
+}
+
+fn filter(input: impl Into<Bson>, condition: Document) -> Document {
+    doc! { "$filter": { "input": input.into(), "cond": condition } }
+}

@@ -36,13 +36,15 @@ pub enum Defect {
     TurnLost,
     /// C26: a shared lease is released with the first of its guards instead of the last.
     ReleasedWithFirst,
+    /// C9: a commit of unknown outcome counts as not made.
+    UnknownCommitNotMade,
 }
 
 #[cfg(feature = "simulation")]
 impl Defect {
     /// All defects.
     #[doc(hidden)]
-    pub const ALL: [Self; 14] = [
+    pub const ALL: [Self; 15] = [
         Self::DeadlineFromReply,
         Self::NoMargin,
         Self::LateGrantReturned,
@@ -57,6 +59,7 @@ impl Defect {
         Self::TermsIgnored,
         Self::TurnLost,
         Self::ReleasedWithFirst,
+        Self::UnknownCommitNotMade,
     ];
 }
 

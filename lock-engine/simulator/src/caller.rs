@@ -7,14 +7,18 @@ use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
-use distlock_api::{ErrorKind, LeaseOptions, LockError, LockGuard, LockProviderExt, Loss, Mode, ReleaseOutcome};
+use distlock_api::{
+    AcquireOptions, ErrorKind, FencingToken, LeaseOptions, LockError, LockGuard, LockKey, LockProviderExt, Loss,
+    LostSignal, Mode, ReleaseOutcome, Wait,
+};
 use distlock_conformance::history::{Call, End, What};
-use distlock_engine::LeaseProvider;
+use distlock_engine::{AcquiredLease, LeaseGuard, LeaseProvider, NotCommitted};
 use fastrand::Rng;
 use futures_util::future::join_all;
 use tokio::time::{Sleep, sleep, sleep_until, timeout};
 
-use crate::network::Network;
+use crate::commit::{Commit, ForCommit};
+use crate::network::{Link, Network};
 
 /// What all callers have observed.
 #[derive(Default)]
@@ -50,6 +54,7 @@ pub(crate) struct Caller {
     pub(crate) client: usize,
     pub(crate) process: usize,
     pub(crate) locks: LeaseProvider,
+    pub(crate) link: Arc<Link>,
     pub(crate) network: Arc<Network>,
     pub(crate) records: Arc<Records>,
 }
@@ -71,6 +76,9 @@ impl Caller {
         let (which, kind, owner) = network.random(|rng| (rng.usize(..network.plan.keys), rng.f64(), rng.f64() < 0.2));
         if network.plan.keys > 1 && network.random(Rng::f64) < 0.15 {
             return self.several().await;
+        }
+        if network.of_commit(Rng::f64) < 0.1 {
+            return self.commit(&format!("key{which}")).await;
         }
         let key = format!("key{which}");
         let asked = network.now();
@@ -159,55 +167,68 @@ impl Caller {
         }
     }
 
+    /// Acquires for a commit, holds, and commits.
+    async fn commit(&self, key: &str) -> bool {
+        let network = &self.network;
+        let call = self.records.begin(self.process, key, network.now(), Mode::Exclusive);
+        let limit = network.plan.ttl.mul_f64(2.0 * network.of_commit(Rng::f64));
+        let options = AcquireOptions::new().with_wait(Wait::UpTo(limit));
+        let key = LockKey::new(key).expect("a valid key");
+        let guard = match self.locks.acquire_via(key, options, Arc::new(ForCommit(self.link.clone()))).await {
+            Ok(AcquiredLease::Held(guard)) => guard,
+            Ok(AcquiredLease::Busy(_)) => {
+                self.records.update(call, |call| call.answered = Some(network.now()));
+                return true;
+            }
+            Err(error) => return self.ended(call, &error),
+        };
+        let Ok(held) = self.keep(call, &guard).await else { return true };
+        let refused = network.of_commit(Rng::f64) < 0.2;
+        let commit = Arc::new(Commit::new(self.link.clone(), held.token, refused));
+        network.log(|| format!("client {} commits under token {}", self.client, held.token));
+        let committing = guard.release_via(commit.clone());
+        let leaves = network.now() < network.plan.faults && network.of_commit(Rng::f64) < 0.1;
+        let answer = if leaves {
+            let patience = network.plan.request_timeout.mul_f64(network.of_commit(Rng::f64));
+            let Ok(answer) = timeout(patience, committing).await else { return true };
+            answer
+        } else {
+            committing.await
+        };
+        let end = match answer {
+            Ok(outcome) => {
+                let released = outcome == ReleaseOutcome::Released;
+                network.documents.told(&commit, released);
+                let answered = network.now();
+                if released { End::Released { asked: held.until, answered } } else { End::Lost }
+            }
+            // Nothing was written, and nothing will be. The lease is held as before.
+            Err(NotCommitted { guard: Some(guard), .. }) => {
+                network.documents.told(&commit, false);
+                if let Ok(held) = self.keep(call, &guard).await {
+                    self.release(call, held, guard.into_guard()).await;
+                }
+                return true;
+            }
+            Err(NotCommitted { error, .. }) => {
+                network.log(|| format!("client {} does not know whether it has committed: {error}", self.client));
+                End::Unknown
+            }
+        };
+        self.records.update(call, |call| call.what = held.granted(end));
+        true
+    }
+
     async fn hold(&self, call: usize, guard: LockGuard) {
         let network = &self.network;
-        let (answered, token) = (network.now(), guard.fencing_token().get());
-        network.log(|| format!("client {} holds {} with token {token}", self.client, guard.key()));
-        if guard.loss() == Some(Loss::Expired) {
-            self.records.complain(format!("client {} got a lease past its deadline, token {token}", self.client));
-        }
-        // If the process is killed, nothing more is certain.
-        self.records.update(call, |call| {
-            (call.answered, call.what) = (Some(answered), What::Granted { token, until: answered, end: End::Unknown });
-        });
-        let (long, way) = network.random(|rng| (rng.f64(), rng.f64()));
-        let time = if long < 0.6 { network.plan.ttl.mul_f64(0.2 * long) } else { network.plan.ttl.mul_f64(2.0 * long) };
-        let lost = tokio::select! {
-            biased;
-            loss = guard.lost() => Some(loss),
-            () = sleep(time) => guard.loss(),
-        };
-        let mut until = network.now();
-        if let Some(stalled) = network.plan.first_stall(self.process, answered, until) {
-            // It could not have noticed the loss.
-            until = stalled;
-        }
-        // A lease that was released by force counts as held for a ttl at most, and may be handed on
-        // meanwhile. Then the grant proves nothing.
-        let forced = self.forced(guard.key().as_str(), answered.saturating_sub(network.plan.ttl));
-        let proves = forced.is_none_or(|forced| forced > answered);
-        until = until.min(forced.unwrap_or(until));
-        let granted = |until, end| if proves { What::Granted { token, until, end } } else { What::NotGranted };
-        if let Some(loss) = lost {
-            network.log(|| format!("client {} has lost token {token}: {loss:?}", self.client));
-            self.records.update(call, |call| call.what = granted(until, End::Lost));
-            return self.stays_lost(guard, loss).await;
-        }
-        self.records.update(call, |call| call.what = granted(until, End::Unknown));
+        let way = network.random(Rng::f64);
+        let Ok(held) = self.keep(call, &guard).await else { return };
         // The last part of the run leaves nothing behind.
         let gentle = network.now() >= network.plan.faults;
         if way < 0.6 || gentle {
-            network.log(|| format!("client {} releases token {token}", self.client));
-            let outcome = guard.release().await;
-            let answered = network.now();
-            let end = match outcome {
-                Ok(ReleaseOutcome::Released) => End::Released { asked: until, answered },
-                Ok(_) => End::Lost,
-                Err(_) => End::Unknown,
-            };
-            self.records.update(call, |call| call.what = granted(until, end));
+            self.release(call, held, guard).await;
         } else if way < 0.85 {
-            network.log(|| format!("client {} drops token {token}", self.client));
+            network.log(|| format!("client {} drops token {}", self.client, held.token));
             drop(guard);
         } else if way < 0.95 {
             drop(guard.discard());
@@ -216,18 +237,130 @@ impl Caller {
         }
     }
 
+    async fn release(&self, call: usize, held: Held, guard: LockGuard) {
+        self.network.log(|| format!("client {} releases token {}", self.client, held.token));
+        let outcome = guard.release().await;
+        let answered = self.network.now();
+        let end = match outcome {
+            Ok(ReleaseOutcome::Released) => End::Released { asked: held.until, answered },
+            Ok(_) => End::Lost,
+            Err(_) => End::Unknown,
+        };
+        self.records.update(call, |call| call.what = held.granted(end));
+    }
+
+    /// Holds the lease for a while. If it is lost meanwhile, the guard has had its last use.
+    async fn keep(&self, call: usize, guard: &impl Guard) -> Result<Held, Loss> {
+        let network = &self.network;
+        let (now, token) = (network.now(), guard.token().get());
+        network.log(|| format!("client {} holds {} with token {token}", self.client, guard.of()));
+        // If the process is killed, nothing more is certain.
+        let mut answered = now;
+        self.records.update(call, |call| {
+            answered = *call.answered.get_or_insert(now);
+            call.what = What::Granted { token, until: now, end: End::Unknown };
+        });
+        // A guard that a refused commit returns may have been lost meanwhile.
+        if answered == now && guard.is_lost() == Some(Loss::Expired) {
+            self.records.complain(format!("client {} got a lease past its deadline, token {token}", self.client));
+        }
+        let long = network.random(Rng::f64);
+        let time = if long < 0.6 { network.plan.ttl.mul_f64(0.2 * long) } else { network.plan.ttl.mul_f64(2.0 * long) };
+        let lost = tokio::select! {
+            biased;
+            loss = guard.loses() => Some(loss),
+            () = sleep(time) => guard.is_lost(),
+        };
+        let mut until = network.now();
+        if let Some(stalled) = network.plan.first_stall(self.process, answered, until) {
+            // It could not have noticed the loss.
+            until = stalled;
+        }
+        // A lease that was released by force counts as held for a ttl at most, and may be handed on
+        // meanwhile. Then the grant proves nothing.
+        let forced = self.forced(guard.of().as_str(), answered.saturating_sub(network.plan.ttl));
+        let proves = forced.is_none_or(|forced| forced > answered);
+        let held = Held { token, until: until.min(forced.unwrap_or(until)), proves };
+        let end = if lost.is_some() { End::Lost } else { End::Unknown };
+        self.records.update(call, |call| call.what = held.granted(end));
+        let Some(loss) = lost else { return Ok(held) };
+        network.log(|| format!("client {} has lost token {token}: {loss:?}", self.client));
+        self.stays_lost(guard, loss).await;
+        Err(loss)
+    }
+
     /// Returns when the key was first released by force after this moment.
     fn forced(&self, key: &str, after: Duration) -> Option<Duration> {
         let forced = self.records.forced.lock().expect("one thread");
         forced.iter().filter(|(of, at)| of == key && *at >= after).map(|(_, at)| *at).min()
     }
 
-    async fn stays_lost(&self, guard: LockGuard, loss: Loss) {
+    async fn stays_lost(&self, guard: &impl Guard, loss: Loss) {
         sleep(self.network.plan.ttl / 2).await;
-        if guard.loss() != Some(loss) {
-            let now = guard.loss();
+        if guard.is_lost() != Some(loss) {
+            let now = guard.is_lost();
             self.records.complain(format!("client {}: a lease was lost ({loss:?}), and then {now:?}", self.client));
         }
+    }
+}
+
+/// A time for which a caller held a lease.
+#[derive(Clone, Copy)]
+struct Held {
+    token: u64,
+    until: Duration,
+    /// Whether the grant proves anything about others.
+    proves: bool,
+}
+
+impl Held {
+    fn granted(self, end: End) -> What {
+        let Self { token, until, proves } = self;
+        if proves { What::Granted { token, until, end } } else { What::NotGranted }
+    }
+}
+
+/// What the guards of plain locks and of commits have in common.
+trait Guard {
+    fn of(&self) -> &LockKey;
+    fn token(&self) -> FencingToken;
+    fn is_lost(&self) -> Option<Loss>;
+    fn loses(&self) -> LostSignal;
+}
+
+impl Guard for LockGuard {
+    fn of(&self) -> &LockKey {
+        self.key()
+    }
+
+    fn token(&self) -> FencingToken {
+        self.fencing_token()
+    }
+
+    fn is_lost(&self) -> Option<Loss> {
+        self.loss()
+    }
+
+    fn loses(&self) -> LostSignal {
+        self.lost()
+    }
+}
+
+impl Guard for LeaseGuard {
+    fn of(&self) -> &LockKey {
+        self.key()
+    }
+
+    fn token(&self) -> FencingToken {
+        self.fencing_token()
+    }
+
+    fn is_lost(&self) -> Option<Loss> {
+        self.loss()
+    }
+
+    fn loses(&self) -> LostSignal {
+        self.lost()
     }
 }
 

@@ -12,11 +12,13 @@
 //!
 //! Afterwards the history is judged as in the conformance suite (`distlock_conformance::history`):
 //! by intervals, and by the linearizability checker. In two of five seeds callers acquire in
-//! several modes. The accounting of each engine must balance, nothing may be left at the store, and
-//! no caller may wait for ever. Defects of the engine, which can be switched on, test that the
-//! simulator finds them.
+//! several modes. Some calls end in a commit, which must be applied once if its caller is told so,
+//! and never otherwise. The accounting of each engine must balance, nothing may be left at the
+//! store, and no caller may wait for ever. Defects of the engine, which can be switched on, test
+//! that the simulator finds them.
 
 mod caller;
+mod commit;
 mod modes;
 mod network;
 mod plan;
@@ -108,6 +110,8 @@ struct Process {
 
 /// Makes another seed, for what concerns modes only.
 const MODES: u64 = 0x006d_6f64_6573;
+/// The same for commits.
+const COMMITS: u64 = 0x636f_6d6d_6974;
 
 async fn world(seed: u64, logs: bool) -> Outcome {
     let mut rng = Rng::with_seed(seed);
@@ -115,7 +119,7 @@ async fn world(seed: u64, logs: bool) -> Outcome {
     let mut of_modes = Rng::with_seed(seed ^ MODES);
     plan.modes = of_modes.f64() < 0.4;
     let shown = format!("{plan:?}");
-    let network = Network::new(plan, (rng, of_modes), logs);
+    let network = Network::new(plan, [rng, of_modes, Rng::with_seed(seed ^ COMMITS)], logs);
     let records = Arc::new(Records::default());
     let mut processes: Vec<Process> =
         (0..network.plan.processes).map(|index| start(index, &network, &records)).collect();
@@ -143,14 +147,15 @@ fn start(index: usize, network: &Arc<Network>, records: &Arc<Records>) -> Proces
     let link = Link::new(network.clone(), index, dead.clone());
     let claim = (network.plan.ttl / 3).max(Duration::from_millis(200));
     let queue = QueueOptions::new().ticket_ttl(network.plan.ttl.max(Duration::from_millis(600))).claim(claim);
-    let builder = LeaseProvider::builder(Arc::new(link)).lease(terms(network));
+    let link = Arc::new(link);
+    let builder = LeaseProvider::builder(link.clone()).lease(terms(network));
     let builder = builder.request_timeout(network.plan.request_timeout).queue(queue);
     let locks = builder.hand_off(HandOff::new().linger(network.plan.linger)).build().expect("valid options");
     let mut callers = JoinSet::new();
     for caller in 0..network.plan.callers {
         let client = index * network.plan.callers + caller;
-        let (locks, network, records) = (locks.clone(), network.clone(), records.clone());
-        let caller = Caller { client, process: index, locks, network: network.clone(), records };
+        let (locks, link, network, records) = (locks.clone(), link.clone(), network.clone(), records.clone());
+        let caller = Caller { client, process: index, locks, link, network: network.clone(), records };
         callers.spawn(Stalling { work: Box::pin(caller.run()), process: index, network, pause: None });
     }
     let killed = matches!(network.plan.ends[index], Some((_, Ending::Killed)));
@@ -251,6 +256,7 @@ fn judge(seed: u64, network: &Network, records: &Records, plan: String) -> Outco
     let quiet = network.plan.quiet();
     let counts = |call: &&Call| call.what != What::Busy || (call.asked >= quiet && network.plan.linger.is_zero());
     let judged: Vec<Call> = calls.iter().filter(counts).cloned().collect();
+    complaints.extend(network.documents.complaints());
     let mut linearizable = true;
     for violation in violations(&judged, Expected::default()) {
         linearizable &= !matches!(violation, Violation::NotLinearizable { .. } | Violation::Undecided { .. });

@@ -22,6 +22,7 @@ use futures_util::stream::unfold;
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::{Instant, sleep, sleep_until, timeout_at};
 
+use crate::commit::Documents;
 use crate::modes;
 use crate::plan::Plan;
 
@@ -33,6 +34,9 @@ pub(crate) struct Network {
     rng: Mutex<Rng>,
     /// For the modes of calls. Of its own, so that exclusive runs are what they were without modes.
     modes: Mutex<Rng>,
+    /// For whether a call commits, for the same reason.
+    commits: Mutex<Rng>,
+    pub(crate) documents: Documents,
     requests: AtomicU64,
     /// The last request of each claim that has been carried out.
     applied: Mutex<HashMap<AcquisitionId, u64>>,
@@ -52,7 +56,7 @@ struct Fate {
 }
 
 impl Network {
-    pub(crate) fn new(plan: Plan, (rng, modes): (Rng, Rng), logs: bool) -> Arc<Self> {
+    pub(crate) fn new(plan: Plan, [rng, modes, commits]: [Rng; 3], logs: bool) -> Arc<Self> {
         let store = MemoryStore::new().with_capabilities(plan.capabilities);
         Arc::new(Self {
             store,
@@ -60,6 +64,8 @@ impl Network {
             start: Instant::now(),
             rng: Mutex::new(rng),
             modes: Mutex::new(modes),
+            commits: Mutex::new(commits),
+            documents: Documents::default(),
             requests: AtomicU64::new(0),
             applied: Mutex::default(),
             batches: Mutex::default(),
@@ -78,6 +84,11 @@ impl Network {
     /// Draws the mode of a call.
     pub(crate) fn mode(&self) -> Mode {
         if self.plan.modes { modes::draw(&mut self.modes.lock().expect("one thread")) } else { Mode::Exclusive }
+    }
+
+    /// Draws something about a commit.
+    pub(crate) fn of_commit<T>(&self, draw: impl FnOnce(&mut Rng) -> T) -> T {
+        draw(&mut self.commits.lock().expect("one thread"))
     }
 
     pub(crate) fn log(&self, line: impl FnOnce() -> String) {
@@ -138,7 +149,7 @@ impl Network {
 
 /// In which order a request is with others.
 #[derive(Clone)]
-enum Order {
+pub(crate) enum Order {
     /// With those of its claim, if the store orders them. A network may repeat it.
     OfClaim(AcquisitionId),
     /// In none. A network may repeat it.
@@ -147,7 +158,8 @@ enum Order {
     Until(Instant),
 }
 
-type Carry<T> = Arc<dyn Fn(MemoryStore) -> BoxFuture<'static, Result<T>> + Send + Sync>;
+/// Carries a request out at the store.
+pub(crate) type Carry<T> = Arc<dyn Fn(MemoryStore) -> BoxFuture<'static, Result<T>> + Send + Sync>;
 
 /// The store, as one process reaches it.
 pub(crate) struct Link {
@@ -164,7 +176,11 @@ impl Link {
         Self { network, process, lanes, dead }
     }
 
-    async fn send<T: fmt::Debug + Send + 'static>(
+    pub(crate) fn network(&self) -> &Arc<Network> {
+        &self.network
+    }
+
+    pub(crate) async fn send<T: fmt::Debug + Send + 'static>(
         &self,
         what: String,
         order: Order,

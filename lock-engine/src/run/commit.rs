@@ -24,6 +24,7 @@ use crate::run::call::{Call, InFlight};
 use crate::run::clock;
 use crate::run::core::Engine;
 use crate::run::transit::Lease;
+use crate::simulation::defect;
 use crate::state::backoff;
 use crate::state::ledger::End;
 use crate::store::{Lane, Write, WriteOp, Written};
@@ -77,7 +78,7 @@ impl WriteRequest {
                 Disposition::Permanent => return WriteOutcome::Unknown(error),
                 Disposition::Retryable => {}
                 // A disposition that this version does not know is treated as an unknown outcome.
-                _ => self.unknown = true,
+                _ => self.unknown = !defect!(UnknownCommitNotMade),
             }
             let pause = backoff::after_error(failed, fastrand::f64());
             if self.call.is_under_way() || Instant::now() + pause >= until {

@@ -1,8 +1,8 @@
 //! The command `distlock`: distributed locks on MongoDB for scripts, cron jobs and operators.
 //!
 //! One file per command. Decisions that need no I/O are apart from it: `exit` (codes), `secret`
-//! (redaction), `output` (tables), `mode` (how locks are held), `run/ending` (when the command gets
-//! SIGTERM and SIGKILL), `doctor/judge` (what the examination means).
+//! (redaction), `output` (tables) and `mode` (how locks are held). So are `run/ending` (when the
+//! command gets SIGTERM and SIGKILL) and `doctor/judge` (what the examination means).
 
 #[cfg(not(unix))]
 compile_error!("distlock needs Unix signals and process groups");

@@ -134,7 +134,7 @@ impl QueueOptions {
 /// Readers of one process share one lease: while it is held, the next reader joins it without a
 /// request, with the next token of its block. The same limits apply while another process waits,
 /// and then readers request leases of their own, behind it in the queue. The process queries for
-/// waiters rarely, at most once a second when none waits, so a writer of another process can wait
+/// waiters rarely, at most once a second when none waits. So a writer of another process can wait
 /// about a second longer than the readers before it. A shared lease is neither handed on nor does
 /// it linger. Permits are not shared.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -103,7 +103,7 @@ pub(crate) struct RunArgs {
     /// work that may hang. Longer than the grace
     #[arg(long, value_name = "TIME", value_parser = duration::parse)]
     max_hold: Option<Duration>,
-    /// How long before the deadline the command gets SIGTERM, at most a third of the ttl [default:
+    /// How long before the deadline the command gets SIGTERM. At most a third of the ttl [default:
     /// a sixth of the ttl, 10s at most, and a quarter of --max-hold at most]
     #[arg(long, value_name = "TIME", value_parser = duration::parse)]
     grace: Option<Duration>,

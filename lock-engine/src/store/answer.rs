@@ -47,7 +47,7 @@ impl Grant {
 #[non_exhaustive]
 pub struct BusyReply {
     /// The time until the claim's turn if the lease is neither renewed nor released, by the store's
-    /// clock: the time until the key opens, and one turn window for each ticket ahead.
+    /// clock. It is the time until the key opens, and one turn window for each ticket ahead.
     pub holder_remaining: Option<Duration>,
     /// What became of the ticket.
     pub standing: QueueStanding,

@@ -73,8 +73,9 @@ pub use self::style::{AcquireOp, Write, WriteOp, Written};
 /// * A claim that holds nothing is granted beside holders only if no ticket is before it, and its
 ///   mode [fits](distlock_api::Mode::fits) them ([C26], [C27], [C28]).
 /// * When a claim gives up its lease, or leaves the queue while others hold the key, the first
-///   tickets are granted one after the other, as long as the mode of the next one fits: all in the
-///   same step, with tokens in the order of the queue, one [`Granted`](StoreEvent::Granted) each.
+///   tickets are granted one after the other. This continues as long as the mode of the next one
+///   fits. All are granted in the same step, with tokens in the order of the queue, one
+///   [`Granted`](StoreEvent::Granted) each.
 /// * `holder_remaining` of a busy answer is the time until the first holder's lease ends: the
 ///   others may have been given up by then ([C29]). If only tickets are ahead, it counts the turn
 ///   windows alone.

@@ -61,7 +61,10 @@ fn main() -> ExitCode {
 
 fn execute(cli: Cli, secrets: &Secrets) -> Result<u8, Failure> {
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build();
-    let runtime = runtime.map_err(|error| Failure::new(exit::SOFTWARE, format!("no runtime: {error}")))?;
+    let failed = |error: std::io::Error| {
+        format!("the runtime cannot be started, check the limits of threads and of open files: {error}")
+    };
+    let runtime = runtime.map_err(|error| Failure::new(exit::SOFTWARE, failed(error)))?;
     let (connection, format) = (cli.connection, Format::choose(&cli.output));
     runtime.block_on(async {
         match cli.command {

@@ -19,7 +19,7 @@ impl LockKey {
         }
         if text.len() > Self::MAX_LEN {
             return Err(LockError::invalid_key(format!(
-                "a lock key has at most {} bytes, this one has {}",
+                "a lock key has at most {} bytes, this one has {}: use a digest of its longest part",
                 Self::MAX_LEN,
                 text.len()
             )));

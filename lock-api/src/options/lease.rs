@@ -251,7 +251,7 @@ impl LeaseOptions {
         let refuse = |message: String| Err(LockError::invalid_options(message));
         let ttl = self.ttl.unwrap_or(Self::DEFAULT_TTL);
         if ttl.is_zero() {
-            return refuse("the ttl must not be zero".into());
+            return refuse(format!("the ttl must not be zero: the shortest one is {:?}", Self::MIN_TTL));
         }
         if ttl < Self::MIN_TTL {
             return refuse(format!("a ttl of {ttl:?} is below the shortest one, {:?}", Self::MIN_TTL));
@@ -269,7 +269,7 @@ impl LeaseOptions {
             // A margin of two thirds or more leaves no room at a third of the ttl.
             RenewalPolicy::Auto => Some((ttl / 3).min((ttl - margin) / 2)),
             RenewalPolicy::Every(cadence) if cadence.is_zero() => {
-                return refuse("the renewal interval must not be zero".into());
+                return refuse("the renewal interval must not be zero: `RenewalPolicy::Never` does not renew".into());
             }
             RenewalPolicy::Every(cadence) if cadence >= ttl => {
                 return refuse(format!("the renewal interval ({cadence:?}) must be shorter than the ttl ({ttl:?})"));
@@ -290,7 +290,7 @@ impl LeaseOptions {
             return refuse(format!("a linger of {linger:?} is above the longest one, {:?}", Self::MAX_LINGER));
         }
         if self.max_hold.is_some_and(|hold| hold.is_zero()) {
-            return refuse("the maximum hold must not be zero".into());
+            return refuse("the maximum hold must not be zero: leave it out for none".into());
         }
         Ok(LeaseTerms { ttl, renew_every, margin, hold_at_least, max_hold: self.max_hold })
     }

@@ -75,7 +75,9 @@ impl Engine {
             mode.ensure_supported(self.store.name(), &self.capabilities())?;
         }
         if terms.hold_at_least.is_some() && !self.store.capabilities().minimum_hold {
-            let message = format!("the store {} does not support a minimum hold", self.store.name());
+            let name = self.store.name();
+            let message =
+                format!("the store {name} does not support a minimum hold: acquire without one, or use another store");
             return Err(LockError::new(ErrorKind::Unsupported, message));
         }
         let mut holder = holder.clone();

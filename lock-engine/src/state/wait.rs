@@ -254,7 +254,8 @@ impl Wait {
         self.failed += 1;
         let error = LockError::timeout(
             Phase::Request,
-            "the grant arrived after its own deadline: the store is slow, or the ttl too short",
+            "the grant arrived after its own deadline: the store is slow, or the ttl too short; raise the ttl, or look \
+             for load on the store",
         );
         self.so_far = Err(error.with_disposition(Disposition::Retryable));
         self.sleep(now, backoff::after_error(self.failed, random))

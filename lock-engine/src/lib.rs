@@ -52,6 +52,9 @@
 //!   or for permits, does not keep the turn: the next local caller may request the key from the
 //!   store.
 //!
+//! The documentation cites the clauses C1–C31 of the [contract](distlock_api::contract), and the
+//! rules R1–R30 of the MongoDB lease protocol: see the module `protocol` of `distlock-mongo`.
+//!
 //! | floor | contents |
 //! |---|---|
 //! | `face` | the provider with its configuration, and the guard of typed styles |

@@ -113,8 +113,8 @@ impl QueueOptions {
     }
 }
 
-/// Limits of the hand-off: within one process a lease passes to the next waiter without a request
-/// to the store, with the next token of its block (R21).
+/// Limits of the hand-off (rule R21 of distlock-mongo's PROTOCOL). Within one process a lease
+/// passes to the next waiter without a request to the store, with the next token of its block.
 ///
 /// While no other process has a ticket in the queue, the hand-off continues without limit.
 /// Otherwise it ends at the first of the two limits.

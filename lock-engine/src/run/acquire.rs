@@ -180,7 +180,8 @@ impl Engine {
         lease.is_some_and(|lease| lease.may_be_held(&clock::now()))
     }
 
-    /// Takes the lease that the previous guard has handed on (R21). Without one, returns the turn.
+    /// Takes the lease that the previous guard has handed on (rule R21 of distlock-mongo's
+    /// PROTOCOL). Without one, returns the turn.
     async fn receive(
         self: &Arc<Self>,
         mut turn: Option<Turn>,

@@ -21,7 +21,7 @@ use crate::store::{AcquireOp, Attempt, Claim, Lane, QueueStanding, Reply};
 
 /// An acquisition that is not complete. It owns the call in flight; the caller's future does not.
 /// If the acquisition is dropped, the call is finished in the background, and what it brought is
-/// withdrawn (C11, R11).
+/// withdrawn (C11, rule R11 of distlock-mongo's PROTOCOL).
 pub(crate) struct Acquisition<'a> {
     engine: &'a Arc<Engine>,
     home: Handle,

@@ -4,8 +4,8 @@
 //! store. A call in line has sent nothing, and leaves the line with its caller.
 //!
 //! [`InFlight`] owns a call until it is answered, one call at a time. A call that has not been
-//! answered is finished; it is not repeated concurrently (R11). Acquisitions, releases and writes
-//! use it, and differ in what they do without an answer.
+//! answered is finished; it is not repeated concurrently (rule R11 of distlock-mongo's PROTOCOL).
+//! Acquisitions, releases and writes use it, and differ in what they do without an answer.
 
 use std::future::Future;
 use std::panic::AssertUnwindSafe;

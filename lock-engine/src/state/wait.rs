@@ -246,7 +246,7 @@ impl Wait {
     }
 
     /// Decides after a grant that came too late: its deadline has passed, or the lease is lost
-    /// (R10). A grant that came with an answer is withdrawn.
+    /// (rule R10 of distlock-mongo's PROTOCOL). A grant that came with an answer is withdrawn.
     pub(crate) fn on_late(&mut self, now: &Now, answered: bool, random: f64) -> Next {
         if !answered {
             return self.attempt_again(now);

@@ -130,6 +130,6 @@ fn unusable(error: &Error) -> Failure {
             exit::CONFIG,
             format!("the MongoDB driver refused the connection string ({}): its form is {form}", error.kind),
         ),
-        _ => Failure::new(exit::UNAVAILABLE, format!("the hosts cannot be found: {}", chain(error))),
+        _ => Failure::new(exit::UNAVAILABLE, format!("the hosts cannot be found, check their names: {}", chain(error))),
     }
 }

@@ -1,8 +1,8 @@
 //! The command `distlock`: distributed locks on MongoDB for scripts, cron jobs and operators.
 //!
 //! One file per command. Decisions that need no I/O are apart from it: `exit` (codes), `secret`
-//! (redaction), `output` (tables), `mode` (how locks are held), `run/ending` (when the command gets
-//! SIGTERM and SIGKILL), `doctor/judge` (what the examination means).
+//! (redaction), `output` (tables) and `mode` (how locks are held). So are `run/ending` (when the
+//! command gets SIGTERM and SIGKILL) and `doctor/judge` (what the examination means).
 
 #[cfg(not(unix))]
 compile_error!("distlock needs Unix signals and process groups");
@@ -61,7 +61,10 @@ fn main() -> ExitCode {
 
 fn execute(cli: Cli, secrets: &Secrets) -> Result<u8, Failure> {
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build();
-    let runtime = runtime.map_err(|error| Failure::new(exit::SOFTWARE, format!("no runtime: {error}")))?;
+    let failed = |error: std::io::Error| {
+        format!("the runtime cannot be started, check the limits of threads and of open files: {error}")
+    };
+    let runtime = runtime.map_err(|error| Failure::new(exit::SOFTWARE, failed(error)))?;
     let (connection, format) = (cli.connection, Format::choose(&cli.output));
     runtime.block_on(async {
         match cli.command {

@@ -47,7 +47,7 @@ pub(crate) async fn run(args: WatchArgs, connection: &ConnectionArgs, format: Fo
                 signal = signals.next() => return Ok(exit::of_signal(signal.as_raw())),
             };
             let Some(event) = event else {
-                return Err(Failure::new(exit::UNAVAILABLE, "MongoDB has ended the stream of events"));
+                return Err(Failure::new(exit::UNAVAILABLE, "MongoDB has ended the stream of events: start again"));
             };
             let event = event?;
             // A gap may concern every key.

@@ -218,7 +218,7 @@ impl LockError {
     /// Makes the error of a call to a provider that has been shut down.
     #[must_use]
     pub fn closed() -> Self {
-        Self::new(ErrorKind::Closed, "the lock provider has been shut down")
+        Self::new(ErrorKind::Closed, "the lock provider has been shut down: make a new one")
     }
 
     /// Makes the error of a call that was not sent, because `calls_ahead` others wait for the store

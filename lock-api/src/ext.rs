@@ -275,8 +275,8 @@ impl<T: sealed::Target> IntoFuture for Acquire<T> {
 
     #[inline]
     fn into_future(self) -> AcquireFuture<T::Acquiring> {
-        // For the error of a wait that ends without the lock, so only if the wait has an end:
-        // a clone writes to memory that threads with the same key share.
+        // For the error of a wait that ends without the lock, so only if the wait has an end. A
+        // clone writes to memory that threads with the same key share.
         let key = match self.options.wait() {
             Wait::Forever => None,
             Wait::Try | Wait::UpTo(_) => self.target.key().cloned(),

@@ -197,9 +197,9 @@ impl LockGuard {
         self.handle.loss()
     }
 
-    /// Returns a future that resolves when the lock is lost ([C4]): no later than the deadline even
-    /// if every call to the store hangs, and at once when the store reports the loss. It does not
-    /// borrow the guard. After a release it never resolves.
+    /// Returns a future that resolves when the lock is lost ([C4]). It resolves no later than the
+    /// deadline even if every call to the store hangs, and at once when the store reports the loss.
+    /// It does not borrow the guard. After a release it never resolves.
     ///
     /// # Cancel safety
     /// Dropping it has no effect. A guard gives any number of them.

@@ -108,7 +108,7 @@ impl Holder {
         let owner = self.owner.as_ref().map_or(0, |owner| owner.len());
         if owner > Self::MAX_OWNER_LEN {
             return Err(LockError::invalid_options(format!(
-                "an owner has at most {} bytes, this one has {owner}",
+                "an owner has at most {} bytes, this one has {owner}: shorten it",
                 Self::MAX_OWNER_LEN
             )));
         }
@@ -116,7 +116,7 @@ impl Holder {
         let size: usize = metadata.iter().map(|(name, value)| name.len() + value.len()).sum();
         if size > Self::MAX_METADATA_LEN {
             return Err(LockError::invalid_options(format!(
-                "metadata has at most {} bytes, this has {size}",
+                "metadata has at most {} bytes, this has {size}: shorten it",
                 Self::MAX_METADATA_LEN
             )));
         }

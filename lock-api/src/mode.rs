@@ -119,7 +119,7 @@ impl Mode {
         if self.is_exclusive() {
             return Ok(());
         }
-        Err(LockError::invalid_options(format!("{what} needs an exclusive lock, not {self}")))
+        Err(LockError::invalid_options(format!("{what} needs an exclusive lock, not {self}: leave the mode out")))
     }
 
     /// Checks that the mode makes sense, and that a provider with these capabilities has it. For

@@ -19,7 +19,7 @@ impl LockKey {
         }
         if text.len() > Self::MAX_LEN {
             return Err(LockError::invalid_key(format!(
-                "a lock key has at most {} bytes, this one has {}",
+                "a lock key has at most {} bytes, this one has {}: use a digest of its longest part",
                 Self::MAX_LEN,
                 text.len()
             )));
@@ -43,7 +43,7 @@ impl LockKey {
 ///
 /// # Pairs
 /// The separator is `/`. A namespace must not be empty and must not contain `/`, so the first `/`
-/// of the key ends the namespace: two pairs name the same lock only if their namespaces are equal
+/// of the key ends the namespace. Two pairs name the same lock only if their namespaces are equal
 /// and their ids name the same key. The id may contain `/`; it may be a pair itself. The key is
 /// that of the id in [`Namespaced`](crate::Namespaced) with the same namespace.
 ///

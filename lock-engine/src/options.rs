@@ -113,8 +113,8 @@ impl QueueOptions {
     }
 }
 
-/// Limits of the hand-off: within one process a lease passes to the next waiter without a request
-/// to the store, with the next token of its block (R21).
+/// Limits of the hand-off (rule R21 of distlock-mongo's PROTOCOL). Within one process a lease
+/// passes to the next waiter without a request to the store, with the next token of its block.
 ///
 /// While no other process has a ticket in the queue, the hand-off continues without limit.
 /// Otherwise it ends at the first of the two limits.
@@ -134,7 +134,7 @@ impl QueueOptions {
 /// Readers of one process share one lease: while it is held, the next reader joins it without a
 /// request, with the next token of its block. The same limits apply while another process waits,
 /// and then readers request leases of their own, behind it in the queue. The process queries for
-/// waiters rarely, at most once a second when none waits, so a writer of another process can wait
+/// waiters rarely, at most once a second when none waits. So a writer of another process can wait
 /// about a second longer than the readers before it. A shared lease is neither handed on nor does
 /// it linger. Permits are not shared.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

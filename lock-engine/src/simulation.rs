@@ -2,7 +2,8 @@
 //!
 //! Without the feature `simulation` all of this is constant.
 
-/// A deliberate defect, to test that the simulator finds it. Each breaks one rule.
+/// A deliberate defect, to test that the simulator finds it. Each breaks one rule: a clause of the
+/// contract, or a rule of distlock-mongo's PROTOCOL.
 #[cfg(feature = "simulation")]
 #[doc(hidden)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

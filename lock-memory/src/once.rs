@@ -189,7 +189,8 @@ impl MemoryOnce {
     /// Returns the holder of the lock of a key.
     async fn holder(&self, key: &LockKey) -> Result<Option<LockInfo>> {
         let Some(admin) = self.locks.admin() else {
-            let message = "`MemoryOnce` needs locks with administration: without it the state of a run is not known";
+            let message = "`MemoryOnce` needs locks with administration: without it the state of a run is not known. \
+                           Use another provider in `with_locks`";
             return Err(LockError::new(ErrorKind::Unsupported, message).with_key(key.clone()));
         };
         Ok(admin.inspect(key).await?.filter(|info| info.id.is_some()))

@@ -20,8 +20,8 @@ pub(crate) struct ClaimState {
     pub(crate) had_no_waiter: AtomicBool,
     /// Whether a release was sent before. Then only the long way shows what the claim holds.
     pub(crate) release_sent: AtomicBool,
-    /// From when on a batch that was not answered can no longer take effect, by the server's clock
-    /// in milliseconds since the epoch; 0 if there is no such batch (R24).
+    /// From when on a batch that was not answered can no longer take effect (R24). In milliseconds
+    /// since the epoch by the server's clock; 0 if there is no such batch.
     pub(crate) batch_ends: AtomicU64,
     /// The document that the last grant returned, if it was requested.
     pub(crate) document: Mutex<Option<RawDocumentBuf>>,

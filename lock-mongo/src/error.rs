@@ -159,9 +159,9 @@ pub(crate) fn failed_with(error: &Error, text: &str) -> bool {
     matches!(&*error.kind, DriverKind::Command(command) if has_text(command))
 }
 
-/// Returns the code and the error of a server's refusal of an application's change: by a validator,
-/// a unique index, or a value that the change could not be computed with. `None` if the refusal has
-/// nothing to do with the document.
+/// Returns the code and the error of a server's refusal of an application's change. The reason is a
+/// validator, a unique index, or a value that the change could not be computed with. `None` if the
+/// refusal has nothing to do with the document.
 pub(crate) fn rejection(error: &Error) -> Option<(i32, LockError)> {
     let DriverKind::Command(refused) = &*error.kind else { return None };
     let known = matches!(

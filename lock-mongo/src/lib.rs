@@ -180,7 +180,7 @@
 //! # Your own documents
 //! [`DocumentLocks`] keep the lock in them: `lock(id)` returns the document, and a late holder
 //! cannot commit. Where the lock is elsewhere, [`Fence`] keeps a late holder out of the documents
-//! that a lock protects: an update has the guard's token as a condition and as a stamp.
+//! that a lock protects. An update has the guard's token as a condition and as a stamp.
 //! [`FencedTransaction`] does so for transactions of several documents.
 //!
 //! # Costs

@@ -2,8 +2,8 @@
 //!
 //! Each request builds filters, pipelines and projections by `lease`, sends them by `calls`, and
 //! decides by the decoded answers. A request uses the [`Records`](crate::records::Records), not the
-//! store, and no other request. There are three exceptions: a batch of renewals also refreshes
-//! tickets, privileges are tried by `connect` and by an acquisition that lacks one, and a batch of
+//! store, and no other request. There are three exceptions. A batch of renewals also refreshes
+//! tickets. Privileges are tried by `connect` and by an acquisition that lacks one. A batch of
 //! acquisitions or releases does some of them one by one.
 
 pub(crate) mod acquire;

@@ -38,7 +38,7 @@ impl ServerClock {
     }
 
     /// Returns a time that the server's clock has not passed yet, as long as its steps and the skew
-    /// of its members are below the margin (R4); `None` before the first reading.
+    /// of its members are below the margin (R4). `None` before the first reading.
     pub(crate) fn not_before(&self) -> Option<Duration> {
         let offset = self.offset.load(Ordering::Relaxed);
         (offset != 0).then(|| Duration::from_millis(offset + 1) + self.since.elapsed())

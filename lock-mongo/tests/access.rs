@@ -1,5 +1,5 @@
 //! Clients and users with restricted access: a missing privilege, no user, a wrong password, a
-//! secondary, an unknown certificate authority; and the conformance suite as a user with the
+//! secondary, an unknown certificate authority. Also the conformance suite as a user with the
 //! documented role only.
 //!
 //! The servers are local processes in any case: those of the other sources have no access control,

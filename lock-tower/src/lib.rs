@@ -82,9 +82,10 @@
 //! A lock is exclusive unless the layer has a [mode](LockLayer::mode). With
 //! [`shared_for_safe_methods`](LockLayer::shared_for_safe_methods), requests with safe methods are
 //! served together, and none of them while another request changes the resource. Readers and
-//! writers wait in one queue, so neither starves the other. [`PermitLayer`] limits how many
-//! requests of a key are served at the same time. The provider must have
-//! [shared locks](distlock_api::Capabilities::shared) or
+//! writers wait in one queue, so neither starves the other.
+//!
+//! [`PermitLayer`] limits how many requests of a key are served at the same time. The provider must
+//! have [shared locks](distlock_api::Capabilities::shared) or
 //! [permits](distlock_api::Capabilities::permits).
 //!
 //! # Refusals
@@ -151,10 +152,10 @@
 //!
 //! # Observability
 //! Each request that needs a lock is a span `distlock.request` at level `INFO` with `lock.class`
-//! (see [`class`](LockLayer::class)), `lock.wait_ms`, `lock.hold_ms` and `lock.outcome`:
-//! `released`, `lost`, `held-too-long`, `panicked`, the reason of a refusal, or `cancelled`:
-//! dropped before its end, because the caller went away or the server needed no more of the body.
-//! Keys appear in events at level `DEBUG` only.
+//! (see [`class`](LockLayer::class)), `lock.wait_ms`, `lock.hold_ms` and `lock.outcome`. The
+//! outcome is `released`, `lost`, `held-too-long`, `panicked`, the reason of a refusal, or
+//! `cancelled`. A cancelled request was dropped before its end, because the caller went away or the
+//! server needed no more of the body. Keys appear in events at level `DEBUG` only.
 //!
 //! With the feature `metrics`, through the `metrics` facade, labelled `class`: histograms
 //! `distlock_tower_wait_seconds` and `distlock_tower_hold_seconds` (also labelled `outcome`),

@@ -36,8 +36,8 @@ pub(crate) struct Limits {
 }
 
 impl Limits {
-    /// Derives the times from the terms of the lease. The grace defaults to a sixth of the ttl,
-    /// 10 s at most: the renewal a third of the ttl after the last one, and its repetitions, have
+    /// Derives the times from the terms of the lease. The grace defaults to a sixth of the ttl, at
+    /// most 10 s. The renewal a third of the ttl after the last one, and its repetitions, have
     /// failed by then. It is a quarter of the maximum hold at most.
     ///
     /// # Errors

@@ -103,7 +103,7 @@ pub(crate) struct RunArgs {
     /// work that may hang. Longer than the grace
     #[arg(long, value_name = "TIME", value_parser = duration::parse)]
     max_hold: Option<Duration>,
-    /// How long before the deadline the command gets SIGTERM, at most a third of the ttl [default:
+    /// How long before the deadline the command gets SIGTERM. At most a third of the ttl [default:
     /// a sixth of the ttl, 10s at most, and a quarter of --max-hold at most]
     #[arg(long, value_name = "TIME", value_parser = duration::parse)]
     grace: Option<Duration>,
@@ -237,7 +237,7 @@ async fn acquire(provider: &MongoProvider, request: &Request) -> Result<AllGuard
                 Mode::Permits { .. } => "others hold too many of its permits, or wait ahead",
                 _ => "another caller holds it",
             };
-            Err(Failure::new(exit::BUSY, format!("the lock{key} is busy: {why}")))
+            Err(Failure::new(exit::BUSY, format!("the lock{key} is busy: {why}. `distlock show` names the holders")))
         }
         Err(error) => Err(error.into()),
     }
@@ -249,7 +249,8 @@ async fn until_ready(granted: &impl Held, limits: Limits) -> Result<(), Failure>
     const POLL: Duration = Duration::from_millis(10);
     loop {
         if let Some(loss) = granted.loss() {
-            return Err(Failure::new(exit::LOST, format!("the lock was lost before the command was started: {loss}")));
+            let message = format!("the lock was lost before the command was started: {loss}. Run it again");
+            return Err(Failure::new(exit::LOST, message));
         }
         let is_short = |until: Instant| until.saturating_duration_since(Instant::now()) < limits.at_start;
         if !granted.valid_until().is_some_and(is_short) {
@@ -303,7 +304,10 @@ async fn discard(granted: AllGuard) {
 
 fn warn_of_survivors(outcome: &Outcome) {
     if !outcome.group_is_gone {
-        eprintln!("distlock: processes of the command are still there after SIGKILL: the kernel does not end them");
+        eprintln!(
+            "distlock: processes of the command are still there after SIGKILL: the kernel does not end them. Look for \
+             a device or a mount that hangs"
+        );
     }
 }
 
@@ -317,7 +321,7 @@ async fn conclude(granted: AllGuard, outcome: Outcome) -> Result<u8, Failure> {
     match released {
         Ok(released) if !released.is_released() => {
             let message = "the command has ended, but the lock had been lost before its release: another holder may \
-                           have worked at the same time";
+                           have worked at the same time. Check the results of both";
             return Err(Failure::new(exit::LOST, message));
         }
         Ok(_) => {}

@@ -122,10 +122,11 @@ async fn begin(jobs: &MongoOnce, key: &LockKey, options: OnceOptions) -> Result<
             eprintln!("distlock: {owner} has done {:?}, and the command is not run", key.as_str());
             Ok(None)
         }
-        Once::Busy(_) => {
-            Err(Failure::new(exit::BUSY, format!("the work {:?} is busy: another caller does it", key.as_str())))
-        }
-        other => Err(Failure::new(exit::SOFTWARE, format!("an unexpected answer: {other:?}"))),
+        Once::Busy(_) => Err(Failure::new(
+            exit::BUSY,
+            format!("the work {:?} is busy: another caller does it. Try again later", key.as_str()),
+        )),
+        other => Err(Failure::new(exit::SOFTWARE, format!("an unexpected answer, please report it: {other:?}"))),
     }
 }
 
@@ -158,7 +159,10 @@ async fn conclude(mut guard: OnceGuard, outcome: Outcome) -> Result<u8, Failure>
             return Err(Failure::new(exit::LOST, message));
         }
         if asked.elapsed() >= ASK_FOR {
-            let message = format!("the command has ended with 0, and that may not be remembered: {}", chain(&error));
+            let message = format!(
+                "the command has ended with 0, and that may not be remembered, so another run may do the work again: {}",
+                chain(&error)
+            );
             return Err(Failure::new(exit::UNAVAILABLE, message));
         }
         sleep(PAUSE).await;

@@ -39,8 +39,8 @@
 //!
 //! Servers that are started here accept test commands (`configureFailPoint`), remove expired
 //! documents every second, and have no access control unless it was requested. They and their data
-//! are removed by [`MongoServer::stop`], by a drop, and even if the test process is killed: local
-//! processes at once, a container when the next server is started.
+//! are removed by [`MongoServer::stop`], by a drop, and even if the test process is killed. Then
+//! local processes are removed at once, a container when the next server is started.
 //!
 //! ```no_run
 //! # async fn example() -> Result<(), Box<dyn std::error::Error>> {

@@ -6,8 +6,8 @@
 //!
 //! Tokens make the search short: they must increase, so the next grant is always the remaining one
 //! with the smallest token. Only shared grants have no order among each other. Ends without an
-//! answer may take effect at any time from their beginning, or never: a lease that expired, a guard
-//! that was dropped, an acquisition that may have been granted.
+//! answer may take effect at any time from their beginning, or never. Such ends are a lease that
+//! expired, a guard that was dropped, and an acquisition that may have been granted.
 
 use std::collections::HashSet;
 use std::time::Duration;

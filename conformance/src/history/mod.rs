@@ -10,12 +10,12 @@
 //!   from the request of an acquisition until the answer to its release. An answer "busy" while no
 //!   client may have held the lock is wrong.
 //! * The **linearizability checker**. It searches for one order of all calls, each at a moment
-//!   within its interval, in which a lock – free, or held under a token – would have given all the
-//!   recorded answers.
+//!   within its interval. In this order a lock – free, or held under a token – would have given all
+//!   the recorded answers.
 //!
 //! Clients that share a key, or have permits of it, may hold it together: a hold is a violation
 //! only if its mode does not fit beside the others. Guards of one client may share a lease and its
-//! block of tokens, so the tokens of shared guards have no order among each other, as long as a
+//! block of tokens. So the tokens of shared guards have no order among each other, as long as a
 //! client holds the key. Their order to the tokens of all other modes is the order of the grants.
 //!
 //! A history that cannot be decided, or that proves nothing for lack of grants or contention, is a

@@ -36,7 +36,7 @@ pub enum NetworkFault {
         containing: Option<String>,
     },
     /// The next request or reply in this direction is swallowed, and its connection is half-open
-    /// from then on: it stays open, and nothing comes through in either direction, not even the end
+    /// from then on. It stays open, and nothing comes through in either direction, not even the end
     /// of one side. Other connections, including new ones, are not affected.
     ///
     /// A NAT or a firewall that has lost its state does this. After

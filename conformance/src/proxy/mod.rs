@@ -35,11 +35,12 @@
 //!
 //! The proxy does not parse the traffic, but it can search it. A fault can be
 //! [aimed](FaultProxy::strike_marked) at connections whose first bytes contain a text: a MongoDB
-//! driver begins with its `appName`. A [drop](NetworkFault::Drop) or a
-//! [half-open connection](NetworkFault::HalfOpen) can be aimed at requests that contain a text.
-//! "First bytes" and "request" are the result of one read of up to 64 KiB, which is enough for
-//! request–reply protocols over loopback. [`until_hit`](FaultProxy::until_hit) waits until a fault
-//! has hit.
+//! driver begins with its `appName`.
+//!
+//! A [drop](NetworkFault::Drop) or a [half-open connection](NetworkFault::HalfOpen) can be aimed at
+//! requests that contain a text. "First bytes" and "request" are the result of one read of up to 64
+//! KiB, which is enough for request–reply protocols over loopback.
+//! [`until_hit`](FaultProxy::until_hit) waits until a fault has hit.
 
 mod connection;
 mod fault;

@@ -1,7 +1,7 @@
 //! Clients at work under faults of their store and of themselves.
 //!
 //! Rounds follow one another. In each the clients – providers of this process, with several tasks
-//! each, and child processes – acquire and release a few locks without a pause, every exclusive
+//! each, and child processes – acquire and release a few locks without a pause. Every exclusive
 //! section makes a fenced write, and one or two faults come and go. Most keys are locked
 //! exclusively only. If the backend has the modes, one more key is shared, and one has permits.
 //!

@@ -40,9 +40,9 @@ pub enum LockEvent {
     },
     /// The lease expired.
     ///
-    /// Nothing is written at the moment of an expiry, so this is reported later: when another
-    /// caller takes the lock over, directly before [`Granted`](Self::Granted), or when the store
-    /// removes the record of a lock that is no longer used.
+    /// Nothing is written at the moment of an expiry, so this is reported later. It is reported
+    /// when another caller takes the lock over, directly before [`Granted`](Self::Granted), or when
+    /// the store removes the record of a lock that is no longer used.
     Expired {
         /// The key.
         key: LockKey,

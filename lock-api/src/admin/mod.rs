@@ -82,7 +82,7 @@ pub trait LockAdmin: Send + Sync {
     /// default.
     async fn force_release_holder(&self, key: &LockKey, id: &AcquisitionId, reason: &str) -> Result<Option<LockInfo>> {
         let _ = (key, id, reason);
-        Err(unsupported("cannot take a lock away from one of its holders"))
+        Err(unsupported("cannot take a lock away from one of its holders: `force_release` takes it from all"))
     }
 
     /// Returns the locks that match and are not free, as [`inspect`](Self::inspect) shows them, in
@@ -116,7 +116,7 @@ pub trait LockAdmin: Send + Sync {
     /// [`Unsupported`](ErrorKind::Unsupported) by default; when the store does not answer.
     async fn page(&self, filter: &LockFilter, after: Option<&LockKey>, limit: NonZeroUsize) -> Result<Vec<LockInfo>> {
         let _ = (filter, after, limit);
-        Err(unsupported("cannot list locks"))
+        Err(unsupported("cannot list locks: `inspect` each key"))
     }
 
     /// Returns the changes of the locks from now on.
@@ -130,7 +130,7 @@ pub trait LockAdmin: Send + Sync {
     /// when the store does not answer. Items of the stream can be the same errors; an error is the
     /// last item.
     async fn watch(&self) -> Result<LockEvents> {
-        Err(unsupported("cannot watch locks"))
+        Err(unsupported("cannot watch locks: `inspect` their keys from time to time"))
     }
 
     /// Takes all locks away from the owner, as [`force_release`](Self::force_release) does with
@@ -158,7 +158,7 @@ pub trait LockAdmin: Send + Sync {
     /// outcome is unknown: then some of the locks may be released. The call can be repeated.
     async fn release_matching(&self, filter: &LockFilter, reason: &str) -> Result<u64> {
         let _ = (filter, reason);
-        Err(unsupported("cannot release the locks of an owner"))
+        Err(unsupported("cannot release the locks of an owner: `force_release` each key"))
     }
 
     /// Returns the last forced releases of this key, the oldest first: the victim, the time and the

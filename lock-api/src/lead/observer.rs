@@ -69,7 +69,7 @@ enum Events {
 impl<'a> LeaderObserver<'a> {
     pub(crate) fn new(admin: Option<&'a dyn LockAdmin>, key: LockKey) -> Result<Self> {
         let Some(admin) = admin else {
-            let message = "this provider has no administration, which observers need";
+            let message = "this provider has no administration, which observers need: use another backend";
             return Err(LockError::new(ErrorKind::Unsupported, message).with_key(key));
         };
         Ok(Self {

@@ -72,9 +72,10 @@ impl AcquireOptions {
     }
 
     /// Lets an attempt without a wait go to the store together with others. It may then take a
-    /// second round trip, and is answered "busy" as soon as another caller of the process wants the
-    /// key, so that it never overtakes one that waits. For callers that make several attempts at
-    /// once and then ask for the busy lock itself, as
+    /// second round trip. It is answered "busy" as soon as another caller of the process wants the
+    /// key, so that it never overtakes one that waits.
+    ///
+    /// For callers that make several attempts at once and then ask for the busy lock itself, as
     /// [`acquire_group`](crate::style::acquire_group) does. An attempt with a wait goes together
     /// with others in any case.
     #[must_use]

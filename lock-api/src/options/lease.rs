@@ -129,7 +129,7 @@ impl LeaseOptions {
     /// Keeps the key closed for at least this long after the grant, even if the guard is released
     /// earlier ([C25]). Whole milliseconds; a fraction is cut off. Defaults to no minimum.
     ///
-    /// For jobs that every server of a fleet starts "at midnight" by its own clock: the first
+    /// For jobs that every server of a fleet starts "at midnight" by its own clock. The first
     /// server does the work in a second, and servers whose clocks are late find the lock busy.
     ///
     /// [C25]: distlock_api::contract#c25
@@ -158,9 +158,9 @@ impl LeaseOptions {
     /// acquisition with other terms, another owner or on another runtime first releases it, which
     /// takes a second round trip.
     ///
-    /// A lease lingers only where it could be handed on to a caller that waits: not without
-    /// renewal, not with a minimum hold, not in a document, and not in a provider whose requests
-    /// cost nothing. Nor does the rolled-back part of an
+    /// A lease lingers only where it could be handed on to a caller that waits. It does not linger
+    /// without renewal, with a minimum hold, in a document, or in a provider whose requests cost
+    /// nothing. Nor does the rolled-back part of an
     /// [`acquire_all`](crate::LockProviderExt::acquire_all) linger, nor a lease that would end
     /// meanwhile.
     #[must_use]
@@ -169,16 +169,15 @@ impl LeaseOptions {
         self
     }
 
-    /// Ends the lease this long after the request that was granted, whatever the renewals say: the
-    /// guard is then lost, with [`Loss::HeldTooLong`](crate::Loss::HeldTooLong), and the lock is
-    /// given back: when the guard is given up, or when the safety margin has passed. (In
-    /// `MemoryProvider`, which has no margin, at once.) Defaults to no maximum.
+    /// Ends the lease this long after the request that was granted, whatever the renewals say. The
+    /// guard is then lost, with [`Loss::HeldTooLong`](crate::Loss::HeldTooLong). The lock is given
+    /// back when the guard is given up, or when the safety margin has passed. (In `MemoryProvider`,
+    /// which has no margin, at once.) Defaults to no maximum.
     ///
-    /// For work that may hang: the lease of a living process is renewed for as long as its guard
+    /// For work that may hang. The lease of a living process is renewed for as long as its guard
     /// exists, so a task that never ends would keep the lock for ever. The work itself must stop by
-    /// the guard's [`lost`](crate::LockGuard::lost), as it does in
-    /// [`run`](crate::LockGuard::run). Until it has stopped, only the fencing token keeps it from
-    /// writing beside the next holder.
+    /// the guard's [`lost`](crate::LockGuard::lost), as it does in [`run`](crate::LockGuard::run).
+    /// Until it has stopped, only the fencing token keeps it from writing beside the next holder.
     ///
     /// A lease with a maximum is for one guard: it is not handed on within the process, nor shared
     /// or kept for a moment there. A wait before the grant does not count.
@@ -252,7 +251,7 @@ impl LeaseOptions {
         let refuse = |message: String| Err(LockError::invalid_options(message));
         let ttl = self.ttl.unwrap_or(Self::DEFAULT_TTL);
         if ttl.is_zero() {
-            return refuse("the ttl must not be zero".into());
+            return refuse(format!("the ttl must not be zero: the shortest one is {:?}", Self::MIN_TTL));
         }
         if ttl < Self::MIN_TTL {
             return refuse(format!("a ttl of {ttl:?} is below the shortest one, {:?}", Self::MIN_TTL));
@@ -270,7 +269,7 @@ impl LeaseOptions {
             // A margin of two thirds or more leaves no room at a third of the ttl.
             RenewalPolicy::Auto => Some((ttl / 3).min((ttl - margin) / 2)),
             RenewalPolicy::Every(cadence) if cadence.is_zero() => {
-                return refuse("the renewal interval must not be zero".into());
+                return refuse("the renewal interval must not be zero: `RenewalPolicy::Never` does not renew".into());
             }
             RenewalPolicy::Every(cadence) if cadence >= ttl => {
                 return refuse(format!("the renewal interval ({cadence:?}) must be shorter than the ttl ({ttl:?})"));
@@ -291,7 +290,7 @@ impl LeaseOptions {
             return refuse(format!("a linger of {linger:?} is above the longest one, {:?}", Self::MAX_LINGER));
         }
         if self.max_hold.is_some_and(|hold| hold.is_zero()) {
-            return refuse("the maximum hold must not be zero".into());
+            return refuse("the maximum hold must not be zero: leave it out for none".into());
         }
         Ok(LeaseTerms { ttl, renew_every, margin, hold_at_least, max_hold: self.max_hold })
     }

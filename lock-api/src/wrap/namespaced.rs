@@ -50,7 +50,10 @@ impl<P: LockProvider> Namespaced<P> {
     pub fn new(inner: P, namespace: &str) -> Result<Self> {
         check_namespace(namespace)?;
         if namespace.len() + 2 > LockKey::MAX_LEN {
-            return Err(LockError::invalid_key("the namespace leaves no room for a key"));
+            return Err(LockError::invalid_key(format!(
+                "the namespace leaves no room for a key: shorten it to {} bytes at most",
+                LockKey::MAX_LEN - 2
+            )));
         }
         Ok(Self { inner, prefix: format!("{namespace}/") })
     }
@@ -171,9 +174,8 @@ impl<P: LockProvider> LockAdmin for Namespaced<P> {
 
 impl<P: LockProvider> Namespaced<P> {
     fn inner_admin(&self) -> Result<&dyn LockAdmin> {
-        self.inner
-            .admin()
-            .ok_or_else(|| LockError::new(crate::ErrorKind::Unsupported, "this backend offers no administration"))
+        let message = "this backend offers no administration: use one that does";
+        self.inner.admin().ok_or_else(|| LockError::new(crate::ErrorKind::Unsupported, message))
     }
 
     fn full_filter(&self, filter: LockFilter) -> LockFilter {

@@ -195,7 +195,8 @@ impl LeaseGuard {
         if mode.is_exclusive() {
             return Ok(());
         }
-        let message = format!("a write under the lock needs an exclusive lease, and this one is {mode}");
+        let message =
+            format!("a write under the lock needs an exclusive lease, and this one is {mode}: acquire exclusively");
         Err(LockError::new(ErrorKind::Unsupported, message).with_key(self.key().clone()))
     }
 

@@ -75,7 +75,9 @@ impl Engine {
             mode.ensure_supported(self.store.name(), &self.capabilities())?;
         }
         if terms.hold_at_least.is_some() && !self.store.capabilities().minimum_hold {
-            let message = format!("the store {} does not support a minimum hold", self.store.name());
+            let name = self.store.name();
+            let message =
+                format!("the store {name} does not support a minimum hold: acquire without one, or use another store");
             return Err(LockError::new(ErrorKind::Unsupported, message));
         }
         let mut holder = holder.clone();
@@ -178,7 +180,8 @@ impl Engine {
         lease.is_some_and(|lease| lease.may_be_held(&clock::now()))
     }
 
-    /// Takes the lease that the previous guard has handed on (R21). Without one, returns the turn.
+    /// Takes the lease that the previous guard has handed on (rule R21 of distlock-mongo's
+    /// PROTOCOL). Without one, returns the turn.
     async fn receive(
         self: &Arc<Self>,
         mut turn: Option<Turn>,

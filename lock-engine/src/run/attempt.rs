@@ -10,7 +10,7 @@ use tokio::time::{Instant, sleep, timeout, timeout_at};
 use tokio_util::task::task_tracker::TaskTrackerToken;
 
 use crate::log::log;
-use crate::run::call::{Answered, Call, InFlight, guarded};
+use crate::run::call::{Answered, Call, InFlight, guarded, not_answered};
 use crate::run::core::Engine;
 use crate::run::gather::Joined;
 use crate::run::transit::Lease;
@@ -21,7 +21,7 @@ use crate::store::{AcquireOp, Attempt, Claim, Lane, QueueStanding, Reply};
 
 /// An acquisition that is not complete. It owns the call in flight; the caller's future does not.
 /// If the acquisition is dropped, the call is finished in the background, and what it brought is
-/// withdrawn (C11, R11).
+/// withdrawn (C11, rule R11 of distlock-mongo's PROTOCOL).
 pub(crate) struct Acquisition<'a> {
     engine: &'a Arc<Engine>,
     home: Handle,
@@ -143,9 +143,7 @@ impl<'a> Acquisition<'a> {
             () = self.engine.closed.cancelled() => return Err(LockError::closed()),
         };
         let Some(Answered { sent, answer }) = answered else {
-            return Err(self.call.leave_line().unwrap_or_else(|| {
-                LockError::timeout(Phase::Request, "the store did not answer in time").outcome_unknown()
-            }));
+            return Err(self.call.leave_line().unwrap_or_else(not_answered));
         };
         match &answer {
             Ok(Reply::Granted(_)) => self.dirty = true,
@@ -343,8 +341,10 @@ async fn connected(engine: &Engine, limit: Option<Instant>) -> Result<()> {
     let left = limit.map_or(bound, |limit| limit.saturating_duration_since(Instant::now()).min(bound));
     // A little less, so that the store's own error comes before the caller leaves.
     let Some(connecting) = engine.store.ensure_connected(left * 9 / 10) else { return Ok(()) };
-    let not_yet =
-        || LockError::new(ErrorKind::Unavailable, "the store is not connected yet").with_phase(Phase::Connect);
+    let not_yet = || {
+        let message = "the store is not connected yet: allow the call more time";
+        LockError::new(ErrorKind::Unavailable, message).with_phase(Phase::Connect)
+    };
     tokio::select! {
         biased;
         connected = timeout(left, guarded(connecting)) => connected.map_err(|_| not_yet())?,

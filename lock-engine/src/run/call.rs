@@ -4,15 +4,15 @@
 //! store. A call in line has sent nothing, and leaves the line with its caller.
 //!
 //! [`InFlight`] owns a call until it is answered, one call at a time. A call that has not been
-//! answered is finished; it is not repeated concurrently (R11). Acquisitions, releases and writes
-//! use it, and differ in what they do without an answer.
+//! answered is finished; it is not repeated concurrently (rule R11 of distlock-mongo's PROTOCOL).
+//! Acquisitions, releases and writes use it, and differ in what they do without an answer.
 
 use std::future::Future;
 use std::panic::AssertUnwindSafe;
 use std::pin::Pin;
 use std::time::Duration;
 
-use distlock_api::{ErrorKind, LockError, Result};
+use distlock_api::{ErrorKind, LockError, Phase, Result};
 use futures_util::FutureExt;
 use tokio::sync::oneshot;
 use tokio::time::{Instant, timeout_at};
@@ -184,7 +184,8 @@ impl<T: Send + 'static> Call<T> {
             }
             Stage::Sent(_) => None,
             Stage::NotSent => {
-                Some(LockError::overloaded(0, "the store is overloaded: it had no room for the call in time"))
+                let message = "the store is overloaded: it had no room for the call in time; try again later";
+                Some(LockError::overloaded(0, message))
             }
         }
     }
@@ -258,7 +259,14 @@ impl<T: Send + 'static> InFlight<T> {
 }
 
 fn ended_with_runtime() -> LockError {
-    LockError::new(ErrorKind::Other, "a call of the store ended with its runtime").outcome_unknown()
+    let message = "a call of the store ended with its runtime: close the provider before the runtime ends";
+    LockError::new(ErrorKind::Other, message).outcome_unknown()
+}
+
+/// Returns the error for a call that was sent, and that its caller no longer waits for.
+pub(crate) fn not_answered() -> LockError {
+    let message = "the store did not answer in time: look at its load, or allow the call more time";
+    LockError::timeout(Phase::Request, message).outcome_unknown()
 }
 
 async fn send_later<T>(
@@ -276,10 +284,10 @@ async fn send_later<T>(
 /// Runs one call of the store. A panic of the store counts as a failure of unknown outcome. It
 /// harms neither the caller's clean-up nor other leases.
 pub(crate) async fn guarded<T>(call: impl Future<Output = Result<T>>) -> Result<T> {
-    AssertUnwindSafe(call)
-        .catch_unwind()
-        .await
-        .unwrap_or_else(|_| Err(LockError::new(ErrorKind::Other, "the lease store panicked").outcome_unknown()))
+    AssertUnwindSafe(call).catch_unwind().await.unwrap_or_else(|_| {
+        let message = "the lease store panicked: report that to the author of the backend";
+        Err(LockError::new(ErrorKind::Other, message).outcome_unknown())
+    })
 }
 
 /// Gives the permit back when the request has ended.

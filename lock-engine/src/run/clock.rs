@@ -1,10 +1,10 @@
 //! The time, and how long the machine has slept.
 //!
-//! Deadlines are kept by the monotonic clock (R1). On Linux it stands still while a laptop or a
-//! virtual machine is suspended; the store's clock continues. So each look at a lease also reads
-//! `CLOCK_BOOTTIME`, which counts a sleep. A sleep counts against every deadline from a request
-//! that was sent before it. On other systems a sleep is not noticed, and the next renewal finds a
-//! lease lost that ended meanwhile.
+//! Deadlines are kept by the monotonic clock (rule R1 of distlock-mongo's PROTOCOL). On Linux it
+//! stands still while a laptop or a virtual machine is suspended; the store's clock continues. So
+//! each look at a lease also reads `CLOCK_BOOTTIME`, which counts a sleep. A sleep counts against
+//! every deadline from a request that was sent before it. On other systems a sleep is not noticed,
+//! and the next renewal finds a lease lost that ended meanwhile.
 //!
 //! The clock is read without a lock, before a sleep and after it. A sleep is noticed once per
 //! process, by the first reading after it; the keepers then renew all leases.

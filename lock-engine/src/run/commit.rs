@@ -15,12 +15,12 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use distlock_api::{Disposition, ErrorKind, FencingToken, LockError, Loss, Phase, ReleaseOutcome, Result};
+use distlock_api::{Disposition, ErrorKind, FencingToken, LockError, Loss, ReleaseOutcome, Result};
 use scopeguard::{ScopeGuard, guard};
 use tokio::time::{Instant, sleep};
 use tokio_util::task::task_tracker::TaskTrackerToken;
 
-use crate::run::call::{Call, InFlight};
+use crate::run::call::{Call, InFlight, not_answered};
 use crate::run::clock;
 use crate::run::core::Engine;
 use crate::run::transit::Lease;
@@ -99,9 +99,7 @@ impl WriteRequest {
         }
         match self.call.answer(Some(until), self.engine.config.request_timeout).await {
             Some(answered) => answered.answer,
-            None => Err(self.call.leave_line().unwrap_or_else(|| {
-                LockError::timeout(Phase::Request, "the store did not answer in time").outcome_unknown()
-            })),
+            None => Err(self.call.leave_line().unwrap_or_else(not_answered)),
         }
     }
 
@@ -237,7 +235,8 @@ pub(crate) async fn write(engine: Arc<Engine>, lease: Arc<Lease>, op: Arc<dyn Wr
     let written = match task.await {
         Ok(written) => written?,
         Err(ended) => {
-            let error = LockError::new(ErrorKind::Other, "a write ended with its runtime").with_source(ended);
+            let message = "a write ended with its runtime: close the provider before the runtime ends";
+            let error = LockError::new(ErrorKind::Other, message).with_source(ended);
             return Err(error.outcome_unknown().with_key(lease.key().clone()));
         }
     };

@@ -287,8 +287,10 @@ impl<K: Kind> Slot<K> {
         drop(permit);
         // The next batch gets in line before the callers of this one are woken.
         drop(self);
-        let missing =
-            || Err(LockError::new(ErrorKind::Other, "the lease store left an answer of a batch out").outcome_unknown());
+        let missing = || {
+            let message = "the lease store left an answer of a batch out: a backend must give one for each request";
+            Err(LockError::new(ErrorKind::Other, message).outcome_unknown())
+        };
         let replies = replies.into_iter().chain(std::iter::repeat_with(missing));
         for (answer, reply) in answers.into_iter().zip(replies) {
             // A caller that has left withdraws its claim.

@@ -63,8 +63,10 @@ impl Engine {
         if standings.iter().any(Result::is_ok) {
             self.ledger().call_answered(Instant::now());
         }
-        let missing =
-            || Err(LockError::new(ErrorKind::Corrupt, "the store answered fewer renewals than the batch has"));
+        let missing = || {
+            let message = "the store answered fewer renewals than the batch has: a backend must answer each of them";
+            Err(LockError::new(ErrorKind::Corrupt, message))
+        };
         let standings = standings.into_iter().chain(std::iter::repeat_with(missing));
         for (item, standing) in items.iter().zip(standings) {
             contained(|| self.record_answer(sent, item, standing));

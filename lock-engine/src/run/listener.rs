@@ -1,5 +1,5 @@
 //! The event stream of the store: its events wake waiters and report losses at once. They are only
-//! hints (R20).
+//! hints (rule R20 of distlock-mongo's PROTOCOL).
 
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};

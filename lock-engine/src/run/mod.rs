@@ -18,11 +18,13 @@
 //! | `listener` | the store's events |
 //! | `shutdown` | closing a provider |
 //!
-//! A lease is in exactly one phase, changed under its own lock, and leaves the ledger exactly once:
-//! that is all of the accounting (C23), together with the number of guards of a shared lease. Work
-//! that must not be forgotten is owned by a value whose `Drop` completes it: a
+//! A lease is in exactly one phase, changed under its own lock, and leaves the ledger exactly once.
+//! That is all of the accounting (C23), together with the number of guards of a shared lease.
+//!
+//! Work that must not be forgotten is owned by a value whose `Drop` completes it. These are a
 //! [turn](transit::Turn), a guard [on its way](transit::Joined), an
-//! [acquisition](attempt::Acquisition) with its call in flight, a [release](release::ReleaseJob).
+//! [acquisition](attempt::Acquisition) with its call in flight, and a
+//! [release](release::ReleaseJob).
 
 pub(crate) mod acquire;
 pub(crate) mod attempt;

@@ -1,4 +1,5 @@
-//! Leases that linger: parked with their key for the next caller of this process (R21).
+//! Leases that linger: parked with their key for the next caller of this process (rule R21 of
+//! distlock-mongo's PROTOCOL).
 
 use std::sync::Arc;
 

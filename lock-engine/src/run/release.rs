@@ -221,7 +221,10 @@ impl ReleaseState {
         }
         match self.request.answer(Some(until), self.engine.config.request_timeout).await {
             Some(answered) => answered.answer,
-            None => Err(LockError::timeout(Phase::Release, "the store did not answer in time")),
+            None => {
+                let message = "the store did not answer in time: the release is repeated until the lease has expired";
+                Err(LockError::timeout(Phase::Release, message))
+            }
         }
     }
 

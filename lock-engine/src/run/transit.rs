@@ -1,5 +1,6 @@
-//! A lease in transit from one guard of this process to the next (R21), or to a reader that joins
-//! it (C26); and the types that it closes: a turn may carry a lease, and a lease keeps a turn.
+//! A lease in transit from one guard of this process to the next (rule R21 of distlock-mongo's
+//! PROTOCOL), or to a reader that joins it (C26). The module also has the types that it closes: a
+//! turn may carry a lease, and a lease keeps a turn.
 
 use std::sync::Arc;
 

@@ -1,4 +1,4 @@
-//! Decides how many tokens a lease asks for (R5, R21, R26).
+//! Decides how many tokens a lease asks for: rules R5, R21 and R26 of distlock-mongo's PROTOCOL.
 //!
 //! Each guard of a lease has a token of its own, and a lease whose tokens are used up ends: the
 //! next guard costs requests again. A large block is only worth its while for a key that is in use

@@ -58,7 +58,8 @@ pub(crate) struct Updates {
     pub(crate) refreshed: Option<RefreshAnswer>,
 }
 
-/// An answer of "busy", from which the deadline of a later grant is counted (R18). It does not age.
+/// An answer of "busy", from which the deadline of a later grant is counted (rule R18 of
+/// distlock-mongo's PROTOCOL). It does not age.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Anchor {
     sent: Instant,

@@ -1,4 +1,5 @@
-//! Decides how long a lease is handed on within the process (R21).
+//! Decides how long a lease is handed on within the process (rule R21 of distlock-mongo's
+//! PROTOCOL).
 
 use tokio::time::Instant;
 

@@ -45,7 +45,7 @@ use crate::store::{Claim, Grant, Renewal, Standing};
 use distlock_api::{FencingToken, Holder, LeaseTerms, LockKey, Loss, contained};
 
 /// A granted lease, from the grant until nothing of it is left. It may be held by several guards of
-/// this process in turn, each with a token of its own (R21).
+/// this process in turn, each with a token of its own (rule R21 of distlock-mongo's PROTOCOL).
 pub(crate) struct Lease<C: CarriedLease> {
     claim: Claim,
     first_token: FencingToken,

@@ -168,7 +168,8 @@ impl<C: CarriedLease> Ledger<C> {
         Registration::Registered
     }
 
-    /// Counts a hand-over of a lease to another guard, with another token (R21).
+    /// Counts a hand-over of a lease to another guard, with another token (rule R21 of
+    /// distlock-mongo's PROTOCOL).
     pub(crate) fn count_hand_over(&mut self) {
         self.counts.released += 1;
         self.counts.acquired += 1;

@@ -5,8 +5,8 @@
 //! has the *turn*. It stays with the guard while the lock is held, and passes to the next caller
 //! afterwards. A turn is a value. Wherever it is dropped, in a cancelled future, an unread channel
 //! or a failed clean-up, it passes itself on (C11). A lease may travel with it, from one guard to
-//! the next (R21): the [`CarriedLease`]. Or the lease is *parked* with the key, for the next caller
-//! that comes.
+//! the next (rule R21 of distlock-mongo's PROTOCOL): the [`CarriedLease`]. Or the lease is *parked*
+//! with the key, for the next caller that comes.
 
 use std::collections::HashMap;
 use std::fmt;

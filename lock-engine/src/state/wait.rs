@@ -246,7 +246,7 @@ impl Wait {
     }
 
     /// Decides after a grant that came too late: its deadline has passed, or the lease is lost
-    /// (R10). A grant that came with an answer is withdrawn.
+    /// (rule R10 of distlock-mongo's PROTOCOL). A grant that came with an answer is withdrawn.
     pub(crate) fn on_late(&mut self, now: &Now, answered: bool, random: f64) -> Next {
         if !answered {
             return self.attempt_again(now);
@@ -254,7 +254,8 @@ impl Wait {
         self.failed += 1;
         let error = LockError::timeout(
             Phase::Request,
-            "the grant arrived after its own deadline: the store is slow, or the ttl too short",
+            "the grant arrived after its own deadline: the store is slow, or the ttl too short; raise the ttl, or look \
+             for load on the store",
         );
         self.so_far = Err(error.with_disposition(Disposition::Retryable));
         self.sleep(now, backoff::after_error(self.failed, random))

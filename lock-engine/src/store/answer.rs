@@ -47,12 +47,12 @@ impl Grant {
 #[non_exhaustive]
 pub struct BusyReply {
     /// The time until the claim's turn if the lease is neither renewed nor released, by the store's
-    /// clock: the time until the key opens, and one turn window for each ticket ahead.
+    /// clock. It is the time until the key opens, and one turn window for each ticket ahead.
     pub holder_remaining: Option<Duration>,
     /// What became of the ticket.
     pub standing: QueueStanding,
     /// The store's clock in this step, to be compared with the times of later events of the same
-    /// store (R18).
+    /// store (rule R18 of distlock-mongo's PROTOCOL).
     pub now: Option<StoreTime>,
     /// A token below those of all grants that come after this answer. A pushed grant is believed
     /// only with a greater token. It is the last token of the key. Where a release gives back the

@@ -57,7 +57,8 @@ struct Shared {
 const UNKNOWN: u64 = u64::MAX;
 const NONE: u64 = 0;
 
-/// The tokens of its block that a claim has used, so that a release can give back the others (R21).
+/// The tokens of its block that a claim has used, so that a release can give back the others (rule
+/// R21 of distlock-mongo's PROTOCOL).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Used {
     /// Not known: all may be used.

@@ -34,7 +34,7 @@ pub use self::style::{AcquireOp, Write, WriteOp, Written};
 /// Three methods are required. A store has **no loops, no timers, no tasks** except those of its
 /// driver's connections. The engine does the waiting, renewal, loss detection, retries and
 /// clean-up. Each method is one atomic step at the store, and the steps of one key have a single
-/// order.
+/// order. The rules that are cited as R8 or R12 are those of distlock-mongo's PROTOCOL.
 ///
 /// ## Time
 /// * Only the store's own clock decides whether a lease has expired ([C2]). No method receives a
@@ -73,8 +73,9 @@ pub use self::style::{AcquireOp, Write, WriteOp, Written};
 /// * A claim that holds nothing is granted beside holders only if no ticket is before it, and its
 ///   mode [fits](distlock_api::Mode::fits) them ([C26], [C27], [C28]).
 /// * When a claim gives up its lease, or leaves the queue while others hold the key, the first
-///   tickets are granted one after the other, as long as the mode of the next one fits: all in the
-///   same step, with tokens in the order of the queue, one [`Granted`](StoreEvent::Granted) each.
+///   tickets are granted one after the other. This continues as long as the mode of the next one
+///   fits. All are granted in the same step, with tokens in the order of the queue, one
+///   [`Granted`](StoreEvent::Granted) each.
 /// * `holder_remaining` of a busy answer is the time until the first holder's lease ends: the
 ///   others may have been given up by then ([C29]). If only tickets are ahead, it counts the turn
 ///   windows alone.

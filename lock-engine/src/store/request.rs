@@ -17,8 +17,8 @@ pub struct Attempt {
     pub claim: Claim,
     /// How long the lease lasts without a renewal; whole milliseconds, at least one.
     pub ttl: Duration,
-    /// The lease's safety margin: the store's clocks differ by less (R4). Defaults to the ttl,
-    /// which is above every margin.
+    /// The lease's safety margin: the store's clocks differ by less (rule R4 of distlock-mongo's
+    /// PROTOCOL). Defaults to the ttl, which is above every margin.
     pub margin: Duration,
     /// The number of tokens of the grant, exactly; 1 unless the store declares
     /// [`token_blocks`](super::StoreCapabilities::token_blocks). The engine requests up to

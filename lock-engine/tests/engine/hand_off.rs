@@ -114,7 +114,7 @@ async fn c19_a_lease_that_is_never_renewed_is_not_handed_on_with_what_is_left_of
     assert!(next.remaining().unwrap() > ms(2600), "{:?} of 2.7 s", next.remaining());
 }
 
-/// A lease that does not meet the next caller's requirements is not handed on: between the end of
+/// A lease that does not meet the next caller's requirements is not handed on. Between the end of
 /// its guard and its release the key would be busy, although no caller holds it.
 #[tokio::test(start_paused = true)]
 async fn c9_a_release_is_complete_before_a_caller_with_other_terms_gets_the_turn() {

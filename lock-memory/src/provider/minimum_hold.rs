@@ -37,5 +37,6 @@ impl MinimumHold {
 
 /// Returns the error for an option that needs a timer, outside of a tokio runtime.
 pub(super) fn needs_runtime(what: &str) -> LockError {
-    LockError::new(ErrorKind::Unsupported, format!("{what} needs a tokio runtime"))
+    let message = format!("{what} needs a tokio runtime: await the call in a task of one, or in its `block_on`");
+    LockError::new(ErrorKind::Unsupported, message)
 }

@@ -131,8 +131,8 @@ fn c28_a_run_ends_where_a_request_does_not_fit() {
     assert_idle(&locks);
 }
 
-/// Tasks that ask for the key again and again in one mode, so that it is never free, and one caller
-/// of another mode: it waits for those that were ahead of it, and no longer.
+/// Tasks request the key again and again in one mode, so that it is never free. One caller of
+/// another mode waits for those that were ahead of it, and no longer.
 async fn is_served_among(crowd: Mode, one: Mode) {
     const TASKS: u64 = 4;
     let locks = MemoryProvider::new();

@@ -124,9 +124,9 @@ impl<T> DocumentLocksBuilder<T> {
     /// Makes the locks.
     ///
     /// # Errors
-    /// [`InvalidOptions`](ErrorKind::InvalidOptions) for a name that MongoDB does not allow, a
-    /// default that is no document or has the lock's field, a request timeout of zero, or an option
-    /// that the lease engine refuses.
+    /// [`InvalidOptions`](ErrorKind::InvalidOptions) for a name that MongoDB does not allow, or a
+    /// default that is no document or has the lock's field. Also for a request timeout of zero, or
+    /// an option that the lease engine refuses.
     pub fn build(self) -> Result<DocumentLocks<T>> {
         let store = self.store()?;
         Ok(DocumentLocks::new(self.common.provider(store)?))

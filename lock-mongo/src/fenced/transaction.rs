@@ -6,7 +6,7 @@
 //! the commit or is fenced off.
 //!
 //! The count is what makes this sound for a holder with many transactions. Its token is in the
-//! record already, and an update that changes nothing is no write: it would conflict with none, and
+//! record already, and an update that changes nothing is no write. It would conflict with none, and
 //! a late transaction could commit after one of a later holder.
 
 use std::fmt;
@@ -347,7 +347,7 @@ impl Stop {
 enum AfterCommit {
     Repeat,
     Begin,
-    /// The outcome is unknown, even if this error does not say so: an earlier call may have
+    /// The outcome is unknown, even if this error does not say so. An earlier call may have
     /// committed, one of the driver's own repetition, too, of which it returns the last error.
     Fail,
 }

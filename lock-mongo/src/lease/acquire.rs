@@ -66,9 +66,8 @@ impl Layout {
         ]
     }
 
-    /// What a grant by the long way changes beside [`taken`](Self::taken), because it may take the
-    /// lease over from several holders, or find those that a process without modes has left behind
-    /// (R25).
+    /// What a grant by the long way changes beside [`taken`](Self::taken). It may take the lease
+    /// over from several holders, or find those that a process without modes has left behind (R25).
     fn taken_over(&self) -> [(&'static str, Bson); 3] {
         [(EXPIRED, self.expired_by_grant()), (HOLDERS, removed()), (GRANTS, removed())]
     }

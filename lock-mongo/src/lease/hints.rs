@@ -1,4 +1,4 @@
-//! The events of one provider, read from changes of records (R18, R20): a release granted it a
+//! The events of one provider, read from changes of records (R18, R20). A release granted it a
 //! lease, it lost a lease, or a key opened for a reason that its waiters cannot foresee.
 //!
 //! The server filters the changes, and sends only the fields that are read here. Renewals, tickets,

@@ -27,7 +27,7 @@ struct BlockEnd {
 
 impl Layout {
     /// Makes the pipeline of the short way of [`release`](Self::release), for the filter
-    /// [`held_record`](Self::held_record): an exclusive lease is granted to the first waiter, and
+    /// [`held_record`](Self::held_record). An exclusive lease is granted to the first waiter, and
     /// to those after it that fit beside it (R28), or freed. It computes less while the next holder
     /// waits.
     pub(crate) fn pass(

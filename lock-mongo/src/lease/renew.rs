@@ -69,8 +69,8 @@ impl Layout {
     }
 
     /// Makes the pipeline that extends the leases of
-    /// [`renewable_beside_others`](Self::renewable_beside_others): each holder of the batch that
-    /// has not expired, and no other, and the end of the lease is the latest of all (R26).
+    /// [`renewable_beside_others`](Self::renewable_beside_others). It extends each holder of the
+    /// batch that has not expired, and no other. The end of the lease is the latest of all (R26).
     pub(crate) fn renew_beside_others(&self, batch: &[Extension]) -> Vec<Document> {
         let ttl_of = |id: String| ttl_of(batch, id);
         let id = format!("$$this.{ID_OF}");

@@ -25,7 +25,7 @@ pub(super) struct MongoOnceHandle {
     token: i64,
     keep: Duration,
     /// How long after the end of the lease a write of this run may still be carried out, by the
-    /// server's clock: the time that a write may stall, and a step of the clock.
+    /// server's clock. It is the time that a write may stall, and a step of the clock.
     stall: Duration,
     /// What was stored before the run.
     before: Document,

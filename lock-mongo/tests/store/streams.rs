@@ -1,5 +1,5 @@
-//! Change streams share the pool of a client with all other calls: one stream for all collections
-//! of a database, none in a small pool, and none that is not needed.
+//! Change streams share the pool of a client with all other calls. There is one stream for all
+//! collections of a database, none in a small pool, and none that is not needed.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};

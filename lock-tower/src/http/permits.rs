@@ -19,7 +19,7 @@ use crate::gate::{Monitor, OnLoss};
 use crate::key::ExtractKey;
 use crate::refusal::{Reason, Refusal};
 
-/// Serves at most `n` requests of a key at the same time, over all replicas together: each takes
+/// Serves at most `n` requests of a key at the same time, over all replicas together. Each takes
 /// one of `n` [permits](Mode::Permits) of the key and returns it when the response body has ended.
 ///
 /// ```

@@ -6,9 +6,9 @@
 //! | 1 | the kind: 1 for an answer, 2 for work that is done, but whose answer was not kept |
 //! | 2 | the status |
 //!
-//! An answer continues with the number of headers (2 bytes), each header as the length of its name
-//! (2), the name, the length of its value (4) and the value, then the length of the body (4) and
-//! the body. Numbers are big-endian. Nothing follows.
+//! An answer continues with the number of headers (2 bytes). Each header is the length of its name
+//! (2), the name, the length of its value (4) and the value. Then follow the length of the body (4)
+//! and the body. Numbers are big-endian. Nothing follows.
 
 use std::fmt;
 

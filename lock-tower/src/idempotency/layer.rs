@@ -105,10 +105,9 @@ impl IdempotencyLayer {
     /// [`IdempotentRun::interrupted`](crate::IdempotentRun::interrupted).
     ///
     /// Defaults to refusing it with [`Reason::Interrupted`], because the layer cannot know how far
-    /// the run came. Choose this if the handler can be repeated: because all of its effects are in
-    /// one transaction, because it passes
-    /// [`IdempotentRun::key`](crate::IdempotentRun::key) to a service that is idempotent itself, or
-    /// because it looks up what the interrupted run has done.
+    /// the run came. Choose this if the handler can be repeated. For example, all of its effects
+    /// are in one transaction, or it looks up what the interrupted run has done. Or it passes
+    /// [`IdempotentRun::key`](crate::IdempotentRun::key) to a service that is idempotent itself.
     #[must_use]
     pub fn run_interrupted_again(mut self) -> Self {
         self.config.run_interrupted_again = true;

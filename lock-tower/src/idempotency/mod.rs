@@ -85,10 +85,11 @@
 //! An answer *with* such a status may be impossible to keep: its body is longer than 64 KiB
 //! ([`max_answer_body`](IdempotencyLayer::max_answer_body)), has no declared length, has trailers,
 //! or fails. It is sent as it is, marked `Idempotency-Status: not-kept`, and the request **counts
-//! as done**: nothing is charged twice because an answer was long. A retry is refused with
-//! [`Reason::NotKept`], which says that the request is done. A body without a length counts as a
-//! stream, because it must not be held back. So put compression outside of this layer. A stream
-//! counts as done when its head is complete.
+//! as done**: nothing is charged twice because an answer was long.
+//!
+//! A retry is refused with [`Reason::NotKept`], which says that the request is done. A body without
+//! a length counts as a stream, because it must not be held back. So put compression outside of
+//! this layer. A stream counts as done when its head is complete.
 //!
 //! `Idempotency-Status: not-covered` marks the answer of a request that was processed without
 //! protection, which only happens by choice ([`fail_open`](IdempotencyLayer::fail_open),
@@ -143,11 +144,13 @@
 //! # Observability
 //! Each covered request is a span `distlock.idempotent_request` at level `INFO` with
 //! `idempotency.class`, `idempotency.wait_ms` and `idempotency.outcome`: `begun`, `replayed`,
-//! `failed-open` or the problem type of the refusal. With the feature `metrics`, labelled `class`:
-//! the counter `distlock_tower_idempotency_total` (also labelled `event`: `begun`, `replayed`,
-//! `not-kept`, `failed-open` or a problem type), and the histogram
-//! `distlock_tower_idempotency_wait_seconds` of the query with its wait (also labelled `outcome`).
-//! An [`IdempotencyMonitor`] has the same counts without a recorder.
+//! `failed-open` or the problem type of the refusal.
+//!
+//! With the feature `metrics`, the layer reports two metrics, labelled `class`. The counter
+//! `distlock_tower_idempotency_total` is also labelled `event`: `begun`, `replayed`, `not-kept`,
+//! `failed-open` or a problem type. The histogram `distlock_tower_idempotency_wait_seconds` of the
+//! query with its wait is also labelled `outcome`. An [`IdempotencyMonitor`] has the same counts
+//! without a recorder.
 //!
 //! # Files
 //! A file imports only from its own row and those above:

@@ -59,7 +59,7 @@ fn without_type(name: &str) -> KeyRejection {
 /// Put it inside the router, with `Router::route_layer` or on a method router, because only there
 /// the route is known. Around the router, every request is answered 500 and logged as an error,
 /// because serving it without its lock would be worse. axum's `Router::layer` also covers the
-/// fallback, where no route has matched: with it, use [`pass_unmatched`](Self::pass_unmatched).
+/// fallback, where no route has matched. With it, use [`pass_unmatched`](Self::pass_unmatched).
 ///
 /// ```
 /// use axum::{Router, routing::put};

@@ -30,7 +30,7 @@ type AddressOf = Box<dyn Fn(&str) -> String + Send + Sync>;
 
 /// Three local servers as an [`Arena`]. Its faults are those of proxies, half-open connections,
 /// failing and slow commands, step-downs, kills and stops of the primary or of a majority, and
-/// stalled disks; as root also cut networks and full disks.
+/// stalled disks. As root it also has cut networks and full disks.
 ///
 /// The servers end and their data is removed when this is stopped or dropped, or when this process
 /// ends for any reason.

@@ -1,7 +1,7 @@
 //! A server that stalls, loses connections, crashes, or blocks one key.
 //!
-//! Faults that are injected above a store do not show what the store does when its server fails:
-//! whether it keeps the timeout of a request, and whether its errors are true.
+//! Faults that are injected above a store do not show what the store does when its server fails.
+//! These checks show whether it keeps the timeout of a request, and whether its errors are true.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};

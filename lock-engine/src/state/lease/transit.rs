@@ -1,5 +1,5 @@
-//! A lease on its way from one guard to the next: handed on with the turn (R21), or parked for a
-//! while.
+//! A lease on its way from one guard to the next: handed on with the turn (rule R21 of
+//! distlock-mongo's PROTOCOL), or parked for a while.
 
 use tokio::time::Instant;
 

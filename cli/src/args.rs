@@ -75,6 +75,10 @@ mod tests {
             ("distlock run a --permits 11/10 -- true", false),
             ("distlock run a --once --keep 168h --try -- true", true),
             ("distlock run a --once --shared -- true", false),
+            ("distlock show a --once", true),
+            ("distlock doctor --once", true),
+            ("distlock doctor --once=jobs", true),
+            ("distlock doctor --once jobs", false),
             ("distlock run a --keep 1h -- true", false),
         ] {
             assert_eq!(parse(line).is_ok(), accepted, "{line}");

@@ -6,8 +6,8 @@ use clap::Args;
 use distlock::mongodb::mongodb::Client;
 use distlock::mongodb::mongodb::error::{Error, ErrorKind};
 use distlock::mongodb::mongodb::options::ClientOptions;
-use distlock::mongodb::{MongoProvider, MongoProviderBuilder};
-use distlock::{LockAdmin, LockProvider};
+use distlock::mongodb::{MongoOnce, MongoProvider, MongoProviderBuilder};
+use distlock::{LockAdmin, LockError, LockProvider};
 use tokio::time::timeout;
 
 use crate::exit;
@@ -68,6 +68,14 @@ impl Connection {
     /// Returns the builder of a provider on the lock collection.
     pub(crate) fn builder(&self) -> MongoProviderBuilder {
         MongoProvider::builder_from_client(&self.client).database(&self.database).collection(&self.collection)
+    }
+
+    /// Returns the outcomes of work that is done once, in this collection. Sends nothing.
+    ///
+    /// # Errors
+    /// MongoDB does not allow the name.
+    pub(crate) fn jobs(&self, collection: &str) -> Result<MongoOnce, LockError> {
+        MongoOnce::builder(self.client.database(&self.database)).collection(collection).build()
     }
 
     /// Ends the client. Providers must be closed before.

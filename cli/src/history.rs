@@ -1,13 +1,14 @@
 //! `distlock history`: the forced releases of one lock.
 
 use clap::Args;
+use distlock::LockKey;
 use distlock::mongodb::mongodb::bson::DateTime;
-use distlock::{ForcedRelease, LockKey};
 use serde_json::json;
 
 use crate::connect::{ConnectionArgs, Locks};
 use crate::failure::Failure;
 use crate::output::{self, Format, Table};
+use crate::state::time;
 
 /// Show the last forced releases of a lock: who lost it, when, and why
 #[derive(Args, Debug)]
@@ -26,7 +27,7 @@ pub(crate) async fn run(args: HistoryArgs, connection: &ConnectionArgs, format: 
     let entries = Locks::once(connection, async |locks| Ok(locks.admin().history(&key).await?)).await?;
     let mut table = Table::new(["TIME", "OWNER", "TOKEN", "REASON"]);
     for entry in entries {
-        let at = time(&entry);
+        let at = time(DateTime::from_system_time(entry.at));
         match format {
             Format::Json => output::json(&json!({
                 "key": key.as_str(),
@@ -45,10 +46,4 @@ pub(crate) async fn run(args: HistoryArgs, connection: &ConnectionArgs, format: 
         output::line(&table.render())?;
     }
     Ok(())
-}
-
-/// Returns the time of the store's clock, as in RFC 3339.
-fn time(entry: &ForcedRelease) -> String {
-    let at = DateTime::from_system_time(entry.at);
-    at.try_to_rfc3339_string().unwrap_or_else(|_| format!("{} ms", at.timestamp_millis()))
 }

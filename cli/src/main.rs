@@ -19,6 +19,7 @@ mod generate;
 mod history;
 mod ls;
 mod mode;
+mod outcomes;
 mod output;
 mod release_owner;
 mod run;

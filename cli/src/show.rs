@@ -1,5 +1,7 @@
 //! `distlock show`: one lock in full.
 
+mod once;
+
 use clap::Args;
 use distlock::{LockHolder, LockInfo, LockKey};
 use serde_json::json;
@@ -9,12 +11,16 @@ use crate::failure::Failure;
 use crate::output::{self, Format, printable};
 use crate::{duration, mode, state};
 
-/// Show the state of one lock
+/// Show the state of one lock, or of work that is done once
 #[derive(Args, Debug)]
 pub(crate) struct ShowArgs {
     /// Key of the lock
     #[arg(value_name = "KEY")]
     key: String,
+    /// Show the work of `run --once`: new, under way, interrupted or done. --collection names the
+    /// collection of the outcomes [default: once]
+    #[arg(long)]
+    once: bool,
 }
 
 /// Prints the state of the lock. A free lock is no error.
@@ -23,6 +29,9 @@ pub(crate) struct ShowArgs {
 /// MongoDB does not answer, or the output fails.
 pub(crate) async fn run(args: ShowArgs, connection: &ConnectionArgs, format: Format) -> Result<(), Failure> {
     let key = LockKey::new(args.key)?;
+    if args.once {
+        return once::run(&key, connection, format).await;
+    }
     let info = Locks::once(connection, async |locks| Ok(locks.admin().inspect(&key).await?)).await?;
     match (format, info) {
         (Format::Json, Some(info)) => output::json(&state::object(&info))?,
@@ -49,6 +58,11 @@ fn lines(info: &LockInfo) -> String {
         lines.extend(of_holder(holder));
     }
     lines.extend(info.unreadable.clone().map(|why| ("unreadable", why)));
+    aligned(&lines)
+}
+
+/// Returns lines of name and value, the values below each other.
+fn aligned(lines: &[(&str, String)]) -> String {
     let lines = lines.iter().map(|(name, value)| format!("{:10}  {}", printable(name), printable(value)));
     lines.collect::<Vec<_>>().join("\n")
 }

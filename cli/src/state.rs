@@ -1,5 +1,6 @@
 //! The state of a lock, as a JSON object and as cells of a table. No I/O.
 
+use distlock::mongodb::mongodb::bson::DateTime;
 use distlock::{LockHolder, LockInfo};
 use serde_json::{Value, json};
 
@@ -55,6 +56,11 @@ pub(crate) fn owners(info: &LockInfo) -> String {
         1 => format!("{owner} and 1 other").trim_start().to_owned(),
         others => format!("{owner} and {others} others").trim_start().to_owned(),
     }
+}
+
+/// Returns a time of the store's clock, as in RFC 3339.
+pub(crate) fn time(at: DateTime) -> String {
+    at.try_to_rfc3339_string().unwrap_or_else(|_| format!("{} ms", at.timestamp_millis()))
 }
 
 /// Returns the columns of a list: key, state, mode, owner, time left, waiting, token.

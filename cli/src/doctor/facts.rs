@@ -65,9 +65,9 @@ pub(crate) async fn status(connection: &Connection) -> Result<Document, String> 
     admin_command(&connection.client, doc! { "connectionStatus": 1, "showPrivileges": true }).await
 }
 
-/// Returns the indexes of the lock collection.
-pub(crate) async fn indexes(connection: &Connection) -> Result<Vec<Index>, String> {
-    let records = connection.client.database(&connection.database).collection::<Document>(&connection.collection);
+/// Returns the indexes of a collection.
+pub(crate) async fn indexes(connection: &Connection, collection: &str) -> Result<Vec<Index>, String> {
+    let records = connection.client.database(&connection.database).collection::<Document>(collection);
     let list = async { records.list_indexes().await?.try_collect::<Vec<IndexModel>>().await };
     let listed = match timeout(REQUEST_TIMEOUT * 2, list).await {
         Ok(listed) => listed.map_err(|error| text(&error))?,

@@ -156,6 +156,25 @@ pub(crate) fn indexes(indexes: &[Index]) -> Finding {
     Finding::ok(check, format!("{PURGE}, {OWNER}, {OWNERS}"))
 }
 
+/// Judges the indexes of the collection of outcomes.
+pub(crate) fn once_indexes(indexes: &[Index]) -> Finding {
+    const OURS: [&str; 2] = ["distlock_once_done", "distlock_once_open"];
+    let check = "onceIndexes";
+    if let Some(other) = indexes.iter().find(|index| index.expires && !OURS.contains(&index.name.as_str())) {
+        return Finding::wrong(
+            check,
+            format!("the TTL index {:?} is not of these outcomes, and may remove them", other.name),
+            "drop it: work that is done can be done again",
+        );
+    }
+    let missing: Vec<&str> = OURS.into_iter().filter(|name| indexes.iter().all(|index| index.name != *name)).collect();
+    if missing.is_empty() {
+        return Finding::ok(check, OURS.join(", "));
+    }
+    let found = format!("{} is missing: outcomes are not removed when their time is over", missing.join(", "));
+    Finding::warning(check, found, "give a user createIndex, and run a command with `run --once`")
+}
+
 /// Judges the round trips of `ping`.
 pub(crate) fn ping(median: Duration, slowest: Duration) -> Finding {
     let found = format!("p50 {}, p99 {}", show(median), show(slowest));
@@ -301,6 +320,23 @@ mod tests {
         ] {
             let list: Vec<Index> = list.into_iter().cloned().collect();
             let finding = indexes(&list);
+            assert_eq!(finding.verdict, verdict, "{list:?}");
+            assert!(finding.found.contains(named), "{finding:?}");
+        }
+    }
+
+    #[test]
+    fn indexes_that_remove_outcomes_are_wrong() {
+        let index = |name: &str, expires| Index { name: name.into(), expires };
+        let (done, open) = (index("distlock_once_done", true), index("distlock_once_open", true));
+        for (list, verdict, named) in [
+            (vec![&done, &open], Ok, "distlock_once_open"),
+            (vec![&done], Warning, "distlock_once_open is missing"),
+            (vec![], Warning, "distlock_once_done, distlock_once_open"),
+            (vec![&done, &open, &index("distlock_purge", true)], Wrong, "distlock_purge"),
+        ] {
+            let list: Vec<Index> = list.into_iter().cloned().collect();
+            let finding = once_indexes(&list);
             assert_eq!(finding.verdict, verdict, "{list:?}");
             assert!(finding.found.contains(named), "{finding:?}");
         }

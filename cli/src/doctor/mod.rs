@@ -8,11 +8,13 @@ use std::time::Duration;
 
 use clap::Args;
 use distlock::mongodb::mongodb::bson::Document;
+use distlock::once::OnceProvider;
 use distlock::{ErrorKind, LeaseOptions, LockAdmin, LockError};
 
 use self::finding::{Finding, Verdict};
-use crate::connect::{ConnectionArgs, Locks};
+use crate::connect::{Connection, ConnectionArgs, Locks};
 use crate::failure::{Failure, chain};
+use crate::outcomes::COLLECTION;
 use crate::output::{self, Format, printable};
 use crate::scratch::{self, Scratch};
 use crate::secret::Secrets;
@@ -40,6 +42,10 @@ pub(crate) struct DoctorArgs {
     /// may be
     #[arg(long, value_name = "TIME", value_parser = duration::parse, default_value = "30s")]
     ttl: Duration,
+    /// Examine the collection of the outcomes of `run --once` too. It is created if it does not
+    /// exist [default: once]
+    #[arg(long, value_name = "COLLECTION", num_args = 0..=1, require_equals = true, default_missing_value = COLLECTION)]
+    once: Option<String>,
 }
 
 /// Prints the findings, and returns the exit code: 1 if something is wrong.
@@ -123,13 +129,36 @@ async fn examine(locks: &Locks, args: &DoctorArgs, margin: Duration, report: &mu
     } else {
         report.print(&Finding::ok("collection", format!("{database}.{collection} can carry locks")))?;
     }
-    let indexes = facts::indexes(connection).await.map(|indexes| judge::indexes(&indexes));
-    report.print(&indexes.unwrap_or_else(|error| {
-        Finding::warning("indexes", format!("they cannot be listed: {error}"), "grant listIndexes to the user's role")
-    }))?;
+    let indexes = facts::indexes(connection, collection).await.map(|indexes| judge::indexes(&indexes));
+    report.print(&indexes.unwrap_or_else(|error| unlisted("indexes", &error)))?;
+    if let Some(collection) = &args.once {
+        once(connection, collection, report).await?;
+    }
     report.print(&change_stream(locks.admin()).await)?;
     round_trips(locks, args, report).await?;
     clocks(locks, &hello, margin, report).await
+}
+
+/// Examines the collection of the outcomes of `run --once`.
+async fn once(connection: &Connection, collection: &str, report: &mut Report<'_>) -> Result<(), Failure> {
+    let database = &connection.database;
+    let status = facts::status(connection).await.map(|status| judge::privileges(&status, database, collection));
+    report.print(&Finding { check: "oncePrivileges", ..or_unanswered("privileges", status) })?;
+    let jobs = connection.jobs(collection)?;
+    let (check, namespace) = ("onceCollection", format!("{database}.{collection}"));
+    let finding = match jobs.prepare().await {
+        Ok(()) => Finding::ok(check, format!("{namespace} can carry outcomes")),
+        Err(error) => Finding { check, ..prepared(&error, &namespace) },
+    };
+    let closed = jobs.close().await;
+    report.print(&finding)?;
+    let indexes = facts::indexes(connection, collection).await.map(|indexes| judge::once_indexes(&indexes));
+    report.print(&indexes.unwrap_or_else(|error| unlisted("onceIndexes", &error)))?;
+    Ok(closed?)
+}
+
+fn unlisted(check: &'static str, error: &str) -> Finding {
+    Finding::warning(check, format!("they cannot be listed: {error}"), "grant listIndexes to the user's role")
 }
 
 /// Judges the failure of the library's own preparation.

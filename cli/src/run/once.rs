@@ -10,13 +10,12 @@ use tokio::time::{Instant, sleep};
 
 use super::supervise::{Outcome, supervise};
 use super::{Request, start, until_ready, warn_of_survivors};
-use crate::connect::{Connection, ConnectionArgs};
+use crate::connect::ConnectionArgs;
 use crate::exit;
 use crate::failure::{Failure, chain};
+use crate::outcomes::Outcomes;
 use crate::signals::Signals;
 
-/// The collection of the outcomes, unless `--collection` names one.
-const COLLECTION: &str = "once";
 /// What is remembered: the exit code of the command.
 const OUTCOME: &str = "0";
 /// How long the outcome of a write is asked for.
@@ -37,26 +36,17 @@ pub(super) async fn run(
     let [key] = &request.keys[..] else {
         return Err(Failure::new(exit::USAGE, "--once needs exactly one key: its outcome is remembered under it"));
     };
-    let collection = connection.collection.as_deref().unwrap_or(COLLECTION);
-    let connection = tokio::select! {
-        opened = Connection::open(connection) => opened?,
+    let outcomes = tokio::select! {
+        opened = Outcomes::open(connection) => opened?,
         signal = signals.next() => return Ok(exit::of_signal(signal.as_raw())),
     };
-    let database = connection.client.database(&connection.database);
-    let jobs = MongoOnce::builder(database).collection(collection).build()?;
     let mut options = OnceOptions::new().with_acquire(request.options.clone());
     if let Some(keep) = keep {
         options = options.with_keep(keep);
     }
-    let code = begin_and_run(&jobs, key, options, request, command, signals).await;
-    let closing = async {
-        let closed = jobs.close().await;
-        drop(jobs);
-        connection.close().await;
-        closed
-    };
+    let code = begin_and_run(&outcomes.jobs, key, options, request, command, signals).await;
     tokio::select! {
-        closed = closing => {
+        closed = outcomes.close() => {
             if let Err(error) = closed {
                 eprintln!("distlock: {}", chain(&error));
             }

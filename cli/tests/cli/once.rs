@@ -1,6 +1,8 @@
 //! `run --once`: work that is done once per key.
 
+use distlock::mongodb::mongodb::bson::doc;
 use rustix::process::Signal;
+use serde_json::Value;
 
 use crate::Tests;
 use crate::kit::{World, fresh_path, hold, until_dead};
@@ -12,6 +14,8 @@ pub(crate) fn add(tests: &mut Tests) {
     tests.add("once::work_under_way_is_busy", busy);
     tests.add("once::work_of_a_process_that_was_killed_is_done_again", killed);
     tests.add("once::it_needs_one_key", usage);
+    tests.add("once::each_state_is_shown", shown);
+    tests.add("once::doctor_examines_the_outcomes", examined);
 }
 
 async fn done(world: World) {
@@ -59,6 +63,43 @@ async fn busy(world: World) {
     holder.end().await.expect(0);
     let next = world.output(&["run", "k", "--once", "--try", "--", "echo", "again"]).await.expect(0);
     assert!(next.out.is_empty(), "{next:?}");
+}
+
+async fn state(world: &World, key: &str) -> Value {
+    world.output(&["show", key, "--once"]).await.expect(0).objects().remove(0)
+}
+
+async fn shown(world: World) {
+    assert_eq!(state(&world, "k").await["state"], "new");
+    let (mut holder, _) = hold(&world, &["k", "--once", "--owner", "the first"]).await;
+    let under_way = state(&world, "k").await;
+    assert!(under_way["state"] == "under way" && under_way["owner"] == "the first", "{under_way}");
+    holder.end().await.expect(0);
+    let done = state(&world, "k").await;
+    assert!(done["state"] == "done" && done["token"] == under_way["token"], "{done}");
+    assert!(done["begun_at"].is_string() && done["done_at"].is_string(), "{done}");
+    world.output(&["run", "other", "--once", "--", "false"]).await.expect(1);
+    assert_eq!(state(&world, "other").await["state"], "interrupted");
+    // A lock of the same key is another thing.
+    let lock = world.output(&["show", "k"]).await.expect(0).objects().remove(0);
+    assert_eq!(lock["state"], "free", "{lock}");
+}
+
+async fn examined(world: World) {
+    let verdict = |findings: &[Value], check: &str| {
+        let finding = findings.iter().find(|finding| finding["check"] == check);
+        finding.unwrap_or_else(|| panic!("{check} is missing: {findings:?}"))["verdict"].clone()
+    };
+    let findings = world.output(&["doctor", "--once"]).await.expect(0).objects();
+    for check in ["onceCollection", "onceIndexes", "indexes"] {
+        assert_eq!(verdict(&findings, check), "ok", "{findings:?}");
+    }
+    verdict(&findings, "oncePrivileges");
+    let index = doc! { "key": { "other": 1 }, "name": "mine", "expireAfterSeconds": 60 };
+    let create = doc! { "createIndexes": "jobs", "indexes": [index] };
+    world.client.database(&world.database).run_command(create).await.expect("an index");
+    let findings = world.output(&["doctor", "--once=jobs"]).await.expect(1).objects();
+    assert_eq!(verdict(&findings, "onceIndexes"), "wrong", "{findings:?}");
 }
 
 async fn killed(world: World) {

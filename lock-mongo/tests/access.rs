@@ -14,7 +14,9 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
 
-use distlock_api::{ErrorKind, LockError, LockKey, LockProvider, LockProviderExt, Phase, ReleaseOutcome};
+use distlock_api::{
+    ErrorKind, LockError, LockKey, LockProvider, LockProviderExt, Phase, ReleaseOutcome, RenewalPolicy,
+};
 use distlock_conformance_mongo::{MongoServer, Topology};
 use distlock_mongo::mongodb::bson::{Document, doc};
 use distlock_mongo::mongodb::options::{ClientOptions, Credential};
@@ -28,7 +30,9 @@ use tokio::time::{sleep, timeout};
 
 const COLLECTION: &str = "locks";
 const OWNER: &str = "the owner";
-const TTL: Duration = Duration::from_secs(1);
+const TTL: Duration = Duration::from_secs(6);
+/// How long a caller waits for a server that cannot be used: by the end, the driver must know why.
+const WAIT: Duration = Duration::from_secs(5);
 /// Many times the duration of any call here.
 const BOUND: Duration = Duration::from_secs(60);
 
@@ -213,12 +217,13 @@ async fn without_stream(server: Controlled) {
     let (holder, waiter) = (provider(&database), provider(&database));
     holder.prepare().await.unwrap();
     let key = key();
-    let guard = holder.acquire(&key).ttl(TTL).await.unwrap();
+    let renewal = RenewalPolicy::Every(Duration::from_millis(500));
+    let guard = holder.acquire(&key).ttl(TTL).renewal(renewal).await.unwrap();
     let waiting = tokio::spawn({
         let (waiter, key) = (waiter.clone(), key.clone());
-        async move { waiter.acquire(&key).ttl(TTL).timeout(BOUND).await }
+        async move { waiter.acquire(&key).ttl(TTL).renewal(renewal).timeout(BOUND).await }
     });
-    sleep(TTL * 3).await;
+    sleep(TTL + Duration::from_secs(2)).await;
     assert!(!guard.is_lost() && !waiting.is_finished(), "it is renewed");
     assert_eq!(guard.release().await.unwrap(), ReleaseOutcome::Released);
     let next = timeout(BOUND, waiting).await.unwrap().unwrap().unwrap();
@@ -265,7 +270,7 @@ async fn secondary() {
     let locks = provider(&database);
     for error in [
         locks.prepare().await.unwrap_err(),
-        locks.acquire(key()).timeout(TTL).await.unwrap_err(),
+        locks.acquire(key()).timeout(WAIT).await.unwrap_err(),
         locks.prepare().await.unwrap_err(),
     ] {
         assert_eq!((error.kind(), error.is_outcome_unknown()), (ErrorKind::Unavailable, false), "{}", chain(&error));
@@ -342,23 +347,26 @@ async fn unusable_servers(server: Controlled) {
     let host = server.options().await.hosts[0].to_string();
     let closed = std::net::TcpListener::bind("127.0.0.1:0").and_then(|listener| listener.local_addr());
     let closed = closed.expect("a port").to_string();
-    for (hosts, options, reason) in [
+    let cases = [
         (&*closed, "", "Connection refused"),
         ("no-such-host.invalid", "", "failed to lookup"),
-        (&host, "replicaSet=another", "another replica set"),
-        (&host, "tls=true", "tls"),
-    ] {
+        (&*host, "replicaSet=another", "another replica set"),
+        (&*host, "tls=true", "tls"),
+    ];
+    // All at once: each call takes as long as it may.
+    let cases = cases.map(|(hosts, options, reason)| async move {
         let client = Client::with_uri_str(format!("mongodb://{hosts}/?{options}")).await.expect("a client");
         let locks = provider(&client.database(&random_name("access")));
         let connecting = locks.prepare().await.unwrap_err();
-        let locking = locks.acquire(key()).timeout(TTL).await.unwrap_err();
+        let locking = locks.acquire(key()).timeout(WAIT).await.unwrap_err();
         for error in [connecting, locking] {
             let answer = (error.kind(), error.phase(), error.is_outcome_unknown());
             assert_eq!(answer, (ErrorKind::Unavailable, Some(Phase::Connect), false), "{}", chain(&error));
             assert!(error.to_string().contains(reason), "{reason}: {}", chain(&error));
             guide::lists(&error);
         }
-    }
+    });
+    futures_util::future::join_all(cases).await;
 }
 
 /// The files of a server with TLS, removed with this value.

@@ -257,7 +257,7 @@ async fn hints_end_with_their_cursor(world: World) {
                 tokio::time::sleep(Duration::from_millis(20)).await;
             }
         };
-        tokio::time::timeout(Duration::from_secs(1), open).await.expect("an open cursor");
+        tokio::time::timeout(Duration::from_secs(20), open).await.expect("an open cursor");
         if polled {
             // During a request for changes.
             let wait = tokio::time::timeout(Duration::from_millis(300), events.next()).await;
@@ -291,11 +291,12 @@ async fn silent_connection_ends_the_hints(world: World) {
     let app = random_name("app");
     let (client, _) = world.connect(|options| options.app_name = Some(app.clone())).await;
     let builder = MongoProvider::builder(client.database("distlock_test")).collection(random_name("locks"));
-    let store = builder.request_timeout(Duration::from_millis(500)).build_store().unwrap();
+    let store = builder.request_timeout(Duration::from_secs(3)).build_store().unwrap();
     let mut events = listen(&store, ProviderId::random()).await;
-    world.fail(&app, "getMore", doc! { "blockConnection": true, "blockTimeMS": 9000 }).await;
+    // Longer than the stream waits for an answer: 5 s, and the request timeout.
+    world.fail(&app, "getMore", doc! { "blockConnection": true, "blockTimeMS": 20_000 }).await;
     // The request in flight is answered first.
-    let ended = tokio::time::timeout(Duration::from_secs(14), events.next()).await.expect("an end");
+    let ended = tokio::time::timeout(Duration::from_secs(30), events.next()).await.expect("an end");
     assert_eq!(ended.unwrap().unwrap_err().kind(), ErrorKind::Timeout);
     assert!(events.next().await.is_none());
 }

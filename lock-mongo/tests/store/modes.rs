@@ -22,8 +22,7 @@ use distlock_mongo::mongodb::bson::{Bson, DateTime, Document, doc, to_vec};
 
 use super::Checks;
 use super::world::{
-    LONG, SHORT, Sent, World, admin as admin_of, busy, claim, granted, key, opened, queued, random_name, release,
-    ticket,
+    LONG, Sent, World, admin as admin_of, busy, claim, granted, key, opened, queued, random_name, release, ticket,
 };
 
 pub(super) fn add(checks: &mut Checks<'_>) {
@@ -392,18 +391,19 @@ async fn a_dead_reader_delays_a_writer_to_its_own_expiry(world: World) {
     let store = world.store();
     let key = key();
     let (dead, alive, writer) = (reader(&key), reader(&key), claim(&key));
-    let lost = granted(&store, &dead, SHORT * 4).await.token;
+    let brief = Duration::from_secs(6);
+    let lost = granted(&store, &dead, brief).await.token;
     let kept = granted(&store, &alive, LONG).await.token;
     // It looks by then, because the other one may have released.
     let reply = queued(&store, &writer).await;
-    assert!(reply.holder_remaining.unwrap() <= SHORT * 4, "{reply:?}");
+    assert!(reply.holder_remaining.unwrap() <= brief, "{reply:?}");
     let refreshed = store.renew(&Renewal::ticket(writer.clone(), ticket())).await.expect("an answer");
     let distlock_engine::store::Standing::Waiting(reply) = refreshed else { panic!("not waiting: {refreshed:?}") };
-    assert!(reply.holder_remaining.unwrap() <= SHORT * 4, "{reply:?}");
+    assert!(reply.holder_remaining.unwrap() <= brief, "{reply:?}");
     assert_eq!(release(&store, &alive).await, Released);
     assert_eq!(waiters(&store, &writer).await, 1, "the dead one still counts");
     let reply = queued(&store, &writer).await;
-    assert!(reply.holder_remaining.unwrap() <= SHORT * 4, "{reply:?}");
+    assert!(reply.holder_remaining.unwrap() <= brief, "{reply:?}");
     opened(&store, &key).await;
     let grant = granted(&store, &writer, LONG).await;
     assert!(grant.token > kept && kept > lost);
@@ -425,10 +425,11 @@ async fn dead_permits_are_free_at_their_own_expiry(world: World) {
     let key = key();
     let (dead, alive, waiter) =
         (claim_in(permits(1, 2), &key), claim_in(permits(1, 2), &key), claim_in(permits(1, 2), &key));
-    granted(&store, &dead, SHORT * 4).await;
+    let brief = Duration::from_secs(6);
+    granted(&store, &dead, brief).await;
     let kept = granted(&store, &alive, LONG).await.token;
     let reply = queued(&store, &waiter).await;
-    assert!(reply.holder_remaining.unwrap() <= SHORT * 4, "at the first of them: {reply:?}");
+    assert!(reply.holder_remaining.unwrap() <= brief, "at the first of them: {reply:?}");
     expired(&store, &key, dead.id()).await;
     granted(&store, &waiter, LONG).await;
     assert_eq!(holders(&store, &key).await, [alive.id().clone(), waiter.id().clone()]);
@@ -473,7 +474,7 @@ async fn many_releases_are_remembered(world: World) {
 async fn a_minimum_hold_stays_among_the_holders(world: World) {
     let store = world.store();
     let key = key();
-    let hold = Duration::from_millis(600);
+    let hold = Duration::from_secs(5);
     let (quick, other, writer) = (reader(&key), reader(&key), claim(&key));
     let token = granted(&store, &quick, LONG).await.token;
     let quickly = Release::new(quick.clone()).with_hold_at_least(hold);
@@ -520,11 +521,12 @@ async fn a_waiter_beside_holders_knows_when_to_look(world: World) {
     let (held, writer, behind) = (reader(&key), claim(&key), reader(&key));
     granted(&store, &held, LONG).await;
     let remaining = |reply: BusyReply| reply.holder_remaining.expect("known");
-    let brief = distlock_engine::store::Ticket::new(Duration::from_secs(2), LONG, 64);
+    let life = Duration::from_secs(6);
+    let brief = distlock_engine::store::Ticket::new(life, LONG, 64);
     let attempt = Attempt::new(writer.clone(), LONG).with_ticket(brief);
     assert!(remaining(super::world::queue_up(&store, &attempt).await) > LONG / 2);
     let reply = remaining(queued(&store, &behind).await);
-    assert!(reply <= Duration::from_secs(2), "when the ticket ahead may have died: {reply:?}");
+    assert!(reply <= life, "when the ticket ahead may have died: {reply:?}");
     tokio::time::sleep(reply).await;
     granted(&store, &behind, LONG).await;
 }

@@ -13,7 +13,9 @@ use distlock_mongo::mongodb::bson::{Bson, Document, doc};
 use distlock_mongo::mongodb::options::ReturnDocument;
 
 use super::Checks;
-use super::world::{LONG, SHORT, World, admin, busy, claim, granted, key, opened, queued, random_name, release, renew};
+use super::world::{
+    LONG, World, admin, busy, claim, end_lease, granted, key, opened, queued, random_name, release, renew,
+};
 
 pub(super) fn add(checks: &mut Checks<'_>) {
     check!(checks, C1 older_and_newer_processes_exclude_each_other);
@@ -160,9 +162,10 @@ async fn older_and_newer_processes_exclude_each_other(world: World) {
     assert_eq!(info.id.as_ref(), Some(c.id()));
     assert_eq!(renew(&newer, &c, info.token, LONG).await, Standing::Held { remaining: LONG });
     assert_eq!(release(&newer, &c).await, Released);
-    let fourth = older.acquire(&d, SHORT).await.expect("free");
+    let fourth = older.acquire(&d, LONG).await.expect("free");
     assert!(fourth > i64::try_from(info.token.get()).unwrap());
     busy(&newer, &claim(&key)).await;
+    end_lease(&world, &name, &key).await;
     // The lease was taken over after its expiry, and is not revived.
     opened(&newer, &key).await;
     granted(&newer, &claim(&key), LONG).await;

@@ -98,23 +98,30 @@ async fn the_client_shuts_down_after_close(world: World) {
     assert!(providers[0].acquire(&key).await.is_err());
 }
 
-/// A renewal would follow after 10 s.
+/// Without an event a renewal would follow after 30 s.
 async fn the_holder_of_a_changed_record_renews_at_once(world: World) {
     let name = random_name("locks");
-    let locks = provider(&world, &name, LeaseOptions::new());
+    let locks = provider(&world, &name, LeaseOptions::new().ttl(Duration::from_secs(90)));
     let records = world.raw(&name);
-    let mut held = Vec::new();
+    let (mut held, mut ends) = (Vec::new(), Vec::new());
     for _ in 0..4 {
-        held.push(locks.acquire(key()).await.unwrap());
+        let guard = locks.acquire(key()).await.unwrap();
+        ends.push(guard.valid_until());
+        held.push(guard);
     }
-    // The stream is opened when a lease is a second old.
-    tokio::time::sleep(Duration::from_secs(2)).await;
+    // The stream is opened when a lease is a second old, and all leases are renewed then.
+    let renewed = async {
+        while held.iter().zip(&ends).any(|(guard, end)| guard.valid_until() == *end) {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(60), renewed).await.expect("a renewal");
     let by_key = |n: usize| doc! { "_id": held[n].key().as_str() };
     records.delete_one(by_key(0)).await.unwrap();
     records.update_one(by_key(1), doc! { "$unset": { "lockId": 1 } }).await.unwrap();
     records.replace_one(by_key(2), doc! { "something": "else" }).await.unwrap();
     for guard in &held[..3] {
-        let lost = tokio::time::timeout(Duration::from_secs(5), guard.lost()).await;
+        let lost = tokio::time::timeout(Duration::from_secs(20), guard.lost()).await;
         lost.unwrap_or_else(|_| panic!("{} was not lost", guard.key()));
     }
     assert_eq!(held[3].loss(), None, "its record is untouched");
@@ -123,11 +130,11 @@ async fn the_holder_of_a_changed_record_renews_at_once(world: World) {
 }
 
 async fn provider_renews_and_reports_losses(world: World) {
-    let ttl = Duration::from_secs(3);
-    let lease = LeaseOptions::new().ttl(ttl).renewal(RenewalPolicy::Every(ttl / 10));
+    let ttl = Duration::from_secs(8);
+    let lease = LeaseOptions::new().ttl(ttl).renewal(RenewalPolicy::Every(Duration::from_millis(500)));
     let locks = provider(&world, &random_name("locks"), lease);
     let guard = locks.acquire(key()).await.unwrap();
-    tokio::time::sleep(ttl + ttl / 3).await;
+    tokio::time::sleep(ttl + Duration::from_secs(1)).await;
     assert_eq!(guard.loss(), None, "not renewed");
     locks.admin().unwrap().force_release(guard.key(), "test").await.unwrap().unwrap();
     tokio::time::timeout(Duration::from_secs(5), guard.lost()).await.expect("the holder gets the loss");

@@ -26,10 +26,10 @@ const WAIT: Duration = Duration::from_secs(2);
 /// How long a fault continues after the call that it hit.
 const FAULT: Duration = Duration::from_millis(500);
 /// How long the clients behind a proxy wait for one answer: well above what a busy machine needs.
-const REQUEST: Duration = Duration::from_secs(3);
-/// How long a half-open connection may delay a call: two unanswered requests, and a second for busy
-/// machines.
-const BOUND: Duration = REQUEST.saturating_mul(2).saturating_add(Duration::from_secs(1));
+const REQUEST: Duration = Duration::from_secs(6);
+/// How long a half-open connection may delay a call: two unanswered requests, and ten seconds for
+/// busy machines.
+const BOUND: Duration = REQUEST.saturating_mul(2).saturating_add(Duration::from_secs(10));
 
 pub(super) fn add(checks: &mut Checks<'_>) {
     check!(checks, C18 an_outage_has_its_cause_and_a_known_outcome);
@@ -100,7 +100,9 @@ async fn disturbed(world: World, fault: NetworkFault) {
 
     // The reply with the grant may be lost.
     proxy.strike(fault.clone());
-    let acquiring = meant.acquire(&acquired).timeout(WAIT).await;
+    let acquiring = meant.acquire(&acquired).timeout(WAIT).into_future();
+    let (acquiring, hit) = tokio::join!(acquiring, tokio::time::timeout(SOON, proxy.until_hit(1)));
+    hit.unwrap_or_else(|_| panic!("{fault:?} hit nothing"));
     if let Ok(guard) = &acquiring {
         let another = other.try_acquire(&acquired).await.unwrap();
         assert!(another.is_none() || guard.is_lost(), "two hold one lock");
@@ -116,7 +118,9 @@ async fn disturbed(world: World, fault: NetworkFault) {
 
     // The reply to the release may be lost.
     proxy.strike(fault.clone());
-    let releasing = tokio::time::timeout(WAIT, held.release()).await;
+    let releasing = tokio::time::timeout(WAIT, held.release());
+    let (releasing, hit) = tokio::join!(releasing, tokio::time::timeout(SOON, proxy.until_hit(1)));
+    hit.unwrap_or_else(|_| panic!("{fault:?} hit nothing"));
     tokio::time::sleep(FAULT).await;
     assert!(proxy.heal() > 0, "{fault:?} hit nothing");
     let guard = take(&other, &released).await.expect("the lock was not released");
@@ -285,8 +289,8 @@ async fn an_outage_has_its_cause_and_a_known_outcome(world: World) {
         assert!(error.to_string().contains(&at.to_string()), "{error}");
         crate::guide::lists(error);
     };
-    // The first call may have been sent.
-    names_the_cause(&locks.acquire(key()).timeout(WAIT).await.unwrap_err());
+    // The first call may have been sent. By its end the driver must have seen the refusal.
+    names_the_cause(&locks.acquire(key()).timeout(Duration::from_secs(5)).await.unwrap_err());
     for _ in 0..3 {
         let error = locks.acquire(key()).timeout(WAIT).await.unwrap_err();
         names_the_cause(&error);

@@ -13,8 +13,8 @@ use distlock_mongo::mongodb::bson::{Bson, DateTime, Document, doc};
 
 use super::Checks;
 use super::world::{
-    LONG, SHORT, World, admin, busy, claim, granted, key, opened, queue_up, queued, random_name, release, renew,
-    ticket, try_once, twin,
+    LONG, SHORT, World, admin, age_ticket, busy, claim, end_lease, granted, key, opened, queue_up, queued, random_name,
+    release, renew, ticket, try_once, twin,
 };
 
 const WINDOW: Duration = Duration::from_millis(200);
@@ -216,8 +216,9 @@ async fn an_expired_lease_is_given_up_for_good(world: World) {
     assert_eq!(release(&store, &a).await, AlreadyLost, "repeated");
 
     // The first waiter gets it, as after a release.
-    granted(&store, &b, SHORT).await;
+    granted(&store, &b, LONG).await;
     queued(&store, &c).await;
+    end_lease(&world, &name, &key).await;
     opened(&store, &key).await;
     assert_eq!(release(&store, &b).await, AlreadyLost);
     assert_eq!(holder(&store, &key).await.as_ref(), Some(c.id()));
@@ -239,15 +240,16 @@ async fn no_grant_before_the_end_of_a_minimum_hold(world: World) {
     let store = world.store();
     let key = key();
     let [a, b, c] = [(); 3].map(|()| claim(&key));
-    let hold = Duration::from_millis(800);
+    let hold = Duration::from_secs(5);
     granted(&store, &a, LONG).await;
     queued(&store, &b).await;
     queued(&store, &c).await;
     assert_eq!(store.release(&Release::new(a.clone()).with_hold_at_least(hold)).await.unwrap(), Released);
     assert_eq!(holder(&store, &key).await, None);
-    let [first, second] =
-        [queued(&store, &b).await, queued(&store, &c).await].map(|busy| busy.holder_remaining.unwrap());
-    assert!(first <= hold && second <= hold + WINDOW && second > first, "{first:?} {second:?}");
+    let answers = [queued(&store, &b).await, queued(&store, &c).await];
+    let between = answers[1].now.unwrap().saturating_since(answers[0].now.unwrap());
+    let [first, second] = answers.map(|busy| busy.holder_remaining.unwrap());
+    assert!(first <= hold && second <= hold + WINDOW && second + between > first, "{first:?} {second:?} {between:?}");
     tokio::time::sleep(first).await;
     granted(&store, &b, LONG).await;
     // A minimum hold that is over keeps nothing closed.
@@ -258,19 +260,20 @@ async fn no_grant_before_the_end_of_a_minimum_hold(world: World) {
 }
 
 async fn positions_wait_for_their_windows(world: World) {
-    let store = world.store();
+    let name = random_name("locks");
+    let store = world.store_on(&world.client, &name);
     let key = key();
     let [a, b, c] = [(); 3].map(|()| claim(&key));
-    let window = Duration::from_millis(700);
+    let window = Duration::from_secs(6);
     let attempt = |claim: &Claim| Attempt::new(claim.clone(), LONG).with_ticket(ticket()).with_turn_window(window);
-    let expiry = Duration::from_millis(400);
-    let started = std::time::Instant::now();
-    granted(&store, &a, expiry).await;
+    granted(&store, &a, LONG).await;
     let first = queue_up(&store, &attempt(&b)).await;
     let second = queue_up(&store, &attempt(&c)).await;
-    assert!(first.holder_remaining.unwrap() <= expiry);
+    assert!(first.holder_remaining.unwrap() <= LONG);
     let wait = second.holder_remaining.unwrap();
-    assert!(wait > window && wait <= window + expiry, "{wait:?}");
+    assert!(wait > window + LONG / 2 && wait <= window + LONG, "{wait:?}");
+    let ended = std::time::Instant::now();
+    end_lease(&world, &name, &key).await;
     opened(&store, &key).await;
     // The lease is free, but only the first waiter may take it for a while.
     let busy = queue_up(&store, &attempt(&c)).await;
@@ -278,7 +281,7 @@ async fn positions_wait_for_their_windows(world: World) {
     assert!(busy.holder_remaining.unwrap() <= window);
     tokio::time::sleep(busy.holder_remaining.unwrap()).await;
     let Reply::Granted(_) = store.try_acquire(&attempt(&c)).await.unwrap() else { panic!("its window has come") };
-    assert!(started.elapsed() >= window + expiry);
+    assert!(ended.elapsed() >= window);
     assert_eq!(store.waiters(&c, LONG).await.unwrap(), 1, "taking takes the ticket");
     assert_eq!(ahead(&queue_up(&store, &attempt(&b)).await), 0, "it has lost no place");
     assert_eq!(release(&store, &c).await, Released);
@@ -286,12 +289,14 @@ async fn positions_wait_for_their_windows(world: World) {
 }
 
 async fn newcomers_keep_the_order(world: World) {
-    let store = world.store();
+    let name = random_name("locks");
+    let store = world.store_on(&world.client, &name);
     let key = key();
     let [a, b, c] = [(); 3].map(|()| claim(&key));
     let window = LONG;
-    granted(&store, &a, SHORT).await;
+    granted(&store, &a, LONG).await;
     queued(&store, &b).await;
+    end_lease(&world, &name, &key).await;
     opened(&store, &key).await;
     let newcomer = Attempt::new(c.clone(), LONG).with_turn_window(window);
     let Reply::Busy(busy) = store.try_acquire(&newcomer).await.unwrap() else { panic!("overtook the queue") };
@@ -329,12 +334,14 @@ async fn dead_tickets_are_skipped(world: World) {
     let key = key();
     let [a, dead, late, c] = [(); 4].map(|()| claim(&key));
     granted(&store, &a, LONG).await;
-    let life = Duration::from_secs(1);
+    let life = LONG / 2;
     let brief = Ticket::new(life, LONG, 8);
     for claim in [&dead, &late] {
         queue_up(&store, &Attempt::new(claim.clone(), LONG).with_ticket(brief)).await;
     }
-    tokio::time::sleep(life).await;
+    for claim in [&dead, &late] {
+        age_ticket(&world, &name, claim, life).await;
+    }
     assert_eq!(store.waiters(&a, LONG).await.unwrap(), 0);
     let before = record(&world, &name, &key).await;
     assert_eq!(before.get_array("queue").unwrap().len(), 2);
@@ -351,8 +358,8 @@ async fn dead_tickets_are_skipped(world: World) {
     // All tickets are dead: the lease is free.
     let other = claim(&key);
     assert_eq!(release(&store, &late).await, AlreadyLost);
-    queue_up(&store, &Attempt::new(other, LONG).with_ticket(brief)).await;
-    tokio::time::sleep(life).await;
+    queue_up(&store, &Attempt::new(other.clone(), LONG).with_ticket(brief)).await;
+    age_ticket(&world, &name, &other, life).await;
     assert_eq!(release(&store, &c).await, Released);
     assert_eq!(holder(&store, &key).await, None);
     granted(&store, &claim(&key), LONG).await;
@@ -409,12 +416,13 @@ async fn refreshed_and_never_added(world: World) {
     let token = granted(&store, &a, LONG).await.token;
     assert_eq!(store.renew(&standing(&b)).await.unwrap(), Standing::Gone(Loss::Gone));
     assert_eq!(store.waiters(&a, LONG).await.unwrap(), 0, "added by a refresh");
-    // The ticket lives as long as it is refreshed.
-    let brief = Ticket::new(Duration::from_millis(600), LONG, 8);
+    // The ticket lives as long as it is refreshed. Without that it would die in the second round.
+    let life = LONG / 2;
+    let brief = Ticket::new(life, LONG, 8);
     queue_up(&store, &Attempt::new(b.clone(), LONG).with_ticket(brief)).await;
     queued(&store, &c).await;
     for _ in 0..6 {
-        tokio::time::sleep(Duration::from_millis(200)).await;
+        age_ticket(&world, &name, &b, life / 2).await;
         let Standing::Waiting(busy) = store.renew(&standing(&b)).await.unwrap() else { panic!("not waiting") };
         assert_eq!((ahead(&busy), busy.token), (0, Some(token)));
         assert!(busy.holder_remaining.unwrap() > LONG / 2 && busy.holder_remaining.unwrap() <= LONG);

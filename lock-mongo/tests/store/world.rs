@@ -66,7 +66,19 @@ impl World {
         (client, app)
     }
 
-    /// Makes a store on such a client.
+    /// Makes such a client that also records what it sends.
+    pub(crate) async fn recorded_client_of_app(&self) -> (Client, String, Sent) {
+        let (app, sent) = (random_name("app"), Sent::default());
+        let (client, _) = self
+            .connect(|options| {
+                options.app_name = Some(app.clone());
+                options.command_event_handler = Some(sent.handler());
+            })
+            .await;
+        (client, app, sent)
+    }
+
+    /// Makes a store on a client that [`fail`](Self::fail) can hit alone.
     pub(crate) async fn store_of_app(&self, collection: &str) -> (MongoStore, String) {
         let (client, app) = self.client_of_app().await;
         (self.store_on(&client, collection), app)
@@ -155,6 +167,32 @@ pub(crate) async fn opened(store: &MongoStore, key: &LockKey) {
     while let Some(info) = admin(store).inspect(key).await.expect("an answer") {
         tokio::time::sleep(info.remaining.min(Duration::from_millis(20)).max(Duration::from_millis(1))).await;
     }
+}
+
+/// Ends the lease of a key, and those of all its holders, by the server's clock. No event is sent.
+/// For checks whose calls must come before the end, however long the server pauses.
+pub(crate) async fn end_lease(world: &World, collection: &str, key: &LockKey) {
+    let ended = doc! { "$mergeObjects": ["$$this", { "expiresAt": "$$NOW" }] };
+    let holders = doc! { "$cond": [
+        { "$isArray": "$holders" },
+        { "$map": { "input": "$holders", "in": ended } },
+        "$$REMOVE",
+    ] };
+    let change = vec![doc! { "$set": { "expiresAt": "$$NOW", "holders": holders } }];
+    let answer = world.raw(collection).update_one(doc! { "_id": key.as_str() }, change).await.expect("an answer");
+    assert_eq!(answer.matched_count, 1, "{key} has no record");
+}
+
+/// Makes the ticket of a claim older, as if it had not been refreshed for this much longer.
+pub(crate) async fn age_ticket(world: &World, collection: &str, claim: &Claim, by: Duration) {
+    let by = i64::try_from(by.as_millis()).expect("a short time");
+    let is_it = doc! { "$eq": ["$$this.id", { "$literal": claim.id().as_str() }] };
+    let older = doc! { "$mergeObjects": ["$$this", { "seen": { "$subtract": ["$$this.seen", by] } }] };
+    let queue = doc! { "$map": { "input": "$queue", "in": { "$cond": [is_it, older, "$$this"] } } };
+    let filter = doc! { "_id": claim.key().as_str(), "queue.id": claim.id().as_str() };
+    let change = vec![doc! { "$set": { "queue": queue } }];
+    let answer = world.raw(collection).update_one(filter, change).await.expect("an answer");
+    assert_eq!(answer.matched_count, 1, "the claim has no ticket");
 }
 
 /// The commands of a client, by name.

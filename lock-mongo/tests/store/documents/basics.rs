@@ -10,6 +10,9 @@ use super::{Account, Bank, close};
 use crate::Checks;
 use crate::world::{Sent, World};
 
+/// A wait that does not end before the first answer, which would be another error.
+const ANSWERED: Duration = Duration::from_secs(5);
+
 pub(super) fn add(checks: &mut Checks<'_>) {
     check!(checks, documents_one_command_each);
     check!(checks, documents_busy_and_missing);
@@ -65,7 +68,10 @@ async fn documents_busy_and_missing(world: World) {
     let guard = locks.lock(id.as_str()).await.unwrap();
     for other in [&locks, &others] {
         assert!(other.try_lock(id.as_str()).await.unwrap().is_none());
-        let error = other.lock(id.as_str()).timeout(Duration::from_millis(700)).await.unwrap_err();
+    }
+    let waits = [&locks, &others].map(|other| other.lock(id.as_str()).timeout(ANSWERED).into_future());
+    for waited in futures_util::future::join_all(waits).await {
+        let error = waited.unwrap_err();
         assert_eq!((error.kind(), error.phase()), (ErrorKind::Timeout, Some(Phase::Wait)));
         assert_eq!(error.key().unwrap().as_str(), id);
     }
@@ -128,7 +134,7 @@ async fn documents_several(world: World) {
     sorted.sort_unstable();
     assert_eq!(guards.iter().map(|guard| guard.key().as_str()).collect::<Vec<_>>(), sorted);
     // If one is not granted, none is held.
-    let error = others.lock_all(ids([&a, &b, &c])).timeout(Duration::from_millis(700)).await.unwrap_err();
+    let error = others.lock_all(ids([&a, &b, &c])).timeout(ANSWERED).await.unwrap_err();
     assert!(error.is_not_granted() && [&a, &c].iter().any(|busy| error.key().unwrap().as_str() == *busy), "{error}");
     assert!(others.try_lock_all(ids([&a, &b, &c])).await.unwrap().is_none());
     drop(others.lock(b.as_str()).timeout(Duration::from_secs(20)).await.unwrap());
@@ -181,7 +187,7 @@ async fn documents_run(world: World) {
 
     let guard = locks.lock(id.as_str()).await.unwrap();
     assert!(others.try_lock(id.as_str()).run(async |_| panic!("busy")).await.unwrap().is_none());
-    let brief = others.lock(id.as_str()).timeout(Duration::from_millis(300));
+    let brief = others.lock(id.as_str()).timeout(ANSWERED);
     assert!(brief.run(async |_| panic!("busy")).await.unwrap_err().is_not_granted());
     let error = others.try_lock("missing").run(async |_| panic!("missing")).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::NotFound);
@@ -189,7 +195,7 @@ async fn documents_run(world: World) {
 
     // The work is dropped as soon as the lock is lost.
     let provider = others.provider();
-    let lost = locks.lock(id.as_str()).ttl(Duration::from_secs(2)).run(async |account| {
+    let lost = locks.lock(id.as_str()).ttl(Duration::from_secs(6)).run(async |account| {
         let admin = provider.admin().expect("administration");
         admin.force_release(account.key(), "a test").await.unwrap().expect("held");
         std::future::pending::<()>().await;
@@ -219,13 +225,13 @@ async fn documents_run_several(world: World) {
 
     let guard = others.lock(b.as_str()).await.unwrap();
     assert!(locks.try_lock_all(ids()).run(transfer).await.unwrap().is_none());
-    let brief = locks.lock_all(ids()).timeout(Duration::from_millis(300));
+    let brief = locks.lock_all(ids()).timeout(ANSWERED);
     assert!(brief.run(transfer).await.unwrap_err().is_not_granted());
     let _ = guard.release().await.unwrap();
 
     // The work is dropped as soon as one of the locks is lost.
     let provider = others.provider();
-    let lost = locks.lock_all(ids()).ttl(Duration::from_secs(2)).run(async |guards| {
+    let lost = locks.lock_all(ids()).ttl(Duration::from_secs(6)).run(async |guards| {
         let admin = provider.admin().expect("administration");
         admin.force_release(guards[1].key(), "a test").await.unwrap().expect("held");
         std::future::pending::<()>().await;

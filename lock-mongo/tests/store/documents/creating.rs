@@ -107,7 +107,7 @@ async fn documents_no_index(world: World) {
 
 async fn documents_minimum_hold(world: World) {
     let bank = Bank::of(&world);
-    let hold = Duration::from_millis(400);
+    let hold = Duration::from_secs(5);
     let locks = bank.builder().lease(LeaseOptions::new().hold_at_least(hold)).build().unwrap();
     let id = bank.open().await;
     let start = std::time::Instant::now();

@@ -3,7 +3,9 @@
 
 use std::time::Duration;
 
-use distlock_api::{ErrorKind, ListOptions, LockEvent, LockFilter, LockKey, LockProvider, LockProviderExt, Result};
+use distlock_api::{
+    ErrorKind, ListOptions, LockEvent, LockFilter, LockKey, LockProvider, LockProviderExt, RenewalPolicy, Result,
+};
 use distlock_mongo::mongodb::bson::oid::ObjectId;
 use distlock_mongo::mongodb::bson::{Bson, Document, Uuid, doc};
 use distlock_mongo::{Change, DocumentLocks, DocumentLocksBuilder, KeyMap};
@@ -37,9 +39,9 @@ async fn whole_life(world: &World, id: Bson, stored: Bson, configure: fn(Builder
     let key = here.key(id.clone()).unwrap();
     assert_eq!(here.key(stored.clone()).unwrap(), key);
 
-    // The lease is renewed past its ttl, which tests the renewals of this record alone.
-    let ttl = Duration::from_secs(3);
-    let guard = here.lock(id.clone()).ttl(ttl).await.unwrap();
+    // The lease is renewed, which tests the renewals of this record alone.
+    let every = RenewalPolicy::Every(Duration::from_secs(1));
+    let guard = here.lock(id.clone()).ttl(Duration::from_secs(10)).renewal(every).await.unwrap();
     let expiry = async || {
         let document = documents.find_one(doc! { "_id": stored.clone() }).await.unwrap().unwrap();
         let lease =

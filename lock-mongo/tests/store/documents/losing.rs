@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use distlock_api::{ErrorKind, LockProvider, ReleaseOutcome};
+use distlock_api::{ErrorKind, LockProvider, ReleaseOutcome, RenewalPolicy};
 use distlock_mongo::mongodb::bson::doc;
 use distlock_mongo::{Change, CommitError};
 
@@ -23,7 +23,8 @@ const END: &str = "lock.expiresAt";
 
 async fn documents_stale_commit(world: World) {
     let bank = Bank::of(&world);
-    let locks = bank.locks();
+    // A renewal would report the loss.
+    let locks = bank.builder().renewal(RenewalPolicy::Never).build().unwrap();
     for form in 0..3 {
         let id = bank.open().await;
         let mut guard = locks.lock(id.as_str()).await.unwrap();

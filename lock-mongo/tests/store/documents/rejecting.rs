@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use distlock_api::{ErrorKind, LockProvider, ReleaseOutcome};
+use distlock_api::{ErrorKind, LockProvider, ReleaseOutcome, RenewalPolicy};
 use distlock_mongo::mongodb::IndexModel;
 use distlock_mongo::mongodb::bson::{Bson, doc};
 use distlock_mongo::mongodb::options::IndexOptions;
@@ -45,8 +45,8 @@ async fn documents_validator(world: World) {
     let _ = others.lock(id.as_str()).timeout(Duration::from_secs(20)).await.unwrap().release().await.unwrap();
     assert!(kept.downcast_ref().is_some_and(CommitError::is_rejected), "an error that is kept locks nothing");
     // The guard that a rejected commit returns is renewed.
-    let ttl = Duration::from_secs(3);
-    let guard = locks.lock(id.as_str()).ttl(ttl).await.unwrap();
+    let every = RenewalPolicy::Every(Duration::from_secs(1));
+    let guard = locks.lock(id.as_str()).ttl(Duration::from_secs(10)).renewal(every).await.unwrap();
     let guard = guard.commit_or_keep(overdrawn()).await.unwrap_err().guard.unwrap();
     let until = guard.valid_until();
     while guard.valid_until() == until && !guard.is_lost() {

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use distlock_api::ReleaseOutcome::Released;
-use distlock_engine::store::{Attempt, LeaseStore, Release, Standing};
+use distlock_engine::store::{Attempt, LeaseStore, Release, Renewal, Standing};
 use distlock_mongo::mongodb::bson::doc;
 
 use super::{claim_in, holders, permits, reader};
@@ -63,18 +63,27 @@ async fn lost_replies_beside_holders(world: World) {
 }
 
 async fn a_straggler_does_not_join(world: World) {
-    let (store, app) = world.store_of_app(&random_name("locks")).await;
+    let (client, app, sent) = world.recorded_client_of_app().await;
+    let store = world.store_on(&client, &random_name("locks"));
     let key = key();
     granted(&store, &reader(&key), LONG).await;
     let a = reader(&key);
-    let pause = Duration::from_millis(700);
+    let pause = Duration::from_secs(4);
     let blocked = i64::try_from(pause.as_millis()).unwrap();
     world.fail(&app, "findAndModify", doc! { "blockConnection": true, "blockTimeMS": blocked }).await;
     let attempt = Attempt::new(a.clone(), LONG).with_timeout(LONG);
-    let given_up = tokio::time::timeout(Duration::from_millis(100), store.try_acquire(&attempt)).await;
-    assert!(given_up.is_err(), "{given_up:?}");
+    sent.take();
+    // The server has it by then: otherwise it could block the withdrawal instead.
+    let arrived = async {
+        sent.wait_for(1, "findAndModify").await;
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    };
+    tokio::select! {
+        answer = store.try_acquire(&attempt) => panic!("{answer:?}"),
+        () = arrived => {}
+    }
     store.withdraw(&a, LONG).await.unwrap();
-    tokio::time::sleep(pause * 2).await;
+    tokio::time::sleep(pause + Duration::from_secs(1)).await;
     assert_eq!(holders(&store, &key).await.len(), 1, "the straggler joined");
 }
 
@@ -84,7 +93,7 @@ async fn a_release_that_stalls_leaves_the_others(world: World) {
     let store = world.store_on(&world.client, &name);
     store.prepare().await.unwrap();
     let key = key();
-    let ttl = Duration::from_secs(1);
+    let ttl = Duration::from_secs(5);
     let (brief, long, writer, behind) = (reader(&key), reader(&key), claim(&key), reader(&key));
     granted(&store, &brief, ttl).await;
     let token = granted(&store, &long, LONG).await.token;
@@ -96,7 +105,7 @@ async fn a_release_that_stalls_leaves_the_others(world: World) {
     world.raw(&name).update_one(doc! { "_id": key.as_str() }, touch).session(&mut other).await.unwrap();
     let request = Release::new(brief.clone()).with_timeout(LONG);
     let (released, ()) = tokio::join!(store.release(&request), async {
-        tokio::time::sleep(ttl * 2).await;
+        tokio::time::sleep(ttl + Duration::from_secs(1)).await;
         other.abort_transaction().await.unwrap();
     });
     // By the clock of its start it was in time.
@@ -114,7 +123,7 @@ async fn a_renewal_that_stalls_extends_its_own_holder(world: World) {
     let store = world.store_on(&world.client, &name);
     store.prepare().await.unwrap();
     let key = key();
-    let ttl = Duration::from_secs(1);
+    let ttl = Duration::from_secs(5);
     let (brief, other) = (reader(&key), reader(&key));
     let token = granted(&store, &brief, ttl).await.token;
     granted(&store, &other, ttl).await;
@@ -122,11 +131,12 @@ async fn a_renewal_that_stalls_extends_its_own_holder(world: World) {
     transaction.start_transaction().await.unwrap();
     let touch = doc! { "$set": { "touched": true } };
     world.raw(&name).update_one(doc! { "_id": key.as_str() }, touch).session(&mut transaction).await.unwrap();
-    let (renewed, ()) = tokio::join!(renew(&store, &brief, token, LONG), async {
-        tokio::time::sleep(ttl * 2).await;
+    let request = Renewal::lease(brief.clone(), token, LONG).with_timeout(LONG);
+    let (renewed, ()) = tokio::join!(store.renew(&request), async {
+        tokio::time::sleep(ttl + Duration::from_secs(1)).await;
         transaction.abort_transaction().await.unwrap();
     });
-    assert_eq!(renewed, Standing::Held { remaining: LONG }, "no one has taken the key meanwhile");
+    assert_eq!(renewed.unwrap(), Standing::Held { remaining: LONG }, "no one has taken the key meanwhile");
     assert_eq!(holders(&store, &key).await, [brief.id().clone()], "the other one has expired");
     assert_eq!(release(&store, &brief).await, Released);
     assert!(crate::world::admin(&store).inspect(&key).await.unwrap().is_none());

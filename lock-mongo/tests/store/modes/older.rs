@@ -12,7 +12,9 @@ use distlock_mongo::mongodb::options::ReturnDocument;
 use super::{claim_in, holders, permits, reader, record};
 use crate::Checks;
 use crate::older::Older;
-use crate::world::{LONG, SHORT, World, admin, busy, claim, granted, key, opened, queued, random_name, release, renew};
+use crate::world::{
+    LONG, World, admin, busy, claim, end_lease, granted, key, opened, queued, random_name, release, renew,
+};
 
 pub(super) fn add(checks: &mut Checks<'_>) {
     check!(checks, C1 older_processes_wait_for_all_holders);
@@ -117,9 +119,14 @@ async fn older_processes_wait_for_all_holders(world: World) {
         granted(&newer, &a, LONG).await;
         assert_eq!(older.acquire(&theirs, LONG).await, None);
         assert!(!older.release(&theirs).await);
-        let token = granted(&newer, &b, SHORT * 2).await.token;
+        let token = granted(&newer, &b, LONG / 2).await.token;
         assert_eq!(release(&newer, &a).await, Released);
         assert_eq!(older.acquire(&theirs, LONG).await, None, "until the latest of them has expired");
+        let left = record(&world, &name, &key).await;
+        let [holder] = left.get_array("holders").unwrap().as_slice() else { panic!("{left}") };
+        let end = holder.as_document().unwrap().get_datetime("expiresAt").unwrap();
+        assert_eq!(left.get_datetime("expiresAt").unwrap(), end, "that of the holder that is left");
+        end_lease(&world, &name, &key).await;
         opened(&newer, &key).await;
         let taken = older.acquire(&theirs, LONG).await.expect("free");
         assert!(taken.unsigned_abs() > token.get());

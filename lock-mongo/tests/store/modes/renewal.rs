@@ -6,7 +6,9 @@ use distlock_engine::store::{LeaseStore, QueueStanding, Renewal, Standing};
 
 use super::{claim_in, holders, permits, reader, watched_store};
 use crate::Checks;
-use crate::world::{LONG, SHORT, World, admin, claim, granted, key, opened, queued, release, renew, ticket};
+use crate::world::{
+    LONG, SHORT, World, admin, age_ticket, claim, granted, key, opened, queued, random_name, release, renew, ticket,
+};
 
 pub(super) fn add(checks: &mut Checks<'_>) {
     check!(checks, R29 a_renewal_names_id_and_last_token);
@@ -119,7 +121,8 @@ fn batch_ttl(at: usize) -> std::time::Duration {
 }
 
 async fn a_refreshed_ticket_shows_its_grant(world: World) {
-    let store = world.store();
+    let name = random_name("locks");
+    let store = world.store_on(&world.client, &name);
     let key = key();
     let (writer, a, b) = (claim(&key), reader(&key), reader(&key));
     granted(&store, &writer, LONG).await;
@@ -138,17 +141,13 @@ async fn a_refreshed_ticket_shows_its_grant(world: World) {
         assert!(remaining > LONG / 2);
     }
     // A dead ticket ahead leaves one behind that fits: it looks at once.
-    let late = reader(&key);
-    let dies = distlock_engine::store::Ticket::new(SHORT, LONG, 64);
-    let dying = distlock_engine::store::Attempt::new(claim(&key), LONG).with_ticket(dies);
-    crate::world::queue_up(&store, &dying).await;
+    let (dying, late) = (claim(&key), reader(&key));
+    queued(&store, &dying).await;
     queued(&store, &late).await;
-    let gone = async {
-        while store.waiters(&late, LONG).await.unwrap() > 1 {
-            tokio::time::sleep(SHORT / 8).await;
-        }
-    };
-    tokio::time::timeout(LONG, gone).await.unwrap();
+    assert_eq!(store.waiters(&late, LONG).await.unwrap(), 2);
+    // The ttl of its ticket.
+    age_ticket(&world, &name, &dying, LONG).await;
+    assert_eq!(store.waiters(&late, LONG).await.unwrap(), 1);
     let Standing::Waiting(busy) = refresh(&late).await else { panic!("not waiting") };
     assert_eq!(busy.holder_remaining, Some(std::time::Duration::ZERO));
     admin(&store).force_release(&key, "test").await.unwrap().unwrap();

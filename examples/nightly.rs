@@ -37,7 +37,7 @@ const LATE: [(&str, Duration); 3] =
     [("anna", Duration::ZERO), ("boris", Duration::from_millis(120)), ("carla", Duration::from_millis(250))];
 /// On this night the first replica dies while it works.
 const CRASH: u32 = 3;
-const LEASE: Duration = Duration::from_millis(300);
+const LEASE: Duration = Duration::from_millis(900);
 /// An outcome must be remembered for longer than the clocks differ.
 const KEEP: Duration = Duration::from_secs(7 * 24 * 60 * 60);
 

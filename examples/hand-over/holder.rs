@@ -8,7 +8,7 @@ use distlock_mongo::MongoProvider;
 use serde::{Deserialize, Serialize};
 use tokio::time::sleep;
 
-use crate::{A, HOLD, KEY, KILLED_AFTER, LEASE, ROUNDS};
+use crate::{A, HOLD, KEY, KILLED_AFTER, ROUNDS};
 
 /// The part of a child.
 #[derive(Serialize, Deserialize)]
@@ -16,6 +16,7 @@ pub(crate) struct Part {
     pub(crate) name: String,
     pub(crate) mongodb: String,
     pub(crate) database: String,
+    pub(crate) lease: Duration,
 }
 
 /// What a child reports. The times are from [`now`].
@@ -46,7 +47,7 @@ pub(crate) fn now() -> u64 {
 /// Takes the lock a few times, until the parent stops or kills this process.
 pub(crate) async fn play(part: Part, mut orders: Orders) -> Result<(), Failure> {
     let client = Database::client(&part.mongodb).await?;
-    let lease = LeaseOptions::new().ttl(LEASE);
+    let lease = LeaseOptions::new().ttl(part.lease);
     let locks = MongoProvider::builder(client.database(&part.database)).lease(lease).owner(&*part.name).build()?;
     locks.prepare().await?;
     // So that the first hold of the recording does not wait for a cold connection.

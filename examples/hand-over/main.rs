@@ -31,7 +31,8 @@ use crate::recording::Recording;
 const A: &str = "A";
 const B: &str = "B";
 const KEY: &str = "orders/42";
-/// Short, so that the picture can show an expiry. A real service would keep the default of 30 s.
+/// The default. Short, so that the picture can show an expiry. A real service would keep 30 s. On a
+/// busy machine, a process cannot always renew a short lease in time.
 const LEASE: Duration = Duration::from_secs(1);
 /// How long each process holds the lock.
 const HOLD: Duration = Duration::from_millis(700);
@@ -46,24 +47,26 @@ usage: hand-over [OPTION]...
 Records and draws how a lock passes between two processes.
 
   --mongodb URI  a replica set; without it, one is found or started for the run
+  --lease N      seconds of a lease, 1 to 30 (default 1)
   --save FILE    writes the recording to FILE.json and the picture to FILE.svg
   --draw FILE    runs nothing: reads FILE.json and writes FILE.svg
   --help         this text
 ";
 
 /// The command line.
-#[derive(Default)]
 struct Arguments {
     mongodb: Option<String>,
+    lease: Duration,
     save: Option<String>,
     draw: Option<String>,
 }
 
 fn arguments() -> Result<Option<Arguments>, Failure> {
-    let defaults = Arguments::default();
+    let defaults = Arguments { mongodb: None, lease: LEASE, save: None, draw: None };
     read_options(USAGE, defaults, |arguments, option, values| {
         match option {
             "mongodb" => arguments.mongodb = Some(values.text()?),
+            "lease" => arguments.lease = Duration::from_secs(values.number(1..=30)?),
             "save" => arguments.save = Some(values.text()?),
             "draw" => arguments.draw = Some(values.text()?),
             _ => return Ok(false),
@@ -81,7 +84,7 @@ async fn show(arguments: Arguments) -> Result<Outcome, Failure> {
     }
     let database = Database::open(arguments.mongodb.as_deref(), "hand_over").await?;
     let interrupt = Interrupt::listen();
-    let recording = record(&database, &interrupt).await?;
+    let recording = record(&database, arguments.lease, &interrupt).await?;
     database.close().await?;
 
     let is_complete = !interrupt.is_pressed();
@@ -96,16 +99,20 @@ async fn show(arguments: Arguments) -> Result<Outcome, Failure> {
 }
 
 /// Runs both processes, and records when each waits for and holds the lock.
-async fn record(database: &Database, interrupt: &Interrupt) -> Result<Recording, Failure> {
+async fn record(database: &Database, lease: Duration, interrupt: &Interrupt) -> Result<Recording, Failure> {
     let client = Database::client(database.uri()).await?;
     let build = client.database("admin").run_command(doc! { "buildInfo": 1 }).await?;
     let server = format!("MongoDB {}", build.get_str("version")?);
-    println!("two processes take the lock {KEY} in turn, with leases of {} s, on {server}\n", LEASE.as_secs());
-    let mut recording = Recording::new(server);
+    println!("two processes take the lock {KEY} in turn, with leases of {} s, on {server}\n", lease.as_secs());
+    let mut recording = Recording::new(server, lease);
     let mut children = Children::new();
     for name in [A, B] {
-        let part =
-            Part { name: name.to_owned(), mongodb: database.uri().to_owned(), database: database.name().to_owned() };
+        let part = Part {
+            name: name.to_owned(),
+            mongodb: database.uri().to_owned(),
+            database: database.name().to_owned(),
+            lease,
+        };
         children.start(name, &part).await?;
     }
     let mut ready = 0;

@@ -35,13 +35,15 @@ Three processes, one leader: it is killed, falls asleep, and resigns.
 
   --mongodb URI  a replica set; without it, one is found or started for the run
   --writes N     writes of each leader, 3 to 1000 (default 10)
+  --lease N      seconds of a lease, 1 to 30 (default 2)
   --no-fence     the register does not check the term: a late write is accepted
   --help         this text
 ";
 
 /// The leadership.
 const KEY: &str = "writer";
-/// Short, so that another process soon takes over. A real service would keep the default of 30 s.
+/// The default. Short, so that another process soon takes over. A real service would keep 30 s. On
+/// a busy machine, a leader cannot always renew a short lease in time.
 const LEASE: Duration = Duration::from_secs(2);
 /// The collection of the register.
 const REGISTERS: &str = "registers";
@@ -53,15 +55,17 @@ struct Arguments {
     mongodb: Option<String>,
     fenced: bool,
     writes: usize,
+    lease: Duration,
 }
 
 fn arguments() -> Result<Option<Arguments>, Failure> {
-    let defaults = Arguments { mongodb: None, fenced: true, writes: 10 };
+    let defaults = Arguments { mongodb: None, fenced: true, writes: 10, lease: LEASE };
     read_options(USAGE, defaults, |arguments, option, values| {
         match option {
             "mongodb" => arguments.mongodb = Some(values.text()?),
             "no-fence" => arguments.fenced = false,
             "writes" => arguments.writes = values.number(3..=1000)?,
+            "lease" => arguments.lease = Duration::from_secs(values.number(1..=30)?),
             _ => return Ok(false),
         }
         Ok(true)

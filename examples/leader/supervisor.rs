@@ -34,6 +34,7 @@ pub(crate) async fn show(arguments: Arguments) -> Result<Outcome, Failure> {
         mongodb: database.uri().to_owned(),
         database: database.name().to_owned(),
         fenced: arguments.fenced,
+        lease: arguments.lease,
     };
     let how = if arguments.fenced { "checks the term" } else { "does NOT check the term" };
     println!("{} processes campaign, and the leader writes to a register that {how}.\n", CANDIDATES.len());
@@ -56,7 +57,8 @@ pub(crate) async fn show(arguments: Arguments) -> Result<Outcome, Failure> {
     let register: Option<Document> = app.collection(REGISTERS).find_one(doc! { "_id": REGISTER }).await?;
     let observed = observer.end(&supervisor.journal.leaders()).await;
     println!();
-    let checks = supervisor.journal.compare(register.as_ref(), &observed, !interrupt.is_pressed())?;
+    let is_complete = !interrupt.is_pressed();
+    let checks = supervisor.journal.compare(register.as_ref(), &observed, arguments.lease, is_complete)?;
     supervisor.children.stop().await?;
     client.shutdown().await;
     database.close().await?;

@@ -15,7 +15,7 @@ use tokio::sync::Mutex;
 use tokio::task::block_in_place;
 use tokio::time::sleep;
 
-use crate::{KEY, LEASE, REGISTER, REGISTERS};
+use crate::{KEY, REGISTER, REGISTERS};
 
 /// The time between two writes.
 const PAUSE: Duration = Duration::from_millis(40);
@@ -27,6 +27,7 @@ pub(crate) struct Part {
     pub(crate) mongodb: String,
     pub(crate) database: String,
     pub(crate) fenced: bool,
+    pub(crate) lease: Duration,
 }
 
 /// What the parent orders the leader to do.
@@ -127,7 +128,7 @@ impl Writer {
 pub(crate) async fn play(part: Part, orders: Orders) -> Result<(), Failure> {
     let client = Database::client(&part.mongodb).await?;
     let database = client.database(&part.database);
-    let locks = MongoProvider::builder(database.clone()).lease(LeaseOptions::new().ttl(LEASE)).build()?;
+    let locks = MongoProvider::builder(database.clone()).lease(LeaseOptions::new().ttl(part.lease)).build()?;
     let writer = Writer { name: part.name.clone(), register: database.collection(REGISTERS), fenced: part.fenced };
     let (stopped, orders) = (orders.end(), Arc::new(Mutex::new(orders)));
     let candidate = locks.lead(KEY).owner(&*part.name).until(stopped);

@@ -14,7 +14,7 @@ use distlock_mongo::mongodb::Collection;
 use distlock_mongo::mongodb::bson::{Document, doc};
 use serde::{Deserialize, Serialize};
 
-use crate::{LEASE, Report};
+use crate::Report;
 
 /// How long a user waits at most.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -27,6 +27,7 @@ pub(crate) struct Setting {
     pub(crate) database: String,
     pub(crate) api: String,
     pub(crate) locked: bool,
+    pub(crate) lease: Duration,
 }
 
 struct Server {
@@ -90,7 +91,7 @@ pub(crate) async fn play(setting: Setting, orders: Orders) -> Result<(), Failure
     let database = mongo.database(&setting.database);
     let locks = match setting.locked {
         true => {
-            let lease = LeaseOptions::new().ttl(LEASE);
+            let lease = LeaseOptions::new().ttl(setting.lease);
             let locks = MongoProvider::builder(database.clone()).lease(lease).owner(&*setting.name).build()?;
             locks.prepare().await?;
             Some(locks)

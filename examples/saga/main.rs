@@ -51,12 +51,13 @@ Workers take orders through steps. One is killed, and one wakes up late.
 
   --mongodb URI  a replica set; without it, one is found or started for the run
   --orders N     12 to 1000 (default 20)
+  --lease N      seconds of a lease, 1 to 30 (default 2)
   --no-lock      without locks: counts the steps that are done twice
   --help         this text
 ";
 
-/// Short, so that the orders of a dead worker soon continue. A real service would keep the default
-/// of 30 s.
+/// The default. Short, so that the orders of a dead worker soon continue. A real service would keep
+/// 30 s. On a busy machine, a worker cannot always renew a short lease in time.
 const LEASE: Duration = Duration::from_secs(2);
 /// The collection of the orders.
 const ORDERS: &str = "orders";
@@ -68,15 +69,17 @@ struct Arguments {
     mongodb: Option<String>,
     locked: bool,
     orders: i64,
+    lease: Duration,
 }
 
 fn arguments() -> Result<Option<Arguments>, Failure> {
-    let defaults = Arguments { mongodb: None, locked: true, orders: 20 };
+    let defaults = Arguments { mongodb: None, locked: true, orders: 20, lease: LEASE };
     read_options(USAGE, defaults, |arguments, option, values| {
         match option {
             "mongodb" => arguments.mongodb = Some(values.text()?),
             "no-lock" => arguments.locked = false,
             "orders" => arguments.orders = values.number(12..=1000)?,
+            "lease" => arguments.lease = Duration::from_secs(values.number(1..=30)?),
             _ => return Ok(false),
         }
         Ok(true)

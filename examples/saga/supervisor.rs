@@ -31,6 +31,7 @@ pub(crate) async fn show(arguments: Arguments) -> Result<Outcome, Failure> {
             mongodb: database.uri().to_owned(),
             database: database.name().to_owned(),
             locked: arguments.locked,
+            lease: arguments.lease,
             stops: [KILLED, FROZEN].contains(&name),
         };
         children.start(name, &part).await?;
@@ -50,7 +51,7 @@ pub(crate) async fn show(arguments: Arguments) -> Result<Outcome, Failure> {
     let found: Vec<Order> = orders.find(doc! {}).await?.try_collect().await?;
     let effects: Vec<Document> = app.collection(EFFECTS).find(doc! {}).await?.try_collect().await?;
     println!();
-    let checks = supervisor.journal.compare(&found, &effects, !interrupt.is_pressed());
+    let checks = supervisor.journal.compare(&found, &effects, arguments.lease, !interrupt.is_pressed());
     supervisor.children.stop().await?;
     client.shutdown().await;
     database.close().await?;

@@ -11,7 +11,7 @@ use futures_util::TryStreamExt;
 use serde::{Deserialize, Serialize};
 use tokio::time::sleep;
 
-use crate::{EFFECTS, LEASE, ORDERS};
+use crate::{EFFECTS, ORDERS};
 
 /// How long to wait for an order if all that are open are locked.
 const PATIENCE: Duration = Duration::from_millis(500);
@@ -25,6 +25,7 @@ pub(crate) struct Part {
     pub(crate) mongodb: String,
     pub(crate) database: String,
     pub(crate) locked: bool,
+    pub(crate) lease: Duration,
     /// Whether it stops once in the middle of a step, until an order to continue.
     pub(crate) stops: bool,
 }
@@ -173,7 +174,7 @@ pub(crate) async fn play(part: Part, mut orders: Orders) -> Result<(), Failure> 
     let documents = database.collection(ORDERS);
     let locks = match part.locked {
         true => {
-            let lease = LeaseOptions::new().ttl(LEASE);
+            let lease = LeaseOptions::new().ttl(part.lease);
             Some(DocumentLocks::builder(&documents).integer_ids().lease(lease).owner(&*part.name).build()?)
         }
         false => None,

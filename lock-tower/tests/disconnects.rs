@@ -128,7 +128,7 @@ async fn a_slow_reader_holds_the_lock(protocol: Protocol) {
 async fn a_slow_reader_is_bounded_by_the_maximum_hold(protocol: Protocol) {
     let mut play = play(|provider, app| {
         // Long enough for both handlers to answer.
-        let layer = one_key(provider).max_hold(Duration::from_secs(2));
+        let layer = one_key(provider).max_hold(Duration::from_secs(5));
         let monitor = layer.monitor();
         (app.route_layer(layer), monitor)
     })

@@ -140,7 +140,7 @@ async fn a_body_continues_by_choice(protocol: Protocol) {
 async fn the_maximum_hold_aborts_the_handler(protocol: Protocol) {
     let provider = MemoryProvider::new();
     // Long enough for the handler to begin.
-    let layer = layer(&provider).max_hold(Duration::from_secs(1));
+    let layer = layer(&provider).max_hold(Duration::from_secs(5));
     let (server, _, mut events) = serve(layer).await;
     server.client(protocol).await.post("/visit").await.assert_problem(503, "held-too-long", true);
     events.entered("handler").await;

@@ -60,7 +60,7 @@ async fn show(world: World) {
 }
 
 async fn history(world: World) {
-    let (mut victim, _) = hold(&world, &["k", "--ttl", "3s", "--owner", "the victim"]).await;
+    let (mut victim, _) = hold(&world, &["k", "--ttl", "12s", "--owner", "the victim"]).await;
     let said = world.output(&["force-release", "k", "--reason", "first", "--human"]).await.expect(0).out;
     assert_eq!(said, "k: taken away from the victim\n");
     victim.end().await.expect(79);
@@ -74,7 +74,7 @@ async fn history(world: World) {
 }
 
 async fn release_owner(world: World) {
-    let (mut victim, _) = hold(&world, &["a", "b", "--ttl", "3s", "--owner", "gone"]).await;
+    let (mut victim, _) = hold(&world, &["a", "b", "--ttl", "12s", "--owner", "gone"]).await;
     let (mut other, _) = hold(&world, &["c", "--owner", "alive"]).await;
     let released = world.output(&["release-owner", "gone", "--reason", "it ended"]).await.expect(0).objects();
     assert_eq!(released[0]["released"], 2);

@@ -19,7 +19,7 @@ pub(crate) fn add(tests: &mut Tests) {
 }
 
 async fn forced(world: World) {
-    let (mut victim, command) = hold(&world, &["k", "--ttl", "3s", "--owner", "the victim"]).await;
+    let (mut victim, command) = hold(&world, &["k", "--ttl", "12s", "--owner", "the victim"]).await;
     let released = world.output(&["force-release", "k", "--reason", "a test"]).await.expect(0).objects();
     assert_eq!((&released[0]["released"], &released[0]["before"]["owner"]), (&true.into(), &"the victim".into()));
     until_dead(command).await;
@@ -30,7 +30,7 @@ async fn forced(world: World) {
 
 async fn forced_stubborn(world: World) {
     let script = "trap 'echo TERM' TERM; echo $$; while :; do sleep 0.05; done";
-    let mut victim = world.start(&["run", "k", "--ttl", "3s", "--", "sh", "-c", script]);
+    let mut victim = world.start(&["run", "k", "--ttl", "12s", "--", "sh", "-c", script]);
     let command: u32 = victim.line().await.parse().expect("a process id");
     world.output(&["force-release", "k", "--reason", "a test"]).await.expect(0);
     assert_eq!(victim.line().await, "TERM");
@@ -38,18 +38,20 @@ async fn forced_stubborn(world: World) {
     victim.end().await.expect(79);
 }
 
-/// Starts a command that ignores SIGTERM, on a connection that can be cut.
-async fn cut_off(world: &World, trap: &str) -> (Running, FaultProxy, u32) {
+/// Starts a command that does `trap` at SIGTERM, on a connection that can be cut. The `terms` of
+/// its lease are long enough that a busy server renews it in time.
+async fn cut_off(world: &World, terms: &[&str], trap: &str) -> (Running, FaultProxy, u32) {
     let proxy = proxy::start(world).await;
     let script = format!("trap '{trap}' TERM; echo $$; while :; do sleep 0.05; done");
-    let arguments = ["run", "k", "--ttl", "3s", "--", "sh", "-c", &script];
+    let command = ["--", "sh", "-c", &script];
+    let arguments: Vec<&str> = ["run", "k"].iter().chain(terms).chain(&command).copied().collect();
     let mut running = Running::start(world.command_on(&proxy::uri(&proxy), &arguments));
     let command = running.line().await.parse().expect("a process id");
     (running, proxy, command)
 }
 
 async fn away(world: World) {
-    let (mut victim, proxy, command) = cut_off(&world, "").await;
+    let (mut victim, proxy, command) = cut_off(&world, &["--ttl", "9s"], "").await;
     let mut next = world.start(&["run", "k", "--", "sh", "-c", &script_if_dead(&[command])]);
     world.until_waiting("k", 1).await;
     assert!(!is_dead(command));
@@ -59,7 +61,9 @@ async fn away(world: World) {
 }
 
 async fn asked_first(world: World) {
-    let (mut victim, proxy, command) = cut_off(&world, "echo TERM; exit 0").await;
+    // The grace is the time in which the lease is looked at.
+    let terms = ["--ttl", "12s", "--grace", "4s"];
+    let (mut victim, proxy, command) = cut_off(&world, &terms, "echo TERM; exit 0").await;
     drop(proxy);
     assert_eq!(victim.line().await, "TERM");
     // The lease has not ended yet: the command had its grace.

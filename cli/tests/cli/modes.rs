@@ -83,7 +83,7 @@ async fn many(world: World) {
 }
 
 async fn one_of_several(world: World) {
-    let (mut victim, _) = hold(&world, &["k", "--shared", "--ttl", "3s", "--owner", "the victim"]).await;
+    let (mut victim, _) = hold(&world, &["k", "--shared", "--ttl", "12s", "--owner", "the victim"]).await;
     let (mut other, _) = hold(&world, &["k", "--shared", "--owner", "the other"]).await;
     let shown = world.output(&["show", "k"]).await.expect(0).objects();
     let id = shown[0]["holders"][0]["id"].as_str().expect("an id");

@@ -41,42 +41,63 @@ checks! {
          invalid key reaches the store.";
 }
 
+/// Makes one attempt of another key, so that the client is connected: a short wait may end before.
+#[track_caller]
+fn connected(cx: &Context, client: &Client) -> impl Future<Output = Verdict> {
+    located_at_caller(async move {
+        if let Some(guard) = client.attempt(&cx.key(), renewed(LONG)).await? {
+            let outcome = guard.release().await?;
+            ensure!(outcome.is_released(), "the release of a held lock returned {outcome:?}");
+        }
+        Ok(())
+    })
+}
+
 async fn wait_is_bounded(cx: Context) -> Verdict {
     let [a, b] = cx.clients().await?;
-    let key = cx.key();
-    let _held = a.take(&key, renewed(LONG)).await?;
+    let keys = [cx.key(), cx.key()];
+    let _held = [a.take(&keys[0], renewed(LONG)).await?, a.take(&keys[1], renewed(LONG)).await?];
+    connected(&cx, &b).await?;
     // Longer than the store takes to answer, so that the call waits for the lock, not for the
     // store.
-    for wait in [cx.short() / 2, cx.short()] {
-        try_join(times_out(&a, &key, wait), times_out(&b, &key, wait)).await?;
+    for wait in [cx.short(), cx.short() * 2] {
+        try_join(times_out(&a, &keys, wait), times_out(&b, &keys, wait)).await?;
     }
     Ok(())
 }
 
-/// Ensures that a wait for a held lock ends in time.
+/// Ensures that waits for two held locks, at the same time and by one call each, end in time.
 #[track_caller]
-fn times_out(client: &Client, key: &LockKey, wait: Duration) -> impl Future<Output = Verdict> {
+fn times_out(client: &Client, keys: &[LockKey; 2], wait: Duration) -> impl Future<Output = Verdict> {
     located_at_caller(async move {
-        let start = Instant::now();
-        let result = within(wait + SOON, "acquire to time out", client.acquire(key).timeout(wait)).await?;
-        let took = start.elapsed();
-        let error = result.err().map(|error| (error.kind(), error.phase()));
-        let expected = Some((ErrorKind::Timeout, Some(Phase::Wait)));
-        ensure!(error == expected, "acquire on a held lock ended with {error:?} instead of {expected:?}");
-        ensure!(took + GRAIN >= wait, "acquire with a timeout of {wait:?} gave up after only {took:?}");
-
-        let start = Instant::now();
-        let answer = within(wait + SOON, "try_acquire to time out", client.try_acquire(key).within(wait)).await??;
-        let took = start.elapsed();
-        ensure!(answer.is_none(), "a held lock was granted");
-        ensure!(took + GRAIN >= wait, "try_acquire within {wait:?} gave up after only {took:?}");
-        Ok(())
+        let acquiring = async {
+            let start = Instant::now();
+            let result = within(wait + SOON, "acquire to time out", client.acquire(&keys[0]).timeout(wait)).await?;
+            let took = start.elapsed();
+            let error = result.err().map(|error| (error.kind(), error.phase()));
+            let expected = Some((ErrorKind::Timeout, Some(Phase::Wait)));
+            ensure!(error == expected, "acquire on a held lock ended with {error:?} instead of {expected:?}");
+            ensure!(took + GRAIN >= wait, "acquire with a timeout of {wait:?} gave up after only {took:?}");
+            Ok(())
+        };
+        let trying = async {
+            let start = Instant::now();
+            let trying = client.try_acquire(&keys[1]).within(wait);
+            let answer = within(wait + SOON, "try_acquire to time out", trying).await??;
+            let took = start.elapsed();
+            ensure!(answer.is_none(), "a held lock was granted");
+            ensure!(took + GRAIN >= wait, "try_acquire within {wait:?} gave up after only {took:?}");
+            Ok(())
+        };
+        try_join(acquiring, trying).await.map(drop)
     })
 }
 
 async fn bounded_while_replies_hang(cx: Context) -> Verdict {
     let [a, b] = cx.clients().await?;
-    let (waited, tried, wait) = (cx.key(), cx.key(), cx.short() / 2);
+    let (waited, tried, wait) = (cx.key(), cx.key(), cx.short());
+    // The store must carry a call out within the wait.
+    connected(&cx, &a).await?;
     let controls = a.disturbed()?;
     controls.delay_replies(Operation::Acquire, u32::MAX, LONG).await?;
     let waiting = a.acquire(&waited).ttl(LONG).timeout(wait).into_future();
@@ -123,7 +144,8 @@ async fn timed_out_waiters_leave(cx: Context) -> Verdict {
     let [a, b, c] = cx.clients().await?;
     let key = cx.key();
     let held = a.take(&key, renewed(LONG)).await?;
-    let wait = cx.short() / 2;
+    connected(&cx, &b).await?;
+    let wait = cx.short();
     let waits = (0..3).map(|_| async { b.try_acquire(&key).within(wait).await });
     for answer in within(wait + SOON, "waiters to time out", try_join_all(waits)).await?? {
         ensure!(answer.is_none(), "a held lock was granted");

@@ -9,6 +9,7 @@ use std::task::Poll;
 use std::time::Duration;
 
 use distlock_api::{AcquireOptions, Acquired, LockKey, LockProviderExt, Wait};
+use tokio::time::{Instant, timeout_at};
 
 use super::fairness::until_queued;
 use crate::bounded::{LIVENESS, SOON, is_too_late, within};
@@ -66,6 +67,8 @@ checks! {
 const MOST_POLLS: usize = 40;
 /// A future that is not woken for this long has reached the point where it waits.
 const IDLE: Duration = Duration::from_millis(250);
+/// How long the store may take to carry out a request, at most. Clients wait longer for an answer.
+const CARRIED_OUT: Duration = Duration::from_secs(3);
 
 /// The end of a call that was to be dropped.
 enum Ended<T> {
@@ -271,8 +274,9 @@ async fn dropped_unanswered(cx: Context) -> Verdict {
         controls.delay_replies(operation, u32::MAX, LONG).await?;
     }
     let (acquiring, releasing) = (a.acquire_with(acquired.clone(), renewed(LONG)), guard.release());
-    let both = tokio::join!(dropped_after(MOST_POLLS, acquiring), dropped_after(MOST_POLLS, releasing));
-    ensure!(matches!(both, (Ended::Idle, Ended::Idle)), "calls that the store has not answered completed");
+    let until = Instant::now() + cx.short().clamp(IDLE, CARRIED_OUT);
+    let (acquiring, releasing) = tokio::join!(timeout_at(until, acquiring), timeout_at(until, releasing));
+    ensure!(acquiring.is_err() && releasing.is_err(), "calls that the store has not answered completed");
     ensure!(
         controls.end_faults().await? > 1,
         "the replies were not late, so the check proves nothing: see the controls of the client"

@@ -319,12 +319,12 @@ async fn health_shows_what_it_does(cx: Context) -> Verdict {
     let mut leader = Running::start(&a, &key, "a", &journal, Terms::default());
     let term = leader.leads().await?;
     // Long enough for an answer of the store: without one in a round, the candidate is `Failing`.
-    let round = cx.short() / 3;
+    let round = cx.short();
     let follower = Running::start(&b, &key, "b", &journal, Terms { round: Some(round), ..Terms::default() });
     b.until_waiting(1).await?;
     let mut seen = follower.health.clone();
-    // Beyond the end of two rounds.
-    let until = Instant::now() + round * 5 / 2;
+    // Beyond the end of a round.
+    let until = Instant::now() + round * 3 / 2;
     while let Ok(status) = timeout_at(until, seen.changed()).await {
         ensure!(status == LeadStatus::Following, "a candidate that follows shows {status:?}");
     }

@@ -35,6 +35,7 @@ fn a_value_out_of_range_is_an_error_that_names_the_range() {
         (REPORTING, ["--months", "1"], "--months takes a number from 2 to 12, not \"1\""),
         (WORKITEMS, ["--items", "1"], "--items takes a number from 12 to 99, not \"1\""),
         (LEADER, ["--writes", "2"], "--writes takes a number from 3 to 1000, not \"2\""),
+        (LEADER, ["--lease", "0"], "--lease takes a number from 1 to 30, not \"0\""),
         (SAGA, ["--orders", "x"], "--orders takes a number from 12 to 1000, not \"x\""),
     ] {
         let run = Run::of(program, &arguments);

@@ -7,9 +7,12 @@ use distlock_mongo::mongodb::Client;
 
 use crate::run::{LEADER, NIGHTLY, PAYMENTS, REPORTING, Run, SAGA, WORKITEMS};
 
+/// The seconds of a lease that is renewed in time although the tests keep the machine busy.
+const LEASE: &str = "6";
+
 #[test]
 fn reports_are_made_once_although_a_server_is_killed_in_a_call() {
-    let run = Run::of(REPORTING, &["--months", "4"]);
+    let run = Run::of(REPORTING, &["--months", "4", "--lease", "5"]);
     run.assert_proved(&["is KILLED", "broken off"]);
     assert_eq!((run.sum("API"), run.sum("overlaps"), run.sum("made twice")), (12, 0, 0), "{}", run.text);
     assert_eq!((run.sum("database"), run.sum("missing")), (12, 0), "{}", run.text);
@@ -73,7 +76,7 @@ fn without_locks_steps_are_done_twice() {
 
 #[test]
 fn one_process_leads_although_leaders_die_fall_asleep_and_resign() {
-    let run = Run::of(LEADER, &[]);
+    let run = Run::of(LEADER, &["--lease", LEASE]);
     run.assert_proved(&["is KILLED", "FALLS ASLEEP", "which is over: REFUSED", "is to RESIGN"]);
     assert_eq!((run.sum("overlaps"), run.sum("late writes")), (0, 1), "{}", run.text);
     assert!(run.sum("leaders") >= 4 && run.sum("observed") >= run.sum("leaders"), "{}", run.text);
@@ -82,7 +85,7 @@ fn one_process_leads_although_leaders_die_fall_asleep_and_resign() {
 
 #[test]
 fn without_a_fence_a_leader_of_the_past_writes() {
-    let run = Run::of(LEADER, &["--no-fence", "--writes", "3"]);
+    let run = Run::of(LEADER, &["--no-fence", "--writes", "3", "--lease", LEASE]);
     run.assert_broken("a late write was accepted");
     assert!(run.sum("overlaps") > 0 && run.sum("late writes") == 0, "{}", run.text);
 }
@@ -91,8 +94,9 @@ fn without_a_fence_a_leader_of_the_past_writes() {
 #[tokio::test]
 async fn each_step_is_done_once_and_nothing_is_left_behind() {
     let server = MongoServer::start(Topology::ReplicaSet).await.expect("a server");
-    let arguments = ["--mongodb".to_owned(), server.uri().to_owned(), "--orders".to_owned(), "12".to_owned()];
-    let run = tokio::task::spawn_blocking(move || Run::of(SAGA, &arguments.each_ref().map(|text| &**text)));
+    let uri = server.uri().to_owned();
+    let saga = move || Run::of(SAGA, &["--mongodb", &uri, "--orders", "12", "--lease", LEASE]);
+    let run = tokio::task::spawn_blocking(saga);
     let run = run.await.expect("it does not panic");
     run.assert_proved(&["C is KILLED", "D FALLS ASLEEP", "its lock is lost"]);
     assert_eq!((run.sum("done twice"), run.sum("lost steps"), run.sum("late commits")), (0, 0, 1), "{}", run.text);

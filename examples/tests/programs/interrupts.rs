@@ -42,8 +42,9 @@ async fn on_a_server_of_the_user() {
         Run::interrupted(PAYMENTS, &on, "is KILLED").assert_interrupted("charged twice   0");
         Run::interrupted(WORKITEMS, &on, "saves").assert_interrupted("lost edits   0");
         // While a child is frozen.
-        Run::interrupted(SAGA, &on, "FALLS ASLEEP").assert_interrupted("lost steps   0");
-        Run::interrupted(LEADER, &on, "FALLS ASLEEP").assert_interrupted("overlaps     0");
+        let lasting = ["--mongodb", &uri, "--lease", "6"];
+        Run::interrupted(SAGA, &lasting, "FALLS ASLEEP").assert_interrupted("lost steps   0");
+        Run::interrupted(LEADER, &lasting, "FALLS ASLEEP").assert_interrupted("overlaps     0");
         Run::interrupted(COMMANDS, &on, "── release").assert_interrupted("commands for");
         Run::interrupted(HAND_OVER, &on, "holds").assert_interrupted("overlaps     0");
     });

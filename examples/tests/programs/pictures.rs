@@ -22,7 +22,7 @@ fn the_picture_is_that_of_its_recording() {
 fn a_run_can_be_saved() {
     let folder = std::env::temp_dir().join(format!("distlock-picture-{:016x}", fastrand::u64(..)));
     std::fs::create_dir(&folder).unwrap();
-    let run = Run::of(HAND_OVER, &["--save", &folder.join("new").display().to_string()]);
+    let run = Run::of(HAND_OVER, &["--lease", "3", "--save", &folder.join("new").display().to_string()]);
     let picture = std::fs::read_to_string(folder.join("new.svg"));
     std::fs::remove_dir_all(&folder).unwrap();
     run.assert_proved(&["A is KILLED"]);

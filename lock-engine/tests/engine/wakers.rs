@@ -100,7 +100,7 @@ fn c16_a_lease_lost_while_no_caller_is_found_for_it_frees_the_local_queue() {
         let store = away.block_on(async { MemoryStore::new() });
         let a = store
             .builder()
-            .lease(LeaseOptions::new().ttl(ms(40)).renewal(RenewalPolicy::Every(ms(10))))
+            .lease(LeaseOptions::new().ttl(secs(2)).renewal(RenewalPolicy::Every(ms(500))))
             .build()
             .unwrap();
         store.fail_always(Operation::RenewMany, ErrorKind::Unavailable);
@@ -109,7 +109,7 @@ fn c16_a_lease_lost_while_no_caller_is_found_for_it_frees_the_local_queue() {
         let looking = a.clone();
         let waker: Waker = Arc::new(Looks(move || {
             while looking.accounting().lost == 0 {
-                std::thread::yield_now();
+                std::thread::sleep(ms(1));
             }
         }))
         .into();
@@ -119,7 +119,7 @@ fn c16_a_lease_lost_while_no_caller_is_found_for_it_frees_the_local_queue() {
             assert!(Pin::new(&mut lost).poll(&mut Context::from_waker(&waker)).is_pending());
             assert_eq!(guard.release().await.unwrap(), ReleaseOutcome::AlreadyLost);
             // The signal is still there.
-            let next = timeout(secs(2), a.acquire("k").into_future()).await;
+            let next = timeout(secs(10), a.acquire("k").into_future()).await;
             assert!(next.is_ok(), "the local queue is blocked");
             drop(lost);
         });
@@ -134,14 +134,14 @@ fn c16_a_lease_that_is_lost_in_transit_does_not_keep_its_turn() {
     impl Wake for Stalls {
         fn wake(self: Arc<Self>) {
             if std::thread::current().id() == self.0 {
-                std::thread::sleep(Duration::from_secs(1));
+                std::thread::sleep(secs(3));
             }
         }
     }
     let provider = provider(&MemoryStore::new());
     let runtime = Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
     runtime.block_on(async {
-        let acquiring = provider.acquire("k").ttl(Duration::from_millis(200)).renewal(RenewalPolicy::Never);
+        let acquiring = provider.acquire("k").ttl(secs(2)).renewal(RenewalPolicy::Never);
         let guard = acquiring.await.unwrap();
         let mut lost = Box::pin(guard.lost());
         let waker = Arc::new(Stalls(std::thread::current().id())).into();

@@ -79,6 +79,24 @@ pub trait LockProviderExt: LockProvider {
     /// Await it to get the [`AllGuard`](crate::AllGuard), or `None` if one of them is busy; or call
     /// [`run`](TryAcquireAll::run). See [`TryAcquireAll`] for the options and errors.
     ///
+    /// ```
+    /// # use distlock_api::{LockError, LockProviderExt};
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), LockError> {
+    /// # let locks = distlock_memory::MemoryProvider::new();
+    /// let Some(both) = locks.try_acquire_all(["accounts/3", "accounts/7"]).await? else {
+    ///     return Ok(()); // one of them is busy, and the other one is not held either
+    /// };
+    /// println!("accounts/7: token {}", both.fencing_tokens()["accounts/7"]);
+    ///
+    /// // If one key is busy, none of them is acquired.
+    /// assert!(locks.try_acquire_all(["accounts/7", "accounts/9"]).await?.is_none());
+    /// assert!(locks.try_acquire("accounts/9").await?.is_some());
+    /// let _ = both.release().await?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
     /// [C21]: distlock_api::contract#c21
     fn try_acquire_all<K: IntoLockKey>(&self, keys: impl IntoIterator<Item = K>) -> TryAcquireAll<'_, Self> {
         TryAcquireAll::new(self, all::keys(keys))
@@ -218,6 +236,44 @@ impl<'a, L: DistributedLock + ?Sized> sealed::Target for LockTarget<'a, L> {
 /// [`Phase::Wait`](crate::Phase::Wait): see
 /// [`LockError::is_not_granted`](crate::LockError::is_not_granted). Cancel safe ([C11]).
 ///
+/// A mode that is chosen at run time:
+///
+/// ```
+/// # use distlock_api::{LockError, LockGuard, LockProvider, LockProviderExt, Mode};
+/// async fn open(locks: &dyn LockProvider, report: u64, rebuild: bool) -> Result<LockGuard, LockError> {
+///     let mode = if rebuild { Mode::Exclusive } else { Mode::Shared };
+///     locks.acquire(("reports", report)).mode(mode).await
+/// }
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), LockError> {
+/// # let locks = distlock_memory::MemoryProvider::new();
+/// # let _readers = [open(&locks, 7, false).await?, open(&locks, 7, false).await?];
+/// # let _writer = open(&locks, 8, true).await?;
+/// # Ok(())
+/// # }
+/// ```
+///
+/// A lease that lingers, for a key that one process uses again and again. Only the first of these
+/// acquisitions sends a request:
+///
+/// ```
+/// # use std::time::Duration;
+/// # use distlock_api::{LockError, LockProviderExt};
+/// # use distlock_memory::{MemoryStore, Operation};
+/// # #[tokio::main(flavor = "current_thread", start_paused = true)]
+/// # async fn main() -> Result<(), LockError> {
+/// # let store = MemoryStore::new();
+/// # let locks = store.provider();
+/// for item in 1..=3 {
+///     let order = locks.acquire("orders/4711").linger(Duration::from_millis(200)).await?;
+///     println!("item {item}, token {}", order.fencing_token());
+///     let _ = order.release().await?;
+/// }
+/// # assert_eq!(store.calls(Operation::TryAcquire), 1);
+/// # Ok(())
+/// # }
+/// ```
+///
 /// [C11]: distlock_api::contract#c11
 #[derive(Debug)]
 #[must_use = "nothing is acquired until this is awaited"]
@@ -321,6 +377,30 @@ impl<F: Future<Output = Result<Acquired>> + Unpin> Future for AcquireFuture<F> {
 /// [`DistributedLockExt::try_acquire`].
 ///
 /// Errors are those of [`LockProvider::acquire_with`]. Cancel safe ([C11]).
+///
+/// ```
+/// # use std::time::Duration;
+/// # use distlock_api::{LockError, LockProvider, LockProviderExt};
+/// # async fn remove_old_reports() {}
+/// async fn clean_up(locks: &dyn LockProvider) -> Result<(), LockError> {
+///     // Waits up to 2 s for another server.
+///     let attempt = locks.try_acquire("jobs/clean-up").within(Duration::from_secs(2));
+///     let Some(guard) = attempt.await? else {
+///         println!("another server does it");
+///         return Ok(());
+///     };
+///     guard.run(remove_old_reports()).await?;
+///     let _ = guard.release().await?;
+///     Ok(())
+/// }
+/// # #[tokio::main(flavor = "current_thread", start_paused = true)]
+/// # async fn main() -> Result<(), LockError> {
+/// # let locks = distlock_memory::MemoryProvider::new();
+/// # clean_up(&locks).await?;
+/// # let _elsewhere = locks.acquire("jobs/clean-up").await?;
+/// # clean_up(&locks).await
+/// # }
+/// ```
 ///
 /// [C11]: distlock_api::contract#c11
 #[derive(Debug)]

@@ -81,6 +81,61 @@ pub trait LockProvider: fmt::Debug + fmt::Display + Send + Sync + 'static {
     /// future, and allocates nothing for one. Defaults to `None`, which is right for every provider
     /// that has to query a store.
     ///
+    /// # Examples
+    /// A wrapper that counts calls. After `None` the caller continues with `acquire_with`, which
+    /// counts the call:
+    ///
+    /// ```
+    /// # use std::fmt;
+    /// # use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+    /// #
+    /// # use distlock_api::{AcquireOptions, Acquired, LockKey, LockProvider, Result, async_trait, delegate_provider};
+    /// #
+    /// # #[derive(Debug)]
+    /// # struct Counted<P> { inner: P, calls: AtomicU64 }
+    /// #
+    /// # impl<P: LockProvider> fmt::Display for Counted<P> {
+    /// #     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+    /// #         write!(f, "Counted({})", self.inner)
+    /// #     }
+    /// # }
+    /// #
+    /// # #[async_trait]
+    /// impl<P: LockProvider> LockProvider for Counted<P> {
+    ///     fn acquire_now(&self, key: &LockKey, options: &AcquireOptions) -> Option<Result<Acquired>> {
+    ///         let answer = self.inner.acquire_now(key, options)?;
+    ///         self.calls.fetch_add(1, Relaxed);
+    ///         Some(answer)
+    ///     }
+    ///     async fn acquire_with(&self, key: LockKey, options: AcquireOptions) -> Result<Acquired> {
+    ///         self.calls.fetch_add(1, Relaxed);
+    ///         self.inner.acquire_with(key, options).await
+    ///     }
+    ///     delegate_provider!(this => this.inner; capabilities, accounting, admin, close);
+    /// }
+    /// ```
+    ///
+    /// A caller:
+    ///
+    /// ```
+    /// # use distlock_api::{AcquireOptions, Acquired, LockError, LockKey, LockProvider};
+    /// async fn acquire(locks: &dyn LockProvider, key: LockKey) -> Result<Acquired, LockError> {
+    ///     let options = AcquireOptions::new();
+    ///     match locks.acquire_now(&key, &options) {
+    ///         Some(answer) => answer,
+    ///         None => locks.acquire_with(key, options).await,
+    ///     }
+    /// }
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), LockError> {
+    /// # let locks = distlock_memory::MemoryProvider::new();
+    /// # assert!(acquire(&locks, LockKey::new("orders/4711")?).await?.held().is_some());
+    /// # let store = distlock_memory::MemoryStore::new();
+    /// # assert!(acquire(&store.provider(), LockKey::new("orders/4711")?).await?.held().is_some());
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
     /// # Errors
     /// As [`acquire_with`](Self::acquire_with).
     fn acquire_now(&self, key: &LockKey, options: &AcquireOptions) -> Option<Result<Acquired>> {
@@ -90,6 +145,23 @@ pub trait LockProvider: fmt::Debug + fmt::Display + Send + Sync + 'static {
 
     /// Returns what this provider promises beyond what is required. It may grow after the first
     /// answer of the server: only then a MongoDB provider can tell whether there are pushes.
+    ///
+    /// A library that shares locks where the provider can:
+    ///
+    /// ```
+    /// # use distlock_api::{LockError, LockGuard, LockProvider, LockProviderExt, Mode};
+    /// async fn read_prices(locks: &dyn LockProvider) -> Result<LockGuard, LockError> {
+    ///     // A mode that the provider does not have would be refused with `Unsupported`.
+    ///     let mode = if locks.capabilities().shared { Mode::Shared } else { Mode::Exclusive };
+    ///     locks.acquire("prices").mode(mode).await
+    /// }
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), LockError> {
+    /// # let locks = distlock_memory::MemoryProvider::new();
+    /// # let _readers = [read_prices(&locks).await?, read_prices(&locks).await?];
+    /// # Ok(())
+    /// # }
+    /// ```
     fn capabilities(&self) -> Capabilities;
 
     /// Returns how many acquisitions there were, and how they ended ([C23]).

@@ -35,6 +35,23 @@ pub enum RenewalPolicy {
 /// assert_eq!(terms.margin, Duration::from_secs(1));
 /// # Ok::<(), distlock_api::LockError>(())
 /// ```
+///
+/// The three times of a lease together. The store keeps it for 20 s, it is renewed every 5 s, and
+/// the guard considers itself lost 2 s earlier than the store:
+///
+/// ```
+/// # use std::time::Duration;
+/// use distlock_api::{LeaseOptions, RenewalPolicy};
+///
+/// let lease = LeaseOptions::new()
+///     .ttl(Duration::from_secs(20))
+///     .renewal(RenewalPolicy::Every(Duration::from_secs(5)))
+///     .safety_margin(Duration::from_secs(2));
+/// let terms = lease.terms()?;
+/// assert_eq!(terms.ttl - terms.margin, Duration::from_secs(18)); // without a renewal
+/// assert_eq!(terms.renew_every, Some(Duration::from_secs(5))); // two in a row may fail
+/// # Ok::<(), distlock_api::LockError>(())
+/// ```
 #[derive(Clone, Copy, Default, PartialEq, Eq)]
 pub struct LeaseOptions {
     ttl: Option<Duration>,

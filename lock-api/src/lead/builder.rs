@@ -22,6 +22,26 @@ const DEFAULT_ROUND: Duration = Duration::from_secs(30);
 ///
 /// The [clauses](crate::lead) say what it promises. It spawns nothing: the candidate lives in the
 /// future of `run`, on any runtime with tokio's time.
+///
+/// ```
+/// # use std::time::Duration;
+/// # use distlock_api::lead::Term;
+/// # use distlock_api::{LockError, LockProviderExt};
+/// # async fn migrate(_: &Term) -> Result<u32, LockError> { Ok(12) }
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), LockError> {
+/// # let locks = distlock_memory::MemoryProvider::new();
+/// let candidate = locks
+///     .lead("jobs/migration")
+///     .round(Duration::from_secs(10)) // then campaigns again, at the end of the queue
+///     .backoff(Duration::from_millis(500), Duration::from_secs(60)); // after failures
+/// let led = candidate.run(async |term| migrate(&term).await).await?;
+/// if let Some(tables) = led.finished() {
+///     println!("{tables} tables were migrated");
+/// }
+/// # Ok(())
+/// # }
+/// ```
 #[must_use = "a candidate does nothing until it is run"]
 pub struct Lead<'a, P: ?Sized, S = Pending<()>> {
     provider: &'a P,

@@ -79,6 +79,24 @@ impl<'a, P: ?Sized> BeginOnce<'a, P> {
 
     /// Never begins work that was interrupted: the answer is then [`Once::Interrupted`]. Defaults
     /// to beginning it again.
+    ///
+    /// ```
+    /// # use distlock_api::LockError;
+    /// # use distlock_api::once::{Once, OnceProviderExt};
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), LockError> {
+    /// # let payments = distlock_memory::MemoryOnce::new();
+    /// # drop(payments.once(("payments", 7)).await?); // a run that is interrupted
+    /// match payments.once(("payments", 7)).at_most_once().await? {
+    ///     Once::Begun(mut work) => work.complete("receipt 1").await?,
+    ///     Once::Done(outcome) => println!("paid at {:?}", outcome.at()),
+    ///     Once::Interrupted(run) => println!("ask the bank: a payment was begun at {:?}", run.since),
+    ///     _ => println!("another server is paying"),
+    /// }
+    /// # assert!(matches!(payments.once(("payments", 7)).at_most_once().await?, Once::Interrupted(_)));
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn at_most_once(mut self) -> Self {
         self.once = self.once.at_most_once();
         self

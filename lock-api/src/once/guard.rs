@@ -76,6 +76,30 @@ impl OnceGuard {
 
     /// Returns the earlier run that was begun and neither completed nor discarded, if there was
     /// one. It may have done a part of the work.
+    ///
+    /// Always `None` with [`at_most_once`](super::BeginOnce::at_most_once), which never begins such
+    /// work again.
+    ///
+    /// ```
+    /// # use distlock_api::{FencingToken, LockError};
+    /// # use distlock_api::once::{Once, OnceProviderExt};
+    /// # async fn remove_pages(_: FencingToken) {}
+    /// # async fn write_pages(_: FencingToken) {}
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), LockError> {
+    /// # let reports = distlock_memory::MemoryOnce::new();
+    /// # drop(reports.once("reports/november").await?); // a run that is interrupted
+    /// let Once::Begun(mut work) = reports.once("reports/november").await? else { return Ok(()) };
+    /// # assert!(work.interrupted().is_some());
+    /// if let Some(earlier) = work.interrupted() {
+    ///     // It may have written some pages.
+    ///     remove_pages(earlier.token).await;
+    /// }
+    /// write_pages(work.fencing_token()).await;
+    /// work.complete("12 pages").await?;
+    /// # Ok(())
+    /// # }
+    /// ```
     #[must_use]
     pub fn interrupted(&self) -> Option<&OnceRun> {
         self.interrupted.as_ref()
@@ -156,6 +180,25 @@ impl OnceGuard {
     /// Gives the work back without a trace: the next caller begins it as if this run had not been.
     /// What was known before, such as an interrupted run, is known again. For work that has had no
     /// effect.
+    ///
+    /// ```
+    /// # use distlock_api::LockError;
+    /// # use distlock_api::once::{Once, OnceProviderExt};
+    /// # async fn sales_of_november() -> Option<u64> { None }
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), LockError> {
+    /// # let reports = distlock_memory::MemoryOnce::new();
+    /// let Once::Begun(mut work) = reports.once("reports/november").await? else { return Ok(()) };
+    /// match sales_of_november().await {
+    ///     Some(sales) => work.complete(format!("{sales} EUR")).await?,
+    ///     // Nothing was done yet, so a later call may begin it as new.
+    ///     None => work.discard().await?,
+    /// }
+    /// # let again = reports.once("reports/november").await?.begun().unwrap();
+    /// # assert!(again.interrupted().is_none());
+    /// # Ok(())
+    /// # }
+    /// ```
     ///
     /// # Errors
     /// See [`NotCompleted`]. If the lease had been lost, the run stays interrupted unless another

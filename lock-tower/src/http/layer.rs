@@ -40,6 +40,21 @@ use crate::refusal::{Reason, Refusal};
 /// # Ok(())
 /// # }
 /// ```
+///
+/// A layer for previews of reports, which do no harm if they are made twice:
+///
+/// ```
+/// use distlock_memory::MemoryProvider;
+/// use distlock_tower::{LockLayer, OnLoss, key::FixedKey};
+///
+/// # fn main() -> Result<(), distlock_api::LockError> {
+/// let layer = LockLayer::new(MemoryProvider::new(), FixedKey::new("previews")?)
+///     .on_loss(OnLoss::Continue) // serves a request to its end although its lock is lost
+///     .fail_open() // serves without a lock while the lock service cannot be reached
+///     .max_waiters_per_key(8); // refuses a ninth waiter of a key, with `Reason::Full`
+/// # Ok(())
+/// # }
+/// ```
 pub struct LockLayer<K, M = Attached> {
     provider: Arc<dyn LockProvider>,
     key: Arc<K>,
@@ -84,6 +99,23 @@ impl<K> LockLayer<K, Attached> {
     ///
     /// A graceful shutdown of the server does not wait for detached handlers:
     /// [`Monitor::idle`](crate::Monitor::idle) does.
+    ///
+    /// ```
+    /// use distlock_api::LockProvider;
+    /// use distlock_memory::MemoryProvider;
+    /// use distlock_tower::{LockLayer, key::FixedKey};
+    ///
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), distlock_api::LockError> {
+    /// let locks = MemoryProvider::new();
+    /// let layer = LockLayer::new(locks.clone(), FixedKey::new("reports/daily")?).detach();
+    /// let monitor = layer.monitor();
+    /// // Serve requests, shut the server down gracefully, and then:
+    /// monitor.idle().await;
+    /// locks.close().await?;
+    /// # Ok(())
+    /// # }
+    /// ```
     #[must_use]
     pub fn detach(self) -> LockLayer<K, Detached> {
         self.with_run()
@@ -94,6 +126,30 @@ impl<K, M> LockLayer<K, M> {
     common_setters!();
 
     /// Sets until when a request holds its lock. Defaults to [`HoldUntil::Body`].
+    ///
+    /// ```
+    /// # use std::convert::Infallible;
+    /// # use bytes::Bytes;
+    /// # use http::{Request, Response};
+    /// # use http_body_util::Full;
+    /// # use tower::{Layer, ServiceExt, service_fn};
+    /// use distlock_api::LockProviderExt;
+    /// use distlock_memory::MemoryProvider;
+    /// use distlock_tower::{HoldUntil, LockLayer, key::FixedKey};
+    ///
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let export = service_fn(|_: Request<()>| async { Ok::<_, Infallible>(Response::new(Full::<Bytes>::from("rows"))) });
+    /// let locks = MemoryProvider::new();
+    /// let layer = LockLayer::new(locks.clone(), FixedKey::new("exports")?).hold_until(HoldUntil::Head);
+    ///
+    /// let response = layer.layer(export).oneshot(Request::post("/exports").body(())?).await?;
+    /// // The body is still to be sent, and the next export can begin.
+    /// assert!(locks.try_acquire("exports").await?.is_some());
+    /// # drop(response);
+    /// # Ok(())
+    /// # }
+    /// ```
     #[must_use]
     pub fn hold_until(mut self, until: HoldUntil) -> Self {
         self.hold_until = until;
@@ -117,6 +173,19 @@ impl<K, M> LockLayer<K, M> {
     /// need the lock as well, unless [`only_if`](Self::only_if) is set. Defaults to
     /// [`Mode::Exclusive`]. A request whose mode the provider does not have is refused with
     /// [`Reason::Misconfigured`].
+    ///
+    /// ```
+    /// use distlock_api::Mode;
+    /// use distlock_memory::MemoryProvider;
+    /// use distlock_tower::{LockLayer, key::FixedKey};
+    ///
+    /// # fn main() -> Result<(), distlock_api::LockError> {
+    /// // A search is a POST, too, but changes nothing.
+    /// let layer = LockLayer::new(MemoryProvider::new(), FixedKey::new("orders")?)
+    ///     .mode(|request| if request.uri.path() == "/orders/search" { Mode::Shared } else { Mode::Exclusive });
+    /// # Ok(())
+    /// # }
+    /// ```
     #[must_use]
     pub fn mode(mut self, mode: impl Fn(&Parts) -> Mode + Send + Sync + 'static) -> Self {
         self.modes = Modes::Chosen(Arc::new(mode));
@@ -136,6 +205,19 @@ impl<K, M> LockLayer<K, M> {
 
     /// Sets which requests need the lock; others pass. Defaults to unsafe methods: all but GET,
     /// HEAD, OPTIONS and TRACE. If a mode is set, defaults to all requests.
+    ///
+    /// ```
+    /// use distlock_memory::MemoryProvider;
+    /// use distlock_tower::{LockLayer, key::FixedKey};
+    /// use http::Method;
+    ///
+    /// # fn main() -> Result<(), distlock_api::LockError> {
+    /// // Changes of orders need the lock, changes of their comments do not.
+    /// let layer = LockLayer::new(MemoryProvider::new(), FixedKey::new("orders")?)
+    ///     .only_if(|request| request.method == Method::PUT && !request.uri.path().ends_with("/comments"));
+    /// # Ok(())
+    /// # }
+    /// ```
     #[must_use]
     pub fn only_if(mut self, applies: impl Fn(&Parts) -> bool + Send + Sync + 'static) -> Self {
         self.applies = Some(Arc::new(applies));
@@ -144,6 +226,20 @@ impl<K, M> LockLayer<K, M> {
 
     /// Also reads the caller's deadline from this header. The nearest deadline shortens the wait.
     /// `grpc-timeout` is always read. Defaults to no other header.
+    ///
+    /// ```
+    /// use distlock_memory::MemoryProvider;
+    /// use distlock_tower::{LockLayer, http::DeadlineUnit, key::FixedKey};
+    /// use http::HeaderName;
+    ///
+    /// # fn main() -> Result<(), distlock_api::LockError> {
+    /// // Envoy sets this header.
+    /// let deadline = HeaderName::from_static("x-envoy-expected-rq-timeout-ms");
+    /// let layer = LockLayer::new(MemoryProvider::new(), FixedKey::new("orders")?)
+    ///     .deadline_header(deadline, DeadlineUnit::Milliseconds);
+    /// # Ok(())
+    /// # }
+    /// ```
     #[must_use]
     pub fn deadline_header(mut self, name: HeaderName, unit: DeadlineUnit) -> Self {
         self.deadlines.push((name, unit));
@@ -160,6 +256,35 @@ impl<K, M> LockLayer<K, M> {
 
     /// Answers refusals with the responses of this function. Defaults to [`Refusal::to_response`],
     /// with the statuses of [`status`](Self::status).
+    ///
+    /// ```
+    /// # use std::convert::Infallible;
+    /// # use bytes::Bytes;
+    /// # use http::{Request, Response};
+    /// # use http_body_util::Full;
+    /// # use tower::{Layer, ServiceExt, service_fn};
+    /// # use distlock_api::LockProviderExt;
+    /// use distlock_memory::MemoryProvider;
+    /// use distlock_tower::{LockLayer, key::FixedKey};
+    /// use http::HeaderValue;
+    ///
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let locks = MemoryProvider::new();
+    /// let layer = LockLayer::new(locks.clone(), FixedKey::new("orders")?).fail_fast().refuse_with(|refusal| {
+    ///     let mut response = refusal.to_response();
+    ///     response.headers_mut().insert("x-refused-by", HeaderValue::from_static("orders"));
+    ///     response
+    /// });
+    /// # let service = service_fn(|_: Request<()>| async { Ok::<_, Infallible>(Response::new(Full::<Bytes>::from("done"))) });
+    /// # let _elsewhere = locks.acquire("orders").await?;
+    /// # let response = layer.layer(service).oneshot(Request::post("/orders").body(())?).await?;
+    /// # assert!(response.status() == 409 && response.headers().contains_key("x-refused-by"));
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// For gRPC, `refuse_with(Refusal::to_grpc_response)`.
     #[must_use]
     pub fn refuse_with(mut self, answer: impl Fn(&Refusal) -> Response<Bytes> + Send + Sync + 'static) -> Self {
         self.answers.replace(answer);

@@ -42,6 +42,29 @@ impl<K> KeyedLockLayer<K> {
     /// Sets the [mode](Mode) in which a request acquires its keys. Defaults to
     /// [`KeyOf::mode`], which defaults to [`Mode::Exclusive`]. A request whose mode the provider
     /// does not have is refused with [`Reason::Misconfigured`](crate::Reason::Misconfigured).
+    ///
+    /// ```
+    /// use distlock_api::{LockKey, Mode};
+    /// use distlock_memory::MemoryProvider;
+    /// use distlock_tower::KeyedLockLayer;
+    /// # use tower::{Layer, ServiceExt, service_fn};
+    ///
+    /// struct Job {
+    ///     report: u64,
+    ///     rebuilds: bool,
+    /// }
+    ///
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), distlock_tower::KeyedLockError<std::io::Error>> {
+    /// let key = |job: &Job| LockKey::new(format!("reports/{}", job.report)).map(Some);
+    /// let layer = KeyedLockLayer::new(MemoryProvider::new(), key)
+    ///     .mode(|job: &Job| if job.rebuilds { Mode::Exclusive } else { Mode::Shared });
+    /// # let service = layer.layer(service_fn(|_: Job| async { Ok::<_, std::io::Error>("done") }));
+    /// # assert_eq!(service.clone().oneshot(Job { report: 7, rebuilds: false }).await?, "done");
+    /// # assert_eq!(service.oneshot(Job { report: 7, rebuilds: true }).await?, "done");
+    /// # Ok(())
+    /// # }
+    /// ```
     #[must_use]
     pub fn mode<Req, F>(self, mode: F) -> KeyedLockLayer<WithMode<K, F>>
     where

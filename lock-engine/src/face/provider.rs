@@ -106,6 +106,28 @@ impl LeaseProvider {
 }
 
 /// Configures a [`LeaseProvider`]. Returned by [`LeaseProvider::builder`].
+///
+/// ```
+/// use std::sync::Arc;
+/// use std::time::Duration;
+///
+/// use distlock_engine::{HandOff, LeaseProvider, LeaseStore, QueueOptions, WhenFull};
+///
+/// fn locks(store: Arc<dyn LeaseStore>) -> distlock_api::Result<LeaseProvider> {
+///     LeaseProvider::builder(store)
+///         .request_timeout(Duration::from_secs(2))
+///         .queue(QueueOptions::new().capacity(100).when_full(WhenFull::Refuse)) // with `QueueFull`
+///         .hand_off(HandOff::new().max_count(8).max_time(Duration::from_millis(20)))
+///         .build()
+/// }
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> distlock_api::Result<()> {
+/// # use distlock_api::LockProviderExt;
+/// # let locks = locks(Arc::new(distlock_memory::MemoryStore::new()))?;
+/// # assert!(locks.acquire("orders/4711").await?.release().await?.is_released());
+/// # Ok(())
+/// # }
+/// ```
 #[must_use = "nothing is made until `build` is called"]
 pub struct LeaseProviderBuilder {
     store: Arc<dyn LeaseStore>,

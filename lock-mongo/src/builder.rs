@@ -35,6 +35,25 @@ impl MongoProvider {
 
     /// Returns the builder of a provider in the database `distlock` of a client, unless
     /// [another](MongoProviderBuilder::database) is named.
+    ///
+    /// The application closes the provider and then shuts its client down:
+    ///
+    /// ```no_run
+    /// # use std::error::Error;
+    /// # async fn ship_order() {}
+    /// use distlock_api::{LockProvider, LockProviderExt};
+    /// use distlock_mongo::MongoProvider;
+    /// use distlock_mongo::mongodb::Client;
+    ///
+    /// async fn ship(client: Client) -> Result<(), Box<dyn Error>> {
+    ///     let locks = MongoProvider::builder_from_client(&client).database("shop").connect().await?;
+    ///     locks.acquire("orders/4711").run(async |_token| ship_order().await).await?;
+    ///
+    ///     locks.close().await?; // releases what is held, and needs the client for that
+    ///     client.shutdown().await;
+    ///     Ok(())
+    /// }
+    /// ```
     pub fn builder_from_client(client: &Client) -> MongoProviderBuilder {
         MongoProviderBuilder::new(client.clone(), None)
     }
@@ -83,6 +102,51 @@ impl MongoProvider {
 ///
 /// [`build`](Self::build) sends nothing; [`connect`](Self::connect) reports a wrong address,
 /// credential or privilege.
+///
+/// # Examples
+/// A larger pool, in which the locks have at most 24 calls in flight:
+///
+/// ```no_run
+/// # use std::num::NonZeroUsize;
+/// # use distlock_api::LockError;
+/// # use distlock_mongo::MongoProvider;
+/// async fn locks() -> Result<MongoProvider, LockError> {
+///     const CALLS: NonZeroUsize = NonZeroUsize::new(24).unwrap();
+///     let uri = "mongodb://db1,db2,db3/shop?replicaSet=rs0&maxPoolSize=32";
+///     MongoProvider::builder_from_uri(uri).await?.calls_at_once(CALLS).connect().await
+/// }
+/// ```
+///
+/// A queue of at most 100 processes per key, to which a process soon passes the lock on:
+///
+/// ```no_run
+/// # use std::time::Duration;
+/// # use distlock_api::LockError;
+/// # use distlock_mongo::MongoProvider;
+/// # use distlock_mongo::mongodb::Database;
+/// use distlock_mongo::{HandOff, QueueOptions, WhenFull};
+///
+/// async fn locks(shop: Database) -> Result<MongoProvider, LockError> {
+///     MongoProvider::builder(shop)
+///         .queue(QueueOptions::new().capacity(100).when_full(WhenFull::Refuse)) // with `QueueFull`
+///         .hand_off(HandOff::new().max_count(8).max_time(Duration::from_millis(20)))
+///         .connect()
+///         .await
+/// }
+/// ```
+///
+/// [After a restore](crate#after-a-restore), with the floor of step 1:
+///
+/// ```no_run
+/// # use distlock_api::{FencingToken, LockError};
+/// # use distlock_mongo::MongoProvider;
+/// # use distlock_mongo::mongodb::Database;
+/// async fn locks(shop: Database) -> Result<MongoProvider, LockError> {
+///     // Seconds from 2025-01-01 to a time that is after the last use.
+///     let floor = FencingToken::new(60_000_000 << 21);
+///     MongoProvider::builder(shop).token_floor(floor).connect().await
+/// }
+/// ```
 #[derive(Clone)]
 #[must_use = "nothing is made until `build` is called"]
 pub struct MongoProviderBuilder {
@@ -127,6 +191,16 @@ impl MongoProviderBuilder {
     /// it cannot see when our locks are free. Defaults to an error
     /// ([`Corrupt`](distlock_api::ErrorKind::Corrupt)) for every document that is no lock record,
     /// which is left as it is.
+    ///
+    /// ```no_run
+    /// # use distlock_api::LockError;
+    /// # use distlock_mongo::MongoProvider;
+    /// # use distlock_mongo::mongodb::Database;
+    /// async fn locks(shop: Database) -> Result<MongoProvider, LockError> {
+    ///     // The earlier program has stopped. Its last locks are respected until they expire.
+    ///     MongoProvider::builder(shop).collection("order_locks").adopt_foreign_locks().connect().await
+    /// }
+    /// ```
     pub fn adopt_foreign_locks(mut self) -> Self {
         self.common.adopts_foreign = true;
         self
@@ -137,6 +211,18 @@ impl MongoProviderBuilder {
     ///
     /// The provider that creates the TTL index of the collection decides. One with another setting
     /// logs a warning, and works with the existing index.
+    ///
+    /// ```no_run
+    /// # use std::time::Duration;
+    /// # use distlock_api::LockError;
+    /// # use distlock_mongo::MongoProvider;
+    /// # use distlock_mongo::mongodb::Database;
+    /// async fn locks(shop: Database) -> Result<MongoProvider, LockError> {
+    ///     // Operators can look at the record of a job for a week.
+    ///     let a_week = Duration::from_secs(7 * 24 * 3600);
+    ///     MongoProvider::builder(shop).collection("job_locks").purge_after(a_week).connect().await
+    /// }
+    /// ```
     pub fn purge_after(mut self, grace: Duration) -> Self {
         self.purge_after = grace;
         self

@@ -205,6 +205,11 @@ impl Caller {
             // Nothing was written, and nothing will be. The lease is held as before.
             Err(NotCommitted { guard: Some(guard), .. }) => {
                 network.documents.told(&commit, false);
+                if guard.loss().is_some() {
+                    // It has not been held since some moment during the commit.
+                    self.records.update(call, |call| call.what = held.granted(End::Lost));
+                    return true;
+                }
                 if let Ok(held) = self.keep(call, &guard).await {
                     self.release(call, held, guard.into_guard()).await;
                 }

@@ -80,9 +80,13 @@ async fn behind(world: &World, proxy: &FaultProxy) -> Client {
 }
 
 fn provider(client: &Client, collection: &str) -> MongoProvider {
+    provider_with(client, collection, REQUEST)
+}
+
+fn provider_with(client: &Client, collection: &str, request_timeout: Duration) -> MongoProvider {
     let builder = MongoProvider::builder(client.database("distlock_test")).collection(collection);
     let lease = distlock_api::LeaseOptions::new().ttl(LONG);
-    builder.lease(lease).request_timeout(REQUEST).build().expect("valid options")
+    builder.lease(lease).request_timeout(request_timeout).build().expect("valid options")
 }
 
 async fn take(provider: &MongoProvider, key: &LockKey) -> Result<LockGuard> {
@@ -280,8 +284,10 @@ async fn an_outage_has_its_cause_and_a_known_outcome(world: World) {
     let target = primary(&world).await;
     let proxy = FaultProxy::start(target).await.expect("a proxy");
     let (at, client) = (proxy.address(), behind(&world, &proxy).await);
-    let locks = provider(&client, &random_name("locks"));
-    let _ = locks.acquire(key()).await.unwrap().release().await.unwrap();
+    // Several requests end within a wait: the driver must have seen the refusal by then.
+    let (wait, request_timeout) = (Duration::from_secs(5), Duration::from_secs(1));
+    let locks = provider_with(&client, &random_name("locks"), request_timeout);
+    let _ = locks.acquire(key()).timeout(SOON).await.unwrap().release().await.unwrap();
     drop(proxy);
     let names_the_cause = |error: &distlock_api::LockError| {
         let source = std::error::Error::source(error).map(ToString::to_string).unwrap_or_default();
@@ -289,10 +295,10 @@ async fn an_outage_has_its_cause_and_a_known_outcome(world: World) {
         assert!(error.to_string().contains(&at.to_string()), "{error}");
         crate::guide::lists(error);
     };
-    // The first call may have been sent. By its end the driver must have seen the refusal.
-    names_the_cause(&locks.acquire(key()).timeout(Duration::from_secs(5)).await.unwrap_err());
+    // The first call may have been sent.
+    names_the_cause(&locks.acquire(key()).timeout(wait).await.unwrap_err());
     for _ in 0..3 {
-        let error = locks.acquire(key()).timeout(WAIT).await.unwrap_err();
+        let error = locks.acquire(key()).timeout(wait).await.unwrap_err();
         names_the_cause(&error);
         let (kind, unknown) = (error.kind(), error.is_outcome_unknown());
         assert_eq!((kind, unknown), (distlock_api::ErrorKind::Unavailable, false), "{error}");

@@ -258,6 +258,10 @@ impl LeaseStore for DisturbedStore {
         self.shared.store.may_act_for(claim)
     }
 
+    fn why_unanswered(&self, waited: Duration) -> Option<LockError> {
+        self.shared.store.why_unanswered(waited)
+    }
+
     async fn release_many(&self, releases: &[Release]) -> Vec<Result<ReleaseOutcome>> {
         let keys = releases.iter().map(|release| release.claim.key());
         let timeout = releases.iter().map(|release| release.timeout).min().unwrap_or_default();

@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use distlock_api::{
-    AcquisitionId, FencingToken, ForcedRelease, LockAdmin, LockEvents, LockFilter, LockInfo, LockKey, ReleaseOutcome,
-    Result,
+    AcquisitionId, FencingToken, ForcedRelease, LockAdmin, LockError, LockEvents, LockFilter, LockInfo, LockKey,
+    ReleaseOutcome, Result,
 };
 use distlock_engine::store::{
     Attempt, Claim, Connecting, EventStream, Lanes, LeaseStore, Release, Renewal, Reply, Standing, StoreCapabilities,
@@ -17,10 +17,11 @@ use distlock_engine::store::{
 
 use crate::budget::Budget;
 use crate::calls::BATCH;
+use crate::error::Effect;
 use crate::records::{Absent, Records};
 use crate::requests::batch::KEYS;
 use crate::requests::{acquire, admin, batch, connect, release, renew, waiters, watch};
-use crate::topology::{Deployment, server};
+use crate::topology::{Deployment, server, unanswered_by};
 
 /// Leases in a lock collection, one record per key, or in the documents of your own collection.
 ///
@@ -150,6 +151,16 @@ impl LeaseStore for MongoStore {
 
     fn may_act_for(&self, claim: &Claim) -> Duration {
         batch::may_act_for(&self.records, claim)
+    }
+
+    fn why_unanswered(&self, waited: Duration) -> Option<LockError> {
+        let waited = Duration::from_millis(u64::try_from(waited.as_millis()).unwrap_or(u64::MAX));
+        let error = unanswered_by(self.records.database.client(), waited, Effect::Write);
+        if let (Some(_), Some(shared)) = (std::error::Error::source(&error), self.records.shared()) {
+            // The next call first waits for a server, and is not sent if there is none.
+            shared.pool.reachability.unanswered();
+        }
+        Some(error)
     }
 
     async fn release_many(&self, releases: &[Release]) -> Vec<Result<ReleaseOutcome>> {

@@ -133,6 +133,7 @@ impl<'a> Acquisition<'a> {
         }
         connected(self.engine, patience.limit).await?;
         let attempt = Attempt { claim: self.claim.clone(), ..attempt };
+        let begun = Instant::now();
         let call = self.send(attempt, patience)?;
         self.in_batch = call.is_part();
         self.call.begin(call);
@@ -143,7 +144,7 @@ impl<'a> Acquisition<'a> {
             () = self.engine.closed.cancelled() => return Err(LockError::closed()),
         };
         let Some(Answered { sent, answer }) = answered else {
-            return Err(self.call.leave_line().unwrap_or_else(not_answered));
+            return Err(self.call.leave_line().unwrap_or_else(|| not_answered(&*self.engine.store, begun)));
         };
         match &answer {
             Ok(Reply::Granted(_)) => self.dirty = true,

@@ -19,7 +19,7 @@ use tokio::time::{Instant, timeout_at};
 use tokio_util::task::AbortOnDropHandle;
 
 use crate::run::clock;
-use crate::store::{InLine, Lane, Lanes, LinePosition, Overload, Permit, PermitReply};
+use crate::store::{InLine, Lane, Lanes, LeaseStore, LinePosition, Overload, Permit, PermitReply};
 
 /// A request that has not been answered yet.
 pub(crate) struct Call<T> {
@@ -263,10 +263,12 @@ fn ended_with_runtime() -> LockError {
     LockError::new(ErrorKind::Other, message).outcome_unknown()
 }
 
-/// Returns the error for a call that was sent, and that its caller no longer waits for.
-pub(crate) fn not_answered() -> LockError {
+/// Returns the error for a call that was sent at that time, and that its caller no longer waits
+/// for. The store may know why there is no answer.
+pub(crate) fn not_answered(store: &dyn LeaseStore, sent: Instant) -> LockError {
     let message = "the store did not answer in time: look at its load, or allow the call more time";
-    LockError::timeout(Phase::Request, message).outcome_unknown()
+    let known = store.why_unanswered(sent.elapsed());
+    known.unwrap_or_else(|| LockError::timeout(Phase::Request, message)).outcome_unknown()
 }
 
 async fn send_later<T>(

@@ -92,6 +92,7 @@ impl WriteRequest {
     /// Makes one call, or continues the one under way. A call that has not been sent by `until` is
     /// not sent.
     async fn attempt(&mut self, until: Instant) -> Result<Written> {
+        let begun = Instant::now();
         if !self.call.is_under_way() {
             let (op, write) = (self.op.clone(), self.write.clone());
             let request = async move { op.write(&write).await };
@@ -99,7 +100,7 @@ impl WriteRequest {
         }
         match self.call.answer(Some(until), self.engine.config.request_timeout).await {
             Some(answered) => answered.answer,
-            None => Err(self.call.leave_line().unwrap_or_else(not_answered)),
+            None => Err(self.call.leave_line().unwrap_or_else(|| not_answered(&*self.engine.store, begun))),
         }
     }
 

@@ -229,6 +229,14 @@ pub trait LeaseStore: fmt::Debug + Send + Sync + 'static {
         Duration::ZERO
     }
 
+    /// Returns what the store knows about why a call has no answer after this time, such as that no
+    /// server can be reached. It is the error of a caller that leaves before the answer, whose
+    /// outcome is unknown whatever the error says. Does no I/O. Defaults to `None`.
+    fn why_unanswered(&self, waited: Duration) -> Option<LockError> {
+        let _ = waited;
+        None
+    }
+
     /// Extends a held lease, or refreshes a ticket. It never grants anything.
     ///
     /// A lease is extended only if this claim holds it **with this token** and it has not expired

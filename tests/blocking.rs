@@ -101,7 +101,8 @@ fn a_lease_is_renewed_while_no_call_is_made() {
 fn a_dropped_guard_is_released_in_the_background() {
     let store = MemoryStore::new();
     let [locks, others] = [store.provider(), store.provider()].map(|provider| Provider::new(provider).unwrap());
-    drop(locks.acquire("k").call().unwrap());
+    // The ttl ends long after the wait.
+    drop(locks.acquire("k").ttl(4 * SOON).call().unwrap());
     let guard = others.acquire("k").timeout(SOON).call().unwrap();
     assert!(guard.fencing_token().get() > 0);
 }

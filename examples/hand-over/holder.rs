@@ -56,7 +56,7 @@ pub(crate) async fn play(part: Part, mut orders: Orders) -> Result<(), Failure> 
     if orders.next::<()>().await?.is_some() {
         let end = orders.end();
         tokio::select! {
-            done = take_turns(&part.name, &locks) => done?,
+            done = take_turns(&part.name, part.lease, &locks) => done?,
             () = end => {}
         }
     }
@@ -65,10 +65,10 @@ pub(crate) async fn play(part: Part, mut orders: Orders) -> Result<(), Failure> 
     Ok(())
 }
 
-async fn take_turns(name: &str, locks: &MongoProvider) -> Result<(), Failure> {
+async fn take_turns(name: &str, lease: Duration, locks: &MongoProvider) -> Result<(), Failure> {
     for round in 1..=ROUNDS {
         report(&Report::Waits { at: now() });
-        let guard = locks.acquire(KEY).timeout(Duration::from_secs(20)).await?;
+        let guard = locks.acquire(KEY).timeout(lease + Duration::from_secs(20)).await?;
         report(&Report::Holds { at: now(), token: guard.fencing_token().get() });
         if name == A && round == ROUNDS {
             sleep(KILLED_AFTER).await;

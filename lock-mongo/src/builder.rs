@@ -47,11 +47,11 @@ impl MongoProvider {
     ///
     /// async fn ship(client: Client) -> Result<(), Box<dyn Error>> {
     ///     let locks = MongoProvider::builder_from_client(&client).database("shop").connect().await?;
-    ///     locks.acquire("orders/4711").run(async |_token| ship_order().await).await?;
+    ///     let shipped = locks.acquire("orders/4711").run(async |_token| ship_order().await).await;
     ///
     ///     locks.close().await?; // releases what is held, and needs the client for that
     ///     client.shutdown().await;
-    ///     Ok(())
+    ///     Ok(shipped?)
     /// }
     /// ```
     pub fn builder_from_client(client: &Client) -> MongoProviderBuilder {

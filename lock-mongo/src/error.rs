@@ -72,7 +72,7 @@ pub(crate) fn not_a_record() -> LockError {
 
 /// Makes the error of an operation that the client's own limit ended.
 pub(crate) fn unanswered(limit: std::time::Duration, effect: Effect) -> LockError {
-    unanswered_because(limit, effect, "")
+    unanswered_because(limit, effect, ": look at its load, or allow the call more time")
 }
 
 /// Makes the error of [`unanswered`], with a reason that follows the message.

@@ -17,11 +17,10 @@ use distlock_engine::store::{
 
 use crate::budget::Budget;
 use crate::calls::BATCH;
-use crate::error::Effect;
 use crate::records::{Absent, Records};
 use crate::requests::batch::KEYS;
 use crate::requests::{acquire, admin, batch, connect, release, renew, waiters, watch};
-use crate::topology::{Deployment, server, unanswered_by};
+use crate::topology::{Deployment, left_unanswered, server};
 
 /// Leases in a lock collection, one record per key, or in the documents of your own collection.
 ///
@@ -154,13 +153,8 @@ impl LeaseStore for MongoStore {
     }
 
     fn why_unanswered(&self, waited: Duration) -> Option<LockError> {
-        let waited = Duration::from_millis(u64::try_from(waited.as_millis()).unwrap_or(u64::MAX));
-        let error = unanswered_by(self.records.database.client(), waited, Effect::Write);
-        if let (Some(_), Some(shared)) = (std::error::Error::source(&error), self.records.shared()) {
-            // The next call first waits for a server, and is not sent if there is none.
-            shared.pool.reachability.unanswered();
-        }
-        Some(error)
+        let pool = &self.records.shared()?.pool;
+        Some(left_unanswered(self.records.database.client(), &pool.reachability, waited))
     }
 
     async fn release_many(&self, releases: &[Release]) -> Vec<Result<ReleaseOutcome>> {

@@ -112,7 +112,21 @@ pub(crate) async fn server(client: &Client, reachability: &Reachability, limit: 
 /// Makes the error of an operation that the client's own limit ended. It names the servers that
 /// cannot be used, as far as the driver knows.
 pub(crate) fn unanswered_by(client: &Client, limit: Duration, effect: Effect) -> LockError {
-    let servers = Servers::of(client);
+    unanswered_with(Servers::of(client), limit, effect)
+}
+
+/// Makes the error of a call whose caller leaves before the answer. If no server takes writes, the
+/// next call waits for one, and is not sent without it.
+pub(crate) fn left_unanswered(client: &Client, reachability: &Reachability, waited: Duration) -> LockError {
+    let servers = reachability.servers(client);
+    if !servers.can_serve() {
+        reachability.unanswered();
+    }
+    let waited = Duration::from_millis(u64::try_from(waited.as_millis()).unwrap_or(u64::MAX));
+    unanswered_with(servers, waited, Effect::Write)
+}
+
+fn unanswered_with(servers: Servers, limit: Duration, effect: Effect) -> LockError {
     match servers.trouble() {
         Some(trouble) => unanswered_because(limit, effect, &format!(": {trouble}")).with_source(servers),
         None => unanswered(limit, effect),

@@ -71,16 +71,16 @@ struct Privilege {
 }
 
 const PRIVILEGES: [Privilege; 6] = [
-    Privilege { action: "find", is_needed: true, without: "no locks" },
-    Privilege { action: "insert", is_needed: true, without: "no locks" },
-    Privilege { action: "update", is_needed: true, without: "no locks" },
-    Privilege { action: "createIndex", is_needed: false, without: "records of locks are not removed" },
+    Privilege { action: "find", is_needed: true, without: "nothing works" },
+    Privilege { action: "insert", is_needed: true, without: "nothing works" },
+    Privilege { action: "update", is_needed: true, without: "nothing works" },
+    Privilege { action: "createIndex", is_needed: false, without: "records are not removed" },
     Privilege { action: "changeStream", is_needed: false, without: "waiters poll, and `watch` does not work" },
     Privilege { action: "listIndexes", is_needed: false, without: "a wrong collation or TTL index is not noticed" },
 ];
 
-/// Judges the privileges, as `connectionStatus` lists them, on the lock collection.
-pub(crate) fn privileges(status: &Document, database: &str, collection: &str) -> Finding {
+/// Judges the privileges, as `connectionStatus` lists them, on a collection of locks or outcomes.
+pub(crate) fn privileges(status: &Document, of: &str, database: &str, collection: &str) -> Finding {
     let check = "privileges";
     let info = status.get_document("authInfo").cloned().unwrap_or_default();
     if info.get_array("authenticatedUsers").is_ok_and(Vec::is_empty) {
@@ -100,7 +100,7 @@ pub(crate) fn privileges(status: &Document, database: &str, collection: &str) ->
     };
     let missing: Vec<&Privilege> = PRIVILEGES.iter().filter(|privilege| !held(privilege.action)).collect();
     if missing.is_empty() {
-        return Finding::ok(check, format!("all that locks need on {database}.{collection}"));
+        return Finding::ok(check, format!("all that {of} need on {database}.{collection}"));
     }
     let named: Vec<_> = missing.iter().map(|one| format!("{} ({})", one.action, one.without)).collect();
     let actions: Vec<_> = missing.iter().map(|one| one.action).collect();
@@ -294,11 +294,11 @@ mod tests {
             (status(doc! { "anyResource": true }, &all), Ok, "all"),
             (status(doc! { "cluster": true }, &all), Wrong, "find"),
             (status(of("other", "locks"), &all), Wrong, "find"),
-            (status(of("app", "locks"), &all[1..]), Wrong, "find (no locks)"),
+            (status(of("app", "locks"), &all[1..]), Wrong, "find (nothing works)"),
             (status(of("app", "locks"), &all[..4]), Warning, "changeStream"),
             (doc! { "authInfo": { "authenticatedUsers": [] } }, Warning, "no user"),
         ] {
-            let finding = privileges(&status, "app", "locks");
+            let finding = privileges(&status, "locks", "app", "locks");
             assert_eq!(finding.verdict, verdict, "{status}");
             assert!(finding.found.contains(part), "{finding:?}");
         }

@@ -42,8 +42,8 @@ pub(crate) struct DoctorArgs {
     /// may be
     #[arg(long, value_name = "TIME", value_parser = duration::parse, default_value = "30s")]
     ttl: Duration,
-    /// Examine the collection of the outcomes of `run --once` too. It is created if it does not
-    /// exist [default: once]
+    /// Examine a collection of outcomes of `run --once` too, and create it if it does not exist.
+    /// Without a name it is `once`
     #[arg(long, value_name = "COLLECTION", num_args = 0..=1, require_equals = true, default_missing_value = COLLECTION)]
     once: Option<String>,
 }
@@ -119,10 +119,12 @@ async fn examine(locks: &Locks, args: &DoctorArgs, margin: Duration, report: &mu
     report.print(&or_unanswered("version", version))?;
     let (database, collection) = (&connection.database, &connection.collection);
     let status = facts::status(connection).await;
-    report
-        .print(&or_unanswered("privileges", status.map(|status| judge::privileges(&status, database, collection))))?;
+    report.print(&or_unanswered(
+        "privileges",
+        status.map(|status| judge::privileges(&status, "locks", database, collection)),
+    ))?;
     if let Err(error) = locks.provider.prepare().await {
-        report.print(&prepared(&error, &format!("{database}.{collection}")))?;
+        report.print(&prepared(&error, "locks", &format!("{database}.{collection}")))?;
         if error.kind() != ErrorKind::PermissionDenied {
             return Ok(());
         }
@@ -142,19 +144,24 @@ async fn examine(locks: &Locks, args: &DoctorArgs, margin: Duration, report: &mu
 /// Examines the collection of the outcomes of `run --once`.
 async fn once(connection: &Connection, collection: &str, report: &mut Report<'_>) -> Result<(), Failure> {
     let database = &connection.database;
-    let status = facts::status(connection).await.map(|status| judge::privileges(&status, database, collection));
+    let status = facts::status(connection).await;
+    let status = status.map(|status| judge::privileges(&status, "outcomes", database, collection));
     report.print(&Finding { check: "oncePrivileges", ..or_unanswered("privileges", status) })?;
-    let jobs = connection.jobs(collection)?;
     let (check, namespace) = ("onceCollection", format!("{database}.{collection}"));
-    let finding = match jobs.prepare().await {
-        Ok(()) => Finding::ok(check, format!("{namespace} can carry outcomes")),
-        Err(error) => Finding { check, ..prepared(&error, &namespace) },
+    let prepare = async {
+        let jobs = connection.jobs(collection)?;
+        let prepared = jobs.prepare().await;
+        // It holds nothing.
+        let _ = jobs.close().await;
+        prepared
     };
-    let closed = jobs.close().await;
+    let finding = match prepare.await {
+        Ok(()) => Finding::ok(check, format!("{namespace} can carry outcomes")),
+        Err(error) => Finding { check, ..prepared(&error, "outcomes", &namespace) },
+    };
     report.print(&finding)?;
     let indexes = facts::indexes(connection, collection).await.map(|indexes| judge::once_indexes(&indexes));
-    report.print(&indexes.unwrap_or_else(|error| unlisted("onceIndexes", &error)))?;
-    Ok(closed?)
+    Ok(report.print(&indexes.unwrap_or_else(|error| unlisted("onceIndexes", &error)))?)
 }
 
 fn unlisted(check: &'static str, error: &str) -> Finding {
@@ -162,13 +169,14 @@ fn unlisted(check: &'static str, error: &str) -> Finding {
 }
 
 /// Judges the failure of the library's own preparation.
-fn prepared(error: &LockError, namespace: &str) -> Finding {
+fn prepared(error: &LockError, what: &str, namespace: &str) -> Finding {
     let advice = match error.kind() {
         ErrorKind::PermissionDenied => "grant the privilege that is named",
-        ErrorKind::Unsupported => "give the locks a collection of their own, on a deployment that is supported",
+        ErrorKind::Unsupported => "use a collection of its own, on a deployment that is supported",
+        ErrorKind::InvalidOptions => "correct the name",
         _ => "see that a primary is elected, and that a majority of the members is up",
     };
-    Finding::wrong("collection", format!("{namespace} cannot carry locks: {}", chain(error)), advice)
+    Finding::wrong("collection", format!("{namespace} cannot carry {what}: {}", chain(error)), advice)
 }
 
 fn or_unanswered(check: &'static str, found: Result<Finding, String>) -> Finding {

@@ -323,8 +323,8 @@ async fn health_shows_what_it_does(cx: Context) -> Verdict {
     let follower = Running::start(&b, &key, "b", &journal, Terms { round: Some(round), ..Terms::default() });
     b.until_waiting(1).await?;
     let mut seen = follower.health.clone();
-    // Beyond the end of a round.
-    let until = Instant::now() + round * 3 / 2;
+    // Beyond the end of two rounds.
+    let until = Instant::now() + round * 5 / 2;
     while let Ok(status) = timeout_at(until, seen.changed()).await {
         ensure!(status == LeadStatus::Following, "a candidate that follows shows {status:?}");
     }

@@ -100,9 +100,10 @@ impl Service {
     /// service inside the container, which the image must expose.
     ///
     /// # Errors
-    /// No Docker engine answers, or the image does not exist and cannot be pulled within two
-    /// minutes. The container does not start, or the port is not exposed. The probe never succeeds:
-    /// the message then contains its last error.
+    /// * No Docker engine answers.
+    /// * The image does not exist, and cannot be pulled within two minutes.
+    /// * The container does not start, or the port is not exposed.
+    /// * The probe never succeeds. The message then contains its last error.
     ///
     /// # Cancel safety
     /// A container whose creation is interrupted is removed when the next test process starts one.

@@ -215,6 +215,10 @@ impl Caller {
                 }
                 return true;
             }
+            Err(NotCommitted { error, .. }) if !error.is_outcome_unknown() => {
+                self.records.complain(format!("client {} lost its guard to a known outcome: {error}", self.client));
+                End::Unknown
+            }
             Err(NotCommitted { error, .. }) => {
                 network.log(|| format!("client {} does not know whether it has committed: {error}", self.client));
                 End::Unknown

@@ -233,8 +233,8 @@ impl LeaseProviderBuilder {
         let backoff::Poll { first, longest } = config.poll;
         if first < millisecond || longest < first || longest > Duration::from_secs(86_400) {
             return Err(LockError::invalid_options(format!(
-                "a poll interval from {first:?} to {longest:?} is below 1 ms, above a day, or shrinks: give the \
-                 shorter one first"
+                "a poll interval from {first:?} to {longest:?} is below 1 ms, above a day, or shrinks: give two times \
+                 from 1 ms to a day, the shorter one first"
             )));
         }
         Ok(LeaseProvider { engine: Engine::new(store, config) })

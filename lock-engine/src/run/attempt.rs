@@ -10,7 +10,7 @@ use tokio::time::{Instant, sleep, timeout, timeout_at};
 use tokio_util::task::task_tracker::TaskTrackerToken;
 
 use crate::log::log;
-use crate::run::call::{Answered, Call, InFlight, guarded, not_answered};
+use crate::run::call::{Answered, Call, InFlight, guarded};
 use crate::run::core::Engine;
 use crate::run::gather::Joined;
 use crate::run::transit::Lease;
@@ -133,7 +133,6 @@ impl<'a> Acquisition<'a> {
         }
         connected(self.engine, patience.limit).await?;
         let attempt = Attempt { claim: self.claim.clone(), ..attempt };
-        let begun = Instant::now();
         let call = self.send(attempt, patience)?;
         self.in_batch = call.is_part();
         self.call.begin(call);
@@ -144,7 +143,7 @@ impl<'a> Acquisition<'a> {
             () = self.engine.closed.cancelled() => return Err(LockError::closed()),
         };
         let Some(Answered { sent, answer }) = answered else {
-            return Err(self.call.leave_line().unwrap_or_else(|| not_answered(&*self.engine.store, begun)));
+            return Err(self.call.leave_unanswered(&*self.engine.store));
         };
         match &answer {
             Ok(Reply::Granted(_)) => self.dirty = true,

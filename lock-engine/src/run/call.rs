@@ -8,7 +8,7 @@
 //! Acquisitions, releases and writes use it, and differ in what they do without an answer.
 
 use std::future::Future;
-use std::panic::AssertUnwindSafe;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::Pin;
 use std::time::Duration;
 
@@ -242,6 +242,15 @@ impl<T: Send + 'static> InFlight<T> {
         Some(not_sent)
     }
 
+    /// Returns the error for a caller that leaves without an answer. A call in line leaves the
+    /// line; one that was sent stays.
+    pub(crate) fn leave_unanswered(&mut self, store: &dyn LeaseStore) -> LockError {
+        self.leave_line().unwrap_or_else(|| {
+            let sent = self.0.as_ref().and_then(Call::sent);
+            not_answered(store, sent.map(|sent| sent.elapsed()).unwrap_or_default())
+        })
+    }
+
     /// Gives up a call that has been sent. A call in line stays there.
     pub(crate) fn give_up_sent(&mut self) {
         drop(self.0.take_if(|call| call.sent().is_some()));
@@ -263,11 +272,11 @@ fn ended_with_runtime() -> LockError {
     LockError::new(ErrorKind::Other, message).outcome_unknown()
 }
 
-/// Returns the error for a call that was sent at that time, and that its caller no longer waits
-/// for. The store may know why there is no answer.
-pub(crate) fn not_answered(store: &dyn LeaseStore, sent: Instant) -> LockError {
+/// Returns the error for a call that was sent so long ago, and that its caller no longer waits for.
+/// The store may know why there is no answer.
+fn not_answered(store: &dyn LeaseStore, waited: Duration) -> LockError {
     let message = "the store did not answer in time: look at its load, or allow the call more time";
-    let known = store.why_unanswered(sent.elapsed());
+    let known = catch_unwind(AssertUnwindSafe(|| store.why_unanswered(waited))).ok().flatten();
     known.unwrap_or_else(|| LockError::timeout(Phase::Request, message)).outcome_unknown()
 }
 

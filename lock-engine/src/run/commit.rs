@@ -20,7 +20,7 @@ use scopeguard::{ScopeGuard, guard};
 use tokio::time::{Instant, sleep};
 use tokio_util::task::task_tracker::TaskTrackerToken;
 
-use crate::run::call::{Call, InFlight, not_answered};
+use crate::run::call::{Call, InFlight};
 use crate::run::clock;
 use crate::run::core::Engine;
 use crate::run::transit::Lease;
@@ -92,7 +92,6 @@ impl WriteRequest {
     /// Makes one call, or continues the one under way. A call that has not been sent by `until` is
     /// not sent.
     async fn attempt(&mut self, until: Instant) -> Result<Written> {
-        let begun = Instant::now();
         if !self.call.is_under_way() {
             let (op, write) = (self.op.clone(), self.write.clone());
             let request = async move { op.write(&write).await };
@@ -100,7 +99,7 @@ impl WriteRequest {
         }
         match self.call.answer(Some(until), self.engine.config.request_timeout).await {
             Some(answered) => answered.answer,
-            None => Err(self.call.leave_line().unwrap_or_else(|| not_answered(&*self.engine.store, begun))),
+            None => Err(self.call.leave_unanswered(&*self.engine.store)),
         }
     }
 

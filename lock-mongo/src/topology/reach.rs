@@ -6,9 +6,11 @@
 //! errors contain less.
 //!
 //! The debug output is long, so it is read only when [`Reachability`] is uncertain: the last call
-//! was not answered, or there has been no call for a while.
+//! was not answered, or there has been no call for a while. For callers that leave before an answer
+//! it is read at most once per [`RECENT`].
 
 use std::fmt;
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
@@ -31,6 +33,9 @@ const WAIT: Duration = Duration::from_millis(5);
 /// How often the others see whether that one still checks: its caller may have stopped polling it.
 const WATCH: Duration = Duration::from_millis(50);
 
+/// How old the servers of the error of a caller may be that leaves: many leave at the same time.
+const RECENT: Duration = Duration::from_millis(50);
+
 /// When a client's servers were last known to be reachable.
 #[derive(Debug)]
 pub(crate) struct Reachability {
@@ -41,12 +46,20 @@ pub(crate) struct Reachability {
     checked: AtomicU64,
     /// Notified when a check has found one.
     found: Notify,
+    /// The servers for callers that leave, and when they were read.
+    last: Mutex<Option<(std::time::Instant, Servers)>>,
 }
 
 impl Default for Reachability {
     fn default() -> Self {
         let start = std::time::Instant::now();
-        Self { start, answered: AtomicU64::new(0), checked: AtomicU64::new(0), found: Notify::new() }
+        Self {
+            start,
+            answered: AtomicU64::new(0),
+            checked: AtomicU64::new(0),
+            found: Notify::new(),
+            last: Mutex::default(),
+        }
     }
 }
 
@@ -65,6 +78,19 @@ impl Reachability {
     pub(crate) fn is_certain(&self) -> bool {
         let answered = self.answered.load(Ordering::Relaxed);
         answered > 0 && self.millis() - answered.min(self.millis()) < u64::try_from(FRESH.as_millis()).expect("small")
+    }
+
+    /// Returns the servers as they were at most [`RECENT`] ago.
+    pub(super) fn servers(&self, client: &Client) -> Servers {
+        let mut last = self.last.lock().expect("no code in here panics");
+        match &*last {
+            Some((read, servers)) if read.elapsed() < RECENT => servers.clone(),
+            _ => {
+                let servers = Servers::of(client);
+                *last = Some((std::time::Instant::now(), servers.clone()));
+                servers
+            }
+        }
     }
 
     fn millis(&self) -> u64 {

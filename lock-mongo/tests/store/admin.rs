@@ -97,7 +97,8 @@ async fn release_owner_releases_many_in_batches(world: World) {
     let records = (0..MANY).map(|n| held_record(n, if n == 7 { "other" } else { "me" }));
     world.raw(&name).insert_many(records).await.unwrap();
     let admin = provider.admin().unwrap();
-    // A server that pauses answers a request too late. The next call releases what is left.
+    // A server that pauses answers a request too late. The next call releases what is left. Without
+    // batches eight calls would be needed.
     let mut failed = 0;
     let released = loop {
         match admin.release_owner("me", "test").await {
@@ -105,7 +106,7 @@ async fn release_owner_releases_many_in_batches(world: World) {
             Err(error) => {
                 assert!(error.is_retryable() || error.is_outcome_unknown(), "{error}");
                 failed += 1;
-                assert!(failed <= 10, "{error}");
+                assert!(failed <= 4, "{error}");
                 tokio::time::sleep(Duration::from_secs(1)).await;
             }
         }

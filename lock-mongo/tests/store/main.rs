@@ -59,8 +59,14 @@ use tokio::sync::RwLock;
 
 use world::World;
 
+/// How many checks run at once per processor, unless `--test-threads` is given. Most checks wait
+/// for a clock most of the time.
+const CHECKS_PER_PROCESSOR: usize = 2;
+
 fn main() -> ExitCode {
-    let arguments = Arguments::from_args();
+    let mut arguments = Arguments::from_args();
+    let processors = std::thread::available_parallelism().map_or(1, usize::from);
+    arguments.test_threads.get_or_insert(processors * CHECKS_PER_PROCESSOR);
     let runtime = Arc::new(Builder::new_multi_thread().enable_all().build().expect("a runtime"));
     if arguments.list {
         return libtest_mimic::run(&arguments, trials(&runtime, &[])).exit_code();

@@ -102,10 +102,16 @@ async fn once_replays_by_one_query(world: World) {
         assert_eq!(once.once("job").await.unwrap().done().unwrap().value(), b"done");
         let mut commands = sent.take();
         // Without the change stream, which the lease of the completed work may have opened.
-        commands
-            .retain(|command| !["aggregate", "getMore", "killCursors"].iter().any(|name| command.contains_key(name)));
+        commands.retain(|command| !is_of_stream(command));
         assert!(commands.len() == 1 && commands[0].contains_key("find"), "{commands:?}");
     }
+}
+
+/// Whether the command opens, reads or closes a change stream.
+fn is_of_stream(command: &Document) -> bool {
+    let first = command.get_array("pipeline").ok().and_then(|stages| stages.first()?.as_document());
+    let opens = first.is_some_and(|stage| stage.contains_key("$changeStream"));
+    opens || command.contains_key("getMore") || command.contains_key("killCursors")
 }
 
 /// The runtime of the holder ends, as with its process: no renewal, no release.

@@ -21,15 +21,16 @@ use super::world::{LONG, World, key, random_name};
 
 /// A part of the ttl, so that a key that is free by then was released, and did not expire.
 const SOON: Duration = Duration::from_secs(30);
-/// How long callers wait during the fault.
-const WAIT: Duration = Duration::from_secs(2);
+/// How long callers wait during a fault that may hit several requests, of [`BRIEF`] each.
+const WAIT: Duration = Duration::from_secs(5);
+const BRIEF: Duration = Duration::from_secs(2);
 /// How long a fault continues after the call that it hit.
 const FAULT: Duration = Duration::from_millis(500);
 /// How long the clients behind a proxy wait for one answer: well above what a busy machine needs.
 const REQUEST: Duration = Duration::from_secs(6);
-/// How long a half-open connection may delay a call: two unanswered requests, and ten seconds for
-/// busy machines.
-const BOUND: Duration = REQUEST.saturating_mul(2).saturating_add(Duration::from_secs(10));
+/// How long a half-open connection may delay a call: two unanswered requests, and five seconds for
+/// busy machines, which are too few for a third request.
+const BOUND: Duration = REQUEST.saturating_mul(2).saturating_add(Duration::from_secs(5));
 
 pub(super) fn add(checks: &mut Checks<'_>) {
     check!(checks, C18 an_outage_has_its_cause_and_a_known_outcome);
@@ -96,7 +97,8 @@ async fn take(provider: &MongoProvider, key: &LockKey) -> Result<LockGuard> {
 async fn disturbed(world: World, fault: NetworkFault) {
     let proxy = FaultProxy::start(primary(&world).await).await.unwrap();
     let collection = random_name("locks");
-    let (meant, other) = (provider(&behind(&world, &proxy).await, &collection), provider(&world.client, &collection));
+    let meant = provider_with(&behind(&world, &proxy).await, &collection, BRIEF);
+    let other = provider(&world.client, &collection);
     let (acquired, released) = (key(), key());
     let mut last = take(&meant, &acquired).await.unwrap().fencing_token();
     let held = take(&meant, &released).await.unwrap();

@@ -13,6 +13,9 @@ pub(crate) const LIVENESS: Duration = Duration::from_secs(30);
 /// How long an event may take that must happen soon: far below the ttl of the leases in such
 /// checks, far above what a busy machine needs.
 pub(crate) const SOON: Duration = Duration::from_secs(8);
+/// How long a waiter may take that is not told and looks for itself, every five seconds. Below the
+/// time in which tickets expire.
+pub(crate) const POLLED: Duration = Duration::from_secs(12);
 /// The tolerance of lower bounds: stores and options count whole milliseconds, by another clock.
 pub(crate) const GRAIN: Duration = Duration::from_millis(2);
 

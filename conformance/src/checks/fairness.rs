@@ -7,7 +7,7 @@ use distlock_api::{Accounting, LockGuard, LockKey, Wait};
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 
-use crate::bounded::{LIVENESS, SOON, eventually, within};
+use crate::bounded::{LIVENESS, POLLED, SOON, eventually, within};
 use crate::check::checks;
 use crate::child::Clock;
 use crate::client::{Client, Waiter};
@@ -227,9 +227,9 @@ async fn cut_off_waiter(cx: Context) -> Verdict {
     let outcome = held.release().await?;
     let released = Instant::now();
     ensure!(outcome.is_released(), "the release of a held lock returned {outcome:?}");
-    let next = within(SOON, "the waiter behind one that was cut off to get the lock", next.guard()).await??;
+    let next = within(POLLED, "the waiter behind one that was cut off to get the lock", next.guard()).await??;
     let after = next.1.saturating_duration_since(released);
-    ensure!(after < SOON, "a waiter that was cut off kept the lock from the next one for {after:?}");
+    ensure!(after < POLLED, "a waiter that was cut off kept the lock from the next one for {after:?}");
     b.disturbed()?.end_faults().await?;
     Ok(())
 }
@@ -276,7 +276,7 @@ fn behind_a_dead_waiter(cx: Context, a: Client, b: Client) -> impl Future<Output
         ensure!(outcome.is_released(), "the release of a held lock returned {outcome:?}");
         let (_guard, at) = next.guard().await?;
         let after = at.saturating_duration_since(released);
-        ensure!(after < SOON, "a killed waiter kept the lock from the next one for {after:?}");
+        ensure!(after < POLLED, "a killed waiter kept the lock from the next one for {after:?}");
         Ok(())
     })
 }

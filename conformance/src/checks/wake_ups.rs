@@ -5,7 +5,7 @@ use std::time::Duration;
 use tokio::task::JoinSet;
 
 use super::fairness::until_queued;
-use crate::bounded::{SOON, within};
+use crate::bounded::{POLLED, SOON, within};
 use crate::check::checks;
 use crate::client::Client;
 use crate::context::Context;
@@ -56,11 +56,11 @@ async fn release_racing_arrival(cx: Context) -> Verdict {
 }
 
 async fn pushes_refused(cx: Context) -> Verdict {
-    disturbed(&cx, Pushes::Refused, SOON).await
+    disturbed(&cx, Pushes::Refused, POLLED).await
 }
 
 async fn pushes_broken(cx: Context) -> Verdict {
-    disturbed(&cx, Pushes::Broken, SOON).await
+    disturbed(&cx, Pushes::Broken, POLLED).await
 }
 
 /// The delay is longer than a claim window: a waiter whose event is so late has lost the grant, and

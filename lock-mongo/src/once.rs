@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use distlock_api::once::{Once, OnceGuard, OnceHandle, OnceOptions, OnceProvider, OnceRecord, OnceState};
-use distlock_api::{ErrorKind, LeaseOptions, LockError, LockKey, LockProvider, Result, Wait, contained};
+use distlock_api::{Disposition, ErrorKind, LeaseOptions, LockError, LockKey, LockProvider, Result, Wait, contained};
 use mongodb::bson::Document;
 use tokio::runtime::Handle;
 use tokio::time::{Instant, timeout};
@@ -258,12 +258,15 @@ impl OnceProvider for MongoOnce {
             other => other,
         };
         loop {
-            let known = self.read_in_wait(&key, left()).await?;
+            let known = self.read_in_wait(&key, left()).await;
             let rest = options.wait_left(since);
-            match known.answer(&options) {
-                Some(Once::Busy(_)) if rest != Wait::Try => {}
-                Some(answer) => return Ok(answer),
-                None => {}
+            match known.map(|known| known.answer(&options)) {
+                Ok(Some(Once::Busy(_))) if rest != Wait::Try => {}
+                Ok(Some(answer)) => return Ok(answer),
+                Ok(None) => {}
+                // The acquisition repeats what may succeed later, and brings the record.
+                Err(error) if error.disposition() == Disposition::Retryable && rest != Wait::Try => {}
+                Err(error) => return Err(error),
             }
             let acquire = options.acquire().clone().with_wait(acquire_wait(options.acquire().wait(), rest));
             let Some(guard) = self.locks.acquire(key.clone(), acquire, None).await? else {

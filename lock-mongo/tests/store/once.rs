@@ -30,6 +30,7 @@ pub(super) fn add(checks: &mut Checks<'_>) {
     check!(checks, O10 once_outcome_with_floor_ahead);
     check!(checks, alone O7 once_outcome_of_another_request);
     check!(checks, alone O9 once_wait_of_slow_queries);
+    check!(checks, alone O9 once_wait_goes_on_after_a_failed_query);
     check!(checks, alone O11 once_dropped_and_closed);
     check!(checks, alone O8 once_unanswered_is_lost_at_its_deadline);
     check!(checks, alone O8 once_completion_forgotten_meanwhile);
@@ -437,6 +438,28 @@ async fn once_wait_of_slow_queries(world: World) {
             answer => assert!(skip == 1 && answer.as_ref().unwrap().is_busy(), "{skip}: {answer:?}"),
         }
     }
+}
+
+/// A query that fails as in a fail-over ends a single attempt, but not a wait.
+async fn once_wait_goes_on_after_a_failed_query(world: World) {
+    const NOT_PRIMARY: i32 = 10107;
+
+    let (client, app) = world.client_of_app().await;
+    let once = on(&client, &random_name("once"));
+    once.prepare().await.unwrap();
+    // The driver makes a query a second time.
+    let data = doc! { "failCommands": ["find"], "appName": &app, "errorCode": NOT_PRIMARY };
+    let fail = async || {
+        world.admin(doc! { "configureFailPoint": "failCommand", "mode": { "times": 2 }, "data": &data }).await;
+    };
+    fail().await;
+    let error = once.try_once("tried").await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
+    fail().await;
+    let mut work = once.once("waited").timeout(Duration::from_secs(30)).await.unwrap().begun().unwrap();
+    heal(&world).await;
+    work.complete("done").await.unwrap();
+    assert_eq!(once.once("waited").await.unwrap().done().unwrap().value(), b"done");
 }
 
 /// The call is dropped while its mark is under way, and the provider is closed then.

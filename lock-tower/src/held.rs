@@ -102,7 +102,7 @@ mod extract {
 
     impl fmt::Display for NotLocked {
         fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-            f.write_str("the handler needs a `HeldLock`, but no `LockLayer` has locked the request: add the layer to this route")
+            f.write_str("the handler needs a `HeldLock`, but no `LockLayer` has locked the request: add the layer to this route, or take `Option<HeldLock>` if it lets requests pass")
         }
     }
 

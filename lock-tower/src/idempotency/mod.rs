@@ -47,7 +47,8 @@
 //!
 //! # What happens to a request
 //! 1. POST and PATCH are covered ([`methods`](IdempotencyLayer::methods)). A request without the
-//!    header passes, or is refused if the key is [`required`](IdempotencyLayer::required).
+//!    header passes, or is refused if the key is [`required`](IdempotencyLayer::required). Without
+//!    `required`, handlers take `Option<Extension<IdempotentRun>>`.
 //! 2. The body is read, up to 1 MiB ([`max_request_body`](IdempotencyLayer::max_request_body)).
 //!    Trailers are dropped.
 //! 3. The store is queried. A new request is begun. A duplicate of one that is done gets its

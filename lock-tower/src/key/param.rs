@@ -96,7 +96,8 @@ impl ParamKey {
         Ok(self)
     }
 
-    /// Checks that each of these routes, in axum's notation, has the parameters.
+    /// Checks that each of these routes, in axum's notation, has the parameters. It does not limit
+    /// the extractor to them.
     ///
     /// # Errors
     /// When a route lacks a parameter.

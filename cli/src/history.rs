@@ -2,7 +2,6 @@
 
 use clap::Args;
 use distlock::LockKey;
-use distlock::mongodb::mongodb::bson::DateTime;
 use serde_json::json;
 
 use crate::connect::{ConnectionArgs, Locks};
@@ -27,7 +26,7 @@ pub(crate) async fn run(args: HistoryArgs, connection: &ConnectionArgs, format: 
     let entries = Locks::once(connection, async |locks| Ok(locks.admin().history(&key).await?)).await?;
     let mut table = Table::new(["TIME", "OWNER", "TOKEN", "REASON"]);
     for entry in entries {
-        let at = time(DateTime::from_system_time(entry.at));
+        let at = time(entry.at);
         match format {
             Format::Json => output::json(&json!({
                 "key": key.as_str(),

@@ -1,5 +1,7 @@
 //! The state of a lock, as a JSON object and as cells of a table. No I/O.
 
+use std::time::SystemTime;
+
 use distlock::mongodb::mongodb::bson::DateTime;
 use distlock::{LockHolder, LockInfo};
 use serde_json::{Value, json};
@@ -59,7 +61,8 @@ pub(crate) fn owners(info: &LockInfo) -> String {
 }
 
 /// Returns a time of the store's clock, as in RFC 3339.
-pub(crate) fn time(at: DateTime) -> String {
+pub(crate) fn time(at: SystemTime) -> String {
+    let at = DateTime::from_system_time(at);
     at.try_to_rfc3339_string().unwrap_or_else(|_| format!("{} ms", at.timestamp_millis()))
 }
 

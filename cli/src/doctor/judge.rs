@@ -136,8 +136,7 @@ pub(crate) fn indexes(indexes: &[Index]) -> Finding {
     // Of keys that are not held exclusively.
     const OWNERS: &str = "distlock_owners";
     let check = "indexes";
-    let has = |name: &str| indexes.iter().any(|index| index.name == name);
-    if let Some(other) = indexes.iter().find(|index| index.expires && index.name != PURGE) {
+    if let Some(other) = expiring(indexes, &[PURGE]) {
         return Finding::wrong(
             check,
             format!("the TTL index {:?} is not of distlock, and may remove records of locks", other.name),
@@ -145,10 +144,10 @@ pub(crate) fn indexes(indexes: &[Index]) -> Finding {
         );
     }
     let create = "give a user createIndex, and take a lock, or create them as the guide `privileges` shows";
-    if !has(PURGE) {
+    if !missing(indexes, &[PURGE]).is_empty() {
         return Finding::warning(check, format!("{PURGE} is missing: records of locks are not removed"), create);
     }
-    let missing: Vec<&str> = [OWNER, OWNERS].into_iter().filter(|name| !has(name)).collect();
+    let missing = missing(indexes, &[OWNER, OWNERS]);
     if !missing.is_empty() {
         let found = format!("{} is missing: the locks of an owner are found slowly", missing.join(", "));
         return Finding::warning(check, found, create);
@@ -160,19 +159,29 @@ pub(crate) fn indexes(indexes: &[Index]) -> Finding {
 pub(crate) fn once_indexes(indexes: &[Index]) -> Finding {
     const OURS: [&str; 2] = ["distlock_once_done", "distlock_once_open"];
     let check = "onceIndexes";
-    if let Some(other) = indexes.iter().find(|index| index.expires && !OURS.contains(&index.name.as_str())) {
+    if let Some(other) = expiring(indexes, &OURS) {
         return Finding::wrong(
             check,
             format!("the TTL index {:?} is not of these outcomes, and may remove them", other.name),
             "drop it: work that is done can be done again",
         );
     }
-    let missing: Vec<&str> = OURS.into_iter().filter(|name| indexes.iter().all(|index| index.name != *name)).collect();
+    let missing = missing(indexes, &OURS);
     if missing.is_empty() {
         return Finding::ok(check, OURS.join(", "));
     }
     let found = format!("{} is missing: outcomes are not removed when their time is over", missing.join(", "));
     Finding::warning(check, found, "give a user createIndex, and run a command with `run --once`")
+}
+
+/// Returns an index that removes documents, other than these.
+fn expiring<'a>(indexes: &'a [Index], besides: &[&str]) -> Option<&'a Index> {
+    indexes.iter().find(|index| index.expires && !besides.contains(&index.name.as_str()))
+}
+
+/// Returns those of the names that no index has.
+fn missing<'a>(indexes: &[Index], names: &[&'a str]) -> Vec<&'a str> {
+    names.iter().copied().filter(|name| indexes.iter().all(|index| index.name != *name)).collect()
 }
 
 /// Judges the round trips of `ping`.

@@ -119,10 +119,8 @@ async fn examine(locks: &Locks, args: &DoctorArgs, margin: Duration, report: &mu
     report.print(&or_unanswered("version", version))?;
     let (database, collection) = (&connection.database, &connection.collection);
     let status = facts::status(connection).await;
-    report.print(&or_unanswered(
-        "privileges",
-        status.map(|status| judge::privileges(&status, "locks", database, collection)),
-    ))?;
+    let privileges = |of, collection| status.clone().map(|status| judge::privileges(&status, of, database, collection));
+    report.print(&or_unanswered("privileges", privileges("locks", collection)))?;
     if let Err(error) = locks.provider.prepare().await {
         report.print(&prepared(&error, "locks", &format!("{database}.{collection}")))?;
         if error.kind() != ErrorKind::PermissionDenied {
@@ -134,6 +132,8 @@ async fn examine(locks: &Locks, args: &DoctorArgs, margin: Duration, report: &mu
     let indexes = facts::indexes(connection, collection).await.map(|indexes| judge::indexes(&indexes));
     report.print(&indexes.unwrap_or_else(|error| unlisted("indexes", &error)))?;
     if let Some(collection) = &args.once {
+        let finding = or_unanswered("privileges", privileges("outcomes", collection));
+        report.print(&Finding { check: "oncePrivileges", ..finding })?;
         once(connection, collection, report).await?;
     }
     report.print(&change_stream(locks.admin()).await)?;
@@ -143,11 +143,7 @@ async fn examine(locks: &Locks, args: &DoctorArgs, margin: Duration, report: &mu
 
 /// Examines the collection of the outcomes of `run --once`.
 async fn once(connection: &Connection, collection: &str, report: &mut Report<'_>) -> Result<(), Failure> {
-    let database = &connection.database;
-    let status = facts::status(connection).await;
-    let status = status.map(|status| judge::privileges(&status, "outcomes", database, collection));
-    report.print(&Finding { check: "oncePrivileges", ..or_unanswered("privileges", status) })?;
-    let (check, namespace) = ("onceCollection", format!("{database}.{collection}"));
+    let (check, namespace) = ("onceCollection", format!("{}.{collection}", connection.database));
     let prepare = async {
         let jobs = connection.jobs(collection)?;
         let prepared = jobs.prepare().await;

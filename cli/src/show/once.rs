@@ -1,7 +1,6 @@
 //! `distlock show --once`: what is known of work that is done once.
 
 use distlock::LockKey;
-use distlock::mongodb::mongodb::bson::DateTime;
 use distlock::once::{OnceProvider, OnceRecord, OnceRun, OnceState};
 use serde_json::{Value, json};
 
@@ -31,13 +30,9 @@ fn parts(record: &OnceRecord) -> (&'static str, Option<&OnceRun>, Option<String>
         OnceState::New => ("new", None, None),
         OnceState::UnderWay(run) => ("under way", Some(run), None),
         OnceState::Interrupted(run) => ("interrupted", Some(run), None),
-        OnceState::Done(outcome) => ("done", Some(outcome.run()), Some(time(DateTime::from_system_time(outcome.at())))),
+        OnceState::Done(outcome) => ("done", Some(outcome.run()), Some(time(outcome.at()))),
         _ => ("unknown", None, None),
     }
-}
-
-fn began(run: &OnceRun) -> String {
-    time(DateTime::from_system_time(run.since))
 }
 
 fn object(key: &LockKey, record: &OnceRecord) -> Value {
@@ -47,7 +42,7 @@ fn object(key: &LockKey, record: &OnceRecord) -> Value {
         "state": state,
         "owner": run.and_then(|run| run.owner.as_deref()),
         "token": run.map(|run| run.token.get()),
-        "begun_at": run.map(began),
+        "begun_at": run.map(|run| time(run.since)),
         "done_at": done,
     })
 }
@@ -58,7 +53,7 @@ fn lines(key: &LockKey, record: &OnceRecord) -> String {
     if let Some(run) = run {
         lines.push(("token", run.token.to_string()));
         lines.extend(run.owner.as_deref().map(|owner| ("owner", owner.to_owned())));
-        lines.push(("begun", began(run)));
+        lines.push(("begun", time(run.since)));
     }
     lines.extend(done.map(|at| ("done", at)));
     aligned(&lines)

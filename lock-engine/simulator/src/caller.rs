@@ -261,8 +261,8 @@ impl Caller {
     /// Holds the lease for a while. If it is lost meanwhile, the guard has had its last use.
     async fn keep(&self, call: usize, guard: &impl Guard) -> Result<Held, Loss> {
         let network = &self.network;
-        let (now, token) = (network.now(), guard.token().get());
-        network.log(|| format!("client {} holds {} with token {token}", self.client, guard.of()));
+        let (now, token) = (network.now(), guard.fencing_token().get());
+        network.log(|| format!("client {} holds {} with token {token}", self.client, guard.key()));
         // If the process is killed, nothing more is certain.
         let mut answered = now;
         self.records.update(call, |call| {
@@ -270,15 +270,15 @@ impl Caller {
             call.what = What::Granted { token, until: now, end: End::Unknown };
         });
         // A guard that a refused commit returns may have been lost meanwhile.
-        if answered == now && guard.is_lost() == Some(Loss::Expired) {
+        if answered == now && guard.loss() == Some(Loss::Expired) {
             self.records.complain(format!("client {} got a lease past its deadline, token {token}", self.client));
         }
         let long = network.random(Rng::f64);
         let time = if long < 0.6 { network.plan.ttl.mul_f64(0.2 * long) } else { network.plan.ttl.mul_f64(2.0 * long) };
         let lost = tokio::select! {
             biased;
-            loss = guard.loses() => Some(loss),
-            () = sleep(time) => guard.is_lost(),
+            loss = guard.lost() => Some(loss),
+            () = sleep(time) => guard.loss(),
         };
         let mut until = network.now();
         if let Some(stalled) = network.plan.first_stall(self.process, answered, until) {
@@ -287,7 +287,7 @@ impl Caller {
         }
         // A lease that was released by force counts as held for a ttl at most, and may be handed on
         // meanwhile. Then the grant proves nothing.
-        let forced = self.forced(guard.of().as_str(), answered.saturating_sub(network.plan.ttl));
+        let forced = self.forced(guard.key().as_str(), answered.saturating_sub(network.plan.ttl));
         let proves = forced.is_none_or(|forced| forced > answered);
         let held = Held { token, until: until.min(forced.unwrap_or(until)), proves };
         let end = if lost.is_some() { End::Lost } else { End::Unknown };
@@ -306,8 +306,8 @@ impl Caller {
 
     async fn stays_lost(&self, guard: &impl Guard, loss: Loss) {
         sleep(self.network.plan.ttl / 2).await;
-        if guard.is_lost() != Some(loss) {
-            let now = guard.is_lost();
+        if guard.loss() != Some(loss) {
+            let now = guard.loss();
             self.records.complain(format!("client {}: a lease was lost ({loss:?}), and then {now:?}", self.client));
         }
     }
@@ -331,47 +331,35 @@ impl Held {
 
 /// What the guards of plain locks and of commits have in common.
 trait Guard {
-    fn of(&self) -> &LockKey;
-    fn token(&self) -> FencingToken;
-    fn is_lost(&self) -> Option<Loss>;
-    fn loses(&self) -> LostSignal;
+    fn key(&self) -> &LockKey;
+    fn fencing_token(&self) -> FencingToken;
+    fn loss(&self) -> Option<Loss>;
+    fn lost(&self) -> LostSignal;
 }
 
-impl Guard for LockGuard {
-    fn of(&self) -> &LockKey {
-        self.key()
-    }
+macro_rules! guards {
+    ($($guard:ty),*) => {$(
+        impl Guard for $guard {
+            fn key(&self) -> &LockKey {
+                <$guard>::key(self)
+            }
 
-    fn token(&self) -> FencingToken {
-        self.fencing_token()
-    }
+            fn fencing_token(&self) -> FencingToken {
+                <$guard>::fencing_token(self)
+            }
 
-    fn is_lost(&self) -> Option<Loss> {
-        self.loss()
-    }
+            fn loss(&self) -> Option<Loss> {
+                <$guard>::loss(self)
+            }
 
-    fn loses(&self) -> LostSignal {
-        self.lost()
-    }
+            fn lost(&self) -> LostSignal {
+                <$guard>::lost(self)
+            }
+        }
+    )*};
 }
 
-impl Guard for LeaseGuard {
-    fn of(&self) -> &LockKey {
-        self.key()
-    }
-
-    fn token(&self) -> FencingToken {
-        self.fencing_token()
-    }
-
-    fn is_lost(&self) -> Option<Loss> {
-        self.loss()
-    }
-
-    fn loses(&self) -> LostSignal {
-        self.lost()
-    }
-}
+guards!(LockGuard, LeaseGuard);
 
 /// A future that stands still whenever its process does.
 pub(crate) struct Stalling<F> {

@@ -8,16 +8,16 @@ use std::time::{Duration, Instant};
 
 use distlock_api::{Disposition, ErrorKind, LockError, LockFilter, LockProvider, LockProviderExt, RenewalPolicy};
 use distlock_engine::LeaseProvider;
-use distlock_engine::store::{Attempt, LeaseStore, QueueStanding, Release, Renewal};
-use distlock_mongo::MongoProvider;
+use distlock_engine::store::{Attempt, Claim, LeaseStore, QueueStanding, Release, Renewal};
 use distlock_mongo::mongodb::Client;
 use distlock_mongo::mongodb::bson::doc;
 use distlock_mongo::mongodb::event::EventHandler;
 use distlock_mongo::mongodb::event::command::CommandEvent;
 use distlock_mongo::mongodb::options::{ClientOptions, Credential, ServerAddress};
+use distlock_mongo::{MongoProvider, MongoStore};
 
 use super::Checks;
-use super::world::{LONG, World, admin, claim, granted, key, queued, random_name, release, ticket};
+use super::world::{LONG, Sent, World, admin, claim, granted, key, queued, random_name, release, ticket};
 
 pub(super) fn add(checks: &mut Checks<'_>) {
     check!(checks, alone C18 hung_server_is_bounded);
@@ -357,11 +357,19 @@ async fn straggler_is_refused(world: World) {
     let store = world.store_on(&client, &name);
     granted(&store, &claim(&key()), LONG).await;
     let a = claim(&key());
-    let pause = Duration::from_secs(4);
+    withdrawn_while_it_hangs(&world, (&*app, &sent), &store, &a).await;
+    assert_eq!(admin(&store).inspect(a.key()).await.unwrap(), None, "the straggler took the lease");
+    granted(&store, &claim(a.key()), LONG).await;
+}
+
+/// Sends an attempt that hangs at the server, withdraws the claim meanwhile, and waits until the
+/// attempt has been carried out.
+pub(super) async fn withdrawn_while_it_hangs(world: &World, by: (&str, &Sent), store: &MongoStore, claim: &Claim) {
+    let ((app, sent), pause) = (by, Duration::from_secs(4));
     let blocked = i64::try_from(pause.as_millis()).unwrap();
-    world.fail(&app, "findAndModify", doc! { "blockConnection": true, "blockTimeMS": blocked }).await;
+    world.fail(app, "findAndModify", doc! { "blockConnection": true, "blockTimeMS": blocked }).await;
     // The call is dropped, not timed out: the server's own limit would end it first.
-    let attempt = Attempt::new(a.clone(), LONG).with_timeout(LONG);
+    let attempt = Attempt::new(claim.clone(), LONG).with_timeout(LONG);
     sent.take();
     // The server has it by then: otherwise it could block the withdrawal instead.
     let arrived = async {
@@ -372,10 +380,8 @@ async fn straggler_is_refused(world: World) {
         answer = store.try_acquire(&attempt) => panic!("{answer:?}"),
         () = arrived => {}
     }
-    store.withdraw(&a, LONG).await.unwrap();
+    store.withdraw(claim, LONG).await.unwrap();
     tokio::time::sleep(pause + Duration::from_secs(1)).await;
-    assert_eq!(admin(&store).inspect(a.key()).await.unwrap(), None, "the straggler took the lease");
-    granted(&store, &claim(a.key()), LONG).await;
 }
 
 async fn stepped_down(world: World) {

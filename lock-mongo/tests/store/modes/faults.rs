@@ -8,6 +8,7 @@ use distlock_mongo::mongodb::bson::doc;
 
 use super::{claim_in, holders, permits, reader};
 use crate::Checks;
+use crate::faults::withdrawn_while_it_hangs;
 use crate::world::{LONG, World, claim, granted, key, queued, random_name, release, renew};
 
 pub(super) fn add(checks: &mut Checks<'_>) {
@@ -68,22 +69,7 @@ async fn a_straggler_does_not_join(world: World) {
     let key = key();
     granted(&store, &reader(&key), LONG).await;
     let a = reader(&key);
-    let pause = Duration::from_secs(4);
-    let blocked = i64::try_from(pause.as_millis()).unwrap();
-    world.fail(&app, "findAndModify", doc! { "blockConnection": true, "blockTimeMS": blocked }).await;
-    let attempt = Attempt::new(a.clone(), LONG).with_timeout(LONG);
-    sent.take();
-    // The server has it by then: otherwise it could block the withdrawal instead.
-    let arrived = async {
-        sent.wait_for(1, "findAndModify").await;
-        tokio::time::sleep(Duration::from_millis(100)).await;
-    };
-    tokio::select! {
-        answer = store.try_acquire(&attempt) => panic!("{answer:?}"),
-        () = arrived => {}
-    }
-    store.withdraw(&a, LONG).await.unwrap();
-    tokio::time::sleep(pause + Duration::from_secs(1)).await;
+    withdrawn_while_it_hangs(&world, (&*app, &sent), &store, &a).await;
     assert_eq!(holders(&store, &key).await.len(), 1, "the straggler joined");
 }
 

@@ -19,6 +19,7 @@
 
 mod caller;
 mod commit;
+mod documents;
 mod modes;
 mod network;
 mod plan;

@@ -22,7 +22,7 @@ use futures_util::stream::unfold;
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::{Instant, sleep, sleep_until, timeout_at};
 
-use crate::commit::Documents;
+use crate::documents::Documents;
 use crate::modes;
 use crate::plan::Plan;
 

@@ -52,6 +52,7 @@ pub(crate) use leave::Leaving;
 pub(crate) use once::{Fate, OnceFound, StoredOnce, is_once, new_once, not_once};
 pub(crate) use queue::block;
 pub(crate) use queue::{KeyTicket, tickets_by_key};
+pub(crate) use release::NextHolders;
 pub(crate) use renew::Extension;
 pub(crate) use write::WriteId;
 

@@ -7,7 +7,7 @@ use distlock_api::{AcquisitionId, FencingToken};
 use distlock_engine::store::Used;
 use mongodb::bson::{Bson, Document, doc};
 
-use super::holders::{BLOCK_OF, GRANTS, HELD, HOLDERS, MARKER, is_exclusive};
+use super::holders::{BLOCK_OF, GRANTS, HELD, HOLDERS, MARKER, SHARED, TAKES, is_exclusive};
 use super::queue::{HEAD, LIVE, unless_empty};
 use super::run::RUN;
 use super::{
@@ -15,6 +15,16 @@ use super::{
     OWNER, PASS, PASSED, QUEUE, RELEASED, RELEASED_LEN, TOKEN, TOKENS, TTL, answer, first_token, last_token, literal,
     millis, one_of, removed, time_of,
 };
+
+/// Whom a hand-over may find in the queue.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum NextHolders {
+    /// Exclusive tickets only; the filter says so. The server then computes no run (R28), which
+    /// costs it more than the write.
+    Exclusive,
+    /// Tickets of every mode.
+    OfAnyMode,
+}
 
 /// What a record keeps of a block of tokens.
 struct BlockEnd {
@@ -27,7 +37,7 @@ struct BlockEnd {
 
 impl Layout {
     /// Makes the pipeline of the short way of [`release`](Self::release), for the filter
-    /// [`held_record`](Self::held_record). An exclusive lease is granted to the first waiter, and
+    /// [`held_before`](Self::held_before). An exclusive lease is granted to the first waiter, and
     /// to those after it that fit beside it (R28), or freed. It computes less while the next holder
     /// waits.
     pub(crate) fn pass(
@@ -35,6 +45,7 @@ impl Layout {
         id: &AcquisitionId,
         used: Used,
         hold_at_least: Option<Duration>,
+        next: NextHolders,
         clock: Clock,
     ) -> Vec<Document> {
         let until = hold_at_least.map(|hold| doc! { "$add": [self.value(ACQUIRED_AT), millis(hold)] });
@@ -44,19 +55,22 @@ impl Layout {
         let mut may_grant = vec![Bson::from(doc! { "$gt": [{ "$size": self.value(LIVE) }, 0] })];
         // R13: there is no grant before the end of the minimum hold.
         may_grant.extend(until.map(|until| Bson::from(doc! { "$lte": [until, "$$NOW"] })));
-        let is_exclusive = is_exclusive(&self.value(HEAD));
-        let mut may_admit = may_grant.clone();
-        may_admit.push(doc! { "$not": &is_exclusive }.into());
-        may_grant.push(is_exclusive.into());
-        let run = self.grant_run(&self.value(HELD), self.last_used(used), clock);
-        let findings = [
-            (LIVE, self.others(id)),
-            (HEAD, doc! { "$first": self.value(LIVE) }),
-            // No holder is left.
-            (HELD, doc! { "$literal": [] }),
-            (RUN, doc! { "$cond": [{ "$and": may_admit }, run, "$$REMOVE"] }),
-        ];
-        let steps = [(PASS, doc! { "$and": may_grant }), (ADMIT, self.has_run())];
+        let mut findings = vec![(LIVE, self.others(id)), (HEAD, doc! { "$first": self.value(LIVE) })];
+        let mut steps = vec![];
+        if next == NextHolders::OfAnyMode {
+            let is_exclusive = is_exclusive(&self.value(HEAD));
+            let mut may_admit = may_grant.clone();
+            may_admit.push(doc! { "$not": &is_exclusive }.into());
+            may_grant.push(is_exclusive.into());
+            let run = self.grant_run(&self.value(HELD), self.last_used(used), clock);
+            findings.extend([
+                // No holder is left.
+                (HELD, doc! { "$literal": [] }),
+                (RUN, doc! { "$cond": [{ "$and": may_admit }, run, "$$REMOVE"] }),
+            ]);
+            steps.push((ADMIT, self.has_run()));
+        }
+        steps.insert(0, (PASS, doc! { "$and": may_grant }));
 
         let head = self.head();
         let or_nothing = |value: &str| doc! { "$ifNull": [value, removed()] }.into();
@@ -95,8 +109,8 @@ impl Layout {
                 QUEUE => unless_empty(self.value(LIVE)),
                 field => freed(field).unwrap_or_else(|| self.value(field).into()),
             };
-            let steps: Vec<(&str, Bson)> =
-                [(PASS, passed)].into_iter().chain(admitted.map(|admitted| (ADMIT, admitted))).collect();
+            let admitted = admitted.filter(|_| next == NextHolders::OfAnyMode).map(|admitted| (ADMIT, admitted));
+            let steps: Vec<(&str, Bson)> = [(PASS, passed)].into_iter().chain(admitted).collect();
             change.insert(self.path(field), self.when(&steps, otherwise));
         }
         change.insert(self.path(LAST_RELEASED), this.clone());
@@ -185,6 +199,19 @@ impl Layout {
         let mut filter = self.record(identity);
         filter.insert(self.path(LOCK_ID), doc! { "$eq": id.as_str() });
         filter.insert("$expr", doc! { "$gt": [self.value(EXPIRES_AT), "$$NOW"] });
+        filter
+    }
+
+    /// Returns the filter of the record, if the acquisition holds the lease, unexpired, and such
+    /// waiters only have tickets.
+    pub(crate) fn held_before(&self, next: NextHolders, identity: Bson, id: &AcquisitionId) -> Document {
+        let mut filter = self.held_record(identity, id);
+        if next == NextHolders::Exclusive {
+            // As `is_exclusive`, of all tickets, dead ones included.
+            let of_tickets = |field: &str| format!("{}.{field}", self.path(QUEUE));
+            filter.insert(of_tickets(SHARED), doc! { "$ne": true });
+            filter.insert(of_tickets(TAKES), doc! { "$exists": false });
+        }
         filter
     }
 

@@ -47,7 +47,9 @@ fn everything(layout: &Layout, clock: Clock) -> String {
         layout.acquire(&reading("$id"), clock),
         layout.release(leaving(&id, Used::None, Some(HOUR)), clock),
         layout.release(Leaving { mode: Mode::Shared, ..leaving(&id, Used::Unknown, Some(HOUR)) }, clock),
-        layout.pass(&id, Used::None, Some(HOUR), clock),
+        layout.pass(&id, Used::None, Some(HOUR), NextHolders::OfAnyMode, clock),
+        layout.pass(&id, Used::None, Some(HOUR), NextHolders::Exclusive, clock),
+        vec![layout.held_before(NextHolders::Exclusive, identity.clone(), &id)],
         vec![layout.renewable_beside_others(std::slice::from_ref(&lease)), layout.acquisition(&reading("$id"), true)],
         layout.renew_beside_others(&[lease.clone(), short.clone()]),
         layout.renew(std::slice::from_ref(&lease)),
@@ -129,7 +131,9 @@ fn values_of_callers_are_literal() {
     let mut stages = layout.acquire(&queueing("$$ROOT"), CLUSTER);
     stages.extend(layout.acquire(&reading("$$ROOT"), CLUSTER));
     stages.extend(layout.release(leaving(&id, Used::Unknown, Some(HOUR)), CLUSTER));
-    stages.extend(layout.pass(&id, Used::Unknown, Some(HOUR), CLUSTER));
+    for next in [NextHolders::Exclusive, NextHolders::OfAnyMode] {
+        stages.extend(layout.pass(&id, Used::Unknown, Some(HOUR), next, CLUSTER));
+    }
     stages.extend([layout.acquisition(&queueing("$$ROOT"), false), layout.released(&id)]);
     for stage in stages {
         let text = stage.to_string();

@@ -6,7 +6,7 @@ use distlock_api::AcquisitionId;
 use distlock_engine::store::Used;
 use mongodb::bson::{Bson, Document, doc};
 
-use super::{Clock, Layout, WRITTEN, WRITTEN_LEN, answer, literal};
+use super::{Clock, Layout, NextHolders, WRITTEN, WRITTEN_LEN, answer, literal};
 
 /// One write of an acquisition: its number, from 1.
 #[derive(Clone, Copy, Debug)]
@@ -50,7 +50,7 @@ impl Layout {
         clock: Clock,
     ) -> Vec<Document> {
         let mut stages = self.written(write);
-        stages.extend(self.pass(write.acquisition, used, hold_at_least, clock));
+        stages.extend(self.pass(write.acquisition, used, hold_at_least, NextHolders::OfAnyMode, clock));
         stages
     }
 

@@ -106,6 +106,9 @@ async fn acquire(
         Ok(Some(mut answer)) => {
             reading.shows(millis(answer.now));
             recent_use.mark_in_use(claim.key().as_str());
+            if !claim.mode().is_exclusive() {
+                recent_use.mark_modes(claim.key().as_str());
+            }
             claim_state(claim).had_no_waiter.store(answer.granted && answer.waiting == 0, Ordering::Relaxed);
             if with_document && answer.granted {
                 let document = answer.document.take().ok_or_else(|| with_key(unmarked()))?;

@@ -11,7 +11,7 @@ use crate::budget::Budget;
 use crate::calls::{ChangeOptions, ConfirmedBy, Failure};
 use crate::claim::claim_state;
 use crate::error::Effect;
-use crate::lease::{Layout, Leaving, Released};
+use crate::lease::{Layout, Leaving, NextHolders, Released};
 use crate::records::Records;
 
 /// Releases the lease and the ticket of the claim, and grants to the first waiter, and to those
@@ -20,7 +20,8 @@ use crate::records::Records;
 /// The first release of an exclusive claim tries two short ways. One frees a lease that had no
 /// waiter when it was granted; the other grants a lease that the claim still holds to the first
 /// waiter. If their filters match nothing, the long way decides by the state of the record. The
-/// first of them is answered as soon as the primary has freed the lease (R23).
+/// first of them is answered as soon as the primary has freed the lease (R23). The second takes the
+/// waiters for exclusive ones until one of the key is known to be none.
 pub(crate) async fn release(records: &Records, release: &Release) -> Result<ReleaseOutcome> {
     let Release { claim, hold_at_least, timeout, .. } = release;
     let layout = &records.layout;
@@ -29,6 +30,7 @@ pub(crate) async fn release(records: &Records, release: &Release) -> Result<Rele
     let budget = Budget::new(*timeout);
     let deployment = records.deployment(claim, budget).await?;
     let options = |confirmed_by| ChangeOptions { confirmed_by, ..ChangeOptions::new(deployment, Some(claim), budget) };
+    let mut missed = false;
     // One of several holders goes the long way, which knows the others.
     if !claim_state(claim).release_sent.swap(true, Ordering::Relaxed) && claim.mode().is_exclusive() {
         let (id, projection) = (claim.id(), Layout::has_been_freed);
@@ -40,21 +42,32 @@ pub(crate) async fn release(records: &Records, release: &Release) -> Result<Rele
                 return Ok(ReleaseOutcome::Released);
             }
         }
-        let filter = layout.held_record(identity.clone(), id);
-        let pipeline = layout.pass(id, claim.used(), *hold_at_least, records.clock(deployment));
+        let next = match records.recent_use.had_modes(claim.key().as_str()) {
+            true => NextHolders::OfAnyMode,
+            false => NextHolders::Exclusive,
+        };
+        let filter = layout.held_before(next, identity.clone(), id);
+        let pipeline = layout.pass(id, claim.used(), *hold_at_least, next, records.clock(deployment));
         // R23: the waiter's event comes when a majority has the grant. And a roll-back would open
         // the key before the end of a minimum hold (R13).
         let passed = records.change::<Released>(filter, pipeline, projection(), options(ConfirmedBy::Majority)).await;
         if passed.map_err(with_key)?.is_some() {
             return Ok(ReleaseOutcome::Released);
         }
+        missed = next == NextHolders::Exclusive;
     }
     let (filter, projection) = (layout.record(identity), layout.released(claim.id()));
     let leaving = Leaving { id: claim.id(), mode: claim.mode(), used: claim.used(), hold_at_least: *hold_at_least };
     let pipeline = layout.release(leaving, records.clock(deployment));
     let answer = records.change(filter, pipeline, projection, options(ConfirmedBy::Majority)).await;
     match answer.map_err(with_key)? {
-        Some(Released { released: true }) => Ok(ReleaseOutcome::Released),
+        Some(Released { released: true }) => {
+            // The lease was held, so it was a waiter that the filter refused.
+            if missed {
+                records.recent_use.mark_modes(claim.key().as_str());
+            }
+            Ok(ReleaseOutcome::Released)
+        }
         Some(Released { released: false }) | None => Ok(ReleaseOutcome::AlreadyLost),
     }
 }

@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use distlock_api::{Holder, LockKey};
+use distlock_api::{Holder, LockKey, Mode};
 use distlock_engine::store::{Attempt, Claim, Grant, LeaseStore, Reply, Standing, Ticket};
 use distlock_mongo::MongoStore;
 use distlock_mongo::mongodb::bson::{Bson, DateTime, Document, doc};
@@ -16,6 +16,7 @@ use super::world::{
 pub(super) fn add(checks: &mut Checks<'_>) {
     check!(checks, a_wrong_guess_costs_one_command_once);
     check!(checks, a_waiter_that_came_meanwhile_is_handed_over_to);
+    check!(checks, R28 a_reader_that_waits_costs_one_command_once);
     check!(checks, R7 a_lease_in_use_is_not_taken);
     check!(checks, both_ways_leave_the_same_record);
     check!(checks, C9 repeated_release_after_the_short_way);
@@ -91,6 +92,35 @@ async fn a_waiter_that_came_meanwhile_is_handed_over_to(world: World) {
     sent.take();
     assert!(release(&here, &again).await.is_released());
     assert_eq!(sent.take().len(), 1);
+}
+
+/// A hand-over takes the waiters of a key for exclusive ones until one is not.
+async fn a_reader_that_waits_costs_one_command_once(world: World) {
+    let (elsewhere, here, sent, _) = stores(&world).await;
+    for mode in [Mode::Shared, Mode::Permits { take: 1, of: 2 }] {
+        let key = key();
+        for (commands, why) in [(2, "it was not known to have such waiters"), (1, "now it is")] {
+            let [writer, next, last] = [(); 3].map(|()| claim(&key));
+            let [one, two] = [(); 2].map(|()| claim(&key).with_mode(mode));
+            granted(&here, &writer, LONG).await;
+            for waiter in [&next, &one, &two, &last] {
+                queued(&elsewhere, waiter).await;
+            }
+            // After a count of the waiters, the way for none is not tried.
+            assert_eq!(here.waiters(&writer, LONG).await.unwrap(), 4);
+            sent.take();
+            assert!(release(&here, &writer).await.is_released());
+            assert_eq!(sent.take().len(), commands, "{mode:?}: {why}");
+            let first = granted(&elsewhere, &next, LONG).await;
+            assert!(release(&elsewhere, &next).await.is_released());
+            for waiter in [&one, &two] {
+                assert!(granted(&elsewhere, waiter, LONG).await.token > first.token, "both in one write");
+            }
+            for claim in [&one, &two, &last] {
+                assert!(release(&elsewhere, claim).await.is_released());
+            }
+        }
+    }
 }
 
 /// For every state of the record, a store without knowledge of the key decides as one that goes the

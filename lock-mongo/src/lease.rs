@@ -340,8 +340,18 @@ impl Layout {
 
     /// The new value of a field in each of some steps, and in all others.
     fn when(&self, changes: &[(&str, Bson)], others: Bson) -> Bson {
-        changes.iter().filter(|(_, new)| *new != others).fold(others.clone(), |otherwise: Bson, (name, new)| {
-            doc! { "$cond": [self.value(&format!("{DO}.{name}")), new, otherwise] }.into()
+        // Steps with one value share it, because the server parses each copy.
+        let mut values: Vec<(&Bson, Vec<String>)> = vec![];
+        for (name, new) in changes.iter().filter(|(_, new)| *new != others) {
+            let flag = self.value(&format!("{DO}.{name}"));
+            match values.iter_mut().find(|(value, _)| *value == new) {
+                Some((_, flags)) => flags.push(flag),
+                None => values.push((new, vec![flag])),
+            }
+        }
+        values.into_iter().fold(others.clone(), |otherwise, (new, mut flags)| {
+            let condition = if flags.len() == 1 { flags.remove(0).into() } else { Bson::from(doc! { "$or": flags }) };
+            doc! { "$cond": [condition, new, otherwise] }.into()
         })
     }
 

@@ -8,11 +8,11 @@ use distlock_engine::store::Used;
 use mongodb::bson::{Bson, Document, doc};
 
 use super::holders::{
-    BLOCK_OF, GRANTS, HOLDERS, ID_OF, KEPT, MARKER, TOKEN_OF, ids_of, is_exclusive, is_live, is_own, latest,
-    mode_fields, unless_blank,
+    BLOCK_OF, GRANTS, HOLDERS, ID_OF, KEPT, MARKER, SHARED, TAKES, TOKEN_OF, ids_of, is_exclusive, is_live, is_own,
+    latest, mode_fields, unless_blank,
 };
 use super::queue::{HEAD, LIVE, unless_empty};
-use super::release::number;
+use super::release::{NextHolders, number};
 use super::run::RUN;
 use super::{
     ACQUIRED_AT, ADMIT, CLOSED_UNTIL, Clock, DROP, EXPIRED, EXPIRES_AT, FREE, LAST_RELEASED, LEAVE, LOCK_ID, Layout,
@@ -29,6 +29,8 @@ const OWN: &str = "step.own";
 const REST: &str = "step.rest";
 /// The key's last token, after the return of unused ones.
 const LAST: &str = "step.last";
+/// The ids of those whose leases have expired, in one text.
+const LOST: &str = "step.lost";
 
 /// A release, as the long way sees it.
 #[derive(Clone, Copy, Debug)]
@@ -66,8 +68,13 @@ impl Layout {
     ///
     /// Tokens of the block that no guard has had are given back (R21), so the next grant may have
     /// them, but only if no other block was granted since (R30).
-    pub(crate) fn release(&self, leaving: Leaving<'_>, clock: Clock) -> Vec<Document> {
+    ///
+    /// Before [`NextHolders::Exclusive`] this is the short way of a holder beside others, for the
+    /// filter [`held_beside`](Self::held_beside): it grants to no one that would join the holders,
+    /// and does nothing if the head of the queue is one of these after all.
+    pub(crate) fn release(&self, leaving: Leaving<'_>, next: NextHolders, clock: Clock) -> Vec<Document> {
         let Leaving { id, mode, used, .. } = leaving;
+        let of_any_mode = next == NextHolders::OfAnyMode;
         let (rest, live, head) = (self.value(REST), self.value(LIVE), self.value(HEAD));
         let is = self.conditions(leaving);
         let has_own = is.has_own.clone();
@@ -94,37 +101,65 @@ impl Layout {
         // R13: there is no grant before the end of the minimum hold.
         let opens = is.closes.as_ref().map(|until| Bson::from(doc! { "$lte": [until, "$$NOW"] }));
         let has_waiter = doc! { "$ne": [&live, []] };
-        let mut may_admit: Vec<Bson> = vec![
-            has_waiter.clone().into(),
-            doc! { "$not": is_exclusive(&head) }.into(),
-            doc! { "$or": [&has_own, { "$ne": [&rest, []] }] }.into(),
-        ];
         let mut may_pass: Vec<Bson> = vec![
             has_own.clone().into(),
-            has_waiter.into(),
+            has_waiter.clone().into(),
             is_exclusive(&head).into(),
             doc! { "$eq": [&rest, []] }.into(),
         ];
-        may_admit.extend(opens.clone());
-        may_pass.extend(opens);
-        let run = self.grant_run(&rest, self.value(LAST), clock);
-        let findings = [
+        may_pass.extend(opens.clone());
+        let was_held = doc! { "$ne": [format!("$$this.{KEPT}"), true] };
+        let expired = filter(self.value(ALL), doc! { "$and": [was_held, { "$not": is_live("$$this") }] });
+        let all = if of_any_mode { self.all_holders(id, mode) } else { self.holders() };
+        let mut findings = vec![
             (LIVE, self.others(id)),
             (HEAD, doc! { "$first": &live }),
-            (ALL, self.all_holders(id, mode)),
+            (ALL, all),
             (OWN, doc! { "$first": filter(self.value(ALL), is_own("$$this", id)) }),
             (REST, rest_found),
             (LAST, doc! { "$cond": [&is.is_latest, unused, self.value(TOKEN)] }),
-            (RUN, doc! { "$cond": [{ "$and": may_admit }, run, "$$REMOVE"] }),
+            (LOST, ids_of(expired)),
         ];
-        let steps = [
-            (PASS, doc! { "$and": may_pass }),
-            (ADMIT, self.has_run()),
-            (LEAVE, doc! { "$and": [&has_own, { "$ne": [&rest, []] }] }),
-            (FREE, has_own),
-            (DROP, self.has_ticket(id)),
-        ];
-        self.in_steps(findings, steps, self.left(leaving, &is, clock))
+        let mut may_leave = vec![Bson::from(has_own)];
+        let mut steps = vec![(PASS, doc! { "$and": may_pass })];
+        if of_any_mode {
+            let mut may_admit: Vec<Bson> = vec![
+                has_waiter.into(),
+                doc! { "$not": is_exclusive(&head) }.into(),
+                doc! { "$or": [&may_leave[0], { "$ne": [&rest, []] }] }.into(),
+            ];
+            may_admit.extend(opens);
+            let run = self.grant_run(&rest, self.value(LAST), clock);
+            findings.push((RUN, doc! { "$cond": [{ "$and": may_admit }, run, "$$REMOVE"] }));
+            steps.push((ADMIT, self.has_run()));
+        } else {
+            may_leave.push(doc! { "$or": [{ "$not": has_waiter }, is_exclusive(&head)] }.into());
+        }
+        let may_free = doc! { "$and": may_leave.clone() };
+        may_leave.push(doc! { "$ne": [&rest, []] }.into());
+        steps.extend([(LEAVE, doc! { "$and": may_leave }), (FREE, may_free)]);
+        if of_any_mode {
+            steps.push((DROP, self.has_ticket(id)));
+        }
+        let made: Vec<&str> = steps.iter().map(|(step, _)| *step).collect();
+        let change = self.left(leaving, &is, &made, clock);
+        self.in_steps(findings, steps, change)
+    }
+
+    /// Returns the filter of the record, if the acquisition holds the lease beside others, and the
+    /// first ticket is exclusive, or there is none.
+    pub(crate) fn held_beside(&self, identity: Bson, id: &AcquisitionId) -> Document {
+        let mut filter = self.record(identity);
+        filter.insert(self.path(LOCK_ID), MARKER);
+        filter.insert(
+            self.path(HOLDERS),
+            doc! { "$elemMatch": { ID_OF: { "$eq": id.as_str() }, KEPT: { "$ne": true } } },
+        );
+        let of_first = |field: &str| format!("{}.0.{field}", self.path(QUEUE));
+        filter.insert(of_first(SHARED), doc! { "$ne": true });
+        filter.insert(of_first(TAKES), doc! { "$exists": false });
+        filter.insert("$expr", doc! { "$gt": [self.value(EXPIRES_AT), "$$NOW"] });
+        filter
     }
 
     fn conditions(&self, Leaving { mode, hold_at_least, .. }: Leaving<'_>) -> Conditions {
@@ -157,8 +192,8 @@ impl Layout {
         doc! { "$cond": [holds_alone, [alone], self.holders()] }
     }
 
-    /// The changes of a release, by what it does.
-    fn left(&self, leaving: Leaving<'_>, is: &Conditions, clock: Clock) -> Document {
+    /// The changes of a release, by what it does: one of the steps that are `made`.
+    fn left(&self, leaving: Leaving<'_>, is: &Conditions, made: &[&str], clock: Clock) -> Document {
         let Leaving { id, mode, used, .. } = leaving;
         let (head, rest) = (self.head(), self.value(REST));
         let same = |field: &str| Bson::from(self.value(field));
@@ -186,9 +221,7 @@ impl Layout {
             "vars": { "last": { "$last": self.of_run("holders") } },
             "in": format!("$$last.{BLOCK_OF}"),
         } };
-        let was_held = doc! { "$ne": [format!("$$this.{KEPT}"), true] };
-        let expired = filter(self.value(ALL), doc! { "$and": [was_held, { "$not": is_live("$$this") }] });
-        let lost = |otherwise: Bson| unless_blank(ids_of(expired.clone()), otherwise);
+        let lost = |otherwise: Bson| unless_blank(self.value(LOST), otherwise);
         let released = doc! { "$and": [&is.has_own, &is.is_in_time] };
         let if_released = |new: Bson, field: &str| Bson::from(doc! { "$cond": [&released, new, same(field)] });
         let remembered = if mode.is_exclusive() { RELEASED_LEN } else { RELEASED_BESIDE_OTHERS };
@@ -273,7 +306,13 @@ impl Layout {
                 ],
             ),
         ];
-        rows.into_iter().map(|(field, steps)| (self.path(field), self.when(&steps, same(field)))).collect()
+        let is_made = |(step, _): &(&str, Bson)| made.contains(step);
+        rows.into_iter()
+            .map(|(field, steps)| {
+                let steps: Vec<(&str, Bson)> = steps.into_iter().filter(is_made).collect();
+                (self.path(field), self.when(&steps, same(field)))
+            })
+            .collect()
     }
 
     /// The value of a field of the holder that releases.

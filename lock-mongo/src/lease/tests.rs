@@ -41,15 +41,20 @@ fn everything(layout: &Layout, clock: Clock) -> String {
     let short = Extension { ttl: HOUR / 2, ..lease.clone() };
     let tickets = [KeyTicket { key, identity: identity.clone(), id: id.clone() }];
     let write = WriteId { acquisition: &id, number: 1 };
+    let shared = Leaving { mode: Mode::Shared, ..leaving(&id, Used::Unknown, Some(HOUR)) };
     let pipelines = [
         layout.acquire(&attempt("$id"), clock),
         layout.acquire(&queueing("$id"), clock),
         layout.acquire(&reading("$id"), clock),
-        layout.release(leaving(&id, Used::None, Some(HOUR)), clock),
-        layout.release(Leaving { mode: Mode::Shared, ..leaving(&id, Used::Unknown, Some(HOUR)) }, clock),
+        layout.release(leaving(&id, Used::None, Some(HOUR)), NextHolders::OfAnyMode, clock),
+        layout.release(shared, NextHolders::OfAnyMode, clock),
+        layout.release(Leaving { hold_at_least: None, ..shared }, NextHolders::Exclusive, clock),
         layout.pass(&id, Used::None, Some(HOUR), NextHolders::OfAnyMode, clock),
         layout.pass(&id, Used::None, Some(HOUR), NextHolders::Exclusive, clock),
-        vec![layout.held_before(NextHolders::Exclusive, identity.clone(), &id)],
+        vec![
+            layout.held_before(NextHolders::Exclusive, identity.clone(), &id),
+            layout.held_beside(identity.clone(), &id),
+        ],
         vec![layout.renewable_beside_others(std::slice::from_ref(&lease)), layout.acquisition(&reading("$id"), true)],
         layout.renew_beside_others(&[lease.clone(), short.clone()]),
         layout.renew(std::slice::from_ref(&lease)),
@@ -113,7 +118,8 @@ fn no_pipeline_replaces_a_whole_record() {
     let pipelines = [
         layout.acquire(&queueing("id"), CLUSTER),
         layout.acquire(&reading("id"), CLUSTER),
-        layout.release(leaving(&id, Used::Unknown, None), CLUSTER),
+        layout.release(leaving(&id, Used::Unknown, None), NextHolders::OfAnyMode, CLUSTER),
+        layout.release(leaving(&id, Used::Unknown, None), NextHolders::Exclusive, CLUSTER),
         layout.renew_beside_others(&[]),
         layout.force_release("why", Victims::All),
         layout.force_release("why", Victims::Owner("owner")),
@@ -130,8 +136,8 @@ fn values_of_callers_are_literal() {
     let id = AcquisitionId::new("$$ROOT");
     let mut stages = layout.acquire(&queueing("$$ROOT"), CLUSTER);
     stages.extend(layout.acquire(&reading("$$ROOT"), CLUSTER));
-    stages.extend(layout.release(leaving(&id, Used::Unknown, Some(HOUR)), CLUSTER));
     for next in [NextHolders::Exclusive, NextHolders::OfAnyMode] {
+        stages.extend(layout.release(leaving(&id, Used::Unknown, Some(HOUR)), next, CLUSTER));
         stages.extend(layout.pass(&id, Used::Unknown, Some(HOUR), next, CLUSTER));
     }
     stages.extend([layout.acquisition(&queueing("$$ROOT"), false), layout.released(&id)]);

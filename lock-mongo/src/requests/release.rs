@@ -3,72 +3,137 @@
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use distlock_api::{ErrorKind, LockError, ReleaseOutcome, Result};
+use distlock_api::{ErrorKind, LockError, Mode, ReleaseOutcome, Result};
 use distlock_engine::store::{Claim, Release};
-use mongodb::bson::doc;
+use mongodb::bson::{Bson, Document, doc};
 
 use crate::budget::Budget;
 use crate::calls::{ChangeOptions, ConfirmedBy, Failure};
 use crate::claim::claim_state;
 use crate::error::Effect;
-use crate::lease::{Layout, Leaving, NextHolders, Released};
+use crate::lease::{Clock, Layout, Leaving, NextHolders, Released};
 use crate::records::Records;
+use crate::topology::Deployment;
 
 /// Releases the lease and the ticket of the claim, and grants to the first waiter, and to those
 /// after it that fit beside it.
 ///
-/// The first release of an exclusive claim tries two short ways. One frees a lease that had no
-/// waiter when it was granted; the other grants a lease that the claim still holds to the first
-/// waiter. If their filters match nothing, the long way decides by the state of the record. The
-/// first of them is answered as soon as the primary has freed the lease (R23). The second takes the
-/// waiters for exclusive ones until one of the key is known to be none.
+/// The first release of a claim tries the short ways that its mode has. If their filters match
+/// nothing, the long way decides by the state of the record.
 pub(crate) async fn release(records: &Records, release: &Release) -> Result<ReleaseOutcome> {
-    let Release { claim, hold_at_least, timeout, .. } = release;
-    let layout = &records.layout;
-    let with_key = |failure: Failure| LockError::from(failure).with_key(claim.key().clone());
-    let identity = layout.identity(claim.key())?;
-    let budget = Budget::new(*timeout);
+    let claim = &release.claim;
+    let identity = records.layout.identity(claim.key())?;
+    let budget = Budget::new(release.timeout);
     let deployment = records.deployment(claim, budget).await?;
-    let options = |confirmed_by| ChangeOptions { confirmed_by, ..ChangeOptions::new(deployment, Some(claim), budget) };
-    let mut missed = false;
-    // One of several holders goes the long way, which knows the others.
-    if !claim_state(claim).release_sent.swap(true, Ordering::Relaxed) && claim.mode().is_exclusive() {
-        let (id, projection) = (claim.id(), Layout::has_been_freed);
-        if hold_at_least.is_none() && claim_state(claim).had_no_waiter.load(Ordering::Relaxed) {
-            let (filter, pipeline) = (layout.held_without_waiters(identity.clone(), id), layout.free(id, claim.used()));
-            let freed = records.change::<Released>(filter, pipeline, projection(), options(ConfirmedBy::Primary)).await;
-            if freed.map_err(with_key)?.is_some() {
-                records.recent_use.mark_free(claim.key().as_str());
-                return Ok(ReleaseOutcome::Released);
+    let releasing = Releasing { records, release, identity, deployment, budget };
+    let is_released =
+        releasing.run().await.map_err(|failure| LockError::from(failure).with_key(claim.key().clone()))?;
+    Ok(if is_released { ReleaseOutcome::Released } else { ReleaseOutcome::AlreadyLost })
+}
+
+/// A release under way.
+struct Releasing<'a> {
+    records: &'a Records,
+    release: &'a Release,
+    identity: Bson,
+    deployment: Deployment,
+    budget: Budget,
+}
+
+impl Releasing<'_> {
+    /// Returns whether the claim held the lease.
+    async fn run(&self) -> Result<bool, Failure> {
+        let Release { claim, hold_at_least, .. } = self.release;
+        if claim_state(claim).release_sent.swap(true, Ordering::Relaxed) {
+            return self.decide().await;
+        }
+        let recent_use = &self.records.recent_use;
+        match claim.mode() {
+            Mode::Exclusive => {
+                let had_no_waiter = claim_state(claim).had_no_waiter.load(Ordering::Relaxed);
+                if had_no_waiter && hold_at_least.is_none() && self.free().await? {
+                    return Ok(true);
+                }
+                let key = claim.key().as_str();
+                let had_modes = recent_use.had_modes(key);
+                let next = if had_modes { NextHolders::OfAnyMode } else { NextHolders::Exclusive };
+                if self.pass(next).await? {
+                    return Ok(true);
+                }
+                let held = self.decide().await?;
+                // So the filter refused a waiter.
+                if held && !had_modes {
+                    recent_use.mark_modes(key);
+                }
+                Ok(held)
             }
+            Mode::Shared if hold_at_least.is_none() => Ok(self.leave().await? || self.decide().await?),
+            // Behind a holder of permits there are usually waiters for permits.
+            _ => self.decide().await,
         }
-        let next = match records.recent_use.had_modes(claim.key().as_str()) {
-            true => NextHolders::OfAnyMode,
-            false => NextHolders::Exclusive,
-        };
-        let filter = layout.held_before(next, identity.clone(), id);
-        let pipeline = layout.pass(id, claim.used(), *hold_at_least, next, records.clock(deployment));
-        // R23: the waiter's event comes when a majority has the grant. And a roll-back would open
-        // the key before the end of a minimum hold (R13).
-        let passed = records.change::<Released>(filter, pipeline, projection(), options(ConfirmedBy::Majority)).await;
-        if passed.map_err(with_key)?.is_some() {
-            return Ok(ReleaseOutcome::Released);
-        }
-        missed = next == NextHolders::Exclusive;
     }
-    let (filter, projection) = (layout.record(identity), layout.released(claim.id()));
-    let leaving = Leaving { id: claim.id(), mode: claim.mode(), used: claim.used(), hold_at_least: *hold_at_least };
-    let pipeline = layout.release(leaving, records.clock(deployment));
-    let answer = records.change(filter, pipeline, projection, options(ConfirmedBy::Majority)).await;
-    match answer.map_err(with_key)? {
-        Some(Released { released: true }) => {
-            // The lease was held, so it was a waiter that the filter refused.
-            if missed {
-                records.recent_use.mark_modes(claim.key().as_str());
-            }
-            Ok(ReleaseOutcome::Released)
+
+    /// Frees a lease without waiters. The primary's word is enough (R23).
+    async fn free(&self) -> Result<bool, Failure> {
+        let Release { claim, .. } = self.release;
+        let layout = &self.records.layout;
+        let filter = layout.held_without_waiters(self.identity.clone(), claim.id());
+        let pipeline = layout.free(claim.id(), claim.used());
+        let freed = self.change(filter, pipeline, Layout::has_been_freed(), ConfirmedBy::Primary).await?;
+        if freed.is_some() {
+            self.records.recent_use.mark_free(claim.key().as_str());
         }
-        Some(Released { released: false }) | None => Ok(ReleaseOutcome::AlreadyLost),
+        Ok(freed.is_some())
+    }
+
+    /// Grants an exclusive lease that the claim still holds to the first waiter.
+    ///
+    /// R23: the waiter's event comes when a majority has the grant. And a roll-back would open the
+    /// key before the end of a minimum hold (R13).
+    async fn pass(&self, next: NextHolders) -> Result<bool, Failure> {
+        let Release { claim, hold_at_least, .. } = self.release;
+        let layout = &self.records.layout;
+        let filter = layout.held_before(next, self.identity.clone(), claim.id());
+        let pipeline = layout.pass(claim.id(), claim.used(), *hold_at_least, next, self.clock());
+        let passed = self.change(filter, pipeline, Layout::has_been_freed(), ConfirmedBy::Majority).await?;
+        Ok(passed.is_some())
+    }
+
+    /// Leaves the other readers, or grants to the exclusive waiter if there are none.
+    async fn leave(&self) -> Result<bool, Failure> {
+        let layout = &self.records.layout;
+        let filter = layout.held_beside(self.identity.clone(), self.release.claim.id());
+        self.change_by(filter, NextHolders::Exclusive).await
+    }
+
+    /// The long way.
+    async fn decide(&self) -> Result<bool, Failure> {
+        self.change_by(self.records.layout.record(self.identity.clone()), NextHolders::OfAnyMode).await
+    }
+
+    async fn change_by(&self, filter: Document, next: NextHolders) -> Result<bool, Failure> {
+        let Release { claim, hold_at_least, .. } = self.release;
+        let layout = &self.records.layout;
+        let leaving = Leaving { id: claim.id(), mode: claim.mode(), used: claim.used(), hold_at_least: *hold_at_least };
+        let pipeline = layout.release(leaving, next, self.clock());
+        let answer = self.change(filter, pipeline, layout.released(claim.id()), ConfirmedBy::Majority).await?;
+        Ok(answer.is_some_and(|answer| answer.released))
+    }
+
+    async fn change(
+        &self,
+        filter: Document,
+        pipeline: Vec<Document>,
+        projection: Document,
+        confirmed_by: ConfirmedBy,
+    ) -> Result<Option<Released>, Failure> {
+        let Self { records, release, deployment, budget, .. } = self;
+        let options = ChangeOptions { confirmed_by, ..ChangeOptions::new(*deployment, Some(&release.claim), *budget) };
+        records.change(filter, pipeline, projection, options).await
+    }
+
+    fn clock(&self) -> Clock {
+        self.records.clock(self.deployment)
     }
 }
 

@@ -17,6 +17,7 @@ pub(super) fn add(checks: &mut Checks<'_>) {
     check!(checks, a_wrong_guess_costs_one_command_once);
     check!(checks, a_waiter_that_came_meanwhile_is_handed_over_to);
     check!(checks, R28 a_reader_that_waits_costs_one_command_once);
+    check!(checks, R28 readers_leave_with_one_command);
     check!(checks, R7 a_lease_in_use_is_not_taken);
     check!(checks, both_ways_leave_the_same_record);
     check!(checks, C9 repeated_release_after_the_short_way);
@@ -121,6 +122,35 @@ async fn a_reader_that_waits_costs_one_command_once(world: World) {
             }
         }
     }
+}
+
+async fn readers_leave_with_one_command(world: World) {
+    let (elsewhere, here, sent, _) = stores(&world).await;
+    let key = key();
+    let reader = || claim(&key).with_mode(Mode::Shared);
+    let [first, last, again] = [(); 3].map(|()| reader());
+    let (writer, permits) = (claim(&key), claim(&key).with_mode(Mode::Permits { take: 1, of: 2 }));
+    let commands_of_release = async |claim: &Claim| {
+        sent.take();
+        assert!(release(&here, claim).await.is_released());
+        sent.take().len()
+    };
+    for reader in [&first, &last] {
+        granted(&here, reader, LONG).await;
+    }
+    queued(&elsewhere, &writer).await;
+    queued(&here, &again).await;
+    assert_eq!(commands_of_release(&first).await, 1, "beside another");
+    assert_eq!(commands_of_release(&last).await, 1, "before a writer");
+    let token = granted(&elsewhere, &writer, LONG).await.token;
+    assert!(release(&elsewhere, &writer).await.is_released());
+    assert!(granted(&here, &again, LONG).await.token > token);
+    assert_eq!(commands_of_release(&again).await, 1, "the last one of all");
+    let another = reader();
+    granted(&here, &another, LONG).await;
+    queued(&elsewhere, &permits).await;
+    assert_eq!(commands_of_release(&another).await, 2, "before one that is neither");
+    granted(&elsewhere, &permits, LONG).await;
 }
 
 /// For every state of the record, a store without knowledge of the key decides as one that goes the

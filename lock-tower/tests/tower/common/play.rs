@@ -15,12 +15,12 @@ use futures_util::stream::{self, StreamExt};
 
 use super::{Events, Server, Stage, soon};
 
-pub struct Play {
-    pub server: Server,
-    pub provider: MemoryProvider,
-    pub monitor: Monitor,
-    pub stage: Stage,
-    pub events: Events,
+pub(crate) struct Play {
+    pub(crate) server: Server,
+    pub(crate) provider: MemoryProvider,
+    pub(crate) monitor: Monitor,
+    pub(crate) stage: Stage,
+    pub(crate) events: Events,
 }
 
 /// `/visit/…` waits in the handler, `/stream/…` in the body, `/flood/…` sends more than a socket
@@ -64,18 +64,18 @@ fn app(stage: &Stage) -> Router {
 }
 
 /// All paths share one key.
-pub fn one_key(provider: &MemoryProvider) -> LockLayer<FixedKey> {
+pub(crate) fn one_key(provider: &MemoryProvider) -> LockLayer<FixedKey> {
     LockLayer::new(provider.clone(), FixedKey::new("the key").unwrap())
 }
 
-pub async fn play(layer: impl Fn(&MemoryProvider, Router) -> (Router, Monitor)) -> Play {
+pub(crate) async fn play(layer: impl Fn(&MemoryProvider, Router) -> (Router, Monitor)) -> Play {
     let (stage, events) = Stage::new();
     let provider = MemoryProvider::new();
     let (app, monitor) = layer(&provider, app(&stage));
     Play { server: Server::start(app).await, provider, monitor, stage, events }
 }
 
-pub async fn attached() -> Play {
+pub(crate) async fn attached() -> Play {
     play(|provider, app| {
         let layer = one_key(provider);
         let monitor = layer.monitor();
@@ -84,7 +84,7 @@ pub async fn attached() -> Play {
     .await
 }
 
-pub async fn detached() -> Play {
+pub(crate) async fn detached() -> Play {
     play(|provider, app| {
         let layer = one_key(provider).detach();
         let monitor = layer.monitor();
@@ -94,7 +94,7 @@ pub async fn detached() -> Play {
 }
 
 impl Play {
-    pub async fn assert_nothing_left(&self) {
+    pub(crate) async fn assert_nothing_left(&self) {
         soon("idle", self.monitor.idle()).await;
         assert_eq!((self.monitor.waiting(), self.monitor.held()), (0, 0));
         let accounting = self.provider.accounting();

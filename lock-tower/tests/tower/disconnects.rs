@@ -1,16 +1,14 @@
 //! Over real TCP: clients that disconnect, readers that are slow, handlers that panic, servers that
 //! stop. Nothing is left behind.
 
-mod common;
-
 use std::time::Duration;
 
 use distlock_api::LockProvider;
 use distlock_tower::HoldUntil;
 use http_body_util::BodyExt;
 
-use common::play::{attached, one_key, play};
-use common::{Answer, Protocol, soon, until};
+use crate::common::play::{attached, one_key, play};
+use crate::common::{Answer, Protocol, soon, until};
 
 over_both!(
     a_client_that_disconnects_while_waiting_leaves_no_waiter,
@@ -147,7 +145,7 @@ async fn a_slow_reader_is_bounded_by_the_maximum_hold(protocol: Protocol) {
 async fn a_panic_releases(protocol: Protocol) {
     let play = attached().await;
     let panicking = play.server.client(protocol).await;
-    assert!(panicking.send(common::request(hyper::Method::POST, "/panic/1")).await.is_err());
+    assert!(panicking.send(crate::common::request(hyper::Method::POST, "/panic/1")).await.is_err());
     play.assert_nothing_left().await;
     let panicking = play.server.client(protocol).await;
     if let Ok(response) = panicking.spawn_post("/panic-in-body/1").await.unwrap() {

@@ -1,7 +1,4 @@
 //! Over real TCP: at most `n` requests of a key are served at the same time, over all replicas.
-#![cfg(feature = "axum")]
-
-mod common;
 
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -20,10 +17,10 @@ use http_body_util::BodyExt;
 use hyper::{Method, StatusCode};
 use tower::{Layer, ServiceExt};
 
-use common::play::{Play, play};
-use common::timed::{key, ms, post as post_request, secs, status, working};
-use common::without_modes::WithoutModes;
-use common::{Client, Protocol, Server, Stage, request, soon, until};
+use crate::common::play::{Play, play};
+use crate::common::timed::{key, ms, post as post_request, secs, status, working};
+use crate::common::without_modes::WithoutModes;
+use crate::common::{Client, Protocol, Server, Stage, request, soon, until};
 
 const TENANT: &str = "/tenants/{id}";
 

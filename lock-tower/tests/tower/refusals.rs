@@ -1,7 +1,4 @@
 //! Over real TCP: the answers to refused callers.
-#![cfg(feature = "axum")]
-
-mod common;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,7 +13,7 @@ use distlock_tower::{LockLayer, Reason};
 use hyper::StatusCode;
 use hyper::header::HeaderName;
 
-use common::{Client, Events, Protocol, Server, Stage, until};
+use crate::common::{Client, Events, Protocol, Server, Stage, until};
 
 const ORDER: &str = "/orders/{id}";
 

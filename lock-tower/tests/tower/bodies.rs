@@ -1,7 +1,4 @@
 //! Over real TCP: responses of all kinds look as they do without the layer.
-#![cfg(feature = "axum")]
-
-mod common;
 
 use std::convert::Infallible;
 
@@ -20,7 +17,7 @@ use hyper_util::rt::TokioIo;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
-use common::{Protocol, Server, soon, until};
+use crate::common::{Protocol, Server, soon, until};
 
 fn routes() -> Router {
     let streaming = || async { Body::from_stream(stream::iter([Ok::<_, Infallible>("a"), Ok("b")])) };
@@ -56,7 +53,7 @@ async fn responses_look_as_without_the_layer(protocol: Protocol) {
         for method in [Method::GET, Method::HEAD, Method::POST, Method::DELETE] {
             let mut seen = Vec::new();
             for server in [&bare, &locked] {
-                let request = common::request(method.clone(), path).map(|_| match method {
+                let request = crate::common::request(method.clone(), path).map(|_| match method {
                     Method::POST => Full::from("echo"),
                     _ => Full::default(),
                 });
@@ -96,7 +93,7 @@ async fn upgrades_work_and_do_not_hold_the_lock() {
     let layer = LockLayer::new(provider.clone(), RouteKey::any_method()).only_if(|_| true);
     let server = Server::start(Router::new().route("/", get(upgrade)).route_layer(layer)).await;
     let client = server.client(Protocol::Http1).await;
-    let mut request = common::request(Method::GET, "/");
+    let mut request = crate::common::request(Method::GET, "/");
     request.headers_mut().insert("connection", "upgrade".parse().unwrap());
     request.headers_mut().insert("upgrade", "ping".parse().unwrap());
     let response = client.send(request).await.unwrap();

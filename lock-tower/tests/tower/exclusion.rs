@@ -1,7 +1,4 @@
 //! Over real TCP: which requests wait for which others, and in which order.
-#![cfg(feature = "axum")]
-
-mod common;
 
 use axum::Router;
 use axum::extract::Path;
@@ -12,7 +9,7 @@ use distlock_tower::{HeldLock, LockLayer, Monitor};
 use http_body_util::Full;
 use hyper::Method;
 
-use common::{Answer, Events, Protocol, Server, Stage, request, until};
+use crate::common::{Answer, Events, Protocol, Server, Stage, request, until};
 
 fn any_method() -> RouteKey {
     RouteKey::any_method().text("kind").text("id")

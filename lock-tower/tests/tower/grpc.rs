@@ -1,7 +1,4 @@
 //! gRPC: a tonic service behind both layers, over real HTTP/2 – on axum, and on tonic's own server.
-#![cfg(feature = "axum")]
-
-mod common;
 
 use std::convert::Infallible;
 use std::future::Future;
@@ -33,7 +30,7 @@ use tonic::transport::{Endpoint, Server as TonicServer};
 use tonic::{Code, Request, Response, Status};
 use tower::{Service, ServiceBuilder, service_fn};
 
-use common::{Events, Server, Stage, soon, until};
+use crate::common::{Events, Server, Stage, soon, until};
 
 const DEPOSIT: &str = "/bank.Accounts/Deposit";
 const STATEMENT: &str = "/bank.Accounts/Statement";

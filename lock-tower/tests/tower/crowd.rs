@@ -1,8 +1,5 @@
 //! Over real TCP: many clients of two replicas, some of which disconnect at random. No lock, waiter
 //! or task is left, and exclusion is never broken.
-#![cfg(feature = "axum")]
-
-mod common;
 
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -21,7 +18,7 @@ use http::request::Parts;
 use tokio::runtime::Handle;
 use tokio::time::timeout;
 
-use common::{Answer, Client, Protocol, Server, soon, until};
+use crate::common::{Answer, Client, Protocol, Server, soon, until};
 
 const KEYS: usize = 3;
 const CLIENTS: u64 = 8;

@@ -1,7 +1,4 @@
 //! Over real TCP: requests with an `Idempotency-Key` are processed once.
-#![cfg(feature = "axum")]
-
-mod common;
 
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -23,7 +20,7 @@ use futures_util::stream;
 use http_body_util::Full;
 use hyper::{Method, Request, StatusCode};
 
-use common::{Answer, Client, Events, Protocol, Server, Stage, soon, until};
+use crate::common::{Answer, Client, Events, Protocol, Server, Stage, soon, until};
 
 over_both!(
     duplicates_at_once_are_processed_once_and_answered_alike,
@@ -131,7 +128,7 @@ fn new_once() -> (MemoryOnce, MemoryProvider) {
 }
 
 fn request(method: Method, path: &str, key: Option<&str>, body: &'static str) -> Request<Full<Bytes>> {
-    let mut request = common::request(method, &format!("/tenant/1{path}")).map(|_| Full::from(body));
+    let mut request = crate::common::request(method, &format!("/tenant/1{path}")).map(|_| Full::from(body));
     request.headers_mut().insert("x-user", "ann".parse().unwrap());
     if let Some(key) = key {
         request.headers_mut().insert("idempotency-key", key.parse().unwrap());
@@ -397,7 +394,7 @@ async fn a_layer_on_a_whole_router() {
     let app: Router = Router::new().route("/", post(|| async { "done".into_response() })).layer(layer);
     let server = Server::start(app).await;
     let client = server.client(Protocol::Http1).await;
-    let mut request = common::request(Method::POST, "/");
+    let mut request = crate::common::request(Method::POST, "/");
     request.headers_mut().insert("idempotency-key", "k".parse().unwrap());
     assert!(!is_replay(&send(&client, request.clone()).await));
     assert!(is_replay(&send(&client, request).await));

@@ -11,24 +11,24 @@ use http_body_util::Full;
 use tokio::time::sleep;
 use tower::{Service, service_fn};
 
-pub const fn ms(millis: u64) -> Duration {
+pub(crate) const fn ms(millis: u64) -> Duration {
     Duration::from_millis(millis)
 }
 
-pub const fn secs(secs: u64) -> Duration {
+pub(crate) const fn secs(secs: u64) -> Duration {
     Duration::from_secs(secs)
 }
 
-pub fn key() -> FixedKey {
+pub(crate) fn key() -> FixedKey {
     FixedKey::new("key").unwrap()
 }
 
-pub fn post() -> Request<()> {
+pub(crate) fn post() -> Request<()> {
     Request::post("/").body(()).unwrap()
 }
 
 /// A service that works for a while, then answers with a body.
-pub fn working(
+pub(crate) fn working(
     work: Duration,
 ) -> impl Service<Request<()>, Response = Response<Full<Bytes>>, Error = Infallible, Future: Send> + Clone + Send {
     service_fn(move |_| async move {
@@ -37,7 +37,7 @@ pub fn working(
     })
 }
 
-pub async fn status<B>(
+pub(crate) async fn status<B>(
     response: impl Future<Output = Result<Response<LockBody<B>>, Infallible>>,
 ) -> (u16, Option<u64>) {
     let response = response.await.unwrap();

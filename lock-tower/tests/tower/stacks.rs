@@ -1,7 +1,5 @@
 //! Together with other layers, and without axum.
 
-mod common;
-
 use std::convert::Infallible;
 use std::time::Duration;
 
@@ -19,7 +17,7 @@ use tokio::net::TcpListener;
 use tokio::time::sleep;
 use tower::{Layer, ServiceBuilder, ServiceExt, service_fn};
 
-use common::{Answer, Client, Protocol, Stage, until};
+use crate::common::{Answer, Client, Protocol, Stage, until};
 
 fn key() -> FixedKey {
     FixedKey::new("key").unwrap()

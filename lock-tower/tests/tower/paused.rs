@@ -1,7 +1,5 @@
 //! On paused time: waits, deadlines, holds, and `Retry-After`.
 
-mod common;
-
 use std::convert::Infallible;
 
 use bytes::Bytes;
@@ -16,7 +14,7 @@ use http_body_util::{BodyExt, Full};
 use tokio::time::{Instant, sleep};
 use tower::{Layer, Service, ServiceExt, service_fn};
 
-use common::timed::{key, ms, post, secs, status, working};
+use crate::common::timed::{key, ms, post, secs, status, working};
 
 #[tokio::test(start_paused = true)]
 async fn the_default_wait_is_five_seconds() {

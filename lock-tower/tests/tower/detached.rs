@@ -1,9 +1,7 @@
 //! Over real TCP: handlers that run to their end although their clients have disconnected.
 
-mod common;
-
-use common::play::detached;
-use common::{Protocol, until};
+use crate::common::play::detached;
+use crate::common::{Protocol, until};
 
 over_both!(
     detached_handlers_finish_under_the_lock,
@@ -48,7 +46,9 @@ async fn detached_waiters_leave(protocol: Protocol) {
 
 async fn detached_panics_are_panics(protocol: Protocol) {
     let play = detached().await;
-    assert!(play.server.client(protocol).await.send(common::request(hyper::Method::POST, "/panic/1")).await.is_err());
+    assert!(
+        play.server.client(protocol).await.send(crate::common::request(hyper::Method::POST, "/panic/1")).await.is_err()
+    );
     play.assert_nothing_left().await;
 }
 

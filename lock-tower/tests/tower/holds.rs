@@ -1,7 +1,5 @@
 //! On paused time: when a lock is released, and in which order things are dropped.
 
-mod common;
-
 use std::convert::Infallible;
 use std::pin::pin;
 use std::sync::{Arc, Mutex};
@@ -19,7 +17,7 @@ use http_body_util::{BodyExt, StreamBody};
 use tokio::time::{Instant, advance, sleep};
 use tower::{Layer, Service, ServiceExt, service_fn};
 
-use common::timed::{key, ms, post, secs, status, working};
+use crate::common::timed::{key, ms, post, secs, status, working};
 
 #[tokio::test(start_paused = true)]
 async fn the_maximum_hold_covers_handler_and_body_together() {

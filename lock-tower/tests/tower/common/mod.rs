@@ -1,10 +1,10 @@
 //! A real server, a real client, and a stage on which a test controls the handlers.
-#![allow(dead_code, unreachable_pub, unused_imports)] // each test file uses its part
 
-pub mod play;
+pub(crate) mod play;
 mod stage;
-pub mod timed;
-pub mod without_modes;
+pub(crate) mod timed;
+#[cfg(feature = "axum")]
+pub(crate) mod without_modes;
 
 use std::future::Future;
 use std::sync::Arc;
@@ -21,13 +21,13 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{Mutex, oneshot};
 use tokio::task::JoinHandle;
 
-pub use stage::{Event, Events, Stage, Visit};
+pub(crate) use stage::{Events, Stage};
 
 /// Longer than anything takes here. Only a failing test waits this long.
-pub const LONG: Duration = Duration::from_secs(20);
+pub(crate) const LONG: Duration = Duration::from_secs(20);
 
 /// Awaits a future that must resolve soon.
-pub async fn soon<F: Future>(what: &str, future: F) -> F::Output {
+pub(crate) async fn soon<F: Future>(what: &str, future: F) -> F::Output {
     match tokio::time::timeout(LONG, future).await {
         Ok(output) => output,
         Err(_) => panic!("this did not happen: {what}"),
@@ -35,7 +35,7 @@ pub async fn soon<F: Future>(what: &str, future: F) -> F::Output {
 }
 
 /// Polls a condition until it holds.
-pub async fn until(what: &str, mut condition: impl FnMut() -> bool) {
+pub(crate) async fn until(what: &str, mut condition: impl FnMut() -> bool) {
     soon(what, async {
         while !condition() {
             tokio::time::sleep(Duration::from_millis(1)).await;
@@ -45,37 +45,36 @@ pub async fn until(what: &str, mut condition: impl FnMut() -> bool) {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Protocol {
+pub(crate) enum Protocol {
     Http1,
     Http2,
 }
 
 /// Makes a test of each async function, once for HTTP/1.1 and once for HTTP/2.
-#[macro_export]
 macro_rules! over_both {
     ($($name:ident),* $(,)?) => {$(
         mod $name {
             #[tokio::test]
             async fn over_http1() {
-                super::common::soon("the end of the test", super::$name(super::common::Protocol::Http1)).await;
+                $crate::common::soon("the end of the test", super::$name($crate::common::Protocol::Http1)).await;
             }
 
             #[tokio::test]
             async fn over_http2() {
-                super::common::soon("the end of the test", super::$name(super::common::Protocol::Http2)).await;
+                $crate::common::soon("the end of the test", super::$name($crate::common::Protocol::Http2)).await;
             }
         }
     )*};
 }
 
-pub struct Server {
+pub(crate) struct Server {
     address: std::net::SocketAddr,
     stop: Option<oneshot::Sender<()>>,
     task: JoinHandle<()>,
 }
 
 impl Server {
-    pub async fn start(app: Router) -> Self {
+    pub(crate) async fn start(app: Router) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
         let (stop, stopped) = oneshot::channel::<()>();
@@ -86,19 +85,20 @@ impl Server {
         Self { address, stop: Some(stop), task }
     }
 
-    pub fn address(&self) -> std::net::SocketAddr {
+    #[cfg(feature = "axum")]
+    pub(crate) fn address(&self) -> std::net::SocketAddr {
         self.address
     }
 
-    pub async fn client(&self, protocol: Protocol) -> Client {
+    pub(crate) async fn client(&self, protocol: Protocol) -> Client {
         Client::connect(self.address, protocol).await
     }
 
-    pub fn begin_shutdown(&mut self) {
+    pub(crate) fn begin_shutdown(&mut self) {
         let _ = self.stop.take().expect("only once").send(());
     }
 
-    pub async fn stopped(&mut self) {
+    pub(crate) async fn stopped(&mut self) {
         soon("the server stops", &mut self.task).await.unwrap();
     }
 }
@@ -116,14 +116,14 @@ enum Sender {
 }
 
 /// One connection. Dropped, it is closed.
-pub struct Client {
+pub(crate) struct Client {
     sender: Sender,
     connection: JoinHandle<()>,
     socket: std::net::TcpStream,
 }
 
 impl Client {
-    pub async fn connect(address: std::net::SocketAddr, protocol: Protocol) -> Self {
+    pub(crate) async fn connect(address: std::net::SocketAddr, protocol: Protocol) -> Self {
         let socket = TcpStream::connect(address).await.unwrap().into_std().unwrap();
         let io = TokioIo::new(TcpStream::from_std(socket.try_clone().unwrap()).unwrap());
         let (sender, connection) = match protocol {
@@ -146,7 +146,7 @@ impl Client {
     }
 
     /// Sends a request now, and awaits the answer in a task.
-    pub fn spawn(&self, request: Request<Full<Bytes>>) -> JoinHandle<hyper::Result<Response<Incoming>>> {
+    pub(crate) fn spawn(&self, request: Request<Full<Bytes>>) -> JoinHandle<hyper::Result<Response<Incoming>>> {
         let sender = self.sender.clone();
         tokio::spawn(async move {
             // No sender is kept while the answer is awaited. A request that enters the queue of a
@@ -166,20 +166,20 @@ impl Client {
         })
     }
 
-    pub async fn send(&self, request: Request<Full<Bytes>>) -> hyper::Result<Response<Incoming>> {
+    pub(crate) async fn send(&self, request: Request<Full<Bytes>>) -> hyper::Result<Response<Incoming>> {
         soon("a response", self.spawn(request)).await.unwrap()
     }
 
-    pub async fn post(&self, path: &str) -> Answer {
+    pub(crate) async fn post(&self, path: &str) -> Answer {
         Answer::read(self.send(request(Method::POST, path)).await.unwrap()).await
     }
 
-    pub fn spawn_post(&self, path: &str) -> JoinHandle<hyper::Result<Response<Incoming>>> {
+    pub(crate) fn spawn_post(&self, path: &str) -> JoinHandle<hyper::Result<Response<Incoming>>> {
         self.spawn(request(Method::POST, path))
     }
 
     /// Disconnects, even if a request is under way.
-    pub fn disconnect(self) {}
+    pub(crate) fn disconnect(self) {}
 }
 
 impl Drop for Client {
@@ -190,35 +190,35 @@ impl Drop for Client {
     }
 }
 
-pub fn request(method: Method, path: &str) -> Request<Full<Bytes>> {
+pub(crate) fn request(method: Method, path: &str) -> Request<Full<Bytes>> {
     Request::builder().method(method).uri(format!("http://localhost{path}")).body(Full::default()).unwrap()
 }
 
 /// A response that was read to its end.
 #[derive(Debug)]
-pub struct Answer {
-    pub status: StatusCode,
-    pub headers: hyper::HeaderMap,
-    pub body: Bytes,
+pub(crate) struct Answer {
+    pub(crate) status: StatusCode,
+    pub(crate) headers: hyper::HeaderMap,
+    pub(crate) body: Bytes,
 }
 
 impl Answer {
-    pub async fn read(response: Response<Incoming>) -> Self {
+    pub(crate) async fn read(response: Response<Incoming>) -> Self {
         let (parts, body) = response.into_parts();
         let body = soon("the end of a body", body.collect()).await.unwrap().to_bytes();
         Self { status: parts.status, headers: parts.headers, body }
     }
 
-    pub fn text(&self) -> &str {
+    pub(crate) fn text(&self) -> &str {
         std::str::from_utf8(&self.body).unwrap()
     }
 
-    pub fn header(&self, name: &str) -> Option<&str> {
+    pub(crate) fn header(&self, name: &str) -> Option<&str> {
         self.headers.get(name).map(|value| value.to_str().unwrap())
     }
 
     /// Checks that this is the expected problem document, and discloses nothing else.
-    pub fn assert_problem(&self, status: u16, reason: &str, retry: bool) {
+    pub(crate) fn assert_problem(&self, status: u16, reason: &str, retry: bool) {
         assert_eq!(self.status.as_u16(), status, "{self:?}");
         assert_eq!(self.header("content-type"), Some("application/problem+json"));
         let problem: serde_json::Value = serde_json::from_slice(&self.body).unwrap();

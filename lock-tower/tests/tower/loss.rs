@@ -1,7 +1,4 @@
 //! Over real TCP: the lock is lost, or held too long, while a request is served.
-#![cfg(feature = "axum")]
-
-mod common;
 
 use std::convert::Infallible;
 use std::time::Duration;
@@ -16,7 +13,7 @@ use distlock_tower::{HeldLock, LockLayer, OnLoss, Reason};
 use futures_util::stream::{self, StreamExt};
 use http_body_util::BodyExt;
 
-use common::{Events, Protocol, Server, Stage, soon};
+use crate::common::{Events, Protocol, Server, Stage, soon};
 
 fn layer(provider: &MemoryProvider) -> LockLayer<FixedKey> {
     LockLayer::new(provider.clone(), FixedKey::new("order/4711").unwrap())
@@ -81,7 +78,7 @@ async fn a_loss_aborts_the_handler_with_503(protocol: Protocol) {
     let answer = client.spawn_post("/visit");
     events.entered("handler").await;
     take_away(&provider).await;
-    common::Answer::read(answer.await.unwrap().unwrap()).await.assert_problem(503, "lost", true);
+    crate::common::Answer::read(answer.await.unwrap().unwrap()).await.assert_problem(503, "lost", true);
     events.dropped("handler").await;
     monitor.idle().await;
     assert_eq!((monitor.refused(Reason::Lost), monitor.granted()), (1, 1));
@@ -98,7 +95,7 @@ async fn detached_handlers_are_aborted_too(protocol: Protocol) {
     let answer = client.spawn_post("/visit");
     events.entered("handler").await;
     take_away(&provider).await;
-    common::Answer::read(answer.await.unwrap().unwrap()).await.assert_problem(503, "lost", true);
+    crate::common::Answer::read(answer.await.unwrap().unwrap()).await.assert_problem(503, "lost", true);
     events.dropped("handler").await;
 }
 
@@ -110,7 +107,7 @@ async fn a_handler_that_continues_sees_the_loss(protocol: Protocol) {
     events.entered("watching").await;
     take_away(&provider).await;
     events.finished("watching").await;
-    let answer = common::Answer::read(answer.await.unwrap().unwrap()).await;
+    let answer = crate::common::Answer::read(answer.await.unwrap().unwrap()).await;
     assert_eq!((answer.status.as_u16(), answer.text()), (200, &*format!("{:?}", Loss::ForceReleased)));
 }
 
@@ -134,7 +131,7 @@ async fn a_body_continues_by_choice(protocol: Protocol) {
     events.entered("body").await;
     take_away(&provider).await;
     stage.let_go(1);
-    assert_eq!(common::Answer::read(response).await.text(), "begin end");
+    assert_eq!(crate::common::Answer::read(response).await.text(), "begin end");
 }
 
 async fn the_maximum_hold_aborts_the_handler(protocol: Protocol) {
@@ -156,6 +153,6 @@ async fn a_loss_that_the_store_pushes_aborts_the_handler(protocol: Protocol) {
     let answer = client.spawn_post("/visit");
     events.entered("handler").await;
     assert!(store.force_release("order/4711").is_some());
-    common::Answer::read(answer.await.unwrap().unwrap()).await.assert_problem(503, "lost", true);
+    crate::common::Answer::read(answer.await.unwrap().unwrap()).await.assert_problem(503, "lost", true);
     events.dropped("handler").await;
 }

@@ -8,7 +8,7 @@ use distlock_api::{
 use distlock_memory::MemoryProvider;
 
 #[derive(Clone, Debug)]
-pub struct WithoutModes(pub MemoryProvider);
+pub(crate) struct WithoutModes(pub MemoryProvider);
 
 impl fmt::Display for WithoutModes {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -1,7 +1,4 @@
 //! Over real TCP: request bodies that are read before the wait.
-#![cfg(feature = "axum")]
-
-mod common;
 
 use axum::Router;
 use axum::extract::DefaultBodyLimit;
@@ -14,7 +11,7 @@ use distlock_tower::key::FixedKey;
 use http_body_util::Full;
 use hyper::Method;
 
-use common::{Answer, Protocol, Server, Stage, request, until};
+use crate::common::{Answer, Protocol, Server, Stage, request, until};
 
 over_both!(a_client_with_a_body_that_disconnects_while_waiting_leaves_no_waiter, bodies_arrive_complete,);
 

@@ -1,0 +1,34 @@
+//! The middleware's tests: a real server and real clients, or a service that is called directly on
+//! paused time. Each module says what it examines.
+
+#[macro_use]
+mod common;
+
+#[cfg(feature = "axum")]
+mod bodies;
+#[cfg(feature = "axum")]
+mod crowd;
+mod detached;
+mod disconnects;
+#[cfg(feature = "axum")]
+mod exclusion;
+#[cfg(feature = "axum")]
+mod grpc;
+mod holds;
+#[cfg(feature = "axum")]
+mod idempotency;
+mod idempotency_paused;
+mod keyed;
+#[cfg(feature = "axum")]
+mod loss;
+#[cfg(feature = "axum")]
+mod modes;
+mod paused;
+#[cfg(feature = "axum")]
+mod permits;
+#[cfg(feature = "axum")]
+mod read_ahead;
+mod readiness;
+#[cfg(feature = "axum")]
+mod refusals;
+mod stacks;

@@ -135,11 +135,12 @@ pub(super) fn is_own(one: &str, id: &AcquisitionId) -> Document {
     ] }
 }
 
-/// The ids of some holders in one text; empty if there are none.
+/// The ids of some holders in one text; empty if there are none. An odd id is left out.
 pub(super) fn ids_of(holders: impl Into<Bson>) -> Document {
     let id = format!("$$this.{ID_OF}");
-    let more = doc! { "$concat": ["$$value", BETWEEN, &id] };
-    let each = doc! { "$cond": [{ "$eq": ["$$value", ""] }, id, more] };
+    let between = doc! { "$cond": [{ "$eq": ["$$value", ""] }, "", BETWEEN] };
+    let is_text = doc! { "$eq": [{ "$type": &id }, "string"] };
+    let each = doc! { "$cond": [is_text, { "$concat": ["$$value", between, id] }, "$$value"] };
     doc! { "$reduce": { "input": holders.into(), "initialValue": "", "in": each } }
 }
 
@@ -185,8 +186,7 @@ impl Layout {
     pub(super) fn expired_by_grant(&self) -> Bson {
         let has_expired = doc! { "$not": is_live("$$this") };
         let was_held = doc! { "$ne": [format!("$$this.{KEPT}"), true] };
-        let is_text = doc! { "$eq": [{ "$type": format!("$$this.{ID_OF}") }, "string"] };
-        let condition = doc! { "$and": [has_expired, was_held, is_text] };
+        let condition = doc! { "$and": [has_expired, was_held] };
         let expired = doc! { "$filter": { "input": self.holders(), "cond": condition } };
         let of_several = unless_blank(ids_of(expired), removed());
         doc! { "$cond": [self.has_marker(), of_several, { "$ifNull": [self.value(LOCK_ID), "$$REMOVE"] }] }.into()

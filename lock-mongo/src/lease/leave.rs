@@ -129,7 +129,7 @@ impl Layout {
                 doc! { "$or": [&may_leave[0], { "$ne": [&rest, []] }] }.into(),
             ];
             may_admit.extend(opens);
-            let run = self.grant_run(&rest, self.value(LAST), clock);
+            let run = self.grant_run(Some(&rest), self.value(LAST), clock);
             findings.push((RUN, doc! { "$cond": [{ "$and": may_admit }, run, "$$REMOVE"] }));
             steps.push((ADMIT, self.has_run()));
         } else {

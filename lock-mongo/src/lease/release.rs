@@ -7,7 +7,7 @@ use distlock_api::{AcquisitionId, FencingToken};
 use distlock_engine::store::Used;
 use mongodb::bson::{Bson, Document, doc};
 
-use super::holders::{BLOCK_OF, GRANTS, HELD, HOLDERS, MARKER, SHARED, TAKES, is_exclusive};
+use super::holders::{BLOCK_OF, GRANTS, HOLDERS, MARKER, SHARED, TAKES, is_exclusive};
 use super::queue::{HEAD, LIVE, unless_empty};
 use super::run::RUN;
 use super::{
@@ -62,12 +62,9 @@ impl Layout {
             let mut may_admit = may_grant.clone();
             may_admit.push(doc! { "$not": &is_exclusive }.into());
             may_grant.push(is_exclusive.into());
-            let run = self.grant_run(&self.value(HELD), self.last_used(used), clock);
-            findings.extend([
-                // No holder is left.
-                (HELD, doc! { "$literal": [] }),
-                (RUN, doc! { "$cond": [{ "$and": may_admit }, run, "$$REMOVE"] }),
-            ]);
+            // No holder is left.
+            let run = self.grant_run(None, self.last_used(used), clock);
+            findings.push((RUN, doc! { "$cond": [{ "$and": may_admit }, run, "$$REMOVE"] }));
             steps.push((ADMIT, self.has_run()));
         }
         steps.insert(0, (PASS, doc! { "$and": may_grant }));

@@ -19,10 +19,10 @@ const OTHERS: &str = "others";
 
 impl Layout {
     /// Grants to the live tickets at the head that fit beside these holders, one after the other,
-    /// until one does not. Returns `{holders, n, last, tokens, grants}`: the holders then, how many
+    /// until one does not; `None` for no holders. Returns `{holders, n, last, tokens, grants}`: the holders then, how many
     /// of them are new, the last token, the length of its block, and the text of
     /// [`GRANTS`](super::holders::GRANTS). Exclusive tickets never fit.
-    pub(super) fn grant_run(&self, beside: &str, last: impl Into<Bson>, clock: Clock) -> Document {
+    pub(super) fn grant_run(&self, beside: Option<&str>, last: impl Into<Bson>, clock: Clock) -> Document {
         let (was, ticket) = (|field: &str| format!("$$value.{field}"), |field: &str| format!("$$this.{field}"));
         let is_one_of = |kind: &str| doc! { "$in": [was("kind"), [NONE, kind]] };
         let permits_fit = doc! { "$and": [
@@ -70,20 +70,15 @@ impl Layout {
             "in": { "$let": { "vars": { "last": last_token("$$first", ticket(BLOCK_OF)) }, "in": granted } },
         } };
         let ended = doc! { "$mergeObjects": ["$$value", { "open": false }] };
-        let kind = doc! { "$switch": {
-            "branches": [
-                { "case": { "$eq": [beside, []] }, "then": NONE },
-                { "case": all(beside, is_shared("$$this")), "then": READERS },
-                { "case": all(beside, has_permits("$$this")), "then": PERMITS },
-            ],
-            "default": OTHERS,
-        } };
+        let holders = beside.map_or_else(|| Bson::Array(vec![]), Bson::from);
+        let kind = beside.map_or_else(|| NONE.into(), kind_of);
+        let taken = beside.map_or_else(|| 0.into(), |beside| Bson::from(taken_by(beside)));
         let begin = doc! {
-            "holders": beside,
+            "holders": holders,
             "n": 0,
             "last": last.into(),
             "kind": kind,
-            "taken": taken_by(beside),
+            "taken": taken,
             "open": true,
             "grants": "",
         };
@@ -113,4 +108,17 @@ impl Layout {
     pub(super) fn end_of_run(&self) -> Document {
         latest(&self.of_run("holders"))
     }
+}
+
+/// The kind that all of some holders are of.
+fn kind_of(beside: &str) -> Bson {
+    doc! { "$switch": {
+        "branches": [
+            { "case": { "$eq": [beside, []] }, "then": NONE },
+            { "case": all(beside, is_shared("$$this")), "then": READERS },
+            { "case": all(beside, has_permits("$$this")), "then": PERMITS },
+        ],
+        "default": OTHERS,
+    } }
+    .into()
 }

@@ -540,6 +540,7 @@ async fn odd_holders_are_none(world: World) {
     for odd in [
         doc! { "holders": "odd" },
         doc! { "holders": [7, "odd", { "id": 7 }] },
+        doc! { "holders": [{ "id": 7 }, { "id": 8 }] },
         doc! { "holders": [{ "expiresAt": "later", "id": "a", "token": 7_i64 }] },
     ] {
         let key = key();
@@ -549,6 +550,10 @@ async fn odd_holders_are_none(world: World) {
         // It is held until its end, by no one that is known.
         busy(&store, &reader(&key)).await;
         busy(&store, &claim(&key)).await;
+        let waiter = claim(&key);
+        queued(&store, &waiter).await;
+        store.withdraw(&waiter, LONG).await.unwrap();
+        assert!(!record(&world, &name, &key).await.contains_key("queue"));
         assert_eq!(release(&store, &reader(&key)).await, AlreadyLost);
         let info = admin_of(&store).inspect(&key).await.unwrap().unwrap();
         assert_eq!((info.id, info.holders.len()), (None, 0));

@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use distlock_api::{Holder, LockKey, Mode};
+use distlock_api::{AcquisitionId, Holder, LockKey, Mode};
 use distlock_engine::store::{Attempt, Claim, Grant, LeaseStore, Reply, Standing, Ticket};
 use distlock_mongo::MongoStore;
 use distlock_mongo::mongodb::bson::{Bson, DateTime, Document, doc};
@@ -20,6 +20,7 @@ pub(super) fn add(checks: &mut Checks<'_>) {
     check!(checks, R28 readers_leave_with_one_command);
     check!(checks, R7 a_lease_in_use_is_not_taken);
     check!(checks, both_ways_leave_the_same_record);
+    check!(checks, R28 short_and_long_releases_leave_the_same_record);
     check!(checks, C9 repeated_release_after_the_short_way);
     check!(checks, a_lease_that_expired_is_not_given_back);
 }
@@ -242,6 +243,106 @@ async fn both_ways_leave_the_same_record(world: World) {
     assert!(release(&one, &twin(&b)).await.is_released());
     let (of_a, of_b) = (record(&world, &name, &short).await, record(&world, &name, &long).await);
     assert_eq!(shape(&of_a, &a), shape(&of_b, &b));
+}
+
+/// A withdrawal always goes the long way. Tokens and times differ by what the clock shows.
+async fn short_and_long_releases_leave_the_same_record(world: World) {
+    let name = random_name("locks");
+    let now = DateTime::now().timestamp_millis();
+    let [past, later] = [-5000, 60_000].map(|offset| DateTime::from_millis(now + offset));
+    let end = |is_live| if is_live { later } else { past };
+    let ticket = |id: &str, is_live: bool| {
+        doc! { "id": id, "seen": end(is_live), "ttl": 1000_i64, "claim": 30_000_i64, "tokens": 5, "owner": id }
+    };
+    let holder = |id: &str, is_live: bool| {
+        doc! {
+            "id": id, "token": 70_i64, "tokens": 10, "acquiredAt": past, "expiresAt": end(is_live), "ttl": 60_000_i64,
+            "shared": true, "owner": id,
+        }
+    };
+    let with = |mut ticket: Document, mode: Document| {
+        ticket.extend(mode);
+        ticket
+    };
+    let shared = || doc! { "shared": true };
+    let permits = || doc! { "take": 1_i64, "of": 2_i64 };
+    let queues = [
+        vec![],
+        vec![ticket("w-1", true)],
+        vec![ticket("w-1", false)],
+        vec![ticket("w-1", false), ticket("w-2", true), ticket("w-3", true)],
+        vec![ticket("w-1", true), with(ticket("r-1", true), shared())],
+        vec![ticket("w-1", false), with(ticket("r-1", true), shared()), ticket("w-2", true)],
+        vec![with(ticket("r-1", true), shared()), with(ticket("r-2", true), shared())],
+        vec![with(ticket("p-1", true), permits()), with(ticket("p-2", true), permits())],
+    ];
+    let companies = [
+        vec![],
+        vec![holder("b-1", true)],
+        vec![holder("b-1", false), holder("b-2", true)],
+        vec![with(holder("b-1", true), doc! { "kept": true })],
+        vec![with(holder("b-1", false), doc! { "kept": true })],
+        vec![doc! { "id": 7 }, doc! { "id": 8 }],
+    ];
+    let mut records = Vec::new();
+    for queue in &queues {
+        // An exclusive lease, which some process without modes left holders beside.
+        let alone = doc! { "lockId": "a-1", "expiresAt": later, "owner": "a-1", "ttl": 60_000_i64 };
+        records.push((Mode::Exclusive, alone.clone(), queue));
+        records.push((Mode::Exclusive, with(alone, doc! { "holders": [holder("b-1", true)] }), queue));
+        for company in &companies {
+            for own_is_live in [true, false] {
+                let mut holders = company.clone();
+                holders.insert(company.len() / 2, holder("a-1", own_is_live));
+                let marked = doc! { "lockId": "shared", "expiresAt": later, "holders": holders, "grants": "x" };
+                records.push((Mode::Shared, marked, queue));
+            }
+        }
+    }
+    for (mode, mut found, queue) in records {
+        found.extend(doc! { "fencingToken": 70_i64, "tokens": 10, "acquiredAt": past, "released": ["z-1"] });
+        if !queue.is_empty() {
+            found.insert("queue", queue.clone());
+        }
+        let mut outcomes = Vec::new();
+        for goes_long in [false, true] {
+            let store = world.store_on(&world.client, &name);
+            let key = key();
+            let claim = Claim::new(key.clone(), AcquisitionId::new("a-1")).with_mode(mode);
+            world.raw(&name).insert_one(with(doc! { "_id": key.as_str() }, found.clone())).await.unwrap();
+            if goes_long {
+                store.withdraw(&claim, LONG).await.unwrap();
+            } else {
+                let _ = release(&store, &claim).await;
+            }
+            outcomes.push(without_times(record(&world, &name, &key).await));
+        }
+        assert_eq!(outcomes[0], outcomes[1], "{mode:?}: {found}");
+    }
+}
+
+/// The record with the types of its times and tokens instead of these.
+fn without_times(record: Document) -> Bson {
+    fn plain(value: Bson) -> Bson {
+        match value {
+            Bson::DateTime(time) => format!("time before {}", time < DateTime::now()).into(),
+            Bson::Int64(token) if token > 1 << 40 => "token".into(),
+            Bson::Array(all) => all.into_iter().map(plain).collect::<Vec<_>>().into(),
+            Bson::Document(all) => plain_fields(all).into(),
+            Bson::String(text) if text.contains(' ') => {
+                // What a grant reports: `ID FIRST TOKENS EXPIRY MODE;…`.
+                let words = text.split(' ').filter(|word| word.len() < 10 || word.parse::<u64>().is_err());
+                words.collect::<Vec<_>>().join(" ").into()
+            }
+            other => other,
+        }
+    }
+    fn plain_fields(all: Document) -> Document {
+        let mut fields: Vec<(String, Bson)> = all.into_iter().map(|(name, value)| (name, plain(value))).collect();
+        fields.sort_by(|one, other| one.0.cmp(&other.0));
+        fields.into_iter().collect()
+    }
+    plain_fields(record).into()
 }
 
 async fn repeated_release_after_the_short_way(world: World) {

@@ -4,6 +4,7 @@ mod examine;
 mod probe;
 mod profile;
 mod settings;
+mod turns;
 
 use std::process::ExitCode;
 use std::sync::{Arc, Mutex};
@@ -22,6 +23,7 @@ use crate::stage::Stage;
 pub use examine::{Outcome, Report, examine};
 pub use probe::{ProbeError, probe};
 use settings::Settings;
+use turns::Turns;
 
 /// How many checks run at once per processor, unless `--test-threads` is given. Most checks wait
 /// for a clock most of the time.
@@ -92,14 +94,16 @@ fn run_tests(fixtures: Vec<Box<dyn Fixture>>) -> Result<ExitCode, String> {
     let mut arguments = Arguments::from_iter(&settings.others);
     let part_of = run_id();
     let processors = std::thread::available_parallelism().map_or(1, usize::from);
-    arguments.test_threads.get_or_insert(processors * CHECKS_PER_PROCESSOR);
+    let at_once = arguments.test_threads.unwrap_or(processors * CHECKS_PER_PROCESSOR);
 
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build();
     let runtime = runtime.map_err(|error| format!("the suite cannot start its runtime: {error}"))?;
     let seed = settings.seed.unwrap_or_else(Seed::random);
     let plan = Plan { level: settings.level, seed, time: settings.time };
     let stages = fixtures.into_iter().map(|fixture| Stage::new(fixture.into())).collect();
-    let run = Arc::new(Run::new(stages, plan));
+    let run = Arc::new(Run::new(stages, plan, at_once));
+    // A check that waits for its turn keeps no other one from running.
+    arguments.test_threads.get_or_insert(at_once + run.arenas());
     if !arguments.list {
         eprintln!("distlock: conformance, level {}, seed {}", plan.level, plan.seed);
     }
@@ -131,15 +135,26 @@ struct Run {
     stages: Vec<Arc<Stage>>,
     plan: Plan,
     started: Instant,
-    /// A check that damages a deployment uses the whole machine, and runs alone.
-    turns: tokio::sync::RwLock<()>,
+    turns: Turns,
     found: Mutex<Vec<Backend>>,
 }
 
 impl Run {
-    fn new(stages: Vec<Arc<Stage>>, plan: Plan) -> Self {
+    fn new(stages: Vec<Arc<Stage>>, plan: Plan, at_once: usize) -> Self {
         let found = stages.iter().map(|stage| Backend::new(stage.name(), plan.level, plan.seed)).collect();
-        Self { stages, plan, started: Instant::now(), turns: tokio::sync::RwLock::default(), found: Mutex::new(found) }
+        Self { stages, plan, started: Instant::now(), turns: Turns::new(at_once), found: Mutex::new(found) }
+    }
+
+    /// Returns how many checks damage a deployment.
+    fn arenas(&self) -> usize {
+        let of = |stage: &Arc<Stage>| self.due(stage, self.plan).filter(|check| is_arena(*check)).count();
+        self.stages.iter().map(of).sum()
+    }
+
+    /// Returns the checks of this level that apply to a fixture.
+    fn due(&self, stage: &Arc<Stage>, plan: Plan) -> impl Iterator<Item = Check> {
+        let stage = Arc::clone(stage);
+        checks::all().into_iter().filter(move |check| check.level() <= plan.level && check.concerns(stage.profile()))
     }
 
     /// Runs `rounds` rounds, or at the level torture as many as there is time for, each with a new
@@ -161,18 +176,20 @@ impl Run {
         }
     }
 
-    /// Returns the checks of this level that apply to the fixtures, as tests.
+    /// Returns the checks of this level that apply to the fixtures, as tests. Those that damage a
+    /// deployment take longest, and come first.
     fn trials(self: &Arc<Self>, plan: Plan, runtime: &tokio::runtime::Runtime) -> Vec<Trial> {
-        let mut trials = Vec::new();
+        let (mut trials, mut others) = (Vec::new(), Vec::new());
         for stage in &self.stages {
-            let is_due = |check: &Check| check.level() <= plan.level && check.concerns(stage.profile());
-            for check in checks::all().into_iter().filter(is_due) {
-                trials.push(self.trial(stage, check.name(), plan, Job::Check(check), runtime));
+            for check in self.due(stage, plan) {
+                let trial = self.trial(stage, check.name(), plan, Job::Check(check), runtime);
+                if is_arena(check) { &mut trials } else { &mut others }.push(trial);
             }
             for job in profile::JOBS {
-                trials.push(self.trial(stage, job.name(), plan, Job::Profile(*job), runtime));
+                others.push(self.trial(stage, job.name(), plan, Job::Profile(*job), runtime));
             }
         }
+        trials.append(&mut others);
         trials
     }
 
@@ -188,12 +205,9 @@ impl Run {
         Trial::ignorable_test(format!("{}::{name}", stage.name()), move || {
             let (outcome, checked) = handle.block_on(async {
                 match job {
-                    Job::Check(check) if check.needs().contains(&Need::Arena) => {
-                        let _alone = run.turns.write().await;
-                        examine::examined(check, &stage, plan).await
-                    }
                     Job::Check(check) => {
-                        let _among_others = run.turns.read().await;
+                        let turns = &run.turns;
+                        let _turn = if is_arena(check) { turns.of_arena().await } else { turns.of_one().await };
                         examine::examined(check, &stage, plan).await
                     }
                     Job::Profile(job) => profile::examined(job, &stage, plan).await,
@@ -242,6 +256,11 @@ impl Run {
 enum Job {
     Check(Check),
     Profile(profile::Job),
+}
+
+/// Whether a check damages a deployment.
+fn is_arena(check: Check) -> bool {
+    check.needs().contains(&Need::Arena)
 }
 
 fn explained(checked: &Checked) -> Failed {

@@ -1,9 +1,10 @@
-//! The store on real servers: a replica set and a standalone, both started by this binary.
+//! The store on real servers: replica sets and standalones, all started by this binary.
 //!
-//! Every check has a collection of its own. Those that break a whole server run alone.
+//! Every check has a collection of its own. Those that disturb a whole server have another server,
+//! and run there one after the other.
 
 /// Adds a check under the name of its function, after the clause or rule that it tests. A check
-/// that disturbs the server for others runs `alone`.
+/// that disturbs its server for others runs `alone` there.
 macro_rules! check {
     ($checks:ident, alone $clause:ident $function:ident) => {
         $checks.add_alone(concat!(stringify!($clause), "_", stringify!($function)), $function)
@@ -55,84 +56,106 @@ use std::sync::Arc;
 use distlock_conformance_mongo::{MongoServer, Topology};
 use libtest_mimic::{Arguments, Failed, Trial};
 use tokio::runtime::{Builder, Runtime};
-use tokio::sync::RwLock;
+use tokio::sync::{RwLock, Semaphore};
 
 use world::World;
 
-/// How many checks run at once per processor, unless `--test-threads` is given. Most checks wait
-/// for a clock most of the time.
+/// How many checks share a server at once per processor, unless `--test-threads` is given. Most
+/// checks wait for a clock most of the time.
 const CHECKS_PER_PROCESSOR: usize = 2;
 
 fn main() -> ExitCode {
     let mut arguments = Arguments::from_args();
-    let processors = std::thread::available_parallelism().map_or(1, usize::from);
-    arguments.test_threads.get_or_insert(processors * CHECKS_PER_PROCESSOR);
     let runtime = Arc::new(Builder::new_multi_thread().enable_all().build().expect("a runtime"));
-    if arguments.list {
-        return libtest_mimic::run(&arguments, trials(&runtime, &[])).exit_code();
+    let processors = std::thread::available_parallelism().map_or(1, usize::from);
+    let at_once = arguments.test_threads.unwrap_or(processors * CHECKS_PER_PROCESSOR).max(1);
+    let mut servers = Vec::new();
+    if !arguments.list {
+        for topology in TOPOLOGIES.into_iter().flat_map(|topology| [topology; 2]) {
+            servers.push(runtime.block_on(MongoServer::start(topology)).expect("a server"));
+        }
     }
-    let servers = runtime.block_on(async {
-        let mut servers = Vec::new();
-        for topology in [Topology::ReplicaSet, Topology::Standalone] {
-            servers.push(MongoServer::start(topology).await.expect("a server"));
-        }
-        servers
-    });
-    let conclusion = libtest_mimic::run(&arguments, trials(&runtime, &servers));
-    runtime.block_on(async {
-        for server in servers {
-            server.stop().await;
-        }
-    });
+    let (alone, others) = trials(&runtime, &servers, at_once);
+    // A check that waits for its turn keeps no other one from running.
+    arguments.test_threads.get_or_insert(at_once + alone.len());
+    let conclusion = libtest_mimic::run(&arguments, alone.into_iter().chain(others).collect());
+    for server in servers {
+        runtime.block_on(server.stop());
+    }
     conclusion.exit_code()
 }
 
-/// Collects the checks of one server.
+const TOPOLOGIES: [Topology; 2] = [Topology::ReplicaSet, Topology::Standalone];
+
+/// A server, and the turns of its checks: together or alone.
+#[derive(Clone)]
+struct Site {
+    world: World,
+    turns: Arc<RwLock<()>>,
+}
+
+/// Collects the checks of one topology.
 struct Checks<'a> {
     runtime: &'a Arc<Runtime>,
-    world: World,
-    alone: Arc<RwLock<()>>,
+    /// The server that most checks share.
+    shared: Site,
+    /// The one that a check has alone; the same one if the environment names it.
+    alone: Site,
+    /// How many checks share servers at once.
+    places: Arc<Semaphore>,
+    trials_alone: Vec<Trial>,
     trials: Vec<Trial>,
 }
 
 impl Checks<'_> {
     fn is_replica_set(&self) -> bool {
-        self.world.topology == Topology::ReplicaSet
+        self.shared.world.topology == Topology::ReplicaSet
     }
 
     fn add<F: Future<Output = ()> + Send + 'static>(&mut self, name: &str, check: fn(World) -> F) {
-        self.push(name, check, false);
+        let (Site { world, turns }, places) = (self.shared.clone(), Arc::clone(&self.places));
+        let trial = self.trial(name, async move || {
+            let _place = places.acquire().await;
+            let _turn = turns.read().await;
+            run(check, world).await
+        });
+        self.trials.push(trial);
     }
 
     /// Adds a check that disturbs the server for others.
     fn add_alone<F: Future<Output = ()> + Send + 'static>(&mut self, name: &str, check: fn(World) -> F) {
-        self.push(name, check, true);
+        let Site { world, turns } = self.alone.clone();
+        let trial = self.trial(name, async move || {
+            let _turn = turns.write().await;
+            run(check, world).await
+        });
+        self.trials_alone.push(trial);
     }
 
-    fn push<F: Future<Output = ()> + Send + 'static>(&mut self, name: &str, check: fn(World) -> F, alone: bool) {
-        let (runtime, world, lock) = (Arc::clone(self.runtime), self.world.clone(), Arc::clone(&self.alone));
+    fn trial(&self, name: &str, check: impl AsyncFnOnce() -> Result<(), Failed> + Send + 'static) -> Trial {
+        let runtime = Arc::clone(self.runtime);
         let place = if self.is_replica_set() { "replica_set" } else { "standalone" };
-        self.trials.push(Trial::test(format!("{place}::{name}"), move || {
-            runtime.block_on(async {
-                let _alone = if alone { Some(lock.write().await) } else { None };
-                let _shared = if alone { None } else { Some(lock.read().await) };
-                let (client, options) = world.connect(|_| ()).await;
-                let world = World { client, options, ..world };
-                tokio::spawn(check(world)).await.map_err(|error| Failed::from(panic_text(error)))
-            })
-        }));
+        Trial::test(format!("{place}::{name}"), move || runtime.block_on(check()))
     }
 }
 
-fn trials(runtime: &Arc<Runtime>, servers: &[MongoServer]) -> Vec<Trial> {
-    let mut trials = Vec::new();
-    for topology in [Topology::ReplicaSet, Topology::Standalone] {
-        let uri = servers
-            .iter()
-            .find(|server| server.topology() == topology)
-            .map_or("mongodb://127.0.0.1:1", MongoServer::uri);
-        let world = runtime.block_on(World::new(uri, topology));
-        let mut checks = Checks { runtime, world, alone: Arc::default(), trials };
+async fn run<F: Future<Output = ()> + Send + 'static>(check: fn(World) -> F, world: World) -> Result<(), Failed> {
+    let (client, options) = world.connect(|_| ()).await;
+    let world = World { client, options, ..world };
+    tokio::spawn(check(world)).await.map_err(|error| Failed::from(panic_text(error)))
+}
+
+/// Returns the checks that run alone, and those that do not, for two servers of each topology.
+fn trials(runtime: &Arc<Runtime>, servers: &[MongoServer], at_once: usize) -> (Vec<Trial>, Vec<Trial>) {
+    let places = Arc::new(Semaphore::new(at_once));
+    let (mut trials_alone, mut trials) = (Vec::new(), Vec::new());
+    for topology in TOPOLOGIES {
+        let mut uris = servers.iter().filter(|server| server.topology() == topology).map(MongoServer::uri);
+        let [one, another] = [(); 2].map(|()| uris.next().unwrap_or("mongodb://127.0.0.1:1"));
+        let site = |uri| Site { world: runtime.block_on(World::new(uri, topology)), turns: Arc::default() };
+        let shared = site(one);
+        let alone = if one == another { shared.clone() } else { site(another) };
+        let mut checks = Checks { runtime, shared, alone, places: Arc::clone(&places), trials_alone, trials };
         lease::add(&mut checks);
         renewal::add(&mut checks);
         tokens::add(&mut checks);
@@ -156,9 +179,9 @@ fn trials(runtime: &Arc<Runtime>, servers: &[MongoServer]) -> Vec<Trial> {
         foreign::add(&mut checks);
         documents::add(&mut checks);
         once::add(&mut checks);
-        trials = checks.trials;
+        (trials_alone, trials) = (checks.trials_alone, checks.trials);
     }
-    trials
+    (trials_alone, trials)
 }
 
 fn panic_text(error: tokio::task::JoinError) -> String {

@@ -60,7 +60,8 @@
 //! * Every call of every client is recorded ([`history`]). Checks with many calls are judged by
 //!   that record, and fail if it is too short to prove anything.
 //! * Keys are random, and each check gets new clients.
-//! * Checks run in parallel. Only those that damage their own deployment ([`Arena`]) run alone.
+//! * Checks run in parallel. Those that damage their own deployment ([`Arena`]) run one at a time,
+//!   beside half as many others.
 //! * Lower bounds are strict, to the millisecond. Upper bounds are generous, because a busy machine
 //!   is not a broken backend.
 //! * A check that times out names the event that it waited for.

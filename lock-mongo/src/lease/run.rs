@@ -19,9 +19,9 @@ const OTHERS: &str = "others";
 
 impl Layout {
     /// Grants to the live tickets at the head that fit beside these holders, one after the other,
-    /// until one does not; `None` for no holders. Returns `{holders, n, last, tokens, grants}`: the holders then, how many
-    /// of them are new, the last token, the length of its block, and the text of
-    /// [`GRANTS`](super::holders::GRANTS). Exclusive tickets never fit.
+    /// until one does not; `None` for no holders. Returns `{holders, n, last, tokens, grants}`: the
+    /// holders then, how many of them are new, the last token, the length of its block, and the
+    /// text of [`GRANTS`](super::holders::GRANTS). Exclusive tickets never fit.
     pub(super) fn grant_run(&self, beside: Option<&str>, last: impl Into<Bson>, clock: Clock) -> Document {
         let (was, ticket) = (|field: &str| format!("$$value.{field}"), |field: &str| format!("$$this.{field}"));
         let is_one_of = |kind: &str| doc! { "$in": [was("kind"), [NONE, kind]] };

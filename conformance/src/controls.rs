@@ -84,8 +84,9 @@ pub trait Controls: Send + Sync + 'static {
     }
 
     /// Cuts this client off from its store, as if its process had been killed: no request arrives,
-    /// and no reply or event reaches it, until the faults [end](Self::end_faults). Other clients
-    /// must not be affected. Declared by [`Profile::cuts_off`](crate::Profile::cuts_off).
+    /// and no reply or event reaches it, until the faults [end](Self::end_faults). When this
+    /// returns, the store carries out no earlier request of the client either. Other clients must
+    /// not be affected. Declared by [`Profile::cuts_off`](crate::Profile::cuts_off).
     ///
     /// # Errors
     /// The fault could not be arranged. The default always returns an error.

@@ -18,7 +18,7 @@ use distlock_engine::store::{
 use futures_util::future::BoxFuture;
 use futures_util::{FutureExt, StreamExt};
 use tokio::sync::{Notify, mpsc, watch};
-use tokio::time::{Instant, sleep, sleep_until};
+use tokio::time::{Instant, sleep, sleep_until, timeout};
 
 use crate::controls::{Controls, Operation, Pushes, SeenRenewal};
 use crate::failure::FixtureError;
@@ -54,6 +54,8 @@ struct Shared {
     faults: Mutex<Faults>,
     pushes: watch::Sender<Option<Pushes>>,
     cut_off: watch::Sender<bool>,
+    /// How many requests have been let through to the store, and are not answered.
+    under_way: watch::Sender<usize>,
     /// Notified when the faults end.
     ended: Notify,
     renewals: Mutex<VecDeque<SeenRenewal>>,
@@ -88,6 +90,7 @@ impl DisturbedStore {
             faults: Mutex::default(),
             pushes: watch::channel(None).0,
             cut_off: watch::channel(false).0,
+            under_way: watch::channel(0).0,
             ended: Notify::new(),
             renewals: Mutex::default(),
         };
@@ -105,13 +108,11 @@ impl DisturbedStore {
         self
     }
 
-    /// Fails if the client is cut off. Its request is lost, so the error comes after its timeout.
-    async fn if_connected(&self, timeout: Duration) -> Result<()> {
-        if !*self.shared.cut_off.borrow() {
-            return Ok(());
-        }
+    /// The error of a client that is cut off. Its request is lost, so the error comes after its
+    /// timeout.
+    async fn unreachable_after(timeout: Duration) -> LockError {
         sleep(timeout).await;
-        Err(LockError::timeout(Phase::Request, "the client was cut off").outcome_unknown())
+        LockError::timeout(Phase::Request, "the client was cut off").outcome_unknown()
     }
 
     fn faults(&self) -> MutexGuard<'_, Faults> {
@@ -139,8 +140,11 @@ impl DisturbedStore {
         lost: impl Fn(LockError) -> T,
     ) -> T {
         self.shared.requests.fetch_add(1, Ordering::Relaxed);
-        if let Err(error) = self.if_connected(timeout).await {
-            return lost(error);
+        // Before it is known whether the client is cut off, so that `cut_off` misses none.
+        let under_way = UnderWay::new(&self.shared);
+        if *self.shared.cut_off.borrow() {
+            drop(under_way);
+            return lost(Self::unreachable_after(timeout).await);
         }
         let (stalls, fails) = {
             let mut faults = self.faults();
@@ -150,6 +154,7 @@ impl DisturbedStore {
             (stalls, fails)
         };
         if stalls {
+            drop(under_way);
             sleep(timeout).await;
             return lost(LockError::timeout(Phase::Request, "the request was made to stall").outcome_unknown());
         }
@@ -159,8 +164,9 @@ impl DisturbedStore {
         let mut ended = pin!(self.shared.ended.notified());
         ended.as_mut().enable();
         let reply = call.await;
-        if let Err(error) = self.if_connected(timeout).await {
-            return lost(error);
+        drop(under_way);
+        if *self.shared.cut_off.borrow() {
+            return lost(Self::unreachable_after(timeout).await);
         }
         let (loses, delays) = {
             let mut faults = self.faults();
@@ -179,11 +185,30 @@ impl DisturbedStore {
     }
 }
 
+/// A request that the store may carry out. It ends when this is dropped.
+struct UnderWay<'a>(&'a Shared);
+
+impl<'a> UnderWay<'a> {
+    fn new(shared: &'a Shared) -> Self {
+        shared.under_way.send_modify(|requests| *requests += 1);
+        Self(shared)
+    }
+}
+
+impl Drop for UnderWay<'_> {
+    fn drop(&mut self) {
+        self.0.under_way.send_modify(|requests| *requests -= 1);
+    }
+}
+
 impl fmt::Debug for DisturbedStore {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_tuple("DisturbedStore").field(&self.shared.store).finish()
     }
 }
+
+/// How long the last requests of a client that is cut off may take.
+const LAST_REQUESTS: Duration = Duration::from_secs(30);
 
 /// How many renewals are remembered.
 const MOST_RENEWALS: usize = 500;
@@ -309,7 +334,9 @@ impl LeaseStore for DisturbedStore {
     }
 
     async fn subscribe(&self, watch: &Watch) -> Result<EventStream> {
-        self.if_connected(Duration::ZERO).await?;
+        if *self.shared.cut_off.borrow() {
+            return Err(Self::unreachable_after(Duration::ZERO).await);
+        }
         let (mut pushes, cut_off) = (self.shared.pushes.subscribe(), self.shared.cut_off.subscribe());
         if *pushes.borrow_and_update() == Some(Pushes::Refused) {
             return Err(refused());
@@ -408,6 +435,11 @@ impl Controls for DisturbedStore {
 
     async fn cut_off(&self) -> Result<(), FixtureError> {
         self.shared.cut_off.send_replace(true);
+        // A request that arrives later could, for example, confirm a grant for its whole ttl.
+        let mut under_way = self.shared.under_way.subscribe();
+        if timeout(LAST_REQUESTS, under_way.wait_for(|requests| *requests == 0)).await.is_err() {
+            return Err(format!("a request of the client is still under way after {LAST_REQUESTS:?}").into());
+        }
         Ok(())
     }
 
@@ -442,5 +474,35 @@ impl Controls for DisturbedStore {
             Some(purge) => purge(key.clone()).await,
             None => Err(format!("{key:?} cannot be purged: the store was made without `with_purge`").into()),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use distlock_api::AcquisitionId;
+    use distlock_memory::MemoryStore;
+
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn a_client_that_is_cut_off_has_no_request_under_way() {
+        let memory = MemoryStore::new();
+        let store = DisturbedStore::new(Arc::new(memory.clone()));
+        let hangs = memory.hang_next(distlock_memory::Operation::TryAcquire);
+        let claim = || Claim::new(LockKey::new("k").unwrap(), AcquisitionId::new("a-1"));
+        let request = tokio::spawn({
+            let (store, attempt) = (store.clone(), Attempt::new(claim(), Duration::from_secs(9)));
+            async move { store.try_acquire(&attempt).await }
+        });
+        sleep(Duration::from_millis(1)).await;
+        let mut cut_off = pin!(store.cut_off());
+        assert!(timeout(Duration::from_secs(1), &mut cut_off).await.is_err(), "a request is under way");
+        hangs.proceed();
+        cut_off.await.unwrap();
+        assert!(memory.peek("k").is_some(), "it has been carried out");
+        assert!(request.await.unwrap().unwrap_err().is_outcome_unknown(), "its reply is lost");
+        let late = store.try_acquire(&Attempt::new(claim(), Duration::from_secs(9))).await;
+        assert!(late.unwrap_err().is_outcome_unknown());
+        assert_eq!(memory.calls(distlock_memory::Operation::TryAcquire), 1);
     }
 }

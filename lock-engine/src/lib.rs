@@ -46,11 +46,11 @@
 //!   remembered the first one, and answers as it would have then. After one request timeout without
 //!   an answer the caller gets an error of unknown outcome. In the background the release is sent
 //!   until the store has answered, the lease would have expired, or `close` gives up.
-//! * **Share.** Readers of one process share one lease. A reader that has the key's turn joins a
-//!   shared lease that is held, with the next token and without a call of the store. It lets the
-//!   readers behind it join. The last one that leaves releases the lease. A lease that is shared,
-//!   or for permits, does not keep the turn: the next local caller may request the key from the
-//!   store.
+//! * **Share.** Readers of one process share one lease. A reader that has the key's turn, or comes
+//!   beside one that has just got it, joins a shared lease that is held, with the next token and
+//!   without a call of the store. It lets the readers behind it join. The last one that leaves
+//!   releases the lease. A lease that is shared, or for permits, does not keep the turn: the next
+//!   local caller may request the key from the store.
 //!
 //! The documentation cites the clauses C1–C31 of the [contract](distlock_api::contract), and the
 //! rules R1–R30 of the MongoDB lease protocol: see the module `protocol` of `distlock-mongo`.

@@ -101,19 +101,25 @@ impl Engine {
         // A caller that was in the local queue knows that the lock is busy, even if no time is left
         // for an attempt.
         let mut busy = None;
+        let found = self.local_queues.try_take(key, &wanted);
+        if let Found::AcquiringBeside = found
+            && let Some((lease, token)) = self.join(key, &wanted)
+        {
+            return Ok(Obtained::Held(self.guard(&lease, token)));
+        }
         let turn = match limit {
-            Limit::Once { .. } => match self.local_queues.try_take(key) {
+            Limit::Once { .. } => match found {
                 Found::Turn(turn) => Some(turn),
                 Found::Held if self.may_hold(key) => return Ok(Obtained::Busy(Busy::new())),
                 // It does not overtake a caller that waits (C15).
                 _ if limit == Limit::Once { batched: true } => return Ok(Obtained::Busy(Busy::new())),
                 // The lease of this process has ended, or a caller waits for a holder elsewhere,
                 // which may have released by now: only the store knows.
-                Found::Held | Found::Acquiring => None,
+                Found::Held | Found::Acquiring | Found::AcquiringBeside => None,
             },
-            Limit::Until(_) | Limit::Never => match self.local_queues.try_take(key) {
+            Limit::Until(_) | Limit::Never => match found {
                 Found::Turn(turn) => Some(turn),
-                Found::Held | Found::Acquiring => {
+                Found::Held | Found::Acquiring | Found::AcquiringBeside => {
                     busy = Some(Busy::new());
                     let _waiting = Waiting::new(&self.waiting);
                     let delivery = tokio::select! {
@@ -296,6 +302,9 @@ impl Engine {
                     let patience = Patience { limit: leaves, answer, admission: wait.admission(), batched };
                     let answer = acquisition.attempt(attempt, patience).await;
                     now = clock::now();
+                    if let (Ok((_, Reply::Busy(_))), Some(turn)) = (&answer, &turn) {
+                        turn.mark_waiting();
+                    }
                     if let (Ok((sent, Reply::Busy(reply))), Some(ticket)) = (&answer, ticket) {
                         self.refresh_ticket(&acquisition, ticket, *sent, reply);
                     }

@@ -1,7 +1,7 @@
 //! Readers of this process share one lease (C26): a reader joins it without a request to the store.
 //!
-//! Only the caller that has the key's turn may join, so no reader overtakes a local caller that
-//! waits (C28). It then lets the readers behind it join at once, and passes the turn on:
+//! A reader joins when it has the key's turn, so it overtakes no local caller that waits (C28). It
+//! then lets the readers behind it join at once, and passes the turn on:
 //!
 //! ```text
 //!  local queue:   R1 (has the turn)   R2   R3   W   R4
@@ -10,6 +10,11 @@
 //! ```
 //!
 //! So the guards of a burst of readers overlap, and the lease is not released between two of them.
+//!
+//! If another reader has just got the turn, and nobody waits, a reader joins without the turn. Else
+//! all would queue up behind one whose thread is interrupted, and the last guard would release the
+//! lease. Once the store has told the one that has the turn to wait, no one joins beside it.
+//!
 //! Whether a lease may be joined is decided in `state::sharing`.
 
 use std::sync::Arc;

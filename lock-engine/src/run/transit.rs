@@ -107,6 +107,10 @@ impl CarriedLease for InTransit {
         requirements.met_by(&self.lease)
     }
 
+    fn is_shared(requirements: &Requirements) -> bool {
+        requirements.mode == Mode::Shared
+    }
+
     fn return_turn(self, turn: Turn) {
         self.lease.return_turn(turn);
         self.engine.release_unclaimed(&self.lease);

@@ -41,6 +41,9 @@ pub(crate) trait CarriedLease: Sized {
     /// Returns whether the lease can pass to a caller as it is.
     fn meets(&self, requirements: &Self::Requirements) -> bool;
 
+    /// Returns whether a caller may hold the key together with others like it.
+    fn is_shared(requirements: &Self::Requirements) -> bool;
+
     /// Returns the lease and the turn to the engine, because no caller takes them.
     fn return_turn(self, turn: Turn<Self>);
 }
@@ -56,6 +59,9 @@ type Shard<C> = HashMap<LockKey, LocalQueue<C>, RandomState>;
 struct LocalQueue<C: CarriedLease> {
     /// The lease that has the turn; `None` while a caller without a lease has it.
     held: Option<AcquisitionId>,
+    /// Whether others may hold the key beside the one that has the turn, because it is one of them
+    /// and has only just come.
+    is_shared: bool,
     /// The lease that waits for a caller, with the turn. Then no caller waits.
     parked: Option<Parked<C>>,
     waiters: Fifo<Waiter<C>>,
@@ -85,11 +91,16 @@ pub(crate) enum Delivery<C: CarriedLease> {
 
 impl<C: CarriedLease> Default for LocalQueue<C> {
     fn default() -> Self {
-        Self { held: None, parked: None, waiters: Fifo::new(), nudge: None, nudged: false }
+        Self { held: None, is_shared: false, parked: None, waiters: Fifo::new(), nudge: None, nudged: false }
     }
 }
 
 impl<C: CarriedLease> LocalQueue<C> {
+    /// Makes the queue of a key whose turn such a caller has.
+    fn of(requirements: &C::Requirements) -> Self {
+        Self { is_shared: C::is_shared(requirements), ..Self::default() }
+    }
+
     /// Returns the caller to notify. If it is not asleep yet, the notification is kept for it.
     fn nudge(&mut self) -> Option<Arc<Notify>> {
         self.nudged |= self.nudge.is_none() && self.held.is_none();
@@ -111,6 +122,10 @@ pub(crate) enum Found<C: CarriedLease> {
     Held,
     /// Another caller of this process is acquiring the key.
     Acquiring,
+    /// So is another one, and nobody waits, neither here nor in the store. Both may hold the key
+    /// together, so this one overtakes no one if it joins a lease of this process at once (C26,
+    /// C28).
+    AcquiringBeside,
 }
 
 impl<C: CarriedLease> LocalQueues<C> {
@@ -120,16 +135,21 @@ impl<C: CarriedLease> LocalQueues<C> {
     }
 
     /// Returns the turn, if no caller has it. It may bring a parked lease.
-    pub(crate) fn try_take(self: &Arc<Self>, key: &LockKey) -> Found<C> {
+    pub(crate) fn try_take(self: &Arc<Self>, key: &LockKey, requirements: &C::Requirements) -> Found<C> {
+        let is_shared = C::is_shared(requirements);
         let mut shard = self.shard(key);
         match shard.get_mut(key) {
             Some(entry) => match entry.parked.take() {
-                Some(Parked { lease, .. }) => Found::Turn(Turn::new(self, key, Some(lease))),
+                Some(Parked { lease, .. }) => {
+                    entry.is_shared = is_shared;
+                    Found::Turn(Turn::new(self, key, Some(lease)))
+                }
                 None if entry.held.is_some() => Found::Held,
+                None if is_shared && entry.is_shared && entry.waiters.is_empty() => Found::AcquiringBeside,
                 None => Found::Acquiring,
             },
             None => {
-                shard.insert(key.clone(), LocalQueue::default());
+                shard.insert(key.clone(), LocalQueue::of(requirements));
                 Found::Turn(Turn::new(self, key, None))
             }
         }
@@ -143,11 +163,13 @@ impl<C: CarriedLease> LocalQueues<C> {
             let mut shard = self.shard(key);
             match shard.get_mut(key) {
                 None => {
-                    shard.insert(key.clone(), LocalQueue::default());
+                    shard.insert(key.clone(), LocalQueue::of(&requirements));
                     return Delivery::Turn(Turn::new(self, key, None));
                 }
                 Some(entry) => {
                     if let Some(Parked { lease, .. }) = entry.parked.take() {
+                        // It came before those that come now, and may be refused what they get.
+                        entry.is_shared = false;
                         return Delivery::Turn(Turn::new(self, key, Some(lease)));
                     }
                     entry.waiters.push(Waiter { requirements, sender })
@@ -169,7 +191,9 @@ impl<C: CarriedLease> LocalQueues<C> {
     /// Returns the turn with this lease, if it is parked.
     pub(crate) fn unpark(self: &Arc<Self>, key: &LockKey, lease: &AcquisitionId) -> Option<Turn<C>> {
         let mut shard = self.shard(key);
-        let Parked { lease, .. } = shard.get_mut(key)?.parked.take_if(|parked| parked.lease.id() == lease)?;
+        let entry = shard.get_mut(key)?;
+        let Parked { lease, .. } = entry.parked.take_if(|parked| parked.lease.id() == lease)?;
+        entry.is_shared = false;
         Some(Turn::new(self, key, Some(lease)))
     }
 
@@ -265,6 +289,15 @@ impl<C: CarriedLease> Turn<C> {
         }
     }
 
+    /// Records that the caller waits in the store: no one may overtake it from here on.
+    pub(crate) fn mark_waiting(&self) {
+        if let Some(TurnState { queues, key, .. }) = &self.0
+            && let Some(entry) = queues.shard(key).get_mut(key)
+        {
+            entry.is_shared = false;
+        }
+    }
+
     /// Returns what is notified when the key is nudged: at once if it was nudged since this was
     /// last awaited.
     pub(crate) fn nudged(&self) -> Arc<Notify> {
@@ -352,6 +385,8 @@ impl<C: CarriedLease> TurnState<C> {
                 };
                 match shard.get_mut(&state.key).map(|entry| (next(entry), entry)) {
                     Some((Some(Waiter { sender: next, .. }), entry)) => {
+                        // It came before those that come now, and may be refused what they get.
+                        entry.is_shared = false;
                         // A lease that passes from guard to guard is held.
                         entry.held = state.lease.as_ref().map(|lease| lease.id().clone());
                         // Earlier nudges give no reason for a second attempt: the next caller has

@@ -103,6 +103,86 @@ async fn c26_a_reader_that_is_fast_does_not_release_between_two_others() {
     );
 }
 
+/// The one that has the turn may be asleep, or wait for the store. All others would queue up behind
+/// it, and the last of them would release the lease.
+#[tokio::test(start_paused = true)]
+async fn c26_a_reader_joins_beside_another_one_that_has_the_turn() {
+    let store = MemoryStore::new();
+    let provider = quick(&store);
+    let first = read(&provider).await;
+    let hangs = store.hang_next(Operation::TryAcquire);
+    let other = tokio::spawn({
+        let provider = provider.clone();
+        async move { provider.acquire("k").shared().ttl(secs(9)).await }
+    });
+    quiet().await;
+    let second = timeout(ms(1), read(&provider)).await.expect("it joins");
+    let joined = [second, provider.try_acquire("k").shared().await.unwrap().expect("it joins")];
+    assert_eq!([&first, &joined[0], &joined[1]].map(token), [1, 2, 3]);
+    let writer = waiter(&provider);
+    waiting(&provider, 1).await;
+    let mut late = reader(&provider);
+    assert_pending(&mut late, ms(300)).await;
+    hangs.proceed();
+    let other = guard(other).await;
+    assert!(token(&other) > 1024, "a lease of its own");
+    assert_pending(&mut late, ms(300)).await;
+    drop((first, joined, other));
+    let writer = guard(writer).await;
+    assert_pending(&mut late, ms(300)).await;
+    drop(writer);
+    drop(guard(late).await);
+    holds_nothing(&provider).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn c28_no_reader_joins_beside_one_that_waits_in_the_store() {
+    let store = MemoryStore::new();
+    let [here, there] = [quick(&store), quick(&store)];
+    let first = read(&here).await;
+    let writer = waiter(&there);
+    queued(&store, 1).await;
+    let other = tokio::spawn({
+        let here = here.clone();
+        async move { here.acquire("k").shared().ttl(secs(9)).await }
+    });
+    queued(&store, 2).await;
+    let mut late = reader(&here);
+    assert_pending(&mut late, ms(20)).await;
+    drop(first);
+    drop(guard(writer).await);
+    drop((guard(other).await, guard(late).await));
+    holds_nothing(&here).await;
+}
+
+/// It gets the turn from a reader that has given up.
+#[tokio::test(start_paused = true)]
+async fn c28_no_reader_joins_beside_a_writer_that_was_passed_the_turn() {
+    let store = MemoryStore::new();
+    let provider = quick(&store);
+    let first = read(&provider).await;
+    let hangs = store.hang_next(Operation::TryAcquire);
+    let other = tokio::spawn({
+        let provider = provider.clone();
+        async move { provider.acquire("k").shared().ttl(secs(9)).await }
+    });
+    quiet().await;
+    let writer = waiter(&provider);
+    waiting(&provider, 1).await;
+    other.abort();
+    let _ = other.await;
+    queued(&store, 1).await;
+    let mut late = reader(&provider);
+    assert_pending(&mut late, ms(300)).await;
+    hangs.proceed();
+    drop(first);
+    let writer = guard(writer).await;
+    assert_pending(&mut late, ms(300)).await;
+    drop(writer);
+    drop(guard(late).await);
+    holds_nothing(&provider).await;
+}
+
 #[tokio::test(start_paused = true)]
 async fn c28_a_local_writer_between_readers_keeps_its_place() {
     let store = MemoryStore::new();

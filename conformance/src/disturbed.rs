@@ -108,6 +108,10 @@ impl DisturbedStore {
         self
     }
 
+    fn is_cut_off(&self) -> bool {
+        *self.shared.cut_off.borrow()
+    }
+
     /// The error of a client that is cut off. Its request is lost, so the error comes after its
     /// timeout.
     async fn unreachable_after(timeout: Duration) -> LockError {
@@ -142,7 +146,7 @@ impl DisturbedStore {
         self.shared.requests.fetch_add(1, Ordering::Relaxed);
         // Before it is known whether the client is cut off, so that `cut_off` misses none.
         let under_way = UnderWay::new(&self.shared);
-        if *self.shared.cut_off.borrow() {
+        if self.is_cut_off() {
             drop(under_way);
             return lost(Self::unreachable_after(timeout).await);
         }
@@ -165,7 +169,7 @@ impl DisturbedStore {
         ended.as_mut().enable();
         let reply = call.await;
         drop(under_way);
-        if *self.shared.cut_off.borrow() {
+        if self.is_cut_off() {
             return lost(Self::unreachable_after(timeout).await);
         }
         let (loses, delays) = {
@@ -334,7 +338,7 @@ impl LeaseStore for DisturbedStore {
     }
 
     async fn subscribe(&self, watch: &Watch) -> Result<EventStream> {
-        if *self.shared.cut_off.borrow() {
+        if self.is_cut_off() {
             return Err(Self::unreachable_after(Duration::ZERO).await);
         }
         let (mut pushes, cut_off) = (self.shared.pushes.subscribe(), self.shared.cut_off.subscribe());
@@ -478,31 +482,4 @@ impl Controls for DisturbedStore {
 }
 
 #[cfg(test)]
-mod tests {
-    use distlock_api::AcquisitionId;
-    use distlock_memory::MemoryStore;
-
-    use super::*;
-
-    #[tokio::test(start_paused = true)]
-    async fn a_client_that_is_cut_off_has_no_request_under_way() {
-        let memory = MemoryStore::new();
-        let store = DisturbedStore::new(Arc::new(memory.clone()));
-        let hangs = memory.hang_next(distlock_memory::Operation::TryAcquire);
-        let claim = || Claim::new(LockKey::new("k").unwrap(), AcquisitionId::new("a-1"));
-        let request = tokio::spawn({
-            let (store, attempt) = (store.clone(), Attempt::new(claim(), Duration::from_secs(9)));
-            async move { store.try_acquire(&attempt).await }
-        });
-        sleep(Duration::from_millis(1)).await;
-        let mut cut_off = pin!(store.cut_off());
-        assert!(timeout(Duration::from_secs(1), &mut cut_off).await.is_err(), "a request is under way");
-        hangs.proceed();
-        cut_off.await.unwrap();
-        assert!(memory.peek("k").is_some(), "it has been carried out");
-        assert!(request.await.unwrap().unwrap_err().is_outcome_unknown(), "its reply is lost");
-        let late = store.try_acquire(&Attempt::new(claim(), Duration::from_secs(9))).await;
-        assert!(late.unwrap_err().is_outcome_unknown());
-        assert_eq!(memory.calls(distlock_memory::Operation::TryAcquire), 1);
-    }
-}
+mod tests;

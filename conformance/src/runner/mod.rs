@@ -147,14 +147,7 @@ impl Run {
 
     /// Returns how many checks damage a deployment.
     fn arenas(&self) -> usize {
-        let of = |stage: &Arc<Stage>| self.due(stage, self.plan).filter(|check| is_arena(*check)).count();
-        self.stages.iter().map(of).sum()
-    }
-
-    /// Returns the checks of this level that apply to a fixture.
-    fn due(&self, stage: &Arc<Stage>, plan: Plan) -> impl Iterator<Item = Check> {
-        let stage = Arc::clone(stage);
-        checks::all().into_iter().filter(move |check| check.level() <= plan.level && check.concerns(stage.profile()))
+        self.stages.iter().flat_map(|stage| due(stage, self.plan)).filter(|check| is_arena(*check)).count()
     }
 
     /// Runs `rounds` rounds, or at the level torture as many as there is time for, each with a new
@@ -181,7 +174,7 @@ impl Run {
     fn trials(self: &Arc<Self>, plan: Plan, runtime: &tokio::runtime::Runtime) -> Vec<Trial> {
         let (mut trials, mut others) = (Vec::new(), Vec::new());
         for stage in &self.stages {
-            for check in self.due(stage, plan) {
+            for check in due(stage, plan) {
                 let trial = self.trial(stage, check.name(), plan, Job::Check(check), runtime);
                 if is_arena(check) { &mut trials } else { &mut others }.push(trial);
             }
@@ -256,6 +249,11 @@ impl Run {
 enum Job {
     Check(Check),
     Profile(profile::Job),
+}
+
+/// Returns the checks of this level that apply to a fixture.
+fn due(stage: &Stage, plan: Plan) -> impl Iterator<Item = Check> {
+    checks::all().into_iter().filter(move |check| check.level() <= plan.level && check.concerns(stage.profile()))
 }
 
 /// Whether a check damages a deployment.

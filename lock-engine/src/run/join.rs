@@ -11,9 +11,9 @@
 //!
 //! So the guards of a burst of readers overlap, and the lease is not released between two of them.
 //!
-//! If another reader has just got the turn, and nobody waits, a reader joins without the turn. Else
-//! all would queue up behind one whose thread is interrupted, and the last guard would release the
-//! lease. Once the store has told the one that has the turn to wait, no one joins beside it.
+//! If another reader has just got the turn, and no caller waits, a reader joins without the turn.
+//! Else all would queue up behind one whose thread is interrupted, and the last guard would release
+//! the lease. Once the store has told the one that has the turn to wait, no one joins beside it.
 //!
 //! Whether a lease may be joined is decided in `state::sharing`.
 

@@ -122,7 +122,7 @@ pub(crate) enum Found<C: CarriedLease> {
     Held,
     /// Another caller of this process is acquiring the key.
     Acquiring,
-    /// So is another one, and nobody waits, neither here nor in the store. Both may hold the key
+    /// So is another one, and no caller waits, neither here nor in the store. Both may hold the key
     /// together, so this one overtakes no one if it joins a lease of this process at once (C26,
     /// C28).
     AcquiringBeside,
@@ -140,10 +140,7 @@ impl<C: CarriedLease> LocalQueues<C> {
         let mut shard = self.shard(key);
         match shard.get_mut(key) {
             Some(entry) => match entry.parked.take() {
-                Some(Parked { lease, .. }) => {
-                    entry.is_shared = is_shared;
-                    Found::Turn(Turn::new(self, key, Some(lease)))
-                }
+                Some(Parked { lease, .. }) => Found::Turn(Turn::new(self, key, Some(lease))),
                 None if entry.held.is_some() => Found::Held,
                 None if is_shared && entry.is_shared && entry.waiters.is_empty() => Found::AcquiringBeside,
                 None => Found::Acquiring,
@@ -168,8 +165,6 @@ impl<C: CarriedLease> LocalQueues<C> {
                 }
                 Some(entry) => {
                     if let Some(Parked { lease, .. }) = entry.parked.take() {
-                        // It came before those that come now, and may be refused what they get.
-                        entry.is_shared = false;
                         return Delivery::Turn(Turn::new(self, key, Some(lease)));
                     }
                     entry.waiters.push(Waiter { requirements, sender })
@@ -191,9 +186,7 @@ impl<C: CarriedLease> LocalQueues<C> {
     /// Returns the turn with this lease, if it is parked.
     pub(crate) fn unpark(self: &Arc<Self>, key: &LockKey, lease: &AcquisitionId) -> Option<Turn<C>> {
         let mut shard = self.shard(key);
-        let entry = shard.get_mut(key)?;
-        let Parked { lease, .. } = entry.parked.take_if(|parked| parked.lease.id() == lease)?;
-        entry.is_shared = false;
+        let Parked { lease, .. } = shard.get_mut(key)?.parked.take_if(|parked| parked.lease.id() == lease)?;
         Some(Turn::new(self, key, Some(lease)))
     }
 
@@ -272,6 +265,7 @@ impl<C: CarriedLease> Turn<C> {
         let mut shard = state.queues.shard(&state.key);
         match shard.get_mut(&state.key).filter(|entry| entry.waiters.is_empty()) {
             Some(entry) => {
+                entry.is_shared = false;
                 entry.parked = Some(Parked { lease, until });
                 Ok(())
             }

@@ -22,6 +22,12 @@ fn reader(provider: &LeaseProvider) -> JoinHandle<Result<LockGuard>> {
     tokio::spawn(async move { provider.acquire("k").shared().await })
 }
 
+/// The same, of a reader that cannot join the lease of those.
+fn reader_with_another_ttl(provider: &LeaseProvider) -> JoinHandle<Result<LockGuard>> {
+    let provider = provider.clone();
+    tokio::spawn(async move { provider.acquire("k").shared().ttl(secs(9)).await })
+}
+
 fn attempts(store: &MemoryStore) -> u64 {
     store.calls(Operation::TryAcquire)
 }
@@ -111,10 +117,7 @@ async fn c26_a_reader_joins_beside_another_one_that_has_the_turn() {
     let provider = quick(&store);
     let first = read(&provider).await;
     let hangs = store.hang_next(Operation::TryAcquire);
-    let other = tokio::spawn({
-        let provider = provider.clone();
-        async move { provider.acquire("k").shared().ttl(secs(9)).await }
-    });
+    let other = reader_with_another_ttl(&provider);
     quiet().await;
     let second = timeout(ms(1), read(&provider)).await.expect("it joins");
     let joined = [second, provider.try_acquire("k").shared().await.unwrap().expect("it joins")];
@@ -142,10 +145,7 @@ async fn c28_no_reader_joins_beside_one_that_waits_in_the_store() {
     let first = read(&here).await;
     let writer = waiter(&there);
     queued(&store, 1).await;
-    let other = tokio::spawn({
-        let here = here.clone();
-        async move { here.acquire("k").shared().ttl(secs(9)).await }
-    });
+    let other = reader_with_another_ttl(&here);
     queued(&store, 2).await;
     let mut late = reader(&here);
     assert_pending(&mut late, ms(20)).await;
@@ -162,10 +162,7 @@ async fn c28_no_reader_joins_beside_a_writer_that_was_passed_the_turn() {
     let provider = quick(&store);
     let first = read(&provider).await;
     let hangs = store.hang_next(Operation::TryAcquire);
-    let other = tokio::spawn({
-        let provider = provider.clone();
-        async move { provider.acquire("k").shared().ttl(secs(9)).await }
-    });
+    let other = reader_with_another_ttl(&provider);
     quiet().await;
     let writer = waiter(&provider);
     waiting(&provider, 1).await;

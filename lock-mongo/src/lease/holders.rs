@@ -66,6 +66,13 @@ pub(super) fn is_exclusive(one: &str) -> Document {
     doc! { "$not": { "$or": [is_shared(one), has_permits(one)] } }
 }
 
+/// Makes a filter match only if the ticket of this path is exclusive or missing, or all are if the
+/// path is that of the queue.
+pub(super) fn require_exclusive(filter: &mut Document, ticket: &str) {
+    filter.insert(format!("{ticket}.{SHARED}"), doc! { "$ne": true });
+    filter.insert(format!("{ticket}.{TAKES}"), doc! { "$exists": false });
+}
+
 /// Whether a request of a mode fits beside these holders, see [`Mode::fits`].
 pub(super) fn fits(mode: Mode, held: &str) -> Document {
     match mode {

@@ -8,8 +8,8 @@ use distlock_engine::store::Used;
 use mongodb::bson::{Bson, Document, doc};
 
 use super::holders::{
-    BLOCK_OF, GRANTS, HOLDERS, ID_OF, KEPT, MARKER, SHARED, TAKES, TOKEN_OF, ids_of, is_exclusive, is_live, is_own,
-    latest, mode_fields, unless_blank,
+    BLOCK_OF, GRANTS, HOLDERS, ID_OF, KEPT, MARKER, TOKEN_OF, ids_of, is_exclusive, is_live, is_own, latest,
+    mode_fields, require_exclusive, unless_blank,
 };
 use super::queue::{HEAD, LIVE, unless_empty};
 use super::release::{NextHolders, number};
@@ -155,9 +155,7 @@ impl Layout {
             self.path(HOLDERS),
             doc! { "$elemMatch": { ID_OF: { "$eq": id.as_str() }, KEPT: { "$ne": true } } },
         );
-        let of_first = |field: &str| format!("{}.0.{field}", self.path(QUEUE));
-        filter.insert(of_first(SHARED), doc! { "$ne": true });
-        filter.insert(of_first(TAKES), doc! { "$exists": false });
+        require_exclusive(&mut filter, &format!("{}.0", self.path(QUEUE)));
         filter.insert("$expr", doc! { "$gt": [self.value(EXPIRES_AT), "$$NOW"] });
         filter
     }

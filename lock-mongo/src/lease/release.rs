@@ -7,7 +7,7 @@ use distlock_api::{AcquisitionId, FencingToken};
 use distlock_engine::store::Used;
 use mongodb::bson::{Bson, Document, doc};
 
-use super::holders::{BLOCK_OF, GRANTS, HOLDERS, MARKER, SHARED, TAKES, is_exclusive};
+use super::holders::{BLOCK_OF, GRANTS, HOLDERS, MARKER, is_exclusive, require_exclusive};
 use super::queue::{HEAD, LIVE, unless_empty};
 use super::run::RUN;
 use super::{
@@ -56,7 +56,7 @@ impl Layout {
         // R13: there is no grant before the end of the minimum hold.
         may_grant.extend(until.map(|until| Bson::from(doc! { "$lte": [until, "$$NOW"] })));
         let mut findings = vec![(LIVE, self.others(id)), (HEAD, doc! { "$first": self.value(LIVE) })];
-        let mut steps = vec![];
+        let mut admit = None;
         if next == NextHolders::OfAnyMode {
             let is_exclusive = is_exclusive(&self.value(HEAD));
             let mut may_admit = may_grant.clone();
@@ -65,9 +65,9 @@ impl Layout {
             // No holder is left.
             let run = self.grant_run(None, self.last_used(used), clock);
             findings.push((RUN, doc! { "$cond": [{ "$and": may_admit }, run, "$$REMOVE"] }));
-            steps.push((ADMIT, self.has_run()));
+            admit = Some((ADMIT, self.has_run()));
         }
-        steps.insert(0, (PASS, doc! { "$and": may_grant }));
+        let steps = [(PASS, doc! { "$and": may_grant })].into_iter().chain(admit);
 
         let head = self.head();
         let or_nothing = |value: &str| doc! { "$ifNull": [value, removed()] }.into();
@@ -204,10 +204,8 @@ impl Layout {
     pub(crate) fn held_before(&self, next: NextHolders, identity: Bson, id: &AcquisitionId) -> Document {
         let mut filter = self.held_record(identity, id);
         if next == NextHolders::Exclusive {
-            // As `is_exclusive`, of all tickets, dead ones included.
-            let of_tickets = |field: &str| format!("{}.{field}", self.path(QUEUE));
-            filter.insert(of_tickets(SHARED), doc! { "$ne": true });
-            filter.insert(of_tickets(TAKES), doc! { "$exists": false });
+            // Dead tickets included.
+            require_exclusive(&mut filter, &self.path(QUEUE));
         }
         filter
     }

@@ -241,7 +241,7 @@ impl CarriedLease for NoSharedLease {
 }
 
 #[test]
-fn a_reader_is_beside_one_that_has_just_come_while_nobody_waits() {
+fn a_reader_is_beside_one_that_has_just_come_while_no_caller_waits() {
     let (turns, key) = (Arc::<LocalQueues<NoSharedLease>>::default(), LockKey::new("k").unwrap());
     let found = |is_shared| match turns.try_take(&key, &is_shared) {
         Found::AcquiringBeside => "beside",

@@ -74,6 +74,8 @@ async fn take_if_free(records: &Records, attempt: &Attempt, budget: Budget) -> R
 }
 
 /// Goes the long way. With a grant the document, if requested, is kept in the claim's state.
+///
+/// One that lost the race for a new record goes again: it may share the key with the winner.
 async fn acquire(
     records: &Records,
     attempt: &Attempt,
@@ -81,6 +83,23 @@ async fn acquire(
     with_document: bool,
     budget: Budget,
 ) -> Result<Reply> {
+    for _ in 0..2 {
+        if let Some(reply) = acquire_once(records, attempt, absent, with_document, budget).await? {
+            return Ok(reply);
+        }
+    }
+    // The new record was removed at once, and another one made.
+    Ok(retry_at_once())
+}
+
+/// Sends one command. Returns `None` if it lost the race for a new record.
+async fn acquire_once(
+    records: &Records,
+    attempt: &Attempt,
+    absent: &Absent,
+    with_document: bool,
+    budget: Budget,
+) -> Result<Option<Reply>> {
     let Records { layout, recent_use, .. } = records;
     let claim = &attempt.claim;
     let with_key = |error: LockError| error.with_key(claim.key().clone());
@@ -114,7 +133,7 @@ async fn acquire(
                 let document = answer.document.take().ok_or_else(|| with_key(unmarked()))?;
                 *claim_state(claim).document.lock().expect("no code in here panics") = Some(document);
             }
-            reply(attempt, &answer).map_err(with_key)
+            reply(attempt, &answer).map(Some).map_err(with_key)
         }
         Ok(None) if upsert => Err(with_key(unmarked())),
         Ok(None) => Err(with_key(no_document())),
@@ -122,9 +141,9 @@ async fn acquire(
             Absent::Record => after_collision(records, attempt, identity, deployment, budget).await.map_err(with_key),
             Absent::Own { filter, .. } => {
                 refuse_other(records, own(identity.clone(), filter), identity, budget).await.map_err(with_key)?;
-                Ok(retry_at_once())
+                Ok(None)
             }
-            Absent::Default(_) | Absent::Nothing => Ok(retry_at_once()),
+            Absent::Default(_) | Absent::Nothing => Ok(None),
         },
         Err(Failure::Driver(error)) if is_unauthorized(&error) => {
             Err(with_key(Box::pin(privileges::explain(records, absent, &error, budget)).await))
@@ -147,28 +166,27 @@ async fn acquire(
 }
 
 /// Handles a collision: another acquisition has inserted the record, or the document is none (R22).
+/// Returns `None` if it is a record now.
 async fn after_collision(
     records: &Records,
     attempt: &Attempt,
     identity: Bson,
     deployment: Deployment,
     budget: Budget,
-) -> Result<Reply> {
+) -> Result<Option<Reply>> {
     let Records { layout, adopts_foreign, .. } = records;
     let Some(found) = found(records, identity.clone(), budget).await?.filter(|found| !found.is_record()) else {
-        return Ok(retry_at_once());
+        return Ok(None);
     };
     let respected = found.respected_for().filter(|_| *adopts_foreign).ok_or_else(not_a_record)?;
     if !respected.is_zero() {
-        return Ok(Reply::Busy(BusyReply::new().with_holder_remaining(respected)));
+        return Ok(Some(Reply::Busy(BusyReply::new().with_holder_remaining(respected))));
     }
     let (filter, pipeline) = (layout.expired_foreign(identity), layout.adopt(attempt, records.clock(deployment)));
     let claim = Some(&attempt.claim);
     let options = ChangeOptions::new(deployment, claim, budget);
-    match records.change::<Acquisition>(filter, pipeline, layout.acquisition(attempt, false), options).await? {
-        Some(answer) => reply(attempt, &answer),
-        None => Ok(retry_at_once()),
-    }
+    let answer = records.change::<Acquisition>(filter, pipeline, layout.acquisition(attempt, false), options).await?;
+    answer.map(|answer| reply(attempt, &answer)).transpose()
 }
 
 /// Returns the filter of the document, if it is one of the library's own.

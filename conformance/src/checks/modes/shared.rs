@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use distlock_api::{Acquired, LockKey, Mode, Wait};
+use futures_util::future::try_join_all;
 use tokio::task::JoinSet;
 
 use super::{ensure_kept, give_back, granted, lasting, permits, refused};
@@ -18,9 +19,9 @@ use crate::history::Expected;
 
 checks! {
     C26 readers_hold_together Smoke [Shared]
-        "Shared guards of several clients hold a key at the same time, and it is free when the \
-         last of them is released. A failure means that readers wait for each other, or that the \
-         release of one frees the key of the others.";
+        "Shared guards of several clients hold a key at the same time, also if they take a new key \
+         at the same moment, and it is free when the last of them is released. A failure means \
+         that readers keep each other out, or that the release of one frees the key of the others.";
     C26 writer_holds_alone Smoke [Shared]
         "No shared guard is granted beside an exclusive one, and no exclusive one beside a shared \
          one. A failure means that a writer works while others read.";
@@ -58,7 +59,21 @@ async fn readers_hold_together(cx: Context) -> Verdict {
     }
     let writer = granted(&b, &key, Mode::Exclusive, "all readers have released the key").await?;
     drop(writer);
+    for _ in 0..cx.rounds(12) {
+        readers_begin_together(&[&a, &b, &c], &cx.key()).await?;
+    }
     cx.verdict(&[key], Expected { grants: 5, contended: 4 })
+}
+
+/// Ensures that single attempts of all clients at a new key, at the same moment, are granted.
+async fn readers_begin_together(clients: &[&Client], key: &LockKey) -> Verdict {
+    let attempts = clients.iter().map(|client| granted(client, key, Mode::Shared, "only readers request the key"));
+    let readers = try_join_all(attempts).await?;
+    ensure_kept(&readers, "readers were granted a new key at the same moment")?;
+    for reader in readers {
+        give_back(reader).await?;
+    }
+    Ok(())
 }
 
 async fn writer_holds_alone(cx: Context) -> Verdict {

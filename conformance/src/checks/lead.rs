@@ -229,6 +229,7 @@ async fn lost_leader_drops_its_task(cx: Context) -> Verdict {
     let short = Terms { ttl: Some(cx.short()), ..Terms::default() };
     let mut lost = Running::start(&a, &key, "a", &journal, short);
     let first = lost.leads().await?;
+    journal.lines_with("a starts", 1).await?;
     a.disturbed()?.cut_off().await?;
     let mut next = Running::start(&b, &key, "b", &journal, Terms::default());
     let second = next.leads().await?;
@@ -251,6 +252,7 @@ async fn leadership_taken_by_force(cx: Context) -> Verdict {
     let terms = Terms { ttl: Some(cx.short()), ..Terms::default() };
     let mut leader = Running::start(&a, &key, "a", &journal, terms);
     let first = leader.leads().await?;
+    journal.lines_with("a starts", 1).await?;
     let taken = cx.admin(&operator)?.force_release(&key, "conformance").await?;
     ensure!(taken.is_some(), "the leader's lock was not there to be taken");
     let second = leader.leads_after(Some(first)).await?;
@@ -265,6 +267,7 @@ async fn resignation_hands_over(cx: Context) -> Verdict {
     let (key, journal) = (cx.key(), Journal::default());
     let mut leader = Running::start(&a, &key, "a", &journal, Terms::default());
     leader.leads().await?;
+    journal.lines_with("a starts", 1).await?;
     let mut next = Running::start(&b, &key, "b", &journal, Terms::default());
     b.until_waiting(1).await?;
     leader.resigns().await?;
@@ -342,6 +345,7 @@ async fn dropped_candidates(cx: Context) -> Verdict {
     let (key, journal) = (cx.key(), Journal::default());
     let mut leader = Running::start(&a, &key, "a", &journal, Terms::default());
     leader.leads().await?;
+    journal.lines_with("a starts", 1).await?;
     let mut waiter = Running::start(&b, &key, "b", &journal, Terms::default());
     b.until_waiting(1).await?;
     waiter.aborted().await;

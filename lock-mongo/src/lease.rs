@@ -38,6 +38,7 @@ mod run;
 mod tests;
 mod write;
 
+pub(crate) use acquire::LATE;
 pub(crate) use admin::Victims;
 pub(crate) use answer::{
     Acquisition, Forced, ForcedEntry, HolderState, Keyed, KeyedTickets, Marked, Released, State, Taken, TakenTogether,

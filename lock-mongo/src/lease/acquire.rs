@@ -14,6 +14,9 @@ use super::{
     removed,
 };
 
+/// The text of the error of a batch that comes too late.
+pub(crate) const LATE: &str = "distlock: late ";
+
 impl Layout {
     /// Makes the pipeline of one attempt to acquire (R8). It is an upsert: without a document the
     /// lease is free and has no waiter.
@@ -100,10 +103,34 @@ impl Layout {
         pipeline
     }
 
-    /// Makes the record of a key that was never locked, so that a batch can take it.
-    pub(crate) fn unused_record(&self, identity: Bson, now: Duration) -> Document {
-        let now = DateTime::from_millis(millis(now));
-        doc! { ID: identity, self.path(TOKEN): 0_i64, self.path(TOKENS): 1, self.path(EXPIRES_AT): now }
+    /// Makes the pipeline of several attempts with equal terms, the first one's (R24), for keys
+    /// without records. It inserts records with these identities into a collection, as
+    /// [`take`](Self::take) would. From the time `bound` on it fails with the text [`LATE`]. If
+    /// there are documents already, it leaves them as they are and fails.
+    pub(crate) fn take_new(
+        &self,
+        attempts: &[&Attempt],
+        identities: &[Bson],
+        bound: Duration,
+        clock: Clock,
+        collection: &str,
+    ) -> Vec<Document> {
+        const NEW: &str = "new";
+        let new = attempts.iter().zip(identities);
+        let new = new.map(|(attempt, identity)| doc! { ID: identity, NEW: attempt.claim.id().as_str() }.into());
+        let is_in_time = doc! { "$lt": ["$$NOW", DateTime::from_millis(millis(bound))] };
+        // A pipeline can only fail by a conversion. That of a constant would always fail.
+        let refusal = doc! { "$toLong": { "$concat": [LATE, format!("${NEW}")] } };
+        let taken = self.taken(attempts[0], clock).into_iter().map(|(field, new)| (self.path(field), new));
+        let mut change: Document = taken.collect();
+        change.insert(self.path(LOCK_ID), format!("${NEW}"));
+        vec![
+            doc! { "$documents": literal(new.collect::<Vec<Bson>>()) },
+            doc! { "$match": { "$expr": { "$cond": [is_in_time, true, refusal] } } },
+            doc! { "$set": change },
+            doc! { "$unset": NEW },
+            doc! { "$merge": { "into": collection, "on": ID, "whenMatched": "fail", "whenNotMatched": "insert" } },
+        ]
     }
 
     /// Returns the filter of the records that one of these acquisitions holds.

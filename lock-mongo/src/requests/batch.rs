@@ -1,9 +1,10 @@
 //! Acquisitions and releases of several keys by one command (R23, R24).
 //!
 //! A statement is for all keys with equal terms, because most of the server's work is per
-//! statement: 128 of them took twice as long as one. The commands go by hand, because the driver
-//! numbers no update of several documents, and retries none that goes by hand. So each batch is
-//! sent once.
+//! statement: 128 of them took twice as long as one. No statement both inserts and updates, so keys
+//! that have no record yet go by a command of their own. The commands go by hand, because the
+//! driver numbers no update of several documents, and retries none that goes by hand. So each batch
+//! is sent once.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::atomic::Ordering;
@@ -11,6 +12,7 @@ use std::time::Duration;
 
 use distlock_api::{ErrorKind, LockError, ReleaseOutcome, Result};
 use distlock_engine::store::{Attempt, BusyReply, Claim, Release, Reply, Used};
+use futures_util::future::{OptionFuture, join, join_all};
 use mongodb::bson::{Bson, Document, doc};
 use serde::Deserialize;
 use serde::de::IgnoredAny;
@@ -20,8 +22,10 @@ use super::release::release;
 use crate::budget::Budget;
 use crate::calls::ConfirmedBy;
 use crate::claim::claim_state;
-use crate::error::{Effect, Refusal, refused, unreadable};
-use crate::lease::{Marked, TakenTogether, block, identity_index};
+use crate::error::{
+    Effect, Refusal, failed_with, is_answer, is_unauthorized, refused, rejection, translate, unreadable,
+};
+use crate::lease::{Clock, LATE, Marked, TakenTogether, block, identity_index};
 use crate::numbers::millis;
 use crate::records::Records;
 
@@ -106,6 +110,17 @@ struct Taking<'a> {
 struct Equal<'a> {
     attempts: Vec<&'a Attempt>,
     identities: Vec<Bson>,
+    /// Whether the keys probably have no records.
+    are_new: bool,
+}
+
+/// What has become of new records.
+enum Inserted {
+    All,
+    /// The batch was late (R24).
+    Late,
+    /// Some keys have records, or the server refuses new ones. It may have inserted others.
+    Some,
 }
 
 impl Taking<'_> {
@@ -115,8 +130,8 @@ impl Taking<'_> {
         let Self { records, budget, .. } = *self;
         let Records { layout, recent_use, .. } = records;
         let deployment = records.deployment_within(budget).await?;
-        let clock = records.clock(deployment);
-        let (mut groups, mut new_keys) = (Vec::<Equal<'_>>::new(), Vec::new());
+        let terms = Terms { clock: records.clock(deployment), now };
+        let mut groups = Vec::<Equal<'_>>::new();
         // The numbers of the attempts that are sent.
         let mut sent = Vec::with_capacity(attempts.len());
         for (number, attempt) in attempts.iter().enumerate() {
@@ -133,36 +148,21 @@ impl Taking<'_> {
                 }
             };
             let key = attempt.claim.key().as_str();
-            if !recent_use.was_seen(key) {
-                new_keys.push(layout.unused_record(identity.clone(), now));
-            }
+            let is_new = !recent_use.was_seen(key);
             recent_use.mark_in_use(key);
             sent.push(number);
-            match groups.iter_mut().find(|group| have_equal_terms(group.attempts[0], attempt)) {
+            let fits = |group: &&mut Equal<'_>| group.are_new == is_new && have_equal_terms(group.attempts[0], attempt);
+            match groups.iter_mut().find(fits) {
                 Some(group) => {
                     group.attempts.push(attempt);
                     group.identities.push(identity);
                 }
-                None => groups.push(Equal { attempts: vec![attempt], identities: vec![identity] }),
+                None => groups.push(Equal { attempts: vec![attempt], identities: vec![identity], are_new: is_new }),
             }
         }
         if groups.is_empty() {
             return Ok(());
         }
-        if !new_keys.is_empty() && !insert(records, new_keys, budget).await? {
-            // Each attempt finds out by itself what is wrong.
-            self.fill(|| Ok(undecided()));
-            return Ok(());
-        }
-        let statements = groups.iter().map(|Equal { attempts, identities }| {
-            doc! {
-                "q": layout.all_unused(identities, now + limit(attempts[0])),
-                "u": layout.take_together(attempts, identities, clock),
-                "multi": true,
-                "hint": identity_index(),
-            }
-        });
-        let statements = statements.collect();
         for attempt in sent.iter().map(|number| &attempts[*number]) {
             let state = claim_state(&attempt.claim);
             state.attempted.store(true, Ordering::Relaxed);
@@ -170,12 +170,9 @@ impl Taking<'_> {
             let ends = now + limit(attempt) + budget.limit() + attempt.margin;
             state.batch_ends.store(u64::try_from(ends.as_millis()).unwrap_or(u64::MAX), Ordering::Relaxed);
         }
-        let updated = update(records, statements, ConfirmedBy::Majority, budget).await?;
+        let count = take_all(records, &groups, terms, budget).await?;
         // The server has answered: it executes nothing of it any more.
         sent.iter().for_each(|number| ended(&attempts[*number]));
-        if let Some(refusal) = &updated.write_concern_error {
-            return Err(refused(refusal, true));
-        }
         let sent_attempts: Vec<&Attempt> = sent.iter().map(|number| &attempts[*number]).collect();
         let taken = found(records, &sent_attempts, budget).await?;
         for number in sent {
@@ -186,7 +183,7 @@ impl Taking<'_> {
                 self.replies[number] = Some(grant(taken.token, tokens, millis(taken.remaining)).map(Reply::Granted));
             }
         }
-        if updated.write_errors.is_empty() && updated.n != taken.len() {
+        if count.is_some_and(|count| count != taken.len()) {
             // Granted, and gone before the query.
             let message = "a lease that a batch has taken was not found afterwards";
             return Err(LockError::new(ErrorKind::Unavailable, message).outcome_unknown());
@@ -208,20 +205,88 @@ fn have_equal_terms(one: &Attempt, other: &Attempt) -> bool {
     (one.ttl, one.tokens, &one.holder, limit(one)) == (other.ttl, other.tokens, &other.holder, limit(other))
 }
 
-/// Inserts records of keys that may have none. Returns whether the server has carried it out. A
-/// record that is there already stays as it is.
-///
-/// Nothing is lost with them, so the primary's word is enough; the update that follows waits for
-/// the majority, and comes later in the oplog.
-async fn insert(records: &Records, documents: Vec<Document>, budget: Budget) -> Result<bool> {
+/// What the statements of a batch have in common.
+#[derive(Clone, Copy)]
+struct Terms {
+    clock: Clock,
+    /// A time that the server's clock has not passed.
+    now: Duration,
+}
+
+/// Takes the leases of those keys that are free. Returns how many it took, if that is known.
+async fn take_all(records: &Records, groups: &[Equal<'_>], terms: Terms, budget: Budget) -> Result<Option<usize>> {
+    let (new, known): (Vec<_>, Vec<_>) = groups.iter().partition(|group| group.are_new);
+    let inserting = join_all(new.iter().map(|group| insert(records, group, terms, budget)));
+    let updating = OptionFuture::from((!known.is_empty()).then(|| take(records, &known, terms, budget)));
+    let (inserted, updated) = join(inserting, updating).await;
+    // If one of several commands failed, another may have taken its leases.
+    let is_single = groups.iter().filter(|group| group.are_new).count() + usize::from(updated.is_some()) == 1;
+    let failed = |error: LockError| if is_single { error } else { error.outcome_unknown() };
+    let mut count = updated.transpose().map_err(failed)?.unwrap_or(Some(0));
+    let mut unclear = Vec::new();
+    for (group, inserted) in new.into_iter().zip(inserted) {
+        match inserted.map_err(failed)? {
+            Inserted::All => count = count.map(|count| count + group.attempts.len()),
+            Inserted::Late => {}
+            Inserted::Some => unclear.push(group),
+        }
+    }
+    if !unclear.is_empty() {
+        // With this one the majority also has what was inserted.
+        take(records, &unclear, terms, budget).await.map_err(LockError::outcome_unknown)?;
+        count = None;
+    }
+    Ok(count)
+}
+
+/// Inserts records with their leases.
+async fn insert(records: &Records, group: &Equal<'_>, terms: Terms, budget: Budget) -> Result<Inserted> {
+    #[derive(Deserialize)]
+    #[serde(rename_all = "camelCase")]
+    struct Confirmed {
+        write_concern_error: Option<Refusal>,
+    }
+    let Equal { attempts, identities, .. } = group;
+    let bound = terms.now + limit(attempts[0]);
+    let pipeline = records.layout.take_new(attempts, identities, bound, terms.clock, records.collection.name());
     let command = doc! {
-        "insert": records.collection.name(),
-        "documents": documents,
-        "ordered": false,
-        "writeConcern": { "w": 1 },
+        "aggregate": 1,
+        "pipeline": pipeline,
+        "cursor": {},
+        "writeConcern": { "w": "majority" },
         "maxTimeMS": budget.max_time_ms(),
     };
-    records.run_once(command, Effect::None, budget).await.map(|reply| reply.is_ok())
+    let call = async { records.database.run_command(command).await };
+    match records.attempt(budget, Effect::Write, call).await? {
+        Ok(reply) => {
+            let Confirmed { write_concern_error } = mongodb::bson::from_document(reply).map_err(unreadable)?;
+            write_concern_error.map_or(Ok(Inserted::All), |refusal| Err(refused(&refusal, true)))
+        }
+        Err(error) if failed_with(&error, LATE) => Ok(Inserted::Late),
+        Err(error) if rejection(&error).is_some() || is_unauthorized(&error) => Ok(Inserted::Some),
+        // Interrupted after some of them.
+        Err(error) if is_answer(&error) => Err(translate(&error, Effect::Write).outcome_unknown()),
+        Err(error) => Err(translate(&error, Effect::Write)),
+    }
+}
+
+/// Takes the leases of those records that are free, by one command. Returns how many, if all
+/// statements were carried out.
+async fn take(records: &Records, groups: &[&Equal<'_>], terms: Terms, budget: Budget) -> Result<Option<usize>> {
+    let layout = &records.layout;
+    let statements = groups.iter().map(|Equal { attempts, identities, .. }| {
+        doc! {
+            "q": layout.all_unused(identities, terms.now + limit(attempts[0])),
+            "u": layout.take_together(attempts, identities, terms.clock),
+            "multi": true,
+            "hint": identity_index(),
+        }
+    });
+    let updated = update(records, statements.collect(), ConfirmedBy::Majority, budget).await?;
+    match &updated.write_concern_error {
+        Some(refusal) => Err(refused(refusal, true)),
+        None => Ok(updated.write_errors.is_empty().then_some(updated.n)),
+    }
 }
 
 /// Returns what the acquisitions have, by their ids.

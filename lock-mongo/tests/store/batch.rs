@@ -20,6 +20,7 @@ pub(super) fn add(checks: &mut Checks<'_>) {
     check!(checks, free_keys_are_taken_by_two_commands);
     check!(checks, a_batch_leaves_the_record_of_a_single_attempt);
     check!(checks, C1 a_batch_takes_no_key_in_use);
+    check!(checks, a_batch_takes_new_keys_beside_known_ones);
     check!(checks, R22 a_batch_leaves_foreign_documents);
     check!(checks, releases_go_by_one_command);
     check!(checks, C9 each_release_of_a_batch_has_its_own_answer);
@@ -68,11 +69,12 @@ async fn free_keys_are_taken_by_two_commands(world: World) {
         let replies = take(&store, &claims).await;
         let commands = sent.take();
         let names: Vec<&str> = commands.iter().map(|command| command.keys().next().unwrap().as_str()).collect();
-        let expected = if round == 0 { ["insert", "update", "find"].as_slice() } else { &["update", "find"] };
+        let expected = if round == 0 { ["aggregate", "find"] } else { ["update", "find"] };
         assert_eq!(names, expected, "round {round}");
-        let update = &commands[names.len() - 2];
-        assert_eq!(update.get_array("updates").unwrap().len(), 1, "one statement for equal terms");
-        assert_eq!(update.get_document("writeConcern").unwrap(), &doc! { "w": "majority" });
+        if round == 1 {
+            assert_eq!(commands[0].get_array("updates").unwrap().len(), 1, "one statement for equal terms");
+        }
+        assert_eq!(commands[0].get_document("writeConcern").unwrap(), &doc! { "w": "majority" });
         for (claim, reply) in claims.iter().zip(replies) {
             let Reply::Granted(grant) = reply else { panic!("{reply:?}") };
             assert!(grant.remaining <= LONG && grant.remaining > LONG / 2, "{grant:?}");
@@ -241,35 +243,55 @@ async fn close_releases_many_leases_by_few_commands(world: World) {
     assert_eq!((accounting.released, accounting.abandoned), (LEASES as u64, 0), "{accounting:?}");
 }
 
-/// The update of a store's next batch waits for so long at the server before it begins.
-async fn delay(world: &World, app: &str, delay: Duration) {
+/// The next commands of a store's batches, as many as that, wait for so long at the server before
+/// they begin.
+async fn delay(world: &World, app: &str, delay: Duration, commands: i32) {
     let delay = i64::try_from(delay.as_millis()).unwrap();
-    world.fail(app, "update", doc! { "blockConnection": true, "blockTimeMS": delay }).await;
+    let data = doc! {
+        "failCommands": ["update", "aggregate"],
+        "appName": app,
+        "blockConnection": true,
+        "blockTimeMS": delay,
+    };
+    world.admin(doc! { "configureFailPoint": "failCommand", "mode": { "times": commands }, "data": data }).await;
+}
+
+/// Makes a record of the key of each claim that the store knows.
+async fn make_records(store: &MongoStore, claims: &[Claim]) {
+    for claim in claims {
+        let before = self::claim(claim.key());
+        granted(store, &before, LONG).await;
+        assert!(release(store, &before).await.is_released());
+    }
+}
+
+/// The same claims, of which the first so many have records.
+async fn claims_with_records(store: &MongoStore, records: usize) -> Vec<Claim> {
+    let claims = claims(2);
+    make_records(store, &claims[..records]).await;
+    claims
 }
 
 async fn record(world: &World, name: &str, key: &LockKey) -> Option<Document> {
     world.raw(name).find_one(doc! { "_id": key.as_str() }).await.unwrap()
 }
 
-/// The command that arrives late is the one that was sent, and the server gets it again.
+/// The commands that arrive late are those that were sent, and the server gets them again.
 async fn a_late_batch_takes_nothing(world: World) {
     let (store, sent, name) = store(&world).await;
     let limit = Duration::from_secs(5);
-    let claims = claims(2);
     // One key has a record, which is free, and the other one has none.
-    let before = claim(claims[0].key());
-    granted(&store, &before, LONG).await;
-    assert!(release(&store, &before).await.is_released());
+    let claims = claims_with_records(&store, 1).await;
+    let removed = async || {
+        world.raw(&name).delete_one(doc! { "_id": claims[1].key().as_str() }).await.unwrap();
+    };
     sent.take();
     let attempts: Vec<Attempt> = claims.iter().map(|claim| attempt(claim).with_timeout(limit)).collect();
     assert!(store.try_acquire_many(&attempts).await.into_iter().all(|answer| answer.is_ok()));
-    let batch = sent.take().into_iter().find(|command| command.contains_key("update")).unwrap();
-    let mut again = doc! {};
-    for field in ["update", "updates", "ordered", "writeConcern"] {
-        again.insert(field, batch.get(field).unwrap().clone());
-    }
+    let again: Vec<Document> = sent.take().into_iter().filter_map(repeated).collect();
+    assert_eq!(again.len(), 2, "{again:?}");
     let database = world.client.database("distlock_test");
-    let repeat = || database.run_command(again.clone());
+    let repeat = async |command: &Document| database.run_command(command.clone()).await;
     let holders = async || {
         let mut holders = Vec::new();
         for claim in &claims {
@@ -282,18 +304,58 @@ async fn a_late_batch_takes_nothing(world: World) {
     for claim in &claims {
         assert!(release(&store, claim).await.is_released());
     }
-    repeat().await.unwrap();
+    removed().await;
+    for command in &again {
+        repeat(command).await.unwrap();
+    }
     assert_eq!(holders().await.len(), 2);
     for claim in &claims {
         store.withdraw(claim, LONG).await.unwrap();
     }
-    world.raw(&name).delete_one(doc! { "_id": claims[1].key().as_str() }).await.unwrap();
+    removed().await;
     tokio::time::sleep(limit + Duration::from_secs(1)).await;
-    repeat().await.unwrap();
+    for command in &again {
+        let answer = repeat(command).await;
+        assert_eq!(answer.is_err(), command.contains_key("aggregate"), "{answer:?}");
+    }
     assert_eq!(holders().await, Vec::<String>::new());
+    assert_eq!(record(&world, &name, claims[1].key()).await, None);
     // What it leaves behind is a record like any other.
     for claim in &claims {
         granted(&store, &self::claim(claim.key()), LONG).await;
+    }
+}
+
+/// The write of a batch, as it can be sent again.
+fn repeated(command: Document) -> Option<Document> {
+    let fields = match command.keys().next()?.as_str() {
+        "update" => ["update", "updates", "ordered", "writeConcern"],
+        "aggregate" => ["aggregate", "pipeline", "cursor", "writeConcern"],
+        _ => return None,
+    };
+    Some(fields.into_iter().map(|field| (field.to_owned(), command.get(field).unwrap().clone())).collect())
+}
+
+/// Some keys have records that this process does not know.
+async fn a_batch_takes_new_keys_beside_known_ones(world: World) {
+    let (store, sent, name) = store(&world).await;
+    let elsewhere = world.store_on(&world.client, &name);
+    let claims = claims(4);
+    make_records(&elsewhere, &claims[1..3]).await;
+    granted(&elsewhere, &claim(claims[2].key()), LONG).await;
+    sent.take();
+    let replies = take(&store, &claims).await;
+    let names: Vec<String> = sent.take().iter().map(|command| command.keys().next().unwrap().clone()).collect();
+    assert_eq!(names, ["aggregate", "update", "find"]);
+    for (number, reply) in replies.iter().enumerate() {
+        match reply {
+            Reply::Granted(_) => assert_ne!(number, 2, "it is held"),
+            Reply::Busy(busy) => assert!(busy.undecided && number == 2, "{number}: {busy:?}"),
+            other => panic!("{other:?}"),
+        }
+    }
+    for number in [0, 1, 3] {
+        assert!(release(&store, &claims[number]).await.is_released());
     }
 }
 
@@ -302,38 +364,43 @@ async fn each_statement_has_its_own_bound(world: World) {
     let name = random_name("locks");
     let (store, app) = world.store_of_app(&name).await;
     meet(&store).await;
-    let claims = claims(2);
     let ttl = Duration::from_millis(400);
-    delay(&world, &app, ttl * 2).await;
-    let attempts = [Attempt::new(claims[0].clone(), ttl).with_ticket(ticket()), attempt(&claims[1])];
-    let answers = store.try_acquire_many(&attempts).await;
-    let [Ok(Reply::Busy(busy)), Ok(Reply::Granted(_))] = &*answers else { panic!("{answers:?}") };
-    assert!(busy.undecided);
-    assert_eq!(
-        record(&world, &name, claims[1].key()).await.unwrap().get_str("lockId").unwrap(),
-        claims[1].id().as_str()
-    );
+    for records in 0..=2 {
+        let claims = claims_with_records(&store, records).await;
+        // Two records go by one command.
+        delay(&world, &app, ttl * 2, if records == 2 { 1 } else { 2 }).await;
+        let attempts = [Attempt::new(claims[0].clone(), ttl).with_ticket(ticket()), attempt(&claims[1])];
+        let answers = store.try_acquire_many(&attempts).await;
+        let [Ok(Reply::Busy(busy)), Ok(Reply::Granted(_))] = &*answers else { panic!("{records}: {answers:?}") };
+        assert!(busy.undecided);
+        assert_eq!(
+            record(&world, &name, claims[1].key()).await.unwrap().get_str("lockId").unwrap(),
+            claims[1].id().as_str()
+        );
+    }
 }
 
 async fn a_batch_without_an_answer_is_withdrawn_after_its_bound(world: World) {
     let name = random_name("locks");
     let (store, app) = world.store_of_app(&name).await;
     meet(&store).await;
-    let claims = claims(2);
     let limit = Duration::from_secs(3);
-    delay(&world, &app, limit * 3).await;
-    let attempts: Vec<Attempt> = claims
-        .iter()
-        .map(|claim| Attempt::new(claim.clone(), limit).with_ticket(ticket()).with_timeout(limit))
-        .collect();
-    assert!(store.try_acquire_many(&attempts).await.into_iter().all(|answer| answer.is_err()));
-    let error = store.withdraw(&claims[0], LONG).await.unwrap_err();
-    assert!(error.is_retryable(), "the batch may come yet: {error:?}");
-    let mut tries = 1;
-    while store.withdraw(&claims[0], LONG).await.is_err() {
-        tries += 1;
-        assert!(tries < 200, "it ends");
-        tokio::time::sleep(Duration::from_millis(50)).await;
+    for records in [0, 2] {
+        let claims = claims_with_records(&store, records).await;
+        delay(&world, &app, limit * 3, 1).await;
+        let attempts: Vec<Attempt> = claims
+            .iter()
+            .map(|claim| Attempt::new(claim.clone(), limit).with_ticket(ticket()).with_timeout(limit))
+            .collect();
+        assert!(store.try_acquire_many(&attempts).await.into_iter().all(|answer| answer.is_err()));
+        let error = store.withdraw(&claims[0], LONG).await.unwrap_err();
+        assert!(error.is_retryable(), "the batch may come yet: {error:?}");
+        let mut tries = 1;
+        while store.withdraw(&claims[0], LONG).await.is_err() {
+            tries += 1;
+            assert!(tries < 200, "it ends");
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+        store.withdraw(&claims[0], LONG).await.unwrap();
     }
-    store.withdraw(&claims[0], LONG).await.unwrap();
 }

@@ -169,7 +169,7 @@ async fn leases_are_kept_while_acquisitions_are_slow(world: World) {
     let (ttl, every) = (Duration::from_secs(10), RenewalPolicy::Every(Duration::from_secs(1)));
     let held = locks.acquire(key()).ttl(ttl).renewal(every).await.unwrap();
     // All that acquisitions send, alone and in batches, except for the `update` that renewals need.
-    let slow = ["findAndModify", "insert", "find"].as_slice();
+    let slow = ["findAndModify", "aggregate", "find"].as_slice();
     let block = doc! { "failCommands": slow, "appName": app, "blockConnection": true, "blockTimeMS": 500 };
     world.admin(doc! { "configureFailPoint": "failCommand", "mode": "alwaysOn", "data": block }).await;
     let (begin, acquired) = (Instant::now(), AtomicU32::new(0));
@@ -243,7 +243,7 @@ async fn every_command_carries_a_time_limit(world: World) {
         assert!(limited, "{command} has no maxTimeMS");
         seen.insert(command);
     }
-    assert!(["find", "findAndModify", "insert", "update"].iter().all(|command| seen.contains(*command)), "{seen:?}");
+    assert!(["aggregate", "find", "findAndModify", "update"].iter().all(|command| seen.contains(*command)), "{seen:?}");
 }
 
 async fn write_concern_error_leaves_the_outcome_open(world: World) {

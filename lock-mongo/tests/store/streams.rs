@@ -171,7 +171,7 @@ async fn the_application_reads_while_no_write_is_answered(world: World) {
     }
     let provider = MongoProvider::builder(database.clone()).build().unwrap();
     let data = doc! {
-        "failCommands": ["update", "findAndModify"], "appName": &app, "blockConnection": true, "blockTimeMS": 30_000,
+        "failCommands": ["update", "findAndModify", "aggregate"], "appName": &app, "blockConnection": true, "blockTimeMS": 30_000,
     };
     world.admin(doc! { "configureFailPoint": "failCommand", "mode": "alwaysOn", "data": data }).await;
     let acquiring = acquisitions(&provider, 40, Duration::from_secs(10));
@@ -214,7 +214,7 @@ async fn the_client_shuts_down_while_no_write_is_answered(world: World) {
     for _ in 0..5 {
         guards.push(provider.acquire(key()).ttl(Duration::from_secs(6)).await.unwrap());
     }
-    let writes = ["update", "findAndModify", "insert", "commitTransaction", "abortTransaction"];
+    let writes = ["update", "findAndModify", "aggregate", "commitTransaction", "abortTransaction"];
     let data = doc! {
         "failCommands": writes.to_vec(), "appName": &app, "blockConnection": true, "blockTimeMS": 40_000,
     };

@@ -38,7 +38,7 @@ impl Events {
 #[test]
 fn updates_report_the_life_of_a_lease() {
     let mut watcher = Events::new("");
-    // A batch makes the records of new keys before it takes them (R24).
+    // Older processes make the records of new keys before they take them (R24).
     let unused = doc! { "_id": "k", "fencingToken": 0_i64, "tokens": 1 };
     assert!(watcher.change("insert", "k", doc! { "fullDocument": unused }).is_empty());
     let first = doc! { "_id": "k", "lockId": "a", "fencingToken": 7_i64, "owner": "o" };

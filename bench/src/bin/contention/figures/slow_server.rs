@@ -27,7 +27,7 @@ const SLOW_BY: Duration = Duration::from_millis(500);
 /// How long a caller waits for a lock. By hand: for acquisition, hold and release together.
 const TIMEOUT: Duration = Duration::from_secs(3);
 const FAULTS: [(&str, &[&str]); 2] =
-    [("findAndModify slow", &["findAndModify"]), ("all writes slow", &["findAndModify", "update"])];
+    [("findAndModify slow", &["findAndModify"]), ("all writes slow", &["findAndModify", "update", "aggregate"])];
 const TASKS: [usize; 2] = [200, 2_000];
 const SHORT_TTL: Duration = Duration::from_secs(15);
 const APP: &str = "distlock-bench-slow";

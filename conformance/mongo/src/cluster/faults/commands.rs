@@ -13,9 +13,10 @@ use super::super::set::{Cluster, MARK};
 use crate::fail_command::configure;
 
 /// The commands that the store of locks sends.
-const COMMANDS: [&str; 6] = ["findAndModify", "update", "insert", "find", "aggregate", "getMore"];
-/// The writes among them. A write concern error is reported after they were executed.
-const WRITES: [&str; 3] = ["findAndModify", "update", "insert"];
+const COMMANDS: [&str; 5] = ["findAndModify", "update", "find", "aggregate", "getMore"];
+/// The writes among them: an `aggregate` may insert records. A write concern error is reported
+/// after they were executed.
+const WRITES: [&str; 3] = ["findAndModify", "update", "aggregate"];
 /// `HostUnreachable`, `NetworkTimeout`, `ShutdownInProgress`, `PrimarySteppedDown`,
 /// `NotWritablePrimary`, `InterruptedDueToReplStateChange`: transient, and most of them retryable.
 const CODES: [i32; 6] = [6, 89, 91, 189, 10_107, 11_602];

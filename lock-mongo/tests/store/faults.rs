@@ -10,7 +10,7 @@ use distlock_api::{Disposition, ErrorKind, LockError, LockFilter, LockProvider, 
 use distlock_engine::LeaseProvider;
 use distlock_engine::store::{Attempt, Claim, LeaseStore, QueueStanding, Release, Renewal};
 use distlock_mongo::mongodb::Client;
-use distlock_mongo::mongodb::bson::doc;
+use distlock_mongo::mongodb::bson::{Document, doc};
 use distlock_mongo::mongodb::event::EventHandler;
 use distlock_mongo::mongodb::event::command::CommandEvent;
 use distlock_mongo::mongodb::options::{ClientOptions, Credential, ServerAddress};
@@ -203,6 +203,14 @@ async fn leases_are_kept_while_acquisitions_are_slow(world: World) {
     locks.close().await.unwrap();
 }
 
+/// Whether a command is for this collection. One that inserts what it computes has the name in its
+/// last stage.
+fn is_for(command: &Document, collection: &str) -> bool {
+    let first = command.iter().next().and_then(|(_, of)| of.as_str());
+    let last = || command.get_array("pipeline").ok()?.last()?.as_document()?.get_document("$merge").ok();
+    first == Some(collection) || last().is_some_and(|merge| merge.get_str("into") == Ok(collection))
+}
+
 /// Without a time limit a hung command would keep its connection for ever.
 async fn every_command_carries_a_time_limit(world: World) {
     let (sender, mut commands) = tokio::sync::mpsc::unbounded_channel();
@@ -212,7 +220,7 @@ async fn every_command_carries_a_time_limit(world: World) {
         .connect(|options| {
             options.command_event_handler = Some(EventHandler::callback(move |event| {
                 if let CommandEvent::Started(started) = event
-                    && started.command.iter().next().is_some_and(|(_, of)| of.as_str() == Some(&watched))
+                    && is_for(&started.command, &watched)
                 {
                     let _ = sender.send((started.command_name, started.command.contains_key("maxTimeMS")));
                 }

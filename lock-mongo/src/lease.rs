@@ -38,7 +38,7 @@ mod run;
 mod tests;
 mod write;
 
-pub(crate) use acquire::LATE;
+pub(crate) use acquire::{LATE, last_of};
 pub(crate) use admin::Victims;
 pub(crate) use answer::{
     Acquisition, Forced, ForcedEntry, HolderState, Keyed, KeyedTickets, Marked, Released, State, Taken, TakenTogether,
@@ -157,11 +157,19 @@ pub(crate) enum Source {
 const EPOCH: i64 = 1_735_689_600;
 /// Tokens per second. A second of the logical clock has fewer writes.
 const SECOND: i64 = 1 << 21;
+const MILLISECOND: i64 = 1 << 11;
 
 /// Returns when the clock reaches a token. Until then the record must stay, or a later token could
 /// be smaller (R6).
 fn time_of(token: i64) -> DateTime {
     DateTime::from_millis((token / SECOND).saturating_add(EPOCH).saturating_mul(1000))
+}
+
+/// The first token of a millisecond.
+pub(crate) fn token_at(time: Duration) -> i64 {
+    let (seconds, milliseconds) = (time.as_secs(), time.subsec_millis());
+    let seconds = i64::try_from(seconds).unwrap_or(i64::MAX).saturating_sub(EPOCH);
+    seconds.saturating_mul(SECOND).saturating_add(i64::from(milliseconds) * MILLISECOND)
 }
 
 /// The same of a token in a record.
@@ -381,7 +389,6 @@ impl Layout {
 
 impl Clock {
     fn reading(self) -> Document {
-        const MILLISECOND: i64 = 1 << 11;
         match self.source {
             Source::ClusterTime => doc! { "$add": [
                 { "$multiply": [{ "$subtract": [{ "$tsSecond": "$$CLUSTER_TIME" }, EPOCH] }, SECOND] },

@@ -6,6 +6,9 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
+/// How long a reading counts as recent. The clocks drift apart, and a machine may be suspended.
+const RECENT: Duration = Duration::from_secs(10);
+
 /// The server's wall clock, as far as it is known.
 #[derive(Debug)]
 pub(crate) struct ServerClock {
@@ -13,6 +16,8 @@ pub(crate) struct ServerClock {
     /// The latest reading in milliseconds since the epoch, less the time from `since` to its
     /// request; 0 if there is none. With the time since `since` it is the present time.
     offset: AtomicU64,
+    /// When that request was sent, in milliseconds after `since`.
+    read: AtomicU64,
 }
 
 /// A request whose answer has the server's time.
@@ -23,13 +28,14 @@ pub(crate) struct Reading<'a> {
 
 impl Default for ServerClock {
     fn default() -> Self {
-        Self { since: Instant::now(), offset: AtomicU64::new(0) }
+        Self { since: Instant::now(), offset: AtomicU64::new(0), read: AtomicU64::new(0) }
     }
 }
 
 impl ServerClock {
-    pub(crate) fn is_known(&self) -> bool {
-        self.offset.load(Ordering::Relaxed) != 0
+    /// Whether the latest reading is recent.
+    pub(crate) fn was_read_recently(&self) -> bool {
+        self.since.elapsed() < Duration::from_millis(self.read.load(Ordering::Relaxed)) + RECENT
     }
 
     /// Begins a reading, before the request is sent.
@@ -49,8 +55,9 @@ impl Reading<'_> {
     /// Records the answer.
     pub(crate) fn shows(&self, now: Duration) {
         let sent = self.sent.saturating_duration_since(self.clock.since);
-        let offset = u64::try_from(now.saturating_sub(sent).as_millis()).unwrap_or(0);
-        self.clock.offset.store(offset, Ordering::Relaxed);
+        let millis = |duration: Duration| u64::try_from(duration.as_millis()).unwrap_or(0);
+        self.clock.offset.store(millis(now.saturating_sub(sent)), Ordering::Relaxed);
+        self.clock.read.store(millis(sent), Ordering::Relaxed);
     }
 }
 
@@ -70,5 +77,8 @@ mod tests {
         tokio::time::advance(Duration::from_secs(3)).await;
         let known = clock.not_before().unwrap();
         assert!(known >= now + Duration::from_secs(5) && known < now + Duration::from_secs(6), "{known:?}");
+        assert!(clock.was_read_recently());
+        tokio::time::advance(RECENT).await;
+        assert!(!clock.was_read_recently());
     }
 }

@@ -21,7 +21,7 @@ const fn removal(guard: Guard, config: &'static str, property: Property) -> Remo
 }
 
 /// The removal of every guard.
-pub const REMOVALS: [Removal; 56] = [
+pub const REMOVALS: [Removal; 57] = [
     removal(Guard::SentInstant, "renewals", Property::Exclusion),
     removal(Guard::ExtendMax, "stalls", Property::Exclusion),
     removal(Guard::Margin, "failover", Property::Exclusion),
@@ -65,6 +65,7 @@ pub const REMOVALS: [Removal; 56] = [
     removal(Guard::LastReader, "joined", Property::Exclusion),
     removal(Guard::HoldMajority, "early", Property::MinimumHold),
     removal(Guard::BatchBound, "batches", Property::Orphan),
+    removal(Guard::BatchToken, "batches", Property::Tokens),
     removal(Guard::BatchGivenUp, "batches", Property::Orphan),
     removal(Guard::BatchSettled, "batches", Property::Orphan),
     removal(Guard::SharedMarker, "old-format", Property::Exclusion),

@@ -127,6 +127,8 @@ pub enum Guard {
     HoldMajority,
     /// R24: a batch grants nothing from its bound on.
     BatchBound,
+    /// R24: a batch grants only keys whose tokens are smaller than its own.
+    BatchToken,
     /// R24: an acquisition whose batch is not answered makes no other attempt.
     BatchGivenUp,
     /// R24: it has not ended before it was withdrawn after the bound.
@@ -157,7 +159,7 @@ pub enum Guard {
 
 impl Guard {
     /// All guards, in the order of the rules.
-    pub const ALL: [Self; 56] = [
+    pub const ALL: [Self; 57] = [
         Self::SentInstant,
         Self::ExtendMax,
         Self::Margin,
@@ -201,6 +203,7 @@ impl Guard {
         Self::LastReader,
         Self::HoldMajority,
         Self::BatchBound,
+        Self::BatchToken,
         Self::BatchGivenUp,
         Self::BatchSettled,
         Self::SharedMarker,
@@ -241,7 +244,7 @@ impl Guard {
             Self::QueryAfterGap | Self::GapIsNotLoss | Self::LossToken => 20,
             Self::NextToken | Self::NotWhileReleasing | Self::NotWhenLost | Self::LastUsed | Self::LastReader => 21,
             Self::HoldMajority => 23,
-            Self::BatchBound | Self::BatchGivenUp | Self::BatchSettled => 24,
+            Self::BatchBound | Self::BatchToken | Self::BatchGivenUp | Self::BatchSettled => 24,
             Self::SharedMarker | Self::Leftover => 25,
             Self::LatestExpiry | Self::ToldExpiry => 26,
             Self::NoOvertaking | Self::Fits => 27,

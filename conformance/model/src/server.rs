@@ -168,11 +168,22 @@ impl Record {
         }
     }
 
-    /// R24: the short way of R8, in a batch. If it does not grant the lease, it does nothing.
-    pub fn acquire_in_batch(&mut self, id: Id, bound: Time, clocks: Clocks, config: &Config) -> Outcome {
+    /// R24: the short way of R8, in a batch. If it does not grant the lease, it does nothing. The
+    /// process has chosen the first token.
+    pub fn acquire_in_batch(
+        &mut self,
+        id: Id,
+        (bound, first): (Time, Token),
+        clocks: Clocks,
+        config: &Config,
+    ) -> Outcome {
         let is_in_time = clocks.now < bound || !config.rules.keep(Guard::BatchBound);
-        if is_in_time && !self.holder.is_some() && self.closed == 0 && self.queue.is_empty() {
-            return self.acquire(id, Role::EXCLUSIVE, clocks, config);
+        let is_greater = self.token < first || !config.rules.keep(Guard::BatchToken);
+        if is_in_time && is_greater && !self.holder.is_some() && self.closed == 0 && self.queue.is_empty() {
+            let mut outcome = self.acquire(id, Role::EXCLUSIVE, clocks, config);
+            self.token = first + Token::from(self.tokens) - 1;
+            outcome.token = self.token;
+            return outcome;
         }
         Outcome { answer: Answer::Gone, ..Outcome::default() }
     }

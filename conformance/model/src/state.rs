@@ -158,8 +158,8 @@ pub struct Message {
     pub clock: Token,
     /// The answer.
     pub answer: Answer,
-    /// The token of a renewal, or the last one used by the lease of a release; later the token of
-    /// the answer.
+    /// The token of a renewal, the first one of a batch, or the last one used by the lease of a
+    /// release; later the token of the answer.
     pub token: Token,
     /// The length of the block in the answer.
     pub tokens: u8,

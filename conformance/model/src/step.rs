@@ -209,11 +209,13 @@ impl State {
         self.call(at, Op::Acquire, (0, 0), config);
     }
 
-    /// Sends an attempt in a batch. The process knows the server's clock from earlier answers.
+    /// Sends an attempt in a batch. The process knows the server's clock from earlier answers, and
+    /// so a token.
     fn attempt_in_batch(&mut self, at: u8, config: &Config) {
         let bound = self.now() + config.batch;
         self.clients[usize::from(at)].batch = bound;
-        self.call(at, Op::Batch, (bound, 0), config);
+        let first = self.clocks(config).logical;
+        self.call(at, Op::Batch, (bound, first), config);
     }
 
     /// Sends the next operation of the session, and waits for its answer (R11).

@@ -84,6 +84,7 @@ needed! {
     r21_only_the_last_reader_releases LastReader;
     r23_a_release_with_a_minimum_hold_waits_for_the_majority HoldMajority;
     r24_a_batch_grants_nothing_from_its_bound_on BatchBound;
+    r24_a_batch_has_greater_tokens BatchToken;
     r24_an_acquisition_with_an_unanswered_batch_is_given_up BatchGivenUp;
     r24_it_is_withdrawn_after_the_bound BatchSettled;
     r25_several_holders_stand_behind_the_marker SharedMarker;

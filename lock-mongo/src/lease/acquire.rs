@@ -36,7 +36,8 @@ impl Layout {
             steps.push((WAIT, self.has_room(id, ticket.capacity)));
         }
         let mut change = doc! {};
-        for (field, new) in self.taken(attempt, clock).into_iter().chain(self.taken_over()) {
+        let last = self.next_block(attempt, clock);
+        for (field, new) in self.taken(attempt, last).into_iter().chain(self.taken_over()) {
             let extended: Option<Bson> = match field {
                 TTL => Some(millis(ttl).into()),
                 // R3: an extension never shortens.
@@ -50,13 +51,17 @@ impl Layout {
         self.in_steps([(LIVE, self.live_tickets()), (POSITION, self.position(id))], steps, change)
     }
 
-    /// The fields after a grant, except the queue.
-    fn taken(&self, attempt: &Attempt, clock: Clock) -> [(&'static str, Bson); 11] {
-        let tokens = block(attempt);
+    /// The last token of the next block (R5).
+    fn next_block(&self, attempt: &Attempt, clock: Clock) -> Bson {
+        last_token(first_token(self.value(TOKEN), clock), block(attempt))
+    }
+
+    /// The fields after a grant with this last token, except the queue.
+    fn taken(&self, attempt: &Attempt, last: Bson) -> [(&'static str, Bson); 11] {
         [
             (LOCK_ID, literal(attempt.claim.id().as_str())),
-            (TOKEN, last_token(first_token(self.value(TOKEN), clock), tokens)),
-            (TOKENS, tokens.into()),
+            (TOKEN, last),
+            (TOKENS, block(attempt).into()),
             (ACQUIRED_AT, "$$NOW".into()),
             (CLOSED_UNTIL, removed()),
             (PASSED, removed()),
@@ -86,18 +91,22 @@ impl Layout {
     /// Makes the pipeline of the short way of [`acquire`](Self::acquire): an unconditional grant.
     /// The condition is in the filter, [`if_unused`](Self::if_unused).
     pub(crate) fn take(&self, attempt: &Attempt, clock: Clock) -> Vec<Document> {
-        let taken = self.taken(attempt, clock).into_iter().map(|(field, new)| (self.path(field), new));
+        self.take_with(attempt, self.next_block(attempt, clock))
+    }
+
+    fn take_with(&self, attempt: &Attempt, last: Bson) -> Vec<Document> {
+        let taken = self.taken(attempt, last).into_iter().map(|(field, new)| (self.path(field), new));
         // The upsert of a new record has written the null of the filter.
         let change: Document = taken.chain([(self.path(QUEUE), removed())]).collect();
         vec![doc! { "$set": change }]
     }
 
     /// Makes the pipeline of several attempts with equal terms, the first one's (R24): as
-    /// [`take`](Self::take), for records with these identities. The condition is in the filter,
-    /// [`all_unused`](Self::all_unused).
-    pub(crate) fn take_together(&self, attempts: &[&Attempt], identities: &[Bson], clock: Clock) -> Vec<Document> {
+    /// [`take`](Self::take), for records with these identities. Each has the tokens from `first`
+    /// on. The condition is in the filter, [`all_unused`](Self::all_unused).
+    pub(crate) fn take_together(&self, attempts: &[&Attempt], identities: &[Bson], first: i64) -> Vec<Document> {
         let ids = attempts.iter().map(|attempt| attempt.claim.id().as_str().into()).collect();
-        let mut pipeline = self.take(attempts[0], clock);
+        let mut pipeline = self.take_with(attempts[0], last_of(first, attempts[0]).into());
         let change = pipeline[0].get_document_mut("$set").expect("see `take`");
         change.insert(self.path(LOCK_ID), one_of(ids, format!("${ID}"), identities.to_vec()));
         pipeline
@@ -105,14 +114,14 @@ impl Layout {
 
     /// Makes the pipeline of several attempts with equal terms, the first one's (R24), for keys
     /// without records. It inserts records with these identities into a collection, as
-    /// [`take`](Self::take) would. From the time `bound` on it fails with the text [`LATE`]. If
-    /// there are documents already, it leaves them as they are and fails.
+    /// [`take_together`](Self::take_together) changes them. From the time `bound` on it fails with
+    /// the text [`LATE`]. If there are documents already, it leaves them as they are and fails.
     pub(crate) fn take_new(
         &self,
         attempts: &[&Attempt],
         identities: &[Bson],
+        first: i64,
         bound: Duration,
-        clock: Clock,
         collection: &str,
     ) -> Vec<Document> {
         const NEW: &str = "new";
@@ -121,7 +130,8 @@ impl Layout {
         let is_in_time = doc! { "$lt": ["$$NOW", DateTime::from_millis(millis(bound))] };
         // A pipeline can only fail by a conversion. That of a constant would always fail.
         let refusal = doc! { "$toLong": { "$concat": [LATE, format!("${NEW}")] } };
-        let taken = self.taken(attempts[0], clock).into_iter().map(|(field, new)| (self.path(field), new));
+        let last = last_of(first, attempts[0]).into();
+        let taken = self.taken(attempts[0], last).into_iter().map(|(field, new)| (self.path(field), new));
         let mut change: Document = taken.collect();
         change.insert(self.path(LOCK_ID), format!("${NEW}"));
         vec![
@@ -161,10 +171,11 @@ impl Layout {
     }
 
     /// Returns the filter of those of the records that are without holder, ticket and minimum hold,
-    /// while the server's clock is before `bound` (R24).
-    pub(crate) fn all_unused(&self, identities: &[Bson], bound: Duration) -> Document {
+    /// and have had no token from `first` on, while the server's clock is before `bound` (R24).
+    pub(crate) fn all_unused(&self, identities: &[Bson], first: i64, bound: Duration) -> Document {
         let bound = DateTime::from_millis(millis(bound));
         let mut filter = self.without_use(self.records(identities.iter().cloned()));
+        filter.get_document_mut(self.path(TOKEN)).expect("every record has a token").insert("$lt", first);
         filter.insert("$expr", doc! { "$lt": ["$$NOW", bound] });
         filter
     }
@@ -204,6 +215,11 @@ impl Layout {
             found
         }))
     }
+}
+
+/// The last token of an attempt's block that begins with `first`.
+pub(crate) fn last_of(first: i64, attempt: &Attempt) -> i64 {
+    first.saturating_add(i64::from(block(attempt)) - 1)
 }
 
 /// Makes an answer that can use `$$live`, the live tickets, `$$at`, the index of the acquisition

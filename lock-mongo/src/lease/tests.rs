@@ -41,11 +41,15 @@ fn everything(layout: &Layout, clock: Clock) -> String {
     let short = Extension { ttl: HOUR / 2, ..lease.clone() };
     let tickets = [KeyTicket { key, identity: identity.clone(), id: id.clone() }];
     let write = WriteId { acquisition: &id, number: 1 };
+    let (first_attempt, identities) = (attempt("$id"), [identity.clone()]);
     let shared = Leaving { mode: Mode::Shared, ..leaving(&id, Used::Unknown, Some(HOUR)) };
     let pipelines = [
         layout.acquire(&attempt("$id"), clock),
         layout.acquire(&queueing("$id"), clock),
         layout.acquire(&reading("$id"), clock),
+        layout.take_together(&[&first_attempt], &identities, 7),
+        layout.take_new(&[&first_attempt], &identities, 7, HOUR, "locks"),
+        vec![layout.all_unused(&identities, 7, HOUR)],
         layout.release(leaving(&id, Used::None, Some(HOUR)), NextHolders::OfAnyMode, clock),
         layout.release(shared, NextHolders::OfAnyMode, clock),
         layout.release(Leaving { hold_at_least: None, ..shared }, NextHolders::Exclusive, clock),
@@ -102,6 +106,16 @@ fn a_prefix_moves_every_field() {
         assert!(mentions(&within, &format!("lock.{field}")), "{field} did not move");
         assert!(!within.contains(&format!("\"${field}\"")), "{field} is read from the top");
     }
+}
+
+#[test]
+fn the_tokens_of_a_batch_follow_the_clock() {
+    let epoch = Duration::from_secs(EPOCH.unsigned_abs());
+    assert_eq!(token_at(epoch), 0);
+    let later = token_at(epoch + Duration::from_millis(1_500));
+    assert_eq!(later, SECOND + 500 * MILLISECOND);
+    assert!(time_of(later).timestamp_millis() <= (EPOCH + 1) * 1_000 + 500);
+    assert_eq!(last_of(later, &attempt("a")), later + 6);
 }
 
 #[test]

@@ -25,7 +25,7 @@ use crate::claim::claim_state;
 use crate::error::{
     Effect, Refusal, failed_with, is_answer, is_unauthorized, refused, rejection, translate, unreadable,
 };
-use crate::lease::{Clock, LATE, Marked, TakenTogether, block, identity_index};
+use crate::lease::{LATE, Marked, TakenTogether, block, identity_index, last_of, token_at};
 use crate::numbers::millis;
 use crate::records::Records;
 
@@ -44,10 +44,11 @@ struct Updated {
 }
 
 /// Whether an attempt gains by going in a batch: an exclusive one of a key that is probably free,
-/// in a store that knows its server's clock.
+/// in a store that knows its server's clock. Where a floor is ahead of the clock, a batch would
+/// take no key twice.
 pub(crate) fn may_gather(records: &Records, attempt: &Attempt) -> bool {
     attempt.claim.mode().is_exclusive()
-        && records.server_clock.is_known()
+        && records.server_clock.not_before().is_some_and(|now| records.token_floor <= token_at(now))
         && records.recent_use.was_free(attempt.claim.key().as_str())
 }
 
@@ -129,8 +130,8 @@ impl Taking<'_> {
     async fn take(&mut self, attempts: &[Attempt], now: Duration) -> Result<()> {
         let Self { records, budget, .. } = *self;
         let Records { layout, recent_use, .. } = records;
-        let deployment = records.deployment_within(budget).await?;
-        let terms = Terms { clock: records.clock(deployment), now };
+        records.deployment_within(budget).await?;
+        let terms = Terms { first: token_at(now).max(records.token_floor), now };
         let mut groups = Vec::<Equal<'_>>::new();
         // The numbers of the attempts that are sent.
         let mut sent = Vec::with_capacity(attempts.len());
@@ -173,14 +174,18 @@ impl Taking<'_> {
         let count = take_all(records, &groups, terms, budget).await?;
         // The server has answered: it executes nothing of it any more.
         sent.iter().for_each(|number| ended(&attempts[*number]));
+        if count == Some(sent.len()) && records.server_clock.was_read_recently() {
+            for number in sent {
+                let attempt = &attempts[number];
+                self.granted(number, attempt, last_of(terms.first, attempt), attempt.ttl);
+            }
+            return Ok(());
+        }
         let sent_attempts: Vec<&Attempt> = sent.iter().map(|number| &attempts[*number]).collect();
         let taken = found(records, &sent_attempts, budget).await?;
         for number in sent {
-            let claim = &attempts[number].claim;
-            if let Some(taken) = taken.get(claim.id().as_str()) {
-                claim_state(claim).had_no_waiter.store(true, Ordering::Relaxed);
-                let tokens = block(&attempts[number]);
-                self.replies[number] = Some(grant(taken.token, tokens, millis(taken.remaining)).map(Reply::Granted));
+            if let Some(taken) = taken.get(attempts[number].claim.id().as_str()) {
+                self.granted(number, &attempts[number], taken.token, millis(taken.remaining));
             }
         }
         if count.is_some_and(|count| count != taken.len()) {
@@ -191,6 +196,12 @@ impl Taking<'_> {
         // In use, no record, or refused for a reason that the next attempt reports.
         self.fill(|| Ok(undecided()));
         Ok(())
+    }
+
+    /// Answers an attempt that was granted a block with this last token.
+    fn granted(&mut self, number: usize, attempt: &Attempt, last: i64, remaining: Duration) {
+        claim_state(&attempt.claim).had_no_waiter.store(true, Ordering::Relaxed);
+        self.replies[number] = Some(grant(last, block(attempt), remaining).map(Reply::Granted));
     }
 
     fn fill(&mut self, reply: impl Fn() -> Result<Reply>) {
@@ -208,7 +219,8 @@ fn have_equal_terms(one: &Attempt, other: &Attempt) -> bool {
 /// What the statements of a batch have in common.
 #[derive(Clone, Copy)]
 struct Terms {
-    clock: Clock,
+    /// The first token of every block.
+    first: i64,
     /// A time that the server's clock has not passed.
     now: Duration,
 }
@@ -248,7 +260,7 @@ async fn insert(records: &Records, group: &Equal<'_>, terms: Terms, budget: Budg
     }
     let Equal { attempts, identities, .. } = group;
     let bound = terms.now + limit(attempts[0]);
-    let pipeline = records.layout.take_new(attempts, identities, bound, terms.clock, records.collection.name());
+    let pipeline = records.layout.take_new(attempts, identities, terms.first, bound, records.collection.name());
     let command = doc! {
         "aggregate": 1,
         "pipeline": pipeline,
@@ -276,8 +288,8 @@ async fn take(records: &Records, groups: &[&Equal<'_>], terms: Terms, budget: Bu
     let layout = &records.layout;
     let statements = groups.iter().map(|Equal { attempts, identities, .. }| {
         doc! {
-            "q": layout.all_unused(identities, terms.now + limit(attempts[0])),
-            "u": layout.take_together(attempts, identities, terms.clock),
+            "q": layout.all_unused(identities, terms.first, terms.now + limit(attempts[0])),
+            "u": layout.take_together(attempts, identities, terms.first),
             "multi": true,
             "hint": identity_index(),
         }

@@ -17,7 +17,7 @@ use crate::kit::{Deployment, acquire, ends_within, in_task, ms, one_thread, proc
 use crate::store::{Fate, Gate, ScriptedStore};
 
 /// As many calls as are made before others wait for company.
-const AT_ONCE: usize = 4;
+const AT_ONCE: usize = 2;
 
 /// A store that takes batches of `batch`, and holds such requests of `busy-…` keys at the gate.
 fn store(
@@ -293,8 +293,8 @@ async fn c18_an_attempt_that_would_come_too_late_is_refused_at_once() {
     let store = store_with(2, Operation::TryAcquire, &gate, slow, |store| store.lanes = Some(lanes));
     let provider = store.provider_builder().request_timeout(secs(20)).build().unwrap();
     drop(acquire(&provider, "first").await);
-    let busy = tasks(&provider, "busy", AT_ONCE + 2 * 2);
-    store.called(Operation::TryAcquire, 1 + AT_ONCE + 2 * 2).await;
+    let busy = tasks(&provider, "busy", AT_ONCE + 4 * 2);
+    store.called(Operation::TryAcquire, 1 + AT_ONCE + 4 * 2).await;
     let started = Instant::now();
     let error = provider.acquire("late").timeout(ms(1_200)).await.unwrap_err();
     assert_eq!((error.kind(), started.elapsed()), (ErrorKind::Overloaded, ms(0)), "{error}");

@@ -187,9 +187,7 @@ impl Records {
         match self.attempt(budget, Effect::Write, call).await.map_err(Failure::Known)? {
             Ok(None) => Ok(None),
             Ok(Some(Marked { answer: Some(answer) })) => {
-                if let Some(shared) = self.shared() {
-                    self.indexes.ensure(&shared.pool, &self.collection, &self.layout);
-                }
+                self.ensure_indexes();
                 Ok(Some(answer))
             }
             Ok(Some(Marked { answer: None })) => Err(Failure::Known(unmarked())),

@@ -152,10 +152,11 @@ pub(crate) fn is_lost_race(error: &Error) -> bool {
     command.code == DUPLICATE_KEY && on_id().is_some()
 }
 
-/// Whether a pipeline failed with this text, which one of its stages puts into the error.
+/// Whether a pipeline failed with this text, which one of its stages puts into the error by a
+/// conversion that fails.
 pub(crate) fn failed_with(error: &Error, text: &str) -> bool {
-    // A refusal for a missing privilege quotes the whole command, the text included.
-    let has_text = |command: &CommandError| command.code != UNAUTHORIZED && command.message.contains(text);
+    // Other errors quote keys, or the whole command, and may contain the text.
+    let has_text = |command: &CommandError| command.code == CONVERSION_FAILURE && command.message.contains(text);
     matches!(&*error.kind, DriverKind::Command(command) if has_text(command))
 }
 
@@ -219,6 +220,7 @@ pub(crate) fn is_index_conflict(error: &Error) -> bool {
 
 /// The server's code for a missing privilege.
 pub(crate) const UNAUTHORIZED: i32 = 13;
+const CONVERSION_FAILURE: i32 = 241;
 /// The server's code for a collection that does not exist.
 pub(crate) const NAMESPACE_NOT_FOUND: i32 = 26;
 /// The server's code for a condition that an upsert cannot have.

@@ -414,8 +414,13 @@ fn literal(value: impl Into<Bson>) -> Bson {
     doc! { "$literal": value.into() }.into()
 }
 
-/// The one of the `values` that belongs to what `key` is, by their place in the list `keys`.
+/// The one of the `values` that belongs to what `key` is, by their place in the list `keys`, which
+/// contains it.
 fn one_of(values: Vec<Bson>, key: String, keys: Vec<Bson>) -> Bson {
+    // Those of one batch often have the same tokens. The server is spared the lists.
+    if let Some(same) = values.first().filter(|first| values.iter().all(|value| value == *first)) {
+        return literal(same.clone());
+    }
     doc! { "$arrayElemAt": [literal(values), { "$indexOfArray": [literal(keys), key] }] }.into()
 }
 

@@ -78,6 +78,13 @@ impl Records {
         Ok(self.shared.get_or_init(|| shared))
     }
 
+    /// Creates missing indexes in the background, now and then.
+    pub(crate) fn ensure_indexes(&self) {
+        if let Some(shared) = self.shared() {
+            self.indexes.ensure(&shared.pool, &self.collection, &self.layout);
+        }
+    }
+
     pub(crate) async fn deployment_within(&self, budget: Budget) -> Result<Deployment> {
         self.topology.of(&self.database, self.collection.name(), &self.server_clock, budget.left()).await
     }

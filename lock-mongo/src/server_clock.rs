@@ -16,6 +16,8 @@ pub(crate) struct ServerClock {
     /// The latest reading in milliseconds since the epoch, less the time from `since` to its
     /// request; 0 if there is none. With the time since `since` it is the present time.
     offset: AtomicU64,
+    /// The same, less the time to its answer.
+    reached: AtomicU64,
     /// When that request was sent, in milliseconds after `since`.
     read: AtomicU64,
 }
@@ -28,7 +30,7 @@ pub(crate) struct Reading<'a> {
 
 impl Default for ServerClock {
     fn default() -> Self {
-        Self { since: Instant::now(), offset: AtomicU64::new(0), read: AtomicU64::new(0) }
+        Self { since: Instant::now(), offset: AtomicU64::new(0), reached: AtomicU64::new(0), read: AtomicU64::new(0) }
     }
 }
 
@@ -49,6 +51,13 @@ impl ServerClock {
         let offset = self.offset.load(Ordering::Relaxed);
         (offset != 0).then(|| Duration::from_millis(offset + 1) + self.since.elapsed())
     }
+
+    /// Returns a time that the server's clock has reached, under the same condition. `None` before
+    /// the first reading.
+    pub(crate) fn reached(&self) -> Option<Duration> {
+        let reached = self.reached.load(Ordering::Relaxed);
+        (reached != 0).then(|| Duration::from_millis(reached) + self.since.elapsed())
+    }
 }
 
 impl Reading<'_> {
@@ -57,6 +66,7 @@ impl Reading<'_> {
         let sent = self.sent.saturating_duration_since(self.clock.since);
         let millis = |duration: Duration| u64::try_from(duration.as_millis()).unwrap_or(0);
         self.clock.offset.store(millis(now.saturating_sub(sent)), Ordering::Relaxed);
+        self.clock.reached.store(millis(now.saturating_sub(self.clock.since.elapsed())), Ordering::Relaxed);
         self.clock.read.store(millis(sent), Ordering::Relaxed);
     }
 }
@@ -77,6 +87,8 @@ mod tests {
         tokio::time::advance(Duration::from_secs(3)).await;
         let known = clock.not_before().unwrap();
         assert!(known >= now + Duration::from_secs(5) && known < now + Duration::from_secs(6), "{known:?}");
+        let reached = clock.reached().unwrap();
+        assert!(reached <= now + Duration::from_secs(3) && reached > now + Duration::from_secs(2), "{reached:?}");
         assert!(clock.was_read_recently());
         tokio::time::advance(RECENT).await;
         assert!(!clock.was_read_recently());

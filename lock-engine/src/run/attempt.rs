@@ -107,13 +107,11 @@ impl<'a> Acquisition<'a> {
 
     /// Makes one attempt. Returns the answer with the instant before it was sent (C3).
     pub(crate) async fn attempt(&mut self, mut attempt: Attempt, patience: Patience) -> Result<(Instant, Reply)> {
+        // Only the first attempt of a claim goes in a batch, and only a batch leaves it undecided.
+        let mut again = patience.batched.is_some().then(|| attempt.clone());
         loop {
-            // Only the first attempt of a claim goes in a batch, and only a batch leaves it
-            // undecided.
-            let may_gather = !self.attempted && patience.batched.is_some();
-            let again = may_gather.then(|| attempt.clone());
             let answered = self.attempt_once(attempt, patience).await?;
-            match (&answered, again) {
+            match (&answered, again.take()) {
                 ((_, Reply::Busy(busy)), Some(again)) if busy.undecided => attempt = again,
                 _ => return Ok(answered),
             }

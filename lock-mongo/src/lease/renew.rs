@@ -115,12 +115,7 @@ fn each(batch: &[Extension]) -> Vec<Bson> {
 
 /// The ttl of the lease that this acquisition has in a batch.
 fn ttl_of(batch: &[Extension], id: String) -> Bson {
-    match batch {
-        [first, others @ ..] if others.iter().all(|lease| lease.ttl == first.ttl) => millis(first.ttl).into(),
-        _ => {
-            let ids: Vec<Bson> = batch.iter().map(|lease| lease.id.as_str().into()).collect();
-            let ttls: Vec<Bson> = batch.iter().map(|lease| millis(lease.ttl).into()).collect();
-            one_of(ttls, id, ids)
-        }
-    }
+    let ids = batch.iter().map(|lease| lease.id.as_str().into()).collect();
+    let ttls = batch.iter().map(|lease| millis(lease.ttl).into()).collect();
+    one_of(ttls, id, ids)
 }

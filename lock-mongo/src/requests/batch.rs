@@ -92,7 +92,7 @@ fn ended(attempt: &Attempt) {
 /// Returns how much longer the batch of the claim's attempt may take effect.
 pub(crate) fn may_act_for(records: &Records, claim: &Claim) -> Duration {
     let ends = Duration::from_millis(claim_state(claim).batch_ends.load(Ordering::Relaxed));
-    ends.saturating_sub(records.server_clock.not_before().unwrap_or(ends))
+    ends.saturating_sub(records.server_clock.reached().unwrap_or(ends))
 }
 
 /// The answer of an attempt that did nothing, and is made again alone.
@@ -131,7 +131,7 @@ impl Taking<'_> {
         let Self { records, budget, .. } = *self;
         let Records { layout, recent_use, .. } = records;
         records.deployment_within(budget).await?;
-        let terms = Terms { first: token_at(now).max(records.token_floor), now };
+        let terms = Terms { first: token_at(now).max(records.token_floor).max(1), now };
         let mut groups = Vec::<Equal<'_>>::new();
         // The numbers of the attempts that are sent.
         let mut sent = Vec::with_capacity(attempts.len());
@@ -174,6 +174,7 @@ impl Taking<'_> {
         let count = take_all(records, &groups, terms, budget).await?;
         // The server has answered: it executes nothing of it any more.
         sent.iter().for_each(|number| ended(&attempts[*number]));
+        records.ensure_indexes();
         if count == Some(sent.len()) && records.server_clock.was_read_recently() {
             for number in sent {
                 let attempt = &attempts[number];

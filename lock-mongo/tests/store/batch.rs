@@ -21,6 +21,8 @@ pub(super) fn add(checks: &mut Checks<'_>) {
     check!(checks, a_batch_leaves_the_record_of_a_single_attempt);
     check!(checks, C1 a_batch_takes_no_key_in_use);
     check!(checks, a_batch_takes_new_keys_beside_known_ones);
+    check!(checks, R17 a_key_is_not_taken_for_the_text_of_an_error);
+    check!(checks, R6 a_batch_creates_the_indexes);
     check!(checks, C5 a_batch_takes_no_key_with_greater_tokens);
     check!(checks, R22 a_batch_leaves_foreign_documents);
     check!(checks, releases_go_by_one_command);
@@ -151,6 +153,40 @@ async fn a_batch_takes_no_key_in_use(world: World) {
     assert!(matches!(again(held).await.unwrap(), Reply::Busy(_)));
     assert!(matches!(again(expired).await.unwrap(), Reply::Granted(_)));
     assert!(matches!(again(closed).await.unwrap(), Reply::Busy(_)));
+}
+
+/// The error of a record that exists quotes its key.
+async fn a_key_is_not_taken_for_the_text_of_an_error(world: World) {
+    let (store, sent, name) = store(&world).await;
+    let elsewhere = world.store_on(&world.client, &name);
+    let known = claim(&LockKey::new(random_name("distlock: late ")).unwrap());
+    granted(&elsewhere, &known, LONG).await;
+    sent.take();
+    let replies = take(&store, &[claim(known.key()), claim(&key())]).await;
+    let [Reply::Busy(busy), Reply::Granted(_)] = &*replies else { panic!("{replies:?}") };
+    assert!(busy.undecided);
+    let names: Vec<String> = sent.take().iter().map(|command| command.keys().next().unwrap().clone()).collect();
+    assert_eq!(names, ["aggregate", "update", "find"], "the majority has what was inserted");
+}
+
+/// A process may send nothing but batches.
+async fn a_batch_creates_the_indexes(world: World) {
+    let name = random_name("locks");
+    let store = world.store_on(&world.client, &name);
+    if let Some(connecting) = store.ensure_connected(LONG) {
+        connecting.await.unwrap();
+    }
+    take(&store, &claims(2)).await;
+    let created = async {
+        loop {
+            let names = world.raw(&name).list_index_names().await.unwrap_or_default();
+            if names.iter().any(|name| name == "distlock_purge") {
+                return;
+            }
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(20), created).await.expect("there is an index that purges records");
 }
 
 /// A batch chooses its tokens, and a key may have had greater ones.

@@ -222,14 +222,14 @@ impl Records {
         self.run(budget, Effect::None, find).await
     }
 
-    /// Runs a command that the driver neither numbers nor retries. The inner error is a server's
+    /// Runs a write that the driver neither numbers nor retries. The inner error is a server's
     /// answer.
     pub(crate) async fn run_once(
         &self,
         command: Document,
-        effect: Effect,
         budget: Budget,
     ) -> Result<std::result::Result<Document, LockError>> {
+        let effect = Effect::Write;
         let call = async { self.database.run_command(command).await };
         match self.attempt(budget, effect, call).await? {
             Ok(reply) => Ok(Ok(reply)),

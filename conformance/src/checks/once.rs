@@ -438,7 +438,7 @@ async fn a_waiter_gets_the_outcome(cx: Context) -> Verdict {
         ensure!(early.is_err(), "a waiter is answered {early:?} while work is under way");
     }
     completed(guard.complete("done").await)?;
-    // Together: one that nobody polls may have the turn, and keep it from the other.
+    // Together: one that is not polled may have the turn, and keep it from the other.
     let answers = within(SOON, "the waiters to get the outcome", try_join_all(waiters)).await??;
     answers.into_iter().try_for_each(|answer| done(answer).map(drop))
 }

@@ -121,7 +121,7 @@ enum Inserted {
     /// The batch was late (R24).
     Late,
     /// Some keys have records, or the server refuses new ones. It may have inserted others.
-    Some,
+    Unclear,
 }
 
 impl Taking<'_> {
@@ -130,6 +130,7 @@ impl Taking<'_> {
     async fn take(&mut self, attempts: &[Attempt], now: Duration) -> Result<()> {
         let Self { records, budget, .. } = *self;
         let Records { layout, recent_use, .. } = records;
+        // A collection that cannot be used is refused.
         records.deployment_within(budget).await?;
         let terms = Terms { first: token_at(now).max(records.token_floor).max(1), now };
         let mut groups = Vec::<Equal<'_>>::new();
@@ -233,7 +234,7 @@ async fn take_all(records: &Records, groups: &[Equal<'_>], terms: Terms, budget:
     let updating = OptionFuture::from((!known.is_empty()).then(|| take(records, &known, terms, budget)));
     let (inserted, updated) = join(inserting, updating).await;
     // If one of several commands failed, another may have taken its leases.
-    let is_single = groups.iter().filter(|group| group.are_new).count() + usize::from(updated.is_some()) == 1;
+    let is_single = new.len() + usize::from(updated.is_some()) == 1;
     let failed = |error: LockError| if is_single { error } else { error.outcome_unknown() };
     let mut count = updated.transpose().map_err(failed)?.unwrap_or(Some(0));
     let mut unclear = Vec::new();
@@ -241,7 +242,7 @@ async fn take_all(records: &Records, groups: &[Equal<'_>], terms: Terms, budget:
         match inserted.map_err(failed)? {
             Inserted::All => count = count.map(|count| count + group.attempts.len()),
             Inserted::Late => {}
-            Inserted::Some => unclear.push(group),
+            Inserted::Unclear => unclear.push(group),
         }
     }
     if !unclear.is_empty() {
@@ -276,7 +277,7 @@ async fn insert(records: &Records, group: &Equal<'_>, terms: Terms, budget: Budg
             write_concern_error.map_or(Ok(Inserted::All), |refusal| Err(refused(&refusal, true)))
         }
         Err(error) if failed_with(&error, LATE) => Ok(Inserted::Late),
-        Err(error) if rejection(&error).is_some() || is_unauthorized(&error) => Ok(Inserted::Some),
+        Err(error) if rejection(&error).is_some() || is_unauthorized(&error) => Ok(Inserted::Unclear),
         // Interrupted after some of them.
         Err(error) if is_answer(&error) => Err(translate(&error, Effect::Write).outcome_unknown()),
         Err(error) => Err(translate(&error, Effect::Write)),
@@ -340,7 +341,7 @@ async fn update(
         "maxTimeMS": budget.max_time_ms(),
     };
     // If the server answers with an error, some statements may have been carried out.
-    let reply = records.run_once(command, Effect::Write, budget).await?.map_err(LockError::outcome_unknown)?;
+    let reply = records.run_once(command, budget).await?.map_err(LockError::outcome_unknown)?;
     mongodb::bson::from_document(reply).map_err(unreadable)
 }
 

@@ -58,6 +58,11 @@ fn claims(count: usize) -> Vec<Claim> {
     (0..count).map(|_| claim(&key())).collect()
 }
 
+/// The commands that were sent.
+fn names(sent: &Sent) -> Vec<String> {
+    sent.take().iter().map(|command| command.keys().next().unwrap().clone()).collect()
+}
+
 async fn take(store: &MongoStore, claims: &[Claim]) -> Vec<Reply> {
     let attempts: Vec<Attempt> = claims.iter().map(attempt).collect();
     assert!(attempts.iter().all(|attempt| store.may_gather(attempt)));
@@ -165,8 +170,7 @@ async fn a_key_is_not_taken_for_the_text_of_an_error(world: World) {
     let replies = take(&store, &[claim(known.key()), claim(&key())]).await;
     let [Reply::Busy(busy), Reply::Granted(_)] = &*replies else { panic!("{replies:?}") };
     assert!(busy.undecided);
-    let names: Vec<String> = sent.take().iter().map(|command| command.keys().next().unwrap().clone()).collect();
-    assert_eq!(names, ["aggregate", "update", "find"], "the majority has what was inserted");
+    assert_eq!(names(&sent), ["aggregate", "update", "find"], "the majority has what was inserted");
 }
 
 /// A process may send nothing but batches.
@@ -200,8 +204,7 @@ async fn a_batch_takes_no_key_with_greater_tokens(world: World) {
     let replies = take(&store, &claims).await;
     let [Reply::Busy(busy), Reply::Granted(_)] = &*replies else { panic!("{replies:?}") };
     assert!(busy.undecided);
-    let names: Vec<String> = sent.take().iter().map(|command| command.keys().next().unwrap().clone()).collect();
-    assert_eq!(names, ["update", "find"]);
+    assert_eq!(names(&sent), ["update", "find"]);
     let token = granted(&store, &claims[0], LONG).await.token;
     assert_eq!(token.get(), (ahead + 1).unsigned_abs());
 }
@@ -319,7 +322,7 @@ async fn make_records(store: &MongoStore, claims: &[Claim]) {
     }
 }
 
-/// The same claims, of which the first so many have records.
+/// Two claims. The keys of the first so many have records.
 async fn claims_with_records(store: &MongoStore, records: usize) -> Vec<Claim> {
     let claims = claims(2);
     make_records(store, &claims[..records]).await;
@@ -402,8 +405,7 @@ async fn a_batch_takes_new_keys_beside_known_ones(world: World) {
     granted(&elsewhere, &claim(claims[2].key()), LONG).await;
     sent.take();
     let replies = take(&store, &claims).await;
-    let names: Vec<String> = sent.take().iter().map(|command| command.keys().next().unwrap().clone()).collect();
-    assert_eq!(names, ["aggregate", "update", "find"]);
+    assert_eq!(names(&sent), ["aggregate", "update", "find"]);
     for (number, reply) in replies.iter().enumerate() {
         match reply {
             Reply::Granted(_) => assert_ne!(number, 2, "it is held"),

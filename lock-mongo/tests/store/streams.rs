@@ -171,7 +171,10 @@ async fn the_application_reads_while_no_write_is_answered(world: World) {
     }
     let provider = MongoProvider::builder(database.clone()).build().unwrap();
     let data = doc! {
-        "failCommands": ["update", "findAndModify", "aggregate"], "appName": &app, "blockConnection": true, "blockTimeMS": 30_000,
+        "failCommands": ["update", "findAndModify", "aggregate"],
+        "appName": &app,
+        "blockConnection": true,
+        "blockTimeMS": 30_000,
     };
     world.admin(doc! { "configureFailPoint": "failCommand", "mode": "alwaysOn", "data": data }).await;
     let acquiring = acquisitions(&provider, 40, Duration::from_secs(10));

@@ -28,8 +28,13 @@ use tokio::time::timeout;
 
 use kit::{BOUND, World};
 
+/// How many tests run in parallel, unless `--test-threads` is given: they wait for processes and
+/// clocks most of the time.
+const AT_ONCE: usize = 8;
+
 fn main() -> ExitCode {
-    let arguments = Arguments::from_args();
+    let mut arguments = Arguments::from_args();
+    arguments.test_threads.get_or_insert(AT_ONCE);
     let runtime = Arc::new(Builder::new_multi_thread().worker_threads(2).enable_all().build().expect("a runtime"));
     let servers = Servers::default();
     let mut tests = Tests { runtime: runtime.clone(), servers: servers.clone(), trials: Vec::new() };

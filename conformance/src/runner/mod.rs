@@ -27,7 +27,7 @@ use turns::Turns;
 
 /// How many checks run at once per processor, unless `--test-threads` is given. Most checks wait
 /// for a clock most of the time.
-const CHECKS_PER_PROCESSOR: usize = 4;
+const CHECKS_PER_PROCESSOR: usize = 6;
 
 /// `cargo nextest` sets this to the name of its run, in which each process runs one check.
 const NEXTEST_RUN: &str = "NEXTEST_RUN_ID";

@@ -251,7 +251,7 @@ fn named_for(sound: Broken) -> Vec<&'static str> {
 }
 
 /// How many run in parallel: they wait for clocks most of the time.
-const AT_ONCE: usize = 16;
+const AT_ONCE: usize = 32;
 
 fn main() -> ExitCode {
     let clocks = || -> Vec<Box<dyn Fixture>> {

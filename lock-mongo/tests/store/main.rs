@@ -62,7 +62,7 @@ use world::World;
 
 /// How many checks share a server at once per processor, unless `--test-threads` is given. Most
 /// checks wait for a clock most of the time.
-const CHECKS_PER_PROCESSOR: usize = 2;
+const CHECKS_PER_PROCESSOR: usize = 3;
 
 fn main() -> ExitCode {
     let mut arguments = Arguments::from_args();

@@ -106,9 +106,9 @@
 //!
 //! A library or a middleware depends on `distlock-api` alone and takes a `dyn LockProvider`.
 //!
-//! A backend depends on `distlock-engine`. Implement its `LeaseStore`, three required methods without
-//! loops, timers or tasks: *try to acquire*, *renew*, *release*. The engine waits, renews, detects
-//! losses and cleans up. It makes a [`LockProvider`] of the store:
+//! A backend depends on `distlock-engine`. Implement its `LeaseStore`: three required requests, and a
+//! name. The requests are *try to acquire*, *renew* and *release*, without loops, timers or tasks.
+//! The engine waits, renews, detects losses and cleans up. It makes a [`LockProvider`] of the store:
 //!
 //! ```
 //! use std::sync::Arc;
@@ -148,7 +148,7 @@
 //! | `distlock-memory` | the in-memory backend, and the store for tests | `distlock-api`, `distlock-engine` |
 //! | `distlock-mongo` | the MongoDB backend, and locks in documents | `distlock-api`, `distlock-engine` |
 //! | `distlock-tower` | the middleware | `distlock-api` |
-//! | `distlock-conformance` | the test suite for backends | all but `distlock-mongo` and `distlock-tower` |
+//! | `distlock-conformance` | the test suite for backends | `distlock-api`, `distlock-engine` |
 
 #[cfg(feature = "blocking")]
 pub mod blocking;

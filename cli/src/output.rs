@@ -78,6 +78,12 @@ impl Table {
     }
 }
 
+/// Returns lines of name and value, the values below each other.
+pub(crate) fn aligned(lines: &[(&str, String)]) -> String {
+    let lines = lines.iter().map(|(name, value)| format!("{:10}  {}", printable(name), printable(value)));
+    lines.collect::<Vec<_>>().join("\n")
+}
+
 /// Returns the text with its control characters escaped. Keys and owners come from others, and must
 /// not control the terminal.
 pub(crate) fn printable(text: &str) -> String {

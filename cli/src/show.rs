@@ -8,7 +8,7 @@ use serde_json::json;
 
 use crate::connect::{ConnectionArgs, Locks};
 use crate::failure::Failure;
-use crate::output::{self, Format, printable};
+use crate::output::{self, Format, aligned, printable};
 use crate::{duration, mode, state};
 
 /// Show the state of one lock, or of work that is done once
@@ -59,12 +59,6 @@ fn lines(info: &LockInfo) -> String {
     }
     lines.extend(info.unreadable.clone().map(|why| ("unreadable", why)));
     aligned(&lines)
-}
-
-/// Returns lines of name and value, the values below each other.
-fn aligned(lines: &[(&str, String)]) -> String {
-    let lines = lines.iter().map(|(name, value)| format!("{:10}  {}", printable(name), printable(value)));
-    lines.collect::<Vec<_>>().join("\n")
 }
 
 /// Returns the lines of one of several holders, the first of which has its id.

@@ -4,7 +4,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use distlock_api::LockProviderExt;
-use distlock_examples::{Children, Database, Failure, Interrupt, Message, Outcome};
+use distlock_examples::{Children, Database, Failure, Interrupt, Message, Outcome, print_event};
 use distlock_mongo::MongoProvider;
 use distlock_mongo::mongodb::bson::{Document, doc};
 use tokio::task::JoinHandle;
@@ -80,25 +80,28 @@ impl Supervisor {
             Report::Leads { term } => {
                 let after = self.journal.leads(name, term);
                 let after = after.map_or(String::new(), |after| format!(", {:.3} s later", after.as_secs_f64()));
-                print(self.start, &format!("{name} leads in term {term}{after}"));
+                print_event(self.start, &format!("{name} leads in term {term}{after}"));
             }
             Report::Wrote { term } => {
                 if self.journal.wrote(term) {
-                    print(self.start, &format!("{name} writes in term {term}, which is over: ACCEPTED"));
+                    print_event(self.start, &format!("{name} writes in term {term}, which is over: ACCEPTED"));
                 }
             }
             Report::Refused { term, newest } => {
                 self.journal.refused += 1;
-                print(self.start, &format!("{name} writes in term {term}, which is over: REFUSED (seen {newest})"));
+                print_event(
+                    self.start,
+                    &format!("{name} writes in term {term}, which is over: REFUSED (seen {newest})"),
+                );
             }
             Report::Stops { .. } if self.children.is_stopping() => {}
             Report::Stops { term } => {
                 self.children.freeze(name, true)?;
                 self.asleep = Some(name.to_owned());
                 self.end(Ended::Asleep);
-                print(self.start, &format!("{name} FALLS ASLEEP before a write in term {term}"));
+                print_event(self.start, &format!("{name} FALLS ASLEEP before a write in term {term}"));
             }
-            Report::Resigned => print(self.start, &format!("{name} has ended")),
+            Report::Resigned => print_event(self.start, &format!("{name} has ended")),
         }
         Ok(())
     }
@@ -118,7 +121,7 @@ impl Supervisor {
             0 => {
                 self.children.kill(&leader).await?;
                 self.end(Ended::Killed);
-                print(self.start, &format!("{leader} is KILLED"));
+                print_event(self.start, &format!("{leader} is KILLED"));
                 return Ok(true);
             }
             1 => {
@@ -127,7 +130,7 @@ impl Supervisor {
             }
             2 if self.asleep.is_some() => {
                 let sleeper = self.asleep.take().expect("checked");
-                print(self.start, &format!("{sleeper} WAKES UP, and writes"));
+                print_event(self.start, &format!("{sleeper} WAKES UP, and writes"));
                 self.children.send(&sleeper, &Order::Stop).await?;
                 self.children.freeze(&sleeper, false)?;
             }
@@ -136,16 +139,12 @@ impl Supervisor {
             2 => {
                 self.children.send(&leader, &Order::Resign).await?;
                 self.end(Ended::Resigned);
-                print(self.start, &format!("{leader} is to RESIGN"));
+                print_event(self.start, &format!("{leader} is to RESIGN"));
             }
             _ => self.children.begin_stop()?,
         }
         Ok(false)
     }
-}
-
-fn print(start: Instant, what: &str) {
-    println!("{:8.3} s  {what}", start.elapsed().as_secs_f64());
 }
 
 /// What an observer has seen: each leader's name, and the last token that it may use.
@@ -166,11 +165,11 @@ impl Observer {
                 match observer.changed().await {
                     Ok(Some(leader)) => {
                         let owner = leader.owner.unwrap_or_default();
-                        print(start, &format!("          observed: {owner}"));
+                        print_event(start, &format!("          observed: {owner}"));
                         noted.lock().expect("not poisoned").push((owner, leader.last_term.get()));
                     }
-                    Ok(None) => print(start, "          observed: no leader"),
-                    Err(error) => print(start, &format!("          observed: unknown, {error}")),
+                    Ok(None) => print_event(start, "          observed: no leader"),
+                    Err(error) => print_event(start, &format!("          observed: unknown, {error}")),
                 }
             }
         });

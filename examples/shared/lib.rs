@@ -1,5 +1,5 @@
 //! What the example programs share: the command line, Ctrl-C, the verdict at the end, child
-//! processes, a MongoDB to run on, and an HTTP client.
+//! processes and their supervision, a MongoDB to run on, and an HTTP client.
 
 mod children;
 #[cfg(feature = "mongodb")]
@@ -12,6 +12,7 @@ mod program;
 #[cfg(feature = "mongodb")]
 #[doc = include_str!("../../README.md")]
 pub mod readme {}
+mod supervision;
 mod verdict;
 
 use std::error::Error;
@@ -24,6 +25,7 @@ pub use crate::http::{HttpClient, NoAnswer, serve};
 pub use crate::interrupt::Interrupt;
 pub use crate::options::{Values, read_options};
 pub use crate::program::{no_child, run};
+pub use crate::supervision::{Supervision, print_event};
 pub use crate::verdict::{Checks, Outcome, wrapped};
 
 /// Why an example cannot continue.

@@ -3,11 +3,10 @@
 use std::collections::BTreeMap;
 
 use distlock_api::{ListOptions, LockAdmin, LockProvider};
-use distlock_examples::{Children, Database, Failure, Interrupt, Message, Outcome};
+use distlock_examples::{Children, Database, Failure, Interrupt, Outcome, Supervision};
 use distlock_mongo::MongoProvider;
 use distlock_mongo::mongodb::Collection;
 use futures_util::TryStreamExt;
-use tokio::time::Instant;
 
 use crate::session::{Habit, Item, Part, Report};
 use crate::verdict::Journal;
@@ -54,21 +53,15 @@ pub(crate) async fn show(arguments: Arguments) -> Result<Outcome, Failure> {
     println!("{} sessions edit {} items, {how}.\n", SESSIONS.len(), arguments.items);
 
     let mut supervisor =
-        Supervisor { children, locks, start: Instant::now(), journal: Journal::default(), asleep: None };
-    while let Some((name, message)) = supervisor.children.next_until(&interrupt).await? {
-        match message {
-            Message::Report(report) => supervisor.record(&name, report).await?,
-            // Without locks, other sessions may have finished the items before this one fell
-            // asleep.
-            Message::Ended if supervisor.children.running() == 1 => supervisor.wake().await?,
-            Message::Ended => {}
-        }
+        Supervisor { supervision: Supervision::new(children), locks, journal: Journal::default(), asleep: None };
+    while let Some((name, report)) = supervisor.supervision.next_report(&interrupt).await? {
+        supervisor.record(&name, report).await?;
     }
-    let Supervisor { children, locks, journal, .. } = supervisor;
+    let Supervisor { supervision, locks, journal, .. } = supervisor;
     let found: Vec<Item> = items.find(Default::default()).await?.try_collect().await?;
     println!();
     let checks = journal.compare(&found, &[KILLED], !interrupt.is_pressed());
-    children.stop().await?;
+    supervision.children.stop().await?;
     locks.close().await?;
     client.shutdown().await;
     database.close().await?;
@@ -76,9 +69,8 @@ pub(crate) async fn show(arguments: Arguments) -> Result<Outcome, Failure> {
 }
 
 struct Supervisor {
-    children: Children<Report>,
+    supervision: Supervision<Report>,
     locks: MongoProvider,
-    start: Instant,
     journal: Journal,
     /// What the frozen session has checked out, and whether another session has saved it since.
     asleep: Option<BTreeMap<String, bool>>,
@@ -89,39 +81,39 @@ impl Supervisor {
         match report {
             Report::CheckedOut { item } => {
                 if let Some(waited) = self.journal.taken(session, &item) {
-                    self.print(&format!(
+                    self.supervision.print(&format!(
                         "{session} has {item}, {:.1} ms after its last session was ended",
                         waited.as_secs_f64() * 1e3
                     ));
                 }
             }
             Report::Saved { item, edit } => {
-                self.print(&format!("{session} saves {item}"));
+                self.supervision.print(&format!("{session} saves {item}"));
                 self.journal.saved(item.clone(), edit);
                 if let Some(items) = &mut self.asleep {
                     items.entry(item).and_modify(|saved| *saved = true);
                 }
                 if self.asleep.as_ref().is_some_and(|items| items.values().all(|saved| *saved)) {
-                    self.wake().await?;
+                    self.supervision.wake().await?;
                 }
             }
             Report::Refused { item, token, newest } => {
-                self.print(&format!("{session} saves {item} late: REFUSED, token {token} < {newest}"));
+                self.supervision.print(&format!("{session} saves {item} late: REFUSED, token {token} < {newest}"));
                 self.journal.refused += 1;
             }
             Report::LoggedOut { freed } => {
-                self.print(&format!("{session} logs out: {freed} items are free"));
+                self.supervision.print(&format!("{session} logs out: {freed} items are free"));
                 self.journal.freed.push(freed);
             }
-            Report::Lingers { .. } if self.children.is_stopping() => {}
+            Report::Lingers { .. } if self.supervision.children.is_stopping() => {}
             Report::Lingers { items } if session == KILLED => {
-                self.children.kill(session).await?;
-                self.print(&format!("{session} is KILLED with {} checked out", items.join(" and ")));
+                self.supervision.children.kill(session).await?;
+                self.supervision.print(&format!("{session} is KILLED with {} checked out", items.join(" and ")));
                 self.end_session(session, "connection lost", &items).await?;
             }
             Report::Lingers { items } => {
-                self.children.freeze(session, true)?;
-                self.print(&format!("{session} FALLS ASLEEP with {} checked out", items.join(" and ")));
+                self.supervision.put_to_sleep(session, "saves")?;
+                self.supervision.print(&format!("{session} FALLS ASLEEP with {} checked out", items.join(" and ")));
                 self.end_session(session, "no sign of life", &items).await?;
                 self.asleep = Some(items.into_iter().map(|item| (item, false)).collect());
             }
@@ -135,26 +127,12 @@ impl Supervisor {
         let held: Vec<_> = admin.list(ListOptions::new().owner(session)).try_collect().await?;
         let freed = admin.release_owner(session, why).await?;
         let left = held.iter().map(|lock| lock.remaining).max().unwrap_or_default();
-        self.print(&format!(
+        self.supervision.print(&format!(
             "the session of {session} is ended: {freed} items are free, {:.0} s early",
             left.as_secs_f64()
         ));
         self.journal.freed.push(freed);
         self.journal.ended(session, items);
         Ok(())
-    }
-
-    /// Wakes the sleeper, if there is one.
-    async fn wake(&mut self) -> Result<(), Failure> {
-        if self.asleep.take().is_none() || self.children.is_stopping() {
-            return Ok(());
-        }
-        self.print(&format!("{FROZEN} WAKES UP, and saves"));
-        self.children.send(FROZEN, &()).await?;
-        self.children.freeze(FROZEN, false)
-    }
-
-    fn print(&self, what: &str) {
-        println!("{:8.3} s  {what}", self.start.elapsed().as_secs_f64());
     }
 }

@@ -14,8 +14,8 @@ use std::sync::Arc;
 
 use distlock_api::{AcquireOptions, ErrorKind, LockError, LockKey, Result};
 use distlock_engine::AcquiredLease;
+use mongodb::Namespace;
 use mongodb::bson::Bson;
-use mongodb::{Collection, Namespace};
 use serde::de::DeserializeOwned;
 
 use crate::claim::claim_state;
@@ -87,7 +87,7 @@ pub use refusal::CommitError;
 ///   server never makes an `_id`.
 /// * A field name that nothing else uses. If a document has another value in it, locking fails with
 ///   [`Corrupt`](ErrorKind::Corrupt) and leaves the document as it is.
-/// * Space: up to 2 KB per document that has been locked, and 150 bytes per waiter. A validator
+/// * Space: up to 2 KB per document that has been locked, and 200 bytes per waiter. A validator
 ///   with `additionalProperties: false` must allow the field; otherwise locking is
 ///   [rejected](ErrorKind::Rejected).
 /// * The collation `simple`, and the privileges `find`, `update`, `insert` (for
@@ -107,91 +107,8 @@ pub struct DocumentLocks<T> {
 }
 
 impl<T> DocumentLocks<T> {
-    /// Returns the builder of locks in the documents of a collection. The read and write concerns
-    /// of the collection are not used: locks need majority writes and the primary.
-    ///
-    /// The type of the documents must be `Deserialize`:
-    ///
-    /// ```compile_fail,E0277
-    /// # use distlock_mongo::{DocumentLocks, mongodb::Collection};
-    /// struct Order;
-    ///
-    /// fn locks(orders: &Collection<Order>) {
-    ///     DocumentLocks::builder(orders); // `Order: Deserialize` is not satisfied
-    /// }
-    /// ```
-    pub fn builder(collection: &Collection<T>) -> DocumentLocksBuilder<T>
-    where
-        T: DeserializeOwned + Send + Sync,
-    {
-        DocumentLocksBuilder::new(collection)
-    }
-
     pub(crate) fn new(provider: MongoProvider) -> Self {
         Self { provider, documents: PhantomData }
-    }
-
-    /// Locks a document and returns it, in one round trip, and waits without a limit unless a
-    /// [`timeout`](LockDocument::timeout) is set.
-    ///
-    /// Await it to get the [`DocumentGuard`], or call [`run`](LockDocument::run). See
-    /// [`LockDocument`] for the options and errors. The id has the type of the collection's `_id`s:
-    /// text, an `ObjectId`, a `Uuid`, a number.
-    pub fn lock(&self, id: impl Into<Bson>) -> LockDocument<'_, T>
-    where
-        T: DeserializeOwned,
-    {
-        LockDocument::new(self, id.into())
-    }
-
-    /// Locks a document if it is free now, and returns it.
-    ///
-    /// Await it to get the [`DocumentGuard`], or `None` if the document is busy; or call
-    /// [`run`](TryLockDocument::run). See [`TryLockDocument`] for the options and errors.
-    ///
-    /// ```no_run
-    /// use distlock_api::LockError;
-    /// use distlock_mongo::mongodb::bson::Document;
-    /// use distlock_mongo::{Change, DocumentLocks};
-    ///
-    /// async fn ship(orders: &DocumentLocks<Document>, id: &str) -> Result<bool, LockError> {
-    ///     let Some(order) = orders.try_lock(id).await? else { return Ok(false) };
-    ///     order.commit(Change::new().set("state", "shipped")).await?;
-    ///     Ok(true)
-    /// }
-    /// ```
-    pub fn try_lock(&self, id: impl Into<Bson>) -> TryLockDocument<'_, T>
-    where
-        T: DeserializeOwned,
-    {
-        TryLockDocument::new(self, id.into())
-    }
-
-    /// Locks several documents, all or nothing, in an order that cannot deadlock ([C21]), and
-    /// returns them.
-    ///
-    /// Await it to get the guards, or call [`run`](LockAllDocuments::run). See [`LockAllDocuments`]
-    /// for the options and errors.
-    ///
-    /// [C21]: distlock_api::contract#c21
-    pub fn lock_all<I: Into<Bson>>(&self, ids: impl IntoIterator<Item = I>) -> LockAllDocuments<'_, T>
-    where
-        T: DeserializeOwned + Send,
-    {
-        LockAllDocuments::new(self, self.keys(ids))
-    }
-
-    /// Locks several documents, all or nothing, if all are free now ([C21]), and returns them.
-    ///
-    /// Await it to get the guards, or `None` if a document is busy; or call
-    /// [`run`](TryLockAllDocuments::run). See [`TryLockAllDocuments`] for the options and errors.
-    ///
-    /// [C21]: distlock_api::contract#c21
-    pub fn try_lock_all<I: Into<Bson>>(&self, ids: impl IntoIterator<Item = I>) -> TryLockAllDocuments<'_, T>
-    where
-        T: DeserializeOwned + Send,
-    {
-        TryLockAllDocuments::new(self, self.keys(ids))
     }
 
     /// Returns the same locks without their documents. The provider shares everything with this,
@@ -232,10 +149,6 @@ impl<T> DocumentLocks<T> {
             );
             LockError::invalid_key(message)
         })
-    }
-
-    fn keys<I: Into<Bson>>(&self, ids: impl IntoIterator<Item = I>) -> Result<Vec<LockKey>> {
-        ids.into_iter().map(|id| self.key(id)).collect()
     }
 
     /// Returns the namespace of the documents.

@@ -8,8 +8,9 @@ use distlock::mongodb::MongoOnce;
 use distlock::once::{NotCompleted, Once, OnceGuard, OnceOptions, OnceProvider};
 use tokio::time::{Instant, sleep};
 
+use super::request::Request;
+use super::start::{start, until_ready};
 use super::supervise::{Outcome, supervise};
-use super::{Request, start, until_ready, warn_of_survivors};
 use crate::connect::ConnectionArgs;
 use crate::exit;
 use crate::failure::{Failure, chain};
@@ -130,7 +131,7 @@ async fn discard(guard: OnceGuard) {
 /// Remembers that the command has ended with 0, and returns its exit code. Otherwise the work stays
 /// interrupted: a later run does it again.
 async fn conclude(mut guard: OnceGuard, outcome: Outcome) -> Result<u8, Failure> {
-    warn_of_survivors(&outcome);
+    outcome.warn_of_survivors();
     if let Some(reason) = outcome.ended_because {
         return Err(Failure::new(exit::LOST, reason));
     }

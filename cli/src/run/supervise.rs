@@ -26,6 +26,18 @@ pub(crate) struct Outcome {
     pub(crate) group_is_gone: bool,
 }
 
+impl Outcome {
+    /// Warns if processes of the group are left.
+    pub(super) fn warn_of_survivors(&self) {
+        if !self.group_is_gone {
+            eprintln!(
+                "distlock: processes of the command are still there after SIGKILL: the kernel does not end them. Look \
+                 for a device or a mount that hangs"
+            );
+        }
+    }
+}
+
 /// Returns when the leash kills the group: later than this process would, and before the deadline
 /// of the lease.
 pub(crate) fn leash_deadline(valid_until: Option<Instant>, limits: Limits) -> Option<Instant> {

@@ -4,11 +4,10 @@ use distlock::LockKey;
 use distlock::once::{OnceProvider, OnceRecord, OnceRun, OnceState};
 use serde_json::{Value, json};
 
-use super::aligned;
 use crate::connect::ConnectionArgs;
 use crate::failure::Failure;
 use crate::outcomes::Outcomes;
-use crate::output::{self, Format};
+use crate::output::{self, Format, aligned};
 use crate::state::time;
 
 /// Prints the state of the work. Work that was never begun is no error.

@@ -28,6 +28,34 @@ const KEEPALIVE_IDLE: Duration = Duration::from_secs(10);
 const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(5);
 const TCP_USER_TIMEOUT: Duration = Duration::from_secs(20);
 
+/// Construction.
+impl PostgresStore {
+    /// Makes a store with the defaults from a connection string:
+    /// `postgres://user:password@host/database`, or `host=… user=…`. It connects with the first
+    /// request.
+    ///
+    /// # Errors
+    /// [`InvalidOptions`](distlock_api::ErrorKind::InvalidOptions) when the text is not a
+    /// connection string.
+    pub fn new(uri: &str) -> Result<Self> {
+        Self::parse(uri)?.build()
+    }
+
+    /// Configures a store, with a connection string.
+    ///
+    /// # Errors
+    /// [`InvalidOptions`](distlock_api::ErrorKind::InvalidOptions) when the text is not a
+    /// connection string.
+    pub fn parse(uri: &str) -> Result<PostgresStoreBuilder> {
+        PostgresStoreBuilder::parse(uri)
+    }
+
+    /// Configures a store, with a configuration of the driver.
+    pub fn builder(config: Config) -> PostgresStoreBuilder {
+        PostgresStoreBuilder::new(config)
+    }
+}
+
 /// Configures a [`PostgresStore`]. Made by [`PostgresStore::builder`].
 #[must_use]
 pub struct PostgresStoreBuilder {

@@ -133,7 +133,6 @@ mod store;
 use std::fmt;
 use std::sync::Arc;
 
-use distlock_api::Result;
 use distlock_engine::store::Lanes;
 use tokio::sync::OnceCell;
 use tokio_postgres::Config;
@@ -157,33 +156,6 @@ pub struct PostgresStore {
     options: Options,
     /// Set when the schema has been created or found.
     installed: Arc<OnceCell<()>>,
-}
-
-impl PostgresStore {
-    /// Makes a store with the defaults from a connection string:
-    /// `postgres://user:password@host/database`, or `host=… user=…`. It connects with the first
-    /// request.
-    ///
-    /// # Errors
-    /// [`InvalidOptions`](distlock_api::ErrorKind::InvalidOptions) when the text is not a
-    /// connection string.
-    pub fn new(uri: &str) -> Result<Self> {
-        Self::parse(uri)?.build()
-    }
-
-    /// Configures a store, with a connection string.
-    ///
-    /// # Errors
-    /// [`InvalidOptions`](distlock_api::ErrorKind::InvalidOptions) when the text is not a
-    /// connection string.
-    pub fn parse(uri: &str) -> Result<PostgresStoreBuilder> {
-        PostgresStoreBuilder::parse(uri)
-    }
-
-    /// Configures a store, with a configuration of the driver.
-    pub fn builder(config: Config) -> PostgresStoreBuilder {
-        PostgresStoreBuilder::new(config)
-    }
 }
 
 impl fmt::Debug for PostgresStore {

@@ -11,13 +11,15 @@
 //! The queries become rare while no other process waits: the pause doubles, up to [`LONGEST`].
 
 use std::collections::HashSet;
+use std::num::NonZeroU32;
 use std::time::Duration;
 
-use distlock_api::FencingToken;
+use distlock_api::{FencingToken, LeaseTerms, Mode};
 use foldhash::fast::FixedState;
 use tokio::time::Instant;
 
 use crate::options::HandOff;
+use crate::store::Claim;
 
 /// The longest pause between two queries for waiters, unless the time limit is longer.
 const LONGEST: Duration = Duration::from_secs(1);
@@ -70,6 +72,12 @@ pub(crate) enum Leaving {
     Last,
     /// The lease is lost.
     Lost,
+}
+
+/// Whether the guards of a lease may be several: a shared lease that is renewed, without a minimum
+/// hold, and with tokens for more than one.
+pub(crate) fn may_be_shared(claim: &Claim, tokens: NonZeroU32, terms: &LeaseTerms) -> bool {
+    claim.mode() == Mode::Shared && tokens.get() > 1 && terms.renew_every.is_some() && !terms.is_for_one_guard()
 }
 
 impl Sharing {

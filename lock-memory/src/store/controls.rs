@@ -8,7 +8,8 @@ use distlock_engine::store::StoreEvent;
 use distlock_engine::{LeaseProvider, LeaseProviderBuilder};
 
 use super::faults::{Fault, Gate, MakeError, reply_lost};
-use super::{Calls, HangHandle, MemoryStore, valid};
+use super::key::valid;
+use super::{Calls, HangHandle, MemoryStore};
 
 /// Providers.
 impl MemoryStore {

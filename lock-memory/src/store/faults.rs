@@ -8,6 +8,8 @@ use distlock_api::{ErrorKind, IntoLockKey, LockError, LockKey};
 use tokio::sync::oneshot::error::RecvError;
 use tokio::sync::{Notify, oneshot};
 
+use super::key::valid;
+
 /// A call of [`LeaseStore`](distlock_engine::LeaseStore) or [`LockAdmin`](distlock_api::LockAdmin).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
@@ -54,7 +56,7 @@ impl Operation {
     /// # Panics
     /// If the text is not a valid key.
     pub fn of(self, key: impl IntoLockKey) -> Calls {
-        Calls { operation: self, key: Some(super::valid(key)) }
+        Calls { operation: self, key: Some(valid(key)) }
     }
 }
 

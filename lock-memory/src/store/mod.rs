@@ -5,6 +5,7 @@ mod clock;
 mod controls;
 pub(crate) mod events;
 mod faults;
+mod key;
 mod record;
 
 use std::collections::BTreeMap;
@@ -17,8 +18,7 @@ use std::time::Duration;
 pub use self::faults::{Calls, HangHandle, Operation};
 use async_trait::async_trait;
 use distlock_api::{
-    AcquisitionId, ErrorKind, FencingToken, IntoLockKey, LockAdmin, LockError, LockEvent, LockKey, ReleaseOutcome,
-    Result,
+    AcquisitionId, ErrorKind, FencingToken, LockAdmin, LockError, LockEvent, LockKey, ReleaseOutcome, Result,
 };
 use distlock_engine::LeaseStore;
 use distlock_engine::store::{
@@ -187,11 +187,6 @@ impl fmt::Debug for MemoryStore {
         let (keys, now) = self.step(|state, now| (state.records.len(), now));
         f.debug_struct("MemoryStore").field("keys", &keys).field("now", &now).finish_non_exhaustive()
     }
-}
-
-/// Returns the key of a test.
-fn valid(key: impl IntoLockKey) -> LockKey {
-    key.into_lock_key().expect("a test names valid keys")
 }
 
 impl State {

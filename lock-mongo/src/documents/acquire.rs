@@ -16,6 +16,44 @@ use crate::records::Absent;
 
 type BoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
 
+impl<T> DocumentLocks<T> {
+    /// Locks a document and returns it, in one round trip, and waits without a limit unless a
+    /// [`timeout`](LockDocument::timeout) is set.
+    ///
+    /// Await it to get the [`DocumentGuard`], or call [`run`](LockDocument::run). See
+    /// [`LockDocument`] for the options and errors. The id has the type of the collection's `_id`s:
+    /// text, an `ObjectId`, a `Uuid`, a number.
+    pub fn lock(&self, id: impl Into<Bson>) -> LockDocument<'_, T>
+    where
+        T: DeserializeOwned,
+    {
+        LockDocument::new(self, id.into())
+    }
+
+    /// Locks a document if it is free now, and returns it.
+    ///
+    /// Await it to get the [`DocumentGuard`], or `None` if the document is busy; or call
+    /// [`run`](TryLockDocument::run). See [`TryLockDocument`] for the options and errors.
+    ///
+    /// ```no_run
+    /// use distlock_api::LockError;
+    /// use distlock_mongo::mongodb::bson::Document;
+    /// use distlock_mongo::{Change, DocumentLocks};
+    ///
+    /// async fn ship(orders: &DocumentLocks<Document>, id: &str) -> Result<bool, LockError> {
+    ///     let Some(order) = orders.try_lock(id).await? else { return Ok(false) };
+    ///     order.commit(Change::new().set("state", "shipped")).await?;
+    ///     Ok(true)
+    /// }
+    /// ```
+    pub fn try_lock(&self, id: impl Into<Bson>) -> TryLockDocument<'_, T>
+    where
+        T: DeserializeOwned,
+    {
+        TryLockDocument::new(self, id.into())
+    }
+}
+
 /// The acquisition of a document; await it to get the [`DocumentGuard`], or call
 /// [`run`](Self::run). Made by [`DocumentLocks::lock`].
 ///
@@ -74,7 +112,7 @@ macro_rules! default_setter {
 }
 
 impl<'a, T> LockDocument<'a, T> {
-    pub(super) fn new(locks: &'a DocumentLocks<T>, id: Bson) -> Self {
+    fn new(locks: &'a DocumentLocks<T>, id: Bson) -> Self {
         Self { locks, id, options: AcquireOptions::new(), default: None }
     }
 
@@ -138,7 +176,7 @@ impl<'a, T: DeserializeOwned> IntoFuture for LockDocument<'a, T> {
 }
 
 impl<'a, T> TryLockDocument<'a, T> {
-    pub(super) fn new(locks: &'a DocumentLocks<T>, id: Bson) -> Self {
+    fn new(locks: &'a DocumentLocks<T>, id: Bson) -> Self {
         Self { locks, id, options: AcquireOptions::try_once(), default: None }
     }
 

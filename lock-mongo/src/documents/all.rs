@@ -10,11 +10,45 @@ use distlock_api::{
     try_setters, wait_setters,
 };
 use futures_util::future::select_all;
+use mongodb::bson::Bson;
 use serde::de::DeserializeOwned;
 
 use super::{DocumentGuard, DocumentLocks};
 
 type BoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
+
+impl<T> DocumentLocks<T> {
+    /// Locks several documents, all or nothing, in an order that cannot deadlock ([C21]), and
+    /// returns them.
+    ///
+    /// Await it to get the guards, or call [`run`](LockAllDocuments::run). See [`LockAllDocuments`]
+    /// for the options and errors.
+    ///
+    /// [C21]: distlock_api::contract#c21
+    pub fn lock_all<I: Into<Bson>>(&self, ids: impl IntoIterator<Item = I>) -> LockAllDocuments<'_, T>
+    where
+        T: DeserializeOwned + Send,
+    {
+        LockAllDocuments::new(self, self.keys(ids))
+    }
+
+    /// Locks several documents, all or nothing, if all are free now ([C21]), and returns them.
+    ///
+    /// Await it to get the guards, or `None` if a document is busy; or call
+    /// [`run`](TryLockAllDocuments::run). See [`TryLockAllDocuments`] for the options and errors.
+    ///
+    /// [C21]: distlock_api::contract#c21
+    pub fn try_lock_all<I: Into<Bson>>(&self, ids: impl IntoIterator<Item = I>) -> TryLockAllDocuments<'_, T>
+    where
+        T: DeserializeOwned + Send,
+    {
+        TryLockAllDocuments::new(self, self.keys(ids))
+    }
+
+    fn keys<I: Into<Bson>>(&self, ids: impl IntoIterator<Item = I>) -> Result<Vec<LockKey>> {
+        ids.into_iter().map(|id| self.key(id)).collect()
+    }
+}
 
 /// The acquisition of several documents; await it to get their guards, or call [`run`](Self::run).
 /// Made by [`DocumentLocks::lock_all`].
@@ -55,7 +89,7 @@ pub struct TryLockAllDocuments<'a, T> {
 }
 
 impl<'a, T> LockAllDocuments<'a, T> {
-    pub(super) fn new(locks: &'a DocumentLocks<T>, keys: Result<Vec<LockKey>>) -> Self {
+    fn new(locks: &'a DocumentLocks<T>, keys: Result<Vec<LockKey>>) -> Self {
         Self { locks, keys, options: AcquireOptions::new() }
     }
 
@@ -110,7 +144,7 @@ impl<'a, T: DeserializeOwned + Send> IntoFuture for LockAllDocuments<'a, T> {
 }
 
 impl<'a, T> TryLockAllDocuments<'a, T> {
-    pub(super) fn new(locks: &'a DocumentLocks<T>, keys: Result<Vec<LockKey>>) -> Self {
+    fn new(locks: &'a DocumentLocks<T>, keys: Result<Vec<LockKey>>) -> Self {
         Self { locks, keys, options: AcquireOptions::try_once() }
     }
 

@@ -3,13 +3,12 @@
 use std::fmt;
 use std::marker::PhantomData;
 use std::sync::Arc;
-use std::time::Duration;
 
-use distlock_api::{ErrorKind, LeaseOptions, LockError, RenewalPolicy, Result};
-use distlock_engine::{HandOff, QueueOptions};
+use distlock_api::{ErrorKind, LockError, Result};
 use mongodb::Collection;
 use mongodb::bson::{Bson, Document, to_bson};
 use serde::Serialize;
+use serde::de::DeserializeOwned;
 
 use super::DocumentLocks;
 use crate::builder::common::{Common, common_setters};
@@ -20,6 +19,28 @@ use crate::records::Absent;
 use crate::store::MongoStore;
 
 const DEFAULT_FIELD: &str = "lock";
+
+impl<T> DocumentLocks<T> {
+    /// Returns the builder of locks in the documents of a collection. The read and write concerns
+    /// of the collection are not used: locks need majority writes and the primary.
+    ///
+    /// The type of the documents must be `Deserialize`:
+    ///
+    /// ```compile_fail,E0277
+    /// # use distlock_mongo::{DocumentLocks, mongodb::Collection};
+    /// struct Order;
+    ///
+    /// fn locks(orders: &Collection<Order>) {
+    ///     DocumentLocks::builder(orders); // `Order: Deserialize` is not satisfied
+    /// }
+    /// ```
+    pub fn builder(collection: &Collection<T>) -> DocumentLocksBuilder<T>
+    where
+        T: DeserializeOwned + Send + Sync,
+    {
+        DocumentLocksBuilder::new(collection)
+    }
+}
 
 /// The builder of [`DocumentLocks`]. Made by [`DocumentLocks::builder`].
 ///
@@ -50,7 +71,7 @@ pub struct DocumentLocksBuilder<T> {
 }
 
 impl<T: Send + Sync> DocumentLocksBuilder<T> {
-    pub(super) fn new(collection: &Collection<T>) -> Self {
+    fn new(collection: &Collection<T>) -> Self {
         let namespace = collection.namespace();
         Self {
             common: Common::new(collection.client().clone(), &namespace.db, &namespace.coll),

@@ -27,7 +27,7 @@
 //!
 //! [`and`](ExtractKey::and) combines two extractors: the request takes the keys of both.
 
-mod and;
+mod extract;
 mod fixed;
 mod header;
 mod names;
@@ -39,9 +39,7 @@ mod value;
 
 use std::fmt;
 
-use http::request::Parts;
-
-pub use and::And;
+pub use extract::{And, ExtractKey};
 pub use fixed::FixedKey;
 pub use header::HeaderKey;
 pub(crate) use names::push_escaped;
@@ -49,71 +47,6 @@ pub(crate) use names::push_escaped;
 pub use param::ParamKey;
 #[cfg(feature = "axum")]
 pub use route::RouteKey;
-
-use crate::keys::KeySet;
-use crate::refusal::KeyRejection;
-
-/// Names the locks of an HTTP request, from its head.
-///
-/// Implemented by every closure `Fn(&mut Parts) -> Result<Option<K>, E>` whose `K` is a
-/// [`LockKey`](distlock_api::LockKey), several of them, or a [`KeySet`], and whose `E` is a
-/// [`KeyRejection`] or a [`LockError`](distlock_api::LockError).
-///
-/// In a closure, parse the value as the service does, and make the key of the parsed value. The
-/// text of the path would give [another key for each spelling](self#what-a-value-means).
-///
-/// ```
-/// use distlock_api::LockKey;
-/// use distlock_tower::{KeyRejection, key::ExtractKey};
-/// use http::request::Parts;
-///
-/// let order = |parts: &mut Parts| {
-///     let number = parts.uri.path().strip_prefix("/orders/").and_then(|number| number.parse::<u64>().ok());
-///     let number = number.ok_or_else(|| KeyRejection::bad_key("the path names no order"))?;
-///     Ok::<_, KeyRejection>(Some(LockKey::new(format!("order/{number}"))?))
-/// };
-///
-/// for spelling in ["/orders/7", "/orders/07", "/orders/+7"] {
-///     let (mut parts, ()) = http::Request::post(spelling).body(()).unwrap().into_parts();
-///     let keys = order.extract(&mut parts).unwrap().unwrap();
-///     assert_eq!(keys.as_slice()[0].as_str(), "order/7");
-/// }
-/// ```
-pub trait ExtractKey {
-    /// Returns the keys of a request. With `None` or an empty set it passes without a lock.
-    ///
-    /// The head is mutable because axum's extractors need that. Do not change it.
-    ///
-    /// # Errors
-    /// When the request does not name a valid key (the caller gets 400), or when the extractor is
-    /// in the wrong place (500).
-    fn extract(&self, parts: &mut Parts) -> Result<Option<KeySet>, KeyRejection>;
-
-    /// Returns the name of these keys in spans and metrics: one name for all, never a key. Defaults
-    /// to `custom`.
-    fn class(&self) -> &str {
-        "custom"
-    }
-
-    /// Combines two extractors. The keys of both are taken together.
-    fn and<O>(self, other: O) -> And<Self, O>
-    where
-        Self: Sized,
-    {
-        And::new(self, other)
-    }
-}
-
-impl<F, K, E> ExtractKey for F
-where
-    F: Fn(&mut Parts) -> Result<Option<K>, E>,
-    K: Into<KeySet>,
-    E: Into<KeyRejection>,
-{
-    fn extract(&self, parts: &mut Parts) -> Result<Option<KeySet>, KeyRejection> {
-        Ok(self(parts).map_err(Into::into)?.map(Into::into))
-    }
-}
 
 /// The error of an extractor that cannot work. It is found at start-up, not at the first request.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -1,21 +1,12 @@
 //! Several guards of this process share one lease (C26).
 
-use std::num::NonZeroU32;
-
 use crate::options::HandOff;
 use crate::simulation::defect;
 use crate::state::lease::{Lease, Phase};
 use crate::state::line::CarriedLease;
 use crate::state::sharing::{Leaving, Refusal};
 use crate::state::time::Now;
-use crate::store::Claim;
-use distlock_api::{FencingToken, LeaseTerms, Mode, contained};
-
-/// Whether the guards of a lease may be several: a shared lease that is renewed, without a minimum
-/// hold, and with tokens for more than one.
-pub(super) fn is_joinable(claim: &Claim, tokens: NonZeroU32, terms: &LeaseTerms) -> bool {
-    claim.mode() == Mode::Shared && tokens.get() > 1 && terms.renew_every.is_some() && !terms.is_for_one_guard()
-}
+use distlock_api::{FencingToken, contained};
 
 impl<C: CarriedLease> Lease<C> {
     /// Whether other readers may join the lease.
@@ -86,6 +77,7 @@ impl<C: CarriedLease> Lease<C> {
 
 #[cfg(test)]
 mod tests {
+    use std::num::NonZeroU32;
     use std::sync::Arc;
     use std::time::Duration;
 
@@ -95,8 +87,8 @@ mod tests {
     use crate::state::gather::Company;
     use crate::state::lease::{LeaseView, Origin, deadline};
     use crate::state::line::tests::NoLease;
-    use crate::store::{Grant, ProviderId};
-    use distlock_api::{Holder, LeaseOptions, LockKey, Loss, RenewalPolicy};
+    use crate::store::{Claim, Grant, ProviderId};
+    use distlock_api::{Holder, LeaseOptions, LockKey, Loss, Mode, RenewalPolicy};
 
     const fn ms(millis: u64) -> Duration {
         Duration::from_millis(millis)

@@ -1,0 +1,52 @@
+//! The validated request of a run, made of its arguments.
+
+use distlock::{AcquireOptions, Holder, LeaseOptions, LockKey, Mode, Wait};
+
+use super::args::RunArgs;
+use super::ending::Limits;
+use crate::failure::Failure;
+
+/// What a run locks, and how.
+pub(super) struct Request {
+    pub(super) keys: Vec<LockKey>,
+    pub(super) options: AcquireOptions,
+    pub(super) owner: String,
+    pub(super) limits: Limits,
+}
+
+impl Request {
+    /// Checks everything that can be checked before any I/O.
+    pub(super) fn new(args: &RunArgs) -> Result<Self, Failure> {
+        let mut keys: Vec<LockKey> = Vec::new();
+        for key in &args.keys {
+            let key = LockKey::new(key.as_str())?;
+            if !keys.contains(&key) {
+                keys.push(key);
+            }
+        }
+        let mut lease = LeaseOptions::new().ttl(args.ttl);
+        if let Some(minimum) = args.hold_at_least {
+            lease = lease.hold_at_least(minimum);
+        }
+        if let Some(maximum) = args.max_hold {
+            lease = lease.max_hold(maximum);
+        }
+        let limits = Limits::new(&lease.terms()?, args.grace)?;
+        let default_owner = || Holder::this_process().owner.map(|owner| owner.to_string()).unwrap_or_default();
+        let owner = args.owner.clone().unwrap_or_else(default_owner);
+        let wait = match (args.no_wait, args.timeout) {
+            (true, _) => Wait::Try,
+            (false, Some(limit)) => Wait::UpTo(limit),
+            (false, None) => Wait::Forever,
+        };
+        // Its arguments may contain secrets.
+        let command: String = args.command[0].to_string_lossy().chars().take(200).collect();
+        let options = AcquireOptions::new()
+            .with_wait(wait)
+            .with_mode(args.permits.unwrap_or(if args.shared { Mode::Shared } else { Mode::Exclusive }))
+            .with_lease(lease)
+            .with_owner(owner.as_str())
+            .with_metadata("command", command);
+        Ok(Self { keys, options, owner, limits })
+    }
+}

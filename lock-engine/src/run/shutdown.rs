@@ -1,6 +1,7 @@
 //! Closing a provider.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use distlock_api::{ErrorKind, LockError, Phase, Result};
 use futures_util::future::join_all;
@@ -9,6 +10,9 @@ use tokio::time::{Instant, timeout_at};
 use crate::run::call::guarded;
 use crate::run::core::{Engine, current_home};
 use crate::run::release::ReleaseJob;
+
+/// What each lease adds to the bound of a shutdown. Stores release several thousand per second.
+const PER_LEASE: Duration = Duration::from_micros(500);
 
 impl Engine {
     pub(crate) async fn close(self: &Arc<Self>) -> Result<()> {
@@ -34,8 +38,9 @@ impl Engine {
     /// Releases what was held, each lease on its own, waits for everything that is under way, and
     /// closes the store.
     async fn shut_down(self: &Arc<Self>, jobs: Vec<ReleaseJob>) -> Result<()> {
-        let bound = Instant::now() + 2 * self.config.request_timeout;
         let total = jobs.len();
+        let for_all = PER_LEASE.saturating_mul(u32::try_from(total).unwrap_or(u32::MAX));
+        let bound = Instant::now() + 2 * self.options.request_timeout + for_all;
         let confirmed = join_all(jobs.into_iter().map(|job| job.run_until(bound))).await;
         let unconfirmed = confirmed.iter().filter(|confirmed| !**confirmed).count();
         self.tasks.close();
@@ -43,8 +48,8 @@ impl Engine {
         self.gone.cancel();
         // What has not ended is dropped now, with its calls. Only a task that its runtime does not
         // run is left.
-        let _ = timeout_at(bound + self.config.request_timeout, self.tasks.wait()).await;
-        let closed = match timeout_at(bound + self.config.request_timeout, guarded(self.store.close())).await {
+        let _ = timeout_at(bound + self.options.request_timeout, self.tasks.wait()).await;
+        let closed = match timeout_at(bound + self.options.request_timeout, guarded(self.store.close())).await {
             Ok(closed) => closed,
             Err(_) => Err(LockError::timeout(Phase::Shutdown, "the store did not close")),
         };

@@ -1,6 +1,7 @@
 //! The figures of the benchmark, one per file.
 
 mod churn;
+mod closing;
 mod crowd;
 mod failover;
 mod frozen_primary;
@@ -43,7 +44,7 @@ use crate::worker::protocol::{Contend, Report, Spec, Task};
 /// A figure's name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Id {
-    /// Of locks: `B1` to `B25`.
+    /// Of locks: `B1` to `B26`.
     B(u8),
     /// Of shared locks and permits: `S2` to `S7`. S1 is a set of others.
     S(u8),
@@ -53,15 +54,15 @@ pub enum Id {
 
 impl Id {
     /// All figures.
-    pub const ALL: [Self; 35] = {
-        let mut all = [Self::B(0); 35];
+    pub const ALL: [Self; 36] = {
+        let mut all = [Self::B(0); 36];
         let mut place = 0;
         while place < all.len() {
             let number = place as u8 + 1;
             all[place] = match number {
-                1..=25 => Self::B(number),
-                26..=31 => Self::S(number - 24),
-                _ => Self::T(number - 31),
+                1..=26 => Self::B(number),
+                27..=32 => Self::S(number - 25),
+                _ => Self::T(number - 32),
             };
             place += 1;
         }
@@ -192,6 +193,7 @@ async fn one(bench: &Bench<'_>, id: Id) -> Outcome<Vec<Figure>> {
         Id::B(23) => vec![crowd::run(bench).await?],
         Id::B(24) => vec![many_waiters::run(bench).await?],
         Id::B(25) => vec![churn::run(bench).await?],
+        Id::B(26) => vec![closing::run(bench).await?],
         Id::S(2) => vec![sharing::one_process(bench).await?],
         Id::S(3) => vec![sharing::four_processes(bench).await?],
         Id::S(4..=5) => reader_writer::run(bench).await?,

@@ -25,6 +25,7 @@ use crate::run::clock;
 use crate::state::gather::{Arrival, Company, Gather};
 use crate::store::{Attempt, Lane, LeaseStore, Overload, PermitReply, Release, Reply};
 
+type Answer<T> = Pin<Box<dyn Future<Output = Result<T>> + Send>>;
 type Answers<T> = Pin<Box<dyn Future<Output = Vec<Result<T>>> + Send>>;
 
 /// What can be gathered.
@@ -37,6 +38,9 @@ pub(crate) trait Kind: Send + Sync + 'static {
 
     /// Sends requests in one call.
     fn send(store: Arc<dyn LeaseStore>, requests: Vec<Self::Request>) -> Answers<Self::Answer>;
+
+    /// Sends one request by itself.
+    fn send_one(store: Arc<dyn LeaseStore>, request: Self::Request) -> Answer<Self::Answer>;
 }
 
 /// First attempts to acquire.
@@ -51,6 +55,10 @@ impl Kind for Acquisitions {
     fn send(store: Arc<dyn LeaseStore>, requests: Vec<Attempt>) -> Answers<Reply> {
         Box::pin(async move { store.try_acquire_many(&requests).await })
     }
+
+    fn send_one(store: Arc<dyn LeaseStore>, attempt: Attempt) -> Answer<Reply> {
+        Box::pin(async move { store.try_acquire(&attempt).await })
+    }
 }
 
 /// Releases that grant the lease to no waiter.
@@ -64,6 +72,10 @@ impl Kind for Releases {
 
     fn send(store: Arc<dyn LeaseStore>, requests: Vec<Release>) -> Answers<ReleaseOutcome> {
         Box::pin(async move { store.release_many(&requests).await })
+    }
+
+    fn send_one(store: Arc<dyn LeaseStore>, release: Release) -> Answer<ReleaseOutcome> {
+        Box::pin(async move { store.release(&release).await })
     }
 }
 
@@ -110,7 +122,7 @@ struct Gathered<K: Kind> {
 }
 
 /// How a request goes to the store.
-pub(crate) enum Joined<K: Kind> {
+enum Joined<K: Kind> {
     /// By itself, through the lanes. The slot lives as long as the call.
     Alone(K::Request, Option<Slot<K>>),
     /// In a batch.
@@ -135,9 +147,37 @@ impl<K: Kind> Gathering<K> {
         record::batch(store, K::NAME, waited);
     }
 
-    /// Adds a request, whose caller leaves at `deadline`. With `admission`, refuses it if its turn
-    /// would come too late.
-    pub(crate) fn join(
+    /// Starts a request, whose caller leaves at `deadline`: with others, if it may have `company`.
+    /// With `admission`, fails at once if its turn would come too late.
+    pub(crate) fn call(
+        self: &Arc<Self>,
+        store: &Arc<dyn LeaseStore>,
+        request: K::Request,
+        company: Option<Company>,
+        deadline: Option<Instant>,
+        admission: bool,
+    ) -> Result<Call<K::Answer>> {
+        let joined = match company {
+            Some(company) => self.join(store, request, company, deadline, admission),
+            None => Joined::Alone(request, None),
+        };
+        let (request, mut slot) = match joined {
+            Joined::Together(call) => return Ok(call),
+            Joined::Refused(overload) => return Err(overload),
+            Joined::Alone(request, slot) => (request, slot),
+        };
+        let (lanes, store) = (store.lanes(), store.clone());
+        let request = async move {
+            if let Some(slot) = &mut slot {
+                slot.begin();
+            }
+            K::send_one(store, request).await
+        };
+        Call::new(lanes, K::LANE, deadline, admission, request)
+    }
+
+    /// Adds a request to those that wait for company, or lets it go alone.
+    fn join(
         self: &Arc<Self>,
         store: &Arc<dyn LeaseStore>,
         request: K::Request,
@@ -152,6 +192,7 @@ impl<K: Kind> Gathering<K> {
         let since = Instant::now();
         let gathered = Gathered { request, since, deadline, started, answer };
         let limit = store.lanes().zip(deadline).filter(|_| admission);
+        let needs = store.lanes().map(|lanes| lanes.needs(K::LANE));
         let joined = here.with(|gather| {
             if !gather.goes_alone(company)
                 && let Some((lanes, deadline)) = &limit
@@ -159,7 +200,9 @@ impl<K: Kind> Gathering<K> {
             {
                 return Err(overload);
             }
-            Ok((gather.arrive(gathered, company, batch), since + gather.patience()))
+            let needs = needs.unwrap_or_else(|| gather.pace());
+            let spare = deadline.map(|deadline| deadline.saturating_duration_since(since + needs));
+            Ok((gather.arrive(gathered, company, batch), since + gather.patience(spare)))
         });
         match joined {
             Err(overload) => Joined::Refused(overloaded(overload)),
@@ -210,7 +253,7 @@ impl<K: Kind> Here<K> {
 }
 
 /// A call in line or under way. When it ends, the next batch gets in line.
-pub(crate) struct Slot<K: Kind> {
+struct Slot<K: Kind> {
     here: Here<K>,
     stage: Stage,
 }
@@ -227,7 +270,7 @@ impl<K: Kind> Slot<K> {
     }
 
     /// The call is sent now.
-    pub(crate) fn begin(&mut self) {
+    fn begin(&mut self) {
         self.stage = Stage::UnderWay(Some(Instant::now()));
     }
 

@@ -130,9 +130,10 @@ impl<T> Gather<T> {
         (self.waiting.len() / batch).saturating_sub(self.senders)
     }
 
-    /// How long a request waits for company at most.
-    pub(crate) fn patience(&self) -> Duration {
-        self.pace().clamp(PATIENCE.0, PATIENCE.1)
+    /// How long a request waits for company at most: of the time that its caller can `spare`, half.
+    pub(crate) fn patience(&self, spare: Option<Duration>) -> Duration {
+        let patience = self.pace().clamp(PATIENCE.0, PATIENCE.1);
+        spare.map_or(patience, |spare| patience.min(spare / 2))
     }
 
     /// How long calls take. An improvement counts at once.
@@ -281,19 +282,21 @@ mod tests {
     #[test]
     fn patience_follows_the_calls_within_bounds() {
         let mut gather = busy();
-        assert_eq!(gather.patience(), PATIENCE.0);
+        assert_eq!(gather.patience(None), PATIENCE.0);
         for _ in 0..100 {
             gather.under_way += 1;
             gather.ended(Some(40 * MS), 3);
         }
-        assert!(gather.patience() > 39 * MS && gather.patience() <= 40 * MS);
+        assert!(gather.patience(None) > 39 * MS && gather.patience(None) <= 40 * MS);
+        assert_eq!(gather.patience(Some(30 * MS)), 15 * MS, "of a caller with little time");
+        assert_eq!(gather.patience(Some(Duration::ZERO)), Duration::ZERO);
         for _ in 0..100 {
             gather.under_way += 1;
             gather.ended(Some(4000 * MS), 3);
         }
-        assert_eq!(gather.patience(), PATIENCE.1);
+        assert_eq!(gather.patience(None), PATIENCE.1);
         gather.under_way += 1;
         gather.ended(Some(MS), 3);
-        assert_eq!(gather.patience(), PATIENCE.0, "an improvement counts at once");
+        assert_eq!(gather.patience(None), PATIENCE.0, "an improvement counts at once");
     }
 }

@@ -80,6 +80,32 @@ async fn c18_attempts_go_together_before_their_company_takes_long() {
     drop((guards, granted(busy).await));
 }
 
+/// A caller that has time for one call does not spend it on company.
+#[tokio::test(start_paused = true)]
+async fn c18_who_has_little_time_does_not_wait_for_company() {
+    for has_lanes in [false, true] {
+        let gate = Gate::default();
+        let slow = |operation, _: &str, _| match operation {
+            Operation::TryAcquire => Fate::After(ms(40)),
+            _ => Fate::Serve,
+        };
+        let store = store_with(8, Operation::TryAcquire, &gate, slow, |store| {
+            store.lanes = has_lanes.then(|| Lanes::new(NonZeroUsize::new(16).unwrap()));
+        });
+        let provider = process(&store);
+        for n in 0..40 {
+            drop(acquire(&provider, &format!("before-{n}")).await);
+        }
+        let busy = tasks(&provider, "busy", AT_ONCE);
+        quiet().await;
+        let waiting = tasks(&provider, "other", 2);
+        drop(provider.acquire("in a hurry").timeout(ms(70)).await.unwrap());
+        assert_eq!(batches(&store), [3], "lanes: {has_lanes}");
+        gate.open();
+        drop((granted(busy).await, granted(waiting).await));
+    }
+}
+
 #[tokio::test(start_paused = true)]
 async fn attempts_go_alone_while_few_are_under_way() {
     let store = store(8, Operation::TryAcquire, &Gate::default(), |_, _, _| Fate::After(ms(5)));

@@ -99,14 +99,23 @@ impl UpdateMany {
     }
 }
 
+/// The reply to a write that goes by hand.
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
-struct Updated {
-    /// How many documents matched.
-    n: i64,
+pub(crate) struct WriteReply {
+    /// How many documents an update found.
     #[serde(default)]
-    write_errors: Vec<Refusal>,
-    write_concern_error: Option<Refusal>,
+    pub(crate) n: usize,
+    #[serde(default)]
+    pub(crate) write_errors: Vec<Refusal>,
+    /// The primary has done the write.
+    pub(crate) write_concern_error: Option<Refusal>,
+}
+
+impl WriteReply {
+    pub(crate) fn read(reply: Document) -> Result<Self> {
+        mongodb::bson::from_document(reply).map_err(unreadable)
+    }
 }
 
 impl Records {
@@ -259,11 +268,11 @@ impl Records {
         }
         let call = async { self.database.run_command(command).await };
         let reply = self.run(budget, Effect::Write, call).await?;
-        let updated: Updated = mongodb::bson::from_document(reply).map_err(unreadable)?;
+        let WriteReply { n, write_errors, write_concern_error } = WriteReply::read(reply)?;
         // A write error comes first: not even the primary has done everything.
-        match updated.write_errors.first().or(updated.write_concern_error.as_ref()) {
-            Some(refusal) => Err(refused(refusal, updated.write_errors.is_empty())),
-            None => Ok(u64::try_from(updated.n).unwrap_or(0)),
+        match write_errors.first().or(write_concern_error.as_ref()) {
+            Some(refusal) => Err(refused(refusal, write_errors.is_empty())),
+            None => Ok(n as u64),
         }
     }
 }

@@ -15,33 +15,19 @@ use distlock_engine::store::{Attempt, BusyReply, Claim, Release, Reply, Used};
 use futures_util::future::{OptionFuture, join, join_all};
 use mongodb::bson::{Bson, Document, doc};
 use serde::Deserialize;
-use serde::de::IgnoredAny;
 
 use super::acquire::{grant, try_acquire};
 use super::release::release;
 use crate::budget::Budget;
-use crate::calls::ConfirmedBy;
+use crate::calls::{ConfirmedBy, WriteReply};
 use crate::claim::claim_state;
-use crate::error::{
-    Effect, Refusal, failed_with, is_answer, is_unauthorized, refused, rejection, translate, unreadable,
-};
+use crate::error::{Effect, failed_with, is_answer, is_unauthorized, refused, rejection, translate};
 use crate::lease::{LATE, Marked, TakenTogether, block, identity_index, last_of, token_at};
 use crate::numbers::millis;
 use crate::records::Records;
 
 /// How many keys go in one command. Twice as many took twice as long, and delayed other writes.
 pub(crate) const KEYS: usize = 128;
-
-/// The reply to an update.
-#[derive(Deserialize)]
-#[serde(rename_all = "camelCase")]
-struct Updated {
-    /// How many documents it found.
-    n: usize,
-    #[serde(default)]
-    write_errors: Vec<IgnoredAny>,
-    write_concern_error: Option<Refusal>,
-}
 
 /// Whether an attempt gains by going in a batch: an exclusive one of a key that is probably free,
 /// in a store that knows its server's clock. Where a floor is ahead of the clock, a batch would
@@ -255,11 +241,6 @@ async fn take_all(records: &Records, groups: &[Equal<'_>], terms: Terms, budget:
 
 /// Inserts records with their leases.
 async fn insert(records: &Records, group: &Equal<'_>, terms: Terms, budget: Budget) -> Result<Inserted> {
-    #[derive(Deserialize)]
-    #[serde(rename_all = "camelCase")]
-    struct Confirmed {
-        write_concern_error: Option<Refusal>,
-    }
     let Equal { attempts, identities, .. } = group;
     let bound = terms.now + limit(attempts[0]);
     let pipeline = records.layout.take_new(attempts, identities, terms.first, bound, records.collection.name());
@@ -272,10 +253,10 @@ async fn insert(records: &Records, group: &Equal<'_>, terms: Terms, budget: Budg
     };
     let call = async { records.database.run_command(command).await };
     match records.attempt(budget, Effect::Write, call).await? {
-        Ok(reply) => {
-            let Confirmed { write_concern_error } = mongodb::bson::from_document(reply).map_err(unreadable)?;
-            write_concern_error.map_or(Ok(Inserted::All), |refusal| Err(refused(&refusal, true)))
-        }
+        Ok(reply) => match WriteReply::read(reply)?.write_concern_error {
+            None => Ok(Inserted::All),
+            Some(refusal) => Err(refused(&refusal, true)),
+        },
         Err(error) if failed_with(&error, LATE) => Ok(Inserted::Late),
         Err(error) if rejection(&error).is_some() || is_unauthorized(&error) => Ok(Inserted::Unclear),
         // Interrupted after some of them.
@@ -328,7 +309,7 @@ async fn update(
     statements: Vec<Document>,
     confirmed_by: ConfirmedBy,
     budget: Budget,
-) -> Result<Updated> {
+) -> Result<WriteReply> {
     let write_concern: Bson = match confirmed_by {
         ConfirmedBy::Majority => "majority".into(),
         ConfirmedBy::Primary => 1.into(),
@@ -341,8 +322,7 @@ async fn update(
         "maxTimeMS": budget.max_time_ms(),
     };
     // If the server answers with an error, some statements may have been carried out.
-    let reply = records.run_once(command, budget).await?.map_err(LockError::outcome_unknown)?;
-    mongodb::bson::from_document(reply).map_err(unreadable)
+    WriteReply::read(records.run_once(command, budget).await?.map_err(LockError::outcome_unknown)?)
 }
 
 /// Whether a release gains by going in a batch: of a lease that had no waiter when it was granted.

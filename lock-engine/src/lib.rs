@@ -1,6 +1,6 @@
 //! The lease engine: a full [`LockProvider`](distlock_api::LockProvider) over any [`LeaseStore`].
 //!
-//! For authors of backends. They implement [`LeaseStore`], three required methods without loops,
+//! For authors of backends. They implement [`LeaseStore`], three required requests without loops,
 //! timers or tasks. [`LeaseProvider`] makes a provider of it, and [`LeaseGuard`] is the base of
 //! guards that carry more than a lock. The conformance suite (`distlock-conformance`) checks
 //! whether the promises hold.
@@ -90,11 +90,22 @@ pub mod store;
 
 pub use face::guard::{AcquiredLease, LeaseGuard, NotCommitted};
 pub use face::provider::{LeaseProvider, LeaseProviderBuilder};
-pub use options::{HandOff, QueueOptions, WhenFull};
+pub use options::{EngineOptions, HandOff, QueueOptions, WhenFull};
 pub use store::LeaseStore;
 
 /// For implementing the traits of this crate.
 pub use distlock_api::async_trait;
+
+/// What [`engine_setters!`] needs.
+#[doc(hidden)]
+pub mod __setters {
+    pub use std::sync::Arc;
+    pub use std::time::Duration;
+
+    pub use distlock_api::{LeaseOptions, RenewalPolicy};
+
+    pub use crate::options::{HandOff, QueueOptions};
+}
 
 /// Compiles the example of the README.
 #[cfg(doctest)]

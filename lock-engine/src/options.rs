@@ -1,6 +1,11 @@
-//! Options for keys that many callers want: the queue, and hand-off.
+//! Options for keys that many callers want: the queue, and hand-off. Those of an engine are in
+//! `options/engine.rs`.
+
+mod engine;
 
 use std::time::Duration;
+
+pub use engine::EngineOptions;
 
 use crate::store::{Attempt, Ticket};
 use distlock_api::{LeaseOptions, LeaseTerms, LockError, Result};

@@ -1,11 +1,9 @@
 //! The builder of the provider. It makes no I/O.
 
 use std::fmt;
-use std::sync::Arc;
 use std::time::Duration;
 
-use distlock_api::{LeaseOptions, RenewalPolicy, Result};
-use distlock_engine::{HandOff, QueueOptions};
+use distlock_api::Result;
 use mongodb::{Client, Database};
 
 use crate::error::unusable_uri;

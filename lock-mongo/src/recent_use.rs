@@ -17,7 +17,7 @@ const IN_USE_BITS: usize = 1 << 19;
 const SEEN_BITS: usize = 1 << 19;
 /// A mistake costs the server some expressions, so all is forgotten when half of the bits are set.
 const MODES_BITS: usize = 1 << 16;
-/// When so many bits are set, half of what was seen is forgotten.
+/// When this many bits are set, half of what was seen is forgotten.
 const SEEN_AT_MOST: usize = SEEN_BITS / 8;
 
 /// The keys of one store.

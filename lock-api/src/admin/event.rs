@@ -35,7 +35,7 @@ pub enum LockEvent {
     Released {
         /// The key.
         key: LockKey,
-        /// The acquisition.
+        /// The acquisition. Its grant, which has the same id, has the mode.
         id: AcquisitionId,
     },
     /// The lease expired.

@@ -198,13 +198,13 @@ impl Caller {
         let end = match answer {
             Ok(outcome) => {
                 let released = outcome == ReleaseOutcome::Released;
-                commit.told(released);
+                commit.answered(released);
                 let answered = network.now();
                 if released { End::Released { asked: held.until, answered } } else { End::Lost }
             }
             // Nothing was written, and nothing will be. The lease is held as before.
             Err(NotCommitted { guard: Some(guard), .. }) => {
-                commit.told(false);
+                commit.answered(false);
                 if guard.loss().is_some() {
                     // It has not been held since some moment during the commit.
                     self.records.update(call, |call| call.what = held.granted(End::Lost));

@@ -35,9 +35,9 @@ impl Commit {
         Self { link, id, token, refused }
     }
 
-    /// Records what the caller was told.
-    pub(crate) fn told(&self, applied: bool) {
-        self.link.network().documents.told(self.id, applied);
+    /// Records the answer that the caller got.
+    pub(crate) fn answered(&self, applied: bool) {
+        self.link.network().documents.answered(self.id, applied);
     }
 }
 

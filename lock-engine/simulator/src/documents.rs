@@ -42,7 +42,7 @@ impl Documents {
     }
 
     /// Records what the caller of a commit was told.
-    pub(crate) fn told(&self, commit: u64, applied: bool) {
+    pub(crate) fn answered(&self, commit: u64, applied: bool) {
         self.change(|contents| contents.answers.push((commit, applied)));
     }
 

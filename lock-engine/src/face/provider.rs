@@ -2,19 +2,17 @@
 
 use std::fmt;
 use std::sync::Arc;
-use std::time::Duration;
 
 use async_trait::async_trait;
 use distlock_api::{
-    Accounting, AcquireOptions, Acquired, Capabilities, Holder, LeaseOptions, LockAdmin, LockError, LockKey,
-    LockProvider, Result,
+    Accounting, AcquireOptions, Acquired, Capabilities, Holder, LockAdmin, LockKey, LockProvider, Result,
 };
 
+use crate::engine_setters;
 use crate::face::guard::{AcquiredLease, LeaseGuard};
-use crate::options::{HandOff, QueueOptions};
+use crate::options::EngineOptions;
 use crate::run::acquire::Obtained;
-use crate::run::core::{Config, Engine};
-use crate::state::backoff;
+use crate::run::core::Engine;
 use crate::store::{AcquireOp, LeaseStore};
 
 /// A [`LockProvider`] over any [`LeaseStore`]: waiting, renewal, loss detection and clean-up.
@@ -50,23 +48,12 @@ pub struct LeaseProvider {
 impl LeaseProvider {
     /// Creates a provider with the defaults of [`builder`](Self::builder).
     pub fn new(store: Arc<dyn LeaseStore>) -> Self {
-        let LeaseProviderBuilder { store, config } = Self::builder(store);
-        Self { engine: Engine::new(store, config) }
+        Self { engine: Engine::new(store, EngineOptions::new()) }
     }
 
     /// Creates a builder.
     pub fn builder(store: Arc<dyn LeaseStore>) -> LeaseProviderBuilder {
-        LeaseProviderBuilder {
-            store,
-            config: Config {
-                defaults: LeaseOptions::new(),
-                holder: Holder::this_process(),
-                request_timeout: Duration::from_secs(5),
-                poll: backoff::Poll { first: Duration::from_millis(10), longest: Duration::from_millis(250) },
-                queue: Some(QueueOptions::new()),
-                hand_off: Some(HandOff::new()),
-            },
-        }
+        LeaseProviderBuilder { store, options: EngineOptions::new() }
     }
 
     /// Acquires by an operation of a typed style instead of the store's own. Turns, waiting,
@@ -91,7 +78,7 @@ impl LeaseProvider {
         options: AcquireOptions,
         op: Arc<dyn AcquireOp>,
     ) -> Result<AcquiredLease> {
-        let options = options.with_default_metadata(&self.engine.config.holder);
+        let options = options.with_default_metadata(&self.engine.options.holder);
         Ok(match self.engine.acquire(&key, options, Some(&op)).await? {
             Obtained::Held(held) => AcquiredLease::Held(LeaseGuard::new(held)),
             Obtained::Busy(busy) => AcquiredLease::Busy(busy),
@@ -131,80 +118,22 @@ impl LeaseProvider {
 #[must_use = "nothing is made until `build` is called"]
 pub struct LeaseProviderBuilder {
     store: Arc<dyn LeaseStore>,
-    config: Config,
+    options: EngineOptions,
 }
 
 impl LeaseProviderBuilder {
-    /// Sets the lease terms for acquisitions that set none of their own. Defaults to those of
-    /// [`LeaseOptions`].
-    pub fn lease(mut self, defaults: LeaseOptions) -> Self {
-        self.config.defaults = defaults;
-        self
-    }
+    engine_setters!(options);
 
-    /// Sets the owner of this provider's locks, for people. Defaults to host name and process id.
-    pub fn owner(mut self, owner: impl Into<Arc<str>>) -> Self {
-        self.config.holder.owner = Some(owner.into());
-        self
-    }
-
-    /// Adds one metadata entry to all locks of this provider, for people, such as the program's
-    /// version. It is added to those of [`Holder::this_process`]; an acquisition adds [its
-    /// own](AcquireOptions::with_metadata).
-    pub fn metadata(mut self, name: impl Into<String>, value: impl Into<String>) -> Self {
-        self.config.holder = self.config.holder.with_metadata(name, value);
-        self
-    }
-
-    /// Sets the owner and all metadata of this provider's locks, for people. Replaces earlier
-    /// values and the defaults.
+    /// Sets the owner and all remarks of this provider's locks, for people. Replaces earlier values
+    /// and the defaults.
     pub fn holder(mut self, holder: Holder) -> Self {
-        self.config.holder = holder;
+        self.options = self.options.holder(holder);
         self
     }
 
-    /// Sets how long one request to the store may take: the bound of
-    /// [`Wait::Try`](distlock_api::Wait::Try), of a release, and of all background work. Defaults
-    /// to 5 s. An acquisition is also bounded by its ttl less the safety margin: a later answer
-    /// would be of no use.
-    pub fn request_timeout(mut self, timeout: Duration) -> Self {
-        self.config.request_timeout = timeout;
-        self
-    }
-
-    /// Sets how often a waiter polls a store that reports neither events nor a holder's expiry:
-    /// first after `first`, then doubling up to `longest`, with jitter. Defaults to 10 ms and 250
-    /// ms.
-    pub fn poll_interval(mut self, first: Duration, longest: Duration) -> Self {
-        self.config.poll = backoff::Poll { first, longest };
-        self
-    }
-
-    /// Sets how waiters queue with the waiters of other processes. Defaults to
-    /// [`QueueOptions::new`].
-    pub fn queue(mut self, options: QueueOptions) -> Self {
-        self.config.queue = Some(options);
-        self
-    }
-
-    /// Switches the store's queue off: waiters poll without a ticket, behind those that have one.
-    /// Defaults to queueing.
-    pub fn without_queue(mut self) -> Self {
-        self.config.queue = None;
-        self
-    }
-
-    /// Sets how long a lease is handed on within the process while other processes wait for it.
-    /// Defaults to [`HandOff::new`].
-    pub fn hand_off(mut self, limits: HandOff) -> Self {
-        self.config.hand_off = Some(limits);
-        self
-    }
-
-    /// Switches hand-off off: every guard has a lease of its own, and every release goes to the
-    /// store. Defaults to hand-off.
-    pub fn without_hand_off(mut self) -> Self {
-        self.config.hand_off = None;
+    /// Replaces all options.
+    pub fn options(mut self, options: EngineOptions) -> Self {
+        self.options = options;
         self
     }
 
@@ -218,26 +147,9 @@ impl LeaseProviderBuilder {
     /// * a request timeout below one millisecond or above a day;
     /// * a poll interval that is below one millisecond, above a day, or shrinks.
     pub fn build(self) -> Result<LeaseProvider> {
-        let Self { store, config } = self;
-        config.defaults.terms()?;
-        config.holder.validate()?;
-        config.queue.as_ref().map_or(Ok(()), QueueOptions::validate)?;
-        config.hand_off.as_ref().map_or(Ok(()), HandOff::validate)?;
-        let millisecond = Duration::from_millis(1);
-        if config.request_timeout < millisecond || config.request_timeout > Duration::from_secs(86_400) {
-            return Err(LockError::invalid_options(format!(
-                "a request timeout of {:?} is not between 1 ms and a day",
-                config.request_timeout
-            )));
-        }
-        let backoff::Poll { first, longest } = config.poll;
-        if first < millisecond || longest < first || longest > Duration::from_secs(86_400) {
-            return Err(LockError::invalid_options(format!(
-                "a poll interval from {first:?} to {longest:?} is below 1 ms, above a day, or shrinks: give two times \
-                 from 1 ms to a day, the shorter one first"
-            )));
-        }
-        Ok(LeaseProvider { engine: Engine::new(store, config) })
+        let Self { store, options } = self;
+        options.validate()?;
+        Ok(LeaseProvider { engine: Engine::new(store, options) })
     }
 }
 
@@ -262,7 +174,7 @@ impl fmt::Display for LeaseProvider {
 #[async_trait]
 impl LockProvider for LeaseProvider {
     async fn acquire_with(&self, key: LockKey, options: AcquireOptions) -> Result<Acquired> {
-        let options = options.with_default_metadata(&self.engine.config.holder);
+        let options = options.with_default_metadata(&self.engine.options.holder);
         Ok(match self.engine.acquire(&key, options, None).await? {
             Obtained::Held(held) => Acquired::Held(held.into_guard()),
             Obtained::Busy(busy) => Acquired::Busy(busy),

@@ -18,6 +18,7 @@ use crate::run::core::{Engine, current_home};
 use crate::run::held::HeldLease;
 use crate::run::transit::{Delivery, Lease, Requirements, Turn};
 use crate::simulation::defect;
+use crate::state::backoff::Poll;
 use crate::state::claim::QueuedTicket;
 use crate::state::gather::Company;
 use crate::state::lease::Origin;
@@ -51,7 +52,7 @@ impl Engine {
         options: AcquireOptions,
         via: Via<'_>,
     ) -> Result<Obtained> {
-        let lease = options.lease().or(self.config.defaults);
+        let lease = options.lease().or(self.options.lease);
         let obtained = self
             .check(lease, options.holder(), options.mode())
             .map(|(terms, holder)| {
@@ -82,8 +83,8 @@ impl Engine {
         }
         let mut holder = holder.clone();
         holder.validate()?;
-        holder.owner = holder.owner.or_else(|| self.config.holder.owner.clone());
-        holder.metadata = holder.metadata.or_else(|| self.config.holder.metadata.clone());
+        holder.owner = holder.owner.or_else(|| self.options.holder.owner.clone());
+        holder.metadata = holder.metadata.or_else(|| self.options.holder.metadata.clone());
         Ok((terms, holder))
     }
 
@@ -205,7 +206,7 @@ impl Engine {
                 Ok((token, was_parked)) => {
                     self.ledger().count_hand_over();
                     // A lease that was parked was not queried about when it was given up.
-                    if let Some(limits) = self.config.hand_off.as_ref().filter(|_| was_parked)
+                    if let Some(limits) = self.options.hand_off.as_ref().filter(|_| was_parked)
                         && lease.should_query_waiters(Instant::now(), limits)
                     {
                         self.query_waiters(lease);
@@ -244,14 +245,14 @@ impl Engine {
         let mut attempt = Attempt::new(claim.clone(), terms.ttl)
             .with_margin(terms.margin)
             .with_holder(holder.clone())
-            .with_timeout(self.config.store_timeout());
-        if let Some(queue) = self.config.queue.filter(|_| can.queue) {
+            .with_timeout(self.options.store_timeout());
+        if let Some(queue) = self.options.queue.filter(|_| can.queue) {
             attempt = attempt.with_turn_window(queue.turn_window);
             attempt.ticket = (!matches!(limit, Limit::Once { .. })).then(|| queue.ticket(terms));
         }
         // What a typed style brings is for one guard, and so is its lease.
         let for_several = *mode == Mode::Exclusive || (*mode == Mode::Shared && terms.renew_every.is_some());
-        if for_several && self.config.hand_off.is_some() && can.token_blocks && !terms.is_for_one_guard() && !via {
+        if for_several && self.options.hand_off.is_some() && can.token_blocks && !terms.is_for_one_guard() && !via {
             attempt = attempt.with_tokens(block);
         }
         attempt
@@ -268,19 +269,20 @@ impl Engine {
         via: Via<'_>,
     ) -> Result<Obtained> {
         let (terms, mode) = (wanted.terms, wanted.mode);
+        let (first, longest) = self.options.poll_interval;
         // The same for each attempt of the claim.
         let block = self.ledger().next_block(key, mode);
         let mut acquisition = Acquisition::new(self, (key, mode), terms.ttl, via.cloned());
         let settings = Settings {
             limit,
             terms,
-            poll: self.config.poll,
-            refuses_when_full: self.config.queue.is_some_and(|queue| queue.when_full == WhenFull::Refuse),
+            poll: Poll { first, longest },
+            refuses_when_full: self.options.queue.is_some_and(|queue| queue.when_full == WhenFull::Refuse),
             needs_answer: via.is_some(),
         };
         let mut wait = Wait::new(settings, busy, &now);
         // An answer after ttl - margin could only bring a lease that is lost already (C3).
-        let answer = self.config.request_timeout.min(terms.ttl - terms.margin);
+        let answer = self.options.request_timeout.min(terms.ttl - terms.margin);
         let leaves = match limit {
             Limit::Once { .. } => Some(now.instant() + answer),
             Limit::Until(_) | Limit::Never => limit.instant(),

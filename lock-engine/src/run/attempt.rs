@@ -12,7 +12,6 @@ use tokio_util::task::task_tracker::TaskTrackerToken;
 use crate::log::log;
 use crate::run::call::{Answered, Call, InFlight, guarded};
 use crate::run::core::Engine;
-use crate::run::gather::Joined;
 use crate::run::transit::Lease;
 use crate::simulation::defect;
 use crate::state::backoff;
@@ -173,26 +172,9 @@ impl<'a> Acquisition<'a> {
             let request = async move { op.try_acquire(&attempt).await };
             return Call::new(store.lanes(), Lane::Acquire, limit, admission, request);
         }
-        let joined = match batched.filter(|_| is_first && store.may_gather(&attempt)) {
-            Some(company) => {
-                self.company = company;
-                self.engine.acquisitions.join(&store, attempt, company, limit, admission)
-            }
-            None => Joined::Alone(attempt, None),
-        };
-        let (attempt, mut slot) = match joined {
-            Joined::Together(call) => return Ok(call),
-            Joined::Refused(overload) => return Err(overload),
-            Joined::Alone(attempt, slot) => (attempt, slot),
-        };
-        let lanes = store.lanes();
-        let request = async move {
-            if let Some(slot) = &mut slot {
-                slot.begin();
-            }
-            store.try_acquire(&attempt).await
-        };
-        Call::new(lanes, Lane::Acquire, limit, admission, request)
+        let company = batched.filter(|_| is_first && store.may_gather(&attempt));
+        self.company = company.unwrap_or(self.company);
+        self.engine.acquisitions.call(&store, attempt, company, limit, admission)
     }
 
     /// Returns whether a call that was given up has no effect once a later one of the claim is
@@ -275,7 +257,7 @@ impl Engine {
         let (engine, claim) = (self.clone(), lease.claim().clone());
         self.spawn(lease.home(), async move {
             // Nothing depends on it, so the answer does not matter.
-            let _ = engine.withdraw(&claim, Instant::now() + engine.config.request_timeout).await;
+            let _ = engine.withdraw(&claim, Instant::now() + engine.options.request_timeout).await;
             drop(permit);
             // The next local caller may have found the key busy.
             engine.local_queues.nudge(claim.key());
@@ -314,7 +296,7 @@ impl Engine {
         for claim in claims {
             let engine = self.clone();
             self.spawn(&Handle::current(), async move {
-                if let Err(error) = engine.withdraw(&claim, Instant::now() + engine.config.request_timeout).await {
+                if let Err(error) = engine.withdraw(&claim, Instant::now() + engine.options.request_timeout).await {
                     log!(debug, lock.key = %claim.key(), %error, "ticket not withdrawn while shutting down");
                 }
             });
@@ -323,7 +305,7 @@ impl Engine {
 
     /// Makes one withdrawal, if the store has room for it by `until`.
     async fn withdraw(&self, claim: &Claim, until: Instant) -> Result<()> {
-        let bound = self.config.request_timeout;
+        let bound = self.options.request_timeout;
         let (store, claim) = (self.store.clone(), claim.clone());
         let request = async move { store.withdraw(&claim, bound).await };
         let mut call = Call::new(self.store.lanes(), Lane::Release, Some(until), false, request)?;
@@ -335,7 +317,7 @@ impl Engine {
 
 /// Waits until the store can send requests. Nothing has been sent if it fails.
 async fn connected(engine: &Engine, limit: Option<Instant>) -> Result<()> {
-    let bound = engine.config.store_timeout();
+    let bound = engine.options.store_timeout();
     let left = limit.map_or(bound, |limit| limit.saturating_duration_since(Instant::now()).min(bound));
     // A little less, so that the store's own error comes before the caller leaves.
     let Some(connecting) = engine.store.ensure_connected(left * 9 / 10) else { return Ok(()) };
@@ -355,7 +337,7 @@ async fn connected(engine: &Engine, limit: Option<Instant>) -> Result<()> {
 async fn settle(engine: Arc<Engine>, claim: Claim, mut call: InFlight<Reply>, mut dirty: bool, ttl: Duration) {
     if call.is_under_way() {
         // Stores end their calls themselves. A call that does not end is given up here.
-        dirty |= match call.ended_within(2 * engine.config.request_timeout).await {
+        dirty |= match call.ended_within(2 * engine.options.request_timeout).await {
             Some(Ok(Reply::Busy(busy))) => matches!(busy.standing, QueueStanding::Queued { .. }),
             Some(Err(error)) => error.is_outcome_unknown(),
             Some(Ok(Reply::Granted(_))) => true,

@@ -56,14 +56,14 @@ enum WriteOutcome {
 
 impl WriteRequest {
     fn new(engine: &Arc<Engine>, lease: &Lease, op: Arc<dyn WriteOp>, hold_at_least: Option<Duration>) -> Self {
-        let mut write = Write::new(lease.claim().clone(), engine.config.store_timeout());
+        let mut write = Write::new(lease.claim().clone(), engine.options.store_timeout());
         write.hold_at_least = hold_at_least;
         Self { engine: engine.clone(), op, write, call: InFlight::none(), unknown: false }
     }
 
     /// Sends the write for one request timeout, and retries errors.
     async fn run(&mut self) -> WriteOutcome {
-        let until = Instant::now() + self.engine.config.request_timeout;
+        let until = Instant::now() + self.engine.options.request_timeout;
         let mut failed = 0;
         loop {
             let error = match self.attempt(until).await {
@@ -97,7 +97,7 @@ impl WriteRequest {
             let request = async move { op.write(&write).await };
             self.call.begin(Call::new(self.engine.store.lanes(), Lane::Release, Some(until), false, request)?);
         }
-        match self.call.answer(Some(until), self.engine.config.request_timeout).await {
+        match self.call.answer(Some(until), self.engine.options.request_timeout).await {
             Some(answered) => answered.answer,
             None => Err(self.call.leave_unanswered(&*self.engine.store)),
         }
@@ -166,7 +166,7 @@ impl CommitState {
         let gone = job.request.engine.gone.clone();
         // Stores end their calls themselves. A call that does not end is given up here, or by
         // `close`.
-        let bound = 2 * job.request.engine.config.request_timeout;
+        let bound = 2 * job.request.engine.options.request_timeout;
         let answer = gone.run_until_cancelled(job.request.call.ended_within(bound)).await;
         let job = ScopeGuard::into_inner(job);
         match answer.flatten() {

@@ -4,9 +4,8 @@ use std::fmt;
 use std::future::Future;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
 
-use distlock_api::{Accounting, Capabilities, ErrorKind, Holder, LeaseOptions, LockError, Loss, Result};
+use distlock_api::{Accounting, Capabilities, ErrorKind, LockError, Loss, Result};
 use tokio::runtime::Handle;
 use tokio::sync::Semaphore;
 use tokio::task::JoinHandle;
@@ -14,10 +13,9 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use crate::log::log;
-use crate::options::{HandOff, QueueOptions};
+use crate::options::EngineOptions;
 use crate::run::gather::{Acquisitions, Gathering, Releases};
 use crate::run::transit::{Lease, Ledger, LocalQueues};
-use crate::state::backoff;
 use crate::state::lease::LeaseView;
 use crate::state::ledger::End;
 use crate::state::schedule::HomeId;
@@ -26,24 +24,6 @@ use crate::store::{LeaseStore, ProviderId};
 
 /// How many clean-ups are repeated at once, and how many lost leases are withdrawn at once.
 const BACKGROUND_CALLS: usize = 64;
-
-/// The configuration, fixed by the builder.
-pub(crate) struct Config {
-    pub(crate) defaults: LeaseOptions,
-    pub(crate) holder: Holder,
-    pub(crate) request_timeout: Duration,
-    pub(crate) poll: backoff::Poll,
-    pub(crate) queue: Option<QueueOptions>,
-    pub(crate) hand_off: Option<HandOff>,
-}
-
-impl Config {
-    /// Returns the time that a store gets for a request: a little less than the request timeout, so
-    /// that its own error, which says more, comes before ours.
-    pub(crate) fn store_timeout(&self) -> Duration {
-        (self.request_timeout * 9 / 10).max(Duration::from_millis(1))
-    }
-}
 
 /// Whether a task reads the store's events.
 #[derive(Debug, Default)]
@@ -61,7 +41,7 @@ pub(crate) enum Listening {
 pub(crate) struct Engine {
     pub(crate) store: Arc<dyn LeaseStore>,
     pub(crate) id: ProviderId,
-    pub(crate) config: Config,
+    pub(crate) options: EngineOptions,
     pub(crate) local_queues: Arc<LocalQueues>,
     pub(crate) ledger: Mutex<Ledger>,
     /// Background work, and whatever else [`close`](Engine::close) must wait for.
@@ -85,11 +65,11 @@ pub(crate) struct Engine {
 }
 
 impl Engine {
-    pub(crate) fn new(store: Arc<dyn LeaseStore>, config: Config) -> Arc<Self> {
+    pub(crate) fn new(store: Arc<dyn LeaseStore>, options: EngineOptions) -> Arc<Self> {
         Arc::new(Self {
             store,
             id: ProviderId::random(),
-            config,
+            options,
             local_queues: Arc::default(),
             ledger: Mutex::default(),
             tasks: TaskTracker::new(),
@@ -127,7 +107,7 @@ impl Engine {
         let mut capabilities = Capabilities::default();
         capabilities.expiry = true;
         capabilities.minimum_hold = store.minimum_hold;
-        capabilities.fair = store.queue && self.config.queue.is_some();
+        capabilities.fair = store.queue && self.options.queue.is_some();
         capabilities.push = store.push;
         capabilities.shared = store.shared;
         capabilities.permits = store.permits;

@@ -103,7 +103,7 @@ impl HeldLease {
 
     /// Hands the lease on to the next caller of this process, or keeps it for one that may come.
     fn hand_on(&self, how: GiveUp, now: &Now) -> bool {
-        let Some(limits) = &self.engine.config.hand_off else { return false };
+        let Some(limits) = &self.engine.options.hand_off else { return false };
         if self.engine.closed.is_cancelled() {
             return false;
         }
@@ -306,13 +306,13 @@ impl Engine {
         let (engine, lease) = (self.clone(), lease.clone());
         let home = lease.home().clone();
         self.spawn(&home, async move {
-            let (store, claim, bound) = (engine.store.clone(), lease.claim().clone(), engine.config.store_timeout());
+            let (store, claim, bound) = (engine.store.clone(), lease.claim().clone(), engine.options.store_timeout());
             let request = async move { store.waiters(&claim, bound).await };
-            let deadline = Instant::now() + engine.config.request_timeout;
+            let deadline = Instant::now() + engine.options.request_timeout;
             let called = Instant::now();
             let (sent, answer) = match Call::new(engine.store.lanes(), Lane::Refresh, Some(deadline), false, request) {
                 Ok(mut call) => {
-                    let answer = call.answer(Some(deadline), engine.config.request_timeout).await;
+                    let answer = call.answer(Some(deadline), engine.options.request_timeout).await;
                     (call.sent().unwrap_or(called), answer)
                 }
                 Err(_) => (called, None),

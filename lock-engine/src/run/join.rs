@@ -47,7 +47,7 @@ impl Engine {
         key: &LockKey,
         requirements: &Requirements,
     ) -> Option<(Arc<Lease>, FencingToken)> {
-        let limits = self.config.hand_off.as_ref().filter(|_| requirements.mode == Mode::Shared)?;
+        let limits = self.options.hand_off.as_ref().filter(|_| requirements.mode == Mode::Shared)?;
         let mut ledger = self.ledger();
         let lease = ledger.joinable(key).filter(|lease| requirements.met_by(lease))?.clone();
         let joined = ledger.join(&lease, &clock::now(), limits, false);
@@ -60,7 +60,7 @@ impl Engine {
     /// Passes the turn on from a caller that has a shared lease. The readers at the head of the
     /// local queue join the lease first.
     pub(crate) fn pass_turn_of_shared(self: &Arc<Self>, turn: Turn, lease: &Arc<Lease>) {
-        let limits = self.config.hand_off.as_ref().filter(|_| lease.is_joinable());
+        let limits = self.options.hand_off.as_ref().filter(|_| lease.is_joinable());
         while let Some(limits) = limits
             && turn.next_meets(|next| next.met_by(lease))
         {
@@ -73,7 +73,7 @@ impl Engine {
     }
 
     fn query_waiters_of_shared(self: &Arc<Self>, lease: &Arc<Lease>) {
-        let limits = self.config.hand_off.as_ref().filter(|_| lease.is_joinable());
+        let limits = self.options.hand_off.as_ref().filter(|_| lease.is_joinable());
         if limits.is_some_and(|limits| lease.should_query_waiters(Instant::now(), limits)) {
             self.query_waiters(lease);
         }

@@ -215,7 +215,7 @@ impl Rooms {
 /// Makes one call. Its answer counts however late it comes: a lease that is still held then is
 /// extended from when the call was sent.
 fn renew(engine: &Engine, Batch { mut items, again, room }: Batch) -> RenewalCall {
-    let (store, bound) = (engine.store.clone(), engine.config.request_timeout);
+    let (store, bound) = (engine.store.clone(), engine.options.request_timeout);
     Box::pin(async move {
         let sent = clock::sending();
         // C12: leaves out leases that were released since the batch was planned. Also those in

@@ -23,8 +23,8 @@
 //!
 //! Work that must not be forgotten is owned by a value whose `Drop` completes it. These are a
 //! [turn](transit::Turn), a guard [on its way](transit::Joined), an
-//! [acquisition](attempt::Acquisition) with its call in flight, and a
-//! [release](release::ReleaseJob).
+//! [acquisition](attempt::Acquisition) with its call in flight, a [release](release::ReleaseJob),
+//! and a [commit](commit::CommitJob).
 
 pub(crate) mod acquire;
 pub(crate) mod attempt;

@@ -25,11 +25,10 @@ use crate::log::log;
 use crate::run::call::{Call, InFlight};
 use crate::run::clock;
 use crate::run::core::Engine;
-use crate::run::gather::Joined;
 use crate::run::transit::Lease;
 use crate::state::backoff;
 use crate::state::ledger::End;
-use crate::store::{Lane, Release};
+use crate::store::Release;
 
 /// A release that has begun. If it is dropped, it continues in the next place.
 pub(crate) struct ReleaseJob(ScopeGuard<ReleaseState, fn(ReleaseState)>);
@@ -55,7 +54,8 @@ enum RunsOn {
 }
 
 impl ReleaseJob {
-    /// Creates the release of a lease whose [`begin_release`](Lease::begin_release) was successful.
+    /// Creates the release of a lease that no other one releases: its
+    /// [`begin_release`](Lease::begin_release) was successful, or it was lost by a close.
     pub(crate) fn new(engine: Arc<Engine>, lease: Arc<Lease>, hold: Option<Duration>) -> Self {
         let _open = engine.tasks.token();
         ReleaseState { engine, lease, hold, request: InFlight::none(), sent: false, runs_on: RunsOn::Caller, _open }
@@ -77,7 +77,7 @@ impl ReleaseJob {
     /// by then the outcome is unknown (C9), and the release continues in the background. It also
     /// continues there if the caller leaves.
     pub(crate) async fn run(mut self) -> Result<ReleaseOutcome> {
-        let until = Instant::now() + self.0.engine.config.request_timeout;
+        let until = Instant::now() + self.0.engine.options.request_timeout;
         let answer = self.0.release_until(until).await;
         let job = self.into_job();
         match answer {
@@ -182,7 +182,7 @@ impl ReleaseState {
 
     /// Sends the release until the store has answered or the lease has expired by itself.
     async fn release_until_expired(&mut self) -> End {
-        let (clean_ups, request_timeout) = (self.engine.clean_ups.clone(), self.engine.config.request_timeout);
+        let (clean_ups, request_timeout) = (self.engine.clean_ups.clone(), self.engine.options.request_timeout);
         let expiry = self.lease.expiry(&clock::now());
         let mut failed = 0;
         loop {
@@ -212,14 +212,14 @@ impl ReleaseState {
     /// lease expires by itself.
     async fn attempt(&mut self, until: Instant) -> Result<ReleaseOutcome> {
         if !self.request.is_under_way() {
-            let bound = self.engine.config.store_timeout();
+            let bound = self.engine.options.store_timeout();
             let mut release = Release::new(self.lease.claim().clone()).with_timeout(bound);
             release.hold_at_least = self.hold;
             let expiry = self.lease.expiry(&clock::now()).max(until);
             let call = self.send(release, expiry)?;
             self.request.begin(call);
         }
-        match self.request.answer(Some(until), self.engine.config.request_timeout).await {
+        match self.request.answer(Some(until), self.engine.options.request_timeout).await {
             Some(answered) => answered.answer,
             None => {
                 let message = "the store did not answer in time: the release is repeated until the lease has expired";
@@ -234,24 +234,8 @@ impl ReleaseState {
         let is_first = !std::mem::replace(&mut self.sent, true);
         // A batch is for exclusive leases.
         let may_gather = is_first && self.hold.is_none() && release.claim.mode().is_exclusive();
-        let joined = if may_gather && store.may_gather_release(&release) {
-            self.engine.releases.join(&store, release, self.lease.company(), Some(expiry), false)
-        } else {
-            Joined::Alone(release, None)
-        };
-        let (release, mut slot) = match joined {
-            Joined::Together(call) => return Ok(call),
-            Joined::Refused(overload) => return Err(overload),
-            Joined::Alone(release, slot) => (release, slot),
-        };
-        let lanes = store.lanes();
-        let request = async move {
-            if let Some(slot) = &mut slot {
-                slot.begin();
-            }
-            store.release(&release).await
-        };
-        Call::new(lanes, Lane::Release, Some(expiry), false, request)
+        let company = (may_gather && store.may_gather_release(&release)).then(|| self.lease.company());
+        self.engine.releases.call(&store, release, company, Some(expiry), false)
     }
 
     fn end(self, end: End) {

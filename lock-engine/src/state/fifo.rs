@@ -11,7 +11,7 @@ pub(crate) struct Fifo<T> {
     last: u64,
 }
 
-/// So many gaps are kept in any case.
+/// This many gaps are kept in any case.
 const FEW: usize = 32;
 
 impl<T> Fifo<T> {

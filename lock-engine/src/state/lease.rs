@@ -2,15 +2,18 @@
 //!
 //! The combinations that occur:
 //!
-//! | phase | in hand | turn | hand-off state | what has the lease |
+//! | phase | whereabouts | turn | hand-off state | what has the lease |
 //! |---|---|---|---|---|
-//! | held | yes | with the lease, or none: acquired without one, by a `try` | counts hand-overs | a guard |
-//! | held | no | in transit | decides whether it may be handed on | the turn that carries it (R21) |
-//! | held | no | parked with the key | decides whether it may linger | the local queue |
-//! | held | no | returned to the lease | – | nothing: the engine is about to release it |
-//! | committing, with or without a reported loss | yes | with the lease | – | a commit; the loss counts if it is refused |
-//! | releasing | either | with the lease until the first answer, which may be an error | – | a release |
-//! | ended, lost | either | none | – | nothing |
+//! | held | in hand | with the lease, or none: acquired without one, by a `try` | counts hand-overs | a guard |
+//! | held | in transit | carries the lease | decides whether it may be handed on | the turn (R21) |
+//! | held | parked | carries the lease, and is with the local queue | decides whether it may linger | the local queue |
+//! | held | in transit | returned to the lease | – | nothing: the engine is about to release it |
+//! | committing, with or without a reported loss | in hand | with the lease | – | a commit; the loss counts if it is refused |
+//! | releasing | any | with the lease until the first answer, which may be an error | – | a release |
+//! | lost | in hand | with the lease until the loss is recorded, which passes it on | – | a guard, which no longer affects it |
+//! | lost by `close` | any | with the lease until the first answer | – | a release |
+//! | lost | in transit or parked | carries the lease; its next caller passes it on, or keeps it for an attempt | – | the turn |
+//! | ended | any | none | – | nothing |
 //!
 //! Whether a guard is the present one is decided by its token: each hand-over has the next one.
 //!
@@ -39,7 +42,7 @@ use crate::state::gather::Company;
 use crate::state::hand_off::HandOffState;
 use crate::state::line::{CarriedLease, Turn};
 use crate::state::schedule::HomeId;
-use crate::state::sharing::Sharing;
+use crate::state::sharing::{Sharing, may_be_shared};
 use crate::state::time::Now;
 use crate::store::{Claim, Grant, Renewal, Standing};
 use distlock_api::{FencingToken, Holder, LeaseTerms, LockKey, Loss, contained};
@@ -74,19 +77,27 @@ struct State<C: CarriedLease> {
     turn: Option<Turn<C>>,
     /// The token of the present guard; in transit, that of the last guard.
     token: FencingToken,
-    /// Whether a guard has the lease. A guard that has another token, or has handed the lease on,
-    /// no longer affects it.
-    in_hand: bool,
-    /// Whether it is with the local queue, in transit for a while.
-    is_parked: bool,
+    whereabouts: Whereabouts,
     hand_off: HandOffState,
-    /// The guards, if they may be several. Then `in_hand` is always true, and `token` is the last
-    /// one that a guard has got.
+    /// The guards, if they may be several. Then the lease is always in hand, and `token` is the
+    /// last one that a guard has got.
     sharing: Option<Box<Sharing>>,
     /// Whether a withdrawal of the lost lease has begun.
     is_withdrawn: bool,
     /// When a task looks whether the lease has been parked for long enough; `None` without one.
     watched_until: Option<Instant>,
+}
+
+/// Where a lease is between its grant and its end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Whereabouts {
+    /// A guard has it. One that has another token, or has handed the lease on, no longer affects
+    /// it.
+    InHand,
+    /// On its way from one guard to the next.
+    InTransit,
+    /// With the local queue, for a while.
+    Parked,
 }
 
 /// `Held → Releasing → Ended`, or `Held → Lost`. There is no way back (C4, C12), except from a
@@ -166,7 +177,7 @@ impl<C: CarriedLease> Lease<C> {
         }
         let ends = terms.max_hold.and_then(|hold| sent.checked_add(hold));
         let (token, hand_off) = (grant.token, HandOffState::new(now.instant()));
-        let joinable = joining::is_joinable(&claim, grant.tokens, &terms);
+        let joinable = may_be_shared(&claim, grant.tokens, &terms);
         claim.uses(token);
         Ok(Arc::new(Self {
             claim,
@@ -185,8 +196,7 @@ impl<C: CarriedLease> Lease<C> {
                 sent,
                 turn,
                 token,
-                in_hand: true,
-                is_parked: false,
+                whereabouts: Whereabouts::InHand,
                 is_withdrawn: false,
                 hand_off,
                 sharing: joinable.then(|| Box::new(Sharing::new(now.instant(), token))),
@@ -284,7 +294,7 @@ impl<C: CarriedLease> Lease<C> {
         let state = self.state();
         let is_present = match &state.sharing {
             Some(sharing) => sharing.is_open(token),
-            None => state.token == token && state.in_hand,
+            None => state.token == token && state.is_in_hand(),
         };
         if is_present { self.view_locked(state, now) } else { LeaseView::Over }
     }
@@ -374,7 +384,7 @@ impl<C: CarriedLease> Lease<C> {
     /// Returns whether a guard may still work under the lost lease, and it has not been withdrawn.
     pub(crate) fn may_be_withdrawn_later(&self) -> bool {
         let state = self.state();
-        state.is_lost_by_time() && state.in_hand && !state.is_withdrawn
+        state.is_lost_by_time() && state.is_in_hand() && !state.is_withdrawn
     }
 
     /// Records that a guard has given the lease up, if it is lost. Returns whether no guard has it
@@ -420,8 +430,8 @@ impl<C: CarriedLease> Lease<C> {
     /// or committing.
     pub(crate) fn is_kept(&self) -> bool {
         let state = self.state();
-        let is_in_hand = state.sharing.as_ref().map_or(state.in_hand, |sharing| sharing.is_in_hand());
-        state.is_renewed() && (is_in_hand || state.is_parked)
+        let is_in_hand = state.sharing.as_ref().map_or(state.is_in_hand(), |sharing| sharing.is_in_hand());
+        state.is_renewed() && (is_in_hand || state.whereabouts == Whereabouts::Parked)
     }
 
     /// Returns whether to query the store now for waiters of other processes.
@@ -460,6 +470,10 @@ impl<C: CarriedLease> Lease<C> {
 }
 
 impl<C: CarriedLease> State<C> {
+    fn is_in_hand(&self) -> bool {
+        self.whereabouts == Whereabouts::InHand
+    }
+
     /// Returns the deadline by the last renewal, less what the machine has slept.
     fn renewed_until(&self, now: &Now) -> Instant {
         now.awake_until(self.sent, self.deadline)

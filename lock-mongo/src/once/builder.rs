@@ -1,11 +1,9 @@
 //! The builder of work that is done once. It makes no I/O.
 
 use std::fmt;
-use std::sync::Arc;
 use std::time::Duration;
 
-use distlock_api::{LeaseOptions, LockError, RenewalPolicy, Result};
-use distlock_engine::{HandOff, QueueOptions};
+use distlock_api::{LockError, Result};
 use mongodb::Database;
 
 use super::MongoOnce;
@@ -81,7 +79,7 @@ impl MongoOnceBuilder {
         let indexes = Indexes::of_once(Duration::from_secs(self.keep_interrupted.as_secs()));
         let absent = Absent::Own { default: new_once(), filter: is_once() };
         let store = self.common.store(Layout::of_once(), absent, indexes)?;
-        let lease = self.common.lease;
+        let lease = self.common.engine.lease_options();
         Ok(MongoOnce::new(DocumentLocks::new(self.common.provider(store)?), lease))
     }
 

@@ -6,7 +6,7 @@ use tokio::time::Instant;
 use crate::options::HandOff;
 use crate::simulation::defect;
 use crate::state::hand_off::NextUse;
-use crate::state::lease::{Lease, Phase};
+use crate::state::lease::{Lease, Phase, Whereabouts};
 use crate::state::line::{CarriedLease, Turn};
 use crate::state::schedule::HomeId;
 use crate::state::time::Now;
@@ -26,7 +26,7 @@ impl<C: CarriedLease> Lease<C> {
             && now.instant() < state.effective_deadline(now)
             && state.token < self.last_token;
         let turn = state.turn.take_if(|_| may)?;
-        state.in_hand = false;
+        state.whereabouts = Whereabouts::InTransit;
         drop(state);
         contained(|| self.changed.notify_waiters());
         Some((turn, next))
@@ -36,7 +36,7 @@ impl<C: CarriedLease> Lease<C> {
     /// releases it.
     pub(crate) fn reclaim(&self, turn: Turn<C>) {
         let mut state = self.state();
-        (state.in_hand, state.is_parked) = (true, false);
+        state.whereabouts = Whereabouts::InHand;
         state.turn = Some(turn);
     }
 
@@ -48,7 +48,7 @@ impl<C: CarriedLease> Lease<C> {
 
     /// Returns whether the lease is in transit from one guard to the next.
     pub(crate) fn is_in_transit(&self) -> bool {
-        !self.state().in_hand
+        !self.state().is_in_hand()
     }
 
     /// Returns whether the lease can pass, as it is, to a guard of this mode, with these terms,
@@ -68,8 +68,7 @@ impl<C: CarriedLease> Lease<C> {
         turn.mark_held(self.claim.id());
         state.token = FencingToken::new(state.token.get() + u64::from(!defect!(SameToken)));
         self.claim.uses(state.token);
-        let was_parked = std::mem::take(&mut state.is_parked);
-        state.in_hand = true;
+        let was_parked = std::mem::replace(&mut state.whereabouts, Whereabouts::InHand) == Whereabouts::Parked;
         state.turn = Some(turn);
         state.hand_off.handed_on();
         Ok((state.token, was_parked))
@@ -79,13 +78,17 @@ impl<C: CarriedLease> Lease<C> {
     /// process is known to wait, and it is held for longer.
     pub(crate) fn park(&self, until: Instant, now: &Now) -> bool {
         let mut state = self.state();
-        state.is_parked = state.hand_off.may_linger() && until < state.effective_deadline(now);
-        state.is_parked
+        let may_park = state.hand_off.may_linger() && until < state.effective_deadline(now);
+        state.whereabouts = if may_park { Whereabouts::Parked } else { Whereabouts::InTransit };
+        may_park
     }
 
     /// Records that the lease is in transit again, and no longer parked.
     pub(crate) fn unpark(&self) {
-        self.state().is_parked = false;
+        let mut state = self.state();
+        if state.whereabouts == Whereabouts::Parked {
+            state.whereabouts = Whereabouts::InTransit;
+        }
     }
 
     /// Returns whether the lease may stay parked: no other process has been found to wait.

@@ -106,7 +106,7 @@
 //!
 //! A library or a middleware depends on `distlock-api` alone and takes a `dyn LockProvider`.
 //!
-//! A backend depends on `distlock-engine`. Implement its `LeaseStore`: three required requests, and a
+//! A backend depends on `distlock-engine`. Implement its `LeaseStore`: three required methods, and a
 //! name. The requests are *try to acquire*, *renew* and *release*, without loops, timers or tasks.
 //! The engine waits, renews, detects losses and cleans up. It makes a [`LockProvider`] of the store:
 //!

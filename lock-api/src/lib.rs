@@ -34,7 +34,7 @@
 //! | an application | `distlock`, which includes this crate and the backends | [`LockProviderExt`], [`LockGuard`] |
 //! | a library or a middleware | this crate: it contains no backend | [`LockProvider`] |
 //! | a wrapper or a typed style | this crate | [`Namespaced`], [`style`] |
-//! | a backend | `distlock-engine`; it calls your `LeaseStore`, three required requests without loops, timers or tasks | `LeaseStore` |
+//! | a backend | `distlock-engine`; it calls your `LeaseStore`, three required methods without loops, timers or tasks | `LeaseStore` |
 //!
 //! # Several locks
 //!

@@ -175,10 +175,10 @@ pub trait LockProvider: fmt::Debug + fmt::Display + Send + Sync + 'static {
     /// Shuts down ([C24]): refuses new acquisitions, wakes waiters with
     /// [`Closed`](crate::ErrorKind::Closed), and releases every lease, whose guard is lost then.
     ///
-    /// Returns when all of this is settled, or after a bounded time, which grows with the number of
-    /// leases. With the lease engine it is two request timeouts (10 s by default), and half a
-    /// millisecond for each lease. After that no task of the provider runs any longer, and
-    /// unsettled calls are given up. Further calls wait for the same end.
+    /// Returns when all of this is settled, or after a bounded time. With the lease engine it is
+    /// two request timeouts (10 s by default), and half a millisecond more for each lease while
+    /// leases are being released. After that no task of the provider runs any longer, and unsettled
+    /// calls are given up. Further calls wait for the same end.
     ///
     /// # Errors
     /// When leases could not be released, or clean-ups of earlier calls have not ended. Each

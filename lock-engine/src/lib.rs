@@ -1,6 +1,6 @@
 //! The lease engine: a full [`LockProvider`](distlock_api::LockProvider) over any [`LeaseStore`].
 //!
-//! For authors of backends. They implement [`LeaseStore`], three required requests without loops,
+//! For authors of backends. They implement [`LeaseStore`], three required methods without loops,
 //! timers or tasks. [`LeaseProvider`] makes a provider of it, and [`LeaseGuard`] is the base of
 //! guards that carry more than a lock. The conformance suite (`distlock-conformance`) checks
 //! whether the promises hold.

@@ -103,9 +103,8 @@ impl UpdateMany {
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct WriteReply {
-    /// How many documents an update found.
-    #[serde(default)]
-    pub(crate) n: usize,
+    /// How many documents an update found. Other writes have none.
+    n: Option<usize>,
     #[serde(default)]
     pub(crate) write_errors: Vec<Refusal>,
     /// The primary has done the write.
@@ -115,6 +114,11 @@ pub(crate) struct WriteReply {
 impl WriteReply {
     pub(crate) fn read(reply: Document) -> Result<Self> {
         mongodb::bson::from_document(reply).map_err(unreadable)
+    }
+
+    /// Returns how many documents the update found.
+    pub(crate) fn found(&self) -> Result<usize> {
+        self.n.ok_or_else(|| unreadable(serde::de::Error::missing_field("n")))
     }
 }
 
@@ -268,11 +272,11 @@ impl Records {
         }
         let call = async { self.database.run_command(command).await };
         let reply = self.run(budget, Effect::Write, call).await?;
-        let WriteReply { n, write_errors, write_concern_error } = WriteReply::read(reply)?;
+        let reply = WriteReply::read(reply)?;
         // A write error comes first: not even the primary has done everything.
-        match write_errors.first().or(write_concern_error.as_ref()) {
-            Some(refusal) => Err(refused(refusal, write_errors.is_empty())),
-            None => Ok(n as u64),
+        match reply.write_errors.first().or(reply.write_concern_error.as_ref()) {
+            Some(refusal) => Err(refused(refusal, reply.write_errors.is_empty())),
+            None => Ok(reply.found()? as u64),
         }
     }
 }

@@ -109,9 +109,6 @@ const STEP: &str = "step";
 const DO: &str = "step.do";
 
 const AUDIT_LEN: i32 = 5;
-/// Bytes of names and values. A ticket, or a holder beside others, that has more remarks is stored
-/// without them, so that a full record stays small.
-const MAX_REMARKS_LEN: usize = 512;
 /// Bytes of a reason that are kept.
 const MAX_REASON_LEN: usize = 1024;
 
@@ -455,15 +452,6 @@ fn remarks(holder: &Holder) -> Option<Bson> {
         let remarks = remarks.iter().map(|(k, v)| Bson::from(doc! { "k": k, "v": v }));
         literal(remarks.collect::<Vec<_>>())
     })
-}
-
-fn remarks_len(holder: &Holder) -> usize {
-    holder.metadata.iter().flat_map(|remarks| remarks.iter()).map(|(name, value)| name.len() + value.len()).sum()
-}
-
-/// The remarks of one of many, in the form of a record; nothing if they are long.
-fn short_remarks(holder: &Holder) -> Option<Bson> {
-    remarks(holder).filter(|_| remarks_len(holder) <= MAX_REMARKS_LEN)
 }
 
 fn millis(duration: Duration) -> i64 {

@@ -35,7 +35,7 @@ pub enum LockEvent {
     Released {
         /// The key.
         key: LockKey,
-        /// The acquisition. Its grant, which has the same id, has the mode.
+        /// The acquisition. The mode is in the grant with the same id.
         id: AcquisitionId,
     },
     /// The lease expired.

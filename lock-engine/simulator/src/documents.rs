@@ -41,7 +41,7 @@ impl Documents {
         self.change(|contents| contents.apply(commit, key, token));
     }
 
-    /// Records what the caller of a commit was told.
+    /// Records the answer that the caller of a commit got.
     pub(crate) fn answered(&self, commit: u64, applied: bool) {
         self.change(|contents| contents.answers.push((commit, applied)));
     }

@@ -199,7 +199,8 @@ impl EngineOptions {
 }
 
 /// Defines the setters of [`EngineOptions`] inside an `impl` of a builder that has such a value in
-/// the named field, or in a field of a field.
+/// the named field, or in a field of a field. Their documentation links to `distlock-api`, on which
+/// the backend must depend.
 ///
 /// ```
 /// use distlock_engine::{EngineOptions, engine_setters};
@@ -272,15 +273,17 @@ macro_rules! engine_setters {
             self
         }
 
-        /// Sets how long one request to the store may take. It is the bound of a try, of a release,
-        /// and of all background work. Defaults to 5 s.
+        /// Sets how long one request to the store may take, the driver's choice of a server
+        /// included: the bound of a try, of a release, and of all background work. Defaults to 5 s.
+        /// An acquisition is also bounded by its ttl less the safety margin: a later answer would
+        /// be of no use.
         pub fn request_timeout(mut self, limit: $crate::__setters::Duration) -> Self {
             self.$($field).+ = self.$($field).+.request_timeout(limit);
             self
         }
 
-        /// Sets how often a waiter polls that gets no event: first after `first`, then less often,
-        /// at least every `longest`. Defaults to 10 ms and 250 ms.
+        /// Sets how often a waiter polls that gets no event and knows of no expiry: first after
+        /// `first`, then doubling up to `longest`, with jitter. Defaults to 10 ms and 250 ms.
         pub fn poll_interval(mut self, first: $crate::__setters::Duration, longest: $crate::__setters::Duration) -> Self {
             self.$($field).+ = self.$($field).+.poll_interval(first, longest);
             self

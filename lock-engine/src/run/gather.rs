@@ -25,7 +25,6 @@ use crate::run::clock;
 use crate::state::gather::{Arrival, Company, Gather};
 use crate::store::{Attempt, Lane, LeaseStore, Overload, PermitReply, Release, Reply};
 
-type Answer<T> = Pin<Box<dyn Future<Output = Result<T>> + Send>>;
 type Answers<T> = Pin<Box<dyn Future<Output = Vec<Result<T>>> + Send>>;
 
 /// What can be gathered.
@@ -40,7 +39,10 @@ pub(crate) trait Kind: Send + Sync + 'static {
     fn send(store: Arc<dyn LeaseStore>, requests: Vec<Self::Request>) -> Answers<Self::Answer>;
 
     /// Sends one request by itself.
-    fn send_one(store: Arc<dyn LeaseStore>, request: Self::Request) -> Answer<Self::Answer>;
+    fn send_one(
+        store: Arc<dyn LeaseStore>,
+        request: Self::Request,
+    ) -> impl Future<Output = Result<Self::Answer>> + Send + 'static;
 }
 
 /// First attempts to acquire.
@@ -56,8 +58,8 @@ impl Kind for Acquisitions {
         Box::pin(async move { store.try_acquire_many(&requests).await })
     }
 
-    fn send_one(store: Arc<dyn LeaseStore>, attempt: Attempt) -> Answer<Reply> {
-        Box::pin(async move { store.try_acquire(&attempt).await })
+    async fn send_one(store: Arc<dyn LeaseStore>, attempt: Attempt) -> Result<Reply> {
+        store.try_acquire(&attempt).await
     }
 }
 
@@ -74,8 +76,8 @@ impl Kind for Releases {
         Box::pin(async move { store.release_many(&requests).await })
     }
 
-    fn send_one(store: Arc<dyn LeaseStore>, release: Release) -> Answer<ReleaseOutcome> {
-        Box::pin(async move { store.release(&release).await })
+    async fn send_one(store: Arc<dyn LeaseStore>, release: Release) -> Result<ReleaseOutcome> {
+        store.release(&release).await
     }
 }
 
@@ -147,8 +149,8 @@ impl<K: Kind> Gathering<K> {
         record::batch(store, K::NAME, waited);
     }
 
-    /// Starts a request, whose caller leaves at `deadline`: with others, if it may have `company`.
-    /// With `admission`, fails at once if its turn would come too late.
+    /// Starts a request whose answer is of use until `deadline`: with others, if it may have
+    /// `company`. With `admission`, fails at once if its turn would come too late.
     pub(crate) fn call(
         self: &Arc<Self>,
         store: &Arc<dyn LeaseStore>,
@@ -192,7 +194,6 @@ impl<K: Kind> Gathering<K> {
         let since = Instant::now();
         let gathered = Gathered { request, since, deadline, started, answer };
         let limit = store.lanes().zip(deadline).filter(|_| admission);
-        let needs = store.lanes().map(|lanes| lanes.needs(K::LANE));
         let joined = here.with(|gather| {
             if !gather.goes_alone(company)
                 && let Some((lanes, deadline)) = &limit
@@ -200,9 +201,12 @@ impl<K: Kind> Gathering<K> {
             {
                 return Err(overload);
             }
-            let needs = needs.unwrap_or_else(|| gather.pace());
-            let spare = deadline.map(|deadline| deadline.saturating_duration_since(since + needs));
-            Ok((gather.arrive(gathered, company, batch), since + gather.patience(spare)))
+            let arrival = gather.arrive(gathered, company, batch);
+            let spare = deadline.filter(|_| matches!(arrival, Arrival::Waits { .. })).map(|deadline| {
+                let needs = store.lanes().map_or_else(|| gather.pace(), |lanes| lanes.needs(K::LANE));
+                deadline.saturating_duration_since(since + needs)
+            });
+            Ok((arrival, since + gather.patience(spare)))
         });
         match joined {
             Err(overload) => Joined::Refused(overloaded(overload)),

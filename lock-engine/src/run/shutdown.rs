@@ -1,17 +1,19 @@
 //! Closing a provider.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use distlock_api::{ErrorKind, LockError, Phase, Result};
 use futures_util::future::join_all;
-use tokio::time::{Instant, timeout_at};
+use tokio::time::{Instant, sleep_until, timeout_at};
 
 use crate::run::call::guarded;
 use crate::run::core::{Engine, current_home};
 use crate::run::release::ReleaseJob;
 
-/// What each lease adds to the bound of a shutdown. Stores release several thousand per second.
+/// What each lease, and each clean-up, adds to the bound of a shutdown. Stores release several
+/// thousand leases per second.
 const PER_LEASE: Duration = Duration::from_micros(500);
 
 impl Engine {
@@ -39,12 +41,27 @@ impl Engine {
     /// closes the store.
     async fn shut_down(self: &Arc<Self>, jobs: Vec<ReleaseJob>) -> Result<()> {
         let total = jobs.len();
-        let for_all = PER_LEASE.saturating_mul(u32::try_from(total).unwrap_or(u32::MAX));
-        let bound = Instant::now() + 2 * self.options.request_timeout + for_all;
-        let confirmed = join_all(jobs.into_iter().map(|job| job.run_until(bound))).await;
-        let unconfirmed = confirmed.iter().filter(|confirmed| !**confirmed).count();
+        // Each job has a token of the tasks, and so have the releases behind dropped guards.
+        let open = u32::try_from(self.tasks.len()).unwrap_or(u32::MAX);
+        let least = Instant::now() + 2 * self.options.request_timeout;
+        let bound = least + PER_LEASE.saturating_mul(open);
+        let confirmed = AtomicUsize::new(0);
+        let releasing = jobs.into_iter().map(async |job| {
+            let is_confirmed = job.run_until(bound).await;
+            confirmed.fetch_add(usize::from(is_confirmed), Ordering::Relaxed);
+        });
+        let settling = async {
+            join_all(releasing).await;
+            self.tasks.close();
+            self.tasks.wait().await;
+        };
+        let settled = tokio::select! {
+            biased;
+            () = settling => true,
+            () = self.stands_still(least, bound) => false,
+        };
         self.tasks.close();
-        let settled = timeout_at(bound, self.tasks.wait()).await.is_ok();
+        let unconfirmed = total - confirmed.into_inner();
         self.gone.cancel();
         // What has not ended is dropped now, with its calls. Only a task that its runtime does not
         // run is left.
@@ -62,5 +79,18 @@ impl Engine {
             return Err(LockError::timeout(Phase::Shutdown, message).outcome_unknown());
         }
         closed
+    }
+
+    /// Ends when a shutdown is given up: at `bound`, or after `least` once nothing has ended for a
+    /// request timeout.
+    async fn stands_still(&self, least: Instant, bound: Instant) {
+        sleep_until(least).await;
+        while Instant::now() < bound {
+            let open = self.tasks.len();
+            sleep_until(bound.min(Instant::now() + self.options.request_timeout)).await;
+            if self.tasks.len() >= open {
+                return;
+            }
+        }
     }
 }

@@ -4,8 +4,8 @@
 //! of the calls ends, a *sender* gets in line for the next one. What waits when its turn has come
 //! goes together: the busier the store, the larger the batches. A request that finds fewer calls
 //! goes at once and alone, unless it has [company](Company) that arrives with it. Once a request
-//! has waited for as long as a call usually takes ([`Gather::patience`]), a sender gets in line
-//! besides the others.
+//! has waited for as long as a call usually takes, or for half of the time that it can spare
+//! ([`Gather::patience`]), a sender gets in line besides the others.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -130,7 +130,8 @@ impl<T> Gather<T> {
         (self.waiting.len() / batch).saturating_sub(self.senders)
     }
 
-    /// How long a request waits for company at most: of the time that its caller can `spare`, half.
+    /// How long a request waits for company at most: half of `spare`, the time that is left beside
+    /// one call.
     pub(crate) fn patience(&self, spare: Option<Duration>) -> Duration {
         let patience = self.pace().clamp(PATIENCE.0, PATIENCE.1);
         spare.map_or(patience, |spare| patience.min(spare / 2))

@@ -7,7 +7,7 @@
 //! | held | in hand | with the lease, or none: acquired without one, by a `try` | counts hand-overs | a guard |
 //! | held | in transit | carries the lease | decides whether it may be handed on | the turn (R21) |
 //! | held | parked | carries the lease, and is with the local queue | decides whether it may linger | the local queue |
-//! | held | in transit | returned to the lease | – | nothing: the engine is about to release it |
+//! | held | in transit or parked | returned to the lease | – | nothing: the engine is about to release it |
 //! | committing, with or without a reported loss | in hand | with the lease | – | a commit; the loss counts if it is refused |
 //! | releasing | any | with the lease until the first answer, which may be an error | – | a release |
 //! | lost | in hand | with the lease until the loss is recorded, which passes it on | – | a guard, which no longer affects it |

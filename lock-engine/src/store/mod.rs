@@ -31,7 +31,7 @@ pub use self::style::{AcquireOp, Write, WriteOp, Written};
 /// [`LockProvider`](distlock_api::LockProvider).
 ///
 /// # Contract
-/// A name and three requests are required. A store has **no loops, no timers, no tasks** except
+/// A name and three methods are required. A store has **no loops, no timers, no tasks** except
 /// those of its driver's connections. The engine does the waiting, renewal, loss detection, retries
 /// and clean-up. Each method is one atomic step at the store, and the steps of one key have a
 /// single order. The rules that are cited as R8 or R12 are those of distlock-mongo's PROTOCOL.

@@ -82,7 +82,7 @@ async fn c18_attempts_go_together_before_their_company_takes_long() {
 
 /// A caller that has time for one call does not spend it on company.
 #[tokio::test(start_paused = true)]
-async fn c18_who_has_little_time_does_not_wait_for_company() {
+async fn c18_a_caller_with_little_time_does_not_wait_for_company() {
     for has_lanes in [false, true] {
         let gate = Gate::default();
         let slow = |operation, _: &str, _| match operation {

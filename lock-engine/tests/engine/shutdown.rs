@@ -4,7 +4,8 @@ use std::future::IntoFuture;
 use std::num::NonZeroUsize;
 use std::sync::Arc;
 
-use distlock_api::{ErrorKind, LockProvider, LockProviderExt, Loss, ReleaseOutcome};
+use distlock_api::{ErrorKind, LockGuard, LockProvider, LockProviderExt, Loss, ReleaseOutcome};
+use distlock_engine::LeaseProvider;
 use distlock_engine::store::Lanes;
 use distlock_memory::{MemoryStore, Operation};
 use futures_util::future::join_all;
@@ -47,22 +48,46 @@ async fn c24_close_releases_everything_wakes_all_waiters_and_is_bounded() {
     drop(elsewhere);
 }
 
-/// A store that releases thousands per second needs more than two request timeouts for them all.
-#[tokio::test(start_paused = true)]
-async fn c24_close_takes_longer_for_many_leases() {
-    const LEASES: usize = 2_000;
-    let store = ScriptedStore::new(|operation, _, _| match operation {
-        Operation::Release => Fate::After(ms(2)),
+const MANY: usize = 2_000;
+
+/// Returns a provider of a store that takes so long for each release, and as many leases of it.
+async fn many_leases(release: fn() -> Fate) -> (LeaseProvider, Vec<LockGuard>) {
+    let store = ScriptedStore::new(move |operation, _, _| match operation {
+        Operation::Release => release(),
         _ => Fate::Serve,
     })
     .with(|store| store.lanes = Some(Lanes::new(NonZeroUsize::new(4).unwrap())));
     let provider = quick(&store);
-    let names: Vec<_> = (0..LEASES).map(|n| format!("k{n}")).collect();
+    let names: Vec<_> = (0..MANY).map(|n| format!("k{n}")).collect();
     let guards = join_all(names.iter().map(|name| provider.acquire(name).ttl(secs(600)).into_future())).await;
+    (provider, guards.into_iter().map(Result::unwrap).collect())
+}
+
+/// A store that releases thousands per second needs more than two request timeouts for them all.
+#[tokio::test(start_paused = true)]
+async fn c24_close_takes_longer_for_many_leases() {
+    for are_dropped_before in [false, true] {
+        let (provider, mut guards) = many_leases(|| Fate::After(ms(2))).await;
+        if are_dropped_before {
+            guards.clear();
+        }
+        let started = Instant::now();
+        provider.close().await.unwrap();
+        assert!(started.elapsed() > ms(1_000), "the store was too fast for this test");
+        assert_eq!(provider.accounting().released, MANY as u64);
+        drop(guards);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn c24_many_leases_keep_no_shutdown_waiting_for_a_dead_store() {
+    let (provider, guards) = many_leases(|| Fate::Never).await;
     let started = Instant::now();
-    provider.close().await.unwrap();
-    assert!(started.elapsed() > ms(1_000), "the store was too fast for this test");
-    assert_eq!(provider.accounting().released, LEASES as u64);
+    let error = provider.close().await.unwrap_err();
+    assert!(error.to_string().starts_with("2000 of 2000 leases"), "{error}");
+    // Two request timeouts, and one in which nothing ends.
+    assert!(started.elapsed() <= ms(1_501), "{:?}", started.elapsed());
+    assert_eq!((provider.accounting().abandoned, provider.accounting().held), (MANY as u64, 0));
     drop(guards);
 }
 

@@ -10,8 +10,7 @@ use distlock_api::{AcquisitionId, Holder, Mode};
 use mongodb::bson::{Bson, Document, doc};
 
 use super::{
-    ACQUIRED_AT, EXPIRES_AT, LOCK_ID, Layout, META, OWNER, TTL, last_token, later_by, literal, millis, removed,
-    short_remarks,
+    ACQUIRED_AT, EXPIRES_AT, LOCK_ID, Layout, META, OWNER, TTL, last_token, later_by, literal, millis, remarks, removed,
 };
 
 /// The holder of a key that is not held exclusively.
@@ -222,7 +221,7 @@ impl Layout {
         if let Some(owner) = holder.owner.as_deref() {
             new.insert(OWNER, literal(owner));
         }
-        if let Some(remarks) = short_remarks(holder) {
+        if let Some(remarks) = remarks(holder) {
             new.insert(META, remarks);
         }
         new

@@ -7,14 +7,12 @@
 
 use std::time::Duration;
 
-use distlock_api::{AcquisitionId, LockKey};
+use distlock_api::{AcquisitionId, Holder, LockKey};
 use distlock_engine::store::{Attempt, Ticket};
 use mongodb::bson::{Bson, Document, doc};
 
 use super::holders::{earliest, mode_fields, ticket_fits};
-use super::{
-    EXPIRES_AT, ID, LOCK_ID, Layout, META, OWNER, QUEUE, REVOKED, answer, literal, millis, removed, short_remarks,
-};
+use super::{EXPIRES_AT, ID, LOCK_ID, Layout, META, OWNER, QUEUE, REVOKED, answer, literal, millis, remarks, removed};
 
 /// The live tickets, computed by the first stage of an operation.
 pub(super) const LIVE: &str = "step.live";
@@ -29,6 +27,10 @@ const BLOCK: &str = "tokens";
 
 /// Milliseconds, 35 years: other processes compute with these times, and must not overflow.
 const LONGEST: i64 = 1 << 40;
+
+/// Bytes of names and values. A ticket with more remarks is stored without them, so that a full
+/// queue stays small.
+const MAX_REMARKS_LEN: usize = 512;
 
 /// A ticket to refresh, with its key.
 #[derive(Clone, Debug)]
@@ -115,7 +117,9 @@ impl Layout {
         if let Some(owner) = holder.owner.as_deref() {
             new.insert(OWNER, literal(owner));
         }
-        if let Some(remarks) = short_remarks(holder) {
+        if remarks_len(holder) <= MAX_REMARKS_LEN
+            && let Some(remarks) = remarks(holder)
+        {
             new.insert(META, remarks);
         }
         let (own, live) = (literal(id.as_str()), self.value(LIVE));
@@ -284,6 +288,10 @@ pub(super) fn ends_of_tickets(tickets: &str, number: &Document) -> Document {
 fn without(tickets: Bson, id: &AcquisitionId) -> Document {
     let another = doc! { "$ne": [format!("$$this.{TICKET}"), literal(id.as_str())] };
     doc! { "$filter": { "input": tickets, "cond": another } }
+}
+
+fn remarks_len(holder: &Holder) -> usize {
+    holder.metadata.iter().flat_map(|remarks| remarks.iter()).map(|(name, value)| name.len() + value.len()).sum()
 }
 
 pub(super) fn bounded(duration: Duration) -> i64 {

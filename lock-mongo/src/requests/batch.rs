@@ -280,7 +280,8 @@ async fn take(records: &Records, groups: &[&Equal<'_>], terms: Terms, budget: Bu
     let updated = update(records, statements.collect(), ConfirmedBy::Majority, budget).await?;
     match &updated.write_concern_error {
         Some(refusal) => Err(refused(refusal, true)),
-        None => Ok(updated.write_errors.is_empty().then_some(updated.n)),
+        None if updated.write_errors.is_empty() => updated.found().map(Some),
+        None => Ok(None),
     }
 }
 
@@ -380,7 +381,7 @@ async fn free(records: &Records, releases: &[Release], budget: Budget) -> Result
     let statements = statements.collect::<Result<Vec<_>>>()?;
     let updated = update(records, statements, ConfirmedBy::Primary, budget).await?;
     let claims = || releases.iter().map(|release| &release.claim);
-    let freed: HashSet<String> = if updated.n == releases.len() {
+    let freed: HashSet<String> = if updated.found()? == releases.len() {
         claims().map(|claim| claim.id().as_str().to_owned()).collect()
     } else {
         // What the update has freed stays free.

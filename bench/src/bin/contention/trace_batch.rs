@@ -1,9 +1,12 @@
 //! The commands by which several keys are acquired and released together.
 
+use std::collections::BTreeMap;
 use std::fmt::Write;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use distlock_api::{LockProvider, LockProviderExt};
+use distlock_mongo::MongoProvider;
+use futures_util::future::join_all;
 use mongodb::Client;
 use mongodb::bson::{Bson, Document};
 use mongodb::event::EventHandler;
@@ -16,6 +19,8 @@ use crate::deployment::Deployment;
 use crate::locks::{Contender, Settings, ours};
 
 const KEYS: usize = 8;
+/// As many tasks, each with a key of its own, whose commands are only counted.
+const TASKS: usize = 1_000;
 /// Fields of every command that say nothing about locks.
 const SESSION: [&str; 6] = ["lsid", "$clusterTime", "operationTime", "$db", "electionId", "opTime"];
 /// Of a list of keys, ids or records, so many are shown; lists of expressions are shown whole.
@@ -49,6 +54,7 @@ pub async fn run(deployment: &Deployment) -> Outcome<String> {
     let _ = all.release().await?;
     let released = clock::now();
     let events = log.take();
+    let counted = [counted(&provider, &log).await?, counted(&provider, &log).await?];
     provider.close().await?;
 
     let mut text = format!(
@@ -65,8 +71,29 @@ pub async fn run(deployment: &Deployment) -> Outcome<String> {
     for (at, event) in events.into_iter().filter(|(at, _)| (start..=released).contains(at)) {
         let _ = writeln!(text, "{:8.3}  {event}", millis(at - start));
     }
+    let _ = writeln!(text, "\n{TASKS} locks of {TASKS} keys, by as many tasks at the same time:");
+    for (keys, [acquired, released]) in ["new keys", "keys used before"].into_iter().zip(counted) {
+        let _ = writeln!(text, "{keys}: acquired by {acquired}; released by {released}");
+    }
     deployment.drop_database(database).await?;
     Ok(text)
+}
+
+/// Acquires a key by each of many tasks, and releases all of them. Returns the commands of either.
+async fn counted(provider: &MongoProvider, log: &Log) -> Outcome<[String; 2]> {
+    log.take();
+    let acquiring = (0..TASKS).map(|task| {
+        let provider = provider.clone();
+        tokio::spawn(async move { provider.acquire(format!("many/{task}")).await })
+    });
+    let guards = join_all(acquiring.collect::<Vec<_>>()).await;
+    let guards = guards.into_iter().map(|guard| Ok(guard??)).collect::<Outcome<Vec<_>>>()?;
+    let acquired = log.sent();
+    let releasing = guards.into_iter().map(|guard| tokio::spawn(guard.release()));
+    for released in join_all(releasing.collect::<Vec<_>>()).await {
+        let _ = released??;
+    }
+    Ok([acquired, log.sent()])
 }
 
 /// What a client sends and receives.
@@ -76,6 +103,18 @@ struct Log(Mutex<Vec<(Nanos, String)>>);
 impl Log {
     fn take(&self) -> Vec<(Nanos, String)> {
         std::mem::take(&mut *self.0.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// The commands that were sent since the last call, by name.
+    fn sent(&self) -> String {
+        let mut sent = BTreeMap::<String, usize>::new();
+        for (_, event) in self.take() {
+            if let Some((name, _)) = event.split_once(" sent") {
+                *sent.entry(name.to_owned()).or_default() += 1;
+            }
+        }
+        let each: Vec<String> = sent.iter().map(|(name, count)| format!("{count} `{name}`")).collect();
+        each.join(", ")
     }
 
     fn handler(self: &Arc<Self>) -> EventHandler<CommandEvent> {

@@ -63,10 +63,11 @@ impl Engine {
         self.tasks.close();
         let unconfirmed = total - confirmed.into_inner();
         self.gone.cancel();
+        let end = Instant::now() + self.options.request_timeout;
         // What has not ended is dropped now, with its calls. Only a task that its runtime does not
         // run is left.
-        let _ = timeout_at(bound + self.options.request_timeout, self.tasks.wait()).await;
-        let closed = match timeout_at(bound + self.options.request_timeout, guarded(self.store.close())).await {
+        let _ = timeout_at(end, self.tasks.wait()).await;
+        let closed = match timeout_at(end, guarded(self.store.close())).await {
             Ok(closed) => closed,
             Err(_) => Err(LockError::timeout(Phase::Shutdown, "the store did not close")),
         };
@@ -81,14 +82,14 @@ impl Engine {
         closed
     }
 
-    /// Ends when a shutdown is given up: at `bound`, or after `least` once nothing has ended for a
-    /// request timeout.
+    /// Ends when a shutdown is given up: at `bound`, or after `least` once no lease has been
+    /// released for a request timeout.
     async fn stands_still(&self, least: Instant, bound: Instant) {
         sleep_until(least).await;
         while Instant::now() < bound {
-            let open = self.tasks.len();
+            let released = self.accounting().released;
             sleep_until(bound.min(Instant::now() + self.options.request_timeout)).await;
-            if self.tasks.len() >= open {
+            if self.accounting().released == released {
                 return;
             }
         }

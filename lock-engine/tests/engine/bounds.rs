@@ -50,7 +50,8 @@ async fn c18_calls_are_bounded_when_the_store_hangs() {
     let _held = provider.acquire("free 2").timeout(secs(1)).await;
     let start = Instant::now();
     assert!(provider.close().await.is_err());
-    assert!(start.elapsed() <= secs(15));
+    // Half a millisecond more for each of the three that are open.
+    assert!(start.elapsed() <= secs(15) + ms(2));
     assert!(provider.accounting().balances());
 }
 

@@ -53,7 +53,7 @@
 //! |---|---|---|---|
 //! | 6.0.5 | set of one member, standalone | store tests; conformance at `standard` and under faults; in containers where there is Docker | always |
 //! | 6.0.5 | set of three members | conformance at `standard` and under faults: killed, frozen and stepped-down primary, lost majority, partitions | always |
-//! | 6.0.5 | set of three members | conformance at `torture`, 20 min, all faults | 2026-11 |
+//! | 6.0.5 | set of three members | conformance at `torture`, 20 min, all faults and modes, with batches | 2026-11-26 |
 //! | 6.0.5 | pools of 1, 4 and 10 connections; `retryWrites=false`; read preference, read and write concern of the client | store tests | always |
 //! | 6.0.5 | set of one member with access control: a wrong password, no user, users that lack one privilege each | `prepare`, and the first lock (`tests/access.rs`) | always, since 2026-11-23 |
 //! | 6.0.5 | set of one member with access control: a user with the documented role only | conformance at `standard`, except what breaks servers (`tests/conformance.rs`) | always, since 2026-11-24 |
@@ -64,7 +64,7 @@
 //! | 6.0.5 | primary, secondary, arbiter, the secondary or the primary killed | acquire, renew, release: `Timeout`, then `Overloaded`; granted again 3 s after the member was started | 2026-11-23 |
 //! | 6.0.5 | set of one member, `directConnection=true` | store tests | 2026-11-23 |
 //! | 6.0.5 | other options of the connection string, as in the table below | a part of the store tests | 2026-11-23 |
-//! | 7.0.28 | set of one member | store tests; conformance at `standard`; both before shared locks and permits | 2026-11-25 |
+//! | 7.0.28 | set of one member | store tests; conformance at `standard` in a lock collection | 2026-11-26 |
 //! | 8.0 | none was available | its changes are weighed in the protocol, under *Newer servers* | |
 //!
 //! Options of the connection string, as observed on 6.0.5 on 2026-11-23:

@@ -1,9 +1,8 @@
 //! The options of an engine, and their setters in the builders that pass them on.
 
-use std::sync::Arc;
 use std::time::Duration;
 
-use distlock_api::{Holder, LeaseOptions, LockError, RenewalPolicy, Result};
+use distlock_api::{Holder, LeaseOptions, LockError, Result};
 
 use crate::options::{HandOff, QueueOptions};
 
@@ -30,13 +29,20 @@ const DAY: Duration = Duration::from_secs(86_400);
 #[derive(Clone, Debug)]
 #[must_use]
 pub struct EngineOptions {
-    pub(crate) lease: LeaseOptions,
-    pub(crate) holder: Holder,
-    pub(crate) request_timeout: Duration,
+    // Public for `engine_setters!` only.
+    #[doc(hidden)]
+    pub lease: LeaseOptions,
+    #[doc(hidden)]
+    pub holder: Holder,
+    #[doc(hidden)]
+    pub request_timeout: Duration,
     /// The first pause and the longest one.
-    pub(crate) poll_interval: (Duration, Duration),
-    pub(crate) queue: Option<QueueOptions>,
-    pub(crate) hand_off: Option<HandOff>,
+    #[doc(hidden)]
+    pub poll_interval: (Duration, Duration),
+    #[doc(hidden)]
+    pub queue: Option<QueueOptions>,
+    #[doc(hidden)]
+    pub hand_off: Option<HandOff>,
 }
 
 impl Default for EngineOptions {
@@ -58,103 +64,12 @@ impl EngineOptions {
         }
     }
 
-    /// Sets the lease terms for acquisitions that set none of their own. Defaults to those of
-    /// [`LeaseOptions`].
-    pub fn lease(mut self, defaults: LeaseOptions) -> Self {
-        self.lease = defaults;
-        self
-    }
-
-    /// Sets how long the store keeps a lease without a renewal, in whole milliseconds. Defaults to
-    /// 30 s. An acquisition can set [its own](distlock_api::Acquire::ttl).
-    pub fn ttl(mut self, ttl: Duration) -> Self {
-        self.lease = self.lease.ttl(ttl);
-        self
-    }
-
-    /// Sets when leases are renewed. Defaults to every third of the ttl.
-    pub fn renewal(mut self, renewal: RenewalPolicy) -> Self {
-        self.lease = self.lease.renewal(renewal);
-        self
-    }
-
-    /// Sets how much earlier than the store a guard considers itself lost. Defaults to a tenth of
-    /// the ttl, 1 s at most.
-    pub fn safety_margin(mut self, margin: Duration) -> Self {
-        self.lease = self.lease.safety_margin(margin);
-        self
-    }
-
-    /// Keeps a key closed for at least this long after a grant, even if its guard is released
-    /// earlier. Defaults to no minimum.
-    pub fn hold_at_least(mut self, duration: Duration) -> Self {
-        self.lease = self.lease.hold_at_least(duration);
-        self
-    }
-
-    /// Sets the owner of this provider's locks, for people. Defaults to host name and process id.
-    pub fn owner(mut self, owner: impl Into<Arc<str>>) -> Self {
-        self.holder = self.holder.with_owner(owner);
-        self
-    }
-
-    /// Adds one named remark about all locks of this provider, for people, such as the version of
-    /// the program. The remarks of [`Holder::this_process`] stay, and an acquisition adds [its
-    /// own](distlock_api::AcquireOptions::with_metadata).
-    pub fn metadata(mut self, name: impl Into<String>, value: impl Into<String>) -> Self {
-        self.holder = self.holder.with_metadata(name, value);
-        self
-    }
+    crate::engine_setters!();
 
     /// Sets the owner and all remarks of this provider's locks, for people. Replaces earlier values
     /// and the defaults.
     pub fn holder(mut self, holder: Holder) -> Self {
         self.holder = holder;
-        self
-    }
-
-    /// Sets how long one request to the store may take: the bound of
-    /// [`Wait::Try`](distlock_api::Wait::Try), of a release, and of all background work. Defaults
-    /// to 5 s. An acquisition is also bounded by its ttl less the safety margin: a later answer
-    /// would be of no use.
-    pub fn request_timeout(mut self, limit: Duration) -> Self {
-        self.request_timeout = limit;
-        self
-    }
-
-    /// Sets how often a waiter polls a store that reports neither events nor a holder's expiry:
-    /// first after `first`, then doubling up to `longest`, with jitter. Defaults to 10 ms and 250
-    /// ms.
-    pub fn poll_interval(mut self, first: Duration, longest: Duration) -> Self {
-        self.poll_interval = (first, longest);
-        self
-    }
-
-    /// Sets how waiters queue with the waiters of other processes. Defaults to
-    /// [`QueueOptions::new`].
-    pub fn queue(mut self, options: QueueOptions) -> Self {
-        self.queue = Some(options);
-        self
-    }
-
-    /// Switches the store's queue off: waiters poll without a ticket, behind those that have one.
-    /// Defaults to queueing.
-    pub fn without_queue(mut self) -> Self {
-        self.queue = None;
-        self
-    }
-
-    /// Sets how long a lease is handed on within the process while other processes wait for it.
-    /// Defaults to [`HandOff::new`].
-    pub fn hand_off(mut self, limits: HandOff) -> Self {
-        self.hand_off = Some(limits);
-        self
-    }
-
-    /// Switches hand-off off: every guard has a lease of its own, and every release goes to the
-    /// store. Defaults to hand-off.
-    pub fn without_hand_off(mut self) -> Self {
-        self.hand_off = None;
         self
     }
 
@@ -219,44 +134,44 @@ impl EngineOptions {
 /// ```
 #[macro_export]
 macro_rules! engine_setters {
-    ($($field:ident).+) => {
+    ($($field:ident).*) => {
         /// Replaces the lease terms of acquisitions that set none. Defaults to those of
         /// [`LeaseOptions`](distlock_api::LeaseOptions).
         pub fn lease(mut self, defaults: $crate::__setters::LeaseOptions) -> Self {
-            self.$($field).+ = self.$($field).+.lease(defaults);
+            self$(.$field)*.lease = defaults;
             self
         }
 
         /// Sets how long the store keeps a lease without a renewal, in whole milliseconds. Defaults
         /// to 30 s. An acquisition can set [its own](distlock_api::Acquire::ttl).
         pub fn ttl(mut self, ttl: $crate::__setters::Duration) -> Self {
-            self.$($field).+ = self.$($field).+.ttl(ttl);
+            self$(.$field)*.lease = self$(.$field)*.lease.ttl(ttl);
             self
         }
 
         /// Sets when leases are renewed. Defaults to every third of the ttl.
         pub fn renewal(mut self, renewal: $crate::__setters::RenewalPolicy) -> Self {
-            self.$($field).+ = self.$($field).+.renewal(renewal);
+            self$(.$field)*.lease = self$(.$field)*.lease.renewal(renewal);
             self
         }
 
         /// Sets how much earlier than the store a guard considers itself lost. Defaults to a tenth
         /// of the ttl, 1 s at most.
         pub fn safety_margin(mut self, margin: $crate::__setters::Duration) -> Self {
-            self.$($field).+ = self.$($field).+.safety_margin(margin);
+            self$(.$field)*.lease = self$(.$field)*.lease.safety_margin(margin);
             self
         }
 
         /// Keeps a key closed for at least this long after a grant, even if its guard is released
         /// earlier. Defaults to no minimum.
         pub fn hold_at_least(mut self, duration: $crate::__setters::Duration) -> Self {
-            self.$($field).+ = self.$($field).+.hold_at_least(duration);
+            self$(.$field)*.lease = self$(.$field)*.lease.hold_at_least(duration);
             self
         }
 
         /// Names the holder of the locks, for people. Defaults to host name and process id.
         pub fn owner(mut self, owner: impl Into<$crate::__setters::Arc<str>>) -> Self {
-            self.$($field).+ = self.$($field).+.owner(owner);
+            self$(.$field)*.holder = self$(.$field)*.holder.with_owner(owner);
             self
         }
 
@@ -269,7 +184,7 @@ macro_rules! engine_setters {
             name: impl Into<String>,
             value: impl Into<String>,
         ) -> Self {
-            self.$($field).+ = self.$($field).+.metadata(name, value);
+            self$(.$field)*.holder = self$(.$field)*.holder.with_metadata(name, value);
             self
         }
 
@@ -278,42 +193,42 @@ macro_rules! engine_setters {
         /// An acquisition is also bounded by its ttl less the safety margin: a later answer would
         /// be of no use.
         pub fn request_timeout(mut self, limit: $crate::__setters::Duration) -> Self {
-            self.$($field).+ = self.$($field).+.request_timeout(limit);
+            self$(.$field)*.request_timeout = limit;
             self
         }
 
         /// Sets how often a waiter polls that gets no event and knows of no expiry: first after
         /// `first`, then doubling up to `longest`, with jitter. Defaults to 10 ms and 250 ms.
         pub fn poll_interval(mut self, first: $crate::__setters::Duration, longest: $crate::__setters::Duration) -> Self {
-            self.$($field).+ = self.$($field).+.poll_interval(first, longest);
+            self$(.$field)*.poll_interval = (first, longest);
             self
         }
 
         /// Sets how waiters queue with the waiters of other processes. Defaults to
         /// `QueueOptions::new()`.
         pub fn queue(mut self, options: $crate::__setters::QueueOptions) -> Self {
-            self.$($field).+ = self.$($field).+.queue(options);
+            self$(.$field)*.queue = Some(options);
             self
         }
 
         /// Takes no tickets: waiters poll, and let waiters that have a ticket go first. Defaults to
         /// tickets.
         pub fn without_queue(mut self) -> Self {
-            self.$($field).+ = self.$($field).+.without_queue();
+            self$(.$field)*.queue = None;
             self
         }
 
         /// Sets how long a lease is handed on within the process while other processes wait for it.
         /// Defaults to `HandOff::new()`.
         pub fn hand_off(mut self, limits: $crate::__setters::HandOff) -> Self {
-            self.$($field).+ = self.$($field).+.hand_off(limits);
+            self$(.$field)*.hand_off = Some(limits);
             self
         }
 
         /// Hands no lease on within the process: every guard has a lease of its own, and every
         /// release goes to the store. Defaults to hand-off.
         pub fn without_hand_off(mut self) -> Self {
-            self.$($field).+ = self.$($field).+.without_hand_off();
+            self$(.$field)*.hand_off = None;
             self
         }
     };

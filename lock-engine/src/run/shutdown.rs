@@ -40,6 +40,8 @@ impl Engine {
     /// Releases what was held, each lease on its own, waits for everything that is under way, and
     /// closes the store.
     async fn shut_down(self: &Arc<Self>, jobs: Vec<ReleaseJob>) -> Result<()> {
+        // Only so that waiting for the tasks can end; more may still begin.
+        self.tasks.close();
         let total = jobs.len();
         // Each job has a token of the tasks, and so have the releases behind dropped guards.
         let open = u32::try_from(self.tasks.len()).unwrap_or(u32::MAX);
@@ -52,7 +54,6 @@ impl Engine {
         });
         let settling = async {
             join_all(releasing).await;
-            self.tasks.close();
             self.tasks.wait().await;
         };
         let settled = tokio::select! {
@@ -60,7 +61,6 @@ impl Engine {
             () = settling => true,
             () = self.stands_still(least, bound) => false,
         };
-        self.tasks.close();
         let unconfirmed = total - confirmed.into_inner();
         self.gone.cancel();
         let end = Instant::now() + self.options.request_timeout;

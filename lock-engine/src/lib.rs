@@ -107,6 +107,12 @@ pub mod __setters {
     pub use crate::options::{HandOff, QueueOptions};
 }
 
+/// For distlock-memory.
+#[doc(hidden)]
+pub mod __ordered {
+    pub use crate::state::by_number::ByNumber;
+}
+
 /// Compiles the example of the README.
 #[cfg(doctest)]
 #[doc = include_str!("../README.md")]

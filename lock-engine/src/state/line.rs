@@ -11,6 +11,7 @@
 use std::collections::HashMap;
 use std::fmt;
 use std::hash::BuildHasher;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use distlock_api::{AcquisitionId, LockKey, contained};
@@ -19,7 +20,7 @@ use tokio::sync::{Notify, oneshot};
 use tokio::time::Instant;
 
 use crate::simulation::defect;
-use crate::state::fifo::Fifo;
+use crate::state::by_number::ByNumber;
 
 const SHARDS: usize = 16;
 
@@ -52,6 +53,9 @@ pub(crate) trait CarriedLease: Sized {
 pub(crate) struct LocalQueues<C: CarriedLease> {
     hasher: RandomState,
     shards: [Mutex<Shard<C>>; SHARDS],
+    /// The number of the last waiter, of any key: one that leaves late must not be taken for one of
+    /// a later line of its key.
+    last: AtomicU64,
 }
 
 type Shard<C> = HashMap<LockKey, LocalQueue<C>, RandomState>;
@@ -64,7 +68,8 @@ struct LocalQueue<C: CarriedLease> {
     is_shared: bool,
     /// The lease that waits for a caller, with the turn. Then no caller waits.
     parked: Option<Parked<C>>,
-    waiters: Fifo<Waiter<C>>,
+    /// In the order in which they came.
+    waiters: ByNumber<Waiter<C>>,
     /// Notifies the caller that has the turn; created when it first sleeps.
     nudge: Option<Arc<Notify>>,
     /// Whether it was nudged before it first slept.
@@ -91,7 +96,7 @@ pub(crate) enum Delivery<C: CarriedLease> {
 
 impl<C: CarriedLease> Default for LocalQueue<C> {
     fn default() -> Self {
-        Self { held: None, is_shared: false, parked: None, waiters: Fifo::new(), nudge: None, nudged: false }
+        Self { held: None, is_shared: false, parked: None, waiters: ByNumber::default(), nudge: None, nudged: false }
     }
 }
 
@@ -110,7 +115,7 @@ impl<C: CarriedLease> LocalQueue<C> {
 
 impl<C: CarriedLease> Default for LocalQueues<C> {
     fn default() -> Self {
-        Self { hasher: RandomState::default(), shards: Default::default() }
+        Self { hasher: RandomState::default(), shards: Default::default(), last: AtomicU64::new(0) }
     }
 }
 
@@ -167,7 +172,9 @@ impl<C: CarriedLease> LocalQueues<C> {
                     if let Some(Parked { lease, .. }) = entry.parked.take() {
                         return Delivery::Turn(Turn::new(self, key, Some(lease)));
                     }
-                    entry.waiters.push(Waiter { requirements, sender })
+                    let number = self.last.fetch_add(1, Ordering::Relaxed) + 1;
+                    entry.waiters.push(number, Waiter { requirements, sender });
+                    number
                 }
             }
         };
@@ -236,7 +243,7 @@ impl<C: CarriedLease> Drop for LineGuard<'_, C> {
             return;
         }
         let mut shard = self.queues.shard(self.key);
-        let left = shard.get_mut(self.key).and_then(|entry| entry.waiters.leave(self.waiter_id));
+        let left = shard.get_mut(self.key).and_then(|entry| entry.waiters.remove(self.waiter_id));
         drop(shard);
         // Outside the lock: dropping it wakes the receiver, and a waker runs foreign code.
         drop(left);
@@ -342,7 +349,7 @@ impl<C: CarriedLease> Turn<C> {
             let entry = shard.get_mut(key);
             entry.and_then(|entry| {
                 let meets = entry.waiters.first().is_some_and(|next| meets(&next.requirements));
-                if meets { entry.waiters.pop() } else { None }
+                if meets { entry.waiters.pop().map(|(_, next)| next) } else { None }
             })
         };
         // Outside the lock: it wakes the receiver, and a waker runs foreign code.
@@ -375,7 +382,11 @@ impl<C: CarriedLease> TurnState<C> {
                     lease.is_none_or(|lease| lease.meets(&next.requirements) || defect!(NotReleasedBeforeHandOn))
                 };
                 let next = |entry: &mut LocalQueue<C>| {
-                    if entry.waiters.first().is_some_and(meets) { entry.waiters.pop() } else { None }
+                    if entry.waiters.first().is_some_and(meets) {
+                        entry.waiters.pop().map(|(_, next)| next)
+                    } else {
+                        None
+                    }
                 };
                 match shard.get_mut(&state.key).map(|entry| (next(entry), entry)) {
                     Some((Some(Waiter { sender: next, .. }), entry)) => {

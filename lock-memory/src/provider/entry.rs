@@ -4,11 +4,11 @@ use std::task::Waker;
 use std::time::Duration;
 
 use distlock_api::{Busy, Holder, LockKey, Loss, Mode, contained};
+use distlock_engine::__ordered::ByNumber;
 use tokio::runtime::Handle;
 use tokio::sync::watch;
 use tokio::time::Instant;
 
-use super::by_token::ByToken;
 use super::events::EventSender;
 use super::holders::{HolderRef, Holders, Holding, LossSender, Member, Phase};
 use super::minimum_hold::MinimumHold;
@@ -103,7 +103,7 @@ impl Entry {
     fn add(&mut self, token: u64, member: Member) {
         let extra = self.extra.get_or_insert_default();
         if let (Some(phase), Holders::One(holding)) = (self.phase.take(), &mut extra.holders) {
-            let mut members = ByToken::default();
+            let mut members = ByNumber::default();
             members.push(self.token, Member { phase, mode: self.mode, holding: std::mem::take(holding) });
             extra.holders = Holders::Several(members);
         }
@@ -312,7 +312,7 @@ impl Entry {
             });
             HolderRef { token: self.token, mode: self.mode.get(), phase, holding }
         });
-        let listed = self.members().into_iter().flat_map(ByToken::iter);
+        let listed = self.members().into_iter().flat_map(ByNumber::iter);
         only.into_iter().chain(listed.map(|(token, member)| member.describe(token)))
     }
 
@@ -338,11 +338,11 @@ impl Entry {
         }
     }
 
-    fn members(&self) -> Option<&ByToken<Member>> {
+    fn members(&self) -> Option<&ByNumber<Member>> {
         self.extra.as_ref()?.holders.several()
     }
 
-    fn members_mut(&mut self) -> Option<&mut ByToken<Member>> {
+    fn members_mut(&mut self) -> Option<&mut ByNumber<Member>> {
         self.extra.as_mut()?.holders.several_mut()
     }
 

@@ -3,11 +3,11 @@
 use std::time::Duration;
 
 use distlock_api::{Holder, Loss, Mode};
+use distlock_engine::__ordered::ByNumber;
 use tokio::runtime::Handle;
 use tokio::sync::watch;
 use tokio::time::Instant;
 
-use super::by_token::ByToken;
 use super::minimum_hold::MinimumHold;
 use super::packed_mode::PackedMode;
 
@@ -45,7 +45,7 @@ pub(super) struct Member {
 pub(super) enum Holders {
     /// Its token, mode and phase are in the entry.
     One(Holding),
-    Several(ByToken<Member>),
+    Several(ByNumber<Member>),
 }
 
 impl Holding {
@@ -67,7 +67,7 @@ impl Default for Holders {
 
 impl Holders {
     /// Returns the holders if they are listed. They are once there were several at the same time.
-    pub(super) fn several(&self) -> Option<&ByToken<Member>> {
+    pub(super) fn several(&self) -> Option<&ByNumber<Member>> {
         match self {
             Self::One(_) => None,
             Self::Several(members) => Some(members),
@@ -80,11 +80,11 @@ impl Holders {
             Self::One(holding) => (holding.signal, None),
             Self::Several(members) => (None, Some(members)),
         };
-        let listed = listed.into_iter().flat_map(ByToken::into_values);
+        let listed = listed.into_iter().flat_map(ByNumber::into_values);
         only.into_iter().chain(listed.filter_map(|member| member.holding.signal))
     }
 
-    pub(super) fn several_mut(&mut self) -> Option<&mut ByToken<Member>> {
+    pub(super) fn several_mut(&mut self) -> Option<&mut ByNumber<Member>> {
         match self {
             Self::One(_) => None,
             Self::Several(members) => Some(members),

@@ -4,7 +4,6 @@ mod acquiring;
 mod admin;
 mod answers;
 mod builder;
-mod by_token;
 mod entry;
 mod events;
 mod history;

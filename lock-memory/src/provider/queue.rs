@@ -3,14 +3,14 @@
 use std::task::Waker;
 
 use distlock_api::Holder;
+use distlock_engine::__ordered::ByNumber;
 
-use super::by_token::ByToken;
 use super::minimum_hold::MinimumHold;
 use super::packed_mode::PackedMode;
 use super::spin::Thread;
 
 /// Waiters of all modes, in the order of their calls (C28).
-pub(super) type Queue = ByToken<Waiter>;
+pub(super) type Queue = ByNumber<Waiter>;
 
 pub(super) struct Waiter {
     /// `None` while the waiter spins.

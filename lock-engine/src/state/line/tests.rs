@@ -184,6 +184,23 @@ fn c26_the_callers_at_the_head_leave_with_a_shared_lease_and_the_others_stay() {
 }
 
 #[test]
+fn c11_a_caller_that_leaves_with_a_shared_lease_takes_no_place_from_a_later_one() {
+    let (turns, key) = turns();
+    let Found::Turn(turn) = turns.try_take(&key, &()) else { panic!("no caller wants it yet") };
+    let mut leaves = Box::pin(turns.take(&key, ()));
+    assert!(poll(leaves.as_mut()).is_pending());
+    assert!(turn.deliver((), |()| true).is_ok());
+    // The line ends, and another one begins.
+    drop(turn);
+    let Found::Turn(turn) = turns.try_take(&key, &()) else { panic!("it is free") };
+    let mut waits = Box::pin(turns.take(&key, ()));
+    assert!(poll(waits.as_mut()).is_pending());
+    drop(leaves);
+    drop(turn);
+    assert!(matches!(poll(waits.as_mut()), Poll::Ready(Delivery::Turn(_))));
+}
+
+#[test]
 fn a_nudge_is_kept_until_the_caller_sleeps() {
     let (turns, key) = turns();
     let Found::Turn(turn) = turns.try_take(&key, &()) else { panic!("no caller wants it yet") };

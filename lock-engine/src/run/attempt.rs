@@ -12,6 +12,7 @@ use tokio_util::task::task_tracker::TaskTrackerToken;
 use crate::log::log;
 use crate::run::call::{Answered, Call, InFlight, guarded};
 use crate::run::core::Engine;
+use crate::run::gather::Acquiring;
 use crate::run::transit::Lease;
 use crate::simulation::defect;
 use crate::state::backoff;
@@ -168,13 +169,14 @@ impl<'a> Acquisition<'a> {
         let store = self.engine.store.clone();
         let is_first = !std::mem::replace(&mut self.attempted, true);
         let Patience { limit, admission, batched, .. } = patience;
-        if let Some(op) = self.via.clone() {
-            let request = async move { op.try_acquire(&attempt).await };
-            return Call::new(store.lanes(), Lane::Acquire, limit, admission, request);
-        }
-        let company = batched.filter(|_| is_first && store.may_gather(&attempt));
+        let via = self.via.clone();
+        let may_gather = || match &via {
+            Some(op) => op.may_gather(&attempt),
+            None => store.may_gather(&attempt),
+        };
+        let company = batched.filter(|_| is_first && may_gather());
         self.company = company.unwrap_or(self.company);
-        self.engine.acquisitions.call(&store, attempt, company, limit, admission)
+        self.engine.acquisitions.call(&store, Acquiring { attempt, via }, company, limit, admission)
     }
 
     /// Returns whether a call that was given up has no effect once a later one of the claim is

@@ -15,6 +15,7 @@ use std::time::Duration;
 use distlock_api::{ErrorKind, LockError, Phase, Result};
 use futures_util::FutureExt;
 use tokio::sync::oneshot;
+use tokio::task::yield_now;
 use tokio::time::{Instant, timeout_at};
 use tokio_util::task::AbortOnDropHandle;
 
@@ -29,17 +30,30 @@ pub(crate) struct Call<T> {
 
 enum Stage {
     InLine(LinePosition, oneshot::Receiver<Instant>),
-    /// It waits for company until then, and then for the store.
-    Gathering(Box<dyn Position>, Instant, oneshot::Receiver<Instant>),
+    /// It waits for company, and then for the store.
+    Gathering(Gathering),
     Sent(Instant),
     /// It was not sent in time.
     NotSent,
+}
+
+/// A request that waits for company.
+struct Gathering {
+    position: Box<dyn Position>,
+    /// Whether its caller makes others with it, which have not arrived yet.
+    awaits_others: bool,
+    /// When it has waited long enough.
+    due: Instant,
+    starts: oneshot::Receiver<Instant>,
 }
 
 /// A place among the requests that wait for company.
 pub(crate) trait Position: Send + Sync {
     /// Leaves, if the request still waits here.
     fn leave(&self);
+
+    /// The requests that the caller makes with this one have arrived.
+    fn arrived(&self);
 
     /// The request has waited long enough.
     fn overdue(&self);
@@ -89,14 +103,16 @@ impl<T: Send + 'static> Call<T> {
         }
     }
 
-    /// A request that waits for company until `due`, and goes in a batch.
+    /// A request that waits for company until `due`, and goes in a batch. `awaits_others` if its
+    /// caller makes several: they have arrived when it is polled again.
     pub(crate) fn gathering(
         position: impl Position + 'static,
+        awaits_others: bool,
         due: Instant,
-        starts: oneshot::Receiver<Instant>,
-        answer: oneshot::Receiver<Result<T>>,
+        (starts, answer): (oneshot::Receiver<Instant>, oneshot::Receiver<Result<T>>),
     ) -> Self {
-        Self { stage: Stage::Gathering(Box::new(position), due, starts), work: Work::Part(answer) }
+        let gathering = Gathering { position: Box::new(position), awaits_others, due, starts };
+        Self { stage: Stage::Gathering(gathering), work: Work::Part(answer) }
     }
 
     /// Whether the request goes in a batch: then its claim is in no order with its later calls
@@ -119,7 +135,12 @@ impl<T: Send + 'static> Call<T> {
             // If it was not started, the answer is the error.
             self.stage = started.map_or(Stage::NotSent, Stage::Sent);
         }
-        if let Stage::Gathering(position, due, starts) = &mut self.stage {
+        if let Stage::Gathering(Gathering { position, awaits_others, due, starts }) = &mut self.stage {
+            if *awaits_others {
+                yield_now().await;
+                *awaits_others = false;
+                position.arrived();
+            }
             let started = match timeout_at(limit.map_or(*due, |limit| limit.min(*due)), &mut *starts).await {
                 Ok(started) => started,
                 Err(_) => {
@@ -170,7 +191,7 @@ impl<T: Send + 'static> Call<T> {
                 self.stage = Stage::NotSent;
                 Some(overloaded(overload))
             }
-            Stage::Gathering(position, _, starts) => {
+            Stage::Gathering(Gathering { position, starts, .. }) => {
                 // From here on it is not sent.
                 starts.close();
                 if let Ok(sent) = starts.try_recv() {

@@ -23,7 +23,7 @@ use crate::record;
 use crate::run::call::{Call, Position, guarded, overloaded};
 use crate::run::clock;
 use crate::state::gather::{Arrival, Company, Gather};
-use crate::store::{Attempt, Lane, LeaseStore, Overload, PermitReply, Release, Reply};
+use crate::store::{AcquireOp, Attempt, Lane, LeaseStore, Overload, PermitReply, Release, Reply};
 
 type Answers<T> = Pin<Box<dyn Future<Output = Vec<Result<T>>> + Send>>;
 
@@ -48,18 +48,36 @@ pub(crate) trait Kind: Send + Sync + 'static {
 /// First attempts to acquire.
 pub(crate) struct Acquisitions;
 
+/// An attempt, and what makes it instead of the store unless it goes in a batch.
+pub(crate) struct Acquiring {
+    pub(crate) attempt: Attempt,
+    pub(crate) via: Option<Arc<dyn AcquireOp>>,
+}
+
 impl Kind for Acquisitions {
-    type Request = Attempt;
+    type Request = Acquiring;
     type Answer = Reply;
     const LANE: Lane = Lane::Acquire;
     const NAME: &'static str = "acquisitions";
 
-    fn send(store: Arc<dyn LeaseStore>, requests: Vec<Attempt>) -> Answers<Reply> {
-        Box::pin(async move { store.try_acquire_many(&requests).await })
+    fn send(store: Arc<dyn LeaseStore>, mut requests: Vec<Acquiring>) -> Answers<Reply> {
+        Box::pin(async move {
+            // Others may have left meanwhile.
+            if requests.len() == 1
+                && let Some(single) = requests.pop()
+            {
+                return vec![Self::send_one(store, single).await];
+            }
+            let attempts: Vec<Attempt> = requests.into_iter().map(|request| request.attempt).collect();
+            store.try_acquire_many(&attempts).await
+        })
     }
 
-    async fn send_one(store: Arc<dyn LeaseStore>, attempt: Attempt) -> Result<Reply> {
-        store.try_acquire(&attempt).await
+    async fn send_one(store: Arc<dyn LeaseStore>, Acquiring { attempt, via }: Acquiring) -> Result<Reply> {
+        match via {
+            Some(op) => op.try_acquire(&attempt).await,
+            None => store.try_acquire(&attempt).await,
+        }
     }
 }
 
@@ -213,7 +231,8 @@ impl<K: Kind> Gathering<K> {
             Ok((Arrival::Alone(Gathered { request, .. }), _)) => Joined::Alone(request, Some(Slot::under_way(here))),
             Ok((Arrival::Waits { number, sender }, due)) => {
                 here.add_sender(sender);
-                Joined::Together(Call::gathering(Place { here, number }, due, starts, answers))
+                let awaits_others = company == Company::Certain;
+                Joined::Together(Call::gathering(Place { here, number }, awaits_others, due, (starts, answers)))
             }
         }
     }
@@ -370,6 +389,12 @@ impl<K: Kind> Position for Place<K> {
         // Outside the lock: dropping it wakes the receiver.
         let left = self.here.with(|gather| gather.leave(self.number));
         drop(left);
+    }
+
+    fn arrived(&self) {
+        let batch = self.here.batch();
+        let needed = self.here.with(|gather| gather.arrived(batch));
+        self.here.add_sender(needed);
     }
 
     fn overdue(&self) {

@@ -33,8 +33,8 @@ pub(crate) struct Gather<T> {
 pub(crate) enum Company {
     /// It may be the only one.
     Unknown,
-    /// It is one of several of one caller. They wait for their sender even if there is room, which
-    /// takes no longer than their arrival.
+    /// It is one of several of one caller. They wait for each other even if there is room, until
+    /// all have [arrived](Gather::arrived).
     Certain,
 }
 
@@ -73,7 +73,13 @@ impl<T> Gather<T> {
         self.arrived += 1;
         let number = self.arrived;
         self.waiting.insert(number, request);
-        Arrival::Waits { number, sender: self.needs_sender(batch) }
+        Arrival::Waits { number, sender: company == Company::Unknown && self.needs_sender(batch) }
+    }
+
+    /// All requests of a caller that makes several have arrived. Returns whether a sender must get
+    /// in line.
+    pub(crate) fn arrived(&mut self, batch: usize) -> bool {
+        self.needs_sender(batch)
     }
 
     fn add_sender(&mut self) -> bool {
@@ -206,15 +212,32 @@ mod tests {
     #[test]
     fn requests_with_company_go_together_though_nothing_is_under_way() {
         let mut gather = Gather::default();
-        let senders: Vec<bool> = (0..5)
-            .map(|request| match gather.arrive(request, Company::Certain, 3) {
-                Arrival::Waits { sender, .. } => sender,
-                Arrival::Alone(_) => panic!("it has company"),
-            })
-            .collect();
-        assert_eq!(senders, [true, false, false, true, false], "one for three");
+        for request in 0..5 {
+            arrive_with_others(&mut gather, request);
+        }
+        assert_eq!([(); 5].map(|()| gather.arrived(3)), [true, true, false, false, false], "one for three");
         assert_eq!(gather.take(3), (vec![0, 1, 2], false));
         assert_eq!(gather.take(3), (vec![3, 4], false));
+    }
+
+    fn arrive_with_others(gather: &mut Gather<u32>, request: u32) -> u64 {
+        match gather.arrive(request, Company::Certain, 3) {
+            Arrival::Waits { number, sender: false } => number,
+            other => panic!("{other:?}: it has company that has not arrived"),
+        }
+    }
+
+    #[test]
+    fn requests_with_company_wait_for_room_like_others() {
+        let mut gather = busy();
+        let numbers = [10, 11].map(|request| arrive_with_others(&mut gather, request));
+        assert!(!gather.arrived(3) && !gather.arrived(3), "as many calls as are made at once are under way");
+        wait(&mut gather, 12);
+        assert!(gather.ended(Some(MS), 3));
+        assert_eq!(gather.take(3), (vec![10, 11, 12], false));
+        assert!(!gather.overdue(numbers[0], 3), "it has gone");
+        let number = arrive_with_others(&mut gather, 13);
+        assert!(!gather.arrived(3) && gather.overdue(number, 3), "it has waited long enough");
     }
 
     #[test]

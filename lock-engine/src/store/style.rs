@@ -29,6 +29,14 @@ pub trait AcquireOp: Send + Sync + 'static {
     /// # Errors
     /// See the [store's](super::LeaseStore) *Errors*.
     async fn try_acquire(&self, attempt: &Attempt) -> Result<Reply>;
+
+    /// Returns whether the store's [`try_acquire_many`](super::LeaseStore::try_acquire_many) may
+    /// make this attempt, the first of its claim, together with others. Before it returns true, the
+    /// operation records in the claim's state what the store has to bring. Defaults to false.
+    fn may_gather(&self, attempt: &Attempt) -> bool {
+        let _ = attempt;
+        false
+    }
 }
 
 /// A write that is made under a lease, in one atomic step with the check that the claim holds it

@@ -23,6 +23,8 @@ pub(crate) struct ClaimState {
     /// From when on a batch that was not answered can no longer take effect (R24). In milliseconds
     /// since the epoch by the server's clock; 0 if there is no such batch.
     pub(crate) batch_ends: AtomicU64,
+    /// Whether a batch has to return the document.
+    pub(crate) wants_document: AtomicBool,
     /// The document that the last grant returned, if it was requested.
     pub(crate) document: Mutex<Option<RawDocumentBuf>>,
 }

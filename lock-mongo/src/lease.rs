@@ -38,7 +38,7 @@ mod run;
 mod tests;
 mod write;
 
-pub(crate) use acquire::{LATE, last_of};
+pub(crate) use acquire::{BatchTokens, LATE, last_of};
 pub(crate) use admin::Victims;
 pub(crate) use answer::{
     Acquisition, Forced, ForcedEntry, HolderState, Keyed, KeyedTickets, Marked, Released, State, Taken, TakenTogether,

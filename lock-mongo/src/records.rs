@@ -4,6 +4,7 @@
 
 use std::num::NonZeroUsize;
 use std::sync::OnceLock;
+use std::sync::atomic::AtomicUsize;
 use std::time::Duration;
 
 use distlock_api::Result;
@@ -42,6 +43,8 @@ pub(crate) struct Records {
     pub(crate) shared: OnceLock<Shared>,
     pub(crate) recent_use: RecentUse,
     pub(crate) server_clock: ServerClock,
+    /// The length of the document that was brought last.
+    pub(crate) document_len: AtomicUsize,
 }
 
 /// What an acquisition does if there is no document with the `_id`.

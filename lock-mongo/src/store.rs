@@ -87,12 +87,12 @@ impl MongoStore {
     }
 }
 
-/// Returns how many keys may go in one command: one in the application's own documents, and where
-/// updates cannot be counted. On a sharded cluster a record that moves between shards may be
-/// updated twice, and be counted twice.
+/// Returns how many keys may go in one command: one for the documents of
+/// [`MongoOnce`](crate::MongoOnce), which are always new, and where updates cannot be counted. On a
+/// sharded cluster a record that moves between shards may be updated twice, and be counted twice.
 fn acquire_batch(deployment: Option<Deployment>, absent: &Absent) -> NonZeroUsize {
     let can_count = deployment.is_some_and(|known| known != Deployment::Sharded);
-    let keys = if can_count && matches!(absent, Absent::Record) { KEYS } else { 1 };
+    let keys = if can_count && !matches!(absent, Absent::Own { .. }) { KEYS } else { 1 };
     NonZeroUsize::new(keys).expect("not zero")
 }
 
@@ -145,7 +145,7 @@ impl LeaseStore for MongoStore {
     }
 
     fn may_gather(&self, attempt: &Attempt) -> bool {
-        batch::may_gather(&self.records, attempt)
+        batch::may_gather(&self.records, attempt, &self.records.absent)
     }
 
     fn may_act_for(&self, claim: &Claim) -> Duration {
@@ -267,8 +267,8 @@ mod tests {
         let batch = |deployment| acquire_batch(deployment, &Absent::Record).get();
         assert_eq!([Deployment::Standalone, Deployment::ReplicaSet].map(|known| batch(Some(known))), [KEYS; 2]);
         assert_eq!([None, Some(Deployment::Sharded)].map(batch), [1; 2]);
-        for absent in [Absent::Nothing, Absent::Default(doc! {})] {
-            assert_eq!(acquire_batch(Some(Deployment::ReplicaSet), &absent).get(), 1);
-        }
+        let of = |absent| acquire_batch(Some(Deployment::ReplicaSet), &absent).get();
+        assert_eq!([Absent::Nothing, Absent::Default(doc! {})].map(of), [KEYS; 2]);
+        assert_eq!(of(Absent::Own { default: doc! {}, filter: doc! {} }), 1);
     }
 }

@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::num::NonZeroUsize;
+use std::sync::atomic::AtomicUsize;
 use std::sync::{Arc, OnceLock};
 
 use distlock_api::{ErrorKind, FencingToken, LockError, Result};
@@ -91,6 +92,7 @@ impl Common {
             shared: OnceLock::new(),
             recent_use: RecentUse::default(),
             server_clock: ServerClock::default(),
+            document_len: AtomicUsize::default(),
         };
         Ok(MongoStore { records })
     }

@@ -17,8 +17,9 @@ use crate::records::Absent;
 type BoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
 
 impl<T> DocumentLocks<T> {
-    /// Locks a document and returns it, in one round trip, and waits without a limit unless a
-    /// [`timeout`](LockDocument::timeout) is set.
+    /// Locks a document and returns it, and waits without a limit unless a
+    /// [`timeout`](LockDocument::timeout) is set. A document that is free takes one round trip; or
+    /// two that it shares with others, where a process locks many at once.
     ///
     /// Await it to get the [`DocumentGuard`], or call [`run`](LockDocument::run). See
     /// [`LockDocument`] for the options and errors. The id has the type of the collection's `_id`s:

@@ -59,6 +59,10 @@ impl<T> DocumentLocks<T> {
 /// orders, by either method, cannot deadlock. One wait covers all. If one document is not granted
 /// or missing, those already locked are released again.
 ///
+/// Free documents are locked together, up to 64 by one update and one query, and are released
+/// together ([R24](crate::protocol#r24)). If one is in use, it is waited for before those after it
+/// are locked.
+///
 /// The guards are in the order of their keys. Each is committed by itself: a change of several
 /// documents takes as many atomic steps.
 ///

@@ -11,6 +11,7 @@ use mongodb::bson::{Document, RawDocumentBuf};
 
 use crate::records::Absent;
 use crate::requests::acquire::try_acquire_document;
+use crate::requests::batch::may_gather_document;
 use crate::requests::write::{DocumentChange, write};
 use crate::store::MongoStore;
 
@@ -24,6 +25,10 @@ pub(super) struct AcquireDocument {
 impl AcquireOp for AcquireDocument {
     async fn try_acquire(&self, attempt: &Attempt) -> Result<Reply> {
         try_acquire_document(&self.store.records, attempt, &self.absent).await
+    }
+
+    fn may_gather(&self, attempt: &Attempt) -> bool {
+        may_gather_document(&self.store.records, attempt, &self.absent)
     }
 }
 

@@ -17,6 +17,15 @@ use super::{
 /// The text of the error of a batch that comes too late.
 pub(crate) const LATE: &str = "distlock: late ";
 
+/// Where the tokens of a batch come from (R24).
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum BatchTokens {
+    /// Every block begins with this one. Records that have reached it are left out.
+    From(i64),
+    /// From each record and the clock, as those of a single attempt (R5).
+    Clock(Clock),
+}
+
 impl Layout {
     /// Makes the pipeline of one attempt to acquire (R8). It is an upsert: without a document the
     /// lease is free and has no waiter.
@@ -102,11 +111,16 @@ impl Layout {
     }
 
     /// Makes the pipeline of several attempts with equal terms, the first one's (R24): as
-    /// [`take`](Self::take), for records with these identities. Each has the tokens from `first`
-    /// on. The condition is in the filter, [`all_unused`](Self::all_unused).
-    pub(crate) fn take_together(&self, attempts: &[&Attempt], identities: &[Bson], first: i64) -> Vec<Document> {
+    /// [`take`](Self::take), for records with these identities. The condition is in the filter,
+    /// [`all_unused`](Self::all_unused).
+    pub(crate) fn take_together(
+        &self,
+        attempts: &[&Attempt],
+        identities: &[Bson],
+        tokens: BatchTokens,
+    ) -> Vec<Document> {
         let ids = attempts.iter().map(|attempt| attempt.claim.id().as_str().into()).collect();
-        let mut pipeline = self.take_with(attempts[0], last_of(first, attempts[0]).into());
+        let mut pipeline = self.take_with(attempts[0], self.last_in_batch(attempts[0], tokens));
         let change = pipeline[0].get_document_mut("$set").expect("see `take`");
         change.insert(self.path(LOCK_ID), one_of(ids, format!("${ID}"), identities.to_vec()));
         pipeline
@@ -120,7 +134,7 @@ impl Layout {
         &self,
         attempts: &[&Attempt],
         identities: &[Bson],
-        first: i64,
+        tokens: BatchTokens,
         bound: Duration,
         collection: &str,
     ) -> Vec<Document> {
@@ -130,7 +144,7 @@ impl Layout {
         let is_in_time = doc! { "$lt": ["$$NOW", DateTime::from_millis(millis(bound))] };
         // A pipeline can only fail by a conversion. That of a constant would always fail.
         let refusal = doc! { "$toLong": { "$concat": [LATE, format!("${NEW}")] } };
-        let last = last_of(first, attempts[0]).into();
+        let last = self.last_in_batch(attempts[0], tokens);
         let taken = self.taken(attempts[0], last).into_iter().map(|(field, new)| (self.path(field), new));
         let mut change: Document = taken.collect();
         change.insert(self.path(LOCK_ID), format!("${NEW}"));
@@ -143,6 +157,14 @@ impl Layout {
         ]
     }
 
+    /// The last token of a block that a batch grants.
+    fn last_in_batch(&self, attempt: &Attempt, tokens: BatchTokens) -> Bson {
+        match tokens {
+            BatchTokens::From(first) => last_of(first, attempt).into(),
+            BatchTokens::Clock(clock) => self.next_block(attempt, clock),
+        }
+    }
+
     /// Returns the filter of the records that one of these acquisitions holds.
     pub(crate) fn held_by_any(&self, identities: Vec<Bson>, ids: &[&str]) -> Document {
         let mut filter = self.records(identities);
@@ -151,14 +173,20 @@ impl Layout {
     }
 
     /// Projects a document after [`take_together`](Self::take_together) to a
-    /// [`TakenTogether`](super::TakenTogether).
-    pub(crate) fn taken_together(&self) -> Document {
-        answer(doc! {
+    /// [`TakenTogether`](super::TakenTogether), with the document itself for these acquisitions.
+    pub(crate) fn taken_together(&self, with_document: &[&str]) -> Document {
+        let mut taken = doc! {
             "id": self.value(LOCK_ID),
             "token": self.value(TOKEN),
             "remaining": self.remaining(),
             "now": { "$toLong": "$$NOW" },
-        })
+        };
+        if !with_document.is_empty() {
+            let ids: Vec<Bson> = with_document.iter().copied().map(literal).collect();
+            let is_wanted = doc! { "$in": [self.value(LOCK_ID), ids] };
+            taken.insert("document", doc! { "$cond": [is_wanted, self.without_lease(), "$$REMOVE"] });
+        }
+        answer(taken)
     }
 
     /// Returns the filter of a record without holder, ticket and minimum hold (R7). In an upsert it
@@ -171,11 +199,24 @@ impl Layout {
     }
 
     /// Returns the filter of those of the records that are without holder, ticket and minimum hold,
-    /// and have had no token from `first` on, while the server's clock is before `bound` (R24).
-    pub(crate) fn all_unused(&self, identities: &[Bson], first: i64, bound: Duration) -> Document {
+    /// and have had none of these tokens, while the server's clock is before `bound` (R24). A
+    /// document that was never locked counts as such a record, unless it has nothing but its `_id`:
+    /// such a one counts as missing.
+    pub(crate) fn all_unused(&self, identities: &[Bson], tokens: BatchTokens, bound: Duration) -> Document {
         let bound = DateTime::from_millis(millis(bound));
-        let mut filter = self.without_use(self.records(identities.iter().cloned()));
-        filter.get_document_mut(self.path(TOKEN)).expect("every record has a token").insert("$lt", first);
+        let mut unused = self.without_use(self.if_record(doc! {}));
+        if let BatchTokens::From(first) = tokens {
+            unused.get_document_mut(self.path(TOKEN)).expect("every record has a token").insert("$lt", first);
+        }
+        let mut filter = doc! { ID: { "$in": identities } };
+        match self.sub_document() {
+            Some(whole) => {
+                let is_bare = doc! { "$eq": ["$$ROOT", { ID: format!("${ID}") }] };
+                let never_locked = doc! { whole: { "$exists": false }, "$expr": { "$not": [is_bare] } };
+                filter.extend(doc! { "$or": [never_locked, unused] });
+            }
+            None => filter.extend(unused),
+        }
         filter.insert("$expr", doc! { "$lt": ["$$NOW", bound] });
         filter
     }

@@ -43,6 +43,8 @@ pub(crate) struct Acquisition {
 pub(crate) struct Wrote {
     /// Whether it was carried out.
     pub(crate) applied: bool,
+    /// Whether the key has no holder and no minimum hold afterwards.
+    pub(crate) is_free: bool,
     /// The document without the lease, if requested.
     #[serde(default)]
     pub(crate) document: Option<RawDocumentBuf>,
@@ -68,6 +70,9 @@ pub(crate) struct TakenTogether {
     pub(crate) remaining: i64,
     /// Milliseconds since the epoch, by the server.
     pub(crate) now: i64,
+    /// The document without the lease, if requested.
+    #[serde(default)]
+    pub(crate) document: Option<RawDocumentBuf>,
 }
 
 /// The answer to a release.

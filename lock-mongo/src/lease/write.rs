@@ -6,7 +6,7 @@ use distlock_api::AcquisitionId;
 use distlock_engine::store::Used;
 use mongodb::bson::{Bson, Document, doc};
 
-use super::{Clock, Layout, NextHolders, WRITTEN, WRITTEN_LEN, answer, literal};
+use super::{CLOSED_UNTIL, Clock, LOCK_ID, Layout, NextHolders, WRITTEN, WRITTEN_LEN, answer, literal};
 
 /// One write of an acquisition: its number, from 1.
 #[derive(Clone, Copy, Debug)]
@@ -58,7 +58,8 @@ impl Layout {
     /// document itself if `with_document` is set.
     pub(crate) fn wrote(&self, with_document: bool) -> Document {
         // A plain `true` would project a field of the document.
-        let mut fields = doc! { "applied": literal(true) };
+        let in_use = doc! { "$ifNull": [self.value(LOCK_ID), self.value(CLOSED_UNTIL), Bson::Null] };
+        let mut fields = doc! { "applied": literal(true), "is_free": { "$eq": [in_use, Bson::Null] } };
         if with_document {
             fields.insert("document", self.without_lease());
         }

@@ -8,8 +8,8 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use distlock_api::{ErrorKind, LockError, Result};
-use distlock_engine::store::{Attempt, BusyReply, Grant, QueueStanding, Reply, StoreTime};
-use mongodb::bson::{Bson, Document};
+use distlock_engine::store::{Attempt, BusyReply, Claim, Grant, QueueStanding, Reply, StoreTime};
+use mongodb::bson::{Bson, Document, RawDocumentBuf};
 
 use super::foreign::found;
 use super::privileges;
@@ -131,7 +131,7 @@ async fn acquire_once(
             claim_state(claim).had_no_waiter.store(answer.granted && answer.waiting == 0, Ordering::Relaxed);
             if with_document && answer.granted {
                 let document = answer.document.take().ok_or_else(|| with_key(unmarked()))?;
-                *claim_state(claim).document.lock().expect("no code in here panics") = Some(document);
+                keep_document(records, claim, document);
             }
             reply(attempt, &answer).map(Some).map_err(with_key)
         }
@@ -221,6 +221,12 @@ fn reply(attempt: &Attempt, answer: &Acquisition) -> Result<Reply> {
         return Ok(Reply::Busy(busy.with_anchor(now, token(answer.since)?)));
     }
     grant(answer.token, answer.tokens, remaining).map(Reply::Granted)
+}
+
+/// Keeps the document that a grant has brought for the guard.
+pub(crate) fn keep_document(records: &Records, claim: &Claim, document: RawDocumentBuf) {
+    records.document_len.store(document.as_bytes().len(), Ordering::Relaxed);
+    *claim_state(claim).document.lock().expect("no code in here panics") = Some(document);
 }
 
 /// Makes the grant of a block that ends with this token.

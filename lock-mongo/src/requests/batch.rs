@@ -16,32 +16,40 @@ use futures_util::future::{OptionFuture, join, join_all};
 use mongodb::bson::{Bson, Document, doc};
 use serde::Deserialize;
 
-use super::acquire::{grant, try_acquire};
+use super::acquire::{grant, keep_document, try_acquire};
 use super::release::release;
 use crate::budget::Budget;
 use crate::calls::{ConfirmedBy, WriteReply};
 use crate::claim::claim_state;
 use crate::error::{Effect, failed_with, is_answer, is_unauthorized, refused, rejection, translate};
-use crate::lease::{LATE, Marked, TakenTogether, block, identity_index, last_of, token_at};
+use crate::lease::{BatchTokens, LATE, Marked, TakenTogether, block, identity_index, last_of, token_at};
 use crate::numbers::millis;
-use crate::records::Records;
+use crate::records::{Absent, Records};
 
 /// How many keys go in one command. Twice as many took twice as long, and delayed other writes.
 pub(crate) const KEYS: usize = 128;
 
+/// The documents that a batch brings are this long at most, as far as is known. Longer ones would
+/// make all callers of a batch wait for all of them.
+const DOCUMENT_LEN: usize = 1 << 14;
+
 /// Whether an attempt gains by going in a batch: an exclusive one of a key that is probably free,
 /// in a store that knows its server's clock. Where a floor is ahead of the clock, a batch would
-/// take no key twice.
-pub(crate) fn may_gather(records: &Records, attempt: &Attempt) -> bool {
+/// take no key twice. A batch inserts no document of the application's.
+pub(crate) fn may_gather(records: &Records, attempt: &Attempt, absent: &Absent) -> bool {
+    let key = attempt.claim.key().as_str();
     attempt.claim.mode().is_exclusive()
         && records.server_clock.not_before().is_some_and(|now| records.token_floor <= token_at(now))
-        && records.recent_use.was_free(attempt.claim.key().as_str())
+        && records.recent_use.was_free(key)
+        && (matches!(absent, Absent::Record | Absent::Nothing) || records.recent_use.was_seen(key))
 }
 
 /// Makes attempts in one batch. Those that find their keys in use have done nothing, and are made
 /// again one by one.
 pub(crate) async fn try_acquire_many(records: &Records, attempts: &[Attempt]) -> Vec<Result<Reply>> {
-    if let [attempt] = attempts {
+    if let [attempt] = attempts
+        && !wants_document(attempt)
+    {
         return vec![try_acquire(records, attempt).await];
     }
     let Some(now) = records.server_clock.not_before() else {
@@ -68,6 +76,16 @@ pub(crate) async fn try_acquire_many(records: &Records, attempts: &[Attempt]) ->
 /// How long an attempt may act. It is of no use after the lease that it would bring.
 fn limit(attempt: &Attempt) -> Duration {
     attempt.timeout.min(attempt.ttl)
+}
+
+/// Whether an attempt gains by bringing its document in a batch.
+pub(crate) fn may_gather_document(records: &Records, attempt: &Attempt, absent: &Absent) -> bool {
+    claim_state(&attempt.claim).wants_document.store(true, Ordering::Relaxed);
+    records.document_len.load(Ordering::Relaxed) <= DOCUMENT_LEN && may_gather(records, attempt, absent)
+}
+
+fn wants_document(attempt: &Attempt) -> bool {
+    claim_state(&attempt.claim).wants_document.load(Ordering::Relaxed)
 }
 
 /// Records that the batch of an attempt can no longer take effect.
@@ -117,8 +135,13 @@ impl Taking<'_> {
         let Self { records, budget, .. } = *self;
         let Records { layout, recent_use, .. } = records;
         // A collection that cannot be used is refused.
-        records.deployment_within(budget).await?;
-        let terms = Terms { first: token_at(now).max(records.token_floor).max(1), now };
+        let deployment = records.deployment_within(budget).await?;
+        // The answer for a document is a query in any case, and brings the tokens.
+        let tokens = match records.absent {
+            Absent::Record => BatchTokens::From(token_at(now).max(records.token_floor).max(1)),
+            _ => BatchTokens::Clock(records.clock(deployment)),
+        };
+        let terms = Terms { tokens, now };
         let mut groups = Vec::<Equal<'_>>::new();
         // The numbers of the attempts that are sent.
         let mut sent = Vec::with_capacity(attempts.len());
@@ -136,7 +159,7 @@ impl Taking<'_> {
                 }
             };
             let key = attempt.claim.key().as_str();
-            let is_new = !recent_use.was_seen(key);
+            let is_new = matches!(records.absent, Absent::Record) && !recent_use.was_seen(key);
             recent_use.mark_in_use(key);
             sent.push(number);
             let fits = |group: &&mut Equal<'_>| group.are_new == is_new && have_equal_terms(group.attempts[0], attempt);
@@ -162,21 +185,33 @@ impl Taking<'_> {
         // The server has answered: it executes nothing of it any more.
         sent.iter().for_each(|number| ended(&attempts[*number]));
         records.ensure_indexes();
-        if count == Some(sent.len()) && records.server_clock.was_read_recently() {
+        if count == Some(sent.len())
+            && let BatchTokens::From(first) = terms.tokens
+            && records.server_clock.was_read_recently()
+        {
             for number in sent {
                 let attempt = &attempts[number];
-                self.granted(number, attempt, last_of(terms.first, attempt), attempt.ttl);
+                self.granted(number, attempt, last_of(first, attempt), attempt.ttl);
             }
             return Ok(());
         }
+        if count == Some(0) {
+            self.fill(|| Ok(undecided()));
+            return Ok(());
+        }
         let sent_attempts: Vec<&Attempt> = sent.iter().map(|number| &attempts[*number]).collect();
-        let taken = found(records, &sent_attempts, budget).await?;
+        let mut taken = found(records, &sent_attempts, budget).await?;
+        let found = taken.len();
         for number in sent {
-            if let Some(taken) = taken.get(attempts[number].claim.id().as_str()) {
-                self.granted(number, &attempts[number], taken.token, millis(taken.remaining));
+            let attempt = &attempts[number];
+            if let Some(taken) = taken.remove(attempt.claim.id().as_str()) {
+                if let Some(document) = taken.document {
+                    keep_document(records, &attempt.claim, document);
+                }
+                self.granted(number, attempt, taken.token, millis(taken.remaining));
             }
         }
-        if count.is_some_and(|count| count != taken.len()) {
+        if count.is_some_and(|count| count != found) {
             // Granted, and gone before the query.
             let message = "a lease that a batch has taken was not found afterwards";
             return Err(LockError::new(ErrorKind::Unavailable, message).outcome_unknown());
@@ -207,8 +242,7 @@ fn have_equal_terms(one: &Attempt, other: &Attempt) -> bool {
 /// What the statements of a batch have in common.
 #[derive(Clone, Copy)]
 struct Terms {
-    /// The first token of every block.
-    first: i64,
+    tokens: BatchTokens,
     /// A time that the server's clock has not passed.
     now: Duration,
 }
@@ -243,7 +277,7 @@ async fn take_all(records: &Records, groups: &[Equal<'_>], terms: Terms, budget:
 async fn insert(records: &Records, group: &Equal<'_>, terms: Terms, budget: Budget) -> Result<Inserted> {
     let Equal { attempts, identities, .. } = group;
     let bound = terms.now + limit(attempts[0]);
-    let pipeline = records.layout.take_new(attempts, identities, terms.first, bound, records.collection.name());
+    let pipeline = records.layout.take_new(attempts, identities, terms.tokens, bound, records.collection.name());
     let command = doc! {
         "aggregate": 1,
         "pipeline": pipeline,
@@ -266,18 +300,23 @@ async fn insert(records: &Records, group: &Equal<'_>, terms: Terms, budget: Budg
 }
 
 /// Takes the leases of those records that are free, by one command. Returns how many, if all
-/// statements were carried out.
+/// statements were carried out. Without a privilege it takes none, and the attempts that follow say
+/// which one is missing.
 async fn take(records: &Records, groups: &[&Equal<'_>], terms: Terms, budget: Budget) -> Result<Option<usize>> {
     let layout = &records.layout;
     let statements = groups.iter().map(|Equal { attempts, identities, .. }| {
         doc! {
-            "q": layout.all_unused(identities, terms.first, terms.now + limit(attempts[0])),
-            "u": layout.take_together(attempts, identities, terms.first),
+            "q": layout.all_unused(identities, terms.tokens, terms.now + limit(attempts[0])),
+            "u": layout.take_together(attempts, identities, terms.tokens),
             "multi": true,
             "hint": identity_index(),
         }
     });
-    let updated = update(records, statements.collect(), ConfirmedBy::Majority, budget).await?;
+    let updated = match update(records, statements.collect(), ConfirmedBy::Majority, budget).await {
+        // The server examines privileges before it does anything.
+        Err(error) if error.kind() == ErrorKind::PermissionDenied => return Ok(Some(0)),
+        updated => updated?,
+    };
     match &updated.write_concern_error {
         Some(refusal) => Err(refused(refusal, true)),
         None if updated.write_errors.is_empty() => updated.found().map(Some),
@@ -292,7 +331,10 @@ async fn found(records: &Records, attempts: &[&Attempt], budget: Budget) -> Resu
     let ids: Vec<&str> = attempts.iter().map(|attempt| attempt.claim.id().as_str()).collect();
     let reading = records.server_clock.reading();
     let filter = layout.held_by_any(identities, &ids);
-    let taken: Vec<Marked<TakenTogether>> = match records.find_all(filter, layout.taken_together(), budget).await {
+    let wanting = attempts.iter().filter(|attempt| wants_document(attempt));
+    let wanting: Vec<&str> = wanting.map(|attempt| attempt.claim.id().as_str()).collect();
+    let projection = layout.taken_together(&wanting);
+    let taken: Vec<Marked<TakenTogether>> = match records.find_all(filter, projection, budget).await {
         Ok(taken) => taken,
         // The leases may be there.
         Err(error) => return Err(error.outcome_unknown()),

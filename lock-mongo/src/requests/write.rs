@@ -69,7 +69,12 @@ pub(crate) async fn write(
     let filter = layout.writable(identity.clone(), id);
     let options = ChangeOptions::new(deployment, Some(claim), budget);
     match records.change::<Wrote>(filter, pipeline, layout.wrote(!releases), options).await {
-        Ok(Some(wrote)) => return Ok(Some(wrote).filter(|wrote| wrote.applied)),
+        Ok(Some(wrote)) => {
+            if wrote.is_free {
+                records.recent_use.mark_free(claim.key().as_str());
+            }
+            return Ok(Some(wrote).filter(|wrote| wrote.applied));
+        }
         Ok(None) => {}
         Err(Failure::Driver(error)) => {
             return Err(match rejection(&error) {

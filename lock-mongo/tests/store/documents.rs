@@ -1,6 +1,7 @@
 //! Locks in documents: the commands, their effect, and the state that they leave.
 
 mod basics;
+mod batch;
 mod changes;
 mod creating;
 mod foreign;
@@ -22,6 +23,7 @@ use super::world::{World, random_name};
 
 pub(super) fn add(checks: &mut Checks<'_>) {
     basics::add(checks);
+    batch::add(checks);
     changes::add(checks);
     creating::add(checks);
     foreign::add(checks);

@@ -98,7 +98,8 @@ impl<T> ByNumber<T> {
     }
 
     /// Searches where the number is expected: numbers come from a counter, so they are spread
-    /// evenly. In a long queue each look at a slot reads memory that is not in the cache of the processor.
+    /// evenly. In a long queue each look at a slot reads memory that is not in the cache of the
+    /// processor.
     fn position(&self, number: u64) -> Option<usize> {
         let (mut low, mut high) = (0, self.slots.len().checked_sub(1)?);
         let (mut least, mut greatest) = (self.slots[low].0, self.slots[high].0);

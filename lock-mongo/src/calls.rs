@@ -33,6 +33,9 @@ use crate::topology::{Deployment, primary_replaced, unanswered_by};
 /// How many records one update changes. Larger updates delay all other writes (R14).
 pub(crate) const BATCH: NonZeroUsize = NonZeroUsize::new(360).expect("not zero");
 
+/// The records of a batch come in one answer of the server, which would divide them by default.
+const FOUND_AT_ONCE: u32 = 1_000;
+
 /// The options of [`Records::change`].
 pub(crate) struct ChangeOptions<'a> {
     pub(crate) upsert: bool,
@@ -230,7 +233,8 @@ impl Records {
     ) -> Result<Vec<T>> {
         let documents = self.collection.clone_with_type::<T>();
         let find = async {
-            documents.find(filter).projection(projection).max_time(budget.on_server()).await?.try_collect().await
+            let found = documents.find(filter).projection(projection).batch_size(FOUND_AT_ONCE);
+            found.max_time(budget.on_server()).await?.try_collect().await
         };
         self.run(budget, Effect::None, find).await
     }

@@ -43,7 +43,7 @@ pub(crate) struct Records {
     pub(crate) shared: OnceLock<Shared>,
     pub(crate) recent_use: RecentUse,
     pub(crate) server_clock: ServerClock,
-    /// The length of the document that was brought last.
+    /// The length of the document that was brought last, or of the longest that came with it.
     pub(crate) document_len: AtomicUsize,
 }
 

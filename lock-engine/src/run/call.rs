@@ -104,7 +104,7 @@ impl<T: Send + 'static> Call<T> {
     }
 
     /// A request that waits for company until `due`, and goes in a batch. `awaits_others` if its
-    /// caller makes several: they have arrived when it is polled again.
+    /// caller makes several: as a rule they have arrived when it is polled again.
     pub(crate) fn gathering(
         position: impl Position + 'static,
         awaits_others: bool,

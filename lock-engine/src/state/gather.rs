@@ -33,8 +33,8 @@ pub(crate) struct Gather<T> {
 pub(crate) enum Company {
     /// It may be the only one.
     Unknown,
-    /// It is one of several of one caller. They wait for each other even if there is room, until
-    /// all have [arrived](Gather::arrived).
+    /// It is one of several of one caller. They add no sender before they are polled again, even if
+    /// there is room: as a rule all have [arrived](Gather::arrived) by then.
     Certain,
 }
 

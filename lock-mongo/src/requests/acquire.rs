@@ -131,7 +131,8 @@ async fn acquire_once(
             claim_state(claim).had_no_waiter.store(answer.granted && answer.waiting == 0, Ordering::Relaxed);
             if with_document && answer.granted {
                 let document = answer.document.take().ok_or_else(|| with_key(unmarked()))?;
-                keep_document(records, claim, document);
+                records.document_len.store(document.as_bytes().len(), Ordering::Relaxed);
+                keep_document(claim, document);
             }
             reply(attempt, &answer).map(Some).map_err(with_key)
         }
@@ -224,8 +225,7 @@ fn reply(attempt: &Attempt, answer: &Acquisition) -> Result<Reply> {
 }
 
 /// Keeps the document that a grant has brought for the guard.
-pub(crate) fn keep_document(records: &Records, claim: &Claim, document: RawDocumentBuf) {
-    records.document_len.store(document.as_bytes().len(), Ordering::Relaxed);
+pub(crate) fn keep_document(claim: &Claim, document: RawDocumentBuf) {
     *claim_state(claim).document.lock().expect("no code in here panics") = Some(document);
 }
 

@@ -136,7 +136,7 @@ impl Taking<'_> {
         let Records { layout, recent_use, .. } = records;
         // A collection that cannot be used is refused.
         let deployment = records.deployment_within(budget).await?;
-        // The answer for a document is a query in any case, and brings the tokens.
+        // In documents a query follows, which brings the tokens, too.
         let tokens = match records.absent {
             Absent::Record => BatchTokens::From(token_at(now).max(records.token_floor).max(1)),
             _ => BatchTokens::Clock(records.clock(deployment)),
@@ -201,15 +201,19 @@ impl Taking<'_> {
         }
         let sent_attempts: Vec<&Attempt> = sent.iter().map(|number| &attempts[*number]).collect();
         let mut taken = found(records, &sent_attempts, budget).await?;
-        let found = taken.len();
+        let (found, mut longest) = (taken.len(), None);
         for number in sent {
             let attempt = &attempts[number];
             if let Some(taken) = taken.remove(attempt.claim.id().as_str()) {
                 if let Some(document) = taken.document {
-                    keep_document(records, &attempt.claim, document);
+                    longest = longest.max(Some(document.as_bytes().len()));
+                    keep_document(&attempt.claim, document);
                 }
                 self.granted(number, attempt, taken.token, millis(taken.remaining));
             }
+        }
+        if let Some(longest) = longest {
+            records.document_len.store(longest, Ordering::Relaxed);
         }
         if count.is_some_and(|count| count != found) {
             // Granted, and gone before the query.
@@ -251,7 +255,14 @@ struct Terms {
 async fn take_all(records: &Records, groups: &[Equal<'_>], terms: Terms, budget: Budget) -> Result<Option<usize>> {
     let (new, known): (Vec<_>, Vec<_>) = groups.iter().partition(|group| group.are_new);
     let inserting = join_all(new.iter().map(|group| insert(records, group, terms, budget)));
-    let updating = OptionFuture::from((!known.is_empty()).then(|| take(records, &known, terms, budget)));
+    let updating = OptionFuture::from((!known.is_empty()).then(|| async {
+        match take(records, &known, terms, budget).await {
+            // The server examines privileges before it does anything. The attempts that follow say
+            // which one is missing.
+            Err(error) if error.kind() == ErrorKind::PermissionDenied => Ok(Some(0)),
+            taken => taken,
+        }
+    }));
     let (inserted, updated) = join(inserting, updating).await;
     // If one of several commands failed, another may have taken its leases.
     let is_single = new.len() + usize::from(updated.is_some()) == 1;
@@ -300,8 +311,7 @@ async fn insert(records: &Records, group: &Equal<'_>, terms: Terms, budget: Budg
 }
 
 /// Takes the leases of those records that are free, by one command. Returns how many, if all
-/// statements were carried out. Without a privilege it takes none, and the attempts that follow say
-/// which one is missing.
+/// statements were carried out.
 async fn take(records: &Records, groups: &[&Equal<'_>], terms: Terms, budget: Budget) -> Result<Option<usize>> {
     let layout = &records.layout;
     let statements = groups.iter().map(|Equal { attempts, identities, .. }| {
@@ -312,11 +322,7 @@ async fn take(records: &Records, groups: &[&Equal<'_>], terms: Terms, budget: Bu
             "hint": identity_index(),
         }
     });
-    let updated = match update(records, statements.collect(), ConfirmedBy::Majority, budget).await {
-        // The server examines privileges before it does anything.
-        Err(error) if error.kind() == ErrorKind::PermissionDenied => return Ok(Some(0)),
-        updated => updated?,
-    };
+    let updated = update(records, statements.collect(), ConfirmedBy::Majority, budget).await?;
     match &updated.write_concern_error {
         Some(refusal) => Err(refused(refusal, true)),
         None if updated.write_errors.is_empty() => updated.found().map(Some),
@@ -336,8 +342,13 @@ async fn found(records: &Records, attempts: &[&Attempt], budget: Budget) -> Resu
     let projection = layout.taken_together(&wanting);
     let taken: Vec<Marked<TakenTogether>> = match records.find_all(filter, projection, budget).await {
         Ok(taken) => taken,
-        // The leases may be there.
-        Err(error) => return Err(error.outcome_unknown()),
+        // The leases may be there. If the documents were too long, the next ones go one by one.
+        Err(error) => {
+            if !wanting.is_empty() {
+                records.document_len.store(usize::MAX, Ordering::Relaxed);
+            }
+            return Err(error.outcome_unknown());
+        }
     };
     let taken: Vec<TakenTogether> = taken.into_iter().filter_map(|marked| marked.answer).collect();
     if let Some(taken) = taken.first() {

@@ -179,7 +179,11 @@ mod tests {
     }
 
     fn wait(gather: &mut Gather<u32>, request: u32) -> u64 {
-        match gather.arrive(request, Company::Unknown, 3) {
+        wait_with(Company::Unknown, gather, request)
+    }
+
+    fn wait_with(company: Company, gather: &mut Gather<u32>, request: u32) -> u64 {
+        match gather.arrive(request, company, 3) {
             Arrival::Waits { number, sender: false } => number,
             other => panic!("{other:?}"),
         }
@@ -213,30 +217,23 @@ mod tests {
     fn requests_with_company_go_together_though_nothing_is_under_way() {
         let mut gather = Gather::default();
         for request in 0..5 {
-            arrive_with_others(&mut gather, request);
+            wait_with(Company::Certain, &mut gather, request);
         }
         assert_eq!([(); 5].map(|()| gather.arrived(3)), [true, true, false, false, false], "one for three");
         assert_eq!(gather.take(3), (vec![0, 1, 2], false));
         assert_eq!(gather.take(3), (vec![3, 4], false));
     }
 
-    fn arrive_with_others(gather: &mut Gather<u32>, request: u32) -> u64 {
-        match gather.arrive(request, Company::Certain, 3) {
-            Arrival::Waits { number, sender: false } => number,
-            other => panic!("{other:?}: it has company that has not arrived"),
-        }
-    }
-
     #[test]
     fn requests_with_company_wait_for_room_like_others() {
         let mut gather = busy();
-        let numbers = [10, 11].map(|request| arrive_with_others(&mut gather, request));
+        let numbers = [10, 11].map(|request| wait_with(Company::Certain, &mut gather, request));
         assert!(!gather.arrived(3) && !gather.arrived(3), "as many calls as are made at once are under way");
         wait(&mut gather, 12);
         assert!(gather.ended(Some(MS), 3));
         assert_eq!(gather.take(3), (vec![10, 11, 12], false));
         assert!(!gather.overdue(numbers[0], 3), "it has gone");
-        let number = arrive_with_others(&mut gather, 13);
+        let number = wait_with(Company::Certain, &mut gather, 13);
         assert!(!gather.arrived(3) && gather.overdue(number, 3), "it has waited long enough");
     }
 

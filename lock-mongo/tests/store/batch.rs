@@ -94,7 +94,7 @@ async fn free_keys_are_taken_by_one_command(world: World) {
 }
 
 /// What differs between two records for other reasons.
-fn comparable(mut record: Document) -> Document {
+pub(super) fn comparable(mut record: Document) -> Document {
     for field in ["_id", "lockId", "fencingToken", "acquiredAt", "expiresAt", "lastReleased", "released"] {
         if let Some(value) = record.get_mut(field) {
             *value = Bson::String(format!("{:?}", value.element_type()));

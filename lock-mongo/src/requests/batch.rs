@@ -255,7 +255,7 @@ struct Terms {
 async fn take_all(records: &Records, groups: &[Equal<'_>], terms: Terms, budget: Budget) -> Result<Option<usize>> {
     let (new, known): (Vec<_>, Vec<_>) = groups.iter().partition(|group| group.are_new);
     let inserting = join_all(new.iter().map(|group| insert(records, group, terms, budget)));
-    let updating = OptionFuture::from((!known.is_empty()).then(|| async {
+    let updating = OptionFuture::from((!known.is_empty()).then_some(async {
         match take(records, &known, terms, budget).await {
             // The server examines privileges before it does anything. The attempts that follow say
             // which one is missing.

@@ -90,7 +90,7 @@ impl Sent {
             for field in ["lsid", "$db", "$clusterTime"] {
                 command.remove(field);
             }
-            println!("{}\n", text(command.into()));
+            println!("{}\n", json("", command.into()));
         }
     }
 
@@ -109,10 +109,11 @@ impl Sent {
     }
 }
 
-/// A value as JSON that can be wrapped.
-fn text(value: Bson) -> String {
+/// A value as wrapped JSON, behind this text.
+fn json(before: &str, value: Bson) -> String {
     let json = value.into_relaxed_extjson().to_string();
-    wrapped(&json.replace(',', ", ").replace(":{", ": {").replace(":[", ": ["), "    ")
+    let json = json.replace(',', ", ").replace(":{", ": {").replace(":[", ": [");
+    wrapped(&format!("{before}{json}"), "    ")
 }
 
 /// The style with a record per key.
@@ -124,7 +125,7 @@ async fn records(client: &Client, name: &str, sent: &Sent) -> Result<(), Failure
     sent.print("prepare");
     let guard = locks.acquire("orders/7").await?;
     sent.print("acquire");
-    println!("the record: {}\n", text(record(client, name, "locks").await?));
+    println!("{}\n", json("the record: ", record(client, name, "locks").await?));
     sent.print("(reading the record)");
     let other = builder().build()?;
     if other.try_acquire("orders/7").await?.is_some() {
@@ -166,11 +167,11 @@ async fn in_documents(client: &Client, name: &str, sent: &Sent) -> Result<(), Fa
     let locks = DocumentLocks::builder(&orders).build()?;
     let order = locks.lock("7").await?;
     sent.print("lock");
-    println!("the document: {}\n", text(record(client, name, "orders").await?));
+    println!("{}\n", json("the document: ", record(client, name, "orders").await?));
     sent.print("(reading the document)");
     order.commit(Change::new().set("state", "paid")).await?;
     sent.print("commit, which releases");
-    println!("the document: {}\n", text(record(client, name, "orders").await?));
+    println!("{}\n", json("the document: ", record(client, name, "orders").await?));
     sent.print("(reading the document)");
     let mut order = locks.lock("7").await?;
     sent.print("lock again");

@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 /// The identity of one acquisition of one key, never used for another ([C7]).
 ///
-/// It is a text that the backend makes. With the lease engine it has 49 bytes, of which the first
-/// 16 name the provider.
+/// It is a text that the backend makes. With the lease engine it has 25 bytes, of which the first
+/// eight name the provider.
 ///
 /// [C7]: distlock_api::contract#c7
 #[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]

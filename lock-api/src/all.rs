@@ -18,7 +18,7 @@ use crate::mode::Mode;
 use crate::options::AcquireOptions;
 use crate::parse::IntoLockKey;
 use crate::provider::{Acquired, LockProvider};
-use crate::style::{Group, acquire_group, finish_run};
+use crate::style::{Group, complete_group, finish_run, sort_keys};
 use crate::token::FencingToken;
 use crate::{acquire_setters, mode_setters, try_setters, wait_setters};
 
@@ -37,13 +37,22 @@ async fn acquire<P: LockProvider + ?Sized>(
     modes: Modes,
     options: AcquireOptions,
 ) -> Result<Group<LockGuard>> {
-    let keys = keys?;
+    let mut keys = keys?;
     let modes = modes_by_key(&keys, modes)?;
-    acquire_group(keys, &options, |key, options| {
-        let options = match modes.get(&key) {
-            Some(mode) => options.with_mode(*mode),
-            None => options,
-        };
+    sort_keys(&mut keys);
+    let with_mode = |key: &LockKey, options: AcquireOptions| match modes.get(key) {
+        Some(mode) => options.with_mode(*mode),
+        None => options,
+    };
+    // One pass over the free keys of a provider that has the answers at once.
+    let acquire_now = |key| match provider.acquire_now(key, &with_mode(key, options.clone())) {
+        Some(Ok(answer)) => answer.held(),
+        // What this is shows the call that follows.
+        Some(Err(_)) | None => None,
+    };
+    let held = keys.iter().map_while(acquire_now).collect();
+    complete_group(held, keys, &options, |key, options| {
+        let options = with_mode(&key, options);
         async move { provider.acquire_with(key, options).await.map(Acquired::held) }
     })
     .await
@@ -91,7 +100,9 @@ macro_rules! mode_of_setter {
 /// while it holds those of smaller keys. So callers that name the same keys in different orders
 /// cannot deadlock. Up to 64 locks are asked for at once, and exclusive ones go to the store
 /// together if it can do that. Locks behind the first busy one are released again before it is
-/// waited for, and to others they may seem busy for a moment.
+/// waited for, and to others they may seem busy for a moment. A provider that answers at once
+/// ([`acquire_now`](LockProvider::acquire_now)) grants free locks in one pass, up to the first busy
+/// one.
 ///
 /// One wait covers them all. If one lock is not granted, those already acquired are released again.
 /// Without any key the guard is empty, and no request is sent.

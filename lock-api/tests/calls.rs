@@ -1,8 +1,15 @@
 //! The fluent calls: keys, `run`, and the answer at the end of a wait.
 
+use std::fmt;
+use std::future::IntoFuture;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
-use distlock_api::{AcquireOptions, ErrorKind, LockGuard, LockKey, LockProviderExt, Wait};
+use distlock_api::{
+    AcquireOptions, Acquired, ErrorKind, LockGuard, LockKey, LockProvider, LockProviderExt, Mode, Namespaced, Result,
+    Wait, async_trait, delegate_provider,
+};
 use distlock_memory::{MemoryProvider, MemoryStore};
 
 const SHORT: Duration = Duration::from_millis(20);
@@ -73,4 +80,68 @@ async fn both_guards_say_how_long_they_are_valid() {
     // Locks of one process do not expire.
     let one = MemoryProvider::new().acquire("k").await.unwrap();
     assert_eq!((one.valid_until(), one.remaining()), (None, None));
+}
+
+/// Counts the calls that make a future.
+#[derive(Debug, Default)]
+struct Counted {
+    inner: MemoryProvider,
+    futures: AtomicU64,
+}
+
+impl fmt::Display for Counted {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Counted")
+    }
+}
+
+#[async_trait]
+impl LockProvider for Counted {
+    async fn acquire_with(&self, key: LockKey, options: AcquireOptions) -> Result<Acquired> {
+        self.futures.fetch_add(1, Relaxed);
+        self.inner.acquire_with(key, options).await
+    }
+    delegate_provider!(this => this.inner; acquire_now, capabilities, accounting, admin, close);
+}
+
+#[tokio::test]
+async fn c21_free_keys_are_acquired_in_one_pass() {
+    let counted = Arc::new(Counted::default());
+    let locks: Arc<dyn LockProvider> = Arc::new(Namespaced::new(counted.clone(), "n").unwrap());
+    let keys = || (0..100).rev().map(|number| format!("{number:02}")).chain(["07".to_owned()]);
+    let all = locks.acquire_all(keys()).mode_of("50", Mode::Shared).await.unwrap();
+    let of_guards: Vec<&str> = all.guards().iter().map(|guard| guard.key().as_str()).collect();
+    assert!(of_guards.len() == 100 && of_guards.is_sorted(), "{of_guards:?}");
+    assert!(all.release().await.unwrap().is_released());
+    assert!(locks.try_acquire_all(keys()).await.unwrap().is_some());
+    assert_eq!(counted.futures.load(Relaxed), 0);
+    let all = locks.acquire_all(keys()).mode_of("50", Mode::Shared).await.unwrap();
+    assert!(locks.try_acquire("50").shared().await.unwrap().is_some());
+    assert!(locks.try_acquire("51").shared().await.unwrap().is_none());
+    drop(all);
+    assert_eq!(counted.inner.keys_in_use(), 0);
+}
+
+#[tokio::test]
+async fn c21_the_pass_ends_at_the_first_key_that_is_busy() {
+    let locks = Counted::default();
+    let holder = locks.acquire("b").await.unwrap();
+    let before = locks.futures.load(Relaxed);
+    {
+        let mut all = std::pin::pin!(locks.acquire_all(["c", "b", "a"]).into_future());
+        assert!(futures_util::poll!(&mut all).is_pending());
+        assert!(locks.try_acquire("a").await.unwrap().is_none(), "a smaller key is held meanwhile");
+        assert!(locks.try_acquire("c").await.unwrap().is_some(), "a greater one is not");
+        assert!(locks.futures.load(Relaxed) > before);
+        assert!(holder.release().await.unwrap().is_released());
+        assert_eq!(all.await.unwrap().guards().len(), 3);
+    }
+    let holder = locks.acquire("b").await.unwrap();
+    assert!(locks.try_acquire_all(["c", "b", "a"]).await.unwrap().is_none());
+    assert_eq!(locks.inner.keys_in_use(), 1, "all or nothing");
+    let invalid = locks.acquire_all(["a", "c"]).permits(3, 2).await.map(drop).unwrap_err();
+    assert_eq!(invalid.kind(), ErrorKind::InvalidOptions);
+    drop(holder);
+    locks.close().await.unwrap();
+    assert_eq!(locks.acquire_all(["a", "c"]).await.map(drop).unwrap_err().kind(), ErrorKind::Closed);
 }

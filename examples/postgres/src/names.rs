@@ -55,7 +55,7 @@ impl fmt::Display for SchemaName {
     }
 }
 
-/// The longest id that is accepted. Those of the engine have 49 bytes.
+/// The longest id that is accepted. Those of the engine have 25 bytes.
 const MAX_ID_LEN: usize = 128;
 
 /// The text of an id, if the store can keep it and push it.

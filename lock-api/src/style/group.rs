@@ -111,12 +111,31 @@ where
     G: GroupGuard,
     F: Future<Output = Result<Option<G>>>,
 {
+    sort_keys(&mut keys);
+    complete_group(Vec::with_capacity(keys.len()), keys, options, acquire).await
+}
+
+/// Brings the keys of a group into the order in which they are acquired.
+pub(crate) fn sort_keys(keys: &mut Vec<LockKey>) {
     keys.sort_unstable();
     keys.dedup();
+}
+
+/// Acquires the rest of a group, as [`acquire_group`], whose first locks are held already. The keys
+/// are [sorted](sort_keys).
+pub(crate) async fn complete_group<G, F>(
+    mut guards: Vec<G>,
+    keys: Vec<LockKey>,
+    options: &AcquireOptions,
+    acquire: impl Fn(LockKey, AcquireOptions) -> F,
+) -> Result<Group<G>>
+where
+    G: GroupGuard,
+    F: Future<Output = Result<Option<G>>>,
+{
     let limit = Limit::of(options.wait());
     let call = |key: &LockKey, wait| acquire(key.clone(), options.clone().with_wait(wait));
     let attempt = |key: &LockKey| acquire(key.clone(), options.clone().with_wait(Wait::Try).batched());
-    let mut guards = Vec::with_capacity(keys.len());
     let mut at_once = AT_ONCE;
     while let Some(next) = keys.get(guards.len()) {
         let round = &keys[guards.len()..];

@@ -21,4 +21,5 @@ mod setters;
 
 pub use crate::loss::until_lost;
 pub use group::{Group, GroupGuard, acquire_group};
+pub(crate) use group::{complete_group, sort_keys};
 pub use run::finish_run;

@@ -21,20 +21,44 @@ impl ProviderId {
         Self(random_bits() as u64)
     }
 
-    /// Creates the id of a new acquisition. It is a text of 49 bytes that begins with this
-    /// provider's id, so that a store can filter its events by prefix. It is random for every
-    /// acquisition, so that not even a cloned virtual machine uses one twice ([C7]).
+    /// Creates the id of a new acquisition. It is a text of 25 letters and digits that begins with
+    /// this provider's id and a hyphen, so that a store can filter its events by prefix. It is
+    /// random for every acquisition, so that not even a cloned virtual machine uses one twice
+    /// ([C7]).
     ///
     /// [C7]: distlock_api::contract#c7
     #[must_use]
     pub fn acquisition_id(self) -> AcquisitionId {
-        AcquisitionId::new(format!("{self}-{:032x}", random_bits()))
+        let bits = random_bits();
+        AcquisitionId::new(format!("{self}-{}{}", ShortId(bits as u64), ShortId((bits >> 64) as u64)))
     }
 }
 
+/// Writes eight letters and digits.
 impl fmt::Display for ProviderId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{:016x}", self.0)
+        ShortId(self.0).fmt(f)
+    }
+}
+
+/// The text of a random number: its last eight digits to the base 62, which are 47 bits. A store
+/// writes ids with every request, so they are short. Letters and digits have no meaning in any
+/// query language.
+struct ShortId(u64);
+
+impl ShortId {
+    const DIGITS: &[u8] = b"0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz";
+}
+
+impl fmt::Display for ShortId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let base = Self::DIGITS.len() as u64;
+        let (mut text, mut rest) = ([0; 8], self.0);
+        for digit in &mut text {
+            *digit = Self::DIGITS[(rest % base) as usize];
+            rest /= base;
+        }
+        f.write_str(std::str::from_utf8(&text).expect("letters and digits"))
     }
 }
 
@@ -146,5 +170,28 @@ impl Claim {
 impl fmt::Debug for Claim {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Claim").field("key", &self.key).field("id", &self.id).finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashSet;
+
+    use super::*;
+
+    #[test]
+    fn c7_ids_are_short_and_begin_with_their_provider() {
+        let provider = ProviderId::random();
+        let ids: HashSet<String> = (0..1000).map(|_| provider.acquisition_id().to_string()).collect();
+        assert_eq!(ids.len(), 1000);
+        for id in ids {
+            let own = id.strip_prefix(&format!("{provider}-")).unwrap();
+            assert_eq!((id.len(), own.len()), (25, 16), "{id}");
+            assert!(own.bytes().all(|byte| byte.is_ascii_alphanumeric()), "{id}");
+        }
+        assert_eq!(
+            [0, 61, 62, u64::MAX].map(|number| ShortId(number).to_string()),
+            ["00000000", "z0000000", "01000000", "FYHA61aH"]
+        );
     }
 }

@@ -109,8 +109,8 @@ impl Layout {
         let mut new = doc! {
             TICKET: literal(id.as_str()),
             SEEN: "$$NOW",
-            TICKET_TTL: bounded(ticket.ttl),
-            CLAIM: bounded(ticket.claim_ttl),
+            TICKET_TTL: stored(ticket.ttl),
+            CLAIM: stored(ticket.claim_ttl),
             BLOCK: block(attempt),
         };
         new.extend(mode_fields(attempt.claim.mode()));
@@ -296,4 +296,11 @@ fn remarks_len(holder: &Holder) -> usize {
 
 pub(super) fn bounded(duration: Duration) -> i64 {
     millis(duration).min(LONGEST)
+}
+
+/// The value of a ticket's field: four bytes if they suffice, because all tickets are written with
+/// each change of the queue.
+fn stored(duration: Duration) -> Bson {
+    let millis = bounded(duration);
+    i32::try_from(millis).map_or_else(|_| millis.into(), Bson::from)
 }

@@ -4,12 +4,12 @@ use std::num::NonZeroU32;
 use std::time::Duration;
 
 use distlock_api::ReleaseOutcome::{AlreadyLost, Released};
-use distlock_api::{AcquireOptions, FencingToken, LockKey, Loss};
+use distlock_api::{AcquireOptions, FencingToken, Holder, LockKey, Loss};
 use distlock_engine::store::{
     Attempt, BusyReply, Claim, Grant, LeaseStore, QueueStanding, Release, Renewal, Reply, Standing, Ticket,
 };
 use distlock_mongo::MongoStore;
-use distlock_mongo::mongodb::bson::{Bson, DateTime, Document, doc};
+use distlock_mongo::mongodb::bson::{Bson, DateTime, Document, doc, to_vec};
 
 use super::Checks;
 use super::world::{
@@ -33,6 +33,7 @@ pub(super) fn add(checks: &mut Checks<'_>) {
     check!(checks, C15 dead_head_costs_its_claim);
     check!(checks, dead_tickets_are_skipped);
     check!(checks, full_queue);
+    check!(checks, a_queue_is_small);
     check!(checks, a_repeated_attempt_keeps_the_position);
     check!(checks, R15 refreshed_and_never_added);
     check!(checks, refreshes_of_many);
@@ -382,6 +383,24 @@ async fn full_queue(world: World) {
     let none = Attempt::new(claim(&key), LONG).with_ticket(Ticket::new(LONG, LONG, 0));
     let Reply::Busy(busy) = store.try_acquire(&none).await.unwrap() else { panic!("granted") };
     assert_eq!(busy.standing, QueueStanding::Full);
+}
+
+/// Every change of the queue writes all tickets.
+async fn a_queue_is_small(world: World) {
+    const WAITERS: usize = 63;
+    let name = random_name("locks");
+    let store = world.store_on(&world.client, &name);
+    let key = key();
+    granted(&store, &claim(&key), LONG).await;
+    let holder = Holder::default().with_owner("web-123 pid 12345").with_metadata("program", "server");
+    for _ in 0..WAITERS {
+        let attempt = Attempt::new(claim(&key), LONG).with_ticket(ticket()).with_tokens(block(1 << 16));
+        queue_up(&store, &attempt.with_holder(holder.clone())).await;
+    }
+    let record = record(&world, &name, &key).await;
+    assert_eq!(record.get_array("queue").unwrap().len(), WAITERS);
+    let size = to_vec(&record).unwrap().len();
+    assert!(size < 11_000, "{size} bytes");
 }
 
 async fn a_repeated_attempt_keeps_the_position(world: World) {

@@ -9,7 +9,7 @@ use distlock_api::{ListOptions, LockError, LockGuard, LockProvider, LockProvider
 use distlock_memory::{MemoryProvider, MemoryStore};
 use futures_util::{FutureExt, TryStreamExt};
 use mongodb::Client;
-use tokio::sync::Notify;
+use tokio::sync::{Mutex, Notify};
 use tokio::task::unconstrained;
 use tokio::time::sleep;
 
@@ -48,6 +48,9 @@ const IN_MEMORY: [(&str, Make); 2] = [
     ("lease engine over MemoryStore", || Arc::new(MemoryStore::new().provider())),
 ];
 
+/// A lock without keys. The time in which its waiters are dropped is mostly that of their memory.
+const BARE: &str = "tokio Mutex";
+
 const SERVE: &str = "all served";
 const LIST: &str = "list in pages of 100";
 
@@ -65,6 +68,10 @@ pub(super) async fn run(bench: &Bench<'_>) -> Outcome<Figure> {
                     figure.push(who, waiters(count, name), "ms", dropped);
                 }
             }
+        }
+        for (order, name) in ORDERS {
+            let dropped = isolated(async move { drop_all_bare(count, order).await }).await?;
+            figure.push(BARE, waiters(count, name), "ms", dropped);
         }
     }
     for (who, make) in IN_MEMORY {
@@ -100,7 +107,9 @@ fn judge(figure: &mut Figure, count: usize) {
         for (_, name) in ORDERS {
             let what = waiters(count, name);
             let dropped = figure.median(who, &what);
+            let reference = (BARE.to_owned(), figure.median(BARE, &what));
             figure.judge(format!("{who}: {what}"), dropped, "ms", Bound::Most(100.0));
+            figure.compare(format!("{who}: {what}, beside it"), dropped, "ms", reference);
         }
     }
     let what = locks(count);
@@ -150,24 +159,12 @@ async fn serve(provider: Arc<dyn LockProvider>, count: usize) -> Outcome<f64> {
 /// The time to drop all waiters, in ms.
 async fn drop_all(provider: Arc<dyn LockProvider>, count: usize, order: Order) -> Outcome<f64> {
     let holder = provider.acquire(KEY).await?;
-    let mut waits: Vec<Option<Wait>> = (0..count).map(|_| Some(wait(&provider))).collect();
-    for wait in waits.iter_mut().flatten() {
-        // The runtime would otherwise make some of so many polls wait for the next turn.
-        if unconstrained(wait).now_or_never().is_some() {
-            return Err("a waiter did not wait".into());
-        }
-    }
+    let waits = begin(count, || {
+        let provider = Arc::clone(&provider);
+        Box::pin(async move { provider.acquire(KEY).await.map(drop) })
+    })?;
     until_waiting(&*provider, count).await?;
-    let mut places: Vec<usize> = (0..count).collect();
-    match order {
-        Order::Front => {}
-        Order::Back => places.reverse(),
-        Order::Random => fastrand::Rng::with_seed(24).shuffle(&mut places),
-    }
-    let start = Instant::now();
-    for place in places {
-        waits[place] = None;
-    }
+    let start = drop_in(order, waits);
     until_waiting(&*provider, 0).await?;
     let time = start.elapsed();
     let _ = holder.release().await?;
@@ -176,11 +173,47 @@ async fn drop_all(provider: Arc<dyn LockProvider>, count: usize, order: Order) -
     Ok(time.as_secs_f64() * 1_000.0)
 }
 
-type Wait = Pin<Box<dyn Future<Output = Result<LockGuard, LockError>> + Send>>;
+/// The same with a bare mutex.
+async fn drop_all_bare(count: usize, order: Order) -> Outcome<f64> {
+    let mutex = Arc::new(Mutex::new(()));
+    let holder = Arc::clone(&mutex).lock_owned().await;
+    let waits = begin(count, || {
+        let mutex = Arc::clone(&mutex);
+        Box::pin(async move { Ok(drop(mutex.lock_owned().await)) })
+    })?;
+    let start = drop_in(order, waits);
+    let time = start.elapsed();
+    drop(holder);
+    drop(mutex.try_lock()?);
+    Ok(time.as_secs_f64() * 1_000.0)
+}
 
-fn wait(provider: &Arc<dyn LockProvider>) -> Wait {
-    let provider = Arc::clone(provider);
-    Box::pin(async move { provider.acquire(KEY).await })
+type Wait = Pin<Box<dyn Future<Output = Result<(), LockError>> + Send>>;
+
+/// Makes waiters, and polls each once.
+fn begin(count: usize, wait: impl Fn() -> Wait) -> Outcome<Vec<Wait>> {
+    let mut waits: Vec<Wait> = (0..count).map(|_| wait()).collect();
+    for wait in &mut waits {
+        // The runtime would otherwise make some of so many polls wait for the next turn.
+        if unconstrained(wait).now_or_never().is_some() {
+            return Err("a waiter did not wait".into());
+        }
+    }
+    Ok(waits)
+}
+
+/// Drops the waiters, and returns when that began.
+fn drop_in(order: Order, waits: Vec<Wait>) -> Instant {
+    let mut places: Vec<usize> = (0..waits.len()).collect();
+    match order {
+        Order::Front => {}
+        Order::Back => places.reverse(),
+        Order::Random => fastrand::Rng::with_seed(24).shuffle(&mut places),
+    }
+    let mut waits: Vec<Option<Wait>> = waits.into_iter().map(Some).collect();
+    let start = Instant::now();
+    places.into_iter().for_each(|place| waits[place] = None);
+    start
 }
 
 async fn until_waiting(provider: &dyn LockProvider, count: usize) -> Outcome<()> {

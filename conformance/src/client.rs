@@ -86,7 +86,7 @@ impl Client {
 
     /// Sets how the client acquires several locks, all of them or none (C21). `acquire` receives a
     /// provider whose calls are recorded, and the keys as the caller named them. Defaults to
-    /// [`acquire_all`](LockProviderExt::acquire_all), which acquires them one by one.
+    /// [`acquire_all`](LockProviderExt::acquire_all).
     #[must_use]
     pub fn with_acquire_all<F>(
         mut self,

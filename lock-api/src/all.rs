@@ -18,7 +18,7 @@ use crate::mode::Mode;
 use crate::options::AcquireOptions;
 use crate::parse::IntoLockKey;
 use crate::provider::{Acquired, LockProvider};
-use crate::style::{Group, complete_group, finish_run, sort_keys};
+use crate::style::{Group, acquire_group_now, finish_run};
 use crate::token::FencingToken;
 use crate::{acquire_setters, mode_setters, try_setters, wait_setters};
 
@@ -37,21 +37,17 @@ async fn acquire<P: LockProvider + ?Sized>(
     modes: Modes,
     options: AcquireOptions,
 ) -> Result<Group<LockGuard>> {
-    let mut keys = keys?;
+    let keys = keys?;
     let modes = modes_by_key(&keys, modes)?;
-    sort_keys(&mut keys);
     let with_mode = |key: &LockKey, options: AcquireOptions| match modes.get(key) {
         Some(mode) => options.with_mode(*mode),
         None => options,
     };
-    // One pass over the free keys of a provider that has the answers at once.
-    let acquire_now = |key| match provider.acquire_now(key, &with_mode(key, options.clone())) {
-        Some(Ok(answer)) => answer.held(),
-        // What this is shows the call that follows.
-        Some(Err(_)) | None => None,
+    let acquire_now = |key: &LockKey, options: &AcquireOptions| {
+        let answer = provider.acquire_now(key, &with_mode(key, options.clone()))?;
+        Some(answer.map(Acquired::held))
     };
-    let held = keys.iter().map_while(acquire_now).collect();
-    complete_group(held, keys, &options, |key, options| {
+    acquire_group_now(keys, &options, acquire_now, |key, options| {
         let options = with_mode(&key, options);
         async move { provider.acquire_with(key, options).await.map(Acquired::held) }
     })

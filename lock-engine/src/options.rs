@@ -56,7 +56,7 @@ impl QueueOptions {
     }
 
     /// Sets the number of processes that may wait for one key. It bounds the size of the key's
-    /// record, by some 200 bytes for each that waits. At least 1; defaults to 1,000.
+    /// record, by some 165 bytes for each that waits. At least 1; defaults to 1,000.
     ///
     /// Others poll without a place, or are [refused](Self::when_full). They are served only when
     /// fewer wait, because the first attempt takes a place that becomes free.

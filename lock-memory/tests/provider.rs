@@ -404,3 +404,23 @@ fn a_maximum_hold_needs_a_runtime() {
     let error = block_on(MemoryProvider::new().acquire("k").max_hold(MS(50)).into_future()).unwrap_err();
     assert!(error.kind() == ErrorKind::Unsupported && error.to_string().contains("maximum hold"), "{error}");
 }
+
+#[test]
+fn c21_several_locks_need_no_runtime_unless_they_need_its_timer() {
+    let locks = MemoryProvider::new();
+    let all = block_on(locks.acquire_all(["a", "b", "c"]).into_future()).unwrap();
+    assert!(block_on(all.release()).unwrap().is_released());
+    let holder = block_on(locks.acquire("b").into_future()).unwrap();
+    assert!(block_on(locks.try_acquire_all(["a", "b", "c"]).into_future()).unwrap().is_none());
+    assert_eq!(locks.keys_in_use(), 1, "all or nothing");
+    let bounded = locks.acquire_all(["a", "b", "c"]).timeout(MS(20)).into_future();
+    assert_eq!(block_on(bounded).map(drop).unwrap_err().kind(), ErrorKind::Unsupported);
+    assert_eq!(locks.keys_in_use(), 1, "all or nothing");
+    // Without a limit the busy one is waited for, whatever the executor.
+    let mut all = Box::pin(locks.acquire_all(["a", "b", "c"]).into_future());
+    assert!(poll(&mut all).is_pending());
+    assert!(block_on(holder.release()).unwrap().is_released());
+    let Poll::Ready(all) = poll(&mut all) else { panic!("all are free") };
+    drop(all.unwrap());
+    assert_idle(&locks);
+}

@@ -87,7 +87,7 @@ pub use refusal::CommitError;
 ///   server never makes an `_id`.
 /// * A field name that nothing else uses. If a document has another value in it, locking fails with
 ///   [`Corrupt`](ErrorKind::Corrupt) and leaves the document as it is.
-/// * Space: up to 2 KB per document that has been locked, and 200 bytes per waiter. A validator
+/// * Space: up to 2 KB per document that has been locked, and 165 bytes per waiter. A validator
 ///   with `additionalProperties: false` must allow the field; otherwise locking is
 ///   [rejected](ErrorKind::Rejected).
 /// * The collation `simple`, and the privileges `find`, `update`, `insert` (for

@@ -87,15 +87,19 @@ mod extract {
     use std::convert::Infallible;
     use std::fmt;
 
+    use axum::body::Body;
     use axum::extract::{FromRequestParts, OptionalFromRequestParts};
     use axum::response::{IntoResponse, Response};
     use http::StatusCode;
     use http::request::Parts;
 
     use super::HeldLock;
+    use crate::problem::problem;
+    use crate::refusal::Reason;
 
     /// The rejection of a handler that needs a [`HeldLock`] and got a request without a lock. This
-    /// is a mistake in the set-up, and is answered with 500.
+    /// is a mistake in the set-up, and is answered with 500 and the problem document of
+    /// [`Reason::Misconfigured`]. What to do is in the log.
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
     #[non_exhaustive]
     pub struct NotLocked;
@@ -111,7 +115,9 @@ mod extract {
     impl IntoResponse for NotLocked {
         fn into_response(self) -> Response {
             tracing::error!("{self}");
-            StatusCode::INTERNAL_SERVER_ERROR.into_response()
+            let reason = Reason::Misconfigured;
+            let status = StatusCode::INTERNAL_SERVER_ERROR;
+            problem(reason.as_str(), reason.title(), status, reason, None).map(Body::from).into_response()
         }
     }
 

@@ -4,6 +4,7 @@ use std::future::Future;
 use std::time::Duration;
 
 use futures_util::future::join_all;
+use tokio::runtime::Handle;
 use tokio::time::{Instant, timeout, timeout_at};
 
 use crate::error::{Disposition, LockError, Result};
@@ -103,28 +104,6 @@ const AT_ONCE: usize = 64;
 /// [C21]: distlock_api::contract#c21
 /// [`ErrorKind::Lost`]: crate::ErrorKind::Lost
 pub async fn acquire_group<G, F>(
-    mut keys: Vec<LockKey>,
-    options: &AcquireOptions,
-    acquire: impl Fn(LockKey, AcquireOptions) -> F,
-) -> Result<Group<G>>
-where
-    G: GroupGuard,
-    F: Future<Output = Result<Option<G>>>,
-{
-    sort_keys(&mut keys);
-    complete_group(Vec::with_capacity(keys.len()), keys, options, acquire).await
-}
-
-/// Brings the keys of a group into the order in which they are acquired.
-pub(crate) fn sort_keys(keys: &mut Vec<LockKey>) {
-    keys.sort_unstable();
-    keys.dedup();
-}
-
-/// Acquires the rest of a group, as [`acquire_group`], whose first locks are held already. The keys
-/// are [sorted](sort_keys).
-pub(crate) async fn complete_group<G, F>(
-    mut guards: Vec<G>,
     keys: Vec<LockKey>,
     options: &AcquireOptions,
     acquire: impl Fn(LockKey, AcquireOptions) -> F,
@@ -133,14 +112,34 @@ where
     G: GroupGuard,
     F: Future<Output = Result<Option<G>>>,
 {
+    acquire_group_now(keys, options, |_, _| None, acquire).await
+}
+
+/// As [`acquire_group`], but takes the locks without a call for which `acquire_now` has the answer,
+/// as [`LockProvider::acquire_now`](crate::LockProvider::acquire_now) has.
+pub(crate) async fn acquire_group_now<G, F>(
+    mut keys: Vec<LockKey>,
+    options: &AcquireOptions,
+    acquire_now: impl Fn(&LockKey, &AcquireOptions) -> Option<Result<Option<G>>>,
+    acquire: impl Fn(LockKey, AcquireOptions) -> F,
+) -> Result<Group<G>>
+where
+    G: GroupGuard,
+    F: Future<Output = Result<Option<G>>>,
+{
+    keys.sort_unstable();
+    keys.dedup();
     let limit = Limit::of(options.wait());
     let call = |key: &LockKey, wait| acquire(key.clone(), options.clone().with_wait(wait));
     let attempt = |key: &LockKey| acquire(key.clone(), options.clone().with_wait(Wait::Try).batched());
+    let mut guards = Vec::with_capacity(keys.len());
     let mut at_once = AT_ONCE;
     while let Some(next) = keys.get(guards.len()) {
+        let wait = limit.wait();
+        let now = wait.and_then(|_| acquire_now(next, options));
         let round = &keys[guards.len()..];
         let round = &round[..round.len().min(at_once)];
-        if round.len() > 1 && limit.wait().is_some() {
+        if now.is_none() && wait.is_some() && round.len() > 1 {
             let tries = round.iter().map(attempt);
             let Tried { held, refusal, beyond } = limit.tried(tries).await;
             guards.extend(held);
@@ -160,9 +159,10 @@ where
             }
             continue;
         }
-        let answer = match limit.wait() {
-            Some(wait) => call(next, wait).await,
-            None => Ok(None),
+        let answer = match (now, wait) {
+            (Some(answer), _) => answer,
+            (None, Some(wait)) => call(next, wait).await,
+            (None, None) => Ok(None),
         };
         match answer {
             Ok(Some(guard)) => guards.push(guard),
@@ -171,7 +171,7 @@ where
                 return refused.map(|_| Group::Busy(next.clone()));
             }
         }
-        at_once *= 2;
+        at_once = AT_ONCE.min(2 * at_once);
     }
     // A lease can be lost while the next lock is waited for.
     let lost = guards.iter().find_map(|guard: &G| Some((guard.key().clone(), guard.loss()?)));
@@ -264,10 +264,14 @@ impl<G> Tried<G> {
     }
 }
 
-/// Discards the guards. Releases that the store does not confirm soon continue in the background.
+/// Discards the guards. Releases that the store does not confirm soon continue in the background,
+/// as do all without a runtime, whose timer would be needed.
 async fn roll_back<G: GroupGuard>(guards: impl IntoIterator<Item = G>) {
-    let releases = join_all(guards.into_iter().map(G::discard));
-    if let Ok(outcomes) = timeout(ROLLBACK_WAIT, releases).await {
+    let releases: Vec<_> = guards.into_iter().map(G::discard).collect();
+    if releases.is_empty() || Handle::try_current().is_err() {
+        return;
+    }
+    if let Ok(outcomes) = timeout(ROLLBACK_WAIT, join_all(releases)).await {
         for error in outcomes.into_iter().filter_map(Result::err) {
             tracing::debug!(%error, "the roll-back of a partial acquisition continues in the background");
         }

@@ -20,6 +20,6 @@ mod run;
 mod setters;
 
 pub use crate::loss::until_lost;
+pub(crate) use group::acquire_group_now;
 pub use group::{Group, GroupGuard, acquire_group};
-pub(crate) use group::{complete_group, sort_keys};
 pub use run::finish_run;

@@ -184,7 +184,9 @@ mod tests {
         let provider = ProviderId::random();
         let ids: HashSet<String> = (0..1000).map(|_| provider.acquisition_id().to_string()).collect();
         assert_eq!(ids.len(), 1000);
-        for id in ids {
+        let halves = [9..17, 17..25].map(|half| ids.iter().map(|id| &id[half.clone()]).collect::<HashSet<_>>());
+        assert!(halves[0].len() == 1000 && halves[1].len() == 1000 && halves[0].is_disjoint(&halves[1]));
+        for id in &ids {
             let own = id.strip_prefix(&format!("{provider}-")).unwrap();
             assert_eq!((id.len(), own.len()), (25, 16), "{id}");
             assert!(own.bytes().all(|byte| byte.is_ascii_alphanumeric()), "{id}");

@@ -508,7 +508,7 @@ async fn a_full_key_has_room_again(world: World) {
         assert!(matches!(reply, Reply::Granted(_)), "{reply:?}");
     }
     let size = to_vec(&record(&world, &name, &key).await).unwrap().len();
-    assert!(size < 96 << 10, "{size} bytes");
+    assert!(size < 64 << 10, "{size} bytes");
     let more = reader(&key);
     queued(&store, &more).await;
     assert_eq!(release(&store, &readers[7]).await, Released);

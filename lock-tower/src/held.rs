@@ -90,12 +90,10 @@ mod extract {
     use axum::body::Body;
     use axum::extract::{FromRequestParts, OptionalFromRequestParts};
     use axum::response::{IntoResponse, Response};
-    use http::StatusCode;
     use http::request::Parts;
 
     use super::HeldLock;
-    use crate::problem::problem;
-    use crate::refusal::Reason;
+    use crate::refusal::{Reason, Refusal};
 
     /// The rejection of a handler that needs a [`HeldLock`] and got a request without a lock. This
     /// is a mistake in the set-up, and is answered with 500 and the problem document of
@@ -115,9 +113,7 @@ mod extract {
     impl IntoResponse for NotLocked {
         fn into_response(self) -> Response {
             tracing::error!("{self}");
-            let reason = Reason::Misconfigured;
-            let status = StatusCode::INTERNAL_SERVER_ERROR;
-            problem(reason.as_str(), reason.title(), status, reason, None).map(Body::from).into_response()
+            Refusal::new(Reason::Misconfigured).to_response().map(Body::from).into_response()
         }
     }
 

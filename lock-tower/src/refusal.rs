@@ -74,23 +74,6 @@ impl Reason {
         }
     }
 
-    /// Returns the title of the problem document.
-    pub(crate) const fn title(self) -> &'static str {
-        match self {
-            Self::Busy => "Resource is locked",
-            Self::Timeout => "Resource stayed locked",
-            Self::NoPermit => "Too many requests at once",
-            Self::Full => "Too many requests for a resource",
-            Self::Unavailable => "Lock service not available",
-            Self::Lost => "Lock lost",
-            Self::HeldTooLong => "Lock held too long",
-            Self::BadKey => "Invalid lock key",
-            Self::NotFound => "Nothing to lock",
-            Self::Rejected => "Resource refused to be locked",
-            Self::Misconfigured => "Lock layer misconfigured",
-        }
-    }
-
     pub(crate) const fn index(self) -> usize {
         self as usize
     }

@@ -17,7 +17,7 @@ impl Problem for Refusal {
     fn document(&self, status: Option<StatusCode>) -> Response<Bytes> {
         let reason = self.reason();
         let status = status.unwrap_or_else(|| usual_status(reason));
-        problem::problem(reason.as_str(), reason.title(), status, reason, self.retry_after_secs())
+        problem::problem(reason.as_str(), title(reason), status, reason, self.retry_after_secs())
     }
 }
 
@@ -83,8 +83,24 @@ impl Refusal {
         let headers = response.headers_mut();
         headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/grpc"));
         headers.insert("grpc-status", self.grpc_code().into());
-        headers.insert("grpc-message", HeaderValue::from_static(self.reason().title()));
+        headers.insert("grpc-message", HeaderValue::from_static(title(self.reason())));
         response
+    }
+}
+
+const fn title(reason: Reason) -> &'static str {
+    match reason {
+        Reason::Busy => "Resource is locked",
+        Reason::Timeout => "Resource stayed locked",
+        Reason::NoPermit => "Too many requests at once",
+        Reason::Full => "Too many requests for a resource",
+        Reason::Unavailable => "Lock service not available",
+        Reason::Lost => "Lock lost",
+        Reason::HeldTooLong => "Lock held too long",
+        Reason::BadKey => "Invalid lock key",
+        Reason::NotFound => "Nothing to lock",
+        Reason::Rejected => "Resource refused to be locked",
+        Reason::Misconfigured => "Lock layer misconfigured",
     }
 }
 

@@ -84,7 +84,7 @@ impl Subject {
         for (slot, (layout, collections)) in layouts {
             let collections = among(&collections);
             let mut updates = doc! { "operationType": UPDATE, "ns.coll": &collections };
-            updates.extend(layout.may_be_reported());
+            updates.extend(layout.may_be_reported(&own));
             concerns.push(updates);
             may_change_holder
                 .push(doc! { "$and": [{ "ns.coll": &collections }, layout.may_change_holder(&[GRANTS, REVOKED])] });
@@ -125,6 +125,11 @@ fn own(providers: &BTreeSet<String>, before: &str) -> Document {
     doc! { "$in": patterns.collect::<Vec<_>>() }
 }
 
+/// The condition that grants begin with the mark of a minimum hold.
+fn begins_hold() -> Bson {
+    Bson::RegularExpression(mongodb::bson::Regex { pattern: "^~".into(), options: String::new() })
+}
+
 /// The condition that the change of a record, whose fields are under this path, is reported.
 fn is_reported(lease: &str, own: &Own) -> Document {
     let at = |field: &str| format!("{lease}.{field}");
@@ -134,7 +139,6 @@ fn is_reported(lease: &str, own: &Own) -> Document {
         condition.extend(and);
         condition
     };
-    let begins_hold = Bson::RegularExpression(mongodb::bson::Regex { pattern: "^~".into(), options: String::new() });
     let last_forced = format!("${}", at("lastForced"));
     let by_force = doc! { "$eq": [format!("${}", at("token")), { "$add": [last_forced, 1_i64] }] };
     doc! { "$or": [
@@ -143,7 +147,7 @@ fn is_reported(lease: &str, own: &Own) -> Document {
         { at("holder"): &exists, at("expired"): &own.among },
         { at("grants"): &exists, at("expired"): &own.among },
         { at("grants"): &own.among },
-        { at("grants"): begins_hold },
+        { at("grants"): begins_hold() },
         // By force, if the change has only the changed fields; or by hand.
         without_holder(doc! { at("released"): &missing, at("grants"): &missing }),
         without_holder(doc! { at("closed"): &exists }),
@@ -155,20 +159,24 @@ impl Layout {
     /// A condition of all updates that are reported, in a form that the server applies to its log,
     /// before it makes an event of an entry. It has no such form for fields of a sub-document.
     ///
-    /// It leaves out what is most frequent: the grants that an acquisition makes itself, and the
-    /// releases without a waiter. *(Measured: with two streams, each update of a lease took the
-    /// primary 0.19 ms more, and takes 0.13 ms more.)*
-    fn may_be_reported(&self) -> Document {
+    /// It leaves out what is most frequent: the grants to others, those that an acquisition makes
+    /// itself, and the releases without a waiter. *(Measured: with two streams, each update of a
+    /// lease took the primary 0.19 ms more, and takes 0.13 ms more. 100 processes that wait for one
+    /// key acquired 55 times per second when each grant became an event of every stream, and do so
+    /// 70 times.)*
+    fn may_be_reported(&self, own: &Own) -> Document {
         if self.sub_document().is_some() {
             return Document::new();
         }
-        let sets = |field: &str, exists: bool| {
-            doc! { format!("updateDescription.updatedFields.{field}"): { "$exists": exists } }
-        };
+        let set = |field: &str| format!("updateDescription.updatedFields.{field}");
+        let sets = |field: &str, exists: bool| doc! { set(field): { "$exists": exists } };
         let mut by_hand = sets(LAST_RELEASED, false);
         by_hand.insert("updateDescription.removedFields", LOCK_ID);
-        let mut reported = vec![by_hand];
-        reported.extend([PASSED, EXPIRED, GRANTS, REVOKED, CLOSED_UNTIL].map(|field| sets(field, true)));
+        let mut granted = sets(PASSED, true);
+        granted.insert(set(LOCK_ID), own.one.clone());
+        let mut reported =
+            vec![by_hand, granted, doc! { set(GRANTS): own.among.clone() }, doc! { set(GRANTS): begins_hold() }];
+        reported.extend([EXPIRED, REVOKED, CLOSED_UNTIL].map(|field| sets(field, true)));
         doc! { "$or": reported }
     }
 

@@ -187,6 +187,23 @@ fn hints_read_every_field_where_it_is() {
     assert!(text.contains(&format!("^(?:{provider})-")));
 }
 
+/// The server applies only the first stage to its log, and makes an event of what it leaves.
+#[test]
+fn grants_to_others_are_left_out_at_the_log() {
+    let provider = ProviderId::random();
+    let stages = Subject::hints(&[Subject::new("c", Layout::new(""), provider)]);
+    let first = stages[0].to_string();
+    for (field, own) in [(LOCK_ID, "^"), (holders::GRANTS, "(?:^|;)")] {
+        let set = format!("\"updateDescription.updatedFields.{field}\": {{ \"$in\": [");
+        let conditions: Vec<&str> = first.split(&set).skip(1).collect();
+        assert_eq!(conditions.len(), 1, "{field}: {first}");
+        assert!(
+            conditions[0].split(']').next().unwrap().contains(&format!("{own}(?:{provider})-")),
+            "{field}: {first}"
+        );
+    }
+}
+
 #[test]
 fn a_reason_is_cut_between_characters() {
     assert_eq!(cut("short", 1024), "short");

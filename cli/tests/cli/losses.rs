@@ -55,7 +55,7 @@ async fn away(world: World) {
     let mut next = world.start(&["run", "k", "--", "sh", "-c", &script_if_dead(&[command])]);
     world.until_waiting("k", 1).await;
     assert!(!is_dead(command));
-    drop(proxy);
+    proxy.close().await;
     next.end().await.expect(0);
     victim.end().await.expect(79);
 }
@@ -64,7 +64,7 @@ async fn asked_first(world: World) {
     // The grace is the time in which the lease is looked at.
     let terms = ["--ttl", "12s", "--grace", "4s"];
     let (mut victim, proxy, command) = cut_off(&world, &terms, "echo TERM; exit 0").await;
-    drop(proxy);
+    proxy.close().await;
     assert_eq!(victim.line().await, "TERM");
     // The lease has not ended yet: the command had its grace.
     assert!(world.inspect("k").await.is_some());

@@ -53,8 +53,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::net::TcpListener;
-use tokio::sync::watch;
-use tokio::task::{AbortHandle, JoinSet};
+use tokio::sync::{oneshot, watch};
+use tokio::task::{JoinHandle, JoinSet};
 
 use self::connection::Connection;
 use self::fault::Strike;
@@ -64,14 +64,15 @@ use self::hits::Hits;
 /// After a connection that could not be accepted.
 const PAUSE: Duration = Duration::from_millis(10);
 
-/// A TCP proxy with faults; see the [module](self). It ends with all its connections when it is
-/// dropped.
+/// A TCP proxy with faults; see the [module](self). It ends with all its connections soon after it
+/// is dropped; [`close`](Self::close) waits for that.
 pub struct FaultProxy {
     address: SocketAddr,
     target: SocketAddr,
     strikes: watch::Sender<Option<Arc<Strike>>>,
     hits: Arc<Hits>,
-    task: AbortHandle,
+    stop: Option<oneshot::Sender<()>>,
+    task: JoinHandle<()>,
 }
 
 impl FaultProxy {
@@ -91,9 +92,21 @@ impl FaultProxy {
         let listener = TcpListener::bind(at).await?;
         let address = listener.local_addr()?;
         let (strikes, hits) = (watch::Sender::new(None), Arc::<Hits>::default());
-        let serving = serve(listener, target, strikes.clone(), Arc::clone(&hits));
-        let task = tokio::spawn(serving).abort_handle();
-        Ok(Self { address, target, strikes, hits, task })
+        let (stop, stopped) = oneshot::channel();
+        let serving = serve(listener, target, strikes.clone(), Arc::clone(&hits), stopped);
+        let task = tokio::spawn(serving);
+        Ok(Self { address, target, strikes, hits, stop: Some(stop), task })
+    }
+
+    /// Ends the proxy, and waits for the end of all its connections. Afterwards nothing passes, and
+    /// the address is free.
+    ///
+    /// # Cancel safety
+    /// If the future is dropped, the proxy ends all the same.
+    pub async fn close(mut self) {
+        // If nothing receives it, the task has ended with its runtime.
+        let _ = self.stop.take().map(|stop| stop.send(()));
+        let _ = (&mut self.task).await;
     }
 
     /// Returns the address for clients.
@@ -197,10 +210,12 @@ async fn serve(
     target: SocketAddr,
     strikes: watch::Sender<Option<Arc<Strike>>>,
     hits: Arc<Hits>,
+    mut stopped: oneshot::Receiver<()>,
 ) {
     let mut connections = JoinSet::new();
     loop {
         tokio::select! {
+            _ = &mut stopped => break,
             accepted = listener.accept() => match accepted {
                 Ok((client, _)) => {
                     hits.connected();
@@ -214,6 +229,8 @@ async fn serve(
             Some(_) = connections.join_next() => {}
         }
     }
+    drop(listener);
+    connections.shutdown().await;
 }
 
 #[cfg(test)]

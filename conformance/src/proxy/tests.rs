@@ -323,3 +323,16 @@ async fn a_dropped_proxy_ends_its_connections() {
     drop(proxy);
     assert!(hear(&mut client, 1).await.is_err());
 }
+
+#[tokio::test]
+async fn a_closed_proxy_has_ended_its_connections() {
+    let (echo, proxy) = world().await;
+    let mut client = connect(&proxy).await;
+    assert_eq!(ask(&mut client, "before").await.unwrap(), "before");
+    let (address, before) = (proxy.address(), echo.heard.load(Ordering::SeqCst));
+    proxy.close().await;
+    // Whether the client notices it while it writes or while it reads.
+    assert!(ask(&mut client, "after").await.is_err());
+    assert_eq!(echo.heard.load(Ordering::SeqCst), before);
+    drop(TcpListener::bind(address).await.expect("the address is free"));
+}

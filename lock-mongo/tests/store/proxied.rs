@@ -302,7 +302,7 @@ async fn an_outage(world: &World, request_timeout: Duration) {
     let (at, client) = (proxy.address(), behind(world, &proxy).await);
     let locks = provider_with(&client, &random_name("locks"), request_timeout);
     let _ = locks.acquire(key()).timeout(SOON).await.unwrap().release().await.unwrap();
-    drop(proxy);
+    proxy.close().await;
     let names_the_cause = |error: &distlock_api::LockError| {
         let source = std::error::Error::source(error).map(ToString::to_string).unwrap_or_default();
         assert!(source.contains("Connection refused"), "{error}: {source}");

@@ -7,7 +7,7 @@ use distlock_engine::store::Attempt;
 use mongodb::bson::{Bson, DateTime, Document, doc};
 
 use super::holders::{GRANTS, HOLDERS};
-use super::queue::{LIVE, POSITION, block};
+use super::queue::{POSITION, block};
 use super::{
     ACQUIRED_AT, CLOSED_UNTIL, Clock, EXPIRED, EXPIRES_AT, EXTEND, ID, LOCK_ID, Layout, META, OWNER, PASSED, QUEUE,
     TAKE, TOKEN, TOKENS, TTL, WAIT, answer, first_token, last_token, later_by, literal, millis, one_of, remarks,
@@ -57,7 +57,8 @@ impl Layout {
             change.insert(self.path(field), self.when(&steps, self.value(field).into()));
         }
         change.insert(self.path(QUEUE), self.queue_after(attempt));
-        self.in_steps([(LIVE, self.live_tickets()), (POSITION, self.position(id))], steps, change)
+        let findings = self.found_tickets(None).into_iter().chain([(POSITION, self.position(id))]);
+        self.in_steps(findings, steps, change)
     }
 
     /// The last token of the next block (R5).

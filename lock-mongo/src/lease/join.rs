@@ -7,7 +7,7 @@ use mongodb::bson::{Bson, Document, doc};
 
 use super::acquire::with_tickets;
 use super::holders::{BLOCK_OF, GRANTS, HELD, HOLDERS, MARKER, TOKEN_OF, earliest, fits, is_own, latest};
-use super::queue::{LIVE, POSITION, block, bounded, ends_of_tickets};
+use super::queue::{POSITION, block, bounded, ends_of_tickets};
 use super::{
     ACQUIRED_AT, CLOSED_UNTIL, Clock, EXPIRED, EXPIRES_AT, EXTEND, KEEP, LOCK_ID, Layout, META, OWNER, PASSED, QUEUE,
     TAKE, TOKEN, TOKENS, TTL, WAIT, answer, first_token, last_token, later_by, literal, millis, removed,
@@ -73,7 +73,8 @@ impl Layout {
             change.insert(self.path(field), self.when(&changes, self.value(field).into()));
         }
         change.insert(self.path(QUEUE), self.queue_after(attempt));
-        let findings = [(LIVE, self.live_tickets()), (POSITION, self.position(id)), (HELD, self.live_holders())];
+        let others = [(POSITION, self.position(id)), (HELD, self.live_holders())];
+        let findings = self.found_tickets(None).into_iter().chain(others);
         self.in_steps(findings, steps, change)
     }
 

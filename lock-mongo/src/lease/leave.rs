@@ -11,7 +11,7 @@ use super::holders::{
     BLOCK_OF, GRANTS, HOLDERS, ID_OF, KEPT, MARKER, TOKEN_OF, ids_of, is_exclusive, is_live, is_own, latest,
     mode_fields, require_exclusive, unless_blank,
 };
-use super::queue::{HEAD, LIVE, unless_empty};
+use super::queue::{HEAD, LIVE};
 use super::release::{NextHolders, number};
 use super::run::RUN;
 use super::{
@@ -111,15 +111,15 @@ impl Layout {
         let was_held = doc! { "$ne": [format!("$$this.{KEPT}"), true] };
         let expired = filter(self.value(ALL), doc! { "$and": [was_held, { "$not": is_live("$$this") }] });
         let all = if of_any_mode { self.all_holders(id, mode) } else { self.holders() };
-        let mut findings = vec![
-            (LIVE, self.others(id)),
+        let mut findings = self.found_tickets(Some(id)).to_vec();
+        findings.extend([
             (HEAD, doc! { "$first": &live }),
             (ALL, all),
             (OWN, doc! { "$first": filter(self.value(ALL), is_own("$$this", id)) }),
             (REST, rest_found),
             (LAST, doc! { "$cond": [&is.is_latest, unused, self.value(TOKEN)] }),
             (LOST, ids_of(expired)),
-        ];
+        ]);
         let mut may_leave = vec![Bson::from(has_own)];
         let mut steps = vec![(PASS, doc! { "$and": may_pass })];
         if of_any_mode {
@@ -296,11 +296,11 @@ impl Layout {
             (
                 QUEUE,
                 vec![
-                    (PASS, unless_empty(doc! { "$slice": [self.value(LIVE), 1, i32::MAX] })),
-                    (ADMIT, unless_empty(self.after_run())),
-                    (LEAVE, unless_empty(self.value(LIVE))),
-                    (FREE, unless_empty(self.value(LIVE))),
-                    (DROP, unless_empty(self.value(LIVE))),
+                    (PASS, self.queue_after_head()),
+                    (ADMIT, self.queue_after_run()),
+                    (LEAVE, self.live_queue()),
+                    (FREE, self.live_queue()),
+                    (DROP, self.live_queue()),
                 ],
             ),
         ];

@@ -4,6 +4,12 @@
 //! A ticket contains everything that a release needs to grant to it: the acquisition, the number of
 //! tokens, the mode, and the duration of the lease. It is alive for its own `ttl` after it was last
 //! `seen`. Operations that change the queue also remove dead tickets; all others skip them.
+//!
+//! A ticket that is removed leaves an empty place, a document without fields. Without it all later
+//! tickets would move, and the server would write all of them to its log, which the other members
+//! and each change stream read. The empty places are removed when there are more than one for two
+//! tickets. They are no nulls: an array with a null matches the filters of a record without a
+//! queue.
 
 use std::time::Duration;
 
@@ -14,7 +20,10 @@ use mongodb::bson::{Bson, Document, doc};
 use super::holders::{earliest, mode_fields, ticket_fits};
 use super::{EXPIRES_AT, ID, LOCK_ID, Layout, META, OWNER, QUEUE, REVOKED, answer, literal, millis, remarks, removed};
 
-/// The live tickets, computed by the first stage of an operation.
+/// The places of the queue: live tickets and empty ones, computed by the first stage of an
+/// operation.
+const PLACES: &str = "step.places";
+/// The live tickets, computed from the places.
 pub(super) const LIVE: &str = "step.live";
 /// The position of the acquisition.
 pub(super) const POSITION: &str = "step.position";
@@ -52,15 +61,58 @@ impl Layout {
         doc! { "$cond": [{ "$isArray": self.value(QUEUE) }, self.value(QUEUE), []] }
     }
 
-    /// The live tickets. A ticket that lacks a field, or has it in another form, counts as dead,
-    /// because no release could grant to it.
+    /// The live tickets.
     pub(super) fn live_tickets(&self) -> Document {
-        let of = |field| format!("$$this.{field}");
-        let mut alive =
-            vec![doc! { "$eq": [{ "$type": of(TICKET) }, "string"] }, doc! { "$eq": [{ "$type": of(SEEN) }, "date"] }];
-        alive.extend([TICKET_TTL, CLAIM, BLOCK].map(|field| doc! { "$isNumber": of(field) }));
-        alive.push(doc! { "$gt": [{ "$add": [of(SEEN), of(TICKET_TTL)] }, "$$NOW"] });
-        doc! { "$filter": { "input": self.tickets(), "cond": { "$and": alive } } }
+        doc! { "$filter": { "input": self.tickets(), "cond": is_alive() } }
+    }
+
+    /// What the first stages of an operation find in the queue. They count the ticket of `but` as
+    /// dead.
+    pub(super) fn found_tickets(&self, but: Option<&AcquisitionId>) -> [(&'static str, Document); 2] {
+        let counts = match but {
+            Some(id) => doc! { "$and": [is_alive(), is_another(id)] },
+            None => is_alive(),
+        };
+        let places = doc! { "$map": { "input": self.tickets(), "in": { "$cond": [counts, "$$this", empty_place()] } } };
+        let live = doc! { "$filter": { "input": self.value(PLACES), "cond": { "$ne": ["$$this", empty_place()] } } };
+        [(PLACES, places), (LIVE, live)]
+    }
+
+    /// The queue, if of the live tickets these are `left`, and those with the ids `gone` are not.
+    pub(super) fn queue_of(&self, left: impl Into<Bson>, gone: impl Into<Bson>) -> Bson {
+        let is_gone = doc! { "$in": [format!("$$this.{TICKET}"), gone.into()] };
+        let in_place = doc! { "$map": {
+            "input": self.value(PLACES),
+            "in": { "$cond": [is_gone, empty_place(), "$$this"] },
+        } };
+        doc! { "$let": {
+            "vars": { "left": left.into() },
+            "in": { "$switch": {
+                "branches": [
+                    { "case": { "$eq": ["$$left", []] }, "then": removed() },
+                    { "case": self.has_few_empty_places("$$left"), "then": in_place },
+                ],
+                "default": "$$left",
+            } },
+        } }
+        .into()
+    }
+
+    /// Whether so many tickets may stay where they are: there are at least two of them for each
+    /// empty place.
+    fn has_few_empty_places(&self, tickets: &str) -> Document {
+        let empty = doc! { "$subtract": [{ "$size": self.value(PLACES) }, { "$size": tickets }] };
+        doc! { "$lte": [{ "$multiply": [empty, 2] }, { "$size": tickets }] }
+    }
+
+    /// The queue without the first live ticket.
+    pub(super) fn queue_after_head(&self) -> Bson {
+        self.queue_of(doc! { "$slice": [self.value(LIVE), 1, i32::MAX] }, vec![self.head().id])
+    }
+
+    /// The queue of all live tickets.
+    pub(super) fn live_queue(&self) -> Bson {
+        self.queue_of(self.value(LIVE), Bson::Array(vec![]))
     }
 
     /// The number of live tickets before that of the acquisition. Without a ticket all of them are
@@ -124,26 +176,23 @@ impl Layout {
         }
         let (own, live) = (literal(id.as_str()), self.value(LIVE));
         let is_own = doc! { "$eq": [format!("$$this.{TICKET}"), &own] };
-        let refreshed = doc! { "$map": { "input": &live, "in": { "$cond": [is_own, "$$ticket", "$$this"] } } };
+        let refreshed = doc! { "$map": { "input": "$$queue", "in": { "$cond": [is_own, "$$ticket", "$$this"] } } };
+        let queue = doc! { "$cond": [self.has_few_empty_places(&live), self.value(PLACES), &live] };
         doc! { "$let": {
-            "vars": { "ticket": new },
+            "vars": { "ticket": new, "queue": queue },
             "in": { "$cond": [
                 { "$in": [own, self.ids_of_live()] },
                 refreshed,
-                { "$concatArrays": [live, ["$$ticket"]] },
+                { "$concatArrays": ["$$queue", ["$$ticket"]] },
             ] },
         } }
         .into()
     }
 
-    /// The live tickets without that of the acquisition; nothing if there are none.
+    /// The queue without the ticket of the acquisition.
     pub(super) fn queue_without(&self, id: &AcquisitionId) -> Bson {
-        unless_empty(without(self.value(LIVE).into(), id))
-    }
-
-    /// The live tickets of others.
-    pub(super) fn others(&self, id: &AcquisitionId) -> Document {
-        without(self.live_tickets().into(), id)
+        let left = doc! { "$filter": { "input": self.value(LIVE), "cond": is_another(id) } };
+        self.queue_of(left, vec![literal(id.as_str())])
     }
 
     /// Whether the acquisition has a ticket, dead or alive.
@@ -170,7 +219,7 @@ impl Layout {
         }
     }
 
-    fn ids_of_live(&self) -> String {
+    pub(super) fn ids_of_live(&self) -> String {
         self.value(&format!("{LIVE}.{TICKET}"))
     }
 
@@ -269,15 +318,6 @@ pub(crate) fn tickets_by_key(batch: &[KeyTicket]) -> Vec<(&LockKey, Vec<&KeyTick
     keys
 }
 
-/// The queue of an expression; nothing if it is empty.
-pub(super) fn unless_empty(queue: impl Into<Bson>) -> Bson {
-    doc! { "$let": {
-        "vars": { "queue": queue.into() },
-        "in": { "$cond": [{ "$eq": ["$$queue", []] }, removed(), "$$queue"] },
-    } }
-    .into()
-}
-
 /// When the first `number` of these tickets have died, unless they are refreshed; at least one.
 pub(super) fn ends_of_tickets(tickets: &str, number: &Document) -> Document {
     let end = doc! { "$add": [format!("$$this.{SEEN}"), format!("$$this.{TICKET_TTL}")] };
@@ -285,9 +325,24 @@ pub(super) fn ends_of_tickets(tickets: &str, number: &Document) -> Document {
     doc! { "$max": { "$map": { "input": ahead, "in": end } } }
 }
 
-fn without(tickets: Bson, id: &AcquisitionId) -> Document {
-    let another = doc! { "$ne": [format!("$$this.{TICKET}"), literal(id.as_str())] };
-    doc! { "$filter": { "input": tickets, "cond": another } }
+/// Whether a ticket is alive. One that lacks a field, or has it in another form, counts as dead,
+/// because no release could grant to it.
+fn is_alive() -> Document {
+    let of = |field| format!("$$this.{field}");
+    let mut alive =
+        vec![doc! { "$eq": [{ "$type": of(TICKET) }, "string"] }, doc! { "$eq": [{ "$type": of(SEEN) }, "date"] }];
+    alive.extend([TICKET_TTL, CLAIM, BLOCK].map(|field| doc! { "$isNumber": of(field) }));
+    alive.push(doc! { "$gt": [{ "$add": [of(SEEN), of(TICKET_TTL)] }, "$$NOW"] });
+    doc! { "$and": alive }
+}
+
+fn empty_place() -> Bson {
+    literal(doc! {})
+}
+
+/// Whether a ticket is not that of the acquisition.
+fn is_another(id: &AcquisitionId) -> Document {
+    doc! { "$ne": [format!("$$this.{TICKET}"), literal(id.as_str())] }
 }
 
 fn remarks_len(holder: &Holder) -> usize {

@@ -8,7 +8,7 @@ use distlock_engine::store::Used;
 use mongodb::bson::{Bson, Document, doc};
 
 use super::holders::{BLOCK_OF, GRANTS, HOLDERS, MARKER, is_exclusive, require_exclusive};
-use super::queue::{HEAD, LIVE, unless_empty};
+use super::queue::{HEAD, LIVE};
 use super::run::RUN;
 use super::{
     ACQUIRED_AT, ADMIT, ANSWER, CLOSED_UNTIL, Clock, EXPIRED, EXPIRES_AT, ID, LAST_RELEASED, LOCK_ID, Layout, META,
@@ -55,7 +55,8 @@ impl Layout {
         let mut may_grant = vec![Bson::from(doc! { "$gt": [{ "$size": self.value(LIVE) }, 0] })];
         // R13: there is no grant before the end of the minimum hold.
         may_grant.extend(until.map(|until| Bson::from(doc! { "$lte": [until, "$$NOW"] })));
-        let mut findings = vec![(LIVE, self.others(id)), (HEAD, doc! { "$first": self.value(LIVE) })];
+        let mut findings = self.found_tickets(Some(id)).to_vec();
+        findings.push((HEAD, doc! { "$first": self.value(LIVE) }));
         let mut admit = None;
         if next == NextHolders::OfAnyMode {
             let is_exclusive = is_exclusive(&self.value(HEAD));
@@ -93,17 +94,13 @@ impl Layout {
             (EXPIRED, removed(), None),
             (OWNER, or_nothing(&head.owner), Some(removed())),
             (META, or_nothing(&head.meta), Some(removed())),
-            (
-                QUEUE,
-                unless_empty(doc! { "$slice": [self.value(LIVE), 1, i32::MAX] }),
-                Some(unless_empty(self.after_run())),
-            ),
+            (QUEUE, self.queue_after_head(), Some(self.queue_after_run())),
         ];
         let mut change = doc! {};
         for (field, passed, admitted) in rows {
             let otherwise = match field {
                 HOLDERS | GRANTS => removed(),
-                QUEUE => unless_empty(self.value(LIVE)),
+                QUEUE => self.live_queue(),
                 field => freed(field).unwrap_or_else(|| self.value(field).into()),
             };
             let admitted = admitted.filter(|_| next == NextHolders::OfAnyMode).map(|admitted| (ADMIT, admitted));

@@ -99,9 +99,11 @@ impl Layout {
         doc! { "$gt": [self.of_run("n"), 0] }
     }
 
-    /// The live tickets after the run.
-    pub(super) fn after_run(&self) -> Document {
-        doc! { "$slice": [self.value(LIVE), self.of_run("n"), i32::MAX] }
+    /// The queue after the run, which has granted to a ticket.
+    pub(super) fn queue_after_run(&self) -> Bson {
+        let number = self.of_run("n");
+        let granted = doc! { "$slice": [self.ids_of_live(), &number] };
+        self.queue_of(doc! { "$slice": [self.value(LIVE), number, i32::MAX] }, granted)
     }
 
     /// The end of the lease after the run (R26).

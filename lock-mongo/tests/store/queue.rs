@@ -10,6 +10,8 @@ use distlock_engine::store::{
 };
 use distlock_mongo::MongoStore;
 use distlock_mongo::mongodb::bson::{Bson, DateTime, Document, doc, to_vec};
+use futures_util::StreamExt;
+use tokio::time::timeout;
 
 use super::Checks;
 use super::world::{
@@ -34,6 +36,11 @@ pub(super) fn add(checks: &mut Checks<'_>) {
     check!(checks, dead_tickets_are_skipped);
     check!(checks, full_queue);
     check!(checks, a_queue_is_small);
+    check!(checks, C15 empty_places_keep_the_order);
+    check!(checks, C15 a_queue_with_an_empty_place_is_a_queue);
+    if checks.is_replica_set() {
+        check!(checks, a_change_of_a_long_queue_is_small);
+    }
     check!(checks, a_repeated_attempt_keeps_the_position);
     check!(checks, R15 refreshed_and_never_added);
     check!(checks, refreshes_of_many);
@@ -385,7 +392,7 @@ async fn full_queue(world: World) {
     assert_eq!(busy.standing, QueueStanding::Full);
 }
 
-/// Every change of the queue writes all tickets.
+/// Every change of the queue writes all tickets to the data, if not to the log.
 async fn a_queue_is_small(world: World) {
     const WAITERS: usize = 63;
     let name = random_name("locks");
@@ -401,6 +408,111 @@ async fn a_queue_is_small(world: World) {
     assert_eq!(record.get_array("queue").unwrap().len(), WAITERS);
     let size = to_vec(&record).unwrap().len();
     assert!(size < 11_000, "{size} bytes");
+}
+
+/// Tickets that leave from the middle, and turns that are taken while others come.
+async fn empty_places_keep_the_order(world: World) {
+    let ([one, two], name) = two_stores(&world).await;
+    let key = key();
+    let mut holder_now = claim(&key);
+    granted(&one, &holder_now, LONG).await;
+    let mut line = std::collections::VecDeque::new();
+    for _ in 0..12 {
+        line.push_back(claim(&key));
+        queued(&one, &twin(line.back().unwrap())).await;
+    }
+    let mut had_empty_places = 0;
+    for turn in 0..40 {
+        if turn % 3 == 0 {
+            let left = line.remove(line.len() / 2).unwrap();
+            assert_eq!(release(&two, &twin(&left)).await, AlreadyLost);
+        }
+        line.push_back(claim(&key));
+        assert_eq!(ahead(&queued(&two, &twin(line.back().unwrap())).await) as usize, line.len() - 1);
+        let of_middle = &line[line.len() / 2];
+        assert_eq!(ahead(&queued(&one, &twin(of_middle)).await) as usize, line.len() / 2, "refreshed where it is");
+        let queue = record(&world, &name, &key).await.get_array("queue").unwrap().clone();
+        let empty = queue.iter().filter(|place| place.as_document().is_some_and(Document::is_empty)).count();
+        assert_eq!(queue.len() - empty, line.len());
+        assert!(2 * empty <= line.len(), "{empty} empty places of {}", queue.len());
+        had_empty_places += usize::from(empty > 0);
+        assert_eq!(release(&one, &twin(&holder_now)).await, Released);
+        holder_now = line.pop_front().unwrap();
+        let after = record(&world, &name, &key).await;
+        assert_eq!(after.get_str("lockId"), Ok(holder_now.id().as_str()), "{turn}: {after}");
+        if line.len() < 6 {
+            for _ in 0..8 {
+                line.push_back(claim(&key));
+                queued(&one, &twin(line.back().unwrap())).await;
+            }
+        }
+    }
+    assert!(had_empty_places >= 20, "{had_empty_places}");
+    for waiter in line.drain(..) {
+        assert_eq!(release(&one, &twin(&holder_now)).await, Released);
+        holder_now = waiter;
+        assert_eq!(holder(&two, &key).await.as_ref(), Some(holder_now.id()));
+    }
+    assert_eq!(release(&one, &twin(&holder_now)).await, Released);
+    assert!(record(&world, &name, &key).await.get("queue").is_none());
+    granted(&one, &claim(&key), LONG).await;
+}
+
+/// The short ways are for records without a queue.
+async fn a_queue_with_an_empty_place_is_a_queue(world: World) {
+    let ([one, two], name) = two_stores(&world).await;
+    let waiters_behind = async |key: &LockKey| {
+        let line = [(); 4].map(|()| claim(key));
+        for waiter in &line {
+            queued(&two, waiter).await;
+        }
+        assert_eq!(release(&two, &line[1]).await, AlreadyLost);
+        assert_eq!(record(&world, &name, key).await.get_array("queue").unwrap().len(), line.len());
+        line
+    };
+    let [key, seen_free] = &[key(), key()];
+    let first = claim(key);
+    granted(&one, &first, LONG).await;
+    let line = waiters_behind(key).await;
+    assert_eq!(release(&one, &first).await, Released);
+    assert_eq!(holder(&one, key).await.as_ref(), Some(line[0].id()));
+
+    // The process has seen the key free before, so it tries the short way.
+    let key = seen_free;
+    let before = claim(key);
+    granted(&one, &before, LONG).await;
+    assert_eq!(release(&one, &before).await, Released);
+    granted(&two, &claim(key), LONG).await;
+    let _ = waiters_behind(key).await;
+    assert!(admin(&two).force_release(key, "a test").await.unwrap().is_some());
+    assert_eq!(ahead(&queued(&one, &claim(key)).await), 3);
+    let attempts = [claim(key)].map(|claim| Attempt::new(claim, LONG).with_ticket(ticket()));
+    let replies = one.try_acquire_many(&attempts).await;
+    assert!(replies.iter().all(|reply| matches!(reply, Ok(Reply::Busy(_)))), "{replies:?}");
+}
+
+/// Other members and change streams read what is written to the log.
+async fn a_change_of_a_long_queue_is_small(world: World) {
+    const WAITERS: usize = 32;
+    let name = random_name("locks");
+    let store = world.store_on(&world.client, &name);
+    let key = key();
+    let first = claim(&key);
+    granted(&store, &first, LONG).await;
+    let line: Vec<Claim> = (0..WAITERS).map(|_| claim(&key)).collect();
+    for waiter in &line {
+        queued(&store, waiter).await;
+    }
+    let mut changes = world.raw(&name).watch().await.unwrap();
+    assert_eq!(release(&store, &first).await, Released);
+    assert_eq!(release(&store, &line[WAITERS / 2]).await, AlreadyLost);
+    queued(&store, &claim(&key)).await;
+    for change in ["a hand-over", "a waiter that leaves", "a new waiter"] {
+        let event = timeout(LONG, changes.next()).await.expect(change).unwrap().unwrap();
+        let updated = event.update_description.unwrap().updated_fields;
+        let size = to_vec(&updated).unwrap().len();
+        assert!(size < 1_024, "{change} wrote {size} bytes: {updated}");
+    }
 }
 
 async fn a_repeated_attempt_keeps_the_position(world: World) {

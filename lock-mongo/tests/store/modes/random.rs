@@ -299,8 +299,7 @@ impl Run {
         let dead = self.model.queue.remove(fastrand::usize(0..self.model.queue.len()));
         self.log.note(format!("dead ticket {}", dead.id));
         self.edit(|found| {
-            for one in found.get_array_mut("queue").unwrap() {
-                let one = one.as_document_mut().unwrap();
+            for one in found.get_array_mut("queue").unwrap().iter_mut().filter_map(Bson::as_document_mut) {
                 if one.get_str("id") == Ok(dead.id.as_str()) {
                     one.insert("seen", DateTime::from_millis(0));
                 }
@@ -433,8 +432,8 @@ impl Run {
             }
         }
         let queue = found.get_array("queue").cloned().unwrap_or_default();
-        let queue: Vec<&Document> = queue.iter().map(|one| one.as_document().unwrap()).collect();
-        let alive = queue.iter().filter(|one| one.get_datetime("seen").unwrap().timestamp_millis() > 0);
+        let tickets = queue.iter().filter_map(Bson::as_document).filter(|place| !place.is_empty());
+        let alive = tickets.filter(|one| one.get_datetime("seen").unwrap().timestamp_millis() > 0);
         let alive: Vec<_> = alive.map(|one| one.get_str("id").unwrap()).collect();
         assert_eq!(alive, self.model.queue.iter().map(|one| one.id.as_str()).collect::<Vec<_>>(), "{found}");
         assert_eq!(found.get_i64("fencingToken").unwrap() as u64, self.model.token, "{found}");

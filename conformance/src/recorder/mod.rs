@@ -174,6 +174,14 @@ impl Entry {
             change(&mut self.recorder.history().calls[index]);
         }
     }
+
+    fn end(&self, how: End) {
+        self.change(|call| {
+            if let What::Granted { end, .. } = &mut call.what {
+                *end = how;
+            }
+        });
+    }
 }
 
 /// A pending acquisition. If it is dropped, it was given up.
@@ -239,13 +247,17 @@ impl Holding {
         self.finish(End::Lost);
     }
 
+    /// Records that the hold ends from now on, at an unknown time as long as nothing else is known.
+    pub(crate) fn ends(&self) {
+        if let Some(entry) = &self.entry {
+            entry.end(End::Unknown);
+        }
+    }
+
     fn finish(&mut self, how: End) {
-        let Some(entry) = self.entry.take() else { return };
-        entry.change(|call| {
-            if let What::Granted { end, .. } = &mut call.what {
-                *end = how;
-            }
-        });
+        if let Some(entry) = self.entry.take() {
+            entry.end(how);
+        }
     }
 }
 

@@ -87,11 +87,13 @@ impl RecordedHold {
         (&**held, holding)
     }
 
-    /// Takes the parts at the end, and records the certain hold. Returns the loss if the lease was
-    /// lost.
+    /// Takes the parts at the end, and records the certain hold, and that it ends. The end is
+    /// recorded before it begins: another client can have the key before this thread continues.
+    /// Returns the loss if the lease was lost.
     fn take(&mut self) -> Option<(Box<dyn LeaseHandle>, Holding, Option<Loss>)> {
         let (held, holding) = self.0.take()?;
         let loss = note(&*held, &holding);
+        holding.ends();
         Some((held, holding, loss))
     }
 
@@ -166,5 +168,77 @@ impl Drop for RecordedHold {
             }
             drop(held);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::{Arc, Mutex};
+
+    use distlock_api::{LockKey, Mode};
+
+    use super::*;
+    use crate::history::End;
+
+    type Ends = Arc<Mutex<Vec<End>>>;
+
+    /// A lock that looks up what is recorded of it when it ends.
+    struct Looks(Recorder, Ends);
+
+    impl Looks {
+        fn look(&self) {
+            let What::Granted { end, .. } = self.0.calls()[0].what.clone() else { panic!("not granted") };
+            self.1.lock().unwrap().push(end);
+        }
+    }
+
+    impl LeaseHandle for Looks {
+        fn valid_until(&self) -> Option<Instant> {
+            None
+        }
+
+        fn loss(&self) -> Option<Loss> {
+            None
+        }
+
+        fn lost(&self) -> LostSignal {
+            LostSignal::never()
+        }
+
+        fn release(self: Box<Self>) -> ReleaseFuture {
+            ReleaseFuture::done(Ok(ReleaseOutcome::Released))
+        }
+
+        fn discard(self: Box<Self>) -> ReleaseFuture {
+            self.release()
+        }
+
+        fn abandon(self: Box<Self>) {}
+    }
+
+    impl Drop for Looks {
+        fn drop(&mut self) {
+            self.look();
+        }
+    }
+
+    fn held() -> (RecordedHold, Recorder, Ends) {
+        let (recorder, ends) = (Recorder::default(), Ends::default());
+        let holding = recorder.acquisition(1, &LockKey::new("k").unwrap(), Mode::Exclusive).granted(7);
+        (RecordedHold::new(Box::new(Looks(recorder.clone(), Arc::clone(&ends))), holding), recorder, ends)
+    }
+
+    #[tokio::test]
+    async fn an_end_is_recorded_before_others_can_have_the_key() {
+        let (guard, _, ends) = held();
+        drop(guard);
+        let (guard, recorder, more) = held();
+        assert!(Box::new(guard).release().await.is_ok());
+        let (guard, _, even_more) = held();
+        Box::new(guard).abandon();
+        for seen in [ends, more, even_more] {
+            assert!(!matches!(seen.lock().unwrap()[..], [End::Open] | []));
+        }
+        assert!(matches!(recorder.calls()[0].what, What::Granted { end: End::Released { .. }, .. }));
     }
 }

@@ -444,7 +444,11 @@ async fn once_wait_of_slow_queries(world: World) {
 async fn once_wait_goes_on_after_a_failed_query(world: World) {
     const NOT_PRIMARY: i32 = 10107;
 
-    let (client, app) = world.client_of_app().await;
+    // After the error the driver waits for the end of its `hello`, which lasts for this long.
+    let often = Some(Duration::from_millis(500));
+    let app = random_name("app");
+    let (client, _) =
+        world.connect(|options| (options.app_name, options.heartbeat_freq) = (Some(app.clone()), often)).await;
     let once = on(&client, &random_name("once"));
     once.prepare().await.unwrap();
     // The driver makes a query a second time.

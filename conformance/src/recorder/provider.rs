@@ -185,13 +185,6 @@ mod tests {
     /// A lock that looks up what is recorded of it when it ends.
     struct Looks(Recorder, Ends);
 
-    impl Looks {
-        fn look(&self) {
-            let What::Granted { end, .. } = self.0.calls()[0].what.clone() else { panic!("not granted") };
-            self.1.lock().unwrap().push(end);
-        }
-    }
-
     impl LeaseHandle for Looks {
         fn valid_until(&self) -> Option<Instant> {
             None
@@ -208,17 +201,12 @@ mod tests {
         fn release(self: Box<Self>) -> ReleaseFuture {
             ReleaseFuture::done(Ok(ReleaseOutcome::Released))
         }
-
-        fn discard(self: Box<Self>) -> ReleaseFuture {
-            self.release()
-        }
-
-        fn abandon(self: Box<Self>) {}
     }
 
     impl Drop for Looks {
         fn drop(&mut self) {
-            self.look();
+            let What::Granted { end, .. } = self.0.calls()[0].what.clone() else { panic!("not granted") };
+            self.1.lock().unwrap().push(end);
         }
     }
 

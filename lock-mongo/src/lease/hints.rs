@@ -118,16 +118,17 @@ struct Own {
 /// The condition that an acquisition id behind `before` belongs to one of these providers.
 fn own(providers: &BTreeSet<String>, before: &str) -> Document {
     let providers: Vec<&str> = providers.iter().map(String::as_str).collect();
-    let patterns = providers.chunks(IDS_IN_REGEX).map(|some| {
-        let pattern = format!("{before}(?:{})-", some.join("|"));
-        Bson::RegularExpression(mongodb::bson::Regex { pattern, options: String::new() })
-    });
+    let patterns = providers.chunks(IDS_IN_REGEX).map(|some| regex(format!("{before}(?:{})-", some.join("|"))));
     doc! { "$in": patterns.collect::<Vec<_>>() }
 }
 
 /// The condition that grants begin with the mark of a minimum hold.
 fn begins_hold() -> Bson {
-    Bson::RegularExpression(mongodb::bson::Regex { pattern: "^~".into(), options: String::new() })
+    regex("^~".to_owned())
+}
+
+fn regex(pattern: String) -> Bson {
+    Bson::RegularExpression(mongodb::bson::Regex { pattern, options: String::new() })
 }
 
 /// The condition that the change of a record, whose fields are under this path, is reported.

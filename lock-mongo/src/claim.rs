@@ -16,8 +16,8 @@ pub(crate) struct ClaimState {
     pub(crate) session: Session,
     /// Whether an attempt was sent before. Then only the long way shows what the claim holds.
     pub(crate) attempted: AtomicBool,
-    /// Whether no ticket was waiting when the lease was granted.
-    pub(crate) had_no_waiter: AtomicBool,
+    /// Whether there was no ticket and no other holder when the lease was granted.
+    pub(crate) was_alone: AtomicBool,
     /// Whether a release was sent before. Then only the long way shows what the claim holds.
     pub(crate) release_sent: AtomicBool,
     /// From when on a batch that was not answered can no longer take effect (R24). In milliseconds

@@ -34,6 +34,7 @@ mod queue;
 mod release;
 mod renew;
 mod run;
+mod taken;
 #[cfg(test)]
 mod tests;
 mod write;
@@ -53,7 +54,7 @@ pub(crate) use leave::Leaving;
 pub(crate) use once::{Fate, OnceFound, StoredOnce, is_once, new_once, not_once};
 pub(crate) use queue::block;
 pub(crate) use queue::{KeyTicket, tickets_by_key};
-pub(crate) use release::NextHolders;
+pub(crate) use release::{Held, NextHolders};
 pub(crate) use renew::Extension;
 pub(crate) use write::WriteId;
 
@@ -173,8 +174,8 @@ pub(crate) fn token_at(time: Duration) -> i64 {
 }
 
 /// The same of a token in a record.
-fn time_of_stored(token: &str) -> Document {
-    let seconds = doc! { "$toLong": { "$floor": { "$divide": [token, SECOND] } } };
+fn time_of_stored(token: impl Into<Bson>) -> Document {
+    let seconds = doc! { "$toLong": { "$floor": { "$divide": [token.into(), SECOND] } } };
     doc! { "$toDate": { "$multiply": [{ "$add": [seconds, EPOCH] }, 1000_i64] } }
 }
 
@@ -416,12 +417,12 @@ fn literal(value: impl Into<Bson>) -> Bson {
 
 /// The one of the `values` that belongs to what `key` is, by their place in the list `keys`, which
 /// contains it.
-fn one_of(values: Vec<Bson>, key: String, keys: Vec<Bson>) -> Bson {
+fn one_of(values: Vec<Bson>, key: impl Into<Bson>, keys: Vec<Bson>) -> Bson {
     // Those of one batch often have the same tokens. The server is spared the lists.
     if let Some(same) = values.first().filter(|first| values.iter().all(|value| value == *first)) {
         return literal(same.clone());
     }
-    doc! { "$arrayElemAt": [literal(values), { "$indexOfArray": [literal(keys), key] }] }.into()
+    doc! { "$arrayElemAt": [literal(values), { "$indexOfArray": [literal(keys), key.into()] }] }.into()
 }
 
 fn removed() -> Bson {

@@ -201,7 +201,7 @@ impl Server {
             Op::Release => self.record.release(id, role, (left, token), clocks, config),
             Op::Renew => self.record.renew(id, token, clocks.now, config),
             Op::Refresh => self.record.refresh(id, role, clocks.now, config),
-            Op::Batch => self.record.acquire_in_batch(id, (left, token), clocks, config),
+            Op::Batch => self.record.acquire_in_batch(id, role, (left, token), clocks, config),
         };
         if ordered && self.record != before {
             let session = &mut self.sessions[id.client()][usize::from(message.session)];

@@ -173,6 +173,7 @@ impl Record {
     pub fn acquire_in_batch(
         &mut self,
         id: Id,
+        role: Role,
         (bound, first): (Time, Token),
         clocks: Clocks,
         config: &Config,
@@ -180,8 +181,11 @@ impl Record {
         let is_in_time = clocks.now < bound || !config.rules.keep(Guard::BatchBound);
         let is_greater = self.token < first || !config.rules.keep(Guard::BatchToken);
         if is_in_time && is_greater && !self.holder.is_some() && self.closed == 0 && self.queue.is_empty() {
-            let mut outcome = self.acquire(id, Role::EXCLUSIVE, clocks, config);
+            let mut outcome = self.acquire(id, role, clocks, config);
             self.token = first + Token::from(self.tokens) - 1;
+            for holder in self.holders.iter_mut() {
+                holder.token = self.token;
+            }
             outcome.token = self.token;
             return outcome;
         }

@@ -115,6 +115,7 @@ sound! {
     mixed_modes, "mixed", 650_000;
     readers_and_broken_streams, "readers-events", 70_000;
     readers_and_purge, "readers-purge", 50_000;
+    readers_and_batches, "readers-batches", 300_000;
     readers_and_early_releases, "readers-early", 170_000;
     readers_beside_an_older_format, "old-format", 300_000;
 }

@@ -296,8 +296,6 @@ impl Engine {
                     let ticket = attempt.ticket;
                     // C18: a caller that does not wait gets one round trip, unless it has others.
                     let batched = match limit {
-                        // A batch is for exclusive leases.
-                        _ if !mode.is_exclusive() => None,
                         Limit::Once { batched: true } => Some(Company::Certain),
                         _ => ticket.map(|_| Company::Unknown),
                     };

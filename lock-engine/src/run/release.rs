@@ -232,8 +232,7 @@ impl ReleaseState {
     fn send(&mut self, release: Release, expiry: Instant) -> Result<Call<ReleaseOutcome>> {
         let store = self.engine.store.clone();
         let is_first = !std::mem::replace(&mut self.sent, true);
-        // A batch is for exclusive leases.
-        let may_gather = is_first && self.hold.is_none() && release.claim.mode().is_exclusive();
+        let may_gather = is_first && self.hold.is_none();
         let company = (may_gather && store.may_gather_release(&release)).then(|| self.lease.company());
         self.engine.releases.call(&store, release, company, Some(expiry), false)
     }

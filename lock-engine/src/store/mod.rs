@@ -214,7 +214,6 @@ pub trait LeaseStore: fmt::Debug + Send + Sync + 'static {
     }
 
     /// Returns whether an attempt, the first of its claim, may wait for company. Defaults to true.
-    /// The engine calls it for exclusive claims only.
     /// For stores that know which attempts would gain nothing.
     fn may_gather(&self, attempt: &Attempt) -> bool {
         let _ = attempt;

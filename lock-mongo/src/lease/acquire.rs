@@ -6,12 +6,12 @@ use distlock_api::AcquisitionId;
 use distlock_engine::store::Attempt;
 use mongodb::bson::{Bson, DateTime, Document, doc};
 
-use super::holders::{GRANTS, HOLDERS};
+use super::holders::{HOLDERS, ID_OF, MARKER, TOKEN_OF};
 use super::queue::{POSITION, block};
+use super::taken::Block;
 use super::{
-    ACQUIRED_AT, CLOSED_UNTIL, Clock, EXPIRED, EXPIRES_AT, EXTEND, ID, LOCK_ID, Layout, META, OWNER, PASSED, QUEUE,
-    TAKE, TOKEN, TOKENS, TTL, WAIT, answer, first_token, last_token, later_by, literal, millis, one_of, remarks,
-    removed,
+    CLOSED_UNTIL, Clock, EXPIRES_AT, EXTEND, ID, LOCK_ID, Layout, QUEUE, TAKE, TOKEN, TOKENS, TTL, WAIT, answer,
+    later_by, literal, millis, one_of, removed,
 };
 
 /// The text of the error of a batch that comes too late.
@@ -45,8 +45,8 @@ impl Layout {
             steps.push((WAIT, self.has_room(id, ticket.capacity)));
         }
         let mut change = doc! {};
-        let last = self.next_block(attempt, clock);
-        for (field, new) in self.taken(attempt, last).into_iter().chain(self.taken_over()) {
+        let taken = self.taken_alone(attempt, literal(id.as_str()), self.next_block(attempt, clock).last);
+        for (field, new) in taken.into_iter().chain(self.taken_over()) {
             let extended: Option<Bson> = match field {
                 TTL => Some(millis(ttl).into()),
                 // R3: an extension never shortens.
@@ -61,35 +61,6 @@ impl Layout {
         self.in_steps(findings, steps, change)
     }
 
-    /// The last token of the next block (R5).
-    fn next_block(&self, attempt: &Attempt, clock: Clock) -> Bson {
-        last_token(first_token(self.value(TOKEN), clock), block(attempt))
-    }
-
-    /// The fields after a grant with this last token, except the queue.
-    fn taken(&self, attempt: &Attempt, last: Bson) -> [(&'static str, Bson); 11] {
-        [
-            (LOCK_ID, literal(attempt.claim.id().as_str())),
-            (TOKEN, last),
-            (TOKENS, block(attempt).into()),
-            (ACQUIRED_AT, "$$NOW".into()),
-            (CLOSED_UNTIL, removed()),
-            (PASSED, removed()),
-            // If a grant finds a holder, the holder's lease has expired.
-            (EXPIRED, doc! { "$ifNull": [self.value(LOCK_ID), "$$REMOVE"] }.into()),
-            (OWNER, attempt.holder.owner.as_deref().map_or_else(removed, literal)),
-            (META, remarks(&attempt.holder).unwrap_or_else(removed)),
-            (TTL, millis(attempt.ttl).into()),
-            (EXPIRES_AT, later_by(attempt.ttl)),
-        ]
-    }
-
-    /// What a grant by the long way changes beside [`taken`](Self::taken). It may take the lease
-    /// over from several holders, or find those that a process without modes has left behind (R25).
-    fn taken_over(&self) -> [(&'static str, Bson); 3] {
-        [(EXPIRED, self.expired_by_grant()), (HOLDERS, removed()), (GRANTS, removed())]
-    }
-
     /// The queue after an attempt, by its decision.
     pub(super) fn queue_after(&self, attempt: &Attempt) -> Bson {
         let waiting = attempt.ticket.as_ref().map(|ticket| (WAIT, self.queue_with(attempt, ticket)));
@@ -101,17 +72,18 @@ impl Layout {
     /// Makes the pipeline of the short way of [`acquire`](Self::acquire): an unconditional grant.
     /// The condition is in the filter, [`if_unused`](Self::if_unused).
     pub(crate) fn take(&self, attempt: &Attempt, clock: Clock) -> Vec<Document> {
-        self.take_with(attempt, self.next_block(attempt, clock))
+        self.take_as(attempt, literal(attempt.claim.id().as_str()), self.next_block(attempt, clock))
     }
 
-    fn take_with(&self, attempt: &Attempt, last: Bson) -> Vec<Document> {
-        let taken = self.taken(attempt, last).into_iter().map(|(field, new)| (self.path(field), new));
+    fn take_as(&self, attempt: &Attempt, id: Bson, block: Block) -> Vec<Document> {
+        let taken = self.taken(attempt, id, block).into_iter().map(|(field, new)| (self.path(field), new));
         // The upsert of a new record has written the null of the filter.
         let change: Document = taken.chain([(self.path(QUEUE), removed())]).collect();
         vec![doc! { "$set": change }]
     }
 
-    /// Makes the pipeline of several attempts with equal terms, the first one's (R24): as
+    /// Makes the pipeline of several attempts with the same mode and equal terms, the first one's
+    /// (R24): as
     /// [`take`](Self::take), for records with these identities. The condition is in the filter,
     /// [`all_unused`](Self::all_unused).
     pub(crate) fn take_together(
@@ -121,10 +93,8 @@ impl Layout {
         tokens: BatchTokens,
     ) -> Vec<Document> {
         let ids = attempts.iter().map(|attempt| attempt.claim.id().as_str().into()).collect();
-        let mut pipeline = self.take_with(attempts[0], self.last_in_batch(attempts[0], tokens));
-        let change = pipeline[0].get_document_mut("$set").expect("see `take`");
-        change.insert(self.path(LOCK_ID), one_of(ids, format!("${ID}"), identities.to_vec()));
-        pipeline
+        let id = one_of(ids, format!("${ID}"), identities.to_vec());
+        self.take_as(attempts[0], id, self.block_in_batch(attempts[0], tokens))
     }
 
     /// Makes the pipeline of several attempts with equal terms, the first one's (R24), for keys
@@ -145,10 +115,8 @@ impl Layout {
         let is_in_time = doc! { "$lt": ["$$NOW", DateTime::from_millis(millis(bound))] };
         // A pipeline can only fail by a conversion. That of a constant would always fail.
         let refusal = doc! { "$toLong": { "$concat": [LATE, format!("${NEW}")] } };
-        let last = self.last_in_batch(attempts[0], tokens);
-        let taken = self.taken(attempts[0], last).into_iter().map(|(field, new)| (self.path(field), new));
-        let mut change: Document = taken.collect();
-        change.insert(self.path(LOCK_ID), format!("${NEW}"));
+        let taken = self.taken(attempts[0], format!("${NEW}").into(), self.block_in_batch(attempts[0], tokens));
+        let change: Document = taken.into_iter().map(|(field, new)| (self.path(field), new)).collect();
         vec![
             doc! { "$documents": literal(new.collect::<Vec<Bson>>()) },
             doc! { "$match": { "$expr": { "$cond": [is_in_time, true, refusal] } } },
@@ -158,36 +126,45 @@ impl Layout {
         ]
     }
 
-    /// The last token of a block that a batch grants.
-    fn last_in_batch(&self, attempt: &Attempt, tokens: BatchTokens) -> Bson {
+    /// The block that a batch grants.
+    fn block_in_batch(&self, attempt: &Attempt, tokens: BatchTokens) -> Block {
         match tokens {
-            BatchTokens::From(first) => last_of(first, attempt).into(),
+            BatchTokens::From(first) => Block { first: first.into(), last: last_of(first, attempt).into() },
             BatchTokens::Clock(clock) => self.next_block(attempt, clock),
         }
     }
 
-    /// Returns the filter of the records that one of these acquisitions holds.
+    /// Returns the filter of the records that one of these acquisitions holds, exclusively or
+    /// beside others.
     pub(crate) fn held_by_any(&self, identities: Vec<Bson>, ids: &[&str]) -> Document {
         let mut filter = self.records(identities);
-        filter.insert(self.path(LOCK_ID), doc! { "$in": ids });
+        let alone = doc! { self.path(LOCK_ID): { "$in": ids } };
+        let beside = doc! { self.path(LOCK_ID): MARKER, format!("{}.{ID_OF}", self.path(HOLDERS)): { "$in": ids } };
+        filter.insert("$or", vec![alone, beside]);
         filter
     }
 
-    /// Projects a document after [`take_together`](Self::take_together) to a
-    /// [`TakenTogether`](super::TakenTogether), with the document itself for these acquisitions.
-    pub(crate) fn taken_together(&self, with_document: &[&str]) -> Document {
+    /// Projects a document after [`take_together`](Self::take_together) to the
+    /// [`TakenTogether`](super::TakenTogether) of these acquisitions, with the document itself for
+    /// those `with_document`.
+    pub(crate) fn taken_together(&self, ids: &[&str], with_document: &[&str]) -> Document {
+        let texts = |ids: &[&str]| ids.iter().copied().map(literal).collect::<Vec<Bson>>();
+        let is_one = doc! { "$in": [format!("$$this.{ID_OF}"), texts(ids)] };
+        let of_several = doc! { "$first": { "$filter": { "input": self.holders(), "cond": is_one } } };
+        let alone =
+            doc! { ID_OF: self.value(LOCK_ID), TOKEN_OF: self.value(TOKEN), EXPIRES_AT: self.value(EXPIRES_AT) };
+        let own = doc! { "$cond": [self.has_marker(), of_several, alone] };
         let mut taken = doc! {
-            "id": self.value(LOCK_ID),
-            "token": self.value(TOKEN),
-            "remaining": self.remaining(),
+            "id": format!("$$own.{ID_OF}"),
+            "token": format!("$$own.{TOKEN_OF}"),
+            "remaining": { "$subtract": [format!("$$own.{EXPIRES_AT}"), "$$NOW"] },
             "now": { "$toLong": "$$NOW" },
         };
         if !with_document.is_empty() {
-            let ids: Vec<Bson> = with_document.iter().copied().map(literal).collect();
-            let is_wanted = doc! { "$in": [self.value(LOCK_ID), ids] };
+            let is_wanted = doc! { "$in": [format!("$$own.{ID_OF}"), texts(with_document)] };
             taken.insert("document", doc! { "$cond": [is_wanted, self.without_lease(), "$$REMOVE"] });
         }
-        answer(taken)
+        answer(doc! { "$let": { "vars": { "own": own }, "in": taken } })
     }
 
     /// Returns the filter of a record without holder, ticket and minimum hold (R7). In an upsert it

@@ -31,6 +31,9 @@ pub(crate) struct Acquisition {
     pub(crate) at: i64,
     /// The number of live tickets.
     pub(crate) waiting: i64,
+    /// How many others hold the key, if it is held in a mode that is not exclusive.
+    #[serde(default)]
+    pub(crate) others: i64,
     /// Milliseconds since the epoch, by the server.
     pub(crate) now: i64,
     /// The document without the lease, if granted and requested.
@@ -79,6 +82,9 @@ pub(crate) struct TakenTogether {
 #[derive(Debug, Deserialize)]
 pub(crate) struct Released {
     pub(crate) released: bool,
+    /// Whether the key has no holder, no ticket and no minimum hold afterwards, if that is told.
+    #[serde(default)]
+    pub(crate) is_unused: bool,
 }
 
 /// The state of a record.

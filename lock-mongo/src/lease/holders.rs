@@ -6,12 +6,10 @@
 //! process that knows no modes, finds a held lease of another, until the last of them has expired.
 //! Holders beside another `lockId` are left behind by such a process, and mean nothing.
 
-use distlock_api::{AcquisitionId, Holder, Mode};
+use distlock_api::{AcquisitionId, Mode};
 use mongodb::bson::{Bson, Document, doc};
 
-use super::{
-    ACQUIRED_AT, EXPIRES_AT, LOCK_ID, Layout, META, OWNER, TTL, last_token, later_by, literal, millis, remarks, removed,
-};
+use super::{EXPIRES_AT, LOCK_ID, Layout, META, OWNER, literal, removed};
 
 /// The holder of a key that is not held exclusively.
 pub(super) const MARKER: &str = "shared";
@@ -197,34 +195,6 @@ impl Layout {
         let expired = doc! { "$filter": { "input": self.holders(), "cond": condition } };
         let of_several = unless_blank(ids_of(expired), removed());
         doc! { "$cond": [self.has_marker(), of_several, { "$ifNull": [self.value(LOCK_ID), "$$REMOVE"] }] }.into()
-    }
-
-    /// A new holder with this first token, which the acquisition takes itself.
-    pub(super) fn new_holder(
-        &self,
-        id: &AcquisitionId,
-        mode: Mode,
-        first: impl Into<Bson>,
-        tokens: i32,
-        ttl: std::time::Duration,
-        holder: &Holder,
-    ) -> Document {
-        let mut new = doc! {
-            ID_OF: literal(id.as_str()),
-            TOKEN_OF: last_token(first, tokens),
-            BLOCK_OF: tokens,
-            ACQUIRED_AT: "$$NOW",
-            EXPIRES_AT: later_by(ttl),
-            TTL: millis(ttl),
-        };
-        new.extend(mode_fields(mode));
-        if let Some(owner) = holder.owner.as_deref() {
-            new.insert(OWNER, literal(owner));
-        }
-        if let Some(remarks) = remarks(holder) {
-            new.insert(META, remarks);
-        }
-        new
     }
 
     /// The live holders as they are projected: a list of [`HolderState`](super::HolderState), or

@@ -1,13 +1,13 @@
 //! Acquisitions in a mode that is not exclusive: they take a free key, or join its holders
 //! (R25–R27).
 
-use distlock_api::Mode;
 use distlock_engine::store::Attempt;
 use mongodb::bson::{Bson, Document, doc};
 
 use super::acquire::with_tickets;
 use super::holders::{BLOCK_OF, GRANTS, HELD, HOLDERS, MARKER, TOKEN_OF, earliest, fits, is_own, latest};
 use super::queue::{POSITION, block, bounded, ends_of_tickets};
+use super::taken::taken_text;
 use super::{
     ACQUIRED_AT, CLOSED_UNTIL, Clock, EXPIRED, EXPIRES_AT, EXTEND, KEEP, LOCK_ID, Layout, META, OWNER, PASSED, QUEUE,
     TAKE, TOKEN, TOKENS, TTL, WAIT, answer, first_token, last_token, later_by, literal, millis, removed,
@@ -39,7 +39,7 @@ impl Layout {
         }
         let first = first_token(self.value(TOKEN), clock);
         let tokens = block(attempt);
-        let new = self.new_holder(id, mode, first.clone(), tokens, ttl, &attempt.holder);
+        let new = self.new_holder(literal(id.as_str()), attempt, last_token(first.clone(), tokens));
         // R3: an extension never shortens.
         let extended = doc! { "$max": [self.value(EXPIRES_AT), later_by(ttl)] };
         let end = doc! { "$max": [format!("$$this.{EXPIRES_AT}"), later_by(ttl)] };
@@ -66,7 +66,7 @@ impl Layout {
             (EXPIRED, vec![(TAKE, self.expired_by_grant())]),
             (OWNER, vec![(TAKE, removed())]),
             (META, vec![(TAKE, removed())]),
-            (GRANTS, vec![(TAKE, self.taken_text(attempt, first))]),
+            (GRANTS, vec![(TAKE, taken_text(attempt, literal(id.as_str()), first.into()))]),
         ];
         let mut change = doc! {};
         for (field, changes) in rows {
@@ -76,19 +76,6 @@ impl Layout {
         let others = [(POSITION, self.position(id)), (HELD, self.live_holders())];
         let findings = self.found_tickets(None).into_iter().chain(others);
         self.in_steps(findings, steps, change)
-    }
-
-    /// The text of [`GRANTS`] for a lease that the acquisition takes itself.
-    fn taken_text(&self, attempt: &Attempt, first: Document) -> Bson {
-        let mode = match attempt.claim.mode() {
-            Mode::Permits { take, of } => format!("{take}/{of}"),
-            _ => "s".to_owned(),
-        };
-        let number = |value: Bson| doc! { "$toString": { "$toLong": value } };
-        let id = literal(attempt.claim.id().as_str());
-        let rest = literal(format!(" {} ", block(attempt)));
-        let end = number(later_by(attempt.ttl));
-        doc! { "$concat": ["+", id, " ", number(first.into()), rest, end, literal(format!(" {mode};"))] }.into()
     }
 
     /// Projects the document after [`join`](Self::join) to an [`Acquisition`](super::Acquisition).
@@ -118,6 +105,7 @@ impl Layout {
                 "remaining": { "$cond": [&granted, { "$subtract": [own_end, "$$NOW"] }, until_turn] },
                 "at": "$$at",
                 "waiting": { "$size": "$$live" },
+                "others": { "$subtract": [{ "$size": "$$held" }, { "$cond": [&granted, 1, 0] }] },
                 "now": { "$toLong": "$$NOW" },
                 "since": self.first_of_block(),
             };

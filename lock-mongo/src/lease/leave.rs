@@ -209,7 +209,7 @@ impl Layout {
             Used::UpTo(token) if mode.is_exclusive() => ends.push(time_of(number(token)).into()),
             _ if mode.is_exclusive() => {}
             // Blocks of others may have brought the token further.
-            _ => ends.push(time_of_stored(&self.value(LAST)).into()),
+            _ => ends.push(time_of_stored(self.value(LAST)).into()),
         }
         let length = match used {
             Used::Unknown => same(TOKENS),

@@ -7,13 +7,13 @@ use distlock_api::{AcquisitionId, FencingToken};
 use distlock_engine::store::Used;
 use mongodb::bson::{Bson, Document, doc};
 
-use super::holders::{BLOCK_OF, GRANTS, HOLDERS, MARKER, is_exclusive, require_exclusive};
+use super::holders::{BLOCK_OF, GRANTS, HOLDERS, ID_OF, KEPT, MARKER, TOKEN_OF, is_exclusive, require_exclusive};
 use super::queue::{HEAD, LIVE};
 use super::run::RUN;
 use super::{
     ACQUIRED_AT, ADMIT, ANSWER, CLOSED_UNTIL, Clock, EXPIRED, EXPIRES_AT, ID, LAST_RELEASED, LOCK_ID, Layout, META,
-    OWNER, PASS, PASSED, QUEUE, RELEASED, RELEASED_LEN, TOKEN, TOKENS, TTL, answer, first_token, last_token, literal,
-    millis, one_of, removed, time_of,
+    OWNER, PASS, PASSED, QUEUE, RELEASED, RELEASED_BESIDE_OTHERS, RELEASED_LEN, TOKEN, TOKENS, TTL, answer,
+    first_token, last_token, literal, millis, one_of, removed, time_of, time_of_stored,
 };
 
 /// Whom a hand-over may find in the queue.
@@ -24,6 +24,15 @@ pub(crate) enum NextHolders {
     Exclusive,
     /// Tickets of every mode.
     OfAnyMode,
+}
+
+/// How the leases of a batch are held.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Held {
+    /// Exclusively.
+    Alone,
+    /// In a mode in which others may hold the key beside them (R25).
+    Beside,
 }
 
 /// What a record keeps of a block of tokens.
@@ -143,8 +152,8 @@ impl Layout {
     /// Makes the pipeline that frees the leases of
     /// [`all_held_without_waiters`](Self::all_held_without_waiters). Of each block is known which
     /// token was used last, or of all the same less.
-    pub(crate) fn free_together(&self, releases: &[(&AcquisitionId, Used)]) -> Vec<Document> {
-        let lock_id = self.value(LOCK_ID);
+    pub(crate) fn free_together(&self, held: Held, releases: &[(&AcquisitionId, Used)]) -> Vec<Document> {
+        let id = self.id_of(held);
         let last: Option<Vec<i64>> = releases
             .iter()
             .map(|(_, used)| if let Used::UpTo(token) = used { Some(number(*token)) } else { None })
@@ -153,7 +162,7 @@ impl Layout {
             Some(last) => {
                 let of_each = |values: Vec<Bson>| {
                     let ids = releases.iter().map(|(id, _)| id.as_str().into()).collect();
-                    one_of(values, lock_id.clone(), ids)
+                    one_of(values, id.clone(), ids)
                 };
                 BlockEnd {
                     token: of_each(last.iter().map(|token| (*token).into()).collect()),
@@ -161,10 +170,33 @@ impl Layout {
                     time: Some(of_each(last.iter().map(|token| time_of(*token).into()).collect())),
                 }
             }
-            None => self.end_of_block(releases.first().map_or(Used::Unknown, |(_, used)| *used)),
+            None => {
+                let mut used = self.end_of_block(releases.first().map_or(Used::Unknown, |(_, used)| *used));
+                if held == Held::Beside {
+                    // Blocks of others may have brought the token further than the clock.
+                    used.time = Some(time_of_stored(used.token.clone()).into());
+                }
+                used
+            }
         };
-        let freed = self.freed(lock_id.into(), used, removed());
+        let mut freed = Vec::from(self.freed(id.clone(), used, removed()));
+        if held == Held::Beside {
+            freed.extend([HOLDERS, GRANTS].map(|field| (field, removed())));
+            freed.push((RELEASED, self.released_too(id, RELEASED_BESIDE_OTHERS)));
+        }
         vec![doc! { "$set": freed.into_iter().map(|(field, new)| (self.path(field), new)).collect::<Document>() }]
+    }
+
+    /// The acquisition that holds the lease, if it is the only one.
+    fn id_of(&self, held: Held) -> Bson {
+        match held {
+            Held::Alone => self.value(LOCK_ID).into(),
+            Held::Beside => self.of_first_holder(ID_OF).into(),
+        }
+    }
+
+    fn of_first_holder(&self, field: &str) -> Document {
+        doc! { "$arrayElemAt": [self.value(&format!("{HOLDERS}.{field}")), 0] }
     }
 
     /// Makes the pipeline of the short way of [`release`](Self::release), for the filter
@@ -215,12 +247,26 @@ impl Layout {
         filter
     }
 
-    /// Returns the filter of those of the records whose leases these acquisitions hold, unexpired
-    /// and without a ticket.
-    pub(crate) fn all_held_without_waiters(&self, identities: Vec<Bson>, ids: &[&str]) -> Document {
-        let mut filter = self.held_by_any(identities, ids);
-        filter.insert("$expr", doc! { "$gt": [self.value(EXPIRES_AT), "$$NOW"] });
+    /// Returns the filter of those of the records whose leases these acquisitions hold, unexpired,
+    /// each without another holder and without a ticket. In a mode that is not exclusive their
+    /// blocks are also the records' latest (R30).
+    pub(crate) fn all_held_without_waiters(&self, held: Held, identities: Vec<Bson>, ids: &[&str]) -> Document {
+        let mut filter = self.records(identities);
         filter.insert(self.path(QUEUE), Bson::Null);
+        match held {
+            Held::Alone => {
+                filter.insert(self.path(LOCK_ID), doc! { "$in": ids });
+                filter.insert("$expr", doc! { "$gt": [self.value(EXPIRES_AT), "$$NOW"] });
+            }
+            Held::Beside => {
+                let is_own = doc! { ID_OF: { "$in": ids }, KEPT: { "$ne": true } };
+                filter.insert(self.path(LOCK_ID), MARKER);
+                filter.insert(self.path(HOLDERS), doc! { "$size": 1, "$elemMatch": is_own });
+                let is_in_time = doc! { "$gt": [self.of_first_holder(EXPIRES_AT), "$$NOW"] };
+                let is_latest = doc! { "$eq": [self.of_first_holder(TOKEN_OF), self.value(TOKEN)] };
+                filter.insert("$expr", doc! { "$and": [is_in_time, is_latest] });
+            }
+        }
         filter
     }
 
@@ -234,7 +280,11 @@ impl Layout {
     /// Projects the document after [`release`](Self::release) to a [`Released`](super::Released),
     /// which is also true for a repeated release.
     pub(crate) fn released(&self, id: &AcquisitionId) -> Document {
-        answer(doc! { "released": { "$in": [literal(id.as_str()), self.released_before()] } })
+        let is_unused = [LOCK_ID, CLOSED_UNTIL, QUEUE].map(|field| doc! { "$lte": [self.value(field), Bson::Null] });
+        answer(doc! {
+            "released": { "$in": [literal(id.as_str()), self.released_before()] },
+            "is_unused": { "$and": is_unused.to_vec() },
+        })
     }
 
     /// The acquisitions that released recently, the last one first.

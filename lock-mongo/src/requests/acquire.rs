@@ -60,7 +60,7 @@ async fn take_if_free(records: &Records, attempt: &Attempt, budget: Budget) -> R
     match records.change::<Taken>(layout.if_unused(identity), pipeline, layout.token_taken(), options).await {
         Ok(Some(Taken { token, now })) => {
             reading.shows(millis(now));
-            claim_state(claim).had_no_waiter.store(true, Ordering::Relaxed);
+            claim_state(claim).was_alone.store(true, Ordering::Relaxed);
             let grant = grant(token, block(attempt), attempt.ttl).map_err(with_key)?;
             Ok(Some(Reply::Granted(grant)))
         }
@@ -128,7 +128,8 @@ async fn acquire_once(
             if !claim.mode().is_exclusive() {
                 recent_use.mark_modes(claim.key().as_str());
             }
-            claim_state(claim).had_no_waiter.store(answer.granted && answer.waiting == 0, Ordering::Relaxed);
+            let was_alone = answer.granted && answer.waiting == 0 && answer.others == 0;
+            claim_state(claim).was_alone.store(was_alone, Ordering::Relaxed);
             if with_document && answer.granted {
                 let document = answer.document.take().ok_or_else(|| with_key(unmarked()))?;
                 records.document_len.store(document.as_bytes().len(), Ordering::Relaxed);

@@ -22,7 +22,7 @@ use crate::budget::Budget;
 use crate::calls::{ConfirmedBy, WriteReply};
 use crate::claim::claim_state;
 use crate::error::{Effect, failed_with, is_answer, is_unauthorized, refused, rejection, translate};
-use crate::lease::{BatchTokens, LATE, Marked, TakenTogether, block, identity_index, last_of, token_at};
+use crate::lease::{BatchTokens, Held, LATE, Marked, TakenTogether, block, identity_index, last_of, token_at};
 use crate::numbers::millis;
 use crate::records::{Absent, Records};
 
@@ -33,13 +33,12 @@ pub(crate) const KEYS: usize = 128;
 /// make all callers of a batch wait for all of them.
 const DOCUMENT_LEN: usize = 1 << 14;
 
-/// Whether an attempt gains by going in a batch: an exclusive one of a key that is probably free,
-/// in a store that knows its server's clock. Where a floor is ahead of the clock, a batch would
+/// Whether an attempt gains by going in a batch: of a key that is probably free, in a store that
+/// knows its server's clock. Where a floor is ahead of the clock, a batch would
 /// take no key twice. A batch inserts no document of the application's.
 pub(crate) fn may_gather(records: &Records, attempt: &Attempt, absent: &Absent) -> bool {
     let key = attempt.claim.key().as_str();
-    attempt.claim.mode().is_exclusive()
-        && records.server_clock.not_before().is_some_and(|now| records.token_floor <= token_at(now))
+    records.server_clock.not_before().is_some_and(|now| records.token_floor <= token_at(now))
         && records.recent_use.was_free(key)
         && (matches!(absent, Absent::Record | Absent::Nothing) || records.recent_use.was_seen(key))
 }
@@ -146,11 +145,6 @@ impl Taking<'_> {
         // The numbers of the attempts that are sent.
         let mut sent = Vec::with_capacity(attempts.len());
         for (number, attempt) in attempts.iter().enumerate() {
-            // A batch grants exclusively.
-            if !attempt.claim.mode().is_exclusive() {
-                self.replies[number] = Some(Ok(undecided()));
-                continue;
-            }
             let identity = match layout.identity(attempt.claim.key()) {
                 Ok(identity) => identity,
                 Err(error) => {
@@ -161,6 +155,9 @@ impl Taking<'_> {
             let key = attempt.claim.key().as_str();
             let is_new = matches!(records.absent, Absent::Record) && !recent_use.was_seen(key);
             recent_use.mark_in_use(key);
+            if !attempt.claim.mode().is_exclusive() {
+                recent_use.mark_modes(key);
+            }
             sent.push(number);
             let fits = |group: &&mut Equal<'_>| group.are_new == is_new && have_equal_terms(group.attempts[0], attempt);
             match groups.iter_mut().find(fits) {
@@ -227,7 +224,7 @@ impl Taking<'_> {
 
     /// Answers an attempt that was granted a block with this last token.
     fn granted(&mut self, number: usize, attempt: &Attempt, last: i64, remaining: Duration) {
-        claim_state(&attempt.claim).had_no_waiter.store(true, Ordering::Relaxed);
+        claim_state(&attempt.claim).was_alone.store(true, Ordering::Relaxed);
         self.replies[number] = Some(grant(last, block(attempt), remaining).map(Reply::Granted));
     }
 
@@ -239,8 +236,10 @@ impl Taking<'_> {
 }
 
 /// Whether one statement can take the leases of both.
-fn have_equal_terms(one: &Attempt, other: &Attempt) -> bool {
-    (one.ttl, one.tokens, &one.holder, limit(one)) == (other.ttl, other.tokens, &other.holder, limit(other))
+fn have_equal_terms<'a>(one: &'a Attempt, other: &'a Attempt) -> bool {
+    let terms =
+        |attempt: &'a Attempt| (attempt.claim.mode(), attempt.ttl, attempt.tokens, &attempt.holder, limit(attempt));
+    terms(one) == terms(other)
 }
 
 /// What the statements of a batch have in common.
@@ -339,7 +338,7 @@ async fn found(records: &Records, attempts: &[&Attempt], budget: Budget) -> Resu
     let filter = layout.held_by_any(identities, &ids);
     let wanting = attempts.iter().filter(|attempt| wants_document(attempt));
     let wanting: Vec<&str> = wanting.map(|attempt| attempt.claim.id().as_str()).collect();
-    let projection = layout.taken_together(&wanting);
+    let projection = layout.taken_together(&ids, &wanting);
     let taken: Vec<Marked<TakenTogether>> = match records.find_all(filter, projection, budget).await {
         Ok(taken) => taken,
         // The leases may be there. If the documents were too long, the next ones go one by one.
@@ -379,17 +378,17 @@ async fn update(
     WriteReply::read(records.run_once(command, budget).await?.map_err(LockError::outcome_unknown)?)
 }
 
-/// Whether a release gains by going in a batch: of a lease that had no waiter when it was granted.
+/// Whether a release gains by going in a batch: of a lease that had no waiter, and no other holder,
+/// when it was granted.
 pub(crate) fn may_gather_release(release: &Release) -> bool {
     let state = claim_state(&release.claim);
     release.hold_at_least.is_none()
-        && release.claim.mode().is_exclusive()
-        && state.had_no_waiter.load(Ordering::Relaxed)
+        && state.was_alone.load(Ordering::Relaxed)
         && !state.release_sent.load(Ordering::Relaxed)
 }
 
 /// Releases in one batch, by the short way. What it does not free is released again, alone: it may
-/// have a waiter.
+/// have a waiter, or another holder.
 pub(crate) async fn release_many(records: &Records, releases: &[Release]) -> Vec<Result<ReleaseOutcome>> {
     if let [single] = releases {
         return vec![release(records, single).await];
@@ -405,28 +404,30 @@ pub(crate) async fn release_many(records: &Records, releases: &[Release]) -> Vec
     releases.iter().map(with_key).collect()
 }
 
-/// Frees the leases that the claims hold and that have no waiter. Returns whose.
+/// Frees the leases that the claims hold and that have no waiter and no other holder. Returns
+/// whose.
 async fn free(records: &Records, releases: &[Release], budget: Budget) -> Result<HashSet<String>> {
     let Records { layout, recent_use, .. } = records;
     releases.iter().for_each(|release| claim_state(&release.claim).release_sent.store(true, Ordering::Relaxed));
     // Those whose last token is known go in one statement, and of the others those with the same
     // knowledge: see `Layout::free_together`.
-    let kind = |used: Used| if matches!(used, Used::UpTo(_)) { None } else { Some(used) };
-    let mut groups = Vec::<(Option<Used>, Vec<&Claim>)>::new();
+    let known = |used: Used| if matches!(used, Used::UpTo(_)) { None } else { Some(used) };
+    let mut groups = Vec::<((Held, Option<Used>), Vec<&Claim>)>::new();
     for Release { claim, .. } in releases {
-        let of = kind(claim.used());
+        let held = if claim.mode().is_exclusive() { Held::Alone } else { Held::Beside };
+        let of = (held, known(claim.used()));
         match groups.iter_mut().find(|(group, _)| *group == of) {
             Some((_, claims)) => claims.push(claim),
             None => groups.push((of, vec![claim])),
         }
     }
-    let statements = groups.iter().map(|(_, claims)| {
+    let statements = groups.iter().map(|((held, _), claims)| {
         let identities = claims.iter().map(|claim| layout.identity(claim.key())).collect::<Result<Vec<_>>>()?;
         let ids: Vec<&str> = claims.iter().map(|claim| claim.id().as_str()).collect();
         let used: Vec<_> = claims.iter().map(|claim| (claim.id(), claim.used())).collect();
         Ok(doc! {
-            "q": layout.all_held_without_waiters(identities, &ids),
-            "u": layout.free_together(&used),
+            "q": layout.all_held_without_waiters(*held, identities, &ids),
+            "u": layout.free_together(*held, &used),
             "multi": true,
             "hint": identity_index(),
         })

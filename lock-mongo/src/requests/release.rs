@@ -50,8 +50,8 @@ impl Releasing<'_> {
         let recent_use = &self.records.recent_use;
         match claim.mode() {
             Mode::Exclusive => {
-                let had_no_waiter = claim_state(claim).had_no_waiter.load(Ordering::Relaxed);
-                if had_no_waiter && hold_at_least.is_none() && self.free().await? {
+                let was_alone = claim_state(claim).was_alone.load(Ordering::Relaxed);
+                if was_alone && hold_at_least.is_none() && self.free().await? {
                     return Ok(true);
                 }
                 let key = claim.key().as_str();
@@ -117,6 +117,9 @@ impl Releasing<'_> {
         let leaving = Leaving { id: claim.id(), mode: claim.mode(), used: claim.used(), hold_at_least: *hold_at_least };
         let pipeline = layout.release(leaving, next, self.clock());
         let answer = self.change(filter, pipeline, layout.released(claim.id()), ConfirmedBy::Majority).await?;
+        if answer.as_ref().is_some_and(|answer| answer.is_unused) {
+            self.records.recent_use.mark_free(claim.key().as_str());
+        }
         Ok(answer.is_some_and(|answer| answer.released))
     }
 

@@ -20,7 +20,7 @@ pub(crate) async fn waiters(records: &Records, claim: &Claim, timeout: Duration)
     let found = found.map_err(|error| error.with_key(claim.key().clone()))?;
     let waiters = found.and_then(|found| found.answer).map_or(0, |Waiters { waiters }| waiters);
     if waiters > 0 {
-        claim_state(claim).had_no_waiter.store(false, Ordering::Relaxed);
+        claim_state(claim).was_alone.store(false, Ordering::Relaxed);
     }
     Ok(waiters)
 }

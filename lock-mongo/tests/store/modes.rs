@@ -1,6 +1,7 @@
 //! Shared leases and permits (R25–R30), each check on one key with several claims.
 
 mod admin;
+mod batch;
 mod documents;
 mod events;
 mod faults;
@@ -47,6 +48,7 @@ pub(super) fn add(checks: &mut Checks<'_>) {
     check!(checks, odd_holders_are_none);
     renewal::add(checks);
     admin::add(checks);
+    batch::add(checks);
     documents::add(checks);
     events::add(checks);
     faults::add(checks);
@@ -98,19 +100,6 @@ async fn modes_are_declared(world: World) {
     assert!(declares(store.capabilities()), "before the first answer");
     granted(&store, &claim(&key()), LONG).await;
     assert!(declares(store.capabilities()));
-    // Only exclusive claims go together.
-    let attempt = |mode| Attempt::new(claim_in(mode, &key()), LONG).with_ticket(ticket());
-    assert!(store.may_gather(&attempt(Mode::Exclusive)));
-    for mode in [Mode::Shared, permits(1, 2)] {
-        assert!(!store.may_gather(&attempt(mode)));
-        let together = [attempt(mode), attempt(Mode::Exclusive)];
-        let replies = store.try_acquire_many(&together).await;
-        assert!(matches!(&replies[0], Ok(Reply::Busy(busy)) if busy.undecided), "{replies:?}");
-        assert!(matches!(&replies[1], Ok(Reply::Granted(_))), "{replies:?}");
-        let alone = claim_in(mode, &key());
-        granted(&store, &alone, LONG).await;
-        assert!(!store.may_gather_release(&Release::new(alone)));
-    }
 }
 
 async fn readers_hold_a_key_together(world: World) {

@@ -1,5 +1,5 @@
 //! Locks under contention, beside other crates, on a real replica set: the figures B1 to B17, under
-//! faults B18 to B22, in great numbers B23 to B26; shared locks and permits: S2 to S7; and the
+//! faults B18 to B22, in great numbers B23 to B26; shared locks and permits: S2 to S8; and the
 //! middleware: T1 to T4. B1 to B6 also compare with PostgreSQL.
 //!
 //! Run with `cargo run --release --bin contention`; `-- --help` lists the options, `README.md` says

@@ -11,7 +11,7 @@ Measures distlock and its peers, interleaved, on a replica set of three members 
 
   contention [OPTIONS]
 
-  --figures B1,B5   only these (B1 to B26, S2 to S7, T1 to T4; default all)
+  --figures B1,B5   only these (B1 to B26, S2 to S8, T1 to T4; default all)
   --quick           fewer and shorter rounds, to see whether everything works
   --out DIR         where table, JSON and plots go (default: results, beside this program's sources)
   --uri URI         a replica set of yours instead. B10 and B19, which stop primaries, start their own in any case;

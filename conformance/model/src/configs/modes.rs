@@ -7,7 +7,7 @@ use crate::modes::Role;
 /// Two readers and a writer.
 const READERS: [Role; 3] = [Role::SHARED, Role::SHARED, Role::EXCLUSIVE];
 
-pub(super) const MODES: [Config; 15] = [
+pub(super) const MODES: [Config; 16] = [
     // Two readers and a writer, one of which dies; leases expire and are taken over.
     Config {
         name: "readers",
@@ -169,6 +169,20 @@ pub(super) const MODES: [Config; 15] = [
         slow_requests: false,
         slow_answers: false,
         faults: Faults { purges: 1, ..NONE },
+        ..BASE
+    },
+    // First attempts go in batches, which have no numbers. One is late.
+    Config {
+        name: "readers-batches",
+        clients: 3,
+        roles: READERS,
+        horizon: 3,
+        messages: 2,
+        attempts: 1,
+        batch: 1,
+        longest_stall: 0,
+        slow_answers: false,
+        faults: Faults { timeouts: 1, ..NONE },
         ..BASE
     },
     // Releases are answered before a majority has them, and are rolled back.

@@ -4,7 +4,7 @@
 
 use std::future::Future;
 
-use distlock_api::{LockKey, ReleaseOutcome};
+use distlock_api::{LockKey, Mode, ReleaseOutcome};
 use distlock_engine::store::{Attempt, BusyReply, Claim, Grant, Release, Renewal, Reply, Ticket};
 
 use crate::bare::{BareStore, LEASE, last};
@@ -60,7 +60,11 @@ async fn store_answers_a_batch_of_attempts(cx: Context) -> Verdict {
     let [a, b] = cx.stores().await?;
     let keys = keys(&cx);
     let others = take_others(&b, &keys).await?;
-    let attempts: Vec<Attempt> = keys.iter().map(|key| a.attempt(&a.claim(key), LEASE)).collect();
+    // Every second one shares its key, if the store can.
+    let can_share = cx.profile().capabilities().shared;
+    let mode = |at: usize| if can_share && at % 2 == 1 { Mode::Shared } else { Mode::Exclusive };
+    let claims = keys.iter().enumerate().map(|(at, key)| a.claim(key).with_mode(mode(at)));
+    let attempts: Vec<Attempt> = claims.map(|claim| a.attempt(&claim, LEASE)).collect();
     let answers = a.ask_all(&attempts).await?;
     ensure!(answers.len() == attempts.len(), "{} attempts had {} answers", attempts.len(), answers.len());
     for ((attempt, answer), is_free) in attempts.iter().zip(answers).zip(MINE) {
@@ -88,9 +92,12 @@ async fn store_answers_a_batch_of_releases(cx: Context) -> Verdict {
     let [a, b] = cx.stores().await?;
     let keys = keys(&cx);
     let others = take_others(&b, &keys).await?;
+    // Every second one shares its key, if the store can.
+    let can_share = cx.profile().capabilities().shared;
     let mut held = Vec::new();
     for (key, is_mine) in keys.iter().zip(MINE) {
-        let claim = a.claim(key);
+        let mode = if can_share && held.len() % 2 == 0 { Mode::Shared } else { Mode::Exclusive };
+        let claim = a.claim(key).with_mode(mode);
         let grant = if is_mine { Some(a.take(&claim, LEASE).await?) } else { None };
         held.push((claim, grant));
     }

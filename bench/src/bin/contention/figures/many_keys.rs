@@ -1,4 +1,4 @@
-//! B14: many tasks of one process, each with a key of its own.
+//! B14 and S8: many tasks of one process, each with a key of its own.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -7,12 +7,12 @@ use std::time::Duration;
 use tokio::task::JoinSet;
 use tokio::time::sleep;
 
-use super::{Bench, best_peer, isolated, rotated};
+use super::{Bench, Id, best_peer, isolated, rotated};
 use crate::Outcome;
 use crate::clock;
 use crate::commands::{self, Monitor};
 use crate::deployment;
-use crate::locks::{self, Contender, Locks, Settings};
+use crate::locks::{self, Contender, Locks, Mode, Settings};
 use crate::report::{Bound, Figure};
 
 /// More than a call of each contender needs; the same for all.
@@ -42,22 +42,34 @@ impl Keys {
     }
 }
 
+/// B14.
 pub(super) async fn run(bench: &Bench<'_>) -> Outcome<Figure> {
-    let mut figure = bench.figure(14, "one process, many tasks, each with a key of its own");
+    let figure = bench.figure(14, "one process, many tasks, each with a key of its own");
+    measure(bench, figure, Mode::Exclusive, &CONTENDERS).await
+}
+
+/// S8. No peer has shared locks, and the raw driver's writes are those of B14.
+pub(super) async fn readers(bench: &Bench<'_>) -> Outcome<Figure> {
+    let title = "one process, many readers, each with a key of its own";
+    let figure = Figure::new(Id::S(8), title, bench.quick);
+    measure(bench, figure, Mode::Shared, &[Contender::Raw, Contender::Ours]).await
+}
+
+async fn measure(bench: &Bench<'_>, mut figure: Figure, mode: Mode, contenders: &[Contender]) -> Outcome<Figure> {
     let (rounds, length) = bench.choose((1, Duration::from_secs(3)), (3, Duration::from_secs(5)));
     for (tasks, _) in TASKS {
         for keys in [Keys::Same, Keys::New] {
             for round in 0..rounds {
                 bench.progress(format_args!("{}: round {} of {rounds}", what(tasks, keys), round + 1));
-                for who in rotated(&CONTENDERS, round) {
-                    let window = Window { tasks, keys, length, counted: false };
+                for who in rotated(contenders, round) {
+                    let window = Window { tasks, keys, mode, length, counted: false };
                     let seen = one(bench, who, window).await?;
                     figure.push(who, what(tasks, keys), "/s", seen.rate);
                     note_failure(&mut figure, who, &seen);
                 }
             }
             // Counting takes time, so it has a window of its own.
-            let window = Window { tasks, keys, length: WARM_UP, counted: true };
+            let window = Window { tasks, keys, mode, length: WARM_UP, counted: true };
             let seen = one(bench, Contender::Ours, window).await?;
             figure.push(Contender::Ours, format!("{}: commands", what(tasks, keys)), "", seen.commands);
         }
@@ -68,8 +80,10 @@ pub(super) async fn run(bench: &Bench<'_>) -> Outcome<Figure> {
             let raw = (Contender::Raw.to_string(), figure.median(Contender::Raw, &what));
             let ours = figure.median(Contender::Ours, &what);
             figure.judge_ratio(&what, ours, "/s", raw, Bound::Least(least));
-            let peer = best_peer(&figure, &what, true);
-            figure.compare(format!("{what}, best peer"), ours, "/s", peer);
+            if mode == Mode::Exclusive {
+                let peer = best_peer(&figure, &what, true);
+                figure.compare(format!("{what}, best peer"), ours, "/s", peer);
+            }
             let commands = figure.median(Contender::Ours, &format!("{what}: commands"));
             figure.compare(format!("{what}: commands per acquisition"), commands, "", None);
         }
@@ -91,6 +105,7 @@ fn what(tasks: usize, keys: Keys) -> String {
 struct Window {
     tasks: usize,
     keys: Keys,
+    mode: Mode,
     length: Duration,
     counted: bool,
 }
@@ -115,7 +130,7 @@ async fn one(bench: &Bench<'_>, who: Contender, window: Window) -> Outcome<Seen>
     let uri = deployment::with_options(bench.uri(who), &format!("maxPoolSize={POOL}"));
     isolated(async move {
         let monitor = Arc::new(Monitor::default());
-        let settings = Settings::new(true);
+        let settings = Settings::new(true).in_mode(window.mode);
         let settings = if window.counted { settings } else { settings.uncounted() };
         let locks = locks::connect(who, &uri, settings, &monitor).await?;
         observe(locks, &monitor, window).await

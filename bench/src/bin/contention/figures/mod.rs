@@ -46,7 +46,7 @@ use crate::worker::protocol::{Contend, Report, Spec, Task};
 pub enum Id {
     /// Of locks: `B1` to `B26`.
     B(u8),
-    /// Of shared locks and permits: `S2` to `S7`. S1 is a set of others.
+    /// Of shared locks and permits: `S2` to `S8`. S1 is a set of others.
     S(u8),
     /// Of the middleware: `T1` to `T4`.
     T(u8),
@@ -54,15 +54,15 @@ pub enum Id {
 
 impl Id {
     /// All figures.
-    pub const ALL: [Self; 36] = {
-        let mut all = [Self::B(0); 36];
+    pub const ALL: [Self; 37] = {
+        let mut all = [Self::B(0); 37];
         let mut place = 0;
         while place < all.len() {
             let number = place as u8 + 1;
             all[place] = match number {
                 1..=26 => Self::B(number),
-                27..=32 => Self::S(number - 25),
-                _ => Self::T(number - 32),
+                27..=33 => Self::S(number - 25),
+                _ => Self::T(number - 33),
             };
             place += 1;
         }
@@ -199,6 +199,7 @@ async fn one(bench: &Bench<'_>, id: Id) -> Outcome<Vec<Figure>> {
         Id::S(4..=5) => reader_writer::run(bench).await?,
         Id::S(6) => vec![sharing::permits(bench).await?],
         Id::S(7) => vec![memory::modes(bench).await?],
+        Id::S(8) => vec![many_keys::readers(bench).await?],
         Id::T(1) => vec![middleware::latency::run(bench).await?],
         Id::T(2) => vec![middleware::throughput::run(bench).await?],
         Id::T(3) => vec![middleware::hot_key::run(bench).await?],

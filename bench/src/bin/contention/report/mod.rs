@@ -22,7 +22,7 @@ pub struct Results {
 /// One figure, with all that was measured for it.
 #[derive(Debug, Serialize)]
 pub struct Figure {
-    /// `B1` to `B26`, `S2` to `S7`, `T1` to `T4`.
+    /// `B1` to `B26`, `S2` to `S8`, `T1` to `T4`.
     pub id: String,
     /// What it is about.
     pub title: &'static str,

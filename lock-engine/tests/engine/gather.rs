@@ -128,6 +128,10 @@ async fn c21_several_free_locks_go_together_and_are_released_together() {
         assert_eq!(batches(&store), [count]);
         assert!(all.release().await.unwrap().is_released());
         assert_eq!(batches(&store), [count]);
+        let read = provider.acquire_all(0..count).shared().await.unwrap();
+        assert_eq!(batches(&store), [count], "shared");
+        assert!(read.release().await.unwrap().is_released());
+        assert_eq!(batches(&store), [count], "shared");
     }
 }
 

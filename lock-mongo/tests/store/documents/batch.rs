@@ -13,6 +13,7 @@ use super::{Account, Bank, close};
 
 pub(super) fn add(checks: &mut Checks<'_>) {
     check!(checks, documents_are_locked_by_one_command);
+    check!(checks, C26 documents_are_read_by_one_command);
     check!(checks, a_batch_leaves_the_lock_of_a_single_attempt);
     check!(checks, C1 a_batch_locks_no_document_in_use);
     check!(checks, C5 a_batch_of_documents_has_greater_tokens);
@@ -87,6 +88,30 @@ async fn documents_are_locked_by_one_command(world: World) {
     assert_eq!(names(&sent), ["update", "find"]);
     let _ = all.release().await.unwrap();
     close(locks).await;
+}
+
+async fn documents_are_read_by_one_command(world: World) {
+    let (bank, locks, sent) = bank(&world).await;
+    let elsewhere = bank.locks();
+    let ids = open(&bank, 5).await;
+    sent.take();
+    for round in 0..2 {
+        let guards = locks.lock_all(ids.iter().map(String::as_str)).shared().await.unwrap();
+        assert_eq!(names(&sent), ["update", "find"], "round {round}: never locked, released");
+        for (guard, id) in guards.iter().zip(&ids) {
+            assert_eq!((guard.key().as_str(), &**guard), (&**id, &super::account(id)));
+            let beside = elsewhere.try_lock(&**id).shared().await.unwrap().expect("beside the other");
+            assert!(beside.fencing_token() > guard.fencing_token(), "C5");
+            assert!(elsewhere.try_lock(&**id).await.unwrap().is_none(), "a writer");
+            assert!(beside.release().await.unwrap().is_released());
+        }
+        release(guards).await;
+        for id in &ids {
+            let guard = elsewhere.try_lock(&**id).await.unwrap().expect("all readers have left");
+            assert!(guard.release().await.unwrap().is_released());
+        }
+        sent.take();
+    }
 }
 
 /// The document without what differs between two for other reasons.

@@ -40,6 +40,8 @@ struct ReleaseState {
     request: InFlight<ReleaseOutcome>,
     /// Whether a release has been sent, or is in line.
     sent: bool,
+    /// Whether the call that was begun last goes in a batch.
+    in_batch: bool,
     runs_on: RunsOn,
     /// Keeps `close` waiting.
     _open: TaskTrackerToken,
@@ -58,8 +60,17 @@ impl ReleaseJob {
     /// [`begin_release`](Lease::begin_release) was successful, or it was lost by a close.
     pub(crate) fn new(engine: Arc<Engine>, lease: Arc<Lease>, hold: Option<Duration>) -> Self {
         let _open = engine.tasks.token();
-        ReleaseState { engine, lease, hold, request: InFlight::none(), sent: false, runs_on: RunsOn::Caller, _open }
-            .guarded()
+        ReleaseState {
+            engine,
+            lease,
+            hold,
+            request: InFlight::none(),
+            sent: false,
+            in_batch: false,
+            runs_on: RunsOn::Caller,
+            _open,
+        }
+        .guarded()
     }
 
     /// Creates the release of a lease that is taken from its guard because the provider is closed;
@@ -208,15 +219,26 @@ impl ReleaseState {
         }
     }
 
-    /// Makes one call, or continues the one under way. A call stays in line for the store until the
-    /// lease expires by itself.
+    /// Makes one call, or continues the one under way. What a batch has not released is released at
+    /// once, alone.
     async fn attempt(&mut self, until: Instant) -> Result<ReleaseOutcome> {
+        let answer = self.call(until).await;
+        let is_left = |error: &LockError| error.is_retryable() && !error.is_outcome_unknown();
+        if std::mem::take(&mut self.in_batch) && !self.request.is_under_way() && answer.as_ref().is_err_and(is_left) {
+            return self.call(until).await;
+        }
+        answer
+    }
+
+    /// A call stays in line for the store until the lease expires by itself.
+    async fn call(&mut self, until: Instant) -> Result<ReleaseOutcome> {
         if !self.request.is_under_way() {
             let bound = self.engine.options.store_timeout();
             let mut release = Release::new(self.lease.claim().clone()).with_timeout(bound);
             release.hold_at_least = self.hold;
             let expiry = self.lease.expiry(&clock::now()).max(until);
             let call = self.send(release, expiry)?;
+            self.in_batch = call.is_part();
             self.request.begin(call);
         }
         match self.request.answer(Some(until), self.engine.options.request_timeout).await {

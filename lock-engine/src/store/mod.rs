@@ -294,7 +294,9 @@ pub trait LeaseStore: fmt::Debug + Send + Sync + 'static {
     /// fails on its own. Defaults to [`release`](Self::release) for each, concurrently.
     ///
     /// For stores that declare an [`acquire_batch`](StoreCapabilities::acquire_batch) above 1. The
-    /// engine repeats a release that has no answer by itself, with `release`.
+    /// engine repeats a release that has no answer by itself, with `release`. It does so at once if
+    /// the error is retryable and the outcome known: that is the answer for a release that needs
+    /// more than the common step, because the claim's key has a waiter or another holder.
     async fn release_many(&self, releases: &[Release]) -> Vec<Result<ReleaseOutcome>> {
         futures_util::future::join_all(releases.iter().map(|release| self.release(release))).await
     }

@@ -5,7 +5,7 @@ use std::num::NonZeroUsize;
 use std::sync::Arc;
 use std::task::{Context, Wake};
 
-use distlock_api::{ErrorKind, LockGuard, LockProvider, LockProviderExt, Result};
+use distlock_api::{ErrorKind, LockError, LockGuard, LockProvider, LockProviderExt, Result};
 use distlock_engine::LeaseProvider;
 use distlock_engine::store::Lanes;
 use distlock_memory::{MemoryStore, Operation};
@@ -133,6 +133,21 @@ async fn c21_several_free_locks_go_together_and_are_released_together() {
         assert!(read.release().await.unwrap().is_released());
         assert_eq!(batches(&store), [count], "shared");
     }
+}
+
+/// A waiter must not wait for a pause between two tries.
+#[tokio::test(start_paused = true)]
+async fn what_a_batch_does_not_release_is_released_at_once() {
+    let left = || Fate::Fail(LockError::new(ErrorKind::Unavailable, "it has a waiter"));
+    let store = store(8, Operation::TryAcquire, &Gate::default(), move |operation, key, nth| {
+        if operation == Operation::Release && key == "1" && nth == 1 { left() } else { Fate::Serve }
+    });
+    let provider = process(&store);
+    let (all, since) = (provider.acquire_all(0..4).await.unwrap(), Instant::now());
+    batches(&store);
+    assert!(all.release().await.unwrap().is_released());
+    assert_eq!((batches(&store), store.count(Operation::Release)), (vec![4], 5));
+    assert_eq!(since.elapsed(), ms(0), "without a pause");
 }
 
 /// Another thread would run a sender before all have arrived.

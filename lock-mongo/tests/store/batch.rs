@@ -50,7 +50,7 @@ async fn meet(store: &MongoStore) {
     assert!(matches!(reply, Reply::Granted(_)), "{reply:?}");
 }
 
-fn attempt(claim: &Claim) -> Attempt {
+pub(super) fn attempt(claim: &Claim) -> Attempt {
     Attempt::new(claim.clone(), LONG).with_ticket(ticket())
 }
 
@@ -63,7 +63,7 @@ fn names(sent: &Sent) -> Vec<String> {
     sent.take().iter().map(|command| command.keys().next().unwrap().clone()).collect()
 }
 
-async fn take(store: &MongoStore, claims: &[Claim]) -> Vec<Reply> {
+pub(super) async fn take(store: &MongoStore, claims: &[Claim]) -> Vec<Reply> {
     let attempts: Vec<Attempt> = claims.iter().map(attempt).collect();
     assert!(attempts.iter().all(|attempt| store.may_gather(attempt)));
     store.try_acquire_many(&attempts).await.into_iter().map(Result::unwrap).collect()

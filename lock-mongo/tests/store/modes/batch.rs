@@ -1,7 +1,7 @@
 //! Batches of leases that others can hold beside (R23–R25).
 
 use super::*;
-use crate::batch::comparable;
+use crate::batch::{attempt, comparable, take};
 
 pub(super) fn add(checks: &mut Checks<'_>) {
     check!(checks, R24 a_batch_grants_in_each_mode);
@@ -13,16 +13,6 @@ pub(super) fn add(checks: &mut Checks<'_>) {
 
 fn modes() -> [Mode; 3] {
     [Mode::Shared, permits(1, 2), Mode::Exclusive]
-}
-
-fn attempt(claim: &Claim) -> Attempt {
-    Attempt::new(claim.clone(), LONG).with_ticket(ticket())
-}
-
-async fn take(store: &MongoStore, claims: &[Claim]) -> Vec<Reply> {
-    let attempts: Vec<Attempt> = claims.iter().map(attempt).collect();
-    assert!(attempts.iter().all(|attempt| store.may_gather(attempt)));
-    store.try_acquire_many(&attempts).await.into_iter().map(Result::unwrap).collect()
 }
 
 fn grants(replies: &[Reply]) -> Vec<Grant> {

@@ -47,7 +47,7 @@ impl QueueOptions {
     /// Creates the defaults.
     pub const fn new() -> Self {
         Self {
-            capacity: 1_000,
+            capacity: 4_000,
             when_full: WhenFull::Poll,
             ticket_ttl: Duration::from_secs(15),
             claim: Duration::from_secs(1),
@@ -56,7 +56,7 @@ impl QueueOptions {
     }
 
     /// Sets the number of processes that may wait for one key. It bounds the size of the key's
-    /// record, by some 165 bytes for each that waits. At least 1; defaults to 1,000.
+    /// record, by some 165 bytes for each that waits. At least 1; defaults to 4,000.
     ///
     /// Others poll without a place, or are [refused](Self::when_full). They are served only when
     /// fewer wait, because the first attempt takes a place that becomes free.

@@ -37,6 +37,7 @@ mod run;
 mod taken;
 #[cfg(test)]
 mod tests;
+mod ticket;
 mod write;
 
 pub(crate) use acquire::{BatchTokens, LATE, last_of};
@@ -235,9 +236,14 @@ impl Layout {
         self.if_record(Self::document(id))
     }
 
-    /// Returns the filter of several records.
+    /// Returns the filter of several records. To find and modify a single one on a sharded cluster,
+    /// the filter needs the `_id` itself.
     pub(crate) fn records(&self, ids: impl IntoIterator<Item = Bson>) -> Document {
-        self.if_record(doc! { ID: { "$in": ids.into_iter().collect::<Vec<_>>() } })
+        let mut ids: Vec<Bson> = ids.into_iter().collect();
+        match ids.len() {
+            1 => self.record(ids.remove(0)),
+            _ => self.if_record(doc! { ID: { "$in": ids } }),
+        }
     }
 
     /// Restricts a filter to records, so that others are never changed (R22): an application's

@@ -1,11 +1,12 @@
-//! Which keys were in use when they were last seen, which were seen at all, and which had holders
-//! or waiters that were not exclusive: Bloom filters.
+//! Which keys were in use when they were last seen, which were seen at all, which were crowded, and
+//! which had holders or waiters that were not exclusive: Bloom filters.
 //!
 //! They decide only which way is tried first: a key that was free is taken by the short way, see
-//! `Layout::take`; one that was never seen may have no record; one without modes is handed over
-//! with fewer expressions, see `Layout::pass`. A wrong guess costs one command. Keys share bits, so
-//! the memory does not grow with their number: 192 KiB for a store that locks, 8 KiB more for one
-//! that meets modes, and nothing before.
+//! `Layout::take`; one that was never seen may have no record; for one that was crowded a ticket is
+//! taken by the short way, see `Layout::take_ticket`, and a reader goes the long way; one without
+//! modes is handed over with fewer expressions, see `Layout::pass`. A wrong guess costs a command.
+//! Keys share bits, so the memory does not grow with their number: 192 KiB for a store that locks,
+//! 8 KiB more for one that meets crowds, and for one that meets modes, and nothing before.
 
 use std::hash::{BuildHasher, RandomState};
 use std::sync::OnceLock;
@@ -15,6 +16,8 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 const IN_USE_BITS: usize = 1 << 19;
 /// Two bits for each key, so that one that was never seen is mistaken once in thirty times at most.
 const SEEN_BITS: usize = 1 << 19;
+/// All is forgotten when half of the bits are set.
+const CROWDED_BITS: usize = 1 << 16;
 /// A mistake costs the server some expressions, so all is forgotten when half of the bits are set.
 const MODES_BITS: usize = 1 << 16;
 /// When this many bits are set, half of what was seen is forgotten.
@@ -28,6 +31,7 @@ pub(crate) struct RecentUse {
     /// The latest, and those before.
     seen: [Bits<SEEN_BITS>; 2],
     latest: AtomicUsize,
+    crowded: Bits<CROWDED_BITS>,
     modes: Bits<MODES_BITS>,
 }
 
@@ -57,10 +61,18 @@ impl<const LEN: usize> Bits<LEN> {
         self.set.fetch_add(usize::from(is_new), Ordering::Relaxed) + usize::from(is_new)
     }
 
+    /// Forgets all when half of the bits are set.
+    fn insert_or_clear(&self, hash: u64) {
+        if self.insert(hash) > LEN / 2 {
+            self.clear();
+        }
+    }
+
     fn remove(&self, hash: u64) {
         let (word, mask) = Self::place(hash);
         if let Some(words) = self.words.get() {
-            words[word].fetch_and(!mask, Ordering::Relaxed);
+            let was_set = words[word].fetch_and(!mask, Ordering::Relaxed) & mask != 0;
+            self.set.fetch_sub(usize::from(was_set), Ordering::Relaxed);
         }
     }
 
@@ -96,6 +108,22 @@ impl RecentUse {
         }
     }
 
+    /// Whether a caller of this process had others before it in the key's queue, or beside it as
+    /// holders.
+    pub(crate) fn was_crowded(&self, key: &str) -> bool {
+        self.crowded.has(self.hasher.hash_one(key))
+    }
+
+    /// Records whether a caller of this process has others before it or beside it.
+    pub(crate) fn mark_crowded(&self, key: &str, is_crowded: bool) {
+        let hash = self.hasher.hash_one(key);
+        if is_crowded {
+            self.crowded.insert_or_clear(hash);
+        } else {
+            self.crowded.remove(hash);
+        }
+    }
+
     /// Whether the key had a holder or a waiter that was not exclusive.
     pub(crate) fn had_modes(&self, key: &str) -> bool {
         self.modes.has(self.hasher.hash_one(key))
@@ -103,9 +131,7 @@ impl RecentUse {
 
     /// Records that the key has a holder or a waiter that is not exclusive.
     pub(crate) fn mark_modes(&self, key: &str) {
-        if self.modes.insert(self.hasher.hash_one(key)) > MODES_BITS / 2 {
-            self.modes.clear();
-        }
+        self.modes.insert_or_clear(self.hasher.hash_one(key));
     }
 
     /// Records that the key was released, and had no waiter.
@@ -158,6 +184,16 @@ mod tests {
         (0..MODES_BITS).for_each(|n| recent.mark_modes(&format!("key {n}")));
         let mistaken = (0..1000).filter(|n| recent.had_modes(&format!("other {n}"))).count();
         assert!(mistaken < 600, "{mistaken}");
+    }
+
+    #[test]
+    fn a_key_that_is_crowded_now_and_then_does_not_make_others_forgotten() {
+        let recent = RecentUse::default();
+        recent.mark_crowded("crowded", true);
+        for is_crowded in [true, false].into_iter().cycle().take(4 * CROWDED_BITS) {
+            recent.mark_crowded("now and then", is_crowded);
+        }
+        assert!(recent.was_crowded("crowded") && !recent.was_crowded("now and then"));
     }
 
     #[test]

@@ -3,7 +3,8 @@
 //!
 //! A ticket contains everything that a release needs to grant to it: the acquisition, the number of
 //! tokens, the mode, and the duration of the lease. It is alive for its own `ttl` after it was last
-//! `seen`. Operations that change the queue also remove dead tickets; all others skip them.
+//! `seen`. Operations that change the queue also remove dead tickets, except the short way to a
+//! ticket; all others skip them.
 //!
 //! A ticket that is removed leaves an empty place, a document without fields. Without it all later
 //! tickets would move, and the server would write all of them to its log, which the other members
@@ -28,7 +29,8 @@ pub(super) const LIVE: &str = "step.live";
 /// The position of the acquisition.
 pub(super) const POSITION: &str = "step.position";
 
-const TICKET: &str = "id";
+/// The acquisition of a ticket.
+pub(super) const TICKET: &str = "id";
 const SEEN: &str = "seen";
 const TICKET_TTL: &str = "ttl";
 pub(super) const CLAIM: &str = "claim";
@@ -57,21 +59,21 @@ pub(crate) fn block(attempt: &Attempt) -> i32 {
 
 impl Layout {
     /// The tickets, dead or alive. A value that is no array counts as none.
-    fn tickets(&self) -> Document {
+    pub(super) fn tickets(&self) -> Document {
         doc! { "$cond": [{ "$isArray": self.value(QUEUE) }, self.value(QUEUE), []] }
     }
 
     /// The live tickets.
     pub(super) fn live_tickets(&self) -> Document {
-        doc! { "$filter": { "input": self.tickets(), "cond": is_alive() } }
+        doc! { "$filter": { "input": self.tickets(), "cond": is_alive("$$this") } }
     }
 
     /// What the first stages of an operation find in the queue. They count the ticket of `but` as
     /// dead.
     pub(super) fn found_tickets(&self, but: Option<&AcquisitionId>) -> [(&'static str, Document); 2] {
         let counts = match but {
-            Some(id) => doc! { "$and": [is_alive(), is_another(id)] },
-            None => is_alive(),
+            Some(id) => doc! { "$and": [is_alive("$$this"), is_another(id)] },
+            None => is_alive("$$this"),
         };
         let places = doc! { "$map": { "input": self.tickets(), "in": { "$cond": [counts, "$$this", empty_place()] } } };
         let live = doc! { "$filter": { "input": self.value(PLACES), "cond": { "$ne": ["$$this", empty_place()] } } };
@@ -141,7 +143,11 @@ impl Layout {
             "vars": { "held": self.live_holders() },
             "in": { "$ifNull": [earliest("$$held"), self.opened()] },
         } };
-        let opened = doc! { "$cond": [self.has_marker(), first, self.opened()] };
+        self.until_turn_after(doc! { "$cond": [self.has_marker(), first, self.opened()] }, position, window)
+    }
+
+    /// Milliseconds until the position may take a lease that is free from then on.
+    pub(super) fn until_turn_after(&self, opened: Document, position: impl Into<Bson>, window: Duration) -> Document {
         let turn = doc! { "$add": [opened, { "$multiply": [position.into(), bounded(window)] }] };
         doc! { "$max": [{ "$subtract": [turn, "$$NOW"] }, 0_i64] }
     }
@@ -157,29 +163,12 @@ impl Layout {
     /// The live tickets with that of the acquisition, refreshed in its position or added at the
     /// end.
     pub(super) fn queue_with(&self, attempt: &Attempt, ticket: &Ticket) -> Bson {
-        let (id, holder) = (attempt.claim.id(), &attempt.holder);
-        let mut new = doc! {
-            TICKET: literal(id.as_str()),
-            SEEN: "$$NOW",
-            TICKET_TTL: stored(ticket.ttl),
-            CLAIM: stored(ticket.claim_ttl),
-            BLOCK: block(attempt),
-        };
-        new.extend(mode_fields(attempt.claim.mode()));
-        if let Some(owner) = holder.owner.as_deref() {
-            new.insert(OWNER, literal(owner));
-        }
-        if remarks_len(holder) <= MAX_REMARKS_LEN
-            && let Some(remarks) = remarks(holder)
-        {
-            new.insert(META, remarks);
-        }
-        let (own, live) = (literal(id.as_str()), self.value(LIVE));
+        let (own, live) = (literal(attempt.claim.id().as_str()), self.value(LIVE));
         let is_own = doc! { "$eq": [format!("$$this.{TICKET}"), &own] };
         let refreshed = doc! { "$map": { "input": "$$queue", "in": { "$cond": [is_own, "$$ticket", "$$this"] } } };
         let queue = doc! { "$cond": [self.has_few_empty_places(&live), self.value(PLACES), &live] };
         doc! { "$let": {
-            "vars": { "ticket": new, "queue": queue },
+            "vars": { "ticket": new_ticket(attempt, ticket), "queue": queue },
             "in": { "$cond": [
                 { "$in": [own, self.ids_of_live()] },
                 refreshed,
@@ -327,13 +316,35 @@ pub(super) fn ends_of_tickets(tickets: &str, number: &Document) -> Document {
 
 /// Whether a ticket is alive. One that lacks a field, or has it in another form, counts as dead,
 /// because no release could grant to it.
-fn is_alive() -> Document {
-    let of = |field| format!("$$this.{field}");
+pub(super) fn is_alive(ticket: &str) -> Document {
+    let of = |field| format!("{ticket}.{field}");
     let mut alive =
         vec![doc! { "$eq": [{ "$type": of(TICKET) }, "string"] }, doc! { "$eq": [{ "$type": of(SEEN) }, "date"] }];
     alive.extend([TICKET_TTL, CLAIM, BLOCK].map(|field| doc! { "$isNumber": of(field) }));
     alive.push(doc! { "$gt": [{ "$add": [of(SEEN), of(TICKET_TTL)] }, "$$NOW"] });
     doc! { "$and": alive }
+}
+
+/// A ticket of the acquisition, seen now.
+pub(super) fn new_ticket(attempt: &Attempt, ticket: &Ticket) -> Document {
+    let holder = &attempt.holder;
+    let mut new = doc! {
+        TICKET: literal(attempt.claim.id().as_str()),
+        SEEN: "$$NOW",
+        TICKET_TTL: stored(ticket.ttl),
+        CLAIM: stored(ticket.claim_ttl),
+        BLOCK: block(attempt),
+    };
+    new.extend(mode_fields(attempt.claim.mode()));
+    if let Some(owner) = holder.owner.as_deref() {
+        new.insert(OWNER, literal(owner));
+    }
+    if remarks_len(holder) <= MAX_REMARKS_LEN
+        && let Some(remarks) = remarks(holder)
+    {
+        new.insert(META, remarks);
+    }
+    new
 }
 
 fn empty_place() -> Bson {

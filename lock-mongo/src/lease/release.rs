@@ -270,8 +270,8 @@ impl Layout {
         filter
     }
 
-    /// Projects the document after [`free`](Self::free) or [`pass`](Self::pass) to a
-    /// [`Released`](super::Released).
+    /// Projects the document after [`free`](Self::free), [`free_together`](Self::free_together) or
+    /// [`pass`](Self::pass) to a [`Released`](super::Released).
     pub(crate) fn has_been_freed() -> Document {
         // A plain `true` would project a field of the document.
         answer(doc! { "released": literal(true) })

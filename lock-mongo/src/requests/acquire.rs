@@ -1,14 +1,15 @@
 //! Acquisitions: the first attempt and later ones, with a ticket or without (R7, R8, R9).
 //!
-//! A lease that is probably free is taken by the short way. All other attempts, and those that find
-//! the lease in use there, go the long way: one command that decides by the state of the record.
+//! A lease that is probably free is taken by the short way, and for one that is probably held a
+//! ticket is. All other attempts, and those that find the record in another state there, go the
+//! long way: one command that decides by the state of the record.
 
 use std::num::NonZeroU32;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use distlock_api::{ErrorKind, LockError, Result};
-use distlock_engine::store::{Attempt, BusyReply, Claim, Grant, QueueStanding, Reply, StoreTime};
+use distlock_engine::store::{Attempt, BusyReply, Claim, Grant, QueueStanding, Reply, StoreTime, Ticket};
 use mongodb::bson::{Bson, Document, RawDocumentBuf};
 
 use super::foreign::found;
@@ -25,33 +26,50 @@ use crate::topology::Deployment;
 /// Sends one attempt to acquire.
 pub(crate) async fn try_acquire(records: &Records, attempt: &Attempt) -> Result<Reply> {
     let budget = Budget::new(attempt.timeout);
-    if let Some(granted) = take_if_free(records, attempt, budget).await? {
-        return Ok(granted);
+    match go_short_ways(records, attempt, &records.absent, budget).await? {
+        Some(reply) => Ok(reply),
+        None => acquire(records, attempt, &records.absent, false, budget).await,
     }
-    acquire(records, attempt, &records.absent, false, budget).await
 }
 
 /// Sends one attempt to acquire that also reads the document, and keeps it in the claim's state.
 pub(crate) async fn try_acquire_document(records: &Records, attempt: &Attempt, absent: &Absent) -> Result<Reply> {
-    acquire(records, attempt, absent, true, Budget::new(attempt.timeout)).await
+    let budget = Budget::new(attempt.timeout);
+    match go_short_ways(records, attempt, absent, budget).await? {
+        Some(reply) => Ok(reply),
+        None => acquire(records, attempt, absent, true, budget).await,
+    }
 }
 
-/// Takes a lease that is probably free by the short way. Returns `None` if it is in use.
+/// Tries the short ways that suit what is known of the key. Returns `None` if the long way must
+/// decide.
+async fn go_short_ways(records: &Records, attempt: &Attempt, absent: &Absent, budget: Budget) -> Result<Option<Reply>> {
+    let Attempt { claim, ticket, .. } = attempt;
+    let key = claim.key().as_str();
+    let first = !claim_state(claim).attempted.swap(true, Ordering::Relaxed);
+    // A caller that does not wait has one round trip, even if the lease has a holder (C18).
+    let Some(ticket) = ticket.filter(|_| first) else { return Ok(None) };
+    let is_exclusive = claim.mode().is_exclusive();
+    let was_crowded = records.recent_use.was_crowded(key);
+    let is_probably_free =
+        matches!(absent, Absent::Record) && records.recent_use.was_free(key) && (is_exclusive || !was_crowded);
+    if is_probably_free && let Some(granted) = take_if_free(records, attempt, budget).await? {
+        return Ok(Some(granted));
+    }
+    let is_probably_held = is_exclusive && (is_probably_free || was_crowded) && !records.recent_use.had_modes(key);
+    if is_probably_held && ticket.capacity > 0 {
+        return take_ticket(records, attempt, &ticket, absent, budget).await;
+    }
+    Ok(None)
+}
+
+/// Takes a lease that is probably free. Returns `None` if it is in use.
 async fn take_if_free(records: &Records, attempt: &Attempt, budget: Budget) -> Result<Option<Reply>> {
     let Records { layout, recent_use, .. } = records;
     let claim = &attempt.claim;
     let with_key = |error: LockError| error.with_key(claim.key().clone());
-    let key = claim.key().as_str();
-    let first = !claim_state(claim).attempted.swap(true, Ordering::Relaxed);
-    // A caller that does not wait has one round trip, even if the lease has a holder (C18). The
-    // short way grants exclusively.
-    let may =
-        first && attempt.ticket.is_some() && claim.mode().is_exclusive() && matches!(records.absent, Absent::Record);
-    if !may || !recent_use.was_free(key) {
-        return Ok(None);
-    }
     // Meanwhile other callers of this process must go the long way.
-    recent_use.mark_in_use(key);
+    recent_use.mark_in_use(claim.key().as_str());
     let identity = layout.identity(claim.key())?;
     let deployment = records.deployment(claim, budget).await?;
     let pipeline = layout.take(attempt, records.clock(deployment));
@@ -71,6 +89,54 @@ async fn take_if_free(records: &Records, attempt: &Attempt, budget: Budget) -> R
         }
         Err(failure) => Err(with_key(failure.into())),
     }
+}
+
+/// Takes a ticket for a lease that another acquisition probably holds. Returns `None` if the long
+/// way must decide.
+async fn take_ticket(
+    records: &Records,
+    attempt: &Attempt,
+    ticket: &Ticket,
+    absent: &Absent,
+    budget: Budget,
+) -> Result<Option<Reply>> {
+    let Records { layout, recent_use, .. } = records;
+    let claim = &attempt.claim;
+    let with_key = |error: LockError| error.with_key(claim.key().clone());
+    let identity = layout.identity(claim.key())?;
+    let deployment = records.deployment(claim, budget).await?;
+    let filter = match absent {
+        Absent::Own { filter, .. } => own(identity, filter),
+        Absent::Record | Absent::Default(_) | Absent::Nothing => Layout::document(identity),
+    };
+    let filter = layout.if_held_by_another(filter, attempt, ticket);
+    let pipeline = layout.take_ticket(attempt, ticket);
+    let reading = records.server_clock.reading();
+    let options = ChangeOptions::new(deployment, Some(claim), budget);
+    match records.change::<Acquisition>(filter, pipeline, layout.ticket_taken(attempt), options).await {
+        Ok(Some(answer)) => {
+            reading.shows(millis(answer.now));
+            mark_use(records, claim, &answer);
+            reply(attempt, &answer).map(Some).map_err(with_key)
+        }
+        Ok(None) => {
+            claim_state(claim).ticket_refused.store(true, Ordering::Relaxed);
+            recent_use.mark_crowded(claim.key().as_str(), false);
+            Ok(None)
+        }
+        // The long way says what is wrong.
+        Err(Failure::Driver(error)) if is_unauthorized(&error) || rejection(&error).is_some() => Ok(None),
+        Err(failure) => Err(with_key(failure.into())),
+    }
+}
+
+/// Remembers that the key is in use, and whether the caller has others before it or beside it.
+fn mark_use(records: &Records, claim: &Claim, answer: &Acquisition) {
+    let key = claim.key().as_str();
+    records.recent_use.mark_in_use(key);
+    // What the short way has just refused, it would refuse again.
+    let may_be_short = !claim_state(claim).ticket_refused.load(Ordering::Relaxed);
+    records.recent_use.mark_crowded(key, may_be_short && (answer.at > 0 || answer.others > 0));
 }
 
 /// Goes the long way. With a grant the document, if requested, is kept in the claim's state.
@@ -124,7 +190,7 @@ async fn acquire_once(
     match records.change::<Acquisition>(filter, pipeline, projection, options).await {
         Ok(Some(mut answer)) => {
             reading.shows(millis(answer.now));
-            recent_use.mark_in_use(claim.key().as_str());
+            mark_use(records, claim, &answer);
             if !claim.mode().is_exclusive() {
                 recent_use.mark_modes(claim.key().as_str());
             }

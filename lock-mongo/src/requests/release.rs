@@ -11,7 +11,7 @@ use crate::budget::Budget;
 use crate::calls::{ChangeOptions, ConfirmedBy, Failure};
 use crate::claim::claim_state;
 use crate::error::Effect;
-use crate::lease::{Clock, Layout, Leaving, NextHolders, Released};
+use crate::lease::{Clock, Held, Layout, Leaving, NextHolders, Released};
 use crate::records::Records;
 use crate::topology::Deployment;
 
@@ -67,18 +67,33 @@ impl Releasing<'_> {
                 }
                 Ok(held)
             }
-            Mode::Shared if hold_at_least.is_none() => Ok(self.leave().await? || self.decide().await?),
-            // Behind a holder of permits there are usually waiters for permits.
+            mode if hold_at_least.is_none() => {
+                let key = claim.key().as_str();
+                if claim_state(claim).was_alone.load(Ordering::Relaxed) && !recent_use.was_crowded(key) {
+                    if self.free().await? {
+                        return Ok(true);
+                    }
+                    recent_use.mark_crowded(key, true);
+                    return self.decide().await;
+                }
+                // Behind a holder of permits there are usually waiters for permits.
+                Ok((mode == Mode::Shared && self.leave().await?) || self.decide().await?)
+            }
             _ => self.decide().await,
         }
     }
 
-    /// Frees a lease without waiters. The primary's word is enough (R23).
+    /// Frees a lease without waiters and other holders. The primary's word is enough (R23).
     async fn free(&self) -> Result<bool, Failure> {
         let Release { claim, .. } = self.release;
         let layout = &self.records.layout;
-        let filter = layout.held_without_waiters(self.identity.clone(), claim.id());
-        let pipeline = layout.free(claim.id(), claim.used());
+        let (id, used) = (claim.id(), claim.used());
+        let (filter, pipeline) = if claim.mode().is_exclusive() {
+            (layout.held_without_waiters(self.identity.clone(), id), layout.free(id, used))
+        } else {
+            let filter = layout.all_held_without_waiters(Held::Beside, vec![self.identity.clone()], &[id.as_str()]);
+            (filter, layout.free_together(Held::Beside, &[(id, used)]))
+        };
         let freed = self.change(filter, pipeline, Layout::has_been_freed(), ConfirmedBy::Primary).await?;
         if freed.is_some() {
             self.records.recent_use.mark_free(claim.key().as_str());

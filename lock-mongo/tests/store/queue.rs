@@ -36,6 +36,7 @@ pub(super) fn add(checks: &mut Checks<'_>) {
     check!(checks, dead_tickets_are_skipped);
     check!(checks, full_queue);
     check!(checks, a_queue_is_small);
+    check!(checks, C15 thousands_wait_in_one_queue);
     check!(checks, C15 empty_places_keep_the_order);
     check!(checks, C15 a_queue_with_an_empty_place_is_a_queue);
     if checks.is_replica_set() {
@@ -408,6 +409,32 @@ async fn a_queue_is_small(world: World) {
     assert_eq!(record.get_array("queue").unwrap().len(), WAITERS);
     let size = to_vec(&record).unwrap().len();
     assert!(size < 11_000, "{size} bytes");
+}
+
+async fn thousands_wait_in_one_queue(world: World) {
+    const PLACES: u32 = 4_000;
+    let name = random_name("locks");
+    let store = world.store_on(&world.client, &name);
+    let key = key();
+    let [first, last, none] = [(); 3].map(|()| claim(&key));
+    granted(&store, &first, LONG).await;
+    let life = LONG.as_millis() as i64;
+    let line = (1..PLACES).map(|at| {
+        let id = format!("ABCDEFGH-{at:016}");
+        doc! { "id": id, "seen": DateTime::now(), "ttl": life, "claim": life, "tokens": 1 << 16, "owner": "web-123 pid 12345" }
+    });
+    let (of_key, queue) = (doc! { "_id": key.as_str() }, doc! { "queue": line.collect::<Vec<Document>>() });
+    world.raw(&name).update_one(of_key, doc! { "$set": queue }).await.unwrap();
+    let attempt = |claim: &Claim| Attempt::new(claim.clone(), LONG).with_ticket(Ticket::new(LONG, LONG, PLACES));
+    assert_eq!(ahead(&queue_up(&store, &attempt(&last)).await), PLACES - 1);
+    let Reply::Busy(busy) = store.try_acquire(&attempt(&none)).await.unwrap() else { panic!("granted") };
+    assert_eq!(busy.standing, QueueStanding::Full);
+    assert_eq!(release(&store, &first).await, Released);
+    let head = "ABCDEFGH-0000000000000001";
+    assert_eq!(holder(&store, &key).await.map(|id| id.to_string()), Some(head.to_owned()));
+    let Standing::Waiting(busy) = store.renew(&standing(&last)).await.unwrap() else { panic!("not waiting") };
+    assert_eq!(ahead(&busy), PLACES - 2);
+    assert!(to_vec(&record(&world, &name, &key).await).unwrap().len() < 1 << 20);
 }
 
 /// Tickets that leave from the middle, and turns that are taken while others come.

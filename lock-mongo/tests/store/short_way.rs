@@ -3,19 +3,25 @@
 
 use std::time::Duration;
 
-use distlock_api::{AcquisitionId, Holder, LockKey, Mode};
-use distlock_engine::store::{Attempt, Claim, Grant, LeaseStore, Reply, Standing, Ticket};
+use distlock_api::{AcquisitionId, Holder, LockKey, Loss, Mode};
+use distlock_engine::store::{Attempt, Claim, Grant, LeaseStore, Renewal, Reply, Standing, Ticket};
 use distlock_mongo::MongoStore;
 use distlock_mongo::mongodb::bson::{Bson, DateTime, Document, doc};
 
 use super::Checks;
 use super::world::{
-    LONG, SHORT, Sent, World, busy, claim, key, opened, queued, random_name, release, renew, ticket, twin,
+    LONG, SHORT, Sent, World, age_ticket, busy, claim, key, opened, queued, random_name, release, renew, ticket, twin,
 };
 
 pub(super) fn add(checks: &mut Checks<'_>) {
     check!(checks, a_wrong_guess_costs_one_command_once);
     check!(checks, a_waiter_that_came_meanwhile_is_handed_over_to);
+    check!(checks, R8 a_ticket_is_taken_by_one_command_while_there_is_a_queue);
+    check!(checks, R8 both_ways_to_a_ticket_agree);
+    check!(checks, R15 a_single_ticket_is_refreshed_by_one_command);
+    check!(checks, R8 a_writer_behind_readers_goes_the_long_way);
+    check!(checks, R8 dead_tickets_do_not_pile_up);
+    check!(checks, R23 a_reader_alone_takes_the_short_ways);
     check!(checks, R28 a_reader_that_waits_costs_one_command_once);
     check!(checks, R28 readers_leave_with_one_command);
     check!(checks, R7 a_lease_in_use_is_not_taken);
@@ -94,6 +100,205 @@ async fn a_waiter_that_came_meanwhile_is_handed_over_to(world: World) {
     sent.take();
     assert!(release(&here, &again).await.is_released());
     assert_eq!(sent.take().len(), 1);
+}
+
+async fn a_ticket_is_taken_by_one_command_while_there_is_a_queue(world: World) {
+    let (elsewhere, here, sent, _) = stores(&world).await;
+    let key = key();
+    let theirs = claim(&key);
+    granted(&elsewhere, &theirs, LONG).await;
+    let line = [(); 2].map(|()| claim(&key));
+    queued(&elsewhere, &line[0]).await;
+    let is_short = |command: &Document| command.get_array("update").unwrap().len() == 1;
+    for (commands, why) in [(2, "it was not known to be in use"), (1, "now it is, with a queue")] {
+        let waiter = claim(&key);
+        queued(&here, &waiter).await;
+        let acquired = sent.take();
+        assert_eq!((acquired.len(), acquired.iter().all(is_short)), (commands, true), "{why}: {acquired:?}");
+        here.withdraw(&waiter, LONG).await.unwrap();
+        sent.take();
+    }
+    assert!(release(&elsewhere, &theirs).await.is_released());
+    granted(&elsewhere, &line[0], LONG).await;
+    assert!(release(&elsewhere, &line[0]).await.is_released());
+    for (commands, why) in [(2, "there is no queue any more"), (1, "now that is known")] {
+        let ours = claim(&key);
+        granted(&here, &ours, LONG).await;
+        assert_eq!(sent.take().len(), commands, "{why}");
+        assert!(release(&here, &ours).await.is_released());
+        sent.take();
+    }
+}
+
+/// For every state of the record, both ways give the same answer, and leave the same record, except
+/// for dead tickets and empty places.
+async fn both_ways_to_a_ticket_agree(world: World) {
+    let name = random_name("locks");
+    let now = DateTime::now().timestamp_millis();
+    let [past, later] = [-5000, 60_000].map(|offset| DateTime::from_millis(now + offset));
+    for found in states_of_a_queue(past, later) {
+        let (mut outcomes, mut until_turn) = (Vec::new(), Vec::new());
+        for knows_key in [false, true] {
+            let store = world.store_on(&world.client, &name);
+            let key = key();
+            let mut document = doc! { "_id": key.as_str() };
+            if knows_key {
+                // Then it goes the long way.
+                granted(&store, &claim(&key), LONG).await;
+                world.raw(&name).delete_one(document.clone()).await.unwrap();
+            }
+            document.extend(found.clone());
+            world.raw(&name).insert_one(document).await.unwrap();
+            let claim = Claim::new(key.clone(), AcquisitionId::new("a-1"));
+            // A window far above the time between the two attempts.
+            let attempt = attempt(&claim).with_ticket(Ticket::new(LONG, LONG, PLACES)).with_turn_window(LONG);
+            let (answer, remaining) = match store.try_acquire(&attempt).await.unwrap() {
+                Reply::Busy(busy) => (format!("{:?} {:?}", busy.standing, busy.token), busy.holder_remaining.unwrap()),
+                Reply::Granted(grant) => (format!("{:?}", grant.tokens), grant.remaining),
+                other => panic!("{other:?}"),
+            };
+            let mut left = record(&world, &name, &key).await;
+            if let Ok(queue) = left.get_array_mut("queue") {
+                queue.retain(|ticket| {
+                    let seen = ticket.as_document().and_then(|ticket| ticket.get_datetime("seen").ok());
+                    seen.is_some_and(|seen| *seen != past)
+                });
+            }
+            outcomes.push((answer, without_times(left)));
+            until_turn.push(remaining);
+        }
+        assert_eq!(outcomes[0], outcomes[1], "{found}");
+        assert!(until_turn[0].abs_diff(until_turn[1]) < LONG / 2, "{until_turn:?}: {found}");
+    }
+}
+
+const PLACES: u32 = 3;
+
+/// The states of a record that an attempt of `a-1` may find, with all queues that matter to it.
+fn states_of_a_queue(past: DateTime, later: DateTime) -> Vec<Document> {
+    let ticket = |id: &str, seen| doc! { "id": id, "seen": seen, "ttl": 1000, "claim": 1000, "tokens": 5 }.into();
+    let live = |id| ticket(id, later);
+    let (dead, empty): (Bson, Bson) = (ticket("dead-1", past), doc! {}.into());
+    let queues: [Bson; 11] = [
+        Bson::Null,
+        "odd".into(),
+        doc! { "2": true }.into(),
+        vec![live("w-1")].into(),
+        vec![dead.clone(), live("w-1")].into(),
+        vec![empty.clone(), live("w-1")].into(),
+        ["w-1", "w-2", "w-3"].map(live).to_vec().into(),
+        vec![dead.clone(), empty, live("w-1")].into(),
+        vec![live("w-1"), live("a-1")].into(),
+        vec![ticket("a-1", past), live("w-1")].into(),
+        vec![dead.clone(), dead].into(),
+    ];
+    let holder = doc! { "id": "r-1", "token": 7_i64, "tokens": 1, "expiresAt": later, "shared": true };
+    let states = [
+        doc! { "lockId": "b-1", "expiresAt": later },
+        doc! { "lockId": "b-1", "expiresAt": later, "closedUntil": later, "tokens": 7 },
+        doc! { "lockId": "b-1", "expiresAt": past },
+        doc! { "lockId": "a-1", "expiresAt": later },
+        doc! { "lockId": "a-1", "expiresAt": past },
+        doc! { "lockId": "shared", "expiresAt": later, "holders": [holder] },
+        doc! { "lockId": 7, "expiresAt": later },
+        doc! { "lockId": "b-1" },
+        doc! { "expiresAt": later },
+        doc! { "expiresAt": later, "closedUntil": later },
+    ];
+    let with = |state: &Document, queue: &Bson| {
+        let mut found = doc! { "fencingToken": 70_i64 };
+        found.extend(state.clone());
+        if *queue != Bson::Null {
+            found.insert("queue", queue);
+        }
+        found
+    };
+    states.iter().flat_map(|state| queues.iter().map(move |queue| with(state, queue))).collect()
+}
+
+async fn a_single_ticket_is_refreshed_by_one_command(world: World) {
+    let (elsewhere, here, sent, _) = stores(&world).await;
+    let waiters = [(); 2].map(|()| claim(&key()));
+    for waiter in &waiters {
+        granted(&elsewhere, &claim(waiter.key()), LONG).await;
+        queued(&here, waiter).await;
+    }
+    sent.take();
+    let refreshes = waiters.map(|waiter| Renewal::ticket(waiter, ticket()));
+    for (commands, tickets) in [(1, &refreshes[..1]), (2, &refreshes)] {
+        let standings = here.renew_many(tickets).await;
+        let waits = standings.iter().all(|standing| matches!(standing, Ok(Standing::Waiting(_))));
+        assert!(waits && standings.len() == tickets.len(), "{standings:?}");
+        assert_eq!(sent.take().len(), commands);
+    }
+    here.withdraw(&refreshes[0].claim, LONG).await.unwrap();
+    sent.take();
+    assert_eq!(here.renew(&refreshes[0]).await.unwrap(), Standing::Gone(Loss::Gone));
+    assert_eq!(sent.take().len(), 2);
+}
+
+async fn a_writer_behind_readers_goes_the_long_way(world: World) {
+    let (elsewhere, here, sent, _) = stores(&world).await;
+    let key = key();
+    granted(&elsewhere, &claim(&key).with_mode(Mode::Shared), LONG).await;
+    queued(&elsewhere, &claim(&key)).await;
+    let mut commands = Vec::new();
+    for _ in 0..4 {
+        queued(&here, &claim(&key)).await;
+        commands.push(sent.take().len());
+    }
+    assert_eq!(commands, [3, 1, 2, 1], "what was refused is not tried again at once");
+    here.try_acquire(&attempt(&claim(&key).with_mode(Mode::Shared))).await.unwrap();
+    sent.take();
+    for _ in 0..3 {
+        queued(&here, &claim(&key)).await;
+        assert_eq!(sent.take().len(), 1, "now it is known to have readers");
+    }
+}
+
+/// Waiters that crash, one after the other, behind one that lives.
+async fn dead_tickets_do_not_pile_up(world: World) {
+    let (elsewhere, here, sent, name) = stores(&world).await;
+    let key = key();
+    granted(&elsewhere, &claim(&key), LONG).await;
+    queued(&elsewhere, &claim(&key)).await;
+    let (mut most, mut short) = (0, 0);
+    for _ in 0..20 {
+        let waiter = claim(&key);
+        queued(&here, &waiter).await;
+        short += usize::from(sent.take().len() == 1);
+        age_ticket(&world, &name, &waiter, LONG).await;
+        most = most.max(record(&world, &name, &key).await.get_array("queue").unwrap().len());
+    }
+    assert!(most < 6, "{most} places");
+    assert!(short > 5, "{short} of 20 by one command");
+}
+
+async fn a_reader_alone_takes_the_short_ways(world: World) {
+    let (elsewhere, here, sent, _) = stores(&world).await;
+    let key = key();
+    let reader = || claim(&key).with_mode(Mode::Shared);
+    // The number of commands to acquire, and to release; and whether both are short.
+    let take_and_give_back = async |company: Option<&Claim>| {
+        let ours = reader();
+        granted(&here, &ours, LONG).await;
+        let acquired = sent.take();
+        if let Some(company) = company {
+            granted(&elsewhere, company, LONG).await;
+        }
+        assert!(release(&here, &ours).await.is_released());
+        let released = sent.take();
+        let takes = acquired[0].get_document("query").unwrap().contains_key("lockId");
+        let gives = released[0].get_document("writeConcern").is_ok_and(|concern| concern.get_i32("w") == Ok(1));
+        (acquired.len(), released.len(), takes, gives)
+    };
+    assert_eq!(take_and_give_back(None).await, (1, 1, true, true));
+    let company = reader();
+    assert_eq!(take_and_give_back(Some(&company)).await, (1, 2, true, true), "one has come meanwhile");
+    assert_eq!(take_and_give_back(None).await, (1, 1, false, false), "now the key is known to be crowded");
+    assert!(release(&elsewhere, &company).await.is_released());
+    assert_eq!(take_and_give_back(None).await, (1, 1, false, true), "now it is known not to be");
+    assert_eq!(take_and_give_back(None).await, (1, 1, true, true));
 }
 
 /// A hand-over takes the waiters of a key for exclusive ones until one is not.

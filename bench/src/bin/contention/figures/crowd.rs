@@ -72,7 +72,7 @@ pub(super) async fn run(bench: &Bench<'_>) -> Outcome<Figure> {
     }
     figure.note(format!(
         "Each provider has a client of its own and one task, and so acts as a process; {PROCESSES} processes run them. \
-         The clients' options: `{OPTIONS}`. The queue of a key has 1,000 places; waiters beyond them poll."
+         The clients' options: `{OPTIONS}`."
     ));
     figure.note(
         "All providers take turns for a while before the window, so that it shows none of their arrival. Commands are \

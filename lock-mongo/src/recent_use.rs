@@ -10,7 +10,7 @@
 
 use std::hash::{BuildHasher, RandomState};
 use std::sync::OnceLock;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicIsize, AtomicU64, AtomicUsize, Ordering};
 
 /// With 65,000 leases held, a free key is mistaken for one in use once in eight times.
 const IN_USE_BITS: usize = 1 << 19;
@@ -39,7 +39,9 @@ pub(crate) struct RecentUse {
 #[derive(Debug, Default)]
 struct Bits<const LEN: usize> {
     words: OnceLock<Box<[AtomicU64]>>,
-    set: AtomicUsize,
+    /// How many bits are set. It is changed after its bit, so another thread may bring it below
+    /// zero for a moment.
+    set: AtomicIsize,
 }
 
 impl<const LEN: usize> Bits<LEN> {
@@ -58,7 +60,9 @@ impl<const LEN: usize> Bits<LEN> {
         let (word, mask) = Self::place(hash);
         let words = self.words.get_or_init(|| (0..LEN / 64).map(|_| AtomicU64::new(0)).collect());
         let is_new = words[word].fetch_or(mask, Ordering::Relaxed) & mask == 0;
-        self.set.fetch_add(usize::from(is_new), Ordering::Relaxed) + usize::from(is_new)
+        let new = isize::from(is_new);
+        let set = self.set.fetch_add(new, Ordering::Relaxed).wrapping_add(new);
+        usize::try_from(set).unwrap_or(0)
     }
 
     /// Forgets all when half of the bits are set.
@@ -72,7 +76,7 @@ impl<const LEN: usize> Bits<LEN> {
         let (word, mask) = Self::place(hash);
         if let Some(words) = self.words.get() {
             let was_set = words[word].fetch_and(!mask, Ordering::Relaxed) & mask != 0;
-            self.set.fetch_sub(usize::from(was_set), Ordering::Relaxed);
+            self.set.fetch_sub(isize::from(was_set), Ordering::Relaxed);
         }
     }
 
@@ -194,6 +198,19 @@ mod tests {
             recent.mark_crowded("now and then", is_crowded);
         }
         assert!(recent.was_crowded("crowded") && !recent.was_crowded("now and then"));
+    }
+
+    #[test]
+    fn threads_may_mark_one_key_differently() {
+        let recent = RecentUse::default();
+        std::thread::scope(|scope| {
+            for is_crowded in [true, false] {
+                let recent = &recent;
+                scope.spawn(move || (0..200_000).for_each(|_| recent.mark_crowded("k", is_crowded)));
+            }
+        });
+        recent.mark_crowded("k", false);
+        assert_eq!(recent.crowded.set.load(Ordering::Relaxed), 0);
     }
 
     #[test]

@@ -70,6 +70,9 @@ async fn take_if_free(records: &Records, attempt: &Attempt, budget: Budget) -> R
     let with_key = |error: LockError| error.with_key(claim.key().clone());
     // Meanwhile other callers of this process must go the long way.
     recent_use.mark_in_use(claim.key().as_str());
+    if !claim.mode().is_exclusive() {
+        recent_use.mark_modes(claim.key().as_str());
+    }
     let identity = layout.identity(claim.key())?;
     let deployment = records.deployment(claim, budget).await?;
     let pipeline = layout.take(attempt, records.clock(deployment));

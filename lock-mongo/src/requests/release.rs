@@ -73,8 +73,12 @@ impl Releasing<'_> {
                     if self.free().await? {
                         return Ok(true);
                     }
-                    recent_use.mark_crowded(key, true);
-                    return self.decide().await;
+                    let held = self.decide().await?;
+                    // So the filter refused another holder or a waiter.
+                    if held {
+                        recent_use.mark_crowded(key, true);
+                    }
+                    return Ok(held);
                 }
                 // Behind a holder of permits there are usually waiters for permits.
                 Ok((mode == Mode::Shared && self.leave().await?) || self.decide().await?)

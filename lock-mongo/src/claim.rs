@@ -16,7 +16,7 @@ pub(crate) struct ClaimState {
     pub(crate) session: Session,
     /// Whether an attempt was sent before. Then only the long way shows what the claim holds.
     pub(crate) attempted: AtomicBool,
-    /// Whether the short way to a ticket was tried in vain.
+    /// Whether the short way to a ticket has found nothing to change.
     pub(crate) ticket_refused: AtomicBool,
     /// Whether there was no ticket and no other holder when the lease was granted.
     pub(crate) was_alone: AtomicBool,

@@ -108,11 +108,7 @@ async fn take_ticket(
     let with_key = |error: LockError| error.with_key(claim.key().clone());
     let identity = layout.identity(claim.key())?;
     let deployment = records.deployment(claim, budget).await?;
-    let filter = match absent {
-        Absent::Own { filter, .. } => own(identity, filter),
-        Absent::Record | Absent::Default(_) | Absent::Nothing => Layout::document(identity),
-    };
-    let filter = layout.if_held_by_another(filter, attempt, ticket);
+    let filter = layout.if_held_by_another(wanted(layout, identity, absent), attempt, ticket);
     let pipeline = layout.take_ticket(attempt, ticket);
     let reading = records.server_clock.reading();
     let options = ChangeOptions::new(deployment, Some(claim), budget);
@@ -185,11 +181,7 @@ async fn acquire_once(
     let projection = layout.acquisition(attempt, with_document);
     let reading = records.server_clock.reading();
     // A document that is no record is not matched, and the insertion collides with it (R22).
-    let filter = match absent {
-        Absent::Record => layout.record(identity.clone()),
-        Absent::Own { filter, .. } => own(identity.clone(), filter),
-        Absent::Default(_) | Absent::Nothing => Layout::document(identity.clone()),
-    };
+    let filter = wanted(layout, identity.clone(), absent);
     match records.change::<Acquisition>(filter, pipeline, projection, options).await {
         Ok(Some(mut answer)) => {
             reading.shows(millis(answer.now));
@@ -258,6 +250,15 @@ async fn after_collision(
     let options = ChangeOptions::new(deployment, claim, budget);
     let answer = records.change::<Acquisition>(filter, pipeline, layout.acquisition(attempt, false), options).await?;
     answer.map(|answer| reply(attempt, &answer)).transpose()
+}
+
+/// Returns the filter of the document that an acquisition changes.
+fn wanted(layout: &Layout, identity: Bson, absent: &Absent) -> Document {
+    match absent {
+        Absent::Record => layout.record(identity),
+        Absent::Own { filter, .. } => own(identity, filter),
+        Absent::Default(_) | Absent::Nothing => Layout::document(identity),
+    }
 }
 
 /// Returns the filter of the document, if it is one of the library's own.

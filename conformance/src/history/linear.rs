@@ -21,6 +21,16 @@ use super::violation::Violation;
 /// A history that takes more steps is undecided.
 pub(super) const STEPS: usize = 200_000;
 
+/// Whether the store's answers can have been lost, or have left open what happened.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Answers {
+    /// An acquisition holds the lock once.
+    Known,
+    /// A call that waits may go on under another claim while its first one holds the lock, and is
+    /// withdrawn. So it may hold the lock several times before its answer.
+    Uncertain,
+}
+
 /// A part of a call that takes effect at one moment.
 struct Step<'a> {
     call: &'a Call,
@@ -74,8 +84,8 @@ impl Point {
 
 /// Returns a violation if the calls are not linearizable. All are of one key, in the order of their
 /// requests.
-pub(super) fn violation(calls: &[&Call], limit: usize) -> Option<Violation> {
-    let search = Search::new(calls);
+pub(super) fn violation(calls: &[&Call], answers: Answers, limit: usize) -> Option<Violation> {
+    let search = Search::new(calls, answers);
     let answers = search.steps.iter().filter(|step| step.answered.is_some()).count();
     let words = search.steps.len().div_ceil(64);
     let done = vec![0; words];
@@ -130,8 +140,8 @@ struct Turn {
 }
 
 impl<'a> Search<'a> {
-    fn new(calls: &'a [&'a Call]) -> Self {
-        let steps = steps(calls);
+    fn new(calls: &'a [&'a Call], answers: Answers) -> Self {
+        let steps = steps(calls, answers);
         let grant = |(number, step): (usize, &Step<'_>)| match step.effect {
             Effect::Grant { token, .. } => Some((token, number)),
             _ => None,
@@ -279,7 +289,7 @@ impl<'a> Search<'a> {
 }
 
 /// Returns the steps in the order of their requests.
-fn steps<'a>(calls: &[&'a Call]) -> Vec<Step<'a>> {
+fn steps<'a>(calls: &[&'a Call], answers: Answers) -> Vec<Step<'a>> {
     let mut steps = Vec::new();
     for (number, call) in calls.iter().enumerate() {
         let mut step = |effect, asked, answered| steps.push(Step { call, effect, asked, answered });
@@ -297,6 +307,7 @@ fn steps<'a>(calls: &[&'a Call]) -> Vec<Step<'a>> {
                 step(Effect::PossibleGrant { call: number }, call.asked, None);
                 step(Effect::End { call: number }, call.asked, None);
             }
+            What::Busy | What::GaveWay if answers == Answers::Uncertain && may_be_held_before(call, calls) => {}
             What::Busy | What::GaveWay if call.says_held(calls) => {
                 let behind = may_be_behind(call, calls);
                 step(Effect::Busy { behind }, call.asked, Some(call.answered.unwrap_or(Duration::MAX)));
@@ -306,6 +317,18 @@ fn steps<'a>(calls: &[&'a Call]) -> Vec<Step<'a>> {
     }
     steps.sort_by_key(|step| step.asked);
     steps
+}
+
+/// Whether another call was pending that was granted the lock, or may have been, and may have held
+/// it before, in a mode that keeps this one back.
+fn may_be_held_before(call: &Call, calls: &[&Call]) -> bool {
+    let is_pending = |other: &&&Call| {
+        call.answered.is_none_or(|answered| other.asked <= answered)
+            && other.answered.is_none_or(|answered| call.asked <= answered)
+    };
+    let may_hold = |other: &&&Call| matches!(other.what, What::Granted { .. } | What::NotGranted);
+    let mut others = calls.iter().filter(may_hold).filter(is_pending);
+    others.any(|other| !fits(call.mode, [other.mode]))
 }
 
 /// Whether another call may have waited ahead of this one, in a mode that keeps it back.

@@ -51,6 +51,7 @@ mod violation;
 pub(crate) use call::by_key;
 pub use call::{Call, End, What};
 pub use intervals::Expected;
+use linear::Answers;
 pub use violation::Violation;
 
 /// Returns all violations of a history: first those of the intervals, the worst first, then those
@@ -59,9 +60,23 @@ pub use violation::Violation;
 /// A pure function. The calls may be in any order.
 #[must_use]
 pub fn violations(calls: &[Call], expected: Expected) -> Vec<Violation> {
+    all_violations(calls, Answers::Known, expected)
+}
+
+/// The same of a history in which the outcome of requests to the store may have been unknown.
+///
+/// A call that waits may then have held the lock before its grant, for a moment: its first claim
+/// was granted without an answer, and withdrawn. So a "busy" proves nothing while such a call is
+/// pending.
+#[must_use]
+pub fn violations_amid_faults(calls: &[Call], expected: Expected) -> Vec<Violation> {
+    all_violations(calls, Answers::Uncertain, expected)
+}
+
+fn all_violations(calls: &[Call], answers: Answers, expected: Expected) -> Vec<Violation> {
     let mut found = intervals::violations(calls);
     for of_key in by_key(calls) {
-        found.extend(linear::violation(&of_key, linear::STEPS));
+        found.extend(linear::violation(&of_key, answers, linear::STEPS));
     }
     found.extend(intervals::too_little(calls, expected));
     found

@@ -11,7 +11,7 @@ use distlock_api::{LockKey, Mode};
 use tokio::time::Instant;
 
 use crate::failure::{Failure, Verdict};
-use crate::history::{Call, End, Expected, Violation, What, violations};
+use crate::history::{Call, End, Expected, Violation, What, violations, violations_amid_faults};
 
 pub(crate) use provider::RecordedProvider;
 
@@ -148,6 +148,22 @@ impl Recorder {
     /// Judges the calls of these keys.
     #[track_caller]
     pub(crate) fn verdict(&self, keys: &[LockKey], expected: Expected) -> Verdict {
+        self.verdict_by(violations, keys, expected)
+    }
+
+    /// Judges them, if the outcome of requests to the store may have been unknown.
+    #[track_caller]
+    pub(crate) fn verdict_amid_faults(&self, keys: &[LockKey], expected: Expected) -> Verdict {
+        self.verdict_by(violations_amid_faults, keys, expected)
+    }
+
+    #[track_caller]
+    fn verdict_by(
+        &self,
+        violations: fn(&[Call], Expected) -> Vec<Violation>,
+        keys: &[LockKey],
+        expected: Expected,
+    ) -> Verdict {
         let is_meant = |call: &&Call| keys.iter().any(|key| key.as_str() == call.key);
         let (calls, truncated): (Vec<Call>, bool) = {
             let history = self.history();

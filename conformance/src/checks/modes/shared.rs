@@ -10,7 +10,7 @@ use futures_util::future::try_join_all;
 use tokio::task::JoinSet;
 
 use super::{ensure_kept, give_back, granted, lasting, permits, refused};
-use crate::bounded::{SOON, within};
+use crate::bounded::{SOON, is_too_late, within};
 use crate::check::checks;
 use crate::client::Client;
 use crate::context::{Context, all_passed};
@@ -197,16 +197,22 @@ async fn across_modes(cx: Context) -> Verdict {
     Ok(())
 }
 
-/// Requests a key for a moment, and expects that it is not granted.
+/// Requests a key for a moment, and expects that it is not granted. A store that is too slow for
+/// this moment has longer ones.
 #[track_caller]
 fn ensure_times_out(client: &Client, key: &LockKey, mode: Mode, why: &str) -> impl Future<Output = Verdict> {
     located_at_caller(async move {
-        let wait = Wait::UpTo(Duration::from_millis(300));
-        let acquiring = client.acquire_with(key.clone(), lasting(mode).with_wait(wait));
-        match within(SOON, "an acquisition to time out", acquiring).await?? {
-            Acquired::Busy(_) => Ok(()),
-            Acquired::Held(guard) => {
-                Err(Failure::new(format!("{why}, and a request ({mode}) was granted, token {}", guard.fencing_token())))
+        let mut moment = Duration::from_millis(300);
+        loop {
+            let acquiring = client.acquire_with(key.clone(), lasting(mode).with_wait(Wait::UpTo(moment)));
+            match within(moment + SOON, "an acquisition to time out", acquiring).await? {
+                Ok(Acquired::Busy(_)) => return Ok(()),
+                Ok(Acquired::Held(guard)) => {
+                    let token = guard.fencing_token();
+                    return Err(Failure::new(format!("{why}, and a request ({mode}) was granted, token {token}")));
+                }
+                Err(error) if is_too_late(&error) && moment < SOON => moment *= 3,
+                Err(error) => return Err(error.into()),
             }
         }
     })

@@ -20,6 +20,22 @@ fn tokens_can_exclude_a_possible_holder() {
 }
 
 #[test]
+fn amid_faults_a_pending_call_may_have_held_the_lock_before() {
+    let amid_faults = |calls: &[Call]| violations_amid_faults(calls, Expected::default());
+    // Granted first under a claim that was withdrawn, and later under another one.
+    let calls = [held(1, 2, [0, 30, 40, 41]), busy(2, 1, 2), held(3, 1, [3, 4, 5, 6])];
+    assert_eq!(amid_faults(&calls), []);
+    let calls = [not_granted(1, 0, 25), busy(2, 1, 2), held(3, 1, [10, 11, 12, 13]), busy(2, 20, 21)];
+    assert_eq!(amid_faults(&calls), []);
+    // Nobody was pending, or only one that fits beside the attempt.
+    let late = held_until(1, 1, [0, 1, 5], End::Lost);
+    let calls = [late.clone(), held(2, 2, [9, 10, 11, 12]), busy(2, 20, 21), held(3, 3, [22, 23, 24, 25])];
+    assert!(!amid_faults(&calls).is_empty());
+    let calls = [late, held(2, 2, [9, 10, 11, 12]), busy(2, 20, 21).shared(), held(3, 3, [19, 23, 24, 25]).shared()];
+    assert!(!amid_faults(&calls).is_empty());
+}
+
+#[test]
 fn a_possible_grant_explains_one_hold_and_no_more() {
     // It was busy, free, and busy again: an unconfirmed acquisition can have been granted once.
     let once = [not_granted(1, 0, 5), busy(2, 1, 2), held(3, 1, [10, 11, 12, 13])];
@@ -50,8 +66,8 @@ fn it_names_the_call_that_fits_nowhere_and_the_holder() {
 fn a_search_over_the_limit_is_undecided() {
     let calls: Vec<Call> = (0..50).map(|n| held(1, n + 1, [n * 10, n * 10 + 1, n * 10 + 2, n * 10 + 3])).collect();
     let calls: Vec<&Call> = calls.iter().collect();
-    assert_eq!(linear::violation(&calls, linear::STEPS), None);
-    let gave_up = linear::violation(&calls, 20);
+    assert_eq!(linear::violation(&calls, linear::Answers::Known, linear::STEPS), None);
+    let gave_up = linear::violation(&calls, linear::Answers::Known, 20);
     assert_eq!(gave_up, Some(Violation::Undecided { key: "k".into(), steps: 20 }));
 }
 

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use distlock_api::Mode;
 
-use super::{Call, End, Expected, Violation, What, violations};
+use super::{Call, End, Expected, Violation, What, violations, violations_amid_faults};
 
 fn ms(ms: u64) -> Duration {
     Duration::from_millis(ms)

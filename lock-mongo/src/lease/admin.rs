@@ -6,7 +6,7 @@ use mongodb::bson::{Bson, Document, doc};
 use super::holders::{GRANTS, HELD, HOLDERS, ID_OF, MARKER, ids_of, latest, unless_blank};
 use super::{
     AUDIT, AUDIT_LEN, CLOSED_UNTIL, EXPIRED, EXPIRES_AT, ID, LEAVE, LOCK_ID, Layout, MAX_REASON_LEN, META, OWNER,
-    REVOKED, TAKE, TOKEN, TOKENS, answer, cut, literal, removed, time_of,
+    REVOKED, TAKE, TOKEN, TOKENS, answer, cut, literal, removed, time_of, time_of_stored,
 };
 
 /// The holders that lose their leases, computed by the first stages.
@@ -44,6 +44,8 @@ impl Layout {
         let stays = doc! { "$filter": { "input": &held, "cond": { "$not": is_victim("$$this") } } };
         let is_among = doc! { "$filter": { "input": &held, "cond": is_victim("$$this") } };
         let token = Bson::from(doc! { "$add": [self.value(TOKEN), 1_i64] });
+        // R6: not before the time of the token.
+        let end = doc! { "$max": ["$$NOW", time_of_stored(token.clone())] };
         let entry = |id: Bson, owner: String| {
             doc! {
                 "lockId": id,
@@ -72,7 +74,7 @@ impl Layout {
             (TOKEN, vec![(TAKE, token.clone()), (LEAVE, token)]),
             (TOKENS, vec![(TAKE, 1.into()), (LEAVE, 1.into())]),
             // R26.
-            (EXPIRES_AT, vec![(TAKE, "$$NOW".into()), (LEAVE, latest(&self.value(STAY)).into())]),
+            (EXPIRES_AT, vec![(TAKE, end.into()), (LEAVE, latest(&self.value(STAY)).into())]),
             (CLOSED_UNTIL, vec![(TAKE, removed())]),
             (REVOKED, vec![(TAKE, revoked.clone()), (LEAVE, revoked)]),
             (OWNER, vec![(TAKE, removed())]),

@@ -207,8 +207,7 @@ impl Layout {
         let mut ends = vec![Bson::from("$$NOW"), closed.clone()];
         match used {
             Used::UpTo(token) if mode.is_exclusive() => ends.push(time_of(number(token)).into()),
-            _ if mode.is_exclusive() => {}
-            // Blocks of others may have brought the token further.
+            // Earlier blocks, those of others, or a floor may have brought the token further.
             _ => ends.push(time_of_stored(self.value(LAST)).into()),
         }
         let length = match used {

@@ -40,8 +40,8 @@ struct BlockEnd {
     /// The last token that counts as used.
     token: Bson,
     length: Bson,
-    /// When the clock reaches the token, if that may be later than now (R6).
-    time: Option<Bson>,
+    /// When the clock reaches the token, which may be later than now (R6).
+    time: Bson,
 }
 
 impl Layout {
@@ -125,10 +125,9 @@ impl Layout {
     fn freed(&self, id: Bson, used: BlockEnd, closed: Bson) -> [(&'static str, Bson); 9] {
         // The latest of these times, so that the TTL index removes no record that keeps its key
         // closed, or whose token the clock has not reached yet (R6).
-        let mut ends = vec![Bson::from("$$NOW")];
+        let mut ends = vec![Bson::from("$$NOW"), used.time];
         ends.extend(Some(closed.clone()).filter(|closed| *closed != removed()));
-        ends.extend(used.time);
-        let end = if let [end] = &*ends { end.clone() } else { doc! { "$max": ends }.into() };
+        let end = doc! { "$max": ends }.into();
         [
             (LOCK_ID, removed()),
             (TOKEN, used.token),
@@ -144,9 +143,14 @@ impl Layout {
 
     /// Returns what becomes of a block of which this much was used.
     fn end_of_block(&self, used: Used) -> BlockEnd {
-        let time = if let Used::UpTo(token) = used { Some(time_of(number(token)).into()) } else { None };
+        let token = self.last_used(used);
+        let time = match used {
+            Used::UpTo(token) => time_of(number(token)).into(),
+            // It may be ahead of the clock because of earlier blocks, or of a floor.
+            Used::None | Used::Unknown => time_of_stored(token.clone()).into(),
+        };
         let length = if used == Used::Unknown { self.value(TOKENS).into() } else { 1.into() };
-        BlockEnd { token: self.last_used(used), length, time }
+        BlockEnd { token, length, time }
     }
 
     /// Makes the pipeline that frees the leases of
@@ -167,17 +171,10 @@ impl Layout {
                 BlockEnd {
                     token: of_each(last.iter().map(|token| (*token).into()).collect()),
                     length: 1.into(),
-                    time: Some(of_each(last.iter().map(|token| time_of(*token).into()).collect())),
+                    time: of_each(last.iter().map(|token| time_of(*token).into()).collect()),
                 }
             }
-            None => {
-                let mut used = self.end_of_block(releases.first().map_or(Used::Unknown, |(_, used)| *used));
-                if held == Held::Beside {
-                    // Blocks of others may have brought the token further than the clock.
-                    used.time = Some(time_of_stored(used.token.clone()).into());
-                }
-                used
-            }
+            None => self.end_of_block(releases.first().map_or(Used::Unknown, |(_, used)| *used)),
         };
         let mut freed = Vec::from(self.freed(id.clone(), used, removed()));
         if held == Held::Beside {

@@ -3,10 +3,10 @@
 use std::num::NonZeroU32;
 use std::time::Duration;
 
-use distlock_api::{ErrorKind, FencingToken, LockGuard, LockKey, LockProvider, LockProviderExt, Loss, Result};
-use distlock_engine::store::{Attempt, LeaseStore, Reply, Standing};
+use distlock_api::{ErrorKind, FencingToken, LockGuard, LockKey, LockProvider, LockProviderExt, Loss, Mode, Result};
+use distlock_engine::store::{Attempt, LeaseStore, Release, Reply, Standing};
 use distlock_mongo::MongoProvider;
-use distlock_mongo::mongodb::bson::doc;
+use distlock_mongo::mongodb::bson::{DateTime, doc};
 
 use futures_util::FutureExt;
 use tokio::task::JoinHandle;
@@ -22,6 +22,7 @@ pub(super) fn add(checks: &mut Checks<'_>) {
     check!(checks, R5 tokens_stay_below_2_to_the_53_and_do_not_outrun_the_clock);
     check!(checks, R21 unused_tokens_are_given_back);
     check!(checks, R6 a_record_is_kept_until_its_token_is_reached);
+    check!(checks, R6 a_record_is_kept_however_its_lease_ends);
     check!(checks, token_floor_is_below_every_token);
     check!(checks, raised_tokens_take_every_lock_away);
 }
@@ -126,6 +127,48 @@ async fn a_record_is_kept_until_its_token_is_reached(world: World) {
     assert!(end >= millis + 3_599_000, "{end} is the end of a record of {millis}");
     assert!(locks.try_acquire(&key).await.unwrap().is_some(), "it is free meanwhile");
     locks.close().await.unwrap();
+}
+
+/// A lease that no guard has had, or of which is not known which tokens its guards have had.
+async fn a_record_is_kept_however_its_lease_ends(world: World) {
+    let name = random_name("locks");
+    let (store, records) = (world.store_on(&world.client, &name), world.raw(&name));
+    let (now, millis) = clock(&world).await;
+    let ahead = i64::try_from(now + 3600 * SECOND).unwrap();
+    for mode in [Mode::Exclusive, Mode::Shared] {
+        for way in ["released", "withdrawn", "released in a batch", "released before a dead ticket", "taken"] {
+            let claims = [(); 2].map(|()| claim(&key()).with_mode(mode));
+            for claim in &claims {
+                let id = claim.key().as_str();
+                records.insert_one(doc! { "_id": id, "fencingToken": ahead }).await.unwrap();
+                granted(&store, claim, LONG).await;
+                if way == "released before a dead ticket" {
+                    let seen = DateTime::from_millis(millis - 60_000);
+                    let ticket = doc! { "id": "w-1", "seen": seen, "ttl": 1000, "claim": 1000, "tokens": 1 };
+                    records.update_one(doc! { "_id": id }, doc! { "$set": { "queue": [ticket] } }).await.unwrap();
+                }
+            }
+            if way == "released in a batch" {
+                let releases = claims.clone().map(Release::new);
+                for outcome in store.release_many(&releases).await {
+                    assert!(outcome.unwrap().is_released());
+                }
+            } else {
+                for claim in &claims {
+                    match way {
+                        "withdrawn" => store.withdraw(claim, LONG).await.unwrap(),
+                        "taken" => drop(store.admin().unwrap().force_release(claim.key(), "test").await.unwrap()),
+                        _ => assert!(release(&store, claim).await.is_released()),
+                    }
+                }
+            }
+            for claim in &claims {
+                let record = records.find_one(doc! { "_id": claim.key().as_str() }).await.unwrap().unwrap();
+                let end = record.get_datetime("expiresAt").unwrap().timestamp_millis();
+                assert!(end >= millis + 3_599_000, "{mode:?}, {way}: {end} is the end of a record of {millis}");
+            }
+        }
+    }
 }
 
 async fn token_floor_is_below_every_token(world: World) {

@@ -399,6 +399,44 @@ async fn c4_a_guard_is_lost_after_its_maximum_hold_and_the_key_passes_on() {
     assert_idle(&locks);
 }
 
+/// Returns a runtime that runs only within `block_on`.
+fn runtime() -> tokio::runtime::Runtime {
+    tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap()
+}
+
+#[test]
+fn c4_a_maximum_hold_ends_although_the_runtime_of_its_timer_does_not_run() {
+    let locks = MemoryProvider::new();
+    let (one, two) = (runtime(), runtime());
+    let held = one.block_on(locks.acquire("k").max_hold(MS(20)).into_future()).unwrap();
+    let signal = held.lost();
+    assert_eq!(two.block_on(async { tokio::time::timeout(MS(20_000), signal).await }), Ok(Loss::HeldTooLong));
+    assert!(block_on(locks.try_acquire("k").into_future()).unwrap().is_some(), "the key was taken away");
+    drop(held);
+    for looks in [true, false] {
+        let held = one.block_on(locks.acquire("k").max_hold(MS(20)).into_future()).unwrap();
+        std::thread::sleep(MS(30));
+        if looks {
+            assert!(held.is_lost());
+            assert!(block_on(locks.try_acquire("k").into_future()).unwrap().is_some());
+        }
+        assert_eq!(two.block_on(held.release()).unwrap(), ReleaseOutcome::AlreadyLost);
+    }
+    let accounting = locks.accounting();
+    assert!(accounting.lost == 3 && accounting.balances(), "{accounting:?}");
+    assert_idle(&locks);
+}
+
+#[test]
+fn c25_a_minimum_hold_outlasts_the_runtime_that_acquired_the_lock() {
+    let locks = MemoryProvider::new();
+    let (one, two) = (runtime(), runtime());
+    let held = one.block_on(locks.acquire("k").hold_at_least(MS(60_000)).into_future()).unwrap();
+    drop(one);
+    assert!(two.block_on(async { held.release().await }).unwrap().is_released());
+    assert!(block_on(locks.try_acquire("k").into_future()).unwrap().is_none());
+}
+
 #[test]
 fn a_maximum_hold_needs_a_runtime() {
     let error = block_on(MemoryProvider::new().acquire("k").max_hold(MS(50)).into_future()).unwrap_err();

@@ -348,10 +348,17 @@ impl Layout {
         doc! { "$toLong": { "$subtract": [{ "$add": [self.value(TOKEN), 1_i64] }, length] } }
     }
 
-    /// The time at which a free lease became free, or null if it is not known. The end of a minimum
+    /// The time at which the key opened or opens, or null if it is not known. The end of a minimum
     /// hold is later than the expiry, or there is none.
+    ///
+    /// The `expiresAt` of a free record may be the time of its token, in the future (R6).
     fn opened(&self) -> Document {
-        doc! { "$max": [self.value(EXPIRES_AT), self.value(CLOSED_UNTIL)] }
+        let is_of_token = doc! { "$and": [
+            { "$lte": [self.value(LOCK_ID), Bson::Null] },
+            { "$gt": [self.value(EXPIRES_AT), "$$NOW"] },
+        ] };
+        let ended = doc! { "$cond": [is_of_token, "$$NOW", self.value(EXPIRES_AT)] };
+        doc! { "$max": [ended, self.value(CLOSED_UNTIL)] }
     }
 
     /// The new value of a field in each of some steps, and in all others.

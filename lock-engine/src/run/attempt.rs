@@ -272,18 +272,20 @@ impl Engine {
     pub(crate) fn withdraw_lost_later(self: &Arc<Self>, lease: &Arc<Lease>) {
         let (engine, closed, gone) = (Arc::downgrade(self), self.closed.clone(), self.gone.clone());
         let lease = lease.clone();
-        let margin = lease.terms().margin;
-        // Not tracked: nothing is open in the store until the withdrawal begins.
-        drop(lease.home().clone().spawn(async move {
+        let (margin, home) = (lease.terms().margin, lease.home().clone());
+        // Not among the tasks: nothing is open in the store until the withdrawal begins.
+        let withdrawing = self.margins.track_future(async move {
             tokio::select! {
-                () = gone.cancelled() => return,
+                biased;
                 () = closed.cancelled() => {}
+                () = gone.cancelled() => return,
                 () = sleep(margin) => {}
             }
             if let Some(engine) = engine.upgrade() {
                 engine.withdraw_lost(&lease);
             }
-        }));
+        });
+        drop(home.spawn(withdrawing));
     }
 
     /// Records that a guard has given a lost lease up. With the last one the lease is withdrawn.

@@ -209,6 +209,9 @@ impl CommitState {
         let Self { lease, token, request: WriteRequest { engine, .. }, .. } = self;
         if let Some(loss) = lease.end_commit(None) {
             engine.record_loss(&lease, loss);
+        } else {
+            // The keeper does not look at a lease that ended during its commit.
+            engine.check_loss(&lease, &clock::now());
         }
         // When the provider was closed, the leases held then were released; this one was not held.
         if engine.closed.is_cancelled() {

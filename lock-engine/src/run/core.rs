@@ -46,6 +46,9 @@ pub(crate) struct Engine {
     pub(crate) ledger: Mutex<Ledger>,
     /// Background work, and whatever else [`close`](Engine::close) must wait for.
     pub(crate) tasks: TaskTracker,
+    /// Lost leases whose guards still have them for their margin. [`close`](Engine::close)
+    /// withdraws them.
+    pub(crate) margins: TaskTracker,
     /// Bounds the clean-ups that are repeated.
     pub(crate) clean_ups: Arc<Semaphore>,
     /// Bounds the withdrawals of lost leases. A withdrawal without a permit is left out.
@@ -73,6 +76,7 @@ impl Engine {
             local_queues: Arc::default(),
             ledger: Mutex::default(),
             tasks: TaskTracker::new(),
+            margins: TaskTracker::new(),
             clean_ups: Arc::new(Semaphore::new(BACKGROUND_CALLS)),
             withdrawal_permits: Arc::new(Semaphore::new(BACKGROUND_CALLS)),
             closed: CancellationToken::new(),

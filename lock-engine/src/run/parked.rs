@@ -54,6 +54,9 @@ async fn watch_parked(watch: Watch, mut until: Instant) {
             Some(end) if end > Instant::now() => {
                 until = end;
                 lease.watched(until);
+                // It may have been parked again meanwhile, for a shorter time.
+                let latest = engine.local_queues.parked_until(lease.key(), lease.claim().id());
+                until = latest.map_or(until, |latest| until.min(latest));
             }
             Some(_) => return,
             None => break,

@@ -42,6 +42,7 @@ impl Engine {
     async fn shut_down(self: &Arc<Self>, jobs: Vec<ReleaseJob>) -> Result<()> {
         // Only so that waiting for the tasks can end; more may still begin.
         self.tasks.close();
+        self.margins.close();
         let total = jobs.len();
         // Each job has a token of the tasks, and so have the releases behind dropped guards.
         let open = u32::try_from(self.tasks.len()).unwrap_or(u32::MAX);
@@ -54,6 +55,7 @@ impl Engine {
         });
         let settling = async {
             join_all(releasing).await;
+            self.margins.wait().await;
             self.tasks.wait().await;
         };
         let settled = tokio::select! {

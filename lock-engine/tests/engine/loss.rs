@@ -97,6 +97,21 @@ async fn c3_the_margin_of_a_lost_lease_is_for_its_guard() {
     }
 }
 
+/// A hung job keeps its guard, and its process ends.
+#[tokio::test(start_paused = true)]
+async fn c24_a_lost_lease_in_its_margin_is_given_back_by_close() {
+    let store = MemoryStore::new();
+    let (holder, other) = (process(&store), process(&store));
+    let lease = LeaseOptions::new().ttl(secs(30)).safety_margin(secs(1)).max_hold(ms(300));
+    let guard = holder.acquire("k").options(AcquireOptions::new().with_lease(lease)).await.unwrap();
+    assert_eq!(guard.lost().await, Loss::HeldTooLong);
+    assert_eq!(store.calls(Operation::Withdraw), 0, "the guard has its margin");
+    holder.close().await.unwrap();
+    assert_eq!(store.calls(Operation::Withdraw), 1);
+    assert!(other.try_acquire("k").await.unwrap().is_some());
+    drop(guard);
+}
+
 #[tokio::test(start_paused = true)]
 async fn c4_a_lost_shared_guard_that_is_gone_has_told_all_its_signals() {
     let store = MemoryStore::new();

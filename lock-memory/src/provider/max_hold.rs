@@ -35,26 +35,48 @@ impl MaxHold {
         // Beyond what the clock can express it never ends.
         let Some(until) = Instant::now().checked_add(self.at_most) else { return turn };
         let Some((shard, hash, token)) = turn.place() else { return turn };
-        let (shard, key) = (Arc::clone(shard), key.clone());
-        let timer = self.runtime.spawn(async move {
-            sleep_until(until).await;
-            end(&shard, hash, &key, token);
-        });
-        Box::new(LimitedTurn { until, timer: Timer(timer), turn })
+        let limit = Limit { until, shard: Arc::clone(shard), hash, key: key.clone(), token };
+        let timer = self.runtime.spawn(limit.clone().run());
+        Box::new(LimitedTurn { limit, timer: Timer(timer), turn })
     }
 }
 
-/// Takes the key away from a guard that has held it for too long.
-fn end(shard: &Arc<TurnShard>, hash: u64, key: &LockKey, token: u64) {
-    let taken = shard.lock_to_take_away().take_away(hash, key, &[token], Loss::HeldTooLong);
-    if let Some(taken) = taken {
-        settle_taken(shard, hash, taken);
+/// The end of a maximum hold.
+#[derive(Clone)]
+struct Limit {
+    until: Instant,
+    shard: Arc<TurnShard>,
+    hash: u64,
+    key: LockKey,
+    token: u64,
+}
+
+impl Limit {
+    async fn run(self) {
+        sleep_until(self.until).await;
+        self.end();
+    }
+
+    /// Takes the key away from a guard that has held it for too long.
+    fn end(&self) {
+        let Self { shard, hash, key, token, .. } = self;
+        let taken = shard.lock_to_take_away().take_away(*hash, key, &[*token], Loss::HeldTooLong);
+        if let Some(taken) = taken {
+            settle_taken(shard, *hash, taken);
+        }
+    }
+
+    /// Ends the hold if its time is over: the runtime of the timer may be late, or have ended.
+    fn end_if_over(&self) {
+        if Instant::now() >= self.until {
+            self.end();
+        }
     }
 }
 
 /// A turn that a timer ends if its guard has not done so before.
 struct LimitedTurn {
-    until: Instant,
+    limit: Limit,
     timer: Timer,
     turn: Box<Turn>,
 }
@@ -69,27 +91,42 @@ impl Drop for Timer {
 
 impl LeaseHandle for LimitedTurn {
     fn valid_until(&self) -> Option<Instant> {
-        Some(self.until)
+        Some(self.limit.until)
     }
 
     fn loss(&self) -> Option<Loss> {
-        // Read first: the runtime may run the timer late.
-        let is_over = Instant::now() >= self.until;
-        self.turn.loss().or(is_over.then_some(Loss::HeldTooLong))
+        self.turn.loss().or_else(|| {
+            self.limit.end_if_over();
+            self.turn.loss()
+        })
     }
 
+    /// Not only by the timer of the runtime that acquired the lock: it may not run any more.
     fn lost(&self) -> LostSignal {
-        self.turn.lost()
+        let (mut lost, limit) = (self.turn.lost(), self.limit.clone());
+        LostSignal::new(async move {
+            // Outside of a runtime there is no other timer.
+            if Handle::try_current().is_err() {
+                return lost.await;
+            }
+            tokio::select! {
+                biased;
+                loss = &mut lost => loss,
+                () = limit.run() => lost.await,
+            }
+        })
     }
 
     fn release(self: Box<Self>) -> ReleaseFuture {
-        let Self { turn, timer, .. } = *self;
+        let Self { limit, turn, timer } = *self;
+        limit.end_if_over();
         drop(timer);
         turn.release()
     }
 
     fn discard(self: Box<Self>) -> ReleaseFuture {
-        let Self { turn, timer, .. } = *self;
+        let Self { limit, turn, timer } = *self;
+        limit.end_if_over();
         drop(timer);
         turn.discard()
     }

@@ -238,6 +238,10 @@ impl<T> State<T> {
         let (mut signals, mut found) = (Vec::new(), false);
         for token in tokens {
             let Some(phase) = entry.grant(*token).map(|grant| grant.phase) else { continue };
+            // The maximum hold of a guard that was released in time is no end of its minimum hold.
+            if loss == Loss::HeldTooLong && phase != Phase::Held {
+                continue;
+            }
             found = true;
             if phase == Phase::Held {
                 self.counts.held -= 1;

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use distlock_api::{LeaseHandle, Loss, LostSignal, ReleaseFuture, ReleaseOutcome, contained};
+use tokio::runtime::{Handle, Id};
 use tokio::time::Instant;
 
 use super::answers::{Ended, FollowUp, LossWatch, Taken};
@@ -90,11 +91,37 @@ fn pass_on(shard: &Arc<TurnShard>, hash: u64, token: u64, next: Next) {
         Next::Wake(Some(waker)) => contained(|| waker.wake()),
         Next::WakeAll(wakers) => wakers.into_iter().for_each(|waker| contained(|| waker.wake())),
         Next::Timer { until, runtime } => {
-            let turn = Turn::new(shard.clone(), hash, token);
-            runtime.spawn(async move {
-                tokio::time::sleep_until(until).await;
-                drop(turn);
-            });
+            let turn = Some(Turn::new(shard.clone(), hash, token));
+            MinimumHoldTimer { turn, until, runtime: runtime.id() }.start(&runtime);
+        }
+    }
+}
+
+/// Has the key closed until the end of a minimum hold. If its runtime ends before, the runtime in
+/// which that happens continues; without one the key opens early.
+struct MinimumHoldTimer {
+    turn: Option<Turn>,
+    until: Instant,
+    runtime: Id,
+}
+
+impl MinimumHoldTimer {
+    fn start(mut self, runtime: &Handle) {
+        self.runtime = runtime.id();
+        runtime.spawn(async move {
+            tokio::time::sleep_until(self.until).await;
+            drop(self.turn.take());
+        });
+    }
+}
+
+impl Drop for MinimumHoldTimer {
+    fn drop(&mut self) {
+        let Some(turn) = self.turn.take() else { return };
+        if let Ok(here) = Handle::try_current().map_err(drop)
+            && here.id() != self.runtime
+        {
+            Self { turn: Some(turn), until: self.until, runtime: self.runtime }.start(&here);
         }
     }
 }

@@ -173,8 +173,10 @@ impl Watcher {
         match text(LOCK_ID) {
             Some(MARKER) => held.clear(),
             Some(holder) => {
-                // An owner that is the same as before is not reported.
-                let same = held.pop().filter(|_| !is_removed(OWNER)).and_then(|before| before.owner);
+                // An owner that is the same as before is not reported. Of holders in other modes
+                // the record has none.
+                let may_be_same = |before: &Held| before.mode.is_exclusive() && !is_removed(OWNER);
+                let same = held.pop().filter(may_be_same).and_then(|before| before.owner);
                 let owner = text(OWNER).map(str::to_owned).or(same);
                 let token = layout.changed(changed, TOKEN).and_then(Bson::as_i64);
                 held = vec![Held { id: holder.to_owned(), owner, token, mode: Mode::Exclusive }];

@@ -17,7 +17,7 @@ use super::run::RUN;
 use super::{
     ACQUIRED_AT, ADMIT, CLOSED_UNTIL, Clock, DROP, EXPIRED, EXPIRES_AT, FREE, LAST_RELEASED, LEAVE, LOCK_ID, Layout,
     META, OWNER, PASS, PASSED, QUEUE, RELEASED, RELEASED_BESIDE_OTHERS, RELEASED_LEN, TOKEN, TOKENS, TTL, first_token,
-    last_token, literal, millis, removed, time_of, time_of_stored,
+    last_token, literal, millis, removed, time_of_stored,
 };
 
 /// All holders: those beside the marker, or the acquisition itself as if it were one of them, if it
@@ -204,12 +204,7 @@ impl Layout {
             .as_ref()
             .map_or_else(removed, |until| doc! { "$cond": [{ "$gt": [until, "$$NOW"] }, until, "$$REMOVE"] }.into());
         // R6: not before the time of the token.
-        let mut ends = vec![Bson::from("$$NOW"), closed.clone()];
-        match used {
-            Used::UpTo(token) if mode.is_exclusive() => ends.push(time_of(number(token)).into()),
-            // Earlier blocks, those of others, or a floor may have brought the token further.
-            _ => ends.push(time_of_stored(self.value(LAST)).into()),
-        }
+        let ends = vec![Bson::from("$$NOW"), closed.clone(), time_of_stored(self.value(LAST)).into()];
         let length = match used {
             Used::Unknown => same(TOKENS),
             Used::None | Used::UpTo(_) => doc! { "$cond": [&is.is_latest, 1, same(TOKENS)] }.into(),

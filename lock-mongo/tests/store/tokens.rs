@@ -4,7 +4,7 @@ use std::num::NonZeroU32;
 use std::time::Duration;
 
 use distlock_api::{ErrorKind, FencingToken, LockGuard, LockKey, LockProvider, LockProviderExt, Loss, Mode, Result};
-use distlock_engine::store::{Attempt, LeaseStore, Release, Reply, Standing};
+use distlock_engine::store::{Attempt, LeaseStore, Release, Renewal, Reply, Standing};
 use distlock_mongo::MongoProvider;
 use distlock_mongo::mongodb::bson::{DateTime, doc};
 
@@ -12,7 +12,9 @@ use futures_util::FutureExt;
 use tokio::task::JoinHandle;
 
 use super::Checks;
-use super::world::{LONG, SHORT, World, admin, claim, granted, key, opened, random_name, release, renew};
+use super::world::{
+    LONG, SHORT, World, admin, claim, granted, key, opened, queued, random_name, release, renew, ticket,
+};
 
 pub(super) fn add(checks: &mut Checks<'_>) {
     check!(checks, C5 tokens_increase_after_every_event);
@@ -23,6 +25,7 @@ pub(super) fn add(checks: &mut Checks<'_>) {
     check!(checks, R21 unused_tokens_are_given_back);
     check!(checks, R6 a_record_is_kept_until_its_token_is_reached);
     check!(checks, R6 a_record_is_kept_however_its_lease_ends);
+    check!(checks, R8 a_token_ahead_of_the_clock_keeps_no_waiter_out);
     check!(checks, token_floor_is_below_every_token);
     check!(checks, raised_tokens_take_every_lock_away);
 }
@@ -168,6 +171,42 @@ async fn a_record_is_kept_however_its_lease_ends(world: World) {
                 assert!(end >= millis + 3_599_000, "{mode:?}, {way}: {end} is the end of a record of {millis}");
             }
         }
+    }
+}
+
+/// The record of a free key ends at the time of its token.
+async fn a_token_ahead_of_the_clock_keeps_no_waiter_out(world: World) {
+    const HOLD: Duration = Duration::from_secs(2);
+    let name = random_name("locks");
+    let (store, records) = (world.store_on(&world.client, &name), world.raw(&name));
+    let ahead = i64::try_from(clock(&world).await.0 + 3600 * SECOND).unwrap();
+    for is_closed in [true, false] {
+        let key = key();
+        records.insert_one(doc! { "_id": key.as_str(), "fencingToken": ahead }).await.unwrap();
+        let [holder, next, last] = [(); 3].map(|()| claim(&key));
+        granted(&store, &holder, LONG).await;
+        for waiter in [&next, &last] {
+            queued(&store, waiter).await;
+        }
+        if is_closed {
+            let release = Release::new(holder.clone()).with_hold_at_least(HOLD);
+            assert!(store.release(&release).await.unwrap().is_released());
+            let remaining = queued(&store, &next).await.holder_remaining.unwrap();
+            assert!(remaining <= HOLD, "the key opens in {remaining:?}");
+        } else {
+            store.admin().unwrap().force_release(&key, "test").await.unwrap();
+        }
+        let opens = queued(&store, &last).await.holder_remaining.unwrap();
+        assert!(opens <= HOLD + Attempt::TURN_WINDOW, "the second waiter looks again in {opens:?}");
+        let refresh = Renewal::ticket(last.clone(), ticket());
+        let Standing::Waiting(busy) = store.renew(&refresh).await.unwrap() else { panic!("it waits") };
+        let opens = busy.holder_remaining.unwrap();
+        assert!(opens <= HOLD + Attempt::TURN_WINDOW, "and after its refresh in {opens:?}");
+        let attempt = Attempt::new(next.clone(), LONG).with_ticket(ticket());
+        while !matches!(store.try_acquire(&attempt).await.unwrap(), Reply::Granted(_)) {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+        assert!(release(&store, &next).await.is_released());
     }
 }
 

@@ -61,7 +61,11 @@ impl<S, K, M> LockService<S, K, M> {
         let keys = match key.extract(&mut parts) {
             Ok(Some(keys)) if !keys.is_empty() => keys,
             Ok(_) => return LockFuture::passing(self.inner.call(Request::from_parts(parts, body))),
-            Err(rejection) => return LockFuture::refused(rules.gate.rejected(rejection), rules.clone()),
+            Err(rejection) => {
+                // A readiness that is not used is given back.
+                self.inner = self.inner.clone();
+                return LockFuture::refused(rules.gate.rejected(rejection), rules.clone());
+            }
         };
         let claims = Claims::new(keys, rules.mode(&parts));
         let answer = rules.gate.admit(claims, || deadline(&parts.headers, &rules.deadlines));

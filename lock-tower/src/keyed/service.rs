@@ -58,7 +58,11 @@ where
         let keys = match self.key.keys(&request) {
             Ok(Some(keys)) if !keys.is_empty() => keys,
             Ok(_) => return KeyedFuture::passing(self.inner.call(request)),
-            Err(rejection) => return KeyedFuture::refused(self.gate.rejected(rejection)),
+            Err(rejection) => {
+                // A readiness that is not used is given back.
+                self.inner = self.inner.clone();
+                return KeyedFuture::refused(self.gate.rejected(rejection));
+            }
         };
         let (key, gate) = (&self.key, self.gate.clone());
         let claims = Claims::new(keys, key.mode(&request));

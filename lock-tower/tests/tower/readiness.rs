@@ -10,9 +10,9 @@ use std::task::{Context, Poll};
 use bytes::Bytes;
 use distlock_api::{LockError, LockKey, LockProviderExt};
 use distlock_memory::MemoryProvider;
-use distlock_tower::key::FixedKey;
+use distlock_tower::key::{FixedKey, HeaderKey};
 use distlock_tower::{KeyedLockLayer, LockLayer};
-use http::{Request, Response};
+use http::{HeaderName, Request, Response};
 use http_body_util::Full;
 use tower::{Layer, Service};
 
@@ -135,6 +135,21 @@ async fn of_other_services() {
     let (locks, (probe, calls)) = (MemoryProvider::new(), Probe::new());
     let layer = KeyedLockLayer::new(locks.clone(), |_: &u32| Ok::<_, LockError>(Some(LockKey::new("key")?)));
     assert_contract!(layer.layer(probe), locks, calls, 7);
+}
+
+/// Others may need it, as with a limit of concurrency.
+#[tokio::test]
+async fn of_requests_whose_key_is_refused() {
+    let refusing = KeyedLockLayer::new(MemoryProvider::new(), |_: &u32| LockKey::new("").map(Some));
+    let mut service = refusing.layer(Probe::new().0);
+    is_ready(&mut service).await;
+    assert!(service.call(7).await.is_err());
+    assert!(!service.get_ref().ready, "the readiness is given back");
+    let key = HeaderKey::text("orders", HeaderName::from_static("order")).unwrap().required();
+    let mut service = LockLayer::new(MemoryProvider::new(), key).layer(Probe::new().0);
+    is_ready(&mut service).await;
+    assert_eq!(service.call(post()).await.unwrap().status(), 400);
+    assert!(!service.get_ref().ready, "the readiness is given back");
 }
 
 #[tokio::test]

@@ -52,6 +52,16 @@ fn updates_report_the_life_of_a_lease() {
 }
 
 #[test]
+fn a_writer_does_not_have_the_owner_of_the_reader_before() {
+    let mut watcher = Events::new("");
+    let reader = doc! { "id": "a", "token": 7_i64, "shared": true, "owner": "o" };
+    let shared = doc! { "lockId": "shared", "fencingToken": 7_i64, "grants": "+a 7 1 5000 s;", "holders": [reader] };
+    assert_eq!(watcher.update(shared, &[]), ["granted a 7 Some(\"o\") shared"]);
+    let handed = doc! { "lockId": "b", "fencingToken": 8_i64, "lastReleased": "a" };
+    assert_eq!(watcher.update(handed, &["holders", "grants"]), ["released a", "granted b 8 None"]);
+}
+
+#[test]
 fn a_hand_over_is_a_release_and_a_grant() {
     let mut watcher = Events::new("");
     let handed = doc! { "lockId": "b", "fencingToken": 8_i64, "lastReleased": "a" };

@@ -357,8 +357,12 @@ impl Layout {
             { "$lte": [self.value(LOCK_ID), Bson::Null] },
             { "$gt": [self.value(EXPIRES_AT), "$$NOW"] },
         ] };
-        let ended = doc! { "$cond": [is_of_token, "$$NOW", self.value(EXPIRES_AT)] };
-        doc! { "$max": [ended, self.value(CLOSED_UNTIL)] }
+        let closed = self.value(CLOSED_UNTIL);
+        doc! { "$cond": [
+            is_of_token,
+            { "$ifNull": [&closed, "$$NOW"] },
+            { "$max": [self.value(EXPIRES_AT), &closed] },
+        ] }
     }
 
     /// The new value of a field in each of some steps, and in all others.

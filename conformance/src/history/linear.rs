@@ -328,7 +328,9 @@ fn may_be_held_before(call: &Call, calls: &[&Call]) -> bool {
     };
     let may_hold = |other: &&&Call| matches!(other.what, What::Granted { .. } | What::NotGranted);
     let mut others = calls.iter().filter(may_hold).filter(is_pending);
-    others.any(|other| !fits(call.mode, [other.mode]))
+    // Permits exclude others by their sum.
+    let are_permits = |other: &Call| [call.mode, other.mode].map(kind) == [Kind::Permits; 2];
+    others.any(|other| are_permits(other) || !fits(call.mode, [other.mode]))
 }
 
 /// Whether another call may have waited ahead of this one, in a mode that keeps it back.

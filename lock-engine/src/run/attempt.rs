@@ -1,9 +1,12 @@
 //! Attempts, and the clean-up of those whose caller has left.
 
-use std::sync::Arc;
+use std::collections::HashMap;
+use std::sync::{Arc, MutexGuard};
 use std::time::Duration;
 
-use distlock_api::{Disposition, ErrorKind, LockError, LockKey, Mode, Phase, Result};
+use distlock_api::{AcquisitionId, Disposition, ErrorKind, LockError, LockKey, Mode, Phase, Result};
+use futures_util::future::join_all;
+use scopeguard::guard;
 use tokio::runtime::Handle;
 use tokio::sync::Notify;
 use tokio::time::{Instant, sleep, timeout, timeout_at};
@@ -270,22 +273,49 @@ impl Engine {
     /// so earlier if it is given up (C3). After that the store may have the lease only because of
     /// a renewal that came late.
     pub(crate) fn withdraw_lost_later(self: &Arc<Self>, lease: &Arc<Lease>) {
-        let (engine, closed, gone) = (Arc::downgrade(self), self.closed.clone(), self.gone.clone());
-        let lease = lease.clone();
-        let (margin, home) = (lease.terms().margin, lease.home().clone());
-        // Not among the tasks: nothing is open in the store until the withdrawal begins.
-        let withdrawing = self.margins.track_future(async move {
+        if self.closed.is_cancelled() {
+            return self.withdraw_lost(lease);
+        }
+        let (engine, closed) = (Arc::downgrade(self), self.closed.clone());
+        let (id, margin) = (lease.claim().id().clone(), lease.terms().margin);
+        self.margins().insert(id.clone(), lease.clone());
+        // Also if the runtime ends.
+        let forget = guard((engine, id), |(engine, id)| {
+            let kept = engine.upgrade().and_then(|engine| engine.margins().remove(&id));
+            drop(kept);
+        });
+        // Not tracked: nothing is open in the store until the withdrawal begins.
+        drop(lease.home().spawn(async move {
             tokio::select! {
                 biased;
-                () = closed.cancelled() => {}
-                () = gone.cancelled() => return,
+                // It has all of them.
+                () = closed.cancelled() => return,
                 () = sleep(margin) => {}
             }
-            if let Some(engine) = engine.upgrade() {
+            let (engine, id) = &*forget;
+            let Some(engine) = engine.upgrade() else { return };
+            let lease = engine.margins().remove(id);
+            if let Some(lease) = lease {
                 engine.withdraw_lost(&lease);
             }
-        });
-        drop(home.spawn(withdrawing));
+        }));
+    }
+
+    fn margins(&self) -> MutexGuard<'_, HashMap<AcquisitionId, Arc<Lease>>> {
+        self.margins.lock().expect("no code in here panics")
+    }
+
+    /// Withdraws the leases that are in their margin, because the provider is closed: in the
+    /// caller's future, because their own runtimes may not run any more.
+    pub(crate) async fn withdraw_margins(&self, until: Instant) {
+        let lost: Vec<Arc<Lease>> = self.margins().drain().map(|(_, lease)| lease).collect();
+        let begun = lost.iter().filter(|lease| lease.begin_withdrawal());
+        join_all(begun.map(async |lease| {
+            if let Err(error) = self.withdraw(lease.claim(), until).await {
+                log!(debug, lock.key = %lease.key(), %error, "lost lease not withdrawn while shutting down");
+            }
+        }))
+        .await;
     }
 
     /// Records that a guard has given a lost lease up. With the last one the lease is withdrawn.

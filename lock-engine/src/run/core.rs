@@ -1,11 +1,12 @@
 //! The engine: what a provider and all its guards share.
 
+use std::collections::HashMap;
 use std::fmt;
 use std::future::Future;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
-use distlock_api::{Accounting, Capabilities, ErrorKind, LockError, Loss, Result};
+use distlock_api::{Accounting, AcquisitionId, Capabilities, ErrorKind, LockError, Loss, Result};
 use tokio::runtime::Handle;
 use tokio::sync::Semaphore;
 use tokio::task::JoinHandle;
@@ -48,7 +49,7 @@ pub(crate) struct Engine {
     pub(crate) tasks: TaskTracker,
     /// Lost leases whose guards still have them for their margin. [`close`](Engine::close)
     /// withdraws them.
-    pub(crate) margins: TaskTracker,
+    pub(crate) margins: Mutex<HashMap<AcquisitionId, Arc<Lease>>>,
     /// Bounds the clean-ups that are repeated.
     pub(crate) clean_ups: Arc<Semaphore>,
     /// Bounds the withdrawals of lost leases. A withdrawal without a permit is left out.
@@ -76,7 +77,7 @@ impl Engine {
             local_queues: Arc::default(),
             ledger: Mutex::default(),
             tasks: TaskTracker::new(),
-            margins: TaskTracker::new(),
+            margins: Mutex::default(),
             clean_ups: Arc::new(Semaphore::new(BACKGROUND_CALLS)),
             withdrawal_permits: Arc::new(Semaphore::new(BACKGROUND_CALLS)),
             closed: CancellationToken::new(),

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use distlock_api::{ErrorKind, LockError, Phase, Result};
-use futures_util::future::join_all;
+use futures_util::future::{join, join_all};
 use tokio::time::{Instant, sleep_until, timeout_at};
 
 use crate::run::call::guarded;
@@ -42,7 +42,6 @@ impl Engine {
     async fn shut_down(self: &Arc<Self>, jobs: Vec<ReleaseJob>) -> Result<()> {
         // Only so that waiting for the tasks can end; more may still begin.
         self.tasks.close();
-        self.margins.close();
         let total = jobs.len();
         // Each job has a token of the tasks, and so have the releases behind dropped guards.
         let open = u32::try_from(self.tasks.len()).unwrap_or(u32::MAX);
@@ -54,8 +53,7 @@ impl Engine {
             confirmed.fetch_add(usize::from(is_confirmed), Ordering::Relaxed);
         });
         let settling = async {
-            join_all(releasing).await;
-            self.margins.wait().await;
+            join(join_all(releasing), self.withdraw_margins(bound)).await;
             self.tasks.wait().await;
         };
         let settled = tokio::select! {

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use distlock_api::{AcquireOptions, LeaseHandle, LeaseOptions, LockKey, Loss, LostSignal, ReleaseFuture, Result};
-use tokio::runtime::Handle;
+use tokio::runtime::{Handle, Id};
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep_until};
 
@@ -37,7 +37,7 @@ impl MaxHold {
         let Some((shard, hash, token)) = turn.place() else { return turn };
         let limit = Limit { until, shard: Arc::clone(shard), hash, key: key.clone(), token };
         let timer = self.runtime.spawn(limit.clone().run());
-        Box::new(LimitedTurn { limit, timer: Timer(timer), turn })
+        Box::new(LimitedTurn { limit, runtime: self.runtime.id(), timer: Timer(timer), turn })
     }
 }
 
@@ -77,6 +77,8 @@ impl Limit {
 /// A turn that a timer ends if its guard has not done so before.
 struct LimitedTurn {
     limit: Limit,
+    /// That of the timer.
+    runtime: Id,
     timer: Timer,
     turn: Box<Turn>,
 }
@@ -101,31 +103,31 @@ impl LeaseHandle for LimitedTurn {
         })
     }
 
-    /// Not only by the timer of the runtime that acquired the lock: it may not run any more.
+    /// In another runtime than that of the timer, which may not run any more, by a timer of that
+    /// one.
     fn lost(&self) -> LostSignal {
-        let (mut lost, limit) = (self.turn.lost(), self.limit.clone());
+        let (mut lost, limit, runtime) = (self.turn.lost(), self.limit.clone(), self.runtime);
         LostSignal::new(async move {
-            // Outside of a runtime there is no other timer.
-            if Handle::try_current().is_err() {
-                return lost.await;
+            if Handle::try_current().is_ok_and(|here| here.id() != runtime) {
+                tokio::select! {
+                    biased;
+                    loss = &mut lost => return loss,
+                    () = limit.run() => {}
+                }
             }
-            tokio::select! {
-                biased;
-                loss = &mut lost => loss,
-                () = limit.run() => lost.await,
-            }
+            lost.await
         })
     }
 
     fn release(self: Box<Self>) -> ReleaseFuture {
-        let Self { limit, turn, timer } = *self;
+        let Self { limit, turn, timer, .. } = *self;
         limit.end_if_over();
         drop(timer);
         turn.release()
     }
 
     fn discard(self: Box<Self>) -> ReleaseFuture {
-        let Self { limit, turn, timer } = *self;
+        let Self { limit, turn, timer, .. } = *self;
         limit.end_if_over();
         drop(timer);
         turn.discard()

@@ -97,8 +97,8 @@ fn pass_on(shard: &Arc<TurnShard>, hash: u64, token: u64, next: Next) {
     }
 }
 
-/// Has the key closed until the end of a minimum hold. If its runtime ends before, the runtime in
-/// which that happens continues; without one the key opens early.
+/// Has the key closed until the end of a minimum hold. If its runtime had ended before the release,
+/// that of the release does so. A key whose timer ends with its runtime opens early.
 struct MinimumHoldTimer {
     turn: Option<Turn>,
     until: Instant,

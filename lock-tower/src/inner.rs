@@ -20,3 +20,9 @@ macro_rules! inner_accessors {
     };
 }
 pub(crate) use inner_accessors;
+
+/// Gives back a readiness of the inner service that is not used: it belongs to the instance that
+/// was ready.
+pub(crate) fn give_back<S: Clone>(inner: &mut S) {
+    *inner = inner.clone();
+}

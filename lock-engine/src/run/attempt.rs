@@ -1,12 +1,11 @@
 //! Attempts, and the clean-up of those whose caller has left.
 
 use std::collections::HashMap;
-use std::sync::{Arc, MutexGuard};
+use std::sync::{Arc, MutexGuard, Weak};
 use std::time::Duration;
 
 use distlock_api::{AcquisitionId, Disposition, ErrorKind, LockError, LockKey, Mode, Phase, Result};
 use futures_util::future::join_all;
-use scopeguard::guard;
 use tokio::runtime::Handle;
 use tokio::sync::Notify;
 use tokio::time::{Instant, sleep, timeout, timeout_at};
@@ -273,43 +272,37 @@ impl Engine {
     /// so earlier if it is given up (C3). After that the store may have the lease only because of
     /// a renewal that came late.
     pub(crate) fn withdraw_lost_later(self: &Arc<Self>, lease: &Arc<Lease>) {
-        if self.closed.is_cancelled() {
+        let (id, margin) = (lease.claim().id().clone(), lease.terms().margin);
+        let is_kept = self.margins().as_mut().map(|kept| kept.insert(id.clone(), Arc::downgrade(lease))).is_some();
+        if !is_kept {
             return self.withdraw_lost(lease);
         }
         let (engine, closed) = (Arc::downgrade(self), self.closed.clone());
-        let (id, margin) = (lease.claim().id().clone(), lease.terms().margin);
-        self.margins().insert(id.clone(), lease.clone());
-        // Also if the runtime ends.
-        let forget = guard((engine, id), |(engine, id)| {
-            let kept = engine.upgrade().and_then(|engine| engine.margins().remove(&id));
-            drop(kept);
-        });
         // Not tracked: nothing is open in the store until the withdrawal begins.
         drop(lease.home().spawn(async move {
             tokio::select! {
                 biased;
-                // It has all of them.
+                // It takes all of them.
                 () = closed.cancelled() => return,
                 () = sleep(margin) => {}
             }
-            let (engine, id) = &*forget;
             let Some(engine) = engine.upgrade() else { return };
-            let lease = engine.margins().remove(id);
-            if let Some(lease) = lease {
+            let lease = engine.margins().as_mut().and_then(|kept| kept.remove(&id));
+            if let Some(lease) = lease.and_then(|lease| lease.upgrade()) {
                 engine.withdraw_lost(&lease);
             }
         }));
     }
 
-    fn margins(&self) -> MutexGuard<'_, HashMap<AcquisitionId, Arc<Lease>>> {
+    fn margins(&self) -> MutexGuard<'_, Option<HashMap<AcquisitionId, Weak<Lease>>>> {
         self.margins.lock().expect("no code in here panics")
     }
 
     /// Withdraws the leases that are in their margin, because the provider is closed: in the
     /// caller's future, because their own runtimes may not run any more.
     pub(crate) async fn withdraw_margins(&self, until: Instant) {
-        let lost: Vec<Arc<Lease>> = self.margins().drain().map(|(_, lease)| lease).collect();
-        let begun = lost.iter().filter(|lease| lease.begin_withdrawal());
+        let lost = self.margins().take().unwrap_or_default();
+        let begun = lost.values().filter_map(Weak::upgrade).filter(|lease| lease.begin_withdrawal());
         join_all(begun.map(async |lease| {
             if let Err(error) = self.withdraw(lease.claim(), until).await {
                 log!(debug, lock.key = %lease.key(), %error, "lost lease not withdrawn while shutting down");

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::fmt;
 use std::future::Future;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, Weak};
 
 use distlock_api::{Accounting, AcquisitionId, Capabilities, ErrorKind, LockError, Loss, Result};
 use tokio::runtime::Handle;
@@ -47,9 +47,9 @@ pub(crate) struct Engine {
     pub(crate) ledger: Mutex<Ledger>,
     /// Background work, and whatever else [`close`](Engine::close) must wait for.
     pub(crate) tasks: TaskTracker,
-    /// Lost leases whose guards still have them for their margin. [`close`](Engine::close)
-    /// withdraws them.
-    pub(crate) margins: Mutex<HashMap<AcquisitionId, Arc<Lease>>>,
+    /// Lost leases whose guards still have them for their margin. `None` once
+    /// [`close`](Engine::close) has taken them, to withdraw them.
+    pub(crate) margins: Mutex<Option<HashMap<AcquisitionId, Weak<Lease>>>>,
     /// Bounds the clean-ups that are repeated.
     pub(crate) clean_ups: Arc<Semaphore>,
     /// Bounds the withdrawals of lost leases. A withdrawal without a permit is left out.
@@ -77,7 +77,7 @@ impl Engine {
             local_queues: Arc::default(),
             ledger: Mutex::default(),
             tasks: TaskTracker::new(),
-            margins: Mutex::default(),
+            margins: Mutex::new(Some(HashMap::new())),
             clean_ups: Arc::new(Semaphore::new(BACKGROUND_CALLS)),
             withdrawal_permits: Arc::new(Semaphore::new(BACKGROUND_CALLS)),
             closed: CancellationToken::new(),

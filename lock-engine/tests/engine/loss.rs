@@ -115,16 +115,19 @@ async fn c24_a_lost_lease_in_its_margin_is_given_back_by_close() {
 #[test]
 fn c24_close_gives_back_a_lost_lease_of_a_runtime_that_does_not_run() {
     let runtime = || tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
-    let (one, two, store) = (runtime(), runtime(), MemoryStore::new());
-    let holder = process(&store);
     let lease = LeaseOptions::new().ttl(secs(30)).safety_margin(secs(5)).max_hold(ms(50));
-    let options = AcquireOptions::new().with_lease(lease);
-    let guard = one.block_on(holder.acquire("k").options(options).into_future()).unwrap();
-    two.block_on(async {
-        assert_eq!(guard.lost().await, Loss::HeldTooLong);
-        holder.close().await.unwrap();
-    });
-    assert_eq!(store.calls(Operation::Withdraw), 1);
+    for is_noticed in [true, false] {
+        let (one, two, store) = (runtime(), runtime(), MemoryStore::new());
+        let holder = process(&store);
+        let options = AcquireOptions::new().with_lease(lease);
+        let guard = one.block_on(holder.acquire("k").options(options).into_future()).unwrap();
+        two.block_on(async {
+            sleep(ms(60)).await;
+            assert!(!is_noticed || guard.is_lost());
+            holder.close().await.unwrap();
+        });
+        assert_eq!(store.calls(Operation::Withdraw), 1, "noticed before: {is_noticed}");
+    }
 }
 
 #[tokio::test(start_paused = true)]

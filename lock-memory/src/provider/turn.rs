@@ -91,8 +91,7 @@ fn pass_on(shard: &Arc<TurnShard>, hash: u64, token: u64, next: Next) {
         Next::Wake(Some(waker)) => contained(|| waker.wake()),
         Next::WakeAll(wakers) => wakers.into_iter().for_each(|waker| contained(|| waker.wake())),
         Next::Timer { until, runtime } => {
-            let turn = Some(Turn::new(shard.clone(), hash, token));
-            MinimumHoldTimer { turn, until, runtime: runtime.id() }.start(&runtime);
+            MinimumHoldTimer::start(Turn::new(shard.clone(), hash, token), until, &runtime);
         }
     }
 }
@@ -100,17 +99,18 @@ fn pass_on(shard: &Arc<TurnShard>, hash: u64, token: u64, next: Next) {
 /// Has the key closed until the end of a minimum hold. If its runtime had ended before the release,
 /// that of the release does so. A key whose timer ends with its runtime opens early.
 struct MinimumHoldTimer {
+    /// `None` once it has ended.
     turn: Option<Turn>,
     until: Instant,
     runtime: Id,
 }
 
 impl MinimumHoldTimer {
-    fn start(mut self, runtime: &Handle) {
-        self.runtime = runtime.id();
+    fn start(turn: Turn, until: Instant, runtime: &Handle) {
+        let mut timer = Self { turn: Some(turn), until, runtime: runtime.id() };
         runtime.spawn(async move {
-            tokio::time::sleep_until(self.until).await;
-            drop(self.turn.take());
+            tokio::time::sleep_until(timer.until).await;
+            drop(timer.turn.take());
         });
     }
 }
@@ -118,10 +118,10 @@ impl MinimumHoldTimer {
 impl Drop for MinimumHoldTimer {
     fn drop(&mut self) {
         let Some(turn) = self.turn.take() else { return };
-        if let Ok(here) = Handle::try_current().map_err(drop)
+        if let Ok(here) = Handle::try_current()
             && here.id() != self.runtime
         {
-            Self { turn: Some(turn), until: self.until, runtime: self.runtime }.start(&here);
+            Self::start(turn, self.until, &here);
         }
     }
 }

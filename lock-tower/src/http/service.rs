@@ -15,7 +15,7 @@ use super::future::LockFuture;
 use super::rules::Shared;
 use super::run::{Attached, AttachedCall, Detached, DetachedCall, Start};
 use crate::gate::{Answer, Claims};
-use crate::inner::inner_accessors;
+use crate::inner::{give_back, inner_accessors};
 use crate::key::ExtractKey;
 
 /// Serves each request while its locks are held. Made by [`LockLayer`](crate::LockLayer) and
@@ -62,8 +62,7 @@ impl<S, K, M> LockService<S, K, M> {
             Ok(Some(keys)) if !keys.is_empty() => keys,
             Ok(_) => return LockFuture::passing(self.inner.call(Request::from_parts(parts, body))),
             Err(rejection) => {
-                // A readiness that is not used is given back.
-                self.inner = self.inner.clone();
+                give_back(&mut self.inner);
                 return LockFuture::refused(rules.gate.rejected(rejection), rules.clone());
             }
         };
@@ -72,8 +71,7 @@ impl<S, K, M> LockService<S, K, M> {
         let request = Request::from_parts(parts, body);
         match answer {
             Answer::Now(Err(refusal)) => {
-                // A readiness that is not used is given back.
-                self.inner = self.inner.clone();
+                give_back(&mut self.inner);
                 LockFuture::refused(refusal, rules.clone())
             }
             Answer::Now(admission) => LockFuture::admitted(admission, &mut self.inner, request, rules.clone()),

@@ -17,7 +17,7 @@ use super::body::IdempotencyBody;
 use super::flow::serve;
 use super::refusal::{Reason, Refusal};
 use super::shared::{NOT_COVERED, Shared, mark};
-use crate::inner::inner_accessors;
+use crate::inner::{give_back, inner_accessors};
 
 /// Processes each request with an `Idempotency-Key` once. Made by
 /// [`IdempotencyLayer`](crate::IdempotencyLayer).
@@ -97,8 +97,7 @@ impl<S> IdempotencyService<S> {
     where
         S: Clone,
     {
-        // A readiness that is not used is given back.
-        self.inner = self.inner.clone();
+        give_back(&mut self.inner);
         IdempotencyFuture { state: State::Refused { response: Some(Box::new(self.shared.refuse(refusal))) } }
     }
 }

@@ -10,7 +10,7 @@ use super::error::KeyedLockError;
 use super::future::KeyedFuture;
 use super::key_of::KeyOf;
 use crate::gate::{Answer, Claims, Gate};
-use crate::inner::inner_accessors;
+use crate::inner::{give_back, inner_accessors};
 
 /// Serves each request while its locks are held. Made by [`KeyedLockLayer`](crate::KeyedLockLayer).
 ///
@@ -59,8 +59,7 @@ where
             Ok(Some(keys)) if !keys.is_empty() => keys,
             Ok(_) => return KeyedFuture::passing(self.inner.call(request)),
             Err(rejection) => {
-                // A readiness that is not used is given back.
-                self.inner = self.inner.clone();
+                give_back(&mut self.inner);
                 return KeyedFuture::refused(self.gate.rejected(rejection));
             }
         };
@@ -68,8 +67,7 @@ where
         let claims = Claims::new(keys, key.mode(&request));
         match self.gate.admit(claims, || key.deadline(&request)) {
             Answer::Now(Err(refusal)) => {
-                // A readiness that is not used is given back.
-                self.inner = self.inner.clone();
+                give_back(&mut self.inner);
                 KeyedFuture::refused(refusal)
             }
             Answer::Now(admission) => KeyedFuture::admitted(admission, &mut self.inner, request, key, gate),

@@ -27,7 +27,7 @@ fn amid_faults_a_pending_call_may_have_held_the_lock_before() {
     assert_eq!(amid_faults(&calls), []);
     let calls = [not_granted(1, 0, 25), busy(2, 1, 2), held(3, 1, [10, 11, 12, 13]), busy(2, 20, 21)];
     assert_eq!(amid_faults(&calls), []);
-    // Nobody was pending, or only one that fits beside the attempt.
+    // No call was pending, or only one that fits beside the attempt.
     let late = held_until(1, 1, [0, 1, 5], End::Lost);
     let calls = [late.clone(), held(2, 2, [9, 10, 11, 12]), busy(2, 20, 21), held(3, 3, [22, 23, 24, 25])];
     assert!(!amid_faults(&calls).is_empty());

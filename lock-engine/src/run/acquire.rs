@@ -325,6 +325,7 @@ impl Engine {
                 }
                 Next::Sleep(until) => {
                     waiting.get_or_insert_with(|| Waiting::new(&self.waiting));
+                    self.ledger().claim_waits(acquisition.claim().id(), now.instant());
                     self.open_stream();
                     let updated = acquisition.updates();
                     let nudge = turn.as_ref().map(Turn::nudged).unwrap_or_default();

@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, Weak};
 
 use distlock_api::{Accounting, AcquisitionId, Capabilities, ErrorKind, LockError, Loss, Result};
 use tokio::runtime::Handle;
-use tokio::sync::Semaphore;
+use tokio::sync::{Notify, Semaphore};
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
@@ -61,6 +61,8 @@ pub(crate) struct Engine {
     /// The result of the first shutdown.
     pub(crate) closing: tokio::sync::Mutex<Option<Result<()>>>,
     pub(crate) listening: Mutex<Listening>,
+    /// Notified when events may be needed earlier than before.
+    pub(crate) events_needed: Arc<Notify>,
     /// Whether the stream of events is open.
     pub(crate) stream_open: AtomicBool,
     pub(crate) waiting: AtomicU64,
@@ -84,6 +86,7 @@ impl Engine {
             gone: CancellationToken::new(),
             closing: tokio::sync::Mutex::default(),
             listening: Mutex::default(),
+            events_needed: Arc::default(),
             stream_open: AtomicBool::new(false),
             waiting: AtomicU64::new(0),
             acquisitions: Arc::default(),

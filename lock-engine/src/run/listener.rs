@@ -33,6 +33,7 @@ impl Engine {
     pub(crate) fn open_stream(self: &Arc<Self>) {
         if self.may_open_stream() {
             self.listen(&mut self.listening.lock().expect("no code in here panics"));
+            self.events_needed.notify_one();
         }
     }
 
@@ -242,9 +243,34 @@ async fn unused(engine: &Weak<Engine>) {
     }
 }
 
+/// Returns when events are needed. Until then none is requested: each request that is under way
+/// costs the store something with every change.
+async fn rest(engine: &Weak<Engine>) {
+    loop {
+        let now = Instant::now();
+        let Some((needed, sooner)) = engine
+            .upgrade()
+            .map(|engine| (engine.ledger().events_needed(now, LISTENS_AFTER), engine.events_needed.clone()))
+        else {
+            return;
+        };
+        // What is not known yet needs events after this time, or notifies.
+        let until = needed.unwrap_or(now + LISTENS_AFTER).min(now + LISTENS_AFTER);
+        if needed.is_some_and(|needed| needed <= now) {
+            return;
+        }
+        tokio::select! {
+            biased;
+            () = sooner.notified() => {}
+            () = sleep_until(until) => {}
+        }
+    }
+}
+
 /// Handles events until the stream ends, by itself or with an error.
 async fn follow(engine: &Weak<Engine>, events: &mut EventStream, failed: &mut u32) -> Option<LockError> {
     loop {
+        rest(engine).await;
         let event = match guarded(async { events.next().await.transpose() }).await {
             Ok(event) => event?,
             Err(error) => return Some(error),

@@ -5,11 +5,11 @@
 //! all the time, because what a dead process leaves of it is lost. So the block of a key follows
 //! what its last leases used: it grows by a step at once, and falls by one step per lease.
 
-use std::hash::BuildHasher;
 use std::num::NonZeroU32;
 
 use distlock_api::{LockKey, Mode};
-use foldhash::fast::FixedState;
+
+use crate::state::places::Places;
 
 /// The largest lasts twenty seconds at a million guards per second. It is eight seconds of the
 /// tokens' clock (R5).
@@ -23,52 +23,29 @@ const STEPS: [NonZeroU32; 4] = [
 /// The first step of an exclusive lease, which guards have in turn, and that of a shared one.
 const FIRST: (usize, usize) = (1, 0);
 
-/// How many keys are remembered. Two that share a place only cost each other some requests.
-const PLACES: u64 = 64;
-
-/// The steps of the keys that used many tokens lately.
+/// The steps of the keys that used many tokens lately. Keys that displace each other only cost each
+/// other some requests.
 #[derive(Debug, Default)]
-pub(crate) struct Blocks {
-    /// The key's hash and its step, by place; empty until a key needs one.
-    places: Vec<(u64, usize)>,
-}
+pub(crate) struct Blocks(Places<usize>);
 
 impl Blocks {
     /// Returns how many tokens a lease of the key in this mode asks for.
     pub(crate) fn next(&self, key: &LockKey, mode: Mode) -> NonZeroU32 {
         let first = if mode.is_exclusive() { FIRST.0 } else { FIRST.1 };
-        let known = if self.places.is_empty() { 0 } else { self.step(hash(key)) };
-        STEPS[known.max(first)]
+        STEPS[self.step(key).max(first)]
     }
 
     /// Records how many tokens a lease of the key has used.
     pub(crate) fn used(&mut self, key: &LockKey, tokens: u64) {
         let last = STEPS.len() - 1;
         let fits = STEPS.iter().position(|step| tokens < u64::from(step.get())).unwrap_or(last);
-        if fits == 0 && self.places.is_empty() {
-            return;
-        }
-        let hash = hash(key);
-        let step = fits.max(self.step(hash).saturating_sub(1));
-        if step > 0 {
-            self.places.resize(self.places.len().max(PLACES as usize), (0, 0));
-            self.places[place(hash)] = (hash, step);
-        } else if let Some(place) = self.places.get_mut(place(hash)).filter(|place| place.0 == hash) {
-            *place = (0, 0);
-        }
+        let step = fits.max(self.step(key).saturating_sub(1));
+        self.0.set(key, (step > 0).then_some(step));
     }
 
-    fn step(&self, hash: u64) -> usize {
-        self.places.get(place(hash)).filter(|place| place.0 == hash).map_or(0, |place| place.1)
+    fn step(&self, key: &LockKey) -> usize {
+        self.0.get(key).unwrap_or(0)
     }
-}
-
-fn hash(key: &LockKey) -> u64 {
-    FixedState::default().hash_one(key)
-}
-
-fn place(hash: u64) -> usize {
-    (hash % PLACES) as usize
 }
 
 #[cfg(test)]
@@ -102,16 +79,5 @@ mod tests {
         ] {
             assert_eq!(next_after(used), (1 << exclusive, 1 << shared), "after {used}");
         }
-    }
-
-    #[test]
-    fn r21_the_keys_that_are_remembered_are_bounded() {
-        let mut blocks = Blocks::default();
-        blocks.used(&key("cold"), 3);
-        assert!(blocks.places.is_empty(), "most keys need no place");
-        (0..1000).for_each(|n| blocks.used(&key(&n.to_string()), 1 << 16));
-        assert_eq!(blocks.places.len() as u64, PLACES);
-        assert_eq!(blocks.next(&key("999"), Mode::Exclusive).get(), 1 << 20);
-        assert_eq!(blocks.next(&key("other"), Mode::Exclusive).get(), 1 << 16, "by hash, not by place");
     }
 }

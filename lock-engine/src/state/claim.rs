@@ -9,6 +9,7 @@ use tokio::time::Instant;
 use crate::store::{BusyReply, Claim, Grant, QueueStanding, Standing, StoreTime, Ticket};
 use distlock_api::FencingToken;
 
+use crate::state::rest::{QueuePlace, TurnTimes};
 use crate::state::schedule::{HomeId, Pacing};
 use crate::state::time::Now;
 
@@ -24,6 +25,9 @@ pub(crate) struct PendingClaim {
     missed: bool,
     wake: Arc<Notify>,
     ticket: Option<(QueuedTicket, Pacing)>,
+    place: Option<QueuePlace>,
+    /// From when the caller needs events; `None` while it does not wait for any.
+    needs_events: Option<Instant>,
 }
 
 /// The ticket of a waiting claim, which a keeper refreshes.
@@ -139,6 +143,7 @@ impl PendingClaim {
     pub(crate) fn grant_pushed(&mut self, pushed: PushedGrant) {
         // Events of one claim come in order; a repeated one changes nothing.
         self.pushed = Some(pushed);
+        self.needs_events = None;
     }
 
     pub(crate) fn refresh_answered(&mut self, answer: RefreshAnswer) {
@@ -157,6 +162,30 @@ impl PendingClaim {
     pub(crate) fn add_ticket(&mut self, queued: QueuedTicket, now: Instant) {
         let pacing = self.ticket.take().map_or_else(|| Pacing::new(now), |(_, pacing)| pacing);
         self.ticket = Some((queued, pacing));
+    }
+
+    /// Records that the caller waits. With a ticket it may rest, without one it needs events now.
+    pub(crate) fn waits(&mut self, now: Instant) {
+        let rests_until = self.place.filter(|_| self.has_ticket()).map(|place| place.rests_until());
+        self.needs_events = Some(rests_until.unwrap_or(now));
+    }
+
+    pub(crate) fn needs_events(&self) -> Option<Instant> {
+        self.needs_events
+    }
+
+    pub(crate) fn place(&self) -> Option<&QueuePlace> {
+        self.place.as_ref()
+    }
+
+    /// Records the place of the ticket in the queue, by an answer that was requested at `sent`.
+    pub(crate) fn advanced(&mut self, times: &TurnTimes, sent: Instant, ahead: u32) {
+        let Some((queued, _)) = &self.ticket else { return };
+        let place = self.place.get_or_insert_with(|| QueuePlace::new(sent, ahead));
+        place.advanced((queued.claim.key(), times), (sent, ahead), queued.ticket.claim_ttl);
+        if let Some(needs_events) = &mut self.needs_events {
+            *needs_events = place.rests_until();
+        }
     }
 
     /// Removes the ticket. Call this only after it has left its schedule.

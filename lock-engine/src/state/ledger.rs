@@ -17,6 +17,7 @@ use crate::state::blocks::Blocks;
 use crate::state::claim::{PendingClaim, PushedGrant, QueuedTicket, RefreshAnswer, Updates};
 use crate::state::lease::Lease;
 use crate::state::line::CarriedLease;
+use crate::state::rest::TurnTimes;
 use crate::state::schedule::{HomeId, Pacing, Schedule};
 use crate::state::time::Now;
 use crate::store::Claim;
@@ -37,6 +38,7 @@ pub(crate) struct Ledger<C: CarriedLease> {
     keepers: HashMap<HomeId, KeeperWork<C>, FixedState>,
     counts: Accounting,
     blocks: Blocks,
+    turn_times: TurnTimes,
     /// The claims without a lease yet, and what the store has pushed about them.
     pending: ById<PendingClaim>,
     /// When a call that renews or refreshes was last answered.
@@ -57,6 +59,9 @@ struct KeeperWork<C: CarriedLease> {
 
 /// An event that comes so soon after the grant of a lease may be about the release before it.
 const EVENTS_ARE_LATE: Duration = Duration::from_secs(1);
+
+/// With more leases and pending claims than this, events are needed at any time.
+const FEW_FOR_A_REST: usize = 16;
 
 struct LeaseRecord<C: CarriedLease> {
     lease: Arc<Lease<C>>,
@@ -116,6 +121,7 @@ impl<C: CarriedLease> Default for Ledger<C> {
             keepers: HashMap::default(),
             counts: Accounting::new(),
             blocks: Blocks::default(),
+            turn_times: TurnTimes::default(),
             pending: HashMap::default(),
             answered: None,
         }
@@ -141,6 +147,9 @@ impl<C: CarriedLease> Ledger<C> {
         }
         // The answer was in transit during a gap: renew the lease at once, like the others (R20).
         let is_doubtful = pending.is_some_and(PendingClaim::has_missed) && lease.terms().renew_every.is_some();
+        if let Some(place) = pending.and_then(PendingClaim::place) {
+            self.turn_times.granted(lease.key(), place, now.instant());
+        }
         self.remove_ticket(id);
         self.counts.acquired += 1;
         self.leases.insert(
@@ -237,6 +246,23 @@ impl<C: CarriedLease> Ledger<C> {
         self.leases.values().map(|entry| entry.since).min()
     }
 
+    /// Returns from when events are needed; `None` if nothing that is known now needs any.
+    ///
+    /// A lease needs them when it is old enough for a stream to be opened for it, and a claim when
+    /// its caller waits and does not rest. With many of either, some need them at any time.
+    pub(crate) fn events_needed(&self, now: Instant, old: Duration) -> Option<Instant> {
+        if self.leases.len() + self.pending.len() > FEW_FOR_A_REST {
+            return Some(now);
+        }
+        let waiting = self.pending.values().filter_map(PendingClaim::needs_events);
+        waiting.chain(self.oldest().map(|since| since + old)).min()
+    }
+
+    /// Records that the caller of a claim waits for events.
+    pub(crate) fn claim_waits(&mut self, id: &AcquisitionId, now: Instant) {
+        self.pending.get_mut(id).into_iter().for_each(|pending| pending.waits(now));
+    }
+
     /// Returns whether there are neither leases nor pending claims.
     pub(crate) fn is_idle(&self) -> bool {
         self.leases.is_empty() && self.pending.is_empty()
@@ -314,7 +340,9 @@ impl<C: CarriedLease> Ledger<C> {
     }
 
     fn refreshed(&mut self, id: &AcquisitionId, sent: Instant, ahead: u32) {
-        let Some((queued, pacing)) = self.pending.get_mut(id).and_then(PendingClaim::ticket_mut) else { return };
+        let Some(pending) = self.pending.get_mut(id) else { return };
+        pending.advanced(&self.turn_times, sent, ahead);
+        let Some((queued, pacing)) = pending.ticket_mut() else { return };
         let cadence = queued.cadence(ahead);
         pacing.succeeded(sent, sent + cadence / 2);
         self.schedule_at(id, Some(sent + cadence));

@@ -8,6 +8,8 @@
 //! | `lease` | the life of one lease: held, committing, releasing, ended, lost; and its deadline |
 //! | `sharing` | which readers of this process share one lease |
 //! | `blocks` | how many tokens a lease asks for |
+//! | `rest` | from when a waiter in the store's queue needs events |
+//! | `places` | what is remembered of some keys |
 //! | `ledger` | which leases are alive, when each is due (`renewal_succeeded`, `renewal_failed`), and the accounting |
 //! | `schedule` | the due times of one lease or ticket |
 //! | `batch` | which of the due leases and tickets are renewed in one call |
@@ -27,6 +29,8 @@ pub(crate) mod hand_off;
 pub(crate) mod lease;
 pub(crate) mod ledger;
 pub(crate) mod line;
+pub(crate) mod places;
+pub(crate) mod rest;
 pub(crate) mod schedule;
 pub(crate) mod sharing;
 pub(crate) mod time;

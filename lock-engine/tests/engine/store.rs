@@ -61,6 +61,8 @@ pub(crate) struct ScriptedStore {
     /// Changes answers to renewals in transit.
     pub(crate) standing: Bend<Standing>,
     pub(crate) stream: Stream,
+    /// How often a stream of events was polled without having an event.
+    pub(crate) asked: Arc<AtomicUsize>,
     /// How many attempts or releases each batch had.
     pub(crate) batches: Mutex<Vec<usize>>,
     /// How long the first batch may take effect, counted from its arrival.
@@ -112,6 +114,7 @@ impl ScriptedStore {
             reply: Box::new(|reply| reply),
             standing: Box::new(|standing| standing),
             stream: Stream::Open,
+            asked: Arc::default(),
             script: Box::new(|_, _, _| Fate::Serve),
             batches: Mutex::default(),
             first_batch_acts_for: Duration::ZERO,
@@ -386,7 +389,14 @@ impl LeaseStore for ScriptedStore {
         let mut closings = self.closings.subscribe();
         let closed = async move { drop(closings.changed().await) };
         Ok(match self.stream {
-            Stream::Open => Box::pin(events.take_until(closed)),
+            Stream::Open => {
+                let (mut events, asked) = (Box::pin(events.take_until(closed)), self.asked.clone());
+                Box::pin(futures_util::stream::poll_fn(move |context| {
+                    let event = events.poll_next_unpin(context);
+                    asked.fetch_add(usize::from(event.is_pending()), Ordering::Relaxed);
+                    event
+                }))
+            }
             Stream::Ends => Box::pin(futures_util::stream::empty()),
             Stream::Silent => Box::pin(futures_util::stream::pending()),
             Stream::Panics => Box::pin(futures_util::stream::poll_fn(|_| panic!("the stream panics"))),

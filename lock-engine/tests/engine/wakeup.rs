@@ -1,16 +1,19 @@
 //! No wake-up is lost (C16), without busy loops and without streams that are not needed (C17).
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use distlock_api::LockProviderExt;
+use distlock_engine::LeaseProvider;
 use distlock_engine::store::{BusyReply, StoreCapabilities, StoreEvent};
 use distlock_memory::{MemoryStore, Operation};
-use tokio::task::JoinHandle;
+use tokio::task::{JoinHandle, JoinSet};
 use tokio::time::{Instant, sleep, timeout};
 
 use crate::kit::{
-    by_hand, guard, holder_and_waiter, ms, poll_once, process, provider, queued, queueing, quiet, secs, waiter,
+    assert_pending, by_hand, guard, holder_and_waiter, ms, poll_once, process, provider, queued, queueing, quiet, secs,
+    waiter,
 };
 use crate::store::{Fate, ScriptedStore, Stream};
 
@@ -71,6 +74,63 @@ async fn c16_a_grant_before_the_stream_is_open_and_an_answer_after_it() {
     let _guard = next.await.unwrap().unwrap();
     assert!(start.elapsed() < ms(300), "{:?}", start.elapsed());
     drop(elsewhere);
+}
+
+/// Processes that take turns on `k` and hold it for 20 ms, until they are aborted.
+async fn others_take_turns(store: &MemoryStore, count: usize) -> JoinSet<()> {
+    let mut others = JoinSet::new();
+    for n in 1..=count {
+        let other = process(store);
+        others.spawn(async move {
+            loop {
+                let guard = other.acquire("k").await.unwrap();
+                sleep(ms(20)).await;
+                assert!(guard.release().await.unwrap().is_released());
+            }
+        });
+        queued(store, n - 1).await;
+    }
+    others
+}
+
+/// A process that has taken a turn among 20 others, and so knows how long one takes.
+async fn experienced(store: &MemoryStore) -> (Arc<ScriptedStore>, LeaseProvider, JoinSet<()>) {
+    let mine = ScriptedStore::over(store).with(|_| ());
+    let (provider, others) = (process(&mine), others_take_turns(store, 21).await);
+    assert!(guard(waiter(&provider)).await.release().await.unwrap().is_released());
+    (mine, provider, others)
+}
+
+#[tokio::test(start_paused = true)]
+async fn c17_a_waiter_far_from_the_head_needs_no_events_at_first() {
+    let store = MemoryStore::new();
+    let (mine, provider, _others) = experienced(&store).await;
+    let start = Instant::now();
+    let mut next = waiter(&provider);
+    assert_pending(&mut next, ms(5)).await;
+    let asked = mine.asked.load(Ordering::Relaxed);
+    assert_pending(&mut next, ms(200)).await;
+    assert_eq!(mine.asked.load(Ordering::Relaxed), asked, "20 turns of 20 ms are ahead");
+    let _guard = guard(next).await;
+    assert!((ms(400)..ms(430)).contains(&start.elapsed()), "its turn comes in time: {:?}", start.elapsed());
+    assert!(mine.asked.load(Ordering::Relaxed) > asked, "by an event");
+}
+
+#[tokio::test(start_paused = true)]
+async fn c16_a_waiter_that_rests_is_not_passed_over_if_all_others_leave() {
+    let store = MemoryStore::new();
+    let (mine, provider, mut others) = experienced(&store).await;
+    let next = waiter(&provider);
+    queued(&store, 21).await;
+    let (start, attempts) = (Instant::now(), mine.count(Operation::TryAcquire));
+    others.abort_all();
+    while others.join_next().await.is_some() {}
+    queued(&store, 0).await;
+    let granted = start.elapsed();
+    let _guard = guard(next).await;
+    assert!(granted < ms(10), "the lease is handed over at once: {granted:?}");
+    assert!(start.elapsed() < ms(300), "it is used when the rest ends: {:?}", start.elapsed());
+    assert_eq!(mine.count(Operation::TryAcquire), attempts, "it is the same turn");
 }
 
 #[tokio::test(start_paused = true)]

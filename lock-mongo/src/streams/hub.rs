@@ -18,7 +18,7 @@ use tokio::sync::mpsc::UnboundedReceiver;
 use tokio::time::{sleep, timeout};
 
 use super::registry::{Join, Slot};
-use super::subscriber::{Leaving, Subscriber};
+use super::subscriber::{Signals, Subscriber};
 use crate::error::{Effect, translate, unanswered};
 use crate::lease::{ReportedChange, Subject};
 
@@ -37,7 +37,7 @@ pub(super) enum Source {
 pub(super) struct Hub {
     source: Source,
     joins: UnboundedReceiver<Join>,
-    leaving: Arc<Notify>,
+    signals: Arc<Notify>,
     subscribers: Vec<Subscriber>,
     /// The subjects that the open stream includes.
     included: Vec<Subject>,
@@ -70,7 +70,7 @@ enum Pause {
 impl Hub {
     pub(super) fn new(source: Source, joins: UnboundedReceiver<Join>, slot: Slot) -> Self {
         let (subscribers, included) = (Vec::new(), Vec::new());
-        Self { source, joins, leaving: Arc::default(), subscribers, included, slot }
+        Self { source, joins, signals: Arc::default(), subscribers, included, slot }
     }
 
     /// Reads the stream until it has no subscriber left, or has ended for all.
@@ -131,7 +131,7 @@ impl Hub {
         for Join { subscriber, reply } in joining {
             match &opened {
                 Ok(_) => {
-                    if reply.send(Ok(Leaving(Arc::clone(&self.leaving)))).is_ok() {
+                    if reply.send(Ok(Signals(Arc::clone(&self.signals)))).is_ok() {
                         self.subscribers.push(subscriber);
                     }
                 }
@@ -172,6 +172,9 @@ impl Hub {
     /// Passes changes on until there is a subscriber that the stream does not include.
     async fn read(&mut self, changes: &mut ChangeStream<ReportedChange>) -> Pause {
         loop {
+            if let Err(pause) = self.asked().await {
+                return pause;
+            }
             let silence = AWAIT + self.limit();
             // One answer of the server at a time, because an empty one also shows that it is alive.
             let answer = match self.next(timeout(silence, changes.next_if_any())).await {
@@ -195,25 +198,48 @@ impl Hub {
     async fn next<T>(&mut self, answer: impl Future<Output = T>) -> Result<T, Pause> {
         let mut answer = pin!(answer);
         loop {
-            let joined = tokio::select! {
+            let signal = tokio::select! {
                 biased;
-                Some(join) = self.joins.recv() => match self.admit(join) {
-                    None => continue,
-                    Some(join) => Some(join),
-                },
-                () = self.leaving.notified() => None,
+                signal = self.signal() => signal,
                 answer = &mut answer => return Ok(answer),
             };
-            if let Some(join) = joined {
-                sleep(GATHER).await;
-                return Err(Pause::Joined(self.gather(join)));
-            }
-            match self.close_if_unused() {
-                ControlFlow::Continue(None) => {}
-                ControlFlow::Continue(Some(join)) => return Err(Pause::Joined(self.gather(join))),
-                ControlFlow::Break(()) => return Err(Pause::Ended),
-            }
+            self.follow(signal).await?;
         }
+    }
+
+    /// Returns when a subscriber waits for events. Until then none are requested: a request that is
+    /// under way wakes the server with every write to any collection.
+    async fn asked(&mut self) -> Result<(), Pause> {
+        while !self.subscribers.iter().any(Subscriber::asks) {
+            let signal = self.signal().await;
+            self.follow(signal).await?;
+        }
+        Ok(())
+    }
+
+    /// Returns the next subscriber, or `None` if one has left, or waits for events.
+    async fn signal(&mut self) -> Option<Join> {
+        tokio::select! {
+            biased;
+            Some(join) = self.joins.recv() => Some(join),
+            () = self.signals.notified() => None,
+        }
+    }
+
+    /// Serves a subscriber that joins, and ends the stream after the last one has left.
+    async fn follow(&mut self, signal: Option<Join>) -> Result<(), Pause> {
+        let joined = match signal {
+            Some(join) => {
+                let Some(join) = self.admit(join) else { return Ok(()) };
+                sleep(GATHER).await;
+                Some(join)
+            }
+            None => match self.close_if_unused() {
+                ControlFlow::Continue(joined) => joined,
+                ControlFlow::Break(()) => return Err(Pause::Ended),
+            },
+        };
+        joined.map_or(Ok(()), |join| Err(Pause::Joined(self.gather(join))))
     }
 
     /// Passes a change to the subscribers of its collection. After a drop of the collection they
@@ -223,7 +249,7 @@ impl Hub {
         self.subscribers.retain_mut(|subscriber| !change.concerns(&subscriber.subject) || subscriber.receive(change));
         if self.subscribers.len() < before {
             // The loop checks whether any are left.
-            self.leaving.notify_one();
+            self.signals.notify_one();
         }
     }
 
@@ -232,7 +258,7 @@ impl Hub {
         if !self.included.contains(&join.subscriber.subject) {
             return Some(join);
         }
-        if join.reply.send(Ok(Leaving(Arc::clone(&self.leaving)))).is_ok() {
+        if join.reply.send(Ok(Signals(Arc::clone(&self.signals)))).is_ok() {
             self.subscribers.push(join.subscriber);
         }
         None

@@ -56,7 +56,7 @@ pub(crate) async fn subscribe(
             let (reply, answered) = oneshot::channel();
             join(streams, target, source, Join { subscriber, reply }).await?;
             match answered.await {
-                Ok(Ok(leaving)) => return Ok(events.stream(leaving)),
+                Ok(Ok(signals)) => return Ok(events.stream(signals)),
                 Ok(Err(error)) if whole && error.kind() == ErrorKind::PermissionDenied => {
                     contained(|| {
                         tracing::info!(

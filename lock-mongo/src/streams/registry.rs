@@ -10,7 +10,7 @@ use tokio::sync::mpsc::{self, UnboundedReceiver, UnboundedSender};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
 use tokio::time::timeout;
 
-use super::subscriber::{Leaving, Subscriber};
+use super::subscriber::{Signals, Subscriber};
 use crate::pool::Pool;
 
 /// How long a new stream waits for a connection, in case another stream is closing.
@@ -42,7 +42,7 @@ pub(super) struct Target {
 #[derive(Debug)]
 pub(super) struct Join {
     pub(super) subscriber: Subscriber,
-    pub(super) reply: oneshot::Sender<Result<Leaving>>,
+    pub(super) reply: oneshot::Sender<Result<Signals>>,
 }
 
 impl Streams {

@@ -1,11 +1,14 @@
 //! One subscriber of a change stream: a collection, a provider, and a bounded buffer of events.
 
+use std::pin::Pin;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::task::{Context, Poll};
 use std::time::Duration;
 
 use distlock_api::Result;
 use distlock_engine::store::{EventStream, StoreEvent};
-use futures_util::stream;
+use futures_util::Stream;
 use tokio::sync::Notify;
 use tokio::sync::mpsc::error::TrySendError;
 use tokio::sync::mpsc::{self, Receiver, Sender};
@@ -25,20 +28,32 @@ pub(super) struct Subscriber {
     events: Sender<Result<StoreEvent>>,
     /// Whether events did not fit into the buffer.
     missed: bool,
+    /// Whether the reader waits for the next event.
+    asks: Arc<AtomicBool>,
 }
 
 /// The events of a subscriber, before its stream is open.
-pub(super) struct Subscription(Receiver<Result<StoreEvent>>);
+pub(super) struct Subscription {
+    events: Receiver<Result<StoreEvent>>,
+    asks: Arc<AtomicBool>,
+}
 
 pub(super) fn subscriber(subject: Subject, limit: Duration) -> (Subscriber, Subscription) {
     let (events, receiver) = mpsc::channel(BUFFER);
     let hints = subject.reader();
-    (Subscriber { subject, hints, limit, events, missed: false }, Subscription(receiver))
+    let asks = Arc::new(AtomicBool::new(false));
+    let subscription = Subscription { events: receiver, asks: Arc::clone(&asks) };
+    (Subscriber { subject, hints, limit, events, missed: false, asks }, subscription)
 }
 
 impl Subscriber {
     pub(super) fn has_left(&self) -> bool {
         self.events.is_closed()
+    }
+
+    /// Returns whether the reader has read everything and waits for more.
+    pub(super) fn asks(&self) -> bool {
+        self.asks.load(Ordering::Acquire)
     }
 
     /// Reads a change, and returns whether others can follow.
@@ -54,36 +69,55 @@ impl Subscriber {
         if self.missed {
             return;
         }
-        if let Err(TrySendError::Full(_)) = self.events.try_send(event) {
-            self.missed = true;
-        }
+        self.missed = !self.try_send(event);
+    }
+
+    /// Puts an event into the buffer, and returns whether it fits. The reader asks again when it
+    /// has read it.
+    fn try_send(&self, event: Result<StoreEvent>) -> bool {
+        // Before it is sent: once it has it, the reader may ask at any time.
+        self.asks.store(false, Ordering::Release);
+        !matches!(self.events.try_send(event), Err(TrySendError::Full(_)))
     }
 
     /// Reports that events did not fit into the buffer, as soon as there is room.
     pub(super) fn report_missed(&mut self) {
-        if self.missed && self.events.try_send(Ok(StoreEvent::Gap)).is_ok() {
-            self.missed = false;
-        }
+        self.missed = self.missed && !self.try_send(Ok(StoreEvent::Gap));
     }
 }
 
 impl Subscription {
-    /// Returns the events of an open stream. Dropping them notifies the stream.
-    pub(super) fn stream(self, leaving: Leaving) -> EventStream {
-        // The fields are dropped in this order: the notified stream finds the buffer closed.
-        let subscription = (self.0, leaving);
-        Box::pin(stream::unfold(subscription, async |mut subscription| {
-            let event = subscription.0.recv().await?;
-            Some((event, subscription))
-        }))
+    /// Returns the events of an open stream, which is notified when the reader waits for the next
+    /// one, and when it leaves.
+    pub(super) fn stream(self, signals: Signals) -> EventStream {
+        Box::pin(Events { subscription: self, signals })
     }
 }
 
-/// Notifies the stream when its subscriber leaves.
-#[derive(Debug)]
-pub(super) struct Leaving(pub(super) Arc<Notify>);
+/// The events of an open stream. The fields are dropped in this order: the stream is notified when
+/// the buffer is closed.
+struct Events {
+    subscription: Subscription,
+    signals: Signals,
+}
 
-impl Drop for Leaving {
+impl Stream for Events {
+    type Item = Result<StoreEvent>;
+
+    fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+        let event = self.subscription.events.poll_recv(context);
+        if event.is_pending() && !self.subscription.asks.swap(true, Ordering::AcqRel) {
+            self.signals.0.notify_one();
+        }
+        event
+    }
+}
+
+/// Notifies the stream when its subscriber leaves, or waits for events.
+#[derive(Debug)]
+pub(super) struct Signals(pub(super) Arc<Notify>);
+
+impl Drop for Signals {
     fn drop(&mut self) {
         self.0.notify_one();
     }

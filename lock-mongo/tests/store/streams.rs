@@ -15,7 +15,7 @@ use futures_util::{StreamExt, TryStreamExt};
 use tokio::task::JoinHandle;
 
 use super::Checks;
-use super::world::{LONG, World, admin, claim, granted, key, queue_up, random_name, release, ticket};
+use super::world::{LONG, World, admin, claim, granted, key, queue_up, queued, random_name, release, ticket};
 
 pub(super) fn add(checks: &mut Checks<'_>) {
     check!(checks, a_pool_of_one_keeps_its_lease);
@@ -26,6 +26,7 @@ pub(super) fn add(checks: &mut Checks<'_>) {
     if checks.is_replica_set() {
         check!(checks, many_collections_share_one_stream);
         check!(checks, an_unused_stream_closes);
+        check!(checks, a_stream_that_is_not_read_requests_nothing);
         check!(checks, the_stream_of_an_operator_takes_a_connection_from_calls);
         check!(checks, a_new_collection_joins_without_a_gap);
         check!(checks, a_stream_waits_for_a_busy_pool_of_sessions);
@@ -287,6 +288,30 @@ async fn an_unused_stream_closes(world: World) {
     for provider in [a, b, holder] {
         provider.close().await.unwrap();
     }
+    database.drop().await.unwrap();
+}
+
+/// A request for changes that is under way is woken by each write of the server.
+async fn a_stream_that_is_not_read_requests_nothing(world: World) {
+    let database = database(&world.client);
+    let (client, _, sent) = world.recorded_client_of_app().await;
+    let (mine, releaser) = (store(&client.database(database.name()), "a"), store(&database, "a"));
+    let me = ProviderId::random();
+    let mut events = listen(&mine, me).await;
+    let requests = || sent.take().iter().filter(|command| command.contains_key("getMore")).count();
+    for round in 0..3 {
+        let key = key();
+        let (holder, waiter) = (claim(&key), Claim::new(key.clone(), me.acquisition_id()));
+        granted(&releaser, &holder, LONG).await;
+        queued(&releaser, &waiter).await;
+        assert_eq!(release(&releaser, &holder).await, Released);
+        assert_eq!(requests(), 0, "round {round}: it is not read");
+        let event = tokio::time::timeout(LONG, events.next()).await.expect("an event").expect("open").unwrap();
+        assert!(matches!(event, StoreEvent::Granted { id, .. } if id == *waiter.id()), "what it has missed");
+        assert_eq!(requests(), 1, "round {round}: it was read once");
+    }
+    drop(events);
+    until_streams(&world, &database, 0).await;
     database.drop().await.unwrap();
 }
 

@@ -306,7 +306,7 @@ impl Engine {
                         turn.mark_waiting();
                     }
                     if let (Ok((sent, Reply::Busy(reply))), Some(ticket)) = (&answer, ticket) {
-                        self.refresh_ticket(&acquisition, ticket, *sent, reply);
+                        self.refresh_ticket(&acquisition, (ticket, limit), *sent, reply);
                     }
                     let circumstances = Circumstances {
                         ticket,
@@ -369,7 +369,7 @@ impl Engine {
     fn refresh_ticket(
         self: &Arc<Self>,
         acquisition: &Acquisition<'_>,
-        ticket: Ticket,
+        (ticket, limit): (Ticket, Limit),
         sent: Instant,
         reply: &BusyReply,
     ) {
@@ -377,7 +377,8 @@ impl Engine {
             return self.ledger().remove_ticket(acquisition.claim().id());
         };
         let home = Handle::current();
-        let queued = QueuedTicket { claim: acquisition.claim().clone(), ticket, home: home.id() };
+        let (claim, leaves) = (acquisition.claim().clone(), limit.instant());
+        let queued = QueuedTicket { claim, ticket, home: home.id(), leaves };
         let entered = self.ledger().add_ticket(&queued, sent, ahead);
         if let ledger::Registration::NeedsKeeper(wake) = entered {
             self.start_keeper(&home, wake);

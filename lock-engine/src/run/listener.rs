@@ -244,8 +244,10 @@ async fn unused(engine: &Weak<Engine>) {
 }
 
 /// Returns when events are needed. Until then none is requested: each request that is under way
-/// costs the store something with every change.
+/// costs the store something with every change. If none are needed for long, but the stream stays
+/// open, it returns nevertheless: a stream that is never read falls behind.
 async fn rest(engine: &Weak<Engine>) {
+    let began = Instant::now();
     loop {
         let now = Instant::now();
         let Some((needed, sooner)) = engine
@@ -256,7 +258,7 @@ async fn rest(engine: &Weak<Engine>) {
         };
         // What is not known yet needs events after this time, or notifies.
         let until = needed.unwrap_or(now + LISTENS_AFTER).min(now + LISTENS_AFTER);
-        if needed.is_some_and(|needed| needed <= now) {
+        if needed.is_some_and(|needed| needed <= now) || now >= began + CLOSES_AFTER {
             return;
         }
         tokio::select! {

@@ -9,7 +9,7 @@ use tokio::time::Instant;
 use crate::store::{BusyReply, Claim, Grant, QueueStanding, Standing, StoreTime, Ticket};
 use distlock_api::FencingToken;
 
-use crate::state::rest::{QueuePlace, TurnTimes};
+use crate::state::rest::{Bounds, QueuePlace, TurnTimes};
 use crate::state::schedule::{HomeId, Pacing};
 use crate::state::time::Now;
 
@@ -37,6 +37,8 @@ pub(crate) struct QueuedTicket {
     pub(crate) ticket: Ticket,
     /// The runtime whose keeper refreshes it.
     pub(crate) home: HomeId,
+    /// When the caller leaves the queue.
+    pub(crate) leaves: Option<Instant>,
 }
 
 /// A grant that the store has pushed.
@@ -166,7 +168,7 @@ impl PendingClaim {
 
     /// Records that the caller waits. With a ticket it may rest, without one it needs events now.
     pub(crate) fn waits(&mut self, now: Instant) {
-        let rests_until = self.place.filter(|_| self.has_ticket()).map(|place| place.rests_until());
+        let rests_until = self.place.as_ref().filter(|_| self.has_ticket()).map(QueuePlace::rests_until);
         self.needs_events = Some(rests_until.unwrap_or(now));
     }
 
@@ -174,15 +176,19 @@ impl PendingClaim {
         self.needs_events
     }
 
-    pub(crate) fn place(&self) -> Option<&QueuePlace> {
-        self.place.as_ref()
+    /// Takes the place in the queue, because the wait is over.
+    pub(crate) fn take_place(&mut self) -> Option<QueuePlace> {
+        self.place.take()
     }
 
     /// Records the place of the ticket in the queue, by an answer that was requested at `sent`.
+    /// Only who waits for an exclusive lease rests: one turn may be that of many readers.
     pub(crate) fn advanced(&mut self, times: &TurnTimes, sent: Instant, ahead: u32) {
-        let Some((queued, _)) = &self.ticket else { return };
-        let place = self.place.get_or_insert_with(|| QueuePlace::new(sent, ahead));
-        place.advanced((queued.claim.key(), times), (sent, ahead), queued.ticket.claim_ttl);
+        let Some((queued, _)) = self.ticket.as_ref().filter(|(queued, _)| queued.claim.mode().is_exclusive()) else {
+            return;
+        };
+        let place = self.place.get_or_insert_with(|| QueuePlace::new(queued.claim.key().clone(), sent, ahead));
+        place.advanced(times, (sent, ahead), Bounds { claim: queued.ticket.claim_ttl, leaves: queued.leaves });
         if let Some(needs_events) = &mut self.needs_events {
             *needs_events = place.rests_until();
         }
@@ -247,6 +253,7 @@ mod tests {
             claim,
             ticket: Ticket::new(ms(15_000), ms(1100), 64),
             home: tokio::runtime::Handle::current().id(),
+            leaves: None,
         };
         assert_eq!([0, 1, 8, 9].map(|ahead| queued.cadence(ahead)), [ms(5000), ms(1100), ms(1100), ms(5000)]);
     }

@@ -141,14 +141,15 @@ impl<C: CarriedLease> Ledger<C> {
         if self.closed {
             return Registration::Closed;
         }
-        let pending = self.pending.get(id);
-        if pending.is_some_and(|pending| pending.has_lost(lease.last_token())) {
+        let mut pending = self.pending.get_mut(id);
+        if pending.as_ref().is_some_and(|pending| pending.has_lost(lease.last_token())) {
             return Registration::Refused;
         }
         // The answer was in transit during a gap: renew the lease at once, like the others (R20).
-        let is_doubtful = pending.is_some_and(PendingClaim::has_missed) && lease.terms().renew_every.is_some();
-        if let Some(place) = pending.and_then(PendingClaim::place) {
-            self.turn_times.granted(lease.key(), place, now.instant());
+        let has_missed = pending.as_ref().is_some_and(|pending| pending.has_missed());
+        let is_doubtful = has_missed && lease.terms().renew_every.is_some();
+        if let Some(place) = pending.as_mut().and_then(|pending| pending.take_place()) {
+            self.turn_times.granted(&place, now.instant());
         }
         self.remove_ticket(id);
         self.counts.acquired += 1;
@@ -282,7 +283,8 @@ impl<C: CarriedLease> Ledger<C> {
     /// Removes a pending claim, with its ticket.
     pub(crate) fn remove_pending(&mut self, id: &AcquisitionId) {
         self.remove_ticket(id);
-        self.pending.remove(id);
+        let place = self.pending.remove(id).and_then(|mut pending| pending.take_place());
+        place.iter().for_each(|place| self.turn_times.left(place));
     }
 
     /// Adds a claim's ticket in the store's queue, from the answer to a request that was sent at

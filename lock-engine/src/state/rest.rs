@@ -11,6 +11,11 @@
 //! waiters ahead leave at once, the turn is delayed, but not lost. *(Measured: with rests of half
 //! the wait, up to several seconds, claims ended while their waiters rested, and 100 processes took
 //! no more turns than without any rest.)*
+//!
+//! A caller that leaves while it rests may have had its turn without knowing. If all callers did
+//! so, one turn after the other would be passed on unused. So a rest ends when half of the caller's
+//! time has passed. A caller whose future is dropped has a limit that is not known here: then the
+//! next one rests for as long as if nothing were known of the key.
 
 use std::time::Duration;
 
@@ -28,14 +33,17 @@ const SLOW_TURN: Duration = Duration::from_millis(100);
 const ENOUGH: u32 = 8;
 /// A shorter rest would save nothing.
 const SHORTEST_REST: Duration = Duration::from_millis(100);
+/// If all waiters ahead leave, the key is unused until the end of the rest.
+const LONGEST_REST: Duration = Duration::from_secs(1);
 
 /// How long one turn takes, for the keys that were waited for last.
 #[derive(Debug, Default)]
 pub(crate) struct TurnTimes(Places<Duration>);
 
 /// A place in the store's queue, since the first answer that told it.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct QueuePlace {
+    key: LockKey,
     since: Instant,
     ahead: u32,
     /// When the present rest began, and how long it is.
@@ -54,25 +62,44 @@ impl TurnTimes {
     }
 
     /// Records that the waiter at this place has been granted the lock.
-    pub(crate) fn granted(&mut self, key: &LockKey, place: &QueuePlace, now: Instant) {
+    pub(crate) fn granted(&mut self, place: &QueuePlace, now: Instant) {
         let took = place.took(now, 0);
         let late = place.has_rested() && now < place.rests_until() + place.rest.1 / 8;
         // The turn may have come at any time during the rest.
-        took.into_iter().for_each(|took| self.record(key, if late { took / 2 } else { took }));
+        took.into_iter().for_each(|took| self.record(&place.key, if late { took / 2 } else { took }));
     }
+
+    /// Records that the waiter at this place has left without the lock.
+    pub(crate) fn left(&mut self, place: &QueuePlace) {
+        if place.has_rested() {
+            self.0.set(&place.key, None);
+        }
+    }
+}
+
+/// What bounds a rest.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Bounds {
+    /// The time that a waiter has to confirm a lease that was handed over.
+    pub(crate) claim: Duration,
+    /// When the caller leaves.
+    pub(crate) leaves: Option<Instant>,
 }
 
 /// Returns how long a waiter rests, if a turn takes this long.
-fn rest(turn: Duration, ahead: u32, claim: Duration) -> Duration {
+fn rest(turn: Duration, ahead: u32, sent: Instant, bounds: Bounds) -> Duration {
     if ahead < ENOUGH || turn > SLOW_TURN {
         return Duration::ZERO;
     }
-    (turn * ahead / 2).min(claim / 2)
+    let left = bounds.leaves.map_or(Duration::MAX, |leaves| leaves.saturating_duration_since(sent));
+    let longest = (bounds.claim / 2).min(left / 2).min(LONGEST_REST);
+    let rest = (turn * ahead / 2).min(longest);
+    if rest < SHORTEST_REST { Duration::ZERO } else { rest }
 }
 
 impl QueuePlace {
-    pub(crate) fn new(since: Instant, ahead: u32) -> Self {
-        Self { since, ahead, rest: (since, Duration::ZERO) }
+    pub(crate) fn new(key: LockKey, since: Instant, ahead: u32) -> Self {
+        Self { key, since, ahead, rest: (since, Duration::ZERO) }
     }
 
     /// Returns until when the waiter rests.
@@ -90,17 +117,10 @@ impl QueuePlace {
         (turns >= ENOUGH).then(|| now.saturating_duration_since(self.since) / turns)
     }
 
-    /// Decides how long to rest after an answer that was requested at `sent`. `claim` is the time
-    /// that a waiter has to confirm a lease that was handed over.
-    pub(crate) fn advanced(
-        &mut self,
-        (key, times): (&LockKey, &TurnTimes),
-        (sent, ahead): (Instant, u32),
-        claim: Duration,
-    ) {
-        let turn = times.get(key).min(self.took(sent, ahead).unwrap_or(Duration::MAX));
-        let rest = rest(turn, ahead, claim);
-        self.rest = (sent, if rest < SHORTEST_REST { Duration::ZERO } else { rest });
+    /// Decides how long to rest after an answer that was requested at `sent`.
+    pub(crate) fn advanced(&mut self, times: &TurnTimes, (sent, ahead): (Instant, u32), bounds: Bounds) {
+        let turn = times.get(&self.key).min(self.took(sent, ahead).unwrap_or(Duration::MAX));
+        self.rest = (sent, rest(turn, ahead, sent, bounds));
     }
 }
 
@@ -112,40 +132,57 @@ mod tests {
         Duration::from_millis(millis)
     }
 
-    const CLAIM: Duration = ms(2000);
+    const BOUNDS: Bounds = Bounds { claim: ms(1900), leaves: None };
 
     fn key() -> LockKey {
         LockKey::new("k").unwrap()
     }
 
+    fn place(times: &TurnTimes, since: Instant, ahead: u32, bounds: Bounds) -> QueuePlace {
+        let mut place = QueuePlace::new(key(), since, ahead);
+        place.advanced(times, (since, ahead), bounds);
+        place
+    }
+
     /// Returns how long a waiter rests that finds this many tickets ahead.
-    fn rest_of(times: &TurnTimes, ahead: u32) -> Duration {
+    fn rest_of(times: &TurnTimes, ahead: u32) -> u128 {
         let since = Instant::now();
-        let mut place = QueuePlace::new(since, ahead);
-        place.advanced((&key(), times), (since, ahead), CLAIM);
-        place.rests_until() - since
+        (place(times, since, ahead, BOUNDS).rests_until() - since).as_millis()
     }
 
     /// Makes a wait that took this long with 100 tickets ahead.
     fn wait(times: &mut TurnTimes, took: Duration) {
         let since = Instant::now();
-        let mut place = QueuePlace::new(since, 100);
-        place.advanced((&key(), times), (since, 100), CLAIM);
-        times.granted(&key(), &place, since + took);
+        let place = place(times, since, 100, BOUNDS);
+        times.granted(&place, since + took);
     }
 
     #[tokio::test(start_paused = true)]
     async fn r20_a_rest_is_shorter_than_the_wait() {
         let mut times = TurnTimes::default();
-        let rests = |times: &TurnTimes| [7, 8, 20, 100, 300, 1000].map(|ahead| rest_of(times, ahead).as_millis());
-        assert_eq!(rests(&times), [0, 0, 0, 100, 300, 1000], "nothing is known: turns of 2 ms");
+        let rests = |times: &TurnTimes| [7, 8, 20, 100, 300, 1000].map(|ahead| rest_of(times, ahead));
+        assert_eq!(rests(&times), [0, 0, 0, 100, 300, 950], "nothing is known: turns of 2 ms");
         wait(&mut times, ms(1000));
-        assert_eq!(rests(&times), [0, 0, 100, 500, 1000, 1000], "turns of 10 ms");
+        assert_eq!(rests(&times), [0, 0, 100, 500, 950, 950], "turns of 10 ms");
         let mut slow = TurnTimes::default();
         wait(&mut slow, ms(10_000));
-        assert_eq!(rests(&slow), [0, 400, 1000, 1000, 1000, 1000], "turns of 100 ms");
+        assert_eq!(rests(&slow), [0, 400, 950, 950, 950, 950], "turns of 100 ms");
         wait(&mut slow, ms(10_100));
         assert_eq!(rests(&slow), [0; 6], "events so rare cost little");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn r20_a_rest_is_bounded_by_the_claim_and_by_the_time_of_the_caller() {
+        let (mut times, since) = (TurnTimes::default(), Instant::now());
+        wait(&mut times, ms(5000));
+        let rest = |claim: u64, leaves: Option<u64>| {
+            let bounds = Bounds { claim: ms(claim), leaves: leaves.map(|leaves| since + ms(leaves)) };
+            (place(&times, since, 100, bounds).rests_until() - since).as_millis()
+        };
+        assert_eq!(rest(60_000, None), 1000, "half of 5 s are expected");
+        assert_eq!(rest(1100, None), 550);
+        assert_eq!(rest(1100, Some(1000)), 500);
+        assert_eq!(rest(1100, Some(199)), 0, "too short for a rest");
     }
 
     #[tokio::test(start_paused = true)]
@@ -165,15 +202,24 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
+    async fn r20_who_leaves_after_a_rest_may_have_missed_a_turn() {
+        let (mut times, since) = (TurnTimes::default(), Instant::now());
+        wait(&mut times, ms(1000));
+        times.left(&place(&times, since, 7, BOUNDS));
+        assert_eq!(times.get(&key()), ms(10), "it did not rest");
+        times.left(&place(&times, since, 100, BOUNDS));
+        assert_eq!(times.get(&key()), SHORTEST_TURN);
+    }
+
+    #[tokio::test(start_paused = true)]
     async fn r20_the_progress_of_the_present_wait_counts_too() {
-        let (key, mut times, since) = (key(), TurnTimes::default(), Instant::now());
-        times.record(&key, ms(50));
-        let mut place = QueuePlace::new(since, 200);
-        place.advanced((&key, &times), (since, 200), CLAIM);
-        assert_eq!(place.rests_until(), since + ms(1000), "200 turns of 50 ms: half a claim");
-        place.advanced((&key, &times), (since + ms(1000), 100), CLAIM);
+        let (mut times, since) = (TurnTimes::default(), Instant::now());
+        wait(&mut times, ms(5000));
+        let mut place = place(&times, since, 200, BOUNDS);
+        assert_eq!(place.rests_until(), since + ms(950), "200 turns of 50 ms");
+        place.advanced(&times, (since + ms(1000), 100), BOUNDS);
         assert_eq!(place.rests_until(), since + ms(1500), "100 of 10 ms are left");
-        place.advanced((&key, &times), (since + ms(2000), 7), CLAIM);
+        place.advanced(&times, (since + ms(2000), 7), BOUNDS);
         assert_eq!(place.rests_until(), since + ms(2000), "too few are left for a rest");
     }
 }

@@ -347,10 +347,10 @@ pub trait LeaseStore: fmt::Debug + Send + Sync + 'static {
     /// sends [`StoreEvent::Gap`] or ends. The engine then wakes all its waiters once; if the stream
     /// ended, it opens a new one.
     ///
-    /// The engine polls the stream only while events are needed. A waiter whose turn cannot be near
-    /// needs none, nor does a lease in its first second. If a request for events costs a store
-    /// something for as long as it is under way, the store can wait until the stream is polled.
-    /// What changes meanwhile is sent then.
+    /// The engine begins to wait for the next event only when events are needed. A waiter whose
+    /// turn cannot be near needs none, nor does a lease in its first second. If a request for
+    /// events costs a store something for as long as it is under way, the store can wait until the
+    /// stream is polled. What changes meanwhile is sent then, or a gap.
     ///
     /// # Errors
     /// [`ErrorKind::Unsupported`] by default, and whenever the deployment has no push.

@@ -93,10 +93,10 @@ async fn others_take_turns(store: &MemoryStore, count: usize) -> JoinSet<()> {
     others
 }
 
-/// A process that has taken a turn among 20 others, and so knows how long one takes.
-async fn experienced(store: &MemoryStore) -> (Arc<ScriptedStore>, LeaseProvider, JoinSet<()>) {
+/// A process that has taken a turn among others, and so knows how long one takes.
+async fn experienced(store: &MemoryStore, others: usize) -> (Arc<ScriptedStore>, LeaseProvider, JoinSet<()>) {
     let mine = ScriptedStore::over(store).with(|_| ());
-    let (provider, others) = (process(&mine), others_take_turns(store, 21).await);
+    let (provider, others) = (process(&mine), others_take_turns(store, others).await);
     assert!(guard(waiter(&provider)).await.release().await.unwrap().is_released());
     (mine, provider, others)
 }
@@ -104,7 +104,7 @@ async fn experienced(store: &MemoryStore) -> (Arc<ScriptedStore>, LeaseProvider,
 #[tokio::test(start_paused = true)]
 async fn c17_a_waiter_far_from_the_head_needs_no_events_at_first() {
     let store = MemoryStore::new();
-    let (mine, provider, _others) = experienced(&store).await;
+    let (mine, provider, _others) = experienced(&store, 21).await;
     let start = Instant::now();
     let mut next = waiter(&provider);
     assert_pending(&mut next, ms(5)).await;
@@ -119,7 +119,7 @@ async fn c17_a_waiter_far_from_the_head_needs_no_events_at_first() {
 #[tokio::test(start_paused = true)]
 async fn c16_a_waiter_that_rests_is_not_passed_over_if_all_others_leave() {
     let store = MemoryStore::new();
-    let (mine, provider, mut others) = experienced(&store).await;
+    let (mine, provider, mut others) = experienced(&store, 21).await;
     let next = waiter(&provider);
     queued(&store, 21).await;
     let (start, attempts) = (Instant::now(), mine.count(Operation::TryAcquire));
@@ -131,6 +131,34 @@ async fn c16_a_waiter_that_rests_is_not_passed_over_if_all_others_leave() {
     assert!(granted < ms(10), "the lease is handed over at once: {granted:?}");
     assert!(start.elapsed() < ms(300), "it is used when the rest ends: {:?}", start.elapsed());
     assert_eq!(mine.count(Operation::TryAcquire), attempts, "it is the same turn");
+}
+
+#[tokio::test(start_paused = true)]
+async fn c16_a_waiter_with_little_time_rests_for_half_of_it() {
+    let store = MemoryStore::new();
+    let (_mine, provider, mut others) = experienced(&store, 41).await;
+    let next = tokio::spawn({
+        let provider = provider.clone();
+        async move { provider.acquire("k").timeout(ms(380)).await }
+    });
+    let start = Instant::now();
+    sleep(ms(200)).await;
+    others.abort_all();
+    while others.join_next().await.is_some() {}
+    let _guard = guard(next).await;
+    assert!(start.elapsed() < ms(210), "without a limit it rests for 400 ms: {:?}", start.elapsed());
+}
+
+#[tokio::test(start_paused = true)]
+async fn c16_who_leaves_while_it_rests_does_not_rest_the_next_time() {
+    let store = MemoryStore::new();
+    let (mine, provider, _others) = experienced(&store, 41).await;
+    let asked = || mine.asked.load(Ordering::Relaxed);
+    for (call, expected) in [(1, false), (2, true)] {
+        let before = asked();
+        assert!(timeout(ms(300), provider.acquire("k")).await.is_err(), "40 turns of 20 ms are ahead");
+        assert_eq!(asked() > before, expected, "call {call}");
+    }
 }
 
 #[tokio::test(start_paused = true)]

@@ -1,7 +1,7 @@
 //! The change streams of one client: one per database, shared by all its stores.
 //!
 //! An open stream takes a connection of the client's pool, because one request for changes is
-//! always in flight. The number of streams is therefore bounded, see
+//! in flight while any subscriber waits for events. The number of streams is therefore bounded, see
 //! [`Pool::connections_of_streams`](crate::pool::Pool::connections_of_streams). Without the
 //! privilege to watch the database there is one stream per collection, within the same bound.
 

@@ -199,7 +199,7 @@
 //! | count the waiters | `find` | |
 //! | lock a document and return it | `findAndModify` | [`DocumentLocks::lock`]; once more if a release has granted it |
 //! | commit, save | `findAndModify` | and a `find` if the lock was lost, or the reply of an earlier try |
-//! | read events | `aggregate` once, then a `getMore` while a subscriber waits for events, every 5 s without one | one change stream per client and database, filtered by the server; `aggregate` again when another collection joins; none on a standalone |
+//! | read events | `aggregate` once, then a `getMore` while a subscriber waits for events, answered after 5 s at the latest | one change stream per client and database, filtered by the server; `aggregate` again when another collection joins; none on a standalone |
 //!
 //! A server with an open change stream examines every write of the whole deployment.
 //!

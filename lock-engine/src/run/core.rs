@@ -62,7 +62,7 @@ pub(crate) struct Engine {
     pub(crate) closing: tokio::sync::Mutex<Option<Result<()>>>,
     pub(crate) listening: Mutex<Listening>,
     /// Notified when events may be needed earlier than before.
-    pub(crate) events_needed: Arc<Notify>,
+    pub(crate) reader_wake: Arc<Notify>,
     /// Whether the stream of events is open.
     pub(crate) stream_open: AtomicBool,
     pub(crate) waiting: AtomicU64,
@@ -86,7 +86,7 @@ impl Engine {
             gone: CancellationToken::new(),
             closing: tokio::sync::Mutex::default(),
             listening: Mutex::default(),
-            events_needed: Arc::default(),
+            reader_wake: Arc::default(),
             stream_open: AtomicBool::new(false),
             waiting: AtomicU64::new(0),
             acquisitions: Arc::default(),

@@ -33,7 +33,7 @@ impl Engine {
     pub(crate) fn open_stream(self: &Arc<Self>) {
         if self.may_open_stream() {
             self.listen(&mut self.listening.lock().expect("no code in here panics"));
-            self.events_needed.notify_one();
+            self.reader_wake.notify_one();
         }
     }
 
@@ -243,27 +243,37 @@ async fn unused(engine: &Weak<Engine>) {
     }
 }
 
-/// Returns when events are needed. Until then none is requested: each request that is under way
-/// costs the store something with every change. If none are needed for long, but the stream stays
-/// open, it returns nevertheless: a stream that is never read falls behind.
-async fn rest(engine: &Weak<Engine>) {
+/// Why a pause of the reader has ended.
+#[derive(PartialEq, Eq)]
+enum PauseEnd {
+    EventsNeeded,
+    /// No event was needed for [`CLOSES_AFTER`], but leases come and go, so that the stream stays
+    /// open.
+    TooLong,
+}
+
+/// Returns when events are needed. Until then none are requested: each request that is under way
+/// costs the store something with every change.
+async fn pause(engine: &Weak<Engine>) -> PauseEnd {
     let began = Instant::now();
     loop {
         let now = Instant::now();
-        let Some((needed, sooner)) = engine
-            .upgrade()
-            .map(|engine| (engine.ledger().events_needed(now, LISTENS_AFTER), engine.events_needed.clone()))
-        else {
-            return;
-        };
-        // What is not known yet needs events after this time, or notifies.
-        let until = needed.unwrap_or(now + LISTENS_AFTER).min(now + LISTENS_AFTER);
-        if needed.is_some_and(|needed| needed <= now) || now >= began + CLOSES_AFTER {
-            return;
+        let Some(living) = engine.upgrade() else { return PauseEnd::EventsNeeded };
+        let needed = living.ledger().events_needed(now, LISTENS_AFTER);
+        if needed.is_some_and(|needed| needed <= now) {
+            return PauseEnd::EventsNeeded;
         }
+        if now >= began + CLOSES_AFTER {
+            return PauseEnd::TooLong;
+        }
+        // A lease that is added later needs events after this time. A caller that begins to wait
+        // notifies.
+        let latest = now + LISTENS_AFTER;
+        let (until, wake) = (needed.map_or(latest, |needed| needed.min(latest)), living.reader_wake.clone());
+        drop(living);
         tokio::select! {
             biased;
-            () = sooner.notified() => {}
+            () = wake.notified() => {}
             () = sleep_until(until) => {}
         }
     }
@@ -271,8 +281,13 @@ async fn rest(engine: &Weak<Engine>) {
 
 /// Handles events until the stream ends, by itself or with an error.
 async fn follow(engine: &Weak<Engine>, events: &mut EventStream, failed: &mut u32) -> Option<LockError> {
+    // A stream that is never read falls behind, so after a pause that was too long there is none
+    // until a waiter has one.
+    let mut reads_on = false;
     loop {
-        rest(engine).await;
+        if !reads_on || engine.upgrade()?.ledger().a_waiter_pauses(Instant::now()) {
+            reads_on = pause(engine).await == PauseEnd::TooLong;
+        }
         let event = match guarded(async { events.next().await.transpose() }).await {
             Ok(event) => event?,
             Err(error) => return Some(error),

@@ -9,7 +9,7 @@ use tokio::time::Instant;
 use crate::store::{BusyReply, Claim, Grant, QueueStanding, Standing, StoreTime, Ticket};
 use distlock_api::FencingToken;
 
-use crate::state::rest::{Bounds, QueuePlace, TurnTimes};
+use crate::state::reading_pause::{Bounds, QueueProgress, TurnTimes};
 use crate::state::schedule::{HomeId, Pacing};
 use crate::state::time::Now;
 
@@ -25,7 +25,7 @@ pub(crate) struct PendingClaim {
     missed: bool,
     wake: Arc<Notify>,
     ticket: Option<(QueuedTicket, Pacing)>,
-    place: Option<QueuePlace>,
+    progress: Option<QueueProgress>,
     /// From when the caller needs events; `None` while it does not wait for any.
     needs_events: Option<Instant>,
 }
@@ -166,32 +166,31 @@ impl PendingClaim {
         self.ticket = Some((queued, pacing));
     }
 
-    /// Records that the caller waits. With a ticket it may rest, without one it needs events now.
+    /// Records that the caller waits. With a ticket it may pause first, without one it needs events
+    /// now.
     pub(crate) fn waits(&mut self, now: Instant) {
-        let rests_until = self.place.as_ref().filter(|_| self.has_ticket()).map(QueuePlace::rests_until);
-        self.needs_events = Some(rests_until.unwrap_or(now));
+        let pauses_until = self.progress.as_ref().filter(|_| self.has_ticket()).map(QueueProgress::pauses_until);
+        self.needs_events = Some(pauses_until.unwrap_or(now));
     }
 
     pub(crate) fn needs_events(&self) -> Option<Instant> {
         self.needs_events
     }
 
-    /// Takes the place in the queue, because the wait is over.
-    pub(crate) fn take_place(&mut self) -> Option<QueuePlace> {
-        self.place.take()
+    /// Takes the progress in the queue, because the wait is over.
+    pub(crate) fn take_progress(&mut self) -> Option<QueueProgress> {
+        self.progress.take()
     }
 
-    /// Records the place of the ticket in the queue, by an answer that was requested at `sent`.
-    /// Only who waits for an exclusive lease rests: one turn may be that of many readers.
-    pub(crate) fn advanced(&mut self, times: &TurnTimes, sent: Instant, ahead: u32) {
+    /// Records how many tickets are ahead, by an answer that was requested at `sent`. Only a waiter
+    /// for an exclusive lease pauses, because many readers may be granted in one turn.
+    pub(crate) fn advanced(&mut self, times: &mut TurnTimes, sent: Instant, ahead: u32) {
         let Some((queued, _)) = self.ticket.as_ref().filter(|(queued, _)| queued.claim.mode().is_exclusive()) else {
             return;
         };
-        let place = self.place.get_or_insert_with(|| QueuePlace::new(queued.claim.key().clone(), sent, ahead));
-        place.advanced(times, (sent, ahead), Bounds { claim: queued.ticket.claim_ttl, leaves: queued.leaves });
-        if let Some(needs_events) = &mut self.needs_events {
-            *needs_events = place.rests_until();
-        }
+        let new = || QueueProgress::new(queued.claim.key().clone(), sent, ahead);
+        let bounds = Bounds { claim: queued.ticket.claim_ttl, leaves: queued.leaves };
+        times.advanced(self.progress.get_or_insert_with(new), (sent, ahead), bounds);
     }
 
     /// Removes the ticket. Call this only after it has left its schedule.

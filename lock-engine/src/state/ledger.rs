@@ -17,7 +17,7 @@ use crate::state::blocks::Blocks;
 use crate::state::claim::{PendingClaim, PushedGrant, QueuedTicket, RefreshAnswer, Updates};
 use crate::state::lease::Lease;
 use crate::state::line::CarriedLease;
-use crate::state::rest::TurnTimes;
+use crate::state::reading_pause::TurnTimes;
 use crate::state::schedule::{HomeId, Pacing, Schedule};
 use crate::state::time::Now;
 use crate::store::Claim;
@@ -61,7 +61,7 @@ struct KeeperWork<C: CarriedLease> {
 const EVENTS_ARE_LATE: Duration = Duration::from_secs(1);
 
 /// With more leases and pending claims than this, events are needed at any time.
-const FEW_FOR_A_REST: usize = 16;
+const FEW_TO_PAUSE: usize = 16;
 
 struct LeaseRecord<C: CarriedLease> {
     lease: Arc<Lease<C>>,
@@ -148,8 +148,8 @@ impl<C: CarriedLease> Ledger<C> {
         // The answer was in transit during a gap: renew the lease at once, like the others (R20).
         let has_missed = pending.as_ref().is_some_and(|pending| pending.has_missed());
         let is_doubtful = has_missed && lease.terms().renew_every.is_some();
-        if let Some(place) = pending.as_mut().and_then(|pending| pending.take_place()) {
-            self.turn_times.granted(&place, now.instant());
+        if let Some(progress) = pending.as_mut().and_then(|pending| pending.take_progress()) {
+            self.turn_times.granted(&progress, now.instant());
         }
         self.remove_ticket(id);
         self.counts.acquired += 1;
@@ -247,16 +247,24 @@ impl<C: CarriedLease> Ledger<C> {
         self.leases.values().map(|entry| entry.since).min()
     }
 
-    /// Returns from when events are needed; `None` if nothing that is known now needs any.
+    /// Returns the instant from which events are needed; `None` if no lease and no waiting claim
+    /// needs them.
     ///
     /// A lease needs them when it is old enough for a stream to be opened for it, and a claim when
-    /// its caller waits and does not rest. With many of either, some need them at any time.
+    /// its caller waits and its pause is over. With more than [`FEW_TO_PAUSE`] of both together,
+    /// some need them at any time.
     pub(crate) fn events_needed(&self, now: Instant, old: Duration) -> Option<Instant> {
-        if self.leases.len() + self.pending.len() > FEW_FOR_A_REST {
+        if self.leases.len() + self.pending.len() > FEW_TO_PAUSE {
             return Some(now);
         }
         let waiting = self.pending.values().filter_map(PendingClaim::needs_events);
         waiting.chain(self.oldest().map(|since| since + old)).min()
+    }
+
+    /// Returns whether a caller waits that needs no events yet.
+    pub(crate) fn a_waiter_pauses(&self, now: Instant) -> bool {
+        let mut waiting = self.pending.values().filter_map(PendingClaim::needs_events);
+        self.pending.len() <= FEW_TO_PAUSE && waiting.any(|needed| needed > now)
     }
 
     /// Records that the caller of a claim waits for events.
@@ -283,8 +291,8 @@ impl<C: CarriedLease> Ledger<C> {
     /// Removes a pending claim, with its ticket.
     pub(crate) fn remove_pending(&mut self, id: &AcquisitionId) {
         self.remove_ticket(id);
-        let place = self.pending.remove(id).and_then(|mut pending| pending.take_place());
-        place.iter().for_each(|place| self.turn_times.left(place));
+        let progress = self.pending.remove(id).and_then(|mut pending| pending.take_progress());
+        progress.iter().for_each(|progress| self.turn_times.left(progress));
     }
 
     /// Adds a claim's ticket in the store's queue, from the answer to a request that was sent at
@@ -343,7 +351,7 @@ impl<C: CarriedLease> Ledger<C> {
 
     fn refreshed(&mut self, id: &AcquisitionId, sent: Instant, ahead: u32) {
         let Some(pending) = self.pending.get_mut(id) else { return };
-        pending.advanced(&self.turn_times, sent, ahead);
+        pending.advanced(&mut self.turn_times, sent, ahead);
         let Some((queued, pacing)) = pending.ticket_mut() else { return };
         let cadence = queued.cadence(ahead);
         pacing.succeeded(sent, sent + cadence / 2);

@@ -8,8 +8,8 @@
 //! | `lease` | the life of one lease: held, committing, releasing, ended, lost; and its deadline |
 //! | `sharing` | which readers of this process share one lease |
 //! | `blocks` | how many tokens a lease asks for |
-//! | `rest` | from when a waiter in the store's queue needs events |
-//! | `places` | what is remembered of some keys |
+//! | `reading_pause` | how long a waiter in the store's queue pauses before it reads events |
+//! | `places` | a bounded table of values for recent keys |
 //! | `ledger` | which leases are alive, when each is due (`renewal_succeeded`, `renewal_failed`), and the accounting |
 //! | `schedule` | the due times of one lease or ticket |
 //! | `batch` | which of the due leases and tickets are renewed in one call |
@@ -30,7 +30,7 @@ pub(crate) mod lease;
 pub(crate) mod ledger;
 pub(crate) mod line;
 pub(crate) mod places;
-pub(crate) mod rest;
+pub(crate) mod reading_pause;
 pub(crate) mod schedule;
 pub(crate) mod sharing;
 pub(crate) mod time;

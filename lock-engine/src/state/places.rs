@@ -1,4 +1,4 @@
-//! What is remembered of some keys: a table of bounded size that needs no clearing.
+//! A bounded table of values for recent keys, which needs no clearing.
 
 use std::hash::BuildHasher;
 

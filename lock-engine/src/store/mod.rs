@@ -347,10 +347,10 @@ pub trait LeaseStore: fmt::Debug + Send + Sync + 'static {
     /// sends [`StoreEvent::Gap`] or ends. The engine then wakes all its waiters once; if the stream
     /// ended, it opens a new one.
     ///
-    /// The engine begins to wait for the next event only when events are needed. A waiter whose
-    /// turn cannot be near needs none, nor does a lease in its first second. If a request for
-    /// events costs a store something for as long as it is under way, the store can wait until the
-    /// stream is polled. What changes meanwhile is sent then, or a gap.
+    /// The engine may leave the stream unpolled for up to 5 s, while no event is needed: a waiter
+    /// whose turn is unlikely to be near needs none, nor does a lease in its first second. A store
+    /// may request events only while the stream is polled. It then sends the changes since the last
+    /// poll, or [`StoreEvent::Gap`].
     ///
     /// # Errors
     /// [`ErrorKind::Unsupported`] by default, and whenever the deployment has no push.

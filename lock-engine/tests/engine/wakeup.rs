@@ -10,6 +10,7 @@ use distlock_engine::store::{BusyReply, StoreCapabilities, StoreEvent};
 use distlock_memory::{MemoryStore, Operation};
 use tokio::task::{JoinHandle, JoinSet};
 use tokio::time::{Instant, sleep, timeout};
+use tokio_util::task::AbortOnDropHandle;
 
 use crate::kit::{
     assert_pending, by_hand, guard, holder_and_waiter, ms, poll_once, process, provider, queued, queueing, quiet, secs,
@@ -109,7 +110,7 @@ async fn c17_a_waiter_far_from_the_head_needs_no_events_at_first() {
     let mut next = waiter(&provider);
     assert_pending(&mut next, ms(5)).await;
     let asked = mine.asked.load(Ordering::Relaxed);
-    assert_pending(&mut next, ms(200)).await;
+    assert_pending(&mut next, ms(150)).await;
     assert_eq!(mine.asked.load(Ordering::Relaxed), asked, "20 turns of 20 ms are ahead");
     let _guard = guard(next).await;
     assert!((ms(400)..ms(430)).contains(&start.elapsed()), "its turn comes in time: {:?}", start.elapsed());
@@ -117,11 +118,11 @@ async fn c17_a_waiter_far_from_the_head_needs_no_events_at_first() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn c16_a_waiter_that_rests_is_not_passed_over_if_all_others_leave() {
+async fn c16_a_waiter_that_pauses_is_not_passed_over_if_all_others_leave() {
     let store = MemoryStore::new();
-    let (mine, provider, mut others) = experienced(&store, 21).await;
+    let (mine, provider, mut others) = experienced(&store, 81).await;
     let next = waiter(&provider);
-    queued(&store, 21).await;
+    queued(&store, 81).await;
     let (start, attempts) = (Instant::now(), mine.count(Operation::TryAcquire));
     others.abort_all();
     while others.join_next().await.is_some() {}
@@ -129,12 +130,13 @@ async fn c16_a_waiter_that_rests_is_not_passed_over_if_all_others_leave() {
     let granted = start.elapsed();
     let _guard = guard(next).await;
     assert!(granted < ms(10), "the lease is handed over at once: {granted:?}");
-    assert!(start.elapsed() < ms(300), "it is used when the rest ends: {:?}", start.elapsed());
-    assert_eq!(mine.count(Operation::TryAcquire), attempts, "it is the same turn");
+    // Half of the expected wait would be 800 ms, half of the claim is 650.
+    assert!(start.elapsed() < ms(660), "it is used when the pause ends: {:?}", start.elapsed());
+    assert!(mine.count(Operation::TryAcquire) <= attempts + 1, "the same turn, prolonged by an attempt");
 }
 
 #[tokio::test(start_paused = true)]
-async fn c16_a_waiter_with_little_time_rests_for_half_of_it() {
+async fn c16_a_waiter_with_little_time_pauses_for_half_of_it() {
     let store = MemoryStore::new();
     let (_mine, provider, mut others) = experienced(&store, 41).await;
     let next = tokio::spawn({
@@ -146,19 +148,47 @@ async fn c16_a_waiter_with_little_time_rests_for_half_of_it() {
     others.abort_all();
     while others.join_next().await.is_some() {}
     let _guard = guard(next).await;
-    assert!(start.elapsed() < ms(210), "without a limit it rests for 400 ms: {:?}", start.elapsed());
+    assert!(start.elapsed() < ms(210), "without a limit it pauses for 400 ms: {:?}", start.elapsed());
 }
 
 #[tokio::test(start_paused = true)]
-async fn c16_who_leaves_while_it_rests_does_not_rest_the_next_time() {
+async fn c16_after_a_caller_has_left_during_its_pause_there_is_none() {
     let store = MemoryStore::new();
-    let (mine, provider, _others) = experienced(&store, 41).await;
+    let (mine, provider, _others) = experienced(&store, 151).await;
     let asked = || mine.asked.load(Ordering::Relaxed);
-    for (call, expected) in [(1, false), (2, true)] {
+    for (call, expected) in [(1, false), (2, true), (3, true)] {
         let before = asked();
-        assert!(timeout(ms(300), provider.acquire("k")).await.is_err(), "40 turns of 20 ms are ahead");
+        assert!(timeout(ms(140), provider.acquire("k")).await.is_err(), "150 turns of 20 ms are ahead");
         assert_eq!(asked() > before, expected, "call {call}");
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn c16_a_stream_that_nothing_needs_does_not_fall_behind() {
+    let store = MemoryStore::new();
+    let (mine, other) = (ScriptedStore::over(&store).with(|_| ()), process(&store));
+    let provider = process(&mine);
+    let (first, next) = holder_and_waiter(&store, &other, &provider).await;
+    drop(first);
+    assert!(guard(next).await.release().await.unwrap().is_released());
+    // The stream stays open, because there is nearly always a lease. None of them needs it.
+    let _leases = AbortOnDropHandle::new(tokio::spawn(async move {
+        loop {
+            let _guard = provider.acquire("mine").await.unwrap();
+            sleep(ms(500)).await;
+        }
+    }));
+    let _changes = AbortOnDropHandle::new(tokio::spawn(async move {
+        loop {
+            drop(other.acquire("theirs").await.unwrap());
+            sleep(ms(10)).await;
+        }
+    }));
+    sleep(secs(30)).await;
+    let before = mine.asked.load(Ordering::Relaxed);
+    sleep(secs(1)).await;
+    let asked = mine.asked.load(Ordering::Relaxed) - before;
+    assert!(asked >= 50, "100 changes per second, and the reader has asked {asked} times");
 }
 
 #[tokio::test(start_paused = true)]

@@ -207,8 +207,8 @@ impl Hub {
         }
     }
 
-    /// Returns when a subscriber waits for events. Until then none are requested: a request that is
-    /// under way wakes the server with every write to any collection.
+    /// Returns when a subscriber waits for events. Until then none are requested: each write to any
+    /// collection wakes a request that is under way.
     async fn asked(&mut self) -> Result<(), Pause> {
         while !self.subscribers.iter().any(Subscriber::asks) {
             let signal = self.signal().await;

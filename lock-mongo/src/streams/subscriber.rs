@@ -75,7 +75,7 @@ impl Subscriber {
     /// Puts an event into the buffer, and returns whether it fits. The reader asks again when it
     /// has read it.
     fn try_send(&self, event: Result<StoreEvent>) -> bool {
-        // Before it is sent: once it has it, the reader may ask at any time.
+        // Cleared before the event is sent, because the reader may set it again once it has it.
         self.asks.store(false, Ordering::Release);
         !matches!(self.events.try_send(event), Err(TrySendError::Full(_)))
     }

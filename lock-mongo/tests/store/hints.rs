@@ -295,7 +295,6 @@ async fn silent_connection_ends_the_hints(world: World) {
     let mut events = listen(&store, ProviderId::random()).await;
     // Longer than the stream waits for an answer: 5 s, and the request timeout.
     world.fail(&app, "getMore", doc! { "blockConnection": true, "blockTimeMS": 20_000 }).await;
-    // The request in flight is answered first.
     let ended = tokio::time::timeout(Duration::from_secs(30), events.next()).await.expect("an end");
     assert_eq!(ended.unwrap().unwrap_err().kind(), ErrorKind::Timeout);
     assert!(events.next().await.is_none());

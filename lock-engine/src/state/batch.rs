@@ -48,9 +48,9 @@ impl<C: CarriedLease> Item<C> {
         (until, self.id().clone())
     }
 
-    /// Returns the group whose next call takes the item.
-    pub(crate) fn group(&self, pacing: &Pacing, answered: Option<Instant>, few_failed: bool) -> Group {
-        let level = pacing.next_level(answered, few_failed);
+    /// Returns the group whose next call takes the item. Calls carry `batch` renewals at most.
+    pub(crate) fn group(&self, pacing: &Pacing, batch: usize, answered: Option<Instant>, few_failed: bool) -> Group {
+        let level = pacing.next_level(batch, answered, few_failed);
         Group { lane: self.lane(), is_again: pacing.failures > 0, level }
     }
 

@@ -9,6 +9,8 @@ use std::time::Duration;
 use distlock_api::AcquisitionId;
 use tokio::time::Instant;
 
+use crate::state::backoff;
+
 /// The id of a runtime, whose keeper renews the leases and tickets of that runtime.
 pub(crate) type HomeId = tokio::runtime::Id;
 
@@ -61,13 +63,15 @@ pub(crate) struct Pacing {
     pub(crate) failures: u32,
     /// How often its batch has been divided since the last success.
     pub(crate) level: u32,
+    /// How many renewals went in its last call.
+    pub(crate) in_call: usize,
     /// When the last renewal was sent.
     pub(crate) sent: Instant,
 }
 
 impl Pacing {
     pub(crate) fn new(now: Instant) -> Self {
-        Self { due: None, early: now, failures: 0, level: 0, sent: now }
+        Self { due: None, early: now, failures: 0, level: 0, in_call: 0, sent: now }
     }
 
     pub(crate) fn due(&self) -> Option<Instant> {
@@ -79,12 +83,17 @@ impl Pacing {
         *self = Self { due: self.due, early, ..Self::new(sent) };
     }
 
-    /// Returns how often the next batch is divided. If many renewals have failed, batches are
-    /// divided only if other calls were answered since: then there may be poisoned keys. Otherwise
-    /// the store is slow or away, and smaller calls would only be more calls.
-    pub(crate) fn next_level(&self, answered: Option<Instant>, few_failed: bool) -> u32 {
+    /// Returns how often the next batch is divided, of at most `batch` renewals. If many renewals
+    /// have failed, batches are divided only if other calls were answered since: then there may be
+    /// poisoned keys. Otherwise the store is slow or away, and smaller calls would only be more
+    /// calls.
+    ///
+    /// The next call is smaller than the last one, which may have been far from a full batch. If
+    /// few leases were sent again and again in the same call, they would have little time left when
+    /// the poisoned key is alone.
+    pub(crate) fn next_level(&self, batch: usize, answered: Option<Instant>, few_failed: bool) -> u32 {
         let may_be_poisoned = few_failed || answered.is_some_and(|answered| answered >= self.sent);
-        self.level + u32::from(self.failures > 0 && may_be_poisoned)
+        if self.failures > 0 && may_be_poisoned { backoff::level(self.in_call, batch) + 1 } else { self.level }
     }
 
     pub(crate) fn is_ready(&self, due: Instant, now: Instant) -> bool {

@@ -48,7 +48,7 @@ impl<C: CarriedLease> Ledger<C> {
         mut room: impl FnMut(Lane) -> Option<Room>,
     ) -> Due<C> {
         let mut result = Due::default();
-        let Some(mut ready) = self.ready(home, now) else { return result };
+        let Some(mut ready) = self.ready(home, now, batch) else { return result };
         for (group, waiting) in &mut ready.groups {
             while self.any_next(waiting, now, &mut result.over) {
                 if group.is_again && again == 0 {
@@ -65,7 +65,7 @@ impl<C: CarriedLease> Ledger<C> {
                 {
                     items.extend(waiting.pop_first().map(|(_, item)| item));
                 }
-                items.iter().for_each(|item| self.sent(item, now, group.level));
+                items.iter().for_each(|item| self.sent(item, now, group.level, items.len()));
                 result.batches.push(Batch { items, again: group.is_again, room });
             }
         }
@@ -81,13 +81,13 @@ impl<C: CarriedLease> Ledger<C> {
     /// Returns what may be renewed: what found no permit before and what has become due since. If
     /// nothing was kept but something is due, returns everything that may go along. With many
     /// leases, looking through all of them for each call would take longer than the calls.
-    fn ready(&mut self, home: HomeId, now: &Now) -> Option<Ready<C>> {
+    fn ready(&mut self, home: HomeId, now: &Now, batch: usize) -> Option<Ready<C>> {
         let kept = self.keepers.get_mut(&home)?.ready.take().filter(|ready| now.instant() < ready.until);
         let home = self.keepers.get(&home)?;
         if let Some(mut ready) = kept {
             let new = home.schedule.became_due(ready.looked, now.instant());
             for (item, pacing) in new.filter_map(|(due, id)| self.if_ready(*due, id, now)) {
-                let group = item.group(&pacing, self.answered, ready.few_failed);
+                let group = item.group(&pacing, batch, self.answered, ready.few_failed);
                 // A second entry of an item is skipped: once sent, it is no longer ready.
                 ready.groups.entry(group).or_default().insert(item.urgency(&pacing, now), item);
             }
@@ -101,7 +101,7 @@ impl<C: CarriedLease> Ledger<C> {
         let mut groups = BTreeMap::<Group, Waiting<C>>::new();
         for (item, pacing) in items {
             groups
-                .entry(item.group(&pacing, self.answered, few_failed))
+                .entry(item.group(&pacing, batch, self.answered, few_failed))
                 .or_default()
                 .insert(item.urgency(&pacing, now), item);
         }
@@ -137,11 +137,12 @@ impl<C: CarriedLease> Ledger<C> {
 
     /// Records that an item goes into a call now. It is due again if the call is not answered in
     /// time.
-    fn sent(&mut self, item: &Item<C>, now: &Now, level: u32) {
+    fn sent(&mut self, item: &Item<C>, now: &Now, level: u32, in_call: usize) {
         self.due_again(item, now.instant() + item.patience(now), now, |pacing| {
             // The answer resets this.
             pacing.failures += 1;
             pacing.level = level;
+            pacing.in_call = in_call;
             pacing.sent = now.instant();
         });
     }

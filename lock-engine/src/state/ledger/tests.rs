@@ -71,6 +71,22 @@ async fn c14_an_unanswered_batch_is_sent_again_in_smaller_ones() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn c14_a_few_leases_with_a_poisoned_key_are_divided_at_once() {
+    let (start, mut ledger) = (Instant::now(), Ledger::<NoLease>::default());
+    for n in 0..21 {
+        ledger.enter(&lease(&n.to_string(), 3000, RenewalPolicy::Auto, start), start, &start.into());
+    }
+    let mut next = || {
+        let at = ledger.plan(home()).unwrap();
+        sizes(&ledger.take_due(home(), &at.into(), 360, 256, unbounded))
+    };
+    assert_eq!(next(), [21]);
+    assert_eq!(next(), [5, 5, 5, 5, 1]);
+    assert_eq!(next(), [1; 21]);
+    assert_eq!(next(), [1; 21]);
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_slow_store_is_distinguished_from_a_poisoned_key() {
     let (start, mut ledger) = (Instant::now(), Ledger::<NoLease>::default());
     for n in 0..800 {

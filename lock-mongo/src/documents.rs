@@ -201,7 +201,7 @@ impl<T> Clone for DocumentLocks<T> {
 
 impl<T> fmt::Debug for DocumentLocks<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.store().describe(f, "DocumentLocks")
+        self.store().describe(f, "DocumentLocks", Some(self.provider.engine()))
     }
 }
 

@@ -306,7 +306,7 @@ impl Clone for MongoOnce {
 
 impl fmt::Debug for MongoOnce {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.locks.store().describe(f, "MongoOnce")
+        self.locks.store().describe(f, "MongoOnce", Some(self.locks.provider().engine()))
     }
 }
 

@@ -98,7 +98,7 @@ impl fmt::Display for MongoProvider {
 
 impl fmt::Debug for MongoProvider {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.store.describe(f, "MongoProvider")
+        self.store.describe(f, "MongoProvider", Some(&self.engine))
     }
 }
 

@@ -10,6 +10,7 @@ use distlock_api::{
     AcquisitionId, FencingToken, ForcedRelease, LockAdmin, LockError, LockEvents, LockFilter, LockInfo, LockKey,
     ReleaseOutcome, Result,
 };
+use distlock_engine::LeaseProvider;
 use distlock_engine::store::{
     Attempt, Claim, Connecting, EventStream, Lanes, LeaseStore, Release, Renewal, Reply, Standing, StoreCapabilities,
     Watch,
@@ -70,9 +71,14 @@ impl MongoStore {
         admin::raise_tokens(&self.records, floor).await
     }
 
-    /// The debug output of everything that has this store. The client is left out, because its
-    /// options contain credentials.
-    pub(crate) fn describe(&self, f: &mut fmt::Formatter<'_>, name: &str) -> fmt::Result {
+    /// The debug output of everything that has this store, with the provider's load. The client is
+    /// left out, because its options contain credentials.
+    pub(crate) fn describe(
+        &self,
+        f: &mut fmt::Formatter<'_>,
+        name: &str,
+        engine: Option<&LeaseProvider>,
+    ) -> fmt::Result {
         let Records { collection, topology, layout, .. } = &self.records;
         let mut shown = f.debug_struct(name);
         shown.field("collection", &format_args!("{}", collection.namespace()));
@@ -82,6 +88,10 @@ impl MongoStore {
         match topology.known() {
             Some(deployment) => shown.field("deployment", &deployment),
             None => shown.field("deployment", &format_args!("not connected yet")),
+        };
+        match engine {
+            Some(engine) => shown.field("engine", engine),
+            None => shown.field("lanes", &self.lanes()),
         };
         shown.finish_non_exhaustive()
     }
@@ -252,7 +262,7 @@ impl LockAdmin for MongoStore {
 
 impl fmt::Debug for MongoStore {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.describe(f, "MongoStore")
+        self.describe(f, "MongoStore", None)
     }
 }
 

@@ -111,6 +111,9 @@ struct Sent {
     batches: u64,
     requests: u64,
     largest: usize,
+    /// How long all requests together waited until their batch was sent.
+    waited: Duration,
+    longest_wait: Duration,
 }
 
 /// Runtimes beyond these are forgotten when they have nothing to do.
@@ -122,12 +125,14 @@ impl<K: Kind> Default for Gathering<K> {
     }
 }
 
-/// Shows how many requests wait, and what was sent together.
+/// Shows how many requests wait, what was sent together, and how long that had waited.
 impl<K: Kind> fmt::Debug for Gathering<K> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let waiting: usize = self.runtimes.lock().expect("no code in here panics").values().map(Gather::len).sum();
-        let Sent { batches, requests, largest } = *self.sent();
-        write!(f, "{waiting} wait; {batches} batches of {requests} in all, {largest} at most")
+        let Sent { batches, requests, largest, waited, longest_wait } = *self.sent();
+        let mean = waited.div_f64(requests.max(1) as f64);
+        write!(f, "{waiting} wait; {batches} batches of {requests} in all, {largest} at most; ")?;
+        write!(f, "a request waited {mean:.1?} on average, {longest_wait:.1?} at most")
     }
 }
 
@@ -163,6 +168,10 @@ impl<K: Kind> Gathering<K> {
             sent.batches += 1;
             sent.requests += waited.len() as u64;
             sent.largest = sent.largest.max(waited.len());
+            for waited in waited {
+                sent.waited += *waited;
+                sent.longest_wait = sent.longest_wait.max(*waited);
+            }
         }
         record::batch(store, K::NAME, waited);
     }

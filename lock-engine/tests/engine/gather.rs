@@ -5,7 +5,7 @@ use std::num::NonZeroUsize;
 use std::sync::Arc;
 use std::task::{Context, Wake};
 
-use distlock_api::{ErrorKind, LockError, LockGuard, LockProvider, LockProviderExt, Result};
+use distlock_api::{ErrorKind, Instrumented, LockError, LockGuard, LockProvider, LockProviderExt, Namespaced, Result};
 use distlock_engine::LeaseProvider;
 use distlock_engine::store::Lanes;
 use distlock_memory::{MemoryStore, Operation};
@@ -133,6 +133,11 @@ async fn c21_several_free_locks_go_together_and_are_released_together() {
         assert!(read.release().await.unwrap().is_released());
         assert_eq!(batches(&store), [count], "shared");
     }
+    let locks: Arc<dyn LockProvider> = Arc::new(Instrumented::new(Namespaced::new(provider, "n").unwrap()));
+    let all = locks.acquire_all(0..6).await.unwrap();
+    assert_eq!(batches(&store), [6], "through wrappers");
+    assert!(all.release().await.unwrap().is_released());
+    assert_eq!(batches(&store), [6], "through wrappers");
 }
 
 /// A waiter must not wait for a pause between two tries.
@@ -222,7 +227,13 @@ fn batches_and_lines_are_seen_in_metrics_and_in_debug() {
     assert_eq!(count("distlock_gather_seconds", "acquisitions"), 3);
     assert_eq!(*value("distlock_calls_in_line", "acquire"), DebugValue::Gauge(0.0.into()));
     let shown = format!("{provider:?}");
-    assert!(shown.contains("0 wait; ") && shown.contains(" of 3 in all"), "{shown}");
+    let of_acquisitions = shown.split("acquisitions: ").nth(1).and_then(|rest| rest.split(", releases: ").next());
+    let of_acquisitions = of_acquisitions.unwrap_or_else(|| panic!("{shown}"));
+    let waited = of_acquisitions.strip_prefix("0 wait; 1 batches of 3 in all, 3 at most; a request waited ");
+    // The call before them takes 5 ms.
+    let is_long = |time: &str| time.ends_with("ms") || (time.ends_with('s') && !time.ends_with("µs"));
+    let times = waited.and_then(|waited| waited.strip_suffix(" at most")?.split_once(" on average, "));
+    assert!(times.is_some_and(|(mean, longest)| is_long(mean) && is_long(longest)), "{shown}");
 }
 
 #[tokio::test(start_paused = true)]

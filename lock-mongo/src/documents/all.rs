@@ -59,12 +59,14 @@ impl<T> DocumentLocks<T> {
 /// orders, by either method, cannot deadlock. One wait covers all. If one document is not granted
 /// or missing, those already locked are released again.
 ///
-/// Free documents are locked together, up to 64 by one update and one query, and are released
-/// together ([R24](crate::protocol#r24)). If one is in use, it is waited for before those after it
-/// are locked.
+/// Free documents are locked together, up to 64 by one update and one query
+/// ([R24](crate::protocol#r24)). If one is in use, those after it are released again before it is
+/// waited for, and to others they may seem locked for a moment.
 ///
 /// The guards are in the order of their keys. Each is committed by itself: a change of several
-/// documents takes as many atomic steps.
+/// documents takes as many atomic steps. Releases without a change go together if they are
+/// requested together, for example by dropping the vector, or with
+/// `join_all(guards.into_iter().map(DocumentGuard::release))`.
 ///
 /// Errors are those of [`LockDocument`](super::LockDocument). At the end of the wait the error
 /// names the key that was busy. Cancel safe ([C11]).

@@ -83,6 +83,7 @@ async fn free_keys_are_taken_by_one_command(world: World) {
             assert_eq!(commands[0].get_array("updates").unwrap().len(), 1, "one statement for equal terms");
         }
         assert_eq!(commands[0].get_document("writeConcern").unwrap(), &doc! { "w": "majority" });
+        assert!(!commands[0].contains_key("txnNumber"), "the driver numbers no batch: {:?}", commands[0]);
         for (claim, reply) in claims.iter().zip(replies) {
             let Reply::Granted(grant) = reply else { panic!("{reply:?}") };
             assert!(grant.remaining <= LONG && grant.remaining > LONG / 2, "{grant:?}");

@@ -41,6 +41,10 @@ async fn the_builder_sets_lease_terms(world: World) {
     assert!(remaining > ttl / 2 && remaining <= ttl - margin, "{remaining:?}");
     assert!(guard.release().await.unwrap().is_released());
     assert!(locks.try_acquire(&key).await.unwrap().is_none(), "the minimum hold keeps the key closed");
+    let shown = format!("{locks:?}");
+    for part in ["accounting", "Lanes", "0 in line", "acquisitions: 0 wait; 0 batches", "releases: 0 wait"] {
+        assert!(shown.contains(part) && !shown.contains("Client"), "{part} in {shown}");
+    }
     locks.close().await.unwrap();
 }
 

@@ -102,6 +102,8 @@ sound! {
     batches, "batches", 900_000;
     batches_and_fail_over, "batch-failover", 900_000;
     early_releases, "early", 250_000;
+    early_releases_and_force_release, "early-forced", 850_000;
+    batches_and_early_releases, "batch-early", 250_000;
     readers_and_a_writer, "readers", 120_000;
     readers_and_lost_answers, "readers-lost", 300_000;
     readers_and_stalled_operations, "readers-stall", 700_000;

@@ -4,7 +4,7 @@
 use super::base::{BASE, NONE};
 use crate::config::{Config, Faults};
 
-pub(super) const EXCLUSIVE: [Config; 20] = [
+pub(super) const EXCLUSIVE: [Config; 22] = [
     // Messages get lost.
     Config { name: "lost", horizon: 4, faults: Faults { drops: 2, ..NONE }, ..BASE },
     // Messages are late: their callers stop waiting for the answer, or leave.
@@ -177,6 +177,31 @@ pub(super) const EXCLUSIVE: [Config; 20] = [
         early_releases: true,
         slow_answers: false,
         faults: Faults { failovers: 1, ..NONE },
+        ..BASE
+    },
+    // A release that was answered early is rolled back, and an operator takes the lock.
+    Config {
+        name: "early-forced",
+        horizon: 4,
+        ttl: 2,
+        messages: 2,
+        early_releases: true,
+        slow_answers: false,
+        faults: Faults { forces: 1, failovers: 1, ..NONE },
+        ..BASE
+    },
+    // Batches, and releases that are answered early and rolled back.
+    Config {
+        name: "batch-early",
+        horizon: 3,
+        ttl: 2,
+        batch: 1,
+        longest_stall: 0,
+        messages: 2,
+        attempts: 1,
+        early_releases: true,
+        slow_answers: false,
+        faults: Faults { timeouts: 1, failovers: 1, ..NONE },
         ..BASE
     },
 ];

@@ -11,11 +11,13 @@ use crate::report::{Bound, Figure};
 use crate::stats::quantile;
 
 const WHAT: &str = "acquire + release, p50";
+const SLOWEST: &str = "acquire + release, p99";
 
 pub(super) async fn run(bench: &Bench<'_>) -> Outcome<Figure> {
     let mut figure = bench.figure(1, "uncontended acquire + release");
     let all = [
         Contender::Raw,
+        Contender::RawEarly,
         Contender::Ours,
         Contender::DistributedLock,
         Contender::MongodbLock,
@@ -47,15 +49,22 @@ pub(super) async fn run(bench: &Bench<'_>) -> Outcome<Figure> {
             let (who, locks) = &ready[place];
             let times = cycle(&**locks, cycles).await?;
             figure.push(who, WHAT, "ms", quantile(&times, 0.5));
-            figure.push(who, "acquire + release, p99", "ms", quantile(&times, 0.99));
+            figure.push(who, SLOWEST, "ms", quantile(&times, 0.99));
         }
     }
     let raw = |figure: &Figure, who: Contender| (who.to_string(), figure.median(who, WHAT));
     let (on_mongo, on_postgres) = (raw(&figure, Contender::Raw), raw(&figure, Contender::RawPostgres));
-    figure.judge_ratio(WHAT, figure.median(Contender::Ours, WHAT), "ms", on_mongo, Bound::Most(1.10));
+    figure.judge_ratio(WHAT, figure.median(Contender::Ours, WHAT), "ms", on_mongo, Bound::Most(0.80));
+    let early = raw(&figure, Contender::RawEarly);
+    figure.compare(WHAT, figure.median(Contender::Ours, WHAT), "ms", early);
+    let slowest = (Contender::Raw.to_string(), figure.median(Contender::Raw, SLOWEST));
+    figure.judge_ratio(SLOWEST, figure.median(Contender::Ours, SLOWEST), "ms", slowest, Bound::Most(1.30));
     let ours = figure.median(Contender::OursPostgres, WHAT);
     figure.compare(format!("on PostgreSQL: {WHAT}"), ours, "ms", on_postgres);
-    figure.note("raw driver: `findOneAndUpdate` and `updateOne` of one record, both with w: majority.");
+    figure.note(
+        "raw driver: `findOneAndUpdate` and `updateOne` of one record, both with w: majority, or the second one with \
+         w: 1, as distlock releases.",
+    );
     figure.note(
         "raw driver on PostgreSQL: `INSERT … ON CONFLICT … DO UPDATE … WHERE` and `UPDATE` of one record, each a \
          transaction of its own, prepared and on one connection.",

@@ -42,6 +42,8 @@ pub enum Contender {
     MongoLock,
     /// Two writes by hand, without contention.
     Raw,
+    /// The same, but the release waits for the primary alone.
+    RawEarly,
     /// This project's, by the example of a backend for PostgreSQL.
     OursPostgres,
     /// Two statements by hand in PostgreSQL, without contention.
@@ -69,6 +71,7 @@ impl Contender {
             Self::MongodbLock => "mongodb-lock",
             Self::MongoLock => "mongo-lock",
             Self::Raw => "raw driver",
+            Self::RawEarly => "raw driver, release with w: 1",
             Self::OursPostgres => "distlock on PostgreSQL",
             Self::RawPostgres => "raw driver on PostgreSQL",
             Self::Mutex => "tokio Mutex",
@@ -83,6 +86,7 @@ impl Contender {
             Self::MongodbLock => "bench_mongodb_lock",
             Self::MongoLock => "bench_mongo_lock",
             Self::Raw | Self::RawPostgres => "bench_raw",
+            Self::RawEarly => "bench_raw_early",
             Self::Mutex => "none",
         }
     }
@@ -93,7 +97,9 @@ impl Contender {
         match self {
             Self::Ours | Self::MongoLock => Some("locks"),
             Self::DistributedLock => Some("DistributedLocks"),
-            Self::MongodbLock | Self::Raw | Self::OursPostgres | Self::RawPostgres | Self::Mutex => None,
+            Self::MongodbLock | Self::Raw | Self::RawEarly | Self::OursPostgres | Self::RawPostgres | Self::Mutex => {
+                None
+            }
         }
     }
 
@@ -221,6 +227,7 @@ pub async fn connect(who: Contender, uri: &str, settings: Settings, monitor: &Ar
         Contender::Ours => ours::connect(&client, database, settings).await?,
         Contender::DistributedLock => distributed_lock::new(&client, database, settings),
         Contender::MongodbLock => mongodb_lock::connect(&client, database, Arc::clone(monitor)).await?,
+        Contender::RawEarly => raw::early(&client, database),
         _ => raw::new(&client, database),
     })
 }

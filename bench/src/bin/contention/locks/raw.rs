@@ -1,5 +1,5 @@
-//! The least that a lock in MongoDB can do: one majority write to take it, one to give it back.
-//! It has no waiters.
+//! The least that a lock in MongoDB can do: one majority write to take it, one write to give it
+//! back. It has no waiters.
 
 use std::sync::Arc;
 
@@ -12,10 +12,23 @@ use mongodb::{Client, Collection};
 use super::{Held, Locks};
 use crate::Outcome;
 
-struct Raw(Collection<Document>);
+struct Raw {
+    records: Collection<Document>,
+    /// The same, as a release writes them.
+    releasing: Collection<Document>,
+}
 
+/// Locks whose releases wait for the majority.
 pub(super) fn new(client: &Client, database: &str) -> Arc<dyn Locks> {
-    Arc::new(Raw(majority(client, database, "locks")))
+    let records = majority(client, database, "locks");
+    Arc::new(Raw { releasing: records.clone(), records })
+}
+
+/// Locks whose releases wait for the primary alone.
+pub(super) fn early(client: &Client, database: &str) -> Arc<dyn Locks> {
+    let options = CollectionOptions::builder().write_concern(WriteConcern::nodes(1)).build();
+    let releasing = client.database(database).collection_with_options("locks", options);
+    Arc::new(Raw { records: majority(client, database, "locks"), releasing })
 }
 
 /// A collection that is written with `w: majority`.
@@ -42,8 +55,8 @@ impl Locks for Raw {
     async fn acquire(&self, key: &str) -> Outcome<Box<dyn Held>> {
         let id = ObjectId::new();
         let set = doc! { "$set": { "lockId": id, "acquiredAt": DateTime::now() } };
-        self.0.find_one_and_update(doc! { "_id": key, "lockId": null }, set).upsert(true).await?;
-        Ok(Box::new(Taken { records: self.0.clone(), key: key.to_owned(), id }))
+        self.records.find_one_and_update(doc! { "_id": key, "lockId": null }, set).upsert(true).await?;
+        Ok(Box::new(Taken { records: self.releasing.clone(), key: key.to_owned(), id }))
     }
 }
 

@@ -94,11 +94,12 @@ macro_rules! mode_of_setter {
 ///
 /// All locks are granted, or none ([C21]). The keys are sorted, and a caller waits for a lock only
 /// while it holds those of smaller keys. So callers that name the same keys in different orders
-/// cannot deadlock. Up to 64 locks are asked for at once, and exclusive ones go to the store
-/// together if it can do that. Locks behind the first busy one are released again before it is
-/// waited for, and to others they may seem busy for a moment. A provider that answers at once
+/// cannot deadlock. Up to 64 locks are asked for at once, and go to the store together if it can do
+/// that. Locks behind the first busy one are given back while it is waited for, and to others they
+/// may seem busy for a moment. A provider that answers at once
 /// ([`acquire_now`](LockProvider::acquire_now)) grants free locks in one pass, up to the first busy
-/// one.
+/// one. Behind [`Instrumented`](crate::Instrumented), which measures each acquisition, there is no
+/// such pass.
 ///
 /// One wait covers them all. If one lock is not granted, those already acquired are released again.
 /// Without any key the guard is empty, and no request is sent.

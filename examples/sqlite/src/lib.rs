@@ -94,7 +94,8 @@ impl SqliteStore {
         spawn_blocking(transaction).await.map_err(error::cut_off)?
     }
 
-    /// Answers many requests in one step: a flush costs more than a hundred of them.
+    /// Answers many requests in one step: a flush costs more than a hundred of them. An error of
+    /// one undoes the step, and is the answer to all.
     async fn steps<R: Clone + Send + 'static, T: Send + 'static>(
         &self,
         requests: &[R],

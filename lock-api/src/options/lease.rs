@@ -176,10 +176,9 @@ impl LeaseOptions {
     /// takes a second round trip.
     ///
     /// A lease lingers only where it could be handed on to a caller that waits. It does not linger
-    /// without renewal, with a minimum hold, in a document, or in a provider whose requests cost
-    /// nothing. Nor does the rolled-back part of an
-    /// [`acquire_all`](crate::LockProviderExt::acquire_all) linger, nor a lease that would end
-    /// meanwhile.
+    /// without renewal, with a minimum or maximum hold, in a document, or in a provider whose
+    /// requests cost nothing. Nor do shared leases and permits, nor the rolled-back part of an
+    /// [`acquire_all`](crate::LockProviderExt::acquire_all), nor a lease that would end meanwhile.
     #[must_use]
     pub const fn linger(mut self, duration: Duration) -> Self {
         self.linger = Some(duration);

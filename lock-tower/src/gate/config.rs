@@ -74,7 +74,8 @@ macro_rules! common_setters {
         }
 
         /// Refuses with [`Reason::Busy`](crate::Reason::Busy) instead of waiting. Defaults to
-        /// waiting up to 5 s.
+        /// waiting up to 5 s. A request that does not wait asks the lock service by itself: where
+        /// many keys are requested at once, those that wait share their calls, and are faster.
         #[must_use]
         pub fn fail_fast(mut self) -> Self {
             self.config.options = self.config.options.with_wait(distlock_api::Wait::Try);
@@ -126,7 +127,9 @@ macro_rules! common_setters {
 
         /// Keeps a lock for this long after its request, for the next request with the key at this
         /// replica: it is served without a request to the lock service. Meanwhile requests with the
-        /// key at other replicas wait. Defaults to the provider's, which defaults to zero. See
+        /// key at other replicas wait. If requests keep coming, others wait as long as a lease is
+        /// handed on within a process. Requests that share a lock leave no lock behind. Defaults to
+        /// the provider's, which defaults to zero. See
         /// [`LeaseOptions::linger`](distlock_api::LeaseOptions::linger).
         #[must_use]
         pub fn linger(mut self, duration: std::time::Duration) -> Self {

@@ -64,7 +64,8 @@
 //! | 6.0.5 | primary, secondary, arbiter, the secondary or the primary killed | acquire, renew, release: `Timeout`, then `Overloaded`; granted again 3 s after the member was started | 2026-11-23 |
 //! | 6.0.5 | set of one member, `directConnection=true` | store tests | 2026-11-23 |
 //! | 6.0.5 | other options of the connection string, as in the table below | a part of the store tests | 2026-11-23 |
-//! | 7.0.28 | set of one member | store tests; conformance at `standard` in a lock collection | 2026-11-26 |
+//! | 7.0.28 | set of one member | store tests | 2026-11-27 |
+//! | 7.0.28 | set of one member | conformance at `standard` in a lock collection | 2026-11-26 |
 //! | 8.0 | none was available | its changes are weighed in the protocol, under *Newer servers* | |
 //!
 //! Options of the connection string, as observed on 6.0.5 on 2026-11-23:

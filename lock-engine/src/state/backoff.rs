@@ -59,16 +59,6 @@ pub(crate) fn chunk(level: u32, batch: usize) -> usize {
     (batch >> (2 * level).min(usize::BITS - 1)).max(1)
 }
 
-/// Returns how often a batch can be divided so that this many renewals still go in one call. One
-/// renewal counts as two: it is alone after the next division.
-pub(crate) fn level(renewals: usize, batch: usize) -> u32 {
-    let mut level = 0;
-    while chunk(level + 1, batch) >= renewals.max(2) {
-        level += 1;
-    }
-    level
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -107,12 +97,5 @@ mod tests {
     fn a_poisoned_key_is_alone_in_the_fourth_round() {
         assert_eq!([0, 1, 2, 3, 40].map(|level| chunk(level, 100)), [100, 25, 6, 1, 1]);
         assert_eq!(chunk(0, 1), 1);
-    }
-
-    #[test]
-    fn a_small_call_is_divided_as_if_it_were_a_part_of_a_batch() {
-        assert_eq!([360, 91, 90, 23, 21, 6, 5, 2, 1, 0].map(|few| level(few, 360)), [0, 0, 1, 1, 2, 2, 3, 3, 3, 3]);
-        assert_eq!([1, 100].map(|renewals| level(renewals, 1)), [0, 0]);
-        assert_eq!(level(1, usize::MAX), 31);
     }
 }

@@ -48,9 +48,9 @@ impl<C: CarriedLease> Item<C> {
         (until, self.id().clone())
     }
 
-    /// Returns the group whose next call takes the item. Calls carry `batch` renewals at most.
-    pub(crate) fn group(&self, pacing: &Pacing, batch: usize, answered: Option<Instant>, few_failed: bool) -> Group {
-        let level = pacing.next_level(batch, answered, few_failed);
+    /// Returns the group whose next call takes the item.
+    pub(crate) fn group(&self, pacing: &Pacing, answered: Option<Instant>, few_failed: bool) -> Group {
+        let level = pacing.next_level(answered, few_failed);
         Group { lane: self.lane(), is_again: pacing.failures > 0, level }
     }
 
@@ -121,11 +121,13 @@ pub(crate) struct Due<C: CarriedLease> {
     pub(crate) batches: Vec<Batch<C>>,
     /// The lanes that had no permit for a due call.
     pub(crate) full: Vec<Lane>,
+    /// Whether something is due whose call may not be repeated yet.
+    pub(crate) held_back: bool,
 }
 
 impl<C: CarriedLease> Default for Due<C> {
     fn default() -> Self {
-        Self { over: Vec::new(), batches: Vec::new(), full: Vec::new() }
+        Self { over: Vec::new(), batches: Vec::new(), full: Vec::new(), held_back: false }
     }
 }
 

@@ -9,8 +9,6 @@ use std::time::Duration;
 use distlock_api::AcquisitionId;
 use tokio::time::Instant;
 
-use crate::state::backoff;
-
 /// The id of a runtime, whose keeper renews the leases and tickets of that runtime.
 pub(crate) type HomeId = tokio::runtime::Id;
 
@@ -83,17 +81,20 @@ impl Pacing {
         *self = Self { due: self.due, early, ..Self::new(sent) };
     }
 
-    /// Returns how often the next batch is divided, of at most `batch` renewals. If many renewals
-    /// have failed, batches are divided only if other calls were answered since: then there may be
-    /// poisoned keys. Otherwise the store is slow or away, and smaller calls would only be more
-    /// calls.
-    ///
-    /// The next call is smaller than the last one, which may have been far from a full batch. If
-    /// few leases were sent again and again in the same call, they would have little time left when
-    /// the poisoned key is alone.
-    pub(crate) fn next_level(&self, batch: usize, answered: Option<Instant>, few_failed: bool) -> u32 {
+    /// Returns how often the next batch is divided. If many renewals have failed, batches are
+    /// divided only if other calls were answered since: then there may be poisoned keys. Otherwise
+    /// the store is slow or away, and smaller calls would only be more calls.
+    pub(crate) fn next_level(&self, answered: Option<Instant>, few_failed: bool) -> u32 {
         let may_be_poisoned = few_failed || answered.is_some_and(|answered| answered >= self.sent);
-        if self.failures > 0 && may_be_poisoned { backoff::level(self.in_call, batch) + 1 } else { self.level }
+        self.level + u32::from(self.failures > 0 && may_be_poisoned)
+    }
+
+    /// Returns how many renewals its next call may carry, where a batch that was divided `level`
+    /// times carries `chunk`. If it is divided now, that is also no more than a quarter of the last
+    /// call. A few leases are far less than a batch. Sent again and again in one call with a
+    /// poisoned key, they would have little time left when that key is alone.
+    pub(crate) fn at_most(&self, level: u32, chunk: usize) -> usize {
+        if level > self.level { chunk.min(self.in_call / 4).max(1) } else { chunk }
     }
 
     pub(crate) fn is_ready(&self, due: Instant, now: Instant) -> bool {

@@ -9,7 +9,7 @@ use std::sync::atomic::Ordering;
 use distlock_api::{
     ErrorKind, LeaseOptions, LockGuard, LockKey, LockProvider, LockProviderExt, ReleaseOutcome, RenewalPolicy,
 };
-use distlock_engine::store::Standing;
+use distlock_engine::store::{Lanes, Standing};
 use distlock_memory::{MemoryStore, Operation};
 use futures_util::future::join_all;
 use tokio::time::{Instant, advance, sleep};
@@ -248,6 +248,46 @@ async fn c14_many_hung_keys_cost_no_other_lease() {
     sleep(secs(60)).await;
     let lost = guards.iter().flatten().filter(|g| g.is_lost() && !g.key().as_str().ends_with("hung")).count();
     assert_eq!(lost, 0, "of 200 healthy ones");
+}
+
+/// A store that takes eight calls at once, and never answers renewals of hung keys.
+fn store_of_eight_calls() -> Arc<ScriptedStore> {
+    let script = |op, key: &str, _| match op {
+        Operation::Renew | Operation::Withdraw if key.starts_with("hung") => Fate::Never,
+        _ => Fate::Serve,
+    };
+    let mut store = ScriptedStore::new(script);
+    store.lanes = Some(Lanes::new(NonZeroUsize::new(8).unwrap()));
+    Arc::new(store)
+}
+
+#[tokio::test(start_paused = true)]
+async fn c14_hung_keys_that_take_all_calls_cost_no_other_lease_of_their_batch() {
+    let store = store_of_eight_calls();
+    let provider = provider(&store);
+    let names = (0..100).map(|n| if n % 10 == 0 { format!("hung {n}") } else { n.to_string() });
+    let guards = join_all(names.map(|name| provider.acquire(name).into_future())).await;
+    sleep(secs(60)).await;
+    let lost = guards.iter().flatten().filter(|g| g.is_lost() && !g.key().as_str().starts_with("hung")).count();
+    assert_eq!(lost, 0, "of 90 healthy ones");
+}
+
+#[tokio::test(start_paused = true)]
+async fn c14_hung_keys_that_take_all_calls_cost_no_shorter_lease() {
+    for hung in [4, 8, 20, 100] {
+        for at in (0..1000).step_by(50) {
+            let store = store_of_eight_calls();
+            let provider = provider(&store);
+            let names = (0..hung).map(|n| format!("hung {n}"));
+            let slow = join_all(names.map(|name| provider.acquire(name).ttl(secs(30)).into_future())).await;
+            sleep(ms(at)).await;
+            let short = join_all((0..4).map(|n| provider.acquire(n.to_string()).ttl(secs(3)).into_future())).await;
+            sleep(secs(60)).await;
+            let lost = short.iter().flatten().filter(|guard| guard.is_lost()).count();
+            assert_eq!(lost, 0, "{hung} hung, {at} ms");
+            assert!(slow.iter().flatten().all(|guard| guard.is_lost()));
+        }
+    }
 }
 
 #[tokio::test(start_paused = true)]

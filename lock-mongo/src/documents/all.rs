@@ -60,7 +60,7 @@ impl<T> DocumentLocks<T> {
 /// or missing, those already locked are released again.
 ///
 /// Free documents are locked together, up to 64 by one update and one query
-/// ([R24](crate::protocol#r24)). If one is in use, those after it are released again before it is
+/// ([R24](crate::protocol#r24)). If one is in use, those after it are released again while it is
 /// waited for, and to others they may seem locked for a moment.
 ///
 /// The guards are in the order of their keys. Each is committed by itself: a change of several

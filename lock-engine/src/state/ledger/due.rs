@@ -26,9 +26,6 @@ const FEW: usize = 512;
 const KEPT_READY: Duration = Duration::from_millis(200);
 const LOOK: Duration = Duration::from_micros(20);
 
-/// When a renewal is tried again that exceeded the number of calls made again.
-const NO_ROOM: Duration = Duration::from_millis(20);
-
 impl<C: CarriedLease> Ledger<C> {
     /// Returns what the keeper of a runtime has to do now.
     ///
@@ -38,7 +35,8 @@ impl<C: CarriedLease> Ledger<C> {
     /// calls are repeated. So a store that is down is not flooded, and calls that fail soon make
     /// room for the others.
     ///
-    /// `room` returns the permission for one call in a lane. Items without permission stay due.
+    /// `room` returns the permission for one call in a lane. Items that find none stay due, and so
+    /// do those whose calls may not be repeated now.
     pub(crate) fn take_due(
         &mut self,
         home: HomeId,
@@ -48,11 +46,11 @@ impl<C: CarriedLease> Ledger<C> {
         mut room: impl FnMut(Lane) -> Option<Room>,
     ) -> Due<C> {
         let mut result = Due::default();
-        let Some(mut ready) = self.ready(home, now, batch) else { return result };
+        let Some(mut ready) = self.ready(home, now) else { return result };
         for (group, waiting) in &mut ready.groups {
             while self.any_next(waiting, now, &mut result.over) {
                 if group.is_again && again == 0 {
-                    std::mem::take(waiting).values().for_each(|item| self.put_off(item, now));
+                    result.held_back = true;
                     break;
                 }
                 let Some(room) = room(group.lane) else {
@@ -60,10 +58,16 @@ impl<C: CarriedLease> Ledger<C> {
                     break;
                 };
                 again -= usize::from(group.is_again);
-                let mut items = Vec::new();
-                while items.len() < backoff::chunk(group.level, batch) && self.any_next(waiting, now, &mut result.over)
-                {
-                    items.extend(waiting.pop_first().map(|(_, item)| item));
+                let (mut items, mut at_most) = (Vec::new(), backoff::chunk(group.level, batch));
+                while items.len() < at_most && self.any_next(waiting, now, &mut result.over) {
+                    let Some(first) = waiting.first_entry() else { break };
+                    if let Some(pacing) = self.pacing(first.get()).filter(|_| group.is_again) {
+                        at_most = at_most.min(pacing.at_most(group.level, at_most));
+                    }
+                    // Such as one that has been in a smaller call than those before it.
+                    if items.len() < at_most {
+                        items.push(first.remove());
+                    }
                 }
                 items.iter().for_each(|item| self.sent(item, now, group.level, items.len()));
                 result.batches.push(Batch { items, again: group.is_again, room });
@@ -81,13 +85,13 @@ impl<C: CarriedLease> Ledger<C> {
     /// Returns what may be renewed: what found no permit before and what has become due since. If
     /// nothing was kept but something is due, returns everything that may go along. With many
     /// leases, looking through all of them for each call would take longer than the calls.
-    fn ready(&mut self, home: HomeId, now: &Now, batch: usize) -> Option<Ready<C>> {
+    fn ready(&mut self, home: HomeId, now: &Now) -> Option<Ready<C>> {
         let kept = self.keepers.get_mut(&home)?.ready.take().filter(|ready| now.instant() < ready.until);
         let home = self.keepers.get(&home)?;
         if let Some(mut ready) = kept {
             let new = home.schedule.became_due(ready.looked, now.instant());
             for (item, pacing) in new.filter_map(|(due, id)| self.if_ready(*due, id, now)) {
-                let group = item.group(&pacing, batch, self.answered, ready.few_failed);
+                let group = item.group(&pacing, self.answered, ready.few_failed);
                 // A second entry of an item is skipped: once sent, it is no longer ready.
                 ready.groups.entry(group).or_default().insert(item.urgency(&pacing, now), item);
             }
@@ -101,7 +105,7 @@ impl<C: CarriedLease> Ledger<C> {
         let mut groups = BTreeMap::<Group, Waiting<C>>::new();
         for (item, pacing) in items {
             groups
-                .entry(item.group(&pacing, batch, self.answered, few_failed))
+                .entry(item.group(&pacing, self.answered, few_failed))
                 .or_default()
                 .insert(item.urgency(&pacing, now), item);
         }
@@ -138,27 +142,17 @@ impl<C: CarriedLease> Ledger<C> {
     /// Records that an item goes into a call now. It is due again if the call is not answered in
     /// time.
     fn sent(&mut self, item: &Item<C>, now: &Now, level: u32, in_call: usize) {
-        self.due_again(item, now.instant() + item.patience(now), now, |pacing| {
-            // The answer resets this.
-            pacing.failures += 1;
-            pacing.level = level;
-            pacing.in_call = in_call;
-            pacing.sent = now.instant();
-        });
-    }
-
-    /// Postpones an item for which no repeated call is allowed now.
-    fn put_off(&mut self, item: &Item<C>, now: &Now) {
-        self.due_again(item, now.instant() + NO_ROOM, now, |_| {});
-    }
-
-    fn due_again(&mut self, item: &Item<C>, again: Instant, now: &Now, change: impl FnOnce(&mut Pacing)) {
+        let again = now.instant() + item.patience(now);
         let again = match item {
             Item::Lease(lease) => again.min(lease.deadline(now)),
             Item::Ticket(_) => again,
         };
         if let Some(pacing) = self.pacing(item) {
-            change(pacing);
+            // The answer resets this.
+            pacing.failures += 1;
+            pacing.level = level;
+            pacing.in_call = in_call;
+            pacing.sent = now.instant();
             pacing.early = again;
             self.schedule_at(item.id(), Some(again));
         }

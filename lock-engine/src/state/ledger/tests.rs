@@ -1,5 +1,5 @@
 use super::*;
-use crate::state::batch::{Due, Room};
+use crate::state::batch::{Batch, Due, Room};
 use crate::state::gather::Company;
 use crate::state::lease::Origin;
 use crate::state::line::tests::NoLease;
@@ -70,20 +70,56 @@ async fn c14_an_unanswered_batch_is_sent_again_in_smaller_ones() {
     assert_eq!(largest[..4], [100, 25, 6, 1], "{largest:?}");
 }
 
-#[tokio::test(start_paused = true)]
-async fn c14_a_few_leases_with_a_poisoned_key_are_divided_at_once() {
+/// The batches of a keeper's look, if the store takes this many calls.
+fn batches(ledger: &mut Ledger<NoLease>, at: Instant, mut calls: usize) -> Vec<Vec<String>> {
+    let room = |_| {
+        calls = calls.checked_sub(1)?;
+        Some(Room::Unbounded)
+    };
+    let due = ledger.take_due(home(), &at.into(), 360, 256, room);
+    let keys = |batch: &Batch<NoLease>| batch.items.iter().map(|item| item.key().to_string()).collect();
+    due.batches.iter().map(keys).collect()
+}
+
+/// The same when something is due.
+fn next(ledger: &mut Ledger<NoLease>, calls: usize) -> Vec<Vec<String>> {
+    let at = ledger.plan(home()).unwrap();
+    batches(ledger, at, calls)
+}
+
+/// A ledger with leases of 3 s, whose keys are numbers.
+fn of_leases(count: usize) -> Ledger<NoLease> {
     let (start, mut ledger) = (Instant::now(), Ledger::<NoLease>::default());
-    for n in 0..21 {
+    for n in 10..10 + count {
         ledger.enter(&lease(&n.to_string(), 3000, RenewalPolicy::Auto, start), start, &start.into());
     }
-    let mut next = || {
-        let at = ledger.plan(home()).unwrap();
-        sizes(&ledger.take_due(home(), &at.into(), 360, 256, unbounded))
-    };
-    assert_eq!(next(), [21]);
-    assert_eq!(next(), [5, 5, 5, 5, 1]);
-    assert_eq!(next(), [1; 21]);
-    assert_eq!(next(), [1; 21]);
+    ledger
+}
+
+#[tokio::test(start_paused = true)]
+async fn c14_a_few_leases_with_a_poisoned_key_are_divided_at_once() {
+    for (count, first, second) in [(21, vec![5, 5, 5, 5, 1], 21), (24, vec![6; 4], 24), (3, vec![1; 3], 3)] {
+        let mut ledger = of_leases(count);
+        let mut sizes = || next(&mut ledger, 100).iter().map(Vec::len).collect::<Vec<_>>();
+        assert_eq!(sizes(), [count]);
+        assert_eq!(sizes(), first);
+        assert_eq!(sizes(), vec![1; second]);
+        assert_eq!(sizes(), vec![1; second]);
+    }
+}
+
+/// Calls of hung keys hold their permits until just before they are due again. If they went first
+/// then, those behind them would get none.
+#[tokio::test(start_paused = true)]
+async fn c14_what_was_sent_least_often_goes_first() {
+    let mut ledger = of_leases(10);
+    assert_eq!(next(&mut ledger, 4).len(), 1);
+    assert_eq!(next(&mut ledger, 5).len(), 5, "of two each");
+    let sent = next(&mut ledger, 4);
+    assert_eq!(sent.iter().map(Vec::len).collect::<Vec<_>>(), [1; 4]);
+    // None of these was answered, and all ten are due.
+    let after = batches(&mut ledger, Instant::now() + ms(2600), 6);
+    assert!(after.len() == 6 && after.iter().all(|batch| !sent.contains(batch)), "{sent:?}, then {after:?}");
 }
 
 #[tokio::test(start_paused = true)]

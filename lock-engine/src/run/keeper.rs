@@ -26,9 +26,7 @@ use crate::store::{Lane, Lanes, LeaseStore, Permit, PermitReply, Standing, Store
 type Item = batch::Item<InTransit>;
 type Batch = batch::Batch<InTransit>;
 
-/// Calls are repeated only while fewer than this many are under way, and one less than the store
-/// takes at once. Otherwise the hung renewals of long leases would take all calls for longer than a
-/// short lease of another key lives.
+/// Calls are repeated only while fewer than this many are under way.
 const CALLS_AGAIN: usize = 256;
 
 struct BatchAnswer {
@@ -110,7 +108,7 @@ async fn run_keeper(guard: KeeperGuard, wake: Arc<Notify>) {
         let next = {
             let Some(engine) = guard.engine.upgrade() else { return };
             let (batch, lanes) = bounds(engine.store.as_ref());
-            let again = calls_again(lanes.as_ref()).saturating_sub(calls.len());
+            let again = CALLS_AGAIN.saturating_sub(calls.len());
             let now = clock::now();
             let due = engine.ledger().take_due(guard.home, &now, batch, again, |lane| rooms.room(lanes.as_ref(), lane));
             rooms.wait_for(lanes.as_ref(), &due.full);
@@ -122,14 +120,8 @@ async fn run_keeper(guard: KeeperGuard, wake: Arc<Notify>) {
             }
             calls.extend(due.batches.into_iter().map(|batch| renew(&engine, batch)));
             let next = engine.ledger().plan(guard.home);
-            // What has found no permit is due now, and is sent when there is one, or when a call
-            // has ended.
-            let pause = match (due.held_back, due.full.is_empty()) {
-                (true, _) => LOOKS_WHILE_HELD_BACK,
-                (false, false) => LOOKS_WHILE_FULL,
-                (false, true) => Duration::ZERO,
-            };
-            next.map(|next| next.max(now.instant() + pause))
+            // What has found no permit is due now, and is sent when there is one.
+            if due.full.is_empty() { next } else { next.map(|next| next.max(now.instant() + LOOKS_WHILE_FULL)) }
         };
         // In a fixed order, so that a simulation repeats exactly. Each branch leads to the same
         // look at what is due, so the order does not matter otherwise.
@@ -161,15 +153,8 @@ fn bounds(store: &dyn LeaseStore) -> (usize, Option<Lanes>) {
     (capabilities.renew_batch.get(), lanes)
 }
 
-/// Returns how many calls may be under way when one is repeated.
-fn calls_again(lanes: Option<&Lanes>) -> usize {
-    lanes.map_or(CALLS_AGAIN, |lanes| lanes.at_once().saturating_sub(1).clamp(1, CALLS_AGAIN))
-}
-
 /// How often the keeper looks for leases past their deadline while the store has no room.
 const LOOKS_WHILE_FULL: Duration = Duration::from_millis(200);
-/// The same while calls may not be repeated.
-const LOOKS_WHILE_HELD_BACK: Duration = Duration::from_millis(20);
 
 /// The keeper's permits for calls to the store, and its positions in the lines.
 #[derive(Default)]

@@ -121,13 +121,11 @@ pub(crate) struct Due<C: CarriedLease> {
     pub(crate) batches: Vec<Batch<C>>,
     /// The lanes that had no permit for a due call.
     pub(crate) full: Vec<Lane>,
-    /// Whether something is due whose call may not be repeated yet.
-    pub(crate) held_back: bool,
 }
 
 impl<C: CarriedLease> Default for Due<C> {
     fn default() -> Self {
-        Self { over: Vec::new(), batches: Vec::new(), full: Vec::new(), held_back: false }
+        Self { over: Vec::new(), batches: Vec::new(), full: Vec::new() }
     }
 }
 

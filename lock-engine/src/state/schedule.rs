@@ -12,6 +12,9 @@ use tokio::time::Instant;
 /// The id of a runtime, whose keeper renews the leases and tickets of that runtime.
 pub(crate) type HomeId = tokio::runtime::Id;
 
+/// With more patience, there is time for several more calls.
+const SHORT_PATIENCE: Duration = Duration::from_secs(1);
+
 /// The leases and tickets of one runtime, sorted by due time. Each has at most one entry.
 #[derive(Debug, Default)]
 pub(crate) struct Schedule(BTreeSet<(Instant, AcquisitionId)>);
@@ -90,11 +93,15 @@ impl Pacing {
     }
 
     /// Returns how many renewals its next call may carry, where a batch that was divided `level`
-    /// times carries `chunk`. If it is divided now, that is also no more than a quarter of the last
-    /// call. A few leases are far less than a batch. Sent again and again in one call with a
-    /// poisoned key, they would have little time left when that key is alone.
-    pub(crate) fn at_most(&self, level: u32, chunk: usize) -> usize {
-        if level > self.level { chunk.min(self.in_call / 4).max(1) } else { chunk }
+    /// times carries `chunk`. If it is divided now and little time is left, that is also no more
+    /// than a quarter of the last call. A few leases are far less than a batch. Sent again and
+    /// again in one call with a poisoned key, they would be lost before that key is alone.
+    ///
+    /// Where there is time, a call that hangs holds its permit for long, and few calls are better
+    /// than many.
+    pub(crate) fn at_most(&self, level: u32, chunk: usize, patience: Duration) -> usize {
+        let is_short = patience <= SHORT_PATIENCE;
+        if level > self.level && is_short { chunk.min(self.in_call / 4).max(1) } else { chunk }
     }
 
     pub(crate) fn is_ready(&self, due: Instant, now: Instant) -> bool {

@@ -273,24 +273,6 @@ async fn c14_hung_keys_that_take_all_calls_cost_no_other_lease_of_their_batch() 
 }
 
 #[tokio::test(start_paused = true)]
-async fn c14_hung_keys_that_take_all_calls_cost_no_shorter_lease() {
-    for hung in [4, 8, 20, 100] {
-        for at in (0..1000).step_by(50) {
-            let store = store_of_eight_calls();
-            let provider = provider(&store);
-            let names = (0..hung).map(|n| format!("hung {n}"));
-            let slow = join_all(names.map(|name| provider.acquire(name).ttl(secs(30)).into_future())).await;
-            sleep(ms(at)).await;
-            let short = join_all((0..4).map(|n| provider.acquire(n.to_string()).ttl(secs(3)).into_future())).await;
-            sleep(secs(60)).await;
-            let lost = short.iter().flatten().filter(|guard| guard.is_lost()).count();
-            assert_eq!(lost, 0, "{hung} hung, {at} ms");
-            assert!(slow.iter().flatten().all(|guard| guard.is_lost()));
-        }
-    }
-}
-
-#[tokio::test(start_paused = true)]
 async fn c14_a_store_that_panics_on_one_renewal_does_not_stop_all_others() {
     let store = Arc::new(ScriptedStore::new(|op, key, nth| match (op, key, nth) {
         (Operation::Renew, "bad", 1) => Fate::Panic,

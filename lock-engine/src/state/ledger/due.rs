@@ -26,6 +26,9 @@ const FEW: usize = 512;
 const KEPT_READY: Duration = Duration::from_millis(200);
 const LOOK: Duration = Duration::from_micros(20);
 
+/// When a renewal is tried again that exceeded the number of calls made again.
+const NO_ROOM: Duration = Duration::from_millis(20);
+
 impl<C: CarriedLease> Ledger<C> {
     /// Returns what the keeper of a runtime has to do now.
     ///
@@ -35,8 +38,7 @@ impl<C: CarriedLease> Ledger<C> {
     /// calls are repeated. So a store that is down is not flooded, and calls that fail soon make
     /// room for the others.
     ///
-    /// `room` returns the permission for one call in a lane. Items that find none stay due, and so
-    /// do those whose calls may not be repeated now.
+    /// `room` returns the permission for one call in a lane. Items without permission stay due.
     pub(crate) fn take_due(
         &mut self,
         home: HomeId,
@@ -50,7 +52,7 @@ impl<C: CarriedLease> Ledger<C> {
         for (group, waiting) in &mut ready.groups {
             while self.any_next(waiting, now, &mut result.over) {
                 if group.is_again && again == 0 {
-                    result.held_back = true;
+                    std::mem::take(waiting).values().for_each(|item| self.put_off(item, now));
                     break;
                 }
                 let Some(room) = room(group.lane) else {
@@ -61,8 +63,9 @@ impl<C: CarriedLease> Ledger<C> {
                 let (mut items, mut at_most) = (Vec::new(), backoff::chunk(group.level, batch));
                 while items.len() < at_most && self.any_next(waiting, now, &mut result.over) {
                     let Some(first) = waiting.first_entry() else { break };
+                    let patience = first.get().patience(now);
                     if let Some(pacing) = self.pacing(first.get()).filter(|_| group.is_again) {
-                        at_most = at_most.min(pacing.at_most(group.level, at_most));
+                        at_most = pacing.at_most(group.level, at_most, patience);
                     }
                     // Such as one that has been in a smaller call than those before it.
                     if items.len() < at_most {
@@ -142,17 +145,27 @@ impl<C: CarriedLease> Ledger<C> {
     /// Records that an item goes into a call now. It is due again if the call is not answered in
     /// time.
     fn sent(&mut self, item: &Item<C>, now: &Now, level: u32, in_call: usize) {
-        let again = now.instant() + item.patience(now);
-        let again = match item {
-            Item::Lease(lease) => again.min(lease.deadline(now)),
-            Item::Ticket(_) => again,
-        };
-        if let Some(pacing) = self.pacing(item) {
+        self.due_again(item, now.instant() + item.patience(now), now, |pacing| {
             // The answer resets this.
             pacing.failures += 1;
             pacing.level = level;
             pacing.in_call = in_call;
             pacing.sent = now.instant();
+        });
+    }
+
+    /// Postpones an item for which no repeated call is allowed now.
+    fn put_off(&mut self, item: &Item<C>, now: &Now) {
+        self.due_again(item, now.instant() + NO_ROOM, now, |_| {});
+    }
+
+    fn due_again(&mut self, item: &Item<C>, again: Instant, now: &Now, change: impl FnOnce(&mut Pacing)) {
+        let again = match item {
+            Item::Lease(lease) => again.min(lease.deadline(now)),
+            Item::Ticket(_) => again,
+        };
+        if let Some(pacing) = self.pacing(item) {
+            change(pacing);
             pacing.early = again;
             self.schedule_at(item.id(), Some(again));
         }

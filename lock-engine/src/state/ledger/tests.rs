@@ -108,6 +108,17 @@ async fn c14_a_few_leases_with_a_poisoned_key_are_divided_at_once() {
     }
 }
 
+/// A call that hangs holds its permit for seconds then, and few calls are better than many.
+#[tokio::test(start_paused = true)]
+async fn a_few_long_leases_stay_together_while_there_is_time() {
+    let (start, mut ledger) = (Instant::now(), Ledger::<NoLease>::default());
+    for n in 0..8 {
+        ledger.enter(&lease(&n.to_string(), 30_000, RenewalPolicy::Auto, start), start, &start.into());
+    }
+    let sizes: Vec<Vec<usize>> = (0..5).map(|_| next(&mut ledger, 8).iter().map(Vec::len).collect()).collect();
+    assert_eq!(sizes, [vec![8], vec![8], vec![8], vec![5, 3], vec![1; 8]]);
+}
+
 /// Calls of hung keys hold their permits until just before they are due again. If they went first
 /// then, those behind them would get none.
 #[tokio::test(start_paused = true)]

@@ -144,23 +144,28 @@ async fn order_across_a_break(cx: Context) -> Verdict {
     ensure_order(&cx, held, waiters).await
 }
 
+/// Several times: a waiter that has lost its place may refresh its ticket, and queue up again, just
+/// before the newcomer comes.
 async fn leaving_keeps_the_order(cx: Context) -> Verdict {
     let [a, others @ .., newcomer] = cx.clients::<5>().await?;
-    let key = cx.key();
-    let held = a.take(&key, renewed(LONG)).await?;
-    let mut waiters = queue_up(&cx, &others, &key).await?;
-    drop(waiters.remove(1));
-    until_queued(&cx, &a, &key, 2).await?;
-    // Another one comes as soon as one has left: the rest has no time to queue up again if it has
-    // lost its place.
-    drop(waiters.remove(1));
-    let (leaver, left) = (&others[2], u64::from(cx.profile().is_one_provider()));
-    let has_left = |now: Accounting| now.waiting == left && now.unsettled == 0;
-    eventually(SOON, "the withdrawal to end", async || Ok(has_left(leaver.accounting()))).await?;
-    waiters.push(newcomer.spawn_take(&key, renewed(LONG)));
-    until_queued(&cx, &newcomer, &key, 2).await?;
-    cx.recorder().queued(newcomer.number(), &key);
-    ensure_order(&cx, held, waiters).await
+    for _ in 0..4 {
+        let key = cx.key();
+        let held = a.take(&key, renewed(LONG)).await?;
+        let mut waiters = queue_up(&cx, &others, &key).await?;
+        drop(waiters.remove(1));
+        until_queued(&cx, &a, &key, 2).await?;
+        // Another one comes as soon as one has left: the rest has no time to queue up again if it
+        // has lost its place.
+        drop(waiters.remove(1));
+        let (leaver, left) = (&others[2], u64::from(cx.profile().is_one_provider()));
+        let has_left = |now: Accounting| now.waiting == left && now.unsettled == 0;
+        eventually(SOON, "the withdrawal to end", async || Ok(has_left(leaver.accounting()))).await?;
+        waiters.push(newcomer.spawn_take(&key, renewed(LONG)));
+        until_queued(&cx, &newcomer, &key, 2).await?;
+        cx.recorder().queued(newcomer.number(), &key);
+        ensure_order(&cx, held, waiters).await?;
+    }
+    Ok(())
 }
 
 /// There is one waiter at a time. If the release does not hand the lock to it, the attempt may take

@@ -36,10 +36,12 @@ use crate::store::{AcquireOp, LeaseStore};
 /// | metric | kind | labels | what |
 /// |---|---|---|---|
 /// | `distlock_batch_size` | histogram | `store`, `requests` | requests that went to the store in one call |
-/// | `distlock_gather_seconds` | histogram | `store`, `requests` | how long each of them waited until they were sent: for the others, and then in line for the store |
-/// | `distlock_calls_in_line` | gauge | `lane` | calls of all providers that wait because the store has as many as it takes at once; a batch is one |
+/// | `distlock_gather_seconds` | histogram | `store`, `requests` | how long each of them waited to be sent |
+/// | `distlock_calls_in_line` | gauge | `lane` | calls that wait because the store has as many as it takes at once |
 ///
-/// `requests` is `acquisitions` or `releases`. Those that went alone are not counted.
+/// `requests` is `acquisitions` or `releases`. Those that went alone are not counted. A
+/// request waits for the others of its batch, and then in line for the store. The lines are those
+/// of all providers; a batch is one call in them.
 #[derive(Clone)]
 pub struct LeaseProvider {
     engine: Arc<Engine>,

@@ -250,21 +250,14 @@ async fn c14_many_hung_keys_cost_no_other_lease() {
     assert_eq!(lost, 0, "of 200 healthy ones");
 }
 
-/// A store that takes eight calls at once, and never answers renewals of hung keys.
-fn store_of_eight_calls() -> Arc<ScriptedStore> {
-    let script = |op, key: &str, _| match op {
-        Operation::Renew | Operation::Withdraw if key.starts_with("hung") => Fate::Never,
-        _ => Fate::Serve,
-    };
-    let mut store = ScriptedStore::new(script);
-    store.lanes = Some(Lanes::new(NonZeroUsize::new(8).unwrap()));
-    Arc::new(store)
-}
-
 #[tokio::test(start_paused = true)]
 async fn c14_hung_keys_that_take_all_calls_cost_no_other_lease_of_their_batch() {
-    let store = store_of_eight_calls();
-    let provider = provider(&store);
+    let mut store = ScriptedStore::new(|op, key, _| match op {
+        Operation::Renew | Operation::Withdraw if key.starts_with("hung") => Fate::Never,
+        _ => Fate::Serve,
+    });
+    store.lanes = Some(Lanes::new(NonZeroUsize::new(8).unwrap()));
+    let provider = provider(&Arc::new(store));
     let names = (0..100).map(|n| if n % 10 == 0 { format!("hung {n}") } else { n.to_string() });
     let guards = join_all(names.map(|name| provider.acquire(name).into_future())).await;
     sleep(secs(60)).await;

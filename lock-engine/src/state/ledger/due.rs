@@ -63,9 +63,10 @@ impl<C: CarriedLease> Ledger<C> {
                 let (mut items, mut at_most) = (Vec::new(), backoff::chunk(group.level, batch));
                 while items.len() < at_most && self.any_next(waiting, now, &mut result.over) {
                     let Some(first) = waiting.first_entry() else { break };
-                    let patience = first.get().patience(now);
-                    if let Some(pacing) = self.pacing(first.get()).filter(|_| group.is_again) {
-                        at_most = pacing.at_most(group.level, at_most, patience);
+                    if group.is_again {
+                        let (item, level) = (first.get(), group.level);
+                        let patience = item.patience(now);
+                        at_most = self.pacing(item).map_or(at_most, |last| last.at_most(level, at_most, patience));
                     }
                     // Such as one that has been in a smaller call than those before it.
                     if items.len() < at_most {

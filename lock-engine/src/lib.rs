@@ -35,8 +35,8 @@
 //!
 //! * **Acquire.** Callers of one process that want the same key stand in a local queue, and one of
 //!   them makes attempts at the store. After each answer, event and timer it does what the wait
-//!   decides, until it has the lease or leaves. An attempt that is dropped is finished and
-//!   withdrawn in the background.
+//!   decides, until it has the lease or leaves. An attempt that is dropped is finished in the
+//!   background, and what it brought is given back.
 //! * **Hold.** The lease is held until its deadline, which counts from before its attempt, or its
 //!   last answered renewal, was sent. One keeper per runtime renews all leases in batches and
 //!   notices deadlines that have passed. A lease is lost once, and only while it is held.

@@ -19,7 +19,7 @@ use crate::run::transit::Lease;
 use crate::simulation::defect;
 use crate::state::backoff;
 use crate::state::gather::Company;
-use crate::store::{AcquireOp, Attempt, Claim, Lane, QueueStanding, Reply};
+use crate::store::{AcquireOp, Attempt, Claim, Lane, QueueStanding, Release, Reply};
 
 /// An acquisition that is not complete. It owns the call in flight; the caller's future does not.
 /// If the acquisition is dropped, the call is finished in the background, and what it brought is
@@ -330,6 +330,18 @@ impl Engine {
         }
     }
 
+    /// Releases a lease that no guard has received, in a batch, if the store makes a batch of such
+    /// releases. Returns whether that has ended the lease. If not, the claim is to be withdrawn.
+    async fn release_unreceived(&self, claim: &Claim, until: Instant) -> bool {
+        let release = Release::new(claim.clone()).with_timeout(self.options.store_timeout());
+        if self.store.capabilities().acquire_batch.get() == 1 || !self.store.may_gather_release(&release) {
+            return false;
+        }
+        let call = self.releases.call(&self.store, release, Some(Company::Unknown), Some(until), false);
+        let Ok(mut call) = call else { return false };
+        matches!(call.answer(Some(until), self.options.request_timeout).await, Some(Ok(_)))
+    }
+
     /// Makes one withdrawal, if the store has room for it by `until`.
     async fn withdraw(&self, claim: &Claim, until: Instant) -> Result<()> {
         let bound = self.options.request_timeout;
@@ -361,20 +373,31 @@ async fn connected(engine: &Engine, limit: Option<Instant>) -> Result<()> {
 
 /// Waits until a call has ended. Then withdraws its claim until the store has confirmed that, or a
 /// lease that it may have got has expired. Withdraws nothing if nothing can have been granted.
+///
+/// If the call was the first that could grant a lease, and did, that lease is all that the claim
+/// has. To the store it is as if a guard were dropped at once, so it is released, with others.
 async fn settle(engine: Arc<Engine>, claim: Claim, mut call: InFlight<Reply>, mut dirty: bool, ttl: Duration) {
+    let mut granted = false;
     if call.is_under_way() {
         // Stores end their calls themselves. A call that does not end is given up here.
-        dirty |= match call.ended_within(2 * engine.options.request_timeout).await {
+        let left = match call.ended_within(2 * engine.options.request_timeout).await {
             Some(Ok(Reply::Busy(busy))) => matches!(busy.standing, QueueStanding::Queued { .. }),
             Some(Err(error)) => error.is_outcome_unknown(),
-            Some(Ok(Reply::Granted(_))) => true,
+            Some(Ok(Reply::Granted(_))) => {
+                granted = !dirty;
+                true
+            }
             None => true,
         };
+        dirty |= left;
     }
     if !dirty {
         return engine.local_queues.nudge(claim.key());
     }
     let last_chance = Instant::now() + engine.store.may_act_for(&claim) + ttl;
+    if granted && engine.release_unreceived(&claim, last_chance).await {
+        return engine.local_queues.nudge(claim.key());
+    }
     let (mut failed, mut permit) = (0, None);
     while let Err(error) = engine.withdraw(&claim, last_chance).await {
         log!(debug, lock.key = %claim.key(), %error, "clean-up not confirmed yet");

@@ -11,7 +11,7 @@ use distlock_engine::store::Lanes;
 use distlock_memory::{MemoryStore, Operation};
 use futures_util::future::join_all;
 use tokio::task::{JoinHandle, yield_now};
-use tokio::time::{Instant, sleep};
+use tokio::time::{Instant, sleep, timeout};
 
 use crate::kit::{Deployment, acquire, ends_within, in_task, ms, one_thread, process, quiet, secs};
 use crate::store::{Fate, Gate, ScriptedStore};
@@ -269,6 +269,45 @@ async fn c11_a_caller_that_leaves_before_its_batch_sends_nothing() {
     assert!(store.requests().iter().all(|(_, key)| key != "other-2"), "{:?}", store.requests());
     gate.open();
     drop((guards, granted(busy).await));
+}
+
+/// Clients that go away leave as many grants behind as others take.
+#[tokio::test(start_paused = true)]
+async fn c11_grants_whose_callers_have_left_are_released_together() {
+    let (gate, late) = (Gate::default(), Gate::default());
+    let held = late.clone();
+    let store = store(8, Operation::TryAcquire, &gate, move |operation, key, nth| match (operation, key) {
+        (Operation::TryAcquire, _) => Fate::Hold(held.clone()),
+        (Operation::Release, "other-3") if nth == 1 => {
+            Fate::Fail(LockError::new(ErrorKind::Unavailable, "it has a waiter"))
+        }
+        (Operation::Release, "other-4") if nth == 1 => Fate::LoseReply,
+        (Operation::Release, _) => Fate::After(ms(5)),
+        _ => Fate::Serve,
+    });
+    let provider = process(&store);
+    let busy = keep_busy(&store, &provider).await;
+    let others = tasks(&provider, "other", 7);
+    store.called(Operation::TryAcquire, AT_ONCE + 7).await;
+    assert_eq!(batches(&store), [7]);
+    for left in others {
+        left.abort();
+        assert!(left.await.unwrap_err().is_cancelled());
+    }
+    late.open();
+    timeout(secs(60), store.called(Operation::Release, 7)).await.expect("no grant is left");
+    assert_eq!(batches(&store), [7 - AT_ONCE], "the first ones go alone");
+    gate.open();
+    drop(granted(busy).await);
+    provider.close().await.unwrap();
+    let withdrawn: Vec<_> = store
+        .requests()
+        .into_iter()
+        .filter(|(operation, _)| *operation == Operation::Withdraw)
+        .map(|(_, key)| key)
+        .collect();
+    assert_eq!(withdrawn, ["other-3", "other-4"], "those that the batch has left, or not answered");
+    assert!((0..7).all(|n| store.is_free(&format!("other-{n}"))));
 }
 
 /// R24: a batch is in no order with later calls of its claims.

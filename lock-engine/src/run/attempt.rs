@@ -374,8 +374,9 @@ async fn connected(engine: &Engine, limit: Option<Instant>) -> Result<()> {
 /// Waits until a call has ended. Then withdraws its claim until the store has confirmed that, or a
 /// lease that it may have got has expired. Withdraws nothing if nothing can have been granted.
 ///
-/// If the call was the first that could grant a lease, and did, that lease is all that the claim
-/// has. To the store it is as if a guard were dropped at once, so it is released, with others.
+/// If the call grants a lease, and no earlier attempt is of unknown outcome, that lease is all that
+/// the claim has. To the store it is that of a guard that is dropped at once. So it is released
+/// with others, if the store makes batches.
 async fn settle(engine: Arc<Engine>, claim: Claim, mut call: InFlight<Reply>, mut dirty: bool, ttl: Duration) {
     let mut granted = false;
     if call.is_under_way() {

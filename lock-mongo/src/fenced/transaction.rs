@@ -86,9 +86,10 @@ pub type TransactionWork<'s, R> = Pin<Box<dyn Future<Output = mongodb::error::Re
 /// until the other one has ended.
 ///
 /// So a later holder waits for the commit of an earlier one that was in time, and then sees what it
-/// has written. An earlier holder that comes later is fenced off. A holder that is paused inside a
-/// transaction delays its successor until the server ends the transaction, by default after 60 s
-/// (`transactionLifetimeLimitSeconds`).
+/// has written. An earlier holder that comes later is fenced off. A holder that is killed or paused
+/// inside a transaction delays its successor until the server ends the transaction. That is
+/// `transactionLifetimeLimitSeconds` after its beginning, 60 s by default, and up to half as long
+/// again until the server looks for it. The [default limit](Self::DEFAULT_LIMIT) covers both.
 ///
 /// # Concerns
 /// Read concern `snapshot`, write concern `majority` and the primary, regardless of the options of
@@ -114,11 +115,17 @@ impl Fence {
 }
 
 impl FencedTransaction {
-    /// The default limit of [`within`](Self::within): 30 s.
-    pub const DEFAULT_LIMIT: Duration = Duration::from_secs(30);
+    /// The default limit of [`within`](Self::within): 120 s. It is twice the server's default
+    /// `transactionLifetimeLimitSeconds`, so that the successor of a holder that was killed inside
+    /// a transaction still succeeds.
+    pub const DEFAULT_LIMIT: Duration = Duration::from_secs(120);
 
     /// Sets how long [`run`](Self::run) may take, all attempts included. Defaults to
-    /// [`DEFAULT_LIMIT`](Self::DEFAULT_LIMIT). The server ends a transaction after 60 s by default.
+    /// [`DEFAULT_LIMIT`](Self::DEFAULT_LIMIT).
+    ///
+    /// With less than one and a half times the server's `transactionLifetimeLimitSeconds` (60 s by
+    /// default), it can fail with [`Timeout`](ErrorKind::Timeout) behind the open transaction of a
+    /// holder that was killed. It can then be repeated.
     pub fn within(mut self, limit: Duration) -> Self {
         self.limit = limit;
         self

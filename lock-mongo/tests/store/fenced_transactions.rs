@@ -38,6 +38,7 @@ pub(super) fn add(checks: &mut Checks<'_>) {
     check!(checks, transaction_has_concerns_of_its_own);
     check!(checks, transaction_refuses_bad_input);
     check!(checks, transaction_by_hand);
+    check!(checks, alone transaction_of_a_holder_that_was_killed_inside_one);
     check!(checks, alone transaction_commit_of_unknown_outcome);
     check!(checks, alone transaction_outcome_stays_unknown_after_a_later_error);
 }
@@ -300,6 +301,29 @@ async fn transaction_is_bounded_in_time(world: World) {
     let error = failed(hanging.await);
     assert_eq!((error.kind(), error.is_retryable()), (ErrorKind::Timeout, true), "{error}");
     assert_eq!(pair.commit(5, 3).await.unwrap(), Fenced::Accepted(()));
+    assert_eq!(pair.logs().await, [1, 3]);
+}
+
+/// Its successor succeeds within the default limit. The times are a sixth of the default ones.
+async fn transaction_of_a_holder_that_was_killed_inside_one(world: World) {
+    const PART: u32 = 6;
+    const SERVER: Duration = Duration::from_secs(60);
+
+    let lifetime = async |limit: Duration| {
+        let seconds = i64::try_from(limit.as_secs()).unwrap();
+        world.admin(doc! { "setParameter": 1, "transactionLifetimeLimitSeconds": seconds }).await;
+    };
+    let pair = Pair::new(&world).await;
+    assert_eq!(pair.commit(4, 1).await.unwrap(), Fenced::Accepted(()));
+    lifetime(SERVER / PART).await;
+    // To the server, and to its successor, a process that is gone and one that pauses are the same.
+    let killed = pair.begin(5, 2);
+    killed.written.notified().await;
+    let successor = pair.transaction(6).within(distlock_mongo::FencedTransaction::DEFAULT_LIMIT / PART);
+    let succeeded = successor.run(|session| pair.work(3, session)).await;
+    lifetime(SERVER).await;
+    assert_eq!(succeeded.unwrap(), Fenced::Accepted(()));
+    assert_eq!(killed.finish().await.unwrap(), fenced_off(6));
     assert_eq!(pair.logs().await, [1, 3]);
 }
 

@@ -300,7 +300,8 @@ impl Verdict {
         Self { kind, disposition, message, cause }
     }
 
-    /// Translates an error code of a server. After a code that is not listed here the outcome is
+    /// Translates an error code of a server. The guide to errors has the reason of each group, and
+    /// the tests read the codes from there. After a code that is not listed here the outcome is
     /// unknown.
     fn of_code(code: i32, name: &str, message: &str) -> Self {
         use Disposition::{OutcomeUnknown, Permanent, Retryable};
@@ -322,13 +323,27 @@ impl Verdict {
                 };
             }
             18 | 8000 => (ErrorKind::PermissionDenied, Permanent, REFUSED_CREDENTIALS),
-            50 => (ErrorKind::Timeout, OutcomeUnknown, "MongoDB ended the operation at its time limit"),
+            50 => {
+                let summary = "MongoDB ended the operation at its time limit: it is slow, or an open transaction has \
+                               changed the same document";
+                (ErrorKind::Timeout, OutcomeUnknown, summary)
+            }
             112 | 225 => (ErrorKind::Unavailable, Retryable, "MongoDB refused the write because of a concurrent one"),
+            // They end the storage transaction of the write. A driver's second try gets them only
+            // if the first one was not carried out.
+            365 | 371 => {
+                let summary = "MongoDB takes no writes now: an operator has blocked them, or its cache is full";
+                (ErrorKind::Unavailable, Retryable, summary)
+            }
             // Stepping down, shutting down, recovering, not primary; and, between the members of a
             // cluster, a host that cannot be reached.
-            6 | 7 | 89 | 91 | 134 | 189 | 262 | 9001 | 10058 | 10107 | 11600 | 11602 | 13435 | 13436 => {
+            6 | 7 | 89 | 91 | 133 | 134 | 189 | 202 | 262 | 402 | 406 | 407 | 412 | 453 | 9001 | 10058 | 10107
+            | 11600 | 11602 | 13435 | 13436 | 50915 | 91331 | 10_045_600 => {
                 (ErrorKind::Unavailable, OutcomeUnknown, "MongoDB cannot serve now: the primary changes or shuts down")
             }
+            // Refused before the command begins; but the first try of a driver may have been
+            // carried out.
+            433 | 449 | 450 | 462 => (ErrorKind::Unavailable, OutcomeUnknown, "MongoDB is overloaded"),
             20 | 40573 | 51144 => {
                 (ErrorKind::Unsupported, Permanent, "this MongoDB deployment does not support the operation")
             }
@@ -337,7 +352,8 @@ impl Verdict {
                     "a lock record has a form that the protocol does not allow: another program has changed it";
                 (ErrorKind::Corrupt, Permanent, summary)
             }
-            2 | 9 | 26 | 59 | 66 | 67 | 72 | 73 | 115 | 121 | 166 | 303 | 323 | 10334 | 11000 | 13297 | 17280 => {
+            2 | 9 | 26 | 59 | 61 | 66 | 67 | 72 | 73 | 115 | 121 | 166 | 168 | 224 | 238 | 263 | 303 | 322 | 323
+            | 324 | 347 | 352 | 378 | 411 | 10334 | 11000 | 13297 | 17280 | 40413 | 40414 | 40415 | 50768 => {
                 (ErrorKind::Other, Permanent, "MongoDB refused the operation")
             }
             _ => (ErrorKind::Other, OutcomeUnknown, "MongoDB failed"),

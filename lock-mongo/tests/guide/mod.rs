@@ -4,10 +4,15 @@ use distlock_api::LockError;
 
 const GUIDE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../src/guide/errors.md");
 
+/// Returns the guide.
+pub(crate) fn text() -> String {
+    std::fs::read_to_string(GUIDE).expect("the guide")
+}
+
 /// Asserts that the guide lists the text of this error.
 #[track_caller]
 pub(crate) fn lists(error: &LockError) {
-    let guide = std::fs::read_to_string(GUIDE).expect("the guide");
+    let guide = text();
     let text = error.to_string();
     let mut listed = guide.lines().filter_map(|line| line.strip_prefix("| `")?.split('`').next());
     assert!(listed.any(|pattern| matches(pattern, &text)), "{GUIDE} does not list: {text}");

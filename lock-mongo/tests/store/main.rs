@@ -22,6 +22,7 @@ macro_rules! check {
 
 mod admin;
 mod batch;
+mod codes;
 mod documents;
 mod faults;
 mod fenced;
@@ -170,6 +171,7 @@ fn trials(runtime: &Arc<Runtime>, servers: &[MongoServer], at_once: usize) -> (V
         force::add(&mut checks);
         wire::add(&mut checks);
         faults::add(&mut checks);
+        codes::add(&mut checks);
         options::add(&mut checks);
         provider::add(&mut checks);
         proxied::add(&mut checks);

@@ -82,6 +82,21 @@ pub use refusal::CommitError;
 ///   their type keep unknown fields.
 /// * A deletion removes the lock with the document.
 ///
+/// # Your own transactions
+/// Do not change a locked document in a transaction of your own, except in one that takes far less
+/// than a third of the ttl. The lease is in the same document:
+///
+/// * Its renewal waits until your transaction ends. If that takes too long, the lock is lost, and
+///   the transaction commits nevertheless, perhaps beside the next holder. A renewal that waits is
+///   logged as "renewal failed".
+/// * A renewal that comes first makes your change a write conflict, and aborts your transaction.
+/// * A [commit](DocumentGuard::commit) or [save](DocumentGuard::save) waits for it, too.
+///
+/// A change of this document alone needs no transaction: commit or save it. For several documents,
+/// take a lock that is not in them, of a [`MongoProvider`] in a collection of its own, and change
+/// all in its [`FencedTransaction`](crate::FencedTransaction). Then renewals do not wait, and only
+/// the present holder commits.
+///
 /// # Requirements
 /// * All `_id`s are of one kind, [`TextIds`](crate::TextIds) by default, and each has a key. The
 ///   server never makes an `_id`.

@@ -9,6 +9,7 @@ mod identities;
 mod losing;
 mod lost_replies;
 mod rejecting;
+mod transactions;
 
 use std::time::Duration;
 
@@ -31,6 +32,7 @@ pub(super) fn add(checks: &mut Checks<'_>) {
     losing::add(checks);
     lost_replies::add(checks);
     rejecting::add(checks);
+    transactions::add(checks);
 }
 
 /// An application's document. Its type does not have the lock.

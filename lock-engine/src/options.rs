@@ -44,6 +44,9 @@ impl Default for QueueOptions {
 }
 
 impl QueueOptions {
+    /// The largest capacity.
+    pub const MAX_CAPACITY: u32 = 10_000;
+
     /// Creates the defaults.
     pub const fn new() -> Self {
         Self {
@@ -56,7 +59,8 @@ impl QueueOptions {
     }
 
     /// Sets the number of processes that may wait for one key. It bounds the size of the key's
-    /// record, by some 165 bytes for each that waits. At least 1; defaults to 4,000.
+    /// record, by some 165 bytes for each that waits. At least 1, and at most
+    /// [`MAX_CAPACITY`](Self::MAX_CAPACITY); defaults to 4,000.
     ///
     /// Others poll without a place, or are [refused](Self::when_full). They are served only when
     /// fewer wait, because the first attempt takes a place that becomes free.
@@ -98,6 +102,11 @@ impl QueueOptions {
         let day = Duration::from_secs(86_400);
         if self.capacity == 0 {
             return Err(LockError::invalid_options("a queue capacity of 0: set at least 1, or use `without_queue`"));
+        }
+        if self.capacity > Self::MAX_CAPACITY {
+            let message =
+                format!("a queue capacity of {} is above the largest one, {}", self.capacity, Self::MAX_CAPACITY);
+            return Err(LockError::invalid_options(message));
         }
         if self.ticket_ttl < Duration::from_millis(100) || self.ticket_ttl > day {
             let message = format!("a ticket ttl of {:?} is not between 100 ms and a day", self.ticket_ttl);

@@ -70,6 +70,25 @@ pub(crate) fn not_a_record() -> LockError {
     LockError::new(ErrorKind::Corrupt, message)
 }
 
+/// Makes the error of a record with a list that is longer than any operation makes it (R32).
+pub(crate) fn too_long(list: &str) -> LockError {
+    let message = format!(
+        "another program has changed the lock record: `{list}` is longer than any operation makes it. It is left as it \
+         is, because each command on it would delay those on other keys: delete the document once no process works \
+         under its lock"
+    );
+    LockError::new(ErrorKind::Corrupt, message)
+}
+
+/// Makes the error of a record that no operation can have left so (R32).
+pub(crate) fn garbled(what: &str) -> LockError {
+    let message = format!(
+        "another program has changed the lock record: {what}. It is left as it is: release it by force (`force_release`), \
+         or delete the document once no process works under its lock"
+    );
+    LockError::new(ErrorKind::Corrupt, message)
+}
+
 /// Makes the error of an operation that the client's own limit ended.
 pub(crate) fn unanswered(limit: std::time::Duration, effect: Effect) -> LockError {
     unanswered_because(limit, effect, ": look at its load, or allow the call more time")

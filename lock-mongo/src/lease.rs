@@ -9,13 +9,14 @@
 //! Values from callers are in `$literal`, because a plain string that begins with `$` would be an
 //! expression. The comments cite the rules of this crate's `PROTOCOL.md`.
 
-use distlock_api::{AcquisitionId, Holder, LockError, LockKey, Result};
+use distlock_api::{AcquisitionId, Holder, LockError, LockKey, Mode, Result};
 use mongodb::bson::{Bson, DateTime, Document, doc};
 use std::borrow::Cow;
 use std::sync::Arc;
 use std::time::Duration;
 
 use crate::ids::{KeyMap, TextIds};
+use crate::numbers::{EPOCH, LATEST, SECOND};
 
 mod acquire;
 mod admin;
@@ -110,6 +111,12 @@ const STEP: &str = "step";
 /// The decision.
 const DO: &str = "step.do";
 
+/// The lists that operations compute over, and how long they can become (R32): holders, and places
+/// of the queue, of which a third can be empty or dead.
+const LISTS: [(&str, usize); 2] = [(holders::HOLDERS, Mode::MAX_HOLDERS), (QUEUE, 2 * MAX_QUEUE)];
+/// The most tickets that a record can have.
+const MAX_QUEUE: usize = distlock_engine::QueueOptions::MAX_CAPACITY as usize;
+
 const AUDIT_LEN: i32 = 5;
 /// Bytes of a reason that are kept.
 const MAX_REASON_LEN: usize = 1024;
@@ -128,6 +135,9 @@ const ADMIT: &str = "admit";
 const LEAVE: &str = "leave";
 const FREE: &str = "free";
 const DROP: &str = "drop";
+
+/// The longest block of tokens: many times that of the engine (R5).
+const MAX_BLOCK: i64 = i32::MAX as i64;
 
 /// The paths of the fields of a lease, and the mapping of keys to documents.
 #[derive(Clone, Debug)]
@@ -154,17 +164,12 @@ pub(crate) enum Source {
     WallTime,
 }
 
-/// The beginning of 2025, in seconds of Unix time. With this epoch and 2²¹ tokens per second,
-/// tokens stay below 2⁵³ until the year 2161, so that a double holds each of them exactly.
-const EPOCH: i64 = 1_735_689_600;
-/// Tokens per second. A second of the logical clock has fewer writes.
-const SECOND: i64 = 1 << 21;
 const MILLISECOND: i64 = 1 << 11;
 
 /// Returns when the clock reaches a token. Until then the record must stay, or a later token could
 /// be smaller (R6).
 fn time_of(token: i64) -> DateTime {
-    DateTime::from_millis((token / SECOND).saturating_add(EPOCH).saturating_mul(1000))
+    DateTime::from_millis((token / SECOND).saturating_add(EPOCH).saturating_mul(1000).min(LATEST))
 }
 
 /// The first token of a millisecond.
@@ -177,7 +182,7 @@ pub(crate) fn token_at(time: Duration) -> i64 {
 /// The same of a token in a record.
 fn time_of_stored(token: impl Into<Bson>) -> Document {
     let seconds = doc! { "$toLong": { "$floor": { "$divide": [token.into(), SECOND] } } };
-    doc! { "$toDate": { "$multiply": [{ "$add": [seconds, EPOCH] }, 1000_i64] } }
+    doc! { "$toDate": { "$min": [{ "$multiply": [{ "$add": [seconds, EPOCH] }, 1000_i64] }, LATEST] } }
 }
 
 /// Returns the index on `_id`, as a hint. The planner would also consider the TTL index, which has
@@ -254,6 +259,10 @@ impl Layout {
         }
         // `$type` also matches elements of arrays.
         filter.insert(self.path(TOKEN), doc! { "$type": "long", "$not": { "$type": "array" } });
+        // R32: what no operation of the library makes so long would delay all other commands.
+        for (list, longest) in LISTS {
+            filter.insert(self.path(&format!("{list}.{longest}")), doc! { "$exists": false });
+        }
         filter
     }
 
@@ -307,48 +316,78 @@ impl Layout {
 
     /// Whether the lease has a holder, and has not expired.
     fn is_held(&self) -> Document {
-        doc! { "$and": [
-            { "$gt": [self.value(LOCK_ID), Bson::Null] },
-            { "$gt": [self.value(EXPIRES_AT), "$$NOW"] },
-        ] }
+        let [after_now, is_date] = self.is_future(EXPIRES_AT);
+        doc! { "$and": [{ "$gt": [self.value(LOCK_ID), Bson::Null] }, after_now, is_date] }
     }
 
     /// Whether this acquisition holds the lease, and it has not expired.
     fn held_by(&self, id: &AcquisitionId) -> Document {
+        let [after_now, is_date] = self.is_future(EXPIRES_AT);
+        doc! { "$and": [{ "$eq": [self.value(LOCK_ID), literal(id.as_str())] }, after_now, is_date] }
+    }
+
+    /// Whether the field is a date in the future. Values of other types compare by their types, of
+    /// which some are after all dates.
+    fn is_future(&self, field: &str) -> [Document; 2] {
+        let latest = DateTime::from_millis(LATEST);
+        [doc! { "$gt": [self.value(field), "$$NOW"] }, doc! { "$lt": [self.value(field), latest] }]
+    }
+
+    /// Whether a key that is not free has an end (R32).
+    fn has_end(&self) -> Document {
+        let is_date = |time: Bson| {
+            doc! { "$and": [{ "$gte": [&time, DateTime::MIN] }, { "$lt": [time, DateTime::from_millis(LATEST)] }] }
+        };
         doc! { "$and": [
-            { "$eq": [self.value(LOCK_ID), literal(id.as_str())] },
-            { "$gt": [self.value(EXPIRES_AT), "$$NOW"] },
+            { "$or": [{ "$lte": [self.value(LOCK_ID), Bson::Null] }, is_date(self.value(EXPIRES_AT).into())] },
+            is_date(doc! { "$ifNull": [self.value(CLOSED_UNTIL), DateTime::MIN] }.into()),
         ] }
     }
 
     /// Whether the lease has no holder **or** has expired, and no minimum hold closes the key (R7).
     ///
-    /// A released record can look unexpired to an operation that started before the release. A
-    /// missing field sorts before null, and null before every date.
+    /// A released record can look unexpired to an operation that started before the release. An end
+    /// that is no date never comes: nothing but an operator frees a key whose record another
+    /// program has changed so (R32).
     fn is_free(&self) -> Document {
+        let has_passed = |time: Bson| [doc! { "$lte": [&time, "$$NOW"] }, doc! { "$gte": [&time, DateTime::MIN] }];
+        let [expired, is_date] = has_passed(self.value(EXPIRES_AT).into());
+        let [opened, is_time] = has_passed(doc! { "$ifNull": [self.value(CLOSED_UNTIL), DateTime::MIN] }.into());
         doc! { "$and": [
             { "$or": [
-                { "$lte": [self.value(LOCK_ID), Bson::Null] },
-                { "$lte": [self.value(EXPIRES_AT), "$$NOW"] },
+                { "$eq": [{ "$ifNull": [self.value(LOCK_ID), Bson::Null] }, Bson::Null] },
+                { "$and": [expired, is_date] },
             ] },
-            { "$lte": [self.value(CLOSED_UNTIL), "$$NOW"] },
+            opened,
+            is_time,
         ] }
     }
 
-    /// Milliseconds until the key opens without a renewal or a release.
+    /// Milliseconds until the key opens without a renewal or a release; negative if that is not
+    /// known (R32).
     fn remaining(&self) -> Document {
+        let [after_now, is_date] = self.is_future(CLOSED_UNTIL);
+        let closed = doc! { "$cond": [{ "$and": [after_now, is_date] }, self.value(CLOSED_UNTIL), Bson::Null] };
         let lease = doc! { "$cond": [self.is_held(), self.value(EXPIRES_AT), Bson::Null] };
-        doc! { "$subtract": [{ "$max": [lease, self.value(CLOSED_UNTIL), "$$NOW"] }, "$$NOW"] }
+        let end = doc! { "$let": {
+            "vars": { "end": { "$max": [lease, closed] } },
+            "in": { "$cond": [{ "$gt": ["$$end", Bson::Null] }, { "$subtract": ["$$end", "$$NOW"] }, -1_i64] },
+        } };
+        doc! { "$cond": [self.is_free(), 0_i64, end] }
+    }
+
+    /// The length of the present block.
+    fn block_len(&self) -> Document {
+        block_len_of(self.value(TOKENS))
     }
 
     /// The first token of the present block, or the last used token of a released lease. Later
     /// grants have greater tokens, earlier grants smaller ones (R18).
     fn first_of_block(&self) -> Document {
-        let length = doc! { "$cond": [{ "$isNumber": self.value(TOKENS) }, self.value(TOKENS), 1] };
-        doc! { "$toLong": { "$subtract": [{ "$add": [self.value(TOKEN), 1_i64] }, length] } }
+        doc! { "$toLong": { "$subtract": [self.value(TOKEN), { "$subtract": [self.block_len(), 1] }] } }
     }
 
-    /// The time at which the key opened or opens, or null if it is not known. The end of a minimum
+    /// The time at which the key opened or opens; long ago if it is not known. The end of a minimum
     /// hold is later than the expiry, or there is none.
     ///
     /// The `expiresAt` of a free record may be the time of its token, in the future (R6).
@@ -358,11 +397,11 @@ impl Layout {
             { "$gt": [self.value(EXPIRES_AT), "$$NOW"] },
         ] };
         let closed = self.value(CLOSED_UNTIL);
-        doc! { "$cond": [
+        time(doc! { "$cond": [
             is_of_token,
             { "$ifNull": [&closed, "$$NOW"] },
             { "$max": [self.value(EXPIRES_AT), &closed] },
-        ] }
+        ] })
     }
 
     /// The new value of a field in each of some steps, and in all others.
@@ -384,22 +423,29 @@ impl Layout {
 
     /// Makes a pipeline: it computes findings one after the other, decides once, on the record as
     /// it was, for the first step whose condition holds, and then changes the record.
+    ///
+    /// R32: the first finding replaces what another program has left in the scratch field. A path
+    /// would be set within it, or in each element of an array, and so would a plain document.
     fn in_steps(
         &self,
         findings: impl IntoIterator<Item = (&'static str, Document)>,
         steps: impl IntoIterator<Item = (&'static str, Document)>,
         change: Document,
     ) -> Vec<Document> {
+        let path = |field: &str| self.path(field);
+        let mut findings = findings.into_iter();
+        let (first, found) = findings.next().expect("each operation has findings");
+        let name = first.strip_prefix(STEP).and_then(|name| name.strip_prefix('.')).expect("in the scratch field");
+        let mut stages = vec![doc! { "$set": { path(STEP): { "$mergeObjects": [{ name: found }] } } }];
+        stages.extend(findings.map(|(field, found)| doc! { "$set": { path(field): found } }));
         // A flag for each step instead of its name, which each field would have to compare.
         let branches: Vec<Document> =
             steps.into_iter().map(|(name, case)| doc! { "case": case, "then": { name: true } }).collect();
         let decision = doc! { "$switch": { "branches": branches, "default": {} } };
-        let mut stages: Vec<Document> =
-            findings.into_iter().map(|(field, found)| doc! { "$set": { self.path(field): found } }).collect();
         stages.extend([
-            doc! { "$set": { self.path(DO): decision } },
+            doc! { "$set": { path(DO): decision } },
             doc! { "$set": change },
-            doc! { "$unset": self.path(STEP) },
+            doc! { "$unset": path(STEP) },
         ]);
         stages
     }
@@ -440,6 +486,27 @@ fn one_of(values: Vec<Bson>, key: impl Into<Bson>, keys: Vec<Bson>) -> Bson {
         return literal(same.clone());
     }
     doc! { "$arrayElemAt": [literal(values), { "$indexOfArray": [literal(keys), key.into()] }] }.into()
+}
+
+/// A number between these, whatever the value is (R32).
+fn clamped(value: impl Into<Bson>, least: i64, greatest: i64) -> Document {
+    doc! { "$toLong": { "$min": [{ "$max": [value.into(), least] }, greatest] } }
+}
+
+/// The length of a block, whatever the value is (R32).
+fn block_len_of(value: impl Into<Bson>) -> Document {
+    doc! { "$toInt": clamped(value, 1, MAX_BLOCK) }
+}
+
+/// A date, whatever the value is, that can be computed with (R32). Values of other types become the
+/// first date or the last one.
+fn time(value: impl Into<Bson>) -> Document {
+    doc! { "$min": [{ "$max": [value.into(), DateTime::from_millis(0)] }, DateTime::from_millis(LATEST)] }
+}
+
+/// Milliseconds until a time; negative in the past.
+fn until(value: impl Into<Bson>) -> Document {
+    doc! { "$subtract": [time(value), "$$NOW"] }
 }
 
 fn removed() -> Bson {

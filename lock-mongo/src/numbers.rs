@@ -14,13 +14,24 @@ pub(crate) fn millis(value: i64) -> Duration {
     Duration::from_millis(u64::try_from(value).unwrap_or(0))
 }
 
+/// The beginning of 2025, in seconds of Unix time. With this epoch and 2²¹ tokens per second,
+/// tokens stay below 2⁵³ until the year 2161, so that a double holds each of them exactly.
+pub(crate) const EPOCH: i64 = 1_735_689_600;
+/// Tokens per second. A second of the logical clock has fewer writes.
+pub(crate) const SECOND: i64 = 1 << 21;
+/// The end of the year 9999, in milliseconds of Unix time. Other drivers cannot decode later dates
+/// (R32).
+pub(crate) const LATEST: i64 = 253_402_300_799_999;
+/// The greatest floor: the token of that time, until which the records of smaller ones are kept.
+pub(crate) const GREATEST_FLOOR: i64 = (LATEST / 1000 - EPOCH) * SECOND;
+
 /// From here on a double, such as a number of JavaScript, cannot tell consecutive tokens apart.
 const BEYOND_DOUBLES: i64 = 1 << 53;
 
 /// Checks that a floor leaves room for tokens above it.
 pub(crate) fn checked_floor(floor: FencingToken) -> Result<i64> {
     match i64::try_from(floor.get()) {
-        Ok(floor) if floor <= i64::MAX / 2 => {
+        Ok(floor) if floor <= GREATEST_FLOOR => {
             if floor >= BEYOND_DOUBLES {
                 contained(|| {
                     tracing::warn!(
@@ -33,9 +44,9 @@ pub(crate) fn checked_floor(floor: FencingToken) -> Result<i64> {
             Ok(floor)
         }
         _ => {
-            let greatest = i64::MAX / 2;
             let message = format!(
-                "a token floor of {floor} leaves no room for tokens above it: a floor can be {greatest} at most"
+                "a token floor of {floor} is above the greatest one, {GREATEST_FLOOR}: the clock of tokens reaches it \
+                 after the year 9999, and no date says until when records of such tokens must be kept"
             );
             Err(LockError::new(ErrorKind::InvalidOptions, message))
         }

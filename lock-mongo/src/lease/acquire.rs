@@ -10,8 +10,8 @@ use super::holders::{HOLDERS, ID_OF, MARKER, TOKEN_OF};
 use super::queue::{POSITION, block};
 use super::taken::Block;
 use super::{
-    CLOSED_UNTIL, Clock, EXPIRES_AT, EXTEND, ID, LOCK_ID, Layout, QUEUE, TAKE, TOKEN, TOKENS, TTL, WAIT, answer,
-    later_by, literal, millis, one_of, removed,
+    CLOSED_UNTIL, Clock, EXPIRES_AT, EXTEND, ID, LOCK_ID, Layout, QUEUE, TAKE, TOKEN, TTL, WAIT, answer, later_by,
+    literal, millis, one_of, removed, until,
 };
 
 /// The text of the error of a batch that comes too late.
@@ -42,7 +42,7 @@ impl Layout {
             (TAKE, doc! { "$and": [self.is_free(), self.is_turn(attempt.turn_window)] }),
         ];
         if let Some(ticket) = &attempt.ticket {
-            steps.push((WAIT, self.has_room(id, ticket.capacity)));
+            steps.push((WAIT, self.may_wait(id, ticket)));
         }
         let mut change = doc! {};
         let taken = self.taken_alone(attempt, literal(id.as_str()), self.next_block(attempt, clock).last);
@@ -221,8 +221,12 @@ impl Layout {
             let mut found = doc! {
                 "granted": self.held_by(id),
                 "token": self.value(TOKEN),
-                "tokens": { "$ifNull": [self.value(TOKENS), 1] },
-                "remaining": { "$cond": [self.held_by(id), self.remaining(), self.until_turn(position, attempt.turn_window)] },
+                "tokens": self.block_len(),
+                "remaining": { "$cond": [
+                    self.held_by(id),
+                    until(self.value(EXPIRES_AT)),
+                    self.until_turn(position, attempt.turn_window),
+                ] },
                 "at": "$$at",
                 "waiting": { "$size": "$$live" },
                 "now": { "$toLong": "$$NOW" },

@@ -6,7 +6,7 @@ use mongodb::bson::{Bson, Document, doc};
 use super::holders::{GRANTS, HELD, HOLDERS, ID_OF, MARKER, ids_of, latest, unless_blank};
 use super::{
     AUDIT, AUDIT_LEN, CLOSED_UNTIL, EXPIRED, EXPIRES_AT, ID, LEAVE, LOCK_ID, Layout, MAX_REASON_LEN, META, OWNER,
-    REVOKED, TAKE, TOKEN, TOKENS, answer, cut, literal, removed, time_of, time_of_stored,
+    REVOKED, TAKE, TOKEN, TOKENS, answer, cut, last_token, literal, removed, time_of, time_of_stored,
 };
 
 /// The holders that lose their leases, computed by the first stages.
@@ -43,7 +43,8 @@ impl Layout {
         let is_victim = |one: &str| victims.is(&format!("{one}.{ID_OF}"), &format!("{one}.{OWNER}"));
         let stays = doc! { "$filter": { "input": &held, "cond": { "$not": is_victim("$$this") } } };
         let is_among = doc! { "$filter": { "input": &held, "cond": is_victim("$$this") } };
-        let token = Bson::from(doc! { "$add": [self.value(TOKEN), 1_i64] });
+        // After the greatest possible token an error, and nothing is written.
+        let token = last_token(self.value(TOKEN), 2);
         // R6: not before the time of the token.
         let end = doc! { "$max": ["$$NOW", time_of_stored(token.clone())] };
         let entry = |id: Bson, owner: String| {
@@ -61,7 +62,8 @@ impl Layout {
         } };
         let of_one = entry(self.value(LOCK_ID).into(), self.value(OWNER));
         let entries = doc! { "$cond": [{ "$eq": [&taken, []] }, [of_one], of_several] };
-        let past = doc! { "$cond": [{ "$isArray": self.value(AUDIT) }, self.value(AUDIT), []] };
+        let past = doc! { "$slice": [self.value(AUDIT), -AUDIT_LEN] };
+        let past = doc! { "$cond": [{ "$isArray": self.value(AUDIT) }, past, []] };
         let audit = Bson::from(doc! { "$slice": [{ "$concatArrays": [past, entries] }, -AUDIT_LEN] });
         // Without a holder no acquisition loses a lease.
         let of_one = doc! { "$ifNull": [self.value(LOCK_ID), self.value(REVOKED)] };
@@ -86,11 +88,11 @@ impl Layout {
             .map(|(field, steps)| (self.path(field), self.when(&steps, self.value(field).into())))
             .collect();
         let findings = [(HELD, self.live_holders()), (VICTIMS, is_among), (STAY, stays)];
-        let is_closed = doc! { "$gt": [self.value(CLOSED_UNTIL), "$$NOW"] };
         let (is_left, has_victim) = (doc! { "$ne": [self.value(STAY), []] }, doc! { "$ne": [taken, []] });
         let alone = doc! { "$and": [self.is_held(), victims.is(&self.value(LOCK_ID), &self.value(OWNER))] };
         let whole = match victims {
-            Victims::All => doc! { "$or": [self.is_held(), is_closed] },
+            // A record whose end cannot be read is also freed (R32).
+            Victims::All => doc! { "$not": self.is_free() },
             Victims::One(_) | Victims::Owner(_) => {
                 doc! { "$cond": [self.has_marker(), { "$and": [&has_victim, { "$not": &is_left }] }, alone] }
             }
@@ -140,9 +142,7 @@ impl Layout {
             doc! {}
         };
         self.add_matching(&mut listed, filter)?;
-        // Values of types that sort after dates have no remaining time.
-        let is_date = |field| doc! { "$in": [{ "$type": self.value(field) }, ["date", "missing", "null"]] };
-        let mut conditions = vec![is_date(EXPIRES_AT), is_date(CLOSED_UNTIL), doc! { "$gt": [self.remaining(), 0] }];
+        let mut conditions = vec![doc! { "$not": self.is_free() }];
         conditions.extend(filter.owner.as_deref().map(|owner| self.is_held_by_owner(owner)));
         listed.insert("$expr", doc! { "$and": conditions });
         let after = after.map(|after| self.identity(after)).transpose()?;
@@ -201,6 +201,19 @@ impl Layout {
         }
     }
 
+    /// Returns a filter without the conditions that are computed, which matches more.
+    pub(crate) fn without_computation(matching: &Document) -> Document {
+        let plain = |(name, value): (&String, &Bson)| match value {
+            _ if name == "$expr" => None,
+            Bson::Array(all) if name == "$and" => {
+                let all = all.iter().filter_map(Bson::as_document).map(Self::without_computation);
+                Some((name.clone(), all.collect::<Vec<_>>().into()))
+            }
+            value => Some((name.clone(), value.clone())),
+        };
+        matching.iter().filter_map(plain).collect()
+    }
+
     /// Returns the filter of those of these records that match.
     pub(crate) fn among(matching: &Document, identities: Vec<Bson>) -> Document {
         doc! { "$and": [{ ID: { "$in": identities } }, matching.clone()] }
@@ -240,7 +253,8 @@ mod tests {
     #[test]
     fn an_empty_filter_has_no_condition_on_keys_and_owners() {
         let layout = Layout::new("");
-        assert_eq!(layout.held(&LockFilter::new()).unwrap().keys().collect::<Vec<_>>(), [TOKEN, "$expr"]);
+        let held = layout.held(&LockFilter::new()).unwrap();
+        assert_eq!(held.keys().collect::<Vec<_>>(), [TOKEN, "holders.256", "queue.20000", "$expr"]);
         assert_eq!(layout.listed(&LockFilter::new(), None).unwrap().keys().collect::<Vec<_>>(), ["$expr"]);
         let filter = LockFilter::new().prefix("a").owner("$o");
         let listed = layout.listed(&filter, None).unwrap();

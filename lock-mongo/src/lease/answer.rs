@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 
 use distlock_api::Mode;
-use mongodb::bson::{Bson, DateTime, RawDocumentBuf};
-use serde::Deserialize;
+use mongodb::bson::{Bson, DateTime, RawDocumentBuf, from_bson};
+use serde::{Deserialize, Deserializer};
 
 use super::holders::BETWEEN;
 
@@ -25,7 +25,8 @@ pub(crate) struct Acquisition {
     /// The first token of the present block, or the last one that was used.
     #[serde(default)]
     pub(crate) since: i64,
-    /// Milliseconds until the lease ends, if granted; otherwise until this acquisition's turn.
+    /// Milliseconds until the lease ends, if granted; otherwise until this acquisition's turn, or
+    /// zero if that is not known.
     pub(crate) remaining: i64,
     /// The number of live tickets before its own; -1 if it has none.
     pub(crate) at: i64,
@@ -91,29 +92,41 @@ pub(crate) struct Released {
 #[derive(Debug, Deserialize)]
 pub(crate) struct State {
     /// The acquisition that holds the lease, unexpired.
-    #[serde(default)]
+    #[serde(default, deserialize_with = "text")]
     pub(crate) holder: Option<String>,
     #[serde(default)]
     pub(crate) token: Option<i64>,
-    /// Milliseconds until the key opens.
+    /// Milliseconds until the key opens; zero if it is free, and negative if it is not known.
     pub(crate) remaining: i64,
-    #[serde(default)]
+    #[serde(default, deserialize_with = "text")]
     pub(crate) revoked: Option<String>,
-    #[serde(default)]
+    #[serde(default, deserialize_with = "text")]
     pub(crate) owner: Option<String>,
     /// The number of live tickets.
     pub(crate) waiting: u32,
     /// The live holders, if the lease is not exclusive. Then `holder` is their marker.
     #[serde(default)]
     pub(crate) holders: Option<Vec<HolderState>>,
+    /// As any program has written it.
     #[serde(default)]
-    meta: Option<Vec<Remark>>,
+    meta: Option<Bson>,
 }
 
-#[derive(Debug, Deserialize)]
-struct Remark {
-    k: String,
-    v: String,
+/// Reads a text. A value of another type, which another program has written, counts as none.
+fn text<'de, D: Deserializer<'de>>(value: D) -> Result<Option<String>, D::Error> {
+    Ok(match Bson::deserialize(value)? {
+        Bson::String(text) => Some(text),
+        _ => None,
+    })
+}
+
+/// Reads remarks. What has another form is left out.
+fn remarks(meta: Option<&Bson>) -> BTreeMap<String, String> {
+    let remark = |remark: &Bson| {
+        let remark = remark.as_document()?;
+        Some((remark.get_str("k").ok()?.to_owned(), remark.get_str("v").ok()?.to_owned()))
+    };
+    meta.and_then(Bson::as_array).into_iter().flatten().filter_map(remark).collect()
 }
 
 /// One of several holders.
@@ -143,11 +156,7 @@ impl HolderState {
     }
 
     pub(crate) fn metadata(&self) -> BTreeMap<String, String> {
-        let remark = |remark: &Bson| {
-            let remark = remark.as_document()?;
-            Some((remark.get_str("k").ok()?.to_owned(), remark.get_str("v").ok()?.to_owned()))
-        };
-        self.meta.as_ref().and_then(Bson::as_array).into_iter().flatten().filter_map(remark).collect()
+        remarks(self.meta.as_ref())
     }
 
     /// Whether this acquisition holds a lease with this last token.
@@ -171,8 +180,8 @@ pub(crate) struct Keyed {
 }
 
 impl State {
-    pub(crate) fn into_metadata(self) -> BTreeMap<String, String> {
-        self.meta.unwrap_or_default().into_iter().map(|Remark { k, v }| (k, v)).collect()
+    pub(crate) fn metadata(&self) -> BTreeMap<String, String> {
+        remarks(self.meta.as_ref())
     }
 }
 
@@ -191,7 +200,7 @@ pub(crate) struct TicketStates {
     /// For each the number of live tickets before it; -1 if it does not exist.
     pub(crate) positions: Vec<i64>,
     /// The acquisition that holds the lease, unexpired.
-    #[serde(default)]
+    #[serde(default, deserialize_with = "text")]
     pub(crate) holder: Option<String>,
     /// As in a [`State`].
     #[serde(default)]
@@ -201,7 +210,7 @@ pub(crate) struct TicketStates {
     pub(crate) opens: i64,
     /// Milliseconds until the lease ends.
     pub(crate) remaining: i64,
-    #[serde(default)]
+    #[serde(default, deserialize_with = "text")]
     pub(crate) revoked: Option<String>,
     /// Milliseconds since the epoch, by the server.
     pub(crate) now: i64,
@@ -217,7 +226,15 @@ pub(crate) struct Waiters {
 #[derive(Debug, Deserialize)]
 pub(crate) struct Forced {
     #[serde(default)]
-    pub(crate) entries: Option<Vec<ForcedEntry>>,
+    entries: Option<Bson>,
+}
+
+impl Forced {
+    /// Returns the entries. What has another form, which another program has written, is left out.
+    pub(crate) fn into_entries(self) -> Vec<ForcedEntry> {
+        let Some(Bson::Array(entries)) = self.entries else { return Vec::new() };
+        entries.into_iter().filter_map(|entry| from_bson(entry).ok()).collect()
+    }
 }
 
 #[derive(Debug, Deserialize)]

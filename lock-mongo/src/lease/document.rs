@@ -25,7 +25,11 @@ impl Layout {
         // no waiter.
         let record = doc! { "$or": [
             { "$eq": [&found, "missing"] },
-            { "$and": [{ "$eq": [&found, "object"] }, { "$eq": [{ "$type": self.value(TOKEN) }, "long"] }] },
+            { "$and": [
+                { "$eq": [&found, "object"] },
+                { "$eq": [{ "$type": self.value(TOKEN) }, "long"] },
+                { "$eq": [self.too_long(), Bson::Null] },
+            ] },
         ] };
         // A pipeline can only fail by a conversion. That of a constant would always fail.
         let refusal = doc! { "$toLong": { "$concat": [NOT_A_LOCK, found] } };

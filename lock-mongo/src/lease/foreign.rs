@@ -6,7 +6,7 @@ use distlock_engine::store::Attempt;
 use mongodb::bson::{Bson, Document, doc};
 use serde::Deserialize;
 
-use super::{Clock, EXPIRES_AT, ID, Layout, TOKEN, answer};
+use super::{Clock, EXPIRES_AT, ID, LISTS, Layout, TOKEN, answer, until};
 
 /// The document in the place of a record.
 #[derive(Debug, Deserialize)]
@@ -15,11 +15,18 @@ pub(crate) struct Found {
     token: String,
     /// Milliseconds until its `expiresAt`, negative in the past; `None` if that is no date.
     remaining: Option<i64>,
+    /// The list of the record that is longer than any operation makes it (R32).
+    too_long: Option<String>,
 }
 
 impl Found {
     pub(crate) fn is_record(&self) -> bool {
-        self.token == "long"
+        self.token == "long" && self.too_long.is_none()
+    }
+
+    /// Returns the list that is longer than any operation makes it.
+    pub(crate) fn too_long(&self) -> Option<&str> {
+        self.too_long.as_deref()
     }
 
     /// Returns how long a lock of another program must still be respected. `None` if the document
@@ -35,7 +42,8 @@ impl Layout {
     pub(crate) fn found(&self) -> Document {
         answer(doc! {
             "token": { "$type": self.value(TOKEN) },
-            "remaining": { "$cond": [self.has_expiry(), { "$subtract": [self.value(EXPIRES_AT), "$$NOW"] }, Bson::Null] },
+            "remaining": { "$cond": [self.has_expiry(), until(self.value(EXPIRES_AT)), Bson::Null] },
+            "too_long": self.too_long(),
         })
     }
 
@@ -53,6 +61,18 @@ impl Layout {
         let mut stages = vec![doc! { "$replaceWith": { ID: format!("${ID}") } }];
         stages.extend(self.acquire(attempt, clock));
         stages
+    }
+
+    /// The first list that is too long, or null.
+    pub(super) fn too_long(&self) -> Document {
+        let branches: Vec<Document> = LISTS
+            .iter()
+            .map(|(list, longest)| {
+                let len = doc! { "$size": { "$cond": [{ "$isArray": self.value(list) }, self.value(list), []] } };
+                doc! { "case": { "$gt": [len, i64::try_from(*longest).unwrap_or(i64::MAX)] }, "then": list }
+            })
+            .collect();
+        doc! { "$switch": { "branches": branches, "default": Bson::Null } }
     }
 
     fn has_expiry(&self) -> Document {

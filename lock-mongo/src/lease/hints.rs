@@ -141,7 +141,9 @@ fn is_reported(lease: &str, own: &Own) -> Document {
         condition
     };
     let last_forced = format!("${}", at("lastForced"));
-    let by_force = doc! { "$eq": [format!("${}", at("token")), { "$add": [last_forced, 1_i64] }] };
+    // A sum with anything but a number would end the stream, which all stores of the client share.
+    let next = doc! { "$cond": [{ "$isNumber": &last_forced }, { "$add": [&last_forced, 1_i64] }, Bson::Null] };
+    let by_force = doc! { "$eq": [format!("${}", at("token")), next] };
     doc! { "$or": [
         { "operationType": REPLACE, at("token"): { "$not": { "$type": "long" } } },
         { at("holder"): &own.one, at("passed"): &exists },

@@ -54,9 +54,12 @@ pub(super) fn is_shared(one: &str) -> Document {
     doc! { "$eq": [format!("{one}.{SHARED}"), true] }
 }
 
-/// Whether a ticket or a holder has permits. Other values than numbers make a ticket exclusive.
+/// Whether a ticket or a holder has permits. Other values than numbers that an acquisition can
+/// request make a ticket exclusive: one that is no number compares less than each, and would leave
+/// room for any number of others (R32).
 pub(super) fn has_permits(one: &str) -> Document {
-    doc! { "$and": [{ "$isNumber": format!("{one}.{TAKES}") }, { "$isNumber": format!("{one}.{OF}") }] }
+    let (takes, of) = (format!("{one}.{TAKES}"), format!("{one}.{OF}"));
+    doc! { "$and": [{ "$gte": [&takes, 1] }, { "$lte": [takes, &of] }, { "$lte": [of, i64::from(u32::MAX)] }] }
 }
 
 /// Whether a ticket is exclusive.

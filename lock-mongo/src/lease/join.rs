@@ -10,7 +10,8 @@ use super::queue::{POSITION, block, bounded, ends_of_tickets};
 use super::taken::taken_text;
 use super::{
     ACQUIRED_AT, CLOSED_UNTIL, Clock, EXPIRED, EXPIRES_AT, EXTEND, KEEP, LOCK_ID, Layout, META, OWNER, PASSED, QUEUE,
-    TAKE, TOKEN, TOKENS, TTL, WAIT, answer, first_token, last_token, later_by, literal, millis, removed,
+    TAKE, TOKEN, TOKENS, TTL, WAIT, answer, block_len_of, first_token, last_token, later_by, literal, millis, removed,
+    until,
 };
 
 impl Layout {
@@ -22,8 +23,10 @@ impl Layout {
         let (id, ttl, mode) = (attempt.claim.id(), attempt.ttl, attempt.claim.mode());
         let held = self.value(HELD);
         let of_own = doc! { "$filter": { "input": &held, "cond": is_own("$$this", id) } };
-        // R27: no one overtakes the queue.
+        // R27: no one overtakes the queue. R13: a closed key has no live holder, unless another
+        // program has written so.
         let joins = doc! { "$and": [
+            { "$lte": [self.value(CLOSED_UNTIL), Bson::Null] },
             { "$ne": [&held, []] },
             { "$lte": [self.value(POSITION), 0] },
             fits(mode, &held),
@@ -35,7 +38,7 @@ impl Layout {
             (TAKE, doc! { "$or": [takes, joins] }),
         ];
         if let Some(ticket) = &attempt.ticket {
-            steps.push((WAIT, self.has_room(id, ticket.capacity)));
+            steps.push((WAIT, self.may_wait(id, ticket)));
         }
         let first = first_token(self.value(TOKEN), clock);
         let tokens = block(attempt);
@@ -101,8 +104,8 @@ impl Layout {
             let mut found = doc! {
                 "granted": &granted,
                 "token": of_own(TOKEN_OF, of_lease(TOKEN)),
-                "tokens": of_own(BLOCK_OF, doc! { "$ifNull": [self.value(TOKENS), 1] }.into()),
-                "remaining": { "$cond": [&granted, { "$subtract": [own_end, "$$NOW"] }, until_turn] },
+                "tokens": block_len_of(of_own(BLOCK_OF, self.value(TOKENS).into())),
+                "remaining": { "$cond": [&granted, until(own_end), until_turn] },
                 "at": "$$at",
                 "waiting": { "$size": "$$live" },
                 "others": { "$subtract": [{ "$size": "$$held" }, { "$cond": [&granted, 1, 0] }] },

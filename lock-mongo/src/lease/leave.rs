@@ -12,12 +12,12 @@ use super::holders::{
     mode_fields, require_exclusive, unless_blank,
 };
 use super::queue::{HEAD, LIVE};
-use super::release::{NextHolders, number};
+use super::release::{NextHolders, end_of_hold, number};
 use super::run::RUN;
 use super::{
     ACQUIRED_AT, ADMIT, CLOSED_UNTIL, Clock, DROP, EXPIRED, EXPIRES_AT, FREE, LAST_RELEASED, LEAVE, LOCK_ID, Layout,
-    META, OWNER, PASS, PASSED, QUEUE, RELEASED, RELEASED_BESIDE_OTHERS, RELEASED_LEN, TOKEN, TOKENS, TTL, first_token,
-    last_token, literal, millis, removed, time_of_stored,
+    META, OWNER, PASS, PASSED, QUEUE, RELEASED, RELEASED_BESIDE_OTHERS, RELEASED_LEN, TOKEN, TOKENS, TTL, block_len_of,
+    first_token, last_token, literal, removed, time_of_stored,
 };
 
 /// All holders: those beside the marker, or the acquisition itself as if it were one of them, if it
@@ -83,7 +83,7 @@ impl Layout {
         let others = filter(self.value(ALL), stays);
         let rest_found = match (&is.is_kept, leaving.hold_at_least) {
             (Some(is_kept), Some(hold)) => {
-                let until = doc! { "$add": [self.of_own(ACQUIRED_AT), millis(hold)] };
+                let until = end_of_hold(self.of_own(ACQUIRED_AT), hold);
                 let kept = doc! { "$mergeObjects": [self.value(OWN), { KEPT: true, EXPIRES_AT: until }] };
                 doc! { "$concatArrays": [others, { "$cond": [is_kept, [kept], []] }] }
             }
@@ -93,8 +93,8 @@ impl Layout {
             Used::UpTo(token) => number(token).into(),
             // One, because a later grant must be greater than the token of any answer (R18).
             Used::None => {
-                let next = doc! { "$add": [self.of_own(TOKEN_OF), 1_i64] };
-                doc! { "$toLong": { "$subtract": [next, self.of_own(BLOCK_OF)] } }.into()
+                let others = doc! { "$subtract": [block_len_of(self.of_own(BLOCK_OF)), 1] };
+                doc! { "$toLong": { "$subtract": [self.of_own(TOKEN_OF), others] } }.into()
             }
             Used::Unknown => self.value(TOKEN).into(),
         };
@@ -162,7 +162,7 @@ impl Layout {
 
     fn conditions(&self, Leaving { mode, hold_at_least, .. }: Leaving<'_>) -> Conditions {
         let is_in_time = doc! { "$gt": [self.of_own(EXPIRES_AT), "$$NOW"] };
-        let until = hold_at_least.map(|hold| doc! { "$add": [self.of_own(ACQUIRED_AT), millis(hold)] });
+        let until = hold_at_least.map(|hold| end_of_hold(self.of_own(ACQUIRED_AT), hold));
         let (closes, kept_until) = if mode.is_exclusive() { (until, None) } else { (None, until) };
         Conditions {
             // An object is above every number, and one that is missing below.
@@ -180,7 +180,7 @@ impl Layout {
         let mut alone = doc! {
             ID_OF: self.value(LOCK_ID),
             TOKEN_OF: self.value(TOKEN),
-            BLOCK_OF: { "$cond": [{ "$isNumber": self.value(TOKENS) }, self.value(TOKENS), 1] },
+            BLOCK_OF: self.block_len(),
         };
         for field in [ACQUIRED_AT, EXPIRES_AT, TTL, OWNER, META] {
             alone.insert(field, self.value(field));
@@ -250,7 +250,7 @@ impl Layout {
             (
                 TOKEN,
                 vec![
-                    (PASS, last_token(first.clone(), &*head.tokens)),
+                    (PASS, last_token(first.clone(), head.tokens.clone())),
                     (ADMIT, self.of_run("last").into()),
                     (LEAVE, same(LAST)),
                     (FREE, same(LAST)),
@@ -258,7 +258,7 @@ impl Layout {
             ),
             (
                 TOKENS,
-                vec![(PASS, (&*head.tokens).into()), (ADMIT, of_last.into()), (LEAVE, length.clone()), (FREE, length)],
+                vec![(PASS, head.tokens.into()), (ADMIT, of_last.into()), (LEAVE, length.clone()), (FREE, length)],
             ),
             (PASSED, vec![(PASS, doc! { "$toLong": first }.into()), (ADMIT, removed()), (LEAVE, removed())]),
             (ACQUIRED_AT, vec![(PASS, "$$NOW".into())]),
@@ -271,7 +271,7 @@ impl Layout {
                     (FREE, doc! { "$max": ends }.into()),
                 ],
             ),
-            (TTL, vec![(PASS, (&*head.claim).into())]),
+            (TTL, vec![(PASS, head.claim.into())]),
             (CLOSED_UNTIL, vec![(PASS, removed()), (ADMIT, removed()), (LEAVE, removed()), (FREE, closed)]),
             (
                 EXPIRED,

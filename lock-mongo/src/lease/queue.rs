@@ -14,12 +14,15 @@
 
 use std::time::Duration;
 
-use distlock_api::{AcquisitionId, Holder, LockKey};
+use distlock_api::{AcquisitionId, Holder, LeaseOptions, LockKey};
 use distlock_engine::store::{Attempt, Ticket};
 use mongodb::bson::{Bson, Document, doc};
 
 use super::holders::{earliest, mode_fields, ticket_fits};
-use super::{EXPIRES_AT, ID, LOCK_ID, Layout, META, OWNER, QUEUE, REVOKED, answer, literal, millis, remarks, removed};
+use super::{
+    EXPIRES_AT, ID, LOCK_ID, Layout, META, OWNER, QUEUE, REVOKED, answer, block_len_of, clamped, literal, millis,
+    remarks, removed, until,
+};
 
 /// The places of the queue: live tickets and empty ones, computed by the first stage of an
 /// operation.
@@ -136,8 +139,9 @@ impl Layout {
         doc! { "$or": [{ "$lte": [position, 0] }, { "$lte": [turn, "$$NOW"] }] }
     }
 
-    /// Milliseconds until the position may take the lease without a renewal or a release. Of
-    /// several holders, until the first one's lease ends: the others may have released by then.
+    /// Milliseconds until the position may take the lease without a renewal or a release, or zero
+    /// if that is not known (R32). Of several holders, until the first one's lease ends: the others
+    /// may have released by then.
     pub(super) fn until_turn(&self, position: impl Into<Bson>, window: Duration) -> Document {
         let first = doc! { "$let": {
             "vars": { "held": self.live_holders() },
@@ -153,11 +157,20 @@ impl Layout {
     }
 
     /// Whether the acquisition may have a ticket: it has one, or there are fewer than `capacity`.
-    pub(super) fn has_room(&self, id: &AcquisitionId, capacity: u32) -> Document {
+    /// In a queue that is no list it has none (R32).
+    fn has_room(&self, id: &AcquisitionId, capacity: u32) -> Document {
         doc! { "$or": [
             { "$in": [literal(id.as_str()), self.ids_of_live()] },
-            { "$lt": [{ "$size": self.value(LIVE) }, i64::from(capacity)] },
+            { "$and": [
+                { "$lt": [{ "$size": self.value(LIVE) }, i64::from(capacity)] },
+                { "$or": [{ "$isArray": self.value(QUEUE) }, { "$lte": [self.value(QUEUE), Bson::Null] }] },
+            ] },
         ] }
+    }
+
+    /// Whether an attempt with this ticket waits: there is room, and an end to wait for.
+    pub(super) fn may_wait(&self, id: &AcquisitionId, ticket: &Ticket) -> Document {
+        doc! { "$and": [self.has_room(id, ticket.capacity), self.has_end()] }
     }
 
     /// The live tickets with that of the acquisition, refreshed in its position or added at the
@@ -201,8 +214,8 @@ impl Layout {
     pub(super) fn head(&self) -> Head {
         Head {
             id: self.of_head(TICKET),
-            tokens: self.of_head(BLOCK),
-            claim: self.of_head(CLAIM),
+            tokens: block_len_of(self.of_head(BLOCK)),
+            claim: claim_of(self.of_head(CLAIM)),
             owner: self.of_head(OWNER),
             meta: self.of_head(META),
         }
@@ -230,7 +243,8 @@ impl Layout {
     /// Returns the array filter of [`refresh`](Self::refresh).
     pub(crate) fn own_tickets(batch: &[KeyTicket]) -> Document {
         let ids: Vec<&str> = batch.iter().map(|ticket| ticket.id.as_str()).collect();
-        doc! { format!("mine.{TICKET}"): { "$in": ids } }
+        // A list of tickets within the queue would also match, and has no field to set (R32).
+        doc! { format!("mine.{TICKET}"): { "$in": ids }, "mine": { "$not": { "$type": "array" } } }
     }
 
     /// Projects each record of a batch to its [`KeyedTickets`](super::KeyedTickets). The positions
@@ -244,14 +258,14 @@ impl Layout {
         let of_key = doc! { "$arrayElemAt": [literal(ids), { "$indexOfArray": [literal(keys), format!("${ID}")] }] };
         let positions =
             doc! { "$map": { "input": of_key, "in": { "$indexOfArray": [format!("$$live.{TICKET}"), "$$this"] } } };
-        let opens = doc! { "$ifNull": [{ "$subtract": [self.opened(), "$$NOW"] }, 0_i64] };
+        let opens = doc! { "$subtract": [self.opened(), "$$NOW"] };
         let found = doc! {
             "positions": positions,
             "holder": { "$cond": [self.is_held(), self.value(LOCK_ID), Bson::Null] },
             "holders": self.holder_states(),
             "token": { "$ifNull": [self.first_of_block(), 0_i64] },
             "opens": { "$cond": [self.has_marker(), self.opens_beside(opens.clone()), opens] },
-            "remaining": { "$ifNull": [{ "$subtract": [self.value(EXPIRES_AT), "$$NOW"] }, 0_i64] },
+            "remaining": until(self.value(EXPIRES_AT)),
             "revoked": self.value(REVOKED),
             "now": { "$toLong": "$$NOW" },
         };
@@ -287,10 +301,15 @@ pub(super) const HEAD: &str = "step.head";
 /// Expressions for the fields of the first live ticket.
 pub(super) struct Head {
     pub(super) id: String,
-    pub(super) tokens: String,
-    pub(super) claim: String,
+    pub(super) tokens: Document,
+    pub(super) claim: Document,
     pub(super) owner: String,
     pub(super) meta: String,
+}
+
+/// The duration of a lease that a release grants to a ticket, whatever its field is (R32).
+pub(super) fn claim_of(value: impl Into<Bson>) -> Document {
+    clamped(value, 0, millis(LeaseOptions::MAX_TTL))
 }
 
 /// Groups the tickets of a batch by their keys, in the order in which the keys first occur.
@@ -315,13 +334,16 @@ pub(super) fn ends_of_tickets(tickets: &str, number: &Document) -> Document {
 }
 
 /// Whether a ticket is alive. One that lacks a field, or has it in another form, counts as dead,
-/// because no release could grant to it.
+/// because no release could grant to it. So does one with a time that no server has written (R32).
 pub(super) fn is_alive(ticket: &str) -> Document {
     let of = |field| format!("{ticket}.{field}");
-    let mut alive =
-        vec![doc! { "$eq": [{ "$type": of(TICKET) }, "string"] }, doc! { "$eq": [{ "$type": of(SEEN) }, "date"] }];
-    alive.extend([TICKET_TTL, CLAIM, BLOCK].map(|field| doc! { "$isNumber": of(field) }));
-    alive.push(doc! { "$gt": [{ "$add": [of(SEEN), of(TICKET_TTL)] }, "$$NOW"] });
+    let mut alive = vec![doc! { "$eq": [{ "$type": of(TICKET) }, "string"] }];
+    alive.extend([CLAIM, BLOCK].map(|field| doc! { "$isNumber": of(field) }));
+    // What is between two numbers is one, and between two dates a date. A sum with any other value
+    // would be an error of the whole command.
+    alive.extend([doc! { "$gte": [of(TICKET_TTL), 0] }, doc! { "$lte": [of(TICKET_TTL), LONGEST] }]);
+    alive.push(doc! { "$gt": [of(SEEN), { "$subtract": ["$$NOW", of(TICKET_TTL)] }] });
+    alive.push(doc! { "$lte": [of(SEEN), { "$add": ["$$NOW", of(TICKET_TTL)] }] });
     doc! { "$and": alive }
 }
 

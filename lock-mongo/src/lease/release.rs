@@ -13,7 +13,7 @@ use super::run::RUN;
 use super::{
     ACQUIRED_AT, ADMIT, ANSWER, CLOSED_UNTIL, Clock, EXPIRED, EXPIRES_AT, ID, LAST_RELEASED, LOCK_ID, Layout, META,
     OWNER, PASS, PASSED, QUEUE, RELEASED, RELEASED_BESIDE_OTHERS, RELEASED_LEN, TOKEN, TOKENS, TTL, answer,
-    first_token, last_token, literal, millis, one_of, removed, time_of, time_of_stored,
+    first_token, last_token, literal, millis, one_of, removed, time, time_of, time_of_stored,
 };
 
 /// Whom a hand-over may find in the queue.
@@ -44,6 +44,12 @@ struct BlockEnd {
     time: Bson,
 }
 
+/// The end of a minimum hold of a lease that began at this time. No value of another program brings
+/// it further than the hold from now (R32).
+pub(super) fn end_of_hold(began: impl Into<Bson>, hold: Duration) -> Document {
+    doc! { "$add": [{ "$min": [time(began), "$$NOW"] }, millis(hold)] }
+}
+
 impl Layout {
     /// Makes the pipeline of the short way of [`release`](Self::release), for the filter
     /// [`held_before`](Self::held_before). An exclusive lease is granted to the first waiter, and
@@ -57,7 +63,7 @@ impl Layout {
         next: NextHolders,
         clock: Clock,
     ) -> Vec<Document> {
-        let until = hold_at_least.map(|hold| doc! { "$add": [self.value(ACQUIRED_AT), millis(hold)] });
+        let until = hold_at_least.map(|hold| end_of_hold(self.value(ACQUIRED_AT), hold));
         let closed = until
             .as_ref()
             .map_or_else(removed, |until| doc! { "$cond": [{ "$gt": [until, "$$NOW"] }, until, "$$REMOVE"] }.into());
@@ -93,12 +99,12 @@ impl Layout {
             (LOCK_ID, (&*head.id).into(), Some(MARKER.into())),
             (HOLDERS, removed(), Some(self.of_run("holders").into())),
             (GRANTS, removed(), Some(self.of_run(GRANTS).into())),
-            (TOKENS, (&*head.tokens).into(), Some(of_last.into())),
-            (TOKEN, last_token(first.clone(), &*head.tokens), Some(self.of_run("last").into())),
+            (TOKENS, head.tokens.clone().into(), Some(of_last.into())),
+            (TOKEN, last_token(first.clone(), head.tokens), Some(self.of_run("last").into())),
             (PASSED, doc! { "$toLong": first }.into(), Some(removed())),
             (ACQUIRED_AT, "$$NOW".into(), None),
             (EXPIRES_AT, doc! { "$add": ["$$NOW", &head.claim] }.into(), Some(self.end_of_run().into())),
-            (TTL, (&*head.claim).into(), None),
+            (TTL, head.claim.into(), None),
             (CLOSED_UNTIL, removed(), Some(removed())),
             (EXPIRED, removed(), None),
             (OWNER, or_nothing(&head.owner), Some(removed())),
@@ -286,7 +292,8 @@ impl Layout {
 
     /// The acquisitions that released recently, the last one first.
     fn released_before(&self) -> Document {
-        doc! { "$cond": [{ "$isArray": self.value(RELEASED) }, self.value(RELEASED), []] }
+        let released = doc! { "$slice": [self.value(RELEASED), RELEASED_BESIDE_OTHERS] };
+        doc! { "$cond": [{ "$isArray": self.value(RELEASED) }, released, []] }
     }
 
     /// Projects a record to the ids of the acquisitions that released last.

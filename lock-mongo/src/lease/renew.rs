@@ -86,7 +86,9 @@ impl Layout {
         let renewed = doc! { "$map": { "input": self.holders(), "in": each } };
         let alone = doc! { "$max": [self.value(EXPIRES_AT), { "$add": ["$$NOW", ttl_of(self.value(LOCK_ID))] }] };
         let unless_beside = |alone: Bson, field| doc! { "$cond": [self.has_marker(), self.value(field), alone] };
-        let latest = doc! { "$max": [self.value(EXPIRES_AT), latest(&self.value(HOLDERS))] };
+        let live = doc! { "$filter": { "input": self.holders(), "cond": is_live("$$this") } };
+        let latest = doc! { "$let": { "vars": { "live": live }, "in": latest("$$live") } };
+        let latest = doc! { "$max": [self.value(EXPIRES_AT), latest] };
         vec![
             doc! { "$set": {
                 self.path(HOLDERS): { "$cond": [self.has_marker(), renewed, self.value(HOLDERS)] },

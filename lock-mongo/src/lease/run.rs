@@ -5,8 +5,8 @@ use mongodb::bson::{Bson, Document, doc};
 use super::holders::{
     BLOCK_OF, ID_OF, OF, SHARED, TAKES, TOKEN_OF, all, has_permits, is_shared, latest, mode_text, most, taken_by,
 };
-use super::queue::{CLAIM, LIVE};
-use super::{ACQUIRED_AT, Clock, EXPIRES_AT, Layout, META, OWNER, TTL, first_token, last_token};
+use super::queue::{CLAIM, LIVE, claim_of};
+use super::{ACQUIRED_AT, Clock, EXPIRES_AT, Layout, META, OWNER, TTL, block_len_of, first_token, last_token};
 
 /// The result of a run, computed by the first stages of a release.
 pub(super) const RUN: &str = "step.run";
@@ -35,14 +35,15 @@ impl Layout {
             { "$lt": [{ "$size": was("holders") }, most()] },
             { "$cond": [is_shared("$$this"), is_one_of(READERS), permits_fit] },
         ] };
-        let end = doc! { "$add": ["$$NOW", ticket(CLAIM)] };
+        let (claim, tokens) = (claim_of(ticket(CLAIM)), block_len_of(ticket(BLOCK_OF)));
+        let end = doc! { "$add": ["$$NOW", &claim] };
         let holder = doc! {
             ID_OF: ticket(ID_OF),
             TOKEN_OF: "$$last",
-            BLOCK_OF: ticket(BLOCK_OF),
+            BLOCK_OF: &tokens,
             ACQUIRED_AT: "$$NOW",
             EXPIRES_AT: &end,
-            TTL: ticket(CLAIM),
+            TTL: claim,
             SHARED: ticket(SHARED),
             TAKES: ticket(TAKES),
             OF: ticket(OF),
@@ -52,14 +53,14 @@ impl Layout {
         };
         let number = |value: Bson| doc! { "$toString": { "$toLong": value } };
         let text = doc! { "$concat": [
-            was("grants"), ticket(ID_OF), " ", number("$$first".into()), " ", number(ticket(BLOCK_OF).into()), " ",
+            was("grants"), ticket(ID_OF), " ", number("$$first".into()), " ", number(tokens.clone().into()), " ",
             number(end.into()), " ", mode_text("$$this"), ";",
         ] };
         let granted = doc! {
             "holders": { "$concatArrays": [was("holders"), [holder]] },
             "n": { "$add": [was("n"), 1] },
             "last": "$$last",
-            "tokens": ticket(BLOCK_OF),
+            "tokens": &tokens,
             "kind": { "$cond": [is_shared("$$this"), READERS, PERMITS] },
             "taken": { "$add": [was("taken"), { "$cond": [is_shared("$$this"), 0, ticket(TAKES)] }] },
             "open": true,
@@ -67,7 +68,7 @@ impl Layout {
         };
         let with_tokens = doc! { "$let": {
             "vars": { "first": first_token(was("last"), clock) },
-            "in": { "$let": { "vars": { "last": last_token("$$first", ticket(BLOCK_OF)) }, "in": granted } },
+            "in": { "$let": { "vars": { "last": last_token("$$first", tokens) }, "in": granted } },
         } };
         let ended = doc! { "$mergeObjects": ["$$value", { "open": false }] };
         let holders = beside.map_or_else(|| Bson::Array(vec![]), Bson::from);

@@ -1,12 +1,12 @@
 //! The short way to a ticket: for a lease that another acquisition holds (R8).
 
 use distlock_engine::store::{Attempt, Ticket};
-use mongodb::bson::{Document, doc};
+use mongodb::bson::{Bson, Document, doc};
 
 use super::acquire::with_tickets;
 use super::holders::MARKER;
 use super::queue::{TICKET, is_alive, new_ticket};
-use super::{EXPIRES_AT, LOCK_ID, Layout, QUEUE, TOKEN, TOKENS, answer, literal};
+use super::{CLOSED_UNTIL, EXPIRES_AT, LOCK_ID, Layout, QUEUE, TOKEN, answer, literal};
 
 impl Layout {
     /// Restricts a filter to a record whose lease another acquisition holds exclusively, unexpired,
@@ -18,6 +18,7 @@ impl Layout {
         let queue = self.path(QUEUE);
         let mut filter = self.if_record(filter);
         filter.insert(self.path(LOCK_ID), doc! { "$type": "string", "$nin": [id, MARKER] });
+        filter.insert(self.path(CLOSED_UNTIL), Bson::Null);
         filter.insert(format!("{queue}.{TICKET}"), doc! { "$ne": id });
         filter.insert(format!("{queue}.{}", ticket.capacity.saturating_sub(1)), doc! { "$exists": false });
         let half = doc! { "$toInt": { "$divide": [{ "$size": "$$tickets" }, 2] } };
@@ -25,8 +26,15 @@ impl Layout {
             "vars": { "middle": { "$arrayElemAt": ["$$tickets", half] } },
             "in": { "$or": [{ "$eq": ["$$tickets", []] }, is_alive("$$middle")] },
         } };
-        let in_middle = doc! { "$let": { "vars": { "tickets": self.tickets() }, "in": in_middle } };
-        filter.insert("$expr", doc! { "$and": [{ "$gt": [self.value(EXPIRES_AT), "$$NOW"] }, in_middle] });
+        let in_middle = doc! { "$let": { "vars": { "tickets": self.value(QUEUE) }, "in": in_middle } };
+        // A queue that is no list is for the long way (R32).
+        let may_append = doc! { "$cond": [
+            { "$isArray": self.value(QUEUE) },
+            in_middle,
+            { "$lte": [self.value(QUEUE), Bson::Null] },
+        ] };
+        let [after_now, is_date] = self.is_future(EXPIRES_AT);
+        filter.insert("$expr", doc! { "$and": [after_now, is_date, may_append] });
         filter
     }
 
@@ -45,7 +53,7 @@ impl Layout {
                 // A plain `false` would leave the field out.
                 "granted": literal(false),
                 "token": self.value(TOKEN),
-                "tokens": { "$ifNull": [self.value(TOKENS), 1] },
+                "tokens": self.block_len(),
                 "remaining": self.until_turn_after(self.opened(), position, attempt.turn_window),
                 "at": "$$at",
                 "waiting": { "$size": "$$live" },

@@ -82,6 +82,7 @@ impl Layout {
     }
 
     fn writes(&self) -> Document {
-        doc! { "$cond": [{ "$isArray": self.value(WRITTEN) }, self.value(WRITTEN), []] }
+        let written = doc! { "$slice": [self.value(WRITTEN), WRITTEN_LEN] };
+        doc! { "$cond": [{ "$isArray": self.value(WRITTEN) }, written, []] }
     }
 }

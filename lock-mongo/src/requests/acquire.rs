@@ -12,14 +12,14 @@ use distlock_api::{ErrorKind, LockError, Result};
 use distlock_engine::store::{Attempt, BusyReply, Claim, Grant, QueueStanding, Reply, StoreTime, Ticket};
 use mongodb::bson::{Bson, Document, RawDocumentBuf};
 
-use super::foreign::found;
+use super::foreign::{found, refusal};
 use super::privileges;
 use crate::budget::Budget;
 use crate::calls::{ChangeOptions, Failure};
 use crate::claim::claim_state;
-use crate::error::{failed_with, is_lost_race, is_unauthorized, no_document, not_a_record, rejection, unmarked};
+use crate::error::{failed_with, garbled, is_lost_race, is_unauthorized, no_document, rejection, unmarked};
 use crate::lease::{Acquisition, Found, Layout, NOT_A_LOCK, Taken, block, not_once};
-use crate::numbers::{corrupt, millis, token};
+use crate::numbers::{LATEST, corrupt, millis, token};
 use crate::records::{Absent, Records};
 use crate::topology::Deployment;
 
@@ -241,7 +241,7 @@ async fn after_collision(
     let Some(found) = found(records, identity.clone(), budget).await?.filter(|found| !found.is_record()) else {
         return Ok(None);
     };
-    let respected = found.respected_for().filter(|_| *adopts_foreign).ok_or_else(not_a_record)?;
+    let respected = found.respected_for().filter(|_| *adopts_foreign).ok_or_else(|| refusal(&found))?;
     if !respected.is_zero() {
         return Ok(Some(Reply::Busy(BusyReply::new().with_holder_remaining(respected))));
     }
@@ -284,6 +284,14 @@ fn reply(attempt: &Attempt, answer: &Acquisition) -> Result<Reply> {
     let remaining = millis(answer.remaining);
     if !answer.granted {
         let now = StoreTime::since_origin(millis(answer.now));
+        // What keeps the key has an end, and what refuses a ticket is the number of others (R32).
+        if answer.remaining == 0 || answer.now.saturating_add(answer.remaining) >= LATEST {
+            return Err(garbled("`expiresAt` or `closedUntil` is not the date of any grant"));
+        }
+        let is_full = |capacity: u32| u64::try_from(answer.waiting).is_ok_and(|waiting| waiting >= capacity.into());
+        if answer.at < 0 && attempt.ticket.is_some_and(|ticket| !is_full(ticket.capacity)) {
+            return Err(garbled("`queue` is no list"));
+        }
         let standing = match (u32::try_from(answer.at), attempt.ticket) {
             (Ok(ahead), _) => QueueStanding::Queued { ahead },
             (Err(_), Some(_)) => QueueStanding::Full,

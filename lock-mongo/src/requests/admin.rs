@@ -1,12 +1,13 @@
 //! Administration: inspection, forced releases, and raising tokens.
 
 use std::num::NonZeroUsize;
+use std::time::Duration;
 
 use distlock_api::{
-    AcquisitionId, FencingToken, ForcedRelease, LockError, LockFilter, LockHolder, LockInfo, LockKey, Result,
+    AcquisitionId, ErrorKind, FencingToken, ForcedRelease, LockError, LockFilter, LockHolder, LockInfo, LockKey, Result,
 };
 use futures_util::TryStreamExt;
-use mongodb::bson::{Bson, Document, from_document};
+use mongodb::bson::{Bson, Document, doc, from_document};
 use mongodb::options::ReturnDocument;
 
 use super::foreign;
@@ -28,7 +29,7 @@ pub(crate) async fn inspect(records: &Records, key: &LockKey) -> Result<Option<L
         foreign::refuse(records, identity, budget).await.map_err(with_key)?;
         return Ok(None);
     };
-    let state = found.answer.filter(|state| state.remaining > 0);
+    let state = found.answer.filter(|state| state.remaining != 0);
     state.map(|state| info(key, state)).transpose()
 }
 
@@ -63,7 +64,7 @@ async fn force(records: &Records, key: &LockKey, victims: Victims<'_>, reason: &
     if before.is_none() {
         foreign::refuse(records, identity, budget).await.map_err(with_key)?;
     }
-    before.filter(|state| state.remaining > 0).map(|state| info(key, state)).transpose()
+    before.filter(|state| state.remaining != 0).map(|state| info(key, state)).transpose()
 }
 
 /// Returns the next locks that match, after a key.
@@ -77,7 +78,13 @@ pub(crate) async fn page(
     let (filter, projection) = (layout.listed(filter, after)?, layout.listed_state());
     let (mut page, mut last, mut missing) = (Vec::new(), None, Some(limit));
     while let Some(wanted) = missing {
-        let found = by_identity(records, Layout::beyond(&filter, last), projection.clone(), wanted).await?;
+        let found = match by_identity(records, Layout::beyond(&filter, last.clone()), projection.clone(), wanted).await
+        {
+            Err(error) if error.kind() == ErrorKind::Corrupt => {
+                one_by_one(records, &filter, last, &projection, wanted).await?
+            }
+            found => found?,
+        };
         let is_all = found.len() < wanted.get();
         last = found.last().and_then(|found| found.get("_id")).cloned();
         // A document whose `_id` no key names cannot be locked by this crate. The next one takes
@@ -102,7 +109,7 @@ pub(crate) async fn history(records: &Records, key: &LockKey) -> Result<Vec<Forc
     let (filter, projection) = (layout.record(layout.identity(key)?), layout.history());
     let found = records.find_one::<Forced>(filter, projection, budget).await;
     let found = found.map_err(|error| error.with_key(key.clone()))?;
-    let entries = found.and_then(|found| found.answer).and_then(|forced| forced.entries).unwrap_or_default();
+    let entries = found.and_then(|found| found.answer).map(Forced::into_entries).unwrap_or_default();
     let entry = |entry: ForcedEntry| {
         let (id, last) = (entry.id.map(AcquisitionId::new), token(entry.token)?);
         Ok(ForcedRelease::new(id, entry.owner, last, entry.at.to_system_time(), entry.reason))
@@ -161,19 +168,64 @@ async fn by_identity(
     records.run(budget, Effect::None, find).await
 }
 
+/// Finds the same as [`by_identity`], with a command for each document: the server has failed to
+/// compute with one of them, which is named instead (R32).
+async fn one_by_one(
+    records: &Records,
+    filter: &Document,
+    mut last: Option<Bson>,
+    projection: &Document,
+    limit: NonZeroUsize,
+) -> Result<Vec<Document>> {
+    let mut all = Vec::new();
+    loop {
+        let plain = Layout::beyond(&Layout::without_computation(filter), last);
+        let identities = by_identity(records, plain, Layout::only_identity(), BATCH).await?;
+        last = identities.last().cloned().and_then(Layout::identity_of);
+        if last.is_none() {
+            return Ok(all);
+        }
+        for identity in identities.into_iter().filter_map(Layout::identity_of) {
+            let this = Layout::among(filter, vec![identity.clone()]);
+            match by_identity(records, this, projection.clone(), NonZeroUsize::MIN).await {
+                Err(error) if error.kind() == ErrorKind::Corrupt => {
+                    let why = std::error::Error::source(&error).map_or_else(|| error.to_string(), ToString::to_string);
+                    all.push(doc! { "_id": identity, "distlock": { UNCOMPUTABLE: why } });
+                }
+                found => all.extend(found?),
+            }
+            if all.len() == limit.get() {
+                return Ok(all);
+            }
+        }
+    }
+}
+
+/// The field of a listed state that the server could not compute.
+const UNCOMPUTABLE: &str = "uncomputable";
+
 /// Makes the entry of a list, also for a document that is no record, or an unreadable one.
 fn listed(layout: &Layout, found: Document) -> Option<LockInfo> {
     let key = layout.key(found.get("_id")?)?;
     let state = found.get_document("distlock").ok()?.clone();
-    let read =
-        from_document::<Keyed>(found).map_err(|error| malformed_field(&state).unwrap_or_else(|| error.to_string()));
+    let read = match malformed_field(&state) {
+        Some(why) => Err(why),
+        None => from_document::<Keyed>(found).map_err(|error| error.to_string()),
+    };
     let info = read.and_then(|Keyed { state, .. }| info(&key, state).map_err(|error| error.to_string()));
     let remaining = millis(state.get_i64("remaining").unwrap_or(0));
     Some(info.unwrap_or_else(|why| LockInfo::unreadable(key, remaining, why)))
 }
 
+/// Why a key that is not free has no known end (R32).
+const END_UNKNOWN: &str = "`expiresAt` or `closedUntil` is no date, or `expiresAt` is missing: another program has changed \
+                           the record. No acquisition takes it; a forced release makes it usable";
+
 /// Describes the field of a listed state that no record has in this form.
 fn malformed_field(state: &Document) -> Option<String> {
+    if let Ok(why) = state.get_str(UNCOMPUTABLE) {
+        return Some(format!("MongoDB cannot compute with the record: {why}"));
+    }
     if let Ok(found) = state.get_str("token") {
         return Some(format!("`fencingToken` is of type {found}, not long: the document is no lock record"));
     }
@@ -181,7 +233,19 @@ fn malformed_field(state: &Document) -> Option<String> {
     let no_text = [holder, owner]
         .into_iter()
         .find(|(name, _)| !matches!(state.get(name), None | Some(Bson::Null | Bson::String(_))));
-    no_text.map(|(_, field)| format!("`{field}` is not a string"))
+    let no_text = no_text.map(|(_, field)| format!("`{field}` is not a string"));
+    no_text.or_else(|| (!has_remarks(state.get("meta"))).then(|| "`meta` is no list of names and values".to_owned()))
+}
+
+/// Whether remarks have the form of a record.
+fn has_remarks(meta: Option<&Bson>) -> bool {
+    let is_remark = |remark: &Bson| {
+        remark.as_document().is_some_and(|remark| remark.get_str("k").is_ok() && remark.get_str("v").is_ok())
+    };
+    match meta {
+        None | Some(Bson::Null) => true,
+        Some(meta) => meta.as_array().is_some_and(|remarks| remarks.iter().all(is_remark)),
+    }
 }
 
 /// Makes the error of a change of many records that failed in the middle.
@@ -195,6 +259,9 @@ fn interrupted(error: LockError, changed: u64) -> LockError {
 }
 
 fn info(key: &LockKey, mut state: State) -> Result<LockInfo> {
+    if state.remaining < 0 {
+        return Ok(LockInfo::unreadable(key.clone(), Duration::ZERO, END_UNKNOWN));
+    }
     let last = token(state.token.unwrap_or(0))?;
     let (remaining, waiting) = (millis(state.remaining), state.waiting);
     if let Some(holders) = state.holders.take() {
@@ -209,7 +276,7 @@ fn info(key: &LockKey, mut state: State) -> Result<LockInfo> {
     }
     let (id, owner) = (state.holder.as_deref().map(AcquisitionId::new), state.owner.clone());
     let info = LockInfo::new(key.clone(), id, last, remaining).with_waiting(waiting);
-    Ok(info.with_holder(owner, state.into_metadata()))
+    Ok(info.with_holder(owner, state.metadata()))
 }
 
 fn holder(state: HolderState) -> Result<LockHolder> {

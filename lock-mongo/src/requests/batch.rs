@@ -455,11 +455,13 @@ async fn released_by<'a>(
     #[derive(Deserialize)]
     struct Remembered {
         #[serde(rename = "distlock")]
-        ids: Vec<String>,
+        ids: Vec<Bson>,
     }
     let layout = &records.layout;
     let identities = claims.map(|claim| layout.identity(claim.key())).collect::<Result<Vec<_>>>()?;
     let found: Vec<Remembered> =
         records.find_all(layout.records(identities), layout.releases_remembered(), budget).await?;
-    Ok(found.into_iter().flat_map(|remembered| remembered.ids).collect())
+    let ids = found.into_iter().flat_map(|remembered| remembered.ids);
+    // What is no id was written by another program.
+    Ok(ids.filter_map(|id| if let Bson::String(id) = id { Some(id) } else { None }).collect())
 }

@@ -1,10 +1,10 @@
 //! Documents in a lock collection that are no lock records (R22).
 
-use distlock_api::Result;
+use distlock_api::{LockError, Result};
 use mongodb::bson::Bson;
 
 use crate::budget::Budget;
-use crate::error::not_a_record;
+use crate::error::{not_a_record, too_long};
 use crate::lease::{Found, Layout};
 use crate::records::Records;
 
@@ -14,11 +14,18 @@ pub(super) async fn found(records: &Records, identity: Bson, budget: Budget) -> 
     Ok(found.and_then(|found| found.answer))
 }
 
-/// Fails if the document in the place of a record is none.
+/// Fails if the document in the place of a record is none. In an application's collection a
+/// document without a lock is no mistake.
 pub(super) async fn refuse(records: &Records, identity: Bson, budget: Budget) -> Result<()> {
-    if records.layout.is_within() {
-        return Ok(());
+    match found(records, identity, budget).await? {
+        Some(found) if !found.is_record() && !(records.layout.is_within() && found.too_long().is_none()) => {
+            Err(refusal(&found))
+        }
+        _ => Ok(()),
     }
-    let found = found(records, identity, budget).await?;
-    if found.is_some_and(|found| !found.is_record()) { Err(not_a_record()) } else { Ok(()) }
+}
+
+/// Makes the error of a document in the place of a record that is none.
+pub(super) fn refusal(found: &Found) -> LockError {
+    found.too_long().map_or_else(not_a_record, too_long)
 }

@@ -29,6 +29,7 @@ mod fenced;
 mod fenced_transactions;
 mod force;
 mod foreign;
+mod garbled;
 #[path = "../guide/mod.rs"]
 mod guide;
 mod hints;
@@ -179,6 +180,7 @@ fn trials(runtime: &Arc<Runtime>, servers: &[MongoServer], at_once: usize) -> (V
         fenced::add(&mut checks);
         fenced_transactions::add(&mut checks);
         foreign::add(&mut checks);
+        garbled::add(&mut checks);
         documents::add(&mut checks);
         once::add(&mut checks);
         (trials_alone, trials) = (checks.trials_alone, checks.trials);

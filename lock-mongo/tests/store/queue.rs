@@ -4,7 +4,7 @@ use std::num::NonZeroU32;
 use std::time::Duration;
 
 use distlock_api::ReleaseOutcome::{AlreadyLost, Released};
-use distlock_api::{AcquireOptions, FencingToken, Holder, LockKey, Loss};
+use distlock_api::{AcquireOptions, ErrorKind, FencingToken, Holder, LockKey, Loss};
 use distlock_engine::store::{
     Attempt, BusyReply, Claim, Grant, LeaseStore, QueueStanding, Release, Renewal, Reply, Standing, Ticket,
 };
@@ -730,6 +730,17 @@ async fn odd_queues_are_none(world: World) {
         world.raw(&name).update_one(doc! { "_id": key.as_str() }, doc! { "$set": { "queue": &queue } }).await.unwrap();
         renew(&store, &a, grant.token, LONG).await;
         assert!(matches!(store.renew(&standing(&b)).await.unwrap(), Standing::Gone(_)), "{queue}");
+        if !matches!(queue, Bson::Array(_) | Bson::Null) {
+            // Whatever stood there is lost: a waiter must not wait as if it had the first place.
+            let attempt = Attempt::new(b.clone(), LONG).with_ticket(ticket());
+            let error = store.try_acquire(&attempt).await.unwrap_err();
+            assert_eq!((error.kind(), error.is_outcome_unknown()), (ErrorKind::Corrupt, false), "{queue}: {error}");
+            crate::guide::lists(&error);
+            assert_eq!(release(&store, &a).await, Released, "{queue}");
+            assert_eq!(holder(&store, &key).await, None, "{queue}");
+            tickets.push(standing(&c));
+            continue;
+        }
         assert_eq!(ahead(&queued(&store, &b).await), 0, "{queue}");
         assert_eq!(release(&store, &a).await, Released);
         assert_eq!(holder(&store, &key).await.as_ref(), Some(b.id()), "{queue}");

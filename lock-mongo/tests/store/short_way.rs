@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use distlock_api::{AcquisitionId, Holder, LockKey, Loss, Mode};
+use distlock_api::{AcquisitionId, ErrorKind, Holder, LockKey, Loss, Mode};
 use distlock_engine::store::{Attempt, Claim, Grant, LeaseStore, Renewal, Reply, Standing, Ticket};
 use distlock_mongo::MongoStore;
 use distlock_mongo::mongodb::bson::{Bson, DateTime, Document, doc};
@@ -152,10 +152,16 @@ async fn both_ways_to_a_ticket_agree(world: World) {
             let claim = Claim::new(key.clone(), AcquisitionId::new("a-1"));
             // A window far above the time between the two attempts.
             let attempt = attempt(&claim).with_ticket(Ticket::new(LONG, LONG, PLACES)).with_turn_window(LONG);
-            let (answer, remaining) = match store.try_acquire(&attempt).await.unwrap() {
-                Reply::Busy(busy) => (format!("{:?} {:?}", busy.standing, busy.token), busy.holder_remaining.unwrap()),
-                Reply::Granted(grant) => (format!("{:?}", grant.tokens), grant.remaining),
-                other => panic!("{other:?}"),
+            let (answer, remaining) = match store.try_acquire(&attempt).await {
+                Ok(Reply::Busy(busy)) => {
+                    (format!("{:?} {:?}", busy.standing, busy.token), busy.holder_remaining.unwrap())
+                }
+                Ok(Reply::Granted(grant)) => (format!("{:?}", grant.tokens), grant.remaining),
+                Ok(other) => panic!("{other:?}"),
+                Err(error) => {
+                    assert_eq!(error.kind(), ErrorKind::Corrupt, "{found}: {error}");
+                    (error.to_string(), Duration::ZERO)
+                }
             };
             let mut left = record(&world, &name, &key).await;
             if let Ok(queue) = left.get_array_mut("queue") {
@@ -177,7 +183,7 @@ const PLACES: u32 = 3;
 /// The states of a record that an attempt of `a-1` may find, with all queues that matter to it.
 fn states_of_a_queue(past: DateTime, later: DateTime) -> Vec<Document> {
     let ticket = |id: &str, seen| doc! { "id": id, "seen": seen, "ttl": 1000, "claim": 1000, "tokens": 5 }.into();
-    let live = |id| ticket(id, later);
+    let live = |id: &str| doc! { "id": id, "seen": later, "ttl": 120_000, "claim": 1000, "tokens": 5 }.into();
     let (dead, empty): (Bson, Bson) = (ticket("dead-1", past), doc! {}.into());
     let queues: [Bson; 11] = [
         Bson::Null,

@@ -32,6 +32,8 @@ impl std::error::Error for Cause {}
 pub(crate) fn translate(error: &Error, effect: Effect) -> LockError {
     let verdict = Verdict::of(error);
     let disposition = match (verdict.disposition, effect) {
+        // What the server cannot compute, it cannot compute again.
+        (Disposition::OutcomeUnknown, Effect::None) if is_uncomputable(command_code(error)) => Disposition::Permanent,
         (Disposition::OutcomeUnknown, Effect::None) => Disposition::Retryable,
         (disposition, _) => disposition,
     };
@@ -202,6 +204,11 @@ pub(crate) fn rejection(error: &Error) -> Option<(i32, LockError)> {
     Some((refused.code, LockError::new(ErrorKind::Rejected, message).with_source(cause)))
 }
 
+/// Whether the server has failed to compute with the values of a record.
+fn is_uncomputable(code: Option<i32>) -> bool {
+    matches!(code, Some(14 | 15 | CONVERSION_FAILURE | 16554))
+}
+
 /// Returns the code of a command that the server refused.
 pub(crate) fn command_code(error: &Error) -> Option<i32> {
     match &*error.kind {
@@ -366,10 +373,12 @@ impl Verdict {
             20 | 40573 | 51144 => {
                 (ErrorKind::Unsupported, Permanent, "this MongoDB deployment does not support the operation")
             }
-            14 | 15 | 241 | 16554 => {
+            // The projection of a `findAndModify` is computed after the change, and an update of
+            // several records may have changed some.
+            _ if is_uncomputable(Some(code)) => {
                 let summary =
                     "a lock record has a form that the protocol does not allow: another program has changed it";
-                (ErrorKind::Corrupt, Permanent, summary)
+                (ErrorKind::Corrupt, OutcomeUnknown, summary)
             }
             2 | 9 | 26 | 59 | 61 | 66 | 67 | 72 | 73 | 115 | 121 | 166 | 168 | 224 | 238 | 263 | 303 | 322 | 323
             | 324 | 347 | 352 | 378 | 411 | 10334 | 11000 | 13297 | 17280 | 40413 | 40414 | 40415 | 50768 => {

@@ -216,7 +216,8 @@ impl Wait {
     }
 
     fn on_error(&mut self, now: &Now, error: LockError, circumstances: Circumstances, random: f64) -> Next {
-        if error.disposition() == Disposition::Permanent {
+        // No wait mends a record that another program has changed, whatever the attempt has done.
+        if error.disposition() == Disposition::Permanent || error.kind() == ErrorKind::Corrupt {
             return Next::Return(Err(error));
         }
         // Nothing was sent. If the lock is known to be busy, that says more to the caller.

@@ -42,6 +42,7 @@ pub(super) fn add(checks: &mut Checks<'_>) {
     check!(checks, R32 a_list_without_bound_disturbs_no_neighbour);
     check!(checks, R32 no_date_is_beyond_the_year_9999);
     check!(checks, alone R32 a_list_goes_on_by_one_record_at_a_time);
+    check!(checks, alone R32 an_error_after_a_change_leaves_its_outcome_open);
 }
 
 /// The number of cases of each check.
@@ -246,6 +247,31 @@ async fn a_list_without_bound_disturbs_no_neighbour(world: World) {
         }
     }
     locks.close().await.expect("an answer");
+}
+
+/// A projection is computed after the change, so the error may be that of a change that was made.
+async fn an_error_after_a_change_leaves_its_outcome_open(world: World) {
+    let name = random_name("locks");
+    let (client, app) = world.client_of_app().await;
+    let locks = MongoProvider::builder(client.database("distlock_test")).collection(&*name).build().expect("valid");
+    let key = key();
+    for code in [14, 15, 241, 16554] {
+        world.fail(&app, "findAndModify", doc! { "errorCode": code }).await;
+        let forced = locks.admin().expect("there is one").force_release(&key, "check").await.unwrap_err();
+        world.fail(&app, "findAndModify", doc! { "errorCode": code }).await;
+        // Without a limit: no wait mends the record.
+        let acquired = timeout(Duration::from_secs(30), locks.acquire(&key).into_future()).await.expect("not for ever");
+        for error in [forced, acquired.map(drop).unwrap_err()] {
+            assert_eq!((error.kind(), error.is_outcome_unknown()), (ErrorKind::Corrupt, true), "{code}: {error}");
+            crate::guide::lists(&error);
+        }
+        world.fail(&app, "find", doc! { "errorCode": code }).await;
+        let error = locks.admin().expect("there is one").inspect(&key).await.unwrap_err();
+        assert_eq!((error.kind(), error.is_outcome_unknown()), (ErrorKind::Corrupt, false), "{code}: {error}");
+    }
+    drop(locks.acquire(&key).await.expect("free again"));
+    locks.close().await.expect("an answer");
+    assert!(locks.accounting().balances());
 }
 
 /// The server fails to compute with the first query, as it does for all records if it does for one.
@@ -580,8 +606,8 @@ impl Place {
         self.raw.find_one(doc! { "_id": key.as_str() }).await.expect("an answer")
     }
 
-    /// The bytes of the document without the scratch field, which operations remove. A value that is
-    /// no number equals nothing, not even itself.
+    /// The bytes of the document without the scratch field, which operations remove. A value that
+    /// is no number equals nothing, not even itself.
     fn bytes(&self, document: Option<&Document>) -> Option<Vec<u8>> {
         let mut document = document?.clone();
         let record = if self.prefix.is_empty() { Some(&mut document) } else { document.get_document_mut("lock").ok() };
@@ -676,7 +702,7 @@ impl Place {
                 let attempts = [own, other].map(|claim| Attempt::new(claim, LONG).with_ticket(ticket()));
                 let mut replies = store.try_acquire_many(&attempts).await;
                 let other = replies.pop().expect("two replies");
-                // A document that was just inserted may be unknown to a batch, and is then undecided.
+                // A document that was just inserted may be unknown to a batch: undecided.
                 if other.is_err() {
                     return Err(format!("the other key of a batch failed: {other:?}"));
                 }

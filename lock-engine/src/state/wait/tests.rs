@@ -167,6 +167,8 @@ async fn a_limit_ends_the_wait_with_what_is_known() {
 async fn errors_are_retried_permanent_ones_returned_and_overload_means_busy_to_a_waiter() {
     let mut world = World::new(never);
     assert_eq!(world.answer(0, Err(LockError::invalid_options("no"))), "InvalidOptions, Permanent");
+    let corrupt = LockError::new(ErrorKind::Corrupt, "odd").outcome_unknown();
+    assert_eq!(world.answer(0, Err(corrupt)), "Corrupt, OutcomeUnknown");
     let overloaded = || LockError::overloaded(7, "too much");
     assert_eq!(world.answer(0, Err(overloaded())), "Overloaded, Retryable");
     let unavailable = || LockError::new(ErrorKind::Unavailable, "away");

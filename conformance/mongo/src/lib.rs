@@ -9,6 +9,7 @@
 //! * [`ClusterArena`] is a replica set with faults, for
 //!   [`Fixture::arena`](distlock_conformance::Fixture::arena).
 //! * [`FailCommand`] makes commands of one client fail at the server.
+//! * [`Imitation`] is a server that speaks MongoDB's protocol and lacks something.
 //!
 //! # Where a server comes from
 //! [`MongoServer::start`] uses the first of these that works:
@@ -56,6 +57,7 @@
 
 mod cluster;
 mod fail_command;
+mod imitation;
 mod keeper;
 mod run;
 mod server;
@@ -64,6 +66,7 @@ mod topology;
 
 pub use cluster::ClusterArena;
 pub use fail_command::FailCommand;
+pub use imitation::{Imitation, Refuse, Shape};
 pub use run::{run, run_one};
 pub use server::{MongoServer, ServerError};
 pub use topology::Topology;

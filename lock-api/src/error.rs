@@ -335,23 +335,27 @@ impl fmt::Display for LockError {
 }
 
 impl fmt::Debug for LockError {
+    /// Shows the message, each cause on a line of its own, and what the caller may do. So a `main`
+    /// that returns this error prints a text for people.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Inner { kind, disposition, phase, key, message, source, calls_ahead } = &*self.0;
-        let mut error = f.debug_struct("LockError");
-        error.field("kind", kind).field("disposition", disposition).field("message", message);
-        if let Some(phase) = phase {
-            error.field("phase", phase);
+        let mut shown = self.to_string();
+        f.write_str(&shown)?;
+        let mut source = self.source();
+        while let Some(cause) = source {
+            let text = cause.to_string();
+            // A message may quote its cause.
+            if !shown.contains(&text) {
+                write!(f, "\ncaused by: {text}")?;
+                shown.push_str(&text);
+            }
+            source = cause.source();
         }
-        if let Some(key) = key {
-            error.field("key", key);
-        }
-        if let Some(calls_ahead) = calls_ahead {
-            error.field("calls_ahead", calls_ahead);
-        }
-        if let Some(source) = source {
-            error.field("source", source);
-        }
-        error.finish()
+        let hint = match self.0.disposition {
+            Disposition::Retryable => "nothing was changed, and the same call may succeed later",
+            Disposition::Permanent => "the same call fails again until its cause is removed",
+            Disposition::OutcomeUnknown => "the store may have carried it out",
+        };
+        write!(f, "\n({}: {hint})", self.0.kind.as_str())
     }
 }
 
@@ -379,6 +383,22 @@ mod tests {
             "no answer from the store (timed out waiting for the release to be confirmed) [lock \"a\"] [outcome unknown]"
         );
         assert_eq!(error.source().unwrap().to_string(), "socket closed");
+    }
+
+    #[test]
+    fn debug_is_a_text_for_people() {
+        let refused = LockError::new(ErrorKind::Unavailable, "no server answers: connection refused")
+            .with_phase(Phase::Connect)
+            .with_source(LockError::new(ErrorKind::Other, "connection refused").with_source("port 1"));
+        let text = "no server answers: connection refused (while connecting)\ncaused by: port 1\n(unavailable: nothing was \
+                    changed, and the same call may succeed later)";
+        assert_eq!(format!("{refused:?}"), text);
+        assert_eq!(format!("{refused:#?}"), text);
+        let unknown = LockError::new(ErrorKind::Corrupt, "unreadable").outcome_unknown();
+        assert_eq!(
+            format!("{unknown:?}"),
+            "unreadable [outcome unknown]\n(corrupt: the store may have carried it out)"
+        );
     }
 
     #[test]

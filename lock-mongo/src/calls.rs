@@ -10,6 +10,8 @@
 //! waits for a connection leaves a dead entry in the driver's line. The driver removes one of these
 //! per event of the pool, so that live calls behind hundreds of them time out for many seconds.
 
+pub(crate) mod privileges;
+
 use std::future::Future;
 use std::num::NonZeroUsize;
 
@@ -28,7 +30,7 @@ use crate::claim::claim_state;
 use crate::error::{Effect, Refusal, is_answer, refused, replaced, translate, unmarked, unreadable};
 use crate::lease::Marked;
 use crate::records::Records;
-use crate::topology::{Deployment, primary_replaced, unanswered_by};
+use crate::topology::{Deployment, primary_replaced, unanswered_by, unselected};
 
 /// How many records one update changes. Larger updates delay all other writes (R14).
 pub(crate) const BATCH: NonZeroUsize = NonZeroUsize::new(360).expect("not zero");
@@ -137,15 +139,15 @@ impl Records {
         let shared = self.shared_within(budget).await?;
         let client = self.database.client();
         let connection = timeout(budget.left(), shared.pool.connections.acquire()).await;
-        let _connection = connection.map_err(|_| unanswered_by(client, budget.limit(), Effect::None))?;
+        let _connection = connection.map_err(|_| self.unanswered(budget, Effect::None))?;
         // In the last twentieth of its time a call would be cut off before its answer, and leave a
         // dead entry. Many calls that started together also reach their limit together.
         if budget.left() < budget.limit() / 20 {
-            return Err(unanswered_by(client, budget.limit(), Effect::None));
+            return Err(self.unanswered(budget, Effect::None));
         }
         let answer = tokio::select! {
             biased;
-            answer = timeout(budget.left(), call) => answer.map_err(|_| unanswered_by(client, budget.limit(), effect)),
+            answer = timeout(budget.left(), call) => answer.map_err(|_| self.unanswered(budget, effect)),
             () = primary_replaced(client) => Err(replaced(budget.spent(), effect)),
         };
         match &answer {
@@ -156,6 +158,23 @@ impl Records {
         answer
     }
 
+    /// Makes the error of a call that its limit ended.
+    fn unanswered(&self, budget: Budget, effect: Effect) -> LockError {
+        unanswered_by(self.database.client(), self.topology.known(), budget.limit(), effect)
+    }
+
+    /// Returns an error that says more than the driver's: which servers cannot be used, which
+    /// privilege is missing, or what the server lacks.
+    async fn explained(&self, error: &mongodb::error::Error, budget: Budget) -> Option<LockError> {
+        if !is_answer(error) {
+            return unselected(self.database.client(), error);
+        }
+        match privileges::missing(self, &self.absent, error, budget).await {
+            Some(missing) => Some(missing),
+            None => self.topology.lacking(self.kept(), error, budget.left()).await,
+        }
+    }
+
     /// Makes a call within the budget, and translates the driver's error.
     pub(crate) async fn run<T>(
         &self,
@@ -163,7 +182,12 @@ impl Records {
         effect: Effect,
         call: impl Future<Output = mongodb::error::Result<T>>,
     ) -> Result<T> {
-        self.attempt(budget, effect, call).await?.map_err(|error| translate(&error, effect))
+        match self.attempt(budget, effect, call).await? {
+            Ok(answer) => Ok(answer),
+            Err(error) => {
+                Err(Box::pin(self.explained(&error, budget)).await.unwrap_or_else(|| translate(&error, effect)))
+            }
+        }
     }
 
     /// Changes one document, and decodes the answer that the projection computes. Returns `None` if
@@ -207,7 +231,10 @@ impl Records {
                 Ok(Some(answer))
             }
             Ok(Some(Marked { answer: None })) => Err(Failure::Known(unmarked())),
-            Err(error) => Err(Failure::Driver(error)),
+            Err(error) => match Box::pin(self.explained(&error, budget)).await {
+                Some(explained) => Err(Failure::Known(explained)),
+                None => Err(Failure::Driver(error)),
+            },
         }
     }
 
@@ -251,7 +278,7 @@ impl Records {
         match self.attempt(budget, effect, call).await? {
             Ok(reply) => Ok(Ok(reply)),
             Err(error) if is_answer(&error) => Ok(Err(translate(&error, effect))),
-            Err(error) => Err(translate(&error, effect)),
+            Err(error) => Err(unselected(self.database.client(), &error).unwrap_or_else(|| translate(&error, effect))),
         }
     }
 

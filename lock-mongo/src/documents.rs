@@ -110,7 +110,9 @@ pub use refusal::CommitError;
 ///   poll.
 /// * No index. Only [listing](distlock_api::LockAdmin::list) reads the whole collection; listing by
 ///   owner can have [an index](DocumentLocksBuilder::owner_index). **Nothing is ever removed**:
-///   this style has no TTL index.
+///   this style has no TTL index. A TTL index of the application removes a locked document like a
+///   deletion. One on a date of the lock other than `expiresAt` is refused, and so is a capped
+///   collection: two holders could have one lock.
 ///
 /// # The same locks without the documents
 /// [`provider`](Self::provider) returns a [`LockProvider`](distlock_api::LockProvider) of the same

@@ -229,6 +229,20 @@ pub(crate) fn lacks(privilege: &str, namespace: &str, error: &Error) -> LockErro
     LockError::new(ErrorKind::PermissionDenied, message).with_source(refused)
 }
 
+/// Makes the error of a change stream that the server has none of. `None` for another error.
+pub(crate) fn without_streams(error: &Error) -> Option<LockError> {
+    let DriverKind::Command(refused) = &*error.kind else { return None };
+    // An unknown stage or command, and Atlas Flex, which also has its code for other refusals.
+    let is_unknown = matches!(refused.code, 59 | 115 | 168 | 238 | 303 | 40_324)
+        || (refused.code == ATLAS && refused.message.contains("not allowed or the syntax is incorrect"));
+    if !is_unknown {
+        return None;
+    }
+    let message = "this server has no change streams: waiters poll, and operators cannot watch";
+    let cause = Cause(named(refused.code, &refused.code_name, &refused.message));
+    Some(LockError::new(ErrorKind::Unsupported, message).with_source(cause))
+}
+
 /// Whether a command was refused because a privilege, or a user, is missing.
 pub(crate) fn is_unauthorized(error: &Error) -> bool {
     command_code(error) == Some(UNAUTHORIZED)
@@ -246,6 +260,8 @@ pub(crate) fn is_index_conflict(error: &Error) -> bool {
 
 /// The server's code for a missing privilege.
 pub(crate) const UNAUTHORIZED: i32 = 13;
+/// The code of MongoDB Atlas.
+pub(crate) const ATLAS: i32 = 8000;
 const CONVERSION_FAILURE: i32 = 241;
 /// The server's code for a collection that does not exist.
 pub(crate) const NAMESPACE_NOT_FOUND: i32 = 26;
@@ -256,6 +272,7 @@ pub(crate) const NOT_IN_AN_UPSERT: i32 = 224;
 const UNAUTHENTICATED: &str = "requires authentication";
 
 const UNREADABLE: &str = "MongoDB's answer cannot be read: it has another form than the answers of MongoDB 6.0 to 8.0";
+const UNSUPPORTED_SERVER: &str = "this MongoDB server is not supported: 6.0 or later is needed";
 const REFUSED_CREDENTIALS: &str = "MongoDB refused the credentials: check user, password and authSource";
 
 /// The translation of one error.
@@ -272,16 +289,21 @@ impl Verdict {
 
         let verdict = |kind, disposition, message| Self { kind, disposition, message, cause: error.kind.to_string() };
         match &*error.kind {
+            DriverKind::ServerSelection { message: cause, .. } if cause.contains("wire version") => {
+                verdict(ErrorKind::Unsupported, Permanent, UNSUPPORTED_SERVER)
+            }
             // The driver reports this only if no earlier try of the operation reached a server.
             DriverKind::ServerSelection { .. } | DriverKind::DnsResolve { .. } => {
                 let message =
                     "no MongoDB server can be reached: check the hosts of the connection string, and the network";
-                verdict(ErrorKind::Unavailable, Retryable, message)
+                let verdict = verdict(ErrorKind::Unavailable, Retryable, message);
+                // The driver's state, which follows, is for its developers.
+                let cause = verdict.cause.split(" Topology: ").next().unwrap_or_default().to_owned();
+                Self { cause, ..verdict }
             }
             DriverKind::Authentication { .. } => verdict(ErrorKind::PermissionDenied, Permanent, REFUSED_CREDENTIALS),
             DriverKind::IncompatibleServer { .. } | DriverKind::SessionsNotSupported => {
-                let message = "this MongoDB server is not supported: 6.0 or later is needed";
-                verdict(ErrorKind::Unsupported, Permanent, message)
+                verdict(ErrorKind::Unsupported, Permanent, UNSUPPORTED_SERVER)
             }
             DriverKind::Shutdown => {
                 let message = "the MongoDB client has been shut down: close the lock provider before the client";
@@ -348,7 +370,13 @@ impl Verdict {
                     cause: named(code, name, "needed: find, insert, update and createIndex; to watch, changeStream"),
                 };
             }
-            18 | 8000 => (ErrorKind::PermissionDenied, Permanent, REFUSED_CREDENTIALS),
+            18 => (ErrorKind::PermissionDenied, Permanent, REFUSED_CREDENTIALS),
+            // Atlas has one code for all that it refuses itself.
+            ATLAS if message.contains("bad auth") => (ErrorKind::PermissionDenied, Permanent, REFUSED_CREDENTIALS),
+            ATLAS if message.contains("not allowed to do action") => {
+                (ErrorKind::PermissionDenied, Permanent, "the MongoDB user lacks a privilege that locks need")
+            }
+            ATLAS => (ErrorKind::Unsupported, Permanent, "this Atlas cluster does not allow the operation"),
             50 => {
                 let summary = "MongoDB ended the operation at its time limit: it is slow, or an open transaction has \
                                changed the same document";

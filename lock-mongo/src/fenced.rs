@@ -4,6 +4,8 @@ mod answer;
 mod fence;
 mod transaction;
 
+use std::time::Duration;
+
 use distlock_api::{ErrorKind, LockError, Result};
 use mongodb::Collection;
 use mongodb::bson::{Bson, Document, doc};
@@ -13,14 +15,18 @@ use mongodb::options::{
 use serde::de::DeserializeOwned;
 
 use crate::error::{Effect, is_lost_race, translate};
+use crate::topology::check_kept;
 use fence::FenceState;
 
 pub use answer::Fenced;
 pub use fence::Fence;
 pub use transaction::{FencedTransaction, TransactionError, TransactionWork};
 
-/// How often a write is tried if its document changes between the refusal and the query after it.
-const ATTEMPTS: usize = 5;
+/// How often a write is tried if its document changes between the refusal and the query after it,
+/// or does not exist.
+const ATTEMPTS: usize = 6;
+/// How long the server may take to describe a collection.
+const DESCRIPTION_LIMIT: Duration = Duration::from_secs(5);
 
 impl Fence {
     /// Applies an update to the one document that matches, unless a later holder has written to it.
@@ -72,8 +78,13 @@ impl Fence {
     /// Two callers that insert the same document at once are served one after the other, in either
     /// order, if their tokens allow it. Neither gets an error of a duplicate key.
     ///
+    /// An insertion takes four round trips: the document is looked for first, and the collection is
+    /// examined.
+    ///
     /// # Errors
-    /// As [`update_one`](Self::update_one). If the new document violates a unique index of another
+    /// As [`update_one`](Self::update_one);
+    /// [`Unsupported`](ErrorKind::Unsupported) for an insertion into a collection that removes
+    /// documents by itself, such as a capped one: the stamp would be lost. If the new document violates a unique index of another
     /// field, that is an error of MongoDB.
     ///
     /// # Cancel safety
@@ -116,10 +127,12 @@ impl Fence {
         projection: Option<Document>,
         upsert: bool,
     ) -> Result<Fenced<T>> {
+        // A document that does not exist is only inserted where it stays.
+        let mut may_insert = false;
         for _ in 0..ATTEMPTS {
             let mut action = collection
                 .find_one_and_update(self.filter(filter.clone()), update.clone())
-                .upsert(upsert)
+                .upsert(may_insert)
                 .return_document(ReturnDocument::After)
                 .write_concern(WriteConcern::majority());
             if let Some(projection) = &projection {
@@ -129,12 +142,16 @@ impl Fence {
                 Ok(Some(document)) => return Ok(Fenced::Accepted(document)),
                 Ok(None) => {}
                 // The document exists: it is fenced, or another caller has just inserted it.
-                Err(error) if upsert && is_lost_race(&error) => {}
+                Err(error) if may_insert && is_lost_race(&error) => {}
                 Err(error) => return Err(translate(&error, Effect::Write)),
             }
             match self.query(collection, filter.clone()).await? {
                 Some(FenceState::Newer(newest)) => return Ok(Fenced::FencedOff { newest }),
                 None if !upsert => return Ok(Fenced::NoDocument),
+                None if !may_insert => {
+                    check_inserts(collection).await?;
+                    may_insert = true;
+                }
                 // It was inserted or changed since.
                 None | Some(FenceState::Open) => {}
             }
@@ -156,4 +173,11 @@ impl Fence {
         let Some(document) = found else { return Ok(None) };
         fence::read(document.get(&self.field), self.token).map(Some)
     }
+}
+
+/// Refuses a collection that removes documents by itself, before a document with a fence is
+/// inserted: the next one would have no stamp, and stop no late holder.
+async fn check_inserts<T: Send + Sync>(collection: &Collection<T>) -> Result<()> {
+    let database = collection.client().database(&collection.namespace().db);
+    check_kept(&database, collection.name(), DESCRIPTION_LIMIT).await
 }

@@ -29,6 +29,7 @@ mod grants;
 mod hints;
 mod holders;
 mod join;
+mod kept;
 mod leave;
 mod once;
 mod queue;

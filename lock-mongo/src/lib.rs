@@ -92,6 +92,7 @@
 //! | `createIndex` | locks work, but records are never removed, and a warning is logged |
 //! | `changeStream` | waiters poll, and operators cannot [watch](distlock_api::LockAdmin::watch) |
 //! | `listIndexes` | a collation of the collection and TTL indexes of others are not noticed |
+//! | `listCollections` on the database | a capped collection is noticed by another query; an encrypted one, and one that is clustered with an expiry, are not |
 //!
 //! **The client's pool** limits how many calls all providers of a client make at once: its number
 //! of connections, less one for the application and those of change streams. With the driver's
@@ -117,7 +118,14 @@
 //! [`without_retryable_writes`](MongoProviderBuilder::without_retryable_writes).
 //!
 //! **A collation** of the collection other than `simple` is refused ([C20]): keys that a collation
-//! considers equal would be one lock.
+//! considers equal would be one lock. **A collection that loses records** is refused, too, because
+//! two holders could have one lock ([R6]): a capped one, a time series, one that is clustered with an
+//! expiry, one with Queryable Encryption, and one with a TTL index of another program on a date that
+//! can pass while a key is held. So is a view. The database `local` is not replicated, and refused.
+//!
+//! **A server that is not MongoDB** is told by what it cannot do: the error of
+//! [`connect`](MongoProvider::connect), of [`prepare`](MongoProvider::prepare) and of the first lock
+//! names what is missing. One without change streams works, and waiters poll.
 //!
 //! **A session for each held lock**: [`Client::shutdown`](mongodb::Client::shutdown) waits for all
 //! sessions, so close the provider first. Then shut a client of your own down before its runtime
@@ -209,6 +217,7 @@
 //! [C20]: distlock_api::contract#c20
 //! [R4]: crate::protocol#r4
 //! [R5]: crate::protocol#r5
+//! [R6]: crate::protocol#r6
 //! [R22]: crate::protocol#r22
 //! [R23]: crate::protocol#r23
 
@@ -227,7 +236,7 @@
 //     streams        its change streams
 //     pool           its connections, and the calls in flight
 //     index          the TTL index and the owner indexes
-//     topology       the kind of deployment, and why no server can be used
+//     topology       the kind of deployment and of collection, and why no server can be used
 //     lease          the record: filters, pipelines, projections and answers, without I/O
 //
 // On the ground: budget, claim, error, ids, numbers, recent_use. Apart: fenced.

@@ -20,7 +20,7 @@ use crate::lease::{Clock, Layout};
 use crate::recent_use::RecentUse;
 use crate::server_clock::ServerClock;
 use crate::shared::Shared;
-use crate::topology::{Deployment, Topology};
+use crate::topology::{Deployment, Kept, Topology};
 
 /// The records of one store.
 pub(crate) struct Records {
@@ -89,7 +89,13 @@ impl Records {
     }
 
     pub(crate) async fn deployment_within(&self, budget: Budget) -> Result<Deployment> {
-        self.topology.of(&self.database, self.collection.name(), &self.server_clock, budget.left()).await
+        self.topology.of(self.kept(), &self.server_clock, budget.left()).await
+    }
+
+    /// Returns the collection, as far as it decides whether locks can be kept in it.
+    pub(crate) fn kept(&self) -> Kept<'_> {
+        let has_outcomes = matches!(self.absent, Absent::Own { .. });
+        Kept { database: &self.database, collection: self.collection.name(), layout: &self.layout, has_outcomes }
     }
 
     pub(crate) async fn deployment(&self, claim: &Claim, budget: Budget) -> Result<Deployment> {

@@ -2,9 +2,8 @@
 //!
 //! Each request builds filters, pipelines and projections by `lease`, sends them by `calls`, and
 //! decides by the decoded answers. A request uses the [`Records`](crate::records::Records), not the
-//! store, and no other request. There are three exceptions. A batch of renewals also refreshes
-//! tickets. Privileges are tried by `connect` and by an acquisition that lacks one. A batch of
-//! acquisitions or releases does some of them one by one.
+//! store, and no other request. There are two exceptions. A batch of renewals also refreshes tickets.
+//! A batch of acquisitions or releases does some of them one by one.
 
 pub(crate) mod acquire;
 pub(crate) mod admin;
@@ -12,7 +11,6 @@ pub(crate) mod batch;
 pub(crate) mod connect;
 mod foreign;
 pub(crate) mod once;
-mod privileges;
 pub(crate) mod release;
 pub(crate) mod renew;
 mod tickets;

@@ -49,8 +49,9 @@ impl MongoStore {
     /// * [`PermissionDenied`](distlock_api::ErrorKind::PermissionDenied) if the credentials are
     ///   missing or wrong, or a privilege is missing. The error names it: `find`, `update`,
     ///   `insert` or `createIndex`;
-    /// * [`Unsupported`](distlock_api::ErrorKind::Unsupported) for a server before MongoDB 6.0, a
-    ///   view, or a collection with a collation;
+    /// * [`Unsupported`](distlock_api::ErrorKind::Unsupported) for a server before MongoDB 6.0 or
+    ///   one that is not MongoDB and lacks something (the error names it), and for a collection
+    ///   with a collation, or one that [loses records](crate#what-it-needs), such as a capped one;
     /// * any error of the creation of the TTL index.
     pub async fn prepare(&self) -> Result<()> {
         connect::prepare(&self.records).await
@@ -163,8 +164,9 @@ impl LeaseStore for MongoStore {
     }
 
     fn why_unanswered(&self, waited: Duration) -> Option<LockError> {
-        let pool = &self.records.shared()?.pool;
-        Some(left_unanswered(self.records.database.client(), &pool.reachability, waited))
+        let Records { database, topology, .. } = &self.records;
+        let reachability = &self.records.shared()?.pool.reachability;
+        Some(left_unanswered(database.client(), reachability, topology.known(), waited))
     }
 
     async fn release_many(&self, releases: &[Release]) -> Vec<Result<ReleaseOutcome>> {

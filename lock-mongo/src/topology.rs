@@ -2,26 +2,25 @@
 
 use std::time::Duration;
 
-use distlock_api::{Disposition, ErrorKind, LockError, Phase, Result, contained};
-use futures_util::TryStreamExt;
+use distlock_api::{Disposition, ErrorKind, LockError, Phase, Result};
 use futures_util::future::join;
 use mongodb::bson::{DateTime, Document, doc};
-use mongodb::error::Error;
-use mongodb::options::Collation;
-use mongodb::{Client, Database, IndexModel};
+use mongodb::error::{Error, ErrorKind as DriverKind};
+use mongodb::{Client, Database};
 use serde::Deserialize;
 use tokio::sync::OnceCell;
-use tokio::time::sleep;
+use tokio::time::{sleep, timeout};
 
+mod abilities;
+mod namespace;
 mod reach;
 
+pub(crate) use namespace::check_kept;
 use reach::Servers;
 pub(crate) use reach::{Reachability, primary_replaced};
 
-use crate::error::{
-    Effect, NAMESPACE_NOT_FOUND, UNAUTHORIZED, command_code, translate, unanswered, unanswered_because,
-};
-use crate::lease::Source;
+use crate::error::{Effect, translate, unanswered, unanswered_because};
+use crate::lease::{Layout, Source};
 use crate::numbers::millis;
 use crate::server_clock::ServerClock;
 
@@ -54,7 +53,22 @@ impl Deployment {
 
 /// The deployment, determined by the first request and then kept.
 #[derive(Debug, Default)]
-pub(crate) struct Topology(OnceCell<Deployment>);
+pub(crate) struct Topology {
+    deployment: OnceCell<Deployment>,
+    /// Whether the server lacks nothing that the protocol needs. Tried only when it refuses
+    /// something.
+    lacks_nothing: OnceCell<()>,
+}
+
+/// A collection, and what is kept there.
+#[derive(Clone, Copy)]
+pub(crate) struct Kept<'a> {
+    pub(crate) database: &'a Database,
+    pub(crate) collection: &'a str,
+    pub(crate) layout: &'a Layout,
+    /// Whether it also keeps the outcomes of work that is done once.
+    pub(crate) has_outcomes: bool,
+}
 
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
@@ -73,29 +87,52 @@ struct Hello {
 
 impl Topology {
     pub(crate) fn known(&self) -> Option<Deployment> {
-        self.0.get().copied()
+        self.deployment.get().copied()
     }
 
     /// Returns the deployment, if locks can be kept in this collection. A failure is not kept, and
     /// has changed nothing. The server's answer also sets the clock.
-    pub(crate) async fn of(
-        &self,
-        database: &Database,
-        collection: &str,
-        clock: &ServerClock,
-        limit: Duration,
-    ) -> Result<Deployment> {
+    pub(crate) async fn of(&self, kept: Kept<'_>, clock: &ServerClock, limit: Duration) -> Result<Deployment> {
         if let Some(deployment) = self.known() {
             return Ok(deployment);
         }
+        let client = kept.database.client();
         // The driver's own limit for choosing a server may be longer than this request's.
         tokio::select! {
             biased;
-            found = self.0.get_or_try_init(|| query(database, collection, clock, limit)) => found.copied(),
-            servers = reach::unusable_for_good(database.client()) => Err(unusable(servers)),
-            () = sleep(limit) => Err(unusable(Servers::of(database.client()))),
+            found = self.deployment.get_or_try_init(|| query(kept, clock, limit)) => found.copied(),
+            servers = reach::unusable_for_good(client) => Err(unusable(servers)),
+            () = sleep(limit) => Err(unusable(Servers::of(client))),
         }
     }
+
+    /// Returns the error of a server that lacks what the protocol needs, after one that refused the
+    /// form of a command. Such a server is tried once; one that lacks nothing is not tried again.
+    pub(crate) async fn lacking(&self, kept: Kept<'_>, error: &Error, limit: Duration) -> Option<LockError> {
+        if !abilities::is_refused_form(error) || self.lacks_nothing.initialized() {
+            return None;
+        }
+        let needs_cluster_time = self.known()?.clock() == Source::ClusterTime;
+        let tried = abilities::lacks_something(kept.database, kept.collection, needs_cluster_time, limit);
+        let lacking = timeout(limit, tried).await.ok()?.ok()?;
+        if lacking.is_none() {
+            let _ = self.lacks_nothing.set(());
+        }
+        lacking
+    }
+}
+
+/// Returns the error of a call for which the driver found no server within its own limit. Nothing
+/// was sent. `None` for another error.
+pub(crate) fn unselected(client: &Client, error: &Error) -> Option<LockError> {
+    is_unselected(error).then(|| unusable(Servers::of(client)))
+}
+
+/// Whether the driver found no server within its own limit. One that the driver does not support is
+/// another error.
+fn is_unselected(error: &Error) -> bool {
+    matches!(&*error.kind, DriverKind::ServerSelection { .. })
+        && translate(error, Effect::None).kind() == ErrorKind::Unavailable
 }
 
 /// Waits until the driver has a server to send a write to. Nothing is sent before that, so that the
@@ -111,23 +148,30 @@ pub(crate) async fn server(client: &Client, reachability: &Reachability, limit: 
 
 /// Makes the error of an operation that the client's own limit ended. It names the servers that
 /// cannot be used, as far as the driver knows.
-pub(crate) fn unanswered_by(client: &Client, limit: Duration, effect: Effect) -> LockError {
-    unanswered_with(Servers::of(client), limit, effect)
+pub(crate) fn unanswered_by(client: &Client, known: Option<Deployment>, limit: Duration, effect: Effect) -> LockError {
+    unanswered_with(Servers::of(client), known, limit, effect)
 }
 
 /// Makes the error of a call whose caller leaves before the answer. If no server takes writes, the
 /// next call waits for one, and is not sent without it.
-pub(crate) fn left_unanswered(client: &Client, reachability: &Reachability, waited: Duration) -> LockError {
+pub(crate) fn left_unanswered(
+    client: &Client,
+    reachability: &Reachability,
+    known: Option<Deployment>,
+    waited: Duration,
+) -> LockError {
     let servers = reachability.servers(client);
     if !servers.can_serve() {
         reachability.unanswered();
     }
     let waited = Duration::from_millis(u64::try_from(waited.as_millis()).unwrap_or(u64::MAX));
-    unanswered_with(servers, waited, Effect::Write)
+    unanswered_with(servers, known, waited, Effect::Write)
 }
 
-fn unanswered_with(servers: Servers, limit: Duration, effect: Effect) -> LockError {
+fn unanswered_with(servers: Servers, known: Option<Deployment>, limit: Duration, effect: Effect) -> LockError {
     match servers.trouble() {
+        // Nothing has been sent yet: the call waited for a server.
+        Some(_) if known.is_none() => unusable(servers),
         Some(trouble) => unanswered_because(limit, effect, &format!(": {trouble}")).with_source(servers),
         None => unanswered(limit, effect),
     }
@@ -148,19 +192,42 @@ fn unusable(servers: Servers) -> LockError {
     error.with_source(servers)
 }
 
-async fn query(database: &Database, collection: &str, clock: &ServerClock, limit: Duration) -> Result<Deployment> {
-    let (hello, collation) = join(hello(database, clock), collation(database, collection, limit)).await;
-    let deployment = classify(&hello?)?;
-    match collation? {
-        None => Ok(deployment),
-        Some(collation) => Err(collated(&format!("{}.{collection}", database.name()), &collation)),
+async fn query(kept: Kept<'_>, clock: &ServerClock, limit: Duration) -> Result<Deployment> {
+    let Kept { database, collection, layout, has_outcomes } = kept;
+    let in_use = |field: &str, of: Option<&Document>| layout.is_in_use_beyond(field, of, has_outcomes);
+    let checked = namespace::check(database, collection, in_use, limit);
+    let (hello, checked) = join(hello(database, clock), checked).await;
+    let hello = hello?;
+    if hello.max_wire_version < OLDEST_WIRE_VERSION {
+        return Err(too_old(kept, &hello, limit).await);
     }
+    let deployment = classify(&hello)?;
+    checked.map(|()| deployment)
+}
+
+/// Returns the error of a server that is too old, or that is none of MongoDB's.
+async fn too_old(kept: Kept<'_>, hello: &Hello, limit: Duration) -> LockError {
+    let needs_cluster_time = hello.deployment().clock() == Source::ClusterTime;
+    let lacking = abilities::lacks_something(kept.database, kept.collection, needs_cluster_time, limit);
+    if let Ok(Ok(Some(lacking))) = timeout(limit / 2, lacking).await {
+        return lacking;
+    }
+    let message = format!(
+        "the server is too old: MongoDB 6.0 or later is needed (wire version {OLDEST_WIRE_VERSION}; this server has \
+         {})",
+        hello.max_wire_version
+    );
+    LockError::new(ErrorKind::Unsupported, message)
 }
 
 async fn hello(database: &Database, clock: &ServerClock) -> Result<Hello> {
     let reading = clock.reading();
-    let reply = database.run_command(doc! { "hello": 1 }).await;
-    let reply = reply.map_err(|error| translate(&error, Effect::None))?;
+    let reply = match database.run_command(doc! { "hello": 1 }).await {
+        Ok(reply) => reply,
+        // The driver's limit may be so short that its first check has not ended.
+        Err(error) if is_unselected(&error) => return Err(unusable(reach::checked(database.client()).await)),
+        Err(error) => return Err(translate(&error, Effect::None)),
+    };
     let hello: Hello = mongodb::bson::from_document(reply).map_err(|error| {
         let message = "the answer to `hello` cannot be read: is this a MongoDB server?";
         LockError::new(ErrorKind::Corrupt, message).with_source(error)
@@ -171,48 +238,19 @@ async fn hello(database: &Database, clock: &ServerClock) -> Result<Hello> {
     Ok(hello)
 }
 
-/// Returns the default collation of the collection, as its index on `_id` has it. `None` if it is
-/// `simple`, or if the user lacks the privilege `listIndexes`.
-async fn collation(database: &Database, collection: &str, limit: Duration) -> Result<Option<Collation>> {
-    let records = database.collection::<Document>(collection);
-    let list = async { records.list_indexes().max_time(limit).await?.try_collect().await };
-    let listed: Result<Vec<IndexModel>, Error> = list.await;
-    match listed {
-        Ok(indexes) => {
-            let on_id = indexes.into_iter().find(|index| index.keys.keys().eq(["_id"]));
-            let collation = on_id.and_then(|index| index.options?.collation);
-            Ok(collation.filter(|collation| collation.locale != "simple"))
+impl Hello {
+    fn deployment(&self) -> Deployment {
+        if self.msg.as_deref() == Some("isdbgrid") {
+            Deployment::Sharded
+        } else if self.set_name.is_some() {
+            Deployment::ReplicaSet
+        } else {
+            Deployment::Standalone
         }
-        Err(error) if command_code(&error) == Some(NAMESPACE_NOT_FOUND) => Ok(None),
-        Err(error) if command_code(&error) == Some(UNAUTHORIZED) => {
-            contained(|| {
-                tracing::debug!(%error, collection, "the privilege listIndexes is missing: the collation is not checked");
-            });
-            Ok(None)
-        }
-        Err(error) => Err(translate(&error, Effect::None)),
     }
-}
-
-fn collated(namespace: &str, collation: &Collation) -> LockError {
-    let strength = collation.strength.map_or_else(String::new, |strength| format!(", strength {strength:?}"));
-    let message = format!(
-        "the collection {namespace} has the default collation {:?}{strength}: keys that it considers equal would be \
-         one lock (C20). Use a collection without a collation",
-        collation.locale
-    );
-    LockError::new(ErrorKind::Unsupported, message)
 }
 
 fn classify(hello: &Hello) -> Result<Deployment> {
-    if hello.max_wire_version < OLDEST_WIRE_VERSION {
-        let message = format!(
-            "the server is too old: MongoDB 6.0 or later is needed (wire version {OLDEST_WIRE_VERSION}; this server has \
-             {})",
-            hello.max_wire_version
-        );
-        return Err(LockError::new(ErrorKind::Unsupported, message));
-    }
     if hello.is_replica_set && hello.set_name.is_none() {
         let message = "the server belongs to a replica set that has not been initiated yet: run `replSetInitiate`";
         return Err(LockError::new(ErrorKind::Unavailable, message));
@@ -222,13 +260,7 @@ fn classify(hello: &Hello) -> Result<Deployment> {
                        `directConnection=true`, or names one member, name the set (`replicaSet=…`) instead";
         return Err(LockError::new(ErrorKind::Unavailable, message));
     }
-    Ok(if hello.msg.as_deref() == Some("isdbgrid") {
-        Deployment::Sharded
-    } else if hello.set_name.is_some() {
-        Deployment::ReplicaSet
-    } else {
-        Deployment::Standalone
-    })
+    Ok(hello.deployment())
 }
 
 #[cfg(test)]
@@ -260,12 +292,5 @@ mod tests {
         assert_eq!(classify(&hello(Some("rs0"), None, 17)).unwrap(), Deployment::ReplicaSet);
         assert_eq!(classify(&hello(None, Some("isdbgrid"), 21)).unwrap(), Deployment::Sharded);
         assert_eq!(classify(&hello(None, None, 25)).unwrap(), Deployment::Standalone);
-    }
-
-    #[test]
-    fn the_error_of_an_old_server_names_the_needed_version() {
-        let error = classify(&hello(Some("rs0"), None, 13)).unwrap_err();
-        assert_eq!(error.kind(), ErrorKind::Unsupported);
-        assert!(error.to_string().contains("MongoDB 6.0"), "{error}");
     }
 }

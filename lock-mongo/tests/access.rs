@@ -14,14 +14,17 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
 
+use distlock_api::once::OnceProviderExt;
 use distlock_api::{
-    ErrorKind, LockError, LockKey, LockProvider, LockProviderExt, Phase, ReleaseOutcome, RenewalPolicy,
+    ErrorKind, ListOptions, LockError, LockFilter, LockKey, LockProvider, LockProviderExt, Phase, ReleaseOutcome,
+    RenewalPolicy,
 };
 use distlock_conformance_mongo::{MongoServer, Topology};
 use distlock_mongo::mongodb::bson::{Document, doc};
 use distlock_mongo::mongodb::options::{ClientOptions, Credential};
 use distlock_mongo::mongodb::{Client, Database};
-use distlock_mongo::{DocumentLocks, MongoProvider};
+use distlock_mongo::{DocumentLocks, MongoOnce, MongoProvider};
+use futures_util::TryStreamExt;
 use libtest_mimic::{Arguments, Failed, Trial};
 use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, DnType, IsCa, KeyPair};
 use tokio::runtime::Runtime;
@@ -50,6 +53,12 @@ fn main() -> ExitCode {
             )
         })
         .into();
+    trials.extend(["find", "insert", "update"].map(|privilege| {
+        trial(
+            &format!("every_call_names_the_missing_{privilege}"),
+            Box::new(move |server| Box::pin(every_call(server, privilege))),
+        )
+    }));
     trials.extend([
         trial("connect_names_the_missing_createIndex", Box::new(|server| Box::pin(without_index(server)))),
         trial("documents_name_the_missing_privilege", Box::new(|server| Box::pin(documents(server)))),
@@ -60,7 +69,9 @@ fn main() -> ExitCode {
         trial("a_connection_string_suffices", Box::new(|server| Box::pin(connection_string(server)))),
         trial("an_unknown_authority_is_reported", Box::new(|_| Box::pin(unknown_authority()))),
         trial("servers_that_cannot_be_used_are_named", Box::new(|server| Box::pin(unusable_servers(server)))),
+        trial("one_cause_has_one_text", Box::new(|server| Box::pin(one_text(server)))),
         trial("the_guide_names_the_tested_role", Box::new(|_| Box::pin(privileges_of_the_guide()))),
+        trial("a_capped_collection_is_refused_without_listCollections", Box::new(|server| Box::pin(capped(server)))),
     ]);
     let conclusion = libtest_mimic::run(&arguments, trials);
     if let Some(server) = Arc::into_inner(controlled.0).and_then(OnceCell::into_inner) {
@@ -179,6 +190,43 @@ async fn lacking(server: Controlled, privilege: &str) {
     let locks = provider(&database);
     for _ in 0..2 {
         names(&locks.try_acquire(key()).await.unwrap_err(), privilege, &database);
+    }
+}
+
+/// Whatever the first call of a provider is.
+async fn every_call(server: Controlled, privilege: &str) {
+    let database = server.user_without(privilege).await;
+    let expected = |call: &str, error: Option<LockError>| {
+        let error = error.unwrap_or_else(|| panic!("{call} succeeds without {privilege}"));
+        let text_part = format!("lacks the privilege {privilege} on the collection {}.{COLLECTION}", database.name());
+        assert!(error.to_string().contains(&text_part), "{call}: {text_part}: {}", chain(&error));
+        is_denied(&error);
+    };
+    let timeout = BOUND;
+    let locks = || provider(&database);
+    expected("acquire", locks().acquire(key()).timeout(timeout).await.err());
+    expected("try_acquire", locks().try_acquire(key()).await.err());
+    expected("acquire_all", locks().acquire_all([key(), key(), key()]).timeout(timeout).await.err());
+    expected("shared", locks().acquire(key()).shared().timeout(timeout).await.err());
+    let jobs = || MongoOnce::builder(database.clone()).collection(COLLECTION).build().expect("valid options");
+    expected("once", jobs().once(key()).at_most_once().await.err());
+    if privilege == "insert" {
+        return;
+    }
+    let documents = || {
+        let builder = DocumentLocks::<Document>::builder(&database.collection(COLLECTION));
+        builder.build().expect("valid options")
+    };
+    expected("lock", documents().lock("a").await.err());
+    let admin = locks();
+    let admin = admin.admin().expect("an administrator");
+    expected("force_release", admin.force_release(&key(), "test").await.err());
+    if privilege == "find" {
+        expected("release_owner", admin.release_owner(OWNER, "test").await.err());
+        let filter = LockFilter::new().prefix("key");
+        expected("release_matching", admin.release_matching(&filter, "test").await.err());
+        expected("inspect", admin.inspect(&key()).await.err());
+        expected("list", admin.list(ListOptions::new()).try_next().await.err());
     }
 }
 
@@ -367,6 +415,81 @@ async fn unusable_servers(server: Controlled) {
         }
     });
     futures_util::future::join_all(cases).await;
+}
+
+/// Returns the errors of the ways to a server: each waits for the choice of one.
+async fn unreachable(uri: &str) -> Vec<LockError> {
+    let client = Client::with_uri_str(uri).await.expect("a client");
+    let database = client.database(&random_name("access"));
+    let locks = provider(&database);
+    let admin = locks.admin().expect("an administrator");
+    let (connecting, locking, trying, inspecting) = tokio::join!(
+        async { locks.prepare().await.map(drop) },
+        async { locks.acquire(key()).timeout(WAIT).await.map(drop) },
+        async { locks.try_acquire(key()).await.map(drop) },
+        async { admin.inspect(&key()).await.map(drop) },
+    );
+    let errors: Vec<_> = [connecting, locking, trying, inspecting].map(|answer| answer.expect_err("no server")).into();
+    // A server that was there, and is not any more, is another cause.
+    client.shutdown().immediate(true).await;
+    errors
+}
+
+/// The driver's own limit may be shorter than that of a request: both errors have the same text,
+/// and show nothing of the driver's state.
+async fn one_text(server: Controlled) {
+    let alone = MongoServer::start_local(Topology::Standalone, 1).await.expect("a server");
+    let files = Certificates::make();
+    let secure = MongoServer::start_with_tls(&files.certificate_key, &files.authority).await.expect("a server");
+    let host = async |uri: &str| ClientOptions::parse(uri).await.expect("a connection string").hosts[0].to_string();
+    let (alone_at, secure_at) = (host(alone.uri()).await, host(secure.uri()).await);
+    let set_at = server.options().await.hosts[0].to_string();
+    let cases = [
+        (format!("{alone_at}/?replicaSet=rs0"), "belong to another replica set than"),
+        (format!("{alone_at}/?replicaSet=rs0&directConnection=true"), "belong to another replica set than"),
+        (format!("{set_at}/?replicaSet=another"), "belong to another replica set than"),
+        (format!("{alone_at}/?tls=true"), "tls handshake eof"),
+        (format!("{secure_at}/?tls=true"), "UnknownIssuer"),
+        (format!("{secure_at}/?"), "tls=true"),
+        ("127.0.0.1:1/?".to_owned(), "Connection refused"),
+    ];
+    let cases = cases.map(|(rest, text_part)| async move {
+        let mut texts = Vec::new();
+        for limit in ["", "&serverSelectionTimeoutMS=300"] {
+            for error in unreachable(&format!("mongodb://{rest}{limit}")).await {
+                let answer = (error.kind(), error.phase(), error.is_outcome_unknown());
+                assert_eq!(answer, (ErrorKind::Unavailable, Some(Phase::Connect), false), "{rest}: {}", chain(&error));
+                guide::lists(&error);
+                let shown = format!("{} {error:?} {error:#?}", chain(&error));
+                for debug in ["Topology", "ServerDescription", "server_type", "Kind(", "{ "] {
+                    assert!(!shown.contains(debug), "{rest}{limit}: {debug}: {shown}");
+                }
+                let text = error.to_string();
+                let text = text.split(" [lock ").next().expect("a text").to_owned();
+                assert!(text.contains(text_part), "{rest}{limit}: {text_part}: {text}");
+                texts.push((error.disposition(), text));
+            }
+        }
+        texts.dedup();
+        assert_eq!(texts.len(), 1, "{rest}: {texts:#?}");
+    });
+    futures_util::future::join_all(cases).await;
+    alone.stop().await;
+    secure.stop().await;
+}
+
+/// A user with the documented role may list the indexes of the collection, but not the collections
+/// of the database.
+async fn capped(server: Controlled) {
+    let database = server.user(&role::OF_RECORDS).await;
+    let administrator = Client::with_options(server.options().await).expect("a client");
+    let create = doc! { "create": COLLECTION, "capped": true, "size": 100_000, "max": 8 };
+    administrator.database(database.name()).run_command(create).await.expect("a collection");
+    for error in refusals(&database).await {
+        assert_eq!((error.kind(), error.is_retryable()), (ErrorKind::Unsupported, false), "{}", chain(&error));
+        assert!(error.to_string().contains("is capped"), "{}", chain(&error));
+        guide::lists(&error);
+    }
 }
 
 /// The files of a server with TLS, removed with this value.

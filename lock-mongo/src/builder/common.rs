@@ -162,6 +162,11 @@ macro_rules! common_setters {
 pub(crate) use common_setters;
 
 fn check_database(name: &str) -> Result<()> {
+    if name == "local" {
+        return refuse(
+            "the database \"local\" is not replicated: a fail-over loses the locks in it. Use another database".into(),
+        );
+    }
     if name.is_empty() || name.len() > 63 || name.contains(['/', '\\', '.', ' ', '"', '$', '\0']) {
         return refuse(format!(
             "{name:?} cannot name a MongoDB database: a name has 1 to 63 bytes, and none of / \\ . \" $, space and NUL"

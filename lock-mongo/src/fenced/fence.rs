@@ -40,6 +40,9 @@ use mongodb::options::UpdateModifications;
 ///   that removes or lowers the field lets late holders write again.
 /// * **A fence begins with the first write.** A later holder that has only read does not stop an
 ///   earlier one. If it decides by what it reads, let it begin with [`claim`](Self::claim).
+/// * **Documents that stay.** The stamp is lost with its document, and an insertion then begins
+///   again. An insertion into a capped collection, or another one that
+///   [loses documents](crate#what-it-needs), is refused.
 /// * **Majority writes**, regardless of the write concern of the collection: a stamp that is rolled
 ///   back would stop no late holder.
 ///

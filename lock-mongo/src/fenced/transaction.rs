@@ -24,6 +24,7 @@ use mongodb::{ClientSession, Collection};
 use tokio::time::{Instant, sleep, timeout_at};
 
 use super::answer::Fenced;
+use super::check_inserts;
 use super::fence::{Fence, FenceState, read};
 use crate::error::{DUPLICATE_KEY, Effect, command_code, translate};
 
@@ -31,6 +32,8 @@ use crate::error::{DUPLICATE_KEY, Effect, command_code, translate};
 const COUNT: &str = "transactions";
 /// The server's code for a time limit.
 const TIME_LIMIT: i32 = 50;
+/// The server's code for an operation that transactions cannot have.
+const NOT_IN_A_TRANSACTION: i32 = 263;
 
 /// The work of a [`FencedTransaction`]. Box an `async move` block.
 pub type TransactionWork<'s, R> = Pin<Box<dyn Future<Output = mongodb::error::Result<R>> + Send + 's>>;
@@ -167,11 +170,13 @@ impl FencedTransaction {
     /// holder.
     ///
     /// # Errors
-    /// Any error of MongoDB.
+    /// [`Unsupported`](ErrorKind::Unsupported) for a collection that removes documents by itself,
+    /// such as a capped one; any error of MongoDB.
     ///
     /// # Cancel safety
     /// When the future is dropped, the record may be inserted nevertheless.
     pub async fn prepare(&self, session: &mut ClientSession) -> Result<()> {
+        check_inserts(&self.records).await?;
         let insert = doc! { "$setOnInsert": { COUNT: 0_i64 } };
         let inserted = self.records.update_one(doc! { "_id": { "$eq": &self.id } }, insert).upsert(true);
         match inserted.write_concern(WriteConcern::majority()).session(session).await {
@@ -195,7 +200,8 @@ impl FencedTransaction {
     ///   errors of your own use [`Error::custom`].
     /// * [`TransactionError::Failed`] otherwise:
     ///   [`InvalidOptions`](ErrorKind::InvalidOptions) before any I/O;
-    ///   [`Unsupported`](ErrorKind::Unsupported) on a standalone server;
+    ///   [`Unsupported`](ErrorKind::Unsupported) on a standalone server, and for the insertion of
+    ///   the record into a collection that removes documents by itself;
     ///   [`Corrupt`](ErrorKind::Corrupt) for a record whose fence is no number;
     ///   [`Timeout`](ErrorKind::Timeout) when the limit has passed; any error of MongoDB. Nothing
     ///   was written unless the [outcome is unknown](LockError::is_outcome_unknown): that of the
@@ -263,6 +269,11 @@ impl FencedTransaction {
                 return Err(match error.get_custom::<LockError>() {
                     Some(refused) => Stop::failed(refused.clone()),
                     None if is_transient(&error) => Stop::Again(error),
+                    // Such as a write to a capped collection.
+                    None if is_not_for_transactions(&error) => {
+                        let refused = check_inserts(&self.records).await.err();
+                        Stop::failed(refused.unwrap_or_else(|| translate(&error, Effect::None)))
+                    }
                     None => Stop::failed(not_supported(&error).unwrap_or_else(|| translate(&error, Effect::None))),
                 });
             }
@@ -396,6 +407,14 @@ fn not_begun(error: &Error) -> LockError {
     match &*error.kind {
         DriverKind::Transaction { .. } => unsupported(),
         _ => translate(error, Effect::None),
+    }
+}
+
+/// Whether the server does not allow the stamp in a transaction.
+fn is_not_for_transactions(error: &Error) -> bool {
+    match &*error.kind {
+        DriverKind::Write(WriteFailure::WriteError(refused)) => refused.code == NOT_IN_A_TRANSACTION,
+        _ => command_code(error) == Some(NOT_IN_A_TRANSACTION),
     }
 }
 

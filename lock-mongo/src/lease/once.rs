@@ -30,9 +30,9 @@ use crate::numbers::token;
 /// The field of the lease.
 const LOCK: &str = "lock";
 /// The field of what is known of the work.
-const ONCE: &str = "once";
-const STATE: &str = "once.state";
-const OPEN: &str = "open";
+pub(super) const ONCE: &str = "once";
+pub(super) const STATE: &str = "once.state";
+pub(super) const OPEN: &str = "open";
 const DONE: &str = "done";
 /// How long a record outlives its outcome: the tokens of a record that is purged earlier can repeat
 /// (R6).

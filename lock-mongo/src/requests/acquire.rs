@@ -13,9 +13,8 @@ use distlock_engine::store::{Attempt, BusyReply, Claim, Grant, QueueStanding, Re
 use mongodb::bson::{Bson, Document, RawDocumentBuf};
 
 use super::foreign::{found, refusal};
-use super::privileges;
 use crate::budget::Budget;
-use crate::calls::{ChangeOptions, Failure};
+use crate::calls::{ChangeOptions, Failure, privileges};
 use crate::claim::claim_state;
 use crate::error::{failed_with, garbled, is_lost_race, is_unauthorized, no_document, rejection, unmarked};
 use crate::lease::{Acquisition, Found, Layout, NOT_A_LOCK, Taken, block, not_once};

@@ -2,8 +2,8 @@
 
 use distlock_api::{ErrorKind, LockError, Result};
 
-use super::privileges;
 use crate::budget::Budget;
+use crate::calls::privileges;
 use crate::pool::pool_size;
 use crate::records::Records;
 

@@ -2,13 +2,13 @@
 
 use std::collections::VecDeque;
 
-use distlock_api::{ErrorKind, LockError, LockEvents, Result};
+use distlock_api::{ErrorKind, LockError, LockEvents, Result, contained};
 use distlock_engine::store::{EventStream, ProviderId};
 use futures_util::{StreamExt, stream};
 use mongodb::options::ReadConcern;
 
 use crate::budget::Budget;
-use crate::error::{Effect, translate};
+use crate::error::{Effect, lacks, translate, without_streams};
 use crate::lease::{Subject, Watcher};
 use crate::records::Records;
 use crate::streams;
@@ -25,7 +25,12 @@ pub(crate) async fn hints(records: &Records, provider: ProviderId) -> Result<Eve
     indexes.forget();
     let shared = records.shared_within(budget).await?;
     let subject = Subject::new(collection.name(), layout.clone(), provider);
-    streams::subscribe(&shared.streams, database, collection, subject, budget).await.map_err(without_privilege)
+    let subscribed = streams::subscribe(&shared.streams, database, collection, subject, budget).await;
+    subscribed.map_err(without_privilege).inspect_err(|error| {
+        if error.kind() == ErrorKind::Unsupported {
+            contained(|| tracing::info!(%error, database = database.name(), "waiters poll"));
+        }
+    })
 }
 
 /// Opens a change stream for an operator, and reads the events of all keys of the collection. The
@@ -35,7 +40,11 @@ pub(crate) async fn events(records: &Records) -> Result<LockEvents> {
     refuse_standalone(records, budget).await?;
     let (collection, pipeline) = (records.collection.clone(), records.layout.changes());
     let open = async move { collection.watch().pipeline(pipeline).read_concern(ReadConcern::majority()).await };
-    let changes = records.run(budget, Effect::None, open).await?;
+    let changes = records.attempt(budget, Effect::None, open).await?;
+    let changes = changes.map_err(|error| {
+        let namespace = records.collection.namespace().to_string();
+        without_streams(&error).unwrap_or_else(|| lacks("changeStream", &namespace, &error))
+    })?;
     let changes = (changes, records.shared_within(budget).await?.streams.set_aside());
     let watcher = Watcher::new(records.layout.clone());
     let events = stream::unfold((Some(changes), watcher, VecDeque::new()), async |(changes, mut watcher, mut read)| {

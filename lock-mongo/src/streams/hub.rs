@@ -19,7 +19,7 @@ use tokio::time::{sleep, timeout};
 
 use super::registry::{Join, Slot};
 use super::subscriber::{Signals, Subscriber};
-use crate::error::{Effect, translate, unanswered};
+use crate::error::{Effect, translate, unanswered, without_streams};
 use crate::lease::{ReportedChange, Subject};
 
 /// How long the server waits for changes before it answers that there are none.
@@ -53,7 +53,7 @@ enum Broken {
 impl Broken {
     fn error(&self) -> LockError {
         match self {
-            Self::Driver(error) => translate(error, Effect::None),
+            Self::Driver(error) => without_streams(error).unwrap_or_else(|| translate(error, Effect::None)),
             Self::Unanswered(limit) => unanswered(*limit, Effect::None),
         }
     }

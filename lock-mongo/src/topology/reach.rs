@@ -33,6 +33,9 @@ const WAIT: Duration = Duration::from_millis(5);
 /// How often the others see whether that one still checks: its caller may have stopped polling it.
 const WATCH: Duration = Duration::from_millis(50);
 
+/// How long the driver's first check of the servers may take, after its choice of one has ended.
+const FIRST_CHECK: Duration = Duration::from_secs(1);
+
 /// How old the servers of the error of a caller may be that leaves: many leave at the same time.
 const RECENT: Duration = Duration::from_millis(50);
 
@@ -206,10 +209,7 @@ impl Servers {
 impl fmt::Display for Servers {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if self.all.is_empty() {
-            return f.write_str(
-                "no server is left: the hosts of the connection string belong to another replica set than its \
-                 `replicaSet=…` names, or to none",
-            );
+            return write!(f, "no server is left: {OTHER_SET}");
         }
         if self.all.iter().all(|server| server.error.is_none()) {
             f.write_str("no server is known to be the primary: ")?;
@@ -246,8 +246,25 @@ const CERTIFICATE_ERRORS: [(&str, &str); 4] = [
     ),
 ];
 
+/// The driver does not keep such a server, unless it is connected to directly.
+const OTHER_SET: &str = "the hosts of the connection string belong to another replica set than its `replicaSet=…` \
+                         names, or to none";
+/// What the driver says of such a server that it is connected to directly.
+const NAMES_NO_SET: &str = "Connection string replicaSet name";
+
 /// What the driver says when the other side ends the connection instead of a TLS handshake.
 const NO_HANDSHAKE: &str = "tls handshake eof";
+
+/// Errors of a connection that the driver shows without a message.
+const CONNECTION_ERRORS: [(&str, &str); 4] = [
+    (
+        "UnexpectedEof",
+        "the server ended the connection (UnexpectedEof): if it demands TLS, add `tls=true`; otherwise look at its log",
+    ),
+    ("ConnectionReset", "the connection was reset (ConnectionReset): if the server demands TLS, add `tls=true`"),
+    ("TimedOut", "no answer in time (TimedOut)"),
+    ("BrokenPipe", "the server ended the connection (BrokenPipe)"),
+];
 
 /// Returns the message of an error that the driver shows in its debug form.
 fn message_of(shown: &str) -> &str {
@@ -256,6 +273,9 @@ fn message_of(shown: &str) -> &str {
     {
         return message;
     }
+    if shown.contains(NAMES_NO_SET) {
+        return OTHER_SET;
+    }
     if shown.contains(NO_HANDSHAKE) {
         return "the server ended the TLS handshake (tls handshake eof): if it does not use TLS, remove `tls=true`";
     }
@@ -263,7 +283,27 @@ fn message_of(shown: &str) -> &str {
         let (_, rest) = shown.split_once(name)?;
         rest.split_once('"').map(|(message, _)| message)
     };
-    quoted("message: \"").or_else(|| quoted("error: \"")).filter(|message| !message.is_empty()).unwrap_or(shown)
+    let quoted = quoted("message: \"").or_else(|| quoted("error: \"")).filter(|message| !message.is_empty());
+    let kind = || shown.strip_prefix("Io(Kind(").and_then(|rest| rest.split(')').next());
+    let of_connection = |kind: &str| {
+        let known = CONNECTION_ERRORS.iter().find(|(name, _)| *name == kind);
+        known.map(|(_, message)| *message)
+    };
+    quoted.or_else(|| kind().map(|kind| of_connection(kind).unwrap_or(kind))).unwrap_or(shown)
+}
+
+/// Returns the servers when the driver knows why none can be used, or after [`FIRST_CHECK`].
+pub(super) async fn checked(client: &Client) -> Servers {
+    let checked = async {
+        loop {
+            let servers = Servers::of(client);
+            if servers.all.is_empty() || servers.all.iter().any(|server| server.error.is_some()) {
+                return servers;
+            }
+            sleep(WATCH).await;
+        }
+    };
+    timeout(FIRST_CHECK, checked).await.unwrap_or_else(|_| Servers::of(client))
 }
 
 /// Resolves when no server can be used and waiting will not help: a server has refused the
@@ -355,10 +395,13 @@ mod tests {
                 r#"Authentication { message: "SCRAM failure: Authentication failed." }"#,
                 "SCRAM failure: Authentication failed.",
             ),
-            ("Io(Kind(TimedOut))", "Io(Kind(TimedOut))"),
+            ("Io(Kind(TimedOut))", "no answer in time (TimedOut)"),
+            ("Io(Kind(HostUnreachable))", "HostUnreachable"),
         ] {
             assert_eq!(message_of(shown), message);
         }
+        let other = r#"Authentication { message: "Connection string replicaSet name \"rs0\" does not match" }"#;
+        assert_eq!(message_of(other), OTHER_SET);
         let unknown = message_of("Io(Custom { kind: InvalidData, error: InvalidCertificate(UnknownIssuer) })");
         assert!(unknown.contains("does not know") && unknown.contains("tlsCAFile"), "{unknown}");
         let plain = message_of(r#"Io(Custom { kind: UnexpectedEof, error: "tls handshake eof" })"#);

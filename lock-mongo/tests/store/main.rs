@@ -33,6 +33,7 @@ mod garbled;
 #[path = "../guide/mod.rs"]
 mod guide;
 mod hints;
+mod imitated;
 mod lease;
 mod modes;
 mod older;
@@ -43,6 +44,7 @@ mod pair;
 mod provider;
 mod proxied;
 mod queue;
+mod removing;
 mod renewal;
 mod short_way;
 mod streams;
@@ -181,6 +183,8 @@ fn trials(runtime: &Arc<Runtime>, servers: &[MongoServer], at_once: usize) -> (V
         fenced_transactions::add(&mut checks);
         foreign::add(&mut checks);
         garbled::add(&mut checks);
+        removing::add(&mut checks);
+        imitated::add(&mut checks);
         documents::add(&mut checks);
         once::add(&mut checks);
         (trials_alone, trials) = (checks.trials_alone, checks.trials);

@@ -63,7 +63,7 @@ fn dropped(way: Way) -> NetworkFault {
 }
 
 /// The address of the member that takes writes.
-async fn primary(world: &World) -> SocketAddr {
+pub(crate) async fn primary(world: &World) -> SocketAddr {
     let hosts = match world.options.direct_connection {
         Some(true) => world.options.hosts[0].to_string(),
         _ => world.admin(doc! { "hello": 1 }).await.get_str("primary").expect("a primary").to_owned(),

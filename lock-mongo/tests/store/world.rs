@@ -221,7 +221,9 @@ impl Sent {
     /// Returns all commands since the last call, except those of the background.
     pub(crate) fn take(&self) -> Vec<Document> {
         let mut sent = std::mem::take(&mut *self.0.lock().expect("not poisoned"));
-        sent.retain(|command| !["createIndexes", "listIndexes"].iter().any(|name| command.contains_key(name)));
+        sent.retain(|command| {
+            !["createIndexes", "listIndexes", "listCollections"].iter().any(|name| command.contains_key(name))
+        });
         sent
     }
 }

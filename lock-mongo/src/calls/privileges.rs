@@ -4,25 +4,35 @@ use distlock_api::{ErrorKind, LockError, Result};
 use mongodb::bson::{Document, doc};
 
 use crate::budget::Budget;
-use crate::error::{Effect, NOT_IN_AN_UPSERT, command_code, is_unauthenticated, lacks, translate};
+use crate::error::{Effect, NOT_IN_AN_UPSERT, command_code, is_unauthenticated, is_unauthorized, lacks, translate};
+use crate::lease::Source;
 use crate::records::{Absent, Records};
+use crate::topology::unselected;
 
 /// Makes the error of an acquisition that the server refused because of a missing privilege. The
 /// server's text does not name it, and quotes the command. So the privileges are tried in the time
 /// that is left.
-pub(super) async fn explain(
+pub(crate) async fn explain(
     records: &Records,
     absent: &Absent,
     error: &mongodb::error::Error,
     budget: Budget,
 ) -> LockError {
-    if !is_unauthenticated(error)
-        && let Err(named) = check(records, absent, budget).await
-        && named.kind() == ErrorKind::PermissionDenied
-    {
-        return named;
+    missing(records, absent, error, budget).await.unwrap_or_else(|| translate(error, Effect::Write))
+}
+
+/// Returns the error that names the privilege without which a command was refused. `None` if it was
+/// refused for another reason.
+pub(super) async fn missing(
+    records: &Records,
+    absent: &Absent,
+    error: &mongodb::error::Error,
+    budget: Budget,
+) -> Option<LockError> {
+    if !is_unauthorized(error) || is_unauthenticated(error) {
+        return None;
     }
-    translate(error, Effect::Write)
+    check(records, absent, budget).await.err().filter(|named| named.kind() == ErrorKind::PermissionDenied)
 }
 
 /// Tries the privileges that each lock needs, by commands that match and change nothing. `absent`
@@ -30,7 +40,7 @@ pub(super) async fn explain(
 ///
 /// # Errors
 /// [`PermissionDenied`](ErrorKind::PermissionDenied), which names the privilege.
-pub(super) async fn check(records: &Records, absent: &Absent, budget: Budget) -> Result<()> {
+pub(crate) async fn check(records: &Records, absent: &Absent, budget: Budget) -> Result<()> {
     let nothing = || doc! { "_id": { "$in": [] } };
     let find = async { records.collection.find_one(nothing()).max_time(budget.on_server()).await };
     probe(records, "find", budget, async { find.await.map(drop) }).await?;
@@ -51,7 +61,12 @@ pub(super) async fn check(records: &Records, absent: &Absent, budget: Budget) ->
 }
 
 async fn change_nothing(records: &Records, how: Document, budget: Budget) -> mongodb::error::Result<()> {
-    let mut command = doc! { "findAndModify": records.collection.name(), "update": [{ "$set": {} }] };
+    // What every lock needs, so that a server without it is noticed.
+    let mut times = doc! { "now": "$$NOW" };
+    if records.topology.known().is_some_and(|deployment| deployment.clock() == Source::ClusterTime) {
+        times.insert("clock", "$$CLUSTER_TIME");
+    }
+    let mut command = doc! { "findAndModify": records.collection.name(), "update": [{ "$set": times }] };
     command.extend(how);
     command.insert("maxTimeMS", budget.max_time_ms());
     records.database.run_command(command).await.map(drop)
@@ -63,6 +78,10 @@ async fn probe(
     budget: Budget,
     call: impl Future<Output = mongodb::error::Result<()>>,
 ) -> Result<()> {
-    let answer = records.attempt(budget, Effect::None, call).await?;
-    answer.map_err(|error| lacks(privilege, &records.collection.namespace().to_string(), &error))
+    let Err(error) = records.attempt(budget, Effect::None, call).await? else { return Ok(()) };
+    let known = match unselected(records.database.client(), &error) {
+        Some(unselected) => Some(unselected),
+        None => records.topology.lacking(records.kept(), &error, budget.left()).await,
+    };
+    Err(known.unwrap_or_else(|| lacks(privilege, &records.collection.namespace().to_string(), &error)))
 }
